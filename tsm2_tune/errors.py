@@ -1,0 +1,24 @@
+"""The errors that a user can cause, one class for each kind of remedy.
+
+Every message is one sentence that names the thing, the value, the bound and the next step.
+"""
+
+
+class TuneError(Exception):
+    """Base of every error that a user can cause; its text is meant for the user."""
+
+
+class InputError(TuneError):
+    """What was asked for cannot be: mend the arguments."""
+
+
+class DeviceError(TuneError):
+    """The device asked for does not answer here: choose another."""
+
+
+class ToolMissing(TuneError):
+    """A compiler or a package that the work needs is not installed."""
+
+
+class StoreError(TuneError):
+    """The database cannot be used as it is: another file, or a newer version of the program."""

@@ -1,0 +1,83 @@
+"""KernelConfig: one point of a search space, with its spellings; and what it costs on the device."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar, Self
+
+from tsm2_tune.errors import InputError
+
+TunableValue = int | str
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class KernelConfig:
+    """Every choice that a family's template needs. Each family extends it with one field a tunable."""
+
+    family: ClassVar[str]
+    letters: ClassVar[dict[str, str]]  # field -> the letter that stands before its value in the text form
+
+    @property
+    def tunables(self) -> dict[str, TunableValue]:
+        """Tunable -> value, in the order of the fields."""
+        return asdict(self)
+
+    @property
+    def text(self) -> str:
+        """The one short spelling, such as tsm2-v3-t128-c8-p4."""
+        return "-".join([self.family, *(f"{self.letters[n]}{v}" for n, v in self.tunables.items())])
+
+    @property
+    def json(self) -> str:
+        """The tunables as canonical JSON: sorted keys, no spaces."""
+        return json.dumps(self.tunables, sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def from_tunables(cls, values: dict[str, Any]) -> Self:
+        """The configuration with these tunables; InputError where a name or a type is not this family's."""
+        expected = {field.name: field.type for field in fields(cls)}
+        if set(values) != set(expected):
+            raise InputError(
+                f"configuration of {cls.family}: expected the tunables {', '.join(expected)},"
+                f" got {', '.join(values) or 'none'}"
+            )
+        for name, value in values.items():
+            if type(value).__name__ != expected[name]:
+                raise InputError(f"configuration of {cls.family}: {name} = {value!r} is no {expected[name]}")
+        return cls(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What one block needs, as far as it can be known before compiling."""
+
+    threads: int  # per block
+    registers: int  # per thread, by the family's formula
+    smem_bytes: int  # per block
+    bytes_in_flight: int  # of A, that one thread has requested and not yet used
+    reuse: float  # FMAs for each element of A that is loaded into a register
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How a kernel is started for any shape: a block covers `rows_per_block` rows of C.
+
+    The grid is one-dimensional, ceil(m / rows_per_block) blocks.
+    """
+
+    threads: int  # per block
+    rows_per_block: int
+    smem_bytes: int  # dynamic shared memory per block
+
+    def blocks(self, m: int) -> int:
+        """Blocks of the grid for m rows of C."""
+        return -(-m // self.rows_per_block)
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes that a launch moves through device memory, as the design predicts: re-reads included."""
+
+    read_bytes: int
+    written_bytes: int

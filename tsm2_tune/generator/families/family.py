@@ -1,0 +1,63 @@
+"""What every kernel family provides. A family is one file beside this one and one template."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+from tsm2_tune.generator.config import KernelConfig, Launch, Resources, Traffic
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.rules import Rule
+
+C = TypeVar("C", bound=KernelConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class Tunable:
+    """One axis of a family's space."""
+
+    name: str
+    symbol: str  # the paper's
+    about: str
+
+
+class Family(ABC, Generic[C]):
+    """One kernel template with its tunables, rules, resources and launch shape."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]  # one sentence for people
+    template: ClassVar[str]  # file name in tsm2_tune/templates
+    tunables: ClassVar[tuple[Tunable, ...]]
+    rules: ClassVar[tuple[Rule, ...]]  # this family's own, tried after the hardware's
+    config_type: type[C]
+
+    @abstractmethod
+    def configurations(self) -> Iterator[C]:
+        """Every configuration before any rule, each once, in a fixed order."""
+
+    @abstractmethod
+    def resources(self, config: C, problem: Problem) -> Resources:
+        """What a block of this configuration needs, estimated before compiling."""
+
+    @abstractmethod
+    def launch(self, config: C, problem: Problem) -> Launch:
+        """How the kernel is started; the same for every shape of the problem's dtype."""
+
+    @abstractmethod
+    def traffic(self, config: C, problem: Problem) -> Traffic:
+        """Bytes that the design moves for this problem at beta = 0, re-reads included."""
+
+    def supports(self, problem: Problem) -> bool:
+        """Whether the template can compute this problem at all."""
+        return problem.op == "nn"
+
+    def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[C, ...]:
+        """Configurations that the family's model wants tried first, best first; none without a model."""
+        return ()
+
+    def context(self, config: C, problem: Problem) -> dict[str, Any]:
+        """Names the template sees besides the tunables."""
+        return {}

@@ -1,0 +1,28 @@
+"""What a device allows: the driver's numbers, and facts of its compute capability that no driver tells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLimits:
+    """The limits that configurations are pruned by. Driver attribute names are in brackets."""
+
+    name: str
+    compute_capability: tuple[int, int]
+    warp_threads: int  # WARP_SIZE
+    threads_per_block: int  # MAX_THREADS_PER_BLOCK
+    threads_per_sm: int  # MAX_THREADS_PER_MULTIPROCESSOR
+    blocks_per_sm: int  # MAX_BLOCKS_PER_MULTIPROCESSOR
+    registers_per_block: int  # MAX_REGISTERS_PER_BLOCK
+    registers_per_sm: int  # MAX_REGISTERS_PER_MULTIPROCESSOR
+    smem_bytes_per_block: int  # MAX_SHARED_MEMORY_PER_BLOCK
+    smem_bytes_per_block_optin: int  # MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+    smem_bytes_per_sm: int  # MAX_SHARED_MEMORY_PER_MULTIPROCESSOR
+    smem_bytes_reserved_per_block: int  # RESERVED_SHARED_MEMORY_PER_BLOCK
+    sms: int  # MULTIPROCESSOR_COUNT
+    l2_bytes: int  # L2_CACHE_SIZE
+    sm_clock_mhz: float  # CLOCK_RATE
+    dram_gbytes_per_s: float  # from MEMORY_CLOCK_RATE and GLOBAL_MEMORY_BUS_WIDTH, or the data sheet
+    memory_bytes: int  # total device memory

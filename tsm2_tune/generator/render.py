@@ -1,0 +1,74 @@
+"""(Problem, KernelConfig) -> KernelSource: the one Jinja environment of the kernels."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from tsm2_tune import __version__
+from tsm2_tune.generator.config import KernelConfig, Launch
+from tsm2_tune.generator.families import family_named
+from tsm2_tune.generator.problem import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSource:
+    """The CUDA text of one configuration. It holds no shape: one text serves every m, n and k of a dtype.
+
+    The shape decides only the width of the index, which is a definition at compile time (`defines`).
+    """
+
+    kernel: str  # name of the extern "C" entry point
+    text: str
+    defines: tuple[str, ...]
+    launch: Launch
+    dtype_name: str
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the text."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+
+@cache
+def environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("tsm2_tune"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+
+
+def render(problem: Problem, config: KernelConfig) -> KernelSource:
+    """The CUDA text of this configuration for the problem's op and dtype: equal input, equal bytes."""
+    family = family_named(config.family)
+    text = environment().get_template(family.template).render(
+        **config.tunables,
+        **family.context(config, problem),
+        config=config.text,
+        op=problem.op,
+        dtype=problem.dtype,
+        version_text=__version__,
+    )
+    return KernelSource(
+        kernel=config.family,
+        text=text,
+        defines=(f"INDEX_BITS={problem.index_bits}",),
+        launch=family.launch(config, problem),
+        dtype_name=problem.dtype_name,
+    )
+
+
+def support_source() -> KernelSource:
+    """The kernels that fill, check and time: one text for every problem."""
+    text = environment().get_template("support.cu").render()
+    return KernelSource(
+        kernel="", text=text, defines=(), launch=Launch(threads=256, rows_per_block=256, smem_bytes=0),
+        dtype_name="f64",
+    )

@@ -1,0 +1,119 @@
+"""Rules: the named reasons to drop a configuration before any compiler sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.config import KernelConfig, Resources
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.occupancy import Occupancy
+from tsm2_tune.generator.problem import Problem
+
+RuleKind = Literal["limit", "shape", "guideline"]
+
+
+@dataclass(frozen=True, slots=True)
+class Guidelines:
+    """Thresholds of the guideline rules; the user's to set.
+
+    BACUGen's guidelines (section 5.3) for Fermi are 512 threads and 2 blocks a multiprocessor; those for a
+    memory-bound kernel are weaker, since Little's law asks for bytes in flight and not for threads.
+    """
+
+    min_threads_per_sm: int = 256  # resident threads that hide latency
+    min_blocks_per_sm: int = 1  # so that one block computes while another waits at a barrier
+    min_reuse: float = 1.0  # FMAs for each element of A loaded into a register, as far as n allows
+
+    @classmethod
+    def parse(cls, text: str) -> Guidelines:
+        """Guidelines from `name=value,...` (dashes or underscores); InputError for an unknown name or value."""
+        known = {field.name: field.type for field in fields(cls)}
+        values: dict[str, int | float] = {}
+        for item in filter(None, text.split(",")):
+            name, _, value = item.partition("=")
+            key = name.strip().replace("-", "_")
+            if key not in known:
+                spelt = ", ".join(known).replace("_", "-")
+                raise InputError(f"unknown guideline {name.strip()!r}: expected one of {spelt}")
+            try:
+                number = float(value) if known[key] == "float" else int(value)
+            except ValueError:
+                raise InputError(f"guideline {name.strip()}={value!r}: expected a number") from None
+            if not 0 <= number < float("inf"):
+                raise InputError(f"guideline {name.strip()}={value}: expected a number of at least 0")
+            values[key] = number
+        return cls(**values)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A configuration beside everything a rule may ask about it."""
+
+    config: KernelConfig
+    problem: Problem
+    limits: DeviceLimits
+    guidelines: Guidelines
+    resources: Resources
+    occupancy: Occupancy
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A reason to drop: `keeps` is false for a configuration that the rule drops."""
+
+    name: str
+    kind: RuleKind
+    because: str
+    keeps: Callable[[Candidate], bool]
+
+
+HARDWARE_RULES = (
+    Rule(
+        "threads-per-block",
+        "limit",
+        "a block may not have more threads than the device allows",
+        lambda c: c.resources.threads <= c.limits.threads_per_block,
+    ),
+    Rule(
+        "registers-per-thread",
+        "limit",
+        "a thread that needs more registers than the architecture has would spill to memory",
+        lambda c: c.resources.registers <= c.occupancy.registers_per_thread_limit,
+    ),
+    Rule(
+        "shared-memory",
+        "limit",
+        "a block may not have more shared memory than the device grants, opt-in included",
+        lambda c: c.resources.smem_bytes <= c.limits.smem_bytes_per_block_optin,
+    ),
+    Rule(
+        "block-fits",
+        "limit",
+        "a multiprocessor must hold at least one block: registers, threads and shared memory together",
+        lambda c: c.occupancy.blocks_per_sm >= 1,
+    ),
+)
+
+GUIDELINE_RULES = (
+    Rule(
+        "min-threads",
+        "guideline",
+        "enough resident threads on a multiprocessor hide the latency of loads",
+        lambda c: c.occupancy.threads_per_sm >= c.guidelines.min_threads_per_sm,
+    ),
+    Rule(
+        "min-blocks",
+        "guideline",
+        "with several blocks resident, one computes while another waits at a barrier",
+        lambda c: c.occupancy.blocks_per_sm >= c.guidelines.min_blocks_per_sm,
+    ),
+    Rule(
+        "register-reuse",
+        "guideline",
+        "an element of A in a register should feed several columns of C, as far as n has them",
+        lambda c: c.resources.reuse >= min(c.guidelines.min_reuse, c.problem.n),
+    ),
+)

@@ -1,0 +1,96 @@
+"""The search space: every configuration of the families, each kept or dropped by exactly one rule."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tsm2_tune.generator.families import FAMILIES
+from tsm2_tune.generator.families.family import Family
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.occupancy import occupancy
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.rules import GUIDELINE_RULES, HARDWARE_RULES, Candidate, Guidelines, Rule
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSpace:
+    """The candidates that every rule kept, and how many each rule dropped."""
+
+    problem: Problem
+    limits: DeviceLimits
+    guidelines: Guidelines
+    families: tuple[str, ...]
+    kept: tuple[Candidate, ...]
+    dropped: tuple[tuple[Rule, int], ...]  # every rule, in the order tried; 0 where it dropped nothing
+
+    @property
+    def total(self) -> int:
+        return len(self.kept) + sum(count for _, count in self.dropped)
+
+
+def rules_of(family: Family[Any]) -> tuple[Rule, ...]:
+    """The rules that a configuration of this family meets, in the order tried."""
+    return (*HARDWARE_RULES, *family.rules, *GUIDELINE_RULES)
+
+
+def search_space(
+    problem: Problem,
+    limits: DeviceLimits,
+    *,
+    guidelines: Guidelines | None = None,
+    families: Sequence[str] = (),
+) -> SearchSpace:
+    """Enumerate the families (all that support the problem, unless named) and prune.
+
+    A configuration that several rules would drop is counted under the first of them.
+    """
+    guidelines = guidelines or Guidelines()
+    chosen = [
+        family
+        for name, family in FAMILIES.items()
+        if (not families or name in families) and family.supports(problem)
+    ]
+    kept: list[Candidate] = []
+    dropped: Counter[str] = Counter()
+    rules: dict[str, Rule] = {}
+    for family in chosen:
+        applicable = rules_of(family)
+        rules |= {rule.name: rule for rule in applicable}
+        for config in family.configurations():
+            candidate = candidate_of(family, config, problem, limits, guidelines)
+            reason = next((rule for rule in applicable if not rule.keeps(candidate)), None)
+            if reason is None:
+                kept.append(candidate)
+            else:
+                dropped[reason.name] += 1
+    return SearchSpace(
+        problem=problem,
+        limits=limits,
+        guidelines=guidelines,
+        families=tuple(family.name for family in chosen),
+        kept=tuple(kept),
+        dropped=tuple((rule, dropped[name]) for name, rule in rules.items()),
+    )
+
+
+def candidate_of(
+    family: Family[Any], config: Any, problem: Problem, limits: DeviceLimits, guidelines: Guidelines
+) -> Candidate:
+    """The configuration beside its resources and occupancy."""
+    resources = family.resources(config, problem)
+    return Candidate(
+        config=config,
+        problem=problem,
+        limits=limits,
+        guidelines=guidelines,
+        resources=resources,
+        occupancy=occupancy(
+            limits,
+            threads=resources.threads,
+            registers=resources.registers,
+            smem_bytes=resources.smem_bytes,
+        ),
+    )

@@ -1,0 +1,1 @@
+"""The half with side effects: compile, verify, measure, store, export."""
