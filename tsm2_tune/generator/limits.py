@@ -1,13 +1,21 @@
-"""What a device allows: the driver's numbers, and facts of its compute capability that no driver tells."""
+"""What a device allows: the driver's numbers under the driver's names."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+POSITIVE = (
+    "warp_threads", "threads_per_block", "threads_per_sm", "blocks_per_sm", "registers_per_block",
+    "registers_per_sm", "sms", "sm_clock_mhz", "dram_gbytes_per_s",
+)  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceLimits:
-    """The limits that configurations are pruned by. Driver attribute names are in brackets."""
+    """The limits that configurations are pruned by. Driver attribute names are in brackets.
+
+    Facts that no driver tells stand in `architecture`, by compute capability; (0, 0) is the host.
+    """
 
     name: str
     compute_capability: tuple[int, int]
@@ -26,3 +34,8 @@ class DeviceLimits:
     sm_clock_mhz: float  # CLOCK_RATE
     dram_gbytes_per_s: float  # from MEMORY_CLOCK_RATE and GLOBAL_MEMORY_BUS_WIDTH, or the data sheet
     memory_bytes: int  # total device memory
+
+    def __post_init__(self) -> None:
+        for name in POSITIVE:
+            if not getattr(self, name) > 0:
+                raise ValueError(f"limits of {self.name}: {name} = {getattr(self, name)} is not positive")

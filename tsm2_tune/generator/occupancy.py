@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tsm2_tune.generator.architecture import Architecture, architecture_of
 from tsm2_tune.generator.limits import DeviceLimits
+
+UNLIMITED = 2**31 - 1  # blocks, where a kernel uses none of a resource
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,5 +22,72 @@ class Occupancy:
 
 
 def occupancy(limits: DeviceLimits, *, threads: int, registers: int, smem_bytes: int) -> Occupancy:
-    """Occupancy of a kernel with `threads` and `smem_bytes` a block and `registers` a thread."""
-    raise AssertionError
+    """Occupancy of a kernel with `threads` and `smem_bytes` a block and `registers` a thread.
+
+    `smem_bytes` is static and dynamic shared memory together, without the driver's reserve. No block fits
+    where a kernel asks for more than a block or a thread may have. This is what the driver's
+    cuOccupancyMaxActiveBlocksPerMultiprocessor answers for a kernel that has opted in to the shared memory
+    it asks for and left the split between shared memory and L1 to the driver; sources in `architecture`.
+    """
+    if threads < 1 or registers < 0 or smem_bytes < 0:
+        raise ValueError(f"no kernel has {threads} threads, {registers} registers, {smem_bytes} shared bytes")
+    architecture = architecture_of(limits.compute_capability)
+    warps = rounded_up(threads, limits.warp_threads) // limits.warp_threads
+    blocks_by = {
+        "warps": _blocks_by_warps(limits, threads, warps),
+        "blocks": limits.blocks_per_sm,
+        "registers": _blocks_by_registers(limits, architecture, registers, warps),
+        "shared memory": _blocks_by_smem(limits, architecture, smem_bytes),
+    }
+    blocks = min(blocks_by.values())
+    return Occupancy(
+        blocks_per_sm=blocks,
+        warps_per_sm=blocks * warps,
+        threads_per_sm=blocks * threads,
+        limited_by=tuple(resource for resource, most in blocks_by.items() if most == blocks),
+        registers_per_thread_limit=architecture.registers_per_thread,
+    )
+
+
+def rounded_up(count: int, unit: int) -> int:
+    """The least multiple of `unit` that is not below `count`."""
+    return -(-count // unit) * unit
+
+
+def _blocks_by_warps(limits: DeviceLimits, threads: int, warps: int) -> int:
+    if threads > limits.threads_per_block:
+        return 0
+    return limits.threads_per_sm // limits.warp_threads // warps
+
+
+def _blocks_by_registers(limits: DeviceLimits, architecture: Architecture, registers: int, warps: int) -> int:
+    if registers > architecture.registers_per_thread:
+        return 0
+    if registers == 0:
+        return UNLIMITED
+    unit = architecture.register_unit * (2 if registers in architecture.double_unit_at else 1)
+    registers_per_warp = rounded_up(registers * limits.warp_threads, unit)
+    checked = architecture.checked_partitions
+    if checked is not None and _blocks_in_partitions(limits, checked, registers_per_warp, warps) == 0:
+        return 0
+    return _blocks_in_partitions(limits, architecture.register_partitions, registers_per_warp, warps)
+
+
+def _blocks_in_partitions(limits: DeviceLimits, partitions: int, registers_per_warp: int, warps: int) -> int:
+    """Blocks that fit a register file split into `partitions`, where a warp lies wholly in one of them.
+
+    The launch check counts a block as if it used every partition alike, so its warps are rounded up.
+    """
+    if registers_per_warp * rounded_up(warps, partitions) > limits.registers_per_block:
+        return 0
+    warps_per_partition = limits.registers_per_sm // partitions // registers_per_warp
+    return warps_per_partition * partitions // warps
+
+
+def _blocks_by_smem(limits: DeviceLimits, architecture: Architecture, smem_bytes: int) -> int:
+    reserved = limits.smem_bytes_reserved_per_block
+    allocated = rounded_up(smem_bytes + reserved, architecture.smem_unit_bytes)
+    # Cards older than Volta know no opt-in; their drivers report the plain limit for it, or 0.
+    if allocated > max(limits.smem_bytes_per_block, limits.smem_bytes_per_block_optin) + reserved:
+        return 0
+    return limits.smem_bytes_per_sm // allocated if allocated else UNLIMITED

@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from tsm2_tune import __version__
 from tsm2_tune.generator.config import KernelConfig, Launch
 from tsm2_tune.generator.families import family_named
-from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.problem import DTYPES, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +48,17 @@ def environment() -> Environment:
 def render(problem: Problem, config: KernelConfig) -> KernelSource:
     """The CUDA text of this configuration for the problem's op and dtype: equal input, equal bytes."""
     family = family_named(config.family)
-    text = environment().get_template(family.template).render(
-        **config.tunables,
-        **family.context(config, problem),
-        config=config.text,
-        op=problem.op,
-        dtype=problem.dtype,
-        version_text=__version__,
+    text = (
+        environment()
+        .get_template(family.template)
+        .render(
+            **config.tunables,
+            **family.context(config, problem),
+            config=config.text,
+            op=problem.op,
+            dtype=problem.dtype,
+            version_text=__version__,
+        )
     )
     return KernelSource(
         kernel=config.family,
@@ -65,10 +69,6 @@ def render(problem: Problem, config: KernelConfig) -> KernelSource:
     )
 
 
-def support_source() -> KernelSource:
-    """The kernels that fill, check and time: one text for every problem."""
-    text = environment().get_template("support.cu").render()
-    return KernelSource(
-        kernel="", text=text, defines=(), launch=Launch(threads=256, rows_per_block=256, smem_bytes=0),
-        dtype_name="f64",
-    )
+def support_source() -> str:
+    """The CUDA text of the tuner's own kernels, which fill, compare, flush and measure ceilings."""
+    return environment().get_template("support.cu.jinja").render(dtypes=DTYPES.values(), version_text=__version__)

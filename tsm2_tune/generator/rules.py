@@ -24,8 +24,8 @@ class Guidelines:
     """
 
     min_threads_per_sm: int = 256  # resident threads that hide latency
-    min_blocks_per_sm: int = 1  # so that one block computes while another waits at a barrier
-    min_reuse: float = 1.0  # FMAs for each element of A loaded into a register, as far as n allows
+    min_blocks_per_sm: int = 2  # so that one block computes while another waits at a barrier
+    min_reuse: float = 4.0  # FMAs for each element of A loaded into a register, as far as n allows
 
     @classmethod
     def parse(cls, text: str) -> Guidelines:

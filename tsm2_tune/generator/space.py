@@ -49,9 +49,7 @@ def search_space(
     """
     guidelines = guidelines or Guidelines()
     chosen = [
-        family
-        for name, family in FAMILIES.items()
-        if (not families or name in families) and family.supports(problem)
+        family for name, family in FAMILIES.items() if (not families or name in families) and family.supports(problem)
     ]
     kept: list[Candidate] = []
     dropped: Counter[str] = Counter()

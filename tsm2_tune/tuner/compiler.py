@@ -1,8 +1,29 @@
-"""KernelSource -> Binary or CompileFailure, through a content-addressed cache."""
+"""CUDA text -> Binary or CompileFailure, through a content-addressed cache."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from tsm2_tune.errors import InputError
+from tsm2_tune.tuner.trial import Binary, CompileFailure
+
+DETAIL_CHARACTERS = 4000  # of a compiler's message that are kept
+
+
+def _identity(text: str) -> str:
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,5 +33,92 @@ class Toolchain:
     compiler: str  # absolute path
     version: str  # as the compiler states it, one line
     flags: tuple[str, ...]
+    source_suffix: str  # ".cu" or ".cpp"
     suffix: str  # of the binary: ".cubin" or ".so"
     extra_digest: str  # of whatever else decides the binary, such as included headers and the CPU's features
+    wrap: Callable[[str], str] = _identity  # what the compiler must see around the CUDA text
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of everything that decides the binary besides the text and its definitions."""
+        facts = [self.compiler, self.version, self.flags, self.suffix, self.extra_digest]
+        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+def cache_folder() -> Path:
+    """Where binaries are kept between runs; InputError where it cannot be written."""
+    folder = platformdirs.user_cache_path("tsm2-tune") / "binaries"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"cache folder {folder} cannot be made ({error.strerror}): set XDG_CACHE_HOME to one that can"
+        ) from None
+    if not os.access(folder, os.W_OK):
+        raise InputError(f"cache folder {folder} is not writable: set XDG_CACHE_HOME to one that is")
+    return folder
+
+
+def compile_text(
+    text: str, *, kernel: str, defines: tuple[str, ...], toolchain: Toolchain, limit_seconds: float
+) -> Binary | CompileFailure:
+    """Compile, or take the binary from the cache. Safe beside other processes that do the same.
+
+    `kernel` names the entry point; "" for a text with several.
+    """
+    key = hashlib.sha256(json.dumps([text, defines, toolchain.digest]).encode()).hexdigest()
+    folder = cache_folder() / key[:2]
+    binary, report = folder / f"{key}{toolchain.suffix}", folder / f"{key}.json"
+    if binary.is_file() and report.is_file():
+        return Binary(str(binary), kernel, json.loads(report.read_text())["spill_bytes"], compile_seconds=0.0)
+
+    folder.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix="compiling-") as work:
+        source, output = Path(work, f"kernel{toolchain.source_suffix}"), Path(work, f"kernel{toolchain.suffix}")
+        source.write_text(toolchain.wrap(text))
+        definitions = [f"-D{define}" for define in defines]
+        command = [toolchain.compiler, *toolchain.flags, *definitions, "-o", str(output), str(source)]
+        start = time.perf_counter()
+        returncode, messages = _run(command, limit_seconds)
+        seconds = time.perf_counter() - start
+        if returncode is None:
+            return CompileFailure(timed_out=True, detail=f"compiling took more than {limit_seconds:g} s")
+        if returncode != 0:
+            return CompileFailure(timed_out=False, detail=messages.replace(work, "")[:DETAIL_CHARACTERS])
+        spill_bytes = _spill_bytes(messages)
+        Path(work, "report.json").write_text(json.dumps({"spill_bytes": spill_bytes}))
+        # The report first: a binary is only found beside its report, and each appears whole.
+        Path(work, "report.json").replace(report)
+        output.replace(binary)
+    return Binary(str(binary), kernel, spill_bytes, compile_seconds=seconds)
+
+
+def _run(command: list[str], limit_seconds: float) -> tuple[int | None, str]:
+    """(exit status, messages); None as status where the limit passed. Ends the compiler's children too."""
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as process:
+        try:
+            messages, _ = process.communicate(timeout=limit_seconds)
+            return process.returncode, messages
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            return None, ""
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+
+
+def _spill_bytes(messages: str) -> int:
+    """Bytes of spill stores and loads that ptxas reports, 0 where it reports none."""
+    return sum(
+        int(stores) + int(loads)
+        for stores, loads in re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", messages)
+    )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from tsm2_tune.generator.limits import DeviceLimits
-from tsm2_tune.tuner.trial import LoadedResources
+from tsm2_tune.tuner.trial import Ceilings, LoadedResources
 
 
 class LaunchFailed(Exception):
@@ -35,13 +35,12 @@ class Buffer(Protocol):
 class Kernel(Protocol):
     """A loaded entry point."""
 
-    def resources(self, *, threads: int, smem_bytes: int) -> LoadedResources: ...
+    def resources(self, *, threads: int, smem_bytes: int) -> LoadedResources:
+        """What it uses when started with this block, as the driver reports it."""
 
-    def __call__(
-        self, arguments: Sequence[np.generic | Buffer], *, blocks: int, threads: int, smem_bytes: int = 0
-    ) -> None:
-        """Start the kernel, not waiting for its end. Arguments are NumPy scalars of the kernel's exact types,
-        and buffers (passed as pointers) or a NumPy uint64 that holds an address.
+    def __call__(self, arguments: Sequence[np.generic], *, blocks: int, threads: int, smem_bytes: int = 0) -> None:
+        """Start the kernel, not waiting for its end. The arguments are NumPy scalars of the kernel's exact
+        types; a pointer is a uint64 that holds an address.
 
         LaunchFailed where the driver refuses it.
         """
@@ -51,18 +50,19 @@ class Device(Protocol):
     """What the worker needs. One process opens one device."""
 
     limits: DeviceLimits
-    back_guard_bytes: int  # guard zone that verification must put behind an operand; 0 where memory faults there
+    faults_past_buffers: bool  # whether an access right behind a buffer faults by itself
 
     def allocate(self, size_bytes: int) -> Buffer:
-        """Memory, 256-byte aligned on a GPU; on the host it ends (to within one element) at a page that faults.
+        """Memory, 256-byte aligned on a GPU; on the host it ends, to within 8 bytes, at a page that faults.
 
         MemoryError where there is not enough.
         """
 
-    def upload(self, values: npt.NDArray[Any], buffer: Buffer) -> None: ...
+    def upload(self, values: npt.NDArray[Any], buffer: Buffer) -> None:
+        """Copy the array to the buffer's first bytes."""
 
     def download(self, buffer: Buffer, values: npt.NDArray[Any]) -> None:
-        """Copy the buffer's first bytes into the array; waits for the kernels before."""
+        """Copy the buffer's first bytes into the array, after the kernels started before."""
 
     def load(self, path: str, kernel: str) -> Kernel:
         """The entry point `kernel` of a binary. LaunchFailed where the driver refuses it."""
@@ -70,9 +70,14 @@ class Device(Protocol):
     def synchronise(self) -> None:
         """Wait for everything started. KernelFault where a kernel faulted."""
 
-    def time_us(self, flush: Any, launch: Any) -> float:
-        """Microseconds that `launch()` takes on the device, after `flush()` has run there."""
+    def time_us(self, launch: Callable[[], None]) -> float:
+        """Microseconds that `launch()` takes on the device, its operands not in the last-level cache."""
 
-    def sm_clock_mhz(self) -> float | None: ...
+    def ceilings(self) -> Ceilings:
+        """Measure the streaming and arithmetic rates."""
 
-    def close(self) -> None: ...
+    def sm_clock_mhz(self) -> float | None:
+        """The clock right now; None where the device does not tell."""
+
+    def close(self) -> None:
+        """Give everything back."""

@@ -1,0 +1,47 @@
+# make tune   set up, then tune a handful of shapes: on GPU 0 where a CUDA driver answers, else on the CPU
+# make test   set up, then run the tests
+# make lint   style and types
+# make clean  remove what the others made
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DB ?= results.db
+
+GPU_SHAPES := 20480x2/16x20480,1e7x8x8
+HOST_SHAPES := 2048x2/8x2048,100000x8x8
+
+.PHONY: tune test lint clean
+
+tune: $(VENV)/installed
+	@if $(BIN)/python -c 'from tsm2_tune.tuner.cuda import cuda_device_count; raise SystemExit(cuda_device_count() == 0)'; then \
+	  command -v nvcc >/dev/null || test -x "$${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" || \
+	    { echo "nvcc not found: looked in PATH and \$$CUDA_HOME/bin; install the CUDA toolkit, or set CUDA_HOME"; exit 2; }; \
+	  $(BIN)/python -c 'import pycuda' 2>/dev/null || \
+	    PATH="$$PATH:$${CUDA_HOME:-/usr/local/cuda}/bin" $(BIN)/python -m pip install -q -e '.[cuda]'; \
+	  $(BIN)/tsm2-tune --device 0 --shapes $(GPU_SHAPES) --dtype f32,f64 --budget 20 --db $(DB); \
+	else \
+	  $(BIN)/tsm2-tune --device cpu --shapes $(HOST_SHAPES) --dtype f32,f64 --max-trials 12 --budget 20 --db $(DB); \
+	fi
+
+test: $(VENV)/installed
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/installed
+	@$(BIN)/pip install -q -e '.[lint]'
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+$(VENV)/installed: pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found: install Python 3.11 or newer, or name one with PYTHON="; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$$($(PYTHON) --version) is too old: Python 3.11 or newer is needed; name one with PYTHON="; exit 2; }
+	@$(PYTHON) -c 'import venv, ensurepip' || { echo "Python's venv module is missing: install the package that holds it, such as python3-venv"; exit 2; }
+	@command -v $${CXX:-c++} >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || { echo "no C++ compiler found: install g++ or clang++, or name one with CXX="; exit 2; }
+	@$(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV)"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[test]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache

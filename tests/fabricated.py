@@ -1,0 +1,91 @@
+"""Records as the tuner makes them, for tests that run no kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tsm2_tune.generator.config import KernelConfig, Launch
+from tsm2_tune.generator.families.tsm2 import Tsm2Config
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.render import KernelSource
+from tsm2_tune.tuner.trial import (
+    Ceilings,
+    DeviceIdentity,
+    Final,
+    LoadedResources,
+    Measurement,
+    Outcome,
+    Trial,
+    TuningRun,
+    Verdict,
+)
+
+PROBLEM = Problem(20480, 16, 20480, "f32")
+GPU = "NVIDIA H200"
+
+
+def configuration(threads: int = 128, columns: int = 8, prefetch: int = 4) -> Tsm2Config:
+    return Tsm2Config("v3", threads, columns, prefetch)
+
+
+def tuning_run(device: str = GPU, **changes: Any) -> TuningRun:
+    identity = {
+        "name": device,
+        "uuid": "GPU-1",
+        "compute_capability": "9.0",
+        "driver": "580.65",
+        "toolkit": "nvcc 13.0",
+        "flags": "-arch=sm_90",
+    }
+    run = {"seed": 1, "version": "0.1.0", "started_at": "2026-01-02T03:04:05+00:00"}
+    for name, value in changes.items():
+        (identity if name in identity else run)[name] = value
+    ceilings = Ceilings(4000.0, 3600.0, (("f32", 60000.0), ("f64", 30000.0)))
+    return TuningRun(DeviceIdentity(**identity), ceilings, **run)
+
+
+def measurement(median_us: float, spread_us: float = 1.0) -> Measurement:
+    low, high = median_us - spread_us, median_us + spread_us
+    return Measurement((low, median_us, high), median_us, low, high, sm_clock_mhz=1980.0)
+
+
+def source(config: KernelConfig, dtype_name: str = "f32", text: str | None = None) -> KernelSource:
+    launch = Launch(threads=128, rows_per_block=128, smem_bytes=4096)
+    text = text if text is not None else f"// {config.text} {dtype_name}\n"
+    return KernelSource(config.family, text, ("INDEX_BITS=32",), launch, dtype_name)
+
+
+def trial(
+    median_us: float = 500.0,
+    config: KernelConfig | None = None,
+    *,
+    problem: Problem = PROBLEM,
+    basis: str = "today",
+    registers: int = 64,
+    smem_bytes: int = 4096,
+    spread_us: float = 1.0,
+    **changes: Any,
+) -> Trial:
+    """A trial that went well, but for what `changes` says."""
+    config = config if config is not None else configuration()
+    values: dict[str, Any] = {
+        "problem": problem,
+        "config": config,
+        "basis": basis,
+        "source": source(config, problem.dtype_name),
+        "outcome": Outcome.OK,
+        "detail": "",
+        "resources": LoadedResources(registers, 0, smem_bytes, blocks_per_sm=8),
+        "spill_bytes": 0,
+        "guideline_broken": None,
+        "verdict": Verdict(True, 0.01, "every element within its bound"),
+        "measurement": measurement(median_us, spread_us),
+        "floor_us": 400.0,
+        "compile_seconds": 2.0,
+        "total_seconds": 3.0,
+    }
+    return Trial(**(values | changes))
+
+
+def final(*timed: tuple[KernelConfig, float], problem: Problem = PROBLEM) -> Final:
+    return Final(problem, tuple((config, measurement(median_us)) for config, median_us in timed))

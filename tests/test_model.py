@@ -1,0 +1,187 @@
+"""The performance model of the TSM2 paper, with the paper's own numbers."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import pytest
+
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.model import (
+    OVERHEAD_REGISTERS,
+    Region,
+    arithmetic_utilisation,
+    choose,
+    compute_to_memory_ratio,
+    descended,
+    max_threads_per_sm,
+    memory_time_us,
+    memory_utilisation,
+    predicted_us,
+    registers_per_thread,
+    smem_bytes_per_thread,
+    t1_candidates,
+    t2_threshold,
+    t2_threshold_fma,
+)
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.profiles import PROFILES, profile_named
+
+K40C = profile_named("k40c")
+
+
+@pytest.mark.parametrize(("name", "threshold"), [("k40c", 39.7), ("m40", 5.9), ("p100", 51.1)])
+def test_the_published_thresholds_come_out(name: str, threshold: float) -> None:
+    """Sections 4.2 and 4.4: about 40, 6 and 50 in double precision."""
+    assert t2_threshold(profile_named(name), "f64") == pytest.approx(threshold, abs=0.05)
+
+
+@pytest.mark.parametrize(("name", "threshold"), [("k40c", 20), ("m40", 3), ("p100", 25.6)])
+def test_the_corrected_threshold_counts_an_fma_on_both_sides(name: str, threshold: float) -> None:
+    assert t2_threshold_fma(profile_named(name), "f64") == pytest.approx(threshold, rel=0.02)
+
+
+def test_the_h200_flips_at_28_columns() -> None:
+    h200 = profile_named("h200")
+    assert t2_threshold_fma(h200, "f32") == pytest.approx(27.8, abs=0.1)
+    assert t2_threshold_fma(h200, "f64") == pytest.approx(27.8, abs=0.1)
+
+
+def test_the_ratio_is_one_at_the_threshold() -> None:
+    assert compute_to_memory_ratio(K40C, "f64", t2=t2_threshold(K40C, "f64")) == 1
+    assert compute_to_memory_ratio(K40C, "f64", t2=2) < 1
+
+
+def test_registers_and_shared_bytes_of_a_thread() -> None:
+    assert registers_per_thread("f32", t2=8, t3=4) == 3 * 8 + 2 * 4 + OVERHEAD_REGISTERS
+    assert registers_per_thread("f64", t2=8, t3=4) == 2 * (3 * 8 + 2 * 4) + OVERHEAD_REGISTERS
+    assert smem_bytes_per_thread("f64", t2=8) == 64
+
+
+def test_occupancy_is_bound_by_threads_registers_or_shared_memory() -> None:
+    assert max_threads_per_sm(K40C, "f32", t2=1, t3=1) == K40C.threads_per_sm
+    assert max_threads_per_sm(K40C, "f64", t2=4, t3=4) == 65536 / (2 * 20 + OVERHEAD_REGISTERS)
+    assert max_threads_per_sm(K40C, "f64", t2=16, t3=4) == 49152 / 128
+
+
+def test_littles_law_counts_elements_in_flight() -> None:
+    """K40c: 288 GB/s over 15 x 745 MHz is 3.22 doubles a clock; 331 clocks of latency want 1066 of them."""
+    in_flight = 384 * 2  # MaxOccup at t2 = 16, times t3
+    wanted = 331 * 288e9 / (15 * 745e6) / 8
+    assert memory_utilisation(K40C, "f64", t2=16, t3=2) == pytest.approx(in_flight / wanted)
+    assert memory_utilisation(K40C, "f64", t2=16, t3=3) == 1
+
+
+def test_littles_law_counts_fmas_in_flight() -> None:
+    """K40c: 64 double-precision FMAs a clock with a latency of 10 want 640 in flight."""
+    tiny = replace(K40C, name="tiny", threads_per_sm=64)
+    assert arithmetic_utilisation(tiny, "f64", t2=2, t3=2) == pytest.approx(256 / 640, rel=1e-3)
+    assert arithmetic_utilisation(tiny, "f64", t2=8, t3=2) == 1
+
+
+@pytest.mark.parametrize("n", [2, 4, 8, 16])
+def test_k40c_as_the_paper_chose(n: int) -> None:
+    """Section 4.2: memory-bound, t2 = n and t1 = 128. Its t3 = 4 takes a longer latency than the public 331."""
+    choice = choose(Problem(20480, n, 20480, "f64"), K40C)
+    assert (choice.bound, choice.t2, choice.t1) == ("memory", n, 128)
+    assert 1 <= choice.t3 <= 4
+
+
+def test_m40_and_p100_are_bound_as_the_paper_says() -> None:
+    """Section 4.4; t2 = 8 on M40 and t2 = 4 on P100 do not come out of its formulas."""
+    problem = Problem(20480, 16, 20480, "f64")
+    m40 = choose(problem, profile_named("m40"))
+    assert (m40.bound, m40.t2) == ("compute", 6)  # the threshold, 5.9, rounded
+    p100 = choose(problem, profile_named("p100"))
+    assert (p100.bound, p100.t2, p100.t1) == ("memory", 16, 128)
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_the_memory_branch_never_loses_by_more_columns(name: str) -> None:
+    """So that its t2 is always the largest allowed: t2 x MaxOccup does not fall."""
+    for dtype_name, t3 in itertools.product(("f32", "f64"), (1, 4, 16)):
+        gains = [t2 * max_threads_per_sm(profile_named(name), dtype_name, t2=t2, t3=t3) for t2 in range(1, 78)]
+        assert all(later >= earlier * (1 - 1e-12) for earlier, later in itertools.pairwise(gains))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 16, 31, 64, 100, 5000, 2**31 - 1])
+@pytest.mark.parametrize("name", PROFILES)
+def test_every_choice_is_within_its_bounds(name: str, n: int) -> None:
+    for dtype_name in ("f32", "f64"):
+        limits = profile_named(name)
+        choice = choose(Problem(1024, n, 999, dtype_name), limits)
+        assert 1 <= choice.t2 <= n
+        assert 1 <= choice.t3 <= 32
+        assert registers_per_thread(dtype_name, t2=choice.t2, t3=choice.t3) <= (63 if name == "s2050" else 255)
+        assert choice.t1 in t1_candidates(limits, choice.threads_per_sm)
+        assert 0 < choice.memory_utilisation <= 1
+        assert 0 < choice.arithmetic_utilisation <= 1
+        assert 0 < choice.time_us < math.inf
+
+
+@pytest.mark.parametrize("dtype_name", ["f32", "f64"])
+@pytest.mark.parametrize("name", ["s2050", "k40c", "h200"])
+@pytest.mark.parametrize("n", [1, 5, 24])
+def test_the_descent_finds_the_least_time(name: str, dtype_name: str, n: int) -> None:
+    """Within 2 % of the best of a fine grid over the same region."""
+    limits, problem = profile_named(name), Problem(20480, n, 20480, dtype_name)
+    region = Region.of(limits, dtype_name, least_t2=1, most_t2=n)
+    assert region is not None
+
+    def time(point: tuple[float, float]) -> float:
+        return memory_time_us(problem, limits, t2=point[0], t3=point[1])
+
+    grid = itertools.product(range(10, 10 * n + 1, 10), range(10, 321, 5))
+    points = {region.projected((t2 / 10, t3 / 10)) for t2, t3 in grid}
+    assert time(descended(time, region)) <= 1.02 * min(map(time, points))
+
+
+def test_the_descent_ends_where_nothing_slopes() -> None:
+    region = Region.of(K40C, "f32", least_t2=1, most_t2=16)
+    assert region is not None
+    assert descended(lambda point: 1.0, region) == (1, 1)
+
+
+def test_no_region_where_a_thread_has_too_few_registers() -> None:
+    assert Region.of(profile_named("s2050"), "f64", least_t2=20, most_t2=30) is None
+
+
+def test_t1_divides_the_occupancy() -> None:
+    assert t1_candidates(K40C, 384) == (32, 64, 96, 128, 192, 384)
+    assert t1_candidates(K40C, 2048) == (32, 64, 128, 256, 512, 1024)
+
+
+def prediction(limits: DeviceLimits, **changes: float) -> float:
+    """A launch of 20480x8x20480:f32 with 128 rows a block, in microseconds."""
+    launch = {
+        "read_bytes": 4 * (20480 * 20480 + 8 * 20480), "written_bytes": 4 * 8 * 20480,
+        "flops": 2 * 20480 * 8 * 20480, "threads_per_sm": 2048, "bytes_in_flight_per_thread": 64,
+        "blocks": 132 * 32, "threads_per_block": 128, "blocks_per_sm": 16,
+    }  # fmt: skip
+    return predicted_us(limits=limits, dtype_name="f32", **launch | changes)  # type: ignore[arg-type]
+
+
+def test_a_full_launch_runs_at_the_bandwidth() -> None:
+    h200 = profile_named("h200")
+    read_and_written = 4 * (20480 * 20480 + 2 * 8 * 20480)
+    assert prediction(h200) == pytest.approx(read_and_written / (h200.dram_gbytes_per_s * 1e3))
+
+
+def test_few_bytes_in_flight_cost_time() -> None:
+    h200 = profile_named("h200")
+    assert prediction(h200, bytes_in_flight_per_thread=1) > 3 * prediction(h200)
+
+
+def test_a_launch_that_computes_more_than_it_moves_runs_at_the_peak() -> None:
+    assert prediction(profile_named("h200"), flops=1e12) == pytest.approx(1e12 / 66.9e6, rel=0.01)
+
+
+def test_idle_multiprocessors_cost_arithmetic_time() -> None:
+    h200 = profile_named("h200")
+    full = prediction(h200, flops=1e12, blocks=132)
+    assert prediction(h200, flops=1e12, blocks=66) == pytest.approx(2 * full)
+    assert prediction(h200, flops=1e12, blocks=133) == pytest.approx(2 * full * 132 / 133)
+
+
+def test_a_kernel_that_does_not_fit_takes_for_ever() -> None:
+    assert prediction(profile_named("h200"), blocks_per_sm=0) == math.inf

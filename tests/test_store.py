@@ -1,0 +1,399 @@
+"""The database: who wins, what a restart finds, and what files are refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from fabricated import GPU, PROBLEM, configuration, final, measurement, trial, tuning_run
+
+from tsm2_tune.errors import InputError, StoreError
+from tsm2_tune.generator.families.ism2 import Ism2Config
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner import database, schema
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.trial import Outcome, Verdict
+
+RUN = tuning_run()
+TODAY = {"tsm2": "today", "ism2": "today"}
+C128, C256, C512 = configuration(128), configuration(256), configuration(512)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "results.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[Store]:
+    with Store.open(path, create=True) as store:
+        yield store
+
+
+def plain_sql(path: Path, statement: str) -> list[tuple[object, ...]]:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        return connection.execute(statement).fetchall()
+
+
+# Who wins
+
+
+def test_the_least_median_wins(store: Store) -> None:
+    store.add_trial(RUN, trial(500, C128))
+    fastest = store.add_trial(RUN, trial(450, C256))
+    (row,) = store.best()
+    assert (row.trial_id, row.median_us, row.ties, row.stale) == (fastest, 450, 1, 0)
+    assert json.loads(row.parameters) == C256.tunables
+    assert row.gbytes_per_s == pytest.approx(PROBLEM.least_bytes / 450e-6 / 1e9)
+    assert row.percent_of_floor == pytest.approx(100 * 400 / 450)
+
+
+def test_every_device_dtype_and_shape_has_its_own_winner(store: Store) -> None:
+    for device in (GPU, "Tesla K40c"):
+        for problem in (PROBLEM, Problem(20480, 16, 20480, "f64"), Problem(20480, 8, 20480, "f32")):
+            store.add_trial(tuning_run(device), trial(problem=problem))
+    assert len(store.best()) == 6
+    assert len(store.best(device=GPU)) == 3
+    assert len(store.best(device=GPU, problem=PROBLEM)) == 1
+    assert store.best(family="ism2") == ()
+    assert store.devices() == (GPU, "Tesla K40c")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"outcome": Outcome.WRONG_RESULT, "verdict": Verdict(False, 9.0, "C[0, 0]")},
+        {"verdict": Verdict(False, 9.0, "C[0, 0]")},
+        {"verdict": None},
+        {"measurement": None},
+        {"outcome": Outcome.CRASHED, "resources": None, "verdict": None, "measurement": None},
+    ],
+)
+def test_only_a_verified_and_measured_trial_can_win(store: Store, change: dict[str, object]) -> None:
+    store.add_trial(RUN, trial(10, C128, **change))
+    assert store.best() == ()
+    store.add_trial(RUN, trial(500, C256))
+    assert [row.config for row in store.best()] == [C256.text]
+
+
+def test_overlapping_intervals_tie_and_fewest_registers_win(store: Store) -> None:
+    store.add_trial(RUN, trial(500.0, C128, registers=128))
+    store.add_trial(RUN, trial(501.9, C256, registers=32))
+    store.add_trial(RUN, trial(502.1, C512, registers=16))  # its low end is past the leader's high end
+    (row,) = store.best()
+    assert (row.config, row.ties) == (C256.text, 2)
+
+
+def test_then_least_shared_memory_then_the_text_decides(store: Store) -> None:
+    store.add_trial(RUN, trial(500, C512, smem_bytes=2048))
+    store.add_trial(RUN, trial(500, C256, smem_bytes=2048))
+    store.add_trial(RUN, trial(500, C128, smem_bytes=4096))
+    (row,) = store.best()
+    assert (row.config, row.ties) == (C256.text, 3)
+
+
+def test_a_device_that_tells_no_registers_ties_by_text(store: Store) -> None:
+    host = tuning_run("Some CPU", compute_capability="")
+    for config in (C512, C256):
+        store.add_trial(host, trial(500, config, resources=None))
+    (row,) = store.best()
+    assert (row.config, row.registers, row.ties) == (C256.text, None, 2)
+
+
+def test_finals_supersede_the_first_measurements(store: Store) -> None:
+    for config, median_us in ((C128, 500), (C256, 510), (C512, 400)):
+        store.add_trial(RUN, trial(median_us, config))
+    assert store.final_configs(GPU, PROBLEM, TODAY) == frozenset()
+    assert store.add_final(RUN, final((C128, 520), (C256, 505)), TODAY) == 1
+    assert [(row.config, row.median_us, row.round) for row in store.best()] == [(C256.text, 505, 1)]
+    later = tuning_run(started_at="2026-02-02T00:00:00+00:00")
+    assert store.add_final(later, final((C128, 480), (C512, 490)), TODAY) == 2
+    (row,) = store.best()
+    assert (row.config, row.median_us, row.round, row.tuned_at) == (C128.text, 480, 2, later.started_at)
+    assert store.final_configs(GPU, PROBLEM, TODAY) == {C128.text, C512.text}
+
+
+def test_finals_of_one_problem_leave_the_others_alone(store: Store) -> None:
+    other = Problem(20480, 8, 20480, "f32")
+    for problem in (PROBLEM, other):
+        store.add_trial(RUN, trial(500, C128, problem=problem))
+    store.add_final(RUN, final((C128, 600)), TODAY)
+    assert {row.problem: row.median_us for row in store.best()} == {PROBLEM: 600, other: 500}
+
+
+def test_a_final_needs_its_trial(store: Store) -> None:
+    store.add_trial(RUN, trial(500, C128))
+    with pytest.raises(StoreError, match="no trial of tsm2-v3-t256"):
+        store.add_final(RUN, final((C128, 600), (C256, 600)), TODAY)
+    assert store.final_configs(GPU, PROBLEM, TODAY) == frozenset()  # nothing of it was kept
+
+
+# What becomes stale
+
+
+def test_a_newer_basis_takes_the_older_out_of_the_race(store: Store, path: Path) -> None:
+    store.add_trial(RUN, trial(400, C128, basis="yesterday"))
+    store.add_final(RUN, final((C128, 400)), {"tsm2": "yesterday"})
+    store.add_trial(RUN, trial(500, C128, basis="today"))
+    assert [row.median_us for row in store.best()] == [500]
+    assert plain_sql(path, "SELECT count(*) FROM trial") == [(2,)]  # stale, not wrong: it stays
+
+
+def test_a_changed_family_leaves_the_others_in_the_race(store: Store) -> None:
+    store.add_trial(RUN, trial(400, Ism2Config(1, 128, 4, 4, 2), basis="yesterday"))
+    store.add_trial(RUN, trial(500, C128, basis="today"))
+    assert [row.family for row in store.best()] == ["ism2"]
+
+
+def test_a_winner_is_stale_where_its_family_moved_on_elsewhere(store: Store) -> None:
+    other = Problem(20480, 8, 20480, "f32")
+    store.add_trial(RUN, trial(400, basis="yesterday"))
+    store.add_trial(RUN, trial(400, problem=other, basis="today"))
+    store.add_trial(tuning_run("Tesla K40c"), trial(900, basis="yesterday"))
+    assert {(row.device, row.n): row.stale for row in store.best()} == {
+        (GPU, 16): 1,
+        (GPU, 8): 0,
+        ("Tesla K40c", 16): 0,
+    }
+
+
+# What a restart finds
+
+
+def test_a_trial_is_stored_once(store: Store, path: Path) -> None:
+    first = store.add_trial(RUN, trial(500))
+    again = tuning_run(started_at="2026-02-02T00:00:00+00:00")
+    assert store.add_trial(again, trial(1)) == first
+    assert [row.median_us for row in store.best()] == [500]
+    assert plain_sql(path, "SELECT count(*) FROM sample") == [(3,)]
+    assert store.add_trial(again, trial(500, basis="tomorrow")) != first
+    assert store.add_trial(tuning_run("Tesla K40c"), trial(500)) != first
+
+
+def test_the_file_itself_refuses_a_double(store: Store, path: Path) -> None:
+    store.add_trial(RUN, trial(500))
+    columns = ", ".join(c.name for c in schema.trial.columns if c.name != "id")
+    with pytest.raises(sqlite3.IntegrityError, match="UNIQUE"):
+        plain_sql(path, f"INSERT INTO trial ({columns}) SELECT {columns} FROM trial")
+
+
+def test_a_restart_finds_what_was_tried(path: Path) -> None:
+    with Store.open(path, create=True) as store:
+        ok = store.add_trial(RUN, trial(500, C128))
+        failed = store.add_trial(
+            RUN, trial(0, C256, outcome=Outcome.TIMED_OUT, resources=None, verdict=None, measurement=None)
+        )
+        store.add_trial(RUN, trial(500, C512, basis="yesterday"))
+        store.add_trial(tuning_run("Tesla K40c"), trial(500, C512))
+        store.add_trial(RUN, trial(500, C512, problem=Problem(1, 1, 1, "f64")))
+    with Store.open(path, create=True) as store:
+        tried = store.tried(GPU, PROBLEM, TODAY)
+        assert [(t.id, t.config, t.outcome, t.median_us) for t in tried] == [
+            (ok, C128, Outcome.OK, 500),
+            (failed, C256, Outcome.TIMED_OUT, None),
+        ]
+        assert store.tried(GPU, PROBLEM, {}) == ()
+
+
+def test_a_run_that_stores_nothing_leaves_no_row(path: Path) -> None:
+    with Store.open(path, create=True) as store:
+        store.add_trial(RUN, trial(500))
+        store.tried(GPU, PROBLEM, TODAY)
+        store.add_trial(RUN, trial(500, C256))
+    assert plain_sql(path, "SELECT count(*) FROM run") == [(1,)]
+
+
+def test_a_killed_writer_loses_nothing_it_reported(path: Path) -> None:
+    script = (
+        "from fabricated import *\nfrom tsm2_tune.tuner.store import Store\n"
+        f"with Store.open({str(path)!r}, create=True) as store:\n"
+        "    for i in range(10**6):\n"
+        "        print(store.add_trial(tuning_run(), trial(500, configuration(prefetch=i))), flush=True)\n"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    writer = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, env=environment, text=True)
+    assert writer.stdout is not None
+    with writer:
+        reported = [int(writer.stdout.readline()) for _ in range(20)]
+        writer.send_signal(signal.SIGKILL)
+        reported += [int(line) for line in writer.stdout if line.endswith("\n")]
+    with Store.open(path, create=True) as store:
+        assert {t.id for t in store.tried(GPU, PROBLEM, TODAY)} >= set(reported)
+        assert plain_sql(path, "SELECT count(*) FROM sample") == [(3 * len(store.tried(GPU, PROBLEM, TODAY)),)]
+
+
+def test_show_gives_back_what_was_stored(store: Store) -> None:
+    stored = trial(500, C128, guideline_broken="blocks-per-sm", detail="fine")
+    trial_id = store.add_trial(RUN, stored)
+    store.add_final(RUN, final((C128, 490)), TODAY)
+    record = store.trial(trial_id)
+    assert (record.trial, record.run, record.current) == (stored, RUN, True)
+    assert record.rounds == ((0, measurement(500)), (1, measurement(490)))
+    store.add_trial(RUN, trial(500, C256, basis="tomorrow"))
+    assert not store.trial(trial_id).current
+    with pytest.raises(InputError, match="no trial 99"):
+        store.trial(99)
+
+
+def test_the_view_answers_a_plain_sqlite3(store: Store, path: Path) -> None:
+    store.add_trial(RUN, trial(500))
+    rows = plain_sql(
+        path,
+        "SELECT device, family, op, dtype, m, n, k, json_extract(parameters, '$.threads'), median_us,"
+        " gbytes_per_s > 0, percent_of_floor, low_us, high_us, ties, stale FROM best",
+    )
+    assert rows == [(GPU, "tsm2", "nn", "f32", 20480, 16, 20480, 128, 500.0, 1, 80.0, 499.0, 501.0, 1, 0)]
+
+
+# What files are refused
+
+
+def refused(path: Path, *, create: bool) -> str:
+    with pytest.raises(StoreError) as caught, Store.open(path, create=create):
+        pass
+    message = str(caught.value)
+    assert str(path) in message
+    assert "\n" not in message
+    return message
+
+
+def test_a_missing_file(path: Path) -> None:
+    assert "tune first" in refused(path, create=False)
+    assert not path.exists()
+
+
+def test_an_empty_file(path: Path) -> None:
+    path.touch()
+    assert "holds no results" in refused(path, create=False)
+    with Store.open(path, create=True) as store:
+        assert store.best() == ()
+
+
+@pytest.mark.parametrize("create", [True, False])
+def test_a_file_that_is_no_database(path: Path, create: bool) -> None:
+    path.write_text("m,n,k\n" * 1000)
+    assert "is no SQLite database" in refused(path, create=create)
+    assert path.read_text() == "m,n,k\n" * 1000
+
+
+@pytest.mark.parametrize("create", [True, False])
+def test_the_database_of_another_program(path: Path, create: bool) -> None:
+    plain_sql(path, "CREATE TABLE trial (id)")
+    assert "another program" in refused(path, create=create)
+    assert plain_sql(path, "SELECT name FROM sqlite_master") == [("trial",)]
+
+
+@pytest.mark.parametrize("create", [True, False])
+def test_a_newer_schema(path: Path, create: bool) -> None:
+    with Store.open(path, create=True):
+        plain_sql(path, "PRAGMA user_version = 7")
+    assert "schema 7, newer than 1" in refused(path, create=create)
+
+
+def test_a_folder_and_a_path_under_a_file(tmp_path: Path, path: Path) -> None:
+    assert "is a folder" in refused(tmp_path, create=True)
+    path.touch()
+    assert "cannot be opened" in refused(path / "results.db", create=True)
+    assert "cannot be opened" in refused(tmp_path / "missing" / "results.db", create=True)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_folder_can_be_read_but_not_written(tmp_path: Path, path: Path) -> None:
+    with Store.open(path, create=True) as store:
+        store.add_trial(RUN, trial(500))
+    path.chmod(0o444)
+    tmp_path.chmod(0o555)
+    try:
+        assert "cannot be" in refused(path, create=True)
+        with Store.open(path, create=False) as store:
+            assert len(store.best()) == 1
+    finally:
+        tmp_path.chmod(0o755)
+
+
+def test_a_locked_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "BUSY_TIMEOUT_SECONDS", 0.05)
+    with Store.open(path, create=True), closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        assert "is locked" in refused(path, create=True)
+        assert "is locked" in refused(path, create=False)
+
+
+def test_an_older_schema_is_migrated(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Store.open(path, create=True) as store:
+        store.add_trial(RUN, trial(500))
+    steps = ("ALTER TABLE trial ADD COLUMN note TEXT", "UPDATE trial SET note = 'migrated'")
+    migrations = [lambda connection, sql=sql: connection.exec_driver_sql(sql) for sql in steps]
+    monkeypatch.setattr(schema, "MIGRATIONS", tuple(migrations))
+    with Store.open(path, create=False) as store:
+        assert len(store.best()) == 1
+    assert plain_sql(path, "SELECT note FROM trial") == [("migrated",)]
+    assert plain_sql(path, "PRAGMA user_version") == [(3,)]
+
+
+def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Store.open(path, create=True) as store:
+        store.add_trial(RUN, trial(500))
+    steps = ("ALTER TABLE trial ADD COLUMN note TEXT", "UPDATE nothing SET x = 1")
+    migrations = [lambda connection, sql=sql: connection.exec_driver_sql(sql) for sql in steps]
+    monkeypatch.setattr(schema, "MIGRATIONS", tuple(migrations))
+    assert "refused by SQLite" in refused(path, create=True)
+    assert plain_sql(path, "PRAGMA user_version") == [(1,)]
+    monkeypatch.undo()
+    with Store.open(path, create=True) as store:
+        assert len(store.best()) == 1
+
+
+# What a file from elsewhere may hold
+
+
+@pytest.mark.parametrize(
+    "tampering",
+    [
+        "UPDATE trial SET tunables = '{'",
+        "UPDATE trial SET tunables = '[1, 2]'",
+        "UPDATE trial SET tunables = replace(tunables, '128', '\"128\"')",
+        "UPDATE trial SET tunables = replace(tunables, '128', '64')",
+        "UPDATE trial SET config = 'tsm2-v3-t1-c1-p1'",
+        "UPDATE trial SET family = '__import__'",
+        "UPDATE trial SET outcome = 'splendid'",
+        "UPDATE trial SET registers = 'many'",
+        "UPDATE source SET text = text || '// more'",
+        "UPDATE source SET kernel = 'f(); evil'",
+        "UPDATE problem SET m = -1",
+        "UPDATE measurement SET median_us = 'x'",
+        "UPDATE run SET gflops = '\"\"'",
+    ],
+)
+def test_a_tampered_trial_is_refused_by_its_number(store: Store, path: Path, tampering: str) -> None:
+    trial_id = store.add_trial(RUN, trial(500))
+    plain_sql(path, tampering)
+    with pytest.raises(StoreError, match=rf"^trial {trial_id} is not as tsm2-tune stored it"):
+        store.trial(trial_id)
+
+
+def test_a_tampered_kernel_cannot_be_exported(store: Store, path: Path) -> None:
+    trial_id = store.add_trial(RUN, trial(500))
+    rows = store.best()
+    assert store.sources(rows)[rows[0].source_digest].text == f"// {C128.text} f32\n"
+    plain_sql(path, "UPDATE source SET text = 'evil'")
+    with pytest.raises(StoreError, match=rf"^trial {trial_id} .*does not match its digest"):
+        store.sources(rows)
+
+
+@pytest.mark.parametrize("parameters", ["{", "[]", "7", "[" * 100_000])
+def test_tampered_parameters_are_refused(store: Store, path: Path, parameters: str) -> None:
+    trial_id = store.add_trial(RUN, trial(500))
+    plain_sql(path, f"UPDATE trial SET tunables = '{parameters}'")
+    with pytest.raises(StoreError, match=rf"^trial {trial_id} "):
+        store.best()
+    with pytest.raises(StoreError, match=rf"^trial {trial_id} "):
+        store.tried(GPU, PROBLEM, TODAY)

@@ -1,0 +1,417 @@
+"""The command line: parse, call one function, print."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console
+
+from tsm2_tune import __version__, display
+from tsm2_tune.errors import InputError, TuneError
+from tsm2_tune.generator.families import FAMILIES, family_named
+from tsm2_tune.generator.model import choose
+from tsm2_tune.generator.problem import DTYPES, Problem, dtype_named
+from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.generator.render import render
+from tsm2_tune.generator.rules import Guidelines
+from tsm2_tune.generator.shapes import SPELLING, parse_shapes
+from tsm2_tune.generator.space import SearchSpace, search_space
+from tsm2_tune.tuner import job
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.target import default_spec, find_target, limits_of
+from tsm2_tune.tuner.tune import Options
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+DEFAULT_DATABASE = "results.db"
+FORMATS = ("module", "csv", "json", "markdown", "latex", "header")
+DEFAULT_BUDGET_SECONDS = 120.0
+INTERRUPTED = 130  # exit status after Ctrl-C, as shells have it
+
+
+class Group(click.Group):
+    """Every error that a user can cause becomes one sentence and exit status 2."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except TuneError as error:
+            raise click.UsageError(str(error), ctx=None) from None
+
+
+def _family_option(text: str | None) -> tuple[str, ...]:
+    return tuple(family_named(name.strip()).name for name in text.split(",")) if text else ()
+
+
+def _problems(shapes: str, dtypes: str) -> tuple[Problem, ...]:
+    """The problems that the options spell: every shape in every dtype."""
+    names = tuple(dict.fromkeys(dtype_named(name.strip()).name for name in dtypes.split(",")))
+    if shapes.startswith("@"):
+        try:
+            lines = Path(shapes[1:]).read_text().splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is no text"
+            raise InputError(f"shapes file {shapes[1:]!r} cannot be read: {reason}") from None
+        shapes = ",".join(filter(None, (line.partition("#")[0].strip().rstrip(",") for line in lines)))
+    return tuple(Problem(m, n, k, name) for m, n, k in parse_shapes(shapes) for name in names)
+
+
+def shapes_options(required: bool) -> Callable[[F], F]:
+    """--shapes and --dtype, together."""
+
+    def decorate(function: F) -> F:
+        function = click.option(
+            "--dtype",
+            "dtypes",
+            default="f32",
+            show_default=True,
+            help=f"Element types, separated by commas: {', '.join(DTYPES)}.",
+        )(function)
+        return click.option("--shapes", required=required, metavar="MxNxK,...", help=SPELLING)(function)
+
+    return decorate
+
+
+def family_options(function: F) -> F:
+    """--family and --guidelines, together."""
+    function = click.option(
+        "--guidelines",
+        metavar="NAME=VALUE,...",
+        default="",
+        help="Other thresholds for the guideline rules: min-threads-per-sm, min-blocks-per-sm, min-reuse.",
+    )(function)
+    return click.option(
+        "--family", "families", metavar="NAME,...", help=f"Only these kernel families: {', '.join(FAMILIES)}."
+    )(function)
+
+
+database_option = click.option(
+    "--db",
+    "database",
+    default=DEFAULT_DATABASE,
+    show_default=True,
+    type=click.Path(dir_okay=False),
+    help="The tuning database.",
+)
+planning_device_option = click.option(
+    "--device",
+    "spec",
+    help=f"CUDA ordinal, cpu, or a card: {', '.join(PROFILES)}. [default: GPU 0, else cpu]",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group(cls=Group, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="tsm2-tune")
+@click.option("--device", "spec", help="CUDA ordinal, or cpu. [default: GPU 0 if there is one, else cpu]")
+@shapes_options(required=False)
+@family_options
+@database_option
+@click.option(
+    "--budget",
+    type=click.FloatRange(min=0),
+    default=DEFAULT_BUDGET_SECONDS,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time for each problem, that of earlier runs included; 0 is no limit.",
+)
+@click.option(
+    "--max-trials",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Configurations for each problem, those of earlier runs included.",
+)
+@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Of inputs and order.")
+@click.option(
+    "--compile-limit",
+    type=click.FloatRange(min=0, min_open=True),
+    default=120.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="For compiling one configuration.",
+)
+@click.option(
+    "--run-limit",
+    type=click.FloatRange(min=0, min_open=True),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="For each stage of a trial: verifying, timing.",
+)
+@click.pass_context
+def main(
+    ctx: click.Context,
+    spec: str | None,
+    shapes: str | None,
+    dtypes: str,
+    families: str | None,
+    guidelines: str,
+    database: str,
+    budget: float,
+    max_trials: int | None,
+    seed: int,
+    compile_limit: float,
+    run_limit: float,
+) -> None:
+    """Tune tall-and-skinny matrix multiplication for a GPU, or for this host.
+
+    \b
+    tsm2-tune --device 0 --shapes 20480x16x20480,1e7x8x8 --dtype f32,f64
+
+    enumerates kernel configurations, drops those that the device or the guidelines rule out, generates and
+    compiles CUDA for the rest, verifies and times each, and stores every trial. The same command again goes on
+    where the last one stopped. Then `best` shows the winners and `export` writes them as an importable module.
+    """
+    if ctx.invoked_subcommand is not None:
+        given = [name for name in ctx.params if _is_given(ctx, name)]
+        if given:
+            raise click.UsageError(f"options of tuning before {ctx.invoked_subcommand!r}: put them behind it")
+        return
+    if shapes is None:
+        raise click.UsageError("nothing to tune: name --shapes, such as --shapes 20480x16x20480; --help says more")
+    options = Options(
+        seed=seed,
+        max_trials=max_trials,
+        budget_seconds=budget or None,
+        compile_limit_seconds=compile_limit,
+        run_limit_seconds=run_limit,
+    )
+    tune(
+        ctx,
+        spec,
+        _problems(shapes, dtypes),
+        options,
+        database,
+        Guidelines.parse(guidelines),
+        _family_option(families),
+    )
+
+
+def _is_given(ctx: click.Context, name: str) -> bool:
+    return ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+
+
+def tune(
+    ctx: click.Context,
+    spec: str | None,
+    problems: tuple[Problem, ...],
+    options: Options,
+    database: str,
+    guidelines: Guidelines,
+    families: tuple[str, ...],
+) -> None:
+    """The main job, with its progress on the terminal."""
+    console = Console()
+    target = find_target(spec or default_spec())
+    searched = job.spaces(problems, target, guidelines=guidelines, families=families)
+    with Store.open(database, create=True) as store:
+        console.print(f"device {target.spec}: {target.identity.name}", markup=False, highlight=False)
+        unsolved = 0
+        try:
+            with display.Display(console, options, len(searched)) as shown:
+                for event in job.run(searched, target, store, options):
+                    shown.show(event)
+                    unsolved += isinstance(event, job.ProblemEnded) and event.winner is None
+        except KeyboardInterrupt:
+            console.print(f"stopped; every trial that ended is in {database}: the same command goes on from there")
+            ctx.exit(INTERRUPTED)
+        asked = set(problems)
+        winners = [row for row in store.best(device=target.identity.name) if row.problem in asked]
+        display.winners_table(winners, console)
+    if unsolved:
+        click.echo(f"no right result for {unsolved} of {len(searched)} problems: see `tsm2-tune show`", err=True)
+        ctx.exit(1)
+
+
+@main.command()
+@json_option
+def devices(as_json: bool) -> None:
+    """List the devices here and the bundled cards."""
+    from tsm2_tune.tuner.cuda import cuda_device_count
+
+    found = []
+    for spec in [*(str(ordinal) for ordinal in range(cuda_device_count())), "cpu", *PROFILES]:
+        try:
+            found.append((spec, "bundled" if spec in PROFILES else "here", limits_of(spec)))
+        except TuneError as error:
+            click.echo(f"device {spec}: {error}", err=True)
+    if as_json:
+        click.echo(json.dumps([{"device": spec, "kind": kind, **asdict(limits)} for spec, kind, limits in found]))
+        return
+    cells = [
+        (
+            spec,
+            kind,
+            limits.name,
+            ".".join(map(str, limits.compute_capability)),
+            str(limits.sms),
+            f"{limits.memory_bytes / job.GIB:.1f}",
+            f"{limits.dram_gbytes_per_s:.0f}",
+        )
+        for spec, kind, limits in found
+    ]
+    display.print_table(Console(), ("device", "", "name", "capability", "SMs", "GiB", "GB/s"), cells, right=(4, 5, 6))
+
+
+@main.command()
+@planning_device_option
+@shapes_options(required=True)
+@family_options
+@click.option("--explain", is_flag=True, help="Say what each rule is for.")
+@click.option("--list", "as_lines", is_flag=True, help="Print each kept configuration as a line of JSON.")
+@json_option
+def space(
+    spec: str | None,
+    shapes: str,
+    dtypes: str,
+    families: str | None,
+    guidelines: str,
+    explain: bool,
+    as_lines: bool,
+    as_json: bool,
+) -> None:
+    """Show how many configurations there are, and which rule drops how many.
+
+    \b
+    tsm2-tune space --device h200 --shapes 20480x16x20480 --explain
+    """
+    limits = limits_of(spec or default_spec())
+    chosen = Guidelines.parse(guidelines)
+    searched = [
+        search_space(problem, limits, guidelines=chosen, families=_family_option(families))
+        for problem in _problems(shapes, dtypes)
+    ]
+    if as_lines:
+        for one in searched:
+            for c in one.kept:
+                facts = {
+                    "problem": one.problem.text,
+                    "family": c.config.family,
+                    "configuration": c.config.text,
+                    "tunables": c.config.tunables,
+                    **asdict(c.resources),
+                    **asdict(c.occupancy),
+                }
+                click.echo(json.dumps(facts))
+        return
+    if as_json:
+        counts = [_space_counts(one) for one in searched]
+        click.echo(json.dumps(counts[0] if len(counts) == 1 else counts, indent=2))
+        return
+    for one in searched:
+        _print_space(one, explain)
+
+
+def _space_counts(one: SearchSpace) -> dict[str, Any]:
+    return {
+        "problem": one.problem.text,
+        "device": one.limits.name,
+        "families": list(one.families),
+        "total": one.total,
+        "kept": len(one.kept),
+        "dropped": {rule.name: count for rule, count in one.dropped},
+    }
+
+
+def _print_space(one: SearchSpace, explain: bool) -> None:
+    click.echo(f"{one.problem.text} on {one.limits.name}: {len(one.kept)} of {one.total} configurations kept")
+    heads = ("dropped", "rule", "kind", "because")[: 4 if explain else 3]
+    cells = [(str(count), rule.name, rule.kind, rule.because)[: len(heads)] for rule, count in one.dropped]
+    display.print_table(Console(), heads, cells, right=(0,))
+
+
+@main.command()
+@planning_device_option
+@shapes_options(required=True)
+@json_option
+def model(spec: str | None, shapes: str, dtypes: str, as_json: bool) -> None:
+    """Show what the TSM2 paper's performance model chooses.
+
+    \b
+    tsm2-tune model --device k40c --shapes 20480x16x20480 --dtype f64 --json
+    """
+    limits = limits_of(spec or default_spec())
+    found = [
+        {"problem": p.text, "device": limits.name, **asdict(choose(p, limits))} for p in _problems(shapes, dtypes)
+    ]
+    if as_json:
+        click.echo(json.dumps(found[0] if len(found) == 1 else found, indent=2))
+        return
+    for one in found:
+        click.echo(
+            "\n".join(
+                f"{name}: {value:.4g}" if isinstance(value, float) else f"{name}: {value}"
+                for name, value in one.items()
+            )
+            + "\n"
+        )
+
+
+@main.command()
+@click.argument("configuration")
+@click.option("--dtype", "dtype", default="f32", show_default=True, help="Element type.")
+def source(configuration: str, dtype: str) -> None:
+    """Print the CUDA text of one CONFIGURATION, spelt as `space --list` and `best` spell it.
+
+    \b
+    tsm2-tune source tsm2-v3-t128-c16-p4 --dtype f64
+    """
+    family = family_named(configuration.partition("-")[0])
+    config = next((c for c in family.configurations() if c.text == configuration), None)
+    if config is None:
+        example = next(family.configurations()).text
+        raise InputError(f"{family.name} has no configuration {configuration!r}: they are spelt like {example}")
+    click.echo(render(Problem(1, 1, 1, dtype_named(dtype).name), config).text, nl=False)
+
+
+@main.command()
+@database_option
+@click.option("--device", "device", help="Only this device, by its name.")
+@json_option
+def best(database: str, device: str | None, as_json: bool) -> None:
+    """Show the winners in the database."""
+    with Store.open(database, create=False) as store:
+        rows = store.best(device=device)
+    if as_json:
+        click.echo(json.dumps([{**asdict(row), "parameters": row.tunables} for row in rows], indent=2))
+    else:
+        display.winners_table(rows, Console())
+
+
+@main.command()
+@database_option
+@click.option("--device", "device", help="Only this device, by its name.")
+@click.option("--format", "form", type=click.Choice(FORMATS), required=True, help="What to write.")
+@click.option("--output", required=True, metavar="PATH", help="The file to write; - is standard output.")
+def export(database: str, device: str | None, form: str, output: str) -> None:
+    """Write the winners as an importable module, a table or a C header.
+
+    \b
+    tsm2-tune export --format module --output best_kernels.py
+    """
+    from tsm2_tune.tuner import export as exports
+
+    with Store.open(database, create=False) as store:
+        text = exports.export(store, form, device=device)
+    if output == "-":
+        click.echo(text, nl=False)
+    else:
+        exports.write(text, output)
+
+
+@main.command()
+@click.argument("trial", type=click.IntRange(min=1), required=False)
+@database_option
+@json_option
+def show(trial: int | None, database: str, as_json: bool) -> None:
+    """Show one TRIAL in full, or list all trials."""
+    with Store.open(database, create=False) as store:
+        if trial is None:
+            display.trials_table(store.listing(), Console(), as_json=as_json)
+        else:
+            display.trial_in_full(store.trial(trial), Console(), as_json=as_json)

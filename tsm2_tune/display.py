@@ -1,0 +1,157 @@
+"""What the terminal shows: live progress where there is one, plain lines where there is none, tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from tsm2_tune.tuner.job import Event, FinalStored, ProblemEnded, ProblemStarted, TrialStored
+from tsm2_tune.tuner.stored import BestRow
+from tsm2_tune.tuner.trial import Outcome, Trial
+from tsm2_tune.tuner.tune import Options
+
+
+class Display:
+    """Shows the events of the main job. Use as a context manager."""
+
+    def __init__(self, console: Console, options: Options, problems: int) -> None:
+        self._console, self._options, self._problems = console, options, problems
+        self._live = console.is_terminal
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[best]}"),
+            TimeRemainingColumn(compact=True),
+            console=console,
+            disable=not self._live,
+        )
+        self._task: TaskID | None = None
+        self._number = 0
+        self._best_us: float | None = None
+        self._failures: dict[str, int] = {}
+
+    def __enter__(self) -> Display:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def show(self, event: Event) -> None:
+        """Bring the screen up to date with the event."""
+        if isinstance(event, ProblemStarted):
+            self._problem_started(event)
+        elif isinstance(event, TrialStored):
+            self._trial_stored(event.trial)
+        elif isinstance(event, FinalStored):
+            self._update(note="finalists measured again")
+        else:
+            self._problem_ended(event)
+
+    def _problem_started(self, event: ProblemStarted) -> None:
+        self._number += 1
+        self._best_us, self._failures = event.best_before_us, {}
+        kept = len(event.space.kept)
+        total = min(kept, self._options.max_trials) if self._options.max_trials is not None else kept
+        self._task = self._progress.add_task(
+            f"{self._number}/{self._problems} {event.space.problem.text}",
+            total=max(total, event.tried_before),
+            completed=event.tried_before,
+            best="",
+        )
+
+    def _trial_stored(self, trial: Trial) -> None:
+        note = ""
+        if trial.outcome is not Outcome.OK:
+            self._failures[trial.outcome] = self._failures.get(trial.outcome, 0) + 1
+            self._line(f"{trial.problem.text} {trial.config.text}: {trial.outcome}: {one_line(trial.detail)}")
+        elif trial.measurement is not None and (self._best_us is None or trial.measurement.median_us < self._best_us):
+            self._best_us = trial.measurement.median_us
+        if self._best_us is not None:
+            note = best_text(self._best_us, trial)
+        assert self._task is not None
+        self._progress.update(self._task, advance=1, best=note)
+
+    def _update(self, note: str) -> None:
+        assert self._task is not None
+        self._progress.update(self._task, best=note)
+
+    def _problem_ended(self, event: ProblemEnded) -> None:
+        assert self._task is not None
+        self._progress.remove_task(self._task)
+        text = winner_text(event.winner) if event.winner else "no configuration gave a right result"
+        failed = "".join(f", {count} {outcome}" for outcome, count in sorted(self._failures.items()))
+        trials = f"{event.new_trials} new trial{'s' if event.new_trials != 1 else ''}{failed}"
+        self._line(f"{event.problem.text}: {text} ({trials})")
+
+    def _line(self, text: str) -> None:
+        """A line above the progress bar; brackets in it are no markup."""
+        self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def one_line(text: str, characters: int = 160) -> str:
+    """The text's first line, cut where it is long."""
+    line = text.strip().splitlines()[0] if text.strip() else ""
+    return line if len(line) <= characters else line[: characters - 1] + "…"
+
+
+def best_text(best_us: float, trial: Trial) -> str:
+    """The best time so far with what it means on this device."""
+    tbytes = trial.problem.least_bytes / best_us * 1e-6
+    return f"{best_us:.1f} us, {tbytes:.3g} TB/s, {100 * trial.floor_us / best_us:.0f} % of the floor"
+
+
+def winner_text(row: BestRow) -> str:
+    """One line about a winner."""
+    ties = f", ties with {row.ties - 1} more" if row.ties > 1 else ""
+    return (
+        f"{row.config} {row.median_us:.1f} us, {row.gbytes_per_s / 1e3:.3g} TB/s,"
+        f" {row.percent_of_floor:.0f} % of the floor{ties}"
+    )
+
+
+def winners_table(rows: Iterable[BestRow], console: Console) -> None:
+    """Print the winners, as a table on a terminal and as aligned columns elsewhere."""
+    heads = ("device", "problem", "configuration", "median us", "TB/s", "% of floor", "ties", "")
+    cells = [
+        (
+            row.device,
+            row.problem.text,
+            row.config,
+            f"{row.median_us:.1f}",
+            f"{row.gbytes_per_s / 1e3:.3f}",
+            f"{row.percent_of_floor:.1f}",
+            str(row.ties),
+            "stale" if row.stale else "",
+        )
+        for row in rows
+    ]
+    print_table(console, heads, cells, right=(3, 4, 5, 6))
+
+
+def print_table(
+    console: Console, heads: Sequence[str], cells: Sequence[Sequence[str]], *, right: Sequence[int] = ()
+) -> None:
+    """A rich table on a terminal, aligned plain columns elsewhere; `right` names right-aligned columns."""
+    if console.is_terminal:
+        table = Table()
+        for number, head in enumerate(heads):
+            table.add_column(head, justify="right" if number in right else "left", no_wrap=number < 3)
+        for row in cells:
+            table.add_row(*row)
+        console.print(table)
+        return
+    widths = [max(len(row[i]) for row in [heads, *cells]) for i in range(len(heads))]
+    for row in [heads, *cells]:
+        line = "  ".join(
+            cell.rjust(width) if i in right else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        console.print(line.rstrip(), soft_wrap=True, markup=False, highlight=False, emoji=False)

@@ -1,0 +1,154 @@
+"""TSM2: a large matrix times a skinny one, one row a thread, in the four published versions.
+
+Source: Rivera, Chen, Xiong, Song, Tao, "ISM2: Optimizing Irregular-Shaped Matrix-Matrix Multiplication on
+GPUs", sections 3.2 to 3.6 (Algorithms 1 to 4) and 4.2 (the versions V0 to V3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, ClassVar
+
+from tsm2_tune.generator.config import KernelConfig, Launch, Resources, Traffic
+from tsm2_tune.generator.families.family import Family, Tunable
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.model import OVERHEAD_REGISTERS, choose, t1_candidates
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.rules import Candidate, Rule
+
+THREADS = (32, 64, 128, 256, 512, 1024)
+COLUMNS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+PREFETCH = (1, 2, 4, 6, 8, 12, 16, 24, 32)
+
+VERSIONS = {
+    "v0": "Algorithm 1, inner product: a row of A is read again for every column of C",
+    "v1": "Algorithm 2, outer product: an element of A is loaded once for a group of columns",
+    "v2": "Algorithm 3: the outer product, with tiles of B staged in shared memory",
+    "v3": "Algorithm 4: tiles of B staged in shared memory, A and B prefetched into registers",
+}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Tsm2Config(KernelConfig):
+    """Every choice that the TSM2 template needs. The paper's symbol is in brackets."""
+
+    family: ClassVar[str] = "tsm2"
+    letters: ClassVar[dict[str, str]] = {"version": "", "threads": "t", "columns": "c", "prefetch": "p"}
+
+    version: str
+    threads: int  # [t1] per block; also the rows of B staged at a time
+    columns: int  # [t2] of C that one thread accumulates in registers
+    prefetch: int  # [t3] elements of A that one thread loads at a time
+
+
+def covers(options: tuple[int, ...], value: int, extent: int) -> bool:
+    """Whether no smaller option already reaches past `extent`."""
+    smaller = [option for option in options if option < value]
+    return not smaller or smaller[-1] < extent
+
+
+SHAPE_RULES = (
+    Rule(
+        "columns-within-n",
+        "shape",
+        "a column group wider than needed for n computes columns that nobody asked for",
+        lambda c: covers(COLUMNS, _value(c, "columns"), c.problem.n),
+    ),
+    Rule(
+        "prefetch-within-k",
+        "shape",
+        "a row of A has only k elements to load ahead",
+        lambda c: covers(PREFETCH, _value(c, "prefetch"), c.problem.k),
+    ),
+    Rule(
+        "threads-within-m",
+        "shape",
+        "a block larger than needed for m rows has threads without a row",
+        lambda c: covers(THREADS, _value(c, "threads"), c.problem.m),
+    ),
+)
+
+
+def _value(candidate: Candidate, name: str) -> int:
+    return int(getattr(candidate.config, name))
+
+
+def staged_bytes(*, threads: int, columns: int, prefetch: int, problem: Problem) -> int:
+    """Shared memory of one tile of B: the whole steps of `prefetch` rows that `threads` rows hold."""
+    return threads // prefetch * prefetch * columns * problem.dtype.element_bytes
+
+
+class Tsm2(Family[Tsm2Config]):
+    name = "tsm2"
+    summary = "large A times skinny B, one row of A a thread; published versions V0 to V3"
+    template = "tsm2.cu.jinja"
+    tunables = (
+        Tunable("version", "V", "published version: v0, v1, v2 or v3"),
+        Tunable("threads", "t1", "threads of a block; also the rows of B staged at a time"),
+        Tunable("columns", "t2", "columns of C that one thread accumulates in registers"),
+        Tunable("prefetch", "t3", "elements of A that one thread loads at a time"),
+    )
+    rules = SHAPE_RULES
+    config_type = Tsm2Config
+
+    def configurations(self) -> Iterator[Tsm2Config]:
+        for threads in THREADS:
+            yield Tsm2Config("v0", threads, columns=1, prefetch=1)
+        for threads, columns in product(THREADS, COLUMNS):
+            yield Tsm2Config("v1", threads, columns, prefetch=1)
+        for version, threads, columns, prefetch in product(("v2", "v3"), THREADS, COLUMNS, PREFETCH):
+            yield Tsm2Config(version, threads, columns, prefetch)
+
+    def resources(self, config: Tsm2Config, problem: Problem) -> Resources:
+        # Registers of elements: V3 is R_thread of section 3.6.2; the others hold less of A and B at a time.
+        elements = {
+            "v0": 3,
+            "v1": 2 * config.columns + 1,
+            "v2": 2 * config.columns + config.prefetch,
+            "v3": 3 * config.columns + 2 * config.prefetch,
+        }[config.version]
+        staged = config.version in ("v2", "v3")
+        return Resources(
+            threads=config.threads,
+            registers=elements * problem.dtype.registers + OVERHEAD_REGISTERS,
+            smem_bytes=staged_bytes(
+                threads=config.threads, columns=config.columns, prefetch=config.prefetch, problem=problem
+            )
+            if staged
+            else 0,
+            bytes_in_flight=config.prefetch * problem.dtype.element_bytes,
+            reuse=config.columns,
+        )
+
+    def launch(self, config: Tsm2Config, problem: Problem) -> Launch:
+        return Launch(
+            threads=config.threads,
+            rows_per_block=config.threads,
+            smem_bytes=self.resources(config, problem).smem_bytes,
+        )
+
+    def traffic(self, config: Tsm2Config, problem: Problem) -> Traffic:
+        passes = -(-problem.n // config.columns)  # over A: one for each group of columns
+        elements = problem.m * problem.k * passes + problem.k * problem.n
+        return Traffic(elements * problem.dtype.element_bytes, problem.written_bytes)
+
+    def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[Tsm2Config, ...]:
+        """The model's t2 and t3 at its t1, then at the other t1 that the paper profiles (section 3.6.3)."""
+        choice = choose(problem, limits)
+        columns = nearest(COLUMNS, choice.t2)
+        prefetch = nearest(PREFETCH, choice.t3)
+        sizes = [choice.t1, *(t1 for t1 in t1_candidates(limits, choice.threads_per_sm) if t1 != choice.t1)]
+        return tuple(Tsm2Config("v3", t1, columns, prefetch) for t1 in sizes if t1 in THREADS)
+
+    def context(self, config: Tsm2Config, problem: Problem) -> dict[str, Any]:
+        return {"about": VERSIONS[config.version]}
+
+
+def nearest(options: tuple[int, ...], value: int) -> int:
+    """The option nearest to `value`, the larger of two equally near ones."""
+    return min(options, key=lambda option: (abs(option - value), -option))
+
+
+FAMILY = Tsm2()

@@ -1,0 +1,95 @@
+"""The spelling of shapes: text -> (m, n, k), many at a time."""
+
+from __future__ import annotations
+
+import re
+from itertools import product
+
+from tsm2_tune.errors import InputError
+
+Shape = tuple[int, int, int]
+
+LARGEST_DIMENSION = 10**12  # where a number is surely a slip; the limits of an index are the problem's to check
+MOST_SHAPES = 10_000
+
+SPELLING = """\
+MxNxK items separated by commas: C is M x N and the inner dimension is K.
+A dimension is a number (20480, 1e7), several (2/4/8), a range with a step (10240:30720:5120, both ends
+included) or a factor (2:64:*2), or the letter of another dimension (20480x16xm, 1e7xkx8/16).
+@FILE reads items from a file, one or more a line, # starts a comment."""
+
+
+def parse_shapes(text: str) -> tuple[Shape, ...]:
+    """The shapes that `text` spells, each once, in its order. InputError names what is wrong.
+
+    The text is what SPELLING says, without @FILE.
+    """
+    shapes: dict[Shape, None] = {}
+    items = [item.strip() for item in text.split(",")]
+    if not any(items):
+        raise InputError(f"no shape in {text!r}: expected MxNxK, such as 20480x16x20480")
+    for item in items:
+        for shape in _parse_item(item):
+            shapes[shape] = None
+            if len(shapes) > MOST_SHAPES:
+                raise InputError(f"{item!r} makes more than {MOST_SHAPES} shapes: name fewer at a time")
+    return tuple(shapes)
+
+
+def _parse_item(item: str) -> list[Shape]:
+    dimensions = item.lower().split("x")
+    if len(dimensions) != 3 or not all(dimensions):
+        raise InputError(f"shape {item!r}: expected MxNxK, such as 20480x16x20480")
+    values: dict[str, list[int] | str] = {}
+    for name, text in zip("mnk", dimensions, strict=True):
+        if text in ("m", "n", "k"):
+            if text == name:
+                raise InputError(f"shape {item!r}: {name} cannot be spelt as itself")
+            values[name] = text
+        else:
+            values[name] = _parse_dimension(text, item)
+    free = {name: value for name, value in values.items() if isinstance(value, list)}
+    if any(isinstance(value, str) and value not in free for value in values.values()):
+        raise InputError(f"shape {item!r}: a letter must stand for a dimension that has numbers")
+    count = 1
+    for value in free.values():
+        count *= len(value)
+    if count > MOST_SHAPES:
+        raise InputError(f"{item!r} makes more than {MOST_SHAPES} shapes: name fewer at a time")
+    shapes = []
+    for chosen in product(*free.values()):
+        known = dict(zip(free, chosen, strict=True))
+        m, n, k = (known[name] if name in known else known[str(values[name])] for name in "mnk")
+        shapes.append((m, n, k))
+    return shapes
+
+
+def _parse_dimension(text: str, item: str) -> list[int]:
+    values: list[int] = []
+    for part in text.split("/"):
+        match = re.fullmatch(r"([^:]+):([^:]+):(\*?)([^:*]+)", part)
+        if match is None:
+            values.append(_parse_number(part, item))
+            continue
+        low, high = _parse_number(match[1], item), _parse_number(match[2], item)
+        step = _parse_number(match[4], item)
+        if low > high or (match[3] and step < 2):
+            raise InputError(f"shape {item!r}: the range {part!r} is empty or endless")
+        if not match[3] and (high - low) // step >= MOST_SHAPES:
+            raise InputError(f"{item!r} makes more than {MOST_SHAPES} shapes: name fewer at a time")
+        while low <= high:
+            values.append(low)
+            low = low * step if match[3] else low + step
+    return values
+
+
+def _parse_number(text: str, item: str) -> int:
+    """A whole number of at least 1, also as 1e7 or 1.5e6."""
+    if not re.fullmatch(r"-?\d+(\.\d+)?(e\+?\d{1,2})?", text):
+        raise InputError(f"shape {item!r}: {text!r} is no whole number; expected MxNxK, such as 20480x16x20480")
+    value = float(text) if re.search(r"[.e]", text) else int(text)
+    if value != int(value):
+        raise InputError(f"shape {item!r}: {text!r} is no whole number")
+    if not 1 <= value <= LARGEST_DIMENSION:
+        raise InputError(f"shape {item!r}: a dimension must be at least 1 and at most {LARGEST_DIMENSION}, not {text}")
+    return int(value)

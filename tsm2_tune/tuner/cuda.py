@@ -1,0 +1,354 @@
+"""The GPU through PyCUDA, and nvcc as its compiler. PyCUDA is imported only when a device is opened."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tsm2_tune.errors import DeviceError, ToolMissing
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.problem import DTYPES
+from tsm2_tune.tuner.compiler import Toolchain
+from tsm2_tune.tuner.device import Buffer, KernelFault, LaunchFailed
+from tsm2_tune.tuner.measure import median_interval
+from tsm2_tune.tuner.trial import Ceilings, DeviceIdentity, LoadedResources
+
+FLUSH_L2_SIZES = 3  # bytes read to flush the L2, in its own size: twice evicts under LRU, a third for its hashing
+DYNAMIC_SMEM_WITHOUT_OPTIN = 48 * 1024
+STREAM_BYTES_PER_THREAD = 64  # of the stream kernels: four float4
+STREAM_THREADS = 256
+CEILING_STREAM_BYTES = 4 * 2**30  # far past any L2, a millisecond on today's fastest memory
+CEILING_SAMPLES = 11
+
+
+def driver() -> Any:
+    """The initialised `pycuda.driver`; ToolMissing without PyCUDA, DeviceError without a CUDA driver."""
+    try:
+        import pycuda.driver as drv
+    except ModuleNotFoundError:
+        raise ToolMissing("PyCUDA is not installed: pip install 'tsm2-tune[cuda]', or use --device cpu") from None
+    except ImportError as error:
+        raise DeviceError(f"no CUDA driver ({error}): use --device cpu, or --help to see what needs no GPU") from None
+    try:
+        drv.init()
+    except drv.Error as error:
+        raise DeviceError(f"the CUDA driver does not start ({error}): use --device cpu") from None
+    return drv
+
+
+def cuda_device_count() -> int:
+    """Devices that the CUDA driver offers, 0 without a driver. Needs no PyCUDA."""
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    count = ctypes.c_int(0)
+    if library.cuInit(0) != 0 or library.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return 0
+    return count.value
+
+
+def check_ordinal(ordinal: int) -> None:
+    """DeviceError where there is no such device."""
+    count = cuda_device_count()
+    if count == 0:
+        raise DeviceError(
+            f"no CUDA device {ordinal} (no CUDA driver answers): use --device cpu, or --help to see what needs no GPU"
+        )
+    if not 0 <= ordinal < count:
+        raise DeviceError(f"no CUDA device {ordinal}: the driver has {count}, numbered from 0")
+
+
+def nvcc_path() -> str:
+    """The compiler; ToolMissing where it is neither under $CUDA_HOME nor on PATH."""
+    homes = [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
+    for home in homes:
+        if shutil.which("nvcc", path=str(Path(home, "bin"))):
+            return str(Path(home, "bin", "nvcc"))
+    found = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+    if found is None:
+        raise ToolMissing("nvcc not found: looked in $CUDA_HOME/bin, PATH and /usr/local/cuda/bin; set CUDA_HOME")
+    return found
+
+
+def cuda_toolchain(compute_capability: tuple[int, int]) -> Toolchain:
+    """nvcc to cubin for one architecture."""
+    compiler = nvcc_path()
+    answer = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False)
+    lines = [line for line in answer.stdout.splitlines() if line.strip()]
+    if answer.returncode != 0 or not lines:
+        raise ToolMissing(f"{compiler} --version fails ({answer.stderr.strip() or 'no output'}): mend the toolkit")
+    major, minor = compute_capability
+    return Toolchain(
+        compiler=compiler,
+        version=lines[-1].strip(),
+        flags=("-cubin", f"-arch=sm_{major}{minor}", "-std=c++17", "-Xptxas", "-v"),
+        source_suffix=".cu",
+        suffix=".cubin",
+        extra_digest="",
+    )
+
+
+def query_limits(drv: Any, device: Any) -> DeviceLimits:
+    """The limits that the driver reports."""
+    attribute = drv.device_attribute
+    asked = device.get_attribute
+    memory_clock_khz = asked(attribute.MEMORY_CLOCK_RATE)
+    bus_bits = asked(attribute.GLOBAL_MEMORY_BUS_WIDTH)
+    return DeviceLimits(
+        name=device.name(),
+        compute_capability=tuple(device.compute_capability()),
+        warp_threads=asked(attribute.WARP_SIZE),
+        threads_per_block=asked(attribute.MAX_THREADS_PER_BLOCK),
+        threads_per_sm=asked(attribute.MAX_THREADS_PER_MULTIPROCESSOR),
+        blocks_per_sm=asked(attribute.MAX_BLOCKS_PER_MULTIPROCESSOR),
+        registers_per_block=asked(attribute.MAX_REGISTERS_PER_BLOCK),
+        registers_per_sm=asked(attribute.MAX_REGISTERS_PER_MULTIPROCESSOR),
+        smem_bytes_per_block=asked(attribute.MAX_SHARED_MEMORY_PER_BLOCK),
+        smem_bytes_per_block_optin=asked(attribute.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN),
+        smem_bytes_per_sm=asked(attribute.MAX_SHARED_MEMORY_PER_MULTIPROCESSOR),
+        smem_bytes_reserved_per_block=asked(attribute.RESERVED_SHARED_MEMORY_PER_BLOCK),
+        sms=asked(attribute.MULTIPROCESSOR_COUNT),
+        l2_bytes=asked(attribute.L2_CACHE_SIZE),
+        sm_clock_mhz=asked(attribute.CLOCK_RATE) / 1e3,
+        # Two transfers a clock: HBM and GDDR both report half of their data rate.
+        dram_gbytes_per_s=2 * memory_clock_khz * 1e3 * bus_bits / 8 / 1e9,
+        memory_bytes=device.total_memory(),
+    )
+
+
+def identity_of(drv: Any, device: Any, toolchain: Toolchain) -> DeviceIdentity:
+    major, minor = device.compute_capability()
+    return DeviceIdentity(
+        name=device.name(),
+        uuid=_uuid(device),
+        compute_capability=f"{major}.{minor}",
+        driver=_driver_version(drv),
+        toolkit=toolchain.version,
+        flags=" ".join(toolchain.flags),
+    )
+
+
+def _uuid(device: Any) -> str:
+    """The UUID as nvidia-smi prints it, through the driver itself: PyCUDA has no binding for it."""
+    raw = (ctypes.c_ubyte * 16)()
+    library = ctypes.CDLL("libcuda.so.1")
+    handle = ctypes.c_int()
+    bus_id = device.pci_bus_id().encode()
+    if library.cuDeviceGetByPCIBusId(ctypes.byref(handle), bus_id) != 0:
+        return ""
+    if library.cuDeviceGetUuid_v2(raw, handle) != 0:
+        return ""
+    text = bytes(raw).hex()
+    return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def _driver_version(drv: Any) -> str:
+    """The driver's release where NVML tells it, else the CUDA version it supports."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    except Exception:  # NVML is a convenience: whatever is wrong with it, the CUDA driver still answers
+        version = drv.get_driver_version()
+        return f"CUDA {version // 1000}.{version % 1000 // 10}"
+
+
+class CudaBuffer:
+    """Device memory."""
+
+    def __init__(self, drv: Any, size_bytes: int) -> None:
+        try:
+            self._allocation = drv.mem_alloc(max(size_bytes, 1))
+        except drv.MemoryError:
+            raise MemoryError(f"{size_bytes} bytes of device memory") from None
+        self.address = int(self._allocation)
+        self.size_bytes = size_bytes
+
+    def free(self) -> None:
+        self._allocation.free()
+
+
+class CudaKernel:
+    """An entry point of a loaded cubin."""
+
+    def __init__(self, device: CudaDevice, cubin: bytes, name: str) -> None:
+        self._drv = device.drv
+        self._cubin, self._name = cubin, name
+        try:
+            self._module = self._drv.module_from_buffer(cubin)
+            self._function = self._module.get_function(name)
+        except self._drv.Error as error:
+            raise LaunchFailed(f"the driver refuses to load {name}: {error}") from None
+
+    def resources(self, *, threads: int, smem_bytes: int) -> LoadedResources:
+        """Registers, local and shared memory of the function, and the driver's own occupancy."""
+        return LoadedResources(
+            registers=self._function.num_regs,
+            local_bytes=self._function.local_size_bytes,
+            smem_bytes=self._function.shared_size_bytes + smem_bytes,
+            blocks_per_sm=driver_occupancy(self._cubin, self._name, threads=threads, smem_bytes=smem_bytes),
+        )
+
+    def __call__(self, arguments: Sequence[np.generic], *, blocks: int, threads: int, smem_bytes: int = 0) -> None:
+        try:
+            if smem_bytes > DYNAMIC_SMEM_WITHOUT_OPTIN:
+                self._function.set_attribute(self._drv.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, smem_bytes)
+            self._function(*arguments, grid=(blocks, 1, 1), block=(threads, 1, 1), shared=smem_bytes)
+        except self._drv.Error as error:
+            raise LaunchFailed(f"the driver refuses to start {self._name}: {error}") from None
+
+
+def driver_occupancy(cubin: bytes, kernel: str, *, threads: int, smem_bytes: int) -> int:
+    """cuOccupancyMaxActiveBlocksPerMultiprocessor, which PyCUDA does not bind: the cubin is loaded once more."""
+    library = ctypes.CDLL("libcuda.so.1")
+    module, function, blocks = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_int()
+    max_dynamic_smem = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    _check(library.cuModuleLoadData(ctypes.byref(module), cubin), "cuModuleLoadData")
+    try:
+        _check(library.cuModuleGetFunction(ctypes.byref(function), module, kernel.encode()), "cuModuleGetFunction")
+        if smem_bytes > DYNAMIC_SMEM_WITHOUT_OPTIN:
+            _check(library.cuFuncSetAttribute(function, max_dynamic_smem, smem_bytes), "cuFuncSetAttribute")
+        _check(
+            library.cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                ctypes.byref(blocks), function, threads, ctypes.c_size_t(smem_bytes)
+            ),
+            "cuOccupancyMaxActiveBlocksPerMultiprocessor",
+        )
+    finally:
+        library.cuModuleUnload(module)
+    return blocks.value
+
+
+def _check(status: int, call: str) -> None:
+    if status != 0:
+        raise LaunchFailed(f"{call} answers {status}")
+
+
+class CudaDevice:
+    """One GPU, its context owned by this process."""
+
+    faults_past_buffers = False
+
+    def __init__(self, ordinal: int, support_path: str) -> None:
+        self.drv = driver()
+        try:
+            device = self.drv.Device(ordinal)
+            self._context = device.retain_primary_context()
+            self._context.push()
+        except self.drv.Error as error:
+            raise DeviceError(
+                f"CUDA device {ordinal} does not open ({error}): is another process using it?"
+            ) from None
+        self.limits = query_limits(self.drv, device)
+        self._bus_id = device.pci_bus_id()
+        self._support_path = support_path
+        self._read = self.load(support_path, "stream_read")
+        flush_bytes = max(FLUSH_L2_SIZES * self.limits.l2_bytes, 2**20)
+        self._flush_buffer = self.allocate(flush_bytes + 256)
+        self.drv.memset_d8(self._flush_buffer.address, 0, flush_bytes + 256)
+        self._start, self._end = self.drv.Event(), self.drv.Event()
+        self._clock = _ClockReader(self._bus_id)
+
+    def allocate(self, size_bytes: int) -> CudaBuffer:
+        return CudaBuffer(self.drv, size_bytes)
+
+    def upload(self, values: npt.NDArray[Any], buffer: Buffer) -> None:
+        self.drv.memcpy_htod(buffer.address, values)
+
+    def download(self, buffer: Buffer, values: npt.NDArray[Any]) -> None:
+        self.drv.memcpy_dtoh(values, buffer.address)
+
+    def load(self, path: str, kernel: str) -> CudaKernel:
+        return CudaKernel(self, Path(path).read_bytes(), kernel)
+
+    def synchronise(self) -> None:
+        try:
+            self.drv.Context.synchronize()
+        except self.drv.Error as error:
+            raise KernelFault(str(error)) from None
+
+    def time_us(self, launch: Callable[[], None]) -> float:
+        """CUDA events around the launch; the flush before keeps the GPU busy while both are queued."""
+        self._stream(self._read, self._flush_buffer.address, self._flush_buffer.size_bytes - 256, self._flush_buffer)
+        self._start.record()
+        launch()
+        self._end.record()
+        try:
+            self._end.synchronize()
+        except self.drv.Error as error:
+            raise KernelFault(str(error)) from None
+        return float(self._end.time_since(self._start)) * 1e3
+
+    def ceilings(self) -> Ceilings:
+        """Streaming read and copy of a few GB, and the rate of FMAs in registers; medians, in this context now."""
+        size = min(CEILING_STREAM_BYTES, self.limits.memory_bytes // 8) // 4096 * 4096
+        source, target = self.allocate(size), self.allocate(size)
+        self.drv.memset_d32(source.address, 0x3F9D70A4, size // 4)
+        copy = self.load(self._support_path, "stream_copy")
+        read_us = self._median_us(lambda: self._stream(self._read, source.address, size, self._flush_buffer))
+        copy_us = self._median_us(lambda: self._stream(copy, source.address, size, target))
+        source.free()
+        target.free()
+        return Ceilings(
+            read_gbytes_per_s=size / read_us * 1e-3,
+            copy_gbytes_per_s=2 * size / copy_us * 1e-3,
+            gflops=tuple((name, self._fma_gflops(name)) for name in DTYPES),
+        )
+
+    def sm_clock_mhz(self) -> float | None:
+        return self._clock.mhz()
+
+    def close(self) -> None:
+        self._context.pop()
+
+    def _stream(self, kernel: CudaKernel, source: int, size: int, target: CudaBuffer) -> None:
+        blocks = -(-size // (STREAM_BYTES_PER_THREAD * STREAM_THREADS))
+        sink = target.address + (target.size_bytes - 256 if target is self._flush_buffer else 0)
+        kernel((np.uint64(source), np.int64(size // 16), np.uint64(sink)), blocks=blocks, threads=STREAM_THREADS)
+
+    def _median_us(self, launch: Callable[[], None]) -> float:
+        launch()
+        return median_interval([self.time_us(launch) for _ in range(CEILING_SAMPLES)])[0]
+
+    def _fma_gflops(self, dtype_name: str) -> float:
+        kernel = self.load(self._support_path, f"fma_rate_{dtype_name}")
+        turns, chains, threads = 4096, 8, 1024
+        blocks = self.limits.sms * (self.limits.threads_per_sm // threads) * 4
+        scalar = np.dtype(DTYPES[dtype_name].numpy_name).type
+        sink = np.uint64(self._flush_buffer.address + self._flush_buffer.size_bytes - 256)
+        arguments = (np.int32(turns), scalar(0.999), sink)
+        us = self._median_us(lambda: kernel(arguments, blocks=blocks, threads=threads))
+        return 2 * turns * chains * threads * blocks / us * 1e-3
+
+
+class _ClockReader:
+    """The SM clock through NVML, where it answers."""
+
+    def __init__(self, bus_id: str) -> None:
+        self._handle: Any = None
+        try:
+            import pynvml
+
+            pynvml.nvmlInit()
+            self._handle = pynvml.nvmlDeviceGetHandleByPciBusId(bus_id)
+            self._nvml: Any = pynvml
+        except Exception:  # NVML is a convenience: a measurement without it has no clock recorded
+            self._handle = None
+
+    def mhz(self) -> float | None:
+        if self._handle is None:
+            return None
+        try:
+            return float(self._nvml.nvmlDeviceGetClockInfo(self._handle, self._nvml.NVML_CLOCK_SM))
+        except Exception:  # as above
+            return None

@@ -1,0 +1,293 @@
+// One block: its threads as fibers, which give way to each other at barriers and warp operations only; its
+// shared memory; and what can go wrong in it.
+#pragma once
+
+#include "fibers.h"
+
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+// The one dynamic shared array of a text. Pages behind the bytes that a launch asks for are made inaccessible.
+#define TSM2_HOST_SHARED_BYTES (256 << 10)  // more than any GPU grants a block
+#define TSM2_HOST_GUARD_BYTES (64 << 10)  // one page, even where pages are large
+extern "C" {
+__attribute__((visibility("hidden"), aligned(4096)))
+unsigned char shared_bytes[TSM2_HOST_SHARED_BYTES + TSM2_HOST_GUARD_BYTES];
+}
+
+struct uint3 {
+    unsigned x, y, z;
+};
+static uint3 threadIdx, blockIdx;
+
+namespace tsm2_host {
+
+constexpr unsigned warp_threads = 32, most_threads = 1024;
+
+// The numbers are known to faults.py.
+enum FaultKind : int {
+    no_fault = 0,
+    signalled = 1,  // an access, an arithmetic or an illegal instruction that the CPU refused
+    stuck = 2,  // `thread` waits for `other`, which will not come
+    wrong_lane = 3,  // a warp operation of `thread` involves the lane `other`, which takes no part in it
+    shared_overrun = 4,  // the byte `address` of shared memory, past its end, was written
+};
+
+enum State : int { ready = 0, at_barrier = 1, at_warp = 2, ended = 3 };
+
+// Mirrored in faults.py.
+struct Fault {
+    int kind, signal, signal_code;
+    unsigned block, thread, other;
+    int state, line, other_state, other_line;
+    unsigned mask, other_mask;
+    uint64_t address;
+};
+
+// What one launch is asked to do, and what came of it. Mirrored in faults.py.
+struct Launch {
+    void **arguments;
+    unsigned blocks, threads, smem_bytes, seed;
+    char *stacks;  // most_threads stacks of stack_bytes, each with an inaccessible page at its low end, and
+    uint64_t stack_bytes, stack_guard_bytes;  // one more for the signal handler
+    unsigned char *shared_memory;  // filled in: where shared memory is
+    Fault fault;
+};
+
+struct Thread {
+    Fiber fiber;
+    State state;
+    int line;  // where it waits
+    unsigned mask, source;  // of the warp operation it waits in, and the lane that it reads there
+    uint64_t value, result;  // what it offers to its warp and what it gets
+};
+
+static Thread threads[most_threads];
+static Fiber scheduler;
+static unsigned running;  // the thread whose fiber runs
+static bool in_kernel;
+static Launch *launch;
+static void (*entry)(void **arguments);
+
+inline void give_way()
+{
+    switch_fiber(threads[running].fiber, scheduler);
+}
+
+// Record a fault of the running thread, and leave the kernel for good.
+[[noreturn]] static void fail(const Fault &fault)
+{
+    launch->fault = fault;
+    launch->fault.block = blockIdx.x;
+    launch->fault.thread = running;
+    give_way();
+    __builtin_unreachable();
+}
+
+__attribute__((noinline)) static void wait_at_barrier(int line)
+{
+    Thread &self = threads[running];
+    self.state = at_barrier;
+    self.line = line;
+    give_way();
+}
+
+inline bool same_operation(const Thread &a, const Thread &b)
+{
+    return a.state == at_warp && b.state == at_warp && a.mask == b.mask && a.line == b.line;
+}
+
+[[noreturn]] static void fail_lane(unsigned lane, unsigned mask, int line)
+{
+    Fault fault = {};
+    fault.kind = wrong_lane;
+    fault.other = lane;
+    fault.mask = mask;
+    fault.line = line;
+    fail(fault);
+}
+
+// Offer self.value to the warp, wait for the lanes in `mask`, and find the value of lane `source` in self.result.
+__attribute__((noinline)) static void wait_for_warp(unsigned mask, unsigned source, int line)
+{
+    Thread &self = threads[running];
+    Thread *warp = &self - running % warp_threads;
+    const unsigned lane = running % warp_threads;
+    const unsigned lanes = launch->threads - (running - lane);  // the last warp may have fewer than 32
+    const unsigned group = lanes < warp_threads ? mask & ((1u << lanes) - 1) : mask;
+    if (!(group >> lane & 1))
+        fail_lane(lane, mask, line);
+    if (!(group >> source & 1))
+        fail_lane(source, mask, line);
+
+    self.state = at_warp;
+    self.line = line;
+    self.mask = mask;
+    self.source = source;
+    for (unsigned other = 0; other < warp_threads; ++other)
+        if (group >> other & 1 && !same_operation(self, warp[other])) {
+            give_way();  // the last to come fills in the result
+            return;
+        }
+    for (unsigned other = 0; other < warp_threads; ++other)
+        if (group >> other & 1) {
+            warp[other].result = warp[warp[other].source].value;
+            warp[other].state = ready;
+        }
+}
+
+[[noreturn]] static void run_thread()
+{
+    entry(launch->arguments);
+    threads[running].state = ended;
+    give_way();
+    __builtin_unreachable();
+}
+
+// No thread can go on: find one that waits and another that it waits for. Threads that wait for their warp
+// come first, since those at a barrier may be waiting for them.
+static void report_stuck()
+{
+    unsigned waiting = 0, missing = 0;
+    for (unsigned t = 0; t < launch->threads; ++t)
+        if (threads[t].state == at_warp || (threads[t].state == at_barrier && threads[waiting].state == ended))
+            waiting = t;
+    const Thread &waiter = threads[waiting];
+    const unsigned first = waiter.state == at_warp ? waiting - waiting % warp_threads : 0;
+    for (unsigned t = first; t < launch->threads; ++t) {
+        missing = t;
+        if (waiter.state == at_warp ? waiter.mask >> (t - first) & 1 && !same_operation(waiter, threads[t])
+                                    : threads[t].state != at_barrier || threads[t].line != waiter.line)
+            break;
+    }
+    Fault &fault = launch->fault;
+    fault.kind = stuck;
+    fault.block = blockIdx.x;
+    fault.thread = waiting;
+    fault.state = waiter.state;
+    fault.line = waiter.line;
+    fault.mask = waiter.mask;
+    fault.other = missing;
+    fault.other_state = threads[missing].state;
+    fault.other_line = threads[missing].line;
+    fault.other_mask = threads[missing].mask;
+}
+
+// Let the threads go on from a barrier that all of them have reached. False where they have not.
+static bool release_barrier()
+{
+    for (unsigned t = 0; t < launch->threads; ++t)
+        if (threads[t].state != at_barrier || threads[t].line != threads[0].line)
+            return false;
+    for (unsigned t = 0; t < launch->threads; ++t)
+        threads[t].state = ready;
+    return true;
+}
+
+// The order in which the threads of a block are resumed: for each block another rotation of the launch's
+// permutation, forwards or backwards. Seed 0 is 0, 1, 2, ...
+struct Order {
+    unsigned permutation[most_threads], random;
+
+    unsigned next()
+    {
+        random ^= random << 13;  // Marsaglia's xorshift; stays 0 for seed 0
+        random ^= random >> 17;
+        return random ^= random << 5;
+    }
+
+    void shuffle(unsigned count, unsigned seed)
+    {
+        random = seed * 2654435769u;  // odd, so only seed 0 gives 0; spreads small seeds over the word
+        for (unsigned t = 0; t < count; ++t)
+            permutation[t] = t;
+        for (unsigned t = count; random && t > 1; --t) {
+            const unsigned other = next() % t, thread = permutation[t - 1];
+            permutation[t - 1] = permutation[other];
+            permutation[other] = thread;
+        }
+    }
+};
+static Order order;
+
+// Resume every thread that is ready, once. False where there was none, or where one failed.
+static bool resume_ready(unsigned first, bool backwards)
+{
+    const unsigned count = launch->threads;
+    bool any = false;
+    for (unsigned step = 0; step < count; ++step) {
+        const unsigned at = first + step < count ? first + step : first + step - count;
+        const unsigned thread = order.permutation[backwards ? count - 1 - at : at];
+        if (threads[thread].state != ready)
+            continue;
+        any = true;
+        running = thread;
+        threadIdx.x = thread;
+        in_kernel = true;
+        switch_fiber(scheduler, threads[thread].fiber);
+        in_kernel = false;
+        if (launch->fault.kind != no_fault)
+            return false;
+    }
+    return any;
+}
+
+// Shared memory starts as NaN, so that reading what was not written shows. The bytes between its end and
+// the first inaccessible page must stay as they were.
+static size_t accessible_bytes;  // of shared memory: whole pages
+
+static void guard_shared_memory()
+{
+    const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+    const uintptr_t start = reinterpret_cast<uintptr_t>(shared_bytes);
+    const uintptr_t first = start / page * page, last = (start + sizeof shared_bytes) / page * page;
+    const uintptr_t guard = (start + launch->smem_bytes + page - 1) / page * page;
+    mprotect(reinterpret_cast<void *>(first), guard - first, PROT_READ | PROT_WRITE);
+    mprotect(reinterpret_cast<void *>(guard), last - guard, PROT_NONE);
+    accessible_bytes = guard - start;
+    launch->shared_memory = shared_bytes;
+}
+
+static void check_shared_memory()
+{
+    for (size_t byte = launch->smem_bytes; byte < accessible_bytes; ++byte)
+        if (shared_bytes[byte] != 0xFF) {
+            launch->fault.kind = shared_overrun;
+            launch->fault.block = blockIdx.x;
+            launch->fault.address = byte;
+            return;
+        }
+}
+
+// Stacks one page apart would fall into the same cache sets: each thread's starts 64 bytes lower than its
+// neighbour's, over 16 KiB.
+inline char *stack_top(char *stack, unsigned thread)
+{
+    return stack + launch->stack_bytes - thread % 256 * 64;
+}
+
+static void run_block(unsigned block)
+{
+    blockIdx.x = block;
+    memset(shared_bytes, 0xFF, accessible_bytes);
+    for (unsigned t = 0; t < launch->threads; ++t) {
+        char *stack = launch->stacks + t * launch->stack_bytes;
+        prepare(threads[t].fiber, stack + launch->stack_guard_bytes, stack_top(stack, t), run_thread);
+        threads[t].state = ready;
+    }
+    const unsigned first = order.next() % launch->threads;
+    const bool backwards = order.next() & 1;
+    do {
+        while (resume_ready(first, backwards)) {
+        }
+    } while (launch->fault.kind == no_fault && release_barrier());
+
+    for (unsigned t = 0; t < launch->threads && launch->fault.kind == no_fault; ++t)
+        if (threads[t].state != ended)
+            report_stuck();
+    if (launch->fault.kind == no_fault)
+        check_shared_memory();
+}
+
+}  // namespace tsm2_host

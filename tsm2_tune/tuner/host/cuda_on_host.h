@@ -1,0 +1,195 @@
+// CUDA C++ on the host: included before a kernel's text, it lets the system's C++ compiler take that text as
+// it stands. Here are the words of the language; fibers.h, block.h and launch.h run it.
+//
+// What it covers is what this project's kernels use: one-dimensional grids, barriers, warp shuffles, vector
+// types, cache hints, and dynamic shared memory declared as
+//     extern __shared__ __align__(16) unsigned char shared_bytes[];
+// A text that includes a standard header must do without the macro __noinline__, which those use too.
+#pragma once
+
+#include <math.h>
+
+#include "launch.h"
+
+#define TSM2_HOST 1  // for text that must know
+
+#define __global__
+#define __device__
+#define __host__
+#define __constant__
+#define __shared__  // a static one is made `static` by host_text, as it must be one for all threads
+#define __launch_bounds__(...)  // enforced when launching
+#define __forceinline__ inline __attribute__((always_inline))
+#define __noinline__ __attribute__((noinline))
+#define __align__(bytes) __attribute__((aligned(bytes)))
+
+constexpr int warpSize = tsm2_host::warp_threads;
+
+// Vector types, aligned as CUDA aligns them.
+#define TSM2_HOST_VECTORS(name, scalar)                                                          \
+    struct name##1 { scalar x; };                                                                \
+    struct alignas(2 * sizeof(scalar)) name##2 { scalar x, y; };                                 \
+    struct name##3 { scalar x, y, z; };                                                          \
+    struct alignas(4 * sizeof(scalar) < 16 ? 4 * sizeof(scalar) : 16) name##4 { scalar x, y, z, w; }; \
+    inline name##1 make_##name##1(scalar x) { return {x}; }                                      \
+    inline name##2 make_##name##2(scalar x, scalar y) { return {x, y}; }                         \
+    inline name##3 make_##name##3(scalar x, scalar y, scalar z) { return {x, y, z}; }            \
+    inline name##4 make_##name##4(scalar x, scalar y, scalar z, scalar w) { return {x, y, z, w}; }
+TSM2_HOST_VECTORS(float, float)
+TSM2_HOST_VECTORS(double, double)
+TSM2_HOST_VECTORS(int, int)
+TSM2_HOST_VECTORS(longlong, long long)
+TSM2_HOST_VECTORS(ulonglong, unsigned long long)
+#define uint3 tsm2_host_uint3  // defined already, for threadIdx
+TSM2_HOST_VECTORS(uint, unsigned)
+#undef uint3
+
+// Barriers. The line tells one barrier from another; it is that of the call.
+inline void __syncthreads(int line = __builtin_LINE())
+{
+    tsm2_host::wait_at_barrier(line);
+}
+
+inline void __syncwarp(unsigned mask = 0xFFFFFFFFu, int line = __builtin_LINE())
+{
+    tsm2_host::wait_for_warp(mask, tsm2_host::running % tsm2_host::warp_threads, line);
+}
+
+// One thread of the operating system runs every block: writes are seen in the order they are made.
+inline void __threadfence_block() {}
+inline void __threadfence() {}
+
+// Warp shuffles.
+namespace tsm2_host {
+
+template <class T> T shuffled(unsigned mask, T value, unsigned source, int line)
+{
+    static_assert(sizeof(T) <= sizeof(uint64_t), "a shuffle moves at most 8 bytes");
+    Thread &self = threads[running];
+    memcpy(&self.value, &value, sizeof value);
+    wait_for_warp(mask, source, line);
+    memcpy(&value, &self.result, sizeof value);
+    return value;
+}
+
+}  // namespace tsm2_host
+
+template <class T>
+T __shfl_sync(unsigned mask, T value, int source, int width = warpSize, int line = __builtin_LINE())
+{
+    const unsigned first = threadIdx.x % warpSize & ~(width - 1u);
+    return tsm2_host::shuffled(mask, value, first + (source & (width - 1u)), line);
+}
+
+template <class T>
+T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = warpSize, int line = __builtin_LINE())
+{
+    const unsigned lane = threadIdx.x % warpSize, in_segment = lane & (width - 1u);
+    return tsm2_host::shuffled(mask, value, delta <= in_segment ? lane - delta : lane, line);
+}
+
+template <class T>
+T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = warpSize, int line = __builtin_LINE())
+{
+    const unsigned lane = threadIdx.x % warpSize, in_segment = lane & (width - 1u);
+    return tsm2_host::shuffled(mask, value, delta < width - in_segment ? lane + delta : lane, line);
+}
+
+template <class T>
+T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = warpSize, int line = __builtin_LINE())
+{
+    const unsigned lane = threadIdx.x % warpSize, other = lane ^ lane_mask;
+    return tsm2_host::shuffled(mask, value, other < (lane & ~(width - 1u)) + width ? other : lane, line);
+}
+
+// Loads and stores with a cache hint.
+template <class T> inline T __ldg(const T *from) { return *from; }
+template <class T> inline T __ldca(const T *from) { return *from; }
+template <class T> inline T __ldcg(const T *from) { return *from; }
+template <class T> inline T __ldcs(const T *from) { return *from; }
+template <class T> inline void __stcg(T *to, T value) { *to = value; }
+template <class T> inline void __stcs(T *to, T value) { *to = value; }
+template <class T> inline void __stwt(T *to, T value) { *to = value; }
+
+// Atomics: each returns what was there before.
+template <class T> struct tsm2_host_same { using type = T; };  // T is deduced from the pointer alone
+template <class T> using tsm2_host_value = typename tsm2_host_same<T>::type;
+template <class T> inline T tsm2_host_replace(T *at, T value)
+{
+    const T before = *at;
+    *at = value;
+    return before;
+}
+template <class T> inline T atomicAdd(T *at, tsm2_host_value<T> value) { return tsm2_host_replace<T>(at, *at + value); }
+template <class T> inline T atomicExch(T *at, tsm2_host_value<T> value) { return tsm2_host_replace<T>(at, value); }
+template <class T> inline T atomicMin(T *at, tsm2_host_value<T> value) { return tsm2_host_replace<T>(at, value < *at ? value : *at); }
+template <class T> inline T atomicMax(T *at, tsm2_host_value<T> value) { return tsm2_host_replace<T>(at, value > *at ? value : *at); }
+template <class T> inline T atomicCAS(T *at, tsm2_host_value<T> expected, tsm2_host_value<T> value)
+{
+    return tsm2_host_replace<T>(at, *at == expected ? value : *at);
+}
+
+// min and max, for the pairs of types that CUDA has them for.
+#define TSM2_HOST_MIN_MAX(result, left, right)                                            \
+    inline result min(left a, right b) { return result(a) < result(b) ? result(a) : result(b); } \
+    inline result max(left a, right b) { return result(a) > result(b) ? result(a) : result(b); }
+#define TSM2_HOST_MIN_MAX_INTEGERS(name)                        \
+    TSM2_HOST_MIN_MAX(name, name, name)                         \
+    TSM2_HOST_MIN_MAX(unsigned name, unsigned name, unsigned name) \
+    TSM2_HOST_MIN_MAX(unsigned name, unsigned name, name)       \
+    TSM2_HOST_MIN_MAX(unsigned name, name, unsigned name)
+TSM2_HOST_MIN_MAX_INTEGERS(int)
+TSM2_HOST_MIN_MAX_INTEGERS(long)
+TSM2_HOST_MIN_MAX_INTEGERS(long long)
+inline float min(float a, float b) { return fminf(a, b); }  // of a number and a NaN: the number
+inline float max(float a, float b) { return fmaxf(a, b); }
+inline double min(double a, double b) { return fmin(a, b); }
+inline double max(double a, double b) { return fmax(a, b); }
+
+// Arithmetic that must be rounded where it stands: the empty asm keeps the compiler from fusing it.
+#if defined(__x86_64__)
+#define TSM2_HOST_ROUNDED(value) asm("" : "+x"(value))
+#elif defined(__aarch64__)
+#define TSM2_HOST_ROUNDED(value) asm("" : "+w"(value))
+#else
+#define TSM2_HOST_ROUNDED(value) asm("" : "+m"(value))
+#endif
+#define TSM2_HOST_OPERATION(name, scalar, operation) \
+    inline scalar name(scalar a, scalar b)           \
+    {                                                \
+        scalar rounded = a operation b;              \
+        TSM2_HOST_ROUNDED(rounded);                  \
+        return rounded;                              \
+    }
+TSM2_HOST_OPERATION(__fadd_rn, float, +)
+TSM2_HOST_OPERATION(__fsub_rn, float, -)
+TSM2_HOST_OPERATION(__fmul_rn, float, *)
+TSM2_HOST_OPERATION(__fdiv_rn, float, /)
+TSM2_HOST_OPERATION(__dadd_rn, double, +)
+TSM2_HOST_OPERATION(__dsub_rn, double, -)
+TSM2_HOST_OPERATION(__dmul_rn, double, *)
+TSM2_HOST_OPERATION(__ddiv_rn, double, /)
+inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
+inline double __fma_rn(double a, double b, double c) { return fma(a, b, c); }
+
+// Bits as another type.
+#define TSM2_HOST_BITS(name, from, to)                                               \
+    inline to name(from value)                                                       \
+    {                                                                                \
+        static_assert(sizeof(from) == sizeof(to), "both types have the same size"); \
+        to bits;                                                                     \
+        memcpy(&bits, &value, sizeof bits);                                          \
+        return bits;                                                                 \
+    }
+TSM2_HOST_BITS(__float_as_int, float, int)
+TSM2_HOST_BITS(__float_as_uint, float, unsigned)
+TSM2_HOST_BITS(__int_as_float, int, float)
+TSM2_HOST_BITS(__uint_as_float, unsigned, float)
+TSM2_HOST_BITS(__double_as_longlong, double, long long)
+TSM2_HOST_BITS(__longlong_as_double, long long, double)
+
+// End the kernel with a fault.
+[[noreturn]] inline void __trap()
+{
+    __builtin_trap();
+}

@@ -1,0 +1,194 @@
+"""HostDevice: the host as a Device, with the faults of a kernel caught and told."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.tuner.device import Buffer, KernelFault, LaunchFailed
+from tsm2_tune.tuner.host.faults import Entry, Launch, Stretch, fault_message
+from tsm2_tune.tuner.host.limits import host_limits
+from tsm2_tune.tuner.host.memory import PAGE_BYTES, HostBuffer, Stacks, as_bytes, whole_pages
+from tsm2_tune.tuner.host.toolchain import host_toolchain
+from tsm2_tune.tuner.trial import DeviceIdentity, LoadedResources
+
+MOST_BLOCKS = 2**31 - 1  # of a one-dimensional grid, as on a GPU
+IN_ORDER = 0  # the seed with which the threads of a block run in ascending order
+
+# Signal handlers and the order of threads are one a process.
+_launching = threading.Lock()
+
+
+class HostKernel:
+    """An entry point of a shared library made from `host_text`."""
+
+    def __init__(self, device: HostDevice, path: str, kernel: str) -> None:
+        self._device = device
+        self._name = kernel
+        try:
+            self._library = ctypes.CDLL(path)
+            self._entry = Entry.in_dll(self._library, f"tsm2_host_kernel_{kernel}")
+        except (OSError, ValueError) as error:
+            raise LaunchFailed(f"kernel {kernel!r} not loaded from {path}: {error}") from error
+
+    def resources(self, *, threads: int, smem_bytes: int) -> LoadedResources:
+        """Shared memory as asked for; a CPU has none of the rest to tell."""
+        return LoadedResources(registers=0, local_bytes=0, smem_bytes=smem_bytes, blocks_per_sm=1)
+
+    def __call__(
+        self, arguments: Sequence[np.generic | Buffer], *, blocks: int, threads: int, smem_bytes: int = 0
+    ) -> None:
+        """Run the kernel to its end. A fault is kept for `synchronise`; after one, kernels do not run."""
+        self._check_launch(blocks=blocks, threads=threads, smem_bytes=smem_bytes)
+        values = [a if isinstance(a, np.generic) else np.uint64(a.address) for a in arguments]
+        self._check_arguments(values)
+        cells = [np.array(value) for value in values]  # one address an argument
+        pointers = (ctypes.c_void_p * max(len(cells), 1))(*(cell.ctypes.data for cell in cells))
+        self._device.run(self._entry, pointers, blocks=blocks, threads=threads, smem_bytes=smem_bytes)
+
+    def _check_launch(self, *, blocks: int, threads: int, smem_bytes: int) -> None:
+        limits = self._device.limits
+        bounds = (
+            ("blocks", blocks, 1, MOST_BLOCKS),
+            ("threads", threads, 1, min(limits.threads_per_block, self._entry.most_threads)),
+            ("smem_bytes", smem_bytes, 0, limits.smem_bytes_per_block_optin),
+        )
+        for name, value, least, most in bounds:
+            if not least <= value <= most:
+                raise LaunchFailed(f"kernel {self._name!r}: {name} = {value} is outside {least} ... {most}")
+
+    def _check_arguments(self, values: Sequence[np.generic]) -> None:
+        """A launch reads as many bytes as a parameter has, whatever it is given: so their sizes must agree."""
+        expected = self._entry.parameter_bytes[: self._entry.parameters]
+        given = [value.nbytes for value in values]
+        if given != expected:
+            raise LaunchFailed(f"kernel {self._name!r}: its parameters have {expected} bytes, not {given}")
+
+
+class HostDevice:
+    """The CPU as a device: kernels run one at a time, block after block, on the thread that starts them.
+
+    The threads of a block run in an order shuffled by `seed`, another one for each block, since a missing
+    barrier shows only where the order is not the one that happens to be right. While `time_us` measures they
+    run in ascending order, which is also the order of addresses.
+    """
+
+    back_guard_bytes = 0  # the page behind a buffer faults
+
+    def __init__(self, *, seed: int = 1) -> None:
+        self.limits: DeviceLimits = host_limits()
+        self._seed = seed
+        self._buffers: list[HostBuffer] = []
+        self._fault: str | None = None
+        self._stacks = Stacks(self.limits.threads_per_block)
+
+    def identity(self) -> DeviceIdentity:
+        """The CPU and the compiler. ToolMissing without one."""
+        toolchain = host_toolchain()
+        return DeviceIdentity(
+            name=self.limits.name,
+            uuid="",
+            compute_capability="",
+            driver="host",
+            toolkit=toolchain.version,
+            flags=" ".join(toolchain.flags),
+        )
+
+    def allocate(self, size_bytes: int) -> HostBuffer:
+        """Memory that ends where a page begins that faults. MemoryError where the machine has not enough."""
+        self._buffers = [buffer for buffer in self._buffers if not buffer.freed]
+        used = sum(whole_pages(buffer.size_bytes) for buffer in self._buffers)
+        if used + size_bytes > self.limits.memory_bytes:
+            raise MemoryError(
+                f"no {size_bytes} bytes: {used} of {self.limits.memory_bytes} bytes of memory are allocated"
+            )
+        buffer = HostBuffer(size_bytes)
+        self._buffers.append(buffer)
+        return buffer
+
+    def upload(self, values: npt.NDArray[Any], buffer: Buffer) -> None:
+        """Copy the array to the buffer's start."""
+        self._view(buffer, size_bytes=values.nbytes)[:] = as_bytes(values)
+
+    def download(self, buffer: Buffer, values: npt.NDArray[Any]) -> None:
+        """Copy the buffer's first bytes into the array."""
+        self.synchronise()
+        as_bytes(values)[:] = self._view(buffer, size_bytes=values.nbytes)
+
+    def load(self, path: str, kernel: str) -> HostKernel:
+        """The entry point `kernel` of a shared library. LaunchFailed where it is none of ours."""
+        return HostKernel(self, path, kernel)
+
+    def synchronise(self) -> None:
+        """KernelFault where a kernel faulted, or wrote before the start of a buffer."""
+        if self._fault is None:
+            self._fault = self._written_before()
+        if self._fault is not None:
+            raise KernelFault(self._fault)
+
+    def time_us(self, flush: Callable[[], object], launch: Callable[[], object]) -> float:
+        """Microseconds that `launch()` takes, after `flush()`."""
+        flush()
+        seed, self._seed = self._seed, IN_ORDER
+        try:
+            start = time.perf_counter()
+            launch()
+            return (time.perf_counter() - start) * 1e6
+        finally:
+            self._seed = seed
+
+    def sm_clock_mhz(self) -> float | None:
+        """None: a CPU's clock while it ran is not told."""
+        return None
+
+    def close(self) -> None:
+        """Give all memory back; neither buffers nor kernels can be used after it."""
+        for buffer in self._buffers:
+            buffer.free()
+        self._buffers = []
+        self._stacks.free()
+
+    def run(
+        self, entry: Entry, arguments: ctypes.Array[ctypes.c_void_p], *, blocks: int, threads: int, smem_bytes: int
+    ) -> None:
+        """Run an entry point whose arguments are checked, unless a kernel has faulted before."""
+        if self._fault is not None:
+            return
+        launch = Launch(
+            arguments=ctypes.cast(arguments, ctypes.c_void_p),
+            blocks=blocks,
+            threads=threads,
+            smem_bytes=smem_bytes,
+            seed=self._seed % 2**32,
+            stacks=self._stacks.address,
+            stack_bytes=self._stacks.stack_bytes,
+            stack_guard_bytes=PAGE_BYTES,
+        )
+        with _launching:
+            entry.run(ctypes.byref(launch))
+        if launch.fault.kind:
+            self._fault = fault_message(launch, self._stretches())
+
+    def _stretches(self) -> list[Stretch]:
+        return [Stretch("a buffer", b.address, b.size_bytes) for b in self._buffers if not b.freed]
+
+    def _written_before(self) -> str | None:
+        for buffer in self._buffers:
+            distance = buffer.bytes_written_before()
+            if distance:
+                return f"a kernel wrote {distance} bytes before the start of a buffer of {buffer.size_bytes} bytes"
+        return None
+
+    @staticmethod
+    def _view(buffer: Buffer, *, size_bytes: int) -> npt.NDArray[np.uint8]:
+        assert isinstance(buffer, HostBuffer)
+        if size_bytes > buffer.size_bytes:
+            raise ValueError(f"{size_bytes} bytes do not fit in a buffer of {buffer.size_bytes}")
+        return buffer.view(size_bytes=size_bytes)

@@ -1,0 +1,151 @@
+"""What a launch says when it comes back: the records of block.h and launch.h, and a fault as one sentence."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class FaultKind(IntEnum):
+    """`FaultKind` of block.h."""
+
+    NONE = 0
+    SIGNALLED = 1
+    STUCK = 2
+    WRONG_LANE = 3
+    SHARED_OVERRUN = 4
+
+
+class State(IntEnum):
+    """`State` of block.h: what a thread of a block does."""
+
+    READY = 0
+    AT_BARRIER = 1
+    AT_WARP = 2
+    ENDED = 3
+
+
+class Fault(ctypes.Structure):
+    """`Fault` of block.h."""
+
+    _fields_ = (
+        ("kind", ctypes.c_int),
+        ("signal", ctypes.c_int),
+        ("signal_code", ctypes.c_int),
+        ("block", ctypes.c_uint),
+        ("thread", ctypes.c_uint),
+        ("other", ctypes.c_uint),
+        ("state", ctypes.c_int),
+        ("line", ctypes.c_int),
+        ("other_state", ctypes.c_int),
+        ("other_line", ctypes.c_int),
+        ("mask", ctypes.c_uint),
+        ("other_mask", ctypes.c_uint),
+        ("address", ctypes.c_uint64),
+    )
+
+
+class Launch(ctypes.Structure):
+    """`Launch` of block.h."""
+
+    _fields_ = (
+        ("arguments", ctypes.c_void_p),
+        ("blocks", ctypes.c_uint),
+        ("threads", ctypes.c_uint),
+        ("smem_bytes", ctypes.c_uint),
+        ("seed", ctypes.c_uint),
+        ("stacks", ctypes.c_void_p),
+        ("stack_bytes", ctypes.c_uint64),
+        ("stack_guard_bytes", ctypes.c_uint64),
+        ("shared_memory", ctypes.c_void_p),
+        ("fault", Fault),
+    )
+
+
+class Entry(ctypes.Structure):
+    """`Kernel` of launch.h."""
+
+    _fields_ = (
+        ("run", ctypes.CFUNCTYPE(None, ctypes.POINTER(Launch))),
+        ("most_threads", ctypes.c_uint),
+        ("parameters", ctypes.c_uint),
+        ("parameter_bytes", ctypes.POINTER(ctypes.c_uint)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Known memory, and what a message calls it."""
+
+    name: str
+    address: int
+    size_bytes: int
+
+    def gap_bytes(self, address: int) -> int:
+        """How far the address lies outside."""
+        return max(self.address - address, address - (self.address + self.size_bytes - 1), 0)
+
+
+def fault_message(launch: Launch, buffers: Sequence[Stretch]) -> str:
+    """The launch's fault as one sentence that says which thread, what and where."""
+    fault = launch.fault
+    if fault.kind == FaultKind.SIGNALLED:
+        return f"thread ({fault.thread}) of block ({fault.block}) {_signal_text(launch, buffers)}"
+    if fault.kind == FaultKind.STUCK:
+        return _stuck_text(fault)
+    if fault.kind == FaultKind.WRONG_LANE:
+        return (
+            f"thread ({fault.thread}) of block ({fault.block}) calls a warp operation with mask"
+            f" {fault.mask:#010x} in line {fault.line} that involves lane {fault.other}, which takes no part in it"
+        )
+    shared = Stretch("shared memory", 0, launch.smem_bytes)
+    return f"block ({fault.block}) wrote {_place_text(shared, fault.address)}"
+
+
+def _signal_text(launch: Launch, buffers: Sequence[Stretch]) -> str:
+    """What the thread did that the CPU refused."""
+    fault = launch.fault
+    if fault.signal == signal.SIGFPE:
+        return "divided an integer by zero"
+    if fault.signal == signal.SIGILL:
+        return "reached __trap() or an instruction that this CPU does not have"
+    stack = launch.stacks + fault.thread * launch.stack_bytes
+    if stack <= fault.address < stack + launch.stack_guard_bytes:
+        return f"filled its stack of {(launch.stack_bytes - launch.stack_guard_bytes) >> 10} KiB"
+    if fault.address == 0:
+        # Where the CPU names no address, an aligned load or store of a vector got an odd one.
+        return "used a null pointer, or a vector that is not aligned as its type asks"
+    known = [*buffers, Stretch("shared memory", launch.shared_memory, launch.smem_bytes)]
+    nearest = min(known, key=lambda stretch: stretch.gap_bytes(fault.address))
+    return f"touched {_place_text(nearest, fault.address)}"
+
+
+def _place_text(stretch: Stretch, address: int) -> str:
+    """An address, told from the start of the stretch and from its nearer end."""
+    size = f"{stretch.name} of {stretch.size_bytes} bytes"
+    if address < stretch.address:
+        return f"memory {stretch.address - address} bytes before the start of {size}"
+    byte = address - stretch.address
+    if byte < stretch.size_bytes:
+        return f"byte {byte} of {size}, which is not accessible"
+    past = byte - stretch.size_bytes
+    return f"byte {byte} of {size}, {f'{past} bytes' if past else 'right'} past its end"
+
+
+def _stuck_text(fault: Fault) -> str:
+    other = _state_text(fault.other_state, fault.other_line, fault.other_mask)
+    return (
+        f"thread ({fault.thread}) of block ({fault.block}) {_state_text(fault.state, fault.line, fault.mask)},"
+        f" which thread ({fault.other}) will not reach: it {other}"
+    )
+
+
+def _state_text(state: int, line: int, mask: int) -> str:
+    if state == State.AT_BARRIER:
+        return f"waits at the barrier in line {line}"
+    if state == State.AT_WARP:
+        return f"waits at the warp operation with mask {mask:#010x} in line {line}"
+    return "has ended"

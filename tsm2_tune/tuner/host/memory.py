@@ -1,0 +1,125 @@
+"""Memory that faults at its ends: buffers between inaccessible pages, and the stacks of a block's threads."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+PAGE_BYTES = mmap.PAGESIZE
+POISON = 0xFF  # every float and double made of this byte is a NaN
+_NO_ACCESS = 0  # PROT_NONE, which the mmap module does not name
+_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0)
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_long,
+]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_MAP_FAILED = ctypes.c_void_p(-1).value
+
+
+def whole_pages(size_bytes: int) -> int:
+    """`size_bytes`, rounded up to whole pages."""
+    return -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
+
+
+class Mapping:
+    """Zeroed memory of its own, in whole pages, with page-wise protection."""
+
+    def __init__(self, size_bytes: int) -> None:
+        access = mmap.PROT_READ | mmap.PROT_WRITE
+        kind = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
+        address = _libc.mmap(None, size_bytes, access, kind, -1, 0)
+        if address is None or address == _MAP_FAILED:
+            raise MemoryError(f"no {size_bytes} bytes of memory: {os.strerror(ctypes.get_errno())}")
+        self.address: int = address
+        self.size_bytes = size_bytes
+
+    def deny(self, *, at_byte: int, size_bytes: int) -> None:
+        """Make whole pages of it inaccessible."""
+        if _libc.mprotect(self.address + at_byte, size_bytes, _NO_ACCESS) != 0:
+            raise MemoryError(f"cannot protect {size_bytes} bytes: {os.strerror(ctypes.get_errno())}")
+
+    def bytes_at(self, *, at_byte: int, size_bytes: int) -> npt.NDArray[np.uint8]:
+        """A view of some of it; not to be used after `free`."""
+        return np.ctypeslib.as_array((ctypes.c_uint8 * size_bytes).from_address(self.address + at_byte))
+
+    def free(self) -> None:
+        if self.size_bytes:
+            _libc.munmap(self.address, self.size_bytes)
+            self.size_bytes = 0
+
+
+class HostBuffer:
+    """A buffer that ends exactly where an inaccessible page begins, and has another before its first page.
+
+    What lies between that page and its start is poison: reading it gives NaN, writing it is found by
+    `bytes_written_before`. Its address is a multiple of the largest power of two that divides its size, up to
+    a page.
+    """
+
+    def __init__(self, size_bytes: int) -> None:
+        pages = whole_pages(size_bytes)
+        self._mapping = Mapping(pages + 2 * PAGE_BYTES)
+        self._mapping.deny(at_byte=0, size_bytes=PAGE_BYTES)
+        self._mapping.deny(at_byte=PAGE_BYTES + pages, size_bytes=PAGE_BYTES)
+        self._slack = self._mapping.bytes_at(at_byte=PAGE_BYTES, size_bytes=pages - size_bytes)
+        self._slack.fill(POISON)
+        self.address = self._mapping.address + PAGE_BYTES + pages - size_bytes
+        self.size_bytes = size_bytes
+        self.freed = False
+
+    def view(self, *, size_bytes: int) -> npt.NDArray[np.uint8]:
+        """Its first bytes, not copied."""
+        return self._mapping.bytes_at(at_byte=self.address - self._mapping.address, size_bytes=size_bytes)
+
+    def bytes_written_before(self) -> int:
+        """How far before its start something was written, in bytes; 0 where nothing was."""
+        written = np.flatnonzero(self._slack != POISON)
+        return len(self._slack) - int(written[0]) if len(written) else 0
+
+    def free(self) -> None:
+        if not self.freed:
+            self.freed = True
+            self._slack = np.empty(0, np.uint8)
+            self._mapping.free()
+
+
+class Stacks:
+    """Stacks for the threads of a block, with one more for the signal handler. Shared by every kernel."""
+
+    STACK_BYTES = 64 << 10  # local arrays of a kernel are a few KiB: what a thread keeps in registers on a GPU
+
+    def __init__(self, threads: int) -> None:
+        self.stack_bytes = max(self.STACK_BYTES, 4 * PAGE_BYTES)
+        self._mapping = Mapping((threads + 1) * self.stack_bytes)
+        for thread in range(threads + 1):
+            self._mapping.deny(at_byte=thread * self.stack_bytes, size_bytes=PAGE_BYTES)
+
+    @property
+    def address(self) -> int:
+        return self._mapping.address
+
+    def free(self) -> None:
+        self._mapping.free()
+
+
+def as_bytes(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """The array's memory, not copied, in the order in which it lies there. ValueError for a strided array."""
+    if values.flags.c_contiguous:
+        return values.reshape(-1).view(np.uint8)
+    if values.flags.f_contiguous:
+        return values.T.reshape(-1).view(np.uint8)
+    raise ValueError("the array's elements do not lie side by side")

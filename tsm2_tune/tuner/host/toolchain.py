@@ -1,0 +1,128 @@
+"""The system's C++ compiler as a toolchain for CUDA text."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+
+from tsm2_tune.errors import ToolMissing
+from tsm2_tune.tuner.compiler import Toolchain
+
+HEADERS = Path(__file__).parent
+COMPILERS = ("c++", "g++", "clang++")
+
+FLAGS = (
+    "-x",
+    "c++",  # whatever the file is called
+    "-std=c++17",
+    "-O3",
+    "-ffp-contract=fast",  # fused multiply-adds, as nvcc makes them
+    "-fno-math-errno",
+    "-shared",
+    "-fPIC",
+    "-fvisibility=hidden",  # two variants in one process must not share a symbol
+    "-Wno-unknown-pragmas",
+)
+FLAGS_WHERE_TAKEN = (
+    "-march=native",
+    "-fno-gnu-unique",  # g++ only: unique symbols would be shared in spite of hidden visibility
+)
+
+# What a text must not be searched in: comments and strings.
+_NO_CODE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
+_BOUNDS = r"(?:__launch_bounds__\s*\((?P<{0}>(?:[^()]|\([^()]*\))*)\)\s*)?"
+_KERNEL = re.compile(
+    r"__global__\s+" + _BOUNDS.format("before") + r"void\s+" + _BOUNDS.format("after") + r"(?P<name>\w+)\s*\("
+)
+_STATIC_SHARED = re.compile(r"(?<!extern )(?<!static )\b__shared__\b")
+
+
+def host_text(text: str) -> str:
+    """The CUDA text as the host's compiler gets it: line for line the same, and each kernel made known.
+
+    A kernel is a `__global__ void` function at global scope that no preprocessor condition leaves out. Static
+    shared arrays become `static`, as the threads of a block share them.
+    """
+    code = _NO_CODE.sub(" ", text)
+    kernels = [
+        f"TSM2_HOST_KERNEL({', '.join(filter(None, (found['name'], found['before'] or found['after'])))})"
+        for found in _KERNEL.finditer(code)
+    ]
+    return "\n".join([_STATIC_SHARED.sub("static __shared__", text), *kernels, ""])
+
+
+def host_toolchain() -> Toolchain:
+    """The compiler named by $CXX, or else the first of c++, g++ and clang++ on PATH; ToolMissing without one."""
+    compiler, *own_flags = _compiler()
+    flags = (*own_flags, *FLAGS, *_flags_taken(compiler), "-include", str(HEADERS / "cuda_on_host.h"))
+    return Toolchain(
+        compiler=compiler,
+        version=_version(compiler),
+        flags=flags,
+        suffix=".so",
+        extra_digest=_extra_digest(),
+    )
+
+
+def _compiler() -> list[str]:
+    """The compiler's path, then what $CXX says besides."""
+    named = shlex.split(os.environ.get("CXX", ""))
+    for name in named[:1] or COMPILERS:
+        path = shutil.which(name)
+        if path is not None:
+            return [os.path.abspath(path), *named[1:]]
+    if named:
+        raise ToolMissing(f"C++ compiler {named[0]!r} not found: $CXX names it; install it or unset CXX")
+    raise ToolMissing(
+        f"no C++ compiler found: looked for $CXX and for {', '.join(COMPILERS)} in PATH; install g++ or clang++"
+    )
+
+
+@cache
+def _version(compiler: str) -> str:
+    said = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
+    return said.partition("\n")[0].strip()
+
+
+@cache
+def _flags_taken(compiler: str) -> tuple[str, ...]:
+    """Those of FLAGS_WHERE_TAKEN that the compiler accepts."""
+
+    def accepts(flag: str) -> bool:
+        command = [compiler, "-Werror", flag, "-x", "c++", "-fsyntax-only", os.devnull]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+    return tuple(filter(accepts, FLAGS_WHERE_TAKEN))
+
+
+def cpu_facts() -> dict[str, str]:
+    """What Linux says of the first CPU, by its names: "model name", "flags" and more; empty elsewhere."""
+    try:
+        first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
+    except OSError:
+        return {}
+    lines = (line.partition(":") for line in first.splitlines())
+    return {name.strip(): value.strip() for name, _, value in lines}
+
+
+def cpu_name() -> str:
+    """The CPU's model, such as "Intel(R) Xeon(R) Processor"."""
+    return cpu_facts().get("model name") or platform.processor() or platform.machine()
+
+
+@cache
+def _extra_digest() -> str:
+    """SHA-256 of the headers and of the CPU's features, which -march=native compiles for."""
+    facts = cpu_facts()
+    features = facts.get("flags") or facts.get("Features") or platform.processor()
+    digest = hashlib.sha256(f"{platform.machine()} {cpu_name()} {features}".encode())
+    for header in sorted(HEADERS.glob("*.h")):
+        digest.update(header.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,134 @@
+"""The main job: problems in, trials and finals stored, events out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from tsm2_tune import __version__
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.rules import Guidelines
+from tsm2_tune.generator.space import SearchSpace, search_space
+from tsm2_tune.tuner.operands import needed_bytes
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.stored import BestRow
+from tsm2_tune.tuner.target import Target
+from tsm2_tune.tuner.trial import Final, Outcome, Trial, TuningRun
+from tsm2_tune.tuner.tune import Options, Past, Tuner, basis
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemStarted:
+    """A problem's turn begins."""
+
+    space: SearchSpace
+    tried_before: int
+    best_before_us: float | None  # the least median of earlier runs
+
+
+@dataclass(frozen=True, slots=True)
+class TrialStored:
+    """A trial ended and is in the database."""
+
+    trial: Trial
+    trial_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class FinalStored:
+    """The finalists were measured again, and that is in the database."""
+
+    final: Final
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemEnded:
+    """A problem's turn is over; `winner` is None where no configuration gave a right result."""
+
+    problem: Problem
+    new_trials: int
+    winner: BestRow | None
+
+
+Event = ProblemStarted | TrialStored | FinalStored | ProblemEnded
+
+
+def spaces(
+    problems: Sequence[Problem], target: Target, *, guidelines: Guidelines, families: Sequence[str]
+) -> tuple[SearchSpace, ...]:
+    """The search space of each problem.
+
+    InputError, before anything is tried, where a problem does not fit the device's memory or where no
+    configuration is left.
+    """
+    limits = target.limits
+    found = []
+    for problem in problems:
+        needed = needed_bytes(problem)
+        if needed > limits.memory_bytes:
+            raise InputError(
+                f"{problem.text} needs {needed / GIB:.1f} GiB, {limits.name} has {limits.memory_bytes / GIB:.1f} GiB:"
+                " choose a smaller shape or another device"
+            )
+        space = search_space(problem, limits, guidelines=guidelines, families=families)
+        if not space.kept:
+            counts = ", ".join(f"{count} by {rule.name}" for rule, count in space.dropped if count)
+            raise InputError(
+                f"no configuration left for {problem.text} on {limits.name}: dropped {counts};"
+                " loosen --guidelines or name other families"
+            )
+        found.append(space)
+    return tuple(found)
+
+
+def run(searched: Sequence[SearchSpace], target: Target, store: Store, options: Options) -> Iterator[Event]:
+    """Tune each problem; every trial is in the store before its event is yielded."""
+    started_at = datetime.now(UTC).isoformat(timespec="seconds")
+    with Tuner(target, options) as tuner:
+        for space in searched:
+            problem = space.problem
+            bases = {family: basis(problem, family, target) for family in space.families}
+            past = past_of(store, target, problem, bases)
+            yield ProblemStarted(space, len(past.tried), min((us for _, us in past.medians), default=None))
+
+            new_trials = 0
+            for trial in tuner.tune(space, past):
+                trial_id = store.add_trial(_tuning_run(tuner, started_at), trial)
+                new_trials += 1
+                yield TrialStored(trial, trial_id)
+
+            final = tuner.final(problem, past_of(store, target, problem, bases))
+            if final is not None:
+                store.add_final(_tuning_run(tuner, started_at), final, bases)
+                yield FinalStored(final)
+            winners = store.best(device=target.identity.name, problem=problem)
+            yield ProblemEnded(problem, new_trials, winners[0] if winners else None)
+
+
+def past_of(store: Store, target: Target, problem: Problem, bases: dict[str, str]) -> Past:
+    """What the store holds of the problem on this device."""
+    tried = store.tried(target.identity.name, problem, bases)
+    return Past(
+        tried=frozenset(trial.config.text for trial in tried),
+        seconds=sum(trial.total_seconds for trial in tried),
+        medians=tuple(
+            (trial.config, trial.median_us)
+            for trial in tried
+            if trial.outcome is Outcome.OK and trial.median_us is not None
+        ),
+        last_finalists=store.final_configs(target.identity.name, problem, bases),
+    )
+
+
+def _tuning_run(tuner: Tuner, started_at: str) -> TuningRun:
+    return TuningRun(
+        identity=tuner.target.identity,
+        ceilings=tuner.ceilings,
+        seed=tuner.options.seed,
+        version=__version__,
+        started_at=started_at,
+    )

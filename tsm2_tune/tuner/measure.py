@@ -1,0 +1,110 @@
+"""How long a launch takes: warm-up, cold cache, enough samples for a stated spread, the median."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tsm2_tune.tuner.device import Device
+from tsm2_tune.tuner.trial import Measurement
+
+CONFIDENCE = 0.95  # of the interval of the median
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How long to measure: until the median is known to within `spread`, or a bound is met."""
+
+    spread: float = 0.005  # half-width of the median's confidence interval, relative to the median
+    min_samples: int = 9
+    max_samples: int = 100
+    limit_seconds: float = 1.0
+    warm_up_seconds: float = 0.02  # at least one launch, and this long: clocks and instruction caches settle
+
+
+def median_interval(samples: Sequence[float]) -> tuple[float, float, float]:
+    """(median, low, high): the median and its 95 % confidence interval by order statistics.
+
+    The number of samples below the true median is binomial(count, 1/2), whatever the distribution, so the
+    interval between the j-th smallest and the j-th largest sample holds it with probability
+    1 - 2 P(X < j). With fewer than six samples no pair reaches 95 % and the interval is the whole range.
+    Source: David and Nagaraja, "Order Statistics", section 7.1.
+    """
+    ordered = sorted(samples)
+    count = len(ordered)
+    outside, j = 0.0, 0  # P(X < j) for the largest j that still leaves 95 % inside
+    while True:
+        term = math.comb(count, j) / 2**count
+        if 2 * (outside + term) > 1 - CONFIDENCE:
+            break
+        outside, j = outside + term, j + 1
+    rank = max(j, 1)
+    return statistics.median(ordered), ordered[rank - 1], ordered[count - rank]
+
+
+def measurement(samples: Sequence[float], sm_clock_mhz: float | None) -> Measurement:
+    """The record of these samples, in microseconds."""
+    median, low, high = median_interval(samples)
+    return Measurement(tuple(samples), median, low, high, sm_clock_mhz)
+
+
+def precise_enough(samples: Sequence[float], spread: float) -> bool:
+    """Whether the median's confidence interval lies within `spread` of the median."""
+    median, low, high = median_interval(samples)
+    return max(high - median, median - low) <= spread * median
+
+
+def warm_up(device: Device, launch: Callable[[], None], seconds: float) -> None:
+    """Launch at least once, and until `seconds` have passed."""
+    end = time.perf_counter() + seconds
+    while True:
+        launch()
+        device.synchronise()
+        if time.perf_counter() >= end:
+            return
+
+
+def measure(device: Device, launch: Callable[[], None], effort: Effort) -> Measurement:
+    """Time `launch` with a cold cache until the effort says enough."""
+    warm_up(device, launch, effort.warm_up_seconds)
+    samples: list[float] = []
+    end = time.perf_counter() + effort.limit_seconds
+    clock = None
+    while len(samples) < effort.max_samples:
+        samples.append(device.time_us(launch))
+        if len(samples) == effort.min_samples:
+            clock = device.sm_clock_mhz()
+        if len(samples) < min(3, effort.min_samples):
+            continue
+        if time.perf_counter() >= end:
+            break
+        if len(samples) >= effort.min_samples and precise_enough(samples, effort.spread):
+            break
+    return measurement(samples, clock if clock is not None else device.sm_clock_mhz())
+
+
+def measure_interleaved(
+    device: Device, launches: Sequence[Callable[[], None]], effort: Effort
+) -> tuple[Measurement, ...]:
+    """Time several launches in turns, each round starting one further on, so that drift meets all alike."""
+    for launch in launches:
+        warm_up(device, launch, effort.warm_up_seconds)
+    samples: list[list[float]] = [[] for _ in launches]
+    clocks: list[float | None] = [None] * len(launches)
+    end = time.perf_counter() + effort.limit_seconds * len(launches)
+    for turn in range(effort.max_samples):
+        for step in range(len(launches)):
+            which = (turn + step) % len(launches)
+            samples[which].append(device.time_us(launches[which]))
+            if turn + 1 == effort.min_samples:
+                clocks[which] = device.sm_clock_mhz()
+        if turn + 1 < min(3, effort.min_samples):
+            continue
+        if time.perf_counter() >= end:
+            break
+        if turn + 1 >= effort.min_samples and all(precise_enough(s, effort.spread) for s in samples):
+            break
+    return tuple(measurement(s, c) for s, c in zip(samples, clocks, strict=True))

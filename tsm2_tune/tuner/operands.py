@@ -1,0 +1,197 @@
+"""A, B and C of one problem in a device's memory, each between guard zones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from tsm2_tune.generator.problem import PADDING_ROWS, Problem
+from tsm2_tune.tuner.device import Buffer, Device, Kernel
+
+GUARD_ELEMENTS = 1024  # before and behind each operand: past what a thread tile or a vector would overrun
+SUPPORT_BLOCKS_PER_SM = 8
+SUPPORT_THREADS = 256
+
+
+class Values(IntEnum):
+    """What an operand is filled with; the numbers are those of the support kernels."""
+
+    POISON = 0  # NaN
+    INTEGERS = 1  # -2, -1, 1, 2
+    UNIFORM = 2  # [-1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """How an operand lies in its buffer and what it holds."""
+
+    leading_dimension: int  # elements from one column to the next
+    values: Values
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Elements that are not as they were filled."""
+
+    count: int
+    first: str  # where the first one is, in words
+
+
+class Support:
+    """The support kernels of one dtype, loaded on a device, and the scratch memory they report through."""
+
+    def __init__(self, device: Device, binary_path: str, dtype_name: str) -> None:
+        self._device = device
+        self._fill = device.load(binary_path, f"fill_{dtype_name}")
+        self._find_changes = device.load(binary_path, f"find_changes_{dtype_name}")
+        self._compare = device.load(binary_path, f"compare_{dtype_name}")
+        self._blocks = device.limits.sms * SUPPORT_BLOCKS_PER_SM
+        self.threads = self._blocks * SUPPORT_THREADS
+        self._scratch = device.allocate(self.threads * 5 * 8)
+
+    def fill(self, *arguments: np.generic) -> None:
+        self._start(self._fill, arguments)
+
+    def find_changes(self, *arguments: np.generic) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+        """(threads, 2): count and first index of each thread."""
+        found = np.empty((self.threads, 2), np.int64)
+        self._start(self._find_changes, (*arguments, np.uint64(self._scratch.address)))
+        self._device.download(self._scratch, found)
+        return found
+
+    def compare(self, *arguments: np.generic) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+        """(threads, 5): worst ratio, its index, found, expected, and how many are wrong, of each thread."""
+        worst = np.empty((self.threads, 5), np.float64)
+        self._start(self._compare, (*arguments, np.uint64(self._scratch.address)))
+        self._device.download(self._scratch, worst)
+        return worst
+
+    def free(self) -> None:
+        self._scratch.free()
+
+    def _start(self, kernel: Kernel, arguments: tuple[np.generic, ...]) -> None:
+        kernel(arguments, blocks=self._blocks, threads=SUPPORT_THREADS)
+        self._device.synchronise()
+
+
+class Operand:
+    """A column-major matrix in a buffer of its own, placed anew for each check."""
+
+    def __init__(
+        self, device: Device, support: Support, name: str, rows: int, columns: int, dtype_bytes: int
+    ) -> None:
+        self.name, self.rows, self.columns = name, rows, columns
+        self._support = support
+        self._element_bytes = dtype_bytes
+        back = 0 if device.faults_past_buffers else GUARD_ELEMENTS
+        self._total = GUARD_ELEMENTS + self._extent(rows + PADDING_ROWS) + back
+        self._ends_at_buffer_end = device.faults_past_buffers
+        self.buffer: Buffer = device.allocate(self._total * dtype_bytes)
+        self.filling = Filling(rows, Values.POISON, 0)
+
+    def _extent(self, leading_dimension: int) -> int:
+        """Elements from the first to the last of the matrix."""
+        return leading_dimension * (self.columns - 1) + self.rows
+
+    @property
+    def front(self) -> int:
+        """Elements of the buffer before the matrix."""
+        if self._ends_at_buffer_end:
+            return self._total - self._extent(self.filling.leading_dimension)
+        return GUARD_ELEMENTS
+
+    @property
+    def address(self) -> int:
+        """Of the matrix's first element."""
+        return self.buffer.address + self.front * self._element_bytes
+
+    def fill(self, filling: Filling) -> None:
+        """Fill the matrix, and everything around it with poison."""
+        self.filling = filling
+        self._support.fill(*self._whole_buffer())
+
+    def changes(self, *, matrix_too: bool) -> Changes:
+        """What is no longer as filled: around the matrix, and in it where `matrix_too`."""
+        found = self._support.find_changes(*self._whole_buffer(), np.int32(matrix_too))
+        count = int(found[:, 0].sum())
+        firsts = found[found[:, 1] >= 0, 1]
+        return Changes(count, self._where(int(firsts.min())) if count else "")
+
+    def _whole_buffer(self) -> tuple[np.generic, ...]:
+        return (
+            np.uint64(self.buffer.address),
+            np.int64(self._total),
+            np.int64(self.front),
+            np.int64(self.rows),
+            np.int64(self.columns),
+            np.int64(self.filling.leading_dimension),
+            np.int32(self.filling.values),
+            np.uint64(self.filling.seed),
+        )
+
+    def _where(self, index: int) -> str:
+        position = index - self.front
+        if position < 0:
+            return f"{-position} elements before {self.name}"
+        past = position - self._extent(self.filling.leading_dimension) + 1
+        if past > 0:
+            return f"{past} elements past the end of {self.name}"
+        column, row = divmod(position, self.filling.leading_dimension)
+        if row >= self.rows:
+            return f"between columns {column} and {column + 1} of {self.name}"
+        return f"{self.name}[{row}, {column}]"
+
+
+class Operands:
+    """A, B and C of one problem. MemoryError where the device has not enough memory."""
+
+    def __init__(self, device: Device, support_path: str, problem: Problem) -> None:
+        self.problem = problem
+        dtype = problem.dtype
+        self.support = Support(device, support_path, dtype.name)
+        shapes = {"A": (problem.m, problem.k), "B": (problem.k, problem.n), "C": (problem.m, problem.n)}
+        made: list[Operand] = []
+        try:
+            for name, (rows, columns) in shapes.items():
+                made.append(Operand(device, self.support, name, rows, columns, dtype.element_bytes))
+        except MemoryError:
+            for operand in made:
+                operand.buffer.free()
+            self.support.free()
+            raise
+        self.a, self.b, self.c = made
+
+    def free(self) -> None:
+        for operand in (self.a, self.b, self.c):
+            operand.buffer.free()
+        self.support.free()
+
+    def arguments(self, alpha: float, beta: float) -> tuple[np.generic, ...]:
+        """The arguments of a kernel of any family, as the operands lie now."""
+        index = np.int32 if self.problem.index_bits == 32 else np.int64
+        scalar = np.dtype(self.problem.dtype.numpy_name).type
+        return (
+            index(self.problem.m),
+            index(self.problem.n),
+            index(self.problem.k),
+            scalar(alpha),
+            np.uint64(self.a.address),
+            index(self.a.filling.leading_dimension),
+            np.uint64(self.b.address),
+            index(self.b.filling.leading_dimension),
+            scalar(beta),
+            np.uint64(self.c.address),
+            index(self.c.filling.leading_dimension),
+        )
+
+
+def needed_bytes(problem: Problem) -> int:
+    """Device memory that verifying this problem takes, guard zones and padding included."""
+    elements = sum(
+        (rows + PADDING_ROWS) * columns + 2 * GUARD_ELEMENTS
+        for rows, columns in ((problem.m, problem.k), (problem.k, problem.n), (problem.m, problem.n))
+    )
+    return elements * problem.dtype.element_bytes

@@ -1,0 +1,243 @@
+"""The database's layout: its tables, the view `best`, and how a file is recognised, created and migrated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sqlalchemy import (
+    Column,
+    Connection,
+    Float,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+from tsm2_tune.errors import StoreError
+
+APPLICATION_ID = 0x74736D32  # "tsm2" in ASCII, in SQLite's file header: this file is ours
+
+metadata = MetaData()
+
+run = Table(
+    "run",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("device_name", Text, nullable=False),
+    Column("device_uuid", Text, nullable=False),
+    Column("compute_capability", Text, nullable=False),  # "" for the host
+    Column("driver", Text, nullable=False),
+    Column("toolkit", Text, nullable=False),
+    Column("flags", Text, nullable=False),
+    Column("version", Text, nullable=False),
+    Column("seed", Integer, nullable=False),
+    Column("started_at", Text, nullable=False),
+    Column("read_gbytes_per_s", Float, nullable=False),
+    Column("copy_gbytes_per_s", Float, nullable=False),
+    Column("gflops", Text, nullable=False),  # JSON: dtype -> measured FMA rate
+    UniqueConstraint("id", "device_name"),  # what a trial's copy of the name is checked against
+)
+
+problem = Table(
+    "problem",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("op", Text, nullable=False),
+    Column("dtype", Text, nullable=False),
+    Column("m", Integer, nullable=False),
+    Column("n", Integer, nullable=False),
+    Column("k", Integer, nullable=False),
+    Column("flops", Integer, nullable=False),
+    Column("least_bytes", Integer, nullable=False),
+    UniqueConstraint("op", "dtype", "m", "n", "k"),
+)
+
+source = Table(
+    "source",
+    metadata,
+    Column("digest", Text, primary_key=True),  # SHA-256 of the text
+    Column("kernel", Text, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("dtype", Text, nullable=False),
+    Column("threads", Integer, nullable=False),
+    Column("rows_per_block", Integer, nullable=False),
+    Column("smem_bytes", Integer, nullable=False),
+)
+
+# A configuration is tried once for a device, a problem and a basis: the first UNIQUE keeps it so through kills,
+# restarts and two runs at a time. It needs the device's name here; the second foreign key ties it to the run's.
+trial = Table(
+    "trial",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("run_id", Integer, nullable=False),
+    Column("device_name", Text, nullable=False),
+    Column("problem_id", ForeignKey("problem.id"), nullable=False),
+    Column("family", Text, nullable=False),
+    Column("config", Text, nullable=False),
+    Column("tunables", Text, nullable=False),  # JSON
+    Column("basis", Text, nullable=False),
+    Column("source_digest", ForeignKey("source.digest"), nullable=False),
+    Column("outcome", Text, nullable=False),
+    Column("detail", Text, nullable=False),
+    Column("registers", Integer),
+    Column("local_bytes", Integer),
+    Column("smem_bytes", Integer),
+    Column("blocks_per_sm", Integer),
+    Column("spill_bytes", Integer),
+    Column("guideline_broken", Text),
+    Column("verdict_correct", Integer),  # 1 or 0; NULL where it was never compared
+    Column("verdict_worst_ratio", Float),
+    Column("verdict_detail", Text),
+    Column("floor_us", Float, nullable=False),
+    Column("compile_seconds", Float, nullable=False),
+    Column("total_seconds", Float, nullable=False),
+    Column("ended_at", Text, nullable=False),
+    UniqueConstraint("device_name", "problem_id", "config", "basis"),
+    ForeignKeyConstraint(["run_id", "device_name"], ["run.id", "run.device_name"]),
+)
+
+measurement = Table(
+    "measurement",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("trial_id", ForeignKey("trial.id"), nullable=False),
+    Column("run_id", ForeignKey("run.id"), nullable=False),  # finals may be of a later run than the trial
+    Column("round", Integer, nullable=False),  # 0: the trial's own; 1, 2, ...: rounds of finals
+    Column("median_us", Float, nullable=False),
+    Column("low_us", Float, nullable=False),
+    Column("high_us", Float, nullable=False),
+    Column("sm_clock_mhz", Float),
+    UniqueConstraint("trial_id", "round"),
+)
+
+sample = Table(
+    "sample",
+    metadata,
+    Column("measurement_id", ForeignKey("measurement.id"), primary_key=True),
+    Column("ordinal", Integer, primary_key=True),
+    Column("us", Float, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+# What the view `best` gives; in a MetaData of its own, since it is no table to create.
+best = Table(
+    "best",
+    MetaData(),
+    Column("device", Text, nullable=False),
+    Column("family", Text, nullable=False),
+    Column("op", Text, nullable=False),
+    Column("dtype", Text, nullable=False),
+    Column("m", Integer, nullable=False),
+    Column("n", Integer, nullable=False),
+    Column("k", Integer, nullable=False),
+    Column("parameters", Text, nullable=False),
+    Column("median_us", Float, nullable=False),
+    Column("low_us", Float, nullable=False),
+    Column("high_us", Float, nullable=False),
+    Column("floor_us", Float, nullable=False),
+    Column("gbytes_per_s", Float, nullable=False),
+    Column("percent_of_floor", Float, nullable=False),
+    Column("ties", Integer, nullable=False),
+    Column("stale", Integer, nullable=False),
+    Column("round", Integer, nullable=False),
+    Column("config", Text, nullable=False),
+    Column("registers", Integer),
+    Column("smem_bytes", Integer),
+    Column("source_digest", Text, nullable=False),
+    Column("trial_id", Integer, nullable=False),
+    Column("run_id", Integer, nullable=False),
+    Column("compute_capability", Text, nullable=False),
+    Column("driver", Text, nullable=False),
+    Column("toolkit", Text, nullable=False),
+    Column("flags", Text, nullable=False),
+    Column("version", Text, nullable=False),
+    Column("tuned_at", Text, nullable=False),
+)
+
+# The winners: one row for a device (by name), op, dtype, m, n and k.
+#
+# current    trials of the family's newest basis for the device and problem: that of its newest trial. A changed
+#            template or compiler leaves the others in the table, where they no longer compete.
+# contender  a current trial that is ok and verified, with each of its measurements.
+# racing     the measurements of the contenders' highest round: their last finals, or 0 where there were none.
+#            The leader is the one with the least median.
+# placed     the tie set: whatever has its interval's low end no higher than the leader's high end. The winner
+#            is the tie's first by registers, then shared memory, then the configuration's text.
+#
+# `stale` is 1 where the family's newest basis on the device, over all problems, is another than the winner's.
+BEST_VIEW = """
+CREATE VIEW best AS
+WITH known AS (
+  SELECT trial.*,
+         first_value(basis) OVER (PARTITION BY device_name, problem_id, family ORDER BY id DESC) AS current_basis,
+         first_value(basis) OVER (PARTITION BY device_name, family ORDER BY id DESC) AS newest_basis
+  FROM trial
+), contender AS (
+  SELECT known.*, measurement.run_id AS timed_in, round, median_us, low_us, high_us,
+         max(round) OVER (PARTITION BY device_name, problem_id) AS last_round
+  FROM known JOIN measurement ON measurement.trial_id = known.id
+  WHERE basis = current_basis AND outcome = 'ok' AND verdict_correct = 1
+), racing AS (
+  SELECT *, first_value(high_us) OVER
+         (PARTITION BY device_name, problem_id ORDER BY median_us, high_us, config) AS leader_high_us
+  FROM contender
+  WHERE round = last_round
+), placed AS (
+  SELECT *, count(*) OVER (PARTITION BY device_name, problem_id) AS ties,
+         row_number() OVER
+         (PARTITION BY device_name, problem_id ORDER BY registers, smem_bytes, config) AS place
+  FROM racing
+  WHERE low_us <= leader_high_us
+)
+SELECT placed.device_name AS device, family, op, dtype, m, n, k, tunables AS parameters,
+       median_us, low_us, high_us, floor_us,
+       least_bytes / median_us * 1e-3 AS gbytes_per_s,
+       100 * floor_us / median_us AS percent_of_floor,
+       ties, basis <> newest_basis AS stale, round, config, registers, smem_bytes, source_digest,
+       placed.id AS trial_id, timed_in AS run_id,
+       compute_capability, driver, toolkit, flags, version, started_at AS tuned_at
+FROM placed JOIN problem ON problem.id = placed.problem_id JOIN run ON run.id = timed_in
+WHERE place = 1
+"""
+
+Migration = Callable[[Connection], None]
+MIGRATIONS: tuple[Migration, ...] = ()  # the first takes version 1 to 2, the next 2 to 3, and so on
+
+
+def version() -> int:
+    """The schema that this program writes."""
+    return 1 + len(MIGRATIONS)
+
+
+def found_version(connection: Connection, path: str) -> int:
+    """The schema of the open file; 0 for an empty database. StoreError for another program's, or a newer one."""
+    application_id = connection.exec_driver_sql("PRAGMA application_id").scalar_one()
+    found: int = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
+    if application_id != APPLICATION_ID:
+        if application_id or found or connection.exec_driver_sql("SELECT 1 FROM sqlite_master").first():
+            raise StoreError(f"{path} is a database of another program: name another file with --db")
+        return 0
+    if found > version():
+        raise StoreError(
+            f"{path} has schema {found}, newer than {version()}, the last that this tsm2-tune knows:"
+            " use a newer tsm2-tune, or name another file with --db"
+        )
+    return found
+
+
+def upgrade(connection: Connection, found: int) -> None:
+    """Bring the file from schema `found` to this program's, inside the transaction that is open."""
+    if found == 0:
+        metadata.create_all(connection)
+        connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
+    else:
+        for migrate in MIGRATIONS[found - 1 :]:
+            migrate(connection)
+        connection.exec_driver_sql("DROP VIEW best")
+    connection.exec_driver_sql(BEST_VIEW)
+    connection.exec_driver_sql(f"PRAGMA user_version = {version()}")

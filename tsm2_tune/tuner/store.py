@@ -1,0 +1,326 @@
+"""results.db: runs, trials and their raw samples in; winners, and what has been tried already, out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    Table,
+    and_,
+    func,
+    select,
+    tuple_,
+)
+from sqlalchemy.dialects.sqlite import insert
+
+from tsm2_tune.errors import InputError, StoreError
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.render import KernelSource
+from tsm2_tune.tuner import schema, stored
+from tsm2_tune.tuner.database import Database
+from tsm2_tune.tuner.stored import BestRow, StoredTrial, TrialRecord
+from tsm2_tune.tuner.trial import Final, Measurement, Trial, TuningRun
+
+
+class Store:
+    """An open database. Each method that writes is one committed transaction: a kill loses or doubles nothing."""
+
+    def __init__(self, database: Database) -> None:
+        self.path = database.path
+        self._database = database
+
+    @classmethod
+    @contextmanager
+    def open(cls, path: str | Path, *, create: bool) -> Iterator[Store]:
+        """The store in the database at `path`, made where it is missing if `create`; StoreError as Database.open."""
+        with Database.open(Path(path), create=create) as database:
+            yield cls(database)
+
+    def add_trial(self, run: TuningRun, trial: Trial) -> int:
+        """Store a trial with its source, problem, run, measurement and samples; returns its id.
+
+        The same configuration of the same device, problem and basis is stored once: the trial that was there
+        first stays, and its id is returned.
+        """
+        with self._database.transaction(writes=True) as connection:
+            run_id = _found_or_added(connection, schema.run, _run_values(run))
+            problem_id = _found_or_added(connection, schema.problem, _problem_values(trial.problem))
+            connection.execute(
+                insert(schema.source).values(_source_values(trial.source)).on_conflict_do_nothing()
+            )
+            key = {
+                "device_name": run.identity.name,
+                "problem_id": problem_id,
+                "config": trial.config.text,
+                "basis": trial.basis,
+            }
+            present = _found(connection, schema.trial, key)
+            if present is not None:
+                return present
+            trial_id = _added(connection, schema.trial, {"run_id": run_id, **key, **_trial_values(trial)})
+            if trial.measurement is not None:
+                _add_measurement(connection, trial_id, run_id=run_id, round_=0, measured=trial.measurement)
+            return trial_id
+
+    def add_final(self, run: TuningRun, final: Final, basis: Mapping[str, str]) -> int:
+        """Store the finalists' new measurements as the problem's next round; returns its number, from 1.
+
+        `basis` gives each family's, and so tells which of a configuration's trials was measured.
+        """
+        with self._database.transaction(writes=True) as connection:
+            run_id = _found_or_added(connection, schema.run, _run_values(run))
+            tried = _tried(run.identity.name, final.problem, basis)
+            previous = connection.execute(_last_round(_of_problem(run.identity.name, final.problem)))
+            round_ = 1 + (previous.scalar_one() or 0)
+            for config, measured in final.measurements:
+                trial_id = connection.execute(
+                    select(schema.trial.c.id).where(tried, schema.trial.c.config == config.text)
+                ).scalar()
+                if trial_id is None:
+                    raise StoreError(
+                        f"{self.path} has no trial of {config.text} for {final.problem.text}: run this again"
+                    )
+                _add_measurement(connection, trial_id, run_id=run_id, round_=round_, measured=measured)
+        return round_
+
+    def tried(
+        self, device_name: str, problem: Problem, basis: Mapping[str, str]
+    ) -> tuple[StoredTrial, ...]:
+        """The problem's trials on the device, in the order they were stored, whose basis is their family's.
+
+        `basis` maps family to basis; trials of other families, or of another basis, are not given.
+        """
+        first = (schema.measurement.c.trial_id == schema.trial.c.id) & (schema.measurement.c.round == 0)
+        query = (
+            select(schema.trial, schema.measurement.c.median_us)
+            .outerjoin(schema.measurement, first)
+            .where(_tried(device_name, problem, basis))
+            .order_by(schema.trial.c.id)
+        )
+        with self._database.transaction() as connection:
+            rows = connection.execute(query).mappings().all()
+        return tuple(stored.stored_trial(row) for row in rows)
+
+    def final_configs(self, device_name: str, problem: Problem, basis: Mapping[str, str]) -> frozenset[str]:
+        """Texts of the configurations in the last finals of the trials that `tried` gives; none before a final."""
+        tried = _tried(device_name, problem, basis)
+        query = (
+            select(schema.trial.c.config)
+            .join(schema.measurement)
+            .where(tried, schema.measurement.c.round > 0)
+            .where(schema.measurement.c.round == _last_round(tried).scalar_subquery())
+        )
+        with self._database.transaction() as connection:
+            return frozenset(connection.execute(query).scalars())
+
+    def best(
+        self, *, device: str | None = None, family: str | None = None, problem: Problem | None = None
+    ) -> tuple[BestRow, ...]:
+        """The winners, by device, dtype and shape; only those with this device, family or problem where given.
+
+        A winner is its problem's over all families: `family` leaves out the problems that another one won.
+        """
+        view = schema.best.c
+        query = select(schema.best).order_by(view.device, view.op, view.dtype, view.m, view.n, view.k)
+        if device is not None:
+            query = query.where(view.device == device)
+        if family is not None:
+            query = query.where(view.family == family)
+        if problem is not None:
+            query = query.where(_is_problem(view, problem))
+        with self._database.transaction() as connection:
+            rows = connection.execute(query).mappings().all()
+        return tuple(stored.best_row(row) for row in rows)
+
+    def sources(self, rows: Iterable[BestRow]) -> dict[str, KernelSource]:
+        """Digest -> source of these winners. StoreError where a text is not what its digest was made of."""
+        sources = {}
+        with self._database.transaction() as connection:
+            for row in rows:
+                with stored.reading(row.trial_id):
+                    sources[row.source_digest] = stored.kernel_source(
+                        _row(connection, schema.source, row.source_digest)
+                    )
+        return sources
+
+    def trial(self, trial_id: int) -> TrialRecord:
+        """Everything about one trial. InputError where there is none of this number."""
+        with self._database.transaction() as connection:
+            if _found(connection, schema.trial, {"id": trial_id}) is None:
+                raise InputError(f"no trial {trial_id} in {self.path}: tsm2-tune best --json names them")
+            with stored.reading(trial_id):
+                return _trial_record(connection, trial_id)
+
+    def devices(self) -> tuple[str, ...]:
+        """Names of the devices that have trials."""
+        query = select(schema.trial.c.device_name).distinct().order_by(schema.trial.c.device_name)
+        with self._database.transaction() as connection:
+            return tuple(connection.execute(query).scalars())
+
+
+def _is_problem(columns: Any, problem: Problem) -> ColumnElement[bool]:
+    return and_(*(columns[name] == value for name, value in _problem_key(problem).items()))
+
+
+def _of_problem(device_name: str, problem: Problem) -> ColumnElement[bool]:
+    """Whether a row of `trial` is of this device and problem."""
+    problem_id = select(schema.problem.c.id).where(_is_problem(schema.problem.c, problem)).scalar_subquery()
+    return and_(schema.trial.c.device_name == device_name, schema.trial.c.problem_id == problem_id)
+
+
+def _tried(device_name: str, problem: Problem, basis: Mapping[str, str]) -> ColumnElement[bool]:
+    """Whether a row of `trial` is of this device and problem, and its basis the one given for its family."""
+    given = tuple_(schema.trial.c.family, schema.trial.c.basis).in_(list(basis.items()))
+    return and_(_of_problem(device_name, problem), given)
+
+
+def _last_round(trials: ColumnElement[bool]) -> Select[Any]:
+    measured = schema.measurement.join(schema.trial)
+    return select(func.max(schema.measurement.c.round)).select_from(measured).where(trials)
+
+
+def _row(connection: Connection, table: Table, key: Any) -> stored.Row:
+    """The row of this primary key; KeyError where a damaged file has none."""
+    (column,) = table.primary_key.columns
+    row = connection.execute(select(table).where(column == key)).mappings().first()
+    if row is None:
+        raise KeyError(f"no {table.name} {key}")
+    return row
+
+
+def _found(connection: Connection, table: Table, values: Mapping[str, Any]) -> int | None:
+    """The id of the row with these values."""
+    query = select(table.c.id).where(*(table.c[name] == value for name, value in values.items()))
+    return connection.execute(query).scalar()
+
+
+def _added(connection: Connection, table: Table, values: Mapping[str, Any]) -> int:
+    return int(connection.execute(insert(table).values(values).returning(table.c.id)).scalar_one())
+
+
+def _found_or_added(connection: Connection, table: Table, values: Mapping[str, Any]) -> int:
+    found = _found(connection, table, values)
+    return _added(connection, table, values) if found is None else found
+
+
+def _trial_record(connection: Connection, trial_id: int) -> TrialRecord:
+    found = _row(connection, schema.trial, trial_id)
+    rounds = tuple(_measurements(connection, trial_id))
+    rivals = (schema.trial.c[name] == found[name] for name in ("device_name", "problem_id", "family"))
+    newest_basis = select(schema.trial.c.basis).where(*rivals).order_by(schema.trial.c.id.desc()).limit(1)
+    return TrialRecord(
+        id=trial_id,
+        run=stored.tuning_run(_row(connection, schema.run, found["run_id"])),
+        trial=stored.trial(
+            found,
+            problem=_row(connection, schema.problem, found["problem_id"]),
+            source=_row(connection, schema.source, found["source_digest"]),
+            first=dict(rounds).get(0),
+        ),
+        rounds=rounds,
+        ended_at=found["ended_at"],
+        current=connection.execute(newest_basis).scalar() == found["basis"],
+    )
+
+
+def _measurements(connection: Connection, trial_id: int) -> Iterator[tuple[int, Measurement]]:
+    """Each measurement of the trial with its round, in order."""
+    table, sample = schema.measurement, schema.sample
+    query = select(table).where(table.c.trial_id == trial_id).order_by(table.c.round)
+    for row in connection.execute(query).mappings().all():
+        samples = connection.execute(
+            select(sample.c.us).where(sample.c.measurement_id == row["id"]).order_by(sample.c.ordinal)
+        ).scalars()
+        yield row["round"], stored.measurement(row, tuple(samples))
+
+
+def _add_measurement(
+    connection: Connection, trial_id: int, *, run_id: int, round_: int, measured: Measurement
+) -> None:
+    row = {
+        "trial_id": trial_id,
+        "run_id": run_id,
+        "round": round_,
+        "median_us": measured.median_us,
+        "low_us": measured.low_us,
+        "high_us": measured.high_us,
+        "sm_clock_mhz": measured.sm_clock_mhz,
+    }
+    measurement_id = _added(connection, schema.measurement, row)
+    samples = [
+        {"measurement_id": measurement_id, "ordinal": ordinal, "us": us}
+        for ordinal, us in enumerate(measured.samples_us)
+    ]
+    if samples:
+        connection.execute(insert(schema.sample), samples)
+
+
+def _run_values(run: TuningRun) -> dict[str, Any]:
+    identity, ceilings = run.identity, run.ceilings
+    return {
+        "device_name": identity.name,
+        "device_uuid": identity.uuid,
+        "compute_capability": identity.compute_capability,
+        "driver": identity.driver,
+        "toolkit": identity.toolkit,
+        "flags": identity.flags,
+        "version": run.version,
+        "seed": run.seed,
+        "started_at": run.started_at,
+        "read_gbytes_per_s": ceilings.read_gbytes_per_s,
+        "copy_gbytes_per_s": ceilings.copy_gbytes_per_s,
+        "gflops": json.dumps(dict(ceilings.gflops)),
+    }
+
+
+def _problem_key(problem: Problem) -> dict[str, Any]:
+    return {"op": problem.op, "dtype": problem.dtype_name, "m": problem.m, "n": problem.n, "k": problem.k}
+
+
+def _problem_values(problem: Problem) -> dict[str, Any]:
+    return {**_problem_key(problem), "flops": problem.flops, "least_bytes": problem.least_bytes}
+
+
+def _source_values(source: KernelSource) -> dict[str, Any]:
+    return {
+        "digest": source.digest,
+        "kernel": source.kernel,
+        "text": source.text,
+        "dtype": source.dtype_name,
+        "threads": source.launch.threads,
+        "rows_per_block": source.launch.rows_per_block,
+        "smem_bytes": source.launch.smem_bytes,
+    }
+
+
+def _trial_values(trial: Trial) -> dict[str, Any]:
+    """The trial's own columns: what it found, besides what identifies it."""
+    resources, verdict = trial.resources, trial.verdict
+    return {
+        "family": trial.config.family,
+        "tunables": trial.config.json,
+        "source_digest": trial.source.digest,
+        "outcome": trial.outcome.value,
+        "detail": trial.detail,
+        "registers": resources.registers if resources else None,
+        "local_bytes": resources.local_bytes if resources else None,
+        "smem_bytes": resources.smem_bytes if resources else None,
+        "blocks_per_sm": resources.blocks_per_sm if resources else None,
+        "spill_bytes": trial.spill_bytes,
+        "guideline_broken": trial.guideline_broken,
+        "verdict_correct": int(verdict.correct) if verdict else None,
+        "verdict_worst_ratio": verdict.worst_ratio if verdict else None,
+        "verdict_detail": verdict.detail if verdict else None,
+        "floor_us": trial.floor_us,
+        "compile_seconds": trial.compile_seconds,
+        "total_seconds": trial.total_seconds,
+        "ended_at": datetime.now(UTC).isoformat(timespec="seconds"),
+    }

@@ -1,0 +1,240 @@
+"""What the database gives back: typed records, made from rows that are checked as data from outside."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Column, Float, RowMapping
+
+from tsm2_tune.errors import InputError, StoreError
+from tsm2_tune.generator.config import KernelConfig, Launch
+from tsm2_tune.generator.families import family_named
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.render import KernelSource
+from tsm2_tune.tuner import schema
+from tsm2_tune.tuner.trial import (
+    Ceilings,
+    DeviceIdentity,
+    LoadedResources,
+    Measurement,
+    Outcome,
+    Trial,
+    TuningRun,
+    Verdict,
+)
+
+Row = RowMapping | Mapping[str, Any]
+MEDIAN_US = Column("median_us", Float)  # NULL where the trial was not measured
+
+
+@dataclass(frozen=True, slots=True)
+class BestRow:
+    """One row of the view `best`: the winner of one problem on one device, by the rules of schema.BEST_VIEW."""
+
+    device: str
+    family: str
+    op: str
+    dtype: str
+    m: int
+    n: int
+    k: int
+    parameters: str  # the tunables as a JSON object
+    median_us: float
+    low_us: float
+    high_us: float
+    floor_us: float
+    gbytes_per_s: float  # least bytes over the median
+    percent_of_floor: float  # 100 is the least time that the device's measured ceilings allow
+    ties: int  # configurations within the noise, the winner included
+    stale: int  # 1: made by a template or a toolkit that the family has since left behind on this device
+    round: int  # of finals; 0 where it was measured only once
+    config: str
+    registers: int | None
+    smem_bytes: int | None
+    source_digest: str
+    trial_id: int
+    run_id: int  # the run that measured it
+    compute_capability: str  # "" for the host
+    driver: str
+    toolkit: str
+    flags: str
+    version: str  # of tsm2-tune
+    tuned_at: str  # when that run started, ISO 8601, UTC
+
+    @property
+    def problem(self) -> Problem:
+        return Problem(self.m, self.n, self.k, self.dtype, self.op)
+
+    @property
+    def tunables(self) -> dict[str, Any]:
+        return dict(json.loads(self.parameters))
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTrial:
+    """What the tuning loop needs of a trial that is already stored."""
+
+    id: int
+    config: KernelConfig
+    outcome: Outcome
+    median_us: float | None  # of its first measurement
+    total_seconds: float
+    source_digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRecord:
+    """Everything that is known of one trial."""
+
+    id: int
+    run: TuningRun
+    trial: Trial  # its `measurement` is the first, round 0
+    rounds: tuple[tuple[int, Measurement], ...]  # every measurement with its round, raw samples included
+    ended_at: str  # ISO 8601, UTC
+    current: bool  # it still competes: its basis is its family's newest for this device and problem
+
+
+@contextmanager
+def reading(trial_id: int) -> Iterator[None]:
+    """Whatever in this trial's rows is not as it was stored becomes a StoreError that names the trial."""
+    try:
+        yield
+    except (InputError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise StoreError(
+            f"trial {trial_id} is not as tsm2-tune stored it ({error}):"
+            " restore a copy of the database, or tune into another with --db"
+        ) from error
+
+
+def checked(row: Row, columns: Iterable[Column[Any]]) -> dict[str, Any]:
+    """The row's values of these columns; TypeError where one is not of its column's type.
+
+    SQLite stores any type in any column, so the file alone promises nothing.
+    """
+    values = {}
+    for column in columns:
+        value, kind = row[column.name], column.type.python_type
+        allowed = (float, int) if kind is float else (kind,)
+        if not isinstance(value, allowed) and not (value is None and column.nullable):
+            raise TypeError(f"{column.name} = {value!r} is no {kind.__name__}")
+        values[column.name] = value
+    return values
+
+
+def best_row(row: Row) -> BestRow:
+    """The winner in a row of the view."""
+    with reading(row["trial_id"]):
+        best = BestRow(**checked(row, schema.best.columns))
+        json_object(best.parameters)
+        return best
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """The JSON object that `text` spells; ValueError where it is anything else."""
+    values = json.loads(text)
+    if not isinstance(values, dict):
+        raise ValueError(f"{text!r} is no JSON object")
+    return values
+
+
+def kernel_config(row: Row) -> KernelConfig:
+    """The configuration of a row of `trial`; InputError or ValueError where its tunables are not its family's."""
+    config: KernelConfig = family_named(row["family"]).config_type.from_tunables(json_object(row["tunables"]))
+    if config.text != row["config"]:
+        raise ValueError(f"tunables of {config.text}, but config {row['config']!r}")
+    return config
+
+
+def kernel_source(row: Row, defines: tuple[str, ...] = ()) -> KernelSource:
+    """The kernel in a row of `source`; ValueError where the text is not the one that its digest was made of."""
+    values = checked(row, schema.source.columns)
+    if hashlib.sha256(values["text"].encode(errors="surrogatepass")).hexdigest() != values["digest"]:
+        raise ValueError(f"the kernel's text does not match its digest {values['digest']}")
+    if not values["kernel"].isidentifier() or not values["kernel"].isascii():
+        raise ValueError(f"kernel {values['kernel']!r} is no name")
+    return KernelSource(
+        kernel=values["kernel"],
+        text=values["text"],
+        defines=defines,
+        launch=Launch(values["threads"], values["rows_per_block"], values["smem_bytes"]),
+        dtype_name=values["dtype"],
+    )
+
+
+def tuning_run(row: Row) -> TuningRun:
+    """The run in a row of `run`."""
+    values = checked(row, schema.run.columns)
+    gflops = tuple((name, float(rate)) for name, rate in json_object(values["gflops"]).items())
+    return TuningRun(
+        identity=DeviceIdentity(
+            name=values["device_name"],
+            uuid=values["device_uuid"],
+            compute_capability=values["compute_capability"],
+            driver=values["driver"],
+            toolkit=values["toolkit"],
+            flags=values["flags"],
+        ),
+        ceilings=Ceilings(values["read_gbytes_per_s"], values["copy_gbytes_per_s"], gflops),
+        seed=values["seed"],
+        version=values["version"],
+        started_at=values["started_at"],
+    )
+
+
+def measurement(row: Row, samples_us: tuple[float, ...]) -> Measurement:
+    """The measurement in a row of `measurement`, with its samples."""
+    values = checked(row, schema.measurement.columns)
+    return Measurement(
+        samples_us, values["median_us"], values["low_us"], values["high_us"], values["sm_clock_mhz"]
+    )
+
+
+def trial(row: Row, *, problem: Row, source: Row, first: Measurement | None) -> Trial:
+    """The trial in a row of `trial`, with its rows of `problem` and `source` and its first measurement."""
+    values = checked(row, schema.trial.columns)
+    asked = checked(problem, schema.problem.columns)
+    shape = Problem(asked["m"], asked["n"], asked["k"], asked["dtype"], asked["op"])
+    resources = verdict = None
+    if values["registers"] is not None:
+        resources = LoadedResources(
+            **{name: values[name] for name in ("registers", "local_bytes", "smem_bytes", "blocks_per_sm")}
+        )
+    if values["verdict_correct"] is not None:
+        verdict = Verdict(
+            bool(values["verdict_correct"]), values["verdict_worst_ratio"], values["verdict_detail"]
+        )
+    return Trial(
+        problem=shape,
+        config=kernel_config(values),
+        basis=values["basis"],
+        source=kernel_source(source, defines=(f"INDEX_BITS={shape.index_bits}",)),
+        outcome=Outcome(values["outcome"]),
+        detail=values["detail"],
+        resources=resources,
+        spill_bytes=values["spill_bytes"],
+        guideline_broken=values["guideline_broken"],
+        verdict=verdict,
+        measurement=first,
+        floor_us=values["floor_us"],
+        compile_seconds=values["compile_seconds"],
+        total_seconds=values["total_seconds"],
+    )
+
+
+def stored_trial(row: Row) -> StoredTrial:
+    """The trial in a row of `trial` that also has the `median_us` of its first measurement."""
+    with reading(row["id"]):
+        values = checked(row, [*schema.trial.columns, MEDIAN_US])
+        return StoredTrial(
+            id=values["id"],
+            config=kernel_config(values),
+            outcome=Outcome(values["outcome"]),
+            median_us=values["median_us"],
+            total_seconds=values["total_seconds"],
+            source_digest=values["source_digest"],
+        )

@@ -1,0 +1,268 @@
+"""The loop: candidates in order, each compiled, verified, measured and yielded as a Trial."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+
+from jinja2 import Environment
+
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.families import family_named
+from tsm2_tune.generator.model import predicted_us
+from tsm2_tune.generator.occupancy import occupancy
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.render import KernelSource, environment, render, support_source
+from tsm2_tune.generator.rules import GUIDELINE_RULES, Candidate
+from tsm2_tune.generator.space import SearchSpace
+from tsm2_tune.tuner.compiler import compile_text
+from tsm2_tune.tuner.measure import Effort
+from tsm2_tune.tuner.target import Target
+from tsm2_tune.tuner.trial import Binary, Ceilings, CompileFailure, Final, LoadedResources, Outcome, Trial
+from tsm2_tune.tuner.worker import Attempt, AttemptResult, Entry, Rematch, Worker, WorkerError
+
+FINALISTS = 5  # at the most, measured again
+FINALIST_MARGIN = 0.05  # a finalist's median is at most this much over the best one's
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How much to try, and how patiently."""
+
+    seed: int = 0
+    max_trials: int | None = None  # for each problem, those of earlier runs included
+    budget_seconds: float | None = None  # for each problem, that of earlier runs included
+    compile_limit_seconds: float = 120.0
+    run_limit_seconds: float = 60.0  # for each stage of a trial: loading, verification, timing
+    effort: Effort = field(default_factory=Effort)
+    final_effort: Effort = field(
+        default_factory=lambda: Effort(spread=0.002, min_samples=21, max_samples=201, limit_seconds=2.0)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What earlier runs stored of one problem on this device, with today's templates and compiler."""
+
+    tried: frozenset[str]  # texts of configurations
+    seconds: float
+    medians: tuple[tuple[KernelConfig, float], ...]  # of correct ones, in microseconds
+    last_finalists: frozenset[str]
+
+
+class Tuner:
+    """One device for the length of a run: its worker, its ceilings, its compiler. Use as a context manager."""
+
+    def __init__(self, target: Target, options: Options) -> None:
+        self.target, self.options = target, options
+        self._worker: Worker | None = None
+        self._ceilings: Ceilings | None = None
+        self._pool = ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix="compile")
+
+    def __enter__(self) -> Tuner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        if self._worker is not None:
+            self._worker.close()
+
+    @property
+    def ceilings(self) -> Ceilings:
+        """Measured once a run, when first needed."""
+        if self._ceilings is None:
+            self._ceilings = self.worker.ceilings()
+        return self._ceilings
+
+    @property
+    def worker(self) -> Worker:
+        if self._worker is None:
+            support = compile_text(
+                support_source(),
+                kernel="",
+                defines=(),
+                toolchain=self.target.toolchain,
+                limit_seconds=self.options.compile_limit_seconds,
+            )
+            if isinstance(support, CompileFailure):
+                raise WorkerError(
+                    f"{self.target.toolchain.compiler} cannot compile the tuner's own kernels: {support.detail}"
+                )
+            self._worker = Worker(self.target.spec, support.path, limit_seconds=self.options.run_limit_seconds)
+        return self._worker
+
+    def tune(self, space: SearchSpace, past: Past) -> Iterator[Trial]:
+        """Try what the past has not tried, best prospects first, until the space or the options end it."""
+        problem, options = space.problem, self.options
+        start = time.monotonic()
+        candidates = [c for c in ordered(space, options.seed) if c.config.text not in past.tried]
+        if options.max_trials is not None:
+            candidates = candidates[: max(0, options.max_trials - len(past.tried))]
+        pending: deque[tuple[Candidate, KernelSource, Future[Binary | CompileFailure]]] = deque()
+        remaining = iter(candidates)
+        try:
+            while True:
+                spent = past.seconds + time.monotonic() - start
+                if options.budget_seconds is not None and spent >= options.budget_seconds:
+                    return
+                while len(pending) < 2 * (os.cpu_count() or 1) and (c := next(remaining, None)) is not None:
+                    source = render(problem, c.config)
+                    pending.append((c, source, self._pool.submit(self._compile, source)))
+                if not pending:
+                    return
+                if self.target.is_host:
+                    wait(future for _, _, future in pending)  # a compiler beside it would disturb its times
+                yield self._trial(*pending.popleft())
+        finally:
+            for _, _, future in pending:
+                future.cancel()
+
+    def final(self, problem: Problem, past: Past) -> Final | None:
+        """Measure the finalists again, interleaved; None where there are none or it was done before."""
+        finalists = self.finalists(past)
+        if len(finalists) < 2 or frozenset(c.text for c in finalists) == past.last_finalists:
+            return None
+        entries = []
+        for config in finalists:
+            source = render(problem, config)
+            binary = self._compile(source)
+            if isinstance(binary, CompileFailure):
+                raise WorkerError(f"{config.text} compiled before and does not any more: {binary.detail}")
+            entries.append(Entry(binary.path, source.kernel, source.launch))
+        answer = self.worker.rematch(
+            Rematch(
+                problem,
+                tuple(entries),
+                seed=trial_seed(self.options.seed, problem, "final"),
+                effort=self.options.final_effort,
+            )
+        )
+        if isinstance(answer, AttemptResult):
+            raise WorkerError(f"the final round of {problem.text} failed: {answer.detail}")
+        return Final(problem, tuple(zip(finalists, answer, strict=True)))
+
+    @staticmethod
+    def finalists(past: Past) -> tuple[KernelConfig, ...]:
+        """The fastest few configurations whose medians are within the margin of the best."""
+        ranked = sorted(past.medians, key=lambda item: (item[1], item[0].text))
+        return tuple(
+            config for config, median_us in ranked[:FINALISTS] if median_us <= ranked[0][1] * (1 + FINALIST_MARGIN)
+        )
+
+    def _compile(self, source: KernelSource) -> Binary | CompileFailure:
+        return compile_text(
+            source.text,
+            kernel=source.kernel,
+            defines=source.defines,
+            toolchain=self.target.toolchain,
+            limit_seconds=self.options.compile_limit_seconds,
+        )
+
+    def _trial(self, candidate: Candidate, source: KernelSource, compiling: Future[Binary | CompileFailure]) -> Trial:
+        problem, start = candidate.problem, time.monotonic()
+        binary = compiling.result()
+        if isinstance(binary, CompileFailure):
+            outcome = Outcome.TIMED_OUT if binary.timed_out else Outcome.COMPILE_FAILED
+            result = AttemptResult(outcome, binary.detail)
+        else:
+            result = self.worker.attempt(
+                Attempt(
+                    problem,
+                    Entry(binary.path, source.kernel, source.launch),
+                    seed=trial_seed(self.options.seed, problem, candidate.config.text),
+                    effort=self.options.effort,
+                )
+            )
+        compiled = binary if isinstance(binary, Binary) else None
+        return Trial(
+            problem=problem,
+            config=candidate.config,
+            basis=basis(problem, candidate.config.family, self.target),
+            source=source,
+            outcome=result.outcome,
+            detail=result.detail,
+            resources=result.resources,
+            spill_bytes=compiled.spill_bytes if compiled else None,
+            guideline_broken=broken_guideline(candidate, result.resources),
+            verdict=result.verdict,
+            measurement=result.measurement,
+            floor_us=self.ceilings.floor_us(problem),
+            compile_seconds=compiled.compile_seconds if compiled else 0.0,
+            total_seconds=time.monotonic() - start,
+        )
+
+
+def ordered(space: SearchSpace, seed: int) -> Sequence[Candidate]:
+    """The kept candidates: the models' choices first, then by predicted time; ties in an order of the seed."""
+    kept = {candidate.config.text: candidate for candidate in space.kept}
+    preferred = [
+        config.text
+        for name in space.families
+        for config in family_named(name).preferred(space.problem, space.limits)
+        if config.text in kept
+    ]
+    first = [kept.pop(text) for text in dict.fromkeys(preferred)]
+    rest = list(kept.values())
+    random.Random(seed).shuffle(rest)
+    rest.sort(key=predicted_time_us)
+    return [*first, *rest]
+
+
+def predicted_time_us(candidate: Candidate) -> float:
+    """The model's time for the candidate, in microseconds."""
+    family, problem = family_named(candidate.config.family), candidate.problem
+    traffic = family.traffic(candidate.config, problem)
+    launch = family.launch(candidate.config, problem)
+    return predicted_us(
+        limits=candidate.limits,
+        dtype_name=problem.dtype_name,
+        read_bytes=traffic.read_bytes,
+        written_bytes=traffic.written_bytes,
+        flops=problem.flops,
+        threads_per_sm=candidate.occupancy.threads_per_sm,
+        bytes_in_flight_per_thread=candidate.resources.bytes_in_flight,
+        blocks=launch.blocks(problem.m),
+        threads_per_block=launch.threads,
+        blocks_per_sm=candidate.occupancy.blocks_per_sm,
+    )
+
+
+def broken_guideline(candidate: Candidate, resources: LoadedResources | None) -> str | None:
+    """The first guideline that the compiled kernel breaks, though the estimate kept it; None where none."""
+    if resources is None:
+        return None
+    real = occupancy(
+        candidate.limits,
+        threads=candidate.resources.threads,
+        registers=resources.registers,
+        smem_bytes=resources.smem_bytes,
+    )
+    compiled = Candidate(
+        candidate.config, candidate.problem, candidate.limits, candidate.guidelines, candidate.resources, real
+    )
+    return next((rule.name for rule in GUIDELINE_RULES if not rule.keeps(compiled)), None)
+
+
+def trial_seed(seed: int, problem: Problem, text: str) -> int:
+    """The seed of a trial's inputs: a function of the run's seed, the problem and the configuration."""
+    digest = hashlib.sha256(f"{seed} {problem.text} {text}".encode()).digest()
+    return int.from_bytes(digest[:7], "big")
+
+
+def basis(problem: Problem, family: str, target: Target) -> str:
+    """Digest of what makes a stored trial stale when it changes: templates, compiler, flags, architecture."""
+    parts = [template_text(environment(), name) for name in (family_named(family).template, "parts.cu.jinja")]
+    facts = "\n".join([*parts, str(problem.index_bits), target.toolchain.digest])
+    return hashlib.sha256(facts.encode()).hexdigest()
+
+
+def template_text(jinja: Environment, name: str) -> str:
+    """The template as it stands in its file."""
+    assert jinja.loader is not None
+    return jinja.loader.get_source(jinja, name)[0]

@@ -1,0 +1,149 @@
+"""Is what the kernel computes right? Every element, against a reference of higher precision.
+
+Three checks, each with fresh random inputs:
+
+- *timed call*: the call that is timed (contiguous operands, alpha = 1, beta = 0) on small integers, C filled
+  with NaN before. No partial sum can round, so every element must be exact: one product left out, doubled or
+  taken from a wrong place always shows, however large k is.
+- *general call*: padded leading dimensions, alpha = -2, beta = 3 and a C of small integers; exact again.
+- *precision*: the timed call on uniform values from [-1, 1), where the error may be as large as the theorem
+  allows and no larger, so that a lower precision than the dtype's shows.
+
+Theorem (Jeannerod and Rump, "Improved error bounds for inner products in floating-point arithmetic", SIAM J.
+Matrix Anal. Appl. 34, 2013): whatever the order of the sums, with or without fused multiply-adds, and absent
+underflow and overflow, the computed inner product of k terms is within k u |a|^T |b| of the exact one, where u
+is the unit roundoff, for every k. The bound used is (k + 2) u (|A||B|): one u for the scaling by alpha, one
+for the reference's own rounding.
+
+After each call the guard zones around every operand, the padding between columns and the inputs themselves
+must hold the bits they held before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.device import Device
+from tsm2_tune.tuner.operands import Filling, Operands, Values
+from tsm2_tune.tuner.trial import Verdict
+
+ALPHA, BETA = -2.0, 3.0  # of the general call: integers, so that the result stays exact
+PADDING = {"A": 3, "B": 5, "C": 7}  # rows added to the leading dimensions: all different, none a vector's width
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One call of the kernel and what is expected of it."""
+
+    name: str
+    values: Values
+    padded: bool
+    alpha: float
+    beta: float
+
+
+CHECKS = (
+    Check("timed call", Values.INTEGERS, padded=False, alpha=1.0, beta=0.0),
+    Check("general call", Values.INTEGERS, padded=True, alpha=ALPHA, beta=BETA),
+    # Last, so that the operands lie as the timing needs them.
+    Check("precision", Values.UNIFORM, padded=False, alpha=1.0, beta=0.0),
+)
+
+
+def error_coefficient(problem: Problem) -> float:
+    """(k + 2) u: the error allowed, relative to |alpha||A||B| + |beta||C|."""
+    return (problem.k + 2) * problem.dtype.unit_roundoff
+
+
+def verify(
+    device: Device, operands: Operands, start: Callable[[tuple[np.generic, ...]], None], *, seed: int
+) -> Verdict:
+    """Run every check on the kernel that `start(arguments)` starts.
+
+    LaunchFailed and KernelFault pass through.
+    """
+    worst_ratio = 0.0
+    for number, check in enumerate(CHECKS):
+        prepare(operands, check, seed=seed + 3 * number)
+        start(operands.arguments(check.alpha, check.beta))
+        device.synchronise()
+        verdict = inspect(operands, check)
+        if not verdict.correct:
+            return verdict
+        worst_ratio = max(worst_ratio, verdict.worst_ratio)
+    return Verdict(
+        correct=True,
+        worst_ratio=worst_ratio,
+        detail=f"every element of {len(CHECKS)} calls right, worst error {worst_ratio:.2g} of its bound",
+    )
+
+
+def prepare(operands: Operands, check: Check, *, seed: int) -> None:
+    """Fill A, B and C for the check."""
+    for offset, operand in enumerate((operands.a, operands.b, operands.c)):
+        overwritten = operand.name == "C" and check.beta == 0
+        operand.fill(
+            Filling(
+                leading_dimension=operand.rows + (PADDING[operand.name] if check.padded else 0),
+                values=Values.POISON if overwritten else check.values,
+                seed=seed + offset,
+            )
+        )
+
+
+def inspect(operands: Operands, check: Check) -> Verdict:
+    """What the call left behind: guard zones, padding, inputs, and every element of C."""
+    for operand in (operands.a, operands.b, operands.c):
+        changes = operand.changes(matrix_too=operand.name != "C")
+        if changes.count:
+            return Verdict(
+                correct=False,
+                worst_ratio=math.inf,
+                detail=f"{check.name}: wrote where it must not, {changes.count} elements, first {changes.first}",
+            )
+    problem = operands.problem
+    worst = compare(operands, check)
+    top = worst[worst[:, 0].argmax()]
+    ratio, index, found, expected = (float(value) for value in top[:4])
+    wrong = int(worst[:, 4].sum())
+    if not wrong:
+        return Verdict(correct=True, worst_ratio=ratio, detail="")
+    column, row = divmod(int(index), problem.m)
+    error = abs(found - expected)
+    bound = error / ratio if 0 < ratio < math.inf else 0.0
+    return Verdict(
+        correct=False,
+        worst_ratio=ratio,
+        detail=(
+            f"{check.name}: C[{row}, {column}] = {found:.9g}, expected {expected:.9g}, error {error:.2g} over the"
+            f" bound {bound:.2g}; {wrong} of {problem.m * problem.n} elements wrong"
+        ),
+    )
+
+
+def compare(operands: Operands, check: Check) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    """What the comparison kernel found, one row a thread; see Support.compare."""
+    problem = operands.problem
+    return operands.support.compare(
+        np.int64(problem.m),
+        np.int64(problem.n),
+        np.int64(problem.k),
+        np.float64(check.alpha),
+        np.uint64(operands.a.address),
+        np.int64(operands.a.filling.leading_dimension),
+        np.uint64(operands.b.address),
+        np.int64(operands.b.filling.leading_dimension),
+        np.float64(check.beta),
+        np.int32(operands.c.filling.values),
+        np.uint64(operands.c.filling.seed),
+        np.uint64(operands.c.address),
+        np.int64(operands.c.filling.leading_dimension),
+        np.float64(error_coefficient(problem)),
+        np.int32(check.values is Values.INTEGERS),
+        np.float64(2.0**problem.dtype.significand_bits),
+    )

@@ -1,0 +1,282 @@
+"""The disposable process that owns the device: it loads, verifies and measures, and may die of it.
+
+A kernel that faults poisons its process for good, and one that hangs can only be ended with it. So the parent
+never opens the device; it sends requests to a worker, watches the stages that the worker reports, and starts
+another one when the last is gone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import signal
+import sys
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from tsm2_tune.errors import DeviceError, TuneError
+from tsm2_tune.generator.config import Launch
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.device import Device, Kernel, KernelFault, LaunchFailed
+from tsm2_tune.tuner.measure import Effort, measure, measure_interleaved
+from tsm2_tune.tuner.operands import Operands
+from tsm2_tune.tuner.target import open_device
+from tsm2_tune.tuner.trial import Ceilings, LoadedResources, Measurement, Outcome, Verdict
+from tsm2_tune.tuner.verify import CHECKS, prepare, verify
+
+START_LIMIT_SECONDS = 120.0  # for a worker to open its device: a busy machine's first context takes a while
+
+
+class WorkerError(TuneError):
+    """The worker failed in a way that no kernel explains."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A compiled kernel and how it is started."""
+
+    path: str
+    kernel: str
+    launch: Launch
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Load, verify and measure one kernel on one problem."""
+
+    problem: Problem
+    entry: Entry
+    seed: int
+    effort: Effort
+
+
+@dataclass(frozen=True, slots=True)
+class Rematch:
+    """Measure several kernels on one problem again, interleaved."""
+
+    problem: Problem
+    entries: tuple[Entry, ...]
+    seed: int
+    effort: Effort
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptResult:
+    """How an attempt ended, with whatever it reached."""
+
+    outcome: Outcome
+    detail: str
+    resources: LoadedResources | None = None
+    verdict: Verdict | None = None
+    measurement: Measurement | None = None
+
+
+class Worker:
+    """The parent's side: requests out, results back, whatever happens to the process."""
+
+    def __init__(self, spec: str, support_path: str, *, limit_seconds: float) -> None:
+        self._spec, self._support_path = spec, support_path
+        self._limit_seconds = limit_seconds
+        self._process: Any = None
+        self._connection: Connection | None = None
+
+    def ceilings(self) -> Ceilings:
+        """Measured now, on the device."""
+        answer = self._ask("ceilings")
+        if isinstance(answer, AttemptResult):
+            raise WorkerError(f"measuring the device's ceilings failed: {answer.detail}")
+        assert isinstance(answer, Ceilings)
+        return answer
+
+    def attempt(self, request: Attempt) -> AttemptResult:
+        """The result, also where the kernel took the worker down with it."""
+        answer = self._ask(request)
+        assert isinstance(answer, AttemptResult)
+        return answer
+
+    def rematch(self, request: Rematch) -> tuple[Measurement, ...] | AttemptResult:
+        """One measurement an entry, in their order; an AttemptResult says why there is none."""
+        answer = self._ask(request)
+        assert isinstance(answer, tuple | AttemptResult)
+        return answer
+
+    def close(self) -> None:
+        """End the process, if there is one."""
+        if self._connection is not None:
+            self._connection.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+        self._process = self._connection = None
+
+    def _ask(self, request: object) -> object:
+        connection = self._connected()
+        stage = "start"
+        try:
+            connection.send(request)
+            while True:
+                if not connection.poll(self._limit_seconds):
+                    self.close()
+                    return AttemptResult(Outcome.TIMED_OUT, f"{stage} took more than {self._limit_seconds:g} s")
+                kind, content = connection.recv()
+                if kind == "stage":
+                    stage = content
+                elif kind == "error":
+                    self.close()
+                    raise content if isinstance(content, TuneError) else WorkerError(str(content))
+                else:
+                    if isinstance(content, AttemptResult) and content.outcome is Outcome.CRASHED:
+                        self.close()
+                    return content
+        except (EOFError, ConnectionError):
+            self._process.join()
+            code = self._process.exitcode
+            self.close()
+            return AttemptResult(Outcome.CRASHED, f"the worker died during {stage}{_cause(code)}")
+
+    def _connected(self) -> Connection:
+        if self._connection is not None:
+            return self._connection
+        context = multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(
+            target=serve, args=(theirs, self._spec, self._support_path), daemon=True, name="tsm2-tune worker"
+        )
+        self._process.start()
+        theirs.close()
+        if not self._connection.poll(START_LIMIT_SECONDS):
+            self.close()
+            raise DeviceError(f"device {self._spec} does not open within {START_LIMIT_SECONDS:g} s: is it in use?")
+        try:
+            kind, content = self._connection.recv()
+        except (EOFError, ConnectionError):
+            self._process.join()
+            code = self._process.exitcode
+            self.close()
+            raise WorkerError(f"the worker died while it opened device {self._spec}{_cause(code)}") from None
+        if kind == "error":
+            self.close()
+            raise content if isinstance(content, TuneError) else WorkerError(str(content))
+        return self._connection
+
+
+def _cause(exit_code: int | None) -> str:
+    if exit_code is not None and exit_code < 0:
+        return f" ({signal.Signals(-exit_code).name})"
+    return f" (exit status {exit_code})"
+
+
+def serve(connection: Connection, spec: str, support_path: str) -> None:
+    """The worker's side: open the device, then answer requests until the parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    _die_with_parent()
+    try:
+        device = open_device(spec, support_path)
+        bench = _Bench(device, support_path, connection)
+        connection.send(("ready", None))
+        while True:
+            connection.send(("result", bench.answer(connection.recv())))
+    except (EOFError, ConnectionError):
+        return
+    except TuneError as error:
+        connection.send(("error", error))
+    except Exception:
+        connection.send(("error", traceback.format_exc()))
+
+
+def _die_with_parent() -> None:
+    """Ask Linux to end this process when its parent ends, also by SIGKILL, while a kernel hangs."""
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+class _Bench:
+    """The device with the operands of the problem at hand."""
+
+    def __init__(self, device: Device, support_path: str, connection: Connection) -> None:
+        self._device, self._support_path, self._connection = device, support_path, connection
+        self._operands: Operands | None = None
+
+    def answer(self, request: object) -> object:
+        if isinstance(request, Attempt):
+            return self._attempt(request)
+        if isinstance(request, Rematch):
+            return self._rematch(request)
+        self._stage("measuring the ceilings")
+        self._release()
+        return self._device.ceilings()
+
+    def _stage(self, name: str) -> None:
+        self._connection.send(("stage", name))
+
+    def _attempt(self, request: Attempt) -> AttemptResult:
+        entry = request.entry
+        resources = verdict = None
+        try:
+            self._stage("loading")
+            operands = self._operands_of(request.problem)
+            kernel = self._device.load(entry.path, entry.kernel)
+            resources = kernel.resources(threads=entry.launch.threads, smem_bytes=entry.launch.smem_bytes)
+            self._stage("verification")
+            verdict = verify(
+                self._device,
+                operands,
+                lambda arguments: self._start(kernel, entry, arguments),
+                seed=request.seed,
+            )
+            if not verdict.correct:
+                return AttemptResult(Outcome.WRONG_RESULT, verdict.detail, resources, verdict)
+            self._stage("timing")
+            arguments = operands.arguments(alpha=1.0, beta=0.0)
+            measured = measure(self._device, lambda: self._start(kernel, entry, arguments), request.effort)
+            return AttemptResult(Outcome.OK, "", resources, verdict, measured)
+        except LaunchFailed as error:
+            return AttemptResult(Outcome.LAUNCH_FAILED, str(error), resources, verdict)
+        except KernelFault as error:
+            return AttemptResult(Outcome.CRASHED, str(error), resources, verdict)
+
+    def _rematch(self, request: Rematch) -> object:
+        try:
+            self._stage("the final round")
+            operands = self._operands_of(request.problem)
+            prepare(operands, CHECKS[-1], seed=request.seed)
+            arguments = operands.arguments(alpha=1.0, beta=0.0)
+            kernels = [(self._device.load(entry.path, entry.kernel), entry) for entry in request.entries]
+            launches = [
+                lambda kernel=kernel, entry=entry: self._start(kernel, entry, arguments) for kernel, entry in kernels
+            ]
+            return measure_interleaved(self._device, launches, request.effort)
+        except LaunchFailed as error:
+            return AttemptResult(Outcome.LAUNCH_FAILED, str(error))
+        except KernelFault as error:
+            return AttemptResult(Outcome.CRASHED, str(error))
+
+    def _start(self, kernel: Kernel, entry: Entry, arguments: tuple[np.generic, ...]) -> None:
+        m = int(arguments[0])
+        kernel(
+            arguments,
+            blocks=entry.launch.blocks(m),
+            threads=entry.launch.threads,
+            smem_bytes=entry.launch.smem_bytes,
+        )
+
+    def _operands_of(self, problem: Problem) -> Operands:
+        if self._operands is None or self._operands.problem != problem:
+            self._release()
+            try:
+                self._operands = Operands(self._device, self._support_path, problem)
+            except MemoryError as error:
+                raise DeviceError(
+                    f"{problem.text} does not fit beside what else is there: no room for {error}"
+                ) from None
+        return self._operands
+
+    def _release(self) -> None:
+        if self._operands is not None:
+            self._operands.free()
+            self._operands = None
