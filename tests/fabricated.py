@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from tsm2_tune.generator.config import KernelConfig, Launch
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource
+from tsm2_tune.tuner.export import export_text
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.trial import (
     Ceilings,
     DeviceIdentity,
@@ -22,6 +30,8 @@ from tsm2_tune.tuner.trial import (
 
 PROBLEM = Problem(20480, 16, 20480, "f32")
 GPU = "NVIDIA H200"
+
+Winners = tuple[Sequence[BestRow], Mapping[str, KernelSource]]
 
 
 def configuration(threads: int = 128, columns: int = 8, prefetch: int = 4) -> Tsm2Config:
@@ -89,3 +99,34 @@ def trial(
 
 def final(*timed: tuple[KernelConfig, float], problem: Problem = PROBLEM) -> Final:
     return Final(problem, tuple((config, measurement(median_us)) for config, median_us in timed))
+
+
+def host_run() -> TuningRun:
+    return tuning_run("Some CPU", compute_capability="", driver="", toolkit="g++ 14", flags="-O3")
+
+
+def winners(folder: Path, *trials: tuple[TuningRun, Trial]) -> Winners:
+    """Store the trials, each with its run, in a new database; read back the winners and their sources."""
+    with Store.open(folder / "results.db", create=True) as store:
+        for run, tried in trials:
+            store.add_trial(run, tried)
+        rows = store.best()
+        return rows, store.sources(rows)
+
+
+def exported(format_name: str, found: Winners, database: str = "results.db") -> str:
+    rows, sources = found
+    return export_text(rows, format_name, sources=sources, database=database)
+
+
+def imported(text: str, folder: Path) -> ModuleType:
+    """The exported module, imported from a file."""
+    path = folder / "best_kernels.py"
+    path.write_text(text, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("best_kernels", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["best_kernels"] = module  # where dataclasses look for it
+    spec.loader.exec_module(module)
+    return module

@@ -243,6 +243,13 @@ def test_show_gives_back_what_was_stored(store: Store) -> None:
         store.trial(99)
 
 
+def test_every_trial_is_listed(store: Store) -> None:
+    store.add_trial(RUN, trial(500, C128, basis="yesterday"))
+    store.add_trial(RUN, trial(0, C256, outcome=Outcome.CRASHED, detail="gone", measurement=None))
+    lines = [(line.id, line.problem, line.config, line.outcome, line.median_us) for line in store.listing()]
+    assert lines == [(1, PROBLEM.text, C128.text, "ok", 500), (2, PROBLEM.text, C256.text, "crashed", None)]
+
+
 def test_the_view_answers_a_plain_sqlite3(store: Store, path: Path) -> None:
     store.add_trial(RUN, trial(500))
     rows = plain_sql(
@@ -397,3 +404,20 @@ def test_tampered_parameters_are_refused(store: Store, path: Path, parameters: s
         store.best()
     with pytest.raises(StoreError, match=rf"^trial {trial_id} "):
         store.tried(GPU, PROBLEM, TODAY)
+
+
+@pytest.mark.parametrize(
+    "tampering",
+    [
+        "UPDATE measurement SET median_us = 0",
+        "UPDATE measurement SET median_us = 9e999",
+        "UPDATE problem SET dtype = 'f16'",
+        "UPDATE problem SET n = 'x'",
+        "UPDATE run SET toolkit = x'00'",
+    ],
+)
+def test_a_tampered_winner_is_refused(store: Store, path: Path, tampering: str) -> None:
+    trial_id = store.add_trial(RUN, trial(500))
+    plain_sql(path, tampering)
+    with pytest.raises(StoreError, match=rf"^trial {trial_id} "):
+        store.best()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from tsm2_tune.tuner.job import Event, FinalStored, ProblemEnded, ProblemStarted, TrialStored
-from tsm2_tune.tuner.stored import BestRow
+from tsm2_tune.tuner.stored import BestRow, TrialLine, TrialRecord
 from tsm2_tune.tuner.trial import Outcome, Trial
 from tsm2_tune.tuner.tune import Options
 
@@ -155,3 +158,73 @@ def print_table(
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
         console.print(line.rstrip(), soft_wrap=True, markup=False, highlight=False, emoji=False)
+
+
+def trials_table(rows: Iterable[TrialLine], console: Console, *, as_json: bool) -> None:
+    """Print one line a trial."""
+    if as_json:
+        console.print_json(json.dumps([asdict(row) for row in rows]))
+        return
+    cells = [
+        (
+            str(row.id),
+            row.device,
+            row.problem,
+            row.config,
+            row.outcome,
+            "" if row.median_us is None else f"{row.median_us:.1f}",
+            one_line(row.detail, 60),
+        )
+        for row in rows
+    ]
+    print_table(
+        console, ("trial", "device", "problem", "configuration", "outcome", "us", "detail"), cells, right=(0, 5)
+    )
+
+
+def trial_facts(record: TrialRecord) -> dict[str, Any]:
+    """Everything about a trial, as JSON has it."""
+    trial, run = record.trial, record.run
+    return {
+        "trial": record.id,
+        "problem": trial.problem.text,
+        "family": trial.config.family,
+        "configuration": trial.config.text,
+        "tunables": trial.config.tunables,
+        "outcome": trial.outcome,
+        "detail": trial.detail,
+        "current": record.current,
+        "ended_at": record.ended_at,
+        "resources": asdict(trial.resources) if trial.resources else None,
+        "spill_bytes": trial.spill_bytes,
+        "guideline_broken": trial.guideline_broken,
+        "verdict": asdict(trial.verdict) if trial.verdict else None,
+        "floor_us": trial.floor_us,
+        "compile_seconds": trial.compile_seconds,
+        "total_seconds": trial.total_seconds,
+        "measurements": [{"round": number, **asdict(measured)} for number, measured in record.rounds],
+        "run": asdict(run),
+        "launch": asdict(trial.source.launch),
+        "source_digest": trial.source.digest,
+        "source": trial.source.text,
+    }
+
+
+def trial_in_full(record: TrialRecord, console: Console, *, as_json: bool) -> None:
+    """Print everything about a trial; its CUDA text comes last."""
+    facts = trial_facts(record)
+    if as_json:
+        console.print_json(json.dumps(facts))
+        return
+    text = facts.pop("source")
+    for name, value in facts.items():
+        console.print(f"{name}: {_plain(value)}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"\n{text}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_plain(item)}" for name, item in value.items())
+    if isinstance(value, list | tuple):
+        return "; ".join(_plain(item) for item in value)
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

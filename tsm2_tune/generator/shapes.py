@@ -91,5 +91,5 @@ def _parse_number(text: str, item: str) -> int:
     if value != int(value):
         raise InputError(f"shape {item!r}: {text!r} is no whole number")
     if not 1 <= value <= LARGEST_DIMENSION:
-        raise InputError(f"shape {item!r}: a dimension must be at least 1 and at most {LARGEST_DIMENSION}, not {text}")
+        raise InputError(f"shape {item!r}: a dimension must be at least 1, at most {LARGEST_DIMENSION}, not {text}")
     return int(value)

@@ -83,13 +83,13 @@ def cuda_toolchain(compute_capability: tuple[int, int]) -> Toolchain:
     """nvcc to cubin for one architecture."""
     compiler = nvcc_path()
     answer = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False)
-    lines = [line for line in answer.stdout.splitlines() if line.strip()]
-    if answer.returncode != 0 or not lines:
+    release = next((line for line in answer.stdout.splitlines() if "release" in line), "").strip()
+    if answer.returncode != 0 or not release:
         raise ToolMissing(f"{compiler} --version fails ({answer.stderr.strip() or 'no output'}): mend the toolkit")
     major, minor = compute_capability
     return Toolchain(
         compiler=compiler,
-        version=lines[-1].strip(),
+        version=release,
         flags=("-cubin", f"-arch=sm_{major}{minor}", "-std=c++17", "-Xptxas", "-v"),
         source_suffix=".cu",
         suffix=".cubin",

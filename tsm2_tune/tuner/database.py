@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,9 +45,9 @@ class Database:
         StoreError where it cannot be used: missing, no database, another program's, a newer version's, locked,
         or not writable. A file of an older schema is migrated.
         """
-        if path.is_dir():
+        if os.path.isdir(path):  # unlike Path's, these do not raise below a folder that cannot be read
             raise StoreError(f"{path} is a folder: name a file with --db")
-        if not create and not path.exists():
+        if not create and not os.path.exists(path):
             raise StoreError(f"no database {path}: tune first, or name another file with --db")
         database = cls(path, _engine(path, create=create))
         try:

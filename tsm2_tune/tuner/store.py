@@ -26,7 +26,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource
 from tsm2_tune.tuner import schema, stored
 from tsm2_tune.tuner.database import Database
-from tsm2_tune.tuner.stored import BestRow, StoredTrial, TrialRecord
+from tsm2_tune.tuner.stored import BestRow, StoredTrial, TrialLine, TrialRecord
 from tsm2_tune.tuner.trial import Final, Measurement, Trial, TuningRun
 
 
@@ -98,10 +98,9 @@ class Store:
 
         `basis` maps family to basis; trials of other families, or of another basis, are not given.
         """
-        first = (schema.measurement.c.trial_id == schema.trial.c.id) & (schema.measurement.c.round == 0)
         query = (
             select(schema.trial, schema.measurement.c.median_us)
-            .outerjoin(schema.measurement, first)
+            .outerjoin(schema.measurement, _is_first())
             .where(_tried(device_name, problem, basis))
             .order_by(schema.trial.c.id)
         )
@@ -159,6 +158,18 @@ class Store:
             with stored.reading(trial_id):
                 return _trial_record(connection, trial_id)
 
+    def listing(self) -> tuple[TrialLine, ...]:
+        """Every trial, in the order they were stored."""
+        query = (
+            select(schema.trial, *stored.PROBLEM_KEY, schema.measurement.c.median_us)
+            .join(schema.problem)
+            .outerjoin(schema.measurement, _is_first())
+            .order_by(schema.trial.c.id)
+        )
+        with self._database.transaction() as connection:
+            rows = connection.execute(query).mappings().all()
+        return tuple(stored.trial_line(row) for row in rows)
+
     def devices(self) -> tuple[str, ...]:
         """Names of the devices that have trials."""
         query = select(schema.trial.c.device_name).distinct().order_by(schema.trial.c.device_name)
@@ -180,6 +191,11 @@ def _tried(device_name: str, problem: Problem, basis: Mapping[str, str]) -> Colu
     """Whether a row of `trial` is of this device and problem, and its basis the one given for its family."""
     given = tuple_(schema.trial.c.family, schema.trial.c.basis).in_(list(basis.items()))
     return and_(_of_problem(device_name, problem), given)
+
+
+def _is_first() -> ColumnElement[bool]:
+    """Whether a row of `measurement` is the first of a row of `trial`."""
+    return and_(schema.measurement.c.trial_id == schema.trial.c.id, schema.measurement.c.round == 0)
 
 
 def _last_round(trials: ColumnElement[bool]) -> Select[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from tsm2_tune.tuner.trial import (
 
 Row = RowMapping | Mapping[str, Any]
 MEDIAN_US = Column("median_us", Float)  # NULL where the trial was not measured
+PROBLEM_KEY = tuple(schema.problem.c[name] for name in ("op", "dtype", "m", "n", "k"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,19 @@ class StoredTrial:
 
 
 @dataclass(frozen=True, slots=True)
+class TrialLine:
+    """One line of the list of all trials: texts as they are stored, so that any family's can be listed."""
+
+    id: int
+    device: str
+    problem: str
+    config: str
+    outcome: str
+    median_us: float | None  # of its first measurement
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
 class TrialRecord:
     """Everything that is known of one trial."""
 
@@ -129,8 +144,12 @@ def checked(row: Row, columns: Iterable[Column[Any]]) -> dict[str, Any]:
 def best_row(row: Row) -> BestRow:
     """The winner in a row of the view."""
     with reading(row["trial_id"]):
-        best = BestRow(**checked(row, schema.best.columns))
+        values = checked(row, schema.best.columns)
+        best = BestRow(**values)
         json_object(best.parameters)
+        Problem(best.m, best.n, best.k, best.dtype, best.op)  # InputError where it cannot be
+        if not all(math.isfinite(value) for value in values.values() if isinstance(value, float)):
+            raise ValueError("a time or a rate is not finite")
         return best
 
 
@@ -224,6 +243,22 @@ def trial(row: Row, *, problem: Row, source: Row, first: Measurement | None) -> 
         compile_seconds=values["compile_seconds"],
         total_seconds=values["total_seconds"],
     )
+
+
+def trial_line(row: Row) -> TrialLine:
+    """The line of a row of `trial` that also has its problem, and the `median_us` of its first measurement."""
+    with reading(row["id"]):
+        values = checked(row, [*schema.trial.columns, *PROBLEM_KEY, MEDIAN_US])
+        problem = Problem(values["m"], values["n"], values["k"], values["dtype"], values["op"])
+        return TrialLine(
+            id=values["id"],
+            device=values["device_name"],
+            problem=problem.text,
+            config=values["config"],
+            outcome=values["outcome"],
+            median_us=values["median_us"],
+            detail=values["detail"],
+        )
 
 
 def stored_trial(row: Row) -> StoredTrial:

@@ -10,7 +10,7 @@
 
 // The one dynamic shared array of a text. Pages behind the bytes that a launch asks for are made inaccessible.
 #define TSM2_HOST_SHARED_BYTES (256 << 10)  // more than any GPU grants a block
-#define TSM2_HOST_GUARD_BYTES (64 << 10)  // one page, even where pages are large
+#define TSM2_HOST_GUARD_BYTES (128 << 10)  // holds a whole page wherever it begins, even of 64 KiB
 extern "C" {
 __attribute__((visibility("hidden"), aligned(4096)))
 unsigned char shared_bytes[TSM2_HOST_SHARED_BYTES + TSM2_HOST_GUARD_BYTES];
@@ -34,7 +34,7 @@ enum FaultKind : int {
     shared_overrun = 4,  // the byte `address` of shared memory, past its end, was written
 };
 
-enum State : int { ready = 0, at_barrier = 1, at_warp = 2, ended = 3 };
+enum State : int { fresh = 0, ready = 1, at_barrier = 2, at_warp = 3, ended = 4 };
 
 // Mirrored in faults.py.
 struct Fault {
@@ -137,14 +137,6 @@ __attribute__((noinline)) static void wait_for_warp(unsigned mask, unsigned sour
         }
 }
 
-[[noreturn]] static void run_thread()
-{
-    entry(launch->arguments);
-    threads[running].state = ended;
-    give_way();
-    __builtin_unreachable();
-}
-
 // No thread can go on: find one that waits and another that it waits for. Threads that wait for their warp
 // come first, since those at a barrier may be waiting for them.
 static void report_stuck()
@@ -188,7 +180,8 @@ static bool release_barrier()
 // The order in which the threads of a block are resumed: for each block another rotation of the launch's
 // permutation, forwards or backwards. Seed 0 is 0, 1, 2, ...
 struct Order {
-    unsigned permutation[most_threads], random;
+    unsigned permutation[most_threads], count, random, first;
+    bool backwards;
 
     unsigned next()
     {
@@ -197,8 +190,9 @@ struct Order {
         return random ^= random << 5;
     }
 
-    void shuffle(unsigned count, unsigned seed)
+    void shuffle(unsigned threads, unsigned seed)
     {
+        count = threads;
         random = seed * 2654435769u;  // odd, so only seed 0 gives 0; spreads small seeds over the word
         for (unsigned t = 0; t < count; ++t)
             permutation[t] = t;
@@ -208,22 +202,65 @@ struct Order {
             permutation[other] = thread;
         }
     }
+
+    void turn()
+    {
+        first = next() % count;
+        backwards = next() & 1;
+    }
+
+    unsigned thread(unsigned step) const
+    {
+        const unsigned at = first + step < count ? first + step : first + step - count;
+        return permutation[backwards ? count - 1 - at : at];
+    }
 };
 static Order order;
+static unsigned step;  // whose turn it is
 
-// Resume every thread that is ready, once. False where there was none, or where one failed.
-static bool resume_ready(unsigned first, bool backwards)
+inline void begin_turn()
 {
-    const unsigned count = launch->threads;
+    running = threadIdx.x = order.thread(step);
+}
+
+// What a fiber does: run the thread whose turn it is, and on the same stack those after it, until one has to
+// wait. Threads that never wait so need one stack and no switch.
+[[noreturn]] static void run_threads()
+{
+    for (;;) {
+        entry(launch->arguments);
+        threads[running].state = ended;
+        if (step + 1 == order.count || threads[order.thread(step + 1)].state != fresh)
+            break;
+        ++step;
+        begin_turn();
+    }
+    give_way();
+    __builtin_unreachable();
+}
+
+// Stacks one page apart would fall into the same cache sets: each thread's starts 64 bytes lower than its
+// neighbour's, over 16 KiB.
+inline void prepare_thread(unsigned thread)
+{
+    char *stack = launch->stacks + thread * launch->stack_bytes;
+    char *top = stack + launch->stack_bytes - thread % 256 * 64;
+    prepare(threads[thread].fiber, stack + launch->stack_guard_bytes, top, run_threads);
+}
+
+// Resume every thread that can go on, once. False where there was none, or where one failed.
+static bool resume_threads()
+{
     bool any = false;
-    for (unsigned step = 0; step < count; ++step) {
-        const unsigned at = first + step < count ? first + step : first + step - count;
-        const unsigned thread = order.permutation[backwards ? count - 1 - at : at];
-        if (threads[thread].state != ready)
+    for (step = 0; step < order.count; ++step) {
+        const unsigned thread = order.thread(step);
+        const State state = threads[thread].state;
+        if (state != fresh && state != ready)
             continue;
+        if (state == fresh)
+            prepare_thread(thread);
         any = true;
-        running = thread;
-        threadIdx.x = thread;
+        begin_turn();
         in_kernel = true;
         switch_fiber(scheduler, threads[thread].fiber);
         in_kernel = false;
@@ -260,26 +297,15 @@ static void check_shared_memory()
         }
 }
 
-// Stacks one page apart would fall into the same cache sets: each thread's starts 64 bytes lower than its
-// neighbour's, over 16 KiB.
-inline char *stack_top(char *stack, unsigned thread)
-{
-    return stack + launch->stack_bytes - thread % 256 * 64;
-}
-
 static void run_block(unsigned block)
 {
     blockIdx.x = block;
     memset(shared_bytes, 0xFF, accessible_bytes);
-    for (unsigned t = 0; t < launch->threads; ++t) {
-        char *stack = launch->stacks + t * launch->stack_bytes;
-        prepare(threads[t].fiber, stack + launch->stack_guard_bytes, stack_top(stack, t), run_thread);
-        threads[t].state = ready;
-    }
-    const unsigned first = order.next() % launch->threads;
-    const bool backwards = order.next() & 1;
+    for (unsigned t = 0; t < launch->threads; ++t)
+        threads[t].state = fresh;
+    order.turn();
     do {
-        while (resume_ready(first, backwards)) {
+        while (resume_threads()) {
         }
     } while (launch->fault.kind == no_fault && release_barrier());
 

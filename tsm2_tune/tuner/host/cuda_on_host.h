@@ -120,27 +120,44 @@ template <class T> inline T tsm2_host_replace(T *at, T value)
     *at = value;
     return before;
 }
-template <class T> inline T atomicAdd(T *at, tsm2_host_value<T> value) { return tsm2_host_replace<T>(at, *at + value); }
-template <class T> inline T atomicExch(T *at, tsm2_host_value<T> value) { return tsm2_host_replace<T>(at, value); }
-template <class T> inline T atomicMin(T *at, tsm2_host_value<T> value) { return tsm2_host_replace<T>(at, value < *at ? value : *at); }
-template <class T> inline T atomicMax(T *at, tsm2_host_value<T> value) { return tsm2_host_replace<T>(at, value > *at ? value : *at); }
+template <class T> inline T atomicAdd(T *at, tsm2_host_value<T> value)
+{
+    return tsm2_host_replace<T>(at, *at + value);
+}
+template <class T> inline T atomicExch(T *at, tsm2_host_value<T> value)
+{
+    return tsm2_host_replace<T>(at, value);
+}
+template <class T> inline T atomicMin(T *at, tsm2_host_value<T> value)
+{
+    return tsm2_host_replace<T>(at, value < *at ? value : *at);
+}
+template <class T> inline T atomicMax(T *at, tsm2_host_value<T> value)
+{
+    return tsm2_host_replace<T>(at, value > *at ? value : *at);
+}
 template <class T> inline T atomicCAS(T *at, tsm2_host_value<T> expected, tsm2_host_value<T> value)
 {
     return tsm2_host_replace<T>(at, *at == expected ? value : *at);
 }
 
 // min and max, for the pairs of types that CUDA has them for.
-#define TSM2_HOST_MIN_MAX(result, left, right)                                            \
-    inline result min(left a, right b) { return result(a) < result(b) ? result(a) : result(b); } \
-    inline result max(left a, right b) { return result(a) > result(b) ? result(a) : result(b); }
-#define TSM2_HOST_MIN_MAX_INTEGERS(name)                        \
-    TSM2_HOST_MIN_MAX(name, name, name)                         \
-    TSM2_HOST_MIN_MAX(unsigned name, unsigned name, unsigned name) \
-    TSM2_HOST_MIN_MAX(unsigned name, unsigned name, name)       \
-    TSM2_HOST_MIN_MAX(unsigned name, name, unsigned name)
-TSM2_HOST_MIN_MAX_INTEGERS(int)
-TSM2_HOST_MIN_MAX_INTEGERS(long)
-TSM2_HOST_MIN_MAX_INTEGERS(long long)
+#define TSM2_HOST_MIN_MAX(T, left, right)                                       \
+    inline T min(left a, right b) { return T(a) < T(b) ? T(a) : T(b); }         \
+    inline T max(left a, right b) { return T(a) > T(b) ? T(a) : T(b); }
+#define TSM2_HOST_MIN_MAX_INTEGERS(T, unsigned_T)    \
+    TSM2_HOST_MIN_MAX(T, T, T)                       \
+    TSM2_HOST_MIN_MAX(unsigned_T, unsigned_T, unsigned_T) \
+    TSM2_HOST_MIN_MAX(unsigned_T, unsigned_T, T)     \
+    TSM2_HOST_MIN_MAX(unsigned_T, T, unsigned_T)
+namespace tsm2_host {
+using ulong = unsigned long;
+using longlong = long long;
+using ulonglong = unsigned long long;
+}  // namespace tsm2_host
+TSM2_HOST_MIN_MAX_INTEGERS(int, unsigned)
+TSM2_HOST_MIN_MAX_INTEGERS(long, tsm2_host::ulong)
+TSM2_HOST_MIN_MAX_INTEGERS(tsm2_host::longlong, tsm2_host::ulonglong)
 inline float min(float a, float b) { return fminf(a, b); }  // of a number and a NaN: the number
 inline float max(float a, float b) { return fmaxf(a, b); }
 inline double min(double a, double b) { return fmin(a, b); }

@@ -12,18 +12,39 @@ import numpy as np
 import numpy.typing as npt
 
 from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.problem import DTYPES
+from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.device import Buffer, KernelFault, LaunchFailed
-from tsm2_tune.tuner.host.faults import Entry, Launch, Stretch, fault_message
+from tsm2_tune.tuner.host.faults import STACKS, Entry, Launch, Stretch, fault_message
 from tsm2_tune.tuner.host.limits import host_limits
 from tsm2_tune.tuner.host.memory import PAGE_BYTES, HostBuffer, Stacks, as_bytes, whole_pages
-from tsm2_tune.tuner.host.toolchain import host_toolchain
-from tsm2_tune.tuner.trial import DeviceIdentity, LoadedResources
+from tsm2_tune.tuner.host.toolchain import cpu_name
+from tsm2_tune.tuner.trial import Ceilings, DeviceIdentity, LoadedResources
+
+__all__ = ["HostBuffer", "HostDevice", "HostKernel", "host_identity", "host_limits"]
 
 MOST_BLOCKS = 2**31 - 1  # of a one-dimensional grid, as on a GPU
 IN_ORDER = 0  # the seed with which the threads of a block run in ascending order
+# Read before each timed launch, to evict its operands. A last-level cache larger than this is a server's, shared
+# by more than this process; reading through it would take longer than most launches.
+MOST_FLUSH_BYTES = 64 << 20
+CEILING_BYTES = 128 << 20  # streamed to measure bandwidth
+CEILING_SAMPLES = 5
 
 # Signal handlers and the order of threads are one a process.
 _launching = threading.Lock()
+
+
+def host_identity(toolchain: Toolchain) -> DeviceIdentity:
+    """The CPU with this compiler."""
+    return DeviceIdentity(
+        name=f"cpu {cpu_name()}",
+        uuid="",
+        compute_capability="",
+        driver="host",
+        toolkit=toolchain.version,
+        flags=" ".join(toolchain.flags),
+    )
 
 
 class HostKernel:
@@ -42,14 +63,11 @@ class HostKernel:
         """Shared memory as asked for; a CPU has none of the rest to tell."""
         return LoadedResources(registers=0, local_bytes=0, smem_bytes=smem_bytes, blocks_per_sm=1)
 
-    def __call__(
-        self, arguments: Sequence[np.generic | Buffer], *, blocks: int, threads: int, smem_bytes: int = 0
-    ) -> None:
+    def __call__(self, arguments: Sequence[np.generic], *, blocks: int, threads: int, smem_bytes: int = 0) -> None:
         """Run the kernel to its end. A fault is kept for `synchronise`; after one, kernels do not run."""
         self._check_launch(blocks=blocks, threads=threads, smem_bytes=smem_bytes)
-        values = [a if isinstance(a, np.generic) else np.uint64(a.address) for a in arguments]
-        self._check_arguments(values)
-        cells = [np.array(value) for value in values]  # one address an argument
+        self._check_arguments(arguments)
+        cells = [np.array(argument) for argument in arguments]  # each has an address
         pointers = (ctypes.c_void_p * max(len(cells), 1))(*(cell.ctypes.data for cell in cells))
         self._device.run(self._entry, pointers, blocks=blocks, threads=threads, smem_bytes=smem_bytes)
 
@@ -64,10 +82,10 @@ class HostKernel:
             if not least <= value <= most:
                 raise LaunchFailed(f"kernel {self._name!r}: {name} = {value} is outside {least} ... {most}")
 
-    def _check_arguments(self, values: Sequence[np.generic]) -> None:
+    def _check_arguments(self, arguments: Sequence[np.generic]) -> None:
         """A launch reads as many bytes as a parameter has, whatever it is given: so their sizes must agree."""
         expected = self._entry.parameter_bytes[: self._entry.parameters]
-        given = [value.nbytes for value in values]
+        given = [argument.nbytes for argument in arguments]
         if given != expected:
             raise LaunchFailed(f"kernel {self._name!r}: its parameters have {expected} bytes, not {given}")
 
@@ -80,35 +98,24 @@ class HostDevice:
     run in ascending order, which is also the order of addresses.
     """
 
-    back_guard_bytes = 0  # the page behind a buffer faults
+    faults_past_buffers = True
 
-    def __init__(self, *, seed: int = 1) -> None:
+    def __init__(self, *, support_path: str = "", seed: int = 1) -> None:
+        """`support_path` is the binary of the support kernels, which only `ceilings` needs."""
         self.limits: DeviceLimits = host_limits()
+        self._support_path = support_path
         self._seed = seed
         self._buffers: list[HostBuffer] = []
         self._fault: str | None = None
-        self._stacks = Stacks(self.limits.threads_per_block)
-
-    def identity(self) -> DeviceIdentity:
-        """The CPU and the compiler. ToolMissing without one."""
-        toolchain = host_toolchain()
-        return DeviceIdentity(
-            name=self.limits.name,
-            uuid="",
-            compute_capability="",
-            driver="host",
-            toolkit=toolchain.version,
-            flags=" ".join(toolchain.flags),
-        )
+        self._flushed: npt.NDArray[np.float32] | None = None
+        self._stacks = Stacks(STACKS)
 
     def allocate(self, size_bytes: int) -> HostBuffer:
         """Memory that ends where a page begins that faults. MemoryError where the machine has not enough."""
         self._buffers = [buffer for buffer in self._buffers if not buffer.freed]
         used = sum(whole_pages(buffer.size_bytes) for buffer in self._buffers)
         if used + size_bytes > self.limits.memory_bytes:
-            raise MemoryError(
-                f"no {size_bytes} bytes: {used} of {self.limits.memory_bytes} bytes of memory are allocated"
-            )
+            raise MemoryError(f"{size_bytes} bytes of memory")
         buffer = HostBuffer(size_bytes)
         self._buffers.append(buffer)
         return buffer
@@ -133,9 +140,9 @@ class HostDevice:
         if self._fault is not None:
             raise KernelFault(self._fault)
 
-    def time_us(self, flush: Callable[[], object], launch: Callable[[], object]) -> float:
-        """Microseconds that `launch()` takes, after `flush()`."""
-        flush()
+    def time_us(self, launch: Callable[[], object]) -> float:
+        """Microseconds that `launch()` takes in this thread's wall-clock time, after a flush."""
+        self._flush()
         seed, self._seed = self._seed, IN_ORDER
         try:
             start = time.perf_counter()
@@ -143,6 +150,21 @@ class HostDevice:
             return (time.perf_counter() - start) * 1e6
         finally:
             self._seed = seed
+
+    def ceilings(self) -> Ceilings:
+        """Rates of one core: NumPy's sum and copy of a large array, and the support kernel of multiply-adds.
+
+        The stream kernels would measure how fast threads are made, as each moves only 64 bytes.
+        """
+        source = np.ones(CEILING_BYTES // 4, np.float32)
+        target = np.zeros_like(source)
+        read_us = self._least_us(lambda: source.max())
+        copy_us = self._least_us(lambda: np.copyto(target, source))
+        return Ceilings(
+            read_gbytes_per_s=source.nbytes / read_us * 1e-3,
+            copy_gbytes_per_s=2 * source.nbytes / copy_us * 1e-3,
+            gflops=tuple((name, self._fma_gflops(name)) for name in DTYPES),
+        )
 
     def sm_clock_mhz(self) -> float | None:
         """None: a CPU's clock while it ran is not told."""
@@ -185,6 +207,25 @@ class HostDevice:
             if distance:
                 return f"a kernel wrote {distance} bytes before the start of a buffer of {buffer.size_bytes} bytes"
         return None
+
+    def _flush(self) -> None:
+        if self._flushed is None:
+            self._flushed = np.ones(min(2 * self.limits.l2_bytes, MOST_FLUSH_BYTES) // 4, np.float32)
+        self._flushed.max()
+
+    def _least_us(self, launch: Callable[[], object]) -> float:
+        return min(self.time_us(launch) for _ in range(CEILING_SAMPLES))
+
+    def _fma_gflops(self, dtype_name: str) -> float:
+        kernel = self.load(self._support_path, f"fma_rate_{dtype_name}")
+        scalar = np.dtype(DTYPES[dtype_name].numpy_name).type
+        sink = self.allocate(8)
+        turns, chains, threads = 4096, 8, 256
+        arguments = (np.int32(turns), scalar(0.999), np.uint64(sink.address))
+        us = self._least_us(lambda: kernel(arguments, blocks=1, threads=threads))
+        self.synchronise()
+        sink.free()
+        return 2 * turns * chains * threads / us * 1e-3
 
     @staticmethod
     def _view(buffer: Buffer, *, size_bytes: int) -> npt.NDArray[np.uint8]:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+STACKS = 1024 + 1  # one for each thread that a block may have, and the signal handler's
+
 
 class FaultKind(IntEnum):
     """`FaultKind` of block.h."""
@@ -22,10 +24,11 @@ class FaultKind(IntEnum):
 class State(IntEnum):
     """`State` of block.h: what a thread of a block does."""
 
-    READY = 0
-    AT_BARRIER = 1
-    AT_WARP = 2
-    ENDED = 3
+    FRESH = 0
+    READY = 1
+    AT_BARRIER = 2
+    AT_WARP = 3
+    ENDED = 4
 
 
 class Fault(ctypes.Structure):
@@ -112,8 +115,8 @@ def _signal_text(launch: Launch, buffers: Sequence[Stretch]) -> str:
         return "divided an integer by zero"
     if fault.signal == signal.SIGILL:
         return "reached __trap() or an instruction that this CPU does not have"
-    stack = launch.stacks + fault.thread * launch.stack_bytes
-    if stack <= fault.address < stack + launch.stack_guard_bytes:
+    in_stacks = fault.address - launch.stacks
+    if 0 <= in_stacks < STACKS * launch.stack_bytes and in_stacks % launch.stack_bytes < launch.stack_guard_bytes:
         return f"filled its stack of {(launch.stack_bytes - launch.stack_guard_bytes) >> 10} KiB"
     if fault.address == 0:
         # Where the CPU names no address, an aligned load or store of a vector got an odd one.

@@ -108,6 +108,8 @@ constexpr unsigned launch_bound(unsigned threads = most_threads, unsigned = 0, u
 
 // Makes a kernel known to the outside; what follows the name is what its __launch_bounds__ says.
 #define TSM2_HOST_KERNEL(name, ...)                                                                      \
-    extern "C" __attribute__((visibility("default"), used)) tsm2_host::Kernel tsm2_host_kernel_##name = { \
-        tsm2_host::Entry<name>::run, tsm2_host::launch_bound(__VA_ARGS__),                               \
-        tsm2_host::Entry<name>::parameters, tsm2_host::Entry<name>::parameter_bytes};
+    extern "C" {                                                                                        \
+    __attribute__((visibility("default"), used)) tsm2_host::Kernel tsm2_host_kernel_##name = {          \
+        tsm2_host::Entry<name>::run, tsm2_host::launch_bound(__VA_ARGS__),                              \
+        tsm2_host::Entry<name>::parameters, tsm2_host::Entry<name>::parameter_bytes};                   \
+    }

@@ -83,6 +83,7 @@ class HostBuffer:
 
     def view(self, *, size_bytes: int) -> npt.NDArray[np.uint8]:
         """Its first bytes, not copied."""
+        assert not self.freed, "the buffer is freed"
         return self._mapping.bytes_at(at_byte=self.address - self._mapping.address, size_bytes=size_bytes)
 
     def bytes_written_before(self) -> int:
@@ -98,15 +99,15 @@ class HostBuffer:
 
 
 class Stacks:
-    """Stacks for the threads of a block, with one more for the signal handler. Shared by every kernel."""
+    """Stacks side by side, each with an inaccessible page at its low end. Every kernel uses the same."""
 
     STACK_BYTES = 64 << 10  # local arrays of a kernel are a few KiB: what a thread keeps in registers on a GPU
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, count: int) -> None:
         self.stack_bytes = max(self.STACK_BYTES, 4 * PAGE_BYTES)
-        self._mapping = Mapping((threads + 1) * self.stack_bytes)
-        for thread in range(threads + 1):
-            self._mapping.deny(at_byte=thread * self.stack_bytes, size_bytes=PAGE_BYTES)
+        self._mapping = Mapping(count * self.stack_bytes)
+        for stack in range(count):
+            self._mapping.deny(at_byte=stack * self.stack_bytes, size_bytes=PAGE_BYTES)
 
     @property
     def address(self) -> int:

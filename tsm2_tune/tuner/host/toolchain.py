@@ -19,8 +19,6 @@ HEADERS = Path(__file__).parent
 COMPILERS = ("c++", "g++", "clang++")
 
 FLAGS = (
-    "-x",
-    "c++",  # whatever the file is called
     "-std=c++17",
     "-O3",
     "-ffp-contract=fast",  # fused multiply-adds, as nvcc makes them
@@ -66,8 +64,10 @@ def host_toolchain() -> Toolchain:
         compiler=compiler,
         version=_version(compiler),
         flags=flags,
+        source_suffix=".cpp",
         suffix=".so",
         extra_digest=_extra_digest(),
+        wrap=host_text,
     )
 
 
@@ -119,10 +119,10 @@ def cpu_name() -> str:
 
 @cache
 def _extra_digest() -> str:
-    """SHA-256 of the headers and of the CPU's features, which -march=native compiles for."""
+    """SHA-256 of the headers, of `host_text`, and of the CPU's features, which -march=native compiles for."""
     facts = cpu_facts()
     features = facts.get("flags") or facts.get("Features") or platform.processor()
     digest = hashlib.sha256(f"{platform.machine()} {cpu_name()} {features}".encode())
-    for header in sorted(HEADERS.glob("*.h")):
-        digest.update(header.read_bytes())
+    for file in (*sorted(HEADERS.glob("*.h")), Path(__file__)):
+        digest.update(file.read_bytes())
     return digest.hexdigest()

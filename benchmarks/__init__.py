@@ -1,0 +1,1 @@
+"""The measurements behind the README's tables, one command each. They need a GPU."""

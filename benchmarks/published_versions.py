@@ -1,0 +1,173 @@
+"""The published kernels, V0 to V3 and both ISM2 optimisations, each tuned, beside cuBLAS.
+
+    python -m benchmarks.published_versions --output benchmarks/results/h200-published-versions.json
+
+Each version is tuned by itself for `--seconds` a problem; then the winners and cuBLAS are verified and timed
+interleaved, in one process, L2 cold, so that drift meets all alike.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks.cublas import Cublas
+from tsm2_tune import __version__
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.render import render, support_source
+from tsm2_tune.generator.rules import Guidelines
+from tsm2_tune.generator.shapes import parse_shapes
+from tsm2_tune.generator.space import search_space
+from tsm2_tune.tuner.compiler import compile_text
+from tsm2_tune.tuner.cuda import CudaDevice
+from tsm2_tune.tuner.measure import Effort, measure_interleaved
+from tsm2_tune.tuner.operands import Operands
+from tsm2_tune.tuner.target import Target, find_target
+from tsm2_tune.tuner.trial import Binary, Outcome
+from tsm2_tune.tuner.tune import Options, Past, Tuner
+from tsm2_tune.tuner.verify import verify
+
+SHAPES = "20480x2/4/8/16xm,1e7xkx8/16"
+EFFORT = Effort(spread=0.002, min_samples=21, max_samples=51, limit_seconds=2.0)
+NOTHING_PAST = Past(frozenset(), 0.0, (), frozenset())
+
+VERSIONS: dict[str, Callable[[dict[str, Any]], bool]] = {
+    "V0": lambda tunables: tunables.get("version") == "v0",
+    "V1": lambda tunables: tunables.get("version") == "v1",
+    "V2": lambda tunables: tunables.get("version") == "v2",
+    "V3": lambda tunables: tunables.get("version") == "v3",
+    "ISM2 1": lambda tunables: tunables.get("optimisation") == 1,
+    "ISM2 2": lambda tunables: tunables.get("optimisation") == 2,
+}
+
+
+def tuned(problem: Problem, target: Target, seconds: float) -> dict[str, KernelConfig]:
+    """The fastest configuration of each version that gave right results."""
+    # V0 loads A anew for each column, which the reuse guideline would drop.
+    space = search_space(problem, target.limits, guidelines=Guidelines(min_reuse=1))
+    winners = {}
+    with Tuner(target, Options(budget_seconds=seconds)) as tuner:
+        for version, belongs in VERSIONS.items():
+            kept = tuple(candidate for candidate in space.kept if belongs(candidate.config.tunables))
+            medians: list[tuple[float, KernelConfig]] = []
+            for trial in tuner.tune(replace(space, kept=kept), NOTHING_PAST):
+                if trial.outcome is Outcome.OK and trial.measurement is not None:
+                    medians.append((trial.measurement.median_us, trial.config))
+            if medians:
+                winners[version] = min(medians)[1]
+    return winners
+
+
+def beside_cublas(
+    device: CudaDevice,
+    cublas: Cublas,
+    support_path: str,
+    target: Target,
+    problem: Problem,
+    winners: dict[str, KernelConfig],
+) -> list[dict[str, Any]]:
+    """One row for each version and one for cuBLAS, measured interleaved."""
+    operands = Operands(device, support_path, problem)
+    launches: list[Callable[[], None]] = []
+    verified: list[bool | None] = []
+    for config in winners.values():
+        source = render(problem, config)
+        binary = compile_text(
+            source.text, kernel=source.kernel, defines=source.defines, toolchain=target.toolchain, limit_seconds=120
+        )
+        assert isinstance(binary, Binary)
+        start = partial(
+            device.load(binary.path, source.kernel),
+            blocks=source.launch.blocks(problem.m),
+            threads=source.launch.threads,
+            smem_bytes=source.launch.smem_bytes,
+        )
+        verified.append(verify(device, operands, start, seed=1).correct)
+        launches.append(partial(start, operands.arguments(1.0, 0.0)))
+    launches.append(partial(cublas.gemm, operands))
+    verified.append(None)
+    found = measure_interleaved(device, launches, EFFORT)
+    operands.free()
+    rows = []
+    for name, config, measured, right in zip(
+        [*winners, "cuBLAS"], [*winners.values(), None], found, verified, strict=True
+    ):
+        rows.append(
+            {
+                "m": problem.m,
+                "n": problem.n,
+                "k": problem.k,
+                "dtype": problem.dtype_name,
+                "version": name,
+                "configuration": config.text if config else None,
+                "us": measured.median_us,
+                "low_us": measured.low_us,
+                "high_us": measured.high_us,
+                "samples_us": measured.samples_us,
+                "sm_clock_mhz": measured.sm_clock_mhz,
+                "tflops": problem.flops / measured.median_us * 1e-6,
+                "tbytes_per_s": problem.least_bytes / measured.median_us * 1e-6,
+                "verified": right,
+            }
+        )
+    return rows
+
+
+@click.command()
+@click.option("--device", "spec", default="0", show_default=True)
+@click.option("--shapes", default=SHAPES, show_default=True)
+@click.option("--dtype", "dtypes", default="f32,f64", show_default=True)
+@click.option("--seconds", default=8.0, show_default=True, help="Of tuning, for each version of each problem.")
+@click.option("--output", required=True, type=click.Path(dir_okay=False, path_type=Path))
+def main(spec: str, shapes: str, dtypes: str, seconds: float, output: Path) -> None:
+    """Tune the published versions and time them beside cuBLAS."""
+    target = find_target(spec)
+    problems = [Problem(*shape, name) for shape in parse_shapes(shapes) for name in dtypes.split(",")]
+    winners = {problem: tuned(problem, target, seconds) for problem in problems}
+
+    support = compile_text(support_source(), kernel="", defines=(), toolchain=target.toolchain, limit_seconds=120)
+    assert isinstance(support, Binary)
+    device = CudaDevice(int(spec), support.path)
+    cublas = Cublas()
+    ceilings = device.ceilings()
+    rows = []
+    for problem in problems:
+        for row in beside_cublas(device, cublas, support.path, target, problem, winners[problem]):
+            floor_us = ceilings.floor_us(problem)
+            rows.append({**row, "floor_us": floor_us, "percent_of_floor": 100 * floor_us / row["us"]})
+            click.echo(
+                f"{problem.text:24} {row['version']:7} {row['us']:9.1f} us {row['tflops']:6.2f} TFLOP/s "
+                f"{100 * floor_us / row['us']:5.1f} % of the floor  {row['configuration'] or ''}"
+            )
+    identity = target.identity
+    options = f"--shapes {shapes} --dtype {dtypes} --seconds {seconds:g}"
+    facts = {
+        "command": f"python -m benchmarks.published_versions {options}",
+        "date": datetime.now(UTC).date().isoformat(),
+        "device": identity.name,
+        "driver": identity.driver,
+        "toolkit": identity.toolkit,
+        "flags": identity.flags,
+        "cublas": cublas.version,
+        "tsm2_tune": __version__,
+        "read_gbytes_per_s": ceilings.read_gbytes_per_s,
+        "copy_gbytes_per_s": ceilings.copy_gbytes_per_s,
+        "gflops": dict(ceilings.gflops),
+    }
+    output.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
+    device.close()
+    if not all(row["verified"] in (True, None) and math.isfinite(row["us"]) for row in rows):
+        raise SystemExit("a winner gave a wrong result")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""The exports: nothing from a database can break a format, and every format says what its numbers belong to."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fabricated import (
+    GPU,
+    Winners,
+    configuration,
+    exported,
+    host_run,
+    imported,
+    source,
+    trial,
+    tuning_run,
+    winners,
+)
+
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.export import FORMATS, export, write
+from tsm2_tune.tuner.store import Store
+
+NASTY = (
+    """A"B'C|D\\E`F` {{ 7 * 7 }} {% raw %} \"\"\" ''' */ // # %d $x$ _y_ ^~ <b>&amp; ??/ \\input{x}"""
+    "\n| x |\r\n# heading\x00\x0b\x85\u2028é€😀 \\"
+)
+
+# Tables
+
+
+@pytest.fixture
+def nasty(tmp_path: Path) -> Winners:
+    run = tuning_run(NASTY, driver=NASTY, toolkit=NASTY, flags=NASTY, started_at=NASTY, version=NASTY)
+    return winners(tmp_path, (run, trial(source=source(configuration(), text=f"// {NASTY}\n"))))
+
+
+def test_csv_reads_back(nasty: Winners) -> None:
+    (row,) = csv.DictReader(io.StringIO(exported("csv", nasty), newline=""))
+    assert {row[name] for name in ("device", "driver", "toolkit", "flags", "tuned_at")} == {NASTY}
+    assert (row["median_us"], row["k"]) == ("500.0", "20480")
+
+
+def test_json_reads_back(nasty: Winners) -> None:
+    document = json.loads(exported("json", nasty, database=NASTY))
+    (row,) = document["best"]
+    assert {row["device"], row["toolkit"], document["database"]} == {NASTY}
+    assert row["parameters"] == configuration().tunables
+
+
+def test_markdown_keeps_its_lines_and_cells(nasty: Winners) -> None:
+    heading, _, facts, _, *table, end = exported("markdown", nasty).split("\n")
+    assert heading.startswith("## A\"B'C\\|D\\\\E\\`F\\` {{ 7 * 7 }}".replace("*", "\\*"))
+    assert facts.startswith("Compute capability 9.0, driver A")
+    assert end == ""
+    assert len(table) == 3
+    assert len({line.replace("\\\\", "").replace("\\|", "").count("|") for line in table}) == 1
+
+
+def test_latex_escapes_every_special_character(nasty: Winners) -> None:
+    text = exported("latex", nasty)
+    assert r"\textbackslash{}input\{x\}" in text
+    body = text.split("\n")
+    assert body[0] == r"\begin{table}"
+    assert body[-2] == r"\end{table}"
+    assert sum(line.endswith(r"\\") for line in body) == 2
+    for special in "#$%_&":  # outside of alignment
+        assert text.replace(" & ", "").replace(f"\\{special}", "").count(special) == 0
+
+
+def test_tables_state_device_tools_and_date(tmp_path: Path) -> None:
+    both = winners(tmp_path, (tuning_run(), trial()), (host_run(), trial(problem=Problem(64, 8, 64, "f64"))))
+    for format_name in FORMATS:
+        text = exported(format_name, both).replace("\\", "")
+        for fact in (GPU, "580.65", "nvcc 13.0", "Some CPU", "g++ 14", "2026-01-02"):
+            assert fact in text, (format_name, fact)
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+@pytest.mark.parametrize("language", ["c", "c++"])
+def test_the_header_compiles(nasty: Winners, tmp_path: Path, language: str) -> None:
+    header = tmp_path / "best.h"
+    header.write_text(exported("header", nasty))
+    user = tmp_path / f"user.{language}"
+    user.write_text(
+        '#include <stdio.h>\n#include "best.h"\n'
+        "int main(void) { fputs(tsm2_tune_winners[0].toolkit, stdout);"
+        " return tsm2_tune_winner_count - 1; }\n"
+    )
+    strict = ["-Wall", "-Wextra", "-Werror", "-trigraphs", f"-x{language}"]
+    program = tmp_path / "user"
+    subprocess.run(["cc", *strict, str(user), "-o", str(program)], check=True)
+    printed = subprocess.run([program], check=True, capture_output=True).stdout
+    assert printed.decode() == NASTY.split("\x00")[0]  # C's strings end there
+
+
+def test_nothing_to_export() -> None:
+    with pytest.raises(InputError, match=r"nothing to export: results\.db has no winner"):
+        exported("csv", ((), {}))
+
+
+def test_one_device_alone(tmp_path: Path) -> None:
+    winners(tmp_path, (tuning_run(), trial()), (host_run(), trial()))
+    with Store.open(tmp_path / "results.db", create=False) as store:
+        assert len(json.loads(export(store, "json"))["best"]) == 2
+        (row,) = json.loads(export(store, "json", device=GPU))["best"]
+        assert row["device"] == GPU
+        with pytest.raises(InputError, match="nothing to export"):
+            export(store, "json", device="Tesla K40c")
+
+
+def test_an_unknown_format(nasty: Winners) -> None:
+    with pytest.raises(InputError, match="unknown format 'xml': expected one of module, csv"):
+        exported("xml", nasty)
+
+
+def test_a_file_is_written_whole(tmp_path: Path) -> None:
+    path = tmp_path / "out.md"
+    path.write_text("old")
+    write("new\r\né", path)
+    assert path.read_bytes() == "new\r\né".encode()
+    assert path.stat().st_mode & 0o444 == 0o444 & ~_umask()
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("place", ["missing/out.md", "file/out.md", "folder"])
+def test_a_path_that_cannot_be_written(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(InputError, match="cannot write"):
+        write("text", tmp_path / place)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def _umask() -> int:
+    umask = os.umask(0)
+    os.umask(umask)
+    return umask
+
+
+# The module as a file
+
+
+def test_nothing_from_the_database_becomes_code(nasty: Winners, tmp_path: Path) -> None:
+    text = exported("module", nasty, database=NASTY)
+    assert text.isascii()
+    compile(text, "best_kernels.py", "exec")
+    module = imported(text, tmp_path)
+    (winner,) = module.WINNERS
+    assert (winner.device, winner.toolkit, winner.tuned_at) == (NASTY, NASTY, NASTY)
+    assert list(module.KERNELS) == [winner.digest]
+    assert module._text(winner) == f"// {NASTY}\n"
+
+
+def test_equal_winners_make_equal_bytes(nasty: Winners) -> None:
+    assert exported("module", nasty) == exported("module", nasty)
+
+
+def test_importing_it_needs_numpy_only(nasty: Winners, tmp_path: Path) -> None:
+    imported(exported("module", nasty), tmp_path)
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import best_kernels;"
+        "print(sorted({name.split('.')[0] for name in sys.modules} & {'pycuda', 'tsm2_tune', 'jinja2'}))"
+    )
+    done = subprocess.run([sys.executable, "-c", script, tmp_path], check=True, capture_output=True, text=True)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.skipif(shutil.which("ruff") is None, reason="no ruff")
+def test_it_is_clean_python(nasty: Winners, tmp_path: Path) -> None:
+    imported(exported("module", nasty), tmp_path)
+    config = Path(__file__).parent.parent / "pyproject.toml"
+    subprocess.run(["ruff", "check", "--config", config, tmp_path / "best_kernels.py"], check=True)

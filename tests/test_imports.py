@@ -1,0 +1,48 @@
+"""Imports run one way, and PyCUDA is loaded only where a GPU is asked for."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import tsm2_tune
+
+PACKAGE = Path(tsm2_tune.__file__).parent
+ALLOWED = {
+    "generator": {"errors", "generator"},
+    "tuner": {"errors", "generator", "tuner"},
+    "display": {"errors", "generator", "tuner", "display"},
+}
+
+
+def test_imports_run_one_way() -> None:
+    wrong = []
+    for path in PACKAGE.rglob("*.py"):
+        layer = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tsm2_tune."):
+                target = (node.module or "").split(".")[1]
+                if layer in ALLOWED and target not in ALLOWED[layer]:
+                    wrong.append(f"{path.name} imports {node.module}")
+    assert wrong == []
+
+
+def loaded_modules(statement: str) -> set[str]:
+    program = f"import sys\n{statement}\nprint(*sys.modules)"
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return set(answer.stdout.splitlines()[-1].split())
+
+
+def test_planning_loads_no_pycuda() -> None:
+    run = "from tsm2_tune.cli import main; main({!r}, standalone_mode=False)"
+    for command in (
+        ["space", "--device", "h200", "--shapes", "64x4x64"],
+        ["source", "tsm2-v0-t32-c1-p1"],
+        ["devices"],
+    ):
+        assert not any(name.startswith("pycuda") for name in loaded_modules(run.format(command)))
+
+
+def test_the_generator_has_no_side_effects_to_offer() -> None:
+    loaded = loaded_modules("import tsm2_tune.generator.space, tsm2_tune.generator.render")
+    assert not loaded & {"pycuda", "sqlalchemy", "click", "rich", "multiprocessing"}

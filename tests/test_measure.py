@@ -1,0 +1,61 @@
+"""The median and its confidence interval; when measuring ends."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tsm2_tune.tuner.measure import Effort, measure, measure_interleaved, median_interval
+
+
+@pytest.mark.parametrize(
+    ("count", "rank"),  # largest j with 2 P(X < j) <= 5 % for X binomial(count, 1/2): any table of the sign test
+    [(5, 1), (6, 1), (8, 1), (9, 2), (11, 2), (12, 3), (15, 4), (20, 6), (25, 8), (50, 18), (100, 40)],
+)
+def test_the_interval_is_that_of_the_sign_test(count: int, rank: int) -> None:
+    samples = [float(value) for value in range(count, 0, -1)]
+    assert median_interval(samples) == ((count + 1) / 2, float(rank), float(count + 1 - rank))
+
+
+class FakeDevice:
+    """Takes its times from a list; the launches tell which list."""
+
+    def __init__(self, *times: Any) -> None:
+        self.times = [itertools.cycle(ts) for ts in times]
+        self.order: list[int] = []
+
+    def time_us(self, launch: Callable[[], Any]) -> float:
+        which = launch()
+        self.order.append(which)
+        return float(next(self.times[which]))
+
+    def synchronise(self) -> None: ...
+
+    def sm_clock_mhz(self) -> float | None:
+        return 1980.0
+
+
+FAST = Effort(warm_up_seconds=0.0)
+
+
+def test_steady_times_need_few_samples_and_noisy_ones_many() -> None:
+    steady = measure(FakeDevice([10.0]), lambda: 0, FAST)  # type: ignore[arg-type, return-value]
+    assert len(steady.samples_us) == FAST.min_samples
+    assert steady.median_us == 10.0
+    assert steady.sm_clock_mhz == 1980.0
+    noisy = measure(FakeDevice([10.0, 20.0]), lambda: 0, FAST)  # type: ignore[arg-type, return-value]
+    assert len(noisy.samples_us) == FAST.max_samples
+
+
+def test_a_time_limit_ends_measuring() -> None:
+    short = Effort(warm_up_seconds=0.0, limit_seconds=0.0)
+    assert len(measure(FakeDevice([1.0, 2.0]), lambda: 0, short).samples_us) == 3  # type: ignore[arg-type, return-value]
+
+
+def test_finalists_take_turns() -> None:
+    device = FakeDevice([1.0], [2.0], [3.0])
+    launches = [lambda which=which: which for which in range(3)]
+    found = measure_interleaved(device, launches, FAST)  # type: ignore[arg-type]
+    assert [one.median_us for one in found] == [1.0, 2.0, 3.0]
+    assert device.order[:9] == [0, 1, 2, 1, 2, 0, 2, 0, 1]

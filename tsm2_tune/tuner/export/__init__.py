@@ -1,0 +1,76 @@
+"""Winners -> a Python module, tables, a C header."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.render import KernelSource
+from tsm2_tune.tuner.export.header import header_text
+from tsm2_tune.tuner.export.module import module_text
+from tsm2_tune.tuner.export.tables import csv_text, json_text, latex_text, markdown_text
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.stored import BestRow
+
+Export = Callable[[Sequence[BestRow], Mapping[str, KernelSource], str], str]
+
+FORMATS: dict[str, Export] = {
+    "module": module_text,
+    "csv": csv_text,
+    "json": json_text,
+    "markdown": markdown_text,
+    "latex": latex_text,
+    "header": header_text,
+}
+
+
+def export_text(
+    rows: Sequence[BestRow], format_name: str, *, sources: Mapping[str, KernelSource], database: str
+) -> str:
+    """The winners in one of FORMATS. `sources` maps their digests, `database` says where they come from.
+
+    InputError for an unknown format, or without winners.
+    """
+    if format_name not in FORMATS:
+        raise InputError(f"unknown format {format_name!r}: expected one of {', '.join(FORMATS)}")
+    if not rows:
+        raise InputError(f"nothing to export: {database} has no winner of what was asked for; tune it first")
+    return FORMATS[format_name](rows, sources, database)
+
+
+def export(store: Store, format_name: str, *, device: str | None = None) -> str:
+    """The store's winners, or only this device's, in one of FORMATS.
+
+    InputError without winners; StoreError where a kernel is not the one that was stored.
+    """
+    rows = store.best(device=device)
+    return export_text(rows, format_name, sources=store.sources(rows), database=str(store.path))
+
+
+def write(text: str, output: str | Path) -> None:
+    """Put the text into the file `output`, whole or not at all. InputError where it cannot be written."""
+    path, temporary = Path(output), None
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", newline="", dir=path.parent, prefix=f".{path.name}.", delete=False
+        ) as file:
+            temporary = Path(file.name)
+            file.write(text)
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(path)
+    except OSError as error:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+        raise InputError(
+            f"cannot write {path} ({error.strerror}): name a file in a folder that is there and writable"
+        ) from error
+
+
+def _umask() -> int:
+    """The permissions that this process withholds from new files; it can only be read by setting it."""
+    umask = os.umask(0)
+    os.umask(umask)
+    return umask

@@ -1,0 +1,56 @@
+"""Winners as a C header: one constant table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from tsm2_tune import __version__
+from tsm2_tune.generator.render import KernelSource, environment
+from tsm2_tune.tuner.stored import BestRow
+
+# C type, member, its value, and what it is where the name does not say.
+Member = tuple[str, str, Callable[[BestRow, KernelSource], str | int | float], str]
+MEMBERS: tuple[Member, ...] = (
+    ("const char *", "device", lambda row, source: row.device, ""),
+    ("const char *", "compute_capability", lambda row, source: row.compute_capability, "empty for a host"),
+    ("const char *", "driver", lambda row, source: row.driver, ""),
+    ("const char *", "toolkit", lambda row, source: row.toolkit, ""),
+    ("const char *", "flags", lambda row, source: row.flags, "of the compiler"),
+    ("const char *", "tuned_at", lambda row, source: row.tuned_at, "ISO 8601, UTC"),
+    ("const char *", "op", lambda row, source: row.op, "as BLAS names it: nn, neither operand transposed"),
+    ("const char *", "dtype", lambda row, source: row.dtype, "f32 or f64"),
+    ("int ", "m", lambda row, source: row.m, ""),
+    ("int ", "n", lambda row, source: row.n, ""),
+    ("int ", "k", lambda row, source: row.k, ""),
+    ("const char *", "family", lambda row, source: row.family, ""),
+    ("const char *", "parameters", lambda row, source: row.parameters, "JSON"),
+    ("const char *", "kernel", lambda row, source: source.kernel, "entry point"),
+    ("const char *", "source_sha256", lambda row, source: row.source_digest, "of the CUDA text"),
+    ("int ", "threads", lambda row, source: source.launch.threads, "per block"),
+    ("int ", "rows_per_block", lambda row, source: source.launch.rows_per_block, ""),
+    ("int ", "smem_bytes", lambda row, source: source.launch.smem_bytes, "dynamic, per block"),
+    ("double ", "median_us", lambda row, source: row.median_us, ""),
+    ("double ", "low_us", lambda row, source: row.low_us, ""),
+    ("double ", "high_us", lambda row, source: row.high_us, ""),
+    ("double ", "gbytes_per_s", lambda row, source: row.gbytes_per_s, ""),
+    ("double ", "percent_of_floor", lambda row, source: row.percent_of_floor, ""),
+    ("int ", "ties", lambda row, source: row.ties, "configurations within the noise, this one included"),
+    ("int ", "stale", lambda row, source: row.stale, "1: of an older template or toolkit than the newest tried"),
+)
+
+
+def header_text(rows: Sequence[BestRow], sources: Mapping[str, KernelSource], database: str) -> str:
+    """The table with the types and the launch of each kernel, but without the CUDA texts."""
+    table = [[literal(value(row, sources[row.source_digest])) for _, _, value, _ in MEMBERS] for row in rows]
+    members = [(c_type, name, about) for c_type, name, _, about in MEMBERS]
+    return environment().get_template("header.h.jinja").render(
+        version=__version__, members=members, rows=table
+    )
+
+
+def literal(value: str | int | float) -> str:
+    """The value as C spells it. A string is ASCII: other bytes, quotes and ? (trigraphs) stand as octal escapes."""
+    if not isinstance(value, str):
+        return repr(value)
+    plain = (chr(b) if 32 <= b < 127 and chr(b) not in '"\\?' else f"\\{b:03o}" for b in value.encode())
+    return f'"{"".join(plain)}"'

@@ -1,0 +1,52 @@
+"""Winners as one Python file that needs nothing of ours on a GPU: kernels, table and `gemm`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from tsm2_tune import __version__
+from tsm2_tune.generator.problem import LARGEST_32_BIT_OFFSET
+from tsm2_tune.generator.render import KernelSource, environment
+from tsm2_tune.tuner.export.tables import facts
+from tsm2_tune.tuner.stored import BestRow
+
+COPIED = (  # from BestRow to the module's Winner, by the same name
+    "device", "compute_capability", "driver", "toolkit", "tuned_at", "dtype", "m", "n", "k", "config", "median_us",
+    "gbytes_per_s", "percent_of_floor",
+)  # fmt: skip
+
+
+def module_text(rows: Sequence[BestRow], sources: Mapping[str, KernelSource], database: str) -> str:
+    """The module. Whatever is from the database stands in it as ASCII string literals, or quoted in a comment."""
+    return environment().get_template("module.py.jinja").render(
+        version=__version__,
+        database=json.dumps(database),
+        provenance=provenance(rows),
+        largest_32_bit_offset=LARGEST_32_BIT_OFFSET,
+        rows=[ascii(json.dumps(winner(row, sources[row.source_digest]), allow_nan=False)) for row in rows],
+        kernels=[
+            (ascii(digest), [ascii(line) for line in sources[digest].text.splitlines(keepends=True)] or ["''"])
+            for digest in dict.fromkeys(row.source_digest for row in rows)
+        ],
+    )
+
+
+def winner(row: BestRow, source: KernelSource) -> dict[str, object]:
+    """What the module's Winner holds."""
+    return {name: getattr(row, name) for name in COPIED} | {
+        "digest": source.digest,
+        "kernel": source.kernel,
+        "threads": source.launch.threads,
+        "rows_per_block": source.launch.rows_per_block,
+        "smem_bytes": source.launch.smem_bytes,
+    }
+
+
+def provenance(rows: Sequence[BestRow]) -> list[str]:
+    """One line of JSON strings for each device, toolkit and day: json.dumps leaves no line break to end a comment."""
+    lines = (
+        f"{json.dumps(row.device)}, {json.dumps(row.tuned_at[:10])}: {json.dumps(facts(row))}"
+        for row in rows
+    )
+    return list(dict.fromkeys(lines))

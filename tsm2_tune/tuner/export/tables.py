@@ -1,0 +1,149 @@
+"""Winners as tables: CSV and JSON hold every column in full, Markdown and LaTeX what a reader compares.
+
+Texts from the database are data of unknown origin: each format escapes all that it gives a meaning to.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from itertools import groupby
+
+from tsm2_tune import __version__
+from tsm2_tune.generator.render import KernelSource
+from tsm2_tune.tuner.stored import BestRow
+
+Escape = Callable[[str], str]
+
+# Heading -> the cell's text. Times are medians with the 95 % confidence interval of the median.
+COLUMNS: dict[str, Callable[[BestRow], str]] = {
+    "dtype": lambda row: row.dtype,
+    "m": lambda row: str(row.m),
+    "n": lambda row: str(row.n),
+    "k": lambda row: str(row.k),
+    "configuration": lambda row: row.config,
+    "median (us)": lambda row: f"{row.median_us:.2f}",
+    "low (us)": lambda row: f"{row.low_us:.2f}",
+    "high (us)": lambda row: f"{row.high_us:.2f}",
+    "GB/s": lambda row: f"{row.gbytes_per_s:.1f}",
+    "% of floor": lambda row: f"{row.percent_of_floor:.1f}",
+    "tied": lambda row: str(row.ties),
+    "stale": lambda row: "yes" if row.stale else "no",
+    "tuned (UTC)": lambda row: row.tuned_at[:16],
+}
+TEXT_COLUMNS = {"dtype", "configuration", "stale", "tuned (UTC)"}  # set to the left, numbers to the right
+
+LATEX = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "$": r"\$",
+    "&": r"\&",
+    "#": r"\#",
+    "_": r"\_",
+    "%": r"\%",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\char34{}",
+}
+MARKDOWN = {character: f"\\{character}" for character in "\\`*_[]<>|~&#$"}
+
+
+def one_line(text: str) -> str:
+    """The text with every run of white space and unprintable characters as one space."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def escaped(text: str, table: Mapping[str, str]) -> str:
+    return "".join(table.get(c, c) for c in one_line(text))
+
+
+def csv_text(rows: Sequence[BestRow], sources: Mapping[str, KernelSource], database: str) -> str:
+    """One line a winner under a line of names, units included; RFC 4180 quoting."""
+    file = io.StringIO()
+    writer = csv.DictWriter(file, list(asdict(rows[0])))
+    writer.writeheader()
+    writer.writerows(asdict(row) for row in rows)
+    return file.getvalue()
+
+
+def json_text(rows: Sequence[BestRow], sources: Mapping[str, KernelSource], database: str) -> str:
+    """An object with the winners as `best`, parameters as objects."""
+    best = [asdict(row) | {"parameters": row.tunables} for row in rows]
+    document = {"program": f"tsm2-tune {__version__}", "database": database, "best": best}
+    return json.dumps(document, indent=2, allow_nan=False) + "\n"
+
+
+def markdown_text(rows: Sequence[BestRow], sources: Mapping[str, KernelSource], database: str) -> str:
+    """A table for each device and toolkit under its heading."""
+
+    def escape(text: str) -> str:
+        return escaped(text, MARKDOWN)
+
+    parts = []
+    rule = ["---" if name in TEXT_COLUMNS else "---:" for name in COLUMNS]
+    for setting, group in by_setting(rows):
+        lines = [[escape(name) for name in COLUMNS], rule, *cells(group, escape)]
+        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        parts.append(f"## {escape(setting.device)}\n\n{escape(facts(setting))}\n\n{table}\n")
+    return "\n".join(parts)
+
+
+def latex_text(rows: Sequence[BestRow], sources: Mapping[str, KernelSource], database: str) -> str:
+    """A `table` for each device and toolkit; needs no package."""
+
+    def escape(text: str) -> str:
+        return escaped(text, LATEX)
+
+    parts = []
+    alignment = "".join("l" if name in TEXT_COLUMNS else "r" for name in COLUMNS)
+    for setting, group in by_setting(rows):
+        head, *body = ([escape(name) for name in COLUMNS], *cells(group, escape))
+        lines = [" & ".join(line) + r" \\" for line in (head, *body)]
+        parts.append(
+            "\n".join(
+                (
+                    r"\begin{table}",
+                    rf"\caption{{{escape(setting.device)}. {escape(facts(setting))}}}",
+                    rf"\begin{{tabular}}{{{alignment}}}",
+                    r"\hline",
+                    lines[0],
+                    r"\hline",
+                    *lines[1:],
+                    r"\hline",
+                    r"\end{tabular}",
+                    r"\end{table}",
+                    "",
+                )
+            )
+        )
+    return "\n".join(parts)
+
+
+def by_setting(rows: Iterable[BestRow]) -> Iterator[tuple[BestRow, list[BestRow]]]:
+    """The rows by device and tools, each group with its first row."""
+
+    def setting(row: BestRow) -> tuple[str, ...]:
+        return (row.device, row.compute_capability, row.driver, row.toolkit, row.flags, row.version)
+
+    for _, group in groupby(sorted(rows, key=setting), key=setting):
+        members = list(group)
+        yield members[0], members
+
+
+def facts(row: BestRow) -> str:
+    """The device's and the tools' versions, as a sentence."""
+    capability = f"Compute capability {row.compute_capability}" if row.compute_capability else "The host's CPU"
+    driver = f", driver {row.driver}" if row.driver else ""
+    return f"{capability}{driver}, {row.toolkit} with {row.flags or 'no flags'}, tsm2-tune {row.version}."
+
+
+def cells(rows: Iterable[BestRow], escape: Escape) -> Iterator[list[str]]:
+    for row in rows:
+        yield [escape(text(row)) for text in COLUMNS.values()]
