@@ -375,6 +375,7 @@ def test_threads_that_wait_for_one_that_never_comes_are_told_apart(
         (1, r"reached __trap\(\)"),
         (2, "filled its stack of 60 KiB"),
         (3, "null pointer"),
+        (4, "touched address 0x10000, which is near no buffer"),
     ],
 )
 def test_other_faults_are_the_kernels_too(device: HostDevice, kind: int, message: str) -> None:
@@ -395,6 +396,8 @@ def test_other_faults_are_the_kernels_too(device: HostDevice, kind: int, message
             *to = deep(zero, nullptr);
         if (kind == 3)
             *(volatile int *)(size_t(zero)) = 1;
+        if (kind == 4)
+            *(volatile int *)(size_t(zero) + 0x10000) = 1;
     }
     """
     with pytest.raises(KernelFault, match=message):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 STACKS = 1024 + 1  # one for each thread that a block may have, and the signal handler's
+FAR_BYTES = 1 << 30  # an address farther from all known memory is not told from there
 
 
 class FaultKind(IntEnum):
@@ -123,6 +124,8 @@ def _signal_text(launch: Launch, buffers: Sequence[Stretch]) -> str:
         return "used a null pointer, or a vector that is not aligned as its type asks"
     known = [*buffers, Stretch("shared memory", launch.shared_memory, launch.smem_bytes)]
     nearest = min(known, key=lambda stretch: stretch.gap_bytes(fault.address))
+    if nearest.gap_bytes(fault.address) > FAR_BYTES:
+        return f"touched address {fault.address:#x}, which is near no buffer"
     return f"touched {_place_text(nearest, fault.address)}"
 
 

@@ -1,0 +1,82 @@
+"""Verification on the host rejects what a careless hand might do to a template: each bug is planted, and found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from tests.conftest import TryKernel
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.families.ism2 import Ism2Config
+from tsm2_tune.generator.families.tsm2 import Tsm2Config
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.trial import Outcome
+
+pytestmark = pytest.mark.host
+
+V0 = Tsm2Config("v0", threads=32, columns=1, prefetch=1)
+V1 = Tsm2Config("v1", threads=32, columns=2, prefetch=1)
+V2 = Tsm2Config("v2", threads=32, columns=2, prefetch=6)
+V3 = Tsm2Config("v3", threads=32, columns=2, prefetch=6)
+OPT1 = Ism2Config(1, threads=32, columns=2, prefetch=4, row_tiles=2)
+OPT2 = Ism2Config(2, threads=32, columns=2, prefetch=4, row_tiles=2)
+
+
+@dataclass(frozen=True)
+class Bug:
+    name: str
+    config: KernelConfig
+    original: str
+    planted: str
+    dtype: str = "f32"
+
+
+BUGS = (
+    Bug("tail column dropped", V3, "if (first + c < n) {", "if (first + columns <= n) {"),
+    Bug("one product too few", V1, "l < k; ++l", "l < k - 1; ++l"),
+    Bug("last step of k dropped", V3, "step + q < k ? row_of_A", "step + q < k - 1 ? row_of_A"),
+    Bug("no barrier before the tile is read", V3, "__syncthreads();  // the tile is staged", ""),
+    Bug("no barrier before the tile is overwritten", V3, "__syncthreads();  // every thread is done with the tile", ""),
+    Bug("a barrier that some threads skip", V2, "scalar *staged =", "if (threadIdx.x == 5) return;\n    scalar *staged ="),
+    Bug("leading dimension of A taken for m", V0, "row_of_A[l * lda]", "row_of_A[l * m]"),
+    Bug("leading dimension of B taken for k", V3, "B[l + (first + c) * ldb]", "B[l + (first + c) * k]"),
+    Bug("threads without a row store one", V2, "if (row < m)\n", "if (true)\n"),
+    Bug("threads without a row load one", V3, "(row < m ? row : m - 1)", "row"),
+    Bug("C read at beta = 0", V3, "beta == 0 ? alpha * sum[c] : alpha", "alpha"),
+    Bug("alpha forgotten", V1, "alpha * sum[c] + beta", "sum[c] + beta"),
+    Bug("beta forgotten", V1, "alpha * sum[c] + beta * element", "alpha * sum[c] + element"),
+    Bug("staged tile read with the wrong stride", V3, "staged_step[c * tile_rows + q]", "staged_step[c * threads + q]"),
+    Bug("prefetched step not advanced", V3, "load_a(next_a, row_of_A, lda, step + prefetch, k)",
+        "load_a(next_a, row_of_A, lda, step, k)"),
+    Bug("sums of lower precision", V1, "const scalar a =", "const float a =", dtype="f64"),
+    Bug("sums not cleared for the next columns", V1, "scalar sum[columns] = {};", "static scalar sum[columns] = {};"),
+    Bug("beta applied at every tile of B", OPT2, "tile == 0 ? beta : scalar(1)", "beta"),
+    Bug("prefetched row of C not advanced", OPT2, "prior[c] = next_prior[c];", ""),
+    Bug("every other tile of rows skipped", OPT1, "block_row += stride", "block_row += 2 * stride"),
+    Bug("an operand overwritten", V0, "store_c(sum, alpha", "const_cast<scalar &>(A[0]) = 1;\n        store_c(sum, alpha"),
+    Bug("a loop that never ends", V0, "l < k; ++l", "l < k; l += alpha == 0"),
+)
+
+# m leaves the last block part-filled and gives ism2 a second turn, n and k leave a tail, k takes two tiles of B.
+SHAPE = (181, 5, 61)
+
+
+@pytest.mark.parametrize("config", [V0, V1, V2, V3, OPT1, OPT2], ids=lambda config: config.text)
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_the_template_itself_is_right(try_kernel: TryKernel, config: KernelConfig, dtype: str) -> None:
+    result = try_kernel(config, Problem(*SHAPE, dtype), lambda text: text)
+    assert result.outcome is Outcome.OK, result.detail
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_planted_bug_is_rejected(try_kernel: TryKernel, bug: Bug) -> None:
+    def plant(text: str) -> str:
+        assert bug.original in text, "the template changed: plant this bug anew"
+        return text.replace(bug.original, bug.planted)
+
+    result = try_kernel(bug.config, Problem(*SHAPE, bug.dtype), plant)
+    expected = Outcome.TIMED_OUT if "never ends" in bug.name else (Outcome.WRONG_RESULT, Outcome.CRASHED)
+    assert result.outcome in expected, f"accepted: {result}"
+    assert result.detail
+    assert result.measurement is None
