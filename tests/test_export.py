@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from fabricated import (
+from tests.fabricated import (
     GPU,
     Winners,
     configuration,

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fabricated import (
+from tests.fabricated import (
     GPU,
     PROBLEM,
     configuration,

@@ -37,8 +37,15 @@ BUGS = (
     Bug("one product too few", V1, "l < k; ++l", "l < k - 1; ++l"),
     Bug("last step of k dropped", V3, "step + q < k ? row_of_A", "step + q < k - 1 ? row_of_A"),
     Bug("no barrier before the tile is read", V3, "__syncthreads();  // the tile is staged", ""),
-    Bug("no barrier before the tile is overwritten", V3, "__syncthreads();  // every thread is done with the tile", ""),
-    Bug("a barrier that some threads skip", V2, "scalar *staged =", "if (threadIdx.x == 5) return;\n    scalar *staged ="),
+    Bug(
+        "no barrier before the tile is overwritten", V3, "__syncthreads();  // every thread is done with the tile", ""
+    ),
+    Bug(
+        "a barrier that some threads skip",
+        V2,
+        "scalar *staged =",
+        "if (threadIdx.x == 5) return;\n    scalar *staged =",
+    ),
     Bug("leading dimension of A taken for m", V0, "row_of_A[l * lda]", "row_of_A[l * m]"),
     Bug("leading dimension of B taken for k", V3, "B[l + (first + c) * ldb]", "B[l + (first + c) * k]"),
     Bug("threads without a row store one", V2, "if (row < m)\n", "if (true)\n"),
@@ -46,15 +53,26 @@ BUGS = (
     Bug("C read at beta = 0", V3, "beta == 0 ? alpha * sum[c] : alpha", "alpha"),
     Bug("alpha forgotten", V1, "alpha * sum[c] + beta", "sum[c] + beta"),
     Bug("beta forgotten", V1, "alpha * sum[c] + beta * element", "alpha * sum[c] + element"),
-    Bug("staged tile read with the wrong stride", V3, "staged_step[c * tile_rows + q]", "staged_step[c * threads + q]"),
-    Bug("prefetched step not advanced", V3, "load_a(next_a, row_of_A, lda, step + prefetch, k)",
-        "load_a(next_a, row_of_A, lda, step, k)"),
+    Bug(
+        "staged tile read with the wrong stride", V3, "staged_step[c * tile_rows + q]", "staged_step[c * threads + q]"
+    ),
+    Bug(
+        "prefetched step not advanced",
+        V3,
+        "load_a(next_a, row_of_A, lda, step + prefetch, k)",
+        "load_a(next_a, row_of_A, lda, step, k)",
+    ),
     Bug("sums of lower precision", V1, "const scalar a =", "const float a =", dtype="f64"),
     Bug("sums not cleared for the next columns", V1, "scalar sum[columns] = {};", "static scalar sum[columns] = {};"),
     Bug("beta applied at every tile of B", OPT2, "tile == 0 ? beta : scalar(1)", "beta"),
     Bug("prefetched row of C not advanced", OPT2, "prior[c] = next_prior[c];", ""),
     Bug("every other tile of rows skipped", OPT1, "block_row += stride", "block_row += 2 * stride"),
-    Bug("an operand overwritten", V0, "store_c(sum, alpha", "const_cast<scalar &>(A[0]) = 1;\n        store_c(sum, alpha"),
+    Bug(
+        "an operand overwritten",
+        V0,
+        "store_c(sum, alpha",
+        "const_cast<scalar &>(A[0]) = 1;\n        store_c(sum, alpha",
+    ),
     Bug("a loop that never ends", V0, "l < k; ++l", "l < k; l += alpha == 0"),
 )
 

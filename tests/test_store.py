@@ -13,7 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from fabricated import GPU, PROBLEM, configuration, final, measurement, trial, tuning_run
+from tests.fabricated import GPU, PROBLEM, configuration, final, measurement, trial, tuning_run
 
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.families.ism2 import Ism2Config
@@ -213,7 +213,7 @@ def test_a_run_that_stores_nothing_leaves_no_row(path: Path) -> None:
 
 def test_a_killed_writer_loses_nothing_it_reported(path: Path) -> None:
     script = (
-        "from fabricated import *\nfrom tsm2_tune.tuner.store import Store\n"
+        "from tests.fabricated import *\nfrom tsm2_tune.tuner.store import Store\n"
         f"with Store.open({str(path)!r}, create=True) as store:\n"
         "    for i in range(10**6):\n"
         "        print(store.add_trial(tuning_run(), trial(500, configuration(prefetch=i))), flush=True)\n"
