@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tests.fabricated import (
     GPU,
     Winners,
@@ -24,7 +25,6 @@ from tests.fabricated import (
     tuning_run,
     winners,
 )
-
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.export import FORMATS, export, write

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from tests.fabricated import (
     GPU,
     PROBLEM,
@@ -25,7 +26,6 @@ from tests.fabricated import (
     tuning_run,
     winners,
 )
-
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.problem import LARGEST_32_BIT_OFFSET, Problem
 from tsm2_tune.generator.render import render
@@ -191,9 +191,7 @@ def test_arrays_must_be_where_kernels_were_tuned(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def host_module(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[ModuleType, list[dict[str, Any]]]:
+def host_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, list[dict[str, Any]]]:
     """A module of host winners, whose kernels NumPy computes here, and the calls that it makes."""
     calls: list[dict[str, Any]] = []
 
@@ -437,9 +435,7 @@ def test_streams_of_every_library(
     assert driver.launches[0]["stream"] == handle
 
 
-def test_what_is_no_stream(
-    gpu_module: ModuleType, driver: RecordingDriver, compiled: list[dict[str, Any]]
-) -> None:
+def test_what_is_no_stream(gpu_module: ModuleType, driver: RecordingDriver, compiled: list[dict[str, Any]]) -> None:
     with pytest.raises(TypeError, match="stream: expected a stream, its handle or None, got str"):
         gpu_module.gemm(A, B, out=OUT, stream="default")
     assert driver.calls[-1] == "pop"

@@ -13,8 +13,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.fabricated import GPU, PROBLEM, configuration, final, measurement, trial, tuning_run
 
+from tests.fabricated import GPU, PROBLEM, configuration, final, measurement, trial, tuning_run
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.problem import Problem

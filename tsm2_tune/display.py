@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from types import TracebackType
@@ -14,7 +15,7 @@ from rich.table import Table
 
 from tsm2_tune.tuner.job import Event, FinalStored, ProblemEnded, ProblemStarted, TrialStored
 from tsm2_tune.tuner.stored import BestRow, TrialLine, TrialRecord
-from tsm2_tune.tuner.trial import Outcome, Trial
+from tsm2_tune.tuner.trial import Outcome, Trial, Verdict
 from tsm2_tune.tuner.tune import Options
 
 
@@ -198,7 +199,7 @@ def trial_facts(record: TrialRecord) -> dict[str, Any]:
         "resources": asdict(trial.resources) if trial.resources else None,
         "spill_bytes": trial.spill_bytes,
         "guideline_broken": trial.guideline_broken,
-        "verdict": asdict(trial.verdict) if trial.verdict else None,
+        "verdict": _verdict_facts(trial.verdict),
         "floor_us": trial.floor_us,
         "compile_seconds": trial.compile_seconds,
         "total_seconds": trial.total_seconds,
@@ -208,6 +209,13 @@ def trial_facts(record: TrialRecord) -> dict[str, Any]:
         "source_digest": trial.source.digest,
         "source": trial.source.text,
     }
+
+
+def _verdict_facts(verdict: Verdict | None) -> dict[str, Any] | None:
+    """As JSON has it, which knows no infinity: null where an element was wrong beyond measure."""
+    if verdict is None:
+        return None
+    return {**asdict(verdict), "worst_ratio": verdict.worst_ratio if math.isfinite(verdict.worst_ratio) else None}
 
 
 def trial_in_full(record: TrialRecord, console: Console, *, as_json: bool) -> None:

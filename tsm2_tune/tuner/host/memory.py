@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 PAGE_BYTES = mmap.PAGESIZE
+GUARD_BYTES = 64 << 20  # inaccessible on either side of a buffer: a stray index lands here, not in other memory
 POISON = 0xFF  # every float and double made of this byte is a NaN
 _NO_ACCESS = 0  # PROT_NONE, which the mmap module does not name
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0)
@@ -63,21 +64,21 @@ class Mapping:
 
 
 class HostBuffer:
-    """A buffer that ends exactly where an inaccessible page begins, and has another before its first page.
+    """A buffer that ends exactly where inaccessible memory begins, and has more of that before its first page.
 
-    What lies between that page and its start is poison: reading it gives NaN, writing it is found by
+    What lies between that and its start is poison: reading it gives NaN, writing it is found by
     `bytes_written_before`. Its address is a multiple of the largest power of two that divides its size, up to
     a page.
     """
 
     def __init__(self, size_bytes: int) -> None:
         pages = whole_pages(size_bytes)
-        self._mapping = Mapping(pages + 2 * PAGE_BYTES)
-        self._mapping.deny(at_byte=0, size_bytes=PAGE_BYTES)
-        self._mapping.deny(at_byte=PAGE_BYTES + pages, size_bytes=PAGE_BYTES)
-        self._slack = self._mapping.bytes_at(at_byte=PAGE_BYTES, size_bytes=pages - size_bytes)
+        self._mapping = Mapping(pages + 2 * GUARD_BYTES)
+        self._mapping.deny(at_byte=0, size_bytes=GUARD_BYTES)
+        self._mapping.deny(at_byte=GUARD_BYTES + pages, size_bytes=GUARD_BYTES)
+        self._slack = self._mapping.bytes_at(at_byte=GUARD_BYTES, size_bytes=pages - size_bytes)
         self._slack.fill(POISON)
-        self.address = self._mapping.address + PAGE_BYTES + pages - size_bytes
+        self.address = self._mapping.address + GUARD_BYTES + pages - size_bytes
         self.size_bytes = size_bytes
         self.freed = False
 

@@ -1,0 +1,195 @@
+"""The command: what each subcommand prints, and that bad input gets one clear sentence and exit status 2."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.fabricated import trial, tuning_run
+from tsm2_tune.cli import main
+from tsm2_tune.generator.families import FAMILIES
+from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.tuner import cuda
+from tsm2_tune.tuner.store import Store
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments))
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> str:
+    """A database with one trial."""
+    path = tmp_path / "results.db"
+    with Store.open(path, create=True) as store:
+        store.add_trial(tuning_run(), trial(500.0))
+    return str(path)
+
+
+@pytest.fixture(autouse=True)
+def _no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "cuda_device_count", lambda: 0)
+
+
+TUNE = ("--device", "cpu", "--shapes", "64x2x64", "--max-trials", "1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ((), "nothing to tune: name --shapes"),
+        (("--shapes", "8x8"), "shape '8x8': expected MxNxK"),
+        (("--shapes", "0x8x8"), "at least 1"),
+        (("--shapes", "-1x8x8"), "at least 1"),
+        (("--shapes", "8x8x8", "--dtype", "f16"), "unknown dtype 'f16': expected one of f32, f64"),
+        (("--shapes", "8x8x8", "--family", "tsm9"), "unknown family 'tsm9'"),
+        (("--shapes", "8x8x8", "--guidelines", "reuse=1"), "unknown guideline 'reuse'"),
+        (("--device", "cpu", "--shapes", "1e9x64x64"), "needs"),
+        (("--device", "cpu", "--shapes", "3e9x1x1"), "is outside"),
+        (("--shapes", "@no-such-file"), "shapes file 'no-such-file' cannot be read: No such file"),
+        (("--device", "9", "--shapes", "8x8x8"), "no CUDA device 9"),
+        (("--device", "0", "--shapes", "8x8x8"), "no CUDA driver answers"),
+        (("--device", "h200", "--shapes", "8x8x8"), "bundled profile"),
+        (("--device", "tpu", "--shapes", "8x8x8"), "unknown device 'tpu'"),
+        (("--device", "cpu", "--shapes", "8x8x8", "--db", "/no/such/folder/r.db"), "/no/such/folder/r.db"),
+        (("--device", "cpu", "--shapes", "64x8x64", "--guidelines", "min-reuse=1e9,min-threads-per-sm=99999"),
+         "no configuration left for 64x8x64:f32"),
+        (("--max-trials", "0", "--shapes", "8x8x8"), "max-trials"),
+        (("--shapes", "8x8x8", "best"), "put them behind it"),
+        (("space", "--device", "cpu"), "--shapes"),
+        (("space", "--device", "k80", "--shapes", "8x8x8"), "unknown device 'k80'"),
+        (("source", "tsm2-v9"), "tsm2 has no configuration 'tsm2-v9'"),
+        (("source", "nothing"), "unknown family 'nothing'"),
+        (("best", "--db", "none.db"), "none.db"),
+        (("export", "--db", "none.db", "--format", "csv", "--output", "-"), "none.db"),
+        (("export", "--format", "xml", "--output", "-"), "xml"),
+        (("show", "--db", "none.db"), "none.db"),
+        (("show", "x"), "x"),
+    ],
+)  # fmt: skip
+def test_bad_input_gets_one_sentence(
+    arguments: tuple[str, ...], complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run(*arguments)
+    assert result.exit_code == 2, result.output
+    assert complaint in " ".join(result.output.split())
+    assert "Traceback" not in result.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("precious notes, long enough to be no empty database" * 40)
+    before = path.read_bytes()
+    for arguments in ((*TUNE, "--db", str(path)), ("best", "--db", str(path))):
+        result = run(*arguments)
+        assert result.exit_code == 2
+        assert str(path) in result.output
+    assert path.read_bytes() == before
+
+
+def test_a_newer_database_is_left_alone(database: str) -> None:
+    with sqlite3.connect(database) as connection:
+        connection.execute("PRAGMA user_version = 999")
+    connection.close()
+    before = Path(database).read_bytes()
+    for arguments in ((*TUNE, "--db", database), ("best", "--db", database)):
+        result = run(*arguments)
+        assert result.exit_code == 2
+        assert "newer" in result.output
+    assert Path(database).read_bytes() == before
+
+
+def test_an_output_that_cannot_be_written(database: str, tmp_path: Path) -> None:
+    result = run("export", "--db", database, "--format", "csv", "--output", str(tmp_path / "no" / "t.csv"))
+    assert result.exit_code == 2
+    assert "no/t.csv" in result.output
+
+
+def test_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    result = run(*TUNE, "--db", str(tmp_path / "r.db"))
+    assert result.exit_code == 2
+    assert "C++ compiler" in result.output
+
+
+@pytest.mark.parametrize("name", [None, *main.commands])
+def test_every_command_has_help(name: str | None) -> None:
+    result = run(*([name] if name else []), "--help")
+    assert result.exit_code == 0
+    assert "Usage:" in result.output
+
+
+def test_every_command_is_in_the_readme() -> None:
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    for name in main.commands:
+        assert f"tsm2-tune {name}" in readme
+
+
+def test_space_counts_every_configuration() -> None:
+    found = json.loads(run("space", "--device", "h200", "--shapes", "20480x16x20480", "--json").output)
+    assert found["total"] == found["kept"] + sum(found["dropped"].values())
+    lines = run("space", "--device", "h200", "--shapes", "20480x16x20480", "--list").output.splitlines()
+    assert len(lines) == found["kept"]
+    assert set(json.loads(lines[0])) >= {"family", "configuration", "tunables", "registers", "threads_per_sm"}
+
+
+@pytest.mark.parametrize("device", [*PROFILES, "cpu"])
+def test_space_works_for_every_card_without_a_gpu(device: str) -> None:
+    result = run("space", "--device", device, "--shapes", "10240x8x10240", "--dtype", "f64", "--explain")
+    assert result.exit_code == 0
+    assert "because" in result.output
+
+
+def test_model_prints_both_thresholds() -> None:
+    found = json.loads(
+        run("model", "--device", "k40c", "--shapes", "20480x16x20480", "--dtype", "f64", "--json").output
+    )
+    assert found["t2_threshold"] == pytest.approx(39.7, abs=0.05)
+    assert found["t2_threshold_fma"] == pytest.approx(found["t2_threshold"] / 2)
+    assert found["bound"] == "memory"
+    assert (found["t1"], found["t2"]) == (128, 16)
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)
+def test_source_prints_any_configuration_that_is_listed(family: object) -> None:
+    config = next(iter(family.configurations()))  # type: ignore[attr-defined]
+    result = run("source", config.text, "--dtype", "f64")
+    assert result.exit_code == 0
+    assert result.output.startswith(f"// {config.text}: ")
+    assert "using scalar = double;" in result.output
+
+
+def test_devices_lists_the_bundled_cards() -> None:
+    assert {one["device"] for one in json.loads(run("devices", "--json").output)} == {"cpu", *PROFILES}
+    assert "h200" in run("devices").output
+
+
+def test_best_and_show(database: str) -> None:
+    (row,) = json.loads(run("best", "--db", database, "--json").output)
+    assert row["median_us"] == 500.0
+    assert row["parameters"]["version"] == "v3"
+    assert "500.0" in run("best", "--db", database).output
+    (line,) = json.loads(run("show", "--db", database, "--json").output)
+    assert line["outcome"] == "ok"
+    shown = json.loads(run("show", str(line["id"]), "--db", database, "--json").output)
+    assert shown["measurements"][0]["median_us"] == 500.0
+    assert shown["source"].startswith("//")
+    assert "median_us 500" in run("show", str(line["id"]), "--db", database).output
+    missing = run("show", "77", "--db", database)
+    assert missing.exit_code == 2
+    assert "77" in missing.output
+
+
+@pytest.mark.parametrize("form", ["module", "csv", "json", "markdown", "latex", "header"])
+def test_every_format_is_exported(form: str, database: str, tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    assert run("export", "--db", database, "--format", form, "--output", str(path)).exit_code == 0
+    assert "NVIDIA H200" in path.read_text()
+    assert run("export", "--db", database, "--format", form, "--output", "-").output == path.read_text()

@@ -1,0 +1,99 @@
+"""Whatever a kernel does to its worker, the run goes on, and the trial says what happened."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ONCE, TryKernel
+from tsm2_tune.errors import DeviceError
+from tsm2_tune.generator.families.tsm2 import Tsm2Config
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.compiler import Toolchain, compile_text
+from tsm2_tune.tuner.trial import CompileFailure, Outcome
+from tsm2_tune.tuner.worker import Attempt, Entry, Rematch, Worker, WorkerError
+
+pytestmark = pytest.mark.host
+
+CONFIG = Tsm2Config("v2", threads=32, columns=2, prefetch=4)
+PROBLEM = Problem(100, 3, 40, "f32")
+BODY = "scalar *staged ="
+
+
+def test_a_right_kernel_is_verified_and_measured(try_kernel: TryKernel) -> None:
+    result = try_kernel(CONFIG, PROBLEM, lambda text: text)
+    assert result.outcome is Outcome.OK
+    assert result.verdict is not None
+    assert result.verdict.correct
+    assert 0 < result.verdict.worst_ratio <= 1
+    assert result.measurement is not None
+    assert result.measurement.median_us > 0
+
+
+@pytest.mark.parametrize(
+    ("statement", "outcome", "said"),
+    [
+        ("*(volatile int *)8 = 1;", Outcome.CRASHED, "thread"),
+        ("for (volatile int i = 0;; ++i) {}", Outcome.TIMED_OUT, "verification took more than 3 s"),
+        ("C[0] = A[-2000000];", Outcome.CRASHED, "before"),
+    ],
+)
+def test_a_fault_is_an_outcome_and_the_next_kernel_runs(
+    try_kernel: TryKernel, statement: str, outcome: Outcome, said: str
+) -> None:
+    result = try_kernel(CONFIG, PROBLEM, lambda text: text.replace(BODY, f"{statement}\n    {BODY}"))
+    assert result.outcome is outcome
+    assert said in result.detail
+    assert try_kernel(CONFIG, PROBLEM, lambda text: text).outcome is Outcome.OK
+
+
+def test_a_worker_that_is_killed_is_a_crash_and_the_next_one_works(worker: Worker, try_kernel: TryKernel) -> None:
+    assert try_kernel(CONFIG, PROBLEM, lambda text: text).outcome is Outcome.OK
+    pid = worker._process.pid
+    threading.Timer(0.3, lambda: os.kill(pid, signal.SIGKILL)).start()
+    endless = "for (volatile int i = 0;; ++i) {}"
+    result = try_kernel(CONFIG, PROBLEM, lambda text: text.replace(BODY, f"{endless}\n    {BODY}"))
+    assert result.outcome is Outcome.CRASHED
+    assert result.detail == "the worker died during verification (SIGKILL)"
+    assert try_kernel(CONFIG, PROBLEM, lambda text: text).outcome is Outcome.OK
+
+
+def test_a_binary_that_does_not_load_is_a_failed_launch(worker: Worker, tmp_path: Path) -> None:
+    path = tmp_path / "no.so"
+    path.write_bytes(b"no library")
+    from tsm2_tune.generator.render import render
+
+    source = render(PROBLEM, CONFIG)
+    entry = Entry(str(path), source.kernel, source.launch)
+    result = worker.attempt(Attempt(PROBLEM, entry, seed=1, effort=ONCE))
+    assert result.outcome is Outcome.LAUNCH_FAILED
+    answer = worker.rematch(Rematch(PROBLEM, (entry, entry), seed=1, effort=ONCE))
+    assert getattr(answer, "outcome", None) is Outcome.LAUNCH_FAILED
+
+
+def test_a_text_that_does_not_compile_is_a_failure_with_the_compilers_words(toolchain: Toolchain) -> None:
+    failure = compile_text("int x = y;", kernel="k", defines=(), toolchain=toolchain, limit_seconds=60)
+    assert isinstance(failure, CompileFailure)
+    assert not failure.timed_out
+    assert "not declared" in failure.detail or "undeclared" in failure.detail
+
+
+def test_a_compiler_that_takes_too_long_is_ended(toolchain: Toolchain) -> None:
+    start = time.monotonic()
+    failure = compile_text("int x;", kernel="k", defines=("LATE",), toolchain=toolchain, limit_seconds=0.001)
+    assert isinstance(failure, CompileFailure)
+    assert failure.timed_out
+    assert time.monotonic() - start < 10
+
+
+def test_a_device_that_does_not_open_is_an_error_of_its_own(support_path: str) -> None:
+    worker = Worker("12345", support_path, limit_seconds=3.0)
+    with pytest.raises((DeviceError, WorkerError, Exception)) as caught:
+        worker.ceilings()
+    assert str(caught.value)
+    worker.close()
