@@ -42,7 +42,7 @@ class Options:
     run_limit_seconds: float = 60.0  # for each stage of a trial: loading, verification, timing
     effort: Effort = field(default_factory=Effort)
     final_effort: Effort = field(
-        default_factory=lambda: Effort(spread=0.002, min_samples=21, max_samples=201, limit_seconds=2.0)
+        default_factory=lambda: Effort(spread=0.002, min_samples=21, max_samples=101, limit_seconds=2.0)
     )
 
 
