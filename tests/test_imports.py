@@ -12,6 +12,7 @@ ALLOWED = {
     "generator": {"errors", "generator"},
     "tuner": {"errors", "generator", "tuner"},
     "display": {"errors", "generator", "tuner", "display"},
+    "options": {"errors", "generator", "options"},
 }
 
 

@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from rich.console import Console
 
 from tsm2_tune import __version__, display
 from tsm2_tune.errors import InputError, TuneError
-from tsm2_tune.generator.families import FAMILIES, family_named
+from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.model import choose
-from tsm2_tune.generator.problem import DTYPES, Problem, dtype_named
+from tsm2_tune.generator.problem import Problem, dtype_named
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.rules import Guidelines
-from tsm2_tune.generator.shapes import SPELLING, parse_shapes
 from tsm2_tune.generator.space import SearchSpace, search_space
+from tsm2_tune.options import (
+    database_option,
+    family_names,
+    family_options,
+    json_option,
+    planning_device_option,
+    problems_of,
+    shapes_options,
+)
 from tsm2_tune.tuner import job
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.target import default_spec, find_target, limits_of
 from tsm2_tune.tuner.tune import Options
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-DEFAULT_DATABASE = "results.db"
 FORMATS = ("module", "csv", "json", "markdown", "latex", "header")
 DEFAULT_BUDGET_SECONDS = 120.0
 INTERRUPTED = 130  # exit status after Ctrl-C, as shells have it
@@ -42,68 +45,6 @@ class Group(click.Group):
             return super().invoke(ctx)
         except TuneError as error:
             raise click.UsageError(str(error), ctx=None) from None
-
-
-def _family_option(text: str | None) -> tuple[str, ...]:
-    return tuple(family_named(name.strip()).name for name in text.split(",")) if text else ()
-
-
-def _problems(shapes: str, dtypes: str) -> tuple[Problem, ...]:
-    """The problems that the options spell: every shape in every dtype."""
-    names = tuple(dict.fromkeys(dtype_named(name.strip()).name for name in dtypes.split(",")))
-    if shapes.startswith("@"):
-        try:
-            lines = Path(shapes[1:]).read_text().splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is no text"
-            raise InputError(f"shapes file {shapes[1:]!r} cannot be read: {reason}") from None
-        shapes = ",".join(filter(None, (line.partition("#")[0].strip().rstrip(",") for line in lines)))
-    return tuple(Problem(m, n, k, name) for m, n, k in parse_shapes(shapes) for name in names)
-
-
-def shapes_options(required: bool) -> Callable[[F], F]:
-    """--shapes and --dtype, together."""
-
-    def decorate(function: F) -> F:
-        function = click.option(
-            "--dtype",
-            "dtypes",
-            default="f32",
-            show_default=True,
-            help=f"Element types, separated by commas: {', '.join(DTYPES)}.",
-        )(function)
-        return click.option("--shapes", required=required, metavar="MxNxK,...", help=SPELLING)(function)
-
-    return decorate
-
-
-def family_options(function: F) -> F:
-    """--family and --guidelines, together."""
-    function = click.option(
-        "--guidelines",
-        metavar="NAME=VALUE,...",
-        default="",
-        help="Other thresholds for the guideline rules: min-threads-per-sm, min-blocks-per-sm, min-reuse.",
-    )(function)
-    return click.option(
-        "--family", "families", metavar="NAME,...", help=f"Only these kernel families: {', '.join(FAMILIES)}."
-    )(function)
-
-
-database_option = click.option(
-    "--db",
-    "database",
-    default=DEFAULT_DATABASE,
-    show_default=True,
-    type=click.Path(dir_okay=False),
-    help="The tuning database.",
-)
-planning_device_option = click.option(
-    "--device",
-    "spec",
-    help=f"CUDA ordinal, cpu, or a card: {', '.join(PROFILES)}. [default: GPU 0, else cpu]",
-)
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group(cls=Group, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
@@ -184,11 +125,11 @@ def main(
     tune(
         ctx,
         spec,
-        _problems(shapes, dtypes),
+        problems_of(shapes, dtypes),
         options,
         database,
         Guidelines.parse(guidelines),
-        _family_option(families),
+        family_names(families),
     )
 
 
@@ -283,8 +224,8 @@ def space(
     limits = limits_of(spec or default_spec())
     chosen = Guidelines.parse(guidelines)
     searched = [
-        search_space(problem, limits, guidelines=chosen, families=_family_option(families))
-        for problem in _problems(shapes, dtypes)
+        search_space(problem, limits, guidelines=chosen, families=family_names(families))
+        for problem in problems_of(shapes, dtypes)
     ]
     if as_lines:
         for one in searched:
@@ -337,7 +278,7 @@ def model(spec: str | None, shapes: str, dtypes: str, as_json: bool) -> None:
     """
     limits = limits_of(spec or default_spec())
     found = [
-        {"problem": p.text, "device": limits.name, **asdict(choose(p, limits))} for p in _problems(shapes, dtypes)
+        {"problem": p.text, "device": limits.name, **asdict(choose(p, limits))} for p in problems_of(shapes, dtypes)
     ]
     if as_json:
         click.echo(json.dumps(found[0] if len(found) == 1 else found, indent=2))

@@ -53,9 +53,7 @@ class Store:
         with self._database.transaction(writes=True) as connection:
             run_id = _found_or_added(connection, schema.run, _run_values(run))
             problem_id = _found_or_added(connection, schema.problem, _problem_values(trial.problem))
-            connection.execute(
-                insert(schema.source).values(_source_values(trial.source)).on_conflict_do_nothing()
-            )
+            connection.execute(insert(schema.source).values(_source_values(trial.source)).on_conflict_do_nothing())
             key = {
                 "device_name": run.identity.name,
                 "problem_id": problem_id,
@@ -91,9 +89,7 @@ class Store:
                 _add_measurement(connection, trial_id, run_id=run_id, round_=round_, measured=measured)
         return round_
 
-    def tried(
-        self, device_name: str, problem: Problem, basis: Mapping[str, str]
-    ) -> tuple[StoredTrial, ...]:
+    def tried(self, device_name: str, problem: Problem, basis: Mapping[str, str]) -> tuple[StoredTrial, ...]:
         """The problem's trials on the device, in the order they were stored, whose basis is their family's.
 
         `basis` maps family to basis; trials of other families, or of another basis, are not given.

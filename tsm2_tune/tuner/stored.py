@@ -208,9 +208,7 @@ def tuning_run(row: Row) -> TuningRun:
 def measurement(row: Row, samples_us: tuple[float, ...]) -> Measurement:
     """The measurement in a row of `measurement`, with its samples."""
     values = checked(row, schema.measurement.columns)
-    return Measurement(
-        samples_us, values["median_us"], values["low_us"], values["high_us"], values["sm_clock_mhz"]
-    )
+    return Measurement(samples_us, values["median_us"], values["low_us"], values["high_us"], values["sm_clock_mhz"])
 
 
 def trial(row: Row, *, problem: Row, source: Row, first: Measurement | None) -> Trial:
@@ -224,9 +222,7 @@ def trial(row: Row, *, problem: Row, source: Row, first: Measurement | None) -> 
             **{name: values[name] for name in ("registers", "local_bytes", "smem_bytes", "blocks_per_sm")}
         )
     if values["verdict_correct"] is not None:
-        verdict = Verdict(
-            bool(values["verdict_correct"]), values["verdict_worst_ratio"], values["verdict_detail"]
-        )
+        verdict = Verdict(bool(values["verdict_correct"]), values["verdict_worst_ratio"], values["verdict_detail"])
     return Trial(
         problem=shape,
         config=kernel_config(values),

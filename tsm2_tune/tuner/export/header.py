@@ -43,9 +43,7 @@ def header_text(rows: Sequence[BestRow], sources: Mapping[str, KernelSource], da
     """The table with the types and the launch of each kernel, but without the CUDA texts."""
     table = [[literal(value(row, sources[row.source_digest])) for _, _, value, _ in MEMBERS] for row in rows]
     members = [(c_type, name, about) for c_type, name, _, about in MEMBERS]
-    return environment().get_template("header.h.jinja").render(
-        version=__version__, members=members, rows=table
-    )
+    return environment().get_template("header.h.jinja").render(version=__version__, members=members, rows=table)
 
 
 def literal(value: str | int | float) -> str:

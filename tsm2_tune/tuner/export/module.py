@@ -19,16 +19,20 @@ COPIED = (  # from BestRow to the module's Winner, by the same name
 
 def module_text(rows: Sequence[BestRow], sources: Mapping[str, KernelSource], database: str) -> str:
     """The module. Whatever is from the database stands in it as ASCII string literals, or quoted in a comment."""
-    return environment().get_template("module.py.jinja").render(
-        version=__version__,
-        database=json.dumps(database),
-        provenance=provenance(rows),
-        largest_32_bit_offset=LARGEST_32_BIT_OFFSET,
-        rows=[ascii(json.dumps(winner(row, sources[row.source_digest]), allow_nan=False)) for row in rows],
-        kernels=[
-            (ascii(digest), [ascii(line) for line in sources[digest].text.splitlines(keepends=True)] or ["''"])
-            for digest in dict.fromkeys(row.source_digest for row in rows)
-        ],
+    return (
+        environment()
+        .get_template("module.py.jinja")
+        .render(
+            version=__version__,
+            database=json.dumps(database),
+            provenance=provenance(rows),
+            largest_32_bit_offset=LARGEST_32_BIT_OFFSET,
+            rows=[ascii(json.dumps(winner(row, sources[row.source_digest]), allow_nan=False)) for row in rows],
+            kernels=[
+                (ascii(digest), [ascii(line) for line in sources[digest].text.splitlines(keepends=True)] or ["''"])
+                for digest in dict.fromkeys(row.source_digest for row in rows)
+            ],
+        )
     )
 
 
@@ -45,8 +49,5 @@ def winner(row: BestRow, source: KernelSource) -> dict[str, object]:
 
 def provenance(rows: Sequence[BestRow]) -> list[str]:
     """One line of JSON strings for each device, toolkit and day: json.dumps leaves no line break to end a comment."""
-    lines = (
-        f"{json.dumps(row.device)}, {json.dumps(row.tuned_at[:10])}: {json.dumps(facts(row))}"
-        for row in rows
-    )
+    lines = (f"{json.dumps(row.device)}, {json.dumps(row.tuned_at[:10])}: {json.dumps(facts(row))}" for row in rows)
     return list(dict.fromkeys(lines))

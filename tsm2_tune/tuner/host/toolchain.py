@@ -56,10 +56,15 @@ def host_text(text: str) -> str:
     return "\n".join([_STATIC_SHARED.sub("static __shared__", text), *kernels, ""])
 
 
+def compilable(text: str) -> str:
+    """`host_text` behind our header: where that lies is so no part of the flags that results are stored with."""
+    return f'#include "{HEADERS}/cuda_on_host.h"\n#line 1\n{host_text(text)}'
+
+
 def host_toolchain() -> Toolchain:
     """The compiler named by $CXX, or else the first of c++, g++ and clang++ on PATH; ToolMissing without one."""
     compiler, *own_flags = _compiler()
-    flags = (*own_flags, *FLAGS, *_flags_taken(compiler), "-include", str(HEADERS / "cuda_on_host.h"))
+    flags = (*own_flags, *FLAGS, *_flags_taken(compiler))
     return Toolchain(
         compiler=compiler,
         version=_version(compiler),
@@ -67,7 +72,7 @@ def host_toolchain() -> Toolchain:
         source_suffix=".cpp",
         suffix=".so",
         extra_digest=_extra_digest(),
-        wrap=host_text,
+        wrap=compilable,
     )
 
 

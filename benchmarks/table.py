@@ -1,0 +1,53 @@
+"""The README's table of the published versions, from a result file.
+
+python -m benchmarks.table benchmarks/results/h200-published-versions.json
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+VERSIONS = ("V0", "V1", "V2", "V3", "ISM2 1", "ISM2 2")
+
+
+def table(found: dict[str, Any]) -> str:
+    """Markdown: a line a problem, microseconds for each version and cuBLAS, and the fastest's speed-up and share."""
+    heads = ("m x n x k", "dtype", *(f"{version} us" for version in VERSIONS), "cuBLAS us", "speed-up", "% of floor")
+    lines = ["| " + " | ".join(heads) + " |", "|---|---|" + "---:|" * (len(heads) - 2)]
+    problems: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {}
+    for row in found["rows"]:
+        problems.setdefault((row["m"], row["n"], row["k"], row["dtype"]), {})[row["version"]] = row
+    for (m, n, k, dtype), rows in problems.items():
+        fastest = min((rows[version] for version in VERSIONS if version in rows), key=lambda row: row["us"])
+        times = [f"**{rows[v]['us']:.0f}**" if rows[v] is fastest else f"{rows[v]['us']:.0f}" for v in VERSIONS]
+        cublas = rows["cuBLAS"]["us"]
+        share = f"{fastest['percent_of_floor']:.0f}"
+        cells = [f"{m} x {n} x {k}", dtype, *times, f"{cublas:.0f}", f"{cublas / fastest['us']:.2f}", share]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def provenance(found: dict[str, Any]) -> str:
+    """What the numbers belong to, as one sentence."""
+    return (
+        f"{found['device']}, driver {found['driver']}, {found['toolkit']}, cuBLAS {found['cublas']}, {found['date']};"
+        f" measured ceilings: read {found['read_gbytes_per_s'] / 1e3:.2f} TB/s, copy"
+        f" {found['copy_gbytes_per_s'] / 1e3:.2f} TB/s, FMA {found['gflops']['f32'] / 1e3:.1f} TFLOP/s in f32 and"
+        f" {found['gflops']['f64'] / 1e3:.1f} in f64."
+    )
+
+
+@click.command()
+@click.argument("path", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def main(path: Path) -> None:
+    """Print the table and what its numbers belong to."""
+    found = json.loads(path.read_text())
+    click.echo(f"{provenance(found)}\n\n{table(found)}")
+
+
+if __name__ == "__main__":
+    main()
