@@ -108,29 +108,34 @@ def one_line(text: str, characters: int = 160) -> str:
 
 def best_text(best_us: float, trial: Trial) -> str:
     """The best time so far with what it means on this device."""
-    tbytes = trial.problem.least_bytes / best_us * 1e-6
-    return f"{best_us:.1f} us, {tbytes:.3g} TB/s, {100 * trial.floor_us / best_us:.0f} % of the floor"
+    rate = rate_text(trial.problem.least_bytes / best_us * 1e-3)
+    return f"{best_us:.1f} us, {rate}, {100 * trial.floor_us / best_us:.0f} % of the floor"
+
+
+def rate_text(gbytes_per_s: float) -> str:
+    """The rate in TB/s, or in GB/s where that is the handier unit."""
+    return f"{gbytes_per_s / 1e3:.3g} TB/s" if gbytes_per_s >= 100 else f"{gbytes_per_s:.3g} GB/s"
 
 
 def winner_text(row: BestRow) -> str:
     """One line about a winner."""
     ties = f", ties with {row.ties - 1} more" if row.ties > 1 else ""
     return (
-        f"{row.config} {row.median_us:.1f} us, {row.gbytes_per_s / 1e3:.3g} TB/s,"
+        f"{row.config} {row.median_us:.1f} us, {rate_text(row.gbytes_per_s)},"
         f" {row.percent_of_floor:.0f} % of the floor{ties}"
     )
 
 
 def winners_table(rows: Iterable[BestRow], console: Console) -> None:
     """Print the winners, as a table on a terminal and as aligned columns elsewhere."""
-    heads = ("device", "problem", "configuration", "median us", "TB/s", "% of floor", "ties", "")
+    heads = ("device", "problem", "configuration", "median us", "rate", "% of floor", "ties", "")
     cells = [
         (
             row.device,
             row.problem.text,
             row.config,
             f"{row.median_us:.1f}",
-            f"{row.gbytes_per_s / 1e3:.3f}",
+            rate_text(row.gbytes_per_s),
             f"{row.percent_of_floor:.1f}",
             str(row.ties),
             "stale" if row.stale else "",
