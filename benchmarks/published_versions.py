@@ -21,6 +21,7 @@ import click
 
 from benchmarks.cublas import Cublas
 from tsm2_tune import __version__
+from tsm2_tune.errors import TuneError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render, support_source
@@ -130,7 +131,10 @@ def beside_cublas(
 @click.option("--output", required=True, type=click.Path(dir_okay=False, path_type=Path))
 def main(spec: str, shapes: str, dtypes: str, seconds: float, output: Path) -> None:
     """Tune the published versions and time them beside cuBLAS."""
-    target = find_target(spec)
+    try:
+        target = find_target(spec)
+    except TuneError as error:
+        raise click.UsageError(str(error)) from None
     problems = [Problem(*shape, name) for shape in parse_shapes(shapes) for name in dtypes.split(",")]
     winners = {problem: tuned(problem, target, seconds) for problem in problems}
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
+import threading
 from pathlib import Path
 
 import pytest
@@ -49,7 +51,7 @@ TUNE = ("--device", "cpu", "--shapes", "64x2x64", "--max-trials", "1")
         (("--shapes", "8x8x8", "--family", "tsm9"), "unknown family 'tsm9'"),
         (("--shapes", "8x8x8", "--guidelines", "reuse=1"), "unknown guideline 'reuse'"),
         (("--device", "cpu", "--shapes", "1e9x64x64"), "needs"),
-        (("--device", "cpu", "--shapes", "3e9x1x1"), "is outside"),
+        (("--device", "cpu", "--shapes", "3e9x1x1"), "at most 2147483647"),
         (("--shapes", "@no-such-file"), "shapes file 'no-such-file' cannot be read: No such file"),
         (("--device", "9", "--shapes", "8x8x8"), "no CUDA device 9"),
         (("--device", "0", "--shapes", "8x8x8"), "no CUDA driver answers"),
@@ -59,6 +61,7 @@ TUNE = ("--device", "cpu", "--shapes", "64x2x64", "--max-trials", "1")
         (("--device", "cpu", "--shapes", "64x8x64", "--guidelines", "min-reuse=1e9,min-threads-per-sm=99999"),
          "no configuration left for 64x8x64:f32"),
         (("--max-trials", "0", "--shapes", "8x8x8"), "max-trials"),
+        (("best", "--device", "cpu", "--db", "none.db"), "none.db"),
         (("--shapes", "8x8x8", "best"), "put them behind it"),
         (("space", "--device", "cpu"), "--shapes"),
         (("space", "--device", "k80", "--shapes", "8x8x8"), "unknown device 'k80'"),
@@ -103,6 +106,37 @@ def test_a_newer_database_is_left_alone(database: str) -> None:
         assert result.exit_code == 2
         assert "newer" in result.output
     assert Path(database).read_bytes() == before
+
+
+def test_a_device_that_was_not_tuned_is_named(database: str) -> None:
+    for command in (["best"], ["export", "--format", "csv", "--output", "-"]):
+        result = run(*command, "--db", database, "--device", "NVIDIA B200")
+        assert result.exit_code == 2
+        assert "it has 'NVIDIA H200'" in result.output
+    assert "500.0" in run("best", "--db", database, "--device", "NVIDIA H200").output
+
+
+def test_an_export_follows_links_and_writes_into_pipes(database: str, tmp_path: Path) -> None:
+    target, link, pipe = tmp_path / "target.csv", tmp_path / "link.csv", tmp_path / "pipe"
+    link.symlink_to(target)
+    assert run("export", "--db", database, "--format", "csv", "--output", str(link)).exit_code == 0
+    assert link.is_symlink()
+    os.mkfifo(pipe)
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
+    reader.start()
+    assert run("export", "--db", database, "--format", "csv", "--output", str(pipe)).exit_code == 0
+    reader.join()
+    assert pipe.is_fifo()
+    assert read == [target.read_text()]
+
+
+def test_a_compiler_that_does_nothing_leaves_no_database(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CXX", "false")
+    result = run(*TUNE, "--db", str(tmp_path / "r.db"))
+    assert result.exit_code == 2
+    assert "false" in result.output
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_output_that_cannot_be_written(database: str, tmp_path: Path) -> None:

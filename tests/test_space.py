@@ -51,9 +51,9 @@ COUNTER_EXAMPLES: dict[str, tuple[KernelConfig, Problem, DeviceLimits, Guideline
     "prefetch-within-k": (Tsm2Config("v3", 128, 8, 16), Problem(10**7, 8, 8, "f32"), H200, Guidelines()),
     "threads-within-m": (Tsm2Config("v3", 128, 8, 4), Problem(64, 8, 64, "f32"), H200, Guidelines()),
     "grid-fills-device": (Ism2Config(1, 128, 8, 4, 2), R, H200, Guidelines()),
-    "min-threads": (Tsm2Config("v3", 128, 16, 4), R, H200, Guidelines(min_threads_per_sm=2048)),
-    "min-blocks": (Tsm2Config("v3", 1024, 4, 4), R, H200, Guidelines(min_blocks_per_sm=4)),
-    "register-reuse": (Tsm2Config("v3", 128, 2, 4), R, H200, Guidelines()),
+    "min-threads-per-sm": (Tsm2Config("v3", 128, 16, 4), R, H200, Guidelines(min_threads_per_sm=2048)),
+    "min-blocks-per-sm": (Tsm2Config("v3", 1024, 4, 4), R, H200, Guidelines(min_blocks_per_sm=4)),
+    "min-reuse": (Tsm2Config("v3", 128, 2, 4), R, H200, Guidelines()),
 }
 
 

@@ -29,8 +29,8 @@ from tsm2_tune.options import (
 )
 from tsm2_tune.tuner import job
 from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.target import default_spec, find_target, limits_of
-from tsm2_tune.tuner.tune import Options
+from tsm2_tune.tuner.target import HOST, default_spec, find_target, limits_of
+from tsm2_tune.tuner.tune import Options, Tuner
 
 FORMATS = ("module", "csv", "json", "markdown", "latex", "header")
 DEFAULT_BUDGET_SECONDS = 120.0
@@ -150,22 +150,24 @@ def tune(
     console = Console()
     target = find_target(spec or default_spec())
     searched = job.spaces(problems, target, guidelines=guidelines, families=families)
-    with Store.open(database, create=True) as store:
-        console.print(f"device {target.spec}: {target.identity.name}", markup=False, highlight=False)
-        unsolved = 0
+    unsolved = 0
+    with Tuner(target, options) as tuner, Store.open(database, create=True) as store:
+        console.print(f"device: {target.identity.name}", markup=False, highlight=False, soft_wrap=True)
         try:
             with display.Display(console, options, len(searched)) as shown:
-                for event in job.run(searched, target, store, options):
+                for event in job.run(searched, tuner, store):
                     shown.show(event)
                     unsolved += isinstance(event, job.ProblemEnded) and event.winner is None
         except KeyboardInterrupt:
-            console.print(f"stopped; every trial that ended is in {database}: the same command goes on from there")
+            click.echo(f"stopped; every trial that ended is in {database}: the same command goes on from there")
             ctx.exit(INTERRUPTED)
         asked = set(problems)
         winners = [row for row in store.best(device=target.identity.name) if row.problem in asked]
         display.winners_table(winners, console)
     if unsolved:
-        click.echo(f"no right result for {unsolved} of {len(searched)} problems: see `tsm2-tune show`", err=True)
+        click.echo(
+            f"no winner for {unsolved} of {len(searched)} problems: see `tsm2-tune show --db {database}`", err=True
+        )
         ctx.exit(1)
 
 
@@ -310,14 +312,30 @@ def source(configuration: str, dtype: str) -> None:
     click.echo(render(Problem(1, 1, 1, dtype_named(dtype).name), config).text, nl=False)
 
 
+stored_device_option = click.option(
+    "--device", "device", help="Only this device: cpu, a CUDA ordinal, or the name that is stored."
+)
+
+
+def stored_device(store: Store, device: str | None) -> str | None:
+    """The name under which the store has the device; InputError where it has none."""
+    if device is None:
+        return None
+    name = limits_of(device).name if device == HOST or device.isdecimal() else device
+    if name not in store.devices():
+        known = ", ".join(map(repr, store.devices())) or "none"
+        raise InputError(f"no trial of the device {name!r} in {store.path}: it has {known}")
+    return name
+
+
 @main.command()
 @database_option
-@click.option("--device", "device", help="Only this device, by its name.")
+@stored_device_option
 @json_option
 def best(database: str, device: str | None, as_json: bool) -> None:
     """Show the winners in the database."""
     with Store.open(database, create=False) as store:
-        rows = store.best(device=device)
+        rows = store.best(device=stored_device(store, device))
     if as_json:
         click.echo(json.dumps([{**asdict(row), "parameters": row.tunables} for row in rows], indent=2))
     else:
@@ -326,7 +344,7 @@ def best(database: str, device: str | None, as_json: bool) -> None:
 
 @main.command()
 @database_option
-@click.option("--device", "device", help="Only this device, by its name.")
+@stored_device_option
 @click.option("--format", "form", type=click.Choice(FORMATS), required=True, help="What to write.")
 @click.option("--output", required=True, metavar="PATH", help="The file to write; - is standard output.")
 def export(database: str, device: str | None, form: str, output: str) -> None:
@@ -338,7 +356,7 @@ def export(database: str, device: str | None, form: str, output: str) -> None:
     from tsm2_tune.tuner import export as exports
 
     with Store.open(database, create=False) as store:
-        text = exports.export(store, form, device=device)
+        text = exports.export(store, form, device=stored_device(store, device))
     if output == "-":
         click.echo(text, nl=False)
     else:

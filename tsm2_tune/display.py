@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from itertools import groupby
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
 from tsm2_tune.tuner.job import Event, FinalStored, ProblemEnded, ProblemStarted, TrialStored
@@ -27,10 +29,11 @@ class Display:
         self._live = console.is_terminal
         self._progress = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
             MofNCompleteColumn(),
+            TextColumn("{task.fields[left]}"),
             TextColumn("{task.fields[best]}"),
-            TimeRemainingColumn(compact=True),
+            BarColumn(bar_width=None),
+            expand=True,
             console=console,
             disable=not self._live,
         )
@@ -38,6 +41,7 @@ class Display:
         self._number = 0
         self._best_us: float | None = None
         self._failures: dict[str, int] = {}
+        self._seconds_before, self._started, self._trials, self._expected = 0.0, 0.0, 0, 0
 
     def __enter__(self) -> Display:
         self._progress.start()
@@ -64,12 +68,24 @@ class Display:
         self._best_us, self._failures = event.best_before_us, {}
         kept = len(event.space.kept)
         total = min(kept, self._options.max_trials) if self._options.max_trials is not None else kept
+        total = max(total, event.tried_before)
+        self._seconds_before, self._started = event.seconds_before, time.monotonic()
+        self._trials, self._expected = 0, total - event.tried_before
         self._task = self._progress.add_task(
             f"{self._number}/{self._problems} {event.space.problem.text}",
-            total=max(total, event.tried_before),
+            total=total,
             completed=event.tried_before,
+            left="",
             best="",
         )
+
+    def _left_text(self) -> str:
+        """Time left for the problem: by the pace so far, but no more than the budget leaves."""
+        elapsed = time.monotonic() - self._started
+        seconds = elapsed / max(self._trials, 1) * (self._expected - self._trials)
+        if self._options.budget_seconds is not None:
+            seconds = min(seconds, self._options.budget_seconds - self._seconds_before - elapsed)
+        return f"{max(seconds, 0):.0f} s left"
 
     def _trial_stored(self, trial: Trial) -> None:
         note = ""
@@ -81,19 +97,31 @@ class Display:
         if self._best_us is not None:
             note = best_text(self._best_us, trial)
         assert self._task is not None
-        self._progress.update(self._task, advance=1, best=note)
+        self._trials += 1
+        self._progress.update(self._task, advance=1, best=note, left=self._left_text())
 
     def _update(self, note: str) -> None:
         assert self._task is not None
-        self._progress.update(self._task, best=note)
+        self._progress.update(self._task, best=note, left="")
 
     def _problem_ended(self, event: ProblemEnded) -> None:
         assert self._task is not None
         self._progress.remove_task(self._task)
-        text = winner_text(event.winner) if event.winner else "no configuration gave a right result"
+        if event.winner is not None:
+            text = winner_text(event.winner)
+        else:
+            text = "no configuration gave a right result" if event.tried else "nothing tried"
         failed = "".join(f", {count} {outcome}" for outcome, count in sorted(self._failures.items()))
         trials = f"{event.new_trials} new trial{'s' if event.new_trials != 1 else ''}{failed}"
-        self._line(f"{event.problem.text}: {text} ({trials})")
+        self._line(f"{event.problem.text}: {text} ({trials}{self._untried_text(event)})")
+
+    def _untried_text(self, event: ProblemEnded) -> str:
+        """Why kept configurations were left out, where some were."""
+        if not event.untried:
+            return ""
+        most = self._options.max_trials
+        reason = "--max-trials" if most is not None and event.tried >= most else "--budget"
+        return f"; {event.untried} untried, stopped by {reason}"
 
     def _line(self, text: str) -> None:
         """A line above the progress bar; brackets in it are no markup."""
@@ -127,22 +155,23 @@ def winner_text(row: BestRow) -> str:
 
 
 def winners_table(rows: Iterable[BestRow], console: Console) -> None:
-    """Print the winners, as a table on a terminal and as aligned columns elsewhere."""
-    heads = ("device", "problem", "configuration", "median us", "rate", "% of floor", "ties", "")
-    cells = [
-        (
-            row.device,
-            row.problem.text,
-            row.config,
-            f"{row.median_us:.1f}",
-            rate_text(row.gbytes_per_s),
-            f"{row.percent_of_floor:.1f}",
-            str(row.ties),
-            "stale" if row.stale else "",
-        )
-        for row in rows
-    ]
-    print_table(console, heads, cells, right=(3, 4, 5, 6))
+    """Print the winners, device by device: as tables on a terminal and as aligned columns elsewhere."""
+    heads = ("problem", "configuration", "median us", "rate", "% of floor", "ties", "")
+    for device, winners in groupby(rows, key=lambda row: row.device):
+        cells = [
+            (
+                row.problem.text,
+                row.config,
+                f"{row.median_us:.1f}",
+                rate_text(row.gbytes_per_s),
+                f"{row.percent_of_floor:.1f}",
+                str(row.ties),
+                "stale" if row.stale else "",
+            )
+            for row in winners
+        ]
+        console.print(device, markup=False, highlight=False, soft_wrap=True)
+        print_table(console, heads, cells, right=(2, 3, 4, 5))
 
 
 def print_table(
@@ -152,7 +181,9 @@ def print_table(
     if console.is_terminal:
         table = Table()
         for number, head in enumerate(heads):
-            table.add_column(head, justify="right" if number in right else "left", no_wrap=number < 3)
+            number_column = number in right  # where the terminal is narrow, text folds and numbers stay whole
+            justify: Literal["left", "right"] = "right" if number_column else "left"
+            table.add_column(head, justify=justify, overflow="fold", no_wrap=number_column)
         for row in cells:
             table.add_row(*row)
         console.print(table)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,6 +13,7 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.problem import DTYPES, Problem, dtype_named
 from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.generator.rules import Guidelines
 from tsm2_tune.generator.shapes import SPELLING, parse_shapes
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -32,7 +34,9 @@ def problems_of(shapes: str, dtypes: str) -> tuple[Problem, ...]:
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is no text"
             raise InputError(f"shapes file {shapes[1:]!r} cannot be read: {reason}") from None
-        shapes = ",".join(filter(None, (line.partition("#")[0].strip().rstrip(",") for line in lines)))
+        name, shapes = shapes[1:], ",".join(line.partition("#")[0] for line in lines)
+        if not shapes.strip(", \t"):
+            raise InputError(f"shapes file {name!r} holds no shape: expected MxNxK items, such as 20480x16x20480")
     return tuple(Problem(m, n, k, name) for m, n, k in parse_shapes(shapes) for name in names)
 
 
@@ -58,7 +62,8 @@ def family_options(function: F) -> F:
         "--guidelines",
         metavar="NAME=VALUE,...",
         default="",
-        help="Other thresholds for the guideline rules: min-threads-per-sm, min-blocks-per-sm, min-reuse.",
+        help="Other thresholds for the guideline rules."
+        f" [default: {','.join(f'{f.name}={f.default}' for f in fields(Guidelines)).replace('_', '-')}]",
     )(function)
     return click.option(
         "--family", "families", metavar="NAME,...", help=f"Only these kernel families: {', '.join(FAMILIES)}."

@@ -70,6 +70,18 @@ class Rule:
     keeps: Callable[[Candidate], bool]
 
 
+def covering_rule(
+    name: str, because: str, *, tunable: str, options: tuple[int, ...], extent: Callable[[Problem], int]
+) -> Rule:
+    """A shape rule: drop a value of the tunable where a smaller one of its options already covers the extent."""
+
+    def keeps(candidate: Candidate) -> bool:
+        value = int(candidate.config.tunables[tunable])
+        return all(option >= value or option < extent(candidate.problem) for option in options)
+
+    return Rule(name, "shape", because, keeps)
+
+
 HARDWARE_RULES = (
     Rule(
         "threads-per-block",
@@ -99,19 +111,19 @@ HARDWARE_RULES = (
 
 GUIDELINE_RULES = (
     Rule(
-        "min-threads",
+        "min-threads-per-sm",
         "guideline",
         "enough resident threads on a multiprocessor hide the latency of loads",
         lambda c: c.occupancy.threads_per_sm >= c.guidelines.min_threads_per_sm,
     ),
     Rule(
-        "min-blocks",
+        "min-blocks-per-sm",
         "guideline",
         "with several blocks resident, one computes while another waits at a barrier",
         lambda c: c.occupancy.blocks_per_sm >= c.guidelines.min_blocks_per_sm,
     ),
     Rule(
-        "register-reuse",
+        "min-reuse",
         "guideline",
         "an element of A in a register should feed several columns of C, as far as n has them",
         lambda c: c.resources.reuse >= min(c.guidelines.min_reuse, c.problem.n),

@@ -6,10 +6,11 @@ import re
 from itertools import product
 
 from tsm2_tune.errors import InputError
+from tsm2_tune.generator.problem import INT32_MAX
 
 Shape = tuple[int, int, int]
 
-LARGEST_DIMENSION = 10**12  # where a number is surely a slip; the limits of an index are the problem's to check
+LARGEST_DIMENSION = INT32_MAX
 MOST_SHAPES = 10_000
 
 SPELLING = """\
@@ -25,8 +26,8 @@ def parse_shapes(text: str) -> tuple[Shape, ...]:
     The text is what SPELLING says, without @FILE.
     """
     shapes: dict[Shape, None] = {}
-    items = [item.strip() for item in text.split(",")]
-    if not any(items):
+    items = [item.strip() for item in text.split(",") if item.strip()]
+    if not items:
         raise InputError(f"no shape in {text!r}: expected MxNxK, such as 20480x16x20480")
     for item in items:
         for shape in _parse_item(item):

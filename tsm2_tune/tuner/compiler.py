@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -19,6 +20,8 @@ import platformdirs
 from tsm2_tune.errors import InputError
 from tsm2_tune.tuner.trial import Binary, CompileFailure
 
+WORK_PREFIX = "compiling-"
+LEFTOVER_SECONDS = 3600.0  # far past any compile limit
 DETAIL_CHARACTERS = 4000  # of a compiler's message that are kept
 
 
@@ -59,6 +62,16 @@ def cache_folder() -> Path:
     return folder
 
 
+def remove_leftovers() -> None:
+    """Remove the working folders of compilations that were killed long ago."""
+    for folder in cache_folder().glob(f"*/{WORK_PREFIX}*"):
+        try:
+            if time.time() - folder.stat().st_mtime > LEFTOVER_SECONDS:
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:  # another process was quicker
+            continue
+
+
 def compile_text(
     text: str, *, kernel: str, defines: tuple[str, ...], toolchain: Toolchain, limit_seconds: float
 ) -> Binary | CompileFailure:
@@ -73,7 +86,7 @@ def compile_text(
         return Binary(str(binary), kernel, json.loads(report.read_text())["spill_bytes"], compile_seconds=0.0)
 
     folder.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix="compiling-") as work:
+    with tempfile.TemporaryDirectory(dir=folder, prefix=WORK_PREFIX) as work:
         source, output = Path(work, f"kernel{toolchain.source_suffix}"), Path(work, f"kernel{toolchain.suffix}")
         source.write_text(toolchain.wrap(text))
         definitions = [f"-D{define}" for define in defines]
@@ -84,7 +97,8 @@ def compile_text(
         if returncode is None:
             return CompileFailure(timed_out=True, detail=f"compiling took more than {limit_seconds:g} s")
         if returncode != 0:
-            return CompileFailure(timed_out=False, detail=messages.replace(work, "")[:DETAIL_CHARACTERS])
+            said = messages.replace(work, "").strip()[:DETAIL_CHARACTERS]
+            return CompileFailure(timed_out=False, detail=said or f"exit status {returncode}, and no message")
         spill_bytes = _spill_bytes(messages)
         Path(work, "report.json").write_text(json.dumps({"spill_bytes": spill_bytes}))
         # The report first: a binary is only found beside its report, and each appears whole.

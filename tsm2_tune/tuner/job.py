@@ -16,7 +16,7 @@ from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Final, Outcome, Trial, TuningRun
-from tsm2_tune.tuner.tune import Options, Past, Tuner, basis
+from tsm2_tune.tuner.tune import Past, Tuner, basis
 
 GIB = 2**30
 
@@ -27,6 +27,7 @@ class ProblemStarted:
 
     space: SearchSpace
     tried_before: int
+    seconds_before: float  # that earlier runs spent on it
     best_before_us: float | None  # the least median of earlier runs
 
 
@@ -51,6 +52,8 @@ class ProblemEnded:
 
     problem: Problem
     new_trials: int
+    tried: int  # those of earlier runs included
+    untried: int  # kept configurations that the budget or the most trials left out
     winner: BestRow | None
 
 
@@ -85,28 +88,31 @@ def spaces(
     return tuple(found)
 
 
-def run(searched: Sequence[SearchSpace], target: Target, store: Store, options: Options) -> Iterator[Event]:
+def run(searched: Sequence[SearchSpace], tuner: Tuner, store: Store) -> Iterator[Event]:
     """Tune each problem; every trial is in the store before its event is yielded."""
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
-    with Tuner(target, options) as tuner:
-        for space in searched:
-            problem = space.problem
-            bases = {family: basis(problem, family, target) for family in space.families}
-            past = past_of(store, target, problem, bases)
-            yield ProblemStarted(space, len(past.tried), min((us for _, us in past.medians), default=None))
+    target = tuner.target
+    for space in searched:
+        problem = space.problem
+        bases = {family: basis(problem, family, target) for family in space.families}
+        past = past_of(store, target, problem, bases)
+        best_before_us = min((us for _, us in past.medians), default=None)
+        yield ProblemStarted(space, len(past.tried), past.seconds, best_before_us)
 
-            new_trials = 0
-            for trial in tuner.tune(space, past):
-                trial_id = store.add_trial(_tuning_run(tuner, started_at), trial)
-                new_trials += 1
-                yield TrialStored(trial, trial_id)
+        new_trials = 0
+        for trial in tuner.tune(space, past):
+            trial_id = store.add_trial(_tuning_run(tuner, started_at), trial)
+            new_trials += 1
+            yield TrialStored(trial, trial_id)
 
-            final = tuner.final(problem, past_of(store, target, problem, bases))
-            if final is not None:
-                store.add_final(_tuning_run(tuner, started_at), final, bases)
-                yield FinalStored(final)
-            winners = store.best(device=target.identity.name, problem=problem)
-            yield ProblemEnded(problem, new_trials, winners[0] if winners else None)
+        past = past_of(store, target, problem, bases)
+        final = tuner.final(problem, past)
+        if final is not None:
+            store.add_final(_tuning_run(tuner, started_at), final, bases)
+            yield FinalStored(final)
+        winners = store.best(device=target.identity.name, problem=problem)
+        untried = sum(candidate.config.text not in past.tried for candidate in space.kept)
+        yield ProblemEnded(problem, new_trials, len(past.tried), untried, winners[0] if winners else None)
 
 
 def past_of(store: Store, target: Target, problem: Problem, bases: dict[str, str]) -> Past:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from jinja2 import Environment
 
+from tsm2_tune.errors import ToolMissing
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.model import predicted_us
@@ -21,7 +22,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource, environment, render, support_source
 from tsm2_tune.generator.rules import GUIDELINE_RULES, Candidate
 from tsm2_tune.generator.space import SearchSpace
-from tsm2_tune.tuner.compiler import compile_text
+from tsm2_tune.tuner.compiler import compile_text, remove_leftovers
 from tsm2_tune.tuner.measure import Effort
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Binary, Ceilings, CompileFailure, Final, LoadedResources, Outcome, Trial
@@ -57,10 +58,15 @@ class Past:
 
 
 class Tuner:
-    """One device for the length of a run: its worker, its ceilings, its compiler. Use as a context manager."""
+    """One device for the length of a run: its worker, its ceilings, its compiler. Use as a context manager.
+
+    ToolMissing, before anything else is done, where the compiler cannot compile the tuner's own kernels.
+    """
 
     def __init__(self, target: Target, options: Options) -> None:
         self.target, self.options = target, options
+        remove_leftovers()
+        self._support_path = self._compiled_support()
         self._worker: Worker | None = None
         self._ceilings: Ceilings | None = None
         self._pool = ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix="compile")
@@ -83,19 +89,23 @@ class Tuner:
     @property
     def worker(self) -> Worker:
         if self._worker is None:
-            support = compile_text(
-                support_source(),
-                kernel="",
-                defines=(),
-                toolchain=self.target.toolchain,
-                limit_seconds=self.options.compile_limit_seconds,
-            )
-            if isinstance(support, CompileFailure):
-                raise WorkerError(
-                    f"{self.target.toolchain.compiler} cannot compile the tuner's own kernels: {support.detail}"
-                )
-            self._worker = Worker(self.target.spec, support.path, limit_seconds=self.options.run_limit_seconds)
+            self._worker = Worker(self.target.spec, self._support_path, limit_seconds=self.options.run_limit_seconds)
         return self._worker
+
+    def _compiled_support(self) -> str:
+        support = compile_text(
+            support_source(),
+            kernel="",
+            defines=(),
+            toolchain=self.target.toolchain,
+            limit_seconds=self.options.compile_limit_seconds,
+        )
+        if isinstance(support, CompileFailure):
+            raise ToolMissing(
+                f"{self.target.toolchain.compiler} does not compile the tuner's own kernels: {support.detail};"
+                " mend it or name another compiler"
+            )
+        return support.path
 
     def tune(self, space: SearchSpace, past: Past) -> Iterator[Trial]:
         """Try what the past has not tried, best prospects first, until the space or the options end it."""

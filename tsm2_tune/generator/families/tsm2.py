@@ -16,7 +16,7 @@ from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS, choose, t1_candidates
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Candidate, Rule
+from tsm2_tune.generator.rules import covering_rule
 
 THREADS = (32, 64, 128, 256, 512, 1024)
 COLUMNS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
@@ -43,36 +43,29 @@ class Tsm2Config(KernelConfig):
     prefetch: int  # [t3] elements of A that one thread loads at a time
 
 
-def covers(options: tuple[int, ...], value: int, extent: int) -> bool:
-    """Whether no smaller option already reaches past `extent`."""
-    smaller = [option for option in options if option < value]
-    return not smaller or smaller[-1] < extent
-
-
 SHAPE_RULES = (
-    Rule(
+    covering_rule(
         "columns-within-n",
-        "shape",
         "a column group wider than needed for n computes columns that nobody asked for",
-        lambda c: covers(COLUMNS, _value(c, "columns"), c.problem.n),
+        tunable="columns",
+        options=COLUMNS,
+        extent=lambda problem: problem.n,
     ),
-    Rule(
+    covering_rule(
         "prefetch-within-k",
-        "shape",
         "a row of A has only k elements to load ahead",
-        lambda c: covers(PREFETCH, _value(c, "prefetch"), c.problem.k),
+        tunable="prefetch",
+        options=PREFETCH,
+        extent=lambda problem: problem.k,
     ),
-    Rule(
+    covering_rule(
         "threads-within-m",
-        "shape",
         "a block larger than needed for m rows has threads without a row",
-        lambda c: covers(THREADS, _value(c, "threads"), c.problem.m),
+        tunable="threads",
+        options=THREADS,
+        extent=lambda problem: problem.m,
     ),
 )
-
-
-def _value(candidate: Candidate, name: str) -> int:
-    return int(getattr(candidate.config, name))
 
 
 def staged_bytes(*, threads: int, columns: int, prefetch: int, problem: Problem) -> int:

@@ -51,9 +51,16 @@ def export(store: Store, format_name: str, *, device: str | None = None) -> str:
 
 
 def write(text: str, output: str | Path) -> None:
-    """Put the text into the file `output`, whole or not at all. InputError where it cannot be written."""
-    path, temporary = Path(output), None
+    """Put the text into the file `output`, whole or not at all; into a device or a pipe it is written as it comes.
+
+    InputError where it cannot be written.
+    """
+    path, temporary = Path(os.path.realpath(output)), None  # a link keeps pointing where it points
     try:
+        if path.exists() and not path.is_file():
+            with path.open("w", encoding="utf-8", newline="") as device:
+                device.write(text)
+            return
         with tempfile.NamedTemporaryFile(
             "w", encoding="utf-8", newline="", dir=path.parent, prefix=f".{path.name}.", delete=False
         ) as file:
