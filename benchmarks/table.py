@@ -1,6 +1,6 @@
-"""The README's table of the published versions, from a result file.
+"""The README's table of every version beside cuBLAS, from a result file.
 
-python -m benchmarks.table benchmarks/results/h200-published-versions.json
+python -m benchmarks.table benchmarks/results/h200-beside-cublas.json
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-VERSIONS = ("V0", "V1", "V2", "V3", "ISM2 1", "ISM2 2")
+VERSIONS = ("V0", "V1", "V2", "V3", "ISM2 1", "ISM2 2", "TSMM")
 
 
 def table(found: dict[str, Any]) -> str:

@@ -21,6 +21,7 @@ from tsm2_tune.errors import TuneError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
+from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.occupancy import occupancy
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
@@ -47,6 +48,9 @@ CONFIGS: tuple[KernelConfig, ...] = (
     Ism2Config(1, 64, 4, 8, 4),
     Ism2Config(2, 64, 6, 4, 4),
     Ism2Config(2, 32, 2, 6, 64),
+    TsmmConfig(64, 8, 2, 4, 8, 2),
+    TsmmConfig(128, 16, 1, 8, 2, 1),
+    TsmmConfig(64, 16, 2, 6, 16, 4),
 )
 SHAPES = ((1, 1, 1), (31, 1, 64), (257, 3, 1), (1009, 5, 61), (641, 7, 131), (97, 13, 256), (2053, 33, 67))
 

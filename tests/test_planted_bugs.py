@@ -10,10 +10,16 @@ from tests.conftest import TryKernel
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
+from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.trial import Outcome
 
 pytestmark = pytest.mark.host
+
+# m leaves the last block part-filled and gives a second turn to blocks that stride, n and k leave a tail, k takes
+# two tiles of B.
+SHAPE = (181, 5, 67)
+EVEN = (182, 5, 68)  # vectors of two stay aligned in every column, and the last one is read by them
 
 V0 = Tsm2Config("v0", threads=32, columns=1, prefetch=1)
 V1 = Tsm2Config("v1", threads=32, columns=2, prefetch=1)
@@ -21,6 +27,7 @@ V2 = Tsm2Config("v2", threads=32, columns=2, prefetch=6)
 V3 = Tsm2Config("v3", threads=32, columns=2, prefetch=6)
 OPT1 = Ism2Config(1, threads=32, columns=2, prefetch=4, row_tiles=2)
 OPT2 = Ism2Config(2, threads=32, columns=2, prefetch=4, row_tiles=2)
+TSMM = TsmmConfig(threads=64, vector_bytes=8, vectors=1, columns=2, prefetch=4, row_tiles=2)
 
 
 @dataclass(frozen=True)
@@ -30,6 +37,7 @@ class Bug:
     original: str
     planted: str
     dtype: str = "f32"
+    shape: tuple[int, int, int] = SHAPE
 
 
 BUGS = (
@@ -73,14 +81,16 @@ BUGS = (
         "store_c(sum, alpha",
         "const_cast<scalar &>(A[0]) = 1;\n        store_c(sum, alpha",
     ),
+    Bug("vectors read past the last row", TSMM, "if (inside && aligned && step", "if (aligned && step", shape=EVEN),
+    Bug("vectors stored past the last row", TSMM, "inside && aligned_C", "aligned_C", shape=EVEN),
+    Bug("columns of A read past the last one", TSMM, "step + q < k && at < m ?", "at < m ?"),
+    Bug("a misaligned vector", TSMM, "const bool aligned = ", "const bool aligned = true || "),
+    Bug("B staged once though it has two tiles", TSMM, "staged_all = k <= tile_depth", "staged_all = true"),
     Bug("a loop that never ends", V0, "l < k; ++l", "l < k; l += alpha == 0"),
 )
 
-# m leaves the last block part-filled and gives ism2 a second turn, n and k leave a tail, k takes two tiles of B.
-SHAPE = (181, 5, 61)
 
-
-@pytest.mark.parametrize("config", [V0, V1, V2, V3, OPT1, OPT2], ids=lambda config: config.text)
+@pytest.mark.parametrize("config", [V0, V1, V2, V3, OPT1, OPT2, TSMM], ids=lambda config: config.text)
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_the_template_itself_is_right(try_kernel: TryKernel, config: KernelConfig, dtype: str) -> None:
     result = try_kernel(config, Problem(*SHAPE, dtype), lambda text: text)
@@ -93,7 +103,7 @@ def test_a_planted_bug_is_rejected(try_kernel: TryKernel, bug: Bug) -> None:
         assert bug.original in text, "the template changed: plant this bug anew"
         return text.replace(bug.original, bug.planted)
 
-    result = try_kernel(bug.config, Problem(*SHAPE, bug.dtype), plant)
+    result = try_kernel(bug.config, Problem(*bug.shape, bug.dtype), plant)
     expected = Outcome.TIMED_OUT if "never ends" in bug.name else (Outcome.WRONG_RESULT, Outcome.CRASHED)
     assert result.outcome in expected, f"accepted: {result}"
     assert result.detail

@@ -13,6 +13,7 @@ from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
+from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render, support_source
 from tsm2_tune.tuner.compiler import compile_text
@@ -30,6 +31,7 @@ CONFIGS: dict[str, KernelConfig] = {
         Tsm2Config("v3", 128, 16, 4),
         Ism2Config(1, 128, 8, 8, 4),
         Ism2Config(2, 128, 8, 8, 4),
+        TsmmConfig(128, 16, 1, 8, 4, 2),
     )
 }
 F32 = Problem(4096, 8, 4096, "f32")

@@ -10,6 +10,7 @@ from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
+from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
@@ -50,6 +51,7 @@ COUNTER_EXAMPLES: dict[str, tuple[KernelConfig, Problem, DeviceLimits, Guideline
     "columns-within-n": (Tsm2Config("v3", 128, 24, 4), R, H200, Guidelines()),
     "prefetch-within-k": (Tsm2Config("v3", 128, 8, 16), Problem(10**7, 8, 8, "f32"), H200, Guidelines()),
     "threads-within-m": (Tsm2Config("v3", 128, 8, 4), Problem(64, 8, 64, "f32"), H200, Guidelines()),
+    "rows-within-m": (TsmmConfig(64, 16, 1, 8, 4, 1), Problem(255, 8, 64, "f32"), H200, Guidelines()),
     "grid-fills-device": (Ism2Config(1, 128, 8, 4, 2), R, H200, Guidelines()),
     "min-threads-per-sm": (Tsm2Config("v3", 128, 16, 4), R, H200, Guidelines(min_threads_per_sm=2048)),
     "min-blocks-per-sm": (Tsm2Config("v3", 1024, 4, 4), R, H200, Guidelines(min_blocks_per_sm=4)),

@@ -102,14 +102,26 @@ T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = warpSize, i
     return tsm2_host::shuffled(mask, value, other < (lane & ~(width - 1u)) + width ? other : lane, line);
 }
 
+namespace tsm2_host {
+
+// A GPU faults where a load or store is not aligned to its own size; an x86 lets it pass.
+template <class T> inline T *aligned(T *at)
+{
+    if (reinterpret_cast<unsigned long long>(at) % sizeof(T) != 0)
+        __builtin_trap();
+    return at;
+}
+
+}  // namespace tsm2_host
+
 // Loads and stores with a cache hint.
-template <class T> inline T __ldg(const T *from) { return *from; }
-template <class T> inline T __ldca(const T *from) { return *from; }
-template <class T> inline T __ldcg(const T *from) { return *from; }
-template <class T> inline T __ldcs(const T *from) { return *from; }
-template <class T> inline void __stcg(T *to, T value) { *to = value; }
-template <class T> inline void __stcs(T *to, T value) { *to = value; }
-template <class T> inline void __stwt(T *to, T value) { *to = value; }
+template <class T> inline T __ldg(const T *from) { return *tsm2_host::aligned(from); }
+template <class T> inline T __ldca(const T *from) { return *tsm2_host::aligned(from); }
+template <class T> inline T __ldcg(const T *from) { return *tsm2_host::aligned(from); }
+template <class T> inline T __ldcs(const T *from) { return *tsm2_host::aligned(from); }
+template <class T> inline void __stcg(T *to, T value) { *tsm2_host::aligned(to) = value; }
+template <class T> inline void __stcs(T *to, T value) { *tsm2_host::aligned(to) = value; }
+template <class T> inline void __stwt(T *to, T value) { *tsm2_host::aligned(to) = value; }
 
 // Atomics: each returns what was there before.
 template <class T> struct tsm2_host_same { using type = T; };  // T is deduced from the pointer alone

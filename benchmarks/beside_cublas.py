@@ -1,6 +1,6 @@
-"""The published kernels, V0 to V3 and both ISM2 optimisations, each tuned, beside cuBLAS.
+"""Every kernel version, tuned by itself, beside cuBLAS: V0 to V3, both ISM2 optimisations, TSMM.
 
-    python -m benchmarks.published_versions --output benchmarks/results/h200-published-versions.json
+    python -m benchmarks.beside_cublas --output benchmarks/results/h200-beside-cublas.json
 
 Each version is tuned by itself for `--seconds` a problem; then the winners and cuBLAS are verified and timed
 interleaved, in one process, L2 cold, so that drift meets all alike.
@@ -48,6 +48,7 @@ VERSIONS: dict[str, Callable[[dict[str, Any]], bool]] = {
     "V3": lambda tunables: tunables.get("version") == "v3",
     "ISM2 1": lambda tunables: tunables.get("optimisation") == 1,
     "ISM2 2": lambda tunables: tunables.get("optimisation") == 2,
+    "TSMM": lambda tunables: "vector_bytes" in tunables,
 }
 
 
@@ -130,7 +131,7 @@ def beside_cublas(
 @click.option("--seconds", default=8.0, show_default=True, help="Of tuning, for each version of each problem.")
 @click.option("--output", required=True, type=click.Path(dir_okay=False, path_type=Path))
 def main(spec: str, shapes: str, dtypes: str, seconds: float, output: Path) -> None:
-    """Tune the published versions and time them beside cuBLAS."""
+    """Tune every version and time them all beside cuBLAS."""
     try:
         target = find_target(spec)
     except TuneError as error:
@@ -155,7 +156,7 @@ def main(spec: str, shapes: str, dtypes: str, seconds: float, output: Path) -> N
     identity = target.identity
     options = f"--shapes {shapes} --dtype {dtypes} --seconds {seconds:g}"
     facts = {
-        "command": f"python -m benchmarks.published_versions {options}",
+        "command": f"python -m benchmarks.beside_cublas {options}",
         "date": datetime.now(UTC).date().isoformat(),
         "device": identity.name,
         "driver": identity.driver,

@@ -1,0 +1,166 @@
+"""TSMM: a tall and skinny matrix times a small one, several rows a thread in wide loads.
+
+What the published kernels lack on today's GPUs: an element of B read from shared memory feeds every row of the
+thread, loads are 16 bytes wide, and a thread has `prefetch` columns of A on their way at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, ClassVar
+
+from tsm2_tune.generator.config import KernelConfig, Launch, Resources, Traffic
+from tsm2_tune.generator.families.family import Family, Tunable
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.model import OVERHEAD_REGISTERS
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.rules import Candidate, Rule, covering_rule
+
+THREADS = (64, 128, 256)
+VECTOR_BYTES = (8, 16)
+VECTORS = (1, 2)
+COLUMNS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+PREFETCH = (1, 2, 4, 8, 16, 32)
+ROW_TILES = (1, 2, 4, 8, 16)
+TILE_DEPTH = 64  # rows of B staged at a time: all of them where the product is small
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TsmmConfig(KernelConfig):
+    """Every choice that the TSMM template needs."""
+
+    family: ClassVar[str] = "tsmm"
+    letters: ClassVar[dict[str, str]] = {
+        "threads": "t",
+        "vector_bytes": "b",
+        "vectors": "v",
+        "columns": "c",
+        "prefetch": "p",
+        "row_tiles": "r",
+    }
+
+    threads: int  # per block
+    vector_bytes: int  # of one load
+    vectors: int  # pieces of a column of A that one thread loads
+    columns: int  # of C that one thread accumulates in registers
+    prefetch: int  # columns of A that one thread loads before it multiplies
+    row_tiles: int  # tiles of rows for each block of the grid
+
+
+def rows_per_thread(config: TsmmConfig, problem: Problem) -> int:
+    """Rows of A that one thread computes at a time."""
+    return config.vectors * config.vector_bytes // problem.dtype.element_bytes
+
+
+def tile_depth(config: TsmmConfig) -> int:
+    """Rows of B staged at a time, in whole steps."""
+    return max(TILE_DEPTH // config.prefetch, 1) * config.prefetch
+
+
+def _block_rows(config: TsmmConfig, problem: Problem) -> int:
+    return config.threads * rows_per_thread(config, problem)
+
+
+def _grid_fills_device(candidate: Candidate) -> bool:
+    config = candidate.config
+    assert isinstance(config, TsmmConfig)
+    rows = _block_rows(config, candidate.problem) * config.row_tiles
+    return config.row_tiles == 1 or candidate.problem.m >= rows * candidate.limits.sms
+
+
+def _rows_within_m(candidate: Candidate) -> bool:
+    config = candidate.config
+    assert isinstance(config, TsmmConfig)
+    smallest = (config.threads, config.vector_bytes, config.vectors) == (THREADS[0], VECTOR_BYTES[0], VECTORS[0])
+    return smallest or _block_rows(config, candidate.problem) <= candidate.problem.m
+
+
+def covering(options: tuple[int, ...], extent: int) -> int:
+    """The smallest option that covers the extent, or the largest of all."""
+    return next((option for option in options if option >= extent), options[-1])
+
+
+class Tsmm(Family[TsmmConfig]):
+    name = "tsmm"
+    summary = "tall and skinny A times small B, several rows a thread in wide loads"
+    template = "tsmm.cu.jinja"
+    tunables = (
+        Tunable("threads", "", "threads of a block"),
+        Tunable("vector_bytes", "", "bytes of one load"),
+        Tunable("vectors", "", "pieces of a column of A that one thread loads"),
+        Tunable("columns", "t2", "columns of C that one thread accumulates in registers"),
+        Tunable("prefetch", "t3", "columns of A that one thread loads before it multiplies"),
+        Tunable("row_tiles", "tcf", "tiles of rows for each block of the grid"),
+    )
+    rules = (
+        covering_rule(
+            "columns-within-n",
+            "a column group wider than needed for n computes columns that nobody asked for",
+            tunable="columns",
+            options=COLUMNS,
+            extent=lambda problem: problem.n,
+        ),
+        covering_rule(
+            "prefetch-within-k",
+            "a row of A has only k elements to load ahead",
+            tunable="prefetch",
+            options=PREFETCH,
+            extent=lambda problem: problem.k,
+        ),
+        Rule("rows-within-m", "shape", "a block of more rows than m loads element by element", _rows_within_m),
+        Rule(
+            "grid-fills-device",
+            "shape",
+            "striding over rows pays only where the grid still gives every multiprocessor a block",
+            _grid_fills_device,
+        ),
+    )
+    config_type = TsmmConfig
+
+    def configurations(self) -> Iterator[TsmmConfig]:
+        for choice in product(THREADS, VECTOR_BYTES, VECTORS, COLUMNS, PREFETCH, ROW_TILES):
+            yield TsmmConfig(*choice)
+
+    def resources(self, config: TsmmConfig, problem: Problem) -> Resources:
+        rows, dtype = rows_per_thread(config, problem), problem.dtype
+        elements = rows * (config.columns + config.prefetch) + config.columns
+        return Resources(
+            threads=config.threads,
+            registers=elements * dtype.registers + OVERHEAD_REGISTERS,
+            smem_bytes=tile_depth(config) * config.columns * dtype.element_bytes,
+            bytes_in_flight=config.prefetch * rows * dtype.element_bytes,
+            reuse=config.columns,
+        )
+
+    def launch(self, config: TsmmConfig, problem: Problem) -> Launch:
+        return Launch(
+            threads=config.threads,
+            rows_per_block=_block_rows(config, problem) * config.row_tiles,
+            smem_bytes=self.resources(config, problem).smem_bytes,
+        )
+
+    def traffic(self, config: TsmmConfig, problem: Problem) -> Traffic:
+        passes = -(-problem.n // config.columns)  # over A: one for each group of columns
+        elements = problem.m * problem.k * passes + problem.k * problem.n
+        return Traffic(elements * problem.dtype.element_bytes, problem.written_bytes)
+
+    def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmmConfig, ...]:
+        """Where the winners on an H200 lay: every column of C at once, 8 columns of A ahead, narrow vectors."""
+        columns, prefetch = covering(COLUMNS, problem.n), min(8, covering(PREFETCH, problem.k))
+        shapes = ((8, 1), (8, 2), (16, 1))
+        return tuple(
+            TsmmConfig(128, vector_bytes, vectors, columns, prefetch, row_tiles)
+            for row_tiles in (1, 2)
+            for vector_bytes, vectors in shapes
+        )
+
+    def context(self, config: TsmmConfig, problem: Problem) -> dict[str, Any]:
+        return {
+            "about": "several rows a thread in wide loads, B in shared memory",
+            "tile_depth": tile_depth(config),
+        }
+
+
+FAMILY = Tsmm()
