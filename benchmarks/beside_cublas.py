@@ -31,7 +31,7 @@ from tsm2_tune.generator.space import search_space
 from tsm2_tune.tuner.compiler import compile_text
 from tsm2_tune.tuner.cuda import CudaDevice
 from tsm2_tune.tuner.measure import Effort, measure_interleaved
-from tsm2_tune.tuner.operands import Operands
+from tsm2_tune.tuner.operands import Operands, Support
 from tsm2_tune.tuner.target import Target, find_target
 from tsm2_tune.tuner.trial import Binary, Outcome
 from tsm2_tune.tuner.tune import Options, Past, Tuner
@@ -78,7 +78,8 @@ def beside_cublas(
     winners: dict[str, KernelConfig],
 ) -> list[dict[str, Any]]:
     """One row for each version and one for cuBLAS, measured interleaved."""
-    operands = Operands(device, support_path, problem)
+    support = Support(device, support_path, problem.dtype_name)
+    operands = Operands(device, support, problem, index_bits=problem.index_bits)
     launches: list[Callable[[], None]] = []
     verified: list[bool | None] = []
     for config in winners.values():
@@ -99,6 +100,7 @@ def beside_cublas(
     verified.append(None)
     found = measure_interleaved(device, launches, EFFORT)
     operands.free()
+    support.free()
     rows = []
     for name, config, measured, right in zip(
         [*winners, "cuBLAS"], [*winners.values(), None], found, verified, strict=True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import pytest
 
@@ -14,11 +15,17 @@ from tsm2_tune.tuner.compiler import Toolchain, compile_text
 from tsm2_tune.tuner.host.toolchain import host_toolchain
 from tsm2_tune.tuner.measure import Effort
 from tsm2_tune.tuner.trial import Binary
+from tsm2_tune.tuner.tune import probe_problems
 from tsm2_tune.tuner.worker import Attempt, AttemptResult, Entry, Worker
 
 ONCE = Effort(min_samples=1, max_samples=1, warm_up_seconds=0.0)
 
-TryKernel = Callable[[KernelConfig, Problem, Callable[[str], str]], AttemptResult]
+
+class TryKernel(Protocol):
+    def __call__(
+        self, config: KernelConfig, problem: Problem, edit: Callable[[str], str], probes: bool = False
+    ) -> AttemptResult:
+        """Render, edit, compile, verify and time once on the host; on the configuration's probes too if asked."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -55,11 +62,15 @@ def worker(support_path: str) -> Iterator[Worker]:
 
 @pytest.fixture
 def try_kernel(worker: Worker, toolchain: Toolchain) -> TryKernel:
-    """Render, edit, compile, verify and time once on the host."""
+    """What TryKernel says."""
 
-    def attempt(config: KernelConfig, problem: Problem, edit: Callable[[str], str]) -> AttemptResult:
+    def attempt(
+        config: KernelConfig, problem: Problem, edit: Callable[[str], str], probes: bool = False
+    ) -> AttemptResult:
         source: KernelSource = render(problem, config)
         binary = compiled(edit(source.text), source.kernel, toolchain, source.defines)
-        return worker.attempt(Attempt(problem, Entry(binary.path, source.kernel, source.launch), seed=7, effort=ONCE))
+        entry = Entry(binary.path, source.kernel, source.launch)
+        small = probe_problems(config, problem) if probes else ()
+        return worker.attempt(Attempt(problem, entry, small, seed=7, effort=ONCE))
 
     return attempt

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import shutil
 import sqlite3
+import subprocess
+import sys
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from rich.console import Console
 
 from tests.fabricated import trial, tuning_run
+from tsm2_tune import display
 from tsm2_tune.cli import main
+from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.tuner import cuda
+from tsm2_tune.options import MOST_SHAPES_BYTES
+from tsm2_tune.tuner import compiler, cuda
+from tsm2_tune.tuner.compiler import Toolchain, compile_text
 from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.trial import Binary, CompileFailure
 
 
 def run(*arguments: str) -> Result:
@@ -72,6 +85,20 @@ TUNE = ("--device", "cpu", "--shapes", "64x2x64", "--max-trials", "1")
         (("export", "--format", "xml", "--output", "-"), "xml"),
         (("show", "--db", "none.db"), "none.db"),
         (("show", "x"), "x"),
+        (("show", "9" * 20), "not in the range"),
+        (("--shapes", "8x8x8", "--run-limit", "nan"), "expected a number of seconds"),
+        (("--shapes", "8x8x8", "--run-limit", "1e10"), "not in the range"),
+        (("--shapes", "8x8x8", "--compile-limit", "nan"), "expected a number of seconds"),
+        (("--shapes", "8x8x8", "--compile-limit", "inf"), "not in the range"),
+        (("--shapes", "8x8x8", "--budget", "nan"), "expected a number of seconds"),
+        (("--shapes", "8x8x8", "--budget", "inf"), "not in the range"),
+        (("--shapes", "9" * 5000 + "x8x8"), "a number of 5000 characters"),
+        (("--device", "9" * 5000, "--shapes", "8x8x8"), "of 5000 digits"),
+        (("space", "--device", "9" * 5000, "--shapes", "8x8x8"), "of 5000 digits"),
+        (("--device", "", "--shapes", "8x8x8"), "unknown device ''"),
+        (("space", "--device", "", "--shapes", "8x8x8"), "unknown device ''"),
+        (("--shapes", "@/dev/zero"), "'/dev/zero' is no regular file"),
+        (("--shapes", "@/"), "'/' is no regular file"),
     ],
 )  # fmt: skip
 def test_bad_input_gets_one_sentence(
@@ -143,6 +170,144 @@ def test_an_output_that_cannot_be_written(database: str, tmp_path: Path) -> None
     result = run("export", "--db", database, "--format", "csv", "--output", str(tmp_path / "no" / "t.csv"))
     assert result.exit_code == 2
     assert "no/t.csv" in result.output
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal", "-shm", "-journal"])
+def test_an_export_never_replaces_its_database(database: str, tmp_path: Path, suffix: str) -> None:
+    before = Path(database).read_bytes()
+    link = tmp_path / "link.db"
+    link.symlink_to(database)
+    for named in (database, str(link)):
+        result = run("export", "--db", named, "--format", "csv", "--output", database + suffix)
+        assert result.exit_code == 2
+        assert "part of the database" in " ".join(result.output.split())
+    assert Path(database).read_bytes() == before
+
+
+def test_a_shapes_file_is_bounded(tmp_path: Path) -> None:
+    path = tmp_path / "shapes.txt"
+    path.write_text("# " + "x" * MOST_SHAPES_BYTES)
+    result = run("space", "--device", "cpu", "--shapes", f"@{path}")
+    assert result.exit_code == 2
+    assert "more than 1000000 bytes" in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize(
+    ("script", "complaint"),
+    [
+        (None, "is no command (No closing quotation)"),
+        (b"\x7fELF, but no program", "cannot be started"),
+        (b"#!/bin/sh\nprintf '\\377\\376 1.0\\n'\n", "wrote no output"),
+    ],
+)
+def test_a_compiler_that_is_none(
+    script: bytes | None, complaint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    compiler = tmp_path / "compiler"
+    if script is not None:
+        compiler.write_bytes(script)
+        compiler.chmod(0o755)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CXX", str(compiler) if script is not None else '"unbalanced')
+    result = run(*TUNE, "--db", str(tmp_path / "r.db"))
+    assert result.exit_code == 2, result.output
+    assert complaint in " ".join(result.output.split())
+    assert not (tmp_path / "r.db").exists()
+
+
+def test_a_compiler_that_may_not_be_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "compiler").touch(mode=0o644)
+    monkeypatch.setenv("CXX", str(tmp_path / "compiler"))
+    result = run(*TUNE, "--db", str(tmp_path / "r.db"))
+    assert result.exit_code == 2
+    assert "may not be run" in " ".join(result.output.split())
+
+
+def test_the_compiler_cache_survives_a_broken_report(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, toolchain: Toolchain
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def compiled() -> Binary | CompileFailure:
+        return compile_text("// nothing\n", kernel="", defines=(), toolchain=toolchain, limit_seconds=60)
+
+    assert isinstance(compiled(), Binary)
+    for broken in ("", "{", "[]", '{"spill_bytes": "x"}'):
+        (report,) = tmp_path.rglob("*.json")
+        report.write_text(broken)
+        again = compiled()
+        assert isinstance(again, Binary)
+        assert again.compile_seconds > 0
+    folder = report.parent
+    shutil.rmtree(folder)
+    folder.touch()  # a file where a folder should be
+    with pytest.raises(InputError, match=f"cache folder {folder} cannot be used"):
+        compiled()
+
+
+def test_running_compilers_can_be_killed(tmp_path: Path, toolchain: Toolchain) -> None:
+    slow = tmp_path / "slow"
+    slow.write_text("#!/bin/sh\nsleep 60\n")
+    slow.chmod(0o755)
+    with ThreadPoolExecutor() as pool:
+        compiling = pool.submit(
+            compile_text,
+            str(tmp_path),
+            kernel="",
+            defines=(),
+            toolchain=replace(toolchain, compiler=str(slow)),
+            limit_seconds=60,
+        )
+        while not compiling.done():
+            compiler.kill_running()
+            time.sleep(0.01)
+        failure = compiling.result()
+    assert isinstance(failure, CompileFailure)
+    assert "exit status -9" in failure.detail
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+@pytest.mark.parametrize("arguments", [("show",), ("show", "1"), ("show", "--json"), ("--help",)])
+def test_an_output_that_is_full(arguments: tuple[str, ...], database: str) -> None:
+    of_database = ("--db", database) if "show" in arguments else ()
+    command = [sys.executable, "-m", "tsm2_tune", *arguments, *of_database]
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert ended.returncode == 2
+    assert ended.stderr.strip().splitlines()[-1].startswith("Error: the output cannot be")
+    assert "Traceback" not in ended.stderr
+
+
+def test_ctrl_c_before_the_first_trial(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def interrupted(spec: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tsm2_tune.cli.find_target", interrupted)
+    result = run(*TUNE, "--db", str(tmp_path / "r.db"))
+    assert result.exit_code == 130
+    assert result.output.startswith("stopped; ")
+
+
+def test_hostile_names_are_shown_as_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "results.db"
+    name = "[/nope]\x1b[31m:smile:\x9b"
+    with Store.open(path, create=True) as store:
+        store.add_trial(tuning_run(name), trial(500.0, detail="[/nope]\x1b"))
+    for arguments in (("best",), ("show",), ("show", "1")):
+        result = run(*arguments, "--db", str(path))
+        assert result.exit_code == 0
+        assert "[/nope][31m:smile:" in result.output
+        assert "\x1b" not in result.output
+    as_json = run("show", "--json", "--db", str(path)).output
+    assert "\x9b" not in as_json
+    assert json.loads(as_json)[0]["device"] == name
+
+
+def test_hostile_names_on_a_terminal() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=80)
+    display.print_table(console, ("name",), [("[/nope]\x1b[31m\n",)])
+    assert isinstance(console.file, io.StringIO)
+    assert "[/nope][31m" in console.file.getvalue()
 
 
 def test_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

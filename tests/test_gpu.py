@@ -28,10 +28,10 @@ from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render, support_source
 from tsm2_tune.tuner.cuda import CudaDevice, cuda_device_count
 from tsm2_tune.tuner.measure import measure
-from tsm2_tune.tuner.operands import Operands
+from tsm2_tune.tuner.operands import Operands, Support
 from tsm2_tune.tuner.target import Target, find_target
 from tsm2_tune.tuner.trial import Verdict
-from tsm2_tune.tuner.verify import verify
+from tsm2_tune.tuner.verify import PROBE_CHECKS, verify
 
 pytestmark = [
     pytest.mark.gpu,
@@ -79,13 +79,14 @@ def verdict(gpu: CudaDevice, target: Target, support: str, config: KernelConfig,
     source = render(problem, config)
     binary = compiled(source.text, source.kernel, target.toolchain, source.defines)
     kernel = gpu.load(binary.path, source.kernel)
-    operands = Operands(gpu, support, problem)
+    operands = Operands(gpu, Support(gpu, support, problem.dtype_name), problem, index_bits=problem.index_bits)
     launch = source.launch
     start = partial(kernel, blocks=launch.blocks(problem.m), threads=launch.threads, smem_bytes=launch.smem_bytes)
     try:
-        return verify(gpu, operands, start, seed=11)
+        return verify(gpu, operands, start, seed=11, checks=PROBE_CHECKS)
     finally:
         operands.free()
+        operands.support.free()
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])

@@ -90,10 +90,36 @@ BUGS = (
 )
 
 
+# Bugs that do not show at the shape below, whose extents are whole blocks, groups, steps and tiles.
+FRIENDLY = (512, 8, 256)
+HIDDEN_BUGS = (
+    Bug("threads without a row load one", V3, "(row < m ? row : m - 1)", "row"),
+    Bug("a column past the last one staged", V3, "inside && first + c < n ? B", "inside && first + c <= n ? B"),
+    Bug("the last step not prefetched", V3, "if (step + prefetch < k)", "if (step + prefetch + 1 < k)"),
+    Bug("a factor of lower precision", V3, ": alpha * sum[c]", ": scalar(float(alpha)) * sum[c]", dtype="f64"),
+    Bug(
+        "operands rounded to 11 bits",
+        V1,
+        "const scalar a = row_of_A[l * lda];",
+        "const scalar a = __int_as_float(__float_as_int(row_of_A[l * lda]) & ~0x1FFF);",
+    ),
+)
+
+
+@pytest.mark.parametrize("bug", HIDDEN_BUGS, ids=lambda bug: bug.name)
+def test_a_bug_hidden_at_the_tuned_shape_is_rejected_on_the_probes(try_kernel: TryKernel, bug: Bug) -> None:
+    def plant(text: str) -> str:
+        assert bug.original in text, "the template changed: plant this bug anew"
+        return text.replace(bug.original, bug.planted)
+
+    result = try_kernel(bug.config, Problem(*FRIENDLY, bug.dtype), plant, probes=True)
+    assert result.outcome in (Outcome.WRONG_RESULT, Outcome.CRASHED), f"accepted: {result}"
+
+
 @pytest.mark.parametrize("config", [V0, V1, V2, V3, OPT1, OPT2, TSMM], ids=lambda config: config.text)
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_the_template_itself_is_right(try_kernel: TryKernel, config: KernelConfig, dtype: str) -> None:
-    result = try_kernel(config, Problem(*SHAPE, dtype), lambda text: text)
+    result = try_kernel(config, Problem(*SHAPE, dtype), lambda text: text, probes=True)
     assert result.outcome is Outcome.OK, result.detail
 
 

@@ -38,6 +38,7 @@ def test_spellings(text: str, shapes: list[tuple[int, int, int]]) -> None:
         ("1e400x8x8", "no whole number"),
         ("1e99x8x8", "at most"),
         ("axbxc", "no whole number"),
+        ("9" * 5000 + "x8x8", "a number of 5000 characters"),
         ("kx8xm", "a letter must stand"),
         ("mx8x8", "as itself"),
         ("30:10:10x8x8", "empty or endless"),

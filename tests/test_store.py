@@ -109,7 +109,7 @@ def test_a_device_that_tells_no_registers_ties_by_text(store: Store) -> None:
 
 
 def test_finals_supersede_the_first_measurements(store: Store) -> None:
-    for config, median_us in ((C128, 500), (C256, 510), (C512, 400)):
+    for config, median_us in ((C128, 500), (C256, 510), (C512, 900)):
         store.add_trial(RUN, trial(median_us, config))
     assert store.final_configs(GPU, PROBLEM, TODAY) == frozenset()
     assert store.add_final(RUN, final((C128, 520), (C256, 505)), TODAY) == 1
@@ -119,6 +119,21 @@ def test_finals_supersede_the_first_measurements(store: Store) -> None:
     (row,) = store.best()
     assert (row.config, row.median_us, row.round, row.tuned_at) == (C128.text, 480, 2, later.started_at)
     assert store.final_configs(GPU, PROBLEM, TODAY) == {C128.text, C512.text}
+
+
+def test_a_final_hides_no_faster_trial_that_was_not_in_it(store: Store) -> None:
+    for config, median_us in ((C128, 500), (C256, 510)):
+        store.add_trial(RUN, trial(median_us, config))
+    store.add_final(RUN, final((C128, 501), (C256, 511)), TODAY)
+    store.add_trial(RUN, trial(250, C512))
+    assert [(row.config, row.round) for row in store.best()] == [(C512.text, 0)]
+
+
+def test_a_tie_is_within_five_percent(store: Store) -> None:
+    store.add_trial(RUN, trial(100, C512, measurement=measurement(100, spread_us=40)))
+    store.add_trial(RUN, trial(129, C128, measurement=measurement(129, spread_us=40)))
+    (row,) = store.best()
+    assert (row.config, row.ties) == (C512.text, 1)
 
 
 def test_finals_of_one_problem_leave_the_others_alone(store: Store) -> None:
@@ -334,6 +349,23 @@ def test_a_locked_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert "is locked" in refused(path, create=False)
 
 
+def test_damage_that_sqlite_cannot_spell(path: Path) -> None:
+    with (
+        pytest.raises(StoreError, match="is a damaged database"),
+        Store.open(path, create=True) as store,
+        store._database.transaction(),
+    ):
+        b"\xff".decode()
+
+
+def test_a_working_folder_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert "the working folder" in refused(Path("results.db"), create=True)
+
+
 def test_an_older_schema_is_migrated(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Store.open(path, create=True) as store:
         store.add_trial(RUN, trial(500))
@@ -377,6 +409,15 @@ def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.
         "UPDATE source SET kernel = 'f(); evil'",
         "UPDATE problem SET m = -1",
         "UPDATE measurement SET median_us = 'x'",
+        "UPDATE measurement SET median_us = -5",
+        "UPDATE source SET threads = 0",
+        "UPDATE source SET threads = 1025",
+        "UPDATE source SET rows_per_block = 0",
+        "UPDATE source SET rows_per_block = 2147483648",
+        "UPDATE source SET smem_bytes = -1",
+        "UPDATE source SET smem_bytes = 232449",
+        "UPDATE run SET gflops = '{\"f32\": NaN}'",
+        "UPDATE run SET gflops = '{\"f32\": 1e999}'",
         "UPDATE run SET gflops = '\"\"'",
     ],
 )
@@ -410,6 +451,8 @@ def test_tampered_parameters_are_refused(store: Store, path: Path, parameters: s
     "tampering",
     [
         "UPDATE measurement SET median_us = 0",
+        "UPDATE trial SET tunables = '{\"threads\": NaN}'",
+        "UPDATE trial SET tunables = '{\"threads\": -Infinity}'",
         "UPDATE measurement SET median_us = 9e999",
         "UPDATE problem SET dtype = 'f16'",
         "UPDATE problem SET n = 'x'",

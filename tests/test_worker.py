@@ -70,7 +70,7 @@ def test_a_binary_that_does_not_load_is_a_failed_launch(worker: Worker, tmp_path
 
     source = render(PROBLEM, CONFIG)
     entry = Entry(str(path), source.kernel, source.launch)
-    result = worker.attempt(Attempt(PROBLEM, entry, seed=1, effort=ONCE))
+    result = worker.attempt(Attempt(PROBLEM, entry, probes=(), seed=1, effort=ONCE))
     assert result.outcome is Outcome.LAUNCH_FAILED
     answer = worker.rematch(Rematch(PROBLEM, (entry, entry), seed=1, effort=ONCE))
     assert getattr(answer, "outcome", None) is Outcome.LAUNCH_FAILED

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -19,6 +23,7 @@ from tsm2_tune.generator.render import render
 from tsm2_tune.generator.rules import Guidelines
 from tsm2_tune.generator.space import SearchSpace, search_space
 from tsm2_tune.options import (
+    Seconds,
     database_option,
     family_names,
     family_options,
@@ -34,17 +39,48 @@ from tsm2_tune.tuner.tune import Options, Tuner
 
 FORMATS = ("module", "csv", "json", "markdown", "latex", "header")
 DEFAULT_BUDGET_SECONDS = 120.0
+MOST_BUDGET_SECONDS = 1e9  # 30 years
+MOST_LIMIT_SECONDS = 86400.0  # a day
+MOST_TRIAL = 2**63 - 1  # SQLite's largest
 INTERRUPTED = 130  # exit status after Ctrl-C, as shells have it
 
 
 class Group(click.Group):
     """Every error that a user can cause becomes one sentence and exit status 2."""
 
+    def make_context(self, *arguments: Any, **named: Any) -> click.Context:
+        with _one_sentence():  # --help and --version print already here
+            return super().make_context(*arguments, **named)
+
     def invoke(self, ctx: click.Context) -> Any:
-        try:
+        with _one_sentence():
             return super().invoke(ctx)
-        except TuneError as error:
-            raise click.UsageError(str(error), ctx=None) from None
+
+
+@contextmanager
+def _one_sentence() -> Iterator[None]:
+    """What a user can cause becomes a usage error. A closed pipe does not: click ends quietly."""
+    try:
+        yield
+    except TuneError as error:
+        raise click.UsageError(display.printable(str(error)), ctx=None) from None
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _drop_unwritten()
+        what = error.filename if error.filename is not None else "the output"
+        raise click.UsageError(
+            f"{what} cannot be read or written ({error.strerror or error}): mend that, then run this again", ctx=None
+        ) from None
+
+
+def _drop_unwritten() -> None:
+    """Close a standard output that takes nothing, or Python would try it again at exit and complain."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with suppress(OSError):
+            sys.stdout.close()
 
 
 @click.group(cls=Group, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
@@ -55,7 +91,7 @@ class Group(click.Group):
 @database_option
 @click.option(
     "--budget",
-    type=click.FloatRange(min=0),
+    type=Seconds(min=0, max=MOST_BUDGET_SECONDS),
     default=DEFAULT_BUDGET_SECONDS,
     show_default=True,
     metavar="SECONDS",
@@ -70,7 +106,7 @@ class Group(click.Group):
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Of inputs and order.")
 @click.option(
     "--compile-limit",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Seconds(min=0, min_open=True, max=MOST_LIMIT_SECONDS),
     default=120.0,
     show_default=True,
     metavar="SECONDS",
@@ -78,7 +114,7 @@ class Group(click.Group):
 )
 @click.option(
     "--run-limit",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Seconds(min=0, min_open=True, max=MOST_LIMIT_SECONDS),
     default=60.0,
     show_default=True,
     metavar="SECONDS",
@@ -146,21 +182,37 @@ def tune(
     guidelines: Guidelines,
     families: tuple[str, ...],
 ) -> None:
+    """The main job, until it ends or Ctrl-C ends it."""
+    try:
+        _tune(ctx, spec, problems, options, database, guidelines, families)
+    except KeyboardInterrupt:
+        if os.path.exists(database):
+            click.echo(f"stopped; every trial that ended is in {database}: the same command goes on from there")
+        else:
+            click.echo(f"stopped; no trial had ended, and {database} is not made yet: the same command starts again")
+        ctx.exit(INTERRUPTED)
+
+
+def _tune(
+    ctx: click.Context,
+    spec: str | None,
+    problems: tuple[Problem, ...],
+    options: Options,
+    database: str,
+    guidelines: Guidelines,
+    families: tuple[str, ...],
+) -> None:
     """The main job, with its progress on the terminal."""
     console = Console()
-    target = find_target(spec or default_spec())
+    target = find_target(default_spec() if spec is None else spec)
     searched = job.spaces(problems, target, guidelines=guidelines, families=families)
     unsolved = 0
     with Tuner(target, options) as tuner, Store.open(database, create=True) as store:
-        console.print(f"device: {target.identity.name}", markup=False, highlight=False, soft_wrap=True)
-        try:
-            with display.Display(console, options, len(searched)) as shown:
-                for event in job.run(searched, tuner, store):
-                    shown.show(event)
-                    unsolved += isinstance(event, job.ProblemEnded) and event.winner is None
-        except KeyboardInterrupt:
-            click.echo(f"stopped; every trial that ended is in {database}: the same command goes on from there")
-            ctx.exit(INTERRUPTED)
+        display.print_line(console, f"device: {target.identity.name}")
+        with display.Display(console, options, len(searched)) as shown:
+            for event in job.run(searched, tuner, store):
+                shown.show(event)
+                unsolved += isinstance(event, job.ProblemEnded) and event.winner is None
         asked = set(problems)
         winners = [row for row in store.best(device=target.identity.name) if row.problem in asked]
         display.winners_table(winners, console)
@@ -223,7 +275,7 @@ def space(
     \b
     tsm2-tune space --device h200 --shapes 20480x16x20480 --explain
     """
-    limits = limits_of(spec or default_spec())
+    limits = limits_of(default_spec() if spec is None else spec)
     chosen = Guidelines.parse(guidelines)
     searched = [
         search_space(problem, limits, guidelines=chosen, families=family_names(families))
@@ -278,7 +330,7 @@ def model(spec: str | None, shapes: str, dtypes: str, as_json: bool) -> None:
     \b
     tsm2-tune model --device k40c --shapes 20480x16x20480 --dtype f64 --json
     """
-    limits = limits_of(spec or default_spec())
+    limits = limits_of(default_spec() if spec is None else spec)
     found = [
         {"problem": p.text, "device": limits.name, **asdict(choose(p, limits))} for p in problems_of(shapes, dtypes)
     ]
@@ -355,6 +407,8 @@ def export(database: str, device: str | None, form: str, output: str) -> None:
     """
     from tsm2_tune.tuner import export as exports
 
+    if output != "-":
+        exports.refuse_database(output, database)
     with Store.open(database, create=False) as store:
         text = exports.export(store, form, device=stored_device(store, device))
     if output == "-":
@@ -364,7 +418,7 @@ def export(database: str, device: str | None, form: str, output: str) -> None:
 
 
 @main.command()
-@click.argument("trial", type=click.IntRange(min=1), required=False)
+@click.argument("trial", type=click.IntRange(1, MOST_TRIAL), required=False)
 @database_option
 @json_option
 def show(trial: int | None, database: str, as_json: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -14,11 +15,26 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Table
+from rich.text import Text
 
 from tsm2_tune.tuner.job import Event, FinalStored, ProblemEnded, ProblemStarted, TrialStored
 from tsm2_tune.tuner.stored import BestRow, TrialLine, TrialRecord
 from tsm2_tune.tuner.trial import Outcome, Trial, Verdict
-from tsm2_tune.tuner.tune import Options
+from tsm2_tune.tuner.tune import FinalFailure, Options
+
+# What a terminal would obey instead of showing it: controls but for tab and newline, changes of direction, and
+# halves of characters, which cannot be written at all.
+_CONTROLS = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069\\ud800-\\udfff]")
+
+
+def printable(text: str) -> str:
+    """The text without what a terminal would obey: a database may be from anywhere."""
+    return _CONTROLS.sub("", text)
+
+
+def print_line(console: Console, text: str) -> None:
+    """Print the text as it is: brackets and colons in it are no markup, and long lines stay whole."""
+    console.print(printable(text), markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
 class Display:
@@ -60,6 +76,8 @@ class Display:
             self._trial_stored(event.trial)
         elif isinstance(event, FinalStored):
             self._update(note="finalists measured again")
+        elif isinstance(event, FinalFailure):
+            self._line(f"{event.problem.text}: finalists not measured again: {one_line(event.detail)}")
         else:
             self._problem_ended(event)
 
@@ -125,7 +143,7 @@ class Display:
 
     def _line(self, text: str) -> None:
         """A line above the progress bar; brackets in it are no markup."""
-        self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        print_line(self._progress.console, text)
 
 
 def one_line(text: str, characters: int = 160) -> str:
@@ -170,7 +188,7 @@ def winners_table(rows: Iterable[BestRow], console: Console) -> None:
             )
             for row in winners
         ]
-        console.print(device, markup=False, highlight=False, soft_wrap=True)
+        print_line(console, device)
         print_table(console, heads, cells, right=(2, 3, 4, 5))
 
 
@@ -178,6 +196,7 @@ def print_table(
     console: Console, heads: Sequence[str], cells: Sequence[Sequence[str]], *, right: Sequence[int] = ()
 ) -> None:
     """A rich table on a terminal, aligned plain columns elsewhere; `right` names right-aligned columns."""
+    cells = [[printable(cell).replace("\n", " ") for cell in row] for row in cells]
     if console.is_terminal:
         table = Table()
         for number, head in enumerate(heads):
@@ -185,7 +204,7 @@ def print_table(
             justify: Literal["left", "right"] = "right" if number_column else "left"
             table.add_column(head, justify=justify, overflow="fold", no_wrap=number_column)
         for row in cells:
-            table.add_row(*row)
+            table.add_row(*map(Text, row))
         console.print(table)
         return
     widths = [max(len(row[i]) for row in [heads, *cells]) for i in range(len(heads))]
@@ -194,13 +213,13 @@ def print_table(
             cell.rjust(width) if i in right else cell.ljust(width)
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
-        console.print(line.rstrip(), soft_wrap=True, markup=False, highlight=False, emoji=False)
+        print_line(console, line.rstrip())
 
 
 def trials_table(rows: Iterable[TrialLine], console: Console, *, as_json: bool) -> None:
     """Print one line a trial."""
     if as_json:
-        console.print_json(json.dumps([asdict(row) for row in rows]))
+        console.print_json(json.dumps([asdict(row) for row in rows]), ensure_ascii=True)
         return
     cells = [
         (
@@ -258,12 +277,12 @@ def trial_in_full(record: TrialRecord, console: Console, *, as_json: bool) -> No
     """Print everything about a trial; its CUDA text comes last."""
     facts = trial_facts(record)
     if as_json:
-        console.print_json(json.dumps(facts))
+        console.print_json(json.dumps(facts), ensure_ascii=True)
         return
     text = facts.pop("source")
     for name, value in facts.items():
-        console.print(f"{name}: {_plain(value)}", markup=False, highlight=False, soft_wrap=True)
-    console.print(f"\n{text}", markup=False, highlight=False, soft_wrap=True)
+        print_line(console, f"{name}: {_plain(value)}")
+    print_line(console, f"\n{text}")
 
 
 def _plain(value: Any) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import os
+import stat
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -19,6 +22,17 @@ from tsm2_tune.generator.shapes import SPELLING, parse_shapes
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_DATABASE = "results.db"
+MOST_SHAPES_BYTES = 1_000_000  # of a shapes file
+
+
+class Seconds(click.FloatRange):
+    """A time in seconds: a number in the range, which "nan" is not."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        seconds = super().convert(value, param, ctx)
+        if not math.isfinite(seconds):
+            self.fail(f"{value} is no time: expected a number of seconds.", param, ctx)
+        return seconds
 
 
 def family_names(text: str | None) -> tuple[str, ...]:
@@ -29,15 +43,26 @@ def problems_of(shapes: str, dtypes: str) -> tuple[Problem, ...]:
     """The problems that the options spell: every shape in every dtype."""
     names = tuple(dict.fromkeys(dtype_named(name.strip()).name for name in dtypes.split(",")))
     if shapes.startswith("@"):
-        try:
-            lines = Path(shapes[1:]).read_text().splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is no text"
-            raise InputError(f"shapes file {shapes[1:]!r} cannot be read: {reason}") from None
-        name, shapes = shapes[1:], ",".join(line.partition("#")[0] for line in lines)
+        name, lines = shapes[1:], _shapes_file(shapes[1:]).splitlines()
+        shapes = ",".join(line.partition("#")[0] for line in lines)
         if not shapes.strip(", \t"):
             raise InputError(f"shapes file {name!r} holds no shape: expected MxNxK items, such as 20480x16x20480")
     return tuple(Problem(m, n, k, name) for m, n, k in parse_shapes(shapes) for name in names)
+
+
+def _shapes_file(name: str) -> str:
+    """The text of a shapes file; InputError where it is no regular file, too large, or no text."""
+    try:
+        if not stat.S_ISREG(os.stat(name).st_mode):  # before opening it: a pipe would wait, a device never end
+            raise InputError(f"shapes file {name!r} is no regular file: name a text file that holds MxNxK items")
+        with Path(name).open("rb") as file:
+            content = file.read(MOST_SHAPES_BYTES + 1)
+        if len(content) > MOST_SHAPES_BYTES:
+            raise InputError(f"shapes file {name!r} has more than {MOST_SHAPES_BYTES} bytes: name fewer shapes")
+        return content.decode()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise InputError(f"shapes file {name!r} cannot be read: {reason}") from None
 
 
 def shapes_options(required: bool) -> Callable[[F], F]:

@@ -107,7 +107,8 @@ class Problem:
     def index_bits(self) -> int:
         """Width of the index that reaches every element, padded leading dimensions included: 32 or 64."""
         ld_m, ld_k = self.m + PADDING_ROWS, self.k + PADDING_ROWS
-        largest = max(ld_m * self.k, ld_k * self.n, ld_m * self.n)
+        # A loop that strides over rows counts up to a grid's rows past m.
+        largest = max(ld_m * self.k, ld_k * self.n, ld_m * self.n, 2 * self.m)
         return 32 if largest <= LARGEST_32_BIT_OFFSET else 64
 
     @classmethod

@@ -12,6 +12,7 @@ Shape = tuple[int, int, int]
 
 LARGEST_DIMENSION = INT32_MAX
 MOST_SHAPES = 10_000
+MOST_CHARACTERS = 40  # of one number: far more than the largest dimension needs
 
 SPELLING = """\
 MxNxK items separated by commas: C is M x N and the inner dimension is K.
@@ -86,6 +87,11 @@ def _parse_dimension(text: str, item: str) -> list[int]:
 
 def _parse_number(text: str, item: str) -> int:
     """A whole number of at least 1, also as 1e7 or 1.5e6."""
+    if len(text) > MOST_CHARACTERS:
+        raise InputError(
+            f"shape {item[:MOST_CHARACTERS]!r}...: a number of {len(text)} characters;"
+            f" a dimension must be at least 1, at most {LARGEST_DIMENSION}"
+        )
     if not re.fullmatch(r"-?\d+(\.\d+)?(e\+?\d{1,2})?", text):
         raise InputError(f"shape {item!r}: {text!r} is no whole number; expected MxNxK, such as 20480x16x20480")
     value = float(text) if re.search(r"[.e]", text) else int(text)

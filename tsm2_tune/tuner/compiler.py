@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,29 +83,83 @@ def compile_text(
     key = hashlib.sha256(json.dumps([text, defines, toolchain.digest]).encode()).hexdigest()
     folder = cache_folder() / key[:2]
     binary, report = folder / f"{key}{toolchain.suffix}", folder / f"{key}.json"
-    if binary.is_file() and report.is_file():
-        return Binary(str(binary), kernel, json.loads(report.read_text())["spill_bytes"], compile_seconds=0.0)
+    cached_spill_bytes = _reported(binary, report)
+    if cached_spill_bytes is not None:
+        return Binary(str(binary), kernel, cached_spill_bytes, compile_seconds=0.0)
 
-    folder.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=WORK_PREFIX) as work:
-        source, output = Path(work, f"kernel{toolchain.source_suffix}"), Path(work, f"kernel{toolchain.suffix}")
-        source.write_text(toolchain.wrap(text))
-        definitions = [f"-D{define}" for define in defines]
-        command = [toolchain.compiler, *toolchain.flags, *definitions, "-o", str(output), str(source)]
-        start = time.perf_counter()
-        returncode, messages = _run(command, limit_seconds)
-        seconds = time.perf_counter() - start
-        if returncode is None:
-            return CompileFailure(timed_out=True, detail=f"compiling took more than {limit_seconds:g} s")
-        if returncode != 0:
-            said = messages.replace(work, "").strip()[:DETAIL_CHARACTERS]
-            return CompileFailure(timed_out=False, detail=said or f"exit status {returncode}, and no message")
-        spill_bytes = _spill_bytes(messages)
-        Path(work, "report.json").write_text(json.dumps({"spill_bytes": spill_bytes}))
-        # The report first: a binary is only found beside its report, and each appears whole.
-        Path(work, "report.json").replace(report)
-        output.replace(binary)
+    try:
+        folder.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=WORK_PREFIX) as work:
+            source, output = Path(work, f"kernel{toolchain.source_suffix}"), Path(work, f"kernel{toolchain.suffix}")
+            source.write_text(toolchain.wrap(text))
+            definitions = [f"-D{define}" for define in defines]
+            command = [toolchain.compiler, *toolchain.flags, *definitions, "-o", str(output), str(source)]
+            start = time.perf_counter()
+            ended = _ended(command, limit_seconds)
+            seconds = time.perf_counter() - start
+            if isinstance(ended, CompileFailure):
+                return CompileFailure(timed_out=ended.timed_out, detail=_shortened(ended.detail, work))
+            if not output.is_file():
+                detail = f"{toolchain.compiler} ended well, but wrote no output"
+                return CompileFailure(timed_out=False, detail=detail)
+            spill_bytes = _spill_bytes(ended)
+            Path(work, "report.json").write_text(json.dumps({"spill_bytes": spill_bytes}))
+            # The report first: a binary is only found beside its report, and each appears whole.
+            Path(work, "report.json").replace(report)
+            output.replace(binary)
+    except OSError as error:
+        raise InputError(
+            f"cache folder {folder} cannot be used ({error.strerror}):"
+            " make it writable, with space left, or set XDG_CACHE_HOME to another"
+        ) from error
     return Binary(str(binary), kernel, spill_bytes, compile_seconds=seconds)
+
+
+def _reported(binary: Path, report: Path) -> int | None:
+    """Bytes of spills in the report of a cached binary; None where either is missing or broken: compile again."""
+    try:
+        if not binary.is_file():
+            return None
+        spill_bytes = json.loads(report.read_text())["spill_bytes"]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return spill_bytes if type(spill_bytes) is int and spill_bytes >= 0 else None
+
+
+def _shortened(messages: str, work: str) -> str:
+    """A compiler's messages as they are kept: without the working folder, and not endless."""
+    return messages.replace(work, "").strip()[:DETAIL_CHARACTERS]
+
+
+def _ended(command: list[str], limit_seconds: float) -> str | CompileFailure:
+    """The messages of a compiler that ended well, or why it did not."""
+    try:
+        returncode, messages = _run(command, limit_seconds)
+    except OSError as error:
+        detail = f"{command[0]} cannot be started: {error.strerror}"
+        return CompileFailure(timed_out=False, detail=detail)
+    if returncode is None:
+        return CompileFailure(timed_out=True, detail=f"compiling took more than {limit_seconds:g} s")
+    if returncode != 0:
+        detail = messages.strip() or f"exit status {returncode}, and no message"
+        return CompileFailure(timed_out=False, detail=detail)
+    return messages
+
+
+_running: set[subprocess.Popen[str]] = set()
+
+
+def kill_running() -> None:
+    """Kill every compiler of this process, with its children: the compilations under way fail at once."""
+    for process in list(_running):
+        _kill(process)
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """Kill the process and its children, unless it was waited for: its number may then be another's."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError):  # it ended just now
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _run(command: list[str], limit_seconds: float) -> tuple[int | None, str]:
@@ -118,16 +173,19 @@ def _run(command: list[str], limit_seconds: float) -> tuple[int | None, str]:
         errors="replace",
         start_new_session=True,
     ) as process:
+        _running.add(process)
         try:
             messages, _ = process.communicate(timeout=limit_seconds)
             return process.returncode, messages
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
+            _kill(process)
             process.communicate()
             return None, ""
         except BaseException:
-            os.killpg(process.pid, signal.SIGKILL)
+            _kill(process)
             raise
+        finally:
+            _running.discard(process)
 
 
 def _spill_bytes(messages: str) -> int:

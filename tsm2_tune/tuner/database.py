@@ -49,7 +49,14 @@ class Database:
             raise StoreError(f"{path} is a folder: name a file with --db")
         if not create and not os.path.exists(path):
             raise StoreError(f"no database {path}: tune first, or name another file with --db")
-        database = cls(path, _engine(path, create=create))
+        try:
+            engine = _engine(path, create=create)
+        except OSError as error:  # only a relative path is looked up here
+            raise StoreError(
+                f"{path} cannot be found ({error.strerror}: the working folder):"
+                " go to a folder that is there, or name the whole path with --db"
+            ) from error
+        database = cls(path, engine)
         try:
             database._prepare(create=create)
             yield database
@@ -81,6 +88,8 @@ class Database:
             code = getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
             refusal = f"was refused by SQLite ({error.orig}): restore a copy, or name another file with --db"
             raise StoreError(f"{self.path} {REMEDIES.get(code, refusal)}") from error
+        except UnicodeDecodeError as error:  # SQLite's message quotes bytes of the file that are no text
+            raise StoreError(f"{self.path} {REMEDIES[sqlite3.SQLITE_CORRUPT]}") from error
 
 
 def _engine(path: Path, *, create: bool) -> Engine:

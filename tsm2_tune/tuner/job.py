@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 from tsm2_tune import __version__
 from tsm2_tune.errors import InputError
+from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Guidelines
 from tsm2_tune.generator.space import SearchSpace, search_space
@@ -16,7 +17,7 @@ from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Final, Outcome, Trial, TuningRun
-from tsm2_tune.tuner.tune import Past, Tuner, basis
+from tsm2_tune.tuner.tune import FinalFailure, Past, Tuner, basis
 
 GIB = 2**30
 
@@ -57,7 +58,7 @@ class ProblemEnded:
     winner: BestRow | None
 
 
-Event = ProblemStarted | TrialStored | FinalStored | ProblemEnded
+Event = ProblemStarted | TrialStored | FinalStored | FinalFailure | ProblemEnded
 
 
 def spaces(
@@ -94,7 +95,8 @@ def run(searched: Sequence[SearchSpace], tuner: Tuner, store: Store) -> Iterator
     target = tuner.target
     for space in searched:
         problem = space.problem
-        bases = {family: basis(problem, family, target) for family in space.families}
+        # Of every family: the winner is the problem's over all of them, also where only one is searched now.
+        bases = {name: basis(name, target) for name, family in FAMILIES.items() if family.supports(problem)}
         past = past_of(store, target, problem, bases)
         best_before_us = min((us for _, us in past.medians), default=None)
         yield ProblemStarted(space, len(past.tried), past.seconds, best_before_us)
@@ -107,7 +109,9 @@ def run(searched: Sequence[SearchSpace], tuner: Tuner, store: Store) -> Iterator
 
         past = past_of(store, target, problem, bases)
         final = tuner.final(problem, past)
-        if final is not None:
+        if isinstance(final, FinalFailure):
+            yield final
+        elif final is not None:
             store.add_final(_tuning_run(tuner, started_at), final, bases)
             yield FinalStored(final)
         winners = store.best(device=target.identity.name, problem=problem)

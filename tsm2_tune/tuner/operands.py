@@ -48,33 +48,37 @@ class Support:
         self._fill = device.load(binary_path, f"fill_{dtype_name}")
         self._find_changes = device.load(binary_path, f"find_changes_{dtype_name}")
         self._compare = device.load(binary_path, f"compare_{dtype_name}")
-        self._blocks = device.limits.sms * SUPPORT_BLOCKS_PER_SM
-        self.threads = self._blocks * SUPPORT_THREADS
-        self._scratch = device.allocate(self.threads * 5 * 8)
+        self._most_blocks = device.limits.sms * SUPPORT_BLOCKS_PER_SM
+        self._scratch = device.allocate(self._most_blocks * SUPPORT_THREADS * 5 * 8)
 
-    def fill(self, *arguments: np.generic) -> None:
-        self._start(self._fill, arguments)
+    def fill(self, elements: int, *arguments: np.generic) -> None:
+        """Start `fill` on a buffer of `elements`."""
+        self._start(self._fill, elements, arguments)
 
-    def find_changes(self, *arguments: np.generic) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-        """(threads, 2): count and first index of each thread."""
-        found = np.empty((self.threads, 2), np.int64)
-        self._start(self._find_changes, (*arguments, np.uint64(self._scratch.address)))
+    def find_changes(self, elements: int, *arguments: np.generic) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+        """(threads, 2): count and first index of each thread, over a buffer of `elements`."""
+        blocks = self._start(self._find_changes, elements, (*arguments, np.uint64(self._scratch.address)))
+        found = np.empty((blocks * SUPPORT_THREADS, 2), np.int64)
         self._device.download(self._scratch, found)
         return found
 
-    def compare(self, *arguments: np.generic) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-        """(threads, 5): worst ratio, its index, found, expected, and how many are wrong, of each thread."""
-        worst = np.empty((self.threads, 5), np.float64)
-        self._start(self._compare, (*arguments, np.uint64(self._scratch.address)))
+    def compare(self, elements: int, *arguments: np.generic) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+        """(threads, 5): worst ratio, its index, found, expected, and how many are wrong, of each thread, over a
+        C of `elements`."""
+        blocks = self._start(self._compare, elements, (*arguments, np.uint64(self._scratch.address)))
+        worst = np.empty((blocks * SUPPORT_THREADS, 5), np.float64)
         self._device.download(self._scratch, worst)
         return worst
 
     def free(self) -> None:
         self._scratch.free()
 
-    def _start(self, kernel: Kernel, arguments: tuple[np.generic, ...]) -> None:
-        kernel(arguments, blocks=self._blocks, threads=SUPPORT_THREADS)
+    def _start(self, kernel: Kernel, elements: int, arguments: tuple[np.generic, ...]) -> int:
+        """Run the kernel with a thread for each element, as far as the scratch memory reaches; returns its blocks."""
+        blocks = min(self._most_blocks, -(-elements // SUPPORT_THREADS))
+        kernel(arguments, blocks=blocks, threads=SUPPORT_THREADS)
         self._device.synchronise()
+        return blocks
 
 
 class Operand:
@@ -111,11 +115,11 @@ class Operand:
     def fill(self, filling: Filling) -> None:
         """Fill the matrix, and everything around it with poison."""
         self.filling = filling
-        self._support.fill(*self._whole_buffer())
+        self._support.fill(self._total, *self._whole_buffer())
 
     def changes(self, *, matrix_too: bool) -> Changes:
         """What is no longer as filled: around the matrix, and in it where `matrix_too`."""
-        found = self._support.find_changes(*self._whole_buffer(), np.int32(matrix_too))
+        found = self._support.find_changes(self._total, *self._whole_buffer(), np.int32(matrix_too))
         count = int(found[:, 0].sum())
         firsts = found[found[:, 1] >= 0, 1]
         return Changes(count, self._where(int(firsts.min())) if count else "")
@@ -146,12 +150,14 @@ class Operand:
 
 
 class Operands:
-    """A, B and C of one problem. MemoryError where the device has not enough memory."""
+    """A, B and C of one problem. MemoryError where the device has not enough memory.
 
-    def __init__(self, device: Device, support_path: str, problem: Problem) -> None:
-        self.problem = problem
+    `index_bits` is the width that the kernels to come were compiled with.
+    """
+
+    def __init__(self, device: Device, support: Support, problem: Problem, *, index_bits: int) -> None:
+        self.problem, self.support, self._index_bits = problem, support, index_bits
         dtype = problem.dtype
-        self.support = Support(device, support_path, dtype.name)
         shapes = {"A": (problem.m, problem.k), "B": (problem.k, problem.n), "C": (problem.m, problem.n)}
         made: list[Operand] = []
         try:
@@ -160,18 +166,16 @@ class Operands:
         except MemoryError:
             for operand in made:
                 operand.buffer.free()
-            self.support.free()
             raise
         self.a, self.b, self.c = made
 
     def free(self) -> None:
         for operand in (self.a, self.b, self.c):
             operand.buffer.free()
-        self.support.free()
 
     def arguments(self, alpha: float, beta: float) -> tuple[np.generic, ...]:
         """The arguments of a kernel of any family, as the operands lie now."""
-        index = np.int32 if self.problem.index_bits == 32 else np.int64
+        index = np.int32 if self._index_bits == 32 else np.int64
         scalar = np.dtype(self.problem.dtype.numpy_name).type
         return (
             index(self.problem.m),

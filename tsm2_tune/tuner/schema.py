@@ -164,10 +164,11 @@ best = Table(
 # current    trials of the family's newest basis for the device and problem: that of its newest trial. A changed
 #            template or compiler leaves the others in the table, where they no longer compete.
 # contender  a current trial that is ok and verified, with each of its measurements.
-# racing     the measurements of the contenders' highest round: their last finals, or 0 where there were none.
-#            The leader is the one with the least median.
-# placed     the tie set: whatever has its interval's low end no higher than the leader's high end. The winner
-#            is the tie's first by registers, then shared memory, then the configuration's text.
+# racing     the newest measurement of each contender: its last finals, or its first where it was in none. The
+#            leader is the one with the least median, so that no final hides a faster trial that was not in it.
+# placed     the tie set: whatever was measured in the leader's round, has its interval's low end no higher than the
+#            leader's high end, and a median at most 5 % over the leader's. The winner is the tie's first by
+#            registers, then shared memory, then the configuration's text.
 #
 # `stale` is 1 where the family's newest basis on the device, over all problems, is another than the winner's.
 BEST_VIEW = """
@@ -179,20 +180,21 @@ WITH known AS (
   FROM trial
 ), contender AS (
   SELECT known.*, measurement.run_id AS timed_in, round, median_us, low_us, high_us,
-         max(round) OVER (PARTITION BY device_name, problem_id) AS last_round
+         max(round) OVER (PARTITION BY known.id) AS last_round
   FROM known JOIN measurement ON measurement.trial_id = known.id
   WHERE basis = current_basis AND outcome = 'ok' AND verdict_correct = 1
 ), racing AS (
-  SELECT *, first_value(high_us) OVER
-         (PARTITION BY device_name, problem_id ORDER BY median_us, high_us, config) AS leader_high_us
+  SELECT *, first_value(high_us) OVER leading AS leader_high_us, first_value(median_us) OVER leading AS leader_us,
+         first_value(round) OVER leading AS leader_round
   FROM contender
   WHERE round = last_round
+  WINDOW leading AS (PARTITION BY device_name, problem_id ORDER BY median_us, high_us, config)
 ), placed AS (
   SELECT *, count(*) OVER (PARTITION BY device_name, problem_id) AS ties,
          row_number() OVER
          (PARTITION BY device_name, problem_id ORDER BY registers, smem_bytes, config) AS place
   FROM racing
-  WHERE low_us <= leader_high_us
+  WHERE low_us <= leader_high_us AND median_us <= 1.05 * leader_us AND round = leader_round
 )
 SELECT placed.device_name AS device, family, op, dtype, m, n, k, tunables AS parameters,
        median_us, low_us, high_us, floor_us,

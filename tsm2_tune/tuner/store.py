@@ -150,7 +150,7 @@ class Store:
         """Everything about one trial. InputError where there is none of this number."""
         with self._database.transaction() as connection:
             if _found(connection, schema.trial, {"id": trial_id}) is None:
-                raise InputError(f"no trial {trial_id} in {self.path}: tsm2-tune best --json names them")
+                raise InputError(f"no trial {trial_id} in {self.path}: tsm2-tune show lists them")
             with stored.reading(trial_id):
                 return _trial_record(connection, trial_id)
 

@@ -15,7 +15,7 @@ from sqlalchemy import Column, Float, RowMapping
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.config import KernelConfig, Launch
 from tsm2_tune.generator.families import family_named
-from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.problem import INT32_MAX, Problem
 from tsm2_tune.generator.render import KernelSource
 from tsm2_tune.tuner import schema
 from tsm2_tune.tuner.trial import (
@@ -31,6 +31,8 @@ from tsm2_tune.tuner.trial import (
 
 Row = RowMapping | Mapping[str, Any]
 MEDIAN_US = Column("median_us", Float)  # NULL where the trial was not measured
+MOST_THREADS = 1024  # per block, on every CUDA device
+MOST_SMEM_BYTES = 232448  # per block: 227 KiB, the most of any CUDA device
 PROBLEM_KEY = tuple(schema.problem.c[name] for name in ("op", "dtype", "m", "n", "k"))
 
 
@@ -150,15 +152,42 @@ def best_row(row: Row) -> BestRow:
         Problem(best.m, best.n, best.k, best.dtype, best.op)  # InputError where it cannot be
         if not all(math.isfinite(value) for value in values.values() if isinstance(value, float)):
             raise ValueError("a time or a rate is not finite")
+        _check_median(best.median_us)
         return best
 
 
 def json_object(text: str) -> dict[str, Any]:
     """The JSON object that `text` spells; ValueError where it is anything else."""
-    values = json.loads(text)
+    values = json.loads(text, parse_constant=_finite, parse_float=_finite)
     if not isinstance(values, dict):
         raise ValueError(f"{text!r} is no JSON object")
     return values
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is no finite number")
+    return value
+
+
+def _check_median(median_us: float | None) -> None:
+    """ValueError where a measured time is none."""
+    if median_us is not None and not (math.isfinite(median_us) and median_us > 0):
+        raise ValueError(f"median_us = {median_us} is no time")
+
+
+def _launch(values: Mapping[str, Any]) -> Launch:
+    """The launch in a row of `source`; ValueError where no device could start it."""
+    launch = Launch(values["threads"], values["rows_per_block"], values["smem_bytes"])
+    for name, least, most in (
+        ("threads", 1, MOST_THREADS),
+        ("rows_per_block", 1, INT32_MAX),
+        ("smem_bytes", 0, MOST_SMEM_BYTES),
+    ):
+        if not least <= values[name] <= most:
+            raise ValueError(f"{name} = {values[name]} is not between {least} and {most}")
+    return launch
 
 
 def kernel_config(row: Row) -> KernelConfig:
@@ -180,7 +209,7 @@ def kernel_source(row: Row, defines: tuple[str, ...] = ()) -> KernelSource:
         kernel=values["kernel"],
         text=values["text"],
         defines=defines,
-        launch=Launch(values["threads"], values["rows_per_block"], values["smem_bytes"]),
+        launch=_launch(values),
         dtype_name=values["dtype"],
     )
 
@@ -208,6 +237,7 @@ def tuning_run(row: Row) -> TuningRun:
 def measurement(row: Row, samples_us: tuple[float, ...]) -> Measurement:
     """The measurement in a row of `measurement`, with its samples."""
     values = checked(row, schema.measurement.columns)
+    _check_median(values["median_us"])
     return Measurement(samples_us, values["median_us"], values["low_us"], values["high_us"], values["sm_clock_mhz"])
 
 
@@ -261,6 +291,7 @@ def stored_trial(row: Row) -> StoredTrial:
     """The trial in a row of `trial` that also has the `median_us` of its first measurement."""
     with reading(row["id"]):
         values = checked(row, [*schema.trial.columns, MEDIAN_US])
+        _check_median(values["median_us"])
         return StoredTrial(
             id=values["id"],
             config=kernel_config(values),

@@ -12,6 +12,7 @@ from tsm2_tune.tuner.device import Device
 from tsm2_tune.tuner.trial import DeviceIdentity
 
 HOST = "cpu"
+MOST_ORDINAL_DIGITS = 9  # an ordinal is a C int
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +53,10 @@ def find_target(spec: str) -> Target:
         raise InputError(f"unknown device {spec!r}: expected a CUDA ordinal such as 0, or {HOST}")
     from tsm2_tune.tuner import cuda
 
-    cuda.check_ordinal(int(spec))
+    ordinal = _ordinal(spec)
+    cuda.check_ordinal(ordinal)
     drv = cuda.driver()
-    device = drv.Device(int(spec))
+    device = drv.Device(ordinal)
     toolchain = cuda.cuda_toolchain(tuple(device.compute_capability()))
     return Target(spec, cuda.query_limits(drv, device), cuda.identity_of(drv, device, toolchain), toolchain)
 
@@ -72,9 +74,20 @@ def limits_of(spec: str) -> DeviceLimits:
         raise InputError(f"unknown device {spec!r}: expected a CUDA ordinal, {HOST}, or a profile: {names}")
     from tsm2_tune.tuner import cuda
 
-    cuda.check_ordinal(int(spec))
+    ordinal = _ordinal(spec)
+    cuda.check_ordinal(ordinal)
     drv = cuda.driver()
-    return cuda.query_limits(drv, drv.Device(int(spec)))
+    return cuda.query_limits(drv, drv.Device(ordinal))
+
+
+def _ordinal(spec: str) -> int:
+    """The CUDA ordinal that decimal digits spell; InputError where they are more than any ordinal has."""
+    if len(spec) > MOST_ORDINAL_DIGITS:
+        raise InputError(
+            f"unknown device {spec[:MOST_ORDINAL_DIGITS]}... of {len(spec)} digits:"
+            f" expected a CUDA ordinal such as 0, or {HOST}"
+        )
+    return int(spec)
 
 
 def open_device(spec: str, support_path: str) -> Device:

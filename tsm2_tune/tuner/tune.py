@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from jinja2 import Environment
 
@@ -22,11 +22,11 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource, environment, render, support_source
 from tsm2_tune.generator.rules import GUIDELINE_RULES, Candidate
 from tsm2_tune.generator.space import SearchSpace
-from tsm2_tune.tuner.compiler import compile_text, remove_leftovers
+from tsm2_tune.tuner.compiler import compile_text, kill_running, remove_leftovers
 from tsm2_tune.tuner.measure import Effort
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Binary, Ceilings, CompileFailure, Final, LoadedResources, Outcome, Trial
-from tsm2_tune.tuner.worker import Attempt, AttemptResult, Entry, Rematch, Worker, WorkerError
+from tsm2_tune.tuner.worker import Attempt, AttemptResult, Entry, Rematch, Worker
 
 FINALISTS = 5  # at the most, measured again
 FINALIST_MARGIN = 0.05  # a finalist's median is at most this much over the best one's
@@ -57,6 +57,14 @@ class Past:
     last_finalists: frozenset[str]
 
 
+@dataclass(frozen=True, slots=True)
+class FinalFailure:
+    """Why the finalists have no new measurements; their first ones stand."""
+
+    problem: Problem
+    detail: str
+
+
 class Tuner:
     """One device for the length of a run: its worker, its ceilings, its compiler. Use as a context manager.
 
@@ -76,6 +84,7 @@ class Tuner:
 
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
+        kill_running()
         if self._worker is not None:
             self._worker.close()
 
@@ -114,6 +123,8 @@ class Tuner:
         candidates = [c for c in ordered(space, options.seed) if c.config.text not in past.tried]
         if options.max_trials is not None:
             candidates = candidates[: max(0, options.max_trials - len(past.tried))]
+        if candidates:
+            _ = self.ceilings  # before the first trial, which would be lost if measuring them failed
         pending: deque[tuple[Candidate, KernelSource, Future[Binary | CompileFailure]]] = deque()
         remaining = iter(candidates)
         try:
@@ -133,7 +144,7 @@ class Tuner:
             for _, _, future in pending:
                 future.cancel()
 
-    def final(self, problem: Problem, past: Past) -> Final | None:
+    def final(self, problem: Problem, past: Past) -> Final | FinalFailure | None:
         """Measure the finalists again, interleaved; None where there are none or it was done before."""
         finalists = self.finalists(past)
         if len(finalists) < 2 or frozenset(c.text for c in finalists) == past.last_finalists:
@@ -143,7 +154,7 @@ class Tuner:
             source = render(problem, config)
             binary = self._compile(source)
             if isinstance(binary, CompileFailure):
-                raise WorkerError(f"{config.text} compiled before and does not any more: {binary.detail}")
+                return FinalFailure(problem, f"{config.text} does not compile any more: {binary.detail}")
             entries.append(Entry(binary.path, source.kernel, source.launch))
         answer = self.worker.rematch(
             Rematch(
@@ -154,7 +165,7 @@ class Tuner:
             )
         )
         if isinstance(answer, AttemptResult):
-            raise WorkerError(f"the final round of {problem.text} failed: {answer.detail}")
+            return FinalFailure(problem, answer.detail)
         return Final(problem, tuple(zip(finalists, answer, strict=True)))
 
     @staticmethod
@@ -185,6 +196,7 @@ class Tuner:
                 Attempt(
                     problem,
                     Entry(binary.path, source.kernel, source.launch),
+                    probes=probe_problems(candidate.config, problem),
                     seed=trial_seed(self.options.seed, problem, candidate.config.text),
                     effort=self.options.effort,
                 )
@@ -193,7 +205,7 @@ class Tuner:
         return Trial(
             problem=problem,
             config=candidate.config,
-            basis=basis(problem, candidate.config.family, self.target),
+            basis=basis(candidate.config.family, self.target),
             source=source,
             outcome=result.outcome,
             detail=result.detail,
@@ -243,6 +255,13 @@ def predicted_time_us(candidate: Candidate) -> float:
     )
 
 
+def probe_problems(config: KernelConfig, problem: Problem) -> tuple[Problem, ...]:
+    """Small problems that meet the edges of this configuration: verified beside the problem itself, as an
+    exported kernel serves every shape of its dtype."""
+    shapes = family_named(config.family).probe_shapes(config, problem)
+    return tuple(replace(problem, m=m, n=n, k=k) for m, n, k in shapes)
+
+
 def broken_guideline(candidate: Candidate, resources: LoadedResources | None) -> str | None:
     """The first guideline that the compiled kernel breaks, though the estimate kept it; None where none."""
     if resources is None:
@@ -265,10 +284,10 @@ def trial_seed(seed: int, problem: Problem, text: str) -> int:
     return int.from_bytes(digest[:7], "big")
 
 
-def basis(problem: Problem, family: str, target: Target) -> str:
+def basis(family: str, target: Target) -> str:
     """Digest of what makes a stored trial stale when it changes: templates, compiler, flags, architecture."""
     parts = [template_text(environment(), name) for name in (family_named(family).template, "parts.cu.jinja")]
-    facts = "\n".join([*parts, str(problem.index_bits), target.toolchain.digest])
+    facts = "\n".join([*parts, target.toolchain.digest])
     return hashlib.sha256(facts.encode()).hexdigest()
 
 

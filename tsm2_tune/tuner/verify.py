@@ -15,6 +15,10 @@ underflow and overflow, the computed inner product of k terms is within k u |a|^
 is the unit roundoff, for every k. The bound used is (k + 2) u (|A||B|): one u for the scaling by alpha, one
 for the reference's own rounding.
 
+A kernel is also verified on small problems at the edges of its configuration (`Family.probe_shapes`), with one call
+more: what is exported serves every shape. And since (k + 2) u is wide where k is large, it is on them that a lower
+precision than the dtype's shows.
+
 After each call the guard zones around every operand, the padding between columns and the inputs themselves
 must hold the bits they held before.
 """
@@ -45,6 +49,7 @@ class Check:
     padded: bool
     alpha: float
     beta: float
+    roundings: int = 2  # besides those of the k products and sums, of the result and of its reference
 
 
 CHECKS = (
@@ -54,21 +59,35 @@ CHECKS = (
     Check("precision", Values.UNIFORM, padded=False, alpha=1.0, beta=0.0),
 )
 
+# On small problems the bound is tight, so that here a factor or an operand of lower precision shows too. The
+# factors are no multiples of a power of two, and beta is 1, which kernels treat apart.
+PROBE_CHECKS = (
+    CHECKS[0],
+    CHECKS[1],
+    Check("scaled call", Values.UNIFORM, padded=True, alpha=-0.7, beta=1.0, roundings=5),
+    CHECKS[2],
+)
 
-def error_coefficient(problem: Problem) -> float:
-    """(k + 2) u: the error allowed, relative to |alpha||A||B| + |beta||C|."""
-    return (problem.k + 2) * problem.dtype.unit_roundoff
+
+def error_coefficient(problem: Problem, check: Check) -> float:
+    """(k + roundings) u: the error allowed, relative to |alpha||A||B| + |beta||C|."""
+    return (problem.k + check.roundings) * problem.dtype.unit_roundoff
 
 
 def verify(
-    device: Device, operands: Operands, start: Callable[[tuple[np.generic, ...]], None], *, seed: int
+    device: Device,
+    operands: Operands,
+    start: Callable[[tuple[np.generic, ...]], None],
+    *,
+    seed: int,
+    checks: tuple[Check, ...] = CHECKS,
 ) -> Verdict:
-    """Run every check on the kernel that `start(arguments)` starts.
+    """Run the checks on the kernel that `start(arguments)` starts.
 
     LaunchFailed and KernelFault pass through.
     """
     worst_ratio = 0.0
-    for number, check in enumerate(CHECKS):
+    for number, check in enumerate(checks):
         prepare(operands, check, seed=seed + 3 * number)
         start(operands.arguments(check.alpha, check.beta))
         device.synchronise()
@@ -79,7 +98,7 @@ def verify(
     return Verdict(
         correct=True,
         worst_ratio=worst_ratio,
-        detail=f"every element of {len(CHECKS)} calls right, worst error {worst_ratio:.2g} of its bound",
+        detail=f"every element of {len(checks)} calls right, worst error {worst_ratio:.2g} of its bound",
     )
 
 
@@ -129,21 +148,23 @@ def inspect(operands: Operands, check: Check) -> Verdict:
 def compare(operands: Operands, check: Check) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
     """What the comparison kernel found, one row a thread; see Support.compare."""
     problem = operands.problem
+    scalar = np.dtype(problem.dtype.numpy_name).type
     return operands.support.compare(
+        problem.m * problem.n,
         np.int64(problem.m),
         np.int64(problem.n),
         np.int64(problem.k),
-        np.float64(check.alpha),
+        np.float64(scalar(check.alpha)),  # as the kernel gets it
         np.uint64(operands.a.address),
         np.int64(operands.a.filling.leading_dimension),
         np.uint64(operands.b.address),
         np.int64(operands.b.filling.leading_dimension),
-        np.float64(check.beta),
+        np.float64(scalar(check.beta)),
         np.int32(operands.c.filling.values),
         np.uint64(operands.c.filling.seed),
         np.uint64(operands.c.address),
         np.int64(operands.c.filling.leading_dimension),
-        np.float64(error_coefficient(problem)),
+        np.float64(error_coefficient(problem, check)),
         np.int32(check.values is Values.INTEGERS),
         np.float64(2.0**problem.dtype.significand_bits),
     )

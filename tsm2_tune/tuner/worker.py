@@ -23,12 +23,15 @@ from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.device import Device, Kernel, KernelFault, LaunchFailed
 from tsm2_tune.tuner.measure import Effort, measure, measure_interleaved
-from tsm2_tune.tuner.operands import Operands
+from tsm2_tune.tuner.operands import Operands, Support
 from tsm2_tune.tuner.target import open_device
 from tsm2_tune.tuner.trial import Ceilings, LoadedResources, Measurement, Outcome, Verdict
-from tsm2_tune.tuner.verify import CHECKS, prepare, verify
+from tsm2_tune.tuner.verify import CHECKS, PROBE_CHECKS, prepare, verify
 
 START_LIMIT_SECONDS = 120.0  # for a worker to open its device: a busy machine's first context takes a while
+
+
+REQUESTS_PER_PROCESS = 1000  # a library once loaded stays mapped, and mappings are limited (65530 on Linux)
 
 
 class WorkerError(TuneError):
@@ -50,6 +53,7 @@ class Attempt:
 
     problem: Problem
     entry: Entry
+    probes: tuple[Problem, ...]  # small problems to verify it on besides
     seed: int
     effort: Effort
 
@@ -82,6 +86,7 @@ class Worker:
         self._spec, self._support_path = spec, support_path
         self._limit_seconds = limit_seconds
         self._process: Any = None
+        self._requests = 0
         self._connection: Connection | None = None
 
     def ceilings(self) -> Ceilings:
@@ -100,7 +105,7 @@ class Worker:
 
     def rematch(self, request: Rematch) -> tuple[Measurement, ...] | AttemptResult:
         """One measurement an entry, in their order; an AttemptResult says why there is none."""
-        answer = self._ask(request)
+        answer = self._ask(request, limit_seconds=self._limit_seconds * len(request.entries))
         assert isinstance(answer, tuple | AttemptResult)
         return answer
 
@@ -113,15 +118,19 @@ class Worker:
             self._process.join()
         self._process = self._connection = None
 
-    def _ask(self, request: object) -> object:
+    def _ask(self, request: object, limit_seconds: float | None = None) -> object:
+        limit_seconds = self._limit_seconds if limit_seconds is None else limit_seconds
+        self._requests += 1
+        if self._requests % REQUESTS_PER_PROCESS == 0:
+            self.close()
         connection = self._connected()
         stage = "start"
         try:
             connection.send(request)
             while True:
-                if not connection.poll(self._limit_seconds):
+                if not connection.poll(limit_seconds):
                     self.close()
-                    return AttemptResult(Outcome.TIMED_OUT, f"{stage} took more than {self._limit_seconds:g} s")
+                    return AttemptResult(Outcome.TIMED_OUT, f"{stage} took more than {limit_seconds:g} s")
                 kind, content = connection.recv()
                 if kind == "stage":
                     stage = content
@@ -201,6 +210,7 @@ class _Bench:
     def __init__(self, device: Device, support_path: str, connection: Connection) -> None:
         self._device, self._support_path, self._connection = device, support_path, connection
         self._operands: Operands | None = None
+        self._supports: dict[str, Support] = {}
 
     def answer(self, request: object) -> object:
         if isinstance(request, Attempt):
@@ -223,12 +233,7 @@ class _Bench:
             kernel = self._device.load(entry.path, entry.kernel)
             resources = kernel.resources(threads=entry.launch.threads, smem_bytes=entry.launch.smem_bytes)
             self._stage("verification")
-            verdict = verify(
-                self._device,
-                operands,
-                lambda arguments: self._start(kernel, entry, arguments),
-                seed=request.seed,
-            )
+            verdict = self._verified(request, kernel, operands)
             if not verdict.correct:
                 return AttemptResult(Outcome.WRONG_RESULT, verdict.detail, resources, verdict)
             self._stage("timing")
@@ -239,6 +244,28 @@ class _Bench:
             return AttemptResult(Outcome.LAUNCH_FAILED, str(error), resources, verdict)
         except KernelFault as error:
             return AttemptResult(Outcome.CRASHED, str(error), resources, verdict)
+
+    def _verified(self, request: Attempt, kernel: Kernel, operands: Operands) -> Verdict:
+        """The verdict on the problem itself, or on the first of its probes that is wrong.
+
+        A probe has other extents, so it must have the same width of index: the kernel is compiled for that.
+        """
+        entry = request.entry
+
+        def start(arguments: tuple[np.generic, ...]) -> None:
+            self._start(kernel, entry, arguments)
+
+        for number, probe in enumerate(request.probes):
+            small = Operands(self._device, operands.support, probe, index_bits=request.problem.index_bits)
+            try:
+                verdict = verify(
+                    self._device, small, start, checks=PROBE_CHECKS, seed=request.seed + 1000 * (number + 1)
+                )
+            finally:
+                small.free()
+            if not verdict.correct:
+                return Verdict(False, verdict.worst_ratio, f"{probe.text}, {verdict.detail}")
+        return verify(self._device, operands, start, checks=CHECKS, seed=request.seed)
 
     def _rematch(self, request: Rematch) -> object:
         try:
@@ -269,12 +296,18 @@ class _Bench:
         if self._operands is None or self._operands.problem != problem:
             self._release()
             try:
-                self._operands = Operands(self._device, self._support_path, problem)
+                support = self._support_of(problem.dtype_name)
+                self._operands = Operands(self._device, support, problem, index_bits=problem.index_bits)
             except MemoryError as error:
                 raise DeviceError(
                     f"{problem.text} does not fit beside what else is there: no room for {error}"
                 ) from None
         return self._operands
+
+    def _support_of(self, dtype_name: str) -> Support:
+        if dtype_name not in self._supports:
+            self._supports[dtype_name] = Support(self._device, self._support_path, dtype_name)
+        return self._supports[dtype_name]
 
     def _release(self) -> None:
         if self._operands is not None:

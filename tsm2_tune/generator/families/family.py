@@ -50,6 +50,22 @@ class Family(ABC, Generic[C]):
     def traffic(self, config: C, problem: Problem) -> Traffic:
         """Bytes that the design moves for this problem at beta = 0, re-reads included."""
 
+    def probe_shapes(self, config: C, problem: Problem) -> tuple[tuple[int, int, int], ...]:
+        """(m, n, k) of small problems at this configuration's edges: part-filled blocks, column groups, steps, tiles.
+
+        Every template has blocks of `rows_per_block` rows; `columns`, `prefetch` and `threads` are taken from the
+        tunables where the family has them.
+        """
+        rows, tunables = self.launch(config, problem).rows_per_block, config.tunables
+        columns, prefetch, tile = (int(tunables.get(name, 1)) for name in ("columns", "prefetch", "threads"))
+        one_over = (2 * tile // prefetch + 1) * prefetch + 1  # past two tiles, one element in the last step
+        one_short = (tile // prefetch + 1) * prefetch - 1  # past one tile, one element missing in the last step
+        return (
+            (2 * rows + 1, 1, max(prefetch - 1, 1)),
+            (min(rows, 66), 2 * columns + 1, one_over),
+            (max(min(rows - 1, 1021), 1), max(columns - 1, 1), max(one_short, 1)),
+        )
+
     def supports(self, problem: Problem) -> bool:
         """Whether the template can compute this problem at all."""
         return problem.op == "nn"

@@ -50,6 +50,15 @@ def export(store: Store, format_name: str, *, device: str | None = None) -> str:
     return export_text(rows, format_name, sources=store.sources(rows), database=str(store.path))
 
 
+def refuse_database(output: str | Path, database: str | Path) -> None:
+    """InputError where `output` is the database, or a file that SQLite keeps beside it."""
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        path = os.path.realpath(database) + suffix
+        same = os.path.exists(path) and os.path.exists(output) and os.path.samefile(path, output)
+        if same or os.path.realpath(output) == path:
+            raise InputError(f"cannot write {output}: it is part of the database {database}; name another --output")
+
+
 def write(text: str, output: str | Path) -> None:
     """Put the text into the file `output`, whole or not at all; into a device or a pipe it is written as it comes.
 

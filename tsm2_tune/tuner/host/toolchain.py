@@ -78,11 +78,16 @@ def host_toolchain() -> Toolchain:
 
 def _compiler() -> list[str]:
     """The compiler's path, then what $CXX says besides."""
-    named = shlex.split(os.environ.get("CXX", ""))
+    try:
+        named = shlex.split(os.environ.get("CXX", ""))
+    except ValueError as error:
+        raise ToolMissing(f"C++ compiler {os.environ['CXX']!r} is no command ({error}): mend or unset CXX") from None
     for name in named[:1] or COMPILERS:
         path = shutil.which(name)
         if path is not None:
             return [os.path.abspath(path), *named[1:]]
+    if named and os.path.exists(named[0]):
+        raise ToolMissing(f"C++ compiler {named[0]!r} may not be run: $CXX names it; make it executable or unset CXX")
     if named:
         raise ToolMissing(f"C++ compiler {named[0]!r} not found: $CXX names it; install it or unset CXX")
     raise ToolMissing(
@@ -92,8 +97,24 @@ def _compiler() -> list[str]:
 
 @cache
 def _version(compiler: str) -> str:
-    said = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
-    return said.partition("\n")[0].strip()
+    return _answer(compiler, "--version").stdout.partition("\n")[0].strip()
+
+
+def _answer(compiler: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """What the compiler says to these arguments; ToolMissing where it cannot be started."""
+    try:
+        return subprocess.run(
+            [compiler, *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            check=False,
+        )
+    except OSError as error:
+        raise ToolMissing(
+            f"C++ compiler {compiler} cannot be started ({error.strerror}): mend it, or name another in CXX"
+        ) from None
 
 
 @cache
@@ -101,8 +122,7 @@ def _flags_taken(compiler: str) -> tuple[str, ...]:
     """Those of FLAGS_WHERE_TAKEN that the compiler accepts."""
 
     def accepts(flag: str) -> bool:
-        command = [compiler, "-Werror", flag, "-x", "c++", "-fsyntax-only", os.devnull]
-        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+        return _answer(compiler, "-Werror", flag, "-x", "c++", "-fsyntax-only", os.devnull).returncode == 0
 
     return tuple(filter(accepts, FLAGS_WHERE_TAKEN))
 
