@@ -21,7 +21,7 @@ from tsm2_tune.generator.problem import Problem, dtype_named
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.rules import Guidelines
-from tsm2_tune.generator.space import SearchSpace, search_space
+from tsm2_tune.generator.space import search_space
 from tsm2_tune.options import (
     Seconds,
     database_option,
@@ -238,19 +238,7 @@ def devices(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([{"device": spec, "kind": kind, **asdict(limits)} for spec, kind, limits in found]))
         return
-    cells = [
-        (
-            spec,
-            kind,
-            limits.name,
-            ".".join(map(str, limits.compute_capability)),
-            str(limits.sms),
-            f"{limits.memory_bytes / job.GIB:.1f}",
-            f"{limits.dram_gbytes_per_s:.0f}",
-        )
-        for spec, kind, limits in found
-    ]
-    display.print_table(Console(), ("device", "", "name", "capability", "SMs", "GiB", "GB/s"), cells, right=(4, 5, 6))
+    display.print_devices(found, Console())
 
 
 @main.command()
@@ -295,29 +283,11 @@ def space(
                 click.echo(json.dumps(facts))
         return
     if as_json:
-        counts = [_space_counts(one) for one in searched]
+        counts = [display.space_counts(one) for one in searched]
         click.echo(json.dumps(counts[0] if len(counts) == 1 else counts, indent=2))
         return
     for one in searched:
-        _print_space(one, explain)
-
-
-def _space_counts(one: SearchSpace) -> dict[str, Any]:
-    return {
-        "problem": one.problem.text,
-        "device": one.limits.name,
-        "families": list(one.families),
-        "total": one.total,
-        "kept": len(one.kept),
-        "dropped": {rule.name: count for rule, count in one.dropped},
-    }
-
-
-def _print_space(one: SearchSpace, explain: bool) -> None:
-    click.echo(f"{one.problem.text} on {one.limits.name}: {len(one.kept)} of {one.total} configurations kept")
-    heads = ("dropped", "rule", "kind", "because")[: 4 if explain else 3]
-    cells = [(str(count), rule.name, rule.kind, rule.because)[: len(heads)] for rule, count in one.dropped]
-    display.print_table(Console(), heads, cells, right=(0,))
+        display.print_space(one, Console(), explain=explain)
 
 
 @main.command()
