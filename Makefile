@@ -14,7 +14,8 @@ HOST_SHAPES := 2048x2/8x2048,100000x8x8
 .PHONY: tune test lint clean
 
 tune: $(VENV)/installed
-	@if $(BIN)/python -c 'from tsm2_tune.tuner.cuda import cuda_device_count; raise SystemExit(cuda_device_count() == 0)'; then \
+	@gpus=$$($(BIN)/python -c 'from tsm2_tune.tuner.cuda import cuda_device_count; print(cuda_device_count())') || exit 1; \
+	if [ "$$gpus" -gt 0 ]; then \
 	  command -v nvcc >/dev/null || test -x "$${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" || \
 	    { echo "nvcc not found: looked in PATH and \$$CUDA_HOME/bin; install the CUDA toolkit, or set CUDA_HOME"; exit 2; }; \
 	  $(BIN)/python -c 'import pycuda' 2>/dev/null || \

@@ -322,7 +322,7 @@ class CudaDevice:
 
     def _fma_gflops(self, dtype_name: str) -> float:
         kernel = self.load(self._support_path, f"fma_rate_{dtype_name}")
-        turns, chains, threads = 4096, 8, 1024
+        turns, chains, threads = 4096, 8, 1024  # chains: FMA_CHAINS of the kernel
         blocks = self.limits.sms * (self.limits.threads_per_sm // threads) * 4
         scalar = np.dtype(DTYPES[dtype_name].numpy_name).type
         sink = np.uint64(self._flush_buffer.address + self._flush_buffer.size_bytes - 256)

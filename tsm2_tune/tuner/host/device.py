@@ -220,7 +220,7 @@ class HostDevice:
         kernel = self.load(self._support_path, f"fma_rate_{dtype_name}")
         scalar = np.dtype(DTYPES[dtype_name].numpy_name).type
         sink = self.allocate(8)
-        turns, chains, threads = 4096, 8, 256
+        turns, chains, threads = 4096, 64, 256  # chains: FMA_CHAINS of the kernel
         arguments = (np.int32(turns), scalar(0.999), np.uint64(sink.address))
         us = self._least_us(lambda: kernel(arguments, blocks=1, threads=threads))
         self.synchronise()
