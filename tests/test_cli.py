@@ -344,6 +344,7 @@ def test_space_works_for_every_card_without_a_gpu(device: str) -> None:
     result = run("space", "--device", device, "--shapes", "10240x8x10240", "--dtype", "f64", "--explain")
     assert result.exit_code == 0
     assert "because" in result.output
+    assert "  threads [t1]: threads of a block" in result.output
 
 
 def test_model_prints_both_thresholds() -> None:

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 from rich.text import Text
 
+from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.tuner.job import GIB, Event, FinalStored, ProblemEnded, ProblemStarted, TrialStored
@@ -308,12 +309,19 @@ def space_counts(space: SearchSpace) -> dict[str, Any]:
 
 
 def print_space(space: SearchSpace, console: Console, *, explain: bool) -> None:
-    """Print how many configurations were kept, and which rule dropped how many; what the rules are for if asked."""
+    """Print how many configurations were kept and which rule dropped how many; explained, what all are for."""
     kept = f"{len(space.kept)} of {space.total} configurations kept"
     print_line(console, f"{space.problem.text} on {space.limits.name}: {kept}")
     heads = ("dropped", "rule", "kind", "because")[: 4 if explain else 3]
     cells = [(str(count), rule.name, rule.kind, rule.because)[: len(heads)] for rule, count in space.dropped]
     print_table(console, heads, cells, right=(0,))
+    if explain:
+        for name in space.families:
+            family = family_named(name)
+            print_line(console, f"{name}: {family.summary}")
+            for tunable in family.tunables:
+                symbol = f" [{tunable.symbol}]" if tunable.symbol else ""
+                print_line(console, f"  {tunable.name}{symbol}: {tunable.about}")
 
 
 def print_devices(found: Sequence[tuple[str, str, DeviceLimits]], console: Console) -> None:
