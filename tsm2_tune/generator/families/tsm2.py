@@ -95,7 +95,7 @@ class Tsm2(Family[Tsm2Config]):
             yield Tsm2Config(version, threads, columns, prefetch)
 
     def resources(self, config: Tsm2Config, problem: Problem) -> Resources:
-        # Registers of elements: V3 is R_thread of section 3.6.2; the others hold less of A and B at a time.
+        """V3's registers are R_thread of section 3.6.2; the other versions hold less of A and B at a time."""
         elements = {
             "v0": 3,
             "v1": 2 * config.columns + 1,
