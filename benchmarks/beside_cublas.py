@@ -30,6 +30,7 @@ from tsm2_tune.generator.shapes import parse_shapes
 from tsm2_tune.generator.space import search_space
 from tsm2_tune.tuner.compiler import compile_text
 from tsm2_tune.tuner.cuda import CudaDevice
+from tsm2_tune.tuner.loaded import Entry, LoadedKernel
 from tsm2_tune.tuner.measure import Effort, measure_interleaved
 from tsm2_tune.tuner.operands import Operands, Support
 from tsm2_tune.tuner.target import Target, find_target
@@ -88,14 +89,9 @@ def beside_cublas(
             source.text, kernel=source.kernel, defines=source.defines, toolchain=target.toolchain, limit_seconds=120
         )
         assert isinstance(binary, Binary)
-        start = partial(
-            device.load(binary.path, source.kernel),
-            blocks=source.launch.blocks(problem.m),
-            threads=source.launch.threads,
-            smem_bytes=source.launch.smem_bytes,
-        )
-        verified.append(verify(device, operands, start, seed=1).correct)
-        launches.append(partial(start, operands.arguments(1.0, 0.0)))
+        loaded = LoadedKernel(device, operands, Entry(binary.path, source.kernel, source.launch))
+        verified.append(verify(device, operands, loaded, seed=1).correct)
+        launches.append(partial(loaded.start, operands.arguments(1.0, 0.0)))
     launches.append(partial(cublas.gemm, operands))
     verified.append(None)
     found = measure_interleaved(device, launches, EFFORT)

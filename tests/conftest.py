@@ -13,10 +13,11 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource, render, support_source
 from tsm2_tune.tuner.compiler import Toolchain, compile_text
 from tsm2_tune.tuner.host.toolchain import host_toolchain
+from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.measure import Effort
 from tsm2_tune.tuner.trial import Binary
 from tsm2_tune.tuner.tune import probe_problems
-from tsm2_tune.tuner.worker import Attempt, AttemptResult, Entry, Worker
+from tsm2_tune.tuner.worker import Attempt, AttemptResult, Worker
 
 ONCE = Effort(min_samples=1, max_samples=1, warm_up_seconds=0.0)
 

@@ -11,7 +11,6 @@ import importlib.util
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,6 +26,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render, support_source
 from tsm2_tune.tuner.cuda import CudaDevice, cuda_device_count
+from tsm2_tune.tuner.loaded import Entry, LoadedKernel
 from tsm2_tune.tuner.measure import measure
 from tsm2_tune.tuner.operands import Operands, Support
 from tsm2_tune.tuner.target import Target, find_target
@@ -78,13 +78,12 @@ def gpu(gpu_support_path: str) -> Iterator[CudaDevice]:
 def verdict(gpu: CudaDevice, target: Target, support: str, config: KernelConfig, problem: Problem) -> Verdict:
     source = render(problem, config)
     binary = compiled(source.text, source.kernel, target.toolchain, source.defines)
-    kernel = gpu.load(binary.path, source.kernel)
     operands = Operands(gpu, Support(gpu, support, problem.dtype_name), problem, index_bits=problem.index_bits)
-    launch = source.launch
-    start = partial(kernel, blocks=launch.blocks(problem.m), threads=launch.threads, smem_bytes=launch.smem_bytes)
+    loaded = LoadedKernel(gpu, operands, Entry(binary.path, source.kernel, source.launch))
     try:
-        return verify(gpu, operands, start, seed=11, checks=PROBE_CHECKS)
+        return verify(gpu, operands, loaded, seed=11, checks=PROBE_CHECKS)
     finally:
+        loaded.free()
         operands.free()
         operands.support.free()
 

@@ -317,7 +317,7 @@ def test_the_database_of_another_program(path: Path, create: bool) -> None:
 def test_a_newer_schema(path: Path, create: bool) -> None:
     with Store.open(path, create=True):
         plain_sql(path, "PRAGMA user_version = 7")
-    assert "schema 7, newer than 1" in refused(path, create=create)
+    assert "schema 7, newer than 2" in refused(path, create=create)
 
 
 def test_a_folder_and_a_path_under_a_file(tmp_path: Path, path: Path) -> None:
@@ -371,11 +371,23 @@ def test_an_older_schema_is_migrated(path: Path, monkeypatch: pytest.MonkeyPatch
         store.add_trial(RUN, trial(500))
     steps = ("ALTER TABLE trial ADD COLUMN note TEXT", "UPDATE trial SET note = 'migrated'")
     migrations = [lambda connection, sql=sql: connection.exec_driver_sql(sql) for sql in steps]
-    monkeypatch.setattr(schema, "MIGRATIONS", tuple(migrations))
+    before = schema.version()
+    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, *migrations))
     with Store.open(path, create=False) as store:
         assert len(store.best()) == 1
     assert plain_sql(path, "SELECT note FROM trial") == [("migrated",)]
-    assert plain_sql(path, "PRAGMA user_version") == [(3,)]
+    assert plain_sql(path, "PRAGMA user_version") == [(before + len(steps),)]
+
+
+def test_kernels_of_the_first_schema_do_not_split_k(path: Path) -> None:
+    with Store.open(path, create=True) as store:
+        store.add_trial(RUN, trial(500))
+    for column in ("columns_per_block", "splits"):  # as the first schema was
+        plain_sql(path, f"ALTER TABLE source DROP COLUMN {column}")
+    plain_sql(path, "PRAGMA user_version = 1")
+    with Store.open(path, create=False) as store:
+        (source,) = store.sources(store.best()).values()
+    assert (source.launch.columns_per_block, source.launch.splits) == (0, 1)
 
 
 def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,9 +395,10 @@ def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.
         store.add_trial(RUN, trial(500))
     steps = ("ALTER TABLE trial ADD COLUMN note TEXT", "UPDATE nothing SET x = 1")
     migrations = [lambda connection, sql=sql: connection.exec_driver_sql(sql) for sql in steps]
-    monkeypatch.setattr(schema, "MIGRATIONS", tuple(migrations))
+    before = schema.version()
+    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, *migrations))
     assert "refused by SQLite" in refused(path, create=True)
-    assert plain_sql(path, "PRAGMA user_version") == [(1,)]
+    assert plain_sql(path, "PRAGMA user_version") == [(before,)]
     monkeypatch.undo()
     with Store.open(path, create=True) as store:
         assert len(store.best()) == 1

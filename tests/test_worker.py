@@ -15,8 +15,9 @@ from tsm2_tune.errors import DeviceError
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.compiler import Toolchain, compile_text
+from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.trial import CompileFailure, Outcome
-from tsm2_tune.tuner.worker import Attempt, Entry, Rematch, Worker, WorkerError
+from tsm2_tune.tuner.worker import Attempt, Rematch, Worker, WorkerError
 
 pytestmark = pytest.mark.host
 

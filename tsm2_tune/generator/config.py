@@ -61,18 +61,37 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How a kernel is started for any shape: a block covers `rows_per_block` rows of C.
+    """How a kernel is started for any shape: a block computes a tile of C, or the share of a tile that comes from
+    one of `splits` parts of k.
 
-    The grid is one-dimensional, ceil(m / rows_per_block) blocks.
+    The grid is one-dimensional. Where k is split, the blocks of a tile leave their sums in a workspace, and the
+    last of them to end adds these up in the order of the splits and writes C. Such a kernel has two parameters
+    more: `partials`, one m x n matrix for each split, 16-byte aligned, and `counters`, one for each tile, which are
+    0 before the kernel and after it.
     """
 
     threads: int  # per block
-    rows_per_block: int
+    rows_per_block: int  # of C's tiles
     smem_bytes: int  # dynamic shared memory per block
+    columns_per_block: int = 0  # of C's tiles; 0: all n
+    splits: int = 1  # of k
 
-    def blocks(self, m: int) -> int:
-        """Blocks of the grid for m rows of C."""
-        return -(-m // self.rows_per_block)
+    def tiles(self, m: int, n: int) -> int:
+        """Tiles of an m x n C."""
+        across = -(-n // self.columns_per_block) if self.columns_per_block else 1
+        return -(-m // self.rows_per_block) * across
+
+    def blocks(self, m: int, n: int) -> int:
+        """Blocks of the grid."""
+        return self.tiles(m, n) * self.splits
+
+    def partial_elements(self, m: int, n: int) -> int:
+        """Elements of the workspace's sums, 0 without a split."""
+        return self.splits * m * n if self.splits > 1 else 0
+
+    def counters(self, m: int, n: int) -> int:
+        """Counters of 32 bits in the workspace, 0 without a split."""
+        return self.tiles(m, n) if self.splits > 1 else 0
 
 
 @dataclass(frozen=True, slots=True)

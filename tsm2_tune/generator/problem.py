@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 from tsm2_tune.errors import InputError
 
@@ -47,11 +48,22 @@ def dtype_named(name: str) -> Dtype:
     return DTYPES[name]
 
 
+Extent = Literal["m", "n", "k"]
+
+OP_LETTERS = {
+    "n": "column-major",
+    "t": "transposed: row-major",
+}
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Problem:
-    """C (m x n) = alpha A (m x k) B (k x n) + beta C, all column-major.
+    """C (m x n) = alpha A (m x k) B (k x n) + beta C, where each matrix lies column-major or row-major.
 
-    `op` names the product as BLAS does: "nn" is neither operand transposed.
+    `op` has a letter for A, one for B, and one for C where that lies row-major. It names the product as BLAS
+    does, whose matrices are column-major: "n" as it is, "t" transposed, which is what a row-major matrix is to
+    BLAS. So "nn" is A B with all three column-major, "ttt" the same with all three row-major, and "tn" the
+    product of a tall and skinny matrix's transpose with another, X^T Y, where both are column-major.
     """
 
     m: int
@@ -65,13 +77,40 @@ class Problem:
             size = getattr(self, name)
             if not 1 <= size <= INT32_MAX:
                 raise InputError(f"shape {self.shape}: {name} = {size} is outside 1 ... {INT32_MAX}")
-        if self.op != "nn":
-            raise InputError(f"unknown op {self.op!r}: expected nn")
+        if not re.fullmatch(f"[{''.join(OP_LETTERS)}]{{2}}t?", self.op):
+            raise InputError(
+                f"unknown op {self.op!r}: expected two of the letters {', '.join(OP_LETTERS)}, such as nn or tn,"
+                " and a third t where C is row-major"
+            )
         dtype_named(self.dtype_name)
 
     @property
     def dtype(self) -> Dtype:
         return DTYPES[self.dtype_name]
+
+    @property
+    def contiguous(self) -> tuple[Extent, Extent, Extent]:
+        """The extent along which the elements of A, of B and of C are neighbours in memory."""
+        return (
+            "m" if self.op[0] == "n" else "k",
+            "k" if self.op[1] == "n" else "n",
+            "n" if self.row_major_c else "m",
+        )
+
+    @property
+    def row_major_c(self) -> bool:
+        return len(self.op) == 3
+
+    @property
+    def stored(self) -> dict[str, tuple[int, int]]:
+        """Of A, B and C: (contiguous elements, lines of them), the shape of the column-major matrix in memory."""
+        m, n, k = self.m, self.n, self.k
+        along_a, along_b, along_c = self.contiguous
+        return {
+            "A": (m, k) if along_a == "m" else (k, m),
+            "B": (k, n) if along_b == "k" else (n, k),
+            "C": (m, n) if along_c == "m" else (n, m),
+        }
 
     @property
     def shape(self) -> str:
@@ -80,8 +119,8 @@ class Problem:
 
     @property
     def text(self) -> str:
-        """The one short spelling, such as 20480x16x20480:f32."""
-        return f"{self.shape}:{self.dtype_name}"
+        """The one short spelling, such as 20480x16x20480:f32, or 16x16x10000000:f64:tn where op is not nn."""
+        return f"{self.shape}:{self.dtype_name}" + (f":{self.op}" if self.op != "nn" else "")
 
     @property
     def flops(self) -> int:
@@ -106,16 +145,19 @@ class Problem:
     @property
     def index_bits(self) -> int:
         """Width of the index that reaches every element, padded leading dimensions included: 32 or 64."""
-        ld_m, ld_k = self.m + PADDING_ROWS, self.k + PADDING_ROWS
-        # A loop that strides over rows counts up to a grid's rows past m.
-        largest = max(ld_m * self.k, ld_k * self.n, ld_m * self.n, 2 * self.m)
+        # A loop that strides over rows counts up to a grid's rows past m, and one over k likewise.
+        largest = max(
+            *((contiguous + PADDING_ROWS) * lines for contiguous, lines in self.stored.values()),
+            2 * self.m,
+            2 * self.k,
+        )
         return 32 if largest <= LARGEST_32_BIT_OFFSET else 64
 
     @classmethod
     def parse(cls, text: str) -> Problem:
-        """The problem spelled as `text`; InputError where it is no MxNxK:DTYPE."""
-        match = re.fullmatch(r"(\d+)x(\d+)x(\d+):(\w+)", text)
+        """The problem spelled as `text`; InputError where it is no MxNxK:DTYPE[:OP]."""
+        match = re.fullmatch(r"(\d+)x(\d+)x(\d+):(\w+?)(?::(\w+))?", text)
         if match is None:
-            raise InputError(f"problem {text!r}: expected MxNxK:DTYPE, such as 20480x16x20480:f32")
-        m, n, k, dtype_name = match.groups()
-        return cls(int(m), int(n), int(k), dtype_name)
+            raise InputError(f"problem {text!r}: expected MxNxK:DTYPE, such as 20480x16x20480:f32, or MxNxK:DTYPE:OP")
+        m, n, k, dtype_name, op = match.groups()
+        return cls(int(m), int(n), int(k), dtype_name, op or "nn")

@@ -13,6 +13,8 @@ from tsm2_tune.tuner.device import Buffer, Device, Kernel
 GUARD_ELEMENTS = 1024  # before and behind each operand: past what a thread tile or a vector would overrun
 SUPPORT_BLOCKS_PER_SM = 8
 SUPPORT_THREADS = 256
+LEAST_CHUNK = 1024  # products of an inner product that are worth a thread of their own
+REFERENCE_BYTES = 3 * 8  # of a part of an inner product, as the support kernels keep it
 
 
 class Values(IntEnum):
@@ -40,6 +42,9 @@ class Changes:
     first: str  # where the first one is, in words
 
 
+_Factors = tuple[np.uint64, np.int64, np.int64, np.uint64, np.int64, np.int64]
+
+
 class Support:
     """The support kernels of one dtype, loaded on a device, and the scratch memory they report through."""
 
@@ -47,9 +52,12 @@ class Support:
         self._device = device
         self._fill = device.load(binary_path, f"fill_{dtype_name}")
         self._find_changes = device.load(binary_path, f"find_changes_{dtype_name}")
+        self._find_parts = device.load(binary_path, f"find_parts_{dtype_name}")
         self._compare = device.load(binary_path, f"compare_{dtype_name}")
         self._most_blocks = device.limits.sms * SUPPORT_BLOCKS_PER_SM
-        self._scratch = device.allocate(self._most_blocks * SUPPORT_THREADS * 5 * 8)
+        self._most_threads = self._most_blocks * SUPPORT_THREADS
+        self._scratch = device.allocate(self._most_threads * 5 * 8)
+        self._parts = device.allocate(2 * self._most_threads * REFERENCE_BYTES)
 
     def fill(self, elements: int, *arguments: np.generic) -> None:
         """Start `fill` on a buffer of `elements`."""
@@ -62,16 +70,32 @@ class Support:
         self._device.download(self._scratch, found)
         return found
 
-    def compare(self, elements: int, *arguments: np.generic) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-        """(threads, 5): worst ratio, its index, found, expected, and how many are wrong, of each thread, over a
-        C of `elements`."""
-        blocks = self._start(self._compare, elements, (*arguments, np.uint64(self._scratch.address)))
+    def chunks(self, elements: int, k: int) -> int:
+        """Parts in which each inner product of a C of `elements` is computed, so that every thread has work."""
+        return max(1, min(-(-self._most_threads // elements), k // LEAST_CHUNK))
+
+    def compare(
+        self, m: int, n: int, k: int, *, factors: _Factors, result: tuple[np.generic, ...]
+    ) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+        """(threads, 5): worst ratio, its index, found, expected, and how many are wrong, of each thread.
+
+        `factors` are A and B with their strides, `result` what the kernel `compare` takes between them and its
+        chunks, with alpha in front.
+        """
+        extents = (np.int64(m), np.int64(n), np.int64(k))
+        chunks, parts = self.chunks(m * n, k), np.uint64(self._parts.address)
+        if chunks > 1:
+            self._start(self._find_parts, m * n * chunks, (*extents, *factors, np.int64(chunks), parts))
+        alpha, *rest = result
+        arguments = (*extents, alpha, *factors, *rest, np.int64(chunks), parts, np.uint64(self._scratch.address))
+        blocks = self._start(self._compare, m * n, arguments)
         worst = np.empty((blocks * SUPPORT_THREADS, 5), np.float64)
         self._device.download(self._scratch, worst)
         return worst
 
     def free(self) -> None:
         self._scratch.free()
+        self._parts.free()
 
     def _start(self, kernel: Kernel, elements: int, arguments: tuple[np.generic, ...]) -> int:
         """Run the kernel with a thread for each element, as far as the scratch memory reaches; returns its blocks."""
@@ -82,12 +106,23 @@ class Support:
 
 
 class Operand:
-    """A column-major matrix in a buffer of its own, placed anew for each check."""
+    """A matrix in a buffer of its own, placed anew for each check.
+
+    `rows` and `columns` are those of the column-major matrix in memory: the transposed one of a row-major operand.
+    """
 
     def __init__(
-        self, device: Device, support: Support, name: str, rows: int, columns: int, dtype_bytes: int
+        self,
+        device: Device,
+        support: Support,
+        name: str,
+        rows: int,
+        columns: int,
+        dtype_bytes: int,
+        *,
+        row_major: bool = False,
     ) -> None:
-        self.name, self.rows, self.columns = name, rows, columns
+        self.name, self.rows, self.columns, self.row_major = name, rows, columns, row_major
         self._support = support
         self._element_bytes = dtype_bytes
         back = 0 if device.faults_past_buffers else GUARD_ELEMENTS
@@ -111,6 +146,12 @@ class Operand:
     def address(self) -> int:
         """Of the matrix's first element."""
         return self.buffer.address + self.front * self._element_bytes
+
+    @property
+    def strides(self) -> tuple[np.int64, np.int64]:
+        """Elements from one row of the operand to the next, and from one column to the next."""
+        one, line = np.int64(1), np.int64(self.filling.leading_dimension)
+        return (line, one) if self.row_major else (one, line)
 
     def fill(self, filling: Filling) -> None:
         """Fill the matrix, and everything around it with poison."""
@@ -145,8 +186,10 @@ class Operand:
             return f"{past} elements past the end of {self.name}"
         column, row = divmod(position, self.filling.leading_dimension)
         if row >= self.rows:
-            return f"between columns {column} and {column + 1} of {self.name}"
-        return f"{self.name}[{row}, {column}]"
+            lines = "rows" if self.row_major else "columns"
+            return f"between {lines} {column} and {column + 1} of {self.name}"
+        i, j = (column, row) if self.row_major else (row, column)
+        return f"{self.name}[{i}, {j}]"
 
 
 class Operands:
@@ -158,11 +201,12 @@ class Operands:
     def __init__(self, device: Device, support: Support, problem: Problem, *, index_bits: int) -> None:
         self.problem, self.support, self._index_bits = problem, support, index_bits
         dtype = problem.dtype
-        shapes = {"A": (problem.m, problem.k), "B": (problem.k, problem.n), "C": (problem.m, problem.n)}
         made: list[Operand] = []
         try:
-            for name, (rows, columns) in shapes.items():
-                made.append(Operand(device, self.support, name, rows, columns, dtype.element_bytes))
+            for (name, (rows, columns)), along in zip(problem.stored.items(), problem.contiguous, strict=True):
+                row_major = along == ("n" if name in "BC" else "k")
+                operand = Operand(device, self.support, name, rows, columns, dtype.element_bytes, row_major=row_major)
+                made.append(operand)
         except MemoryError:
             for operand in made:
                 operand.buffer.free()
@@ -174,7 +218,7 @@ class Operands:
             operand.buffer.free()
 
     def arguments(self, alpha: float, beta: float) -> tuple[np.generic, ...]:
-        """The arguments of a kernel of any family, as the operands lie now."""
+        """The arguments of a kernel of any family, as the operands lie now, up to its workspace."""
         index = np.int32 if self._index_bits == 32 else np.int64
         scalar = np.dtype(self.problem.dtype.numpy_name).type
         return (
@@ -194,8 +238,5 @@ class Operands:
 
 def needed_bytes(problem: Problem) -> int:
     """Device memory that verifying this problem takes, guard zones and padding included."""
-    elements = sum(
-        (rows + PADDING_ROWS) * columns + 2 * GUARD_ELEMENTS
-        for rows, columns in ((problem.m, problem.k), (problem.k, problem.n), (problem.m, problem.n))
-    )
+    elements = sum((rows + PADDING_ROWS) * columns + 2 * GUARD_ELEMENTS for rows, columns in problem.stored.values())
     return elements * problem.dtype.element_bytes

@@ -66,6 +66,8 @@ source = Table(
     Column("threads", Integer, nullable=False),
     Column("rows_per_block", Integer, nullable=False),
     Column("smem_bytes", Integer, nullable=False),
+    Column("columns_per_block", Integer, nullable=False, server_default="0"),
+    Column("splits", Integer, nullable=False, server_default="1"),
 )
 
 # A configuration is tried once for a device, a problem and a basis: the first UNIQUE keeps it so through kills,
@@ -208,7 +210,15 @@ WHERE place = 1
 """
 
 Migration = Callable[[Connection], None]
-MIGRATIONS: tuple[Migration, ...] = ()  # the first takes version 1 to 2, the next 2 to 3, and so on
+
+
+def _add_splits(connection: Connection) -> None:
+    """A kernel may split k, and its tiles of C may have fewer columns than n."""
+    connection.exec_driver_sql("ALTER TABLE source ADD COLUMN columns_per_block INTEGER NOT NULL DEFAULT 0")
+    connection.exec_driver_sql("ALTER TABLE source ADD COLUMN splits INTEGER NOT NULL DEFAULT 1")
+
+
+MIGRATIONS: tuple[Migration, ...] = (_add_splits,)  # the first takes version 1 to 2, the next 2 to 3, and so on
 
 
 def version() -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -307,9 +308,7 @@ def _source_values(source: KernelSource) -> dict[str, Any]:
         "kernel": source.kernel,
         "text": source.text,
         "dtype": source.dtype_name,
-        "threads": source.launch.threads,
-        "rows_per_block": source.launch.rows_per_block,
-        "smem_bytes": source.launch.smem_bytes,
+        **asdict(source.launch),
     }
 
 

@@ -31,8 +31,13 @@ from tsm2_tune.tuner.trial import (
 
 Row = RowMapping | Mapping[str, Any]
 MEDIAN_US = Column("median_us", Float)  # NULL where the trial was not measured
-MOST_THREADS = 1024  # per block, on every CUDA device
-MOST_SMEM_BYTES = 232448  # per block: 227 KiB, the most of any CUDA device
+LAUNCH_BOUNDS = {  # of each field of Launch: the least and the most that a device could start
+    "threads": (1, 1024),  # per block, on every CUDA device
+    "rows_per_block": (1, INT32_MAX),
+    "smem_bytes": (0, 232448),  # per block: 227 KiB, the most of any CUDA device
+    "columns_per_block": (0, INT32_MAX),
+    "splits": (1, 65536),
+}
 PROBLEM_KEY = tuple(schema.problem.c[name] for name in ("op", "dtype", "m", "n", "k"))
 
 
@@ -179,15 +184,10 @@ def _check_median(median_us: float | None) -> None:
 
 def _launch(values: Mapping[str, Any]) -> Launch:
     """The launch in a row of `source`; ValueError where no device could start it."""
-    launch = Launch(values["threads"], values["rows_per_block"], values["smem_bytes"])
-    for name, least, most in (
-        ("threads", 1, MOST_THREADS),
-        ("rows_per_block", 1, INT32_MAX),
-        ("smem_bytes", 0, MOST_SMEM_BYTES),
-    ):
+    for name, (least, most) in LAUNCH_BOUNDS.items():
         if not least <= values[name] <= most:
             raise ValueError(f"{name} = {values[name]} is not between {least} and {most}")
-    return launch
+    return Launch(**{name: values[name] for name in LAUNCH_BOUNDS})
 
 
 def kernel_config(row: Row) -> KernelConfig:

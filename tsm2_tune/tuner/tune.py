@@ -23,10 +23,11 @@ from tsm2_tune.generator.render import KernelSource, environment, render, suppor
 from tsm2_tune.generator.rules import GUIDELINE_RULES, Candidate
 from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.tuner.compiler import compile_text, kill_running, remove_leftovers
+from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.measure import Effort
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Binary, Ceilings, CompileFailure, Final, LoadedResources, Outcome, Trial
-from tsm2_tune.tuner.worker import Attempt, AttemptResult, Entry, Rematch, Worker
+from tsm2_tune.tuner.worker import Attempt, AttemptResult, Rematch, Worker
 
 FINALISTS = 5  # at the most, measured again
 FINALIST_MARGIN = 0.05  # a finalist's median is at most this much over the best one's
@@ -249,7 +250,7 @@ def predicted_time_us(candidate: Candidate) -> float:
         flops=problem.flops,
         threads_per_sm=candidate.occupancy.threads_per_sm,
         bytes_in_flight_per_thread=candidate.resources.bytes_in_flight,
-        blocks=launch.blocks(problem.m),
+        blocks=launch.blocks(problem.m, problem.n),
         threads_per_block=launch.threads,
         blocks_per_sm=candidate.occupancy.blocks_per_sm,
     )

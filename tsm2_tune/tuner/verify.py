@@ -20,19 +20,20 @@ more: what is exported serves every shape. And since (k + 2) u is wide where k i
 precision than the dtype's shows.
 
 After each call the guard zones around every operand, the padding between columns and the inputs themselves
-must hold the bits they held before.
+must hold the bits they held before. The workspace of a kernel that splits k is poisoned before each call; what is
+around it must stay as it was, and its counters must be 0 again.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.device import Device
+from tsm2_tune.tuner.loaded import LoadedKernel
 from tsm2_tune.tuner.operands import Filling, Operands, Values
 from tsm2_tune.tuner.trial import Verdict
 
@@ -77,21 +78,23 @@ def error_coefficient(problem: Problem, check: Check) -> float:
 def verify(
     device: Device,
     operands: Operands,
-    start: Callable[[tuple[np.generic, ...]], None],
+    loaded: LoadedKernel,
     *,
     seed: int,
     checks: tuple[Check, ...] = CHECKS,
 ) -> Verdict:
-    """Run the checks on the kernel that `start(arguments)` starts.
+    """Run the checks on the kernel.
 
     LaunchFailed and KernelFault pass through.
     """
     worst_ratio = 0.0
     for number, check in enumerate(checks):
         prepare(operands, check, seed=seed + 3 * number)
-        start(operands.arguments(check.alpha, check.beta))
+        loaded.prepare()
+        loaded.start(operands.arguments(check.alpha, check.beta))
         device.synchronise()
-        verdict = inspect(operands, check)
+        trouble = loaded.trouble()
+        verdict = Verdict(False, math.inf, f"{check.name}: {trouble}") if trouble else inspect(operands, check)
         if not verdict.correct:
             return verdict
         worst_ratio = max(worst_ratio, verdict.worst_ratio)
@@ -147,24 +150,23 @@ def inspect(operands: Operands, check: Check) -> Verdict:
 
 def compare(operands: Operands, check: Check) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
     """What the comparison kernel found, one row a thread; see Support.compare."""
-    problem = operands.problem
+    problem, a, b, c = operands.problem, operands.a, operands.b, operands.c
     scalar = np.dtype(problem.dtype.numpy_name).type
     return operands.support.compare(
-        problem.m * problem.n,
-        np.int64(problem.m),
-        np.int64(problem.n),
-        np.int64(problem.k),
-        np.float64(scalar(check.alpha)),  # as the kernel gets it
-        np.uint64(operands.a.address),
-        np.int64(operands.a.filling.leading_dimension),
-        np.uint64(operands.b.address),
-        np.int64(operands.b.filling.leading_dimension),
-        np.float64(scalar(check.beta)),
-        np.int32(operands.c.filling.values),
-        np.uint64(operands.c.filling.seed),
-        np.uint64(operands.c.address),
-        np.int64(operands.c.filling.leading_dimension),
-        np.float64(error_coefficient(problem, check)),
-        np.int32(check.values is Values.INTEGERS),
-        np.float64(2.0**problem.dtype.significand_bits),
+        problem.m,
+        problem.n,
+        problem.k,
+        factors=(np.uint64(a.address), *a.strides, np.uint64(b.address), *b.strides),
+        result=(
+            np.float64(scalar(check.alpha)),  # as the kernel gets it
+            np.float64(scalar(check.beta)),
+            np.int32(c.filling.values),
+            np.uint64(c.filling.seed),
+            np.uint64(c.address),
+            *c.strides,
+            np.int32(c.row_major),
+            np.float64(error_coefficient(problem, check)),
+            np.int32(check.values is Values.INTEGERS),
+            np.float64(2.0**problem.dtype.significand_bits),
+        ),
     )

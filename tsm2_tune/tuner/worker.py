@@ -13,15 +13,14 @@ import signal
 import sys
 import traceback
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
-import numpy as np
-
 from tsm2_tune.errors import DeviceError, TuneError
-from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.device import Device, Kernel, KernelFault, LaunchFailed
+from tsm2_tune.tuner.device import Device, KernelFault, LaunchFailed
+from tsm2_tune.tuner.loaded import Entry, LoadedKernel
 from tsm2_tune.tuner.measure import Effort, measure, measure_interleaved
 from tsm2_tune.tuner.operands import Operands, Support
 from tsm2_tune.tuner.target import open_device
@@ -36,15 +35,6 @@ REQUESTS_PER_PROCESS = 1000  # a library once loaded stays mapped, and mappings 
 
 class WorkerError(TuneError):
     """The worker failed in a way that no kernel explains."""
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A compiled kernel and how it is started."""
-
-    path: str
-    kernel: str
-    launch: Launch
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,72 +215,66 @@ class _Bench:
         self._connection.send(("stage", name))
 
     def _attempt(self, request: Attempt) -> AttemptResult:
-        entry = request.entry
+        launch = request.entry.launch
         resources = verdict = None
+        loaded: LoadedKernel | None = None
         try:
             self._stage("loading")
             operands = self._operands_of(request.problem)
-            kernel = self._device.load(entry.path, entry.kernel)
-            resources = kernel.resources(threads=entry.launch.threads, smem_bytes=entry.launch.smem_bytes)
+            loaded = LoadedKernel(self._device, operands, request.entry)
+            resources = loaded.kernel.resources(threads=launch.threads, smem_bytes=launch.smem_bytes)
             self._stage("verification")
-            verdict = self._verified(request, kernel, operands)
+            verdict = self._verified(request, loaded)
             if not verdict.correct:
                 return AttemptResult(Outcome.WRONG_RESULT, verdict.detail, resources, verdict)
             self._stage("timing")
-            arguments = operands.arguments(alpha=1.0, beta=0.0)
-            measured = measure(self._device, lambda: self._start(kernel, entry, arguments), request.effort)
-            return AttemptResult(Outcome.OK, "", resources, verdict, measured)
+            launched = partial(loaded.start, operands.arguments(alpha=1.0, beta=0.0))
+            return AttemptResult(Outcome.OK, "", resources, verdict, measure(self._device, launched, request.effort))
         except LaunchFailed as error:
             return AttemptResult(Outcome.LAUNCH_FAILED, str(error), resources, verdict)
         except KernelFault as error:
             return AttemptResult(Outcome.CRASHED, str(error), resources, verdict)
+        finally:
+            if loaded is not None:
+                loaded.free()
 
-    def _verified(self, request: Attempt, kernel: Kernel, operands: Operands) -> Verdict:
+    def _verified(self, request: Attempt, loaded: LoadedKernel) -> Verdict:
         """The verdict on the problem itself, or on the first of its probes that is wrong.
 
         A probe has other extents, so it must have the same width of index: the kernel is compiled for that.
         """
-        entry = request.entry
-
-        def start(arguments: tuple[np.generic, ...]) -> None:
-            self._start(kernel, entry, arguments)
-
         for number, probe in enumerate(request.probes):
-            small = Operands(self._device, operands.support, probe, index_bits=request.problem.index_bits)
+            support, bits = loaded.operands.support, request.problem.index_bits
+            small = Operands(self._device, support, probe, index_bits=bits)
+            on_small = loaded.on(small)
             try:
                 verdict = verify(
-                    self._device, small, start, checks=PROBE_CHECKS, seed=request.seed + 1000 * (number + 1)
+                    self._device, small, on_small, checks=PROBE_CHECKS, seed=request.seed + 1000 * (number + 1)
                 )
             finally:
+                on_small.free()
                 small.free()
             if not verdict.correct:
                 return Verdict(False, verdict.worst_ratio, f"{probe.text}, {verdict.detail}")
-        return verify(self._device, operands, start, checks=CHECKS, seed=request.seed)
+        return verify(self._device, loaded.operands, loaded, checks=CHECKS, seed=request.seed)
 
     def _rematch(self, request: Rematch) -> object:
+        kernels: list[LoadedKernel] = []
         try:
             self._stage("the final round")
             operands = self._operands_of(request.problem)
             prepare(operands, CHECKS[-1], seed=request.seed)
             arguments = operands.arguments(alpha=1.0, beta=0.0)
-            kernels = [(self._device.load(entry.path, entry.kernel), entry) for entry in request.entries]
-            launches = [
-                lambda kernel=kernel, entry=entry: self._start(kernel, entry, arguments) for kernel, entry in kernels
-            ]
+            kernels.extend(LoadedKernel(self._device, operands, entry) for entry in request.entries)
+            launches = [partial(kernel.start, arguments) for kernel in kernels]
             return measure_interleaved(self._device, launches, request.effort)
         except LaunchFailed as error:
             return AttemptResult(Outcome.LAUNCH_FAILED, str(error))
         except KernelFault as error:
             return AttemptResult(Outcome.CRASHED, str(error))
-
-    def _start(self, kernel: Kernel, entry: Entry, arguments: tuple[np.generic, ...]) -> None:
-        m = int(arguments[0])
-        kernel(
-            arguments,
-            blocks=entry.launch.blocks(m),
-            threads=entry.launch.threads,
-            smem_bytes=entry.launch.smem_bytes,
-        )
+        finally:
+            for kernel in kernels:
+                kernel.free()
 
     def _operands_of(self, problem: Problem) -> Operands:
         if self._operands is None or self._operands.problem != problem:

@@ -1,0 +1,87 @@
+"""A kernel loaded on a device, with the workspace that it needs for given operands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tsm2_tune.generator.config import Launch
+from tsm2_tune.tuner.device import Buffer, Device, Kernel, LaunchFailed
+from tsm2_tune.tuner.operands import Filling, Operand, Operands, Values
+
+WORKSPACE_ALIGNMENT = 4  # elements: 16 bytes of the smallest
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A compiled kernel and how it is started."""
+
+    path: str
+    kernel: str
+    launch: Launch
+
+
+class LoadedKernel:
+    """A kernel on a device, ready to start on the operands. LaunchFailed where the device has no room for it."""
+
+    def __init__(self, device: Device, operands: Operands, entry: Entry, kernel: Kernel | None = None) -> None:
+        """`kernel` is the entry's where it is loaded already."""
+        self.entry, self.operands = entry, operands
+        self.kernel = kernel or device.load(entry.path, entry.kernel)
+        self._device = device
+        m, n = operands.problem.m, operands.problem.n
+        self._blocks = entry.launch.blocks(m, n)
+        self._counters = np.zeros(entry.launch.counters(m, n), np.uint32)
+        self._counter_buffer: Buffer | None = None
+        self._partials: Operand | None = None
+        elements = entry.launch.partial_elements(m, n)
+        try:
+            if elements:
+                self._counter_buffer = device.allocate(self._counters.nbytes)
+                device.upload(self._counters, self._counter_buffer)
+                whole = -(-elements // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
+                element_bytes = operands.problem.dtype.element_bytes
+                self._partials = Operand(device, operands.support, "the workspace", whole, 1, element_bytes)
+        except MemoryError as error:
+            raise LaunchFailed(f"no room for its workspace: {error}") from None
+
+    def on(self, operands: Operands) -> LoadedKernel:
+        """The same kernel for other operands."""
+        return LoadedKernel(self._device, operands, self.entry, self.kernel)
+
+    def prepare(self) -> None:
+        """Poison the workspace's sums, so that one that is read before it is written shows."""
+        if self._partials is not None:
+            self._partials.fill(Filling(self._partials.rows, Values.POISON, 0))
+
+    def start(self, arguments: tuple[np.generic, ...]) -> None:
+        """Start the kernel with the operands' arguments, not waiting for its end."""
+        if self._partials is not None and self._counter_buffer is not None:
+            arguments += (np.uint64(self._partials.address), np.uint64(self._counter_buffer.address))
+        self.kernel(
+            arguments,
+            blocks=self._blocks,
+            threads=self.entry.launch.threads,
+            smem_bytes=self.entry.launch.smem_bytes,
+        )
+
+    def trouble(self) -> str:
+        """What the kernel did to its workspace that it must not do; empty where all is well."""
+        if self._partials is not None:
+            changes = self._partials.changes(matrix_too=False)
+            if changes.count:
+                return f"wrote where it must not, {changes.count} elements, first {changes.first}"
+        if self._counter_buffer is not None:
+            self._device.download(self._counter_buffer, self._counters)
+            if self._counters.any():
+                tile = int(self._counters.argmax())
+                return f"left the counter of tile {tile} at {self._counters[tile]}, not at 0"
+        return ""
+
+    def free(self) -> None:
+        """Give the workspace back."""
+        if self._counter_buffer is not None:
+            self._counter_buffer.free()
+        if self._partials is not None:
+            self._partials.buffer.free()
