@@ -83,8 +83,8 @@ def beside_cublas(
     operands = Operands(device, support, problem, index_bits=problem.index_bits)
     launches: list[Callable[[], None]] = []
     verified: list[bool | None] = []
-    for config in winners.values():
-        source = render(problem, config)
+    for winner in winners.values():
+        source = render(problem, winner)
         binary = compile_text(
             source.text, kernel=source.kernel, defines=source.defines, toolchain=target.toolchain, limit_seconds=120
         )

@@ -4,63 +4,199 @@ from __future__ import annotations
 
 import ctypes
 import site
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tsm2_tune.errors import ToolMissing
 from tsm2_tune.tuner.operands import Operands
 
-NAMES = ("libcublas.so.13", "libcublas.so.12", "libcublas.so.11", "libcublas.so")
+SUFFIXES = (".so.13", ".so.12", ".so.11", ".so")
 TOOLKITS = ("/usr/local/cuda/lib64", "/usr/local/cuda/targets/x86_64-linux/lib")
-NO_TRANSPOSE = 0  # CUBLAS_OP_N
+
+# cublasOperation_t
+NO_TRANSPOSE = 0
+TRANSPOSE = 1
+CONJUGATE_TRANSPOSE = 2
+
+# What BLAS does to a column-major matrix in memory that `Problem.op` spells by this letter, where C is column-major;
+# and where C is row-major, so that BLAS computes its transpose B^T A^T.
+OPERATIONS = {"n": NO_TRANSPOSE, "t": TRANSPOSE, "c": CONJUGATE_TRANSPOSE}
+OPERATIONS_OF_TRANSPOSE = {"n": TRANSPOSE, "t": NO_TRANSPOSE, "j": CONJUGATE_TRANSPOSE}
+UNCONJUGATED = {"c": "t", "j": "n"}  # of a real matrix
+
+# cublasComputeType_t: the default ones, which use no TF32 and no emulation
+COMPUTE_32F, COMPUTE_64F = 68, 70
+# cudaDataType_t
+R_32F, R_64F, R_16F, C_32F, C_64F, R_16BF = 0, 1, 2, 4, 5, 14
+GEMM_DEFAULT = -1  # CUBLAS_GEMM_DEFAULT
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """What cuBLAS is told about an element type."""
+
+    call: str  # its own GEMM; "" where only cublasGemmEx has it
+    data_type: int
+    compute_type: int
+    scale_type: int  # of alpha and beta
+    scalar: type[ctypes._SimpleCData[Any]]  # alpha's real part
+    is_complex: bool = False
+
+
+ELEMENTS = {
+    "f32": Element("cublasSgemm_v2", R_32F, COMPUTE_32F, R_32F, ctypes.c_float),
+    "f64": Element("cublasDgemm_v2", R_64F, COMPUTE_64F, R_64F, ctypes.c_double),
+    "c64": Element("cublasCgemm_v2", C_32F, COMPUTE_32F, C_32F, ctypes.c_float, is_complex=True),
+    "c128": Element("cublasZgemm_v2", C_64F, COMPUTE_64F, C_64F, ctypes.c_double, is_complex=True),
+    "bf16": Element("", R_16BF, COMPUTE_32F, R_32F, ctypes.c_float),
+    "f16": Element("", R_16F, COMPUTE_32F, R_32F, ctypes.c_float),
+}
+
+
+class CublasError(RuntimeError):
+    """A call that cuBLAS refuses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """A product as BLAS sees it: every matrix column-major in memory, a row-major C as its transpose."""
+
+    element: Element
+    operation_a: int
+    operation_b: int
+    m: int
+    n: int
+    k: int
+    a: int  # address
+    lda: int
+    b: int
+    ldb: int
+    c: int
+    ldc: int
+
+    @property
+    def stored_a(self) -> tuple[int, int]:
+        """(rows, columns) of A in memory."""
+        return (self.m, self.k) if self.operation_a == NO_TRANSPOSE else (self.k, self.m)
+
+    @property
+    def stored_b(self) -> tuple[int, int]:
+        return (self.k, self.n) if self.operation_b == NO_TRANSPOSE else (self.n, self.k)
+
+    def scalar(self, value: float) -> Any:
+        """Alpha or beta, in the memory that a call reads it from."""
+        scalar = self.element.scalar
+        return (scalar * 2)(value, 0.0) if self.element.is_complex else scalar(value)
+
+
+def operations(op: str, *, is_complex: bool) -> tuple[int, int]:
+    """cublasOperation_t of A and of B; those of the transposed product's B and A where C is row-major.
+
+    CublasError where BLAS has none: it conjugates only what it transposes.
+    """
+    letters = [letter if is_complex else UNCONJUGATED.get(letter, letter) for letter in op[:2]]
+    row_major_c = len(op) == 3
+    table = OPERATIONS_OF_TRANSPOSE if row_major_c else OPERATIONS
+    if not set(letters) <= set(table):
+        raise CublasError(f"BLAS has no product {op}: it conjugates only what it transposes")
+    first, second = reversed(letters) if row_major_c else letters
+    return table[first], table[second]
+
+
+def gemm_of(operands: Operands) -> Gemm:
+    """C = op(A) op(B) on the operands as they lie now. CublasError where BLAS has no such product."""
+    problem, element = operands.problem, ELEMENTS[operands.problem.dtype_name]
+    operation_a, operation_b = operations(problem.op, is_complex=element.is_complex)
+    first, second, m, n = operands.a, operands.b, problem.m, problem.n
+    if len(problem.op) == 3:
+        first, second, m, n = second, first, n, m
+    return Gemm(
+        element,
+        operation_a,
+        operation_b,
+        m,
+        n,
+        problem.k,
+        a=first.address,
+        lda=first.filling.leading_dimension,
+        b=second.address,
+        ldb=second.filling.leading_dimension,
+        c=operands.c.address,
+        ldc=operands.c.filling.leading_dimension,
+    )
 
 
 class Cublas:
     """A cuBLAS handle in the current context, with the library's default algorithm and math mode."""
 
     def __init__(self) -> None:
-        self._library = _library()
+        self._library = library("libcublas")
         self._handle = ctypes.c_void_p()
-        self._check(self._library.cublasCreate_v2(ctypes.byref(self._handle)), "cublasCreate")
+        check(self._library.cublasCreate_v2(ctypes.byref(self._handle)), "cublasCreate")
         version = ctypes.c_int()
-        self._check(self._library.cublasGetVersion_v2(self._handle, ctypes.byref(version)), "cublasGetVersion")
+        check(self._library.cublasGetVersion_v2(self._handle, ctypes.byref(version)), "cublasGetVersion")
         self.version = version.value
 
     def gemm(self, operands: Operands) -> None:
         """Start C = A B on the operands as they lie now."""
-        problem = operands.problem
-        scalar = {"f32": ctypes.c_float, "f64": ctypes.c_double}[problem.dtype_name]
-        call = {"f32": self._library.cublasSgemm_v2, "f64": self._library.cublasDgemm_v2}[problem.dtype_name]
-        alpha, beta = scalar(1.0), scalar(0.0)
-        status = call(
-            self._handle,
-            NO_TRANSPOSE,
-            NO_TRANSPOSE,
-            problem.m,
-            problem.n,
-            problem.k,
-            ctypes.byref(alpha),
-            ctypes.c_void_p(operands.a.address),
-            operands.a.filling.leading_dimension,
-            ctypes.c_void_p(operands.b.address),
-            operands.b.filling.leading_dimension,
-            ctypes.byref(beta),
-            ctypes.c_void_p(operands.c.address),
-            operands.c.filling.leading_dimension,
-        )
-        self._check(status, "cublasGemm")
+        self.launch(operands)()
 
-    @staticmethod
-    def _check(status: int, call: str) -> None:
-        if status != 0:
-            raise RuntimeError(f"{call} answers {status}")
+    def launch(self, operands: Operands) -> Callable[[], None]:
+        """What starts C = A B on the operands as they lie now. CublasError where BLAS has no such product."""
+        gemm = gemm_of(operands)
+        element = gemm.element
+        alpha, beta = gemm.scalar(1.0), gemm.scalar(0.0)
+        name = element.call or "cublasGemmEx"
+        call = getattr(self._library, name)
+        a, b, c = (ctypes.c_void_p(address) for address in (gemm.a, gemm.b, gemm.c))
+        extents = (gemm.operation_a, gemm.operation_b, gemm.m, gemm.n, gemm.k, ctypes.byref(alpha))
+        arguments: tuple[Any, ...]
+        if element.call:
+            arguments = (*extents, a, gemm.lda, b, gemm.ldb, ctypes.byref(beta), c, gemm.ldc)
+        else:
+            kind = element.data_type
+            factors = (a, kind, gemm.lda, b, kind, gemm.ldb)
+            arguments = (
+                *extents,
+                *factors,
+                ctypes.byref(beta),
+                c,
+                kind,
+                gemm.ldc,
+                element.compute_type,
+                GEMM_DEFAULT,
+            )
+
+        def start() -> None:
+            check(call(self._handle, *arguments), name)
+
+        return start
+
+    def use_stream(self, stream: int, workspace: int = 0, workspace_bytes: int = 0) -> None:
+        """Start what follows on this stream, 0 for the default one, with this workspace instead of its own."""
+        check(self._library.cublasSetStream_v2(self._handle, ctypes.c_void_p(stream)), "cublasSetStream")
+        if workspace:
+            status = self._library.cublasSetWorkspace_v2(
+                self._handle, ctypes.c_void_p(workspace), ctypes.c_size_t(workspace_bytes)
+            )
+            check(status, "cublasSetWorkspace")
 
 
-def _library() -> ctypes.CDLL:
+def check(status: int, call: str) -> None:
+    """CublasError unless the status is CUBLAS_STATUS_SUCCESS."""
+    if status != 0:
+        raise CublasError(f"{call} answers {status}")
+
+
+def library(stem: str) -> ctypes.CDLL:
+    """The newest library of this name; ToolMissing where there is none."""
     wheels = [str(path) for root in site.getsitepackages() for path in Path(root).glob("nvidia/*/lib")]
     for folder in ("", *TOOLKITS, *wheels):
-        for name in NAMES:
+        for name in (stem + suffix for suffix in SUFFIXES):
             try:
                 return ctypes.CDLL(str(Path(folder, name)) if folder else name)
             except OSError:
                 continue
-    raise ToolMissing("cuBLAS not found: looked on the library path, in the CUDA toolkit and in NVIDIA's wheels")
+    raise ToolMissing(f"{stem} not found: looked on the library path, in the CUDA toolkit and in NVIDIA's wheels")

@@ -1,6 +1,8 @@
 """Check an exported module on a GPU with the arrays of one library, in a process of its own.
 
 python tests/exported_on_gpu.py MODULE.py pycuda|torch|cupy
+
+Every op for which the module has a kernel in f32 is checked with matrices in its storage orders.
 """
 
 from __future__ import annotations
@@ -8,15 +10,21 @@ from __future__ import annotations
 import importlib.util
 import sys
 import threading
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pytest
 
+M, N, K = 4099, 5, 517
 RNG = np.random.default_rng(1)
-A = np.asfortranarray(RNG.random((4099, 517)), np.float32)
-B = np.asfortranarray(RNG.random((517, 5)), np.float32)
+A = RNG.random((M, K)).astype(np.float32)
+B = RNG.random((K, N)).astype(np.float32)
 EXPECTED = A.astype(np.float64) @ B
+
+Orders = list[str]  # NumPy's names of the orders of a, b and out: F column-major, C row-major
+ROUNDS = 20  # of products at the same time
 
 
 def imported(path: str) -> ModuleType:
@@ -30,35 +38,64 @@ def imported(path: str) -> ModuleType:
 
 
 def check(found: Any, expected: Any = EXPECTED) -> None:
-    np.testing.assert_allclose(found, expected, rtol=517 * 2.0**-24)
+    np.testing.assert_allclose(found, expected, rtol=K * 2.0**-24)
 
 
-def pycuda(best: ModuleType) -> None:
+def in_threads(works: list[Callable[[], object]]) -> None:
+    """Do the works at the same time."""
+    failures: list[BaseException] = []
+
+    def run(work: Callable[[], object]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=[work]) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+def pycuda(best: ModuleType, op: str, orders: Orders) -> None:
     import pycuda.autoinit  # noqa: F401
     import pycuda.driver as drv
     from pycuda import gpuarray
 
-    a, b = gpuarray.to_gpu(A), gpuarray.to_gpu(B)
-    print(best.choice(a, b))
-    c = best.gemm(a, b)
+    a, b = (gpuarray.to_gpu(np.asarray(x, order=order)) for x, order in zip((A, B), orders, strict=False))
+    c = gpuarray.zeros((M, N), np.float32, order=orders[2])
+    print(op, best.choice(a, b, c))
+    assert best.choice(a, b, c).winner.op == op
+    best.gemm(a, b, out=c)
     check(c.get())
     stream = drv.Stream()
     best.gemm(a, b, out=c, alpha=2, beta=1, stream=stream)
     stream.synchronize()
     check(c.get(), 3 * EXPECTED)
-    thread = threading.Thread(target=lambda: best.gemm(a, b, out=c))
-    thread.start()
-    thread.join()
+    in_threads([lambda: best.gemm(a, b, out=c)])
     drv.Context.synchronize()
     check(c.get())
+    made = best.gemm(a, b)
+    check(made.get())
+    assert made.flags.f_contiguous if best.choice(a, b).winner.orders[2] == "n" else made.flags.c_contiguous
 
 
-def torch(best: ModuleType) -> None:
+def torch(best: ModuleType, op: str, orders: Orders) -> None:
     import torch
 
-    a = torch.tensor(A.T.copy(), device="cuda").T
-    b = torch.tensor(B.T.copy(), device="cuda").T
-    c = torch.empty((5, 4099), device="cuda").T
+    def placed(matrix: np.ndarray[Any, Any], order: str) -> Any:
+        """The matrix as a block of a larger one."""
+        rows, columns = matrix.shape
+        whole = torch.zeros((rows + 3, columns + 2) if order == "C" else (columns + 2, rows + 3), device="cuda")
+        block = (whole if order == "C" else whole.T)[3:, 2:]
+        return block.copy_(torch.tensor(matrix))
+
+    a, b, c = (placed(x, order) for x, order in zip((A, B, np.zeros((M, N), np.float32)), orders, strict=True))
+    assert best.choice(a, b, c).winner.op == op
+    best.gemm(a[:70], b, out=c[:70])  # small first: a workspace must grow
     best.gemm(a, b, out=c)
     torch.cuda.synchronize()
     check(c.cpu().numpy())
@@ -73,30 +110,85 @@ def torch(best: ModuleType) -> None:
     best.gemm(a[5:], b, out=c[5:])
     torch.cuda.synchronize()
     check(c[5:].cpu().numpy(), EXPECTED[5:])
+    in_many_streams(best, a, b, c)
+    in_a_graph(best, a, b, c)
     check((a.double() @ b.double()).cpu().numpy())  # PyTorch goes on working
 
 
-def cupy(best: ModuleType) -> None:
+def in_many_streams(best: ModuleType, a: Any, b: Any, c: Any) -> None:
+    """Products of growing size at the same time, by two threads on each of two streams."""
+    import torch
+
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    outs = [torch.zeros_like(c) for _ in range(4)]
+    torch.cuda.synchronize()
+
+    def work(out: Any, stream: Any) -> None:
+        for rows in (*range(100, M, M // ROUNDS), M):
+            best.gemm(a[:rows], b, out=out[:rows], stream=stream)
+
+    in_threads([lambda out=out, at=at: work(out, streams[at % 2]) for at, out in enumerate(outs)])  # type: ignore[misc]
+    torch.cuda.synchronize()
+    for out in outs:
+        check(out.cpu().numpy())
+
+
+def in_a_graph(best: ModuleType, a: Any, b: Any, c: Any) -> None:
+    """A product that is captured and replayed, also once its stream's workspace has grown."""
+    import torch
+
+    def captured(rows: int) -> Any:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            best.gemm(a[:rows], b, out=c[:rows], stream=stream)
+        return graph
+
+    stream = torch.cuda.Stream()
+    best.gemm(a[:99], b, out=c[:99], stream=stream)
+    graph = captured(99)
+    if best.choice(a, b, c).winner.splits > 1:
+        with pytest.raises(RuntimeError, match="compute the product once on this stream before it is captured"):
+            captured(M)
+    best.gemm(a, b, out=c, stream=stream)
+    stream.synchronize()
+    c[:99] = 0
+    graph.replay()
+    torch.cuda.synchronize()
+    check(c.cpu().numpy())
+
+
+def cupy(best: ModuleType, op: str, orders: Orders) -> None:
     import cupy
 
-    a, b = cupy.asfortranarray(cupy.asarray(A)), cupy.asfortranarray(cupy.asarray(B))
-    c = cupy.empty((4099, 5), np.float32, order="F")
+    a, b = (cupy.array(x, order=order) for x, order in zip((A, B), orders, strict=False))
+    c = cupy.empty((M, N), np.float32, order=orders[2])
+    assert best.choice(a, b, c).winner.op == op
     best.gemm(a, b, out=c)
     check(c.get())
-    with cupy.cuda.Stream(non_blocking=True) as stream:
-        best.gemm(a, b, out=c, alpha=2, beta=1, stream=stream)
-        stream.synchronize()
-        check(c.get(), 3 * EXPECTED)
+    for _ in range(ROUNDS):  # streams that come and go
+        with cupy.cuda.Stream(non_blocking=True) as stream:
+            best.gemm(a, b, out=c, stream=stream)
+            best.gemm(a, b, out=c, alpha=2, beta=1, stream=stream)
+            stream.synchronize()
+            check(c.get(), 3 * EXPECTED)
+    in_threads([lambda: best.gemm(a, b, out=c, stream=cupy.cuda.Stream.ptds)])
+    cupy.cuda.Device().synchronize()
+    check(c.get())
     made = best.gemm(a, b)
     cupy.cuda.Device().synchronize()
     check(made.get())
     pool = cupy.cuda.MemoryAsyncPool()  # memory that no context owns
-    cupy.cuda.set_allocator(pool.malloc)
-    pooled = cupy.asfortranarray(cupy.asarray(A))
+    with cupy.cuda.using_allocator(pool.malloc):
+        pooled = cupy.array(A, order=orders[0])
     best.gemm(pooled, b, out=c)
     check(c.get())
 
 
 if __name__ == "__main__":
     _, path, library = sys.argv
-    {"pycuda": pycuda, "torch": torch, "cupy": cupy}[library](imported(path))
+    best = imported(path)
+    kernels = {w.op: w.orders for w in best.WINNERS if w.dtype == "f32" and not w.on_host}
+    assert kernels
+    for op, orders in kernels.items():
+        named = ["F" if order == "n" else "C" for order in orders]
+        {"pycuda": pycuda, "torch": torch, "cupy": cupy}[library](best, op, named)

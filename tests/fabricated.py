@@ -6,7 +6,7 @@ import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
+from types import EllipsisType, ModuleType, SimpleNamespace
 from typing import Any
 
 from tsm2_tune.generator.config import KernelConfig, Launch
@@ -65,6 +65,65 @@ def source(config: KernelConfig, dtype_name: str = "f32", text: str | None = Non
     return KernelSource(config.family, text, ("INDEX_BITS=32",), launch, dtype_name)
 
 
+HANDMADE = """\
+#if INDEX_BITS == 64
+using index_t = long long;
+#else
+using index_t = int;
+#endif
+using scalar = {c_type};
+constexpr int rows = 32, columns = 4, splits = {splits};
+
+extern "C" __global__ void __launch_bounds__(rows) handmade(
+    index_t m, index_t n, index_t k, scalar alpha, const scalar *__restrict__ A, index_t lda,
+    const scalar *__restrict__ B, index_t ldb, scalar beta, scalar *__restrict__ C, index_t ldc,
+    scalar *__restrict__ partials, unsigned *__restrict__ counters)
+{{
+    __shared__ bool last;
+    const index_t down = (m + rows - 1) / rows, tiles = gridDim.x / splits;
+    const index_t tile = blockIdx.x % tiles, split = blockIdx.x / tiles;
+    const index_t i = tile % down * rows + threadIdx.x, first = tile / down * columns;
+    const index_t end = first + columns < n ? first + columns : n;
+    for (index_t j = first; j < end && i < m; ++j) {{
+        scalar sum = 0;
+        for (index_t l = split; l < k; l += splits)
+            sum += A[{at_a}] * B[{at_b}];
+        partials[((long long)split * n + j) * m + i] = sum;
+    }}
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0)
+        last = atomicAdd(counters + tile, 1u) == splits - 1;
+    __syncthreads();
+    if (!last)
+        return;
+    __threadfence();
+    for (index_t j = first; j < end && i < m; ++j) {{
+        scalar sum = 0;
+        for (index_t other = 0; other < splits; ++other)
+            sum += __ldcg(partials + ((long long)other * n + j) * m + i);
+        C[{at_c}] = alpha * sum + (beta == 0 ? 0 : beta * C[{at_c}]);
+    }}
+    if (threadIdx.x == 0)
+        counters[tile] = 0;
+}}
+"""
+
+
+def handmade(problem: Problem, splits: int = 3) -> KernelSource:
+    """A plain kernel for the problem's op and dtype that splits k, with tiles of 32 rows and 4 columns."""
+    a, b, c = (along != beside for along, beside in zip(problem.contiguous, ("k", "n", "n"), strict=True))
+    text = HANDMADE.format(
+        splits=splits,
+        c_type=problem.dtype.c_type,
+        at_a="i + l * lda" if a else "l + i * lda",
+        at_b="l + j * ldb" if b else "j + l * ldb",
+        at_c="i + j * ldc" if c else "j + i * ldc",
+    )
+    launch = Launch(threads=32, rows_per_block=32, smem_bytes=0, columns_per_block=4, splits=splits)
+    return KernelSource("handmade", text, ("INDEX_BITS=32",), launch, problem.dtype_name)
+
+
 def trial(
     median_us: float = 500.0,
     config: KernelConfig | None = None,
@@ -117,6 +176,15 @@ def winners(folder: Path, *trials: tuple[TuningRun, Trial]) -> Winners:
 def exported(format_name: str, found: Winners, database: str = "results.db") -> str:
     rows, sources = found
     return export_text(rows, format_name, sources=sources, database=database)
+
+
+def device_array(
+    shape: tuple[int, ...], strides: tuple[int, ...] | EllipsisType | None = ..., *, at: int = 0x1000, **changes: Any
+) -> SimpleNamespace:
+    """An object with the interface of an array in device memory; column-major float32 where not said otherwise."""
+    interface: dict[str, Any] = {"shape": shape, "typestr": "<f4", "data": (at, False), "version": 3}
+    interface["strides"] = (4, 4 * shape[0]) if strides is ... else strides
+    return SimpleNamespace(__cuda_array_interface__=interface | changes)
 
 
 def imported(text: str, folder: Path) -> ModuleType:

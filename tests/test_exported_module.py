@@ -1,14 +1,11 @@
-"""The exported module: how it matches a product to a kernel, what it refuses, and what it launches."""
+"""The exported module: how it matches a product to a kernel, what it refuses, and what runs on the host."""
 
 from __future__ import annotations
 
-import ctypes
 import shutil
 import sys
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from types import EllipsisType, ModuleType, SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,18 +13,17 @@ import pytest
 
 from tests.fabricated import (
     GPU,
-    PROBLEM,
     configuration,
+    device_array,
     exported,
+    handmade,
     host_run,
     imported,
-    source,
     trial,
     tuning_run,
     winners,
 )
-from tsm2_tune.generator.config import Launch
-from tsm2_tune.generator.problem import LARGEST_32_BIT_OFFSET, Problem
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 
 HOST = host_run()
@@ -82,7 +78,7 @@ def test_another_gpus_winner_only_where_there_is_none(gpu_module: ModuleType) ->
     assert gpu_module.match(20480, 8, 20480, "f32", GPU).winner.device == GPU
     match = gpu_module.match(20480, 8, 20480, "f64", GPU)
     assert match.winner.device == "Tesla K40c"
-    assert str(match) == f"exact, tuned on Tesla K40c: no winners for {GPU}, tune there for its own"
+    assert str(match) == f"exact, tuned on Tesla K40c: no winner of {GPU} fits, tune there for its own"
 
 
 def test_a_host_and_a_gpu_never_stand_in_for_each_other(gpu_module: ModuleType) -> None:
@@ -96,33 +92,32 @@ def test_match_refuses_what_is_no_shape_or_dtype(gpu_module: ModuleType) -> None
         gpu_module.match(0, 1, 1, "f32", GPU)
     with pytest.raises(TypeError, match="expected float32 or float64"):
         gpu_module.match(1, 1, 1, np.int32, GPU)
+    with pytest.raises(
+        LookupError, match=r"no kernel of op tn .*, only of op nn \(a, b and out column-major\): tune"
+    ):
+        gpu_module.match(1, 1, 1, "f32", GPU, op="tn")
 
 
 # The module's arguments
 
 
-def device_array(
-    shape: tuple[int, ...], strides: tuple[int, ...] | EllipsisType | None = ..., *, at: int = 0x1000, **changes: Any
-) -> SimpleNamespace:
-    """An object with the interface of an array in device memory; column-major float32 where not said otherwise."""
-    interface: dict[str, Any] = {"shape": shape, "typestr": "<f4", "data": (at, False), "version": 3}
-    interface["strides"] = (4, 4 * shape[0]) if strides is ... else strides
-    return SimpleNamespace(__cuda_array_interface__=interface | changes)
-
-
 @pytest.mark.parametrize(
     ("shape", "strides", "ld"),
     [
-        ((6, 3), (4, 24), 6),
-        ((6, 3), (4, 40), 10),  # a block of a larger matrix
-        ((1, 3), (400, 4), 1),  # one row: its own stride says nothing
-        ((1, 3), (4, 28), 7),
-        ((6, 1), (4, 4), 6),  # one column likewise
-        ((1, 1), (0, 0), 1),
+        ((6, 3), (4, 24), {"n": 6}),
+        ((6, 3), (4, 40), {"n": 10}),  # a block of a larger matrix
+        ((6, 3), (12, 4), {"t": 3}),
+        ((6, 3), None, {"t": 3}),  # the interface's word for row-major
+        ((6, 3), (20, 4), {"t": 5}),
+        ((1, 3), (400, 4), {"n": 1, "t": 3}),  # one row: its own stride says nothing
+        ((1, 3), (4, 28), {"n": 7}),  # a row of a column-major matrix
+        ((6, 1), (4, 4), {"n": 6, "t": 1}),  # one column likewise
+        ((6, 1), (28, 4), {"t": 7}),
+        ((1, 1), (0, 0), {"n": 1, "t": 1}),
     ],
 )
-def test_column_major_layouts(
-    gpu_module: ModuleType, shape: tuple[int, int], strides: tuple[int, int], ld: int
+def test_strides_say_the_storage_order(
+    gpu_module: ModuleType, shape: tuple[int, int], strides: tuple[int, int] | None, ld: dict[str, int]
 ) -> None:
     assert gpu_module._Matrix.of("a", device_array(shape, strides)).ld == ld
 
@@ -130,12 +125,18 @@ def test_column_major_layouts(
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"strides": (12, 4)}, ValueError, r"a: expected a column-major 6x3 matrix.*got \(12, 4\)"),
-        ({"strides": None}, ValueError, "column-major"),  # the interface's None is row-major
-        ({"strides": (4, 20)}, ValueError, "column-major"),  # columns overlap
-        ({"strides": (4, 0)}, ValueError, "column-major"),
-        ({"strides": (4, -24)}, ValueError, "column-major"),
-        ({"strides": (4, 26)}, ValueError, "column-major"),
+        (
+            {"strides": (8, 48)},
+            ValueError,
+            r"a: expected a 6x3 matrix whose columns or rows are contiguous, with strides \(4, at least 24\)"
+            r" or \(at least 12, 4\) bytes, got \(8, 48\): pass a contiguous copy",
+        ),
+        ({"strides": (4, 20)}, ValueError, "contiguous"),  # columns overlap
+        ({"strides": (8, 4)}, ValueError, "contiguous"),  # rows overlap
+        ({"strides": (4, 0)}, ValueError, "contiguous"),
+        ({"strides": (4, -24)}, ValueError, "contiguous"),
+        ({"strides": (4, 26)}, ValueError, "contiguous"),
+        ({"strides": (14, 4)}, ValueError, "contiguous"),
         ({"shape": (6,)}, ValueError, r"a: expected a matrix.*\(6,\)"),
         ({"shape": (0, 3)}, ValueError, "expected a matrix"),
         ({"typestr": "<i4"}, TypeError, "a: expected float32 or float64, got int32"),
@@ -161,6 +162,7 @@ A, B = device_array((6, 3), at=0x1000), device_array((3, 2), at=0x2000)
         ((A, B, device_array((6, 3))), ValueError, "out: expected 6x2, got 6x3"),
         ((A, B, device_array((6, 2), data=(0x3000, True))), ValueError, "out: it is read-only"),
         ((A, B, device_array((6, 2), at=0x1008)), ValueError, "out: it shares memory with a"),
+        ((A, B, device_array((6, 2), (8, 4), at=0x1FD4)), ValueError, "out: it shares memory with b"),
         ((A, device_array((3, 2), (8, 24), typestr="<f8")), TypeError, "b: expected float32 as a, got float64"),
         ((A, np.zeros((3, 2), np.float32, order="F")), TypeError, "a and b: one is a NumPy array"),
         (([[1.0]], B), TypeError, "a: expected a device array.*got list"),
@@ -244,6 +246,48 @@ def test_a_real_kernel_runs_on_the_host(tmp_path: Path, dtype_name: str) -> None
     np.testing.assert_allclose(c, 2.5 * (a @ b), rtol=1e-5)
 
 
+@pytest.mark.host
+@pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
+@pytest.mark.parametrize("dtype_name", ["f32", "f64"])
+@pytest.mark.parametrize("op", ["nn", "tn", "nt", "ntt", "ttt"])
+def test_a_kernel_that_splits_k_gets_a_workspace(tmp_path: Path, op: str, dtype_name: str) -> None:
+    problem = Problem(40, 6, 90, dtype_name, op)
+    found = winners(tmp_path, (HOST, trial(problem=problem, source=handmade(problem))))
+    module = imported(exported("module", found), tmp_path)
+    random = np.random.default_rng(1)
+    orders = ["F" if letter == "n" else "C" for letter in f"{op}n"[:3]]
+    for m, n, k in ((40, 6, 90), (101, 13, 77), (1, 1, 1)):
+        a, b, c = (
+            np.asarray(random.random((rows + 3, columns + 2)), module.DTYPES[dtype_name], order=order)[3:, 2:]
+            for order, (rows, columns) in zip(orders, ((m, k), (k, n), (m, n)), strict=True)
+        )
+        expected = 2 * (a @ b) - c
+        assert module.gemm(a, b, out=c, alpha=2, beta=-1) is c
+        np.testing.assert_allclose(c, expected, rtol=1e-4)
+        made = module.gemm(a, b)
+        np.testing.assert_allclose(made, a @ b, rtol=1e-5)
+        assert made.flags[f"{orders[2]}_CONTIGUOUS"]
+
+
+def test_partials_are_aligned_and_counters_are_zero(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[list[Any]] = []
+
+    def run_on_host(*before: Any, **launch: Any) -> None:
+        calls.append([*before[-1], launch["blocks"]])
+
+    monkeypatch.setitem(sys.modules, "tsm2_tune.tuner.host", SimpleNamespace(run_on_host=run_on_host))
+    problem = Problem(40, 6, 90, "f32")
+    kernel = handmade(problem, splits=5)
+    module = imported(exported("module", winners(tmp_path, (HOST, trial(problem=problem, source=kernel)))), tmp_path)
+    for m, n in ((33, 5), (32, 4), (1, 9)):
+        module.gemm(np.zeros((m, 2), np.float32, order="F"), np.zeros((2, n), np.float32, order="F"))
+        *_, partials, counters, blocks = calls[-1]
+        elements = kernel.launch.partial_elements(m, n)
+        assert (partials.size, partials.dtype, partials.ctypes.data % 16) == (elements, np.float32, 0)
+        assert (counters.size, counters.dtype, counters.any()) == (kernel.launch.counters(m, n), np.uint32, False)
+        assert blocks == kernel.launch.blocks(m, n)
+
+
 def test_a_tampered_module_runs_nothing(host_module: tuple[ModuleType, list[dict[str, Any]]]) -> None:
     module, calls = host_module
     for digest in module.KERNELS:
@@ -262,213 +306,3 @@ def test_blocks_of_one_matrix_may_be_operands(host_module: tuple[ModuleType, lis
     np.testing.assert_allclose(whole[5000:], whole[:5000])
     with pytest.raises(ValueError, match="out: it shares memory with a"):
         module.gemm(whole[:5000], b, out=whole[4999:9999])
-
-
-# The module on a GPU, against a driver that records what it is asked
-
-
-class RecordingDriver:
-    """CUDA's driver as far as the module calls it: every array belongs to context 0xC0 of a GPU, or to `owner`."""
-
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-        self.launches: list[dict[str, Any]] = []
-        self.owner: Callable[[int], int | None] = lambda address: 0xC0
-        self.waited: list[int] = []
-        self.optin: list[int] = []
-
-    def cuInit(self, flags: int) -> int:
-        return 0
-
-    def cuPointerGetAttribute(self, value: Any, attribute: int, address: Any) -> int:
-        value._obj.value = 0 if attribute == 9 else self.owner(address.value)
-        return 0 if address.value < 0x10000 else 1
-
-    def cuGetErrorName(self, status: int, name: Any) -> int:
-        name._obj.value = b"CUDA_ERROR_INVALID_VALUE"
-        return 0
-
-    def cuDeviceGet(self, device: Any, ordinal: int) -> int:
-        return 0
-
-    def cuDeviceGetName(self, name: Any, length: int, device: Any) -> int:
-        name.value = GPU.encode()
-        return 0
-
-    def cuDeviceGetAttribute(self, value: Any, attribute: int, device: Any) -> int:
-        value._obj.value = {75: 9, 76: 0}[attribute]
-        return 0
-
-    def cuDevicePrimaryCtxRetain(self, context: Any, device: Any) -> int:
-        context._obj.value = 0xAA
-        return 0
-
-    def cuCtxPushCurrent_v2(self, context: Any) -> int:
-        self.calls.append(f"push {context.value:x}")
-        return 0
-
-    def cuCtxPopCurrent_v2(self, context: Any) -> int:
-        self.calls.append("pop")
-        return 0
-
-    def cuCtxGetId(self, context: Any, number: Any) -> int:
-        number._obj.value = context.value
-        return 0
-
-    def cuModuleLoadData(self, module: Any, image: bytes) -> int:
-        self.calls.append("load")
-        return 0
-
-    def cuModuleGetFunction(self, function: Any, module: Any, name: bytes) -> int:
-        function._obj.value = 0xF0
-        return 0
-
-    def cuFuncSetAttribute(self, function: Any, attribute: int, value: int) -> int:
-        self.optin.append(value)
-        return 0
-
-    def cuStreamSynchronize(self, stream: Any) -> int:
-        self.waited.append(stream.value)
-        return 0
-
-    def cuLaunchKernel(self, function: Any, *rest: Any) -> int:
-        *shape, smem_bytes, stream, pointers, _ = rest
-        index = ctypes.c_int32 if self.bits == 32 else ctypes.c_int64
-        types = [index] * 3 + [ctypes.c_float, ctypes.c_uint64, index] * 1
-        types += [ctypes.c_uint64, index, ctypes.c_float, ctypes.c_uint64, index]
-        values = [kind.from_address(pointer).value for kind, pointer in zip(types, pointers, strict=True)]
-        self.calls.append("launch")
-        self.launches.append(
-            {"grid": shape[:3], "block": shape[3:], "smem": smem_bytes, "stream": stream.value, "values": values}
-        )
-        return 0
-
-    bits = 32
-
-
-@pytest.fixture
-def driver(gpu_module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> RecordingDriver:
-    driver = RecordingDriver()
-    monkeypatch.setattr(gpu_module, "_cuda", lambda: driver)
-    return driver
-
-
-@pytest.fixture
-def compiled(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What PyCUDA's compiler is asked for."""
-    asked: list[dict[str, Any]] = []
-
-    def compile_cuda(text: str, **options: Any) -> bytes:
-        asked.append({"text": text, **options})
-        return b"cubin"
-
-    monkeypatch.setitem(sys.modules, "pycuda", ModuleType("pycuda"))
-    monkeypatch.setitem(sys.modules, "pycuda.compiler", SimpleNamespace(compile=compile_cuda))
-    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
-    return asked
-
-
-OUT = device_array((6, 2), (4, 32), at=0x3000)
-
-
-def test_the_launch_is_as_the_kernel_expects(
-    gpu_module: ModuleType, driver: RecordingDriver, compiled: list[dict[str, Any]]
-) -> None:
-    assert gpu_module.gemm(A, B, out=OUT, alpha=2, beta=0.5) is OUT
-    assert gpu_module.gemm(A, B, out=OUT, stream=77) is OUT
-    first, second = driver.launches
-    assert first["values"] == [6, 2, 3, 2.0, 0x1000, 6, 0x2000, 3, 0.5, 0x3000, 8]
-    assert first["grid"] == [1, 1, 1]
-    assert first["block"] == [128, 1, 1]
-    assert (first["smem"], first["stream"], second["stream"]) == (4096, None, 77)
-    assert driver.calls == ["push c0", "load", "launch", "pop", "push c0", "launch", "pop"]
-    (asked,) = compiled  # once
-    assert asked["options"] == ["-std=c++17", "-DINDEX_BITS=32"]
-    assert (asked["arch"], asked["target"], asked["no_extern_c"]) == ("sm_90", "cubin", True)
-
-
-def test_a_kernel_is_loaded_once_into_each_context(
-    gpu_module: ModuleType, driver: RecordingDriver, compiled: list[dict[str, Any]]
-) -> None:
-    for owner in (0xC0, 0xC1, None):  # None: memory that belongs to no context, so the device's primary one
-        driver.owner = lambda address, owner=owner: owner
-        gpu_module.gemm(A, B, out=OUT)
-    assert [call for call in driver.calls if call.startswith("push")] == ["push c0", "push c1", "push aa"]
-    assert driver.calls.count("load") == 3
-    assert len(compiled) == 1
-
-
-def test_operands_of_two_contexts_are_refused(gpu_module: ModuleType, driver: RecordingDriver) -> None:
-    driver.owner = lambda address: 0xC1 if address == 0x2000 else 0xC0
-    with pytest.raises(ValueError, match="b and a are not of one CUDA context"):
-        gpu_module.gemm(A, B, out=OUT)
-    with pytest.raises(ValueError, match="a: its address 0x10000 is no memory of a CUDA device"):
-        gpu_module.gemm(device_array((6, 3), at=0x10000), B, out=OUT)
-
-
-def test_wide_matrices_get_wide_indices(
-    gpu_module: ModuleType, driver: RecordingDriver, compiled: list[dict[str, Any]]
-) -> None:
-    ld = LARGEST_32_BIT_OFFSET // 3
-    gpu_module.gemm(device_array((6, 3), (4, 4 * ld), at=0x8000), B, out=OUT)
-    driver.bits = 64
-    gpu_module.gemm(device_array((6, 3), (4, 4 * (ld + 1)), at=0x8000), B, out=OUT)
-    assert [options["options"][-1] for options in compiled] == ["-DINDEX_BITS=32", "-DINDEX_BITS=64"]
-    assert driver.launches[1]["values"][:6] == [6, 2, 3, 1.0, 0x8000, ld + 1]
-
-
-@pytest.mark.parametrize(
-    ("stream", "handle"),
-    [
-        (None, None),
-        (77, 77),
-        (SimpleNamespace(handle=77), 77),  # PyCUDA
-        (SimpleNamespace(handle=ctypes.c_void_p(77)), 77),  # Numba
-        (SimpleNamespace(ptr=77), 77),  # CuPy
-        (SimpleNamespace(cuda_stream=0), None),  # PyTorch
-    ],
-)
-def test_streams_of_every_library(
-    gpu_module: ModuleType, driver: RecordingDriver, compiled: list[dict[str, Any]], stream: Any, handle: int | None
-) -> None:
-    gpu_module.gemm(A, B, out=OUT, stream=stream)
-    assert driver.launches[0]["stream"] == handle
-
-
-def test_what_is_no_stream(gpu_module: ModuleType, driver: RecordingDriver, compiled: list[dict[str, Any]]) -> None:
-    with pytest.raises(TypeError, match="stream: expected a stream, its handle or None, got str"):
-        gpu_module.gemm(A, B, out=OUT, stream="default")
-    assert driver.calls[-1] == "pop"
-
-
-def test_an_arrays_other_stream_is_waited_for(
-    gpu_module: ModuleType, driver: RecordingDriver, compiled: list[dict[str, Any]]
-) -> None:
-    for array_stream in (None, 1, 77):
-        gpu_module.gemm(device_array((6, 3), at=0x1000, stream=array_stream), B, out=OUT)
-    gpu_module.gemm(device_array((6, 3), at=0x1000, stream=77), B, out=OUT, stream=77)
-    assert driver.waited == [77]
-
-
-def test_much_shared_memory_is_asked_for(
-    tmp_path: Path,
-    driver: RecordingDriver,
-    compiled: list[dict[str, Any]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    large = replace(source(configuration(), text="// large\n"), launch=Launch(128, 128, 100_000))
-    found = winners(tmp_path, (tuning_run(), trial(problem=PROBLEM, source=large)))
-    module = imported(exported("module", found), tmp_path)
-    monkeypatch.setattr(module, "_cuda", lambda: driver)
-    module.gemm(A, B, out=OUT)
-    assert driver.optin == [100_000]
-    assert driver.launches[0]["smem"] == 100_000
-
-
-def test_without_a_driver_it_says_so(gpu_module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> None:
-        raise OSError(name)
-
-    monkeypatch.setattr(ctypes, "CDLL", missing)
-    with pytest.raises(RuntimeError, match=r"no CUDA driver: .* not found"):
-        gpu_module.gemm(A, B, out=OUT)

@@ -11,16 +11,21 @@ import importlib.util
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.conftest import ONCE, compiled
 from tsm2_tune.errors import TuneError
 from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
+from tsm2_tune.generator.families.tsmr import TsmrConfig
+from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
 from tsm2_tune.generator.occupancy import occupancy
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
@@ -28,10 +33,11 @@ from tsm2_tune.generator.render import render, support_source
 from tsm2_tune.tuner.cuda import CudaDevice, cuda_device_count
 from tsm2_tune.tuner.loaded import Entry, LoadedKernel
 from tsm2_tune.tuner.measure import measure
-from tsm2_tune.tuner.operands import Operands, Support
+from tsm2_tune.tuner.operands import Operands, Support, needed_bytes
 from tsm2_tune.tuner.target import Target, find_target
 from tsm2_tune.tuner.trial import Verdict
-from tsm2_tune.tuner.verify import PROBE_CHECKS, verify
+from tsm2_tune.tuner.tune import probe_problems
+from tsm2_tune.tuner.verify import CHECKS, PROBE_CHECKS, prepare, verify
 
 pytestmark = [
     pytest.mark.gpu,
@@ -52,6 +58,34 @@ CONFIGS: tuple[KernelConfig, ...] = (
     TsmmConfig(128, 16, 1, 8, 2, 1),
     TsmmConfig(64, 16, 2, 6, 16, 4),
 )
+# Each with a storage order: all that a family knows, over its configurations.
+ORDERED: tuple[tuple[KernelConfig, str], ...] = (
+    *((config, "nn") for config in CONFIGS),
+    (TsmrConfig(128, 1, 8, 8, 4, splits=12, row_tiles=1, min_blocks=1), "nn"),
+    (TsmrConfig(64, 2, 4, 16, 2, splits=1, row_tiles=4, min_blocks=1), "nt"),
+    (TsmrConfig(256, 1, 3, 4, 2, splits=48, row_tiles=1, min_blocks=2), "nnt"),
+    (TsmrConfig(128, 1, 16, 8, 8, splits=6, row_tiles=1, min_blocks=1), "ntt"),
+    (TsmrMmaConfig(128, 2, 16, 16, 2, splits=12, row_tiles=1, min_blocks=6), "nn"),
+    (TsmrMmaConfig(64, 1, 8, 32, 4, splits=1, row_tiles=4, min_blocks=1), "nt"),
+    (TsmrMmaConfig(256, 4, 32, 16, 2, splits=1, row_tiles=1, min_blocks=1), "ntt"),
+    (TsmrMmaConfig(128, 2, 8, 16, 2, splits=48, row_tiles=1, min_blocks=6), "tn"),
+    (TsmrMmaConfig(128, 1, 64, 32, 2, splits=4, row_tiles=1, min_blocks=1), "ttt"),
+)
+# Every configuration in the dtypes that its family knows in that order.
+CASES = [
+    (config, Problem(64, 4, 64, dtype, op))
+    for config, op in ORDERED
+    for dtype in ("f32", "f64")
+    if family_named(config.family).supports(Problem(64, 4, 64, dtype, op))
+]
+CASE_NAMES = [f"{config.text}-{problem.dtype_name}-{problem.op}" for config, problem in CASES]
+SPLIT = [case for case in CASES if family_named(case[0].family).launch(*case).splits > 1]
+LARGE = [
+    (config, Problem(*shape, "f64" if isinstance(config, TsmrMmaConfig) else "f32", op))
+    for config, op in ORDERED[len(CONFIGS) :]
+    for shape in ((140_001, 3, 33_013), (280_000_001, 3, 16))
+    if shape[2] > 16 or config.tunables["splits"] == 1  # the sums of a tall C's splits would fill the memory
+]
 SHAPES = ((1, 1, 1), (31, 1, 64), (257, 3, 1), (1009, 5, 61), (641, 7, 131), (97, 13, 256), (2053, 33, 67))
 
 
@@ -75,27 +109,38 @@ def gpu(gpu_support_path: str) -> Iterator[CudaDevice]:
     device.close()
 
 
-def verdict(gpu: CudaDevice, target: Target, support: str, config: KernelConfig, problem: Problem) -> Verdict:
+@contextmanager
+def loaded_kernel(
+    gpu: CudaDevice, target: Target, support: str, config: KernelConfig, problem: Problem
+) -> Iterator[LoadedKernel]:
+    """The configuration's kernel, ready to start on operands of the problem."""
+    if needed_bytes(problem) > gpu.limits.memory_bytes:
+        pytest.skip(f"{problem.text} does not fit in {gpu.limits.name}")
     source = render(problem, config)
     binary = compiled(source.text, source.kernel, target.toolchain, source.defines)
     operands = Operands(gpu, Support(gpu, support, problem.dtype_name), problem, index_bits=problem.index_bits)
     loaded = LoadedKernel(gpu, operands, Entry(binary.path, source.kernel, source.launch))
     try:
-        return verify(gpu, operands, loaded, seed=11, checks=PROBE_CHECKS)
+        yield loaded
     finally:
         loaded.free()
         operands.free()
         operands.support.free()
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f64"])
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.text)
-def test_template_is_right_at_odd_shapes(
-    gpu: CudaDevice, target: Target, gpu_support_path: str, config: KernelConfig, dtype: str
+def verdict(gpu: CudaDevice, target: Target, support: str, config: KernelConfig, problem: Problem) -> Verdict:
+    with loaded_kernel(gpu, target, support, config, problem) as loaded:
+        return verify(gpu, loaded.operands, loaded, seed=11, checks=PROBE_CHECKS)
+
+
+@pytest.mark.parametrize(("config", "case"), CASES, ids=CASE_NAMES)
+def test_template_is_right_at_odd_shapes_and_on_its_probes(
+    gpu: CudaDevice, target: Target, gpu_support_path: str, config: KernelConfig, case: Problem
 ) -> None:
-    for shape in SHAPES:
-        found = verdict(gpu, target, gpu_support_path, config, Problem(*shape, dtype))
-        assert found.correct, f"{shape}: {found.detail}"
+    odd = (Problem(*shape, case.dtype_name, case.op) for shape in SHAPES)
+    for problem in (*odd, *probe_problems(config, case)):
+        found = verdict(gpu, target, gpu_support_path, config, problem)
+        assert found.correct, f"{problem.text}: {found.detail}"
 
 
 @pytest.mark.parametrize("shape", [(70001, 3, 33013), (150_000_001, 3, 16)], ids=str)
@@ -109,10 +154,38 @@ def test_offsets_past_32_bits_are_right(
     assert found.correct, found.detail
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f64"])
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.text)
-def test_occupancy_is_the_drivers(gpu: CudaDevice, target: Target, config: KernelConfig, dtype: str) -> None:
-    source = render(Problem(64, 4, 64, dtype), config)
+@pytest.mark.parametrize(("config", "problem"), LARGE, ids=lambda one: one.text)
+def test_offsets_past_unsigned_32_bits_are_right_in_every_order(
+    gpu: CudaDevice, target: Target, gpu_support_path: str, config: KernelConfig, problem: Problem
+) -> None:
+    assert problem.m * problem.k > 2**32
+    found = verdict(gpu, target, gpu_support_path, config, problem)
+    assert found.correct, found.detail
+
+
+@pytest.mark.parametrize(("config", "case"), SPLIT, ids=lambda one: one.text)
+def test_repeated_runs_give_the_same_bits(
+    gpu: CudaDevice, target: Target, gpu_support_path: str, config: KernelConfig, case: Problem
+) -> None:
+    """The sums of the splits are added up in one order, whichever block ends last."""
+    problem = Problem(5003, 17, 20011, case.dtype_name, case.op)
+    with loaded_kernel(gpu, target, gpu_support_path, config, problem) as loaded:
+        operands = loaded.operands
+        found = np.empty(operands.c.buffer.size_bytes, np.uint8)
+        results = set()
+        for _ in range(100):
+            prepare(operands, CHECKS[-1], seed=5)
+            loaded.prepare()
+            loaded.start(operands.arguments(alpha=1.0, beta=0.0))
+            gpu.download(operands.c.buffer, found)
+            results.add(found.tobytes())
+        assert not loaded.trouble()
+    assert len(results) == 1
+
+
+@pytest.mark.parametrize(("config", "case"), CASES, ids=CASE_NAMES)
+def test_occupancy_is_the_drivers(gpu: CudaDevice, target: Target, config: KernelConfig, case: Problem) -> None:
+    source = render(case, config)
     binary = compiled(source.text, source.kernel, target.toolchain, source.defines)
     launch = source.launch
     used = gpu.load(binary.path, source.kernel).resources(threads=launch.threads, smem_bytes=launch.smem_bytes)

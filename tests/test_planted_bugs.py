@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 
 from tests.conftest import TryKernel
+from tests.planting import Bug, assert_rejected
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
@@ -28,16 +27,6 @@ V3 = Tsm2Config("v3", threads=32, columns=2, prefetch=6)
 OPT1 = Ism2Config(1, threads=32, columns=2, prefetch=4, row_tiles=2)
 OPT2 = Ism2Config(2, threads=32, columns=2, prefetch=4, row_tiles=2)
 TSMM = TsmmConfig(threads=64, vector_bytes=8, vectors=1, columns=2, prefetch=4, row_tiles=2)
-
-
-@dataclass(frozen=True)
-class Bug:
-    name: str
-    config: KernelConfig
-    original: str
-    planted: str
-    dtype: str = "f32"
-    shape: tuple[int, int, int] = SHAPE
 
 
 BUGS = (
@@ -108,12 +97,7 @@ HIDDEN_BUGS = (
 
 @pytest.mark.parametrize("bug", HIDDEN_BUGS, ids=lambda bug: bug.name)
 def test_a_bug_hidden_at_the_tuned_shape_is_rejected_on_the_probes(try_kernel: TryKernel, bug: Bug) -> None:
-    def plant(text: str) -> str:
-        assert bug.original in text, "the template changed: plant this bug anew"
-        return text.replace(bug.original, bug.planted)
-
-    result = try_kernel(bug.config, Problem(*FRIENDLY, bug.dtype), plant, probes=True)
-    assert result.outcome in (Outcome.WRONG_RESULT, Outcome.CRASHED), f"accepted: {result}"
+    assert_rejected(try_kernel, bug, FRIENDLY, probes=True)
 
 
 @pytest.mark.parametrize("config", [V0, V1, V2, V3, OPT1, OPT2, TSMM], ids=lambda config: config.text)
@@ -125,12 +109,4 @@ def test_the_template_itself_is_right(try_kernel: TryKernel, config: KernelConfi
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_a_planted_bug_is_rejected(try_kernel: TryKernel, bug: Bug) -> None:
-    def plant(text: str) -> str:
-        assert bug.original in text, "the template changed: plant this bug anew"
-        return text.replace(bug.original, bug.planted)
-
-    result = try_kernel(bug.config, Problem(*bug.shape, bug.dtype), plant)
-    expected = Outcome.TIMED_OUT if "never ends" in bug.name else (Outcome.WRONG_RESULT, Outcome.CRASHED)
-    assert result.outcome in expected, f"accepted: {result}"
-    assert result.detail
-    assert result.measurement is None
+    assert_rejected(try_kernel, bug, SHAPE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,38 +11,64 @@ import pytest
 from tsm2_tune import __version__
 from tsm2_tune.errors import ToolMissing
 from tsm2_tune.generator.config import KernelConfig
-from tsm2_tune.generator.families import FAMILIES
+from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
-from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import render, support_source
+from tsm2_tune.generator.families.tsmr import TsmrConfig
+from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
+from tsm2_tune.generator.families.tsmt import TsmtConfig
+from tsm2_tune.generator.families.tsmt_mma import TsmtMmaConfig
+from tsm2_tune.generator.problem import DTYPES, Problem
+from tsm2_tune.generator.render import KernelSource, render, support_source
 from tsm2_tune.tuner.compiler import compile_text
 from tsm2_tune.tuner.cuda import cuda_toolchain
 from tsm2_tune.tuner.trial import Binary
 
 GOLDEN = Path(__file__).parent / "golden"
 
-CONFIGS: dict[str, KernelConfig] = {
-    config.text: config
-    for config in (
-        Tsm2Config("v0", 128, 1, 1),
-        Tsm2Config("v1", 128, 8, 1),
-        Tsm2Config("v2", 128, 8, 4),
-        Tsm2Config("v3", 128, 16, 4),
-        Ism2Config(1, 128, 8, 8, 4),
-        Ism2Config(2, 128, 8, 8, 4),
-        TsmmConfig(128, 16, 1, 8, 4, 2),
-    )
-}
 F32 = Problem(4096, 8, 4096, "f32")
 F64 = Problem(4096, 8, 4096, "f64")
+GRAM = Problem(16, 16, 10**6, "f32", "tn")
+OPS = ("nn", "ntt", "tn", "ttt")
+
+# The configurations whose sources are golden, each with the problem that it is rendered for.
+SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
+    (Tsm2Config("v0", 128, 1, 1), F32),
+    (Tsm2Config("v1", 128, 8, 1), F32),
+    (Tsm2Config("v2", 128, 8, 4), F32),
+    (Tsm2Config("v3", 128, 16, 4), F32),
+    (Ism2Config(1, 128, 8, 8, 4), F32),
+    (Ism2Config(2, 128, 8, 8, 4), F32),
+    (TsmmConfig(128, 16, 1, 8, 4, 2), F32),
+    (TsmrConfig(128, 1, 8, 8, 4, splits=12, row_tiles=1, min_blocks=1), F32),
+    (TsmrConfig(128, 2, 8, 8, 2, splits=1, row_tiles=2, min_blocks=1), replace(F32, op="ntt")),
+    (TsmrMmaConfig(128, 2, 8, 16, 2, splits=4, row_tiles=1, min_blocks=6), F64),
+    (TsmrMmaConfig(128, 1, 8, 32, 4, splits=1, row_tiles=4, min_blocks=1), replace(F64, op="ttt")),
+    (TsmtConfig(128, 16, 16, 8, 8, 4, 1, splits=264, min_blocks=1), GRAM),
+    (TsmtMmaConfig(128, 16, 16, 1, 2, 8, 4, splits=264, min_blocks=1), replace(GRAM, dtype_name="f64")),
+)
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-def test_the_source_is_the_golden_one(name: str, request: pytest.FixtureRequest) -> None:
-    text = render(F32, CONFIGS[name]).text.replace(f"tsm2-tune {__version__}", "tsm2-tune VERSION")
-    path = GOLDEN / f"{name}.cu"
+def name_of(config: KernelConfig, problem: Problem) -> str:
+    return config.text + (f"-{problem.op}" if problem.op != "nn" else "")
+
+
+def every_source() -> list[KernelSource]:
+    """The configurations in every dtype and storage order that their families know."""
+    return [
+        render(one, config)
+        for config, problem in SOURCES
+        for dtype in DTYPES
+        for op in OPS
+        if family_named(config.family).supports(one := replace(problem, dtype_name=dtype, op=op))
+    ]
+
+
+@pytest.mark.parametrize(("config", "problem"), SOURCES, ids=[name_of(*source) for source in SOURCES])
+def test_the_source_is_the_golden_one(config: KernelConfig, problem: Problem, request: pytest.FixtureRequest) -> None:
+    text = render(problem, config).text.replace(f"tsm2-tune {__version__}", "tsm2-tune VERSION")
+    path = GOLDEN / f"{name_of(config, problem)}.cu"
     if request.config.getoption("--update-golden"):
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
@@ -49,20 +76,26 @@ def test_the_source_is_the_golden_one(name: str, request: pytest.FixtureRequest)
 
 
 def test_every_family_has_a_golden_source() -> None:
-    assert {config.family for config in CONFIGS.values()} == set(FAMILIES)
+    assert {config.family for config, _ in SOURCES} == set(FAMILIES)
 
 
-def test_one_text_serves_every_shape_of_a_dtype() -> None:
-    config = CONFIGS["tsm2-v3-t128-c16-p4"]
-    small, large = render(Problem(7, 3, 5, "f32"), config), render(Problem(10**8, 64, 64, "f32"), config)
+@pytest.mark.parametrize(("config", "problem"), SOURCES, ids=[name_of(*source) for source in SOURCES])
+def test_one_text_serves_every_shape_of_a_dtype_and_op(config: KernelConfig, problem: Problem) -> None:
+    small = render(replace(problem, m=7, n=3, k=5), config)
+    large = render(replace(problem, m=10**8, n=64, k=64), config)
     assert small.text == large.text
     assert (small.defines, large.defines) == (("INDEX_BITS=32",), ("INDEX_BITS=64",))
-    assert small.digest != render(F64, config).digest
+
+
+def test_a_text_is_of_one_dtype_and_op() -> None:
+    sources = every_source()
+    assert len({source.digest for source in sources}) == len(sources)
 
 
 def test_no_line_is_longer_than_a_reader_likes() -> None:
-    for config in CONFIGS.values():
-        assert max(map(len, render(F32, config).text.splitlines())) <= 122
+    for source in every_source():
+        longest = max(source.text.splitlines(), key=len)
+        assert len(longest) <= 122, longest
 
 
 def test_every_source_compiles_with_nvcc() -> None:
@@ -70,7 +103,6 @@ def test_every_source_compiles_with_nvcc() -> None:
         toolchain = cuda_toolchain((9, 0))
     except ToolMissing as missing:
         pytest.skip(str(missing))
-    texts = [render(problem, config) for config in CONFIGS.values() for problem in (F32, F64)]
 
     def compiled(text: str, kernel: str, bits: int) -> object:
         return compile_text(
@@ -78,7 +110,9 @@ def test_every_source_compiles_with_nvcc() -> None:
         )
 
     with ThreadPoolExecutor() as pool:
-        found = [pool.submit(compiled, source.text, source.kernel, bits) for source in texts for bits in (32, 64)]
+        found = [
+            pool.submit(compiled, source.text, source.kernel, bits) for source in every_source() for bits in (32, 64)
+        ]
         found.append(pool.submit(compiled, support_source(), "", 32))
         for one in found:
             assert isinstance(one.result(), Binary), one.result()

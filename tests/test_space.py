@@ -1,7 +1,7 @@
 """The search space: every configuration is kept, or dropped by exactly one rule."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -11,6 +11,9 @@ from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
+from tsm2_tune.generator.families.tsmr import TsmrConfig
+from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
+from tsm2_tune.generator.families.tsmt import TsmtConfig
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
@@ -19,13 +22,24 @@ from tsm2_tune.generator.space import candidate_of, rules_of, search_space
 
 H200 = PROFILES["h200"]
 R = Problem(20480, 16, 20480, "f32")
+R64 = Problem(20480, 16, 20480, "f64")
+ROW_MAJOR = Problem(20480, 16, 20480, "f64", "ttt")
+GRAM = Problem(16, 16, 10**6, "f32", "tn")
 
 
-@pytest.mark.parametrize("problem", [R, Problem(10**7, 8, 8, "f64"), Problem(1, 1, 1, "f32")], ids=str)
-@pytest.mark.parametrize("device", PROFILES)
+@pytest.mark.parametrize(
+    ("problem", "device"),
+    [
+        *((R, device) for device in PROFILES),
+        *((problem, "h200") for problem in (Problem(10**7, 8, 8, "f64"), Problem(1, 1, 1, "f32"), ROW_MAJOR)),
+    ],
+    ids=lambda one: getattr(one, "text", one),
+)
 def test_nothing_vanishes(problem: Problem, device: str) -> None:
     space = search_space(problem, PROFILES[device])
-    every = sum(1 for family in FAMILIES.values() for _ in family.configurations())
+    able = [family for family in FAMILIES.values() if family.supports(problem)]
+    every = sum(1 for family in able for _ in family.configurations())
+    assert space.families == tuple(family.name for family in able)
     assert len(space.kept) + sum(count for _, count in space.dropped) == space.total == every
 
 
@@ -37,39 +51,97 @@ def test_each_configuration_is_enumerated_once_and_reads_back(family: Any) -> No
     assert list(configs[0].tunables) == [tunable.name for tunable in family.tunables]
 
 
-# One counter-example for each rule: (configuration, problem, limits or guidelines that differ).
-COUNTER_EXAMPLES: dict[str, tuple[KernelConfig, Problem, DeviceLimits, Guidelines]] = {
-    "threads-per-block": (Tsm2Config("v3", 1024, 1, 1), R, replace(H200, threads_per_block=512), Guidelines()),
-    "registers-per-thread": (Tsm2Config("v3", 32, 32, 32), Problem(20480, 32, 20480, "f64"), H200, Guidelines()),
-    "shared-memory": (
-        Tsm2Config("v2", 1024, 32, 1),
-        Problem(20480, 32, 20480, "f64"),
-        PROFILES["p100"],
-        Guidelines(),
+class CounterExample(NamedTuple):
+    """A configuration that the rule drops."""
+
+    rule: str
+    config: KernelConfig
+    problem: Problem
+    limits: DeviceLimits = H200
+    guidelines: Guidelines = Guidelines()
+
+
+COUNTER_EXAMPLES = (
+    CounterExample("threads-per-block", Tsm2Config("v3", 1024, 1, 1), R, replace(H200, threads_per_block=512)),
+    CounterExample("registers-per-thread", Tsm2Config("v3", 32, 32, 32), Problem(20480, 32, 20480, "f64")),
+    CounterExample(
+        "shared-memory", Tsm2Config("v2", 1024, 32, 1), Problem(20480, 32, 20480, "f64"), PROFILES["p100"]
     ),
-    "block-fits": (Tsm2Config("v3", 1024, 16, 32), R, H200, Guidelines()),
-    "columns-within-n": (Tsm2Config("v3", 128, 24, 4), R, H200, Guidelines()),
-    "prefetch-within-k": (Tsm2Config("v3", 128, 8, 16), Problem(10**7, 8, 8, "f32"), H200, Guidelines()),
-    "threads-within-m": (Tsm2Config("v3", 128, 8, 4), Problem(64, 8, 64, "f32"), H200, Guidelines()),
-    "rows-within-m": (TsmmConfig(64, 16, 1, 8, 4, 1), Problem(255, 8, 64, "f32"), H200, Guidelines()),
-    "grid-fills-device": (Ism2Config(1, 128, 8, 4, 2), R, H200, Guidelines()),
-    "min-threads-per-sm": (Tsm2Config("v3", 128, 16, 4), R, H200, Guidelines(min_threads_per_sm=2048)),
-    "min-blocks-per-sm": (Tsm2Config("v3", 1024, 4, 4), R, H200, Guidelines(min_blocks_per_sm=4)),
-    "min-reuse": (Tsm2Config("v3", 128, 2, 4), R, H200, Guidelines()),
-}
+    CounterExample("block-fits", Tsm2Config("v3", 1024, 16, 32), R),
+    CounterExample("columns-within-n", Tsm2Config("v3", 128, 24, 4), R),
+    CounterExample("prefetch-within-k", Tsm2Config("v3", 128, 8, 16), Problem(10**7, 8, 8, "f32")),
+    CounterExample("threads-within-m", Tsm2Config("v3", 128, 8, 4), Problem(64, 8, 64, "f32")),
+    CounterExample("rows-within-m", TsmmConfig(64, 16, 1, 8, 4, 1), Problem(255, 8, 64, "f32")),
+    CounterExample("grid-fills-device", Ism2Config(1, 128, 8, 4, 2), R),
+    CounterExample("grid-fills-device", TsmrConfig(128, 1, 16, 8, 4, splits=2, row_tiles=1, min_blocks=1), R),
+    CounterExample("grid-fills-device", TsmrConfig(128, 1, 16, 8, 4, splits=1, row_tiles=2, min_blocks=1), R),
+    CounterExample(
+        "share-worth-a-block",
+        TsmrConfig(128, 1, 16, 8, 4, splits=48, row_tiles=1, min_blocks=1),
+        replace(R, k=48 * 64 - 1),
+    ),
+    CounterExample("registers-reachable", TsmrConfig(256, 2, 16, 16, 4, splits=12, row_tiles=1, min_blocks=6), R),
+    CounterExample(
+        "registers-reachable", TsmrConfig(64, 1, 1, 4, 2, splits=12, row_tiles=1, min_blocks=2), replace(R, n=1)
+    ),
+    CounterExample(
+        "has-f64-tensor-cores",
+        TsmrMmaConfig(128, 2, 16, 16, 2, splits=4, row_tiles=1, min_blocks=1),
+        R64,
+        PROFILES["a100"],
+    ),
+    CounterExample("tile-rows-within-m", TsmtConfig(128, 32, 16, 8, 8, 4, 1, splits=264, min_blocks=1), GRAM),
+    CounterExample("tile-columns-within-n", TsmtConfig(128, 16, 32, 8, 8, 4, 1, splits=264, min_blocks=1), GRAM),
+    CounterExample("tile-covers-result", TsmtConfig(128, 8, 16, 8, 8, 4, 1, splits=264, min_blocks=1), GRAM),
+    CounterExample(
+        "chunks-for-all",
+        TsmtConfig(128, 16, 16, 8, 8, 4, 1, splits=264, min_blocks=1),
+        replace(GRAM, k=264 * 128 - 1),
+    ),
+    CounterExample("whole-waves", TsmtConfig(128, 16, 16, 8, 8, 4, 1, splits=148, min_blocks=1), GRAM),
+    CounterExample("one-wave", TsmtConfig(256, 16, 16, 8, 8, 4, 2, splits=528, min_blocks=1), GRAM),
+    CounterExample(
+        "min-threads-per-sm", Tsm2Config("v3", 128, 16, 4), R, guidelines=Guidelines(min_threads_per_sm=2048)
+    ),
+    CounterExample("min-blocks-per-sm", Tsm2Config("v3", 1024, 4, 4), R, guidelines=Guidelines(min_blocks_per_sm=4)),
+    CounterExample("min-reuse", Tsm2Config("v3", 128, 2, 4), R),
+)
 
 
 def test_every_rule_has_a_counter_example() -> None:
-    assert {rule.name for family in FAMILIES.values() for rule in rules_of(family)} == set(COUNTER_EXAMPLES)
+    """Rules of several families may share a name: those that differ differ in their reason."""
+    rules = {(rule.name, rule.because) for family in FAMILIES.values() for rule in rules_of(family)}
+    shown = {
+        (rule.name, rule.because)
+        for example in COUNTER_EXAMPLES
+        for rule in rules_of(family_named(example.config.family))
+        if rule.name == example.rule
+    }
+    assert shown == rules
 
 
-@pytest.mark.parametrize("name", COUNTER_EXAMPLES)
-def test_a_rule_drops_its_counter_example(name: str) -> None:
-    config, problem, limits, guidelines = COUNTER_EXAMPLES[name]
-    family = family_named(config.family)
-    candidate = candidate_of(family, config, problem, limits, guidelines)
-    dropping = [rule.name for rule in rules_of(family) if not rule.keeps(candidate)]
-    assert name in dropping
+@pytest.mark.parametrize("example", COUNTER_EXAMPLES, ids=lambda example: f"{example.rule} of {example.config.text}")
+def test_a_rule_drops_its_counter_example(example: CounterExample) -> None:
+    family = family_named(example.config.family)
+    candidate = candidate_of(family, example.config, example.problem, example.limits, example.guidelines)
+    assert example.rule in [rule.name for rule in rules_of(family) if not rule.keeps(candidate)]
+
+
+def test_a_small_grid_is_kept_where_nothing_makes_it_larger() -> None:
+    config = TsmrConfig(128, 1, 16, 8, 4, splits=1, row_tiles=1, min_blocks=1)
+    for k, kept in ((64, True), (128, False)):
+        candidate = candidate_of(family_named("tsmr"), config, replace(R, k=k), H200, Guidelines())
+        (rule,) = (rule for rule in rules_of(family_named("tsmr")) if rule.name == "grid-fills-device")
+        assert rule.keeps(candidate) is kept
+
+
+def test_the_host_stands_in_for_the_tensor_cores() -> None:
+    config = TsmrMmaConfig(128, 2, 16, 16, 2, splits=4, row_tiles=1, min_blocks=1)
+    family = family_named("tsmr_mma")
+    (rule,) = (rule for rule in rules_of(family) if rule.name == "has-f64-tensor-cores")
+    for capability, kept in (((0, 0), True), ((8, 0), False), ((9, 0), True), ((10, 0), True)):
+        limits = replace(H200, compute_capability=capability)
+        assert rule.keeps(candidate_of(family, config, R64, limits, Guidelines())) is kept
 
 
 def test_wrong_tunables_are_refused() -> None:
@@ -119,3 +191,38 @@ def test_a_problem_reads_back() -> None:
         Problem.parse("8x8:f32")
     with pytest.raises(InputError, match="unknown dtype"):
         Problem.parse("8x8x8:f16")
+
+
+@pytest.mark.parametrize(
+    ("op", "contiguous", "stored", "storage"),
+    [
+        ("nn", "mkm", {"A": (5, 7), "B": (7, 3), "C": (5, 3)}, "A, B, C column-major"),
+        ("nt", "mnm", {"A": (5, 7), "B": (3, 7), "C": (5, 3)}, "A, C column-major; B row-major"),
+        ("tn", "kkm", {"A": (7, 5), "B": (7, 3), "C": (5, 3)}, "B, C column-major; A row-major"),
+        ("nnt", "mkn", {"A": (5, 7), "B": (7, 3), "C": (3, 5)}, "A, B column-major; C row-major"),
+        ("ntt", "mnn", {"A": (5, 7), "B": (3, 7), "C": (3, 5)}, "A column-major; B, C row-major"),
+        ("ttt", "knn", {"A": (7, 5), "B": (3, 7), "C": (3, 5)}, "A, B, C row-major"),
+    ],
+)
+def test_an_op_says_how_the_matrices_lie(
+    op: str, contiguous: str, stored: dict[str, tuple[int, int]], storage: str
+) -> None:
+    problem = Problem(5, 3, 7, "f32", op)
+    assert "".join(problem.contiguous) == contiguous
+    assert problem.stored == stored
+    assert problem.storage == storage
+    assert problem.row_major_c is (len(op) == 3)
+    assert Problem.parse(problem.text) == problem
+
+
+def test_an_op_is_spelt_where_it_is_not_nn() -> None:
+    assert Problem(5, 3, 7, "f32").text == "5x3x7:f32"
+    assert ROW_MAJOR.text == "20480x16x20480:f64:ttt"
+    assert Problem.parse("5x3x7:f32:nn") == Problem(5, 3, 7, "f32")
+    assert len({Problem(5, 3, 7, "f32", op) for op in ("nn", "nt", "nnt")}) == 3
+
+
+@pytest.mark.parametrize("op", ["", "n", "nnn", "ntn", "nx", "NN", "cn", "nntt", " nn"])
+def test_a_wrong_op_is_refused(op: str) -> None:
+    with pytest.raises(InputError, match=f"unknown op {op!r}: expected two of the letters n, t"):
+        Problem(5, 3, 7, "f32", op)

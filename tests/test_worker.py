@@ -13,6 +13,7 @@ import pytest
 from tests.conftest import ONCE, TryKernel
 from tsm2_tune.errors import DeviceError
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
+from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.compiler import Toolchain, compile_text
 from tsm2_tune.tuner.loaded import Entry
@@ -51,6 +52,29 @@ def test_a_fault_is_an_outcome_and_the_next_kernel_runs(
     assert result.outcome is outcome
     assert said in result.detail
     assert try_kernel(CONFIG, PROBLEM, lambda text: text).outcome is Outcome.OK
+
+
+@pytest.mark.parametrize(
+    ("original", "planted", "said"),
+    [
+        ("*counter = 0;", ";", "timed call: left the counter of tile 0 at 3, not at 0"),
+        (
+            BODY,
+            f"partials[-2] = 0;\n    {BODY}",
+            "wrote where it must not, 1 elements, first 2 elements before the workspace",
+        ),
+        (BODY, f"counters[-1] = 0;\n    {BODY}", "wrote 4 bytes before the start of a buffer"),
+        (BODY, f"counters[1 << 20] = 0;\n    {BODY}", "bytes past its end"),
+    ],
+)
+def test_a_workspace_that_is_not_left_as_it_was_is_told(
+    try_kernel: TryKernel, original: str, planted: str, said: str
+) -> None:
+    config = TsmrConfig(64, 1, 2, 4, 2, splits=3, row_tiles=1, min_blocks=1)
+    result = try_kernel(config, PROBLEM, lambda text: text.replace(original, planted))
+    assert result.outcome in (Outcome.WRONG_RESULT, Outcome.CRASHED)
+    assert said in result.detail
+    assert try_kernel(config, PROBLEM, lambda text: text).outcome is Outcome.OK
 
 
 def test_a_worker_that_is_killed_is_a_crash_and_the_next_one_works(worker: Worker, try_kernel: TryKernel) -> None:

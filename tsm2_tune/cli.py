@@ -23,7 +23,9 @@ from tsm2_tune.generator.render import render
 from tsm2_tune.generator.rules import Guidelines
 from tsm2_tune.generator.space import search_space
 from tsm2_tune.options import (
+    OP_SPELLING,
     Seconds,
+    computable,
     database_option,
     family_names,
     family_options,
@@ -126,6 +128,8 @@ def main(
     spec: str | None,
     shapes: str | None,
     dtypes: str,
+    ops: str,
+    layout: str,
     families: str | None,
     guidelines: str,
     database: str,
@@ -158,14 +162,15 @@ def main(
         compile_limit_seconds=compile_limit,
         run_limit_seconds=run_limit,
     )
+    names = family_names(families)
     tune(
         ctx,
         spec,
-        problems_of(shapes, dtypes),
+        computable(problems_of(shapes, dtypes, ops, layout), names),
         options,
         database,
         Guidelines.parse(guidelines),
-        family_names(families),
+        names,
     )
 
 
@@ -252,6 +257,8 @@ def space(
     spec: str | None,
     shapes: str,
     dtypes: str,
+    ops: str,
+    layout: str,
     families: str | None,
     guidelines: str,
     explain: bool,
@@ -264,10 +271,10 @@ def space(
     tsm2-tune space --device h200 --shapes 20480x16x20480 --explain
     """
     limits = limits_of(default_spec() if spec is None else spec)
-    chosen = Guidelines.parse(guidelines)
+    chosen, names = Guidelines.parse(guidelines), family_names(families)
     searched = [
-        search_space(problem, limits, guidelines=chosen, families=family_names(families))
-        for problem in problems_of(shapes, dtypes)
+        search_space(problem, limits, guidelines=chosen, families=names)
+        for problem in computable(problems_of(shapes, dtypes, ops, layout), names)
     ]
     if as_lines:
         for one in searched:
@@ -294,7 +301,7 @@ def space(
 @planning_device_option
 @shapes_options(required=True)
 @json_option
-def model(spec: str | None, shapes: str, dtypes: str, as_json: bool) -> None:
+def model(spec: str | None, shapes: str, dtypes: str, ops: str, layout: str, as_json: bool) -> None:
     """Show what the TSM2 paper's performance model chooses.
 
     \b
@@ -302,7 +309,8 @@ def model(spec: str | None, shapes: str, dtypes: str, as_json: bool) -> None:
     """
     limits = limits_of(default_spec() if spec is None else spec)
     found = [
-        {"problem": p.text, "device": limits.name, **asdict(choose(p, limits))} for p in problems_of(shapes, dtypes)
+        {"problem": p.text, "device": limits.name, **asdict(choose(p, limits))}
+        for p in problems_of(shapes, dtypes, ops, layout)
     ]
     if as_json:
         click.echo(json.dumps(found[0] if len(found) == 1 else found, indent=2))
@@ -320,7 +328,8 @@ def model(spec: str | None, shapes: str, dtypes: str, as_json: bool) -> None:
 @main.command()
 @click.argument("configuration")
 @click.option("--dtype", "dtype", default="f32", show_default=True, help="Element type.")
-def source(configuration: str, dtype: str) -> None:
+@click.option("--op", "op", default="nn", show_default=True, help=f"How the matrices lie. {OP_SPELLING}")
+def source(configuration: str, dtype: str, op: str) -> None:
     """Print the CUDA text of one CONFIGURATION, spelt as `space --list` and `best` spell it.
 
     \b
@@ -331,7 +340,10 @@ def source(configuration: str, dtype: str) -> None:
     if config is None:
         example = next(family.configurations()).text
         raise InputError(f"{family.name} has no configuration {configuration!r}: they are spelt like {example}")
-    click.echo(render(Problem(1, 1, 1, dtype_named(dtype).name), config).text, nl=False)
+    problem = Problem(1, 1, 1, dtype_named(dtype).name, op)
+    if not family.supports(problem):
+        raise InputError(f"{family.name} has no kernel for {dtype} and op {op}: choose another --dtype or --op")
+    click.echo(render(problem, config).text, nl=False)
 
 
 stored_device_option = click.option(

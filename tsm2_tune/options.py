@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,7 +15,7 @@ import click
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import FAMILIES, family_named
-from tsm2_tune.generator.problem import DTYPES, Problem, dtype_named
+from tsm2_tune.generator.problem import DTYPES, OP_LETTERS, Problem, dtype_named
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.rules import Guidelines
 from tsm2_tune.generator.shapes import SPELLING, parse_shapes
@@ -23,6 +24,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_DATABASE = "results.db"
 MOST_SHAPES_BYTES = 1_000_000  # of a shapes file
+LAYOUTS = ("column", "row")
+OPPOSITE = str.maketrans("nt", "tn")
+OP_SPELLING = (
+    "A letter for A and one for B: n column-major, t row-major, which is transposed to BLAS; then a third, t, where C"
+    " is row-major."
+)
 
 
 class Seconds(click.FloatRange):
@@ -39,15 +46,42 @@ def family_names(text: str | None) -> tuple[str, ...]:
     return tuple(family_named(name.strip()).name for name in text.split(",")) if text else ()
 
 
-def problems_of(shapes: str, dtypes: str) -> tuple[Problem, ...]:
-    """The problems that the options spell: every shape in every dtype."""
+def problems_of(shapes: str, dtypes: str, ops: str, layout: str) -> tuple[Problem, ...]:
+    """The problems that the options spell: every shape in every dtype and op."""
     names = tuple(dict.fromkeys(dtype_named(name.strip()).name for name in dtypes.split(",")))
+    spelt = tuple(dict.fromkeys(op_in(layout, op.strip()) for op in ops.split(",")))
     if shapes.startswith("@"):
         name, lines = shapes[1:], _shapes_file(shapes[1:]).splitlines()
         shapes = ",".join(line.partition("#")[0] for line in lines)
         if not shapes.strip(", \t"):
             raise InputError(f"shapes file {name!r} holds no shape: expected MxNxK items, such as 20480x16x20480")
-    return tuple(Problem(m, n, k, name) for m, n, k in parse_shapes(shapes) for name in names)
+    return tuple(Problem(m, n, k, name, op) for m, n, k in parse_shapes(shapes) for name in names for op in spelt)
+
+
+def op_in(layout: str, op: str) -> str:
+    """The op where matrices lie as `layout` says. Row-major ones are transposed to BLAS, and so is C then."""
+    if layout == "column":
+        return op
+    if not re.fullmatch(f"[{''.join(OP_LETTERS)}]{{2}}", op):
+        raise InputError(
+            f"op {op!r} with --layout row: expected two of the letters {', '.join(OP_LETTERS)}, for A and B,"
+            " as the layout says how C lies"
+        )
+    return op.translate(OPPOSITE) + "t"
+
+
+def computable(problems: Sequence[Problem], families: Sequence[str]) -> tuple[Problem, ...]:
+    """The problems; InputError where no kernel family computes one of them, or none of those named."""
+    for problem in problems:
+        able = [name for name, family in FAMILIES.items() if family.supports(problem)]
+        if not able:
+            raise InputError(f"no kernel family computes {problem.text}: choose another --op, --dtype or shape")
+        if families and not set(families) & set(able):
+            raise InputError(
+                f"{problem.text} is computed by {', '.join(able)}, not by {', '.join(families)}:"
+                " name another --family, --op, --dtype or shape"
+            )
+    return tuple(problems)
 
 
 def _shapes_file(name: str) -> str:
@@ -66,9 +100,24 @@ def _shapes_file(name: str) -> str:
 
 
 def shapes_options(required: bool) -> Callable[[F], F]:
-    """--shapes and --dtype, together."""
+    """--shapes, --dtype, --op and --layout, together."""
 
     def decorate(function: F) -> F:
+        function = click.option(
+            "--layout",
+            type=click.Choice(LAYOUTS),
+            default="column",
+            show_default=True,
+            help="What --op calls n: row takes every matrix as row-major, C too, so that nn is ttt and tn is ntt.",
+        )(function)
+        function = click.option(
+            "--op",
+            "ops",
+            default="nn",
+            show_default=True,
+            metavar="OP,...",
+            help=f"How the matrices lie, separated by commas. {OP_SPELLING}",
+        )(function)
         function = click.option(
             "--dtype",
             "dtypes",

@@ -18,11 +18,23 @@ constexpr int prefetch = 4;  // columns of A that a thread loads before it multi
 constexpr int tile_depth = 64;  // rows of B in shared memory, whole steps of `prefetch`
 constexpr int vector_bytes = 16;
 constexpr int width = vector_bytes / sizeof(scalar);
-using bits_t = float4;  // of the loads and stores
 constexpr int rows = vectors * width;        // of a thread
 constexpr int block_rows = threads * rows;
 
-struct __align__(vector_bytes) vector { scalar element[width]; };
+using bits_t = float4;  // of the loads and stores
+struct __align__(16) vector { scalar element[width]; };
+
+__device__ __forceinline__ vector vector_of(bits_t bits)
+{
+    union { bits_t bits; vector elements; } both = {bits};
+    return both.elements;
+}
+
+__device__ __forceinline__ bits_t bits_of(const vector &elements)
+{
+    union { vector elements; bits_t bits; } both = {elements};
+    return both.bits;
+}
 
 // Columns step ... step + prefetch - 1 of A in this thread's rows: `width` rows at a time, vectors of neighbouring
 // threads side by side, so that a warp reads contiguous bytes and all loads are on their way at once.
@@ -34,8 +46,8 @@ __device__ __forceinline__ void load_a(
         #pragma unroll
         for (int v = 0; v < vectors; ++v) {
             const scalar *at = A + row + v * threads * width + (step + q) * lda;
-            const bits_t bits = __ldcs(reinterpret_cast<const bits_t *>(at));  // A is read once: first to evict
-            const vector piece = reinterpret_cast<const vector &>(bits);
+            // A is read once: first to evict
+            const vector piece = vector_of(__ldcs(reinterpret_cast<const bits_t *>(at)));
             #pragma unroll
             for (int e = 0; e < width; ++e)
                 a[q][v * width + e] = piece.element[e];
@@ -84,7 +96,7 @@ __device__ __forceinline__ void store_c(
                     piece.element[e] = alpha * sum[v * width + e][c];
                 scalar *at = C + row + v * threads * width + (first + c) * ldc;
                 if (first + c < n)
-                    __stcs(reinterpret_cast<bits_t *>(at), reinterpret_cast<const bits_t &>(piece));
+                    __stcs(reinterpret_cast<bits_t *>(at), bits_of(piece));
             }
         }
     } else {

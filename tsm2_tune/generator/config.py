@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
 
 from tsm2_tune.errors import InputError
 
 TunableValue = int | str
+
+FLAT_SPLITS = 64  # the most sums that one block adds up at once
+GROUP_SPLITS = 16
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -21,7 +24,7 @@ class KernelConfig:
     @property
     def tunables(self) -> dict[str, TunableValue]:
         """Tunable -> value, in the order of the fields."""
-        return asdict(self)
+        return {name: getattr(self, name) for name in self.letters}  # asdict copies, which planning would feel
 
     @property
     def text(self) -> str:
@@ -64,10 +67,11 @@ class Launch:
     """How a kernel is started for any shape: a block computes a tile of C, or the share of a tile that comes from
     one of `splits` parts of k.
 
-    The grid is one-dimensional. Where k is split, the blocks of a tile leave their sums in a workspace, and the
-    last of them to end adds these up in the order of the splits and writes C. Such a kernel has two parameters
-    more: `partials`, one m x n matrix for each split, 16-byte aligned, and `counters`, one for each tile, which are
-    0 before the kernel and after it.
+    The grid is one-dimensional. Where k is split, the blocks of a tile leave their sums in a workspace, and the last
+    of them to end adds these up in the order of the splits and writes C. Of more than `FLAT_SPLITS` splits, groups of
+    `GROUP_SPLITS` are added up first, in the same way. Such a kernel has two parameters more: `partials`, 16-byte
+    aligned, which holds a whole tile for each tile and split, and behind them one for each tile and group; and
+    `counters`, for each tile one and one for each group, which are 0 before the kernel and after it.
     """
 
     threads: int  # per block
@@ -85,13 +89,19 @@ class Launch:
         """Blocks of the grid."""
         return self.tiles(m, n) * self.splits
 
+    @property
+    def groups(self) -> int:
+        """Groups of splits that are added up first; 0 where there are few splits."""
+        return -(-self.splits // GROUP_SPLITS) if self.splits > FLAT_SPLITS else 0
+
     def partial_elements(self, m: int, n: int) -> int:
         """Elements of the workspace's sums, 0 without a split."""
-        return self.splits * m * n if self.splits > 1 else 0
+        tile = self.rows_per_block * (self.columns_per_block or n)
+        return (self.splits + self.groups) * self.tiles(m, n) * tile if self.splits > 1 else 0
 
     def counters(self, m: int, n: int) -> int:
         """Counters of 32 bits in the workspace, 0 without a split."""
-        return self.tiles(m, n) if self.splits > 1 else 0
+        return self.tiles(m, n) * (1 + self.groups) if self.splits > 1 else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,6 +102,20 @@ class Problem:
         return len(self.op) == 3
 
     @property
+    def storage(self) -> str:
+        """How the three matrices lie, in words."""
+        rows = [
+            name for name, along in zip("ABC", self.contiguous, strict=True) if along == ("k" if name == "A" else "n")
+        ]
+        columns = [name for name in "ABC" if name not in rows]
+        parts = [
+            f"{', '.join(names)} {major}"
+            for names, major in ((columns, "column-major"), (rows, "row-major"))
+            if names
+        ]
+        return "; ".join(parts)
+
+    @property
     def stored(self) -> dict[str, tuple[int, int]]:
         """Of A, B and C: (contiguous elements, lines of them), the shape of the column-major matrix in memory."""
         m, n, k = self.m, self.n, self.k

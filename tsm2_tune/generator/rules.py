@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.config import KernelConfig, Resources
+from tsm2_tune.generator.config import KernelConfig, Launch, Resources
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.occupancy import Occupancy
 from tsm2_tune.generator.problem import Problem
@@ -57,6 +57,7 @@ class Candidate:
     limits: DeviceLimits
     guidelines: Guidelines
     resources: Resources
+    launch: Launch
     occupancy: Occupancy
 
 

@@ -85,6 +85,7 @@ def candidate_of(
         limits=limits,
         guidelines=guidelines,
         resources=resources,
+        launch=family.launch(config, problem),
         occupancy=occupancy(
             limits,
             threads=resources.threads,

@@ -27,6 +27,8 @@ STREAM_BYTES_PER_THREAD = 64  # of the stream kernels: four float4
 STREAM_THREADS = 256
 CEILING_STREAM_BYTES = 4 * 2**30  # far past any L2, a millisecond on today's fastest memory
 CEILING_SAMPLES = 11
+F64_MMA_CAPABILITY = (9, 0)
+MMA_FLOPS, MMA_CHAINS = 2 * 16 * 8 * 8, 8  # of an instruction of mma_rate_f64, and independent ones in a warp
 
 
 def driver() -> Any:
@@ -182,7 +184,7 @@ class CudaKernel:
     """An entry point of a loaded cubin."""
 
     def __init__(self, device: CudaDevice, cubin: bytes, name: str) -> None:
-        self._drv = device.drv
+        self._device, self._drv = device, device.drv
         self._cubin, self._name = cubin, name
         try:
             self._module = self._drv.module_from_buffer(cubin)
@@ -203,7 +205,8 @@ class CudaKernel:
         try:
             if smem_bytes > DYNAMIC_SMEM_WITHOUT_OPTIN:
                 self._function.set_attribute(self._drv.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, smem_bytes)
-            self._function(*arguments, grid=(blocks, 1, 1), block=(threads, 1, 1), shared=smem_bytes)
+            stream = self._device.stream
+            self._function(*arguments, grid=(blocks, 1, 1), block=(threads, 1, 1), shared=smem_bytes, stream=stream)
         except self._drv.Error as error:
             raise LaunchFailed(f"the driver refuses to start {self._name}: {error}") from None
 
@@ -241,6 +244,7 @@ class CudaDevice:
 
     def __init__(self, ordinal: int, support_path: str) -> None:
         self.drv = driver()
+        self.stream: Any = None  # PyCUDA's, on which kernels start; None is the default stream
         try:
             device = self.drv.Device(ordinal)
             self._context = device.retain_primary_context()
@@ -290,7 +294,10 @@ class CudaDevice:
         return float(self._end.time_since(self._start)) * 1e3
 
     def ceilings(self) -> Ceilings:
-        """Streaming read and copy of a few GB, and the rate of FMAs in registers; medians, in this context now."""
+        """Streaming read and copy of a few GB, and arithmetic in registers; medians, in this context now.
+
+        Arithmetic is that of FMAs, and in f64 that of the tensor cores where they are faster.
+        """
         size = min(CEILING_STREAM_BYTES, self.limits.memory_bytes // 8) // 4096 * 4096
         source, target = self.allocate(size), self.allocate(size)
         self.drv.memset_d32(source.address, 0x3F9D70A4, size // 4)
@@ -328,7 +335,19 @@ class CudaDevice:
         sink = np.uint64(self._flush_buffer.address + self._flush_buffer.size_bytes - 256)
         arguments = (np.int32(turns), scalar(0.999), sink)
         us = self._median_us(lambda: kernel(arguments, blocks=blocks, threads=threads))
-        return 2 * turns * chains * threads * blocks / us * 1e-3
+        fma_gflops = 2 * turns * chains * threads * blocks / us * 1e-3
+        return max(fma_gflops, self._mma_gflops()) if dtype_name == "f64" else fma_gflops
+
+    def _mma_gflops(self) -> float:
+        """The rate of the f64 tensor cores, 0 where the device has none that the kernels use."""
+        if self.limits.compute_capability < F64_MMA_CAPABILITY:
+            return 0.0
+        kernel = self.load(self._support_path, "mma_rate_f64")
+        turns, warps_per_sm = 4096, 16
+        threads, blocks = 128, self.limits.sms * warps_per_sm // 4 * 4
+        sink = np.uint64(self._flush_buffer.address + self._flush_buffer.size_bytes - 256)
+        us = self._median_us(lambda: kernel((np.int32(turns), sink), blocks=blocks, threads=threads))
+        return MMA_CHAINS * MMA_FLOPS * turns * (threads // 32) * blocks / us * 1e-3
 
 
 class _ClockReader:

@@ -75,7 +75,7 @@ class Ceilings:
 
     read_gbytes_per_s: float  # streaming read
     copy_gbytes_per_s: float  # bytes read plus bytes written
-    gflops: tuple[tuple[str, float], ...]  # dtype name -> FMA rate, two operations each
+    gflops: tuple[tuple[str, float], ...]  # dtype name -> rate of the fastest unit, two operations an FMA
 
     def floor_us(self, problem: Problem) -> float:
         """The least time for the problem in microseconds: the larger of its memory and arithmetic times.

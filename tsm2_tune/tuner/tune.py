@@ -22,6 +22,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource, environment, render, support_source
 from tsm2_tune.generator.rules import GUIDELINE_RULES, Candidate
 from tsm2_tune.generator.space import SearchSpace
+from tsm2_tune.generator.splitting import in_turns
 from tsm2_tune.tuner.compiler import compile_text, kill_running, remove_leftovers
 from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.measure import Effort
@@ -222,15 +223,10 @@ class Tuner:
 
 
 def ordered(space: SearchSpace, seed: int) -> Sequence[Candidate]:
-    """The kept candidates: the models' choices first, then by predicted time; ties in an order of the seed."""
+    """The kept candidates: what the families prefer first, in turns, then by predicted time; ties by the seed."""
     kept = {candidate.config.text: candidate for candidate in space.kept}
-    preferred = [
-        config.text
-        for name in space.families
-        for config in family_named(name).preferred(space.problem, space.limits)
-        if config.text in kept
-    ]
-    first = [kept.pop(text) for text in dict.fromkeys(preferred)]
+    choices = [family_named(name).preferred(space.problem, space.limits) for name in space.families]
+    first = [kept.pop(text) for text in dict.fromkeys(config.text for config in in_turns(choices)) if text in kept]
     rest = list(kept.values())
     random.Random(seed).shuffle(rest)
     rest.sort(key=predicted_time_us)
@@ -241,7 +237,7 @@ def predicted_time_us(candidate: Candidate) -> float:
     """The model's time for the candidate, in microseconds."""
     family, problem = family_named(candidate.config.family), candidate.problem
     traffic = family.traffic(candidate.config, problem)
-    launch = family.launch(candidate.config, problem)
+    launch = candidate.launch
     return predicted_us(
         limits=candidate.limits,
         dtype_name=problem.dtype_name,
@@ -273,9 +269,7 @@ def broken_guideline(candidate: Candidate, resources: LoadedResources | None) ->
         registers=resources.registers,
         smem_bytes=resources.smem_bytes,
     )
-    compiled = Candidate(
-        candidate.config, candidate.problem, candidate.limits, candidate.guidelines, candidate.resources, real
-    )
+    compiled = replace(candidate, occupancy=real)
     return next((rule.name for rule in GUIDELINE_RULES if not rule.keeps(compiled)), None)
 
 

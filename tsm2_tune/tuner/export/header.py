@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from tsm2_tune import __version__
+from tsm2_tune.generator.problem import LARGEST_32_BIT_OFFSET
 from tsm2_tune.generator.render import KernelSource, environment
 from tsm2_tune.tuner.stored import BestRow
 
@@ -17,7 +18,7 @@ MEMBERS: tuple[Member, ...] = (
     ("const char *", "toolkit", lambda row, source: row.toolkit, ""),
     ("const char *", "flags", lambda row, source: row.flags, "of the compiler"),
     ("const char *", "tuned_at", lambda row, source: row.tuned_at, "ISO 8601, UTC"),
-    ("const char *", "op", lambda row, source: row.op, "as BLAS names it: nn, neither operand transposed"),
+    ("const char *", "op", lambda row, source: row.op, "storage orders of A, B and C, such as nn, tn or ttt"),
     ("const char *", "dtype", lambda row, source: row.dtype, "f32 or f64"),
     ("int ", "m", lambda row, source: row.m, ""),
     ("int ", "n", lambda row, source: row.n, ""),
@@ -27,7 +28,10 @@ MEMBERS: tuple[Member, ...] = (
     ("const char *", "kernel", lambda row, source: source.kernel, "entry point"),
     ("const char *", "source_sha256", lambda row, source: row.source_digest, "of the CUDA text"),
     ("int ", "threads", lambda row, source: source.launch.threads, "per block"),
-    ("int ", "rows_per_block", lambda row, source: source.launch.rows_per_block, ""),
+    ("int ", "rows_per_block", lambda row, source: source.launch.rows_per_block, "of the tiles of C"),
+    ("int ", "columns_per_block", lambda row, source: source.launch.columns_per_block, "of the tiles of C; 0: all n"),
+    ("int ", "splits", lambda row, source: source.launch.splits, "of k; 1: no workspace"),
+    ("int ", "groups", lambda row, source: source.launch.groups, "of splits that are added up first; 0: none"),
     ("int ", "smem_bytes", lambda row, source: source.launch.smem_bytes, "dynamic, per block"),
     ("double ", "median_us", lambda row, source: row.median_us, ""),
     ("double ", "low_us", lambda row, source: row.low_us, ""),
@@ -43,7 +47,11 @@ def header_text(rows: Sequence[BestRow], sources: Mapping[str, KernelSource], da
     """The table with the types and the launch of each kernel, but without the CUDA texts."""
     table = [[literal(value(row, sources[row.source_digest])) for _, _, value, _ in MEMBERS] for row in rows]
     members = [(c_type, name, about) for c_type, name, _, about in MEMBERS]
-    return environment().get_template("header.h.jinja").render(version=__version__, members=members, rows=table)
+    return (
+        environment()
+        .get_template("header.h.jinja")
+        .render(version=__version__, largest_32_bit_offset=LARGEST_32_BIT_OFFSET, members=members, rows=table)
+    )
 
 
 def literal(value: str | int | float) -> str:

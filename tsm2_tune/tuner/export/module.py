@@ -12,8 +12,8 @@ from tsm2_tune.tuner.export.tables import facts
 from tsm2_tune.tuner.stored import BestRow
 
 COPIED = (  # from BestRow to the module's Winner, by the same name
-    "device", "compute_capability", "driver", "toolkit", "tuned_at", "dtype", "m", "n", "k", "config", "median_us",
-    "gbytes_per_s", "percent_of_floor",
+    "device", "compute_capability", "driver", "toolkit", "tuned_at", "dtype", "op", "m", "n", "k", "config",
+    "median_us", "gbytes_per_s", "percent_of_floor",
 )  # fmt: skip
 
 
@@ -43,6 +43,9 @@ def winner(row: BestRow, source: KernelSource) -> dict[str, object]:
         "kernel": source.kernel,
         "threads": source.launch.threads,
         "rows_per_block": source.launch.rows_per_block,
+        "columns_per_block": source.launch.columns_per_block,
+        "splits": source.launch.splits,
+        "groups": source.launch.groups,
         "smem_bytes": source.launch.smem_bytes,
     }
 

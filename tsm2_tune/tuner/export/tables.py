@@ -21,6 +21,7 @@ Escape = Callable[[str], str]
 # Heading -> the cell's text. Times are medians with the 95 % confidence interval of the median.
 COLUMNS: dict[str, Callable[[BestRow], str]] = {
     "dtype": lambda row: row.dtype,
+    "op": lambda row: row.op,
     "m": lambda row: str(row.m),
     "n": lambda row: str(row.n),
     "k": lambda row: str(row.k),
@@ -34,7 +35,7 @@ COLUMNS: dict[str, Callable[[BestRow], str]] = {
     "stale": lambda row: "yes" if row.stale else "no",
     "tuned (UTC)": lambda row: row.tuned_at[:16],
 }
-TEXT_COLUMNS = {"dtype", "configuration", "stale", "tuned (UTC)"}  # set to the left, numbers to the right
+TEXT_COLUMNS = {"dtype", "op", "configuration", "stale", "tuned (UTC)"}  # set to the left, numbers to the right
 
 LATEX = {
     "\\": r"\textbackslash{}",

@@ -1,0 +1,139 @@
+"""What is measured beside cuBLAS: a regime, a layout, an element type and a shape make a cell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.shapes import Shape
+
+Regime = Literal["R", "L", "T"]
+Layout = Literal["column", "row"]
+ShapeSet = Literal["quick", "headline", "full"]
+
+REGIMES: tuple[Regime, ...] = get_args(Regime)
+LAYOUTS: tuple[Layout, ...] = get_args(Layout)
+SHAPE_SETS: tuple[ShapeSet, ...] = get_args(ShapeSet)
+
+SMALL_EXTENT = 100_000  # of the long dimension in L and T: up to here starting a kernel takes longer than its work
+
+# All three matrices column-major or all three row-major, in the letters of `Problem.op`. T is the inner product of
+# two tall and skinny matrices, X^T Y; complex ones are conjugated, X^H Y.
+OPS: dict[tuple[Regime, Layout], str] = {
+    ("R", "column"): "nn",
+    ("R", "row"): "ttt",
+    ("L", "column"): "nn",
+    ("L", "row"): "ttt",
+    ("T", "column"): "tn",
+    ("T", "row"): "ntt",
+}
+COMPLEX_OPS: dict[tuple[Regime, Layout], str] = {("T", "column"): "cn", ("T", "row"): "jtt"}
+
+R_SKINNY = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+R_SQUARE = (10240, 15360, 20480, 25600, 30720)
+R_NARROW = ((15360, 1920), (15360, 3840), (15360, 7680))  # (m, k): the papers' k from m/8 to m/2
+LT_LONG = (10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
+LT_SMALL = ((2, 2), (4, 4), (8, 8), (16, 16), (32, 32), (64, 64))
+LT_UNEQUAL = ((4, 16), (16, 4), (8, 64), (64, 8))  # (k, n) in L, (m, n) in T
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One line of the table: a problem, and the regime and layout that it stands for."""
+
+    regime: Regime
+    layout: Layout
+    problem: Problem
+
+    @property
+    def small(self) -> bool:
+        """Whether starting the kernel dominates, so that a graph's replays are timed too."""
+        long = {"R": None, "L": self.problem.m, "T": self.problem.k}[self.regime]
+        return long is not None and long <= SMALL_EXTENT
+
+    @property
+    def text(self) -> str:
+        """Such as `R column 20480x16x20480:f32`."""
+        return f"{self.regime} {self.layout} {self.problem.shape}:{self.problem.dtype_name}"
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The fields that name the cell in a result file."""
+        problem = self.problem
+        return {
+            "regime": self.regime,
+            "layout": self.layout,
+            "dtype": problem.dtype_name,
+            "op": problem.op,
+            "m": problem.m,
+            "n": problem.n,
+            "k": problem.k,
+            "small": self.small,
+        }
+
+
+def cell_key(record: dict[str, Any]) -> tuple[Any, ...]:
+    """What tells cells apart, from a cell's record or a row."""
+    return tuple(record[name] for name in ("regime", "layout", "dtype", "op", "m", "n", "k"))
+
+
+def shapes_of(regime: Regime, shape_set: ShapeSet) -> tuple[Shape, ...]:
+    """(m, n, k) of each product in the set, those of C = op(A) op(B)."""
+    if regime == "R":
+        return _r_shapes(shape_set)
+    pairs: list[tuple[int, tuple[int, int]]] = []
+    if shape_set == "quick":
+        widths = (8, 16, 32) if regime == "L" else (4, 16, 32)
+        pairs = [(10_000, (8, 8)), *((10_000_000, (width, width)) for width in widths)]
+    elif shape_set == "headline":
+        pairs = [(long, pair) for long in (10_000, 100_000) for pair in LT_SMALL[2:4]]
+        pairs += [(10_000_000, pair) for pair in LT_SMALL]
+    else:
+        pairs = [(long, pair) for long in LT_LONG for pair in (*LT_SMALL, *LT_UNEQUAL)]
+    if regime == "L":
+        return tuple((long, n, k) for long, (k, n) in pairs)
+    return tuple((m, n, long) for long, (m, n) in pairs)
+
+
+def _r_shapes(shape_set: ShapeSet) -> tuple[Shape, ...]:
+    if shape_set == "quick":
+        return tuple((20480, n, 20480) for n in (2, 8, 16, 32))
+    if shape_set == "headline":
+        return (
+            *((20480, n, 20480) for n in (1, 2, 4, 8, 16, 32, 64)),
+            *((10240, n, 10240) for n in (2, 4, 8, 16)),
+        )
+    return tuple((m, n, k) for m, k in (*((m, m) for m in R_SQUARE), *R_NARROW) for n in R_SKINNY)
+
+
+def op_of(regime: Regime, layout: Layout, dtype_name: str) -> str:
+    """How the operands lie, in the letters of `Problem.op`."""
+    place = (regime, layout)
+    return COMPLEX_OPS.get(place, OPS[place]) if dtype_name.startswith("c") else OPS[place]
+
+
+def cells(
+    regimes: Sequence[Regime], layouts: Sequence[Layout], dtype_names: Sequence[str], shape_set: ShapeSet
+) -> tuple[Cell, ...]:
+    """Every cell of the selection. InputError for an unknown element type."""
+    return tuple(
+        Cell(regime, layout, Problem(*shape, dtype_name, op_of(regime, layout, dtype_name)))
+        for regime in regimes
+        for dtype_name in dtype_names
+        for layout in layouts
+        for shape in shapes_of(regime, shape_set)
+    )
+
+
+def chosen(text: str, options: Sequence[str], what: str) -> tuple[str, ...]:
+    """The words of `text`, separated by commas, each once; InputError for one that is not among the options."""
+    words = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+    for word in words:
+        if word not in options:
+            raise InputError(f"unknown {what} {word!r}: expected one of {', '.join(options)}")
+    if not words:
+        raise InputError(f"no {what} in {text!r}: expected one of {', '.join(options)}")
+    return words

@@ -1,0 +1,176 @@
+"""One cell measured: our winner, cuBLAS and cuBLASLt in turns, in one process, with a cold L2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from benchmarks.cells import Cell
+from benchmarks.cublas import Cublas, CublasError
+from benchmarks.cublaslt import CublasLt
+from benchmarks.replay import NOTHING, NOTHING_TEXT, Replayer, ReplayError, least_launch, streamed
+from benchmarks.winner import Skipped, Winner
+from tsm2_tune.errors import ToolMissing
+from tsm2_tune.generator.render import render
+from tsm2_tune.tuner.compiler import compile_text
+from tsm2_tune.tuner.cuda import CudaDevice
+from tsm2_tune.tuner.device import LaunchFailed
+from tsm2_tune.tuner.loaded import Entry, LoadedKernel
+from tsm2_tune.tuner.measure import Effort, measure_interleaved
+from tsm2_tune.tuner.operands import Operands, Support
+from tsm2_tune.tuner.target import Target
+from tsm2_tune.tuner.trial import Binary, Ceilings, Measurement, Verdict
+from tsm2_tune.tuner.verify import CHECKS, inspect, prepare, verify
+
+COMPILE_SECONDS = 120.0
+GRAPH_WORKSPACE_BYTES = 32 * 2**20  # what cuBLAS takes by itself on Hopper; while captured it must be given one
+CONTESTANTS = ("ours", "cublas", "cublaslt")
+
+Launch = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Opponent:
+    """A library's product on the operands."""
+
+    launch: Launch
+    right: bool  # exact on small integers
+    timed: int  # algorithms that it was chosen from
+
+
+def times(name: str, measured: Measurement | None) -> dict[str, Any]:
+    """The fields of one contestant, in microseconds: median, its 95 % confidence interval, the samples."""
+    return {
+        f"{name}_us": measured.median_us if measured else None,
+        f"{name}_low_us": measured.low_us if measured else None,
+        f"{name}_high_us": measured.high_us if measured else None,
+        f"{name}_samples_us": [round(us, 3) for us in measured.samples_us] if measured else None,
+    }
+
+
+def row_of(
+    cell: Cell,
+    winner: Winner,
+    found: dict[str, Measurement],
+    opponents: dict[str, Opponent],
+    verdict: Verdict,
+    floor_us: float,
+) -> dict[str, Any]:
+    """The cell's line of the result file, without the times of its graph."""
+    row: dict[str, Any] = dict(cell.record)
+    for name in CONTESTANTS:
+        row |= times(name, found.get(name))
+    for name in CONTESTANTS[1:]:
+        row[f"{name}_verified"] = opponents[name].right if name in opponents else None
+    ours = found["ours"]
+    return {
+        **row,
+        "cublaslt_algorithms": opponents["cublaslt"].timed if "cublaslt" in opponents else 0,
+        "floor_us": floor_us,
+        "percent_of_floor": 100 * floor_us / ours.median_us,
+        "family": winner.config.family,
+        "configuration": winner.config.text,
+        "parameters": winner.config.tunables,
+        "verified": verdict.correct,
+        "verdict": verdict.detail,
+        "sm_clock_mhz": ours.sm_clock_mhz,
+        "configurations_kept": winner.kept,
+        "trials": winner.outcomes,
+    }
+
+
+class Contest:
+    """The device with the opponents on it, for the length of a run."""
+
+    def __init__(self, device: CudaDevice, target: Target, support_path: str, effort: Effort) -> None:
+        self._device, self._target, self._support_path, self._effort = device, target, support_path, effort
+        self.ceilings: Ceilings = device.ceilings()
+        self.cublas, self.cublaslt = Cublas(), CublasLt(device)
+        self._graph_workspace = device.allocate(GRAPH_WORKSPACE_BYTES)
+        self._nothing = device.load(self._compiled(NOTHING_TEXT, NOTHING, ()), NOTHING)
+        self._replayer = Replayer(device) if streamed(device) else None
+
+    def row(self, cell: Cell, winner: Winner) -> dict[str, Any]:
+        """The cell's line of the result file. Skipped where the device has no room, or refuses the kernel."""
+        with ExitStack() as stack:
+            try:
+                return self._row(cell, winner, stack)
+            except MemoryError as error:
+                raise Skipped(f"no room for {error}") from None
+            except LaunchFailed as error:
+                raise Skipped(str(error)) from None
+
+    def _row(self, cell: Cell, winner: Winner, stack: ExitStack) -> dict[str, Any]:
+        problem, device = cell.problem, self._device
+        support = Support(device, self._support_path, problem.dtype_name)
+        stack.callback(support.free)
+        operands = Operands(device, support, problem, index_bits=problem.index_bits)
+        stack.callback(operands.free)
+        source = render(problem, winner.config)
+        path = self._compiled(source.text, source.kernel, source.defines)
+        loaded = LoadedKernel(device, operands, Entry(path, source.kernel, source.launch))
+        stack.callback(loaded.free)
+        opponents = self._opponents(operands, stack)
+        # After the opponents: its last check leaves the operands as the timing needs them.
+        verdict = verify(device, operands, loaded, seed=2)
+        launches: dict[str, Launch] = {"ours": partial(loaded.start, operands.arguments(1.0, 0.0))}
+        launches |= {name: opponent.launch for name, opponent in opponents.items()}
+        measured = measure_interleaved(device, tuple(launches.values()), self._effort)
+        found = dict(zip(launches, measured, strict=True))
+        row = row_of(cell, winner, found, opponents, verdict, self.ceilings.floor_us(problem))
+        return {**row, **self._graph_times(launches)} if cell.small else row
+
+    def _opponents(self, operands: Operands, stack: ExitStack) -> dict[str, Opponent]:
+        """Those that have the product, checked, cuBLASLt with the fastest of its algorithms."""
+        opponents = {}
+        prepare(operands, CHECKS[0], seed=1)
+        try:
+            launch = self.cublas.launch(operands)
+            opponents["cublas"] = Opponent(launch, self._right(operands, launch), timed=1)
+            plan = self.cublaslt.plan(operands)
+        except CublasError:
+            return opponents
+        stack.callback(plan.free)
+        fastest = self.cublaslt.fastest(plan)
+        if fastest is not None:
+            right = self._right(operands, fastest.launch)
+            opponents["cublaslt"] = Opponent(fastest.launch, right, fastest.timed)
+        return opponents
+
+    def _right(self, operands: Operands, launch: Launch) -> bool:
+        """Whether the opponent computes the same product as we: exact on small integers, C poisoned before."""
+        prepare(operands, CHECKS[0], seed=1)
+        launch()
+        self._device.synchronise()
+        return inspect(operands, CHECKS[0]).correct
+
+    def _graph_times(self, launches: dict[str, Launch]) -> dict[str, Any]:
+        """Of a small cell: ours, cuBLAS and the least launch there is, each replayed from a graph; warm cache."""
+        nothing: dict[str, Any] = {"ours_graph_us": None, "cublas_graph_us": None, "launch_floor_us": None}
+        if self._replayer is None:
+            return nothing
+        replayed = {"ours_graph_us": launches["ours"], "launch_floor_us": least_launch(self._nothing)}
+        if "cublas" in launches:
+            replayed["cublas_graph_us"] = launches["cublas"]
+        workspace = self._graph_workspace
+        self.cublas.use_stream(self._replayer.handle, workspace.address, workspace.size_bytes)
+        try:
+            medians_us = self._replayer.medians_us(tuple(replayed.values()))
+        except (ReplayError, LaunchFailed, CublasError) as error:
+            return {**nothing, "graph_trouble": str(error)}
+        finally:
+            self.cublas.use_stream(0)
+        return {**nothing, **dict(zip(replayed, medians_us, strict=True))}
+
+    def _compiled(self, text: str, kernel: str, defines: tuple[str, ...]) -> str:
+        """Path of the binary; ToolMissing where the compiler refuses the text."""
+        toolchain = self._target.toolchain
+        binary = compile_text(
+            text, kernel=kernel, defines=defines, toolchain=toolchain, limit_seconds=COMPILE_SECONDS
+        )
+        if not isinstance(binary, Binary):
+            raise ToolMissing(f"{toolchain.compiler} does not compile {kernel}: {binary.detail}; mend the toolkit")
+        return binary.path

@@ -1,0 +1,152 @@
+"""The README's table of the tuned kernels beside cuBLAS and cuBLASLt, from a result file of `versus_cublas`.
+
+python -m benchmarks.headline benchmarks/results/h200-versus-cublas.json
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks.cells import SHAPE_SETS, ShapeSet, shapes_of
+from benchmarks.result_file import read
+from benchmarks.table import provenance
+from tsm2_tune.errors import InputError
+
+Row = dict[str, Any]
+
+WORDS = ("regime", "layout", "dtype", "m x n x k")
+
+
+def headline(rows: Sequence[Row]) -> str:
+    """Markdown, a line a cell: microseconds of all three, cuBLAS's time over ours, share of the floor, winner."""
+    heads = (*WORDS, "ours us", "cuBLAS us", "cuBLASLt us", "speed-up", "% of floor", "configuration")
+    lines = [
+        (
+            *words(row),
+            f"**{number(row['ours_us'])}**",
+            number(row["cublas_us"]),
+            number(row["cublaslt_us"]),
+            ratio(row["cublas_us"], row["ours_us"]),
+            f"{row['percent_of_floor']:.0f}",
+            f"`{row['configuration']}`",
+        )
+        for row in rows
+    ]
+    return markdown(heads, lines, texts=("configuration",))
+
+
+def small_products(rows: Sequence[Row]) -> str:
+    """Markdown of the cells that a graph replayed: microseconds of ours, cuBLAS and a kernel that does nothing."""
+    heads = (*WORDS, "ours us", "cuBLAS us", "launch floor us", "over the floor us")
+    lines = []
+    for row in rows:
+        ours, floor = row.get("ours_graph_us"), row.get("launch_floor_us")
+        if ours is None or floor is None:
+            continue
+        times = (f"**{ours:.2f}**", number(row["cublas_graph_us"], 2), number(floor, 2), f"{ours - floor:.2f}")
+        lines.append((*words(row), *times))
+    return markdown(heads, lines) if lines else ""
+
+
+def means(rows: Iterable[Row]) -> list[Row]:
+    """Of each regime, element type and layout, the small cells apart: geometric means of the speed-ups.
+
+    `behind_lt` counts the cells in which cuBLASLt is faster.
+    """
+    groups: dict[tuple[str, str, str], list[Row]] = {}
+    for row in rows:
+        regime = row["regime"] + (" small" if row["small"] else "")
+        groups.setdefault((regime, row["dtype"], row["layout"]), []).append(row)
+    return [
+        {
+            "regime": regime,
+            "dtype": dtype,
+            "layout": layout,
+            "cells": len(group),
+            "cublas": geometric_mean(speed_ups(group, "cublas_us")),
+            "cublaslt": geometric_mean(speed_ups(group, "cublaslt_us")),
+            "behind_lt": sum(ratio < 1 for ratio in speed_ups(group, "cublaslt_us")),
+        }
+        for (regime, dtype, layout), group in groups.items()
+    ]
+
+
+def means_text(rows: Iterable[Row]) -> str:
+    """The means as Markdown."""
+    heads = ("regime", "dtype", "layout", "cells", "over cuBLAS", "over cuBLASLt", "cells behind cuBLASLt")
+    lines = [
+        (
+            *(mean[name] for name in ("regime", "dtype", "layout")),
+            str(mean["cells"]),
+            number(mean["cublas"], 2),
+            number(mean["cublaslt"], 2),
+            str(mean["behind_lt"]),
+        )
+        for mean in means(rows)
+    ]
+    return "Geometric means of the speed-ups\n\n" + markdown(heads, lines)
+
+
+def speed_ups(rows: Iterable[Row], opponent: str) -> list[float]:
+    """The opponent's time over ours, of the cells that it has."""
+    return [row[opponent] / row["ours_us"] for row in rows if row[opponent] is not None]
+
+
+def geometric_mean(ratios: Sequence[float]) -> float | None:
+    return math.exp(math.fsum(map(math.log, ratios)) / len(ratios)) if ratios else None
+
+
+def words(row: Row) -> tuple[str, ...]:
+    """The fields that name the cell."""
+    return row["regime"], row["layout"], row["dtype"], f"{row['m']} x {row['n']} x {row['k']}"
+
+
+def number(value: float | None, digits: int = 0) -> str:
+    """Whole microseconds from 100 on, else one digit more; a dash where there is none."""
+    if value is None:
+        return "–"
+    return f"{value:.{digits or (0 if value >= 100 else 1)}f}"
+
+
+def ratio(numerator: float | None, denominator: float) -> str:
+    return number(numerator / denominator if numerator is not None else None, 2)
+
+
+def markdown(heads: Sequence[str], lines: Iterable[Sequence[str]], texts: Sequence[str] = ()) -> str:
+    """A table, whose columns of numbers are aligned to the right."""
+    left = {*WORDS, *texts}
+    rule = "|" + "".join("---|" if head in left else "---:|" for head in heads)
+    return "\n".join(["| " + " | ".join(heads) + " |", rule, *("| " + " | ".join(line) + " |" for line in lines)])
+
+
+def in_set(row: Row, shape_set: ShapeSet) -> bool:
+    """Whether the cell's shape belongs to the set."""
+    return (row["m"], row["n"], row["k"]) in shapes_of(row["regime"], shape_set)
+
+
+@click.command()
+@click.argument("path", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--shapes-of", "shape_set", type=click.Choice(SHAPE_SETS), default="headline", show_default=True)
+def main(path: Path, shape_set: ShapeSet) -> None:
+    """Print the tables of the shapes in the set, their means, and what the numbers belong to."""
+    try:
+        found = read(path)
+    except InputError as error:
+        raise click.UsageError(str(error)) from None
+    rows = [row for row in found["rows"] if in_set(row, shape_set)]
+    parts = [
+        provenance(found),
+        headline([row for row in rows if not row["small"]]),
+        small_products([row for row in rows if row["small"]]),
+        means_text(rows),
+    ]
+    click.echo("\n\n".join(part for part in parts if part))
+
+
+if __name__ == "__main__":
+    main()

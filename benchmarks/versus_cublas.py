@@ -1,0 +1,265 @@
+"""The tuned kernels beside cuBLAS and cuBLASLt, in all regimes, layouts and element types.
+
+    python -m benchmarks.versus_cublas --output benchmarks/results/h200-versus-cublas.json --plot versus-cublas.png
+    python -m benchmarks.versus_cublas --quick
+
+Each cell is tuned for `--seconds`; then the winner, cuBLAS with its default algorithm and the fastest of the
+algorithms that cuBLASLt's heuristic names are checked and timed in turns, in one process, L2 cold, so that drift
+meets all alike. The file is written after every cell; `--resume` goes on where it ends.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+import click
+
+from benchmarks.cells import LAYOUTS, REGIMES, SHAPE_SETS, Cell, Layout, Regime, ShapeSet, cells, chosen
+from benchmarks.contest import Contest
+from benchmarks.headline import means_text
+from benchmarks.plot import draw, matplotlib
+from benchmarks.result_file import ResultFile
+from benchmarks.winner import Skipped, tuned
+from tsm2_tune import __version__
+from tsm2_tune.errors import InputError, TuneError
+from tsm2_tune.generator.render import support_source
+from tsm2_tune.tuner.compiler import compile_text
+from tsm2_tune.tuner.cuda import CudaDevice
+from tsm2_tune.tuner.measure import Effort
+from tsm2_tune.tuner.target import Target, find_target
+from tsm2_tune.tuner.trial import Binary
+from tsm2_tune.tuner.tune import Options, Tuner
+
+# Each of them lets cuBLAS compute f32 or f64 products with something less.
+LESS_PRECISE = ("NVIDIA_TF32_OVERRIDE", "CUBLAS_EMULATE_SINGLE_PRECISION", "CUBLAS_EMULATE_DOUBLE_PRECISION")
+RECENT_CELLS = 8  # whose slowest says whether another one fits into the time limit
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How patiently a shape set is tuned and measured, where the command does not say."""
+
+    seconds: float
+    layouts: str
+    effort: Effort
+    final_effort: Effort  # of the tuner's finalists
+
+
+PATIENT = Plan(
+    seconds=20.0,
+    layouts="column,row",
+    effort=Effort(spread=0.002, min_samples=21, max_samples=51, limit_seconds=2.0),
+    final_effort=Effort(spread=0.002, min_samples=21, max_samples=101, limit_seconds=2.0),
+)
+QUICK = Plan(
+    seconds=2.5,
+    layouts="column",
+    effort=Effort(spread=0.005, min_samples=11, max_samples=31, limit_seconds=0.5),
+    final_effort=Effort(spread=0.005, min_samples=11, max_samples=31, limit_seconds=0.2),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What one run is to measure, and for how long."""
+
+    regimes: tuple[Regime, ...]
+    layouts: tuple[Layout, ...]
+    dtype_names: tuple[str, ...]
+    shape_set: ShapeSet
+    seconds: float  # of tuning, for each cell
+    time_limit: float | None  # seconds, for the whole run
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        return cells(self.regimes, self.layouts, self.dtype_names, self.shape_set)
+
+    @property
+    def command(self) -> str:
+        """The command that measures the same, wherever its file goes."""
+        return (
+            f"python -m benchmarks.versus_cublas --regime {','.join(self.regimes)} --layout {','.join(self.layouts)}"
+            f" --dtype {','.join(self.dtype_names)} --shapes-of {self.shape_set} --seconds {self.seconds:g}"
+        )
+
+
+def facts_of(selection: Selection, target: Target, contest: Contest, sm_clock_mhz: float | None) -> dict[str, Any]:
+    """What the numbers belong to."""
+    identity, ceilings = target.identity, contest.ceilings
+    return {
+        "command": selection.command,
+        "date": datetime.now(UTC).date().isoformat(),
+        "device": identity.name,
+        "driver": identity.driver,
+        "toolkit": identity.toolkit,
+        "flags": identity.flags,
+        "cublas": contest.cublas.version,
+        "cublaslt": contest.cublaslt.version,
+        "tsm2_tune": __version__,
+        "most_sm_clock_mhz": target.limits.sm_clock_mhz,
+        "sm_clock_mhz": sm_clock_mhz,
+        "dram_gbytes_per_s": target.limits.dram_gbytes_per_s,
+        "read_gbytes_per_s": ceilings.read_gbytes_per_s,
+        "copy_gbytes_per_s": ceilings.copy_gbytes_per_s,
+        "gflops": dict(ceilings.gflops),
+        "complete": False,
+    }
+
+
+def line_of(row: dict[str, Any]) -> str:
+    """What the terminal shows of a measured cell."""
+    shape = f"{row['m']}x{row['n']}x{row['k']}:{row['dtype']}"
+    others = [
+        f"{label} {us:9.1f} us ({us / row['ours_us']:5.2f})" if us is not None else f"{label} {'none':>20}"
+        for label, us in (("cuBLAS", row["cublas_us"]), ("Lt", row["cublaslt_us"]))
+    ]
+    wrong = "" if row["verified"] else f"  WRONG: {row['verdict']}"
+    wrong += "".join(f"  {name} differs" for name in ("cublas", "cublaslt") if row[f"{name}_verified"] is False)
+    return (
+        f"{row['regime']} {row['layout']:6} {shape:26} {row['ours_us']:9.1f} us  {'  '.join(others)}"
+        f"  {row['percent_of_floor']:5.1f} % of the floor  {row['configuration']}{wrong}"
+    )
+
+
+def measure_cells(tuner: Tuner, contest: Contest, result: ResultFile, selection: Selection, *, start: float) -> bool:
+    """Tune and measure what the file has not; whether all of it was done within the time limit since `start`."""
+    recent: deque[float] = deque(maxlen=RECENT_CELLS)
+    todo = [cell for cell in selection.cells if not result.measured(cell.record)]
+    for number, cell in enumerate(todo):
+        begun = time.monotonic()
+        expected = begun - start + max(recent, default=0.0)
+        if selection.time_limit is not None and expected > selection.time_limit:
+            click.echo(f"stopped by the time limit with {len(todo) - number} cells to go: --resume goes on")
+            return False
+        try:
+            row = contest.row(cell, tuned(tuner, cell.problem))
+        except Skipped as reason:
+            result.skip(cell.record, str(reason))
+            click.echo(f"{cell.text}  skipped: {reason}")
+            continue
+        result.add(row)
+        click.echo(line_of(row))
+        recent.append(time.monotonic() - begun)
+    return True
+
+
+def run(target: Target, selection: Selection, plan: Plan, output: Path, *, resume: bool) -> ResultFile:
+    """The whole bench on one device."""
+    start = time.monotonic()
+    toolchain = target.toolchain
+    support = compile_text(support_source(), kernel="", defines=(), toolchain=toolchain, limit_seconds=120)
+    if not isinstance(support, Binary):
+        raise InputError(f"{toolchain.compiler} does not compile the tuner's own kernels: {support.detail}")
+    device = CudaDevice(int(target.spec), support.path)
+    contest = Contest(device, target, support.path, plan.effort)
+    result = ResultFile(output, facts_of(selection, target, contest, device.sm_clock_mhz()))
+    if resume and output.exists():
+        result.go_on()
+    options = Options(budget_seconds=selection.seconds, final_effort=plan.final_effort)
+    with Tuner(target, options) as tuner:
+        _ = tuner.ceilings  # before the first search, whose time measuring them would take
+        result.facts["complete"] = measure_cells(tuner, contest, result, selection, start=start)
+    result.write()
+    device.close()
+    return result
+
+
+def selected(
+    regime: str, layout: str, dtype: str, shape_set: str, seconds: float, time_limit: float | None
+) -> Selection:
+    """The selection that the command spells. InputError where a word of it is unknown."""
+    selection = Selection(
+        regimes=cast(tuple[Regime, ...], chosen(regime, REGIMES, "regime")),
+        layouts=cast(tuple[Layout, ...], chosen(layout, LAYOUTS, "layout")),
+        dtype_names=tuple(dict.fromkeys(name.strip() for name in dtype.split(","))),
+        shape_set=cast(ShapeSet, shape_set),
+        seconds=seconds,
+        time_limit=time_limit,
+    )
+    _ = selection.cells  # names what is wrong before a device is opened
+    return selection
+
+
+def refuse_less_precision(environment: dict[str, str]) -> None:
+    """InputError where the environment lets cuBLAS compute with less than the element type."""
+    for name in LESS_PRECISE:
+        if environment.get(name, "0") != "0":
+            raise InputError(f"{name} = {environment[name]} lets cuBLAS compute less precisely: unset it")
+
+
+def troubles(rows: Sequence[dict[str, Any]]) -> str:
+    """Why the run is no success; empty where it is one."""
+    wrong = [
+        f"{row['regime']} {row['m']}x{row['n']}x{row['k']}:{row['dtype']}" for row in rows if not row["verified"]
+    ]
+    if wrong:
+        return f"wrong results of {len(wrong)} winners: {', '.join(wrong)}"
+    return "" if rows else "no cell was measured"
+
+
+@click.command()
+@click.option("--device", "spec", default="0", show_default=True, help="CUDA ordinal.")
+@click.option("--regime", default=",".join(REGIMES), show_default=True)
+@click.option("--layout", default=None, help=f"[default: {PATIENT.layouts}; {QUICK.layouts} with --quick]")
+@click.option("--dtype", default="f32,f64", show_default=True)
+@click.option("--shapes-of", "shape_set", type=click.Choice(SHAPE_SETS), default="full", show_default=True)
+@click.option("--quick", is_flag=True, help="The shapes of quick, in about two minutes.")
+@click.option(
+    "--seconds",
+    type=float,
+    default=None,
+    help=f"Of tuning, for each cell.  [default: {PATIENT.seconds:g}; {QUICK.seconds:g} with --quick]",
+)
+@click.option("--time-limit", type=float, default=None, help="Seconds after which no other cell is begun.")
+@click.option("--resume", is_flag=True, help="Keep the rows that --output has, and measure the others.")
+@click.option(
+    "--output",
+    default="versus-cublas.json",
+    show_default=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+)
+@click.option("--plot", default=None, type=click.Path(dir_okay=False, path_type=Path), help="PNG; needs matplotlib.")
+def main(
+    spec: str,
+    regime: str,
+    layout: str | None,
+    dtype: str,
+    shape_set: str,
+    quick: bool,
+    seconds: float | None,
+    time_limit: float | None,
+    resume: bool,
+    output: Path,
+    plot: Path | None,
+) -> None:
+    """Tune every cell of the selection and time the winners beside cuBLAS and cuBLASLt."""
+    shape_set = "quick" if quick else shape_set
+    plan = QUICK if shape_set == "quick" else PATIENT
+    try:
+        refuse_less_precision(dict(os.environ))
+        seconds = plan.seconds if seconds is None else seconds
+        selection = selected(regime, layout or plan.layouts, dtype, shape_set, seconds, time_limit)
+        if plot is not None:
+            matplotlib()  # before the run rather than after it, where it is missing
+        target = find_target(spec)
+        if target.is_host:
+            raise InputError("cuBLAS has no host: use a CUDA ordinal")
+        result = run(target, selection, plan, output, resume=resume)
+        if plot is not None and result.rows:
+            draw({**result.facts, "rows": result.rows}, plot)
+    except TuneError as error:
+        raise click.UsageError(str(error)) from None
+    click.echo(f"\n{means_text(result.rows)}")
+    if trouble := troubles(result.rows):
+        raise SystemExit(trouble)
+
+
+if __name__ == "__main__":
+    main()

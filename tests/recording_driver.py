@@ -1,0 +1,127 @@
+"""A CUDA driver for the exported module that computes nothing and records what it is asked."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+from tests.fabricated import GPU
+
+
+class RecordingDriver:
+    """CUDA's driver as far as the module calls it: every array belongs to context 0xC0 of a GPU, or to `owner`."""
+
+    bits = 32  # of the index that launches are read with
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.launches: list[dict[str, Any]] = []
+        self.owner: Callable[[int], int | None] = lambda address: 0xC0
+        self.optin: list[int] = []
+        self.memory: dict[int, int] = {}  # address -> size of what is allocated
+        self.allocations = 0
+        self.free_bytes = 1 << 20
+        self.zeroed: list[tuple[int, int, int | None]] = []  # address, words, stream
+        self.capturing: set[int | None] = set()
+        self.stream_ids: dict[int | None, int] = {}  # where it is not the handle
+
+    def cuInit(self, flags: int) -> int:
+        return 0
+
+    def cuPointerGetAttribute(self, value: Any, attribute: int, address: Any) -> int:
+        value._obj.value = 0 if attribute == 9 else self.owner(address.value)
+        return 0 if address.value < 0x10000 else 1
+
+    def cuGetErrorName(self, status: int, name: Any) -> int:
+        name._obj.value = b"CUDA_ERROR_INVALID_VALUE"
+        return 0
+
+    def cuDeviceGet(self, device: Any, ordinal: int) -> int:
+        return 0
+
+    def cuDeviceGetName(self, name: Any, length: int, device: Any) -> int:
+        name.value = GPU.encode()
+        return 0
+
+    def cuDeviceGetAttribute(self, value: Any, attribute: int, device: Any) -> int:
+        value._obj.value = {75: 9, 76: 0}[attribute]
+        return 0
+
+    def cuDevicePrimaryCtxRetain(self, context: Any, device: Any) -> int:
+        context._obj.value = 0xAA
+        return 0
+
+    def cuCtxPushCurrent_v2(self, context: Any) -> int:
+        self.calls.append(f"push {context.value:x}")
+        return 0
+
+    def cuCtxPopCurrent_v2(self, context: Any) -> int:
+        self.calls.append("pop")
+        return 0
+
+    def cuCtxGetId(self, context: Any, number: Any) -> int:
+        number._obj.value = context.value
+        return 0
+
+    def cuModuleLoadData(self, module: Any, image: bytes) -> int:
+        self.calls.append("load")
+        return 0
+
+    def cuModuleGetFunction(self, function: Any, module: Any, name: bytes) -> int:
+        function._obj.value = 0xF0
+        return 0
+
+    def cuFuncSetAttribute(self, function: Any, attribute: int, value: int) -> int:
+        self.optin.append(value)
+        return 0
+
+    def cuStreamSynchronize(self, stream: Any) -> int:
+        self.calls.append(f"wait for {stream.value}")
+        return 0
+
+    def cuCtxSynchronize(self) -> int:
+        self.calls.append("wait for all")
+        return 0
+
+    def cuStreamGetId(self, stream: Any, number: Any) -> int:
+        if stream.value in self.capturing:
+            return 900  # CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+        number._obj.value = self.stream_ids.get(stream.value, stream.value or 1)
+        return 0
+
+    def cuStreamIsCapturing(self, stream: Any, status: Any) -> int:
+        status._obj.value = stream.value in self.capturing
+        return 0
+
+    def cuMemAlloc_v2(self, address: Any, size: Any) -> int:
+        if sum(self.memory.values()) + size.value > self.free_bytes:
+            return 2
+        self.allocations += 1
+        address._obj.value = self.allocations << 20
+        self.memory[address._obj.value] = size.value
+        self.calls.append(f"allocate {size.value}")
+        return 0
+
+    def cuMemFree_v2(self, address: Any) -> int:
+        self.calls.append(f"free {self.memory.pop(address.value)}")
+        return 0
+
+    def cuMemsetD32Async(self, address: Any, value: int, words: Any, stream: Any) -> int:
+        assert value == 0
+        self.zeroed.append((address.value, words.value, stream.value))
+        self.calls.append("zero")
+        return 0
+
+    def cuLaunchKernel(self, function: Any, *rest: Any) -> int:
+        *shape, smem_bytes, stream, pointers, _ = rest
+        index = ctypes.c_int32 if self.bits == 32 else ctypes.c_int64
+        scalar, address = ctypes.c_float, ctypes.c_uint64
+        types = [index, index, index, scalar, address, index, address, index, scalar, address, index]
+        types += [address] * (len(pointers) - len(types))  # the workspace
+        values = [kind.from_address(pointer).value for kind, pointer in zip(types, pointers, strict=True)]
+        self.calls.append("launch")
+        self.launches.append(
+            {"grid": shape[:3], "block": shape[3:], "smem": smem_bytes, "stream": stream.value, "values": values}
+        )
+        return 0

@@ -1,0 +1,127 @@
+"""The command's storage orders: --op and --layout, and what commands say of results that have them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.fabricated import handmade, trial, tuning_run
+from tsm2_tune import options
+from tsm2_tune.cli import main
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.families import FAMILIES
+from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.options import op_in, problems_of
+from tsm2_tune.tuner.store import Store
+
+MMA = TsmrMmaConfig(128, 2, 16, 16, 2, splits=4, row_tiles=1, min_blocks=1)
+ROW_MAJOR = Problem(20480, 16, 20480, "f64", "ttt")
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments))
+
+
+def test_every_shape_is_asked_for_in_every_op_once() -> None:
+    found = problems_of("8x2x8,9x2x9", "f64", "nn, tn,nn", "column")
+    assert [problem.text for problem in found] == ["8x2x8:f64", "8x2x8:f64:tn", "9x2x9:f64", "9x2x9:f64:tn"]
+
+
+def test_row_major_matrices_are_transposed_to_blas() -> None:
+    assert {op: op_in("row", op) for op in ("nn", "tn", "nt", "tt")} == {
+        "nn": "ttt",
+        "tn": "ntt",
+        "nt": "tnt",
+        "tt": "nnt",
+    }
+    assert [op_in("column", op) for op in ("nn", "ttt")] == ["nn", "ttt"]
+    with pytest.raises(InputError, match="says how C lies"):
+        op_in("row", "ttt")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--op", "xn"), "unknown op 'xn': expected two of the letters n, t"),
+        (("--op", "n"), "unknown op 'n'"),
+        (("--op", "nnn"), "unknown op 'nnn'"),
+        (("--op", "nn,"), "unknown op ''"),
+        (("--op", "NN"), "unknown op 'NN'"),
+        (("--op", "xn", "--layout", "row"), "op 'xn' with --layout row: expected two of the letters n, t"),
+        (("--op", "nnt", "--layout", "row"), "op 'nnt' with --layout row"),
+        (("--layout", "diagonal"), "'diagonal' is not one of 'column', 'row'"),
+    ],
+)
+@pytest.mark.parametrize("command", [(), ("space",), ("model",)], ids=str)
+def test_a_wrong_op_gets_one_sentence(command: tuple[str, ...], arguments: tuple[str, ...], complaint: str) -> None:
+    result = run(*command, "--device", "h200", "--shapes", "8x8x8", *arguments)
+    assert result.exit_code == 2
+    assert complaint in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize("command", [(), ("space",)], ids=str)
+def test_a_problem_that_no_family_computes_gets_one_sentence(
+    command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(options, "FAMILIES", {name: FAMILIES[name] for name in ("tsm2", "tsmr")})
+    for arguments, complaint in (
+        (("--op", "nn,ttt"), "no kernel family computes 8x8x8:f32:ttt: choose another --op, --dtype or shape"),
+        (("--layout", "row"), "no kernel family computes 8x8x8:f32:ttt"),
+        (
+            ("--op", "ntt", "--family", "tsm2"),
+            "8x8x8:f32:ntt is computed by tsmr, not by tsm2: name another --family",
+        ),
+    ):
+        result = run(*command, "--device", "h200", "--shapes", "8x8x8", *arguments)
+        assert result.exit_code == 2
+        assert complaint in " ".join(result.output.split())
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_space_of_every_op_is_shown() -> None:
+    arguments = ("space", "--device", "h200", "--shapes", "20480x16x20480", "--dtype", "f64", "--json")
+    found = json.loads(run(*arguments, "--op", "nn,ttt").output)
+    assert [one["problem"] for one in found] == ["20480x16x20480:f64", ROW_MAJOR.text]
+    assert "tsm2" in found[0]["families"]
+    assert "tsm2" not in found[1]["families"]
+    assert json.loads(run(*arguments, "--layout", "row").output) == found[1]
+
+
+def test_the_source_is_that_of_the_op() -> None:
+    texts = {op: run("source", MMA.text, "--dtype", "f64", "--op", op).output for op in ("nn", "ttt")}
+    assert "A, B, C column-major" in texts["nn"]
+    assert "A, B, C row-major" in texts["ttt"]
+    for arguments in (("--op", "nn"), ("--dtype", "f64", "--op", "nx")):
+        assert run("source", MMA.text, *arguments).exit_code == 2
+    assert "tsmr_mma has no kernel for f32 and op nn" in run("source", MMA.text).output
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> str:
+    """A database with a trial of row-major matrices."""
+    path = tmp_path / "results.db"
+    with Store.open(path, create=True) as store:
+        store.add_trial(tuning_run(), trial(500.0, MMA, problem=ROW_MAJOR, source=handmade(ROW_MAJOR)))
+    return str(path)
+
+
+def test_a_row_major_winner_is_named(database: str) -> None:
+    for arguments in (("best",), ("show",), ("show", "1")):
+        result = run(*arguments, "--db", database)
+        assert result.exit_code == 0, result.output
+        assert ROW_MAJOR.text in result.output
+    (row,) = json.loads(run("best", "--json", "--db", database).output)
+    assert row["op"] == "ttt"
+    assert json.loads(run("show", "1", "--json", "--db", database).output)["problem"] == ROW_MAJOR.text
+
+
+@pytest.mark.parametrize("form", ["module", "csv", "json", "markdown", "latex", "header"])
+def test_a_row_major_winner_is_exported(form: str, database: str) -> None:
+    result = run("export", "--db", database, "--format", form, "--output", "-")
+    assert result.exit_code == 0, result.output
+    assert "ttt" in result.output

@@ -1,0 +1,321 @@
+"""The exported module on a GPU: what it launches and the memory it keeps, against a driver that records its calls."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import shutil
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.fabricated import (
+    PROBLEM,
+    configuration,
+    device_array,
+    exported,
+    handmade,
+    imported,
+    source,
+    trial,
+    tuning_run,
+    winners,
+)
+from tests.recording_driver import RecordingDriver
+from tsm2_tune.generator.config import Launch
+from tsm2_tune.generator.problem import LARGEST_32_BIT_OFFSET, Problem
+from tsm2_tune.tuner.cuda import cuda_device_count
+
+A, B = device_array((6, 3), at=0x1000), device_array((3, 2), at=0x2000)
+OUT = device_array((6, 2), (4, 32), at=0x3000)
+
+
+@pytest.fixture
+def gpu_module(tmp_path: Path) -> ModuleType:
+    """A module with a plain kernel, for column-major matrices in f32."""
+    return imported(exported("module", winners(tmp_path, (tuning_run(), trial()))), tmp_path)
+
+
+@pytest.fixture
+def driver(gpu_module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> RecordingDriver:
+    driver = RecordingDriver()
+    monkeypatch.setattr(gpu_module, "_cuda", lambda: driver)
+    return driver
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What PyCUDA's compiler is asked for."""
+    asked: list[dict[str, Any]] = []
+
+    def compile_cuda(text: str, **options: Any) -> bytes:
+        asked.append({"text": text, **options})
+        return b"cubin"
+
+    monkeypatch.setitem(sys.modules, "pycuda", ModuleType("pycuda"))
+    monkeypatch.setitem(sys.modules, "pycuda.compiler", SimpleNamespace(compile=compile_cuda))
+    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
+    return asked
+
+
+def test_the_launch_is_as_the_kernel_expects(
+    gpu_module: ModuleType, driver: RecordingDriver, compiled: list[dict[str, Any]]
+) -> None:
+    assert gpu_module.gemm(A, B, out=OUT, alpha=2, beta=0.5) is OUT
+    assert gpu_module.gemm(A, B, out=OUT, stream=77) is OUT
+    first, second = driver.launches
+    assert first["values"] == [6, 2, 3, 2.0, 0x1000, 6, 0x2000, 3, 0.5, 0x3000, 8]
+    assert first["grid"] == [1, 1, 1]
+    assert first["block"] == [128, 1, 1]
+    assert (first["smem"], first["stream"], second["stream"]) == (4096, None, 77)
+    assert driver.calls == ["push c0", "load", "launch", "pop", "push c0", "launch", "pop"]
+    (asked,) = compiled  # once
+    assert asked["options"] == ["-std=c++17", "-DINDEX_BITS=32"]
+    assert (asked["arch"], asked["target"], asked["no_extern_c"]) == ("sm_90", "cubin", True)
+
+
+def test_a_kernel_is_loaded_once_into_each_context(
+    gpu_module: ModuleType, driver: RecordingDriver, compiled: list[dict[str, Any]]
+) -> None:
+    for owner in (0xC0, 0xC1, None):  # None: memory that belongs to no context, so the device's primary one
+        driver.owner = lambda address, owner=owner: owner
+        gpu_module.gemm(A, B, out=OUT)
+    assert [call for call in driver.calls if call.startswith("push")] == ["push c0", "push c1", "push aa"]
+    assert driver.calls.count("load") == 3
+    assert len(compiled) == 1
+
+
+def test_operands_of_two_contexts_are_refused(gpu_module: ModuleType, driver: RecordingDriver) -> None:
+    driver.owner = lambda address: 0xC1 if address == 0x2000 else 0xC0
+    with pytest.raises(ValueError, match="b and a are not of one CUDA context"):
+        gpu_module.gemm(A, B, out=OUT)
+    with pytest.raises(ValueError, match="a: its address 0x10000 is no memory of a CUDA device"):
+        gpu_module.gemm(device_array((6, 3), at=0x10000), B, out=OUT)
+
+
+def test_wide_matrices_get_wide_indices(
+    gpu_module: ModuleType, driver: RecordingDriver, compiled: list[dict[str, Any]]
+) -> None:
+    ld = LARGEST_32_BIT_OFFSET // 3
+    gpu_module.gemm(device_array((6, 3), (4, 4 * ld), at=0x8000), B, out=OUT)
+    driver.bits = 64
+    gpu_module.gemm(device_array((6, 3), (4, 4 * (ld + 1)), at=0x8000), B, out=OUT)
+    assert [options["options"][-1] for options in compiled] == ["-DINDEX_BITS=32", "-DINDEX_BITS=64"]
+    assert driver.launches[1]["values"][:6] == [6, 2, 3, 1.0, 0x8000, ld + 1]
+
+
+@pytest.mark.parametrize(
+    ("stream", "handle"),
+    [
+        (None, None),
+        (77, 77),
+        (SimpleNamespace(handle=77), 77),  # PyCUDA
+        (SimpleNamespace(handle=ctypes.c_void_p(77)), 77),  # Numba
+        (SimpleNamespace(ptr=77), 77),  # CuPy
+        (SimpleNamespace(cuda_stream=0), None),  # PyTorch
+    ],
+)
+def test_streams_of_every_library(
+    gpu_module: ModuleType, driver: RecordingDriver, compiled: list[dict[str, Any]], stream: Any, handle: int | None
+) -> None:
+    gpu_module.gemm(A, B, out=OUT, stream=stream)
+    assert driver.launches[0]["stream"] == handle
+
+
+def test_what_is_no_stream(gpu_module: ModuleType, driver: RecordingDriver, compiled: list[dict[str, Any]]) -> None:
+    with pytest.raises(TypeError, match="stream: expected a stream, its handle or None, got str"):
+        gpu_module.gemm(A, B, out=OUT, stream="default")
+    assert driver.calls[-1] == "pop"
+
+
+def test_an_arrays_other_stream_is_waited_for(
+    gpu_module: ModuleType, driver: RecordingDriver, compiled: list[dict[str, Any]]
+) -> None:
+    for array_stream in (None, 1, 77):
+        gpu_module.gemm(device_array((6, 3), at=0x1000, stream=array_stream), B, out=OUT)
+    gpu_module.gemm(device_array((6, 3), at=0x1000, stream=77), B, out=OUT, stream=77)
+    assert [call for call in driver.calls if call.startswith("wait")] == ["wait for 77"]
+
+
+def test_much_shared_memory_is_asked_for(
+    tmp_path: Path,
+    driver: RecordingDriver,
+    compiled: list[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    large = replace(source(configuration(), text="// large\n"), launch=Launch(128, 128, 100_000))
+    folder = tmp_path / "large"
+    folder.mkdir()
+    found = winners(folder, (tuning_run(), trial(problem=PROBLEM, source=large)))
+    module = imported(exported("module", found), folder)
+    monkeypatch.setattr(module, "_cuda", lambda: driver)
+    module.gemm(A, B, out=OUT)
+    assert driver.optin == [100_000]
+    assert driver.launches[0]["smem"] == 100_000
+
+
+def test_without_a_driver_it_says_so(gpu_module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise OSError(name)
+
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    with pytest.raises(RuntimeError, match=r"no CUDA driver: .* not found"):
+        gpu_module.gemm(A, B, out=OUT)
+
+
+# The workspace of a kernel that splits k in 3, with tiles of 32 x 4
+
+
+@pytest.fixture
+def split_module(tmp_path: Path, compiled: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A module with such a kernel for column-major matrices of each type, and its driver as `driver`."""
+    problems = [Problem(64, 4, 64, dtype_name) for dtype_name in ("f32", "f64")]
+    found = winners(tmp_path, *((tuning_run(), trial(problem=one, source=handmade(one))) for one in problems))
+    module = imported(exported("module", found), tmp_path)
+    driver = RecordingDriver()
+    monkeypatch.setattr(module, "_cuda", lambda: driver)
+    monkeypatch.setattr(module, "driver", driver, raising=False)
+    return module
+
+
+def multiply(module: ModuleType, m: int, n: int, stream: int | None = None, typestr: str = "<f4") -> list[str]:
+    """What the driver is asked for a product with a column-major C of m x n."""
+    before, size = len(module.driver.calls), int(typestr[-1])
+    a, b, c = (
+        device_array((rows, columns), (size, size * rows), at=at, typestr=typestr)
+        for rows, columns, at in ((m, 2, 0x1000), (2, n, 0x4000), (m, n, 0x8000))
+    )
+    module.gemm(a, b, out=c, stream=stream)
+    return [call for call in module.driver.calls[before:] if call not in ("load", "pop") and "push" not in call]
+
+
+def test_a_split_kernel_gets_partials_and_zeroed_counters(split_module: ModuleType) -> None:
+    assert multiply(split_module, 33, 5, stream=77) == ["allocate 6144", "allocate 16", "zero", "launch"]
+    driver = split_module.driver
+    partials, counters = driver.memory
+    assert driver.zeroed == [(counters, 4, 77)]
+    (launch,) = driver.launches
+    assert launch["values"] == [33, 5, 2, 1.0, 0x1000, 33, 0x4000, 2, 0.0, 0x8000, 33, partials, counters]
+    assert launch["grid"] == [4 * 3, 1, 1]
+
+
+def test_the_workspace_stays_and_grows(split_module: ModuleType) -> None:
+    multiply(split_module, 33, 5, stream=77)
+    assert multiply(split_module, 33, 5, stream=77) == ["launch"]
+    assert multiply(split_module, 20, 1, stream=77) == ["launch"]
+    grown = ["wait for 77", "free 6144", "free 16", "allocate 49152", "allocate 128", "zero", "launch"]
+    assert multiply(split_module, 1000, 1, stream=77) == grown
+    assert multiply(split_module, 33, 5, stream=77) == ["launch"]
+    assert len(split_module.driver.memory) == 2
+
+
+def test_neither_part_of_the_workspace_shrinks(split_module: ModuleType) -> None:
+    multiply(split_module, 33, 5, typestr="<f8")
+    grown = ["wait for None", "free 12288", "free 16", "allocate 12288", "allocate 24", "zero", "launch"]
+    assert multiply(split_module, 65, 5) == grown  # fewer bytes of partials, more tiles
+    assert multiply(split_module, 33, 5, typestr="<f8") == ["launch"]
+
+
+def test_every_stream_and_context_has_a_workspace_of_its_own(split_module: ModuleType) -> None:
+    new = ["allocate 6144", "allocate 16", "zero", "launch"]
+    for stream in (None, 77, 78):
+        assert multiply(split_module, 33, 5, stream=stream) == new
+    assert multiply(split_module, 33, 5, stream=1) == ["launch"]  # the legacy default stream, as None is
+    split_module.driver.owner = lambda address: 0xC1
+    assert multiply(split_module, 33, 5, stream=77) == new
+    workspaces = [tuple(launch["values"][-2:]) for launch in split_module.driver.launches]
+    assert len(set(workspaces)) == 4
+
+
+def test_every_thread_has_one_for_its_own_default_stream(split_module: ModuleType) -> None:
+    found: list[list[str]] = []
+    inside, go_on = threading.Event(), threading.Event()
+
+    def other() -> None:
+        found.append(multiply(split_module, 33, 5, stream=2))
+        inside.set()
+        go_on.wait(10)  # its number is not another thread's meanwhile
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    inside.wait(10)
+    assert multiply(split_module, 33, 5, stream=2) == found[0] == ["allocate 6144", "allocate 16", "zero", "launch"]
+    assert multiply(split_module, 33, 5, stream=2) == ["launch"]
+    go_on.set()
+    thread.join()
+
+
+def test_a_new_stream_with_the_handle_of_a_destroyed_one(split_module: ModuleType) -> None:
+    multiply(split_module, 33, 5, stream=77)
+    split_module.driver.stream_ids[77] = 123
+    renewed = ["wait for all", "free 6144", "free 16", "allocate 6144", "allocate 16", "zero", "launch"]
+    assert multiply(split_module, 33, 5, stream=77) == renewed
+    assert multiply(split_module, 33, 5, stream=77) == ["launch"]
+
+
+def test_a_capture_takes_what_is_there_and_it_is_never_freed(split_module: ModuleType) -> None:
+    driver = split_module.driver
+    driver.capturing = {77}
+    with pytest.raises(RuntimeError, match=r"needs 6160 bytes, .* compute the product once on this stream before"):
+        multiply(split_module, 33, 5, stream=77)
+    driver.capturing = set()
+    multiply(split_module, 33, 5, stream=77)
+    driver.capturing = {77}
+    assert multiply(split_module, 33, 5, stream=77) == ["launch"]
+    with pytest.raises(RuntimeError, match="cannot be allocated in a capture"):
+        multiply(split_module, 1000, 1, stream=77)
+    driver.capturing = set()
+    assert multiply(split_module, 33, 5, stream=77) == ["launch"]
+    assert multiply(split_module, 1000, 1, stream=77) == ["allocate 49152", "allocate 128", "zero", "launch"]
+    assert sorted(driver.memory.values()) == [16, 128, 6144, 49152]
+
+
+@pytest.mark.parametrize("free_bytes", [100, 6150])  # no room for the partials; none for the counters
+def test_without_memory_it_says_so_and_goes_on(split_module: ModuleType, free_bytes: int) -> None:
+    driver = split_module.driver
+    driver.free_bytes = free_bytes
+    with pytest.raises(MemoryError, match="no room for the 6160 bytes in which a kernel splits k"):
+        multiply(split_module, 33, 5)
+    assert (driver.memory, driver.launches) == ({}, [])
+    driver.free_bytes = 6160
+    multiply(split_module, 33, 5)
+    with pytest.raises(MemoryError, match="49280 bytes"):
+        multiply(split_module, 1000, 1)
+    assert multiply(split_module, 33, 5) == ["allocate 6144", "allocate 16", "zero", "launch"]
+
+
+@pytest.mark.parametrize("launch", [Launch(64, 256, 0), Launch(32, 48, 16, 5, 7), Launch(32, 32, 0, 0, 300)], ids=str)
+def test_grid_and_workspace_are_those_of_the_launch(tmp_path: Path, launch: Launch) -> None:
+    found = winners(tmp_path, (tuning_run(), trial(source=replace(source(configuration()), launch=launch))))
+    (winner,) = imported(exported("module", found), tmp_path).WINNERS
+    for shape in ((1, 1), (256, 5), (257, 6), (10**7, 33)):
+        for number in ("tiles", "blocks", "partial_elements", "counters"):
+            assert getattr(winner, number)(*shape) == getattr(launch, number)(*shape), (number, shape)
+
+
+# On a GPU
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(cuda_device_count() == 0, reason="no CUDA driver answers")
+@pytest.mark.parametrize("library", ["pycuda", "torch", "cupy"])
+def test_arrays_of_every_storage_order_on_a_gpu(tmp_path: Path, library: str) -> None:
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
+    problems = [Problem(4096, 8, 512, "f32", op) for op in ("nn", "tn", "nt", "ntt", "ttt")]
+    found = winners(tmp_path, *((tuning_run(), trial(problem=one, source=handmade(one))) for one in problems))
+    imported(exported("module", found), tmp_path)
+    script = Path(__file__).with_name("exported_on_gpu.py")
+    answer = subprocess.run(
+        [sys.executable, str(script), str(tmp_path / "best_kernels.py"), library],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stderr

@@ -1,0 +1,115 @@
+"""The exported module takes matrices in the storage orders of its kernels, and says which these are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.fabricated import exported, host_run, imported, trial, winners
+from tsm2_tune.generator.problem import Problem
+
+HOST = host_run()
+
+
+def of_ops(folder: Path, **problems: tuple[int, int, int]) -> ModuleType:
+    """A module of host winners in f64: op -> the shape that it was tuned for."""
+    folder.mkdir(exist_ok=True)
+    found = winners(folder, *((HOST, trial(problem=Problem(*shape, "f64", op))) for op, shape in problems.items()))
+    return imported(exported("module", found), folder)
+
+
+SHAPE = (8, 4, 300)  # of every product below
+
+
+def matrix(rows: int, columns: int, order: str) -> np.ndarray[Any, Any]:
+    """A matrix in NumPy's order F, column-major, or C, row-major."""
+    return np.zeros((rows, columns), order=order)  # type: ignore[call-overload, no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("orders", "op"),
+    [
+        ("FFF", "nn"),
+        ("CFF", "tn"),
+        ("FCF", "nt"),
+        ("FCC", "ntt"),
+        ("CCC", "ttt"),
+    ],
+)
+def test_a_kernel_serves_the_storage_orders_that_it_was_tuned_for(tmp_path: Path, orders: str, op: str) -> None:
+    module = of_ops(tmp_path, nn=SHAPE, tn=SHAPE, nt=(1, 1, 1), ntt=SHAPE, ttt=(1, 1, 1))
+    m, n, k = SHAPE
+    a, b, c = matrix(m, k, orders[0]), matrix(k, n, orders[1]), matrix(m, n, orders[2])
+    assert module.choice(a, b, c).winner.op == op
+    assert module.match(m, n, k, "f64", op=op).winner.op == op
+
+
+@pytest.mark.parametrize(
+    ("problems", "op"),
+    [
+        ({"nt": SHAPE}, "nt"),
+        ({"ntt": SHAPE}, "ntt"),
+        ({"nn": SHAPE, "ntt": (1, 1, 1), "nt": (9, 9, 9)}, "nt"),
+        ({"nt": (1, 1, 1), "ntt": SHAPE}, "nt"),  # the order of the new matrix does not depend on its shape
+    ],
+)
+def test_x_transposed_times_y_where_both_are_row_major(
+    tmp_path: Path, problems: dict[str, tuple[int, int, int]], op: str
+) -> None:
+    x, y = np.zeros((300, 8)), np.zeros((300, 4))
+    assert of_ops(tmp_path, **problems).choice(x.T, y).winner.op == op
+
+
+def test_a_vector_fits_either_order(tmp_path: Path) -> None:
+    module = of_ops(tmp_path, nn=(8, 1, 299), tt=(8, 1, 8), ntt=(8, 1, 300))
+    a, vector = matrix(8, 300, "F"), np.zeros((300, 1))
+    assert module.choice(a, vector).winner.op == "ntt"  # the nearest
+    assert module.choice(a, vector, matrix(8, 4, "F")[:, :1]).winner.op == "ntt"
+    column_of_rows = matrix(8, 4, "C")[:, :1]  # its elements are no neighbours
+    module = of_ops(tmp_path / "without", nn=(8, 1, 300))
+    with pytest.raises(ValueError, match="a column-major, b column-major or row-major, out row-major"):
+        module.choice(a, vector, column_of_rows)
+
+
+def test_the_faster_of_two_kernels_that_are_as_near(tmp_path: Path) -> None:
+    shape = (8, 1, 300)
+    times = {"nn": 9.0, "tn": 8.0, "nt": 10.0}
+    found = winners(tmp_path, *((HOST, trial(us, problem=Problem(*shape, "f64", op))) for op, us in times.items()))
+    module = imported(exported("module", found), tmp_path)
+    assert module.choice(np.zeros((1, 300)), np.zeros((300, 1))).winner.op == "tn"
+
+
+@pytest.mark.parametrize(
+    ("orders", "message"),
+    [
+        (
+            "CF",
+            r"^a row-major, b column-major: this module has no f64 kernel for that, only for"
+            r" op nn \(a, b and out column-major\) and op ntt \(a column-major, b and out row-major\);"
+            r" tune with --op tn and export again, or pass copies in the order of one of these$",
+        ),
+        ("CCC", "^a, b and out row-major: .*; tune with --op ttt and"),
+        ("FFC", "^a and b column-major, out row-major: .*; tune with --op nnt and"),
+        ("FCF", "^a and out column-major, b row-major: .*; tune with --op nt and"),
+    ],
+)
+def test_orders_that_no_kernel_is_for(tmp_path: Path, orders: str, message: str) -> None:
+    module = of_ops(tmp_path, nn=SHAPE, ntt=SHAPE)
+    m, n, k = SHAPE
+    given = [matrix(*shape, order) for shape, order in zip(((m, k), (k, n), (m, n)), orders, strict=False)]
+    for function in (module.choice, module.gemm):
+        with pytest.raises(ValueError, match=message):
+            function(*given)
+
+
+def test_blocks_of_one_row_major_matrix_may_be_operands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = of_ops(tmp_path, tnt=(5000, 8, 8))
+    monkeypatch.setattr(module, "_gemm_on_host", lambda product, alpha, beta: product.out.array)
+    whole, b = np.zeros((5000, 24)), matrix(8, 8, "F")
+    module.gemm(whole[:, :8], b, out=whole[:, 8:16])
+    with pytest.raises(ValueError, match="out: it shares memory with a"):
+        module.gemm(whole[:, :8], b, out=whole[:, 7:15])

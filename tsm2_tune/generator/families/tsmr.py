@@ -1,0 +1,207 @@
+"""TSMR: large A times skinny B at the memory's rate.
+
+What the published kernels lack on today's GPUs, and this one has: A's columns are in registers `prefetch` ahead and
+loaded anew as soon as they are used, so that loads are on their way all the time; loads are 16 bytes wide; and k is
+split over blocks, since m rows alone do not fill a large GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any, ClassVar
+
+from tsm2_tune.generator.config import KernelConfig, Launch, Resources, Traffic
+from tsm2_tune.generator.families.family import Family, Tunable
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.model import OVERHEAD_REGISTERS
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.rules import Candidate, Rule, covering_rule
+from tsm2_tune.generator.splitting import (
+    LEAST_SHARE,
+    SPLITS_ROW_TILES,
+    SPLITTING_RULES,
+    in_turns,
+    split_traffic,
+    splits_to_prefer,
+)
+
+VECTOR_BYTES = 16
+THREADS = (64, 128, 256)
+VECTORS = (1, 2)
+COLUMNS = (1, 2, 3, 4, 6, 8, 12, 16)
+PREFETCH_STAGES = ((4, 2), (8, 2), (8, 4), (8, 8), (16, 2), (16, 4))
+MIN_BLOCKS = (1, 2, 4, 6)
+TILE_DEPTH = 64  # rows of B staged at a time; twice as many stay where that is all
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TsmrConfig(KernelConfig):
+    """Every choice that the TSMR template needs."""
+
+    family: ClassVar[str] = "tsmr"
+    letters: ClassVar[dict[str, str]] = {
+        "threads": "t",
+        "vectors": "v",
+        "columns": "c",
+        "prefetch": "p",
+        "stages": "s",
+        "splits": "k",
+        "row_tiles": "r",
+        "min_blocks": "b",
+    }
+
+    threads: int  # per block
+    vectors: int  # 16-byte pieces of a column of A that one thread loads
+    columns: int  # of C that one thread accumulates in registers
+    prefetch: int  # columns of A that one thread has in registers
+    stages: int  # groups in which these are used and loaded anew
+    splits: int  # of k
+    row_tiles: int  # tiles of rows for each block of the grid
+    min_blocks: int  # on a multiprocessor, which bounds the registers
+
+
+def rows_per_thread(config: TsmrConfig, problem: Problem) -> int:
+    """Rows of A that one thread computes."""
+    return config.vectors * VECTOR_BYTES // problem.dtype.element_bytes
+
+
+def _block_rows(config: TsmrConfig, problem: Problem) -> int:
+    return config.threads * rows_per_thread(config, problem)
+
+
+def _rows_within_m(candidate: Candidate) -> bool:
+    config = candidate.config
+    assert isinstance(config, TsmrConfig)
+    smallest = (config.threads, config.vectors) == (THREADS[0], VECTORS[0])
+    return smallest or _block_rows(config, candidate.problem) <= candidate.problem.m
+
+
+class Tsmr(Family[TsmrConfig]):
+    name = "tsmr"
+    summary = "large A times skinny B: A streams through registers, k is split over blocks"
+    template = "tsmr.cu.jinja"
+    tunables = (
+        Tunable("threads", "t1", "threads of a block"),
+        Tunable("vectors", "", "16-byte pieces of a column of A that one thread loads"),
+        Tunable("columns", "t2", "columns of C that one thread accumulates in registers"),
+        Tunable("prefetch", "t3", "columns of A that one thread has in registers, on their way or arrived"),
+        Tunable("stages", "", "groups in which these are used and loaded anew"),
+        Tunable("splits", "", "parts of k, each a block of its own"),
+        Tunable("row_tiles", "tcf", "tiles of rows for each block of the grid"),
+        Tunable("min_blocks", "", "blocks that a multiprocessor must hold, which bounds the registers"),
+    )
+    rules = (
+        covering_rule(
+            "columns-within-n",
+            "a column group wider than needed for n computes columns that nobody asked for",
+            tunable="columns",
+            options=COLUMNS,
+            extent=lambda problem: problem.n,
+        ),
+        covering_rule(
+            "prefetch-within-k",
+            "a row of A has only k elements to load ahead",
+            tunable="prefetch",
+            options=tuple(sorted({prefetch for prefetch, _ in PREFETCH_STAGES})),
+            extent=lambda problem: problem.k,
+        ),
+        Rule("rows-within-m", "shape", "a block of more rows than m loads element by element", _rows_within_m),
+        *SPLITTING_RULES,
+    )
+    config_type = TsmrConfig
+
+    def configurations(self) -> Iterator[TsmrConfig]:
+        for threads, vectors, columns, ahead, division, min_blocks in product(
+            THREADS, VECTORS, COLUMNS, PREFETCH_STAGES, SPLITS_ROW_TILES, MIN_BLOCKS
+        ):
+            yield TsmrConfig(threads, vectors, columns, *ahead, *division, min_blocks)
+
+    def resources(self, config: TsmrConfig, problem: Problem) -> Resources:
+        rows, dtype = rows_per_thread(config, problem), problem.dtype
+        elements = rows * (config.columns + config.prefetch) + config.columns
+        return Resources(
+            threads=config.threads,
+            registers=elements * dtype.registers + OVERHEAD_REGISTERS,
+            smem_bytes=2 * TILE_DEPTH * config.columns * dtype.element_bytes,
+            bytes_in_flight=(config.prefetch - config.prefetch // config.stages // 2) * rows * dtype.element_bytes,
+            reuse=config.columns,
+        )
+
+    def launch(self, config: TsmrConfig, problem: Problem) -> Launch:
+        return Launch(
+            threads=config.threads,
+            rows_per_block=_block_rows(config, problem) * config.row_tiles,
+            smem_bytes=self.resources(config, problem).smem_bytes,
+            columns_per_block=config.columns,
+            splits=config.splits,
+        )
+
+    def traffic(self, config: TsmrConfig, problem: Problem) -> Traffic:
+        return split_traffic(problem, columns=config.columns, splits=config.splits)
+
+    def supports(self, problem: Problem) -> bool:
+        return problem.contiguous[0] == "m"
+
+    def probe_shapes(self, config: TsmrConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
+        """What has branches of its own, whole and in part: blocks of rows, groups of columns, shares of k.
+
+        In the first three B stays in shared memory, and shares are empty; in the last two a share takes three
+        tiles of B. The extents are such that A's address is now and then aligned where its columns are not.
+        """
+        rows, prefetch = _block_rows(config, problem), config.prefetch
+        width = VECTOR_BYTES // problem.dtype.element_bytes
+        deep = (2 * TILE_DEPTH + prefetch) * config.splits
+        return (
+            (rows + 1, 1, prefetch - 1),
+            (rows, 1, 2 * prefetch - 1),
+            (2 * rows * config.row_tiles, 2 * config.columns + 1, 2 * prefetch),
+            (34, config.columns + 1, deep - 1),
+            ((2 * config.row_tiles - 1) * rows + width, 2, deep),  # the last tile of rows is part-filled, yet aligned
+        )
+
+    def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmrConfig, ...]:
+        """Where the winners on an H200 lay: every column at once, 8 or 16 columns of A ahead, enough splits."""
+        columns = next((option for option in COLUMNS if option >= problem.n), COLUMNS[-1])
+        tight = 4 if columns > 8 else 1
+        if problem.k < 2 * LEAST_SHARE:
+            return tuple(
+                TsmrConfig(threads, vectors, columns, prefetch, 2, 1, row_tiles, min_blocks)
+                for row_tiles in (2, 1, 4)
+                for threads, vectors, prefetch, min_blocks in ((64, 2, 8, 1), (64, 1, 16, 6), (64, 2, 8, 6))
+            )
+        ahead = (  # threads, prefetch, stages, min_blocks
+            (128, 8, 4, tight),
+            (64, 16, 4, 6),
+            (128, 8, 2, tight),
+            (64, 16, 2, 6),
+            (128, 8, 8, 1),
+            (128, 16, 2, 1),
+        )
+        variants = [TsmrConfig(t, 1, columns, prefetch, stages, 1, 1, least) for t, prefetch, stages, least in ahead]
+        return in_turns(self._with_splits(variant, problem, limits) for variant in variants)
+
+    def _with_splits(self, config: TsmrConfig, problem: Problem, limits: DeviceLimits) -> list[TsmrConfig]:
+        return [
+            replace(config, splits=splits)
+            for splits in splits_to_prefer(
+                limits,
+                resources=self.resources(config, problem),
+                min_blocks=config.min_blocks,
+                tiles=self.launch(config, problem).tiles(problem.m, problem.n),
+                k=problem.k,
+            )
+        ]
+
+    def context(self, config: TsmrConfig, problem: Problem) -> dict[str, Any]:
+        return {
+            "about": "A streams through registers, B through shared memory",
+            "storage": problem.storage,
+            "b_along_n": problem.contiguous[1] == "n",
+            "c_along_n": problem.row_major_c,
+            "tile_depth": TILE_DEPTH,
+        }
+
+
+FAMILY = Tsmr()

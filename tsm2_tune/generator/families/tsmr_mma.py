@@ -1,0 +1,203 @@
+"""TSMR on the tensor cores, for f64: large A times skinny B, and tall A times small B, at the memory's rate.
+
+A's fragments go from memory straight into the registers in which the tensor core wants them: which rows and columns a
+lane holds is free as long as A, B and C agree, so that a lane's two rows, or its two columns of a row-major A, are
+chosen to be neighbours and come in one load. The arithmetic is that of fused multiply-adds in double precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any, ClassVar
+
+from tsm2_tune.generator.config import KernelConfig, Launch, Resources, Traffic
+from tsm2_tune.generator.families.family import Family, Tunable
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.model import OVERHEAD_REGISTERS
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.rules import Candidate, Rule, covering_rule
+from tsm2_tune.generator.splitting import (
+    HAS_F64_TENSOR_CORES,
+    LEAST_SHARE,
+    SPLITS_ROW_TILES,
+    SPLITTING_RULES,
+    in_turns,
+    split_traffic,
+    splits_to_prefer,
+)
+
+THREADS = (64, 128, 256)
+STRIPS = (1, 2, 4)
+COLUMNS = (8, 16, 32, 64)
+PREFETCH_STAGES = ((16, 2), (32, 2), (32, 4))
+MIN_BLOCKS = (1, 2, 3, 4, 6)
+STRIP_ROWS = 16
+WARP_THREADS = 32
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TsmrMmaConfig(KernelConfig):
+    """Every choice that the template needs."""
+
+    family: ClassVar[str] = "tsmr_mma"
+    letters: ClassVar[dict[str, str]] = {
+        "threads": "t",
+        "strips": "m",
+        "columns": "c",
+        "prefetch": "p",
+        "stages": "s",
+        "splits": "k",
+        "row_tiles": "r",
+        "min_blocks": "b",
+    }
+
+    threads: int  # per block
+    strips: int  # of 16 rows of A, which one warp computes
+    columns: int  # of C that one warp accumulates in registers
+    prefetch: int  # columns of A that one warp has in registers
+    stages: int  # groups in which these are used and loaded anew
+    splits: int  # of k
+    row_tiles: int  # tiles of rows for each block of the grid
+    min_blocks: int  # on a multiprocessor, which bounds the registers
+
+
+def tile_depth(config: TsmrMmaConfig) -> int:
+    """Rows of B staged at a time; twice as many stay where that is all."""
+    return 32 if config.columns > 16 else 64
+
+
+def _block_rows(config: TsmrMmaConfig) -> int:
+    return config.threads // WARP_THREADS * STRIP_ROWS * config.strips
+
+
+def _rows_within_m(candidate: Candidate) -> bool:
+    config = candidate.config
+    assert isinstance(config, TsmrMmaConfig)
+    smallest = (config.threads, config.strips) == (THREADS[0], STRIPS[0])
+    return smallest or _block_rows(config) <= candidate.problem.m
+
+
+class TsmrMma(Family[TsmrMmaConfig]):
+    name = "tsmr_mma"
+    summary = "large or tall A times skinny B on the f64 tensor cores, A streaming into their fragments"
+    template = "tsmr_mma.cu.jinja"
+    tunables = (
+        Tunable("threads", "t1", "threads of a block"),
+        Tunable("strips", "", "strips of 16 rows of A that one warp computes"),
+        Tunable("columns", "t2", "columns of C that one warp accumulates in registers"),
+        Tunable("prefetch", "t3", "columns of A that one warp has in registers, on their way or arrived"),
+        Tunable("stages", "", "groups in which these are used and loaded anew"),
+        Tunable("splits", "", "parts of k, each a block of its own"),
+        Tunable("row_tiles", "tcf", "tiles of rows for each block of the grid"),
+        Tunable("min_blocks", "", "blocks that a multiprocessor must hold, which bounds the registers"),
+    )
+    rules = (
+        HAS_F64_TENSOR_CORES,
+        covering_rule(
+            "columns-within-n",
+            "a column group wider than needed for n computes columns that nobody asked for",
+            tunable="columns",
+            options=COLUMNS,
+            extent=lambda problem: problem.n,
+        ),
+        covering_rule(
+            "prefetch-within-k",
+            "a row of A has only k elements to load ahead",
+            tunable="prefetch",
+            options=tuple(sorted({prefetch for prefetch, _ in PREFETCH_STAGES})),
+            extent=lambda problem: problem.k,
+        ),
+        Rule("rows-within-m", "shape", "a block of more rows than m loads element by element", _rows_within_m),
+        *SPLITTING_RULES,
+    )
+    config_type = TsmrMmaConfig
+
+    def configurations(self) -> Iterator[TsmrMmaConfig]:
+        for threads, strips, columns, ahead, division, min_blocks in product(
+            THREADS, STRIPS, COLUMNS, PREFETCH_STAGES, SPLITS_ROW_TILES, MIN_BLOCKS
+        ):
+            yield TsmrMmaConfig(threads, strips, columns, *ahead, *division, min_blocks)
+
+    def resources(self, config: TsmrMmaConfig, problem: Problem) -> Resources:
+        elements_of_warp = STRIP_ROWS * config.strips * (config.columns + config.prefetch)
+        registers = elements_of_warp // WARP_THREADS * problem.dtype.registers + OVERHEAD_REGISTERS
+        in_flight = config.prefetch - config.prefetch // config.stages // 2
+        return Resources(
+            threads=config.threads,
+            registers=registers,
+            smem_bytes=2 * tile_depth(config) * config.columns * problem.dtype.element_bytes,
+            bytes_in_flight=in_flight * STRIP_ROWS * config.strips * problem.dtype.element_bytes // WARP_THREADS,
+            reuse=config.columns,
+        )
+
+    def launch(self, config: TsmrMmaConfig, problem: Problem) -> Launch:
+        return Launch(
+            threads=config.threads,
+            rows_per_block=_block_rows(config) * config.row_tiles,
+            smem_bytes=self.resources(config, problem).smem_bytes,
+            columns_per_block=config.columns,
+            splits=config.splits,
+        )
+
+    def traffic(self, config: TsmrMmaConfig, problem: Problem) -> Traffic:
+        return split_traffic(problem, columns=config.columns, splits=config.splits)
+
+    def supports(self, problem: Problem) -> bool:
+        return problem.dtype_name == "f64"
+
+    def probe_shapes(self, config: TsmrMmaConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
+        """What has branches of its own, whole and in part: blocks of rows, groups of columns, shares of k.
+
+        In the first three B stays in shared memory, and shares are empty; in the last two a share takes three
+        tiles of B. The extents are such that A's address is now and then aligned where its columns or rows are not.
+        """
+        rows, prefetch = _block_rows(config), config.prefetch
+        deep = (2 * tile_depth(config) + prefetch) * config.splits
+        return (
+            (rows + 1, 1, prefetch - 2),
+            (rows, 1, 2 * prefetch - 2),
+            (2 * rows * config.row_tiles, 2 * config.columns + 1, 2 * prefetch),
+            (34, config.columns + 1, deep - 1),
+            ((2 * config.row_tiles - 1) * rows + 2, 2, deep),  # the last tile of rows is part-filled, yet aligned
+        )
+
+    def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmrMmaConfig, ...]:
+        """Where the winners on an H200 lay: every column at once, 16 or 32 rows a warp, few splits."""
+        columns = next((option for option in COLUMNS if option >= problem.n), COLUMNS[-1])
+        variants = {  # threads, strips, prefetch, stages, min_blocks
+            8: ((128, 2, 16, 2, 6), (128, 1, 32, 4, 1), (64, 1, 32, 2, 1)),
+            16: ((128, 2, 16, 2, 6), (128, 1, 32, 4, 6), (256, 1, 32, 2, 1), (128, 4, 16, 2, 1), (256, 1, 16, 2, 3)),
+            32: ((128, 2, 32, 4, 3), (128, 1, 32, 4, 4), (128, 2, 16, 2, 1)),
+            64: ((128, 2, 32, 4, 1), (128, 1, 32, 2, 4), (128, 2, 32, 2, 1)),
+        }[columns]
+        chosen = [TsmrMmaConfig(t, strips, columns, p, s, 1, 1, least) for t, strips, p, s, least in variants]
+        if problem.k < 2 * LEAST_SHARE:
+            return tuple(replace(config, row_tiles=row_tiles) for row_tiles in (4, 8, 2) for config in chosen)
+        return in_turns(self._with_splits(config, problem, limits) for config in chosen)
+
+    def _with_splits(self, config: TsmrMmaConfig, problem: Problem, limits: DeviceLimits) -> list[TsmrMmaConfig]:
+        return [
+            replace(config, splits=splits)
+            for splits in splits_to_prefer(
+                limits,
+                resources=self.resources(config, problem),
+                min_blocks=config.min_blocks,
+                tiles=self.launch(config, problem).tiles(problem.m, problem.n),
+                k=problem.k,
+            )
+        ]
+
+    def context(self, config: TsmrMmaConfig, problem: Problem) -> dict[str, Any]:
+        return {
+            "about": "A streams into the tensor cores' fragments, B through shared memory",
+            "storage": problem.storage,
+            "a_along_k": problem.contiguous[0] == "k",
+            "b_along_n": problem.contiguous[1] == "n",
+            "c_along_n": problem.row_major_c,
+            "tile_depth": tile_depth(config),
+        }
+
+
+FAMILY = TsmrMma()

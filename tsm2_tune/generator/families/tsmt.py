@@ -1,0 +1,203 @@
+"""TSMT: the transpose of a tall and skinny matrix times another, C = X^T Y, whose inner dimension is huge.
+
+C is so small that a few threads hold all of it in registers. Every team of threads sums over its own part of k, and
+the sums of all teams are added up in a fixed order: over the warp, over the block, over groups of blocks, over all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, ClassVar
+
+from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Resources, Traffic
+from tsm2_tune.generator.families.family import Family, Tunable
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.model import OVERHEAD_REGISTERS
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.rules import Candidate, Rule, covering_rule
+from tsm2_tune.generator.splitting import REGISTERS_REACHABLE, WIDE_SPLIT_RULES, WIDE_SPLITS, tunable
+
+THREADS = (128, 256)
+TILE = (1, 2, 4, 8, 16, 32, 64)  # rows and columns of C, of a block
+THREAD_TILES = ((8, 8), (4, 4), (8, 4), (8, 16))  # the most rows and columns of C, of a thread
+STEP_STAGES = ((1, 2), (1, 4), (2, 1), (2, 2), (4, 1), (4, 2))
+MIN_BLOCKS = (1, 2, 3)
+WARP_THREADS = 32
+LARGEST_TEAM = 64  # threads that share a tile of C
+LARGEST_THIN = 128  # of m and n: a C larger than that is no small result of a long sum
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TsmtConfig(KernelConfig):
+    """Every choice that the TSMT template needs."""
+
+    family: ClassVar[str] = "tsmt"
+    letters: ClassVar[dict[str, str]] = {
+        "threads": "t",
+        "tile_rows": "m",
+        "tile_columns": "n",
+        "rows": "r",
+        "columns": "c",
+        "step": "p",
+        "stages": "s",
+        "splits": "k",
+        "min_blocks": "b",
+    }
+
+    threads: int  # per block
+    tile_rows: int  # of C, of a block
+    tile_columns: int  # of C, of a block
+    rows: int  # of C that one thread accumulates in registers
+    columns: int  # of C that one thread accumulates in registers
+    step: int  # products along k that one thread loads for at a time
+    stages: int  # such loads that one thread has in registers
+    splits: int  # of k
+    min_blocks: int  # on a multiprocessor, which bounds the registers
+
+
+def team(config: TsmtConfig) -> int:
+    """Threads that share a tile of C."""
+    return (config.tile_rows // config.rows) * (config.tile_columns // config.columns)
+
+
+def _config(candidate: Candidate) -> TsmtConfig:
+    assert isinstance(candidate.config, TsmtConfig)
+    return candidate.config
+
+
+def _chunks_for_all(candidate: Candidate) -> bool:
+    config, problem = _config(candidate), candidate.problem
+    chunk = config.threads // team(config) * config.step
+    smallest = config.splits == WIDE_SPLITS[0]
+    return smallest or problem.k >= config.splits * chunk
+
+
+class Tsmt(Family[TsmtConfig]):
+    name = "tsmt"
+    summary = "transposed tall and skinny times tall and skinny: C in registers, k over every thread"
+    template = "tsmt.cu.jinja"
+    tunables = (
+        Tunable("threads", "", "threads of a block"),
+        Tunable("tile_rows", "", "rows of C that one block computes"),
+        Tunable("tile_columns", "", "columns of C that one block computes"),
+        Tunable("rows", "", "rows of C that one thread accumulates in registers"),
+        Tunable("columns", "", "columns of C that one thread accumulates in registers"),
+        Tunable("step", "", "products along k that one thread loads for at a time"),
+        Tunable("stages", "", "such loads that one thread has in registers, on their way or arrived"),
+        Tunable("splits", "", "blocks among which k is divided"),
+        Tunable("min_blocks", "", "blocks that a multiprocessor must hold, which bounds the registers"),
+    )
+    rules = (
+        covering_rule(
+            "tile-rows-within-m",
+            "a tile of more rows than C has computes rows that nobody asked for",
+            tunable="tile_rows",
+            options=TILE,
+            extent=lambda problem: problem.m,
+        ),
+        covering_rule(
+            "tile-columns-within-n",
+            "a tile of more columns than C has computes columns that nobody asked for",
+            tunable="tile_columns",
+            options=TILE,
+            extent=lambda problem: problem.n,
+        ),
+        Rule(
+            "tile-covers-result",
+            "shape",
+            "every further tile of C reads all of A or B once more",
+            lambda c: (
+                tunable(c, "tile_rows") >= min(c.problem.m, TILE[-1])
+                and tunable(c, "tile_columns") >= min(c.problem.n, TILE[-1])
+            ),
+        ),
+        Rule(
+            "chunks-for-all",
+            "shape",
+            "every block should have a whole chunk of k",
+            _chunks_for_all,
+        ),
+        *WIDE_SPLIT_RULES,
+        REGISTERS_REACHABLE,
+    )
+    config_type = TsmtConfig
+
+    def configurations(self) -> Iterator[TsmtConfig]:
+        tiles = sorted(
+            {
+                (tile_rows, tile_columns, min(tile_rows, rows), min(tile_columns, columns))
+                for tile_rows, tile_columns, (rows, columns) in product(TILE, TILE, THREAD_TILES)
+            }
+        )
+        for threads, tile, ahead, splits, min_blocks in product(THREADS, tiles, STEP_STAGES, WIDE_SPLITS, MIN_BLOCKS):
+            config = TsmtConfig(threads, *tile, *ahead, splits, min_blocks)
+            if team(config) <= LARGEST_TEAM:
+                yield config
+
+    def resources(self, config: TsmtConfig, problem: Problem) -> Resources:
+        loaded = (config.rows + config.columns) * config.step * config.stages
+        warps = config.threads // WARP_THREADS // max(team(config) // WARP_THREADS, 1)
+        return Resources(
+            threads=config.threads,
+            registers=(config.rows * config.columns + loaded) * problem.dtype.registers + OVERHEAD_REGISTERS,
+            smem_bytes=warps * config.tile_rows * config.tile_columns * problem.dtype.element_bytes,
+            bytes_in_flight=loaded * problem.dtype.element_bytes // 2,
+            reuse=config.columns,
+        )
+
+    def launch(self, config: TsmtConfig, problem: Problem) -> Launch:
+        return Launch(
+            threads=config.threads,
+            rows_per_block=config.tile_rows,
+            columns_per_block=config.tile_columns,
+            smem_bytes=self.resources(config, problem).smem_bytes,
+            splits=config.splits,
+        )
+
+    def traffic(self, config: TsmtConfig, problem: Problem) -> Traffic:
+        down, across = -(-problem.m // config.tile_rows), -(-problem.n // config.tile_columns)
+        elements = problem.k * (problem.m * across + problem.n * down)
+        return Traffic(elements * problem.dtype.element_bytes, problem.written_bytes)
+
+    def supports(self, problem: Problem) -> bool:
+        return max(problem.m, problem.n) <= LARGEST_THIN
+
+    def probe_shapes(self, config: TsmtConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
+        """Part-filled and several tiles of C; k of no whole chunk, of a part of one, and several for each split."""
+        chunk = config.threads // team(config) * config.step
+        rows, columns = config.tile_rows, config.tile_columns
+        return (
+            (rows, columns, chunk * min(config.splits * config.stages + 3, 64)),
+            (rows + 1, max(columns - 1, 1), 2 * chunk + config.step + 1),
+            (max(rows - 1, 1), columns + 1, max(config.step - 1, 1)),
+        )
+
+    def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmtConfig, ...]:
+        """Every product of C in one tile, eight by eight to a thread where C has as many."""
+        tile_rows = next((option for option in TILE if option >= problem.m), TILE[-1])
+        tile_columns = next((option for option in TILE if option >= problem.n), TILE[-1])
+        rows, columns = min(tile_rows, 8), min(tile_columns, 8)
+        return tuple(
+            TsmtConfig(threads, tile_rows, tile_columns, rows, columns, step, stages, limits.sms * blocks, 1)
+            for blocks in (2, 3, 4, 1)
+            for threads in THREADS
+            for step, stages in ((4, 1), (4, 2), (2, 2), (1, 2))
+        )
+
+    def context(self, config: TsmtConfig, problem: Problem) -> dict[str, Any]:
+        along_a, along_b, _ = problem.contiguous
+        groups = self.launch(config, problem).groups
+        return {
+            "about": "C in registers, k over every thread",
+            "storage": problem.storage,
+            "a_along_k": along_a == "k",
+            "b_along_k": along_b == "k",
+            "c_along_n": problem.row_major_c,
+            "groups": groups,
+            "group_splits": GROUP_SPLITS,
+        }
+
+
+FAMILY = Tsmt()

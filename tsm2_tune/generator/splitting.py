@@ -1,0 +1,144 @@
+"""What the families that stream A through registers and split k over blocks have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import zip_longest
+from typing import TypeVar
+
+from tsm2_tune.generator.config import KernelConfig, Resources, Traffic
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.occupancy import occupancy
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.rules import Candidate, Rule
+
+# How a grid is divided: parts of k for each tile of C, or tiles for each block, never both.
+SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 13, 16, 20, 24, 32, 48)
+ROW_TILES = (2, 4, 8)
+SPLITS_ROW_TILES = (*((splits, 1) for splits in SPLITS), *((1, tiles) for tiles in ROW_TILES))
+LEAST_SHARE = 64  # of k, that is worth a block of its own
+REGISTERS_SPARED = 1.15  # of the estimate to what the compiler can do with, before it spills in the inner loop
+BLOCKS_PER_SM = 2  # that a grid should have at least
+
+# Where C is a tile or a few, and k alone fills the device: as many blocks on every multiprocessor.
+MULTIPROCESSORS = (80, 108, 132, 148)  # of V100, A100, H100 and H200, B200
+WIDE_SPLITS = (16, 64, *sorted(sms * blocks for sms in MULTIPROCESSORS for blocks in (1, 2, 3, 4)))
+
+HOST, OLDEST_WITH_F64_MMA = (0, 0), (9, 0)  # compute capabilities: m16n8k8 of doubles is Hopper's
+
+
+C = TypeVar("C", bound=KernelConfig)
+
+
+def in_turns(lists: Iterable[Iterable[C]]) -> tuple[C, ...]:
+    """The first of each list, then the second of each, and so on."""
+    return tuple(config for turn in zip_longest(*lists) for config in turn if config is not None)
+
+
+WAVES = (1, 2)  # of resident blocks, that a grid is worth trying with
+USUAL_SPLITS = (12, 4, 8, 24)  # of the winners on an H200
+
+
+def splits_to_prefer(limits: DeviceLimits, *, resources: Resources, min_blocks: int, tiles: int, k: int) -> list[int]:
+    """Splits that nearly make one wave of resident blocks, or two: in between, the last wave runs almost alone.
+
+    Behind each, one of the splits that won elsewhere.
+    """
+    resident = occupancy(
+        limits, threads=resources.threads, registers=resources.registers, smem_bytes=resources.smem_bytes
+    ).blocks_per_sm
+    one_wave = limits.sms * max(resident, min_blocks) / tiles
+    most = max(k // LEAST_SHARE, 1)
+    waves = [max(s for s in SPLITS if s <= max(count * one_wave, 1) and s <= most) for count in WAVES]
+    usual = [splits for splits in USUAL_SPLITS if splits <= most and splits >= one_wave / 4]
+    return list(dict.fromkeys(splits for pair in zip_longest(waves, usual) for splits in pair if splits is not None))
+
+
+def tunable(candidate: Candidate, name: str) -> int:
+    """The value of a numeric tunable."""
+    return int(candidate.config.tunables[name])
+
+
+def _share(candidate: Candidate) -> int:
+    return candidate.problem.k // tunable(candidate, "splits")
+
+
+def _grid_fills_device(candidate: Candidate) -> bool:
+    """A grid too small for the device is kept only where nothing could make it larger."""
+    blocks = candidate.launch.blocks(candidate.problem.m, candidate.problem.n)
+    could_divide = tunable(candidate, "row_tiles") > 1 or _share(candidate) >= 2 * LEAST_SHARE
+    return blocks >= BLOCKS_PER_SM * candidate.limits.sms or not could_divide
+
+
+def _registers_reachable(candidate: Candidate) -> bool:
+    """Whether the bound is one that the compiler need not spill for, and that it would not keep anyway."""
+    min_blocks, resources = tunable(candidate, "min_blocks"), candidate.resources
+    if min_blocks == 1:
+        return True
+    bound = candidate.limits.registers_per_sm // (resources.threads * min_blocks)
+    return resources.registers <= REGISTERS_SPARED * bound and bound <= 2 * resources.registers
+
+
+def _whole_waves(candidate: Candidate) -> bool:
+    splits, sms = tunable(candidate, "splits"), candidate.limits.sms
+    return splits % sms == 0 or splits < sms or sms not in MULTIPROCESSORS
+
+
+def _one_wave(candidate: Candidate) -> bool:
+    resident = candidate.limits.sms * max(candidate.occupancy.blocks_per_sm, 1)
+    return tunable(candidate, "splits") <= max(resident, WIDE_SPLITS[0])
+
+
+WIDE_SPLIT_RULES = (
+    Rule(
+        "whole-waves",
+        "shape",
+        "multiprocessors with fewer blocks than others would wait for them",
+        _whole_waves,
+    ),
+    Rule(
+        "one-wave",
+        "shape",
+        "blocks that wait for others to end only lengthen the last sums",
+        _one_wave,
+    ),
+)
+
+HAS_F64_TENSOR_CORES = Rule(
+    "has-f64-tensor-cores",
+    "limit",
+    "the instruction needs compute capability 9.0 or newer",
+    lambda c: c.limits.compute_capability == HOST or c.limits.compute_capability >= OLDEST_WITH_F64_MMA,
+)
+
+REGISTERS_REACHABLE = Rule(
+    "registers-reachable",
+    "shape",
+    "a bound on registers that makes the compiler spill, or that it would meet anyway, is of no use",
+    _registers_reachable,
+)
+
+SPLITTING_RULES = (
+    Rule(
+        "share-worth-a-block",
+        "shape",
+        "a block with few columns of A does little but add up sums",
+        lambda c: tunable(c, "splits") == 1 or _share(c) >= LEAST_SHARE,
+    ),
+    Rule(
+        "grid-fills-device",
+        "shape",
+        "every multiprocessor should have two blocks, by a split of k or by fewer tiles a block",
+        _grid_fills_device,
+    ),
+    REGISTERS_REACHABLE,
+)
+
+
+def split_traffic(problem: Problem, *, columns: int, splits: int) -> Traffic:
+    """Bytes moved: A once for each group of columns, B and C once, and the sums of the splits there and back."""
+    passes = -(-problem.n // columns)
+    sums = problem.m * problem.n * splits if splits > 1 else 0
+    read = problem.m * problem.k * passes + problem.k * problem.n + sums
+    written = problem.m * problem.n + sums
+    return Traffic(read * problem.dtype.element_bytes, written * problem.dtype.element_bytes)
