@@ -1,6 +1,9 @@
-"""The README's table of the tuned kernels beside cuBLAS and cuBLASLt, from a result file of `versus_cublas`.
+"""The tables of the tuned kernels beside cuBLAS and cuBLASLt, from a result file of `versus_cublas`.
 
-python -m benchmarks.headline benchmarks/results/h200-versus-cublas.json
+    python -m benchmarks.headline benchmarks/results/h200-versus-cublas.json
+    python -m benchmarks.headline --readme benchmarks/results/h200-versus-cublas.json
+
+With `--readme`, the README's table: the column-major products of the largest shapes.
 """
 
 from __future__ import annotations
@@ -19,6 +22,9 @@ from tsm2_tune.errors import InputError
 
 Row = dict[str, Any]
 
+LARGE = {"R": 20480, "L": 10**7, "T": 10**7}  # of the README's table: the largest extent of its products
+
+WHO = ("ours", "cublas", "cublaslt")
 WORDS = ("regime", "layout", "dtype", "m x n x k")
 
 
@@ -28,9 +34,7 @@ def headline(rows: Sequence[Row]) -> str:
     lines = [
         (
             *words(row),
-            f"**{number(row['ours_us'])}**",
-            number(row["cublas_us"]),
-            number(row["cublaslt_us"]),
+            *fastest_in_bold([number(row[f"{who}_us"]) for who in WHO], [row[f"{who}_us"] for who in WHO]),
             ratio(row["cublas_us"], row["ours_us"]),
             f"{row['percent_of_floor']:.0f}",
             f"`{row['configuration']}`",
@@ -48,7 +52,12 @@ def small_products(rows: Sequence[Row]) -> str:
         ours, floor = row.get("ours_graph_us"), row.get("launch_floor_us")
         if ours is None or floor is None:
             continue
-        times = (f"**{ours:.2f}**", number(row["cublas_graph_us"], 2), number(floor, 2), f"{ours - floor:.2f}")
+        values = [ours, row["cublas_graph_us"]]
+        times = (
+            *fastest_in_bold([number(value, 2) for value in values], values),
+            number(floor, 2),
+            f"{ours - floor:.2f}",
+        )
         lines.append((*words(row), *times))
     return markdown(heads, lines) if lines else ""
 
@@ -92,6 +101,12 @@ def means_text(rows: Iterable[Row]) -> str:
     return "Geometric means of the speed-ups\n\n" + markdown(heads, lines)
 
 
+def fastest_in_bold(texts: Sequence[str], values: Sequence[float | None]) -> list[str]:
+    """The texts of the values, the least of these in bold."""
+    least = min(value for value in values if value is not None)
+    return [f"**{text}**" if value == least else text for text, value in zip(texts, values, strict=True)]
+
+
 def speed_ups(rows: Iterable[Row], opponent: str) -> list[float]:
     """The opponent's time over ours, of the cells that it has."""
     return [row[opponent] / row["ours_us"] for row in rows if row[opponent] is not None]
@@ -129,18 +144,40 @@ def in_set(row: Row, shape_set: ShapeSet) -> bool:
     return (row["m"], row["n"], row["k"]) in shapes_of(row["regime"], shape_set)
 
 
+def runs_of(found: dict[str, Any]) -> str:
+    """What the numbers belong to: a paragraph for each run of the bench."""
+    runs = [*found.get("earlier_runs", ()), found]
+    return "\n\n".join(f"{provenance(run)} `{run['command']}`" for run in runs)
+
+
+def of_the_readme(rows: Iterable[Row]) -> list[Row]:
+    """The column-major cells of the largest m, n and k that the regime has, but for vectors; none is left out."""
+    return [
+        row
+        for row in rows
+        if row["layout"] == "column"
+        and not row["small"]
+        and row["n"] > 1
+        and max(row["m"], row["k"]) >= LARGE[row["regime"]]
+    ]
+
+
 @click.command()
 @click.argument("path", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--shapes-of", "shape_set", type=click.Choice(SHAPE_SETS), default="headline", show_default=True)
-def main(path: Path, shape_set: ShapeSet) -> None:
+@click.option("--readme", is_flag=True, help="The README's table only.")
+def main(path: Path, shape_set: ShapeSet, readme: bool) -> None:
     """Print the tables of the shapes in the set, their means, and what the numbers belong to."""
     try:
         found = read(path)
     except InputError as error:
         raise click.UsageError(str(error)) from None
     rows = [row for row in found["rows"] if in_set(row, shape_set)]
+    if readme:
+        click.echo(headline(of_the_readme(rows)))
+        return
     parts = [
-        provenance(found),
+        runs_of(found),
         headline([row for row in rows if not row["small"]]),
         small_products([row for row in rows if row["small"]]),
         means_text(rows),
