@@ -104,11 +104,17 @@ WIDE_SPLIT_RULES = (
     ),
 )
 
+
+def has_f64_tensor_cores(limits: DeviceLimits) -> bool:
+    """Whether the device has the instruction; the host has a branch that does the same."""
+    return limits.compute_capability == HOST or limits.compute_capability >= OLDEST_WITH_F64_MMA
+
+
 HAS_F64_TENSOR_CORES = Rule(
     "has-f64-tensor-cores",
     "limit",
     "the instruction needs compute capability 9.0 or newer",
-    lambda c: c.limits.compute_capability == HOST or c.limits.compute_capability >= OLDEST_WITH_F64_MMA,
+    lambda c: has_f64_tensor_cores(c.limits),
 )
 
 REGISTERS_REACHABLE = Rule(

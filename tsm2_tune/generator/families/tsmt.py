@@ -17,7 +17,13 @@ from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Candidate, Rule, covering_rule
-from tsm2_tune.generator.splitting import REGISTERS_REACHABLE, WIDE_SPLIT_RULES, WIDE_SPLITS, tunable
+from tsm2_tune.generator.splitting import (
+    REGISTERS_REACHABLE,
+    WIDE_SPLIT_RULES,
+    WIDE_SPLITS,
+    has_f64_tensor_cores,
+    tunable,
+)
 
 THREADS = (128, 256)
 TILE = (1, 2, 4, 8, 16, 32, 64)  # rows and columns of C, of a block
@@ -175,7 +181,12 @@ class Tsmt(Family[TsmtConfig]):
         )
 
     def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmtConfig, ...]:
-        """Every product of C in one tile, eight by eight to a thread where C has as many."""
+        """Every product of C in one tile, eight by eight to a thread where C has as many.
+
+        None where the tensor cores do better.
+        """
+        if problem.dtype_name == "f64" and max(problem.m, problem.n) > 8 and has_f64_tensor_cores(limits):
+            return ()
         tile_rows = next((option for option in TILE if option >= problem.m), TILE[-1])
         tile_columns = next((option for option in TILE if option >= problem.n), TILE[-1])
         rows, columns = min(tile_rows, 8), min(tile_columns, 8)

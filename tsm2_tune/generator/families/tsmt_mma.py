@@ -168,11 +168,15 @@ class TsmtMma(Family[TsmtMmaConfig]):
         tile_columns = next((option for option in TILE if option >= problem.n), TILE[-1])
         warp_tiles = [tile for tile in ((1, 2), (2, 2), (2, 4), (4, 4)) if tile[0] <= tile_rows // STRIP_ROWS]
         return tuple(
-            TsmtMmaConfig(threads, tile_rows, tile_columns, *warp_tile, step, stages, limits.sms * blocks, 1)
+            TsmtMmaConfig(threads, tile_rows, tile_columns, *warp_tile, step, stages, limits.sms * blocks, min_blocks)
             for blocks in (2, 1, 3, 4)
             for warp_tile in warp_tiles
-            for threads in THREADS
-            for step, stages in ((16, 2), (8, 2), (8, 3))
+            for threads, step, stages, min_blocks in (
+                (256, 16, 2, 2),
+                (128, 16, 2, 1),
+                (128, 8, 2, 1),
+                (256, 8, 3, 1),
+            )
         )
 
     def context(self, config: TsmtMmaConfig, problem: Problem) -> dict[str, Any]:
