@@ -26,6 +26,8 @@ from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
+from tsm2_tune.generator.families.tsmt import TsmtConfig
+from tsm2_tune.generator.families.tsmt_mma import TsmtMmaConfig
 from tsm2_tune.generator.occupancy import occupancy
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
@@ -37,7 +39,7 @@ from tsm2_tune.tuner.operands import Operands, Support, needed_bytes
 from tsm2_tune.tuner.target import Target, find_target
 from tsm2_tune.tuner.trial import Verdict
 from tsm2_tune.tuner.tune import probe_problems
-from tsm2_tune.tuner.verify import CHECKS, PROBE_CHECKS, prepare, verify
+from tsm2_tune.tuner.verify import CHECKS, PROBE_CHECKS, Check, prepare, verify
 
 pytestmark = [
     pytest.mark.gpu,
@@ -70,6 +72,11 @@ ORDERED: tuple[tuple[KernelConfig, str], ...] = (
     (TsmrMmaConfig(256, 4, 32, 16, 2, splits=1, row_tiles=1, min_blocks=1), "ntt"),
     (TsmrMmaConfig(128, 2, 8, 16, 2, splits=48, row_tiles=1, min_blocks=6), "tn"),
     (TsmrMmaConfig(128, 1, 64, 32, 2, splits=4, row_tiles=1, min_blocks=1), "ttt"),
+    (TsmtConfig(128, 16, 16, 8, 8, 4, 2, splits=264, min_blocks=1), "tn"),
+    (TsmtConfig(256, 8, 4, 8, 4, 1, 4, splits=16, min_blocks=2), "ntt"),
+    (TsmtConfig(128, 2, 1, 2, 1, 2, 1, splits=132, min_blocks=1), "tn"),  # a tile smaller than a vector
+    (TsmtMmaConfig(128, 16, 16, 1, 2, 8, 3, splits=132, min_blocks=2), "nt"),
+    (TsmtMmaConfig(256, 64, 32, 2, 2, 16, 2, splits=16, min_blocks=1), "tn"),
 )
 # Every configuration in the dtypes that its family knows in that order.
 CASES = [
@@ -80,12 +87,21 @@ CASES = [
 ]
 CASE_NAMES = [f"{config.text}-{problem.dtype_name}-{problem.op}" for config, problem in CASES]
 SPLIT = [case for case in CASES if family_named(case[0].family).launch(*case).splits > 1]
-LARGE = [
-    (config, Problem(*shape, "f64" if isinstance(config, TsmrMmaConfig) else "f32", op))
-    for config, op in ORDERED[len(CONFIGS) :]
-    for shape in ((140_001, 3, 33_013), (280_000_001, 3, 16))
-    if shape[2] > 16 or config.tunables["splits"] == 1  # the sums of a tall C's splits would fill the memory
-]
+# Offsets in A past 2**31, for v2, v3, ism2 and tsmm; and past 2**32, for each family and order of A that came later.
+PAST_INT = (
+    *(((70_001, 3, 33_013), config) for config in (CONFIGS[2], CONFIGS[4], CONFIGS[5], CONFIGS[8])),
+    *(((150_000_001, 3, 16), config) for config in (CONFIGS[2], CONFIGS[10])),
+)
+SPLIT_ROWS, ONE_SPLIT = TsmrConfig(256, 1, 3, 4, 2, 48, 1, 2), TsmrConfig(64, 2, 4, 16, 2, 1, 4, 1)
+PAST_UNSIGNED = (
+    (SPLIT_ROWS, Problem(140_001, 3, 33_013, "f32", "nnt")),
+    (ONE_SPLIT, Problem(280_000_001, 3, 16, "f32", "nt")),  # one split: the sums of more would fill the memory
+    (TsmrMmaConfig(128, 2, 16, 16, 2, 12, 1, 6), Problem(140_001, 3, 33_013, "f64", "nn")),
+    (TsmrMmaConfig(256, 4, 32, 16, 2, 1, 1, 1), Problem(280_000_001, 3, 16, "f64", "tn")),
+    (TsmtConfig(256, 8, 4, 8, 4, 4, 2, 264, 1), Problem(8, 3, 600_000_011, "f32", "tn")),
+    (TsmtMmaConfig(128, 16, 16, 1, 2, 8, 3, 132, 2), Problem(16, 2, 270_000_001, "f64", "nt")),
+)
+LARGE_CHECKS = PROBE_CHECKS[:3]  # on integers: both dispositions of the leading dimensions, and aligned ones
 SHAPES = ((1, 1, 1), (31, 1, 64), (257, 3, 1), (1009, 5, 61), (641, 7, 131), (97, 13, 256), (2053, 33, 67))
 
 
@@ -128,9 +144,16 @@ def loaded_kernel(
         operands.support.free()
 
 
-def verdict(gpu: CudaDevice, target: Target, support: str, config: KernelConfig, problem: Problem) -> Verdict:
+def verdict(
+    gpu: CudaDevice,
+    target: Target,
+    support: str,
+    config: KernelConfig,
+    problem: Problem,
+    checks: tuple[Check, ...] = PROBE_CHECKS,
+) -> Verdict:
     with loaded_kernel(gpu, target, support, config, problem) as loaded:
-        return verify(gpu, loaded.operands, loaded, seed=11, checks=PROBE_CHECKS)
+        return verify(gpu, loaded.operands, loaded, seed=11, checks=checks)
 
 
 @pytest.mark.parametrize(("config", "case"), CASES, ids=CASE_NAMES)
@@ -143,23 +166,22 @@ def test_template_is_right_at_odd_shapes_and_on_its_probes(
         assert found.correct, f"{problem.text}: {found.detail}"
 
 
-@pytest.mark.parametrize("shape", [(70001, 3, 33013), (150_000_001, 3, 16)], ids=str)
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.text)
+@pytest.mark.parametrize(("shape", "config"), PAST_INT, ids=lambda one: getattr(one, "text", str(one)))
 def test_offsets_past_32_bits_are_right(
     gpu: CudaDevice, target: Target, gpu_support_path: str, config: KernelConfig, shape: tuple[int, int, int]
 ) -> None:
     problem = Problem(*shape, "f32")
     assert problem.index_bits == 64
-    found = verdict(gpu, target, gpu_support_path, config, problem)
+    found = verdict(gpu, target, gpu_support_path, config, problem, LARGE_CHECKS)
     assert found.correct, found.detail
 
 
-@pytest.mark.parametrize(("config", "problem"), LARGE, ids=lambda one: one.text)
+@pytest.mark.parametrize(("config", "problem"), PAST_UNSIGNED, ids=lambda one: one.text)
 def test_offsets_past_unsigned_32_bits_are_right_in_every_order(
     gpu: CudaDevice, target: Target, gpu_support_path: str, config: KernelConfig, problem: Problem
 ) -> None:
     assert problem.m * problem.k > 2**32
-    found = verdict(gpu, target, gpu_support_path, config, problem)
+    found = verdict(gpu, target, gpu_support_path, config, problem, LARGE_CHECKS)
     assert found.correct, found.detail
 
 
@@ -168,7 +190,9 @@ def test_repeated_runs_give_the_same_bits(
     gpu: CudaDevice, target: Target, gpu_support_path: str, config: KernelConfig, case: Problem
 ) -> None:
     """The sums of the splits are added up in one order, whichever block ends last."""
-    problem = Problem(5003, 17, 20011, case.dtype_name, case.op)
+    thin = isinstance(config, (TsmtConfig, TsmtMmaConfig))
+    shape = (19, 17, 400_009) if thin else (5003, 17, 20011)
+    problem = Problem(*shape, case.dtype_name, case.op)
     with loaded_kernel(gpu, target, gpu_support_path, config, problem) as loaded:
         operands = loaded.operands
         found = np.empty(operands.c.buffer.size_bytes, np.uint8)

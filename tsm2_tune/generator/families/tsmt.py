@@ -171,13 +171,20 @@ class Tsmt(Family[TsmtConfig]):
         return max(problem.m, problem.n) <= LARGEST_THIN
 
     def probe_shapes(self, config: TsmtConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Part-filled and several tiles of C; k of no whole chunk, of a part of one, and several for each split."""
+        """Part-filled and several tiles of C; k of no whole chunk, of a part of one, and several for each split.
+
+        The first has vectors and a rest of k, the last vectors that a part-filled tile must not reach past. The
+        fourth, whose k is 1 more than a multiple of 4, has aligned addresses where the leading dimensions of the
+        general call are not, or the other way round.
+        """
         chunk = config.threads // team(config) * config.step
         rows, columns = config.tile_rows, config.tile_columns
         return (
-            (rows, columns, chunk * min(config.splits * config.stages + 3, 64)),
+            (rows, columns, chunk * (config.splits * config.stages + 3) + config.step),
             (rows + 1, max(columns - 1, 1), 2 * chunk + config.step + 1),
             (max(rows - 1, 1), columns + 1, max(config.step - 1, 1)),
+            (rows + config.rows, columns + config.columns, 2 * chunk + 1),
+            (config.rows, config.columns, chunk),
         )
 
     def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmtConfig, ...]:

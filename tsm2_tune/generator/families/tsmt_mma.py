@@ -153,13 +153,19 @@ class TsmtMma(Family[TsmtMmaConfig]):
         return problem.dtype_name == "f64" and max(problem.m, problem.n) <= LARGEST_THIN
 
     def probe_shapes(self, config: TsmtMmaConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Part-filled and several tiles of C; k of no whole chunk, of a part of one, and several for each split."""
+        """Part-filled and several tiles of C; k of no whole chunk, of a part of one, and several for each split.
+
+        The last but one, whose k is odd, has aligned addresses where the leading dimensions of the general call are
+        not, or the other way round; the last has vectors that a part-filled tile must not reach past.
+        """
         rows, columns, block_k = config.tile_rows, config.tile_columns, chunk(config)
         return (
-            (rows, columns, block_k * min(config.splits * config.stages + 3, 64)),
+            (rows, columns, block_k * (config.splits * config.stages + 3)),
             (rows + 1, columns - 1, 2 * block_k + config.step + 1),
             (rows - 2, columns + 2, block_k * 3 + 2),
             (rows - 1, columns + 1, config.step - 1),
+            (rows + 2, columns + 2, 2 * block_k + 1),
+            (rows - 2, columns - 2, block_k),
         )
 
     def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmtMmaConfig, ...]:
