@@ -20,10 +20,11 @@ from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
 from tsm2_tune.generator.families.tsmt import TsmtConfig
 from tsm2_tune.generator.families.tsmt_mma import TsmtMmaConfig
 from tsm2_tune.generator.problem import DTYPES, Problem
-from tsm2_tune.generator.render import KernelSource, render, support_source
+from tsm2_tune.generator.render import KernelSource, environment, render, support_source
 from tsm2_tune.tuner.compiler import compile_text
 from tsm2_tune.tuner.cuda import cuda_toolchain
 from tsm2_tune.tuner.trial import Binary
+from tsm2_tune.tuner.tune import referenced_templates
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -116,3 +117,8 @@ def test_every_source_compiles_with_nvcc() -> None:
         found.append(pool.submit(compiled, support_source(), "", 32))
         for one in found:
             assert isinstance(one.result(), Binary), one.result()
+
+
+def test_a_change_of_any_template_that_a_family_uses_makes_its_trials_stale() -> None:
+    used = referenced_templates(environment(), FAMILIES["tsmr"].template)
+    assert used == {"tsmr.cu.jinja", "streaming.cu.jinja", "parts.cu.jinja"}

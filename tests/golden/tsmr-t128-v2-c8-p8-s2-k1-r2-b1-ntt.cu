@@ -19,12 +19,12 @@ constexpr int stages = 2;    // groups in which they are used and loaded anew
 constexpr int splits = 1;    // parts of k, each a block of its own
 constexpr int tile_depth = 64;  // rows of B staged at a time, a multiple of `prefetch`
 
-template <bool holds> struct Flag { static constexpr bool value = holds; };
-
 constexpr int step = prefetch / stages;      // columns of A in a group
 constexpr int width = 16 / sizeof(scalar);   // rows in a 16-byte vector
 constexpr int rows = vectors * width;        // of a thread
 constexpr int block_rows = threads * rows;
+
+template <bool holds> struct Flag { static constexpr bool value = holds; };
 
 using bits_t = float4;  // of the loads and stores
 struct __align__(16) vector { scalar element[width]; };
@@ -68,8 +68,11 @@ __device__ __forceinline__ void copy_async(scalar *to, const scalar *from)
 __device__ __forceinline__ void await_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 #endif
 
+using group_t = vector[step][vectors];  // of A: `step` columns of a thread's rows
+using sums_t = scalar[rows][columns];
+
 // One group, where it is whole: a warp's loads are side by side, and A is read once, so first to evict.
-__device__ __forceinline__ void load_a(vector (&a)[step][vectors], const scalar *__restrict__ at, index_t lda)
+__device__ __forceinline__ void load_a(group_t &a, const scalar *__restrict__ at, index_t lda)
 {
     #pragma unroll
     for (int q = 0; q < step; ++q) {
@@ -82,7 +85,7 @@ __device__ __forceinline__ void load_a(vector (&a)[step][vectors], const scalar 
 
 // The same where the group may end past m or past `end`, zeros there, or where vectors are not `aligned`.
 __device__ __forceinline__ void load_a_at_the_edge(
-    vector (&a)[step][vectors], const scalar *__restrict__ A, index_t lda, index_t row, index_t m, index_t column,
+    group_t &a, const scalar *__restrict__ A, index_t lda, index_t row, index_t m, index_t column,
     index_t end, bool aligned)
 {
     #pragma unroll
@@ -120,7 +123,7 @@ __device__ __forceinline__ void stage_b(
 
 // sum += one group of A's columns times the matching rows of the staged B.
 __device__ __forceinline__ void multiply(
-    scalar (&sum)[rows][columns], const vector (&a)[step][vectors], const scalar *staged_rows)
+    sums_t &sum, const group_t &a, const scalar *staged_rows)
 {
     #pragma unroll
     for (int q = 0; q < step; ++q) {
@@ -136,7 +139,7 @@ __device__ __forceinline__ void multiply(
 
 // This thread's rows from `row` on, of columns first ... of a column-major matrix, all there and aligned.
 __device__ __forceinline__ void store_vectors(
-    const scalar (&sum)[rows][columns], scalar factor, scalar *__restrict__ matrix, index_t ld, index_t row,
+    const sums_t &sum, scalar factor, scalar *__restrict__ matrix, index_t ld, index_t row,
     index_t first, index_t n)
 {
     #pragma unroll
@@ -158,7 +161,7 @@ __device__ __forceinline__ void store_vectors(
 // The same element by element: put(i, j, sum) for each that is in C.
 template <class Put>
 __device__ __forceinline__ void store_elements(
-    const scalar (&sum)[rows][columns], index_t row, index_t m, index_t first, index_t n, Put put)
+    const sums_t &sum, index_t row, index_t m, index_t first, index_t n, Put put)
 {
     #pragma unroll
     for (int c = 0; c < columns; ++c) {
@@ -176,7 +179,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1) tsmr(
     const scalar *__restrict__ B, index_t ldb, scalar beta, scalar *__restrict__ C, index_t ldc)
 {
     extern __shared__ __align__(16) unsigned char shared_bytes[];
-    scalar *staged = reinterpret_cast<scalar *>(shared_bytes);  // two tiles of B, tile_depth x columns, row-major
+    scalar *staged = reinterpret_cast<scalar *>(shared_bytes);  // two tiles of B, tile_depth x columns
 
     const bool aligned = (reinterpret_cast<unsigned long long>(A) | lda * sizeof(scalar)) % 16 == 0;
     // Blocks side by side have the same rows of A and other columns of C, so that they share A through the L2.
@@ -207,7 +210,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1) tsmr(
         const auto begin_tile = [&] {
             at = A + (next_row + row_of_thread) + begin * lda;
         };
-        const auto load_next = [&](vector (&group)[step][vectors]) {
+        const auto load_next = [&](group_t &group) {
             if (left-- <= 0)
                 return;
             if (all_whole)
@@ -222,7 +225,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1) tsmr(
                 begin_tile();
             }
         };
-        vector a[ring][step][vectors];
+        group_t a[ring];
         begin_tile();
         #pragma unroll
         for (int g = 0; g < ring; ++g)
@@ -230,7 +233,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1) tsmr(
 
         int buffer = 0;  // that holds the current tile of B
         for (index_t block_row = from; block_row < to; block_row += next_tile) {
-            scalar sum[rows][columns] = {};
+            sums_t sum = {};
 
             #pragma unroll 1
             for (index_t tile = begin; tile < end; tile += depth) {

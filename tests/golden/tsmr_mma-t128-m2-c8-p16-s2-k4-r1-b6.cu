@@ -19,14 +19,14 @@ constexpr int stages = 2;     // groups in which they are used and loaded anew
 constexpr int splits = 4;     // parts of k, each a block of its own
 constexpr int tile_depth = 64;  // rows of B staged at a time, a multiple of `prefetch`
 
-template <bool holds> struct Flag { static constexpr bool value = holds; };
-
 constexpr int step = prefetch / stages;      // columns of A in a group
 constexpr int depths = step / 8;             // products of the tensor core along a group
 constexpr int octets = columns / 8;          // of columns of C
 constexpr int warp_rows = 16 * strips;
 constexpr int block_rows = threads / 32 * warp_rows;
 constexpr int width = 2;                     // rows in a 16-byte vector
+
+template <bool holds> struct Flag { static constexpr bool value = holds; };
 
 using bits_t = double2;  // of the loads and stores
 struct __align__(16) vector { scalar element[width]; };
@@ -110,6 +110,9 @@ __device__ __forceinline__ vector added_up(const scalar *__restrict__ at, long l
     return sum;
 }
 
+using group_t = double[depths][strips][4];  // of A: a lane's part of `step` columns of a warp's rows
+using sums_t = double[strips][octets][4];
+
 // The tensor core's product of a 16 x 8 by an 8 x 8 matrix, sum += a b, spread over the warp. With g = lane / 4 and
 // t = lane % 4, a lane holds rows g and g + 8 of columns t (a[0], a[1]) and t + 4 (a[2], a[3]) of the first, rows t
 // and t + 4 of column g of the second, and columns 2 t and 2 t + 1 of rows g (sum[0], sum[1]) and g + 8 of the sum.
@@ -141,7 +144,7 @@ __device__ __forceinline__ void multiply_add(double (&sum)[4], const double (&a)
 // Which rows and columns the tensor core's are is free, as long as A, B and C agree. Its rows g and g + 8 are rows 2 g
 // and 2 g + 1 of the strip, neighbours in A and in C and so one load or store; its columns are those of A.
 // One group, where it is whole; `at` is this lane's first element. A is read once, so first to evict.
-__device__ __forceinline__ void load_a(double (&a)[depths][strips][4], const double *__restrict__ at, index_t lda)
+__device__ __forceinline__ void load_a(group_t &a, const double *__restrict__ at, index_t lda)
 {
     #pragma unroll
     for (int d = 0; d < depths; ++d) {
@@ -159,7 +162,7 @@ __device__ __forceinline__ void load_a(double (&a)[depths][strips][4], const dou
 
 // The same where the group may end past m or past `end`, zeros there, or where vectors are not `aligned`.
 __device__ __forceinline__ void load_a_at_the_edge(
-    double (&a)[depths][strips][4], const double *__restrict__ A, index_t lda, index_t row, index_t m,
+    group_t &a, const double *__restrict__ A, index_t lda, index_t row, index_t m,
     index_t column, index_t end, bool aligned)
 {
     #pragma unroll
@@ -207,7 +210,7 @@ __device__ __forceinline__ void stage_b(
 
 // sum += one group of A's columns times the matching rows of the staged B.
 __device__ __forceinline__ void multiply(
-    double (&sum)[strips][octets][4], const double (&a)[depths][strips][4], const double *staged_rows)
+    sums_t &sum, const group_t &a, const double *staged_rows)
 {
     #pragma unroll
     for (int d = 0; d < depths; ++d) {
@@ -226,7 +229,7 @@ __device__ __forceinline__ void multiply(
 // This lane's sums, two neighbouring rows at a time: put(i, j, sum of row i, sum of row i + 1).
 template <class Put>
 __device__ __forceinline__ void store_pairs(
-    const double (&sum)[strips][octets][4], index_t row, index_t first, index_t n, Put put)
+    const sums_t &sum, index_t row, index_t first, index_t n, Put put)
 {
     #pragma unroll
     for (int s = 0; s < strips; ++s) {
@@ -248,7 +251,7 @@ extern "C" __global__ void __launch_bounds__(threads, 6) tsmr_mma(
     scalar *__restrict__ partials, unsigned *__restrict__ counters)
 {
     extern __shared__ __align__(16) unsigned char shared_bytes[];
-    double *staged = reinterpret_cast<double *>(shared_bytes);  // two tiles of B, tile_depth x columns
+    scalar *staged = reinterpret_cast<scalar *>(shared_bytes);  // two tiles of B, tile_depth x columns
 
     const bool aligned = (reinterpret_cast<unsigned long long>(A) | lda * sizeof(scalar)) % 16 == 0;
     // Blocks side by side have the same rows of A and other columns of C, so that they share A through the L2.
@@ -262,7 +265,7 @@ extern "C" __global__ void __launch_bounds__(threads, 6) tsmr_mma(
     const index_t groups = (end - begin + step - 1) / step;
     const bool resident = end - begin <= 2 * tile_depth;  // all of B that this block needs stays in shared memory
     const int depth = resident ? 2 * tile_depth : tile_depth;
-    const int row_of_lane = threadIdx.x / 32 * warp_rows + threadIdx.x % 32 / 4 * 2;
+    const int row_of_thread = threadIdx.x / 32 * warp_rows + threadIdx.x % 32 / 4 * 2;
     // This split's sums of the tile: column-major, all its rows.
     scalar *sums = partials + ((long long)split * tiles + tile_of_C) * (columns * block_rows);
 
@@ -279,19 +282,19 @@ extern "C" __global__ void __launch_bounds__(threads, 6) tsmr_mma(
         index_t next_row = from, next_column = begin;                     // of the next one
         const scalar *at;                                                 // of this thread's first element in it
         const auto begin_tile = [&] {
-            at = A + (next_row + row_of_lane) + (begin + threadIdx.x % 4) * lda;
+            at = A + (next_row + row_of_thread) + (begin + threadIdx.x % 4) * lda;
         };
-        const auto load_next = [&](double (&group)[depths][strips][4]) {
+        const auto load_next = [&](group_t &group) {
             if (left-- <= 0)
                 return;
             if (all_whole)
                 load_a(group, at, lda);
             else
-                load_a_at_the_edge(group, A, lda, next_row + row_of_lane, m, next_column, end, aligned);
+                load_a_at_the_edge(group, A, lda, next_row + row_of_thread, m, next_column, end, aligned);
             at += step * (long long)lda;
             next_column += step;
         };
-        double a[ring][depths][strips][4];
+        group_t a[ring];
         begin_tile();
         #pragma unroll
         for (int g = 0; g < ring; ++g)
@@ -299,7 +302,7 @@ extern "C" __global__ void __launch_bounds__(threads, 6) tsmr_mma(
 
         int buffer = 0;  // that holds the current tile of B
         for (index_t block_row = from; block_row < to; block_row += next_tile) {
-            double sum[strips][octets][4] = {};
+            sums_t sum = {};
 
             #pragma unroll 1
             for (index_t tile = begin; tile < end; tile += depth) {
@@ -311,7 +314,7 @@ extern "C" __global__ void __launch_bounds__(threads, 6) tsmr_mma(
                     const index_t following = tile + depth < end ? tile + depth : begin;
                     stage_b<tile_depth>(staged + (buffer ^ 1) * tile_depth * columns, B, ldb, following, end, first, n);
                 }
-                const double *tile_of_B = staged + buffer * tile_depth * columns;
+                const scalar *tile_of_B = staged + buffer * tile_depth * columns;
                 const index_t stop = tile + depth < end ? depth : end - tile;
                 #pragma unroll 1
                 for (index_t l = 0; l < stop; l += ring * step) {
@@ -325,7 +328,7 @@ extern "C" __global__ void __launch_bounds__(threads, 6) tsmr_mma(
                 buffer ^= !resident;
             }
 
-            const index_t row = block_row + row_of_lane;
+            const index_t row = block_row + row_of_thread;
             store_pairs(sum, row - block_row, 0, n - first, [&](index_t r, index_t j, double upper, double lower) {
                 __stcs(reinterpret_cast<bits_t *>(sums + r + j * block_rows), make_double2(upper, lower));
             });

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 
-from jinja2 import Environment
+from jinja2 import Environment, meta
 
 from tsm2_tune.errors import ToolMissing
 from tsm2_tune.generator.config import KernelConfig
@@ -281,7 +281,8 @@ def trial_seed(seed: int, problem: Problem, text: str) -> int:
 
 def basis(family: str, target: Target) -> str:
     """Digest of what makes a stored trial stale when it changes: templates, compiler, flags, architecture."""
-    parts = [template_text(environment(), name) for name in (family_named(family).template, "parts.cu.jinja")]
+    names = sorted(referenced_templates(environment(), family_named(family).template))
+    parts = [template_text(environment(), name) for name in names]
     facts = "\n".join([*parts, target.toolchain.digest])
     return hashlib.sha256(facts.encode()).hexdigest()
 
@@ -290,3 +291,15 @@ def template_text(jinja: Environment, name: str) -> str:
     """The template as it stands in its file."""
     assert jinja.loader is not None
     return jinja.loader.get_source(jinja, name)[0]
+
+
+def referenced_templates(jinja: Environment, name: str) -> set[str]:
+    """The template with all that it extends, imports and includes."""
+    found, unread = set[str](), [name]
+    while unread:
+        current = unread.pop()
+        if current not in found:
+            found.add(current)
+            references = meta.find_referenced_templates(jinja.parse(template_text(jinja, current)))
+            unread.extend(filter(None, references))
+    return found

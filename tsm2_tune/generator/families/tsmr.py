@@ -197,7 +197,10 @@ class Tsmr(Family[TsmrConfig]):
     def context(self, config: TsmrConfig, problem: Problem) -> dict[str, Any]:
         return {
             "about": "A streams through registers, B through shared memory",
+            "kernel": self.name,
+            "vector_bits": "float4",
             "storage": problem.storage,
+            "a_along_k": False,
             "b_along_n": problem.contiguous[1] == "n",
             "c_along_n": problem.row_major_c,
             "tile_depth": TILE_DEPTH,

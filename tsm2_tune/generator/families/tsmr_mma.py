@@ -192,6 +192,8 @@ class TsmrMma(Family[TsmrMmaConfig]):
     def context(self, config: TsmrMmaConfig, problem: Problem) -> dict[str, Any]:
         return {
             "about": "A streams into the tensor cores' fragments, B through shared memory",
+            "kernel": self.name,
+            "vector_bits": "double2",
             "storage": problem.storage,
             "a_along_k": problem.contiguous[0] == "k",
             "b_along_n": problem.contiguous[1] == "n",
