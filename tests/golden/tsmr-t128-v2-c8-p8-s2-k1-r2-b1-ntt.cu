@@ -55,6 +55,7 @@ __device__ __forceinline__ void store_C(
     element = beta == 0 ? alpha * sum : alpha * sum + beta * element;
 }
 
+
 // One element from global to shared memory. The thread goes on; await_copies waits for all that it has started.
 #if defined(TSM2_HOST) || __CUDA_ARCH__ < 800
 __device__ __forceinline__ void copy_async(scalar *to, const scalar *from) { *to = *from; }

@@ -46,12 +46,14 @@ constexpr int tile_elements = tile_rows * tile_columns;
 
 template <bool holds> struct Flag { static constexpr bool value = holds; };
 
+// C is read only where beta asks for it.
 __device__ __forceinline__ void store_C(
     scalar *__restrict__ C, index_t ldc, index_t i, index_t j, scalar alpha, scalar sum, scalar beta)
 {
     scalar &element = C[i + j * ldc];
     element = beta == 0 ? alpha * sum : alpha * sum + beta * element;
 }
+
 // Whether this block is the last of `count` to come to the counter; what the others wrote before is in memory then.
 __device__ __forceinline__ bool last_of(unsigned *counter, unsigned count)
 {

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import zip_longest
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from tsm2_tune.generator.config import KernelConfig, Resources, Traffic
 from tsm2_tune.generator.limits import DeviceLimits
@@ -26,6 +27,9 @@ WIDE_SPLITS = (16, 64, *sorted(sms * blocks for sms in MULTIPROCESSORS for block
 
 HOST, OLDEST_WITH_F64_MMA = (0, 0), (9, 0)  # compute capabilities: m16n8k8 of doubles is Hopper's
 
+
+if TYPE_CHECKING:  # the families import this module
+    from tsm2_tune.generator.families.family import Family
 
 C = TypeVar("C", bound=KernelConfig)
 
@@ -52,6 +56,23 @@ def splits_to_prefer(limits: DeviceLimits, *, resources: Resources, min_blocks: 
     waves = [max(s for s in SPLITS if s <= max(count * one_wave, 1) and s <= most) for count in WAVES]
     usual = [splits for splits in USUAL_SPLITS if splits <= most and splits >= one_wave / 4]
     return list(dict.fromkeys(splits for pair in zip_longest(waves, usual) for splits in pair if splits is not None))
+
+
+def with_splits(family: Family[C], variants: Iterable[C], problem: Problem, limits: DeviceLimits) -> tuple[C, ...]:
+    """The variants, which do not split k, each with the splits to prefer for it: in turns."""
+    return in_turns(
+        [
+            replace(variant, splits=splits)  # type: ignore[call-arg]
+            for splits in splits_to_prefer(
+                limits,
+                resources=family.resources(variant, problem),
+                min_blocks=int(variant.tunables["min_blocks"]),
+                tiles=family.launch(variant, problem).tiles(problem.m, problem.n),
+                k=problem.k,
+            )
+        ]
+        for variant in variants
+    )
 
 
 def tunable(candidate: Candidate, name: str) -> int:

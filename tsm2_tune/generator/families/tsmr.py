@@ -8,7 +8,7 @@ split over blocks, since m rows alone do not fill a large GPU.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from typing import Any, ClassVar
 
@@ -22,9 +22,8 @@ from tsm2_tune.generator.splitting import (
     LEAST_SHARE,
     SPLITS_ROW_TILES,
     SPLITTING_RULES,
-    in_turns,
     split_traffic,
-    splits_to_prefer,
+    with_splits,
 )
 
 VECTOR_BYTES = 16
@@ -180,19 +179,7 @@ class Tsmr(Family[TsmrConfig]):
             (128, 16, 2, 1),
         )
         variants = [TsmrConfig(t, 1, columns, prefetch, stages, 1, 1, least) for t, prefetch, stages, least in ahead]
-        return in_turns(self._with_splits(variant, problem, limits) for variant in variants)
-
-    def _with_splits(self, config: TsmrConfig, problem: Problem, limits: DeviceLimits) -> list[TsmrConfig]:
-        return [
-            replace(config, splits=splits)
-            for splits in splits_to_prefer(
-                limits,
-                resources=self.resources(config, problem),
-                min_blocks=config.min_blocks,
-                tiles=self.launch(config, problem).tiles(problem.m, problem.n),
-                k=problem.k,
-            )
-        ]
+        return with_splits(self, variants, problem, limits)
 
     def context(self, config: TsmrConfig, problem: Problem) -> dict[str, Any]:
         return {

@@ -23,9 +23,8 @@ from tsm2_tune.generator.splitting import (
     LEAST_SHARE,
     SPLITS_ROW_TILES,
     SPLITTING_RULES,
-    in_turns,
     split_traffic,
-    splits_to_prefer,
+    with_splits,
 )
 
 THREADS = (64, 128, 256)
@@ -175,19 +174,7 @@ class TsmrMma(Family[TsmrMmaConfig]):
         chosen = [TsmrMmaConfig(t, strips, columns, p, s, 1, 1, least) for t, strips, p, s, least in variants]
         if problem.k < 2 * LEAST_SHARE:
             return tuple(replace(config, row_tiles=row_tiles) for row_tiles in (4, 8, 2) for config in chosen)
-        return in_turns(self._with_splits(config, problem, limits) for config in chosen)
-
-    def _with_splits(self, config: TsmrMmaConfig, problem: Problem, limits: DeviceLimits) -> list[TsmrMmaConfig]:
-        return [
-            replace(config, splits=splits)
-            for splits in splits_to_prefer(
-                limits,
-                resources=self.resources(config, problem),
-                min_blocks=config.min_blocks,
-                tiles=self.launch(config, problem).tiles(problem.m, problem.n),
-                k=problem.k,
-            )
-        ]
+        return with_splits(self, chosen, problem, limits)
 
     def context(self, config: TsmrMmaConfig, problem: Problem) -> dict[str, Any]:
         return {
