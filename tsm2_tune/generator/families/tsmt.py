@@ -168,7 +168,7 @@ class Tsmt(Family[TsmtConfig]):
         return Traffic(elements * problem.dtype.element_bytes, problem.written_bytes)
 
     def supports(self, problem: Problem) -> bool:
-        return max(problem.m, problem.n) <= LARGEST_THIN
+        return max(problem.m, problem.n) <= LARGEST_THIN and problem.dtype_name in self.dtypes
 
     def probe_shapes(self, config: TsmtConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """Part-filled and several tiles of C; k of no whole chunk, of a part of one, and several for each split.
