@@ -116,6 +116,8 @@ DTYPES = {
     )
 }  # fmt: skip
 
+FMA_DTYPES = ("f32", "f64", "c64", "c128")  # that fused multiply-adds alone compute
+
 
 def dtype_named(name: str) -> Dtype:
     """The element type called `name`; InputError for an unknown one."""

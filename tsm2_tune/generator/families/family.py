@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from tsm2_tune.generator.config import KernelConfig, Launch, Resources, Traffic
 from tsm2_tune.generator.limits import DeviceLimits
-from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.rules import Rule
 
 C = TypeVar("C", bound=KernelConfig)
@@ -30,7 +30,7 @@ class Family(ABC, Generic[C]):
     name: ClassVar[str]
     summary: ClassVar[str]  # one sentence for people
     template: ClassVar[str]  # file name in tsm2_tune/templates
-    dtypes: ClassVar[tuple[str, ...]] = ("f32", "f64")  # that the template knows
+    dtypes: ClassVar[tuple[str, ...]] = FMA_DTYPES  # that the template knows
     tunables: ClassVar[tuple[Tunable, ...]]
     rules: ClassVar[tuple[Rule, ...]]  # this family's own, tried after the hardware's
     config_type: type[C]
