@@ -155,7 +155,7 @@ ADDING_BUGS = (
     tsmt("C written past n", FLAT, "if (i < m && j < n)", "if (i < m)"),
     tsmt("C written past m", FLAT, "if (i < m && j < n)", "if (j < n)", op="ttt"),
     tsmt("alpha left out", FLAT, "alpha * sum : alpha * sum +", "sum : sum +"),
-    tsmt("beta left out", FLAT, "+ beta * element", "+ element"),
+    tsmt("beta left out", FLAT, "+ beta * sum_t(element)", "+ sum_t(element)"),
     tsmt("C read though beta is 0", FLAT, "beta == 0 ? alpha * sum : alpha", "alpha"),
     tsmt("alpha for each split too", FLAT, "split * stride + e, total)", "split * stride + e, alpha * total)"),
     tsmt("a row-major C written along its columns", FLAT, "C[i * ldc + j]", "C[i + j * ldc]", op="ntt"),
@@ -164,7 +164,7 @@ ADDING_BUGS = (
     mma("no barrier before the sums are read", MMA_ONE, "__syncthreads();", ""),
     mma("a warp's sums left out", MMA_FLAT, "s < sums_of_tile;", "s < sums_of_tile - 1;"),
     mma("alpha left out", MMA_FLAT, "alpha * sum : alpha * sum +", "sum : sum +"),
-    mma("beta left out", MMA_FLAT, "+ beta * element", "+ element"),
+    mma("beta left out", MMA_FLAT, "+ beta * sum_t(element)", "+ sum_t(element)"),
 )  # fmt: skip
 
 FRAGMENT_BUGS = (

@@ -141,7 +141,7 @@ class Tsmr(Family[TsmrConfig]):
         return split_traffic(problem, columns=config.columns, splits=config.splits)
 
     def supports(self, problem: Problem) -> bool:
-        return problem.contiguous[0] == "m"
+        return problem.contiguous[0] == "m" and problem.dtype_name in self.dtypes
 
     def probe_shapes(self, config: TsmrConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """What has branches of its own, whole and in part: blocks of rows, groups of columns, shares of k.

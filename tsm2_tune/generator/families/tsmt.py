@@ -168,7 +168,7 @@ class Tsmt(Family[TsmtConfig]):
         return Traffic(elements * problem.dtype.element_bytes, problem.written_bytes)
 
     def supports(self, problem: Problem) -> bool:
-        return max(problem.m, problem.n) <= LARGEST_THIN
+        return max(problem.m, problem.n) <= LARGEST_THIN and problem.dtype_name in self.dtypes
 
     def probe_shapes(self, config: TsmtConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """Part-filled and several tiles of C; k of no whole chunk, of a part of one, and several for each split.
@@ -196,13 +196,19 @@ class Tsmt(Family[TsmtConfig]):
             return ()
         tile_rows = next((option for option in TILE if option >= problem.m), TILE[-1])
         tile_columns = next((option for option in TILE if option >= problem.n), TILE[-1])
-        rows, columns = min(tile_rows, 8), min(tile_columns, 8)
+        tiles, ahead = (((8, 8),), ((4, 1), (4, 2), (2, 2), (1, 2)))
+        if problem.dtype.is_complex:  # of more registers each, and of more multiply-adds for each element loaded
+            tiles, ahead = (((8, 4), (4, 4), (8, 8)), ((2, 1), (1, 2), (1, 4), (2, 2)))
         return tuple(
-            TsmtConfig(threads, tile_rows, tile_columns, rows, columns, step, stages, limits.sms * blocks, 1)
+            TsmtConfig(
+                threads, tile_rows, tile_columns, min(tile_rows, rows), min(tile_columns, columns), step, stages,
+                limits.sms * blocks, 1,
+            )
             for blocks in (2, 3, 4, 1)
             for threads in THREADS
-            for step, stages in ((4, 1), (4, 2), (2, 2), (1, 2))
-        )
+            for step, stages in ahead
+            for rows, columns in tiles
+        )  # fmt: skip
 
     def context(self, config: TsmtConfig, problem: Problem) -> dict[str, Any]:
         along_a, along_b, _ = problem.contiguous

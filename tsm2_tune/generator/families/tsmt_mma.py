@@ -71,6 +71,7 @@ class TsmtMma(Family[TsmtMmaConfig]):
     name = "tsmt_mma"
     summary = "transposed tall and skinny times tall and skinny on the f64 tensor cores"
     template = "tsmt_mma.cu.jinja"
+    dtypes = ("f64",)
     tunables = (
         Tunable("threads", "", "threads of a block"),
         Tunable("tile_rows", "", "rows of C that one block computes"),
@@ -150,7 +151,7 @@ class TsmtMma(Family[TsmtMmaConfig]):
         return Traffic(elements * problem.dtype.element_bytes, problem.written_bytes)
 
     def supports(self, problem: Problem) -> bool:
-        return problem.dtype_name == "f64" and max(problem.m, problem.n) <= LARGEST_THIN
+        return problem.dtype_name in self.dtypes and max(problem.m, problem.n) <= LARGEST_THIN
 
     def probe_shapes(self, config: TsmtMmaConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """Part-filled and several tiles of C; k of no whole chunk, of a part of one, and several for each split.
