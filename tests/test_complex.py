@@ -12,6 +12,7 @@ from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
+from tsm2_tune.generator.families.tsmr_zmma import TsmrZmmaConfig
 from tsm2_tune.generator.families.tsmt import TsmtConfig
 from tsm2_tune.generator.families.tsmt_zmma import TsmtZmmaConfig
 from tsm2_tune.generator.problem import DTYPES, Problem
@@ -26,6 +27,8 @@ PAIR = TsmtConfig(128, 2, 1, 2, 1, 1, 4, splits=16, min_blocks=1)
 ONE = TsmtConfig(128, 1, 1, 1, 1, 4, 1, splits=80, min_blocks=1)  # a tile smaller than a vector, and groups of splits
 ZMMA = TsmtZmmaConfig(128, 16, 8, 2, 1, 8, 2, splits=16, min_blocks=1)
 ZMMA_TEAM = TsmtZmmaConfig(64 * 2, 16, 16, 1, 2, 16, 1, splits=80, min_blocks=1)
+ROWS_ZMMA = TsmrZmmaConfig(64, 1, 8, 16, 2, splits=3, row_tiles=1, min_blocks=1)
+TILES_ZMMA = TsmrZmmaConfig(64, 2, 16, 32, 4, splits=1, row_tiles=2, min_blocks=1)
 CASES: tuple[tuple[KernelConfig, tuple[str, ...]], ...] = (
     (Tsm2Config("v0", 64, 1, 1), ("nn",)),
     (Tsm2Config("v1", 64, 3, 1), ("nn",)),
@@ -39,6 +42,8 @@ CASES: tuple[tuple[KernelConfig, tuple[str, ...]], ...] = (
     (RESULT, ("cn", "jtt", "nc", "tjt")),
     (PAIR, ("cj",)),
     (ONE, ("cn", "jtt")),
+    (ROWS_ZMMA, ("nn", "ttt", "jc", "cjt")),
+    (TILES_ZMMA, ("nt", "nnt", "tn")),
     (ZMMA, ("cn", "jtt", "nc", "nnt")),
     (ZMMA_TEAM, ("tt", "cj")),
 )
@@ -102,6 +107,24 @@ BUGS = (
         ("a stage not loaded anew (zmma)", "load_next(a[s], b[s]);\n                __syncwarp();", "__syncwarp();"),
         ("the sums of one warp alone (zmma)", "left + warp / team * tile_elements", "left"),
         ("no barrier before the sums are added up (zmma)", "__syncthreads();\n    const auto put", "const auto put"),
+    )),
+    *(Bug(name, ROWS_ZMMA, original, planted, dtype="c128", op="jn", shape=(64, 8, 96))
+      for name, original, planted in (
+        ("parts of A exchanged (rows)", "a[d][s][2 * half] = bits.x", "a[d][s][2 * half] = bits.y"),
+        ("parts of B exchanged (rows)", "&from->im", "&from->re"),
+        ("the imaginary parts where the real ones are (rows)", "*im = re + 64", "*im = re"),
+        ("A not conjugated (rows)", "re_re + im_im", "re_re - im_im"),
+        ("alpha for each split (rows)", "j * block_rows, value", "j * block_rows, alpha * value"),
+        ("a row too many (rows)", "if (i < m && l < end)", "if (l < end)"),
+        ("a column of A too many (rows)", "if (i < m && l < end)", "if (i < m)"),
+        ("not all of B cleared (rows)", "*re = *im = 0;", "*re = 0;"),
+        ("rows of B exchanged (rows)", "+ l / 4 % 2;", "+ 1 - l / 4 % 2;"),
+    )),
+    *(Bug(name, TILES_ZMMA, original, planted, dtype="c128", shape=(64, 8, 96)) for name, original, planted in (
+        ("C written past m (rows)", "if (whole && aligned_C", "if (aligned_C"),
+        ("columns of C too many (rows)", "if (j < n)", "if (true)"),
+        ("C stored without alpha (rows)", "ldc, alpha * value", "ldc, value"),
+        ("the second row tile left out (rows)", "row + 8 * s, j, complex", "row, j, complex"),
     )),
     Bug("an imaginary part stored twice", RESULT, "float2(x.re, x.im)", "float2(x.im, x.im)", dtype="c64", op="cn",
         shape=(8, 4, 260)),

@@ -26,6 +26,7 @@ from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
+from tsm2_tune.generator.families.tsmr_zmma import TsmrZmmaConfig
 from tsm2_tune.generator.families.tsmt import TsmtConfig
 from tsm2_tune.generator.families.tsmt_mma import TsmtMmaConfig
 from tsm2_tune.generator.families.tsmt_zmma import TsmtZmmaConfig
@@ -85,6 +86,8 @@ CONJUGATED: tuple[tuple[KernelConfig, str], ...] = (
     (TsmtConfig(128, 16, 16, 8, 4, 2, 2, splits=132, min_blocks=1), "cn"),
     (TsmtConfig(256, 8, 4, 4, 4, 1, 4, splits=16, min_blocks=2), "jtt"),
     (TsmtConfig(128, 1, 1, 1, 1, 2, 1, splits=132, min_blocks=1), "nc"),
+    (TsmrZmmaConfig(128, 2, 16, 16, 2, splits=12, row_tiles=1, min_blocks=3), "nn"),
+    (TsmrZmmaConfig(128, 1, 32, 32, 4, splits=1, row_tiles=4, min_blocks=1), "cjt"),
     (TsmtZmmaConfig(128, 16, 16, 2, 2, 8, 2, splits=264, min_blocks=1), "cn"),
     (TsmtZmmaConfig(256, 8, 16, 1, 1, 16, 1, splits=16, min_blocks=2), "jtt"),
 )

@@ -17,6 +17,7 @@ from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
+from tsm2_tune.generator.families.tsmr_zmma import TsmrZmmaConfig
 from tsm2_tune.generator.families.tsmt import TsmtConfig
 from tsm2_tune.generator.families.tsmt_mma import TsmtMmaConfig
 from tsm2_tune.generator.families.tsmt_zmma import TsmtZmmaConfig
@@ -48,6 +49,7 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
     (TsmrConfig(128, 2, 8, 8, 2, splits=1, row_tiles=2, min_blocks=1), replace(F32, op="ntt")),
     (TsmrMmaConfig(128, 2, 8, 16, 2, splits=4, row_tiles=1, min_blocks=6), F64),
     (TsmrMmaConfig(128, 1, 8, 32, 4, splits=1, row_tiles=4, min_blocks=1), replace(F64, op="ttt")),
+    (TsmrZmmaConfig(128, 2, 16, 16, 2, splits=4, row_tiles=1, min_blocks=3), replace(F64, dtype_name="c128")),
     (TsmtConfig(128, 16, 16, 8, 8, 4, 1, splits=264, min_blocks=1), GRAM),
     (TsmtMmaConfig(128, 16, 16, 1, 2, 8, 4, splits=264, min_blocks=1), replace(GRAM, dtype_name="f64")),
     (TsmtZmmaConfig(128, 16, 16, 2, 2, 8, 2, splits=264, min_blocks=1), replace(GRAM, dtype_name="c128", op="cn")),

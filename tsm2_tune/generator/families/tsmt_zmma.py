@@ -190,7 +190,7 @@ class TsmtZmma(Family[TsmtZmmaConfig]):
     def context(self, config: TsmtZmmaConfig, problem: Problem) -> dict[str, Any]:
         along_a, along_b, _ = problem.contiguous
         return {
-            "about": "parts of complex numbers stream into the tensor cores' fragments, k over every warp",
+            "about": "complex operands stream into fragments, k over every warp",
             "storage": problem.storage,
             "a_along_k": along_a == "k",
             "b_along_k": along_b == "k",
