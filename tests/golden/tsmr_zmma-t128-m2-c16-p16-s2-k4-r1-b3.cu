@@ -220,7 +220,7 @@ __device__ __forceinline__ void multiply_add(double (&sum)[4], const double (&a)
 __device__ __forceinline__ scalar complex_sum(const double (&sum)[2][4], int e)
 {
     const double re_re = sum[0][e], re_im = sum[1][e], im_re = sum[0][2 + e], im_im = sum[1][2 + e];
-    return { re_re - im_im, re_im + im_re };
+    return scalar(re_re - im_im, re_im + im_re);
 }
 
 

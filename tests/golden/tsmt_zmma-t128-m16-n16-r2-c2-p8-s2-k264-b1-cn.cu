@@ -91,7 +91,7 @@ constexpr int stages = 2;        // such loads that it has in registers, on thei
 constexpr int splits = 264;        // blocks among which k is divided
 
 constexpr int depths = step / 8;        // products of the tensor core along a load
-constexpr int width = 1;                // of a vector
+constexpr int width = 16 / sizeof(scalar);  // of a vector
 using bits_t = double2;  // of the loads and stores
 struct __align__(16) vector { scalar element[width]; };
 
@@ -200,60 +200,42 @@ __device__ __forceinline__ void multiply_add(double (&sum)[4], const double (&a)
 __device__ __forceinline__ scalar complex_sum(const double (&sum)[2][4], int e)
 {
     const double re_re = sum[0][e], re_im = sum[1][e], im_re = sum[0][2 + e], im_im = sum[1][2 + e];
-    return { re_re + im_im, re_im - im_re };
+    return scalar(re_re + im_im, re_im - im_re);
 }
 
 
-using a_t = double[depths][strips][4];     // a lane's part of A: real parts in 0 and 2, imaginary ones in 1 and 3
-using b_t = double[depths][octets][2][2];  // of B: real parts, then imaginary ones
+// A lane's part of a product: a row of A or a column of B, for two products along k, four apart.
+struct pair { scalar of[2]; };
+using a_t = pair[depths][strips];
+using b_t = pair[depths][octets];
 using sums_t = double[strips][octets][2][4];
+constexpr int apart = 4;  // along k
 
-// An element of an operand, 0 past the end of k.
-template <bool whole>
-__device__ __forceinline__ bits_t load(const scalar *__restrict__ at, bool inside)
+// The pair at `at`, whose second element is `ld` further; 0 past the end of k.
+template <bool along_k, bool whole>
+__device__ __forceinline__ pair load(const scalar *__restrict__ at, index_t ld, index_t left)
 {
-    if (whole || inside)
-        return __ldcs(reinterpret_cast<const bits_t *>(at));
-    return {0, 0};
-}
-
-// This lane's part of A, from row `row` of C and product `l` on. A row past the last is read as the last, and its
-// sums are dropped.
-template <bool whole>
-__device__ __forceinline__ void load_a(
-    a_t &a, const scalar *__restrict__ A, index_t lda, index_t row, index_t m, index_t l, index_t k)
-{
+    pair loaded = {};
     #pragma unroll
-    for (int d = 0; d < depths; ++d) {
-        #pragma unroll
-        for (int s = 0; s < strips; ++s) {
-            #pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const index_t i = row + 8 * s < m ? row + 8 * s : m - 1, p = l + 8 * d + 4 * half;
-                const bits_t bits = load<whole>(A + i * lda + p, p < k);
-                a[d][s][2 * half] = bits.x;
-                a[d][s][2 * half + 1] = bits.y;
-            }
-        }
+    for (int half = 0; half < 2; ++half) {
+        if (whole || half * apart < left)
+            loaded.of[half] = __ldcs(at + half * apart * (along_k ? 1 : ld));
     }
+    return loaded;
 }
 
-// This lane's part of B, from column `column` of C and product `l` on.
-template <bool whole>
-__device__ __forceinline__ void load_b(
-    b_t &b, const scalar *__restrict__ B, index_t ldb, index_t column, index_t n, index_t l, index_t k)
+// This lane's part of an operand, lines `line`, line + 8, ... of C's rows or columns, from product `l` on. A line past
+// the last is read as the last, and its sums are dropped.
+template <int count, bool along_k, bool whole>
+__device__ __forceinline__ void load(
+    pair (&x)[depths][count], const scalar *__restrict__ X, index_t ld, index_t line, index_t lines, index_t l, index_t k)
 {
     #pragma unroll
     for (int d = 0; d < depths; ++d) {
         #pragma unroll
-        for (int o = 0; o < octets; ++o) {
-            #pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const index_t j = column + 8 * o < n ? column + 8 * o : n - 1, p = l + 8 * d + 4 * half;
-                const bits_t bits = load<whole>(B + j * ldb + p, p < k);
-                b[d][o][0][half] = bits.x;
-                b[d][o][1][half] = bits.y;
-            }
+        for (int e = 0; e < count; ++e) {
+            const index_t i = line + 8 * e < lines ? line + 8 * e : lines - 1, p = l + 8 * d;
+            x[d][e] = load<along_k, whole>(X + (along_k ? i * ld + p : i + p * ld), ld, k - p);
         }
     }
 }
@@ -285,8 +267,8 @@ extern "C" __global__ void __launch_bounds__(threads, 1) tsmt_zmma(
             if (next >= end)
                 return;
             const index_t l = next * chunk + warp / team * step + t;
-            load_a<whole>(to_a, A, lda, first_row + row + g, m, l, k);
-            load_b<whole>(to_b, B, ldb, first_column + column + g, n, l, k);
+            load<strips, true, whole>(to_a, A, lda, first_row + row + g, m, l, k);
+            load<octets, true, whole>(to_b, B, ldb, first_column + column + g, n, l, k);
             next += splits;
         };
         #pragma unroll
@@ -300,10 +282,14 @@ extern "C" __global__ void __launch_bounds__(threads, 1) tsmt_zmma(
                     for (int d = 0; d < depths; ++d) {
                         #pragma unroll
                         for (int i = 0; i < strips; ++i) {
+                            const scalar (&x)[2] = a[s][d][i].of;
+                            const double parts_of_a[4] = {x[0].re, x[0].im, x[1].re, x[1].im};
                             #pragma unroll
                             for (int o = 0; o < octets; ++o) {
-                                multiply_add(sum[i][o][0], a[s][d][i], b[s][d][o][0]);
-                                multiply_add(sum[i][o][1], a[s][d][i], b[s][d][o][1]);
+                                const scalar (&y)[2] = b[s][d][o].of;
+                                const double real_parts[2] = {y[0].re, y[1].re}, imaginary_parts[2] = {y[0].im, y[1].im};
+                                multiply_add(sum[i][o][0], parts_of_a, real_parts);
+                                multiply_add(sum[i][o][1], parts_of_a, imaginary_parts);
                             }
                         }
                     }
@@ -314,9 +300,10 @@ extern "C" __global__ void __launch_bounds__(threads, 1) tsmt_zmma(
             }
         }
     };
-    const index_t whole_chunks = k / chunk, chunks = (k + chunk - 1) / chunk;
-    sweep(Flag<true>(), split, whole_chunks);
-    const index_t rest = (splits - whole_chunks % splits + split) % splits + whole_chunks;  // this split's next
+    const index_t chunks = (k + chunk - 1) / chunk;
+    const index_t whole = k / chunk;
+    sweep(Flag<true>(), split, whole);
+    const index_t rest = (splits - whole % splits + split) % splits + whole;  // this split's next
     sweep(Flag<false>(), rest, chunks);
 
     // Add up over the block, always in the same order.
