@@ -81,7 +81,7 @@ using scalar = complex128;  // of A, B and C
 using sum_t = complex128;  // of sums of products, alpha and beta
 
 constexpr int threads = 128;    // of a block
-constexpr int strips = 2;     // of 8 rows of A, which one warp computes
+constexpr int strips = 2;     // of 8 vectors of rows of A, which one warp computes
 constexpr int columns = 16;    // of C that a warp accumulates in registers
 constexpr int prefetch = 16;   // columns of A that a warp has in registers, on their way or arrived
 constexpr int stages = 2;     // groups in which they are used and loaded anew
@@ -91,9 +91,10 @@ constexpr int tile_depth = 32;  // rows of B staged at a time, a multiple of `pr
 constexpr int step = prefetch / stages;      // columns of A in a group
 constexpr int depths = step / 8;             // products of the tensor core along a group
 constexpr int octets = columns / 8;          // of columns of C
-constexpr int warp_rows = 8 * strips;
+constexpr int width = 16 / sizeof(scalar);   // numbers in a 16-byte vector
+constexpr int strip_rows = 8 * width;
+constexpr int warp_rows = strip_rows * strips;
 constexpr int block_rows = threads / 32 * warp_rows;
-constexpr int width = 1;                     // numbers in a 16-byte vector
 
 template <bool holds> struct Flag { static constexpr bool value = holds; };
 
@@ -180,9 +181,8 @@ __device__ __forceinline__ vector added_up(const sum_t *__restrict__ at, long lo
     return sum;
 }
 
-// A lane's part of `step` columns of a warp's rows of A: real parts in 0 and 2, imaginary ones in 1 and 3.
-using group_t = double[depths][strips][4];
-using sums_t = double[strips][octets][2][4];
+using group_t = vector[depths][strips][2];  // a lane's part of `step` columns of a warp's rows of A
+using sums_t = double[strips][width][octets][2][4];
 
 // The tensor core's product of a 16 x 8 by an 8 x 8 matrix, sum += a b, spread over the warp. With g = lane / 4 and
 // t = lane % 4, a lane holds rows g and g + 8 of columns t (a[0], a[1]) and t + 4 (a[2], a[3]) of the first, rows t
@@ -224,6 +224,11 @@ __device__ __forceinline__ scalar complex_sum(const double (&sum)[2][4], int e)
 }
 
 
+// A lane's rows of a strip are `width` neighbours and so one load, each in a product of its own; its columns of 8 are
+// four apart.
+__device__ __forceinline__ scalar element_of(const vector (&a)[2], int row, int half) { return a[half].element[row]; }
+constexpr index_t rows_apart = 0, columns_apart = 4;  // of a lane's two loads
+
 // One group, where it is whole; `at` is this lane's first element. A is read once, so first to evict.
 __device__ __forceinline__ void load_a(group_t &a, const scalar *__restrict__ at, index_t lda)
 {
@@ -232,79 +237,93 @@ __device__ __forceinline__ void load_a(group_t &a, const scalar *__restrict__ at
         #pragma unroll
         for (int s = 0; s < strips; ++s) {
             #pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const scalar *from = at + 8 * s + (8 * d + 4 * half) * lda;
-                const bits_t bits = __ldcs(reinterpret_cast<const bits_t *>(from));
-                a[d][s][2 * half] = bits.x;
-                a[d][s][2 * half + 1] = bits.y;
+            for (int e = 0; e < 2; ++e) {
+                const index_t i = strip_rows * s + e * rows_apart, l = 8 * d + e * columns_apart;
+                const scalar *from = at + i + l * lda;
+                a[d][s][e] = vector_of(__ldcs(reinterpret_cast<const bits_t *>(from)));
             }
         }
     }
 }
 
-// The same where the group may end past m or past `end`, zeros there.
+// The same where the group may end past m or past `end`, zeros there, or where vectors are not `aligned`.
 __device__ __forceinline__ void load_a_at_the_edge(
-    group_t &a, const scalar *__restrict__ A, index_t lda, index_t row, index_t m, index_t column, index_t end, bool)
+    group_t &a, const scalar *__restrict__ A, index_t lda, index_t row, index_t m, index_t column, index_t end,
+    bool aligned)
 {
     #pragma unroll
     for (int d = 0; d < depths; ++d) {
         #pragma unroll
         for (int s = 0; s < strips; ++s) {
             #pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const index_t i = row + 8 * s, l = column + 8 * d + 4 * half + threadIdx.x % 4;
-                bits_t bits = {0, 0};
-                if (i < m && l < end)
-                    bits = __ldcs(reinterpret_cast<const bits_t *>(A + i + l * lda));
-                a[d][s][2 * half] = bits.x;
-                a[d][s][2 * half + 1] = bits.y;
+            for (int e = 0; e < 2; ++e) {
+                const index_t i = row + strip_rows * s + e * rows_apart;
+                const index_t l = column + threadIdx.x % 4 + 8 * d + e * columns_apart;
+                const scalar *from = A + i + l * lda;
+                if (aligned && i + width <= m && l < end) {
+                    a[d][s][e] = vector_of(__ldcs(reinterpret_cast<const bits_t *>(from)));
+                } else {
+                    #pragma unroll
+                    for (int v = 0; v < width; ++v)
+                        a[d][s][e].element[v] = i + v < m && l < end ? from[v] : scalar(0);
+                }
             }
         }
     }
 }
 
-// Start to stage `count` rows of B from `tile` on, in the order in which lanes hold them: two rows of a column for
-// each lane, the real parts of 8 columns and then the imaginary ones, octet after octet, then the next 8 rows. Zeros
-// outside of B.
+// Start to stage `count` rows of B from `tile` on, in the order in which lanes hold them: a row of 4 and of 8 columns
+// for each lane, then the lanes' other rows of 8, octet after octet of columns, then the next 8 rows. Zeros outside of B.
 template <int count>
 __device__ __forceinline__ void stage_b(
     scalar *staged, const scalar *__restrict__ B, index_t ldb, index_t tile, index_t end, index_t first, index_t n)
 {
     for (int e = threadIdx.x; e < count * columns; e += threads) {
         const int l = e % count, c = e / count;
-        const int place = ((l / 8 * octets + c / 8) * 64 + c % 8 * 4 + l % 4) * 2 + l / 4 % 2;
-        double *re = reinterpret_cast<double *>(staged) + place, *im = re + 64;
-        if (tile + l < end && first + c < n) {
-            const scalar *from = at_B(B, ldb, tile + l, first + c);
-            copy_async(re, &from->re);
-            copy_async(im, &from->im);
-        } else {
-            *re = *im = 0;
-        }
+        const int t = l % 4, half = l / 4 % 2;
+        scalar *to = staged + ((l / 8 * octets + c / 8) * 2 + half) * 32 + c % 8 * 4 + t;
+        if (tile + l < end && first + c < n)
+            copy_async(to, at_B(B, ldb, tile + l, first + c));
+        else
+            *to = 0;
     }
 }
 
 // sum += one group of A's columns times the matching rows of the staged B.
 __device__ __forceinline__ void multiply(sums_t &sum, const group_t &a, const scalar *staged_rows)
 {
-    const bits_t *lane = reinterpret_cast<const bits_t *>(staged_rows) + threadIdx.x % 32;
+    const scalar *lane = staged_rows + threadIdx.x % 32;
     #pragma unroll
     for (int d = 0; d < depths; ++d) {
+        double parts_of_a[strips][width][4];
+        #pragma unroll
+        for (int s = 0; s < strips; ++s) {
+            #pragma unroll
+            for (int v = 0; v < width; ++v) {
+                #pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    parts_of_a[s][v][2 * half] = element_of(a[d][s], v, half).re;
+                    parts_of_a[s][v][2 * half + 1] = element_of(a[d][s], v, half).im;
+                }
+            }
+        }
         #pragma unroll
         for (int o = 0; o < octets; ++o) {
+            const scalar first = lane[(d * octets + o) * 64], second = lane[(d * octets + o) * 64 + 32];
+            const double real_parts[2] = {first.re, second.re}, imaginary_parts[2] = {first.im, second.im};
             #pragma unroll
-            for (int part = 0; part < 2; ++part) {
-                const bits_t bits = lane[((d * octets + o) * 2 + part) * 32];
-                const double b[2] = {bits.x, bits.y};
+            for (int s = 0; s < strips; ++s) {
                 #pragma unroll
-                for (int s = 0; s < strips; ++s)
-                    multiply_add(sum[s][o][part], a[d][s], b);
+                for (int v = 0; v < width; ++v) {
+                    multiply_add(sum[s][v][o][0], parts_of_a[s][v], real_parts);
+                    multiply_add(sum[s][v][o][1], parts_of_a[s][v], imaginary_parts);
+                }
             }
         }
     }
 }
 
-// This lane's sums: put(i, j, sum).
+// This lane's sums, a vector of neighbouring rows at a time: put(i, j, sums).
 template <class Put>
 __device__ __forceinline__ void store_sums(const sums_t &sum, index_t row, index_t first, index_t n, Put put)
 {
@@ -315,8 +334,12 @@ __device__ __forceinline__ void store_sums(const sums_t &sum, index_t row, index
             #pragma unroll
             for (int e = 0; e < 2; ++e) {
                 const index_t j = first + 8 * o + threadIdx.x % 4 * 2 + e;
+                vector sums;
+                #pragma unroll
+                for (int v = 0; v < width; ++v)
+                    sums.element[v] = complex_sum(sum[s][v][o], e);
                 if (j < n)
-                    put(row + 8 * s, j, complex_sum(sum[s][o], e));
+                    put(row + strip_rows * s, j, sums);
             }
         }
     }
@@ -342,7 +365,7 @@ extern "C" __global__ void __launch_bounds__(threads, 3) tsmr_zmma(
     const index_t groups = (end - begin + step - 1) / step;
     const bool resident = end - begin <= 2 * tile_depth;  // all of B that this block needs stays in shared memory
     const int depth = resident ? 2 * tile_depth : tile_depth;
-    const int row_of_thread = threadIdx.x / 32 * warp_rows + threadIdx.x % 32 / 4;
+    const int row_of_thread = threadIdx.x / 32 * warp_rows + threadIdx.x % 32 / 4 * width;
     // This split's sums of the tile: column-major, all its rows.
     scalar *sums = partials + ((long long)split * tiles + tile_of_C) * (columns * block_rows);
 
@@ -406,8 +429,8 @@ extern "C" __global__ void __launch_bounds__(threads, 3) tsmr_zmma(
             }
 
             const index_t row = block_row + row_of_thread;
-            store_sums(sum, row - block_row, 0, n - first, [&](index_t r, index_t j, scalar value) {
-                __stcs(sums + r + j * block_rows, value);
+            store_sums(sum, row - block_row, 0, n - first, [&](index_t r, index_t j, const vector &values) {
+                __stcs(reinterpret_cast<bits_t *>(sums + r + j * block_rows), bits_of(values));
             });
         }
         await_copies();
