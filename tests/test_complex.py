@@ -117,7 +117,7 @@ BUGS = (
         ("parts of B exchanged (rows)", "{first.im, second.im}", "{first.re, second.re}"),
         ("a row of B for another (rows)", "second = lane[(d * octets + o) * 64 + 32]", "second = first"),
         ("A not conjugated (rows)", "re_re + im_im", "re_re - im_im"),
-        ("no sums left of a split (rows)", ", bits_of(values));\n            });", ", bits_of(vector{}));\n            });"),
+        ("no sums left of a split (rows)", "bits_of(values)", "bits_of(vector{})"),
         ("a row too many (rows)", "i + v < m && l < end ?", "l < end ?"),
         ("a column of A too many (rows)", "i + width <= m && l < end)", "i + width <= m)"),
         ("B not cleared past its end (rows)", "*to = 0;", ";"),
