@@ -8,7 +8,9 @@
 using index_t = long long;
 #else
 using index_t = int;
-#endif// Complex numbers. The product of two is not computed before it is used: added to a sum it takes four fused
+#endif
+
+// Complex numbers. The product of two is not computed before it is used: added to a sum it takes four fused
 // multiply-adds.
 struct __align__(16) complex128 {
     double re, im;
@@ -75,7 +77,6 @@ __device__ __forceinline__ complex128 __shfl_xor_sync(unsigned mask, complex128 
     const double im = __shfl_xor_sync(mask, x.im, lane_mask);
     return { re, im };
 }
-
 
 using scalar = complex128;  // of A, B and C
 using sum_t = complex128;  // of sums of products, alpha and beta

@@ -9,7 +9,9 @@
 using index_t = long long;
 #else
 using index_t = int;
-#endif// Complex numbers. The product of two is not computed before it is used: added to a sum it takes four fused
+#endif
+
+// Complex numbers. The product of two is not computed before it is used: added to a sum it takes four fused
 // multiply-adds.
 struct __align__(8) complex64 {
     float re, im;
@@ -76,7 +78,6 @@ __device__ __forceinline__ complex64 __shfl_xor_sync(unsigned mask, complex64 x,
     const float im = __shfl_xor_sync(mask, x.im, lane_mask);
     return { re, im };
 }
-
 
 using scalar = complex64;  // of A, B and C
 using sum_t = complex64;  // of sums of products, alpha and beta
