@@ -60,7 +60,11 @@ def test_every_family_of_complex_products_is_here() -> None:
     complex_families = {
         name
         for name, family in FAMILIES.items()
-        if any(family.supports(Problem(8, 8, 8, dtype)) for dtype in ("c64", "c128"))
+        if any(
+            family.supports(Problem(8, 8, 8, dtype, op))
+            for dtype in ("c64", "c128")
+            for op in ("nn", "cn", "jtt", "ttt")
+        )
     }
     assert complex_families == {config.family for config, _ in CASES}
 
