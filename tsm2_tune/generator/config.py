@@ -10,7 +10,8 @@ from tsm2_tune.errors import InputError
 
 TunableValue = int | str
 
-FLAT_SPLITS = 64  # the most sums that one block adds up at once
+FLAT_SPLITS = 64  # the most sums that one block adds up at once,
+FLAT_ELEMENTS = 2**15  # if they are more elements than this
 GROUP_SPLITS = 16
 
 
@@ -68,10 +69,13 @@ class Launch:
     one of `splits` parts of k.
 
     The grid is one-dimensional. Where k is split, the blocks of a tile leave their sums in a workspace, and the last
-    of them to end adds these up in the order of the splits and writes C. Of more than `FLAT_SPLITS` splits, groups of
+    of them to end adds these up in a fixed order and writes C. Of more than `FLAT_SPLITS` splits, groups of
     `GROUP_SPLITS` are added up first, in the same way. Such a kernel has two parameters more: `partials`, 16-byte
-    aligned, which holds a whole tile for each tile and split, and behind them one for each tile and group; and
-    `counters`, for each tile one and one for each group, which are 0 before the kernel and after it.
+    aligned, which holds a whole tile for each tile and split, and one for each tile and group; and `counters`, for
+    each tile one and one for each group, which are 0 before the kernel and after it.
+
+    The blocks of a cluster hold neighbouring splits, and are a group that is added up in their shared memory; on the
+    host, whose blocks run one after another, in the workspace as any group.
     """
 
     threads: int  # per block
@@ -79,6 +83,7 @@ class Launch:
     smem_bytes: int  # dynamic shared memory per block
     columns_per_block: int = 0  # of C's tiles; 0: all n
     splits: int = 1  # of k
+    cluster: int = 1  # blocks that are one group, and meet in shared memory
 
     def tiles(self, m: int, n: int) -> int:
         """Tiles of an m x n C."""
@@ -92,7 +97,11 @@ class Launch:
     @property
     def groups(self) -> int:
         """Groups of splits that are added up first; 0 where there are few splits."""
-        return -(-self.splits // GROUP_SPLITS) if self.splits > FLAT_SPLITS else 0
+        if self.cluster > 1:
+            return self.splits // self.cluster
+        tile = self.rows_per_block * self.columns_per_block
+        flat = self.splits <= FLAT_SPLITS or self.splits * tile <= FLAT_ELEMENTS
+        return 0 if flat else -(-self.splits // GROUP_SPLITS)
 
     def partial_elements(self, m: int, n: int) -> int:
         """Elements of the workspace's sums, 0 without a split."""

@@ -25,6 +25,14 @@ BLOCKS_PER_SM = 2  # that a grid should have at least
 MULTIPROCESSORS = (80, 108, 132, 148)  # of V100, A100, H100 and H200, B200
 WIDE_SPLITS = (16, 64, *sorted(sms * blocks for sms in MULTIPROCESSORS for blocks in (1, 2, 3, 4)))
 
+MOST_ADDERS = 16  # groups of a block's threads that add up splits
+
+
+def adders(*, threads: int, tile_bytes: int) -> int:
+    """Groups of a block's threads that share the splits' sums of a tile among them, each thread a vector of 16 bytes."""
+    return max(min(MOST_ADDERS, threads // max(tile_bytes // 16, 1)), 1)
+
+
 HOST, OLDEST_WITH_F64_MMA = (0, 0), (9, 0)  # compute capabilities: m16n8k8 of doubles is Hopper's
 
 

@@ -19,7 +19,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Candidate, Rule, covering_rule
 
 THREADS = (64, 128, 256)
-VECTOR_BYTES = (8, 16)
+VECTOR_BYTES = (4, 8, 16)
 VECTORS = (1, 2)
 COLUMNS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 PREFETCH = (1, 2, 4, 8, 16, 32)
@@ -108,6 +108,12 @@ class Tsmm(Family[TsmmConfig]):
             tunable="prefetch",
             options=PREFETCH,
             extent=lambda problem: problem.k,
+        ),
+        Rule(
+            "vector-holds-element",
+            "limit",
+            "a load takes at least one element",
+            lambda c: int(c.config.tunables["vector_bytes"]) >= c.problem.dtype.element_bytes,
         ),
         Rule("rows-within-m", "shape", "a block of more rows than m loads element by element", _rows_within_m),
         Rule(

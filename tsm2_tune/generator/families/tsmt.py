@@ -21,6 +21,7 @@ from tsm2_tune.generator.splitting import (
     REGISTERS_REACHABLE,
     WIDE_SPLIT_RULES,
     WIDE_SPLITS,
+    adders,
     has_f64_tensor_cores,
     tunable,
 )
@@ -50,6 +51,7 @@ class TsmtConfig(KernelConfig):
         "stages": "s",
         "splits": "k",
         "min_blocks": "b",
+        "cluster": "x",
     }
 
     threads: int  # per block
@@ -61,6 +63,7 @@ class TsmtConfig(KernelConfig):
     stages: int  # such loads that one thread has in registers
     splits: int  # of k
     min_blocks: int  # on a multiprocessor, which bounds the registers
+    cluster: int = 1  # neighbouring splits whose sums are added up through their shared memory
 
 
 def team(config: TsmtConfig) -> int:
@@ -94,6 +97,7 @@ class Tsmt(Family[TsmtConfig]):
         Tunable("stages", "", "such loads that one thread has in registers, on their way or arrived"),
         Tunable("splits", "", "blocks among which k is divided"),
         Tunable("min_blocks", "", "blocks that a multiprocessor must hold, which bounds the registers"),
+        Tunable("cluster", "", "blocks whose sums meet in shared memory before they go through the workspace"),
     )
     rules = (
         covering_rule(
@@ -145,10 +149,13 @@ class Tsmt(Family[TsmtConfig]):
     def resources(self, config: TsmtConfig, problem: Problem) -> Resources:
         loaded = (config.rows + config.columns) * config.step * config.stages
         warps = config.threads // WARP_THREADS // max(team(config) // WARP_THREADS, 1)
+        tile = config.tile_rows * config.tile_columns
+        sums = max(warps, adders(threads=config.threads, tile_bytes=tile * problem.dtype.element_bytes))
+        gathered = max(tile, config.cluster) if config.cluster > 1 else 0
         return Resources(
             threads=config.threads,
             registers=(config.rows * config.columns + loaded) * problem.dtype.registers + OVERHEAD_REGISTERS,
-            smem_bytes=warps * config.tile_rows * config.tile_columns * problem.dtype.element_bytes,
+            smem_bytes=(sums * tile + gathered) * problem.dtype.element_bytes,
             bytes_in_flight=loaded * problem.dtype.element_bytes // 2,
             reuse=config.columns,
         )
@@ -160,6 +167,7 @@ class Tsmt(Family[TsmtConfig]):
             columns_per_block=config.tile_columns,
             smem_bytes=self.resources(config, problem).smem_bytes,
             splits=config.splits,
+            cluster=config.cluster,
         )
 
     def traffic(self, config: TsmtConfig, problem: Problem) -> Traffic:
@@ -206,15 +214,16 @@ class Tsmt(Family[TsmtConfig]):
 
     def context(self, config: TsmtConfig, problem: Problem) -> dict[str, Any]:
         along_a, along_b, _ = problem.contiguous
-        groups = self.launch(config, problem).groups
+        tile_bytes = config.tile_rows * config.tile_columns * problem.dtype.element_bytes
         return {
             "about": "C in registers, k over every thread",
             "storage": problem.storage,
             "a_along_k": along_a == "k",
             "b_along_k": along_b == "k",
             "c_along_n": problem.row_major_c,
-            "groups": groups,
-            "group_splits": GROUP_SPLITS,
+            "groups": self.launch(config, problem).groups,
+            "group_splits": config.cluster if config.cluster > 1 else GROUP_SPLITS,
+            "adders": adders(threads=config.threads, tile_bytes=tile_bytes),
         }
 
 

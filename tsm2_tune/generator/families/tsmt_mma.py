@@ -17,7 +17,7 @@ from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Rule, covering_rule
-from tsm2_tune.generator.splitting import HAS_F64_TENSOR_CORES, REGISTERS_REACHABLE, WIDE_SPLIT_RULES, WIDE_SPLITS
+from tsm2_tune.generator.splitting import HAS_F64_TENSOR_CORES, REGISTERS_REACHABLE, WIDE_SPLIT_RULES, WIDE_SPLITS, adders
 
 THREADS = (128, 256)
 TILE = (16, 32, 64)  # rows and columns of C, of a block
@@ -43,6 +43,7 @@ class TsmtMmaConfig(KernelConfig):
         "stages": "s",
         "splits": "k",
         "min_blocks": "b",
+        "cluster": "x",
     }
 
     threads: int  # per block
@@ -54,6 +55,7 @@ class TsmtMmaConfig(KernelConfig):
     stages: int  # such loads that one warp has in registers
     splits: int  # of k
     min_blocks: int  # on a multiprocessor, which bounds the registers
+    cluster: int = 1  # neighbouring splits whose sums are added up through their shared memory
 
 
 def teams(config: TsmtMmaConfig) -> int:
@@ -81,6 +83,7 @@ class TsmtMma(Family[TsmtMmaConfig]):
         Tunable("stages", "", "such loads that one warp has in registers, on their way or arrived"),
         Tunable("splits", "", "blocks among which k is divided"),
         Tunable("min_blocks", "", "blocks that a multiprocessor must hold, which bounds the registers"),
+        Tunable("cluster", "", "blocks whose sums meet in shared memory before they go through the workspace"),
     )
     rules = (
         HAS_F64_TENSOR_CORES,
@@ -127,10 +130,13 @@ class TsmtMma(Family[TsmtMmaConfig]):
         rows, columns = STRIP_ROWS * config.strips, OCTET_COLUMNS * config.octets
         loaded = (rows + columns) * config.step * config.stages // WARP_THREADS
         elements = rows * columns // WARP_THREADS + loaded
+        tile = config.tile_rows * config.tile_columns
+        sums = max(teams(config), adders(threads=config.threads, tile_bytes=tile * problem.dtype.element_bytes))
+        gathered = tile if config.cluster > 1 else 0
         return Resources(
             threads=config.threads,
             registers=elements * problem.dtype.registers + OVERHEAD_REGISTERS,
-            smem_bytes=teams(config) * config.tile_rows * config.tile_columns * problem.dtype.element_bytes,
+            smem_bytes=(sums * tile + gathered) * problem.dtype.element_bytes,
             bytes_in_flight=loaded * problem.dtype.element_bytes // 2,
             reuse=columns,
         )
@@ -142,6 +148,7 @@ class TsmtMma(Family[TsmtMmaConfig]):
             columns_per_block=config.tile_columns,
             smem_bytes=self.resources(config, problem).smem_bytes,
             splits=config.splits,
+            cluster=config.cluster,
         )
 
     def traffic(self, config: TsmtMmaConfig, problem: Problem) -> Traffic:
@@ -187,6 +194,7 @@ class TsmtMma(Family[TsmtMmaConfig]):
 
     def context(self, config: TsmtMmaConfig, problem: Problem) -> dict[str, Any]:
         along_a, along_b, _ = problem.contiguous
+        tile_bytes = config.tile_rows * config.tile_columns * problem.dtype.element_bytes
         return {
             "about": "both operands stream into the tensor cores' fragments, k over every warp",
             "storage": problem.storage,
@@ -194,7 +202,8 @@ class TsmtMma(Family[TsmtMmaConfig]):
             "b_along_k": along_b == "k",
             "c_along_n": problem.row_major_c,
             "groups": self.launch(config, problem).groups,
-            "group_splits": GROUP_SPLITS,
+            "group_splits": config.cluster if config.cluster > 1 else GROUP_SPLITS,
+            "adders": adders(threads=config.threads, tile_bytes=tile_bytes),
         }
 
 
