@@ -12,7 +12,7 @@ from typing import Any
 from tsm2_tune.generator.config import KernelConfig, Launch
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import KernelSource
+from tsm2_tune.generator.render import KernelSource, environment
 from tsm2_tune.tuner.export import export_text
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
@@ -71,13 +71,14 @@ using index_t = long long;
 #else
 using index_t = int;
 #endif
-using scalar = {c_type};
+{definition}using scalar = {c_type};
+using sum_t = {sum_type};
 constexpr int rows = 32, columns = 4, splits = {splits};
 
 extern "C" __global__ void __launch_bounds__(rows) handmade(
-    index_t m, index_t n, index_t k, scalar alpha, const scalar *__restrict__ A, index_t lda,
-    const scalar *__restrict__ B, index_t ldb, scalar beta, scalar *__restrict__ C, index_t ldc,
-    scalar *__restrict__ partials, unsigned *__restrict__ counters)
+    index_t m, index_t n, index_t k, sum_t alpha, const scalar *__restrict__ A, index_t lda,
+    const scalar *__restrict__ B, index_t ldb, sum_t beta, scalar *__restrict__ C, index_t ldc,
+    sum_t *__restrict__ partials, unsigned *__restrict__ counters)
 {{
     __shared__ bool last;
     const index_t down = (m + rows - 1) / rows, tiles = gridDim.x / splits;
@@ -85,9 +86,9 @@ extern "C" __global__ void __launch_bounds__(rows) handmade(
     const index_t i = tile % down * rows + threadIdx.x, first = tile / down * columns;
     const index_t end = first + columns < n ? first + columns : n;
     for (index_t j = first; j < end && i < m; ++j) {{
-        scalar sum = 0;
+        sum_t sum = 0;
         for (index_t l = split; l < k; l += splits)
-            sum += A[{at_a}] * B[{at_b}];
+            sum += {conjugate_a}(A[{at_a}]) * {conjugate_b}(B[{at_b}]);
         partials[((long long)split * n + j) * m + i] = sum;
     }}
     __threadfence();
@@ -99,10 +100,10 @@ extern "C" __global__ void __launch_bounds__(rows) handmade(
         return;
     __threadfence();
     for (index_t j = first; j < end && i < m; ++j) {{
-        scalar sum = 0;
+        sum_t sum = 0;
         for (index_t other = 0; other < splits; ++other)
             sum += __ldcg(partials + ((long long)other * n + j) * m + i);
-        C[{at_c}] = alpha * sum + (beta == 0 ? 0 : beta * C[{at_c}]);
+        C[{at_c}] = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(C[{at_c}]));
     }}
     if (threadIdx.x == 0)
         counters[tile] = 0;
@@ -113,9 +114,15 @@ extern "C" __global__ void __launch_bounds__(rows) handmade(
 def handmade(problem: Problem, splits: int = 3) -> KernelSource:
     """A plain kernel for the problem's op and dtype that splits k, with tiles of 32 rows and 4 columns."""
     a, b, c = (along != beside for along, beside in zip(problem.contiguous, ("k", "n", "n"), strict=True))
+    dtype, (conjugate_a, conjugate_b) = problem.dtype, problem.conjugated
+    numbers: Any = environment().get_template("numbers.cu.jinja").module
     text = HANDMADE.format(
         splits=splits,
-        c_type=problem.dtype.c_type,
+        definition=numbers.definition(dtype),
+        c_type=dtype.c_type,
+        sum_type=dtype.sum.c_type,
+        conjugate_a="conjugate" if conjugate_a else "sum_t",
+        conjugate_b="conjugate" if conjugate_b else "sum_t",
         at_a="i + l * lda" if a else "l + i * lda",
         at_b="l + j * ldb" if b else "j + l * ldb",
         at_c="i + j * ldc" if c else "j + i * ldc",

@@ -81,8 +81,8 @@ def test_published_peaks_are_near_cores_times_clock(key: tuple[str, str]) -> Non
 
 
 def test_a_peak_of_an_unknown_dtype_is_an_input_error() -> None:
-    with pytest.raises(InputError, match="unknown dtype 'f16'"):
-        peak_gflops(profile_named("h200"), "f16")
+    with pytest.raises(InputError, match="unknown dtype 'f8'"):
+        peak_gflops(profile_named("h200"), "f8")
 
 
 def test_every_row_names_its_sources() -> None:

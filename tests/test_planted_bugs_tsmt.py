@@ -27,14 +27,11 @@ GROUPS = TsmtConfig(128, 32, 16, 8, 8, step=2, stages=2, splits=80, min_blocks=1
 UNEVEN = TsmtConfig(128, 16, 16, 4, 8, step=2, stages=1, splits=132, min_blocks=1)  # its last group has 4 splits
 ALONE = TsmtConfig(128, 8, 8, 8, 8, step=2, stages=1, splits=16, min_blocks=1)
 LARGE = TsmtConfig(128, 64, 64, 8, 8, step=1, stages=4, splits=16, min_blocks=1)
-CLUSTERS = TsmtConfig(128, 16, 16, 8, 4, step=4, stages=1, splits=32, min_blocks=1, cluster=8)
-CLUSTER = TsmtConfig(128, 4, 4, 4, 4, step=4, stages=1, splits=8, min_blocks=1, cluster=8)
 SMALL = TsmtConfig(128, 2, 2, 2, 2, step=4, stages=1, splits=16, min_blocks=1)  # fewer sums than teams in a warp
 MMA_ONE = TsmtMmaConfig(128, 16, 16, 1, 2, step=8, stages=2, splits=1, min_blocks=1)
 MMA_FLAT = TsmtMmaConfig(128, 32, 16, 1, 2, step=8, stages=3, splits=16, min_blocks=1)
 MMA_GROUPS = TsmtMmaConfig(128, 16, 32, 1, 4, step=16, stages=2, splits=80, min_blocks=2)
 MMA_UNEVEN = TsmtMmaConfig(128, 32, 32, 2, 2, step=8, stages=2, splits=132, min_blocks=1)
-MMA_CLUSTERS = TsmtMmaConfig(128, 16, 16, 1, 2, step=8, stages=2, splits=16, min_blocks=1, cluster=4)
 MMA_LARGE = TsmtMmaConfig(256, 64, 64, 2, 4, step=8, stages=2, splits=16, min_blocks=1)
 
 
@@ -82,20 +79,6 @@ SPLITTING_BUGS = (
     mma("as many members in the last group", MMA_UNEVEN, MEMBERS, "group_splits"),
     mma("a group's counter not reset", MMA_UNEVEN, RESET, "before < last || last == 15 ? before + 1 : 0"),
     mma("a group's sums left out", MMA_GROUPS, "tile_elements, groups, put)", "tile_elements, groups - 1, put)"),
-)  # fmt: skip
-
-# The host has a branch of its own for clusters; that of the GPU is verified there.
-CLUSTER_BUGS = (
-    tsmt("a cluster left out", CLUSTERS, "tile_elements, groups, put)", "tile_elements, groups - 1, put)"),
-    tsmt("as many arrivals as on the GPU", CLUSTERS, "arrivals = groups", "arrivals = splits"),
-    tsmt("every cluster in the first's sums", CLUSTERS, "add_up(sums + group * group_splits", "add_up(sums + 0 * group"),
-    tsmt("a cluster's sums over another's", CLUSTERS, "(splits + group) *", "(splits + group / 2) *"),
-    tsmt("a member too few in every cluster", CLUSTER, "group, group_splits)", "group, group_splits - 1)"),
-    tsmt("tiles of C taken for splits", CLUSTERS, "tile_of_C = blockIdx.x / splits, split = blockIdx.x % splits",
-        "tile_of_C = blockIdx.x % tiles, split = blockIdx.x % splits"),
-    tsmt("every block in the first split", CLUSTER, "split = blockIdx.x % splits", "split = 0"),
-    mma("a cluster left out", MMA_CLUSTERS, "tile_elements, groups, put)", "tile_elements, groups - 1, put)"),
-    mma("a cluster's counter not reset", MMA_CLUSTERS, RESET, "before + 1"),
 )  # fmt: skip
 
 SWEEPING_BUGS = (
@@ -168,7 +151,7 @@ ADDING_BUGS = (
     tsmt("members of a team added up", FLAT, "distance * teams_of_warp < 32", "distance * teams_of_warp < 16"),
     tsmt("the half that is kept given away", FLAT, "given = upper ? sum[s] : sum[count / 2 + s]",
         "given = upper ? sum[count / 2 + s] : sum[s]"),
-    tsmt("the first half always kept", FLAT, "(upper ? sum[count / 2 + s] : sum[s]) +", "sum[s] +"),
+    tsmt("the first half always kept", FLAT, "sum[s] = upper ? sum[count / 2 + s] : sum[s];", ""),
     tsmt("the second half in the first's place", FLAT, "upper ? first + count / 2 : first", "first"),
     tsmt("one sum not added up over the warp", SMALL, "sum[s] += __shfl_xor_sync(0xFFFFFFFFu, sum[s], distance);", ""),
     tsmt("a lane's last sum left out", FLAT, "s < kept;", "s < kept - 1;"),
@@ -188,7 +171,7 @@ ADDING_BUGS = (
     tsmt("C written past n", FLAT, "if (i < m && j < n)", "if (i < m)"),
     tsmt("C written past m", FLAT, "if (i < m && j < n)", "if (j < n)", op="ttt"),
     tsmt("alpha left out", FLAT, "alpha * sum : alpha * sum +", "sum : sum +"),
-    tsmt("beta left out", FLAT, "+ beta * element", "+ element"),
+    tsmt("beta left out", FLAT, "+ beta * sum_t(element)", "+ sum_t(element)"),
     tsmt("C read though beta is 0", FLAT, "beta == 0 ? alpha * sum : alpha", "alpha"),
     tsmt("alpha for each split too", FLAT, "e, total_of_block(e)); });",
         "e, alpha * total_of_block(e)); });"),
@@ -198,7 +181,7 @@ ADDING_BUGS = (
     mma("no barrier before the sums are read", MMA_ONE, "__syncthreads();", ""),
     mma("a warp's sums left out", MMA_FLAT, "s < sums_of_tile;", "s < sums_of_tile - 1;"),
     mma("alpha left out", MMA_FLAT, "alpha * sum : alpha * sum +", "sum : sum +"),
-    mma("beta left out", MMA_FLAT, "+ beta * element", "+ element"),
+    mma("beta left out", MMA_FLAT, "+ beta * sum_t(element)", "+ sum_t(element)"),
 )  # fmt: skip
 
 FRAGMENT_BUGS = (
@@ -233,8 +216,7 @@ RIGHT = (
     *((ONE, dtype, op) for dtype, op in (("f32", "tn"), ("f64", "nt"))),
     *((FLAT, dtype, op) for dtype in ("f32", "f64") for op in ("tn", "ntt", "nn")),
     *((GROUPS, dtype, op) for dtype, op in (("f32", "nt"), ("f32", "ttt"), ("f64", "tn"))),
-    *((config, dtype, "tn") for config in (CLUSTERS, CLUSTER, SMALL) for dtype in ("f32", "f64")),
-    (MMA_CLUSTERS, "f64", "ntt"),
+    *((SMALL, dtype, "tn") for dtype in ("f32", "f64")),
     (UNEVEN, "f64", "tt"),
     *((config, "f32", op) for config, op in ((ALONE, "ttt"), (LARGE, "ntt"))),
     *((config, "f64", op) for config, op in ((ALONE, "ntt"), (LARGE, "tn"))),
@@ -262,7 +244,7 @@ def test_tiles_smaller_than_a_vector_are_right(try_kernel: TryKernel, config: Ke
 
 @pytest.mark.parametrize(
     "bug",
-    [*SPLITTING_BUGS, *CLUSTER_BUGS, *SWEEPING_BUGS, *ALIGNED_BUGS, *ADDING_BUGS, *FRAGMENT_BUGS],
+    [*SPLITTING_BUGS, *SWEEPING_BUGS, *ALIGNED_BUGS, *ADDING_BUGS, *FRAGMENT_BUGS],
     ids=lambda bug: bug.name,
 )
 def test_a_planted_bug_is_rejected(try_kernel: TryKernel, bug: Bug) -> None:

@@ -17,8 +17,10 @@ from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
+from tsm2_tune.generator.families.tsmr_zmma import TsmrZmmaConfig
 from tsm2_tune.generator.families.tsmt import TsmtConfig
 from tsm2_tune.generator.families.tsmt_mma import TsmtMmaConfig
+from tsm2_tune.generator.families.tsmt_zmma import TsmtZmmaConfig
 from tsm2_tune.generator.problem import DTYPES, Problem
 from tsm2_tune.generator.render import KernelSource, environment, render, support_source
 from tsm2_tune.tuner.compiler import compile_text
@@ -32,6 +34,7 @@ F32 = Problem(4096, 8, 4096, "f32")
 F64 = Problem(4096, 8, 4096, "f64")
 GRAM = Problem(16, 16, 10**6, "f32", "tn")
 OPS = ("nn", "ntt", "tn", "ttt")
+CONJUGATING = ("cn", "jtt", "nc")
 
 # The configurations whose sources are golden, each with the problem that it is rendered for.
 SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
@@ -46,8 +49,11 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
     (TsmrConfig(128, 2, 8, 8, 2, splits=1, row_tiles=2, min_blocks=1), replace(F32, op="ntt")),
     (TsmrMmaConfig(128, 2, 8, 16, 2, splits=4, row_tiles=1, min_blocks=6), F64),
     (TsmrMmaConfig(128, 1, 8, 32, 4, splits=1, row_tiles=4, min_blocks=1), replace(F64, op="ttt")),
+    (TsmrZmmaConfig(128, 2, 16, 16, 2, splits=4, row_tiles=1, min_blocks=3), replace(F64, dtype_name="c128")),
     (TsmtConfig(128, 16, 16, 8, 8, 4, 1, splits=264, min_blocks=1), GRAM),
     (TsmtMmaConfig(128, 16, 16, 1, 2, 8, 4, splits=264, min_blocks=1), replace(GRAM, dtype_name="f64")),
+    (TsmtZmmaConfig(128, 16, 16, 2, 2, 8, 2, splits=264, min_blocks=1), replace(GRAM, dtype_name="c128", op="cn")),
+    (TsmtConfig(128, 8, 8, 8, 4, 2, 1, splits=16, min_blocks=1), replace(GRAM, dtype_name="c64", op="jtt")),
 )
 
 
@@ -61,7 +67,7 @@ def every_source() -> list[KernelSource]:
         render(one, config)
         for config, problem in SOURCES
         for dtype in DTYPES
-        for op in OPS
+        for op in (*OPS, *(CONJUGATING if DTYPES[dtype].is_complex else ()))
         if family_named(config.family).supports(one := replace(problem, dtype_name=dtype, op=op))
     ]
 
@@ -121,4 +127,4 @@ def test_every_source_compiles_with_nvcc() -> None:
 
 def test_a_change_of_any_template_that_a_family_uses_makes_its_trials_stale() -> None:
     used = referenced_templates(environment(), FAMILIES["tsmr"].template)
-    assert used == {"tsmr.cu.jinja", "streaming.cu.jinja", "parts.cu.jinja"}
+    assert used == {"tsmr.cu.jinja", "streaming.cu.jinja", "parts.cu.jinja", "numbers.cu.jinja"}

@@ -71,6 +71,7 @@ COUNTER_EXAMPLES = (
     CounterExample("columns-within-n", Tsm2Config("v3", 128, 24, 4), R),
     CounterExample("prefetch-within-k", Tsm2Config("v3", 128, 8, 16), Problem(10**7, 8, 8, "f32")),
     CounterExample("threads-within-m", Tsm2Config("v3", 128, 8, 4), Problem(64, 8, 64, "f32")),
+    CounterExample("vector-holds-an-element", TsmmConfig(64, 8, 2, 8, 4, 1), replace(R, dtype_name="c128")),
     CounterExample("rows-within-m", TsmmConfig(64, 16, 1, 8, 4, 1), Problem(255, 8, 64, "f32")),
     CounterExample("grid-fills-device", Ism2Config(1, 128, 8, 4, 2), R),
     CounterExample("grid-fills-device", TsmrConfig(128, 1, 16, 8, 4, splits=2, row_tiles=1, min_blocks=1), R),
@@ -190,7 +191,7 @@ def test_a_problem_reads_back() -> None:
     with pytest.raises(InputError, match="MxNxK:DTYPE"):
         Problem.parse("8x8:f32")
     with pytest.raises(InputError, match="unknown dtype"):
-        Problem.parse("8x8x8:f16")
+        Problem.parse("8x8x8:f8")
 
 
 @pytest.mark.parametrize(
@@ -222,7 +223,7 @@ def test_an_op_is_spelt_where_it_is_not_nn() -> None:
     assert len({Problem(5, 3, 7, "f32", op) for op in ("nn", "nt", "nnt")}) == 3
 
 
-@pytest.mark.parametrize("op", ["", "n", "nnn", "ntn", "nx", "NN", "cn", "nntt", " nn"])
+@pytest.mark.parametrize("op", ["", "n", "nnn", "ntn", "nx", "NN", "hn", "nntt", " nn"])
 def test_a_wrong_op_is_refused(op: str) -> None:
     with pytest.raises(InputError, match=f"unknown op {op!r}: expected two of the letters n, t"):
         Problem(5, 3, 7, "f32", op)

@@ -467,7 +467,7 @@ def test_tampered_parameters_are_refused(store: Store, path: Path, parameters: s
         "UPDATE trial SET tunables = '{\"threads\": NaN}'",
         "UPDATE trial SET tunables = '{\"threads\": -Infinity}'",
         "UPDATE measurement SET median_us = 9e999",
-        "UPDATE problem SET dtype = 'f16'",
+        "UPDATE problem SET dtype = 'f8'",
         "UPDATE problem SET n = 'x'",
         "UPDATE run SET toolkit = x'00'",
     ],

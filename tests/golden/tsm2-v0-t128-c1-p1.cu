@@ -9,7 +9,8 @@ using index_t = long long;
 #else
 using index_t = int;
 #endif
-using scalar = float;
+using scalar = float;  // of A, B and C
+using sum_t = float;  // of sums of products, alpha and beta
 
 constexpr int threads = 128;    // t1: threads of a block, one row of A each
 constexpr int columns = 1;    // t2: columns of C that a thread accumulates in registers
@@ -29,8 +30,8 @@ __device__ __forceinline__ void store_c(
 }
 
 extern "C" __global__ void __launch_bounds__(threads) tsm2(
-    index_t m, index_t n, index_t k, scalar alpha, const scalar *__restrict__ A, index_t lda,
-    const scalar *__restrict__ B, index_t ldb, scalar beta, scalar *__restrict__ C, index_t ldc)
+    index_t m, index_t n, index_t k, sum_t alpha, const scalar *__restrict__ A, index_t lda,
+    const scalar *__restrict__ B, index_t ldb, sum_t beta, scalar *__restrict__ C, index_t ldc)
 {
     const index_t row = blockIdx.x * index_t(threads) + threadIdx.x;
     if (row >= m)

@@ -9,7 +9,8 @@ using index_t = long long;
 #else
 using index_t = int;
 #endif
-using scalar = float;
+using scalar = float;  // of A, B and C
+using sum_t = float;  // of sums of products, alpha and beta
 
 constexpr int threads = 128;   // of a block
 constexpr int vectors = 1;   // pieces of a column of A that a thread loads: its rows
@@ -115,8 +116,8 @@ __device__ __forceinline__ void store_c(
 }
 
 extern "C" __global__ void __launch_bounds__(threads) tsmm(
-    index_t m, index_t n, index_t k, scalar alpha, const scalar *__restrict__ A, index_t lda,
-    const scalar *__restrict__ B, index_t ldb, scalar beta, scalar *__restrict__ C, index_t ldc)
+    index_t m, index_t n, index_t k, sum_t alpha, const scalar *__restrict__ A, index_t lda,
+    const scalar *__restrict__ B, index_t ldb, sum_t beta, scalar *__restrict__ C, index_t ldc)
 {
     extern __shared__ __align__(16) unsigned char shared_bytes[];
     scalar *staged = reinterpret_cast<scalar *>(shared_bytes);  // tile_depth x columns of B, row-major

@@ -9,7 +9,8 @@ using index_t = long long;
 #else
 using index_t = int;
 #endif
-using scalar = double;
+using scalar = double;  // of A, B and C
+using sum_t = double;  // of sums of products, alpha and beta
 
 constexpr int threads = 128;    // of a block
 constexpr int strips = 1;     // of 16 rows of A, which one warp computes
@@ -51,22 +52,22 @@ __device__ __forceinline__ const scalar *at_B(const scalar *B, index_t ldb, inde
 
 // C is read only where beta asks for it.
 __device__ __forceinline__ void store_C(
-    scalar *__restrict__ C, index_t ldc, index_t i, index_t j, scalar alpha, scalar sum, scalar beta)
+    scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
 {
     scalar &element = C[i * ldc + j];
-    element = beta == 0 ? alpha * sum : alpha * sum + beta * element;
+    element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
 }
 
 
 // One element from global to shared memory. The thread goes on; await_copies waits for all that it has started.
 #if defined(TSM2_HOST) || __CUDA_ARCH__ < 800
-__device__ __forceinline__ void copy_async(scalar *to, const scalar *from) { *to = *from; }
+template <class T> __device__ __forceinline__ void copy_async(T *to, const T *from) { *to = *from; }
 __device__ __forceinline__ void await_copies() {}
 #else
-__device__ __forceinline__ void copy_async(scalar *to, const scalar *from)
+template <class T> __device__ __forceinline__ void copy_async(T *to, const T *from)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::
-                 "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "n"(sizeof(scalar)) : "memory");
+                 "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "n"(sizeof(T)) : "memory");
 }
 __device__ __forceinline__ void await_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 #endif
@@ -208,8 +209,8 @@ __device__ __forceinline__ void store_pairs(
 }
 
 extern "C" __global__ void __launch_bounds__(threads, 1) tsmr_mma(
-    index_t m, index_t n, index_t k, scalar alpha, const scalar *__restrict__ A, index_t lda,
-    const scalar *__restrict__ B, index_t ldb, scalar beta, scalar *__restrict__ C, index_t ldc)
+    index_t m, index_t n, index_t k, sum_t alpha, const scalar *__restrict__ A, index_t lda,
+    const scalar *__restrict__ B, index_t ldb, sum_t beta, scalar *__restrict__ C, index_t ldc)
 {
     extern __shared__ __align__(16) unsigned char shared_bytes[];
     scalar *staged = reinterpret_cast<scalar *>(shared_bytes);  // two tiles of B, tile_depth x columns

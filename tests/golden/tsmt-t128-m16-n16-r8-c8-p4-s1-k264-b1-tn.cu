@@ -9,7 +9,8 @@ using index_t = long long;
 #else
 using index_t = int;
 #endif
-using scalar = float;
+using scalar = float;  // of A, B and C
+using sum_t = float;  // of sums of products, alpha and beta
 
 constexpr int threads = 128;        // of a block
 constexpr int tile_rows = 16;      // of C, of a block
@@ -50,10 +51,10 @@ template <bool holds> struct Flag { static constexpr bool value = holds; };
 
 // C is read only where beta asks for it.
 __device__ __forceinline__ void store_C(
-    scalar *__restrict__ C, index_t ldc, index_t i, index_t j, scalar alpha, scalar sum, scalar beta)
+    scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
 {
     scalar &element = C[i + j * ldc];
-    element = beta == 0 ? alpha * sum : alpha * sum + beta * element;
+    element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
 }
 
 // Whether this block is the last of `count` to come to the counter; what the others wrote before is in memory then.
@@ -74,7 +75,7 @@ __device__ __forceinline__ bool last_of(unsigned *counter, unsigned count)
 
 // The vector at `at` of each of `count` neighbouring sums, `stride` elements apart, added up in their order.
 template <int most>
-__device__ __forceinline__ vector added_up(const scalar *__restrict__ at, long long stride, int count)
+__device__ __forceinline__ vector added_up(const sum_t *__restrict__ at, long long stride, int count)
 {
     vector sum = {};
     for (int first = 0; first < count; first += most) {
@@ -165,9 +166,9 @@ __device__ __forceinline__ void load(
 }
 
 extern "C" __global__ void __launch_bounds__(threads, 1) tsmt(
-    index_t m, index_t n, index_t k, scalar alpha, const scalar *__restrict__ A, index_t lda,
-    const scalar *__restrict__ B, index_t ldb, scalar beta, scalar *__restrict__ C, index_t ldc,
-    scalar *__restrict__ partials, unsigned *__restrict__ counters)
+    index_t m, index_t n, index_t k, sum_t alpha, const scalar *__restrict__ A, index_t lda,
+    const scalar *__restrict__ B, index_t ldb, sum_t beta, scalar *__restrict__ C, index_t ldc,
+    sum_t *__restrict__ partials, unsigned *__restrict__ counters)
 {
     constexpr bool a_along_k = true, b_along_k = true;
     extern __shared__ __align__(16) unsigned char shared_bytes[];
@@ -258,21 +259,21 @@ extern "C" __global__ void __launch_bounds__(threads, 1) tsmt(
         }
     }
     __syncthreads();
-    const auto put = [&](int e, scalar value) {
+    const auto put = [&](int e, sum_t value) {
         const index_t i = first_row + e % tile_rows, j = first_column + e / tile_rows;
         if (i < m && j < n)
             store_C(C, ldc, i, j, alpha, value, beta);
     };
     const long long stride = (long long)tiles * tile_elements;  // from one split's sums to the next one's
-    scalar *sums = partials + tile_of_C * (long long)tile_elements;
+    sum_t *sums = partials + tile_of_C * (long long)tile_elements;
     for (int e = threadIdx.x; e < tile_elements; e += threads) {
-        scalar total = 0;
+        sum_t total = 0;
         #pragma unroll
         for (int s = 0; s < sums_of_tile; ++s)
             total += left[s * tile_elements + e];
         __stcg(sums + split * stride + e, total);
     }
-    const auto add_up = [&](const scalar *from, int count, auto keep) {
+    const auto add_up = [&](const sum_t *from, int count, auto keep) {
         for (int e = threadIdx.x * width; e < tile_elements; e += threads * width) {
             const vector total = added_up<16>(from + e, stride, count);
             #pragma unroll
@@ -286,7 +287,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1) tsmt(
     const int members = splits - group * group_splits < group_splits ? splits - group * group_splits : group_splits;
     if (!last_of(counter + 1 + group, members))
         return;
-    add_up(sums + group * group_splits * stride, members, [&](int e, scalar value) {
+    add_up(sums + group * group_splits * stride, members, [&](int e, sum_t value) {
         __stcg(sums + (splits + group) * stride + e, value);
     });
     if (last_of(counter, groups))

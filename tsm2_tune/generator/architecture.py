@@ -51,12 +51,13 @@ class Architecture:
     checked_partitions: int | None = None
 
     def cores(self, dtype_name: str) -> int:
-        """FMAs per clock per multiprocessor."""
-        return {"f32": self.f32_cores, "f64": self.f64_cores}[dtype_named(dtype_name).name]
+        """Real FMAs per clock per multiprocessor, of the type's sums; tensor cores are not counted."""
+        return {"f32": self.f32_cores, "f64": self.f64_cores}[dtype_named(dtype_name).sum.component.name]
 
     def fma_latency_clocks(self, dtype_name: str) -> float:
         """Clocks from one FMA to another that needs its result."""
-        return {"f32": self.f32_latency_clocks, "f64": self.f64_latency_clocks}[dtype_named(dtype_name).name]
+        latencies = {"f32": self.f32_latency_clocks, "f64": self.f64_latency_clocks}
+        return latencies[dtype_named(dtype_name).sum.component.name]
 
 
 FERMI_DOUBLE_UNIT = (21, 22, 29, 30, 37, 38, 45, 46)

@@ -100,7 +100,7 @@ def arithmetic_utilisation(limits: DeviceLimits, dtype_name: str, *, t2: float, 
     """Util_comp: independent FMAs over latency x throughput (Little's law), at most 1. Section 3.6.2."""
     flops_per_clock = peaks(limits, dtype_name).gflops * 1e3 / (limits.sms * limits.sm_clock_mhz)
     latency = architecture_of(limits.compute_capability).fma_latency_clocks(dtype_name)
-    concurrent = max_threads_per_sm(limits, dtype_name, t2=t2, t3=t3) * t3 * t2
+    concurrent = max_threads_per_sm(limits, dtype_name, t2=t2, t3=t3) * t3 * t2 * dtype_named(dtype_name).parts
     return min(1.0, concurrent / (latency * flops_per_clock / FLOPS_PER_FMA))
 
 
@@ -114,9 +114,13 @@ def compute_to_memory_ratio(limits: DeviceLimits, dtype_name: str, *, t2: float)
 
 
 def t2_threshold(limits: DeviceLimits, dtype_name: str) -> float:
-    """t2_threshold = Peak Perf. / Peak Band. x bytes per element, as published: r = 1. Section 3.6.2."""
+    """t2_threshold = Peak Perf. / Peak Band. x bytes per element, as published: r = 1. Section 3.6.2.
+
+    A complex product, which the paper does not have, is four real ones.
+    """
     peak = peaks(limits, dtype_name)
-    return peak.gflops / peak.gbytes_per_s * dtype_named(dtype_name).element_bytes
+    dtype = dtype_named(dtype_name)
+    return peak.gflops / peak.gbytes_per_s * dtype.element_bytes / dtype.parts**2
 
 
 def t2_threshold_fma(limits: DeviceLimits, dtype_name: str) -> float:
@@ -135,7 +139,7 @@ def memory_time_us(problem: Problem, limits: DeviceLimits, *, t2: float, t3: flo
 
 
 def arithmetic_time_us(problem: Problem, limits: DeviceLimits, *, t2: float, t3: float) -> float:
-    """2 m k n / (Peak Perf. x Util_comp). Algorithm 5, lines 7 to 9."""
+    """2 m k n / (Peak Perf. x Util_comp), 8 m k n of complex numbers. Algorithm 5, lines 7 to 9."""
     utilisation = arithmetic_utilisation(limits, problem.dtype_name, t2=t2, t3=t3)
     return problem.flops / (peaks(limits, problem.dtype_name).gflops * 1e3 * utilisation)
 

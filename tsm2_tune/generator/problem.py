@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
 
 from tsm2_tune.errors import InputError
 
@@ -17,28 +19,110 @@ LARGEST_32_BIT_OFFSET = 2**31 - 2**22
 
 @dataclass(frozen=True, slots=True)
 class Dtype:
-    """Facts of one element type."""
+    """Facts of one element type, and of the arithmetic that its products are computed with.
+
+    An element that is complex has two real parts beside each other, which `component_name` names.
+    """
 
     name: str  # the short name used in texts and tables
     c_type: str  # the CUDA type
-    numpy_name: str
+    numpy_name: str  # of an element: of its bits, where NumPy has no such type
     element_bytes: int
     registers: int  # 32-bit registers that one element occupies
-    significand_bits: int  # p: unit roundoff is 2**-p
+    significand_bits: int  # p, of a result: unit roundoff is 2**-p
+    exponents: tuple[int, int]  # 2 to the first is the least number above 0, 2 to the second is past the largest
+    parts: int = 1  # real numbers of an element: 2 where it is complex
+    component_name: str = ""  # the Dtype of one of them, with the same bits; "" where that is this one
+    sum_name: str = ""  # the Dtype in which products are added up, and of alpha and beta; "": this one
+    product_roundings: float = 1  # unit roundoffs of the sums that each product and its addition may cost
+    operand_error: float = 0.0  # relative error of a product whose operands were rounded before
+    tensor_products: int = 1  # of the tensor cores that make one product
 
     @property
     def unit_roundoff(self) -> float:
         """u = 2**-p, the largest relative error of one rounding to nearest."""
         return 2.0**-self.significand_bits
 
+    @property
+    def is_complex(self) -> bool:
+        return self.parts == 2
+
+    @property
+    def component(self) -> Dtype:
+        """The type of the real numbers that an element has."""
+        return DTYPES[self.component_name or self.name]
+
+    @property
+    def reference_name(self) -> str:
+        """The Dtype whose reference this one's products are compared with: the exact product is the same."""
+        return self.name if self.is_complex else self.component.name
+
+    @property
+    def sum(self) -> Dtype:
+        """The type in which products are added up, and of alpha and beta."""
+        return DTYPES[self.sum_name or self.name]
+
+    def factor(self, value: complex) -> np.generic:
+        """Alpha or beta as a kernel gets it; the real part alone where elements are real."""
+        scalar: Any = np.dtype(self.sum.numpy_name).type
+        factor: np.generic = scalar(value if self.is_complex else value.real)
+        return factor
+
+    @property
+    def flops_per_product(self) -> int:
+        """Floating-point operations of sum += a b, an FMA counting as two: a complex product takes four."""
+        return 2 * self.parts**2
+
+
+# What a product costs on tensor cores, in unit roundoffs of the sums, 2**-24. They add up a block of 4 or more
+# products and the sum before it, all shifted to the largest exponent and cut off there, and cut off the result: 2
+# for each term, and as much for each of two operations more on every 4 products (Fasi, Higham, Mikaitis and Pranesh,
+# "Numerical behavior of NVIDIA tensor cores", PeerJ Computer Science 7:e330, 2021).
+TENSOR_CORE_ROUNDINGS = 3.0
+TF32 = 2.0**-11  # unit roundoff of an operand: 11 significant bits
+# 3xTF32 splits an operand into two, which leaves a rest of at most TF32**2 of it, and leaves the product of the two
+# smaller ones out.
+SPLIT_ERROR = 3.01 * TF32**2
 
 DTYPES = {
     dtype.name: dtype
     for dtype in (
-        Dtype("f32", "float", "float32", element_bytes=4, registers=1, significand_bits=24),
-        Dtype("f64", "double", "float64", element_bytes=8, registers=2, significand_bits=53),
+        Dtype(
+            "f32", "float", "float32", element_bytes=4, registers=1, significand_bits=24, exponents=(-149, 128),
+        ),
+        Dtype(
+            "f64", "double", "float64", element_bytes=8, registers=2, significand_bits=53, exponents=(-1074, 1024),
+        ),
+        Dtype(
+            "c64", "complex64", "complex64", element_bytes=8, registers=2, significand_bits=24, exponents=(-149, 128),
+            parts=2, component_name="f32",
+        ),
+        Dtype(
+            "c128", "complex128", "complex128", element_bytes=16, registers=4, significand_bits=53,
+            exponents=(-1074, 1024), parts=2, component_name="f64",
+        ),
+        Dtype(
+            "bf16", "bfloat16", "uint16", element_bytes=2, registers=1, significand_bits=8, exponents=(-133, 128),
+            sum_name="f32", product_roundings=TENSOR_CORE_ROUNDINGS,
+        ),
+        Dtype(
+            "f16", "float16", "float16", element_bytes=2, registers=1, significand_bits=11, exponents=(-24, 16),
+            sum_name="f32", product_roundings=TENSOR_CORE_ROUNDINGS,
+        ),
+        # f32 in memory, multiplied by the tensor cores: what --math asks for. The least number is TF32's.
+        Dtype(
+            "tf32", "float", "float32", element_bytes=4, registers=1, significand_bits=24, exponents=(-136, 128),
+            component_name="f32", product_roundings=TENSOR_CORE_ROUNDINGS, operand_error=2 * TF32 + TF32**2,
+        ),
+        Dtype(
+            "3xtf32", "float", "float32", element_bytes=4, registers=1, significand_bits=24, exponents=(-136, 128),
+            component_name="f32", product_roundings=3.01 * TENSOR_CORE_ROUNDINGS, operand_error=SPLIT_ERROR,
+            tensor_products=3,
+        ),
     )
-}
+}  # fmt: skip
+
+FMA_DTYPES = ("f32", "f64", "c64", "c128")  # that fused multiply-adds alone compute
 
 
 def dtype_named(name: str) -> Dtype:
@@ -53,7 +137,10 @@ Extent = Literal["m", "n", "k"]
 OP_LETTERS = {
     "n": "column-major",
     "t": "transposed: row-major",
+    "c": "conjugate transposed: row-major, conjugated",
+    "j": "conjugated: column-major, conjugated",
 }
+COLUMN_MAJOR, CONJUGATED = "nj", "cj"  # letters
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -63,7 +150,9 @@ class Problem:
     `op` has a letter for A, one for B, and one for C where that lies row-major. It names the product as BLAS
     does, whose matrices are column-major: "n" as it is, "t" transposed, which is what a row-major matrix is to
     BLAS. So "nn" is A B with all three column-major, "ttt" the same with all three row-major, and "tn" the
-    product of a tall and skinny matrix's transpose with another, X^T Y, where both are column-major.
+    product of a tall and skinny matrix's transpose with another, X^T Y, where both are column-major. "c" and "j" are
+    "t" and "n" with the complex conjugates of what is in memory: X^H Y is "cn", or "jtt" where X, Y and C are
+    row-major.
     """
 
     m: int
@@ -82,7 +171,11 @@ class Problem:
                 f"unknown op {self.op!r}: expected two of the letters {', '.join(OP_LETTERS)}, such as nn or tn,"
                 " and a third t where C is row-major"
             )
-        dtype_named(self.dtype_name)
+        if not dtype_named(self.dtype_name).is_complex and self.conjugated != (False, False):
+            raise InputError(
+                f"op {self.op!r} of {self.dtype_name}: c and j conjugate, which changes complex numbers only;"
+                " use t and n instead"
+            )
 
     @property
     def dtype(self) -> Dtype:
@@ -92,10 +185,15 @@ class Problem:
     def contiguous(self) -> tuple[Extent, Extent, Extent]:
         """The extent along which the elements of A, of B and of C are neighbours in memory."""
         return (
-            "m" if self.op[0] == "n" else "k",
-            "k" if self.op[1] == "n" else "n",
+            "m" if self.op[0] in COLUMN_MAJOR else "k",
+            "k" if self.op[1] in COLUMN_MAJOR else "n",
             "n" if self.row_major_c else "m",
         )
+
+    @property
+    def conjugated(self) -> tuple[bool, bool]:
+        """Whether the product takes the complex conjugates of A's elements, and of B's."""
+        return self.op[0] in CONJUGATED, self.op[1] in CONJUGATED
 
     @property
     def row_major_c(self) -> bool:
@@ -108,9 +206,10 @@ class Problem:
             name for name, along in zip("ABC", self.contiguous, strict=True) if along == ("k" if name == "A" else "n")
         ]
         columns = [name for name in "ABC" if name not in rows]
+        conjugated = [name for name, is_so in zip("AB", self.conjugated, strict=True) if is_so]
         parts = [
             f"{', '.join(names)} {major}"
-            for names, major in ((columns, "column-major"), (rows, "row-major"))
+            for names, major in ((columns, "column-major"), (rows, "row-major"), (conjugated, "conjugated"))
             if names
         ]
         return "; ".join(parts)
@@ -138,8 +237,8 @@ class Problem:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations, 2 m n k: an FMA counts as two."""
-        return 2 * self.m * self.n * self.k
+        """Floating-point operations, 2 m n k, 8 m n k of complex numbers: an FMA counts as two."""
+        return self.dtype.flops_per_product * self.m * self.n * self.k
 
     @property
     def read_bytes(self) -> int:

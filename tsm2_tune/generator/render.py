@@ -57,6 +57,8 @@ def render(problem: Problem, config: KernelConfig) -> KernelSource:
             config=config.text,
             op=problem.op,
             dtype=problem.dtype,
+            conjugated_a=problem.conjugated[0],
+            conjugated_b=problem.conjugated[1],
             version_text=__version__,
         )
     )

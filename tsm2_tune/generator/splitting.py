@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, TypeVar
 
-from tsm2_tune.generator.config import KernelConfig, Resources, Traffic
+from tsm2_tune.generator.config import FLAT_SPLITS, KernelConfig, Resources, Traffic
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.occupancy import occupancy
 from tsm2_tune.generator.problem import Problem
@@ -31,6 +31,14 @@ MOST_ADDERS = 16  # groups of a block's threads that add up splits
 def adders(*, threads: int, tile_bytes: int) -> int:
     """Groups of a block's threads that share the splits' sums of a tile among them, each thread a vector of 16 bytes."""
     return max(min(MOST_ADDERS, threads // max(tile_bytes // 16, 1)), 1)
+
+
+FLAT_ELEMENTS = 2**15  # of sums that one block reads in less time than two rounds of blocks need
+
+
+def flat_splits(tile_elements: int) -> int:
+    """The most splits of a tile whose sums one block adds up, its threads sharing them."""
+    return max(FLAT_SPLITS, FLAT_ELEMENTS // tile_elements)
 
 
 HOST, OLDEST_WITH_F64_MMA = (0, 0), (9, 0)  # compute capabilities: m16n8k8 of doubles is Hopper's

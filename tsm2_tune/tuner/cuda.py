@@ -15,11 +15,10 @@ import numpy.typing as npt
 
 from tsm2_tune.errors import DeviceError, ToolMissing
 from tsm2_tune.generator.limits import DeviceLimits
-from tsm2_tune.generator.problem import DTYPES
 from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.device import Buffer, KernelFault, LaunchFailed
 from tsm2_tune.tuner.measure import median_interval
-from tsm2_tune.tuner.trial import Ceilings, DeviceIdentity, LoadedResources
+from tsm2_tune.tuner.trial import Ceilings, DeviceIdentity, LoadedResources, gflops_by_dtype
 
 FLUSH_L2_SIZES = 3  # bytes read to flush the L2, in its own size: twice evicts under LRU, a third for its hashing
 DYNAMIC_SMEM_WITHOUT_OPTIN = 48 * 1024
@@ -27,8 +26,10 @@ STREAM_BYTES_PER_THREAD = 64  # of the stream kernels: four float4
 STREAM_THREADS = 256
 CEILING_STREAM_BYTES = 4 * 2**30  # far past any L2, a millisecond on today's fastest memory
 CEILING_SAMPLES = 11
-F64_MMA_CAPABILITY = (9, 0)
-MMA_FLOPS, MMA_CHAINS = 2 * 16 * 8 * 8, 8  # of an instruction of mma_rate_f64, and independent ones in a warp
+FMA_TYPES: dict[str, type[np.floating[Any]]] = {"f32": np.float32, "f64": np.float64}
+# Of the kernels mma_rate_*: the oldest compute capability that has the instruction, and the k of its m16n8k...
+MMA_TYPES = {"f64": ((9, 0), 8), "bf16": ((8, 0), 16), "f16": ((8, 0), 16), "tf32": ((8, 0), 8)}
+MMA_CHAINS = 8  # independent ones in a warp
 
 
 def driver() -> Any:
@@ -206,9 +207,18 @@ class CudaKernel:
             if smem_bytes > DYNAMIC_SMEM_WITHOUT_OPTIN:
                 self._function.set_attribute(self._drv.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, smem_bytes)
             stream = self._device.stream
-            self._function(*arguments, grid=(blocks, 1, 1), block=(threads, 1, 1), shared=smem_bytes, stream=stream)
+            packed = packed_arguments(arguments)
+            self._function(packed, grid=(blocks, 1, 1), block=(threads, 1, 1), shared=smem_bytes, stream=stream)
         except self._drv.Error as error:
             raise LaunchFailed(f"the driver refuses to start {self._name}: {error}") from None
+
+
+def packed_arguments(arguments: Sequence[np.generic]) -> npt.NDArray[np.uint8]:
+    """The bytes of a kernel's parameters, each at a multiple of its size: PyCUDA aligns complex numbers as C does."""
+    packed = b""
+    for argument in arguments:
+        packed += bytes(-len(packed) % argument.nbytes) + argument.tobytes()
+    return np.frombuffer(packed, np.uint8)
 
 
 def driver_occupancy(cubin: bytes, kernel: str, *, threads: int, smem_bytes: int) -> int:
@@ -296,7 +306,7 @@ class CudaDevice:
     def ceilings(self) -> Ceilings:
         """Streaming read and copy of a few GB, and arithmetic in registers; medians, in this context now.
 
-        Arithmetic is that of FMAs, and in f64 that of the tensor cores where they are faster.
+        Arithmetic is that of FMAs, or that of the tensor cores where these are faster.
         """
         size = min(CEILING_STREAM_BYTES, self.limits.memory_bytes // 8) // 4096 * 4096
         source, target = self.allocate(size), self.allocate(size)
@@ -309,7 +319,10 @@ class CudaDevice:
         return Ceilings(
             read_gbytes_per_s=size / read_us * 1e-3,
             copy_gbytes_per_s=2 * size / copy_us * 1e-3,
-            gflops=tuple((name, self._fma_gflops(name)) for name in DTYPES),
+            gflops=gflops_by_dtype(
+                {name: self._fma_gflops(name) for name in FMA_TYPES},
+                {name: self._mma_gflops(name) for name in MMA_TYPES},
+            ),
         )
 
     def sm_clock_mhz(self) -> float | None:
@@ -331,23 +344,24 @@ class CudaDevice:
         kernel = self.load(self._support_path, f"fma_rate_{dtype_name}")
         turns, chains, threads = 4096, 8, 1024  # chains: FMA_CHAINS of the kernel
         blocks = self.limits.sms * (self.limits.threads_per_sm // threads) * 4
-        scalar = np.dtype(DTYPES[dtype_name].numpy_name).type
+        scalar = FMA_TYPES[dtype_name]
         sink = np.uint64(self._flush_buffer.address + self._flush_buffer.size_bytes - 256)
         arguments = (np.int32(turns), scalar(0.999), sink)
         us = self._median_us(lambda: kernel(arguments, blocks=blocks, threads=threads))
         fma_gflops = 2 * turns * chains * threads * blocks / us * 1e-3
-        return max(fma_gflops, self._mma_gflops()) if dtype_name == "f64" else fma_gflops
+        return fma_gflops
 
-    def _mma_gflops(self) -> float:
-        """The rate of the f64 tensor cores, 0 where the device has none that the kernels use."""
-        if self.limits.compute_capability < F64_MMA_CAPABILITY:
+    def _mma_gflops(self, dtype_name: str) -> float:
+        """The rate of the tensor cores, 0 where the device has none that the kernels use."""
+        oldest, k = MMA_TYPES[dtype_name]
+        if self.limits.compute_capability < oldest:
             return 0.0
-        kernel = self.load(self._support_path, "mma_rate_f64")
+        kernel = self.load(self._support_path, f"mma_rate_{dtype_name}")
         turns, warps_per_sm = 4096, 16
         threads, blocks = 128, self.limits.sms * warps_per_sm // 4 * 4
         sink = np.uint64(self._flush_buffer.address + self._flush_buffer.size_bytes - 256)
         us = self._median_us(lambda: kernel((np.int32(turns), sink), blocks=blocks, threads=threads))
-        return MMA_CHAINS * MMA_FLOPS * turns * (threads // 32) * blocks / us * 1e-3
+        return MMA_CHAINS * 2 * 16 * 8 * k * turns * (threads // 32) * blocks / us * 1e-3
 
 
 class _ClockReader:

@@ -41,8 +41,8 @@ class LoadedKernel:
                 self._counter_buffer = device.allocate(self._counters.nbytes)
                 device.upload(self._counters, self._counter_buffer)
                 whole = -(-elements // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
-                element_bytes = operands.problem.dtype.element_bytes
-                self._partials = Operand(device, operands.support, "the workspace", whole, 1, element_bytes)
+                sums = operands.problem.dtype.sum
+                self._partials = Operand(device, operands.support, "the workspace", whole, 1, sums)
         except MemoryError as error:
             raise LaunchFailed(f"no room for its workspace: {error}") from None
 

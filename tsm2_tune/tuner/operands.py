@@ -7,14 +7,14 @@ from enum import IntEnum
 
 import numpy as np
 
-from tsm2_tune.generator.problem import PADDING_ROWS, Problem
+from tsm2_tune.generator.problem import PADDING_ROWS, Dtype, Problem, dtype_named
 from tsm2_tune.tuner.device import Buffer, Device, Kernel
 
 GUARD_ELEMENTS = 1024  # before and behind each operand: past what a thread tile or a vector would overrun
 SUPPORT_BLOCKS_PER_SM = 8
 SUPPORT_THREADS = 256
 LEAST_CHUNK = 1024  # products of an inner product that are worth a thread of their own
-REFERENCE_BYTES = 3 * 8  # of a part of an inner product, as the support kernels keep it
+REFERENCE_BYTES = 3 * 8  # of a part of a real inner product, as the support kernels keep it
 
 
 class Values(IntEnum):
@@ -32,6 +32,7 @@ class Filling:
     leading_dimension: int  # elements from one column to the next
     values: Values
     seed: int
+    exponent: int = 0  # integers are multiplied by 2 to this
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,30 +43,37 @@ class Changes:
     first: str  # where the first one is, in words
 
 
-_Factors = tuple[np.uint64, np.int64, np.int64, np.uint64, np.int64, np.int64]
+_Factor = tuple[np.uint64, np.int64, np.int64, np.int32]
 
 
 class Support:
-    """The support kernels of one dtype, loaded on a device, and the scratch memory they report through."""
+    """The support kernels of one dtype and of its sums, loaded on a device, and the scratch memory of their reports.
+
+    They take a matrix of complex numbers as one of real numbers with twice the rows.
+    """
 
     def __init__(self, device: Device, binary_path: str, dtype_name: str) -> None:
         self._device = device
-        self._fill = device.load(binary_path, f"fill_{dtype_name}")
-        self._find_changes = device.load(binary_path, f"find_changes_{dtype_name}")
-        self._find_parts = device.load(binary_path, f"find_parts_{dtype_name}")
-        self._compare = device.load(binary_path, f"compare_{dtype_name}")
+        dtype = dtype_named(dtype_name)
+        names = {dtype.component.name, dtype.sum.component.name}
+        self._fill = {name: device.load(binary_path, f"fill_{name}") for name in names}
+        self._find_changes = {name: device.load(binary_path, f"find_changes_{name}") for name in names}
+        self._find_parts = device.load(binary_path, f"find_parts_{dtype.reference_name}")
+        self._compare = device.load(binary_path, f"compare_{dtype.reference_name}")
         self._most_blocks = device.limits.sms * SUPPORT_BLOCKS_PER_SM
         self._most_threads = self._most_blocks * SUPPORT_THREADS
         self._scratch = device.allocate(self._most_threads * 5 * 8)
-        self._parts = device.allocate(2 * self._most_threads * REFERENCE_BYTES)
+        self._parts = device.allocate(2 * self._most_threads * REFERENCE_BYTES * dtype.parts)
 
-    def fill(self, elements: int, *arguments: np.generic) -> None:
-        """Start `fill` on a buffer of `elements`."""
-        self._start(self._fill, elements, arguments)
+    def fill(self, name: str, reals: int, *arguments: np.generic) -> None:
+        """Start `fill` on a buffer of `reals` numbers of the real Dtype of this name."""
+        self._start(self._fill[name], reals, arguments)
 
-    def find_changes(self, elements: int, *arguments: np.generic) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-        """(threads, 2): count and first index of each thread, over a buffer of `elements`."""
-        blocks = self._start(self._find_changes, elements, (*arguments, np.uint64(self._scratch.address)))
+    def find_changes(
+        self, name: str, reals: int, *arguments: np.generic
+    ) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+        """(threads, 2): count and first index of each thread, over a buffer of `reals` numbers."""
+        blocks = self._start(self._find_changes[name], reals, (*arguments, np.uint64(self._scratch.address)))
         found = np.empty((blocks * SUPPORT_THREADS, 2), np.int64)
         self._device.download(self._scratch, found)
         return found
@@ -75,19 +83,27 @@ class Support:
         return max(1, min(-(-self._most_threads // elements), k // LEAST_CHUNK))
 
     def compare(
-        self, m: int, n: int, k: int, *, factors: _Factors, result: tuple[np.generic, ...]
+        self,
+        m: int,
+        n: int,
+        k: int,
+        *,
+        alpha: complex,
+        factors: tuple[_Factor, _Factor],
+        result: tuple[np.generic, ...],
     ) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-        """(threads, 5): worst ratio, its index, found, expected, and how many are wrong, of each thread.
+        """(threads, 5): worst ratio, its place, found, expected, and how many are wrong, of each thread.
 
-        `factors` are A and B with their strides, `result` what the kernel `compare` takes between them and its
-        chunks, with alpha in front.
+        `factors` are A and B with their strides and signs, `result` what the kernel `compare` takes between them and
+        its chunks.
         """
-        extents = (np.int64(m), np.int64(n), np.int64(k))
+        (a, b), extents = factors, (np.int64(m), np.int64(n), np.int64(k))
         chunks, parts = self.chunks(m * n, k), np.uint64(self._parts.address)
         if chunks > 1:
-            self._start(self._find_parts, m * n * chunks, (*extents, *factors, np.int64(chunks), parts))
-        alpha, *rest = result
-        arguments = (*extents, alpha, *factors, *rest, np.int64(chunks), parts, np.uint64(self._scratch.address))
+            self._start(self._find_parts, m * n * chunks, (*extents, *a, *b, np.int64(chunks), parts))
+        scale = (np.float64(alpha.real), np.float64(alpha.imag))
+        scratch = np.uint64(self._scratch.address)
+        arguments: tuple[np.generic, ...] = (*extents, *scale, *a, *b, *result, np.int64(chunks), parts, scratch)
         blocks = self._start(self._compare, m * n, arguments)
         worst = np.empty((blocks * SUPPORT_THREADS, 5), np.float64)
         self._device.download(self._scratch, worst)
@@ -118,17 +134,16 @@ class Operand:
         name: str,
         rows: int,
         columns: int,
-        dtype_bytes: int,
+        dtype: Dtype,
         *,
         row_major: bool = False,
     ) -> None:
         self.name, self.rows, self.columns, self.row_major = name, rows, columns, row_major
-        self._support = support
-        self._element_bytes = dtype_bytes
+        self._support, self._dtype = support, dtype
         back = 0 if device.faults_past_buffers else GUARD_ELEMENTS
         self._total = GUARD_ELEMENTS + self._extent(rows + PADDING_ROWS) + back
         self._ends_at_buffer_end = device.faults_past_buffers
-        self.buffer: Buffer = device.allocate(self._total * dtype_bytes)
+        self.buffer: Buffer = device.allocate(self._total * dtype.element_bytes)
         self.filling = Filling(rows, Values.POISON, 0)
 
     def _extent(self, leading_dimension: int) -> int:
@@ -145,36 +160,40 @@ class Operand:
     @property
     def address(self) -> int:
         """Of the matrix's first element."""
-        return self.buffer.address + self.front * self._element_bytes
+        return self.buffer.address + self.front * self._dtype.element_bytes
 
     @property
     def strides(self) -> tuple[np.int64, np.int64]:
-        """Elements from one row of the operand to the next, and from one column to the next."""
-        one, line = np.int64(1), np.int64(self.filling.leading_dimension)
+        """Real numbers from one row of the operand to the next, and from one column to the next."""
+        reals = self._dtype.parts
+        one, line = np.int64(reals), np.int64(self.filling.leading_dimension * reals)
         return (line, one) if self.row_major else (one, line)
 
     def fill(self, filling: Filling) -> None:
         """Fill the matrix, and everything around it with poison."""
         self.filling = filling
-        self._support.fill(self._total, *self._whole_buffer())
+        self._support.fill(self._dtype.component.name, self._total * self._dtype.parts, *self._whole_buffer())
 
     def changes(self, *, matrix_too: bool) -> Changes:
         """What is no longer as filled: around the matrix, and in it where `matrix_too`."""
-        found = self._support.find_changes(self._total, *self._whole_buffer(), np.int32(matrix_too))
+        name, reals = self._dtype.component.name, self._dtype.parts
+        found = self._support.find_changes(name, self._total * reals, *self._whole_buffer(), np.int32(matrix_too))
         count = int(found[:, 0].sum())
         firsts = found[found[:, 1] >= 0, 1]
-        return Changes(count, self._where(int(firsts.min())) if count else "")
+        return Changes(count, self._where(int(firsts.min()) // reals) if count else "")
 
     def _whole_buffer(self) -> tuple[np.generic, ...]:
+        reals = self._dtype.parts
         return (
             np.uint64(self.buffer.address),
-            np.int64(self._total),
-            np.int64(self.front),
-            np.int64(self.rows),
+            np.int64(self._total * reals),
+            np.int64(self.front * reals),
+            np.int64(self.rows * reals),
             np.int64(self.columns),
-            np.int64(self.filling.leading_dimension),
+            np.int64(self.filling.leading_dimension * reals),
             np.int32(self.filling.values),
             np.uint64(self.filling.seed),
+            np.int32(self.filling.exponent),
         )
 
     def _where(self, index: int) -> str:
@@ -205,7 +224,7 @@ class Operands:
         try:
             for (name, (rows, columns)), along in zip(problem.stored.items(), problem.contiguous, strict=True):
                 row_major = along == ("n" if name in "BC" else "k")
-                operand = Operand(device, self.support, name, rows, columns, dtype.element_bytes, row_major=row_major)
+                operand = Operand(device, self.support, name, rows, columns, dtype, row_major=row_major)
                 made.append(operand)
         except MemoryError:
             for operand in made:
@@ -217,20 +236,20 @@ class Operands:
         for operand in (self.a, self.b, self.c):
             operand.buffer.free()
 
-    def arguments(self, alpha: float, beta: float) -> tuple[np.generic, ...]:
+    def arguments(self, alpha: complex, beta: complex) -> tuple[np.generic, ...]:
         """The arguments of a kernel of any family, as the operands lie now, up to its workspace."""
         index = np.int32 if self._index_bits == 32 else np.int64
-        scalar = np.dtype(self.problem.dtype.numpy_name).type
+        factor = self.problem.dtype.factor
         return (
             index(self.problem.m),
             index(self.problem.n),
             index(self.problem.k),
-            scalar(alpha),
+            factor(alpha),
             np.uint64(self.a.address),
             index(self.a.filling.leading_dimension),
             np.uint64(self.b.address),
             index(self.b.filling.leading_dimension),
-            scalar(beta),
+            factor(beta),
             np.uint64(self.c.address),
             index(self.c.filling.leading_dimension),
         )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from tsm2_tune.generator.config import KernelConfig
-from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.problem import DTYPES, Problem
 from tsm2_tune.generator.render import KernelSource
 
 
@@ -88,6 +89,21 @@ class Ceilings:
         memory_us = (problem.read_bytes / read + problem.written_bytes * us_per_written_kb) * 1e-3
         arithmetic_us = problem.flops / dict(self.gflops)[problem.dtype_name] * 1e-3
         return max(memory_us, arithmetic_us)
+
+
+def gflops_by_dtype(
+    fma: Mapping[str, float], mma: Mapping[str, float] | None = None
+) -> tuple[tuple[str, float], ...]:
+    """Each element type's rate, from those of real FMAs in f32 and f64 and of the tensor cores by type.
+
+    It is that of the faster unit. Complex products are computed with real FMAs, or with the f64 tensor cores.
+    """
+    rates = []
+    for dtype in DTYPES.values():
+        unit = {"3xtf32": "tf32", "c128": "f64"}.get(dtype.name, dtype.name)
+        tensor_gflops = (mma or {}).get(unit, 0.0)
+        rates.append((dtype.name, max(fma[dtype.sum.component.name], tensor_gflops) / dtype.tensor_products))
+    return tuple(rates)
 
 
 @dataclass(frozen=True, slots=True)

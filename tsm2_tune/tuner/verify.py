@@ -13,11 +13,20 @@ Theorem (Jeannerod and Rump, "Improved error bounds for inner products in floati
 Matrix Anal. Appl. 34, 2013): whatever the order of the sums, with or without fused multiply-adds, and absent
 underflow and overflow, the computed inner product of k terms is within k u |a|^T |b| of the exact one, where u
 is the unit roundoff, for every k. The bound used is (k + 2) u (|A||B|): one u for the scaling by alpha, one
-for the reference's own rounding.
+for the reference's own rounding. What else a product may cost:
 
-A kernel is also verified on small problems at the edges of its configuration (`Family.probe_shapes`), with two calls
-more: what is exported serves every shape. And since (k + 2) u is wide where k is large, it is on them that a lower
-precision than the dtype's shows.
+- complex numbers: the real part of an inner product of k terms is a real one of 2 k terms, and so is the imaginary
+  part. Each is held to the theorem by itself: 2 (k + 2) u times the sum of its terms' magnitudes.
+- 16-bit elements: u is that of the sums, which are f32; the result is rounded once more, by 2**-8 or 2**-11 of its
+  size. The exact checks expect the exact sum, so rounded.
+- tensor cores: an addition is cut off, not rounded, so that it costs 2 u (`Dtype.product_roundings`). That the
+  bound stays linear in k, whatever k, holds for such arithmetic too (Lange and Rump, "Error estimates for the
+  summation of real numbers with application to floating-point summation", BIT 57, 2017).
+- tf32 and 3xtf32: the operands are rounded before they are multiplied (`Dtype.operand_error`).
+
+A kernel is also verified on small problems at the edges of its configuration (`Family.probe_shapes`), with more
+calls, of large and of subnormal values too: what is exported serves every shape. And since (k + 2) u is wide where k
+is large, it is on them that a lower precision than the dtype's shows.
 
 After each call the guard zones around every operand, the padding between columns and the inputs themselves
 must hold the bits they held before. The workspace of a kernel that splits k is poisoned before each call; what is
@@ -28,6 +37,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 
@@ -37,23 +47,39 @@ from tsm2_tune.tuner.loaded import LoadedKernel
 from tsm2_tune.tuner.operands import Filling, Operands, Values
 from tsm2_tune.tuner.trial import Verdict
 
-ALPHA, BETA = -2.0, 3.0  # of the general call: integers, so that the result stays exact
+ALPHA, BETA = -2.0 + 1j, 3.0 - 1j  # of the general call: integers, so that the result stays exact
 # Elements added to the leading dimensions.
 NONE = {"A": 0, "B": 0, "C": 0}
 ODD = {"A": 3, "B": 5, "C": 7}  # all different, none a vector's width
 VECTORS = {"A": 4, "B": 8, "C": 8}  # whole vectors, so that operands stay aligned where they are so without
+VECTOR_BYTES = 16
+
+
+class Magnitude(Enum):
+    """How large the integers are that A is filled with, after a power of two that changes nothing else."""
+
+    ORDINARY = "ordinary"
+    LARGE = "large"  # sums as near to overflow as none can reach it
+    LEAST = "least"  # multiples of the least number above 0, most of them subnormal
+
+    def exponent(self, problem: Problem) -> int:
+        """The power of two that they are multiplied by."""
+        least, past_largest = problem.dtype.exponents
+        largest_sum = 2 * 2 * problem.k * problem.dtype.parts  # of the magnitudes of k products
+        return {"ordinary": 0, "large": past_largest - 1 - largest_sum.bit_length(), "least": least}[self.value]
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One call of the kernel and what is expected of it."""
+    """One call of the kernel and what is expected of it. Of alpha and beta real types take the real part."""
 
     name: str
     values: Values
     padding: dict[str, int]
-    alpha: float
-    beta: float
+    alpha: complex
+    beta: complex
     roundings: int = 2  # besides those of the k products and sums, of the result and of its reference
+    magnitude: Magnitude = Magnitude.ORDINARY  # of A's integers
 
 
 CHECKS = (
@@ -70,24 +96,31 @@ PROBE_CHECKS = (
     CHECKS[1],
     # Where operands are aligned and beta is 0, kernels have loads and stores of their own.
     Check("overwriting call", Values.INTEGERS, padding=VECTORS, alpha=ALPHA, beta=0.0),
-    Check("scaled call", Values.UNIFORM, padding=VECTORS, alpha=-0.7, beta=1.0, roundings=5),
+    Check("scaled call", Values.UNIFORM, padding=VECTORS, alpha=-0.7 + 0.3j, beta=1.0, roundings=5),
+    Check("large values", Values.INTEGERS, padding=NONE, alpha=1.0, beta=0.0, magnitude=Magnitude.LARGE),
+    Check("subnormal values", Values.INTEGERS, padding=NONE, alpha=1.0, beta=0.0, magnitude=Magnitude.LEAST),
     CHECKS[2],
 )
 
 
 def error_coefficient(problem: Problem, check: Check) -> float:
-    """(k + roundings) u: the error allowed, relative to |alpha||A||B| + |beta||C|."""
-    return (problem.k + check.roundings) * problem.dtype.unit_roundoff
+    """The error allowed to a sum, relative to |alpha||A||B| + |beta||C|: (k + roundings) u, or what costs more."""
+    dtype = problem.dtype
+    sums = dtype.parts * (dtype.product_roundings * problem.k + check.roundings) * dtype.sum.unit_roundoff
+    return dtype.operand_error + (1 + dtype.operand_error) * sums
 
 
 def sums_stay_exact(problem: Problem) -> bool:
     """Whether no partial sum of k products of the integers can be rounded, but for a chance below 1e-20 for each.
 
+    A part of a complex sum has 2 k products.
+
     The products are independent, of mean 0 and at most 4 in size, so that a sum of k of them exceeds s with a
     probability of at most 2 exp(-s^2 / (32 k)) (Hoeffding 1963), whatever the order in which a kernel adds them up.
     """
-    largest = 2.0 ** (problem.dtype.significand_bits - 3)  # that alpha times a sum and beta C may bring to 2**p
-    return largest**2 / (32 * problem.k) > math.log(2e20)
+    dtype = problem.dtype
+    largest = 2.0 ** (dtype.sum.significand_bits - 3)  # that alpha times a sum and beta C may bring to 2**p
+    return largest**2 / (32 * problem.k * dtype.parts) > math.log(2e20)
 
 
 def verify(
@@ -126,11 +159,18 @@ def prepare(operands: Operands, check: Check, *, seed: int) -> None:
         overwritten = operand.name == "C" and check.beta == 0
         operand.fill(
             Filling(
-                leading_dimension=operand.rows + check.padding[operand.name],
+                leading_dimension=operand.rows + padding(operands.problem, check, operand.name),
                 values=Values.POISON if overwritten else check.values,
                 seed=seed + offset,
+                exponent=check.magnitude.exponent(operands.problem) if operand.name == "A" else 0,
             )
         )
+
+
+def padding(problem: Problem, check: Check, name: str) -> int:
+    """Elements added to the leading dimension of A, B or C: where they are `VECTORS`, 16 bytes or more."""
+    added = check.padding[name]
+    return added if check.padding is not VECTORS else max(added, VECTOR_BYTES // problem.dtype.element_bytes)
 
 
 def inspect(operands: Operands, check: Check) -> Verdict:
@@ -150,15 +190,17 @@ def inspect(operands: Operands, check: Check) -> Verdict:
     wrong = int(worst[:, 4].sum())
     if not wrong:
         return Verdict(correct=True, worst_ratio=ratio, detail="")
-    column, row = divmod(int(index), problem.m)
+    element, part = divmod(int(index), problem.dtype.parts)
+    column, row = divmod(element, problem.m)
+    name = ("Re ", "Im ")[part] if problem.dtype.is_complex else ""
     error = abs(found - expected)
     bound = error / ratio if 0 < ratio < math.inf else 0.0
     return Verdict(
         correct=False,
         worst_ratio=ratio,
         detail=(
-            f"{check.name}: C[{row}, {column}] = {found:.9g}, expected {expected:.9g}, error {error:.2g} over the"
-            f" bound {bound:.2g}; {wrong} of {problem.m * problem.n} elements wrong"
+            f"{check.name}: {name}C[{row}, {column}] = {found:.9g}, expected {expected:.9g}, error {error:.2g} over"
+            f" the bound {bound:.2g}; {wrong} of {problem.m * problem.n} elements wrong"
         ),
     )
 
@@ -166,15 +208,19 @@ def inspect(operands: Operands, check: Check) -> Verdict:
 def compare(operands: Operands, check: Check) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
     """What the comparison kernel found, one row a thread; see Support.compare."""
     problem, a, b, c = operands.problem, operands.a, operands.b, operands.c
-    scalar = np.dtype(problem.dtype.numpy_name).type
+    alpha, beta = (
+        complex(problem.dtype.factor(value)) for value in (check.alpha, check.beta)
+    )  # as the kernel gets them
+    sign_a, sign_b = (np.int32(-1 if conjugated else 1) for conjugated in problem.conjugated)
     return operands.support.compare(
         problem.m,
         problem.n,
         problem.k,
-        factors=(np.uint64(a.address), *a.strides, np.uint64(b.address), *b.strides),
+        alpha=alpha,
+        factors=((np.uint64(a.address), *a.strides, sign_a), (np.uint64(b.address), *b.strides, sign_b)),
         result=(
-            np.float64(scalar(check.alpha)),  # as the kernel gets it
-            np.float64(scalar(check.beta)),
+            np.float64(beta.real),
+            np.float64(beta.imag),
             np.int32(c.filling.values),
             np.uint64(c.filling.seed),
             np.uint64(c.address),

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from tsm2_tune.generator.config import KernelConfig, Launch, Resources, Traffic
 from tsm2_tune.generator.limits import DeviceLimits
-from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.rules import Rule
 
 C = TypeVar("C", bound=KernelConfig)
@@ -30,6 +30,7 @@ class Family(ABC, Generic[C]):
     name: ClassVar[str]
     summary: ClassVar[str]  # one sentence for people
     template: ClassVar[str]  # file name in tsm2_tune/templates
+    dtypes: ClassVar[tuple[str, ...]] = FMA_DTYPES  # that the template knows
     tunables: ClassVar[tuple[Tunable, ...]]
     rules: ClassVar[tuple[Rule, ...]]  # this family's own, tried after the hardware's
     config_type: type[C]
@@ -68,7 +69,7 @@ class Family(ABC, Generic[C]):
 
     def supports(self, problem: Problem) -> bool:
         """Whether the template can compute this problem at all."""
-        return problem.op == "nn"
+        return problem.op == "nn" and problem.dtype_name in self.dtypes
 
     def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[C, ...]:
         """Configurations that the family's model wants tried first, best first; none without a model."""

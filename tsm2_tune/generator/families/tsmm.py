@@ -73,7 +73,8 @@ def _grid_fills_device(candidate: Candidate) -> bool:
 def _rows_within_m(candidate: Candidate) -> bool:
     config = candidate.config
     assert isinstance(config, TsmmConfig)
-    smallest = (config.threads, config.vector_bytes, config.vectors) == (THREADS[0], VECTOR_BYTES[0], VECTORS[0])
+    least_bytes = max(VECTOR_BYTES[0], candidate.problem.dtype.element_bytes)
+    smallest = (config.threads, config.vector_bytes, config.vectors) == (THREADS[0], least_bytes, VECTORS[0])
     return smallest or _block_rows(config, candidate.problem) <= candidate.problem.m
 
 
@@ -95,6 +96,12 @@ class Tsmm(Family[TsmmConfig]):
         Tunable("row_tiles", "tcf", "tiles of rows for each block of the grid"),
     )
     rules = (
+        Rule(
+            "vector-holds-an-element",
+            "limit",
+            "a load moves whole elements",
+            lambda c: int(c.config.tunables["vector_bytes"]) >= c.problem.dtype.element_bytes,
+        ),
         covering_rule(
             "columns-within-n",
             "a column group wider than needed for n computes columns that nobody asked for",
@@ -108,12 +115,6 @@ class Tsmm(Family[TsmmConfig]):
             tunable="prefetch",
             options=PREFETCH,
             extent=lambda problem: problem.k,
-        ),
-        Rule(
-            "vector-holds-element",
-            "limit",
-            "a load takes at least one element",
-            lambda c: int(c.config.tunables["vector_bytes"]) >= c.problem.dtype.element_bytes,
         ),
         Rule("rows-within-m", "shape", "a block of more rows than m loads element by element", _rows_within_m),
         Rule(
@@ -155,7 +156,7 @@ class Tsmm(Family[TsmmConfig]):
     def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmmConfig, ...]:
         """Where the winners on an H200 lay: every column of C at once, 8 columns of A ahead, narrow vectors."""
         columns, prefetch = covering(COLUMNS, problem.n), min(8, covering(PREFETCH, problem.k))
-        shapes = ((8, 1), (8, 2), (16, 1))
+        shapes = ((8, 1), (8, 2), (16, 1)) if problem.dtype.element_bytes <= 8 else ((16, 1), (16, 2))
         return tuple(
             TsmmConfig(128, vector_bytes, vectors, columns, prefetch, row_tiles)
             for row_tiles in (1, 2)

@@ -141,7 +141,7 @@ class Tsmr(Family[TsmrConfig]):
         return split_traffic(problem, columns=config.columns, splits=config.splits)
 
     def supports(self, problem: Problem) -> bool:
-        return problem.contiguous[0] == "m"
+        return problem.contiguous[0] == "m" and problem.dtype_name in self.dtypes
 
     def probe_shapes(self, config: TsmrConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """What has branches of its own, whole and in part: blocks of rows, groups of columns, shares of k.
@@ -163,7 +163,7 @@ class Tsmr(Family[TsmrConfig]):
     def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmrConfig, ...]:
         """Where the winners on an H200 lay: every column at once, 8 or 16 columns of A ahead, enough splits."""
         columns = next((option for option in COLUMNS if option >= problem.n), COLUMNS[-1])
-        tight = 4 if columns > 8 else 1
+        tight = 4 if columns > 8 and not problem.dtype.is_complex else 1
         if problem.k < 2 * LEAST_SHARE:
             return tuple(
                 TsmrConfig(threads, vectors, columns, prefetch, 2, 1, row_tiles, min_blocks)

@@ -82,6 +82,7 @@ class TsmrMma(Family[TsmrMmaConfig]):
     name = "tsmr_mma"
     summary = "large or tall A times skinny B on the f64 tensor cores, A streaming into their fragments"
     template = "tsmr_mma.cu.jinja"
+    dtypes = ("f64",)
     tunables = (
         Tunable("threads", "t1", "threads of a block"),
         Tunable("strips", "", "strips of 16 rows of A that one warp computes"),
@@ -144,7 +145,7 @@ class TsmrMma(Family[TsmrMmaConfig]):
         return split_traffic(problem, columns=config.columns, splits=config.splits)
 
     def supports(self, problem: Problem) -> bool:
-        return problem.dtype_name == "f64"
+        return problem.dtype_name in self.dtypes
 
     def probe_shapes(self, config: TsmrMmaConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """What has branches of its own, whole and in part: blocks of rows, groups of columns, shares of k.

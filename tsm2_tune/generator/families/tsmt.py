@@ -22,6 +22,7 @@ from tsm2_tune.generator.splitting import (
     WIDE_SPLIT_RULES,
     WIDE_SPLITS,
     adders,
+    flat_splits,
     has_f64_tensor_cores,
     tunable,
 )
@@ -51,7 +52,6 @@ class TsmtConfig(KernelConfig):
         "stages": "s",
         "splits": "k",
         "min_blocks": "b",
-        "cluster": "x",
     }
 
     threads: int  # per block
@@ -63,7 +63,6 @@ class TsmtConfig(KernelConfig):
     stages: int  # such loads that one thread has in registers
     splits: int  # of k
     min_blocks: int  # on a multiprocessor, which bounds the registers
-    cluster: int = 1  # neighbouring splits whose sums are added up through their shared memory
 
 
 def team(config: TsmtConfig) -> int:
@@ -97,7 +96,6 @@ class Tsmt(Family[TsmtConfig]):
         Tunable("stages", "", "such loads that one thread has in registers, on their way or arrived"),
         Tunable("splits", "", "blocks among which k is divided"),
         Tunable("min_blocks", "", "blocks that a multiprocessor must hold, which bounds the registers"),
-        Tunable("cluster", "", "blocks whose sums meet in shared memory before they go through the workspace"),
     )
     rules = (
         covering_rule(
@@ -151,11 +149,10 @@ class Tsmt(Family[TsmtConfig]):
         warps = config.threads // WARP_THREADS // max(team(config) // WARP_THREADS, 1)
         tile = config.tile_rows * config.tile_columns
         sums = max(warps, adders(threads=config.threads, tile_bytes=tile * problem.dtype.element_bytes))
-        gathered = max(tile, config.cluster) if config.cluster > 1 else 0
         return Resources(
             threads=config.threads,
             registers=(config.rows * config.columns + loaded) * problem.dtype.registers + OVERHEAD_REGISTERS,
-            smem_bytes=(sums * tile + gathered) * problem.dtype.element_bytes,
+            smem_bytes=sums * tile * problem.dtype.element_bytes,
             bytes_in_flight=loaded * problem.dtype.element_bytes // 2,
             reuse=config.columns,
         )
@@ -167,7 +164,7 @@ class Tsmt(Family[TsmtConfig]):
             columns_per_block=config.tile_columns,
             smem_bytes=self.resources(config, problem).smem_bytes,
             splits=config.splits,
-            cluster=config.cluster,
+            flat_splits=flat_splits(config.tile_rows * config.tile_columns),
         )
 
     def traffic(self, config: TsmtConfig, problem: Problem) -> Traffic:
@@ -176,7 +173,7 @@ class Tsmt(Family[TsmtConfig]):
         return Traffic(elements * problem.dtype.element_bytes, problem.written_bytes)
 
     def supports(self, problem: Problem) -> bool:
-        return max(problem.m, problem.n) <= LARGEST_THIN
+        return max(problem.m, problem.n) <= LARGEST_THIN and problem.dtype_name in self.dtypes
 
     def probe_shapes(self, config: TsmtConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """Part-filled and several tiles of C; k of no whole chunk, of a part of one, and several for each split.
@@ -200,17 +197,24 @@ class Tsmt(Family[TsmtConfig]):
 
         None where the tensor cores do better.
         """
-        if problem.dtype_name == "f64" and max(problem.m, problem.n) > 8 and has_f64_tensor_cores(limits):
+        if problem.dtype_name in ("f64", "c128") and max(problem.m, problem.n) > 8 and has_f64_tensor_cores(limits):
             return ()
         tile_rows = next((option for option in TILE if option >= problem.m), TILE[-1])
         tile_columns = next((option for option in TILE if option >= problem.n), TILE[-1])
-        rows, columns = min(tile_rows, 8), min(tile_columns, 8)
+        tiles: tuple[tuple[int, int], ...] = ((8, 8),)
+        ahead = ((4, 1), (4, 2), (2, 2), (1, 2))
+        if problem.dtype.is_complex:  # of more registers each, and of more multiply-adds for each element loaded
+            tiles, ahead = ((8, 4), (4, 4), (8, 8)), ((2, 1), (1, 2), (1, 4), (2, 2))
         return tuple(
-            TsmtConfig(threads, tile_rows, tile_columns, rows, columns, step, stages, limits.sms * blocks, 1)
+            TsmtConfig(
+                threads, tile_rows, tile_columns, min(tile_rows, rows), min(tile_columns, columns), step, stages,
+                limits.sms * blocks, 1,
+            )
             for blocks in (2, 3, 4, 1)
             for threads in THREADS
-            for step, stages in ((4, 1), (4, 2), (2, 2), (1, 2))
-        )
+            for step, stages in ahead
+            for rows, columns in tiles
+        )  # fmt: skip
 
     def context(self, config: TsmtConfig, problem: Problem) -> dict[str, Any]:
         along_a, along_b, _ = problem.contiguous
@@ -222,7 +226,7 @@ class Tsmt(Family[TsmtConfig]):
             "b_along_k": along_b == "k",
             "c_along_n": problem.row_major_c,
             "groups": self.launch(config, problem).groups,
-            "group_splits": config.cluster if config.cluster > 1 else GROUP_SPLITS,
+            "group_splits": GROUP_SPLITS,
             "adders": adders(threads=config.threads, tile_bytes=tile_bytes),
         }
 

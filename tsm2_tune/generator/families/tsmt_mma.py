@@ -17,7 +17,7 @@ from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Rule, covering_rule
-from tsm2_tune.generator.splitting import HAS_F64_TENSOR_CORES, REGISTERS_REACHABLE, WIDE_SPLIT_RULES, WIDE_SPLITS, adders
+from tsm2_tune.generator.splitting import HAS_F64_TENSOR_CORES, REGISTERS_REACHABLE, WIDE_SPLIT_RULES, WIDE_SPLITS, adders, flat_splits
 
 THREADS = (128, 256)
 TILE = (16, 32, 64)  # rows and columns of C, of a block
@@ -43,7 +43,6 @@ class TsmtMmaConfig(KernelConfig):
         "stages": "s",
         "splits": "k",
         "min_blocks": "b",
-        "cluster": "x",
     }
 
     threads: int  # per block
@@ -55,7 +54,6 @@ class TsmtMmaConfig(KernelConfig):
     stages: int  # such loads that one warp has in registers
     splits: int  # of k
     min_blocks: int  # on a multiprocessor, which bounds the registers
-    cluster: int = 1  # neighbouring splits whose sums are added up through their shared memory
 
 
 def teams(config: TsmtMmaConfig) -> int:
@@ -73,6 +71,7 @@ class TsmtMma(Family[TsmtMmaConfig]):
     name = "tsmt_mma"
     summary = "transposed tall and skinny times tall and skinny on the f64 tensor cores"
     template = "tsmt_mma.cu.jinja"
+    dtypes = ("f64",)
     tunables = (
         Tunable("threads", "", "threads of a block"),
         Tunable("tile_rows", "", "rows of C that one block computes"),
@@ -83,7 +82,6 @@ class TsmtMma(Family[TsmtMmaConfig]):
         Tunable("stages", "", "such loads that one warp has in registers, on their way or arrived"),
         Tunable("splits", "", "blocks among which k is divided"),
         Tunable("min_blocks", "", "blocks that a multiprocessor must hold, which bounds the registers"),
-        Tunable("cluster", "", "blocks whose sums meet in shared memory before they go through the workspace"),
     )
     rules = (
         HAS_F64_TENSOR_CORES,
@@ -132,11 +130,10 @@ class TsmtMma(Family[TsmtMmaConfig]):
         elements = rows * columns // WARP_THREADS + loaded
         tile = config.tile_rows * config.tile_columns
         sums = max(teams(config), adders(threads=config.threads, tile_bytes=tile * problem.dtype.element_bytes))
-        gathered = tile if config.cluster > 1 else 0
         return Resources(
             threads=config.threads,
             registers=elements * problem.dtype.registers + OVERHEAD_REGISTERS,
-            smem_bytes=(sums * tile + gathered) * problem.dtype.element_bytes,
+            smem_bytes=sums * tile * problem.dtype.element_bytes,
             bytes_in_flight=loaded * problem.dtype.element_bytes // 2,
             reuse=columns,
         )
@@ -148,7 +145,7 @@ class TsmtMma(Family[TsmtMmaConfig]):
             columns_per_block=config.tile_columns,
             smem_bytes=self.resources(config, problem).smem_bytes,
             splits=config.splits,
-            cluster=config.cluster,
+            flat_splits=flat_splits(config.tile_rows * config.tile_columns),
         )
 
     def traffic(self, config: TsmtMmaConfig, problem: Problem) -> Traffic:
@@ -157,7 +154,7 @@ class TsmtMma(Family[TsmtMmaConfig]):
         return Traffic(elements * problem.dtype.element_bytes, problem.written_bytes)
 
     def supports(self, problem: Problem) -> bool:
-        return problem.dtype_name == "f64" and max(problem.m, problem.n) <= LARGEST_THIN
+        return problem.dtype_name in self.dtypes and max(problem.m, problem.n) <= LARGEST_THIN
 
     def probe_shapes(self, config: TsmtMmaConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """Part-filled and several tiles of C; k of no whole chunk, of a part of one, and several for each split.
@@ -202,7 +199,7 @@ class TsmtMma(Family[TsmtMmaConfig]):
             "b_along_k": along_b == "k",
             "c_along_n": problem.row_major_c,
             "groups": self.launch(config, problem).groups,
-            "group_splits": config.cluster if config.cluster > 1 else GROUP_SPLITS,
+            "group_splits": GROUP_SPLITS,
             "adders": adders(threads=config.threads, tile_bytes=tile_bytes),
         }
 

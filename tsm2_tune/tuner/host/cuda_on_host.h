@@ -19,7 +19,6 @@
 #define __constant__
 #define __shared__  // a static one is made `static` by host_text, as it must be one for all threads
 #define __launch_bounds__(...)  // enforced when launching
-#define __cluster_dims__(...)  // of no effect: blocks run one after another
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__ __attribute__((noinline))
 #define __align__(bytes) __attribute__((aligned(bytes)))

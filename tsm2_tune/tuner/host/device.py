@@ -12,14 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tsm2_tune.generator.limits import DeviceLimits
-from tsm2_tune.generator.problem import DTYPES
 from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.device import Buffer, KernelFault, LaunchFailed
 from tsm2_tune.tuner.host.faults import STACKS, Entry, Launch, Stretch, fault_message
 from tsm2_tune.tuner.host.limits import host_limits
 from tsm2_tune.tuner.host.memory import PAGE_BYTES, HostBuffer, Stacks, as_bytes, whole_pages
 from tsm2_tune.tuner.host.toolchain import cpu_name
-from tsm2_tune.tuner.trial import Ceilings, DeviceIdentity, LoadedResources
+from tsm2_tune.tuner.trial import Ceilings, DeviceIdentity, LoadedResources, gflops_by_dtype
 
 __all__ = ["HostBuffer", "HostDevice", "HostKernel", "host_identity", "host_limits"]
 
@@ -163,7 +162,7 @@ class HostDevice:
         return Ceilings(
             read_gbytes_per_s=source.nbytes / read_us * 1e-3,
             copy_gbytes_per_s=2 * source.nbytes / copy_us * 1e-3,
-            gflops=tuple((name, self._fma_gflops(name)) for name in DTYPES),
+            gflops=gflops_by_dtype({name: self._fma_gflops(name) for name in ("f32", "f64")}),
         )
 
     def sm_clock_mhz(self) -> float | None:
@@ -218,7 +217,7 @@ class HostDevice:
 
     def _fma_gflops(self, dtype_name: str) -> float:
         kernel = self.load(self._support_path, f"fma_rate_{dtype_name}")
-        scalar = np.dtype(DTYPES[dtype_name].numpy_name).type
+        scalar: Any = {"f32": np.float32, "f64": np.float64}[dtype_name]
         sink = self.allocate(8)
         turns, chains, threads = 4096, 64, 256  # chains: FMA_CHAINS of the kernel
         arguments = (np.int32(turns), scalar(0.999), np.uint64(sink.address))

@@ -36,14 +36,8 @@ FLAGS_WHERE_TAKEN = (
 # What a text must not be searched in: comments and strings.
 _NO_CODE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 _BOUNDS = r"(?:__launch_bounds__\s*\((?P<{0}>(?:[^()]|\([^()]*\))*)\)\s*)?"
-_CLUSTER = r"(?:__cluster_dims__\s*\([^()]*\)\s*)?"
 _KERNEL = re.compile(
-    r"__global__\s+"
-    + _BOUNDS.format("before")
-    + r"void\s+"
-    + _CLUSTER
-    + _BOUNDS.format("after")
-    + r"(?P<name>\w+)\s*\("
+    r"__global__\s+" + _BOUNDS.format("before") + r"void\s+" + _BOUNDS.format("after") + r"(?P<name>\w+)\s*\("
 )
 _STATIC_SHARED = re.compile(r"(?<!extern )(?<!static )\b__shared__\b")
 
