@@ -99,6 +99,7 @@ CASES = [
     for config, op in ORDERED
     for dtype in DTYPES
     if family_named(config.family).supports(Problem(64, 4, 64, dtype, op))
+    and int(config.tunables.get("vector_bytes", 16)) >= DTYPES[dtype].element_bytes
 ] + [
     (config, Problem(64, 4, 64, dtype, op))
     for config, op in CONJUGATED
