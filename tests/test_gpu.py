@@ -61,6 +61,7 @@ CONFIGS: tuple[KernelConfig, ...] = (
     TsmmConfig(64, 8, 2, 4, 8, 2),
     TsmmConfig(128, 16, 1, 8, 2, 1),
     TsmmConfig(64, 16, 2, 6, 16, 4),
+    TsmmConfig(256, 4, 1, 8, 8, 1),
 )
 # Each with a storage order: all that a family knows, over its configurations.
 ORDERED: tuple[tuple[KernelConfig, str], ...] = (
@@ -77,6 +78,7 @@ ORDERED: tuple[tuple[KernelConfig, str], ...] = (
     (TsmtConfig(128, 16, 16, 8, 8, 4, 2, splits=264, min_blocks=1), "tn"),
     (TsmtConfig(256, 8, 4, 8, 4, 1, 4, splits=16, min_blocks=2), "ntt"),
     (TsmtConfig(128, 2, 1, 2, 1, 2, 1, splits=132, min_blocks=1), "tn"),  # a tile smaller than a vector
+    (TsmtConfig(256, 8, 8, 4, 4, 4, 1, splits=40, min_blocks=1), "tn"),  # sums added up by 16 parts of the block
     (TsmtMmaConfig(128, 16, 16, 1, 2, 8, 3, splits=132, min_blocks=2), "nt"),
     (TsmtMmaConfig(256, 64, 32, 2, 2, 16, 2, splits=16, min_blocks=1), "tn"),
 )
@@ -97,6 +99,7 @@ CASES = [
     for config, op in ORDERED
     for dtype in DTYPES
     if family_named(config.family).supports(Problem(64, 4, 64, dtype, op))
+    and int(config.tunables.get("vector_bytes", 16)) >= DTYPES[dtype].element_bytes
 ] + [
     (config, Problem(64, 4, 64, dtype, op))
     for config, op in CONJUGATED

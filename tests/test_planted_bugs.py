@@ -74,6 +74,11 @@ BUGS = (
     Bug("vectors stored past the last row", TSMM, "inside && aligned_C", "aligned_C", shape=EVEN),
     Bug("columns of A read past the last one", TSMM, "step + q < k && at < m ?", "at < m ?"),
     Bug("a misaligned vector", TSMM, "const bool aligned = ", "const bool aligned = true || "),
+    Bug("columns of B read past the last one", TSMM, "(j < n ? j : n - 1) * ldb", "j * ldb"),
+    Bug("rows of B read past the last one", TSMM, "(l < k ? l : k - 1)", "l"),
+    Bug("some rows of B not staged", TSMM, "(turn + s) * threads", "turn * threads"),
+    Bug("the first step of A loaded again and again", TSMM, "load_step(step + prefetch)", "load_step(0)"),
+    Bug("the next step of A where the first should be", TSMM, "load_step(0);  //", "load_step(prefetch);  //"),
     Bug("B staged once though it has two tiles", TSMM, "staged_all = k <= tile_depth", "staged_all = true"),
     Bug("a loop that never ends", V0, "l < k; ++l", "l < k; l += alpha == 0"),
 )
@@ -111,6 +116,12 @@ def test_a_bug_hidden_at_the_tuned_shape_is_rejected_on_the_probes(try_kernel: T
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_the_template_itself_is_right(try_kernel: TryKernel, config: KernelConfig, dtype: str) -> None:
     result = try_kernel(config, Problem(*SHAPE, dtype), lambda text: text, probes=True)
+    assert result.outcome is Outcome.OK, result.detail
+
+
+def test_loads_of_four_bytes_are_right(try_kernel: TryKernel) -> None:
+    narrow = TsmmConfig(threads=64, vector_bytes=4, vectors=1, columns=2, prefetch=4, row_tiles=1)
+    result = try_kernel(narrow, Problem(*SHAPE, "f32"), lambda text: text, probes=True)
     assert result.outcome is Outcome.OK, result.detail
 
 

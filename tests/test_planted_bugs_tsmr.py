@@ -35,7 +35,7 @@ def mma(name: str, config: TsmrMmaConfig, original: str, planted: str, *, op: st
 SPLITTING_BUGS = (
     Bug("the sums of one split left out", SPLIT, "sum.element[e] +=", "sum.element[e] += first + s == 1 ? 0 :"),
     Bug("the sums of one split added twice", SPLIT, "loaded[s].element[e]", "loaded[s ? s - 1 : 0].element[e]"),
-    Bug("a counter not reset", SPLIT, "*counter = 0;", ";"),
+    Bug("a counter not reset", SPLIT, "before < last ? before + 1 : 0", "before + 1"),
     Bug("the last block but one adds up", SPLIT, "before == count - 1", "before == count - 2"),
     Bug("every block adds up", SPLIT, "return before == count - 1", "return true"),
     Bug("one counter for every tile", SPLIT, "last_of(counters + tile_of_C", "last_of(counters"),

@@ -23,10 +23,11 @@ SHAPE = (16, 16, 1024)
 # A thread's tile of C, of which a warp has several teams, one team, or half of one.
 ONE = TsmtConfig(128, 16, 16, 8, 8, step=4, stages=2, splits=1, min_blocks=1)
 FLAT = TsmtConfig(128, 16, 16, 8, 8, step=4, stages=2, splits=16, min_blocks=1)
-GROUPS = TsmtConfig(128, 8, 4, 4, 4, step=2, stages=2, splits=80, min_blocks=2)
+GROUPS = TsmtConfig(128, 32, 16, 8, 8, step=2, stages=2, splits=80, min_blocks=1)
 UNEVEN = TsmtConfig(128, 16, 16, 4, 8, step=2, stages=1, splits=132, min_blocks=1)  # its last group has 4 splits
 ALONE = TsmtConfig(128, 8, 8, 8, 8, step=2, stages=1, splits=16, min_blocks=1)
 LARGE = TsmtConfig(128, 64, 64, 8, 8, step=1, stages=4, splits=16, min_blocks=1)
+SMALL = TsmtConfig(128, 2, 2, 2, 2, step=4, stages=1, splits=16, min_blocks=1)  # fewer sums than teams in a warp
 MMA_ONE = TsmtMmaConfig(128, 16, 16, 1, 2, step=8, stages=2, splits=1, min_blocks=1)
 MMA_FLAT = TsmtMmaConfig(128, 32, 16, 1, 2, step=8, stages=3, splits=16, min_blocks=1)
 MMA_GROUPS = TsmtMmaConfig(128, 16, 32, 1, 4, step=16, stages=2, splits=80, min_blocks=2)
@@ -46,13 +47,14 @@ MEMBERS = "splits - group * group_splits < group_splits ? splits - group * group
 REST = "(splits - whole_chunks % splits + split) % splits + whole_chunks"
 ADDRESS = "(reinterpret_cast<unsigned long long>(X) | ld * sizeof(scalar))"
 
+RESET = "before < last ? before + 1 : 0"
 SPLITTING_BUGS = (
-    tsmt("a group's sums left out", GROUPS, "stride, groups, put)", "stride, groups - 1, put)"),
+    tsmt("a group's sums left out", GROUPS, "tile_elements, groups, put)", "tile_elements, groups - 1, put)"),
     tsmt("a group's sums added twice", GROUPS, "loaded[s].element[e]", "loaded[s ? s - 1 : 0].element[e]"),
-    tsmt("a group's sums over another's", UNEVEN, "(splits + group) * stride", "(splits + group / 2) * stride"),
-    tsmt("a group's sums over a split's", UNEVEN, "(splits + group) * stride", "(splits + group - 1) * stride"),
-    tsmt("a group's counter not reset", UNEVEN, "*counter = 0;", "if (count == 9) *counter = 0;"),
-    tsmt("the groups' own counter not reset", UNEVEN, "*counter = 0;", "if (count != 9) *counter = 0;"),
+    tsmt("a group's sums over another's", UNEVEN, "(splits + group) *", "(splits + group / 2) *"),
+    tsmt("a group's sums over a split's", UNEVEN, "(splits + group) *", "(splits + group - 1) *"),
+    tsmt("a group's counter not reset", UNEVEN, RESET, "before < last || last == 15 ? before + 1 : 0"),
+    tsmt("the groups' own counter not reset", UNEVEN, RESET, "before < last || last == 8 ? before + 1 : 0"),
     tsmt("as many members in the last group", UNEVEN, MEMBERS, "group_splits"),
     tsmt("a member too few in every group", GROUPS, MEMBERS, "group_splits - 1"),
     tsmt("a group too few", GROUPS, "last_of(counter, groups)", "last_of(counter, groups - 1)"),
@@ -61,13 +63,26 @@ SPLITTING_BUGS = (
     tsmt("tiles that share counters", GROUPS, "tile_of_C * (1 + groups)", "tile_of_C"),
     tsmt("one counter for every tile", FLAT, "last_of(counters + tile_of_C", "last_of(counters"),
     tsmt("tiles that share sums", FLAT, "partials + tile_of_C *", "partials + 0 *"),
-    tsmt("every split's sums in the first's place", FLAT, "sums + split * stride", "sums + 0 * stride"),
+    tsmt("a tile's groups over the next one's splits", UNEVEN, "(long long)((splits + groups)",
+        "(long long)((splits)"),
+    tsmt("every split's sums in the first's place", FLAT, "sums + split * tile_elements", "sums + 0 * tile_elements"),
     tsmt("the last block but one adds up", FLAT, "before == count - 1", "before == count - 2"),
     tsmt("every block adds up", FLAT, "return before == count - 1", "return true"),
-    tsmt("half of a tile's sums not added up", LARGE, "e += threads * width)", "e += 2 * threads * width)"),
+    tsmt("half of a tile's sums not added up", LARGE, "turn * threads + threadIdx.x",
+        "2 * turn * threads + threadIdx.x"),
+    tsmt("an adder's last sums left out", UNEVEN, "(count - adder + adders - 1) / adders", "count / adders"),
+    tsmt("an adder left out", FLAT, "adder < adders;", "adder < adders - 1;"),
+    tsmt("every adder in the first's sums", FLAT, "from + place, adders",
+        "from + v % vectors_of_tile * width, adders"),
+    tsmt("every sum added by each adder", FLAT, "from + place, adders * tile_elements",
+        "from + place, tile_elements"),
+    tsmt("no barrier before the adders' sums are read", FLAT, "        __syncthreads();\n        for_each(tile_elements",
+        "        for_each(tile_elements"),
+    tsmt("sums read past the workspace", UNEVEN, "first + s < count ? first + s : count - 1", "first + s"),
+    tsmt("splits that are not their blocks'", FLAT, "tiles == 1 ? blockIdx.x : blockIdx.x / tiles", "blockIdx.x"),
     mma("as many members in the last group", MMA_UNEVEN, MEMBERS, "group_splits"),
-    mma("a group's counter not reset", MMA_UNEVEN, "*counter = 0;", "if (count == 9) *counter = 0;"),
-    mma("a group's sums left out", MMA_GROUPS, "stride, groups, put)", "stride, groups - 1, put)"),
+    mma("a group's counter not reset", MMA_UNEVEN, RESET, "before < last || last == 15 ? before + 1 : 0"),
+    mma("a group's sums left out", MMA_GROUPS, "tile_elements, groups, put)", "tile_elements, groups - 1, put)"),
 )  # fmt: skip
 
 SWEEPING_BUGS = (
@@ -134,30 +149,38 @@ ALIGNED_BUGS = (
 )  # fmt: skip
 
 ADDING_BUGS = (
-    tsmt("a distance of the shuffle left out", FLAT, "distance < 32; distance", "distance < 16; distance"),
-    tsmt("the first distance of the shuffle left out", FLAT, "distance = 32 / teams_of_warp;",
-        "distance = 64 / teams_of_warp;"),
-    tsmt("members of a team added up", FLAT, "distance = 32 / teams_of_warp;", "distance = 16 / teams_of_warp;"),
+    tsmt("the last distance of the shuffle left out", FLAT, "distance * teams_of_warp < 32",
+        "distance * teams_of_warp < 64"),
+    tsmt("the first distance of the shuffle left out", FLAT, "<sums_of_thread, 16>", "<sums_of_thread, 8>"),
+    tsmt("members of a team added up", FLAT, "distance * teams_of_warp < 32", "distance * teams_of_warp < 16"),
+    tsmt("the half that is kept given away", FLAT, "given = upper ? sum[s] : sum[count / 2 + s]",
+        "given = upper ? sum[count / 2 + s] : sum[s]"),
+    tsmt("the first half always kept", FLAT, "sum[s] = upper ? sum[count / 2 + s] : sum[s];", ""),
+    tsmt("the second half in the first's place", FLAT, "upper ? first + count / 2 : first", "first"),
+    tsmt("one sum not added up over the warp", SMALL, "sum[s] += __shfl_xor_sync(0xFFFFFFFFu, sum[s], distance);",
+        ""),
+    tsmt("a lane's last sum left out", FLAT, "s < kept;", "s < kept - 1;"),
+    tsmt("columns of a thread's tile taken for rows", FLAT, "r = (kept_first + s) % rows",
+        "r = (kept_first + s) / rows"),
     tsmt("every warp's sums in the first's place", FLAT, "threadIdx.x / 32 / warps_of_team *", "0 *"),
     tsmt("two warps' sums in one place", ONE, "threadIdx.x / 32 / warps_of_team *", "threadIdx.x / 64 *"),
     tsmt("warps of one team apart", LARGE, "threadIdx.x / 32 / warps_of_team *", "threadIdx.x / 32 *"),
-    tsmt("some threads of a team leave nothing", FLAT, "< 32 / teams_of_warp)", "< 16 / teams_of_warp)"),
     tsmt("no barrier before the sums are read", ONE, "__syncthreads();", ""),
     tsmt("a warp's sums left out", FLAT, "s < sums_of_tile;", "s < sums_of_tile - 1;"),
     tsmt("a warp's sums added twice", ONE, "left[s * tile_elements", "left[(s ? s - 1 : 0) * tile_elements"),
-    tsmt("some elements of a tile left out", LARGE, "e < tile_elements; e += threads)",
-        "e < tile_elements; e += threads + 1)"),
     tsmt("rows of C taken for columns", FLAT, "% team % team_rows * rows", "% team / team_rows * rows"),
     tsmt("the sums of C transposed", ALONE, "(column + c) * tile_rows + row + r",
         "(row + r) * tile_rows + column + c"),
-    tsmt("every tile of C in its first rows", FLAT, "tile_of_C % tiles_down *", "0 *"),
+    tsmt("every tile of C in its first rows", FLAT, "(tile_of_C - across * tiles_down) *", "0 *"),
+    tsmt("every tile of C in its first columns", FLAT, "tiles == tiles_down ? 0 : tile_of_C / tiles_down", "0"),
     tsmt("tiles of C across taken for tiles down", FLAT, "(m + tile_rows - 1)", "(n + tile_rows - 1)"),
     tsmt("C written past n", FLAT, "if (i < m && j < n)", "if (i < m)"),
     tsmt("C written past m", FLAT, "if (i < m && j < n)", "if (j < n)", op="ttt"),
     tsmt("alpha left out", FLAT, "alpha * sum : alpha * sum +", "sum : sum +"),
     tsmt("beta left out", FLAT, "+ beta * sum_t(element)", "+ sum_t(element)"),
     tsmt("C read though beta is 0", FLAT, "beta == 0 ? alpha * sum : alpha", "alpha"),
-    tsmt("alpha for each split too", FLAT, "split * stride + e, total)", "split * stride + e, alpha * total)"),
+    tsmt("alpha for each split too", FLAT, "e, total_of_block(e)); });",
+        "e, alpha * total_of_block(e)); });"),
     tsmt("a row-major C written along its columns", FLAT, "C[i * ldc + j]", "C[i + j * ldc]", op="ntt"),
     tsmt("factors of lower precision", FLAT, "a[r][q] * b[c][q]", "a[r][q] * float(b[c][q])", dtype="f64"),
     mma("every warp's sums in the first's place", MMA_ONE, "left + warp / team *", "left + 0 *"),
@@ -199,6 +222,7 @@ RIGHT = (
     *((ONE, dtype, op) for dtype, op in (("f32", "tn"), ("f64", "nt"))),
     *((FLAT, dtype, op) for dtype in ("f32", "f64") for op in ("tn", "ntt", "nn")),
     *((GROUPS, dtype, op) for dtype, op in (("f32", "nt"), ("f32", "ttt"), ("f64", "tn"))),
+    *((SMALL, dtype, "tn") for dtype in ("f32", "f64")),
     (UNEVEN, "f64", "tt"),
     *((config, "f32", op) for config, op in ((ALONE, "ttt"), (LARGE, "ntt"))),
     *((config, "f64", op) for config, op in ((ALONE, "ntt"), (LARGE, "tn"))),

@@ -97,7 +97,7 @@ COUNTER_EXAMPLES = (
     CounterExample(
         "chunks-for-all",
         TsmtConfig(128, 16, 16, 8, 8, 4, 1, splits=264, min_blocks=1),
-        replace(GRAM, k=264 * 128 - 1),
+        replace(GRAM, k=184 * 128),
     ),
     CounterExample("whole-waves", TsmtConfig(128, 16, 16, 8, 8, 4, 1, splits=148, min_blocks=1), GRAM),
     CounterExample("one-wave", TsmtConfig(256, 16, 16, 8, 8, 4, 2, splits=528, min_blocks=1), GRAM),

@@ -70,19 +70,29 @@ template <class T> __device__ __forceinline__ void copy_async(T *to, const T *fr
 __device__ __forceinline__ void await_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 #endif
 
-// Whether this block is the last of `count` to come to the counter; what the others wrote before is in memory then.
+// Adds 1 to the counter, or makes it 0 where it is `last`; returns what it was. What the block wrote before its barrier
+// is in memory before; what the other blocks wrote before they came here can be read after the block's next barrier.
+__device__ __forceinline__ unsigned count_up(unsigned *counter, unsigned last)
+{
+    unsigned before;
+#ifdef TSM2_HOST
+    before = *counter;
+    *counter = before < last ? before + 1 : 0;
+#else
+    // One thread's fence serves the block, and is weaker than __threadfence().
+    asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(last) : "memory");
+#endif
+    return before;
+}
+
+// Whether this block is the last of `count` to come to the counter, which is 0 then, as the next launch expects it.
 __device__ __forceinline__ bool last_of(unsigned *counter, unsigned count)
 {
     __shared__ unsigned before;
-    __threadfence();  // what this thread wrote is in memory
-    __syncthreads();  // and what every thread of the block wrote
-    if (threadIdx.x == 0) {
-        before = atomicAdd(counter, 1u);
-        if (before == count - 1)
-            *counter = 0;  // as the next launch expects it
-    }
     __syncthreads();
-    __threadfence();
+    if (threadIdx.x == 0)
+        before = count_up(counter, count - 1);
+    __syncthreads();
     return before == count - 1;
 }
 
@@ -94,9 +104,9 @@ __device__ __forceinline__ vector added_up(const sum_t *__restrict__ at, long lo
     for (int first = 0; first < count; first += most) {
         vector loaded[most];
         #pragma unroll
-        for (int s = 0; s < most; ++s) {  // all on their way at once
-            if (first + s < count)
-                loaded[s] = vector_of(__ldcg(reinterpret_cast<const bits_t *>(at + (first + s) * stride)));
+        for (int s = 0; s < most; ++s) {  // all on their way at once: where there are no more, the last once more
+            const sum_t *one = at + (first + s < count ? first + s : count - 1) * stride;
+            loaded[s] = vector_of(__ldcg(reinterpret_cast<const bits_t *>(one)));
         }
         #pragma unroll
         for (int s = 0; s < most; ++s) {

@@ -116,6 +116,7 @@ constexpr int teams_of_warp = team < 32 ? 32 / team : 1;
 constexpr int warps_of_team = team < 32 ? 1 : team / 32;
 constexpr int sums_of_tile = threads / 32 / warps_of_team;  // that a block's warps leave to be added up
 constexpr int tile_elements = tile_rows * tile_columns;
+constexpr int sums_of_thread = rows * columns;
 
 template <bool holds> struct Flag { static constexpr bool value = holds; };
 
@@ -127,19 +128,29 @@ __device__ __forceinline__ void store_C(
     element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
 }
 
-// Whether this block is the last of `count` to come to the counter; what the others wrote before is in memory then.
+// Adds 1 to the counter, or makes it 0 where it is `last`; returns what it was. What the block wrote before its barrier
+// is in memory before; what the other blocks wrote before they came here can be read after the block's next barrier.
+__device__ __forceinline__ unsigned count_up(unsigned *counter, unsigned last)
+{
+    unsigned before;
+#ifdef TSM2_HOST
+    before = *counter;
+    *counter = before < last ? before + 1 : 0;
+#else
+    // One thread's fence serves the block, and is weaker than __threadfence().
+    asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(last) : "memory");
+#endif
+    return before;
+}
+
+// Whether this block is the last of `count` to come to the counter, which is 0 then, as the next launch expects it.
 __device__ __forceinline__ bool last_of(unsigned *counter, unsigned count)
 {
     __shared__ unsigned before;
-    __threadfence();  // what this thread wrote is in memory
-    __syncthreads();  // and what every thread of the block wrote
-    if (threadIdx.x == 0) {
-        before = atomicAdd(counter, 1u);
-        if (before == count - 1)
-            *counter = 0;  // as the next launch expects it
-    }
     __syncthreads();
-    __threadfence();
+    if (threadIdx.x == 0)
+        before = count_up(counter, count - 1);
+    __syncthreads();
     return before == count - 1;
 }
 
@@ -151,9 +162,9 @@ __device__ __forceinline__ vector added_up(const sum_t *__restrict__ at, long lo
     for (int first = 0; first < count; first += most) {
         vector loaded[most];
         #pragma unroll
-        for (int s = 0; s < most; ++s) {  // all on their way at once
-            if (first + s < count)
-                loaded[s] = vector_of(__ldcg(reinterpret_cast<const bits_t *>(at + (first + s) * stride)));
+        for (int s = 0; s < most; ++s) {  // all on their way at once: where there are no more, the last once more
+            const sum_t *one = at + (first + s < count ? first + s : count - 1) * stride;
+            loaded[s] = vector_of(__ldcg(reinterpret_cast<const bits_t *>(one)));
         }
         #pragma unroll
         for (int s = 0; s < most; ++s) {
@@ -228,6 +239,30 @@ __device__ __forceinline__ void load(
     }
 }
 
+// Adds up `count` sums over the teams of the warp whose lanes are `distance` apart or nearer. With every exchange a lane
+// gives away half of its sums, a shuffle being slower than an addition. Returns which sum is the lane's first in the end.
+template <int count, int distance>
+__device__ __forceinline__ int add_up_over_warp(scalar (&sum)[sums_of_thread], int first)
+{
+    if constexpr (distance * teams_of_warp < 32) {
+        return first;
+    } else if constexpr (count % 2 == 0) {
+        const bool upper = threadIdx.x & distance;
+        #pragma unroll
+        for (int s = 0; s < count / 2; ++s) {
+            const scalar given = upper ? sum[s] : sum[count / 2 + s];
+            sum[s] = upper ? sum[count / 2 + s] : sum[s];
+            sum[s] += __shfl_xor_sync(0xFFFFFFFFu, given, distance);
+        }
+        return add_up_over_warp<count / 2, distance / 2>(sum, upper ? first + count / 2 : first);
+    } else {
+        #pragma unroll
+        for (int s = 0; s < count; ++s)
+            sum[s] += __shfl_xor_sync(0xFFFFFFFFu, sum[s], distance);
+        return add_up_over_warp<count, distance / 2>(sum, first);
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(threads, 1) tsmt(
     index_t m, index_t n, index_t k, sum_t alpha, const scalar *__restrict__ A, index_t lda,
     const scalar *__restrict__ B, index_t ldb, sum_t beta, scalar *__restrict__ C, index_t ldc,
@@ -237,13 +272,14 @@ extern "C" __global__ void __launch_bounds__(threads, 1) tsmt(
     extern __shared__ __align__(16) unsigned char shared_bytes[];
     scalar *left = reinterpret_cast<scalar *>(shared_bytes);  // sums of the warps, tile after tile
 
-    const index_t tiles = gridDim.x / splits, tile_of_C = blockIdx.x % tiles, split = blockIdx.x / tiles;
-    const index_t tiles_down = (m + tile_rows - 1) / tile_rows;
-    const index_t first_row = tile_of_C % tiles_down * tile_rows, first_column = tile_of_C / tiles_down * tile_columns;
+    const index_t tiles = gridDim.x / splits, split = tiles == 1 ? blockIdx.x : blockIdx.x / tiles;
+    const index_t tile_of_C = blockIdx.x - split * tiles;
+    const index_t tiles_down = (m + tile_rows - 1) / tile_rows, across = tiles == tiles_down ? 0 : tile_of_C / tiles_down;
+    const index_t first_row = (tile_of_C - across * tiles_down) * tile_rows, first_column = across * tile_columns;
     const int row = threadIdx.x % team % team_rows * rows, column = threadIdx.x % team / team_rows * columns;
     const index_t lane = threadIdx.x / team * step;
 
-    scalar sum[rows][columns] = {};
+    scalar sum[sums_of_thread] = {};  // column after column of the thread's tile
     const auto multiply = [&](const scalar (&a)[rows][step], const scalar (&b)[columns][step]) {
         #pragma unroll
         for (int q = 0; q < step; ++q) {
@@ -251,7 +287,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1) tsmt(
             for (int c = 0; c < columns; ++c) {
                 #pragma unroll
                 for (int r = 0; r < rows; ++r)
-                    sum[r][c] += conjugate(a[r][q]) * b[c][q];
+                    sum[c * rows + r] += conjugate(a[r][q]) * b[c][q];
             }
         }
     };
@@ -303,46 +339,60 @@ extern "C" __global__ void __launch_bounds__(threads, 1) tsmt(
     }
 
     // Add up over the warp, then over the block: always in the same order.
-    #pragma unroll
-    for (int c = 0; c < columns; ++c) {
-        #pragma unroll
-        for (int r = 0; r < rows; ++r) {
-            #pragma unroll
-            for (int distance = 32 / teams_of_warp; distance < 32; distance *= 2)
-                sum[r][c] += __shfl_xor_sync(0xFFFFFFFFu, sum[r][c], distance);
-        }
-    }
-    if (threadIdx.x % 32 < 32 / teams_of_warp) {
+    constexpr int kept = sums_of_thread > teams_of_warp ? sums_of_thread / teams_of_warp : 1;  // by each lane
+    constexpr int copies = kept * teams_of_warp / sums_of_thread;  // of each sum, in lanes of neighbouring teams
+    const int kept_first = add_up_over_warp<sums_of_thread, 16>(sum, 0);
+    if (threadIdx.x % 32 / (32 / teams_of_warp) % copies == 0) {
         scalar *mine = left + threadIdx.x / 32 / warps_of_team * tile_elements;
         #pragma unroll
-        for (int c = 0; c < columns; ++c) {
-            #pragma unroll
-            for (int r = 0; r < rows; ++r)
-                mine[(column + c) * tile_rows + row + r] = sum[r][c];
+        for (int s = 0; s < kept; ++s) {
+            const int r = (kept_first + s) % rows, c = (kept_first + s) / rows;
+            mine[(column + c) * tile_rows + row + r] = sum[s];
         }
     }
     __syncthreads();
+    const auto for_each = [](int count, auto act) {  // of `count` elements, those of this thread
+        #pragma unroll 4
+        for (int turn = 0; turn < (count + threads - 1) / threads; ++turn) {
+            const int e = turn * threads + threadIdx.x;
+            if (e < count)
+                act(e);
+        }
+    };
+    const auto total_of_block = [&](int e) {
+        sum_t total = 0;
+        #pragma unroll
+        for (int s = 0; s < sums_of_tile; ++s)
+            total += left[s * tile_elements + e];
+        return total;
+    };
     const auto put = [&](int e, sum_t value) {
         const index_t i = first_row + e % tile_rows, j = first_column + e / tile_rows;
         if (i < m && j < n)
             store_C(C, ldc, i, j, alpha, value, beta);
     };
-    const long long stride = (long long)tiles * tile_elements;  // from one split's sums to the next one's
-    sum_t *sums = partials + tile_of_C * (long long)tile_elements;
-    for (int e = threadIdx.x; e < tile_elements; e += threads) {
-        sum_t total = 0;
-        #pragma unroll
-        for (int s = 0; s < sums_of_tile; ++s)
-            total += left[s * tile_elements + e];
-        __stcg(sums + split * stride + e, total);
-    }
+    constexpr int groups = 0;
+    sum_t *sums = partials + tile_of_C * (long long)((splits + groups) * tile_elements);  // the splits', then the groups'
+    for_each(tile_elements, [&](int e) { __stcg(sums + split * tile_elements + e, total_of_block(e)); });
+
+    // `count` sums of the tile from `from` on, added up. Adders, which are some threads each, take every adders-th sum;
+    // then theirs are added up.
+    constexpr int adders = 4, vectors_of_tile = tile_elements / width;
+    constexpr int most_of_adder = (16 + adders - 1) / adders, turns = (most_of_adder + 15) / 16;
     const auto add_up = [&](const sum_t *from, int count, auto keep) {
-        for (int e = threadIdx.x * width; e < tile_elements; e += threads * width) {
-            const vector total = added_up<16>(from + e, stride, count);
+        for_each(adders * vectors_of_tile, [&](int v) {
+            const int adder = v / vectors_of_tile, place = v * width;
+            *reinterpret_cast<vector *>(left + place) = added_up<(most_of_adder + turns - 1) / turns>(
+                from + place, adders * tile_elements, (count - adder + adders - 1) / adders);
+        });
+        __syncthreads();
+        for_each(tile_elements, [&](int e) {
+            sum_t total = 0;
             #pragma unroll
-            for (int v = 0; v < width; ++v)
-                keep(e + v, total.element[v]);
-        }
+            for (int adder = 0; adder < adders; ++adder)
+                total += left[adder * tile_elements + e];
+            keep(e, total);
+        });
     };
     if (last_of(counters + tile_of_C, splits))
         add_up(sums, splits, put);

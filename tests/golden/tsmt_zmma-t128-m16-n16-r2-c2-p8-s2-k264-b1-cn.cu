@@ -125,19 +125,29 @@ __device__ __forceinline__ void store_C(
     element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
 }
 
-// Whether this block is the last of `count` to come to the counter; what the others wrote before is in memory then.
+// Adds 1 to the counter, or makes it 0 where it is `last`; returns what it was. What the block wrote before its barrier
+// is in memory before; what the other blocks wrote before they came here can be read after the block's next barrier.
+__device__ __forceinline__ unsigned count_up(unsigned *counter, unsigned last)
+{
+    unsigned before;
+#ifdef TSM2_HOST
+    before = *counter;
+    *counter = before < last ? before + 1 : 0;
+#else
+    // One thread's fence serves the block, and is weaker than __threadfence().
+    asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(last) : "memory");
+#endif
+    return before;
+}
+
+// Whether this block is the last of `count` to come to the counter, which is 0 then, as the next launch expects it.
 __device__ __forceinline__ bool last_of(unsigned *counter, unsigned count)
 {
     __shared__ unsigned before;
-    __threadfence();  // what this thread wrote is in memory
-    __syncthreads();  // and what every thread of the block wrote
-    if (threadIdx.x == 0) {
-        before = atomicAdd(counter, 1u);
-        if (before == count - 1)
-            *counter = 0;  // as the next launch expects it
-    }
     __syncthreads();
-    __threadfence();
+    if (threadIdx.x == 0)
+        before = count_up(counter, count - 1);
+    __syncthreads();
     return before == count - 1;
 }
 
@@ -149,9 +159,9 @@ __device__ __forceinline__ vector added_up(const sum_t *__restrict__ at, long lo
     for (int first = 0; first < count; first += most) {
         vector loaded[most];
         #pragma unroll
-        for (int s = 0; s < most; ++s) {  // all on their way at once
-            if (first + s < count)
-                loaded[s] = vector_of(__ldcg(reinterpret_cast<const bits_t *>(at + (first + s) * stride)));
+        for (int s = 0; s < most; ++s) {  // all on their way at once: where there are no more, the last once more
+            const sum_t *one = at + (first + s < count ? first + s : count - 1) * stride;
+            loaded[s] = vector_of(__ldcg(reinterpret_cast<const bits_t *>(one)));
         }
         #pragma unroll
         for (int s = 0; s < most; ++s) {
@@ -319,38 +329,59 @@ extern "C" __global__ void __launch_bounds__(threads, 1) tsmt_zmma(
         }
     }
     __syncthreads();
+    const auto for_each = [](int count, auto act) {  // of `count` elements, those of this thread
+        #pragma unroll 4
+        for (int turn = 0; turn < (count + threads - 1) / threads; ++turn) {
+            const int e = turn * threads + threadIdx.x;
+            if (e < count)
+                act(e);
+        }
+    };
+    const auto total_of_block = [&](int e) {
+        sum_t total = 0;
+        #pragma unroll
+        for (int s = 0; s < sums_of_tile; ++s)
+            total += left[s * tile_elements + e];
+        return total;
+    };
     const auto put = [&](int e, sum_t value) {
         const index_t i = first_row + e % tile_rows, j = first_column + e / tile_rows;
         if (i < m && j < n)
             store_C(C, ldc, i, j, alpha, value, beta);
     };
-    const long long stride = (long long)tiles * tile_elements;  // from one split's sums to the next one's
-    sum_t *sums = partials + tile_of_C * (long long)tile_elements;
-    for (int e = threadIdx.x; e < tile_elements; e += threads) {
-        sum_t total = 0;
-        #pragma unroll
-        for (int s = 0; s < sums_of_tile; ++s)
-            total += left[s * tile_elements + e];
-        __stcg(sums + split * stride + e, total);
-    }
+    constexpr int groups = 17;
+    sum_t *sums = partials + tile_of_C * (long long)((splits + groups) * tile_elements);  // the splits', then the groups'
+    for_each(tile_elements, [&](int e) { __stcg(sums + split * tile_elements + e, total_of_block(e)); });
+
+    // `count` sums of the tile from `from` on, added up. Adders, which are some threads each, take every adders-th sum;
+    // then theirs are added up.
+    constexpr int adders = 1, vectors_of_tile = tile_elements / width;
+    constexpr int most_of_adder = (17 + adders - 1) / adders, turns = (most_of_adder + 15) / 16;
     const auto add_up = [&](const sum_t *from, int count, auto keep) {
-        for (int e = threadIdx.x * width; e < tile_elements; e += threads * width) {
-            const vector total = added_up<16>(from + e, stride, count);
+        for_each(adders * vectors_of_tile, [&](int v) {
+            const int adder = v / vectors_of_tile, place = v * width;
+            *reinterpret_cast<vector *>(left + place) = added_up<(most_of_adder + turns - 1) / turns>(
+                from + place, adders * tile_elements, (count - adder + adders - 1) / adders);
+        });
+        __syncthreads();
+        for_each(tile_elements, [&](int e) {
+            sum_t total = 0;
             #pragma unroll
-            for (int v = 0; v < width; ++v)
-                keep(e + v, total.element[v]);
-        }
+            for (int adder = 0; adder < adders; ++adder)
+                total += left[adder * tile_elements + e];
+            keep(e, total);
+        });
     };
-    constexpr int group_splits = 16, groups = 17;
+    constexpr int group_splits = 16;
     unsigned *counter = counters + tile_of_C * (1 + groups);
     const int group = split / group_splits;
     const int members = splits - group * group_splits < group_splits ? splits - group * group_splits : group_splits;
     if (!last_of(counter + 1 + group, members))
         return;
-    add_up(sums + group * group_splits * stride, members, [&](int e, sum_t value) {
-        __stcg(sums + (splits + group) * stride + e, value);
+    add_up(sums + group * group_splits * tile_elements, members, [&](int e, sum_t value) {
+        __stcg(sums + (splits + group) * tile_elements + e, value);
     });
     if (last_of(counter, groups))
-        add_up(sums + splits * stride, groups, put);
+        add_up(sums + splits * tile_elements, groups, put);
 
 }

@@ -68,10 +68,10 @@ class Launch:
     one of `splits` parts of k.
 
     The grid is one-dimensional. Where k is split, the blocks of a tile leave their sums in a workspace, and the last
-    of them to end adds these up in the order of the splits and writes C. Of more than `FLAT_SPLITS` splits, groups of
+    of them to end adds these up in a fixed order and writes C. Of more than `flat_splits` splits, groups of
     `GROUP_SPLITS` are added up first, in the same way. Such a kernel has two parameters more: `partials`, 16-byte
-    aligned, which holds a whole tile for each tile and split, and behind them one for each tile and group; and
-    `counters`, for each tile one and one for each group, which are 0 before the kernel and after it.
+    aligned, which holds a whole tile for each tile and split, and one for each tile and group; and `counters`, for
+    each tile one and one for each group, which are 0 before the kernel and after it.
     """
 
     threads: int  # per block
@@ -79,6 +79,7 @@ class Launch:
     smem_bytes: int  # dynamic shared memory per block
     columns_per_block: int = 0  # of C's tiles; 0: all n
     splits: int = 1  # of k
+    flat_splits: int = FLAT_SPLITS  # the most whose sums are added up at once
 
     def tiles(self, m: int, n: int) -> int:
         """Tiles of an m x n C."""
@@ -92,7 +93,7 @@ class Launch:
     @property
     def groups(self) -> int:
         """Groups of splits that are added up first; 0 where there are few splits."""
-        return -(-self.splits // GROUP_SPLITS) if self.splits > FLAT_SPLITS else 0
+        return -(-self.splits // GROUP_SPLITS) if self.splits > self.flat_splits else 0
 
     def partial_elements(self, m: int, n: int) -> int:
         """Elements of the workspace's sums, 0 without a split."""

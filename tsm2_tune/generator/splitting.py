@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, TypeVar
 
-from tsm2_tune.generator.config import KernelConfig, Resources, Traffic
+from tsm2_tune.generator.config import FLAT_SPLITS, KernelConfig, Resources, Traffic
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.occupancy import occupancy
 from tsm2_tune.generator.problem import Problem
@@ -23,7 +23,42 @@ BLOCKS_PER_SM = 2  # that a grid should have at least
 
 # Where C is a tile or a few, and k alone fills the device: as many blocks on every multiprocessor.
 MULTIPROCESSORS = (80, 108, 132, 148)  # of V100, A100, H100 and H200, B200
-WIDE_SPLITS = (16, 64, *sorted(sms * blocks for sms in MULTIPROCESSORS for blocks in (1, 2, 3, 4)))
+WIDE_SPLITS = (16, 20, 40, 64, *sorted(sms * blocks for sms in MULTIPROCESSORS for blocks in (1, 2, 3, 4)))
+
+FEW_SPLITS = 3  # that are preferred for a configuration
+IDLE_BLOCKS = 0.3  # of all: as many may have no chunk
+
+MOST_ADDERS = 16  # groups of a block's threads that add up splits
+
+
+def adders(*, threads: int, tile_bytes: int) -> int:
+    """Groups of a block's threads that share the splits' sums of a tile, each thread a vector of 16 bytes."""
+    return max(min(MOST_ADDERS, threads // max(tile_bytes // 16, 1)), 1)
+
+
+FLAT_ELEMENTS = 2**15  # of sums that one block reads in less time than two rounds of blocks need
+
+
+def flat_splits(tile_elements: int) -> int:
+    """The most splits of a tile whose sums one block adds up, its threads sharing them."""
+    return max(FLAT_SPLITS, FLAT_ELEMENTS // tile_elements)
+
+
+SMALL_K = 2**18  # up to which starting the kernel and adding up its sums take longer than reading
+
+
+def splits_of_few_chunks(k: int, *, chunk: int, stages: int, most: int, limits: DeviceLimits) -> list[int]:
+    """Splits of a small k, `most` or fewer, best first: as few rounds of chunks as the stages hold, then few sums."""
+    chunks = -(-k // chunk)
+    options = [splits for splits in WIDE_SPLITS if splits < limits.sms or splits % limits.sms == 0]
+    worth = [splits for splits in options if splits <= most and mostly_busy(splits, chunks)] or [WIDE_SPLITS[0]]
+    return sorted(worth, key=lambda splits: (max(-(-chunks // splits), stages), splits))[:FEW_SPLITS]
+
+
+def mostly_busy(splits: int, chunks: int) -> bool:
+    """Whether most blocks have a chunk."""
+    return splits * (1 - IDLE_BLOCKS) <= chunks
+
 
 HOST, OLDEST_WITH_F64_MMA = (0, 0), (9, 0)  # compute capabilities: m16n8k8 of doubles is Hopper's
 

@@ -19,11 +19,12 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Candidate, Rule, covering_rule
 
 THREADS = (64, 128, 256)
-VECTOR_BYTES = (8, 16)
+VECTOR_BYTES = (4, 8, 16)
 VECTORS = (1, 2)
 COLUMNS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 PREFETCH = (1, 2, 4, 8, 16, 32)
 ROW_TILES = (1, 2, 4, 8, 16)
+SMALL_M = 2**18  # up to which starting the kernel takes longer than reading
 TILE_DEPTH = 64  # rows of B staged at a time: all of them where the product is small
 
 
@@ -157,7 +158,16 @@ class Tsmm(Family[TsmmConfig]):
         """Where the winners on an H200 lay: every column of C at once, 8 columns of A ahead, narrow vectors."""
         columns, prefetch = covering(COLUMNS, problem.n), min(8, covering(PREFETCH, problem.k))
         shapes = ((8, 1), (8, 2), (16, 1)) if problem.dtype.element_bytes <= 8 else ((16, 1), (16, 2))
-        return tuple(
+        few: tuple[TsmmConfig, ...] = ()
+        if problem.m <= SMALL_M:  # one row a thread, so that many start, and all of a row at once
+            element_bytes = problem.dtype.element_bytes
+            few = tuple(
+                TsmmConfig(threads, max(vector_bytes, element_bytes), 1, columns, ahead, 1)
+                for ahead in dict.fromkeys((min(16, covering(PREFETCH, problem.k)), prefetch))
+                for vector_bytes in (4, 8)
+                for threads in (128, 256, 64)
+            )
+        return few + tuple(
             TsmmConfig(128, vector_bytes, vectors, columns, prefetch, row_tiles)
             for row_tiles in (1, 2)
             for vector_bytes, vectors in shapes

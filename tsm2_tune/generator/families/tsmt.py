@@ -7,7 +7,7 @@ the sums of all teams are added up in a fixed order: over the warp, over the blo
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, ClassVar
 
@@ -19,9 +19,15 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Candidate, Rule, covering_rule
 from tsm2_tune.generator.splitting import (
     REGISTERS_REACHABLE,
+    SMALL_K,
     WIDE_SPLIT_RULES,
     WIDE_SPLITS,
+    adders,
+    flat_splits,
     has_f64_tensor_cores,
+    in_turns,
+    mostly_busy,
+    splits_of_few_chunks,
     tunable,
 )
 
@@ -31,6 +37,18 @@ THREAD_TILES = ((8, 8), (4, 4), (8, 4), (8, 16))  # the most rows and columns of
 STEP_STAGES = ((1, 2), (1, 4), (2, 1), (2, 2), (4, 1), (4, 2))
 MIN_BLOCKS = (1, 2, 3)
 WARP_THREADS = 32
+# Threads, rows and columns of a thread, step and stages that won on an H200 where k is small.
+FEW_CHUNKS = (
+    (256, 4, 4, 4, 1),
+    (256, 8, 4, 4, 1),
+    (128, 4, 4, 4, 1),
+    (256, 8, 4, 2, 2),
+    (256, 4, 4, 2, 2),
+    (128, 8, 8, 4, 1),
+    (256, 4, 4, 2, 1),
+    (256, 8, 4, 4, 2),
+)
+LARGE_TILE = 256  # elements, from which on adding up the splits' sums takes as long as reading
 LARGEST_TEAM = 64  # threads that share a tile of C
 LARGEST_THIN = 128  # of m and n: a C larger than that is no small result of a long sum
 
@@ -76,8 +94,7 @@ def _config(candidate: Candidate) -> TsmtConfig:
 def _chunks_for_all(candidate: Candidate) -> bool:
     config, problem = _config(candidate), candidate.problem
     chunk = config.threads // team(config) * config.step
-    smallest = config.splits == WIDE_SPLITS[0]
-    return smallest or problem.k >= config.splits * chunk
+    return config.splits == WIDE_SPLITS[0] or mostly_busy(config.splits, -(-problem.k // chunk))
 
 
 class Tsmt(Family[TsmtConfig]):
@@ -122,7 +139,7 @@ class Tsmt(Family[TsmtConfig]):
         Rule(
             "chunks-for-all",
             "shape",
-            "every block should have a whole chunk of k",
+            "most blocks should have a chunk of k",
             _chunks_for_all,
         ),
         *WIDE_SPLIT_RULES,
@@ -145,10 +162,12 @@ class Tsmt(Family[TsmtConfig]):
     def resources(self, config: TsmtConfig, problem: Problem) -> Resources:
         loaded = (config.rows + config.columns) * config.step * config.stages
         warps = config.threads // WARP_THREADS // max(team(config) // WARP_THREADS, 1)
+        tile = config.tile_rows * config.tile_columns
+        sums = max(warps, adders(threads=config.threads, tile_bytes=tile * problem.dtype.element_bytes))
         return Resources(
             threads=config.threads,
             registers=(config.rows * config.columns + loaded) * problem.dtype.registers + OVERHEAD_REGISTERS,
-            smem_bytes=warps * config.tile_rows * config.tile_columns * problem.dtype.element_bytes,
+            smem_bytes=sums * tile * problem.dtype.element_bytes,
             bytes_in_flight=loaded * problem.dtype.element_bytes // 2,
             reuse=config.columns,
         )
@@ -160,6 +179,7 @@ class Tsmt(Family[TsmtConfig]):
             columns_per_block=config.tile_columns,
             smem_bytes=self.resources(config, problem).smem_bytes,
             splits=config.splits,
+            flat_splits=flat_splits(config.tile_rows * config.tile_columns),
         )
 
     def traffic(self, config: TsmtConfig, problem: Problem) -> Traffic:
@@ -204,7 +224,8 @@ class Tsmt(Family[TsmtConfig]):
         ahead = ((4, 1), (4, 2), (2, 2), (1, 2))
         if problem.dtype.is_complex:  # of more registers each, and of more multiply-adds for each element loaded
             tiles, ahead = ((8, 4), (4, 4), (8, 8)), ((2, 1), (1, 2), (1, 4), (2, 2))
-        return tuple(
+        few = self._for_few_chunks(problem, limits, tile_rows, tile_columns) if problem.k <= SMALL_K else ()
+        return few + tuple(
             TsmtConfig(
                 threads, tile_rows, tile_columns, min(tile_rows, rows), min(tile_columns, columns), step, stages,
                 limits.sms * blocks, 1,
@@ -215,17 +236,44 @@ class Tsmt(Family[TsmtConfig]):
             for rows, columns in tiles
         )  # fmt: skip
 
+    @staticmethod
+    def _for_few_chunks(
+        problem: Problem, limits: DeviceLimits, tile_rows: int, tile_columns: int
+    ) -> tuple[TsmtConfig, ...]:
+        """Where reading takes no time to speak of: few sums a thread, and a chunk or two for each block."""
+        variants = dict.fromkeys(
+            TsmtConfig(
+                threads, tile_rows, tile_columns, min(tile_rows, rows), min(tile_columns, columns), step, stages, 1, 1
+            )
+            for threads, rows, columns, step, stages in FEW_CHUNKS
+        )
+        return in_turns(
+            [
+                replace(variant, splits=splits)
+                for splits in splits_of_few_chunks(
+                    problem.k,
+                    chunk=variant.threads // team(variant) * variant.step,
+                    stages=variant.stages,
+                    most=limits.sms * (2 if tile_rows * tile_columns >= LARGE_TILE else 3),
+                    limits=limits,
+                )
+            ]
+            for variant in variants
+            if team(variant) <= LARGEST_TEAM
+        )
+
     def context(self, config: TsmtConfig, problem: Problem) -> dict[str, Any]:
         along_a, along_b, _ = problem.contiguous
-        groups = self.launch(config, problem).groups
+        tile_bytes = config.tile_rows * config.tile_columns * problem.dtype.element_bytes
         return {
             "about": "C in registers, k over every thread",
             "storage": problem.storage,
             "a_along_k": along_a == "k",
             "b_along_k": along_b == "k",
             "c_along_n": problem.row_major_c,
-            "groups": groups,
+            "groups": self.launch(config, problem).groups,
             "group_splits": GROUP_SPLITS,
+            "adders": adders(threads=config.threads, tile_bytes=tile_bytes),
         }
 
 

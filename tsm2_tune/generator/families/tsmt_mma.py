@@ -7,7 +7,7 @@ tensor cores. It takes over from TSMT where C is too large for the registers of 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, ClassVar
 
@@ -17,13 +17,25 @@ from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Rule, covering_rule
-from tsm2_tune.generator.splitting import HAS_F64_TENSOR_CORES, REGISTERS_REACHABLE, WIDE_SPLIT_RULES, WIDE_SPLITS
+from tsm2_tune.generator.splitting import (
+    HAS_F64_TENSOR_CORES,
+    REGISTERS_REACHABLE,
+    SMALL_K,
+    WIDE_SPLIT_RULES,
+    WIDE_SPLITS,
+    adders,
+    flat_splits,
+    in_turns,
+    splits_of_few_chunks,
+)
 
 THREADS = (128, 256)
 TILE = (16, 32, 64)  # rows and columns of C, of a block
 WARP_TILES = ((1, 2), (1, 4), (2, 2), (2, 4), (4, 4), (2, 8))  # strips of 16 rows, octets of columns
 STEP_STAGES = ((8, 2), (8, 3), (8, 4), (16, 2), (8, 6))
 MIN_BLOCKS = (1, 2, 3, 4)
+# Threads, step and stages for a small k.
+FEW_CHUNKS = ((256, 16, 2), (256, 8, 2), (128, 16, 2), (256, 8, 4))
 STRIP_ROWS, OCTET_COLUMNS, WARP_THREADS = 16, 8, 32
 LARGEST_THIN = 128  # of m and n: a C larger than that is no small result of a long sum
 
@@ -128,10 +140,12 @@ class TsmtMma(Family[TsmtMmaConfig]):
         rows, columns = STRIP_ROWS * config.strips, OCTET_COLUMNS * config.octets
         loaded = (rows + columns) * config.step * config.stages // WARP_THREADS
         elements = rows * columns // WARP_THREADS + loaded
+        tile = config.tile_rows * config.tile_columns
+        sums = max(teams(config), adders(threads=config.threads, tile_bytes=tile * problem.dtype.element_bytes))
         return Resources(
             threads=config.threads,
             registers=elements * problem.dtype.registers + OVERHEAD_REGISTERS,
-            smem_bytes=teams(config) * config.tile_rows * config.tile_columns * problem.dtype.element_bytes,
+            smem_bytes=sums * tile * problem.dtype.element_bytes,
             bytes_in_flight=loaded * problem.dtype.element_bytes // 2,
             reuse=columns,
         )
@@ -143,6 +157,7 @@ class TsmtMma(Family[TsmtMmaConfig]):
             columns_per_block=config.tile_columns,
             smem_bytes=self.resources(config, problem).smem_bytes,
             splits=config.splits,
+            flat_splits=flat_splits(config.tile_rows * config.tile_columns),
         )
 
     def traffic(self, config: TsmtMmaConfig, problem: Problem) -> Traffic:
@@ -173,8 +188,11 @@ class TsmtMma(Family[TsmtMmaConfig]):
         """Every product of C in one tile."""
         tile_rows = next((option for option in TILE if option >= problem.m), TILE[-1])
         tile_columns = next((option for option in TILE if option >= problem.n), TILE[-1])
+        few: tuple[TsmtMmaConfig, ...] = ()
+        if problem.k <= SMALL_K:
+            few = self._for_few_chunks(problem, limits, tile_rows, tile_columns)
         warp_tiles = [tile for tile in ((1, 2), (2, 2), (2, 4), (4, 4)) if tile[0] <= tile_rows // STRIP_ROWS]
-        return tuple(
+        return few + tuple(
             TsmtMmaConfig(threads, tile_rows, tile_columns, *warp_tile, step, stages, limits.sms * blocks, min_blocks)
             for blocks in (2, 1, 3, 4)
             for warp_tile in warp_tiles
@@ -186,8 +204,29 @@ class TsmtMma(Family[TsmtMmaConfig]):
             )
         )
 
+    @staticmethod
+    def _for_few_chunks(
+        problem: Problem, limits: DeviceLimits, tile_rows: int, tile_columns: int
+    ) -> tuple[TsmtMmaConfig, ...]:
+        """Where reading takes no time to speak of: blocks of many warps, which leave fewer sums to be added up."""
+        variants = [
+            TsmtMmaConfig(threads, tile_rows, tile_columns, 1, 2, step, stages, 1, 1)
+            for threads, step, stages in FEW_CHUNKS
+        ]
+        return in_turns(
+            [
+                replace(variant, splits=splits)
+                for splits in splits_of_few_chunks(
+                    problem.k, chunk=chunk(variant), stages=variant.stages, most=2 * limits.sms, limits=limits
+                )
+            ]
+            for variant in variants
+            if teams(variant) >= 1
+        )
+
     def context(self, config: TsmtMmaConfig, problem: Problem) -> dict[str, Any]:
         along_a, along_b, _ = problem.contiguous
+        tile_bytes = config.tile_rows * config.tile_columns * problem.dtype.element_bytes
         return {
             "about": "both operands stream into the tensor cores' fragments, k over every warp",
             "storage": problem.storage,
@@ -196,6 +235,7 @@ class TsmtMma(Family[TsmtMmaConfig]):
             "c_along_n": problem.row_major_c,
             "groups": self.launch(config, problem).groups,
             "group_splits": GROUP_SPLITS,
+            "adders": adders(threads=config.threads, tile_bytes=tile_bytes),
         }
 
 
