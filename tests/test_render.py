@@ -15,8 +15,10 @@ from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
+from tsm2_tune.generator.families.tsmm_rows import TsmmRowsConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
+from tsm2_tune.generator.families.tsmr_rows import TsmrRowsConfig
 from tsm2_tune.generator.families.tsmt import TsmtConfig
 from tsm2_tune.generator.families.tsmt_mma import TsmtMmaConfig
 from tsm2_tune.generator.problem import DTYPES, Problem
@@ -46,6 +48,10 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
     (TsmrConfig(128, 2, 8, 8, 2, splits=1, row_tiles=2, min_blocks=1), replace(F32, op="ntt")),
     (TsmrMmaConfig(128, 2, 8, 16, 2, splits=4, row_tiles=1, min_blocks=6), F64),
     (TsmrMmaConfig(128, 1, 8, 32, 4, splits=1, row_tiles=4, min_blocks=1), replace(F64, op="ttt")),
+    (TsmmRowsConfig(128, 16, 4, 1, 1, 16, 8, row_tiles=2, min_blocks=4), replace(F32, op="ttt")),
+    (TsmmRowsConfig(128, 16, 4, 2, 2, 8, 8, row_tiles=4, min_blocks=3), replace(F64, op="tn")),
+    (TsmrRowsConfig(256, 16, 32, 4, 8, 1, 2, splits=8, strips=160, min_blocks=2), replace(F32, op="ttt")),
+    (TsmrRowsConfig(192, 16, 8, 2, 16, 2, 2, splits=1, strips=40, min_blocks=2), replace(F64, op="tn")),
     (TsmtConfig(128, 16, 16, 8, 8, 4, 1, splits=264, min_blocks=1), GRAM),
     (TsmtMmaConfig(128, 16, 16, 1, 2, 8, 4, splits=264, min_blocks=1), replace(GRAM, dtype_name="f64")),
 )
