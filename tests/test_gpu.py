@@ -24,8 +24,10 @@ from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
+from tsm2_tune.generator.families.tsmm_rows import TsmmRowsConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
+from tsm2_tune.generator.families.tsmr_rows import TsmrRowsConfig
 from tsm2_tune.generator.families.tsmr_zmma import TsmrZmmaConfig
 from tsm2_tune.generator.families.tsmt import TsmtConfig
 from tsm2_tune.generator.families.tsmt_mma import TsmtMmaConfig
@@ -75,6 +77,14 @@ ORDERED: tuple[tuple[KernelConfig, str], ...] = (
     (TsmrMmaConfig(256, 4, 32, 16, 2, splits=1, row_tiles=1, min_blocks=1), "ntt"),
     (TsmrMmaConfig(128, 2, 8, 16, 2, splits=48, row_tiles=1, min_blocks=6), "tn"),
     (TsmrMmaConfig(128, 1, 64, 32, 2, splits=4, row_tiles=1, min_blocks=1), "ttt"),
+    (TsmmRowsConfig(128, 16, 4, 1, 1, 16, 8, row_tiles=2, min_blocks=4), "ttt"),
+    (TsmmRowsConfig(128, 16, 2, 2, 2, 8, 4, row_tiles=1, min_blocks=3), "tn"),
+    (TsmmRowsConfig(128, 8, 16, 1, 2, 4, 2, row_tiles=4, min_blocks=2), "tt"),
+    (TsmmRowsConfig(128, 16, 8, 2, 4, 16, 16, row_tiles=1, min_blocks=1), "tnt"),
+    (TsmrRowsConfig(256, 16, 32, 4, 8, 1, 2, splits=8, strips=160, min_blocks=2), "ttt"),
+    (TsmrRowsConfig(192, 16, 8, 2, 16, 2, 2, splits=1, strips=40, min_blocks=2), "tn"),
+    (TsmrRowsConfig(128, 8, 16, 4, 2, 2, 1, splits=32, strips=9, min_blocks=3), "tt"),
+    (TsmrRowsConfig(256, 16, 8, 4, 4, 4, 1, splits=4, strips=7, min_blocks=2), "tnt"),
     (TsmtConfig(128, 16, 16, 8, 8, 4, 2, splits=264, min_blocks=1), "tn"),
     (TsmtConfig(256, 8, 4, 8, 4, 1, 4, splits=16, min_blocks=2), "ntt"),
     (TsmtConfig(128, 2, 1, 2, 1, 2, 1, splits=132, min_blocks=1), "tn"),  # a tile smaller than a vector
@@ -119,6 +129,8 @@ PAST_UNSIGNED = (
     (ONE_SPLIT, Problem(280_000_001, 3, 16, "f32", "nt")),  # one split: the sums of more would fill the memory
     (TsmrMmaConfig(128, 2, 16, 16, 2, 12, 1, 6), Problem(140_001, 3, 33_013, "f64", "nn")),
     (TsmrMmaConfig(256, 4, 32, 16, 2, 1, 1, 1), Problem(280_000_001, 3, 16, "f64", "tn")),
+    (TsmmRowsConfig(128, 16, 4, 1, 1, 4, 8, 2, 4), Problem(280_000_001, 3, 16, "f32", "ttt")),
+    (TsmrRowsConfig(256, 16, 32, 4, 4, 1, 2, 8, 160, 2), Problem(140_001, 3, 33_016, "f32", "tn")),
     (TsmtConfig(256, 8, 4, 8, 4, 4, 2, 264, 1), Problem(8, 3, 600_000_011, "f32", "tn")),
     (TsmtMmaConfig(128, 16, 16, 1, 2, 8, 3, 132, 2), Problem(16, 2, 270_000_001, "f64", "nt")),
 )

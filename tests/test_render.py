@@ -15,8 +15,10 @@ from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
+from tsm2_tune.generator.families.tsmm_rows import TsmmRowsConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
+from tsm2_tune.generator.families.tsmr_rows import TsmrRowsConfig
 from tsm2_tune.generator.families.tsmr_zmma import TsmrZmmaConfig
 from tsm2_tune.generator.families.tsmt import TsmtConfig
 from tsm2_tune.generator.families.tsmt_mma import TsmtMmaConfig
@@ -50,6 +52,10 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
     (TsmrMmaConfig(128, 2, 8, 16, 2, splits=4, row_tiles=1, min_blocks=6), F64),
     (TsmrMmaConfig(128, 1, 8, 32, 4, splits=1, row_tiles=4, min_blocks=1), replace(F64, op="ttt")),
     (TsmrZmmaConfig(128, 2, 16, 16, 2, splits=4, row_tiles=1, min_blocks=3), replace(F64, dtype_name="c128")),
+    (TsmmRowsConfig(128, 16, 4, 1, 1, 16, 8, row_tiles=2, min_blocks=4), replace(F32, op="ttt")),
+    (TsmmRowsConfig(128, 16, 4, 2, 2, 8, 8, row_tiles=4, min_blocks=3), replace(F64, op="tn")),
+    (TsmrRowsConfig(256, 16, 32, 4, 8, 1, 2, splits=8, strips=160, min_blocks=2), replace(F32, op="ttt")),
+    (TsmrRowsConfig(192, 16, 8, 2, 16, 2, 2, splits=1, strips=40, min_blocks=2), replace(F64, op="tn")),
     (TsmtConfig(128, 16, 16, 8, 8, 4, 1, splits=264, min_blocks=1), GRAM),
     (TsmtMmaConfig(128, 16, 16, 1, 2, 8, 4, splits=264, min_blocks=1), replace(GRAM, dtype_name="f64")),
     (TsmtZmmaConfig(128, 16, 16, 2, 2, 8, 2, splits=264, min_blocks=1), replace(GRAM, dtype_name="c128", op="cn")),
@@ -59,6 +65,10 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
 
 def name_of(config: KernelConfig, problem: Problem) -> str:
     return config.text + (f"-{problem.op}" if problem.op != "nn" else "")
+
+
+def golden_sources() -> list[KernelSource]:
+    return [render(problem, config) for config, problem in SOURCES]
 
 
 def every_source() -> list[KernelSource]:
@@ -105,7 +115,7 @@ def test_no_line_is_longer_than_a_reader_likes() -> None:
         assert len(longest) <= 122, longest
 
 
-def test_every_source_compiles_with_nvcc() -> None:
+def test_the_golden_sources_compile_with_nvcc() -> None:
     try:
         toolchain = cuda_toolchain((9, 0))
     except ToolMissing as missing:
@@ -118,7 +128,7 @@ def test_every_source_compiles_with_nvcc() -> None:
 
     with ThreadPoolExecutor() as pool:
         found = [
-            pool.submit(compiled, source.text, source.kernel, bits) for source in every_source() for bits in (32, 64)
+            pool.submit(compiled, source.text, source.kernel, bits) for source in golden_sources() for bits in (32, 64)
         ]
         found.append(pool.submit(compiled, support_source(), "", 32))
         for one in found:

@@ -11,8 +11,10 @@ from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
+from tsm2_tune.generator.families.tsmm_rows import TsmmRowsConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
+from tsm2_tune.generator.families.tsmr_rows import TsmrRowsConfig
 from tsm2_tune.generator.families.tsmt import TsmtConfig
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
@@ -23,6 +25,8 @@ from tsm2_tune.generator.space import candidate_of, rules_of, search_space
 H200 = PROFILES["h200"]
 R = Problem(20480, 16, 20480, "f32")
 R64 = Problem(20480, 16, 20480, "f64")
+TALL = Problem(10**7, 16, 16, "f32", "ttt")
+ROWS = Problem(20480, 8, 20480, "f32", "ttt")
 ROW_MAJOR = Problem(20480, 16, 20480, "f64", "ttt")
 GRAM = Problem(16, 16, 10**6, "f32", "tn")
 
@@ -90,6 +94,30 @@ COUNTER_EXAMPLES = (
         TsmrMmaConfig(128, 2, 16, 16, 2, splits=4, row_tiles=1, min_blocks=1),
         R64,
         PROFILES["a100"],
+    ),
+    CounterExample("vectors-fit-rows", TsmmRowsConfig(128, 8, 8, 1, 1, 16, 8, row_tiles=2, min_blocks=4), TALL),
+    CounterExample("lanes-fit-rows", TsmmRowsConfig(128, 16, 8, 1, 1, 16, 8, row_tiles=2, min_blocks=4), TALL),
+    CounterExample("columns-fit-n", TsmmRowsConfig(128, 16, 4, 1, 2, 16, 8, row_tiles=2, min_blocks=3), TALL),
+    CounterExample(
+        "rows-within-m", TsmmRowsConfig(128, 16, 4, 1, 1, 16, 8, row_tiles=1, min_blocks=4), replace(TALL, m=255)
+    ),
+    CounterExample(
+        "grid-fills-device",
+        TsmmRowsConfig(128, 16, 4, 1, 1, 16, 8, row_tiles=2, min_blocks=4),
+        replace(TALL, m=512 * 132 - 1),
+    ),
+    CounterExample("columns-within-n", TsmrRowsConfig(256, 16, 32, 4, 16, 1, 2, 8, strips=156, min_blocks=2), ROWS),
+    CounterExample(
+        "share-worth-a-block",
+        TsmrRowsConfig(256, 16, 32, 4, 8, 1, 2, 8, strips=160, min_blocks=2),
+        replace(ROWS, k=255 * 8),
+    ),
+    CounterExample("share-stays", TsmrRowsConfig(256, 16, 32, 4, 8, 1, 2, 4, strips=80, min_blocks=2), ROWS),
+    CounterExample("one-wave", TsmrRowsConfig(256, 16, 32, 4, 8, 1, 2, 8, strips=120, min_blocks=2), ROWS),
+    CounterExample(
+        "registers-in-bound",
+        TsmrRowsConfig(256, 16, 32, 4, 16, 2, 2, 16, strips=320, min_blocks=2),
+        replace(ROWS, n=16),
     ),
     CounterExample("tile-rows-within-m", TsmtConfig(128, 32, 16, 8, 8, 4, 1, splits=264, min_blocks=1), GRAM),
     CounterExample("tile-columns-within-n", TsmtConfig(128, 16, 32, 8, 8, 4, 1, splits=264, min_blocks=1), GRAM),

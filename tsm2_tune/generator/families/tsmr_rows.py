@@ -1,0 +1,299 @@
+"""TSMR for a row-major A: large A times skinny B at the memory's rate, the lanes of a warp along the rows.
+
+A warp reads long pieces of a few rows of A at a time. B's rows for its share of k stay in shared memory, so that the
+warps of a block go on for themselves, strip after strip of rows; what a lane reads of B feeds all of its rows. The
+lanes add up their sums by shuffles at the end of a strip, once for all of the share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import product
+from typing import Any, ClassVar
+
+from tsm2_tune.generator.config import KernelConfig, Launch, Resources, Traffic
+from tsm2_tune.generator.families.family import Family, Tunable
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.model import OVERHEAD_REGISTERS
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.rules import Candidate, Rule, covering_rule
+from tsm2_tune.generator.splitting import LEAST_SHARE, REGISTERS_SPARED, in_turns, split_traffic
+
+WARP_THREADS = 32
+PACK_BYTES = 16
+THREADS_MIN_BLOCKS = ((256, 2), (192, 2), (128, 3))
+VECTOR_BYTES = (16, 8, 4)
+LANES_ROWS = ((32, 4), (8, 2), (8, 4), (16, 2), (16, 4))
+COLUMNS = (1, 2, 4, 8, 16, 32)
+VECTORS_STAGES = ((2, 2), (1, 2), (2, 1), (4, 1))
+# How rows of A are read: vector_bytes, lanes, rows, vectors, stages. Narrow vectors are for those not aligned.
+READS = (
+    *((16, *along, *ahead) for along in LANES_ROWS for ahead in VECTORS_STAGES),
+    *((narrow, *along, 2, 2) for narrow in VECTOR_BYTES[1:] for along in LANES_ROWS[:2]),
+)
+SPLITS = (1, 2, 4, 8, 16, 32)
+ROWS_OF_SPLIT = (10, 20, 39, 59, 78, 97, 117)  # of a block, for each split: so many go into m as the grid has blocks
+STAGED_BYTES = {2: 110 << 10, 3: 70 << 10}  # of B in shared memory, by the blocks of a multiprocessor
+BUSY = 0.7  # of the resident blocks, that a grid should have at least
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TsmrRowsConfig(KernelConfig):
+    """Every choice that the template needs."""
+
+    family: ClassVar[str] = "tsmr_rows"
+    letters: ClassVar[dict[str, str]] = {
+        "threads": "t",
+        "vector_bytes": "b",
+        "lanes": "l",
+        "rows": "r",
+        "columns": "c",
+        "vectors": "v",
+        "stages": "s",
+        "splits": "k",
+        "strips": "p",
+        "min_blocks": "m",
+    }
+
+    threads: int  # per block
+    vector_bytes: int  # of one load of A
+    lanes: int  # of a warp, along a row of A
+    rows: int  # of A that one lane computes at a time
+    columns: int  # of C that one lane accumulates in registers
+    vectors: int  # of a row of A that one lane loads at a time
+    stages: int  # such loads that it has in registers
+    splits: int  # of k
+    strips: int  # of the rows that a warp computes at a time, of a block
+    min_blocks: int  # on a multiprocessor, which bounds the registers and the shared memory
+
+
+def strip_rows(config: TsmrRowsConfig) -> int:
+    """Rows of A that one warp computes at a time."""
+    return WARP_THREADS // config.lanes * config.rows
+
+
+def run(config: TsmrRowsConfig, problem: Problem) -> int:
+    """Neighbours in a row of A that one load moves; 0 where it is too narrow."""
+    return config.vector_bytes // problem.dtype.element_bytes
+
+
+def prefetch(config: TsmrRowsConfig, problem: Problem) -> int:
+    """Columns of A that one warp has in registers."""
+    return config.stages * config.vectors * config.lanes * max(run(config, problem), 1)
+
+
+@cache
+def _fragment_bytes(factors: int, element_bytes: int) -> int:
+    """Shared memory for what a lane reads of B for one load of A: an odd number of packs, because of the banks."""
+    pack = next(count for count in (4, 2, 1) if factors % count == 0 and count * element_bytes <= PACK_BYTES)
+    packs = factors // pack
+    return (packs + (packs + 1) % 2) * pack * element_bytes
+
+
+def _chunk_bytes(config: TsmrRowsConfig, problem: Problem) -> int:
+    """Shared memory for `prefetch` rows of B."""
+    factors = max(run(config, problem), 1) * config.columns
+    return config.stages * config.vectors * config.lanes * _fragment_bytes(factors, problem.dtype.element_bytes)
+
+
+def chunks(config: TsmrRowsConfig, problem: Problem) -> int:
+    """Chunks of `prefetch` rows of B in shared memory: as many as fit, two at least."""
+    return max(STAGED_BYTES.get(config.min_blocks, STAGED_BYTES[3]) // _chunk_bytes(config, problem), 2)
+
+
+def _strips(rows_of_strip: int, splits: int) -> list[int]:
+    """Strips that make a block's rows the usual ones for each split."""
+    return list(dict.fromkeys(max(rows * splits // rows_of_strip, 1) for rows in ROWS_OF_SPLIT))
+
+
+def _resident_blocks(limits: DeviceLimits, config: TsmrRowsConfig) -> int:
+    return limits.sms * config.min_blocks
+
+
+def _share(candidate: Candidate) -> int:
+    return -(-candidate.problem.k // int(candidate.config.tunables["splits"]))
+
+
+def _config(candidate: Candidate) -> TsmrRowsConfig:
+    assert isinstance(candidate.config, TsmrRowsConfig)
+    return candidate.config
+
+
+def _vectors_fit(candidate: Candidate) -> bool:
+    """Whether rows of k elements are whole vectors, and of no wider ones."""
+    config, size = _config(candidate), candidate.problem.dtype.element_bytes
+    fitting = [b for b in VECTOR_BYTES if b >= size and candidate.problem.k * size % b == 0]
+    return config.vector_bytes == max(fitting, default=size)
+
+
+def _one_wave(candidate: Candidate) -> bool:
+    config, problem = _config(candidate), candidate.problem
+    blocks, resident = candidate.launch.blocks(problem.m, problem.n), _resident_blocks(candidate.limits, config)
+    if blocks > resident:
+        return config.splits == 1
+    could_divide = config.strips > _strips(strip_rows(config), config.splits)[0]
+    return blocks >= BUSY * resident or not could_divide
+
+
+def _share_stays(candidate: Candidate) -> bool:
+    config, problem = _config(candidate), candidate.problem
+    fits = _share(candidate) <= chunks(config, problem) * prefetch(config, problem)
+    return fits or config.splits == SPLITS[-1]
+
+
+def _registers_in_bound(candidate: Candidate) -> bool:
+    bound = candidate.limits.registers_per_sm // (candidate.resources.threads * _config(candidate).min_blocks)
+    return candidate.resources.registers <= REGISTERS_SPARED * bound
+
+
+class TsmrRows(Family[TsmrRowsConfig]):
+    name = "tsmr_rows"
+    summary = "large row-major A times skinny B, lanes along the rows, k split over blocks"
+    template = "tsmr_rows.cu.jinja"
+    tunables = (
+        Tunable("threads", "t1", "threads of a block"),
+        Tunable("vector_bytes", "", "bytes of one load of A"),
+        Tunable("lanes", "", "lanes along a row of A"),
+        Tunable("rows", "", "rows of A that one lane computes at a time"),
+        Tunable("columns", "t2", "columns of C that one lane accumulates in registers"),
+        Tunable("vectors", "", "vectors of a row of A that one lane loads at a time"),
+        Tunable("stages", "t3", "such loads that it has in registers, on their way or arrived"),
+        Tunable("splits", "", "parts of k, each a block of its own"),
+        Tunable("strips", "tcf", "strips of rows, as a warp computes them at a time, of a block"),
+        Tunable("min_blocks", "", "blocks that a multiprocessor must hold: bounds registers and shared memory"),
+    )
+    rules = (
+        Rule("vectors-fit-rows", "shape", "loads are the widest that whole rows of A are made of", _vectors_fit),
+        covering_rule(
+            "columns-within-n",
+            "a column group wider than needed for n computes columns that nobody asked for",
+            tunable="columns",
+            options=COLUMNS,
+            extent=lambda problem: problem.n,
+        ),
+        Rule(
+            "share-worth-a-block",
+            "shape",
+            "a row's part that is shorter than a warp's loads leaves lanes idle",
+            lambda c: _share(c) >= max(LEAST_SHARE, prefetch(_config(c), c.problem)),
+        ),
+        Rule("share-stays", "shape", "B is staged once only where all of the share's rows have room", _share_stays),
+        Rule("one-wave", "shape", "warps that go on for themselves need no second wave of blocks", _one_wave),
+        Rule(
+            "registers-in-bound",
+            "shape",
+            "a bound on registers that sums and loads do not fit in makes the compiler spill",
+            _registers_in_bound,
+        ),
+    )
+    config_type = TsmrRowsConfig
+
+    def configurations(self) -> Iterator[TsmrRowsConfig]:
+        for (threads, min_blocks), read, columns, splits in product(THREADS_MIN_BLOCKS, READS, COLUMNS, SPLITS):
+            vector_bytes, lanes, rows, vectors, stages = read
+            for strips in _strips(WARP_THREADS // lanes * rows, splits):
+                yield TsmrRowsConfig(
+                    threads, vector_bytes, lanes, rows, columns, vectors, stages, splits, strips, min_blocks
+                )
+
+    def resources(self, config: TsmrRowsConfig, problem: Problem) -> Resources:
+        dtype = problem.dtype
+        in_flight = config.rows * config.vectors * config.stages * config.vector_bytes
+        elements = config.rows * config.columns + 2 * (PACK_BYTES // dtype.element_bytes)
+        return Resources(
+            threads=config.threads,
+            registers=in_flight // 4 + elements * dtype.registers + OVERHEAD_REGISTERS + 16 * (dtype.registers - 1),
+            smem_bytes=chunks(config, problem) * _chunk_bytes(config, problem),
+            bytes_in_flight=in_flight - in_flight // config.stages // 2,
+            reuse=config.columns,
+        )
+
+    def launch(self, config: TsmrRowsConfig, problem: Problem) -> Launch:
+        return Launch(
+            threads=config.threads,
+            rows_per_block=strip_rows(config) * config.strips,
+            smem_bytes=chunks(config, problem) * _chunk_bytes(config, problem),
+            columns_per_block=config.columns,
+            splits=config.splits,
+        )
+
+    def traffic(self, config: TsmrRowsConfig, problem: Problem) -> Traffic:
+        return split_traffic(problem, columns=config.columns, splits=config.splits)
+
+    def supports(self, problem: Problem) -> bool:
+        return problem.contiguous[0] == "k"
+
+    def probe_shapes(self, config: TsmrRowsConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
+        """What has branches of its own, whole and in part: strips, blocks, groups of columns, shares and chunks of k.
+
+        In the first a strip is not whole; in the second the last strip overlaps the one before; in the third the
+        shares are empty but for the first; in the fourth, B does not stay in shared memory; in the last, rows are not
+        of whole vectors.
+        """
+        high, once = strip_rows(config), prefetch(config, problem)
+        width, warps = PACK_BYTES // problem.dtype.element_bytes, config.threads // WARP_THREADS
+        deep = (chunks(config, problem) * once + once + width) * config.splits
+        return (
+            (high - 1, 1, 2 * once * config.splits),
+            (high * config.strips + 1, config.columns + 1, 2 * once * config.splits - width),
+            (high * (2 * config.strips - 1), config.columns, once),
+            (min(high * (warps + 1), 2 * high * config.strips), 2, deep),
+            (high + 3, 2 * config.columns, once * config.splits + 1),
+        )
+
+    def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmrRowsConfig, ...]:
+        """Where the winners on an H200 lay: every column at once, a wave of blocks that keep their part of B."""
+        size = problem.dtype.element_bytes
+        columns = next((option for option in COLUMNS if option >= problem.n), COLUMNS[-1])
+        vector_bytes = max((b for b in VECTOR_BYTES if b >= size and problem.k * size % b == 0), default=size)
+        narrow = (  # threads, lanes, rows, vectors, stages, min_blocks
+            (256, 32, 4, 2, 2, 2), (256, 32, 4, 1, 2, 2), (256, 16, 4, 2, 2, 2), (128, 32, 4, 2, 2, 3),
+            (256, 16, 4, 2, 1, 2), (256, 8, 4, 4, 1, 2), (192, 32, 4, 2, 2, 2),
+        )  # fmt: skip
+        middle = (
+            (192, 32, 4, 2, 1, 2), (192, 32, 4, 1, 2, 2), (192, 8, 4, 2, 1, 2), (256, 8, 2, 2, 2, 2),
+            (192, 16, 4, 2, 1, 2), (256, 16, 2, 2, 2, 2), (192, 8, 2, 4, 1, 2),
+        )  # fmt: skip
+        wide = (
+            (256, 8, 2, 2, 2, 2), (192, 8, 2, 2, 2, 2), (192, 8, 2, 4, 1, 2), (256, 8, 2, 4, 1, 2),
+            (192, 8, 4, 2, 1, 2), (192, 32, 4, 1, 2, 2), (192, 16, 2, 2, 2, 2), (256, 16, 2, 2, 2, 2),
+            (128, 8, 2, 2, 2, 3), (192, 16, 4, 1, 2, 2),
+        )  # fmt: skip
+        variants = [
+            TsmrRowsConfig(threads, vector_bytes, lanes, rows, columns, vectors, stages, 1, 1, min_blocks)
+            for threads, lanes, rows, vectors, stages, min_blocks in (
+                narrow if columns * problem.dtype.registers <= 8 else middle if columns <= 8 else wide
+            )
+        ]
+        return in_turns(self._divided(variant, problem, limits) for variant in variants)
+
+    def _divided(self, variant: TsmrRowsConfig, problem: Problem, limits: DeviceLimits) -> list[TsmrRowsConfig]:
+        """The variant with each split of k whose share of B stays in shared memory, in a wave of blocks."""
+        depth = chunks(variant, problem) * prefetch(variant, problem)
+        found = []
+        for splits in SPLITS:
+            if splits < SPLITS[-1] and -(-problem.k // splits) > depth:
+                continue
+            for strips in _strips(strip_rows(variant), splits):
+                config = replace(variant, splits=splits, strips=strips)
+                if self.launch(config, problem).blocks(problem.m, problem.n) <= _resident_blocks(limits, config):
+                    found.append(config)
+                    break
+            else:
+                if splits == 1:
+                    found.append(config)
+        return found
+
+    def context(self, config: TsmrRowsConfig, problem: Problem) -> dict[str, Any]:
+        return {
+            "about": "lanes along the rows of A, B in shared memory",
+            "storage": problem.storage,
+            "b_along_n": problem.contiguous[1] == "n",
+            "c_along_n": problem.row_major_c,
+            "chunks": chunks(config, problem),
+        }
+
+
+FAMILY = TsmrRows()
