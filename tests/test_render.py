@@ -128,7 +128,9 @@ def test_the_golden_sources_compile_with_nvcc() -> None:
 
     with ThreadPoolExecutor() as pool:
         found = [
-            pool.submit(compiled, source.text, source.kernel, bits) for source in golden_sources() for bits in (32, 64)
+            pool.submit(compiled, source.text, source.kernel, bits)
+            for source in golden_sources()
+            for bits in (32, 64)
         ]
         found.append(pool.submit(compiled, support_source(), "", 32))
         for one in found:
