@@ -25,8 +25,8 @@ TILES = TsmrConfig(64, 2, 4, 8, 2, splits=1, row_tiles=2, min_blocks=1)
 RESULT = TsmtConfig(128, 8, 4, 4, 4, 2, 2, splits=16, min_blocks=1)
 PAIR = TsmtConfig(128, 2, 1, 2, 1, 1, 4, splits=16, min_blocks=1)
 ONE = TsmtConfig(128, 1, 1, 1, 1, 4, 1, splits=80, min_blocks=1)  # a tile smaller than a vector, and groups of splits
-ZMMA = TsmtZmmaConfig(128, 16, 8, 2, 1, 8, 2, splits=16, min_blocks=1)
-ZMMA_TEAM = TsmtZmmaConfig(64 * 2, 16, 16, 1, 2, 16, 1, splits=80, min_blocks=1)
+ZMMA = TsmtZmmaConfig(128, 16, 16, 2, 2, 8, 2, splits=16, min_blocks=1)
+ZMMA_TEAM = TsmtZmmaConfig(128, 16, 16, 1, 2, 16, 1, splits=80, min_blocks=1)
 ROWS_ZMMA = TsmrZmmaConfig(64, 1, 8, 16, 2, splits=3, row_tiles=1, min_blocks=1)
 TILES_ZMMA = TsmrZmmaConfig(64, 2, 16, 32, 4, splits=1, row_tiles=2, min_blocks=1)
 CASES: tuple[tuple[KernelConfig, tuple[str, ...]], ...] = (

@@ -28,10 +28,16 @@ from tsm2_tune.generator.splitting import (
 
 THREADS = (128, 256)
 TILE = (8, 16, 32, 64)  # rows and columns of C, of a block
-WARP_TILES = ((1, 1), (1, 2), (2, 1), (2, 2), (4, 2), (2, 4))  # strips of 8 rows, octets of columns
-STEP_STAGES = ((8, 1), (8, 2), (8, 3), (8, 4), (16, 1), (16, 2))
-MIN_BLOCKS = (1, 2, 3)
+COVERED = 32  # rows and columns that a tile should have where C has as many: more take all registers of a block
+WARP_TILES = ((1, 1), (1, 2), (2, 2), (4, 2))  # strips of 8 rows, octets of columns
+STEP_STAGES = ((8, 1), (8, 2), (8, 4), (16, 2))
+MIN_BLOCKS = (1, 3)
 OCTET, WARP_THREADS = 8, 32  # rows of a strip, columns of an octet
+# Threads, step, stages and min_blocks to try first, by element type.
+AHEAD = {
+    "c64": ((128, 8, 2, 1), (128, 8, 4, 1), (128, 16, 2, 3), (256, 8, 2, 1)),
+    "c128": ((128, 8, 2, 1), (128, 8, 1, 1), (256, 8, 2, 1), (256, 8, 1, 1)),
+}
 LARGEST_THIN = 128  # of m and n: a C larger than that is no small result of a long sum
 
 
@@ -111,8 +117,8 @@ class TsmtZmma(Family[TsmtZmmaConfig]):
             "shape",
             "every further tile of C reads all of A or B once more",
             lambda c: (
-                tunable(c, "tile_rows") >= min(c.problem.m, TILE[-1])
-                and tunable(c, "tile_columns") >= min(c.problem.n, TILE[-1])
+                tunable(c, "tile_rows") >= min(c.problem.m, COVERED)
+                and tunable(c, "tile_columns") >= min(c.problem.n, COVERED)
             ),
         ),
         *WIDE_SPLIT_RULES,
@@ -172,19 +178,22 @@ class TsmtZmma(Family[TsmtZmmaConfig]):
         )
 
     def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmtZmmaConfig, ...]:
-        """Every product of C in one tile, as large ones for each warp as its registers hold."""
+        """Every product of C in one tile, the larger ones with more for each warp, which then loads less often."""
         tile_rows = next((option for option in TILE if option >= problem.m), TILE[-1])
         tile_columns = next((option for option in TILE if option >= problem.n), TILE[-1])
+        if tile_rows * tile_columns > COVERED * TILE[-1]:
+            tile_rows = COVERED
+        large = tile_rows * tile_columns > 16 * 16
         warp_tiles = [
             (strips, octets)
-            for strips, octets in ((2, 2), (1, 2), (2, 1), (4, 2), (1, 1))
+            for strips, octets in (((4, 2), (2, 2)) if large else ((1, 2), (2, 2), (1, 1)))
             if tile_rows % (OCTET * strips) == 0 and tile_columns % (OCTET * octets) == 0
         ]
         found = (
             TsmtZmmaConfig(threads, tile_rows, tile_columns, *warp_tile, step, stages, limits.sms * blocks, least)
-            for blocks in (2, 1, 3)
+            for blocks in (3, 2, 1, 4)
             for warp_tile in warp_tiles
-            for threads, step, stages, least in ((128, 8, 2, 1), (256, 8, 2, 1), (256, 8, 1, 2), (128, 16, 1, 2))
+            for threads, step, stages, least in AHEAD[problem.dtype_name]
         )
         return tuple(config for config in found if teams(config) >= 1)
 
