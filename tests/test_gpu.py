@@ -29,7 +29,7 @@ from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
 from tsm2_tune.generator.families.tsmt import TsmtConfig
 from tsm2_tune.generator.families.tsmt_mma import TsmtMmaConfig
 from tsm2_tune.generator.occupancy import occupancy
-from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.problem import DTYPES, Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render, support_source
 from tsm2_tune.tuner.cuda import CudaDevice, cuda_device_count
@@ -78,13 +78,20 @@ ORDERED: tuple[tuple[KernelConfig, str], ...] = (
     (TsmtMmaConfig(128, 16, 16, 1, 2, 8, 3, splits=132, min_blocks=2), "nt"),
     (TsmtMmaConfig(256, 64, 32, 2, 2, 16, 2, splits=16, min_blocks=1), "tn"),
 )
+# With complex conjugates.
+CONJUGATED: tuple[tuple[KernelConfig, str], ...] = (
+    (TsmrConfig(128, 1, 6, 8, 4, splits=12, row_tiles=1, min_blocks=1), "jc"),
+    (TsmtConfig(128, 16, 16, 8, 4, 2, 2, splits=132, min_blocks=1), "cn"),
+    (TsmtConfig(256, 8, 4, 4, 4, 1, 4, splits=16, min_blocks=2), "jtt"),
+    (TsmtConfig(128, 1, 1, 1, 1, 2, 1, splits=132, min_blocks=1), "nc"),
+)
 # Every configuration in the dtypes that its family knows in that order.
 CASES = [
     (config, Problem(64, 4, 64, dtype, op))
     for config, op in ORDERED
-    for dtype in ("f32", "f64")
+    for dtype in DTYPES
     if family_named(config.family).supports(Problem(64, 4, 64, dtype, op))
-]
+] + [(config, Problem(64, 4, 64, dtype, op)) for config, op in CONJUGATED for dtype in ("c64", "c128")]
 CASE_NAMES = [f"{config.text}-{problem.dtype_name}-{problem.op}" for config, problem in CASES]
 SPLIT = [case for case in CASES if family_named(case[0].family).launch(*case).splits > 1]
 # Offsets in A past 2**31, for v2, v3, ism2 and tsmm; and past 2**32, for each family and order of A that came later.

@@ -1,0 +1,85 @@
+"""Products of complex numbers on the host: every family that computes them is right, and wrong ones are found."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conftest import TryKernel
+from tests.planting import Bug, assert_rejected
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.families import FAMILIES
+from tsm2_tune.generator.families.ism2 import Ism2Config
+from tsm2_tune.generator.families.tsm2 import Tsm2Config
+from tsm2_tune.generator.families.tsmm import TsmmConfig
+from tsm2_tune.generator.families.tsmr import TsmrConfig
+from tsm2_tune.generator.families.tsmt import TsmtConfig
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.trial import Outcome
+
+pytestmark = pytest.mark.host
+
+ROWS = TsmrConfig(64, 1, 3, 8, 4, splits=3, row_tiles=1, min_blocks=1)
+TILES = TsmrConfig(64, 2, 4, 8, 2, splits=1, row_tiles=2, min_blocks=1)
+RESULT = TsmtConfig(128, 8, 4, 4, 4, 2, 2, splits=16, min_blocks=1)
+PAIR = TsmtConfig(128, 2, 1, 2, 1, 1, 4, splits=16, min_blocks=1)
+ONE = TsmtConfig(128, 1, 1, 1, 1, 4, 1, splits=80, min_blocks=1)  # a tile smaller than a vector, and groups of splits
+CASES: tuple[tuple[KernelConfig, tuple[str, ...]], ...] = (
+    (Tsm2Config("v0", 64, 1, 1), ("nn",)),
+    (Tsm2Config("v1", 64, 3, 1), ("nn",)),
+    (Tsm2Config("v2", 64, 4, 4), ("nn",)),
+    (Tsm2Config("v3", 64, 4, 4), ("nn",)),
+    (Ism2Config(1, 64, 4, 8, 2), ("nn",)),
+    (Ism2Config(2, 64, 4, 4, 2), ("nn",)),
+    (TsmmConfig(64, 16, 2, 4, 8, 2), ("nn",)),
+    (ROWS, ("nn", "jc", "njt")),
+    (TILES, ("nct", "jn")),
+    (RESULT, ("cn", "jtt", "nc", "tjt")),
+    (PAIR, ("cj",)),
+    (ONE, ("cn", "jtt")),
+)
+KERNELS = [
+    (config, Problem(129, 7, 67, dtype, op)) for config, ops in CASES for op in ops for dtype in ("c64", "c128")
+]
+
+
+def test_every_family_of_multiply_adds_is_here() -> None:
+    complex_families = {name for name, family in FAMILIES.items() if family.supports(Problem(8, 8, 8, "c64"))}
+    assert complex_families == {config.family for config, _ in CASES}
+
+
+@pytest.mark.parametrize(("config", "problem"), KERNELS, ids=[f"{c.text}-{p.dtype_name}-{p.op}" for c, p in KERNELS])
+def test_complex_products_are_right_at_the_edges_too(
+    try_kernel: TryKernel, config: KernelConfig, problem: Problem
+) -> None:
+    problem = Problem(8, 4, 260, problem.dtype_name, problem.op) if isinstance(config, TsmtConfig) else problem
+    result = try_kernel(config, problem, lambda text: text, probes=True)
+    assert result.outcome is Outcome.OK, result.detail
+
+
+def test_narrow_loads_move_one_number_of_c64(try_kernel: TryKernel) -> None:
+    result = try_kernel(TsmmConfig(64, 8, 2, 4, 4, 1), Problem(300, 5, 9, "c64"), lambda text: text, probes=True)
+    assert result.outcome is Outcome.OK, result.detail
+
+
+BUGS = (
+    Bug("A not conjugated", ROWS, "conjugate(a[q]", "(a[q]", dtype="c64", op="jc"),
+    Bug("B not conjugated", ROWS, "conjugate(staged", "(staged", dtype="c128", op="jc"),
+    Bug("B conjugated though it is not asked for", TILES, "= staged_rows[q * columns + c];",
+        "= conjugate(staged_rows[q * columns + c]);", dtype="c64", op="nn"),
+    Bug("A not conjugated (tsmt)", RESULT, "conjugate(a[r][q])", "a[r][q]", dtype="c128", op="cn", shape=(8, 4, 260)),
+    Bug("the other factor conjugated (tsmt)", RESULT, "conjugate(a[r][q]) * b[c][q]", "a[r][q] * conjugate(b[c][q])",
+        dtype="c64", op="cn", shape=(8, 4, 260)),
+    Bug("the imaginary part not shuffled", RESULT, "__shfl_xor_sync(mask, x.im, lane_mask)", "x.im",
+        dtype="c64", op="cn", shape=(8, 4, 260)),
+    Bug("alpha taken as real", ROWS, "alpha * sum :", "scalar(alpha.re) * sum :", dtype="c64"),
+    Bug("a real beta of a complex one", ROWS, "beta * sum_t(element)", "scalar(beta.re) * element", dtype="c128"),
+    Bug("only the real part of beta looked at", ROWS, "return a.re == b && a.im == 0;", "return a.im == 0;",
+        dtype="c64"),
+    Bug("an imaginary part stored twice", RESULT, "float2(x.re, x.im)", "float2(x.im, x.im)", dtype="c64", op="cn",
+        shape=(8, 4, 260)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=[bug.name for bug in BUGS])
+def test_a_bug_in_complex_arithmetic_is_rejected(try_kernel: TryKernel, bug: Bug) -> None:
+    assert_rejected(try_kernel, bug, (512, 16, 96), probes=True)
