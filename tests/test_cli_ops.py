@@ -125,3 +125,28 @@ def test_a_row_major_winner_is_exported(form: str, database: str) -> None:
     result = run("export", "--db", database, "--format", form, "--output", "-")
     assert result.exit_code == 0, result.output
     assert "ttt" in result.output
+
+
+def test_math_makes_f32_another_type() -> None:
+    assert [p.text for p in problems_of("8x2x8", "f32", "nn", "column", "tf32")] == ["8x2x8:tf32"]
+    assert [p.text for p in problems_of("8x2x8", "c64", "cn", "row")] == ["8x2x8:c64:jtt"]
+    for dtype in ("f64", "bf16", "f32,c64"):
+        result = run("space", "--device", "h200", "--shapes", "8x8x8", "--math", "3xtf32", "--dtype", dtype)
+        assert result.exit_code == 2
+        assert f"--math 3xtf32 with --dtype {dtype.split(',')[-1]}: it is for f32" in " ".join(result.output.split())
+
+
+def test_conjugates_are_for_complex_types() -> None:
+    result = run("space", "--device", "h200", "--shapes", "8x8x1000", "--op", "cn")
+    assert result.exit_code == 2
+    assert "op 'cn' of f32: c and j conjugate" in " ".join(result.output.split())
+    found = json.loads(
+        run("space", "--device", "h200", "--shapes", "8x8x1000", "--op", "cn", "--dtype", "c64", "--json").output
+    )
+    assert "tsmt" in found["families"]
+
+
+def test_the_source_of_a_complex_kernel_conjugates() -> None:
+    text = run("source", "tsmt-t128-m16-n16-r8-c4-p2-s1-k264-b1", "--dtype", "c64", "--op", "cn").output
+    assert "struct __align__(8) complex64" in text
+    assert "sum[r][c] += conjugate(a[r][q]) * b[c][q];" in text

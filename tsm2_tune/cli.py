@@ -17,7 +17,7 @@ from tsm2_tune import __version__, display
 from tsm2_tune.errors import InputError, TuneError
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.model import choose
-from tsm2_tune.generator.problem import Problem, dtype_named
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.rules import Guidelines
@@ -27,9 +27,11 @@ from tsm2_tune.options import (
     Seconds,
     computable,
     database_option,
+    dtype_with,
     family_names,
     family_options,
     json_option,
+    math_option,
     planning_device_option,
     problems_of,
     shapes_options,
@@ -130,6 +132,7 @@ def main(
     dtypes: str,
     ops: str,
     layout: str,
+    math: str,
     families: str | None,
     guidelines: str,
     database: str,
@@ -166,7 +169,7 @@ def main(
     tune(
         ctx,
         spec,
-        computable(problems_of(shapes, dtypes, ops, layout), names),
+        computable(problems_of(shapes, dtypes, ops, layout, math), names),
         options,
         database,
         Guidelines.parse(guidelines),
@@ -259,6 +262,7 @@ def space(
     dtypes: str,
     ops: str,
     layout: str,
+    math: str,
     families: str | None,
     guidelines: str,
     explain: bool,
@@ -274,7 +278,7 @@ def space(
     chosen, names = Guidelines.parse(guidelines), family_names(families)
     searched = [
         search_space(problem, limits, guidelines=chosen, families=names)
-        for problem in computable(problems_of(shapes, dtypes, ops, layout), names)
+        for problem in computable(problems_of(shapes, dtypes, ops, layout, math), names)
     ]
     if as_lines:
         for one in searched:
@@ -301,7 +305,7 @@ def space(
 @planning_device_option
 @shapes_options(required=True)
 @json_option
-def model(spec: str | None, shapes: str, dtypes: str, ops: str, layout: str, as_json: bool) -> None:
+def model(spec: str | None, shapes: str, dtypes: str, ops: str, layout: str, math: str, as_json: bool) -> None:
     """Show what the TSM2 paper's performance model chooses.
 
     \b
@@ -310,7 +314,7 @@ def model(spec: str | None, shapes: str, dtypes: str, ops: str, layout: str, as_
     limits = limits_of(default_spec() if spec is None else spec)
     found = [
         {"problem": p.text, "device": limits.name, **asdict(choose(p, limits))}
-        for p in problems_of(shapes, dtypes, ops, layout)
+        for p in problems_of(shapes, dtypes, ops, layout, math)
     ]
     if as_json:
         click.echo(json.dumps(found[0] if len(found) == 1 else found, indent=2))
@@ -328,8 +332,9 @@ def model(spec: str | None, shapes: str, dtypes: str, ops: str, layout: str, as_
 @main.command()
 @click.argument("configuration")
 @click.option("--dtype", "dtype", default="f32", show_default=True, help="Element type.")
+@math_option
 @click.option("--op", "op", default="nn", show_default=True, help=f"How the matrices lie. {OP_SPELLING}")
-def source(configuration: str, dtype: str, op: str) -> None:
+def source(configuration: str, dtype: str, math: str, op: str) -> None:
     """Print the CUDA text of one CONFIGURATION, spelt as `space --list` and `best` spell it.
 
     \b
@@ -340,9 +345,11 @@ def source(configuration: str, dtype: str, op: str) -> None:
     if config is None:
         example = next(family.configurations()).text
         raise InputError(f"{family.name} has no configuration {configuration!r}: they are spelt like {example}")
-    problem = Problem(1, 1, 1, dtype_named(dtype).name, op)
+    problem = Problem(1, 1, 1, dtype_with(math, dtype), op)
     if not family.supports(problem):
-        raise InputError(f"{family.name} has no kernel for {dtype} and op {op}: choose another --dtype or --op")
+        raise InputError(
+            f"{family.name} has no kernel for {problem.dtype_name} and op {op}: choose another --dtype or --op"
+        )
     click.echo(render(problem, config).text, nl=False)
 
 

@@ -25,10 +25,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_DATABASE = "results.db"
 MOST_SHAPES_BYTES = 1_000_000  # of a shapes file
 LAYOUTS = ("column", "row")
-OPPOSITE = str.maketrans("nt", "tn")
+OPPOSITE = str.maketrans("ntcj", "tnjc")
+MATHS = ("full", "tf32", "3xtf32")
 OP_SPELLING = (
-    "A letter for A and one for B: n column-major, t row-major, which is transposed to BLAS; then a third, t, where C"
-    " is row-major."
+    "A letter for A and one for B: n column-major, t row-major, which is transposed to BLAS, and with complex numbers"
+    " c conjugate transposed, j conjugated; then a third, t, where C is row-major."
 )
 
 
@@ -46,9 +47,9 @@ def family_names(text: str | None) -> tuple[str, ...]:
     return tuple(family_named(name.strip()).name for name in text.split(",")) if text else ()
 
 
-def problems_of(shapes: str, dtypes: str, ops: str, layout: str) -> tuple[Problem, ...]:
+def problems_of(shapes: str, dtypes: str, ops: str, layout: str, math: str = MATHS[0]) -> tuple[Problem, ...]:
     """The problems that the options spell: every shape in every dtype and op."""
-    names = tuple(dict.fromkeys(dtype_named(name.strip()).name for name in dtypes.split(",")))
+    names = tuple(dict.fromkeys(dtype_with(math, name.strip()) for name in dtypes.split(",")))
     spelt = tuple(dict.fromkeys(op_in(layout, op.strip()) for op in ops.split(",")))
     if shapes.startswith("@"):
         name, lines = shapes[1:], _shapes_file(shapes[1:]).splitlines()
@@ -56,6 +57,13 @@ def problems_of(shapes: str, dtypes: str, ops: str, layout: str) -> tuple[Proble
         if not shapes.strip(", \t"):
             raise InputError(f"shapes file {name!r} holds no shape: expected MxNxK items, such as 20480x16x20480")
     return tuple(Problem(m, n, k, name, op) for m, n, k in parse_shapes(shapes) for name in names for op in spelt)
+
+
+def dtype_with(math: str, name: str) -> str:
+    """The name of the Dtype whose products are computed so. InputError where the type has no such products."""
+    if math != MATHS[0] and name != "f32":
+        raise InputError(f"--math {math} with --dtype {name}: it is for f32 alone; name that, or leave --math out")
+    return dtype_named(name if math == MATHS[0] else math).name
 
 
 def op_in(layout: str, op: str) -> str:
@@ -99,8 +107,18 @@ def _shapes_file(name: str) -> str:
         raise InputError(f"shapes file {name!r} cannot be read: {reason}") from None
 
 
+math_option = click.option(
+    "--math",
+    type=click.Choice(MATHS),
+    default=MATHS[0],
+    show_default=True,
+    help="How f32 is multiplied: full, in its own precision; tf32, on tensor cores, 11 bits of each factor;"
+    " 3xtf32, on them in three products, nearly as exact as f32.",
+)
+
+
 def shapes_options(required: bool) -> Callable[[F], F]:
-    """--shapes, --dtype, --op and --layout, together."""
+    """--shapes, --dtype, --math, --op and --layout, together."""
 
     def decorate(function: F) -> F:
         function = click.option(
@@ -118,12 +136,13 @@ def shapes_options(required: bool) -> Callable[[F], F]:
             metavar="OP,...",
             help=f"How the matrices lie, separated by commas. {OP_SPELLING}",
         )(function)
+        function = math_option(function)
         function = click.option(
             "--dtype",
             "dtypes",
             default="f32",
             show_default=True,
-            help=f"Element types, separated by commas: {', '.join(DTYPES)}.",
+            help=f"Element types, separated by commas: {', '.join(name for name in DTYPES if name not in MATHS)}.",
         )(function)
         return click.option("--shapes", required=required, metavar="MxNxK,...", help=SPELLING)(function)
 

@@ -196,9 +196,10 @@ class Tsmt(Family[TsmtConfig]):
             return ()
         tile_rows = next((option for option in TILE if option >= problem.m), TILE[-1])
         tile_columns = next((option for option in TILE if option >= problem.n), TILE[-1])
-        tiles, ahead = (((8, 8),), ((4, 1), (4, 2), (2, 2), (1, 2)))
+        tiles: tuple[tuple[int, int], ...] = ((8, 8),)
+        ahead = ((4, 1), (4, 2), (2, 2), (1, 2))
         if problem.dtype.is_complex:  # of more registers each, and of more multiply-adds for each element loaded
-            tiles, ahead = (((8, 4), (4, 4), (8, 8)), ((2, 1), (1, 2), (1, 4), (2, 2)))
+            tiles, ahead = ((8, 4), (4, 4), (8, 8)), ((2, 1), (1, 2), (1, 4), (2, 2))
         return tuple(
             TsmtConfig(
                 threads, tile_rows, tile_columns, min(tile_rows, rows), min(tile_columns, columns), step, stages,

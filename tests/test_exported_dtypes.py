@@ -1,0 +1,123 @@
+"""The exported module computes every element type, with conjugates and other math where it is asked for."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.fabricated import exported, handmade, host_run, imported, trial, winners
+from tsm2_tune.generator.problem import Problem
+
+pytestmark = [
+    pytest.mark.host,
+    pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler"),
+]
+SHAPES = ((40, 6, 90), (101, 13, 77), (1, 1, 1))
+
+
+def module_of(folder: Path, *problems: Problem) -> ModuleType:
+    found = winners(folder, *((host_run(), trial(problem=problem, source=handmade(problem))) for problem in problems))
+    return imported(exported("module", found), folder)
+
+
+def random_matrix(rows: int, columns: int, dtype: Any, order: str) -> np.ndarray[Any, Any]:
+    """Part of a larger matrix, in NumPy's order C or F."""
+    random = np.random.default_rng(rows)
+    parts: Any = random.random((2, rows + 3, columns + 2)) - 0.5
+    values = parts[0] + 1j * parts[1] if np.dtype(dtype).kind == "c" else parts[0]
+    return np.asarray(values.astype(dtype), order=order)[3:, 2:]  # type: ignore[call-overload, no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "op", "rtol"),
+    [
+        ("c64", "nn", 1e-5),
+        ("c128", "ttt", 1e-12),
+        ("c64", "cn", 1e-5),
+        ("c128", "jtt", 1e-12),
+        ("c128", "jct", 1e-12),
+        ("f16", "tn", 1e-3),
+    ],
+)
+def test_arrays_of_every_type_that_numpy_has(tmp_path: Path, dtype: str, op: str, rtol: float) -> None:
+    problem = Problem(40, 6, 90, dtype, op)
+    module = module_of(tmp_path, problem)
+    orders = ["F" if letter in "nj" else "C" for letter in f"{op}n"[:3]]
+    conj_a, conj_b = problem.conjugated
+    alpha, beta = (2 - 1j, -1 + 0.5j) if problem.dtype.is_complex else (2, -1)
+    for m, n, k in SHAPES:
+        a, b, c = (
+            random_matrix(rows, columns, problem.dtype.numpy_name, order)
+            for order, (rows, columns) in zip(orders, ((m, k), (k, n), (m, n)), strict=True)
+        )
+        wide = np.complex128 if problem.dtype.is_complex else np.float64
+        product = (a.conj() if conj_a else a).astype(wide) @ (b.conj() if conj_b else b).astype(wide)
+        expected = alpha * product + beta * c
+        assert module.choice(a, b, c, conj_a=conj_a, conj_b=conj_b).winner.op == op
+        assert module.gemm(a, b, out=c, alpha=alpha, beta=beta, conj_a=conj_a, conj_b=conj_b) is c
+        np.testing.assert_allclose(c, expected, rtol=rtol, atol=rtol)
+        made = module.gemm(a, b, conj_a=conj_a, conj_b=conj_b)
+        assert made.dtype == a.dtype
+        np.testing.assert_allclose(made, product, rtol=rtol, atol=rtol)
+
+
+def test_bfloat16_is_that_of_ml_dtypes(tmp_path: Path) -> None:
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    module = module_of(tmp_path, Problem(40, 6, 90, "bf16"))
+    a, b = (random_matrix(*shape, bfloat16, "F") for shape in ((40, 90), (90, 6)))
+    made = module.gemm(a, b)
+    assert made.dtype == bfloat16
+    np.testing.assert_allclose(
+        made.astype(np.float32), a.astype(np.float32) @ b.astype(np.float32), rtol=1e-2, atol=1e-2
+    )
+
+
+class Bfloat16(np.ndarray[Any, np.dtype[np.uint16]]):
+    """Bits of bfloat16, called so as ml_dtypes calls it."""
+
+    dtype = type("dtype", (), {"itemsize": 2, "kind": "V", "str": "<V2", "__str__": lambda self: "bfloat16"})()  # type: ignore[assignment]
+
+
+def test_arrays_called_bfloat16_are_read_as_such(tmp_path: Path) -> None:
+    module = module_of(tmp_path, Problem(40, 6, 90, "bf16"))
+    values = [np.random.default_rng(1).integers(-9, 9, shape) for shape in ((40, 90), (90, 6))]
+    a, b = (np.asfortranarray((np.float32(x).view(np.uint32) >> 16).astype(np.uint16)).view(Bfloat16) for x in values)
+    c = np.zeros((40, 6), np.uint16, order="F").view(Bfloat16)
+    module.gemm(a, b, out=c)
+    found = (np.asarray(c, np.uint32) << 16).view(np.float32)
+    np.testing.assert_allclose(found, values[0] @ values[1], rtol=2**-8)
+    assert module.match(40, 6, 90, "bf16").winner.dtype == "bf16"
+
+
+def test_other_math_runs_only_where_it_is_asked_for(tmp_path: Path) -> None:
+    module = module_of(tmp_path, *(Problem(40, 6, 90, name) for name in ("tf32", "3xtf32")))
+    a, b = (random_matrix(*shape, np.float32, "F") for shape in ((40, 90), (90, 6)))
+    np.testing.assert_allclose(module.gemm(a, b, math="tf32"), a @ b, rtol=1e-4, atol=1e-5)
+    assert module.choice(a, b, math="3xtf32").winner.dtype == "3xtf32"
+    with pytest.raises(LookupError, match="no f32 kernel tuned on a host is in this module"):
+        module.gemm(a, b)
+    for arrays, math in (((a, b), "bf16"), ((a.astype(np.float64), b.astype(np.float64)), "tf32")):
+        with pytest.raises(ValueError, match="math: expected None, or of float32 one of tf32, 3xtf32, got"):
+            module.gemm(*arrays, math=math)
+
+
+def test_a_conjugate_needs_a_kernel_for_it(tmp_path: Path) -> None:
+    module = module_of(tmp_path, Problem(40, 6, 90, "c64", "tn"))
+    a, b = random_matrix(40, 90, np.complex64, "C"), random_matrix(90, 6, np.complex64, "F")
+    with pytest.raises(ValueError, match=r"a row-major, b column-major, a conjugated: .* tune with --op cn and"):
+        module.gemm(a, b, conj_a=True)
+    with pytest.raises(TypeError, match="alpha: expected a number, got str"):
+        module.gemm(a, b, alpha="1")
+
+
+def test_real_numbers_are_their_own_conjugates(tmp_path: Path) -> None:
+    module = module_of(tmp_path, Problem(40, 6, 90, "f32"))
+    a, b = (random_matrix(*shape, np.float32, "F") for shape in ((40, 90), (90, 6)))
+    np.testing.assert_array_equal(module.gemm(a, b, conj_a=True, conj_b=True), module.gemm(a, b))
+    with pytest.raises(TypeError, match="alpha: expected a real number, got complex"):
+        module.gemm(a, b, alpha=1j)
