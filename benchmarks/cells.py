@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.problem import Problem, dtype_named
 from tsm2_tune.generator.shapes import Shape
 
 Regime = Literal["R", "L", "T"]
@@ -112,7 +112,7 @@ def _r_shapes(shape_set: ShapeSet) -> tuple[Shape, ...]:
 def op_of(regime: Regime, layout: Layout, dtype_name: str) -> str:
     """How the operands lie, in the letters of `Problem.op`."""
     place = (regime, layout)
-    return COMPLEX_OPS.get(place, OPS[place]) if dtype_name.startswith("c") else OPS[place]
+    return COMPLEX_OPS.get(place, OPS[place]) if dtype_named(dtype_name).is_complex else OPS[place]
 
 
 def cells(

@@ -26,8 +26,8 @@ OPERATIONS = {"n": NO_TRANSPOSE, "t": TRANSPOSE, "c": CONJUGATE_TRANSPOSE}
 OPERATIONS_OF_TRANSPOSE = {"n": TRANSPOSE, "t": NO_TRANSPOSE, "j": CONJUGATE_TRANSPOSE}
 UNCONJUGATED = {"c": "t", "j": "n"}  # of a real matrix
 
-# cublasComputeType_t: the default ones, which use no TF32 and no emulation
-COMPUTE_32F, COMPUTE_64F = 68, 70
+# cublasComputeType_t: the default ones, which use no TF32 and no emulation, and the one that may use TF32
+COMPUTE_32F, COMPUTE_64F, COMPUTE_32F_FAST_TF32 = 68, 70, 77
 # cudaDataType_t
 R_32F, R_64F, R_16F, C_32F, C_64F, R_16BF = 0, 1, 2, 4, 5, 14
 GEMM_DEFAULT = -1  # CUBLAS_GEMM_DEFAULT
@@ -52,6 +52,9 @@ ELEMENTS = {
     "c128": Element("cublasZgemm_v2", C_64F, COMPUTE_64F, C_64F, ctypes.c_double, is_complex=True),
     "bf16": Element("", R_16BF, COMPUTE_32F, R_32F, ctypes.c_float),
     "f16": Element("", R_16F, COMPUTE_32F, R_32F, ctypes.c_float),
+    "tf32": Element("", R_32F, COMPUTE_32F_FAST_TF32, R_32F, ctypes.c_float),
+    # cuBLAS has no 3xTF32: its own f32, which is about as exact.
+    "3xtf32": Element("cublasSgemm_v2", R_32F, COMPUTE_32F, R_32F, ctypes.c_float),
 }
 
 
