@@ -25,6 +25,7 @@ from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
+from tsm2_tune.generator.families.tsmr_half import TsmrHalfConfig
 from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
 from tsm2_tune.generator.families.tsmt import TsmtConfig
 from tsm2_tune.generator.families.tsmt_mma import TsmtMmaConfig
@@ -72,6 +73,11 @@ ORDERED: tuple[tuple[KernelConfig, str], ...] = (
     (TsmrMmaConfig(256, 4, 32, 16, 2, splits=1, row_tiles=1, min_blocks=1), "ntt"),
     (TsmrMmaConfig(128, 2, 8, 16, 2, splits=48, row_tiles=1, min_blocks=6), "tn"),
     (TsmrMmaConfig(128, 1, 64, 32, 2, splits=4, row_tiles=1, min_blocks=1), "ttt"),
+    (TsmrHalfConfig(128, 8, 16, 32, 2, splits=12, row_tiles=1, min_blocks=4), "nn"),
+    (TsmrHalfConfig(128, 8, 8, 16, 1, splits=1, row_tiles=4, min_blocks=4), "nt"),
+    (TsmrHalfConfig(256, 4, 64, 64, 2, splits=1, row_tiles=1, min_blocks=1), "ntt"),
+    (TsmrHalfConfig(128, 2, 32, 128, 2, splits=48, row_tiles=1, min_blocks=4), "tn"),
+    (TsmrHalfConfig(128, 4, 64, 64, 4, splits=4, row_tiles=1, min_blocks=2), "ttt"),
     (TsmtConfig(128, 16, 16, 8, 8, 4, 2, splits=264, min_blocks=1), "tn"),
     (TsmtConfig(256, 8, 4, 8, 4, 1, 4, splits=16, min_blocks=2), "ntt"),
     (TsmtConfig(128, 2, 1, 2, 1, 2, 1, splits=132, min_blocks=1), "tn"),  # a tile smaller than a vector
@@ -105,6 +111,8 @@ PAST_UNSIGNED = (
     (ONE_SPLIT, Problem(280_000_001, 3, 16, "f32", "nt")),  # one split: the sums of more would fill the memory
     (TsmrMmaConfig(128, 2, 16, 16, 2, 12, 1, 6), Problem(140_001, 3, 33_013, "f64", "nn")),
     (TsmrMmaConfig(256, 4, 32, 16, 2, 1, 1, 1), Problem(280_000_001, 3, 16, "f64", "tn")),
+    (TsmrHalfConfig(128, 8, 16, 32, 2, 12, 1, 4), Problem(140_001, 3, 33_013, "bf16", "nn")),
+    (TsmrHalfConfig(128, 4, 32, 16, 1, 1, 8, 1), Problem(280_000_001, 3, 16, "f16", "tn")),
     (TsmtConfig(256, 8, 4, 8, 4, 4, 2, 264, 1), Problem(8, 3, 600_000_011, "f32", "tn")),
     (TsmtMmaConfig(128, 16, 16, 1, 2, 8, 3, 132, 2), Problem(16, 2, 270_000_001, "f64", "nt")),
 )

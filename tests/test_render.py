@@ -16,6 +16,7 @@ from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
+from tsm2_tune.generator.families.tsmr_half import TsmrHalfConfig
 from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
 from tsm2_tune.generator.families.tsmt import TsmtConfig
 from tsm2_tune.generator.families.tsmt_mma import TsmtMmaConfig
@@ -30,6 +31,8 @@ GOLDEN = Path(__file__).parent / "golden"
 
 F32 = Problem(4096, 8, 4096, "f32")
 F64 = Problem(4096, 8, 4096, "f64")
+BF16 = Problem(4096, 16, 4096, "bf16")
+F16 = replace(BF16, dtype_name="f16")
 GRAM = Problem(16, 16, 10**6, "f32", "tn")
 OPS = ("nn", "ntt", "tn", "ttt")
 
@@ -46,6 +49,11 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
     (TsmrConfig(128, 2, 8, 8, 2, splits=1, row_tiles=2, min_blocks=1), replace(F32, op="ntt")),
     (TsmrMmaConfig(128, 2, 8, 16, 2, splits=4, row_tiles=1, min_blocks=6), F64),
     (TsmrMmaConfig(128, 1, 8, 32, 4, splits=1, row_tiles=4, min_blocks=1), replace(F64, op="ttt")),
+    (TsmrHalfConfig(128, 8, 16, 32, 2, splits=6, row_tiles=1, min_blocks=4), BF16),
+    (
+        TsmrHalfConfig(128, 4, 64, 64, 2, splits=1, row_tiles=8, min_blocks=2),
+        replace(BF16, dtype_name="f16", op="ttt"),
+    ),
     (TsmtConfig(128, 16, 16, 8, 8, 4, 1, splits=264, min_blocks=1), GRAM),
     (TsmtMmaConfig(128, 16, 16, 1, 2, 8, 4, splits=264, min_blocks=1), replace(GRAM, dtype_name="f64")),
 )
