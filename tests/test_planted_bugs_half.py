@@ -12,6 +12,7 @@ from tests.conftest import TryKernel
 from tests.planting import Bug, assert_rejected
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families.tsmr_half import TsmrHalfConfig
+from tsm2_tune.generator.families.tsmt_half import TsmtHalfConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.trial import Outcome
 
@@ -24,10 +25,13 @@ ALONE = TsmrHalfConfig(64, 8, 8, 16, 1, splits=1, row_tiles=2, min_blocks=1)
 TILES = TsmrHalfConfig(64, 2, 32, 64, 2, splits=1, row_tiles=2, min_blocks=1)
 SPLIT = TsmrHalfConfig(64, 4, 16, 64, 2, splits=3, row_tiles=1, min_blocks=1)
 
+THIN = (16, 16, 1024)  # for those whose C is a tile
+FLAT = TsmtHalfConfig(128, 32, 16, 1, 2, step=32, stages=2, splits=16, min_blocks=1)
+GROUPS = TsmtHalfConfig(128, 16, 32, 1, 4, step=16, stages=2, splits=80, min_blocks=1)
+DEEP = TsmtHalfConfig(128, 32, 32, 2, 4, step=64, stages=1, splits=1, min_blocks=1)
 
-def bug(
-    name: str, config: TsmrHalfConfig, original: str, planted: str, *, op: str = "nn", dtype: str = "bf16"
-) -> Bug:
+
+def bug(name: str, config: KernelConfig, original: str, planted: str, *, op: str = "nn", dtype: str = "bf16") -> Bug:
     return Bug(name, config, original, planted, dtype=dtype, op=op)
 
 
@@ -46,15 +50,13 @@ SPLITTING_BUGS = (
 )  # fmt: skip
 
 STREAMING_BUGS = (
-    bug("the ring not advanced", ONE, "load_next(a[(g + ahead) % ring], bits_in(b) & never);", ""),
-    bug("the ring advanced in a wrong place", ONE, "a[(g + ahead) % ring]", "a[g]"),
-    bug("the only group not loaded again", ALONE, "if (ring == 1)", "if (ring == 0)"),
-    bug("too many groups on their way", ONE, "ahead = ring > 1 ? ring - 1 : 1", "ahead = ring"),
-    bug("the last group not counted", ONE, "if (--left <= 0)", "if (--left <= 1)"),
+    bug("the ring not advanced", ONE, "load_next(a[g]);\n                        __syncwarp", "__syncwarp"),
+    bug("the ring advanced in a wrong place", ONE, "load_next(a[g]);\n             ", "load_next(a[0]);\n             "),
+    bug("the only group not loaded again", ALONE, "load_next(a[g]);\n                        __sync", "__sync"),
+    bug("the last group not loaded", ONE, "if (left-- <= 0)", "if (left-- <= 1)"),
     bug("the next rows of A not begun", TILES, "begin_tile();\n            }", "}"),
     bug("rows of A begun too early", TILES, ">= passes * (ring * step)", ">= end - begin"),
-    bug("a rest of the columns taken for whole groups", ONE, "sweep(Flag<true, false>(), first_row, rest);",
-        "sweep(Flag<true>(), first_row, rest);"),
+    bug("a rest of the columns taken for a whole group", ONE, "next_column + step <= end)", "next_column < end)"),
     bug("a column of A too many", ONE, "inside || l < end", "inside || l <= end"),
     bug("a column of A too few", ALONE, "inside || l < end", "inside || l + 1 < end"),
     bug("a column of A too many at the edge", ONE, "l < end ? m - i", "l <= end ? m - i"),
@@ -102,10 +104,46 @@ STORING_BUGS = (
     bug("alpha left out", ONE, "alpha * sum[e / 2]", "sum[e / 2]"),
 )  # fmt: skip
 
+REST = "(splits - whole_chunks % splits + split) % splits + whole_chunks"
+ADDRESS = "(reinterpret_cast<unsigned long long>(X) | ld * sizeof(scalar))"
+
+THIN_BUGS = (
+    bug("a group's sums left out", GROUPS, "stride, groups, put)", "stride, groups - 1, put)", op="tn"),
+    bug("every split's sums in the first's place", FLAT, "sums + split * stride", "sums + 0 * stride", op="tn"),
+    bug("the rest of k left out", FLAT, "sweep(Flag<false>(), rest, chunks);", "", op="tn"),
+    bug("the rest of k taken by every split", FLAT, f"rest = {REST}", "rest = whole_chunks", op="tn"),
+    bug("the next chunk is the neighbour's", FLAT, "next += splits;", "next += 1;", op="tn"),
+    bug("the last chunk not loaded", FLAT, "if (next + splits < end)", "if (next + splits < end - 1)", op="tn"),
+    bug("a chunk multiplied again", FLAT, "if (s == 0 || current < end)", "if (true)", op="tn"),
+    bug("the ring not advanced", FLAT, "load_next(a[s], b[s]);\n                __syncwarp", "__syncwarp", op="tn"),
+    bug("every warp at the same k", DEEP, "warp / team * step + run * t", "run * t", op="tn"),
+    bug("lanes at the same k", DEEP, "step + run * t", "step", op="ntt"),
+    bug("a product too many", DEEP, "gathered<run_t>(at, 1, k - p)", "gathered<run_t>(at, 1, k - p + 1)", op="tn"),
+    bug("a product too many across the lines", DEEP, "p < k ? count", "p <= k ? count", op="ntt"),
+    bug("a line too many", DEEP, "? count - first : 0", "? count - first + 1 : 0", op="ntt"),
+    bug("lines past the last not clamped", DEEP, "line + r < count ? line + r : count - 1", "line + r", op="tn"),
+    bug("vectors past the last not clamped", DEEP, "!whole || line + lines <= count ? line : count - lines", "line",
+        op="ntt"),
+    bug("the second run of a load left out", DEEP, "p = l + 4 * run * d", "p = l", op="tn"),
+    bug("two lines exchanged", DEEP, "line % 2 ? 0x7632 : 0x5410", "line % 2 ? 0x5410 : 0x7632", op="nn"),
+    bug("one k twice", DEEP, "word(vectors[d][2 * w + 1], line / 2)", "word(vectors[d][2 * w], line / 2)", op="ntt"),
+    bug("the other pair of a run", DEEP, "b.pair(d, o, w + 1)", "b.pair(d, o, w)", op="tn"),
+    bug("rows of C exchanged", DEEP, "2 * s + e / 2,", "2 * s + 1 - e / 2,", op="tn"),
+    bug("columns of C exchanged", DEEP, "(2 * t + e % 2) + o", "(2 * t + 1 - e % 2) + o", op="tn"),
+    bug("two warps' sums in one place", DEEP, "left + warp / team *", "left + warp / team / 2 *", op="tn"),
+    bug("no barrier before the sums are read", DEEP, "__syncthreads();\n    const auto put", "const auto put",
+        op="tn"),
+    bug("vectors that are not aligned", FLAT, "% bytes == 0", "% 2 == 0", op="tn"),
+    bug("vectors across k that are not aligned", DEEP, "% bytes == 0", "% 2 == 0", op="ntt"),
+    bug("leading dimensions not looked at", FLAT, ADDRESS, "(reinterpret_cast<unsigned long long>(X))", op="tn"),
+    bug("vectors of both where those of one are aligned", FLAT, "whole_A && whole_B", "whole_A", op="nn"),
+)  # fmt: skip
+
 BUGS = (*SPLITTING_BUGS, *STREAMING_BUGS, *PRODUCT_BUGS, *STORING_BUGS)
 
 RIGHT: tuple[tuple[KernelConfig, str, str], ...] = (
     (ONE, "nn", "bf16"), (ALONE, "nt", "f16"), (TILES, "ttt", "bf16"), (SPLIT, "tn", "f16"), (SPLIT, "ntt", "bf16"),
+    (FLAT, "tn", "bf16"), (FLAT, "nn", "f16"), (GROUPS, "ntt", "bf16"), (DEEP, "tt", "bf16"),
 )  # fmt: skip
 
 
@@ -114,9 +152,15 @@ def test_a_planted_bug_is_rejected(try_kernel: TryKernel, planted: Bug) -> None:
     assert_rejected(try_kernel, planted, SHAPE, probes=True)
 
 
+@pytest.mark.parametrize("planted", THIN_BUGS, ids=lambda one: one.name)
+def test_a_bug_planted_where_c_is_thin_is_rejected(try_kernel: TryKernel, planted: Bug) -> None:
+    assert_rejected(try_kernel, planted, THIN, probes=True)
+
+
 @pytest.mark.parametrize(("config", "op", "dtype"), RIGHT, ids=lambda one: getattr(one, "text", str(one)))
 def test_the_same_kernels_are_accepted_without_the_bug(
     try_kernel: TryKernel, config: KernelConfig, op: str, dtype: str
 ) -> None:
-    result = try_kernel(config, Problem(*SHAPE, dtype, op), lambda text: text, probes=True)
+    shape = THIN if isinstance(config, TsmtHalfConfig) else SHAPE
+    result = try_kernel(config, Problem(*shape, dtype, op), lambda text: text, probes=True)
     assert result.outcome is Outcome.OK, result.detail

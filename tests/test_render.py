@@ -19,6 +19,7 @@ from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.families.tsmr_half import TsmrHalfConfig
 from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
 from tsm2_tune.generator.families.tsmt import TsmtConfig
+from tsm2_tune.generator.families.tsmt_half import TsmtHalfConfig
 from tsm2_tune.generator.families.tsmt_mma import TsmtMmaConfig
 from tsm2_tune.generator.problem import DTYPES, Problem
 from tsm2_tune.generator.render import KernelSource, environment, render, support_source
@@ -56,6 +57,8 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
     ),
     (TsmtConfig(128, 16, 16, 8, 8, 4, 1, splits=264, min_blocks=1), GRAM),
     (TsmtMmaConfig(128, 16, 16, 1, 2, 8, 4, splits=264, min_blocks=1), replace(GRAM, dtype_name="f64")),
+    (TsmtHalfConfig(128, 16, 16, 1, 2, 32, 2, splits=528, min_blocks=4), replace(GRAM, dtype_name="bf16")),
+    (TsmtHalfConfig(128, 64, 64, 4, 8, 16, 2, splits=1, min_blocks=2), replace(GRAM, dtype_name="f16", op="ntt")),
 )
 
 

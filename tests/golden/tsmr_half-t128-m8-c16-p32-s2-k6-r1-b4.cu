@@ -44,10 +44,7 @@ constexpr int lane_columns = columns / 4;     // of C, whose sums a lane has
 constexpr int warp_rows = 8 * lane_rows;
 constexpr int block_rows = threads / 32 * warp_rows;
 
-// Whether every load of a group is whole, but perhaps for the columns of A past the last where it is not exact.
-template <bool holds, bool in_columns = true> struct Flag {
-    static constexpr bool value = holds, exact = in_columns;
-};
+template <bool holds> struct Flag { static constexpr bool value = holds; };
 
 constexpr int sum_width = 4;  // of a vector
 using sum_bits_t = float4;  // of the loads and stores
@@ -191,6 +188,24 @@ __device__ __forceinline__ void multiply_add(
 #endif
 }
 
+// As many elements of 16 bits, `stride` apart, as these bits have room for; zeros from number `inside` on.
+template <class Bits>
+__device__ __forceinline__ Bits gathered(const scalar *__restrict__ from, index_t stride, index_t inside)
+{
+    union { unsigned short element[sizeof(Bits) / 2]; Bits bits; } both;
+    #pragma unroll
+    for (int e = 0; e < int(sizeof(Bits) / 2); ++e)
+        both.element[e] = e < inside ? *reinterpret_cast<const unsigned short *>(from + e * stride) : 0;
+    return both.bits;
+}
+
+// 32 bits of a vector of them.
+template <class Bits>
+__device__ __forceinline__ unsigned word(const Bits &bits, int w)
+{
+    return reinterpret_cast<const unsigned *>(&bits)[w];
+}
+
 // How far row r of a lane is below its first; and columns q of a lane, of the block's.
 constexpr __device__ __forceinline__ int rows_down(int r)
 {
@@ -221,17 +236,6 @@ __device__ __forceinline__ void load_a(
             }
         }
     }
-}
-
-// `count` elements, `stride` apart, zeros from `inside` on.
-template <class Bits>
-__device__ __forceinline__ Bits gathered(const scalar *__restrict__ from, index_t stride, index_t inside)
-{
-    union { unsigned short element[sizeof(Bits) / 2]; Bits bits; } both;
-    #pragma unroll
-    for (int e = 0; e < int(sizeof(Bits) / 2); ++e)
-        both.element[e] = e < inside ? *reinterpret_cast<const unsigned short *>(from + e * stride) : 0;
-    return both.bits;
 }
 
 // Neighbours of A, of which `inside` exist.
@@ -286,43 +290,16 @@ __device__ __forceinline__ void stage_b(
     }
 }
 
-// 32 bits of a vector of them.
-template <class Bits>
-__device__ __forceinline__ unsigned word(const Bits &bits, int w)
-{
-    return reinterpret_cast<const unsigned *>(&bits)[w];
-}
-
-// The rows of the staged B that match a group of A's columns.
-__device__ __forceinline__ void load_b(chunk_t (&b)[depths][octets], const scalar *staged_rows)
+// sum += one group of A's columns times the matching rows of the staged B.
+__device__ __forceinline__ void multiply(sums_t &sum, const group_t &a, const scalar *staged_rows)
 {
     const chunk_t *staged = reinterpret_cast<const chunk_t *>(staged_rows) + threadIdx.x % 32;
     #pragma unroll
     for (int d = 0; d < depths; ++d) {
+        chunk_t b[octets];
         #pragma unroll
         for (int o = 0; o < octets; ++o)
-            b[d][o] = staged[(d * octets + o) * 32];
-    }
-}
-
-// All bits that are set in anything of B that was loaded.
-__device__ __forceinline__ int bits_in(const chunk_t (&b)[depths][octets])
-{
-    unsigned bits = 0;
-    #pragma unroll
-    for (int d = 0; d < depths; ++d) {
-        #pragma unroll
-        for (int o = 0; o < octets; ++o)
-            bits |= word(b[d][o], 0);
-    }
-    return int(bits);
-}
-
-// sum += one group of A's columns times these rows of B.
-__device__ __forceinline__ void multiply(sums_t &sum, const group_t &a, const chunk_t (&b)[depths][octets])
-{
-    #pragma unroll
-    for (int d = 0; d < depths; ++d) {
+            b[o] = staged[(d * octets + o) * 32];
         #pragma unroll
         for (int w = 0; w < run / 2; w += 2) {  // two words of each lane's runs are 16 elements along k
             // A word of A has two rows of one column; the tensor core wants two columns of one row.
@@ -337,8 +314,8 @@ __device__ __forceinline__ void multiply(sums_t &sum, const group_t &a, const ch
                 #pragma unroll
                 for (int o = 0; o < octets; ++o) {
                     multiply_add(
-                        sum[r / 2 * octets + o].element, upper, lower, upper_next, lower_next, word(b[d][o], w),
-                        word(b[d][o], w + 1));
+                        sum[r / 2 * octets + o].element, upper, lower, upper_next, lower_next, word(b[o], w),
+                        word(b[o], w + 1));
                 }
             }
         }
@@ -416,28 +393,23 @@ extern "C" __global__ void __launch_bounds__(threads, 4) tsmr_half(
         const auto begin_tile = [&] {
             at = A + (next_row + row_of_thread) + (begin + threadIdx.x % 4 * run) * lda;
         };
-        // Past the last group it is loaded once more, so that no branch divides the loop. A warp has six counters for
-        // what it waits on. Loads for the loop's next pass share one, and the others may be B's: so the other loads of
-        // a pass must begin when B has arrived. `nothing`, which is 0, depends on B to make them wait.
-        const int never = m < 0 ? -1 : 0;
-        const auto load_next = [&](group_t &group, int nothing) {
-            if (all_whole)
-                load_a<decltype(all)::exact>(group, at + nothing, lda, next_column + threadIdx.x % 4 * run, end);
+        const auto load_next = [&](group_t &group) {
+            if (left-- <= 0)
+                return;
+            if (all_whole && next_column + step <= end)
+                load_a<true>(group, at, lda, next_column, end);
+            else if (all_whole)
+                load_a<false>(group, at, lda, next_column + threadIdx.x % 4 * run, end);
             else
                 load_a_at_the_edge(group, A, lda, next_row + row_of_thread, m, next_column, end, aligned);
-            if (--left <= 0)
-                return;
             at += step * (long long)lda;
             next_column += step;
         };
-        constexpr int ahead = ring > 1 ? ring - 1 : 1;  // groups on their way while one is multiplied
         group_t a[ring];
         begin_tile();
         #pragma unroll
-        for (int g = 0; g < ahead; ++g) {
-            if (left > 0)
-                load_next(a[g], 0);
-        }
+        for (int g = 0; g < ring; ++g)
+            load_next(a[g]);
         __syncthreads();  // what was staged before is no longer read
         if (resident)
             stage_b<2 * tile_depth>(staged, B, ldb, begin, end, first, n);
@@ -464,15 +436,9 @@ extern "C" __global__ void __launch_bounds__(threads, 4) tsmr_half(
                 for (index_t l = 0; l < stop; l += ring * step) {
                     #pragma unroll
                     for (int g = 0; g < ring; ++g) {
-                        chunk_t b[depths][octets];
-                        load_b(b, tile_of_B + (l + g * step) * columns);
-                        if (ring > 1) {
-                            load_next(a[(g + ahead) % ring], bits_in(b) & never);
-                            __syncwarp();  // keeps the compiler from putting these loads off
-                        }
-                        multiply(sum, a[g], b);
-                        if (ring == 1)
-                            load_next(a[g], 0);
+                        multiply(sum, a[g], tile_of_B + (l + g * step) * columns);
+                        load_next(a[g]);
+                        __syncwarp();  // keeps the compiler from putting these loads off
                     }
                 }
                 buffer ^= !resident;
@@ -493,12 +459,7 @@ extern "C" __global__ void __launch_bounds__(threads, 4) tsmr_half(
     if (whole_columns && first_row + block_rows <= m)
         rest += (m - block_rows - first_row) / next_tile * next_tile + next_tile;
     if (rest > first_row)
-    {
-        if ((end - begin) % prefetch == 0)
-            sweep(Flag<true>(), first_row, rest);
-        else
-            sweep(Flag<true, false>(), first_row, rest);
-    }
+        sweep(Flag<true>(), first_row, rest);
     if (rest < m)
         sweep(Flag<false>(), rest, m);
     if (last_of(counters + tile_of_C, splits)) {

@@ -39,16 +39,16 @@ WARP_THREADS, LANES_DOWN = 32, 8
 
 # For each number of columns, where A is large: threads, lane_rows, prefetch, stages, min_blocks.
 COLUMN_MAJOR = {
-    8: ((128, 8, 32, 2, 4), (128, 4, 64, 2, 4), (256, 8, 32, 2, 2)),
-    16: ((128, 8, 32, 2, 4), (128, 4, 64, 2, 4), (256, 8, 32, 2, 2)),
-    32: ((128, 8, 64, 2, 3), (128, 4, 64, 2, 4), (256, 8, 64, 2, 1)),
-    64: ((128, 4, 64, 2, 3), (128, 4, 64, 2, 2), (256, 4, 64, 2, 1)),
+    8: ((128, 8, 32, 2, 4), (256, 8, 32, 2, 2), (128, 8, 32, 1, 4)),
+    16: ((128, 8, 32, 2, 4), (256, 8, 32, 2, 2), (128, 8, 32, 1, 4)),
+    32: ((128, 8, 64, 2, 3), (128, 8, 64, 4, 3), (256, 8, 64, 2, 1)),
+    64: ((256, 8, 64, 4, 1), (128, 8, 64, 4, 1), (128, 4, 64, 4, 2)),
 }
 ROW_MAJOR = {
-    8: ((128, 2, 128, 2, 4), (256, 2, 128, 2, 2), (128, 4, 64, 2, 4)),
-    16: ((128, 2, 128, 2, 4), (256, 2, 128, 2, 2), (128, 4, 64, 2, 4)),
-    32: ((128, 4, 64, 2, 3), (128, 2, 128, 2, 4), (256, 4, 64, 2, 1)),
-    64: ((128, 4, 64, 2, 2), (256, 4, 64, 2, 1), (128, 2, 64, 2, 4)),
+    8: ((128, 2, 128, 2, 4), (256, 2, 128, 2, 2), (128, 4, 128, 2, 1)),
+    16: ((128, 2, 128, 2, 4), (256, 2, 128, 2, 2), (128, 4, 128, 2, 1)),
+    32: ((128, 4, 128, 2, 3), (128, 2, 128, 2, 4), (256, 4, 128, 2, 1)),
+    64: ((256, 4, 128, 2, 1), (128, 4, 128, 2, 1), (128, 2, 128, 2, 3)),
 }
 
 
@@ -179,11 +179,11 @@ class TsmrHalf(Family[TsmrHalfConfig]):
         )
 
     def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmrHalfConfig, ...]:
-        """Every column at once; two stages, whose loads have counters of their own; few splits, or several tiles."""
+        """Where the winners on an H200 lay: every column at once, few splits, or several tiles of rows."""
         columns = next((option for option in COLUMNS if option >= problem.n), COLUMNS[-1])
         if problem.k < 2 * LEAST_SHARE:
-            ahead = ((16, 1),) if problem.k <= 16 else ((32, 1), (32, 2)) if problem.k <= 32 else ((64, 2), (64, 4))
-            shapes = ((8, 4), (4, 4), (8, 1), (4, 3)) if columns <= 16 else ((4, 3), (2, 4), (8, 1), (4, 2))
+            ahead = ((16, 1),) if problem.k <= 16 else ((32, 1), (32, 2)) if problem.k <= 32 else ((64, 4), (64, 1))
+            shapes = ((8, 4), (8, 1), (4, 4)) if columns <= 16 else ((8, 1), (2, 4), (4, 2))
             return tuple(
                 TsmrHalfConfig(threads, lane_rows, columns, *division, 1, row_tiles, min_blocks)
                 for row_tiles in (8, 4, 2)
