@@ -51,7 +51,7 @@ SPLITTING_BUGS = (
 
 STREAMING_BUGS = (
     bug("the ring not advanced", ONE, "load_next(a[g]);\n                        __syncwarp", "__syncwarp"),
-    bug("the ring advanced in a wrong place", ONE, "load_next(a[g]);\n             ", "load_next(a[0]);\n             "),
+    bug("the ring advanced in a wrong place", ONE, "load_next(a[g]);\n         ", "load_next(a[0]);\n         "),
     bug("the only group not loaded again", ALONE, "load_next(a[g]);\n                        __sync", "__sync"),
     bug("the last group not loaded", ONE, "if (left-- <= 0)", "if (left-- <= 1)"),
     bug("the next rows of A not begun", TILES, "begin_tile();\n            }", "}"),
@@ -136,6 +136,8 @@ THIN_BUGS = (
     bug("vectors that are not aligned", FLAT, "% bytes == 0", "% 2 == 0", op="tn"),
     bug("vectors across k that are not aligned", DEEP, "% bytes == 0", "% 2 == 0", op="ntt"),
     bug("leading dimensions not looked at", FLAT, ADDRESS, "(reinterpret_cast<unsigned long long>(X))", op="tn"),
+    bug("leading dimensions across k not looked at", DEEP, ADDRESS, "(reinterpret_cast<unsigned long long>(X))",
+        op="ntt"),
     bug("vectors of both where those of one are aligned", FLAT, "whole_A && whole_B", "whole_A", op="nn"),
 )  # fmt: skip
 

@@ -158,16 +158,17 @@ class TsmtHalf(Family[TsmtHalfConfig]):
     def probe_shapes(self, config: TsmtHalfConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """Part-filled and several tiles of C; k of no whole chunk, of a part of one, and several for each split.
 
-        The last but one, whose k is odd, has aligned addresses where the leading dimensions of the general call are
-        not, or the other way round; the last has vectors that a part-filled tile must not reach past.
+        Extents that are multiples of 8 keep vectors whole where tiles and chunks are not. The fifth and the sixth
+        have aligned addresses where the leading dimensions of the general call are not, across k and along k.
         """
         rows, columns, block_k = config.tile_rows, config.tile_columns, chunk(config)
         return (
             (rows, columns, block_k * (config.splits * config.stages + 3)),
             (rows + 1, columns - 1, 2 * block_k + config.step + 1),
-            (rows - 2, columns + 2, block_k * 3 + 2),
+            (rows - 8, columns + 8, block_k * 3 + 8),
             (rows - 1, columns + 1, config.step - 1),
-            (rows + 2, columns + 2, 2 * block_k + 1),
+            (rows + 8, columns + 8, 2 * block_k + 1),
+            (rows + 1, columns + 1, 2 * block_k + config.step),
             (rows - 2, columns - 2, block_k),
         )
 
