@@ -12,6 +12,7 @@ from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
+from tsm2_tune.generator.families.tsmr_half import TsmrHalfConfig
 from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
 from tsm2_tune.generator.families.tsmt import TsmtConfig
 from tsm2_tune.generator.limits import DeviceLimits
@@ -90,6 +91,12 @@ COUNTER_EXAMPLES = (
         TsmrMmaConfig(128, 2, 16, 16, 2, splits=4, row_tiles=1, min_blocks=1),
         R64,
         PROFILES["a100"],
+    ),
+    CounterExample(
+        "has-half-tensor-cores",
+        TsmrHalfConfig(128, 8, 16, 32, 2, splits=12, row_tiles=1, min_blocks=1),
+        replace(R, dtype_name="bf16"),
+        PROFILES["v100"],
     ),
     CounterExample("tile-rows-within-m", TsmtConfig(128, 32, 16, 8, 8, 4, 1, splits=264, min_blocks=1), GRAM),
     CounterExample("tile-columns-within-n", TsmtConfig(128, 16, 32, 8, 8, 4, 1, splits=264, min_blocks=1), GRAM),

@@ -30,25 +30,25 @@ from tsm2_tune.generator.splitting import (
 THREADS = (128, 256)
 LANE_ROWS = (2, 4, 8)
 COLUMNS = (8, 16, 32, 64)
-PREFETCH_STAGES = ((16, 1), (32, 1), (32, 2), (64, 2), (64, 4), (128, 2), (128, 4))
+PREFETCH_STAGES = ((16, 1), (32, 1), (32, 2), (64, 1), (64, 2), (64, 4), (128, 2))
 MIN_BLOCKS = (1, 2, 3, 4)
 STAGED_ELEMENTS = 4096  # of B at a time
-FRAGMENT_REGISTERS = 16  # of A, as the tensor core wants it
+FRAGMENT_REGISTERS = 20  # of A and B, as the tensor core wants them
 VECTORS = {2: "unsigned", 4: "uint2", 8: "uint4"}  # CUDA's type of so many elements
 WARP_THREADS, LANES_DOWN = 32, 8
 
 # For each number of columns, where A is large: threads, lane_rows, prefetch, stages, min_blocks.
 COLUMN_MAJOR = {
-    8: ((128, 8, 32, 2, 4), (256, 8, 32, 2, 2), (128, 8, 32, 1, 4)),
-    16: ((128, 8, 32, 2, 4), (256, 8, 32, 2, 2), (128, 8, 32, 1, 4)),
-    32: ((128, 8, 64, 2, 3), (128, 8, 64, 4, 3), (256, 8, 64, 2, 1)),
-    64: ((256, 8, 64, 4, 1), (128, 8, 64, 4, 1), (128, 4, 64, 4, 2)),
+    8: ((128, 8, 32, 2, 4), (128, 8, 32, 1, 4), (128, 8, 64, 2, 3)),
+    16: ((128, 8, 32, 2, 4), (128, 8, 32, 1, 4), (128, 8, 64, 2, 3)),
+    32: ((128, 8, 64, 2, 3), (128, 8, 64, 4, 3), (128, 8, 64, 2, 1)),
+    64: ((128, 8, 64, 4, 1), (128, 8, 32, 2, 1), (128, 4, 64, 4, 2)),
 }
 ROW_MAJOR = {
-    8: ((128, 2, 128, 2, 4), (256, 2, 128, 2, 2), (128, 4, 128, 2, 1)),
-    16: ((128, 2, 128, 2, 4), (256, 2, 128, 2, 2), (128, 4, 128, 2, 1)),
-    32: ((128, 4, 128, 2, 3), (128, 2, 128, 2, 4), (256, 4, 128, 2, 1)),
-    64: ((256, 4, 128, 2, 1), (128, 4, 128, 2, 1), (128, 2, 128, 2, 3)),
+    8: ((128, 2, 128, 2, 4), (256, 2, 128, 2, 2), (128, 2, 64, 1, 4)),
+    16: ((128, 2, 128, 2, 4), (256, 2, 128, 2, 2), (128, 2, 64, 1, 4)),
+    32: ((128, 4, 128, 2, 3), (128, 2, 128, 2, 4), (128, 4, 64, 2, 3)),
+    64: ((128, 4, 128, 2, 1), (128, 2, 128, 2, 3), (128, 4, 64, 2, 2)),
 }
 
 
@@ -135,7 +135,7 @@ class TsmrHalf(Family[TsmrHalfConfig]):
 
     def resources(self, config: TsmrHalfConfig, problem: Problem) -> Resources:
         rows = LANES_DOWN * config.lane_rows
-        of_warp = rows * (2 * config.columns + config.prefetch) // 2 + 4 * run(config) * config.columns
+        of_warp = rows * (2 * config.columns + config.prefetch) // 2
         registers = of_warp // WARP_THREADS + FRAGMENT_REGISTERS + OVERHEAD_REGISTERS
         in_flight = config.prefetch - config.prefetch // config.stages // 2
         return Resources(
@@ -183,14 +183,14 @@ class TsmrHalf(Family[TsmrHalfConfig]):
         columns = next((option for option in COLUMNS if option >= problem.n), COLUMNS[-1])
         if problem.k < 2 * LEAST_SHARE:
             ahead = ((16, 1),) if problem.k <= 16 else ((32, 1), (32, 2)) if problem.k <= 32 else ((64, 4), (64, 1))
-            shapes = ((8, 4), (8, 1), (4, 4)) if columns <= 16 else ((8, 1), (2, 4), (4, 2))
+            shapes = ((8, 4), (8, 1), (4, 1)) if columns <= 16 else ((8, 1), (2, 4), (4, 1))
             return tuple(
                 TsmrHalfConfig(threads, lane_rows, columns, *division, 1, row_tiles, min_blocks)
                 for row_tiles in (8, 4, 2)
-                for division in ahead
                 for threads in (128, 256)
+                for division in ahead
                 for lane_rows, min_blocks in shapes
-                if threads == 128 or min_blocks < 3
+                if threads == 128 or (min_blocks == 1 and columns <= 16)
             )
         row_major = problem.contiguous[0] == "k"
         variants = (ROW_MAJOR if row_major else COLUMN_MAJOR)[columns]

@@ -8,7 +8,7 @@ are in f32 up to the last; C is rounded once.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, ClassVar
 
@@ -23,8 +23,9 @@ from tsm2_tune.generator.splitting import HAS_HALF_TENSOR_CORES, REGISTERS_REACH
 THREADS = (128, 256)
 TILE = (16, 32, 64)  # rows and columns of C, of a block
 WARP_TILES = ((1, 2), (1, 4), (2, 2), (2, 4), (4, 2), (4, 4), (2, 8), (4, 8))  # strips of 16 rows, octets of columns
-STEP_STAGES = ((16, 2), (32, 1), (32, 2), (64, 1), (64, 2))
+STEP_STAGES = ((16, 2), (32, 1), (32, 2), (64, 1))
 MIN_BLOCKS = (1, 2, 3, 4)
+LARGEST_TEAM = 2  # of warps that have one tile together
 STRIP_ROWS, OCTET_COLUMNS, WARP_THREADS = 16, 8, 32
 VECTORS = {2: "unsigned", 4: "uint2", 8: "uint4"}  # CUDA's type of so many elements
 LARGEST_THIN = 128  # of m and n: a C larger than that is no small result of a long sum
@@ -120,6 +121,7 @@ class TsmtHalf(Family[TsmtHalfConfig]):
             (tile_rows, tile_columns, strips, octets)
             for tile_rows, tile_columns, (strips, octets) in product(TILE, TILE, WARP_TILES)
             if tile_rows % (STRIP_ROWS * strips) == 0 and tile_columns % (OCTET_COLUMNS * octets) == 0
+            if tile_rows * tile_columns <= LARGEST_TEAM * STRIP_ROWS * strips * OCTET_COLUMNS * octets
         ]
         for threads, tile, ahead, splits, min_blocks in product(THREADS, tiles, STEP_STAGES, WIDE_SPLITS, MIN_BLOCKS):
             config = TsmtHalfConfig(threads, *tile, *ahead, splits, min_blocks)
@@ -176,22 +178,17 @@ class TsmtHalf(Family[TsmtHalfConfig]):
         """Every product of C in one tile."""
         tile_rows = next((option for option in TILE if option >= problem.m), TILE[-1])
         tile_columns = next((option for option in TILE if option >= problem.n), TILE[-1])
-        octets = min(tile_columns // OCTET_COLUMNS, 8)
-        warp_tiles = ((tile_rows // STRIP_ROWS, octets), (max(tile_rows // STRIP_ROWS // 2, 1), octets))
-        return tuple(
-            TsmtHalfConfig(
-                threads, tile_rows, tile_columns, *warp_tile, step, stages, limits.sms * blocks, min_blocks
-            )
-            for blocks in (2, 4, 1, 3)
-            for warp_tile in dict.fromkeys(warp_tiles)
-            if warp_tile in WARP_TILES
-            for threads, step, stages, min_blocks in (
-                (128, 32, 2, blocks),
-                (128, 64, 1, blocks),
-                (256, 32, 1, max(blocks // 2, 1)),
-                (128, 16, 2, blocks),
-            )
-        )
+        strips, octets = tile_rows // STRIP_ROWS, tile_columns // OCTET_COLUMNS
+        chosen = []
+        for warp_tile in dict.fromkeys(((strips, octets), (max(strips // 2, 1), octets))):
+            for threads, step, stages in ((128, 32, 2), (128, 64, 1), (128, 32, 1), (128, 16, 2), (256, 32, 1)):
+                config = TsmtHalfConfig(threads, tile_rows, tile_columns, *warp_tile, step, stages, limits.sms, 1)
+                resources = self.resources(config, problem)
+                most = limits.registers_per_sm // (threads * resources.registers)
+                for blocks in sorted({min(most, 4), min(most, 4) // 2} - {0}, reverse=True):
+                    bounded = limits.registers_per_sm // (threads * blocks) <= 2 * resources.registers
+                    chosen.append(replace(config, splits=limits.sms * blocks, min_blocks=blocks if bounded else 1))
+        return tuple(chosen)
 
     def context(self, config: TsmtHalfConfig, problem: Problem) -> dict[str, Any]:
         along_a, along_b, _ = problem.contiguous
