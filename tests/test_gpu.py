@@ -27,6 +27,7 @@ from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.families.tsmr_half import TsmrHalfConfig
 from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
+from tsm2_tune.generator.families.tsmr_tf32 import TsmrTf32Config
 from tsm2_tune.generator.families.tsmt import TsmtConfig
 from tsm2_tune.generator.families.tsmt_half import TsmtHalfConfig
 from tsm2_tune.generator.families.tsmt_mma import TsmtMmaConfig
@@ -79,6 +80,10 @@ ORDERED: tuple[tuple[KernelConfig, str], ...] = (
     (TsmrHalfConfig(256, 4, 64, 64, 2, splits=1, row_tiles=1, min_blocks=1), "ntt"),
     (TsmrHalfConfig(128, 2, 32, 128, 2, splits=48, row_tiles=1, min_blocks=4), "tn"),
     (TsmrHalfConfig(128, 4, 64, 64, 4, splits=4, row_tiles=1, min_blocks=2), "ttt"),
+    (TsmrTf32Config(128, 8, 32, 32, 2, splits=12, row_tiles=1, min_blocks=3), "nn"),
+    (TsmrTf32Config(128, 4, 64, 16, 1, splits=1, row_tiles=4, min_blocks=1), "ntt"),
+    (TsmrTf32Config(128, 2, 16, 64, 2, splits=48, row_tiles=1, min_blocks=4), "tn"),
+    (TsmrTf32Config(256, 4, 32, 32, 2, splits=4, row_tiles=1, min_blocks=1), "ttt"),
     (TsmtConfig(128, 16, 16, 8, 8, 4, 2, splits=264, min_blocks=1), "tn"),
     (TsmtConfig(256, 8, 4, 8, 4, 1, 4, splits=16, min_blocks=2), "ntt"),
     (TsmtConfig(128, 2, 1, 2, 1, 2, 1, splits=132, min_blocks=1), "tn"),  # a tile smaller than a vector
@@ -118,6 +123,7 @@ PAST_UNSIGNED = (
     (TsmrMmaConfig(256, 4, 32, 16, 2, 1, 1, 1), Problem(280_000_001, 3, 16, "f64", "tn")),
     (TsmrHalfConfig(128, 8, 16, 32, 2, 12, 1, 4), Problem(140_001, 3, 33_013, "bf16", "nn")),
     (TsmrHalfConfig(128, 4, 32, 16, 1, 1, 8, 1), Problem(280_000_001, 3, 16, "f16", "tn")),
+    (TsmrTf32Config(128, 8, 16, 32, 2, 12, 1, 3), Problem(140_001, 3, 33_013, "tf32", "nnt")),
     (TsmtConfig(256, 8, 4, 8, 4, 4, 2, 264, 1), Problem(8, 3, 600_000_011, "f32", "tn")),
     (TsmtMmaConfig(128, 16, 16, 1, 2, 8, 3, 132, 2), Problem(16, 2, 270_000_001, "f64", "nt")),
     (TsmtHalfConfig(128, 16, 16, 1, 2, 32, 2, 264, 4), Problem(16, 2, 270_000_001, "bf16", "ntt")),

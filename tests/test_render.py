@@ -18,6 +18,7 @@ from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.families.tsmr_half import TsmrHalfConfig
 from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
+from tsm2_tune.generator.families.tsmr_tf32 import TsmrTf32Config
 from tsm2_tune.generator.families.tsmt import TsmtConfig
 from tsm2_tune.generator.families.tsmt_half import TsmtHalfConfig
 from tsm2_tune.generator.families.tsmt_mma import TsmtMmaConfig
@@ -55,6 +56,7 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
         TsmrHalfConfig(128, 4, 64, 64, 2, splits=1, row_tiles=8, min_blocks=2),
         replace(BF16, dtype_name="f16", op="ttt"),
     ),
+    (TsmrTf32Config(128, 8, 32, 32, 2, splits=6, row_tiles=1, min_blocks=3), replace(F32, dtype_name="3xtf32")),
     (TsmtConfig(128, 16, 16, 8, 8, 4, 1, splits=264, min_blocks=1), GRAM),
     (TsmtMmaConfig(128, 16, 16, 1, 2, 8, 4, splits=264, min_blocks=1), replace(GRAM, dtype_name="f64")),
     (TsmtHalfConfig(128, 16, 16, 1, 2, 32, 2, splits=528, min_blocks=4), replace(GRAM, dtype_name="bf16")),

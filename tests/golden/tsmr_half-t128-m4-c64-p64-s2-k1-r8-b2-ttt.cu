@@ -98,6 +98,7 @@ __device__ __forceinline__ void store_C(
 
 
 using chunk_t = uint4;  // a lane's run along k
+constexpr int run_words = sizeof(chunk_t) / 4;
 // A chunk from global to shared memory, its first `count` elements and zeros behind; await_copies waits for all.
 #if defined(TSM2_HOST) || __CUDA_ARCH__ < 800
 __device__ __forceinline__ void copy_async(uint4 *to, const scalar *from, int count)
@@ -167,13 +168,13 @@ __device__ __forceinline__ void multiply_add(
 #endif
 }
 
-// As many elements of 16 bits, `stride` apart, as these bits have room for; zeros from number `inside` on.
+// As many elements, `stride` apart, as these bits have room for; zeros from number `inside` on.
 template <class Bits>
 __device__ __forceinline__ Bits gathered(const scalar *__restrict__ from, index_t stride, index_t inside)
 {
-    union { unsigned short element[sizeof(Bits) / 2]; Bits bits; } both;
+    union { unsigned short element[sizeof(Bits) / sizeof(unsigned short)]; Bits bits; } both;
     #pragma unroll
-    for (int e = 0; e < int(sizeof(Bits) / 2); ++e)
+    for (int e = 0; e < int(sizeof(Bits) / sizeof(unsigned short)); ++e)
         both.element[e] = e < inside ? *reinterpret_cast<const unsigned short *>(from + e * stride) : 0;
     return both.bits;
 }
@@ -269,7 +270,7 @@ __device__ __forceinline__ void multiply(sums_t &sum, const group_t &a, const sc
         for (int o = 0; o < octets; ++o)
             b[o] = staged[(d * octets + o) * 32];
         #pragma unroll
-        for (int w = 0; w < run / 2; w += 2) {  // two words of each lane's runs are 16 elements along k
+        for (int w = 0; w < run_words; w += 2) {  // two words of each lane's runs are 16 elements along k
             #pragma unroll
             for (int r = 0; r < lane_rows; r += 2) {
                 const chunk_t upper = a[d][r], lower = a[d][r + 1];

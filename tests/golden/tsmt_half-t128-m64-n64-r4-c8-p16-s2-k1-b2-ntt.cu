@@ -125,13 +125,13 @@ __device__ __forceinline__ void multiply_add(
 #endif
 }
 
-// As many elements of 16 bits, `stride` apart, as these bits have room for; zeros from number `inside` on.
+// As many elements, `stride` apart, as these bits have room for; zeros from number `inside` on.
 template <class Bits>
 __device__ __forceinline__ Bits gathered(const scalar *__restrict__ from, index_t stride, index_t inside)
 {
-    union { unsigned short element[sizeof(Bits) / 2]; Bits bits; } both;
+    union { unsigned short element[sizeof(Bits) / sizeof(unsigned short)]; Bits bits; } both;
     #pragma unroll
-    for (int e = 0; e < int(sizeof(Bits) / 2); ++e)
+    for (int e = 0; e < int(sizeof(Bits) / sizeof(unsigned short)); ++e)
         both.element[e] = e < inside ? *reinterpret_cast<const unsigned short *>(from + e * stride) : 0;
     return both.bits;
 }

@@ -34,7 +34,8 @@ PREFETCH_STAGES = ((16, 1), (32, 1), (32, 2), (64, 1), (64, 2), (64, 4), (128, 2
 MIN_BLOCKS = (1, 2, 3, 4)
 STAGED_ELEMENTS = 4096  # of B at a time
 FRAGMENT_REGISTERS = 20  # of A and B, as the tensor core wants them
-VECTORS = {2: "unsigned", 4: "uint2", 8: "uint4"}  # CUDA's type of so many elements
+VECTORS = {4: "unsigned", 8: "uint2", 16: "uint4"}  # CUDA's type of so many bytes
+VECTOR_BYTES = 16
 WARP_THREADS, LANES_DOWN = 32, 8
 
 # For each number of columns, where A is large: threads, lane_rows, prefetch, stages, min_blocks.
@@ -83,9 +84,9 @@ def tile_depth(config: TsmrHalfConfig) -> int:
     return max(config.prefetch, 64, STAGED_ELEMENTS // max(config.columns, 16))
 
 
-def run(config: TsmrHalfConfig) -> int:
-    """Neighbours along k that a lane holds: four lanes share 16 or 32."""
-    return 8 if config.prefetch // config.stages % 32 == 0 else 4
+def run(config: TsmrHalfConfig, element_bytes: int) -> int:
+    """Neighbours along k that a lane holds, of up to 16 bytes: four lanes share a group, or parts of it."""
+    return min(VECTOR_BYTES // element_bytes, config.prefetch // config.stages // 4)
 
 
 def _block_rows(config: TsmrHalfConfig) -> int:
@@ -131,18 +132,20 @@ class TsmrHalf(Family[TsmrHalfConfig]):
         for threads, lane_rows, columns, ahead, division, min_blocks in product(
             THREADS, LANE_ROWS, COLUMNS, PREFETCH_STAGES, SPLITS_ROW_TILES, MIN_BLOCKS
         ):
-            yield TsmrHalfConfig(threads, lane_rows, columns, *ahead, *division, min_blocks)
+            yield self.config_type(threads, lane_rows, columns, *ahead, *division, min_blocks)
 
     def resources(self, config: TsmrHalfConfig, problem: Problem) -> Resources:
         rows = LANES_DOWN * config.lane_rows
-        of_warp = rows * (2 * config.columns + config.prefetch) // 2
-        registers = of_warp // WARP_THREADS + FRAGMENT_REGISTERS + OVERHEAD_REGISTERS
+        loaded_bytes = rows * config.prefetch * problem.dtype.element_bytes // WARP_THREADS
+        registers = (
+            rows * config.columns // WARP_THREADS + loaded_bytes // 4 + FRAGMENT_REGISTERS + OVERHEAD_REGISTERS
+        )
         in_flight = config.prefetch - config.prefetch // config.stages // 2
         return Resources(
             threads=config.threads,
             registers=registers,
-            smem_bytes=2 * tile_depth(config) * config.columns * 2,
-            bytes_in_flight=in_flight * rows * 2 // WARP_THREADS,
+            smem_bytes=2 * tile_depth(config) * config.columns * problem.dtype.element_bytes,
+            bytes_in_flight=in_flight * rows * problem.dtype.element_bytes // WARP_THREADS,
             reuse=config.columns,
         )
 
@@ -185,7 +188,7 @@ class TsmrHalf(Family[TsmrHalfConfig]):
             ahead = ((16, 1),) if problem.k <= 16 else ((32, 1), (32, 2)) if problem.k <= 32 else ((64, 4), (64, 1))
             shapes = ((8, 4), (8, 1), (4, 1)) if columns <= 16 else ((8, 1), (2, 4), (4, 1))
             return tuple(
-                TsmrHalfConfig(threads, lane_rows, columns, *division, 1, row_tiles, min_blocks)
+                self.config_type(threads, lane_rows, columns, *division, 1, row_tiles, min_blocks)
                 for row_tiles in (8, 4, 2)
                 for threads in (128, 256)
                 for division in ahead
@@ -194,21 +197,24 @@ class TsmrHalf(Family[TsmrHalfConfig]):
             )
         row_major = problem.contiguous[0] == "k"
         variants = (ROW_MAJOR if row_major else COLUMN_MAJOR)[columns]
-        chosen = [TsmrHalfConfig(t, rows, columns, p, s, 1, 1, least) for t, rows, p, s, least in variants]
+        if problem.dtype.element_bytes > 2:  # as many bytes on their way
+            variants = tuple((t, rows, p // 2, s if p >= 32 * s else 1, b) for t, rows, p, s, b in variants)
+        chosen = [self.config_type(t, rows, columns, p, s, 1, 1, least) for t, rows, p, s, least in variants]
         return with_splits(self, chosen, problem, limits)
 
     def context(self, config: TsmrHalfConfig, problem: Problem) -> dict[str, Any]:
         along_a, along_b, along_c = problem.contiguous
+        element_bytes = problem.dtype.element_bytes
         lane_run = config.columns // 4 if along_c == "n" else config.lane_rows
         return {
             "about": "A streams into the tensor cores' fragments, B through shared memory",
             "kernel": self.name,
             "sum_prefix": "sum_",
-            "store_bits": VECTORS.get(lane_run, "uint4"),
+            "store_bits": VECTORS[min(lane_run * element_bytes, VECTOR_BYTES)],
             "storage": problem.storage,
-            "piece_bits": VECTORS.get(config.lane_rows, "uint4"),
-            "run": run(config),
-            "run_bits": VECTORS[run(config)],
+            "piece_bits": VECTORS[min(config.lane_rows * element_bytes, VECTOR_BYTES)],
+            "run": run(config, element_bytes),
+            "run_bits": VECTORS[run(config, element_bytes) * element_bytes],
             "a_along_k": along_a == "k",
             "b_along_n": along_b == "n",
             "c_along_n": along_c == "n",
