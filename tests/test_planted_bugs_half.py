@@ -1,4 +1,4 @@
-"""Verification on the host rejects bugs in the kernels of 16-bit floats.
+"""Verification on the host rejects bugs in the kernels of 16-bit floats and TF32.
 
 Each is planted in a configuration that is tuned for a shape of whole blocks, groups and shares of k, as a user's may
 be: what finds it is the configuration's probes.
@@ -12,6 +12,7 @@ from tests.conftest import TryKernel
 from tests.planting import Bug, assert_rejected
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families.tsmr_half import TsmrHalfConfig
+from tsm2_tune.generator.families.tsmr_tf32 import TsmrTf32Config
 from tsm2_tune.generator.families.tsmt_half import TsmtHalfConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.trial import Outcome
@@ -25,6 +26,7 @@ ALONE = TsmrHalfConfig(64, 8, 8, 16, 1, splits=1, row_tiles=2, min_blocks=1)
 TILES = TsmrHalfConfig(64, 2, 32, 64, 2, splits=1, row_tiles=2, min_blocks=1)
 SPLIT = TsmrHalfConfig(64, 4, 16, 64, 2, splits=3, row_tiles=1, min_blocks=1)
 
+TF32 = TsmrTf32Config(64, 8, 16, 32, 2, splits=1, row_tiles=1, min_blocks=1)
 THIN = (16, 16, 1024)  # for those whose C is a tile
 FLAT = TsmtHalfConfig(128, 32, 16, 1, 2, step=32, stages=2, splits=16, min_blocks=1)
 GROUPS = TsmtHalfConfig(128, 16, 32, 1, 4, step=16, stages=2, splits=80, min_blocks=1)
@@ -141,11 +143,25 @@ THIN_BUGS = (
     bug("vectors of both where those of one are aligned", FLAT, "whole_A && whole_B", "whole_A", op="nn"),
 )  # fmt: skip
 
-BUGS = (*SPLITTING_BUGS, *STREAMING_BUGS, *PRODUCT_BUGS, *STORING_BUGS)
+TF32_BUGS = (
+    bug("f32: two columns of A twice", TF32, "upper_next = word(c[w + 1], p)", "upper_next = word(c[w], p)",
+        dtype="tf32"),
+    bug("f32: a row of A twice", TF32, "lower = word(c[w], p + 1)", "lower = word(c[w], p)", dtype="tf32"),
+    bug("f32: pieces of A exchanged", TF32, "a[d][r / piece_rows]", "a[d][1 - r / piece_rows]", dtype="tf32"),
+    bug("f32: the rest of A left out", TF32, "rest_of(upper), rest_of(lower)", "0, 0", dtype="3xtf32"),
+    bug("f32: the rest of B left out", TF32, "rest_of(b), rest_of(b_next)", "0, 0", dtype="3xtf32"),
+    bug("f32: what is kept taken for the rest", TF32, "rest_of(b), rest_of(b_next)", "kept, kept_next",
+        dtype="3xtf32"),
+    bug("f32: no product of what is kept", TF32, "(sum, a[0], a[1], a[2], a[3], kept, kept_next);",
+        "(sum, 0, 0, 0, 0, kept, kept_next);", dtype="3xtf32"),
+)  # fmt: skip
+
+BUGS = (*SPLITTING_BUGS, *STREAMING_BUGS, *PRODUCT_BUGS, *STORING_BUGS, *TF32_BUGS)
 
 RIGHT: tuple[tuple[KernelConfig, str, str], ...] = (
-    (ONE, "nn", "bf16"), (ALONE, "nt", "f16"), (TILES, "ttt", "bf16"), (SPLIT, "tn", "f16"), (SPLIT, "ntt", "bf16"),
-    (FLAT, "tn", "bf16"), (FLAT, "nn", "f16"), (GROUPS, "ntt", "bf16"), (DEEP, "tt", "bf16"),
+    (ONE, "nn", "bf16"), (ALONE, "nt", "f16"), (TILES, "ttt", "bf16"), (SPLIT, "tn", "bf16"), (SPLIT, "ntt", "bf16"),
+    (TF32, "nn", "3xtf32"), (TF32, "ttt", "tf32"), (FLAT, "tn", "bf16"), (FLAT, "nn", "f16"), (GROUPS, "ntt", "bf16"),
+    (DEEP, "tt", "bf16"),
 )  # fmt: skip
 
 

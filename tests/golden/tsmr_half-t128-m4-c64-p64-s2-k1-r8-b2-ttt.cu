@@ -334,10 +334,9 @@ extern "C" __global__ void __launch_bounds__(threads, 2) tsmr_half(
     const index_t tiles_across = (n + columns - 1) / columns, first = tile_of_C % tiles_across * columns;
     const index_t first_row = tile_of_C / tiles_across * block_rows, next_tile = tiles / tiles_across * block_rows;
 
-    // The columns of A in this split, in whole prefetches but for the last; and the groups in which they are loaded.
+    // The columns of A in this split, in whole prefetches but for the last.
     const index_t share = (k + splits * prefetch - 1) / (splits * prefetch) * prefetch;
     const index_t begin = split * share < k ? split * share : k, end = begin + share < k ? begin + share : k;
-    const index_t groups = (end - begin + step - 1) / step;
     const bool resident = end - begin <= 2 * tile_depth;  // all of B that this block needs stays in shared memory
     const int depth = resident ? 2 * tile_depth : tile_depth;
     const int row_of_thread = threadIdx.x / 32 * warp_rows + threadIdx.x % 32 / 4;

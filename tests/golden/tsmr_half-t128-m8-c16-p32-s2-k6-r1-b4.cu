@@ -40,7 +40,6 @@ constexpr int step = prefetch / stages;       // columns of A in a group
 constexpr int run = 4;                     // neighbours along k that a lane holds, of A and of B
 constexpr int depths = step / (4 * run);      // such runs of a lane along a group
 constexpr int octets = columns / 8;           // of columns of C
-constexpr int lane_columns = columns / 4;     // of C, whose sums a lane has
 constexpr int warp_rows = 8 * lane_rows;
 constexpr int block_rows = threads / 32 * warp_rows;
 
@@ -373,10 +372,9 @@ extern "C" __global__ void __launch_bounds__(threads, 4) tsmr_half(
     const index_t tiles_across = (n + columns - 1) / columns, first = tile_of_C % tiles_across * columns;
     const index_t first_row = tile_of_C / tiles_across * block_rows, next_tile = tiles / tiles_across * block_rows;
 
-    // The columns of A in this split, in whole prefetches but for the last; and the groups in which they are loaded.
+    // The columns of A in this split, in whole prefetches but for the last.
     const index_t share = (k + splits * prefetch - 1) / (splits * prefetch) * prefetch;
     const index_t begin = split * share < k ? split * share : k, end = begin + share < k ? begin + share : k;
-    const index_t groups = (end - begin + step - 1) / step;
     const bool resident = end - begin <= 2 * tile_depth;  // all of B that this block needs stays in shared memory
     const int depth = resident ? 2 * tile_depth : tile_depth;
     const int row_of_thread = threadIdx.x / 32 * warp_rows + threadIdx.x % 32 / 4 * piece_rows;
@@ -445,7 +443,6 @@ extern "C" __global__ void __launch_bounds__(threads, 4) tsmr_half(
                 buffer ^= !resident;
             }
 
-            const index_t row = block_row + row_of_thread;
             // Vector v of each thread beside that of its neighbours.
             #pragma unroll
             for (int v = 0; v < lane_vectors; ++v)

@@ -24,7 +24,6 @@ constexpr int step = prefetch / stages;       // columns of A in a group
 constexpr int run = 4;                     // neighbours along k that a lane holds, of A and of B
 constexpr int depths = step / (4 * run);      // such runs of a lane along a group
 constexpr int octets = columns / 8;           // of columns of C
-constexpr int lane_columns = columns / 4;     // of C, whose sums a lane has
 constexpr int warp_rows = 8 * lane_rows;
 constexpr int block_rows = threads / 32 * warp_rows;
 
@@ -189,7 +188,8 @@ __device__ __forceinline__ unsigned rest_of(unsigned bits)
     return rounded_to_tf32(__float_as_uint(__uint_as_float(bits) - __uint_as_float(rounded_to_tf32(bits))));
 }
 
-// The same of factors in f32, each the sum of what rounding keeps and leaves: all products but that of what it leaves of both.
+// The same of factors in f32, each the sum of what rounding keeps of it and what it leaves: all products but that of
+// what it leaves of both.
 __device__ __forceinline__ void multiply_add(
     sum_t (&sum)[4], unsigned upper, unsigned lower, unsigned upper_next, unsigned lower_next, unsigned b,
     unsigned b_next)
@@ -384,10 +384,9 @@ extern "C" __global__ void __launch_bounds__(threads, 3) tsmr_tf32(
     const index_t tiles_across = (n + columns - 1) / columns, first = tile_of_C % tiles_across * columns;
     const index_t first_row = tile_of_C / tiles_across * block_rows, next_tile = tiles / tiles_across * block_rows;
 
-    // The columns of A in this split, in whole prefetches but for the last; and the groups in which they are loaded.
+    // The columns of A in this split, in whole prefetches but for the last.
     const index_t share = (k + splits * prefetch - 1) / (splits * prefetch) * prefetch;
     const index_t begin = split * share < k ? split * share : k, end = begin + share < k ? begin + share : k;
-    const index_t groups = (end - begin + step - 1) / step;
     const bool resident = end - begin <= 2 * tile_depth;  // all of B that this block needs stays in shared memory
     const int depth = resident ? 2 * tile_depth : tile_depth;
     const int row_of_thread = threadIdx.x / 32 * warp_rows + threadIdx.x % 32 / 4 * piece_rows;
@@ -456,7 +455,6 @@ extern "C" __global__ void __launch_bounds__(threads, 3) tsmr_tf32(
                 buffer ^= !resident;
             }
 
-            const index_t row = block_row + row_of_thread;
             // Vector v of each thread beside that of its neighbours.
             #pragma unroll
             for (int v = 0; v < lane_vectors; ++v)

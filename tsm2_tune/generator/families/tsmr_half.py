@@ -39,13 +39,13 @@ VECTOR_BYTES = 16
 WARP_THREADS, LANES_DOWN = 32, 8
 
 # For each number of columns, where A is large: threads, lane_rows, prefetch, stages, min_blocks.
-COLUMN_MAJOR = {
+COLUMN_MAJOR: dict[int, tuple[tuple[int, int, int, int, int], ...]] = {
     8: ((128, 8, 32, 2, 4), (128, 8, 32, 1, 4), (128, 8, 64, 2, 3)),
     16: ((128, 8, 32, 2, 4), (128, 8, 32, 1, 4), (128, 8, 64, 2, 3)),
     32: ((128, 8, 64, 2, 3), (128, 8, 64, 4, 3), (128, 8, 64, 2, 1)),
     64: ((128, 8, 64, 4, 1), (128, 8, 32, 2, 1), (128, 4, 64, 4, 2)),
 }
-ROW_MAJOR = {
+ROW_MAJOR: dict[int, tuple[tuple[int, int, int, int, int], ...]] = {
     8: ((128, 2, 128, 2, 4), (256, 2, 128, 2, 2), (128, 2, 64, 1, 4)),
     16: ((128, 2, 128, 2, 4), (256, 2, 128, 2, 2), (128, 2, 64, 1, 4)),
     32: ((128, 4, 128, 2, 3), (128, 2, 128, 2, 4), (128, 4, 64, 2, 3)),
