@@ -12,8 +12,10 @@ from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
+from tsm2_tune.generator.families.tsmr_zmma import TsmrZmmaConfig
 from tsm2_tune.generator.families.tsmt import TsmtConfig
-from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.families.tsmt_zmma import TsmtZmmaConfig
+from tsm2_tune.generator.problem import DTYPES, Problem
 from tsm2_tune.tuner.trial import Outcome
 
 pytestmark = pytest.mark.host
@@ -23,6 +25,10 @@ TILES = TsmrConfig(64, 2, 4, 8, 2, splits=1, row_tiles=2, min_blocks=1)
 RESULT = TsmtConfig(128, 8, 4, 4, 4, 2, 2, splits=16, min_blocks=1)
 PAIR = TsmtConfig(128, 2, 1, 2, 1, 1, 4, splits=16, min_blocks=1)
 ONE = TsmtConfig(128, 1, 1, 1, 1, 4, 1, splits=80, min_blocks=1)  # a tile smaller than a vector, and groups of splits
+ZMMA = TsmtZmmaConfig(128, 16, 8, 2, 1, 8, 2, splits=16, min_blocks=1)
+ZMMA_TEAM = TsmtZmmaConfig(64 * 2, 16, 16, 1, 2, 16, 1, splits=80, min_blocks=1)
+ROWS_ZMMA = TsmrZmmaConfig(64, 1, 8, 16, 2, splits=3, row_tiles=1, min_blocks=1)
+TILES_ZMMA = TsmrZmmaConfig(64, 2, 16, 32, 4, splits=1, row_tiles=2, min_blocks=1)
 CASES: tuple[tuple[KernelConfig, tuple[str, ...]], ...] = (
     (Tsm2Config("v0", 64, 1, 1), ("nn",)),
     (Tsm2Config("v1", 64, 3, 1), ("nn",)),
@@ -36,14 +42,30 @@ CASES: tuple[tuple[KernelConfig, tuple[str, ...]], ...] = (
     (RESULT, ("cn", "jtt", "nc", "tjt")),
     (PAIR, ("cj",)),
     (ONE, ("cn", "jtt")),
+    (ROWS_ZMMA, ("nn", "ttt", "jc", "cjt")),
+    (TILES_ZMMA, ("nt", "nnt", "tn")),
+    (ZMMA, ("cn", "jtt", "nc", "nnt")),
+    (ZMMA_TEAM, ("tt", "cj")),
 )
 KERNELS = [
-    (config, Problem(129, 7, 67, dtype, op)) for config, ops in CASES for op in ops for dtype in ("c64", "c128")
+    (config, Problem(8, 4, 260, dtype, op) if "tsmt" in config.family else Problem(129, 7, 67, dtype, op))
+    for config, ops in CASES
+    for op in ops
+    for dtype in FAMILIES[config.family].dtypes
+    if DTYPES[dtype].is_complex
 ]
 
 
-def test_every_family_of_multiply_adds_is_here() -> None:
-    complex_families = {name for name, family in FAMILIES.items() if family.supports(Problem(8, 8, 8, "c64"))}
+def test_every_family_of_complex_products_is_here() -> None:
+    complex_families = {
+        name
+        for name, family in FAMILIES.items()
+        if any(
+            family.supports(Problem(8, 8, 8, dtype, op))
+            for dtype in ("c64", "c128")
+            for op in ("nn", "cn", "jtt", "ttt")
+        )
+    }
     assert complex_families == {config.family for config, _ in CASES}
 
 
@@ -51,7 +73,6 @@ def test_every_family_of_multiply_adds_is_here() -> None:
 def test_complex_products_are_right_at_the_edges_too(
     try_kernel: TryKernel, config: KernelConfig, problem: Problem
 ) -> None:
-    problem = Problem(8, 4, 260, problem.dtype_name, problem.op) if isinstance(config, TsmtConfig) else problem
     result = try_kernel(config, problem, lambda text: text, probes=True)
     assert result.outcome is Outcome.OK, result.detail
 
@@ -75,6 +96,43 @@ BUGS = (
     Bug("a real beta of a complex one", ROWS, "beta * sum_t(element)", "scalar(beta.re) * element", dtype="c128"),
     Bug("only the real part of beta looked at", ROWS, "return a.re == b && a.im == 0;", "return a.im == 0;",
         dtype="c64"),
+    *(Bug(name, ZMMA, original, planted, dtype="c128", op="cn", shape=(16, 8, 300)) for name, original, planted in (
+        ("parts of A exchanged (zmma)", "{x[0].re, x[0].im,", "{x[0].im, x[0].re,"),
+        ("an imaginary part of B left out (zmma)", "{y[0].im, y[1].im}", "{y[0].im, 0}"),
+        ("A not conjugated (zmma)", "re_re + im_im", "re_re - im_im"),
+        ("the imaginary part of another sign (zmma)", "re_im - im_re", "re_im + im_re"),
+        ("a row of the tensor core for another (zmma)", "+ row + 8 * s + g]", "+ row + 8 * s + (g ^ 1)]"),
+        ("two columns exchanged (zmma)", "2 * t + e) * tile_rows", "2 * t + 1 - e) * tile_rows"),
+        ("k read past its end (zmma)", "if (whole || half * apart < left)", "if (true)"),
+        ("a row too many (zmma)", "line + 8 * e < lines ? line + 8 * e : lines - 1", "line + 8 * e"),
+        ("the rest of k left out (zmma)", "sweep(Flag<false>(), rest, chunks);", ""),
+        ("the rest of k taken twice (zmma)", "(splits - whole % splits + split) % splits + whole", "whole"),
+        ("a stage not loaded anew (zmma)", "load_next(a[s], b[s]);\n                __syncwarp();", "__syncwarp();"),
+        ("the sums of one warp alone (zmma)", "left + warp / team * tile_elements", "left"),
+        ("no barrier before the sums are added up (zmma)", "__syncthreads();\n    const auto put", "const auto put"),
+    )),
+    Bug("unaligned numbers of c64 read as vectors (zmma)", ZMMA, "bool vectors =", "bool vectors = true ||",
+        dtype="c64", op="cn", shape=(16, 8, 300)),
+    Bug("one of a pair twice (zmma)", ZMMA, "both.element[1] }", "both.element[0] }",
+        dtype="c64", op="cn", shape=(16, 8, 300)),
+    *(Bug(name, ROWS_ZMMA, original, planted, dtype="c128", op="jn", shape=(64, 8, 96))
+      for name, original, planted in (
+        ("parts of A exchanged (rows)", "element_of(a[d][s], v, half).re", "element_of(a[d][s], v, half).im"),
+        ("parts of B exchanged (rows)", "{first.im, second.im}", "{first.re, second.re}"),
+        ("a row of B for another (rows)", "second = lane[(d * octets + o) * 64 + 32]", "second = first"),
+        ("A not conjugated (rows)", "re_re + im_im", "re_re - im_im"),
+        ("no sums left of a split (rows)", "bits_of(values)", "bits_of(vector{})"),
+        ("a row too many (rows)", "i + v < m && l < end ?", "l < end ?"),
+        ("a column of A too many (rows)", "i + width <= m && l < end)", "i + width <= m)"),
+        ("B not cleared past its end (rows)", "*to = 0;", ";"),
+        ("rows of B exchanged (rows)", "half = l / 4 % 2", "half = 1 - l / 4 % 2"),
+    )),
+    *(Bug(name, TILES_ZMMA, original, planted, dtype="c128", shape=(64, 8, 96)) for name, original, planted in (
+        ("C written past m (rows)", "if (whole && aligned_C", "if (aligned_C"),
+        ("columns of C too many (rows)", "if (j < n)", "if (true)"),
+        ("C stored without alpha (rows)", "= alpha * values.element[v]", "= values.element[v]"),
+        ("the second row tile left out (rows)", "put(row + strip_rows * s", "put(row"),
+    )),
     Bug("an imaginary part stored twice", RESULT, "float2(x.re, x.im)", "float2(x.im, x.im)", dtype="c64", op="cn",
         shape=(8, 4, 260)),
 )  # fmt: skip

@@ -11,6 +11,7 @@ import pytest
 from tests.conftest import ONCE, compiled
 from tests.fabricated import handmade
 from tsm2_tune.errors import InputError
+from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.problem import DTYPES, Problem
 from tsm2_tune.generator.render import environment
 from tsm2_tune.tuner.compiler import Toolchain
@@ -49,6 +50,14 @@ def test_conjugation_is_for_complex_numbers() -> None:
     assert problem.storage == "B, C column-major; A row-major; A, B conjugated"
     with pytest.raises(InputError, match="op 'cn' of f32: c and j conjugate, which changes complex numbers only"):
         Problem(3, 5, 7, "f32", "cn")
+
+
+def test_no_family_claims_a_type_that_it_does_not_name() -> None:
+    for family in FAMILIES.values():
+        for problem in PROBLEMS:
+            for shape in ((20480, 16, 20480), (10**6, 8, 8), (16, 8, 10**6), (8, 8, 8)):
+                asked = Problem(*shape, problem.dtype_name, problem.op)
+                assert asked.dtype_name in family.dtypes or not family.supports(asked), f"{family.name}: {asked.text}"
 
 
 def test_a_type_has_the_rate_of_the_unit_that_computes_it() -> None:

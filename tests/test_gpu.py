@@ -28,9 +28,11 @@ from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.families.tsmr_half import TsmrHalfConfig
 from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
 from tsm2_tune.generator.families.tsmr_tf32 import TsmrTf32Config
+from tsm2_tune.generator.families.tsmr_zmma import TsmrZmmaConfig
 from tsm2_tune.generator.families.tsmt import TsmtConfig
 from tsm2_tune.generator.families.tsmt_half import TsmtHalfConfig
 from tsm2_tune.generator.families.tsmt_mma import TsmtMmaConfig
+from tsm2_tune.generator.families.tsmt_zmma import TsmtZmmaConfig
 from tsm2_tune.generator.occupancy import occupancy
 from tsm2_tune.generator.problem import DTYPES, Problem
 from tsm2_tune.generator.profiles import PROFILES
@@ -100,6 +102,10 @@ CONJUGATED: tuple[tuple[KernelConfig, str], ...] = (
     (TsmtConfig(128, 16, 16, 8, 4, 2, 2, splits=132, min_blocks=1), "cn"),
     (TsmtConfig(256, 8, 4, 4, 4, 1, 4, splits=16, min_blocks=2), "jtt"),
     (TsmtConfig(128, 1, 1, 1, 1, 2, 1, splits=132, min_blocks=1), "nc"),
+    (TsmrZmmaConfig(128, 2, 16, 16, 2, splits=12, row_tiles=1, min_blocks=3), "nn"),
+    (TsmrZmmaConfig(128, 1, 32, 32, 4, splits=1, row_tiles=4, min_blocks=1), "cjt"),
+    (TsmtZmmaConfig(128, 16, 16, 2, 2, 8, 2, splits=264, min_blocks=1), "cn"),
+    (TsmtZmmaConfig(256, 8, 16, 1, 1, 16, 1, splits=16, min_blocks=2), "jtt"),
 )
 # Every configuration in the dtypes that its family knows in that order.
 CASES = [
@@ -107,7 +113,12 @@ CASES = [
     for config, op in ORDERED
     for dtype in DTYPES
     if family_named(config.family).supports(Problem(64, 4, 64, dtype, op))
-] + [(config, Problem(64, 4, 64, dtype, op)) for config, op in CONJUGATED for dtype in ("c64", "c128")]
+] + [
+    (config, Problem(64, 4, 64, dtype, op))
+    for config, op in CONJUGATED
+    for dtype in family_named(config.family).dtypes
+    if DTYPES[dtype].is_complex
+]
 CASE_NAMES = [f"{config.text}-{problem.dtype_name}-{problem.op}" for config, problem in CASES]
 SPLIT = [case for case in CASES if family_named(case[0].family).launch(*case).splits > 1]
 # Offsets in A past 2**31, for v2, v3, ism2 and tsmm; and past 2**32, for each family and order of A that came later.
@@ -217,7 +228,7 @@ def test_repeated_runs_give_the_same_bits(
     gpu: CudaDevice, target: Target, gpu_support_path: str, config: KernelConfig, case: Problem
 ) -> None:
     """The sums of the splits are added up in one order, whichever block ends last."""
-    thin = isinstance(config, (TsmtConfig, TsmtMmaConfig, TsmtHalfConfig))
+    thin = isinstance(config, (TsmtConfig, TsmtMmaConfig, TsmtZmmaConfig, TsmtHalfConfig))
     shape = (19, 17, 400_009) if thin else (5003, 17, 20011)
     problem = Problem(*shape, case.dtype_name, case.op)
     with loaded_kernel(gpu, target, gpu_support_path, config, problem) as loaded:

@@ -92,6 +92,13 @@ HIDDEN_BUGS = (
         "const scalar a = row_of_A[l * lda];",
         "const scalar a = __int_as_float(__float_as_int(row_of_A[l * lda]) & ~0x1FFF);",
     ),
+    Bug(
+        "subnormal numbers taken for zero",
+        V1,
+        "const scalar a = row_of_A[l * lda];",
+        "const scalar a = fabs(row_of_A[l * lda]) < 1e-37f ? scalar(0) : row_of_A[l * lda];",
+    ),
+    Bug("large sums scaled out of range", V1, "? alpha * sum[c]", "? alpha * (sum[c] * 16) / 16"),
 )
 
 

@@ -19,9 +19,11 @@ from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.families.tsmr_half import TsmrHalfConfig
 from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
 from tsm2_tune.generator.families.tsmr_tf32 import TsmrTf32Config
+from tsm2_tune.generator.families.tsmr_zmma import TsmrZmmaConfig
 from tsm2_tune.generator.families.tsmt import TsmtConfig
 from tsm2_tune.generator.families.tsmt_half import TsmtHalfConfig
 from tsm2_tune.generator.families.tsmt_mma import TsmtMmaConfig
+from tsm2_tune.generator.families.tsmt_zmma import TsmtZmmaConfig
 from tsm2_tune.generator.problem import DTYPES, Problem
 from tsm2_tune.generator.render import KernelSource, environment, render, support_source
 from tsm2_tune.tuner.compiler import compile_text
@@ -37,6 +39,7 @@ BF16 = Problem(4096, 16, 4096, "bf16")
 F16 = replace(BF16, dtype_name="f16")
 GRAM = Problem(16, 16, 10**6, "f32", "tn")
 OPS = ("nn", "ntt", "tn", "ttt")
+CONJUGATING = ("cn", "jtt", "nc")
 
 # The configurations whose sources are golden, each with the problem that it is rendered for.
 SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
@@ -61,6 +64,9 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
     (TsmtMmaConfig(128, 16, 16, 1, 2, 8, 4, splits=264, min_blocks=1), replace(GRAM, dtype_name="f64")),
     (TsmtHalfConfig(128, 16, 16, 1, 2, 32, 2, splits=528, min_blocks=4), replace(GRAM, dtype_name="bf16")),
     (TsmtHalfConfig(128, 64, 64, 4, 8, 16, 2, splits=1, min_blocks=2), replace(GRAM, dtype_name="f16", op="ntt")),
+    (TsmrZmmaConfig(128, 2, 16, 16, 2, splits=4, row_tiles=1, min_blocks=3), replace(F64, dtype_name="c128")),
+    (TsmtZmmaConfig(128, 16, 16, 2, 2, 8, 2, splits=264, min_blocks=1), replace(GRAM, dtype_name="c128", op="cn")),
+    (TsmtConfig(128, 8, 8, 8, 4, 2, 1, splits=16, min_blocks=1), replace(GRAM, dtype_name="c64", op="jtt")),
 )
 
 
@@ -74,7 +80,7 @@ def every_source() -> list[KernelSource]:
         render(one, config)
         for config, problem in SOURCES
         for dtype in DTYPES
-        for op in OPS
+        for op in (*OPS, *(CONJUGATING if DTYPES[dtype].is_complex else ()))
         if family_named(config.family).supports(one := replace(problem, dtype_name=dtype, op=op))
     ]
 

@@ -8,7 +8,9 @@
 using index_t = long long;
 #else
 using index_t = int;
-#endif// The upper half of a float, rounded to nearest.
+#endif
+
+// The upper half of a float, rounded to nearest.
 struct bfloat16 {
     unsigned short bits;
     bfloat16() = default;
@@ -23,7 +25,6 @@ struct bfloat16 {
     }
     __device__ __forceinline__ explicit operator float() const { return __uint_as_float(unsigned(bits) << 16); }
 };
-
 
 using scalar = bfloat16;  // of A, B and C
 using sum_t = float;  // of sums of products, alpha and beta

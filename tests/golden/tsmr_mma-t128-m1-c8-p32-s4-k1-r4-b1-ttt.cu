@@ -61,13 +61,13 @@ __device__ __forceinline__ void store_C(
 
 // One element from global to shared memory. The thread goes on; await_copies waits for all that it has started.
 #if defined(TSM2_HOST) || __CUDA_ARCH__ < 800
-__device__ __forceinline__ void copy_async(scalar *to, const scalar *from) { *to = *from; }
+template <class T> __device__ __forceinline__ void copy_async(T *to, const T *from) { *to = *from; }
 __device__ __forceinline__ void await_copies() {}
 #else
-__device__ __forceinline__ void copy_async(scalar *to, const scalar *from)
+template <class T> __device__ __forceinline__ void copy_async(T *to, const T *from)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::
-                 "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "n"(sizeof(scalar)) : "memory");
+                 "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "n"(sizeof(T)) : "memory");
 }
 __device__ __forceinline__ void await_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 #endif

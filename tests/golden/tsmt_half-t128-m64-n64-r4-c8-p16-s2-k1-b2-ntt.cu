@@ -8,7 +8,9 @@
 using index_t = long long;
 #else
 using index_t = int;
-#endif// IEEE's binary16: 5 bits of exponent, 11 significant ones.
+#endif
+
+// IEEE's binary16: 5 bits of exponent, 11 significant ones.
 struct float16 {
     unsigned short bits;
     float16() = default;
@@ -43,7 +45,6 @@ struct float16 {
 #endif
     }
 };
-
 
 using scalar = float16;  // of A, B and C
 using sum_t = float;  // of sums of products, alpha and beta

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tsm2_tune.generator.architecture import Architecture, architecture_of
 from tsm2_tune.generator.limits import DeviceLimits
@@ -21,6 +22,7 @@ class Occupancy:
     registers_per_thread_limit: int  # the architecture's
 
 
+@lru_cache(maxsize=8192)  # a space asks for the same few resources again and again
 def occupancy(limits: DeviceLimits, *, threads: int, registers: int, smem_bytes: int) -> Occupancy:
     """Occupancy of a kernel with `threads` and `smem_bytes` a block and `registers` a thread.
 

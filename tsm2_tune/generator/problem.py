@@ -30,6 +30,7 @@ class Dtype:
     element_bytes: int
     registers: int  # 32-bit registers that one element occupies
     significand_bits: int  # p, of a result: unit roundoff is 2**-p
+    exponents: tuple[int, int]  # 2 to the first is the least number above 0, 2 to the second is past the largest
     parts: int = 1  # real numbers of an element: 2 where it is complex
     component_name: str = ""  # the Dtype of one of them, with the same bits; "" where that is this one
     sum_name: str = ""  # the Dtype in which products are added up, and of alpha and beta; "": this one
@@ -86,32 +87,37 @@ SPLIT_ERROR = 3.01 * TF32**2
 DTYPES = {
     dtype.name: dtype
     for dtype in (
-        Dtype("f32", "float", "float32", element_bytes=4, registers=1, significand_bits=24),
-        Dtype("f64", "double", "float64", element_bytes=8, registers=2, significand_bits=53),
         Dtype(
-            "c64", "complex64", "complex64", element_bytes=8, registers=2, significand_bits=24, parts=2,
-            component_name="f32",
+            "f32", "float", "float32", element_bytes=4, registers=1, significand_bits=24, exponents=(-149, 128),
         ),
         Dtype(
-            "c128", "complex128", "complex128", element_bytes=16, registers=4, significand_bits=53, parts=2,
-            component_name="f64",
+            "f64", "double", "float64", element_bytes=8, registers=2, significand_bits=53, exponents=(-1074, 1024),
         ),
         Dtype(
-            "bf16", "bfloat16", "uint16", element_bytes=2, registers=1, significand_bits=8, sum_name="f32",
-            product_roundings=TENSOR_CORE_ROUNDINGS,
+            "c64", "complex64", "complex64", element_bytes=8, registers=2, significand_bits=24, exponents=(-149, 128),
+            parts=2, component_name="f32",
         ),
         Dtype(
-            "f16", "float16", "float16", element_bytes=2, registers=1, significand_bits=11, sum_name="f32",
-            product_roundings=TENSOR_CORE_ROUNDINGS,
-        ),
-        # f32 in memory, multiplied by the tensor cores: what --math asks for.
-        Dtype(
-            "tf32", "float", "float32", element_bytes=4, registers=1, significand_bits=24, component_name="f32",
-            product_roundings=TENSOR_CORE_ROUNDINGS, operand_error=2 * TF32 + TF32**2,
+            "c128", "complex128", "complex128", element_bytes=16, registers=4, significand_bits=53,
+            exponents=(-1074, 1024), parts=2, component_name="f64",
         ),
         Dtype(
-            "3xtf32", "float", "float32", element_bytes=4, registers=1, significand_bits=24, component_name="f32",
-            product_roundings=3.01 * TENSOR_CORE_ROUNDINGS, operand_error=SPLIT_ERROR, tensor_products=3,
+            "bf16", "bfloat16", "uint16", element_bytes=2, registers=1, significand_bits=8, exponents=(-133, 128),
+            sum_name="f32", product_roundings=TENSOR_CORE_ROUNDINGS,
+        ),
+        Dtype(
+            "f16", "float16", "float16", element_bytes=2, registers=1, significand_bits=11, exponents=(-24, 16),
+            sum_name="f32", product_roundings=TENSOR_CORE_ROUNDINGS,
+        ),
+        # f32 in memory, multiplied by the tensor cores: what --math asks for. The least number is TF32's.
+        Dtype(
+            "tf32", "float", "float32", element_bytes=4, registers=1, significand_bits=24, exponents=(-136, 128),
+            component_name="f32", product_roundings=TENSOR_CORE_ROUNDINGS, operand_error=2 * TF32 + TF32**2,
+        ),
+        Dtype(
+            "3xtf32", "float", "float32", element_bytes=4, registers=1, significand_bits=24, exponents=(-136, 128),
+            component_name="f32", product_roundings=3.01 * TENSOR_CORE_ROUNDINGS, operand_error=SPLIT_ERROR,
+            tensor_products=3,
         ),
     )
 }  # fmt: skip

@@ -77,8 +77,9 @@ def covering_rule(
     """A shape rule: drop a value of the tunable where a smaller one of its options already covers the extent."""
 
     def keeps(candidate: Candidate) -> bool:
-        value = int(candidate.config.tunables[tunable])
-        return all(option >= value or option < extent(candidate.problem) for option in options)
+        wanted = extent(candidate.problem)
+        largest_useful = min((option for option in options if option >= wanted), default=max(options))
+        return int(getattr(candidate.config, tunable)) <= largest_useful
 
     return Rule(name, "shape", because, keeps)
 

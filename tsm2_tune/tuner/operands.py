@@ -32,6 +32,7 @@ class Filling:
     leading_dimension: int  # elements from one column to the next
     values: Values
     seed: int
+    exponent: int = 0  # integers are multiplied by 2 to this
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +193,7 @@ class Operand:
             np.int64(self.filling.leading_dimension * reals),
             np.int32(self.filling.values),
             np.uint64(self.filling.seed),
+            np.int32(self.filling.exponent),
         )
 
     def _where(self, index: int) -> str:

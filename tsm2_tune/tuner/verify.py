@@ -24,9 +24,9 @@ for the reference's own rounding. What else a product may cost:
   summation of real numbers with application to floating-point summation", BIT 57, 2017).
 - tf32 and 3xtf32: the operands are rounded before they are multiplied (`Dtype.operand_error`).
 
-A kernel is also verified on small problems at the edges of its configuration (`Family.probe_shapes`), with two calls
-more: what is exported serves every shape. And since (k + 2) u is wide where k is large, it is on them that a lower
-precision than the dtype's shows.
+A kernel is also verified on small problems at the edges of its configuration (`Family.probe_shapes`), with more
+calls, of large and of subnormal values too: what is exported serves every shape. And since (k + 2) u is wide where k
+is large, it is on them that a lower precision than the dtype's shows.
 
 After each call the guard zones around every operand, the padding between columns and the inputs themselves
 must hold the bits they held before. The workspace of a kernel that splits k is poisoned before each call; what is
@@ -37,6 +37,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 
@@ -54,6 +55,20 @@ VECTORS = {"A": 4, "B": 8, "C": 8}  # whole vectors, so that operands stay align
 VECTOR_BYTES = 16
 
 
+class Magnitude(Enum):
+    """How large the integers are that A is filled with, after a power of two that changes nothing else."""
+
+    ORDINARY = "ordinary"
+    LARGE = "large"  # sums as near to overflow as none can reach it
+    LEAST = "least"  # multiples of the least number above 0, most of them subnormal
+
+    def exponent(self, problem: Problem) -> int:
+        """The power of two that they are multiplied by."""
+        least, past_largest = problem.dtype.exponents
+        largest_sum = 2 * 2 * problem.k * problem.dtype.parts  # of the magnitudes of k products
+        return {"ordinary": 0, "large": past_largest - 1 - largest_sum.bit_length(), "least": least}[self.value]
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """One call of the kernel and what is expected of it. Of alpha and beta real types take the real part."""
@@ -64,6 +79,7 @@ class Check:
     alpha: complex
     beta: complex
     roundings: int = 2  # besides those of the k products and sums, of the result and of its reference
+    magnitude: Magnitude = Magnitude.ORDINARY  # of A's integers
 
 
 CHECKS = (
@@ -81,6 +97,8 @@ PROBE_CHECKS = (
     # Where operands are aligned and beta is 0, kernels have loads and stores of their own.
     Check("overwriting call", Values.INTEGERS, padding=VECTORS, alpha=ALPHA, beta=0.0),
     Check("scaled call", Values.UNIFORM, padding=VECTORS, alpha=-0.7 + 0.3j, beta=1.0, roundings=5),
+    Check("large values", Values.INTEGERS, padding=NONE, alpha=1.0, beta=0.0, magnitude=Magnitude.LARGE),
+    Check("subnormal values", Values.INTEGERS, padding=NONE, alpha=1.0, beta=0.0, magnitude=Magnitude.LEAST),
     CHECKS[2],
 )
 
@@ -144,6 +162,7 @@ def prepare(operands: Operands, check: Check, *, seed: int) -> None:
                 leading_dimension=operand.rows + padding(operands.problem, check, operand.name),
                 values=Values.POISON if overwritten else check.values,
                 seed=seed + offset,
+                exponent=check.magnitude.exponent(operands.problem) if operand.name == "A" else 0,
             )
         )
 

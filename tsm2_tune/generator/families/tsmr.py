@@ -163,7 +163,7 @@ class Tsmr(Family[TsmrConfig]):
     def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmrConfig, ...]:
         """Where the winners on an H200 lay: every column at once, 8 or 16 columns of A ahead, enough splits."""
         columns = next((option for option in COLUMNS if option >= problem.n), COLUMNS[-1])
-        tight = 4 if columns > 8 else 1
+        tight = 4 if columns > 8 and not problem.dtype.is_complex else 1
         if problem.k < 2 * LEAST_SHARE:
             return tuple(
                 TsmrConfig(threads, vectors, columns, prefetch, 2, 1, row_tiles, min_blocks)
@@ -179,6 +179,8 @@ class Tsmr(Family[TsmrConfig]):
             (128, 16, 2, 1),
         )
         variants = [TsmrConfig(t, 1, columns, prefetch, stages, 1, 1, least) for t, prefetch, stages, least in ahead]
+        if problem.dtype.is_complex:  # bound by arithmetic earlier: twice the rows for each element of B
+            variants.insert(1, TsmrConfig(128, 2, min(columns, 8), 8, 4, 1, 1, 1))
         return with_splits(self, variants, problem, limits)
 
     def context(self, config: TsmrConfig, problem: Problem) -> dict[str, Any]:

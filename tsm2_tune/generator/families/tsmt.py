@@ -192,7 +192,11 @@ class Tsmt(Family[TsmtConfig]):
 
         None where the tensor cores do better.
         """
-        if problem.dtype_name == "f64" and max(problem.m, problem.n) > 8 and has_f64_tensor_cores(limits):
+        if (
+            problem.dtype_name in ("f64", "c64", "c128")
+            and max(problem.m, problem.n) > 8
+            and has_f64_tensor_cores(limits)
+        ):
             return ()
         tile_rows = next((option for option in TILE if option >= problem.m), TILE[-1])
         tile_columns = next((option for option in TILE if option >= problem.n), TILE[-1])

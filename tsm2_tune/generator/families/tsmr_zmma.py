@@ -1,0 +1,205 @@
+"""TSMR on the tensor cores, for complex numbers: large A times skinny B, and tall A times small B, or conjugates.
+
+A complex product is four real ones of the f64 tensor cores. Real and imaginary parts of A are neighbours in memory:
+one 16-byte load brings both, into the registers in which the tensor core wants them. The f64 tensor cores are as fast
+as fused multiply-adds in f32 and leave most of the issue slots free, so that c64 is computed by them too, in double
+precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any, ClassVar
+
+from tsm2_tune.generator.config import KernelConfig, Launch, Resources, Traffic
+from tsm2_tune.generator.families.family import Family, Tunable
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.model import OVERHEAD_REGISTERS
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.rules import Candidate, Rule, covering_rule
+from tsm2_tune.generator.splitting import (
+    HAS_F64_TENSOR_CORES,
+    LEAST_SHARE,
+    SPLITS_ROW_TILES,
+    SPLITTING_RULES,
+    split_traffic,
+    with_splits,
+)
+
+THREADS = (64, 128, 256)
+STRIPS = (1, 2, 4)
+COLUMNS = (8, 16, 32)
+PREFETCH_STAGES = ((16, 2), (32, 2), (32, 4))
+MIN_BLOCKS = (1, 2, 3, 4, 6)
+VECTOR_BYTES = 16
+STRIP_VECTORS = 8
+WARP_THREADS = 32
+
+# Threads, strips, prefetch, stages and min_blocks to try first, by element type and columns.
+VARIANTS = {
+    ("c64", 8): ((128, 1, 32, 4, 4), (128, 2, 16, 2, 1), (128, 1, 16, 2, 4), (256, 1, 32, 4, 1)),
+    ("c64", 16): ((128, 1, 32, 4, 3), (128, 1, 16, 2, 3), (128, 2, 16, 2, 1), (256, 1, 16, 2, 1)),
+    ("c64", 32): ((128, 1, 16, 2, 1), (128, 1, 32, 4, 1), (256, 1, 16, 2, 1), (128, 1, 32, 2, 1)),
+    ("c128", 8): ((128, 2, 16, 2, 4), (128, 1, 32, 4, 4), (64, 1, 32, 2, 1)),
+    ("c128", 16): ((128, 2, 16, 2, 3), (128, 1, 32, 4, 4), (256, 1, 16, 2, 2), (128, 2, 32, 4, 1)),
+    ("c128", 32): ((128, 1, 16, 2, 3), (128, 1, 32, 4, 1), (128, 2, 16, 2, 1)),
+}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TsmrZmmaConfig(KernelConfig):
+    """Every choice that the template needs."""
+
+    family: ClassVar[str] = "tsmr_zmma"
+    letters: ClassVar[dict[str, str]] = {
+        "threads": "t",
+        "strips": "m",
+        "columns": "c",
+        "prefetch": "p",
+        "stages": "s",
+        "splits": "k",
+        "row_tiles": "r",
+        "min_blocks": "b",
+    }
+
+    threads: int  # per block
+    strips: int  # of 8 vectors of rows of A, which one warp computes
+    columns: int  # of C that one warp accumulates in registers
+    prefetch: int  # columns of A that one warp has in registers
+    stages: int  # groups in which these are used and loaded anew
+    splits: int  # of k
+    row_tiles: int  # tiles of rows for each block of the grid
+    min_blocks: int  # on a multiprocessor, which bounds the registers
+
+
+def tile_depth(config: TsmrZmmaConfig) -> int:
+    """Rows of B staged at a time; twice as many stay where that is all."""
+    return 32
+
+
+def _block_rows(config: TsmrZmmaConfig, problem: Problem) -> int:
+    width = VECTOR_BYTES // problem.dtype.element_bytes
+    return config.threads // WARP_THREADS * STRIP_VECTORS * width * config.strips
+
+
+def _rows_within_m(candidate: Candidate) -> bool:
+    config = candidate.config
+    assert isinstance(config, TsmrZmmaConfig)
+    smallest = (config.threads, config.strips) == (THREADS[0], STRIPS[0])
+    return smallest or _block_rows(config, candidate.problem) <= candidate.problem.m
+
+
+class TsmrZmma(Family[TsmrZmmaConfig]):
+    name = "tsmr_zmma"
+    summary = "large or tall A times skinny B, complex, on the f64 tensor cores, A streaming into their fragments"
+    template = "tsmr_zmma.cu.jinja"
+    dtypes = ("c64", "c128")
+    tunables = (
+        Tunable("threads", "t1", "threads of a block"),
+        Tunable("strips", "", "strips of 8 vectors of rows of A that one warp computes"),
+        Tunable("columns", "t2", "columns of C that one warp accumulates in registers"),
+        Tunable("prefetch", "t3", "columns of A that one warp has in registers, on their way or arrived"),
+        Tunable("stages", "", "groups in which these are used and loaded anew"),
+        Tunable("splits", "", "parts of k, each a block of its own"),
+        Tunable("row_tiles", "tcf", "tiles of rows for each block of the grid"),
+        Tunable("min_blocks", "", "blocks that a multiprocessor must hold, which bounds the registers"),
+    )
+    rules = (
+        HAS_F64_TENSOR_CORES,
+        covering_rule(
+            "columns-within-n",
+            "a column group wider than needed for n computes columns that nobody asked for",
+            tunable="columns",
+            options=COLUMNS,
+            extent=lambda problem: problem.n,
+        ),
+        covering_rule(
+            "prefetch-within-k",
+            "a row of A has only k elements to load ahead",
+            tunable="prefetch",
+            options=tuple(sorted({prefetch for prefetch, _ in PREFETCH_STAGES})),
+            extent=lambda problem: problem.k,
+        ),
+        Rule("rows-within-m", "shape", "a block of more rows than m loads element by element", _rows_within_m),
+        *SPLITTING_RULES,
+    )
+    config_type = TsmrZmmaConfig
+
+    def configurations(self) -> Iterator[TsmrZmmaConfig]:
+        for threads, strips, columns, ahead, division, min_blocks in product(
+            THREADS, STRIPS, COLUMNS, PREFETCH_STAGES, SPLITS_ROW_TILES, MIN_BLOCKS
+        ):
+            yield TsmrZmmaConfig(threads, strips, columns, *ahead, *division, min_blocks)
+
+    def resources(self, config: TsmrZmmaConfig, problem: Problem) -> Resources:
+        # A lane's sums are four doubles for each element of C: of the parts of A with the parts of B.
+        width = VECTOR_BYTES // problem.dtype.element_bytes
+        registers = config.strips * (2 * width * config.columns + config.prefetch) + OVERHEAD_REGISTERS
+        in_flight = config.prefetch - config.prefetch // config.stages // 2
+        return Resources(
+            threads=config.threads,
+            registers=registers,
+            smem_bytes=2 * tile_depth(config) * config.columns * problem.dtype.element_bytes,
+            bytes_in_flight=in_flight * STRIP_VECTORS * config.strips * VECTOR_BYTES // WARP_THREADS,
+            reuse=config.columns,
+        )
+
+    def launch(self, config: TsmrZmmaConfig, problem: Problem) -> Launch:
+        return Launch(
+            threads=config.threads,
+            rows_per_block=_block_rows(config, problem) * config.row_tiles,
+            smem_bytes=self.resources(config, problem).smem_bytes,
+            columns_per_block=config.columns,
+            splits=config.splits,
+        )
+
+    def traffic(self, config: TsmrZmmaConfig, problem: Problem) -> Traffic:
+        return split_traffic(problem, columns=config.columns, splits=config.splits)
+
+    def supports(self, problem: Problem) -> bool:
+        return problem.dtype_name in self.dtypes
+
+    def probe_shapes(self, config: TsmrZmmaConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
+        """What has branches of its own, whole and in part: blocks of rows, groups of columns, shares of k.
+
+        In the first three B stays in shared memory, and shares are empty; in the last two a share takes three
+        tiles of B.
+        """
+        rows, prefetch = _block_rows(config, problem), config.prefetch
+        deep = (2 * tile_depth(config) + prefetch) * config.splits
+        return (
+            (rows + 1, 1, prefetch - 1),
+            (rows, 1, 2 * prefetch - 1),
+            (2 * rows * config.row_tiles, 2 * config.columns + 1, 2 * prefetch),
+            (34, config.columns + 1, deep - 1),
+            ((2 * config.row_tiles - 1) * rows + 2, 2, deep),
+        )
+
+    def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmrZmmaConfig, ...]:
+        """Every column at once as far as registers go, 8 or 16 rows a warp, few splits."""
+        columns = next((option for option in COLUMNS if option >= problem.n), COLUMNS[-1])
+        variants = VARIANTS[problem.dtype_name, columns]
+        chosen = [TsmrZmmaConfig(t, strips, columns, p, s, 1, 1, least) for t, strips, p, s, least in variants]
+        if problem.k < 2 * LEAST_SHARE:
+            return tuple(replace(config, row_tiles=row_tiles) for row_tiles in (4, 8, 2) for config in chosen)
+        return with_splits(self, chosen, problem, limits)
+
+    def context(self, config: TsmrZmmaConfig, problem: Problem) -> dict[str, Any]:
+        a_along_k, width = problem.contiguous[0] == "k", VECTOR_BYTES // problem.dtype.element_bytes
+        return {
+            "about": "complex A streams into fragments, B through shared memory",
+            "kernel": self.name,
+            "vector_bits": "float4" if width == 2 else "double2",
+            "width": width,
+            "storage": problem.storage,
+            "a_along_k": a_along_k,
+            "b_along_n": problem.contiguous[1] == "n",
+            "c_along_n": problem.row_major_c,
+            "lane_column": "threadIdx.x % 4 * 2" if a_along_k and width == 2 else "threadIdx.x % 4",
+            "tile_depth": tile_depth(config),
+        }
+
+
+FAMILY = TsmrZmma()

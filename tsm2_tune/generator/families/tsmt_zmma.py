@@ -1,0 +1,205 @@
+"""TSMT on the tensor cores, for complex numbers: the (conjugate) transpose of a tall matrix times another.
+
+A complex product is four real ones of the f64 tensor cores. Real and imaginary parts are neighbours in memory: one
+16-byte load brings both, into the registers in which the tensor core wants them. They are as fast as fused
+multiply-adds in f32 and leave most of the issue slots free, so that c64 is computed by them too, in double precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, ClassVar
+
+from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Resources, Traffic
+from tsm2_tune.generator.families.family import Family, Tunable
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.model import OVERHEAD_REGISTERS
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.rules import Rule, covering_rule
+from tsm2_tune.generator.splitting import (
+    HAS_F64_TENSOR_CORES,
+    REGISTERS_REACHABLE,
+    WIDE_SPLIT_RULES,
+    WIDE_SPLITS,
+    tunable,
+)
+
+THREADS = (128, 256)
+TILE = (8, 16, 32, 64)  # rows and columns of C, of a block
+WARP_TILES = ((1, 1), (1, 2), (2, 1), (2, 2), (4, 2), (2, 4))  # strips of 8 rows, octets of columns
+STEP_STAGES = ((8, 1), (8, 2), (8, 3), (8, 4), (16, 1), (16, 2))
+MIN_BLOCKS = (1, 2, 3)
+OCTET, WARP_THREADS = 8, 32  # rows of a strip, columns of an octet
+LARGEST_THIN = 128  # of m and n: a C larger than that is no small result of a long sum
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TsmtZmmaConfig(KernelConfig):
+    """Every choice that the template needs."""
+
+    family: ClassVar[str] = "tsmt_zmma"
+    letters: ClassVar[dict[str, str]] = {
+        "threads": "t",
+        "tile_rows": "m",
+        "tile_columns": "n",
+        "strips": "r",
+        "octets": "c",
+        "step": "p",
+        "stages": "s",
+        "splits": "k",
+        "min_blocks": "b",
+    }
+
+    threads: int  # per block
+    tile_rows: int  # of C, of a block
+    tile_columns: int  # of C, of a block
+    strips: int  # of 8 rows of C, of a warp
+    octets: int  # of 8 columns of C, of a warp
+    step: int  # products along k that one warp loads for at a time
+    stages: int  # such loads that one warp has in registers
+    splits: int  # of k
+    min_blocks: int  # on a multiprocessor, which bounds the registers
+
+
+def teams(config: TsmtZmmaConfig) -> int:
+    """Groups of warps in a block that each have the whole tile, and different k."""
+    team = (config.tile_rows // (OCTET * config.strips)) * (config.tile_columns // (OCTET * config.octets))
+    return config.threads // WARP_THREADS // team
+
+
+def chunk(config: TsmtZmmaConfig) -> int:
+    """Products along k that a block computes at a time."""
+    return teams(config) * config.step
+
+
+class TsmtZmma(Family[TsmtZmmaConfig]):
+    name = "tsmt_zmma"
+    summary = "transposed tall and skinny times tall and skinny, complex, on the f64 tensor cores"
+    template = "tsmt_zmma.cu.jinja"
+    dtypes = ("c64", "c128")
+    tunables = (
+        Tunable("threads", "", "threads of a block"),
+        Tunable("tile_rows", "", "rows of C that one block computes"),
+        Tunable("tile_columns", "", "columns of C that one block computes"),
+        Tunable("strips", "", "strips of 8 rows of C that one warp accumulates in registers"),
+        Tunable("octets", "", "octets of columns of C that one warp accumulates in registers"),
+        Tunable("step", "", "products along k that one warp loads for at a time"),
+        Tunable("stages", "", "such loads that one warp has in registers, on their way or arrived"),
+        Tunable("splits", "", "blocks among which k is divided"),
+        Tunable("min_blocks", "", "blocks that a multiprocessor must hold, which bounds the registers"),
+    )
+    rules = (
+        HAS_F64_TENSOR_CORES,
+        covering_rule(
+            "tile-rows-within-m",
+            "a tile of more rows than C has computes rows that nobody asked for",
+            tunable="tile_rows",
+            options=TILE,
+            extent=lambda problem: problem.m,
+        ),
+        covering_rule(
+            "tile-columns-within-n",
+            "a tile of more columns than C has computes columns that nobody asked for",
+            tunable="tile_columns",
+            options=TILE,
+            extent=lambda problem: problem.n,
+        ),
+        Rule(
+            "tile-covers-result",
+            "shape",
+            "every further tile of C reads all of A or B once more",
+            lambda c: (
+                tunable(c, "tile_rows") >= min(c.problem.m, TILE[-1])
+                and tunable(c, "tile_columns") >= min(c.problem.n, TILE[-1])
+            ),
+        ),
+        *WIDE_SPLIT_RULES,
+        REGISTERS_REACHABLE,
+    )
+    config_type = TsmtZmmaConfig
+
+    def configurations(self) -> Iterator[TsmtZmmaConfig]:
+        tiles = [
+            (tile_rows, tile_columns, strips, octets)
+            for tile_rows, tile_columns, (strips, octets) in product(TILE, TILE, WARP_TILES)
+            if tile_rows % (OCTET * strips) == 0 and tile_columns % (OCTET * octets) == 0
+        ]
+        for threads, tile, ahead, splits, min_blocks in product(THREADS, tiles, STEP_STAGES, WIDE_SPLITS, MIN_BLOCKS):
+            config = TsmtZmmaConfig(threads, *tile, *ahead, splits, min_blocks)
+            if teams(config) >= 1:
+                yield config
+
+    def resources(self, config: TsmtZmmaConfig, problem: Problem) -> Resources:
+        rows, columns = OCTET * config.strips, OCTET * config.octets
+        loaded = (rows + columns) * config.step * config.stages // WARP_THREADS
+        # A lane's sums are four doubles for each element of C: of the parts of A with the parts of B.
+        registers = 8 * rows * columns // WARP_THREADS + loaded * problem.dtype.registers
+        return Resources(
+            threads=config.threads,
+            registers=registers + OVERHEAD_REGISTERS,
+            smem_bytes=teams(config) * config.tile_rows * config.tile_columns * problem.dtype.element_bytes,
+            bytes_in_flight=loaded * problem.dtype.element_bytes // 2,
+            reuse=columns,
+        )
+
+    def launch(self, config: TsmtZmmaConfig, problem: Problem) -> Launch:
+        return Launch(
+            threads=config.threads,
+            rows_per_block=config.tile_rows,
+            columns_per_block=config.tile_columns,
+            smem_bytes=self.resources(config, problem).smem_bytes,
+            splits=config.splits,
+        )
+
+    def traffic(self, config: TsmtZmmaConfig, problem: Problem) -> Traffic:
+        down, across = -(-problem.m // config.tile_rows), -(-problem.n // config.tile_columns)
+        elements = problem.k * (problem.m * across + problem.n * down)
+        return Traffic(elements * problem.dtype.element_bytes, problem.written_bytes)
+
+    def supports(self, problem: Problem) -> bool:
+        return problem.dtype_name in self.dtypes and max(problem.m, problem.n) <= LARGEST_THIN
+
+    def probe_shapes(self, config: TsmtZmmaConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
+        """Part-filled and several tiles of C; k of no whole chunk, of a part of one, and several for each split."""
+        rows, columns, block_k = config.tile_rows, config.tile_columns, chunk(config)
+        return (
+            (rows, columns, block_k * (config.splits * config.stages + 3)),
+            (rows + 1, columns - 1, 2 * block_k + config.step + 1),
+            (rows - 1, columns + 1, config.step - 1),
+            (rows + 2, columns + 2, 2 * block_k + 1),
+        )
+
+    def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmtZmmaConfig, ...]:
+        """Every product of C in one tile, as large ones for each warp as its registers hold."""
+        tile_rows = next((option for option in TILE if option >= problem.m), TILE[-1])
+        tile_columns = next((option for option in TILE if option >= problem.n), TILE[-1])
+        warp_tiles = [
+            (strips, octets)
+            for strips, octets in ((2, 2), (1, 2), (2, 1), (4, 2), (1, 1))
+            if tile_rows % (OCTET * strips) == 0 and tile_columns % (OCTET * octets) == 0
+        ]
+        found = (
+            TsmtZmmaConfig(threads, tile_rows, tile_columns, *warp_tile, step, stages, limits.sms * blocks, least)
+            for blocks in (2, 1, 3)
+            for warp_tile in warp_tiles
+            for threads, step, stages, least in ((128, 8, 2, 1), (256, 8, 2, 1), (256, 8, 1, 2), (128, 16, 1, 2))
+        )
+        return tuple(config for config in found if teams(config) >= 1)
+
+    def context(self, config: TsmtZmmaConfig, problem: Problem) -> dict[str, Any]:
+        along_a, along_b, _ = problem.contiguous
+        return {
+            "about": "complex operands stream into fragments, k over every warp",
+            "storage": problem.storage,
+            "a_along_k": along_a == "k",
+            "b_along_k": along_b == "k",
+            "c_along_n": problem.row_major_c,
+            "pairs": problem.dtype_name == "c64",  # neighbours along k that one load brings
+            "groups": self.launch(config, problem).groups,
+            "group_splits": GROUP_SPLITS,
+        }
+
+
+FAMILY = TsmtZmma()
