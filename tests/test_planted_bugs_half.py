@@ -78,7 +78,7 @@ PRODUCT_BUGS = (
     bug("two columns of A exchanged", ONE, "(c0, c1, 0x5410)", "(c1, c0, 0x5410)"),
     bug("two columns twice", ONE, "word(c[2 * w + 2], p)", "word(c[2 * w], p)"),
     bug("a row of A twice", TILES, "lower = a[d][r + 1]", "lower = a[d][r]", op="ttt"),
-    bug("the second half of a run left out", TILES, "w < run / 2; w += 2", "w < 2; w += 2", op="ttt"),
+    bug("the second half of a run left out", TILES, "w < run_words; w += 2", "w < 2; w += 2", op="ttt"),
     bug("runs of B in another order than A's", ONE, "g * 4 + r % 4;", "g * 4 + (r + 1) % 4;"),
     bug("octets of B exchanged", ONE, "octet = c / 8,", "octet = c / 8 ^ 1,"),
     bug("octets of B as where C lies along m", TILES, "octet = c % lane_columns / 2,", "octet = c / 8,",
