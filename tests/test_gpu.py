@@ -26,10 +26,13 @@ from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.families.tsmm_rows import TsmmRowsConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
+from tsm2_tune.generator.families.tsmr_half import TsmrHalfConfig
 from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
 from tsm2_tune.generator.families.tsmr_rows import TsmrRowsConfig
+from tsm2_tune.generator.families.tsmr_tf32 import TsmrTf32Config
 from tsm2_tune.generator.families.tsmr_zmma import TsmrZmmaConfig
 from tsm2_tune.generator.families.tsmt import TsmtConfig
+from tsm2_tune.generator.families.tsmt_half import TsmtHalfConfig
 from tsm2_tune.generator.families.tsmt_mma import TsmtMmaConfig
 from tsm2_tune.generator.families.tsmt_zmma import TsmtZmmaConfig
 from tsm2_tune.generator.occupancy import occupancy
@@ -89,6 +92,19 @@ ORDERED: tuple[tuple[KernelConfig, str], ...] = (
     (TsmtConfig(256, 8, 4, 8, 4, 1, 4, splits=16, min_blocks=2), "ntt"),
     (TsmtConfig(128, 2, 1, 2, 1, 2, 1, splits=132, min_blocks=1), "tn"),  # a tile smaller than a vector
     (TsmtConfig(256, 8, 8, 4, 4, 4, 1, splits=40, min_blocks=1), "tn"),  # sums added up by 16 parts of the block
+    (TsmrHalfConfig(128, 8, 16, 32, 2, splits=12, row_tiles=1, min_blocks=4), "nn"),
+    (TsmrHalfConfig(128, 8, 8, 16, 1, splits=1, row_tiles=4, min_blocks=4), "nt"),
+    (TsmrHalfConfig(256, 4, 64, 64, 2, splits=1, row_tiles=1, min_blocks=1), "ntt"),
+    (TsmrHalfConfig(128, 2, 32, 128, 2, splits=48, row_tiles=1, min_blocks=4), "tn"),
+    (TsmrHalfConfig(128, 4, 64, 64, 4, splits=4, row_tiles=1, min_blocks=2), "ttt"),
+    (TsmrTf32Config(128, 8, 32, 32, 2, splits=12, row_tiles=1, min_blocks=3), "nn"),
+    (TsmrTf32Config(128, 4, 64, 16, 1, splits=1, row_tiles=4, min_blocks=1), "ntt"),
+    (TsmrTf32Config(128, 2, 16, 64, 2, splits=48, row_tiles=1, min_blocks=4), "tn"),
+    (TsmrTf32Config(256, 4, 32, 32, 2, splits=4, row_tiles=1, min_blocks=1), "ttt"),
+    (TsmtHalfConfig(128, 16, 16, 1, 2, 32, 2, splits=264, min_blocks=4), "tn"),
+    (TsmtHalfConfig(128, 32, 16, 2, 2, 64, 1, splits=16, min_blocks=2), "nn"),
+    (TsmtHalfConfig(256, 32, 64, 1, 8, 32, 1, splits=1, min_blocks=1), "tt"),
+    (TsmtHalfConfig(128, 64, 64, 4, 8, 16, 2, splits=132, min_blocks=2), "ntt"),
     (TsmtMmaConfig(128, 16, 16, 1, 2, 8, 3, splits=132, min_blocks=2), "nt"),
     (TsmtMmaConfig(256, 64, 32, 2, 2, 16, 2, splits=16, min_blocks=1), "tn"),
 )
@@ -131,8 +147,12 @@ PAST_UNSIGNED = (
     (TsmrMmaConfig(256, 4, 32, 16, 2, 1, 1, 1), Problem(280_000_001, 3, 16, "f64", "tn")),
     (TsmmRowsConfig(128, 16, 4, 1, 1, 4, 8, 2, 4), Problem(280_000_001, 3, 16, "f32", "ttt")),
     (TsmrRowsConfig(256, 16, 32, 4, 4, 1, 2, 8, 160, 2), Problem(140_001, 3, 33_016, "f32", "tn")),
+    (TsmrHalfConfig(128, 8, 16, 32, 2, 12, 1, 4), Problem(140_001, 3, 33_013, "bf16", "nn")),
+    (TsmrHalfConfig(128, 4, 32, 16, 1, 1, 8, 1), Problem(280_000_001, 3, 16, "f16", "tn")),
+    (TsmrTf32Config(128, 8, 16, 32, 2, 12, 1, 3), Problem(140_001, 3, 33_013, "tf32", "nnt")),
     (TsmtConfig(256, 8, 4, 8, 4, 4, 2, 264, 1), Problem(8, 3, 600_000_011, "f32", "tn")),
     (TsmtMmaConfig(128, 16, 16, 1, 2, 8, 3, 132, 2), Problem(16, 2, 270_000_001, "f64", "nt")),
+    (TsmtHalfConfig(128, 16, 16, 1, 2, 32, 2, 264, 4), Problem(16, 2, 270_000_001, "bf16", "ntt")),
 )
 LARGE_CHECKS = PROBE_CHECKS[:3]  # on integers: both dispositions of the leading dimensions, and aligned ones
 SHAPES = ((1, 1, 1), (31, 1, 64), (257, 3, 1), (1009, 5, 61), (641, 7, 131), (97, 13, 256), (2053, 33, 67))
@@ -223,7 +243,7 @@ def test_repeated_runs_give_the_same_bits(
     gpu: CudaDevice, target: Target, gpu_support_path: str, config: KernelConfig, case: Problem
 ) -> None:
     """The sums of the splits are added up in one order, whichever block ends last."""
-    thin = isinstance(config, (TsmtConfig, TsmtMmaConfig, TsmtZmmaConfig))
+    thin = isinstance(config, (TsmtConfig, TsmtMmaConfig, TsmtZmmaConfig, TsmtHalfConfig))
     shape = (19, 17, 400_009) if thin else (5003, 17, 20011)
     problem = Problem(*shape, case.dtype_name, case.op)
     with loaded_kernel(gpu, target, gpu_support_path, config, problem) as loaded:

@@ -17,10 +17,13 @@ from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.families.tsmm_rows import TsmmRowsConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
+from tsm2_tune.generator.families.tsmr_half import TsmrHalfConfig
 from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
 from tsm2_tune.generator.families.tsmr_rows import TsmrRowsConfig
+from tsm2_tune.generator.families.tsmr_tf32 import TsmrTf32Config
 from tsm2_tune.generator.families.tsmr_zmma import TsmrZmmaConfig
 from tsm2_tune.generator.families.tsmt import TsmtConfig
+from tsm2_tune.generator.families.tsmt_half import TsmtHalfConfig
 from tsm2_tune.generator.families.tsmt_mma import TsmtMmaConfig
 from tsm2_tune.generator.families.tsmt_zmma import TsmtZmmaConfig
 from tsm2_tune.generator.problem import DTYPES, Problem
@@ -34,6 +37,8 @@ GOLDEN = Path(__file__).parent / "golden"
 
 F32 = Problem(4096, 8, 4096, "f32")
 F64 = Problem(4096, 8, 4096, "f64")
+BF16 = Problem(4096, 16, 4096, "bf16")
+F16 = replace(BF16, dtype_name="f16")
 GRAM = Problem(16, 16, 10**6, "f32", "tn")
 OPS = ("nn", "ntt", "tn", "ttt")
 CONJUGATING = ("cn", "jtt", "nc")
@@ -56,8 +61,16 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
     (TsmmRowsConfig(128, 16, 4, 2, 2, 8, 8, row_tiles=4, min_blocks=3), replace(F64, op="tn")),
     (TsmrRowsConfig(256, 16, 32, 4, 8, 1, 2, splits=8, strips=160, min_blocks=2), replace(F32, op="ttt")),
     (TsmrRowsConfig(192, 16, 8, 2, 16, 2, 2, splits=1, strips=40, min_blocks=2), replace(F64, op="tn")),
+    (TsmrHalfConfig(128, 8, 16, 32, 2, splits=6, row_tiles=1, min_blocks=4), BF16),
+    (
+        TsmrHalfConfig(128, 4, 64, 64, 2, splits=1, row_tiles=8, min_blocks=2),
+        replace(BF16, dtype_name="f16", op="ttt"),
+    ),
+    (TsmrTf32Config(128, 8, 32, 32, 2, splits=6, row_tiles=1, min_blocks=3), replace(F32, dtype_name="3xtf32")),
     (TsmtConfig(128, 16, 16, 8, 8, 4, 1, splits=264, min_blocks=1), GRAM),
     (TsmtMmaConfig(128, 16, 16, 1, 2, 8, 4, splits=264, min_blocks=1), replace(GRAM, dtype_name="f64")),
+    (TsmtHalfConfig(128, 16, 16, 1, 2, 32, 2, splits=528, min_blocks=4), replace(GRAM, dtype_name="bf16")),
+    (TsmtHalfConfig(128, 64, 64, 4, 8, 16, 2, splits=1, min_blocks=2), replace(GRAM, dtype_name="f16", op="ntt")),
     (TsmtZmmaConfig(128, 16, 16, 2, 2, 8, 2, splits=264, min_blocks=1), replace(GRAM, dtype_name="c128", op="cn")),
     (TsmtConfig(128, 8, 8, 8, 4, 2, 1, splits=16, min_blocks=1), replace(GRAM, dtype_name="c64", op="jtt")),
 )

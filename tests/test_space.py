@@ -13,6 +13,7 @@ from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.families.tsmm_rows import TsmmRowsConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
+from tsm2_tune.generator.families.tsmr_half import TsmrHalfConfig
 from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
 from tsm2_tune.generator.families.tsmr_rows import TsmrRowsConfig
 from tsm2_tune.generator.families.tsmt import TsmtConfig
@@ -118,6 +119,12 @@ COUNTER_EXAMPLES = (
         "registers-in-bound",
         TsmrRowsConfig(256, 16, 32, 4, 16, 2, 2, 16, strips=320, min_blocks=2),
         replace(ROWS, n=16),
+    ),
+    CounterExample(
+        "has-half-tensor-cores",
+        TsmrHalfConfig(128, 8, 16, 32, 2, splits=12, row_tiles=1, min_blocks=1),
+        replace(R, dtype_name="bf16"),
+        PROFILES["v100"],
     ),
     CounterExample("tile-rows-within-m", TsmtConfig(128, 32, 16, 8, 8, 4, 1, splits=264, min_blocks=1), GRAM),
     CounterExample("tile-columns-within-n", TsmtConfig(128, 16, 32, 8, 8, 4, 1, splits=264, min_blocks=1), GRAM),

@@ -248,7 +248,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1) tsmr(
     const int depth = resident ? 2 * tile_depth : tile_depth;
     const int row_of_thread = threadIdx.x * width;
     // This split's sums of the tile: column-major, all its rows.
-    scalar *sums = partials + ((long long)split * tiles + tile_of_C) * (columns * block_rows);
+    sum_t *sums = partials + ((long long)split * tiles + tile_of_C) * (columns * block_rows);
 
     // Compute the row tiles from one on, up to another. `all` says that every load of a group is whole.
     const auto sweep = [&](auto all, index_t from, index_t to) {
@@ -325,7 +325,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1) tsmr(
     if (rest < m)
         sweep(Flag<false>(), rest, m);
     if (last_of(counters + tile_of_C, splits)) {
-        const scalar *first_sums = partials + (long long)tile_of_C * (columns * block_rows);
+        const sum_t *first_sums = partials + (long long)tile_of_C * (columns * block_rows);
         const long long stride = (long long)tiles * (columns * block_rows);
         const int vectors_of_tile = block_rows / width * (n - first < columns ? n - first : columns);
         for (int e = threadIdx.x; e < vectors_of_tile; e += threads) {

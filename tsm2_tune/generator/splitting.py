@@ -60,7 +60,8 @@ def mostly_busy(splits: int, chunks: int) -> bool:
     return splits * (1 - IDLE_BLOCKS) <= chunks
 
 
-HOST, OLDEST_WITH_F64_MMA = (0, 0), (9, 0)  # compute capabilities: m16n8k8 of doubles is Hopper's
+# Compute capabilities: m16n8k8 of doubles is Hopper's, m16n8k16 of 16-bit floats is Ampere's.
+HOST, OLDEST_WITH_F64_MMA, OLDEST_WITH_HALF_MMA = (0, 0), (9, 0), (8, 0)
 
 
 if TYPE_CHECKING:  # the families import this module
@@ -171,6 +172,13 @@ HAS_F64_TENSOR_CORES = Rule(
     "limit",
     "the instruction needs compute capability 9.0 or newer",
     lambda c: has_f64_tensor_cores(c.limits),
+)
+
+HAS_HALF_TENSOR_CORES = Rule(
+    "has-half-tensor-cores",
+    "limit",
+    "the instruction needs compute capability 8.0 or newer",
+    lambda c: c.limits.compute_capability == HOST or c.limits.compute_capability >= OLDEST_WITH_HALF_MMA,
 )
 
 REGISTERS_REACHABLE = Rule(

@@ -132,6 +132,7 @@ class TsmmRows(Family[TsmmRowsConfig]):
     name = "tsmm_rows"
     summary = "tall and skinny row-major A times small B, lanes along the rows, B in registers"
     template = "tsmm_rows.cu.jinja"
+    dtypes = ("f32", "f64")
     tunables = (
         Tunable("threads", "", "threads of a block"),
         Tunable("vector_bytes", "", "bytes of one load"),
@@ -190,7 +191,7 @@ class TsmmRows(Family[TsmmRowsConfig]):
         return Traffic(read * problem.dtype.element_bytes, problem.written_bytes)
 
     def supports(self, problem: Problem) -> bool:
-        return problem.contiguous[0] == "k"
+        return problem.contiguous[0] == "k" and problem.dtype_name in self.dtypes
 
     def probe_shapes(self, config: TsmmRowsConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """What has branches of its own, whole and in part: tiles of rows, groups of columns, rows of vectors.

@@ -152,6 +152,7 @@ class TsmrRows(Family[TsmrRowsConfig]):
     name = "tsmr_rows"
     summary = "large row-major A times skinny B, lanes along the rows, k split over blocks"
     template = "tsmr_rows.cu.jinja"
+    dtypes = ("f32", "f64")
     tunables = (
         Tunable("threads", "t1", "threads of a block"),
         Tunable("vector_bytes", "", "bytes of one load of A"),
@@ -223,7 +224,7 @@ class TsmrRows(Family[TsmrRowsConfig]):
         return split_traffic(problem, columns=config.columns, splits=config.splits)
 
     def supports(self, problem: Problem) -> bool:
-        return problem.contiguous[0] == "k"
+        return problem.contiguous[0] == "k" and problem.dtype_name in self.dtypes
 
     def probe_shapes(self, config: TsmrRowsConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """What has branches of its own, whole and in part: strips, blocks, groups of columns, shares and chunks of k.

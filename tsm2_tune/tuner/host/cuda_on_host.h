@@ -217,6 +217,16 @@ TSM2_HOST_BITS(__uint_as_float, unsigned, float)
 TSM2_HOST_BITS(__double_as_longlong, double, long long)
 TSM2_HOST_BITS(__longlong_as_double, long long, double)
 
+// Four of the eight bytes of (high, low), each chosen by the lowest three bits of one hexadecimal digit.
+inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector)
+{
+    const unsigned long long bytes = (unsigned long long)high << 32 | low;
+    unsigned chosen = 0;
+    for (int b = 0; b < 4; ++b)
+        chosen |= unsigned(bytes >> (selector >> 4 * b & 7) * 8 & 0xFF) << 8 * b;
+    return chosen;
+}
+
 // End the kernel with a fault.
 [[noreturn]] inline void __trap()
 {

@@ -1,0 +1,225 @@
+"""TSMR on the tensor cores, for bf16 and f16: large A times skinny B, and tall A times small B.
+
+A goes from memory straight into registers, 16 bytes of a lane at a time. Along k these are what the tensor core
+wants, but for which k they stand, where B is staged alike; along m they are two rows of one column, of which two byte
+permutations make two columns of one row. Sums are in f32; C is rounded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, ClassVar
+
+from tsm2_tune.generator.config import KernelConfig, Launch, Resources, Traffic
+from tsm2_tune.generator.families.family import Family, Tunable
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.model import OVERHEAD_REGISTERS
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.rules import covering_rule
+from tsm2_tune.generator.splitting import (
+    HAS_HALF_TENSOR_CORES,
+    LEAST_SHARE,
+    SPLITS_ROW_TILES,
+    SPLITTING_RULES,
+    split_traffic,
+    with_splits,
+)
+
+THREADS = (128, 256)
+LANE_ROWS = (2, 4, 8)
+COLUMNS = (8, 16, 32, 64)
+PREFETCH_STAGES = ((16, 1), (32, 1), (32, 2), (64, 1), (64, 2), (64, 4), (128, 2))
+MIN_BLOCKS = (1, 2, 3, 4)
+STAGED_ELEMENTS = 4096  # of B at a time
+FRAGMENT_REGISTERS = 20  # of A and B, as the tensor core wants them
+VECTORS = {4: "unsigned", 8: "uint2", 16: "uint4"}  # CUDA's type of so many bytes
+VECTOR_BYTES = 16
+WARP_THREADS, LANES_DOWN = 32, 8
+
+# For each number of columns, where A is large: threads, lane_rows, prefetch, stages, min_blocks.
+COLUMN_MAJOR: dict[int, tuple[tuple[int, int, int, int, int], ...]] = {
+    8: ((128, 8, 32, 2, 4), (128, 8, 32, 1, 4), (128, 8, 64, 2, 3)),
+    16: ((128, 8, 32, 2, 4), (128, 8, 32, 1, 4), (128, 8, 64, 2, 3)),
+    32: ((128, 8, 64, 2, 3), (128, 8, 64, 4, 3), (128, 8, 64, 2, 1)),
+    64: ((128, 8, 64, 4, 1), (128, 8, 32, 2, 1), (128, 4, 64, 4, 2)),
+}
+ROW_MAJOR: dict[int, tuple[tuple[int, int, int, int, int], ...]] = {
+    8: ((128, 2, 128, 2, 4), (256, 2, 128, 2, 2), (128, 2, 64, 1, 4)),
+    16: ((128, 2, 128, 2, 4), (256, 2, 128, 2, 2), (128, 2, 64, 1, 4)),
+    32: ((128, 4, 128, 2, 3), (128, 2, 128, 2, 4), (128, 4, 64, 2, 3)),
+    64: ((128, 4, 128, 2, 1), (128, 2, 128, 2, 3), (128, 4, 64, 2, 2)),
+}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TsmrHalfConfig(KernelConfig):
+    """Every choice that the template needs."""
+
+    family: ClassVar[str] = "tsmr_half"
+    letters: ClassVar[dict[str, str]] = {
+        "threads": "t",
+        "lane_rows": "m",
+        "columns": "c",
+        "prefetch": "p",
+        "stages": "s",
+        "splits": "k",
+        "row_tiles": "r",
+        "min_blocks": "b",
+    }
+
+    threads: int  # per block
+    lane_rows: int  # of C, whose sums a lane has: an eighth of a warp's
+    columns: int  # of C that one warp accumulates in registers
+    prefetch: int  # columns of A that one warp has in registers
+    stages: int  # groups in which these are used and loaded anew
+    splits: int  # of k
+    row_tiles: int  # tiles of rows for each block of the grid
+    min_blocks: int  # on a multiprocessor, which bounds the registers
+
+
+def tile_depth(config: TsmrHalfConfig) -> int:
+    """Rows of B staged at a time; twice as many stay where that is all."""
+    return max(config.prefetch, 64, STAGED_ELEMENTS // max(config.columns, 16))
+
+
+def run(config: TsmrHalfConfig, element_bytes: int) -> int:
+    """Neighbours along k that a lane holds, of up to 16 bytes: four lanes share a group, or parts of it."""
+    return min(VECTOR_BYTES // element_bytes, config.prefetch // config.stages // 4)
+
+
+def _block_rows(config: TsmrHalfConfig) -> int:
+    return config.threads // WARP_THREADS * LANES_DOWN * config.lane_rows
+
+
+class TsmrHalf(Family[TsmrHalfConfig]):
+    name = "tsmr_half"
+    summary = "large or tall A times skinny B in 16 bits on the tensor cores, A streaming into their fragments"
+    template = "tsmr_half.cu.jinja"
+    dtypes = ("bf16", "f16")
+    tunables = (
+        Tunable("threads", "t1", "threads of a block"),
+        Tunable("lane_rows", "", "rows of C of which a lane has sums, an eighth of a warp's"),
+        Tunable("columns", "t2", "columns of C that one warp accumulates in registers"),
+        Tunable("prefetch", "t3", "columns of A that one warp has in registers, on their way or arrived"),
+        Tunable("stages", "", "groups in which these are used and loaded anew"),
+        Tunable("splits", "", "parts of k, each a block of its own"),
+        Tunable("row_tiles", "tcf", "tiles of rows for each block of the grid"),
+        Tunable("min_blocks", "", "blocks that a multiprocessor must hold, which bounds the registers"),
+    )
+    rules = (
+        HAS_HALF_TENSOR_CORES,
+        covering_rule(
+            "columns-within-n",
+            "a column group wider than needed for n computes columns that nobody asked for",
+            tunable="columns",
+            options=COLUMNS,
+            extent=lambda problem: problem.n,
+        ),
+        covering_rule(
+            "prefetch-within-k",
+            "a row of A has only k elements to load ahead",
+            tunable="prefetch",
+            options=tuple(sorted({prefetch for prefetch, _ in PREFETCH_STAGES})),
+            extent=lambda problem: problem.k,
+        ),
+        *SPLITTING_RULES,
+    )
+    config_type = TsmrHalfConfig
+
+    def configurations(self) -> Iterator[TsmrHalfConfig]:
+        for threads, lane_rows, columns, ahead, division, min_blocks in product(
+            THREADS, LANE_ROWS, COLUMNS, PREFETCH_STAGES, SPLITS_ROW_TILES, MIN_BLOCKS
+        ):
+            yield self.config_type(threads, lane_rows, columns, *ahead, *division, min_blocks)
+
+    def resources(self, config: TsmrHalfConfig, problem: Problem) -> Resources:
+        rows = LANES_DOWN * config.lane_rows
+        loaded_bytes = rows * config.prefetch * problem.dtype.element_bytes // WARP_THREADS
+        registers = (
+            rows * config.columns // WARP_THREADS + loaded_bytes // 4 + FRAGMENT_REGISTERS + OVERHEAD_REGISTERS
+        )
+        in_flight = config.prefetch - config.prefetch // config.stages // 2
+        return Resources(
+            threads=config.threads,
+            registers=registers,
+            smem_bytes=2 * tile_depth(config) * config.columns * problem.dtype.element_bytes,
+            bytes_in_flight=in_flight * rows * problem.dtype.element_bytes // WARP_THREADS,
+            reuse=config.columns,
+        )
+
+    def launch(self, config: TsmrHalfConfig, problem: Problem) -> Launch:
+        return Launch(
+            threads=config.threads,
+            rows_per_block=_block_rows(config) * config.row_tiles,
+            smem_bytes=self.resources(config, problem).smem_bytes,
+            columns_per_block=config.columns,
+            splits=config.splits,
+        )
+
+    def traffic(self, config: TsmrHalfConfig, problem: Problem) -> Traffic:
+        return split_traffic(problem, columns=config.columns, splits=config.splits)
+
+    def supports(self, problem: Problem) -> bool:
+        return problem.dtype_name in self.dtypes
+
+    def probe_shapes(self, config: TsmrHalfConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
+        """What has branches of its own, whole and in part: blocks of rows, groups of columns, shares of k.
+
+        In the first three B stays in shared memory, and shares are empty; in the last three a share takes three
+        tiles of B: in whole prefetches, with a rest that is aligned, and with one that is not.
+        """
+        rows, prefetch = _block_rows(config), config.prefetch
+        deep = (2 * tile_depth(config) + prefetch) * config.splits
+        return (
+            (rows + 1, 1, max(prefetch - 2, 1)),
+            (rows, config.columns, prefetch + 8),
+            (2 * rows * config.row_tiles, 2 * config.columns + 1, 2 * prefetch),
+            (rows + 8, config.columns - 1, deep),
+            ((2 * config.row_tiles - 1) * rows + 8, config.columns // 2, deep - 8),
+            (rows + 2, 2, deep - 1),
+        )
+
+    def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmrHalfConfig, ...]:
+        """Where the winners on an H200 lay: every column at once, few splits, or several tiles of rows."""
+        columns = next((option for option in COLUMNS if option >= problem.n), COLUMNS[-1])
+        if problem.k < 2 * LEAST_SHARE:
+            ahead = ((16, 1),) if problem.k <= 16 else ((32, 1), (32, 2)) if problem.k <= 32 else ((64, 4), (64, 1))
+            shapes = ((8, 4), (8, 1), (4, 1)) if columns <= 16 else ((8, 1), (2, 4), (4, 1))
+            return tuple(
+                self.config_type(threads, lane_rows, columns, *division, 1, row_tiles, min_blocks)
+                for row_tiles in (8, 4, 2)
+                for threads in (128, 256)
+                for division in ahead
+                for lane_rows, min_blocks in shapes
+                if threads == 128 or (min_blocks == 1 and columns <= 16)
+            )
+        row_major = problem.contiguous[0] == "k"
+        variants = (ROW_MAJOR if row_major else COLUMN_MAJOR)[columns]
+        if problem.dtype.element_bytes > 2:  # as many bytes on their way
+            variants = tuple((t, rows, p // 2, s if p >= 32 * s else 1, b) for t, rows, p, s, b in variants)
+        chosen = [self.config_type(t, rows, columns, p, s, 1, 1, least) for t, rows, p, s, least in variants]
+        return with_splits(self, chosen, problem, limits)
+
+    def context(self, config: TsmrHalfConfig, problem: Problem) -> dict[str, Any]:
+        along_a, along_b, along_c = problem.contiguous
+        element_bytes = problem.dtype.element_bytes
+        lane_run = config.columns // 4 if along_c == "n" else config.lane_rows
+        return {
+            "about": "A streams into the tensor cores' fragments, B through shared memory",
+            "kernel": self.name,
+            "sum_prefix": "sum_",
+            "store_bits": VECTORS[min(lane_run * element_bytes, VECTOR_BYTES)],
+            "storage": problem.storage,
+            "piece_bits": VECTORS[min(config.lane_rows * element_bytes, VECTOR_BYTES)],
+            "run": run(config, element_bytes),
+            "run_bits": VECTORS[run(config, element_bytes) * element_bytes],
+            "a_along_k": along_a == "k",
+            "b_along_n": along_b == "n",
+            "c_along_n": along_c == "n",
+            "tile_depth": tile_depth(config),
+        }
+
+
+FAMILY = TsmrHalf()
