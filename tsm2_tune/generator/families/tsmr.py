@@ -29,7 +29,7 @@ from tsm2_tune.generator.splitting import (
 VECTOR_BYTES = 16
 THREADS = (64, 128, 256)
 VECTORS = (1, 2)
-COLUMNS = (1, 2, 3, 4, 6, 8, 12, 16)
+COLUMNS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 PREFETCH_STAGES = ((4, 2), (8, 2), (8, 4), (8, 8), (16, 2), (16, 4))
 MIN_BLOCKS = (1, 2, 4, 6)
 TILE_DEPTH = 64  # rows of B staged at a time; twice as many stay where that is all
@@ -68,6 +68,12 @@ def rows_per_thread(config: TsmrConfig, problem: Problem) -> int:
 
 def _block_rows(config: TsmrConfig, problem: Problem) -> int:
     return config.threads * rows_per_thread(config, problem)
+
+
+def _pitch(config: TsmrConfig, problem: Problem) -> int:
+    """Elements from one staged row of B to the next: rows of whole lines of banks are padded by a vector."""
+    padded = config.columns % 8 == 0 and problem.contiguous[1] == "k"
+    return config.columns + (VECTOR_BYTES // problem.dtype.element_bytes if padded else 0)
 
 
 def _rows_within_m(candidate: Candidate) -> bool:
@@ -123,7 +129,7 @@ class Tsmr(Family[TsmrConfig]):
         return Resources(
             threads=config.threads,
             registers=elements * dtype.registers + OVERHEAD_REGISTERS,
-            smem_bytes=2 * TILE_DEPTH * config.columns * dtype.element_bytes,
+            smem_bytes=2 * TILE_DEPTH * _pitch(config, problem) * dtype.element_bytes,
             bytes_in_flight=(config.prefetch - config.prefetch // config.stages // 2) * rows * dtype.element_bytes,
             reuse=config.columns,
         )
@@ -191,6 +197,7 @@ class Tsmr(Family[TsmrConfig]):
             "b_along_n": problem.contiguous[1] == "n",
             "c_along_n": problem.row_major_c,
             "tile_depth": TILE_DEPTH,
+            "pitch": _pitch(config, problem),
         }
 
 
