@@ -191,6 +191,7 @@ class Tsmr(Family[TsmrConfig]):
         return {
             "about": "A streams through registers, B through shared memory",
             "kernel": self.name,
+            "ring_in_shared": False,
             "vector_bits": "float4",
             "storage": problem.storage,
             "a_along_k": False,
