@@ -14,7 +14,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Candidate, Rule
 
 # How a grid is divided: parts of k for each tile of C, or tiles for each block, never both.
-SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 13, 16, 20, 24, 32, 48)
+SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 16, 19, 20, 24, 26, 32, 48)
 ROW_TILES = (2, 4, 8)
 SPLITS_ROW_TILES = (*((splits, 1) for splits in SPLITS), *((1, tiles) for tiles in ROW_TILES))
 LEAST_SHARE = 64  # of k, that is worth a block of its own

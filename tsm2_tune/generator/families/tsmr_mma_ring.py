@@ -16,6 +16,7 @@ from tsm2_tune.generator.splitting import SPLITS_ROW_TILES
 @dataclass(frozen=True, slots=True, order=True)
 class TsmrMmaRingConfig(TsmrMmaConfig):
     family: ClassVar[str] = "tsmr_mma_ring"
+    widest_tile_depth: ClassVar[int] = 64
 
 
 class TsmrMmaRing(TsmrMma):
