@@ -26,6 +26,8 @@ from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
+from tsm2_tune.generator.families.tsmr_mma_ring import TsmrMmaRingConfig
+from tsm2_tune.generator.families.tsmr_ring import TsmrRingConfig
 from tsm2_tune.generator.families.tsmt import TsmtConfig
 from tsm2_tune.generator.families.tsmt_mma import TsmtMmaConfig
 from tsm2_tune.generator.occupancy import occupancy
@@ -72,6 +74,12 @@ ORDERED: tuple[tuple[KernelConfig, str], ...] = (
     (TsmrMmaConfig(256, 4, 32, 16, 2, splits=1, row_tiles=1, min_blocks=1), "ntt"),
     (TsmrMmaConfig(128, 2, 8, 16, 2, splits=48, row_tiles=1, min_blocks=6), "tn"),
     (TsmrMmaConfig(128, 1, 64, 32, 2, splits=4, row_tiles=1, min_blocks=1), "ttt"),
+    (TsmrRingConfig(128, 1, 32, 16, 4, splits=13, row_tiles=1, min_blocks=2), "nn"),
+    (TsmrRingConfig(64, 2, 16, 8, 4, splits=1, row_tiles=4, min_blocks=1), "nt"),
+    (TsmrRingConfig(64, 1, 24, 16, 8, splits=5, row_tiles=1, min_blocks=2), "ntt"),
+    (TsmrMmaRingConfig(256, 2, 64, 32, 4, splits=8, row_tiles=1, min_blocks=1), "nn"),
+    (TsmrMmaRingConfig(128, 2, 32, 32, 2, splits=1, row_tiles=4, min_blocks=1), "ntt"),
+    (TsmrMmaRingConfig(64, 1, 16, 64, 8, splits=12, row_tiles=1, min_blocks=1), "ttt"),
     (TsmtConfig(128, 16, 16, 8, 8, 4, 2, splits=264, min_blocks=1), "tn"),
     (TsmtConfig(256, 8, 4, 8, 4, 1, 4, splits=16, min_blocks=2), "ntt"),
     (TsmtConfig(128, 2, 1, 2, 1, 2, 1, splits=132, min_blocks=1), "tn"),  # a tile smaller than a vector

@@ -17,6 +17,8 @@ from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
+from tsm2_tune.generator.families.tsmr_mma_ring import TsmrMmaRingConfig
+from tsm2_tune.generator.families.tsmr_ring import TsmrRingConfig
 from tsm2_tune.generator.families.tsmt import TsmtConfig
 from tsm2_tune.generator.families.tsmt_mma import TsmtMmaConfig
 from tsm2_tune.generator.problem import DTYPES, Problem
@@ -46,6 +48,8 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
     (TsmrConfig(128, 2, 8, 8, 2, splits=1, row_tiles=2, min_blocks=1), replace(F32, op="ntt")),
     (TsmrMmaConfig(128, 2, 8, 16, 2, splits=4, row_tiles=1, min_blocks=6), F64),
     (TsmrMmaConfig(128, 1, 8, 32, 4, splits=1, row_tiles=4, min_blocks=1), replace(F64, op="ttt")),
+    (TsmrRingConfig(128, 1, 32, 16, 4, splits=13, row_tiles=1, min_blocks=2), F32),
+    (TsmrMmaRingConfig(256, 2, 64, 32, 4, splits=8, row_tiles=1, min_blocks=1), F64),
     (TsmtConfig(128, 16, 16, 8, 8, 4, 1, splits=264, min_blocks=1), GRAM),
     (TsmtMmaConfig(128, 16, 16, 1, 2, 8, 4, splits=264, min_blocks=1), replace(GRAM, dtype_name="f64")),
 )

@@ -13,6 +13,7 @@ from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
+from tsm2_tune.generator.families.tsmr_ring import TsmrRingConfig
 from tsm2_tune.generator.families.tsmt import TsmtConfig
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
@@ -89,6 +90,11 @@ COUNTER_EXAMPLES = (
         TsmrMmaConfig(128, 2, 16, 16, 2, splits=4, row_tiles=1, min_blocks=1),
         R64,
         PROFILES["a100"],
+    ),
+    CounterExample(
+        "ring-for-many-columns",
+        TsmrRingConfig(128, 1, 16, 16, 4, splits=12, row_tiles=1, min_blocks=1),
+        replace(R, n=8),
     ),
     CounterExample("tile-rows-within-m", TsmtConfig(128, 32, 16, 8, 8, 4, 1, splits=264, min_blocks=1), GRAM),
     CounterExample("tile-columns-within-n", TsmtConfig(128, 16, 32, 8, 8, 4, 1, splits=264, min_blocks=1), GRAM),

@@ -27,9 +27,9 @@ from tsm2_tune.generator.splitting import (
 )
 
 VECTOR_BYTES = 16
-THREADS = (64, 128, 256)
+THREADS = (64, 128)
 VECTORS = (1, 2)
-COLUMNS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+COLUMNS = (1, 2, 3, 4, 6, 8, 12, 16)
 PREFETCH_STAGES = ((4, 2), (8, 2), (8, 4), (8, 8), (16, 2), (16, 4))
 MIN_BLOCKS = (1, 2, 4, 6)
 TILE_DEPTH = 64  # rows of B staged at a time; twice as many stay where that is all
@@ -97,7 +97,7 @@ class Tsmr(Family[TsmrConfig]):
         Tunable("row_tiles", "tcf", "tiles of rows for each block of the grid"),
         Tunable("min_blocks", "", "blocks that a multiprocessor must hold, which bounds the registers"),
     )
-    rules = (
+    rules: ClassVar[tuple[Rule, ...]] = (
         covering_rule(
             "columns-within-n",
             "a column group wider than needed for n computes columns that nobody asked for",

@@ -93,7 +93,7 @@ class TsmrMma(Family[TsmrMmaConfig]):
         Tunable("row_tiles", "tcf", "tiles of rows for each block of the grid"),
         Tunable("min_blocks", "", "blocks that a multiprocessor must hold, which bounds the registers"),
     )
-    rules = (
+    rules: ClassVar[tuple[Rule, ...]] = (
         HAS_F64_TENSOR_CORES,
         covering_rule(
             "columns-within-n",
