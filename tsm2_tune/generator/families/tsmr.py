@@ -192,6 +192,7 @@ class Tsmr(Family[TsmrConfig]):
             "about": "A streams through registers, B through shared memory",
             "kernel": self.name,
             "ring_in_shared": False,
+            "ring_of_warp": False,
             "vector_bits": "float4",
             "storage": problem.storage,
             "a_along_k": False,

@@ -85,8 +85,9 @@ class TsmrMmaRing(TsmrMma):
 
     def context(self, config: TsmrMmaConfig, problem: Problem) -> dict[str, Any]:
         return super().context(config, problem) | {
-            "about": "A streams through a ring in shared memory into the tensor cores' fragments, beside B",
+            "about": "A streams through a ring in shared memory to the tensor cores, beside B",
             "ring_in_shared": True,
+            "ring_of_warp": problem.contiguous[0] == "m",
         }
 
 
