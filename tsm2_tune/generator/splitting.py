@@ -39,23 +39,32 @@ def in_turns(lists: Iterable[Iterable[C]]) -> tuple[C, ...]:
     return tuple(config for turn in zip_longest(*lists) for config in turn if config is not None)
 
 
-WAVES = (1, 2)  # of resident blocks, that a grid is worth trying with
+PREFERRED_SPLITS = 4  # of the best ones by the model
 USUAL_SPLITS = (12, 4, 8, 24)  # of the winners on an H200
 
 
-def splits_to_prefer(limits: DeviceLimits, *, resources: Resources, min_blocks: int, tiles: int, k: int) -> list[int]:
-    """Splits that nearly make one wave of resident blocks, or two: in between, the last wave runs almost alone.
+def splits_to_prefer(
+    limits: DeviceLimits, problem: Problem, *, resources: Resources, min_blocks: int, tiles: int
+) -> list[int]:
+    """The splits that the model wants tried first, best first; behind each, one of those that won elsewhere.
 
-    Behind each, one of the splits that won elsewhere.
+    What a split gains is whole waves of resident blocks, since the last blocks run almost alone; what it costs is its
+    sums, written and read again beside A, which is read once.
     """
-    resident = occupancy(
+    occupied = occupancy(
         limits, threads=resources.threads, registers=resources.registers, smem_bytes=resources.smem_bytes
     ).blocks_per_sm
-    one_wave = limits.sms * max(resident, min_blocks) / tiles
-    most = max(k // LEAST_SHARE, 1)
-    waves = [max(s for s in SPLITS if s <= max(count * one_wave, 1) and s <= most) for count in WAVES]
-    usual = [splits for splits in USUAL_SPLITS if splits <= most and splits >= one_wave / 4]
-    return list(dict.fromkeys(splits for pair in zip_longest(waves, usual) for splits in pair if splits is not None))
+    resident = limits.sms * max(occupied, min_blocks)
+    most = max(problem.k // LEAST_SHARE, 1)
+
+    def seconds(splits: int) -> float:  # of A's, were every wave full
+        blocks = tiles * splits
+        waves = -(-blocks // resident) * resident / blocks
+        return waves * (1 + (2 * splits * problem.n / problem.k if splits > 1 else 0))
+
+    best = sorted((splits for splits in SPLITS if splits <= most), key=seconds)[:PREFERRED_SPLITS]
+    usual = [splits for splits in USUAL_SPLITS if splits <= most and tiles * splits >= resident / 4]
+    return list(dict.fromkeys(splits for pair in zip_longest(best, usual) for splits in pair if splits is not None))
 
 
 def with_splits(family: Family[C], variants: Iterable[C], problem: Problem, limits: DeviceLimits) -> tuple[C, ...]:
@@ -65,10 +74,10 @@ def with_splits(family: Family[C], variants: Iterable[C], problem: Problem, limi
             replace(variant, splits=splits)  # type: ignore[call-arg]
             for splits in splits_to_prefer(
                 limits,
+                problem,
                 resources=family.resources(variant, problem),
                 min_blocks=int(variant.tunables["min_blocks"]),
                 tiles=family.launch(variant, problem).tiles(problem.m, problem.n),
-                k=problem.k,
             )
         ]
         for variant in variants
