@@ -71,22 +71,13 @@ __device__ __forceinline__ void copy_async(scalar *to, const scalar *from)
 __device__ __forceinline__ void await_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 #endif
 
-// 16 bytes from global to shared memory, past the L1. Copies are committed in groups, which end in their order: a
-// thread can wait for the oldest of its groups alone.
+// Copies are committed in groups, which end in their order: a thread can wait for the oldest of its groups alone, and
+// not for loads that it started after them.
 #if defined(TSM2_HOST) || __CUDA_ARCH__ < 800
-__device__ __forceinline__ void copy_vector_async(bits_t *to, const scalar *from)
-{
-    *to = *reinterpret_cast<const bits_t *>(from);
-}
 __device__ __forceinline__ void commit_copies() {}
 template <int pending>
 __device__ __forceinline__ void await_groups() {}
 #else
-__device__ __forceinline__ void copy_vector_async(bits_t *to, const scalar *from)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::
-                 "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from) : "memory");
-}
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int pending>
 __device__ __forceinline__ void await_groups() { asm volatile("cp.async.wait_group %0;" :: "n"(pending) : "memory"); }

@@ -22,11 +22,11 @@ constexpr int tile_depth = 64;  // rows of B staged at a time, a multiple of `pr
 constexpr int step = prefetch / stages;      // columns of A in a group
 constexpr int depths = step / 8;             // products of the tensor core along a group
 constexpr int octets = columns / 8;          // of columns of C
-constexpr int pitch = columns;               // elements of a staged row of B
-constexpr int exchanged = 0;                 // the workspace has the rows in their order
 constexpr int warp_rows = 16 * strips;
 constexpr int block_rows = threads / 32 * warp_rows;
 constexpr int width = 2;                     // rows in a 16-byte vector
+constexpr int pitch = columns;  // elements from one staged row of B to the next
+constexpr int exchanged = 0;    // the rows of a tile's sums lie in the workspace in their order
 
 template <bool holds> struct Flag { static constexpr bool value = holds; };
 
@@ -73,22 +73,13 @@ __device__ __forceinline__ void copy_async(scalar *to, const scalar *from)
 __device__ __forceinline__ void await_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 #endif
 
-// 16 bytes from global to shared memory, past the L1. Copies are committed in groups, which end in their order: a
-// thread can wait for the oldest of its groups alone.
+// Copies are committed in groups, which end in their order: a thread can wait for the oldest of its groups alone, and
+// not for loads that it started after them.
 #if defined(TSM2_HOST) || __CUDA_ARCH__ < 800
-__device__ __forceinline__ void copy_vector_async(bits_t *to, const scalar *from)
-{
-    *to = *reinterpret_cast<const bits_t *>(from);
-}
 __device__ __forceinline__ void commit_copies() {}
 template <int pending>
 __device__ __forceinline__ void await_groups() {}
 #else
-__device__ __forceinline__ void copy_vector_async(bits_t *to, const scalar *from)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::
-                 "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from) : "memory");
-}
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int pending>
 __device__ __forceinline__ void await_groups() { asm volatile("cp.async.wait_group %0;" :: "n"(pending) : "memory"); }
@@ -187,8 +178,11 @@ __device__ __forceinline__ void stage_b(
     double *staged, const double *__restrict__ B, index_t ldb, index_t tile, index_t end, index_t first,
     index_t n)
 {
-    for (int e = threadIdx.x; e < count * columns; e += threads) {
-        const int l = e / (8 * columns) * 8 + e % 8, c = e / 8 % columns;
+    constexpr int across = threads / 8;  // columns at a time, of 8 rows each
+    #pragma unroll
+    for (int turn = 0; turn < count * columns / threads; ++turn) {
+        const int c = threadIdx.x / 8 % columns + turn * across % columns;
+        const int l = (threadIdx.x / 8 / columns + turn * across / columns) * 8 + threadIdx.x % 8;
         const int t = l % 8 / 2, half = l % 2;
         double *to = staged + ((l / 8 * octets + c / 8) * 32 + c % 8 * 4 + t) * 2 + half;
         if (tile + l < end && first + c < n)

@@ -14,7 +14,7 @@ using scalar = float;
 constexpr int threads = 128;   // of a block
 constexpr int vectors = 1;   // pieces of a column of A that a thread loads: its rows
 constexpr int columns = 32;   // of C that a thread accumulates in registers
-constexpr int prefetch = 16;  // columns of A that a thread has in registers, on their way or arrived
+constexpr int prefetch = 16;  // columns of A that a thread has in its ring, on their way or arrived
 constexpr int stages = 4;    // groups in which they are used and loaded anew
 constexpr int splits = 13;    // parts of k, each a block of its own
 constexpr int tile_depth = 64;  // rows of B staged at a time, a multiple of `prefetch`
@@ -71,25 +71,30 @@ __device__ __forceinline__ void copy_async(scalar *to, const scalar *from)
 __device__ __forceinline__ void await_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 #endif
 
-// 16 bytes from global to shared memory, past the L1. Copies are committed in groups, which end in their order: a
-// thread can wait for the oldest of its groups alone.
+// Copies are committed in groups, which end in their order: a thread can wait for the oldest of its groups alone, and
+// not for loads that it started after them.
+#if defined(TSM2_HOST) || __CUDA_ARCH__ < 800
+__device__ __forceinline__ void commit_copies() {}
+template <int pending>
+__device__ __forceinline__ void await_groups() {}
+#else
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int pending>
+__device__ __forceinline__ void await_groups() { asm volatile("cp.async.wait_group %0;" :: "n"(pending) : "memory"); }
+#endif
+
+// 16 bytes from global to shared memory, past the L1.
 #if defined(TSM2_HOST) || __CUDA_ARCH__ < 800
 __device__ __forceinline__ void copy_vector_async(bits_t *to, const scalar *from)
 {
     *to = *reinterpret_cast<const bits_t *>(from);
 }
-__device__ __forceinline__ void commit_copies() {}
-template <int pending>
-__device__ __forceinline__ void await_groups() {}
 #else
 __device__ __forceinline__ void copy_vector_async(bits_t *to, const scalar *from)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::
                  "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from) : "memory");
 }
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int pending>
-__device__ __forceinline__ void await_groups() { asm volatile("cp.async.wait_group %0;" :: "n"(pending) : "memory"); }
 #endif
 
 // Whether this block is the last of `count` to come to the counter; what the others wrote before is in memory then.
@@ -187,8 +192,11 @@ __device__ __forceinline__ void stage_b(
     scalar *staged, const scalar *__restrict__ B, index_t ldb, index_t tile, index_t end, index_t first,
     index_t n)
 {
-    for (int e = threadIdx.x; e < count * columns; e += threads) {
-        const int l = e / (8 * columns) * 8 + e % 8, c = e / 8 % columns;
+    constexpr int across = threads / 8;  // columns at a time
+    #pragma unroll
+    for (int turn = 0; turn < count * columns / threads; ++turn) {
+        const int c = threadIdx.x / 8 % columns + turn * across % columns;
+        const int l = (threadIdx.x / 8 / columns + turn * across / columns) * 8 + threadIdx.x % 8;
         scalar *to = staged + l * pitch + c;
         if (tile + l < end && first + c < n)
             copy_async(to, at_B(B, ldb, tile + l, first + c));
@@ -265,8 +273,8 @@ extern "C" __global__ void __launch_bounds__(threads, 2) tsmr_ring(
     extern __shared__ __align__(16) unsigned char shared_bytes[];
     scalar *staged = reinterpret_cast<scalar *>(shared_bytes);  // two tiles of B, tile_depth x pitch
 
-    // Behind them the ring of A's groups: of each piece of a group, what this thread copies there and reads again.
-    bits_t *ring_of_A = reinterpret_cast<bits_t *>(staged + 2 * tile_depth * pitch) + threadIdx.x;
+    // Behind them the ring of A's groups, of each piece of a group as many vectors as there are threads.
+    bits_t *ring_of_A = reinterpret_cast<bits_t *>(staged + 2 * tile_depth * pitch);
 
     const bool aligned = (reinterpret_cast<unsigned long long>(A) | lda * sizeof(scalar)) % 16 == 0;
     // Blocks side by side have the same rows of A and other columns of C, so that they share A through the L2.
@@ -280,6 +288,7 @@ extern "C" __global__ void __launch_bounds__(threads, 2) tsmr_ring(
     const index_t groups = (end - begin + step - 1) / step;
     const bool resident = end - begin <= 2 * tile_depth;  // all of B that this block needs stays in shared memory
     const int depth = resident ? 2 * tile_depth : tile_depth;
+    const int copied_to = threadIdx.x, read_from = threadIdx.x;  // what a thread copies, it reads itself
     const int row_of_thread = threadIdx.x * width;
     // This split's sums of the tile: column-major, all its rows.
     scalar *sums = partials + ((long long)split * tiles + tile_of_C) * (columns * block_rows);
@@ -304,7 +313,7 @@ extern "C" __global__ void __launch_bounds__(threads, 2) tsmr_ring(
             if (left-- <= 0)
                 return commit_copies();  // groups are counted
             if (all_whole)
-                copy_a(ring_of_A + g * (pieces * threads), at, lda);
+                copy_a(ring_of_A + g * (pieces * threads) + copied_to, at, lda);
             else
                 load_a_at_the_edge(a[0], A, lda, next_row + row_of_thread, m, next_column, end, aligned);
             commit_copies();
@@ -334,17 +343,15 @@ extern "C" __global__ void __launch_bounds__(threads, 2) tsmr_ring(
                 const index_t stop = tile + depth < end ? depth : end - tile;
                 #pragma unroll 1
                 for (index_t l = 0; l < stop; l += ring * step) {
-                    #pragma unroll
+                    #pragma unroll 1
                     for (int g = 0; g < ring; ++g) {
                         await_groups<ring - 1>();
                         if (all_whole)
-                            read_a(a[0], ring_of_A + g * (pieces * threads));
+                            read_a(a[0], ring_of_A + g * (pieces * threads) + read_from);
                         multiply(sum, a[0], tile_of_B + (l + g * step) * pitch);
                         load_next(g);
                     }
                 }
-                if (stop <= ring * step)
-                    await_groups<0>();  // the next tile of B came after the groups waited for
                 buffer ^= !resident;
             }
 
