@@ -124,7 +124,14 @@ RING_BUGS = (
     Bug(
         "the ring of A past shared memory", RING, "staged + 2 * tile_depth * pitch", "staged + 3 * tile_depth * pitch"
     ),
-    Bug("one ring for all threads", RING, "pitch) + threadIdx.x", "pitch)"),
+    Bug(
+        "one place in the ring for all threads",
+        RING,
+        "copied_to = threadIdx.x, read_from = threadIdx.x",
+        "copied_to = 0, read_from = 0",
+    ),
+    mma("lines copied in an order other than that of reading", MMA_RING, "(lane % 8 ^ lane / 8 * 2)", "lane % 8"),
+    mma("a lane copies the rows that it reads", MMA_RING, "warp_rows + lane % 8 * 2", "warp_rows + lane / 4 * 2"),
     Bug(
         "a group read from the slot of another",
         RING,
@@ -155,8 +162,8 @@ RING_BUGS = (
     Bug(
         "A's leading dimension taken for m in a copied group",
         RING_SPLIT,
-        "(pieces * threads), at, lda)",
-        "(pieces * threads), at, m)",
+        "copied_to, at, lda)",
+        "copied_to, at, m)",
     ),
     Bug(
         "a part-filled block copied as a whole one",
