@@ -169,7 +169,7 @@ class Tsmr(Family[TsmrConfig]):
     def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmrConfig, ...]:
         """Where the winners on an H200 lay: every column at once, 8 or 16 columns of A ahead, enough splits."""
         columns = next((option for option in COLUMNS if option >= problem.n), COLUMNS[-1])
-        tight = 4 if columns > 8 else 1
+        tight = 4 if columns >= 8 else 1
         if problem.k < 2 * LEAST_SHARE:
             return tuple(
                 TsmrConfig(threads, vectors, columns, prefetch, 2, 1, row_tiles, min_blocks)
@@ -181,7 +181,7 @@ class Tsmr(Family[TsmrConfig]):
             (64, 16, 4, 6),
             (128, 8, 2, tight),
             (64, 16, 2, 6),
-            (128, 8, 8, 1),
+            (128, 8, 8, tight),
             (128, 16, 2, 1),
         )
         variants = [TsmrConfig(t, 1, columns, prefetch, stages, 1, 1, least) for t, prefetch, stages, least in ahead]
