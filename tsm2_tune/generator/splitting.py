@@ -40,21 +40,23 @@ def in_turns(lists: Iterable[Iterable[C]]) -> tuple[C, ...]:
 
 
 PREFERRED_SPLITS = 4  # of the best ones by the model
-USUAL_SPLITS = (12, 4, 8, 24)  # of the winners on an H200
+LIGHT = 2  # columns for each byte of an element, up to which memory alone decides
+USUAL_SPLITS = (4, 12, 8, 24)  # of the winners on an H200
 
 
 def splits_to_prefer(
     limits: DeviceLimits, problem: Problem, *, resources: Resources, min_blocks: int, tiles: int
 ) -> list[int]:
-    """The splits that the model wants tried first, best first; behind each, one of those that won elsewhere.
+    """The splits that the model wants tried first, best first, in turns with those that won elsewhere.
 
     What a split gains is whole waves of resident blocks, since the last blocks run almost alone; what it costs is its
-    sums, written and read again beside A, which is read once.
+    sums, written and read again beside A, which is read once. Where memory alone decides, fewer blocks than a wave
+    keep it as busy, and those that won elsewhere come first.
     """
     occupied = occupancy(
         limits, threads=resources.threads, registers=resources.registers, smem_bytes=resources.smem_bytes
     ).blocks_per_sm
-    resident = limits.sms * max(occupied, min_blocks)
+    resident = limits.sms * (min_blocks if min_blocks > 1 else max(occupied, 1))  # compilers use what they may
     most = max(problem.k // LEAST_SHARE, 1)
 
     def seconds(splits: int) -> float:  # of A's, were every wave full
@@ -63,8 +65,9 @@ def splits_to_prefer(
         return waves * (1 + (2 * splits * problem.n / problem.k if splits > 1 else 0))
 
     best = sorted((splits for splits in SPLITS if splits <= most), key=seconds)[:PREFERRED_SPLITS]
-    usual = [splits for splits in USUAL_SPLITS if splits <= most and tiles * splits >= resident / 4]
-    return list(dict.fromkeys(splits for pair in zip_longest(best, usual) for splits in pair if splits is not None))
+    usual = [splits for splits in USUAL_SPLITS if splits <= most and tiles * splits >= resident / 2]
+    lists = (usual, best) if problem.n <= LIGHT * problem.dtype.element_bytes else (best, usual)
+    return list(dict.fromkeys(splits for turn in zip_longest(*lists) for splits in turn if splits is not None))
 
 
 def with_splits(family: Family[C], variants: Iterable[C], problem: Problem, limits: DeviceLimits) -> tuple[C, ...]:

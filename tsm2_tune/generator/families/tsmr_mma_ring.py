@@ -22,7 +22,7 @@ from tsm2_tune.generator.splitting import LEAST_SHARE, SPLITS_ROW_TILES, with_sp
 
 THREADS = (64, 128, 256)
 STRIPS = (1, 2)
-COLUMNS = (16, 32, 64)
+COLUMNS = (32, 64)
 PREFETCH_STAGES = ((32, 2), (32, 4), (64, 8))
 MIN_BLOCKS = (1, 2, 3, 4)
 WARP_THREADS = 32
@@ -74,9 +74,8 @@ class TsmrMmaRing(TsmrMma):
         """Where the winners on an H200 lay: every column at once, as many rows in a block as there is room for."""
         columns = next((option for option in COLUMNS if option >= problem.n), COLUMNS[-1])
         variants = {  # threads, strips, prefetch, stages, min_blocks
-            16: ((128, 2, 32, 4, 4),),
-            32: ((128, 2, 32, 4, 3), (256, 1, 32, 4, 2)),
-            64: ((256, 2, 32, 4, 1), (256, 2, 32, 2, 1), (128, 2, 32, 4, 2)),
+            32: ((128, 2, 32, 4, 3), (128, 2, 32, 2, 3)),
+            64: ((128, 2, 32, 4, 2), (128, 1, 32, 4, 3), (128, 2, 32, 2, 2)),
         }[columns]
         chosen = [TsmrMmaRingConfig(t, strips, columns, p, s, 1, 1, least) for t, strips, p, s, least in variants]
         if problem.k < 2 * LEAST_SHARE:

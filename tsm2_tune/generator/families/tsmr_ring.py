@@ -21,12 +21,12 @@ from tsm2_tune.generator.rules import Rule, covering_rule
 from tsm2_tune.generator.splitting import LEAST_SHARE, SPLITS_ROW_TILES, with_splits
 
 THREADS = (64, 128)
-VECTORS = (1, 2)
-COLUMNS = (16, 24, 32)
+VECTORS = (1,)
+COLUMNS = (24, 32)
 PREFETCH_STAGES = ((8, 4), (16, 4), (16, 8))
 MIN_BLOCKS = (1, 2, 3, 4)
 REGISTERS_OF_B = 32  # a thread has as many of the staged B on their way from shared memory
-FEW_COLUMNS = 8  # for which registers hold enough of A
+FEW_COLUMNS = 16  # for which registers hold enough of A
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -83,10 +83,10 @@ class TsmrRing(Tsmr):
     def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmrConfig, ...]:
         """Where the winners on an H200 lay: 32 columns of 4 rows a thread, with 8 warps on a multiprocessor."""
         columns = next((option for option in COLUMNS if option >= problem.n), COLUMNS[-1])
-        ahead = ((128, 16, 4, 2), (128, 16, 8, 2), (64, 16, 4, 4), (128, 8, 4, 2))  # threads, prefetch, stages, least
+        ahead = ((128, 16, 4, 2), (128, 8, 4, 2), (128, 16, 8, 2))  # threads, prefetch, stages, min_blocks
         variants = [TsmrRingConfig(t, 1, columns, p, s, 1, 1, least) for t, p, s, least in ahead]
         if problem.k < 2 * LEAST_SHARE:
-            return tuple(replace(config, row_tiles=row_tiles) for row_tiles in (2, 8, 4) for config in variants)
+            return tuple(replace(config, row_tiles=row_tiles) for config in variants for row_tiles in (8, 4, 2))
         return with_splits(self, variants, problem, limits)
 
     def context(self, config: TsmrConfig, problem: Problem) -> dict[str, Any]:
