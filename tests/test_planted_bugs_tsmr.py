@@ -13,6 +13,8 @@ from tests.planting import Bug, assert_rejected
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
+from tsm2_tune.generator.families.tsmr_mma_ring import TsmrMmaRingConfig
+from tsm2_tune.generator.families.tsmr_ring import TsmrRingConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.trial import Outcome
 
@@ -23,9 +25,12 @@ SHAPE = (512, 16, 96)
 ONE = TsmrConfig(64, 1, 2, 8, 4, splits=1, row_tiles=1, min_blocks=1)
 TILES = TsmrConfig(64, 1, 2, 8, 4, splits=1, row_tiles=2, min_blocks=1)
 SPLIT = TsmrConfig(64, 1, 2, 8, 4, splits=3, row_tiles=1, min_blocks=1)
+RING = TsmrRingConfig(64, 1, 16, 8, 4, splits=1, row_tiles=2, min_blocks=1)
+RING_SPLIT = TsmrRingConfig(64, 2, 16, 16, 8, splits=3, row_tiles=1, min_blocks=1)
 MMA_ONE = TsmrMmaConfig(64, 2, 16, 32, 2, splits=1, row_tiles=1, min_blocks=1)
 MMA_TILES = TsmrMmaConfig(64, 1, 8, 32, 4, splits=1, row_tiles=2, min_blocks=1)
 MMA_SPLIT = TsmrMmaConfig(64, 1, 8, 16, 2, splits=3, row_tiles=1, min_blocks=1)
+MMA_RING = TsmrMmaRingConfig(64, 2, 16, 32, 2, splits=1, row_tiles=1, min_blocks=1)
 
 
 def mma(name: str, config: TsmrMmaConfig, original: str, planted: str, *, op: str = "nn") -> Bug:
@@ -41,10 +46,10 @@ SPLITTING_BUGS = (
     Bug("one counter for every tile", SPLIT, "last_of(counters + tile_of_C", "last_of(counters"),
     Bug("an empty share leaves no sums", SPLIT, "block_row = from; block", "block_row = groups ? from : to; block"),
     Bug("beta applied for each split", SPLIT, "sum.element[v], beta)", "sum.element[v], splits * beta)"),
-    Bug("alpha applied for each split too", SPLIT, "store_vectors(sum, 1, sums", "store_vectors(sum, alpha, sums"),
+    Bug("alpha applied for each split too", SPLIT, "exchanged>(sum, 1, sums", "exchanged>(sum, alpha, sums"),
     Bug("sums of a split over those of another", SPLIT, "split * tiles + tile_of_C", "split + tile_of_C"),
     Bug("sums left where C has the tile", SPLIT, "block_rows, row - block_row", "block_rows, row"),
-    Bug("C written past m", SPLIT, "if (first_row + r + v < m)", "if (true)"),
+    Bug("C written past m", SPLIT, "if (row < m)", "if (true)"),
     Bug("the last column not added up", SPLIT, "? n - first : columns)", "? n - first : columns - 1)"),
     Bug("shares overlap", SPLIT, "? split * share", "? split * (share - prefetch)"),
     mma("shares that end within a load", MMA_SPLIT, "(splits * prefetch) * prefetch", "(splits * prefetch) * step",
@@ -67,7 +72,7 @@ STREAMING_BUGS = (
     Bug("the same B for all columns", ONE, "first + c))", "c))"),
     Bug("a row of B too many", ONE, "tile + l < end", "tile + l <= end"),
     Bug("a column of B too many", ONE, "first + c < n)\n            copy", "first + c <= n)\n            copy"),
-    Bug("the ring of A not advanced", ONE, "load_next(a[g]);\n                        __syncwarp", "__syncwarp"),
+    Bug("the ring of A not advanced", ONE, "load_next(g);\n                        __syncwarp", "__syncwarp"),
     Bug("a group of A left out", ONE, "at += step *", "at += prefetch *"),
     Bug("the next rows of A not begun", TILES, "begin_tile();\n            }", "}"),
     Bug("the first group of A again at the edge", ONE, "m, next_column, end", "m, begin, end"),
@@ -85,7 +90,7 @@ STREAMING_BUGS = (
     Bug("every tile of C in its first columns", ONE, "first = tile_of_C %", "first = 0 *"),
     mma("every tile of C in its first rows", MMA_SPLIT, "tile_of_C / tiles_across *", "tile_of_C / tiles *"),
     Bug("every other block of rows left out", TILES, "to; block_row += next_tile", "to; block_row += 2 * next_tile"),
-    Bug("rows of C swapped in a vector", ONE, "[v * width + e][c];", "[v * width + (e ^ 1)][c];"),
+    Bug("rows of C swapped in a vector", ONE, "(e ^ exchanged)][c];", "(e ^ !exchanged)][c];"),
     Bug("a row-major B read along its columns", ONE, "l * ldb + j", "l + j * ldb", op="nt"),
     Bug("a row-major C written along its columns", ONE, "i * ldc + j", "i + j * ldc", op="nnt"),
     Bug("factors of lower precision", ONE, "element[r % width] * b", "element[r % width] * float(b)", dtype="f64"),
@@ -102,7 +107,7 @@ FRAGMENT_BUGS = (
     mma("every octet of columns in the first", MMA_ONE, "first + 8 * o", "first + 0 * o"),
     mma("every strip of rows in the first", MMA_ONE, "put(row + 16 * s", "put(row"),
     mma("every octet of B the first", MMA_ONE, "(d * octets + o) * 32", "(d * octets) * 32"),
-    mma("half of a group's columns twice", MMA_ONE, "a[d][s], b)", "a[d / 2][s], b)"),
+    mma("half of a group's columns twice", MMA_ONE, "a.of[d][s], b)", "a.of[d / 2][s], b)"),
     mma("a row of C too many", MMA_ONE, "if (i + 1 < m)", "if (i < m)"),
     mma("a row of A too many", MMA_ONE, "second = i + 1 < m", "second = i < m"),
     mma("a column of a row-major A too many", MMA_ONE, "l + 1 < end", "l < end", op="tn"),
@@ -114,15 +119,85 @@ FRAGMENT_BUGS = (
     mma("operands of lower precision", MMA_ONE, "{bits.x, bits.y}", "{float(bits.x), bits.y}"),
 )  # fmt: skip
 
+RING_BUGS = (
+    Bug("the ring of A over B's second tile", RING, "staged + 2 * tile_depth * pitch", "staged + tile_depth * pitch"),
+    Bug(
+        "the ring of A past shared memory", RING, "staged + 2 * tile_depth * pitch", "staged + 3 * tile_depth * pitch"
+    ),
+    Bug(
+        "one place in the ring for all threads",
+        RING,
+        "copied_to = threadIdx.x, read_from = threadIdx.x",
+        "copied_to = 0, read_from = 0",
+    ),
+    mma("lines copied in an order other than that of reading", MMA_RING, "(lane % 8 ^ lane / 8 * 2)", "lane % 8"),
+    mma("a lane copies the rows that it reads", MMA_RING, "warp_rows + lane % 8 * 2", "warp_rows + lane / 4 * 2"),
+    Bug(
+        "a group read from the slot of another",
+        RING,
+        "read_a(a[0], ring_of_A + g * (",
+        "read_a(a[0], ring_of_A + 0 * (",
+    ),
+    Bug("every group copied to one slot", RING, "copy_a(ring_of_A + g * (", "copy_a(ring_of_A + 0 * ("),
+    Bug("the ring of A not copied to anew", RING, "pitch);\n                        load_next(g);", "pitch);"),
+    Bug(
+        "a slot copied to before it is read",
+        RING,
+        "await_groups<ring - 1>();\n                        if",
+        "load_next(g);\n                        if",
+    ),
+    Bug(
+        "pieces of a group in one place",
+        RING_SPLIT,
+        "slot + (q * vectors + v) * threads",
+        "slot + q * vectors * threads",
+    ),
+    Bug(
+        "pieces of a group read from one place",
+        RING_SPLIT,
+        "slot[(q * vectors + v) * threads]",
+        "slot[q * vectors * threads]",
+    ),
+    Bug("the first rows of a thread copied twice", RING_SPLIT, "at + v * threads * width + q * lda", "at + q * lda"),
+    Bug(
+        "A's leading dimension taken for m in a copied group",
+        RING_SPLIT,
+        "copied_to, at, lda)",
+        "copied_to, at, m)",
+    ),
+    Bug(
+        "a part-filled block copied as a whole one",
+        RING,
+        "if (all_whole)\n                copy_a",
+        "if (true)\n                copy_a",
+    ),
+    mma("pieces of a group in one place", MMA_RING, "slot + p * threads", "slot + p / 2 * threads"),
+    mma("pieces of a group read from one place", MMA_RING, "slot[p * threads]", "slot[p / 2 * threads]"),
+    mma(
+        "a row-major A's rows copied as columns",
+        MMA_RING,
+        "(16 * s + half) * lda + 8 * d",
+        "16 * s + half + 8 * d * lda",
+        op="ttt",
+    ),
+    mma(
+        "a row-major A's pieces in the order of a column-major one",
+        MMA_RING,
+        "s(p / (2 * depths)), half(p / depths % 2)",
+        "s(p / 2 % strips), half(p % 2)",
+        op="tn",
+    ),
+)
+
 ALIGNED_BUGS = (
-    Bug("alpha left out of vectors", ONE, "store_vectors(sum, alpha, C", "store_vectors(sum, 1, C"),
+    Bug("alpha left out of vectors", ONE, "store_vectors<0>(sum, alpha, C", "store_vectors<0>(sum, 1, C"),
     Bug("C's leading dimension taken for m in vectors", ONE, "sum, alpha, C, ldc", "sum, alpha, C, m"),
     Bug("beta left out of vectors", ONE, "aligned_C && beta == 0", "aligned_C"),
-    Bug("A's leading dimension taken for m in a group", ONE, "load_a(group, at, lda)", "load_a(group, at, m)"),
+    Bug("A's leading dimension taken for m in a group", ONE, "load_a(a[g], at, lda)", "load_a(a[g], at, m)"),
     Bug("A's leading dimension taken for m between groups", ONE, "(long long)lda", "(long long)m"),
     mma("alpha left out of vectors", MMA_ONE, "(alpha * upper, alpha * lower)", "(upper, lower)"),
     mma("C's leading dimension taken for m in vectors", MMA_ONE, "C + i + j * ldc)", "C + i + j * m)"),
-    mma("a row-major A's leading dimension taken for k", MMA_ONE, "load_a(group, at, lda)", "load_a(group, at, k)",
+    mma("a row-major A's leading dimension taken for k", MMA_ONE, "load_a(a[g], at, lda)", "load_a(a[g], at, k)",
         op="tn"),
 )  # fmt: skip
 
@@ -140,8 +215,14 @@ RIGHT = (
         (config, "f64", op)
         for config, op in ((MMA_ONE, "ttt"), (MMA_TILES, "tn"), (MMA_SPLIT, "tt"), (MMA_SPLIT, "tnt"))
     ),
-    (TsmrMmaConfig(128, 4, 32, 16, 2, splits=20, row_tiles=1, min_blocks=1), "f64", "nn"),
+    (TsmrMmaConfig(128, 4, 32, 16, 2, splits=8, row_tiles=1, min_blocks=1), "f64", "nn"),
     (TsmrMmaConfig(128, 1, 64, 32, 4, splits=1, row_tiles=4, min_blocks=1), "f64", "ttt"),
+    *((config, "f32", op) for config, op in ((RING, "nn"), (RING, "ntt"), (RING_SPLIT, "nt"), (RING_SPLIT, "nnt"))),
+    (TsmrRingConfig(64, 1, 32, 16, 4, splits=5, row_tiles=1, min_blocks=1), "f32", "nn"),
+    (TsmrRingConfig(128, 1, 24, 16, 8, splits=1, row_tiles=4, min_blocks=1), "f32", "nt"),
+    *((MMA_RING, "f64", op) for op in ("nn", "nt", "tnt", "ttt")),
+    (TsmrMmaRingConfig(128, 1, 64, 32, 4, splits=2, row_tiles=1, min_blocks=1), "f64", "nnt"),
+    (TsmrMmaRingConfig(64, 2, 32, 64, 8, splits=1, row_tiles=2, min_blocks=1), "f64", "tn"),
 )
 
 
@@ -155,7 +236,7 @@ def test_the_template_itself_is_right(
 
 
 @pytest.mark.parametrize(
-    "bug", [*SPLITTING_BUGS, *STREAMING_BUGS, *FRAGMENT_BUGS, *ALIGNED_BUGS], ids=lambda bug: bug.name
+    "bug", [*SPLITTING_BUGS, *STREAMING_BUGS, *FRAGMENT_BUGS, *RING_BUGS, *ALIGNED_BUGS], ids=lambda bug: bug.name
 )
 def test_a_planted_bug_is_rejected(try_kernel: TryKernel, bug: Bug) -> None:
     assert_rejected(try_kernel, bug, SHAPE, probes=True)

@@ -15,6 +15,7 @@ from tsm2_tune.generator.families.tsmm_rows import TsmmRowsConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.families.tsmr_half import TsmrHalfConfig
 from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
+from tsm2_tune.generator.families.tsmr_ring import TsmrRingConfig
 from tsm2_tune.generator.families.tsmr_rows import TsmrRowsConfig
 from tsm2_tune.generator.families.tsmt import TsmtConfig
 from tsm2_tune.generator.limits import DeviceLimits
@@ -125,6 +126,11 @@ COUNTER_EXAMPLES = (
         TsmrHalfConfig(128, 8, 16, 32, 2, splits=12, row_tiles=1, min_blocks=1),
         replace(R, dtype_name="bf16"),
         PROFILES["v100"],
+    ),
+    CounterExample(
+        "ring-for-many-columns",
+        TsmrRingConfig(128, 1, 16, 16, 4, splits=12, row_tiles=1, min_blocks=1),
+        replace(R, n=8),
     ),
     CounterExample("tile-rows-within-m", TsmtConfig(128, 32, 16, 8, 8, 4, 1, splits=264, min_blocks=1), GRAM),
     CounterExample("tile-columns-within-n", TsmtConfig(128, 16, 32, 8, 8, 4, 1, splits=264, min_blocks=1), GRAM),

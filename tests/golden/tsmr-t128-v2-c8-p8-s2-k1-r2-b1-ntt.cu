@@ -24,6 +24,8 @@ constexpr int step = prefetch / stages;      // columns of A in a group
 constexpr int width = 16 / sizeof(scalar);   // rows in a 16-byte vector
 constexpr int rows = vectors * width;        // of a thread
 constexpr int block_rows = threads * rows;
+constexpr int pitch = 8;           // elements from one staged row of B to the next
+constexpr int exchanged = width > 1;         // whether the rows of each pair change places in the workspace
 
 template <bool holds> struct Flag { static constexpr bool value = holds; };
 
@@ -57,20 +59,30 @@ __device__ __forceinline__ void store_C(
 }
 
 
-// One element from global to shared memory. The thread goes on; await_copies waits for all that it has started.
+// One element from global to shared memory. The thread goes on.
 #if defined(TSM2_HOST) || __CUDA_ARCH__ < 800
 template <class T> __device__ __forceinline__ void copy_async(T *to, const T *from) { *to = *from; }
-__device__ __forceinline__ void await_copies() {}
 #else
 template <class T> __device__ __forceinline__ void copy_async(T *to, const T *from)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::
                  "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "n"(sizeof(T)) : "memory");
 }
-__device__ __forceinline__ void await_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 #endif
 
-using group_t = vector[step][vectors];  // of A: `step` columns of a thread's rows
+// Copies are committed in groups, which end in their order: a thread can wait for the oldest of its groups alone, and
+// not for loads that it started after them.
+#if defined(TSM2_HOST) || __CUDA_ARCH__ < 800
+__device__ __forceinline__ void commit_copies() {}
+template <int pending>
+__device__ __forceinline__ void await_groups() {}
+#else
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int pending>
+__device__ __forceinline__ void await_groups() { asm volatile("cp.async.wait_group %0;" :: "n"(pending) : "memory"); }
+#endif
+
+struct group_t { vector of[step][vectors]; };  // of A: `step` columns of a thread's rows
 using sums_t = scalar[rows][columns];
 
 // One group, where it is whole: a warp's loads are side by side, and A is read once, so first to evict.
@@ -80,7 +92,7 @@ __device__ __forceinline__ void load_a(group_t &a, const scalar *__restrict__ at
     for (int q = 0; q < step; ++q) {
         #pragma unroll
         for (int v = 0; v < vectors; ++v) {
-            a[q][v] = vector_of(__ldcs(reinterpret_cast<const bits_t *>(at + v * threads * width + q * lda)));
+            a.of[q][v] = vector_of(__ldcs(reinterpret_cast<const bits_t *>(at + v * threads * width + q * lda)));
         }
     }
 }
@@ -97,11 +109,11 @@ __device__ __forceinline__ void load_a_at_the_edge(
             const index_t i = row + v * threads * width;
             const scalar *at = A + i + (column + q) * lda;
             if (aligned && i + width <= m && column + q < end) {
-                a[q][v] = vector_of(__ldcs(reinterpret_cast<const bits_t *>(at)));
+                a.of[q][v] = vector_of(__ldcs(reinterpret_cast<const bits_t *>(at)));
             } else {
                 #pragma unroll
                 for (int e = 0; e < width; ++e)
-                    a[q][v].element[e] = column + q < end && i + e < m ? at[e] : scalar(0);
+                    a.of[q][v].element[e] = column + q < end && i + e < m ? at[e] : scalar(0);
             }
         }
     }
@@ -115,7 +127,7 @@ __device__ __forceinline__ void stage_b(
 {
     for (int e = threadIdx.x; e < count * columns; e += threads) {
         const int l = e / columns, c = e % columns;
-        scalar *to = staged + l * columns + c;
+        scalar *to = staged + l * pitch + c;
         if (tile + l < end && first + c < n)
             copy_async(to, at_B(B, ldb, tile + l, first + c));
         else
@@ -123,7 +135,9 @@ __device__ __forceinline__ void stage_b(
     }
 }
 
-// sum += one group of A's columns times the matching rows of the staged B.
+// sum += one group of A's columns times the matching rows of the staged B. Registers lie in two banks, and a
+// multiply-add that wants two of the same bank waits: so each has a factor in common with the one before, through the
+// rows of one column downwards and of the next upwards.
 __device__ __forceinline__ void multiply(
     sums_t &sum, const group_t &a, const scalar *staged_rows)
 {
@@ -131,15 +145,20 @@ __device__ __forceinline__ void multiply(
     for (int q = 0; q < step; ++q) {
         #pragma unroll
         for (int c = 0; c < columns; ++c) {
-            const scalar b = staged_rows[q * columns + c];
+            const scalar b = staged_rows[q * pitch + c];
             #pragma unroll
-            for (int r = 0; r < rows; ++r)
-                sum[r][c] += a[q][r / width].element[r % width] * b;
+            for (int i = 0; i < rows; ++i) {
+                const int r = c % 2 == 0 ? i : rows - 1 - i;
+                sum[r][c] += a.of[q][r / width].element[r % width] * b;
+            }
         }
     }
 }
 
-// This thread's rows from `row` on, of columns first ... of a column-major matrix, all there and aligned.
+// This thread's rows from `row` on, of columns first ... of a column-major matrix, all there and aligned. Those of a
+// pair change places if asked: sums that are stored as they are lie in the order of the vector's registers, and in this
+// one they do not share their banks with the elements of A that go into them.
+template <int exchanged>
 __device__ __forceinline__ void store_vectors(
     const sums_t &sum, scalar factor, scalar *__restrict__ matrix, index_t ld, index_t row,
     index_t first, index_t n)
@@ -153,7 +172,7 @@ __device__ __forceinline__ void store_vectors(
             vector piece;
             #pragma unroll
             for (int e = 0; e < width; ++e)
-                piece.element[e] = factor * sum[v * width + e][c];
+                piece.element[e] = factor * sum[v * width + (e ^ exchanged)][c];
             scalar *at = matrix + row + v * threads * width + (first + c) * ld;
             __stcs(reinterpret_cast<bits_t *>(at), bits_of(piece));
         }
@@ -181,7 +200,8 @@ extern "C" __global__ void __launch_bounds__(threads, 1) tsmr(
     const scalar *__restrict__ B, index_t ldb, sum_t beta, scalar *__restrict__ C, index_t ldc)
 {
     extern __shared__ __align__(16) unsigned char shared_bytes[];
-    scalar *staged = reinterpret_cast<scalar *>(shared_bytes);  // two tiles of B, tile_depth x columns
+    scalar *staged = reinterpret_cast<scalar *>(shared_bytes);  // two tiles of B, tile_depth x pitch
+
 
     const bool aligned = (reinterpret_cast<unsigned long long>(A) | lda * sizeof(scalar)) % 16 == 0;
     // Blocks side by side have the same rows of A and other columns of C, so that they share A through the L2.
@@ -206,19 +226,21 @@ extern "C" __global__ void __launch_bounds__(threads, 1) tsmr(
             stage_b<2 * tile_depth>(staged, B, ldb, begin, end, first, n);
         else
             stage_b<tile_depth>(staged, B, ldb, begin, end, first, n);
+        commit_copies();
         index_t left = (to - from + next_tile - 1) / next_tile * groups;  // groups of A still to load
         index_t next_row = from, next_column = begin;                     // of the next one
         const scalar *at;                                                 // of this thread's first element in it
         const auto begin_tile = [&] {
             at = A + (next_row + row_of_thread) + begin * lda;
         };
-        const auto load_next = [&](group_t &group) {
+        group_t a[ring];
+        const auto load_next = [&](int g) {
             if (left-- <= 0)
                 return;
             if (all_whole)
-                load_a(group, at, lda);
+                load_a(a[g], at, lda);
             else
-                load_a_at_the_edge(group, A, lda, next_row + row_of_thread, m, next_column, end, aligned);
+                load_a_at_the_edge(a[g], A, lda, next_row + row_of_thread, m, next_column, end, aligned);
             at += step * (long long)lda;
             next_column += step;
             if (next_column >= end) {
@@ -227,11 +249,10 @@ extern "C" __global__ void __launch_bounds__(threads, 1) tsmr(
                 begin_tile();
             }
         };
-        group_t a[ring];
         begin_tile();
         #pragma unroll
         for (int g = 0; g < ring; ++g)
-            load_next(a[g]);
+            load_next(g);
 
         int buffer = 0;  // that holds the current tile of B
         for (index_t block_row = from; block_row < to; block_row += next_tile) {
@@ -240,21 +261,22 @@ extern "C" __global__ void __launch_bounds__(threads, 1) tsmr(
             #pragma unroll 1
             for (index_t tile = begin; tile < end; tile += depth) {
                 if (!resident || block_row == from) {
-                    await_copies();
+                    await_groups<0>();
                     __syncthreads();  // this tile is staged, and nobody reads the one before
                 }
                 if (!resident) {
                     const index_t following = tile + depth < end ? tile + depth : begin;
-                    stage_b<tile_depth>(staged + (buffer ^ 1) * tile_depth * columns, B, ldb, following, end, first, n);
+                    stage_b<tile_depth>(staged + (buffer ^ 1) * tile_depth * pitch, B, ldb, following, end, first, n);
+                    commit_copies();
                 }
-                const scalar *tile_of_B = staged + buffer * tile_depth * columns;
+                const scalar *tile_of_B = staged + buffer * tile_depth * pitch;
                 const index_t stop = tile + depth < end ? depth : end - tile;
                 #pragma unroll 1
                 for (index_t l = 0; l < stop; l += ring * step) {
                     #pragma unroll
                     for (int g = 0; g < ring; ++g) {
-                        multiply(sum, a[g], tile_of_B + (l + g * step) * columns);
-                        load_next(a[g]);
+                        multiply(sum, a[g], tile_of_B + (l + g * step) * pitch);
+                        load_next(g);
                         __syncwarp();  // keeps the compiler from putting these loads off
                     }
                 }
@@ -266,7 +288,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1) tsmr(
                     store_C(C, ldc, i, j, alpha, value, beta);
                 });
         }
-        await_copies();
+        await_groups<0>();
     };
 
     // Row tiles that are whole; the last of C may be left.

@@ -26,6 +26,8 @@ constexpr int octets = columns / 8;          // of columns of C
 constexpr int warp_rows = 16 * strips;
 constexpr int block_rows = threads / 32 * warp_rows;
 constexpr int width = 2;                     // rows in a 16-byte vector
+constexpr int pitch = columns;  // elements from one staged row of B to the next
+constexpr int exchanged = 0;    // the rows of a tile's sums lie in the workspace in their order
 
 template <bool holds> struct Flag { static constexpr bool value = holds; };
 
@@ -59,17 +61,27 @@ __device__ __forceinline__ void store_C(
 }
 
 
-// One element from global to shared memory. The thread goes on; await_copies waits for all that it has started.
+// One element from global to shared memory. The thread goes on.
 #if defined(TSM2_HOST) || __CUDA_ARCH__ < 800
 template <class T> __device__ __forceinline__ void copy_async(T *to, const T *from) { *to = *from; }
-__device__ __forceinline__ void await_copies() {}
 #else
 template <class T> __device__ __forceinline__ void copy_async(T *to, const T *from)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::
                  "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "n"(sizeof(T)) : "memory");
 }
-__device__ __forceinline__ void await_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+#endif
+
+// Copies are committed in groups, which end in their order: a thread can wait for the oldest of its groups alone, and
+// not for loads that it started after them.
+#if defined(TSM2_HOST) || __CUDA_ARCH__ < 800
+__device__ __forceinline__ void commit_copies() {}
+template <int pending>
+__device__ __forceinline__ void await_groups() {}
+#else
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int pending>
+__device__ __forceinline__ void await_groups() { asm volatile("cp.async.wait_group %0;" :: "n"(pending) : "memory"); }
 #endif
 
 // Adds 1 to the counter, or makes it 0 where it is `last`; returns what it was. What the block wrote before its barrier
@@ -122,7 +134,7 @@ __device__ __forceinline__ vector added_up(const sum_t *__restrict__ at, long lo
     return sum;
 }
 
-using group_t = double[depths][strips][4];  // of A: a lane's part of `step` columns of a warp's rows
+struct group_t { double of[depths][strips][4]; };  // of A: a lane's part of `step` columns of a warp's rows
 using sums_t = double[strips][octets][4];
 
 // The tensor core's product of a 16 x 8 by an 8 x 8 matrix, sum += a b, spread over the warp. With g = lane / 4 and
@@ -155,21 +167,32 @@ __device__ __forceinline__ void multiply_add(double (&sum)[4], const double (&a)
 
 // Which rows and columns the tensor core's are is free, as long as A, B and C agree. Its rows g and g + 8 are rows 2 g
 // and 2 g + 1 of the strip, neighbours in A and in C and so one load or store; its columns are those of A.
+constexpr int pieces = depths * strips * 2;  // of a lane's part of a group, 16 bytes each
+
+// Where piece p of a group goes in it, and where it comes from.
+struct Piece {
+    int d, s, half;
+    __device__ __forceinline__ explicit Piece(int p)
+        : d(p / (2 * strips)), s(p / 2 % strips), half(p % 2)
+    {
+    }
+    __device__ __forceinline__ const double *from(const double *at, index_t lda) const
+    {
+        return at + 16 * s + (8 * d + 4 * half) * lda;
+    }
+    __device__ __forceinline__ void put(group_t &a, bits_t bits) const
+    {
+        a.of[d][s][2 * half] = bits.x;
+        a.of[d][s][2 * half + 1] = bits.y;
+    }
+};
+
 // One group, where it is whole; `at` is this lane's first element. A is read once, so first to evict.
 __device__ __forceinline__ void load_a(group_t &a, const double *__restrict__ at, index_t lda)
 {
     #pragma unroll
-    for (int d = 0; d < depths; ++d) {
-        #pragma unroll
-        for (int s = 0; s < strips; ++s) {
-            #pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const bits_t bits = __ldcs(reinterpret_cast<const bits_t *>(at + 16 * s + (8 * d + 4 * half) * lda));
-                a[d][s][2 * half] = bits.x;
-                a[d][s][2 * half + 1] = bits.y;
-            }
-        }
-    }
+    for (int p = 0; p < pieces; ++p)
+        Piece(p).put(a, __ldcs(reinterpret_cast<const bits_t *>(Piece(p).from(at, lda))));
 }
 
 // The same where the group may end past m or past `end`, zeros there, or where vectors are not `aligned`.
@@ -178,27 +201,21 @@ __device__ __forceinline__ void load_a_at_the_edge(
     index_t column, index_t end, bool aligned)
 {
     #pragma unroll
-    for (int d = 0; d < depths; ++d) {
-        #pragma unroll
-        for (int s = 0; s < strips; ++s) {
-            #pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const index_t i = row + 16 * s, l = column + 8 * d + 4 * half + threadIdx.x % 4;
-                const double *at = A + i + l * lda;
-                const bool first = i < m && l < end, second = i + 1 < m && l < end;
-                bits_t bits = {0, 0};
-                if (aligned && second) {
-                    bits = __ldcs(reinterpret_cast<const bits_t *>(at));
-                } else {
-                    if (first)
-                        bits.x = at[0];
-                    if (second)
-                        bits.y = at[1];
-                }
-                a[d][s][2 * half] = bits.x;
-                a[d][s][2 * half + 1] = bits.y;
-            }
+    for (int p = 0; p < pieces; ++p) {
+        const Piece piece(p);
+        const index_t i = row + 16 * piece.s, l = column + 8 * piece.d + 4 * piece.half + threadIdx.x % 4;
+        const double *at = A + i + l * lda;
+        const bool first = i < m && l < end, second = i + 1 < m && l < end;
+        bits_t bits = {0, 0};
+        if (aligned && second) {
+            bits = __ldcs(reinterpret_cast<const bits_t *>(at));
+        } else {
+            if (first)
+                bits.x = at[0];
+            if (second)
+                bits.y = at[1];
         }
+        piece.put(a, bits);
     }
 }
 
@@ -209,8 +226,11 @@ __device__ __forceinline__ void stage_b(
     double *staged, const double *__restrict__ B, index_t ldb, index_t tile, index_t end, index_t first,
     index_t n)
 {
-    for (int e = threadIdx.x; e < count * columns; e += threads) {
-        const int l = e % count, c = e / count;
+    constexpr int across = threads / 8;  // columns at a time, of 8 rows each
+    #pragma unroll
+    for (int turn = 0; turn < count * columns / threads; ++turn) {
+        const int c = threadIdx.x / 8 % columns + turn * across % columns;
+        const int l = (threadIdx.x / 8 / columns + turn * across / columns) * 8 + threadIdx.x % 8;
         const int t = l % 4, half = l / 4 % 2;
         double *to = staged + ((l / 8 * octets + c / 8) * 32 + c % 8 * 4 + t) * 2 + half;
         if (tile + l < end && first + c < n)
@@ -233,7 +253,7 @@ __device__ __forceinline__ void multiply(
             const double b[2] = {bits.x, bits.y};
             #pragma unroll
             for (int s = 0; s < strips; ++s)
-                multiply_add(sum[s][o], a[d][s], b);
+                multiply_add(sum[s][o], a.of[d][s], b);
         }
     }
 }
@@ -263,7 +283,8 @@ extern "C" __global__ void __launch_bounds__(threads, 6) tsmr_mma(
     sum_t *__restrict__ partials, unsigned *__restrict__ counters)
 {
     extern __shared__ __align__(16) unsigned char shared_bytes[];
-    scalar *staged = reinterpret_cast<scalar *>(shared_bytes);  // two tiles of B, tile_depth x columns
+    scalar *staged = reinterpret_cast<scalar *>(shared_bytes);  // two tiles of B, tile_depth x pitch
+
 
     const bool aligned = (reinterpret_cast<unsigned long long>(A) | lda * sizeof(scalar)) % 16 == 0;
     // Blocks side by side have the same rows of A and other columns of C, so that they share A through the L2.
@@ -290,27 +311,28 @@ extern "C" __global__ void __launch_bounds__(threads, 6) tsmr_mma(
             stage_b<2 * tile_depth>(staged, B, ldb, begin, end, first, n);
         else
             stage_b<tile_depth>(staged, B, ldb, begin, end, first, n);
+        commit_copies();
         index_t left = (to - from + next_tile - 1) / next_tile * groups;  // groups of A still to load
         index_t next_row = from, next_column = begin;                     // of the next one
         const scalar *at;                                                 // of this thread's first element in it
         const auto begin_tile = [&] {
             at = A + (next_row + row_of_thread) + (begin + threadIdx.x % 4) * lda;
         };
-        const auto load_next = [&](group_t &group) {
+        group_t a[ring];
+        const auto load_next = [&](int g) {
             if (left-- <= 0)
                 return;
             if (all_whole)
-                load_a(group, at, lda);
+                load_a(a[g], at, lda);
             else
-                load_a_at_the_edge(group, A, lda, next_row + row_of_thread, m, next_column, end, aligned);
+                load_a_at_the_edge(a[g], A, lda, next_row + row_of_thread, m, next_column, end, aligned);
             at += step * (long long)lda;
             next_column += step;
         };
-        group_t a[ring];
         begin_tile();
         #pragma unroll
         for (int g = 0; g < ring; ++g)
-            load_next(a[g]);
+            load_next(g);
 
         int buffer = 0;  // that holds the current tile of B
         for (index_t block_row = from; block_row < to; block_row += next_tile) {
@@ -319,21 +341,22 @@ extern "C" __global__ void __launch_bounds__(threads, 6) tsmr_mma(
             #pragma unroll 1
             for (index_t tile = begin; tile < end; tile += depth) {
                 if (!resident || block_row == from) {
-                    await_copies();
+                    await_groups<0>();
                     __syncthreads();  // this tile is staged, and nobody reads the one before
                 }
                 if (!resident) {
                     const index_t following = tile + depth < end ? tile + depth : begin;
-                    stage_b<tile_depth>(staged + (buffer ^ 1) * tile_depth * columns, B, ldb, following, end, first, n);
+                    stage_b<tile_depth>(staged + (buffer ^ 1) * tile_depth * pitch, B, ldb, following, end, first, n);
+                    commit_copies();
                 }
-                const scalar *tile_of_B = staged + buffer * tile_depth * columns;
+                const scalar *tile_of_B = staged + buffer * tile_depth * pitch;
                 const index_t stop = tile + depth < end ? depth : end - tile;
                 #pragma unroll 1
                 for (index_t l = 0; l < stop; l += ring * step) {
                     #pragma unroll
                     for (int g = 0; g < ring; ++g) {
-                        multiply(sum, a[g], tile_of_B + (l + g * step) * columns);
-                        load_next(a[g]);
+                        multiply(sum, a[g], tile_of_B + (l + g * step) * pitch);
+                        load_next(g);
                         __syncwarp();  // keeps the compiler from putting these loads off
                     }
                 }
@@ -345,7 +368,7 @@ extern "C" __global__ void __launch_bounds__(threads, 6) tsmr_mma(
                 __stcs(reinterpret_cast<bits_t *>(sums + r + j * block_rows), make_double2(upper, lower));
             });
         }
-        await_copies();
+        await_groups<0>();
     };
 
     // Row tiles that are whole; the last of C may be left.
@@ -366,8 +389,9 @@ extern "C" __global__ void __launch_bounds__(threads, 6) tsmr_mma(
             const vector sum = added_up<(splits < 16 ? splits : 16)>(first_sums + r + j * block_rows, stride, splits);
             #pragma unroll
             for (int v = 0; v < width; ++v) {
-                if (first_row + r + v < m)
-                    store_C(C, ldc, first_row + r + v, first + j, alpha, sum.element[v], beta);
+                const index_t row = first_row + r + (v ^ exchanged);
+                if (row < m)
+                    store_C(C, ldc, row, first + j, alpha, sum.element[v], beta);
             }
         }
     }

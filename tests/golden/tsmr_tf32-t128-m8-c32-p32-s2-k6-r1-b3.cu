@@ -26,6 +26,8 @@ constexpr int depths = step / (4 * run);      // such runs of a lane along a gro
 constexpr int octets = columns / 8;           // of columns of C
 constexpr int warp_rows = 8 * lane_rows;
 constexpr int block_rows = threads / 32 * warp_rows;
+constexpr int pitch = columns;  // elements from one staged row of B to the next
+constexpr int exchanged = 0;    // the rows of a tile's sums lie in the workspace in their order
 
 template <bool holds> struct Flag { static constexpr bool value = holds; };
 
@@ -62,7 +64,7 @@ __device__ __forceinline__ void store_C(
 
 using chunk_t = uint4;  // a lane's run along k
 constexpr int run_words = sizeof(chunk_t) / 4;
-// A chunk from global to shared memory, its first `count` elements and zeros behind; await_copies waits for all.
+// A chunk from global to shared memory, its first `count` elements and zeros behind.
 #if defined(TSM2_HOST) || __CUDA_ARCH__ < 800
 __device__ __forceinline__ void copy_async(uint4 *to, const scalar *from, int count)
 {
@@ -73,7 +75,6 @@ __device__ __forceinline__ void copy_async(uint4 *to, const scalar *from, int co
     if (count == whole)
         *to = __ldcg(reinterpret_cast<const uint4 *>(from));  // which must be aligned
 }
-__device__ __forceinline__ void await_copies() {}
 #else
 __device__ __forceinline__ void copy_async(uint4 *to, const scalar *from, int count)
 {
@@ -81,7 +82,18 @@ __device__ __forceinline__ void copy_async(uint4 *to, const scalar *from, int co
                  "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "n"(sizeof(uint4)),
                  "r"(int(count * sizeof(scalar))) : "memory");
 }
-__device__ __forceinline__ void await_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+#endif
+
+// Copies are committed in groups, which end in their order: a thread can wait for the oldest of its groups alone, and
+// not for loads that it started after them.
+#if defined(TSM2_HOST) || __CUDA_ARCH__ < 800
+__device__ __forceinline__ void commit_copies() {}
+template <int pending>
+__device__ __forceinline__ void await_groups() {}
+#else
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int pending>
+__device__ __forceinline__ void await_groups() { asm volatile("cp.async.wait_group %0;" :: "n"(pending) : "memory"); }
 #endif
 
 // Adds 1 to the counter, or makes it 0 where it is `last`; returns what it was. What the block wrote before its barrier
@@ -386,7 +398,8 @@ extern "C" __global__ void __launch_bounds__(threads, 3) tsmr_tf32(
     sum_t *__restrict__ partials, unsigned *__restrict__ counters)
 {
     extern __shared__ __align__(16) unsigned char shared_bytes[];
-    scalar *staged = reinterpret_cast<scalar *>(shared_bytes);  // two tiles of B, tile_depth x columns
+    scalar *staged = reinterpret_cast<scalar *>(shared_bytes);  // two tiles of B, tile_depth x pitch
+
 
     const bool aligned = (reinterpret_cast<unsigned long long>(A) | lda * sizeof(scalar)) % 16 == 0;
     // Blocks side by side have the same rows of A and other columns of C, so that they share A through the L2.
@@ -414,7 +427,9 @@ extern "C" __global__ void __launch_bounds__(threads, 3) tsmr_tf32(
         const auto begin_tile = [&] {
             at = A + (next_row + row_of_thread) + (begin + threadIdx.x % 4 * run) * lda;
         };
-        const auto load_next = [&](group_t &group) {
+        group_t a[ring];
+        const auto load_next = [&](int g) {
+            group_t &group = a[g];
             if (left-- <= 0)
                 return;
             if (all_whole && next_column + step <= end)
@@ -426,16 +441,16 @@ extern "C" __global__ void __launch_bounds__(threads, 3) tsmr_tf32(
             at += step * (long long)lda;
             next_column += step;
         };
-        group_t a[ring];
         begin_tile();
         #pragma unroll
         for (int g = 0; g < ring; ++g)
-            load_next(a[g]);
+            load_next(g);
         __syncthreads();  // what was staged before is no longer read
         if (resident)
             stage_b<2 * tile_depth>(staged, B, ldb, begin, end, first, n);
         else
             stage_b<tile_depth>(staged, B, ldb, begin, end, first, n);
+        commit_copies();
 
         int buffer = 0;  // that holds the current tile of B
         for (index_t block_row = from; block_row < to; block_row += next_tile) {
@@ -444,21 +459,22 @@ extern "C" __global__ void __launch_bounds__(threads, 3) tsmr_tf32(
             #pragma unroll 1
             for (index_t tile = begin; tile < end; tile += depth) {
                 if (!resident || block_row == from) {
-                    await_copies();
+                    await_groups<0>();
                     __syncthreads();  // this tile is staged, and nobody reads the one before
                 }
                 if (!resident) {
                     const index_t following = tile + depth < end ? tile + depth : begin;
-                    stage_b<tile_depth>(staged + (buffer ^ 1) * tile_depth * columns, B, ldb, following, end, first, n);
+                    stage_b<tile_depth>(staged + (buffer ^ 1) * tile_depth * pitch, B, ldb, following, end, first, n);
+                    commit_copies();
                 }
-                const scalar *tile_of_B = staged + buffer * tile_depth * columns;
+                const scalar *tile_of_B = staged + buffer * tile_depth * pitch;
                 const index_t stop = tile + depth < end ? depth : end - tile;
                 #pragma unroll 1
                 for (index_t l = 0; l < stop; l += ring * step) {
                     #pragma unroll
                     for (int g = 0; g < ring; ++g) {
-                        multiply(sum, a[g], tile_of_B + (l + g * step) * columns);
-                        load_next(a[g]);
+                        multiply(sum, a[g], tile_of_B + (l + g * step) * pitch);
+                        load_next(g);
                         __syncwarp();  // keeps the compiler from putting these loads off
                     }
                 }
@@ -470,7 +486,7 @@ extern "C" __global__ void __launch_bounds__(threads, 3) tsmr_tf32(
             for (int v = 0; v < lane_vectors; ++v)
                 __stcs(reinterpret_cast<sum_bits_t *>(sums) + v * threads + threadIdx.x, sum_bits_of(sum[v]));
         }
-        await_copies();
+        await_groups<0>();
     };
 
     // Row tiles that are whole; the last of C may be left.

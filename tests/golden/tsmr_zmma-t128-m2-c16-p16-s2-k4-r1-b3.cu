@@ -96,6 +96,8 @@ constexpr int width = 16 / sizeof(scalar);   // numbers in a 16-byte vector
 constexpr int strip_rows = 8 * width;
 constexpr int warp_rows = strip_rows * strips;
 constexpr int block_rows = threads / 32 * warp_rows;
+constexpr int pitch = columns;  // elements from one staged row of B to the next
+constexpr int exchanged = 0;    // the rows of a tile's sums lie in the workspace in their order
 
 template <bool holds> struct Flag { static constexpr bool value = holds; };
 
@@ -129,17 +131,27 @@ __device__ __forceinline__ void store_C(
 }
 
 
-// One element from global to shared memory. The thread goes on; await_copies waits for all that it has started.
+// One element from global to shared memory. The thread goes on.
 #if defined(TSM2_HOST) || __CUDA_ARCH__ < 800
 template <class T> __device__ __forceinline__ void copy_async(T *to, const T *from) { *to = *from; }
-__device__ __forceinline__ void await_copies() {}
 #else
 template <class T> __device__ __forceinline__ void copy_async(T *to, const T *from)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::
                  "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "n"(sizeof(T)) : "memory");
 }
-__device__ __forceinline__ void await_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+#endif
+
+// Copies are committed in groups, which end in their order: a thread can wait for the oldest of its groups alone, and
+// not for loads that it started after them.
+#if defined(TSM2_HOST) || __CUDA_ARCH__ < 800
+__device__ __forceinline__ void commit_copies() {}
+template <int pending>
+__device__ __forceinline__ void await_groups() {}
+#else
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int pending>
+__device__ __forceinline__ void await_groups() { asm volatile("cp.async.wait_group %0;" :: "n"(pending) : "memory"); }
 #endif
 
 // Adds 1 to the counter, or makes it 0 where it is `last`; returns what it was. What the block wrote before its barrier
@@ -362,7 +374,8 @@ extern "C" __global__ void __launch_bounds__(threads, 3) tsmr_zmma(
     sum_t *__restrict__ partials, unsigned *__restrict__ counters)
 {
     extern __shared__ __align__(16) unsigned char shared_bytes[];
-    scalar *staged = reinterpret_cast<scalar *>(shared_bytes);  // two tiles of B, tile_depth x columns
+    scalar *staged = reinterpret_cast<scalar *>(shared_bytes);  // two tiles of B, tile_depth x pitch
+
 
     const bool aligned = (reinterpret_cast<unsigned long long>(A) | lda * sizeof(scalar)) % 16 == 0;
     // Blocks side by side have the same rows of A and other columns of C, so that they share A through the L2.
@@ -389,27 +402,28 @@ extern "C" __global__ void __launch_bounds__(threads, 3) tsmr_zmma(
             stage_b<2 * tile_depth>(staged, B, ldb, begin, end, first, n);
         else
             stage_b<tile_depth>(staged, B, ldb, begin, end, first, n);
+        commit_copies();
         index_t left = (to - from + next_tile - 1) / next_tile * groups;  // groups of A still to load
         index_t next_row = from, next_column = begin;                     // of the next one
         const scalar *at;                                                 // of this thread's first element in it
         const auto begin_tile = [&] {
             at = A + (next_row + row_of_thread) + (begin + threadIdx.x % 4) * lda;
         };
-        const auto load_next = [&](group_t &group) {
+        group_t a[ring];
+        const auto load_next = [&](int g) {
             if (left-- <= 0)
                 return;
             if (all_whole)
-                load_a(group, at, lda);
+                load_a(a[g], at, lda);
             else
-                load_a_at_the_edge(group, A, lda, next_row + row_of_thread, m, next_column, end, aligned);
+                load_a_at_the_edge(a[g], A, lda, next_row + row_of_thread, m, next_column, end, aligned);
             at += step * (long long)lda;
             next_column += step;
         };
-        group_t a[ring];
         begin_tile();
         #pragma unroll
         for (int g = 0; g < ring; ++g)
-            load_next(a[g]);
+            load_next(g);
 
         int buffer = 0;  // that holds the current tile of B
         for (index_t block_row = from; block_row < to; block_row += next_tile) {
@@ -418,21 +432,22 @@ extern "C" __global__ void __launch_bounds__(threads, 3) tsmr_zmma(
             #pragma unroll 1
             for (index_t tile = begin; tile < end; tile += depth) {
                 if (!resident || block_row == from) {
-                    await_copies();
+                    await_groups<0>();
                     __syncthreads();  // this tile is staged, and nobody reads the one before
                 }
                 if (!resident) {
                     const index_t following = tile + depth < end ? tile + depth : begin;
-                    stage_b<tile_depth>(staged + (buffer ^ 1) * tile_depth * columns, B, ldb, following, end, first, n);
+                    stage_b<tile_depth>(staged + (buffer ^ 1) * tile_depth * pitch, B, ldb, following, end, first, n);
+                    commit_copies();
                 }
-                const scalar *tile_of_B = staged + buffer * tile_depth * columns;
+                const scalar *tile_of_B = staged + buffer * tile_depth * pitch;
                 const index_t stop = tile + depth < end ? depth : end - tile;
                 #pragma unroll 1
                 for (index_t l = 0; l < stop; l += ring * step) {
                     #pragma unroll
                     for (int g = 0; g < ring; ++g) {
-                        multiply(sum, a[g], tile_of_B + (l + g * step) * columns);
-                        load_next(a[g]);
+                        multiply(sum, a[g], tile_of_B + (l + g * step) * pitch);
+                        load_next(g);
                         __syncwarp();  // keeps the compiler from putting these loads off
                     }
                 }
@@ -444,7 +459,7 @@ extern "C" __global__ void __launch_bounds__(threads, 3) tsmr_zmma(
                 __stcs(reinterpret_cast<bits_t *>(sums + r + j * block_rows), bits_of(values));
             });
         }
-        await_copies();
+        await_groups<0>();
     };
 
     // Row tiles that are whole; the last of C may be left.
@@ -465,8 +480,9 @@ extern "C" __global__ void __launch_bounds__(threads, 3) tsmr_zmma(
             const vector sum = added_up<(splits < 16 ? splits : 16)>(first_sums + r + j * block_rows, stride, splits);
             #pragma unroll
             for (int v = 0; v < width; ++v) {
-                if (first_row + r + v < m)
-                    store_C(C, ldc, first_row + r + v, first + j, alpha, sum.element[v], beta);
+                const index_t row = first_row + r + (v ^ exchanged);
+                if (row < m)
+                    store_C(C, ldc, row, first + j, alpha, sum.element[v], beta);
             }
         }
     }

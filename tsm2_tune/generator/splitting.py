@@ -14,7 +14,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Candidate, Rule
 
 # How a grid is divided: parts of k for each tile of C, or tiles for each block, never both.
-SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 13, 16, 20, 24, 32, 48)
+SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 16, 19, 20, 24, 26, 32, 48)
 ROW_TILES = (2, 4, 8)
 SPLITS_ROW_TILES = (*((splits, 1) for splits in SPLITS), *((1, tiles) for tiles in ROW_TILES))
 LEAST_SHARE = 64  # of k, that is worth a block of its own
@@ -75,23 +75,35 @@ def in_turns(lists: Iterable[Iterable[C]]) -> tuple[C, ...]:
     return tuple(config for turn in zip_longest(*lists) for config in turn if config is not None)
 
 
-WAVES = (1, 2)  # of resident blocks, that a grid is worth trying with
-USUAL_SPLITS = (12, 4, 8, 24)  # of the winners on an H200
+PREFERRED_SPLITS = 4  # of the best ones by the model
+LIGHT = 2  # columns for each byte of an element, up to which memory alone decides
+USUAL_SPLITS = (4, 12, 8, 24)  # of the winners on an H200
 
 
-def splits_to_prefer(limits: DeviceLimits, *, resources: Resources, min_blocks: int, tiles: int, k: int) -> list[int]:
-    """Splits that nearly make one wave of resident blocks, or two: in between, the last wave runs almost alone.
+def splits_to_prefer(
+    limits: DeviceLimits, problem: Problem, *, resources: Resources, min_blocks: int, tiles: int
+) -> list[int]:
+    """The splits that the model wants tried first, best first, in turns with those that won elsewhere.
 
-    Behind each, one of the splits that won elsewhere.
+    What a split gains is whole waves of resident blocks, since the last blocks run almost alone; what it costs is its
+    sums, written and read again beside A, which is read once. Where memory alone decides, fewer blocks than a wave
+    keep it as busy, and those that won elsewhere come first.
     """
-    resident = occupancy(
+    occupied = occupancy(
         limits, threads=resources.threads, registers=resources.registers, smem_bytes=resources.smem_bytes
     ).blocks_per_sm
-    one_wave = limits.sms * max(resident, min_blocks) / tiles
-    most = max(k // LEAST_SHARE, 1)
-    waves = [max(s for s in SPLITS if s <= max(count * one_wave, 1) and s <= most) for count in WAVES]
-    usual = [splits for splits in USUAL_SPLITS if splits <= most and splits >= one_wave / 4]
-    return list(dict.fromkeys(splits for pair in zip_longest(waves, usual) for splits in pair if splits is not None))
+    resident = limits.sms * (min_blocks if min_blocks > 1 else max(occupied, 1))  # compilers use what they may
+    most = max(problem.k // LEAST_SHARE, 1)
+
+    def seconds(splits: int) -> float:  # of A's, were every wave full
+        blocks = tiles * splits
+        waves = -(-blocks // resident) * resident / blocks
+        return waves * (1 + (2 * splits * problem.n / problem.k if splits > 1 else 0))
+
+    best = sorted((splits for splits in SPLITS if splits <= most), key=seconds)[:PREFERRED_SPLITS]
+    usual = [splits for splits in USUAL_SPLITS if splits <= most and tiles * splits >= resident / 2]
+    lists = (usual, best) if problem.n <= LIGHT * problem.dtype.element_bytes else (best, usual)
+    return list(dict.fromkeys(splits for turn in zip_longest(*lists) for splits in turn if splits is not None))
 
 
 def with_splits(family: Family[C], variants: Iterable[C], problem: Problem, limits: DeviceLimits) -> tuple[C, ...]:
@@ -101,10 +113,10 @@ def with_splits(family: Family[C], variants: Iterable[C], problem: Problem, limi
             replace(variant, splits=splits)  # type: ignore[call-arg]
             for splits in splits_to_prefer(
                 limits,
+                problem,
                 resources=family.resources(variant, problem),
                 min_blocks=int(variant.tunables["min_blocks"]),
                 tiles=family.launch(variant, problem).tiles(problem.m, problem.n),
-                k=problem.k,
             )
         ]
         for variant in variants

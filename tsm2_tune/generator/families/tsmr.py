@@ -22,15 +22,16 @@ from tsm2_tune.generator.splitting import (
     LEAST_SHARE,
     SPLITS_ROW_TILES,
     SPLITTING_RULES,
+    has_f64_tensor_cores,
     split_traffic,
     with_splits,
 )
 
 VECTOR_BYTES = 16
-THREADS = (64, 128, 256)
+THREADS = (64, 128)
 VECTORS = (1, 2)
 COLUMNS = (1, 2, 3, 4, 6, 8, 12, 16)
-PREFETCH_STAGES = ((4, 2), (8, 2), (8, 4), (8, 8), (16, 2), (16, 4))
+PREFETCH_STAGES = ((4, 2), (8, 2), (8, 4), (8, 8), (16, 2), (16, 4), (16, 8))
 MIN_BLOCKS = (1, 2, 4, 6)
 TILE_DEPTH = 64  # rows of B staged at a time; twice as many stay where that is all
 
@@ -70,6 +71,12 @@ def _block_rows(config: TsmrConfig, problem: Problem) -> int:
     return config.threads * rows_per_thread(config, problem)
 
 
+def _pitch(config: TsmrConfig, problem: Problem) -> int:
+    """Elements from one staged row of B to the next: rows of whole lines of banks are padded by a vector."""
+    padded = config.columns % 8 == 0 and problem.contiguous[1] == "k"
+    return config.columns + (VECTOR_BYTES // problem.dtype.element_bytes if padded else 0)
+
+
 def _rows_within_m(candidate: Candidate) -> bool:
     config = candidate.config
     assert isinstance(config, TsmrConfig)
@@ -91,7 +98,7 @@ class Tsmr(Family[TsmrConfig]):
         Tunable("row_tiles", "tcf", "tiles of rows for each block of the grid"),
         Tunable("min_blocks", "", "blocks that a multiprocessor must hold, which bounds the registers"),
     )
-    rules = (
+    rules: ClassVar[tuple[Rule, ...]] = (
         covering_rule(
             "columns-within-n",
             "a column group wider than needed for n computes columns that nobody asked for",
@@ -123,7 +130,7 @@ class Tsmr(Family[TsmrConfig]):
         return Resources(
             threads=config.threads,
             registers=elements * dtype.registers + OVERHEAD_REGISTERS,
-            smem_bytes=2 * TILE_DEPTH * config.columns * dtype.element_bytes,
+            smem_bytes=2 * TILE_DEPTH * _pitch(config, problem) * dtype.element_bytes,
             bytes_in_flight=(config.prefetch - config.prefetch // config.stages // 2) * rows * dtype.element_bytes,
             reuse=config.columns,
         )
@@ -162,37 +169,48 @@ class Tsmr(Family[TsmrConfig]):
 
     def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmrConfig, ...]:
         """Where the winners on an H200 lay: every column at once, 8 or 16 columns of A ahead, enough splits."""
+        if problem.dtype_name == "f64" and problem.n > 1 and has_f64_tensor_cores(limits):
+            return ()
         columns = next((option for option in COLUMNS if option >= problem.n), COLUMNS[-1])
-        tight = 4 if columns > 8 and not problem.dtype.is_complex else 1
+        tight = 4 if columns >= 8 and not problem.dtype.is_complex else 1
         if problem.k < 2 * LEAST_SHARE:
+            few_rows = ((64, 1, 16, 8, 6), (64, 1, 16, 2, 6))  # threads, vectors, prefetch, stages, min_blocks
+            many_rows = ((64, 2, 8, 2, 1), (64, 2, 8, 2, 6))
             return tuple(
-                TsmrConfig(threads, vectors, columns, prefetch, 2, 1, row_tiles, min_blocks)
-                for row_tiles in (2, 1, 4)
-                for threads, vectors, prefetch, min_blocks in ((64, 2, 8, 1), (64, 1, 16, 6), (64, 2, 8, 6))
+                TsmrConfig(threads, vectors, columns, prefetch, stages, 1, row_tiles, min_blocks)
+                for row_tiles in (2, 4, 1)
+                for threads, vectors, prefetch, stages, min_blocks in (
+                    (*few_rows, *many_rows) if columns > 8 else (*many_rows, *few_rows)
+                )
             )
         ahead = (  # threads, prefetch, stages, min_blocks
-            (128, 8, 4, tight),
+            (128, 8, 2 if columns > 8 else 4, tight),
             (64, 16, 4, 6),
-            (128, 8, 2, tight),
+            (128, 8, 4 if columns > 8 else 2, tight),
             (64, 16, 2, 6),
-            (128, 8, 8, 1),
+            (128, 8, 8, tight),
             (128, 16, 2, 1),
         )
         variants = [TsmrConfig(t, 1, columns, prefetch, stages, 1, 1, least) for t, prefetch, stages, least in ahead]
         if problem.dtype.is_complex:  # bound by arithmetic earlier: twice the rows for each element of B
             variants.insert(1, TsmrConfig(128, 2, min(columns, 8), 8, 4, 1, 1, 1))
+        if problem.n > COLUMNS[-1]:  # which others do better
+            variants = variants[:1]
         return with_splits(self, variants, problem, limits)
 
     def context(self, config: TsmrConfig, problem: Problem) -> dict[str, Any]:
         return {
             "about": "A streams through registers, B through shared memory",
             "kernel": self.name,
+            "ring_in_shared": False,
+            "ring_of_warp": False,
             "vector_bits": "float4",
             "storage": problem.storage,
             "a_along_k": False,
             "b_along_n": problem.contiguous[1] == "n",
             "c_along_n": problem.row_major_c,
             "tile_depth": TILE_DEPTH,
+            "pitch": _pitch(config, problem),
         }
 
 

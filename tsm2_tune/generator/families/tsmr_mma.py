@@ -35,12 +35,34 @@ MIN_BLOCKS = (1, 2, 3, 4, 6)
 STRIP_ROWS = 16
 WARP_THREADS = 32
 
+# Where the winners on an H200 lay, by columns: threads, strips, prefetch, stages, min_blocks.
+Variants = tuple[tuple[int, int, int, int, int], ...]
+VARIANTS: dict[int, Variants] = {
+    8: ((128, 2, 16, 2, 6), (128, 1, 32, 4, 1), (64, 1, 32, 2, 1)),
+    16: ((128, 2, 16, 2, 6), (128, 1, 32, 4, 6), (256, 1, 32, 2, 1), (128, 4, 16, 2, 1), (256, 1, 16, 2, 3)),
+    32: ((128, 2, 32, 4, 3), (128, 2, 32, 2, 3), (128, 1, 32, 4, 4)),
+    64: ((128, 2, 32, 2, 1), (128, 2, 32, 4, 1), (128, 1, 32, 2, 4)),
+}
+# A small B: tall A in tiles of rows.
+SMALL_B_VARIANTS: dict[int, Variants] = VARIANTS | {
+    32: ((128, 2, 16, 2, 3), (128, 1, 32, 4, 1), (128, 1, 32, 4, 4)),
+    64: ((128, 1, 32, 2, 4), (128, 2, 32, 2, 1), (128, 2, 32, 4, 1)),
+}
+# A row-major A: with two products of the tensor core in a group, its loads take whole lines of memory.
+ROW_MAJOR_VARIANTS: dict[int, Variants] = {
+    8: ((64, 1, 32, 2, 1), (128, 2, 16, 2, 6), (128, 1, 32, 2, 6), (256, 2, 16, 2, 3)),
+    16: ((128, 1, 32, 2, 6), (128, 1, 32, 4, 6), (256, 1, 16, 2, 3)),
+    32: ((128, 2, 32, 2, 3), (128, 2, 16, 2, 3), (128, 1, 32, 4, 4)),
+    64: ((128, 2, 32, 2, 1), (128, 1, 32, 2, 4)),
+}
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class TsmrMmaConfig(KernelConfig):
     """Every choice that the template needs."""
 
     family: ClassVar[str] = "tsmr_mma"
+    widest_tile_depth: ClassVar[int] = 32  # rows of B staged at a time where they have the most columns
     letters: ClassVar[dict[str, str]] = {
         "threads": "t",
         "strips": "m",
@@ -64,7 +86,7 @@ class TsmrMmaConfig(KernelConfig):
 
 def tile_depth(config: TsmrMmaConfig) -> int:
     """Rows of B staged at a time; twice as many stay where that is all."""
-    return 32 if config.columns > 16 else 64
+    return config.widest_tile_depth if config.columns > 32 else 64
 
 
 def _block_rows(config: TsmrMmaConfig) -> int:
@@ -93,7 +115,7 @@ class TsmrMma(Family[TsmrMmaConfig]):
         Tunable("row_tiles", "tcf", "tiles of rows for each block of the grid"),
         Tunable("min_blocks", "", "blocks that a multiprocessor must hold, which bounds the registers"),
     )
-    rules = (
+    rules: ClassVar[tuple[Rule, ...]] = (
         HAS_F64_TENSOR_CORES,
         covering_rule(
             "columns-within-n",
@@ -166,12 +188,12 @@ class TsmrMma(Family[TsmrMmaConfig]):
     def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmrMmaConfig, ...]:
         """Where the winners on an H200 lay: every column at once, 16 or 32 rows a warp, few splits."""
         columns = next((option for option in COLUMNS if option >= problem.n), COLUMNS[-1])
-        variants = {  # threads, strips, prefetch, stages, min_blocks
-            8: ((128, 2, 16, 2, 6), (128, 1, 32, 4, 1), (64, 1, 32, 2, 1)),
-            16: ((128, 2, 16, 2, 6), (128, 1, 32, 4, 6), (256, 1, 32, 2, 1), (128, 4, 16, 2, 1), (256, 1, 16, 2, 3)),
-            32: ((128, 2, 32, 4, 3), (128, 1, 32, 4, 4), (128, 2, 16, 2, 1)),
-            64: ((128, 2, 32, 4, 1), (128, 1, 32, 2, 4), (128, 2, 32, 2, 1)),
-        }[columns]
+        if problem.contiguous[0] == "k":
+            variants = ROW_MAJOR_VARIANTS[columns]
+        elif problem.k < 2 * LEAST_SHARE:
+            variants = SMALL_B_VARIANTS[columns]
+        else:
+            variants = VARIANTS[columns]
         chosen = [TsmrMmaConfig(t, strips, columns, p, s, 1, 1, least) for t, strips, p, s, least in variants]
         if problem.k < 2 * LEAST_SHARE:
             return tuple(replace(config, row_tiles=row_tiles) for row_tiles in (4, 8, 2) for config in chosen)
@@ -181,6 +203,8 @@ class TsmrMma(Family[TsmrMmaConfig]):
         return {
             "about": "A streams into the tensor cores' fragments, B through shared memory",
             "kernel": self.name,
+            "ring_in_shared": False,
+            "ring_of_warp": False,
             "vector_bits": "double2",
             "storage": problem.storage,
             "a_along_k": problem.contiguous[0] == "k",
