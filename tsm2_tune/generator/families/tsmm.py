@@ -156,7 +156,16 @@ class Tsmm(Family[TsmmConfig]):
 
     def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmmConfig, ...]:
         """Where the winners on an H200 lay: every column of C at once, 8 columns of A ahead, narrow vectors."""
+        if problem.k > 2 * TILE_DEPTH:  # where A is large, its columns must be on their way all the time
+            return ()
         columns, prefetch = covering(COLUMNS, problem.n), min(8, covering(PREFETCH, problem.k))
+        if problem.dtype.is_complex and problem.m > SMALL_M:
+            wide = ((16, 1, 1), (16, 1, 2), (8, 2, 1), (16, 2, 1), (8, 1, 1))
+            return tuple(
+                TsmmConfig(128, vector_bytes, vectors, columns, prefetch, row_tiles)
+                for vector_bytes, vectors, row_tiles in wide
+                if vector_bytes >= problem.dtype.element_bytes
+            )
         shapes = ((8, 1), (8, 2), (16, 1)) if problem.dtype.element_bytes <= 8 else ((16, 1), (16, 2))
         few: tuple[TsmmConfig, ...] = ()
         if problem.m <= SMALL_M:  # one row a thread, so that many start, and all of a row at once

@@ -193,7 +193,7 @@ class Tsmr(Family[TsmrConfig]):
         )
         variants = [TsmrConfig(t, 1, columns, prefetch, stages, 1, 1, least) for t, prefetch, stages, least in ahead]
         if problem.dtype.is_complex:  # bound by arithmetic earlier: twice the rows for each element of B
-            variants.insert(1, TsmrConfig(128, 2, min(columns, 8), 8, 4, 1, 1, 1))
+            variants.insert(0 if columns > 8 else 1, TsmrConfig(128, 2, min(columns, 8), 8, 4, 1, 1, 1))
         if problem.n > COLUMNS[-1]:  # which others do better
             variants = variants[:1]
         return with_splits(self, variants, problem, limits)
