@@ -22,7 +22,17 @@ from tsm2_tune.generator.splitting import HAS_HALF_TENSOR_CORES, REGISTERS_REACH
 
 THREADS = (128, 256)
 TILE = (16, 32, 64)  # rows and columns of C, of a block
-WARP_TILES = ((1, 2), (1, 4), (2, 2), (2, 4), (4, 2), (4, 4), (2, 8), (4, 8))  # strips of 16 rows, octets of columns
+WARP_TILES = (
+    (1, 2),
+    (1, 4),
+    (1, 8),
+    (2, 2),
+    (2, 4),
+    (4, 2),
+    (4, 4),
+    (2, 8),
+    (4, 8),
+)  # strips of 16 rows, octets of columns
 STEP_STAGES = ((16, 2), (32, 1), (32, 2), (64, 1))
 MIN_BLOCKS = (1, 2, 3, 4)
 LARGEST_TEAM = 2  # of warps that have one tile together
