@@ -382,12 +382,12 @@ def test_an_older_schema_is_migrated(path: Path, monkeypatch: pytest.MonkeyPatch
 def test_kernels_of_the_first_schema_do_not_split_k(path: Path) -> None:
     with Store.open(path, create=True) as store:
         store.add_trial(RUN, trial(500))
-    for column in ("columns_per_block", "splits"):  # as the first schema was
+    for column in ("columns_per_block", "splits", "flat_splits"):  # as the first schema was
         plain_sql(path, f"ALTER TABLE source DROP COLUMN {column}")
     plain_sql(path, "PRAGMA user_version = 1")
     with Store.open(path, create=False) as store:
         (source,) = store.sources(store.best()).values()
-    assert (source.launch.columns_per_block, source.launch.splits) == (0, 1)
+    assert (source.launch.columns_per_block, source.launch.splits, source.launch.flat_splits) == (0, 1, 64)
 
 
 def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
