@@ -68,6 +68,7 @@ source = Table(
     Column("smem_bytes", Integer, nullable=False),
     Column("columns_per_block", Integer, nullable=False, server_default="0"),
     Column("splits", Integer, nullable=False, server_default="1"),
+    Column("flat_splits", Integer, nullable=False, server_default="64"),
 )
 
 # A configuration is tried once for a device, a problem and a basis: the first UNIQUE keeps it so through kills,
@@ -218,7 +219,13 @@ def _add_splits(connection: Connection) -> None:
     connection.exec_driver_sql("ALTER TABLE source ADD COLUMN splits INTEGER NOT NULL DEFAULT 1")
 
 
-MIGRATIONS: tuple[Migration, ...] = (_add_splits,)  # the first takes version 1 to 2, the next 2 to 3, and so on
+def _add_flat_splits(connection: Connection) -> None:
+    """How many splits' sums are added up at once is the family's to say; before, it was 64 for all."""
+    connection.exec_driver_sql("ALTER TABLE source ADD COLUMN flat_splits INTEGER NOT NULL DEFAULT 64")
+
+
+# The first takes version 1 to 2, the next 2 to 3, and so on.
+MIGRATIONS: tuple[Migration, ...] = (_add_splits, _add_flat_splits)
 
 
 def version() -> int:

@@ -37,6 +37,7 @@ LAUNCH_BOUNDS = {  # of each field of Launch: the least and the most that a devi
     "smem_bytes": (0, 232448),  # per block: 227 KiB, the most of any CUDA device
     "columns_per_block": (0, INT32_MAX),
     "splits": (1, 65536),
+    "flat_splits": (1, INT32_MAX),
 }
 PROBLEM_KEY = tuple(schema.problem.c[name] for name in ("op", "dtype", "m", "n", "k"))
 

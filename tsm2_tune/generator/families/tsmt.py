@@ -43,12 +43,13 @@ FEW_CHUNKS = (
     (256, 8, 4, 4, 1),
     (128, 4, 4, 4, 1),
     (256, 8, 4, 2, 2),
+    (128, 8, 4, 2, 2),
     (256, 4, 4, 2, 2),
     (128, 8, 8, 4, 1),
+    (128, 8, 4, 4, 2),
     (256, 4, 4, 2, 1),
-    (256, 8, 4, 4, 2),
 )
-LARGE_TILE = 256  # elements, from which on adding up the splits' sums takes as long as reading
+LARGE_TILE_BYTES = 512  # from which on adding up the sums of more splits costs more than fewer blocks do
 LARGEST_TEAM = 64  # threads that share a tile of C
 LARGEST_THIN = 128  # of m and n: a C larger than that is no small result of a long sum
 
@@ -241,6 +242,7 @@ class Tsmt(Family[TsmtConfig]):
         problem: Problem, limits: DeviceLimits, tile_rows: int, tile_columns: int
     ) -> tuple[TsmtConfig, ...]:
         """Where reading takes no time to speak of: few sums a thread, and a chunk or two for each block."""
+        tile_bytes = tile_rows * tile_columns * problem.dtype.element_bytes
         variants = dict.fromkeys(
             TsmtConfig(
                 threads, tile_rows, tile_columns, min(tile_rows, rows), min(tile_columns, columns), step, stages, 1, 1
@@ -254,7 +256,7 @@ class Tsmt(Family[TsmtConfig]):
                     problem.k,
                     chunk=variant.threads // team(variant) * variant.step,
                     stages=variant.stages,
-                    most=limits.sms * (2 if tile_rows * tile_columns >= LARGE_TILE else 3),
+                    most=limits.sms * (1 if tile_bytes >= LARGE_TILE_BYTES else 3),
                     limits=limits,
                 )
             ]

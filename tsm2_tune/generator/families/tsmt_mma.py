@@ -189,7 +189,7 @@ class TsmtMma(Family[TsmtMmaConfig]):
         tile_rows = next((option for option in TILE if option >= problem.m), TILE[-1])
         tile_columns = next((option for option in TILE if option >= problem.n), TILE[-1])
         few: tuple[TsmtMmaConfig, ...] = ()
-        if problem.k <= SMALL_K:
+        if problem.k <= SMALL_K and max(problem.m, problem.n) > OCTET_COLUMNS:
             few = self._for_few_chunks(problem, limits, tile_rows, tile_columns)
         warp_tiles = [tile for tile in ((1, 2), (2, 2), (2, 4), (4, 4)) if tile[0] <= tile_rows // STRIP_ROWS]
         return few + tuple(
