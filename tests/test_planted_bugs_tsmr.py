@@ -219,6 +219,8 @@ RIGHT = (
     (TsmrMmaConfig(128, 1, 64, 32, 4, splits=1, row_tiles=4, min_blocks=1), "f64", "ttt"),
     *((config, "f32", op) for config, op in ((RING, "nn"), (RING, "ntt"), (RING_SPLIT, "nt"), (RING_SPLIT, "nnt"))),
     (TsmrRingConfig(64, 1, 32, 16, 4, splits=5, row_tiles=1, min_blocks=1), "f32", "nn"),
+    (RING_SPLIT, "f64", "nn"),
+    (RING, "f64", "ntt"),
     (TsmrRingConfig(128, 1, 24, 16, 8, splits=1, row_tiles=4, min_blocks=1), "f32", "nt"),
     *((MMA_RING, "f64", op) for op in ("nn", "nt", "tnt", "ttt")),
     (TsmrMmaRingConfig(128, 1, 64, 32, 4, splits=2, row_tiles=1, min_blocks=1), "f64", "nnt"),

@@ -18,7 +18,7 @@ constexpr int columns = 64;    // of C that a warp accumulates in registers
 constexpr int prefetch = 32;   // columns of A that a warp has in its ring, on their way or arrived
 constexpr int stages = 4;     // groups in which they are used and loaded anew
 constexpr int splits = 8;     // parts of k, each a block of its own
-constexpr int tile_depth = 64;  // rows of B staged at a time, a multiple of `prefetch`
+constexpr int tile_depth = 32;  // rows of B staged at a time, a multiple of `prefetch`
 
 constexpr int step = prefetch / stages;      // columns of A in a group
 constexpr int depths = step / 8;             // products of the tensor core along a group

@@ -62,7 +62,6 @@ class TsmrMmaConfig(KernelConfig):
     """Every choice that the template needs."""
 
     family: ClassVar[str] = "tsmr_mma"
-    widest_tile_depth: ClassVar[int] = 32  # rows of B staged at a time where they have the most columns
     letters: ClassVar[dict[str, str]] = {
         "threads": "t",
         "strips": "m",
@@ -86,7 +85,7 @@ class TsmrMmaConfig(KernelConfig):
 
 def tile_depth(config: TsmrMmaConfig) -> int:
     """Rows of B staged at a time; twice as many stay where that is all."""
-    return config.widest_tile_depth if config.columns > 32 else 64
+    return 32 if config.columns > 32 else 64
 
 
 def _block_rows(config: TsmrMmaConfig) -> int:

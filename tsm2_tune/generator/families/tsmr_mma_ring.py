@@ -23,7 +23,7 @@ from tsm2_tune.generator.splitting import LEAST_SHARE, SPLITS_ROW_TILES, with_sp
 THREADS = (64, 128, 256)
 STRIPS = (1, 2)
 COLUMNS = (32, 64)
-PREFETCH_STAGES = ((32, 2), (32, 4), (64, 8))
+PREFETCH_STAGES = ((32, 2), (32, 4))
 MIN_BLOCKS = (1, 2, 3, 4)
 WARP_THREADS = 32
 REGISTERS_OF_B = 40  # a lane has as many of the staged B on their way from shared memory
@@ -34,7 +34,6 @@ class TsmrMmaRingConfig(TsmrMmaConfig):
     """The same choices, of which `prefetch` and `stages` are the ring's."""
 
     family: ClassVar[str] = "tsmr_mma_ring"
-    widest_tile_depth: ClassVar[int] = 64
 
 
 class TsmrMmaRing(TsmrMma):

@@ -18,7 +18,7 @@ from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Rule, covering_rule
-from tsm2_tune.generator.splitting import LEAST_SHARE, SPLITS_ROW_TILES, with_splits
+from tsm2_tune.generator.splitting import LEAST_SHARE, SPLITS_ROW_TILES, has_f64_tensor_cores, with_splits
 
 THREADS = (64, 128)
 VECTORS = (1,)
@@ -78,10 +78,12 @@ class TsmrRing(Tsmr):
         )
 
     def supports(self, problem: Problem) -> bool:
-        return super().supports(problem) and problem.dtype_name == "f32"
+        return super().supports(problem) and problem.dtype_name in ("f32", "f64")
 
     def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmrConfig, ...]:
         """Where the winners on an H200 lay: 32 columns of 4 rows a thread, with 8 warps on a multiprocessor."""
+        if problem.dtype_name == "f64" and has_f64_tensor_cores(limits):
+            return ()
         columns = next((option for option in COLUMNS if option >= problem.n), COLUMNS[-1])
         ahead = ((128, 16, 4, 2), (128, 8, 4, 2), (128, 16, 8, 2))  # threads, prefetch, stages, min_blocks
         variants = [TsmrRingConfig(t, 1, columns, p, s, 1, 1, least) for t, p, s, least in ahead]
