@@ -1,0 +1,235 @@
+"""TSMT through shared memory: the transpose of a tall and skinny matrix times another, both operands staged.
+
+In TSMT the threads of a tile each load what they need, and with a larger C each element is loaded by more of them:
+the load unit is the limit then. Here every element comes from memory once, asynchronously, into a ring of chunks
+in shared memory, as it lies in memory, and the threads read it from there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from typing import Any, ClassVar
+
+from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Resources, Traffic
+from tsm2_tune.generator.families.family import Family, Tunable
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.model import OVERHEAD_REGISTERS
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.rules import Candidate, Rule, covering_rule
+from tsm2_tune.generator.splitting import REGISTERS_REACHABLE, WIDE_SPLIT_RULES, WIDE_SPLITS, tunable
+
+THREADS = (128, 256)
+TILE = (8, 16, 32, 64)  # rows and columns of C, of a block
+THREAD_TILES = ((4, 4), (8, 8), (8, 16))  # the most rows and columns of C, of a thread
+CHUNK = (32, 64, 128)
+STEPS = (1, 2, 4)
+STAGES = (2, 3, 4)
+MIN_BLOCKS = (1, 2, 3)
+WARP_THREADS, VECTOR_BYTES, BANKS, BANK_BYTES = 32, 16, 32, 4
+LARGEST_THIN = 128  # of m and n: a C larger than that is no small result of a long sum
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TsmtStagedConfig(KernelConfig):
+    """Every choice that the template needs."""
+
+    family: ClassVar[str] = "tsmt_staged"
+    letters: ClassVar[dict[str, str]] = {
+        "threads": "t",
+        "sharers": "w",
+        "tile_rows": "m",
+        "tile_columns": "n",
+        "rows": "r",
+        "columns": "c",
+        "chunk": "d",
+        "step": "p",
+        "stages": "s",
+        "splits": "k",
+        "min_blocks": "b",
+    }
+
+    threads: int  # per block
+    sharers: int  # threads that share a ring in shared memory
+    tile_rows: int  # of C, of a block
+    tile_columns: int  # of C, of a block
+    rows: int  # of C that one thread accumulates in registers
+    columns: int  # of C that one thread accumulates in registers
+    chunk: int  # products along k in one place of the ring
+    step: int  # products along k that one thread multiplies at a time
+    stages: int  # places of the ring
+    splits: int  # of k
+    min_blocks: int  # on a multiprocessor, which bounds the registers
+
+
+def team(config: TsmtStagedConfig) -> int:
+    """Threads that share a tile of C."""
+    return (config.tile_rows // config.rows) * (config.tile_columns // config.columns)
+
+
+@cache
+def pitch(*, lines: int, of_thread: int, others: int, rows: bool, along_k: bool, chunk: int, step: int, bytes: int) -> int:
+    """Elements from one line of a staged operand to the next, for which reads meet the fewest banks twice.
+
+    `lines` of the operand, of which a thread has `of_thread`; `others` threads of a tile have the same lines.
+    """
+    lanes = lines // of_thread
+    together = step if along_k else min(of_thread, VECTOR_BYTES // bytes)
+    words = together * bytes // BANK_BYTES  # of one read
+    phases = max(words // 2, 1) if lanes > 1 and others > 1 else max(words, 1)
+    row_pair, column_pair = (2 if (lanes if rows else others) > 1 else 1), (2 if (others if rows else lanes) > 1 else 1)
+
+    def place(lane: int, pitch: int) -> int:
+        member, k_lane = lane % (lanes * others), lane // (lanes * others)
+        inside, outside = member % (row_pair * column_pair), member // (row_pair * column_pair)
+        down = (lanes if rows else others) // row_pair
+        row_lane = outside % down * row_pair + inside // column_pair
+        column_lane = outside // down * column_pair + inside % column_pair
+        at = row_lane if rows else column_lane
+        return at * pitch + k_lane * step if along_k else k_lane * step * pitch + at * together
+
+    def conflicts(pitch: int) -> int:
+        total = 0
+        for phase in range(phases):
+            lanes_of_phase = range(phase * WARP_THREADS // phases, (phase + 1) * WARP_THREADS // phases)
+            touched = {
+                place(lane, pitch) * bytes // BANK_BYTES + word for lane in lanes_of_phase for word in range(words)
+            }
+            banks = [word % BANKS for word in touched]
+            total += max(banks.count(bank) for bank in set(banks))
+        return total
+
+    base, vector = chunk if along_k else lines, VECTOR_BYTES // bytes
+    return min((base + vector * pad for pad in range(8)), key=lambda one: (conflicts(one), one))
+
+
+def pitches(config: TsmtStagedConfig, problem: Problem) -> tuple[int, int]:
+    """Of A and of B."""
+    along_a, along_b, _ = problem.contiguous
+    down, across = config.tile_rows // config.rows, config.tile_columns // config.columns
+    of_both = {"chunk": config.chunk, "step": config.step, "bytes": problem.dtype.element_bytes}
+    return (
+        pitch(
+            lines=config.tile_rows, of_thread=config.rows, others=across, rows=True, along_k=along_a == "k", **of_both
+        ),
+        pitch(
+            lines=config.tile_columns, of_thread=config.columns, others=down, rows=False, along_k=along_b == "k", **of_both
+        ),
+    )
+
+
+def ring_elements(config: TsmtStagedConfig, problem: Problem) -> int:
+    """Of one ring."""
+    along_a, along_b, _ = problem.contiguous
+    a_pitch, b_pitch = pitches(config, problem)
+    a = a_pitch * (config.tile_rows if along_a == "k" else config.chunk)
+    b = b_pitch * (config.tile_columns if along_b == "k" else config.chunk)
+    return config.stages * (a + b)
+
+
+class TsmtStaged(Family[TsmtStagedConfig]):
+    name = "tsmt_staged"
+    summary = "transposed tall and skinny times tall and skinny: both staged in shared memory, k over every thread"
+    template = "tsmt_staged.cu.jinja"
+    tunables = (
+        Tunable("threads", "", "threads of a block"),
+        Tunable("sharers", "", "threads that share a ring in shared memory: a warp or the block"),
+        Tunable("tile_rows", "", "rows of C that one block computes"),
+        Tunable("tile_columns", "", "columns of C that one block computes"),
+        Tunable("rows", "", "rows of C that one thread accumulates in registers"),
+        Tunable("columns", "", "columns of C that one thread accumulates in registers"),
+        Tunable("chunk", "", "products along k in one place of the ring"),
+        Tunable("step", "", "products along k that one thread multiplies at a time"),
+        Tunable("stages", "", "places of the ring"),
+        Tunable("splits", "", "blocks among which k is divided"),
+        Tunable("min_blocks", "", "blocks that a multiprocessor must hold, which bounds the registers"),
+    )
+    rules = (
+        covering_rule(
+            "tile-rows-within-m",
+            "a tile of more rows than C has computes rows that nobody asked for",
+            tunable="tile_rows",
+            options=TILE,
+            extent=lambda problem: problem.m,
+        ),
+        covering_rule(
+            "tile-columns-within-n",
+            "a tile of more columns than C has computes columns that nobody asked for",
+            tunable="tile_columns",
+            options=TILE,
+            extent=lambda problem: problem.n,
+        ),
+        *WIDE_SPLIT_RULES,
+        REGISTERS_REACHABLE,
+    )
+    config_type = TsmtStagedConfig
+
+    def configurations(self) -> Iterator[TsmtStagedConfig]:
+        return iter(())
+
+    def resources(self, config: TsmtStagedConfig, problem: Problem) -> Resources:
+        loaded = (config.rows + config.columns) * config.step
+        warps = config.threads // WARP_THREADS // max(team(config) // WARP_THREADS, 1)
+        sums = warps * config.tile_rows * config.tile_columns
+        rings = config.threads // config.sharers * ring_elements(config, problem)
+        per_thread = ring_elements(config, problem) * (config.stages - 1) // config.stages // config.sharers
+        return Resources(
+            threads=config.threads,
+            registers=(config.rows * config.columns + loaded) * problem.dtype.registers + OVERHEAD_REGISTERS,
+            smem_bytes=max(sums, rings) * problem.dtype.element_bytes,
+            bytes_in_flight=per_thread * problem.dtype.element_bytes // 2,
+            reuse=config.columns,
+        )
+
+    def launch(self, config: TsmtStagedConfig, problem: Problem) -> Launch:
+        return Launch(
+            threads=config.threads,
+            rows_per_block=config.tile_rows,
+            columns_per_block=config.tile_columns,
+            smem_bytes=self.resources(config, problem).smem_bytes,
+            splits=config.splits,
+        )
+
+    def traffic(self, config: TsmtStagedConfig, problem: Problem) -> Traffic:
+        down, across = -(-problem.m // config.tile_rows), -(-problem.n // config.tile_columns)
+        elements = problem.k * (problem.m * across + problem.n * down)
+        return Traffic(elements * problem.dtype.element_bytes, problem.written_bytes)
+
+    def supports(self, problem: Problem) -> bool:
+        return max(problem.m, problem.n) <= LARGEST_THIN
+
+    def probe_shapes(self, config: TsmtStagedConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
+        chunk = config.chunk
+        rows, columns = config.tile_rows, config.tile_columns
+        rings = config.threads // config.sharers * config.splits
+        return (
+            (rows, columns, chunk * (rings * config.stages + 3) + config.step),
+            (rows + 1, max(columns - 1, 1), 2 * chunk + config.step + 1),
+            (max(rows - 1, 1), columns + 1, max(config.step - 1, 1)),
+            (rows + config.rows, columns + config.columns, 2 * chunk + 1),
+            (config.rows, config.columns, chunk),
+        )
+
+    def context(self, config: TsmtStagedConfig, problem: Problem) -> dict[str, Any]:
+        along_a, along_b, _ = problem.contiguous
+        a_pitch, b_pitch = pitches(config, problem)
+        return {
+            "about": "both operands staged in shared memory, k over every thread",
+            "storage": problem.storage,
+            "a_along_k": along_a == "k",
+            "b_along_k": along_b == "k",
+            "c_along_n": problem.row_major_c,
+            "a_pitch": a_pitch,
+            "b_pitch": b_pitch,
+            "symmetric": (along_a == "k") == (along_b == "k") and a_pitch == b_pitch,
+            "groups": self.launch(config, problem).groups,
+            "group_splits": GROUP_SPLITS,
+            "prefetch": os.environ.get("X_PREFETCH", "128B"),
+            "unroll": os.environ.get("X_UNROLL", "2"),
+        }
+
+
+FAMILY = TsmtStaged()
