@@ -48,6 +48,7 @@ class TsmtStagedConfig(KernelConfig):
         "chunk": "d",
         "step": "p",
         "stages": "s",
+        "through": "l",
         "splits": "k",
         "min_blocks": "b",
     }
@@ -61,6 +62,7 @@ class TsmtStagedConfig(KernelConfig):
     chunk: int  # products along k in one place of the ring
     step: int  # products along k that one thread multiplies at a time
     stages: int  # places of the ring
+    through: int  # the cache that copies go through: 1 is the L1, 2 the L2 alone
     splits: int  # of k
     min_blocks: int  # on a multiprocessor, which bounds the registers
 
@@ -103,6 +105,8 @@ def pitch(*, lines: int, of_thread: int, others: int, rows: bool, along_k: bool,
         return total
 
     base, vector = chunk if along_k else lines, VECTOR_BYTES // bytes
+    if not along_k:
+        return base
     return min((base + vector * pad for pad in range(8)), key=lambda one: (conflicts(one), one))
 
 
@@ -218,6 +222,7 @@ class TsmtStaged(Family[TsmtStagedConfig]):
         a_pitch, b_pitch = pitches(config, problem)
         return {
             "about": "both operands staged in shared memory, k over every thread",
+            "kernel": self.name,
             "storage": problem.storage,
             "a_along_k": along_a == "k",
             "b_along_k": along_b == "k",
@@ -228,6 +233,7 @@ class TsmtStaged(Family[TsmtStagedConfig]):
             "groups": self.launch(config, problem).groups,
             "group_splits": GROUP_SPLITS,
             "prefetch": os.environ.get("X_PREFETCH", "128B"),
+            "ahead": os.environ.get("X_AHEAD", "2"),
             "unroll": os.environ.get("X_UNROLL", "2"),
         }
 
