@@ -1,18 +1,17 @@
 """TSMT through shared memory: the transpose of a tall and skinny matrix times another, both operands staged.
 
-In TSMT the threads of a tile each load what they need, and with a larger C each element is loaded by more of them:
-the load unit is the limit then. Here every element comes from memory once, asynchronously, into a ring of chunks
-in shared memory, as it lies in memory, and the threads read it from there.
+In TSMT the threads of a tile each load what they need, and the larger C is, the more of them load the same: the load
+unit is the limit then. Here every element comes from memory once, asynchronously, into a ring of chunks in shared
+memory, as it lies in memory, and the threads read it there.
 """
 
 from __future__ import annotations
 
-import os
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from itertools import product
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Resources, Traffic
 from tsm2_tune.generator.families.family import Family, Tunable
@@ -20,175 +19,132 @@ from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Candidate, Rule, covering_rule
-from tsm2_tune.generator.splitting import REGISTERS_REACHABLE, WIDE_SPLIT_RULES, WIDE_SPLITS, tunable
+from tsm2_tune.generator.splitting import WIDE_SPLIT_RULES, WIDE_SPLITS, has_f64_tensor_cores, tunable
 
-THREADS = (128, 256)
 TILE = (8, 16, 32, 64)  # rows and columns of C, of a block
-THREAD_TILES = ((4, 4), (8, 8), (8, 16))  # the most rows and columns of C, of a thread
-CHUNK = (32, 64, 128)
+THREAD_TILES = ((8, 8), (8, 16))  # rows and columns of C, of a thread, as far as the tile has them
 STEPS = (1, 2, 4)
-STAGES = (2, 3, 4)
-MIN_BLOCKS = (1, 2, 3)
-WARP_THREADS, VECTOR_BYTES, BANKS, BANK_BYTES = 32, 16, 32, 4
+# Threads of a block and of a ring, the chunk and the stages of the ring, and the cache on the way there.
+RINGS = (
+    (128, 128, 32, 3, 2), (128, 128, 64, 2, 2), (128, 128, 64, 4, 2), (128, 128, 128, 3, 1), (128, 128, 128, 4, 2),
+    (128, 128, 128, 6, 1), (256, 256, 256, 3, 2), (64, 64, 32, 2, 2), (128, 32, 16, 2, 1), (128, 32, 16, 3, 2),
+    (128, 32, 32, 4, 2),
+)  # fmt: skip
+WARP_THREADS, VECTOR_BYTES = 32, 16
+PHASE_BYTES = 128  # of shared memory, that a warp's threads read at the same time
 LARGEST_THIN = 128  # of m and n: a C larger than that is no small result of a long sum
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class TsmtStagedConfig(KernelConfig):
-    """Every choice that the template needs."""
+class StagedConfig(KernelConfig):
+    """The choices of every staged family."""
 
-    family: ClassVar[str] = "tsmt_staged"
     letters: ClassVar[dict[str, str]] = {
         "threads": "t",
         "sharers": "w",
         "tile_rows": "m",
         "tile_columns": "n",
-        "rows": "r",
-        "columns": "c",
         "chunk": "d",
-        "step": "p",
         "stages": "s",
         "through": "l",
         "splits": "k",
-        "min_blocks": "b",
     }
 
     threads: int  # per block
-    sharers: int  # threads that share a ring in shared memory
+    sharers: int  # threads that share a ring in shared memory: a warp's or the block's
     tile_rows: int  # of C, of a block
     tile_columns: int  # of C, of a block
-    rows: int  # of C that one thread accumulates in registers
-    columns: int  # of C that one thread accumulates in registers
     chunk: int  # products along k in one place of the ring
-    step: int  # products along k that one thread multiplies at a time
     stages: int  # places of the ring
-    through: int  # the cache that copies go through: 1 is the L1, 2 the L2 alone
+    through: int  # the cache on the way to shared memory: 1 is the L1, 2 the L2 alone
     splits: int  # of k
-    min_blocks: int  # on a multiprocessor, which bounds the registers
 
 
-def team(config: TsmtStagedConfig) -> int:
-    """Threads that share a tile of C."""
-    return (config.tile_rows // config.rows) * (config.tile_columns // config.columns)
+STAGED_TUNABLES = (
+    Tunable("threads", "", "threads of a block"),
+    Tunable("sharers", "", "threads that share a ring in shared memory: a warp's or the block's"),
+    Tunable("tile_rows", "", "rows of C that one block computes"),
+    Tunable("tile_columns", "", "columns of C that one block computes"),
+    Tunable("chunk", "", "products along k in one place of the ring"),
+    Tunable("stages", "", "places of the ring, on their way or arrived"),
+    Tunable("through", "", "the cache on the way to shared memory: 1 is the L1, 2 the L2 alone"),
+    Tunable("splits", "", "blocks among which k is divided"),
+)
 
 
-@cache
-def pitch(*, lines: int, of_thread: int, others: int, rows: bool, along_k: bool, chunk: int, step: int, bytes: int) -> int:
-    """Elements from one line of a staged operand to the next, for which reads meet the fewest banks twice.
-
-    `lines` of the operand, of which a thread has `of_thread`; `others` threads of a tile have the same lines.
-    """
-    lanes = lines // of_thread
-    together = step if along_k else min(of_thread, VECTOR_BYTES // bytes)
-    words = together * bytes // BANK_BYTES  # of one read
-    phases = max(words // 2, 1) if lanes > 1 and others > 1 else max(words, 1)
-    row_pair, column_pair = (2 if (lanes if rows else others) > 1 else 1), (2 if (others if rows else lanes) > 1 else 1)
-
-    def place(lane: int, pitch: int) -> int:
-        member, k_lane = lane % (lanes * others), lane // (lanes * others)
-        inside, outside = member % (row_pair * column_pair), member // (row_pair * column_pair)
-        down = (lanes if rows else others) // row_pair
-        row_lane = outside % down * row_pair + inside // column_pair
-        column_lane = outside // down * column_pair + inside % column_pair
-        at = row_lane if rows else column_lane
-        return at * pitch + k_lane * step if along_k else k_lane * step * pitch + at * together
-
-    def conflicts(pitch: int) -> int:
-        total = 0
-        for phase in range(phases):
-            lanes_of_phase = range(phase * WARP_THREADS // phases, (phase + 1) * WARP_THREADS // phases)
-            touched = {
-                place(lane, pitch) * bytes // BANK_BYTES + word for lane in lanes_of_phase for word in range(words)
-            }
-            banks = [word % BANKS for word in touched]
-            total += max(banks.count(bank) for bank in set(banks))
-        return total
-
-    base, vector = chunk if along_k else lines, VECTOR_BYTES // bytes
-    if not along_k:
-        return base
-    return min((base + vector * pad for pad in range(8)), key=lambda one: (conflicts(one), one))
+def _chunks_for_all(candidate: Candidate) -> bool:
+    rings = tunable(candidate, "splits") * (tunable(candidate, "threads") // tunable(candidate, "sharers"))
+    smallest = tunable(candidate, "splits") == WIDE_SPLITS[0]
+    return smallest or candidate.problem.k >= rings * tunable(candidate, "chunk")
 
 
-def pitches(config: TsmtStagedConfig, problem: Problem) -> tuple[int, int]:
-    """Of A and of B."""
-    along_a, along_b, _ = problem.contiguous
-    down, across = config.tile_rows // config.rows, config.tile_columns // config.columns
-    of_both = {"chunk": config.chunk, "step": config.step, "bytes": problem.dtype.element_bytes}
+def staged_rules(tile: tuple[int, ...]) -> tuple[Rule, ...]:
+    """The rules of every staged family, for its options of a tile's rows and columns."""
     return (
-        pitch(
-            lines=config.tile_rows, of_thread=config.rows, others=across, rows=True, along_k=along_a == "k", **of_both
-        ),
-        pitch(
-            lines=config.tile_columns, of_thread=config.columns, others=down, rows=False, along_k=along_b == "k", **of_both
-        ),
-    )
-
-
-def ring_elements(config: TsmtStagedConfig, problem: Problem) -> int:
-    """Of one ring."""
-    along_a, along_b, _ = problem.contiguous
-    a_pitch, b_pitch = pitches(config, problem)
-    a = a_pitch * (config.tile_rows if along_a == "k" else config.chunk)
-    b = b_pitch * (config.tile_columns if along_b == "k" else config.chunk)
-    return config.stages * (a + b)
-
-
-class TsmtStaged(Family[TsmtStagedConfig]):
-    name = "tsmt_staged"
-    summary = "transposed tall and skinny times tall and skinny: both staged in shared memory, k over every thread"
-    template = "tsmt_staged.cu.jinja"
-    tunables = (
-        Tunable("threads", "", "threads of a block"),
-        Tunable("sharers", "", "threads that share a ring in shared memory: a warp or the block"),
-        Tunable("tile_rows", "", "rows of C that one block computes"),
-        Tunable("tile_columns", "", "columns of C that one block computes"),
-        Tunable("rows", "", "rows of C that one thread accumulates in registers"),
-        Tunable("columns", "", "columns of C that one thread accumulates in registers"),
-        Tunable("chunk", "", "products along k in one place of the ring"),
-        Tunable("step", "", "products along k that one thread multiplies at a time"),
-        Tunable("stages", "", "places of the ring"),
-        Tunable("splits", "", "blocks among which k is divided"),
-        Tunable("min_blocks", "", "blocks that a multiprocessor must hold, which bounds the registers"),
-    )
-    rules = (
         covering_rule(
             "tile-rows-within-m",
             "a tile of more rows than C has computes rows that nobody asked for",
             tunable="tile_rows",
-            options=TILE,
+            options=tile,
             extent=lambda problem: problem.m,
         ),
         covering_rule(
             "tile-columns-within-n",
             "a tile of more columns than C has computes columns that nobody asked for",
             tunable="tile_columns",
-            options=TILE,
+            options=tile,
             extent=lambda problem: problem.n,
         ),
+        Rule(
+            "tile-covers-result",
+            "shape",
+            "every further tile of C reads all of A or B once more",
+            lambda c: (
+                tunable(c, "tile_rows") >= min(c.problem.m, tile[-1])
+                and tunable(c, "tile_columns") >= min(c.problem.n, tile[-1])
+            ),
+        ),
+        Rule("chunks-for-all", "shape", "every ring should have a whole chunk of k", _chunks_for_all),
         *WIDE_SPLIT_RULES,
-        REGISTERS_REACHABLE,
     )
-    config_type = TsmtStagedConfig
 
-    def configurations(self) -> Iterator[TsmtStagedConfig]:
-        return iter(())
 
-    def resources(self, config: TsmtStagedConfig, problem: Problem) -> Resources:
-        loaded = (config.rows + config.columns) * config.step
-        warps = config.threads // WARP_THREADS // max(team(config) // WARP_THREADS, 1)
-        sums = warps * config.tile_rows * config.tile_columns
-        rings = config.threads // config.sharers * ring_elements(config, problem)
-        per_thread = ring_elements(config, problem) * (config.stages - 1) // config.stages // config.sharers
+C = TypeVar("C", bound=StagedConfig)
+
+
+class StagedFamily(Family[C]):
+    """What the staged families have in common."""
+
+    @abstractmethod
+    def team(self, config: C) -> int:
+        """Threads that share a tile of C."""
+
+    @abstractmethod
+    def pitches(self, config: C, problem: Problem) -> tuple[int, int]:
+        """Elements from one line of A, and of B, to the next in shared memory."""
+
+    @abstractmethod
+    def registers(self, config: C) -> int:
+        """Elements that a thread has in registers."""
+
+    def resources(self, config: C, problem: Problem) -> Resources:
+        along_a, along_b, _ = problem.contiguous
+        a_pitch, b_pitch = self.pitches(config, problem)
+        a = a_pitch * (config.tile_rows if along_a == "k" else config.chunk)
+        b = b_pitch * (config.tile_columns if along_b == "k" else config.chunk)
+        rings = config.threads // config.sharers * config.stages * (a + b)
+        teams = config.threads // max(self.team(config), WARP_THREADS)
+        sums = teams * config.tile_rows * config.tile_columns
+        on_their_way = config.tile_rows * config.chunk * (config.stages - 1) // config.sharers
         return Resources(
             threads=config.threads,
-            registers=(config.rows * config.columns + loaded) * problem.dtype.registers + OVERHEAD_REGISTERS,
-            smem_bytes=max(sums, rings) * problem.dtype.element_bytes,
-            bytes_in_flight=per_thread * problem.dtype.element_bytes // 2,
-            reuse=config.columns,
+            registers=self.registers(config) * problem.dtype.registers + OVERHEAD_REGISTERS,
+            smem_bytes=max(rings, sums) * problem.dtype.element_bytes,
+            bytes_in_flight=on_their_way * problem.dtype.element_bytes,
+            reuse=config.tile_columns,
         )
 
-    def launch(self, config: TsmtStagedConfig, problem: Problem) -> Launch:
+    def launch(self, config: C, problem: Problem) -> Launch:
         return Launch(
             threads=config.threads,
             rows_per_block=config.tile_rows,
@@ -197,29 +153,34 @@ class TsmtStaged(Family[TsmtStagedConfig]):
             splits=config.splits,
         )
 
-    def traffic(self, config: TsmtStagedConfig, problem: Problem) -> Traffic:
+    def traffic(self, config: C, problem: Problem) -> Traffic:
         down, across = -(-problem.m // config.tile_rows), -(-problem.n // config.tile_columns)
         elements = problem.k * (problem.m * across + problem.n * down)
         return Traffic(elements * problem.dtype.element_bytes, problem.written_bytes)
 
     def supports(self, problem: Problem) -> bool:
-        return max(problem.m, problem.n) <= LARGEST_THIN
+        return problem.dtype_name in ("f32", "f64") and max(problem.m, problem.n) <= LARGEST_THIN
 
-    def probe_shapes(self, config: TsmtStagedConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        chunk = config.chunk
-        rows, columns = config.tile_rows, config.tile_columns
-        rings = config.threads // config.sharers * config.splits
+    def probe_shapes(self, config: C, problem: Problem) -> tuple[tuple[int, int, int], ...]:
+        """Part-filled and several tiles of C; k of no whole chunk, of a part of one, and several for each ring.
+
+        The first fills the tile and has a rest of k; the fourth, whose k is 1 more than a multiple of 4, has aligned
+        addresses where the leading dimensions of the general call are not, or the other way round; the last has
+        vectors that a part-filled tile must not reach past.
+        """
+        rows, columns, chunk = config.tile_rows, config.tile_columns, config.chunk
+        rings = config.splits * (config.threads // config.sharers)
         return (
-            (rows, columns, chunk * (rings * config.stages + 3) + config.step),
-            (rows + 1, max(columns - 1, 1), 2 * chunk + config.step + 1),
-            (max(rows - 1, 1), columns + 1, max(config.step - 1, 1)),
-            (rows + config.rows, columns + config.columns, 2 * chunk + 1),
-            (config.rows, config.columns, chunk),
+            (rows, columns, chunk * (rings * config.stages + 3) + 4),
+            (rows + 1, max(columns - 1, 1), 2 * chunk + 3),
+            (max(rows - 1, 1), columns + 1, max(chunk // 4 - 1, 1)),
+            (rows + 2, columns + 4, 2 * chunk + 1),
+            (max(rows - 2, 1), max(columns - 4, 1), chunk),
         )
 
-    def context(self, config: TsmtStagedConfig, problem: Problem) -> dict[str, Any]:
+    def context(self, config: C, problem: Problem) -> dict[str, Any]:
         along_a, along_b, _ = problem.contiguous
-        a_pitch, b_pitch = pitches(config, problem)
+        a_pitch, b_pitch = self.pitches(config, problem)
         return {
             "about": "both operands staged in shared memory, k over every thread",
             "kernel": self.name,
@@ -229,13 +190,135 @@ class TsmtStaged(Family[TsmtStagedConfig]):
             "c_along_n": problem.row_major_c,
             "a_pitch": a_pitch,
             "b_pitch": b_pitch,
-            "symmetric": (along_a == "k") == (along_b == "k") and a_pitch == b_pitch,
+            "symmetric": (along_a == "k") == (along_b == "k") and config.tile_rows == config.tile_columns,
             "groups": self.launch(config, problem).groups,
             "group_splits": GROUP_SPLITS,
-            "prefetch": os.environ.get("X_PREFETCH", "128B"),
-            "ahead": os.environ.get("X_AHEAD", "2"),
-            "unroll": os.environ.get("X_UNROLL", "2"),
         }
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TsmtStagedConfig(StagedConfig):
+    """Every choice that the template needs."""
+
+    family: ClassVar[str] = "tsmt_staged"
+    letters: ClassVar[dict[str, str]] = {**StagedConfig.letters, "rows": "r", "columns": "c", "step": "p"}
+
+    rows: int  # of C that one thread accumulates in registers
+    columns: int  # of C that one thread accumulates in registers
+    step: int  # products along k that one thread multiplies at a time
+
+
+def _reads_fit_vectors(candidate: Candidate) -> bool:
+    along_k = "k" in candidate.problem.contiguous[:2]
+    return not along_k or tunable(candidate, "step") * candidate.problem.dtype.element_bytes <= VECTOR_BYTES
+
+
+class TsmtStaged(StagedFamily[TsmtStagedConfig]):
+    name = "tsmt_staged"
+    summary = "transposed tall and skinny times tall and skinny: both staged in shared memory, k over every thread"
+    template = "tsmt_staged.cu.jinja"
+    tunables = (
+        *STAGED_TUNABLES,
+        Tunable("rows", "", "rows of C that one thread accumulates in registers"),
+        Tunable("columns", "", "columns of C that one thread accumulates in registers"),
+        Tunable("step", "", "products along k that one thread multiplies at a time"),
+    )
+    rules = (
+        *staged_rules(TILE),
+        Rule(
+            "reads-fit-vectors",
+            "shape",
+            "a thread reads 16 bytes of shared memory at a time: more along k would meet banks twice",
+            _reads_fit_vectors,
+        ),
+    )
+    config_type = TsmtStagedConfig
+
+    def configurations(self) -> Iterator[TsmtStagedConfig]:
+        tiles = sorted(
+            {
+                (tile_rows, tile_columns, min(tile_rows, rows), min(tile_columns, columns))
+                for tile_rows, tile_columns, (rows, columns) in product(TILE, TILE, THREAD_TILES)
+            }
+        )
+        for (tile_rows, tile_columns, *thread_tile), ring, splits, step in product(tiles, RINGS, WIDE_SPLITS, STEPS):
+            threads, sharers, *of_ring = ring
+            config = TsmtStagedConfig(threads, sharers, tile_rows, tile_columns, *of_ring, splits, *thread_tile, step)
+            if config.chunk * self.team(config) >= sharers * step and self.team(config) <= sharers:
+                yield config
+
+    def team(self, config: TsmtStagedConfig) -> int:
+        return (config.tile_rows // config.rows) * (config.tile_columns // config.columns)
+
+    def registers(self, config: TsmtStagedConfig) -> int:
+        return config.rows * config.columns + (config.rows + config.columns) * config.step
+
+    def pitches(self, config: TsmtStagedConfig, problem: Problem) -> tuple[int, int]:
+        """Lines along k are so far apart that those which threads read at the same time lie in banks side by side.
+
+        Two neighbours of a team count as one, since they read the same.
+        """
+        bytes_of_read = config.step * problem.dtype.element_bytes
+        together = min(2 * PHASE_BYTES // bytes_of_read, WARP_THREADS)
+        words = max(VECTOR_BYTES, together // self.team(config) * bytes_of_read) % PHASE_BYTES
+        along_k = config.chunk + words // problem.dtype.element_bytes
+        along_a, along_b, _ = problem.contiguous
+        return (
+            along_k if along_a == "k" else config.tile_rows,
+            along_k if along_b == "k" else config.tile_columns,
+        )
+
+    def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmtStagedConfig, ...]:
+        """Every product of C in one tile; what won on an H200 for a C as large, and operands lying so, first.
+
+        None where TSMT or the tensor cores do better.
+        """
+        tile_rows = next((option for option in TILE if option >= problem.m), TILE[-1])
+        tile_columns = next((option for option in TILE if option >= problem.n), TILE[-1])
+        along_k = "k" in problem.contiguous[:2]
+        if max(problem.m, problem.n) <= 8 or (problem.dtype_name == "f64" and has_f64_tensor_cores(limits)):
+            return ()
+        return tuple(
+            TsmtStagedConfig(
+                threads, sharers, tile_rows, tile_columns, chunk, stages, through, limits.sms * blocks,
+                min(tile_rows, rows), min(tile_columns, columns), min(step, VECTOR_BYTES // problem.dtype.element_bytes),
+            )  # fmt: skip
+            for threads, sharers, chunk, stages, through, blocks, rows, columns, step in (
+                winners(tile_rows * tile_columns, along_k=along_k)
+            )
+        )
+
+
+# Threads, sharers, chunk, stages, cache, blocks on a multiprocessor, rows, columns and step, best first.
+Winner = tuple[int, int, int, int, int, int, int, int, int]
+
+
+def winners(elements: int, *, along_k: bool) -> tuple[Winner, ...]:
+    """What won on an H200 for tiles of as many elements, of operands that lie along k or not."""
+    if elements > 32 * 32:
+        if along_k:
+            return (
+                (128, 128, 32, 3, 2, 3, 8, 8, 4), (64, 64, 32, 2, 2, 4, 8, 8, 4), (128, 128, 64, 2, 2, 3, 8, 8, 4),
+                (128, 128, 64, 2, 2, 2, 8, 16, 2), (128, 128, 32, 3, 2, 2, 8, 16, 2),
+            )  # fmt: skip
+        return (
+            (128, 32, 16, 3, 2, 2, 8, 16, 1), (128, 32, 16, 2, 1, 2, 8, 16, 1), (128, 32, 16, 3, 2, 2, 8, 16, 2),
+            (128, 128, 32, 3, 2, 3, 8, 8, 1), (128, 128, 64, 2, 2, 2, 8, 16, 1),
+        )  # fmt: skip
+    if elements > 16 * 16:
+        if along_k:
+            return (
+                (128, 128, 64, 4, 2, 3, 8, 8, 4), (128, 128, 64, 4, 2, 2, 8, 8, 4), (128, 128, 32, 3, 2, 3, 8, 8, 2),
+                (128, 128, 128, 3, 1, 1, 8, 8, 4),
+            )  # fmt: skip
+        return (
+            (128, 32, 16, 3, 2, 2, 8, 8, 1), (128, 128, 64, 4, 2, 3, 8, 8, 1), (128, 32, 16, 3, 2, 3, 8, 8, 1),
+            (128, 128, 128, 3, 1, 1, 8, 8, 1),
+        )  # fmt: skip
+    return (
+        (128, 128, 128, 6, 1, 1, 8, 8, 4 if along_k else 1), (128, 128, 128, 4, 2, 2, 8, 8, 4 if along_k else 1),
+        (128, 128, 128, 3, 1, 2, 8, 8, 2 if along_k else 1), (256, 256, 256, 3, 2, 1, 8, 8, 4 if along_k else 1),
+    )  # fmt: skip
 
 
 FAMILY = TsmtStaged()
