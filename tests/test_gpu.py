@@ -28,6 +28,8 @@ from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
 from tsm2_tune.generator.families.tsmt import TsmtConfig
 from tsm2_tune.generator.families.tsmt_mma import TsmtMmaConfig
+from tsm2_tune.generator.families.tsmt_staged import TsmtStagedConfig
+from tsm2_tune.generator.families.tsmt_staged_mma import TsmtStagedMmaConfig
 from tsm2_tune.generator.occupancy import occupancy
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
@@ -77,6 +79,11 @@ ORDERED: tuple[tuple[KernelConfig, str], ...] = (
     (TsmtConfig(128, 2, 1, 2, 1, 2, 1, splits=132, min_blocks=1), "tn"),  # a tile smaller than a vector
     (TsmtMmaConfig(128, 16, 16, 1, 2, 8, 3, splits=132, min_blocks=2), "nt"),
     (TsmtMmaConfig(256, 64, 32, 2, 2, 16, 2, splits=16, min_blocks=1), "tn"),
+    (TsmtStagedConfig(128, 128, 64, 64, 32, 3, 2, splits=132, rows=8, columns=8, step=2), "tn"),
+    (TsmtStagedConfig(128, 32, 32, 16, 16, 2, 1, splits=16, rows=8, columns=16, step=1), "ntt"),
+    (TsmtStagedConfig(64, 64, 8, 16, 32, 4, 2, splits=264, rows=8, columns=8, step=1), "nn"),
+    (TsmtStagedMmaConfig(128, 128, 32, 32, 32, 3, 1, splits=132, strips=2, octets=2), "tn"),
+    (TsmtStagedMmaConfig(128, 32, 16, 16, 16, 4, 2, splits=16, strips=1, octets=2), "nt"),
 )
 # Every configuration in the dtypes that its family knows in that order.
 CASES = [
@@ -100,6 +107,8 @@ PAST_UNSIGNED = (
     (TsmrMmaConfig(256, 4, 32, 16, 2, 1, 1, 1), Problem(280_000_001, 3, 16, "f64", "tn")),
     (TsmtConfig(256, 8, 4, 8, 4, 4, 2, 264, 1), Problem(8, 3, 600_000_011, "f32", "tn")),
     (TsmtMmaConfig(128, 16, 16, 1, 2, 8, 3, 132, 2), Problem(16, 2, 270_000_001, "f64", "nt")),
+    (TsmtStagedConfig(128, 128, 16, 16, 128, 3, 2, 264, 8, 8, 4), Problem(16, 2, 270_000_001, "f32", "tn")),
+    (TsmtStagedMmaConfig(128, 128, 16, 16, 32, 3, 1, 132, 1, 2), Problem(16, 2, 270_000_001, "f64", "nt")),
 )
 LARGE_CHECKS = PROBE_CHECKS[:3]  # on integers: both dispositions of the leading dimensions, and aligned ones
 SHAPES = ((1, 1, 1), (31, 1, 64), (257, 3, 1), (1009, 5, 61), (641, 7, 131), (97, 13, 256), (2053, 33, 67))

@@ -19,6 +19,8 @@ from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
 from tsm2_tune.generator.families.tsmt import TsmtConfig
 from tsm2_tune.generator.families.tsmt_mma import TsmtMmaConfig
+from tsm2_tune.generator.families.tsmt_staged import TsmtStagedConfig
+from tsm2_tune.generator.families.tsmt_staged_mma import TsmtStagedMmaConfig
 from tsm2_tune.generator.problem import DTYPES, Problem
 from tsm2_tune.generator.render import KernelSource, environment, render, support_source
 from tsm2_tune.tuner.compiler import compile_text
@@ -48,6 +50,12 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
     (TsmrMmaConfig(128, 1, 8, 32, 4, splits=1, row_tiles=4, min_blocks=1), replace(F64, op="ttt")),
     (TsmtConfig(128, 16, 16, 8, 8, 4, 1, splits=264, min_blocks=1), GRAM),
     (TsmtMmaConfig(128, 16, 16, 1, 2, 8, 4, splits=264, min_blocks=1), replace(GRAM, dtype_name="f64")),
+    (TsmtStagedConfig(128, 128, 16, 16, 128, 4, 2, splits=264, rows=8, columns=8, step=4), GRAM),
+    (TsmtStagedConfig(128, 32, 16, 16, 16, 3, 1, splits=264, rows=8, columns=8, step=1), replace(GRAM, op="ntt")),
+    (
+        TsmtStagedMmaConfig(128, 128, 16, 16, 32, 3, 2, splits=264, strips=1, octets=2),
+        replace(GRAM, dtype_name="f64"),
+    ),
 )
 
 

@@ -165,8 +165,8 @@ class StagedFamily(Family[C]):
         """Part-filled and several tiles of C; k of no whole chunk, of a part of one, and several for each ring.
 
         The first fills the tile and has a rest of k; the fourth, whose k is 1 more than a multiple of 4, has aligned
-        addresses where the leading dimensions of the general call are not, or the other way round; the last has
-        vectors that a part-filled tile must not reach past.
+        addresses where the leading dimensions of the general call are not, or the other way round; so has the fifth
+        in a full tile; the last have whole chunks that a tile must not copy which is full one way only.
         """
         rows, columns, chunk = config.tile_rows, config.tile_columns, config.chunk
         rings = config.splits * (config.threads // config.sharers)
@@ -175,7 +175,9 @@ class StagedFamily(Family[C]):
             (rows + 1, max(columns - 1, 1), 2 * chunk + 3),
             (max(rows - 1, 1), columns + 1, max(chunk // 4 - 1, 1)),
             (rows + 2, columns + 4, 2 * chunk + 1),
-            (max(rows - 2, 1), max(columns - 4, 1), chunk),
+            (rows + 1, columns + 1, 2 * chunk),
+            (max(rows - 2, 1), columns, chunk),
+            (rows, max(columns - 4, 1), chunk),
         )
 
     def context(self, config: C, problem: Problem) -> dict[str, Any]:
@@ -241,9 +243,12 @@ class TsmtStaged(StagedFamily[TsmtStagedConfig]):
                 for tile_rows, tile_columns, (rows, columns) in product(TILE, TILE, THREAD_TILES)
             }
         )
-        for (tile_rows, tile_columns, *thread_tile), ring, splits, step in product(tiles, RINGS, WIDE_SPLITS, STEPS):
-            threads, sharers, *of_ring = ring
-            config = TsmtStagedConfig(threads, sharers, tile_rows, tile_columns, *of_ring, splits, *thread_tile, step)
+        for tile, ring, splits, step in product(tiles, RINGS, WIDE_SPLITS, STEPS):
+            tile_rows, tile_columns, rows, columns = tile
+            threads, sharers, chunk, stages, through = ring
+            config = TsmtStagedConfig(
+                threads, sharers, tile_rows, tile_columns, chunk, stages, through, splits, rows, columns, step
+            )
             if config.chunk * self.team(config) >= sharers * step and self.team(config) <= sharers:
                 yield config
 
@@ -280,9 +285,18 @@ class TsmtStaged(StagedFamily[TsmtStagedConfig]):
             return ()
         return tuple(
             TsmtStagedConfig(
-                threads, sharers, tile_rows, tile_columns, chunk, stages, through, limits.sms * blocks,
-                min(tile_rows, rows), min(tile_columns, columns), min(step, VECTOR_BYTES // problem.dtype.element_bytes),
-            )  # fmt: skip
+                threads,
+                sharers,
+                tile_rows,
+                tile_columns,
+                chunk,
+                stages,
+                through,
+                limits.sms * blocks,
+                min(tile_rows, rows),
+                min(tile_columns, columns),
+                min(step, VECTOR_BYTES // problem.dtype.element_bytes),
+            )
             for threads, sharers, chunk, stages, through, blocks, rows, columns, step in (
                 winners(tile_rows * tile_columns, along_k=along_k)
             )

@@ -53,9 +53,12 @@ class TsmtStagedMma(StagedFamily[TsmtStagedMmaConfig]):
             for tile_rows, tile_columns, (strips, octets) in product(TILE, TILE, WARP_TILES)
             if tile_rows % (STRIP_ROWS * strips) == 0 and tile_columns % (OCTET_COLUMNS * octets) == 0
         ]
-        for (tile_rows, tile_columns, *warp_tile), ring, splits in product(tiles, RINGS, WIDE_SPLITS):
-            threads, sharers, *of_ring = ring
-            config = TsmtStagedMmaConfig(threads, sharers, tile_rows, tile_columns, *of_ring, splits, *warp_tile)
+        for tile, ring, splits in product(tiles, RINGS, WIDE_SPLITS):
+            tile_rows, tile_columns, strips, octets = tile
+            threads, sharers, chunk, stages, through = ring
+            config = TsmtStagedMmaConfig(
+                threads, sharers, tile_rows, tile_columns, chunk, stages, through, splits, strips, octets
+            )
             if self.team(config) <= sharers and config.chunk * self.team(config) >= sharers * DEPTH:
                 yield config
 
