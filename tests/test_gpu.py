@@ -79,11 +79,13 @@ ORDERED: tuple[tuple[KernelConfig, str], ...] = (
     (TsmtConfig(128, 2, 1, 2, 1, 2, 1, splits=132, min_blocks=1), "tn"),  # a tile smaller than a vector
     (TsmtMmaConfig(128, 16, 16, 1, 2, 8, 3, splits=132, min_blocks=2), "nt"),
     (TsmtMmaConfig(256, 64, 32, 2, 2, 16, 2, splits=16, min_blocks=1), "tn"),
-    (TsmtStagedConfig(128, 128, 64, 64, 32, 3, 2, splits=132, rows=8, columns=8, step=2), "tn"),
-    (TsmtStagedConfig(128, 32, 32, 16, 16, 2, 1, splits=16, rows=8, columns=16, step=1), "ntt"),
-    (TsmtStagedConfig(64, 64, 8, 16, 32, 4, 2, splits=264, rows=8, columns=8, step=1), "nn"),
-    (TsmtStagedMmaConfig(128, 128, 32, 32, 32, 3, 1, splits=132, strips=2, octets=2), "tn"),
-    (TsmtStagedMmaConfig(128, 32, 16, 16, 16, 4, 2, splits=16, strips=1, octets=2), "nt"),
+    (TsmtStagedConfig(128, 128, 64, 64, 32, 3, 2, splits=132, min_blocks=1, rows=8, columns=8, step=2), "tn"),
+    (TsmtStagedConfig(128, 32, 32, 16, 16, 2, 1, splits=16, min_blocks=1, rows=8, columns=16, step=1), "ntt"),
+    (TsmtStagedConfig(128, 128, 32, 32, 64, 2, 0, splits=396, min_blocks=3, rows=8, columns=8, step=2), "tn"),
+    (TsmtStagedConfig(64, 64, 8, 16, 32, 4, 2, splits=264, min_blocks=1, rows=8, columns=8, step=1), "nn"),
+    (TsmtStagedMmaConfig(128, 128, 32, 32, 32, 3, 1, splits=132, min_blocks=1, strips=2, octets=2), "tn"),
+    (TsmtStagedMmaConfig(128, 128, 64, 64, 16, 2, 0, splits=264, min_blocks=1, strips=2, octets=4), "ntt"),
+    (TsmtStagedMmaConfig(128, 32, 16, 16, 16, 4, 2, splits=16, min_blocks=1, strips=1, octets=2), "nt"),
 )
 # Every configuration in the dtypes that its family knows in that order.
 CASES = [
@@ -107,8 +109,8 @@ PAST_UNSIGNED = (
     (TsmrMmaConfig(256, 4, 32, 16, 2, 1, 1, 1), Problem(280_000_001, 3, 16, "f64", "tn")),
     (TsmtConfig(256, 8, 4, 8, 4, 4, 2, 264, 1), Problem(8, 3, 600_000_011, "f32", "tn")),
     (TsmtMmaConfig(128, 16, 16, 1, 2, 8, 3, 132, 2), Problem(16, 2, 270_000_001, "f64", "nt")),
-    (TsmtStagedConfig(128, 128, 16, 16, 128, 3, 2, 264, 8, 8, 4), Problem(16, 2, 270_000_001, "f32", "tn")),
-    (TsmtStagedMmaConfig(128, 128, 16, 16, 32, 3, 1, 132, 1, 2), Problem(16, 2, 270_000_001, "f64", "nt")),
+    (TsmtStagedConfig(128, 128, 16, 16, 128, 2, 0, 264, 1, 8, 8, 4), Problem(16, 2, 270_000_001, "f32", "tn")),
+    (TsmtStagedMmaConfig(128, 128, 16, 16, 32, 3, 1, 132, 1, 1, 2), Problem(16, 2, 270_000_001, "f64", "nt")),
 )
 LARGE_CHECKS = PROBE_CHECKS[:3]  # on integers: both dispositions of the leading dimensions, and aligned ones
 SHAPES = ((1, 1, 1), (31, 1, 64), (257, 3, 1), (1009, 5, 61), (641, 7, 131), (97, 13, 256), (2053, 33, 67))

@@ -21,14 +21,17 @@ pytestmark = pytest.mark.host
 SHAPE = (16, 16, 1024)
 
 # Rings of a block and of a warp; teams of a few threads, and of two warps.
-BLOCK = TsmtStagedConfig(128, 128, 16, 16, 128, 3, 2, splits=1, rows=8, columns=8, step=4)
-WARPS = TsmtStagedConfig(128, 32, 32, 16, 16, 2, 1, splits=16, rows=8, columns=8, step=1)
-GROUPS = TsmtStagedConfig(64, 64, 16, 32, 16, 3, 2, splits=80, rows=8, columns=8, step=2)
-LONG = TsmtStagedConfig(64, 32, 16, 16, 256, 2, 2, splits=2, rows=8, columns=16, step=4)  # a run takes two rounds
-LARGE = TsmtStagedConfig(128, 128, 64, 64, 32, 2, 2, splits=2, rows=8, columns=8, step=2)
-MMA_BLOCK = TsmtStagedMmaConfig(128, 128, 32, 32, 32, 3, 2, splits=16, strips=2, octets=2)
-MMA_WARPS = TsmtStagedMmaConfig(128, 32, 16, 16, 16, 2, 1, splits=1, strips=1, octets=2)
-MMA_LARGE = TsmtStagedMmaConfig(128, 128, 64, 64, 16, 3, 1, splits=2, strips=2, octets=4)
+BLOCK = TsmtStagedConfig(128, 128, 16, 16, 128, 3, 2, splits=1, min_blocks=1, rows=8, columns=8, step=4)
+WARPS = TsmtStagedConfig(128, 32, 32, 16, 16, 2, 1, splits=4, min_blocks=1, rows=8, columns=8, step=1)
+GROUPS = TsmtStagedConfig(32, 32, 16, 16, 16, 3, 2, splits=80, min_blocks=1, rows=8, columns=8, step=2)
+REGISTERS = TsmtStagedConfig(128, 128, 16, 16, 128, 2, 0, splits=2, min_blocks=1, rows=8, columns=8, step=2)
+LONG = TsmtStagedConfig(
+    64, 32, 16, 16, 256, 2, 2, splits=2, min_blocks=1, rows=8, columns=16, step=4
+)  # a run takes two rounds
+LARGE = TsmtStagedConfig(128, 128, 64, 64, 32, 2, 2, splits=2, min_blocks=1, rows=8, columns=8, step=2)
+MMA_BLOCK = TsmtStagedMmaConfig(128, 128, 32, 32, 32, 3, 2, splits=16, min_blocks=1, strips=2, octets=2)
+MMA_WARPS = TsmtStagedMmaConfig(128, 32, 16, 16, 16, 2, 1, splits=1, min_blocks=1, strips=1, octets=2)
+MMA_LARGE = TsmtStagedMmaConfig(128, 128, 64, 64, 16, 3, 1, splits=2, min_blocks=1, strips=2, octets=4)
 
 
 def staged(
@@ -51,8 +54,6 @@ COPYING_BUGS = (
     staged("products past the end not left out", WARPS, "|| product >= k", "", op="ntt"),
     staged("lines past the end not left out", BLOCK, "line >= last ||", ""),
     staged("a line too few side by side", WARPS, ": last - line;", ": last - line - 1;", op="ntt"),
-    staged("nothing put in the place of others", BLOCK, "e < count ? from[e] : scalar(0)",
-        "e < count ? from[e] : to[e]"),
     staged("a run too few in a round", BLOCK, "i / rounds_of_run * runs_of_round", "i / rounds_of_run"),
     staged("half a run twice", LONG, "i % rounds_of_run * sharers", "0 * sharers"),
     staged("every run the first", WARPS, "% sharers / of_run;", "* 0;"),
@@ -76,6 +77,17 @@ COPYING_BUGS = (
 )  # fmt: skip
 
 RING_BUGS = (
+    staged("copies not awaited", BLOCK, "await_copies<stages - 2>();", ""),
+    staged("a chunk too few awaited", BLOCK, "await_copies<stages - 2>();", "await_copies<stages - 1>();"),
+    staged("a group not closed", BLOCK, "close_copies();\n    };", "};"),
+    staged("a chunk not fetched", REGISTERS, "fetch_next();\n        meet();", "meet();"),
+    staged("a chunk fetched before the one before is put", REGISTERS, "int place = 0;\n    fetch_next();",
+        "int place = 0;\n    fetch_next();\n    fetch_next();"),
+    staged("the first piece in every place", REGISTERS, "bits_of(pieces[i])", "bits_of(pieces[0])"),
+    staged("a run of pieces twice", REGISTERS, "from += (P::runs_on(i + 1) - P::runs_on(i))", "from += i % 2"),
+    staged("an edge not awaited", REGISTERS, "await_copies<0>();\n        }", "}"),
+    staged("the place that is read put", REGISTERS, "put_chunk(ring + place *",
+        "put_chunk(ring + (place + current) % 2 *"),
     staged("no barrier before a chunk is read", BLOCK, "meet();  //", "//"),
     staged("no barrier of a warp before a chunk is read", WARPS, "meet();  //", "//"),
     staged("the place that is read refilled", GROUPS, "place == 0 ? stages - 1 : place - 1", "place"),
@@ -162,6 +174,7 @@ RIGHT = (
     *((BLOCK, dtype, op) for dtype, op in (("f32", "tn"), ("f32", "ntt"), ("f32", "nn"))),
     *((WARPS, dtype, op) for dtype in ("f32", "f64") for op in ("tn", "ntt", "tt")),
     *((GROUPS, dtype, op) for dtype, op in (("f32", "nt"), ("f32", "ttt"), ("f64", "tn"))),
+    *((REGISTERS, dtype, op) for dtype in ("f32", "f64") for op in ("tn", "ntt")),
     *((LARGE, dtype, op) for dtype, op in (("f32", "tn"), ("f32", "nt"), ("f64", "nn"))),
     *((MMA_BLOCK, "f64", op) for op in ("tn", "ntt", "nt", "nn", "tt", "ttt")),
     *((config, "f64", op) for config in (MMA_WARPS, MMA_LARGE) for op in ("tn", "ntt")),

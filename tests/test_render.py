@@ -50,10 +50,13 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
     (TsmrMmaConfig(128, 1, 8, 32, 4, splits=1, row_tiles=4, min_blocks=1), replace(F64, op="ttt")),
     (TsmtConfig(128, 16, 16, 8, 8, 4, 1, splits=264, min_blocks=1), GRAM),
     (TsmtMmaConfig(128, 16, 16, 1, 2, 8, 4, splits=264, min_blocks=1), replace(GRAM, dtype_name="f64")),
-    (TsmtStagedConfig(128, 128, 16, 16, 128, 4, 2, splits=264, rows=8, columns=8, step=4), GRAM),
-    (TsmtStagedConfig(128, 32, 16, 16, 16, 3, 1, splits=264, rows=8, columns=8, step=1), replace(GRAM, op="ntt")),
+    (TsmtStagedConfig(128, 128, 16, 16, 128, 2, 0, splits=396, min_blocks=1, rows=8, columns=8, step=2), GRAM),
     (
-        TsmtStagedMmaConfig(128, 128, 16, 16, 32, 3, 2, splits=264, strips=1, octets=2),
+        TsmtStagedConfig(128, 32, 16, 16, 16, 3, 1, splits=264, min_blocks=1, rows=8, columns=8, step=1),
+        replace(GRAM, op="ntt"),
+    ),
+    (
+        TsmtStagedMmaConfig(128, 128, 16, 16, 32, 3, 2, splits=264, min_blocks=1, strips=1, octets=2),
         replace(GRAM, dtype_name="f64"),
     ),
 )

@@ -101,12 +101,12 @@ COUNTER_EXAMPLES = (
     ),
     CounterExample(
         "chunks-for-all",
-        TsmtStagedConfig(128, 32, 16, 16, 32, 4, 2, splits=264, rows=8, columns=8, step=4),
+        TsmtStagedConfig(128, 32, 16, 16, 32, 4, 2, splits=264, min_blocks=1, rows=8, columns=8, step=4),
         replace(GRAM, k=264 * 4 * 32 - 1),
     ),
     CounterExample(
         "reads-fit-vectors",
-        TsmtStagedConfig(128, 128, 16, 16, 128, 4, 2, splits=264, rows=8, columns=8, step=4),
+        TsmtStagedConfig(128, 128, 16, 16, 128, 4, 2, splits=264, min_blocks=1, rows=8, columns=8, step=4),
         replace(GRAM, dtype_name="f64"),
     ),
     CounterExample("whole-waves", TsmtConfig(128, 16, 16, 8, 8, 4, 1, splits=148, min_blocks=1), GRAM),

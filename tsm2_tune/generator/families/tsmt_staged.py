@@ -19,17 +19,53 @@ from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Candidate, Rule, covering_rule
-from tsm2_tune.generator.splitting import WIDE_SPLIT_RULES, WIDE_SPLITS, has_f64_tensor_cores, tunable
+from tsm2_tune.generator.splitting import (
+    REGISTERS_REACHABLE,
+    WIDE_SPLIT_RULES,
+    WIDE_SPLITS,
+    has_f64_tensor_cores,
+    tunable,
+)
 
 TILE = (8, 16, 32, 64)  # rows and columns of C, of a block
 THREAD_TILES = ((8, 8), (8, 16))  # rows and columns of C, of a thread, as far as the tile has them
 STEPS = (1, 2, 4)
-# Threads of a block and of a ring, the chunk and the stages of the ring, and the cache on the way there.
+# Threads of a block and of a ring, the chunk and the places of the ring, and what is on the way there.
 RINGS = (
-    (128, 128, 32, 3, 2), (128, 128, 64, 2, 2), (128, 128, 64, 4, 2), (128, 128, 128, 3, 1), (128, 128, 128, 4, 2),
-    (128, 128, 128, 6, 1), (256, 256, 256, 3, 2), (64, 64, 32, 2, 2), (128, 32, 16, 2, 1), (128, 32, 16, 3, 2),
-    (128, 32, 32, 4, 2),
+    (128, 128, 128, 2, 0), (128, 128, 64, 2, 0), (128, 128, 32, 2, 0), (128, 32, 16, 2, 0),
+    (128, 128, 128, 4, 1), (128, 128, 32, 2, 1), (128, 128, 32, 3, 1), (128, 32, 16, 2, 1), (128, 32, 16, 3, 1),
+    (128, 128, 32, 3, 2), (128, 128, 64, 4, 2),
 )  # fmt: skip
+MIN_BLOCKS = (1, 3)
+TILE_ELEMENTS = (16 * 16, 32 * 32, 64 * 64)
+# What won on an H200 for tiles of at most as many elements, where an operand lies along k and where none does: the
+# ring, blocks on a multiprocessor, as many as the bound or 1, columns of a thread, and step. Best first.
+WINNERS: dict[tuple[int, bool], tuple[tuple[int, int, int, int, int, int, int, int, int], ...]] = {
+    (16 * 16, True): (
+        (128, 128, 128, 2, 0, 3, 1, 8, 2), (128, 128, 128, 2, 0, 3, 3, 8, 2), (128, 128, 128, 2, 0, 3, 1, 8, 4),
+        (128, 128, 64, 2, 0, 4, 1, 8, 2), (128, 128, 128, 2, 0, 2, 1, 8, 2),
+    ),
+    (16 * 16, False): (
+        (128, 128, 128, 2, 0, 3, 1, 8, 1), (128, 128, 128, 4, 1, 1, 1, 8, 1), (128, 128, 128, 2, 0, 3, 3, 8, 1),
+        (128, 128, 64, 2, 0, 4, 1, 8, 1), (128, 128, 128, 2, 0, 2, 1, 8, 1),
+    ),
+    (32 * 32, True): (
+        (128, 128, 64, 2, 0, 3, 1, 8, 4), (128, 128, 64, 2, 0, 3, 3, 8, 2), (128, 128, 64, 2, 0, 3, 1, 8, 2),
+        (128, 128, 64, 4, 2, 3, 3, 8, 4), (128, 128, 64, 2, 0, 2, 1, 8, 4),
+    ),
+    (32 * 32, False): (
+        (128, 128, 64, 2, 0, 3, 1, 8, 1), (128, 128, 64, 2, 0, 3, 3, 8, 1), (128, 128, 64, 2, 0, 2, 1, 8, 1),
+        (128, 32, 16, 3, 1, 2, 1, 8, 1), (128, 128, 32, 2, 0, 4, 1, 8, 1),
+    ),
+    (64 * 64, True): (
+        (128, 128, 32, 3, 2, 3, 3, 8, 4), (128, 128, 32, 2, 0, 3, 1, 8, 4), (128, 128, 32, 3, 1, 3, 3, 8, 4),
+        (128, 128, 32, 2, 1, 3, 3, 8, 4), (128, 128, 32, 2, 0, 2, 1, 16, 2), (128, 128, 32, 2, 1, 2, 1, 16, 4),
+    ),
+    (64 * 64, False): (
+        (128, 32, 16, 2, 1, 2, 1, 16, 2), (128, 32, 16, 2, 0, 2, 1, 16, 1), (128, 32, 16, 3, 1, 2, 1, 16, 2),
+        (128, 32, 16, 2, 1, 2, 1, 16, 1), (128, 32, 16, 2, 0, 2, 1, 16, 2),
+    ),
+}  # fmt: skip
 WARP_THREADS, VECTOR_BYTES = 32, 16
 PHASE_BYTES = 128  # of shared memory, that a warp's threads read at the same time
 LARGEST_THIN = 128  # of m and n: a C larger than that is no small result of a long sum
@@ -48,6 +84,7 @@ class StagedConfig(KernelConfig):
         "stages": "s",
         "through": "l",
         "splits": "k",
+        "min_blocks": "b",
     }
 
     threads: int  # per block
@@ -56,8 +93,9 @@ class StagedConfig(KernelConfig):
     tile_columns: int  # of C, of a block
     chunk: int  # products along k in one place of the ring
     stages: int  # places of the ring
-    through: int  # the cache on the way to shared memory: 1 is the L1, 2 the L2 alone
+    through: int  # what is on the way to shared memory: 0 registers, 1 the L1, 2 the L2 alone
     splits: int  # of k
+    min_blocks: int  # on a multiprocessor, which bounds the registers; 1: as many as the compiler wants
 
 
 STAGED_TUNABLES = (
@@ -67,8 +105,9 @@ STAGED_TUNABLES = (
     Tunable("tile_columns", "", "columns of C that one block computes"),
     Tunable("chunk", "", "products along k in one place of the ring"),
     Tunable("stages", "", "places of the ring, on their way or arrived"),
-    Tunable("through", "", "the cache on the way to shared memory: 1 is the L1, 2 the L2 alone"),
+    Tunable("through", "", "what is on the way to shared memory: 0 registers, 1 the L1, 2 the L2 alone"),
     Tunable("splits", "", "blocks among which k is divided"),
+    Tunable("min_blocks", "", "blocks that a multiprocessor must hold, which bounds the registers"),
 )
 
 
@@ -106,6 +145,7 @@ def staged_rules(tile: tuple[int, ...]) -> tuple[Rule, ...]:
         ),
         Rule("chunks-for-all", "shape", "every ring should have a whole chunk of k", _chunks_for_all),
         *WIDE_SPLIT_RULES,
+        REGISTERS_REACHABLE,
     )
 
 
@@ -243,11 +283,22 @@ class TsmtStaged(StagedFamily[TsmtStagedConfig]):
                 for tile_rows, tile_columns, (rows, columns) in product(TILE, TILE, THREAD_TILES)
             }
         )
-        for tile, ring, splits, step in product(tiles, RINGS, WIDE_SPLITS, STEPS):
+        for tile, ring, splits, min_blocks, step in product(tiles, RINGS, WIDE_SPLITS, MIN_BLOCKS, STEPS):
             tile_rows, tile_columns, rows, columns = tile
             threads, sharers, chunk, stages, through = ring
             config = TsmtStagedConfig(
-                threads, sharers, tile_rows, tile_columns, chunk, stages, through, splits, rows, columns, step
+                threads,
+                sharers,
+                tile_rows,
+                tile_columns,
+                chunk,
+                stages,
+                through,
+                splits,
+                min_blocks,
+                rows,
+                columns,
+                step,
             )
             if config.chunk * self.team(config) >= sharers * step and self.team(config) <= sharers:
                 yield config
@@ -278,11 +329,11 @@ class TsmtStaged(StagedFamily[TsmtStagedConfig]):
 
         None where TSMT or the tensor cores do better.
         """
-        tile_rows = next((option for option in TILE if option >= problem.m), TILE[-1])
-        tile_columns = next((option for option in TILE if option >= problem.n), TILE[-1])
-        along_k = "k" in problem.contiguous[:2]
         if max(problem.m, problem.n) <= 8 or (problem.dtype_name == "f64" and has_f64_tensor_cores(limits)):
             return ()
+        tile_rows = next((option for option in TILE if option >= problem.m), TILE[-1])
+        tile_columns = next((option for option in TILE if option >= problem.n), TILE[-1])
+        most = VECTOR_BYTES // problem.dtype.element_bytes  # products along k in one read
         return tuple(
             TsmtStagedConfig(
                 threads,
@@ -292,47 +343,17 @@ class TsmtStaged(StagedFamily[TsmtStagedConfig]):
                 chunk,
                 stages,
                 through,
-                limits.sms * blocks,
-                min(tile_rows, rows),
-                min(tile_columns, columns),
-                min(step, VECTOR_BYTES // problem.dtype.element_bytes),
+                splits=limits.sms * blocks,
+                min_blocks=min_blocks,
+                rows=min(tile_rows, 8),
+                columns=min(tile_columns, columns),
+                step=min(step, most),
             )
-            for threads, sharers, chunk, stages, through, blocks, rows, columns, step in (
-                winners(tile_rows * tile_columns, along_k=along_k)
-            )
+            for threads, sharers, chunk, stages, through, blocks, min_blocks, columns, step in WINNERS[
+                next(elements for elements in TILE_ELEMENTS if elements >= tile_rows * tile_columns),
+                "k" in problem.contiguous[:2],
+            ]
         )
-
-
-# Threads, sharers, chunk, stages, cache, blocks on a multiprocessor, rows, columns and step, best first.
-Winner = tuple[int, int, int, int, int, int, int, int, int]
-
-
-def winners(elements: int, *, along_k: bool) -> tuple[Winner, ...]:
-    """What won on an H200 for tiles of as many elements, of operands that lie along k or not."""
-    if elements > 32 * 32:
-        if along_k:
-            return (
-                (128, 128, 32, 3, 2, 3, 8, 8, 4), (64, 64, 32, 2, 2, 4, 8, 8, 4), (128, 128, 64, 2, 2, 3, 8, 8, 4),
-                (128, 128, 64, 2, 2, 2, 8, 16, 2), (128, 128, 32, 3, 2, 2, 8, 16, 2),
-            )  # fmt: skip
-        return (
-            (128, 32, 16, 3, 2, 2, 8, 16, 1), (128, 32, 16, 2, 1, 2, 8, 16, 1), (128, 32, 16, 3, 2, 2, 8, 16, 2),
-            (128, 128, 32, 3, 2, 3, 8, 8, 1), (128, 128, 64, 2, 2, 2, 8, 16, 1),
-        )  # fmt: skip
-    if elements > 16 * 16:
-        if along_k:
-            return (
-                (128, 128, 64, 4, 2, 3, 8, 8, 4), (128, 128, 64, 4, 2, 2, 8, 8, 4), (128, 128, 32, 3, 2, 3, 8, 8, 2),
-                (128, 128, 128, 3, 1, 1, 8, 8, 4),
-            )  # fmt: skip
-        return (
-            (128, 32, 16, 3, 2, 2, 8, 8, 1), (128, 128, 64, 4, 2, 3, 8, 8, 1), (128, 32, 16, 3, 2, 3, 8, 8, 1),
-            (128, 128, 128, 3, 1, 1, 8, 8, 1),
-        )  # fmt: skip
-    return (
-        (128, 128, 128, 6, 1, 1, 8, 8, 4 if along_k else 1), (128, 128, 128, 4, 2, 2, 8, 8, 4 if along_k else 1),
-        (128, 128, 128, 3, 1, 2, 8, 8, 2 if along_k else 1), (256, 256, 256, 3, 2, 1, 8, 8, 4 if along_k else 1),
-    )  # fmt: skip
 
 
 FAMILY = TsmtStaged()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
@@ -16,10 +15,10 @@ from tsm2_tune.generator.splitting import HAS_F64_TENSOR_CORES, WIDE_SPLITS, has
 
 TILE = (16, 32, 64)  # rows and columns of C, of a block
 WARP_TILES = ((1, 2), (2, 2), (2, 4), (4, 4))  # strips of 16 rows, octets of columns
-# Threads of a block and of a ring, the chunk and the stages of the ring, and the cache on the way there.
+# Threads of a block and of a ring, the chunk and the places of the ring, and what is on the way there.
 RINGS = (
-    (128, 128, 16, 3, 1), (128, 128, 16, 4, 2), (128, 128, 32, 2, 2), (128, 128, 32, 3, 1), (128, 128, 32, 3, 2),
-    (128, 128, 32, 5, 1), (128, 128, 64, 3, 1), (128, 128, 64, 3, 2), (256, 256, 32, 4, 2), (256, 256, 64, 3, 1),
+    (128, 128, 64, 2, 0), (128, 128, 32, 2, 0), (128, 128, 16, 2, 0), (256, 256, 32, 2, 0), (128, 128, 64, 3, 1),
+    (128, 128, 32, 3, 1), (128, 128, 32, 2, 1), (128, 128, 16, 4, 2),
 )  # fmt: skip
 STRIP_ROWS, OCTET_COLUMNS, WARP_THREADS, DEPTH = 16, 8, 32, 8
 
@@ -57,7 +56,7 @@ class TsmtStagedMma(StagedFamily[TsmtStagedMmaConfig]):
             tile_rows, tile_columns, strips, octets = tile
             threads, sharers, chunk, stages, through = ring
             config = TsmtStagedMmaConfig(
-                threads, sharers, tile_rows, tile_columns, chunk, stages, through, splits, strips, octets
+                threads, sharers, tile_rows, tile_columns, chunk, stages, through, splits, 1, strips, octets
             )
             if self.team(config) <= sharers and config.chunk * self.team(config) >= sharers * DEPTH:
                 yield config
@@ -71,13 +70,12 @@ class TsmtStagedMma(StagedFamily[TsmtStagedMmaConfig]):
         return (rows * columns + 2 * (rows + columns) * DEPTH) // WARP_THREADS
 
     def pitches(self, config: TsmtStagedMmaConfig, problem: Problem) -> tuple[int, int]:
-        """A phase of a read has 2 lines along k of 8 elements each, or 4 products 2 apart of 4 neighbouring lines."""
+        """Threads that read at the same time have 2 lines of 8 products each, or 4 products 2 apart of 4 lines."""
         along_k = config.chunk + 8 if config.chunk % 16 == 0 else config.chunk
-        pad = int(os.environ.get("X_PAD", "2"))
         along_a, along_b, _ = problem.contiguous
         return (
-            along_k if along_a == "k" else config.tile_rows + pad,
-            along_k if along_b == "k" else config.tile_columns + pad,
+            along_k if along_a == "k" else config.tile_rows + 2,
+            along_k if along_b == "k" else config.tile_columns + 2,
         )
 
     def supports(self, problem: Problem) -> bool:
@@ -93,14 +91,14 @@ class TsmtStagedMma(StagedFamily[TsmtStagedMmaConfig]):
         warp_tile = (min(2, tile_rows // STRIP_ROWS), 4 if large and tile_columns > STRIP_ROWS else 2)
         return tuple(
             TsmtStagedMmaConfig(
-                threads, threads, tile_rows, tile_columns, chunk, stages, through, limits.sms * blocks, *warp_tile
+                128, 128, tile_rows, tile_columns, chunk, stages, through, limits.sms * blocks, 1, *warp_tile
             )
-            for threads, chunk, stages, through, blocks in (
-                ((128, 32, 2, 2, 2), (128, 16, 4, 2, 2), (128, 16, 3, 1, 2))
+            for chunk, stages, through, blocks in (
+                ((32, 2, 0, 2), (16, 2, 0, 2), (16, 2, 0, 3), (32, 2, 1, 2), (16, 4, 2, 2))
                 if large
-                else ((128, 32, 3, 2, 3), (128, 64, 3, 2, 2), (128, 32, 3, 1, 2), (128, 16, 4, 2, 3))
+                else ((32, 2, 0, 3), (32, 3, 1, 2), (64, 2, 0, 2), (32, 2, 0, 2), (32, 3, 1, 3), (64, 3, 1, 1))
             )
-        )  # fmt: skip
+        )
 
 
 FAMILY = TsmtStagedMma()
