@@ -199,7 +199,11 @@ class StagedFamily(Family[C]):
         return Traffic(elements * problem.dtype.element_bytes, problem.written_bytes)
 
     def supports(self, problem: Problem) -> bool:
-        return problem.dtype_name in ("f32", "f64") and max(problem.m, problem.n) <= LARGEST_THIN
+        return problem.dtype_name in ("f32", "f64") and max(problem.m, problem.n) <= self.largest(problem)
+
+    def largest(self, problem: Problem) -> int:
+        """Rows and columns of the largest C that is worth it."""
+        return LARGEST_THIN
 
     def probe_shapes(self, config: C, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """Part-filled and several tiles of C; k of no whole chunk, of a part of one, and several for each ring.

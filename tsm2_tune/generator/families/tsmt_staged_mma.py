@@ -10,7 +10,7 @@ from typing import ClassVar
 from tsm2_tune.generator.families.family import Tunable
 from tsm2_tune.generator.families.tsmt_staged import STAGED_TUNABLES, StagedConfig, StagedFamily, staged_rules
 from tsm2_tune.generator.limits import DeviceLimits
-from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.problem import INT32_MAX, Problem
 from tsm2_tune.generator.splitting import HAS_F64_TENSOR_CORES, WIDE_SPLITS, has_f64_tensor_cores
 
 TILE = (16, 32, 64)  # rows and columns of C, of a block
@@ -80,6 +80,9 @@ class TsmtStagedMma(StagedFamily[TsmtStagedMmaConfig]):
 
     def supports(self, problem: Problem) -> bool:
         return problem.dtype_name == "f64" and super().supports(problem)
+
+    def largest(self, problem: Problem) -> int:
+        return INT32_MAX if 16 < problem.n <= 64 and problem.k >= 1024 else super().largest(problem)
 
     def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmtStagedMmaConfig, ...]:
         """Every product of C in one tile."""
