@@ -1,17 +1,34 @@
-"""TSMT through shared memory, on the tensor cores, for f64: both operands staged, and read as fragments."""
+"""TSMT through shared memory, on the tensor cores, for f64: both operands staged, and read as fragments.
+
+A C of many rows, whose tiles alone fill the device or nearly, is served too where it has 17 to 64 columns.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 from typing import ClassVar
 
 from tsm2_tune.generator.families.family import Tunable
-from tsm2_tune.generator.families.tsmt_staged import STAGED_TUNABLES, StagedConfig, StagedFamily, staged_rules
+from tsm2_tune.generator.families.tsmt_staged import (
+    LARGEST_THIN,
+    STAGED_TUNABLES,
+    StagedConfig,
+    StagedFamily,
+    staged_rules,
+)
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import INT32_MAX, Problem
-from tsm2_tune.generator.splitting import HAS_F64_TENSOR_CORES, WIDE_SPLITS, has_f64_tensor_cores
+from tsm2_tune.generator.rules import Candidate, Rule
+from tsm2_tune.generator.splitting import (
+    HAS_F64_TENSOR_CORES,
+    SPLITS,
+    WIDE_SPLITS,
+    has_f64_tensor_cores,
+    tunable,
+    with_splits,
+)
 
 TILE = (16, 32, 64)  # rows and columns of C, of a block
 WARP_TILES = ((1, 2), (2, 2), (2, 4), (4, 4))  # strips of 16 rows, octets of columns
@@ -20,6 +37,12 @@ RINGS = (
     (128, 128, 64, 2, 0), (128, 128, 32, 2, 0), (128, 128, 16, 2, 0), (256, 256, 32, 2, 0), (128, 128, 64, 3, 1),
     (128, 128, 32, 3, 1), (128, 128, 32, 2, 1), (128, 128, 16, 4, 2),
 )  # fmt: skip
+# Of a large C: tiles with the strips and octets of a warp, and rings; k is split in few parts.
+LARGE_TILES = ((128, 64, 4, 4), (64, 64, 2, 4), (128, 32, 2, 4), (64, 32, 2, 2))
+LARGE_RINGS = ((128, 128, 16, 3, 1), (128, 128, 16, 2, 0), (128, 128, 32, 2, 0))
+FEW_SPLITS = tuple(splits for splits in SPLITS if splits not in WIDE_SPLITS)
+FEW_TILES = 8  # of C, that leave k to fill the device
+COLUMNS_OF_LARGE, LEAST_DEPTH = range(17, 65), 1024  # n and k that a large C must have
 STRIP_ROWS, OCTET_COLUMNS, WARP_THREADS, DEPTH = 16, 8, 32, 8
 
 
@@ -34,6 +57,11 @@ class TsmtStagedMmaConfig(StagedConfig):
     octets: int  # of 8 columns of C, of a warp
 
 
+def _splits_for_tiles(candidate: Candidate) -> bool:
+    tiles = candidate.launch.tiles(candidate.problem.m, candidate.problem.n)
+    return (tunable(candidate, "splits") in WIDE_SPLITS) == (tiles <= FEW_TILES)
+
+
 class TsmtStagedMma(StagedFamily[TsmtStagedMmaConfig]):
     name = "tsmt_staged_mma"
     summary = "transposed tall and skinny times tall and skinny: both staged, on the f64 tensor cores"
@@ -43,7 +71,16 @@ class TsmtStagedMma(StagedFamily[TsmtStagedMmaConfig]):
         Tunable("strips", "", "strips of 16 rows of C that one warp accumulates in registers"),
         Tunable("octets", "", "octets of columns of C that one warp accumulates in registers"),
     )
-    rules = (HAS_F64_TENSOR_CORES, *staged_rules(TILE))
+    rules = (
+        HAS_F64_TENSOR_CORES,
+        *staged_rules(TILE),
+        Rule(
+            "splits-for-tiles",
+            "shape",
+            "k fills the device where C has few tiles, and many tiles need few splits",
+            _splits_for_tiles,
+        ),
+    )
     config_type = TsmtStagedMmaConfig
 
     def configurations(self) -> Iterator[TsmtStagedMmaConfig]:
@@ -52,7 +89,11 @@ class TsmtStagedMma(StagedFamily[TsmtStagedMmaConfig]):
             for tile_rows, tile_columns, (strips, octets) in product(TILE, TILE, WARP_TILES)
             if tile_rows % (STRIP_ROWS * strips) == 0 and tile_columns % (OCTET_COLUMNS * octets) == 0
         ]
-        for tile, ring, splits in product(tiles, RINGS, WIDE_SPLITS):
+        every = chain(
+            product(tiles, RINGS, WIDE_SPLITS),
+            product(LARGE_TILES, LARGE_RINGS, FEW_SPLITS),
+        )
+        for tile, ring, splits in every:
             tile_rows, tile_columns, strips, octets = tile
             threads, sharers, chunk, stages, through = ring
             config = TsmtStagedMmaConfig(
@@ -82,12 +123,15 @@ class TsmtStagedMma(StagedFamily[TsmtStagedMmaConfig]):
         return problem.dtype_name == "f64" and super().supports(problem)
 
     def largest(self, problem: Problem) -> int:
-        return INT32_MAX if 16 < problem.n <= 64 and problem.k >= 1024 else super().largest(problem)
+        large = problem.n in COLUMNS_OF_LARGE and problem.k >= LEAST_DEPTH
+        return INT32_MAX if large else super().largest(problem)
 
     def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmtStagedMmaConfig, ...]:
         """Every product of C in one tile."""
         if max(problem.m, problem.n) <= OCTET_COLUMNS or not has_f64_tensor_cores(limits):
             return ()
+        if max(problem.m, problem.n) > LARGEST_THIN:
+            return self._preferred_of_large(problem, limits)
         tile_rows = next((option for option in TILE if option >= problem.m), TILE[-1])
         tile_columns = next((option for option in TILE if option >= problem.n), TILE[-1])
         large = tile_rows * tile_columns > 32 * 32
@@ -102,6 +146,25 @@ class TsmtStagedMma(StagedFamily[TsmtStagedMmaConfig]):
                 else ((32, 2, 0, 3), (32, 3, 1, 2), (64, 2, 0, 2), (32, 2, 0, 2), (32, 3, 1, 3), (64, 3, 1, 1))
             )
         )
+
+    def _preferred_of_large(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmtStagedMmaConfig, ...]:
+        """High tiles first, since B is read once for each."""
+        choices = (
+            (((128, 32, 2, 4), LARGE_RINGS[1]), ((64, 32, 2, 2), LARGE_RINGS[2]))
+            if problem.n <= 32
+            else (
+                ((128, 64, 4, 4), LARGE_RINGS[0]),
+                ((128, 64, 4, 4), LARGE_RINGS[1]),
+                ((64, 64, 2, 4), LARGE_RINGS[2]),
+            )
+        )
+        variants = [
+            TsmtStagedMmaConfig(
+                threads, sharers, tile_rows, tile_columns, chunk, stages, through, 1, 1, strips, octets
+            )
+            for (tile_rows, tile_columns, strips, octets), (threads, sharers, chunk, stages, through) in choices
+        ]
+        return with_splits(self, variants, problem, limits)
 
 
 FAMILY = TsmtStagedMma()
