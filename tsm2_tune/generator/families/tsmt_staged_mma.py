@@ -6,7 +6,7 @@ A C of many rows, whose tiles alone fill the device or nearly, is served too whe
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, product
 from typing import ClassVar
 
@@ -22,12 +22,13 @@ from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import INT32_MAX, Problem
 from tsm2_tune.generator.rules import Candidate, Rule
 from tsm2_tune.generator.splitting import (
+    BLOCKS_PER_SM,
     HAS_F64_TENSOR_CORES,
     SPLITS,
     WIDE_SPLITS,
     has_f64_tensor_cores,
+    in_turns,
     tunable,
-    with_splits,
 )
 
 TILE = (16, 32, 64)  # rows and columns of C, of a block
@@ -42,6 +43,7 @@ LARGE_TILES = ((128, 64, 4, 4), (64, 64, 2, 4), (128, 32, 2, 4), (64, 32, 2, 2))
 LARGE_RINGS = ((128, 128, 16, 3, 1), (128, 128, 16, 2, 0), (128, 128, 32, 2, 0))
 FEW_SPLITS = tuple(splits for splits in SPLITS if splits not in WIDE_SPLITS)
 FEW_TILES = 8  # of C, that leave k to fill the device
+SUMS_OF_A_SPLIT = 0.01  # of the time, that they take about: not measured
 COLUMNS_OF_LARGE, LEAST_DEPTH = range(17, 65), 1024  # n and k that a large C must have
 STRIP_ROWS, OCTET_COLUMNS, WARP_THREADS, DEPTH = 16, 8, 32, 8
 
@@ -164,7 +166,17 @@ class TsmtStagedMma(StagedFamily[TsmtStagedMmaConfig]):
             )
             for (tile_rows, tile_columns, strips, octets), (threads, sharers, chunk, stages, through) in choices
         ]
-        return with_splits(self, variants, problem, limits)
+        slots = BLOCKS_PER_SM * limits.sms
+
+        def merit(variant: TsmtStagedMmaConfig) -> float:
+            """Of the last wave, what is full, less what the sums of more splits cost."""
+            blocks = self.launch(variant, problem).blocks(problem.m, problem.n)
+            return blocks / (-(-blocks // slots) * slots) - SUMS_OF_A_SPLIT * variant.splits
+
+        return in_turns(
+            sorted((replace(variant, splits=splits) for splits in FEW_SPLITS), key=merit, reverse=True)[:4]
+            for variant in variants
+        )
 
 
 FAMILY = TsmtStagedMma()
