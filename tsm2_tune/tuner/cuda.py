@@ -21,7 +21,7 @@ from tsm2_tune.tuner.measure import median_interval
 from tsm2_tune.tuner.trial import Ceilings, DeviceIdentity, LoadedResources, gflops_by_dtype
 
 FLUSH_L2_SIZES = 3  # bytes read to flush the L2, in its own size: twice evicts under LRU, a third for its hashing
-DYNAMIC_SMEM_WITHOUT_OPTIN = 48 * 1024
+DYNAMIC_SMEM_WITHOUT_OPTIN = 47 * 1024  # with a kernel's static shared memory, 48 KiB
 STREAM_BYTES_PER_THREAD = 64  # of the stream kernels: four float4
 STREAM_THREADS = 256
 CEILING_STREAM_BYTES = 4 * 2**30  # far past any L2, a millisecond on today's fastest memory

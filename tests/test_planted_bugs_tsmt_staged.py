@@ -1,0 +1,259 @@
+"""Verification on the host rejects bugs in the kernels that stage both operands of a product with a huge k.
+
+Each is planted in a configuration that is tuned for one whole tile of C and whole chunks of k, as a user's may be:
+what finds it is the configuration's probes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from tests.conftest import TryKernel, compiled
+from tests.planting import Bug, Shape, assert_rejected
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.families.tsmt_staged import TsmtStagedConfig
+from tsm2_tune.generator.families.tsmt_staged_mma import TsmtStagedMmaConfig
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.render import render
+from tsm2_tune.tuner.compiler import Toolchain
+from tsm2_tune.tuner.host.device import HostDevice
+from tsm2_tune.tuner.trial import Outcome
+
+pytestmark = pytest.mark.host
+
+SHAPE = (16, 16, 1024)
+
+# Rings of a block and of a warp; teams of a few threads, and of two warps.
+BLOCK = TsmtStagedConfig(128, 128, 16, 16, 128, 3, 2, splits=1, min_blocks=1, rows=8, columns=8, step=4)
+WARPS = TsmtStagedConfig(128, 32, 32, 16, 16, 2, 1, splits=4, min_blocks=1, rows=8, columns=8, step=1)
+GROUPS = TsmtStagedConfig(32, 32, 16, 16, 16, 3, 2, splits=80, min_blocks=1, rows=8, columns=8, step=2)
+REGISTERS = TsmtStagedConfig(128, 128, 16, 16, 128, 2, 0, splits=2, min_blocks=1, rows=8, columns=8, step=2)
+LONG = TsmtStagedConfig(
+    64, 32, 16, 16, 256, 2, 2, splits=2, min_blocks=1, rows=8, columns=16, step=4
+)  # a run takes two rounds
+LARGE = TsmtStagedConfig(128, 128, 64, 64, 32, 2, 2, splits=2, min_blocks=1, rows=8, columns=8, step=2)
+MMA_BLOCK = TsmtStagedMmaConfig(128, 128, 32, 32, 32, 3, 2, splits=16, min_blocks=1, strips=2, octets=2)
+MMA_WARPS = TsmtStagedMmaConfig(128, 32, 16, 16, 16, 2, 1, splits=1, min_blocks=1, strips=1, octets=2)
+MMA_LARGE = TsmtStagedMmaConfig(128, 128, 64, 64, 16, 3, 1, splits=2, min_blocks=1, strips=2, octets=4)
+
+
+def staged(
+    name: str, config: TsmtStagedConfig, original: str, planted: str, *, dtype: str = "f32", op: str = "tn"
+) -> Bug:
+    return Bug(name, config, original, planted, dtype=dtype, op=op)
+
+
+def mma(name: str, config: TsmtStagedMmaConfig, original: str, planted: str, *, op: str = "tn") -> Bug:
+    return Bug(f"{name} (mma)", config, original, planted, dtype="f64", op=op)
+
+
+EDGE = "stage_at_the_edge<tile_rows, a_pitch, a_along_k, width>(a, A, lda, first_row, m, l, k)"
+
+# Not among them: that a vector reaches past the end of k or of the lines. On the host every operand ends where a page
+# does, so that where a line's length is odd, an even leading dimension never comes with an aligned address.
+COPYING_BUGS = (
+    staged("a product too many", WARPS, "product >= k ? 0", "product > k ? 0", op="ntt"),
+    staged("a product too few", BLOCK, "along_k ? k - product", "along_k ? k - product - 1"),
+    staged("products past the end not left out", WARPS, "|| product >= k", "", op="ntt"),
+    staged("lines past the end not left out", BLOCK, "line >= last ||", ""),
+    staged("a line too few side by side", WARPS, ": last - line;", ": last - line - 1;", op="ntt"),
+    staged("a run too few in a round", BLOCK, "i / rounds_of_run * runs_of_round", "i / rounds_of_run"),
+    staged("half a run twice", LONG, "i % rounds_of_run * sharers", "0 * sharers"),
+    staged("every run the first", WARPS, "% sharers / of_run;", "* 0;"),
+    staged("the sharers of another ring take pieces", LONG, "threadIdx.x % sharers % of_run",
+        "threadIdx.x % (sharers / 2) % of_run"),
+    staged("the first products again", WARPS, "from_a += a_along_k", "from_a += 0 * a_along_k"),
+    staged("the first products of B again", WARPS, "from_b += b_along_k ? step_on : step_on * ldb;", "", op="ntt"),
+    staged("an edge of A left out", BLOCK, EDGE, "(void)0"),
+    staged("the whole chunks one too many", BLOCK, "full ? k / chunk : 0", "full ? chunks : 0"),
+    staged("a tile that is not full taken for full", BLOCK, "first_row + tile_rows <= m &&", ""),
+    staged("a tile that is not full across taken for full", BLOCK, "first_column + tile_columns <= n;", "true;"),
+    staged("vectors that are not aligned", BLOCK, "const bool full = vectors &&", "const bool full ="),
+    staged("vectors that are not aligned at an edge", BLOCK, "(wide * sizeof(scalar)) != 0)", "sizeof(scalar) != 0)"),
+    staged("vectors along m and n that are not aligned", WARPS, "(wide * sizeof(scalar)) != 0)",
+        "sizeof(scalar) != 0)", op="ntt"),
+    staged("leading dimensions not looked at", BLOCK, "| lda * sizeof(scalar) | ldb * sizeof(scalar)", ""),
+    staged("addresses not looked at at an edge", BLOCK, "(reinterpret_cast<unsigned long long>(X) | ld", "(ld"),
+    mma("products past the end not left out", MMA_BLOCK, "|| product >= k", "", op="ntt"),
+    mma("an edge of A left out", MMA_BLOCK, EDGE, "(void)0"),
+    mma("vectors that are not aligned", MMA_BLOCK, "const bool full = vectors &&", "const bool full =", op="ntt"),
+)  # fmt: skip
+
+RING_BUGS = (
+    staged("copies not awaited", BLOCK, "await_copies<stages - 2>();", ""),
+    staged("a chunk too few awaited", BLOCK, "await_copies<stages - 2>();", "await_copies<stages - 1>();"),
+    staged("a group not closed", BLOCK, "close_copies();\n    };", "};"),
+    staged("a chunk not fetched", REGISTERS, "fetch_next();\n        meet();", "meet();"),
+    staged("a chunk fetched before the one before is put", REGISTERS, "int place = 0;\n    fetch_next();",
+        "int place = 0;\n    fetch_next();\n    fetch_next();"),
+    staged("the first piece in every place", REGISTERS, "bits_of(pieces[i])", "bits_of(pieces[0])"),
+    staged("a run of pieces twice", REGISTERS, "from += (P::runs_on(i + 1) - P::runs_on(i))", "from += i % 2"),
+    staged("an edge not awaited", REGISTERS, "await_copies<0>();\n        }", "}"),
+    staged("the place that is read put", REGISTERS, "put_chunk(ring + place *",
+        "put_chunk(ring + (place + current) % 2 *"),
+    staged("no barrier before a chunk is read", BLOCK, "meet();  //", "//"),
+    staged("no barrier of a warp before a chunk is read", WARPS, "meet();  //", "//"),
+    staged("the place that is read refilled", GROUPS, "place == 0 ? stages - 1 : place - 1", "place"),
+    staged("the place that is read next refilled", GROUPS, "place == 0 ? stages - 1 : place - 1",
+        "place + 1 == stages ? 0 : place + 1"),
+    staged("one place of the ring", BLOCK, "place = place + 1 == stages ? 0 : place + 1;", ""),
+    staged("a place too many", BLOCK, "place + 1 == stages ? 0", "place == stages ? 0"),
+    staged("a ring not filled", GROUPS, "s < stages - 1", "s < stages - 2"),
+    staged("rings that share memory", WARPS, "left + threadIdx.x / sharers * (stages", "left + 0 * (stages"),
+    staged("A and B in one place", BLOCK, "*b = a + a_elements", "*b = a"),
+    staged("B not staged where A is not B", BLOCK, "const bool same = A == B &&", "const bool same ="),
+    staged("places that overlap", GROUPS, "ring + place * (a_elements + b_elements), *b",
+        "ring + place * a_elements, *b"),
+    staged("every ring begins at the first chunk", WARPS, "begin = split * rings_of_block + threadIdx.x / sharers",
+        "begin = split * rings_of_block"),
+    staged("every split begins at the first chunk", WARPS, "begin = split * rings_of_block", "begin = 0"),
+    staged("the next chunk is the neighbour's", WARPS, "next += rings;", "next += rings_of_block;"),
+    staged("chunks counted one by one", WARPS, "current += rings", "current += 1"),
+    staged("the rest of k left out", BLOCK, "chunks = (k + chunk - 1) / chunk", "chunks = k / chunk"),
+    staged("sums over rings that are read", LARGE, "__syncthreads();  // the rings are", "//"),
+    mma("no barrier before a chunk is read", MMA_BLOCK, "meet();  //", "//"),
+    mma("sums over rings that are read", MMA_WARPS, "__syncthreads();  // the rings are", "//"),
+    mma("chunks counted one by one", MMA_BLOCK, "current += rings", "current += 1"),
+)  # fmt: skip
+
+MULTIPLYING_BUGS = (
+    staged("every team at the same k", BLOCK, "k_lane * step; l", "0; l"),
+    staged("a team's k one too late", GROUPS, "k_lane * step; l", "k_lane * step + 1; l"),
+    staged("half of a chunk", WARPS, "l < chunk; l += chunk_step", "l < chunk / 2; l += chunk_step"),
+    staged("steps left out", WARPS, "l += chunk_step", "l += 2 * chunk_step"),
+    staged("teams across rings", WARPS, "threadIdx.x % sharers / team", "threadIdx.x / team"),
+    staged("rows taken for columns", WARPS, "at_square % squares_down * square_rows",
+        "at_square / squares_down * square_rows"),
+    staged("rows of a square taken for columns", BLOCK, "in_square / square_columns;", "in_square % square_columns;"),
+    staged("every square the first", LARGE, "threadIdx.x % team / square;", "0;"),
+    staged("lines of C in another order than of A", WARPS, "const int row = line_of<rows, a_along_k>",
+        "const int row = line_of<rows, !a_along_k>", op="ntt"),
+    staged("lines of C in another order than of B", WARPS, "= line_of<columns, b_along_k>",
+        "= line_of<columns, !b_along_k>", op="ntt"),
+    staged("half of the lines twice", WARPS, "r / together * (of * together)", "0", op="ntt"),
+    staged("every product of a step the first", GROUPS, "x[r][q] = piece.element[q];", "x[r][q] = piece.element[0];"),
+    staged("every row of a step the first", GROUPS, "(l + q) * pitch", "l * pitch", op="ntt"),
+    staged("every element of a vector the first", WARPS, "x[r + e][q] = piece.element[e];",
+        "x[r + e][q] = piece.element[0];", op="ntt"),
+    staged("factors of lower precision", WARPS, "a[r][q] * b[c][q]", "a[r][q] * float(b[c][q])",
+        dtype="f64"),
+    mma("every team at the same k", MMA_BLOCK, "threadIdx.x % sharers / team * 8; l", "0; l"),
+    mma("steps left out", MMA_WARPS, "l += chunk_step", "l += 2 * chunk_step"),
+    mma("every warp in the first strips", MMA_LARGE, "member % team_rows * (16", "0 * (16"),
+    mma("every warp in the first octets", MMA_LARGE, "member / team_rows * (8", "0 * (8"),
+    mma("rows of C in another order", MMA_BLOCK, "row_of(s, g, e / 2)]", "row_of(s, g, 1 - e / 2)]"),
+    mma("columns of C in another order", MMA_BLOCK, "2 * t + e % 2)", "2 * t + 1 - e % 2)"),
+    mma("products of A in another order than of B", MMA_BLOCK, "a[s][half] = bits.x;\n                    "
+        "a[s][2 + half] = bits.y;", "a[s][half] = bits.y;\n                    a[s][2 + half] = bits.x;"),
+    mma("products of B in another order than of A", MMA_BLOCK, "b[o][half] = bits.x;", "b[o][1 - half] = bits.x;",
+        op="ntt"),
+    mma("pairs of A across the fragment", MMA_BLOCK, "a[s][2 * half] = bits.x;", "a[s][half] = bits.x;", op="ntt"),
+    mma("every strip of rows the first", MMA_BLOCK, "a[s], b[o])", "a[0], b[o])"),
+    mma("every octet of columns the first", MMA_BLOCK, "a[s], b[o])", "a[s], b[0])"),
+    mma("operands of lower precision", MMA_BLOCK, "b[o][0] = bits.x;", "b[o][0] = float(bits.x);"),
+)  # fmt: skip
+
+ADDING_BUGS = (
+    staged("the first distance of the shuffle left out", BLOCK, "distance = 32 / teams_of_warp;",
+        "distance = 64 / teams_of_warp;"),
+    staged("members of a team added up", BLOCK, "distance = 32 / teams_of_warp;", "distance = 16 / teams_of_warp;"),
+    staged("every warp's sums in the first's place", BLOCK, "threadIdx.x / 32 / warps_of_team *", "0 *"),
+    staged("warps of one team apart", LARGE, "threadIdx.x / 32 / warps_of_team *", "threadIdx.x / 32 *"),
+    staged("some threads of a team leave nothing", BLOCK, "< 32 / teams_of_warp)", "< 16 / teams_of_warp)"),
+    staged("a warp's sums left out", BLOCK, "s < sums_of_tile;", "s < sums_of_tile - 1;"),
+    staged("the sums of C transposed", BLOCK, "mine[column * tile_rows + row]", "mine[row * tile_rows + column]"),
+    staged("every tile of C in its first rows", BLOCK, "tile_of_C % tiles_down *", "0 *"),
+    staged("C written past n", BLOCK, "if (i < m && j < n)", "if (i < m)"),
+    staged("alpha left out", BLOCK, "alpha * sum : alpha * sum +", "sum : sum +"),
+    staged("beta left out", BLOCK, "+ beta * element", "+ element"),
+    staged("C read though beta is 0", BLOCK, "beta == 0 ? alpha * sum : alpha", "alpha"),
+    staged("a row-major C written along its columns", WARPS, "C[i * ldc + j]", "C[i + j * ldc]", op="ntt"),
+    staged("a group's sums left out", GROUPS, "stride, groups, put)", "stride, groups - 1, put)"),
+    mma("every team's sums in the first's place", MMA_WARPS, "left + warp / (team / 32) *", "left + 0 *"),
+    mma("a team's sums left out", MMA_BLOCK, "s < sums_of_tile;", "s < sums_of_tile - 1;"),
+)  # fmt: skip
+
+RIGHT = (
+    *((BLOCK, dtype, op) for dtype, op in (("f32", "tn"), ("f32", "ntt"), ("f32", "nn"))),
+    *((WARPS, dtype, op) for dtype in ("f32", "f64") for op in ("tn", "ntt", "tt")),
+    *((GROUPS, dtype, op) for dtype, op in (("f32", "nt"), ("f32", "ttt"), ("f64", "tn"))),
+    *((REGISTERS, dtype, op) for dtype in ("f32", "f64") for op in ("tn", "ntt")),
+    *((LARGE, dtype, op) for dtype, op in (("f32", "tn"), ("f32", "nt"), ("f64", "nn"))),
+    *((MMA_BLOCK, "f64", op) for op in ("tn", "ntt", "nt", "nn", "tt", "ttt")),
+    *((config, "f64", op) for config in (MMA_WARPS, MMA_LARGE) for op in ("tn", "ntt")),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", [(5, 11, 1027), (19, 9, 2600)], ids=str)
+@pytest.mark.parametrize(("config", "dtype", "op"), RIGHT, ids=lambda one: getattr(one, "text", one))
+def test_the_template_itself_is_right(
+    try_kernel: TryKernel, config: KernelConfig, dtype: str, op: str, shape: Shape
+) -> None:
+    result = try_kernel(config, Problem(*shape, dtype, op), lambda text: text, probes=shape[0] < 16)
+    assert result.outcome is Outcome.OK, result.detail
+
+
+@pytest.mark.parametrize(
+    "bug", [*COPYING_BUGS, *RING_BUGS, *MULTIPLYING_BUGS, *ADDING_BUGS], ids=lambda bug: bug.name
+)
+def test_a_planted_bug_is_rejected(try_kernel: TryKernel, bug: Bug) -> None:
+    assert_rejected(try_kernel, bug, SHAPE, probes=True)
+
+
+def product(
+    toolchain: Toolchain,
+    config: KernelConfig,
+    problem: Problem,
+    factors: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]],
+    edit: Callable[[str], str] = str,
+) -> npt.NDArray[np.float64]:
+    """X^T Y of row-major matrices with as many columns; X's own memory is that of Y where both are one array."""
+    source = render(problem, config)
+    binary = compiled(edit(source.text), source.kernel, toolchain, source.defines)
+    device = HostDevice(seed=1)
+    launch, (rows, columns) = source.launch, factors[0].shape
+    arrays = [factors[0]] if factors[0] is factors[1] else list(factors)
+    arrays += [np.zeros((columns, columns)), np.zeros(launch.partial_elements(columns, columns))]
+    buffers = [device.allocate(array.nbytes) for array in arrays]
+    for array, buffer in zip(arrays, buffers, strict=True):
+        device.upload(array, buffer)
+    counters = device.allocate(4 * launch.counters(columns, columns))
+    device.upload(np.zeros(launch.counters(columns, columns), np.uint32), counters)
+    a, b, c, partials = (np.uint64(buffer.address) for buffer in (buffers[0], *buffers[-3:]))
+    extents = (np.int32(columns), np.int32(columns), np.int32(rows), np.float64(1))
+    scaled = (np.float64(0), c, np.int32(columns), partials, np.uint64(counters.address))
+    kernel = device.load(binary.path, source.kernel)
+    kernel(
+        (*extents, a, np.int32(columns), b, np.int32(columns), *scaled),
+        blocks=launch.blocks(columns, columns),
+        threads=launch.threads,
+        smem_bytes=launch.smem_bytes,
+    )
+    device.synchronise()
+    found = np.empty((columns, columns))
+    device.download(buffers[-2], found)
+    device.close()
+    return found
+
+
+SYMMETRIC = (
+    TsmtStagedConfig(128, 128, 16, 16, 64, 2, 0, splits=2, min_blocks=1, rows=8, columns=8, step=1),
+    TsmtStagedConfig(128, 32, 16, 16, 16, 3, 1, splits=2, min_blocks=1, rows=8, columns=8, step=1),
+    TsmtStagedMmaConfig(128, 128, 16, 16, 32, 3, 1, splits=2, min_blocks=1, strips=1, octets=2),
+)
+
+
+@pytest.mark.parametrize("config", SYMMETRIC, ids=lambda config: config.text)
+def test_a_matrix_times_itself_gives_the_bits_that_its_copy_gives(toolchain: Toolchain, config: KernelConfig) -> None:
+    """Staged once, whole tiles and tiles beside the diagonal, whole chunks and the rest of k."""
+    problem = Problem(24, 24, 1003, "f64", "nt")
+    x = np.random.default_rng(1).uniform(-1, 1, (problem.k, problem.m))
+    once, twice = (product(toolchain, config, problem, (x, y)) for y in (x, x.copy()))
+    assert once.tobytes() == twice.tobytes()
+    assert np.abs(once.T - x.T @ x).max() < 1e-12
+    only_one = product(toolchain, config, problem, (x, 2 * x), lambda text: text.replace("A == B && lda", "lda"))
+    assert not np.allclose(only_one, 2 * once), "X^T Y would be staged once too"

@@ -1,0 +1,46 @@
+// Asynchronous copies to shared memory: none is done before the thread that began it awaits it, so that a text that
+// awaits too few of them reads what was there before.
+#pragma once
+
+#include "block.h"
+
+#include <vector>
+
+namespace tsm2_host {
+
+struct Copy {
+    void *to;
+    const void *from;
+    unsigned bytes, given, group;  // of `bytes`, those that are not `given` become 0
+};
+
+struct Copies {
+    std::vector<Copy> waiting;
+    unsigned closed = 0;  // groups
+};
+
+static Copies copies[most_threads];
+
+inline void copy_later(void *to, const void *from, unsigned bytes, unsigned given)
+{
+    if ((reinterpret_cast<uint64_t>(to) | reinterpret_cast<uint64_t>(from)) % bytes != 0)
+        __builtin_trap();  // a GPU faults too
+    copies[running].waiting.push_back({to, from, bytes, given, copies[running].closed});
+}
+
+inline void close_copies() { ++copies[running].closed; }
+
+// Until at most `left` of the closed groups are on their way.
+inline void await_copies(unsigned left)
+{
+    Copies &mine = copies[running];
+    size_t done = 0;
+    for (; done < mine.waiting.size() && mine.waiting[done].group + left < mine.closed; ++done) {
+        const Copy &copy = mine.waiting[done];
+        memcpy(copy.to, copy.from, copy.given);
+        memset(static_cast<char *>(copy.to) + copy.given, 0, copy.bytes - copy.given);
+    }
+    mine.waiting.erase(mine.waiting.begin(), mine.waiting.begin() + done);
+}
+
+}  // namespace tsm2_host
