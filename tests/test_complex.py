@@ -83,10 +83,10 @@ def test_narrow_loads_move_one_number_of_c64(try_kernel: TryKernel) -> None:
 
 
 BUGS = (
-    Bug("A not conjugated", ROWS, "conjugate(a[q]", "(a[q]", dtype="c64", op="jc"),
+    Bug("A not conjugated", ROWS, "conjugate(a.of[q]", "(a.of[q]", dtype="c64", op="jc"),
     Bug("B not conjugated", ROWS, "conjugate(staged", "(staged", dtype="c128", op="jc"),
-    Bug("B conjugated though it is not asked for", TILES, "= staged_rows[q * columns + c];",
-        "= conjugate(staged_rows[q * columns + c]);", dtype="c64", op="nn"),
+    Bug("B conjugated though it is not asked for", TILES, "= staged_rows[q * pitch + c];",
+        "= conjugate(staged_rows[q * pitch + c]);", dtype="c64", op="nn"),
     Bug("A not conjugated (tsmt)", RESULT, "conjugate(a[r][q])", "a[r][q]", dtype="c128", op="cn", shape=(8, 4, 260)),
     Bug("the other factor conjugated (tsmt)", RESULT, "conjugate(a[r][q]) * b[c][q]", "a[r][q] * conjugate(b[c][q])",
         dtype="c64", op="cn", shape=(8, 4, 260)),
@@ -109,7 +109,8 @@ BUGS = (
         ("the rest of k taken twice (zmma)", "(splits - whole % splits + split) % splits + whole", "whole"),
         ("a stage not loaded anew (zmma)", "load_next(a[s], b[s]);\n                __syncwarp();", "__syncwarp();"),
         ("the sums of one warp alone (zmma)", "left + warp / team * tile_elements", "left"),
-        ("no barrier before the sums are added up (zmma)", "__syncthreads();\n    const auto put", "const auto put"),
+        ("no barrier before the sums are added up (zmma)",
+         "__syncthreads();\n    const auto for_each", "const auto for_each"),
     )),
     Bug("unaligned numbers of c64 read as vectors (zmma)", ZMMA, "bool vectors =", "bool vectors = true ||",
         dtype="c64", op="cn", shape=(16, 8, 300)),

@@ -39,7 +39,7 @@ def bug(name: str, config: KernelConfig, original: str, planted: str, *, op: str
 
 SPLITTING_BUGS = (
     bug("the sums of one split left out", SPLIT, "sum.element[e] +=", "sum.element[e] += first + s == 1 ? 0 :"),
-    bug("a counter not reset", SPLIT, "*counter = 0;", ";"),
+    bug("a counter not reset", SPLIT, "before < last ? before + 1 : 0", "before + 1"),
     bug("every block adds up", SPLIT, "return before == count - 1", "return true"),
     bug("an empty share leaves no sums", SPLIT, "block_row = from; block", "block_row = passes ? from : to; block"),
     bug("sums of a split over those of another", SPLIT, "split * tiles + tile_of_C", "split + tile_of_C"),
@@ -52,9 +52,9 @@ SPLITTING_BUGS = (
 )  # fmt: skip
 
 STREAMING_BUGS = (
-    bug("the ring not advanced", ONE, "load_next(a[g]);\n                        __syncwarp", "__syncwarp"),
-    bug("the ring advanced in a wrong place", ONE, "load_next(a[g]);\n         ", "load_next(a[0]);\n         "),
-    bug("the only group not loaded again", ALONE, "load_next(a[g]);\n                        __sync", "__sync"),
+    bug("the ring not advanced", ONE, "load_next(g);\n                        __syncwarp", "__syncwarp"),
+    bug("the ring advanced in a wrong place", ONE, "load_next(g);\n         ", "load_next(0);\n         "),
+    bug("the only group not loaded again", ALONE, "load_next(g);\n                        __sync", "__sync"),
     bug("the last group not loaded", ONE, "if (left-- <= 0)", "if (left-- <= 1)"),
     bug("the next rows of A not begun", TILES, "begin_tile();\n            }", "}"),
     bug("rows of A begun too early", TILES, ">= passes * (ring * step)", ">= end - begin"),
@@ -110,8 +110,9 @@ REST = "(splits - whole_chunks % splits + split) % splits + whole_chunks"
 ADDRESS = "(reinterpret_cast<unsigned long long>(X) | ld * sizeof(scalar))"
 
 THIN_BUGS = (
-    bug("a group's sums left out", GROUPS, "stride, groups, put)", "stride, groups - 1, put)", op="tn"),
-    bug("every split's sums in the first's place", FLAT, "sums + split * stride", "sums + 0 * stride", op="tn"),
+    bug("a group's sums left out", GROUPS, "tile_elements, groups, put)", "tile_elements, groups - 1, put)", op="tn"),
+    bug("every split's sums in the first's place", FLAT, "sums + split * tile_elements", "sums + 0 * tile_elements",
+        op="tn"),
     bug("the rest of k left out", FLAT, "sweep(Flag<false>(), rest, chunks);", "", op="tn"),
     bug("the rest of k taken by every split", FLAT, f"rest = {REST}", "rest = whole_chunks", op="tn"),
     bug("the next chunk is the neighbour's", FLAT, "next += splits;", "next += 1;", op="tn"),
@@ -133,8 +134,8 @@ THIN_BUGS = (
     bug("rows of C exchanged", DEEP, "2 * s + e / 2,", "2 * s + 1 - e / 2,", op="tn"),
     bug("columns of C exchanged", DEEP, "(2 * t + e % 2) + o", "(2 * t + 1 - e % 2) + o", op="tn"),
     bug("two warps' sums in one place", DEEP, "left + warp / team *", "left + warp / team / 2 *", op="tn"),
-    bug("no barrier before the sums are read", DEEP, "__syncthreads();\n    const auto put", "const auto put",
-        op="tn"),
+    bug("no barrier before the sums are read", DEEP,
+        "__syncthreads();\n    const auto for_each", "const auto for_each", op="tn"),
     bug("vectors that are not aligned", FLAT, "% bytes == 0", "% 2 == 0", op="tn"),
     bug("vectors across k that are not aligned", DEEP, "% bytes == 0", "% 2 == 0", op="ntt"),
     bug("leading dimensions not looked at", FLAT, ADDRESS, "(reinterpret_cast<unsigned long long>(X))", op="tn"),

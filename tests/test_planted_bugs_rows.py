@@ -109,7 +109,7 @@ TALL_BUGS = (
 BEGIN = "split * share < k ? split * share : k"
 LARGE_BUGS = (
     large("the sums of one split left out", "sum.element[e] +=", "sum.element[e] += first + s == 1 ? 0 :"),
-    large("a counter not reset", "*counter = 0;", ";"),
+    large("a counter not reset", "before < last ? before + 1 : 0", "before + 1"),
     large("every block adds up", "return before == count - 1", "return true"),
     large("one counter for every tile", "last_of(counters + tile_of_C", "last_of(counters"),
     large("sums of a split over those of another", "(long long)split * tiles + tile_of_C", "split + tile_of_C"),

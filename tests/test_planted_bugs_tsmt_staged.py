@@ -169,10 +169,10 @@ ADDING_BUGS = (
     staged("every tile of C in its first rows", BLOCK, "tile_of_C % tiles_down *", "0 *"),
     staged("C written past n", BLOCK, "if (i < m && j < n)", "if (i < m)"),
     staged("alpha left out", BLOCK, "alpha * sum : alpha * sum +", "sum : sum +"),
-    staged("beta left out", BLOCK, "+ beta * element", "+ element"),
+    staged("beta left out", BLOCK, "+ beta * sum_t(element)", "+ sum_t(element)"),
     staged("C read though beta is 0", BLOCK, "beta == 0 ? alpha * sum : alpha", "alpha"),
     staged("a row-major C written along its columns", WARPS, "C[i * ldc + j]", "C[i + j * ldc]", op="ntt"),
-    staged("a group's sums left out", GROUPS, "stride, groups, put)", "stride, groups - 1, put)"),
+    staged("a group's sums left out", GROUPS, "tile_elements, groups, put)", "tile_elements, groups - 1, put)"),
     mma("every team's sums in the first's place", MMA_WARPS, "left + warp / (team / 32) *", "left + 0 *"),
     mma("a team's sums left out", MMA_BLOCK, "s < sums_of_tile;", "s < sums_of_tile - 1;"),
 )  # fmt: skip

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from tsm2_tune.generator.config import KernelConfig, Launch, Resources, Traffic
 from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
-from tsm2_tune.generator.model import OVERHEAD_REGISTERS, choose, t1_candidates
+from tsm2_tune.generator.model import OVERHEAD_REGISTERS, choose
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import covering_rule
 
@@ -128,12 +128,10 @@ class Tsm2(Family[Tsm2Config]):
         return Traffic(elements * problem.dtype.element_bytes, problem.written_bytes)
 
     def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[Tsm2Config, ...]:
-        """The model's t2 and t3 at its t1, then at the other t1 that the paper profiles (section 3.6.3)."""
+        """The model's t1, t2 and t3. The other t1 that the paper profiles (section 3.6.3) are left to the search."""
         choice = choose(problem, limits)
-        columns = nearest(COLUMNS, choice.t2)
-        prefetch = nearest(PREFETCH, choice.t3)
-        sizes = [choice.t1, *(t1 for t1 in t1_candidates(limits, choice.threads_per_sm) if t1 != choice.t1)]
-        return tuple(Tsm2Config("v3", t1, columns, prefetch) for t1 in sizes if t1 in THREADS)
+        config = Tsm2Config("v3", choice.t1, nearest(COLUMNS, choice.t2), nearest(PREFETCH, choice.t3))
+        return (config,) if config.threads in THREADS else ()
 
     def context(self, config: Tsm2Config, problem: Problem) -> dict[str, Any]:
         return {"about": VERSIONS[config.version]}

@@ -24,6 +24,7 @@ VECTORS = (1, 2)
 COLUMNS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 PREFETCH = (1, 2, 4, 8, 16, 32)
 ROW_TILES = (1, 2, 4, 8, 16)
+MOST_COLUMNS = 16  # of C, from which on a thread has too many sums in registers
 SMALL_M = 2**18  # up to which starting the kernel takes longer than reading
 TILE_DEPTH = 64  # rows of B staged at a time: all of them where the product is small
 
@@ -157,6 +158,8 @@ class Tsmm(Family[TsmmConfig]):
     def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmmConfig, ...]:
         """Where the winners on an H200 lay: every column of C at once, 8 columns of A ahead, narrow vectors."""
         if problem.k > 2 * TILE_DEPTH:  # where A is large, its columns must be on their way all the time
+            return ()
+        if problem.n > MOST_COLUMNS and problem.m > SMALL_M and not problem.dtype.is_complex:
             return ()
         columns, prefetch = covering(COLUMNS, problem.n), min(8, covering(PREFETCH, problem.k))
         if problem.dtype.is_complex and problem.m > SMALL_M:

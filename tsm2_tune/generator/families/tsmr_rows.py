@@ -37,6 +37,7 @@ SPLITS = (1, 2, 4, 8, 16, 32)
 ROWS_OF_SPLIT = (10, 20, 39, 59, 78, 97, 117)  # of a block, for each split: so many go into m as the grid has blocks
 STAGED_BYTES = {2: 110 << 10, 3: 70 << 10}  # of B in shared memory, by the blocks of a multiprocessor
 BUSY = 0.7  # of the resident blocks, that a grid should have at least
+FEW_ROWS = 128  # of A: as many as a C has whose inner dimension is what is long
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -246,6 +247,8 @@ class TsmrRows(Family[TsmrRowsConfig]):
 
     def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmrRowsConfig, ...]:
         """Where the winners on an H200 lay: every column at once, a wave of blocks that keep their part of B."""
+        if problem.m <= FEW_ROWS:  # k alone is long, which others divide better
+            return ()
         size = problem.dtype.element_bytes
         columns = next((option for option in COLUMNS if option >= problem.n), COLUMNS[-1])
         vector_bytes = max((b for b in VECTOR_BYTES if b >= size and problem.k * size % b == 0), default=size)
