@@ -38,8 +38,8 @@ RINGS = (
 )  # fmt: skip
 MIN_BLOCKS = (1, 3)
 TILE_ELEMENTS = (16 * 16, 32 * 32, 64 * 64)
-# What won on an H200 for tiles of at most as many elements, where an operand lies along k and where none does: the
-# ring, blocks on a multiprocessor, as many as the bound or 1, columns of a thread, and step. Best first.
+# What won on an H200, and its neighbours, for tiles of at most as many elements, where an operand lies along k and
+# where none does: the ring, blocks on a multiprocessor, as many as the bound or 1, columns of a thread, and step.
 WINNERS: dict[tuple[int, bool], tuple[tuple[int, int, int, int, int, int, int, int, int], ...]] = {
     (16 * 16, True): (
         (128, 128, 128, 2, 0, 3, 1, 8, 2), (128, 128, 128, 2, 0, 3, 3, 8, 2), (128, 128, 128, 2, 0, 3, 1, 8, 4),
