@@ -22,6 +22,7 @@ CONTESTANTS = (("ours", "ours", "o", "C0"), ("cublas", "cuBLAS", "s", "C1"), ("c
 INCHES_PER_CELL = 0.16
 LEAST_INCHES = 4.0  # of one regime's width
 INCHES_HIGH = 3.2  # of one row of the picture
+TITLE_INCHES = 0.3  # above the plots
 
 
 def matplotlib() -> ModuleType:
@@ -60,11 +61,14 @@ def draw(found: dict[str, Any], path: Path) -> None:
     )
     for line, ((dtype, layout), group) in zip(axes, groups.items(), strict=True):
         for axis, regime in zip(line, regimes, strict=True):
-            draw_cells(axis, group.get(regime, []), f"{regime}, {dtype}, {layout}-major")
+            if regime in group:
+                draw_cells(axis, group[regime], f"{regime}, {dtype}, {layout}-major")
+            else:
+                axis.set_axis_off()
         line[0].set_ylabel("% of the floor")
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="upper right", ncols=len(CONTESTANTS))
     figure.suptitle(f"{found['device']}, {found['date']}, cold L2, cuBLAS {found['cublas']}")
-    figure.tight_layout()
+    figure.tight_layout(rect=(0, 0, 1, 1 - TITLE_INCHES / (INCHES_HIGH * len(groups))))
     figure.savefig(path, dpi=120)
     plt.close(figure)
 

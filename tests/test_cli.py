@@ -24,6 +24,7 @@ from tsm2_tune import display
 from tsm2_tune.cli import main
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import FAMILIES
+from tsm2_tune.generator.problem import DTYPES, Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.options import MOST_SHAPES_BYTES
 from tsm2_tune.tuner import compiler, cuda
@@ -360,10 +361,17 @@ def test_model_prints_both_thresholds() -> None:
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)
 def test_source_prints_any_configuration_that_is_listed(family: object) -> None:
     config = next(iter(family.configurations()))  # type: ignore[attr-defined]
-    result = run("source", config.text, "--dtype", "f64")
+    dtype, op = next(
+        (dtype, op)
+        for dtype in DTYPES.values()
+        for op in ("nn", "tn")
+        if family.supports(Problem(1, 1, 1, dtype.name, op))  # type: ignore[attr-defined]
+    )
+    typed = ("--math", dtype.name) if dtype.name.endswith("tf32") else ("--dtype", dtype.name)
+    result = run("source", config.text, *typed, "--op", op)
     assert result.exit_code == 0
     assert result.output.startswith(f"// {config.text}: ")
-    assert "using scalar = double;" in result.output
+    assert f"using scalar = {dtype.c_type};" in result.output
 
 
 def test_devices_lists_the_bundled_cards() -> None:

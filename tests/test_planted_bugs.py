@@ -74,11 +74,6 @@ BUGS = (
     Bug("vectors stored past the last row", TSMM, "inside && aligned_C", "aligned_C", shape=EVEN),
     Bug("columns of A read past the last one", TSMM, "step + q < k && at < m ?", "at < m ?"),
     Bug("a misaligned vector", TSMM, "const bool aligned = ", "const bool aligned = true || "),
-    Bug("columns of B read past the last one", TSMM, "(j < n ? j : n - 1) * ldb", "j * ldb"),
-    Bug("rows of B read past the last one", TSMM, "(l < k ? l : k - 1)", "l"),
-    Bug("some rows of B not staged", TSMM, "(turn + s) * threads", "turn * threads"),
-    Bug("the first step of A loaded again and again", TSMM, "load_step(step + prefetch)", "load_step(0)"),
-    Bug("the next step of A where the first should be", TSMM, "load_step(0);  //", "load_step(prefetch);  //"),
     Bug("B staged once though it has two tiles", TSMM, "staged_all = k <= tile_depth", "staged_all = true"),
     Bug("a loop that never ends", V0, "l < k; ++l", "l < k; l += alpha == 0"),
 )

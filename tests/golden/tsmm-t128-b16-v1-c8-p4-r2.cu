@@ -75,22 +75,9 @@ __device__ __forceinline__ void load_a_at_the_edge(
 __device__ __forceinline__ void stage_b(
     scalar *staged, const scalar *__restrict__ B, index_t ldb, index_t tile, index_t k, index_t first, index_t n)
 {
-    constexpr int per_thread = (tile_depth * columns + threads - 1) / threads, batch = per_thread < 8 ? per_thread : 8;
-    for (int turn = 0; turn < per_thread; turn += batch) {
-        scalar loaded[batch];
-        #pragma unroll
-        for (int s = 0; s < batch; ++s) {  // all on their way at once: without a branch, an element of B in any case
-            const int e = (turn + s) * threads + threadIdx.x;
-            const index_t l = tile + e % tile_depth, j = first + e / tile_depth;
-            const scalar element = B[(l < k ? l : k - 1) + (j < n ? j : n - 1) * ldb];
-            loaded[s] = l < k && j < n ? element : scalar(0);
-        }
-        #pragma unroll
-        for (int s = 0; s < batch; ++s) {
-            const int e = (turn + s) * threads + threadIdx.x;
-            if (e < tile_depth * columns)
-                staged[e % tile_depth * columns + e / tile_depth] = loaded[s];
-        }
+    for (int e = threadIdx.x; e < tile_depth * columns; e += threads) {
+        const int l = e % tile_depth, c = e / tile_depth;
+        staged[l * columns + c] = tile + l < k && first + c < n ? B[tile + l + (first + c) * ldb] : scalar(0);
     }
 }
 
@@ -145,14 +132,7 @@ extern "C" __global__ void __launch_bounds__(threads) tsmm(
             const index_t row = block_row + threadIdx.x * width;
             const bool inside = block_row + block_rows <= m;
             scalar sum[rows][columns] = {};
-            scalar a[prefetch][rows];
-            const auto load_step = [&](index_t step) {
-                if (inside && aligned && step + prefetch <= k)
-                    load_a(a, A, lda, row, step);
-                else
-                    load_a_at_the_edge(a, A, lda, row, m, step, k);
-            };
-            load_step(0);  // on its way while B is staged
+
             #pragma unroll 1
             for (index_t tile = 0; tile < k; tile += tile_depth) {
                 if (!staged_all) {
@@ -164,6 +144,11 @@ extern "C" __global__ void __launch_bounds__(threads) tsmm(
                 const index_t end = tile + tile_depth < k ? tile + tile_depth : k;
                 #pragma unroll 1
                 for (index_t step = tile; step < end; step += prefetch) {
+                    scalar a[prefetch][rows];
+                    if (inside && aligned && step + prefetch <= k)
+                        load_a(a, A, lda, row, step);
+                    else
+                        load_a_at_the_edge(a, A, lda, row, m, step, k);
                     #pragma unroll
                     for (int q = 0; q < prefetch; ++q) {
                         #pragma unroll
@@ -174,8 +159,6 @@ extern "C" __global__ void __launch_bounds__(threads) tsmm(
                                 sum[r][c] += a[q][r] * b;
                         }
                     }
-                    if (step + prefetch < k)
-                        load_step(step + prefetch);
                 }
             }
             store_c(sum, alpha, beta, C, ldc, row, m, first, n, inside && aligned_C);
