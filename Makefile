@@ -26,7 +26,7 @@ tune: $(VENV)/installed
 	fi
 
 test: $(VENV)/installed
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 lint: $(VENV)/installed
 	@$(BIN)/pip install -q -e '.[lint]'
