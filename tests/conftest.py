@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Protocol
 
 import pytest
@@ -63,13 +64,14 @@ def worker(support_path: str) -> Iterator[Worker]:
 
 @pytest.fixture
 def try_kernel(worker: Worker, toolchain: Toolchain) -> TryKernel:
-    """What TryKernel says."""
+    """What TryKernel says. Compiled with little optimisation: that takes longer than a small kernel runs."""
+    quick = replace(toolchain, flags=tuple("-O1" if flag == "-O3" else flag for flag in toolchain.flags))
 
     def attempt(
         config: KernelConfig, problem: Problem, edit: Callable[[str], str], probes: bool = False
     ) -> AttemptResult:
         source: KernelSource = render(problem, config)
-        binary = compiled(edit(source.text), source.kernel, toolchain, source.defines)
+        binary = compiled(edit(source.text), source.kernel, quick, source.defines)
         entry = Entry(binary.path, source.kernel, source.launch)
         small = probe_problems(config, problem) if probes else ()
         return worker.attempt(Attempt(problem, entry, small, seed=7, effort=ONCE))

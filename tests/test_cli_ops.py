@@ -150,3 +150,10 @@ def test_the_source_of_a_complex_kernel_conjugates() -> None:
     text = run("source", "tsmt-t128-m16-n16-r8-c4-p2-s1-k264-b1", "--dtype", "c64", "--op", "cn").output
     assert "struct __align__(8) complex64" in text
     assert "sum[c * rows + r] += conjugate(a[r][q]) * b[c][q];" in text
+
+
+@pytest.mark.parametrize("name", ["tf32", "3xtf32"])
+def test_tf32_is_no_element_type(name: str) -> None:
+    result = run("space", "--device", "h200", "--shapes", "8x8x8", "--dtype", name)
+    assert result.exit_code == 2
+    assert f"--dtype f32 --math {name}" in " ".join(result.output.split())

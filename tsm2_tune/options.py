@@ -61,6 +61,8 @@ def problems_of(shapes: str, dtypes: str, ops: str, layout: str, math: str = MAT
 
 def dtype_with(math: str, name: str) -> str:
     """The name of the Dtype whose products are computed so. InputError where the type has no such products."""
+    if name in MATHS:
+        raise InputError(f"unknown dtype {name!r}: that is how f32 may be multiplied: --dtype f32 --math {name}")
     if math != MATHS[0] and name != "f32":
         raise InputError(f"--math {math} with --dtype {name}: it is for f32 alone; name that, or leave --math out")
     return dtype_named(name if math == MATHS[0] else math).name
