@@ -50,9 +50,8 @@ from tsm2_tune.tuner.trial import Verdict
 ALPHA, BETA = -2.0 + 1j, 3.0 - 1j  # of the general call: integers, so that the result stays exact
 # Elements added to the leading dimensions.
 NONE = {"A": 0, "B": 0, "C": 0}
-ODD = {"A": 3, "B": 6, "C": 7}  # all different; vectors of two stay aligned in B, and in it alone
+ODD = {"A": 3, "B": 5, "C": 7}  # all different, none a vector's width
 VECTORS = {"A": 4, "B": 8, "C": 8}  # whole vectors, so that operands stay aligned where they are so without
-MIXED = {"A": 4, "B": 5, "C": 8}  # the same but for B
 VECTOR_BYTES = 16
 
 
@@ -97,7 +96,7 @@ PROBE_CHECKS = (
     CHECKS[1],
     # Where operands are aligned and beta is 0, kernels have loads and stores of their own.
     Check("overwriting call", Values.INTEGERS, padding=VECTORS, alpha=ALPHA, beta=0.0),
-    Check("scaled call", Values.UNIFORM, padding=MIXED, alpha=-0.7 + 0.3j, beta=1.0, roundings=5),
+    Check("scaled call", Values.UNIFORM, padding=VECTORS, alpha=-0.7 + 0.3j, beta=1.0, roundings=5),
     Check("large values", Values.INTEGERS, padding=NONE, alpha=1.0, beta=0.0, magnitude=Magnitude.LARGE),
     Check("subnormal values", Values.INTEGERS, padding=NONE, alpha=1.0, beta=0.0, magnitude=Magnitude.LEAST),
     CHECKS[2],
@@ -169,10 +168,9 @@ def prepare(operands: Operands, check: Check, *, seed: int) -> None:
 
 
 def padding(problem: Problem, check: Check, name: str) -> int:
-    """Elements added to the leading dimension of A, B or C: 16 bytes or more where they are whole vectors."""
+    """Elements added to the leading dimension of A, B or C: where they are `VECTORS`, 16 bytes or more."""
     added = check.padding[name]
-    whole = added > 0 and added % VECTORS["A"] == 0
-    return max(added, VECTOR_BYTES // problem.dtype.element_bytes) if whole else added
+    return added if check.padding is not VECTORS else max(added, VECTOR_BYTES // problem.dtype.element_bytes)
 
 
 def inspect(operands: Operands, check: Check) -> Verdict:
