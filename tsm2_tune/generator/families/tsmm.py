@@ -17,6 +17,7 @@ from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Candidate, Rule, covering_rule
+from tsm2_tune.generator.tiles import covering
 
 THREADS = (64, 128, 256)
 VECTOR_BYTES = (4, 8, 16)
@@ -78,11 +79,6 @@ def _rows_within_m(candidate: Candidate) -> bool:
     least_bytes = max(VECTOR_BYTES[0], candidate.problem.dtype.element_bytes)
     smallest = (config.threads, config.vector_bytes, config.vectors) == (THREADS[0], least_bytes, VECTORS[0])
     return smallest or _block_rows(config, candidate.problem) <= candidate.problem.m
-
-
-def covering(options: tuple[int, ...], extent: int) -> int:
-    """The smallest option that covers the extent, or the largest of all."""
-    return next((option for option in options if option >= extent), options[-1])
 
 
 class Tsmm(Family[TsmmConfig]):

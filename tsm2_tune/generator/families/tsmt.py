@@ -16,7 +16,7 @@ from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Candidate, Rule, covering_rule
+from tsm2_tune.generator.rules import Candidate, Rule
 from tsm2_tune.generator.splitting import (
     REGISTERS_REACHABLE,
     SMALL_K,
@@ -28,8 +28,8 @@ from tsm2_tune.generator.splitting import (
     in_turns,
     mostly_busy,
     splits_of_few_chunks,
-    tunable,
 )
+from tsm2_tune.generator.tiles import LARGEST_THIN, covering, tile_rules, tile_traffic
 
 THREADS = (128, 256)
 TILE = (1, 2, 4, 8, 16, 32, 64)  # rows and columns of C, of a block
@@ -51,7 +51,6 @@ FEW_CHUNKS = (
 )
 LARGE_TILE_BYTES = 512  # from which on adding up the sums of more splits costs more than fewer blocks do
 LARGEST_TEAM = 64  # threads that share a tile of C
-LARGEST_THIN = 128  # of m and n: a C larger than that is no small result of a long sum
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -114,29 +113,7 @@ class Tsmt(Family[TsmtConfig]):
         Tunable("min_blocks", "", "blocks that a multiprocessor must hold, which bounds the registers"),
     )
     rules = (
-        covering_rule(
-            "tile-rows-within-m",
-            "a tile of more rows than C has computes rows that nobody asked for",
-            tunable="tile_rows",
-            options=TILE,
-            extent=lambda problem: problem.m,
-        ),
-        covering_rule(
-            "tile-columns-within-n",
-            "a tile of more columns than C has computes columns that nobody asked for",
-            tunable="tile_columns",
-            options=TILE,
-            extent=lambda problem: problem.n,
-        ),
-        Rule(
-            "tile-covers-result",
-            "shape",
-            "every further tile of C reads all of A or B once more",
-            lambda c: (
-                tunable(c, "tile_rows") >= min(c.problem.m, TILE[-1])
-                and tunable(c, "tile_columns") >= min(c.problem.n, TILE[-1])
-            ),
-        ),
+        *tile_rules(TILE),
         Rule(
             "chunks-for-all",
             "shape",
@@ -184,9 +161,7 @@ class Tsmt(Family[TsmtConfig]):
         )
 
     def traffic(self, config: TsmtConfig, problem: Problem) -> Traffic:
-        down, across = -(-problem.m // config.tile_rows), -(-problem.n // config.tile_columns)
-        elements = problem.k * (problem.m * across + problem.n * down)
-        return Traffic(elements * problem.dtype.element_bytes, problem.written_bytes)
+        return tile_traffic(problem, tile_rows=config.tile_rows, tile_columns=config.tile_columns)
 
     def supports(self, problem: Problem) -> bool:
         return max(problem.m, problem.n) <= LARGEST_THIN and problem.dtype_name in self.dtypes
@@ -219,8 +194,8 @@ class Tsmt(Family[TsmtConfig]):
             and has_f64_tensor_cores(limits)
         ):
             return ()
-        tile_rows = next((option for option in TILE if option >= problem.m), TILE[-1])
-        tile_columns = next((option for option in TILE if option >= problem.n), TILE[-1])
+        tile_rows = covering(TILE, problem.m)
+        tile_columns = covering(TILE, problem.n)
         tiles: tuple[tuple[int, int], ...] = ((8, 8),)
         ahead = ((4, 1), (4, 2), (2, 2), (1, 2))
         if problem.dtype.is_complex:  # of more registers each, and of more multiply-adds for each element loaded

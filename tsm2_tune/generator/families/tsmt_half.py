@@ -17,8 +17,8 @@ from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Rule, covering_rule
 from tsm2_tune.generator.splitting import HAS_HALF_TENSOR_CORES, REGISTERS_REACHABLE, WIDE_SPLIT_RULES, WIDE_SPLITS
+from tsm2_tune.generator.tiles import LARGEST_THIN, covering, tile_rules, tile_traffic
 
 THREADS = (128, 256)
 TILE = (16, 32, 64)  # rows and columns of C, of a block
@@ -38,7 +38,6 @@ MIN_BLOCKS = (1, 2, 3, 4)
 LARGEST_TEAM = 2  # of warps that have one tile together
 STRIP_ROWS, OCTET_COLUMNS, WARP_THREADS = 16, 8, 32
 VECTORS = {2: "unsigned", 4: "uint2", 8: "uint4"}  # CUDA's type of so many elements
-LARGEST_THIN = 128  # of m and n: a C larger than that is no small result of a long sum
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -98,29 +97,7 @@ class TsmtHalf(Family[TsmtHalfConfig]):
     )
     rules = (
         HAS_HALF_TENSOR_CORES,
-        covering_rule(
-            "tile-rows-within-m",
-            "a tile of more rows than C has computes rows that nobody asked for",
-            tunable="tile_rows",
-            options=TILE,
-            extent=lambda problem: problem.m,
-        ),
-        covering_rule(
-            "tile-columns-within-n",
-            "a tile of more columns than C has computes columns that nobody asked for",
-            tunable="tile_columns",
-            options=TILE,
-            extent=lambda problem: problem.n,
-        ),
-        Rule(
-            "tile-covers-result",
-            "shape",
-            "every further tile of C reads all of A or B once more",
-            lambda c: (
-                int(c.config.tunables["tile_rows"]) >= min(c.problem.m, TILE[-1])
-                and int(c.config.tunables["tile_columns"]) >= min(c.problem.n, TILE[-1])
-            ),
-        ),
+        *tile_rules(TILE),
         *WIDE_SPLIT_RULES,
         REGISTERS_REACHABLE,
     )
@@ -160,9 +137,7 @@ class TsmtHalf(Family[TsmtHalfConfig]):
         )
 
     def traffic(self, config: TsmtHalfConfig, problem: Problem) -> Traffic:
-        down, across = -(-problem.m // config.tile_rows), -(-problem.n // config.tile_columns)
-        elements = problem.k * (problem.m * across + problem.n * down)
-        return Traffic(elements * problem.dtype.element_bytes, problem.written_bytes)
+        return tile_traffic(problem, tile_rows=config.tile_rows, tile_columns=config.tile_columns)
 
     def supports(self, problem: Problem) -> bool:
         return problem.dtype_name in self.dtypes and max(problem.m, problem.n) <= LARGEST_THIN
@@ -186,8 +161,8 @@ class TsmtHalf(Family[TsmtHalfConfig]):
 
     def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmtHalfConfig, ...]:
         """Every product of C in one tile."""
-        tile_rows = next((option for option in TILE if option >= problem.m), TILE[-1])
-        tile_columns = next((option for option in TILE if option >= problem.n), TILE[-1])
+        tile_rows = covering(TILE, problem.m)
+        tile_columns = covering(TILE, problem.n)
         strips, octets = tile_rows // STRIP_ROWS, tile_columns // OCTET_COLUMNS
         chosen = []
         for warp_tile in dict.fromkeys(((strips, octets), (max(strips // 2, 1), octets))):

@@ -16,7 +16,6 @@ from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Rule, covering_rule
 from tsm2_tune.generator.splitting import (
     HAS_F64_TENSOR_CORES,
     REGISTERS_REACHABLE,
@@ -28,6 +27,7 @@ from tsm2_tune.generator.splitting import (
     in_turns,
     splits_of_few_chunks,
 )
+from tsm2_tune.generator.tiles import LARGEST_THIN, covering, tile_rules, tile_traffic
 
 THREADS = (128, 256)
 TILE = (16, 32, 64)  # rows and columns of C, of a block
@@ -37,7 +37,6 @@ MIN_BLOCKS = (1, 2, 3, 4)
 # Threads, step and stages for a small k.
 FEW_CHUNKS = ((256, 16, 2), (256, 8, 2), (128, 16, 2), (256, 8, 4))
 STRIP_ROWS, OCTET_COLUMNS, WARP_THREADS = 16, 8, 32
-LARGEST_THIN = 128  # of m and n: a C larger than that is no small result of a long sum
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -97,29 +96,7 @@ class TsmtMma(Family[TsmtMmaConfig]):
     )
     rules = (
         HAS_F64_TENSOR_CORES,
-        covering_rule(
-            "tile-rows-within-m",
-            "a tile of more rows than C has computes rows that nobody asked for",
-            tunable="tile_rows",
-            options=TILE,
-            extent=lambda problem: problem.m,
-        ),
-        covering_rule(
-            "tile-columns-within-n",
-            "a tile of more columns than C has computes columns that nobody asked for",
-            tunable="tile_columns",
-            options=TILE,
-            extent=lambda problem: problem.n,
-        ),
-        Rule(
-            "tile-covers-result",
-            "shape",
-            "every further tile of C reads all of A or B once more",
-            lambda c: (
-                int(c.config.tunables["tile_rows"]) >= min(c.problem.m, TILE[-1])
-                and int(c.config.tunables["tile_columns"]) >= min(c.problem.n, TILE[-1])
-            ),
-        ),
+        *tile_rules(TILE),
         *WIDE_SPLIT_RULES,
         REGISTERS_REACHABLE,
     )
@@ -161,9 +138,7 @@ class TsmtMma(Family[TsmtMmaConfig]):
         )
 
     def traffic(self, config: TsmtMmaConfig, problem: Problem) -> Traffic:
-        down, across = -(-problem.m // config.tile_rows), -(-problem.n // config.tile_columns)
-        elements = problem.k * (problem.m * across + problem.n * down)
-        return Traffic(elements * problem.dtype.element_bytes, problem.written_bytes)
+        return tile_traffic(problem, tile_rows=config.tile_rows, tile_columns=config.tile_columns)
 
     def supports(self, problem: Problem) -> bool:
         return problem.dtype_name in self.dtypes and max(problem.m, problem.n) <= LARGEST_THIN
@@ -186,8 +161,8 @@ class TsmtMma(Family[TsmtMmaConfig]):
 
     def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmtMmaConfig, ...]:
         """Every product of C in one tile."""
-        tile_rows = next((option for option in TILE if option >= problem.m), TILE[-1])
-        tile_columns = next((option for option in TILE if option >= problem.n), TILE[-1])
+        tile_rows = covering(TILE, problem.m)
+        tile_columns = covering(TILE, problem.n)
         few: tuple[TsmtMmaConfig, ...] = ()
         if problem.k <= SMALL_K and max(problem.m, problem.n) > OCTET_COLUMNS:
             few = self._for_few_chunks(problem, limits, tile_rows, tile_columns)

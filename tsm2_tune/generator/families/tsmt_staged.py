@@ -18,7 +18,7 @@ from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Candidate, Rule, covering_rule
+from tsm2_tune.generator.rules import Candidate, Rule
 from tsm2_tune.generator.splitting import (
     REGISTERS_REACHABLE,
     WIDE_SPLIT_RULES,
@@ -26,6 +26,7 @@ from tsm2_tune.generator.splitting import (
     has_f64_tensor_cores,
     tunable,
 )
+from tsm2_tune.generator.tiles import LARGEST_THIN, covering, tile_rules, tile_traffic
 
 TILE = (8, 16, 32, 64)  # rows and columns of C, of a block
 THREAD_TILES = ((8, 8), (8, 16))  # rows and columns of C, of a thread, as far as the tile has them
@@ -68,7 +69,6 @@ WINNERS: dict[tuple[int, bool], tuple[tuple[int, int, int, int, int, int, int, i
 }  # fmt: skip
 WARP_THREADS, VECTOR_BYTES = 32, 16
 PHASE_BYTES = 128  # of shared memory, that a warp's threads read at the same time
-LARGEST_THIN = 128  # of m and n: a C larger than that is no small result of a long sum
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -120,29 +120,7 @@ def _chunks_for_all(candidate: Candidate) -> bool:
 def staged_rules(tile: tuple[int, ...]) -> tuple[Rule, ...]:
     """The rules of every staged family, for its options of a tile's rows and columns."""
     return (
-        covering_rule(
-            "tile-rows-within-m",
-            "a tile of more rows than C has computes rows that nobody asked for",
-            tunable="tile_rows",
-            options=tile,
-            extent=lambda problem: problem.m,
-        ),
-        covering_rule(
-            "tile-columns-within-n",
-            "a tile of more columns than C has computes columns that nobody asked for",
-            tunable="tile_columns",
-            options=tile,
-            extent=lambda problem: problem.n,
-        ),
-        Rule(
-            "tile-covers-result",
-            "shape",
-            "every further tile of C reads all of A or B once more",
-            lambda c: (
-                tunable(c, "tile_rows") >= min(c.problem.m, tile[-1])
-                and tunable(c, "tile_columns") >= min(c.problem.n, tile[-1])
-            ),
-        ),
+        *tile_rules(tile),
         Rule("chunks-for-all", "shape", "every ring should have a whole chunk of k", _chunks_for_all),
         *WIDE_SPLIT_RULES,
         REGISTERS_REACHABLE,
@@ -194,9 +172,7 @@ class StagedFamily(Family[C]):
         )
 
     def traffic(self, config: C, problem: Problem) -> Traffic:
-        down, across = -(-problem.m // config.tile_rows), -(-problem.n // config.tile_columns)
-        elements = problem.k * (problem.m * across + problem.n * down)
-        return Traffic(elements * problem.dtype.element_bytes, problem.written_bytes)
+        return tile_traffic(problem, tile_rows=config.tile_rows, tile_columns=config.tile_columns)
 
     def supports(self, problem: Problem) -> bool:
         return problem.dtype_name in ("f32", "f64") and max(problem.m, problem.n) <= self.largest(problem)
@@ -335,8 +311,8 @@ class TsmtStaged(StagedFamily[TsmtStagedConfig]):
         """
         if max(problem.m, problem.n) <= 8 or (problem.dtype_name == "f64" and has_f64_tensor_cores(limits)):
             return ()
-        tile_rows = next((option for option in TILE if option >= problem.m), TILE[-1])
-        tile_columns = next((option for option in TILE if option >= problem.n), TILE[-1])
+        tile_rows = covering(TILE, problem.m)
+        tile_columns = covering(TILE, problem.n)
         most = VECTOR_BYTES // problem.dtype.element_bytes  # products along k in one read
         return tuple(
             TsmtStagedConfig(

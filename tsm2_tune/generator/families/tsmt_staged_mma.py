@@ -12,7 +12,6 @@ from typing import ClassVar
 
 from tsm2_tune.generator.families.family import Tunable
 from tsm2_tune.generator.families.tsmt_staged import (
-    LARGEST_THIN,
     STAGED_TUNABLES,
     StagedConfig,
     StagedFamily,
@@ -30,6 +29,7 @@ from tsm2_tune.generator.splitting import (
     in_turns,
     tunable,
 )
+from tsm2_tune.generator.tiles import LARGEST_THIN, covering
 
 TILE = (16, 32, 64)  # rows and columns of C, of a block
 WARP_TILES = ((1, 2), (2, 2), (2, 4), (4, 4))  # strips of 16 rows, octets of columns
@@ -134,8 +134,8 @@ class TsmtStagedMma(StagedFamily[TsmtStagedMmaConfig]):
             return ()
         if max(problem.m, problem.n) > LARGEST_THIN:
             return self._preferred_of_large(problem, limits)
-        tile_rows = next((option for option in TILE if option >= problem.m), TILE[-1])
-        tile_columns = next((option for option in TILE if option >= problem.n), TILE[-1])
+        tile_rows = covering(TILE, problem.m)
+        tile_columns = covering(TILE, problem.n)
         large = tile_rows * tile_columns > 32 * 32
         warp_tile = (min(2, tile_rows // STRIP_ROWS), 4 if large and tile_columns > STRIP_ROWS else 2)
         return tuple(

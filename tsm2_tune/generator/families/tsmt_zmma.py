@@ -17,14 +17,13 @@ from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Rule, covering_rule
 from tsm2_tune.generator.splitting import (
     HAS_F64_TENSOR_CORES,
     REGISTERS_REACHABLE,
     WIDE_SPLIT_RULES,
     WIDE_SPLITS,
-    tunable,
 )
+from tsm2_tune.generator.tiles import LARGEST_THIN, covering, tile_rules, tile_traffic
 
 THREADS = (128, 256)
 TILE = (8, 16, 32, 64)  # rows and columns of C, of a block
@@ -38,7 +37,6 @@ AHEAD = {
     "c64": ((128, 8, 2, 1), (128, 8, 4, 1), (128, 16, 2, 3), (256, 8, 2, 1)),
     "c128": ((128, 8, 2, 1), (128, 8, 1, 1), (256, 8, 2, 1), (256, 8, 1, 1)),
 }
-LARGEST_THIN = 128  # of m and n: a C larger than that is no small result of a long sum
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -98,29 +96,7 @@ class TsmtZmma(Family[TsmtZmmaConfig]):
     )
     rules = (
         HAS_F64_TENSOR_CORES,
-        covering_rule(
-            "tile-rows-within-m",
-            "a tile of more rows than C has computes rows that nobody asked for",
-            tunable="tile_rows",
-            options=TILE,
-            extent=lambda problem: problem.m,
-        ),
-        covering_rule(
-            "tile-columns-within-n",
-            "a tile of more columns than C has computes columns that nobody asked for",
-            tunable="tile_columns",
-            options=TILE,
-            extent=lambda problem: problem.n,
-        ),
-        Rule(
-            "tile-covers-result",
-            "shape",
-            "every further tile of C reads all of A or B once more",
-            lambda c: (
-                tunable(c, "tile_rows") >= min(c.problem.m, COVERED)
-                and tunable(c, "tile_columns") >= min(c.problem.n, COVERED)
-            ),
-        ),
+        *tile_rules(TILE, covered=COVERED),
         *WIDE_SPLIT_RULES,
         REGISTERS_REACHABLE,
     )
@@ -160,9 +136,7 @@ class TsmtZmma(Family[TsmtZmmaConfig]):
         )
 
     def traffic(self, config: TsmtZmmaConfig, problem: Problem) -> Traffic:
-        down, across = -(-problem.m // config.tile_rows), -(-problem.n // config.tile_columns)
-        elements = problem.k * (problem.m * across + problem.n * down)
-        return Traffic(elements * problem.dtype.element_bytes, problem.written_bytes)
+        return tile_traffic(problem, tile_rows=config.tile_rows, tile_columns=config.tile_columns)
 
     def supports(self, problem: Problem) -> bool:
         return problem.dtype_name in self.dtypes and max(problem.m, problem.n) <= LARGEST_THIN
@@ -179,8 +153,8 @@ class TsmtZmma(Family[TsmtZmmaConfig]):
 
     def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmtZmmaConfig, ...]:
         """Every product of C in one tile, the larger ones with more for each warp, which then loads less often."""
-        tile_rows = next((option for option in TILE if option >= problem.m), TILE[-1])
-        tile_columns = next((option for option in TILE if option >= problem.n), TILE[-1])
+        tile_rows = covering(TILE, problem.m)
+        tile_columns = covering(TILE, problem.n)
         if tile_rows * tile_columns > COVERED * TILE[-1]:
             tile_rows = COVERED
         large = tile_rows * tile_columns > 16 * 16

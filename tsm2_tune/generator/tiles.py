@@ -1,0 +1,52 @@
+"""What the families have in common whose blocks each compute a tile of a small C, k divided among them."""
+
+from __future__ import annotations
+
+from tsm2_tune.generator.config import Traffic
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.rules import Rule, covering_rule
+from tsm2_tune.generator.splitting import tunable
+
+LARGEST_THIN = 128  # of m and n: a C larger than that is no small result of a long sum
+
+
+def covering(options: tuple[int, ...], extent: int) -> int:
+    """The smallest option that covers the extent; the largest one where none does."""
+    return next((option for option in options if option >= extent), options[-1])
+
+
+def tile_rules(options: tuple[int, ...], *, covered: int | None = None) -> tuple[Rule, ...]:
+    """Rules for `options` of a tile's rows and columns. A C of up to `covered` (the largest) has one tile."""
+    most = options[-1] if covered is None else covered
+    return (
+        covering_rule(
+            "tile-rows-within-m",
+            "a tile of more rows than C has computes rows that nobody asked for",
+            tunable="tile_rows",
+            options=options,
+            extent=lambda problem: problem.m,
+        ),
+        covering_rule(
+            "tile-columns-within-n",
+            "a tile of more columns than C has computes columns that nobody asked for",
+            tunable="tile_columns",
+            options=options,
+            extent=lambda problem: problem.n,
+        ),
+        Rule(
+            "tile-covers-result",
+            "shape",
+            "every further tile of C reads all of A or B once more",
+            lambda c: (
+                tunable(c, "tile_rows") >= min(c.problem.m, most)
+                and tunable(c, "tile_columns") >= min(c.problem.n, most)
+            ),
+        ),
+    )
+
+
+def tile_traffic(problem: Problem, *, tile_rows: int, tile_columns: int) -> Traffic:
+    """Bytes moved: A once for each column of tiles, B once for each row of them. The sums of the splits are few."""
+    down, across = -(-problem.m // tile_rows), -(-problem.n // tile_columns)
+    elements = problem.k * (problem.m * across + problem.n * down)
+    return Traffic(elements * problem.dtype.element_bytes, problem.written_bytes)
