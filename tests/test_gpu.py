@@ -22,6 +22,8 @@ from tsm2_tune.errors import TuneError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.ism2 import Ism2Config
+from tsm2_tune.generator.families.staged import StagedConfig
+from tsm2_tune.generator.families.staged_mma import StagedMmaConfig
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.families.tsmm_rows import TsmmRowsConfig
@@ -36,8 +38,6 @@ from tsm2_tune.generator.families.tsmr_zmma import TsmrZmmaConfig
 from tsm2_tune.generator.families.tsmt import TsmtConfig
 from tsm2_tune.generator.families.tsmt_half import TsmtHalfConfig
 from tsm2_tune.generator.families.tsmt_mma import TsmtMmaConfig
-from tsm2_tune.generator.families.tsmt_staged import TsmtStagedConfig
-from tsm2_tune.generator.families.tsmt_staged_mma import TsmtStagedMmaConfig
 from tsm2_tune.generator.families.tsmt_zmma import TsmtZmmaConfig
 from tsm2_tune.generator.occupancy import occupancy
 from tsm2_tune.generator.problem import DTYPES, Problem
@@ -117,14 +117,14 @@ ORDERED: tuple[tuple[KernelConfig, str], ...] = (
     (TsmtHalfConfig(128, 64, 64, 4, 8, 16, 2, splits=132, min_blocks=2), "ntt"),
     (TsmtMmaConfig(128, 16, 16, 1, 2, 8, 3, splits=132, min_blocks=2), "nt"),
     (TsmtMmaConfig(256, 64, 32, 2, 2, 16, 2, splits=16, min_blocks=1), "tn"),
-    (TsmtStagedConfig(128, 128, 64, 64, 32, 3, 2, splits=132, min_blocks=1, rows=8, columns=8, step=2), "tn"),
-    (TsmtStagedConfig(128, 32, 32, 16, 16, 2, 1, splits=16, min_blocks=1, rows=8, columns=16, step=1), "ntt"),
-    (TsmtStagedConfig(128, 128, 32, 32, 64, 2, 0, splits=396, min_blocks=3, rows=8, columns=8, step=2), "tn"),
-    (TsmtStagedConfig(64, 64, 8, 16, 32, 4, 2, splits=264, min_blocks=1, rows=8, columns=8, step=1), "nn"),
-    (TsmtStagedMmaConfig(128, 128, 32, 32, 32, 3, 1, splits=132, min_blocks=1, strips=2, octets=2), "tn"),
-    (TsmtStagedMmaConfig(128, 128, 64, 64, 16, 2, 0, splits=264, min_blocks=1, strips=2, octets=4), "ntt"),
-    (TsmtStagedMmaConfig(128, 128, 128, 64, 16, 3, 1, splits=3, min_blocks=1, strips=4, octets=4), "nn"),
-    (TsmtStagedMmaConfig(128, 32, 16, 16, 16, 4, 2, splits=16, min_blocks=1, strips=1, octets=2), "nt"),
+    (StagedConfig(128, 128, 64, 64, 32, 3, 2, splits=132, min_blocks=1, rows=8, columns=8, step=2), "tn"),
+    (StagedConfig(128, 32, 32, 16, 16, 2, 1, splits=16, min_blocks=1, rows=8, columns=16, step=1), "ntt"),
+    (StagedConfig(128, 128, 32, 32, 64, 2, 0, splits=396, min_blocks=3, rows=8, columns=8, step=2), "tn"),
+    (StagedConfig(64, 64, 8, 16, 32, 4, 2, splits=264, min_blocks=1, rows=8, columns=8, step=1), "nn"),
+    (StagedMmaConfig(128, 128, 32, 32, 32, 3, 1, splits=132, min_blocks=1, strips=2, octets=2), "tn"),
+    (StagedMmaConfig(128, 128, 64, 64, 16, 2, 0, splits=264, min_blocks=1, strips=2, octets=4), "ntt"),
+    (StagedMmaConfig(128, 128, 128, 64, 16, 3, 1, splits=3, min_blocks=1, strips=4, octets=4), "nn"),
+    (StagedMmaConfig(128, 32, 16, 16, 16, 4, 2, splits=16, min_blocks=1, strips=1, octets=2), "nt"),
 )
 # With complex conjugates.
 CONJUGATED: tuple[tuple[KernelConfig, str], ...] = (
@@ -171,8 +171,8 @@ PAST_UNSIGNED = (
     (TsmtConfig(256, 8, 4, 8, 4, 4, 2, 264, 1), Problem(8, 3, 600_000_011, "f32", "tn")),
     (TsmtMmaConfig(128, 16, 16, 1, 2, 8, 3, 132, 2), Problem(16, 2, 270_000_001, "f64", "nt")),
     (TsmtHalfConfig(128, 16, 16, 1, 2, 32, 2, 264, 4), Problem(16, 2, 270_000_001, "bf16", "ntt")),
-    (TsmtStagedConfig(128, 128, 16, 16, 128, 2, 0, 264, 1, 8, 8, 4), Problem(16, 2, 270_000_001, "f32", "tn")),
-    (TsmtStagedMmaConfig(128, 128, 16, 16, 32, 3, 1, 132, 1, 1, 2), Problem(16, 2, 270_000_001, "f64", "nt")),
+    (StagedConfig(128, 128, 16, 16, 128, 2, 0, 264, 1, 8, 8, 4), Problem(16, 2, 270_000_001, "f32", "tn")),
+    (StagedMmaConfig(128, 128, 16, 16, 32, 3, 1, 132, 1, 1, 2), Problem(16, 2, 270_000_001, "f64", "nt")),
 )
 LARGE_CHECKS = PROBE_CHECKS[:3]  # on integers: both dispositions of the leading dimensions, and aligned ones
 SHAPES = ((1, 1, 1), (31, 1, 64), (257, 3, 1), (1009, 5, 61), (641, 7, 131), (97, 13, 256), (2053, 33, 67))

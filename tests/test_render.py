@@ -13,6 +13,8 @@ from tsm2_tune.errors import ToolMissing
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.families.ism2 import Ism2Config
+from tsm2_tune.generator.families.staged import StagedConfig
+from tsm2_tune.generator.families.staged_mma import StagedMmaConfig
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.families.tsmm_rows import TsmmRowsConfig
@@ -27,8 +29,6 @@ from tsm2_tune.generator.families.tsmr_zmma import TsmrZmmaConfig
 from tsm2_tune.generator.families.tsmt import TsmtConfig
 from tsm2_tune.generator.families.tsmt_half import TsmtHalfConfig
 from tsm2_tune.generator.families.tsmt_mma import TsmtMmaConfig
-from tsm2_tune.generator.families.tsmt_staged import TsmtStagedConfig
-from tsm2_tune.generator.families.tsmt_staged_mma import TsmtStagedMmaConfig
 from tsm2_tune.generator.families.tsmt_zmma import TsmtZmmaConfig
 from tsm2_tune.generator.problem import DTYPES, Problem
 from tsm2_tune.generator.render import KernelSource, environment, render, support_source
@@ -79,13 +79,13 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
     (TsmtHalfConfig(128, 64, 64, 4, 8, 16, 2, splits=1, min_blocks=2), replace(GRAM, dtype_name="f16", op="ntt")),
     (TsmtZmmaConfig(128, 16, 16, 2, 2, 8, 2, splits=264, min_blocks=1), replace(GRAM, dtype_name="c128", op="cn")),
     (TsmtConfig(128, 8, 8, 8, 4, 2, 1, splits=16, min_blocks=1), replace(GRAM, dtype_name="c64", op="jtt")),
-    (TsmtStagedConfig(128, 128, 16, 16, 128, 2, 0, splits=396, min_blocks=1, rows=8, columns=8, step=2), GRAM),
+    (StagedConfig(128, 128, 16, 16, 128, 2, 0, splits=396, min_blocks=1, rows=8, columns=8, step=2), GRAM),
     (
-        TsmtStagedConfig(128, 32, 16, 16, 16, 3, 1, splits=264, min_blocks=1, rows=8, columns=8, step=1),
+        StagedConfig(128, 32, 16, 16, 16, 3, 1, splits=264, min_blocks=1, rows=8, columns=8, step=1),
         replace(GRAM, op="ntt"),
     ),
     (
-        TsmtStagedMmaConfig(128, 128, 16, 16, 32, 3, 2, splits=264, min_blocks=1, strips=1, octets=2),
+        StagedMmaConfig(128, 128, 16, 16, 32, 3, 2, splits=264, min_blocks=1, strips=1, octets=2),
         replace(GRAM, dtype_name="f64"),
     ),
 )

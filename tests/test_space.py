@@ -9,6 +9,8 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.families.ism2 import Ism2Config
+from tsm2_tune.generator.families.staged import StagedConfig
+from tsm2_tune.generator.families.staged_mma import StagedMmaConfig
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.families.tsmm_rows import TsmmRowsConfig
@@ -18,8 +20,6 @@ from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
 from tsm2_tune.generator.families.tsmr_ring import TsmrRingConfig
 from tsm2_tune.generator.families.tsmr_rows import TsmrRowsConfig
 from tsm2_tune.generator.families.tsmt import TsmtConfig
-from tsm2_tune.generator.families.tsmt_staged import TsmtStagedConfig
-from tsm2_tune.generator.families.tsmt_staged_mma import TsmtStagedMmaConfig
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
@@ -144,17 +144,17 @@ COUNTER_EXAMPLES = (
     ),
     CounterExample(
         "chunks-for-all",
-        TsmtStagedConfig(128, 32, 16, 16, 32, 4, 2, splits=264, min_blocks=1, rows=8, columns=8, step=4),
+        StagedConfig(128, 32, 16, 16, 32, 4, 2, splits=264, min_blocks=1, rows=8, columns=8, step=4),
         replace(GRAM, k=264 * 4 * 32 - 1),
     ),
     CounterExample(
         "reads-fit-vectors",
-        TsmtStagedConfig(128, 128, 16, 16, 128, 4, 2, splits=264, min_blocks=1, rows=8, columns=8, step=4),
+        StagedConfig(128, 128, 16, 16, 128, 4, 2, splits=264, min_blocks=1, rows=8, columns=8, step=4),
         replace(GRAM, dtype_name="f64"),
     ),
     CounterExample(
         "splits-for-tiles",
-        TsmtStagedMmaConfig(128, 128, 64, 64, 32, 2, 0, splits=132, min_blocks=1, strips=2, octets=4),
+        StagedMmaConfig(128, 128, 64, 64, 32, 2, 0, splits=132, min_blocks=1, strips=2, octets=4),
         replace(R64, n=64),
     ),
     CounterExample("whole-waves", TsmtConfig(128, 16, 16, 8, 8, 4, 1, splits=148, min_blocks=1), GRAM),

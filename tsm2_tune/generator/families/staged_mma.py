@@ -1,4 +1,4 @@
-"""TSMT through shared memory, on the tensor cores, for f64: both operands staged, and read as fragments.
+"""Both operands through shared memory, on the f64 tensor cores: staged, and read as fragments.
 
 A C of many rows, whose tiles alone fill the device or nearly, is served too where it has 17 to 64 columns.
 """
@@ -11,12 +11,6 @@ from itertools import chain, product
 from typing import ClassVar
 
 from tsm2_tune.generator.families.family import Tunable
-from tsm2_tune.generator.families.tsmt_staged import (
-    STAGED_TUNABLES,
-    StagedConfig,
-    StagedFamily,
-    staged_rules,
-)
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import INT32_MAX, Problem
 from tsm2_tune.generator.rules import Candidate, Rule
@@ -29,6 +23,7 @@ from tsm2_tune.generator.splitting import (
     in_turns,
     tunable,
 )
+from tsm2_tune.generator.staging import STAGING_TUNABLES, StagingConfig, StagingFamily, staging_rules
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering
 
 TILE = (16, 32, 64)  # rows and columns of C, of a block
@@ -49,11 +44,11 @@ STRIP_ROWS, OCTET_COLUMNS, WARP_THREADS, DEPTH = 16, 8, 32, 8
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class TsmtStagedMmaConfig(StagedConfig):
+class StagedMmaConfig(StagingConfig):
     """Every choice that the template needs."""
 
-    family: ClassVar[str] = "tsmt_staged_mma"
-    letters: ClassVar[dict[str, str]] = {**StagedConfig.letters, "strips": "r", "octets": "c"}
+    family: ClassVar[str] = "staged_mma"
+    letters: ClassVar[dict[str, str]] = {**StagingConfig.letters, "strips": "r", "octets": "c"}
 
     strips: int  # of 16 rows of C, of a warp
     octets: int  # of 8 columns of C, of a warp
@@ -64,18 +59,18 @@ def _splits_for_tiles(candidate: Candidate) -> bool:
     return (tunable(candidate, "splits") in WIDE_SPLITS) == (tiles <= FEW_TILES)
 
 
-class TsmtStagedMma(StagedFamily[TsmtStagedMmaConfig]):
-    name = "tsmt_staged_mma"
+class StagedMma(StagingFamily[StagedMmaConfig]):
+    name = "staged_mma"
     summary = "transposed tall and skinny times tall and skinny: both staged, on the f64 tensor cores"
-    template = "tsmt_staged_mma.cu.jinja"
+    template = "staged_mma.cu.jinja"
     tunables = (
-        *STAGED_TUNABLES,
+        *STAGING_TUNABLES,
         Tunable("strips", "", "strips of 16 rows of C that one warp accumulates in registers"),
         Tunable("octets", "", "octets of columns of C that one warp accumulates in registers"),
     )
     rules = (
         HAS_F64_TENSOR_CORES,
-        *staged_rules(TILE),
+        *staging_rules(TILE),
         Rule(
             "splits-for-tiles",
             "shape",
@@ -83,9 +78,9 @@ class TsmtStagedMma(StagedFamily[TsmtStagedMmaConfig]):
             _splits_for_tiles,
         ),
     )
-    config_type = TsmtStagedMmaConfig
+    config_type = StagedMmaConfig
 
-    def configurations(self) -> Iterator[TsmtStagedMmaConfig]:
+    def configurations(self) -> Iterator[StagedMmaConfig]:
         tiles = [
             (tile_rows, tile_columns, strips, octets)
             for tile_rows, tile_columns, (strips, octets) in product(TILE, TILE, WARP_TILES)
@@ -98,21 +93,21 @@ class TsmtStagedMma(StagedFamily[TsmtStagedMmaConfig]):
         for tile, ring, splits in every:
             tile_rows, tile_columns, strips, octets = tile
             threads, sharers, chunk, stages, through = ring
-            config = TsmtStagedMmaConfig(
+            config = StagedMmaConfig(
                 threads, sharers, tile_rows, tile_columns, chunk, stages, through, splits, 1, strips, octets
             )
             if self.team(config) <= sharers and config.chunk * self.team(config) >= sharers * DEPTH:
                 yield config
 
-    def team(self, config: TsmtStagedMmaConfig) -> int:
+    def team(self, config: StagedMmaConfig) -> int:
         rows, columns = STRIP_ROWS * config.strips, OCTET_COLUMNS * config.octets
         return WARP_THREADS * (config.tile_rows // rows) * (config.tile_columns // columns)
 
-    def registers(self, config: TsmtStagedMmaConfig) -> int:
+    def registers(self, config: StagedMmaConfig) -> int:
         rows, columns = STRIP_ROWS * config.strips, OCTET_COLUMNS * config.octets
         return (rows * columns + 2 * (rows + columns) * DEPTH) // WARP_THREADS
 
-    def pitches(self, config: TsmtStagedMmaConfig, problem: Problem) -> tuple[int, int]:
+    def pitches(self, config: StagedMmaConfig, problem: Problem) -> tuple[int, int]:
         """Threads that read at the same time have 2 lines of 8 products each, or 4 products 2 apart of 4 lines."""
         along_k = config.chunk + 8 if config.chunk % 16 == 0 else config.chunk
         along_a, along_b, _ = problem.contiguous
@@ -128,7 +123,7 @@ class TsmtStagedMma(StagedFamily[TsmtStagedMmaConfig]):
         large = problem.n in COLUMNS_OF_LARGE and problem.k >= LEAST_DEPTH
         return INT32_MAX if large else super().largest(problem)
 
-    def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmtStagedMmaConfig, ...]:
+    def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedMmaConfig, ...]:
         """Every product of C in one tile."""
         if max(problem.m, problem.n) <= OCTET_COLUMNS or not has_f64_tensor_cores(limits):
             return ()
@@ -139,7 +134,7 @@ class TsmtStagedMma(StagedFamily[TsmtStagedMmaConfig]):
         large = tile_rows * tile_columns > 32 * 32
         warp_tile = (min(2, tile_rows // STRIP_ROWS), 4 if large and tile_columns > STRIP_ROWS else 2)
         return tuple(
-            TsmtStagedMmaConfig(
+            StagedMmaConfig(
                 128, 128, tile_rows, tile_columns, chunk, stages, through, limits.sms * blocks, 1, *warp_tile
             )
             for chunk, stages, through, blocks in (
@@ -149,7 +144,7 @@ class TsmtStagedMma(StagedFamily[TsmtStagedMmaConfig]):
             )
         )
 
-    def _preferred_of_large(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmtStagedMmaConfig, ...]:
+    def _preferred_of_large(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedMmaConfig, ...]:
         """High tiles first, since B is read once for each."""
         choices = (
             (((128, 32, 2, 4), LARGE_RINGS[1]), ((64, 32, 2, 2), LARGE_RINGS[2]))
@@ -161,14 +156,12 @@ class TsmtStagedMma(StagedFamily[TsmtStagedMmaConfig]):
             )
         )
         variants = [
-            TsmtStagedMmaConfig(
-                threads, sharers, tile_rows, tile_columns, chunk, stages, through, 1, 1, strips, octets
-            )
+            StagedMmaConfig(threads, sharers, tile_rows, tile_columns, chunk, stages, through, 1, 1, strips, octets)
             for (tile_rows, tile_columns, strips, octets), (threads, sharers, chunk, stages, through) in choices
         ]
         slots = BLOCKS_PER_SM * limits.sms
 
-        def merit(variant: TsmtStagedMmaConfig) -> float:
+        def merit(variant: StagedMmaConfig) -> float:
             """Of the last wave, what is full, less what the sums of more splits cost."""
             blocks = self.launch(variant, problem).blocks(problem.m, problem.n)
             return blocks / (-(-blocks // slots) * slots) - SUMS_OF_A_SPLIT * variant.splits
@@ -179,4 +172,4 @@ class TsmtStagedMma(StagedFamily[TsmtStagedMmaConfig]):
         )
 
 
-FAMILY = TsmtStagedMma()
+FAMILY = StagedMma()

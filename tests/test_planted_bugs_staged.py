@@ -15,8 +15,8 @@ import pytest
 from tests.conftest import TryKernel, compiled
 from tests.planting import Bug, Shape, assert_rejected
 from tsm2_tune.generator.config import KernelConfig
-from tsm2_tune.generator.families.tsmt_staged import TsmtStagedConfig
-from tsm2_tune.generator.families.tsmt_staged_mma import TsmtStagedMmaConfig
+from tsm2_tune.generator.families.staged import StagedConfig
+from tsm2_tune.generator.families.staged_mma import StagedMmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.compiler import Toolchain
@@ -28,26 +28,26 @@ pytestmark = pytest.mark.host
 SHAPE = (16, 16, 1024)
 
 # Rings of a block and of a warp; teams of a few threads, and of two warps.
-BLOCK = TsmtStagedConfig(128, 128, 16, 16, 128, 3, 2, splits=1, min_blocks=1, rows=8, columns=8, step=4)
-WARPS = TsmtStagedConfig(128, 32, 32, 16, 16, 2, 1, splits=4, min_blocks=1, rows=8, columns=8, step=1)
-GROUPS = TsmtStagedConfig(32, 32, 16, 16, 16, 3, 2, splits=80, min_blocks=1, rows=8, columns=8, step=2)
-REGISTERS = TsmtStagedConfig(128, 128, 16, 16, 128, 2, 0, splits=2, min_blocks=1, rows=8, columns=8, step=2)
-LONG = TsmtStagedConfig(
+BLOCK = StagedConfig(128, 128, 16, 16, 128, 3, 2, splits=1, min_blocks=1, rows=8, columns=8, step=4)
+WARPS = StagedConfig(128, 32, 32, 16, 16, 2, 1, splits=4, min_blocks=1, rows=8, columns=8, step=1)
+GROUPS = StagedConfig(32, 32, 16, 16, 16, 3, 2, splits=80, min_blocks=1, rows=8, columns=8, step=2)
+REGISTERS = StagedConfig(128, 128, 16, 16, 128, 2, 0, splits=2, min_blocks=1, rows=8, columns=8, step=2)
+LONG = StagedConfig(
     64, 32, 16, 16, 256, 2, 2, splits=2, min_blocks=1, rows=8, columns=16, step=4
 )  # a run takes two rounds
-LARGE = TsmtStagedConfig(128, 128, 64, 64, 32, 2, 2, splits=2, min_blocks=1, rows=8, columns=8, step=2)
-MMA_BLOCK = TsmtStagedMmaConfig(128, 128, 32, 32, 32, 3, 2, splits=16, min_blocks=1, strips=2, octets=2)
-MMA_WARPS = TsmtStagedMmaConfig(128, 32, 16, 16, 16, 2, 1, splits=1, min_blocks=1, strips=1, octets=2)
-MMA_LARGE = TsmtStagedMmaConfig(128, 128, 64, 64, 16, 3, 1, splits=2, min_blocks=1, strips=2, octets=4)
+LARGE = StagedConfig(128, 128, 64, 64, 32, 2, 2, splits=2, min_blocks=1, rows=8, columns=8, step=2)
+MMA_BLOCK = StagedMmaConfig(128, 128, 32, 32, 32, 3, 2, splits=16, min_blocks=1, strips=2, octets=2)
+MMA_WARPS = StagedMmaConfig(128, 32, 16, 16, 16, 2, 1, splits=1, min_blocks=1, strips=1, octets=2)
+MMA_LARGE = StagedMmaConfig(128, 128, 64, 64, 16, 3, 1, splits=2, min_blocks=1, strips=2, octets=4)
 
 
 def staged(
-    name: str, config: TsmtStagedConfig, original: str, planted: str, *, dtype: str = "f32", op: str = "tn"
+    name: str, config: StagedConfig, original: str, planted: str, *, dtype: str = "f32", op: str = "tn"
 ) -> Bug:
     return Bug(name, config, original, planted, dtype=dtype, op=op)
 
 
-def mma(name: str, config: TsmtStagedMmaConfig, original: str, planted: str, *, op: str = "tn") -> Bug:
+def mma(name: str, config: StagedMmaConfig, original: str, planted: str, *, op: str = "tn") -> Bug:
     return Bug(f"{name} (mma)", config, original, planted, dtype="f64", op=op)
 
 
@@ -241,9 +241,9 @@ def product(
 
 
 SYMMETRIC = (
-    TsmtStagedConfig(128, 128, 16, 16, 64, 2, 0, splits=2, min_blocks=1, rows=8, columns=8, step=1),
-    TsmtStagedConfig(128, 32, 16, 16, 16, 3, 1, splits=2, min_blocks=1, rows=8, columns=8, step=1),
-    TsmtStagedMmaConfig(128, 128, 16, 16, 32, 3, 1, splits=2, min_blocks=1, strips=1, octets=2),
+    StagedConfig(128, 128, 16, 16, 64, 2, 0, splits=2, min_blocks=1, rows=8, columns=8, step=1),
+    StagedConfig(128, 32, 16, 16, 16, 3, 1, splits=2, min_blocks=1, rows=8, columns=8, step=1),
+    StagedMmaConfig(128, 128, 16, 16, 32, 3, 1, splits=2, min_blocks=1, strips=1, octets=2),
 )
 
 

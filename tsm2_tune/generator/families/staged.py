@@ -1,0 +1,184 @@
+"""Both operands through shared memory: for the transpose of a tall and skinny matrix times another.
+
+In TSMT the threads of a tile each load what they need, and the larger C is, the more of them load the same: the load
+unit is the limit then. Here every element comes from memory once, asynchronously, into a ring of chunks in shared
+memory, as it lies in memory, and the threads read it there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import ClassVar
+
+from tsm2_tune.generator.families.family import Tunable
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.rules import Candidate, Rule
+from tsm2_tune.generator.splitting import WIDE_SPLITS, has_f64_tensor_cores, tunable
+from tsm2_tune.generator.staging import STAGING_TUNABLES, WARP_THREADS, StagingConfig, StagingFamily, staging_rules
+from tsm2_tune.generator.tiles import covering
+
+TILE = (8, 16, 32, 64)  # rows and columns of C, of a block
+THREAD_TILES = ((8, 8), (8, 16))  # rows and columns of C, of a thread, as far as the tile has them
+STEPS = (1, 2, 4)
+# Threads of a block and of a ring, the chunk and the places of the ring, and what is on the way there.
+RINGS = (
+    (128, 128, 128, 2, 0), (128, 128, 64, 2, 0), (128, 128, 32, 2, 0), (128, 32, 16, 2, 0),
+    (128, 128, 128, 4, 1), (128, 128, 32, 2, 1), (128, 128, 32, 3, 1), (128, 32, 16, 2, 1), (128, 32, 16, 3, 1),
+    (128, 128, 32, 3, 2), (128, 128, 64, 4, 2),
+)  # fmt: skip
+MIN_BLOCKS = (1, 3)
+TILE_ELEMENTS = (16 * 16, 32 * 32, 64 * 64)
+# What won on an H200, and its neighbours, for tiles of at most as many elements, where an operand lies along k and
+# where none does: the ring, blocks on a multiprocessor, as many as the bound or 1, columns of a thread, and step.
+WINNERS: dict[tuple[int, bool], tuple[tuple[int, int, int, int, int, int, int, int, int], ...]] = {
+    (16 * 16, True): (
+        (128, 128, 128, 2, 0, 3, 1, 8, 2), (128, 128, 128, 2, 0, 3, 3, 8, 2), (128, 128, 128, 2, 0, 3, 1, 8, 4),
+        (128, 128, 64, 2, 0, 4, 1, 8, 2), (128, 128, 128, 2, 0, 2, 1, 8, 2),
+    ),
+    (16 * 16, False): (
+        (128, 128, 128, 2, 0, 3, 1, 8, 1), (128, 128, 128, 4, 1, 1, 1, 8, 1), (128, 128, 128, 2, 0, 3, 3, 8, 1),
+        (128, 128, 64, 2, 0, 4, 1, 8, 1), (128, 128, 128, 2, 0, 2, 1, 8, 1),
+    ),
+    (32 * 32, True): (
+        (128, 128, 64, 2, 0, 3, 1, 8, 4), (128, 128, 64, 2, 0, 3, 3, 8, 2), (128, 128, 64, 2, 0, 3, 1, 8, 2),
+        (128, 128, 64, 4, 2, 3, 3, 8, 4), (128, 128, 64, 2, 0, 2, 1, 8, 4),
+    ),
+    (32 * 32, False): (
+        (128, 128, 64, 2, 0, 3, 1, 8, 1), (128, 128, 64, 2, 0, 3, 3, 8, 1), (128, 128, 64, 2, 0, 2, 1, 8, 1),
+        (128, 32, 16, 3, 1, 2, 1, 8, 1), (128, 128, 32, 2, 0, 4, 1, 8, 1),
+    ),
+    (64 * 64, True): (
+        (128, 128, 32, 2, 0, 3, 1, 8, 4), (128, 128, 32, 3, 2, 3, 3, 8, 4), (128, 128, 32, 3, 1, 3, 3, 8, 4),
+        (128, 128, 32, 2, 1, 3, 3, 8, 4), (128, 128, 32, 2, 0, 2, 1, 16, 2), (128, 128, 32, 2, 1, 2, 1, 16, 4),
+    ),
+    (64 * 64, False): (
+        (128, 32, 16, 2, 1, 2, 1, 16, 2), (128, 32, 16, 2, 0, 2, 1, 16, 1), (128, 32, 16, 3, 1, 2, 1, 16, 2),
+        (128, 32, 16, 2, 1, 2, 1, 16, 1), (128, 32, 16, 2, 0, 2, 1, 16, 2),
+    ),
+}  # fmt: skip
+VECTOR_BYTES = 16
+PHASE_BYTES = 128  # of shared memory, that a warp's threads read at the same time
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StagedConfig(StagingConfig):
+    """Every choice that the template needs."""
+
+    family: ClassVar[str] = "staged"
+    letters: ClassVar[dict[str, str]] = {**StagingConfig.letters, "rows": "r", "columns": "c", "step": "p"}
+
+    rows: int  # of C that one thread accumulates in registers
+    columns: int  # of C that one thread accumulates in registers
+    step: int  # products along k that one thread multiplies at a time
+
+
+def _reads_fit_vectors(candidate: Candidate) -> bool:
+    along_k = "k" in candidate.problem.contiguous[:2]
+    return not along_k or tunable(candidate, "step") * candidate.problem.dtype.element_bytes <= VECTOR_BYTES
+
+
+class Staged(StagingFamily[StagedConfig]):
+    name = "staged"
+    summary = "transposed tall and skinny times tall and skinny: both staged in shared memory, k over every thread"
+    template = "staged.cu.jinja"
+    tunables = (
+        *STAGING_TUNABLES,
+        Tunable("rows", "", "rows of C that one thread accumulates in registers"),
+        Tunable("columns", "", "columns of C that one thread accumulates in registers"),
+        Tunable("step", "", "products along k that one thread multiplies at a time"),
+    )
+    rules = (
+        *staging_rules(TILE),
+        Rule(
+            "reads-fit-vectors",
+            "shape",
+            "a thread reads 16 bytes of shared memory at a time: more along k would meet banks twice",
+            _reads_fit_vectors,
+        ),
+    )
+    config_type = StagedConfig
+
+    def configurations(self) -> Iterator[StagedConfig]:
+        tiles = sorted(
+            {
+                (tile_rows, tile_columns, min(tile_rows, rows), min(tile_columns, columns))
+                for tile_rows, tile_columns, (rows, columns) in product(TILE, TILE, THREAD_TILES)
+            }
+        )
+        for tile, ring, splits, min_blocks, step in product(tiles, RINGS, WIDE_SPLITS, MIN_BLOCKS, STEPS):
+            tile_rows, tile_columns, rows, columns = tile
+            threads, sharers, chunk, stages, through = ring
+            config = StagedConfig(
+                threads,
+                sharers,
+                tile_rows,
+                tile_columns,
+                chunk,
+                stages,
+                through,
+                splits,
+                min_blocks,
+                rows,
+                columns,
+                step,
+            )
+            if config.chunk * self.team(config) >= sharers * step and self.team(config) <= sharers:
+                yield config
+
+    def team(self, config: StagedConfig) -> int:
+        return (config.tile_rows // config.rows) * (config.tile_columns // config.columns)
+
+    def registers(self, config: StagedConfig) -> int:
+        return config.rows * config.columns + (config.rows + config.columns) * config.step
+
+    def pitches(self, config: StagedConfig, problem: Problem) -> tuple[int, int]:
+        """Lines along k are so far apart that those which threads read at the same time lie in banks side by side.
+
+        Two neighbours of a team count as one, since they read the same.
+        """
+        bytes_of_read = config.step * problem.dtype.element_bytes
+        together = min(2 * PHASE_BYTES // bytes_of_read, WARP_THREADS)
+        words = max(VECTOR_BYTES, together // self.team(config) * bytes_of_read) % PHASE_BYTES
+        along_k = config.chunk + words // problem.dtype.element_bytes
+        along_a, along_b, _ = problem.contiguous
+        return (
+            along_k if along_a == "k" else config.tile_rows,
+            along_k if along_b == "k" else config.tile_columns,
+        )
+
+    def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedConfig, ...]:
+        """Every product of C in one tile; what won on an H200 for a C as large, and operands lying so, first.
+
+        None where TSMT or the tensor cores do better.
+        """
+        if max(problem.m, problem.n) <= 8 or (problem.dtype_name == "f64" and has_f64_tensor_cores(limits)):
+            return ()
+        tile_rows = covering(TILE, problem.m)
+        tile_columns = covering(TILE, problem.n)
+        most = VECTOR_BYTES // problem.dtype.element_bytes  # products along k in one read
+        return tuple(
+            StagedConfig(
+                threads,
+                sharers,
+                tile_rows,
+                tile_columns,
+                chunk,
+                stages,
+                through,
+                splits=limits.sms * blocks,
+                min_blocks=min_blocks,
+                rows=min(tile_rows, 8),
+                columns=min(tile_columns, columns),
+                step=min(step, most),
+            )
+            for threads, sharers, chunk, stages, through, blocks, min_blocks, columns, step in WINNERS[
+                next(elements for elements in TILE_ELEMENTS if elements >= tile_rows * tile_columns),
+                "k" in problem.contiguous[:2],
+            ]
+        )
+
+
+FAMILY = Staged()

@@ -1,0 +1,164 @@
+"""What the families have in common that stage tiles of both operands in shared memory."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Resources, Traffic
+from tsm2_tune.generator.families.family import Family, Tunable
+from tsm2_tune.generator.model import OVERHEAD_REGISTERS
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.rules import Candidate, Rule
+from tsm2_tune.generator.splitting import REGISTERS_REACHABLE, WIDE_SPLIT_RULES, WIDE_SPLITS, tunable
+from tsm2_tune.generator.tiles import LARGEST_THIN, tile_rules, tile_traffic
+
+WARP_THREADS = 32
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StagingConfig(KernelConfig):
+    """The choices of every staged family."""
+
+    letters: ClassVar[dict[str, str]] = {
+        "threads": "t",
+        "sharers": "w",
+        "tile_rows": "m",
+        "tile_columns": "n",
+        "chunk": "d",
+        "stages": "s",
+        "through": "l",
+        "splits": "k",
+        "min_blocks": "b",
+    }
+
+    threads: int  # per block
+    sharers: int  # threads that share a ring in shared memory: a warp's or the block's
+    tile_rows: int  # of C, of a block
+    tile_columns: int  # of C, of a block
+    chunk: int  # products along k in one place of the ring
+    stages: int  # places of the ring
+    through: int  # what is on the way to shared memory: 0 registers, 1 the L1, 2 the L2 alone
+    splits: int  # of k
+    min_blocks: int  # on a multiprocessor, which bounds the registers; 1: as many as the compiler wants
+
+
+STAGING_TUNABLES = (
+    Tunable("threads", "", "threads of a block"),
+    Tunable("sharers", "", "threads that share a ring in shared memory: a warp's or the block's"),
+    Tunable("tile_rows", "", "rows of C that one block computes"),
+    Tunable("tile_columns", "", "columns of C that one block computes"),
+    Tunable("chunk", "", "products along k in one place of the ring"),
+    Tunable("stages", "", "places of the ring, on their way or arrived"),
+    Tunable("through", "", "what is on the way to shared memory: 0 registers, 1 the L1, 2 the L2 alone"),
+    Tunable("splits", "", "blocks among which k is divided"),
+    Tunable("min_blocks", "", "blocks that a multiprocessor must hold, which bounds the registers"),
+)
+
+
+def _chunks_for_all(candidate: Candidate) -> bool:
+    rings = tunable(candidate, "splits") * (tunable(candidate, "threads") // tunable(candidate, "sharers"))
+    smallest = tunable(candidate, "splits") == WIDE_SPLITS[0]
+    return smallest or candidate.problem.k >= rings * tunable(candidate, "chunk")
+
+
+def staging_rules(tile: tuple[int, ...]) -> tuple[Rule, ...]:
+    """The rules of every staged family, for its options of a tile's rows and columns."""
+    return (
+        *tile_rules(tile),
+        Rule("chunks-for-all", "shape", "every ring should have a whole chunk of k", _chunks_for_all),
+        *WIDE_SPLIT_RULES,
+        REGISTERS_REACHABLE,
+    )
+
+
+C = TypeVar("C", bound=StagingConfig)
+
+
+class StagingFamily(Family[C]):
+    """What the staged families have in common."""
+
+    @abstractmethod
+    def team(self, config: C) -> int:
+        """Threads that share a tile of C."""
+
+    @abstractmethod
+    def pitches(self, config: C, problem: Problem) -> tuple[int, int]:
+        """Elements from one line of A, and of B, to the next in shared memory."""
+
+    @abstractmethod
+    def registers(self, config: C) -> int:
+        """Elements that a thread has in registers."""
+
+    def resources(self, config: C, problem: Problem) -> Resources:
+        along_a, along_b, _ = problem.contiguous
+        a_pitch, b_pitch = self.pitches(config, problem)
+        a = a_pitch * (config.tile_rows if along_a == "k" else config.chunk)
+        b = b_pitch * (config.tile_columns if along_b == "k" else config.chunk)
+        rings = config.threads // config.sharers * config.stages * (a + b)
+        teams = config.threads // max(self.team(config), WARP_THREADS)
+        sums = teams * config.tile_rows * config.tile_columns
+        on_their_way = config.tile_rows * config.chunk * (config.stages - 1) // config.sharers
+        return Resources(
+            threads=config.threads,
+            registers=self.registers(config) * problem.dtype.registers + OVERHEAD_REGISTERS,
+            smem_bytes=max(rings, sums) * problem.dtype.element_bytes,
+            bytes_in_flight=on_their_way * problem.dtype.element_bytes,
+            reuse=config.tile_columns,
+        )
+
+    def launch(self, config: C, problem: Problem) -> Launch:
+        return Launch(
+            threads=config.threads,
+            rows_per_block=config.tile_rows,
+            columns_per_block=config.tile_columns,
+            smem_bytes=self.resources(config, problem).smem_bytes,
+            splits=config.splits,
+        )
+
+    def traffic(self, config: C, problem: Problem) -> Traffic:
+        return tile_traffic(problem, tile_rows=config.tile_rows, tile_columns=config.tile_columns)
+
+    def supports(self, problem: Problem) -> bool:
+        return problem.dtype_name in ("f32", "f64") and max(problem.m, problem.n) <= self.largest(problem)
+
+    def largest(self, problem: Problem) -> int:
+        """Rows and columns of the largest C that is worth it."""
+        return LARGEST_THIN
+
+    def probe_shapes(self, config: C, problem: Problem) -> tuple[tuple[int, int, int], ...]:
+        """Part-filled and several tiles of C; k of no whole chunk, of a part of one, and several for each ring.
+
+        The first fills the tile and has a rest of k; the fourth, whose k is 1 more than a multiple of 4, has aligned
+        addresses where the leading dimensions of the general call are not, or the other way round; so has the fifth
+        in a full tile; the last have whole chunks that a tile must not copy which is full one way only.
+        """
+        rows, columns, chunk = config.tile_rows, config.tile_columns, config.chunk
+        rings = config.splits * (config.threads // config.sharers)
+        return (
+            (rows, columns, chunk * (rings * config.stages + 3) + 4),
+            (rows + 1, max(columns - 1, 1), 2 * chunk + 3),
+            (max(rows - 1, 1), columns + 1, max(chunk // 4 - 1, 1)),
+            (rows + 2, columns + 4, 2 * chunk + 1),
+            (rows + 1, columns + 1, 2 * chunk),
+            (max(rows - 2, 1), columns, chunk),
+            (rows, max(columns - 4, 1), chunk),
+        )
+
+    def context(self, config: C, problem: Problem) -> dict[str, Any]:
+        along_a, along_b, _ = problem.contiguous
+        a_pitch, b_pitch = self.pitches(config, problem)
+        return {
+            "about": "both operands staged in shared memory, k over every thread",
+            "kernel": self.name,
+            "storage": problem.storage,
+            "a_along_k": along_a == "k",
+            "b_along_k": along_b == "k",
+            "c_along_n": problem.row_major_c,
+            "a_pitch": a_pitch,
+            "b_pitch": b_pitch,
+            "symmetric": (along_a == "k") == (along_b == "k") and config.tile_rows == config.tile_columns,
+            "groups": self.launch(config, problem).groups,
+            "group_splits": GROUP_SPLITS,
+        }
