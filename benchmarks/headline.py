@@ -22,7 +22,7 @@ from tsm2_tune.errors import InputError
 
 Row = dict[str, Any]
 
-LARGE = {"R": 20480, "L": 10**7, "T": 10**7}  # of the README's table: the largest extent of its products
+LARGE = {"R": 20480, "L": 10**7, "T": 10**7}  # of the README's table: the long extent of its products
 
 WHO = ("ours", "cublas", "cublaslt")
 WORDS = ("regime", "layout", "dtype", "m x n x k")
@@ -151,14 +151,15 @@ def runs_of(found: dict[str, Any]) -> str:
 
 
 def of_the_readme(rows: Iterable[Row]) -> list[Row]:
-    """The column-major cells of the largest m, n and k that the regime has, but for vectors; none is left out."""
+    """The column-major cells in f32 and f64 of the regime's large extent, but for vectors, all of them."""
     return [
         row
         for row in rows
         if row["layout"] == "column"
+        and row["dtype"] in ("f32", "f64")
         and not row["small"]
         and row["n"] > 1
-        and max(row["m"], row["k"]) >= LARGE[row["regime"]]
+        and max(row["m"], row["k"]) == LARGE[row["regime"]]
     ]
 
 

@@ -30,12 +30,7 @@ class ResultFile:
         InputError where there is no such run, or it is not comparable.
         """
         found = read(self.path)
-        for name in SAME:
-            if found.get(name) != self.facts.get(name):
-                raise InputError(
-                    f"{self.path} was measured with {name} {found.get(name)!r}, here it is {self.facts.get(name)!r}:"
-                    " name another --output"
-                )
+        comparable(self.path, found, self.facts)
         before = {name: value for name, value in found.items() if name not in LISTS}
         self.earlier_runs = [*found.get("earlier_runs", []), before]
         self.rows = found["rows"]
@@ -67,6 +62,15 @@ class ResultFile:
             lines = ",\n".join(f"  {json.dumps(item)}" for item in getattr(self, name))
             parts.append(f' "{name}": [\n{lines}\n ]' if lines else f' "{name}": []')
         return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def comparable(path: Path, found: dict[str, Any], facts: dict[str, Any]) -> None:
+    """InputError where rows of the file at `path`, with the facts `found`, cannot stand beside those of `facts`."""
+    for name in SAME:
+        if found.get(name) != facts.get(name):
+            raise InputError(
+                f"{path} was measured with {name} {found.get(name)!r}, not {facts.get(name)!r}: name another file"
+            )
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -2,15 +2,18 @@
 
     python -m benchmarks.versus_cublas --output benchmarks/results/h200-versus-cublas.json --plot versus-cublas.png
     python -m benchmarks.versus_cublas --quick
+    python -m benchmarks.versus_cublas --device 1 --part 2/4 --output part2.json
 
 Each cell is tuned for `--seconds`; then the winner, cuBLAS with its default algorithm and the fastest of the
 algorithms that cuBLASLt's heuristic names are checked and timed in turns, in one process, L2 cold, so that drift
-meets all alike. The file is written after every cell; `--resume` goes on where it ends.
+meets all alike. The file is written after every cell; `--resume` goes on where it ends. Where there
+are several GPUs, each can measure a part of the cells; `python -m benchmarks.join` makes one file of theirs.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -76,10 +79,13 @@ class Selection:
     shape_set: ShapeSet
     seconds: float  # of tuning, for each cell
     time_limit: float | None  # seconds, for the whole run
+    part: tuple[int, int] = (1, 1)  # the how many-th of how many, each a run of its own
 
     @property
     def cells(self) -> tuple[Cell, ...]:
-        return cells(self.regimes, self.layouts, self.dtype_names, self.shape_set)
+        every = cells(self.regimes, self.layouts, self.dtype_names, self.shape_set)
+        number, parts = self.part
+        return every[number - 1 :: parts]
 
     @property
     def command(self) -> str:
@@ -87,6 +93,7 @@ class Selection:
         return (
             f"python -m benchmarks.versus_cublas --regime {','.join(self.regimes)} --layout {','.join(self.layouts)}"
             f" --dtype {','.join(self.dtype_names)} --shapes-of {self.shape_set} --seconds {self.seconds:g}"
+            + (f" --part {self.part[0]}/{self.part[1]}" if self.part != (1, 1) else "")
         )
 
 
@@ -171,8 +178,16 @@ def run(target: Target, selection: Selection, plan: Plan, output: Path, *, resum
     return result
 
 
+def part_of(text: str) -> tuple[int, int]:
+    """Such as `1/4`. InputError for anything else."""
+    found = re.fullmatch(r"([1-9]\d{0,3})/([1-9]\d{0,3})", text)
+    if found is None or int(found[1]) > int(found[2]):
+        raise InputError(f"part {text!r}: expected such as 1/4, the first of four")
+    return int(found[1]), int(found[2])
+
+
 def selected(
-    regime: str, layout: str, dtype: str, shape_set: str, seconds: float, time_limit: float | None
+    regime: str, layout: str, dtype: str, shape_set: str, seconds: float, time_limit: float | None, part: str
 ) -> Selection:
     """The selection that the command spells. InputError where a word of it is unknown."""
     selection = Selection(
@@ -182,6 +197,7 @@ def selected(
         shape_set=cast(ShapeSet, shape_set),
         seconds=seconds,
         time_limit=time_limit,
+        part=part_of(part),
     )
     _ = selection.cells  # names what is wrong before a device is opened
     return selection
@@ -218,6 +234,9 @@ def troubles(rows: Sequence[dict[str, Any]]) -> str:
     help=f"Of tuning, for each cell.  [default: {PATIENT.seconds:g}; {QUICK.seconds:g} with --quick]",
 )
 @click.option("--time-limit", type=float, default=None, help="Seconds after which no other cell is begun.")
+@click.option(
+    "--part", default="1/1", show_default=True, help="Such as 2/4: of four runs on as many GPUs, the second."
+)
 @click.option("--resume", is_flag=True, help="Keep the rows that --output has, and measure the others.")
 @click.option(
     "--output",
@@ -235,6 +254,7 @@ def main(
     quick: bool,
     seconds: float | None,
     time_limit: float | None,
+    part: str,
     resume: bool,
     output: Path,
     plot: Path | None,
@@ -245,7 +265,7 @@ def main(
     try:
         refuse_less_precision(dict(os.environ))
         seconds = plan.seconds if seconds is None else seconds
-        selection = selected(regime, layout or plan.layouts, dtype, shape_set, seconds, time_limit)
+        selection = selected(regime, layout or plan.layouts, dtype, shape_set, seconds, time_limit, part)
         if plot is not None:
             matplotlib()  # before the run rather than after it, where it is missing
         target = find_target(spec)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import math
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,10 +28,19 @@ from benchmarks.cublas import (
 )
 from benchmarks.cublaslt import Algorithm, HeuristicResult, alignment
 from benchmarks.headline import geometric_mean, headline, in_set, means, means_text, small_products
+from benchmarks.join import joined
 from benchmarks.plot import groups_of
 from benchmarks.replay import streamed
 from benchmarks.result_file import ResultFile, read
-from benchmarks.versus_cublas import QUICK, Selection, line_of, measure_cells, refuse_less_precision, troubles
+from benchmarks.versus_cublas import (
+    QUICK,
+    Selection,
+    line_of,
+    measure_cells,
+    part_of,
+    refuse_less_precision,
+    troubles,
+)
 from benchmarks.winner import Skipped, Winner, room_bytes, space_of
 from tests.fabricated import configuration, measurement
 from tsm2_tune.errors import InputError
@@ -261,8 +271,32 @@ def test_a_run_goes_on_where_another_ended(tmp_path: Path) -> None:
 def test_runs_that_are_not_comparable_share_no_file(tmp_path: Path) -> None:
     ResultFile(tmp_path / "result.json", FACTS).add(row())
     other = ResultFile(tmp_path / "result.json", {**FACTS, "driver": "600"})
-    with pytest.raises(InputError, match="measured with driver '580', here it is '600'"):
+    with pytest.raises(InputError, match="measured with driver '580', not '600'"):
         other.go_on()
+
+
+def test_the_later_of_two_files_replaces_rows(tmp_path: Path) -> None:
+    paths = (tmp_path / "one.json", tmp_path / "two.json", tmp_path / "three.json")
+    for path, measured in zip(paths, ((BIG,), (BIG, SMALL), (SMALL,)), strict=True):
+        result = ResultFile(path, {**FACTS, "command": path.name})
+        for cell in measured:
+            result.add(row(cell))
+    result = joined(paths, tmp_path / "all.json")
+    assert [(item["m"], item["run"]) for item in result.rows] == [(BIG.problem.m, 0), (SMALL.problem.m, 1)]
+    assert ([run["command"] for run in result.earlier_runs], result.facts["command"]) == (["two.json"], "three.json")
+    ResultFile(paths[2], {**FACTS, "driver": "600"}).add(row(SMALL))
+    with pytest.raises(InputError, match="measured with driver '600', not '580'"):
+        joined(paths, tmp_path / "all.json")
+
+
+def test_parts_are_all_cells_each_once() -> None:
+    whole = SELECTION.cells
+    parts = [replace(SELECTION, part=part_of(f"{number}/3")) for number in (1, 2, 3)]
+    assert sorted(cell.text for part in parts for cell in part.cells) == sorted(cell.text for cell in whole)
+    assert parts[1].command.endswith(" --part 2/3")
+    for text in ("0/3", "4/3", "1", "1/0", "a/b", ""):
+        with pytest.raises(InputError, match="expected such as 1/4"):
+            part_of(text)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"rows": 1}'])

@@ -3,8 +3,12 @@
 import json
 from pathlib import Path
 
-from benchmarks.headline import headline, means_text, of_the_readme, runs_of, small_products
+import pytest
+
+from benchmarks.redraw import PAGES, REGION, RESULT, drawn, redrawn
+from benchmarks.result_file import read
 from benchmarks.table import provenance, table
+from tsm2_tune.errors import InputError
 
 ROOT = Path(__file__).parents[1]
 
@@ -17,13 +21,20 @@ def test_the_table_is_drawn_from_the_result_file() -> None:
     assert all(row["verified"] in (True, None) for row in found["rows"])
 
 
-def test_the_headline_is_drawn_from_the_bench() -> None:
-    readme, page = (ROOT / "README.md").read_text(), (ROOT / "docs/versus_cublas.md").read_text()
-    found = json.loads((ROOT / "benchmarks/results/h200-versus-cublas.json").read_text())
-    rows = found["rows"]
-    assert headline(of_the_readme(rows)) in readme
-    assert means_text(rows) in readme
-    assert headline([row for row in rows if not row["small"]]) in page
-    assert small_products([row for row in rows if row["small"]]) in page
-    assert runs_of(found) in page
-    assert all(row["verified"] for row in rows)
+def test_the_pages_are_drawn_from_the_bench() -> None:
+    found = read(RESULT)
+    parts = drawn(found)
+    regions = set()
+    for path in PAGES:
+        page = path.read_text(encoding="utf-8")
+        regions |= {match[2] for match in REGION.finditer(page)}
+        assert redrawn(page, parts) == page, (
+            f"{path.name} is not what the bench measured: python -m benchmarks.redraw"
+        )
+    assert regions == set(parts)
+    assert all(row["verified"] for row in found["rows"])
+
+
+def test_a_region_that_nothing_is_drawn_for_is_said() -> None:
+    with pytest.raises(InputError, match="nothing is drawn for 'other'"):
+        redrawn("<!-- drawn: other -->\n\nx\n\n<!-- end -->", {})

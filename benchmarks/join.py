@@ -1,0 +1,61 @@
+"""Result files of several runs on the same kind of device in one.
+
+    python -m benchmarks.join part1.json part2.json --output benchmarks/results/h200-versus-cublas.json
+
+Where two files have the same cell, the row of the later one is kept. A row's `run` says which run measured it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks.cells import cell_key
+from benchmarks.result_file import LISTS, ResultFile, comparable, read
+from tsm2_tune.errors import InputError
+
+
+def joined(paths: tuple[Path, ...], output: Path) -> ResultFile:
+    """One file of all runs, the last one's facts on top; runs that measured no row that is left are dropped.
+
+    InputError where a file is no result file, or two of them are not comparable.
+    """
+    runs: list[dict[str, Any]] = []
+    rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+    skipped: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for path in paths:
+        found = read(path)
+        facts = {name: value for name, value in found.items() if name not in LISTS}
+        if runs:
+            comparable(path, facts, runs[0])
+        before = len(runs)
+        runs += [*found.get("earlier_runs", []), facts]
+        rows |= {cell_key(row): {**row, "run": before + row.get("run", 0)} for row in found["rows"]}
+        skipped |= {cell_key(cell): cell for cell in found.get("skipped", [])}
+    if not rows:
+        raise InputError("no row in any of these files: measure a cell first")
+    used = sorted({row["run"] for row in rows.values()})
+    result = ResultFile(output, runs[used[-1]])
+    result.earlier_runs = [runs[run] for run in used[:-1]]
+    result.rows = [{**row, "run": used.index(row["run"])} for row in rows.values()]
+    result.skipped = [cell for key, cell in skipped.items() if key not in rows]
+    return result
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--output", required=True, type=click.Path(dir_okay=False, path_type=Path))
+def main(paths: tuple[Path, ...], output: Path) -> None:
+    """Write the rows of all files into one."""
+    try:
+        result = joined(paths, output)
+    except InputError as error:
+        raise click.UsageError(str(error)) from None
+    result.write()
+    click.echo(f"{output}: {len(result.rows)} rows of {len(result.earlier_runs) + 1} runs")
+
+
+if __name__ == "__main__":
+    main()

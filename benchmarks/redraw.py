@@ -1,0 +1,71 @@
+"""Draw the tables of the README and of `docs/versus_cublas.md`, and the picture, from the result file anew.
+
+    python -m benchmarks.redraw
+
+What is drawn stands between a line `<!-- drawn: NAME -->` and a line `<!-- end -->`; all else on the pages is written
+by people.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks.headline import headline, in_set, means_text, of_the_readme, runs_of, small_products
+from benchmarks.plot import draw
+from benchmarks.result_file import read
+from tsm2_tune.errors import InputError, TuneError
+
+ROOT = Path(__file__).parents[1]
+RESULT = ROOT / "benchmarks/results/h200-versus-cublas.json"
+PAGES = (ROOT / "README.md", ROOT / "docs/versus_cublas.md")
+REGION = re.compile(r"(<!-- drawn: ([a-z-]+) -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
+
+
+def drawn(found: dict[str, Any]) -> dict[str, str]:
+    """Markdown by the name of its region."""
+    rows = found["rows"]
+    named = [row for row in rows if in_set(row, "headline")]
+    others = [row for row in rows if not in_set(row, "headline")]
+    return {
+        "readme": headline(of_the_readme(named)),
+        "means": means_text(named),
+        "runs": runs_of(found),
+        "headline": headline([row for row in named if not row["small"]]),
+        "small": small_products([row for row in named if row["small"]]),
+        "others": headline([row for row in others if not row["small"]]),
+        "others-small": small_products([row for row in others if row["small"]]),
+        "all-means": means_text(rows),
+    }
+
+
+def redrawn(page: str, parts: Mapping[str, str]) -> str:
+    """The page with its regions drawn anew. InputError for a region that nothing is drawn for."""
+
+    def region(match: re.Match[str]) -> str:
+        if match[2] not in parts:
+            raise InputError(f"nothing is drawn for {match[2]!r}: expected one of {', '.join(parts)}")
+        return match[1] + parts[match[2]] + match[3]
+
+    return REGION.sub(region, page)
+
+
+@click.command()
+def main() -> None:
+    """Write the pages and the picture."""
+    try:
+        found = read(RESULT)
+        parts = drawn(found)
+        for path in PAGES:
+            path.write_text(redrawn(path.read_text(encoding="utf-8"), parts), encoding="utf-8")
+        draw(found, RESULT.with_suffix(".png"))
+    except TuneError as error:
+        raise click.UsageError(str(error)) from None
+
+
+if __name__ == "__main__":
+    main()
