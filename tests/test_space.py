@@ -23,8 +23,8 @@ from tsm2_tune.generator.families.tsmt import TsmtConfig
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.generator.rules import Guidelines
-from tsm2_tune.generator.space import candidate_of, rules_of, search_space
+from tsm2_tune.generator.rules import Candidate, Guidelines
+from tsm2_tune.generator.space import rules_of, search_space
 
 H200 = PROFILES["h200"]
 R = Problem(20480, 16, 20480, "f32")
@@ -182,14 +182,14 @@ def test_every_rule_has_a_counter_example() -> None:
 @pytest.mark.parametrize("example", COUNTER_EXAMPLES, ids=lambda example: f"{example.rule} of {example.config.text}")
 def test_a_rule_drops_its_counter_example(example: CounterExample) -> None:
     family = family_named(example.config.family)
-    candidate = candidate_of(family, example.config, example.problem, example.limits, example.guidelines)
+    candidate = Candidate(family, example.config, example.problem, example.limits, example.guidelines)
     assert example.rule in [rule.name for rule in rules_of(family) if not rule.keeps(candidate)]
 
 
 def test_a_small_grid_is_kept_where_nothing_makes_it_larger() -> None:
     config = TsmrConfig(128, 1, 16, 8, 4, splits=1, row_tiles=1, min_blocks=1)
     for k, kept in ((64, True), (128, False)):
-        candidate = candidate_of(family_named("tsmr"), config, replace(R, k=k), H200, Guidelines())
+        candidate = Candidate(family_named("tsmr"), config, replace(R, k=k), H200, Guidelines())
         (rule,) = (rule for rule in rules_of(family_named("tsmr")) if rule.name == "grid-fills-device")
         assert rule.keeps(candidate) is kept
 
@@ -200,7 +200,7 @@ def test_the_host_stands_in_for_the_tensor_cores() -> None:
     (rule,) = (rule for rule in rules_of(family) if rule.name == "has-f64-tensor-cores")
     for capability, kept in (((0, 0), True), ((8, 0), False), ((9, 0), True), ((10, 0), True)):
         limits = replace(H200, compute_capability=capability)
-        assert rule.keeps(candidate_of(family, config, R64, limits, Guidelines())) is kept
+        assert rule.keeps(Candidate(family, config, R64, limits, Guidelines())) is kept
 
 
 def test_wrong_tunables_are_refused() -> None:

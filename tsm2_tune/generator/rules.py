@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig, Launch, Resources
 from tsm2_tune.generator.limits import DeviceLimits
-from tsm2_tune.generator.occupancy import Occupancy
+from tsm2_tune.generator.occupancy import Occupancy, occupancy
 from tsm2_tune.generator.problem import Problem
+
+if TYPE_CHECKING:  # the families import this module
+    from tsm2_tune.generator.families.family import Family
 
 RuleKind = Literal["limit", "shape", "guideline"]
 
@@ -48,17 +52,33 @@ class Guidelines:
         return cls(**values)  # type: ignore[arg-type]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Candidate:
-    """A configuration beside everything a rule may ask about it."""
+    """A configuration beside everything a rule may ask about it, computed when it is asked."""
 
+    family: Family[Any]
     config: KernelConfig
     problem: Problem
     limits: DeviceLimits
     guidelines: Guidelines
-    resources: Resources
-    launch: Launch
-    occupancy: Occupancy
+    compiled: Resources | None = None  # what the compiler made of it, where that is known
+
+    @cached_property
+    def resources(self) -> Resources:
+        return self.compiled or self.family.resources(self.config, self.problem)
+
+    @cached_property
+    def launch(self) -> Launch:
+        return self.family.launch(self.config, self.problem)
+
+    @cached_property
+    def occupancy(self) -> Occupancy:
+        return occupancy(
+            self.limits,
+            threads=self.resources.threads,
+            registers=self.resources.registers,
+            smem_bytes=self.resources.smem_bytes,
+        )
 
 
 @dataclass(frozen=True, slots=True)

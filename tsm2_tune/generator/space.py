@@ -10,7 +10,6 @@ from typing import Any
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.limits import DeviceLimits
-from tsm2_tune.generator.occupancy import occupancy
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import GUIDELINE_RULES, HARDWARE_RULES, Candidate, Guidelines, Rule
 
@@ -33,7 +32,7 @@ class SearchSpace:
 
 def rules_of(family: Family[Any]) -> tuple[Rule, ...]:
     """The rules that a configuration of this family meets, in the order tried."""
-    return (*HARDWARE_RULES, *family.rules, *GUIDELINE_RULES)
+    return (*family.rules, *HARDWARE_RULES, *GUIDELINE_RULES)
 
 
 def search_space(
@@ -58,7 +57,7 @@ def search_space(
         applicable = rules_of(family)
         rules |= {rule.name: rule for rule in applicable}
         for config in family.configurations():
-            candidate = candidate_of(family, config, problem, limits, guidelines)
+            candidate = Candidate(family, config, problem, limits, guidelines)
             reason = next((rule for rule in applicable if not rule.keeps(candidate)), None)
             if reason is None:
                 kept.append(candidate)
@@ -71,25 +70,4 @@ def search_space(
         families=tuple(family.name for family in chosen),
         kept=tuple(kept),
         dropped=tuple((rule, dropped[name]) for name, rule in rules.items()),
-    )
-
-
-def candidate_of(
-    family: Family[Any], config: Any, problem: Problem, limits: DeviceLimits, guidelines: Guidelines
-) -> Candidate:
-    """The configuration beside its resources and occupancy."""
-    resources = family.resources(config, problem)
-    return Candidate(
-        config=config,
-        problem=problem,
-        limits=limits,
-        guidelines=guidelines,
-        resources=resources,
-        launch=family.launch(config, problem),
-        occupancy=occupancy(
-            limits,
-            threads=resources.threads,
-            registers=resources.registers,
-            smem_bytes=resources.smem_bytes,
-        ),
     )

@@ -125,7 +125,7 @@ def with_splits(family: Family[C], variants: Iterable[C], problem: Problem, limi
 
 def tunable(candidate: Candidate, name: str) -> int:
     """The value of a numeric tunable."""
-    return int(candidate.config.tunables[name])
+    return int(getattr(candidate.config, name))
 
 
 def _share(candidate: Candidate) -> int:

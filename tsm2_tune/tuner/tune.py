@@ -17,7 +17,6 @@ from tsm2_tune.errors import ToolMissing
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.model import predicted_us
-from tsm2_tune.generator.occupancy import occupancy
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource, environment, render, support_source
 from tsm2_tune.generator.rules import GUIDELINE_RULES, Candidate
@@ -263,13 +262,8 @@ def broken_guideline(candidate: Candidate, resources: LoadedResources | None) ->
     """The first guideline that the compiled kernel breaks, though the estimate kept it; None where none."""
     if resources is None:
         return None
-    real = occupancy(
-        candidate.limits,
-        threads=candidate.resources.threads,
-        registers=resources.registers,
-        smem_bytes=resources.smem_bytes,
-    )
-    compiled = replace(candidate, occupancy=real)
+    real = replace(candidate.resources, registers=resources.registers, smem_bytes=resources.smem_bytes)
+    compiled = replace(candidate, compiled=real)
     return next((rule.name for rule in GUIDELINE_RULES if not rule.keeps(compiled)), None)
 
 
