@@ -63,6 +63,7 @@ TUNE = ("--device", "cpu", "--shapes", "64x2x64", "--max-trials", "1")
         (("--shapes", "-1x8x8"), "at least 1"),
         (("--shapes", "8x8x8", "--dtype", "f8"), "unknown dtype 'f8': expected one of f32, f64"),
         (("--shapes", "8x8x8", "--family", "tsm9"), "unknown family 'tsm9'"),
+        (("--shapes", "8x8x8", "--family", ""), "unknown family ''"),
         (("--shapes", "8x8x8", "--guidelines", "reuse=1"), "unknown guideline 'reuse'"),
         (("--device", "cpu", "--shapes", "1e9x64x64"), "needs"),
         (("--device", "cpu", "--shapes", "3e9x1x1"), "at most 2147483647"),

@@ -13,6 +13,7 @@ ALLOWED = {
     "tuner": {"errors", "generator", "tuner"},
     "display": {"errors", "generator", "tuner", "display"},
     "options": {"errors", "generator", "options"},
+    "usage": {"errors", "display"},
 }
 
 

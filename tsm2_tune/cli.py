@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from typing import Any
 
 import click
 from rich.console import Console
@@ -40,6 +36,7 @@ from tsm2_tune.tuner import job
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.target import HOST, default_spec, find_target, limits_of
 from tsm2_tune.tuner.tune import Options, Tuner
+from tsm2_tune.usage import Group
 
 FORMATS = ("module", "csv", "json", "markdown", "latex", "header")
 DEFAULT_BUDGET_SECONDS = 120.0
@@ -47,44 +44,6 @@ MOST_BUDGET_SECONDS = 1e9  # 30 years
 MOST_LIMIT_SECONDS = 86400.0  # a day
 MOST_TRIAL = 2**63 - 1  # SQLite's largest
 INTERRUPTED = 130  # exit status after Ctrl-C, as shells have it
-
-
-class Group(click.Group):
-    """Every error that a user can cause becomes one sentence and exit status 2."""
-
-    def make_context(self, *arguments: Any, **named: Any) -> click.Context:
-        with _one_sentence():  # --help and --version print already here
-            return super().make_context(*arguments, **named)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        with _one_sentence():
-            return super().invoke(ctx)
-
-
-@contextmanager
-def _one_sentence() -> Iterator[None]:
-    """What a user can cause becomes a usage error. A closed pipe does not: click ends quietly."""
-    try:
-        yield
-    except TuneError as error:
-        raise click.UsageError(display.printable(str(error)), ctx=None) from None
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        _drop_unwritten()
-        what = error.filename if error.filename is not None else "the output"
-        raise click.UsageError(
-            f"{what} cannot be read or written ({error.strerror or error}): mend that, then run this again", ctx=None
-        ) from None
-
-
-def _drop_unwritten() -> None:
-    """Close a standard output that takes nothing, or Python would try it again at exit and complain."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        with suppress(OSError):
-            sys.stdout.close()
 
 
 @click.group(cls=Group, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})

@@ -44,7 +44,8 @@ class Seconds(click.FloatRange):
 
 
 def family_names(text: str | None) -> tuple[str, ...]:
-    return tuple(family_named(name.strip()).name for name in text.split(",")) if text else ()
+    """The families that the option names; none where it is not given. InputError for an unknown one."""
+    return () if text is None else tuple(family_named(name.strip()).name for name in text.split(","))
 
 
 def problems_of(shapes: str, dtypes: str, ops: str, layout: str, math: str = MATHS[0]) -> tuple[Problem, ...]:
@@ -123,6 +124,7 @@ def shapes_options(required: bool) -> Callable[[F], F]:
     """--shapes, --dtype, --math, --op and --layout, together."""
 
     def decorate(function: F) -> F:
+        """The command with these options."""
         function = click.option(
             "--layout",
             type=click.Choice(LAYOUTS),
