@@ -28,7 +28,7 @@ class Guidelines:
     """
 
     min_threads_per_sm: int = 256  # resident threads that hide latency
-    min_blocks_per_sm: int = 2  # so that one block computes while another waits at a barrier
+    min_blocks_per_sm: int = 1  # of more, one computes while another waits at a barrier; some winners are alone
     min_reuse: float = 4.0  # FMAs for each element of A loaded into a register, as far as n allows
 
     @classmethod
