@@ -11,7 +11,9 @@ from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
+from tsm2_tune.generator.families.tsmm_rows import TsmmRowsConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
+from tsm2_tune.generator.families.tsmr_rows import TsmrRowsConfig
 from tsm2_tune.generator.families.tsmr_zmma import TsmrZmmaConfig
 from tsm2_tune.generator.families.tsmt import TsmtConfig
 from tsm2_tune.generator.families.tsmt_zmma import TsmtZmmaConfig
@@ -37,6 +39,9 @@ CASES: tuple[tuple[KernelConfig, tuple[str, ...]], ...] = (
     (Ism2Config(1, 64, 4, 8, 2), ("nn",)),
     (Ism2Config(2, 64, 4, 4, 2), ("nn",)),
     (TsmmConfig(64, 16, 2, 4, 8, 2), ("nn",)),
+    (TsmmRowsConfig(128, 16, 4, 1, 2, 4, 4, row_tiles=2, min_blocks=1), ("ttt", "cj", "tct")),
+    (TsmrRowsConfig(64, 16, 32, 2, 4, 1, 2, splits=3, strips=3, min_blocks=3), ("ttt", "cj", "tct")),
+    (TsmrRowsConfig(64, 16, 64, 2, 4, 1, 2, splits=2, strips=3, min_blocks=3), ("tn", "cct")),
     (ROWS, ("nn", "jc", "njt")),
     (TILES, ("nct", "jn")),
     (RESULT, ("cn", "jtt", "nc", "tjt")),

@@ -88,7 +88,11 @@ ORDERED: tuple[tuple[KernelConfig, str], ...] = (
     (TsmmRowsConfig(128, 16, 2, 2, 2, 8, 4, row_tiles=1, min_blocks=3), "tn"),
     (TsmmRowsConfig(128, 8, 16, 1, 2, 4, 2, row_tiles=4, min_blocks=2), "tt"),
     (TsmmRowsConfig(128, 16, 8, 2, 4, 16, 16, row_tiles=1, min_blocks=1), "tnt"),
+    (TsmmRowsConfig(128, 16, 1, 1, 1, 2, 16, row_tiles=8, min_blocks=8, joined=4), "ttt"),
+    (TsmmRowsConfig(128, 16, 1, 1, 1, 4, 8, row_tiles=2, min_blocks=6, joined=2), "tn"),
     (TsmrRowsConfig(256, 16, 32, 4, 8, 1, 2, splits=8, strips=160, min_blocks=2), "ttt"),
+    (TsmrRowsConfig(128, 16, 128, 4, 8, 1, 2, splits=20, strips=9, min_blocks=4), "ttt"),
+    (TsmrRowsConfig(256, 16, 256, 4, 2, 1, 1, splits=1, strips=7, min_blocks=2), "tn"),
     (TsmrRowsConfig(192, 16, 8, 2, 16, 2, 2, splits=1, strips=40, min_blocks=2), "tn"),
     (TsmrRowsConfig(128, 8, 16, 4, 2, 2, 1, splits=32, strips=9, min_blocks=3), "tt"),
     (TsmrRowsConfig(256, 16, 8, 4, 4, 4, 1, splits=4, strips=7, min_blocks=2), "tnt"),
@@ -132,6 +136,10 @@ CONJUGATED: tuple[tuple[KernelConfig, str], ...] = (
     (TsmtConfig(128, 16, 16, 8, 4, 2, 2, splits=132, min_blocks=1), "cn"),
     (TsmtConfig(256, 8, 4, 4, 4, 1, 4, splits=16, min_blocks=2), "jtt"),
     (TsmtConfig(128, 1, 1, 1, 1, 2, 1, splits=132, min_blocks=1), "nc"),
+    (TsmmRowsConfig(128, 16, 4, 1, 2, 4, 8, row_tiles=2, min_blocks=4), "ctt"),
+    (TsmmRowsConfig(128, 16, 8, 1, 1, 8, 4, row_tiles=4, min_blocks=4), "tct"),
+    (TsmrRowsConfig(192, 16, 32, 4, 8, 1, 2, splits=16, strips=9, min_blocks=2), "cct"),
+    (TsmrRowsConfig(128, 16, 128, 2, 8, 1, 2, splits=40, strips=9, min_blocks=3), "cj"),
     (TsmrZmmaConfig(128, 2, 16, 16, 2, splits=12, row_tiles=1, min_blocks=3), "nn"),
     (TsmrZmmaConfig(128, 1, 32, 32, 4, splits=1, row_tiles=4, min_blocks=1), "cjt"),
     (TsmtZmmaConfig(128, 16, 16, 2, 2, 8, 2, splits=264, min_blocks=1), "cn"),
@@ -143,7 +151,8 @@ CASES = [
     for config, op in ORDERED
     for dtype in DTYPES
     if family_named(config.family).supports(Problem(64, 4, 64, dtype, op))
-    and int(config.tunables.get("vector_bytes", 16)) >= DTYPES[dtype].element_bytes
+    and int(config.tunables.get("vector_bytes", 16)) // int(config.tunables.get("joined", 1))
+    >= DTYPES[dtype].element_bytes
 ] + [
     (config, Problem(64, 4, 64, dtype, op))
     for config, op in CONJUGATED

@@ -63,8 +63,16 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
     (TsmrZmmaConfig(128, 2, 16, 16, 2, splits=4, row_tiles=1, min_blocks=3), replace(F64, dtype_name="c128")),
     (TsmmRowsConfig(128, 16, 4, 1, 1, 16, 8, row_tiles=2, min_blocks=4), replace(F32, op="ttt")),
     (TsmmRowsConfig(128, 16, 4, 2, 2, 8, 8, row_tiles=4, min_blocks=3), replace(F64, op="tn")),
+    (
+        TsmmRowsConfig(128, 16, 1, 1, 1, 2, 16, row_tiles=8, min_blocks=8, joined=4),
+        replace(BF16, op="ttt"),
+    ),
     (TsmrRowsConfig(256, 16, 32, 4, 8, 1, 2, splits=8, strips=160, min_blocks=2), replace(F32, op="ttt")),
     (TsmrRowsConfig(192, 16, 8, 2, 16, 2, 2, splits=1, strips=40, min_blocks=2), replace(F64, op="tn")),
+    (
+        TsmrRowsConfig(256, 16, 256, 4, 2, 2, 2, splits=5, strips=25, min_blocks=2),
+        replace(F32, dtype_name="c64", op="ttt"),
+    ),
     (TsmrHalfConfig(128, 8, 16, 32, 2, splits=6, row_tiles=1, min_blocks=4), BF16),
     (
         TsmrHalfConfig(128, 4, 64, 64, 2, splits=1, row_tiles=8, min_blocks=2),

@@ -100,6 +100,7 @@ COUNTER_EXAMPLES = (
         PROFILES["a100"],
     ),
     CounterExample("vectors-fit-rows", TsmmRowsConfig(128, 8, 8, 1, 1, 16, 8, row_tiles=2, min_blocks=4), TALL),
+    CounterExample("joined-rows-fit", TsmmRowsConfig(128, 16, 1, 1, 1, 16, 8, 2, 4, joined=2), TALL),
     CounterExample("lanes-fit-rows", TsmmRowsConfig(128, 16, 8, 1, 1, 16, 8, row_tiles=2, min_blocks=4), TALL),
     CounterExample("columns-fit-n", TsmmRowsConfig(128, 16, 4, 1, 2, 16, 8, row_tiles=2, min_blocks=3), TALL),
     CounterExample(
@@ -116,8 +117,9 @@ COUNTER_EXAMPLES = (
         TsmrRowsConfig(256, 16, 32, 4, 8, 1, 2, 8, strips=160, min_blocks=2),
         replace(ROWS, k=255 * 8),
     ),
+    CounterExample("strips-are-vectors", TsmrRowsConfig(256, 16, 256, 2, 1, 1, 2, 8, strips=312, min_blocks=2), ROWS),
     CounterExample("share-stays", TsmrRowsConfig(256, 16, 32, 4, 8, 1, 2, 4, strips=80, min_blocks=2), ROWS),
-    CounterExample("one-wave", TsmrRowsConfig(256, 16, 32, 4, 8, 1, 2, 8, strips=120, min_blocks=2), ROWS),
+    CounterExample("few-waves", TsmrRowsConfig(256, 16, 32, 4, 8, 1, 2, 8, strips=10, min_blocks=2), ROWS),
     CounterExample(
         "registers-in-bound",
         TsmrRowsConfig(256, 16, 32, 4, 16, 2, 2, 16, strips=320, min_blocks=2),

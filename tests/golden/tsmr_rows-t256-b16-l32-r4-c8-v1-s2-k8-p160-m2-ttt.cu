@@ -14,21 +14,22 @@ using sum_t = float;  // of sums of products, alpha and beta
 
 constexpr int threads = 256;       // of a block
 constexpr int vector_bytes = 16;   // of a load of A
-constexpr int lanes = 32;          // of a warp, along a row of A
+constexpr int lanes = 32;          // along a row of A, of a warp
 constexpr int rows = 4;            // of A and C, that a lane computes at a time
 constexpr int columns = 8;         // of C, of a lane
 constexpr int vectors = 1;         // of a row of A that a lane loads at a time
 constexpr int stages = 2;          // such loads that it has in registers, on their way or arrived
 constexpr int splits = 8;          // parts of k, each a block of its own
 constexpr int strips = 160;         // of rows that a warp computes at a time, of a block
-constexpr int chunks = 12;         // of `prefetch` rows of B, in shared memory
+constexpr int chunks = 24;         // of `step` rows of B, in shared memory
 
 constexpr int run = vector_bytes / sizeof(scalar);   // neighbours in a row of A that one load moves
-constexpr int groups = 32 / lanes;                   // of lanes with rows of their own
+constexpr int teams = threads / 32;                  // that go on for themselves: warps
+constexpr int team_lanes = lanes;                    // whose sums are added up by shuffles
+constexpr int groups = 32 / lanes;                   // of a warp's lanes, with rows of their own
 constexpr int strip_rows = groups * rows;
-constexpr int step = lanes * vectors * run;          // of A's columns, that a warp loads at a time
+constexpr int step = lanes * vectors * run;          // of A's columns, that are loaded at a time
 constexpr int prefetch = stages * step;
-constexpr int warps = threads / 32;
 constexpr int strip_elements = strip_rows * columns;
 constexpr int tile_elements = strips * strip_elements;
 static_assert(chunks > 1, "B is staged one chunk ahead");
@@ -37,6 +38,7 @@ template <bool holds> struct Flag { static constexpr bool value = holds; };
 
 // `count` neighbours that one load or store moves.
 template <int bytes> struct Bits;
+template <> struct Bits<2> { using type = unsigned short; };
 template <> struct Bits<4> { using type = unsigned; };
 template <> struct Bits<8> { using type = uint2; };
 template <> struct Bits<16> { using type = uint4; };
@@ -49,7 +51,10 @@ template <int count> struct __align__(count * sizeof(scalar)) Pack {
 // The most neighbours, of so many, that one load or store moves.
 __host__ __device__ constexpr int pack_of_elements(int count)
 {
-    return count * sizeof(scalar) % 16 == 0 ? 16 / sizeof(scalar) : count % 2 == 0 && sizeof(scalar) < 8 ? 2 : 1;
+    int pack = 16 / sizeof(scalar);
+    while (count % pack != 0)
+        pack /= 2;
+    return pack;
 }
 
 template <int count>
@@ -70,7 +75,7 @@ __device__ __forceinline__ typename Pack<count>::bits_t bits_of(const Pack<count
 // their packs are in different banks.
 constexpr int pack = pack_of_elements(run * columns);
 constexpr int fragment = run * columns + (run * columns / pack % 2 == 0 ? pack : 0);
-constexpr int chunk_elements = prefetch / run * fragment;
+constexpr int chunk_elements = step / run * fragment;
 
 constexpr int copies = pack_of_elements(columns);  // neighbours in a row of B that are staged at once
 constexpr int width = 16 / sizeof(scalar);  // of a vector of sums
@@ -178,7 +183,7 @@ __host__ __device__ constexpr int doubled_of(int count, int lanes_left)
 }
 
 constexpr int sums = rows * columns;         // of a lane: row by row
-constexpr int kept = kept_of(sums, lanes);   // that it has in the end, side by side
+constexpr int kept = kept_of(sums, team_lanes);  // that it has in the end, side by side
 using run_bits_t = Pack<run>::bits_t;
 using group_t = run_bits_t[rows][vectors];   // of A: a lane's part of `step` columns of the rows
 
@@ -187,7 +192,7 @@ __device__ __forceinline__ int first_kept(int lane)
 {
     int first = 0, count = sums;
     #pragma unroll
-    for (int distance = lanes / 2; distance > 0; distance /= 2) {
+    for (int distance = team_lanes / 2; distance > 0; distance /= 2) {
         if (count % 2 == 0) {
             count /= 2;
             first += lane / distance % 2 * count;
@@ -251,7 +256,7 @@ template <int count>
 __device__ __forceinline__ void stage_b(
     scalar *staged, const scalar *__restrict__ B, index_t ldb, index_t from, index_t end, index_t first, index_t n)
 {
-    for (int e = threadIdx.x; e < prefetch * columns / count; e += threads) {
+    for (int e = threadIdx.x; e < step * columns / count; e += threads) {
         const int l = e / (columns / count), c = e % (columns / count) * count;
         scalar *to = staged + l / run * fragment + l % run * columns + c;
         if (from + l < end && first + c < n) {
@@ -279,7 +284,8 @@ __device__ __forceinline__ void multiply(scalar (&sum)[sums], const group_t &a, 
                 const int e = (p + x) / columns, c = (p + x) % columns;
                 #pragma unroll
                 for (int r = 0; r < rows; ++r)
-                    sum[r * columns + c] += pack_of<run>(a[r][v]).element[e] * b.element[x];
+                    sum[r * columns + c] += pack_of<run>(a[r][v]).element[e]
+                        * b.element[x];
             }
         }
     }
@@ -293,7 +299,7 @@ extern "C" __global__ void __launch_bounds__(threads, 2) tsmr_rows(
     extern __shared__ __align__(16) unsigned char shared_bytes[];
     scalar *staged = reinterpret_cast<scalar *>(shared_bytes);  // chunks of B
 
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % lanes, group = threadIdx.x % 32 / lanes;
+    const int team = threadIdx.x / 32, lane = threadIdx.x % lanes, group = threadIdx.x % 32 / lanes;
     const index_t tiles = gridDim.x / splits, tile_of_C = blockIdx.x % tiles, split = blockIdx.x / tiles;
     const index_t tiles_across = (n + columns - 1) / columns;
     const index_t first = tile_of_C % tiles_across * columns;
@@ -306,12 +312,12 @@ extern "C" __global__ void __launch_bounds__(threads, 2) tsmr_rows(
     };
     const index_t rows_left = m - first_row;
     const int strips_here = rows_left < strips * strip_rows ? (rows_left + strip_rows - 1) / strip_rows : strips;
-    const int turns = (strips_here + warps - 1) / warps;                 // of the block
-    const int own = warp < strips_here ? (strips_here - warp - 1) / warps + 1 : 0;  // of this warp
+    const int turns = (strips_here + teams - 1) / teams;                 // of the block
+    const int own = team < strips_here ? (strips_here - team - 1) / teams + 1 : 0;  // of this team
 
     const index_t share = (k + splits * prefetch - 1) / (splits * prefetch) * prefetch;
     const index_t begin = split * share < k ? split * share : k, end = begin + share < k ? begin + share : k;
-    const index_t chunks_here = (end - begin + prefetch - 1) / prefetch;
+    const index_t chunks_here = (end - begin + prefetch - 1) / prefetch * stages;
     const bool resident = chunks_here <= chunks;  // all of B that this block needs stays in shared memory
 
     const bool wide = n % copies == 0
@@ -323,12 +329,17 @@ extern "C" __global__ void __launch_bounds__(threads, 2) tsmr_rows(
             stage_b<1>(to, B, ldb, from, end, first, n);
     };
 
+    // Element `e` of a strip of C, or this split's part of it.
+    const auto leave = [&](int strip, int e, scalar sum) {
+        const long long tile = (long long)split * tiles + tile_of_C;
+        __stcg(partials + tile * tile_elements + strip * strip_elements + e, sum);
+    };
     // `whole` says that every load of A is a vector, or nothing.
     const auto sweep = [&](auto whole) {
-        index_t left = own * chunks_here * stages;  // groups of A still to load
+        index_t left = own * chunks_here;           // groups of A still to load
         index_t column = begin + lane * run;        // this lane's first one of the next
-        index_t row = row_of(warp) + group * rows;  // and row
-        int strip = warp;
+        index_t row = row_of(team) + group * rows;  // and row
+        int strip = team;
         const scalar *at = A + row * lda + column;
         const auto load_next = [&](group_t &next) {
             if (left-- <= 0)
@@ -339,8 +350,8 @@ extern "C" __global__ void __launch_bounds__(threads, 2) tsmr_rows(
                 load_a_by_elements(next, at, lda, end - column, m - row);
             at += step;
             column += step;
-            if (column - lane * run == begin + chunks_here * prefetch) {
-                strip += warps;
+            if (column - lane * run == begin + chunks_here * step) {
+                strip += teams;
                 row = row_of(strip) + group * rows;
                 column = begin + lane * run;
                 at = A + row * lda + column;
@@ -348,7 +359,7 @@ extern "C" __global__ void __launch_bounds__(threads, 2) tsmr_rows(
         };
         group_t a[stages] = {};
         for (index_t chunk = 0; chunk < (resident ? chunks_here : 1); ++chunk)
-            stage(staged + chunk * chunk_elements, begin + chunk * prefetch);
+            stage(staged + chunk * chunk_elements, begin + chunk * step);
         #pragma unroll
         for (int g = 0; g < stages; ++g)
             load_next(a[g]);
@@ -357,38 +368,36 @@ extern "C" __global__ void __launch_bounds__(threads, 2) tsmr_rows(
             __syncthreads();  // B is staged, and warps go on for themselves
         }
 
-        int place = 0;  // of the chunk in shared memory
+        int place = 0;  // of the chunk in shared memory, in elements
         for (int turn = 0; turn < (resident ? own : turns); ++turn) {
             scalar sum[sums] = {};
             if (resident)
                 place = 0;
             #pragma unroll 1
-            for (index_t chunk = 0; chunk < chunks_here; ++chunk) {
-                const int next_place = place + 1 < chunks ? place + 1 : 0;
-                if (!resident) {
-                    await_copies();
-                    __syncthreads();  // this chunk is staged, and nobody reads the one before
-                    const index_t following = chunk + 1 < chunks_here ? begin + (chunk + 1) * prefetch : begin;
-                    stage(staged + next_place * chunk_elements, following);
-                }
-                const scalar *b = staged + place * chunk_elements + lane * fragment;
+            for (index_t chunk = 0; chunk < chunks_here; chunk += stages) {
                 #pragma unroll
                 for (int g = 0; g < stages; ++g) {
-                    multiply(sum, a[g], b + g * (step / run) * fragment);
+                    const int next_place = place < (chunks - 1) * chunk_elements ? place + chunk_elements : 0;
+                    if (!resident) {
+                        await_copies();
+                        __syncthreads();  // this chunk is staged, and nobody reads the one before
+                        const index_t following = chunk + g + 1 < chunks_here ? begin + (chunk + g + 1) * step : begin;
+                        stage(staged + next_place, following);
+                    }
+                    multiply(sum, a[g], staged + place + lane * fragment);
                     load_next(a[g]);
                     __syncwarp();  // keeps the compiler from putting these loads off
+                    place = next_place;
                 }
-                place = next_place;
             }
-            add_up<sums, lanes>(sum, lane);
-            if (turn >= own || lane & doubled_of(sums, lanes))
-                continue;
-            const int done = turn * warps + warp;  // the strip
-            scalar *to = partials + ((long long)split * tiles + tile_of_C) * tile_elements
-                + done * strip_elements + group * sums + first_kept(lane);
+            add_up<sums, team_lanes>(sum, lane);
+            const int first_sum = group * sums + first_kept(lane);
+            const bool keeps = turn < own && (lane & doubled_of(sums, team_lanes)) == 0;
             #pragma unroll
-            for (int j = 0; j < kept; ++j)
-                __stcg(to + j, sum[j]);
+            for (int j = 0; j < kept; ++j) {
+                if (keeps)
+                    leave(turn * teams + team, first_sum + j, sum[j]);
+            }
         }
         await_copies();
     };

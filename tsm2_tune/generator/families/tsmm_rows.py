@@ -3,6 +3,8 @@
 A row of A is read by neighbouring lanes, a vector or two each, so that a warp's loads are whole pieces of memory. B
 never changes, and a lane needs only the rows of B that match its part of a row of A: they stay in its registers, and
 no shared memory is needed. The lanes add up their sums by shuffles, after which each has some columns of the row.
+Rows shorter than a vector that lie close together are loaded several at a time, and those of C stored so. 16-bit
+elements are multiplied and added up as f32.
 """
 
 from __future__ import annotations
@@ -16,18 +18,19 @@ from tsm2_tune.generator.config import KernelConfig, Launch, Resources, Traffic
 from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
-from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.rules import Candidate, Rule
 from tsm2_tune.generator.splitting import REGISTERS_REACHABLE, in_turns
 
 THREADS = 128  # per block
-VECTOR_BYTES = (16, 8, 4)
+VECTOR_BYTES = (16, 8, 4, 2)
 # Of a row: lanes, vectors of each, teams of lanes.
 LAYOUTS = (
     *((lanes, 1, teams) for lanes in (1, 2, 4, 8, 16, 32) for teams in (1, 2, 4) if lanes * teams <= 32),
     *((lanes, 2, teams) for lanes in (2, 4, 8, 16) for teams in (1, 2, 4) if lanes * teams <= 32),
 )
 COLUMNS = (1, 2, 4, 8, 16, 32)
+JOINED = (1, 2, 4, 8)
 ROWS_TILES = ((2, 1), (4, 1), (4, 2), (4, 4), (8, 1), (8, 2), (8, 4), (8, 8), (16, 4))
 MIN_BLOCKS = (2, 3, 4, 5, 6, 8)
 MOST_COLUMNS = 64  # of a block: more take two blocks
@@ -35,13 +38,19 @@ PACK_BYTES = 16
 MOST_REGISTERS = (170, 235)  # by the estimate, that a configuration to prefer may need: rather the first
 TIGHT = 1.04  # of the estimate to the registers that a thread gets
 LARGE_M = 300_000
-LARGE_TILES = ((8, 4), (8, 2), (4, 2), (4, 4), (8, 8), (16, 4), (8, 1))
+MOST_16_BIT = 8  # rows and columns of a B of 16-bit elements: of more, tensor cores are faster
+UNPACKED = 8  # registers for 16-bit elements of A as f32
+# Rows of a lane and tiles of a block to prefer, best first.
+LARGE_TILES = ((4, 2), (8, 2), (8, 4), (4, 4))
+LONG_ROWS_TILES = ((8, 4), (8, 2), (4, 2), (4, 4))
+HALF_TILES = ((8, 2), (4, 4), (8, 4), (4, 2))
 SMALL_TILES = ((4, 1), (2, 1), (8, 1), (4, 2))
+LONG_ROW_BYTES = 128
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class TsmmRowsConfig(KernelConfig):
-    """Every choice that the template needs."""
+    """Every choice that the template needs. Where vectors hold several rows, one lane has all of a row."""
 
     family: ClassVar[str] = "tsmm_rows"
     letters: ClassVar[dict[str, str]] = {
@@ -54,6 +63,7 @@ class TsmmRowsConfig(KernelConfig):
         "rows": "p",
         "row_tiles": "r",
         "min_blocks": "m",
+        "joined": "j",
     }
 
     threads: int  # per block
@@ -65,6 +75,7 @@ class TsmmRowsConfig(KernelConfig):
     rows: int  # of A that one lane has in registers
     row_tiles: int  # tiles of rows for each block of the grid
     min_blocks: int  # on a multiprocessor, which bounds the registers
+    joined: int = 1  # rows of A that one vector holds
 
 
 def width(config: TsmmRowsConfig, problem: Problem) -> int:
@@ -74,7 +85,7 @@ def width(config: TsmmRowsConfig, problem: Problem) -> int:
 
 def depth(config: TsmmRowsConfig, problem: Problem) -> int:
     """Columns of A that the lanes of a row have at once."""
-    return config.lanes * config.vectors * width(config, problem)
+    return config.lanes * config.vectors * width(config, problem) // config.joined
 
 
 def block_rows(config: TsmmRowsConfig) -> int:
@@ -95,9 +106,23 @@ def _config(candidate: Candidate) -> TsmmRowsConfig:
     return candidate.config
 
 
+def _tiles(problem: Problem) -> tuple[tuple[int, int], ...]:
+    if problem.m < LARGE_M:
+        return SMALL_TILES
+    if problem.dtype.element_bytes == 2:
+        return HALF_TILES
+    return LONG_ROWS_TILES if problem.k * problem.dtype.element_bytes >= LONG_ROW_BYTES else LARGE_TILES
+
+
 def _vectors_fit(candidate: Candidate) -> bool:
     """Whether rows of k elements are whole vectors, and of no wider ones."""
-    return _config(candidate).vector_bytes == widest_vector(candidate.problem)
+    config = _config(candidate)
+    return config.joined > 1 or config.vector_bytes == widest_vector(candidate.problem)
+
+
+def _joined_rows_fit(candidate: Candidate) -> bool:
+    config, problem = _config(candidate), candidate.problem
+    return config.joined == 1 or (depth(config, problem) == problem.k and problem.m % config.joined == 0)
 
 
 def widest_vector(problem: Problem) -> int:
@@ -132,7 +157,7 @@ class TsmmRows(Family[TsmmRowsConfig]):
     name = "tsmm_rows"
     summary = "tall and skinny row-major A times small B, lanes along the rows, B in registers"
     template = "tsmm_rows.cu.jinja"
-    dtypes = ("f32", "f64")
+    dtypes = (*FMA_DTYPES, "bf16", "f16")
     tunables = (
         Tunable("threads", "", "threads of a block"),
         Tunable("vector_bytes", "", "bytes of one load"),
@@ -143,9 +168,11 @@ class TsmmRows(Family[TsmmRowsConfig]):
         Tunable("rows", "t3", "rows of A that one lane has in registers, on their way or arrived"),
         Tunable("row_tiles", "tcf", "tiles of rows for each block of the grid"),
         Tunable("min_blocks", "", "blocks that a multiprocessor must hold, which bounds the registers"),
+        Tunable("joined", "", "rows of A that one vector holds"),
     )
     rules = (
         Rule("vectors-fit-rows", "shape", "loads are the widest that whole rows of A are made of", _vectors_fit),
+        Rule("joined-rows-fit", "shape", "vectors that hold several rows are full, to the last", _joined_rows_fit),
         Rule("lanes-fit-rows", "shape", "the lanes of a row should have all of it, and none be idle", _lanes_fit),
         Rule("columns-fit-n", "shape", "the teams should have every column, and no more than needed", _columns_fit),
         Rule("rows-within-m", "shape", "a tile of more rows than m leaves lanes idle", _rows_within_m),
@@ -160,20 +187,23 @@ class TsmmRows(Family[TsmmRowsConfig]):
     config_type = TsmmRowsConfig
 
     def configurations(self) -> Iterator[TsmmRowsConfig]:
-        for vector_bytes, layout, columns, ahead, min_blocks in product(
-            VECTOR_BYTES, LAYOUTS, COLUMNS, ROWS_TILES, MIN_BLOCKS
+        for vector_bytes, layout, columns, ahead, min_blocks, joined in product(
+            VECTOR_BYTES, LAYOUTS, COLUMNS, ROWS_TILES, MIN_BLOCKS, JOINED
         ):
-            if layout[2] * columns <= MOST_COLUMNS:
-                yield TsmmRowsConfig(THREADS, vector_bytes, *layout, columns, *ahead, min_blocks)
+            alone = vector_bytes == VECTOR_BYTES[0] and layout == LAYOUTS[0] and ahead[0] % joined == 0
+            if layout[2] * columns <= MOST_COLUMNS and (joined == 1 or alone):
+                yield TsmmRowsConfig(THREADS, vector_bytes, *layout, columns, *ahead, min_blocks, joined)
 
     def resources(self, config: TsmmRowsConfig, problem: Problem) -> Resources:
-        part = config.vectors * width(config, problem)
-        elements = part * (config.columns + config.rows) + config.columns
+        row_bytes = config.vectors * config.vector_bytes // config.joined  # of A, that a lane has
+        factors = row_bytes // problem.dtype.element_bytes * config.columns
+        sums = (factors + config.joined * config.columns) * problem.dtype.sum.registers
+        sums += UNPACKED if problem.dtype.element_bytes == 2 else 0
         return Resources(
             threads=config.threads,
-            registers=elements * problem.dtype.registers + OVERHEAD_REGISTERS,
+            registers=config.rows * row_bytes // 4 + sums + OVERHEAD_REGISTERS,
             smem_bytes=0,
-            bytes_in_flight=config.rows * config.vectors * config.vector_bytes // config.teams,
+            bytes_in_flight=config.rows * row_bytes // config.teams,
             reuse=config.columns,
         )
 
@@ -197,40 +227,54 @@ class TsmmRows(Family[TsmmRowsConfig]):
         """What has branches of its own, whole and in part: tiles of rows, groups of columns, rows of vectors.
 
         In the first two rows are whole vectors, in part of the lanes and in all; in the third C's packs are whole as
-        well, and blocks go on to further tiles; in the fourth, rows are longer than all lanes have at once.
+        well, and blocks go on to further tiles; in the fourth, rows are longer than all lanes have at once. Where
+        vectors hold several rows, packs of C do as well in the last.
         """
         high, columns = block_rows(config), config.teams * config.columns
         whole, one = depth(config, problem), width(config, problem)
-        return (
+        shapes = (
             (high + 1, 1, max(whole - one, 1)),
             (2 * high * config.row_tiles - 1, columns + 1, whole),
             ((2 * config.row_tiles + 1) * high - PACK_BYTES, 2 * columns, whole),
             (min(high, 67), columns, 2 * whole + one),
             (34, max(columns - 1, 1), max(whole - 1, 1)),
         )
+        return (*shapes, (shapes[2][0], columns, whole)) if config.joined > 1 else shapes
 
     def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmmRowsConfig, ...]:
         """Where the winners on an H200 lay: as few lanes a row as registers for B allow, many blocks of few tiles."""
-        n = min(problem.n, MOST_COLUMNS)
-        layouts = [
+        if problem.dtype.element_bytes == 2 and max(problem.n, problem.k) > MOST_16_BIT:
+            return ()
+        layouts = self._layouts(problem)
+        light, heavy = (
+            [c for c in layouts if self.resources(c, problem).registers <= most] for most in MOST_REGISTERS
+        )
+        fitting = sorted(light or heavy, key=lambda config: (-config.joined, _work(config, problem)))
+        return in_turns(
+            [
+                replace(config, rows=rows, row_tiles=tiles, min_blocks=least)
+                for rows, tiles in _tiles(problem)
+                if rows % config.joined == 0
+                for least in self._min_blocks(replace(config, rows=rows), problem, limits)
+            ]
+            for config in fitting[:3]
+        )
+
+    def _layouts(self, problem: Problem) -> list[TsmmRowsConfig]:
+        """How lanes and vectors can divide rows of A, and lanes the columns of C."""
+        n, row_bytes = min(problem.n, MOST_COLUMNS), problem.k * problem.dtype.element_bytes
+        found = [
             TsmmRowsConfig(THREADS, widest_vector(problem), *layout, columns, 8, 1, 1)
             for layout in LAYOUTS
             for columns in COLUMNS
             if columns * layout[2] // 2 < n <= columns * layout[2] <= MOST_COLUMNS
         ]
-        layouts = [c for c in layouts if depth(c, problem) // 2 < problem.k <= depth(c, problem)]
-        light, heavy = (
-            [c for c in layouts if self.resources(c, problem).registers <= most] for most in MOST_REGISTERS
-        )
-        fitting = sorted(light or heavy, key=lambda config: _work(config, problem))
-        return in_turns(
-            [
-                replace(config, rows=rows, row_tiles=tiles, min_blocks=least)
-                for rows, tiles in (LARGE_TILES if problem.m >= LARGE_M else SMALL_TILES)
-                for least in self._min_blocks(replace(config, rows=rows), problem, limits)
-            ]
-            for config in fitting[:3]
-        )
+        found = [c for c in found if depth(c, problem) // 2 < problem.k <= depth(c, problem)]
+        joined = PACK_BYTES // row_bytes if PACK_BYTES % row_bytes == 0 else 1
+        if problem.m >= LARGE_M and joined > 1 and problem.m % joined == 0:
+            alone = [c for c in found if c.lanes == c.teams == 1]
+            found += [replace(c, vector_bytes=PACK_BYTES, joined=joined) for c in alone]
+        return found
 
     def _min_blocks(self, config: TsmmRowsConfig, problem: Problem, limits: DeviceLimits) -> list[int]:
         """The most blocks whose registers are enough."""

@@ -1,8 +1,9 @@
 """TSMR for a row-major A: large A times skinny B at the memory's rate, the lanes of a warp along the rows.
 
-A warp reads long pieces of a few rows of A at a time. B's rows for its share of k stay in shared memory, so that the
-warps of a block go on for themselves, strip after strip of rows; what a lane reads of B feeds all of its rows. The
-lanes add up their sums by shuffles at the end of a strip, once for all of the share.
+A warp reads long pieces of a few rows of A at a time, or all warps of a block do so side by side. B's rows for the
+block's share of k stay in shared memory, while it goes on, strip after strip of rows; what a lane reads of B feeds
+all of its rows. At the end of a strip, once for all of the share, the lanes add up their sums by shuffles, and warps
+that lie along a row theirs through shared memory.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
+from math import log
 from typing import Any, ClassVar
 
 from tsm2_tune.generator.config import KernelConfig, Launch, Resources, Traffic
@@ -19,24 +21,39 @@ from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Candidate, Rule, covering_rule
-from tsm2_tune.generator.splitting import LEAST_SHARE, REGISTERS_SPARED, in_turns, split_traffic
+from tsm2_tune.generator.splitting import LEAST_SHARE, REGISTERS_SPARED, split_traffic
 
 WARP_THREADS = 32
 PACK_BYTES = 16
-THREADS_MIN_BLOCKS = ((256, 2), (192, 2), (128, 3))
+THREADS_MIN_BLOCKS = ((256, 2), (192, 2), (128, 3), (128, 4))
 VECTOR_BYTES = (16, 8, 4)
-LANES_ROWS = ((32, 4), (8, 2), (8, 4), (16, 2), (16, 4))
+ALL = 0  # lanes of the block, along a row
 COLUMNS = (1, 2, 4, 8, 16, 32)
-VECTORS_STAGES = ((2, 2), (1, 2), (2, 1), (4, 1))
 # How rows of A are read: vector_bytes, lanes, rows, vectors, stages. Narrow vectors are for those not aligned.
 READS = (
-    *((16, *along, *ahead) for along in LANES_ROWS for ahead in VECTORS_STAGES),
-    *((narrow, *along, 2, 2) for narrow in VECTOR_BYTES[1:] for along in LANES_ROWS[:2]),
+    *((16, ALL, 4, *ahead) for ahead in ((2, 2), (1, 2))),
+    *((16, 32, 4, *ahead) for ahead in ((2, 2), (1, 2))),
+    *((16, 8, 2, *ahead) for ahead in ((2, 2), (4, 1))),
+    *((narrow, *along, 2, 2) for narrow in VECTOR_BYTES[1:] for along in ((32, 4), (8, 2))),
 )
-SPLITS = (1, 2, 4, 8, 16, 32)
-ROWS_OF_SPLIT = (10, 20, 39, 59, 78, 97, 117)  # of a block, for each split: so many go into m as the grid has blocks
-STAGED_BYTES = {2: 110 << 10, 3: 70 << 10}  # of B in shared memory, by the blocks of a multiprocessor
+SPLITS = (1, 2, 4, 5, 8, 10, 16, 20, 32)
+# Of a block, for each split: at m = 20480 and 132 multiprocessors, a wave of 2, 3 or 4 blocks on each, or several.
+ROWS_OF_SPLIT = (5, 10, 20, 27, 40, 54, 80, 100)
+# Of B in shared memory, by the blocks of a multiprocessor.
+STAGED_BYTES = {1: 220 << 10, 2: 110 << 10, 3: 72 << 10, 4: 54 << 10, 5: 43 << 10, 6: 36 << 10}
 BUSY = 0.7  # of the resident blocks, that a grid should have at least
+MOST_WAVES = 8
+USUAL_WAVES = 4  # so many that multiprocessors that memory serves first take more of them
+USUAL_SPLITS = 8
+WASTE, MOST_WASTE = 0.06, 0.25  # of k, by which shares of whole loads may exceed it: better not, and at most
+SHORT_ROWS = 1024  # of A, that are read at once
+# Of the winners on an H200: threads, lanes, rows, vectors, stages, min_blocks; by the registers of a row of sums.
+PREFERRED = {
+    4: ((256, 256, 4, 2, 2, 2), (256, 32, 4, 2, 2, 2), (256, 256, 4, 1, 2, 2), (128, 128, 4, 1, 2, 4)),
+    8: ((128, 128, 4, 1, 2, 4), (128, 32, 4, 1, 2, 3), (256, 32, 4, 1, 2, 2), (256, 256, 4, 1, 2, 2)),
+    16: ((192, 32, 4, 1, 2, 2), (128, 32, 4, 1, 2, 3)),
+    32: ((256, 8, 2, 2, 2, 2), (192, 8, 2, 2, 2, 2)),
+}
 FEW_ROWS = 128  # of A: as many as a C has whose inner dimension is what is long
 
 
@@ -60,19 +77,19 @@ class TsmrRowsConfig(KernelConfig):
 
     threads: int  # per block
     vector_bytes: int  # of one load of A
-    lanes: int  # of a warp, along a row of A
+    lanes: int  # along a row of A: of a warp, or all of the block
     rows: int  # of A that one lane computes at a time
     columns: int  # of C that one lane accumulates in registers
     vectors: int  # of a row of A that one lane loads at a time
     stages: int  # such loads that it has in registers
     splits: int  # of k
-    strips: int  # of the rows that a warp computes at a time, of a block
+    strips: int  # of the rows that are computed at a time, of a block
     min_blocks: int  # on a multiprocessor, which bounds the registers and the shared memory
 
 
 def strip_rows(config: TsmrRowsConfig) -> int:
-    """Rows of A that one warp computes at a time."""
-    return WARP_THREADS // config.lanes * config.rows
+    """Rows of A that one warp computes at a time, or the block where its warps lie along a row."""
+    return max(WARP_THREADS // config.lanes, 1) * config.rows
 
 
 def run(config: TsmrRowsConfig, problem: Problem) -> int:
@@ -80,9 +97,14 @@ def run(config: TsmrRowsConfig, problem: Problem) -> int:
     return config.vector_bytes // problem.dtype.element_bytes
 
 
+def step(config: TsmrRowsConfig, problem: Problem) -> int:
+    """Columns of A that the lanes of a row load at a time."""
+    return config.vectors * config.lanes * max(run(config, problem), 1)
+
+
 def prefetch(config: TsmrRowsConfig, problem: Problem) -> int:
-    """Columns of A that one warp has in registers."""
-    return config.stages * config.vectors * config.lanes * max(run(config, problem), 1)
+    """Columns of A that the lanes of a row have in registers."""
+    return config.stages * step(config, problem)
 
 
 @cache
@@ -94,19 +116,36 @@ def _fragment_bytes(factors: int, element_bytes: int) -> int:
 
 
 def _chunk_bytes(config: TsmrRowsConfig, problem: Problem) -> int:
-    """Shared memory for `prefetch` rows of B."""
+    """Shared memory for `step` rows of B."""
     factors = max(run(config, problem), 1) * config.columns
-    return config.stages * config.vectors * config.lanes * _fragment_bytes(factors, problem.dtype.element_bytes)
+    return config.vectors * config.lanes * _fragment_bytes(factors, problem.dtype.element_bytes)
+
+
+def _left_bytes(config: TsmrRowsConfig, problem: Problem) -> int:
+    """Shared memory for the sums of warps that lie along a row: of two strips."""
+    sums = config.rows * config.columns * problem.dtype.element_bytes
+    return 2 * config.threads // WARP_THREADS * sums if config.lanes > WARP_THREADS else 0
 
 
 def chunks(config: TsmrRowsConfig, problem: Problem) -> int:
-    """Chunks of `prefetch` rows of B in shared memory: as many as fit, two at least."""
-    return max(STAGED_BYTES.get(config.min_blocks, STAGED_BYTES[3]) // _chunk_bytes(config, problem), 2)
+    """Chunks of `step` rows of B in shared memory: as many as fit, two at least."""
+    room = STAGED_BYTES[config.min_blocks] - _left_bytes(config, problem)
+    return max(room // _chunk_bytes(config, problem), 2)
+
+
+def staged_rows(config: TsmrRowsConfig, problem: Problem) -> int:
+    """The longest share of k whose rows of B all stay in shared memory: whole turns of the stages."""
+    return chunks(config, problem) // config.stages * prefetch(config, problem)
+
+
+def smem_bytes(config: TsmrRowsConfig, problem: Problem) -> int:
+    """Shared memory of a block."""
+    return chunks(config, problem) * _chunk_bytes(config, problem) + _left_bytes(config, problem)
 
 
 def _strips(rows_of_strip: int, splits: int) -> list[int]:
     """Strips that make a block's rows the usual ones for each split."""
-    return list(dict.fromkeys(max(rows * splits // rows_of_strip, 1) for rows in ROWS_OF_SPLIT))
+    return list(dict.fromkeys(-(-rows * splits // rows_of_strip) for rows in ROWS_OF_SPLIT))
 
 
 def _resident_blocks(limits: DeviceLimits, config: TsmrRowsConfig) -> int:
@@ -129,18 +168,23 @@ def _vectors_fit(candidate: Candidate) -> bool:
     return config.vector_bytes == max(fitting, default=size)
 
 
-def _one_wave(candidate: Candidate) -> bool:
+def _strips_are_vectors(candidate: Candidate) -> bool:
+    config = _config(candidate)
+    return strip_rows(config) * config.columns * candidate.problem.dtype.element_bytes % PACK_BYTES == 0
+
+
+def _few_waves(candidate: Candidate) -> bool:
     config, problem = _config(candidate), candidate.problem
     blocks, resident = candidate.launch.blocks(problem.m, problem.n), _resident_blocks(candidate.limits, config)
     if blocks > resident:
-        return config.splits == 1
+        return config.splits == 1 or blocks <= MOST_WAVES * resident
     could_divide = config.strips > _strips(strip_rows(config), config.splits)[0]
     return blocks >= BUSY * resident or not could_divide
 
 
 def _share_stays(candidate: Candidate) -> bool:
     config, problem = _config(candidate), candidate.problem
-    fits = _share(candidate) <= chunks(config, problem) * prefetch(config, problem)
+    fits = _share(candidate) <= staged_rows(config, problem)
     return fits or config.splits == SPLITS[-1]
 
 
@@ -149,11 +193,22 @@ def _registers_in_bound(candidate: Candidate) -> bool:
     return candidate.resources.registers <= REGISTERS_SPARED * bound
 
 
+def _usual_splits(variant: TsmrRowsConfig, problem: Problem) -> int:
+    """The splits nearest to the usual ones whose shares are nearly equal and keep their rows of B; 0 without such."""
+    once, depth = prefetch(variant, problem), staged_rows(variant, problem)
+    waste = {}
+    for splits in SPLITS:
+        share = -(-problem.k // (splits * once)) * once
+        if share <= depth and share * (splits - 1) < problem.k:
+            waste[splits] = splits * share / problem.k - 1
+    best = min(waste, key=lambda splits: (max(waste[splits], WASTE), abs(log(splits / USUAL_SPLITS))), default=0)
+    return best if best and waste[best] <= MOST_WASTE else 0
+
+
 class TsmrRows(Family[TsmrRowsConfig]):
     name = "tsmr_rows"
     summary = "large row-major A times skinny B, lanes along the rows, k split over blocks"
     template = "tsmr_rows.cu.jinja"
-    dtypes = ("f32", "f64")
     tunables = (
         Tunable("threads", "t1", "threads of a block"),
         Tunable("vector_bytes", "", "bytes of one load of A"),
@@ -175,6 +230,7 @@ class TsmrRows(Family[TsmrRowsConfig]):
             options=COLUMNS,
             extent=lambda problem: problem.n,
         ),
+        Rule("strips-are-vectors", "limit", "a strip's sums are added up as whole vectors", _strips_are_vectors),
         Rule(
             "share-worth-a-block",
             "shape",
@@ -182,7 +238,9 @@ class TsmrRows(Family[TsmrRowsConfig]):
             lambda c: _share(c) >= max(LEAST_SHARE, prefetch(_config(c), c.problem)),
         ),
         Rule("share-stays", "shape", "B is staged once only where all of the share's rows have room", _share_stays),
-        Rule("one-wave", "shape", "warps that go on for themselves need no second wave of blocks", _one_wave),
+        Rule(
+            "few-waves", "shape", "a block should be long beside staging B, and the grid fill the device", _few_waves
+        ),
         Rule(
             "registers-in-bound",
             "shape",
@@ -194,8 +252,11 @@ class TsmrRows(Family[TsmrRowsConfig]):
 
     def configurations(self) -> Iterator[TsmrRowsConfig]:
         for (threads, min_blocks), read, columns, splits in product(THREADS_MIN_BLOCKS, READS, COLUMNS, SPLITS):
-            vector_bytes, lanes, rows, vectors, stages = read
-            for strips in _strips(WARP_THREADS // lanes * rows, splits):
+            vector_bytes, along, rows, vectors, stages = read
+            lanes = along or threads
+            if lanes & (lanes - 1):
+                continue
+            for strips in _strips(max(WARP_THREADS // lanes, 1) * rows, splits):
                 yield TsmrRowsConfig(
                     threads, vector_bytes, lanes, rows, columns, vectors, stages, splits, strips, min_blocks
                 )
@@ -207,7 +268,7 @@ class TsmrRows(Family[TsmrRowsConfig]):
         return Resources(
             threads=config.threads,
             registers=in_flight // 4 + elements * dtype.registers + OVERHEAD_REGISTERS + 16 * (dtype.registers - 1),
-            smem_bytes=chunks(config, problem) * _chunk_bytes(config, problem),
+            smem_bytes=smem_bytes(config, problem),
             bytes_in_flight=in_flight - in_flight // config.stages // 2,
             reuse=config.columns,
         )
@@ -216,7 +277,7 @@ class TsmrRows(Family[TsmrRowsConfig]):
         return Launch(
             threads=config.threads,
             rows_per_block=strip_rows(config) * config.strips,
-            smem_bytes=chunks(config, problem) * _chunk_bytes(config, problem),
+            smem_bytes=smem_bytes(config, problem),
             columns_per_block=config.columns,
             splits=config.splits,
         )
@@ -235,60 +296,50 @@ class TsmrRows(Family[TsmrRowsConfig]):
         of whole vectors.
         """
         high, once = strip_rows(config), prefetch(config, problem)
-        width, warps = PACK_BYTES // problem.dtype.element_bytes, config.threads // WARP_THREADS
-        deep = (chunks(config, problem) * once + once + width) * config.splits
+        width = PACK_BYTES // problem.dtype.element_bytes
+        teams = max(config.threads // max(config.lanes, WARP_THREADS), 1)
+        deep = (staged_rows(config, problem) + once + width) * config.splits
         return (
             (high - 1, 1, 2 * once * config.splits),
             (high * config.strips + 1, config.columns + 1, 2 * once * config.splits - width),
             (high * (2 * config.strips - 1), config.columns, once),
-            (min(high * (warps + 1), 2 * high * config.strips), 2, deep),
+            (min(high * (teams + 1), 2 * high * config.strips), 2, deep),
             (high + 3, 2 * config.columns, once * config.splits + 1),
         )
 
     def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmrRowsConfig, ...]:
-        """Where the winners on an H200 lay: every column at once, a wave of blocks that keep their part of B."""
-        if problem.m <= FEW_ROWS:  # k alone is long, which others divide better
+        """Where the winners on an H200 lay: every column at once, few splits, one wave of blocks and several.
+
+        In one wave blocks start together, but do not end together: multiprocessors were idle for 8 % of the time.
+        """
+        if problem.m <= FEW_ROWS or problem.k <= SHORT_ROWS:  # which others divide better, or keep all of B
             return ()
         size = problem.dtype.element_bytes
         columns = next((option for option in COLUMNS if option >= problem.n), COLUMNS[-1])
         vector_bytes = max((b for b in VECTOR_BYTES if b >= size and problem.k * size % b == 0), default=size)
-        narrow = (  # threads, lanes, rows, vectors, stages, min_blocks
-            (256, 32, 4, 2, 2, 2), (256, 32, 4, 1, 2, 2), (256, 16, 4, 2, 2, 2), (128, 32, 4, 2, 2, 3),
-            (256, 16, 4, 2, 1, 2), (256, 8, 4, 4, 1, 2), (192, 32, 4, 2, 2, 2),
-        )  # fmt: skip
-        middle = (
-            (192, 32, 4, 2, 1, 2), (192, 32, 4, 1, 2, 2), (192, 8, 4, 2, 1, 2), (256, 8, 2, 2, 2, 2),
-            (192, 16, 4, 2, 1, 2), (256, 16, 2, 2, 2, 2), (192, 8, 2, 4, 1, 2),
-        )  # fmt: skip
-        wide = (
-            (256, 8, 2, 2, 2, 2), (192, 8, 2, 2, 2, 2), (192, 8, 2, 4, 1, 2), (256, 8, 2, 4, 1, 2),
-            (192, 8, 4, 2, 1, 2), (192, 32, 4, 1, 2, 2), (192, 16, 2, 2, 2, 2), (256, 16, 2, 2, 2, 2),
-            (128, 8, 2, 2, 2, 3), (192, 16, 4, 1, 2, 2),
-        )  # fmt: skip
+        sums = columns * problem.dtype.registers
         variants = [
             TsmrRowsConfig(threads, vector_bytes, lanes, rows, columns, vectors, stages, 1, 1, min_blocks)
-            for threads, lanes, rows, vectors, stages, min_blocks in (
-                narrow if columns * problem.dtype.registers <= 8 else middle if columns <= 8 else wide
-            )
+            for threads, lanes, rows, vectors, stages, min_blocks in PREFERRED[min(max(sums, 4), 32)]
         ]
-        return in_turns(self._divided(variant, problem, limits) for variant in variants)
+        return tuple(config for variant in variants for config in self._divided(variant, problem, limits))
 
     def _divided(self, variant: TsmrRowsConfig, problem: Problem, limits: DeviceLimits) -> list[TsmrRowsConfig]:
-        """The variant with each split of k whose share of B stays in shared memory, in a wave of blocks."""
-        depth = chunks(variant, problem) * prefetch(variant, problem)
-        found = []
-        for splits in SPLITS:
-            if splits < SPLITS[-1] and -(-problem.k // splits) > depth:
-                continue
-            for strips in _strips(strip_rows(variant), splits):
-                config = replace(variant, splits=splits, strips=strips)
-                if self.launch(config, problem).blocks(problem.m, problem.n) <= _resident_blocks(limits, config):
-                    found.append(config)
-                    break
-            else:
-                if splits == 1:
-                    found.append(config)
-        return found
+        """The variant in one wave of blocks, and in several."""
+        splits, resident = _usual_splits(variant, problem), _resident_blocks(limits, variant)
+        if not splits:
+            return []
+        blocks = {
+            config: self.launch(config, problem).blocks(problem.m, problem.n)
+            for strips in _strips(strip_rows(variant), splits)
+            if (config := replace(variant, splits=splits, strips=strips))
+        }
+        wave = [config for config, count in blocks.items() if count <= resident]
+        waves = [config for config, count in blocks.items() if count > resident]
+        return [
+            *sorted(wave, key=lambda config: -blocks[config])[:1],
+            *sorted(waves, key=lambda config: abs(log(blocks[config] / (USUAL_WAVES * resident))))[:1],
+        ]
 
     def context(self, config: TsmrRowsConfig, problem: Problem) -> dict[str, Any]:
         return {
