@@ -36,8 +36,10 @@ from tsm2_tune.generator.families.tsmr_rows import TsmrRowsConfig
 from tsm2_tune.generator.families.tsmr_tf32 import TsmrTf32Config
 from tsm2_tune.generator.families.tsmr_zmma import TsmrZmmaConfig
 from tsm2_tune.generator.families.tsmt import TsmtConfig
+from tsm2_tune.generator.families.tsmt_few import TsmtFewConfig
 from tsm2_tune.generator.families.tsmt_half import TsmtHalfConfig
 from tsm2_tune.generator.families.tsmt_mma import TsmtMmaConfig
+from tsm2_tune.generator.families.tsmt_tf32 import TsmtTf32Config
 from tsm2_tune.generator.families.tsmt_zmma import TsmtZmmaConfig
 from tsm2_tune.generator.occupancy import occupancy
 from tsm2_tune.generator.problem import DTYPES, Problem
@@ -115,10 +117,16 @@ ORDERED: tuple[tuple[KernelConfig, str], ...] = (
     (TsmrTf32Config(128, 4, 64, 16, 1, splits=1, row_tiles=4, min_blocks=1), "ntt"),
     (TsmrTf32Config(128, 2, 16, 64, 2, splits=48, row_tiles=1, min_blocks=4), "tn"),
     (TsmrTf32Config(256, 4, 32, 32, 2, splits=4, row_tiles=1, min_blocks=1), "ttt"),
-    (TsmtHalfConfig(128, 16, 16, 1, 2, 32, 2, splits=264, min_blocks=4), "tn"),
-    (TsmtHalfConfig(128, 32, 16, 2, 2, 64, 1, splits=16, min_blocks=2), "nn"),
-    (TsmtHalfConfig(256, 32, 64, 1, 8, 32, 1, splits=1, min_blocks=1), "tt"),
-    (TsmtHalfConfig(128, 64, 64, 4, 8, 16, 2, splits=132, min_blocks=2), "ntt"),
+    (TsmtFewConfig(256, 2, 2, 8, 1, splits=528, min_blocks=1), "tn"),
+    (TsmtFewConfig(128, 8, 4, 4, 2, splits=16, min_blocks=3), "ntt"),
+    (TsmtFewConfig(128, 3, 6, 8, 1, splits=1, min_blocks=1), "nn"),
+    (TsmtHalfConfig(256, 16, 16, 1, 2, 256, 2, splits=264), "tn"),
+    (TsmtHalfConfig(128, 32, 16, 2, 2, 64, 3, splits=16), "nn"),
+    (TsmtHalfConfig(128, 32, 64, 2, 4, 128, 4, splits=1), "tt"),
+    (TsmtHalfConfig(256, 64, 64, 4, 4, 128, 2, splits=132), "ntt"),
+    (TsmtTf32Config(128, 64, 64, 4, 8, 32, 2, splits=132), "tn"),
+    (TsmtTf32Config(128, 16, 32, 1, 2, 64, 4, splits=16), "ntt"),
+    (TsmtTf32Config(256, 32, 32, 2, 2, 128, 3, splits=1), "nn"),
     (TsmtMmaConfig(128, 16, 16, 1, 2, 8, 3, splits=132, min_blocks=2), "nt"),
     (TsmtMmaConfig(256, 64, 32, 2, 2, 16, 2, splits=16, min_blocks=1), "tn"),
     (StagedConfig(128, 128, 64, 64, 32, 3, 2, splits=132, min_blocks=1, rows=8, columns=8, step=2), "tn"),
@@ -179,7 +187,8 @@ PAST_UNSIGNED = (
     (TsmrTf32Config(128, 8, 16, 32, 2, 12, 1, 3), Problem(140_001, 3, 33_013, "tf32", "nnt")),
     (TsmtConfig(256, 8, 4, 8, 4, 4, 2, 264, 1), Problem(8, 3, 600_000_011, "f32", "tn")),
     (TsmtMmaConfig(128, 16, 16, 1, 2, 8, 3, 132, 2), Problem(16, 2, 270_000_001, "f64", "nt")),
-    (TsmtHalfConfig(128, 16, 16, 1, 2, 32, 2, 264, 4), Problem(16, 2, 270_000_001, "bf16", "ntt")),
+    (TsmtFewConfig(256, 8, 2, 8, 1, 264, 1), Problem(8, 2, 600_000_008, "bf16", "ntt")),
+    (TsmtHalfConfig(256, 16, 16, 1, 2, 256, 2, 264), Problem(16, 2, 270_000_001, "bf16", "ntt")),
     (StagedConfig(128, 128, 16, 16, 128, 2, 0, 264, 1, 8, 8, 4), Problem(16, 2, 270_000_001, "f32", "tn")),
     (StagedMmaConfig(128, 128, 16, 16, 32, 3, 1, 132, 1, 1, 2), Problem(16, 2, 270_000_001, "f64", "nt")),
 )
@@ -272,7 +281,7 @@ def test_repeated_runs_give_the_same_bits(
     gpu: CudaDevice, target: Target, gpu_support_path: str, config: KernelConfig, case: Problem
 ) -> None:
     """The sums of the splits are added up in one order, whichever block ends last."""
-    thin = isinstance(config, (TsmtConfig, TsmtMmaConfig, TsmtZmmaConfig, TsmtHalfConfig))
+    thin = isinstance(config, (TsmtConfig, TsmtMmaConfig, TsmtZmmaConfig, TsmtHalfConfig, TsmtFewConfig))
     shape = (19, 17, 400_009) if thin else (5003, 17, 20011)
     problem = Problem(*shape, case.dtype_name, case.op)
     with loaded_kernel(gpu, target, gpu_support_path, config, problem) as loaded:

@@ -27,8 +27,10 @@ from tsm2_tune.generator.families.tsmr_rows import TsmrRowsConfig
 from tsm2_tune.generator.families.tsmr_tf32 import TsmrTf32Config
 from tsm2_tune.generator.families.tsmr_zmma import TsmrZmmaConfig
 from tsm2_tune.generator.families.tsmt import TsmtConfig
+from tsm2_tune.generator.families.tsmt_few import TsmtFewConfig
 from tsm2_tune.generator.families.tsmt_half import TsmtHalfConfig
 from tsm2_tune.generator.families.tsmt_mma import TsmtMmaConfig
+from tsm2_tune.generator.families.tsmt_tf32 import TsmtTf32Config
 from tsm2_tune.generator.families.tsmt_zmma import TsmtZmmaConfig
 from tsm2_tune.generator.problem import DTYPES, Problem
 from tsm2_tune.generator.render import KernelSource, environment, render, support_source
@@ -83,8 +85,11 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
     (TsmrMmaRingConfig(256, 2, 64, 32, 4, splits=8, row_tiles=1, min_blocks=1), F64),
     (TsmtConfig(128, 16, 16, 8, 8, 4, 1, splits=264, min_blocks=1), GRAM),
     (TsmtMmaConfig(128, 16, 16, 1, 2, 8, 4, splits=264, min_blocks=1), replace(GRAM, dtype_name="f64")),
-    (TsmtHalfConfig(128, 16, 16, 1, 2, 32, 2, splits=528, min_blocks=4), replace(GRAM, dtype_name="bf16")),
-    (TsmtHalfConfig(128, 64, 64, 4, 8, 16, 2, splits=1, min_blocks=2), replace(GRAM, dtype_name="f16", op="ntt")),
+    (TsmtFewConfig(256, 4, 4, 8, 1, splits=264, min_blocks=1), replace(GRAM, dtype_name="bf16")),
+    (TsmtFewConfig(128, 8, 8, 4, 2, splits=396, min_blocks=1), replace(GRAM, dtype_name="f16", op="ntt")),
+    (TsmtHalfConfig(256, 16, 16, 1, 2, 256, 2, splits=264), replace(GRAM, dtype_name="bf16")),
+    (TsmtHalfConfig(128, 64, 64, 2, 4, 64, 3, splits=1), replace(GRAM, dtype_name="f16", op="ntt")),
+    (TsmtTf32Config(128, 64, 64, 4, 8, 32, 2, splits=264), replace(GRAM, dtype_name="3xtf32", op="ntt")),
     (TsmtZmmaConfig(128, 16, 16, 2, 2, 8, 2, splits=264, min_blocks=1), replace(GRAM, dtype_name="c128", op="cn")),
     (TsmtConfig(128, 8, 8, 8, 4, 2, 1, splits=16, min_blocks=1), replace(GRAM, dtype_name="c64", op="jtt")),
     (StagedConfig(128, 128, 16, 16, 128, 2, 0, splits=396, min_blocks=1, rows=8, columns=8, step=2), GRAM),

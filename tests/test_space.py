@@ -20,6 +20,7 @@ from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
 from tsm2_tune.generator.families.tsmr_ring import TsmrRingConfig
 from tsm2_tune.generator.families.tsmr_rows import TsmrRowsConfig
 from tsm2_tune.generator.families.tsmt import TsmtConfig
+from tsm2_tune.generator.families.tsmt_few import TsmtFewConfig
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
@@ -158,6 +159,11 @@ COUNTER_EXAMPLES = (
         "splits-for-tiles",
         StagedMmaConfig(128, 128, 64, 64, 32, 2, 0, splits=132, min_blocks=1, strips=2, octets=4),
         replace(R64, n=64),
+    ),
+    CounterExample(
+        "wide-loads",
+        TsmtFewConfig(128, 1, 1, 2, 2, splits=264, min_blocks=1),
+        replace(GRAM, m=1, n=1, dtype_name="bf16", op="ntt"),
     ),
     CounterExample("whole-waves", TsmtConfig(128, 16, 16, 8, 8, 4, 1, splits=148, min_blocks=1), GRAM),
     CounterExample("one-wave", TsmtConfig(256, 16, 16, 8, 8, 4, 2, splits=528, min_blocks=1), GRAM),

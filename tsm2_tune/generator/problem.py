@@ -123,6 +123,7 @@ DTYPES = {
 }  # fmt: skip
 
 FMA_DTYPES = ("f32", "f64", "c64", "c128")  # that fused multiply-adds alone compute
+TF32_DTYPES = ("tf32", "3xtf32")
 
 
 def dtype_named(name: str) -> Dtype:

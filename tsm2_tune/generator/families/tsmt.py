@@ -15,7 +15,7 @@ from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Resou
 from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
-from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.problem import FMA_DTYPES, TF32_DTYPES, Problem
 from tsm2_tune.generator.rules import Candidate, Rule
 from tsm2_tune.generator.splitting import (
     REGISTERS_REACHABLE,
@@ -101,6 +101,7 @@ class Tsmt(Family[TsmtConfig]):
     name = "tsmt"
     summary = "transposed tall and skinny times tall and skinny: C in registers, k over every thread"
     template = "tsmt.cu.jinja"
+    dtypes = (*FMA_DTYPES, *TF32_DTYPES)  # TF32 asks for no more than f32 gives
     tunables = (
         Tunable("threads", "", "threads of a block"),
         Tunable("tile_rows", "", "rows of C that one block computes"),
@@ -193,6 +194,8 @@ class Tsmt(Family[TsmtConfig]):
             and max(problem.m, problem.n) > 8
             and has_f64_tensor_cores(limits)
         ):
+            return ()
+        if problem.dtype_name in TF32_DTYPES and max(problem.m, problem.n) > 4:
             return ()
         tile_rows = covering(TILE, problem.m)
         tile_columns = covering(TILE, problem.n)
