@@ -29,11 +29,13 @@ from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.families.tsmm_rows import TsmmRowsConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.families.tsmr_half import TsmrHalfConfig
+from tsm2_tune.generator.families.tsmr_half_ring import TsmrHalfRingConfig
 from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
 from tsm2_tune.generator.families.tsmr_mma_ring import TsmrMmaRingConfig
 from tsm2_tune.generator.families.tsmr_ring import TsmrRingConfig
 from tsm2_tune.generator.families.tsmr_rows import TsmrRowsConfig
 from tsm2_tune.generator.families.tsmr_tf32 import TsmrTf32Config
+from tsm2_tune.generator.families.tsmr_tf32_ring import TsmrTf32RingConfig
 from tsm2_tune.generator.families.tsmr_zmma import TsmrZmmaConfig
 from tsm2_tune.generator.families.tsmt import TsmtConfig
 from tsm2_tune.generator.families.tsmt_few import TsmtFewConfig
@@ -113,6 +115,15 @@ ORDERED: tuple[tuple[KernelConfig, str], ...] = (
     (TsmrHalfConfig(256, 4, 64, 64, 2, splits=1, row_tiles=1, min_blocks=1), "ntt"),
     (TsmrHalfConfig(128, 2, 32, 128, 2, splits=48, row_tiles=1, min_blocks=4), "tn"),
     (TsmrHalfConfig(128, 4, 64, 64, 4, splits=4, row_tiles=1, min_blocks=2), "ttt"),
+    (TsmrHalfConfig(128, 16, 8, 8, 1, splits=1, row_tiles=4, min_blocks=4), "nn"),
+    (TsmrHalfConfig(128, 8, 32, 8, 1, splits=1, row_tiles=4, min_blocks=1), "ttt"),
+    (TsmrHalfRingConfig(256, 8, 64, 128, 4, splits=3, row_tiles=1, min_blocks=1), "nn"),
+    (TsmrHalfRingConfig(128, 8, 32, 64, 2, splits=1, row_tiles=4, min_blocks=3), "nt"),
+    (TsmrHalfRingConfig(128, 8, 64, 128, 2, splits=1, row_tiles=4, min_blocks=2), "ttt"),
+    (TsmrHalfRingConfig(256, 8, 64, 128, 2, splits=3, row_tiles=1, min_blocks=1), "ttt"),
+    (TsmrHalfRingConfig(160, 8, 16, 128, 4, splits=13, row_tiles=1, min_blocks=1), "tn"),
+    (TsmrTf32RingConfig(256, 8, 64, 64, 4, splits=3, row_tiles=1, min_blocks=1), "nn"),
+    (TsmrTf32RingConfig(128, 8, 32, 64, 2, splits=1, row_tiles=4, min_blocks=2), "ttt"),
     (TsmrTf32Config(128, 8, 32, 32, 2, splits=12, row_tiles=1, min_blocks=3), "nn"),
     (TsmrTf32Config(128, 4, 64, 16, 1, splits=1, row_tiles=4, min_blocks=1), "ntt"),
     (TsmrTf32Config(128, 2, 16, 64, 2, splits=48, row_tiles=1, min_blocks=4), "tn"),

@@ -20,11 +20,13 @@ from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.families.tsmm_rows import TsmmRowsConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.families.tsmr_half import TsmrHalfConfig
+from tsm2_tune.generator.families.tsmr_half_ring import TsmrHalfRingConfig
 from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
 from tsm2_tune.generator.families.tsmr_mma_ring import TsmrMmaRingConfig
 from tsm2_tune.generator.families.tsmr_ring import TsmrRingConfig
 from tsm2_tune.generator.families.tsmr_rows import TsmrRowsConfig
 from tsm2_tune.generator.families.tsmr_tf32 import TsmrTf32Config
+from tsm2_tune.generator.families.tsmr_tf32_ring import TsmrTf32RingConfig
 from tsm2_tune.generator.families.tsmr_zmma import TsmrZmmaConfig
 from tsm2_tune.generator.families.tsmt import TsmtConfig
 from tsm2_tune.generator.families.tsmt_few import TsmtFewConfig
@@ -80,6 +82,12 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
         TsmrHalfConfig(128, 4, 64, 64, 2, splits=1, row_tiles=8, min_blocks=2),
         replace(BF16, dtype_name="f16", op="ttt"),
     ),
+    (TsmrHalfRingConfig(256, 8, 64, 128, 4, splits=3, row_tiles=1, min_blocks=1), BF16),
+    (
+        TsmrHalfRingConfig(128, 8, 64, 128, 2, splits=1, row_tiles=4, min_blocks=1),
+        replace(BF16, dtype_name="f16", op="ttt"),
+    ),
+    (TsmrTf32RingConfig(256, 8, 64, 64, 4, splits=3, row_tiles=1, min_blocks=1), replace(F32, dtype_name="tf32")),
     (TsmrTf32Config(128, 8, 32, 32, 2, splits=6, row_tiles=1, min_blocks=3), replace(F32, dtype_name="3xtf32")),
     (TsmrRingConfig(128, 1, 32, 16, 4, splits=13, row_tiles=1, min_blocks=2), F32),
     (TsmrMmaRingConfig(256, 2, 64, 32, 4, splits=8, row_tiles=1, min_blocks=1), F64),

@@ -16,6 +16,7 @@ from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.families.tsmm_rows import TsmmRowsConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.families.tsmr_half import TsmrHalfConfig
+from tsm2_tune.generator.families.tsmr_half_ring import TsmrHalfRingConfig
 from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
 from tsm2_tune.generator.families.tsmr_ring import TsmrRingConfig
 from tsm2_tune.generator.families.tsmr_rows import TsmrRowsConfig
@@ -136,6 +137,11 @@ COUNTER_EXAMPLES = (
         "ring-for-many-columns",
         TsmrRingConfig(128, 1, 16, 16, 4, splits=12, row_tiles=1, min_blocks=1),
         replace(R, n=8),
+    ),
+    CounterExample(
+        "group-within-k",
+        TsmrHalfRingConfig(128, 8, 32, 128, 2, splits=1, row_tiles=4, min_blocks=2),
+        Problem(10**7, 32, 63, "bf16"),
     ),
     CounterExample("tile-rows-within-m", TsmtConfig(128, 32, 16, 8, 8, 4, 1, splits=264, min_blocks=1), GRAM),
     CounterExample("tile-columns-within-n", TsmtConfig(128, 16, 32, 8, 8, 4, 1, splits=264, min_blocks=1), GRAM),

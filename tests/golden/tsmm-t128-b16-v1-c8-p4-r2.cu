@@ -73,17 +73,17 @@ __device__ __forceinline__ void load_a_at_the_edge(
 
 // Stage rows tile ... of B for this group of columns, row by row, zeros outside of B.
 __device__ __forceinline__ void stage_b(
-    scalar *staged, const scalar *__restrict__ B, index_t ldb, index_t tile, index_t k, index_t first, index_t n)
+    sum_t *staged, const scalar *__restrict__ B, index_t ldb, index_t tile, index_t k, index_t first, index_t n)
 {
     for (int e = threadIdx.x; e < tile_depth * columns; e += threads) {
         const int l = e % tile_depth, c = e / tile_depth;
-        staged[l * columns + c] = tile + l < k && first + c < n ? B[tile + l + (first + c) * ldb] : scalar(0);
+        staged[l * columns + c] = tile + l < k && first + c < n ? sum_t(B[tile + l + (first + c) * ldb]) : sum_t(0);
     }
 }
 
 // C's columns first ... in this thread's rows. `whole` promises that the vectors are all there and aligned.
 __device__ __forceinline__ void store_c(
-    const scalar (&sum)[rows][columns], scalar alpha, scalar beta, scalar *__restrict__ C, index_t ldc, index_t row,
+    const sum_t (&sum)[rows][columns], sum_t alpha, sum_t beta, scalar *__restrict__ C, index_t ldc, index_t row,
     index_t m, index_t first, index_t n, bool whole)
 {
     if (whole && beta == 0) {
@@ -94,7 +94,7 @@ __device__ __forceinline__ void store_c(
                 vector piece;
                 #pragma unroll
                 for (int e = 0; e < width; ++e)
-                    piece.element[e] = alpha * sum[v * width + e][c];
+                    piece.element[e] = scalar(alpha * sum[v * width + e][c]);
                 scalar *at = C + row + v * threads * width + (first + c) * ldc;
                 if (first + c < n)
                     __stcs(reinterpret_cast<bits_t *>(at), bits_of(piece));
@@ -108,7 +108,7 @@ __device__ __forceinline__ void store_c(
                 const index_t at = row + r / width * (threads * width) + r % width;
                 if (first + c < n && at < m) {
                     scalar &element = C[at + (first + c) * ldc];
-                    element = beta == 0 ? alpha * sum[r][c] : alpha * sum[r][c] + beta * element;
+                    element = scalar(beta == 0 ? alpha * sum[r][c] : alpha * sum[r][c] + beta * sum_t(element));
                 }
             }
         }
@@ -120,7 +120,7 @@ extern "C" __global__ void __launch_bounds__(threads) tsmm(
     const scalar *__restrict__ B, index_t ldb, sum_t beta, scalar *__restrict__ C, index_t ldc)
 {
     extern __shared__ __align__(16) unsigned char shared_bytes[];
-    scalar *staged = reinterpret_cast<scalar *>(shared_bytes);  // tile_depth x columns of B, row-major
+    sum_t *staged = reinterpret_cast<sum_t *>(shared_bytes);  // tile_depth x columns of B, row-major
 
     const bool aligned = (reinterpret_cast<unsigned long long>(A) | lda * sizeof(scalar)) % vector_bytes == 0;
     const bool aligned_C = (reinterpret_cast<unsigned long long>(C) | ldc * sizeof(scalar)) % vector_bytes == 0;
@@ -131,7 +131,7 @@ extern "C" __global__ void __launch_bounds__(threads) tsmm(
         for (index_t block_row = blockIdx.x * index_t(block_rows); block_row < m; block_row += stride) {
             const index_t row = block_row + threadIdx.x * width;
             const bool inside = block_row + block_rows <= m;
-            scalar sum[rows][columns] = {};
+            sum_t sum[rows][columns] = {};
 
             #pragma unroll 1
             for (index_t tile = 0; tile < k; tile += tile_depth) {
@@ -153,10 +153,10 @@ extern "C" __global__ void __launch_bounds__(threads) tsmm(
                     for (int q = 0; q < prefetch; ++q) {
                         #pragma unroll
                         for (int c = 0; c < columns; ++c) {
-                            const scalar b = staged[(step - tile + q) * columns + c];
+                            const sum_t b = staged[(step - tile + q) * columns + c];
                             #pragma unroll
                             for (int r = 0; r < rows; ++r)
-                                sum[r][c] += a[q][r] * b;
+                                sum[r][c] += sum_t(a[q][r]) * b;
                         }
                     }
                 }

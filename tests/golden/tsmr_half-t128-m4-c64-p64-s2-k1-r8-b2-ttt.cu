@@ -61,7 +61,7 @@ constexpr int step = prefetch / stages;       // columns of A in a group
 constexpr int run = 8;                     // neighbours along k that a lane holds, of A and of B
 constexpr int depths = step / (4 * run);      // such runs of a lane along a group
 constexpr int octets = columns / 8;           // of columns of C
-constexpr int lane_columns = columns / 4;     // of C, whose sums a lane has
+constexpr int side_by_side = 8;       // columns of C, of those whose sums a lane has
 constexpr int warp_rows = 8 * lane_rows;
 constexpr int block_rows = threads / 32 * warp_rows;
 constexpr int pitch = columns;  // elements from one staged row of B to the next
@@ -122,6 +122,27 @@ __device__ __forceinline__ void copy_async(uint4 *to, const scalar *from, int co
 }
 #endif
 
+using piece_of_B_t = unsigned;  // neighbours in a row of B, copied at once
+// A chunk from global to shared memory, its first `count` elements and zeros behind.
+#if defined(TSM2_HOST) || __CUDA_ARCH__ < 800
+__device__ __forceinline__ void copy_async(unsigned *to, const scalar *from, int count)
+{
+    constexpr int whole = sizeof(unsigned) / sizeof(scalar);
+    scalar *elements = reinterpret_cast<scalar *>(to);
+    for (int e = 0; e < whole; ++e)
+        elements[e] = e < count ? from[e] : scalar(0);
+    if (count == whole)
+        *to = __ldcg(reinterpret_cast<const unsigned *>(from));  // which must be aligned
+}
+#else
+__device__ __forceinline__ void copy_async(unsigned *to, const scalar *from, int count)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::
+                 "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "n"(sizeof(unsigned)),
+                 "r"(int(count * sizeof(scalar))) : "memory");
+}
+#endif
+
 // Copies are committed in groups, which end in their order: a thread can wait for the oldest of its groups alone, and
 // not for loads that it started after them.
 #if defined(TSM2_HOST) || __CUDA_ARCH__ < 800
@@ -136,7 +157,7 @@ __device__ __forceinline__ void await_groups() { asm volatile("cp.async.wait_gro
 
 // Which rows and columns the tensor core's are is free, as long as A, B and C agree. With g = lane / 4 and
 // t = lane % 4, a lane's elements along k are `run` neighbours from run * t on, of A and of B.
-using group_t = chunk_t[depths][lane_rows];  // of A: a run of each of a lane's rows
+using part_t = chunk_t[lane_rows];  // of A: a run of each of a lane's rows
 // A lane's two rows of an octet of columns, octet after octet: what it has of the tensor core's sum.
 constexpr int lane_vectors = lane_rows / 2 * octets;
 using sums_t = sum_vector[lane_vectors];
@@ -144,9 +165,27 @@ using sums_t = sum_vector[lane_vectors];
 // Neighbours in C whose sums a lane holds; two such runs side by side make a patch.
 using run_t = uint4;
 constexpr int run_elements = sizeof(run_t) / sizeof(scalar), patch_vectors = run_elements / 2;
-constexpr int patches_across = lane_columns / run_elements;
+constexpr int patches_across = columns / 4 / run_elements;  // of a lane's columns
 constexpr __device__ __forceinline__ int patch_row(int patch) { return patch / patches_across * 2; }
 constexpr __device__ __forceinline__ int patch_column(int patch) { return patch % patches_across * run_elements; }
+
+// Which octet of the tensor core's column c of the block's is in, and where: column q of a lane is in octet q / 2.
+constexpr __device__ __forceinline__ int octet_of(int c)
+{
+    return c / (4 * side_by_side) * (side_by_side / 2) + c % side_by_side / 2;
+}
+constexpr __device__ __forceinline__ int in_octet(int c) { return c / side_by_side % 4 * 2 + c % 2; }
+
+// How far row r of a lane is below its first; and columns q of a lane, of the block's.
+constexpr __device__ __forceinline__ int rows_down(int r)
+{
+    return 8 * r;
+}
+
+__device__ __forceinline__ int column_of(int q)
+{
+    return (q / side_by_side * 4 + threadIdx.x % 4) * side_by_side + q % side_by_side;
+}
 
 // The tensor core's product of a 16 x 16 by a 16 x 8 matrix, sum += a b, spread over the warp. With g = lane / 4 and
 // t = lane % 4, a lane holds columns 2 t and 2 t + 1 (`upper`) and 2 t + 8 and 2 t + 9 (`upper_next`) of row g of the
@@ -199,17 +238,27 @@ __device__ __forceinline__ unsigned word(const Bits &bits, int w)
     return reinterpret_cast<const unsigned *>(&bits)[w];
 }
 
-// How far row r of a lane is below its first; and columns q of a lane, of the block's.
-constexpr __device__ __forceinline__ int rows_down(int r)
+// From 4 matrices of 8 x 8 elements in shared memory columns, of which the tensor core takes a pair at a time. Lane
+// 8 w + i says where row i of matrix w begins; lane 4 g + t gets elements g of its rows 2 t and 2 t + 1 as word w.
+__device__ __forceinline__ void load_transposed(uint4 &to, const scalar *row)
 {
-    return 8 * r;
+#ifdef TSM2_HOST
+    __shared__ const scalar *rows[threads];
+    rows[threadIdx.x] = row;
+    __syncwarp();
+    const int lane = threadIdx.x % 32, first = threadIdx.x - lane + lane % 4 * 2;
+    unsigned *words = reinterpret_cast<unsigned *>(&to);
+    for (int w = 0; w < 4; ++w)
+        words[w] = rows[first + 8 * w][lane / 4].bits | unsigned(rows[first + 8 * w + 1][lane / 4].bits) << 16;
+    __syncwarp();
+#else
+    const unsigned address = unsigned(__cvta_generic_to_shared(row));
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 { %0, %1, %2, %3 }, [%4];"
+                 : "=r"(to.x), "=r"(to.y), "=r"(to.z), "=r"(to.w) : "r"(address));
+#endif
 }
 
-__device__ __forceinline__ int column_of(int q)
-{
-    const int t = threadIdx.x % 4;
-    return t * lane_columns + q;
-}
+using group_t = part_t[depths];
 
 // One group; `at` is this lane's first element, in column `column` of A, and `inside` says that the group ends
 // before `end`. A is read once, so first to evict.
@@ -253,40 +302,54 @@ __device__ __forceinline__ void load_a_at_the_edge(
     }
 }
 
-// Start to stage `count` rows of B from `tile` on, in the order in which lanes hold them: a run of a column for each
-// lane, octet after octet of columns, then the next runs. Zeros outside of B.
+// Where element (l, g) of an octet of staged columns is.
+// What the tensor core takes at once are 8 x 8 matrices of 128 bytes, octet after octet of columns. Where a row of a
+// matrix is depends on the octet, so that neither a matrix nor a row of B meets a bank twice.
+constexpr __device__ __forceinline__ int place_of_b(int l, int octet, int g)
+{
+    const int d = l / (4 * run), w = l % run / 2, row = l / run % 4 * 2 + l % 2;
+    return (((d * run_words + w) * octets + octet) * 8 + (row ^ octet % 8)) * 8 + g;
+}
+
+// Start to stage `count` rows of B from `tile` on. Zeros outside of B.
 template <int count>
 __device__ __forceinline__ void stage_b(
     scalar *staged, const scalar *__restrict__ B, index_t ldb, index_t tile, index_t end, index_t first, index_t n)
 {
-    constexpr int runs = count / run;  // of a column
+    constexpr int wide = sizeof(piece_of_B_t) / sizeof(scalar), pieces_of_row = columns / wide;
+    const bool aligned =
+        (reinterpret_cast<unsigned long long>(B) | ldb * sizeof(scalar)) % sizeof(piece_of_B_t) == 0;
     #pragma unroll 4
-    for (unsigned e = threadIdx.x; e < runs * columns; e += threads) {
-        const int c = e % columns, r = e / columns;
-        const int octet = c % lane_columns / 2, g = c / lane_columns * 2 + c % 2;
-        chunk_t *to = reinterpret_cast<chunk_t *>(staged) + (r / 4 * octets + octet) * 32 + g * 4 + r % 4;
-        const index_t l = tile + r * run, left = first + c < n ? end - l : 0;
-        const int inside = left <= 0 ? 0 : left < run ? left : run;
+    for (unsigned e = threadIdx.x; e < count * pieces_of_row; e += threads) {
+        const int c = e % pieces_of_row * wide, r = e / pieces_of_row;
+        const int octet = octet_of(c), g = in_octet(c);
+        piece_of_B_t *to = reinterpret_cast<piece_of_B_t *>(staged + place_of_b(r, octet, g));
+        const index_t l = tile + r, left = l < end ? n - (first + c) : 0;
+        const int inside = left <= 0 ? 0 : left < wide ? left : wide;
         const scalar *from = inside > 0 ? at_B(B, ldb, l, first + c) : B;
-        *to = gathered<chunk_t>(from, ldb, inside);
+        if (aligned)
+            copy_async(to, from, inside);
+        else
+            *to = gathered<piece_of_B_t>(from, 1, inside);
     }
 }
 
 // sum += one group of A's columns times the matching rows of the staged B.
 __device__ __forceinline__ void multiply(sums_t &sum, const group_t &a, const scalar *staged_rows)
 {
-    const chunk_t *staged = reinterpret_cast<const chunk_t *>(staged_rows) + threadIdx.x % 32;
+    const int lane_word = threadIdx.x % 32 / 8 % run_words, lane_row = threadIdx.x % 8;  // of the 8 x 8 matrices
     #pragma unroll
     for (int d = 0; d < depths; ++d) {
         chunk_t b[octets];
+        const part_t &part = a[d];
         #pragma unroll
         for (int o = 0; o < octets; ++o)
-            b[o] = staged[(d * octets + o) * 32];
+            load_transposed(b[o], staged_rows + ((d * run_words + lane_word) * octets + o) * 64 + (lane_row ^ o % 8) * 8);
         #pragma unroll
         for (int w = 0; w < run_words; w += 2) {  // two words of each lane's runs are 16 elements along k
             #pragma unroll
             for (int r = 0; r < lane_rows; r += 2) {
-                const chunk_t upper = a[d][r], lower = a[d][r + 1];
+                const chunk_t upper = part[r], lower = part[r + 1];
                 #pragma unroll
                 for (int o = 0; o < octets; ++o) {
                     multiply_add(
@@ -297,6 +360,7 @@ __device__ __forceinline__ void multiply(sums_t &sum, const group_t &a, const sc
         }
     }
 }
+
 
 // Vector v of a patch is this of a lane's sums.
 constexpr __device__ __forceinline__ int patch_vector(int patch, int v)

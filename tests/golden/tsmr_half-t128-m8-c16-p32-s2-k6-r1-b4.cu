@@ -41,6 +41,7 @@ constexpr int step = prefetch / stages;       // columns of A in a group
 constexpr int run = 4;                     // neighbours along k that a lane holds, of A and of B
 constexpr int depths = step / (4 * run);      // such runs of a lane along a group
 constexpr int octets = columns / 8;           // of columns of C
+constexpr int side_by_side = 2;       // columns of C, of those whose sums a lane has
 constexpr int warp_rows = 8 * lane_rows;
 constexpr int block_rows = threads / 32 * warp_rows;
 constexpr int pitch = columns;  // elements from one staged row of B to the next
@@ -167,7 +168,7 @@ __device__ __forceinline__ sum_vector added_up(const sum_t *__restrict__ at, lon
 // t = lane % 4, a lane's elements along k are `run` neighbours from run * t on, of A and of B.
 using piece_t = uint4;  // neighbouring rows of a column
 constexpr int piece_rows = sizeof(piece_t) / sizeof(scalar), pieces = lane_rows / piece_rows;
-using group_t = piece_t[depths][pieces][run];  // of A: the rows of each column of a lane's run
+using part_t = piece_t[pieces][run];  // of A: the rows of each column of a lane's run
 // A lane's two rows of an octet of columns, octet after octet: what it has of the tensor core's sum.
 constexpr int lane_vectors = lane_rows / 2 * octets;
 using sums_t = sum_vector[lane_vectors];
@@ -177,6 +178,24 @@ using run_t = uint4;
 constexpr int run_elements = sizeof(run_t) / sizeof(scalar), patch_vectors = run_elements / 2;
 constexpr __device__ __forceinline__ int patch_row(int patch) { return patch / octets * run_elements; }
 constexpr __device__ __forceinline__ int patch_column(int patch) { return patch % octets * 2; }
+
+// Which octet of the tensor core's column c of the block's is in, and where: column q of a lane is in octet q / 2.
+constexpr __device__ __forceinline__ int octet_of(int c)
+{
+    return c / (4 * side_by_side) * (side_by_side / 2) + c % side_by_side / 2;
+}
+constexpr __device__ __forceinline__ int in_octet(int c) { return c / side_by_side % 4 * 2 + c % 2; }
+
+// How far row r of a lane is below its first; and columns q of a lane, of the block's.
+constexpr __device__ __forceinline__ int rows_down(int r)
+{
+    return r / piece_rows * 8 * piece_rows + r % piece_rows;
+}
+
+__device__ __forceinline__ int column_of(int q)
+{
+    return (q / side_by_side * 4 + threadIdx.x % 4) * side_by_side + q % side_by_side;
+}
 
 // The tensor core's product of a 16 x 16 by a 16 x 8 matrix, sum += a b, spread over the warp. With g = lane / 4 and
 // t = lane % 4, a lane holds columns 2 t and 2 t + 1 (`upper`) and 2 t + 8 and 2 t + 9 (`upper_next`) of row g of the
@@ -229,17 +248,7 @@ __device__ __forceinline__ unsigned word(const Bits &bits, int w)
     return reinterpret_cast<const unsigned *>(&bits)[w];
 }
 
-// How far row r of a lane is below its first; and columns q of a lane, of the block's.
-constexpr __device__ __forceinline__ int rows_down(int r)
-{
-    return r / piece_rows * 8 * piece_rows + r % piece_rows;
-}
-
-__device__ __forceinline__ int column_of(int q)
-{
-    const int t = threadIdx.x % 4;
-    return q / 2 * 8 + t * 2 + q % 2;
-}
+using group_t = part_t[depths];
 
 // One group; `at` is this lane's first element, in column `column` of A, and `inside` says that the group ends
 // before `end`. A is read once, so first to evict.
@@ -301,7 +310,7 @@ __device__ __forceinline__ void stage_b(
     #pragma unroll 4
     for (unsigned e = threadIdx.x; e < runs * columns; e += threads) {
         const int r = e % runs, c = e / runs;
-        const int octet = c / 8, g = c % 8;
+        const int octet = octet_of(c), g = in_octet(c);
         chunk_t *to = reinterpret_cast<chunk_t *>(staged) + (r / 4 * octets + octet) * 32 + g * 4 + r % 4;
         const index_t l = tile + r * run, left = first + c < n ? end - l : 0;
         const int inside = left <= 0 ? 0 : left < run ? left : run;
@@ -320,6 +329,7 @@ __device__ __forceinline__ void multiply(sums_t &sum, const group_t &a, const sc
     #pragma unroll
     for (int d = 0; d < depths; ++d) {
         chunk_t b[octets];
+        const part_t &part = a[d];
         #pragma unroll
         for (int o = 0; o < octets; ++o)
             b[o] = staged[(d * octets + o) * 32];
@@ -328,7 +338,7 @@ __device__ __forceinline__ void multiply(sums_t &sum, const group_t &a, const sc
             // A word of A has two rows of one column; the tensor core wants two columns of one row.
             #pragma unroll
             for (int r = 0; r < lane_rows; r += 2) {
-                const piece_t (&c)[run] = a[d][r / piece_rows];
+                const piece_t (&c)[run] = part[r / piece_rows];
                 const int p = r % piece_rows / 2;
                 const unsigned c0 = word(c[2 * w], p), c1 = word(c[2 * w + 1], p);
                 const unsigned c2 = word(c[2 * w + 2], p), c3 = word(c[2 * w + 3], p);
@@ -344,6 +354,7 @@ __device__ __forceinline__ void multiply(sums_t &sum, const group_t &a, const sc
         }
     }
 }
+
 
 // Vector v of a patch is this of a lane's sums.
 constexpr __device__ __forceinline__ int patch_vector(int patch, int v)
@@ -490,16 +501,27 @@ extern "C" __global__ void __launch_bounds__(threads, 4) tsmr_half(
     if (last_of(counters + tile_of_C, splits)) {
         const sum_t *first_sums = partials + (long long)tile_of_C * (columns * block_rows);
         const long long stride = (long long)tiles * (columns * block_rows);
+        // As many loads on their way as registers had sums.
+        constexpr int most = splits < 8 ? splits : 8, patches = lane_vectors / patch_vectors;
+        constexpr int together = patches >= 4 * most ? 4 : patches >= 2 * most ? 2 : 1;
         #pragma unroll 1
-        for (int p = 0; p < lane_vectors / patch_vectors; ++p) {
-            sum_vector patch[patch_vectors];
+        for (int first_patch = 0; first_patch < patches; first_patch += together) {
+            sum_vector patch[together][patch_vectors];
             #pragma unroll
-            for (int v = 0; v < patch_vectors; ++v) {
-                const sum_t *at = first_sums + (patch_vector(p, v) * threads + threadIdx.x) * sum_width;
-                patch[v] = added_up<(splits < 8 ? splits : 8)>(at, stride, splits);
+            for (int p = 0; p < together; ++p) {
+                #pragma unroll
+                for (int v = 0; v < patch_vectors; ++v) {
+                    const int vector = patch_vector(first_patch + p, v);
+                    const sum_t *at = first_sums + (vector * threads + threadIdx.x) * sum_width;
+                    patch[p][v] = added_up<most>(at, stride, splits);
+                }
             }
-            const index_t i = first_row + row_of_thread + rows_down(patch_row(p));
-            store_patch(patch, C, ldc, i, m, first + column_of(patch_column(p)), n, alpha, beta);
+            #pragma unroll
+            for (int p = 0; p < together; ++p) {
+                const index_t i = first_row + row_of_thread + rows_down(patch_row(first_patch + p));
+                const index_t j = first + column_of(patch_column(first_patch + p));
+                store_patch(patch[p], C, ldc, i, m, j, n, alpha, beta);
+            }
         }
     }
 }

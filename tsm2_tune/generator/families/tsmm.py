@@ -15,7 +15,7 @@ from tsm2_tune.generator.config import KernelConfig, Launch, Resources, Traffic
 from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
-from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.rules import Candidate, Rule, covering_rule
 from tsm2_tune.generator.tiles import covering
 
@@ -26,6 +26,7 @@ COLUMNS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 PREFETCH = (1, 2, 4, 8, 16, 32)
 ROW_TILES = (1, 2, 4, 8, 16)
 MOST_COLUMNS = 16  # of C, from which on a thread has too many sums in registers
+MOST_COLUMNS_HALF = 8  # of 16-bit floats, which the tensor cores multiply faster then
 SMALL_M = 2**18  # up to which starting the kernel takes longer than reading
 TILE_DEPTH = 64  # rows of B staged at a time: all of them where the product is small
 
@@ -85,6 +86,7 @@ class Tsmm(Family[TsmmConfig]):
     name = "tsmm"
     summary = "tall and skinny A times small B, several rows a thread in wide loads"
     template = "tsmm.cu.jinja"
+    dtypes = (*FMA_DTYPES, "bf16", "f16")  # of the last two products are added up in f32
     tunables = (
         Tunable("threads", "", "threads of a block"),
         Tunable("vector_bytes", "", "bytes of one load"),
@@ -130,11 +132,12 @@ class Tsmm(Family[TsmmConfig]):
 
     def resources(self, config: TsmmConfig, problem: Problem) -> Resources:
         rows, dtype = rows_per_thread(config, problem), problem.dtype
-        elements = rows * (config.columns + config.prefetch) + config.columns
+        loaded_bytes = rows * config.prefetch * dtype.element_bytes
+        sums = (rows + 1) * config.columns * dtype.sum.registers
         return Resources(
             threads=config.threads,
-            registers=elements * dtype.registers + OVERHEAD_REGISTERS,
-            smem_bytes=tile_depth(config) * config.columns * dtype.element_bytes,
+            registers=sums + loaded_bytes // 4 + OVERHEAD_REGISTERS,
+            smem_bytes=tile_depth(config) * config.columns * dtype.sum.element_bytes,
             bytes_in_flight=config.prefetch * rows * dtype.element_bytes,
             reuse=config.columns,
         )
@@ -155,7 +158,8 @@ class Tsmm(Family[TsmmConfig]):
         """Where the winners on an H200 lay: every column of C at once, 8 columns of A ahead, narrow vectors."""
         if problem.k > 2 * TILE_DEPTH:  # where A is large, its columns must be on their way all the time
             return ()
-        if problem.n > MOST_COLUMNS and problem.m > SMALL_M and not problem.dtype.is_complex:
+        most_columns = MOST_COLUMNS if problem.dtype.element_bytes > 2 else MOST_COLUMNS_HALF
+        if problem.n > most_columns and problem.m > SMALL_M and not problem.dtype.is_complex:
             return ()
         columns, prefetch = covering(COLUMNS, problem.n), min(8, covering(PREFETCH, problem.k))
         if problem.dtype.is_complex and problem.m > SMALL_M:
@@ -166,6 +170,8 @@ class Tsmm(Family[TsmmConfig]):
                 if vector_bytes >= problem.dtype.element_bytes
             )
         shapes = ((8, 1), (8, 2), (16, 1)) if problem.dtype.element_bytes <= 8 else ((16, 1), (16, 2))
+        if problem.dtype.element_bytes == 2:
+            shapes = ((16, 2), (16, 1), (8, 2)) if columns <= 4 else ((8, 1), (16, 1))
         few: tuple[TsmmConfig, ...] = ()
         if problem.m <= SMALL_M:  # one row a thread, so that many start, and all of a row at once
             element_bytes = problem.dtype.element_bytes
@@ -177,7 +183,7 @@ class Tsmm(Family[TsmmConfig]):
             )
         return few + tuple(
             TsmmConfig(128, vector_bytes, vectors, columns, prefetch, row_tiles)
-            for row_tiles in (1, 2)
+            for row_tiles in ((2, 4) if problem.dtype.element_bytes == 2 and columns > 4 else (1, 2))
             for vector_bytes, vectors in shapes
         )
 

@@ -7,8 +7,8 @@ permutations make two columns of one row. Sums are in f32; C is rounded once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, ClassVar
 
@@ -17,20 +17,22 @@ from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import covering_rule
+from tsm2_tune.generator.rules import Rule, covering_rule
 from tsm2_tune.generator.splitting import (
     HAS_HALF_TENSOR_CORES,
     LEAST_SHARE,
+    SPLITS,
     SPLITS_ROW_TILES,
     SPLITTING_RULES,
+    in_turns,
     split_traffic,
-    with_splits,
+    splits_to_prefer,
 )
 
 THREADS = (128, 256)
-LANE_ROWS = (2, 4, 8)
+LANE_ROWS = (2, 4, 8, 16)
 COLUMNS = (8, 16, 32, 64)
-PREFETCH_STAGES = ((16, 1), (32, 1), (32, 2), (64, 1), (64, 2), (64, 4), (128, 2))
+PREFETCH_STAGES = ((8, 1), (16, 1), (32, 1), (32, 2), (64, 1), (64, 2), (64, 4), (128, 2))
 MIN_BLOCKS = (1, 2, 3, 4)
 STAGED_ELEMENTS = 4096  # of B at a time
 FRAGMENT_REGISTERS = 20  # of A and B, as the tensor core wants them
@@ -41,16 +43,24 @@ WARP_THREADS, LANES_DOWN = 32, 8
 # For each number of columns, where A is large: threads, lane_rows, prefetch, stages, min_blocks.
 COLUMN_MAJOR: dict[int, tuple[tuple[int, int, int, int, int], ...]] = {
     8: ((128, 8, 32, 2, 4), (128, 8, 32, 1, 4), (128, 8, 64, 2, 3)),
-    16: ((128, 8, 32, 2, 4), (128, 8, 32, 1, 4), (128, 8, 64, 2, 3)),
-    32: ((128, 8, 64, 2, 3), (128, 8, 64, 4, 3), (128, 8, 64, 2, 1)),
-    64: ((128, 8, 64, 4, 1), (128, 8, 32, 2, 1), (128, 4, 64, 4, 2)),
+    16: ((128, 8, 32, 1, 4), (128, 8, 32, 2, 4), (128, 8, 64, 2, 3)),
+    32: ((128, 8, 64, 2, 3), (128, 8, 64, 4, 3)),
+    64: ((128, 8, 64, 4, 1),),
 }
 ROW_MAJOR: dict[int, tuple[tuple[int, int, int, int, int], ...]] = {
-    8: ((128, 2, 128, 2, 4), (256, 2, 128, 2, 2), (128, 2, 64, 1, 4)),
-    16: ((128, 2, 128, 2, 4), (256, 2, 128, 2, 2), (128, 2, 64, 1, 4)),
-    32: ((128, 4, 128, 2, 3), (128, 2, 128, 2, 4), (128, 4, 64, 2, 3)),
-    64: ((128, 4, 128, 2, 1), (128, 2, 128, 2, 3), (128, 4, 64, 2, 2)),
+    8: ((128, 2, 128, 2, 4), (256, 2, 128, 2, 2), (128, 4, 64, 1, 4)),
+    16: ((256, 2, 128, 2, 2), (128, 4, 128, 2, 3), (128, 4, 64, 1, 4)),
+    32: ((128, 4, 128, 2, 3), (128, 2, 128, 2, 4)),
+    64: ((128, 4, 128, 2, 1),),
 }
+FEW_SPLITS = 2  # that fill the device's slots once: too few blocks to fill them well
+USUAL_SPLITS = (6, 8)  # of the winners then
+MOST_SPLITS = 3  # to prefer for a configuration
+FEW_COLUMNS = 16
+# Where k is short: threads, lane_rows, min_blocks.
+FEW_COLUMNS_SHORT = ((128, 8, 1), (128, 8, 4), (256, 8, 1))
+SHORTEST = ((128, 8, 6), (128, 16, 4), (128, 8, 1))  # of up to 8 products
+MANY_COLUMNS_SHORT = ((128, 8, 1), (128, 4, 1), (128, 2, 4))
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -81,7 +91,7 @@ class TsmrHalfConfig(KernelConfig):
 
 def tile_depth(config: TsmrHalfConfig) -> int:
     """Rows of B staged at a time; twice as many stay where that is all."""
-    return max(config.prefetch, 64, STAGED_ELEMENTS // max(config.columns, 16))
+    return max(config.prefetch, 64, STAGED_ELEMENTS // config.columns)
 
 
 def run(config: TsmrHalfConfig, element_bytes: int) -> int:
@@ -91,6 +101,29 @@ def run(config: TsmrHalfConfig, element_bytes: int) -> int:
 
 def _block_rows(config: TsmrHalfConfig) -> int:
     return config.threads // WARP_THREADS * LANES_DOWN * config.lane_rows
+
+
+def one_wave_first(
+    family: TsmrHalf, variants: Sequence[TsmrHalfConfig], problem: Problem, limits: DeviceLimits
+) -> tuple[TsmrHalfConfig, ...]:
+    """The variants, in turns, each with its splits: those that give every slot of the device a block come first."""
+
+    def splits_of(variant: TsmrHalfConfig) -> list[int]:
+        tiles = family.launch(variant, problem).tiles(problem.m, problem.n)
+        slots = limits.sms * variant.min_blocks
+        one_wave = max(splits for splits in SPLITS if splits == 1 or splits * tiles <= slots)
+        others = splits_to_prefer(
+            limits,
+            problem,
+            resources=family.resources(variant, problem),
+            min_blocks=variant.min_blocks,
+            tiles=tiles,
+        )
+        first = (one_wave,) if one_wave > FEW_SPLITS else USUAL_SPLITS
+        worth = [splits for splits in first if splits <= problem.k // LEAST_SHARE]
+        return list(dict.fromkeys((*worth, *others)))[:MOST_SPLITS]
+
+    return in_turns([replace(variant, splits=splits) for splits in splits_of(variant)] for variant in variants)
 
 
 class TsmrHalf(Family[TsmrHalfConfig]):
@@ -108,7 +141,7 @@ class TsmrHalf(Family[TsmrHalfConfig]):
         Tunable("row_tiles", "tcf", "tiles of rows for each block of the grid"),
         Tunable("min_blocks", "", "blocks that a multiprocessor must hold, which bounds the registers"),
     )
-    rules = (
+    rules: ClassVar[tuple[Rule, ...]] = (
         HAS_HALF_TENSOR_CORES,
         covering_rule(
             "columns-within-n",
@@ -185,27 +218,33 @@ class TsmrHalf(Family[TsmrHalfConfig]):
         """Where the winners on an H200 lay: every column at once, few splits, or several tiles of rows."""
         columns = next((option for option in COLUMNS if option >= problem.n), COLUMNS[-1])
         if problem.k < 2 * LEAST_SHARE:
-            ahead = ((16, 1),) if problem.k <= 16 else ((32, 1), (32, 2)) if problem.k <= 32 else ((64, 4), (64, 1))
-            shapes = ((8, 4), (8, 1), (4, 1)) if columns <= 16 else ((8, 1), (2, 4), (4, 1))
+            few = columns <= FEW_COLUMNS
+            ahead: tuple[tuple[int, int], ...] = ((64, 4), (64, 1))
+            if problem.k <= 32:
+                ahead = ((8, 1),) if problem.k <= 8 else ((16, 1),) if problem.k <= 16 else ((32, 2), (32, 1))
+            shapes = SHORTEST if problem.k <= 8 else FEW_COLUMNS_SHORT if few else MANY_COLUMNS_SHORT
             return tuple(
                 self.config_type(threads, lane_rows, columns, *division, 1, row_tiles, min_blocks)
-                for row_tiles in (8, 4, 2)
-                for threads in (128, 256)
+                for row_tiles in ((8, 4, 2) if few else (8, 4) if columns < COLUMNS[-1] else (4, 8))
                 for division in ahead
-                for lane_rows, min_blocks in shapes
-                if threads == 128 or (min_blocks == 1 and columns <= 16)
+                for threads, lane_rows, min_blocks in shapes
             )
         row_major = problem.contiguous[0] == "k"
         variants = (ROW_MAJOR if row_major else COLUMN_MAJOR)[columns]
         if problem.dtype.element_bytes > 2:  # as many bytes on their way
             variants = tuple((t, rows, p // 2, s if p >= 32 * s else 1, b) for t, rows, p, s, b in variants)
         chosen = [self.config_type(t, rows, columns, p, s, 1, 1, least) for t, rows, p, s, least in variants]
-        return with_splits(self, chosen, problem, limits)
+        return one_wave_first(self, chosen, problem, limits)
 
     def context(self, config: TsmrHalfConfig, problem: Problem) -> dict[str, Any]:
         along_a, along_b, along_c = problem.contiguous
         element_bytes = problem.dtype.element_bytes
-        lane_run = config.columns // 4 if along_c == "n" else config.lane_rows
+        transposed_b = along_b == "n" and element_bytes == 2
+        # Columns of C that a lane stores as one vector; where few are stored, those that a piece of B begins.
+        side_by_side = min(config.columns // 4, VECTOR_BYTES // element_bytes)
+        if along_c != "n" or config.splits > 1:
+            side_by_side = 2
+        lane_run = side_by_side if along_c == "n" else config.lane_rows
         return {
             "about": "A streams into the tensor cores' fragments, B through shared memory",
             "kernel": self.name,
@@ -218,6 +257,10 @@ class TsmrHalf(Family[TsmrHalfConfig]):
             "a_along_k": along_a == "k",
             "b_along_n": along_b == "n",
             "c_along_n": along_c == "n",
+            "transposed_b": transposed_b,
+            "piece_of_b": VECTORS[VECTOR_BYTES if transposed_b and side_by_side == 2 else 4],
+            "side_by_side": side_by_side,
+            "ring_in_shared": False,
             "tile_depth": tile_depth(config),
         }
 
