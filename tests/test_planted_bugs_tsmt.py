@@ -32,6 +32,7 @@ MMA_ONE = TsmtMmaConfig(128, 16, 16, 1, 2, step=8, stages=2, splits=1, min_block
 MMA_FLAT = TsmtMmaConfig(128, 32, 16, 1, 2, step=8, stages=3, splits=16, min_blocks=1)
 MMA_GROUPS = TsmtMmaConfig(128, 16, 32, 1, 4, step=16, stages=2, splits=80, min_blocks=2)
 MMA_UNEVEN = TsmtMmaConfig(128, 32, 32, 2, 2, step=8, stages=2, splits=132, min_blocks=1)
+MMA_NARROW = TsmtMmaConfig(128, 8, 8, 1, 1, step=16, stages=2, splits=16, min_blocks=1)
 MMA_LARGE = TsmtMmaConfig(256, 64, 64, 2, 4, step=8, stages=2, splits=16, min_blocks=1)
 
 
@@ -99,9 +100,14 @@ SWEEPING_BUGS = (
     tsmt("the ring not advanced", FLAT, "load_next(a[g], b[g]);\n                __syncwarp", "__syncwarp"),
     tsmt("a chunk too many", FLAT, "if (next >= end)", "if (next > end)"),
     tsmt("a chunk multiplied again", FLAT, "if (current < end)", "if (true)"),
-    tsmt("neighbouring threads at the same k", FLAT, "threadIdx.x / team * step;", "threadIdx.x / team / 2 * step;"),
+    tsmt("neighbouring threads at the same k", FLAT, "threadIdx.x / team *", "threadIdx.x / team / 2 *"),
     tsmt("a product too many", FLAT, "l + q < k ? X[line * ld", "l + q <= k ? X[line * ld"),
-    tsmt("a product too many along the lines", FLAT, "l + q < k ? X[(l + q)", "l + q <= k ? X[(l + q)", op="ntt"),
+    tsmt("a product too many along the lines", FLAT, "q * apart < k ? X", "q * apart <= k ? X", op="ntt"),
+    tsmt("neighbouring lanes at the same k along the lines", FLAT, "threadIdx.x / team *", "threadIdx.x / team / 2 *",
+        op="ntt"),
+    tsmt("whole products of other lanes", FLAT, "(l + q * apart) * ld + from", "(l + q) * ld + from", op="ntt"),
+    tsmt("products of other lanes at the end of k", FLAT, "X[(l + q * apart) * ld + line]", "X[(l + q) * ld + line]",
+        op="ntt"),
     tsmt("the lines past the last not the last", FLAT, ": last - 1", ": last", op="ntt"),
     tsmt("the lines past the last not clamped", FLAT, "first + r < last ? first + r : last - 1", "first + r"),
     tsmt("the vectors past the last not clamped", FLAT, "first + lines <= last ? first : last - lines", "first",
@@ -119,11 +125,11 @@ SWEEPING_BUGS = (
     mma("every warp at the same k", MMA_ONE, "warp / team * step + 2 * t", "2 * t"),
     mma("a product too many", MMA_FLAT, "p < k, p + 1 < k", "p < k, p < k"),
     mma("a product too many along the rows", MMA_FLAT, "p < k, p < k && i + 1 < m", "true, i + 1 < m", op="ntt"),
-    mma("the rows past the last not the last", MMA_FLAT, "row + 16 * s + half : m - 1", "row + 16 * s + half : m"),
-    mma("pairs of rows past the last not clamped", MMA_FLAT, "row + 16 * s < last ? row + 16 * s : last",
-        "row + 16 * s", op="ntt"),
-    mma("whole pairs of rows past the last not clamped", MMA_FLAT, "row + 16 * s < last ? row",
-        "whole || row + 16 * s < last ? row", op="ntt"),
+    mma("the rows past the last not the last", MMA_FLAT, "wanted < m ? wanted : m - 1", "wanted < m ? wanted : m"),
+    mma("pairs of rows past the last not clamped", MMA_FLAT, "i = wanted < last ? wanted : last",
+        "i = wanted", op="ntt"),
+    mma("whole pairs of rows past the last not clamped", MMA_FLAT, "i = wanted < last",
+        "i = whole || wanted < last", op="ntt"),
     mma("the last pair of rows one too late", MMA_FLAT, "whole ? m - 2 : m - 1", "m - 1", op="ntt"),
     mma("the last pair of columns one too late", MMA_FLAT, "whole ? n - 2 : n - 1", "n - 1", op="nt"),
     mma("the columns past the last not the last", MMA_FLAT, "(j < n ? j : n - 1)", "j"),
@@ -198,9 +204,10 @@ FRAGMENT_BUGS = (
     mma("columns of two octets swapped", MMA_FLAT, "octet / 2 * 16 + 2 * slot + octet % 2",
         "octet / 2 * 16 + 2 * slot + 1 - octet % 2", op="ntt"),
     mma("columns of C swapped", MMA_FLAT, "2 * t + e % 2)", "2 * t + 1 - e % 2)"),
-    mma("rows of C swapped", MMA_FLAT, "16 * s + e / 2]", "16 * s + 1 - e / 2]"),
-    mma("products of A in another order than of B", MMA_FLAT, "a[d][s][half] = bits.x;\n                "
-        "a[d][s][2 + half] = bits.y;", "a[d][s][half] = bits.y;\n                a[d][s][2 + half] = bits.x;"),
+    mma("rows of C swapped", MMA_FLAT, "* s + e / 2,", "* s + 1 - e / 2,"),
+    mma("products of A in another order than of B", MMA_FLAT, "a[d][s][r] = bits.x;\n                "
+        "a[d][s][lane_rows + r] = bits.y;",
+        "a[d][s][r] = bits.y;\n                a[d][s][lane_rows + r] = bits.x;"),
     mma("products of B in another order than of A", MMA_FLAT, "b[d][o][half] = bits.x;",
         "b[d][o][1 - half] = bits.x;", op="ntt"),
     mma("pairs of A across the fragment", MMA_FLAT, "a[d][s][2 * half] = bits.x;", "a[d][s][half] = bits.x;",
@@ -208,9 +215,27 @@ FRAGMENT_BUGS = (
     mma("every load's first eight products twice", MMA_GROUPS, "a[s][d][i], b[s][d][o]", "a[s][0][i], b[s][d][o]"),
     mma("every strip of rows the first", MMA_UNEVEN, "a[s][d][i], b", "a[s][d][0], b"),
     mma("every octet of columns the first", MMA_FLAT, "b[s][d][o])", "b[s][d][0])"),
-    mma("every warp in the first strips of rows", MMA_FLAT, "warp % team % team_rows * (16", "0 * (16"),
+    mma("every warp in the first strips of rows", MMA_FLAT, "warp % team % team_rows *", "0 *"),
     mma("every warp in the first octets of columns", MMA_LARGE, "warp % team / team_rows * (8", "0 * (8"),
     mma("operands of lower precision", MMA_FLAT, "b[d][o][0] = bits.x;", "b[d][o][0] = float(bits.x);"),
+)  # fmt: skip
+
+NARROW_BUGS = (
+    mma("rows of a narrow tile past the last not the last", MMA_NARROW, "wanted < m ? wanted : m - 1",
+        "wanted < m ? wanted : m"),
+    mma("rows past the last of a narrow tile not clamped", MMA_NARROW, "i = wanted < last ? wanted : last",
+        "i = wanted", op="ntt"),
+    mma("columns past the last of a narrow tile not clamped", MMA_NARROW, "j = wanted < n ? wanted : n - 1",
+        "j = wanted", op="ntt"),
+    mma("products of A in another order than of B, narrow", MMA_NARROW, "a[d][s][half] =", "a[d][s][1 - half] =",
+        op="ntt"),
+    mma("products of B in another order than of A, narrow", MMA_NARROW, "b[d][0][half] =", "b[d][0][1 - half] =",
+        op="ntt"),
+    mma("narrow products past k", MMA_NARROW, "inside ? *at : 0", "*at", op="ntt"),
+    mma("rows of a narrow tile in pairs", MMA_NARROW, "lane_rows * g", "2 * g"),
+    mma("every narrow load's first eight products twice", MMA_NARROW, "a[s][d][i], b[s][d][o]",
+        "a[s][0][i], b[s][d][o]"),
+    mma("columns of a narrow C swapped", MMA_NARROW, "2 * t + e % 2)", "2 * t + 1 - e % 2)"),
 )  # fmt: skip
 
 # Tiles whose sums are smaller than a vector of 16 bytes.
@@ -228,6 +253,7 @@ RIGHT = (
     *((config, "f64", op) for config, op in ((ALONE, "ntt"), (LARGE, "tn"))),
     *((MMA_FLAT, "f64", op) for op in ("tn", "ntt", "nt", "nn", "tt", "ttt")),
     *((MMA_GROUPS, "f64", op) for op in ("tn", "ntt", "nn")),
+    *((MMA_NARROW, "f64", op) for op in ("tn", "ntt", "nn", "tt")),
     *((config, "f64", "tn") for config in (MMA_ONE, MMA_UNEVEN, MMA_LARGE)),
 )  # fmt: skip
 
@@ -250,7 +276,7 @@ def test_tiles_smaller_than_a_vector_are_right(try_kernel: TryKernel, config: Ke
 
 @pytest.mark.parametrize(
     "bug",
-    [*SPLITTING_BUGS, *SWEEPING_BUGS, *ALIGNED_BUGS, *ADDING_BUGS, *FRAGMENT_BUGS],
+    [*SPLITTING_BUGS, *SWEEPING_BUGS, *ALIGNED_BUGS, *ADDING_BUGS, *FRAGMENT_BUGS, *NARROW_BUGS],
     ids=lambda bug: bug.name,
 )
 def test_a_planted_bug_is_rejected(try_kernel: TryKernel, bug: Bug) -> None:

@@ -93,6 +93,7 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
     (TsmrMmaRingConfig(256, 2, 64, 32, 4, splits=8, row_tiles=1, min_blocks=1), F64),
     (TsmtConfig(128, 16, 16, 8, 8, 4, 1, splits=264, min_blocks=1), GRAM),
     (TsmtMmaConfig(128, 16, 16, 1, 2, 8, 4, splits=264, min_blocks=1), replace(GRAM, dtype_name="f64")),
+    (TsmtMmaConfig(256, 8, 8, 1, 1, 32, 1, splits=264, min_blocks=1), replace(GRAM, dtype_name="f64", op="ntt")),
     (TsmtFewConfig(256, 4, 4, 8, 1, splits=264, min_blocks=1), replace(GRAM, dtype_name="bf16")),
     (TsmtFewConfig(128, 8, 8, 4, 2, splits=396, min_blocks=1), replace(GRAM, dtype_name="f16", op="ntt")),
     (TsmtHalfConfig(256, 16, 16, 1, 2, 256, 2, splits=264), replace(GRAM, dtype_name="bf16")),

@@ -112,6 +112,7 @@ constexpr int team_rows = tile_rows / rows;
 constexpr int team = team_rows * (tile_columns / columns);
 constexpr int lanes_of_k = threads / team;
 constexpr int chunk = lanes_of_k * step;  // of k, that a block computes at a time
+constexpr int apart = lanes_of_k;  // along k, the products of a thread's load: neighbouring lanes' are neighbours
 constexpr int teams_of_warp = team < 32 ? 32 / team : 1;
 constexpr int warps_of_team = team < 32 ? 1 : team / 32;
 constexpr int sums_of_tile = threads / 32 / warps_of_team;  // that a block's warps leave to be added up
@@ -199,7 +200,7 @@ __device__ __forceinline__ void load_whole(scalar (&to)[count], const scalar *__
     }
 }
 
-// `lines` lines of an operand for `step` products: lines first ... of the tall matrix X, elements l ... along k.
+// `lines` lines of an operand for `step` products: lines first ... of the tall matrix X, elements l, l + apart, ...
 // X's elements lie `ld` apart along its lines; a line past the last is read as the last, and its sums are dropped.
 template <int lines, bool along_k, bool whole>
 __device__ __forceinline__ void load(
@@ -224,7 +225,7 @@ __device__ __forceinline__ void load(
             if constexpr (whole) {
                 scalar loaded[lines];
                 const index_t from = first + lines <= last ? first : last - lines;
-                load_whole<lines>(loaded, X + (l + q) * ld + from);
+                load_whole<lines>(loaded, X + (l + q * apart) * ld + from);
                 #pragma unroll
                 for (int r = 0; r < lines; ++r)
                     x[r][q] = loaded[r];
@@ -232,7 +233,7 @@ __device__ __forceinline__ void load(
                 #pragma unroll
                 for (int r = 0; r < lines; ++r) {
                     const index_t line = first + r < last ? first + r : last - 1;
-                    x[r][q] = l + q < k ? X[(l + q) * ld + line] : scalar(0);
+                    x[r][q] = l + q * apart < k ? X[(l + q * apart) * ld + line] : scalar(0);
                 }
             }
         }
@@ -277,7 +278,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1) tsmt(
     const index_t tiles_down = (m + tile_rows - 1) / tile_rows, across = tiles == tiles_down ? 0 : tile_of_C / tiles_down;
     const index_t first_row = (tile_of_C - across * tiles_down) * tile_rows, first_column = across * tile_columns;
     const int row = threadIdx.x % team % team_rows * rows, column = threadIdx.x % team / team_rows * columns;
-    const index_t lane = threadIdx.x / team * step;
+    const index_t lane = threadIdx.x / team * (apart == 1 ? step : 1);
 
     scalar sum[sums_of_thread] = {};  // column after column of the thread's tile
     const auto multiply = [&](const scalar (&a)[rows][step], const scalar (&b)[columns][step]) {

@@ -21,6 +21,8 @@ constexpr int step = 8;          // products along k that a warp loads for at a 
 constexpr int stages = 4;        // such loads that it has in registers, on their way or arrived
 constexpr int splits = 264;        // blocks among which k is divided
 
+constexpr int strip_rows = 16;
+constexpr int lane_rows = strip_rows / 8;  // of a strip, of a lane
 constexpr int depths = step / 8;        // products of the tensor core along a load
 constexpr int width = 2;                // of a vector
 using bits_t = double2;  // of the loads and stores
@@ -39,7 +41,7 @@ __device__ __forceinline__ bits_t bits_of(const vector &elements)
 }
 
 // The warps of a tile share what they load through the L1; the others take other k.
-constexpr int team_rows = tile_rows / (16 * strips);
+constexpr int team_rows = tile_rows / (strip_rows * strips);
 constexpr int team = team_rows * (tile_columns / (8 * octets));
 constexpr int sums_of_tile = threads / 32 / team;  // that a block's warps leave to be added up
 constexpr int chunk = sums_of_tile * step;         // of k, that a block computes at a time
@@ -157,19 +159,19 @@ __device__ __forceinline__ bits_t load_pair(const double *__restrict__ at, bool 
 // sums are dropped.
 template <bool whole>
 __device__ __forceinline__ void load_a(
-    double (&a)[depths][strips][4], const double *__restrict__ A, index_t lda, index_t row, index_t m, index_t l,
-    index_t k)
+    double (&a)[depths][strips][2 * lane_rows], const double *__restrict__ A, index_t lda, index_t row, index_t m,
+    index_t l, index_t k)
 {
     #pragma unroll
     for (int d = 0; d < depths; ++d) {
         #pragma unroll
         for (int s = 0; s < strips; ++s) {
             #pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const index_t i = row + 16 * s + half < m ? row + 16 * s + half : m - 1, p = l + 8 * d;
+            for (int r = 0; r < lane_rows; ++r) {
+                const index_t wanted = row + strip_rows * s + r, i = wanted < m ? wanted : m - 1, p = l + 8 * d;
                 const bits_t bits = load_pair<whole>(A + i * lda + p, p < k, p + 1 < k);
-                a[d][s][half] = bits.x;
-                a[d][s][2 + half] = bits.y;
+                a[d][s][r] = bits.x;
+                a[d][s][lane_rows + r] = bits.y;
             }
         }
     }
@@ -206,17 +208,18 @@ extern "C" __global__ void __launch_bounds__(threads, 1) tsmt_mma(
     const index_t tiles_down = (m + tile_rows - 1) / tile_rows, across = tiles == tiles_down ? 0 : tile_of_C / tiles_down;
     const index_t first_row = (tile_of_C - across * tiles_down) * tile_rows, first_column = across * tile_columns;
     const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    const int row = warp % team % team_rows * (16 * strips) + 2 * g, column = warp % team / team_rows * (8 * octets);
+    const int row = warp % team % team_rows * (strip_rows * strips) + lane_rows * g;
+    const int column = warp % team / team_rows * (8 * octets);
 
-    double sum[strips][octets][4] = {};
+    double sum[strips][octets][2 * lane_rows] = {};
 
     // Chunks split, split + splits, ... up to `end`. `all` says that every load of them is whole.
     const auto sweep = [&](auto all, index_t from, index_t end) {
         constexpr bool whole = decltype(all)::value;
         constexpr int ring = whole ? stages : 1;
-        double a[ring][depths][strips][4], b[ring][depths][octets][2];
+        double a[ring][depths][strips][2 * lane_rows], b[ring][depths][octets][2];
         index_t next = from;  // chunk to load
-        const auto load_next = [&](double (&to_a)[depths][strips][4], double (&to_b)[depths][octets][2]) {
+        const auto load_next = [&](double (&to_a)[depths][strips][2 * lane_rows], double (&to_b)[depths][octets][2]) {
             if (next >= end)
                 return;
             const index_t l = next * chunk + warp / team * step + 2 * t;
@@ -266,8 +269,10 @@ extern "C" __global__ void __launch_bounds__(threads, 1) tsmt_mma(
         #pragma unroll
         for (int o = 0; o < octets; ++o) {
             #pragma unroll
-            for (int e = 0; e < 4; ++e)
-                mine[(column + column_of(o, 2 * t + e % 2)) * tile_rows + row + 16 * s + e / 2] = sum[s][o][e];
+            for (int e = 0; e < 2 * lane_rows; ++e) {
+                const int i = row + strip_rows * s + e / 2, j = column + column_of(o, 2 * t + e % 2);
+                mine[j * tile_rows + i] = sum[s][o][e];
+            }
         }
     }
     __syncthreads();

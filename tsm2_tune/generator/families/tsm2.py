@@ -21,6 +21,7 @@ from tsm2_tune.generator.rules import covering_rule
 THREADS = (32, 64, 128, 256, 512, 1024)
 COLUMNS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 PREFETCH = (1, 2, 4, 6, 8, 12, 16, 24, 32)
+SMALL_M, SMALL_K = 2**18, 16  # up to which starting the kernel takes longer than reading A
 
 VERSIONS = {
     "v0": "Algorithm 1, inner product: a row of A is read again for every column of C",
@@ -128,10 +129,17 @@ class Tsm2(Family[Tsm2Config]):
         return Traffic(elements * problem.dtype.element_bytes, problem.written_bytes)
 
     def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[Tsm2Config, ...]:
-        """The model's t1, t2 and t3. The other t1 that the paper profiles (section 3.6.3) are left to the search."""
+        """The model's t1, t2 and t3. The other t1 that the paper profiles (section 3.6.3) are left to the search.
+
+        Before it, where all is small, what won on an H200: V2, all of a row at once.
+        """
         choice = choose(problem, limits)
         config = Tsm2Config("v3", choice.t1, nearest(COLUMNS, choice.t2), nearest(PREFETCH, choice.t3))
-        return (config,) if config.threads in THREADS else ()
+        few: tuple[Tsm2Config, ...] = ()
+        if problem.m <= SMALL_M and problem.k <= SMALL_K:
+            columns, prefetch = nearest(COLUMNS, problem.n), nearest(PREFETCH, problem.k)
+            few = (Tsm2Config("v2", 128, columns, prefetch), Tsm2Config("v2", 64, columns, prefetch))
+        return few + ((config,) if config.threads in THREADS else ())
 
     def context(self, config: Tsm2Config, problem: Problem) -> dict[str, Any]:
         return {"about": VERSIONS[config.version]}

@@ -176,9 +176,9 @@ class Tsmm(Family[TsmmConfig]):
         if problem.m <= SMALL_M:  # one row a thread, so that many start, and all of a row at once
             element_bytes = problem.dtype.element_bytes
             few = tuple(
-                TsmmConfig(threads, max(vector_bytes, element_bytes), 1, columns, ahead, 1)
+                TsmmConfig(threads, vector_bytes, 1, columns, ahead, 1)
                 for ahead in dict.fromkeys((min(16, covering(PREFETCH, problem.k)), prefetch))
-                for vector_bytes in (4, 8)
+                for vector_bytes in sorted({max(element_bytes, 4), min(max(2 * element_bytes, 8), 16)})
                 for threads in (128, 256, 64)
             )
         return few + tuple(

@@ -31,7 +31,7 @@ VECTOR_BYTES = 16
 THREADS = (64, 128)
 VECTORS = (1, 2)
 COLUMNS = (1, 2, 3, 4, 6, 8, 12, 16)
-PREFETCH_STAGES = ((4, 2), (8, 2), (8, 4), (8, 8), (16, 2), (16, 4), (16, 8))
+PREFETCH_STAGES = ((4, 2), (8, 2), (8, 4), (8, 8), (16, 2), (16, 4), (16, 8), (32, 8))
 MIN_BLOCKS = (1, 2, 4, 6)
 TILE_DEPTH = 64  # rows of B staged at a time; twice as many stay where that is all
 
@@ -183,7 +183,7 @@ class Tsmr(Family[TsmrConfig]):
                     (*few_rows, *many_rows) if columns > 8 else (*many_rows, *few_rows)
                 )
             )
-        ahead = (  # threads, prefetch, stages, min_blocks
+        ahead: tuple[tuple[int, int, int, int], ...] = (  # threads, prefetch, stages, min_blocks
             (128, 8, 2 if columns > 8 else 4, tight),
             (64, 16, 4, 6),
             (128, 8, 4 if columns > 8 else 2, tight),
@@ -191,6 +191,8 @@ class Tsmr(Family[TsmrConfig]):
             (128, 8, 8, tight),
             (128, 16, 2, 1),
         )
+        if columns > 8 and not problem.dtype.is_complex:  # few rows a block, whose threads load far ahead
+            ahead = ((128, 8, 2, 4), (64, 32, 8, 4), (64, 16, 4, 4), (128, 16, 4, 1), (128, 8, 4, 4))
         variants = [TsmrConfig(t, 1, columns, prefetch, stages, 1, 1, least) for t, prefetch, stages, least in ahead]
         if problem.dtype.is_complex:  # bound by arithmetic earlier: twice the rows for each element of B
             variants.insert(0 if columns > 8 else 1, TsmrConfig(128, 2, min(columns, 8), 8, 4, 1, 1, 1))

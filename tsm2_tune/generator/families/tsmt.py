@@ -31,25 +31,52 @@ from tsm2_tune.generator.splitting import (
 )
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering, tile_rules, tile_traffic
 
-THREADS = (128, 256)
+THREADS = (128, 256, 512)
 TILE = (1, 2, 4, 8, 16, 32, 64)  # rows and columns of C, of a block
 THREAD_TILES = ((8, 8), (4, 4), (8, 4), (8, 16))  # the most rows and columns of C, of a thread
-STEP_STAGES = ((1, 2), (1, 4), (2, 1), (2, 2), (4, 1), (4, 2))
+STEP_STAGES = ((1, 2), (1, 4), (2, 1), (2, 2), (4, 1), (4, 2), (8, 1))
 MIN_BLOCKS = (1, 2, 3)
 WARP_THREADS = 32
 # Threads, rows and columns of a thread, step and stages that won on an H200 where k is small.
 FEW_CHUNKS = (
-    (256, 4, 4, 4, 1),
-    (256, 8, 4, 4, 1),
     (128, 4, 4, 4, 1),
-    (256, 8, 4, 2, 2),
-    (128, 8, 4, 2, 2),
-    (256, 4, 4, 2, 2),
-    (128, 8, 8, 4, 1),
-    (128, 8, 4, 4, 2),
-    (256, 4, 4, 2, 1),
+    (256, 4, 4, 4, 2),
+    (256, 8, 4, 4, 1),
+    (256, 8, 8, 4, 1),
+    (128, 8, 4, 4, 1),
+    (256, 8, 4, 4, 2),
+    (128, 4, 4, 8, 1),
+    (256, 8, 8, 2, 1),
+    (256, 4, 4, 4, 1),
 )
-LARGE_TILE_BYTES = 512  # from which on adding up the sums of more splits costs more than fewer blocks do
+# The same where k is large, and blocks on a multiprocessor: up to 4 x 4, and above it by the bytes of an element.
+NARROW = 4  # rows and columns of C
+MANY_CHUNKS_NARROW = (
+    (512, 4, 4, 4, 1, 2),
+    (512, 4, 4, 4, 1, 1),
+    (256, 4, 4, 4, 1, 3),
+    (128, 4, 4, 4, 1, 3),
+    (256, 4, 4, 4, 1, 2),
+    (256, 4, 4, 4, 2, 2),
+    (128, 4, 4, 4, 1, 2),
+)
+MANY_CHUNKS = {
+    4: (
+        (128, 8, 8, 4, 1, 2),
+        (256, 8, 8, 2, 2, 2),
+        (128, 8, 16, 4, 1, 2),
+        (128, 8, 4, 4, 1, 3),
+        (128, 8, 8, 2, 1, 3),
+        (256, 8, 8, 1, 2, 2),
+        (256, 4, 4, 4, 1, 2),
+    ),
+    8: (
+        (256, 4, 4, 4, 1, 2),
+        (128, 8, 4, 4, 1, 2),
+        (128, 4, 4, 4, 1, 4),
+        (128, 4, 4, 4, 1, 3),
+    ),
+}
 LARGEST_TEAM = 64  # threads that share a tile of C
 
 
@@ -185,13 +212,12 @@ class Tsmt(Family[TsmtConfig]):
         )
 
     def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmtConfig, ...]:
-        """Every product of C in one tile, eight by eight to a thread where C has as many.
-
-        None where the tensor cores do better.
-        """
+        """Every product of C in one tile. None where the tensor cores do better."""
+        few_lines = NARROW if problem.dtype_name == "f64" else 0  # which the tensor cores would pad
         if (
             problem.dtype_name in ("f64", "c64", "c128")
             and max(problem.m, problem.n) > 8
+            and min(problem.m, problem.n) > few_lines
             and has_f64_tensor_cores(limits)
         ):
             return ()
@@ -199,20 +225,25 @@ class Tsmt(Family[TsmtConfig]):
             return ()
         tile_rows = covering(TILE, problem.m)
         tile_columns = covering(TILE, problem.n)
-        tiles: tuple[tuple[int, int], ...] = ((8, 8),)
-        ahead = ((4, 1), (4, 2), (2, 2), (1, 2))
-        if problem.dtype.is_complex:  # of more registers each, and of more multiply-adds for each element loaded
-            tiles, ahead = ((8, 4), (4, 4), (8, 8)), ((2, 1), (1, 2), (1, 4), (2, 2))
         few = self._for_few_chunks(problem, limits, tile_rows, tile_columns) if problem.k <= SMALL_K else ()
+        if problem.dtype.is_complex:  # of more registers each, and of more multiply-adds for each element loaded
+            many = tuple(
+                (threads, rows, columns, step, stages, blocks)
+                for blocks in (2, 3, 4, 1)
+                for threads in (128, 256)
+                for step, stages in ((2, 1), (1, 2), (1, 4), (2, 2))
+                for rows, columns in ((8, 4), (4, 4), (8, 8))
+            )
+        elif max(problem.m, problem.n) <= NARROW:
+            many = MANY_CHUNKS_NARROW
+        else:
+            many = MANY_CHUNKS[problem.dtype.element_bytes]
         return few + tuple(
             TsmtConfig(
                 threads, tile_rows, tile_columns, min(tile_rows, rows), min(tile_columns, columns), step, stages,
                 limits.sms * blocks, 1,
             )
-            for blocks in (2, 3, 4, 1)
-            for threads in THREADS
-            for step, stages in ahead
-            for rows, columns in tiles
+            for threads, rows, columns, step, stages, blocks in many
         )  # fmt: skip
 
     @staticmethod
@@ -220,7 +251,6 @@ class Tsmt(Family[TsmtConfig]):
         problem: Problem, limits: DeviceLimits, tile_rows: int, tile_columns: int
     ) -> tuple[TsmtConfig, ...]:
         """Where reading takes no time to speak of: few sums a thread, and a chunk or two for each block."""
-        tile_bytes = tile_rows * tile_columns * problem.dtype.element_bytes
         variants = dict.fromkeys(
             TsmtConfig(
                 threads, tile_rows, tile_columns, min(tile_rows, rows), min(tile_columns, columns), step, stages, 1, 1
@@ -234,7 +264,6 @@ class Tsmt(Family[TsmtConfig]):
                     problem.k,
                     chunk=variant.threads // team(variant) * variant.step,
                     stages=variant.stages,
-                    most=limits.sms * (1 if tile_bytes >= LARGE_TILE_BYTES else 3),
                     limits=limits,
                 )
             ]

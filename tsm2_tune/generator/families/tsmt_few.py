@@ -205,7 +205,7 @@ class TsmtFew(Family[TsmtFewConfig]):
     def _splits(problem: Problem, limits: DeviceLimits, *, chunk: int, blocks: int) -> list[int]:
         if problem.k > SMALL_K:
             return [limits.sms * blocks]
-        return splits_of_few_chunks(problem.k, chunk=chunk, stages=1, most=limits.sms, limits=limits)[:2]
+        return splits_of_few_chunks(problem.k, chunk=chunk, stages=1, limits=limits)[:2]
 
     def context(self, config: TsmtFewConfig, problem: Problem) -> dict[str, Any]:
         along_a, along_b, _ = problem.contiguous

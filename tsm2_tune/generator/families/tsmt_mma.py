@@ -1,7 +1,9 @@
 """TSMT on the tensor cores, for f64: the transpose of a tall and skinny matrix times another.
 
 Both operands go from memory straight into the registers in which the tensor core wants them, as in TSMR on the
-tensor cores. It takes over from TSMT where C is too large for the registers of a few threads.
+tensor cores. It takes over from TSMT where C is too large for the registers of a few threads. A C of up to 8 rows or
+columns is not padded to 16: there is a smaller product for it, and a warp then has all of an 8 x 8 C in two registers
+a lane, which leaves the others to loads.
 """
 
 from __future__ import annotations
@@ -29,14 +31,41 @@ from tsm2_tune.generator.splitting import (
 )
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering, tile_rules, tile_traffic
 
-THREADS = (128, 256)
-TILE = (16, 32, 64)  # rows and columns of C, of a block
-WARP_TILES = ((1, 2), (1, 4), (2, 2), (2, 4), (4, 4), (2, 8))  # strips of 16 rows, octets of columns
-STEP_STAGES = ((8, 2), (8, 3), (8, 4), (16, 2), (8, 6))
+THREADS = (128, 256, 512)
+TILE = (8, 16, 32, 64)  # rows and columns of C, of a block
+WARP_TILES = (
+    (1, 1),
+    (2, 1),
+    (4, 1),
+    (1, 2),
+    (1, 4),
+    (2, 2),
+    (2, 4),
+    (4, 4),
+    (2, 8),
+)  # strips of rows, octets of columns
+STEP_STAGES = ((8, 2), (8, 3), (8, 4), (16, 1), (16, 2), (16, 3), (32, 1), (32, 2))
 MIN_BLOCKS = (1, 2, 3, 4)
-# Threads, step and stages for a small k.
-FEW_CHUNKS = ((256, 16, 2), (256, 8, 2), (128, 16, 2), (256, 8, 4))
 STRIP_ROWS, OCTET_COLUMNS, WARP_THREADS = 16, 8, 32
+NARROW = 4  # rows and columns of C, up to which multiply-adds do better
+# Threads, step and stages that won on an H200 where k is small, for a C of up to 8 x 8 and above.
+FEW_CHUNKS_NARROW = ((256, 32, 1), (512, 16, 3), (512, 16, 1), (512, 32, 2), (256, 16, 2))
+FEW_CHUNKS = ((512, 16, 1), (512, 8, 3), (512, 8, 2), (256, 16, 2))
+# Strips, octets, threads, step, stages, blocks on a multiprocessor and their bound where k is large.
+MANY_CHUNKS = (
+    (1, 1, 256, 32, 2, 2, 1),
+    (1, 1, 256, 32, 2, 1, 1),
+    (1, 2, 256, 8, 3, 2, 1),
+    (4, 1, 256, 8, 2, 2, 1),
+    (2, 1, 256, 16, 2, 2, 1),
+    (1, 1, 128, 32, 2, 4, 1),
+    (1, 2, 256, 16, 2, 1, 2),
+    (1, 1, 256, 16, 2, 3, 1),
+    (1, 1, 128, 32, 2, 3, 1),
+    (2, 2, 256, 16, 2, 2, 2),
+    (2, 4, 128, 8, 2, 2, 1),
+    (4, 4, 128, 8, 2, 2, 1),
+)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -59,7 +88,7 @@ class TsmtMmaConfig(KernelConfig):
     threads: int  # per block
     tile_rows: int  # of C, of a block
     tile_columns: int  # of C, of a block
-    strips: int  # of 16 rows of C, of a warp
+    strips: int  # of 16 rows of C, of 8 where the tile has no more, of a warp
     octets: int  # of 8 columns of C, of a warp
     step: int  # products along k that one warp loads for at a time
     stages: int  # such loads that one warp has in registers
@@ -67,9 +96,14 @@ class TsmtMmaConfig(KernelConfig):
     min_blocks: int  # on a multiprocessor, which bounds the registers
 
 
+def strip_rows(config: TsmtMmaConfig) -> int:
+    """Rows of C in a strip: those of the tensor core's larger product where the tile has as many."""
+    return min(STRIP_ROWS, config.tile_rows)
+
+
 def teams(config: TsmtMmaConfig) -> int:
     """Groups of warps in a block that each have the whole tile, and different k."""
-    rows, columns = STRIP_ROWS * config.strips, OCTET_COLUMNS * config.octets
+    rows, columns = strip_rows(config) * config.strips, OCTET_COLUMNS * config.octets
     return config.threads // WARP_THREADS // ((config.tile_rows // rows) * (config.tile_columns // columns))
 
 
@@ -87,7 +121,7 @@ class TsmtMma(Family[TsmtMmaConfig]):
         Tunable("threads", "", "threads of a block"),
         Tunable("tile_rows", "", "rows of C that one block computes"),
         Tunable("tile_columns", "", "columns of C that one block computes"),
-        Tunable("strips", "", "strips of 16 rows of C that one warp accumulates in registers"),
+        Tunable("strips", "", "strips of 16 rows of C, or of 8, that one warp accumulates in registers"),
         Tunable("octets", "", "octets of columns of C that one warp accumulates in registers"),
         Tunable("step", "", "products along k that one warp loads for at a time"),
         Tunable("stages", "", "such loads that one warp has in registers, on their way or arrived"),
@@ -106,7 +140,7 @@ class TsmtMma(Family[TsmtMmaConfig]):
         tiles = [
             (tile_rows, tile_columns, strips, octets)
             for tile_rows, tile_columns, (strips, octets) in product(TILE, TILE, WARP_TILES)
-            if tile_rows % (STRIP_ROWS * strips) == 0 and tile_columns % (OCTET_COLUMNS * octets) == 0
+            if tile_rows % (min(STRIP_ROWS, tile_rows) * strips) == 0 and tile_columns % (OCTET_COLUMNS * octets) == 0
         ]
         for threads, tile, ahead, splits, min_blocks in product(THREADS, tiles, STEP_STAGES, WIDE_SPLITS, MIN_BLOCKS):
             config = TsmtMmaConfig(threads, *tile, *ahead, splits, min_blocks)
@@ -114,7 +148,7 @@ class TsmtMma(Family[TsmtMmaConfig]):
                 yield config
 
     def resources(self, config: TsmtMmaConfig, problem: Problem) -> Resources:
-        rows, columns = STRIP_ROWS * config.strips, OCTET_COLUMNS * config.octets
+        rows, columns = strip_rows(config) * config.strips, OCTET_COLUMNS * config.octets
         loaded = (rows + columns) * config.step * config.stages // WARP_THREADS
         elements = rows * columns // WARP_THREADS + loaded
         tile = config.tile_rows * config.tile_columns
@@ -160,23 +194,18 @@ class TsmtMma(Family[TsmtMmaConfig]):
         )
 
     def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmtMmaConfig, ...]:
-        """Every product of C in one tile."""
+        """Every product of C in one tile. None where C is so small that multiply-adds do better."""
+        if max(problem.m, problem.n) <= NARROW:
+            return ()
         tile_rows = covering(TILE, problem.m)
         tile_columns = covering(TILE, problem.n)
-        few: tuple[TsmtMmaConfig, ...] = ()
-        if problem.k <= SMALL_K and max(problem.m, problem.n) > OCTET_COLUMNS:
-            few = self._for_few_chunks(problem, limits, tile_rows, tile_columns)
-        warp_tiles = [tile for tile in ((1, 2), (2, 2), (2, 4), (4, 4)) if tile[0] <= tile_rows // STRIP_ROWS]
+        few = self._for_few_chunks(problem, limits, tile_rows, tile_columns) if problem.k <= SMALL_K else ()
         return few + tuple(
-            TsmtMmaConfig(threads, tile_rows, tile_columns, *warp_tile, step, stages, limits.sms * blocks, min_blocks)
-            for blocks in (2, 1, 3, 4)
-            for warp_tile in warp_tiles
-            for threads, step, stages, min_blocks in (
-                (256, 16, 2, 2),
-                (128, 16, 2, 1),
-                (128, 8, 2, 1),
-                (256, 8, 3, 1),
+            TsmtMmaConfig(
+                threads, tile_rows, tile_columns, strips, octets, step, stages, limits.sms * blocks, min_blocks
             )
+            for strips, octets, threads, step, stages, blocks, min_blocks in MANY_CHUNKS
+            if min(STRIP_ROWS, tile_rows) * strips <= tile_rows and OCTET_COLUMNS * octets <= tile_columns
         )
 
     @staticmethod
@@ -184,15 +213,18 @@ class TsmtMma(Family[TsmtMmaConfig]):
         problem: Problem, limits: DeviceLimits, tile_rows: int, tile_columns: int
     ) -> tuple[TsmtMmaConfig, ...]:
         """Where reading takes no time to speak of: blocks of many warps, which leave fewer sums to be added up."""
+        narrow = max(tile_rows, tile_columns) <= OCTET_COLUMNS
         variants = [
-            TsmtMmaConfig(threads, tile_rows, tile_columns, 1, 2, step, stages, 1, 1)
-            for threads, step, stages in FEW_CHUNKS
+            TsmtMmaConfig(
+                threads, tile_rows, tile_columns, 1, min(2, tile_columns // OCTET_COLUMNS), step, stages, 1, 1
+            )
+            for threads, step, stages in (FEW_CHUNKS_NARROW if narrow else FEW_CHUNKS)
         ]
         return in_turns(
             [
                 replace(variant, splits=splits)
                 for splits in splits_of_few_chunks(
-                    problem.k, chunk=chunk(variant), stages=variant.stages, most=2 * limits.sms, limits=limits
+                    problem.k, chunk=chunk(variant), stages=variant.stages, limits=limits
                 )
             ]
             for variant in variants
@@ -205,6 +237,7 @@ class TsmtMma(Family[TsmtMmaConfig]):
         return {
             "about": "both operands stream into the tensor cores' fragments, k over every warp",
             "storage": problem.storage,
+            "strip_rows": strip_rows(config),
             "a_along_k": along_a == "k",
             "b_along_k": along_b == "k",
             "c_along_n": problem.row_major_c,
