@@ -290,7 +290,16 @@ def test_without_memory_it_says_so_and_goes_on(split_module: ModuleType, free_by
     assert multiply(split_module, 33, 5) == ["allocate 6144", "allocate 16", "zero", "launch"]
 
 
-@pytest.mark.parametrize("launch", [Launch(64, 256, 0), Launch(32, 48, 16, 5, 7), Launch(32, 32, 0, 0, 300)], ids=str)
+@pytest.mark.parametrize(
+    "launch",
+    [
+        Launch(64, 256, 0),
+        Launch(32, 48, 16, 5, 7),
+        Launch(32, 32, 0, 0, 300),
+        Launch(64, 32, 0, 16, 264, persistent=True),
+    ],
+    ids=str,
+)
 def test_grid_and_workspace_are_those_of_the_launch(tmp_path: Path, launch: Launch) -> None:
     found = winners(tmp_path, (tuning_run(), trial(source=replace(source(configuration()), launch=launch))))
     (winner,) = imported(exported("module", found), tmp_path).WINNERS

@@ -147,7 +147,8 @@ ORDERED: tuple[tuple[KernelConfig, str], ...] = (
     (StagedConfig(64, 64, 8, 16, 32, 4, 2, splits=264, min_blocks=1, rows=8, columns=8, step=1), "nn"),
     (StagedMmaConfig(128, 128, 32, 32, 32, 3, 1, splits=132, min_blocks=1, strips=2, octets=2), "tn"),
     (StagedMmaConfig(128, 128, 64, 64, 16, 2, 0, splits=264, min_blocks=1, strips=2, octets=4), "ntt"),
-    (StagedMmaConfig(128, 128, 128, 64, 16, 3, 1, splits=3, min_blocks=1, strips=4, octets=4), "nn"),
+    (StagedMmaConfig(256, 256, 256, 64, 16, 3, 1, splits=132, min_blocks=1, strips=4, octets=4), "nn"),
+    (StagedMmaConfig(128, 128, 64, 32, 32, 3, 1, splits=264, min_blocks=1, strips=2, octets=2), "ttt"),
     (StagedMmaConfig(128, 32, 16, 16, 16, 4, 2, splits=16, min_blocks=1, strips=1, octets=2), "nt"),
 )
 # With complex conjugates.

@@ -30,7 +30,7 @@ SHAPE = (16, 16, 1024)
 # Rings of a block and of a warp; teams of a few threads, and of two warps.
 BLOCK = StagedConfig(128, 128, 16, 16, 128, 3, 2, splits=1, min_blocks=1, rows=8, columns=8, step=4)
 WARPS = StagedConfig(128, 32, 32, 16, 16, 2, 1, splits=4, min_blocks=1, rows=8, columns=8, step=1)
-GROUPS = StagedConfig(32, 32, 16, 16, 16, 3, 2, splits=80, min_blocks=1, rows=8, columns=8, step=2)
+GROUPS = StagedConfig(32, 32, 16, 16, 16, 3, 2, splits=72, min_blocks=1, rows=8, columns=8, step=2)
 REGISTERS = StagedConfig(128, 128, 16, 16, 128, 2, 0, splits=2, min_blocks=1, rows=8, columns=8, step=2)
 LONG = StagedConfig(
     64, 32, 16, 16, 256, 2, 2, splits=2, min_blocks=1, rows=8, columns=16, step=4
@@ -39,6 +39,8 @@ LARGE = StagedConfig(128, 128, 64, 64, 32, 2, 2, splits=2, min_blocks=1, rows=8,
 MMA_BLOCK = StagedMmaConfig(128, 128, 32, 32, 32, 3, 2, splits=16, min_blocks=1, strips=2, octets=2)
 MMA_WARPS = StagedMmaConfig(128, 32, 16, 16, 16, 2, 1, splits=1, min_blocks=1, strips=1, octets=2)
 MMA_LARGE = StagedMmaConfig(128, 128, 64, 64, 16, 3, 1, splits=2, min_blocks=1, strips=2, octets=4)
+
+MMA_TALL = StagedMmaConfig(128, 128, 64, 32, 16, 3, 1, splits=7, min_blocks=1, strips=2, octets=2)
 
 
 def staged(
@@ -51,7 +53,7 @@ def mma(name: str, config: StagedMmaConfig, original: str, planted: str, *, op: 
     return Bug(f"{name} (mma)", config, original, planted, dtype="f64", op=op)
 
 
-EDGE = "stage_at_the_edge<tile_rows, a_pitch, a_along_k, width>(a, A, lda, first_row, m, l, k)"
+EDGE = "stage_at_the_edge<tile_rows, a_pitch, a_along_k, width>(a, A, lda, row, m, l, k)"
 
 # Not among them: that a vector reaches past the end of k or of the lines. On the host every operand ends where a page
 # does, so that where a line's length is odd, an even leading dimension never comes with an aligned address.
@@ -67,12 +69,12 @@ COPYING_BUGS = (
     staged("the sharers of another ring take pieces", LONG, "threadIdx.x % sharers % of_run",
         "threadIdx.x % (sharers / 2) % of_run"),
     staged("the first products again", WARPS, "from_a += a_along_k", "from_a += 0 * a_along_k"),
-    staged("the first products of B again", WARPS, "from_b += b_along_k ? step_on : step_on * ldb;", "", op="ntt"),
+    staged("the first products of B again", WARPS, "from_b += b_along_k ? products : products * ldb;", "", op="ntt"),
     staged("an edge of A left out", BLOCK, EDGE, "(void)0"),
-    staged("the whole chunks one too many", BLOCK, "full ? k / chunk : 0", "full ? chunks : 0"),
-    staged("a tile that is not full taken for full", BLOCK, "first_row + tile_rows <= m &&", ""),
-    staged("a tile that is not full across taken for full", BLOCK, "first_column + tile_columns <= n;", "true;"),
-    staged("vectors that are not aligned", BLOCK, "const bool full = vectors &&", "const bool full ="),
+    staged("the whole chunks one too many", BLOCK, "next < k / chunk", "next < chunks"),
+    staged("a tile that is not full taken for full", BLOCK, "next_row + tile_rows <= m &&", ""),
+    staged("a tile that is not full across taken for full", BLOCK, "next_column + tile_columns <= n;", "true;"),
+    staged("vectors that are not aligned", BLOCK, "next_full = vectors &&", "next_full ="),
     staged("vectors that are not aligned at an edge", BLOCK, "(wide * sizeof(scalar)) != 0)", "sizeof(scalar) != 0)"),
     staged("vectors along m and n that are not aligned", WARPS, "(wide * sizeof(scalar)) != 0)",
         "sizeof(scalar) != 0)", op="ntt"),
@@ -80,7 +82,7 @@ COPYING_BUGS = (
     staged("addresses not looked at at an edge", BLOCK, "(reinterpret_cast<unsigned long long>(X) | ld", "(ld"),
     mma("products past the end not left out", MMA_BLOCK, "|| product >= k", "", op="ntt"),
     mma("an edge of A left out", MMA_BLOCK, EDGE, "(void)0"),
-    mma("vectors that are not aligned", MMA_BLOCK, "const bool full = vectors &&", "const bool full =", op="ntt"),
+    mma("vectors that are not aligned", MMA_BLOCK, "next_full = vectors &&", "next_full =", op="ntt"),
 )  # fmt: skip
 
 RING_BUGS = (
@@ -88,13 +90,12 @@ RING_BUGS = (
     staged("a chunk too few awaited", BLOCK, "await_copies<stages - 2>();", "await_copies<stages - 1>();"),
     staged("a group not closed", BLOCK, "close_copies();\n    };", "};"),
     staged("a chunk not fetched", REGISTERS, "fetch_next();\n        meet();", "meet();"),
-    staged("a chunk fetched before the one before is put", REGISTERS, "int place = 0;\n    fetch_next();",
-        "int place = 0;\n    fetch_next();\n    fetch_next();"),
+    staged("a chunk fetched before the one before is put", REGISTERS, "fetch_next();\n    };",
+        "fetch_next();\n        fetch_next();\n    };"),
     staged("the first piece in every place", REGISTERS, "bits_of(pieces[i])", "bits_of(pieces[0])"),
     staged("a run of pieces twice", REGISTERS, "from += (P::runs_on(i + 1) - P::runs_on(i))", "from += i % 2"),
     staged("an edge not awaited", REGISTERS, "await_copies<0>();\n        }", "}"),
-    staged("the place that is read put", REGISTERS, "put_chunk(ring + place *",
-        "put_chunk(ring + (place + current) % 2 *"),
+    staged("put in another place", REGISTERS, "put_chunk(ring + place *", "put_chunk(ring + (place + 1) % 2 *"),
     staged("no barrier before a chunk is read", BLOCK, "meet();  //", "//"),
     staged("no barrier of a warp before a chunk is read", WARPS, "meet();  //", "//"),
     staged("the place that is read refilled", GROUPS, "place == 0 ? stages - 1 : place - 1", "place"),
@@ -103,21 +104,20 @@ RING_BUGS = (
     staged("one place of the ring", BLOCK, "place = place + 1 == stages ? 0 : place + 1;", ""),
     staged("a place too many", BLOCK, "place + 1 == stages ? 0", "place == stages ? 0"),
     staged("a ring not filled", GROUPS, "s < stages - 1", "s < stages - 2"),
-    staged("rings that share memory", WARPS, "left + threadIdx.x / sharers * (stages", "left + 0 * (stages"),
+    staged("rings that share memory", WARPS, "left + ring_of_block * (stages", "left + 0 * (stages"),
     staged("A and B in one place", BLOCK, "*b = a + a_elements", "*b = a"),
     staged("B not staged where A is not B", BLOCK, "const bool same = A == B &&", "const bool same ="),
     staged("places that overlap", GROUPS, "ring + place * (a_elements + b_elements), *b",
         "ring + place * a_elements, *b"),
-    staged("every ring begins at the first chunk", WARPS, "begin = split * rings_of_block + threadIdx.x / sharers",
-        "begin = split * rings_of_block"),
-    staged("every split begins at the first chunk", WARPS, "begin = split * rings_of_block", "begin = 0"),
-    staged("the next chunk is the neighbour's", WARPS, "next += rings;", "next += rings_of_block;"),
-    staged("chunks counted one by one", WARPS, "current += rings", "current += 1"),
+    staged("every ring begins at the first chunk", WARPS, "staged = ring_of_block", "staged = 0"),
+    staged("every block begins at the first chunk", WARPS, "begin = blockIdx.x * share", "begin = 0"),
+    staged("the next chunk is the neighbour's", WARPS, "next += rings_of_block;", "next += 1;"),
+    staged("chunks counted one by one", WARPS, "current += rings_of_block", "current += 1"),
     staged("the rest of k left out", BLOCK, "chunks = (k + chunk - 1) / chunk", "chunks = k / chunk"),
     staged("sums over rings that are read", LARGE, "__syncthreads();  // the rings are", "//"),
     mma("no barrier before a chunk is read", MMA_BLOCK, "meet();  //", "//"),
     mma("sums over rings that are read", MMA_WARPS, "__syncthreads();  // the rings are", "//"),
-    mma("chunks counted one by one", MMA_BLOCK, "current += rings", "current += 1"),
+    mma("chunks counted one by one", MMA_WARPS, "current += rings_of_block", "current += 1"),
 )  # fmt: skip
 
 MULTIPLYING_BUGS = (
@@ -141,20 +141,30 @@ MULTIPLYING_BUGS = (
         "x[r + e][q] = piece.element[0];", op="ntt"),
     staged("factors of lower precision", WARPS, "a[r][q] * b[c][q]", "a[r][q] * float(b[c][q])",
         dtype="f64"),
-    mma("every team at the same k", MMA_BLOCK, "threadIdx.x % sharers / team * 8; l", "0; l"),
-    mma("steps left out", MMA_WARPS, "l += chunk_step", "l += 2 * chunk_step"),
+    mma("every team at the same k", MMA_BLOCK, "threadIdx.x % sharers / team * 8;", "0;"),
+    mma("steps left out", MMA_LARGE, "step < steps;", "step < steps - 1;"),
     mma("every warp in the first strips", MMA_LARGE, "member % team_rows * (16", "0 * (16"),
     mma("every warp in the first octets", MMA_LARGE, "member / team_rows * (8", "0 * (8"),
-    mma("rows of C in another order", MMA_BLOCK, "row_of(s, g, e / 2)]", "row_of(s, g, 1 - e / 2)]"),
-    mma("columns of C in another order", MMA_BLOCK, "2 * t + e % 2)", "2 * t + 1 - e % 2)"),
-    mma("products of A in another order than of B", MMA_BLOCK, "a[s][half] = bits.x;\n                    "
-        "a[s][2 + half] = bits.y;", "a[s][half] = bits.y;\n                    a[s][2 + half] = bits.x;"),
+    mma("rows of C in another order", MMA_BLOCK, "row_of(s, g, e / 2),", "row_of(s, g, 1 - e / 2),"),
+    mma("columns of C in another order", MMA_BLOCK, "2 * t + e % 2);", "2 * t + 1 - e % 2);"),
+    mma("products of A in another order than of B", MMA_BLOCK, "a[s][half] = bits.x;\n            "
+        "fragments.a[s][2 + half] = bits.y;", "a[s][half] = bits.y;\n            fragments.a[s][2 + half] = bits.x;"),
     mma("products of B in another order than of A", MMA_BLOCK, "b[o][half] = bits.x;", "b[o][1 - half] = bits.x;",
         op="ntt"),
     mma("pairs of A across the fragment", MMA_BLOCK, "a[s][2 * half] = bits.x;", "a[s][half] = bits.x;", op="ntt"),
-    mma("every strip of rows the first", MMA_BLOCK, "a[s], b[o])", "a[0], b[o])"),
-    mma("every octet of columns the first", MMA_BLOCK, "a[s], b[o])", "a[s], b[0])"),
-    mma("operands of lower precision", MMA_BLOCK, "b[o][0] = bits.x;", "b[o][0] = float(bits.x);"),
+    mma("every strip of rows the first", MMA_BLOCK, "now.a[s], now.b[o])", "now.a[0], now.b[o])"),
+    mma("every octet of columns the first", MMA_BLOCK, "now.a[s], now.b[o])", "now.a[s], now.b[0])"),
+    mma("operands of lower precision", MMA_BLOCK, "b[o + half][0] = bits.x;", "b[o + half][0] = float(bits.x);"),
+    mma("products of A in another order than of B, singly", MMA_LARGE, "a_pitch + 4];", "a_pitch + 2];", op="ttt"),
+    mma("products of B in another order than of A, singly", MMA_LARGE, "b[4 * b_pitch +", "b[2 * b_pitch +",
+        op="ttt"),
+    mma("columns of C in another order, singly", MMA_LARGE, "8 * octet + slot",
+        "octet / 2 * 16 + 2 * slot + octet % 2", op="ttt"),
+    mma("rows of a row-major C in each other's place, singly", MMA_LARGE, "2 * at + e", "2 * (1 - at) + e", op="ttt"),
+    mma("columns of C in each other's place, singly", MMA_LARGE, "2 * e + at", "2 * e + 1 - at", op="tt"),
+    mma("the first step of a chunk twice", MMA_LARGE, "? 0 : step + 1);", "? 0 : step);"),
+    mma("the next chunk read before it is there", MMA_LARGE, "? 0 : place + 1;\n                    arrive();",
+        "? 0 : place + 1;"),
 )  # fmt: skip
 
 ADDING_BUGS = (
@@ -166,15 +176,48 @@ ADDING_BUGS = (
     staged("some threads of a team leave nothing", BLOCK, "< 32 / teams_of_warp)", "< 16 / teams_of_warp)"),
     staged("a warp's sums left out", BLOCK, "s < sums_of_tile;", "s < sums_of_tile - 1;"),
     staged("the sums of C transposed", BLOCK, "mine[column * tile_rows + row]", "mine[row * tile_rows + column]"),
-    staged("every tile of C in its first rows", BLOCK, "tile_of_C % tiles_down *", "0 *"),
-    staged("C written past n", BLOCK, "if (i < m && j < n)", "if (i < m)"),
-    staged("alpha left out", BLOCK, "alpha * sum : alpha * sum +", "sum : sum +"),
-    staged("beta left out", BLOCK, "+ beta * sum_t(element)", "+ sum_t(element)"),
+    staged("every tile of C in its first rows", BLOCK, ": tile % tiles_down) *", ": 0) *"),
+    staged("C written past n", BLOCK, "if (row < m && column < n)", "if (row < m)"),
+    staged("alpha left out of elements", BLOCK, "alpha * sum : alpha * sum +", "sum : sum +"),
+    staged("beta left out of elements", BLOCK, "+ beta * sum_t(element)", "+ sum_t(element)"),
     staged("C read though beta is 0", BLOCK, "beta == 0 ? alpha * sum : alpha", "alpha"),
     staged("a row-major C written along its columns", WARPS, "C[i * ldc + j]", "C[i + j * ldc]", op="ntt"),
-    staged("a group's sums left out", GROUPS, "tile_elements, groups, put)", "tile_elements, groups - 1, put)"),
+    staged("a vector of C past its rows", BLOCK, "aligned && first_row + tile_rows <= m &&", "aligned &&",
+        dtype="f64"),
+    staged("a vector of C past its columns", BLOCK, "&& first_column + tile_columns <= n;", ";"),
+    staged("vectors of C that are not aligned", BLOCK, "whole = aligned &&", "whole ="),
+    staged("C not added to vectors", BLOCK, "if (beta != 0)", "if (false)"),
+    staged("alpha left out of vectors", BLOCK, "= alpha * sum.element[e];", "= sum.element[e];"),
+    staged("C read though beta is 0, as vectors", BLOCK, "if (beta != 0)", "if (true)"),
+    mma("vectors of C in each other's place (mma)", MMA_LARGE, "+ 4 * t + v % 4", "+ 4 * t + (v ^ 1) % 4"),
+    mma("vectors of a row-major C in each other's place", MMA_LARGE, "+ v % 4 / 2", "+ (v + 2) % 4 / 2", op="ntt"),
+    mma("elements of a vector of C in each other's place", MMA_LARGE, "2 * e + at / 2", "2 * (1 - e) + at / 2"),
+    mma("every strip's sums in the first's place", MMA_LARGE, "v / (2 * octets) * 16", "0 * 16"),
     mma("every team's sums in the first's place", MMA_WARPS, "left + warp / (team / 32) *", "left + 0 *"),
     mma("a team's sums left out", MMA_BLOCK, "s < sums_of_tile;", "s < sums_of_tile - 1;"),
+)  # fmt: skip
+
+RUN_BUGS = (
+    staged("chunks past the last block's", WARPS, "(all_chunks + splits - 1) / splits", "all_chunks / splits"),
+    staged("a run past the last chunk", GROUPS, "all_chunks - begin < share ? all_chunks - begin : share", "share"),
+    mma("the next tile not looked for", MMA_LARGE, "if (next >= chunks)", "if (false)"),
+    mma("the tile before staged", MMA_LARGE, "++next_tile;", ""),
+    mma("a tile's first chunks taken for all", MMA_LARGE, "to_last = to_end <= run;", "to_last = true;"),
+    mma("a tile's last chunks taken for all", MMA_LARGE, "from_start = tile * (long long)chunks >= begin",
+        "from_start = true"),
+    mma("the sums of the tile before kept", MMA_LARGE, "[octets][4] = {};", "[octets][4];"),
+    staged("a part left out", GROUPS, "/ share - first_block) + 1,", "/ share - first_block),"),
+    staged("a part in another's slot", WARPS, "leave(slot + part);", "leave(slot + part / 2);"),
+    staged("a group waits for parts that do not come", GROUPS,
+        "parts - group < group_splits ? parts - group : group_splits",
+        "group_splits"),
+    staged("a group's sums left out", GROUPS, "count = (parts + group_splits - 1) / group_splits",
+        "count = parts / group_splits"),
+    staged("a group's sums not left", GROUPS, "leave(slot + group);", ""),
+    staged("parts taken for groups", GROUPS, "stride = group_splits;", ""),
+    staged("the last part twice", WARPS, "first + s < count ? more.element[e] : scalar(0)", "more.element[e]"),
+    staged("parts added to a block's own", WARPS, "held[v] = vector{}; });", "(void)v; });"),
+    mma("parts added to a block's own", MMA_LARGE, "held[v] = vector{}; });", "(void)v; });"),
 )  # fmt: skip
 
 RIGHT = (
@@ -185,6 +228,7 @@ RIGHT = (
     *((LARGE, dtype, op) for dtype, op in (("f32", "tn"), ("f32", "nt"), ("f64", "nn"))),
     *((MMA_BLOCK, "f64", op) for op in ("tn", "ntt", "nt", "nn", "tt", "ttt")),
     *((config, "f64", op) for config in (MMA_WARPS, MMA_LARGE) for op in ("tn", "ntt")),
+    *((MMA_TALL, "f64", op) for op in ("nn", "ttt", "nt", "tt")),
 )  # fmt: skip
 
 
@@ -198,7 +242,7 @@ def test_the_template_itself_is_right(
 
 
 @pytest.mark.parametrize(
-    "bug", [*COPYING_BUGS, *RING_BUGS, *MULTIPLYING_BUGS, *ADDING_BUGS], ids=lambda bug: bug.name
+    "bug", [*COPYING_BUGS, *RING_BUGS, *MULTIPLYING_BUGS, *ADDING_BUGS, *RUN_BUGS], ids=lambda bug: bug.name
 )
 def test_a_planted_bug_is_rejected(try_kernel: TryKernel, bug: Bug) -> None:
     assert_rejected(try_kernel, bug, SHAPE, probes=True)
@@ -250,7 +294,7 @@ SYMMETRIC = (
 @pytest.mark.parametrize("config", SYMMETRIC, ids=lambda config: config.text)
 def test_a_matrix_times_itself_gives_the_bits_that_its_copy_gives(toolchain: Toolchain, config: KernelConfig) -> None:
     """Staged once, whole tiles and tiles beside the diagonal, whole chunks and the rest of k."""
-    problem = Problem(24, 24, 1003, "f64", "nt")
+    problem = Problem(15, 15, 1003, "f64", "nt")
     x = np.random.default_rng(1).uniform(-1, 1, (problem.k, problem.m))
     once, twice = (product(toolchain, config, problem, (x, y)) for y in (x, x.copy()))
     assert once.tobytes() == twice.tobytes()

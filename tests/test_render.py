@@ -110,6 +110,10 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
         StagedMmaConfig(128, 128, 16, 16, 32, 3, 2, splits=264, min_blocks=1, strips=1, octets=2),
         replace(GRAM, dtype_name="f64"),
     ),
+    (
+        StagedMmaConfig(256, 256, 256, 64, 16, 4, 1, splits=132, min_blocks=1, strips=4, octets=4),
+        Problem(20480, 64, 20480, "f64", "ttt"),
+    ),
 )
 
 

@@ -10,7 +10,6 @@ from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.staged import StagedConfig
-from tsm2_tune.generator.families.staged_mma import StagedMmaConfig
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.families.tsmm_rows import TsmmRowsConfig
@@ -160,11 +159,6 @@ COUNTER_EXAMPLES = (
         "reads-fit-vectors",
         StagedConfig(128, 128, 16, 16, 128, 4, 2, splits=264, min_blocks=1, rows=8, columns=8, step=4),
         replace(GRAM, dtype_name="f64"),
-    ),
-    CounterExample(
-        "splits-for-tiles",
-        StagedMmaConfig(128, 128, 64, 64, 32, 2, 0, splits=132, min_blocks=1, strips=2, octets=4),
-        replace(R64, n=64),
     ),
     CounterExample(
         "wide-loads",

@@ -317,7 +317,7 @@ def test_the_database_of_another_program(path: Path, create: bool) -> None:
 def test_a_newer_schema(path: Path, create: bool) -> None:
     with Store.open(path, create=True):
         plain_sql(path, "PRAGMA user_version = 7")
-    assert "schema 7, newer than 3" in refused(path, create=create)
+    assert "schema 7, newer than 4" in refused(path, create=create)
 
 
 def test_a_folder_and_a_path_under_a_file(tmp_path: Path, path: Path) -> None:
@@ -382,12 +382,13 @@ def test_an_older_schema_is_migrated(path: Path, monkeypatch: pytest.MonkeyPatch
 def test_kernels_of_the_first_schema_do_not_split_k(path: Path) -> None:
     with Store.open(path, create=True) as store:
         store.add_trial(RUN, trial(500))
-    for column in ("columns_per_block", "splits", "flat_splits"):  # as the first schema was
+    for column in ("columns_per_block", "splits", "flat_splits", "persistent"):  # as the first schema was
         plain_sql(path, f"ALTER TABLE source DROP COLUMN {column}")
     plain_sql(path, "PRAGMA user_version = 1")
     with Store.open(path, create=False) as store:
         (source,) = store.sources(store.best()).values()
-    assert (source.launch.columns_per_block, source.launch.splits, source.launch.flat_splits) == (0, 1, 64)
+    launch = source.launch
+    assert (launch.columns_per_block, launch.splits, launch.flat_splits, launch.persistent) == (0, 1, 64, False)
 
 
 def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

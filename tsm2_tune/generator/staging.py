@@ -1,4 +1,8 @@
-"""What the families have in common that stage tiles of both operands in shared memory."""
+"""What the families have in common that stage tiles of both operands in shared memory.
+
+Their blocks share the chunks of k of all tiles of C evenly, whatever the shape. Where k is huge and C a tile or two,
+k is split; where C has many tiles, a block has several, one after another. No multiprocessor waits for a last wave.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +44,7 @@ class StagingConfig(KernelConfig):
     chunk: int  # products along k in one place of the ring
     stages: int  # places of the ring
     through: int  # what is on the way to shared memory: 0 registers, 1 the L1, 2 the L2 alone
-    splits: int  # of k
+    splits: int  # of all chunks of all tiles: the blocks
     min_blocks: int  # on a multiprocessor, which bounds the registers; 1: as many as the compiler wants
 
 
@@ -52,7 +56,7 @@ STAGING_TUNABLES = (
     Tunable("chunk", "", "products along k in one place of the ring"),
     Tunable("stages", "", "places of the ring, on their way or arrived"),
     Tunable("through", "", "what is on the way to shared memory: 0 registers, 1 the L1, 2 the L2 alone"),
-    Tunable("splits", "", "blocks among which k is divided"),
+    Tunable("splits", "", "blocks among which all chunks of all tiles are divided"),
     Tunable("min_blocks", "", "blocks that a multiprocessor must hold, which bounds the registers"),
 )
 
@@ -60,13 +64,14 @@ STAGING_TUNABLES = (
 def _chunks_for_all(candidate: Candidate) -> bool:
     rings = tunable(candidate, "splits") * (tunable(candidate, "threads") // tunable(candidate, "sharers"))
     smallest = tunable(candidate, "splits") == WIDE_SPLITS[0]
-    return smallest or candidate.problem.k >= rings * tunable(candidate, "chunk")
+    tiles = candidate.launch.tiles(candidate.problem.m, candidate.problem.n)
+    return smallest or tiles * candidate.problem.k >= rings * tunable(candidate, "chunk")
 
 
-def staging_rules(tile: tuple[int, ...]) -> tuple[Rule, ...]:
-    """The rules of every staged family, for its options of a tile's rows and columns."""
+def staging_rules(tile: tuple[int, ...], *, covered: int | None = None) -> tuple[Rule, ...]:
+    """The rules of every staged family, for its options of a tile's rows and columns, as `tile_rules` has them."""
     return (
-        *tile_rules(tile),
+        *tile_rules(tile, covered=covered),
         Rule("chunks-for-all", "shape", "every ring should have a whole chunk of k", _chunks_for_all),
         *WIDE_SPLIT_RULES,
         REGISTERS_REACHABLE,
@@ -115,7 +120,12 @@ class StagingFamily(Family[C]):
             columns_per_block=config.tile_columns,
             smem_bytes=self.resources(config, problem).smem_bytes,
             splits=config.splits,
+            persistent=True,
         )
+
+    def sums_in_registers(self, config: C) -> bool:
+        """Whether a thread's sums are those of C, and none of its neighbours' must be added."""
+        return False
 
     def traffic(self, config: C, problem: Problem) -> Traffic:
         return tile_traffic(problem, tile_rows=config.tile_rows, tile_columns=config.tile_columns)
@@ -130,14 +140,15 @@ class StagingFamily(Family[C]):
     def probe_shapes(self, config: C, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """Part-filled and several tiles of C; k of no whole chunk, of a part of one, and several for each ring.
 
-        The first fills the tile and has a rest of k; the fourth, whose k is 1 more than a multiple of 4, has aligned
-        addresses where the leading dimensions of the general call are not, or the other way round; so has the fifth
-        in a full tile; the last have whole chunks that a tile must not copy which is full one way only.
+        The first fills the tile, has a rest of k, and a shorter run for the last block; the fourth, whose k is 1 more
+        than a multiple of 4, has aligned addresses where the leading dimensions of the general call are not, or the
+        other way round; so has the fifth in a full tile; the last have whole chunks that a tile must not copy which
+        is full one way only.
         """
         rows, columns, chunk = config.tile_rows, config.tile_columns, config.chunk
         rings = config.splits * (config.threads // config.sharers)
         return (
-            (rows, columns, chunk * (rings * config.stages + 3) + 4),
+            (rows, columns, chunk * (rings * (config.stages + 1) - 2) + 4),
             (rows + 1, max(columns - 1, 1), 2 * chunk + 3),
             (max(rows - 1, 1), columns + 1, max(chunk // 4 - 1, 1)),
             (rows + 2, columns + 4, 2 * chunk + 1),
@@ -150,7 +161,7 @@ class StagingFamily(Family[C]):
         along_a, along_b, _ = problem.contiguous
         a_pitch, b_pitch = self.pitches(config, problem)
         return {
-            "about": "both operands staged in shared memory, k over every thread",
+            "about": "both operands staged, an equal run of the work for each block",
             "kernel": self.name,
             "storage": problem.storage,
             "a_along_k": along_a == "k",
@@ -159,6 +170,7 @@ class StagingFamily(Family[C]):
             "a_pitch": a_pitch,
             "b_pitch": b_pitch,
             "symmetric": (along_a == "k") == (along_b == "k") and config.tile_rows == config.tile_columns,
-            "groups": self.launch(config, problem).groups,
+            "sums_in_registers": self.sums_in_registers(config),
+            "flat_splits": self.launch(config, problem).flat_splits,
             "group_splits": GROUP_SPLITS,
         }

@@ -69,6 +69,7 @@ source = Table(
     Column("columns_per_block", Integer, nullable=False, server_default="0"),
     Column("splits", Integer, nullable=False, server_default="1"),
     Column("flat_splits", Integer, nullable=False, server_default="64"),
+    Column("persistent", Integer, nullable=False, server_default="0"),  # 1 or 0
 )
 
 # A configuration is tried once for a device, a problem and a basis: the first UNIQUE keeps it so through kills,
@@ -224,8 +225,13 @@ def _add_flat_splits(connection: Connection) -> None:
     connection.exec_driver_sql("ALTER TABLE source ADD COLUMN flat_splits INTEGER NOT NULL DEFAULT 64")
 
 
+def _add_persistent(connection: Connection) -> None:
+    """A grid may have as many blocks for every shape; before, each had a tile of C, or a part of k of one."""
+    connection.exec_driver_sql("ALTER TABLE source ADD COLUMN persistent INTEGER NOT NULL DEFAULT 0")
+
+
 # The first takes version 1 to 2, the next 2 to 3, and so on.
-MIGRATIONS: tuple[Migration, ...] = (_add_splits, _add_flat_splits)
+MIGRATIONS: tuple[Migration, ...] = (_add_splits, _add_flat_splits, _add_persistent)
 
 
 def version() -> int:

@@ -38,6 +38,7 @@ LAUNCH_BOUNDS = {  # of each field of Launch: the least and the most that a devi
     "columns_per_block": (0, INT32_MAX),
     "splits": (1, 65536),
     "flat_splits": (1, INT32_MAX),
+    "persistent": (0, 1),
 }
 PROBLEM_KEY = tuple(schema.problem.c[name] for name in ("op", "dtype", "m", "n", "k"))
 
@@ -188,7 +189,7 @@ def _launch(values: Mapping[str, Any]) -> Launch:
     for name, (least, most) in LAUNCH_BOUNDS.items():
         if not least <= values[name] <= most:
             raise ValueError(f"{name} = {values[name]} is not between {least} and {most}")
-    return Launch(**{name: values[name] for name in LAUNCH_BOUNDS})
+    return Launch(**{**{name: values[name] for name in LAUNCH_BOUNDS}, "persistent": bool(values["persistent"])})
 
 
 def kernel_config(row: Row) -> KernelConfig:

@@ -51,6 +51,7 @@ def winner(row: BestRow, source: KernelSource) -> dict[str, object]:
         "columns_per_block": source.launch.columns_per_block,
         "splits": source.launch.splits,
         "groups": source.launch.groups,
+        "persistent": source.launch.persistent,
         "smem_bytes": source.launch.smem_bytes,
     }
 
