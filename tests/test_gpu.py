@@ -24,6 +24,7 @@ from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.staged import StagedConfig
 from tsm2_tune.generator.families.staged_mma import StagedMmaConfig
+from tsm2_tune.generator.families.staged_smma import StagedSmmaConfig
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.families.tsmm_rows import TsmmRowsConfig
@@ -150,6 +151,10 @@ ORDERED: tuple[tuple[KernelConfig, str], ...] = (
     (StagedMmaConfig(256, 256, 256, 64, 16, 3, 1, splits=132, min_blocks=1, strips=4, octets=4), "nn"),
     (StagedMmaConfig(128, 128, 64, 32, 32, 3, 1, splits=264, min_blocks=1, strips=2, octets=2), "ttt"),
     (StagedMmaConfig(128, 32, 16, 16, 16, 4, 2, splits=16, min_blocks=1, strips=1, octets=2), "nt"),
+    (StagedSmmaConfig(128, 128, 128, 64, 32, 3, 1, splits=264, min_blocks=2, strips=4, octets=4), "nn"),
+    (StagedSmmaConfig(128, 128, 64, 32, 32, 2, 1, splits=20, min_blocks=4, strips=2, octets=2), "ttt"),
+    (StagedSmmaConfig(128, 128, 64, 64, 32, 3, 1, splits=264, min_blocks=2, strips=4, octets=4), "tn"),
+    (StagedSmmaConfig(128, 128, 64, 16, 64, 2, 0, splits=16, min_blocks=3, strips=2, octets=2), "ntt"),
 )
 # With complex conjugates.
 CONJUGATED: tuple[tuple[KernelConfig, str], ...] = (

@@ -15,6 +15,7 @@ from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.staged import StagedConfig
 from tsm2_tune.generator.families.staged_mma import StagedMmaConfig
+from tsm2_tune.generator.families.staged_smma import StagedSmmaConfig
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.families.tsmm_rows import TsmmRowsConfig
@@ -114,6 +115,15 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
         StagedMmaConfig(256, 256, 256, 64, 16, 4, 1, splits=132, min_blocks=1, strips=4, octets=4),
         Problem(20480, 64, 20480, "f64", "ttt"),
     ),
+    (
+        StagedSmmaConfig(128, 128, 128, 64, 32, 3, 1, splits=264, min_blocks=2, strips=4, octets=4),
+        replace(F32, n=64),
+    ),
+    (
+        StagedSmmaConfig(128, 128, 64, 32, 32, 2, 1, splits=528, min_blocks=4, strips=2, octets=2),
+        replace(F32, n=32, op="ttt"),
+    ),
+    (StagedSmmaConfig(128, 128, 64, 64, 32, 3, 1, splits=264, min_blocks=2, strips=4, octets=4), GRAM),
 )
 
 

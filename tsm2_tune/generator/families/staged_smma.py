@@ -1,0 +1,136 @@
+"""Both operands through shared memory, f32 on the f64 tensor cores: staged, and read as fragments of doubles.
+
+Hopper's f64 tensor cores do as many operations a second as its multiply-adds in f32, and one of their instructions
+does 1024 multiply-adds where one of those does 32. So there is time to load and to convert: a number of A once for
+each warp beside it on the tile, one of B once for each warp above. Products are exact; a block's sums are rounded to
+f32 at its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, ClassVar
+
+from tsm2_tune.generator.families.staged_mma import DEPTH, StagedMma, StagedMmaConfig
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.problem import INT32_MAX, Problem
+from tsm2_tune.generator.splitting import WIDE_SPLITS, has_f64_tensor_cores
+from tsm2_tune.generator.tiles import LARGEST_THIN, covering
+
+# Rows and columns of C, of a block, strips and octets of a warp. A lane has rows of two strips: their number is even.
+TILES = (
+    (32, 32, 2, 4), (64, 32, 4, 4), (32, 64, 2, 8), (64, 64, 2, 4), (64, 64, 2, 8), (64, 64, 4, 4), (64, 16, 2, 2),
+    (128, 16, 2, 2), (64, 32, 2, 2), (128, 32, 2, 4), (256, 32, 4, 4), (128, 64, 2, 8), (128, 64, 4, 4),
+)  # fmt: skip
+RINGS = ((16, 3, 1), (32, 2, 0), (32, 2, 1), (32, 3, 1), (64, 2, 0), (64, 2, 1))  # chunk, stages, through
+MIN_BLOCKS = (2, 3, 4)
+THREADS = 128
+COLUMNS_OF_LARGE, LEAST_DEPTH = range(9, 65), 16  # n and k that a C of many rows must have
+# What won on an H200, best first: tile, ring, and blocks on a multiprocessor. Of many rows, for as many columns.
+Choice = tuple[tuple[int, int, int, int], tuple[int, int, int], int]
+LARGE: dict[int, tuple[Choice, ...]] = {
+    16: (((64, 16, 2, 2), (64, 2, 0), 3), ((128, 16, 2, 2), (32, 2, 0), 3)),
+    32: (
+        ((256, 32, 4, 4), (16, 3, 1), 2), ((64, 32, 2, 2), (32, 2, 1), 4), ((128, 32, 2, 4), (32, 2, 1), 3),
+        ((128, 32, 2, 4), (16, 3, 1), 3), ((64, 32, 2, 2), (32, 3, 1), 4),
+    ),
+    64: (
+        ((128, 64, 4, 4), (32, 3, 1), 2), ((128, 64, 2, 8), (32, 2, 1), 2), ((64, 64, 2, 4), (32, 3, 1), 3),
+        ((128, 64, 4, 4), (32, 2, 1), 2), ((128, 64, 2, 8), (32, 3, 1), 2),
+    ),
+}  # fmt: skip
+# Of a few rows and columns and a long k, for tiles that cover them.
+THIN: dict[tuple[int, int], tuple[Choice, ...]] = {
+    (32, 32): (((32, 32, 2, 4), (64, 2, 0), 3),),
+    (64, 32): (((64, 32, 4, 4), (32, 3, 1), 2), ((64, 32, 4, 4), (32, 2, 0), 2)),
+    (32, 64): (((32, 64, 2, 8), (32, 3, 1), 2), ((32, 64, 2, 8), (32, 2, 0), 2)),
+    (64, 64): (
+        ((64, 64, 4, 4), (32, 3, 1), 2), ((64, 64, 2, 8), (32, 3, 1), 2), ((64, 64, 2, 8), (32, 2, 0), 2),
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StagedSmmaConfig(StagedMmaConfig):
+    """Every choice that the template needs: those for f64."""
+
+    family: ClassVar[str] = "staged_smma"
+
+
+def _config(choice: Choice, splits: int) -> StagedSmmaConfig:
+    (tile_rows, tile_columns, strips, octets), (chunk, stages, through), min_blocks = choice
+    return StagedSmmaConfig(
+        threads=THREADS,
+        sharers=THREADS,
+        tile_rows=tile_rows,
+        tile_columns=tile_columns,
+        chunk=chunk,
+        stages=stages,
+        through=through,
+        splits=splits,
+        min_blocks=min_blocks,
+        strips=strips,
+        octets=octets,
+    )
+
+
+class StagedSmma(StagedMma):
+    name = "staged_smma"
+    summary = "many rows or a long sum in f32, more than 8 columns: both operands staged, on the f64 tensor cores"
+    template = "staged_smma.cu.jinja"
+    dtypes = ("f32",)
+    config_type = StagedSmmaConfig
+
+    def configurations(self) -> Iterator[StagedSmmaConfig]:
+        for tile, ring, min_blocks, splits in product(TILES, RINGS, MIN_BLOCKS, WIDE_SPLITS):
+            config = _config((tile, ring, min_blocks), splits)
+            if config.chunk * self.team(config) >= THREADS * DEPTH:
+                yield config
+
+    def registers(self, config: StagedMmaConfig) -> int:
+        """A double has two."""
+        return 2 * super().registers(config)
+
+    def pitches(self, config: StagedMmaConfig, problem: Problem) -> tuple[int, int]:
+        """Threads that read at the same time have 8 products each of 4 lines, or 4 products 2 apart of 8 lines."""
+        along_a, along_b, _ = problem.contiguous
+        return (
+            config.chunk + 8 if along_a == "k" else config.tile_rows + 4,
+            config.chunk + 8 if along_b == "k" else config.tile_columns + 4,
+        )
+
+    def supports(self, problem: Problem) -> bool:
+        return problem.dtype_name in self.dtypes and max(problem.m, problem.n) <= self.largest(problem)
+
+    def largest(self, problem: Problem) -> int:
+        large = problem.n in COLUMNS_OF_LARGE and problem.k >= LEAST_DEPTH
+        return INT32_MAX if large else LARGEST_THIN
+
+    def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedSmmaConfig, ...]:
+        """What won on an H200 for as many columns; of a small C, where it has more than 32 rows or columns.
+
+        With 32 of each, multiply-adds do as well where no operand lies along k.
+        """
+        if not has_f64_tensor_cores(limits):
+            return ()
+        if problem.m > LARGEST_THIN:
+            choices = LARGE[covering(tuple(LARGE), problem.n)]
+        else:
+            tile = covering((16, 32, 64), problem.m), covering((16, 32, 64), problem.n)
+            choices = THIN.get(tile, ()) if tile != (32, 32) or "k" in problem.contiguous[:2] else ()
+        return tuple(_config(choice, limits.sms * choice[2]) for choice in choices)
+
+    def singles(self, problem: Problem) -> bool:
+        return False
+
+    def context(self, config: StagedMmaConfig, problem: Problem) -> dict[str, Any]:
+        """A lane has neighbours along a line of C only where the operand beside it has lines side by side."""
+        along_a, along_b, along_c = problem.contiguous
+        neighbours = (along_a if along_c == "m" else along_b) != "k"
+        context = super().context(config, problem)
+        return {**context, "sums_in_registers": context["sums_in_registers"] and neighbours}
+
+
+FAMILY = StagedSmma()
