@@ -111,7 +111,7 @@ def operations(op: str, *, is_complex: bool) -> tuple[int, int]:
 def gemm_of(operands: Operands) -> Gemm:
     """C = op(A) op(B) on the operands as they lie now. CublasError where BLAS has no such product."""
     problem, element = operands.problem, ELEMENTS[operands.problem.dtype_name]
-    operation_a, operation_b = operations(problem.op, is_complex=element.is_complex)
+    operation_a, operation_b = operations(problem.factors + problem.op[2:], is_complex=element.is_complex)
     first, second, m, n = operands.a, operands.b, problem.m, problem.n
     if len(problem.op) == 3:
         first, second, m, n = second, first, n, m

@@ -365,7 +365,7 @@ def test_source_prints_any_configuration_that_is_listed(family: object) -> None:
     dtype, op = next(
         (dtype, op)
         for dtype in DTYPES.values()
-        for op in ("nn", "tn")
+        for op in ("nn", "tn", "tx")
         if family.supports(Problem(1, 1, 1, dtype.name, op))  # type: ignore[attr-defined]
     )
     typed = ("--math", dtype.name) if dtype.name.endswith("tf32") else ("--dtype", dtype.name)

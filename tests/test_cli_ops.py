@@ -96,7 +96,7 @@ def test_the_source_is_that_of_the_op() -> None:
     texts = {op: run("source", MMA.text, "--dtype", "f64", "--op", op).output for op in ("nn", "ttt")}
     assert "A, B, C column-major" in texts["nn"]
     assert "A, B, C row-major" in texts["ttt"]
-    for arguments in (("--op", "nn"), ("--dtype", "f64", "--op", "nx")):
+    for arguments in (("--op", "nn"), ("--dtype", "f64", "--op", "ny")):
         assert run("source", MMA.text, *arguments).exit_code == 2
     assert "tsmr_mma has no kernel for f32 and op nn" in run("source", MMA.text).output
 
@@ -157,3 +157,25 @@ def test_tf32_is_no_element_type(name: str) -> None:
     result = run("space", "--device", "h200", "--shapes", "8x8x8", "--dtype", name)
     assert result.exit_code == 2
     assert f"--dtype f32 --math {name}" in " ".join(result.output.split())
+
+
+def test_gram_is_an_op_of_every_type() -> None:
+    found = problems_of("8xmx1000", "f32,c64", "gram,tx", "column")
+    assert [problem.op for problem in found] == ["tx", "cx", "tx"]
+    assert [problem.op for problem in problems_of("8xmx1000", "f32,c64", "gram", "row")] == ["nxt", "jxt"]
+    result = run("space", "--device", "h200", "--shapes", "8x4x1000", "--op", "gram")
+    assert result.exit_code == 2
+    assert "shape 8x4x1000 with op tx: a matrix times itself has m = n" in " ".join(result.output.split())
+    text = run("source", "gram-t128-w128-m16-d128-s2-l0-k396-b1-c8-p1", "--op", "gram").output
+    assert "B is A's matrix" in text
+    assert run("source", "gram-t128-w128-m16-d128-s2-l0-k396-b1-c8-p1", "--op", "tn").exit_code == 2
+
+
+def test_a_gram_winner_is_another_problems(tmp_path: Path) -> None:
+    path, shape = tmp_path / "results.db", (16, 16, 10**6)
+    with Store.open(path, create=True) as store:
+        for op in ("tn", "tx"):
+            problem = Problem(*shape, "f64", op)
+            store.add_trial(tuning_run(), trial(500.0, MMA, problem=problem, source=handmade(problem)))
+        assert [row.problem.op for row in store.best()] == ["tn", "tx"]
+    assert "16x16x1000000:f64:tx" in run("show", "2", "--db", str(path)).output

@@ -113,3 +113,32 @@ def test_blocks_of_one_row_major_matrix_may_be_operands(tmp_path: Path, monkeypa
     module.gemm(whole[:, :8], b, out=whole[:, 8:16])
     with pytest.raises(ValueError, match="out: it shares memory with a"):
         module.gemm(whole[:, :8], b, out=whole[:, 7:15])
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_matrix_transposed_times_itself(tmp_path: Path, order: str) -> None:
+    gram, general = {"F": ("tx", "tn"), "C": ("nxt", "ntt")}[order]
+    module = of_ops(tmp_path, **{gram: (8, 8, 300), general: (8, 8, 300), "nn": (8, 8, 300)})
+    x = matrix(300, 8, order)
+    for other, op in ((x, gram), (x[:, :], gram), (x.copy(order="K"), general), (x[:, :7], general)):
+        assert module.choice(x.T, other).winner.op == op
+    wide = matrix(300, 20, order)
+    assert module.choice(wide[:, 3:11].T, wide[:, 3:11]).winner.op == gram
+    assert module.choice(wide[:, 3:11].T, wide[:, 4:12]).winner.op == general
+    assert module.match(8, 8, 300, "f64", op=gram).winner.op == gram
+
+
+def test_the_nearest_shape_comes_before_half_of_the_products(tmp_path: Path) -> None:
+    module = of_ops(tmp_path, tx=(8, 8, 300), tn=(64, 64, 300))
+    found = [module.choice(x.T, x).winner.op for x in (matrix(300, columns, "F") for columns in (8, 9, 64))]
+    assert found == ["tx", "tx", "tn"]
+
+
+def test_a_gram_kernel_is_for_one_matrix_alone(tmp_path: Path) -> None:
+    x, module = matrix(300, 8, "F"), of_ops(tmp_path, tx=(8, 8, 300))
+    with pytest.raises(
+        ValueError, match=r"only for op tx \(a row-major, b and out column-major, b is a transposed\);"
+    ):
+        module.choice(x.T, x.copy(order="F"))
+    vector = matrix(300, 1, "F")
+    assert module.choice(vector.T, vector).winner.op == "tx"

@@ -21,6 +21,8 @@ from tests.conftest import ONCE, compiled
 from tsm2_tune.errors import TuneError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import family_named
+from tsm2_tune.generator.families.gram import GramConfig
+from tsm2_tune.generator.families.gram_mma import GramMmaConfig
 from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.staged import StagedConfig
 from tsm2_tune.generator.families.staged_mma import StagedMmaConfig
@@ -171,6 +173,20 @@ CONJUGATED: tuple[tuple[KernelConfig, str], ...] = (
     (TsmtZmmaConfig(128, 16, 16, 2, 2, 8, 2, splits=264, min_blocks=1), "cn"),
     (TsmtZmmaConfig(256, 8, 16, 1, 1, 16, 1, splits=16, min_blocks=2), "jtt"),
 )
+# Of a matrix and itself.
+OF_ITSELF: tuple[tuple[KernelConfig, str], ...] = (
+    (TsmtConfig(256, 8, 8, 8, 8, 1, 2, splits=264, min_blocks=1), "nxt"),
+    (TsmtConfig(128, 4, 4, 4, 4, 2, 1, splits=16, min_blocks=1), "tx"),
+    (TsmtConfig(128, 16, 16, 8, 4, 2, 1, splits=16, min_blocks=1), "tx"),  # loads it twice
+    (GramConfig(128, 128, 64, 32, 2, 0, splits=396, min_blocks=1, lines=8, step=1), "nxt"),
+    (GramConfig(128, 128, 32, 64, 3, 1, splits=132, min_blocks=1, lines=8, step=2), "tx"),
+    (GramConfig(128, 128, 64, 32, 2, 0, splits=16, min_blocks=1, lines=4, step=1), "txt"),
+    (GramConfig(128, 32, 32, 16, 3, 1, splits=264, min_blocks=1, lines=4, step=1), "nx"),
+    (GramMmaConfig(128, 128, 64, 32, 2, 0, splits=264, min_blocks=1, warps=2), "nxt"),
+    (GramMmaConfig(128, 32, 32, 16, 3, 1, splits=132, min_blocks=1, warps=1), "tx"),
+    (GramMmaConfig(128, 128, 64, 32, 3, 1, splits=16, min_blocks=1, warps=1), "tx"),
+)
+HERMITIAN = {"tx": "cx", "nxt": "jxt", "txt": "cxt", "nx": "jx"}
 # Every configuration in the dtypes that its family knows in that order.
 CASES = [
     (config, Problem(64, 4, 64, dtype, op))
@@ -184,6 +200,13 @@ CASES = [
     for config, op in CONJUGATED
     for dtype in family_named(config.family).dtypes
     if DTYPES[dtype].is_complex
+]
+CASES += [
+    (config, Problem(64, 64, 64, dtype, one))
+    for config, op in OF_ITSELF
+    for dtype in DTYPES
+    for one in ((op, HERMITIAN[op]) if DTYPES[dtype].is_complex else (op,))
+    if family_named(config.family).supports(Problem(64, 64, 64, dtype, one))
 ]
 CASE_NAMES = [f"{config.text}-{problem.dtype_name}-{problem.op}" for config, problem in CASES]
 SPLIT = [case for case in CASES if family_named(case[0].family).launch(*case).splits > 1]
@@ -269,7 +292,8 @@ def verdict(
 def test_template_is_right_at_odd_shapes_and_on_its_probes(
     gpu: CudaDevice, target: Target, gpu_support_path: str, config: KernelConfig, case: Problem
 ) -> None:
-    odd = (Problem(*shape, case.dtype_name, case.op) for shape in SHAPES)
+    shapes = [(n, n, m) for m, n, _ in SHAPES] if case.is_gram else SHAPES
+    odd = (Problem(*shape, case.dtype_name, case.op) for shape in shapes)
     for problem in (*odd, *probe_problems(config, case)):
         found = verdict(gpu, target, gpu_support_path, config, problem)
         assert found.correct, f"{problem.text}: {found.detail}"
@@ -301,6 +325,8 @@ def test_repeated_runs_give_the_same_bits(
     """The sums of the splits are added up in one order, whichever block ends last."""
     thin = isinstance(config, (TsmtConfig, TsmtMmaConfig, TsmtZmmaConfig, TsmtHalfConfig, TsmtFewConfig))
     shape = (19, 17, 400_009) if thin else (5003, 17, 20011)
+    if case.is_gram:
+        shape = (19, 19, 400_009)
     problem = Problem(*shape, case.dtype_name, case.op)
     with loaded_kernel(gpu, target, gpu_support_path, config, problem) as loaded:
         operands = loaded.operands

@@ -12,6 +12,8 @@ from tsm2_tune import __version__
 from tsm2_tune.errors import ToolMissing
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import FAMILIES, family_named
+from tsm2_tune.generator.families.gram import GramConfig
+from tsm2_tune.generator.families.gram_mma import GramMmaConfig
 from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.staged import StagedConfig
 from tsm2_tune.generator.families.staged_mma import StagedMmaConfig
@@ -51,6 +53,7 @@ F16 = replace(BF16, dtype_name="f16")
 GRAM = Problem(16, 16, 10**6, "f32", "tn")
 OPS = ("nn", "ntt", "tn", "ttt")
 CONJUGATING = ("cn", "jtt", "nc")
+OF_ITSELF = ("tx", "nxt")  # a matrix times itself, which is as high as it is wide
 
 # The configurations whose sources are golden, each with the problem that it is rendered for.
 SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
@@ -124,6 +127,18 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
         replace(F32, n=32, op="ttt"),
     ),
     (StagedSmmaConfig(128, 128, 64, 64, 32, 3, 1, splits=264, min_blocks=2, strips=4, octets=4), GRAM),
+    (TsmtConfig(256, 8, 8, 8, 8, 1, 2, splits=264, min_blocks=1), replace(GRAM, op="nxt")),
+    (TsmtConfig(128, 8, 8, 8, 8, 2, 1, splits=264, min_blocks=1), replace(GRAM, dtype_name="c64", op="cx")),
+    (GramConfig(128, 128, 64, 32, 2, 0, splits=396, min_blocks=1, lines=8, step=1), replace(GRAM, op="nxt")),
+    (GramConfig(128, 128, 32, 64, 3, 1, splits=264, min_blocks=1, lines=8, step=4), replace(GRAM, op="tx")),
+    (
+        GramMmaConfig(128, 128, 64, 32, 2, 0, splits=264, min_blocks=1, warps=2),
+        replace(GRAM, dtype_name="f64", op="nxt"),
+    ),
+    (
+        GramMmaConfig(128, 128, 32, 64, 3, 1, splits=264, min_blocks=1, warps=1),
+        replace(GRAM, dtype_name="f64", op="tx"),
+    ),
 )
 
 
@@ -141,7 +156,11 @@ def every_source() -> list[KernelSource]:
         render(one, config)
         for config, problem in SOURCES
         for dtype in DTYPES
-        for op in (*OPS, *(CONJUGATING if DTYPES[dtype].is_complex else ()))
+        for op in (
+            *OPS,
+            *(CONJUGATING if DTYPES[dtype].is_complex else ()),
+            *(OF_ITSELF if problem.m == problem.n else ()),
+        )
         if family_named(config.family).supports(one := replace(problem, dtype_name=dtype, op=op))
     ]
 
@@ -162,8 +181,11 @@ def test_every_family_has_a_golden_source() -> None:
 
 @pytest.mark.parametrize(("config", "problem"), SOURCES, ids=[name_of(*source) for source in SOURCES])
 def test_one_text_serves_every_shape_of_a_dtype_and_op(config: KernelConfig, problem: Problem) -> None:
-    small = render(replace(problem, m=7, n=3, k=5), config)
-    large = render(replace(problem, m=10**8, n=64, k=64), config)
+    if problem.is_gram:
+        shapes = {"m": 7, "n": 7, "k": 5}, {"m": 64, "n": 64, "k": 10**8}
+    else:
+        shapes = {"m": 7, "n": 3, "k": 5}, {"m": 10**8, "n": 64, "k": 64}
+    small, large = (render(replace(problem, **shape), config) for shape in shapes)
     assert small.text == large.text
     assert (small.defines, large.defines) == (("INDEX_BITS=32",), ("INDEX_BITS=64",))
 

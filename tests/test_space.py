@@ -8,6 +8,7 @@ import pytest
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import FAMILIES, family_named
+from tsm2_tune.generator.families.gram import GramConfig
 from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.staged import StagedConfig
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
@@ -26,6 +27,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.rules import Candidate, Guidelines
 from tsm2_tune.generator.space import rules_of, search_space
+from tsm2_tune.tuner.tune import probe_problems
 
 H200 = PROFILES["h200"]
 R = Problem(20480, 16, 20480, "f32")
@@ -34,6 +36,7 @@ TALL = Problem(10**7, 16, 16, "f32", "ttt")
 ROWS = Problem(20480, 8, 20480, "f32", "ttt")
 ROW_MAJOR = Problem(20480, 16, 20480, "f64", "ttt")
 GRAM = Problem(16, 16, 10**6, "f32", "tn")
+SYMMETRIC = GramConfig(128, 128, 64, 32, 2, 0, splits=264, min_blocks=1, lines=8, step=1)
 
 
 @pytest.mark.parametrize(
@@ -155,6 +158,8 @@ COUNTER_EXAMPLES = (
         StagedConfig(128, 32, 16, 16, 32, 4, 2, splits=264, min_blocks=1, rows=8, columns=8, step=4),
         replace(GRAM, k=264 * 4 * 32 - 1),
     ),
+    CounterExample("tile-within-m", SYMMETRIC, replace(GRAM, m=32, n=32, op="tx")),
+    CounterExample("tile-covers-result", replace(SYMMETRIC, tile=16), replace(GRAM, m=17, n=17, op="tx")),
     CounterExample(
         "reads-fit-vectors",
         StagedConfig(128, 128, 16, 16, 128, 4, 2, splits=264, min_blocks=1, rows=8, columns=8, step=4),
@@ -289,7 +294,54 @@ def test_an_op_is_spelt_where_it_is_not_nn() -> None:
     assert len({Problem(5, 3, 7, "f32", op) for op in ("nn", "nt", "nnt")}) == 3
 
 
-@pytest.mark.parametrize("op", ["", "n", "nnn", "ntn", "nx", "NN", "hn", "nntt", " nn"])
+@pytest.mark.parametrize("op", ["", "n", "nnn", "ntn", "ny", "xn", "nxn", "NN", "hn", "nntt", " nn"])
 def test_a_wrong_op_is_refused(op: str) -> None:
     with pytest.raises(InputError, match=f"unknown op {op!r}: expected two of the letters n, t"):
         Problem(5, 3, 7, "f32", op)
+
+
+@pytest.mark.parametrize(
+    ("op", "factors", "contiguous", "stored"),
+    [
+        ("tx", "tn", "kkm", {"A": (7, 5), "C": (5, 5)}),
+        ("nxt", "nt", "mnn", {"A": (5, 7), "C": (5, 5)}),
+    ],
+)
+def test_a_gram_matrix_is_of_one_matrix(
+    op: str, factors: str, contiguous: str, stored: dict[str, tuple[int, int]]
+) -> None:
+    problem, general = Problem(5, 5, 7, "f32", op), Problem(5, 5, 7, "f32", factors + op[2:])
+    assert problem.is_gram
+    assert not general.is_gram
+    assert problem.factors == general.factors == factors
+    assert "".join(problem.contiguous) == contiguous == "".join(general.contiguous)
+    assert problem.stored == stored
+    assert problem.storage == general.storage + "; B is A's matrix"
+    assert (problem.flops, general.flops) == (2 * 15 * 7, 2 * 25 * 7)  # each product once
+    assert 2 * problem.read_bytes == general.read_bytes
+    assert problem.written_bytes == general.written_bytes
+    assert Problem.parse(problem.text) == problem
+
+
+def test_a_conjugated_gram_matrix_is_hermitian() -> None:
+    assert Problem(5, 5, 7, "c64", "cx").conjugated == (True, False)
+    assert Problem(5, 5, 7, "c64", "jxt").conjugated == (True, False)
+    assert Problem(5, 5, 7, "c64", "tx").conjugated == (False, False)
+    with pytest.raises(InputError, match="c and j conjugate"):
+        Problem(5, 5, 7, "f32", "cx")
+    with pytest.raises(InputError, match="5x4x7 with op tx: a matrix times itself has m = n"):
+        Problem(5, 4, 7, "f32", "tx")
+
+
+def test_families_that_compute_half_of_a_matrix_are_for_gram_matrices_alone() -> None:
+    halves = {"gram", "gram_mma"}
+    assert halves <= set(search_space(Problem(32, 32, 10**6, "f64", "tx"), H200).families)
+    assert not halves & set(search_space(Problem(32, 32, 10**6, "f64", "tn"), H200).families)
+
+
+def test_gram_matrices_are_probed_at_both_numbers_of_a_shape() -> None:
+    problem = Problem(8, 8, 10**6, "f32", "tx")
+    config = TsmtConfig(128, 8, 8, 8, 8, 4, 1, splits=264, min_blocks=1)
+    sizes = {(probe.m, probe.n) for probe in probe_problems(config, problem)}
+    general = {(probe.m, probe.n) for probe in probe_problems(config, replace(problem, op="tn"))}
+    assert sizes == {(size, size) for shape in general for size in shape}

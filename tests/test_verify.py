@@ -7,7 +7,7 @@ import math
 import pytest
 
 from tsm2_tune.generator.problem import DTYPES, Dtype, Problem
-from tsm2_tune.tuner.verify import Magnitude
+from tsm2_tune.tuner.verify import Exactness, Magnitude, exactness
 
 LARGEST_INTEGER = 2  # that operands are filled with
 
@@ -26,3 +26,18 @@ def test_the_least_values_are_the_least_above_0(dtype: Dtype) -> None:
     least = math.ldexp(1.0, Magnitude.LEAST.exponent(Problem(5, 3, 7, dtype.name)))
     smallest = {"f32": 2.0**-149, "f64": 5e-324, "f16": 2.0**-24, "bf16": 2.0**-133, "tf32": 2.0**-136}
     assert least == smallest[{"c64": "f32", "c128": "f64", "3xtf32": "tf32"}.get(dtype.name, dtype.name)]
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64", "f16", "bf16"])
+def test_both_factors_of_a_gram_matrix_are_large_or_small_together(dtype: str) -> None:
+    problem = Problem(5, 5, 1000, dtype, "tx")
+    size = math.log2(LARGEST_INTEGER**2 * problem.k) + 2 * Magnitude.LARGE.exponent(problem)
+    assert problem.dtype.exponents[1] - 3 <= size < problem.dtype.exponents[1]
+    assert problem.dtype.exponents[0] <= 2 * Magnitude.LEAST.exponent(problem) <= problem.dtype.exponents[0] + 1
+
+
+def test_sums_of_squares_stay_exact_as_long_as_they_fit() -> None:
+    for k, expected in ((2**18, Exactness.ALL), (2**20, Exactness.OFF_DIAGONAL), (10**7, Exactness.OFF_DIAGONAL)):
+        assert exactness(Problem(8, 8, k, "f32", "tx")) is expected
+        assert exactness(Problem(8, 8, k, "f32", "tn")) is Exactness.ALL
+    assert exactness(Problem(8, 8, 10**7, "f64", "tx")) is Exactness.ALL

@@ -28,6 +28,7 @@ from tsm2_tune.options import (
     family_options,
     json_option,
     math_option,
+    op_of,
     planning_device_option,
     problems_of,
     shapes_options,
@@ -304,7 +305,8 @@ def source(configuration: str, dtype: str, math: str, op: str) -> None:
     if config is None:
         example = next(family.configurations()).text
         raise InputError(f"{family.name} has no configuration {configuration!r}: they are spelt like {example}")
-    problem = Problem(1, 1, 1, dtype_with(math, dtype), op)
+    name = dtype_with(math, dtype)
+    problem = Problem(1, 1, 1, name, op_of(op, name))
     if not family.supports(problem):
         raise InputError(
             f"{family.name} has no kernel for {problem.dtype_name} and op {op}: choose another --dtype or --op"

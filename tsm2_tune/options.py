@@ -15,7 +15,7 @@ import click
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import FAMILIES, family_named
-from tsm2_tune.generator.problem import DTYPES, OP_LETTERS, Problem, dtype_named
+from tsm2_tune.generator.problem import DTYPES, OP_LETTERS, SAME, Problem, dtype_named
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.rules import Guidelines
 from tsm2_tune.generator.shapes import SPELLING, parse_shapes
@@ -27,9 +27,11 @@ MOST_SHAPES_BYTES = 1_000_000  # of a shapes file
 LAYOUTS = ("column", "row")
 OPPOSITE = str.maketrans("ntcj", "tnjc")
 MATHS = ("full", "tf32", "3xtf32")
+GRAM = "gram"
 OP_SPELLING = (
     "A letter for A and one for B: n column-major, t row-major, which is transposed to BLAS, and with complex numbers"
-    " c conjugate transposed, j conjugated; then a third, t, where C is row-major."
+    " c conjugate transposed, j conjugated; then a third, t, where C is row-major. x for B where that is A's own"
+    f" matrix, as in BLAS's syrk and herk: {GRAM} is tx, X^T X, and with complex numbers cx, X^H X."
 )
 
 
@@ -51,13 +53,20 @@ def family_names(text: str | None) -> tuple[str, ...]:
 def problems_of(shapes: str, dtypes: str, ops: str, layout: str, math: str = MATHS[0]) -> tuple[Problem, ...]:
     """The problems that the options spell: every shape in every dtype and op."""
     names = tuple(dict.fromkeys(dtype_with(math, name.strip()) for name in dtypes.split(",")))
-    spelt = tuple(dict.fromkeys(op_in(layout, op.strip()) for op in ops.split(",")))
+    spelt = tuple(dict.fromkeys(op.strip() for op in ops.split(",")))
     if shapes.startswith("@"):
         name, lines = shapes[1:], _shapes_file(shapes[1:]).splitlines()
         shapes = ",".join(line.partition("#")[0] for line in lines)
         if not shapes.strip(", \t"):
             raise InputError(f"shapes file {name!r} holds no shape: expected MxNxK items, such as 20480x16x20480")
-    return tuple(Problem(m, n, k, name, op) for m, n, k in parse_shapes(shapes) for name in names for op in spelt)
+    return tuple(
+        dict.fromkeys(
+            Problem(m, n, k, name, op_in(layout, op_of(op, name)))
+            for m, n, k in parse_shapes(shapes)
+            for name in names
+            for op in spelt
+        )
+    )
 
 
 def dtype_with(math: str, name: str) -> str:
@@ -69,14 +78,22 @@ def dtype_with(math: str, name: str) -> str:
     return dtype_named(name if math == MATHS[0] else math).name
 
 
+def op_of(text: str, dtype_name: str) -> str:
+    """The op that `text` spells for elements of this type."""
+    if text != GRAM:
+        return text
+    return ("c" if dtype_named(dtype_name).is_complex else "t") + SAME
+
+
 def op_in(layout: str, op: str) -> str:
     """The op where matrices lie as `layout` says. Row-major ones are transposed to BLAS, and so is C then."""
     if layout == "column":
         return op
-    if not re.fullmatch(f"[{''.join(OP_LETTERS)}]{{2}}", op):
+    letters = "".join(OP_LETTERS)
+    if not re.fullmatch(f"[{letters}][{letters}{SAME}]", op):
         raise InputError(
             f"op {op!r} with --layout row: expected two of the letters {', '.join(OP_LETTERS)}, for A and B,"
-            " as the layout says how C lies"
+            f" or {SAME} for B where that is A's matrix, as the layout says how C lies"
         )
     return op.translate(OPPOSITE) + "t"
 

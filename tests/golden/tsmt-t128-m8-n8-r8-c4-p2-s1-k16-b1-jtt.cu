@@ -340,7 +340,8 @@ extern "C" __global__ void __launch_bounds__(threads, 1) tsmt(
     }
 
     // Add up over the warp, then over the block: always in the same order.
-    constexpr int kept = sums_of_thread > teams_of_warp ? sums_of_thread / teams_of_warp : 1;  // by each lane
+    constexpr int even = sums_of_thread & -sums_of_thread;  // the largest power of two in it
+    constexpr int kept = sums_of_thread / (even < teams_of_warp ? even : teams_of_warp);  // by each lane
     constexpr int copies = kept * teams_of_warp / sums_of_thread;  // of each sum, in lanes of neighbouring teams
     const int kept_first = add_up_over_warp<sums_of_thread, 16>(sum, 0);
     if (threadIdx.x % 32 / (32 / teams_of_warp) % copies == 0) {

@@ -142,6 +142,8 @@ OP_LETTERS = {
     "j": "conjugated: column-major, conjugated",
 }
 COLUMN_MAJOR, CONJUGATED = "nj", "cj"  # letters
+SAME = "x"  # in place of B's letter: B is the matrix of A itself
+ACROSS = {"t": "n", "c": "n", "n": "t", "j": "t"}  # A's letter -> B's, where both are one matrix
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -154,6 +156,11 @@ class Problem:
     product of a tall and skinny matrix's transpose with another, X^T Y, where both are column-major. "c" and "j" are
     "t" and "n" with the complex conjugates of what is in memory: X^H Y is "cn", or "jtt" where X, Y and C are
     row-major.
+
+    An "x" in place of B's letter says that B is the matrix of A itself, as BLAS's syrk and herk have it: X^T X is
+    "tx", or "nxt" where X and C are row-major, and X^H X is "cx" or "jxt". Such a Gram matrix is symmetric or
+    Hermitian, so that half of its products are enough. All of C is written, element by element as ever: beta C
+    need not be symmetric.
     """
 
     m: int
@@ -167,11 +174,14 @@ class Problem:
             size = getattr(self, name)
             if not 1 <= size <= INT32_MAX:
                 raise InputError(f"shape {self.shape}: {name} = {size} is outside 1 ... {INT32_MAX}")
-        if not re.fullmatch(f"[{''.join(OP_LETTERS)}]{{2}}t?", self.op):
+        letters = "".join(OP_LETTERS)
+        if not re.fullmatch(f"[{letters}][{letters}{SAME}]t?", self.op):
             raise InputError(
                 f"unknown op {self.op!r}: expected two of the letters {', '.join(OP_LETTERS)}, such as nn or tn,"
-                " and a third t where C is row-major"
+                f" and a third t where C is row-major; {SAME} for the second where B is A's own matrix"
             )
+        if self.is_gram and self.m != self.n:
+            raise InputError(f"shape {self.shape} with op {self.op}: a matrix times itself has m = n")
         if not dtype_named(self.dtype_name).is_complex and self.conjugated != (False, False):
             raise InputError(
                 f"op {self.op!r} of {self.dtype_name}: c and j conjugate, which changes complex numbers only;"
@@ -183,18 +193,28 @@ class Problem:
         return DTYPES[self.dtype_name]
 
     @property
+    def is_gram(self) -> bool:
+        """Whether B is the matrix of A itself, so that C is symmetric or Hermitian."""
+        return self.op[1] == SAME
+
+    @property
+    def factors(self) -> str:
+        """The letters of A and of B, where B is A's own matrix too."""
+        return self.op[0] + (ACROSS[self.op[0]] if self.is_gram else self.op[1])
+
+    @property
     def contiguous(self) -> tuple[Extent, Extent, Extent]:
         """The extent along which the elements of A, of B and of C are neighbours in memory."""
         return (
-            "m" if self.op[0] in COLUMN_MAJOR else "k",
-            "k" if self.op[1] in COLUMN_MAJOR else "n",
+            "m" if self.factors[0] in COLUMN_MAJOR else "k",
+            "k" if self.factors[1] in COLUMN_MAJOR else "n",
             "n" if self.row_major_c else "m",
         )
 
     @property
     def conjugated(self) -> tuple[bool, bool]:
         """Whether the product takes the complex conjugates of A's elements, and of B's."""
-        return self.op[0] in CONJUGATED, self.op[1] in CONJUGATED
+        return self.factors[0] in CONJUGATED, self.factors[1] in CONJUGATED
 
     @property
     def row_major_c(self) -> bool:
@@ -213,18 +233,24 @@ class Problem:
             for names, major in ((columns, "column-major"), (rows, "row-major"), (conjugated, "conjugated"))
             if names
         ]
-        return "; ".join(parts)
+        return "; ".join([*parts, *(["B is A's matrix"] if self.is_gram else [])])
 
     @property
     def stored(self) -> dict[str, tuple[int, int]]:
-        """Of A, B and C: (contiguous elements, lines of them), the shape of the column-major matrix in memory."""
+        """Of A, B and C: (contiguous elements, lines of them), the shape of the column-major matrix in memory.
+
+        Without B where that is A's own matrix.
+        """
         m, n, k = self.m, self.n, self.k
         along_a, along_b, along_c = self.contiguous
-        return {
+        shapes = {
             "A": (m, k) if along_a == "m" else (k, m),
             "B": (k, n) if along_b == "k" else (n, k),
             "C": (m, n) if along_c == "m" else (n, m),
         }
+        if self.is_gram:
+            del shapes["B"]
+        return shapes
 
     @property
     def shape(self) -> str:
@@ -238,13 +264,18 @@ class Problem:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations, 2 m n k, 8 m n k of complex numbers: an FMA counts as two."""
-        return self.dtype.flops_per_product * self.m * self.n * self.k
+        """Floating-point operations, 2 m n k, 8 m n k of complex numbers: an FMA counts as two.
+
+        Of a Gram matrix each product counts once: m (m + 1) / 2 elements.
+        """
+        elements = self.m * (self.m + 1) // 2 if self.is_gram else self.m * self.n
+        return self.dtype.flops_per_product * elements * self.k
 
     @property
     def read_bytes(self) -> int:
-        """Least bytes read at beta = 0: A and B once each."""
-        return (self.m * self.k + self.k * self.n) * self.dtype.element_bytes
+        """Least bytes read at beta = 0: A and B once each, or the one matrix that both are."""
+        columns = self.m if self.is_gram else self.m + self.n
+        return columns * self.k * self.dtype.element_bytes
 
     @property
     def written_bytes(self) -> int:

@@ -16,7 +16,7 @@ from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Candidate, Rule
 from tsm2_tune.generator.splitting import REGISTERS_REACHABLE, WIDE_SPLIT_RULES, WIDE_SPLITS, tunable
-from tsm2_tune.generator.tiles import LARGEST_THIN, tile_rules, tile_traffic
+from tsm2_tune.generator.tiles import LARGEST_GRAM_TILE, LARGEST_THIN, tile_rules, tile_traffic
 
 WARP_THREADS = 32
 
@@ -131,6 +131,8 @@ class StagingFamily(Family[C]):
         return tile_traffic(problem, tile_rows=config.tile_rows, tile_columns=config.tile_columns)
 
     def supports(self, problem: Problem) -> bool:
+        if problem.is_gram and problem.m <= LARGEST_GRAM_TILE:  # half of it is less work
+            return False
         return problem.dtype_name in ("f32", "f64") and max(problem.m, problem.n) <= self.largest(problem)
 
     def largest(self, problem: Problem) -> int:

@@ -8,6 +8,7 @@ from tsm2_tune.generator.rules import Rule, covering_rule
 from tsm2_tune.generator.splitting import tunable
 
 LARGEST_THIN = 128  # of m and n: a C larger than that is no small result of a long sum
+LARGEST_GRAM_TILE = 64  # rows and columns, of the kernels that compute half of a Gram matrix
 
 
 def covering(options: tuple[int, ...], extent: int) -> int:
@@ -46,7 +47,16 @@ def tile_rules(options: tuple[int, ...], *, covered: int | None = None) -> tuple
 
 
 def tile_traffic(problem: Problem, *, tile_rows: int, tile_columns: int) -> Traffic:
-    """Bytes moved: A once for each column of tiles, B once for each row of them. The sums of the splits are few."""
+    """Bytes moved: A once for each column of tiles, B once for each row of them. The sums of the splits are few.
+
+    Where B is A's matrix, blocks beside the diagonal read what others read at the same time.
+    """
     down, across = -(-problem.m // tile_rows), -(-problem.n // tile_columns)
-    elements = problem.k * (problem.m * across + problem.n * down)
+    elements = problem.k * (problem.m * across + (0 if problem.is_gram else problem.n * down))
     return Traffic(elements * problem.dtype.element_bytes, problem.written_bytes)
+
+
+def mirrored(problem: Problem) -> str:
+    """What is at (j, i) of a Gram matrix, in CUDA, where `value` is at (i, j)."""
+    first, second = problem.conjugated
+    return "conjugate(value)" if first != second else "value"

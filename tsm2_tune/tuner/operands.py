@@ -212,7 +212,7 @@ class Operand:
 
 
 class Operands:
-    """A, B and C of one problem. MemoryError where the device has not enough memory.
+    """A, B and C of one problem; of a Gram matrix A is B too. MemoryError where the device has not enough memory.
 
     `index_bits` is the width that the kernels to come were compiled with.
     """
@@ -220,21 +220,32 @@ class Operands:
     def __init__(self, device: Device, support: Support, problem: Problem, *, index_bits: int) -> None:
         self.problem, self.support, self._index_bits = problem, support, index_bits
         dtype = problem.dtype
-        made: list[Operand] = []
+        made: dict[str, Operand] = {}
+        along = dict(zip("ABC", problem.contiguous, strict=True))
         try:
-            for (name, (rows, columns)), along in zip(problem.stored.items(), problem.contiguous, strict=True):
-                row_major = along == ("n" if name in "BC" else "k")
-                operand = Operand(device, self.support, name, rows, columns, dtype, row_major=row_major)
-                made.append(operand)
+            for name, (rows, columns) in problem.stored.items():
+                row_major = along[name] == ("n" if name in "BC" else "k")
+                made[name] = Operand(device, self.support, name, rows, columns, dtype, row_major=row_major)
         except MemoryError:
-            for operand in made:
+            for operand in made.values():
                 operand.buffer.free()
             raise
-        self.a, self.b, self.c = made
+        self.every = tuple(made.values())  # each once
+        self.a, self.b, self.c = made["A"], made.get("B", made["A"]), made["C"]
 
     def free(self) -> None:
-        for operand in (self.a, self.b, self.c):
+        for operand in self.every:
             operand.buffer.free()
+
+    @property
+    def factors(self) -> tuple[_Factor, _Factor]:
+        """Of A and B: the address, elements from row to row and column to column, the sign of imaginary parts."""
+        sign_a, sign_b = (np.int32(-1 if conjugated else 1) for conjugated in self.problem.conjugated)
+        strides_b = self.a.strides[::-1] if self.problem.is_gram else self.b.strides
+        return (
+            (np.uint64(self.a.address), *self.a.strides, sign_a),
+            (np.uint64(self.b.address), *strides_b, sign_b),
+        )
 
     def arguments(self, alpha: complex, beta: complex) -> tuple[np.generic, ...]:
         """The arguments of a kernel of any family, as the operands lie now, up to its workspace."""

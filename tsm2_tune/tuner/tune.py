@@ -253,8 +253,10 @@ def predicted_time_us(candidate: Candidate) -> float:
 
 def probe_problems(config: KernelConfig, problem: Problem) -> tuple[Problem, ...]:
     """Small problems that meet the edges of this configuration: verified beside the problem itself, as an
-    exported kernel serves every shape of its dtype."""
+    exported kernel serves every shape of its dtype. For a Gram matrix, which is square, both extents in turn."""
     shapes = family_named(config.family).probe_shapes(config, problem)
+    if problem.is_gram:
+        shapes = tuple(dict.fromkeys((size, size, k) for m, n, k in shapes for size in (m, n)))
     return tuple(replace(problem, m=m, n=n, k=k) for m, n, k in shapes)
 
 

@@ -3,7 +3,7 @@
 Three checks, each with fresh random inputs:
 
 - *timed call*: the call that is timed (contiguous operands, alpha = 1, beta = 0) on small integers, C filled
-  with NaN before. No partial sum rounds (`sums_stay_exact`), so every element must be exact: one product left out,
+  with NaN before. No partial sum rounds (`exactness`), so every element must be exact: one product left out,
   doubled or taken from a wrong place always shows, however large k is.
 - *general call*: padded leading dimensions, alpha = -2, beta = 3 and a C of small integers; exact again.
 - *precision*: the timed call on uniform values from [-1, 1), where the error may be as large as the theorem
@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, IntEnum
 
 import numpy as np
 
@@ -56,7 +56,10 @@ VECTOR_BYTES = 16
 
 
 class Magnitude(Enum):
-    """How large the integers are that A is filled with, after a power of two that changes nothing else."""
+    """How large the integers are that A is filled with, after a power of two that changes nothing else.
+
+    Where A is B too, the power is of both: that of a product is as near to what it should be as an even one can be.
+    """
 
     ORDINARY = "ordinary"
     LARGE = "large"  # sums as near to overflow as none can reach it
@@ -66,7 +69,9 @@ class Magnitude(Enum):
         """The power of two that they are multiplied by."""
         least, past_largest = problem.dtype.exponents
         largest_sum = 2 * 2 * problem.k * problem.dtype.parts  # of the magnitudes of k products
-        return {"ordinary": 0, "large": past_largest - 1 - largest_sum.bit_length(), "least": least}[self.value]
+        factors = 2 if problem.is_gram else 1
+        large, smallest = (past_largest - 1 - largest_sum.bit_length()) // factors, -(-least // factors)
+        return {"ordinary": 0, "large": large, "least": smallest}[self.value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,17 +115,29 @@ def error_coefficient(problem: Problem, check: Check) -> float:
     return dtype.operand_error + (1 + dtype.operand_error) * sums
 
 
-def sums_stay_exact(problem: Problem) -> bool:
-    """Whether no partial sum of k products of the integers can be rounded, but for a chance below 1e-20 for each.
+class Exactness(IntEnum):
+    """Which sums of products of integers stay exact; the numbers are those of the support kernels."""
+
+    NONE = 0
+    ALL = 1
+    OFF_DIAGONAL = 2
+
+
+def exactness(problem: Problem) -> Exactness:
+    """Where no partial sum of k products of the integers can be rounded, but for a chance below 1e-20 for each.
 
     A part of a complex sum has 2 k products.
 
     The products are independent, of mean 0 and at most 4 in size, so that a sum of k of them exceeds s with a
     probability of at most 2 exp(-s^2 / (32 k)) (Hoeffding 1963), whatever the order in which a kernel adds them up.
+    On the diagonal of a Gram matrix they are squares, whose sums are bounded by their number alone.
     """
     dtype = problem.dtype
+    terms = problem.k * dtype.parts
     largest = 2.0 ** (dtype.sum.significand_bits - 3)  # that alpha times a sum and beta C may bring to 2**p
-    return largest**2 / (32 * problem.k * dtype.parts) > math.log(2e20)
+    if largest**2 / (32 * terms) <= math.log(2e20):
+        return Exactness.NONE
+    return Exactness.OFF_DIAGONAL if problem.is_gram and 4 * terms > largest else Exactness.ALL
 
 
 def verify(
@@ -155,7 +172,7 @@ def verify(
 
 def prepare(operands: Operands, check: Check, *, seed: int) -> None:
     """Fill A, B and C for the check."""
-    for offset, operand in enumerate((operands.a, operands.b, operands.c)):
+    for offset, operand in enumerate(operands.every):
         overwritten = operand.name == "C" and check.beta == 0
         operand.fill(
             Filling(
@@ -175,7 +192,7 @@ def padding(problem: Problem, check: Check, name: str) -> int:
 
 def inspect(operands: Operands, check: Check) -> Verdict:
     """What the call left behind: guard zones, padding, inputs, and every element of C."""
-    for operand in (operands.a, operands.b, operands.c):
+    for operand in operands.every:
         changes = operand.changes(matrix_too=operand.name != "C")
         if changes.count:
             return Verdict(
@@ -207,17 +224,16 @@ def inspect(operands: Operands, check: Check) -> Verdict:
 
 def compare(operands: Operands, check: Check) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
     """What the comparison kernel found, one row a thread; see Support.compare."""
-    problem, a, b, c = operands.problem, operands.a, operands.b, operands.c
+    problem, c = operands.problem, operands.c
     alpha, beta = (
         complex(problem.dtype.factor(value)) for value in (check.alpha, check.beta)
     )  # as the kernel gets them
-    sign_a, sign_b = (np.int32(-1 if conjugated else 1) for conjugated in problem.conjugated)
     return operands.support.compare(
         problem.m,
         problem.n,
         problem.k,
         alpha=alpha,
-        factors=((np.uint64(a.address), *a.strides, sign_a), (np.uint64(b.address), *b.strides, sign_b)),
+        factors=operands.factors,
         result=(
             np.float64(beta.real),
             np.float64(beta.imag),
@@ -227,6 +243,6 @@ def compare(operands: Operands, check: Check) -> np.ndarray[tuple[int, int], np.
             *c.strides,
             np.int32(c.row_major),
             np.float64(error_coefficient(problem, check)),
-            np.int32(check.values is Values.INTEGERS and sums_stay_exact(problem)),
+            np.int32(exactness(problem) if check.values is Values.INTEGERS else Exactness.NONE),
         ),
     )

@@ -29,11 +29,11 @@ from tsm2_tune.generator.splitting import (
     mostly_busy,
     splits_of_few_chunks,
 )
-from tsm2_tune.generator.tiles import LARGEST_THIN, covering, tile_rules, tile_traffic
+from tsm2_tune.generator.tiles import LARGEST_THIN, covering, mirrored, tile_rules, tile_traffic
 
 THREADS = (128, 256, 512)
 TILE = (1, 2, 4, 8, 16, 32, 64)  # rows and columns of C, of a block
-THREAD_TILES = ((8, 8), (4, 4), (8, 4), (8, 16))  # the most rows and columns of C, of a thread
+THREAD_TILES = ((8, 8), (4, 4), (8, 4), (8, 16), (16, 16))  # the most rows and columns of C, of a thread
 STEP_STAGES = ((1, 2), (1, 4), (2, 1), (2, 2), (4, 1), (4, 2), (8, 1))
 MIN_BLOCKS = (1, 2, 3)
 WARP_THREADS = 32
@@ -113,6 +113,16 @@ def team(config: TsmtConfig) -> int:
     return (config.tile_rows // config.rows) * (config.tile_columns // config.columns)
 
 
+def is_half(config: TsmtConfig, problem: Problem) -> bool:
+    """Whether a thread has half of a tile of a Gram matrix, the rest being its mirror image, and loads X once."""
+    return problem.is_gram and team(config) == 1 and config.rows == config.columns
+
+
+def sums(config: TsmtConfig, problem: Problem) -> int:
+    """Of products, that a thread accumulates in registers."""
+    return config.rows * (config.rows + 1) // 2 if is_half(config, problem) else config.rows * config.columns
+
+
 def _config(candidate: Candidate) -> TsmtConfig:
     assert isinstance(candidate.config, TsmtConfig)
     return candidate.config
@@ -166,14 +176,14 @@ class Tsmt(Family[TsmtConfig]):
                 yield config
 
     def resources(self, config: TsmtConfig, problem: Problem) -> Resources:
-        loaded = (config.rows + config.columns) * config.step * config.stages
+        loaded = (config.rows + (0 if is_half(config, problem) else config.columns)) * config.step * config.stages
         warps = config.threads // WARP_THREADS // max(team(config) // WARP_THREADS, 1)
         tile = config.tile_rows * config.tile_columns
-        sums = max(warps, adders(threads=config.threads, tile_bytes=tile * problem.dtype.element_bytes))
+        copies = max(warps, adders(threads=config.threads, tile_bytes=tile * problem.dtype.element_bytes))
         return Resources(
             threads=config.threads,
-            registers=(config.rows * config.columns + loaded) * problem.dtype.registers + OVERHEAD_REGISTERS,
-            smem_bytes=sums * tile * problem.dtype.element_bytes,
+            registers=(sums(config, problem) + loaded) * problem.dtype.registers + OVERHEAD_REGISTERS,
+            smem_bytes=copies * tile * problem.dtype.element_bytes,
             bytes_in_flight=loaded * problem.dtype.element_bytes // 2,
             reuse=config.columns,
         )
@@ -226,7 +236,17 @@ class Tsmt(Family[TsmtConfig]):
         tile_rows = covering(TILE, problem.m)
         tile_columns = covering(TILE, problem.n)
         few = self._for_few_chunks(problem, limits, tile_rows, tile_columns) if problem.k <= SMALL_K else ()
-        if problem.dtype.is_complex:  # of more registers each, and of more multiply-adds for each element loaded
+        if problem.is_gram:  # a thread loads X once, and has half as much on its way
+            largest = 16 if problem.dtype_name == "f32" else 8
+            if problem.m > largest:
+                return ()
+            many = tuple(
+                (threads, largest, largest, step, stages, blocks)
+                for blocks in (2, 3)
+                for threads in (128, 256)
+                for step, stages in ((1, 4), (4, 2), (2, 2), (4, 1))
+            )
+        elif problem.dtype.is_complex:  # of more registers each, and of more multiply-adds for each element loaded
             many = tuple(
                 (threads, rows, columns, step, stages, blocks)
                 for blocks in (2, 3, 4, 1)
@@ -276,6 +296,8 @@ class Tsmt(Family[TsmtConfig]):
         tile_bytes = config.tile_rows * config.tile_columns * problem.dtype.element_bytes
         return {
             "about": "C in registers, k over every thread",
+            "gram": is_half(config, problem),
+            "mirrored": mirrored(problem),
             "storage": problem.storage,
             "a_along_k": along_a == "k",
             "b_along_k": along_b == "k",

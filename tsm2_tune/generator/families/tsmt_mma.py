@@ -194,8 +194,11 @@ class TsmtMma(Family[TsmtMmaConfig]):
         )
 
     def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmtMmaConfig, ...]:
-        """Every product of C in one tile. None where C is so small that multiply-adds do better."""
-        if max(problem.m, problem.n) <= NARROW:
+        """Every product of C in one tile. None where C is so small that multiply-adds do better.
+
+        Nor of a Gram matrix with a large k, of which others compute half.
+        """
+        if max(problem.m, problem.n) <= NARROW or (problem.is_gram and problem.k > SMALL_K):
             return ()
         tile_rows = covering(TILE, problem.m)
         tile_columns = covering(TILE, problem.n)

@@ -22,7 +22,7 @@ MEMBERS: tuple[Member, ...] = (
         "const char *",
         "op",
         lambda row, source: row.op,
-        "storage orders of A, B and C, such as nn, tn or ttt; c and j conjugate",
+        "storage orders of A, B and C, such as nn, tn or ttt; c and j conjugate; x: B is A's matrix",
     ),
     ("const char *", "dtype", lambda row, source: row.dtype, "f32, f64, c64, c128, bf16, f16, tf32 or 3xtf32"),
     ("int ", "m", lambda row, source: row.m, ""),

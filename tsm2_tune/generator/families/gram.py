@@ -1,0 +1,126 @@
+"""X^T X of a tall and skinny X by fused multiply-adds: each product once, X staged once.
+
+The products of columns i and j are those of j and i. Threads multiply groups of columns by each other: each pair of
+groups once, and of a group by itself half.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import ClassVar
+
+from tsm2_tune.generator.families.family import Tunable
+from tsm2_tune.generator.gram import GRAM_RULES, GRAM_TUNABLES, TILE, GramBaseConfig, GramFamily
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.problem import FMA_DTYPES, Problem
+from tsm2_tune.generator.splitting import WIDE_SPLITS, has_f64_tensor_cores
+from tsm2_tune.generator.tiles import covering
+
+LINES = (8, 4)  # columns of X in a group
+STEPS = (1, 2, 4)
+# Threads of a block and of a ring, the chunk and the places of the ring, and what is on the way there.
+RINGS = (
+    (128, 128, 256, 2, 0), (128, 128, 128, 2, 0), (128, 128, 64, 2, 0), (128, 128, 32, 2, 0), (128, 32, 16, 2, 0),
+    (128, 128, 128, 3, 1), (128, 128, 64, 3, 1), (128, 128, 32, 3, 1), (128, 32, 16, 3, 1), (128, 128, 64, 3, 2),
+)  # fmt: skip
+MIN_BLOCKS = (1, 3)
+# Rings to try first for a tile, each with blocks on a multiprocessor. What is on its way must hide the memory's
+# latency, and is of one matrix only: more or larger places than for a product of two.
+FIRST: dict[int, tuple[tuple[int, int, int, int, int, int], ...]] = {
+    16: (
+        (128, 128, 128, 3, 1, 3), (128, 128, 256, 2, 0, 3), (128, 128, 128, 2, 0, 3), (128, 128, 128, 3, 1, 2),
+    ),
+    32: ((128, 128, 64, 3, 1, 3), (128, 128, 128, 2, 0, 3), (128, 128, 64, 2, 0, 3), (128, 128, 128, 3, 1, 2)),
+    64: (
+        (128, 32, 16, 3, 1, 3), (128, 128, 64, 3, 1, 3), (128, 128, 32, 2, 0, 3), (128, 128, 64, 2, 0, 2),
+        (128, 128, 32, 3, 1, 3), (128, 32, 16, 2, 0, 2),
+    ),
+}  # fmt: skip
+WARP_THREADS = 32
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class GramConfig(GramBaseConfig):
+    """Every choice that the template needs."""
+
+    family: ClassVar[str] = "gram"
+    letters: ClassVar[dict[str, str]] = {**GramBaseConfig.letters, "lines": "c", "step": "p"}
+
+    lines: int  # columns of X in a group
+    step: int  # products along k that one thread multiplies at a time
+
+
+class Gram(GramFamily[GramConfig]):
+    name = "gram"
+    summary = "a tall and skinny matrix's transpose times itself: each product once, staged once"
+    template = "gram.cu.jinja"
+    dtypes = FMA_DTYPES
+    tunables = (
+        *GRAM_TUNABLES,
+        Tunable("lines", "", "columns of X in a group, two of which a thread multiplies"),
+        Tunable("step", "", "products along k that one thread multiplies at a time"),
+    )
+    rules = GRAM_RULES
+    config_type = GramConfig
+
+    def configurations(self) -> Iterator[GramConfig]:
+        every = product(TILE, RINGS, WIDE_SPLITS, MIN_BLOCKS, LINES, STEPS)
+        for tile, ring, splits, min_blocks, lines, step in every:
+            threads, sharers, chunk, stages, through = ring
+            config = GramConfig(threads, sharers, tile, chunk, stages, through, splits, min_blocks, lines, step)
+            if self.fills_ring(config):
+                yield config
+
+    def fills_ring(self, config: GramConfig) -> bool:
+        """Whether every thread of a ring has products of a chunk, of pairs of groups and of odd groups."""
+        pairs, halves = self.members(config), config.tile // config.lines // 2
+        return (
+            pairs <= config.sharers
+            and config.chunk * pairs >= config.sharers * config.step
+            and config.chunk * halves >= config.sharers
+        )
+
+    def members(self, config: GramConfig) -> int:
+        """Threads that have a pair of groups each."""
+        return (config.tile // config.lines) ** 2 // 2
+
+    def team(self, config: GramConfig) -> int:
+        return max(self.members(config), WARP_THREADS)
+
+    def sums_of_team(self, config: GramConfig) -> int:
+        groups = config.tile // config.lines
+        return groups * (groups + 1) // 2 * config.lines**2
+
+    def registers(self, config: GramConfig) -> int:
+        lines = config.lines
+        return lines**2 + lines * (lines + 1) // 2 + 2 * lines * config.step
+
+    def pitch(self, config: GramConfig, problem: Problem) -> int:
+        """Lines along k of neighbouring groups lie in banks side by side; so do neighbours in k of wide tiles."""
+        vector = max(16 // problem.dtype.element_bytes, 1)
+        if problem.contiguous[0] == "k":
+            return config.chunk + vector
+        return config.tile + (vector if config.tile >= 32 else 0)
+
+    def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[GramConfig, ...]:
+        """Every product of C in one tile. None where it has more, or where TSMT or the tensor cores do better."""
+        if not 8 < problem.m <= TILE[-1] or (problem.dtype_name == "f64" and has_f64_tensor_cores(limits)):
+            return ()
+        tile = covering(TILE, problem.m)
+        lines = LINES[0] if problem.dtype.registers == 1 else LINES[1]
+        along_k = problem.contiguous[0] == "k"  # where a read has products that are neighbours
+        most = max(16 // problem.dtype.element_bytes, 1)  # that fit a vector, but take more registers
+        every = (
+            GramConfig(
+                threads, sharers, tile, chunk, stages, through, limits.sms * min(blocks, most_blocks), 1, lines, step
+            )
+            for threads, sharers, chunk, stages, through, blocks in FIRST[tile]
+            for step, most_blocks in (((most, 2), (most // 2, 3)) if along_k else ((1, 3),))
+            if step >= 1
+        )
+        return tuple(config for config in dict.fromkeys(every) if self.fills_ring(config))
+
+
+FAMILY = Gram()

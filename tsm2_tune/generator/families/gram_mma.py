@@ -1,0 +1,99 @@
+"""X^T X of a tall and skinny X on the f64 tensor cores: each product once, X staged once and read once.
+
+What a lane holds of X as the first factor is what it needs of it as the second one. So a warp that sums all of C
+reads every element from shared memory once. f32 is widened on the way, and is added up in f64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import ClassVar
+
+from tsm2_tune.generator.families.family import Tunable
+from tsm2_tune.generator.gram import GRAM_RULES, GRAM_TUNABLES, TILE, GramBaseConfig, GramFamily
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.splitting import HAS_F64_TENSOR_CORES, WIDE_SPLITS, has_f64_tensor_cores
+from tsm2_tune.generator.tiles import covering
+
+# Threads of a block and of a ring, the chunk and the places of the ring, and what is on the way there.
+RINGS = (
+    (128, 128, 128, 2, 0), (128, 128, 64, 2, 0), (128, 128, 32, 2, 0), (128, 32, 32, 2, 0), (128, 32, 16, 2, 0),
+    (128, 128, 64, 3, 1), (128, 128, 32, 3, 1), (128, 32, 16, 3, 1), (128, 128, 32, 4, 2),
+)  # fmt: skip
+# Rings to try first for a tile, each with blocks on a multiprocessor and warps that share the sums: as in `gram`.
+FIRST: dict[int, tuple[tuple[int, int, int, int, int, int, int], ...]] = {
+    16: (
+        (128, 128, 128, 2, 0, 4, 1), (128, 128, 64, 3, 1, 4, 1), (128, 128, 128, 2, 0, 3, 1),
+        (128, 128, 64, 2, 0, 4, 1),
+    ),
+    32: (
+        (128, 128, 64, 2, 0, 3, 1), (128, 128, 64, 3, 1, 3, 1), (128, 128, 64, 2, 0, 4, 1),
+        (128, 128, 32, 3, 1, 4, 1),
+    ),
+    64: (
+        (128, 128, 32, 3, 1, 3, 2), (128, 32, 16, 3, 1, 2, 1), (128, 128, 64, 3, 1, 2, 1), (128, 128, 32, 2, 0, 2, 1),
+        (128, 128, 32, 3, 1, 2, 1), (128, 128, 64, 2, 0, 2, 2), (128, 32, 16, 2, 0, 2, 1), (128, 128, 32, 4, 2, 3, 2),
+    ),
+}  # fmt: skip
+WARPS = (1, 2)
+STRIP_ROWS, OCTET_COLUMNS, DEPTH, WARP_THREADS = 16, 8, 8, 32
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class GramMmaConfig(GramBaseConfig):
+    """Every choice that the template needs."""
+
+    family: ClassVar[str] = "gram_mma"
+    letters: ClassVar[dict[str, str]] = {**GramBaseConfig.letters, "warps": "a"}
+
+    warps: int  # that share the sums of a tile
+
+
+class GramMma(GramFamily[GramMmaConfig]):
+    name = "gram_mma"
+    summary = "a tall and skinny matrix's transpose times itself, each product once, on the f64 tensor cores"
+    template = "gram_mma.cu.jinja"
+    dtypes = ("f32", "f64")
+    tunables = (*GRAM_TUNABLES, Tunable("warps", "", "warps that share the sums of a tile"))
+    rules = (HAS_F64_TENSOR_CORES, *GRAM_RULES)
+    config_type = GramMmaConfig
+
+    def configurations(self) -> Iterator[GramMmaConfig]:
+        for tile, ring, splits, warps in product(TILE, RINGS, WIDE_SPLITS, WARPS):
+            threads, sharers, chunk, stages, through = ring
+            config = GramMmaConfig(threads, sharers, tile, chunk, stages, through, splits, 1, warps)
+            turns = chunk * self.team(config) // (sharers * DEPTH)
+            if self.team(config) <= sharers and turns >= 1 and (warps == 1 or tile == TILE[-1]):
+                yield config
+
+    def team(self, config: GramMmaConfig) -> int:
+        return WARP_THREADS * config.warps
+
+    def sums_of_team(self, config: GramMmaConfig) -> int:
+        strips = config.tile // STRIP_ROWS
+        return strips * (strips + 1) * STRIP_ROWS * OCTET_COLUMNS
+
+    def registers(self, config: GramMmaConfig) -> int:
+        return (self.sums_of_team(config) // config.warps + config.tile * DEPTH) // WARP_THREADS
+
+    def pitch(self, config: GramMmaConfig, problem: Problem) -> int:
+        """Threads that read at the same time have 8 products of some lines, or 4 products 2 apart of some more."""
+        if problem.contiguous[0] == "k":
+            return config.chunk + 8 if config.chunk % 16 == 0 else config.chunk
+        return config.tile + 16 // problem.dtype.element_bytes
+
+    def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[GramMmaConfig, ...]:
+        """Every product of C in one tile; none where it has more."""
+        if not OCTET_COLUMNS < problem.m <= TILE[-1] or not has_f64_tensor_cores(limits):
+            return ()
+        tile = covering(TILE, problem.m)
+        return tuple(
+            GramMmaConfig(threads, sharers, tile, chunk, stages, through, limits.sms * blocks, 1, warps)
+            for threads, sharers, chunk, stages, through, blocks, warps in FIRST[tile]
+        )
+
+
+FAMILY = GramMma()
