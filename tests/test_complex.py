@@ -9,6 +9,7 @@ from tests.planting import Bug, assert_rejected
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.ism2 import Ism2Config
+from tsm2_tune.generator.families.staged_zmma import StagedZmmaConfig
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.families.tsmm_rows import TsmmRowsConfig
@@ -31,6 +32,9 @@ ZMMA = TsmtZmmaConfig(128, 16, 16, 2, 2, 8, 2, splits=16, min_blocks=1)
 ZMMA_TEAM = TsmtZmmaConfig(128, 16, 16, 1, 2, 16, 1, splits=80, min_blocks=1)
 ROWS_ZMMA = TsmrZmmaConfig(64, 1, 8, 16, 2, splits=3, row_tiles=1, min_blocks=1)
 TILES_ZMMA = TsmrZmmaConfig(64, 2, 16, 32, 4, splits=1, row_tiles=2, min_blocks=1)
+STAGED = StagedZmmaConfig(128, 128, 32, 32, 32, 3, 2, splits=16, min_blocks=1, strips=2, octets=2, ahead=1)
+STAGED_TEAMS = StagedZmmaConfig(128, 128, 16, 16, 32, 2, 0, splits=2, min_blocks=1, strips=2, octets=2, ahead=0)
+STAGED_LARGE = StagedZmmaConfig(128, 128, 64, 64, 16, 3, 1, splits=1, min_blocks=1, strips=4, octets=4, ahead=0)
 CASES: tuple[tuple[KernelConfig, tuple[str, ...]], ...] = (
     (Tsm2Config("v0", 64, 1, 1), ("nn",)),
     (Tsm2Config("v1", 64, 3, 1), ("nn",)),
@@ -51,9 +55,15 @@ CASES: tuple[tuple[KernelConfig, tuple[str, ...]], ...] = (
     (TILES_ZMMA, ("nt", "nnt", "tn")),
     (ZMMA, ("cn", "jtt", "nc", "nnt")),
     (ZMMA_TEAM, ("tt", "cj")),
+    (STAGED, ("cn", "jtt", "nc", "tt")),
+    (STAGED_TEAMS, ("nn", "cj", "ttt")),
+    (STAGED_LARGE, ("jn", "nct")),
 )
 KERNELS = [
-    (config, Problem(8, 4, 260, dtype, op) if "tsmt" in config.family else Problem(129, 7, 67, dtype, op))
+    (
+        config,
+        Problem(8, 4, 260, dtype, op) if config.family[:4] in ("tsmt", "stag") else Problem(129, 7, 67, dtype, op),
+    )
     for config, ops in CASES
     for op in ops
     for dtype in FAMILIES[config.family].dtypes
@@ -102,10 +112,10 @@ BUGS = (
     Bug("only the real part of beta looked at", ROWS, "return a.re == b && a.im == 0;", "return a.im == 0;",
         dtype="c64"),
     *(Bug(name, ZMMA, original, planted, dtype="c128", op="cn", shape=(16, 8, 300)) for name, original, planted in (
-        ("parts of A exchanged (zmma)", "{x[0].re, x[0].im,", "{x[0].im, x[0].re,"),
-        ("an imaginary part of B left out (zmma)", "{y[0].im, y[1].im}", "{y[0].im, 0}"),
-        ("A not conjugated (zmma)", "re_re + im_im", "re_re - im_im"),
-        ("the imaginary part of another sign (zmma)", "re_im - im_re", "re_im + im_re"),
+        ("parts of A exchanged (zmma)", "left_factor, x.re, x.im", "left_factor, x.im, x.re"),
+        ("an imaginary part of B left out (zmma)", "{y.re, y.im}", "{y.re, 0}"),
+        ("A not conjugated (zmma)", "a[2] = 0.0 + im", "a[2] = 0.0 - im"),
+        ("the imaginary part of another sign (zmma)", "-sum[2 + e]", "sum[2 + e]"),
         ("a row of the tensor core for another (zmma)", "+ row + 8 * s + g]", "+ row + 8 * s + (g ^ 1)]"),
         ("two columns exchanged (zmma)", "2 * t + e) * tile_rows", "2 * t + 1 - e) * tile_rows"),
         ("k read past its end (zmma)", "if (whole || half * apart < left)", "if (true)"),
@@ -123,10 +133,10 @@ BUGS = (
         dtype="c64", op="cn", shape=(16, 8, 300)),
     *(Bug(name, ROWS_ZMMA, original, planted, dtype="c128", op="jn", shape=(64, 8, 96))
       for name, original, planted in (
-        ("parts of A exchanged (rows)", "element_of(a[d][s], v, half).re", "element_of(a[d][s], v, half).im"),
-        ("parts of B exchanged (rows)", "{first.im, second.im}", "{first.re, second.re}"),
-        ("a row of B for another (rows)", "second = lane[(d * octets + o) * 64 + 32]", "second = first"),
-        ("A not conjugated (rows)", "re_re + im_im", "re_re - im_im"),
+        ("parts of A exchanged (rows)", "left_factors[s][v], x.re, x.im", "left_factors[s][v], x.im, x.re"),
+        ("parts of B exchanged (rows)", "{y.re, y.im}", "{y.im, y.re}"),
+        ("a row of B for another (rows)", "* 2 + half) * 32]", "* 2) * 32]"),
+        ("A not conjugated (rows)", "a[3] = 0.0 - re", "a[3] = 0.0 + re"),
         ("no sums left of a split (rows)", "bits_of(values)", "bits_of(vector{})"),
         ("a row too many (rows)", "i + v < m && l < end ?", "l < end ?"),
         ("a column of A too many (rows)", "i + width <= m && l < end)", "i + width <= m)"),

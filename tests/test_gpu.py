@@ -27,6 +27,7 @@ from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.staged import StagedConfig
 from tsm2_tune.generator.families.staged_mma import StagedMmaConfig
 from tsm2_tune.generator.families.staged_smma import StagedSmmaConfig
+from tsm2_tune.generator.families.staged_zmma import StagedZmmaConfig
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.families.tsmm_rows import TsmmRowsConfig
@@ -172,6 +173,9 @@ CONJUGATED: tuple[tuple[KernelConfig, str], ...] = (
     (TsmrZmmaConfig(128, 1, 32, 32, 4, splits=1, row_tiles=4, min_blocks=1), "cjt"),
     (TsmtZmmaConfig(128, 16, 16, 2, 2, 8, 2, splits=264, min_blocks=1), "cn"),
     (TsmtZmmaConfig(256, 8, 16, 1, 1, 16, 1, splits=16, min_blocks=2), "jtt"),
+    (StagedZmmaConfig(128, 128, 32, 32, 32, 3, 1, splits=132, min_blocks=1, strips=2, octets=2, ahead=1), "cn"),
+    (StagedZmmaConfig(128, 128, 64, 64, 16, 3, 2, splits=3, min_blocks=1, strips=4, octets=4, ahead=1), "nn"),
+    (StagedZmmaConfig(128, 128, 16, 16, 64, 2, 0, splits=264, min_blocks=1, strips=2, octets=2, ahead=0), "jtt"),
 )
 # Of a matrix and itself.
 OF_ITSELF: tuple[tuple[KernelConfig, str], ...] = (

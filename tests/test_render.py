@@ -18,6 +18,7 @@ from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.staged import StagedConfig
 from tsm2_tune.generator.families.staged_mma import StagedMmaConfig
 from tsm2_tune.generator.families.staged_smma import StagedSmmaConfig
+from tsm2_tune.generator.families.staged_zmma import StagedZmmaConfig
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.families.tsmm_rows import TsmmRowsConfig
@@ -103,6 +104,14 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
     (TsmtHalfConfig(256, 16, 16, 1, 2, 256, 2, splits=264), replace(GRAM, dtype_name="bf16")),
     (TsmtHalfConfig(128, 64, 64, 2, 4, 64, 3, splits=1), replace(GRAM, dtype_name="f16", op="ntt")),
     (TsmtTf32Config(128, 64, 64, 4, 8, 32, 2, splits=264), replace(GRAM, dtype_name="3xtf32", op="ntt")),
+    (
+        StagedZmmaConfig(128, 128, 32, 32, 32, 3, 1, splits=264, min_blocks=1, strips=2, octets=2, ahead=0),
+        replace(GRAM, dtype_name="c128", op="cn"),
+    ),
+    (
+        StagedZmmaConfig(128, 128, 64, 64, 16, 3, 1, splits=264, min_blocks=1, strips=4, octets=4, ahead=1),
+        replace(F64, n=64, dtype_name="c64"),
+    ),
     (TsmtZmmaConfig(128, 16, 16, 2, 2, 8, 2, splits=264, min_blocks=1), replace(GRAM, dtype_name="c128", op="cn")),
     (TsmtConfig(128, 8, 8, 8, 4, 2, 1, splits=16, min_blocks=1), replace(GRAM, dtype_name="c64", op="jtt")),
     (StagedConfig(128, 128, 16, 16, 128, 2, 0, splits=396, min_blocks=1, rows=8, columns=8, step=2), GRAM),

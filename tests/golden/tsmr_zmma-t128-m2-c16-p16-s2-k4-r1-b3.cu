@@ -205,7 +205,7 @@ __device__ __forceinline__ vector added_up(const sum_t *__restrict__ at, long lo
 }
 
 using group_t = vector[depths][strips][2];  // a lane's part of `step` columns of a warp's rows of A
-using sums_t = double[strips][width][octets][2][4];
+using sums_t = double[strips][width][octets][4];
 
 // The tensor core's product of a 16 x 8 by an 8 x 8 matrix, sum += a b, spread over the warp. With g = lane / 4 and
 // t = lane % 4, a lane holds rows g and g + 8 of columns t (a[0], a[1]) and t + 4 (a[2], a[3]) of the first, rows t
@@ -235,15 +235,25 @@ __device__ __forceinline__ void multiply_add(double (&sum)[4], const double (&a)
 #endif
 }
 
-// Which rows and columns the tensor core's are is free, as long as A, B and C agree. Of complex numbers its rows g are
-// the real parts of 8 rows of A, and its rows g + 8 the imaginary ones, neighbours in A and so one load; its columns
-// are 8 of B, first the real parts and then, in a second product, the imaginary ones. So a lane has in sum[0] the sums
-// with the real parts of B and in sum[1] those with the imaginary ones, with the real parts of A (0, 1) and the
-// imaginary ones (2, 3) of its row g and columns 2 t and 2 t + 1: here is element e of these two.
-__device__ __forceinline__ scalar complex_sum(const double (&sum)[2][4], int e)
+// Which rows and columns the tensor core's are is free, as long as A, B and C agree. Of C its rows g are the real parts
+// of 8 rows, and its rows g + 8 the imaginary ones. Of 4 products along k its columns of A and rows of B, t and t + 4,
+// are the real and the imaginary parts of B. So a lane has one element of B, as it lies in memory, and one of A as
+// a matrix of real numbers, here column by column:
+//     re -im
+//     im  re
+// A sum with 0 is a copy that the compiler keeps: of one number in two places it would copy all four for every product.
+__device__ __forceinline__ void as_matrix(double (&a)[4], double re, double im)
 {
-    const double re_re = sum[0][e], re_im = sum[1][e], im_re = sum[0][2 + e], im_im = sum[1][2 + e];
-    return scalar(re_re - im_im, re_im + im_re);
+    a[0] = re;
+    a[1] = im;
+    a[2] = 0.0 - im;
+    a[3] = 0.0 + re;
+}
+
+// A lane's sums: the real parts in row g, columns 2 t and 2 t + 1, then the imaginary ones; here in column 2 t + e.
+__device__ __forceinline__ scalar complex_sum(const double (&sum)[4], int e)
+{
+    return scalar(sum[e], sum[2 + e]);
 }
 
 
@@ -318,28 +328,26 @@ __device__ __forceinline__ void multiply(sums_t &sum, const group_t &a, const sc
     const scalar *lane = staged_rows + threadIdx.x % 32;
     #pragma unroll
     for (int d = 0; d < depths; ++d) {
-        double parts_of_a[strips][width][4];
         #pragma unroll
-        for (int s = 0; s < strips; ++s) {
-            #pragma unroll
-            for (int v = 0; v < width; ++v) {
-                #pragma unroll
-                for (int half = 0; half < 2; ++half) {
-                    parts_of_a[s][v][2 * half] = element_of(a[d][s], v, half).re;
-                    parts_of_a[s][v][2 * half + 1] = element_of(a[d][s], v, half).im;
-                }
-            }
-        }
-        #pragma unroll
-        for (int o = 0; o < octets; ++o) {
-            const scalar first = lane[(d * octets + o) * 64], second = lane[(d * octets + o) * 64 + 32];
-            const double real_parts[2] = {first.re, second.re}, imaginary_parts[2] = {first.im, second.im};
+        for (int half = 0; half < 2; ++half) {
+            double left_factors[strips][width][4];
             #pragma unroll
             for (int s = 0; s < strips; ++s) {
                 #pragma unroll
                 for (int v = 0; v < width; ++v) {
-                    multiply_add(sum[s][v][o][0], parts_of_a[s][v], real_parts);
-                    multiply_add(sum[s][v][o][1], parts_of_a[s][v], imaginary_parts);
+                    const scalar x = element_of(a[d][s], v, half);
+                    as_matrix(left_factors[s][v], x.re, x.im);
+                }
+            }
+            #pragma unroll
+            for (int o = 0; o < octets; ++o) {
+                const scalar y = lane[((d * octets + o) * 2 + half) * 32];
+                const double right_factor[2] = {y.re, y.im};
+                #pragma unroll
+                for (int s = 0; s < strips; ++s) {
+                    #pragma unroll
+                    for (int v = 0; v < width; ++v)
+                        multiply_add(sum[s][v][o], left_factors[s][v], right_factor);
                 }
             }
         }

@@ -203,15 +203,25 @@ __device__ __forceinline__ void multiply_add(double (&sum)[4], const double (&a)
 #endif
 }
 
-// Which rows and columns the tensor core's are is free, as long as A, B and C agree. Of complex numbers its rows g are
-// the real parts of 8 rows of A, and its rows g + 8 the imaginary ones, neighbours in A and so one load; its columns
-// are 8 of B, first the real parts and then, in a second product, the imaginary ones. So a lane has in sum[0] the sums
-// with the real parts of B and in sum[1] those with the imaginary ones, with the real parts of A (0, 1) and the
-// imaginary ones (2, 3) of its row g and columns 2 t and 2 t + 1: here is element e of these two.
-__device__ __forceinline__ scalar complex_sum(const double (&sum)[2][4], int e)
+// Which rows and columns the tensor core's are is free, as long as A, B and C agree. Of C its rows g are the real parts
+// of 8 rows, and its rows g + 8 the imaginary ones. Of 4 products along k its columns of A and rows of B, t and t + 4,
+// are the real and the imaginary parts of B. So a lane has one element of B, as it lies in memory, and one of A as
+// a matrix of real numbers, here column by column:
+//     re  im
+//     im -re   (as if B were conjugated; for a conjugated A the sum is)
+// A sum with 0 is a copy that the compiler keeps: of one number in two places it would copy all four for every product.
+__device__ __forceinline__ void as_matrix(double (&a)[4], double re, double im)
 {
-    const double re_re = sum[0][e], re_im = sum[1][e], im_re = sum[0][2 + e], im_im = sum[1][2 + e];
-    return scalar(re_re + im_im, re_im - im_re);
+    a[0] = re;
+    a[1] = im;
+    a[2] = 0.0 + im;
+    a[3] = 0.0 - re;
+}
+
+// A lane's sums: the real parts in row g, columns 2 t and 2 t + 1, then the imaginary ones; here in column 2 t + e.
+__device__ __forceinline__ scalar complex_sum(const double (&sum)[4], int e)
+{
+    return scalar(sum[e], -sum[2 + e]);
 }
 
 
@@ -219,7 +229,7 @@ __device__ __forceinline__ scalar complex_sum(const double (&sum)[2][4], int e)
 struct pair { scalar of[2]; };
 using a_t = pair[depths][strips];
 using b_t = pair[depths][octets];
-using sums_t = double[strips][octets][2][4];
+using sums_t = double[strips][octets][4];
 constexpr int apart = 4;  // along k
 
 // The pair at `at`, whose second element is `ld` further; 0 past the end of k.
@@ -292,15 +302,18 @@ extern "C" __global__ void __launch_bounds__(threads, 1) tsmt_zmma(
                     #pragma unroll
                     for (int d = 0; d < depths; ++d) {
                         #pragma unroll
-                        for (int i = 0; i < strips; ++i) {
-                            const scalar (&x)[2] = a[s][d][i].of;
-                            const double parts_of_a[4] = {x[0].re, x[0].im, x[1].re, x[1].im};
+                        for (int half = 0; half < 2; ++half) {
                             #pragma unroll
-                            for (int o = 0; o < octets; ++o) {
-                                const scalar (&y)[2] = b[s][d][o].of;
-                                const double real_parts[2] = {y[0].re, y[1].re}, imaginary_parts[2] = {y[0].im, y[1].im};
-                                multiply_add(sum[i][o][0], parts_of_a, real_parts);
-                                multiply_add(sum[i][o][1], parts_of_a, imaginary_parts);
+                            for (int i = 0; i < strips; ++i) {
+                                const scalar x = a[s][d][i].of[half];
+                                double left_factor[4];
+                                as_matrix(left_factor, x.re, x.im);
+                                #pragma unroll
+                                for (int o = 0; o < octets; ++o) {
+                                    const scalar y = b[s][d][o].of[half];
+                                    const double right_factor[2] = {y.re, y.im};
+                                    multiply_add(sum[i][o], left_factor, right_factor);
+                                }
                             }
                         }
                     }

@@ -40,11 +40,11 @@ WARP_THREADS = 32
 # Threads, strips, prefetch, stages and min_blocks to try first, by element type and columns.
 VARIANTS = {
     ("c64", 8): ((128, 1, 32, 4, 4), (128, 2, 16, 2, 1), (128, 1, 16, 2, 4), (256, 1, 32, 4, 1)),
-    ("c64", 16): ((128, 1, 32, 4, 3), (128, 1, 16, 2, 3), (128, 2, 16, 2, 1), (256, 1, 16, 2, 1)),
-    ("c64", 32): ((128, 1, 16, 2, 1), (128, 1, 32, 4, 1), (256, 1, 16, 2, 1), (128, 1, 32, 2, 1)),
+    ("c64", 16): ((128, 2, 16, 2, 3), (128, 2, 16, 2, 1), (128, 1, 16, 2, 4)),
+    ("c64", 32): ((128, 1, 32, 4, 3), (128, 1, 16, 2, 3), (64, 1, 16, 2, 6)),
     ("c128", 8): ((128, 2, 16, 2, 4), (128, 1, 32, 4, 4), (64, 1, 32, 2, 1)),
     ("c128", 16): ((128, 2, 16, 2, 3), (128, 1, 32, 4, 4), (256, 1, 16, 2, 2), (128, 2, 32, 4, 1)),
-    ("c128", 32): ((128, 1, 16, 2, 3), (128, 1, 32, 4, 1), (128, 2, 16, 2, 1)),
+    ("c128", 32): ((128, 1, 32, 4, 1), (128, 2, 32, 4, 1), (128, 2, 16, 2, 1)),
 }
 
 
@@ -134,9 +134,8 @@ class TsmrZmma(Family[TsmrZmmaConfig]):
             yield TsmrZmmaConfig(threads, strips, columns, *ahead, *division, min_blocks)
 
     def resources(self, config: TsmrZmmaConfig, problem: Problem) -> Resources:
-        # A lane's sums are four doubles for each element of C: of the parts of A with the parts of B.
         width = VECTOR_BYTES // problem.dtype.element_bytes
-        registers = config.strips * (2 * width * config.columns + config.prefetch) + OVERHEAD_REGISTERS
+        registers = config.strips * (width * config.columns + config.prefetch) + OVERHEAD_REGISTERS
         in_flight = config.prefetch - config.prefetch // config.stages // 2
         return Resources(
             threads=config.threads,

@@ -77,6 +77,13 @@ MANY_CHUNKS = {
         (128, 4, 4, 4, 1, 3),
     ),
 }
+# Of complex numbers, the same up to 4 x 4.
+MANY_CHUNKS_NARROW_COMPLEX = (
+    (256, 4, 4, 4, 1, 2),
+    (128, 4, 4, 2, 1, 4),
+    (256, 4, 4, 2, 1, 2),
+    (128, 4, 4, 4, 1, 3),
+)
 LARGEST_TEAM = 64  # threads that share a tile of C
 
 
@@ -246,6 +253,8 @@ class Tsmt(Family[TsmtConfig]):
                 for threads in (128, 256)
                 for step, stages in ((1, 4), (4, 2), (2, 2), (4, 1))
             )
+        elif problem.dtype.is_complex and max(problem.m, problem.n) <= NARROW:
+            many = MANY_CHUNKS_NARROW_COMPLEX
         elif problem.dtype.is_complex:  # of more registers each, and of more multiply-adds for each element loaded
             many = tuple(
                 (threads, rows, columns, step, stages, blocks)

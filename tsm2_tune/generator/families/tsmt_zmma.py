@@ -116,8 +116,7 @@ class TsmtZmma(Family[TsmtZmmaConfig]):
     def resources(self, config: TsmtZmmaConfig, problem: Problem) -> Resources:
         rows, columns = OCTET * config.strips, OCTET * config.octets
         loaded = (rows + columns) * config.step * config.stages // WARP_THREADS
-        # A lane's sums are four doubles for each element of C: of the parts of A with the parts of B.
-        registers = 8 * rows * columns // WARP_THREADS + loaded * problem.dtype.registers
+        registers = 4 * rows * columns // WARP_THREADS + loaded * problem.dtype.registers
         return Resources(
             threads=config.threads,
             registers=registers + OVERHEAD_REGISTERS,
@@ -160,12 +159,12 @@ class TsmtZmma(Family[TsmtZmmaConfig]):
         large = tile_rows * tile_columns > 16 * 16
         warp_tiles = [
             (strips, octets)
-            for strips, octets in (((4, 2), (2, 2)) if large else ((1, 2), (2, 2), (1, 1)))
+            for strips, octets in (((4, 2), (2, 2)) if large else ((2, 2), (1, 2), (1, 1)))
             if tile_rows % (OCTET * strips) == 0 and tile_columns % (OCTET * octets) == 0
         ]
         found = (
             TsmtZmmaConfig(threads, tile_rows, tile_columns, *warp_tile, step, stages, limits.sms * blocks, least)
-            for blocks in (3, 2, 1, 4)
+            for blocks in (3, 2)
             for warp_tile in warp_tiles
             for threads, step, stages, least in AHEAD[problem.dtype_name]
         )

@@ -1,0 +1,63 @@
+"""Verification on the host rejects bugs in the kernel that stages both operands of complex products.
+
+What it shares with the other staged kernels has its bugs planted there: here are the fragments, products and sums.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conftest import TryKernel
+from tests.planting import Bug, assert_rejected
+from tsm2_tune.generator.families.staged_zmma import StagedZmmaConfig
+
+pytestmark = pytest.mark.host
+
+SHAPE = (16, 8, 300)
+
+# Teams of four warps, a chunk's first products loaded ahead; of one warp; and warps with the most sums.
+AHEAD = StagedZmmaConfig(128, 128, 32, 32, 32, 3, 2, splits=16, min_blocks=1, strips=2, octets=2, ahead=1)
+TEAMS = StagedZmmaConfig(128, 128, 16, 16, 32, 2, 0, splits=2, min_blocks=1, strips=2, octets=2, ahead=0)
+LARGE = StagedZmmaConfig(128, 128, 64, 64, 16, 3, 1, splits=1, min_blocks=1, strips=4, octets=4, ahead=0)
+
+
+def c64(name: str, config: StagedZmmaConfig, op: str, original: str, planted: str) -> Bug:
+    return Bug(f"{name} (c64)", config, original, planted, dtype="c64", op=op)
+
+
+def c128(name: str, config: StagedZmmaConfig, op: str, original: str, planted: str) -> Bug:
+    return Bug(f"{name} (c128)", config, original, planted, dtype="c128", op=op)
+
+
+BUGS = (
+    c128("parts of A exchanged", AHEAD, "cn", "as_matrix(a[s], fragments.a[s][q].re,",
+        "as_matrix(a[s], fragments.a[s][q].im,"),
+    c128("an imaginary part of B left out", AHEAD, "cn", "= fragments.b[o][q].im", "= 0"),
+    c128("factors of lower precision", AHEAD, "cn", "= fragments.b[o][q].im", "= float(fragments.b[o][q].im)"),
+    c128("A not conjugated", AHEAD, "cn", "a[2] = 0.0 + im", "a[2] = 0.0 - im"),
+    c64("the sum not conjugated", TEAMS, "cj", "-sum[2 + e]", "sum[2 + e]"),
+    c128("every strip of rows the first", AHEAD, "cn", "(sum[s][o], a[s], b[o])", "(sum[s][o], a[0], b[o])"),
+    c128("every octet of columns the first", AHEAD, "cn", "(sum[s][o], a[s], b[o])", "(sum[s][o], a[s], b[0])"),
+    c64("every product of two the first", AHEAD, "jtt", ": q * pitch + line_of(i, 0)", ": line_of(i, 0)"),
+    c64("every product of a read the first", TEAMS, "cj", "v : q] = read.element[v]", "v : q] = read.element[0]"),
+    c64("every line of a read the first", AHEAD, "jtt", "v : q] = read.element[v]", "v : q] = read.element[0]"),
+    c64("half of the strips twice", LARGE, "ntt", "i / 2 * 16 + 2 * slot", "2 * slot"),
+    c128("every warp in the first strips", LARGE, "nn", "member % team_rows * (8", "0 * (8"),
+    c128("every warp in the first octets", LARGE, "nn", "member / team_rows * (8", "0 * (8"),
+    c128("every lane at the same product", LARGE, "nn", "depth + t * width;", "depth;"),
+    c64("every team at the same k", TEAMS, "cj", "% sharers / team * depth +", "* 0 +"),
+    c128("steps left out", LARGE, "nn", "step < steps;", "step < steps - 1;"),
+    c128("the products before again", AHEAD, "cn", "(step == steps - 1 ? 0 : step + 1);", "(step);"),
+    c128("a chunk's first products before it is there", AHEAD, "cn", "arrive();\n                }", "}\n"),
+    c128("no barrier before a chunk is read", AHEAD, "cn", "meet();  //", "//"),
+    c128("vectors of C in each other's place", AHEAD, "cn", "2 * t + v % 2", "2 * t + 1 - v % 2"),
+    c64("elements of a vector of C exchanged", LARGE, "nn", "* width + e, o", "* width + 1 - e, o"),
+    c64("elements of a vector of a row-major C exchanged", AHEAD, "jtt", "* width + e;", "* width + 1 - e;"),
+    c64("columns of C in another order", TEAMS, "cj", "line_of(o, 2 * t + e)", "line_of(o, 2 * t + 1 - e)"),
+    c64("every team's sums in the first's place", TEAMS, "cj", "left + warp / (team / 32) *", "left + 0 *"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=[bug.name for bug in BUGS])
+def test_a_planted_bug_is_rejected(try_kernel: TryKernel, bug: Bug) -> None:
+    assert_rejected(try_kernel, bug, SHAPE, probes=True)

@@ -1,0 +1,176 @@
+"""Both operands through shared memory, complex, on the f64 tensor cores: staged, and read as fragments.
+
+A complex product is four real ones. The f64 tensor cores have as many of them a second as the fused multiply-adds of
+f32 and leave most of the issue slots free, so that c64 is computed by them too, in double precision: its elements are
+staged as they are and become doubles when they are read. A C of many rows is served too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import ClassVar
+
+from tsm2_tune.generator.config import Resources
+from tsm2_tune.generator.families.family import Tunable
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.model import OVERHEAD_REGISTERS
+from tsm2_tune.generator.problem import INT32_MAX, Problem
+from tsm2_tune.generator.splitting import HAS_F64_TENSOR_CORES, WIDE_SPLITS, has_f64_tensor_cores
+from tsm2_tune.generator.staging import STAGING_TUNABLES, WARP_THREADS, StagingConfig, StagingFamily, staging_rules
+from tsm2_tune.generator.tiles import LARGEST_THIN, covering
+
+TILE, COVERED = (16, 32, 64, 128), 64  # rows and columns of C, of a block; up to COVERED one tile has all
+TILES = (
+    *product((16, 32, 64), repeat=2),
+    (128, 16), (128, 32), (128, 64),
+)  # fmt: skip
+WARP_TILES = ((2, 2), (4, 2), (4, 4))  # strips of 8 rows, octets of columns
+# Threads of a block and of a ring, the chunk and the places of the ring, and what is on the way there.
+RINGS = (
+    (128, 128, 128, 2, 0), (128, 128, 64, 2, 0), (128, 128, 64, 2, 1), (128, 128, 32, 2, 1), (128, 128, 32, 3, 1),
+    (128, 128, 16, 2, 1), (128, 128, 16, 3, 1), (128, 128, 16, 4, 1), (128, 128, 8, 3, 1), (128, 128, 8, 4, 1),
+    (256, 256, 16, 4, 1), (256, 256, 8, 6, 1),
+)  # fmt: skip
+COLUMNS_OF_LARGE = range(9, 65)  # that a C of many rows must have
+LINES, DEPTH = 8, 8  # of a strip or an octet; most products of a read
+REGISTERS_OF_C128 = 4
+# What won on an H200, and its neighbours, by element type and tile of a thin C: the ring, blocks on a multiprocessor,
+# strips, octets, and whether products are loaded ahead.
+Winner = tuple[int, int, int, int, int, int, int, int, int]
+THIN: dict[tuple[str, int], tuple[Winner, ...]] = {
+    ("c64", 16): ((128, 128, 128, 2, 0, 2, 2, 2, 0), (128, 128, 64, 2, 0, 3, 2, 2, 0)),
+    ("c64", 32): (
+        (128, 128, 32, 3, 1, 2, 4, 4, 0), (128, 128, 64, 2, 1, 2, 4, 4, 1), (128, 128, 32, 2, 1, 2, 4, 4, 0),
+        (128, 128, 64, 2, 0, 3, 2, 2, 0),
+    ),
+    ("c64", 64): (
+        (128, 128, 16, 3, 1, 2, 4, 4, 1), (128, 128, 32, 2, 1, 2, 4, 4, 1), (128, 128, 16, 3, 1, 2, 4, 4, 0),
+    ),
+    ("c128", 16): ((128, 128, 64, 2, 0, 2, 2, 2, 0), (128, 128, 32, 2, 1, 3, 2, 2, 0)),
+    ("c128", 32): ((128, 128, 32, 2, 1, 2, 4, 4, 0), (128, 128, 16, 3, 1, 3, 4, 2, 0)),
+    ("c128", 64): (
+        (128, 128, 16, 2, 1, 2, 4, 4, 1), (128, 128, 8, 3, 1, 2, 4, 4, 1), (128, 128, 16, 2, 1, 2, 4, 4, 0),
+    ),
+}  # fmt: skip
+# The same for a C of many rows, by element type and columns of a tile: after its rows.
+LARGE: dict[tuple[str, int], tuple[tuple[int, Winner], ...]] = {
+    ("c64", 16): (
+        (128, (128, 128, 16, 3, 1, 3, 4, 2, 1)), (128, (128, 128, 16, 3, 1, 2, 4, 2, 0)),
+        (128, (128, 128, 16, 2, 1, 3, 4, 2, 1)),
+    ),
+    ("c64", 32): (
+        (128, (128, 128, 16, 3, 1, 2, 4, 4, 1)), (64, (128, 128, 16, 3, 1, 3, 4, 2, 1)),
+        (128, (128, 128, 16, 4, 1, 2, 4, 4, 1)),
+    ),
+    ("c64", 64): (
+        (64, (128, 128, 16, 3, 1, 2, 4, 4, 0)), (64, (128, 128, 16, 2, 1, 2, 4, 4, 1)),
+        (128, (256, 256, 16, 4, 1, 1, 4, 4, 1)),
+    ),
+    ("c128", 16): ((128, (128, 128, 8, 4, 1, 2, 4, 2, 1)), (128, (128, 128, 8, 3, 1, 3, 4, 2, 1))),
+    ("c128", 32): ((128, (128, 128, 8, 4, 1, 2, 4, 4, 1)), (128, (128, 128, 8, 3, 1, 2, 4, 4, 1))),
+    ("c128", 64): (
+        (64, (128, 128, 8, 3, 1, 2, 4, 4, 1)), (128, (256, 256, 8, 6, 1, 1, 4, 4, 1)),
+        (64, (128, 128, 8, 4, 1, 2, 4, 4, 1)),
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StagedZmmaConfig(StagingConfig):
+    """Every choice that the template needs."""
+
+    family: ClassVar[str] = "staged_zmma"
+    letters: ClassVar[dict[str, str]] = {**StagingConfig.letters, "strips": "r", "octets": "c", "ahead": "a"}
+
+    strips: int  # of 8 rows of C, of a warp
+    octets: int  # of 8 columns of C, of a warp
+    ahead: int  # 1 where a chunk's first products are loaded while the last of the one before are under way
+
+
+class StagedZmma(StagingFamily[StagedZmmaConfig]):
+    name = "staged_zmma"
+    summary = "complex products with many columns: both operands staged, on the f64 tensor cores"
+    template = "staged_zmma.cu.jinja"
+    dtypes = ("c64", "c128")
+    tunables = (
+        *STAGING_TUNABLES,
+        Tunable("strips", "", "strips of 8 rows of C that one warp accumulates in registers"),
+        Tunable("octets", "", "octets of columns of C that one warp accumulates in registers"),
+        Tunable(
+            "ahead", "", "1: a chunk's first products are loaded before the last of the one before are multiplied"
+        ),
+    )
+    rules = (HAS_F64_TENSOR_CORES, *staging_rules(TILE, covered=COVERED))
+    config_type = StagedZmmaConfig
+
+    def configurations(self) -> Iterator[StagedZmmaConfig]:
+        every = product(TILES, RINGS, WIDE_SPLITS, WARP_TILES, (0, 1))
+        for (rows, columns), (threads, sharers, chunk, stages, through), splits, (strips, octets), ahead in every:
+            if rows % (LINES * strips) == 0 and columns % (LINES * octets) == 0:
+                config = StagedZmmaConfig(
+                    threads, sharers, rows, columns, chunk, stages, through, splits, 1, strips, octets, ahead
+                )
+                if self.team(config) <= sharers and chunk * self.team(config) >= sharers * DEPTH:
+                    yield config
+
+    def team(self, config: StagedZmmaConfig) -> int:
+        rows, columns = LINES * config.strips, LINES * config.octets
+        return WARP_THREADS * (config.tile_rows // rows) * (config.tile_columns // columns)
+
+    def sums_in_registers(self, config: StagedZmmaConfig) -> bool:
+        return self.team(config) == config.threads
+
+    def registers(self, config: StagedZmmaConfig) -> int:
+        """As elements of c128: sums, and what a lane has at a time of A, as matrices of real numbers, and of B."""
+        return 2 * config.strips * config.octets + 2 * config.strips + config.octets
+
+    def resources(self, config: StagedZmmaConfig, problem: Problem) -> Resources:
+        registers = self.registers(config) * REGISTERS_OF_C128 + OVERHEAD_REGISTERS
+        return replace(super().resources(config, problem), registers=registers)
+
+    def pitches(self, config: StagedZmmaConfig, problem: Problem) -> tuple[int, int]:
+        """Eight threads read 16 bytes each at a time: 4 along k of 2 lines, or 2 side by side of 4 products."""
+        along_a, along_b, _ = problem.contiguous
+        return (
+            config.chunk + 4 if along_a == "k" else config.tile_rows + 2,
+            config.chunk + 4 if along_b == "k" else config.tile_columns + 2,
+        )
+
+    def supports(self, problem: Problem) -> bool:
+        return problem.dtype_name in self.dtypes and max(problem.m, problem.n) <= self.largest(problem)
+
+    def largest(self, problem: Problem) -> int:
+        return INT32_MAX if problem.n in COLUMNS_OF_LARGE else super().largest(problem)
+
+    def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedZmmaConfig, ...]:
+        """What won on an H200 for a C as large; none where TSMT does better."""
+        if min(problem.m, problem.n) <= LINES or not has_f64_tensor_cores(limits):
+            return ()
+        dtype, columns = problem.dtype_name, covering(TILE[:-1], problem.n)
+        if max(problem.m, problem.n) > LARGEST_THIN:
+            winners = LARGE[dtype, columns]
+        else:
+            rows = covering(TILE[:-1], problem.m)
+            winners = tuple((rows, winner) for winner in THIN[dtype, max(rows, columns)])
+        return tuple(
+            StagedZmmaConfig(
+                threads,
+                sharers,
+                rows,
+                columns,
+                chunk,
+                stages,
+                through,
+                limits.sms * blocks,
+                1,
+                min(strips, rows // LINES),
+                min(octets, columns // LINES),
+                ahead,
+            )
+            for rows, (threads, sharers, chunk, stages, through, blocks, strips, octets, ahead) in winners
+        )
+
+
+FAMILY = StagedZmma()
