@@ -113,6 +113,7 @@ TALL_BUGS = (
     tall("a vector's rows from those of others", "load_a(a[r / joined], at_A(row_of(first_row, r)), left);",
         "load_a(a[r / joined], at_A(row_of(first_row, 0)), left);", config=JOINED),
     tall("packs of other columns than C has", "ldc == n && n == columns", "ldc == n", config=JOINED),
+    tall("packs of rows that are not side by side", "ldc == n && n == columns", "n == columns", config=JOINED),
     tall("A not conjugated", "conjugate(elements.element[e])", "elements.element[e]", dtype="c64", op="ctt"),
     tall("B not conjugated", "conjugate(loaded.element[x])", "loaded.element[x]", dtype="c128", op="tct"),
     tall("sums rounded on the way", "+= factor * b[v]", "= (float)(scalar)sum[e / piece][c] + factor * b[v]",

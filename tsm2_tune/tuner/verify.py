@@ -51,6 +51,8 @@ ALPHA, BETA = -2.0 + 1j, 3.0 - 1j  # of the general call: integers, so that the 
 # Elements added to the leading dimensions.
 NONE = {"A": 0, "B": 0, "C": 0}
 ODD = {"A": 3, "B": 5, "C": 7}  # all different, none a vector's width
+# One operand apart from the others: what a kernel asks of one leading dimension says nothing of another.
+A_APART, OTHERS_APART = {"A": 3, "B": 0, "C": 0}, {"A": 0, "B": 5, "C": 8}
 VECTORS = {"A": 4, "B": 8, "C": 8}  # whole vectors, so that operands stay aligned where they are so without
 VECTOR_BYTES = 16
 
@@ -102,8 +104,8 @@ PROBE_CHECKS = (
     # Where operands are aligned and beta is 0, kernels have loads and stores of their own.
     Check("overwriting call", Values.INTEGERS, padding=VECTORS, alpha=ALPHA, beta=0.0),
     Check("scaled call", Values.UNIFORM, padding=VECTORS, alpha=-0.7 + 0.3j, beta=1.0, roundings=5),
-    Check("large values", Values.INTEGERS, padding=NONE, alpha=1.0, beta=0.0, magnitude=Magnitude.LARGE),
-    Check("subnormal values", Values.INTEGERS, padding=NONE, alpha=1.0, beta=0.0, magnitude=Magnitude.LEAST),
+    Check("large values", Values.INTEGERS, padding=OTHERS_APART, alpha=1.0, beta=0.0, magnitude=Magnitude.LARGE),
+    Check("subnormal values", Values.INTEGERS, padding=A_APART, alpha=1.0, beta=0.0, magnitude=Magnitude.LEAST),
     CHECKS[2],
 )
 
