@@ -135,7 +135,8 @@ class TsmrZmma(Family[TsmrZmmaConfig]):
 
     def resources(self, config: TsmrZmmaConfig, problem: Problem) -> Resources:
         width = VECTOR_BYTES // problem.dtype.element_bytes
-        registers = config.strips * (width * config.columns + config.prefetch) + OVERHEAD_REGISTERS
+        # Two for each double of the sums; A's columns on their way; and A as matrices of real numbers.
+        registers = config.strips * (width * config.columns + config.prefetch + 8 * width) + OVERHEAD_REGISTERS
         in_flight = config.prefetch - config.prefetch // config.stages // 2
         return Resources(
             threads=config.threads,
