@@ -80,8 +80,8 @@ MANY_CHUNKS = {
 # Of complex numbers, the same up to 4 x 4.
 MANY_CHUNKS_NARROW_COMPLEX = (
     (256, 4, 4, 4, 1, 2),
-    (128, 4, 4, 2, 1, 4),
     (256, 4, 4, 2, 1, 2),
+    (128, 4, 4, 2, 1, 4),
     (128, 4, 4, 4, 1, 3),
 )
 LARGEST_TEAM = 64  # threads that share a tile of C
