@@ -35,8 +35,6 @@ from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.families.tsmr_half import TsmrHalfConfig
 from tsm2_tune.generator.families.tsmr_half_ring import TsmrHalfRingConfig
 from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
-from tsm2_tune.generator.families.tsmr_mma_ring import TsmrMmaRingConfig
-from tsm2_tune.generator.families.tsmr_ring import TsmrRingConfig
 from tsm2_tune.generator.families.tsmr_rows import TsmrRowsConfig
 from tsm2_tune.generator.families.tsmr_tf32 import TsmrTf32Config
 from tsm2_tune.generator.families.tsmr_tf32_ring import TsmrTf32RingConfig
@@ -104,12 +102,6 @@ ORDERED: tuple[tuple[KernelConfig, str], ...] = (
     (TsmrRowsConfig(192, 16, 8, 2, 16, 2, 2, splits=1, strips=40, min_blocks=2), "tn"),
     (TsmrRowsConfig(128, 8, 16, 4, 2, 2, 1, splits=32, strips=9, min_blocks=3), "tt"),
     (TsmrRowsConfig(256, 16, 8, 4, 4, 4, 1, splits=4, strips=7, min_blocks=2), "tnt"),
-    (TsmrRingConfig(128, 1, 32, 16, 4, splits=13, row_tiles=1, min_blocks=2), "nn"),
-    (TsmrRingConfig(64, 2, 16, 8, 4, splits=1, row_tiles=4, min_blocks=1), "nt"),
-    (TsmrRingConfig(64, 1, 24, 16, 8, splits=5, row_tiles=1, min_blocks=2), "ntt"),
-    (TsmrMmaRingConfig(256, 2, 64, 32, 4, splits=8, row_tiles=1, min_blocks=1), "nn"),
-    (TsmrMmaRingConfig(128, 2, 32, 32, 2, splits=1, row_tiles=4, min_blocks=1), "ntt"),
-    (TsmrMmaRingConfig(64, 1, 16, 64, 8, splits=12, row_tiles=1, min_blocks=1), "ttt"),
     (TsmtConfig(128, 16, 16, 8, 8, 4, 2, splits=264, min_blocks=1), "tn"),
     (TsmtConfig(256, 8, 4, 8, 4, 1, 4, splits=16, min_blocks=2), "ntt"),
     (TsmtConfig(128, 2, 1, 2, 1, 2, 1, splits=132, min_blocks=1), "tn"),  # a tile smaller than a vector

@@ -13,8 +13,6 @@ from tests.planting import Bug, assert_rejected
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
-from tsm2_tune.generator.families.tsmr_mma_ring import TsmrMmaRingConfig
-from tsm2_tune.generator.families.tsmr_ring import TsmrRingConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.trial import Outcome
 
@@ -25,12 +23,9 @@ SHAPE = (512, 16, 96)
 ONE = TsmrConfig(64, 1, 2, 8, 4, splits=1, row_tiles=1, min_blocks=1)
 TILES = TsmrConfig(64, 1, 2, 8, 4, splits=1, row_tiles=2, min_blocks=1)
 SPLIT = TsmrConfig(64, 1, 2, 8, 4, splits=3, row_tiles=1, min_blocks=1)
-RING = TsmrRingConfig(64, 1, 16, 8, 4, splits=1, row_tiles=2, min_blocks=1)
-RING_SPLIT = TsmrRingConfig(64, 2, 16, 16, 8, splits=3, row_tiles=1, min_blocks=1)
 MMA_ONE = TsmrMmaConfig(64, 2, 16, 32, 2, splits=1, row_tiles=1, min_blocks=1)
 MMA_TILES = TsmrMmaConfig(64, 1, 8, 32, 4, splits=1, row_tiles=2, min_blocks=1)
 MMA_SPLIT = TsmrMmaConfig(64, 1, 8, 16, 2, splits=3, row_tiles=1, min_blocks=1)
-MMA_RING = TsmrMmaRingConfig(64, 2, 16, 32, 2, splits=1, row_tiles=1, min_blocks=1)
 
 
 def mma(name: str, config: TsmrMmaConfig, original: str, planted: str, *, op: str = "nn") -> Bug:
@@ -116,78 +111,12 @@ FRAGMENT_BUGS = (
     mma("a row-major A's address not looked at", MMA_ONE, "(reinterpret_cast<unsigned long long>(A) | lda", "(lda",
         op="ttt"),
     mma("a row-major A's leading dimension not looked at", MMA_ONE, "(A) | lda * sizeof(scalar))", "(A))", op="ttt"),
+    mma("a row-major A's rows loaded as columns", MMA_ONE, "(16 * s + half) * lda + 8 * d",
+        "16 * s + half + 8 * d * lda", op="ttt"),
+    mma("a row-major A's pieces in the order of a column-major one", MMA_ONE,
+        "s(p / (2 * depths)), half(p / depths % 2)", "s(p / 2 % strips), half(p % 2)", op="tn"),
     mma("operands of lower precision", MMA_ONE, "{bits.x, bits.y}", "{float(bits.x), bits.y}"),
 )  # fmt: skip
-
-RING_BUGS = (
-    Bug("the ring of A over B's second tile", RING, "staged + 2 * tile_depth * pitch", "staged + tile_depth * pitch"),
-    Bug(
-        "the ring of A past shared memory", RING, "staged + 2 * tile_depth * pitch", "staged + 3 * tile_depth * pitch"
-    ),
-    Bug(
-        "one place in the ring for all threads",
-        RING,
-        "copied_to = threadIdx.x, read_from = threadIdx.x",
-        "copied_to = 0, read_from = 0",
-    ),
-    mma("lines copied in an order other than that of reading", MMA_RING, "(lane % 8 ^ lane / 8 * 2)", "lane % 8"),
-    mma("a lane copies the rows that it reads", MMA_RING, "warp_rows + lane % 8 * 2", "warp_rows + lane / 4 * 2"),
-    Bug(
-        "a group read from the slot of another",
-        RING,
-        "read_a(a[0], ring_of_A + g * (",
-        "read_a(a[0], ring_of_A + 0 * (",
-    ),
-    Bug("every group copied to one slot", RING, "copy_a(ring_of_A + g * (", "copy_a(ring_of_A + 0 * ("),
-    Bug("the ring of A not copied to anew", RING, "pitch);\n                        load_next(g);", "pitch);"),
-    Bug(
-        "a slot copied to before it is read",
-        RING,
-        "await_groups<ring - 1>();\n                        if",
-        "load_next(g);\n                        if",
-    ),
-    Bug(
-        "pieces of a group in one place",
-        RING_SPLIT,
-        "slot + (q * vectors + v) * threads",
-        "slot + q * vectors * threads",
-    ),
-    Bug(
-        "pieces of a group read from one place",
-        RING_SPLIT,
-        "slot[(q * vectors + v) * threads]",
-        "slot[q * vectors * threads]",
-    ),
-    Bug("the first rows of a thread copied twice", RING_SPLIT, "at + v * threads * width + q * lda", "at + q * lda"),
-    Bug(
-        "A's leading dimension taken for m in a copied group",
-        RING_SPLIT,
-        "copied_to, at, lda)",
-        "copied_to, at, m)",
-    ),
-    Bug(
-        "a part-filled block copied as a whole one",
-        RING,
-        "if (all_whole)\n                copy_a",
-        "if (true)\n                copy_a",
-    ),
-    mma("pieces of a group in one place", MMA_RING, "slot + p * threads", "slot + p / 2 * threads"),
-    mma("pieces of a group read from one place", MMA_RING, "slot[p * threads]", "slot[p / 2 * threads]"),
-    mma(
-        "a row-major A's rows copied as columns",
-        MMA_RING,
-        "(16 * s + half) * lda + 8 * d",
-        "16 * s + half + 8 * d * lda",
-        op="ttt",
-    ),
-    mma(
-        "a row-major A's pieces in the order of a column-major one",
-        MMA_RING,
-        "s(p / (2 * depths)), half(p / depths % 2)",
-        "s(p / 2 % strips), half(p % 2)",
-        op="tn",
-    ),
-)
 
 ALIGNED_BUGS = (
     Bug("alpha left out of vectors", ONE, "store_vectors<0>(sum, alpha, C", "store_vectors<0>(sum, 1, C"),
@@ -217,14 +146,6 @@ RIGHT = (
     ),
     (TsmrMmaConfig(128, 4, 32, 16, 2, splits=8, row_tiles=1, min_blocks=1), "f64", "nn"),
     (TsmrMmaConfig(128, 1, 64, 32, 4, splits=1, row_tiles=4, min_blocks=1), "f64", "ttt"),
-    *((config, "f32", op) for config, op in ((RING, "nn"), (RING, "ntt"), (RING_SPLIT, "nt"), (RING_SPLIT, "nnt"))),
-    (TsmrRingConfig(64, 1, 32, 16, 4, splits=5, row_tiles=1, min_blocks=1), "f32", "nn"),
-    (RING_SPLIT, "f64", "nn"),
-    (RING, "f64", "ntt"),
-    (TsmrRingConfig(128, 1, 24, 16, 8, splits=1, row_tiles=4, min_blocks=1), "f32", "nt"),
-    *((MMA_RING, "f64", op) for op in ("nn", "nt", "tnt", "ttt")),
-    (TsmrMmaRingConfig(128, 1, 64, 32, 4, splits=2, row_tiles=1, min_blocks=1), "f64", "nnt"),
-    (TsmrMmaRingConfig(64, 2, 32, 64, 8, splits=1, row_tiles=2, min_blocks=1), "f64", "tn"),
 )
 
 
@@ -238,7 +159,7 @@ def test_the_template_itself_is_right(
 
 
 @pytest.mark.parametrize(
-    "bug", [*SPLITTING_BUGS, *STREAMING_BUGS, *FRAGMENT_BUGS, *RING_BUGS, *ALIGNED_BUGS], ids=lambda bug: bug.name
+    "bug", [*SPLITTING_BUGS, *STREAMING_BUGS, *FRAGMENT_BUGS, *ALIGNED_BUGS], ids=lambda bug: bug.name
 )
 def test_a_planted_bug_is_rejected(try_kernel: TryKernel, bug: Bug) -> None:
     assert_rejected(try_kernel, bug, SHAPE, probes=True)

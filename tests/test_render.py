@@ -26,8 +26,6 @@ from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.families.tsmr_half import TsmrHalfConfig
 from tsm2_tune.generator.families.tsmr_half_ring import TsmrHalfRingConfig
 from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
-from tsm2_tune.generator.families.tsmr_mma_ring import TsmrMmaRingConfig
-from tsm2_tune.generator.families.tsmr_ring import TsmrRingConfig
 from tsm2_tune.generator.families.tsmr_rows import TsmrRowsConfig
 from tsm2_tune.generator.families.tsmr_tf32 import TsmrTf32Config
 from tsm2_tune.generator.families.tsmr_tf32_ring import TsmrTf32RingConfig
@@ -94,8 +92,6 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
     ),
     (TsmrTf32RingConfig(256, 8, 64, 64, 4, splits=3, row_tiles=1, min_blocks=1), replace(F32, dtype_name="tf32")),
     (TsmrTf32Config(128, 8, 32, 32, 2, splits=6, row_tiles=1, min_blocks=3), replace(F32, dtype_name="3xtf32")),
-    (TsmrRingConfig(128, 1, 32, 16, 4, splits=13, row_tiles=1, min_blocks=2), F32),
-    (TsmrMmaRingConfig(256, 2, 64, 32, 4, splits=8, row_tiles=1, min_blocks=1), F64),
     (TsmtConfig(128, 16, 16, 8, 8, 4, 1, splits=264, min_blocks=1), GRAM),
     (TsmtMmaConfig(128, 16, 16, 1, 2, 8, 4, splits=264, min_blocks=1), replace(GRAM, dtype_name="f64")),
     (TsmtMmaConfig(256, 8, 8, 1, 1, 32, 1, splits=264, min_blocks=1), replace(GRAM, dtype_name="f64", op="ntt")),
@@ -234,4 +230,5 @@ def test_the_golden_sources_compile_with_nvcc() -> None:
 
 def test_a_change_of_any_template_that_a_family_uses_makes_its_trials_stale() -> None:
     used = referenced_templates(environment(), FAMILIES["tsmr"].template)
-    assert used == {"tsmr.cu.jinja", "streaming.cu.jinja", "parts.cu.jinja", "numbers.cu.jinja"}
+    parts = {"parts.cu.jinja", "numbers.cu.jinja", "splits.cu.jinja"}
+    assert used == {"tsmr.cu.jinja", "streaming.cu.jinja", *parts}

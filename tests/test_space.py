@@ -18,7 +18,6 @@ from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.families.tsmr_half import TsmrHalfConfig
 from tsm2_tune.generator.families.tsmr_half_ring import TsmrHalfRingConfig
 from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
-from tsm2_tune.generator.families.tsmr_ring import TsmrRingConfig
 from tsm2_tune.generator.families.tsmr_rows import TsmrRowsConfig
 from tsm2_tune.generator.families.tsmt import TsmtConfig
 from tsm2_tune.generator.families.tsmt_few import TsmtFewConfig
@@ -137,8 +136,8 @@ COUNTER_EXAMPLES = (
     ),
     CounterExample(
         "ring-for-many-columns",
-        TsmrRingConfig(128, 1, 16, 16, 4, splits=12, row_tiles=1, min_blocks=1),
-        replace(R, n=8),
+        TsmrHalfRingConfig(128, 8, 32, 128, 2, splits=12, row_tiles=1, min_blocks=1),
+        replace(R, n=8, dtype_name="bf16"),
     ),
     CounterExample(
         "group-within-k",

@@ -204,8 +204,6 @@ class Tsmr(Family[TsmrConfig]):
         return {
             "about": "A streams through registers, B through shared memory",
             "kernel": self.name,
-            "ring_in_shared": False,
-            "ring_of_warp": False,
             "vector_bits": "float4",
             "storage": problem.storage,
             "a_along_k": False,

@@ -260,7 +260,6 @@ class TsmrHalf(Family[TsmrHalfConfig]):
             "transposed_b": transposed_b,
             "piece_of_b": VECTORS[VECTOR_BYTES if transposed_b and side_by_side == 2 else 4],
             "side_by_side": side_by_side,
-            "ring_in_shared": False,
             "tile_depth": tile_depth(config),
         }
 

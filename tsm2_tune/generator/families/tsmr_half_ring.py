@@ -19,7 +19,6 @@ from tsm2_tune.generator.families.tsmr_half import (
     TsmrHalfConfig,
     one_wave_first,
 )
-from tsm2_tune.generator.families.tsmr_ring import FEW_COLUMNS, MANY_COLUMNS
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
@@ -32,6 +31,7 @@ COLUMNS = (32, 64)
 PREFETCH_STAGES = ((32, 2), (64, 2), (64, 4), (128, 2), (128, 4))
 SMALLEST_GROUP = 32  # whose run of a lane is a piece of 16 bytes
 MIN_BLOCKS = (1, 2, 3)
+FEW_COLUMNS = 16  # for which registers hold enough of A
 
 # For each number of columns, where A is large: threads, prefetch, stages, min_blocks.
 COLUMN_MAJOR: dict[int, tuple[tuple[int, int, int, int], ...]] = {
@@ -54,6 +54,14 @@ class TsmrHalfRingConfig(TsmrHalfConfig):
     """The same choices, of which `prefetch` and `stages` are the ring's."""
 
     family: ClassVar[str] = "tsmr_half_ring"
+
+
+MANY_COLUMNS = Rule(
+    "ring-for-many-columns",
+    "shape",
+    "with few columns registers hold enough of A, and what goes through shared memory is slower",
+    lambda c: c.problem.n > FEW_COLUMNS,
+)
 
 
 class TsmrHalfRing(TsmrHalf):
@@ -115,7 +123,6 @@ class TsmrHalfRing(TsmrHalf):
     def context(self, config: TsmrHalfConfig, problem: Problem) -> dict[str, Any]:
         return super().context(config, problem) | {
             "about": "A streams through a ring in shared memory to the tensor cores, beside B",
-            "ring_in_shared": True,
         }
 
 

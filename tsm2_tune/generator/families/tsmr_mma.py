@@ -202,8 +202,6 @@ class TsmrMma(Family[TsmrMmaConfig]):
         return {
             "about": "A streams into the tensor cores' fragments, B through shared memory",
             "kernel": self.name,
-            "ring_in_shared": False,
-            "ring_of_warp": False,
             "vector_bits": "double2",
             "storage": problem.storage,
             "a_along_k": problem.contiguous[0] == "k",
