@@ -438,7 +438,7 @@ def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.
 def test_a_tampered_trial_is_refused_by_its_number(store: Store, path: Path, tampering: str) -> None:
     trial_id = store.add_trial(RUN, trial(500))
     plain_sql(path, tampering)
-    with pytest.raises(StoreError, match=rf"^trial {trial_id} is not as tsm2-tune stored it"):
+    with pytest.raises(StoreError, match=rf"^trial {trial_id} is not as this tsm2-tune stores it"):
         store.trial(trial_id)
 
 

@@ -130,8 +130,8 @@ def reading(trial_id: int) -> Iterator[None]:
         yield
     except (InputError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise StoreError(
-            f"trial {trial_id} is not as tsm2-tune stored it ({error}):"
-            " restore a copy of the database, or tune into another with --db"
+            f"trial {trial_id} is not as this tsm2-tune stores it ({error}):"
+            " another version may have stored it; else restore a copy of the database, or tune into another with --db"
         ) from error
 
 
