@@ -24,6 +24,13 @@ RINGS = (
     (128, 128, 64, 2, 0), (128, 128, 32, 2, 0), (128, 128, 16, 2, 0), (256, 256, 32, 2, 0), (128, 128, 64, 3, 1),
     (128, 128, 32, 3, 1), (128, 128, 32, 2, 1), (128, 128, 32, 3, 2),
 )  # fmt: skip
+# What won on an H200 for a C of one tile of at most as many elements: the chunk, the places of the ring, what is on
+# the way, and blocks on a multiprocessor.
+WINNERS = {
+    16 * 16: ((64, 2, 0, 4), (64, 2, 0, 3), (64, 2, 0, 2), (32, 3, 1, 3), (32, 3, 1, 2)),
+    32 * 32: ((32, 3, 1, 2), (64, 2, 0, 2), (64, 3, 1, 1), (32, 2, 0, 2), (32, 3, 1, 3)),
+    64 * 64: ((32, 2, 0, 2), (32, 2, 1, 2), (32, 3, 2, 2), (32, 3, 1, 2), (16, 2, 0, 3)),
+}
 # Of a C of many rows: threads, rows and columns of a tile, strips and octets of a warp, and the least blocks.
 TALL_TILES = (
     (256, 256, 64, 4, 4, 1), (128, 128, 64, 4, 4, 1), (256, 128, 64, 2, 4, 1), (256, 256, 32, 2, 4, 1),
@@ -153,17 +160,13 @@ class StagedMma(StagingFamily[StagedMmaConfig]):
             return self._preferred_of_tall(problem, limits)
         tile_rows = covering(TILE, problem.m)
         tile_columns = covering(TILE, problem.n)
-        large = tile_rows * tile_columns > 32 * 32
-        warp_tile = (min(2, tile_rows // STRIP_ROWS), 4 if large and tile_columns > STRIP_ROWS else 2)
+        elements = tile_rows * tile_columns
+        warp_tile = (min(2, tile_rows // STRIP_ROWS), 4 if elements > 32 * 32 and tile_columns > STRIP_ROWS else 2)
         return tuple(
             StagedMmaConfig(
                 128, 128, tile_rows, tile_columns, chunk, stages, through, limits.sms * blocks, 1, *warp_tile
             )
-            for chunk, stages, through, blocks in (
-                ((32, 2, 0, 2), (32, 2, 1, 2), (32, 3, 2, 2), (32, 3, 1, 2), (16, 2, 0, 3))
-                if large
-                else ((32, 2, 0, 3), (32, 3, 1, 2), (64, 2, 0, 2), (32, 2, 0, 2), (32, 3, 1, 3), (64, 3, 1, 1))
-            )
+            for chunk, stages, through, blocks in WINNERS[next(most for most in WINNERS if elements <= most)]
         )
 
     def _preferred_of_tall(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedMmaConfig, ...]:
