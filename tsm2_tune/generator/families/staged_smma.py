@@ -27,6 +27,7 @@ TILES = (
 RINGS = ((16, 3, 1), (32, 2, 0), (32, 2, 1), (32, 3, 1), (64, 2, 0), (64, 2, 1))  # chunk, stages, through
 MIN_BLOCKS = (2, 3, 4)
 THREADS = 128
+FEW_COLUMNS = 16
 COLUMNS_OF_LARGE, LEAST_DEPTH = range(9, 65), 16  # n and k that a C of many rows must have
 # What won on an H200, best first: tile, ring, and blocks on a multiprocessor. Of many rows, for as many columns.
 Choice = tuple[tuple[int, int, int, int], tuple[int, int, int], int]
@@ -117,6 +118,8 @@ class StagedSmma(StagedMma):
             return ()
         if problem.m > LARGEST_THIN:
             choices = LARGE[covering(tuple(LARGE), problem.n)]
+            if problem.n > FEW_COLUMNS and (problem.contiguous[0] == "k" or problem.k <= LARGEST_THIN):
+                choices = (*choices[1:], choices[0])  # the first is for long runs of a column-major A
         else:
             tile = covering((16, 32, 64), problem.m), covering((16, 32, 64), problem.n)
             choices = THIN.get(tile, ()) if tile != (32, 32) or "k" in problem.contiguous[:2] else ()

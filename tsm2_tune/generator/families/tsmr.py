@@ -33,6 +33,7 @@ VECTORS = (1, 2)
 COLUMNS = (1, 2, 3, 4, 6, 8, 12, 16)
 PREFETCH_STAGES = ((4, 2), (8, 2), (8, 4), (8, 8), (16, 2), (16, 4), (16, 8), (32, 8))
 MIN_BLOCKS = (1, 2, 4, 6)
+MOST_COLUMNS = {"f64": 1, "c128": 2}  # up to which the f64 tensor cores are no faster
 TILE_DEPTH = 64  # rows of B staged at a time; twice as many stay where that is all
 
 
@@ -169,7 +170,7 @@ class Tsmr(Family[TsmrConfig]):
 
     def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmrConfig, ...]:
         """Where the winners on an H200 lay: every column at once, 8 or 16 columns of A ahead, enough splits."""
-        if problem.dtype_name == "f64" and problem.n > 1 and has_f64_tensor_cores(limits):
+        if problem.n > MOST_COLUMNS.get(problem.dtype_name, problem.n) and has_f64_tensor_cores(limits):
             return ()
         columns = next((option for option in COLUMNS if option >= problem.n), COLUMNS[-1])
         tight = 4 if columns >= 8 and not problem.dtype.is_complex else 1

@@ -21,7 +21,7 @@ from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Candidate, Rule, covering_rule
-from tsm2_tune.generator.splitting import LEAST_SHARE, REGISTERS_SPARED, split_traffic
+from tsm2_tune.generator.splitting import LEAST_SHARE, REGISTERS_SPARED, has_f64_tensor_cores, split_traffic
 
 WARP_THREADS = 32
 PACK_BYTES = 16
@@ -46,6 +46,7 @@ MOST_WAVES = 8
 USUAL_WAVES = 4  # so many that multiprocessors that memory serves first take more of them
 USUAL_SPLITS = 8
 WASTE, MOST_WASTE = 0.06, 0.25  # of k, by which shares of whole loads may exceed it: better not, and at most
+MOST_COLUMNS = {"f32": 8, "f64": 2, "c64": 4, "c128": 1}  # up to which the f64 tensor cores are slower
 SHORT_ROWS = 1024  # of A, that are read at once
 # Of the winners on an H200: threads, lanes, rows, vectors, stages, min_blocks; by the registers of a row of sums.
 PREFERRED = {
@@ -313,6 +314,8 @@ class TsmrRows(Family[TsmrRowsConfig]):
         In one wave blocks start together, but do not end together: multiprocessors were idle for 8 % of the time.
         """
         if problem.m <= FEW_ROWS or problem.k <= SHORT_ROWS:  # which others divide better, or keep all of B
+            return ()
+        if problem.n > MOST_COLUMNS[problem.dtype_name] and has_f64_tensor_cores(limits):
             return ()
         size = problem.dtype.element_bytes
         columns = next((option for option in COLUMNS if option >= problem.n), COLUMNS[-1])
