@@ -20,6 +20,7 @@ SPLITS_ROW_TILES = (*((splits, 1) for splits in SPLITS), *((1, tiles) for tiles 
 LEAST_SHARE = 64  # of k, that is worth a block of its own
 REGISTERS_SPARED = 1.15  # of the estimate to what the compiler can do with, before it spills in the inner loop
 BLOCKS_PER_SM = 2  # that a grid should have at least
+NEARLY_ALL = 0.9  # of the multiprocessors, where each holds one block
 
 # Where C is a tile or a few, and k alone fills the device: as many blocks on every multiprocessor.
 MULTIPROCESSORS = (80, 108, 132, 148)  # of V100, A100, H100 and H200, B200
@@ -138,8 +139,10 @@ def _share(candidate: Candidate) -> int:
 def _grid_fills_device(candidate: Candidate) -> bool:
     """A grid too small for the device is kept only where nothing could make it larger."""
     blocks = candidate.launch.blocks(candidate.problem.m, candidate.problem.n)
+    resident = max(candidate.occupancy.blocks_per_sm, 1)
+    enough = BLOCKS_PER_SM if resident >= BLOCKS_PER_SM else resident * NEARLY_ALL
     could_divide = tunable(candidate, "row_tiles") > 1 or _share(candidate) >= 2 * LEAST_SHARE
-    return blocks >= BLOCKS_PER_SM * candidate.limits.sms or not could_divide
+    return blocks >= enough * candidate.limits.sms or not could_divide
 
 
 def _registers_reachable(candidate: Candidate) -> bool:
@@ -213,7 +216,7 @@ SPLITTING_RULES = (
     Rule(
         "grid-fills-device",
         "shape",
-        "every multiprocessor should have two blocks, by a split of k or by fewer tiles a block",
+        "every multiprocessor should have two blocks, or the one it holds, by a split of k or by fewer tiles a block",
         _grid_fills_device,
     ),
     REGISTERS_REACHABLE,

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
 from jinja2 import Environment, meta
 
@@ -21,7 +22,6 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource, environment, render, support_source
 from tsm2_tune.generator.rules import GUIDELINE_RULES, Candidate
 from tsm2_tune.generator.space import SearchSpace
-from tsm2_tune.generator.splitting import in_turns
 from tsm2_tune.tuner.compiler import compile_text, kill_running, remove_leftovers
 from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.measure import Effort
@@ -222,10 +222,17 @@ class Tuner:
 
 
 def ordered(space: SearchSpace, seed: int) -> Sequence[Candidate]:
-    """The kept candidates: what the families prefer first, in turns, then by predicted time; ties by the seed."""
+    """The kept candidates: what the families prefer, then the others by predicted time; ties by the seed.
+
+    The families take turns, that first whose first choice the model says is fastest.
+    """
     kept = {candidate.config.text: candidate for candidate in space.kept}
-    choices = [family_named(name).preferred(space.problem, space.limits) for name in space.families]
-    first = [kept.pop(text) for text in dict.fromkeys(config.text for config in in_turns(choices)) if text in kept]
+    preferred = (family_named(name).preferred(space.problem, space.limits) for name in space.families)
+    choices = [[kept[config.text] for config in configs if config.text in kept] for configs in preferred]
+    turns = sorted(filter(None, choices), key=lambda choice: predicted_time_us(choice[0]))
+    first = list(dict.fromkeys(candidate for turn in zip_longest(*turns) for candidate in turn if candidate))
+    for candidate in first:
+        del kept[candidate.config.text]
     rest = list(kept.values())
     random.Random(seed).shuffle(rest)
     rest.sort(key=predicted_time_us)
