@@ -101,6 +101,20 @@ def means_text(rows: Iterable[Row]) -> str:
     return "Geometric means of the speed-ups\n\n" + markdown(heads, lines)
 
 
+def means_by_type(rows: Iterable[Row]) -> str:
+    """Markdown, a column an element type: geometric mean over cuBLAS, and in how many cells cuBLASLt is faster."""
+    found = means(rows)
+    names = list(dict.fromkeys(mean["dtype"] for mean in found))
+    lines: dict[tuple[str, str], dict[str, str]] = {}
+    for mean in found:
+        behind = f" ({mean['behind_lt']} of {mean['cells']})" if mean["behind_lt"] else ""
+        lines.setdefault((mean["regime"], mean["layout"]), {})[mean["dtype"]] = number(mean["cublas"], 2) + behind
+    ordered = sorted(lines, key=lambda key: ("RLT".index(key[0][0]), key))
+    return markdown(
+        ("regime", "layout", *names), [(*key, *(lines[key].get(name, "–") for name in names)) for key in ordered]
+    )
+
+
 def fastest_in_bold(texts: Sequence[str], values: Sequence[float | None]) -> list[str]:
     """The texts of the values, the least of these in bold."""
     least = min(value for value in values if value is not None)

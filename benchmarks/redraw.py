@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from benchmarks.headline import headline, in_set, means_text, of_the_readme, runs_of, small_products
+from benchmarks.headline import headline, in_set, means_by_type, means_text, of_the_readme, runs_of, small_products
 from benchmarks.plot import draw
 from benchmarks.result_file import read
 from tsm2_tune.errors import InputError, TuneError
@@ -33,6 +33,7 @@ def drawn(found: dict[str, Any]) -> dict[str, str]:
     others = [row for row in rows if not in_set(row, "headline")]
     return {
         "readme": headline(of_the_readme(named)),
+        "means-by-type": means_by_type(named),
         "means": means_text(named),
         "runs": runs_of(found),
         "headline": headline([row for row in named if not row["small"]]),

@@ -27,7 +27,7 @@ from benchmarks.cublas import (
     operations,
 )
 from benchmarks.cublaslt import Algorithm, HeuristicResult, alignment
-from benchmarks.headline import geometric_mean, headline, in_set, means, means_text, small_products
+from benchmarks.headline import geometric_mean, headline, in_set, means, means_by_type, means_text, small_products
 from benchmarks.join import joined
 from benchmarks.plot import groups_of
 from benchmarks.replay import streamed
@@ -404,6 +404,11 @@ def test_means_are_geometric_and_leave_small_cells_apart() -> None:
     assert first["cublaslt"] == pytest.approx(480 / 250)
     assert (second["regime"], second["behind_lt"]) == ("L small", 1)
     assert "| R | f32 | column | 2 | 1.00 | 1.92 | 0 |" in means_text([row(ours=250.0), row(ours=1000.0, lt=None)])
+
+
+def test_means_have_a_column_a_type() -> None:
+    text = means_by_type([row(), row(SMALL, ours=250.0, lt=200.0)])
+    assert text.splitlines()[2:] == ["| R | column | 1.25 | – |", "| L small | row | – | 2.00 (1 of 1) |"]
 
 
 def test_the_headline_shows_the_shapes_of_its_set() -> None:
