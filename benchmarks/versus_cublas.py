@@ -4,10 +4,11 @@
     python -m benchmarks.versus_cublas --quick
     python -m benchmarks.versus_cublas --device 1 --part 2/4 --output part2.json
 
-Each cell is tuned for `--seconds`; then the winner, cuBLAS with its default algorithm and the fastest of the
-algorithms that cuBLASLt's heuristic names are checked and timed in turns, in one process, L2 cold, so that drift
-meets all alike. The file is written after every cell; `--resume` goes on where it ends. Where there
-are several GPUs, each can measure a part of the cells; `python -m benchmarks.join` makes one file of theirs.
+Each cell is tuned for `--seconds`, its kernels compiled while the cells before it are measured; then the winner,
+cuBLAS with its default algorithm and the fastest of the algorithms that cuBLASLt's heuristic names are checked and
+timed in turns, in one process, L2 cold, so that drift meets all alike. The file is written after every cell;
+`--resume` goes on where it ends. Where there are several GPUs, each can measure a part of the cells; `python -m
+benchmarks.join` makes one file of theirs.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from benchmarks.contest import Contest
 from benchmarks.headline import means_text
 from benchmarks.plot import draw, matplotlib
 from benchmarks.result_file import ResultFile
-from benchmarks.winner import Skipped, tuned
+from benchmarks.winner import Skipped, planned, tuned
 from tsm2_tune import __version__
 from tsm2_tune.errors import InputError, TuneError
 from tsm2_tune.generator.render import support_source
@@ -139,14 +140,16 @@ def measure_cells(tuner: Tuner, contest: Contest, result: ResultFile, selection:
     """Tune and measure what the file has not; whether all of it was done within the time limit since `start`."""
     recent: deque[float] = deque(maxlen=RECENT_CELLS)
     todo = [cell for cell in selection.cells if not result.measured(cell.record)]
-    for number, cell in enumerate(todo):
+    for number, (cell, space) in enumerate(planned(tuner, todo)):
         begun = time.monotonic()
         expected = begun - start + max(recent, default=0.0)
         if selection.time_limit is not None and expected > selection.time_limit:
             click.echo(f"stopped by the time limit with {len(todo) - number} cells to go: --resume goes on")
             return False
         try:
-            row = contest.row(cell, tuned(tuner, cell.problem))
+            if isinstance(space, Skipped):
+                raise space
+            row = contest.row(cell, tuned(tuner, space))
         except Skipped as reason:
             result.skip(cell.record, str(reason))
             click.echo(f"{cell.text}  skipped: {reason}")

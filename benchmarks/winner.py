@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from benchmarks.cells import Cell
 from tsm2_tune.errors import DeviceError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.limits import DeviceLimits
@@ -14,6 +16,7 @@ from tsm2_tune.tuner.operands import needed_bytes
 from tsm2_tune.tuner.trial import Final, Outcome
 from tsm2_tune.tuner.tune import Past, Tuner
 
+CELLS_AHEAD, CONFIGURATIONS_AHEAD = 3, 16  # that are compiled while a cell is measured
 RESERVE_BYTES = 6 * 2**30  # for two contexts, their flush buffers and reports, and the kernels' workspaces
 
 
@@ -30,12 +33,28 @@ class Winner:
     outcomes: dict[str, int]  # how many trials ended how
 
 
-def tuned(tuner: Tuner, problem: Problem) -> Winner:
+def planned(tuner: Tuner, cells: Iterable[Cell]) -> Iterator[tuple[Cell, SearchSpace | Skipped]]:
+    """Each cell with what to search, or why not, while compilers work for the cells that follow it."""
+    ahead: deque[tuple[Cell, SearchSpace | Skipped]] = deque()
+    for cell in cells:
+        try:
+            space = space_of(cell.problem, tuner.target.limits)
+        except Skipped as reason:
+            ahead.append((cell, reason))
+        else:
+            tuner.compile_ahead(space, CONFIGURATIONS_AHEAD)
+            ahead.append((cell, space))
+        if len(ahead) > CELLS_AHEAD:
+            yield ahead.popleft()
+    yield from ahead
+
+
+def tuned(tuner: Tuner, space: SearchSpace) -> Winner:
     """The winner of a search within the tuner's options, finalists measured again in turns.
 
     Skipped where there is none.
     """
-    space = space_of(problem, tuner.target.limits)
+    problem = space.problem
     outcomes: Counter[str] = Counter()
     medians: list[tuple[KernelConfig, float]] = []
     try:

@@ -41,11 +41,12 @@ from benchmarks.versus_cublas import (
     refuse_less_precision,
     troubles,
 )
-from benchmarks.winner import Skipped, Winner, room_bytes, space_of
+from benchmarks.winner import CELLS_AHEAD, Skipped, Winner, planned, room_bytes, space_of
 from tests.fabricated import configuration, measurement
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import DTYPES, Problem
 from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.tuner.operands import Operands
 from tsm2_tune.tuner.trial import Verdict
 from tsm2_tune.tuner.tune import Tuner
@@ -327,11 +328,12 @@ def ten_seconds_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     """The run starts at 0, and each cell takes 10 s by the clock that the run looks at."""
     now = [0.0]
 
-    def tuned(tuner: Tuner, problem: Problem) -> Winner:
+    def tuned(tuner: Tuner, space: SearchSpace) -> Winner:
         now[0] += 10.0
         return Winner(configuration(), 1, {"ok": 1})
 
     monkeypatch.setattr("benchmarks.versus_cublas.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("benchmarks.versus_cublas.planned", lambda tuner, cells: ((cell, None) for cell in cells))
     monkeypatch.setattr("benchmarks.versus_cublas.tuned", tuned)
 
 
@@ -339,6 +341,20 @@ def run_of(selection: Selection, path: Path) -> tuple[bool, ResultFile]:
     result = ResultFile(path, dict(FACTS))
     contest = cast(Contest, FakeContest())
     return measure_cells(cast(Tuner, None), contest, result, selection, start=0.0), result
+
+
+def test_compilers_work_for_the_cells_to_come() -> None:
+    compiled: list[str] = []
+    tuner = SimpleNamespace(
+        target=SimpleNamespace(limits=PROFILES["h200"]),
+        compile_ahead=lambda space, count: compiled.append(space.problem.text),
+    )
+    cells = [BIG, Cell("R", "column", Problem(2**31 - 1, 1, 2**31 - 1, "f64")), *[SMALL] * 5]
+    found = []
+    for number, (cell, space) in enumerate(planned(cast(Tuner, tuner), cells)):
+        found.append((cell, isinstance(space, Skipped)))
+        assert len(compiled) == min(number + CELLS_AHEAD, len(cells) - 1)  # one is too large
+    assert found == [(cell, number == 1) for number, cell in enumerate(cells)]
 
 
 @pytest.mark.usefixtures("ten_seconds_a_cell")

@@ -145,6 +145,11 @@ class Tuner:
             for _, _, future in pending:
                 future.cancel()
 
+    def compile_ahead(self, space: SearchSpace, count: int) -> None:
+        """Start compilers for the first `count` configurations of a search to come."""
+        for candidate in ordered(space, self.options.seed)[:count]:
+            self._pool.submit(self._compile, render(space.problem, candidate.config))
+
     def final(self, problem: Problem, past: Past) -> Final | FinalFailure | None:
         """Measure the finalists again, interleaved; None where there are none or it was done before."""
         finalists = self.finalists(past)
