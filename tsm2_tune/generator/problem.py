@@ -58,6 +58,12 @@ class Dtype:
         return self.name if self.is_complex else self.component.name
 
     @property
+    def reference_tile(self) -> tuple[int, int]:
+        """Rows and columns of C that one thread of the reference computes: their sums take 48 or 64 registers."""
+        is_double = self.component.name == "f64"  # whose sums have a correction
+        return (2 if is_double or self.is_complex else 4, 2 if is_double and self.is_complex else 4)
+
+    @property
     def sum(self) -> Dtype:
         """The type in which products are added up, and of alpha and beta."""
         return DTYPES[self.sum_name or self.name]

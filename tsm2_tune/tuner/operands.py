@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from math import isqrt
 
 import numpy as np
 
@@ -13,8 +14,13 @@ from tsm2_tune.tuner.device import Buffer, Device, Kernel
 GUARD_ELEMENTS = 1024  # before and behind each operand: past what a thread tile or a vector would overrun
 SUPPORT_BLOCKS_PER_SM = 8
 SUPPORT_THREADS = 256
-LEAST_CHUNK = 1024  # products of an inner product that are worth a thread of their own
+REFERENCE_BLOCKS_PER_SM = 2  # of the kernels that compute the reference: as many as their registers allow
+REFERENCE_ROUNDS = 4  # most tiles or chunks of tiles of C that such a thread takes, where it need not take more
+LEAST_CHUNK = 64  # products of an inner product that are worth a thread of their own
+FEW_CHUNKS = 64  # that one thread adds up
 REFERENCE_BYTES = 3 * 8  # of a part of a real inner product, as the support kernels keep it
+WORST_NUMBERS = 5  # that `compare` tells of each thread
+WORST_RECORDS = 4 * SUPPORT_THREADS  # that are copied to the host
 
 
 class Values(IntEnum):
@@ -59,28 +65,44 @@ class Support:
         self._fill = {name: device.load(binary_path, f"fill_{name}") for name in names}
         self._find_changes = {name: device.load(binary_path, f"find_changes_{name}") for name in names}
         self._find_parts = device.load(binary_path, f"find_parts_{dtype.reference_name}")
+        self._add_parts = device.load(binary_path, "add_parts")
         self._compare = device.load(binary_path, f"compare_{dtype.reference_name}")
+        self._keep_worst = device.load(binary_path, "keep_worst")
+        self._parts_of_element, self._warp = dtype.parts, device.limits.warp_threads
+        self._rows, self._columns = dtype.reference_tile
         self._most_blocks = device.limits.sms * SUPPORT_BLOCKS_PER_SM
-        self._most_threads = self._most_blocks * SUPPORT_THREADS
-        self._scratch = device.allocate(self._most_threads * 5 * 8)
-        self._parts = device.allocate(2 * self._most_threads * REFERENCE_BYTES * dtype.parts)
+        self._reference_blocks = device.limits.sms * REFERENCE_BLOCKS_PER_SM
+        self._reference_threads = self._reference_blocks * SUPPORT_THREADS
+        elements = REFERENCE_ROUNDS * self._reference_threads * self._rows * self._columns
+        self._scratch = device.allocate(self._reference_threads * WORST_NUMBERS * 8)
+        try:
+            self._parts = device.allocate(elements * REFERENCE_BYTES * dtype.parts)
+        except MemoryError:
+            self._scratch.free()
+            raise
 
     def fill(self, name: str, reals: int, *arguments: np.generic) -> None:
         """Start `fill` on a buffer of `reals` numbers of the real Dtype of this name."""
         self._start(self._fill[name], reals, arguments)
 
-    def find_changes(
-        self, name: str, reals: int, *arguments: np.generic
-    ) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-        """(threads, 2): count and first index of each thread, over a buffer of `reals` numbers."""
-        blocks = self._start(self._find_changes[name], reals, (*arguments, np.uint64(self._scratch.address)))
-        found = np.empty((blocks * SUPPORT_THREADS, 2), np.int64)
+    def find_changes(self, name: str, reals: int, *arguments: np.generic) -> tuple[int, int]:
+        """How many of a buffer of `reals` numbers have changed, and the index of the first one where any has."""
+        found = np.array([0, np.iinfo(np.uint64).max], np.uint64)
+        self._device.upload(found, self._scratch)
+        self._start(self._find_changes[name], reals, (*arguments, np.uint64(self._scratch.address)))
+        self._device.synchronise()
         self._device.download(self._scratch, found)
-        return found
+        return int(found[0]), int(found[1])
 
-    def chunks(self, elements: int, k: int) -> int:
-        """Parts in which each inner product of a C of `elements` is computed, so that every thread has work."""
-        return max(1, min(-(-self._most_threads // elements), k // LEAST_CHUNK))
+    def split(self, tiles: int, k: int, *, along_k: bool) -> tuple[int, int]:
+        """Chunks in which each inner product of a C of `tiles` is computed, and how many share a stretch of k.
+
+        There are enough chunks that every thread has work. Where both factors lie along k, neighbouring threads take
+        neighbouring products if there are enough chunks for a warp.
+        """
+        chunks = max(1, min(REFERENCE_ROUNDS * self._reference_threads // tiles, k // LEAST_CHUNK))
+        lanes = self._warp if along_k and chunks >= self._warp else 1
+        return chunks // lanes * lanes, lanes
 
     def compare(
         self,
@@ -92,32 +114,48 @@ class Support:
         factors: tuple[_Factor, _Factor],
         result: tuple[np.generic, ...],
     ) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-        """(threads, 5): worst ratio, its place, found, expected, and how many are wrong, of each thread.
+        """Rows of worst ratio, its place, found, expected, and how many are wrong, each of some of the elements.
 
         `factors` are A and B with their strides and signs, `result` what the kernel `compare` takes between them and
-        its chunks.
+        the inner products, where these are computed already.
         """
         (a, b), extents = factors, (np.int64(m), np.int64(n), np.int64(k))
-        chunks, parts = self.chunks(m * n, k), np.uint64(self._parts.address)
+        tiles = -(-m // self._rows) * -(-n // self._columns)
+        one = self._parts_of_element
+        chunks, lanes = self.split(tiles, k, along_k=a[2] == one and b[1] == one)
+        parts, scratch = np.uint64(self._parts.address), np.uint64(self._scratch.address)
         if chunks > 1:
-            self._start(self._find_parts, m * n * chunks, (*extents, *a, *b, np.int64(chunks), parts))
+            arguments: tuple[np.generic, ...] = (*extents, *a, *b, np.int64(chunks), np.int64(lanes), parts)
+            self._start(self._find_parts, tiles * chunks, arguments, most_blocks=self._reference_blocks)
+            self._add_up(m * n * one, chunks)
         scale = (np.float64(alpha.real), np.float64(alpha.imag))
-        scratch = np.uint64(self._scratch.address)
-        arguments: tuple[np.generic, ...] = (*extents, *scale, *a, *b, *result, np.int64(chunks), parts, scratch)
-        blocks = self._start(self._compare, m * n, arguments)
-        worst = np.empty((blocks * SUPPORT_THREADS, 5), np.float64)
+        arguments = (*extents, *scale, *a, *b, *result, parts if chunks > 1 else np.uint64(0), scratch)
+        blocks = self._start(self._compare, tiles, arguments, most_blocks=self._reference_blocks)
+        records = min(blocks * SUPPORT_THREADS, WORST_RECORDS)
+        self._start(self._keep_worst, records, (np.int64(blocks * SUPPORT_THREADS), scratch))
+        self._device.synchronise()
+        worst = np.empty((records, WORST_NUMBERS), np.float64)
         self._device.download(self._scratch, worst)
         return worst
+
+    def _add_up(self, sums: int, chunks: int) -> None:
+        """Add the chunks of each of `sums` up: where they are many, in several rounds."""
+        while chunks > 1:
+            kept = 1 if chunks <= FEW_CHUNKS else isqrt(chunks)
+            arguments = (np.int64(sums), np.int64(chunks), np.int64(kept), np.uint64(self._parts.address))
+            self._start(self._add_parts, sums * kept, arguments)
+            chunks = kept
 
     def free(self) -> None:
         self._scratch.free()
         self._parts.free()
 
-    def _start(self, kernel: Kernel, elements: int, arguments: tuple[np.generic, ...]) -> int:
-        """Run the kernel with a thread for each element, as far as the scratch memory reaches; returns its blocks."""
-        blocks = min(self._most_blocks, -(-elements // SUPPORT_THREADS))
+    def _start(
+        self, kernel: Kernel, elements: int, arguments: tuple[np.generic, ...], *, most_blocks: int | None = None
+    ) -> int:
+        """Start the kernel with a thread for each element, or with most_blocks; returns its blocks."""
+        blocks = min(most_blocks or self._most_blocks, -(-elements // SUPPORT_THREADS))
         kernel(arguments, blocks=blocks, threads=SUPPORT_THREADS)
-        self._device.synchronise()
         return blocks
 
 
@@ -177,10 +215,9 @@ class Operand:
     def changes(self, *, matrix_too: bool) -> Changes:
         """What is no longer as filled: around the matrix, and in it where `matrix_too`."""
         name, reals = self._dtype.component.name, self._dtype.parts
-        found = self._support.find_changes(name, self._total * reals, *self._whole_buffer(), np.int32(matrix_too))
-        count = int(found[:, 0].sum())
-        firsts = found[found[:, 1] >= 0, 1]
-        return Changes(count, self._where(int(firsts.min()) // reals) if count else "")
+        arguments = (*self._whole_buffer(), np.int32(matrix_too))
+        count, first = self._support.find_changes(name, self._total * reals, *arguments)
+        return Changes(count, self._where(first // reals) if count else "")
 
     def _whole_buffer(self) -> tuple[np.generic, ...]:
         reals = self._dtype.parts

@@ -1,0 +1,133 @@
+"""The products that kernels are compared with, against exact ones: integers of any size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.host.device import HostDevice
+from tsm2_tune.tuner.operands import LEAST_CHUNK, Filling, Operand, Operands, Support, Values
+from tsm2_tune.tuner.verify import Exactness
+
+SCALE_BITS = 60  # every value that operands are filled with is a multiple of 2 to minus this
+SHAPES = [
+    "67x5x70", "4x4x1", "1x1x20011", "3x7x63", "9x1x1000", "2x2x4099", "1x9x130", "5x6x3001",
+]  # fmt: skip
+OPS = {
+    "f32": ("nn", "tn", "ntt", "ttt", "tx", "nxt"),
+    "f64": ("nn", "tn", "ntt", "ttt", "tx"),
+    "f16": ("nn", "tn"),
+    "c64": ("nn", "cn", "jtt", "nc", "cx"),
+    "c128": ("nj", "cn", "jtt", "jxt"),
+}
+PROBLEMS = [
+    problem
+    for dtype, ops in OPS.items()
+    for op in ops
+    for shape in SHAPES
+    if (problem := Problem.parse(f"{shape if 'x' not in op else '5x5x3001'}:{dtype}:{op}"))
+]
+
+
+@pytest.fixture
+def device() -> Iterator[HostDevice]:
+    device = HostDevice()
+    yield device
+    device.close()
+
+
+def elements(device: HostDevice, operand: Operand, problem: Problem) -> npt.NDArray[Any]:
+    """The operand's matrix: its real numbers, times 2**SCALE_BITS, as Python's integers; (rows, columns, parts)."""
+    dtype = problem.dtype
+    parts = np.empty(operand.buffer.size_bytes // dtype.component.element_bytes, dtype.component.numpy_name)
+    device.download(operand.buffer, parts)
+    lines, length = operand.filling.leading_dimension * dtype.parts, operand.rows * dtype.parts
+    first = operand.front * dtype.parts
+    whole = [parts[first + lines * column :][:length] for column in range(operand.columns)]
+    matrix = np.array(whole, np.float64).reshape(operand.columns, operand.rows, dtype.parts)
+    exact = (matrix * 2.0**SCALE_BITS).astype(object)
+    for index in np.ndindex(exact.shape):
+        exact[index] = int(exact[index])
+    return exact if operand.row_major else exact.swapaxes(0, 1)
+
+
+def exact_product(device: HostDevice, operands: Operands) -> npt.NDArray[Any]:
+    """A B as the op says, each part the double nearest to it; (m, n, parts)."""
+    problem = operands.problem
+    a = elements(device, operands.a, problem)
+    b = a.swapaxes(0, 1).copy() if problem.is_gram else elements(device, operands.b, problem)
+    if problem.dtype.is_complex:
+        a, b = (
+            np.stack([x[..., 0], -x[..., 1] if conjugated else x[..., 1]], axis=-1)
+            for x, conjugated in zip((a, b), problem.conjugated, strict=True)
+        )
+        (a_re, a_im), (b_re, b_im) = (np.moveaxis(x, -1, 0) for x in (a, b))
+        product = np.stack([a_re @ b_re - a_im @ b_im, a_re @ b_im + a_im @ b_re], axis=-1)
+    else:
+        product = (a[..., 0] @ b[..., 0])[..., np.newaxis]
+    nearest = [value / 2 ** (2 * SCALE_BITS) for value in product.ravel()]
+    return np.array(nearest).reshape(product.shape)
+
+
+def write(device: HostDevice, operand: Operand, problem: Problem, matrix: npt.NDArray[np.float64]) -> None:
+    component = problem.dtype.component
+    buffer = np.empty(operand.buffer.size_bytes // component.element_bytes, component.numpy_name)
+    lines = (matrix if operand.row_major else matrix.swapaxes(0, 1)).ravel()
+    buffer[operand.front * problem.dtype.parts :][: lines.size] = lines
+    device.upload(buffer, operand.buffer)
+
+
+def worst(operands: Operands) -> npt.NDArray[np.float64]:
+    """What the comparison says where C may be off by the rounding of its elements."""
+    problem, c = operands.problem, operands.c
+    return operands.support.compare(
+        problem.m,
+        problem.n,
+        problem.k,
+        alpha=1.0,
+        factors=operands.factors,
+        result=(
+            *(np.float64(0.0), np.float64(0.0)),
+            *(np.int32(Values.POISON), np.uint64(0)),
+            *(np.uint64(c.address), *c.strides, np.int32(c.row_major)),
+            *(np.float64(1.001 * problem.dtype.sum.unit_roundoff), np.int32(Exactness.NONE)),
+        ),
+    )
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.text)
+def test_only_what_differs_from_the_exact_product_is_wrong(
+    device: HostDevice, support_path: str, problem: Problem
+) -> None:
+    operands = Operands(device, Support(device, support_path, problem.dtype_name), problem, index_bits=32)
+    for seed, operand in enumerate(operands.every):
+        operand.fill(Filling(operand.rows, Values.UNIFORM, seed))
+    product = exact_product(device, operands)
+    write(device, operands.c, problem, product)
+    found = worst(operands)
+    assert found[:, 4].sum() == 0
+    assert found[:, 0].max() <= 1
+
+    row, column, part = problem.m // 2, problem.n - 1, problem.dtype.parts - 1
+    product[row, column, part] += 4
+    write(device, operands.c, problem, product)
+    found = worst(operands)
+    assert found[:, 4].sum() == 1
+    top = found[found[:, 0].argmax()]
+    assert top[1] == (column * problem.m + row) * problem.dtype.parts + part
+    assert abs(top[2] - top[3] - 4) < 0.05
+
+
+def test_every_thread_has_work_and_neighbours_read_neighbours(device: HostDevice, support_path: str) -> None:
+    support = Support(device, support_path, "f32")
+    many, few = 10**9, 2
+    assert support.split(many, 10**6, along_k=True) == (1, 1)
+    assert support.split(few, LEAST_CHUNK - 1, along_k=True) == (1, 1)
+    assert support.split(few, 5 * LEAST_CHUNK, along_k=True) == (5, 1)
+    assert support.split(few, 77 * LEAST_CHUNK, along_k=False) == (77, 1)
+    assert support.split(few, 77 * LEAST_CHUNK, along_k=True) == (64, 32)
