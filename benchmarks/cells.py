@@ -75,9 +75,12 @@ class Cell:
         }
 
 
+CELL_KEY = ("regime", "layout", "dtype", "op", "m", "n", "k")  # what tells cells apart
+
+
 def cell_key(record: dict[str, Any]) -> tuple[Any, ...]:
     """What tells cells apart, from a cell's record or a row."""
-    return tuple(record[name] for name in ("regime", "layout", "dtype", "op", "m", "n", "k"))
+    return tuple(record[name] for name in CELL_KEY)
 
 
 def shapes_of(regime: Regime, shape_set: ShapeSet) -> tuple[Shape, ...]:

@@ -28,10 +28,10 @@ def joined(paths: tuple[Path, ...], output: Path) -> ResultFile:
     for path in paths:
         found = read(path)
         facts = {name: value for name, value in found.items() if name not in LISTS}
-        if runs:
-            comparable(path, facts, runs[0])
         before = len(runs)
         runs += [*found.get("earlier_runs", []), facts]
+        for run in runs[before:]:
+            comparable(path, run, runs[0])
         rows |= {cell_key(row): {**row, "run": before + row.get("run", 0)} for row in found["rows"]}
         skipped |= {cell_key(cell): cell for cell in found.get("skipped", [])}
     if not rows:
@@ -51,9 +51,11 @@ def main(paths: tuple[Path, ...], output: Path) -> None:
     """Write the rows of all files into one."""
     try:
         result = joined(paths, output)
+        result.write()
     except InputError as error:
         raise click.UsageError(str(error)) from None
-    result.write()
+    except OSError as error:
+        raise click.UsageError(f"{output} cannot be written ({error.strerror}): name another --output") from None
     click.echo(f"{output}: {len(result.rows)} rows of {len(result.earlier_runs) + 1} runs")
 
 

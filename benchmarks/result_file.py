@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cells import cell_key
+from benchmarks.cells import CELL_KEY, cell_key
 from tsm2_tune.errors import InputError
 
 # What two runs must agree on for their rows to stand in one file.
@@ -81,4 +81,14 @@ def read(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} is no result file ({error}): name one that a bench has written") from None
     if not isinstance(found, dict) or not isinstance(found.get("rows"), list):
         raise InputError(f"{path} is no result file (no rows): name one that a bench has written")
+    runs = found.get("earlier_runs", [])
+    if not isinstance(runs, list) or not all(isinstance(run, dict) for run in runs):
+        raise InputError(f"{path} is no result file (earlier_runs): name one that a bench has written")
+    for row in found["rows"]:
+        if (
+            not isinstance(row, dict)
+            or not set(CELL_KEY) <= set(row)
+            or row.get("run", 0) not in range(len(runs) + 1)
+        ):
+            raise InputError(f"{path} has a row that is no cell's of versus_cublas: name a file of that bench")
     return found

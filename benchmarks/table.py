@@ -45,8 +45,12 @@ def provenance(found: dict[str, Any]) -> str:
 @click.argument("path", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def main(path: Path) -> None:
     """Print the table and what its numbers belong to."""
-    found = json.loads(path.read_text())
-    click.echo(f"{provenance(found)}\n\n{table(found)}")
+    try:
+        found = json.loads(path.read_text())
+        text = f"{provenance(found)}\n\n{table(found)}"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise click.UsageError(f"{path} is no result file of beside_cublas ({error!r}): name one") from None
+    click.echo(text)
 
 
 if __name__ == "__main__":

@@ -300,11 +300,22 @@ def test_parts_are_all_cells_each_once() -> None:
             part_of(text)
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"rows": 1}'])
+@pytest.mark.parametrize(
+    "text",
+    ["", "{}", "[]", '{"rows": 1}', '{"rows": [1]}', '{"rows": [{}]}', '{"rows": [], "earlier_runs": null}'],
+)
 def test_what_is_no_result_file_is_said(tmp_path: Path, text: str) -> None:
     path = tmp_path / "other.json"
     path.write_text(text)
-    with pytest.raises(InputError, match="is no result file"):
+    with pytest.raises(InputError, match=r"is no result file|a row that is no cell's"):
+        read(path)
+
+
+@pytest.mark.parametrize("run", [-1, 1, "x"])
+def test_a_row_is_of_a_run_of_its_file(tmp_path: Path, run: Any) -> None:
+    path = tmp_path / "other.json"
+    path.write_text(json.dumps({"rows": [{**row(), "run": run}]}))
+    with pytest.raises(InputError, match="a row that is no cell's"):
         read(path)
 
 

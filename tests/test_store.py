@@ -442,6 +442,13 @@ def test_a_tampered_trial_is_refused_by_its_number(store: Store, path: Path, tam
         store.trial(trial_id)
 
 
+def test_a_winner_of_a_family_that_is_no_more_is_stale(store: Store, path: Path) -> None:
+    store.add_trial(RUN, trial(500))
+    assert [row.stale for row in store.best()] == [0]
+    plain_sql(path, "UPDATE trial SET family = 'bygone'")
+    assert [row.stale for row in store.best()] == [1]
+
+
 def test_a_tampered_kernel_cannot_be_exported(store: Store, path: Path) -> None:
     trial_id = store.add_trial(RUN, trial(500))
     rows = store.best()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.sqlite import insert
 
 from tsm2_tune.errors import InputError, StoreError
+from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource
 from tsm2_tune.tuner import schema, stored
@@ -122,7 +123,8 @@ class Store:
     ) -> tuple[BestRow, ...]:
         """The winners, by device, dtype and shape; only those with this device, family or problem where given.
 
-        A winner is its problem's over all families: `family` leaves out the problems that another one won.
+        A winner is its problem's over all families: `family` leaves out the problems that another one won. One of a
+        family that is no more is stale.
         """
         view = schema.best.c
         query = select(schema.best).order_by(view.device, view.op, view.dtype, view.m, view.n, view.k)
@@ -134,7 +136,8 @@ class Store:
             query = query.where(_is_problem(view, problem))
         with self._database.transaction() as connection:
             rows = connection.execute(query).mappings().all()
-        return tuple(stored.best_row(row) for row in rows)
+        found = (stored.best_row(row) for row in rows)
+        return tuple(row if row.family in FAMILIES else replace(row, stale=1) for row in found)
 
     def sources(self, rows: Iterable[BestRow]) -> dict[str, KernelSource]:
         """Digest -> source of these winners. StoreError where a text is not what its digest was made of."""
