@@ -120,12 +120,12 @@ class Tuner:
     def tune(self, space: SearchSpace, past: Past) -> Iterator[Trial]:
         """Try what the past has not tried, best prospects first, until the space or the options end it."""
         problem, options = space.problem, self.options
-        start = time.monotonic()
         candidates = [c for c in ordered(space, options.seed) if c.config.text not in past.tried]
         if options.max_trials is not None:
             candidates = candidates[: max(0, options.max_trials - len(past.tried))]
         if candidates:
             _ = self.ceilings  # before the first trial, which would be lost if measuring them failed
+        start = time.monotonic()  # the budget is for trials: a device starts and is measured once for all problems
         pending: deque[tuple[Candidate, KernelSource, Future[Binary | CompileFailure]]] = deque()
         remaining = iter(candidates)
         try:
