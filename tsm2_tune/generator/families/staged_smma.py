@@ -27,19 +27,42 @@ TILES = (
 RINGS = ((16, 3, 1), (32, 2, 0), (32, 2, 1), (32, 3, 1), (64, 2, 0), (64, 2, 1))  # chunk, stages, through
 MIN_BLOCKS = (2, 3, 4)
 THREADS = 128
-FEW_COLUMNS = 16
 COLUMNS_OF_LARGE, LEAST_DEPTH = range(9, 65), 16  # n and k that a C of many rows must have
-# What won on an H200, best first: tile, ring, and blocks on a multiprocessor. Of many rows, for as many columns.
+# What won on an H200, best first: tile, ring, and blocks on a multiprocessor. Of many rows, for as many columns: of a
+# long k and a column-major A, of a long k and a row-major A, and of a short k.
 Choice = tuple[tuple[int, int, int, int], tuple[int, int, int], int]
-LARGE: dict[int, tuple[Choice, ...]] = {
-    16: (((64, 16, 2, 2), (64, 2, 0), 3), ((128, 16, 2, 2), (32, 2, 0), 3)),
+FEW: tuple[Choice, ...] = (((64, 16, 2, 2), (64, 2, 0), 3), ((128, 16, 2, 2), (32, 2, 0), 3))
+LONG_COLUMN_MAJOR: dict[int, tuple[Choice, ...]] = {
+    16: FEW,
     32: (
-        ((256, 32, 4, 4), (16, 3, 1), 2), ((64, 32, 2, 2), (32, 2, 1), 4), ((128, 32, 2, 4), (32, 2, 1), 3),
-        ((128, 32, 2, 4), (16, 3, 1), 3), ((64, 32, 2, 2), (32, 3, 1), 4),
+        ((128, 32, 2, 4), (32, 2, 1), 3), ((256, 32, 4, 4), (16, 3, 1), 2), ((64, 32, 2, 2), (32, 3, 1), 4),
+        ((128, 32, 2, 4), (32, 3, 1), 2), ((128, 32, 2, 4), (16, 3, 1), 3),
+    ),
+    64: (
+        ((128, 64, 2, 8), (32, 2, 1), 2), ((128, 64, 4, 4), (32, 3, 1), 2), ((64, 64, 2, 4), (32, 3, 1), 3),
+        ((128, 64, 4, 4), (32, 2, 1), 2), ((128, 64, 2, 8), (32, 3, 1), 2),
+    ),
+}  # fmt: skip
+LONG_ROW_MAJOR: dict[int, tuple[Choice, ...]] = {
+    16: FEW,
+    32: (
+        ((128, 32, 2, 4), (32, 2, 1), 3), ((128, 32, 2, 4), (32, 3, 1), 2), ((128, 32, 2, 4), (16, 3, 1), 3),
+        ((64, 32, 2, 2), (32, 2, 1), 4),
     ),
     64: (
         ((128, 64, 4, 4), (32, 3, 1), 2), ((128, 64, 2, 8), (32, 2, 1), 2), ((64, 64, 2, 4), (32, 3, 1), 3),
         ((128, 64, 4, 4), (32, 2, 1), 2), ((128, 64, 2, 8), (32, 3, 1), 2),
+    ),
+}  # fmt: skip
+SHORT: dict[int, tuple[Choice, ...]] = {
+    16: FEW,
+    32: (
+        ((64, 32, 2, 2), (32, 2, 1), 4), ((128, 32, 2, 4), (32, 2, 1), 3), ((128, 32, 2, 4), (16, 3, 1), 3),
+        ((64, 32, 2, 2), (32, 3, 1), 4), ((256, 32, 4, 4), (16, 3, 1), 2),
+    ),
+    64: (
+        ((128, 64, 2, 8), (32, 2, 1), 2), ((64, 64, 2, 4), (32, 3, 1), 3), ((128, 64, 4, 4), (32, 2, 1), 2),
+        ((128, 64, 2, 8), (32, 3, 1), 2), ((128, 64, 4, 4), (32, 3, 1), 2),
     ),
 }  # fmt: skip
 # Of a few rows and columns and a long k, for tiles that cover them.
@@ -117,9 +140,9 @@ class StagedSmma(StagedMma):
         if not has_f64_tensor_cores(limits):
             return ()
         if problem.m > LARGEST_THIN:
-            choices = LARGE[covering(tuple(LARGE), problem.n)]
-            if problem.n > FEW_COLUMNS and (problem.contiguous[0] == "k" or problem.k <= LARGEST_THIN):
-                choices = (*choices[1:], choices[0])  # the first is for long runs of a column-major A
+            long = LONG_ROW_MAJOR if problem.contiguous[0] == "k" else LONG_COLUMN_MAJOR
+            winners = SHORT if problem.k <= LARGEST_THIN else long
+            choices = winners[covering(tuple(winners), problem.n)]
         else:
             tile = covering((16, 32, 64), problem.m), covering((16, 32, 64), problem.n)
             choices = THIN.get(tile, ()) if tile != (32, 32) or "k" in problem.contiguous[:2] else ()
