@@ -35,7 +35,7 @@ from tsm2_tune.tuner.measure import Effort, measure_interleaved
 from tsm2_tune.tuner.operands import Operands, Support
 from tsm2_tune.tuner.target import Target, find_target
 from tsm2_tune.tuner.trial import Binary, Outcome
-from tsm2_tune.tuner.tune import Options, Past, Tuner
+from tsm2_tune.tuner.tune import Options, Past, Tuner, ordered
 from tsm2_tune.tuner.verify import verify
 
 SHAPES = "20480x2/4/8/16xm,1e7xkx8/16"
@@ -62,7 +62,7 @@ def tuned(problem: Problem, target: Target, seconds: float) -> dict[str, KernelC
         for version, belongs in VERSIONS.items():
             kept = tuple(candidate for candidate in space.kept if belongs(candidate.config.tunables))
             medians: list[tuple[float, KernelConfig]] = []
-            for trial in tuner.tune(replace(space, kept=kept), NOTHING_PAST):
+            for trial in tuner.tune(ordered(replace(space, kept=kept), tuner.options.seed), NOTHING_PAST):
                 if trial.outcome is Outcome.OK and trial.measurement is not None:
                     medians.append((trial.measurement.median_us, trial.config))
             if medians:

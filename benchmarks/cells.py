@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.problem import Problem, dtype_named
+from tsm2_tune.generator.problem import FMA_DTYPES, Problem, dtype_named
 from tsm2_tune.generator.shapes import Shape
 
-Regime = Literal["R", "L", "T"]
+Regime = Literal["R", "L", "T", "G"]
 Layout = Literal["column", "row"]
 ShapeSet = Literal["quick", "headline", "full"]
 
@@ -21,7 +21,7 @@ SHAPE_SETS: tuple[ShapeSet, ...] = get_args(ShapeSet)
 SMALL_EXTENT = 100_000  # of the long dimension in L and T: up to here starting a kernel takes longer than its work
 
 # All three matrices column-major or all three row-major, in the letters of `Problem.op`. T is the inner product of
-# two tall and skinny matrices, X^T Y; complex ones are conjugated, X^H Y.
+# two tall and skinny matrices, X^T Y, and G that of one with itself, X^T X; complex ones are conjugated, X^H Y.
 OPS: dict[tuple[Regime, Layout], str] = {
     ("R", "column"): "nn",
     ("R", "row"): "ttt",
@@ -29,14 +29,23 @@ OPS: dict[tuple[Regime, Layout], str] = {
     ("L", "row"): "ttt",
     ("T", "column"): "tn",
     ("T", "row"): "ntt",
+    ("G", "column"): "tx",
+    ("G", "row"): "nxt",
 }
-COMPLEX_OPS: dict[tuple[Regime, Layout], str] = {("T", "column"): "cn", ("T", "row"): "jtt"}
+COMPLEX_OPS: dict[tuple[Regime, Layout], str] = {
+    ("T", "column"): "cn",
+    ("T", "row"): "jtt",
+    ("G", "column"): "cx",
+    ("G", "row"): "jxt",
+}
 
 R_SKINNY = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 R_SQUARE = (10240, 15360, 20480, 25600, 30720)
 R_NARROW = ((15360, 1920), (15360, 3840), (15360, 7680))  # (m, k): the papers' k from m/8 to m/2
 LT_LONG = (10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
 LT_SMALL = ((2, 2), (4, 4), (8, 8), (16, 16), (32, 32), (64, 64))
+G_LONG, G_SMALL = 10_000_000, (8, 16, 32, 64)
+G_DTYPES = FMA_DTYPES  # those of BLAS's syrk and herk
 LT_UNEQUAL = ((4, 16), (16, 4), (8, 64), (64, 8))  # (k, n) in L, (m, n) in T
 
 
@@ -51,7 +60,7 @@ class Cell:
     @property
     def small(self) -> bool:
         """Whether starting the kernel dominates, so that a graph's replays are timed too."""
-        long = {"R": None, "L": self.problem.m, "T": self.problem.k}[self.regime]
+        long = {"L": self.problem.m, "T": self.problem.k}.get(self.regime)
         return long is not None and long <= SMALL_EXTENT
 
     @property
@@ -87,6 +96,8 @@ def shapes_of(regime: Regime, shape_set: ShapeSet) -> tuple[Shape, ...]:
     """(m, n, k) of each product in the set, those of C = op(A) op(B)."""
     if regime == "R":
         return _r_shapes(shape_set)
+    if regime == "G":
+        return () if shape_set == "quick" else tuple((size, size, G_LONG) for size in G_SMALL)
     pairs: list[tuple[int, tuple[int, int]]] = []
     if shape_set == "quick":
         widths = (8, 16, 32) if regime == "L" else (4, 16, 32)
@@ -121,11 +132,12 @@ def op_of(regime: Regime, layout: Layout, dtype_name: str) -> str:
 def cells(
     regimes: Sequence[Regime], layouts: Sequence[Layout], dtype_names: Sequence[str], shape_set: ShapeSet
 ) -> tuple[Cell, ...]:
-    """Every cell of the selection. InputError for an unknown element type."""
+    """Every cell of the selection, of G those of BLAS's types. InputError for an unknown element type."""
     return tuple(
         Cell(regime, layout, Problem(*shape, dtype_name, op_of(regime, layout, dtype_name)))
         for regime in regimes
         for dtype_name in dtype_names
+        if dtype_named(dtype_name) and (regime != "G" or dtype_name in G_DTYPES)
         for layout in layouts
         for shape in shapes_of(regime, shape_set)
     )

@@ -1,4 +1,8 @@
-"""One cell measured: our winner, cuBLAS and cuBLASLt in turns, in one process, with a cold L2."""
+"""One cell measured: our winner, cuBLAS and cuBLASLt in turns, in one process, with a cold L2.
+
+Before that each of them computes the product of the same small integers, which must come out exact; the winner has
+passed all of the verification in its trial.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from benchmarks import syrk
 from benchmarks.cells import Cell
 from benchmarks.cublas import Cublas, CublasError
 from benchmarks.cublaslt import CublasLt
@@ -21,12 +26,14 @@ from tsm2_tune.tuner.device import LaunchFailed
 from tsm2_tune.tuner.loaded import Entry, LoadedKernel
 from tsm2_tune.tuner.measure import Effort, measure_interleaved
 from tsm2_tune.tuner.operands import Operands, Support
+from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Binary, Ceilings, Measurement, Verdict
-from tsm2_tune.tuner.verify import CHECKS, inspect, prepare, verify
+from tsm2_tune.tuner.verify import CHECKS, clear, inspect, prepare, run_once
 
 COMPILE_SECONDS = 120.0
 GRAPH_WORKSPACE_BYTES = 32 * 2**20  # what cuBLAS takes by itself on Hopper; while captured it must be given one
+EXACT, TIMED = CHECKS[0], CHECKS[-1]  # small integers; what is timed, on numbers from [-1, 1)
 CONTESTANTS = ("ours", "cublas", "cublaslt")
 
 Launch = Callable[[], None]
@@ -75,7 +82,7 @@ def row_of(
         "configuration": winner.config.text,
         "parameters": winner.config.tunables,
         "verified": verdict.correct,
-        "verdict": verdict.detail,
+        "verdict": winner.verdict.detail if verdict.correct else verdict.detail,
         "sm_clock_mhz": ours.sm_clock_mhz,
         "configurations_kept": winner.kept,
         "trials": winner.outcomes,
@@ -83,10 +90,12 @@ def row_of(
 
 
 class Contest:
-    """The device with the opponents on it, for the length of a run."""
+    """The device with the opponents on it, for the length of a run. `phases` is told of what a cell waits for."""
 
-    def __init__(self, device: CudaDevice, target: Target, support_path: str, effort: Effort) -> None:
+    def __init__(self, device: CudaDevice, target: Target, support_path: str, effort: Effort, phases: Phases) -> None:
         self._device, self._target, self._support_path, self._effort = device, target, support_path, effort
+        self._phases = phases
+        self._supports: dict[str, Support] = {}
         self.ceilings: Ceilings = device.ceilings()
         self.cublas, self.cublaslt = Cublas(), CublasLt(device)
         self._graph_workspace = device.allocate(GRAPH_WORKSPACE_BYTES)
@@ -105,47 +114,62 @@ class Contest:
 
     def _row(self, cell: Cell, winner: Winner, stack: ExitStack) -> dict[str, Any]:
         problem, device = cell.problem, self._device
-        support = Support(device, self._support_path, problem.dtype_name)
-        stack.callback(support.free)
-        operands = Operands(device, support, problem, index_bits=problem.index_bits)
+        self._phases.enter("contest: operands")
+        operands = Operands(device, self._support_of(problem.dtype_name), problem, index_bits=problem.index_bits)
         stack.callback(operands.free)
         source = render(problem, winner.config)
         path = self._compiled(source.text, source.kernel, source.defines)
         loaded = LoadedKernel(device, operands, Entry(path, source.kernel, source.launch))
         stack.callback(loaded.free)
+        self._phases.enter("contest: checks")
+        prepare(operands, EXACT, seed=1)
+        verdict = run_once(device, operands, loaded, EXACT)
         opponents = self._opponents(operands, stack)
-        # After the opponents: its last check leaves the operands as the timing needs them.
-        verdict = verify(device, operands, loaded, seed=2)
+        prepare(operands, TIMED, seed=2)
         launches: dict[str, Launch] = {"ours": partial(loaded.start, operands.arguments(1.0, 0.0))}
         launches |= {name: opponent.launch for name, opponent in opponents.items()}
+        self._phases.enter("contest: turns")
         measured = measure_interleaved(device, tuple(launches.values()), self._effort)
         found = dict(zip(launches, measured, strict=True))
         row = row_of(cell, winner, found, opponents, verdict, self.ceilings.floor_us(problem))
-        return {**row, **self._graph_times(launches)} if cell.small else row
+        if cell.small:
+            self._phases.enter("contest: graphs")
+            row |= self._graph_times(launches)
+        self._phases.enter("contest: operands")
+        return row
+
+    def _support_of(self, dtype_name: str) -> Support:
+        if dtype_name not in self._supports:
+            self._supports[dtype_name] = Support(self._device, self._support_path, dtype_name)
+        return self._supports[dtype_name]
 
     def _opponents(self, operands: Operands, stack: ExitStack) -> dict[str, Opponent]:
-        """Those that have the product, checked, cuBLASLt with the fastest of its algorithms."""
+        """Those that have the product, checked on the operands as they are, cuBLASLt with its fastest algorithm."""
         opponents = {}
-        prepare(operands, CHECKS[0], seed=1)
+        is_gram = operands.problem.is_gram
         try:
-            launch = self.cublas.launch(operands)
-            opponents["cublas"] = Opponent(launch, self._right(operands, launch), timed=1)
+            launch = syrk.launch(self.cublas, operands) if is_gram else self.cublas.launch(operands)
+            opponents["cublas"] = Opponent(launch, self._right(operands, launch, half=is_gram), timed=1)
             plan = self.cublaslt.plan(operands)
         except CublasError:
             return opponents
         stack.callback(plan.free)
+        self._phases.enter("contest: cuBLASLt's algorithms")
         fastest = self.cublaslt.fastest(plan)
+        self._phases.enter("contest: checks")
         if fastest is not None:
             right = self._right(operands, fastest.launch)
             opponents["cublaslt"] = Opponent(fastest.launch, right, fastest.timed)
         return opponents
 
-    def _right(self, operands: Operands, launch: Launch) -> bool:
-        """Whether the opponent computes the same product as we: exact on small integers, C poisoned before."""
-        prepare(operands, CHECKS[0], seed=1)
+    def _right(self, operands: Operands, launch: Launch, *, half: bool = False) -> bool:
+        """Whether the opponent computes the same product as we, or half of it, C poisoned before."""
+        clear(operands)
         launch()
         self._device.synchronise()
-        return inspect(operands, CHECKS[0]).correct
+        if half:
+            syrk.complete(self._device, operands.c, operands.problem.dtype_name)
+        return inspect(operands, EXACT).correct
 
     def _graph_times(self, launches: dict[str, Launch]) -> dict[str, Any]:
         """Of a small cell: ours, cuBLAS and the least launch there is, each replayed from a graph; warm cache."""

@@ -151,26 +151,18 @@ class Cublas:
         gemm = gemm_of(operands)
         element = gemm.element
         alpha, beta = gemm.scalar(1.0), gemm.scalar(0.0)
-        name = element.call or "cublasGemmEx"
-        call = getattr(self._library, name)
         a, b, c = (ctypes.c_void_p(address) for address in (gemm.a, gemm.b, gemm.c))
         extents = (gemm.operation_a, gemm.operation_b, gemm.m, gemm.n, gemm.k, ctypes.byref(alpha))
-        arguments: tuple[Any, ...]
         if element.call:
-            arguments = (*extents, a, gemm.lda, b, gemm.ldb, ctypes.byref(beta), c, gemm.ldc)
-        else:
-            kind = element.data_type
-            factors = (a, kind, gemm.lda, b, kind, gemm.ldb)
-            arguments = (
-                *extents,
-                *factors,
-                ctypes.byref(beta),
-                c,
-                kind,
-                gemm.ldc,
-                element.compute_type,
-                GEMM_DEFAULT,
-            )
+            return self.started(element.call, *extents, a, gemm.lda, b, gemm.ldb, ctypes.byref(beta), c, gemm.ldc)
+        kind = element.data_type
+        factors = (a, kind, gemm.lda, b, kind, gemm.ldb)
+        result = (c, kind, gemm.ldc, element.compute_type, GEMM_DEFAULT)
+        return self.started("cublasGemmEx", *extents, *factors, ctypes.byref(beta), *result)
+
+    def started(self, name: str, *arguments: Any) -> Callable[[], None]:
+        """What starts this call of the library on the handle. CublasError, when started, where that declines."""
+        call = getattr(self._library, name)
 
         def start() -> None:
             check(call(self._handle, *arguments), name)

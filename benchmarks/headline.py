@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from benchmarks.cells import SHAPE_SETS, ShapeSet, shapes_of
+from benchmarks.cells import REGIMES, SHAPE_SETS, ShapeSet, shapes_of
 from benchmarks.result_file import read
 from benchmarks.table import provenance
 from tsm2_tune.errors import InputError
@@ -28,9 +28,9 @@ WHO = ("ours", "cublas", "cublaslt")
 WORDS = ("regime", "layout", "dtype", "m x n x k")
 
 
-def headline(rows: Sequence[Row]) -> str:
+def headline(rows: Sequence[Row], cublas: str = "cuBLAS") -> str:
     """Markdown, a line a cell: microseconds of all three, cuBLAS's time over ours, share of the floor, winner."""
-    heads = (*WORDS, "ours us", "cuBLAS us", "cuBLASLt us", "speed-up", "% of floor", "configuration")
+    heads = (*WORDS, "ours us", f"{cublas} us", "cuBLASLt us", "speed-up", "% of floor", "configuration")
     lines = [
         (
             *words(row),
@@ -42,6 +42,17 @@ def headline(rows: Sequence[Row]) -> str:
         for row in rows
     ]
     return markdown(heads, lines, texts=("configuration",))
+
+
+def products(rows: Sequence[Row]) -> str:
+    """The headline of the products of two matrices that take longer than starting them."""
+    return headline([row for row in rows if not row["small"] and row["regime"] != "G"])
+
+
+def gram(rows: Sequence[Row]) -> str:
+    """The headline of X^T X: cuBLAS computes half of it, by syrk or herk, cuBLASLt all of it; empty without any."""
+    found = [row for row in rows if row["regime"] == "G"]
+    return headline(found, "syrk") if found else ""
 
 
 def small_products(rows: Sequence[Row]) -> str:
@@ -109,7 +120,7 @@ def means_by_type(rows: Iterable[Row]) -> str:
     for mean in found:
         behind = f" ({mean['behind_lt']} of {mean['cells']})" if mean["behind_lt"] else ""
         lines.setdefault((mean["regime"], mean["layout"]), {})[mean["dtype"]] = number(mean["cublas"], 2) + behind
-    ordered = sorted(lines, key=lambda key: ("RLT".index(key[0][0]), key))
+    ordered = sorted(lines, key=lambda key: (REGIMES.index(key[0].split()[0]), key))
     return markdown(
         ("regime", "layout", *names), [(*key, *(lines[key].get(name, "–") for name in names)) for key in ordered]
     )
@@ -173,7 +184,7 @@ def of_the_readme(rows: Iterable[Row]) -> list[Row]:
         and row["dtype"] in ("f32", "f64")
         and not row["small"]
         and row["n"] > 1
-        and max(row["m"], row["k"]) == LARGE[row["regime"]]
+        and max(row["m"], row["k"]) == LARGE.get(row["regime"])
     ]
 
 
@@ -193,7 +204,8 @@ def main(path: Path, shape_set: ShapeSet, readme: bool) -> None:
         return
     parts = [
         runs_of(found),
-        headline([row for row in rows if not row["small"]]),
+        products(rows),
+        gram(rows),
         small_products([row for row in rows if row["small"]]),
         means_text(rows),
     ]

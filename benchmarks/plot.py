@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from benchmarks.cells import REGIMES
 from benchmarks.result_file import read
 from tsm2_tune.errors import InputError, ToolMissing
 
@@ -48,7 +49,7 @@ def draw(found: dict[str, Any], path: Path) -> None:
     groups = groups_of(found["rows"])
     if not groups:
         raise InputError("no row to draw: measure a cell first")
-    regimes = sorted({regime for group in groups.values() for regime in group}, key="RLT".index)
+    regimes = sorted({regime for group in groups.values() for regime in group}, key=REGIMES.index)
     most = {regime: max(len(group.get(regime, ())) for group in groups.values()) for regime in regimes}
     widths = [max(LEAST_INCHES, INCHES_PER_CELL * most[regime]) for regime in regimes]
     figure, axes = plt.subplots(

@@ -15,7 +15,17 @@ from typing import Any
 
 import click
 
-from benchmarks.headline import headline, in_set, means_by_type, means_text, of_the_readme, runs_of, small_products
+from benchmarks.headline import (
+    gram,
+    headline,
+    in_set,
+    means_by_type,
+    means_text,
+    of_the_readme,
+    products,
+    runs_of,
+    small_products,
+)
 from benchmarks.plot import draw
 from benchmarks.result_file import read
 from tsm2_tune.errors import InputError, TuneError
@@ -27,21 +37,22 @@ REGION = re.compile(r"(<!-- drawn: ([a-z-]+) -->\n\n).*?(\n\n<!-- end -->)", re.
 
 
 def drawn(found: dict[str, Any]) -> dict[str, str]:
-    """Markdown by the name of its region."""
+    """Markdown by the name of its region; that of X^T X where it was measured."""
     rows = found["rows"]
     named = [row for row in rows if in_set(row, "headline")]
     others = [row for row in rows if not in_set(row, "headline")]
-    return {
+    parts = {
         "readme": headline(of_the_readme(named)),
         "means-by-type": means_by_type(named),
         "means": means_text(named),
         "runs": runs_of(found),
-        "headline": headline([row for row in named if not row["small"]]),
+        "headline": products(named),
         "small": small_products([row for row in named if row["small"]]),
-        "others": headline([row for row in others if not row["small"]]),
+        "others": products(others),
         "others-small": small_products([row for row in others if row["small"]]),
         "all-means": means_text(rows),
     }
+    return parts | ({"gram": table} if (table := gram(named)) else {})
 
 
 def redrawn(page: str, parts: Mapping[str, str]) -> str:

@@ -16,9 +16,9 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -30,7 +30,7 @@ from benchmarks.contest import Contest
 from benchmarks.headline import means_text
 from benchmarks.plot import draw, matplotlib
 from benchmarks.result_file import ResultFile
-from benchmarks.winner import Skipped, planned, tuned
+from benchmarks.winner import Prospects, Skipped, planned, planners, tuned
 from tsm2_tune import __version__
 from tsm2_tune.errors import InputError, TuneError
 from tsm2_tune.generator.render import support_source
@@ -43,6 +43,8 @@ from tsm2_tune.tuner.tune import Options, Tuner
 
 # Each of them lets cuBLAS compute f32 or f64 products with something less.
 LESS_PRECISE = ("NVIDIA_TF32_OVERRIDE", "CUBLAS_EMULATE_SINGLE_PRECISION", "CUBLAS_EMULATE_DOUBLE_PRECISION")
+LEAST_TRIALS = 4  # of a cell, however long they take
+LEAST_SECONDS = 0.005  # of a phase that is named
 RECENT_CELLS = 8  # whose slowest says whether another one fits into the time limit
 
 
@@ -55,12 +57,22 @@ class Plan:
     effort: Effort
     final_effort: Effort  # of the tuner's finalists
 
+    def options(self, seconds: float) -> Options:
+        """The tuner's, where each cell is tuned for so long: a short search does not dwell on long kernels."""
+        trial, final = Effort(), self.final_effort
+        return Options(
+            budget_seconds=seconds,
+            least_trials=LEAST_TRIALS,
+            effort=replace(trial, limit_seconds=min(trial.limit_seconds, TRIAL_SHARE * seconds)),
+            final_effort=replace(final, limit_seconds=min(final.limit_seconds, FINAL_SHARE * seconds)),
+        )
+
 
 PATIENT = Plan(
     seconds=20.0,
     layouts="column,row",
-    effort=Effort(spread=0.002, min_samples=21, max_samples=51, limit_seconds=2.0),
-    final_effort=Effort(spread=0.002, min_samples=21, max_samples=101, limit_seconds=2.0),
+    effort=Effort(spread=0.002, min_samples=21, max_samples=51, limit_seconds=0.5),
+    final_effort=Effort(spread=0.002, min_samples=21, max_samples=101, limit_seconds=1.0),
 )
 QUICK = Plan(
     seconds=2.5,
@@ -68,6 +80,7 @@ QUICK = Plan(
     effort=Effort(spread=0.005, min_samples=11, max_samples=31, limit_seconds=0.5),
     final_effort=Effort(spread=0.005, min_samples=11, max_samples=31, limit_seconds=0.2),
 )
+TRIAL_SHARE, FINAL_SHARE = 0.1, 0.05  # of the seconds of tuning, that timing one trial or one finalist may take
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,31 +149,56 @@ def line_of(row: dict[str, Any]) -> str:
     )
 
 
-def measure_cells(tuner: Tuner, contest: Contest, result: ResultFile, selection: Selection, *, start: float) -> bool:
-    """Tune and measure what the file has not; whether all of it was done within the time limit since `start`."""
+def seconds_text(seconds: dict[str, float]) -> str:
+    """Where the time went: each phase with its seconds, the longest first."""
+    longest_first = sorted(seconds.items(), key=lambda item: -item[1])
+    phases = (f"{name} {taken:.2f}" for name, taken in longest_first if taken >= LEAST_SECONDS)
+    return f"{sum(seconds.values()):.2f} s: {', '.join(phases)}"
+
+
+def measure_cells(
+    tuner: Tuner,
+    contest: Contest,
+    result: ResultFile,
+    cells: Iterator[tuple[Cell, Prospects | Skipped]],
+    *,
+    time_limit: float | None,
+    start: float,
+    verbose: bool = False,
+) -> bool:
+    """Tune and measure the cells; whether all of them were within the time limit, in seconds since `start`."""
     recent: deque[float] = deque(maxlen=RECENT_CELLS)
-    todo = [cell for cell in selection.cells if not result.measured(cell.record)]
-    for number, (cell, space) in enumerate(planned(tuner, todo)):
+    whole: dict[str, float] = defaultdict(float)
+    complete = True
+    for cell, prospects in cells:
         begun = time.monotonic()
-        expected = begun - start + max(recent, default=0.0)
-        if selection.time_limit is not None and expected > selection.time_limit:
-            click.echo(f"stopped by the time limit with {len(todo) - number} cells to go: --resume goes on")
-            return False
+        if time_limit is not None and begun - start + max(recent, default=0.0) > time_limit:
+            click.echo(f"stopped by the time limit before {cell.text}: --resume goes on")
+            complete = False
+            break
         try:
-            if isinstance(space, Skipped):
-                raise space
-            row = contest.row(cell, tuned(tuner, space))
+            if isinstance(prospects, Skipped):
+                raise prospects
+            row = contest.row(cell, tuned(tuner, prospects))
         except Skipped as reason:
             result.skip(cell.record, str(reason))
             click.echo(f"{cell.text}  skipped: {reason}")
             continue
+        tuner.phases.enter("file")
         result.add(row)
         click.echo(line_of(row))
         recent.append(time.monotonic() - begun)
-    return True
+        seconds = tuner.phases.taken()
+        for name, taken in seconds.items():
+            whole[name] += taken
+        if verbose:
+            click.echo(f"    {seconds_text(seconds)}")
+    if verbose:
+        click.echo(f"in all: {seconds_text(whole)}")
+    return complete
 
 
-def run(target: Target, selection: Selection, plan: Plan, output: Path, *, resume: bool) -> ResultFile:
+def run(target: Target, selection: Selection, plan: Plan, output: Path, *, resume: bool, verbose: bool) -> ResultFile:
     """The whole bench on one device."""
     start = time.monotonic()
     toolchain = target.toolchain
@@ -168,14 +206,20 @@ def run(target: Target, selection: Selection, plan: Plan, output: Path, *, resum
     if not isinstance(support, Binary):
         raise InputError(f"{toolchain.compiler} does not compile the tuner's own kernels: {support.detail}")
     device = CudaDevice(int(target.spec), support.path)
-    contest = Contest(device, target, support.path, plan.effort)
-    result = ResultFile(output, facts_of(selection, target, contest, device.sm_clock_mhz()))
-    if resume and output.exists():
-        result.go_on()
-    options = Options(budget_seconds=selection.seconds, final_effort=plan.final_effort)
-    with Tuner(target, options) as tuner:
-        _ = tuner.ceilings  # before the first search, whose time measuring them would take
-        result.facts["complete"] = measure_cells(tuner, contest, result, selection, start=start)
+    with Tuner(target, plan.options(selection.seconds)) as tuner, planners() as pool:
+        contest = Contest(device, target, support.path, plan.effort, tuner.phases)
+        result = ResultFile(output, facts_of(selection, target, contest, device.sm_clock_mhz()))
+        if resume and output.exists():
+            result.go_on()
+        todo = [cell for cell in selection.cells if not result.measured(cell.record)]
+        cells = planned(tuner, todo, pool)
+        try:
+            _ = tuner.ceilings  # before the first search, whose time measuring them would take
+            result.facts["complete"] = measure_cells(
+                tuner, contest, result, cells, time_limit=selection.time_limit, start=start, verbose=verbose
+            )
+        finally:
+            pool.shutdown(cancel_futures=True)
     result.write()
     device.close()
     return result
@@ -240,6 +284,7 @@ def troubles(rows: Sequence[dict[str, Any]]) -> str:
 @click.option(
     "--part", default="1/1", show_default=True, help="Such as 2/4: of four runs on as many GPUs, the second."
 )
+@click.option("--verbose", is_flag=True, help="Say where the seconds of each cell went.")
 @click.option("--resume", is_flag=True, help="Keep the rows that --output has, and measure the others.")
 @click.option(
     "--output",
@@ -258,6 +303,7 @@ def main(
     seconds: float | None,
     time_limit: float | None,
     part: str,
+    verbose: bool,
     resume: bool,
     output: Path,
     plot: Path | None,
@@ -274,7 +320,7 @@ def main(
         target = find_target(spec)
         if target.is_host:
             raise InputError("cuBLAS has no host: use a CUDA ordinal")
-        result = run(target, selection, plan, output, resume=resume)
+        result = run(target, selection, plan, output, resume=resume, verbose=verbose)
         if plot is not None and result.rows:
             draw({**result.facts, "rows": result.rows}, plot)
     except TuneError as error:

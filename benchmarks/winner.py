@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import math
+import signal
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 
 from benchmarks.cells import Cell
 from tsm2_tune.errors import DeviceError
 from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.space import SearchSpace, search_space
+from tsm2_tune.generator.rules import Candidate, Guidelines
+from tsm2_tune.generator.space import search_space
 from tsm2_tune.tuner.operands import needed_bytes
-from tsm2_tune.tuner.trial import Final, Outcome
-from tsm2_tune.tuner.tune import Past, Tuner
+from tsm2_tune.tuner.trial import Final, Outcome, Verdict
+from tsm2_tune.tuner.tune import Past, Tuner, cores, ordered
+from tsm2_tune.tuner.worker import die_with_parent
 
 CELLS_AHEAD, CONFIGURATIONS_AHEAD = 3, 16  # that are compiled while a cell is measured
+TRIALS_A_SECOND = 8  # at the most: a short search needs no more configurations compiled
+MOST_CONFIGURATIONS = 1000  # of a search: more than a minute of trials
+CORES_A_PLANNER, MOST_PLANNERS = 4, 8  # the others compile
 RESERVE_BYTES = 6 * 2**30  # for two contexts, their flush buffers and reports, and the kernels' workspaces
 
 
@@ -25,64 +35,60 @@ class Skipped(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Prospects:
+    """What to try for a cell: of the configurations that the rules kept, the best prospects, in their order."""
+
+    problem: Problem
+    kept: int
+    candidates: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Winner:
     """The fastest configuration that gave right results, and how the search went."""
 
     config: KernelConfig
+    verdict: Verdict  # of its trial
     kept: int  # configurations in the space
     outcomes: dict[str, int]  # how many trials ended how
 
 
-def planned(tuner: Tuner, cells: Iterable[Cell]) -> Iterator[tuple[Cell, SearchSpace | Skipped]]:
-    """Each cell with what to search, or why not, while compilers work for the cells that follow it."""
-    ahead: deque[tuple[Cell, SearchSpace | Skipped]] = deque()
-    for cell in cells:
-        try:
-            space = space_of(cell.problem, tuner.target.limits)
-        except Skipped as reason:
-            ahead.append((cell, reason))
-        else:
-            tuner.compile_ahead(space, CONFIGURATIONS_AHEAD)
-            ahead.append((cell, space))
-        if len(ahead) > CELLS_AHEAD:
-            yield ahead.popleft()
-    yield from ahead
+def planners() -> ProcessPoolExecutor:
+    """Processes that plan searches, which takes about a second each, while others are carried out."""
+    count = max(1, min(cores() // CORES_A_PLANNER, MOST_PLANNERS))
+    return ProcessPoolExecutor(max_workers=count, mp_context=get_context("spawn"), initializer=_start_planner)
 
 
-def tuned(tuner: Tuner, space: SearchSpace) -> Winner:
-    """The winner of a search within the tuner's options, finalists measured again in turns.
+def _start_planner() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    die_with_parent()
 
-    Skipped where there is none.
+
+def planned(tuner: Tuner, cells: Iterable[Cell], pool: Executor) -> Iterator[tuple[Cell, Prospects | Skipped]]:
+    """Each cell with what to try, or why not, while the pool plans and compilers work for those that follow it."""
+    limits, budget = tuner.target.limits, tuner.options.budget_seconds
+    count = CONFIGURATIONS_AHEAD if budget is None else min(math.ceil(TRIALS_A_SECOND * budget), CONFIGURATIONS_AHEAD)
+    planning = deque((cell, pool.submit(plan, cell.problem, limits)) for cell in cells)
+    ahead: deque[tuple[Cell, Prospects | Skipped]] = deque()
+    while planning or ahead:
+        while planning and len(ahead) <= CELLS_AHEAD:
+            tuner.phases.enter("planning")
+            cell, future = planning.popleft()
+            try:
+                prospects = prospects_of(cell.problem, limits, future)
+            except Skipped as reason:
+                ahead.append((cell, reason))
+            else:
+                tuner.compile_ahead(prospects.candidates[:count])
+                ahead.append((cell, prospects))
+        yield ahead.popleft()
+
+
+def plan(problem: Problem, limits: DeviceLimits) -> tuple[int, tuple[KernelConfig, ...]]:
+    """How many configurations the rules keep, and the first of them in the order of the search.
+
+    Skipped where there are none, or A, B and C do not fit into the device's memory.
     """
-    problem = space.problem
-    outcomes: Counter[str] = Counter()
-    medians: list[tuple[KernelConfig, float]] = []
-    try:
-        for trial in tuner.tune(space, past()):
-            outcomes[trial.outcome.value] += 1
-            if trial.outcome is Outcome.OK and trial.measurement is not None:
-                medians.append((trial.config, trial.measurement.median_us))
-        final = tuner.final(problem, past(medians)) if medians else None
-    except DeviceError as error:
-        raise Skipped(str(error)) from None
-    if not medians:
-        raise Skipped(f"no configuration ran and was right: {dict(outcomes)}")
-    if isinstance(final, Final):
-        medians = [(config, measured.median_us) for config, measured in final.measurements]
-    # The worker keeps the operands: it must end where this process has no room for its own beside them.
-    if 2 * needed_bytes(problem) > room_bytes(tuner.target.limits):
-        tuner.worker.close()
-    config, _ = min(medians, key=lambda item: (item[1], item[0].text))
-    return Winner(config, len(space.kept), dict(outcomes))
-
-
-def past(medians: list[tuple[KernelConfig, float]] | None = None) -> Past:
-    """That nothing was tried before but for these."""
-    return Past(frozenset(), 0.0, tuple(medians or ()), frozenset())
-
-
-def space_of(problem: Problem, limits: DeviceLimits) -> SearchSpace:
-    """What to search. Skipped where there is nothing, or A, B and C do not fit into the device's memory."""
     needed, room = needed_bytes(problem), room_bytes(limits)
     if needed > room:
         raise Skipped(f"needs {needed / 2**30:.1f} GiB of device memory, of which {room / 2**30:.1f} GiB can be had")
@@ -91,7 +97,51 @@ def space_of(problem: Problem, limits: DeviceLimits) -> SearchSpace:
         raise Skipped("no kernel family computes this product")
     if not space.kept:
         raise Skipped(f"no configuration left of the {space.total} in {', '.join(space.families)}")
-    return space
+    first = ordered(space, seed=0)[:MOST_CONFIGURATIONS]
+    return len(space.kept), tuple(candidate.config for candidate in first)
+
+
+def prospects_of(
+    problem: Problem, limits: DeviceLimits, planning: Future[tuple[int, tuple[KernelConfig, ...]]]
+) -> Prospects:
+    """The plan as a search takes it: only configurations travel between processes. Skipped as the plan was."""
+    kept, configs = planning.result()
+    candidates = (Candidate(family_named(c.family), c, problem, limits, Guidelines()) for c in configs)
+    return Prospects(problem, kept, tuple(candidates))
+
+
+def tuned(tuner: Tuner, prospects: Prospects) -> Winner:
+    """The winner of a search within the tuner's options, finalists measured again in turns.
+
+    Skipped where there is none.
+    """
+    problem = prospects.problem
+    outcomes: Counter[str] = Counter()
+    medians: list[tuple[KernelConfig, float]] = []
+    verdicts: dict[KernelConfig, Verdict] = {}
+    try:
+        for trial in tuner.tune(prospects.candidates, past()):
+            outcomes[trial.outcome.value] += 1
+            if trial.outcome is Outcome.OK and trial.measurement is not None and trial.verdict is not None:
+                medians.append((trial.config, trial.measurement.median_us))
+                verdicts[trial.config] = trial.verdict
+        final = tuner.final(problem, past(medians)) if medians else None
+    except DeviceError as error:
+        raise Skipped(str(error)) from None
+    if not medians:
+        raise Skipped(f"no configuration ran and was right: {dict(outcomes)}")
+    if isinstance(final, Final):
+        medians = [(config, measured.median_us) for config, measured in final.measurements]
+    # The worker keeps the operands, which must go where this process has no room for its own beside them.
+    if 2 * needed_bytes(problem) > room_bytes(tuner.target.limits):
+        tuner.worker.release()
+    config, _ = min(medians, key=lambda item: (item[1], item[0].text))
+    return Winner(config, verdicts[config], prospects.kept, dict(outcomes))
+
+
+def past(medians: list[tuple[KernelConfig, float]] | None = None) -> Past:
+    """That nothing was tried before but for these."""
+    return Past(frozenset(), 0.0, tuple(medians or ()), frozenset())
 
 
 def room_bytes(limits: DeviceLimits) -> int:

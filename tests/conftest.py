@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from pathlib import Path
 from typing import Protocol
 
 import pytest
 
-from tsm2_tune.errors import ToolMissing
+from tests.quick import quick_toolchain
+from tsm2_tune.errors import ToolMissing, TuneError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource, render, support_source
+from tsm2_tune.tuner import cuda
 from tsm2_tune.tuner.compiler import Toolchain, compile_text
+from tsm2_tune.tuner.cuda import CudaDevice
+from tsm2_tune.tuner.host.device import HostDevice
 from tsm2_tune.tuner.host.toolchain import host_toolchain
 from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.measure import Effort
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.target import Target, find_target
 from tsm2_tune.tuner.trial import Binary
 from tsm2_tune.tuner.tune import probe_problems
 from tsm2_tune.tuner.worker import Attempt, AttemptResult, Worker
@@ -62,10 +68,14 @@ def worker(support_path: str) -> Iterator[Worker]:
     worker.close()
 
 
+@pytest.fixture(scope="session")
+def quick(toolchain: Toolchain) -> Toolchain:
+    return quick_toolchain(toolchain)
+
+
 @pytest.fixture
-def try_kernel(worker: Worker, toolchain: Toolchain) -> TryKernel:
-    """What TryKernel says. Compiled with little optimisation: that takes longer than a small kernel runs."""
-    quick = replace(toolchain, flags=tuple("-O1" if flag == "-O3" else flag for flag in toolchain.flags))
+def try_kernel(worker: Worker, quick: Toolchain) -> TryKernel:
+    """What TryKernel says."""
 
     def attempt(
         config: KernelConfig, problem: Problem, edit: Callable[[str], str], probes: bool = False
@@ -77,3 +87,59 @@ def try_kernel(worker: Worker, toolchain: Toolchain) -> TryKernel:
         return worker.attempt(Attempt(problem, entry, small, seed=7, effort=ONCE))
 
     return attempt
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where a database may be."""
+    return tmp_path / "results.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[Store]:
+    """A database that holds nothing."""
+    with Store.open(path, create=True) as store:
+        yield store
+
+
+@pytest.fixture
+def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No CUDA driver answers."""
+    monkeypatch.setattr(cuda, "cuda_device_count", lambda: 0)
+
+
+@pytest.fixture(scope="module")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A cache of compiled kernels that is empty at first."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture
+def device() -> Iterator[HostDevice]:
+    """The host."""
+    device = HostDevice(seed=1)
+    yield device
+    device.close()
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    """The first GPU with its compiler; skips where there is none."""
+    try:
+        return find_target("0")
+    except TuneError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def gpu_support_path(target: Target) -> str:
+    return compiled(support_source(), "", target.toolchain).path
+
+
+@pytest.fixture(scope="module")
+def gpu(gpu_support_path: str) -> Iterator[CudaDevice]:
+    device = CudaDevice(0, gpu_support_path)
+    yield device
+    device.close()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import sqlite3
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from types import EllipsisType, ModuleType, SimpleNamespace
 from typing import Any
@@ -205,3 +207,9 @@ def imported(text: str, folder: Path) -> ModuleType:
     sys.modules["best_kernels"] = module  # where dataclasses look for it
     spec.loader.exec_module(module)
     return module
+
+
+def plain_sql(path: Path, statement: str) -> list[tuple[object, ...]]:
+    """What SQLite answers without us."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        return connection.execute(statement).fetchall()

@@ -5,36 +5,26 @@ from __future__ import annotations
 import io
 import json
 import os
-import shutil
 import sqlite3
 import subprocess
 import sys
 import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 from rich.console import Console
 
+from tests.command import TUNE, run
 from tests.fabricated import trial, tuning_run
 from tsm2_tune import display
 from tsm2_tune.cli import main
-from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.problem import DTYPES, Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.options import MOST_SHAPES_BYTES
-from tsm2_tune.tuner import compiler, cuda
-from tsm2_tune.tuner.compiler import Toolchain, compile_text
 from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.trial import Binary, CompileFailure
 
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(main, list(arguments))
+pytestmark = pytest.mark.usefixtures("no_driver")
 
 
 @pytest.fixture
@@ -44,14 +34,6 @@ def database(tmp_path: Path) -> str:
     with Store.open(path, create=True) as store:
         store.add_trial(tuning_run(), trial(500.0))
     return str(path)
-
-
-@pytest.fixture(autouse=True)
-def _no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda, "cuda_device_count", lambda: 0)
-
-
-TUNE = ("--device", "cpu", "--shapes", "64x2x64", "--max-trials", "1")
 
 
 @pytest.mark.parametrize(
@@ -160,14 +142,6 @@ def test_an_export_follows_links_and_writes_into_pipes(database: str, tmp_path: 
     assert read == [target.read_text()]
 
 
-def test_a_compiler_that_does_nothing_leaves_no_database(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("CXX", "false")
-    result = run(*TUNE, "--db", str(tmp_path / "r.db"))
-    assert result.exit_code == 2
-    assert "false" in result.output
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_an_output_that_cannot_be_written(database: str, tmp_path: Path) -> None:
     result = run("export", "--db", database, "--format", "csv", "--output", str(tmp_path / "no" / "t.csv"))
     assert result.exit_code == 2
@@ -192,80 +166,6 @@ def test_a_shapes_file_is_bounded(tmp_path: Path) -> None:
     result = run("space", "--device", "cpu", "--shapes", f"@{path}")
     assert result.exit_code == 2
     assert "more than 1000000 bytes" in " ".join(result.output.split())
-
-
-@pytest.mark.parametrize(
-    ("script", "complaint"),
-    [
-        (None, "is no command (No closing quotation)"),
-        (b"\x7fELF, but no program", "cannot be started"),
-        (b"#!/bin/sh\nprintf '\\377\\376 1.0\\n'\n", "wrote no output"),
-    ],
-)
-def test_a_compiler_that_is_none(
-    script: bytes | None, complaint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    compiler = tmp_path / "compiler"
-    if script is not None:
-        compiler.write_bytes(script)
-        compiler.chmod(0o755)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("CXX", str(compiler) if script is not None else '"unbalanced')
-    result = run(*TUNE, "--db", str(tmp_path / "r.db"))
-    assert result.exit_code == 2, result.output
-    assert complaint in " ".join(result.output.split())
-    assert not (tmp_path / "r.db").exists()
-
-
-def test_a_compiler_that_may_not_be_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "compiler").touch(mode=0o644)
-    monkeypatch.setenv("CXX", str(tmp_path / "compiler"))
-    result = run(*TUNE, "--db", str(tmp_path / "r.db"))
-    assert result.exit_code == 2
-    assert "may not be run" in " ".join(result.output.split())
-
-
-def test_the_compiler_cache_survives_a_broken_report(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, toolchain: Toolchain
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-
-    def compiled() -> Binary | CompileFailure:
-        return compile_text("// nothing\n", kernel="", defines=(), toolchain=toolchain, limit_seconds=60)
-
-    assert isinstance(compiled(), Binary)
-    for broken in ("", "{", "[]", '{"spill_bytes": "x"}'):
-        (report,) = tmp_path.rglob("*.json")
-        report.write_text(broken)
-        again = compiled()
-        assert isinstance(again, Binary)
-        assert again.compile_seconds > 0
-    folder = report.parent
-    shutil.rmtree(folder)
-    folder.touch()  # a file where a folder should be
-    with pytest.raises(InputError, match=f"cache folder {folder} cannot be used"):
-        compiled()
-
-
-def test_running_compilers_can_be_killed(tmp_path: Path, toolchain: Toolchain) -> None:
-    slow = tmp_path / "slow"
-    slow.write_text("#!/bin/sh\nsleep 60\n")
-    slow.chmod(0o755)
-    with ThreadPoolExecutor() as pool:
-        compiling = pool.submit(
-            compile_text,
-            str(tmp_path),
-            kernel="",
-            defines=(),
-            toolchain=replace(toolchain, compiler=str(slow)),
-            limit_seconds=60,
-        )
-        while not compiling.done():
-            compiler.kill_running()
-            time.sleep(0.01)
-        failure = compiling.result()
-    assert isinstance(failure, CompileFailure)
-    assert "exit status -9" in failure.detail
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
@@ -310,14 +210,6 @@ def test_hostile_names_on_a_terminal() -> None:
     display.print_table(console, ("name",), [("[/nope]\x1b[31m\n",)])
     assert isinstance(console.file, io.StringIO)
     assert "[/nope][31m" in console.file.getvalue()
-
-
-def test_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("CXX", raising=False)
-    result = run(*TUNE, "--db", str(tmp_path / "r.db"))
-    assert result.exit_code == 2
-    assert "C++ compiler" in result.output
 
 
 @pytest.mark.parametrize("name", [None, *main.commands])

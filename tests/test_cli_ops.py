@@ -6,11 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
+from tests.command import run
 from tests.fabricated import handmade, trial, tuning_run
 from tsm2_tune import options
-from tsm2_tune.cli import main
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
@@ -20,10 +19,6 @@ from tsm2_tune.tuner.store import Store
 
 MMA = TsmrMmaConfig(128, 2, 16, 16, 2, splits=4, row_tiles=1, min_blocks=1)
 ROW_MAJOR = Problem(20480, 16, 20480, "f64", "ttt")
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(main, list(arguments))
 
 
 def test_every_shape_is_asked_for_in_every_op_once() -> None:

@@ -109,7 +109,9 @@ BUGS = (
         dtype="c64", op="cn", shape=(8, 4, 260)),
     Bug("alpha taken as real", ROWS, "alpha * sum :", "scalar(alpha.re) * sum :", dtype="c64"),
     Bug("a real beta of a complex one", ROWS, "beta * sum_t(element)", "scalar(beta.re) * element", dtype="c128"),
-    Bug("only the real part of beta looked at", ROWS, "return a.re == b && a.im == 0;", "return a.im == 0;",
+    Bug("only the imaginary part of beta looked at", ROWS, "return a.re == b && a.im == 0;", "return a.im == 0;",
+        dtype="c64"),
+    Bug("a purely imaginary beta taken for 0", ROWS, "return a.re == b && a.im == 0;", "return a.re == b;",
         dtype="c64"),
     *(Bug(name, ZMMA, original, planted, dtype="c128", op="cn", shape=(16, 8, 300)) for name, original, planted in (
         ("parts of A exchanged (zmma)", "left_factor, x.re, x.im", "left_factor, x.im, x.re"),

@@ -125,7 +125,16 @@ def test_a_matrix_transposed_times_itself(tmp_path: Path, order: str) -> None:
     wide = matrix(300, 20, order)
     assert module.choice(wide[:, 3:11].T, wide[:, 3:11]).winner.op == gram
     assert module.choice(wide[:, 3:11].T, wide[:, 4:12]).winner.op == general
-    assert module.match(8, 8, 300, "f64", op=gram).winner.op == gram
+    for name in (gram, "gram"):
+        assert module.match(8, 8, 300, "f64", op=name).winner.op == gram
+        with pytest.raises(ValueError, match=f"8x7x300 with op {name}: a matrix times itself has m = n"):
+            module.match(8, 7, 300, "f64", op=name)
+
+
+def test_no_kernel_of_a_matrix_and_itself_is_told_by_its_word(tmp_path: Path) -> None:
+    module = of_ops(tmp_path, tn=(8, 8, 300))
+    with pytest.raises(LookupError, match=r"no kernel of op gram .*, only of op tn .*: tune with --op gram"):
+        module.match(8, 8, 300, "f64", op="gram")
 
 
 def test_the_nearest_shape_comes_before_half_of_the_products(tmp_path: Path) -> None:

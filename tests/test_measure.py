@@ -59,3 +59,11 @@ def test_finalists_take_turns() -> None:
     found = measure_interleaved(device, launches, FAST)  # type: ignore[arg-type]
     assert [one.median_us for one in found] == [1.0, 2.0, 3.0]
     assert device.order[:9] == [0, 1, 2, 1, 2, 0, 2, 0, 1]
+
+
+def test_who_takes_very_long_has_one_turn() -> None:
+    device = FakeDevice([1.0, 2.0], [2e6])
+    launches = [lambda which=which: which for which in range(2)]
+    found = measure_interleaved(device, launches, FAST)  # type: ignore[arg-type]
+    assert [len(one.samples_us) for one in found] == [FAST.max_samples, 1]
+    assert found[1].median_us == 2e6

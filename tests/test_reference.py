@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -32,13 +31,6 @@ PROBLEMS = [
     for shape in SHAPES
     if (problem := Problem.parse(f"{shape if 'x' not in op else '5x5x3001'}:{dtype}:{op}"))
 ]
-
-
-@pytest.fixture
-def device() -> Iterator[HostDevice]:
-    device = HostDevice()
-    yield device
-    device.close()
 
 
 def elements(device: HostDevice, operand: Operand, problem: Problem) -> npt.NDArray[Any]:

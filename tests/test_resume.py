@@ -17,8 +17,8 @@ from tsm2_tune.tuner.compiler import Toolchain
 pytestmark = pytest.mark.host
 
 TUNE = [
-    *(sys.executable, "-m", "tsm2_tune", "--device", "cpu", "--shapes", "64x2x64,33x3x17", "--dtype", "f32,f64"),
-    *("--max-trials", "5", "--seed", "3"),
+    *(sys.executable, "-m", "tsm2_tune", "--device", "cpu", "--shapes", "64x2x64,33x3x17", "--dtype", "f32"),
+    *("--max-trials", "4", "--seed", "3"),
 ]
 
 
@@ -68,5 +68,5 @@ def test_the_same_command_again_does_nothing_new(tmp_path: Path, toolchain: Tool
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     before = dump(path)
     again = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert again.stdout.count("(0 new trials") == 4
+    assert again.stdout.count("(0 new trials") == 2
     assert dump(path) == before

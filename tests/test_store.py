@@ -1,4 +1,4 @@
-"""The database: who wins, what a restart finds, and what files are refused."""
+"""The database: who wins, what becomes stale, and what a restart finds."""
 
 from __future__ import annotations
 
@@ -8,39 +8,21 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tests.fabricated import GPU, PROBLEM, configuration, final, measurement, trial, tuning_run
+from tests.fabricated import GPU, PROBLEM, configuration, final, measurement, plain_sql, trial, tuning_run
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner import database, schema
+from tsm2_tune.tuner import schema
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.trial import Outcome, Verdict
 
 RUN = tuning_run()
 TODAY = {"tsm2": "today", "ism2": "today"}
 C128, C256, C512 = configuration(128), configuration(256), configuration(512)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "results.db"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[Store]:
-    with Store.open(path, create=True) as store:
-        yield store
-
-
-def plain_sql(path: Path, statement: str) -> list[tuple[object, ...]]:
-    with closing(sqlite3.connect(path)) as connection, connection:
-        return connection.execute(statement).fetchall()
 
 
 # Who wins
@@ -273,215 +255,3 @@ def test_the_view_answers_a_plain_sqlite3(store: Store, path: Path) -> None:
         " gbytes_per_s > 0, percent_of_floor, low_us, high_us, ties, stale FROM best",
     )
     assert rows == [(GPU, "tsm2", "nn", "f32", 20480, 16, 20480, 128, 500.0, 1, 80.0, 499.0, 501.0, 1, 0)]
-
-
-# What files are refused
-
-
-def refused(path: Path, *, create: bool) -> str:
-    with pytest.raises(StoreError) as caught, Store.open(path, create=create):
-        pass
-    message = str(caught.value)
-    assert str(path) in message
-    assert "\n" not in message
-    return message
-
-
-def test_a_missing_file(path: Path) -> None:
-    assert "tune first" in refused(path, create=False)
-    assert not path.exists()
-
-
-def test_an_empty_file(path: Path) -> None:
-    path.touch()
-    assert "holds no results" in refused(path, create=False)
-    with Store.open(path, create=True) as store:
-        assert store.best() == ()
-
-
-@pytest.mark.parametrize("create", [True, False])
-def test_a_file_that_is_no_database(path: Path, create: bool) -> None:
-    path.write_text("m,n,k\n" * 1000)
-    assert "is no SQLite database" in refused(path, create=create)
-    assert path.read_text() == "m,n,k\n" * 1000
-
-
-@pytest.mark.parametrize("create", [True, False])
-def test_the_database_of_another_program(path: Path, create: bool) -> None:
-    plain_sql(path, "CREATE TABLE trial (id)")
-    assert "another program" in refused(path, create=create)
-    assert plain_sql(path, "SELECT name FROM sqlite_master") == [("trial",)]
-
-
-@pytest.mark.parametrize("create", [True, False])
-def test_a_newer_schema(path: Path, create: bool) -> None:
-    with Store.open(path, create=True):
-        plain_sql(path, "PRAGMA user_version = 7")
-    assert "schema 7, newer than 4" in refused(path, create=create)
-
-
-def test_a_folder_and_a_path_under_a_file(tmp_path: Path, path: Path) -> None:
-    assert "is a folder" in refused(tmp_path, create=True)
-    path.touch()
-    assert "cannot be opened" in refused(path / "results.db", create=True)
-    assert "cannot be opened" in refused(tmp_path / "missing" / "results.db", create=True)
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_read_only_folder_can_be_read_but_not_written(tmp_path: Path, path: Path) -> None:
-    with Store.open(path, create=True) as store:
-        store.add_trial(RUN, trial(500))
-    path.chmod(0o444)
-    tmp_path.chmod(0o555)
-    try:
-        assert "cannot be" in refused(path, create=True)
-        with Store.open(path, create=False) as store:
-            assert len(store.best()) == 1
-    finally:
-        tmp_path.chmod(0o755)
-
-
-def test_a_locked_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "BUSY_TIMEOUT_SECONDS", 0.05)
-    with Store.open(path, create=True), closing(sqlite3.connect(path, isolation_level=None)) as other:
-        other.execute("BEGIN EXCLUSIVE")
-        assert "is locked" in refused(path, create=True)
-        assert "is locked" in refused(path, create=False)
-
-
-def test_damage_that_sqlite_cannot_spell(path: Path) -> None:
-    with (
-        pytest.raises(StoreError, match="is a damaged database"),
-        Store.open(path, create=True) as store,
-        store._database.transaction(),
-    ):
-        b"\xff".decode()
-
-
-def test_a_working_folder_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
-    assert "the working folder" in refused(Path("results.db"), create=True)
-
-
-def test_an_older_schema_is_migrated(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Store.open(path, create=True) as store:
-        store.add_trial(RUN, trial(500))
-    steps = ("ALTER TABLE trial ADD COLUMN note TEXT", "UPDATE trial SET note = 'migrated'")
-    migrations = [lambda connection, sql=sql: connection.exec_driver_sql(sql) for sql in steps]
-    before = schema.version()
-    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, *migrations))
-    with Store.open(path, create=False) as store:
-        assert len(store.best()) == 1
-    assert plain_sql(path, "SELECT note FROM trial") == [("migrated",)]
-    assert plain_sql(path, "PRAGMA user_version") == [(before + len(steps),)]
-
-
-def test_kernels_of_the_first_schema_do_not_split_k(path: Path) -> None:
-    with Store.open(path, create=True) as store:
-        store.add_trial(RUN, trial(500))
-    for column in ("columns_per_block", "splits", "flat_splits", "persistent"):  # as the first schema was
-        plain_sql(path, f"ALTER TABLE source DROP COLUMN {column}")
-    plain_sql(path, "PRAGMA user_version = 1")
-    with Store.open(path, create=False) as store:
-        (source,) = store.sources(store.best()).values()
-    launch = source.launch
-    assert (launch.columns_per_block, launch.splits, launch.flat_splits, launch.persistent) == (0, 1, 64, False)
-
-
-def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Store.open(path, create=True) as store:
-        store.add_trial(RUN, trial(500))
-    steps = ("ALTER TABLE trial ADD COLUMN note TEXT", "UPDATE nothing SET x = 1")
-    migrations = [lambda connection, sql=sql: connection.exec_driver_sql(sql) for sql in steps]
-    before = schema.version()
-    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, *migrations))
-    assert "refused by SQLite" in refused(path, create=True)
-    assert plain_sql(path, "PRAGMA user_version") == [(before,)]
-    monkeypatch.undo()
-    with Store.open(path, create=True) as store:
-        assert len(store.best()) == 1
-
-
-# What a file from elsewhere may hold
-
-
-@pytest.mark.parametrize(
-    "tampering",
-    [
-        "UPDATE trial SET tunables = '{'",
-        "UPDATE trial SET tunables = '[1, 2]'",
-        "UPDATE trial SET tunables = replace(tunables, '128', '\"128\"')",
-        "UPDATE trial SET tunables = replace(tunables, '128', '64')",
-        "UPDATE trial SET config = 'tsm2-v3-t1-c1-p1'",
-        "UPDATE trial SET family = '__import__'",
-        "UPDATE trial SET outcome = 'splendid'",
-        "UPDATE trial SET registers = 'many'",
-        "UPDATE source SET text = text || '// more'",
-        "UPDATE source SET kernel = 'f(); evil'",
-        "UPDATE problem SET m = -1",
-        "UPDATE measurement SET median_us = 'x'",
-        "UPDATE measurement SET median_us = -5",
-        "UPDATE source SET threads = 0",
-        "UPDATE source SET threads = 1025",
-        "UPDATE source SET rows_per_block = 0",
-        "UPDATE source SET rows_per_block = 2147483648",
-        "UPDATE source SET smem_bytes = -1",
-        "UPDATE source SET smem_bytes = 232449",
-        "UPDATE run SET gflops = '{\"f32\": NaN}'",
-        "UPDATE run SET gflops = '{\"f32\": 1e999}'",
-        "UPDATE run SET gflops = '\"\"'",
-    ],
-)
-def test_a_tampered_trial_is_refused_by_its_number(store: Store, path: Path, tampering: str) -> None:
-    trial_id = store.add_trial(RUN, trial(500))
-    plain_sql(path, tampering)
-    with pytest.raises(StoreError, match=rf"^trial {trial_id} is not as this tsm2-tune stores it"):
-        store.trial(trial_id)
-
-
-def test_a_winner_of_a_family_that_is_no_more_is_stale(store: Store, path: Path) -> None:
-    store.add_trial(RUN, trial(500))
-    assert [row.stale for row in store.best()] == [0]
-    plain_sql(path, "UPDATE trial SET family = 'bygone'")
-    assert [row.stale for row in store.best()] == [1]
-
-
-def test_a_tampered_kernel_cannot_be_exported(store: Store, path: Path) -> None:
-    trial_id = store.add_trial(RUN, trial(500))
-    rows = store.best()
-    assert store.sources(rows)[rows[0].source_digest].text == f"// {C128.text} f32\n"
-    plain_sql(path, "UPDATE source SET text = 'evil'")
-    with pytest.raises(StoreError, match=rf"^trial {trial_id} .*does not match its digest"):
-        store.sources(rows)
-
-
-@pytest.mark.parametrize("parameters", ["{", "[]", "7", "[" * 100_000])
-def test_tampered_parameters_are_refused(store: Store, path: Path, parameters: str) -> None:
-    trial_id = store.add_trial(RUN, trial(500))
-    plain_sql(path, f"UPDATE trial SET tunables = '{parameters}'")
-    with pytest.raises(StoreError, match=rf"^trial {trial_id} "):
-        store.best()
-    with pytest.raises(StoreError, match=rf"^trial {trial_id} "):
-        store.tried(GPU, PROBLEM, TODAY)
-
-
-@pytest.mark.parametrize(
-    "tampering",
-    [
-        "UPDATE measurement SET median_us = 0",
-        "UPDATE trial SET tunables = '{\"threads\": NaN}'",
-        "UPDATE trial SET tunables = '{\"threads\": -Infinity}'",
-        "UPDATE measurement SET median_us = 9e999",
-        "UPDATE problem SET dtype = 'f8'",
-        "UPDATE problem SET n = 'x'",
-        "UPDATE run SET toolkit = x'00'",
-    ],
-)
-def test_a_tampered_winner_is_refused(store: Store, path: Path, tampering: str) -> None:
-    trial_id = store.add_trial(RUN, trial(500))
-    plain_sql(path, tampering)
-    with pytest.raises(StoreError, match=rf"^trial {trial_id} "):
-        store.best()

@@ -13,6 +13,9 @@ from tsm2_tune.generator.config import KernelConfig, Launch
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.problem import DTYPES, Problem
 
+SUPPORT_THREADS = 256  # of a block of the tuner's own kernels
+REFERENCE_BLOCKS_PER_SM = 2  # of those that compute the reference, which bounds their registers
+
 
 @dataclass(frozen=True, slots=True)
 class KernelSource:
@@ -73,4 +76,10 @@ def render(problem: Problem, config: KernelConfig) -> KernelSource:
 
 def support_source() -> str:
     """The CUDA text of the tuner's own kernels, which fill, compare, flush and measure ceilings."""
-    return environment().get_template("support.cu.jinja").render(dtypes=DTYPES.values(), version_text=__version__)
+    template = environment().get_template("support.cu.jinja")
+    return template.render(
+        dtypes=DTYPES.values(),
+        threads=SUPPORT_THREADS,
+        reference_blocks_per_sm=REFERENCE_BLOCKS_PER_SM,
+        version_text=__version__,
+    )

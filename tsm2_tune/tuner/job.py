@@ -17,7 +17,7 @@ from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Final, Outcome, Trial, TuningRun
-from tsm2_tune.tuner.tune import FinalFailure, Past, Tuner, basis
+from tsm2_tune.tuner.tune import FinalFailure, Past, Tuner, basis, ordered
 
 GIB = 2**30
 
@@ -102,7 +102,7 @@ def run(searched: Sequence[SearchSpace], tuner: Tuner, store: Store) -> Iterator
         yield ProblemStarted(space, len(past.tried), past.seconds, best_before_us)
 
         new_trials = 0
-        for trial in tuner.tune(space, past):
+        for trial in tuner.tune(ordered(space, tuner.options.seed), past):
             trial_id = store.add_trial(_tuning_run(tuner, started_at), trial)
             new_trials += 1
             yield TrialStored(trial, trial_id)

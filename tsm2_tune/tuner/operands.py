@@ -9,12 +9,11 @@ from math import isqrt
 import numpy as np
 
 from tsm2_tune.generator.problem import PADDING_ROWS, Dtype, Problem, dtype_named
+from tsm2_tune.generator.render import REFERENCE_BLOCKS_PER_SM, SUPPORT_THREADS
 from tsm2_tune.tuner.device import Buffer, Device, Kernel
 
 GUARD_ELEMENTS = 1024  # before and behind each operand: past what a thread tile or a vector would overrun
 SUPPORT_BLOCKS_PER_SM = 8
-SUPPORT_THREADS = 256
-REFERENCE_BLOCKS_PER_SM = 2  # of the kernels that compute the reference: as many as their registers allow
 REFERENCE_ROUNDS = 4  # most tiles or chunks of tiles of C that such a thread takes, where it need not take more
 LEAST_CHUNK = 64  # products of an inner product that are worth a thread of their own
 FEW_CHUNKS = 64  # that one thread adds up

@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
+from functools import cache
+from itertools import count, zip_longest
 
 from jinja2 import Environment, meta
 
@@ -25,10 +26,12 @@ from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.tuner.compiler import compile_text, kill_running, remove_leftovers
 from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.measure import Effort
+from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Binary, Ceilings, CompileFailure, Final, LoadedResources, Outcome, Trial
-from tsm2_tune.tuner.worker import Attempt, AttemptResult, Rematch, Worker
+from tsm2_tune.tuner.worker import BETWEEN_REQUESTS, Attempt, AttemptResult, Rematch, Worker
 
+CORES_A_SPARE = 8  # of so many one compiles nothing, so that who measures need not wait for it
 FINALISTS = 5  # at the most, measured again
 FINALIST_MARGIN = 0.05  # a finalist's median is at most this much over the best one's
 
@@ -40,6 +43,7 @@ class Options:
     seed: int = 0
     max_trials: int | None = None  # for each problem, those of earlier runs included
     budget_seconds: float | None = None  # for each problem, that of earlier runs included
+    least_trials: int = 0  # for each problem, now: where they take longer than the budget
     compile_limit_seconds: float = 120.0
     run_limit_seconds: float = 60.0  # for each stage of a trial: loading, verification, timing
     effort: Effort = field(default_factory=Effort)
@@ -69,6 +73,8 @@ class FinalFailure:
 class Tuner:
     """One device for the length of a run: its worker, its ceilings, its compiler. Use as a context manager.
 
+    `phases` says where the time goes.
+
     ToolMissing, before anything else is done, where the compiler cannot compile the tuner's own kernels.
     """
 
@@ -76,9 +82,12 @@ class Tuner:
         self.target, self.options = target, options
         remove_leftovers()
         self._support_path = self._compiled_support()
+        self.phases = Phases()
         self._worker: Worker | None = None
         self._ceilings: Ceilings | None = None
-        self._pool = ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix="compile")
+        self._compiling: dict[str, Future[Binary | CompileFailure]] = {}
+        compilers = cores() - cores() // CORES_A_SPARE
+        self._pool = ThreadPoolExecutor(max_workers=compilers, thread_name_prefix="compile")
 
     def __enter__(self) -> Tuner:
         return self
@@ -99,7 +108,8 @@ class Tuner:
     @property
     def worker(self) -> Worker:
         if self._worker is None:
-            self._worker = Worker(self.target.spec, self._support_path, limit_seconds=self.options.run_limit_seconds)
+            limit = self.options.run_limit_seconds
+            self._worker = Worker(self.target.spec, self._support_path, limit_seconds=limit, phases=self.phases)
         return self._worker
 
     def _compiled_support(self) -> str:
@@ -117,25 +127,27 @@ class Tuner:
             )
         return support.path
 
-    def tune(self, space: SearchSpace, past: Past) -> Iterator[Trial]:
-        """Try what the past has not tried, best prospects first, until the space or the options end it."""
-        problem, options = space.problem, self.options
-        candidates = [c for c in ordered(space, options.seed) if c.config.text not in past.tried]
+    def tune(self, candidates: Sequence[Candidate], past: Past) -> Iterator[Trial]:
+        """Try the candidates of one problem that the past has not tried, in their order, until the options end it."""
+        options = self.options
+        self.phases.enter(BETWEEN_REQUESTS)
+        untried = [c for c in candidates if c.config.text not in past.tried]
         if options.max_trials is not None:
-            candidates = candidates[: max(0, options.max_trials - len(past.tried))]
-        if candidates:
+            untried = untried[: max(0, options.max_trials - len(past.tried))]
+        if untried:
             _ = self.ceilings  # before the first trial, which would be lost if measuring them failed
         start = time.monotonic()  # the budget is for trials: a device starts and is measured once for all problems
         pending: deque[tuple[Candidate, KernelSource, Future[Binary | CompileFailure]]] = deque()
-        remaining = iter(candidates)
+        remaining = iter(untried)
         try:
-            while True:
+            for trials in count():
                 spent = past.seconds + time.monotonic() - start
-                if options.budget_seconds is not None and spent >= options.budget_seconds:
+                is_spent = options.budget_seconds is not None and spent >= options.budget_seconds
+                if is_spent and trials >= options.least_trials:
                     return
-                while len(pending) < 2 * (os.cpu_count() or 1) and (c := next(remaining, None)) is not None:
-                    source = render(problem, c.config)
-                    pending.append((c, source, self._pool.submit(self._compile, source)))
+                while len(pending) <= cores() and (c := next(remaining, None)) is not None:
+                    source = render(c.problem, c.config)
+                    pending.append((c, source, self._compiled(source)))
                 if not pending:
                     return
                 if self.target.is_host:
@@ -145,10 +157,18 @@ class Tuner:
             for _, _, future in pending:
                 future.cancel()
 
-    def compile_ahead(self, space: SearchSpace, count: int) -> None:
-        """Start compilers for the first `count` configurations of a search to come."""
-        for candidate in ordered(space, self.options.seed)[:count]:
-            self._pool.submit(self._compile, render(space.problem, candidate.config))
+    def compile_ahead(self, candidates: Sequence[Candidate]) -> None:
+        """Start compilers for the first candidates of a search to come."""
+        for candidate in candidates:
+            self._compiled(render(candidate.problem, candidate.config))
+
+    def _compiled(self, source: KernelSource) -> Future[Binary | CompileFailure]:
+        """The binary to come: of equal texts that are asked for twice, one waits for no second compiler."""
+        key = f"{source.digest} {source.defines}"
+        future = self._compiling.get(key)
+        if future is None or future.cancelled():
+            future = self._compiling[key] = self._pool.submit(self._compile, source)
+        return future
 
     def final(self, problem: Problem, past: Past) -> Final | FinalFailure | None:
         """Measure the finalists again, interleaved; None where there are none or it was done before."""
@@ -193,7 +213,9 @@ class Tuner:
 
     def _trial(self, candidate: Candidate, source: KernelSource, compiling: Future[Binary | CompileFailure]) -> Trial:
         problem, start = candidate.problem, time.monotonic()
+        self.phases.enter("compilers")
         binary = compiling.result()
+        self.phases.enter(BETWEEN_REQUESTS)
         if isinstance(binary, CompileFailure):
             outcome = Outcome.TIMED_OUT if binary.timed_out else Outcome.COMPILE_FAILED
             result = AttemptResult(outcome, binary.detail)
@@ -224,6 +246,11 @@ class Tuner:
             compile_seconds=compiled.compile_seconds if compiled else 0.0,
             total_seconds=time.monotonic() - start,
         )
+
+
+def cores() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def ordered(space: SearchSpace, seed: int) -> Sequence[Candidate]:
@@ -289,10 +316,14 @@ def trial_seed(seed: int, problem: Problem, text: str) -> int:
 
 def basis(family: str, target: Target) -> str:
     """Digest of what makes a stored trial stale when it changes: templates, compiler, flags, architecture."""
-    names = sorted(referenced_templates(environment(), family_named(family).template))
-    parts = [template_text(environment(), name) for name in names]
-    facts = "\n".join([*parts, target.toolchain.digest])
+    facts = "\n".join([*family_texts(family_named(family).template), target.toolchain.digest])
     return hashlib.sha256(facts.encode()).hexdigest()
+
+
+@cache
+def family_texts(template: str) -> tuple[str, ...]:
+    """The template and all that it refers to, as they stand in their files."""
+    return tuple(template_text(environment(), name) for name in sorted(referenced_templates(environment(), template)))
 
 
 def template_text(jinja: Environment, name: str) -> str:

@@ -36,7 +36,7 @@ around it must stay as it was, and its counters must be 0 again.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 
 import numpy as np
@@ -108,6 +108,13 @@ PROBE_CHECKS = (
     Check("subnormal values", Values.INTEGERS, padding=A_APART, alpha=1.0, beta=0.0, magnitude=Magnitude.LEAST),
     CHECKS[2],
 )
+# Factors without a real part, which kernels must not take for 0.
+IMAGINARY_CHECK = Check("imaginary call", Values.INTEGERS, padding=VECTORS, alpha=2j, beta=-1j)
+
+
+def probe_checks(problem: Problem) -> tuple[Check, ...]:
+    """What a kernel is called for on a small problem."""
+    return (*PROBE_CHECKS, IMAGINARY_CHECK) if problem.dtype.is_complex else PROBE_CHECKS
 
 
 def error_coefficient(problem: Problem, check: Check) -> float:
@@ -157,11 +164,7 @@ def verify(
     worst_ratio = 0.0
     for number, check in enumerate(checks):
         prepare(operands, check, seed=seed + 3 * number)
-        loaded.prepare()
-        loaded.start(operands.arguments(check.alpha, check.beta))
-        device.synchronise()
-        trouble = loaded.trouble()
-        verdict = Verdict(False, math.inf, f"{check.name}: {trouble}") if trouble else inspect(operands, check)
+        verdict = run_once(device, operands, loaded, check)
         if not verdict.correct:
             return verdict
         worst_ratio = max(worst_ratio, verdict.worst_ratio)
@@ -170,6 +173,15 @@ def verify(
         worst_ratio=worst_ratio,
         detail=f"every element of {len(checks)} calls right, worst error {worst_ratio:.2g} of its bound",
     )
+
+
+def run_once(device: Device, operands: Operands, loaded: LoadedKernel, check: Check) -> Verdict:
+    """One call of the kernel on operands that are prepared for the check."""
+    loaded.prepare()
+    loaded.start(operands.arguments(check.alpha, check.beta))
+    device.synchronise()
+    trouble = loaded.trouble()
+    return Verdict(False, math.inf, f"{check.name}: {trouble}") if trouble else inspect(operands, check)
 
 
 def prepare(operands: Operands, check: Check, *, seed: int) -> None:
@@ -184,6 +196,11 @@ def prepare(operands: Operands, check: Check, *, seed: int) -> None:
                 exponent=check.magnitude.exponent(operands.problem) if operand.name == "A" else 0,
             )
         )
+
+
+def clear(operands: Operands) -> None:
+    """Poison C again where it lies, so that another product can be computed from the same A and B."""
+    operands.c.fill(replace(operands.c.filling, values=Values.POISON))
 
 
 def padding(problem: Problem, check: Check, name: str) -> int:

@@ -23,13 +23,15 @@ from tsm2_tune.tuner.device import Device, KernelFault, LaunchFailed
 from tsm2_tune.tuner.loaded import Entry, LoadedKernel
 from tsm2_tune.tuner.measure import Effort, measure, measure_interleaved
 from tsm2_tune.tuner.operands import Operands, Support
+from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.target import open_device
 from tsm2_tune.tuner.trial import Ceilings, LoadedResources, Measurement, Outcome, Verdict
-from tsm2_tune.tuner.verify import CHECKS, PROBE_CHECKS, prepare, verify
+from tsm2_tune.tuner.verify import CHECKS, prepare, probe_checks, verify
 
 START_LIMIT_SECONDS = 120.0  # for a worker to open its device: a busy machine's first context takes a while
 
 
+BETWEEN_REQUESTS = "search"  # the phase in which the worker waits
 REQUESTS_PER_PROCESS = 1000  # a library once loaded stays mapped, and mappings are limited (65530 on Linux)
 
 
@@ -70,10 +72,14 @@ class AttemptResult:
 
 
 class Worker:
-    """The parent's side: requests out, results back, whatever happens to the process."""
+    """The parent's side: requests out, results back, whatever happens to the process.
 
-    def __init__(self, spec: str, support_path: str, *, limit_seconds: float) -> None:
+    `phases` is told of the stages that the process reports.
+    """
+
+    def __init__(self, spec: str, support_path: str, *, limit_seconds: float, phases: Phases | None = None) -> None:
         self._spec, self._support_path = spec, support_path
+        self._phases = phases or Phases()
         self._limit_seconds = limit_seconds
         self._process: Any = None
         self._requests = 0
@@ -98,6 +104,11 @@ class Worker:
         answer = self._ask(request, limit_seconds=self._limit_seconds * len(request.entries))
         assert isinstance(answer, tuple | AttemptResult)
         return answer
+
+    def release(self) -> None:
+        """Have the process give back its operands, which it keeps for the next request, if there is one."""
+        if self._connection is not None:
+            self._ask("release")
 
     def close(self) -> None:
         """End the process, if there is one."""
@@ -124,6 +135,7 @@ class Worker:
                 kind, content = connection.recv()
                 if kind == "stage":
                     stage = content
+                    self._phases.enter(stage)
                 elif kind == "error":
                     self.close()
                     raise content if isinstance(content, TuneError) else WorkerError(str(content))
@@ -136,10 +148,13 @@ class Worker:
             code = self._process.exitcode
             self.close()
             return AttemptResult(Outcome.CRASHED, f"the worker died during {stage}{_cause(code)}")
+        finally:
+            self._phases.enter(BETWEEN_REQUESTS)
 
     def _connected(self) -> Connection:
         if self._connection is not None:
             return self._connection
+        self._phases.enter("start of the worker")
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._process = context.Process(
@@ -172,7 +187,7 @@ def _cause(exit_code: int | None) -> str:
 def serve(connection: Connection, spec: str, support_path: str) -> None:
     """The worker's side: open the device, then answer requests until the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    _die_with_parent()
+    die_with_parent()
     try:
         device = open_device(spec, support_path)
         bench = _Bench(device, support_path, connection)
@@ -187,7 +202,7 @@ def serve(connection: Connection, spec: str, support_path: str) -> None:
         connection.send(("error", traceback.format_exc()))
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """Ask Linux to end this process when its parent ends, also by SIGKILL, while a kernel hangs."""
     if sys.platform == "linux":
         pr_set_pdeathsig = 1
@@ -207,9 +222,9 @@ class _Bench:
             return self._attempt(request)
         if isinstance(request, Rematch):
             return self._rematch(request)
-        self._stage("measuring the ceilings")
+        self._stage("ceilings" if request == "ceilings" else "release")
         self._release()
-        return self._device.ceilings()
+        return self._device.ceilings() if request == "ceilings" else None
 
     def _stage(self, name: str) -> None:
         self._connection.send(("stage", name))
@@ -219,11 +234,10 @@ class _Bench:
         resources = verdict = None
         loaded: LoadedKernel | None = None
         try:
-            self._stage("loading")
             operands = self._operands_of(request.problem)
+            self._stage("loading")
             loaded = LoadedKernel(self._device, operands, request.entry)
             resources = loaded.kernel.resources(threads=launch.threads, smem_bytes=launch.smem_bytes)
-            self._stage("verification")
             verdict = self._verified(request, loaded)
             if not verdict.correct:
                 return AttemptResult(Outcome.WRONG_RESULT, verdict.detail, resources, verdict)
@@ -243,19 +257,21 @@ class _Bench:
 
         A probe has other extents, so it must have the same width of index: the kernel is compiled for that.
         """
+        if request.probes:
+            self._stage("verification on probes")
         for number, probe in enumerate(request.probes):
             support, bits = loaded.operands.support, request.problem.index_bits
             small = Operands(self._device, support, probe, index_bits=bits)
             on_small = loaded.on(small)
             try:
-                verdict = verify(
-                    self._device, small, on_small, checks=PROBE_CHECKS, seed=request.seed + 1000 * (number + 1)
-                )
+                checks, seed = probe_checks(probe), request.seed + 1000 * (number + 1)
+                verdict = verify(self._device, small, on_small, checks=checks, seed=seed)
             finally:
                 on_small.free()
                 small.free()
             if not verdict.correct:
                 return Verdict(False, verdict.worst_ratio, f"{probe.text}, {verdict.detail}")
+        self._stage("verification")
         return verify(self._device, loaded.operands, loaded, checks=CHECKS, seed=request.seed)
 
     def _rematch(self, request: Rematch) -> object:
@@ -278,6 +294,7 @@ class _Bench:
 
     def _operands_of(self, problem: Problem) -> Operands:
         if self._operands is None or self._operands.problem != problem:
+            self._stage("operands")
             self._release()
             try:
                 support = self._support_of(problem.dtype_name)

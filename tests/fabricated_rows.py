@@ -1,0 +1,42 @@
+"""Cells and rows of a result file that nothing measured."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from benchmarks.cells import Cell
+from benchmarks.contest import Opponent, row_of
+from benchmarks.winner import Winner
+from tests.fabricated import configuration, measurement
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.trial import Verdict
+
+FACTS = {
+    "device": "NVIDIA H200",
+    "driver": "580",
+    "toolkit": "nvcc 13.0",
+    "flags": "-arch=sm_90",
+    "cublas": 130100,
+    "cublaslt": 130100,
+    "tsm2_tune": "0.1.0",
+    "complete": False,
+}
+RIGHT = Verdict(True, 0.1, "every element right")
+WRONG = Verdict(False, math.inf, "C[0, 0] is wrong")
+BIG = Cell("R", "column", Problem(20480, 8, 20480, "f32"))
+SMALL = Cell("L", "row", Problem(10_000, 8, 8, "f64", "ttt"))
+
+
+def row(cell: Cell = BIG, *, ours: float = 400.0, lt: float | None = 480.0, verdict: Verdict = RIGHT) -> Any:
+    """A measured cell: cuBLAS takes 500 us, the floor is 380 us."""
+    launch = pytest.fail
+    winner = Winner(configuration(), RIGHT, kept=100, outcomes={"ok": 20})
+    found = {"ours": measurement(ours), "cublas": measurement(500.0)}
+    opponents = {"cublas": Opponent(launch, right=True, timed=1)}
+    if lt is not None:
+        found["cublaslt"] = measurement(lt)
+        opponents["cublaslt"] = Opponent(launch, right=True, timed=8)
+    return row_of(cell, winner, found, opponents, verdict, 380.0)

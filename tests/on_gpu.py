@@ -1,0 +1,74 @@
+"""What the tests on a GPU need: when they run, and a kernel with its operands there."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import compiled
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.render import render
+from tsm2_tune.tuner.cuda import CudaDevice, cuda_device_count
+from tsm2_tune.tuner.loaded import Entry, LoadedKernel
+from tsm2_tune.tuner.operands import Operands, Support, needed_bytes
+from tsm2_tune.tuner.target import Target
+from tsm2_tune.tuner.trial import Verdict
+from tsm2_tune.tuner.verify import Check, probe_checks, verify
+
+ON_GPU = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(cuda_device_count() == 0, reason="no CUDA driver answers"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # PyCUDA's own
+]
+LARGE = 1 / 32  # of a device's memory: operands that may not be there with others as large
+
+
+@contextmanager
+def alone_where_large(gpu: CudaDevice, problem: Problem) -> Iterator[None]:
+    """Of the processes that share out the tests, one at a time has large operands."""
+    if needed_bytes(problem) <= LARGE * gpu.limits.memory_bytes:
+        yield
+        return
+    with Path(tempfile.gettempdir(), f"tsm2-tune-{os.getuid()}.large-operands").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed
+        yield
+
+
+@contextmanager
+def loaded_kernel(
+    gpu: CudaDevice, target: Target, support: str, config: KernelConfig, problem: Problem
+) -> Iterator[LoadedKernel]:
+    """The configuration's kernel, ready to start on operands of the problem."""
+    if needed_bytes(problem) > gpu.limits.memory_bytes:
+        pytest.skip(f"{problem.text} does not fit in {gpu.limits.name}")
+    source = render(problem, config)
+    binary = compiled(source.text, source.kernel, target.toolchain, source.defines)
+    with alone_where_large(gpu, problem):
+        operands = Operands(gpu, Support(gpu, support, problem.dtype_name), problem, index_bits=problem.index_bits)
+        loaded = LoadedKernel(gpu, operands, Entry(binary.path, source.kernel, source.launch))
+        try:
+            yield loaded
+        finally:
+            loaded.free()
+            operands.free()
+            operands.support.free()
+
+
+def verdict(
+    gpu: CudaDevice,
+    target: Target,
+    support: str,
+    config: KernelConfig,
+    problem: Problem,
+    checks: tuple[Check, ...] | None = None,
+) -> Verdict:
+    """On the problem itself, with the calls of the probes unless others are named."""
+    with loaded_kernel(gpu, target, support, config, problem) as loaded:
+        return verify(gpu, loaded.operands, loaded, seed=11, checks=checks or probe_checks(problem))

@@ -1,0 +1,42 @@
+"""Compilers for kernels that run once: compiling them takes longer than they run."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import tempfile
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from tsm2_tune.tuner.compiler import Toolchain, cache_folder
+from tsm2_tune.tuner.host.toolchain import HEADERS
+
+
+def quick_toolchain(toolchain: Toolchain) -> Toolchain:
+    """The host's compiler with little optimisation, our header compiled before, and a quick linker where one is."""
+    linker = ("-fuse-ld=gold",) if shutil.which("ld.gold") else ()
+    flags = tuple("-O1" if flag == "-O3" else flag for flag in toolchain.flags)
+    quick = replace(toolchain, flags=(*flags, *linker))
+    header = compiled_header(quick)
+    return quick if header is None else replace(quick, flags=(*quick.flags, "-include", str(header)))
+
+
+def compiled_header(toolchain: Toolchain) -> Path | None:
+    """A header that includes ours, beside what the compiler made of it; None where it makes nothing of headers."""
+    key = hashlib.sha256(f"{toolchain.digest} {HEADERS}".encode()).hexdigest()
+    folder = cache_folder() / f"header-{key}"
+    if not folder.exists():
+        work = Path(tempfile.mkdtemp(dir=cache_folder()))
+        header = work / "header.h"
+        header.write_text(f'#include "{HEADERS}/cuda_on_host.h"\n')
+        command = [toolchain.compiler, *toolchain.flags, "-x", "c++-header", "-o", f"{header}.gch", str(header)]
+        try:
+            if subprocess.run(command, capture_output=True, check=False).returncode != 0:
+                return None
+            with suppress(OSError):  # another process was quicker
+                work.rename(folder)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+    return folder / "header.h"

@@ -1,0 +1,173 @@
+"""The rows of the bench, their file, and the tables drawn from it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.cells import Cell
+from benchmarks.headline import (
+    geometric_mean,
+    gram,
+    headline,
+    in_set,
+    means,
+    means_by_type,
+    means_text,
+    products,
+    small_products,
+)
+from benchmarks.join import joined
+from benchmarks.plot import groups_of
+from benchmarks.result_file import ResultFile, read
+from benchmarks.versus_cublas import (
+    line_of,
+)
+from tests.fabricated_rows import BIG, FACTS, SMALL, row
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.problem import Problem
+
+
+def test_a_row_has_what_the_tables_need() -> None:
+    found = row()
+    assert found["regime"] == "R"
+    assert found["percent_of_floor"] == pytest.approx(95.0)
+    assert (found["ours_low_us"], found["ours_us"], found["ours_high_us"]) == (399.0, 400.0, 401.0)
+    assert found["parameters"] == {"version": "v3", "threads": 128, "columns": 8, "prefetch": 4}
+    assert found["verified"] is True
+    assert found["sm_clock_mhz"] == 1980.0
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_an_opponent_without_the_product_leaves_a_gap() -> None:
+    found = row(lt=None)
+    assert (found["cublaslt_us"], found["cublaslt_verified"], found["cublaslt_algorithms"]) == (None, None, 0)
+    assert "Lt                 none" in line_of(found)
+
+
+def test_the_file_is_whole_after_every_row(tmp_path: Path) -> None:
+    result = ResultFile(tmp_path / "result.json", FACTS)
+    for count, cell in enumerate((BIG, SMALL), 1):
+        result.add(row(cell))
+        assert len(read(result.path)["rows"]) == count
+    result.skip(BIG.record, "too big")
+    found = read(result.path)
+    assert found["skipped"] == [{**BIG.record, "skipped": "too big"}]
+    assert {name: found[name] for name in FACTS} == FACTS
+    assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
+    assert sum(line.startswith('  {"regime"') for line in result.path.read_text().splitlines()) == 3
+
+
+def test_a_run_goes_on_where_another_ended(tmp_path: Path) -> None:
+    first = ResultFile(tmp_path / "result.json", FACTS)
+    first.add(row(BIG))
+    first.skip(SMALL.record, "no time")
+    second = ResultFile(first.path, {**FACTS, "complete": True})
+    second.go_on()
+    assert second.measured(BIG.record)
+    assert not second.measured(SMALL.record)
+    second.add(row(SMALL))
+    found = read(first.path)
+    assert [item["run"] for item in found["rows"]] == [0, 1]
+    assert found["earlier_runs"] == [FACTS]
+    assert found["skipped"] == []
+
+
+def test_runs_that_are_not_comparable_share_no_file(tmp_path: Path) -> None:
+    ResultFile(tmp_path / "result.json", FACTS).add(row())
+    other = ResultFile(tmp_path / "result.json", {**FACTS, "driver": "600"})
+    with pytest.raises(InputError, match="measured with driver '580', not '600'"):
+        other.go_on()
+
+
+def test_the_later_of_two_files_replaces_rows(tmp_path: Path) -> None:
+    paths = (tmp_path / "one.json", tmp_path / "two.json", tmp_path / "three.json")
+    for path, measured in zip(paths, ((BIG,), (BIG, SMALL), (SMALL,)), strict=True):
+        result = ResultFile(path, {**FACTS, "command": path.name})
+        for cell in measured:
+            result.add(row(cell))
+    result = joined(paths, tmp_path / "all.json")
+    assert [(item["m"], item["run"]) for item in result.rows] == [(BIG.problem.m, 0), (SMALL.problem.m, 1)]
+    assert ([run["command"] for run in result.earlier_runs], result.facts["command"]) == (["two.json"], "three.json")
+    ResultFile(paths[2], {**FACTS, "driver": "600"}).add(row(SMALL))
+    with pytest.raises(InputError, match="measured with driver '600', not '580'"):
+        joined(paths, tmp_path / "all.json")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{}", "[]", '{"rows": 1}', '{"rows": [1]}', '{"rows": [{}]}', '{"rows": [], "earlier_runs": null}'],
+)
+def test_what_is_no_result_file_is_said(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "other.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=r"is no result file|a row that is no cell's"):
+        read(path)
+
+
+@pytest.mark.parametrize("run", [-1, 1, "x"])
+def test_a_row_is_of_a_run_of_its_file(tmp_path: Path, run: Any) -> None:
+    path = tmp_path / "other.json"
+    path.write_text(json.dumps({"rows": [{**row(), "run": run}]}))
+    with pytest.raises(InputError, match="a row that is no cell's"):
+        read(path)
+
+
+# The tables
+
+
+def test_the_headline_has_a_line_a_cell() -> None:
+    lines = headline([row()]).splitlines()
+    assert lines[2] == (
+        "| R | column | f32 | 20480 x 8 x 20480 | **400** | 500 | 480 | 1.25 | 95 | `tsm2-v3-t128-c8-p4` |"
+    )
+    assert {line.count("|") for line in lines} == {11}
+
+
+def test_small_products_are_told_by_their_graphs() -> None:
+    graph = {"ours_graph_us": 2.5, "cublas_graph_us": 5.25, "launch_floor_us": 1.5}
+    lines = small_products([{**row(SMALL), **graph}, row(BIG)]).splitlines()
+    assert lines[2:] == ["| L | row | f64 | 10000 x 8 x 8 | **2.50** | 5.25 | 1.50 | 1.00 |"]
+    assert small_products([row(BIG)]) == ""
+
+
+def test_a_matrix_times_itself_has_a_table_of_its_own() -> None:
+    square = row(Cell("G", "row", Problem(16, 16, 10_000_000, "f64", "nxt")))
+    assert gram([row()]) == ""
+    heads, _, line = gram([row(), square]).splitlines()
+    assert " | syrk us | cuBLASLt us | " in heads
+    assert line.startswith("| G | row | f64 | 16 x 16 x 10000000 | **400** | 500 | 480 | 1.25 | 95 | ")
+    assert products([row(), row(SMALL), square]) == headline([row()])
+
+
+def test_means_are_geometric_and_leave_small_cells_apart() -> None:
+    assert geometric_mean([2.0, 8.0]) == pytest.approx(4.0)
+    assert geometric_mean([]) is None
+    first, second = means([row(ours=250.0), row(ours=1000.0, lt=None), row(SMALL, lt=300.0)])
+    assert (first["regime"], first["cells"], first["behind_lt"]) == ("R", 2, 0)
+    assert first["cublas"] == pytest.approx(1.0)
+    assert first["cublaslt"] == pytest.approx(480 / 250)
+    assert (second["regime"], second["behind_lt"]) == ("L small", 1)
+    assert "| R | f32 | column | 2 | 1.00 | 1.92 | 0 |" in means_text([row(ours=250.0), row(ours=1000.0, lt=None)])
+
+
+def test_means_have_a_column_a_type() -> None:
+    text = means_by_type([row(), row(SMALL, ours=250.0, lt=200.0)])
+    assert text.splitlines()[2:] == ["| R | column | 1.25 | – |", "| L small | row | – | 2.00 (1 of 1) |"]
+
+
+def test_the_headline_shows_the_shapes_of_its_set() -> None:
+    assert in_set(row(), "headline")
+    assert not in_set(row(Cell("R", "column", Problem(20480, 3, 20480, "f32"))), "headline")
+
+
+def test_the_plot_has_a_panel_for_each_type_layout_and_regime() -> None:
+    groups = groups_of([row(Cell("R", "column", Problem(20480, 16, 20480, "f32"))), row(SMALL), row(BIG)])
+    assert {place: list(group) for place, group in groups.items()} == {
+        ("f32", "column"): ["R"],
+        ("f64", "row"): ["L"],
+    }
+    assert [item["n"] for item in groups["f32", "column"]["R"]] == [8, 16]

@@ -1,0 +1,183 @@
+"""The run of the bench: what is skipped, planned ahead and told."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from benchmarks.cells import REGIMES, Cell, cells
+from benchmarks.contest import Contest
+from benchmarks.result_file import ResultFile, read
+from benchmarks.versus_cublas import (
+    PATIENT,
+    QUICK,
+    Selection,
+    line_of,
+    measure_cells,
+    part_of,
+    seconds_text,
+    troubles,
+)
+from benchmarks.winner import (
+    CELLS_AHEAD,
+    MOST_CONFIGURATIONS,
+    Prospects,
+    Skipped,
+    Winner,
+    plan,
+    planned,
+    planners,
+    prospects_of,
+    room_bytes,
+)
+from tests.fabricated import configuration
+from tests.fabricated_rows import BIG, FACTS, RIGHT, SMALL, WRONG, row
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.generator.space import search_space
+from tsm2_tune.tuner.measure import Effort
+from tsm2_tune.tuner.phases import Phases
+from tsm2_tune.tuner.tune import Tuner, ordered
+
+
+def test_what_does_not_fit_is_skipped() -> None:
+    limits = PROFILES["h200"]
+    assert plan(Problem(10_000_000, 8, 8, "f32"), limits)[0] > 0
+    with pytest.raises(Skipped, match=r"needs 95\.4 GiB of device memory, of which 6\.0 GiB can be had"):
+        plan(Problem(100_000_000, 64, 64, "f64"), PROFILES["k40c"])
+    assert room_bytes(limits) < limits.memory_bytes
+
+
+def test_what_no_family_computes_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tsm2_tune.generator.space.FAMILIES", {})
+    with pytest.raises(Skipped, match="no kernel family computes this product"):
+        plan(Problem(100, 8, 8, "f32"), PROFILES["h200"])
+
+
+# The run
+
+
+SELECTION = Selection(("R",), ("column",), ("f32",), "quick", seconds=1.0, time_limit=None)
+
+
+class FakeContest:
+    """Measures nothing, and is out of memory for n = 8."""
+
+    def row(self, cell: Cell, winner: Winner) -> dict[str, Any]:
+        if cell.problem.n == 8:
+            raise Skipped("no room for 1 bytes of device memory")
+        return cast(dict[str, Any], row(cell))
+
+
+@pytest.fixture
+def ten_seconds_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run starts at 0, and each cell takes 10 s by the clock that the run looks at."""
+    now = [0.0]
+
+    def tuned(tuner: Tuner, prospects: Prospects) -> Winner:
+        now[0] += 10.0
+        return Winner(configuration(), RIGHT, 1, {"ok": 1})
+
+    monkeypatch.setattr("benchmarks.versus_cublas.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("benchmarks.versus_cublas.tuned", tuned)
+
+
+def run_of(selection: Selection, path: Path, time_limit: float | None = None) -> tuple[bool, ResultFile]:
+    result = ResultFile(path, dict(FACTS))
+    contest, tuner = cast(Contest, FakeContest()), cast(Tuner, SimpleNamespace(phases=Phases()))
+    found = ((cell, Prospects(cell.problem, 1, ())) for cell in selection.cells)
+    return measure_cells(tuner, contest, result, found, time_limit=time_limit, start=0.0, verbose=True), result
+
+
+def test_compilers_work_for_the_cells_to_come() -> None:
+    compiled: list[int] = []
+    tuner = SimpleNamespace(
+        target=SimpleNamespace(limits=PROFILES["h200"]),
+        phases=Phases(),
+        options=PATIENT.options(1.0),
+        compile_ahead=lambda candidates: compiled.append(len(candidates)),
+    )
+    cells = [BIG, Cell("R", "column", Problem(2**31 - 1, 1, 2**31 - 1, "f64")), *[SMALL] * 5]
+    found = []
+    with ThreadPoolExecutor(1) as pool:
+        for number, (cell, prospects) in enumerate(planned(cast(Tuner, tuner), cells, pool)):
+            found.append((cell, isinstance(prospects, Skipped)))
+            assert len(compiled) == min(number + CELLS_AHEAD, len(cells) - 1)  # one is too large
+    assert found == [(cell, number == 1) for number, cell in enumerate(cells)]
+    assert set(compiled) == {8}  # as many as a second's trials
+
+
+def test_another_process_plans_the_same_search() -> None:
+    limits, problem = PROFILES["h200"], Problem(20480, 1, 20480, "f32")
+    with planners() as pool:
+        prospects = prospects_of(problem, limits, pool.submit(plan, problem, limits))
+        too_large = pool.submit(plan, Problem(100_000_000, 64, 64, "f64"), PROFILES["k40c"])
+        with pytest.raises(Skipped, match=r"needs 95\.4 GiB of device memory"):
+            prospects_of(problem, limits, too_large)
+    space = search_space(problem, limits)
+    assert prospects.kept == len(space.kept)
+    assert prospects.candidates == tuple(ordered(space, seed=0)[:MOST_CONFIGURATIONS])
+
+
+def test_parts_are_all_cells_each_once() -> None:
+    whole = SELECTION.cells
+    parts = [replace(SELECTION, part=part_of(f"{number}/3")) for number in (1, 2, 3)]
+    assert sorted(cell.text for part in parts for cell in part.cells) == sorted(cell.text for cell in whole)
+    assert parts[1].command.endswith(" --part 2/3")
+    for text in ("0/3", "4/3", "1", "1/0", "a/b", ""):
+        with pytest.raises(InputError, match="expected such as 1/4"):
+            part_of(text)
+
+
+@pytest.mark.usefixtures("ten_seconds_a_cell")
+def test_every_cell_is_measured_or_skipped(tmp_path: Path) -> None:
+    complete, result = run_of(SELECTION, tmp_path / "result.json")
+    assert complete
+    assert [item["n"] for item in result.rows] == [2, 16, 32]
+    assert [item["n"] for item in result.skipped] == [8]
+    assert read(result.path)["rows"] == result.rows
+
+
+@pytest.mark.usefixtures("ten_seconds_a_cell")
+def test_no_cell_is_begun_that_would_pass_the_time_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    complete, result = run_of(SELECTION, tmp_path / "result.json", time_limit=25.0)
+    assert not complete
+    assert len(result.rows) + len(result.skipped) == 2
+    said = capsys.readouterr().out
+    assert "stopped by the time limit before R column 20480x16x20480:f32" in said
+    assert "in all: " in said
+
+
+def test_the_command_names_no_path() -> None:
+    assert SELECTION.command == (
+        "python -m benchmarks.versus_cublas --regime R --layout column --dtype f32 --shapes-of quick --seconds 1"
+    )
+
+
+def test_quick_takes_about_two_minutes() -> None:
+    count = len(cells(REGIMES, tuple(QUICK.layouts.split(",")), ("f32", "f64"), "quick"))  # type: ignore[arg-type]
+    assert count * (QUICK.seconds + 1.5) < 130
+
+
+def test_a_short_search_does_not_dwell_on_long_kernels() -> None:
+    short, long = PATIENT.options(1.0), PATIENT.options(PATIENT.seconds)
+    assert short.budget_seconds == 1.0
+    assert (short.effort.limit_seconds, short.final_effort.limit_seconds) == pytest.approx((0.1, 0.05))
+    assert (long.effort, long.final_effort) == (Effort(), PATIENT.final_effort)
+
+
+def test_phases_are_told_with_the_longest_first() -> None:
+    assert seconds_text({"search": 0.001, "turns": 0.25, "probes": 1.0}) == "1.25 s: probes 1.00, turns 0.25"
+
+
+def test_a_wrong_winner_is_no_success() -> None:
+    assert troubles([row()]) == ""
+    assert troubles([]) == "no cell was measured"
+    assert troubles([row(), row(verdict=WRONG)]) == "wrong results of 1 winners: R 20480x8x20480:f32"
+    assert "WRONG: C[0, 0] is wrong" in line_of(row(verdict=WRONG))

@@ -1,0 +1,109 @@
+"""The compilers: which are refused, how their cache goes on, and how they are ended."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.command import TUNE, run
+from tsm2_tune.errors import InputError
+from tsm2_tune.tuner import compiler
+from tsm2_tune.tuner.compiler import Toolchain, compile_text
+from tsm2_tune.tuner.trial import Binary, CompileFailure
+
+pytestmark = pytest.mark.usefixtures("no_driver")
+
+
+def test_a_compiler_that_does_nothing_leaves_no_database(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CXX", "false")
+    result = run(*TUNE, "--db", str(tmp_path / "r.db"))
+    assert result.exit_code == 2
+    assert "false" in result.output
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("script", "complaint"),
+    [
+        (None, "is no command (No closing quotation)"),
+        (b"\x7fELF, but no program", "cannot be started"),
+        (b"#!/bin/sh\nprintf '\\377\\376 1.0\\n'\n", "wrote no output"),
+    ],
+)
+def test_a_compiler_that_is_none(
+    script: bytes | None, complaint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    compiler = tmp_path / "compiler"
+    if script is not None:
+        compiler.write_bytes(script)
+        compiler.chmod(0o755)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CXX", str(compiler) if script is not None else '"unbalanced')
+    result = run(*TUNE, "--db", str(tmp_path / "r.db"))
+    assert result.exit_code == 2, result.output
+    assert complaint in " ".join(result.output.split())
+    assert not (tmp_path / "r.db").exists()
+
+
+def test_a_compiler_that_may_not_be_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "compiler").touch(mode=0o644)
+    monkeypatch.setenv("CXX", str(tmp_path / "compiler"))
+    result = run(*TUNE, "--db", str(tmp_path / "r.db"))
+    assert result.exit_code == 2
+    assert "may not be run" in " ".join(result.output.split())
+
+
+def test_the_compiler_cache_survives_a_broken_report(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, toolchain: Toolchain
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def compiled() -> Binary | CompileFailure:
+        return compile_text("// nothing\n", kernel="", defines=(), toolchain=toolchain, limit_seconds=60)
+
+    assert isinstance(compiled(), Binary)
+    for broken in ("", "{", "[]", '{"spill_bytes": "x"}'):
+        (report,) = tmp_path.rglob("*.json")
+        report.write_text(broken)
+        again = compiled()
+        assert isinstance(again, Binary)
+        assert again.compile_seconds > 0
+    folder = report.parent
+    shutil.rmtree(folder)
+    folder.touch()  # a file where a folder should be
+    with pytest.raises(InputError, match=f"cache folder {folder} cannot be used"):
+        compiled()
+
+
+def test_running_compilers_can_be_killed(tmp_path: Path, toolchain: Toolchain) -> None:
+    slow = tmp_path / "slow"
+    slow.write_text("#!/bin/sh\nsleep 60\n")
+    slow.chmod(0o755)
+    with ThreadPoolExecutor() as pool:
+        compiling = pool.submit(
+            compile_text,
+            str(tmp_path),
+            kernel="",
+            defines=(),
+            toolchain=replace(toolchain, compiler=str(slow)),
+            limit_seconds=60,
+        )
+        while not compiling.done():
+            compiler.kill_running()
+            time.sleep(0.01)
+        failure = compiling.result()
+    assert isinstance(failure, CompileFailure)
+    assert "exit status -9" in failure.detail
+
+
+def test_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    result = run(*TUNE, "--db", str(tmp_path / "r.db"))
+    assert result.exit_code == 2
+    assert "C++ compiler" in result.output

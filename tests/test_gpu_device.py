@@ -1,0 +1,90 @@
+"""On a GPU: what the driver says, what is measured there, and the arrays that the exported module takes."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from numpy import int64, uint64
+
+from tests.conftest import ONCE
+from tests.on_gpu import ON_GPU
+from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.tuner.cuda import CudaDevice
+from tsm2_tune.tuner.measure import measure
+
+pytestmark = ON_GPU
+
+
+def test_the_bundled_h200_is_what_the_driver_says(gpu: CudaDevice) -> None:
+    if gpu.limits.name != "NVIDIA H200":
+        pytest.skip(f"this is a {gpu.limits.name}")
+    bundled = PROFILES["h200"]
+    different = {
+        name
+        for name in bundled.__slots__
+        if getattr(bundled, name) != pytest.approx(getattr(gpu.limits, name)) and name not in ("name", "memory_bytes")
+    }
+    assert different == set()
+
+
+def test_ceilings_are_below_the_data_sheet(gpu: CudaDevice) -> None:
+    ceilings = gpu.ceilings()
+    assert 0.5 * gpu.limits.dram_gbytes_per_s < ceilings.copy_gbytes_per_s < ceilings.read_gbytes_per_s
+    assert ceilings.read_gbytes_per_s < gpu.limits.dram_gbytes_per_s
+
+
+def test_a_cold_cache_is_slower_than_a_warm_one(gpu: CudaDevice, gpu_support_path: str) -> None:
+    """Reading half of the L2 again: the flush before each sample must make a difference."""
+    size = gpu.limits.l2_bytes // 4 // 4096 * 4096
+    data, sink = gpu.allocate(size), gpu.allocate(4096)
+    gpu.drv.memset_d32(data.address, 0x3F800000, size // 4)
+    kernel = gpu.load(gpu_support_path, "stream_read")
+
+    def read(times: int) -> None:
+        for _ in range(times):
+            kernel(
+                (uint64(data.address), int64(size // 16), uint64(sink.address)),
+                blocks=-(-size // (64 * 256)),
+                threads=256,
+            )
+
+    once = measure(gpu, lambda: read(1), ONCE).median_us
+    five_times = measure(gpu, lambda: read(5), ONCE).median_us
+    assert (five_times - once) / 4 < 0.9 * once
+
+
+@pytest.fixture(scope="module")
+def exported_module(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tuned")
+    command = [sys.executable, "-m", "tsm2_tune"]
+    tune = [
+        "--device",
+        "0",
+        "--shapes",
+        "4096x8x512,1e5x4x4",
+        "--dtype",
+        "f32,f64",
+        "--max-trials",
+        "4",
+        "--db",
+        "r.db",
+    ]
+    export = ["export", "--db", "r.db", "--format", "module", "--output", "best_kernels.py"]
+    subprocess.run([*command, *tune], cwd=folder, check=True)
+    subprocess.run([*command, *export], cwd=folder, check=True)
+    return folder / "best_kernels.py"
+
+
+@pytest.mark.parametrize("library", ["pycuda", "torch", "cupy"])
+def test_the_exported_module_takes_arrays_of(library: str, exported_module: Path) -> None:
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
+    script = Path(__file__).with_name("exported_on_gpu.py")
+    answer = subprocess.run(
+        [sys.executable, str(script), str(exported_module), library], capture_output=True, text=True, check=False
+    )
+    assert answer.returncode == 0, answer.stderr

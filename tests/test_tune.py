@@ -1,0 +1,63 @@
+"""The loop of a search on the host: when it ends, what it compiles, and where its time goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from tsm2_tune.generator.families import family_named
+from tsm2_tune.generator.families.tsm2 import Tsm2Config
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.render import render
+from tsm2_tune.generator.rules import Candidate, Guidelines
+from tsm2_tune.tuner.compiler import Toolchain
+from tsm2_tune.tuner.phases import Phases
+from tsm2_tune.tuner.target import find_target
+from tsm2_tune.tuner.trial import Outcome
+from tsm2_tune.tuner.tune import Options, Past, Tuner
+
+pytestmark = pytest.mark.host
+
+PROBLEM = Problem(64, 2, 64, "f32")
+NOTHING_PAST = Past(frozenset(), 0.0, (), frozenset())
+
+
+@pytest.fixture
+def tuner(quick: Toolchain) -> Iterator[Tuner]:
+    """With a budget that is spent at once, but for two trials."""
+    target = replace(find_target("cpu"), toolchain=quick)
+    with Tuner(target, Options(budget_seconds=0.0, least_trials=2)) as tuner:
+        yield tuner
+
+
+def test_a_spent_budget_leaves_the_least_trials(tuner: Tuner) -> None:
+    configs = [Tsm2Config("v2", 32, columns, 4) for columns in (1, 2, 3)]
+    candidates = [
+        Candidate(family_named("tsm2"), config, PROBLEM, tuner.target.limits, Guidelines()) for config in configs
+    ]
+    trials = list(tuner.tune(candidates, NOTHING_PAST))
+    assert [(trial.config, trial.outcome) for trial in trials] == [(config, Outcome.OK) for config in configs[:2]]
+    assert {"compilers", "operands", "verification on probes", "verification", "timing"} <= set(tuner.phases.taken())
+    tuner.worker.release()
+    assert "release" in tuner.phases.taken()
+    assert next(tuner.tune(candidates, NOTHING_PAST)).outcome is Outcome.OK
+
+
+def test_equal_texts_wait_for_one_compiler(tuner: Tuner) -> None:
+    config = Tsm2Config("v2", 32, 1, 4)
+    tuner.compile_ahead([Candidate(family_named("tsm2"), config, PROBLEM, tuner.target.limits, Guidelines())])
+    longer = replace(PROBLEM, k=65)
+    futures = {tuner._compiled(render(problem, config)) for problem in (PROBLEM, longer)}
+    assert len(futures) == 1
+
+
+def test_phases_are_as_long_as_the_whole() -> None:
+    phases = Phases()
+    for name in ("a", "b", "a"):
+        phases.enter(name)
+    seconds = phases.taken()
+    assert set(seconds) == {"start", "a", "b"}
+    assert min(seconds.values()) >= 0
+    assert set(phases.taken()) == {"a"}

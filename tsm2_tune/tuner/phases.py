@@ -1,0 +1,27 @@
+"""Where a run's time goes: seconds by phase."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+
+
+class Phases:
+    """A clock that is always in one phase: each begins where the one before ends."""
+
+    def __init__(self) -> None:
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._phase, self._since = "start", time.monotonic()
+
+    def enter(self, name: str) -> None:
+        """What follows belongs to the phase called `name`."""
+        now = time.monotonic()
+        self._seconds[self._phase] += now - self._since
+        self._phase, self._since = name, now
+
+    def taken(self) -> dict[str, float]:
+        """Seconds of each phase since this was last asked; the clock goes on in the same one."""
+        self.enter(self._phase)
+        seconds = dict(self._seconds)
+        self._seconds.clear()
+        return seconds
