@@ -23,6 +23,7 @@ from tsm2_tune.generator.families.staged_smma import StagedSmmaConfig
 from tsm2_tune.generator.families.staged_zmma import StagedZmmaConfig
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
+from tsm2_tune.generator.families.tsmm_mma import TsmmMmaConfig
 from tsm2_tune.generator.families.tsmm_rows import TsmmRowsConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.families.tsmr_half import TsmrHalfConfig
@@ -74,6 +75,9 @@ ORDERED: tuple[tuple[KernelConfig, str], ...] = (
     (TsmrMmaConfig(256, 4, 32, 16, 2, splits=1, row_tiles=1, min_blocks=1), "ntt"),
     (TsmrMmaConfig(128, 2, 8, 16, 2, splits=48, row_tiles=1, min_blocks=6), "tn"),
     (TsmrMmaConfig(128, 1, 64, 32, 2, splits=4, row_tiles=1, min_blocks=1), "ttt"),
+    (TsmmMmaConfig(256, 2, 64, 64, 16, 3, 1, splits=132), "nn"),
+    (TsmmMmaConfig(256, 2, 64, 64, 16, 4, 2, splits=16), "ttt"),
+    (TsmmMmaConfig(128, 4, 16, 32, 16, 3, 1, splits=264), "tn"),
     (TsmmRowsConfig(128, 16, 4, 1, 1, 16, 8, row_tiles=2, min_blocks=4), "ttt"),
     (TsmmRowsConfig(128, 16, 2, 2, 2, 8, 4, row_tiles=1, min_blocks=3), "tn"),
     (TsmmRowsConfig(128, 8, 16, 1, 2, 4, 2, row_tiles=4, min_blocks=2), "tt"),
@@ -141,6 +145,8 @@ CONJUGATED: tuple[tuple[KernelConfig, str], ...] = (
     (TsmtConfig(128, 16, 16, 8, 4, 2, 2, splits=132, min_blocks=1), "cn"),
     (TsmtConfig(256, 8, 4, 4, 4, 1, 4, splits=16, min_blocks=2), "jtt"),
     (TsmtConfig(128, 1, 1, 1, 1, 2, 1, splits=132, min_blocks=1), "nc"),
+    (TsmmMmaConfig(128, 2, 32, 32, 32, 2, 2, splits=132), "cj"),
+    (TsmmMmaConfig(256, 2, 32, 16, 16, 3, 2, splits=20), "jtt"),
     (TsmmRowsConfig(128, 16, 4, 1, 2, 4, 8, row_tiles=2, min_blocks=4), "ctt"),
     (TsmmRowsConfig(128, 16, 8, 1, 1, 8, 4, row_tiles=4, min_blocks=4), "tct"),
     (TsmrRowsConfig(192, 16, 32, 4, 8, 1, 2, splits=16, strips=9, min_blocks=2), "cct"),
@@ -201,6 +207,8 @@ PAST_UNSIGNED = (
     (ONE_SPLIT, Problem(280_000_001, 3, 16, "f32", "nt")),  # one split: the sums of more would fill the memory
     (TsmrMmaConfig(128, 2, 16, 16, 2, 12, 1, 6), Problem(140_001, 3, 33_013, "f64", "nn")),
     (TsmrMmaConfig(256, 4, 32, 16, 2, 1, 1, 1), Problem(280_000_001, 3, 16, "f64", "tn")),
+    (TsmmMmaConfig(256, 2, 16, 16, 16, 3, 2, 132), Problem(280_000_001, 3, 16, "f32", "nn")),
+    (TsmmMmaConfig(256, 2, 16, 16, 16, 3, 2, 132), Problem(280_000_001, 3, 16, "c64", "ttt")),
     (TsmmRowsConfig(128, 16, 4, 1, 1, 4, 8, 2, 4), Problem(280_000_001, 3, 16, "f32", "ttt")),
     (TsmrRowsConfig(256, 16, 32, 4, 4, 1, 2, 8, 160, 2), Problem(140_001, 3, 33_016, "f32", "tn")),
     (TsmrHalfConfig(128, 8, 16, 32, 2, 12, 1, 4), Problem(140_001, 3, 33_013, "bf16", "nn")),

@@ -21,6 +21,7 @@ from tsm2_tune.generator.families.staged_smma import StagedSmmaConfig
 from tsm2_tune.generator.families.staged_zmma import StagedZmmaConfig
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
+from tsm2_tune.generator.families.tsmm_mma import TsmmMmaConfig
 from tsm2_tune.generator.families.tsmm_rows import TsmmRowsConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.families.tsmr_half import TsmrHalfConfig
@@ -50,6 +51,7 @@ F64 = Problem(4096, 8, 4096, "f64")
 BF16 = Problem(4096, 16, 4096, "bf16")
 F16 = replace(BF16, dtype_name="f16")
 GRAM = Problem(16, 16, 10**6, "f32", "tn")
+TALL = Problem(10**7, 64, 64, "f32")
 OPS = ("nn", "ntt", "tn", "ttt")
 CONJUGATING = ("cn", "jtt", "nc")
 OF_ITSELF = ("tx", "nxt")  # a matrix times itself, which is as high as it is wide
@@ -68,6 +70,11 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
     (TsmrMmaConfig(128, 2, 8, 16, 2, splits=4, row_tiles=1, min_blocks=6), F64),
     (TsmrMmaConfig(128, 1, 8, 32, 4, splits=1, row_tiles=4, min_blocks=1), replace(F64, op="ttt")),
     (TsmrZmmaConfig(128, 2, 16, 16, 2, splits=4, row_tiles=1, min_blocks=3), replace(F64, dtype_name="c128")),
+    (TsmmMmaConfig(256, 2, 64, 64, 32, 4, 1, splits=132), TALL),
+    (
+        TsmmMmaConfig(384, 2, 32, 32, 32, 3, 2, splits=132),
+        replace(TALL, dtype_name="c64", op="ctt"),
+    ),
     (TsmmRowsConfig(128, 16, 4, 1, 1, 16, 8, row_tiles=2, min_blocks=4), replace(F32, op="ttt")),
     (TsmmRowsConfig(128, 16, 4, 2, 2, 8, 8, row_tiles=4, min_blocks=3), replace(F64, op="tn")),
     (

@@ -13,6 +13,7 @@ from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.staged import StagedConfig
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
+from tsm2_tune.generator.families.tsmm_mma import TsmmMmaConfig
 from tsm2_tune.generator.families.tsmm_rows import TsmmRowsConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.families.tsmr_half import TsmrHalfConfig
@@ -31,6 +32,7 @@ from tsm2_tune.tuner.tune import probe_problems
 H200 = PROFILES["h200"]
 R = Problem(20480, 16, 20480, "f32")
 R64 = Problem(20480, 16, 20480, "f64")
+WIDE = Problem(10**7, 64, 64, "f32")
 TALL = Problem(10**7, 16, 16, "f32", "ttt")
 ROWS = Problem(20480, 8, 20480, "f32", "ttt")
 ROW_MAJOR = Problem(20480, 16, 20480, "f64", "ttt")
@@ -101,6 +103,17 @@ COUNTER_EXAMPLES = (
         TsmrMmaConfig(128, 2, 16, 16, 2, splits=4, row_tiles=1, min_blocks=1),
         R64,
         PROFILES["a100"],
+    ),
+    CounterExample("whole-vectors", TsmmMmaConfig(256, 1, 64, 64, 64, 2, 2, splits=132), WIDE),
+    CounterExample(
+        "depth-within-k",
+        TsmmMmaConfig(256, 2, 64, 64, 64, 2, 2, splits=132),
+        replace(WIDE, k=32),
+    ),
+    CounterExample(
+        "rows-for-all",
+        TsmmMmaConfig(256, 2, 64, 64, 64, 2, 2, splits=132),
+        replace(WIDE, m=132 * 256 - 1),
     ),
     CounterExample("vectors-fit-rows", TsmmRowsConfig(128, 8, 8, 1, 1, 16, 8, row_tiles=2, min_blocks=4), TALL),
     CounterExample("joined-rows-fit", TsmmRowsConfig(128, 16, 1, 1, 1, 16, 8, 2, 4, joined=2), TALL),

@@ -1,0 +1,241 @@
+"""A tall A times a small B on the f64 tensor cores: each warp streams its own rows of A past a B that stays.
+
+A's rows go through a ring in shared memory that is the warp's alone; all of B lies there in the order in which the
+tensor core wants it. No warp waits for another, so that some multiply while others store, and tensor cores and memory
+are both busy. The one text serves f32, whose products are exact in f64, f64, and complex numbers of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, ClassVar
+
+from tsm2_tune.generator.config import KernelConfig, Launch, Resources, Traffic
+from tsm2_tune.generator.families.family import Family, Tunable
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.model import OVERHEAD_REGISTERS
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.rules import Candidate, Rule, covering_rule
+from tsm2_tune.generator.splitting import (
+    HAS_F64_TENSOR_CORES,
+    WIDE_SPLIT_RULES,
+    WIDE_SPLITS,
+    has_f64_tensor_cores,
+)
+from tsm2_tune.generator.tiles import covering
+
+THREADS = (256, 384)
+STRIPS = (1, 2, 4)
+COLUMNS = (16, 32, 64)
+DEPTH = (16, 32, 64)
+CHUNK = (16, 32)
+STAGES = (2, 3, 4)
+THROUGH = (1, 2)
+VECTOR_BYTES, BANKS_BYTES, WARP_THREADS, LANES_DOWN = 16, 128, 32, 8
+# What won on an H200 for as many columns, where A lies along m and where along k: threads, strips, chunk, stages,
+# through. Along m, a warp's rows are best 256 bytes of a column of A.
+Choices = tuple[tuple[int, int, int, int, int], ...]
+WINNERS: dict[tuple[str, int], tuple[Choices, Choices]] = {
+    ("f32", 64): (((256, 2, 32, 4, 1), (256, 2, 32, 4, 2)), ((256, 2, 32, 4, 1), (256, 2, 32, 3, 2))),
+    ("f64", 32): (
+        ((256, 2, 16, 4, 2), (256, 2, 32, 2, 2), (256, 2, 16, 3, 2)),
+        ((256, 1, 32, 3, 2), (256, 1, 32, 4, 2), (384, 1, 32, 3, 2)),
+    ),
+    ("f64", 64): (
+        ((256, 2, 16, 4, 1), (256, 2, 16, 3, 2), (256, 2, 16, 4, 2)),
+        ((256, 1, 32, 3, 2), (256, 1, 32, 4, 2)),
+    ),
+    ("c64", 16): (((256, 4, 16, 3, 2), (384, 4, 16, 3, 2)), ((384, 2, 16, 4, 2), (256, 4, 16, 3, 2))),
+    ("c64", 32): (((384, 2, 32, 3, 2), (384, 2, 32, 2, 2)), ((384, 2, 32, 2, 2), (384, 2, 32, 3, 2))),
+    ("c64", 64): (((256, 2, 32, 3, 2), (256, 2, 16, 4, 2)), ((256, 2, 32, 3, 2), (256, 2, 16, 4, 2))),
+    ("c128", 16): (((384, 2, 16, 3, 2),), ((256, 1, 16, 3, 2), (384, 2, 16, 3, 2))),
+    ("c128", 32): (
+        ((256, 2, 32, 2, 2), (256, 2, 16, 4, 2)),
+        ((256, 1, 32, 3, 2), (384, 1, 32, 2, 2)),
+    ),
+    ("c128", 64): (
+        ((384, 1, 16, 4, 2), (256, 2, 16, 3, 2), (256, 2, 16, 4, 2)),
+        ((256, 2, 16, 4, 2), (384, 1, 16, 4, 2)),
+    ),
+}
+FEW = 8  # columns of C, and of A, for which fused multiply-adds do
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TsmmMmaConfig(KernelConfig):
+    """Every choice that the template needs."""
+
+    family: ClassVar[str] = "tsmm_mma"
+    letters: ClassVar[dict[str, str]] = {
+        "threads": "t",
+        "strips": "m",
+        "columns": "c",
+        "depth": "d",
+        "chunk": "p",
+        "stages": "s",
+        "through": "l",
+        "splits": "k",
+    }
+
+    threads: int  # per block
+    strips: int  # of 16 rows of C, of complex numbers 8, of a warp
+    columns: int  # of B in shared memory, and of C that one warp accumulates
+    depth: int  # rows of B in shared memory
+    chunk: int  # products along k in one place of a warp's ring
+    stages: int  # places of the ring
+    through: int  # what A passes on its way to shared memory: 1 the L1, 2 the L2 alone
+    splits: int  # of all rows: the blocks
+
+
+def _warp_rows(config: TsmmMmaConfig, problem: Problem) -> int:
+    return config.strips * (8 if problem.dtype.is_complex else 16)
+
+
+def _block_rows(config: TsmmMmaConfig, problem: Problem) -> int:
+    return config.threads // WARP_THREADS * _warp_rows(config, problem)
+
+
+def pitch(config: TsmmMmaConfig, problem: Problem) -> int:
+    """Elements from one line of A to the next in the ring: 8 lanes that read at the same time meet no bank twice.
+
+    They are 4 beside 2. Where A lies along k, four have 64 bytes of a line, and the other four are `width` lines on;
+    else two have 32 bytes, and the next ones are as many lines on as a lane has products.
+    """
+    element = problem.dtype.element_bytes
+    width, products = VECTOR_BYTES // element, 1 if problem.dtype.is_complex else 2
+    along_k = problem.contiguous[0] == "k"
+    line = config.chunk if along_k else _warp_rows(config, problem)
+    lines_on, banks = (width, (64,)) if along_k else (products, (32, 96))
+    return next(
+        elements
+        for elements in range(line, line + BANKS_BYTES, width)
+        if elements * element * lines_on % BANKS_BYTES in banks
+    )
+
+
+def _whole_vectors(candidate: Candidate) -> bool:
+    config, problem = candidate.config, candidate.problem
+    assert isinstance(config, TsmmMmaConfig)
+    return _warp_rows(config, problem) * problem.dtype.element_bytes >= LANES_DOWN * VECTOR_BYTES
+
+
+def _rows_for_all(candidate: Candidate) -> bool:
+    config = candidate.config
+    assert isinstance(config, TsmmMmaConfig)
+    rows = config.splits * _block_rows(config, candidate.problem)
+    return config.splits == WIDE_SPLITS[0] or candidate.problem.m >= rows
+
+
+class TsmmMma(Family[TsmmMmaConfig]):
+    name = "tsmm_mma"
+    summary = "tall A times B of up to 64 columns on the f64 tensor cores, each warp with a ring for its rows of A"
+    template = "tsmm_mma.cu.jinja"
+    tunables = (
+        Tunable("threads", "", "threads of a block"),
+        Tunable("strips", "", "strips of 16 rows of C, of complex numbers 8, that one warp computes"),
+        Tunable("columns", "", "columns of B in shared memory, and of C that one warp accumulates in registers"),
+        Tunable("depth", "", "rows of B in shared memory"),
+        Tunable("chunk", "", "products along k in one place of a warp's ring"),
+        Tunable("stages", "", "places of the ring, on their way or arrived"),
+        Tunable("through", "", "what A passes on its way to shared memory: 1 the L1, 2 the L2 alone"),
+        Tunable("splits", "", "blocks among which all rows are divided"),
+    )
+    rules = (
+        HAS_F64_TENSOR_CORES,
+        Rule("whole-vectors", "limit", "a lane's neighbours among the rows of C are a whole vector", _whole_vectors),
+        covering_rule(
+            "columns-within-n",
+            "a column group wider than needed for n computes columns that nobody asked for",
+            tunable="columns",
+            options=COLUMNS,
+            extent=lambda problem: problem.n,
+        ),
+        covering_rule(
+            "depth-within-k",
+            "more rows of B than k are zeros that are multiplied",
+            tunable="depth",
+            options=DEPTH,
+            extent=lambda problem: problem.k,
+        ),
+        Rule("rows-for-all", "shape", "every warp should have rows", _rows_for_all),
+        *WIDE_SPLIT_RULES,
+    )
+    config_type = TsmmMmaConfig
+
+    def configurations(self) -> Iterator[TsmmMmaConfig]:
+        for values in product(THREADS, STRIPS, COLUMNS, DEPTH, CHUNK, STAGES, THROUGH, WIDE_SPLITS):
+            config = TsmmMmaConfig(*values)
+            if config.chunk <= config.depth:
+                yield config
+
+    def resources(self, config: TsmmMmaConfig, problem: Problem) -> Resources:
+        lines = _warp_rows(config, problem) if problem.contiguous[0] == "k" else config.chunk
+        place = lines * pitch(config, problem) * problem.dtype.element_bytes
+        rings = config.threads // WARP_THREADS * config.stages * place
+        b = config.depth * config.columns * 8 * problem.dtype.parts  # as doubles
+        return Resources(
+            threads=config.threads,
+            registers=config.strips * (config.columns + 16) + OVERHEAD_REGISTERS,
+            smem_bytes=b + rings,
+            bytes_in_flight=(config.stages - 1) * place // WARP_THREADS,
+            reuse=config.columns,
+        )
+
+    def launch(self, config: TsmmMmaConfig, problem: Problem) -> Launch:
+        """No tile has parts in several blocks: to its workspace, every element is one."""
+        return Launch(
+            threads=config.threads,
+            rows_per_block=1,
+            columns_per_block=1,
+            smem_bytes=self.resources(config, problem).smem_bytes,
+            splits=config.splits,
+            persistent=True,
+        )
+
+    def traffic(self, config: TsmmMmaConfig, problem: Problem) -> Traffic:
+        passes = -(-problem.n // config.columns)
+        elements = problem.m * problem.k * passes + problem.k * problem.n
+        return Traffic(elements * problem.dtype.element_bytes, problem.written_bytes)
+
+    def supports(self, problem: Problem) -> bool:
+        """Where all of B stays. A larger one is served, part after part: an exported kernel meets every shape."""
+        stays = problem.n <= COLUMNS[-1] and problem.k <= DEPTH[-1]
+        return problem.dtype_name in self.dtypes and not problem.is_gram and stays
+
+    def probe_shapes(self, config: TsmmMmaConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
+        """Several tiles of rows for each warp and a k of no whole chunk; several parts of B; aligned, but no tile
+        of rows and no chunk whole at the end."""
+        rows = _block_rows(config, problem)
+        return (
+            (2 * rows * config.splits + 1, 1, config.chunk - 1),
+            (min(rows, 66), 2 * config.columns + 1, 2 * config.depth + 1),
+            (2 * rows + 8, config.columns, config.depth - 4),
+        )
+
+    def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmmMmaConfig, ...]:
+        """What won on an H200, a block on each multiprocessor; none where other families did as well or better."""
+        if min(problem.n, problem.k) <= FEW or not has_f64_tensor_cores(limits):
+            return ()
+        columns, depth = covering(COLUMNS, problem.n), covering(DEPTH, problem.k)
+        choices = WINNERS.get((problem.dtype_name, columns), ((), ()))[problem.contiguous[0] == "k"]
+        configs = (
+            TsmmMmaConfig(threads, strips, columns, depth, min(chunk, depth), stages, through, limits.sms)
+            for threads, strips, chunk, stages, through in choices
+        )
+        return tuple(dict.fromkeys(configs))
+
+    def context(self, config: TsmmMmaConfig, problem: Problem) -> dict[str, Any]:
+        return {
+            "about": "each warp streams its rows of A past a B that stays",
+            "kernel": self.name,
+            "storage": problem.storage,
+            "a_along_k": problem.contiguous[0] == "k",
+            "b_along_n": problem.contiguous[1] == "n",
+            "c_along_n": problem.row_major_c,
+            "pitch": pitch(config, problem),
+        }
+
+
+FAMILY = TsmmMma()
