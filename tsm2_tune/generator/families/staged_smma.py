@@ -97,6 +97,7 @@ def _config(choice: Choice, splits: int) -> StagedSmmaConfig:
         min_blocks=min_blocks,
         strips=strips,
         octets=octets,
+        ahead=0,  # fragments of doubles that are loaded a step ahead would leave too few registers
     )
 
 
