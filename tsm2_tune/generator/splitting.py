@@ -160,8 +160,15 @@ def _whole_waves(candidate: Candidate) -> bool:
 
 
 def _one_wave(candidate: Candidate) -> bool:
-    resident = candidate.limits.sms * max(candidate.occupancy.blocks_per_sm, 1)
-    return tunable(candidate, "splits") <= max(resident, WIDE_SPLITS[0])
+    """Whether all blocks are resident from the start. A bound on registers holds, whatever their estimate."""
+    blocks, resources = max(candidate.occupancy.blocks_per_sm, 1), candidate.resources
+    min_blocks = int(getattr(candidate.config, "min_blocks", 1))
+    if min_blocks > blocks:
+        unbounded = occupancy(
+            candidate.limits, threads=resources.threads, registers=0, smem_bytes=resources.smem_bytes
+        )
+        blocks = min(min_blocks, unbounded.blocks_per_sm)
+    return tunable(candidate, "splits") <= max(candidate.limits.sms * blocks, WIDE_SPLITS[0])
 
 
 WIDE_SPLIT_RULES = (

@@ -36,7 +36,7 @@ TILE_ELEMENTS = (16 * 16, 32 * 32, 64 * 64)
 # Without the bound, where fewer blocks fit, some of them would wait for the others to end.
 WINNERS: dict[tuple[int, bool], tuple[tuple[int, int, int, int, int, int, int, int, int], ...]] = {
     (16 * 16, True): (
-        (128, 128, 128, 2, 0, 3, 3, 8, 2), (128, 128, 128, 2, 0, 3, 3, 8, 4), (128, 128, 128, 2, 0, 2, 1, 8, 4),
+        (128, 128, 128, 2, 0, 3, 3, 8, 4), (128, 128, 128, 2, 0, 3, 3, 8, 2), (128, 128, 128, 2, 0, 2, 1, 8, 4),
     ),
     (16 * 16, False): (
         (128, 128, 128, 2, 0, 3, 3, 8, 1), (128, 128, 128, 4, 1, 1, 1, 8, 1), (128, 128, 128, 2, 0, 2, 1, 8, 1),
@@ -149,10 +149,11 @@ class Staged(StagingFamily[StagedConfig]):
 
         None where TSMT or the tensor cores do better.
         """
-        if max(problem.m, problem.n) <= 8 or (problem.dtype_name == "f64" and has_f64_tensor_cores(limits)):
-            return ()
         tile_rows = covering(TILE, problem.m)
         tile_columns = covering(TILE, problem.n)
+        large = problem.dtype_name == "f64" or tile_rows * tile_columns > 32 * 32  # for the tensor cores
+        if max(problem.m, problem.n) <= 8 or (large and has_f64_tensor_cores(limits)):
+            return ()
         most = VECTOR_BYTES // problem.dtype.element_bytes  # products along k in one read
         return tuple(
             StagedConfig(

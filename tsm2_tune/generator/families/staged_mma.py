@@ -30,12 +30,12 @@ MIN_BLOCKS = (1, 3, 4)
 # does: the chunk, the places of the ring, what is on the way, blocks on a multiprocessor, and whether products are
 # loaded ahead.
 WINNERS: dict[tuple[int, bool], tuple[tuple[int, int, int, int, int], ...]] = {
-    (16 * 16, True): ((64, 2, 0, 4, 0), (32, 3, 1, 4, 0), (64, 2, 0, 3, 1)),
+    (16 * 16, True): ((64, 2, 0, 4, 0), (64, 2, 0, 3, 1), (32, 3, 1, 4, 0)),
     (16 * 16, False): ((64, 2, 0, 4, 0), (32, 3, 1, 4, 0), (64, 2, 0, 3, 1)),
-    (32 * 32, True): ((32, 2, 0, 3, 0), (64, 2, 0, 2, 1), (32, 3, 1, 2, 1), (64, 2, 0, 2, 0)),
-    (32 * 32, False): ((64, 2, 0, 2, 1), (32, 3, 1, 2, 0), (32, 2, 0, 3, 0), (64, 2, 0, 2, 0)),
-    (64 * 64, True): ((32, 2, 1, 2, 1), (32, 2, 0, 2, 0), (16, 4, 1, 2, 1)),
-    (64 * 64, False): ((16, 3, 1, 2, 1), (32, 2, 1, 2, 1), (16, 4, 1, 2, 1), (32, 2, 0, 2, 1)),
+    (32 * 32, True): ((32, 3, 1, 2, 1), (64, 2, 0, 2, 1), (32, 2, 0, 3, 0)),
+    (32 * 32, False): ((32, 3, 1, 2, 0), (64, 2, 0, 2, 1), (32, 2, 0, 3, 0)),
+    (64 * 64, True): ((32, 2, 0, 2, 0), (16, 4, 1, 2, 1), (32, 2, 1, 2, 1)),
+    (64 * 64, False): ((16, 3, 1, 2, 1), (16, 4, 1, 2, 1), (32, 2, 1, 2, 1)),
 }
 # Of a C of many rows: threads, rows and columns of a tile, strips and octets of a warp, and the least blocks.
 TALL_TILES = (
