@@ -8,7 +8,7 @@ multiply-adds in f32 and leave most of the issue slots free, so that c64 is comp
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, ClassVar
 
@@ -20,8 +20,11 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.splitting import (
     HAS_F64_TENSOR_CORES,
     REGISTERS_REACHABLE,
+    SMALL_K,
     WIDE_SPLIT_RULES,
     WIDE_SPLITS,
+    in_turns,
+    splits_of_few_chunks,
 )
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering, tile_rules, tile_traffic
 
@@ -32,6 +35,7 @@ WARP_TILES = ((1, 1), (1, 2), (2, 2), (4, 2))  # strips of 8 rows, octets of col
 STEP_STAGES = ((8, 1), (8, 2), (8, 4), (16, 2))
 MIN_BLOCKS = (1, 3)
 OCTET, WARP_THREADS = 8, 32  # rows of a strip, columns of an octet
+PREFERRED = 12  # at most, where k is small
 # Threads, step, stages and min_blocks to try first, by element type.
 AHEAD = {
     "c64": ((128, 8, 2, 1), (128, 8, 4, 1), (128, 16, 2, 3), (256, 8, 2, 1)),
@@ -151,7 +155,12 @@ class TsmtZmma(Family[TsmtZmmaConfig]):
         )
 
     def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmtZmmaConfig, ...]:
-        """Every product of C in one tile, the larger ones with more for each warp, which then loads less often."""
+        """Every product of C in one tile, the larger ones with more for each warp, which then loads less often.
+
+        None where k is large and C too, so that staging both operands does better.
+        """
+        if problem.k > SMALL_K and min(problem.m, problem.n) > OCTET and max(problem.m, problem.n) > TILE[1]:
+            return ()
         tile_rows = covering(TILE, problem.m)
         tile_columns = covering(TILE, problem.n)
         if tile_rows * tile_columns > COVERED * TILE[-1]:
@@ -159,16 +168,26 @@ class TsmtZmma(Family[TsmtZmmaConfig]):
         large = tile_rows * tile_columns > 16 * 16
         warp_tiles = [
             (strips, octets)
-            for strips, octets in (((4, 2), (2, 2)) if large else ((2, 2), (1, 2), (1, 1)))
+            for strips, octets in (((4, 2), (2, 2), (1, 2), (1, 1)) if large else ((2, 2), (1, 2), (1, 1)))
             if tile_rows % (OCTET * strips) == 0 and tile_columns % (OCTET * octets) == 0
-        ]
-        found = (
-            TsmtZmmaConfig(threads, tile_rows, tile_columns, *warp_tile, step, stages, limits.sms * blocks, least)
-            for blocks in (3, 2)
+        ][:2]
+        variants = [
+            TsmtZmmaConfig(threads, tile_rows, tile_columns, *warp_tile, step, stages, limits.sms * 3, least)
             for warp_tile in warp_tiles
             for threads, step, stages, least in AHEAD[problem.dtype_name]
-        )
-        return tuple(config for config in found if teams(config) >= 1)
+        ]
+        variants = [variant for variant in variants if teams(variant) >= 1]
+        if problem.k > SMALL_K:
+            return (*variants, *(replace(variant, splits=limits.sms * 2) for variant in variants))
+        return in_turns(
+            [
+                replace(variant, splits=splits)
+                for splits in splits_of_few_chunks(
+                    problem.k, chunk=chunk(variant), stages=variant.stages, limits=limits
+                )
+            ]
+            for variant in variants
+        )[:PREFERRED]
 
     def context(self, config: TsmtZmmaConfig, problem: Problem) -> dict[str, Any]:
         along_a, along_b, _ = problem.contiguous
