@@ -80,8 +80,11 @@ def in_turns(lists: Iterable[Iterable[C]]) -> tuple[C, ...]:
 
 
 PREFERRED_SPLITS = 3  # of the best ones by the model
-ENOUGH_BYTES = 48 * 2**10  # on their way to a multiprocessor: Little's law
-BETWEEN_ENDS = 0.05  # of a block's time, from the first to the last of those that began together
+ENOUGH_BYTES = 40 * 2**10  # on their way to a multiprocessor: Little's law
+REGISTERS_USED = 120  # a thread, where nothing bounds them and loads are to be ahead
+LIGHT = 2  # columns for each byte of an element, up to which memory alone decides
+UNEVEN = 0.4  # there, of what unequal shares cost: the last blocks have the others' bandwidth
+START_US = 2.0  # until a block's first loads have arrived
 
 
 def splits_to_prefer(
@@ -90,23 +93,27 @@ def splits_to_prefer(
     """The splits that the model wants tried first, best first.
 
     Every multiprocessor should have as many blocks as the others, or whole waves of them, and enough bytes on their
-    way; the more blocks, the less it matters that they end at different times. Shares are whole prefetches. What a
-    split costs is its sums, written and read again beside A, which is read once.
+    way. Shares are whole prefetches. What a split costs is its blocks' start, and its sums, written and read again
+    beside A, which is read once.
     """
     occupied = occupancy(
         limits, threads=resources.threads, registers=resources.registers, smem_bytes=resources.smem_bytes
     ).blocks_per_sm
-    resident = min_blocks if min_blocks > 1 else max(occupied, 1)  # compilers use what they may
+    usual = limits.registers_per_sm // (REGISTERS_USED * resources.threads)
+    resident = min_blocks if min_blocks > 1 else max(min(occupied, usual), 1)  # compilers use what they may
     most = max(problem.k // LEAST_SHARE, 1)
+    uneven = UNEVEN if problem.n <= LIGHT * problem.dtype.element_bytes else 1.0
+    least_us = problem.m * problem.k * problem.dtype.element_bytes / (limits.dram_gbytes_per_s * 1e3)
 
     def time(splits: int) -> float:  # of what A takes where all are busy to the end
         blocks = tiles * splits / limits.sms  # on a multiprocessor
-        turns = -(-blocks // 1) if blocks <= resident else -(-blocks // resident) * resident
+        waves = -(-blocks // resident)
+        slots = -(-blocks // 1) if waves == 1 else waves * resident
         on_their_way = min(blocks, resident) * resources.threads * resources.bytes_in_flight
         share = -(-problem.k // (splits * prefetch)) * prefetch
         sums = 2 * splits * problem.n / problem.k if splits > 1 else 0
-        busy = (turns + BETWEEN_ENDS) / blocks * share * splits / problem.k
-        return busy * max(ENOUGH_BYTES / on_their_way, 1) * (1 + sums)
+        busy = (1 + uneven * (slots / blocks - 1)) * share * splits / problem.k
+        return busy * max(ENOUGH_BYTES / on_their_way, 1) * (1 + sums) + waves * START_US / least_us
 
     return sorted((splits for splits in SPLITS if splits <= most), key=time)[:PREFERRED_SPLITS]
 

@@ -32,7 +32,7 @@ WARP_TILES = ((2, 2), (4, 2), (4, 4))  # strips of 8 rows, octets of columns
 RINGS = (
     (128, 128, 128, 2, 0), (128, 128, 64, 2, 0), (128, 128, 64, 2, 1), (128, 128, 32, 2, 1), (128, 128, 32, 3, 1),
     (128, 128, 16, 2, 1), (128, 128, 16, 3, 1), (128, 128, 16, 4, 1), (128, 128, 8, 3, 1), (128, 128, 8, 4, 1),
-    (256, 256, 16, 4, 1), (256, 256, 8, 6, 1),
+    (256, 256, 32, 2, 1), (256, 256, 16, 3, 1), (256, 256, 16, 4, 1), (256, 256, 8, 6, 1),
 )  # fmt: skip
 COLUMNS_OF_LARGE = range(9, 65)  # that a C of many rows must have
 LINES, DEPTH = 8, 8  # of a strip or an octet; most products of a read
@@ -42,22 +42,29 @@ REGISTERS_OF_C128 = 4
 Winner = tuple[int, int, int, int, int, int, int, int, int]
 THIN: dict[tuple[str, int], tuple[Winner, ...]] = {
     ("c64", 16): ((128, 128, 128, 2, 0, 2, 2, 2, 0), (128, 128, 64, 2, 0, 2, 2, 2, 0)),
-    ("c64", 32): ((128, 128, 32, 3, 1, 2, 4, 2, 0), (128, 128, 32, 3, 1, 2, 4, 2, 1)),
-    ("c64", 64): ((256, 256, 16, 4, 1, 1, 4, 2, 1), (256, 256, 16, 4, 1, 1, 4, 2, 0)),
+    ("c64", 32): ((128, 128, 64, 2, 1, 2, 4, 2, 0), (128, 128, 32, 3, 1, 2, 4, 2, 0)),
+    ("c64", 64): ((256, 256, 16, 4, 1, 1, 4, 2, 1), (256, 256, 32, 2, 1, 1, 4, 2, 1)),
     ("c128", 16): ((128, 128, 64, 2, 0, 2, 2, 2, 0), (128, 128, 32, 2, 1, 3, 2, 2, 0)),
     ("c128", 32): ((128, 128, 32, 2, 1, 2, 4, 4, 0), (128, 128, 16, 3, 1, 3, 4, 2, 0)),
     ("c128", 64): (
         (128, 128, 16, 2, 1, 2, 4, 4, 1), (128, 128, 8, 3, 1, 2, 4, 4, 1), (128, 128, 16, 2, 1, 2, 4, 4, 0),
     ),
 }  # fmt: skip
+# The same where it has up to 8 rows or columns, and many of the others.
+UNEQUAL: dict[str, tuple[Winner, ...]] = {
+    "c64": ((128, 128, 32, 2, 1, 3, 2, 2, 1),),
+    "c128": ((128, 128, 16, 2, 1, 3, 2, 2, 1), (128, 128, 16, 2, 1, 2, 2, 2, 1)),
+}
 # The same for a C of many rows, by element type and columns of a tile: after its rows.
 LARGE: dict[tuple[str, int], tuple[tuple[int, Winner], ...]] = {
     ("c64", 16): (
-        (128, (128, 128, 16, 3, 1, 2, 4, 2, 1)), (64, (128, 128, 16, 3, 1, 3, 2, 2, 1)),
-        (128, (128, 128, 16, 3, 1, 2, 4, 2, 0)),
+        (128, (128, 128, 32, 2, 1, 2, 4, 2, 1)), (64, (128, 128, 16, 3, 1, 3, 2, 2, 1)),
+        (128, (128, 128, 16, 4, 1, 2, 4, 2, 1)),
     ),
-    ("c64", 32): ((64, (128, 128, 16, 3, 1, 2, 4, 2, 1)), (64, (128, 128, 16, 3, 1, 2, 4, 2, 0))),
-    ("c64", 64): ((64, (256, 256, 16, 4, 1, 1, 4, 2, 1)), (64, (256, 256, 16, 4, 1, 1, 4, 2, 0))),
+    ("c64", 32): ((64, (128, 128, 32, 2, 1, 2, 4, 2, 1)), (64, (128, 128, 16, 3, 1, 2, 4, 2, 1))),
+    ("c64", 64): (
+        (64, (256, 256, 32, 2, 1, 1, 4, 2, 1)), (64, (256, 256, 16, 3, 1, 1, 4, 2, 1)),
+    ),
     ("c128", 16): ((128, (128, 128, 8, 4, 1, 2, 4, 2, 1)), (128, (128, 128, 8, 3, 1, 3, 4, 2, 1))),
     ("c128", 32): ((128, (128, 128, 8, 4, 1, 2, 4, 4, 1)), (128, (128, 128, 8, 3, 1, 2, 4, 4, 1))),
     ("c128", 64): (
@@ -148,14 +155,16 @@ class StagedZmma(StagingFamily[StagedZmmaConfig]):
 
     def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedZmmaConfig, ...]:
         """What won on an H200 for a C as large; none where TSMT does better."""
-        if min(problem.m, problem.n) <= LINES or not has_f64_tensor_cores(limits):
+        fewest, most = sorted((problem.m, problem.n))
+        if fewest <= (LINES if most <= TILE[0] else LINES // 2) or not has_f64_tensor_cores(limits):
             return ()
         dtype, columns = problem.dtype_name, covering(TILE[:-1], problem.n)
-        if max(problem.m, problem.n) > LARGEST_THIN:
+        if most > LARGEST_THIN:
             winners = LARGE[dtype, columns]
         else:
             rows = covering(TILE[:-1], problem.m)
-            winners = tuple((rows, winner) for winner in THIN[dtype, max(rows, columns)])
+            found = UNEQUAL[dtype] if fewest <= LINES else THIN[dtype, max(rows, columns)]
+            winners = tuple((rows, winner) for winner in found)
         return tuple(
             StagedZmmaConfig(
                 threads,
@@ -172,6 +181,7 @@ class StagedZmma(StagingFamily[StagedZmmaConfig]):
                 ahead,
             )
             for rows, (threads, sharers, chunk, stages, through, blocks, strips, octets, ahead) in winners
+            if chunk <= problem.k
         )
 
 

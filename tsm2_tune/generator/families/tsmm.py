@@ -166,7 +166,7 @@ class Tsmm(Family[TsmmConfig]):
         if problem.n > most_columns and problem.m > SMALL_M:
             if problem.k > prefetch or problem.dtype.element_bytes == 2:
                 return ()
-            columns = most_columns
+            columns = most_columns // problem.dtype.parts
         if problem.dtype.is_complex and problem.m > SMALL_M:
             wide = ((16, 1, 1), (16, 1, 2), (8, 2, 1), (16, 2, 1), (8, 1, 1))
             return tuple(

@@ -35,7 +35,6 @@ COLUMNS = (1, 2, 3, 4, 6, 8, 12, 16)
 PREFETCH_STAGES = ((4, 2), (8, 2), (8, 4), (8, 8), (16, 2), (16, 4), (16, 8), (32, 8))
 MIN_BLOCKS = (1, 2, 4, 6)
 MOST_COLUMNS = {"f32": 16, "f64": 1, "c64": 8, "c128": 2}  # up to which the f64 tensor cores are no faster
-FEW_OF_A = 16  # columns, up to which all of a row fit a thread's registers, as TSMM has them
 TILE_DEPTH = 64  # rows of B staged at a time; twice as many stay where that is all
 
 
@@ -173,14 +172,12 @@ class Tsmr(Family[TsmrConfig]):
     def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmrConfig, ...]:
         """Where the winners on an H200 lay: every column at once, 8 or 16 columns of A ahead, enough splits.
 
-        None of a small C, nor where the tensor cores do better.
+        None of a small C, nor of a tall A, which TSMM has, nor where the tensor cores do better.
         """
         most_columns = MOST_COLUMNS[problem.dtype_name] if has_f64_tensor_cores(limits) else problem.n
-        if problem.m <= LARGEST_THIN or problem.n > most_columns:
+        if problem.m <= LARGEST_THIN or problem.k < 2 * LEAST_SHARE or problem.n > most_columns:
             return ()
         columns = next((option for option in COLUMNS if option >= problem.n), COLUMNS[-1])
-        if problem.k < 2 * LEAST_SHARE:
-            return self._for_tall(problem, columns)
         tight = 4 if columns >= 8 and not problem.dtype.is_complex else 1
         ahead: tuple[tuple[int, int, int, int, int], ...] = (  # threads, vectors, prefetch, stages, min_blocks
             (128, 1, 8, 4, tight),
@@ -195,21 +192,6 @@ class Tsmr(Family[TsmrConfig]):
             ahead = ((128, 1, 8, 2, 4), (64, 1, 32, 8, 4), (64, 1, 16, 4, 4), (128, 1, 8, 4, 4))
         variants = [TsmrConfig(t, v, columns, p, s, 1, 1, least) for t, v, p, s, least in ahead]
         return with_splits(self, variants, problem, limits)
-
-    @staticmethod
-    def _for_tall(problem: Problem, columns: int) -> tuple[TsmrConfig, ...]:
-        """Where k is small: two vectors of rows a thread, a few tiles a block. None where all of a row is few."""
-        if problem.k <= FEW_OF_A:
-            return ()
-        few_rows = ((64, 1, 16, 8, 6), (64, 1, 16, 2, 6))  # threads, vectors, prefetch, stages, min_blocks
-        many_rows = ((64, 2, 8, 2, 1), (64, 2, 8, 2, 6))
-        return tuple(
-            TsmrConfig(threads, vectors, columns, prefetch, stages, 1, row_tiles, min_blocks)
-            for row_tiles in (2, 4, 1)
-            for threads, vectors, prefetch, stages, min_blocks in (
-                (*few_rows, *many_rows) if columns > 8 else (*many_rows, *few_rows)
-            )
-        )
 
     def context(self, config: TsmrConfig, problem: Problem) -> dict[str, Any]:
         return {

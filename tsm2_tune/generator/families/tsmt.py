@@ -49,6 +49,7 @@ FEW_CHUNKS = (
     (256, 8, 8, 2, 1),
     (256, 4, 4, 4, 1),
 )
+FEW_CHUNKS_C128 = ((256, 4, 4, 2, 1), *FEW_CHUNKS)
 # The same where k is large, and blocks on a multiprocessor: up to 4 x 4, and above it by the bytes of an element.
 NARROW = 4  # rows and columns of C
 MANY_CHUNKS_NARROW = (
@@ -63,9 +64,9 @@ MANY_CHUNKS_NARROW = (
 MANY_CHUNKS = {
     4: (
         (128, 8, 8, 4, 1, 2),
-        (256, 8, 8, 2, 2, 2),
         (128, 8, 16, 4, 1, 2),
         (128, 16, 8, 4, 1, 2),
+        (256, 8, 8, 2, 2, 2),
         (128, 8, 4, 4, 1, 3),
         (128, 8, 8, 2, 1, 3),
         (256, 8, 8, 1, 2, 2),
@@ -88,10 +89,10 @@ MANY_CHUNKS_NARROW_COMPLEX = (
 )
 MANY_CHUNKS_COMPLEX = (
     (128, 8, 8, 2, 1, 2),
+    (256, 4, 4, 2, 1, 2),
     (128, 8, 4, 2, 1, 2),
     (128, 4, 4, 2, 1, 2),
     (128, 4, 4, 2, 1, 3),
-    (256, 4, 4, 2, 1, 1),
 )
 LARGEST_TEAM = 64  # threads that share a tile of C
 PREFERRED = 12  # at most, where k is small
@@ -241,11 +242,10 @@ class Tsmt(Family[TsmtConfig]):
 
     def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmtConfig, ...]:
         """Every product of C in one tile. None where the tensor cores do better."""
-        few_lines = NARROW if problem.dtype_name == "f64" else 0  # which the tensor cores would pad
         if (
             problem.dtype_name in ("f64", "c64", "c128")
             and max(problem.m, problem.n) > 8
-            and min(problem.m, problem.n) > few_lines
+            and min(problem.m, problem.n) > NARROW  # up to which the tensor cores would compute padding
             and has_f64_tensor_cores(limits)
         ):
             return ()
@@ -288,11 +288,12 @@ class Tsmt(Family[TsmtConfig]):
         problem: Problem, limits: DeviceLimits, tile_rows: int, tile_columns: int
     ) -> tuple[TsmtConfig, ...]:
         """Where reading takes no time to speak of: few sums a thread, and a chunk or two for each block."""
+        c128 = problem.dtype_name == "c128"
         variants = dict.fromkeys(
             TsmtConfig(
                 threads, tile_rows, tile_columns, min(tile_rows, rows), min(tile_columns, columns), step, stages, 1, 1
             )
-            for threads, rows, columns, step, stages in FEW_CHUNKS
+            for threads, rows, columns, step, stages in (FEW_CHUNKS_C128 if c128 else FEW_CHUNKS)
         )
         return in_turns(
             [

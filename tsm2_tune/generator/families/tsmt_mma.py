@@ -52,12 +52,16 @@ NARROW = 4  # rows and columns of C, up to which multiply-adds do better
 FEW_CHUNKS_NARROW = ((256, 32, 1), (512, 16, 3), (512, 16, 1), (512, 32, 2), (256, 16, 2))
 FEW_CHUNKS = ((512, 16, 1), (512, 8, 3), (512, 8, 2), (256, 16, 2))
 # Strips, octets, threads, step, stages, blocks on a multiprocessor and their bound where k is large.
-MANY_CHUNKS = (
-    (1, 1, 256, 32, 2, 1, 1),
+MANY_CHUNKS_NARROW = (
     (1, 1, 256, 32, 2, 2, 1),
     (1, 1, 128, 32, 2, 4, 1),
     (1, 1, 256, 32, 1, 2, 1),
+    (1, 1, 256, 32, 2, 1, 1),
+)
+MANY_CHUNKS = (
+    (1, 1, 256, 32, 2, 1, 1),
     (1, 1, 128, 32, 2, 3, 1),
+    (1, 1, 256, 32, 1, 2, 1),
     (1, 2, 256, 16, 2, 1, 2),
 )
 
@@ -200,11 +204,12 @@ class TsmtMma(Family[TsmtMmaConfig]):
         tile_columns = covering(TILE, problem.n)
         if problem.k <= SMALL_K:
             return self._for_few_chunks(problem, limits, tile_rows, tile_columns)
+        many = MANY_CHUNKS_NARROW if max(tile_rows, tile_columns) <= OCTET_COLUMNS else MANY_CHUNKS
         return tuple(
             TsmtMmaConfig(
                 threads, tile_rows, tile_columns, strips, octets, step, stages, limits.sms * blocks, min_blocks
             )
-            for strips, octets, threads, step, stages, blocks, min_blocks in MANY_CHUNKS
+            for strips, octets, threads, step, stages, blocks, min_blocks in many
             if min(STRIP_ROWS, tile_rows) * strips <= tile_rows and OCTET_COLUMNS * octets <= tile_columns
         )
 

@@ -23,8 +23,6 @@ from tsm2_tune.generator.splitting import (
     SMALL_K,
     WIDE_SPLIT_RULES,
     WIDE_SPLITS,
-    in_turns,
-    splits_of_few_chunks,
 )
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering, tile_rules, tile_traffic
 
@@ -35,11 +33,10 @@ WARP_TILES = ((1, 1), (1, 2), (2, 2), (4, 2))  # strips of 8 rows, octets of col
 STEP_STAGES = ((8, 1), (8, 2), (8, 4), (16, 2))
 MIN_BLOCKS = (1, 3)
 OCTET, WARP_THREADS = 8, 32  # rows of a strip, columns of an octet
-PREFERRED = 12  # at most, where k is small
 # Threads, step, stages and min_blocks to try first, by element type.
 AHEAD = {
     "c64": ((128, 8, 2, 1), (128, 8, 4, 1), (128, 16, 2, 3), (256, 8, 2, 1)),
-    "c128": ((128, 8, 2, 1), (128, 8, 1, 1), (256, 8, 2, 1), (256, 8, 1, 1)),
+    "c128": ((256, 8, 2, 1), (256, 8, 1, 1), (128, 8, 2, 1), (128, 8, 1, 1)),
 }
 
 
@@ -157,9 +154,11 @@ class TsmtZmma(Family[TsmtZmmaConfig]):
     def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmtZmmaConfig, ...]:
         """Every product of C in one tile, the larger ones with more for each warp, which then loads less often.
 
-        None where k is large and C too, so that staging both operands does better.
+        Where k is large, none of a large C, for which staging both operands does better, nor where half of the
+        tensor cores' products would be padding.
         """
-        if problem.k > SMALL_K and min(problem.m, problem.n) > OCTET and max(problem.m, problem.n) > TILE[1]:
+        fewest, most = sorted((problem.m, problem.n))
+        if problem.k > SMALL_K and (most > TILE[1] or fewest <= OCTET // 2):
             return ()
         tile_rows = covering(TILE, problem.m)
         tile_columns = covering(TILE, problem.n)
@@ -177,17 +176,7 @@ class TsmtZmma(Family[TsmtZmmaConfig]):
             for threads, step, stages, least in AHEAD[problem.dtype_name]
         ]
         variants = [variant for variant in variants if teams(variant) >= 1]
-        if problem.k > SMALL_K:
-            return (*variants, *(replace(variant, splits=limits.sms * 2) for variant in variants))
-        return in_turns(
-            [
-                replace(variant, splits=splits)
-                for splits in splits_of_few_chunks(
-                    problem.k, chunk=chunk(variant), stages=variant.stages, limits=limits
-                )
-            ]
-            for variant in variants
-        )[:PREFERRED]
+        return (*variants, *(replace(variant, splits=limits.sms * 2) for variant in variants))
 
     def context(self, config: TsmtZmmaConfig, problem: Problem) -> dict[str, Any]:
         along_a, along_b, _ = problem.contiguous
