@@ -105,7 +105,7 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
         replace(GRAM, dtype_name="c128", op="cn"),
     ),
     (
-        StagedZmmaConfig(128, 128, 64, 64, 16, 3, 1, splits=264, min_blocks=1, strips=4, octets=4, ahead=1),
+        StagedZmmaConfig(256, 256, 64, 64, 16, 4, 1, splits=132, min_blocks=1, strips=4, octets=2, ahead=1),
         replace(F64, n=64, dtype_name="c64"),
     ),
     (TsmtZmmaConfig(128, 16, 16, 2, 2, 8, 2, splits=264, min_blocks=1), replace(GRAM, dtype_name="c128", op="cn")),

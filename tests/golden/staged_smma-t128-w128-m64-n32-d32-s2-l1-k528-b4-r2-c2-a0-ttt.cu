@@ -390,8 +390,18 @@ extern "C" __global__ void __launch_bounds__(threads, 4) staged_smma(
     };
     const auto stage_edge = [&](scalar *a, index_t tile, index_t l) {
         const index_t row = first_row_of(tile), column = first_column_of(tile);
-        stage_at_the_edge<tile_rows, a_pitch, a_along_k, width>(a, A, lda, row, m, l, k);
-        if (!same)
+        // An operand that has all of the chunk is copied as elsewhere, though the other has not.
+        const bool in_k = vectors && l <= k - chunk;
+        if (in_k && row + tile_rows <= m)
+            stage<tile_rows, a_pitch, a_along_k>(a, A + (row + Of_A::run()) * (long long)lda + l + Of_A::at(), lda);
+        else
+            stage_at_the_edge<tile_rows, a_pitch, a_along_k, width>(a, A, lda, row, m, l, k);
+        if (same)
+            return;
+        if (in_k && column + tile_columns <= n)
+            stage<tile_columns, b_pitch, b_along_k>(
+                a + a_elements, B + (l + Of_B::run()) * (long long)ldb + column + Of_B::at(), ldb);
+        else
             stage_at_the_edge<tile_columns, b_pitch, b_along_k, width>(a + a_elements, B, ldb, column, n, l, k);
     };
     const auto stage_next = [&](int place) {
