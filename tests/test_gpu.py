@@ -129,15 +129,15 @@ ORDERED: tuple[tuple[KernelConfig, str], ...] = (
     (StagedConfig(128, 32, 32, 16, 16, 2, 1, splits=16, min_blocks=1, rows=8, columns=16, step=1), "ntt"),
     (StagedConfig(128, 128, 32, 32, 64, 2, 0, splits=396, min_blocks=3, rows=8, columns=8, step=2), "tn"),
     (StagedConfig(64, 64, 8, 16, 32, 4, 2, splits=264, min_blocks=1, rows=8, columns=8, step=1), "nn"),
-    (StagedMmaConfig(128, 128, 32, 32, 32, 3, 1, splits=132, min_blocks=1, strips=2, octets=2), "tn"),
-    (StagedMmaConfig(128, 128, 64, 64, 16, 2, 0, splits=264, min_blocks=1, strips=2, octets=4), "ntt"),
-    (StagedMmaConfig(256, 256, 256, 64, 16, 3, 1, splits=132, min_blocks=1, strips=4, octets=4), "nn"),
-    (StagedMmaConfig(128, 128, 64, 32, 32, 3, 1, splits=264, min_blocks=1, strips=2, octets=2), "ttt"),
-    (StagedMmaConfig(128, 32, 16, 16, 16, 4, 2, splits=16, min_blocks=1, strips=1, octets=2), "nt"),
-    (StagedSmmaConfig(128, 128, 128, 64, 32, 3, 1, splits=264, min_blocks=2, strips=4, octets=4), "nn"),
-    (StagedSmmaConfig(128, 128, 64, 32, 32, 2, 1, splits=20, min_blocks=4, strips=2, octets=2), "ttt"),
-    (StagedSmmaConfig(128, 128, 64, 64, 32, 3, 1, splits=264, min_blocks=2, strips=4, octets=4), "tn"),
-    (StagedSmmaConfig(128, 128, 64, 16, 64, 2, 0, splits=16, min_blocks=3, strips=2, octets=2), "ntt"),
+    (StagedMmaConfig(128, 128, 32, 32, 32, 3, 1, splits=132, min_blocks=1, strips=2, octets=2, ahead=1), "tn"),
+    (StagedMmaConfig(128, 128, 64, 64, 16, 2, 0, splits=264, min_blocks=1, strips=2, octets=4, ahead=1), "ntt"),
+    (StagedMmaConfig(256, 256, 256, 64, 16, 3, 1, splits=132, min_blocks=1, strips=4, octets=4, ahead=1), "nn"),
+    (StagedMmaConfig(128, 128, 64, 32, 32, 3, 1, splits=264, min_blocks=1, strips=2, octets=2, ahead=0), "ttt"),
+    (StagedMmaConfig(128, 32, 16, 16, 16, 4, 2, splits=16, min_blocks=1, strips=1, octets=2, ahead=1), "nt"),
+    (StagedSmmaConfig(128, 128, 128, 64, 32, 3, 1, splits=264, min_blocks=2, strips=4, octets=4, ahead=0), "nn"),
+    (StagedSmmaConfig(128, 128, 64, 32, 32, 2, 1, splits=20, min_blocks=4, strips=2, octets=2, ahead=0), "ttt"),
+    (StagedSmmaConfig(128, 128, 64, 64, 32, 3, 1, splits=264, min_blocks=2, strips=4, octets=4, ahead=0), "tn"),
+    (StagedSmmaConfig(128, 128, 64, 16, 64, 2, 0, splits=16, min_blocks=3, strips=2, octets=2, ahead=0), "ntt"),
 )
 # With complex conjugates.
 CONJUGATED: tuple[tuple[KernelConfig, str], ...] = (
@@ -158,6 +158,7 @@ CONJUGATED: tuple[tuple[KernelConfig, str], ...] = (
     (StagedZmmaConfig(128, 128, 32, 32, 32, 3, 1, splits=132, min_blocks=1, strips=2, octets=2, ahead=1), "cn"),
     (StagedZmmaConfig(128, 128, 64, 64, 16, 3, 2, splits=3, min_blocks=1, strips=4, octets=4, ahead=1), "nn"),
     (StagedZmmaConfig(128, 128, 16, 16, 64, 2, 0, splits=264, min_blocks=1, strips=2, octets=2, ahead=0), "jtt"),
+    (StagedZmmaConfig(256, 256, 64, 64, 16, 4, 1, splits=132, min_blocks=1, strips=4, octets=2, ahead=1), "cj"),
 )
 # Of a matrix and itself.
 OF_ITSELF: tuple[tuple[KernelConfig, str], ...] = (
@@ -219,7 +220,7 @@ PAST_UNSIGNED = (
     (TsmtFewConfig(256, 8, 2, 8, 1, 264, 1), Problem(8, 2, 600_000_008, "bf16", "ntt")),
     (TsmtHalfConfig(256, 16, 16, 1, 2, 256, 2, 264), Problem(16, 2, 270_000_001, "bf16", "ntt")),
     (StagedConfig(128, 128, 16, 16, 128, 2, 0, 264, 1, 8, 8, 4), Problem(16, 2, 270_000_001, "f32", "tn")),
-    (StagedMmaConfig(128, 128, 16, 16, 32, 3, 1, 132, 1, 1, 2), Problem(16, 2, 270_000_001, "f64", "nt")),
+    (StagedMmaConfig(128, 128, 16, 16, 32, 3, 1, 132, 1, 1, 2, 0), Problem(16, 2, 270_000_001, "f64", "nt")),
 )
 LARGE_CHECKS = PROBE_CHECKS[:3]  # on integers: both dispositions of the leading dimensions, and aligned ones
 SHAPES = ((1, 1, 1), (31, 1, 64), (257, 3, 1), (1009, 5, 61), (641, 7, 131), (97, 13, 256), (2053, 33, 67))

@@ -18,9 +18,9 @@ pytestmark = pytest.mark.host
 SHAPE = (64, 32, 512)
 
 # The sums of C in the registers of a block that is a team; teams of one warp; a lane with rows of four strips.
-BLOCK = StagedSmmaConfig(128, 128, 64, 32, 16, 3, 1, splits=4, min_blocks=1, strips=2, octets=2)
-TEAMS = StagedSmmaConfig(128, 128, 32, 32, 32, 2, 0, splits=16, min_blocks=1, strips=2, octets=4)
-HIGH = StagedSmmaConfig(64, 64, 64, 64, 16, 2, 0, splits=1, min_blocks=1, strips=4, octets=4)
+BLOCK = StagedSmmaConfig(128, 128, 64, 32, 16, 3, 1, splits=4, min_blocks=1, strips=2, octets=2, ahead=0)
+TEAMS = StagedSmmaConfig(128, 128, 32, 32, 32, 2, 0, splits=16, min_blocks=1, strips=2, octets=4, ahead=0)
+HIGH = StagedSmmaConfig(64, 64, 64, 64, 16, 2, 0, splits=1, min_blocks=1, strips=4, octets=4, ahead=0)
 CONFIGS = (BLOCK, TEAMS, HIGH)
 OPS = ("nn", "tn", "ntt", "ttt")
 

@@ -36,11 +36,11 @@ LONG = StagedConfig(
     64, 32, 16, 16, 256, 2, 2, splits=2, min_blocks=1, rows=8, columns=16, step=4
 )  # a run takes two rounds
 LARGE = StagedConfig(128, 128, 64, 64, 32, 2, 2, splits=2, min_blocks=1, rows=8, columns=8, step=2)
-MMA_BLOCK = StagedMmaConfig(128, 128, 32, 32, 32, 3, 2, splits=16, min_blocks=1, strips=2, octets=2)
-MMA_WARPS = StagedMmaConfig(128, 32, 16, 16, 16, 2, 1, splits=1, min_blocks=1, strips=1, octets=2)
-MMA_LARGE = StagedMmaConfig(128, 128, 64, 64, 16, 3, 1, splits=2, min_blocks=1, strips=2, octets=4)
+MMA_BLOCK = StagedMmaConfig(128, 128, 32, 32, 32, 3, 2, splits=16, min_blocks=1, strips=2, octets=2, ahead=0)
+MMA_WARPS = StagedMmaConfig(128, 32, 16, 16, 16, 2, 1, splits=1, min_blocks=1, strips=1, octets=2, ahead=1)
+MMA_LARGE = StagedMmaConfig(128, 128, 64, 64, 16, 3, 1, splits=2, min_blocks=1, strips=2, octets=4, ahead=1)
 
-MMA_TALL = StagedMmaConfig(128, 128, 64, 32, 16, 3, 1, splits=7, min_blocks=1, strips=2, octets=2)
+MMA_TALL = StagedMmaConfig(128, 128, 64, 32, 16, 3, 1, splits=7, min_blocks=1, strips=2, octets=2, ahead=1)
 
 
 def staged(
@@ -71,10 +71,14 @@ COPYING_BUGS = (
     staged("the first products again", WARPS, "from_a += a_along_k", "from_a += 0 * a_along_k"),
     staged("the first products of B again", WARPS, "from_b += b_along_k ? products : products * ldb;", "", op="ntt"),
     staged("an edge of A left out", BLOCK, EDGE, "(void)0"),
-    staged("the whole chunks one too many", BLOCK, "next < k / chunk", "next < chunks"),
+    staged("at an edge, lines of A past the last", BLOCK, "in_k && row + tile_rows <= m", "in_k"),
+    staged("at an edge, whole chunks of B from the first product", BLOCK, "(long long)ldb + l + Of_B::at()",
+        "(long long)ldb + Of_B::at()"),
+    staged("at an edge, whole chunks of A past the last product", WARPS, "l <= k - chunk", "true", op="ntt"),
+    staged("the whole chunks one too many", BLOCK, "full ? k / chunk : 0", "full ? chunks : 0"),
     staged("a tile that is not full taken for full", BLOCK, "next_row + tile_rows <= m &&", ""),
     staged("a tile that is not full across taken for full", BLOCK, "next_column + tile_columns <= n;", "true;"),
-    staged("vectors that are not aligned", BLOCK, "next_full = vectors &&", "next_full ="),
+    staged("vectors that are not aligned", BLOCK, "full = vectors &&", "full ="),
     staged("vectors that are not aligned at an edge", BLOCK, "(wide * sizeof(scalar)) != 0)", "sizeof(scalar) != 0)"),
     staged("vectors along m and n that are not aligned", WARPS, "(wide * sizeof(scalar)) != 0)",
         "sizeof(scalar) != 0)", op="ntt"),
@@ -82,7 +86,7 @@ COPYING_BUGS = (
     staged("addresses not looked at at an edge", BLOCK, "(reinterpret_cast<unsigned long long>(X) | ld", "(ld"),
     mma("products past the end not left out", MMA_BLOCK, "|| product >= k", "", op="ntt"),
     mma("an edge of A left out", MMA_BLOCK, EDGE, "(void)0"),
-    mma("vectors that are not aligned", MMA_BLOCK, "next_full = vectors &&", "next_full =", op="ntt"),
+    mma("vectors that are not aligned", MMA_BLOCK, "full = vectors &&", "full =", op="ntt"),
 )  # fmt: skip
 
 RING_BUGS = (
@@ -110,8 +114,8 @@ RING_BUGS = (
     staged("places that overlap", GROUPS, "ring + place * (a_elements + b_elements), *b",
         "ring + place * a_elements, *b"),
     staged("every ring begins at the first chunk", WARPS, "staged = ring_of_block", "staged = 0"),
-    staged("every block begins at the first chunk", WARPS, "begin = blockIdx.x * share", "begin = 0"),
-    staged("the next chunk is the neighbour's", WARPS, "next += rings_of_block;", "next += 1;"),
+    staged("every block begins at the first chunk", WARPS, "one_tile ? blockIdx.x :", "one_tile ? 0 :"),
+    staged("the next chunk is the neighbour's", WARPS, "next += count * (rings_of_block * every);", "next += count;"),
     staged("chunks counted one by one", WARPS, "current += rings_of_block", "current += 1"),
     staged("the rest of k left out", BLOCK, "chunks = (k + chunk - 1) / chunk", "chunks = k / chunk"),
     staged("sums over rings that are read", LARGE, "__syncthreads();  // the rings are", "//"),
@@ -152,8 +156,10 @@ MULTIPLYING_BUGS = (
     mma("products of B in another order than of A", MMA_BLOCK, "b[o][half] = bits.x;", "b[o][1 - half] = bits.x;",
         op="ntt"),
     mma("pairs of A across the fragment", MMA_BLOCK, "a[s][2 * half] = bits.x;", "a[s][half] = bits.x;", op="ntt"),
-    mma("every strip of rows the first", MMA_BLOCK, "now.a[s], now.b[o])", "now.a[0], now.b[o])"),
-    mma("every octet of columns the first", MMA_BLOCK, "now.a[s], now.b[o])", "now.a[s], now.b[0])"),
+    mma("every strip of rows the first", MMA_BLOCK, "fragments.a[s], fragments.b[o])",
+        "fragments.a[0], fragments.b[o])"),
+    mma("every octet of columns the first", MMA_BLOCK, "fragments.a[s], fragments.b[o])",
+        "fragments.a[s], fragments.b[0])"),
     mma("operands of lower precision", MMA_BLOCK, "b[o + half][0] = bits.x;", "b[o + half][0] = float(bits.x);"),
     mma("products of A in another order than of B, singly", MMA_LARGE, "a_pitch + 4];", "a_pitch + 2];", op="ttt"),
     mma("products of B in another order than of A, singly", MMA_LARGE, "b[4 * b_pitch +", "b[2 * b_pitch +",
@@ -199,14 +205,25 @@ ADDING_BUGS = (
 
 RUN_BUGS = (
     staged("chunks past the last block's", WARPS, "(all_chunks + splits - 1) / splits", "all_chunks / splits"),
-    staged("a run past the last chunk", GROUPS, "all_chunks - begin < share ? all_chunks - begin : share", "share"),
-    mma("the next tile not looked for", MMA_LARGE, "if (next >= chunks)", "if (false)"),
+    mma("runs to the very last chunk", MMA_TALL, "to_all < share ? to_all : share", "to_all", op="nn"),
+    mma("the next tile not looked for", MMA_LARGE, "while (!one_tile && next >= chunks)", "while (false)"),
     mma("the tile before staged", MMA_LARGE, "++next_tile;", ""),
-    mma("a tile's first chunks taken for all", MMA_LARGE, "to_last = to_end <= run;", "to_last = true;"),
-    mma("a tile's last chunks taken for all", MMA_LARGE, "from_start = tile * (long long)chunks >= begin",
-        "from_start = true"),
-    mma("the sums of the tile before kept", MMA_LARGE, "[octets][4] = {};", "[octets][4];"),
-    staged("a part left out", GROUPS, "/ share - first_block) + 1,", "/ share - first_block),"),
+    mma("every block begins at the first tile", MMA_TALL, ": blockIdx.x * share", ": 0", op="nn"),
+    mma("a part of several tiles left out", MMA_TALL, "* chunks - 1) / share)", "* chunks - 1) / share) - 1",
+        op="nn"),
+    staged("the chunks of one tile side by side", WARPS, "every = one_tile ? splits : 1", "every = 1"),
+    staged("the last chunks of one tile left out", WARPS, "(to_all + splits - 1) / splits", "to_all / splits"),
+    staged("a block with some chunks of one tile alone", WARPS, "one_tile ? run == chunks", "one_tile ? true"),
+    staged("chunks past the end taken for whole", GROUPS, "to_end < to_stop ? to_end : to_stop", "to_stop"),
+    staged("whole chunks not passed", GROUPS, "pass(whole);", ""),
+    staged("the rest of k staged for ever", REGISTERS, "pass(1);", ""),
+    staged("whole chunks not counted", WARPS, "--whole;", ""),
+    staged("too short a step to the next chunk", WARPS, "chunk * (long long)every;", "chunk;"),
+    mma("a tile's first chunks taken for all", MMA_TALL, "to_last = to_end <= run;", "to_last = true;", op="nn"),
+    mma("a tile's last chunks taken for all", MMA_TALL, "to_last && tile * (long long)chunks >= begin", "to_last",
+        op="nn"),
+    mma("the sums of the tile before kept", MMA_LARGE, "sums_t sum = {};", "sums_t sum;"),
+    staged("a part left out", GROUPS, "? chunks : splits) - 1", "? chunks : splits) - 2"),
     staged("a part in another's slot", WARPS, "leave(slot + part);", "leave(slot + part / 2);"),
     staged("a group waits for parts that do not come", GROUPS,
         "parts - group < group_splits ? parts - group : group_splits",
@@ -287,7 +304,7 @@ def product(
 SYMMETRIC = (
     StagedConfig(128, 128, 16, 16, 64, 2, 0, splits=2, min_blocks=1, rows=8, columns=8, step=1),
     StagedConfig(128, 32, 16, 16, 16, 3, 1, splits=2, min_blocks=1, rows=8, columns=8, step=1),
-    StagedMmaConfig(128, 128, 16, 16, 32, 3, 1, splits=2, min_blocks=1, strips=1, octets=2),
+    StagedMmaConfig(128, 128, 16, 16, 32, 3, 1, splits=2, min_blocks=1, strips=1, octets=2, ahead=1),
 )
 
 

@@ -112,7 +112,7 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
         replace(GRAM, dtype_name="c128", op="cn"),
     ),
     (
-        StagedZmmaConfig(128, 128, 64, 64, 16, 3, 1, splits=264, min_blocks=1, strips=4, octets=4, ahead=1),
+        StagedZmmaConfig(256, 256, 64, 64, 16, 4, 1, splits=132, min_blocks=1, strips=4, octets=2, ahead=1),
         replace(F64, n=64, dtype_name="c64"),
     ),
     (TsmtZmmaConfig(128, 16, 16, 2, 2, 8, 2, splits=264, min_blocks=1), replace(GRAM, dtype_name="c128", op="cn")),
@@ -123,22 +123,22 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
         replace(GRAM, op="ntt"),
     ),
     (
-        StagedMmaConfig(128, 128, 16, 16, 32, 3, 2, splits=264, min_blocks=1, strips=1, octets=2),
+        StagedMmaConfig(128, 128, 16, 16, 32, 3, 2, splits=264, min_blocks=1, strips=1, octets=2, ahead=1),
         replace(GRAM, dtype_name="f64"),
     ),
     (
-        StagedMmaConfig(256, 256, 256, 64, 16, 4, 1, splits=132, min_blocks=1, strips=4, octets=4),
+        StagedMmaConfig(256, 256, 256, 64, 16, 4, 1, splits=132, min_blocks=1, strips=4, octets=4, ahead=1),
         Problem(20480, 64, 20480, "f64", "ttt"),
     ),
     (
-        StagedSmmaConfig(128, 128, 128, 64, 32, 3, 1, splits=264, min_blocks=2, strips=4, octets=4),
+        StagedSmmaConfig(128, 128, 128, 64, 32, 3, 1, splits=264, min_blocks=2, strips=4, octets=4, ahead=0),
         replace(F32, n=64),
     ),
     (
-        StagedSmmaConfig(128, 128, 64, 32, 32, 2, 1, splits=528, min_blocks=4, strips=2, octets=2),
+        StagedSmmaConfig(128, 128, 64, 32, 32, 2, 1, splits=528, min_blocks=4, strips=2, octets=2, ahead=0),
         replace(F32, n=32, op="ttt"),
     ),
-    (StagedSmmaConfig(128, 128, 64, 64, 32, 3, 1, splits=264, min_blocks=2, strips=4, octets=4), GRAM),
+    (StagedSmmaConfig(128, 128, 64, 64, 32, 3, 1, splits=264, min_blocks=2, strips=4, octets=4, ahead=0), GRAM),
     (TsmtConfig(256, 8, 8, 8, 8, 1, 2, splits=264, min_blocks=1), replace(GRAM, op="nxt")),
     (TsmtConfig(128, 8, 8, 8, 8, 2, 1, splits=264, min_blocks=1), replace(GRAM, dtype_name="c64", op="cx")),
     (GramConfig(128, 128, 64, 32, 2, 0, splits=396, min_blocks=1, lines=8, step=1), replace(GRAM, op="nxt")),

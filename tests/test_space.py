@@ -185,6 +185,11 @@ COUNTER_EXAMPLES = (
     CounterExample("whole-waves", TsmtConfig(128, 16, 16, 8, 8, 4, 1, splits=148, min_blocks=1), GRAM),
     CounterExample("one-wave", TsmtConfig(256, 16, 16, 8, 8, 4, 2, splits=528, min_blocks=1), GRAM),
     CounterExample(
+        "one-wave",  # the registers that a chunk is on its way in count
+        StagedConfig(128, 128, 16, 16, 128, 2, 0, splits=396, min_blocks=1, rows=8, columns=8, step=4),
+        GRAM,
+    ),
+    CounterExample(
         "min-threads-per-sm", Tsm2Config("v3", 128, 16, 4), R, guidelines=Guidelines(min_threads_per_sm=2048)
     ),
     CounterExample("min-blocks-per-sm", Tsm2Config("v3", 1024, 4, 4), R, guidelines=Guidelines(min_blocks_per_sm=4)),
@@ -216,6 +221,16 @@ def test_a_small_grid_is_kept_where_nothing_makes_it_larger() -> None:
     for k, kept in ((64, True), (128, False)):
         candidate = Candidate(family_named("tsmr"), config, replace(R, k=k), H200, Guidelines())
         (rule,) = (rule for rule in rules_of(family_named("tsmr")) if rule.name == "grid-fills-device")
+        assert rule.keeps(candidate) is kept
+
+
+def test_a_bound_on_registers_lets_blocks_share_a_multiprocessor() -> None:
+    config = StagedConfig(128, 128, 16, 16, 128, 2, 0, splits=396, min_blocks=1, rows=8, columns=8, step=4)
+    (rule,) = (rule for rule in rules_of(family_named("staged")) if rule.name == "one-wave")
+    for min_blocks, kept in ((1, False), (3, True)):
+        candidate = Candidate(
+            family_named("staged"), replace(config, min_blocks=min_blocks), GRAM, H200, Guidelines()
+        )
         assert rule.keeps(candidate) is kept
 
 

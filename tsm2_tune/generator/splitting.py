@@ -14,7 +14,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Candidate, Rule
 
 # How a grid is divided: parts of k for each tile of C, or tiles for each block, never both.
-SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 16, 19, 20, 24, 26, 32, 48)
+SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 16, 17, 19, 20, 21, 24, 26, 32, 48)
 ROW_TILES = (2, 4, 8)
 SPLITS_ROW_TILES = (*((splits, 1) for splits in SPLITS), *((1, tiles) for tiles in ROW_TILES))
 LEAST_SHARE = 64  # of k, that is worth a block of its own
@@ -79,35 +79,43 @@ def in_turns(lists: Iterable[Iterable[C]]) -> tuple[C, ...]:
     return tuple(config for turn in zip_longest(*lists) for config in turn if config is not None)
 
 
-PREFERRED_SPLITS = 4  # of the best ones by the model
+PREFERRED_SPLITS = 3  # of the best ones by the model
+ENOUGH_BYTES = 40 * 2**10  # on their way to a multiprocessor: Little's law
+REGISTERS_USED = 120  # a thread, where nothing bounds them and loads are to be ahead
 LIGHT = 2  # columns for each byte of an element, up to which memory alone decides
-USUAL_SPLITS = (4, 12, 8, 24)  # of the winners on an H200
+UNEVEN = 0.4  # there, of what unequal shares cost: the last blocks have the others' bandwidth
+START_US = 2.0  # until a block's first loads have arrived
 
 
 def splits_to_prefer(
-    limits: DeviceLimits, problem: Problem, *, resources: Resources, min_blocks: int, tiles: int
+    limits: DeviceLimits, problem: Problem, *, resources: Resources, min_blocks: int, tiles: int, prefetch: int = 1
 ) -> list[int]:
-    """The splits that the model wants tried first, best first, in turns with those that won elsewhere.
+    """The splits that the model wants tried first, best first.
 
-    What a split gains is whole waves of resident blocks, since the last blocks run almost alone; what it costs is its
-    sums, written and read again beside A, which is read once. Where memory alone decides, fewer blocks than a wave
-    keep it as busy, and those that won elsewhere come first.
+    Every multiprocessor should have as many blocks as the others, or whole waves of them, and enough bytes on their
+    way. Shares are whole prefetches. What a split costs is its blocks' start, and its sums, written and read again
+    beside A, which is read once.
     """
     occupied = occupancy(
         limits, threads=resources.threads, registers=resources.registers, smem_bytes=resources.smem_bytes
     ).blocks_per_sm
-    resident = limits.sms * (min_blocks if min_blocks > 1 else max(occupied, 1))  # compilers use what they may
+    usual = limits.registers_per_sm // (REGISTERS_USED * resources.threads)
+    resident = min_blocks if min_blocks > 1 else max(min(occupied, usual), 1)  # compilers use what they may
     most = max(problem.k // LEAST_SHARE, 1)
+    uneven = UNEVEN if problem.n <= LIGHT * problem.dtype.element_bytes else 1.0
+    least_us = problem.m * problem.k * problem.dtype.element_bytes / (limits.dram_gbytes_per_s * 1e3)
 
-    def seconds(splits: int) -> float:  # of A's, were every wave full
-        blocks = tiles * splits
-        waves = -(-blocks // resident) * resident / blocks
-        return waves * (1 + (2 * splits * problem.n / problem.k if splits > 1 else 0))
+    def time(splits: int) -> float:  # of what A takes where all are busy to the end
+        blocks = tiles * splits / limits.sms  # on a multiprocessor
+        waves = -(-blocks // resident)
+        slots = -(-blocks // 1) if waves == 1 else waves * resident
+        on_their_way = min(blocks, resident) * resources.threads * resources.bytes_in_flight
+        share = -(-problem.k // (splits * prefetch)) * prefetch
+        sums = 2 * splits * problem.n / problem.k if splits > 1 else 0
+        busy = (1 + uneven * (slots / blocks - 1)) * share * splits / problem.k
+        return busy * max(ENOUGH_BYTES / on_their_way, 1) * (1 + sums) + waves * START_US / least_us
 
-    best = sorted((splits for splits in SPLITS if splits <= most), key=seconds)[:PREFERRED_SPLITS]
-    usual = [splits for splits in USUAL_SPLITS if splits <= most and tiles * splits >= resident / 2]
-    lists = (usual, best) if problem.n <= LIGHT * problem.dtype.element_bytes else (best, usual)
-    return list(dict.fromkeys(splits for turn in zip_longest(*lists) for splits in turn if splits is not None))
+    return sorted((splits for splits in SPLITS if splits <= most), key=time)[:PREFERRED_SPLITS]
 
 
 def with_splits(family: Family[C], variants: Iterable[C], problem: Problem, limits: DeviceLimits) -> tuple[C, ...]:
@@ -121,6 +129,7 @@ def with_splits(family: Family[C], variants: Iterable[C], problem: Problem, limi
                 resources=family.resources(variant, problem),
                 min_blocks=int(variant.tunables["min_blocks"]),
                 tiles=family.launch(variant, problem).tiles(problem.m, problem.n),
+                prefetch=int(variant.tunables["prefetch"]),
             )
         ]
         for variant in variants
@@ -160,8 +169,15 @@ def _whole_waves(candidate: Candidate) -> bool:
 
 
 def _one_wave(candidate: Candidate) -> bool:
-    resident = candidate.limits.sms * max(candidate.occupancy.blocks_per_sm, 1)
-    return tunable(candidate, "splits") <= max(resident, WIDE_SPLITS[0])
+    """Whether all blocks are resident from the start. A bound on registers holds, whatever their estimate."""
+    blocks, resources = max(candidate.occupancy.blocks_per_sm, 1), candidate.resources
+    min_blocks = int(getattr(candidate.config, "min_blocks", 1))
+    if min_blocks > blocks:
+        unbounded = occupancy(
+            candidate.limits, threads=resources.threads, registers=0, smem_bytes=resources.smem_bytes
+        )
+        blocks = min(min_blocks, unbounded.blocks_per_sm)
+    return tunable(candidate, "splits") <= max(candidate.limits.sms * blocks, WIDE_SPLITS[0])
 
 
 WIDE_SPLIT_RULES = (

@@ -105,9 +105,11 @@ class StagingFamily(Family[C]):
         teams = config.threads // max(self.team(config), WARP_THREADS)
         sums = teams * config.tile_rows * config.tile_columns
         on_their_way = config.tile_rows * config.chunk * (config.stages - 1) // config.sharers
+        lines = config.tile_rows + config.tile_columns
+        pieces = lines * config.chunk // config.sharers if config.through == 0 else 0  # on their way in registers
         return Resources(
             threads=config.threads,
-            registers=self.registers(config) * problem.dtype.registers + OVERHEAD_REGISTERS,
+            registers=(self.registers(config) + pieces) * problem.dtype.registers + OVERHEAD_REGISTERS,
             smem_bytes=max(rings, sums) * problem.dtype.element_bytes,
             bytes_in_flight=on_their_way * problem.dtype.element_bytes,
             reuse=config.tile_columns,
@@ -163,7 +165,7 @@ class StagingFamily(Family[C]):
         along_a, along_b, _ = problem.contiguous
         a_pitch, b_pitch = self.pitches(config, problem)
         return {
-            "about": "both operands staged, an equal run of the work for each block",
+            "about": "both operands staged, as much work for each block",
             "kernel": self.name,
             "storage": problem.storage,
             "a_along_k": along_a == "k",

@@ -34,6 +34,7 @@ from tsm2_tune.tuner.worker import BETWEEN_REQUESTS, Attempt, AttemptResult, Rem
 CORES_A_SPARE = 8  # of so many one compiles nothing, so that who measures need not wait for it
 FINALISTS = 5  # at the most, measured again
 FINALIST_MARGIN = 0.05  # a finalist's median is at most this much over the best one's
+HOPELESS = 2.5  # times as long as the fastest family's first choice, by the model, which is off by 2 at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,13 +257,17 @@ def cores() -> int:
 def ordered(space: SearchSpace, seed: int) -> Sequence[Candidate]:
     """The kept candidates: what the families prefer, then the others by predicted time; ties by the seed.
 
-    The families take turns, that first whose first choice the model says is fastest.
+    The families take turns, that first whose first choice the model says is fastest. Those come after the others
+    whose first choice it says is hopeless.
     """
     kept = {candidate.config.text: candidate for candidate in space.kept}
     preferred = (family_named(name).preferred(space.problem, space.limits) for name in space.families)
     choices = [[kept[config.text] for config in configs if config.text in kept] for configs in preferred]
     turns = sorted(filter(None, choices), key=lambda choice: predicted_time_us(choice[0]))
-    first = list(dict.fromkeys(candidate for turn in zip_longest(*turns) for candidate in turn if candidate))
+    least_us = predicted_time_us(turns[0][0]) if turns else 0.0
+    hopeful = [choice for choice in turns if predicted_time_us(choice[0]) <= HOPELESS * least_us]
+    in_turns = [turn for group in (hopeful, turns) for turn in zip_longest(*group)]
+    first = list(dict.fromkeys(candidate for turn in in_turns for candidate in turn if candidate))
     for candidate in first:
         del kept[candidate.config.text]
     rest = list(kept.values())

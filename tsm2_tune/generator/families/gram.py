@@ -111,14 +111,20 @@ class Gram(GramFamily[GramConfig]):
         tile = covering(TILE, problem.m)
         lines = LINES[0] if problem.dtype.registers == 1 else LINES[1]
         along_k = problem.contiguous[0] == "k"  # where a read has products that are neighbours
-        most = max(16 // problem.dtype.element_bytes, 1)  # that fit a vector, but take more registers
+        most = max(16 // problem.dtype.element_bytes, 1)  # that fit a vector
+
+        def step_and_blocks(through: int) -> tuple[int, int]:
+            """Where half a vector's products leave registers for a third block, they are faster."""
+            if not along_k:
+                return 1, 3
+            return (max(most // 2, 1), 3) if through > 0 and tile < TILE[-1] else (most, 2)
+
         every = (
             GramConfig(
                 threads, sharers, tile, chunk, stages, through, limits.sms * min(blocks, most_blocks), 1, lines, step
             )
             for threads, sharers, chunk, stages, through, blocks in FIRST[tile]
-            for step, most_blocks in (((most, 2), (most // 2, 3)) if along_k else ((1, 3),))
-            if step >= 1
+            for step, most_blocks in (step_and_blocks(through),)
         )
         return tuple(config for config in dict.fromkeys(every) if self.fills_ring(config))
 

@@ -33,30 +33,25 @@ MIN_BLOCKS = (1, 3)
 TILE_ELEMENTS = (16 * 16, 32 * 32, 64 * 64)
 # What won on an H200, and its neighbours, for tiles of at most as many elements, where an operand lies along k and
 # where none does: the ring, blocks on a multiprocessor, as many as the bound or 1, columns of a thread, and step.
+# Without the bound, where fewer blocks fit, some of them would wait for the others to end.
 WINNERS: dict[tuple[int, bool], tuple[tuple[int, int, int, int, int, int, int, int, int], ...]] = {
     (16 * 16, True): (
-        (128, 128, 128, 2, 0, 3, 1, 8, 2), (128, 128, 128, 2, 0, 3, 3, 8, 2), (128, 128, 128, 2, 0, 3, 1, 8, 4),
-        (128, 128, 64, 2, 0, 4, 1, 8, 2), (128, 128, 128, 2, 0, 2, 1, 8, 2),
+        (128, 128, 128, 2, 0, 3, 3, 8, 4), (128, 128, 128, 2, 0, 3, 3, 8, 2), (128, 128, 128, 2, 0, 2, 1, 8, 4),
     ),
     (16 * 16, False): (
-        (128, 128, 128, 2, 0, 3, 1, 8, 1), (128, 128, 128, 4, 1, 1, 1, 8, 1), (128, 128, 128, 2, 0, 3, 3, 8, 1),
-        (128, 128, 64, 2, 0, 4, 1, 8, 1), (128, 128, 128, 2, 0, 2, 1, 8, 1),
+        (128, 128, 128, 2, 0, 3, 3, 8, 1), (128, 128, 128, 4, 1, 1, 1, 8, 1), (128, 128, 128, 2, 0, 2, 1, 8, 1),
     ),
     (32 * 32, True): (
-        (128, 128, 64, 2, 0, 3, 3, 8, 2), (128, 128, 64, 2, 0, 3, 1, 8, 2), (128, 128, 64, 4, 2, 3, 3, 8, 4),
-        (128, 128, 64, 2, 0, 2, 1, 8, 4), (128, 128, 64, 2, 0, 3, 1, 8, 4),
+        (128, 128, 64, 2, 0, 3, 3, 8, 4), (128, 128, 64, 4, 2, 3, 3, 8, 4), (128, 128, 64, 2, 0, 3, 3, 8, 2),
     ),
     (32 * 32, False): (
-        (128, 128, 64, 2, 0, 3, 1, 8, 1), (128, 128, 64, 2, 0, 3, 3, 8, 1), (128, 128, 64, 2, 0, 2, 1, 8, 1),
-        (128, 32, 16, 3, 1, 2, 1, 8, 1), (128, 128, 32, 2, 0, 4, 1, 8, 1),
+        (128, 128, 64, 2, 0, 3, 3, 8, 1), (128, 128, 64, 2, 0, 2, 1, 8, 1), (128, 32, 16, 3, 1, 2, 1, 8, 1),
     ),
     (64 * 64, True): (
-        (128, 128, 32, 2, 0, 3, 1, 8, 4), (128, 128, 32, 3, 2, 3, 3, 8, 4), (128, 128, 32, 3, 1, 3, 3, 8, 4),
-        (128, 128, 32, 2, 1, 3, 3, 8, 4), (128, 128, 32, 2, 0, 2, 1, 16, 2), (128, 128, 32, 2, 1, 2, 1, 16, 4),
+        (128, 128, 32, 2, 1, 3, 3, 8, 4), (128, 128, 32, 3, 1, 3, 3, 8, 4), (128, 128, 32, 2, 1, 2, 1, 16, 4),
     ),
     (64 * 64, False): (
-        (128, 32, 16, 2, 1, 2, 1, 16, 2), (128, 32, 16, 2, 0, 2, 1, 16, 1), (128, 32, 16, 3, 1, 2, 1, 16, 2),
-        (128, 32, 16, 2, 1, 2, 1, 16, 1), (128, 32, 16, 2, 0, 2, 1, 16, 2),
+        (128, 32, 16, 2, 0, 2, 1, 16, 1), (128, 32, 16, 2, 1, 2, 1, 16, 2), (128, 32, 16, 3, 1, 2, 1, 16, 2),
     ),
 }  # fmt: skip
 VECTOR_BYTES = 16
@@ -154,10 +149,11 @@ class Staged(StagingFamily[StagedConfig]):
 
         None where TSMT or the tensor cores do better.
         """
-        if max(problem.m, problem.n) <= 8 or (problem.dtype_name == "f64" and has_f64_tensor_cores(limits)):
-            return ()
         tile_rows = covering(TILE, problem.m)
         tile_columns = covering(TILE, problem.n)
+        large = problem.dtype_name == "f64" or tile_rows * tile_columns > 32 * 32  # for the tensor cores
+        if max(problem.m, problem.n) <= 8 or (large and has_f64_tensor_cores(limits)):
+            return ()
         most = VECTOR_BYTES // problem.dtype.element_bytes  # products along k in one read
         return tuple(
             StagedConfig(

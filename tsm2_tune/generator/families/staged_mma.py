@@ -18,18 +18,24 @@ from tsm2_tune.generator.staging import STAGING_TUNABLES, StagingConfig, Staging
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering
 
 TILE = (16, 32, 64)  # rows and columns of C, of a block
+TILE_ELEMENTS = (16 * 16, 32 * 32, 64 * 64)
 WARP_TILES = ((1, 2), (2, 2), (2, 4), (4, 4))  # strips of 16 rows, octets of columns
 # Threads of a block and of a ring, the chunk and the places of the ring, and what is on the way there.
 RINGS = (
-    (128, 128, 64, 2, 0), (128, 128, 32, 2, 0), (128, 128, 16, 2, 0), (256, 256, 32, 2, 0), (128, 128, 64, 3, 1),
-    (128, 128, 32, 3, 1), (128, 128, 32, 2, 1), (128, 128, 32, 3, 2),
+    (128, 128, 64, 2, 0), (128, 128, 32, 2, 0), (128, 128, 16, 2, 0), (128, 128, 64, 3, 1), (128, 128, 32, 3, 1),
+    (128, 128, 32, 2, 1), (128, 128, 16, 3, 1), (128, 128, 16, 4, 1), (128, 128, 32, 3, 2),
 )  # fmt: skip
-# What won on an H200 for a C of one tile of at most as many elements: the chunk, the places of the ring, what is on
-# the way, and blocks on a multiprocessor.
-WINNERS = {
-    16 * 16: ((64, 2, 0, 4), (64, 2, 0, 3), (64, 2, 0, 2), (32, 3, 1, 3), (32, 3, 1, 2)),
-    32 * 32: ((32, 3, 1, 2), (64, 2, 0, 2), (64, 3, 1, 1), (32, 2, 0, 2), (32, 3, 1, 3)),
-    64 * 64: ((32, 2, 0, 2), (32, 2, 1, 2), (32, 3, 2, 2), (32, 3, 1, 2), (16, 2, 0, 3)),
+MIN_BLOCKS = (1, 3, 4)
+# What won on an H200 for a C of one tile of at most as many elements, where an operand lies along k and where none
+# does: the chunk, the places of the ring, what is on the way, blocks on a multiprocessor, and whether products are
+# loaded ahead.
+WINNERS: dict[tuple[int, bool], tuple[tuple[int, int, int, int, int], ...]] = {
+    (16 * 16, True): ((64, 2, 0, 4, 0), (64, 2, 0, 3, 1), (32, 3, 1, 4, 0)),
+    (16 * 16, False): ((64, 2, 0, 4, 0), (32, 3, 1, 4, 0), (64, 2, 0, 3, 1)),
+    (32 * 32, True): ((32, 3, 1, 2, 1), (64, 2, 0, 2, 1), (32, 2, 0, 3, 0)),
+    (32 * 32, False): ((32, 3, 1, 2, 0), (64, 2, 0, 2, 1), (32, 2, 0, 3, 0)),
+    (64 * 64, True): ((32, 2, 0, 2, 0), (16, 4, 1, 2, 1), (32, 2, 1, 2, 1)),
+    (64 * 64, False): ((16, 3, 1, 2, 1), (16, 4, 1, 2, 1), (32, 2, 1, 2, 1)),
 }
 # Of a C of many rows: threads, rows and columns of a tile, strips and octets of a warp, and the least blocks.
 TALL_TILES = (
@@ -77,10 +83,11 @@ class StagedMmaConfig(StagingConfig):
     """Every choice that the template needs."""
 
     family: ClassVar[str] = "staged_mma"
-    letters: ClassVar[dict[str, str]] = {**StagingConfig.letters, "strips": "r", "octets": "c"}
+    letters: ClassVar[dict[str, str]] = {**StagingConfig.letters, "strips": "r", "octets": "c", "ahead": "a"}
 
     strips: int  # of 16 rows of C, of a warp
     octets: int  # of 8 columns of C, of a warp
+    ahead: int  # 1 where a chunk's first products are loaded while the last of the one before are under way
 
 
 class StagedMma(StagingFamily[StagedMmaConfig]):
@@ -91,6 +98,9 @@ class StagedMma(StagingFamily[StagedMmaConfig]):
         *STAGING_TUNABLES,
         Tunable("strips", "", "strips of 16 rows of C that one warp accumulates in registers"),
         Tunable("octets", "", "octets of columns of C that one warp accumulates in registers"),
+        Tunable(
+            "ahead", "", "1: a chunk's first products are loaded before the last of the one before are multiplied"
+        ),
     )
     rules = (HAS_F64_TENSOR_CORES, *staging_rules((*TILE, 2 * TILE[-1], MOST_TILE), covered=TILE[-1]))
     config_type = StagedMmaConfig
@@ -102,11 +112,13 @@ class StagedMma(StagingFamily[StagedMmaConfig]):
             if tile_rows % (STRIP_ROWS * strips) == 0 and tile_columns % (OCTET_COLUMNS * octets) == 0
         ]
         thin = (
-            (*ring[:2], tile_rows, tile_columns, *ring[2:], splits, 1, strips, octets)
-            for (tile_rows, tile_columns, strips, octets), ring, splits in product(tiles, RINGS, WIDE_SPLITS)
+            (*ring[:2], tile_rows, tile_columns, *ring[2:], splits, min_blocks, strips, octets, ahead)
+            for (tile_rows, tile_columns, strips, octets), ring, splits, min_blocks, ahead in product(
+                tiles, RINGS, WIDE_SPLITS, MIN_BLOCKS, (0, 1)
+            )
         )
         tall = (
-            (threads, threads, tile_rows, tile_columns, *ring, splits, min_blocks, strips, octets)
+            (threads, threads, tile_rows, tile_columns, *ring, splits, min_blocks, strips, octets, 1)
             for (threads, tile_rows, tile_columns, strips, octets, min_blocks), ring, splits in product(
                 TALL_TILES, TALL_RINGS, WIDE_SPLITS
             )
@@ -161,12 +173,25 @@ class StagedMma(StagingFamily[StagedMmaConfig]):
         tile_rows = covering(TILE, problem.m)
         tile_columns = covering(TILE, problem.n)
         elements = tile_rows * tile_columns
-        warp_tile = (min(2, tile_rows // STRIP_ROWS), 4 if elements > 32 * 32 and tile_columns > STRIP_ROWS else 2)
+        strips = min(2, tile_rows // STRIP_ROWS)
+        octets = 4 if elements > 32 * 32 and tile_columns > STRIP_ROWS else 2
+        along_k = "k" in problem.contiguous[:2]
         return tuple(
             StagedMmaConfig(
-                128, 128, tile_rows, tile_columns, chunk, stages, through, limits.sms * blocks, 1, *warp_tile
+                threads=128,
+                sharers=128,
+                tile_rows=tile_rows,
+                tile_columns=tile_columns,
+                chunk=chunk,
+                stages=stages,
+                through=through,
+                splits=limits.sms * blocks,
+                min_blocks=blocks if blocks in MIN_BLOCKS else 1,  # or some wait for the others to end
+                strips=strips,
+                octets=octets,
+                ahead=ahead,
             )
-            for chunk, stages, through, blocks in WINNERS[next(most for most in WINNERS if elements <= most)]
+            for chunk, stages, through, blocks, ahead in WINNERS[covering(TILE_ELEMENTS, elements), along_k]
         )
 
     def _preferred_of_tall(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedMmaConfig, ...]:
@@ -185,6 +210,7 @@ class StagedMma(StagingFamily[StagedMmaConfig]):
                 min_blocks=min_blocks,
                 strips=strips,
                 octets=octets,
+                ahead=1,
             )
             for threads, tile_rows, tile_columns, chunk, stages, through, blocks, min_blocks, strips, octets in best
         )

@@ -65,13 +65,14 @@ SHORT: dict[int, tuple[Choice, ...]] = {
         ((128, 64, 2, 8), (32, 3, 1), 2), ((128, 64, 4, 4), (32, 3, 1), 2),
     ),
 }  # fmt: skip
-# Of a few rows and columns and a long k, for tiles that cover them.
+# Of a few rows and columns and a long k, for tiles that cover them. Of a square tile, the last is for operands that
+# lie along k.
 THIN: dict[tuple[int, int], tuple[Choice, ...]] = {
-    (32, 32): (((32, 32, 2, 4), (64, 2, 0), 3),),
+    (32, 32): (((32, 32, 2, 4), (32, 3, 1), 3), ((32, 32, 2, 4), (64, 2, 0), 3)),
     (64, 32): (((64, 32, 4, 4), (32, 3, 1), 2), ((64, 32, 4, 4), (32, 2, 0), 2)),
     (32, 64): (((32, 64, 2, 8), (32, 3, 1), 2), ((32, 64, 2, 8), (32, 2, 0), 2)),
     (64, 64): (
-        ((64, 64, 4, 4), (32, 3, 1), 2), ((64, 64, 2, 8), (32, 3, 1), 2), ((64, 64, 2, 8), (32, 2, 0), 2),
+        ((64, 64, 2, 8), (32, 3, 1), 2), ((64, 64, 4, 4), (32, 3, 1), 2), ((64, 64, 4, 4), (64, 2, 1), 2),
     ),
 }  # fmt: skip
 
@@ -97,6 +98,7 @@ def _config(choice: Choice, splits: int) -> StagedSmmaConfig:
         min_blocks=min_blocks,
         strips=strips,
         octets=octets,
+        ahead=0,  # fragments of doubles that are loaded a step ahead would leave too few registers
     )
 
 
@@ -133,10 +135,7 @@ class StagedSmma(StagedMma):
         return INT32_MAX if large else LARGEST_THIN
 
     def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedSmmaConfig, ...]:
-        """What won on an H200 for as many columns; of a small C, where it has more than 32 rows or columns.
-
-        With 32 of each, multiply-adds do as well where no operand lies along k.
-        """
+        """What won on an H200 for as many columns; of a small C, for as large a tile."""
         if not has_f64_tensor_cores(limits):
             return ()
         if problem.m > LARGEST_THIN:
@@ -145,7 +144,9 @@ class StagedSmma(StagedMma):
             choices = winners[covering(tuple(winners), problem.n)]
         else:
             tile = covering((16, 32, 64), problem.m), covering((16, 32, 64), problem.n)
-            choices = THIN.get(tile, ()) if tile != (32, 32) or "k" in problem.contiguous[:2] else ()
+            choices = THIN.get(tile, ())
+            if tile[0] == tile[1] and "k" in problem.contiguous[:2]:
+                choices = (*choices[-1:], *choices[:-1])
         return tuple(_config(choice, limits.sms * choice[2]) for choice in choices)
 
     def singles(self, problem: Problem) -> bool:

@@ -2,7 +2,8 @@
 
 A complex product is four real ones. The f64 tensor cores have as many of them a second as the fused multiply-adds of
 f32 and leave most of the issue slots free, so that c64 is computed by them too, in double precision: its elements are
-staged as they are and become doubles when they are read. A C of many rows is served too.
+staged as they are and become doubles when they are read. In double precision three real products do for one of c64:
+of the real parts, of the imaginary parts and of their sums. A C of many rows is served too.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tsm2_tune.generator.config import Resources
 from tsm2_tune.generator.families.family import Tunable
@@ -31,7 +32,7 @@ WARP_TILES = ((2, 2), (4, 2), (4, 4))  # strips of 8 rows, octets of columns
 RINGS = (
     (128, 128, 128, 2, 0), (128, 128, 64, 2, 0), (128, 128, 64, 2, 1), (128, 128, 32, 2, 1), (128, 128, 32, 3, 1),
     (128, 128, 16, 2, 1), (128, 128, 16, 3, 1), (128, 128, 16, 4, 1), (128, 128, 8, 3, 1), (128, 128, 8, 4, 1),
-    (256, 256, 16, 4, 1), (256, 256, 8, 6, 1),
+    (128, 128, 8, 6, 1), (256, 256, 32, 2, 1), (256, 256, 16, 3, 1), (256, 256, 16, 4, 1), (256, 256, 8, 6, 1),
 )  # fmt: skip
 COLUMNS_OF_LARGE = range(9, 65)  # that a C of many rows must have
 LINES, DEPTH = 8, 8  # of a strip or an octet; most products of a read
@@ -40,33 +41,30 @@ REGISTERS_OF_C128 = 4
 # strips, octets, and whether products are loaded ahead.
 Winner = tuple[int, int, int, int, int, int, int, int, int]
 THIN: dict[tuple[str, int], tuple[Winner, ...]] = {
-    ("c64", 16): ((128, 128, 128, 2, 0, 2, 2, 2, 0), (128, 128, 64, 2, 0, 3, 2, 2, 0)),
-    ("c64", 32): (
-        (128, 128, 32, 3, 1, 2, 4, 4, 0), (128, 128, 64, 2, 1, 2, 4, 4, 1), (128, 128, 32, 2, 1, 2, 4, 4, 0),
-        (128, 128, 64, 2, 0, 3, 2, 2, 0),
-    ),
-    ("c64", 64): (
-        (128, 128, 16, 3, 1, 2, 4, 4, 1), (128, 128, 32, 2, 1, 2, 4, 4, 1), (128, 128, 16, 3, 1, 2, 4, 4, 0),
-    ),
+    ("c64", 16): ((128, 128, 128, 2, 0, 2, 2, 2, 0), (128, 128, 64, 2, 0, 2, 2, 2, 0)),
+    ("c64", 32): ((128, 128, 64, 2, 1, 2, 4, 2, 0), (128, 128, 32, 3, 1, 2, 4, 2, 0)),
+    ("c64", 64): ((256, 256, 16, 4, 1, 1, 4, 2, 1), (256, 256, 32, 2, 1, 1, 4, 2, 1)),
     ("c128", 16): ((128, 128, 64, 2, 0, 2, 2, 2, 0), (128, 128, 32, 2, 1, 3, 2, 2, 0)),
     ("c128", 32): ((128, 128, 32, 2, 1, 2, 4, 4, 0), (128, 128, 16, 3, 1, 3, 4, 2, 0)),
     ("c128", 64): (
-        (128, 128, 16, 2, 1, 2, 4, 4, 1), (128, 128, 8, 3, 1, 2, 4, 4, 1), (128, 128, 16, 2, 1, 2, 4, 4, 0),
+        (128, 128, 8, 6, 1, 2, 4, 4, 1), (128, 128, 16, 2, 1, 2, 4, 4, 1), (128, 128, 8, 3, 1, 2, 4, 4, 1),
+        (128, 128, 8, 4, 1, 2, 4, 4, 1),
     ),
 }  # fmt: skip
+# The same where it has up to 8 rows or columns, and many of the others.
+UNEQUAL: dict[str, tuple[Winner, ...]] = {
+    "c64": ((128, 128, 32, 2, 1, 3, 2, 2, 1),),
+    "c128": ((128, 128, 16, 2, 1, 3, 2, 2, 1), (128, 128, 16, 2, 1, 2, 2, 2, 1)),
+}
 # The same for a C of many rows, by element type and columns of a tile: after its rows.
 LARGE: dict[tuple[str, int], tuple[tuple[int, Winner], ...]] = {
     ("c64", 16): (
-        (128, (128, 128, 16, 3, 1, 3, 4, 2, 1)), (128, (128, 128, 16, 3, 1, 2, 4, 2, 0)),
-        (128, (128, 128, 16, 2, 1, 3, 4, 2, 1)),
+        (128, (128, 128, 32, 2, 1, 2, 4, 2, 1)), (64, (128, 128, 16, 3, 1, 3, 2, 2, 1)),
+        (128, (128, 128, 16, 4, 1, 2, 4, 2, 1)),
     ),
-    ("c64", 32): (
-        (128, (128, 128, 16, 3, 1, 2, 4, 4, 1)), (64, (128, 128, 16, 3, 1, 3, 4, 2, 1)),
-        (128, (128, 128, 16, 4, 1, 2, 4, 4, 1)),
-    ),
+    ("c64", 32): ((64, (128, 128, 32, 2, 1, 2, 4, 2, 1)), (64, (128, 128, 16, 3, 1, 2, 4, 2, 1))),
     ("c64", 64): (
-        (64, (128, 128, 16, 3, 1, 2, 4, 4, 0)), (64, (128, 128, 16, 2, 1, 2, 4, 4, 1)),
-        (128, (256, 256, 16, 4, 1, 1, 4, 4, 1)),
+        (64, (256, 256, 32, 2, 1, 1, 4, 2, 1)), (64, (256, 256, 16, 3, 1, 1, 4, 2, 1)),
     ),
     ("c128", 16): ((128, (128, 128, 8, 4, 1, 2, 4, 2, 1)), (128, (128, 128, 8, 3, 1, 3, 4, 2, 1))),
     ("c128", 32): ((128, (128, 128, 8, 4, 1, 2, 4, 4, 1)), (128, (128, 128, 8, 3, 1, 2, 4, 4, 1))),
@@ -87,6 +85,11 @@ class StagedZmmaConfig(StagingConfig):
     strips: int  # of 8 rows of C, of a warp
     octets: int  # of 8 columns of C, of a warp
     ahead: int  # 1 where a chunk's first products are loaded while the last of the one before are under way
+
+
+def has_three_products(problem: Problem) -> bool:
+    """Whether three products of real numbers do for a complex one, in which a larger type loses nothing."""
+    return problem.dtype_name == "c64"
 
 
 class StagedZmma(StagingFamily[StagedZmmaConfig]):
@@ -127,8 +130,15 @@ class StagedZmma(StagingFamily[StagedZmmaConfig]):
         return 2 * config.strips * config.octets + 2 * config.strips + config.octets
 
     def resources(self, config: StagedZmmaConfig, problem: Problem) -> Resources:
-        registers = self.registers(config) * REGISTERS_OF_C128 + OVERHEAD_REGISTERS
+        elements = self.registers(config)
+        if has_three_products(problem):  # a sum and a factor for each; and A and B as they lie, also those to come
+            read = (config.strips + config.octets) * (1 + config.ahead)
+            elements = 3 * (config.strips * config.octets + config.strips + 1) + read
+        registers = elements * REGISTERS_OF_C128 + OVERHEAD_REGISTERS
         return replace(super().resources(config, problem), registers=registers)
+
+    def context(self, config: StagedZmmaConfig, problem: Problem) -> dict[str, Any]:
+        return {**super().context(config, problem), "three_products": has_three_products(problem)}
 
     def pitches(self, config: StagedZmmaConfig, problem: Problem) -> tuple[int, int]:
         """Eight threads read 16 bytes each at a time: 4 along k of 2 lines, or 2 side by side of 4 products."""
@@ -146,14 +156,16 @@ class StagedZmma(StagingFamily[StagedZmmaConfig]):
 
     def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedZmmaConfig, ...]:
         """What won on an H200 for a C as large; none where TSMT does better."""
-        if min(problem.m, problem.n) <= LINES or not has_f64_tensor_cores(limits):
+        fewest, most = sorted((problem.m, problem.n))
+        if fewest <= (LINES if most <= TILE[0] else LINES // 2) or not has_f64_tensor_cores(limits):
             return ()
         dtype, columns = problem.dtype_name, covering(TILE[:-1], problem.n)
-        if max(problem.m, problem.n) > LARGEST_THIN:
+        if most > LARGEST_THIN:
             winners = LARGE[dtype, columns]
         else:
             rows = covering(TILE[:-1], problem.m)
-            winners = tuple((rows, winner) for winner in THIN[dtype, max(rows, columns)])
+            found = UNEQUAL[dtype] if fewest <= LINES else THIN[dtype, max(rows, columns)]
+            winners = tuple((rows, winner) for winner in found)
         return tuple(
             StagedZmmaConfig(
                 threads,
@@ -170,6 +182,7 @@ class StagedZmma(StagingFamily[StagedZmmaConfig]):
                 ahead,
             )
             for rows, (threads, sharers, chunk, stages, through, blocks, strips, octets, ahead) in winners
+            if chunk <= problem.k
         )
 
 

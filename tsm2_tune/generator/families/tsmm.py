@@ -155,13 +155,18 @@ class Tsmm(Family[TsmmConfig]):
         return Traffic(elements * problem.dtype.element_bytes, problem.written_bytes)
 
     def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmmConfig, ...]:
-        """Where the winners on an H200 lay: every column of C at once, 8 columns of A ahead, narrow vectors."""
+        """Where the winners on an H200 lay: every column of C at once, 8 columns of A ahead, narrow vectors.
+
+        Where all of a row of A is in registers, columns of C may come one group after another.
+        """
         if problem.k > 2 * TILE_DEPTH:  # where A is large, its columns must be on their way all the time
             return ()
         most_columns = MOST_COLUMNS if problem.dtype.element_bytes > 2 else MOST_COLUMNS_HALF
-        if problem.n > most_columns and problem.m > SMALL_M and not problem.dtype.is_complex:
-            return ()
         columns, prefetch = covering(COLUMNS, problem.n), min(8, covering(PREFETCH, problem.k))
+        if problem.n > most_columns and problem.m > SMALL_M:
+            if problem.k > prefetch or problem.dtype.element_bytes == 2:
+                return ()
+            columns = most_columns // problem.dtype.parts
         if problem.dtype.is_complex and problem.m > SMALL_M:
             wide = ((16, 1, 1), (16, 1, 2), (8, 2, 1), (16, 2, 1), (8, 1, 1))
             return tuple(
@@ -169,7 +174,7 @@ class Tsmm(Family[TsmmConfig]):
                 for vector_bytes, vectors, row_tiles in wide
                 if vector_bytes >= problem.dtype.element_bytes
             )
-        shapes = ((8, 1), (8, 2), (16, 1)) if problem.dtype.element_bytes <= 8 else ((16, 1), (16, 2))
+        shapes = ((8, 2), (16, 1), (8, 1)) if problem.dtype.element_bytes <= 8 else ((16, 1), (16, 2))
         if problem.dtype.element_bytes == 2:
             shapes = ((16, 2), (16, 1), (8, 2)) if columns <= 4 else ((8, 1), (16, 1))
         few: tuple[TsmmConfig, ...] = ()

@@ -26,6 +26,7 @@ from tsm2_tune.generator.splitting import (
     split_traffic,
     with_splits,
 )
+from tsm2_tune.generator.tiles import LARGEST_THIN
 
 VECTOR_BYTES = 16
 THREADS = (64, 128)
@@ -33,7 +34,7 @@ VECTORS = (1, 2)
 COLUMNS = (1, 2, 3, 4, 6, 8, 12, 16)
 PREFETCH_STAGES = ((4, 2), (8, 2), (8, 4), (8, 8), (16, 2), (16, 4), (16, 8), (32, 8))
 MIN_BLOCKS = (1, 2, 4, 6)
-MOST_COLUMNS = {"f64": 1, "c128": 2}  # up to which the f64 tensor cores are no faster
+MOST_COLUMNS = {"f32": 16, "f64": 1, "c64": 8, "c128": 2}  # up to which the f64 tensor cores are no faster
 TILE_DEPTH = 64  # rows of B staged at a time; twice as many stay where that is all
 
 
@@ -169,36 +170,27 @@ class Tsmr(Family[TsmrConfig]):
         )
 
     def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmrConfig, ...]:
-        """Where the winners on an H200 lay: every column at once, 8 or 16 columns of A ahead, enough splits."""
-        if problem.n > MOST_COLUMNS.get(problem.dtype_name, problem.n) and has_f64_tensor_cores(limits):
+        """Where the winners on an H200 lay: every column at once, 8 or 16 columns of A ahead, enough splits.
+
+        None of a small C, nor of a tall A, which TSMM has, nor where the tensor cores do better.
+        """
+        most_columns = MOST_COLUMNS[problem.dtype_name] if has_f64_tensor_cores(limits) else problem.n
+        if problem.m <= LARGEST_THIN or problem.k < 2 * LEAST_SHARE or problem.n > most_columns:
             return ()
         columns = next((option for option in COLUMNS if option >= problem.n), COLUMNS[-1])
         tight = 4 if columns >= 8 and not problem.dtype.is_complex else 1
-        if problem.k < 2 * LEAST_SHARE:
-            few_rows = ((64, 1, 16, 8, 6), (64, 1, 16, 2, 6))  # threads, vectors, prefetch, stages, min_blocks
-            many_rows = ((64, 2, 8, 2, 1), (64, 2, 8, 2, 6))
-            return tuple(
-                TsmrConfig(threads, vectors, columns, prefetch, stages, 1, row_tiles, min_blocks)
-                for row_tiles in (2, 4, 1)
-                for threads, vectors, prefetch, stages, min_blocks in (
-                    (*few_rows, *many_rows) if columns > 8 else (*many_rows, *few_rows)
-                )
-            )
-        ahead: tuple[tuple[int, int, int, int], ...] = (  # threads, prefetch, stages, min_blocks
-            (128, 8, 2 if columns > 8 else 4, tight),
-            (64, 16, 4, 6),
-            (128, 8, 4 if columns > 8 else 2, tight),
-            (64, 16, 2, 6),
-            (128, 8, 8, tight),
-            (128, 16, 2, 1),
+        ahead: tuple[tuple[int, int, int, int, int], ...] = (  # threads, vectors, prefetch, stages, min_blocks
+            (128, 1, 8, 4, tight),
+            (64, 1, 16, 4, 6),
+            (128, 1, 8, 2, tight),
+            (64, 1, 16, 2, 6),
+            (128, 1, 8, 8, tight),
         )
-        if columns > 8 and not problem.dtype.is_complex:  # few rows a block, whose threads load far ahead
-            ahead = ((128, 8, 2, 4), (64, 32, 8, 4), (64, 16, 4, 4), (128, 16, 4, 1), (128, 8, 4, 4))
-        variants = [TsmrConfig(t, 1, columns, prefetch, stages, 1, 1, least) for t, prefetch, stages, least in ahead]
-        if problem.dtype.is_complex:  # bound by arithmetic earlier: twice the rows for each element of B
-            variants.insert(0 if columns > 8 else 1, TsmrConfig(128, 2, min(columns, 8), 8, 4, 1, 1, 1))
-        if problem.n > COLUMNS[-1]:  # which others do better
-            variants = variants[:1]
+        if problem.dtype_name == "c128":
+            ahead = (ahead[0], (128, 2, 8, 4, 1), *ahead[1:3])
+        elif columns > 8:  # few rows a block, whose threads load far ahead
+            ahead = ((128, 1, 8, 2, 4), (64, 1, 32, 8, 4), (64, 1, 16, 4, 4), (128, 1, 8, 4, 4))
+        variants = [TsmrConfig(t, v, columns, p, s, 1, 1, least) for t, v, p, s, least in ahead]
         return with_splits(self, variants, problem, limits)
 
     def context(self, config: TsmrConfig, problem: Problem) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from tsm2_tune.generator.splitting import (
     split_traffic,
     with_splits,
 )
+from tsm2_tune.generator.tiles import LARGEST_THIN
 
 THREADS = (64, 128, 256)
 STRIPS = (1, 2, 4)
@@ -34,6 +35,7 @@ PREFETCH_STAGES = ((16, 2), (32, 2), (32, 4))
 MIN_BLOCKS = (1, 2, 3, 4, 6)
 STRIP_ROWS = 16
 WARP_THREADS = 32
+FEW_OF_A = 16  # columns
 
 # Where the winners on an H200 lay, by columns: threads, strips, prefetch, stages, min_blocks.
 Variants = tuple[tuple[int, int, int, int, int], ...]
@@ -186,6 +188,10 @@ class TsmrMma(Family[TsmrMmaConfig]):
 
     def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmrMmaConfig, ...]:
         """Where the winners on an H200 lay: every column at once, 16 or 32 rows a warp, few splits."""
+        if problem.k <= FEW_OF_A and problem.n <= COLUMNS[0]:  # which TSMM does as well, without padding
+            return ()
+        if problem.m <= LARGEST_THIN:  # a small C
+            return ()
         columns = next((option for option in COLUMNS if option >= problem.n), COLUMNS[-1])
         if problem.contiguous[0] == "k":
             variants = ROW_MAJOR_VARIANTS[columns]

@@ -27,6 +27,7 @@ from tsm2_tune.generator.splitting import (
     split_traffic,
     with_splits,
 )
+from tsm2_tune.generator.tiles import LARGEST_THIN
 
 THREADS = (64, 128, 256)
 STRIPS = (1, 2, 4)
@@ -36,12 +37,11 @@ MIN_BLOCKS = (1, 2, 3, 4, 6)
 VECTOR_BYTES = 16
 STRIP_VECTORS = 8
 WARP_THREADS = 32
+FEW_OF_A = 16  # columns
 
 # Threads, strips, prefetch, stages and min_blocks to try first, by element type and columns.
 VARIANTS = {
     ("c64", 8): ((128, 1, 32, 4, 4), (128, 2, 16, 2, 1), (128, 1, 16, 2, 4), (256, 1, 32, 4, 1)),
-    ("c64", 16): ((128, 2, 16, 2, 3), (128, 2, 16, 2, 1), (128, 1, 16, 2, 4)),
-    ("c64", 32): ((128, 1, 32, 4, 3), (128, 1, 16, 2, 3), (64, 1, 16, 2, 6)),
     ("c128", 8): ((128, 2, 16, 2, 4), (128, 1, 32, 4, 4), (64, 1, 32, 2, 1)),
     ("c128", 16): ((128, 2, 16, 2, 3), (128, 1, 32, 4, 4), (256, 1, 16, 2, 2), (128, 2, 32, 4, 1)),
     ("c128", 32): ((128, 1, 32, 4, 1), (128, 2, 32, 4, 1), (128, 2, 16, 2, 1)),
@@ -179,6 +179,12 @@ class TsmrZmma(Family[TsmrZmmaConfig]):
 
     def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmrZmmaConfig, ...]:
         """Every column at once as far as registers go, 8 or 16 rows a warp, few splits."""
+        if problem.k <= FEW_OF_A and problem.n <= COLUMNS[0]:  # which TSMM does as well, without padding
+            return ()
+        if problem.m <= LARGEST_THIN:  # a small C
+            return ()
+        if problem.dtype_name == "c64" and problem.n > COLUMNS[0]:  # with three products for one, where staged
+            return ()
         columns = next((option for option in COLUMNS if option >= problem.n), COLUMNS[-1])
         variants = VARIANTS[problem.dtype_name, columns]
         chosen = [TsmrZmmaConfig(t, strips, columns, p, s, 1, 1, least) for t, strips, p, s, least in variants]

@@ -49,6 +49,7 @@ FEW_CHUNKS = (
     (256, 8, 8, 2, 1),
     (256, 4, 4, 4, 1),
 )
+FEW_CHUNKS_C128 = ((256, 4, 4, 2, 1), *FEW_CHUNKS)
 # The same where k is large, and blocks on a multiprocessor: up to 4 x 4, and above it by the bytes of an element.
 NARROW = 4  # rows and columns of C
 MANY_CHUNKS_NARROW = (
@@ -63,8 +64,9 @@ MANY_CHUNKS_NARROW = (
 MANY_CHUNKS = {
     4: (
         (128, 8, 8, 4, 1, 2),
-        (256, 8, 8, 2, 2, 2),
         (128, 8, 16, 4, 1, 2),
+        (128, 16, 8, 4, 1, 2),
+        (256, 8, 8, 2, 2, 2),
         (128, 8, 4, 4, 1, 3),
         (128, 8, 8, 2, 1, 3),
         (256, 8, 8, 1, 2, 2),
@@ -73,6 +75,7 @@ MANY_CHUNKS = {
     8: (
         (256, 4, 4, 4, 1, 2),
         (128, 8, 4, 4, 1, 2),
+        (128, 8, 8, 4, 1, 2),
         (128, 4, 4, 4, 1, 4),
         (128, 4, 4, 4, 1, 3),
     ),
@@ -84,7 +87,16 @@ MANY_CHUNKS_NARROW_COMPLEX = (
     (128, 4, 4, 2, 1, 4),
     (128, 4, 4, 4, 1, 3),
 )
+MANY_CHUNKS_COMPLEX = (
+    (128, 8, 8, 2, 1, 2),
+    (256, 4, 4, 2, 1, 2),
+    (128, 8, 4, 2, 1, 2),
+    (128, 4, 4, 2, 1, 2),
+    (128, 4, 4, 2, 1, 3),
+)
 LARGEST_TEAM = 64  # threads that share a tile of C
+PREFERRED = 12  # at most, where k is small
+LARGEST_F32 = 16  # rows and columns of C, from which on staging both operands does better
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -230,11 +242,10 @@ class Tsmt(Family[TsmtConfig]):
 
     def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmtConfig, ...]:
         """Every product of C in one tile. None where the tensor cores do better."""
-        few_lines = NARROW if problem.dtype_name == "f64" else 0  # which the tensor cores would pad
         if (
             problem.dtype_name in ("f64", "c64", "c128")
             and max(problem.m, problem.n) > 8
-            and min(problem.m, problem.n) > few_lines
+            and min(problem.m, problem.n) > NARROW  # up to which the tensor cores would compute padding
             and has_f64_tensor_cores(limits)
         ):
             return ()
@@ -242,7 +253,8 @@ class Tsmt(Family[TsmtConfig]):
             return ()
         tile_rows = covering(TILE, problem.m)
         tile_columns = covering(TILE, problem.n)
-        few = self._for_few_chunks(problem, limits, tile_rows, tile_columns) if problem.k <= SMALL_K else ()
+        if problem.k <= SMALL_K:
+            return self._for_few_chunks(problem, limits, tile_rows, tile_columns)[:PREFERRED]
         if problem.is_gram:  # a thread loads X once, and has half as much on its way
             largest = 16 if problem.dtype_name == "f32" else 8
             if problem.m > largest:
@@ -253,21 +265,17 @@ class Tsmt(Family[TsmtConfig]):
                 for threads in (128, 256)
                 for step, stages in ((1, 4), (4, 2), (2, 2), (4, 1))
             )
+        elif max(problem.m, problem.n) > LARGEST_F32:
+            return ()
         elif problem.dtype.is_complex and max(problem.m, problem.n) <= NARROW:
             many = MANY_CHUNKS_NARROW_COMPLEX
         elif problem.dtype.is_complex:  # of more registers each, and of more multiply-adds for each element loaded
-            many = tuple(
-                (threads, rows, columns, step, stages, blocks)
-                for blocks in (2, 3, 4, 1)
-                for threads in (128, 256)
-                for step, stages in ((2, 1), (1, 2), (1, 4), (2, 2))
-                for rows, columns in ((8, 4), (4, 4), (8, 8))
-            )
+            many = MANY_CHUNKS_COMPLEX
         elif max(problem.m, problem.n) <= NARROW:
             many = MANY_CHUNKS_NARROW
         else:
             many = MANY_CHUNKS[problem.dtype.element_bytes]
-        return few + tuple(
+        return tuple(
             TsmtConfig(
                 threads, tile_rows, tile_columns, min(tile_rows, rows), min(tile_columns, columns), step, stages,
                 limits.sms * blocks, 1,
@@ -280,11 +288,12 @@ class Tsmt(Family[TsmtConfig]):
         problem: Problem, limits: DeviceLimits, tile_rows: int, tile_columns: int
     ) -> tuple[TsmtConfig, ...]:
         """Where reading takes no time to speak of: few sums a thread, and a chunk or two for each block."""
+        c128 = problem.dtype_name == "c128"
         variants = dict.fromkeys(
             TsmtConfig(
                 threads, tile_rows, tile_columns, min(tile_rows, rows), min(tile_columns, columns), step, stages, 1, 1
             )
-            for threads, rows, columns, step, stages in FEW_CHUNKS
+            for threads, rows, columns, step, stages in (FEW_CHUNKS_C128 if c128 else FEW_CHUNKS)
         )
         return in_turns(
             [

@@ -52,19 +52,17 @@ NARROW = 4  # rows and columns of C, up to which multiply-adds do better
 FEW_CHUNKS_NARROW = ((256, 32, 1), (512, 16, 3), (512, 16, 1), (512, 32, 2), (256, 16, 2))
 FEW_CHUNKS = ((512, 16, 1), (512, 8, 3), (512, 8, 2), (256, 16, 2))
 # Strips, octets, threads, step, stages, blocks on a multiprocessor and their bound where k is large.
-MANY_CHUNKS = (
+MANY_CHUNKS_NARROW = (
     (1, 1, 256, 32, 2, 2, 1),
-    (1, 1, 256, 32, 2, 1, 1),
-    (1, 2, 256, 8, 3, 2, 1),
-    (4, 1, 256, 8, 2, 2, 1),
-    (2, 1, 256, 16, 2, 2, 1),
     (1, 1, 128, 32, 2, 4, 1),
-    (1, 2, 256, 16, 2, 1, 2),
-    (1, 1, 256, 16, 2, 3, 1),
+    (1, 1, 256, 32, 1, 2, 1),
+    (1, 1, 256, 32, 2, 1, 1),
+)
+MANY_CHUNKS = (
+    (1, 1, 256, 32, 2, 1, 1),
     (1, 1, 128, 32, 2, 3, 1),
-    (2, 2, 256, 16, 2, 2, 2),
-    (2, 4, 128, 8, 2, 2, 1),
-    (4, 4, 128, 8, 2, 2, 1),
+    (1, 1, 256, 32, 1, 2, 1),
+    (1, 2, 256, 16, 2, 1, 2),
 )
 
 
@@ -194,20 +192,24 @@ class TsmtMma(Family[TsmtMmaConfig]):
         )
 
     def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmtMmaConfig, ...]:
-        """Every product of C in one tile. None where C is so small that multiply-adds do better.
+        """Every product of C in one tile. None where so much of it would be padding that multiply-adds do better.
 
-        Nor of a Gram matrix with a large k, of which others compute half.
+        Where k is large, nor of a large C, for which staging both operands does better, nor of a Gram matrix, of
+        which others compute half.
         """
-        if max(problem.m, problem.n) <= NARROW or (problem.is_gram and problem.k > SMALL_K):
+        large = max(problem.m, problem.n) > STRIP_ROWS
+        if min(problem.m, problem.n) <= NARROW or (problem.k > SMALL_K and (large or problem.is_gram)):
             return ()
         tile_rows = covering(TILE, problem.m)
         tile_columns = covering(TILE, problem.n)
-        few = self._for_few_chunks(problem, limits, tile_rows, tile_columns) if problem.k <= SMALL_K else ()
-        return few + tuple(
+        if problem.k <= SMALL_K:
+            return self._for_few_chunks(problem, limits, tile_rows, tile_columns)
+        many = MANY_CHUNKS_NARROW if max(tile_rows, tile_columns) <= OCTET_COLUMNS else MANY_CHUNKS
+        return tuple(
             TsmtMmaConfig(
                 threads, tile_rows, tile_columns, strips, octets, step, stages, limits.sms * blocks, min_blocks
             )
-            for strips, octets, threads, step, stages, blocks, min_blocks in MANY_CHUNKS
+            for strips, octets, threads, step, stages, blocks, min_blocks in many
             if min(STRIP_ROWS, tile_rows) * strips <= tile_rows and OCTET_COLUMNS * octets <= tile_columns
         )
 

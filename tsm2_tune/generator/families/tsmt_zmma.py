@@ -8,7 +8,7 @@ multiply-adds in f32 and leave most of the issue slots free, so that c64 is comp
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, ClassVar
 
@@ -20,6 +20,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.splitting import (
     HAS_F64_TENSOR_CORES,
     REGISTERS_REACHABLE,
+    SMALL_K,
     WIDE_SPLIT_RULES,
     WIDE_SPLITS,
 )
@@ -35,7 +36,7 @@ OCTET, WARP_THREADS = 8, 32  # rows of a strip, columns of an octet
 # Threads, step, stages and min_blocks to try first, by element type.
 AHEAD = {
     "c64": ((128, 8, 2, 1), (128, 8, 4, 1), (128, 16, 2, 3), (256, 8, 2, 1)),
-    "c128": ((128, 8, 2, 1), (128, 8, 1, 1), (256, 8, 2, 1), (256, 8, 1, 1)),
+    "c128": ((256, 8, 2, 1), (256, 8, 1, 1), (128, 8, 2, 1), (128, 8, 1, 1)),
 }
 
 
@@ -151,7 +152,14 @@ class TsmtZmma(Family[TsmtZmmaConfig]):
         )
 
     def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmtZmmaConfig, ...]:
-        """Every product of C in one tile, the larger ones with more for each warp, which then loads less often."""
+        """Every product of C in one tile, the larger ones with more for each warp, which then loads less often.
+
+        Where k is large, none of a large C, for which staging both operands does better, nor where half of the
+        tensor cores' products would be padding.
+        """
+        fewest, most = sorted((problem.m, problem.n))
+        if problem.k > SMALL_K and (most > TILE[1] or fewest <= OCTET // 2):
+            return ()
         tile_rows = covering(TILE, problem.m)
         tile_columns = covering(TILE, problem.n)
         if tile_rows * tile_columns > COVERED * TILE[-1]:
@@ -159,16 +167,16 @@ class TsmtZmma(Family[TsmtZmmaConfig]):
         large = tile_rows * tile_columns > 16 * 16
         warp_tiles = [
             (strips, octets)
-            for strips, octets in (((4, 2), (2, 2)) if large else ((2, 2), (1, 2), (1, 1)))
+            for strips, octets in (((4, 2), (2, 2), (1, 2), (1, 1)) if large else ((2, 2), (1, 2), (1, 1)))
             if tile_rows % (OCTET * strips) == 0 and tile_columns % (OCTET * octets) == 0
-        ]
-        found = (
-            TsmtZmmaConfig(threads, tile_rows, tile_columns, *warp_tile, step, stages, limits.sms * blocks, least)
-            for blocks in (3, 2)
+        ][:2]
+        variants = [
+            TsmtZmmaConfig(threads, tile_rows, tile_columns, *warp_tile, step, stages, limits.sms * 3, least)
             for warp_tile in warp_tiles
             for threads, step, stages, least in AHEAD[problem.dtype_name]
-        )
-        return tuple(config for config in found if teams(config) >= 1)
+        ]
+        variants = [variant for variant in variants if teams(variant) >= 1]
+        return (*variants, *(replace(variant, splits=limits.sms * 2) for variant in variants))
 
     def context(self, config: TsmtZmmaConfig, problem: Problem) -> dict[str, Any]:
         along_a, along_b, _ = problem.contiguous
