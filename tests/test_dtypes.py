@@ -66,7 +66,7 @@ def test_a_type_has_the_rate_of_the_unit_that_computes_it() -> None:
         "f32": 60, "f64": 30, "c64": 60, "c128": 30, "bf16": 60, "f16": 60, "tf32": 60, "3xtf32": 20,
     }  # fmt: skip
     assert dict(gflops_by_dtype(fma, mma)) == {
-        "f32": 60, "f64": 62, "c64": 60, "c128": 62, "bf16": 600, "f16": 610, "tf32": 300, "3xtf32": 100,
+        "f32": 60, "f64": 62, "c64": 62 * 4 / 3, "c128": 62, "bf16": 600, "f16": 610, "tf32": 300, "3xtf32": 100,
     }  # fmt: skip
 
 
