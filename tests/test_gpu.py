@@ -1,8 +1,6 @@
 """On a GPU: every template is right, its results have the same bits in every run, and its occupancy is the driver's.
 
-The tests named `template` run well under compute-sanitizer:
-
-    compute-sanitizer --tool racecheck python -m pytest tests/test_gpu.py -k template
+tests/under_sanitizer.py starts the same configurations under compute-sanitizer.
 """
 
 from __future__ import annotations

@@ -1,0 +1,66 @@
+"""Every configuration of tests/test_gpu.py at two odd shapes, each started once: little enough for compute-sanitizer.
+
+    compute-sanitizer --tool racecheck python -m tests.under_sanitizer --part 1/8
+
+Each part is a process of its own: run as many beside one another as there are cores.
+"""
+
+from __future__ import annotations
+
+import click
+
+from tests.conftest import compiled
+from tests.test_gpu import CASE_NAMES, CASES
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.render import render, support_source
+from tsm2_tune.tuner.cuda import CudaDevice
+from tsm2_tune.tuner.loaded import Entry, LoadedKernel
+from tsm2_tune.tuner.operands import Operands, Support
+from tsm2_tune.tuner.target import Target, find_target
+from tsm2_tune.tuner.trial import Verdict
+from tsm2_tune.tuner.verify import PROBE_CHECKS, verify
+
+SHAPES = ((97, 13, 259), (641, 7, 131))
+
+
+def verdict(gpu: CudaDevice, target: Target, support: Support, config: KernelConfig, problem: Problem) -> Verdict:
+    """Of one call on the problem; the support kernels, which take long to load here, are there already."""
+    source = render(problem, config)
+    binary = compiled(source.text, source.kernel, target.toolchain, source.defines)
+    operands = Operands(gpu, support, problem, index_bits=problem.index_bits)
+    loaded = LoadedKernel(gpu, operands, Entry(binary.path, source.kernel, source.launch))
+    try:
+        return verify(gpu, operands, loaded, seed=11, checks=PROBE_CHECKS[:1])
+    finally:
+        loaded.free()
+        operands.free()
+
+
+@click.command()
+@click.option("--part", default="1/1", show_default=True, help="Such as 2/8: every eighth, from the second on.")
+def main(part: str) -> None:
+    """Say what was right; exit code 1 where a result was wrong."""
+    first, step = (int(number) for number in part.split("/"))
+    target = find_target("0")
+    path = compiled(support_source(), "", target.toolchain).path
+    gpu = CudaDevice(0, path)
+    supports: dict[str, Support] = {}
+    wrong = 0
+    for name, (config, case) in list(zip(CASE_NAMES, CASES, strict=True))[first - 1 :: step]:
+        for m, n, k in SHAPES:
+            shape = (n, n, m) if case.is_gram else (m, n, k)
+            problem = Problem(*shape, case.dtype_name, case.op)
+            if case.dtype_name not in supports:
+                supports[case.dtype_name] = Support(gpu, path, case.dtype_name)
+            found = verdict(gpu, target, supports[case.dtype_name], config, problem)
+            wrong += not found.correct
+            click.echo(f"{name} {problem.shape}: {found.detail}")
+    for support in supports.values():
+        support.free()
+    gpu.close()
+    raise SystemExit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
