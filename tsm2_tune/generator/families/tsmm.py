@@ -171,9 +171,10 @@ class Tsmm(Family[TsmmConfig]):
                 if vector_bytes >= problem.dtype.element_bytes
             )
         shapes = ((8, 1), (8, 2), (16, 1)) if problem.dtype.element_bytes <= 8 else ((16, 1), (16, 2))
+        few: tuple[TsmmConfig, ...] = ()
         if problem.dtype.element_bytes == 2:
             shapes = ((16, 2), (16, 1), (8, 2)) if columns <= 4 else ((8, 1), (16, 1))
-        few: tuple[TsmmConfig, ...] = ()
+            few = (TsmmConfig(64, 16, 2, columns, prefetch, 1),) if columns <= 4 else ()
         if problem.m <= SMALL_M:  # one row a thread, so that many start, and all of a row at once
             element_bytes = problem.dtype.element_bytes
             few = tuple(
