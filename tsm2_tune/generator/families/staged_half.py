@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from tsm2_tune.generator.config import KernelConfig, Launch, Resources, Traffic
 from tsm2_tune.generator.families.family import Family, Tunable
+from tsm2_tune.generator.families.tsmr_half_ring import FEW_COLUMNS, MANY_COLUMNS
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
@@ -33,7 +34,6 @@ CHUNKS = (32, 64, 128)
 STAGES = (2, 3, 4, 6)
 STRIP_ROWS = 64
 PERIOD_BYTES = 1024  # after which the order of pieces in shared memory repeats
-FEW_COLUMNS = 16  # for which a kernel that streams A into registers reads faster
 FRAGMENT_REGISTERS = 40  # of addresses and descriptors
 # What won on an H200: threads, rows, stages and blocks on a multiprocessor. Where A is large, those first that leave
 # the fewest multiprocessors idle. Where k is one chunk: A along k, and not.
@@ -94,6 +94,7 @@ class StagedHalf(Family[StagedHalfConfig]):
             "the instruction is that of compute capability 9.0",
             lambda c: c.limits.compute_capability in (HOST, WITH_WARPGROUP_PRODUCTS),
         ),
+        MANY_COLUMNS,
         covering_rule(
             "tile-rows-within-m",
             "a tile of more rows than C has computes rows that nobody asked for",
