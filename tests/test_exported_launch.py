@@ -77,7 +77,7 @@ def test_the_launch_is_as_the_kernel_expects(
     assert driver.calls == ["push c0", "load", "launch", "pop", "push c0", "launch", "pop"]
     (asked,) = compiled  # once
     assert asked["options"] == ["-std=c++17", "-DINDEX_BITS=32"]
-    assert (asked["arch"], asked["target"], asked["no_extern_c"]) == ("sm_90", "cubin", True)
+    assert (asked["arch"], asked["target"], asked["no_extern_c"]) == ("sm_90a", "cubin", True)
 
 
 def test_a_kernel_is_loaded_once_into_each_context(

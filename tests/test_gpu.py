@@ -16,6 +16,7 @@ from tsm2_tune.generator.families.gram import GramConfig
 from tsm2_tune.generator.families.gram_mma import GramMmaConfig
 from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.staged import StagedConfig
+from tsm2_tune.generator.families.staged_half import StagedHalfConfig
 from tsm2_tune.generator.families.staged_mma import StagedMmaConfig
 from tsm2_tune.generator.families.staged_smma import StagedSmmaConfig
 from tsm2_tune.generator.families.staged_zmma import StagedZmmaConfig
@@ -123,6 +124,11 @@ ORDERED: tuple[tuple[KernelConfig, str], ...] = (
     (TsmtMmaConfig(128, 16, 16, 1, 2, 8, 3, splits=132, min_blocks=2), "nt"),
     (TsmtMmaConfig(256, 64, 32, 2, 2, 16, 2, splits=16, min_blocks=1), "tn"),
     (TsmtMmaConfig(256, 8, 8, 1, 1, 32, 1, splits=264, min_blocks=1), "ntt"),  # the tensor core's smaller product
+    (StagedHalfConfig(640, 320, 64, 64, 4, splits=132), "nn"),
+    (StagedHalfConfig(640, 320, 32, 64, 4, splits=132), "ttt"),
+    (StagedHalfConfig(128, 64, 32, 32, 3, splits=264), "nt"),
+    (StagedHalfConfig(256, 128, 64, 128, 3, splits=16), "tn"),
+    (StagedHalfConfig(128, 128, 32, 32, 6, splits=1), "ntt"),
     (StagedConfig(128, 128, 64, 64, 32, 3, 2, splits=132, min_blocks=1, rows=8, columns=8, step=2), "tn"),
     (StagedConfig(128, 32, 32, 16, 16, 2, 1, splits=16, min_blocks=1, rows=8, columns=16, step=1), "ntt"),
     (StagedConfig(128, 128, 32, 32, 64, 2, 0, splits=396, min_blocks=3, rows=8, columns=8, step=2), "tn"),
@@ -212,6 +218,8 @@ PAST_UNSIGNED = (
     (TsmrRowsConfig(256, 16, 32, 4, 4, 1, 2, 8, 160, 2), Problem(140_001, 3, 33_016, "f32", "tn")),
     (TsmrHalfConfig(128, 8, 16, 32, 2, 12, 1, 4), Problem(140_001, 3, 33_013, "bf16", "nn")),
     (TsmrHalfConfig(128, 4, 32, 16, 1, 1, 8, 1), Problem(280_000_001, 3, 16, "f16", "tn")),
+    (StagedHalfConfig(256, 256, 32, 64, 4, 132), Problem(140_001, 3, 33_013, "bf16", "nn")),
+    (StagedHalfConfig(256, 256, 32, 32, 3, 264), Problem(280_000_001, 3, 16, "f16", "tn")),
     (TsmrTf32Config(128, 8, 16, 32, 2, 12, 1, 3), Problem(140_001, 3, 33_013, "tf32", "nnt")),
     (TsmtConfig(256, 8, 4, 8, 4, 4, 2, 264, 1), Problem(8, 3, 600_000_011, "f32", "tn")),
     (TsmtMmaConfig(128, 16, 16, 1, 2, 8, 3, 132, 2), Problem(16, 2, 270_000_001, "f64", "nt")),

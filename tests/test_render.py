@@ -16,6 +16,7 @@ from tsm2_tune.generator.families.gram import GramConfig
 from tsm2_tune.generator.families.gram_mma import GramMmaConfig
 from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.staged import StagedConfig
+from tsm2_tune.generator.families.staged_half import StagedHalfConfig
 from tsm2_tune.generator.families.staged_mma import StagedMmaConfig
 from tsm2_tune.generator.families.staged_smma import StagedSmmaConfig
 from tsm2_tune.generator.families.staged_zmma import StagedZmmaConfig
@@ -97,6 +98,8 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
         TsmrHalfRingConfig(128, 8, 64, 128, 2, splits=1, row_tiles=4, min_blocks=1),
         replace(BF16, dtype_name="f16", op="ttt"),
     ),
+    (StagedHalfConfig(640, 320, 64, 64, 4, splits=132), replace(BF16, n=64)),
+    (StagedHalfConfig(128, 64, 32, 32, 4, splits=396), Problem(10**7, 32, 32, "f16", "ttt")),
     (TsmrTf32RingConfig(256, 8, 64, 64, 4, splits=3, row_tiles=1, min_blocks=1), replace(F32, dtype_name="tf32")),
     (TsmrTf32Config(128, 8, 32, 32, 2, splits=6, row_tiles=1, min_blocks=3), replace(F32, dtype_name="3xtf32")),
     (TsmtConfig(128, 16, 16, 8, 8, 4, 1, splits=264, min_blocks=1), GRAM),

@@ -11,6 +11,7 @@ from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.families.gram import GramConfig
 from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.staged import StagedConfig
+from tsm2_tune.generator.families.staged_half import StagedHalfConfig
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.families.tsmm_mma import TsmmMmaConfig
@@ -37,6 +38,7 @@ TALL = Problem(10**7, 16, 16, "f32", "ttt")
 ROWS = Problem(20480, 8, 20480, "f32", "ttt")
 ROW_MAJOR = Problem(20480, 16, 20480, "f64", "ttt")
 GRAM = Problem(16, 16, 10**6, "f32", "tn")
+WARPGROUPS = StagedHalfConfig(256, 256, 64, 64, 4, splits=132)
 SYMMETRIC = GramConfig(128, 128, 64, 32, 2, 0, splits=264, min_blocks=1, lines=8, step=1)
 
 
@@ -170,6 +172,9 @@ COUNTER_EXAMPLES = (
         StagedConfig(128, 32, 16, 16, 32, 4, 2, splits=264, min_blocks=1, rows=8, columns=8, step=4),
         replace(GRAM, k=264 * 4 * 32 - 1),
     ),
+    CounterExample("has-warpgroup-products", WARPGROUPS, Problem(20480, 64, 20480, "bf16"), PROFILES["a100"]),
+    CounterExample("chunk-within-k", WARPGROUPS, Problem(10**7, 64, 32, "bf16")),
+    CounterExample("chunks-for-all", WARPGROUPS, Problem(256, 64, 131 * 64, "bf16")),
     CounterExample("tile-within-m", SYMMETRIC, replace(GRAM, m=32, n=32, op="tx")),
     CounterExample("tile-covers-result", replace(SYMMETRIC, tile=16), replace(GRAM, m=17, n=17, op="tx")),
     CounterExample(

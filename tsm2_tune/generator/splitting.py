@@ -20,7 +20,7 @@ SPLITS_ROW_TILES = (*((splits, 1) for splits in SPLITS), *((1, tiles) for tiles 
 LEAST_SHARE = 64  # of k, that is worth a block of its own
 REGISTERS_SPARED = 1.15  # of the estimate to what the compiler can do with, before it spills in the inner loop
 BLOCKS_PER_SM = 2  # that a grid should have at least
-NEARLY_ALL = 0.9  # of the multiprocessors, where each holds one block
+NEARLY_ALL = 0.9  # of the multiprocessors
 
 # Where C is a tile or a few, and k alone fills the device: as many blocks on every multiprocessor.
 MULTIPROCESSORS = (80, 108, 132, 148)  # of V100, A100, H100 and H200, B200
@@ -66,6 +66,7 @@ def mostly_busy(splits: int, chunks: int) -> bool:
 
 # Compute capabilities: m16n8k8 of doubles is Hopper's, m16n8k16 of 16-bit floats is Ampere's.
 HOST, OLDEST_WITH_F64_MMA, OLDEST_WITH_HALF_MMA = (0, 0), (9, 0), (8, 0)
+WITH_WARPGROUP_PRODUCTS = (9, 0)  # alone: no architecture before or after has them
 
 
 if TYPE_CHECKING:  # the families import this module
@@ -148,8 +149,7 @@ def _share(candidate: Candidate) -> int:
 def _grid_fills_device(candidate: Candidate) -> bool:
     """A grid too small for the device is kept only where nothing could make it larger."""
     blocks = candidate.launch.blocks(candidate.problem.m, candidate.problem.n)
-    resident = max(candidate.occupancy.blocks_per_sm, 1)
-    enough = BLOCKS_PER_SM if resident >= BLOCKS_PER_SM else resident * NEARLY_ALL
+    enough = min(candidate.occupancy.blocks_per_sm or 1, BLOCKS_PER_SM) * NEARLY_ALL
     could_divide = tunable(candidate, "row_tiles") > 1 or _share(candidate) >= 2 * LEAST_SHARE
     return blocks >= enough * candidate.limits.sms or not could_divide
 

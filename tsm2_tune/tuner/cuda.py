@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from tsm2_tune.errors import DeviceError, ToolMissing
 from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.splitting import WITH_WARPGROUP_PRODUCTS
 from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.device import Buffer, KernelFault, LaunchFailed
 from tsm2_tune.tuner.measure import median_interval
@@ -82,6 +83,12 @@ def nvcc_path() -> str:
     return found
 
 
+def architecture_flag(compute_capability: tuple[int, int]) -> str:
+    """nvcc's name of an architecture, with Hopper's instructions for groups of warps, which no other has."""
+    major, minor = compute_capability
+    return f"sm_{major}{minor}" + ("a" if compute_capability == WITH_WARPGROUP_PRODUCTS else "")
+
+
 def cuda_toolchain(compute_capability: tuple[int, int]) -> Toolchain:
     """nvcc to cubin for one architecture."""
     compiler = nvcc_path()
@@ -89,11 +96,10 @@ def cuda_toolchain(compute_capability: tuple[int, int]) -> Toolchain:
     release = next((line for line in answer.stdout.splitlines() if "release" in line), "").strip()
     if answer.returncode != 0 or not release:
         raise ToolMissing(f"{compiler} --version fails ({answer.stderr.strip() or 'no output'}): mend the toolkit")
-    major, minor = compute_capability
     return Toolchain(
         compiler=compiler,
         version=release,
-        flags=("-cubin", f"-arch=sm_{major}{minor}", "-std=c++17", "-Xptxas", "-v"),
+        flags=("-cubin", f"-arch={architecture_flag(compute_capability)}", "-std=c++17", "-Xptxas", "-v"),
         source_suffix=".cu",
         suffix=".cubin",
         extra_digest="",

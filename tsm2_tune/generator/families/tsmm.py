@@ -24,7 +24,8 @@ VECTOR_BYTES = (4, 8, 16)
 VECTORS = (1, 2)
 COLUMNS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 PREFETCH = (1, 2, 4, 8, 16, 32)
-ROW_TILES = (1, 2, 4, 8, 16)
+ROW_TILES = (1, 2, 4, 8, 16, 24, 32)
+LONG_RUNS = (32, 24)  # that are nearly one wave of blocks of up to 8 columns of 16 bits, where m is 10^7
 MOST_COLUMNS = 16  # of C, from which on a thread has too many sums in registers
 MOST_COLUMNS_HALF = 8  # of 16-bit floats, which the tensor cores multiply faster then
 SMALL_M = 2**18  # up to which starting the kernel takes longer than reading
@@ -175,9 +176,10 @@ class Tsmm(Family[TsmmConfig]):
                 if vector_bytes >= problem.dtype.element_bytes
             )
         shapes = ((8, 2), (16, 1), (8, 1)) if problem.dtype.element_bytes <= 8 else ((16, 1), (16, 2))
+        few: tuple[TsmmConfig, ...] = ()
         if problem.dtype.element_bytes == 2:
             shapes = ((16, 2), (16, 1), (8, 2)) if columns <= 4 else ((8, 1), (16, 1))
-        few: tuple[TsmmConfig, ...] = ()
+            few = (TsmmConfig(64, 16, 2, columns, prefetch, 1),) if columns <= 4 else ()
         if problem.m <= SMALL_M:  # one row a thread, so that many start, and all of a row at once
             element_bytes = problem.dtype.element_bytes
             few = tuple(
@@ -188,7 +190,7 @@ class Tsmm(Family[TsmmConfig]):
             )
         return few + tuple(
             TsmmConfig(128, vector_bytes, vectors, columns, prefetch, row_tiles)
-            for row_tiles in ((2, 4) if problem.dtype.element_bytes == 2 and columns > 4 else (1, 2))
+            for row_tiles in ((*LONG_RUNS, 2) if problem.dtype.element_bytes == 2 and columns > 4 else (1, 2))
             for vector_bytes, vectors in shapes
         )
 

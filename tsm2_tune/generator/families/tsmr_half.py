@@ -58,8 +58,12 @@ USUAL_SPLITS = (6, 8)  # of the winners then
 MOST_SPLITS = 3  # to prefer for a configuration
 FEW_COLUMNS = 16
 # Where k is short: threads, lane_rows, min_blocks.
-FEW_COLUMNS_SHORT = ((128, 8, 1), (128, 8, 4), (256, 8, 1))
-SHORTEST = ((128, 8, 6), (128, 16, 4), (128, 8, 1))  # of up to 8 products
+FEW_COLUMNS_SHORT = ((128, 8, 4), (128, 8, 1), (256, 8, 1))
+SHORTEST = ((128, 16, 4), (256, 16, 2), (128, 8, 1))  # of up to 8 products
+# Tiles of rows a block, of which one fills the device's slots nearly once: of others the last wave is half empty.
+LONG_RUNS = (20, 28, 40, 56, 80)
+LEAST_FILLED = 0.7  # of the slots
+MOST_SHORT = 9  # configurations to prefer where k is short
 MANY_COLUMNS_SHORT = ((128, 8, 1), (128, 4, 1), (128, 2, 4))
 
 
@@ -126,6 +130,11 @@ def one_wave_first(
     return in_turns([replace(variant, splits=splits) for splits in splits_of(variant)] for variant in variants)
 
 
+def long_run(tiles: int, slots: int) -> int:
+    """The tiles a block that give nearly every slot one block; 0 where no option does."""
+    return next((run for run in LONG_RUNS if LEAST_FILLED * slots <= -(-tiles // run) <= slots), 0)
+
+
 class TsmrHalf(Family[TsmrHalfConfig]):
     name = "tsmr_half"
     summary = "large or tall A times skinny B in 16 bits on the tensor cores, A streaming into their fragments"
@@ -162,8 +171,9 @@ class TsmrHalf(Family[TsmrHalfConfig]):
     config_type = TsmrHalfConfig
 
     def configurations(self) -> Iterator[TsmrHalfConfig]:
+        divisions = (*SPLITS_ROW_TILES, *((1, tiles) for tiles in LONG_RUNS))
         for threads, lane_rows, columns, ahead, division, min_blocks in product(
-            THREADS, LANE_ROWS, COLUMNS, PREFETCH_STAGES, SPLITS_ROW_TILES, MIN_BLOCKS
+            THREADS, LANE_ROWS, COLUMNS, PREFETCH_STAGES, divisions, MIN_BLOCKS
         ):
             yield self.config_type(threads, lane_rows, columns, *ahead, *division, min_blocks)
 
@@ -218,17 +228,7 @@ class TsmrHalf(Family[TsmrHalfConfig]):
         """Where the winners on an H200 lay: every column at once, few splits, or several tiles of rows."""
         columns = next((option for option in COLUMNS if option >= problem.n), COLUMNS[-1])
         if problem.k < 2 * LEAST_SHARE:
-            few = columns <= FEW_COLUMNS
-            ahead: tuple[tuple[int, int], ...] = ((64, 4), (64, 1))
-            if problem.k <= 32:
-                ahead = ((8, 1),) if problem.k <= 8 else ((16, 1),) if problem.k <= 16 else ((32, 2), (32, 1))
-            shapes = SHORTEST if problem.k <= 8 else FEW_COLUMNS_SHORT if few else MANY_COLUMNS_SHORT
-            return tuple(
-                self.config_type(threads, lane_rows, columns, *division, 1, row_tiles, min_blocks)
-                for row_tiles in ((8, 4, 2) if few else (8, 4) if columns < COLUMNS[-1] else (4, 8))
-                for division in ahead
-                for threads, lane_rows, min_blocks in shapes
-            )
+            return self._preferred_of_short(problem, limits, columns)
         if columns == COLUMNS[-1] and problem.dtype.element_bytes == 2:  # a ring in shared memory leaves registers
             return ()
         row_major = problem.contiguous[0] == "k"
@@ -237,6 +237,25 @@ class TsmrHalf(Family[TsmrHalfConfig]):
             variants = tuple((t, rows, p // 2, s if p >= 32 * s else 1, b) for t, rows, p, s, b in variants)
         chosen = [self.config_type(t, rows, columns, p, s, 1, 1, least) for t, rows, p, s, least in variants]
         return one_wave_first(self, chosen, problem, limits)
+
+    def _preferred_of_short(self, problem: Problem, limits: DeviceLimits, columns: int) -> tuple[TsmrHalfConfig, ...]:
+        """Several tiles of rows a block; with few columns so many that one wave of blocks has all of them."""
+        few = columns <= FEW_COLUMNS
+        ahead: tuple[tuple[int, int], ...] = ((64, 4), (64, 1))
+        if problem.k <= 32:
+            ahead = ((8, 1),) if problem.k <= 8 else ((16, 1),) if problem.k <= 16 else ((32, 2), (32, 1))
+        shapes = SHORTEST if problem.k <= 8 else FEW_COLUMNS_SHORT if few else MANY_COLUMNS_SHORT
+        chosen = [
+            self.config_type(threads, lane_rows, columns, *division, 1, row_tiles, min_blocks)
+            for row_tiles in ((8, 4, 2) if few else (8, 4) if columns < COLUMNS[-1] else (4, 8))
+            for division in ahead
+            for threads, lane_rows, min_blocks in shapes
+        ]
+        if few:
+            runs = [long_run(-(-problem.m // _block_rows(one)), limits.sms * one.min_blocks) for one in chosen]
+            long = [replace(one, row_tiles=run) for one, run in zip(chosen, runs, strict=True) if run]
+            chosen = list(dict.fromkeys((*long, *chosen)))[:MOST_SHORT]
+        return tuple(chosen)
 
     def context(self, config: TsmrHalfConfig, problem: Problem) -> dict[str, Any]:
         along_a, along_b, along_c = problem.contiguous

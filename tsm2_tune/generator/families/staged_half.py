@@ -1,0 +1,215 @@
+"""Both operands through shared memory, in 16 bits, on Hopper's tensor cores, which read them there themselves.
+
+For a C of many rows and more columns than registers hold A beside. Threads do little but copy, so that one block on a
+multiprocessor computes a tile of hundreds of rows, and B takes little of the way from the L2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, ClassVar
+
+from tsm2_tune.generator.config import KernelConfig, Launch, Resources, Traffic
+from tsm2_tune.generator.families.family import Family, Tunable
+from tsm2_tune.generator.families.tsmr_half_ring import FEW_COLUMNS, MANY_COLUMNS
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.model import OVERHEAD_REGISTERS
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.rules import Rule, covering_rule
+from tsm2_tune.generator.splitting import (
+    HOST,
+    WIDE_SPLIT_RULES,
+    WIDE_SPLITS,
+    WITH_WARPGROUP_PRODUCTS,
+    tunable,
+)
+from tsm2_tune.generator.tiles import covering, tile_traffic
+
+COLUMNS = (32, 64)  # of a tile
+# Threads and rows of a tile. 320 rows are 64 tiles of 20480, of which 132 multiprocessors take two parts each.
+TILES = ((128, 64), (128, 128), (256, 128), (256, 256), (384, 384), (512, 512), (640, 320))
+CHUNKS = (32, 64, 128)
+STAGES = (2, 3, 4, 6)
+STRIP_ROWS = 64
+PERIOD_BYTES = 1024  # after which the order of pieces in shared memory repeats
+FRAGMENT_REGISTERS = 40  # of addresses and descriptors
+# What won on an H200: threads, rows, stages and blocks on a multiprocessor. Where A is large, those first that leave
+# the fewest multiprocessors idle. Where k is one chunk: A along k, and not.
+LARGE = ((640, 320, 4, 1), (512, 512, 3, 1), (256, 256, 4, 1), (256, 128, 4, 2))
+SHORT: dict[bool, tuple[tuple[int, int, int, int], ...]] = {
+    True: ((128, 64, 3, 4), (128, 64, 4, 3)),
+    False: ((256, 128, 4, 2), (256, 128, 3, 2)),
+}
+LEAST_BUSY = 0.7  # of the multiprocessors
+LARGE_CHUNK, LEAST_DEPTH = 64, 33  # products along k; of fewer other kernels write C as fast
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StagedHalfConfig(KernelConfig):
+    """Every choice that the template needs."""
+
+    family: ClassVar[str] = "staged_half"
+    letters: ClassVar[dict[str, str]] = {
+        "threads": "t",
+        "tile_rows": "m",
+        "tile_columns": "n",
+        "chunk": "d",
+        "stages": "s",
+        "splits": "k",
+    }
+
+    threads: int  # per block
+    tile_rows: int  # of C, of a block
+    tile_columns: int  # of C, of a block
+    chunk: int  # products along k in one place of the ring
+    stages: int  # places of the ring
+    splits: int  # the blocks
+
+
+def place_bytes(config: StagedHalfConfig, problem: Problem) -> int:
+    """Of the ring: both operands' chunks, in whole periods of the order in which pieces lie."""
+    chunk_bytes = (config.tile_rows + config.tile_columns) * config.chunk * problem.dtype.element_bytes
+    return -(-chunk_bytes // PERIOD_BYTES) * PERIOD_BYTES
+
+
+class StagedHalf(Family[StagedHalfConfig]):
+    name = "staged_half"
+    summary = "C of many rows in 16 bits: both operands staged, on Hopper's tensor cores that read shared memory"
+    template = "staged_half.cu.jinja"
+    dtypes = ("bf16", "f16")
+    tunables = (
+        Tunable("threads", "", "threads of a block"),
+        Tunable("tile_rows", "", "rows of C that one block computes"),
+        Tunable("tile_columns", "", "columns of C that one block computes"),
+        Tunable("chunk", "", "products along k in one place of the ring"),
+        Tunable("stages", "", "places of the ring"),
+        Tunable("splits", "", "blocks of the grid, which take parts of tiles, or tiles, in turns"),
+    )
+    rules = (
+        Rule(
+            "has-warpgroup-products",
+            "limit",
+            "the instruction is that of compute capability 9.0",
+            lambda c: c.limits.compute_capability in (HOST, WITH_WARPGROUP_PRODUCTS),
+        ),
+        MANY_COLUMNS,
+        covering_rule(
+            "tile-rows-within-m",
+            "a tile of more rows than C has computes rows that nobody asked for",
+            tunable="tile_rows",
+            options=tuple(sorted({rows for _, rows in TILES})),
+            extent=lambda problem: problem.m,
+        ),
+        covering_rule(
+            "tile-columns-within-n",
+            "a tile of more columns than C has computes columns that nobody asked for",
+            tunable="tile_columns",
+            options=COLUMNS,
+            extent=lambda problem: problem.n,
+        ),
+        covering_rule(
+            "chunk-within-k",
+            "a chunk longer than k is zeros for the most part",
+            tunable="chunk",
+            options=CHUNKS,
+            extent=lambda problem: problem.k,
+        ),
+        Rule(
+            "chunks-for-all",
+            "shape",
+            "every block should have a chunk",
+            lambda c: (
+                tunable(c, "splits") == WIDE_SPLITS[0]
+                or c.launch.tiles(c.problem.m, c.problem.n) * -(-c.problem.k // tunable(c, "chunk"))
+                >= tunable(c, "splits")
+            ),
+        ),
+        *WIDE_SPLIT_RULES,
+    )
+    config_type = StagedHalfConfig
+
+    def configurations(self) -> Iterator[StagedHalfConfig]:
+        for (threads, rows), columns, chunk, stages, splits in product(TILES, COLUMNS, CHUNKS, STAGES, WIDE_SPLITS):
+            yield StagedHalfConfig(threads, rows, columns, chunk, stages, splits)
+
+    def resources(self, config: StagedHalfConfig, problem: Problem) -> Resources:
+        place = place_bytes(config, problem)
+        sums = config.tile_rows * config.tile_columns // config.threads
+        return Resources(
+            threads=config.threads,
+            registers=sums + FRAGMENT_REGISTERS + OVERHEAD_REGISTERS,
+            smem_bytes=place * config.stages,
+            bytes_in_flight=place * (config.stages - 1) // config.threads,
+            reuse=config.tile_columns,
+        )
+
+    def launch(self, config: StagedHalfConfig, problem: Problem) -> Launch:
+        return Launch(
+            threads=config.threads,
+            rows_per_block=config.tile_rows,
+            columns_per_block=config.tile_columns,
+            smem_bytes=self.resources(config, problem).smem_bytes,
+            splits=config.splits,
+            persistent=True,
+        )
+
+    def traffic(self, config: StagedHalfConfig, problem: Problem) -> Traffic:
+        return tile_traffic(problem, tile_rows=config.tile_rows, tile_columns=config.tile_columns)
+
+    def supports(self, problem: Problem) -> bool:
+        return problem.dtype_name in self.dtypes
+
+    def probe_shapes(self, config: StagedHalfConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
+        """Part-filled and several tiles of C; k of no whole chunk, of a part of one, and several for each block.
+
+        The first two have pieces that are whole, in the first with a rest of k and many blocks for a tile; in the
+        fourth one operand's are not. In the last two a chunk is all of k; in the last one B stays.
+        """
+        rows, columns, chunk = config.tile_rows, config.tile_columns, config.chunk
+        turns = (config.stages + 1) * min(config.splits, 2)  # tiles: more of a block than its ring has places
+        return (
+            (rows, columns, chunk * (2 * config.splits - 1) + 8),
+            (2 * rows + 8, columns + 8, 3 * chunk),
+            (rows + 1, max(columns - 1, 1), 2 * chunk + 3),
+            (rows - 8, columns - 8, 2 * chunk + 1),
+            (STRIP_ROWS, columns * turns, chunk - 8),
+            (rows * turns + 8, columns, chunk),
+        )
+
+    def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedHalfConfig, ...]:
+        """Tiles as high as the ring allows where A is large; several blocks where each tile is one chunk."""
+        if problem.n <= FEW_COLUMNS or problem.k < LEAST_DEPTH:
+            return ()
+        columns = covering(COLUMNS, problem.n)
+        short = problem.k <= LARGE_CHUNK
+        shapes = SHORT[problem.contiguous[0] == "k"] if short else LARGE
+        configs = [
+            StagedHalfConfig(threads, rows, columns, LARGE_CHUNK, stages, limits.sms * blocks)
+            for threads, rows, stages, blocks in shapes
+        ]
+        busy = {config: self._busy(config, problem) for config in configs}
+        chosen = [config for config in configs if busy[config] >= LEAST_BUSY] or configs[-1:]
+        return tuple(chosen if short else sorted(chosen, key=lambda config: -busy[config]))
+
+    def _busy(self, config: StagedHalfConfig, problem: Problem) -> float:
+        """The share of the blocks' time in which they have work, in parts as the template makes them."""
+        tiles = self.launch(config, problem).tiles(problem.m, problem.n)
+        items = tiles * max(config.splits // tiles, 1)
+        return items / (-(-items // config.splits) * config.splits)
+
+    def context(self, config: StagedHalfConfig, problem: Problem) -> dict[str, Any]:
+        along_a, along_b, _ = problem.contiguous
+        return {
+            "about": "both operands staged, multiplied where they are by warpgroups",
+            "kernel": self.name,
+            "storage": problem.storage,
+            "a_along_k": along_a == "k",
+            "b_along_k": along_b == "k",
+            "c_along_n": problem.row_major_c,
+            "place_elements": place_bytes(config, problem) // problem.dtype.element_bytes,
+        }
+
+
+FAMILY = StagedHalf()
