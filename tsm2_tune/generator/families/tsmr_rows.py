@@ -2,8 +2,9 @@
 
 A warp reads long pieces of a few rows of A at a time, or all warps of a block do so side by side. B's rows for the
 block's share of k stay in shared memory, while it goes on, strip after strip of rows; what a lane reads of B feeds
-all of its rows. B leaves room for the L1, where each load of A on its way has a place. At the end of a strip, once for all of the share, the lanes add up their sums by shuffles, and warps
-that lie along a row theirs through shared memory.
+all of its rows. B leaves room for the L1, in which each load of A has its place while it is on its way. At the end of
+a strip, once for all of the share, the lanes add up their sums by shuffles, and warps that lie along a row theirs
+through shared memory.
 """
 
 from __future__ import annotations
