@@ -21,7 +21,7 @@ constexpr int vectors = 2;         // of a row of A that a lane loads at a time
 constexpr int stages = 2;          // such loads that it has in registers, on their way or arrived
 constexpr int splits = 1;          // parts of k, each a block of its own
 constexpr int strips = 40;         // of rows that a warp computes at a time, of a block
-constexpr int chunks = 25;         // of `step` rows of B, in shared memory
+constexpr int chunks = 21;         // of `step` rows of B, in shared memory
 
 constexpr int run = vector_bytes / sizeof(scalar);   // neighbours in a row of A that one load moves
 constexpr int teams = threads / 32;                  // that go on for themselves: warps
@@ -69,11 +69,12 @@ __device__ __forceinline__ typename Pack<count>::bits_t bits_of(const Pack<count
     return both.bits;
 }
 
-// A lane reads the rows of B for one load of A's as packs, one after the other; lanes side by side lie so far apart that
-// their packs are in different banks.
+// The rows of B for one load of A's lie as packs, each beside those of the other lanes, so that a warp reads without a
+// break. The pack after the last lane's is never read: a lane's packs, which are staged together, lie in different banks.
 constexpr int pack = pack_of_elements(run * columns);
-constexpr int fragment = run * columns + (run * columns / pack % 2 == 0 ? pack : 0);
-constexpr int chunk_elements = step / run * fragment;
+constexpr int packs = run * columns / pack;              // for one load
+constexpr int pack_pitch = (lanes + 1) * pack;           // from one pack of a lane to its next
+constexpr int chunk_elements = vectors * packs * pack_pitch;
 
 // B and C lie along either of their extents.
 __device__ __forceinline__ const scalar *at_B(const scalar *B, index_t ldb, index_t l, index_t j)
@@ -199,9 +200,10 @@ template <int count>
 __device__ __forceinline__ void stage_b(
     scalar *staged, const scalar *__restrict__ B, index_t ldb, index_t from, index_t end, index_t first, index_t n)
 {
-    for (int e = threadIdx.x; e < step * columns / count; e += threads) {
-        const int l = e % step, c = e / step;
-        scalar *to = staged + l / run * fragment + l % run * columns + c;
+    for (int turn = threadIdx.x; turn < step * columns / count; turn += threads) {
+        const int l = turn % step, c = turn / step;
+        const int e = l % run * columns + c;  // of what the lane reads for its vector l / run
+        scalar *to = staged + (l / (lanes * run) * packs + e / pack) * pack_pitch + l / run % lanes * pack + e % pack;
         if (from + l < end && first + c < n) {
             copy_async<count>(to, at_B(B, ldb, from + l, first + c));
         } else {
@@ -218,13 +220,13 @@ __device__ __forceinline__ void multiply(scalar (&sum)[sums], const group_t &a, 
     #pragma unroll
     for (int v = 0; v < vectors; ++v) {
         #pragma unroll
-        for (int p = 0; p < run * columns; p += pack) {
+        for (int p = 0; p < packs; ++p) {
             using pack_bits_t = Pack<pack>::bits_t;
             const Pack<pack> b = pack_of<pack>(
-                *reinterpret_cast<const pack_bits_t *>(staged + v * lanes * fragment + p));
+                *reinterpret_cast<const pack_bits_t *>(staged + (v * packs + p) * pack_pitch));
             #pragma unroll
             for (int x = 0; x < pack; ++x) {
-                const int e = (p + x) / columns, c = (p + x) % columns;
+                const int e = (p * pack + x) / columns, c = (p * pack + x) % columns;
                 #pragma unroll
                 for (int r = 0; r < rows; ++r)
                     sum[r * columns + c] += pack_of<run>(a[r][v]).element[e]
@@ -322,7 +324,7 @@ extern "C" __global__ void __launch_bounds__(threads, 2) tsmr_rows(
                         const index_t following = chunk + g + 1 < chunks_here ? begin + (chunk + g + 1) * step : begin;
                         stage(staged + next_place, following);
                     }
-                    multiply(sum, a[g], staged + place + lane * fragment);
+                    multiply(sum, a[g], staged + place + lane * pack);
                     load_next(a[g]);
                     __syncwarp();  // keeps the compiler from putting these loads off
                     place = next_place;

@@ -31,7 +31,7 @@ from tsm2_tune.generator.tiles import LARGEST_THIN
 THREADS = (64, 128, 256)
 STRIPS = (1, 2, 4)
 COLUMNS = (8, 16, 32, 64)
-PREFETCH_STAGES = ((16, 2), (32, 2), (32, 4))
+PREFETCH_STAGES = ((16, 2), (32, 2), (32, 4), (64, 2))
 MIN_BLOCKS = (1, 2, 3, 4, 6)
 STRIP_ROWS = 16
 WARP_THREADS = 32
@@ -50,12 +50,16 @@ SMALL_B_VARIANTS: dict[int, Variants] = VARIANTS | {
     32: ((128, 2, 16, 2, 3), (128, 1, 32, 4, 1), (128, 1, 32, 4, 4)),
     64: ((128, 1, 32, 2, 4), (128, 2, 32, 2, 1), (128, 2, 32, 4, 1)),
 }
-# A row-major A: with two products of the tensor core in a group, its loads take whole lines of memory.
+# A row-major A: with two products of the tensor core in a group its loads take whole lines of memory, with four two
+# lines side by side.
 ROW_MAJOR_VARIANTS: dict[int, Variants] = {
-    8: ((64, 1, 32, 2, 1), (128, 2, 16, 2, 6), (128, 1, 32, 2, 6), (256, 2, 16, 2, 3)),
+    8: ((64, 1, 64, 2, 1), (128, 1, 64, 2, 3), (64, 1, 32, 2, 1)),
     16: ((128, 1, 32, 2, 6), (128, 1, 32, 4, 6), (256, 1, 16, 2, 3)),
     32: ((128, 2, 32, 2, 3), (128, 2, 16, 2, 3), (128, 1, 32, 4, 4)),
     64: ((128, 2, 32, 2, 1), (128, 1, 32, 2, 4)),
+}
+SMALL_B_ROW_MAJOR_VARIANTS: dict[int, Variants] = ROW_MAJOR_VARIANTS | {
+    8: ((64, 1, 32, 2, 1), (128, 2, 16, 2, 6), (128, 1, 32, 2, 6), (256, 2, 16, 2, 3)),
 }
 
 
@@ -86,8 +90,8 @@ class TsmrMmaConfig(KernelConfig):
 
 
 def tile_depth(config: TsmrMmaConfig) -> int:
-    """Rows of B staged at a time; twice as many stay where that is all."""
-    return 32 if config.columns > 32 else 64
+    """Rows of B staged at a time, whole prefetches; twice as many stay where that is all."""
+    return max(32 if config.columns > 32 else 64, config.prefetch)
 
 
 def _block_rows(config: TsmrMmaConfig) -> int:
@@ -193,14 +197,13 @@ class TsmrMma(Family[TsmrMmaConfig]):
         if problem.m <= LARGEST_THIN:  # a small C
             return ()
         columns = next((option for option in COLUMNS if option >= problem.n), COLUMNS[-1])
+        small_b = problem.k < 2 * LEAST_SHARE
         if problem.contiguous[0] == "k":
-            variants = ROW_MAJOR_VARIANTS[columns]
-        elif problem.k < 2 * LEAST_SHARE:
-            variants = SMALL_B_VARIANTS[columns]
+            variants = (SMALL_B_ROW_MAJOR_VARIANTS if small_b else ROW_MAJOR_VARIANTS)[columns]
         else:
-            variants = VARIANTS[columns]
+            variants = (SMALL_B_VARIANTS if small_b else VARIANTS)[columns]
         chosen = [TsmrMmaConfig(t, strips, columns, p, s, 1, 1, least) for t, strips, p, s, least in variants]
-        if problem.k < 2 * LEAST_SHARE:
+        if small_b:
             return tuple(replace(config, row_tiles=row_tiles) for row_tiles in (4, 8, 2) for config in chosen)
         return with_splits(self, chosen, problem, limits)
 

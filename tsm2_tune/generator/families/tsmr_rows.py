@@ -2,15 +2,15 @@
 
 A warp reads long pieces of a few rows of A at a time, or all warps of a block do so side by side. B's rows for the
 block's share of k stay in shared memory, while it goes on, strip after strip of rows; what a lane reads of B feeds
-all of its rows. At the end of a strip, once for all of the share, the lanes add up their sums by shuffles, and warps
-that lie along a row theirs through shared memory.
+all of its rows. B leaves room for the L1, in which each load of A has its place while it is on its way. At the end of
+a strip, once for all of the share, the lanes add up their sums by shuffles, and warps that lie along a row theirs
+through shared memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import product
 from math import log
 from typing import Any, ClassVar
@@ -37,23 +37,25 @@ READS = (
     *((narrow, *along, 2, 2) for narrow in VECTOR_BYTES[1:] for along in ((32, 4), (8, 2))),
 )
 SPLITS = (1, 2, 4, 5, 8, 10, 16, 20, 32)
-# Of a block, for each split: at m = 20480 and 132 multiprocessors, a wave of 2, 3 or 4 blocks on each, or several.
-ROWS_OF_SPLIT = (5, 10, 20, 27, 40, 54, 80, 100)
-# Of B in shared memory, by the blocks of a multiprocessor.
-STAGED_BYTES = {1: 220 << 10, 2: 110 << 10, 3: 72 << 10, 4: 54 << 10, 5: 43 << 10, 6: 36 << 10}
+# Of a block, for each split: at m = 20480 and 132 multiprocessors, a wave of 2 (80), 3 (54) or 4 blocks on each.
+ROWS_OF_SPLIT = (5, 10, 20, 27, 40, 54, 60, 80, 100, 120)
+# Of the 256 KiB of a multiprocessor that are shared memory or L1: A's loads on their way need room in the L1. With
+# 60 KiB of it or more, 97 % of the memory's rate is reached, with 28 KiB 91 %.
+SHARED_BYTES = 196 << 10
+OTHER_BYTES = 1088  # of shared memory of a block: the driver's, and what k's splits meet by
 BUSY = 0.7  # of the resident blocks, that a grid should have at least
 MOST_WAVES = 8
-USUAL_WAVES = 4  # so many that multiprocessors that memory serves first take more of them
 USUAL_SPLITS = 8
 WASTE, MOST_WASTE = 0.06, 0.25  # of k, by which shares of whole loads may exceed it: better not, and at most
-MOST_COLUMNS = {"f32": 8, "f64": 2, "c64": 4, "c128": 1}  # up to which the f64 tensor cores are slower
+MOST_COLUMNS = {"f32": 8, "f64": 4, "c64": 4, "c128": 4}  # up to which the f64 tensor cores are slower, or no faster
 SHORT_ROWS = 1024  # of A, that are read at once
-# Of the winners on an H200: threads, lanes, rows, vectors, stages, min_blocks; by the registers of a row of sums.
+# Of the winners on an H200, by columns: threads, lanes, rows, vectors, stages, min_blocks.
 PREFERRED = {
-    4: ((256, 256, 4, 2, 2, 2), (256, 32, 4, 2, 2, 2), (256, 256, 4, 1, 2, 2), (128, 128, 4, 1, 2, 4)),
-    8: ((128, 128, 4, 1, 2, 4), (128, 32, 4, 1, 2, 3), (256, 32, 4, 1, 2, 2), (256, 256, 4, 1, 2, 2)),
-    16: ((192, 32, 4, 1, 2, 2), (128, 32, 4, 1, 2, 3)),
-    32: ((256, 8, 2, 2, 2, 2), (192, 8, 2, 2, 2, 2)),
+    1: ((256, 256, 4, 2, 2, 2), (256, 256, 4, 1, 2, 2), (256, 32, 4, 2, 2, 2)),
+    2: ((256, 256, 4, 2, 2, 2), (256, 256, 4, 1, 2, 2), (256, 32, 4, 1, 2, 2)),
+    4: ((256, 256, 4, 2, 2, 2), (256, 256, 4, 1, 2, 2), (256, 32, 4, 2, 2, 2), (192, 32, 4, 1, 2, 2)),
+    8: ((192, 32, 4, 2, 2, 2), (256, 32, 4, 1, 2, 2), (128, 128, 4, 1, 2, 4), (192, 32, 4, 1, 2, 2)),
+    16: ((256, 8, 2, 2, 2, 2), (192, 8, 2, 2, 2, 2), (192, 32, 4, 1, 2, 2)),
 }
 FEW_ROWS = 128  # of A: as many as a C has whose inner dimension is what is long
 
@@ -108,18 +110,10 @@ def prefetch(config: TsmrRowsConfig, problem: Problem) -> int:
     return config.stages * step(config, problem)
 
 
-@cache
-def _fragment_bytes(factors: int, element_bytes: int) -> int:
-    """Shared memory for what a lane reads of B for one load of A: an odd number of packs, because of the banks."""
-    pack = next(count for count in (4, 2, 1) if factors % count == 0 and count * element_bytes <= PACK_BYTES)
-    packs = factors // pack
-    return (packs + (packs + 1) % 2) * pack * element_bytes
-
-
 def _chunk_bytes(config: TsmrRowsConfig, problem: Problem) -> int:
-    """Shared memory for `step` rows of B."""
+    """Shared memory for `step` rows of B: each pack of a lane's has a place more than there are lanes."""
     factors = max(run(config, problem), 1) * config.columns
-    return config.vectors * config.lanes * _fragment_bytes(factors, problem.dtype.element_bytes)
+    return config.vectors * factors * (config.lanes + 1) * problem.dtype.element_bytes
 
 
 def _left_bytes(config: TsmrRowsConfig, problem: Problem) -> int:
@@ -130,7 +124,7 @@ def _left_bytes(config: TsmrRowsConfig, problem: Problem) -> int:
 
 def chunks(config: TsmrRowsConfig, problem: Problem) -> int:
     """Chunks of `step` rows of B in shared memory: as many as fit, two at least."""
-    room = STAGED_BYTES[config.min_blocks] - _left_bytes(config, problem)
+    room = SHARED_BYTES // config.min_blocks - OTHER_BYTES - _left_bytes(config, problem)
     return max(room // _chunk_bytes(config, problem), 2)
 
 
@@ -194,16 +188,16 @@ def _registers_in_bound(candidate: Candidate) -> bool:
     return candidate.resources.registers <= REGISTERS_SPARED * bound
 
 
-def _usual_splits(variant: TsmrRowsConfig, problem: Problem) -> int:
-    """The splits nearest to the usual ones whose shares are nearly equal and keep their rows of B; 0 without such."""
+def _wastes(variant: TsmrRowsConfig, problem: Problem) -> dict[int, float]:
+    """Of k, by which shares of whole loads exceed it: for each split whose shares keep their rows of B."""
     once, depth = prefetch(variant, problem), staged_rows(variant, problem)
-    waste = {}
-    for splits in SPLITS:
-        share = -(-problem.k // (splits * once)) * once
-        if share <= depth and share * (splits - 1) < problem.k:
-            waste[splits] = splits * share / problem.k - 1
-    best = min(waste, key=lambda splits: (max(waste[splits], WASTE), abs(log(splits / USUAL_SPLITS))), default=0)
-    return best if best and waste[best] <= MOST_WASTE else 0
+    shares = {splits: -(-problem.k // (splits * once)) * once for splits in SPLITS}
+    return {
+        splits: waste
+        for splits, share in shares.items()
+        if share <= depth and share * (splits - 1) < problem.k
+        if (waste := splits * share / problem.k - 1) <= MOST_WASTE
+    }
 
 
 class TsmrRows(Family[TsmrRowsConfig]):
@@ -309,10 +303,7 @@ class TsmrRows(Family[TsmrRowsConfig]):
         )
 
     def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmrRowsConfig, ...]:
-        """Where the winners on an H200 lay: every column at once, few splits, one wave of blocks and several.
-
-        In one wave blocks start together, but do not end together: multiprocessors were idle for 8 % of the time.
-        """
+        """Where the winners on an H200 lay: every column at once, about 8 splits, one wave of blocks."""
         if problem.m <= FEW_ROWS or problem.k <= SHORT_ROWS:  # which others divide better, or keep all of B
             return ()
         if problem.n > MOST_COLUMNS[problem.dtype_name] and has_f64_tensor_cores(limits):
@@ -320,29 +311,30 @@ class TsmrRows(Family[TsmrRowsConfig]):
         size = problem.dtype.element_bytes
         columns = next((option for option in COLUMNS if option >= problem.n), COLUMNS[-1])
         vector_bytes = max((b for b in VECTOR_BYTES if b >= size and problem.k * size % b == 0), default=size)
-        sums = columns * problem.dtype.registers
-        variants = [
-            TsmrRowsConfig(threads, vector_bytes, lanes, rows, columns, vectors, stages, 1, 1, min_blocks)
-            for threads, lanes, rows, vectors, stages, min_blocks in PREFERRED[min(max(sums, 4), 32)]
+        divided = [
+            self._divided(
+                TsmrRowsConfig(threads, vector_bytes, lanes, rows, columns, vectors, stages, 1, 1, min_blocks),
+                problem,
+                limits,
+            )
+            for threads, lanes, rows, vectors, stages, min_blocks in PREFERRED[min(columns, max(PREFERRED))]
         ]
-        return tuple(config for variant in variants for config in self._divided(variant, problem, limits))
+        found = [choice for choice in divided if choice is not None]
+        return tuple(config for _, config in sorted(found, key=lambda choice: choice[0] > WASTE))
 
-    def _divided(self, variant: TsmrRowsConfig, problem: Problem, limits: DeviceLimits) -> list[TsmrRowsConfig]:
-        """The variant in one wave of blocks, and in several."""
-        splits, resident = _usual_splits(variant, problem), _resident_blocks(limits, variant)
-        if not splits:
-            return []
+    def _divided(
+        self, variant: TsmrRowsConfig, problem: Problem, limits: DeviceLimits
+    ) -> tuple[float, TsmrRowsConfig] | None:
+        """What it wastes of k, and the variant in one wave of blocks, as full as it gets; nothing where none is."""
+        wastes = _wastes(variant, problem)
+        splits = min(wastes, key=lambda k: (max(wastes[k], WASTE), abs(log(k / USUAL_SPLITS))), default=0)
         blocks = {
             config: self.launch(config, problem).blocks(problem.m, problem.n)
-            for strips in _strips(strip_rows(variant), splits)
+            for strips in (_strips(strip_rows(variant), splits) if splits else ())
             if (config := replace(variant, splits=splits, strips=strips))
         }
-        wave = [config for config, count in blocks.items() if count <= resident]
-        waves = [config for config, count in blocks.items() if count > resident]
-        return [
-            *sorted(wave, key=lambda config: -blocks[config])[:1],
-            *sorted(waves, key=lambda config: abs(log(blocks[config] / (USUAL_WAVES * resident))))[:1],
-        ]
+        wave = [config for config, count in blocks.items() if count <= _resident_blocks(limits, variant)]
+        return (wastes[splits], max(wave, key=lambda config: blocks[config])) if wave else None
 
     def context(self, config: TsmrRowsConfig, problem: Problem) -> dict[str, Any]:
         return {

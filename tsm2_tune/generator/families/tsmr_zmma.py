@@ -46,6 +46,10 @@ VARIANTS = {
     ("c128", 16): ((128, 2, 16, 2, 3), (128, 1, 32, 4, 4), (256, 1, 16, 2, 2), (128, 2, 32, 4, 1)),
     ("c128", 32): ((128, 1, 32, 4, 1), (128, 2, 32, 4, 1), (128, 2, 16, 2, 1)),
 }
+# A row-major A: with two products of the tensor core in a group, its loads take whole lines of memory.
+ROW_MAJOR_VARIANTS = {
+    ("c64", 8): ((128, 1, 32, 2, 3), (128, 1, 32, 4, 4)),
+}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -135,8 +139,9 @@ class TsmrZmma(Family[TsmrZmmaConfig]):
 
     def resources(self, config: TsmrZmmaConfig, problem: Problem) -> Resources:
         width = VECTOR_BYTES // problem.dtype.element_bytes
-        # Two for each double of the sums; A's columns on their way; and A as matrices of real numbers.
-        registers = config.strips * (width * config.columns + config.prefetch + 8 * width) + OVERHEAD_REGISTERS
+        # Two for each double of the sums; A's columns on their way; A as matrices of real numbers, and B.
+        of_strip = width * config.columns + config.prefetch + 8 * width
+        registers = config.strips * of_strip + 8 + OVERHEAD_REGISTERS
         in_flight = config.prefetch - config.prefetch // config.stages // 2
         return Resources(
             threads=config.threads,
@@ -186,7 +191,9 @@ class TsmrZmma(Family[TsmrZmmaConfig]):
         if problem.dtype_name == "c64" and problem.n > COLUMNS[0]:  # with three products for one, where staged
             return ()
         columns = next((option for option in COLUMNS if option >= problem.n), COLUMNS[-1])
-        variants = VARIANTS[problem.dtype_name, columns]
+        key = problem.dtype_name, columns
+        row_major = ROW_MAJOR_VARIANTS if problem.contiguous[0] == "k" else {}
+        variants = row_major.get(key, VARIANTS[key])
         chosen = [TsmrZmmaConfig(t, strips, columns, p, s, 1, 1, least) for t, strips, p, s, least in variants]
         if problem.k < 2 * LEAST_SHARE:
             return tuple(replace(config, row_tiles=row_tiles) for row_tiles in (4, 8, 2) for config in chosen)
