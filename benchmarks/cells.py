@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.problem import FMA_DTYPES, Problem, dtype_named
+from tsm2_tune.generator.problem import DTYPES, FMA_DTYPES, Problem, dtype_named
 from tsm2_tune.generator.shapes import Shape
 
 Regime = Literal["R", "L", "T", "G"]
@@ -90,6 +90,19 @@ CELL_KEY = ("regime", "layout", "dtype", "op", "m", "n", "k")  # what tells cell
 def cell_key(record: dict[str, Any]) -> tuple[Any, ...]:
     """What tells cells apart, from a cell's record or a row."""
     return tuple(record[name] for name in CELL_KEY)
+
+
+def place(record: dict[str, Any]) -> tuple[int, ...]:
+    """Where a row stands among others: by regime, element type, layout, then from small to large."""
+    return (
+        REGIMES.index(record["regime"]),
+        list(DTYPES).index(record["dtype"]),
+        LAYOUTS.index(record["layout"]),
+        max(record["m"], record["k"]),
+        record["m"],
+        record["k"],
+        record["n"],
+    )
 
 
 def shapes_of(regime: Regime, shape_set: ShapeSet) -> tuple[Shape, ...]:

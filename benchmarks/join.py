@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from benchmarks.cells import cell_key
+from benchmarks.cells import cell_key, place
 from benchmarks.result_file import LISTS, ResultFile, comparable, read
 from tsm2_tune.errors import InputError
 
@@ -39,7 +39,7 @@ def joined(paths: tuple[Path, ...], output: Path) -> ResultFile:
     used = sorted({row["run"] for row in rows.values()})
     result = ResultFile(output, runs[used[-1]])
     result.earlier_runs = [runs[run] for run in used[:-1]]
-    result.rows = [{**row, "run": used.index(row["run"])} for row in rows.values()]
+    result.rows = [{**row, "run": used.index(row["run"])} for row in sorted(rows.values(), key=place)]
     result.skipped = [cell for key, cell in skipped.items() if key not in rows]
     return result
 
