@@ -104,6 +104,28 @@ def covering_rule(
     return Rule(name, "shape", because, keeps)
 
 
+def columns_within_n(options: tuple[int, ...]) -> Rule:
+    """For the options of a tunable `columns`: of C, that one thread or warp accumulates."""
+    return covering_rule(
+        "columns-within-n",
+        "a column group wider than needed for n computes columns that nobody asked for",
+        tunable="columns",
+        options=options,
+        extent=lambda problem: problem.n,
+    )
+
+
+def prefetch_within_k(options: tuple[int, ...]) -> Rule:
+    """For the options of a tunable `prefetch`: columns of A that one thread or warp loads ahead."""
+    return covering_rule(
+        "prefetch-within-k",
+        "a row of A has only k elements to load ahead",
+        tunable="prefetch",
+        options=options,
+        extent=lambda problem: problem.k,
+    )
+
+
 HARDWARE_RULES = (
     Rule(
         "threads-per-block",

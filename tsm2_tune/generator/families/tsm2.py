@@ -16,7 +16,7 @@ from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS, choose
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import covering_rule
+from tsm2_tune.generator.rules import columns_within_n, covering_rule, prefetch_within_k
 
 THREADS = (32, 64, 128, 256, 512, 1024)
 COLUMNS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
@@ -45,20 +45,8 @@ class Tsm2Config(KernelConfig):
 
 
 SHAPE_RULES = (
-    covering_rule(
-        "columns-within-n",
-        "a column group wider than needed for n computes columns that nobody asked for",
-        tunable="columns",
-        options=COLUMNS,
-        extent=lambda problem: problem.n,
-    ),
-    covering_rule(
-        "prefetch-within-k",
-        "a row of A has only k elements to load ahead",
-        tunable="prefetch",
-        options=PREFETCH,
-        extent=lambda problem: problem.k,
-    ),
+    columns_within_n(COLUMNS),
+    prefetch_within_k(PREFETCH),
     covering_rule(
         "threads-within-m",
         "a block larger than needed for m rows has threads without a row",

@@ -16,7 +16,7 @@ from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
-from tsm2_tune.generator.rules import Candidate, Rule, covering_rule
+from tsm2_tune.generator.rules import Candidate, Rule, columns_within_n, prefetch_within_k
 from tsm2_tune.generator.tiles import covering
 
 THREADS = (64, 128, 256)
@@ -103,20 +103,8 @@ class Tsmm(Family[TsmmConfig]):
             "a load moves whole elements",
             lambda c: int(c.config.tunables["vector_bytes"]) >= c.problem.dtype.element_bytes,
         ),
-        covering_rule(
-            "columns-within-n",
-            "a column group wider than needed for n computes columns that nobody asked for",
-            tunable="columns",
-            options=COLUMNS,
-            extent=lambda problem: problem.n,
-        ),
-        covering_rule(
-            "prefetch-within-k",
-            "a row of A has only k elements to load ahead",
-            tunable="prefetch",
-            options=PREFETCH,
-            extent=lambda problem: problem.k,
-        ),
+        columns_within_n(COLUMNS),
+        prefetch_within_k(PREFETCH),
         Rule("rows-within-m", "shape", "a block of more rows than m loads element by element", _rows_within_m),
         Rule(
             "grid-fills-device",

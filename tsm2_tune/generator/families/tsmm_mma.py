@@ -17,7 +17,7 @@ from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Candidate, Rule, covering_rule
+from tsm2_tune.generator.rules import Candidate, Rule, columns_within_n, covering_rule
 from tsm2_tune.generator.splitting import (
     HAS_F64_TENSOR_CORES,
     WIDE_SPLIT_RULES,
@@ -145,13 +145,7 @@ class TsmmMma(Family[TsmmMmaConfig]):
     rules = (
         HAS_F64_TENSOR_CORES,
         Rule("whole-vectors", "limit", "a lane's neighbours among the rows of C are a whole vector", _whole_vectors),
-        covering_rule(
-            "columns-within-n",
-            "a column group wider than needed for n computes columns that nobody asked for",
-            tunable="columns",
-            options=COLUMNS,
-            extent=lambda problem: problem.n,
-        ),
+        columns_within_n(COLUMNS),
         covering_rule(
             "depth-within-k",
             "more rows of B than k are zeros that are multiplied",

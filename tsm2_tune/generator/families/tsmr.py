@@ -17,15 +17,15 @@ from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Candidate, Rule, covering_rule
+from tsm2_tune.generator.rules import Candidate, Rule
 from tsm2_tune.generator.splitting import (
     LEAST_SHARE,
     SPLITS_ROW_TILES,
-    SPLITTING_RULES,
     has_f64_tensor_cores,
     split_traffic,
     with_splits,
 )
+from tsm2_tune.generator.streaming import streaming_rules, streaming_tunables
 from tsm2_tune.generator.tiles import LARGEST_THIN
 
 VECTOR_BYTES = 16
@@ -90,33 +90,13 @@ class Tsmr(Family[TsmrConfig]):
     name = "tsmr"
     summary = "large A times skinny B: A streams through registers, k is split over blocks"
     template = "tsmr.cu.jinja"
-    tunables = (
-        Tunable("threads", "t1", "threads of a block"),
-        Tunable("vectors", "", "16-byte pieces of a column of A that one thread loads"),
-        Tunable("columns", "t2", "columns of C that one thread accumulates in registers"),
-        Tunable("prefetch", "t3", "columns of A that one thread has in registers, on their way or arrived"),
-        Tunable("stages", "", "groups in which these are used and loaded anew"),
-        Tunable("splits", "", "parts of k, each a block of its own"),
-        Tunable("row_tiles", "tcf", "tiles of rows for each block of the grid"),
-        Tunable("min_blocks", "", "blocks that a multiprocessor must hold, which bounds the registers"),
+    tunables = streaming_tunables(
+        Tunable("vectors", "", "16-byte pieces of a column of A that one thread loads"), "one thread"
     )
-    rules: ClassVar[tuple[Rule, ...]] = (
-        covering_rule(
-            "columns-within-n",
-            "a column group wider than needed for n computes columns that nobody asked for",
-            tunable="columns",
-            options=COLUMNS,
-            extent=lambda problem: problem.n,
-        ),
-        covering_rule(
-            "prefetch-within-k",
-            "a row of A has only k elements to load ahead",
-            tunable="prefetch",
-            options=tuple(sorted({prefetch for prefetch, _ in PREFETCH_STAGES})),
-            extent=lambda problem: problem.k,
-        ),
+    rules: ClassVar[tuple[Rule, ...]] = streaming_rules(
+        COLUMNS,
+        PREFETCH_STAGES,
         Rule("rows-within-m", "shape", "a block of more rows than m loads element by element", _rows_within_m),
-        *SPLITTING_RULES,
     )
     config_type = TsmrConfig
 

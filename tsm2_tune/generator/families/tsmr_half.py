@@ -17,17 +17,17 @@ from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Rule, covering_rule
+from tsm2_tune.generator.rules import Rule
 from tsm2_tune.generator.splitting import (
     HAS_HALF_TENSOR_CORES,
     LEAST_SHARE,
     SPLITS,
     SPLITS_ROW_TILES,
-    SPLITTING_RULES,
     in_turns,
     split_traffic,
     splits_to_prefer,
 )
+from tsm2_tune.generator.streaming import streaming_rules, streaming_tunables
 
 THREADS = (128, 256)
 LANE_ROWS = (2, 4, 8, 16)
@@ -140,33 +140,12 @@ class TsmrHalf(Family[TsmrHalfConfig]):
     summary = "large or tall A times skinny B in 16 bits on the tensor cores, A streaming into their fragments"
     template = "tsmr_half.cu.jinja"
     dtypes = ("bf16", "f16")
-    tunables = (
-        Tunable("threads", "t1", "threads of a block"),
-        Tunable("lane_rows", "", "rows of C of which a lane has sums, an eighth of a warp's"),
-        Tunable("columns", "t2", "columns of C that one warp accumulates in registers"),
-        Tunable("prefetch", "t3", "columns of A that one warp has in registers, on their way or arrived"),
-        Tunable("stages", "", "groups in which these are used and loaded anew"),
-        Tunable("splits", "", "parts of k, each a block of its own"),
-        Tunable("row_tiles", "tcf", "tiles of rows for each block of the grid"),
-        Tunable("min_blocks", "", "blocks that a multiprocessor must hold, which bounds the registers"),
+    tunables = streaming_tunables(
+        Tunable("lane_rows", "", "rows of C of which a lane has sums, an eighth of a warp's"), "one warp"
     )
     rules: ClassVar[tuple[Rule, ...]] = (
         HAS_HALF_TENSOR_CORES,
-        covering_rule(
-            "columns-within-n",
-            "a column group wider than needed for n computes columns that nobody asked for",
-            tunable="columns",
-            options=COLUMNS,
-            extent=lambda problem: problem.n,
-        ),
-        covering_rule(
-            "prefetch-within-k",
-            "a row of A has only k elements to load ahead",
-            tunable="prefetch",
-            options=tuple(sorted({prefetch for prefetch, _ in PREFETCH_STAGES})),
-            extent=lambda problem: problem.k,
-        ),
-        *SPLITTING_RULES,
+        *streaming_rules(COLUMNS, PREFETCH_STAGES),
     )
     config_type = TsmrHalfConfig
 

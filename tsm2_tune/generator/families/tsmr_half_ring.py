@@ -22,7 +22,7 @@ from tsm2_tune.generator.families.tsmr_half import (
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Rule, covering_rule
+from tsm2_tune.generator.rules import Rule, columns_within_n
 from tsm2_tune.generator.splitting import LEAST_SHARE, SPLITS_ROW_TILES, tunable
 
 THREADS = (128, 256)
@@ -72,13 +72,7 @@ class TsmrHalfRing(TsmrHalf):
     template = "tsmr_half_ring.cu.jinja"
     rules: ClassVar[tuple[Rule, ...]] = (
         MANY_COLUMNS,
-        covering_rule(
-            "columns-within-n",
-            "a column group wider than needed for n computes columns that nobody asked for",
-            tunable="columns",
-            options=COLUMNS,
-            extent=lambda problem: problem.n,
-        ),
+        columns_within_n(COLUMNS),
         Rule(
             "group-within-k",
             "shape",

@@ -20,7 +20,7 @@ from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Candidate, Rule, covering_rule
+from tsm2_tune.generator.rules import Candidate, Rule, columns_within_n
 from tsm2_tune.generator.splitting import LEAST_SHARE, REGISTERS_SPARED, has_f64_tensor_cores, split_traffic
 
 WARP_THREADS = 32
@@ -218,13 +218,7 @@ class TsmrRows(Family[TsmrRowsConfig]):
     )
     rules = (
         Rule("vectors-fit-rows", "shape", "loads are the widest that whole rows of A are made of", _vectors_fit),
-        covering_rule(
-            "columns-within-n",
-            "a column group wider than needed for n computes columns that nobody asked for",
-            tunable="columns",
-            options=COLUMNS,
-            extent=lambda problem: problem.n,
-        ),
+        columns_within_n(COLUMNS),
         Rule("strips-are-vectors", "limit", "a strip's sums are added up as whole vectors", _strips_are_vectors),
         Rule(
             "share-worth-a-block",

@@ -1,0 +1,33 @@
+"""What the families have in common that stream A through registers: their tunables and the rules on these."""
+
+from __future__ import annotations
+
+from tsm2_tune.generator.families.family import Tunable
+from tsm2_tune.generator.rules import Rule, columns_within_n, prefetch_within_k
+from tsm2_tune.generator.splitting import SPLITTING_RULES
+
+
+def streaming_tunables(height: Tunable, holder: str) -> tuple[Tunable, ...]:
+    """`height` is how many rows of A the holder has: one thread, or one warp on the tensor cores."""
+    return (
+        Tunable("threads", "t1", "threads of a block"),
+        height,
+        Tunable("columns", "t2", f"columns of C that {holder} accumulates in registers"),
+        Tunable("prefetch", "t3", f"columns of A that {holder} has in registers, on their way or arrived"),
+        Tunable("stages", "", "groups in which these are used and loaded anew"),
+        Tunable("splits", "", "parts of k, each a block of its own"),
+        Tunable("row_tiles", "tcf", "tiles of rows for each block of the grid"),
+        Tunable("min_blocks", "", "blocks that a multiprocessor must hold, which bounds the registers"),
+    )
+
+
+def streaming_rules(
+    columns: tuple[int, ...], prefetch_stages: tuple[tuple[int, int], ...], *own: Rule
+) -> tuple[Rule, ...]:
+    """For the options of columns, and of prefetch with stages; `own` are the family's."""
+    return (
+        columns_within_n(columns),
+        prefetch_within_k(tuple(sorted({prefetch for prefetch, _ in prefetch_stages}))),
+        *own,
+        *SPLITTING_RULES,
+    )
