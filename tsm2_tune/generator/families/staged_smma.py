@@ -142,6 +142,9 @@ class StagedSmma(StagedMma):
             long = LONG_ROW_MAJOR if problem.contiguous[0] == "k" else LONG_COLUMN_MAJOR
             winners = SHORT if problem.k <= LARGEST_THIN else long
             choices = winners[covering(tuple(winners), problem.n)]
+            if problem.n % choices[0][0][1]:  # at an edge copies to shared memory keep vectors, loads do not
+                copied = ((tile, (chunk, stages, 1), blocks) for tile, (chunk, stages, _), blocks in choices)
+                choices = tuple(dict.fromkeys((*copied, *choices)))
         else:
             tile = covering((16, 32, 64), problem.m), covering((16, 32, 64), problem.n)
             choices = THIN.get(tile, ())
