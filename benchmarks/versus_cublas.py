@@ -13,6 +13,7 @@ benchmarks.join` makes one file of theirs.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import time
@@ -246,7 +247,12 @@ def selected(
         time_limit=time_limit,
         part=part_of(part),
     )
-    _ = selection.cells  # names what is wrong before a device is opened
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise InputError(f"--seconds {seconds:g}: expected more than 0")
+    if time_limit is not None and not time_limit > 0:
+        raise InputError(f"--time-limit {time_limit:g}: expected more than 0")
+    if not selection.cells:  # which also names what is wrong before a device is opened
+        raise InputError(f"part {part} of the selection has no cell: name fewer parts or other shapes")
     return selection
 
 
@@ -315,6 +321,9 @@ def main(
         refuse_less_precision(dict(os.environ))
         seconds = plan.seconds if seconds is None else seconds
         selection = selected(regime, layout or plan.layouts, dtype, shape_set, seconds, time_limit, part)
+        for path in (output, plot):
+            if path is not None and not path.absolute().parent.is_dir():
+                raise InputError(f"{path} is in no folder that exists: make it first or name another file")
         if plot is not None:
             matplotlib()  # before the run rather than after it, where it is missing
         target = find_target(spec)

@@ -21,6 +21,7 @@ from benchmarks.versus_cublas import (
     measure_cells,
     part_of,
     seconds_text,
+    selected,
     troubles,
 )
 from benchmarks.winner import (
@@ -133,6 +134,22 @@ def test_parts_are_all_cells_each_once() -> None:
     for text in ("0/3", "4/3", "1", "1/0", "a/b", ""):
         with pytest.raises(InputError, match="expected such as 1/4"):
             part_of(text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "time_limit", "part", "sentence"),
+    [
+        (-1.0, None, "1/1", "--seconds -1: expected more than 0"),
+        (float("nan"), None, "1/1", "--seconds nan: expected more than 0"),
+        (1.0, float("nan"), "1/1", "--time-limit nan: expected more than 0"),
+        (1.0, None, "9999/9999", "part 9999/9999 of the selection has no cell"),
+    ],
+)
+def test_what_could_not_be_measured_is_refused(
+    seconds: float, time_limit: float | None, part: str, sentence: str
+) -> None:
+    with pytest.raises(InputError, match=sentence):
+        selected("R", "column", "f32", "quick", seconds, time_limit, part)
 
 
 @pytest.mark.usefixtures("ten_seconds_a_cell")

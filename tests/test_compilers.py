@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -73,6 +74,10 @@ def test_the_compiler_cache_survives_a_broken_report(
         again = compiled()
         assert isinstance(again, Binary)
         assert again.compile_seconds > 0
+    os.truncate(again.path, 100)  # of a binary that was not written to its end
+    mended = compiled()
+    assert isinstance(mended, Binary)
+    assert mended.compile_seconds > 0
     folder = report.parent
     shutil.rmtree(folder)
     folder.touch()  # a file where a folder should be

@@ -16,7 +16,10 @@ is the unit roundoff, for every k. The bound used is (k + 2) u (|A||B|): one u f
 for the reference's own rounding. What else a product may cost:
 
 - complex numbers: the real part of an inner product of k terms is a real one of 2 k terms, and so is the imaginary
-  part. Each is held to the theorem by itself: 2 (k + 2) u times the sum of its terms' magnitudes.
+  part. Each is held to the theorem by itself: 2 (k + 2) u times the sum of its terms' magnitudes. Both parts of the
+  inputs are of one size: c64 by three real products in f64 (`staged_zmma`) keeps to it only where neither part is
+  below 2**-28 of the other, else to 2 (k + 2) u times the sum of the products' moduli, as BLAS's complex bounds are
+  stated.
 - 16-bit elements: u is that of the sums, which are f32; the result is rounded once more, by 2**-8 or 2**-11 of its
   size. The exact checks expect the exact sum, so rounded.
 - tensor cores: an addition is cut off, not rounded, so that it costs 2 u (`Dtype.product_roundings`). That the
