@@ -49,3 +49,12 @@ def test_a_wide_c_of_a_narrow_a_is_computed_in_groups_of_columns(dtype: str) -> 
     found = family_named("tsmm").preferred(Problem(10**7, 64, 8, dtype), H200)
     assert [config.columns for config in found] == [16] * len(found) != []
     assert not family_named("tsmm").preferred(Problem(10**7, 64, 64, dtype), H200)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64", "c64"])
+@pytest.mark.parametrize("columns", [1, 2, 4])
+def test_a_row_major_a_that_is_not_aligned_has_first_choices(dtype: str, columns: int) -> None:
+    """Their narrow loads are in the space, and what the rules keep."""
+    problem = Problem(9973, columns, 9973, dtype, "tn")
+    kept = {candidate.config for candidate in search_space(problem, H200, families=["tsmr_rows"]).kept}
+    assert any(config in kept for config in family_named("tsmr_rows").preferred(problem, H200))

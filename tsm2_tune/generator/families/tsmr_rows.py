@@ -57,6 +57,7 @@ PREFERRED = {
     8: ((192, 32, 4, 2, 2, 2), (256, 32, 4, 1, 2, 2), (128, 128, 4, 1, 2, 4), (192, 32, 4, 1, 2, 2)),
     16: ((256, 8, 2, 2, 2, 2), (192, 8, 2, 2, 2, 2), (192, 32, 4, 1, 2, 2)),
 }
+NARROW = ((256, 32, 4, 2, 2, 2), (192, 32, 4, 2, 2, 2), (256, 8, 2, 2, 2, 2))  # where rows of A are not aligned
 FEW_ROWS = 128  # of A: as many as a C has whose inner dimension is what is long
 
 
@@ -305,13 +306,14 @@ class TsmrRows(Family[TsmrRowsConfig]):
         size = problem.dtype.element_bytes
         columns = next((option for option in COLUMNS if option >= problem.n), COLUMNS[-1])
         vector_bytes = max((b for b in VECTOR_BYTES if b >= size and problem.k * size % b == 0), default=size)
+        wide = PREFERRED[min(columns, max(PREFERRED))]
         divided = [
             self._divided(
                 TsmrRowsConfig(threads, vector_bytes, lanes, rows, columns, vectors, stages, 1, 1, min_blocks),
                 problem,
                 limits,
             )
-            for threads, lanes, rows, vectors, stages, min_blocks in PREFERRED[min(columns, max(PREFERRED))]
+            for threads, lanes, rows, vectors, stages, min_blocks in (wide if vector_bytes == PACK_BYTES else NARROW)
         ]
         found = [choice for choice in divided if choice is not None]
         return tuple(config for _, config in sorted(found, key=lambda choice: choice[0] > WASTE))
