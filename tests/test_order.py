@@ -2,18 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
+from itertools import cycle, product
+from typing import Any
 
 import pytest
 
-from tsm2_tune.generator.families import family_named
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.generator.space import search_space
+from tsm2_tune.generator.rules import Candidate, Guidelines
+from tsm2_tune.generator.space import rules_of, search_space
 from tsm2_tune.tuner.tune import ordered
 
 H200 = PROFILES["h200"]
 R = Problem(20480, 8, 20480, "f32")
+CARDS = {**PROFILES, "of 128 multiprocessors": replace(H200, sms=128, compute_capability=(8, 9))}
+OPS = ("nn", "ttt", "tn", "ntt", "cn", "jtt", "tx", "nxt", "cx", "jxt")
+WIDTHS = (1, 2, 3, 4, 8, 12, 16, 24, 32, 48, 64)
+SHAPES = (
+    *((n, n, k) for n in WIDTHS for k in (10**4, 10**7)),
+    *((m, n, 10**7) for m, n in ((1, 16), (16, 1), (4, 16), (8, 64), (64, 8), (16, 64), (64, 16), (32, 64), (7, 33))),
+    *((m, n, k) for n in WIDTHS for m, k in ((20480, 20480), (9973, 9973), (15360, 1920), (10**7, n), (10**4, n))),
+    *((10**7, n, k) for n, k in ((64, 8), (8, 64), (16, 4), (4, 16), (64, 2), (2, 64))),
+)
+# Rules by which all first choices of a family may go: a product with too little work for it, a device without the
+# instruction, or without the room.
+SUITED_TO_OTHERS = {
+    "chunks-for-all",
+    "rows-for-all",
+    "grid-fills-device",
+    "has-f64-tensor-cores",
+    "has-half-tensor-cores",
+    "has-warpgroup-products",
+}
+
+
+def problems(family: Any) -> Iterator[Problem]:
+    """Those of the shapes, in every type and op, that the family computes."""
+    for dtype, op, shape in product(family.dtypes, OPS, SHAPES):
+        with suppress(InputError):  # a Gram matrix is square, only complex numbers are conjugated
+            problem = Problem(*shape, dtype, op)
+            if family.supports(problem):
+                yield problem
 
 
 @pytest.mark.parametrize("m", [10240, 15360, 20480, 25600, 30720])
@@ -58,3 +92,56 @@ def test_a_row_major_a_that_is_not_aligned_has_first_choices(dtype: str, columns
     problem = Problem(9973, columns, 9973, dtype, "tn")
     kept = {candidate.config for candidate in search_space(problem, H200, families=["tsmr_rows"]).kept}
     assert any(config in kept for config in family_named("tsmr_rows").preferred(problem, H200))
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)
+def test_first_choices_are_in_the_space(family: Any) -> None:
+    """On every card: a search takes them from the space, and would lose others without a word."""
+    space = set(family.configurations())
+    for problem, card in zip(problems(family), cycle(CARDS), strict=False):
+        wanted = {*family.proposals(problem, H200), *family.preferred(problem, CARDS[card])}
+        outside = wanted - space
+        assert not outside, f"{problem.text} on the H200 or {card}: {min(outside).text}"
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)
+def test_first_choices_suit_their_shape(family: Any) -> None:
+    """Rules may take some of them; all of them only where the product is for other families."""
+    for problem in problems(family):
+        if not family.preferred(problem, H200) and (proposals := family.proposals(problem, H200)):
+            candidates = [Candidate(family, config, problem, H200, Guidelines()) for config in proposals]
+            broken = {rule.name for c in candidates for rule in rules_of(family) if not rule.keeps(c)}
+            assert broken & SUITED_TO_OTHERS, f"{problem.text}: {min(broken)}"
+
+
+def test_nothing_that_is_preferred_is_dropped() -> None:
+    """Beside the guidelines, which are the user's to set."""
+    for problem in (R, Problem(10**7, 16, 16, "f64"), Problem(16, 64, 10**7, "bf16", "tn")):
+        for card in ("p100", "a100", "h200"):
+            space = search_space(problem, PROFILES[card], guidelines=Guidelines(0, 0, 0))
+            kept = {candidate.config for candidate in space.kept}
+            for name in space.families:
+                assert set(family_named(name).preferred(problem, PROFILES[card])) <= kept
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("tsmt_half", "16x64x10000000:bf16:tn"),
+        ("tsmt_tf32", "16x64x10000000:tf32:tn"),
+        ("staged_zmma", "16x64x10000000:c128:cn"),
+        ("staged_zmma", "64x16x10000000:c128:cn"),
+        ("tsmr_mma", "10000000x64x8:f64"),
+        ("tsmr_rows", "20480x4x20480:c128:ttt"),
+        ("tsmr_rows", "15360x4x1920:f32:ttt"),
+        ("tsmt", "8x8x10000000:c128:tx"),
+    ],
+)
+def test_a_family_has_first_choices(name: str, text: str) -> None:
+    assert family_named(name).preferred(Problem.parse(text), H200)
+
+
+@pytest.mark.parametrize("device", ["a100", "of 128 multiprocessors"])
+def test_a_card_that_holds_fewer_blocks_gets_fewer(device: str) -> None:
+    assert family_named("staged").preferred(Problem(16, 16, 10**7, "f64", "tn"), CARDS[device])
+    assert family_named("gram").preferred(Problem(16, 16, 10**7, "c128", "nxt"), CARDS[device])

@@ -11,7 +11,7 @@ from tsm2_tune.generator.config import FLAT_SPLITS, KernelConfig, Resources, Tra
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.occupancy import occupancy
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Candidate, Rule
+from tsm2_tune.generator.rules import Candidate, Guidelines, Rule
 
 # How a grid is divided: parts of k for each tile of C, or tiles for each block, never both.
 SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 16, 17, 19, 20, 21, 24, 26, 32, 48)
@@ -25,6 +25,12 @@ NEARLY_ALL = 0.9  # of the multiprocessors
 # Where C is a tile or a few, and k alone fills the device: as many blocks on every multiprocessor.
 MULTIPROCESSORS = (80, 108, 132, 148)  # of V100, A100, H100 and H200, B200
 WIDE_SPLITS = (16, 20, 40, 64, *sorted(sms * blocks for sms in MULTIPROCESSORS for blocks in (1, 2, 3, 4)))
+
+
+def wide_splits(limits: DeviceLimits, blocks: int) -> int:
+    """The option that gives every multiprocessor so many blocks; where none does, the largest below."""
+    return max((splits for splits in WIDE_SPLITS if splits <= limits.sms * blocks), default=WIDE_SPLITS[0])
+
 
 FEW_SPLITS = 3  # that are preferred for a configuration
 IDLE_BLOCKS = 0.3  # of all: as many may have no chunk
@@ -180,6 +186,7 @@ def _one_wave(candidate: Candidate) -> bool:
     return tunable(candidate, "splits") <= max(candidate.limits.sms * blocks, WIDE_SPLITS[0])
 
 
+ONE_WAVE = Rule("one-wave", "shape", "blocks that wait for others to end only lengthen the last sums", _one_wave)
 WIDE_SPLIT_RULES = (
     Rule(
         "whole-waves",
@@ -187,13 +194,15 @@ WIDE_SPLIT_RULES = (
         "multiprocessors with fewer blocks than others would wait for them",
         _whole_waves,
     ),
-    Rule(
-        "one-wave",
-        "shape",
-        "blocks that wait for others to end only lengthen the last sums",
-        _one_wave,
-    ),
+    ONE_WAVE,
 )
+
+
+def in_one_wave(family: Family[C], config: C, problem: Problem, limits: DeviceLimits) -> C:
+    """The configuration with no more blocks than are resident from the start."""
+    options = (splits for splits in reversed(WIDE_SPLITS) if splits <= int(config.tunables["splits"]))
+    every = (replace(config, splits=splits) for splits in options)  # type: ignore[call-arg]
+    return next(c for c in every if ONE_WAVE.keeps(Candidate(family, c, problem, limits, Guidelines())))
 
 
 def has_f64_tensor_cores(limits: DeviceLimits) -> bool:

@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 from tsm2_tune.generator.config import KernelConfig, Launch, Resources, Traffic
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
-from tsm2_tune.generator.rules import Rule
+from tsm2_tune.generator.rules import HARDWARE_RULES, Candidate, Guidelines, Rule
+from tsm2_tune.generator.splitting import ONE_WAVE, in_one_wave
 
 C = TypeVar("C", bound=KernelConfig)
 
@@ -71,9 +72,27 @@ class Family(ABC, Generic[C]):
         """Whether the template can compute this problem at all."""
         return problem.op == "nn" and problem.dtype_name in self.dtypes
 
-    def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[C, ...]:
-        """Configurations that the family's model wants tried first, best first; none without a model."""
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[C, ...]:
+        """Configurations of the space that a model, or what won elsewhere, wants tried first, best first."""
         return ()
+
+    def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[C, ...]:
+        """The proposals that suit this shape and fit this device: what the family's and the hardware's rules keep.
+
+        Where that is none of them, since the device holds fewer blocks, the same with as many as it holds.
+        """
+        rules = (*self.rules, *HARDWARE_RULES)
+
+        def keeps(config: C) -> bool:
+            candidate = Candidate(self, config, problem, limits, Guidelines())
+            return all(rule.keeps(candidate) for rule in rules)
+
+        proposals = self.proposals(problem, limits)
+        kept = tuple(filter(keeps, proposals))
+        if kept or ONE_WAVE not in self.rules:
+            return kept
+        fewer = dict.fromkeys(in_one_wave(self, config, problem, limits) for config in proposals)
+        return tuple(filter(keeps, fewer))
 
     def context(self, config: C, problem: Problem) -> dict[str, Any]:
         """Names the template sees besides the tunables."""

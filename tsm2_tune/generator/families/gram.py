@@ -15,7 +15,7 @@ from tsm2_tune.generator.families.family import Tunable
 from tsm2_tune.generator.gram import GRAM_RULES, GRAM_TUNABLES, TILE, GramBaseConfig, GramFamily
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
-from tsm2_tune.generator.splitting import WIDE_SPLITS, has_f64_tensor_cores
+from tsm2_tune.generator.splitting import WIDE_SPLITS, has_f64_tensor_cores, wide_splits
 from tsm2_tune.generator.tiles import covering
 
 LINES = (8, 4)  # columns of X in a group
@@ -104,7 +104,7 @@ class Gram(GramFamily[GramConfig]):
             return config.chunk + vector
         return config.tile + (vector if config.tile >= 32 else 0)
 
-    def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[GramConfig, ...]:
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[GramConfig, ...]:
         """Every product of C in one tile. None where it has more, or where TSMT or the tensor cores do better."""
         if not 8 < problem.m <= TILE[-1] or (problem.dtype_name == "f64" and has_f64_tensor_cores(limits)):
             return ()
@@ -120,11 +120,10 @@ class Gram(GramFamily[GramConfig]):
             return (max(most // 2, 1), 3) if through > 0 and tile < TILE[-1] else (most, 2)
 
         every = (
-            GramConfig(
-                threads, sharers, tile, chunk, stages, through, limits.sms * min(blocks, most_blocks), 1, lines, step
-            )
+            GramConfig(threads, sharers, tile, chunk, stages, through, splits, 1, lines, step)
             for threads, sharers, chunk, stages, through, blocks in FIRST[tile]
             for step, most_blocks in (step_and_blocks(through),)
+            for splits in (wide_splits(limits, min(blocks, most_blocks)),)
         )
         return tuple(config for config in dict.fromkeys(every) if self.fills_ring(config))
 

@@ -15,7 +15,7 @@ from tsm2_tune.generator.families.family import Tunable
 from tsm2_tune.generator.gram import GRAM_RULES, GRAM_TUNABLES, TILE, GramBaseConfig, GramFamily
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.splitting import HAS_F64_TENSOR_CORES, WIDE_SPLITS, has_f64_tensor_cores
+from tsm2_tune.generator.splitting import HAS_F64_TENSOR_CORES, WIDE_SPLITS, has_f64_tensor_cores, wide_splits
 from tsm2_tune.generator.tiles import covering
 
 # Threads of a block and of a ring, the chunk and the places of the ring, and what is on the way there.
@@ -85,13 +85,13 @@ class GramMma(GramFamily[GramMmaConfig]):
             return config.chunk + 8 if config.chunk % 16 == 0 else config.chunk
         return config.tile + 16 // problem.dtype.element_bytes
 
-    def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[GramMmaConfig, ...]:
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[GramMmaConfig, ...]:
         """Every product of C in one tile; none where it has more."""
         if not OCTET_COLUMNS < problem.m <= TILE[-1] or not has_f64_tensor_cores(limits):
             return ()
         tile = covering(TILE, problem.m)
         return tuple(
-            GramMmaConfig(threads, sharers, tile, chunk, stages, through, limits.sms * blocks, 1, warps)
+            GramMmaConfig(threads, sharers, tile, chunk, stages, through, wide_splits(limits, blocks), 1, warps)
             for threads, sharers, chunk, stages, through, blocks, warps in FIRST[tile]
         )
 

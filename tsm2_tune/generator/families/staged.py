@@ -16,7 +16,7 @@ from tsm2_tune.generator.families.family import Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Candidate, Rule
-from tsm2_tune.generator.splitting import WIDE_SPLITS, has_f64_tensor_cores, tunable
+from tsm2_tune.generator.splitting import WIDE_SPLITS, has_f64_tensor_cores, tunable, wide_splits
 from tsm2_tune.generator.staging import STAGING_TUNABLES, WARP_THREADS, StagingConfig, StagingFamily, staging_rules
 from tsm2_tune.generator.tiles import covering
 
@@ -144,17 +144,19 @@ class Staged(StagingFamily[StagedConfig]):
             along_k if along_b == "k" else config.tile_columns,
         )
 
-    def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedConfig, ...]:
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedConfig, ...]:
         """Every product of C in one tile; what won on an H200 for a C as large, and operands lying so, first.
 
         None where TSMT or the tensor cores do better.
         """
+        double = problem.dtype_name == "f64"  # its sums leave few registers, and no bound on them to keep
         tile_rows = covering(TILE, problem.m)
         tile_columns = covering(TILE, problem.n)
-        large = problem.dtype_name == "f64" or tile_rows * tile_columns > 32 * 32  # for the tensor cores
+        large = double or tile_rows * tile_columns > 32 * 32  # for the tensor cores
         if max(problem.m, problem.n) <= 8 or (large and has_f64_tensor_cores(limits)):
             return ()
-        most = VECTOR_BYTES // problem.dtype.element_bytes  # products along k in one read
+        most = 1 if double else VECTOR_BYTES // problem.dtype.element_bytes  # products along k in one read
+        elements = tile_rows * tile_columns
         return tuple(
             StagedConfig(
                 threads,
@@ -164,14 +166,14 @@ class Staged(StagingFamily[StagedConfig]):
                 chunk,
                 stages,
                 through,
-                splits=limits.sms * blocks,
-                min_blocks=min_blocks,
+                splits=wide_splits(limits, blocks),
+                min_blocks=1 if double else min_blocks,
                 rows=min(tile_rows, 8),
                 columns=min(tile_columns, columns),
-                step=min(step, most),
+                step=min(step, most, chunk * elements // (min(tile_rows, 8) * min(tile_columns, columns) * sharers)),
             )
             for threads, sharers, chunk, stages, through, blocks, min_blocks, columns, step in WINNERS[
-                next(elements for elements in TILE_ELEMENTS if elements >= tile_rows * tile_columns),
+                covering(TILE_ELEMENTS, elements),
                 "k" in problem.contiguous[:2],
             ]
         )

@@ -24,8 +24,9 @@ from tsm2_tune.generator.splitting import (
     WIDE_SPLITS,
     WITH_WARPGROUP_PRODUCTS,
     tunable,
+    wide_splits,
 )
-from tsm2_tune.generator.tiles import covering, tile_traffic
+from tsm2_tune.generator.tiles import LARGEST_THIN, covering, tile_traffic
 
 COLUMNS = (32, 64)  # of a tile
 # Threads and rows of a tile. 320 rows are 64 tiles of 20480, of which 132 multiprocessors take two parts each.
@@ -178,15 +179,15 @@ class StagedHalf(Family[StagedHalfConfig]):
             (rows * turns + 8, columns, chunk),
         )
 
-    def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedHalfConfig, ...]:
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedHalfConfig, ...]:
         """Tiles as high as the ring allows where A is large; several blocks where each tile is one chunk."""
-        if problem.n <= FEW_COLUMNS or problem.k < LEAST_DEPTH:
+        if problem.n <= FEW_COLUMNS or problem.k < LEAST_DEPTH or problem.m <= LARGEST_THIN:  # TSMT has a small C
             return ()
         columns = covering(COLUMNS, problem.n)
         short = problem.k <= LARGE_CHUNK
         shapes = SHORT[problem.contiguous[0] == "k"] if short else LARGE
         configs = [
-            StagedHalfConfig(threads, rows, columns, LARGE_CHUNK, stages, limits.sms * blocks)
+            StagedHalfConfig(threads, rows, columns, LARGE_CHUNK, stages, wide_splits(limits, blocks))
             for threads, rows, stages, blocks in shapes
         ]
         busy = {config: self._busy(config, problem) for config in configs}

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from tsm2_tune.generator.families.family import Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import INT32_MAX, Problem
-from tsm2_tune.generator.splitting import HAS_F64_TENSOR_CORES, WIDE_SPLITS, has_f64_tensor_cores
+from tsm2_tune.generator.splitting import HAS_F64_TENSOR_CORES, WIDE_SPLITS, has_f64_tensor_cores, wide_splits
 from tsm2_tune.generator.staging import STAGING_TUNABLES, StagingConfig, StagingFamily, staging_rules
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering
 
@@ -164,7 +164,7 @@ class StagedMma(StagingFamily[StagedMmaConfig]):
         tall = problem.n in COLUMNS_OF_TALL and problem.k >= LEAST_DEPTH
         return INT32_MAX if tall else super().largest(problem)
 
-    def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedMmaConfig, ...]:
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedMmaConfig, ...]:
         """Every product of C in one tile; of many rows as many as B's way to a multiprocessor is worth."""
         if max(problem.m, problem.n) <= OCTET_COLUMNS or not has_f64_tensor_cores(limits):
             return ()
@@ -185,7 +185,7 @@ class StagedMma(StagingFamily[StagedMmaConfig]):
                 chunk=chunk,
                 stages=stages,
                 through=through,
-                splits=limits.sms * blocks,
+                splits=wide_splits(limits, blocks),
                 min_blocks=blocks if blocks in MIN_BLOCKS else 1,  # or some wait for the others to end
                 strips=strips,
                 octets=octets,
@@ -206,7 +206,7 @@ class StagedMma(StagingFamily[StagedMmaConfig]):
                 chunk,
                 stages,
                 through,
-                splits=limits.sms * blocks,
+                splits=wide_splits(limits, blocks),
                 min_blocks=min_blocks,
                 strips=strips,
                 octets=octets,

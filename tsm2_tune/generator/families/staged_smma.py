@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from tsm2_tune.generator.families.staged_mma import DEPTH, StagedMma, StagedMmaConfig
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import INT32_MAX, Problem
-from tsm2_tune.generator.splitting import WIDE_SPLITS, has_f64_tensor_cores
+from tsm2_tune.generator.splitting import WIDE_SPLITS, has_f64_tensor_cores, wide_splits
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering
 
 # Rows and columns of C, of a block, strips and octets of a warp. A lane has rows of two strips: their number is even.
@@ -134,7 +134,7 @@ class StagedSmma(StagedMma):
         large = problem.n in COLUMNS_OF_LARGE and problem.k >= LEAST_DEPTH
         return INT32_MAX if large else LARGEST_THIN
 
-    def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedSmmaConfig, ...]:
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedSmmaConfig, ...]:
         """What won on an H200 for as many columns; of a small C, for as large a tile."""
         if not has_f64_tensor_cores(limits):
             return ()
@@ -150,7 +150,7 @@ class StagedSmma(StagedMma):
             choices = THIN.get(tile, ())
             if tile[0] == tile[1] and "k" in problem.contiguous[:2]:
                 choices = (*choices[-1:], *choices[:-1])
-        return tuple(_config(choice, limits.sms * choice[2]) for choice in choices)
+        return tuple(_config(choice, wide_splits(limits, choice[2])) for choice in choices)
 
     def singles(self, problem: Problem) -> bool:
         return False

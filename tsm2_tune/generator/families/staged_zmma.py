@@ -18,7 +18,7 @@ from tsm2_tune.generator.families.family import Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import INT32_MAX, Problem
-from tsm2_tune.generator.splitting import HAS_F64_TENSOR_CORES, WIDE_SPLITS, has_f64_tensor_cores
+from tsm2_tune.generator.splitting import HAS_F64_TENSOR_CORES, WIDE_SPLITS, has_f64_tensor_cores, wide_splits
 from tsm2_tune.generator.staging import STAGING_TUNABLES, WARP_THREADS, StagingConfig, StagingFamily, staging_rules
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering
 
@@ -51,7 +51,7 @@ THIN: dict[tuple[str, int], tuple[Winner, ...]] = {
         (128, 128, 8, 4, 1, 2, 4, 4, 1),
     ),
 }  # fmt: skip
-# The same where it has up to 8 rows or columns, and many of the others.
+# The same where it has up to 8 rows or columns and more of the others, or four times as many of these.
 UNEQUAL: dict[str, tuple[Winner, ...]] = {
     "c64": ((128, 128, 32, 2, 1, 3, 2, 2, 1),),
     "c128": ((128, 128, 16, 2, 1, 3, 2, 2, 1), (128, 128, 16, 2, 1, 2, 2, 2, 1)),
@@ -85,6 +85,18 @@ class StagedZmmaConfig(StagingConfig):
     strips: int  # of 8 rows of C, of a warp
     octets: int  # of 8 columns of C, of a warp
     ahead: int  # 1 where a chunk's first products are loaded while the last of the one before are under way
+
+
+def warp_tile(rows: int, columns: int, strips: int, octets: int, *, least_warps: int) -> tuple[int, int]:
+    """Of at most so many strips and octets the largest that divides the block's tile among enough warps."""
+    down, across = rows // LINES, columns // LINES
+    return max(
+        option
+        for option in WARP_TILES
+        if option[0] <= min(strips, down)
+        and option[1] <= min(octets, across)
+        and (down // option[0]) * (across // option[1]) >= least_warps
+    )
 
 
 def has_three_products(problem: Problem) -> bool:
@@ -157,7 +169,7 @@ class StagedZmma(StagingFamily[StagedZmmaConfig]):
     def largest(self, problem: Problem) -> int:
         return INT32_MAX if problem.n in COLUMNS_OF_LARGE else super().largest(problem)
 
-    def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedZmmaConfig, ...]:
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedZmmaConfig, ...]:
         """What won on an H200 for a C as large; none where TSMT does better."""
         fewest, most = sorted((problem.m, problem.n))
         if fewest <= (LINES if most <= TILE[0] else LINES // 2) or not has_f64_tensor_cores(limits):
@@ -167,7 +179,8 @@ class StagedZmma(StagingFamily[StagedZmmaConfig]):
             winners = LARGE[dtype, columns]
         else:
             rows = covering(TILE[:-1], problem.m)
-            found = UNEQUAL[dtype] if fewest <= LINES else THIN[dtype, max(rows, columns)]
+            unequal = fewest <= LINES or max(rows, columns) >= 4 * min(rows, columns)
+            found = UNEQUAL[dtype] if unequal else THIN[dtype, max(rows, columns)]
             winners = tuple((rows, winner) for winner in found)
         return tuple(
             StagedZmmaConfig(
@@ -178,10 +191,9 @@ class StagedZmma(StagingFamily[StagedZmmaConfig]):
                 chunk,
                 stages,
                 through,
-                limits.sms * blocks,
+                wide_splits(limits, blocks),
                 1,
-                min(strips, rows // LINES),
-                min(octets, columns // LINES),
+                *warp_tile(rows, columns, strips, octets, least_warps=sharers * DEPTH // (chunk * WARP_THREADS)),
                 ahead,
             )
             for rows, (threads, sharers, chunk, stages, through, blocks, strips, octets, ahead) in winners

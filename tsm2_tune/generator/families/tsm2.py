@@ -17,6 +17,7 @@ from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS, choose
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import columns_within_n, covering_rule, prefetch_within_k
+from tsm2_tune.generator.tiles import covering
 
 THREADS = (32, 64, 128, 256, 512, 1024)
 COLUMNS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
@@ -116,13 +117,15 @@ class Tsm2(Family[Tsm2Config]):
         elements = problem.m * problem.k * passes + problem.k * problem.n
         return Traffic(elements * problem.dtype.element_bytes, problem.written_bytes)
 
-    def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[Tsm2Config, ...]:
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[Tsm2Config, ...]:
         """The model's t1, t2 and t3. The other t1 that the paper profiles (section 3.6.3) are left to the search.
 
         Before it, where all is small, what won on an H200: V2, all of a row at once.
         """
         choice = choose(problem, limits)
-        config = Tsm2Config("v3", choice.t1, nearest(COLUMNS, choice.t2), nearest(PREFETCH, choice.t3))
+        threads = min(choice.t1, covering(THREADS, problem.m))
+        prefetch = nearest(PREFETCH, min(choice.t3, covering(PREFETCH, problem.k)))
+        config = Tsm2Config("v3", threads, nearest(COLUMNS, choice.t2), prefetch)
         few: tuple[Tsm2Config, ...] = ()
         if problem.m <= SMALL_M and problem.k <= SMALL_K:
             columns, prefetch = nearest(COLUMNS, problem.n), nearest(PREFETCH, problem.k)

@@ -143,7 +143,7 @@ class Tsmm(Family[TsmmConfig]):
         elements = problem.m * problem.k * passes + problem.k * problem.n
         return Traffic(elements * problem.dtype.element_bytes, problem.written_bytes)
 
-    def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmmConfig, ...]:
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmmConfig, ...]:
         """Where the winners on an H200 lay: every column of C at once, 8 columns of A ahead, narrow vectors.
 
         Where all of a row of A is in registers, columns of C may come one group after another.

@@ -23,6 +23,7 @@ from tsm2_tune.generator.splitting import (
     WIDE_SPLIT_RULES,
     WIDE_SPLITS,
     has_f64_tensor_cores,
+    wide_splits,
 )
 from tsm2_tune.generator.tiles import covering
 
@@ -208,14 +209,14 @@ class TsmmMma(Family[TsmmMmaConfig]):
             (2 * rows + 8, config.columns, config.depth - 4),
         )
 
-    def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmmMmaConfig, ...]:
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmmMmaConfig, ...]:
         """What won on an H200, a block on each multiprocessor; none where other families did as well or better."""
         if min(problem.n, problem.k) <= FEW or not has_f64_tensor_cores(limits):
             return ()
         columns, depth = covering(COLUMNS, problem.n), covering(DEPTH, problem.k)
         choices = WINNERS.get((problem.dtype_name, columns), ((), ()))[problem.contiguous[0] == "k"]
         configs = (
-            TsmmMmaConfig(threads, strips, columns, depth, min(chunk, depth), stages, through, limits.sms)
+            TsmmMmaConfig(threads, strips, columns, depth, min(chunk, depth), stages, through, wide_splits(limits, 1))
             for threads, strips, chunk, stages, through in choices
         )
         return tuple(dict.fromkeys(configs))

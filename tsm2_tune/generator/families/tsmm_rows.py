@@ -241,7 +241,7 @@ class TsmmRows(Family[TsmmRowsConfig]):
         )
         return (*shapes, (shapes[2][0], columns, whole)) if config.joined > 1 else shapes
 
-    def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmmRowsConfig, ...]:
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmmRowsConfig, ...]:
         """Where the winners on an H200 lay: as few lanes a row as registers for B allow, many blocks of few tiles."""
         if problem.dtype.element_bytes == 2 and max(problem.n, problem.k) > MOST_16_BIT:
             return ()

@@ -149,7 +149,7 @@ class Tsmr(Family[TsmrConfig]):
             ((2 * config.row_tiles - 1) * rows + width, 2, deep),  # the last tile of rows is part-filled, yet aligned
         )
 
-    def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmrConfig, ...]:
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmrConfig, ...]:
         """Where the winners on an H200 lay: every column at once, 8 or 16 columns of A ahead, enough splits.
 
         None of a small C, nor of a tall A, which TSMM has, nor where the tensor cores do better.

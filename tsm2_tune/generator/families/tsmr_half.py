@@ -203,7 +203,7 @@ class TsmrHalf(Family[TsmrHalfConfig]):
             (rows + 2, 2, deep - 1),
         )
 
-    def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmrHalfConfig, ...]:
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmrHalfConfig, ...]:
         """Where the winners on an H200 lay: every column at once, few splits, or several tiles of rows."""
         columns = next((option for option in COLUMNS if option >= problem.n), COLUMNS[-1])
         if problem.k < 2 * LEAST_SHARE:

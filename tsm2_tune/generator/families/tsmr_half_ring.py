@@ -97,7 +97,7 @@ class TsmrHalfRing(TsmrHalf):
         fragments = 4 * config.lane_rows + config.columns // 2
         return replace(own, registers=sums + fragments + OVERHEAD_REGISTERS, smem_bytes=own.smem_bytes + ring)
 
-    def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmrHalfConfig, ...]:
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmrHalfConfig, ...]:
         """Where the winners on an H200 lay: every column at once; of a row-major A whole lines of memory."""
         if problem.n <= FEW_COLUMNS:
             return ()

@@ -61,6 +61,7 @@ ROW_MAJOR_VARIANTS: dict[int, Variants] = {
 SMALL_B_ROW_MAJOR_VARIANTS: dict[int, Variants] = ROW_MAJOR_VARIANTS | {
     8: ((64, 1, 32, 2, 1), (128, 2, 16, 2, 6), (128, 1, 32, 2, 6), (256, 2, 16, 2, 3)),
 }
+FEW_OF_A_VARIANTS: Variants = ((128, 1, 16, 2, 4), (128, 2, 16, 2, 1))
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -170,7 +171,7 @@ class TsmrMma(Family[TsmrMmaConfig]):
             ((2 * config.row_tiles - 1) * rows + 2, 2, deep),  # the last tile of rows is part-filled, yet aligned
         )
 
-    def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmrMmaConfig, ...]:
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmrMmaConfig, ...]:
         """Where the winners on an H200 lay: every column at once, 16 or 32 rows a warp, few splits."""
         if problem.k <= FEW_OF_A and problem.n <= COLUMNS[0]:  # which TSMM does as well, without padding
             return ()
@@ -182,6 +183,8 @@ class TsmrMma(Family[TsmrMmaConfig]):
             variants = (SMALL_B_ROW_MAJOR_VARIANTS if small_b else ROW_MAJOR_VARIANTS)[columns]
         else:
             variants = (SMALL_B_VARIANTS if small_b else VARIANTS)[columns]
+        if problem.k <= FEW_OF_A and columns == COLUMNS[-1]:  # there is no more of A to load ahead
+            variants = FEW_OF_A_VARIANTS
         chosen = [TsmrMmaConfig(t, strips, columns, p, s, 1, 1, least) for t, strips, p, s, least in variants]
         if small_b:
             return tuple(replace(config, row_tiles=row_tiles) for row_tiles in (4, 8, 2) for config in chosen)

@@ -196,7 +196,7 @@ def _wastes(variant: TsmrRowsConfig, problem: Problem) -> dict[int, float]:
     return {
         splits: waste
         for splits, share in shares.items()
-        if share <= depth and share * (splits - 1) < problem.k
+        if share <= depth and share * (splits - 1) < problem.k and -(-problem.k // splits) >= once
         if (waste := splits * share / problem.k - 1) <= MOST_WASTE
     }
 
@@ -297,16 +297,18 @@ class TsmrRows(Family[TsmrRowsConfig]):
             (high + 3, 2 * config.columns, once * config.splits + 1),
         )
 
-    def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmrRowsConfig, ...]:
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmrRowsConfig, ...]:
         """Where the winners on an H200 lay: every column at once, about 8 splits, one wave of blocks."""
         if problem.m <= FEW_ROWS or problem.k <= SHORT_ROWS:  # which others divide better, or keep all of B
             return ()
         if problem.n > MOST_COLUMNS[problem.dtype_name] and has_f64_tensor_cores(limits):
             return ()
         size = problem.dtype.element_bytes
-        columns = next((option for option in COLUMNS if option >= problem.n), COLUMNS[-1])
+        most_columns = COLUMNS[-1] // problem.dtype.registers  # whose sums leave registers for loads
+        columns = next(option for option in COLUMNS if option >= min(problem.n, most_columns))
         vector_bytes = max((b for b in VECTOR_BYTES if b >= size and problem.k * size % b == 0), default=size)
-        wide = PREFERRED[min(columns, max(PREFERRED))]
+        heavy = problem.dtype_name == "c128" and columns > 2  # sums that leave few registers for loads
+        wide = PREFERRED[max(PREFERRED) if heavy else min(columns, max(PREFERRED))]
         divided = [
             self._divided(
                 TsmrRowsConfig(threads, vector_bytes, lanes, rows, columns, vectors, stages, 1, 1, min_blocks),

@@ -164,7 +164,7 @@ class TsmrZmma(Family[TsmrZmmaConfig]):
             ((2 * config.row_tiles - 1) * rows + 2, 2, deep),
         )
 
-    def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmrZmmaConfig, ...]:
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmrZmmaConfig, ...]:
         """Every column at once as far as registers go, 8 or 16 rows a warp, few splits."""
         if problem.k <= FEW_OF_A and problem.n <= COLUMNS[0]:  # which TSMM does as well, without padding
             return ()

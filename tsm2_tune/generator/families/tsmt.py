@@ -28,6 +28,7 @@ from tsm2_tune.generator.splitting import (
     in_turns,
     mostly_busy,
     splits_of_few_chunks,
+    wide_splits,
 )
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering, mirrored, tile_rules, tile_traffic
 
@@ -240,7 +241,7 @@ class Tsmt(Family[TsmtConfig]):
             (config.rows, config.columns, chunk),
         )
 
-    def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmtConfig, ...]:
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmtConfig, ...]:
         """Every product of C in one tile. None where the tensor cores do better."""
         if (
             problem.dtype_name in ("f64", "c64", "c128")
@@ -259,8 +260,9 @@ class Tsmt(Family[TsmtConfig]):
             largest = 16 if problem.dtype_name == "f32" else 8
             if problem.m > largest:
                 return ()
+            most = NARROW if problem.dtype_name == "c128" else largest
             many = tuple(
-                (threads, largest, largest, step, stages, blocks)
+                (threads, most, most, step, stages, blocks)
                 for blocks in (2, 3)
                 for threads in (128, 256)
                 for step, stages in ((1, 4), (4, 2), (2, 2), (4, 1))
@@ -278,9 +280,10 @@ class Tsmt(Family[TsmtConfig]):
         return tuple(
             TsmtConfig(
                 threads, tile_rows, tile_columns, min(tile_rows, rows), min(tile_columns, columns), step, stages,
-                limits.sms * blocks, 1,
+                wide_splits(limits, blocks), 1,
             )
             for threads, rows, columns, step, stages, blocks in many
+            if (rows, columns) in THREAD_TILES or columns >= tile_columns
         )  # fmt: skip
 
     @staticmethod

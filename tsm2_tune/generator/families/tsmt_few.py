@@ -27,6 +27,7 @@ from tsm2_tune.generator.splitting import (
     mostly_busy,
     splits_of_few_chunks,
     tunable,
+    wide_splits,
 )
 from tsm2_tune.generator.tiles import LARGEST_THIN, tile_rules, tile_traffic
 
@@ -183,7 +184,7 @@ class TsmtFew(Family[TsmtFewConfig]):
             (rows, 2 * columns, chunk(config)),
         )
 
-    def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmtFewConfig, ...]:
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmtFewConfig, ...]:
         """What won on an H200 for as many columns, and operands lying so."""
         largest = max(problem.m, problem.n)
         if largest > TILE[-1]:
@@ -204,7 +205,7 @@ class TsmtFew(Family[TsmtFewConfig]):
     @staticmethod
     def _splits(problem: Problem, limits: DeviceLimits, *, chunk: int, blocks: int) -> list[int]:
         if problem.k > SMALL_K:
-            return [limits.sms * blocks]
+            return [wide_splits(limits, blocks)]
         return splits_of_few_chunks(problem.k, chunk=chunk, stages=1, limits=limits)[:2]
 
     def context(self, config: TsmtFewConfig, problem: Problem) -> dict[str, Any]:

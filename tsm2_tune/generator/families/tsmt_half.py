@@ -28,6 +28,7 @@ from tsm2_tune.generator.splitting import (
     mostly_busy,
     splits_of_few_chunks,
     tunable,
+    wide_splits,
 )
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering, tile_rules, tile_traffic
 
@@ -98,6 +99,11 @@ def team(config: TsmtHalfConfig) -> int:
     """Threads that share a tile of C."""
     rows, columns = STRIP_ROWS * config.strips, OCTET_COLUMNS * config.octets
     return WARP_THREADS * (config.tile_rows // rows) * (config.tile_columns // columns)
+
+
+def warp_tile(strips: int, octets: int) -> tuple[int, int]:
+    """The largest option of at most so many strips and octets."""
+    return max(option for option in WARP_TILES if option[0] <= strips and option[1] <= octets)
 
 
 class TsmtHalf(Family[TsmtHalfConfig]):
@@ -207,7 +213,7 @@ class TsmtHalf(Family[TsmtHalfConfig]):
             (rows - 2, columns - 2, chunk),
         )
 
-    def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmtHalfConfig, ...]:
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmtHalfConfig, ...]:
         """Every product of C in one tile; what won on an H200 for a C as large, and operands lying so, first."""
         if max(problem.m, problem.n) < LEAST_COLUMNS:
             return ()
@@ -223,8 +229,7 @@ class TsmtHalf(Family[TsmtHalfConfig]):
                     threads,
                     tile_rows,
                     tile_columns,
-                    min(strips, tile_rows // STRIP_ROWS),
-                    min(octets, tile_columns // OCTET_COLUMNS),
+                    *warp_tile(min(strips, tile_rows // STRIP_ROWS), min(octets, tile_columns // OCTET_COLUMNS)),
                     line_bytes // self.element_bytes,
                     stages,
                     splits,
@@ -237,7 +242,7 @@ class TsmtHalf(Family[TsmtHalfConfig]):
     @staticmethod
     def _splits(problem: Problem, limits: DeviceLimits, *, chunk: int, blocks: int) -> list[int]:
         if problem.k > SMALL_K:
-            return [limits.sms * blocks]
+            return [wide_splits(limits, blocks)]
         return splits_of_few_chunks(problem.k, chunk=chunk, stages=1, limits=limits)[:2]
 
     def context(self, config: TsmtHalfConfig, problem: Problem) -> dict[str, Any]:

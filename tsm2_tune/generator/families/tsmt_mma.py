@@ -28,6 +28,7 @@ from tsm2_tune.generator.splitting import (
     flat_splits,
     in_turns,
     splits_of_few_chunks,
+    wide_splits,
 )
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering, tile_rules, tile_traffic
 
@@ -191,7 +192,7 @@ class TsmtMma(Family[TsmtMmaConfig]):
             (rows - 2, columns - 2, block_k),
         )
 
-    def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmtMmaConfig, ...]:
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmtMmaConfig, ...]:
         """Every product of C in one tile. None where so much of it would be padding that multiply-adds do better.
 
         Where k is large, nor of a large C, for which staging both operands does better, nor of a Gram matrix, of
@@ -207,9 +208,9 @@ class TsmtMma(Family[TsmtMmaConfig]):
         many = MANY_CHUNKS_NARROW if max(tile_rows, tile_columns) <= OCTET_COLUMNS else MANY_CHUNKS
         return tuple(
             TsmtMmaConfig(
-                threads, tile_rows, tile_columns, strips, octets, step, stages, limits.sms * blocks, min_blocks
+                threads, tile_rows, tile_columns, strips, octets, step, stages, wide_splits(limits, blocks), least
             )
-            for strips, octets, threads, step, stages, blocks, min_blocks in many
+            for strips, octets, threads, step, stages, blocks, least in many
             if min(STRIP_ROWS, tile_rows) * strips <= tile_rows and OCTET_COLUMNS * octets <= tile_columns
         )
 

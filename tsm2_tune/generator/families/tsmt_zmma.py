@@ -23,6 +23,7 @@ from tsm2_tune.generator.splitting import (
     SMALL_K,
     WIDE_SPLIT_RULES,
     WIDE_SPLITS,
+    wide_splits,
 )
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering, tile_rules, tile_traffic
 
@@ -151,7 +152,7 @@ class TsmtZmma(Family[TsmtZmmaConfig]):
             (rows + 2, columns + 2, 2 * block_k + 1),
         )
 
-    def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmtZmmaConfig, ...]:
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmtZmmaConfig, ...]:
         """Every product of C in one tile, the larger ones with more for each warp, which then loads less often.
 
         Where k is large, none of a large C, for which staging both operands does better, nor where half of the
@@ -171,12 +172,12 @@ class TsmtZmma(Family[TsmtZmmaConfig]):
             if tile_rows % (OCTET * strips) == 0 and tile_columns % (OCTET * octets) == 0
         ][:2]
         variants = [
-            TsmtZmmaConfig(threads, tile_rows, tile_columns, *warp_tile, step, stages, limits.sms * 3, least)
+            TsmtZmmaConfig(threads, tile_rows, tile_columns, *warp_tile, step, stages, wide_splits(limits, 3), least)
             for warp_tile in warp_tiles
             for threads, step, stages, least in AHEAD[problem.dtype_name]
         ]
         variants = [variant for variant in variants if teams(variant) >= 1]
-        return (*variants, *(replace(variant, splits=limits.sms * 2) for variant in variants))
+        return (*variants, *(replace(variant, splits=wide_splits(limits, 2)) for variant in variants))
 
     def context(self, config: TsmtZmmaConfig, problem: Problem) -> dict[str, Any]:
         along_a, along_b, _ = problem.contiguous
