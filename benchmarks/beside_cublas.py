@@ -21,7 +21,6 @@ import click
 
 from benchmarks.cublas import Cublas
 from tsm2_tune import __version__
-from tsm2_tune.errors import TuneError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render, support_source
@@ -37,6 +36,7 @@ from tsm2_tune.tuner.target import Target, find_target
 from tsm2_tune.tuner.trial import Binary, Outcome
 from tsm2_tune.tuner.tune import Options, Past, Tuner, ordered
 from tsm2_tune.tuner.verify import verify
+from tsm2_tune.usage import Command
 
 SHAPES = "20480x2/4/8/16xm,1e7xkx8/16"
 EFFORT = Effort(spread=0.002, min_samples=21, max_samples=51, limit_seconds=2.0)
@@ -122,7 +122,7 @@ def beside_cublas(
     return rows
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--device", "spec", default="0", show_default=True)
 @click.option("--shapes", default=SHAPES, show_default=True)
 @click.option("--dtype", "dtypes", default="f32,f64", show_default=True)
@@ -130,10 +130,7 @@ def beside_cublas(
 @click.option("--output", required=True, type=click.Path(dir_okay=False, path_type=Path))
 def main(spec: str, shapes: str, dtypes: str, seconds: float, output: Path) -> None:
     """Tune every version and time them all beside cuBLAS."""
-    try:
-        target = find_target(spec)
-    except TuneError as error:
-        raise click.UsageError(str(error)) from None
+    target = find_target(spec)
     problems = [Problem(*shape, name) for shape in parse_shapes(shapes) for name in dtypes.split(",")]
     winners = {problem: tuned(problem, target, seconds) for problem in problems}
 

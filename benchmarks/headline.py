@@ -18,7 +18,7 @@ import click
 from benchmarks.cells import REGIMES, SHAPE_SETS, ShapeSet, shapes_of
 from benchmarks.result_file import read
 from benchmarks.table import provenance
-from tsm2_tune.errors import InputError
+from tsm2_tune.usage import Command
 
 Row = dict[str, Any]
 
@@ -191,16 +191,13 @@ def of_the_readme(rows: Iterable[Row]) -> list[Row]:
     ]
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("path", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--shapes-of", "shape_set", type=click.Choice(SHAPE_SETS), default="headline", show_default=True)
 @click.option("--readme", is_flag=True, help="The README's table only.")
 def main(path: Path, shape_set: ShapeSet, readme: bool) -> None:
     """Print the tables of the shapes in the set, their means, and what the numbers belong to."""
-    try:
-        found = read(path)
-    except InputError as error:
-        raise click.UsageError(str(error)) from None
+    found = read(path)
     rows = [row for row in found["rows"] if in_set(row, shape_set)]
     if readme:
         click.echo(headline(of_the_readme(rows)))

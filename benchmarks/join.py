@@ -15,6 +15,7 @@ import click
 from benchmarks.cells import cell_key, place
 from benchmarks.result_file import LISTS, ResultFile, comparable, read
 from tsm2_tune.errors import InputError
+from tsm2_tune.usage import Command
 
 
 def joined(paths: tuple[Path, ...], output: Path) -> ResultFile:
@@ -44,18 +45,16 @@ def joined(paths: tuple[Path, ...], output: Path) -> ResultFile:
     return result
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("paths", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--output", required=True, type=click.Path(dir_okay=False, path_type=Path))
 def main(paths: tuple[Path, ...], output: Path) -> None:
     """Write the rows of all files into one."""
+    result = joined(paths, output)
     try:
-        result = joined(paths, output)
         result.write()
-    except InputError as error:
-        raise click.UsageError(str(error)) from None
     except OSError as error:
-        raise click.UsageError(f"{output} cannot be written ({error.strerror}): name another --output") from None
+        raise InputError(f"{output} cannot be written ({error.strerror}): name another --output") from None
     click.echo(f"{output}: {len(result.rows)} rows of {len(result.earlier_runs) + 1} runs")
 
 

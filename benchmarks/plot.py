@@ -16,6 +16,7 @@ import click
 from benchmarks.cells import REGIMES
 from benchmarks.result_file import read
 from tsm2_tune.errors import InputError, ToolMissing
+from tsm2_tune.usage import Command
 
 Row = dict[str, Any]
 
@@ -87,15 +88,12 @@ def draw_cells(axis: Any, rows: Sequence[Row], title: str) -> None:
     axis.grid(axis="y", linewidth=0.3)
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("path", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("picture", type=click.Path(dir_okay=False, path_type=Path))
 def main(path: Path, picture: Path) -> None:
     """Draw the rows of a result file."""
-    try:
-        draw(read(path), picture)
-    except (InputError, ToolMissing) as error:
-        raise click.UsageError(str(error)) from None
+    draw(read(path), picture)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,8 @@ from benchmarks.headline import (
 )
 from benchmarks.plot import draw
 from benchmarks.result_file import read
-from tsm2_tune.errors import InputError, TuneError
+from tsm2_tune.errors import InputError
+from tsm2_tune.usage import Command
 
 ROOT = Path(__file__).parents[1]
 RESULT = ROOT / "benchmarks/results/h200-versus-cublas.json"
@@ -66,17 +67,15 @@ def redrawn(page: str, parts: Mapping[str, str]) -> str:
     return REGION.sub(region, page)
 
 
-@click.command()
+@click.command(cls=Command)
 def main() -> None:
     """Write the pages and the picture."""
-    try:
-        found = read(RESULT)
-        parts = drawn(found)
-        for path in PAGES:
-            path.write_text(redrawn(path.read_text(encoding="utf-8"), parts), encoding="utf-8")
-        draw(found, RESULT.with_suffix(".png"))
-    except TuneError as error:
-        raise click.UsageError(str(error)) from None
+    found = read(RESULT)
+    parts = drawn(found)
+    pages = {path: redrawn(path.read_text(encoding="utf-8"), parts) for path in PAGES}
+    draw(found, RESULT.with_suffix(".png"))
+    for path, page in pages.items():
+        path.write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":

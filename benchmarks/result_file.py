@@ -4,15 +4,57 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cells import CELL_KEY, cell_key
+from benchmarks.cells import CELL_KEY, LAYOUTS, REGIMES, cell_key
 from tsm2_tune.errors import InputError
+from tsm2_tune.generator.problem import DTYPES
 
 # What two runs must agree on for their rows to stand in one file.
 SAME = ("device", "driver", "toolkit", "flags", "cublas", "cublaslt", "tsm2_tune")
 LISTS = ("earlier_runs", "skipped", "rows")
+MOST = 1e15  # of a number in a row
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and 0 < value < MOST
+
+
+def _is_time(value: Any) -> bool:  # which an opponent that declined has none of
+    return value is None or _is_number(value)
+
+
+def _is_extent(value: Any) -> bool:
+    return type(value) is int and 0 < value < MOST
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+# What the tables, the picture and another run need to know of a run and of a row, and when they can use it.
+FACTS: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("command", "date", "device", "driver", "toolkit"), _is_text),
+    **dict.fromkeys(("cublas", "read_gbytes_per_s", "copy_gbytes_per_s"), _is_number),
+    "gflops": lambda value: isinstance(value, dict) and all(_is_number(value.get(name)) for name in ("f32", "f64")),
+}
+FIELDS: dict[str, Callable[[Any], bool]] = {
+    "regime": lambda value: value in REGIMES,
+    "layout": lambda value: value in LAYOUTS,
+    "dtype": lambda value: isinstance(value, str) and value in DTYPES,
+    **dict.fromkeys(("m", "n", "k"), _is_extent),
+    **dict.fromkeys(("op", "configuration", "verdict"), _is_text),
+    **dict.fromkeys(("small", "verified"), _is_flag),
+    **dict.fromkeys(("ours_us", "floor_us", "percent_of_floor"), _is_number),
+    **dict.fromkeys(("cublas_us", "cublaslt_us"), _is_time),
+}
+GRAPH_FIELDS = ("ours_graph_us", "cublas_graph_us", "launch_floor_us")  # all or none
 
 
 class ResultFile:
@@ -52,8 +94,12 @@ class ResultFile:
     def write(self) -> None:
         """Replace the file by a whole new one."""
         beside = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        beside.write_text(self.text(), encoding="utf-8")
-        beside.replace(self.path)
+        try:
+            beside.write_text(self.text(), encoding="utf-8")
+            beside.replace(self.path)
+        except OSError:
+            beside.unlink(missing_ok=True)
+            raise
 
     def text(self) -> str:
         """JSON with a fact a line and a row a line."""
@@ -77,18 +123,32 @@ def read(path: Path) -> dict[str, Any]:
     """A result file's content; InputError where it is none."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} is no result file ({error}): name one that a bench has written") from None
     if not isinstance(found, dict) or not isinstance(found.get("rows"), list):
         raise InputError(f"{path} is no result file (no rows): name one that a bench has written")
-    runs = found.get("earlier_runs", [])
-    if not isinstance(runs, list) or not all(isinstance(run, dict) for run in runs):
-        raise InputError(f"{path} is no result file (earlier_runs): name one that a bench has written")
-    for row in found["rows"]:
-        if (
-            not isinstance(row, dict)
-            or not set(CELL_KEY) <= set(row)
-            or row.get("run", 0) not in range(len(runs) + 1)
-        ):
-            raise InputError(f"{path} has a row that is no cell's of versus_cublas: name a file of that bench")
+    runs, skipped = found.get("earlier_runs", []), found.get("skipped", [])
+    if not isinstance(runs, list) or not isinstance(skipped, list):
+        raise InputError(f"{path} is no result file (earlier_runs, skipped): name one that a bench has written")
+    for run in (*runs, found):
+        if (unusable := unusable_field(run, FACTS)) is not None:
+            raise InputError(f"{path} has no usable {unusable} of a run: name a file of versus_cublas")
+    graphs = {**FIELDS, **dict.fromkeys(GRAPH_FIELDS, _is_time)}
+    of_a_run = {"run": lambda value: type(value) is int and 0 <= value <= len(runs)}
+    for number, row in enumerate(found["rows"], start=1):
+        has_graphs = isinstance(row, dict) and not set(GRAPH_FIELDS).isdisjoint(row)
+        if (unusable := unusable_field(row, (graphs if has_graphs else FIELDS) | of_a_run)) is not None:
+            raise InputError(
+                f"{path} has no usable {unusable} in row {number}: name a file of versus_cublas, or take the row out"
+            )
+    of_a_cell = {name: FIELDS[name] for name in CELL_KEY}
+    if any(unusable_field(cell, of_a_cell) is not None for cell in skipped):
+        raise InputError(f"{path} is no result file (skipped): name one that a bench has written")
     return found
+
+
+def unusable_field(record: Any, checks: Mapping[str, Callable[[Any], bool]]) -> str | None:
+    """The first field that is missing, or no such value; None where none is."""
+    if not isinstance(record, dict):
+        return "fields"
+    return next((name for name, check in checks.items() if name not in record or not check(record[name])), None)

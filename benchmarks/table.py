@@ -11,6 +11,9 @@ from typing import Any
 
 import click
 
+from tsm2_tune.errors import InputError
+from tsm2_tune.usage import Command
+
 VERSIONS = ("V0", "V1", "V2", "V3", "ISM2 1", "ISM2 2", "TSMM")
 
 
@@ -41,7 +44,7 @@ def provenance(found: dict[str, Any]) -> str:
     )
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("path", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def main(path: Path) -> None:
     """Print the table and what its numbers belong to."""
@@ -49,7 +52,7 @@ def main(path: Path) -> None:
         found = json.loads(path.read_text())
         text = f"{provenance(found)}\n\n{table(found)}"
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise click.UsageError(f"{path} is no result file of beside_cublas ({error!r}): name one") from None
+        raise InputError(f"{path} is no result file of beside_cublas ({error!r}): name one") from None
     click.echo(text)
 
 

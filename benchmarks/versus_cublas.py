@@ -30,10 +30,10 @@ from benchmarks.cells import LAYOUTS, REGIMES, SHAPE_SETS, Cell, Layout, Regime,
 from benchmarks.contest import Contest
 from benchmarks.headline import means_text
 from benchmarks.plot import draw, matplotlib
-from benchmarks.result_file import ResultFile
+from benchmarks.result_file import ResultFile, read
 from benchmarks.winner import Prospects, Skipped, planned, planners, tuned
 from tsm2_tune import __version__
-from tsm2_tune.errors import InputError, TuneError
+from tsm2_tune.errors import InputError
 from tsm2_tune.generator.render import support_source
 from tsm2_tune.tuner.compiler import compile_text
 from tsm2_tune.tuner.cuda import CudaDevice
@@ -41,6 +41,7 @@ from tsm2_tune.tuner.measure import Effort
 from tsm2_tune.tuner.target import Target, find_target
 from tsm2_tune.tuner.trial import Binary
 from tsm2_tune.tuner.tune import Options, Tuner
+from tsm2_tune.usage import Command
 
 # Each of them lets cuBLAS compute f32 or f64 products with something less.
 LESS_PRECISE = ("NVIDIA_TF32_OVERRIDE", "CUBLAS_EMULATE_SINGLE_PRECISION", "CUBLAS_EMULATE_DOUBLE_PRECISION")
@@ -273,7 +274,7 @@ def troubles(rows: Sequence[dict[str, Any]]) -> str:
     return "" if rows else "no cell was measured"
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--device", "spec", default="0", show_default=True, help="CUDA ordinal.")
 @click.option("--regime", default=",".join(REGIMES), show_default=True)
 @click.option("--layout", default=None, help=f"[default: {PATIENT.layouts}; {QUICK.layouts} with --quick]")
@@ -317,23 +318,22 @@ def main(
     """Tune every cell of the selection and time the winners beside cuBLAS and cuBLASLt."""
     shape_set = "quick" if quick else shape_set
     plan = QUICK if shape_set == "quick" else PATIENT
-    try:
-        refuse_less_precision(dict(os.environ))
-        seconds = plan.seconds if seconds is None else seconds
-        selection = selected(regime, layout or plan.layouts, dtype, shape_set, seconds, time_limit, part)
-        for path in (output, plot):
-            if path is not None and not path.absolute().parent.is_dir():
-                raise InputError(f"{path} is in no folder that exists: make it first or name another file")
-        if plot is not None:
-            matplotlib()  # before the run rather than after it, where it is missing
-        target = find_target(spec)
-        if target.is_host:
-            raise InputError("cuBLAS has no host: use a CUDA ordinal")
-        result = run(target, selection, plan, output, resume=resume, verbose=verbose)
-        if plot is not None and result.rows:
-            draw({**result.facts, "rows": result.rows}, plot)
-    except TuneError as error:
-        raise click.UsageError(str(error)) from None
+    refuse_less_precision(dict(os.environ))
+    seconds = plan.seconds if seconds is None else seconds
+    selection = selected(regime, layout or plan.layouts, dtype, shape_set, seconds, time_limit, part)
+    for path in (output, plot):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise InputError(f"{path} is in no folder that exists: make it first or name another file")
+    if resume and output.exists():
+        read(output)  # before a device is opened
+    if plot is not None:
+        matplotlib()  # before the run rather than after it, where it is missing
+    target = find_target(spec)
+    if target.is_host:
+        raise InputError("cuBLAS has no host: use a CUDA ordinal")
+    result = run(target, selection, plan, output, resume=resume, verbose=verbose)
+    if plot is not None and result.rows:
+        draw({**result.facts, "rows": result.rows}, plot)
     click.echo(f"\n{means_text(result.rows)}")
     if trouble := troubles(result.rows):
         raise SystemExit(trouble)

@@ -6,7 +6,7 @@ import math
 import signal
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 
@@ -65,7 +65,20 @@ def _start_planner() -> None:
 
 
 def planned(tuner: Tuner, cells: Iterable[Cell], pool: Executor) -> Iterator[tuple[Cell, Prospects | Skipped]]:
-    """Each cell with what to try, or why not, while the pool plans and compilers work for those that follow it."""
+    """Each cell with what to try, or why not, while the pool plans and compilers work for those that follow it.
+
+    DeviceError where a process of the pool has died.
+    """
+    try:
+        yield from _planned(tuner, cells, pool)
+    except BrokenExecutor:
+        raise DeviceError(
+            "a process that plans searches has died, perhaps for want of memory: run this again with --resume,"
+            " the rows measured so far are in the file"
+        ) from None
+
+
+def _planned(tuner: Tuner, cells: Iterable[Cell], pool: Executor) -> Iterator[tuple[Cell, Prospects | Skipped]]:
     limits, budget = tuner.target.limits, tuner.options.budget_seconds
     count = CONFIGURATIONS_AHEAD if budget is None else min(math.ceil(TRIALS_A_SECOND * budget), CONFIGURATIONS_AHEAD)
     planning = deque((cell, pool.submit(plan, cell.problem, limits)) for cell in cells)

@@ -104,16 +104,74 @@ def test_the_later_of_two_files_replaces_rows(tmp_path: Path) -> None:
 def test_what_is_no_result_file_is_said(tmp_path: Path, text: str) -> None:
     path = tmp_path / "other.json"
     path.write_text(text)
-    with pytest.raises(InputError, match=r"is no result file|a row that is no cell's"):
+    with pytest.raises(InputError, match=r"is no result file|no usable"):
         read(path)
 
 
 @pytest.mark.parametrize("run", [-1, 1, "x"])
 def test_a_row_is_of_a_run_of_its_file(tmp_path: Path, run: Any) -> None:
     path = tmp_path / "other.json"
-    path.write_text(json.dumps({"rows": [{**row(), "run": run}]}))
-    with pytest.raises(InputError, match="a row that is no cell's"):
+    path.write_text(json.dumps({**FACTS, "rows": [{**row(), "run": run}]}))
+    with pytest.raises(InputError, match="no usable run in row 1"):
         read(path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *((name, None) for name in ("regime", "op", "m", "small", "ours_us", "percent_of_floor", "configuration")),
+        *(("regime", value) for value in ("Z", [], {})),
+        *(("dtype", value) for value in ("f8", [])),
+        *(("m", value) for value in (0, -1, 1.5, "8", True, 10**400)),
+        *(("ours_us", value) for value in (0, -1.0, "1", float("nan"), float("inf"), [])),
+        *(("cublas_us", value) for value in (0.0, "1")),
+        ("launch_floor_us", 1.0),  # without the others of a graph
+    ],
+)
+def test_a_row_that_the_tables_cannot_use_is_named(tmp_path: Path, field: str, value: Any) -> None:
+    path = tmp_path / "other.json"
+    path.write_text(json.dumps({**FACTS, "rows": [{**row(), "run": 0}, {**row(), "run": 0, field: value}]}))
+    before = path.read_bytes()
+    result = ResultFile(path, dict(FACTS))
+    missing = "ours_graph_us" if field == "launch_floor_us" else field
+    for use in (lambda: read(path), result.go_on, lambda: joined((path,), tmp_path / "all.json")):
+        with pytest.raises(InputError, match=f"no usable {missing} in row 2: name a file of versus_cublas"):
+            use()
+    assert path.read_bytes() == before
+    path.write_text(json.dumps({**FACTS, "rows": [{**row(), "run": 0}]}))
+    assert len(read(path)["rows"]) == 1
+
+
+@pytest.mark.parametrize("name", ["command", "date", "gflops", "device"])
+def test_a_run_without_its_facts_is_named(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "other.json"
+    without = {key: value for key, value in FACTS.items() if key != name}
+    for content in ({**without, "rows": []}, {**FACTS, "rows": [], "earlier_runs": [without]}):
+        path.write_text(json.dumps(content))
+        with pytest.raises(InputError, match=f"no usable {name} of a run"):
+            read(path)
+
+
+def test_json_that_is_nested_without_end_is_no_result_file(tmp_path: Path) -> None:
+    path = tmp_path / "deep.json"
+    path.write_text('{"rows": ' + "[" * 200_000)
+    with pytest.raises(InputError, match="is no result file"):
+        read(path)
+
+
+def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = ResultFile(tmp_path / "result.json", FACTS)
+    result.add(row())
+    before = result.path.read_bytes()
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match="No space"):
+        result.add(row(SMALL))
+    assert result.path.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
 
 
 # The tables

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from click.testing import CliRunner
 
 from benchmarks.cells import REGIMES, Cell, cells
 from benchmarks.contest import Contest
@@ -18,6 +21,7 @@ from benchmarks.versus_cublas import (
     QUICK,
     Selection,
     line_of,
+    main,
     measure_cells,
     part_of,
     seconds_text,
@@ -38,7 +42,7 @@ from benchmarks.winner import (
 )
 from tests.fabricated import configuration
 from tests.fabricated_rows import BIG, FACTS, RIGHT, SMALL, WRONG, row
-from tsm2_tune.errors import InputError
+from tsm2_tune.errors import DeviceError, InputError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.space import search_space
@@ -124,6 +128,42 @@ def test_another_process_plans_the_same_search() -> None:
     space = search_space(problem, limits)
     assert prospects.kept == len(space.kept)
     assert prospects.candidates == tuple(ordered(space, seed=0)[:MOST_CONFIGURATIONS])
+
+
+def test_a_planner_that_died_is_said() -> None:
+    tuner = SimpleNamespace(
+        target=SimpleNamespace(limits=PROFILES["h200"]), phases=Phases(), options=PATIENT.options(1.0)
+    )
+    with planners() as pool:
+        pool.submit(os.kill, pool.submit(os.getpid).result(), signal.SIGKILL)
+        with pytest.raises(DeviceError, match=r"has died.* run this again with --resume"):
+            list(planned(cast(Tuner, tuner), [BIG] * 3, pool))
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ('{"rows": ' + "[" * 200_000, "is no result file"),
+        ('{"rows": [{"regime": "R"}]}', "no usable"),
+        ("", "is no result file"),
+    ],
+)
+def test_a_file_that_cannot_be_resumed_is_left_as_it_is(tmp_path: Path, content: str, sentence: str) -> None:
+    path = tmp_path / "result.json"
+    path.write_text(content)
+    found = CliRunner().invoke(main, ["--resume", "--output", str(path)])
+    assert (found.exit_code, found.output.count("\n")) == (2, 1)
+    assert sentence in found.output
+    assert path.read_text() == content
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--seconds", "x"], ["--shapes-of", "none"], ["--nonsense"], ["--regime", "Q"], ["--part", "x"], ["more"]],
+)
+def test_a_wrong_word_gets_one_line(arguments: list[str]) -> None:
+    found = CliRunner().invoke(main, arguments)
+    assert (found.exit_code, found.output.count("\n"), found.output[:7]) == (2, 1, "Error: ")
 
 
 def test_parts_are_all_cells_each_once() -> None:

@@ -219,6 +219,32 @@ def test_every_command_has_help(name: str | None) -> None:
     assert "Usage:" in result.output
 
 
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((), "nothing to tune: name --shapes"),
+        (("--shape", "8x8x8"), "No such option: --shape; did you mean --shapes?"),
+        (("-x",), "No such option '-x'; --help says more"),
+        (("--shapes",), "Option '--shapes' requires an argument"),
+        (("--shapes", "8x8x8", "--budget", "-1"), "is not in the range"),
+        (("--shapes", "8x8x8", "--math", "x"), "'x' is not one of 'full', 'tf32', '3xtf32'; --help says more"),
+        (("--shapes", "8x8x8", "best"), "options of tuning before 'best'"),
+        (("nothing",), "No such command 'nothing'; --help says more"),
+        (("export", "--output", "-"), "Missing option '--format'; choose from: module, csv"),
+        (("source",), "Missing argument 'CONFIGURATION'; --help says more"),
+        (("show", "first"), "'first' is not a valid integer"),
+        (("best", "--db", "/"), "'/' is a directory"),
+        (("devices", "3"), "unexpected extra argument (3)"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else " ".join(one),
+)
+def test_a_usage_error_is_one_line(arguments: tuple[str, ...], sentence: str) -> None:
+    result = run(*arguments)
+    assert (result.exit_code, result.output.count("\n")) == (2, 1)
+    assert result.output.startswith("Error: ")
+    assert sentence in result.output
+
+
 def test_every_command_is_in_the_readme() -> None:
     readme = (Path(__file__).parents[1] / "README.md").read_text()
     for name in main.commands:

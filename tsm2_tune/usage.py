@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,7 +14,7 @@ from tsm2_tune.display import printable
 from tsm2_tune.errors import TuneError
 
 
-class Group(click.Group):
+class Command(click.Command):
     """Every error that a user can cause becomes one sentence and exit status 2."""
 
     def make_context(self, *arguments: Any, **named: Any) -> click.Context:
@@ -25,21 +26,40 @@ class Group(click.Group):
             return super().invoke(ctx)
 
 
+class Group(Command, click.Group):
+    """The same of commands with a name each."""
+
+
 @contextmanager
 def _one_sentence() -> Iterator[None]:
     """What a user can cause becomes a usage error. A closed pipe does not: click ends quietly."""
     try:
         yield
     except TuneError as error:
-        raise click.UsageError(printable(str(error)), ctx=None) from None
+        raise _refusal(str(error)) from None
+    except click.UsageError as error:  # which click would show below two lines of usage
+        raise _refusal(_in_a_line(error)) from None
     except BrokenPipeError:
         raise
     except OSError as error:
         _drop_unwritten()
         what = error.filename if error.filename is not None else "the output"
-        raise click.UsageError(
-            f"{what} cannot be read or written ({error.strerror or error}): mend that, then run this again", ctx=None
+        raise _refusal(
+            f"{what} cannot be read or written ({error.strerror or error}): mend that, then run this again"
         ) from None
+
+
+def _refusal(sentence: str) -> click.UsageError:
+    return click.UsageError(printable(sentence), ctx=None)
+
+
+def _in_a_line(error: click.UsageError) -> str:
+    """Click's message as one sentence, with what to do next."""
+    if isinstance(error, click.NoSuchOption) and error.possibilities:
+        return f"No such option: {error.option_name}; did you mean {error.possibilities[0]}?"
+    text = re.sub(r"\s*\n\s*", " ", error.format_message()).strip().rstrip(".")
+    text = re.sub(r"\. ([A-Z])", lambda found: f"; {found[1].lower()}", text)
+    return text if error.ctx is None or "--help" in text else f"{text}; --help says more"
 
 
 def _drop_unwritten() -> None:
