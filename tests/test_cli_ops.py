@@ -141,6 +141,22 @@ def test_conjugates_are_for_complex_types() -> None:
     assert "tsmt" in found["families"]
 
 
+@pytest.mark.parametrize(
+    ("configuration", "dtypes", "op"),
+    [
+        ("tsmm-t64-b4-v1-c1-p1-r1", ("f32", "f64"), "nn"),
+        ("tsmm_rows-t128-b4-l1-v1-w1-c1-p2-r1-m2-j1", ("f32", "c64"), "ttt"),
+        ("tsmr_rows-t256-b4-l32-r4-c1-v2-s2-k1-p2-m2", ("f32", "f64"), "ttt"),
+        ("staged-t128-w128-m16-n16-d128-s2-l0-k16-b1-r8-c8-p4", ("f32", "f64"), "tn"),
+    ],
+)
+def test_no_source_is_printed_that_would_be_wrong(configuration: str, dtypes: tuple[str, str], op: str) -> None:
+    right, wrong = (run("source", configuration, "--dtype", dtype, "--op", op) for dtype in dtypes)
+    assert right.exit_code == 0
+    assert (wrong.exit_code, wrong.output.count("\n")) == (2, 1)
+    assert f"has no kernel for {dtypes[1]} and op {op}, as a " in wrong.output
+
+
 def test_the_source_of_a_complex_kernel_conjugates() -> None:
     text = run("source", "tsmt-t128-m16-n16-r8-c4-p2-s1-k264-b1", "--dtype", "c64", "--op", "cn").output
     assert "struct __align__(8) complex64" in text

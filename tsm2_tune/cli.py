@@ -17,7 +17,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.rules import Guidelines
-from tsm2_tune.generator.space import search_space
+from tsm2_tune.generator.space import search_space, unfit
 from tsm2_tune.options import (
     OP_SPELLING,
     Seconds,
@@ -310,6 +310,12 @@ def source(configuration: str, dtype: str, math: str, op: str) -> None:
     if not family.supports(problem):
         raise InputError(
             f"{family.name} has no kernel for {problem.dtype_name} and op {op}: choose another --dtype or --op"
+        )
+    why_not = unfit(family, config, problem)
+    if why_not is not None:
+        raise InputError(
+            f"{config.text} has no kernel for {problem.dtype_name} and op {op}, as {why_not}:"
+            " choose another configuration, --dtype or --op"
         )
     click.echo(render(problem, config).text, nl=False)
 

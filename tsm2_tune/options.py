@@ -27,6 +27,7 @@ MOST_SHAPES_BYTES = 1_000_000  # of a shapes file
 LAYOUTS = ("column", "row")
 OPPOSITE = str.maketrans("ntcj", "tnjc")
 MATHS = ("full", "tf32", "3xtf32")
+ELEMENT_TYPES = tuple(name for name in DTYPES if name not in MATHS)
 GRAM = "gram"
 OP_SPELLING = (
     "A letter for A and one for B: n column-major, t row-major, which is transposed to BLAS, and with complex numbers"
@@ -54,11 +55,8 @@ def problems_of(shapes: str, dtypes: str, ops: str, layout: str, math: str = MAT
     """The problems that the options spell: every shape in every dtype and op."""
     names = tuple(dict.fromkeys(dtype_with(math, name.strip()) for name in dtypes.split(",")))
     spelt = tuple(dict.fromkeys(op.strip() for op in ops.split(",")))
-    if shapes.startswith("@"):
-        name, lines = shapes[1:], _shapes_file(shapes[1:]).splitlines()
-        shapes = ",".join(line.partition("#")[0] for line in lines)
-        if not shapes.strip(", \t"):
-            raise InputError(f"shapes file {name!r} holds no shape: expected MxNxK items, such as 20480x16x20480")
+    items = (item.strip() for item in shapes.split(","))
+    shapes = ",".join(_items_of_file(item[1:]) if item.startswith("@") else item for item in items)
     return tuple(
         dict.fromkeys(
             Problem(m, n, k, name, op_in(layout, op_of(op, name)))
@@ -73,6 +71,8 @@ def dtype_with(math: str, name: str) -> str:
     """The name of the Dtype whose products are computed so. InputError where the type has no such products."""
     if name in MATHS:
         raise InputError(f"unknown dtype {name!r}: that is how f32 may be multiplied: --dtype f32 --math {name}")
+    if name not in ELEMENT_TYPES:
+        raise InputError(f"unknown dtype {name!r}: expected one of {', '.join(ELEMENT_TYPES)}")
     if math != MATHS[0] and name != "f32":
         raise InputError(f"--math {math} with --dtype {name}: it is for f32 alone; name that, or leave --math out")
     return dtype_named(name if math == MATHS[0] else math).name
@@ -110,6 +110,14 @@ def computable(problems: Sequence[Problem], families: Sequence[str]) -> tuple[Pr
                 " name another --family, --op, --dtype or shape"
             )
     return tuple(problems)
+
+
+def _items_of_file(name: str) -> str:
+    """The items of a shapes file, separated by commas; InputError where it has none."""
+    items = ",".join(line.partition("#")[0] for line in _shapes_file(name).splitlines())
+    if not items.strip(", \t"):
+        raise InputError(f"shapes file {name!r} holds no shape: expected MxNxK items, such as 20480x16x20480")
+    return items
 
 
 def _shapes_file(name: str) -> str:
@@ -163,7 +171,7 @@ def shapes_options(required: bool) -> Callable[[F], F]:
             "dtypes",
             default="f32",
             show_default=True,
-            help=f"Element types, separated by commas: {', '.join(name for name in DTYPES if name not in MATHS)}.",
+            help=f"Element types, separated by commas: {', '.join(ELEMENT_TYPES)}.",
         )(function)
         return click.option("--shapes", required=required, metavar="MxNxK,...", help=SPELLING)(function)
 

@@ -126,6 +126,13 @@ def prefetch_within_k(options: tuple[int, ...]) -> Rule:
     )
 
 
+VECTOR_HOLDS_AN_ELEMENT = Rule(
+    "vector-holds-an-element",
+    "limit",
+    "a load moves whole elements",
+    lambda c: int(c.config.tunables["vector_bytes"]) >= c.problem.dtype.element_bytes,
+)
+
 HARDWARE_RULES = (
     Rule(
         "threads-per-block",

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.rules import GUIDELINE_RULES, HARDWARE_RULES, Candidate, Guidelines, Rule
 
 
@@ -33,6 +35,12 @@ class SearchSpace:
 def rules_of(family: Family[Any]) -> tuple[Rule, ...]:
     """The rules that a configuration of this family meets, in the order tried."""
     return (*family.rules, *HARDWARE_RULES, *GUIDELINE_RULES)
+
+
+def unfit(family: Family[Any], config: KernelConfig, problem: Problem) -> str | None:
+    """Why the template cannot compute the problem's type and op so, on any device; None where it can."""
+    candidate = Candidate(family, config, problem, PROFILES["h200"], Guidelines())  # which has every instruction
+    return next((rule.because for rule in family.rules if rule.kind == "limit" and not rule.keeps(candidate)), None)
 
 
 def search_space(

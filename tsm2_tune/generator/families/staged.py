@@ -89,8 +89,8 @@ class Staged(StagingFamily[StagedConfig]):
         *staging_rules(TILE),
         Rule(
             "reads-fit-vectors",
-            "shape",
-            "a thread reads 16 bytes of shared memory at a time: more along k would meet banks twice",
+            "limit",
+            "a thread reads 16 bytes of shared memory at a time, and its lines are aligned for no more",
             _reads_fit_vectors,
         ),
     )

@@ -16,7 +16,13 @@ from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
-from tsm2_tune.generator.rules import Candidate, Rule, columns_within_n, prefetch_within_k
+from tsm2_tune.generator.rules import (
+    VECTOR_HOLDS_AN_ELEMENT,
+    Candidate,
+    Rule,
+    columns_within_n,
+    prefetch_within_k,
+)
 from tsm2_tune.generator.tiles import covering
 
 THREADS = (64, 128, 256)
@@ -97,12 +103,7 @@ class Tsmm(Family[TsmmConfig]):
         Tunable("row_tiles", "tcf", "tiles of rows for each block of the grid"),
     )
     rules = (
-        Rule(
-            "vector-holds-an-element",
-            "limit",
-            "a load moves whole elements",
-            lambda c: int(c.config.tunables["vector_bytes"]) >= c.problem.dtype.element_bytes,
-        ),
+        VECTOR_HOLDS_AN_ELEMENT,
         columns_within_n(COLUMNS),
         prefetch_within_k(PREFETCH),
         Rule("rows-within-m", "shape", "a block of more rows than m loads element by element", _rows_within_m),

@@ -19,7 +19,7 @@ from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
-from tsm2_tune.generator.rules import Candidate, Rule
+from tsm2_tune.generator.rules import VECTOR_HOLDS_AN_ELEMENT, Candidate, Rule
 from tsm2_tune.generator.splitting import REGISTERS_REACHABLE, in_turns
 
 THREADS = 128  # per block
@@ -171,6 +171,7 @@ class TsmmRows(Family[TsmmRowsConfig]):
         Tunable("joined", "", "rows of A that one vector holds"),
     )
     rules = (
+        VECTOR_HOLDS_AN_ELEMENT,
         Rule("vectors-fit-rows", "shape", "loads are the widest that whole rows of A are made of", _vectors_fit),
         Rule("joined-rows-fit", "shape", "vectors that hold several rows are full, to the last", _joined_rows_fit),
         Rule("lanes-fit-rows", "shape", "the lanes of a row should have all of it, and none be idle", _lanes_fit),

@@ -20,7 +20,7 @@ from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Candidate, Rule, columns_within_n
+from tsm2_tune.generator.rules import VECTOR_HOLDS_AN_ELEMENT, Candidate, Rule, columns_within_n
 from tsm2_tune.generator.splitting import LEAST_SHARE, REGISTERS_SPARED, has_f64_tensor_cores, split_traffic
 
 WARP_THREADS = 32
@@ -218,6 +218,7 @@ class TsmrRows(Family[TsmrRowsConfig]):
         Tunable("min_blocks", "", "blocks that a multiprocessor must hold: bounds registers and shared memory"),
     )
     rules = (
+        VECTOR_HOLDS_AN_ELEMENT,
         Rule("vectors-fit-rows", "shape", "loads are the widest that whole rows of A are made of", _vectors_fit),
         columns_within_n(COLUMNS),
         Rule("strips-are-vectors", "limit", "a strip's sums are added up as whole vectors", _strips_are_vectors),
