@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -74,15 +73,36 @@ def test_the_compiler_cache_survives_a_broken_report(
         again = compiled()
         assert isinstance(again, Binary)
         assert again.compile_seconds > 0
-    os.truncate(again.path, 100)  # of a binary that was not written to its end
-    mended = compiled()
-    assert isinstance(mended, Binary)
-    assert mended.compile_seconds > 0
+    whole = Path(again.path).read_bytes()
+    for damaged in (whole[:100], b"", bytes(len(whole)), whole + b"\0"):  # not written to its end, or by others
+        Path(again.path).write_bytes(damaged)
+        mended = compiled()
+        assert isinstance(mended, Binary)
+        assert mended.compile_seconds > 0
+        assert len(Path(mended.path).read_bytes()) == len(whole)
+    kept = compiled()
+    assert isinstance(kept, Binary)
+    assert kept.compile_seconds == 0
     folder = report.parent
     shutil.rmtree(folder)
     folder.touch()  # a file where a folder should be
     with pytest.raises(InputError, match=f"cache folder {folder} cannot be used"):
         compiled()
+
+
+def test_a_damaged_cubin_is_compiled_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As nvcc makes them: the cache does not look into binaries."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\nprintf "\\177ELF cubin" > "$2"\n')
+    nvcc.chmod(0o755)
+    toolchain = Toolchain(str(nvcc), "1", (), source_suffix=".cu", suffix=".cubin", extra_digest="")
+    for _ in range(2):
+        binary = compile_text("", kernel="k", defines=(), toolchain=toolchain, limit_seconds=60)
+        assert isinstance(binary, Binary)
+        assert binary.compile_seconds > 0
+        assert Path(binary.path).read_bytes() == b"\x7fELF cubin"
+        Path(binary.path).write_bytes(b"\x7fELF rubbi")
 
 
 def test_running_compilers_can_be_killed(tmp_path: Path, toolchain: Toolchain) -> None:

@@ -103,9 +103,7 @@ def compile_text(
                 detail = f"{toolchain.compiler} ended well, but wrote no output"
                 return CompileFailure(timed_out=False, detail=detail)
             spill_bytes = _spill_bytes(ended)
-            Path(work, "report.json").write_text(
-                json.dumps({"spill_bytes": spill_bytes, "bytes": output.stat().st_size})
-            )
+            Path(work, "report.json").write_text(json.dumps({"spill_bytes": spill_bytes, "sha256": _digest(output)}))
             # The report first: a binary is only found beside its report, and each appears whole.
             Path(work, "report.json").replace(report)
             output.replace(binary)
@@ -123,12 +121,16 @@ def _reported(binary: Path, report: Path) -> int | None:
         if not binary.is_file():
             return None
         told = json.loads(report.read_text())
-        spill_bytes, size = told["spill_bytes"], told["bytes"]
-        if binary.stat().st_size != size:  # a disk that was full, a machine that went down
+        spill_bytes = told["spill_bytes"]
+        if told["sha256"] != _digest(binary):  # a disk that was full, a machine that went down
             return None
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
     return spill_bytes if type(spill_bytes) is int and spill_bytes >= 0 else None
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def _shortened(messages: str, work: str) -> str:
