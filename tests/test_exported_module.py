@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import sys
 from pathlib import Path
@@ -88,8 +89,19 @@ def test_a_host_and_a_gpu_never_stand_in_for_each_other(gpu_module: ModuleType) 
 
 
 def test_match_refuses_what_is_no_shape_or_dtype(gpu_module: ModuleType) -> None:
-    with pytest.raises(ValueError, match="0x1x1: every dimension"):
-        gpu_module.match(0, 1, 1, "f32", GPU)
+    for extent in (0, -1, 2**63, 10**400):
+        with pytest.raises(ValueError, match=r"^m: expected at least 1 and at most 9223372036854775807$"):
+            gpu_module.match(extent, 1, 1, "f32", GPU)
+    for extent in (math.nan, math.inf, 8.0, "8", None, [8]):
+        with pytest.raises(TypeError, match=f"^k: expected a whole number, got {type(extent).__name__}$"):
+            gpu_module.match(1, 1, extent, "f32", GPU)
+    for named in ({"op": None}, {"op": 1}, {"device": 0}):
+        (name,) = named
+        with pytest.raises(TypeError, match=f"^{name}: expected a text, got "):
+            gpu_module.match(1, 1, 1, "f32", **named)
+    with pytest.raises(TypeError, match=r"^dtype: expected a type, got None$"):
+        gpu_module.match(1, 1, 1, None, GPU)
+    assert gpu_module.match(np.int64(20480), 16, 20480, "f32", GPU).distance == 0
     with pytest.raises(TypeError, match="expected one of float32, float64"):
         gpu_module.match(1, 1, 1, np.int32, GPU)
     with pytest.raises(
