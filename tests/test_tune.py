@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -43,6 +44,24 @@ def test_a_spent_budget_leaves_the_least_trials(tuner: Tuner) -> None:
     tuner.worker.release()
     assert "release" in tuner.phases.taken()
     assert next(tuner.tune(candidates, NOTHING_PAST)).outcome is Outcome.OK
+
+
+def test_trials_take_all_of_the_time_of_a_search(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a budget lasts as long in one run as in several: waiting for compilers and storing count in both."""
+    monkeypatch.setattr("tsm2_tune.tuner.tune.wait", lambda futures: time.sleep(0.3))
+    _ = tuner.ceilings
+    configs = [Tsm2Config("v2", 32, columns, 4) for columns in (1, 2)]
+    candidates = [
+        Candidate(family_named("tsm2"), config, PROBLEM, tuner.target.limits, Guidelines()) for config in configs
+    ]
+    start, trials = time.monotonic(), []
+    for trial in tuner.tune(candidates, NOTHING_PAST):
+        trials.append(trial)
+        elapsed = time.monotonic() - start
+        time.sleep(0.3)
+    assert len(trials) == 2
+    assert sum(trial.total_seconds for trial in trials) == pytest.approx(elapsed, abs=0.3)
+    assert elapsed > 0.9
 
 
 def test_equal_texts_wait_for_one_compiler(tuner: Tuner) -> None:

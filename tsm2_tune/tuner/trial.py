@@ -125,7 +125,7 @@ class Trial:
     measurement: Measurement | None
     floor_us: float
     compile_seconds: float
-    total_seconds: float
+    total_seconds: float  # since the trial before it ended, or the search began: together what a budget has spent
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,6 +138,7 @@ class Tuner:
         if untried:
             _ = self.ceilings  # before the first trial, which would be lost if measuring them failed
         start = time.monotonic()  # the budget is for trials: a device starts and is measured once for all problems
+        since = start
         pending: deque[tuple[Candidate, KernelSource, Future[Binary | CompileFailure]]] = deque()
         remaining = iter(untried)
         try:
@@ -153,7 +154,9 @@ class Tuner:
                     return
                 if self.target.is_host:
                     wait(future for _, _, future in pending)  # a compiler beside it would disturb its times
-                yield self._trial(*pending.popleft())
+                trial = self._trial(*pending.popleft(), since=since)
+                since = time.monotonic()
+                yield trial
         finally:
             for _, _, future in pending:
                 future.cancel()
@@ -212,8 +215,10 @@ class Tuner:
             limit_seconds=self.options.compile_limit_seconds,
         )
 
-    def _trial(self, candidate: Candidate, source: KernelSource, compiling: Future[Binary | CompileFailure]) -> Trial:
-        problem, start = candidate.problem, time.monotonic()
+    def _trial(
+        self, candidate: Candidate, source: KernelSource, compiling: Future[Binary | CompileFailure], *, since: float
+    ) -> Trial:
+        problem = candidate.problem
         self.phases.enter("compilers")
         binary = compiling.result()
         self.phases.enter(BETWEEN_REQUESTS)
@@ -245,7 +250,7 @@ class Tuner:
             measurement=result.measurement,
             floor_us=self.ceilings.floor_us(problem),
             compile_seconds=compiled.compile_seconds if compiled else 0.0,
-            total_seconds=time.monotonic() - start,
+            total_seconds=time.monotonic() - since,
         )
 
 
