@@ -125,6 +125,11 @@ def shapes_of(regime: Regime, shape_set: ShapeSet) -> tuple[Shape, ...]:
     return tuple((m, n, long) for long, (m, n) in pairs)
 
 
+def in_set(record: dict[str, Any], shape_set: ShapeSet) -> bool:
+    """Whether the shape of a cell's record or row belongs to the set."""
+    return (record["m"], record["n"], record["k"]) in shapes_of(record["regime"], shape_set)
+
+
 def _r_shapes(shape_set: ShapeSet) -> tuple[Shape, ...]:
     if shape_set == "quick":
         return tuple((20480, n, 20480) for n in (2, 8, 16, 32))

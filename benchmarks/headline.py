@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from benchmarks.cells import REGIMES, SHAPE_SETS, ShapeSet, shapes_of
+from benchmarks.cells import REGIMES, SHAPE_SETS, ShapeSet, in_set
 from benchmarks.result_file import read
 from benchmarks.table import provenance
 from tsm2_tune.usage import Command
@@ -165,11 +165,6 @@ def markdown(heads: Sequence[str], lines: Iterable[Sequence[str]], texts: Sequen
     left = {*WORDS, *texts}
     rule = "|" + "".join("---|" if head in left else "---:|" for head in heads)
     return "\n".join(["| " + " | ".join(heads) + " |", rule, *("| " + " | ".join(line) + " |" for line in lines)])
-
-
-def in_set(row: Row, shape_set: ShapeSet) -> bool:
-    """Whether the cell's shape belongs to the set."""
-    return (row["m"], row["n"], row["k"]) in shapes_of(row["regime"], shape_set)
 
 
 def runs_of(found: dict[str, Any]) -> str:

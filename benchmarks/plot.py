@@ -1,4 +1,4 @@
-"""The share of the floor that ours, cuBLAS and cuBLASLt reach in each cell, as a picture.
+"""The share of the floor that ours, cuBLAS and cuBLASLt reach in each cell of the headline shapes, as a picture.
 
 python -m benchmarks.plot benchmarks/results/h200-versus-cublas.json versus-cublas.png
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from benchmarks.cells import REGIMES
+from benchmarks.cells import REGIMES, in_set
 from benchmarks.result_file import read
 from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.usage import Command
@@ -21,10 +21,12 @@ from tsm2_tune.usage import Command
 Row = dict[str, Any]
 
 CONTESTANTS = (("ours", "ours", "o", "C0"), ("cublas", "cuBLAS", "s", "C1"), ("cublaslt", "cuBLASLt", "x", "C2"))
-INCHES_PER_CELL = 0.16
-LEAST_INCHES = 4.0  # of one regime's width
-INCHES_HIGH = 3.2  # of one row of the picture
-TITLE_INCHES = 0.3  # above the plots
+INCHES_WIDE = 12.0  # of the picture: a page shows it at two thirds of its 1440 pixels
+DOTS_PER_INCH = 120
+INCHES_HIGH = 1.9  # of one row of the picture
+TITLE_INCHES = 0.5  # above the plots
+POINTS = 11  # of letters
+MOST_LEVEL = 14  # labels of a panel that stand side by side without being turned
 
 
 def matplotlib() -> ModuleType:
@@ -44,55 +46,91 @@ def groups_of(rows: Sequence[Row]) -> dict[tuple[str, str], dict[str, list[Row]]
     return groups
 
 
+def shown(rows: Sequence[Row]) -> list[Row]:
+    """Those of the headline shapes, as many as a page has room for; all where none is."""
+    return [row for row in rows if in_set(row, "headline")] or list(rows)
+
+
 def draw(found: dict[str, Any], path: Path) -> None:
     """Write the picture: a row for each element type and layout, a column for each regime, a mark for each cell."""
     plt = matplotlib()
-    groups = groups_of(found["rows"])
+    groups = groups_of(shown(found["rows"]))
     if not groups:
         raise InputError("no row to draw: measure a cell first")
     regimes = sorted({regime for group in groups.values() for regime in group}, key=REGIMES.index)
-    most = {regime: max(len(group.get(regime, ())) for group in groups.values()) for regime in regimes}
-    widths = [max(LEAST_INCHES, INCHES_PER_CELL * most[regime]) for regime in regimes]
-    figure, axes = plt.subplots(
-        len(groups),
-        len(regimes),
-        figsize=(sum(widths), INCHES_HIGH * len(groups)),
-        width_ratios=widths,
-        squeeze=False,
-        sharey=True,
-    )
-    for line, ((dtype, layout), group) in zip(axes, groups.items(), strict=True):
-        for axis, regime in zip(line, regimes, strict=True):
-            if regime in group:
-                draw_cells(axis, group[regime], f"{regime}, {dtype}, {layout}-major")
-            else:
-                axis.set_axis_off()
-        line[0].set_ylabel("% of the floor")
-    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="upper right", ncols=len(CONTESTANTS))
-    figure.suptitle(f"{found['device']}, {found['date']}, cold L2, cuBLAS {found['cublas']}")
-    figure.tight_layout(rect=(0, 0, 1, 1 - TITLE_INCHES / (INCHES_HIGH * len(groups))))
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    most = [max(len(group.get(regime, ())) for group in groups.values()) for regime in regimes]
+    high = INCHES_HIGH * len(groups) + TITLE_INCHES
+    with plt.rc_context({"font.size": POINTS}):
+        figure, axes = plt.subplots(
+            len(groups),
+            len(regimes),
+            figsize=(INCHES_WIDE, high),
+            width_ratios=[max(count, 4) for count in most],
+            squeeze=False,
+            sharey=True,
+        )
+        for line, ((dtype, layout), group) in zip(axes, groups.items(), strict=True):
+            for axis, regime in zip(line, regimes, strict=True):
+                if regime in group:
+                    draw_cells(axis, group[regime], f"{regime}, {dtype}, {layout}")
+                else:
+                    axis.set_axis_off()
+            line[0].set_ylabel("% of floor")
+        marks = [plt.Line2D([], [], linestyle="", marker=m, color=c, label=label) for _, label, m, c in CONTESTANTS]
+        figure.legend(handles=marks, loc="upper right", ncols=len(CONTESTANTS), frameon=False)
+        title = f"{found['device']}, {found['date']}, cold L2, cuBLAS {found['cublas']}"
+        figure.suptitle(title, x=0.01, y=1 - TITLE_INCHES / 4 / high, ha="left", va="top", size=POINTS + 1)
+        figure.tight_layout(rect=(0, 0, 1, 1 - TITLE_INCHES / high))
+        figure.savefig(path, dpi=DOTS_PER_INCH)
+        plt.close(figure)
 
 
 def draw_cells(axis: Any, rows: Sequence[Row], title: str) -> None:
     """One regime of one element type and layout."""
-    for name, label, mark, colour in CONTESTANTS:
+    for name, _, mark, colour in CONTESTANTS:
         shares = [(x, 100 * row["floor_us"] / row[f"{name}_us"]) for x, row in enumerate(rows) if row[f"{name}_us"]]
-        axis.plot(*zip(*shares, strict=True), mark, color=colour, label=label, markersize=4) if shares else None
+        axis.plot(*zip(*shares, strict=True), mark, color=colour, markersize=5) if shares else None
     axis.axhline(100, color="grey", linewidth=0.8)
     axis.set_ylim(0, 110)
-    axis.set_title(title, fontsize="medium")
-    axis.set_xticks(range(len(rows)), [f"{row['m']}x{row['n']}x{row['k']}" for row in rows], rotation=90)
-    axis.tick_params(axis="x", labelsize="xx-small")
+    axis.set_yticks((0, 50, 100))
+    axis.set_title(title, fontsize=POINTS)
+    narrow = [narrow_text(row) for row in rows]
+    is_level = len(rows) <= MOST_LEVEL and max(map(len, narrow)) <= 2
+    axis.set_xticks(range(len(rows)), narrow, rotation=0 if is_level else 90, size=POINTS - 1)
+    long = [long_text(row) for row in rows]
+    starts = [x for x, text in enumerate(long) if x == 0 or text != long[x - 1]]
+    for start, end in zip(starts, [*starts[1:], len(rows)], strict=True):
+        if start > 0:
+            axis.axvline(start - 0.5, color="grey", linewidth=0.5)
+        if is_level:
+            middle = (start + end - 1) / 2
+            below = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "va": "top"}
+            axis.annotate(long[start], (middle, 0), (0, -18), size=POINTS - 1, ha="center", **below)
     axis.grid(axis="y", linewidth=0.3)
+
+
+def narrow_text(row: Row) -> str:
+    """The small extents of a cell, one where they are equal."""
+    small = {"R": (row["n"],), "L": (row["k"], row["n"])}.get(row["regime"], (row["m"], row["n"]))
+    return "x".join(map(str, dict.fromkeys(small)))
+
+
+def long_text(row: Row) -> str:
+    """The large extents of a cell, one where they are equal."""
+    large = {"R": (row["m"], row["k"]), "L": (row["m"],)}.get(row["regime"], (row["k"],))
+    return " x ".join(_power_of_ten(extent) for extent in dict.fromkeys(large))
+
+
+def _power_of_ten(extent: int) -> str:
+    zeros = len(str(extent)) - 1
+    return f"$10^{{{zeros}}}$" if extent == 10**zeros else str(extent)
 
 
 @click.command(cls=Command)
 @click.argument("path", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("picture", type=click.Path(dir_okay=False, path_type=Path))
 def main(path: Path, picture: Path) -> None:
-    """Draw the rows of a result file."""
+    """Draw the headline shapes of a result file, or all where it has none of them."""
     draw(read(path), picture)
 
 

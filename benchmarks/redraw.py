@@ -15,10 +15,10 @@ from typing import Any
 
 import click
 
+from benchmarks.cells import in_set
 from benchmarks.headline import (
     gram,
     headline,
-    in_set,
     means_by_type,
     means_text,
     of_the_readme,

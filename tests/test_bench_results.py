@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks.cells import Cell
+from benchmarks.cells import Cell, in_set
 from benchmarks.headline import (
     geometric_mean,
     gram,
     headline,
-    in_set,
     means,
     means_by_type,
     means_text,
@@ -21,7 +20,7 @@ from benchmarks.headline import (
     small_products,
 )
 from benchmarks.join import joined
-from benchmarks.plot import groups_of
+from benchmarks.plot import DOTS_PER_INCH, POINTS, draw, groups_of, long_text, narrow_text, shown
 from benchmarks.result_file import ResultFile, read
 from benchmarks.versus_cublas import (
     line_of,
@@ -229,3 +228,39 @@ def test_the_plot_has_a_panel_for_each_type_layout_and_regime() -> None:
         ("f64", "row"): ["L"],
     }
     assert [item["n"] for item in groups["f32", "column"]["R"]] == [8, 16]
+
+
+def test_the_plot_has_the_headline_shapes() -> None:
+    other = row(Cell("R", "column", Problem(20480, 3, 20480, "f32")))
+    assert shown([row(), other]) == [row()]
+    assert shown([other]) == [other]
+
+
+def test_the_plot_names_cells_by_few_letters() -> None:
+    texts = [
+        (narrow_text(found), long_text(found))
+        for cell in (
+            BIG,
+            SMALL,
+            Cell("R", "row", Problem(15360, 3, 1920, "f32", "ttt")),
+            Cell("L", "column", Problem(10**7, 64, 8, "f32")),
+            Cell("T", "column", Problem(4, 16, 10**5, "f32", "tn")),
+        )
+        for found in (row(cell),)
+    ]
+    assert texts == [
+        ("8", "20480"),
+        ("8", "$10^{4}$"),
+        ("3", "15360 x 1920"),
+        ("8x64", "$10^{7}$"),
+        ("4x16", "$10^{5}$"),
+    ]
+
+
+def test_letters_of_the_picture_can_be_read(tmp_path: Path) -> None:
+    """Where a page shows it 860 pixels wide, as wide as GitHub's column of text."""
+    pytest.importorskip("matplotlib")
+    draw({**FACTS, "rows": [row(BIG), row(SMALL)]}, tmp_path / "picture.png")
+    width = int.from_bytes((tmp_path / "picture.png").read_bytes()[16:20], "big")
+    pixels = (POINTS - 1) * DOTS_PER_INCH / 72 * 860 / width
+    assert pixels >= 9.5
