@@ -249,6 +249,7 @@ def test_every_command_has_help(name: str | None) -> None:
         (("source",), "Missing argument 'CONFIGURATION'; --help says more"),
         (("show", "first"), "'first' is not a valid integer"),
         (("best", "--db", "/"), "'/' is a directory"),
+        (("best", "--db", "/no/such\nfolder.db"), "no database /no/such folder.db"),
         (("devices", "3"), "unexpected extra argument (3)"),
     ],
     ids=lambda one: one if isinstance(one, str) else " ".join(one),

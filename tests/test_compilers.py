@@ -7,6 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -103,6 +104,21 @@ def test_a_damaged_cubin_is_compiled_again(monkeypatch: pytest.MonkeyPatch, tmp_
         assert binary.compile_seconds > 0
         assert Path(binary.path).read_bytes() == b"\x7fELF cubin"
         Path(binary.path).write_bytes(b"\x7fELF rubbi")
+
+
+def test_a_compiler_on_a_full_disk_says_nothing_about_the_kernel(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, toolchain: Toolchain
+) -> None:
+    """A trial would be stored as one that does not compile, and never be tried again."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def compiled() -> Binary | CompileFailure:
+        return compile_text("#error no", kernel="", defines=(), toolchain=toolchain, limit_seconds=60)
+
+    assert isinstance(compiled(), CompileFailure)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2**20))
+    with pytest.raises(InputError, match=r"a compiler failed with 1\.0 MiB left on the disk of .*: free some space"):
+        compiled()
 
 
 def test_running_compilers_can_be_killed(tmp_path: Path, toolchain: Toolchain) -> None:

@@ -11,7 +11,9 @@ from typing import Any
 import click
 
 from tsm2_tune.display import printable
-from tsm2_tune.errors import TuneError
+from tsm2_tune.errors import ToolMissing, TuneError
+
+_LINE_ENDS = re.compile(r"\s*[\n\r]\s*")  # in names that a user gives, and in what click says
 
 
 class Command(click.Command):
@@ -35,8 +37,10 @@ def _one_sentence() -> Iterator[None]:
     """What a user can cause becomes a usage error. A closed pipe does not: click ends quietly."""
     try:
         yield
-    except TuneError as error:
+    except ToolMissing as error:  # with a compiler's messages, line by line
         raise _refusal(str(error)) from None
+    except TuneError as error:
+        raise _refusal(_LINE_ENDS.sub(" ", str(error))) from None
     except click.UsageError as error:  # which click would show below two lines of usage
         raise _refusal(_in_a_line(error)) from None
     except BrokenPipeError:
@@ -57,7 +61,7 @@ def _in_a_line(error: click.UsageError) -> str:
     """Click's message as one sentence, with what to do next."""
     if isinstance(error, click.NoSuchOption) and error.possibilities:
         return f"No such option: {error.option_name}; did you mean {error.possibilities[0]}?"
-    text = re.sub(r"\s*\n\s*", " ", error.format_message()).strip().rstrip(".")
+    text = _LINE_ENDS.sub(" ", error.format_message()).strip().rstrip(".")
     text = re.sub(r"\. ([A-Z])", lambda found: f"; {found[1].lower()}", text)
     return text if error.ctx is None or "--help" in text else f"{text}; --help says more"
 

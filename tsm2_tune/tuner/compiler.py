@@ -23,6 +23,7 @@ from tsm2_tune.tuner.trial import Binary, CompileFailure
 
 WORK_PREFIX = "compiling-"
 LEFTOVER_SECONDS = 3600.0  # far past any compile limit
+LEAST_FREE_BYTES = 16 * 2**20  # that a compiler's files fit in
 DETAIL_CHARACTERS = 4000  # of a compiler's message that are kept
 
 
@@ -98,6 +99,7 @@ def compile_text(
             ended = _ended(command, limit_seconds)
             seconds = time.perf_counter() - start
             if isinstance(ended, CompileFailure):
+                _refuse_full_disk(folder, Path(tempfile.gettempdir()))
                 return CompileFailure(timed_out=ended.timed_out, detail=_shortened(ended.detail, work))
             if not output.is_file():
                 detail = f"{toolchain.compiler} ended well, but wrote no output"
@@ -113,6 +115,17 @@ def compile_text(
             " make it writable, with space left, or set XDG_CACHE_HOME to another"
         ) from error
     return Binary(str(binary), kernel, spill_bytes, compile_seconds=seconds)
+
+
+def _refuse_full_disk(*folders: Path) -> None:
+    """InputError where a compiler that failed may have done so for want of space: no fault of what it compiled."""
+    for folder in folders:
+        free = shutil.disk_usage(folder).free
+        if free < LEAST_FREE_BYTES:
+            raise InputError(
+                f"a compiler failed with {free / 2**20:.1f} MiB left on the disk of {folder}: free some space,"
+                " then run this again"
+            )
 
 
 def _reported(binary: Path, report: Path) -> int | None:
