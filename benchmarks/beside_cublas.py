@@ -21,12 +21,14 @@ import click
 
 from benchmarks.cublas import Cublas
 from tsm2_tune import __version__
+from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render, support_source
 from tsm2_tune.generator.rules import Guidelines
 from tsm2_tune.generator.shapes import parse_shapes
 from tsm2_tune.generator.space import search_space
+from tsm2_tune.options import Seconds
 from tsm2_tune.tuner.compiler import compile_text
 from tsm2_tune.tuner.cuda import CudaDevice
 from tsm2_tune.tuner.loaded import Entry, LoadedKernel
@@ -126,12 +128,20 @@ def beside_cublas(
 @click.option("--device", "spec", default="0", show_default=True)
 @click.option("--shapes", default=SHAPES, show_default=True)
 @click.option("--dtype", "dtypes", default="f32,f64", show_default=True)
-@click.option("--seconds", default=8.0, show_default=True, help="Of tuning, for each version of each problem.")
+@click.option(
+    "--seconds",
+    type=Seconds(min=0, min_open=True),
+    default=8.0,
+    show_default=True,
+    help="Of tuning, for each version of each problem.",
+)
 @click.option("--output", required=True, type=click.Path(dir_okay=False, path_type=Path))
 def main(spec: str, shapes: str, dtypes: str, seconds: float, output: Path) -> None:
     """Tune every version and time them all beside cuBLAS."""
+    problems = [Problem(*shape, name.strip()) for shape in parse_shapes(shapes) for name in dtypes.split(",")]
     target = find_target(spec)
-    problems = [Problem(*shape, name) for shape in parse_shapes(shapes) for name in dtypes.split(",")]
+    if target.is_host:
+        raise InputError("cuBLAS has no host: use a CUDA ordinal")
     winners = {problem: tuned(problem, target, seconds) for problem in problems}
 
     support = compile_text(support_source(), kernel="", defines=(), toolchain=target.toolchain, limit_seconds=120)

@@ -81,7 +81,7 @@ def draw(found: dict[str, Any], path: Path) -> None:
         title = f"{found['device']}, {found['date']}, cold L2, cuBLAS {found['cublas']}"
         figure.suptitle(title, x=0.01, y=1 - TITLE_INCHES / 4 / high, ha="left", va="top", size=POINTS + 1)
         figure.tight_layout(rect=(0, 0, 1, 1 - TITLE_INCHES / high))
-        figure.savefig(path, dpi=DOTS_PER_INCH)
+        figure.savefig(path, dpi=DOTS_PER_INCH, format="png")
         plt.close(figure)
 
 

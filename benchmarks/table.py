@@ -51,8 +51,9 @@ def main(path: Path) -> None:
     try:
         found = json.loads(path.read_text())
         text = f"{provenance(found)}\n\n{table(found)}"
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} is no result file of beside_cublas ({error!r}): name one") from None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise InputError(f"{path} is no result file of beside_cublas ({why}): name one") from None
     click.echo(text)
 
 

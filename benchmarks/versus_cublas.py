@@ -249,9 +249,9 @@ def selected(
         part=part_of(part),
     )
     if not (math.isfinite(seconds) and seconds > 0):
-        raise InputError(f"--seconds {seconds:g}: expected more than 0")
+        raise InputError(f"--seconds {seconds:g}: expected a number above 0")
     if time_limit is not None and not time_limit > 0:
-        raise InputError(f"--time-limit {time_limit:g}: expected more than 0")
+        raise InputError(f"--time-limit {time_limit:g}: expected a number above 0")
     if not selection.cells:  # which also names what is wrong before a device is opened
         raise InputError(f"part {part} of the selection has no cell: name fewer parts or other shapes")
     return selection

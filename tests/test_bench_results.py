@@ -264,3 +264,9 @@ def test_letters_of_the_picture_can_be_read(tmp_path: Path) -> None:
     width = int.from_bytes((tmp_path / "picture.png").read_bytes()[16:20], "big")
     pixels = (POINTS - 1) * DOTS_PER_INCH / 72 * 860 / width
     assert pixels >= 9.5
+
+
+def test_a_picture_is_png_whatever_its_name(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    draw({**FACTS, "rows": [row()]}, tmp_path / "picture.foo")
+    assert (tmp_path / "picture.foo").read_bytes().startswith(b"\x89PNG")

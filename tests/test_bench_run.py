@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 from click.testing import CliRunner
 
+from benchmarks.beside_cublas import main as versions_main
 from benchmarks.cells import REGIMES, Cell, cells
 from benchmarks.contest import Contest
 from benchmarks.result_file import ResultFile, read
@@ -166,6 +167,24 @@ def test_a_wrong_word_gets_one_line(arguments: list[str]) -> None:
     assert (found.exit_code, found.output.count("\n"), found.output[:7]) == (2, 1, "Error: ")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--device", "cpu"], "cuBLAS has no host"),
+        (["--shapes", "8x8"], "expected MxNxK"),
+        (["--dtype", "f8"], "unknown dtype 'f8'"),
+        (["--seconds", "nan"], "is no time"),
+        (["--seconds", "0"], "is not in the range"),
+    ],
+)
+def test_the_bench_of_the_versions_refuses_before_it_tunes(
+    arguments: list[str], sentence: str, tmp_path: Path
+) -> None:
+    found = CliRunner().invoke(versions_main, [*arguments, "--output", str(tmp_path / "o.json")])
+    assert (found.exit_code, found.output.count("\n")) == (2, 1)
+    assert sentence in found.output
+
+
 def test_parts_are_all_cells_each_once() -> None:
     whole = SELECTION.cells
     parts = [replace(SELECTION, part=part_of(f"{number}/3")) for number in (1, 2, 3)]
@@ -179,9 +198,9 @@ def test_parts_are_all_cells_each_once() -> None:
 @pytest.mark.parametrize(
     ("seconds", "time_limit", "part", "sentence"),
     [
-        (-1.0, None, "1/1", "--seconds -1: expected more than 0"),
-        (float("nan"), None, "1/1", "--seconds nan: expected more than 0"),
-        (1.0, float("nan"), "1/1", "--time-limit nan: expected more than 0"),
+        (-1.0, None, "1/1", "--seconds -1: expected a number above 0"),
+        (float("nan"), None, "1/1", "--seconds nan: expected a number above 0"),
+        (1.0, float("nan"), "1/1", "--time-limit nan: expected a number above 0"),
         (1.0, None, "9999/9999", "part 9999/9999 of the selection has no cell"),
     ],
 )
