@@ -61,7 +61,7 @@ ROW_MAJOR_VARIANTS: dict[int, Variants] = {
 SMALL_B_ROW_MAJOR_VARIANTS: dict[int, Variants] = ROW_MAJOR_VARIANTS | {
     8: ((64, 1, 32, 2, 1), (128, 2, 16, 2, 6), (128, 1, 32, 2, 6), (256, 2, 16, 2, 3)),
 }
-FEW_OF_A_VARIANTS: Variants = ((128, 1, 16, 2, 4), (128, 2, 16, 2, 1))
+FEW_OF_A_VARIANTS: Variants = ((128, 1, 16, 2, 3), (256, 1, 16, 2, 1))
 
 
 @dataclass(frozen=True, slots=True, order=True)
