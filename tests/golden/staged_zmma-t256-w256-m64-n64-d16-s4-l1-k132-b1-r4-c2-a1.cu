@@ -340,45 +340,79 @@ __device__ __forceinline__ void load(scalar (&x)[count][width], const scalar *st
     }
 }
 
-// A product of complex numbers by three of real ones: of the real parts, of the imaginary parts, and of their sums, from
-// which the first two are taken away. In double precision that costs a float nothing, unless one part is below 2**-28 of
-// the other: what is left of it then has an error of 2**-52 of the larger.
-template <int count>
-__device__ __forceinline__ void split(double (&parts)[3][count], int e, scalar x)
+// A product of complex numbers by three of real ones: of the real parts, of the imaginary parts, and of the sums of
+// both, from which the first two are taken away. In double precision that is more exact than sums of floats, unless
+// re im + im re is far smaller than re re or im im. So where the parts of an element of A are further apart than 2**26,
+// and those of an element of B in the same step too, the warp takes re im and im re by themselves, from there on.
+struct sums_t {
+    double of[strips / 2][octets][3][4];  // re re, im im, and the third
+    bool four;                            // products from here on: the third is then re im + im re
+};
+
+__device__ __forceinline__ bool parts_apart(scalar x)
 {
-    parts[0][e] = x.re;
-    parts[1][e] = x.im;
-    parts[2][e] = parts[0][e] + parts[1][e];
+    const float re = fabsf(x.re), im = fabsf(x.im);
+    return fminf(re, im) * 0x1p26f < fmaxf(re, im);
 }
 
 // Of a lane's sums of the three, the complex one at e.
-__device__ __forceinline__ scalar complex_sum(const double (&sum)[3][4], int e)
+__device__ __forceinline__ scalar complex_sum(const double (&sum)[3][4], int e, bool four)
 {
-    return scalar(sum[0][e] - sum[1][e], sum[2][e] - (sum[0][e] + sum[1][e]));
+    return scalar(sum[0][e] - sum[1][e], four ? sum[2][e] : sum[2][e] - (sum[0][e] + sum[1][e]));
 }
 
 // The tensor core's 16 rows are two strips, its 8 products along k what the lanes read of `width` products.
-using sums_t = double[strips / 2][octets][3][4];
 __device__ __forceinline__ void multiply(sums_t &sum, const Fragments &fragments)
 {
+    bool apart_a = false, apart_b = false;
+    #pragma unroll
+    for (int q = 0; q < width; ++q) {
+        #pragma unroll
+        for (int s = 0; s < strips; ++s)
+            apart_a |= parts_apart(fragments.a[s][q]);
+        #pragma unroll
+        for (int o = 0; o < octets; ++o)
+            apart_b |= parts_apart(fragments.b[o][q]);
+    }
+    if (!sum.four && __any_sync(~0u, apart_a) && __any_sync(~0u, apart_b)) {
+        sum.four = true;
+        #pragma unroll
+        for (int e = 0; e < strips / 2 * octets * 4; ++e) {
+            double (&three)[3][4] = sum.of[e / 4 / octets][e / 4 % octets];
+            three[2][e % 4] -= three[0][e % 4] + three[1][e % 4];
+        }
+    }
+    const double both = !sum.four;  // parts in the third factors: 1 or 0
     double a[strips / 2][3][4];
     #pragma unroll
     for (int s = 0; s < strips; ++s) {
         #pragma unroll
-        for (int q = 0; q < width; ++q)
-            split(a[s / 2], 2 * q + s % 2, fragments.a[s][q]);
+        for (int q = 0; q < width; ++q) {
+            const scalar x = fragments.a[s][q];
+            double (&factor)[3][4] = a[s / 2];
+            const int e = 2 * q + s % 2;
+            factor[0][e] = x.re;
+            factor[1][e] = x.im;
+            factor[2][e] = fma(factor[1][e], both, factor[0][e]);
+        }
     }
     #pragma unroll
     for (int o = 0; o < octets; ++o) {
         double b[3][2];
         #pragma unroll
-        for (int q = 0; q < width; ++q)
-            split(b, q, fragments.b[o][q]);
+        for (int q = 0; q < width; ++q) {
+            const scalar y = fragments.b[o][q];
+            b[0][q] = y.re;
+            b[1][q] = y.im;
+            b[2][q] = fma(b[0][q], both, b[1][q]);
+        }
         #pragma unroll
         for (int s = 0; s < strips / 2; ++s) {
             #pragma unroll
             for (int p = 0; p < 3; ++p)
-                multiply_add(sum[s][o][p], a[s][p], b[p]);
+                multiply_add(sum.of[s][o][p], a[s][p], b[p]);
+            if (sum.four)
+                multiply_add(sum.of[s][o][2], a[s][1], b[0]);
         }
     }
 }
@@ -568,7 +602,7 @@ extern "C" __global__ void __launch_bounds__(threads) staged_zmma(
             #pragma unroll
             for (int e = 0; e < width; ++e) {
                 const int s = v / across * width + e, o = v % across / 2;
-                held[v].element[e] = complex_sum(sum[s / 2][o], s % 2 * 2 + v % 2);
+                held[v].element[e] = complex_sum(sum.of[s / 2][o], s % 2 * 2 + v % 2, sum.four);
             }
         }
         const auto for_each_vector = [](auto act) {

@@ -28,6 +28,9 @@ class Values(IntEnum):
     POISON = 0  # NaN
     INTEGERS = 1  # -2, -1, 1, 2
     UNIFORM = 2  # [-1, 1)
+    SMALL_REAL = 3  # complex numbers: the same, but real parts times 2**-40
+    SMALL_IMAGINARY = 4  # the same of the imaginary parts
+    SOME_SMALL = 5  # the same of the imaginary part of one number in 256, at which a kernel may change its ways
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 A complex product is four real ones. The f64 tensor cores have as many of them a second as the fused multiply-adds of
 f32 and leave most of the issue slots free, so that c64 is computed by them too, in double precision: its elements are
 staged as they are and become doubles when they are read. In double precision three real products do for one of c64:
-of the real parts, of the imaginary parts and of their sums. A C of many rows is served too.
+of the real parts, of the imaginary parts and of their sums; four where the parts of an element are too far apart for
+that. A C of many rows is served too.
 """
 
 from __future__ import annotations
@@ -88,9 +89,9 @@ class StagedZmmaConfig(StagingConfig):
 
 
 def has_three_products(problem: Problem) -> bool:
-    """Whether three products of real numbers do for a complex one.
+    """Whether three products of real numbers do for a complex one: where sums have more bits than the parts.
 
-    Sums in f64 have 29 bits more than c64's parts: only parts that differ in size by more than that lose by it.
+    In f64 they have 29 more than c64's. The kernel finds the elements whose parts differ in size by more than that.
     """
     return problem.dtype_name == "c64"
 

@@ -103,6 +103,15 @@ T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = warpSize, i
     return tsm2_host::shuffled(mask, value, other < (lane & ~(width - 1u)) + width ? other : lane, line);
 }
 
+// Whether the predicate holds for any lane; every lane of the warp must take part.
+inline int __any_sync(unsigned mask, int predicate, int line = __builtin_LINE())
+{
+    int any = predicate != 0;
+    for (int lanes = 1; lanes < warpSize; lanes *= 2)
+        any |= __shfl_xor_sync(mask, any, lanes, warpSize, line);
+    return any;
+}
+
 namespace tsm2_host {
 
 // A GPU faults where a load or store is not aligned to its own size; an x86 lets it pass.
