@@ -30,7 +30,7 @@ class Values(IntEnum):
     UNIFORM = 2  # [-1, 1)
     SMALL_REAL = 3  # complex numbers: the same, but real parts times 2**-40
     SMALL_IMAGINARY = 4  # the same of the imaginary parts
-    SOME_SMALL = 5  # the same of the imaginary part of one number in 256, at which a kernel may change its ways
+    SMALL_AT_EDGE = 5  # the same of the imaginary parts in the last row and the last column
 
 
 @dataclass(frozen=True, slots=True)

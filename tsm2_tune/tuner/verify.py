@@ -115,7 +115,7 @@ COMPLEX_CHECKS = (
     # The result's imaginary parts are sums of small terms, which must not come as differences of large ones.
     Check("small real parts", Values.SMALL_REAL, padding=NONE, alpha=1.0, beta=0.0),
     Check("small imaginary parts", Values.SMALL_IMAGINARY, padding=NONE, alpha=1.0, beta=0.0),
-    Check("some small parts", Values.SOME_SMALL, padding=NONE, alpha=1.0, beta=0.0),
+    Check("small parts at the edge", Values.SMALL_AT_EDGE, padding=NONE, alpha=1.0, beta=0.0),
 )
 
 

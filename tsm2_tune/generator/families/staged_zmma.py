@@ -33,7 +33,8 @@ WARP_TILES = ((2, 2), (4, 2), (4, 4))  # strips of 8 rows, octets of columns
 RINGS = (
     (128, 128, 128, 2, 0), (128, 128, 64, 2, 0), (128, 128, 64, 2, 1), (128, 128, 32, 2, 1), (128, 128, 32, 3, 1),
     (128, 128, 16, 2, 1), (128, 128, 16, 3, 1), (128, 128, 16, 4, 1), (128, 128, 8, 3, 1), (128, 128, 8, 4, 1),
-    (128, 128, 8, 6, 1), (256, 256, 32, 2, 1), (256, 256, 16, 3, 1), (256, 256, 16, 4, 1), (256, 256, 8, 6, 1),
+    (128, 128, 8, 6, 1), (256, 256, 64, 2, 1), (256, 256, 32, 2, 1), (256, 256, 16, 3, 1), (256, 256, 16, 4, 1),
+    (256, 256, 8, 6, 1),
 )  # fmt: skip
 COLUMNS_OF_LARGE = range(9, 65)  # that a C of many rows must have
 LINES, DEPTH = 8, 8  # of a strip or an octet; most products of a read
@@ -142,7 +143,12 @@ class StagedZmma(StagingFamily[StagedZmmaConfig]):
         return replace(super().resources(config, problem), registers=registers)
 
     def context(self, config: StagedZmmaConfig, problem: Problem) -> dict[str, Any]:
-        return {**super().context(config, problem), "three_products": has_three_products(problem)}
+        three = has_three_products(problem)  # which are chosen by what a chunk has, so it is there before its turn
+        return {
+            **super().context(config, problem),
+            "three_products": three,
+            "arrives_early": bool(three or config.ahead),
+        }
 
     def pitches(self, config: StagedZmmaConfig, problem: Problem) -> tuple[int, int]:
         """Eight threads read 16 bytes each at a time: 4 along k of 2 lines, or 2 side by side of 4 products."""
