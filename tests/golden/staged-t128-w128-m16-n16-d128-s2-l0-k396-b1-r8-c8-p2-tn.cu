@@ -401,7 +401,7 @@ extern "C" __global__ void __launch_bounds__(threads) staged(
     const auto arrive = [&] {
         put_chunk(ring + place * (a_elements + b_elements));
         fetch_next();
-        meet();  // the chunk is whole, and the one before the last is no longer read
+        meet();  // all of the chunk is there, and what is in the place to be filled next is no longer read
     };
     const auto fill_ring = [&] {
         fetch_next();

@@ -383,7 +383,7 @@ extern "C" __global__ void __launch_bounds__(threads) staged(
     int place = 0;  // of the ring, whose chunk is multiplied next
     const auto arrive = [&] {
         await_copies<stages - 2>();
-        meet();  // every thread's copies for this chunk have arrived, and the chunk before is no longer read
+        meet();  // all of the chunk is there, and what is in the place to be filled next is no longer read
         stage_next(place == 0 ? stages - 1 : place - 1);
     };
     const auto fill_ring = [&] {

@@ -423,14 +423,14 @@ extern "C" __global__ void __launch_bounds__(threads) staged_mma(
     };
 
     int place = 0;  // of the ring, whose chunk is multiplied next
-    const auto arrive = [&] {
-        await_copies<stages - 2>();
-        meet();  // every thread's copies for this chunk have arrived, and the chunk before is no longer read
-        stage_next(place == 0 ? stages - 1 : place - 1);
-    };
     const auto load_step = [&](int step) {
         const scalar *a = ring + place * (a_elements + b_elements), *b = same ? a : a + a_elements;
         load(next_fragments, a + lane_a + step * a_step, b + lane_b + step * b_step);
+    };
+    const auto arrive = [&] {
+        await_copies<stages - 2>();
+        meet();  // all of the chunk is there, and what is in the place to be filled next is no longer read
+        stage_next(place == 0 ? stages - 1 : place - 1);
     };
     const auto fill_ring = [&] {
         place = 0;
@@ -454,9 +454,9 @@ extern "C" __global__ void __launch_bounds__(threads) staged_mma(
         sums_t sum = {};
         #pragma unroll 1
         for (; current < done; current += rings_of_block) {
-            // The last products of a chunk are under way while the first elements of the next one are loaded.
             #pragma unroll
             for (int step = 0; step < steps; ++step) {
+                // The last products of a chunk are under way while the first elements of the next one are loaded.
                 const Fragments now = next_fragments;
                 if (step == steps - 1) {
                     place = place + 1 == stages ? 0 : place + 1;

@@ -427,14 +427,14 @@ extern "C" __global__ void __launch_bounds__(threads, 2) staged_smma(
     };
 
     int place = 0;  // of the ring, whose chunk is multiplied next
-    const auto arrive = [&] {
-        await_copies<stages - 2>();
-        meet();  // every thread's copies for this chunk have arrived, and the chunk before is no longer read
-        stage_next(place == 0 ? stages - 1 : place - 1);
-    };
     const auto load_step = [&](int step) {
         const scalar *a = ring + place * (a_elements + b_elements), *b = same ? a : a + a_elements;
         load(next_fragments, a + lane_a + step * a_step, b + lane_b + step * b_step);
+    };
+    const auto arrive = [&] {
+        await_copies<stages - 2>();
+        meet();  // all of the chunk is there, and what is in the place to be filled next is no longer read
+        stage_next(place == 0 ? stages - 1 : place - 1);
     };
     const auto fill_ring = [&] {
         place = 0;

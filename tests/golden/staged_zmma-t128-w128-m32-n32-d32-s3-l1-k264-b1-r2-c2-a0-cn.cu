@@ -514,15 +514,15 @@ extern "C" __global__ void __launch_bounds__(threads) staged_zmma(
     };
 
     int place = 0;  // of the ring, whose chunk is multiplied next
-    const auto arrive = [&] {
-        await_copies<stages - 2>();
-        meet();  // every thread's copies for this chunk have arrived, and the chunk before is no longer read
-        stage_next(place == 0 ? stages - 1 : place - 1);
-    };
     const auto load_step = [&](int step) {
         const scalar *a = ring + place * (a_elements + b_elements), *b = same ? a : a + a_elements;
         load<strips, a_pitch, a_along_k>(next_fragments.a, a + lane_a + step * chunk_step * (a_along_k ? 1 : a_pitch));
         load<octets, b_pitch, b_along_k>(next_fragments.b, b + lane_b + step * chunk_step * (b_along_k ? 1 : b_pitch));
+    };
+    const auto arrive = [&] {
+        await_copies<stages - 2>();
+        meet();  // all of the chunk is there, and what is in the place to be filled next is no longer read
+        stage_next(place == 0 ? stages - 1 : place - 1);
     };
     const auto fill_ring = [&] {
         place = 0;
@@ -551,6 +551,7 @@ extern "C" __global__ void __launch_bounds__(threads) staged_zmma(
             }
             place = place + 1 == stages ? 0 : place + 1;
         }
+
 
         vector held[held_vectors];
         // Neighbours in a column of C are sums of two strips, where a vector has two elements.

@@ -340,45 +340,77 @@ __device__ __forceinline__ void load(scalar (&x)[count][width], const scalar *st
     }
 }
 
-// A product of complex numbers by three of real ones: of the real parts, of the imaginary parts, and of their sums, from
-// which the first two are taken away. In double precision that costs a float nothing, unless one part is below 2**-28 of
-// the other: what is left of it then has an error of 2**-52 of the larger.
-template <int count>
-__device__ __forceinline__ void split(double (&parts)[3][count], int e, scalar x)
+// A product of complex numbers by three of real ones: of the real parts, of the imaginary parts, and of the sums of
+// both, from which the first two are taken away. In double precision that is more exact than sums of floats, unless
+// re im + im re is far smaller than re re or im im. So from the first chunk on that has an element of B, and one of A,
+// whose parts are further apart than 2**26, re im and im re are taken by themselves.
+using sums_t = double[strips / 2][octets][3][4];  // re re, im im, and the third
+
+__device__ __forceinline__ bool parts_apart(scalar x)
 {
-    parts[0][e] = x.re;
-    parts[1][e] = x.im;
-    parts[2][e] = parts[0][e] + parts[1][e];
+    const float re = fabsf(x.re), im = fabsf(x.im);
+    return fminf(re, im) * 0x1p26f < fmaxf(re, im);
 }
 
-// Of a lane's sums of the three, the complex one at e.
-__device__ __forceinline__ scalar complex_sum(const double (&sum)[3][4], int e)
+// Whether that is so of what this thread has copied of B's chunk.
+__device__ __forceinline__ bool copied_apart(const scalar *staged)
 {
-    return scalar(sum[0][e] - sum[1][e], sum[2][e] - (sum[0][e] + sum[1][e]));
+    using P = Pieces<tile_columns, b_along_k, width>;
+    staged += P::run() * b_pitch + P::at();
+    bool apart = false;
+    #pragma unroll
+    for (int i = 0; i < P::rounds; ++i) {
+        if (P::count % sharers == 0 || int(threadIdx.x % sharers) + i * sharers < P::count) {
+            const scalar *piece = staged + (P::runs_on(i) * b_pitch + P::elements_on(i));
+            const vector read = vector_of(*reinterpret_cast<const bits_t *>(piece));
+            #pragma unroll
+            for (int e = 0; e < width; ++e)
+                apart |= parts_apart(read.element[e]);
+        }
+    }
+    return apart;
+}
+
+// Of a lane's sums of the three, the complex one at e, where the third is that of re im + im re or has more to it.
+__device__ __forceinline__ scalar complex_sum(const double (&sum)[3][4], int e, bool four)
+{
+    return scalar(sum[0][e] - sum[1][e], four ? sum[2][e] : sum[2][e] - (sum[0][e] + sum[1][e]));
 }
 
 // The tensor core's 16 rows are two strips, its 8 products along k what the lanes read of `width` products.
-using sums_t = double[strips / 2][octets][3][4];
-__device__ __forceinline__ void multiply(sums_t &sum, const Fragments &fragments)
+template <bool four>
+__device__ __forceinline__ void multiply_by(sums_t &sum, const Fragments &fragments)
 {
     double a[strips / 2][3][4];
     #pragma unroll
     for (int s = 0; s < strips; ++s) {
         #pragma unroll
-        for (int q = 0; q < width; ++q)
-            split(a[s / 2], 2 * q + s % 2, fragments.a[s][q]);
+        for (int q = 0; q < width; ++q) {
+            const scalar x = fragments.a[s][q];
+            double (&factor)[3][4] = a[s / 2];
+            const int e = 2 * q + s % 2;
+            factor[0][e] = x.re;
+            factor[1][e] = x.im;
+            factor[2][e] = four ? factor[0][e] : factor[0][e] + factor[1][e];
+        }
     }
     #pragma unroll
     for (int o = 0; o < octets; ++o) {
         double b[3][2];
         #pragma unroll
-        for (int q = 0; q < width; ++q)
-            split(b, q, fragments.b[o][q]);
+        for (int q = 0; q < width; ++q) {
+            const scalar y = fragments.b[o][q];
+            b[0][q] = y.re;
+            b[1][q] = y.im;
+            b[2][q] = four ? b[1][q] : b[0][q] + b[1][q];
+        }
         #pragma unroll
         for (int s = 0; s < strips / 2; ++s) {
             #pragma unroll
             for (int p = 0; p < 3; ++p)
                 multiply_add(sum[s][o][p], a[s][p], b[p]);
+            if (four)
+                multiply_add(sum[s][o][2], a[s][1], b[0]);
         }
     }
 }
@@ -433,6 +465,13 @@ extern "C" __global__ void __launch_bounds__(threads) staged_zmma(
     const int lane_a = k_lane * a_pitch + row + line_of(0, g);
     const int lane_b = (column + line_of(0, g)) * b_pitch + k_lane;
     Fragments next_fragments;  // of the products after the current ones
+    // B's chunks are looked at as they arrive. In shared memory the number of the last one with parts apart, of the odd
+    // ones and of the even ones: one may be found while another thread has yet to read of the one before.
+    unsigned arrived = 0, is_apart = 0;
+    __shared__ unsigned last_apart[2];
+    if (threadIdx.x < 2)
+        last_apart[threadIdx.x] = 0;
+    __syncthreads();
     constexpr bool same = false;  // X^T X would be staged once
 
     // What to stage next: `whole` chunks, the first elements of the first at `from_a` and `from_b`, one after another
@@ -512,15 +551,43 @@ extern "C" __global__ void __launch_bounds__(threads) staged_zmma(
     };
 
     int place = 0;  // of the ring, whose chunk is multiplied next
-    const auto arrive = [&] {
-        await_copies<stages - 2>();
-        meet();  // every thread's copies for this chunk have arrived, and the chunk before is no longer read
-        stage_next(place == 0 ? stages - 1 : place - 1);
-    };
     const auto load_step = [&](int step) {
         const scalar *a = ring + place * (a_elements + b_elements), *b = same ? a : a + a_elements;
         load<strips, a_pitch, a_along_k>(next_fragments.a, a + lane_a + step * chunk_step * (a_along_k ? 1 : a_pitch));
         load<octets, b_pitch, b_along_k>(next_fragments.b, b + lane_b + step * chunk_step * (b_along_k ? 1 : b_pitch));
+    };
+    // The compiler does not see that all threads come to the same answer, unless it comes from this instruction.
+    const auto same_for_all = [](bool answer) { return __reduce_or_sync(~0u, answer); };
+    // Whether the chunk at `place` has parts apart in A, and in B.
+    const auto both_apart = [&] {
+        bool apart_a = false, apart_b = false;
+        #pragma unroll 1
+        for (int step = 0; step < steps; ++step) {
+            load_step(step);
+            #pragma unroll
+            for (int q = 0; q < width; ++q) {
+                #pragma unroll
+                for (int s = 0; s < strips; ++s)
+                    apart_a |= parts_apart(next_fragments.a[s][q]);
+                #pragma unroll
+                for (int o = 0; o < octets; ++o)
+                    apart_b |= parts_apart(next_fragments.b[o][q]);
+            }
+        }
+        load_step(0);
+        apart_a = __syncthreads_or(apart_a);
+        return same_for_all(__syncthreads_or(apart_b) && apart_a);
+    };
+    const auto arrive = [&] {
+        await_copies<stages - 2>();
+        // Where vectors are not aligned, threads have copied elements for one another.
+        const bool found = copied_apart(ring + place * (a_elements + b_elements) + (same ? 0 : a_elements));
+        ++arrived;
+        if (found | !vectors)
+            last_apart[arrived % 2] = arrived;
+        meet();  // all of the chunk is there, and what is in the place to be filled next is no longer read
+        is_apart = same_for_all(last_apart[arrived % 2] == arrived);
+        stage_next(place == 0 ? stages - 1 : place - 1);
     };
     const auto fill_ring = [&] {
         place = 0;
@@ -542,10 +609,11 @@ extern "C" __global__ void __launch_bounds__(threads) staged_zmma(
         const index_t first_row = first_row_of(tile), first_column = first_column_of(tile);
         sums_t sum = {};
         #pragma unroll 1
-        for (; current < done; current += rings_of_block) {
-            // The last products of a chunk are under way while the first elements of the next one are loaded.
+        for (; current < done && !(is_apart && both_apart()); current += rings_of_block) {
+            const auto multiply = multiply_by<false>;
             #pragma unroll
             for (int step = 0; step < steps; ++step) {
+                // The last products of a chunk are under way while the first elements of the next one are loaded.
                 const Fragments now = next_fragments;
                 if (step == steps - 1) {
                     place = place + 1 == stages ? 0 : place + 1;
@@ -554,6 +622,31 @@ extern "C" __global__ void __launch_bounds__(threads) staged_zmma(
                 load_step(step == steps - 1 ? 0 : step + 1);
                 multiply(sum, now);
             }
+
+        }
+        const bool four = current < done;
+        if (four) {
+            #pragma unroll
+            for (int v = 0; v < strips / 2 * octets * 4; ++v) {
+                double (&three)[3][4] = sum[v / 4 / octets][v / 4 % octets];
+                three[2][v % 4] -= three[0][v % 4] + three[1][v % 4];
+            }
+        }
+        #pragma unroll 1
+        for (; current < done; current += rings_of_block) {
+            const auto multiply = multiply_by<true>;
+            #pragma unroll
+            for (int step = 0; step < steps; ++step) {
+                // The last products of a chunk are under way while the first elements of the next one are loaded.
+                const Fragments now = next_fragments;
+                if (step == steps - 1) {
+                    place = place + 1 == stages ? 0 : place + 1;
+                    arrive();
+                }
+                load_step(step == steps - 1 ? 0 : step + 1);
+                multiply(sum, now);
+            }
+
         }
 
         vector held[held_vectors];
@@ -568,7 +661,7 @@ extern "C" __global__ void __launch_bounds__(threads) staged_zmma(
             #pragma unroll
             for (int e = 0; e < width; ++e) {
                 const int s = v / across * width + e, o = v % across / 2;
-                held[v].element[e] = complex_sum(sum[s / 2][o], s % 2 * 2 + v % 2);
+                held[v].element[e] = complex_sum(sum[s / 2][o], s % 2 * 2 + v % 2, four);
             }
         }
         const auto for_each_vector = [](auto act) {

@@ -28,6 +28,9 @@ class Values(IntEnum):
     POISON = 0  # NaN
     INTEGERS = 1  # -2, -1, 1, 2
     UNIFORM = 2  # [-1, 1)
+    SMALL_REAL = 3  # complex numbers: the same, but real parts times 2**-40
+    SMALL_IMAGINARY = 4  # the same of the imaginary parts
+    SMALL_AT_EDGE = 5  # the same of the imaginary parts in the last row and the last column
 
 
 @dataclass(frozen=True, slots=True)

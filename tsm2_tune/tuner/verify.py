@@ -16,10 +16,8 @@ is the unit roundoff, for every k. The bound used is (k + 2) u (|A||B|): one u f
 for the reference's own rounding. What else a product may cost:
 
 - complex numbers: the real part of an inner product of k terms is a real one of 2 k terms, and so is the imaginary
-  part. Each is held to the theorem by itself: 2 (k + 2) u times the sum of its terms' magnitudes. Both parts of the
-  inputs are of one size: c64 by three real products in f64 (`staged_zmma`) keeps to it only where neither part is
-  below 2**-28 of the other, else to 2 (k + 2) u times the sum of the products' moduli, as BLAS's complex bounds are
-  stated.
+  part. Each is held to the theorem by itself: 2 (k + 2) u times the sum of its terms' magnitudes. So a kernel that
+  takes three real products for a complex one shows on small problems, where parts of very different size are tried.
 - 16-bit elements: u is that of the sums, which are f32; the result is rounded once more, by 2**-8 or 2**-11 of its
   size. The exact checks expect the exact sum, so rounded.
 - tensor cores: an addition is cut off, not rounded, so that it costs 2 u (`Dtype.product_roundings`). That the
@@ -111,13 +109,19 @@ PROBE_CHECKS = (
     Check("subnormal values", Values.INTEGERS, padding=A_APART, alpha=1.0, beta=0.0, magnitude=Magnitude.LEAST),
     CHECKS[2],
 )
-# Factors without a real part, which kernels must not take for 0.
-IMAGINARY_CHECK = Check("imaginary call", Values.INTEGERS, padding=VECTORS, alpha=2j, beta=-1j)
+COMPLEX_CHECKS = (
+    # Factors without a real part, which kernels must not take for 0.
+    Check("imaginary call", Values.INTEGERS, padding=VECTORS, alpha=2j, beta=-1j),
+    # The result's imaginary parts are sums of small terms, which must not come as differences of large ones.
+    Check("small real parts", Values.SMALL_REAL, padding=NONE, alpha=1.0, beta=0.0),
+    Check("small imaginary parts", Values.SMALL_IMAGINARY, padding=NONE, alpha=1.0, beta=0.0),
+    Check("small parts at the edge", Values.SMALL_AT_EDGE, padding=NONE, alpha=1.0, beta=0.0),
+)
 
 
 def probe_checks(problem: Problem) -> tuple[Check, ...]:
     """What a kernel is called for on a small problem."""
-    return (*PROBE_CHECKS, IMAGINARY_CHECK) if problem.dtype.is_complex else PROBE_CHECKS
+    return (*PROBE_CHECKS, *COMPLEX_CHECKS) if problem.dtype.is_complex else PROBE_CHECKS
 
 
 def error_coefficient(problem: Problem, check: Check) -> float:

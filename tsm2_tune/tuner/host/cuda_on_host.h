@@ -51,6 +51,19 @@ inline void __syncthreads(int line = __builtin_LINE())
     tsm2_host::wait_at_barrier(line);
 }
 
+// A barrier that tells every thread of the block whether the predicate holds for any of them.
+inline int __syncthreads_or(int predicate, int line = __builtin_LINE())
+{
+    static int any;
+    any = 0;
+    __syncthreads(line);
+    any |= predicate != 0;
+    __syncthreads(line);
+    const int found = any;
+    __syncthreads(line);
+    return found;
+}
+
 inline void __syncwarp(unsigned mask = 0xFFFFFFFFu, int line = __builtin_LINE())
 {
     tsm2_host::wait_for_warp(mask, tsm2_host::running % tsm2_host::warp_threads, line);
@@ -101,6 +114,14 @@ T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = warpSize, i
 {
     const unsigned lane = threadIdx.x % warpSize, other = lane ^ lane_mask;
     return tsm2_host::shuffled(mask, value, other < (lane & ~(width - 1u)) + width ? other : lane, line);
+}
+
+// What any lane's value has set; every lane of the warp must take part.
+inline unsigned __reduce_or_sync(unsigned mask, unsigned value, int line = __builtin_LINE())
+{
+    for (int lanes = 1; lanes < warpSize; lanes *= 2)
+        value |= __shfl_xor_sync(mask, value, lanes, warpSize, line);
+    return value;
 }
 
 namespace tsm2_host {
