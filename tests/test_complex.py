@@ -118,7 +118,7 @@ BUGS = (
     *(Bug(name, ZMMA, original, planted, dtype="c128", op="cn", shape=(16, 8, 300)) for name, original, planted in (
         ("parts of A exchanged (zmma)", "left_factor, x.re, x.im", "left_factor, x.im, x.re"),
         ("an imaginary part of B left out (zmma)", "{y.re, y.im}", "{y.re, 0}"),
-        ("A not conjugated (zmma)", "a[2] = 0.0 + im", "a[2] = 0.0 - im"),
+        ("A not conjugated (zmma)", "flipped(im, none)", "flipped(im, sign)"),
         ("the imaginary part of another sign (zmma)", "-sum[2 + e]", "sum[2 + e]"),
         ("a row of the tensor core for another (zmma)", "+ row + 8 * s + g]", "+ row + 8 * s + (g ^ 1)]"),
         ("two columns exchanged (zmma)", "2 * t + e) * tile_rows", "2 * t + 1 - e) * tile_rows"),
@@ -140,7 +140,7 @@ BUGS = (
         ("parts of A exchanged (rows)", "left_factors[s][v], x.re, x.im", "left_factors[s][v], x.im, x.re"),
         ("parts of B exchanged (rows)", "{y.re, y.im}", "{y.im, y.re}"),
         ("a row of B for another (rows)", "* 2 + half) * 32]", "* 2) * 32]"),
-        ("A not conjugated (rows)", "a[3] = 0.0 - re", "a[3] = 0.0 + re"),
+        ("A not conjugated (rows)", "flipped(re, sign)", "flipped(re, none)"),
         ("no sums left of a split (rows)", "bits_of(values)", "bits_of(vector{})"),
         ("a row too many (rows)", "i + v < m && l < end ?", "l < end ?"),
         ("a column of A too many (rows)", "i + width <= m && l < end)", "i + width <= m)"),

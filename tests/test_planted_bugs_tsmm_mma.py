@@ -49,7 +49,7 @@ BUGS = (
     c64("products of B in another order", CHUNKS, "ctt", "product % turns *", "0 * product *"),
     c128("an imaginary part of B left out", PARTS, "nn", "make_double2(b.re, b.im)", "make_double2(b.re, 0)"),
     c128("factors of lower precision", PARTS, "nn", "make_double2(b.re, b.im)", "make_double2(b.re, float(b.im))"),
-    c128("A not conjugated", PARTS, "cn", "a[2] = 0.0 + im", "a[2] = 0.0 - im"),
+    c128("A not conjugated", PARTS, "cn", "flipped(im, none)", "flipped(im, sign)"),
     c64("the sum not conjugated", WHOLE, "cj", "-sum[2 + e]", "sum[2 + e]"),
     c64("elements of a vector of C exchanged", WHOLE, "nn", "sum_at(sum, i + e, j)", "sum_at(sum, i + 1 - e, j)"),
     c64("elements of a vector of a row-major C exchanged", WHOLE, "ttt", "i, j + e)", "i, j + 1 - e)"),
