@@ -45,6 +45,7 @@ CASES: tuple[tuple[KernelConfig, tuple[str, ...]], ...] = (
     (Ism2Config(2, 64, 4, 4, 2), ("nn",)),
     (TsmmConfig(64, 16, 2, 4, 8, 2), ("nn",)),
     (TsmmMmaConfig(64, 2, 16, 32, 16, 3, 2, splits=2), ("nn", "jc", "ctt", "njt")),
+    (TsmmMmaConfig(64, 2, 64, 16, 16, 2, 1, splits=2), ("nn", "jc")),
     (TsmmRowsConfig(128, 16, 4, 1, 2, 4, 4, row_tiles=2, min_blocks=1), ("ttt", "cj", "tct")),
     (TsmrRowsConfig(64, 16, 32, 2, 4, 1, 2, splits=3, strips=3, min_blocks=3), ("ttt", "cj", "tct")),
     (TsmrRowsConfig(64, 16, 64, 2, 4, 1, 2, splits=2, strips=3, min_blocks=3), ("tn", "cct")),

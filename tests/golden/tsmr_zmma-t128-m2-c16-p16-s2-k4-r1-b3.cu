@@ -248,7 +248,7 @@ __device__ __forceinline__ double flipped(double x, unsigned long long bits)
 
 // A copy must look like a new number: of one number in two places the compiler would copy all four for every product. So
 // bits are flipped that are 0, which the compiler does not know. A sum with 0 would do too, in the tensor cores' time.
-__device__ __forceinline__ void as_matrix(double (&a)[4], double re, double im)
+__device__ __forceinline__ void as_matrix(double *a, double re, double im)
 {
     const unsigned long long none = threadIdx.z | (unsigned long long)threadIdx.z << 32, sign = none ^ 1ull << 63;
     a[0] = re;
