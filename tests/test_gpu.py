@@ -154,6 +154,7 @@ CONJUGATED: tuple[tuple[KernelConfig, str], ...] = (
     (TsmtConfig(128, 1, 1, 1, 1, 2, 1, splits=132, min_blocks=1), "nc"),
     (TsmmMmaConfig(128, 2, 32, 32, 32, 2, 2, splits=132), "cj"),
     (TsmmMmaConfig(256, 2, 32, 16, 16, 3, 2, splits=20), "jtt"),
+    (TsmmMmaConfig(256, 2, 64, 64, 16, 3, 2, splits=132), "nn"),
     (TsmmRowsConfig(128, 16, 4, 1, 2, 4, 8, row_tiles=2, min_blocks=4), "ctt"),
     (TsmmRowsConfig(128, 16, 8, 1, 1, 8, 4, row_tiles=4, min_blocks=4), "tct"),
     (TsmrRowsConfig(192, 16, 32, 4, 8, 1, 2, splits=16, strips=9, min_blocks=2), "cct"),

@@ -34,7 +34,7 @@ BUGS = (
         "as_matrix(a[s], fragments.a[s][q].im,"),
     c128("an imaginary part of B left out", AHEAD, "cn", "= fragments.b[o][q].im", "= 0"),
     c128("factors of lower precision", AHEAD, "cn", "= fragments.b[o][q].im", "= float(fragments.b[o][q].im)"),
-    c128("A not conjugated", AHEAD, "cn", "a[2] = 0.0 + im", "a[2] = 0.0 - im"),
+    c128("A not conjugated", AHEAD, "cn", "flipped(im, none)", "flipped(im, sign)"),
     c64("parts of A exchanged", TEAMS, "cj", "factor[1][e] = x.im", "factor[1][e] = x.re"),
     c64("the third product of the real parts alone", AHEAD, "jtt", "factor[0][e] + factor[1][e];", "factor[0][e];"),
     c64("B not conjugated", TEAMS, "cj", "conjugate(fragments.b[o][q])", "fragments.b[o][q]"),

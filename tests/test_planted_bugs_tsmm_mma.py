@@ -16,6 +16,8 @@ SHAPE = (300, 24, 32)
 WHOLE = TsmmMmaConfig(64, 2, 32, 32, 32, 2, 2, splits=2)
 CHUNKS = TsmmMmaConfig(64, 2, 32, 64, 16, 3, 1, splits=2)
 PARTS = TsmmMmaConfig(128, 2, 16, 16, 16, 4, 2, splits=1)
+# Products of 16 along k by one instruction, in c128.
+DEEP = TsmmMmaConfig(64, 1, 64, 32, 16, 3, 2, splits=2)
 
 
 def f32(name: str, config: TsmmMmaConfig, op: str, original: str, planted: str) -> Bug:
@@ -42,14 +44,17 @@ BUGS = (
     f64("every chunk of A the first", CHUNKS, "ttt", "first_l + next_chunk * chunk", "first_l"),
     f64("a row's last chunks left out", CHUNKS, "nn", "c < chunks;", "c < chunks - 1;"),
     f32("the next rows too early", CHUNKS, "nn", "next_chunk == 0 ? stride : 0", "stride"),
-    f64("steps left out", CHUNKS, "nn", "s < steps;", "s < steps - 1;"),
+    f64("steps left out", CHUNKS, "nn", "p < steps * turns;", "p < steps * turns - 1;"),
     f32("every turn's products the first's", CHUNKS, "ttt", "[2 * turn + e / 2]", "[e / 2]"),
     f64("rows and products exchanged", PARTS, "nn", "e % 2][2 * turn + e / 2]", "e / 2][2 * turn + e % 2]"),
     c64("every strip of rows the first", CHUNKS, "nn", "[o], factor[r], other)", "[o], factor[0], other)"),
     c64("products of B in another order", CHUNKS, "ctt", "product % turns *", "0 * product *"),
+    c128("both halves of a product the first of B", DEEP, "nn", "b[((p + q) * octets", "b[(p * octets"),
+    c128("both halves of a product the first of A", DEEP, "nn", "(p + q) / turns * step", "p / turns * step"),
+    c128("halves of a product of B exchanged", DEEP, "nn", "other[2 * q] = pair.x;", "other[2 - 2 * q] = pair.x;"),
     c128("an imaginary part of B left out", PARTS, "nn", "make_double2(b.re, b.im)", "make_double2(b.re, 0)"),
     c128("factors of lower precision", PARTS, "nn", "make_double2(b.re, b.im)", "make_double2(b.re, float(b.im))"),
-    c128("A not conjugated", PARTS, "cn", "a[2] = 0.0 + im", "a[2] = 0.0 - im"),
+    c128("A not conjugated", PARTS, "cn", "flipped(im, none)", "flipped(im, sign)"),
     c64("the sum not conjugated", WHOLE, "cj", "-sum[2 + e]", "sum[2 + e]"),
     c64("elements of a vector of C exchanged", WHOLE, "nn", "sum_at(sum, i + e, j)", "sum_at(sum, i + 1 - e, j)"),
     c64("elements of a vector of a row-major C exchanged", WHOLE, "ttt", "i, j + e)", "i, j + 1 - e)"),

@@ -76,6 +76,7 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
         TsmmMmaConfig(384, 2, 32, 32, 32, 3, 2, splits=132),
         replace(TALL, dtype_name="c64", op="ctt"),
     ),
+    (TsmmMmaConfig(256, 2, 64, 64, 16, 3, 2, splits=132), replace(TALL, dtype_name="c128")),
     (TsmmRowsConfig(128, 16, 4, 1, 1, 16, 8, row_tiles=2, min_blocks=4), replace(F32, op="ttt")),
     (TsmmRowsConfig(128, 16, 4, 2, 2, 8, 8, row_tiles=4, min_blocks=3), replace(F64, op="tn")),
     (

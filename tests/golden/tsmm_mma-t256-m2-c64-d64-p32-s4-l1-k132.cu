@@ -191,6 +191,7 @@ __device__ __forceinline__ int column_at(int j, int t) { return j / width * (4 *
 
 constexpr int run = factors;        // neighbours along k, of a lane
 constexpr int turns = run / factors;  // of the tensor core, for them
+constexpr int at_once = 1;  // of them, in one instruction
 constexpr int step = 4 * run, steps = chunk / step;  // of four lanes, and of a chunk
 
 // This lane's elements of A for a step, `from` its first one on.
@@ -232,27 +233,34 @@ using sums_t = double[strips][octets][4];  // of a lane
 // Add the products of a chunk, in which `from` and `b` are the lane's first elements of A and of B.
 __device__ __forceinline__ void multiply(sums_t &sum, const scalar *from, const double2 *b)
 {
+    scalar a[lane_rows][run];
     #pragma unroll
-    for (int s = 0; s < steps; ++s) {
-        scalar a[lane_rows][run];
-        load_a(a, from + s * step * pitch);
+    for (int p = 0; p < steps * turns; p += at_once) {
+        double factor[strips][4 * at_once];
         #pragma unroll
-        for (int turn = 0; turn < turns; ++turn) {
-            double factor[strips][4];
+        for (int q = 0; q < at_once; ++q) {
+            const int turn = (p + q) % turns;
+            if (turn == 0)
+                load_a(a, from + (p + q) / turns * step * pitch);
             #pragma unroll
             for (int r = 0; r < strips; ++r) {
                 #pragma unroll
                 for (int e = 0; e < 4; ++e)
-                    factor[r][e] = a[2 * r + e % 2][2 * turn + e / 2];
+                    factor[r][4 * q + e] = a[2 * r + e % 2][2 * turn + e / 2];
+            }
+        }
+        #pragma unroll
+        for (int o = 0; o < octets; ++o) {
+            double other[2 * at_once];
+            #pragma unroll
+            for (int q = 0; q < at_once; ++q) {
+                const double2 pair = b[((p + q) * octets + o) * 32];
+                other[2 * q] = pair.x;
+                other[2 * q + 1] = pair.y;
             }
             #pragma unroll
-            for (int o = 0; o < octets; ++o) {
-                const double2 pair = b[((s * turns + turn) * octets + o) * 32];
-                const double other[2] = {pair.x, pair.y};
-                #pragma unroll
-                for (int r = 0; r < strips; ++r)
-                    multiply_add(sum[r][o], factor[r], other);
-            }
+            for (int r = 0; r < strips; ++r)
+                multiply_add(sum[r][o], factor[r], other);
         }
     }
 }

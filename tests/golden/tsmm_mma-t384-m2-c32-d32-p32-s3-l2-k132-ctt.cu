@@ -256,13 +256,20 @@ __device__ __forceinline__ void multiply_add(double (&sum)[4], const double (&a)
 // a matrix of real numbers, here column by column:
 //     re  im
 //     im -re   (as if B were conjugated; for a conjugated A the sum is)
-// A sum with 0 is a copy that the compiler keeps: of one number in two places it would copy all four for every product.
-__device__ __forceinline__ void as_matrix(double (&a)[4], double re, double im)
+__device__ __forceinline__ double flipped(double x, unsigned long long bits)
 {
+    return __longlong_as_double(__double_as_longlong(x) ^ bits);
+}
+
+// A copy must look like a new number: of one number in two places the compiler would copy all four for every product. So
+// bits are flipped that are 0, which the compiler does not know. A sum with 0 would do too, in the tensor cores' time.
+__device__ __forceinline__ void as_matrix(double *a, double re, double im)
+{
+    const unsigned long long none = threadIdx.z | (unsigned long long)threadIdx.z << 32, sign = none ^ 1ull << 63;
     a[0] = re;
     a[1] = im;
-    a[2] = 0.0 + im;
-    a[3] = 0.0 - re;
+    a[2] = flipped(im, none);
+    a[3] = flipped(re, sign);
 }
 
 // A lane's sums: the real parts in row g, columns 2 t and 2 t + 1, then the imaginary ones; here in column 2 t + e.
@@ -280,6 +287,7 @@ __device__ __forceinline__ int column_at(int j, int t) { return j / width * (4 *
 
 constexpr int run = width;        // neighbours along k, of a lane: what one read brings
 constexpr int turns = run / factors;  // of the tensor core, for them
+constexpr int at_once = 1;  // of them, in one instruction
 constexpr int step = 4 * run, steps = chunk / step;  // of four lanes, and of a chunk
 
 // This lane's elements of A for a step, `from` its first one on.
@@ -319,25 +327,32 @@ using sums_t = double[strips][octets][4];  // of a lane
 // Add the products of a chunk, in which `from` and `b` are the lane's first elements of A and of B.
 __device__ __forceinline__ void multiply(sums_t &sum, const scalar *from, const double2 *b)
 {
+    scalar a[lane_rows][run];
     #pragma unroll
-    for (int s = 0; s < steps; ++s) {
-        scalar a[lane_rows][run];
-        load_a(a, from + s * step * 1);
+    for (int p = 0; p < steps * turns; p += at_once) {
+        double factor[strips][4 * at_once];
         #pragma unroll
-        for (int turn = 0; turn < turns; ++turn) {
-            double factor[strips][4];
+        for (int q = 0; q < at_once; ++q) {
+            const int turn = (p + q) % turns;
+            if (turn == 0)
+                load_a(a, from + (p + q) / turns * step * 1);
             #pragma unroll
             for (int r = 0; r < strips; ++r) {
-                as_matrix(factor[r], a[r][turn].re, a[r][turn].im);
+                as_matrix(factor[r] + 4 * q, a[r][turn].re, a[r][turn].im);
+            }
+        }
+        #pragma unroll
+        for (int o = 0; o < octets; ++o) {
+            double other[2 * at_once];
+            #pragma unroll
+            for (int q = 0; q < at_once; ++q) {
+                const double2 pair = b[((p + q) * octets + o) * 32];
+                other[2 * q] = pair.x;
+                other[2 * q + 1] = pair.y;
             }
             #pragma unroll
-            for (int o = 0; o < octets; ++o) {
-                const double2 pair = b[((s * turns + turn) * octets + o) * 32];
-                const double other[2] = {pair.x, pair.y};
-                #pragma unroll
-                for (int r = 0; r < strips; ++r)
-                    multiply_add(sum[r][o], factor[r], other);
-            }
+            for (int r = 0; r < strips; ++r)
+                multiply_add(sum[r][o], factor[r], other);
         }
     }
 }

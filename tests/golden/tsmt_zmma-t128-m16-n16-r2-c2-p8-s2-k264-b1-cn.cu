@@ -209,13 +209,20 @@ __device__ __forceinline__ void multiply_add(double (&sum)[4], const double (&a)
 // a matrix of real numbers, here column by column:
 //     re  im
 //     im -re   (as if B were conjugated; for a conjugated A the sum is)
-// A sum with 0 is a copy that the compiler keeps: of one number in two places it would copy all four for every product.
-__device__ __forceinline__ void as_matrix(double (&a)[4], double re, double im)
+__device__ __forceinline__ double flipped(double x, unsigned long long bits)
 {
+    return __longlong_as_double(__double_as_longlong(x) ^ bits);
+}
+
+// A copy must look like a new number: of one number in two places the compiler would copy all four for every product. So
+// bits are flipped that are 0, which the compiler does not know. A sum with 0 would do too, in the tensor cores' time.
+__device__ __forceinline__ void as_matrix(double *a, double re, double im)
+{
+    const unsigned long long none = threadIdx.z | (unsigned long long)threadIdx.z << 32, sign = none ^ 1ull << 63;
     a[0] = re;
     a[1] = im;
-    a[2] = 0.0 + im;
-    a[3] = 0.0 - re;
+    a[2] = flipped(im, none);
+    a[3] = flipped(re, sign);
 }
 
 // A lane's sums: the real parts in row g, columns 2 t and 2 t + 1, then the imaginary ones; here in column 2 t + e.
