@@ -88,6 +88,8 @@ ORDERED: tuple[tuple[KernelConfig, str], ...] = (
     (TsmrRowsConfig(128, 16, 128, 4, 8, 1, 2, splits=20, strips=9, min_blocks=4), "ttt"),
     (TsmrRowsConfig(192, 16, 32, 4, 8, 2, 2, splits=8, strips=9, min_blocks=2), "ttt"),
     (TsmrRowsConfig(256, 16, 256, 4, 4, 1, 2, splits=10, strips=9, min_blocks=2), "ttt"),
+    (TsmrRowsConfig(192, 16, 32, 4, 6, 2, 2, splits=8, strips=9, min_blocks=2), "ttt"),
+    (TsmrRowsConfig(256, 16, 256, 4, 3, 1, 2, splits=5, strips=9, min_blocks=2), "tn"),
     (TsmrRowsConfig(256, 16, 256, 4, 2, 1, 1, splits=1, strips=7, min_blocks=2), "tn"),
     (TsmrRowsConfig(192, 16, 8, 2, 16, 2, 2, splits=1, strips=40, min_blocks=2), "tn"),
     (TsmrRowsConfig(128, 8, 16, 4, 2, 2, 1, splits=32, strips=9, min_blocks=3), "tt"),

@@ -29,6 +29,8 @@ SPLIT = TsmrRowsConfig(128, 16, 32, 4, 8, 1, 2, splits=3, strips=6, min_blocks=3
 MANY = TsmrRowsConfig(128, 16, 32, 4, 8, 1, 2, splits=3, strips=40, min_blocks=3)  # more sums than threads
 GROUPS = TsmrRowsConfig(128, 16, 8, 2, 4, 2, 2, splits=1, strips=6, min_blocks=3)
 ACROSS = TsmrRowsConfig(128, 16, 128, 4, 8, 1, 2, splits=3, strips=6, min_blocks=4)  # all warps along a row
+ALONE = TsmrRowsConfig(128, 16, 32, 4, 1, 1, 2, splits=1, strips=6, min_blocks=3)  # a column of B
+THREES = TsmrRowsConfig(128, 16, 128, 4, 3, 1, 2, splits=2, strips=6, min_blocks=4)
 NARROW = TsmrRowsConfig(128, 8, 16, 4, 2, 2, 1, splits=2, strips=5, min_blocks=3)
 
 
@@ -57,12 +59,12 @@ LANE_BUGS = (
     tall("a row's second vectors beside the first", "at + v * lanes * piece));", "at + v * piece));", config=TEAMS),
     tall("a lane's part of B beside another's", "load(l + v * lanes * piece", "load(l + v * piece", config=TEAMS,
         op="tnt"),
-    large("a lane gives what it keeps", "const scalar given = upper ? sum[j] : sum[count - left + j];",
-        "const scalar given = upper ? sum[count - left + j] : sum[j];"),
+    large("a lane gives what it keeps", "const sum_t given = upper ? sum[j] : sum[count - left + j];",
+        "const sum_t given = upper ? sum[count - left + j] : sum[j];"),
     large("every lane keeps the lower half", "left < count && lane / distance % 2;", "false;"),
     large("every lane's sums in the first's place", "first += lane / distance % 2 * count", "first += 0"),
     large("a sum's lanes all store it", " && (lane & doubled_of(sums, team_lanes)) == 0;", ";",
-        config=TsmrRowsConfig(128, 16, 32, 4, 1, 1, 2, splits=1, strips=6, min_blocks=3)),
+        config=ALONE),
     large("every group in the first's place", "group * sums + first_kept", "0 * sums + first_kept",
         config=TsmrRowsConfig(128, 16, 16, 4, 8, 1, 2, splits=3, strips=6, min_blocks=3)),
     large("every group in the first's rows", "row_of(strip) + group * rows;", "row_of(strip);", config=GROUPS),
@@ -165,7 +167,7 @@ LARGE_BUGS = (
     large("no barrier where all of B is staged", "__syncthreads();  // B is", "// B is"),
     large("every other vector of sums not added up", "from += at_once *", "from += 2 * at_once *",
         config=MANY),
-    large("the first vector of sums for all", "sum[e / width]", "sum[0]", config=MANY),
+    large("the first vector of sums for all", "sum[e / sum_width]", "sum[0]", config=MANY),
     large("no barrier where a chunk is staged", "__syncthreads();  // this", "// this"),
     large("B staged for the first strip alone", "if (!resident) {", "if (!resident && turn == 0) {"),
     large("the ring of A not advanced", "load_next(a[g]);\n                    __syncwarp", "__syncwarp"),
@@ -178,6 +180,7 @@ LARGE_BUGS = (
     large("a row of B too many", "from + l < end", "from + l <= end"),
     large("a column of B too many", "first + c < n) {", "first + c <= n) {"),
     large("B as packs that are not aligned", "wide = n % copies == 0\n        &&", "wide = n % copies == 0 ||"),
+    large("elements of rows of B taken for a column's", "wide = ldb == 1", "wide = true", config=ALONE),
     large("the same B for all columns", "first + c));", "c));"),
     large("every tile of C in its first rows", "tile_of_C / tiles_across *", "tile_of_C / tiles *"),
     large("every tile of C in its first columns", "first = tile_of_C % tiles_across * columns", "first = 0"),
@@ -186,7 +189,9 @@ LARGE_BUGS = (
     large("a row-major C written along its columns", "i * ldc + j", "i + j * ldc"),
     large("alpha left out", "alpha * sum : alpha * sum +", "sum : sum +"),
     large("C read though beta is 0", "beta == 0 ? alpha * sum :", ""),
-    large("factors of lower precision", "* b.element[x]", "* float(b.element[x])", dtype="f64"),
+    large("factors of lower precision", "* sum_t(b.element[x])", "* float(b.element[x])", dtype="f64"),
+    large("sums rounded on the way", "sum[r * columns + c] +=",
+        "sum[r * columns + c] = float(scalar(sum[r * columns + c])) +", dtype="bf16"),
 )  # fmt: skip
 
 RIGHT = (
@@ -195,7 +200,9 @@ RIGHT = (
     *((FEW, dtype, op) for dtype, op in (("f32", "ttt"), ("f32", "tn"), ("f64", "tt"))),
     *((SPLIT, dtype, op) for dtype in ("f32", "f64") for op in ("ttt", "tn")),
     *((GROUPS, dtype, op) for dtype in ("f32", "f64") for op in ("tt", "tnt")),
-    *((NARROW, dtype, op) for dtype, op in (("f32", "ttt"), ("f32", "tn"), ("f64", "tt"))),
+    *((ALONE, dtype, op) for dtype, op in (("f32", "ttt"), ("f64", "tn"), ("bf16", "tn"), ("f16", "ttt"))),
+    *((THREES, dtype, op) for dtype, op in (("f32", "ttt"), ("c64", "tn"), ("bf16", "ttt"), ("f16", "tn"))),
+    *((NARROW, dtype, op) for dtype, op in (("f32", "ttt"), ("f32", "tn"), ("f64", "tt"), ("bf16", "tnt"))),
 )  # fmt: skip
 
 

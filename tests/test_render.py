@@ -89,6 +89,7 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
         TsmrRowsConfig(256, 16, 256, 4, 2, 2, 2, splits=5, strips=25, min_blocks=2),
         replace(F32, dtype_name="c64", op="ttt"),
     ),
+    (TsmrRowsConfig(256, 16, 256, 4, 1, 1, 2, splits=5, strips=100, min_blocks=2), replace(BF16, n=1, op="ttt")),
     (TsmrHalfConfig(128, 8, 16, 32, 2, splits=6, row_tiles=1, min_blocks=4), BF16),
     (
         TsmrHalfConfig(128, 4, 64, 64, 2, splits=1, row_tiles=8, min_blocks=2),

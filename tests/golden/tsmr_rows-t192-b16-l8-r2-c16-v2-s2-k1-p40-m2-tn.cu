@@ -104,8 +104,11 @@ __device__ __forceinline__ void await_copies() {}
 template <int count>
 __device__ __forceinline__ void copy_async(scalar *to, const scalar *from)
 {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::
-                 "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "n"(count * sizeof(scalar)) : "memory");
+    if constexpr (count * sizeof(scalar) < 4)  // than which no asynchronous copy is smaller
+        *to = *from;
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::
+                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "n"(count * sizeof(scalar)) : "memory");
 }
 __device__ __forceinline__ void await_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 #endif
@@ -146,14 +149,14 @@ __device__ __forceinline__ int first_kept(int lane)
 }
 
 template <int count, int lanes_left>
-__device__ __forceinline__ void add_up(scalar (&sum)[sums], int lane)
+__device__ __forceinline__ void add_up(sum_t (&sum)[sums], int lane)
 {
     if constexpr (lanes_left > 1) {
         constexpr int left = halved(count), distance = lanes_left / 2;
         const bool upper = left < count && lane / distance % 2;  // keeps the upper half
         #pragma unroll
         for (int j = 0; j < left; ++j) {
-            const scalar given = upper ? sum[j] : sum[count - left + j];
+            const sum_t given = upper ? sum[j] : sum[count - left + j];
             sum[j] = upper ? sum[count - left + j] : sum[j];
             sum[j] += __shfl_xor_sync(0xFFFFFFFFu, given, distance);
         }
@@ -215,7 +218,7 @@ __device__ __forceinline__ void stage_b(
 }
 
 // sum += A's columns times the rows of B from this lane's first on.
-__device__ __forceinline__ void multiply(scalar (&sum)[sums], const group_t &a, const scalar *staged)
+__device__ __forceinline__ void multiply(sum_t (&sum)[sums], const group_t &a, const scalar *staged)
 {
     #pragma unroll
     for (int v = 0; v < vectors; ++v) {
@@ -229,8 +232,8 @@ __device__ __forceinline__ void multiply(scalar (&sum)[sums], const group_t &a, 
                 const int e = (p * pack + x) / columns, c = (p * pack + x) % columns;
                 #pragma unroll
                 for (int r = 0; r < rows; ++r)
-                    sum[r * columns + c] += pack_of<run>(a[r][v]).element[e]
-                        * b.element[x];
+                    sum[r * columns + c] += sum_t(pack_of<run>(a[r][v]).element[e])
+                        * sum_t(b.element[x]);
             }
         }
     }
@@ -269,7 +272,7 @@ extern "C" __global__ void __launch_bounds__(threads, 2) tsmr_rows(
     };
 
     // Element `e` of a strip of C, or this split's part of it.
-    const auto leave = [&](int strip, int e, scalar sum) {
+    const auto leave = [&](int strip, int e, sum_t sum) {
         const index_t i = row_of(strip) + e / columns, c = first + e % columns;
         if (i >= first_row + strip * strip_rows && i < m && c < n)
             store_C(C, ldc, i, c, alpha, sum, beta);
@@ -298,11 +301,12 @@ extern "C" __global__ void __launch_bounds__(threads, 2) tsmr_rows(
             }
         };
         group_t a[stages] = {};
-        for (index_t chunk = 0; chunk < (resident ? chunks_here : 1); ++chunk)
-            stage(staged + chunk * chunk_elements, begin + chunk * step);
+        // A's first loads are on their way while B's copies are started, of which there are more.
         #pragma unroll
         for (int g = 0; g < stages; ++g)
             load_next(a[g]);
+        for (index_t chunk = 0; chunk < (resident ? chunks_here : 1); ++chunk)
+            stage(staged + chunk * chunk_elements, begin + chunk * step);
         if (resident) {
             await_copies();
             __syncthreads();  // B is staged, and warps go on for themselves
@@ -310,7 +314,7 @@ extern "C" __global__ void __launch_bounds__(threads, 2) tsmr_rows(
 
         int place = 0;  // of the chunk in shared memory, in elements
         for (int turn = 0; turn < (resident ? own : turns); ++turn) {
-            scalar sum[sums] = {};
+            sum_t sum[sums] = {};
             if (resident)
                 place = 0;
             #pragma unroll 1

@@ -79,10 +79,22 @@ constexpr int pack_pitch = (lanes + 1) * pack;           // from one pack of a l
 constexpr int chunk_elements = vectors * packs * pack_pitch;
 
 constexpr int copies = pack_of_elements(columns);  // neighbours in a row of B that are staged at once
-constexpr int width = 16 / sizeof(scalar);  // of a vector of sums
-using vector = Pack<width>;
-using bits_t = vector::bits_t;
-__device__ __forceinline__ vector vector_of(bits_t bits) { return pack_of<width>(bits); }
+constexpr int sum_width = 16 / sizeof(sum_t);  // of a vector of sums
+using sum_bits_t = uint4;  // of the loads and stores
+struct __align__(16) sum_vector { sum_t element[sum_width]; };
+
+__device__ __forceinline__ sum_vector sum_vector_of(sum_bits_t bits)
+{
+    union { sum_bits_t bits; sum_vector elements; } both = {bits};
+    return both.elements;
+}
+
+__device__ __forceinline__ sum_bits_t sum_bits_of(const sum_vector &elements)
+{
+    union { sum_vector elements; sum_bits_t bits; } both = {elements};
+    return both.bits;
+}
+
 // B and C lie along either of their extents.
 __device__ __forceinline__ const scalar *at_B(const scalar *B, index_t ldb, index_t l, index_t j)
 {
@@ -111,8 +123,11 @@ __device__ __forceinline__ void await_copies() {}
 template <int count>
 __device__ __forceinline__ void copy_async(scalar *to, const scalar *from)
 {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::
-                 "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "n"(count * sizeof(scalar)) : "memory");
+    if constexpr (count * sizeof(scalar) < 4)  // than which no asynchronous copy is smaller
+        *to = *from;
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::
+                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "n"(count * sizeof(scalar)) : "memory");
 }
 __device__ __forceinline__ void await_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 #endif
@@ -145,21 +160,21 @@ __device__ __forceinline__ bool last_of(unsigned *counter, unsigned count)
 
 // The vector at `at` of each of `count` neighbouring sums, `stride` elements apart, added up in their order.
 template <int most>
-__device__ __forceinline__ vector added_up(const sum_t *__restrict__ at, long long stride, int count)
+__device__ __forceinline__ sum_vector added_up(const sum_t *__restrict__ at, long long stride, int count)
 {
-    vector sum = {};
+    sum_vector sum = {};
     for (int first = 0; first < count; first += most) {
-        vector loaded[most];
+        sum_vector loaded[most];
         #pragma unroll
         for (int s = 0; s < most; ++s) {  // all on their way at once: where there are no more, the last once more
             const sum_t *one = at + (first + s < count ? first + s : count - 1) * stride;
-            loaded[s] = vector_of(__ldcg(reinterpret_cast<const bits_t *>(one)));
+            loaded[s] = sum_vector_of(__ldcg(reinterpret_cast<const sum_bits_t *>(one)));
         }
         #pragma unroll
         for (int s = 0; s < most; ++s) {
             if (first + s < count) {
                 #pragma unroll
-                for (int e = 0; e < width; ++e)
+                for (int e = 0; e < sum_width; ++e)
                     sum.element[e] += loaded[s].element[e];
             }
         }
@@ -203,14 +218,14 @@ __device__ __forceinline__ int first_kept(int lane)
 }
 
 template <int count, int lanes_left>
-__device__ __forceinline__ void add_up(scalar (&sum)[sums], int lane)
+__device__ __forceinline__ void add_up(sum_t (&sum)[sums], int lane)
 {
     if constexpr (lanes_left > 1) {
         constexpr int left = halved(count), distance = lanes_left / 2;
         const bool upper = left < count && lane / distance % 2;  // keeps the upper half
         #pragma unroll
         for (int j = 0; j < left; ++j) {
-            const scalar given = upper ? sum[j] : sum[count - left + j];
+            const sum_t given = upper ? sum[j] : sum[count - left + j];
             sum[j] = upper ? sum[count - left + j] : sum[j];
             sum[j] += __shfl_xor_sync(0xFFFFFFFFu, given, distance);
         }
@@ -272,7 +287,7 @@ __device__ __forceinline__ void stage_b(
 }
 
 // sum += A's columns times the rows of B from this lane's first on.
-__device__ __forceinline__ void multiply(scalar (&sum)[sums], const group_t &a, const scalar *staged)
+__device__ __forceinline__ void multiply(sum_t (&sum)[sums], const group_t &a, const scalar *staged)
 {
     #pragma unroll
     for (int v = 0; v < vectors; ++v) {
@@ -286,8 +301,8 @@ __device__ __forceinline__ void multiply(scalar (&sum)[sums], const group_t &a, 
                 const int e = (p * pack + x) / columns, c = (p * pack + x) % columns;
                 #pragma unroll
                 for (int r = 0; r < rows; ++r)
-                    sum[r * columns + c] += pack_of<run>(a[r][v]).element[e]
-                        * b.element[x];
+                    sum[r * columns + c] += sum_t(pack_of<run>(a[r][v]).element[e])
+                        * sum_t(b.element[x]);
             }
         }
     }
@@ -332,7 +347,7 @@ extern "C" __global__ void __launch_bounds__(threads, 2) tsmr_rows(
     };
 
     // Element `e` of a strip of C, or this split's part of it.
-    const auto leave = [&](int strip, int e, scalar sum) {
+    const auto leave = [&](int strip, int e, sum_t sum) {
         const long long tile = (long long)split * tiles + tile_of_C;
         __stcg(partials + tile * tile_elements + strip * strip_elements + e, sum);
     };
@@ -360,11 +375,12 @@ extern "C" __global__ void __launch_bounds__(threads, 2) tsmr_rows(
             }
         };
         group_t a[stages] = {};
-        for (index_t chunk = 0; chunk < (resident ? chunks_here : 1); ++chunk)
-            stage(staged + chunk * chunk_elements, begin + chunk * step);
+        // A's first loads are on their way while B's copies are started, of which there are more.
         #pragma unroll
         for (int g = 0; g < stages; ++g)
             load_next(a[g]);
+        for (index_t chunk = 0; chunk < (resident ? chunks_here : 1); ++chunk)
+            stage(staged + chunk * chunk_elements, begin + chunk * step);
         if (resident) {
             await_copies();
             __syncthreads();  // B is staged, and warps go on for themselves
@@ -372,7 +388,7 @@ extern "C" __global__ void __launch_bounds__(threads, 2) tsmr_rows(
 
         int place = 0;  // of the chunk in shared memory, in elements
         for (int turn = 0; turn < (resident ? own : turns); ++turn) {
-            scalar sum[sums] = {};
+            sum_t sum[sums] = {};
             if (resident)
                 place = 0;
             #pragma unroll 1
@@ -409,24 +425,24 @@ extern "C" __global__ void __launch_bounds__(threads, 2) tsmr_rows(
     else
         sweep(Flag<false>());
     if (last_of(counters + tile_of_C, splits)) {
-        const scalar *first_sums = partials + (long long)tile_of_C * tile_elements;
+        const sum_t *first_sums = partials + (long long)tile_of_C * tile_elements;
         const long long stride = (long long)tiles * tile_elements;
         constexpr int at_once = splits > 8 ? 1 : 2;  // vectors of sums
         const int here = strips_here * strip_elements;
-        for (int from = threadIdx.x * width; from < here; from += at_once * threads * width) {
-            vector sum[at_once];
+        for (int from = threadIdx.x * sum_width; from < here; from += at_once * threads * sum_width) {
+            sum_vector sum[at_once];
             #pragma unroll
             for (int u = 0; u < at_once; ++u) {
-                const int at = from + u * threads * width;
+                const int at = from + u * threads * sum_width;
                 if (at < here)
                     sum[u] = added_up<(splits < 16 ? splits : 16)>(first_sums + at, stride, splits);
             }
             #pragma unroll
-            for (int e = 0; e < at_once * width; ++e) {
-                const int at = from + e / width * (threads * width) + e % width, strip = at / strip_elements;
+            for (int e = 0; e < at_once * sum_width; ++e) {
+                const int at = from + e / sum_width * (threads * sum_width) + e % sum_width, strip = at / strip_elements;
                 const index_t i = row_of(strip) + at % strip_elements / columns, j = first + at % columns;
                 if (at < here && i >= first_row + strip * strip_rows && i < m && j < n)
-                    store_C(C, ldc, i, j, alpha, sum[e / width].element[e % width], beta);
+                    store_C(C, ldc, i, j, alpha, sum[e / sum_width].element[e % sum_width], beta);
             }
         }
     }

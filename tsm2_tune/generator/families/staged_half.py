@@ -37,8 +37,10 @@ STRIP_ROWS = 64
 PERIOD_BYTES = 1024  # after which the order of pieces in shared memory repeats
 FRAGMENT_REGISTERS = 40  # of addresses and descriptors
 # What won on an H200: threads, rows, stages and blocks on a multiprocessor. Where A is large, those first that leave
-# the fewest multiprocessors idle. Where k is one chunk: A along k, and not.
+# the fewest multiprocessors idle; of a row-major A, first what copies two lines of memory of a row, side by side.
+# Where k is one chunk: A along k, and not.
 LARGE = ((640, 320, 4, 1), (512, 512, 3, 1), (256, 256, 4, 1), (256, 128, 4, 2))
+LONG_CHUNK, LARGE_ROW_MAJOR = 128, (640, 320, 2, 1)
 SHORT: dict[bool, tuple[tuple[int, int, int, int], ...]] = {
     True: ((128, 64, 3, 4), (128, 64, 4, 3)),
     False: ((256, 128, 4, 2), (256, 128, 3, 2)),
@@ -184,11 +186,13 @@ class StagedHalf(Family[StagedHalfConfig]):
         if problem.n <= FEW_COLUMNS or problem.k < LEAST_DEPTH or problem.m <= LARGEST_THIN:  # TSMT has a small C
             return ()
         columns = covering(COLUMNS, problem.n)
-        short = problem.k <= LARGE_CHUNK
-        shapes = SHORT[problem.contiguous[0] == "k"] if short else LARGE
+        short, row_major = problem.k <= LARGE_CHUNK, problem.contiguous[0] == "k"
+        shapes = [(LARGE_CHUNK, *shape) for shape in (SHORT[row_major] if short else LARGE)]
+        if row_major and not short:
+            shapes.insert(0, (LONG_CHUNK, *LARGE_ROW_MAJOR))
         configs = [
-            StagedHalfConfig(threads, rows, columns, LARGE_CHUNK, stages, wide_splits(limits, blocks))
-            for threads, rows, stages, blocks in shapes
+            StagedHalfConfig(threads, rows, columns, chunk, stages, wide_splits(limits, blocks))
+            for chunk, threads, rows, stages, blocks in shapes
         ]
         busy = {config: self._busy(config, problem) for config in configs}
         chosen = [config for config in configs if busy[config] >= LEAST_BUSY] or configs[-1:]

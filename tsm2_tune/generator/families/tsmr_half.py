@@ -54,7 +54,7 @@ ROW_MAJOR: dict[int, tuple[tuple[int, int, int, int, int], ...]] = {
     64: ((128, 4, 128, 2, 1),),
 }
 FEW_SPLITS = 2  # that fill the device's slots once: too few blocks to fill them well
-USUAL_SPLITS = (6, 8)  # of the winners then
+USUAL_SPLITS = (2, 3, 6)  # of the winners then
 MOST_SPLITS = 3  # to prefer for a configuration
 FEW_COLUMNS = 16
 # Where k is short: threads, lane_rows, min_blocks.

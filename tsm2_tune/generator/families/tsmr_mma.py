@@ -31,7 +31,7 @@ from tsm2_tune.generator.tiles import LARGEST_THIN
 THREADS = (64, 128, 256)
 STRIPS = (1, 2, 4)
 COLUMNS = (8, 16, 32, 64)
-PREFETCH_STAGES = ((16, 2), (32, 2), (32, 4), (64, 2))
+PREFETCH_STAGES = ((16, 2), (32, 2), (32, 4), (64, 2), (64, 4))
 MIN_BLOCKS = (1, 2, 3, 4, 6)
 STRIP_ROWS = 16
 WARP_THREADS = 32
@@ -53,7 +53,7 @@ SMALL_B_VARIANTS: dict[int, Variants] = VARIANTS | {
 # A row-major A: with two products of the tensor core in a group its loads take whole lines of memory, with four two
 # lines side by side.
 ROW_MAJOR_VARIANTS: dict[int, Variants] = {
-    8: ((64, 1, 64, 2, 1), (128, 1, 64, 2, 3), (64, 1, 32, 2, 1)),
+    8: ((128, 1, 64, 4, 3), (64, 1, 64, 2, 1), (64, 1, 32, 2, 1)),
     16: ((128, 1, 32, 2, 6), (128, 1, 32, 4, 6), (256, 1, 16, 2, 3)),
     32: ((128, 2, 32, 2, 3), (128, 2, 16, 2, 3), (128, 1, 32, 4, 4)),
     64: ((128, 2, 32, 2, 1), (128, 1, 32, 2, 4)),

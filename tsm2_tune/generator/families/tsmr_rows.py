@@ -19,7 +19,7 @@ from tsm2_tune.generator.config import KernelConfig, Launch, Resources, Traffic
 from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
-from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.rules import VECTOR_HOLDS_AN_ELEMENT, Candidate, Rule, columns_within_n
 from tsm2_tune.generator.splitting import LEAST_SHARE, REGISTERS_SPARED, has_f64_tensor_cores, split_traffic
 
@@ -28,7 +28,7 @@ PACK_BYTES = 16
 THREADS_MIN_BLOCKS = ((256, 2), (192, 2), (128, 3), (128, 4))
 VECTOR_BYTES = (16, 8, 4)
 ALL = 0  # lanes of the block, along a row
-COLUMNS = (1, 2, 4, 8, 16, 32)
+COLUMNS = (1, 2, 3, 4, 6, 8, 16, 32)
 # How rows of A are read: vector_bytes, lanes, rows, vectors, stages. Narrow vectors are for those not aligned.
 READS = (
     *((16, ALL, 4, *ahead) for ahead in ((2, 2), (1, 2))),
@@ -45,16 +45,19 @@ SHARED_BYTES = 196 << 10
 OTHER_BYTES = 1088  # of shared memory of a block: the driver's, and what k's splits meet by
 BUSY = 0.7  # of the resident blocks, that a grid should have at least
 MOST_WAVES = 8
-USUAL_SPLITS = 8
-WASTE, MOST_WASTE = 0.06, 0.25  # of k, by which shares of whole loads may exceed it: better not, and at most
-MOST_COLUMNS = {"f32": 8, "f64": 4, "c64": 4, "c128": 4}  # up to which the f64 tensor cores are slower, or no faster
+USUAL_SHARE = 2560  # of k: of longer ones more of B must be staged first, of shorter ones more sums added up last
+WASTE, MOST_WASTE = 0.07, 0.25  # of k, by which shares of whole loads may exceed it: better not, and at most
+# Up to which the tensor cores are slower, or no faster.
+MOST_COLUMNS = {"f32": 8, "f64": 4, "c64": 4, "c128": 4, "bf16": 2, "f16": 2}
 SHORT_ROWS = 1024  # of A, that are read at once
 # Of the winners on an H200, by columns: threads, lanes, rows, vectors, stages, min_blocks.
 PREFERRED = {
     1: ((256, 256, 4, 2, 2, 2), (256, 256, 4, 1, 2, 2), (256, 32, 4, 2, 2, 2)),
     2: ((256, 256, 4, 2, 2, 2), (256, 256, 4, 1, 2, 2), (256, 32, 4, 1, 2, 2)),
+    3: ((256, 256, 4, 2, 2, 2), (256, 256, 4, 1, 2, 2), (256, 32, 4, 2, 2, 2)),
     4: ((256, 256, 4, 1, 2, 2), (256, 256, 4, 2, 2, 2), (256, 32, 4, 2, 2, 2), (192, 32, 4, 1, 2, 2)),
-    8: ((192, 32, 4, 2, 2, 2), (256, 32, 4, 1, 2, 2), (128, 128, 4, 1, 2, 4), (192, 32, 4, 1, 2, 2)),
+    6: ((256, 256, 4, 1, 2, 2), (192, 32, 4, 2, 2, 2), (256, 32, 4, 1, 2, 2)),
+    8: ((256, 32, 4, 1, 2, 2), (192, 32, 4, 2, 2, 2), (256, 256, 4, 1, 2, 2)),
     16: ((256, 8, 2, 2, 2, 2), (192, 8, 2, 2, 2, 2), (192, 32, 4, 1, 2, 2)),
 }
 NARROW = ((256, 32, 4, 2, 2, 2), (192, 32, 4, 2, 2, 2), (256, 8, 2, 2, 2, 2))  # where rows of A are not aligned
@@ -119,7 +122,7 @@ def _chunk_bytes(config: TsmrRowsConfig, problem: Problem) -> int:
 
 def _left_bytes(config: TsmrRowsConfig, problem: Problem) -> int:
     """Shared memory for the sums of warps that lie along a row: of two strips."""
-    sums = config.rows * config.columns * problem.dtype.element_bytes
+    sums = config.rows * config.columns * problem.dtype.sum.element_bytes
     return 2 * config.threads // WARP_THREADS * sums if config.lanes > WARP_THREADS else 0
 
 
@@ -166,7 +169,7 @@ def _vectors_fit(candidate: Candidate) -> bool:
 
 def _strips_are_vectors(candidate: Candidate) -> bool:
     config = _config(candidate)
-    return strip_rows(config) * config.columns * candidate.problem.dtype.element_bytes % PACK_BYTES == 0
+    return strip_rows(config) * config.columns * candidate.problem.dtype.sum.element_bytes % PACK_BYTES == 0
 
 
 def _few_waves(candidate: Candidate) -> bool:
@@ -205,6 +208,7 @@ class TsmrRows(Family[TsmrRowsConfig]):
     name = "tsmr_rows"
     summary = "large row-major A times skinny B, lanes along the rows, k split over blocks"
     template = "tsmr_rows.cu.jinja"
+    dtypes = (*FMA_DTYPES, "bf16", "f16")
     tunables = (
         Tunable("threads", "t1", "threads of a block"),
         Tunable("vector_bytes", "", "bytes of one load of A"),
@@ -299,12 +303,14 @@ class TsmrRows(Family[TsmrRowsConfig]):
         )
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmrRowsConfig, ...]:
-        """Where the winners on an H200 lay: every column at once, about 8 splits, one wave of blocks."""
+        """Where the winners on an H200 lay: every column at once, shares of usual length, one wave of blocks."""
         if problem.m <= FEW_ROWS or problem.k <= SHORT_ROWS:  # which others divide better, or keep all of B
             return ()
-        if problem.n > MOST_COLUMNS[problem.dtype_name] and has_f64_tensor_cores(limits):
-            return ()
         size = problem.dtype.element_bytes
+        if problem.n > MOST_COLUMNS[problem.dtype_name] and (has_f64_tensor_cores(limits) or size == 2):
+            return ()
+        if problem.k * size % VECTOR_BYTES[-1] and size < VECTOR_BYTES[-1]:  # two rows in four begin within a word
+            return ()
         most_columns = COLUMNS[-1] // problem.dtype.registers  # whose sums leave registers for loads
         columns = next(option for option in COLUMNS if option >= min(problem.n, most_columns))
         vector_bytes = max((b for b in VECTOR_BYTES if b >= size and problem.k * size % b == 0), default=size)
@@ -326,7 +332,9 @@ class TsmrRows(Family[TsmrRowsConfig]):
     ) -> tuple[float, TsmrRowsConfig] | None:
         """What it wastes of k, and the variant in one wave of blocks, as full as it gets; nothing where none is."""
         wastes = _wastes(variant, problem)
-        splits = min(wastes, key=lambda k: (max(wastes[k], WASTE), abs(log(k / USUAL_SPLITS))), default=0)
+        splits = min(
+            wastes, key=lambda k: (max(wastes[k], WASTE), abs(log(problem.k / (k * USUAL_SHARE)))), default=0
+        )
         blocks = {
             config: self.launch(config, problem).blocks(problem.m, problem.n)
             for strips in (_strips(strip_rows(variant), splits) if splits else ())
