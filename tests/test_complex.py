@@ -12,6 +12,7 @@ from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.staged_zmma import StagedZmmaConfig
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
+from tsm2_tune.generator.families.tsmm_held import TsmmHeldConfig
 from tsm2_tune.generator.families.tsmm_mma import TsmmMmaConfig
 from tsm2_tune.generator.families.tsmm_rows import TsmmRowsConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
@@ -46,6 +47,7 @@ CASES: tuple[tuple[KernelConfig, tuple[str, ...]], ...] = (
     (TsmmConfig(64, 16, 2, 4, 8, 2), ("nn",)),
     (TsmmMmaConfig(64, 2, 16, 32, 16, 3, 2, splits=2), ("nn", "jc", "ctt", "njt")),
     (TsmmMmaConfig(64, 2, 64, 16, 16, 2, 1, splits=2), ("nn", "jc")),
+    (TsmmHeldConfig(64, 16, 8, 2, 8), ("nn",)),
     (TsmmRowsConfig(128, 16, 4, 1, 2, 4, 4, row_tiles=2, min_blocks=1), ("ttt", "cj", "tct")),
     (TsmrRowsConfig(64, 16, 32, 2, 4, 1, 2, splits=3, strips=3, min_blocks=3), ("ttt", "cj", "tct")),
     (TsmrRowsConfig(64, 16, 64, 2, 4, 1, 2, splits=2, strips=3, min_blocks=3), ("tn", "cct")),

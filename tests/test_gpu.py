@@ -22,6 +22,7 @@ from tsm2_tune.generator.families.staged_smma import StagedSmmaConfig
 from tsm2_tune.generator.families.staged_zmma import StagedZmmaConfig
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
+from tsm2_tune.generator.families.tsmm_held import TsmmHeldConfig
 from tsm2_tune.generator.families.tsmm_mma import TsmmMmaConfig
 from tsm2_tune.generator.families.tsmm_rows import TsmmRowsConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
@@ -61,6 +62,9 @@ CONFIGS: tuple[KernelConfig, ...] = (
     TsmmConfig(128, 16, 1, 8, 2, 1),
     TsmmConfig(64, 16, 2, 6, 16, 4),
     TsmmConfig(256, 4, 1, 8, 8, 1),
+    TsmmHeldConfig(128, 16, 8, 4, 64),
+    TsmmHeldConfig(64, 8, 16, 8, 8),
+    TsmmHeldConfig(256, 4, 4, 2, 16),
 )
 # Each with a storage order: all that a family knows, over its configurations.
 ORDERED: tuple[tuple[KernelConfig, str], ...] = (
@@ -78,10 +82,13 @@ ORDERED: tuple[tuple[KernelConfig, str], ...] = (
     (TsmmMmaConfig(256, 2, 64, 64, 16, 3, 1, splits=132), "nn"),
     (TsmmMmaConfig(256, 2, 64, 64, 16, 4, 2, splits=16), "ttt"),
     (TsmmMmaConfig(128, 4, 16, 32, 16, 3, 1, splits=264), "tn"),
+    (TsmmMmaConfig(384, 2, 64, 32, 16, 3, 1, splits=132, teams=4), "nn"),
+    (TsmmMmaConfig(192, 2, 32, 32, 32, 2, 1, splits=16, teams=2), "ttt"),
     (TsmmRowsConfig(128, 16, 4, 1, 1, 16, 8, row_tiles=2, min_blocks=4), "ttt"),
     (TsmmRowsConfig(128, 16, 2, 2, 2, 8, 4, row_tiles=1, min_blocks=3), "tn"),
     (TsmmRowsConfig(128, 8, 16, 1, 2, 4, 2, row_tiles=4, min_blocks=2), "tt"),
     (TsmmRowsConfig(128, 16, 8, 2, 4, 16, 16, row_tiles=1, min_blocks=1), "tnt"),
+    (TsmmRowsConfig(128, 16, 1, 2, 8, 8, 4, row_tiles=1, min_blocks=3), "ttt"),
     (TsmmRowsConfig(128, 16, 1, 1, 1, 2, 16, row_tiles=8, min_blocks=8, joined=4), "ttt"),
     (TsmmRowsConfig(128, 16, 1, 1, 1, 4, 8, row_tiles=2, min_blocks=6, joined=2), "tn"),
     (TsmrRowsConfig(256, 16, 32, 4, 8, 1, 2, splits=8, strips=160, min_blocks=2), "ttt"),
@@ -221,6 +228,7 @@ PAST_UNSIGNED = (
     (TsmmMmaConfig(256, 2, 16, 16, 16, 3, 2, 132), Problem(280_000_001, 3, 16, "f32", "nn")),
     (TsmmMmaConfig(256, 2, 16, 16, 16, 3, 2, 132), Problem(280_000_001, 3, 16, "c64", "ttt")),
     (TsmmRowsConfig(128, 16, 4, 1, 1, 4, 8, 2, 4), Problem(280_000_001, 3, 16, "f32", "ttt")),
+    (TsmmHeldConfig(256, 16, 16, 4, 4), Problem(280_000_001, 3, 16, "f32", "nn")),
     (TsmrRowsConfig(256, 16, 32, 4, 4, 1, 2, 8, 160, 2), Problem(140_001, 3, 33_016, "f32", "tn")),
     (TsmrHalfConfig(128, 8, 16, 32, 2, 12, 1, 4), Problem(140_001, 3, 33_013, "bf16", "nn")),
     (TsmrHalfConfig(128, 4, 32, 16, 1, 1, 8, 1), Problem(280_000_001, 3, 16, "f16", "tn")),

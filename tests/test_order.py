@@ -80,9 +80,9 @@ def test_a_small_c_is_not_for_the_families_of_a_large_one() -> None:
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_a_wide_c_of_a_narrow_a_is_computed_in_groups_of_columns(dtype: str) -> None:
-    found = family_named("tsmm").preferred(Problem(10**7, 64, 8, dtype), H200)
-    assert [config.columns for config in found] == [16] * len(found) != []
-    assert not family_named("tsmm").preferred(Problem(10**7, 64, 64, dtype), H200)
+    found = family_named("tsmm_held").preferred(Problem(10**7, 64, 8, dtype), H200)
+    assert [config.across for config in found] == [64] * len(found) != []
+    assert not family_named("tsmm_held").preferred(Problem(10**7, 64, 64, dtype), H200)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64", "c64"])

@@ -23,6 +23,7 @@ LARGE_SHAPE = (192, 8, 1536)
 
 TALL = TsmmRowsConfig(128, 16, 4, 1, 1, 16, 4, row_tiles=2, min_blocks=1)
 TEAMS = TsmmRowsConfig(128, 16, 2, 2, 2, 8, 4, row_tiles=1, min_blocks=1)
+SPREAD = TsmmRowsConfig(128, 16, 1, 2, 2, 8, 4, row_tiles=1, min_blocks=1)
 FEW = TsmmRowsConfig(128, 8, 8, 1, 1, 4, 2, row_tiles=2, min_blocks=1)  # fewer columns than lanes
 JOINED = TsmmRowsConfig(128, 16, 1, 1, 1, 2, 8, row_tiles=2, min_blocks=1, joined=2)  # rows of a vector
 SPLIT = TsmrRowsConfig(128, 16, 32, 4, 8, 1, 2, splits=3, strips=6, min_blocks=3)
@@ -53,7 +54,9 @@ LANE_BUGS = (
     tall("the half that a lane keeps given away", "sum[count - left + j], lanes_left", "sum[j], lanes_left"),
     tall("the last two lanes not added up", "if constexpr (lanes_left > 1)", "if constexpr (lanes_left > 2)"),
     tall("a sum's lanes all store it", "(lane & doubled_of(columns, lanes)) == 0", "true", config=FEW),
-    tall("every team in the first's columns", " + team * columns;", ";", config=TEAMS),
+    tall("every team in the first's columns", "column = team * columns,", "column = 0,", config=TEAMS),
+    tall("a lane's packs of C side by side", "j + spread(c)", "j + c", config=SPREAD),
+    tall("a lane's packs of B side by side", "return spread(column + j)", "return column + j", config=SPREAD),
     tall("every group in the first's rows", "r / store_rows * groups + group", "r / store_rows * groups"),
     tall("every warp in the first's rows", " + threadIdx.x / 32 * (groups * rows)", ""),
     tall("a row's second vectors beside the first", "at + v * lanes * piece));", "at + v * piece));", config=TEAMS),
@@ -92,8 +95,8 @@ TALL_BUGS = (
     tall("B kept where a row is longer", "if (k > depth || tile == first_row)", "if (part == 0)"),
     tall("a row of B too many", "row < k && column", "row <= k && column"),
     tall("a column of B too many", "&& column < n ?", "&& column <= n ?"),
-    tall("C written past m", "if (i + r < m && j", "if (j"),
-    tall("C written past n", "i + r < m && j + c < n)", "i + r < m)"),
+    tall("C written past m", "if (i + r < m && column", "if (column"),
+    tall("C written past n", "i + r < m && column < n)", "i + r < m)"),
     tall("the first columns for every block", "blockIdx.x % tiles_across * block_columns", "0"),
     tall("every block in the first rows", "blockIdx.x / tiles_across * block_rows", "0"),
     tall("C read though beta is 0", "if (beta != 0)", "if (true)"),

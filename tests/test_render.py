@@ -22,6 +22,7 @@ from tsm2_tune.generator.families.staged_smma import StagedSmmaConfig
 from tsm2_tune.generator.families.staged_zmma import StagedZmmaConfig
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
+from tsm2_tune.generator.families.tsmm_held import TsmmHeldConfig
 from tsm2_tune.generator.families.tsmm_mma import TsmmMmaConfig
 from tsm2_tune.generator.families.tsmm_rows import TsmmRowsConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
@@ -72,6 +73,8 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
     (TsmrMmaConfig(128, 1, 8, 32, 4, splits=1, row_tiles=4, min_blocks=1), replace(F64, op="ttt")),
     (TsmrZmmaConfig(128, 2, 16, 16, 2, splits=4, row_tiles=1, min_blocks=3), replace(F64, dtype_name="c128")),
     (TsmmMmaConfig(256, 2, 64, 64, 32, 4, 1, splits=132), TALL),
+    (TsmmMmaConfig(320, 1, 64, 64, 32, 3, 1, splits=132, teams=2), replace(TALL, dtype_name="f64", op="ttt")),
+    (TsmmHeldConfig(128, 16, 8, 4, 64), TALL),
     (
         TsmmMmaConfig(384, 2, 32, 32, 32, 3, 2, splits=132),
         replace(TALL, dtype_name="c64", op="ctt"),
@@ -79,6 +82,7 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
     (TsmmMmaConfig(256, 2, 64, 64, 16, 3, 2, splits=132), replace(TALL, dtype_name="c128")),
     (TsmmRowsConfig(128, 16, 4, 1, 1, 16, 8, row_tiles=2, min_blocks=4), replace(F32, op="ttt")),
     (TsmmRowsConfig(128, 16, 4, 2, 2, 8, 8, row_tiles=4, min_blocks=3), replace(F64, op="tn")),
+    (TsmmRowsConfig(128, 16, 1, 2, 16, 4, 8, row_tiles=2, min_blocks=4), replace(TALL, op="ttt")),
     (
         TsmmRowsConfig(128, 16, 1, 1, 1, 2, 16, row_tiles=8, min_blocks=8, joined=4),
         replace(BF16, op="ttt"),

@@ -14,6 +14,7 @@ from tsm2_tune.generator.families.staged import StagedConfig
 from tsm2_tune.generator.families.staged_half import StagedHalfConfig
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
+from tsm2_tune.generator.families.tsmm_held import TsmmHeldConfig
 from tsm2_tune.generator.families.tsmm_mma import TsmmMmaConfig
 from tsm2_tune.generator.families.tsmm_rows import TsmmRowsConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
@@ -106,6 +107,10 @@ COUNTER_EXAMPLES = (
         R64,
         PROFILES["a100"],
     ),
+    CounterExample("rows-held", TsmmHeldConfig(128, 16, 8, 4, 64), WIDE),
+    CounterExample("across-within-n", TsmmHeldConfig(128, 16, 8, 4, 64), Problem(10**7, 32, 8, "f32")),
+    CounterExample("small-blocks", TsmmMmaConfig(384, 2, 64, 64, 32, 3, 1, splits=132, teams=4), WIDE),
+    CounterExample("whole-steps", TsmmMmaConfig(256, 2, 64, 8, 8, 2, 2, splits=132), replace(WIDE, k=8, op="ttt")),
     CounterExample("whole-vectors", TsmmMmaConfig(256, 1, 64, 64, 64, 2, 2, splits=132), WIDE),
     CounterExample(
         "depth-within-k",
@@ -115,7 +120,7 @@ COUNTER_EXAMPLES = (
     CounterExample(
         "rows-for-all",
         TsmmMmaConfig(256, 2, 64, 64, 64, 2, 2, splits=132),
-        replace(WIDE, m=132 * 256 - 1),
+        replace(WIDE, m=72 * 256),
     ),
     CounterExample("vectors-fit-rows", TsmmRowsConfig(128, 8, 8, 1, 1, 16, 8, row_tiles=2, min_blocks=4), TALL),
     CounterExample("joined-rows-fit", TsmmRowsConfig(128, 16, 1, 1, 1, 16, 8, 2, 4, joined=2), TALL),

@@ -105,10 +105,18 @@ __host__ __device__ constexpr int doubled_of(int count, int lanes_left)
 constexpr int kept = kept_of(columns, lanes);  // sums of a row that a lane has in the end: columns side by side
 constexpr int pack_of_B = pack_of_elements(kept);
 
-// The column of C, of its team's, that a lane has in place `j`: such that what it keeps is in the first places.
-__device__ __forceinline__ int column_of(int lane, int j)
+// Neighbouring packs of a row of C are neighbouring lanes', so that a warp's store is one piece of memory or a few.
+constexpr int spread_pack = pack_of_elements(kept);
+__host__ __device__ constexpr int spread(int column)
 {
-    int column = 0, count = columns;
+    return column % kept / spread_pack * (block_columns / kept * spread_pack) + column / kept * spread_pack
+        + column % spread_pack;
+}
+
+// The column of C that a lane of a team has in place `j`: such that what it keeps is in the first places.
+__device__ __forceinline__ int column_of(int team, int lane, int j)
+{
+    int column = team * columns, count = columns;
     #pragma unroll
     for (int distance = lanes / 2; distance > 0; distance /= 2) {
         if (count % 2 == 0) {
@@ -117,7 +125,7 @@ __device__ __forceinline__ int column_of(int lane, int j)
             j %= count;
         }
     }
-    return column + j;
+    return spread(column + j);
 }
 
 template <int count, int lanes_left>
@@ -163,7 +171,8 @@ __device__ __forceinline__ void load_a_by_elements(row_t &a, const scalar *__res
 // This lane's rows of B, from `l` on, and columns, from `first` on, `count` neighbours at a time: zeros outside of B.
 template <int count>
 __device__ __forceinline__ void load_b(
-    factors_t &b, const scalar *__restrict__ B, index_t ldb, index_t l, index_t k, index_t first, index_t n, int lane)
+    factors_t &b, const scalar *__restrict__ B, index_t ldb, index_t l, index_t k, index_t first, index_t n, int team,
+    int lane)
 {
     const auto load = [&](index_t row, index_t column) {
         const scalar *at = B + row * ldb + column;
@@ -176,7 +185,7 @@ __device__ __forceinline__ void load_b(
         for (int e = 0; e < piece; ++e) {
             #pragma unroll
             for (int c = 0; c < columns; c += count) {
-                const Pack<count> loaded = load(l + v * lanes * piece + e, first + column_of(lane, c));
+                const Pack<count> loaded = load(l + v * lanes * piece + e, first + column_of(team, lane, c));
                 #pragma unroll
                 for (int x = 0; x < count; ++x)
                     b[v][e][c + x] = sum_t(loaded.element[x]);
@@ -216,8 +225,9 @@ __device__ __forceinline__ void store(
         #pragma unroll
         for (int e = 0; e < size; ++e)
             neighbours[e] = sum[(first + e) / kept][(first + e) % kept];
-        if (i + r < m && j + c < n)
-            store_pack<size>(C + (i + r) * ldc + j + c, neighbours, alpha, beta);
+        const index_t column = j + spread(c);
+        if (i + r < m && column < n)
+            store_pack<size>(C + (i + r) * ldc + column, neighbours, alpha, beta);
     }
 }
 
@@ -230,11 +240,11 @@ extern "C" __global__ void __launch_bounds__(threads, 4) tsmm_rows(
     const int lane = threadIdx.x % lanes, team = threadIdx.x % 32 / lanes % teams;
     const int group = threadIdx.x % 32 / (lanes * teams);
     const index_t tiles_across = (n + block_columns - 1) / block_columns, down = gridDim.x / tiles_across;
-    const index_t first_column = blockIdx.x % tiles_across * block_columns + team * columns;
+    const index_t first_column = blockIdx.x % tiles_across * block_columns;
     const index_t first_row = blockIdx.x / tiles_across * block_rows + threadIdx.x / 32 * (groups * rows);
     const index_t next_tile = down * block_rows;
     const index_t l = lane * piece;                            // this lane's first column of A
-    const index_t column = first_column + column_of(lane, 0);  // and of the sums that it keeps
+    const index_t column = first_column + column_of(team, lane, 0);  // and of the sums that it keeps
     const bool stores = (lane & doubled_of(columns, lanes)) == 0;
     const int left = k - l;
     // A lane's rows of a tile: those that it stores at once are side by side, between them are those of other lanes.
@@ -251,9 +261,9 @@ extern "C" __global__ void __launch_bounds__(threads, 4) tsmm_rows(
     // Row tiles from this warp's first on: A in vectors, and C in packs of `size`.
     const auto sweep = [&](auto size) {
         if (aligned(B, ldb, pack_of_B * sizeof(scalar)) && n % pack_of_B == 0)
-            load_b<pack_of_B>(b, B, ldb, l, k, first_column, n, lane);
+            load_b<pack_of_B>(b, B, ldb, l, k, first_column, n, team, lane);
         else
-            load_b<1>(b, B, ldb, l, k, first_column, n, lane);
+            load_b<1>(b, B, ldb, l, k, first_column, n, team, lane);
         row_t a[rows / joined] = {};  // stays zero past the end of a row
         #pragma unroll
         for (int r = 0; r < rows; r += joined)
@@ -305,7 +315,7 @@ extern "C" __global__ void __launch_bounds__(threads, 4) tsmm_rows(
                     row_t a;
                     load_a_by_elements(a, at_A(row_of(tile, s + r)) + part, left - part);
                     if (k > depth || tile == first_row)
-                        load_b<1>(b, B, ldb, part + l, k, first_column, n, lane);
+                        load_b<1>(b, B, ldb, part + l, k, first_column, n, team, lane);
                     multiply(sum, a, b);
                 }
                 add_up<columns, lanes>(sum[0]);

@@ -5,7 +5,7 @@ tsmm a tall A times a small B, tsmt the transpose of a tall matrix times another
 staged all but the last, both operands through shared memory. The second says how: nothing, by fused multiply-adds;
 mma, smma and zmma, on the f64 tensor cores for f64, f32 and complex numbers (tsmm_mma for all of these); half and
 tf32, on those for 16-bit floats and for f32 with fewer bits; rows, for a row-major A; ring, A through a ring in
-shared memory; few, 16-bit floats in few columns, by fused multiply-adds.
+shared memory; few, 16-bit floats in few columns, by fused multiply-adds; held, rows of A in registers.
 """
 
 from __future__ import annotations

@@ -145,18 +145,13 @@ class Tsmm(Family[TsmmConfig]):
         return Traffic(elements * problem.dtype.element_bytes, problem.written_bytes)
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmmConfig, ...]:
-        """Where the winners on an H200 lay: every column of C at once, 8 columns of A ahead, narrow vectors.
-
-        Where all of a row of A is in registers, columns of C may come one group after another.
-        """
+        """Where the winners on an H200 lay: every column of C at once, 8 columns of A ahead, narrow vectors."""
         if problem.k > 2 * TILE_DEPTH:  # where A is large, its columns must be on their way all the time
             return ()
         most_columns = MOST_COLUMNS if problem.dtype.element_bytes > 2 else MOST_COLUMNS_HALF
         columns, prefetch = covering(COLUMNS, problem.n), min(8, covering(PREFETCH, problem.k))
         if problem.n > most_columns and problem.m > SMALL_M:
-            if problem.k > prefetch or problem.dtype.element_bytes == 2:
-                return ()
-            columns = most_columns // problem.dtype.parts
+            return ()
         if problem.dtype.is_complex and problem.m > SMALL_M:
             wide = ((16, 1, 1), (16, 1, 2), (8, 2, 1), (16, 2, 1), (8, 1, 1))
             return tuple(
@@ -175,7 +170,7 @@ class Tsmm(Family[TsmmConfig]):
                 TsmmConfig(threads, vector_bytes, 1, columns, ahead, 1)
                 for ahead in dict.fromkeys((min(16, covering(PREFETCH, problem.k)), prefetch))
                 for vector_bytes in sorted({max(element_bytes, 4), min(max(2 * element_bytes, 8), 16)})
-                for threads in (128, 256, 64)
+                for threads in (128, 64)
             )
         return few + tuple(
             TsmmConfig(128, vector_bytes, vectors, columns, prefetch, row_tiles)

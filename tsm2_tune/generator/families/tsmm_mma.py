@@ -8,7 +8,7 @@ are both busy. The one text serves f32, whose products are exact in f64, f64, an
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, ClassVar
 
@@ -17,23 +17,27 @@ from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Candidate, Rule, columns_within_n, covering_rule
+from tsm2_tune.generator.rules import Candidate, Rule, covering_rule
 from tsm2_tune.generator.splitting import (
     HAS_F64_TENSOR_CORES,
+    MULTIPROCESSORS,
     WIDE_SPLIT_RULES,
-    WIDE_SPLITS,
     has_f64_tensor_cores,
-    wide_splits,
 )
 from tsm2_tune.generator.tiles import covering
 
 THREADS = (256, 384)
 STRIPS = (1, 2, 4)
-COLUMNS = (16, 32, 64)
-DEPTH = (16, 32, 64)
-CHUNK = (16, 32)
-STAGES = (2, 3, 4)
+# Threads and teams of blocks that have all of their rows at once, where m is small: one strip or two a warp.
+BLOCKS_OF_SMALL = ((128, 1), (192, 1), (320, 1), (192, 2), (256, 2), (320, 2), (384, 4), (640, 4))
+STRIPS_OF_SMALL = (1, 2)
+COLUMNS = (8, 16, 32, 64)
+DEPTH = (8, 16, 32, 64)
+CHUNK = (8, 16, 32)
+STAGES = (2, 3, 4, 5)
 THROUGH = (1, 2)
+SPLITS = (16, 40, 64, *MULTIPROCESSORS)  # a block on each multiprocessor, and few for a few rows
+LEAST_BUSY = 0.55  # of the blocks, that should have rows
 VECTOR_BYTES, BANKS_BYTES, WARP_THREADS, LANES_DOWN = 16, 128, 32, 8
 # What won on an H200 for as many columns, where A lies along m and where along k: threads, strips, chunk, stages,
 # through. Along m, a warp's rows are best 256 bytes of a column of A.
@@ -61,6 +65,12 @@ WINNERS: dict[tuple[str, int], tuple[Choices, Choices]] = {
         ((256, 2, 16, 4, 2), (256, 2, 16, 3, 1)),
     ),
 }
+SMALL_ROWS = 160  # of each multiprocessor: all at once
+# The same for up to `FEW` columns of A, however it lies.
+SHORT_WINNERS: dict[tuple[str, int], Choices] = {
+    ("f64", 64): ((256, 2, 8, 4, 1), (256, 1, 8, 4, 1)),
+    ("c128", 8): ((384, 1, 8, 3, 1), (256, 1, 8, 4, 1)),
+}
 FEW = 8  # columns of C, and of A, for which fused multiply-adds do
 
 
@@ -78,16 +88,18 @@ class TsmmMmaConfig(KernelConfig):
         "stages": "s",
         "through": "l",
         "splits": "k",
+        "teams": "w",
     }
 
     threads: int  # per block
     strips: int  # of 16 rows of C, of complex numbers 8, of a warp
-    columns: int  # of B in shared memory, and of C that one warp accumulates
+    columns: int  # of B in shared memory
     depth: int  # rows of B in shared memory
     chunk: int  # products along k in one place of a warp's ring
     stages: int  # places of the ring
     through: int  # what A passes on its way to shared memory: 1 the L1, 2 the L2 alone
     splits: int  # of all rows: the blocks
+    teams: int = 1  # of a block's warps, with the same rows and columns of their own
 
 
 def _warp_rows(config: TsmmMmaConfig, problem: Problem) -> int:
@@ -95,7 +107,7 @@ def _warp_rows(config: TsmmMmaConfig, problem: Problem) -> int:
 
 
 def _block_rows(config: TsmmMmaConfig, problem: Problem) -> int:
-    return config.threads // WARP_THREADS * _warp_rows(config, problem)
+    return config.threads // WARP_THREADS // config.teams * _warp_rows(config, problem)
 
 
 def pitch(config: TsmmMmaConfig, problem: Problem) -> int:
@@ -122,17 +134,45 @@ def products_at_once(config: TsmmMmaConfig, problem: Problem) -> int:
     return 16 if wide and problem.contiguous[0] != "k" else 8
 
 
+def least_columns(problem: Problem) -> int:
+    """Of a warp: the four lanes of a row of C have a vector each."""
+    return max(4 * VECTOR_BYTES // problem.dtype.element_bytes, COLUMNS[0])
+
+
+def step(problem: Problem) -> int:
+    """Products along k of four lanes: of vectors where A lies along k, else what the tensor core takes at once."""
+    run = 1 if problem.dtype.is_complex else 2
+    return 4 * (VECTOR_BYTES // problem.dtype.element_bytes if problem.contiguous[0] == "k" else run)
+
+
+def _blocks(limits: DeviceLimits) -> int:
+    """One on each multiprocessor, or nearly."""
+    return max((blocks for blocks in SPLITS if blocks <= limits.sms), default=SPLITS[0])
+
+
 def _whole_vectors(candidate: Candidate) -> bool:
     config, problem = candidate.config, candidate.problem
     assert isinstance(config, TsmmMmaConfig)
-    return _warp_rows(config, problem) * problem.dtype.element_bytes >= LANES_DOWN * VECTOR_BYTES
+    whole_rows = _warp_rows(config, problem) * problem.dtype.element_bytes >= LANES_DOWN * VECTOR_BYTES
+    return whole_rows and config.columns // config.teams >= least_columns(problem)
+
+
+def _whole_steps(candidate: Candidate) -> bool:
+    assert isinstance(candidate.config, TsmmMmaConfig)
+    return candidate.config.chunk % step(candidate.problem) == 0
+
+
+def _small_blocks(candidate: Candidate) -> bool:
+    assert isinstance(candidate.config, TsmmMmaConfig)
+    block = (candidate.config.threads, candidate.config.teams)
+    return block not in BLOCKS_OF_SMALL or candidate.problem.m <= SMALL_ROWS * candidate.limits.sms
 
 
 def _rows_for_all(candidate: Candidate) -> bool:
     config = candidate.config
     assert isinstance(config, TsmmMmaConfig)
-    rows = config.splits * _block_rows(config, candidate.problem)
-    return config.splits == WIDE_SPLITS[0] or candidate.problem.m >= rows
+    tiles = -(-candidate.problem.m // _block_rows(config, candidate.problem))
+    return config.splits == SPLITS[0] or tiles >= LEAST_BUSY * config.splits
 
 
 class TsmmMma(Family[TsmmMmaConfig]):
@@ -148,28 +188,39 @@ class TsmmMma(Family[TsmmMmaConfig]):
         Tunable("stages", "", "places of the ring, on their way or arrived"),
         Tunable("through", "", "what A passes on its way to shared memory: 1 the L1, 2 the L2 alone"),
         Tunable("splits", "", "blocks among which all rows are divided"),
+        Tunable("teams", "", "warps of a block that have the same rows and columns of their own"),
     )
     rules = (
         HAS_F64_TENSOR_CORES,
-        Rule("whole-vectors", "limit", "a lane's neighbours among the rows of C are a whole vector", _whole_vectors),
-        columns_within_n(COLUMNS),
+        Rule("whole-vectors", "limit", "a lane's neighbours in C, down or across, are whole vectors", _whole_vectors),
+        Rule("whole-steps", "limit", "four lanes' products along k divide a chunk", _whole_steps),
+        covering_rule(
+            "columns-within-n",
+            "a column group wider than needed for n computes columns that nobody asked for",
+            tunable="columns",
+            options=COLUMNS,
+            extent=lambda problem: max(problem.n, least_columns(problem)),
+        ),
         covering_rule(
             "depth-within-k",
             "more rows of B than k are zeros that are multiplied",
             tunable="depth",
             options=DEPTH,
-            extent=lambda problem: problem.k,
+            extent=lambda problem: max(problem.k, step(problem)),
         ),
-        Rule("rows-for-all", "shape", "every warp should have rows", _rows_for_all),
+        Rule("small-blocks", "shape", "where m is large, a warp should have all columns of its rows", _small_blocks),
+        Rule("rows-for-all", "shape", "most blocks should have rows", _rows_for_all),
         *WIDE_SPLIT_RULES,
     )
     config_type = TsmmMmaConfig
 
     def configurations(self) -> Iterator[TsmmMmaConfig]:
-        for values in product(THREADS, STRIPS, COLUMNS, DEPTH, CHUNK, STAGES, THROUGH, WIDE_SPLITS):
-            config = TsmmMmaConfig(*values)
-            if config.chunk <= config.depth:
-                yield config
+        blocks = [((threads, 1), strips, through) for threads, strips, through in product(THREADS, STRIPS, THROUGH)]
+        blocks += [(block, strips, THROUGH[0]) for block, strips in product(BLOCKS_OF_SMALL, STRIPS_OF_SMALL)]
+        for (threads, teams), strips, through in blocks:
+            for columns, depth, chunk, stages, splits in product(COLUMNS, DEPTH, CHUNK, STAGES, SPLITS):
+                if chunk <= depth <= 4 * chunk and columns // teams >= COLUMNS[0]:
+                    yield TsmmMmaConfig(threads, strips, columns, depth, chunk, stages, through, splits, teams)
 
     def resources(self, config: TsmmMmaConfig, problem: Problem) -> Resources:
         lines = _warp_rows(config, problem) if problem.contiguous[0] == "k" else config.chunk
@@ -178,10 +229,10 @@ class TsmmMma(Family[TsmmMmaConfig]):
         b = config.depth * config.columns * 8 * problem.dtype.parts  # as doubles
         return Resources(
             threads=config.threads,
-            registers=config.strips * (config.columns + 16) + OVERHEAD_REGISTERS,
+            registers=config.strips * (config.columns // config.teams + 16) + OVERHEAD_REGISTERS,
             smem_bytes=b + rings,
             bytes_in_flight=(config.stages - 1) * place // WARP_THREADS,
-            reuse=config.columns,
+            reuse=config.columns // config.teams,
         )
 
     def launch(self, config: TsmmMmaConfig, problem: Problem) -> Launch:
@@ -217,15 +268,41 @@ class TsmmMma(Family[TsmmMmaConfig]):
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmmMmaConfig, ...]:
         """What won on an H200, a block on each multiprocessor; none where other families did as well or better."""
-        if min(problem.n, problem.k) <= FEW or not has_f64_tensor_cores(limits):
+        if not has_f64_tensor_cores(limits):
             return ()
+        if problem.m <= SMALL_ROWS * limits.sms:
+            return self._proposals_of_small(problem, limits)
         columns, depth = covering(COLUMNS, problem.n), covering(DEPTH, problem.k)
-        choices = WINNERS.get((problem.dtype_name, columns), ((), ()))[problem.contiguous[0] == "k"]
+        choices: Choices = ()
+        if problem.k <= FEW:
+            choices = SHORT_WINNERS.get((problem.dtype_name, columns), ())
+        elif problem.n > FEW:
+            choices = WINNERS.get((problem.dtype_name, columns), ((), ()))[problem.contiguous[0] == "k"]
+        blocks = _blocks(limits)
         configs = (
-            TsmmMmaConfig(threads, strips, columns, depth, min(chunk, depth), stages, through, wide_splits(limits, 1))
+            TsmmMmaConfig(threads, strips, columns, depth, min(chunk, depth), stages, through, blocks)
             for threads, strips, chunk, stages, through in choices
         )
         return tuple(dict.fromkeys(configs))
+
+    def _proposals_of_small(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmmMmaConfig, ...]:
+        """All rows at once: as many warps as a multiprocessor's rows need, or several for each of its strips.
+
+        The ring has room for all of a row of A, or nearly.
+        """
+        columns = covering(COLUMNS, max(problem.n, least_columns(problem)))
+        depth = covering(DEPTH, max(problem.k, step(problem)))
+        doubles = problem.dtype.component.element_bytes == 8
+        chunk, strips = (min(depth, 16), 1) if doubles else (min(depth, 32), 2)
+        blocks = _blocks(limits)
+        one = TsmmMmaConfig(THREADS[0], strips, columns, depth, chunk, depth // chunk + 1, 1, blocks)
+        warps = -(-problem.m // (_warp_rows(one, problem) * blocks))
+        found = []
+        for teams in (2, 4, 1) if doubles else (4, 2, 1):
+            fitting = [t for t, w in BLOCKS_OF_SMALL if w == teams and t // WARP_THREADS // w >= warps]
+            if fitting and columns // teams >= least_columns(problem):
+                found.append(replace(one, threads=min(fitting), teams=teams))
+        return tuple(found)
 
     def context(self, config: TsmmMmaConfig, problem: Problem) -> dict[str, Any]:
         return {

@@ -28,6 +28,9 @@ VECTOR_BYTES = (16, 8, 4, 2)
 LAYOUTS = (
     *((lanes, 1, teams) for lanes in (1, 2, 4, 8, 16, 32) for teams in (1, 2, 4) if lanes * teams <= 32),
     *((lanes, 2, teams) for lanes in (2, 4, 8, 16) for teams in (1, 2, 4) if lanes * teams <= 32),
+    *((1, vectors, teams) for vectors in (1, 2, 4) for teams in (8, 16, 32)),
+    *((2, vectors, teams) for vectors in (1, 2) for teams in (8, 16)),
+    *((4, vectors, 8) for vectors in (1, 2)),
 )
 COLUMNS = (1, 2, 4, 8, 16, 32)
 JOINED = (1, 2, 4, 8)
@@ -44,8 +47,11 @@ UNPACKED = 8  # registers for 16-bit elements of A as f32
 LARGE_TILES = ((4, 2), (8, 2), (8, 4), (4, 4))
 LONG_ROWS_TILES = ((8, 4), (8, 2), (4, 2), (4, 4))
 HALF_TILES = ((8, 2), (4, 4), (8, 4), (4, 2))
+WIDE_TILES = ((8, 2), (8, 1), (4, 2))
+SMALL_WIDE_TILES = ((8, 1), (2, 1), (4, 1))
 SMALL_TILES = ((4, 1), (2, 1), (8, 1), (4, 2))
 LONG_ROW_BYTES = 128
+WIDE = 4  # columns of C for each of A's
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -106,7 +112,20 @@ def _config(candidate: Candidate) -> TsmmRowsConfig:
     return candidate.config
 
 
+def _factors(config: TsmmRowsConfig, problem: Problem) -> int:
+    """Registers for B's elements, of a lane."""
+    return depth(config, problem) // config.lanes * config.columns * problem.dtype.registers
+
+
+def _wide(problem: Problem) -> bool:
+    """Whether to write C takes nearly all of the time."""
+    long = problem.n * problem.dtype.element_bytes >= 2 * LONG_ROW_BYTES
+    return problem.row_major_c and problem.n >= WIDE * problem.k and long
+
+
 def _tiles(problem: Problem) -> tuple[tuple[int, int], ...]:
+    if _wide(problem):
+        return WIDE_TILES if problem.m >= LARGE_M else SMALL_WIDE_TILES
     if problem.m < LARGE_M:
         return SMALL_TILES
     if problem.dtype.element_bytes == 2:
@@ -251,6 +270,9 @@ class TsmmRows(Family[TsmmRowsConfig]):
             [c for c in layouts if self.resources(c, problem).registers <= most] for most in MOST_REGISTERS
         )
         fitting = sorted(light or heavy, key=lambda config: (-config.joined, _work(config, problem)))
+        if _wide(problem):  # few of A's elements in several lanes, and registers for many rows
+            fitting = sorted(fitting, key=lambda config: (abs(config.lanes - 2), abs(_factors(config, problem) - 32)))
+            fitting = list({config.lanes: config for config in reversed(fitting)}.values())[::-1]
         return in_turns(
             [
                 replace(config, rows=rows, row_tiles=tiles, min_blocks=least)

@@ -63,6 +63,7 @@ SHORTEST = ((128, 16, 4), (256, 16, 2), (128, 8, 1))  # of up to 8 products
 # Tiles of rows a block, of which one fills the device's slots nearly once: of others the last wave is half empty.
 LONG_RUNS = (20, 28, 40, 56, 80)
 LEAST_FILLED = 0.7  # of the slots
+SMALL_M = 2**18  # rows that several blocks should share
 MOST_SHORT = 9  # configurations to prefer where k is short
 MANY_COLUMNS_SHORT = ((128, 8, 1), (128, 4, 1), (128, 2, 4))
 
@@ -223,10 +224,12 @@ class TsmrHalf(Family[TsmrHalfConfig]):
         ahead: tuple[tuple[int, int], ...] = ((64, 4), (64, 1))
         if problem.k <= 32:
             ahead = ((8, 1),) if problem.k <= 8 else ((16, 1),) if problem.k <= 16 else ((32, 2), (32, 1))
+        tiles: tuple[int, ...] = (8, 4, 2) if few else (8, 4) if columns < COLUMNS[-1] else (4, 8)
+        tiles = (1,) if problem.m <= SMALL_M else tiles
         shapes = SHORTEST if problem.k <= 8 else FEW_COLUMNS_SHORT if few else MANY_COLUMNS_SHORT
         chosen = [
             self.config_type(threads, lane_rows, columns, *division, 1, row_tiles, min_blocks)
-            for row_tiles in ((8, 4, 2) if few else (8, 4) if columns < COLUMNS[-1] else (4, 8))
+            for row_tiles in tiles
             for division in ahead
             for threads, lane_rows, min_blocks in shapes
         ]
