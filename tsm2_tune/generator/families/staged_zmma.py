@@ -22,12 +22,10 @@ from tsm2_tune.generator.splitting import HAS_F64_TENSOR_CORES, WIDE_SPLITS, has
 from tsm2_tune.generator.staging import STAGING_TUNABLES, WARP_THREADS, StagingConfig, StagingFamily, staging_rules
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering
 
-TILE, COVERED = (16, 32, 64, 128), 64  # rows and columns of C, of a block; up to COVERED one tile has all
-TILES = (
-    *product((16, 32, 64), repeat=2),
-    (128, 16), (128, 32), (128, 64),
-)  # fmt: skip
-WARP_TILES = ((2, 2), (4, 2), (4, 4))  # strips of 8 rows, octets of columns
+TILE, COVERED = (16, 32, 64, 128), 64  # rows of C, of a block; up to COVERED one tile has all
+COLUMNS, THREES = (16, 24, 32, 48, 64), (24, 48)  # of its columns, and those of three octets a warp
+TILES = tuple(product(TILE, COLUMNS))
+WARP_TILES = ((2, 2), (4, 2), (4, 4), (2, 3), (4, 3))  # strips of 8 rows, octets of columns
 # Threads of a block and of a ring, the chunk and the places of the ring, and what is on the way there.
 RINGS = (
     (128, 128, 128, 2, 0), (128, 128, 64, 2, 0), (128, 128, 64, 2, 1), (128, 128, 32, 2, 1), (128, 128, 32, 3, 1),
@@ -62,12 +60,16 @@ LARGE: dict[tuple[str, int], tuple[tuple[int, Winner], ...]] = {
         (128, (128, 128, 32, 2, 1, 2, 4, 2, 1)), (64, (128, 128, 16, 3, 1, 3, 2, 2, 1)),
         (128, (128, 128, 16, 4, 1, 2, 4, 2, 1)),
     ),
+    ("c64", 24): ((64, (128, 128, 32, 2, 1, 2, 2, 3, 1)), (128, (128, 128, 32, 2, 1, 2, 4, 3, 1))),
     ("c64", 32): ((64, (128, 128, 32, 2, 1, 2, 4, 2, 1)), (64, (128, 128, 16, 3, 1, 2, 4, 2, 1))),
+    ("c64", 48): ((64, (128, 128, 32, 2, 1, 2, 4, 3, 1)), (64, (128, 128, 16, 3, 1, 2, 4, 3, 1))),
     ("c64", 64): (
         (64, (256, 256, 32, 2, 1, 1, 4, 2, 1)), (64, (256, 256, 16, 3, 1, 1, 4, 2, 1)),
     ),
     ("c128", 16): ((128, (128, 128, 8, 4, 1, 2, 4, 2, 1)), (128, (128, 128, 8, 3, 1, 3, 4, 2, 1))),
+    ("c128", 24): ((128, (128, 128, 8, 4, 1, 2, 4, 3, 1)), (128, (128, 128, 8, 3, 1, 2, 4, 3, 1))),
     ("c128", 32): ((128, (128, 128, 8, 4, 1, 2, 4, 4, 1)), (128, (128, 128, 8, 3, 1, 2, 4, 4, 1))),
+    ("c128", 48): ((128, (256, 256, 8, 6, 1, 1, 4, 3, 1)), (64, (128, 128, 8, 4, 1, 2, 4, 3, 1))),
     ("c128", 64): (
         (64, (128, 128, 8, 3, 1, 2, 4, 4, 1)), (128, (256, 256, 8, 6, 1, 1, 4, 4, 1)),
         (64, (128, 128, 8, 4, 1, 2, 4, 4, 1)),
@@ -108,7 +110,7 @@ class StagedZmma(StagingFamily[StagedZmmaConfig]):
             "ahead", "", "1: a chunk's first products are loaded before the last of the one before are multiplied"
         ),
     )
-    rules = (HAS_F64_TENSOR_CORES, *staging_rules(TILE, covered=COVERED))
+    rules = (HAS_F64_TENSOR_CORES, *staging_rules(TILE, columns=COLUMNS, covered=COVERED))
     config_type = StagedZmmaConfig
 
     def configurations(self) -> Iterator[StagedZmmaConfig]:
@@ -118,8 +120,13 @@ class StagedZmma(StagingFamily[StagedZmmaConfig]):
                 config = StagedZmmaConfig(
                     threads, sharers, rows, columns, chunk, stages, through, splits, 1, strips, octets, ahead
                 )
-                if self.team(config) <= sharers and chunk * self.team(config) >= sharers * DEPTH:
+                if self._divides(config):
                     yield config
+
+    def _divides(self, config: StagedZmmaConfig) -> bool:
+        """Whether the teams of a ring are whole, and have a step of each chunk."""
+        team = self.team(config)
+        return config.sharers % team == 0 and config.chunk * team >= config.sharers * DEPTH
 
     def team(self, config: StagedZmmaConfig) -> int:
         rows, columns = LINES * config.strips, LINES * config.octets
@@ -141,14 +148,22 @@ class StagedZmma(StagingFamily[StagedZmmaConfig]):
         return replace(super().resources(config, problem), registers=registers)
 
     def context(self, config: StagedZmmaConfig, problem: Problem) -> dict[str, Any]:
-        return {**super().context(config, problem), "three_products": has_three_products(problem)}
+        """A lane has neighbours along a row of C only in two octets, where a vector has two elements."""
+        context = super().context(config, problem)
+        whole = config.octets % 2 == 0 or problem.dtype_name == "c128" or not problem.row_major_c
+        return {
+            **context,
+            "three_products": has_three_products(problem),
+            "sums_in_registers": context["sums_in_registers"] and whole,
+        }
 
     def pitches(self, config: StagedZmmaConfig, problem: Problem) -> tuple[int, int]:
         """Eight threads read 16 bytes each at a time: 4 along k of 2 lines, or 2 side by side of 4 products."""
         along_a, along_b, _ = problem.contiguous
+        b_along_k = config.chunk + (8 if config.octets % 2 and problem.dtype_name == "c64" else 4)
         return (
             config.chunk + 4 if along_a == "k" else config.tile_rows + 2,
-            config.chunk + 4 if along_b == "k" else config.tile_columns + 2,
+            b_along_k if along_b == "k" else config.tile_columns + 2,
         )
 
     def supports(self, problem: Problem) -> bool:
@@ -162,14 +177,14 @@ class StagedZmma(StagingFamily[StagedZmmaConfig]):
         fewest, most = sorted((problem.m, problem.n))
         if fewest <= (LINES if most <= TILE[0] else LINES // 2) or not has_f64_tensor_cores(limits):
             return ()
-        dtype, columns = problem.dtype_name, covering(TILE[:-1], problem.n)
+        dtype, columns = problem.dtype_name, covering(COLUMNS, problem.n)
         if most > LARGEST_THIN:
             winners = LARGE[dtype, columns]
         else:
             rows = covering(TILE[:-1], problem.m)
-            found = UNEQUAL[dtype] if fewest <= LINES else THIN[dtype, max(rows, columns)]
+            found = UNEQUAL[dtype] if fewest <= LINES else THIN[dtype, covering(TILE, max(rows, columns))]
             winners = tuple((rows, winner) for winner in found)
-        return tuple(
+        configs = (
             StagedZmmaConfig(
                 threads,
                 sharers,
@@ -181,12 +196,13 @@ class StagedZmma(StagingFamily[StagedZmmaConfig]):
                 limits.sms * blocks,
                 1,
                 min(strips, rows // LINES),
-                min(octets, columns // LINES),
+                3 if columns in THREES else min(octets, columns // LINES),
                 ahead,
             )
             for rows, (threads, sharers, chunk, stages, through, blocks, strips, octets, ahead) in winners
             if chunk <= problem.k
         )
+        return tuple(config for config in configs if self._divides(config))
 
 
 FAMILY = StagedZmma()
