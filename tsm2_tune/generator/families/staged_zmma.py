@@ -52,7 +52,11 @@ THIN: dict[tuple[str, int], tuple[Winner, ...]] = {
 # The same where it has up to 8 rows or columns, and many of the others.
 UNEQUAL: dict[str, tuple[Winner, ...]] = {
     "c64": ((128, 128, 32, 2, 1, 3, 2, 2, 1),),
-    "c128": ((128, 128, 16, 2, 1, 3, 2, 2, 1), (128, 128, 16, 2, 1, 2, 2, 2, 1)),
+    "c128": (
+        (128, 128, 16, 2, 1, 3, 2, 2, 1),
+        (128, 128, 16, 2, 1, 2, 2, 2, 1),
+        (128, 128, 32, 2, 1, 2, 2, 2, 1),
+    ),
 }
 # The same for a C of many rows, by element type and columns of a tile: after its rows.
 LARGE: dict[tuple[str, int], tuple[tuple[int, Winner], ...]] = {
