@@ -17,11 +17,13 @@ pytestmark = pytest.mark.host
 
 SHAPE = (64, 32, 512)
 
-# The sums of C in the registers of a block that is a team; teams of one warp; a lane with rows of four strips.
+# The sums of C in the registers of a block that is a team; teams of one warp; a lane with rows of four strips; with
+# columns of three octets.
 BLOCK = StagedSmmaConfig(128, 128, 64, 32, 16, 3, 1, splits=4, min_blocks=1, strips=2, octets=2, ahead=0)
 TEAMS = StagedSmmaConfig(128, 128, 32, 32, 32, 2, 0, splits=16, min_blocks=1, strips=2, octets=4, ahead=0)
 HIGH = StagedSmmaConfig(64, 64, 64, 64, 16, 2, 0, splits=1, min_blocks=1, strips=4, octets=4, ahead=0)
-CONFIGS = (BLOCK, TEAMS, HIGH)
+ODD = StagedSmmaConfig(128, 128, 128, 24, 16, 3, 1, splits=4, min_blocks=1, strips=2, octets=3, ahead=0)
+CONFIGS = (BLOCK, TEAMS, HIGH, ODD)
 OPS = ("nn", "tn", "ntt", "ttt")
 
 
@@ -44,6 +46,10 @@ BUGS = (
     bug("an octet's columns taken for the next one's", "fragments.b[o + 1][half] = bits.y",
         "fragments.b[o + 1][half] = bits.x", op="ttt"),
     bug("products of columns side by side all the first", "pair(b + half * b_pitch", "pair(b", op="ntt"),
+    bug("products of columns one by one all the first", "= b[b_pitch + column_of", "= b[column_of", op="ttt",
+        config=ODD),
+    bug("columns of an odd number of octets as of pairs", "8 * octet + slot",
+        "octet / 2 * 16 + 2 * slot + octet % 2", op="ntt", config=ODD),
     bug("columns of C in another order", "sum[s][o + e % 2]", "sum[s][o + e / 2]", op="ttt"),
     bug("halves of a strip exchanged", "[2 * half + e / 2]", "[2 * (1 - half) + e / 2]", op="ttt"),
     bug("rows of one half alone", "row_of(v / octets, g, v % 2)", "row_of(v / octets, g, 0)", op="ttt"),

@@ -40,7 +40,15 @@ MMA_BLOCK = StagedMmaConfig(128, 128, 32, 32, 32, 3, 2, splits=16, min_blocks=1,
 MMA_WARPS = StagedMmaConfig(128, 32, 16, 16, 16, 2, 1, splits=1, min_blocks=1, strips=1, octets=2, ahead=1)
 MMA_LARGE = StagedMmaConfig(128, 128, 64, 64, 16, 3, 1, splits=2, min_blocks=1, strips=2, octets=4, ahead=1)
 
+MMA_ODD = StagedMmaConfig(128, 128, 64, 24, 32, 3, 1, splits=7, min_blocks=1, strips=1, octets=3, ahead=1)
 MMA_TALL = StagedMmaConfig(128, 128, 64, 32, 16, 3, 1, splits=7, min_blocks=1, strips=2, octets=2, ahead=1)
+# Fewer tiles than blocks: k has two panels, and of its rest each other block has a turn and a run.
+MMA_PANELS = StagedMmaConfig(128, 128, 64, 32, 16, 3, 1, splits=13, min_blocks=1, strips=2, octets=2, ahead=1)
+IN_PANELS = (318, 32, 2552)
+
+
+def panelled(name: str, original: str, planted: str) -> Bug:
+    return Bug(f"{name} (panels)", MMA_PANELS, original, planted, dtype="f64", op="nn", shape=IN_PANELS)
 
 
 def staged(
@@ -71,14 +79,18 @@ COPYING_BUGS = (
     staged("the first products again", WARPS, "from_a += a_along_k", "from_a += 0 * a_along_k"),
     staged("the first products of B again", WARPS, "from_b += b_along_k ? products : products * ldb;", "", op="ntt"),
     staged("an edge of A left out", BLOCK, EDGE, "(void)0"),
-    staged("at an edge, lines of A past the last", BLOCK, "in_k && row + tile_rows <= m", "in_k"),
-    staged("at an edge, whole chunks of B from the first product", BLOCK, "(long long)ldb + l + Of_B::at()",
-        "(long long)ldb + Of_B::at()"),
-    staged("at an edge, whole chunks of A past the last product", WARPS, "l <= k - chunk", "true", op="ntt"),
-    staged("the whole chunks one too many", BLOCK, "full ? k / chunk : 0", "full ? chunks : 0"),
-    staged("a tile that is not full taken for full", BLOCK, "next_row + tile_rows <= m &&", ""),
-    staged("a tile that is not full across taken for full", BLOCK, "next_column + tile_columns <= n;", "true;"),
-    staged("vectors that are not aligned", BLOCK, "full = vectors &&", "full ="),
+    staged("the whole chunks one too many", BLOCK, "whole_in_k = k / chunk", "whole_in_k = chunks"),
+    staged("the last line of a tile that is not full left out", BLOCK, "runs_on(i) : at()", "runs_on(i) + 1 : at()"),
+    staged("the last vector of a tile that is not full left out", WARPS, "elements_on(i)) < left",
+        "elements_on(i) + wide) < left", op="ntt"),
+    staged("a line of every tile not fetched", REGISTERS, ": tile_columns;\n", ": tile_columns - 1;\n"),
+    staged("a line of a tile that is not full not fetched", REGISTERS, "? int(m - next_row)",
+        "? int(m - next_row) - 1"),
+    staged("vectors that are not aligned", BLOCK, "in_vectors = vectors &&", "in_vectors ="),
+    mma("a round taken for whole runs that is not", MMA_ODD, "runs_of_round * of_run : sharers", "sharers : sharers",
+        op="ntt"),
+    mma("the last runs of a round that is not whole left out", MMA_ODD, "count + of_round - 1) / of_round",
+        "count - 1) / of_round", op="ttt"),
     staged("vectors that are not aligned at an edge", BLOCK, "(wide * sizeof(scalar)) != 0)", "sizeof(scalar) != 0)"),
     staged("vectors along m and n that are not aligned", WARPS, "(wide * sizeof(scalar)) != 0)",
         "sizeof(scalar) != 0)", op="ntt"),
@@ -86,7 +98,7 @@ COPYING_BUGS = (
     staged("addresses not looked at at an edge", BLOCK, "(reinterpret_cast<unsigned long long>(X) | ld", "(ld"),
     mma("products past the end not left out", MMA_BLOCK, "|| product >= k", "", op="ntt"),
     mma("an edge of A left out", MMA_BLOCK, EDGE, "(void)0"),
-    mma("vectors that are not aligned", MMA_BLOCK, "full = vectors &&", "full =", op="ntt"),
+    mma("vectors that are not aligned", MMA_BLOCK, "in_vectors = vectors &&", "in_vectors =", op="ntt"),
 )  # fmt: skip
 
 RING_BUGS = (
@@ -114,7 +126,7 @@ RING_BUGS = (
     staged("places that overlap", GROUPS, "ring + place * (a_elements + b_elements), *b",
         "ring + place * a_elements, *b"),
     staged("every ring begins at the first chunk", WARPS, "staged = ring_of_block", "staged = 0"),
-    staged("every block begins at the first chunk", WARPS, "one_tile ? blockIdx.x :", "one_tile ? 0 :"),
+    staged("every block begins at the first chunk", WARPS, "work.rank = work.begin = block;", "work.rank = block;"),
     staged("the next chunk is the neighbour's", WARPS, "next += count * (rings_of_block * every);", "next += count;"),
     staged("chunks counted one by one", WARPS, "current += rings_of_block", "current += 1"),
     staged("the rest of k left out", BLOCK, "chunks = (k + chunk - 1) / chunk", "chunks = k / chunk"),
@@ -160,7 +172,13 @@ MULTIPLYING_BUGS = (
         "fragments.a[0], fragments.b[o])"),
     mma("every octet of columns the first", MMA_BLOCK, "fragments.a[s], fragments.b[o])",
         "fragments.a[s], fragments.b[0])"),
-    mma("operands of lower precision", MMA_BLOCK, "b[o + half][0] = bits.x;", "b[o + half][0] = float(bits.x);"),
+    mma("operands of lower precision", MMA_BLOCK, "b[o][0] = bits.x;", "b[o][0] = float(bits.x);"),
+    mma("columns of an odd number of octets as of pairs", MMA_ODD, "8 * octet + slot",
+        "octet / 2 * 16 + 2 * slot + octet % 2", op="nn"),
+    mma("products of B in another order than of A, one by one", MMA_ODD, "= b[b_pitch +", "= b[2 * b_pitch +",
+        op="ntt"),
+    mma("columns of C in each other's place, one by one", MMA_ODD, "% (2 * octets) / 2 * 8 + 2 * t",
+        "% (2 * octets) / 2 * 8 + 2 * (3 - t)", op="nn"),
     mma("products of A in another order than of B, singly", MMA_LARGE, "a_pitch + 4];", "a_pitch + 2];", op="ttt"),
     mma("products of B in another order than of A, singly", MMA_LARGE, "b[4 * b_pitch +", "b[2 * b_pitch +",
         op="ttt"),
@@ -204,24 +222,36 @@ ADDING_BUGS = (
 )  # fmt: skip
 
 RUN_BUGS = (
-    staged("chunks past the last block's", WARPS, "(all_chunks + splits - 1) / splits", "all_chunks / splits"),
-    mma("runs to the very last chunk", MMA_TALL, "to_all < share ? to_all : share", "to_all", op="nn"),
-    mma("the next tile not looked for", MMA_LARGE, "while (!one_tile && next >= chunks)", "while (false)"),
-    mma("the tile before staged", MMA_LARGE, "++next_tile;", ""),
-    mma("every block begins at the first tile", MMA_TALL, ": blockIdx.x * share", ": 0", op="nn"),
-    mma("a part of several tiles left out", MMA_TALL, "* chunks - 1) / share)", "* chunks - 1) / share) - 1",
-        op="nn"),
+    panelled("shares that leave chunks over", "(long long)chunks + splits - 1) / splits",
+        "(long long)chunks) / splits"),
+    panelled("runs to the very last chunk", "left < work.of_a_run ? index_t(left) : work.of_a_run", "left"),
+    mma("the next tile not looked for", MMA_LARGE, "while (!one_tile && next >=", "while (false && next >="),
+    mma("the tile before staged", MMA_LARGE, "tile_of(++next_piece);", "tile_of(next_piece++);"),
+    panelled("a run taken to begin with its first chunk", "next += work.begin;", ";"),
+    panelled("the band not begun again", "next -= work.band;", "next = work.low;\n            break;"),
+    panelled("every block begins at the first tile", "work.in_turns + index_t(before", "0 * index_t(before"),
+    panelled("a panel's blocks at its first tile", "block % tiles", "0 * block"),
+    panelled("every panel the first", "work.low = block / tiles * share", "work.low = 0"),
+    panelled("the rest of k before its panels", "work.low = work.panels * share", "work.low = 0"),
+    panelled("turns of one block in another's place", "piece * others + rank", "piece * others + rank / 2"),
+    panelled("a turn too few", "work.turns = turns;", "work.turns = turns - 1;"),
+    panelled("a part of a run left out", "* work.rest - 1) / work.of_a_run)",
+        "* work.rest - 1) / work.of_a_run) - 1"),
+    panelled("the panels' parts left out", "parts = work.panels +", "parts = 0 +"),
+    panelled("the slots of a tile of a turn behind those of runs", "of_a_turn ? tile :", "of_a_turn ? 0 :"),
     staged("the chunks of one tile side by side", WARPS, "every = one_tile ? splits : 1", "every = 1"),
-    staged("the last chunks of one tile left out", WARPS, "(to_all + splits - 1) / splits", "to_all / splits"),
-    staged("a block with some chunks of one tile alone", WARPS, "one_tile ? run == chunks", "one_tile ? true"),
+    staged("the last chunks of one tile left out", WARPS, "(chunks - block + splits - 1) / splits",
+        "(chunks - block) / splits"),
+    staged("a block with some chunks of one tile alone", WARPS, "alone = done", "alone = one_tile || done"),
     staged("chunks past the end taken for whole", GROUPS, "to_end < to_stop ? to_end : to_stop", "to_stop"),
     staged("whole chunks not passed", GROUPS, "pass(whole);", ""),
     staged("the rest of k staged for ever", REGISTERS, "pass(1);", ""),
     staged("whole chunks not counted", WARPS, "--whole;", ""),
     staged("too short a step to the next chunk", WARPS, "chunk * (long long)every;", "chunk;"),
-    mma("a tile's first chunks taken for all", MMA_TALL, "to_last = to_end <= run;", "to_last = true;", op="nn"),
-    mma("a tile's last chunks taken for all", MMA_TALL, "to_last && tile * (long long)chunks >= begin", "to_last",
-        op="nn"),
+    panelled("chunks past those of a block multiplied", "to_end < run && !one_tile ? index_t(to_end) : run",
+        "!one_tile ? index_t(to_end) : run"),
+    panelled("a tile of which others have some taken for the block's", "alone = done - before == chunks",
+        "alone = done - before == work.band"),
     mma("the sums of the tile before kept", MMA_LARGE, "sums_t sum = {};", "sums_t sum;"),
     staged("a part left out", GROUPS, "? chunks : splits) - 1", "? chunks : splits) - 2"),
     staged("a part in another's slot", WARPS, "leave(slot + part);", "leave(slot + part / 2);"),
@@ -245,7 +275,8 @@ RIGHT = (
     *((LARGE, dtype, op) for dtype, op in (("f32", "tn"), ("f32", "nt"), ("f64", "nn"))),
     *((MMA_BLOCK, "f64", op) for op in ("tn", "ntt", "nt", "nn", "tt", "ttt")),
     *((config, "f64", op) for config in (MMA_WARPS, MMA_LARGE) for op in ("tn", "ntt")),
-    *((MMA_TALL, "f64", op) for op in ("nn", "ttt", "nt", "tt")),
+    *((config, "f64", op) for config in (MMA_TALL, MMA_ODD) for op in ("nn", "ttt", "nt", "tt")),
+    *((MMA_ODD, "f64", op) for op in ("tn", "ntt")),
 )  # fmt: skip
 
 

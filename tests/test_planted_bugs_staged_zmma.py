@@ -15,9 +15,11 @@ pytestmark = pytest.mark.host
 
 SHAPE = (16, 8, 300)
 
-# Teams of four warps, a chunk's first products loaded ahead; of one warp; and warps with the most sums.
+# Teams of four warps, a chunk's first products loaded ahead; of one warp; columns of three octets; and warps with the
+# most sums.
 AHEAD = StagedZmmaConfig(128, 128, 32, 32, 32, 3, 2, splits=16, min_blocks=1, strips=2, octets=2, ahead=1)
 TEAMS = StagedZmmaConfig(128, 128, 16, 16, 32, 2, 0, splits=2, min_blocks=1, strips=2, octets=2, ahead=0)
+ODD = StagedZmmaConfig(128, 128, 64, 24, 16, 3, 1, splits=2, min_blocks=1, strips=2, octets=3, ahead=0)
 LARGE = StagedZmmaConfig(128, 128, 64, 64, 16, 3, 1, splits=1, min_blocks=1, strips=4, octets=4, ahead=0)
 
 
@@ -57,7 +59,9 @@ BUGS = (
     c64("sums of a strip's neighbour", LARGE, "ntt", "s % 2 * 2 + v % 2", "v % 2"),
     c128("every strip of rows the first", AHEAD, "cn", "(sum[s][o], a[s], b[o])", "(sum[s][o], a[0], b[o])"),
     c128("every octet of columns the first", AHEAD, "cn", "(sum[s][o], a[s], b[o])", "(sum[s][o], a[s], b[0])"),
-    c64("every product of two the first", AHEAD, "jtt", ": q * pitch + line_of(i, 0)", ": line_of(i, 0)"),
+    c64("every product of two the first", AHEAD, "jtt", ": q * pitch + line)", ": line)"),
+    c64("every product the first, one by one", ODD, "ttt", "x[i][q] = *from;", "x[i][q] = *(from - q * pitch);"),
+    c64("columns of an odd number of octets as of pairs", ODD, "nn", "width == 1 || count % 2 ?", "width == 1 ?"),
     c64("every product of a read the first", TEAMS, "cj", "v : q] = read.element[v]", "v : q] = read.element[0]"),
     c64("every line of a read the first", AHEAD, "jtt", "v : q] = read.element[v]", "v : q] = read.element[0]"),
     c64("half of the strips twice", LARGE, "ntt", "i / 2 * 16 + 2 * slot", "2 * slot"),
@@ -72,7 +76,8 @@ BUGS = (
     c128("vectors of C in each other's place", AHEAD, "cn", "2 * t + v % 2", "2 * t + 1 - v % 2"),
     c64("elements of a vector of C exchanged", LARGE, "nn", "* width + e, o", "* width + 1 - e, o"),
     c64("elements of a vector of a row-major C exchanged", AHEAD, "jtt", "* width + e;", "* width + 1 - e;"),
-    c64("columns of C in another order", TEAMS, "cj", "line_of(o, 2 * t + e)", "line_of(o, 2 * t + 1 - e)"),
+    c64("columns of C in another order", TEAMS, "cj", "line_of<octets>(o, 2 * t + e)",
+        "line_of<octets>(o, 2 * t + 1 - e)"),
     c64("every team's sums in the first's place", TEAMS, "cj", "left + warp / (team / 32) *", "left + 0 *"),
 )  # fmt: skip
 

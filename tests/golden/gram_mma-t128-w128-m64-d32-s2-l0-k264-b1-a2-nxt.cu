@@ -157,32 +157,54 @@ __device__ __forceinline__ void await_copies()
 #endif
 
 // How `lines` lines of a chunk are copied: in runs of neighbours, cut into pieces of `wide` elements, which the sharers
-// of a ring take in turns.
+// of a ring take in turns. Where a round of theirs is no whole number of runs, the last of them have no piece.
 template <int lines, bool along_k, int wide>
 struct Pieces {
     static constexpr int of_run = (along_k ? chunk : lines) / wide;
     static constexpr int count = of_run * (along_k ? lines : chunk);
-    static constexpr int rounds = (count + sharers - 1) / sharers;
     static constexpr int runs_of_round = sharers > of_run ? sharers / of_run : 1;
     static constexpr int rounds_of_run = sharers < of_run ? of_run / sharers : 1;
+    static constexpr int of_round = sharers > of_run ? runs_of_round * of_run : sharers;
+    static constexpr int rounds = (count + of_round - 1) / of_round;
+    static_assert(sharers >= of_run || of_run % sharers == 0);
     // From a thread's piece in the first round to its piece in round i: runs, and elements along them.
     static __device__ constexpr int runs_on(int i) { return i / rounds_of_run * runs_of_round; }
     static __device__ constexpr int elements_on(int i) { return i % rounds_of_run * sharers * wide; }
     static __device__ __forceinline__ int run() { return threadIdx.x % sharers / of_run; }
     static __device__ __forceinline__ int at() { return threadIdx.x % sharers % of_run * wide; }
+    // Whether this thread has a piece in round i.
+    static __device__ __forceinline__ bool has(int i)
+    {
+        const int member = threadIdx.x % sharers;
+        return (of_round == sharers || member < of_round) && (count % of_round == 0 || member + i * of_round < count);
+    }
+    // And whether it is one of the first `left` lines.
+    static __device__ __forceinline__ bool within(int i, int left)
+    {
+        return (along_k ? run() + runs_on(i) : at() + elements_on(i)) < left;
+    }
 };
 
-// This thread's pieces of a whole chunk into registers, `from` its first element on. Read once: first to evict.
+// This thread's pieces of a whole chunk into registers, `from` its first element on: of all of its lines, or
+// `left` of them and zeros for the others. Read once: first to evict.
 template <int lines, bool along_k, int rounds>
-__device__ __forceinline__ void fetch(vector (&pieces)[rounds], const scalar *__restrict__ from, index_t ld)
+__device__ __forceinline__ void fetch(
+    vector (&pieces)[rounds], const scalar *__restrict__ from, index_t ld, int left = lines)
 {
     using P = Pieces<lines, along_k, width>;
-    #pragma unroll
-    for (int i = 0; i < rounds; ++i) {
-        if (P::count % sharers == 0 || int(threadIdx.x % sharers) + i * sharers < P::count)
-            pieces[i] = vector_of(__ldcs(reinterpret_cast<const bits_t *>(from + P::elements_on(i))));
-        from += (P::runs_on(i + 1) - P::runs_on(i)) * (long long)ld;
-    }
+    const auto fetch_pieces = [&](auto wanted) {
+        #pragma unroll
+        for (int i = 0; i < rounds; ++i) {
+            if (P::has(i))
+                pieces[i] = wanted(i) ? vector_of(__ldcs(reinterpret_cast<const bits_t *>(from + P::elements_on(i))))
+                                      : vector{};
+            from += (P::runs_on(i + 1) - P::runs_on(i)) * (long long)ld;
+        }
+    };
+    if (left >= lines)
+        fetch_pieces([](int) { return true; });
+    else
+        fetch_pieces([&](int i) { return P::within(i, left); });
 }
 
 // And from there into one place of the ring.
@@ -193,7 +215,7 @@ __device__ __forceinline__ void put(scalar *staged, const vector (&pieces)[round
     scalar *to = staged + P::run() * pitch + P::at();
     #pragma unroll
     for (int i = 0; i < rounds; ++i) {
-        if (P::count % sharers == 0 || int(threadIdx.x % sharers) + i * sharers < P::count)
+        if (P::has(i))
             *reinterpret_cast<bits_t *>(to + (P::runs_on(i) * pitch + P::elements_on(i))) = bits_of(pieces[i]);
     }
 }
@@ -216,7 +238,7 @@ __device__ __forceinline__ void stage_at_the_edge(
         const index_t left = line >= last || product >= k ? 0 : along_k ? k - product : last - line;
         const int count = left < wide ? int(left) : wide;
         const scalar *from = along_k ? X + line * ld + product : X + product * ld + line;
-        if (P::count % sharers == 0 || int(threadIdx.x % sharers) + i * sharers < P::count)
+        if (P::has(i))
             copy_async<wide>(staged + run * pitch + at, count > 0 ? from : X, count);
     }
 }

@@ -159,33 +159,54 @@ __device__ __forceinline__ void await_copies()
 #endif
 
 // How `lines` lines of a chunk are copied: in runs of neighbours, cut into pieces of `wide` elements, which the sharers
-// of a ring take in turns.
+// of a ring take in turns. Where a round of theirs is no whole number of runs, the last of them have no piece.
 template <int lines, bool along_k, int wide>
 struct Pieces {
     static constexpr int of_run = (along_k ? chunk : lines) / wide;
     static constexpr int count = of_run * (along_k ? lines : chunk);
-    static constexpr int rounds = (count + sharers - 1) / sharers;
     static constexpr int runs_of_round = sharers > of_run ? sharers / of_run : 1;
     static constexpr int rounds_of_run = sharers < of_run ? of_run / sharers : 1;
+    static constexpr int of_round = sharers > of_run ? runs_of_round * of_run : sharers;
+    static constexpr int rounds = (count + of_round - 1) / of_round;
+    static_assert(sharers >= of_run || of_run % sharers == 0);
     // From a thread's piece in the first round to its piece in round i: runs, and elements along them.
     static __device__ constexpr int runs_on(int i) { return i / rounds_of_run * runs_of_round; }
     static __device__ constexpr int elements_on(int i) { return i % rounds_of_run * sharers * wide; }
     static __device__ __forceinline__ int run() { return threadIdx.x % sharers / of_run; }
     static __device__ __forceinline__ int at() { return threadIdx.x % sharers % of_run * wide; }
+    // Whether this thread has a piece in round i.
+    static __device__ __forceinline__ bool has(int i)
+    {
+        const int member = threadIdx.x % sharers;
+        return (of_round == sharers || member < of_round) && (count % of_round == 0 || member + i * of_round < count);
+    }
+    // And whether it is one of the first `left` lines.
+    static __device__ __forceinline__ bool within(int i, int left)
+    {
+        return (along_k ? run() + runs_on(i) : at() + elements_on(i)) < left;
+    }
 };
 
-// A whole chunk into one place of the ring, `from` this thread's first element on.
+// A whole chunk into one place of the ring, `from` this thread's first element on: all of its lines, or `left`
+// of them and zeros for the others.
 template <int lines, int pitch, bool along_k>
-__device__ __forceinline__ void stage(scalar *staged, const scalar *__restrict__ from, index_t ld)
+__device__ __forceinline__ void stage(scalar *staged, const scalar *__restrict__ from, index_t ld, int left = lines)
 {
     using P = Pieces<lines, along_k, width>;
     scalar *to = staged + P::run() * pitch + P::at();
-    #pragma unroll
-    for (int i = 0; i < P::rounds; ++i) {
-        if (P::count % sharers == 0 || int(threadIdx.x % sharers) + i * sharers < P::count)
-            copy_async<width>(to + (P::runs_on(i) * pitch + P::elements_on(i)), from + P::elements_on(i), width);
-        from += (P::runs_on(i + 1) - P::runs_on(i)) * (long long)ld;
-    }
+    const auto copy_pieces = [&](auto wanted) {
+        #pragma unroll
+        for (int i = 0; i < P::rounds; ++i) {
+            if (P::has(i))
+                copy_async<width>(
+                    to + (P::runs_on(i) * pitch + P::elements_on(i)), from + P::elements_on(i), wanted(i) ? width : 0);
+            from += (P::runs_on(i + 1) - P::runs_on(i)) * (long long)ld;
+        }
+    };
+    if (left >= lines)
+        copy_pieces([](int) { return true; });
+    else
+        copy_pieces([&](int i) { return P::within(i, left); });
 }
 
 // Products l ... of lines first ... of X into one place of the ring, zeros past the ends of X: at its edges, and where
@@ -206,7 +227,7 @@ __device__ __forceinline__ void stage_at_the_edge(
         const index_t left = line >= last || product >= k ? 0 : along_k ? k - product : last - line;
         const int count = left < wide ? int(left) : wide;
         const scalar *from = along_k ? X + line * ld + product : X + product * ld + line;
-        if (P::count % sharers == 0 || int(threadIdx.x % sharers) + i * sharers < P::count)
+        if (P::has(i))
             copy_async<wide>(staged + run * pitch + at, count > 0 ? from : X, count);
     }
 }
@@ -299,6 +320,66 @@ __device__ __forceinline__ void store_vector(scalar *at_C, scalar alpha, vector 
     __stcs(to, bits_of(sum));
 }
 
+// What a block has to do. Every block has as much as the others. Of one tile it has every so many chunks. Of as many
+// tiles as there are blocks, or more, each block has a whole one in every turn; of the tiles left, an equal run of
+// their chunks, tile after tile. Of fewer tiles from the start, k has `panels` as long as a block's share, of which each
+// tile is a block's; the rest of k is left to the other blocks, in turns and runs. So most of the time blocks side by
+// side read neighbours of A and the same rows of B.
+struct Work {
+    index_t panels, rest;       // of k, and chunks of each tile after them
+    index_t others, in_turns;   // blocks that have the rest, and tiles of which they have all of it in turns
+    index_t of_a_run;           // chunks of the tiles left, that are one of those blocks' in a run
+    index_t rank;               // of this block among those of its panel, or among the others
+    index_t low, band;          // the first of its chunks of a tile, and how many there are
+    index_t turns;              // of this block
+    index_t first_tile, begin;  // of its run, and the chunk of the band with which that begins
+    index_t run;                // chunks of this block in all
+
+    // Of those of this block.
+    __device__ __forceinline__ index_t tile_of(index_t piece) const
+    {
+        return piece < turns ? piece * others + rank : first_tile + piece - turns;
+    }
+};
+
+__device__ __forceinline__ Work work_of(index_t block, index_t tiles, index_t chunks)
+{
+    Work work = {};
+    if (tiles == 1) {
+        work.rest = work.band = chunks;
+        work.others = splits;
+        work.rank = work.begin = block;
+        work.run = block < chunks ? (chunks - block + splits - 1) / splits : 0;
+        return work;
+    }
+    constexpr int least_rest = 32;  // chunks of a tile, beside which its end takes little time
+    const index_t share = index_t((tiles * (long long)chunks + splits - 1) / splits);
+    if (tiles < splits)
+        work.panels = (chunks % share == 0 ? chunks : chunks > least_rest ? chunks - least_rest : 0) / share;
+    work.rest = chunks - work.panels * share;
+    work.others = splits - work.panels * tiles;
+    const index_t turns = work.others == 0 ? 0 : tiles / work.others;
+    work.in_turns = turns * work.others;
+    const long long in_runs = (tiles - work.in_turns) * (long long)work.rest;
+    work.of_a_run = work.others == 0 ? 0 : index_t((in_runs + work.others - 1) / work.others);
+    const index_t in_panels = work.panels * tiles;
+    if (block < in_panels) {
+        work.rank = work.first_tile = block % tiles;
+        work.low = block / tiles * share;
+        work.run = work.band = share;
+    } else if (work.rest > 0) {
+        work.rank = block - in_panels;
+        work.low = work.panels * share;
+        work.band = work.rest;
+        work.turns = turns;
+        const long long before = work.rank * (long long)work.of_a_run, left = in_runs - before;
+        work.first_tile = work.in_turns + index_t(before / work.rest);
+        work.begin = index_t(before % work.rest);
+        work.run = turns * work.rest + (left <= 0 ? 0 : left < work.of_a_run ? index_t(left) : work.of_a_run);
+    }
+    return work;
+}
+
 extern "C" __global__ void __launch_bounds__(threads) staged_mma(
     index_t m, index_t n, index_t k, sum_t alpha, const scalar *__restrict__ A, index_t lda,
     const scalar *__restrict__ B, index_t ldb, sum_t beta, scalar *__restrict__ C, index_t ldc,
@@ -309,19 +390,15 @@ extern "C" __global__ void __launch_bounds__(threads) staged_mma(
     const int ring_of_block = sharers == threads ? 0 : threadIdx.x / sharers;
     scalar *ring = left + ring_of_block * (stages * (a_elements + b_elements));
 
-    // This block's run: `run` chunks, the first of them chunk `begin` of all, tile after tile. Where C is one tile, they
-    // are `every` chunks apart: at any time all blocks read neighbours in memory.
     const index_t tiles_down = (m + tile_rows - 1) / tile_rows, tiles_across = (n + tile_columns - 1) / tile_columns;
     const index_t tiles = tiles_down * tiles_across;
     const index_t chunks = (k + chunk - 1) / chunk;  // of a tile
-    const long long all_chunks = tiles * (long long)chunks, share = (all_chunks + splits - 1) / splits;
     const bool one_tile = tiles == 1;
     const index_t every = one_tile ? splits : 1;
-    const long long begin = one_tile ? blockIdx.x : blockIdx.x * share;
-    if (begin >= all_chunks)
+    const Work work = work_of(index_t(blockIdx.x), tiles, chunks);
+    const index_t run = work.run;
+    if (run == 0)
         return;
-    const long long to_all = all_chunks - begin;
-    const index_t run = index_t(one_tile ? (to_all + splits - 1) / splits : to_all < share ? to_all : share);
     const auto first_row_of = [&](index_t tile) { return (tiles_across == 1 ? tile : tile % tiles_down) * tile_rows; };
     const auto first_column_of = [&](index_t tile) { return tiles_across == 1 ? 0 : tile / tiles_down * tile_columns; };
 
@@ -341,26 +418,32 @@ extern "C" __global__ void __launch_bounds__(threads) staged_mma(
     // What to stage next: `whole` chunks, the first elements of the first at `from_a` and `from_b`, one after another
     // without a look at where k or the tile ends; then chunk `next` of tile `next_tile`, chunk `staged` of the run.
     index_t staged = ring_of_block, stop = run;  // chunk of the run before which staging ends
-    index_t next_tile = one_tile ? 0 : index_t(begin / chunks), tile = next_tile;
-    index_t next = index_t(begin - next_tile * (long long)chunks) + staged * every, whole = 0;
-    // Vectors are aligned in every line, and no line of the tile is past the last.
+    index_t next_piece = 0, next_tile = work.tile_of(0);
+    index_t next = work.low + (work.turns == 0 ? work.begin : 0) + staged * every, whole = 0;
+    // Vectors are aligned in every line.
     const bool vectors = (reinterpret_cast<unsigned long long>(A) | reinterpret_cast<unsigned long long>(B)
                              | lda * sizeof(scalar) | ldb * sizeof(scalar)) % 16 == 0;
     using Of_A = Pieces<tile_rows, a_along_k, width>;
     using Of_B = Pieces<tile_columns, b_along_k, width>;
     const scalar *from_a, *from_b;
+    int left_a, left_b;  // lines of the tile that A and B have: what stands in place of the others is in no sum of C
     const auto pass = [&](index_t count) {
         staged += count * rings_of_block;
         next += count * (rings_of_block * every);
     };
     const auto look_ahead = [&] {
-        while (!one_tile && next >= chunks) {
-            next -= chunks;
-            ++next_tile;
+        while (!one_tile && next >= work.low + work.band) {
+            next -= work.band;
+            next_tile = work.tile_of(++next_piece);
+            if (next_piece == work.turns)
+                next += work.begin;
         }
         const index_t next_row = first_row_of(next_tile), next_column = first_column_of(next_tile);
-        const bool full = vectors && next_row + tile_rows <= m && next_column + tile_columns <= n;
-        const index_t end = full ? k / chunk : 0, step = rings_of_block * every;
+        left_a = m - next_row < tile_rows ? int(m - next_row) : tile_rows;
+        left_b = n - next_column < tile_columns ? int(n - next_column) : tile_columns;
+        const bool in_vectors = vectors && (a_along_k || left_a % width == 0) && (b_along_k || left_b % width == 0);
+        const index_t whole_in_k = k / chunk, end_of_band = work.low + work.band, step = rings_of_block * every;
+        const index_t end = !in_vectors ? 0 : whole_in_k < end_of_band ? whole_in_k : end_of_band;
         const index_t to_end = next < end ? (end - next + step - 1) / step : 0;
         const index_t to_stop = (stop - staged + rings_of_block - 1) / rings_of_block;
         whole = to_end < to_stop ? to_end : to_stop;
@@ -377,18 +460,8 @@ extern "C" __global__ void __launch_bounds__(threads) staged_mma(
     };
     const auto stage_edge = [&](scalar *a, index_t tile, index_t l) {
         const index_t row = first_row_of(tile), column = first_column_of(tile);
-        // An operand that has all of the chunk is copied as elsewhere, though the other has not.
-        const bool in_k = vectors && l <= k - chunk;
-        if (in_k && row + tile_rows <= m)
-            stage<tile_rows, a_pitch, a_along_k>(a, A + (row + Of_A::run()) * (long long)lda + l + Of_A::at(), lda);
-        else
-            stage_at_the_edge<tile_rows, a_pitch, a_along_k, width>(a, A, lda, row, m, l, k);
-        if (same)
-            return;
-        if (in_k && column + tile_columns <= n)
-            stage<tile_columns, b_pitch, b_along_k>(
-                a + a_elements, B + (l + Of_B::run()) * (long long)ldb + column + Of_B::at(), ldb);
-        else
+        stage_at_the_edge<tile_rows, a_pitch, a_along_k, width>(a, A, lda, row, m, l, k);
+        if (!same)
             stage_at_the_edge<tile_columns, b_pitch, b_along_k, width>(a + a_elements, B, ldb, column, n, l, k);
     };
     const auto stage_next = [&](int place) {
@@ -397,9 +470,9 @@ extern "C" __global__ void __launch_bounds__(threads) staged_mma(
         if (whole == 0 && more)
             look_ahead();
         if (whole > 0) {
-            stage<tile_rows, a_pitch, a_along_k>(a, from_a, lda);
+            stage<tile_rows, a_pitch, a_along_k>(a, from_a, lda, left_a);
             if (!same)
-                stage<tile_columns, b_pitch, b_along_k>(b, from_b, ldb);
+                stage<tile_columns, b_pitch, b_along_k>(b, from_b, ldb, left_b);
             step_on();
         } else if (more) {
             stage_edge(a, next_tile, next * chunk);
@@ -436,11 +509,11 @@ extern "C" __global__ void __launch_bounds__(threads) staged_mma(
     fill_ring();
     index_t current = ring_of_block;  // chunk of the run
     #pragma unroll 1
-    for (index_t done = 0; done < run; ++tile) {
-        const long long to_end = (tile + 1LL) * chunks - begin;  // chunks until the tile is whole
-        const bool to_last = to_end <= run;
-        const bool alone = one_tile ? run == chunks : to_last && tile * (long long)chunks >= begin;  // with the tile
-        done = to_last && !one_tile ? index_t(to_end) : run;
+    for (index_t piece = 0, done = 0; done < run; ++piece) {
+        const index_t tile = work.tile_of(piece), before = done;
+        const long long to_end = (piece + 1LL) * work.band - (piece < work.turns ? 0 : work.begin);  // of the band
+        done = to_end < run && !one_tile ? index_t(to_end) : run;
+        const bool alone = done - before == chunks;  // with the tile
         const index_t first_row = first_row_of(tile), first_column = first_column_of(tile);
         sums_t sum = {};
         #pragma unroll 1
@@ -482,11 +555,21 @@ extern "C" __global__ void __launch_bounds__(threads) staged_mma(
             }
         };
         if (!alone) {  // other blocks have some of the tile's chunks
-            const index_t first_block = one_tile ? 0 : index_t(tile * (long long)chunks / share);
-            const index_t last_block = one_tile ? (chunks < splits ? chunks : splits) - 1
-                                                : index_t(((tile + 1LL) * chunks - 1) / share);
-            const int parts = last_block - first_block + 1, part = blockIdx.x - first_block;
-            const long long slot = tiles < splits ? first_block + tile : 2 * first_block + 1;  // of the first part
+            // Its parts are the panels, and the rest of a turn or those of runs: in the order of k.
+            const index_t among_runs = tile - work.in_turns;  // or negative, where the rest is that of a turn
+            const bool of_a_turn = among_runs < 0, in_panel = blockIdx.x < work.panels * tiles;
+            index_t first_other = 0, last_other = 0;  // of the blocks that have the rest
+            if (one_tile) {
+                last_other = (chunks < splits ? chunks : splits) - 1;
+            } else if (!of_a_turn && work.rest > 0) {
+                first_other = index_t(among_runs * (long long)work.rest / work.of_a_run);
+                last_other = index_t(((among_runs + 1LL) * work.rest - 1) / work.of_a_run);
+            }
+            const int parts = work.panels + (work.rest > 0 ? last_other - first_other + 1 : 0);
+            const int part = in_panel ? blockIdx.x / tiles : work.panels + (of_a_turn ? 0 : work.rank - first_other);
+            const index_t turns = work.panels > 0 ? work.in_turns : 0;  // that leave a part
+            const index_t before = of_a_turn ? tile : turns + first_other + among_runs;
+            const long long slot = work.panels * (long long)tile + before;  // of the first part
             const auto leave = [&](long long in_slot) {
                 bits_t *to = reinterpret_cast<bits_t *>(partials + in_slot * tile_elements);
                 for_each_vector([&](int v, int at) { __stcg(to + at, bits_of(held[v])); });

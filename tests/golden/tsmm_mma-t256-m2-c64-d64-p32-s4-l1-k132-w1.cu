@@ -102,33 +102,54 @@ __device__ __forceinline__ void await_copies()
 #endif
 
 // How `lines` lines of a chunk are copied: in runs of neighbours, cut into pieces of `wide` elements, which the sharers
-// of a ring take in turns.
+// of a ring take in turns. Where a round of theirs is no whole number of runs, the last of them have no piece.
 template <int lines, bool along_k, int wide>
 struct Pieces {
     static constexpr int of_run = (along_k ? chunk : lines) / wide;
     static constexpr int count = of_run * (along_k ? lines : chunk);
-    static constexpr int rounds = (count + sharers - 1) / sharers;
     static constexpr int runs_of_round = sharers > of_run ? sharers / of_run : 1;
     static constexpr int rounds_of_run = sharers < of_run ? of_run / sharers : 1;
+    static constexpr int of_round = sharers > of_run ? runs_of_round * of_run : sharers;
+    static constexpr int rounds = (count + of_round - 1) / of_round;
+    static_assert(sharers >= of_run || of_run % sharers == 0);
     // From a thread's piece in the first round to its piece in round i: runs, and elements along them.
     static __device__ constexpr int runs_on(int i) { return i / rounds_of_run * runs_of_round; }
     static __device__ constexpr int elements_on(int i) { return i % rounds_of_run * sharers * wide; }
     static __device__ __forceinline__ int run() { return threadIdx.x % sharers / of_run; }
     static __device__ __forceinline__ int at() { return threadIdx.x % sharers % of_run * wide; }
+    // Whether this thread has a piece in round i.
+    static __device__ __forceinline__ bool has(int i)
+    {
+        const int member = threadIdx.x % sharers;
+        return (of_round == sharers || member < of_round) && (count % of_round == 0 || member + i * of_round < count);
+    }
+    // And whether it is one of the first `left` lines.
+    static __device__ __forceinline__ bool within(int i, int left)
+    {
+        return (along_k ? run() + runs_on(i) : at() + elements_on(i)) < left;
+    }
 };
 
-// A whole chunk into one place of the ring, `from` this thread's first element on.
+// A whole chunk into one place of the ring, `from` this thread's first element on: all of its lines, or `left`
+// of them and zeros for the others.
 template <int lines, int pitch, bool along_k>
-__device__ __forceinline__ void stage(scalar *staged, const scalar *__restrict__ from, index_t ld)
+__device__ __forceinline__ void stage(scalar *staged, const scalar *__restrict__ from, index_t ld, int left = lines)
 {
     using P = Pieces<lines, along_k, width>;
     scalar *to = staged + P::run() * pitch + P::at();
-    #pragma unroll
-    for (int i = 0; i < P::rounds; ++i) {
-        if (P::count % sharers == 0 || int(threadIdx.x % sharers) + i * sharers < P::count)
-            copy_async<width>(to + (P::runs_on(i) * pitch + P::elements_on(i)), from + P::elements_on(i), width);
-        from += (P::runs_on(i + 1) - P::runs_on(i)) * (long long)ld;
-    }
+    const auto copy_pieces = [&](auto wanted) {
+        #pragma unroll
+        for (int i = 0; i < P::rounds; ++i) {
+            if (P::has(i))
+                copy_async<width>(
+                    to + (P::runs_on(i) * pitch + P::elements_on(i)), from + P::elements_on(i), wanted(i) ? width : 0);
+            from += (P::runs_on(i + 1) - P::runs_on(i)) * (long long)ld;
+        }
+    };
+    if (left >= lines)
+        copy_pieces([](int) { return true; });
+    else
+        copy_pieces([&](int i) { return P::within(i, left); });
 }
 
 // Products l ... of lines first ... of X into one place of the ring, zeros past the ends of X: at its edges, and where
@@ -149,7 +170,7 @@ __device__ __forceinline__ void stage_at_the_edge(
         const index_t left = line >= last || product >= k ? 0 : along_k ? k - product : last - line;
         const int count = left < wide ? int(left) : wide;
         const scalar *from = along_k ? X + line * ld + product : X + product * ld + line;
-        if (P::count % sharers == 0 || int(threadIdx.x % sharers) + i * sharers < P::count)
+        if (P::has(i))
             copy_async<wide>(staged + run * pitch + at, count > 0 ? from : X, count);
     }
 }

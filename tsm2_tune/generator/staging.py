@@ -68,10 +68,12 @@ def _chunks_for_all(candidate: Candidate) -> bool:
     return smallest or tiles * candidate.problem.k >= rings * tunable(candidate, "chunk")
 
 
-def staging_rules(tile: tuple[int, ...], *, covered: int | None = None) -> tuple[Rule, ...]:
+def staging_rules(
+    tile: tuple[int, ...], *, columns: tuple[int, ...] = (), covered: int | None = None
+) -> tuple[Rule, ...]:
     """The rules of every staged family, for its options of a tile's rows and columns, as `tile_rules` has them."""
     return (
-        *tile_rules(tile, covered=covered),
+        *tile_rules(tile, columns=columns, covered=covered),
         Rule("chunks-for-all", "shape", "every ring should have a whole chunk of k", _chunks_for_all),
         *WIDE_SPLIT_RULES,
         REGISTERS_REACHABLE,
@@ -173,7 +175,8 @@ class StagingFamily(Family[C]):
             "c_along_n": problem.row_major_c,
             "a_pitch": a_pitch,
             "b_pitch": b_pitch,
-            "symmetric": (along_a == "k") == (along_b == "k") and config.tile_rows == config.tile_columns,
+            "symmetric": ((along_a == "k") == (along_b == "k") and config.tile_rows == config.tile_columns)
+            and a_pitch == b_pitch,
             "sums_in_registers": self.sums_in_registers(config),
             "flat_splits": self.launch(config, problem).flat_splits,
             "group_splits": GROUP_SPLITS,

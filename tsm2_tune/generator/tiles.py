@@ -16,8 +16,13 @@ def covering(options: tuple[int, ...], extent: int) -> int:
     return next((option for option in options if option >= extent), options[-1])
 
 
-def tile_rules(options: tuple[int, ...], *, covered: int | None = None) -> tuple[Rule, ...]:
-    """Rules for `options` of a tile's rows and columns. A C of up to `covered` (the largest) has one tile."""
+def tile_rules(
+    options: tuple[int, ...], *, columns: tuple[int, ...] = (), covered: int | None = None
+) -> tuple[Rule, ...]:
+    """Rules for `options` of a tile's rows, and of its columns where these have no other ones.
+
+    A C of up to `covered` (the largest) rows and columns has one tile.
+    """
     most = options[-1] if covered is None else covered
     return (
         covering_rule(
@@ -31,7 +36,7 @@ def tile_rules(options: tuple[int, ...], *, covered: int | None = None) -> tuple
             "tile-columns-within-n",
             "a tile of more columns than C has computes columns that nobody asked for",
             tunable="tile_columns",
-            options=options,
+            options=columns or options,
             extent=lambda problem: problem.n,
         ),
         Rule(

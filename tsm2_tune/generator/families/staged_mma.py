@@ -17,9 +17,9 @@ from tsm2_tune.generator.splitting import HAS_F64_TENSOR_CORES, WIDE_SPLITS, has
 from tsm2_tune.generator.staging import STAGING_TUNABLES, StagingConfig, StagingFamily, staging_rules
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering
 
-TILE = (16, 32, 64)  # rows and columns of C, of a block
+ROWS, COLUMNS = (16, 32, 48, 64), (16, 24, 32, 48, 64)  # of C, of a block
 TILE_ELEMENTS = (16 * 16, 32 * 32, 64 * 64)
-WARP_TILES = ((1, 2), (2, 2), (2, 4), (4, 4))  # strips of 16 rows, octets of columns
+WARP_TILES = ((1, 2), (1, 3), (2, 2), (2, 3), (2, 4), (3, 2), (3, 3), (4, 4))  # strips of 16 rows, octets of columns
 # Threads of a block and of a ring, the chunk and the places of the ring, and what is on the way there.
 RINGS = (
     (128, 128, 64, 2, 0), (128, 128, 32, 2, 0), (128, 128, 16, 2, 0), (128, 128, 64, 3, 1), (128, 128, 32, 3, 1),
@@ -37,37 +37,60 @@ WINNERS: dict[tuple[int, bool], tuple[tuple[int, int, int, int, int], ...]] = {
     (64 * 64, True): ((32, 2, 0, 2, 0), (16, 4, 1, 2, 1), (32, 2, 1, 2, 1)),
     (64 * 64, False): ((16, 3, 1, 2, 1), (16, 4, 1, 2, 1), (32, 2, 1, 2, 1)),
 }
+# The same of one tile of so many columns, which are three octets for each warp.
+WINNERS_OF_THREES: dict[int, tuple[tuple[int, int, int, int, int], ...]] = {
+    24: ((64, 3, 1, 2, 1), (32, 3, 1, 3, 1), (64, 2, 0, 2, 1)),
+    48: ((32, 3, 1, 2, 1), (16, 4, 1, 2, 1)),
+}
 # Of a C of many rows: threads, rows and columns of a tile, strips and octets of a warp, and the least blocks.
 TALL_TILES = (
     (256, 256, 64, 4, 4, 1), (128, 128, 64, 4, 4, 1), (256, 128, 64, 2, 4, 1), (256, 256, 32, 2, 4, 1),
     (128, 128, 32, 2, 4, 1), (256, 128, 32, 2, 2, 2), (128, 64, 32, 2, 2, 1), (128, 64, 32, 2, 2, 4),
-    (128, 64, 16, 1, 2, 4), (128, 128, 16, 2, 2, 1),
+    (128, 64, 16, 1, 2, 4), (128, 128, 16, 2, 2, 1), (256, 256, 16, 2, 2, 1), (256, 128, 32, 2, 2, 1),
+    (256, 256, 24, 2, 3, 1), (256, 128, 24, 1, 3, 1), (128, 128, 24, 2, 3, 1),
+    (256, 256, 48, 4, 3, 1), (256, 128, 48, 2, 3, 1), (128, 128, 48, 4, 3, 1),
 )  # fmt: skip
 TALL_RINGS = (
     (16, 3, 1), (16, 4, 1), (16, 5, 1), (16, 6, 1), (32, 2, 0), (32, 2, 1), (32, 3, 1), (32, 4, 1), (32, 2, 2),
 )  # fmt: skip
-MOST_TILE = 256
+MORE_ROWS = (128, 256)
 COLUMNS_OF_TALL, LEAST_DEPTH = range(9, 65), 17  # n and k that a C of many rows must have
 # What won on an H200 for n up to so many, where A lies along k and where not: threads and tile, the ring, blocks on a
 # multiprocessor, as many as the bound or 1, and the strips and octets of a warp.
 WINNERS_OF_TALL: dict[tuple[int, bool], tuple[tuple[int, int, int, int, int, int, int, int, int, int], ...]] = {
     (16, True): (
-        (128, 64, 16, 32, 2, 1, 4, 4, 1, 2), (128, 128, 16, 32, 2, 1, 2, 1, 2, 2),
+        (128, 128, 16, 32, 2, 1, 2, 1, 2, 2), (128, 64, 16, 32, 2, 1, 4, 4, 1, 2),
         (128, 128, 16, 32, 2, 0, 2, 1, 2, 2),
     ),
+    (24, True): (
+        (256, 128, 24, 32, 4, 1, 1, 1, 1, 3), (128, 128, 24, 32, 2, 1, 2, 1, 2, 3),
+        (256, 128, 24, 32, 3, 1, 1, 1, 1, 3),
+    ),
     (32, True): (
-        (128, 64, 32, 32, 3, 1, 2, 1, 2, 2), (128, 64, 32, 32, 2, 0, 2, 1, 2, 2), (128, 64, 32, 32, 2, 1, 4, 4, 2, 2),
-        (256, 128, 32, 32, 2, 1, 2, 2, 2, 2), (128, 128, 32, 32, 2, 1, 2, 1, 2, 4),
+        (128, 64, 32, 32, 3, 1, 2, 1, 2, 2), (256, 128, 32, 32, 4, 1, 1, 1, 2, 2),
+        (128, 64, 32, 32, 2, 0, 2, 1, 2, 2), (128, 128, 32, 32, 2, 1, 2, 1, 2, 4),
+    ),
+    (48, True): (
+        (256, 128, 48, 32, 3, 1, 1, 1, 2, 3), (128, 128, 48, 16, 3, 1, 2, 1, 4, 3),
+        (256, 256, 48, 16, 4, 1, 1, 1, 4, 3),
     ),
     (64, True): (
         (256, 256, 64, 16, 4, 1, 1, 1, 4, 4), (128, 128, 64, 32, 2, 2, 2, 1, 4, 4),
         (256, 256, 64, 32, 2, 1, 1, 1, 4, 4),
         (128, 128, 64, 16, 3, 1, 2, 1, 4, 4), (256, 128, 64, 16, 6, 1, 1, 1, 2, 4),
     ),
+    (16, False): ((256, 256, 16, 16, 5, 1, 1, 1, 2, 2), (128, 128, 16, 16, 4, 1, 2, 1, 2, 2)),
+    (24, False): (
+        (128, 128, 24, 16, 3, 1, 2, 1, 2, 3), (256, 256, 24, 16, 5, 1, 1, 1, 2, 3),
+        (256, 256, 24, 16, 4, 1, 1, 1, 2, 3),
+    ),
     (32, False): (
-        (256, 256, 32, 16, 5, 1, 1, 1, 2, 4), (128, 64, 32, 32, 2, 0, 2, 1, 2, 2),
-        (128, 128, 32, 16, 3, 1, 2, 1, 2, 4),
-        (256, 128, 32, 16, 3, 1, 2, 2, 2, 2), (128, 64, 32, 16, 3, 1, 4, 4, 2, 2),
+        (128, 128, 32, 16, 3, 1, 2, 1, 2, 4), (256, 256, 32, 16, 5, 1, 1, 1, 2, 4),
+        (128, 64, 32, 32, 2, 0, 2, 1, 2, 2), (256, 128, 32, 16, 3, 1, 2, 2, 2, 2),
+    ),
+    (48, False): (
+        (256, 256, 48, 16, 4, 1, 1, 1, 4, 3), (256, 256, 48, 16, 3, 1, 1, 1, 4, 3),
+        (128, 128, 48, 16, 3, 1, 2, 1, 4, 3),
     ),
     (64, False): (
         (256, 256, 64, 16, 3, 1, 1, 1, 4, 4), (256, 256, 64, 16, 4, 1, 1, 1, 4, 4),
@@ -102,13 +125,13 @@ class StagedMma(StagingFamily[StagedMmaConfig]):
             "ahead", "", "1: a chunk's first products are loaded before the last of the one before are multiplied"
         ),
     )
-    rules = (HAS_F64_TENSOR_CORES, *staging_rules((*TILE, 2 * TILE[-1], MOST_TILE), covered=TILE[-1]))
+    rules = (HAS_F64_TENSOR_CORES, *staging_rules((*ROWS, *MORE_ROWS), columns=COLUMNS, covered=ROWS[-1]))
     config_type = StagedMmaConfig
 
     def configurations(self) -> Iterator[StagedMmaConfig]:
         tiles = [
             (tile_rows, tile_columns, strips, octets)
-            for tile_rows, tile_columns, (strips, octets) in product(TILE, TILE, WARP_TILES)
+            for tile_rows, tile_columns, (strips, octets) in product(ROWS, COLUMNS, WARP_TILES)
             if tile_rows % (STRIP_ROWS * strips) == 0 and tile_columns % (OCTET_COLUMNS * octets) == 0
         ]
         thin = (
@@ -126,7 +149,8 @@ class StagedMma(StagingFamily[StagedMmaConfig]):
         for values in dict.fromkeys(chain(thin, tall)):
             config = StagedMmaConfig(*values)
             sharers = config.sharers
-            if self.team(config) <= sharers and config.chunk * self.team(config) >= sharers * DEPTH:
+            team = self.team(config)
+            if sharers % team == 0 and config.chunk * team >= sharers * DEPTH:
                 yield config
 
     def team(self, config: StagedMmaConfig) -> int:
@@ -145,17 +169,23 @@ class StagedMma(StagingFamily[StagedMmaConfig]):
         along_a, along_b, _ = problem.contiguous
         if self.singles(problem):
             return config.chunk + 2, config.tile_columns + 4
+        b_along_k = config.chunk + (4 if self.paired(config, problem) else 8)
         return (
             config.chunk + 4 if along_a == "k" else config.tile_rows + 2,
-            config.chunk + 4 if along_b == "k" else config.tile_columns + 2,
+            b_along_k if along_b == "k" else config.tile_columns + 2,
         )
 
     def singles(self, problem: Problem) -> bool:
         """Whether A alone lies along k: no two neighbours in memory stay so in the fragments of A and of B."""
         return problem.contiguous[0] == "k" != problem.contiguous[1]
 
+    def paired(self, config: StagedMmaConfig, problem: Problem) -> bool:
+        """Whether a lane's columns of C are neighbours in two octets."""
+        return config.octets % 2 == 0 and not self.singles(problem)
+
     def context(self, config: StagedMmaConfig, problem: Problem) -> dict[str, Any]:
-        return {**super().context(config, problem), "singles": self.singles(problem)}
+        own = {"singles": self.singles(problem), "paired": self.paired(config, problem)}
+        return {**super().context(config, problem), **own}
 
     def supports(self, problem: Problem) -> bool:
         return problem.dtype_name == "f64" and super().supports(problem)
@@ -170,12 +200,14 @@ class StagedMma(StagingFamily[StagedMmaConfig]):
             return ()
         if max(problem.m, problem.n) > LARGEST_THIN:
             return self._preferred_of_tall(problem, limits)
-        tile_rows = covering(TILE, problem.m)
-        tile_columns = covering(TILE, problem.n)
+        tile_rows = covering(ROWS, problem.m)
+        tile_columns = covering(COLUMNS, problem.n)
         elements = tile_rows * tile_columns
-        strips = min(2, tile_rows // STRIP_ROWS)
-        octets = 4 if elements > 32 * 32 and tile_columns > STRIP_ROWS else 2
-        along_k = "k" in problem.contiguous[:2]
+        strips = 3 if tile_rows == 48 else min(2, tile_rows // STRIP_ROWS)
+        octets = 4 if elements > 32 * 32 and tile_columns > STRIP_ROWS and strips < 3 else 2
+        winners = WINNERS[covering(TILE_ELEMENTS, elements), "k" in problem.contiguous[:2]]
+        if tile_columns in WINNERS_OF_THREES:
+            octets, winners = 3, WINNERS_OF_THREES[tile_columns]
         return tuple(
             StagedMmaConfig(
                 threads=128,
@@ -191,12 +223,11 @@ class StagedMma(StagingFamily[StagedMmaConfig]):
                 octets=octets,
                 ahead=ahead,
             )
-            for chunk, stages, through, blocks, ahead in WINNERS[covering(TILE_ELEMENTS, elements), along_k]
+            for chunk, stages, through, blocks, ahead in winners
         )
 
     def _preferred_of_tall(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedMmaConfig, ...]:
-        """None where TSMR_MMA reads as fast: up to 16 columns, of a column-major A."""
-        best = WINNERS_OF_TALL.get((covering(TILE, problem.n), problem.contiguous[0] == "k"), ())
+        best = WINNERS_OF_TALL[covering(COLUMNS, problem.n), problem.contiguous[0] == "k"]
         return tuple(
             StagedMmaConfig(
                 threads,

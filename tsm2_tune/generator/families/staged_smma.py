@@ -13,16 +13,20 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, ClassVar
 
-from tsm2_tune.generator.families.staged_mma import DEPTH, StagedMma, StagedMmaConfig
+from tsm2_tune.generator.families.staged_mma import COLUMNS, DEPTH, StagedMma, StagedMmaConfig
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import INT32_MAX, Problem
-from tsm2_tune.generator.splitting import WIDE_SPLITS, has_f64_tensor_cores, wide_splits
+from tsm2_tune.generator.splitting import HAS_F64_TENSOR_CORES, WIDE_SPLITS, has_f64_tensor_cores, wide_splits
+from tsm2_tune.generator.staging import staging_rules
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering
 
+ROWS, COVERED = (16, 32, 64, 128, 256), 64  # of C, of a block; up to COVERED one tile has all
 # Rows and columns of C, of a block, strips and octets of a warp. A lane has rows of two strips: their number is even.
 TILES = (
     (32, 32, 2, 4), (64, 32, 4, 4), (32, 64, 2, 8), (64, 64, 2, 4), (64, 64, 2, 8), (64, 64, 4, 4), (64, 16, 2, 2),
     (128, 16, 2, 2), (64, 32, 2, 2), (128, 32, 2, 4), (256, 32, 4, 4), (128, 64, 2, 8), (128, 64, 4, 4),
+    (32, 24, 2, 3), (64, 24, 2, 3), (128, 24, 2, 3), (32, 48, 2, 3), (64, 48, 2, 3), (64, 48, 2, 6), (128, 48, 2, 6),
+    (128, 48, 4, 3),
 )  # fmt: skip
 RINGS = ((16, 3, 1), (32, 2, 0), (32, 2, 1), (32, 3, 1), (64, 2, 0), (64, 2, 1))  # chunk, stages, through
 MIN_BLOCKS = (2, 3, 4)
@@ -31,13 +35,17 @@ COLUMNS_OF_LARGE, LEAST_DEPTH = range(9, 65), 16  # n and k that a C of many row
 # What won on an H200, best first: tile, ring, and blocks on a multiprocessor. Of many rows, for as many columns: of a
 # long k and a column-major A, of a long k and a row-major A, and of a short k.
 Choice = tuple[tuple[int, int, int, int], tuple[int, int, int], int]
-FEW: tuple[Choice, ...] = (((64, 16, 2, 2), (64, 2, 0), 3), ((128, 16, 2, 2), (32, 2, 0), 3))
+FEW: tuple[Choice, ...] = (
+    ((64, 16, 2, 2), (64, 2, 0), 3), ((64, 16, 2, 2), (64, 2, 1), 3), ((128, 16, 2, 2), (32, 2, 0), 3),
+)  # fmt: skip
 LONG_COLUMN_MAJOR: dict[int, tuple[Choice, ...]] = {
     16: FEW,
+    24: (((128, 24, 2, 3), (32, 2, 1), 3), ((128, 24, 2, 3), (32, 3, 1), 2), ((64, 24, 2, 3), (32, 3, 1), 4)),
     32: (
         ((128, 32, 2, 4), (32, 2, 1), 3), ((256, 32, 4, 4), (16, 3, 1), 2), ((64, 32, 2, 2), (32, 3, 1), 4),
         ((128, 32, 2, 4), (32, 3, 1), 2), ((128, 32, 2, 4), (16, 3, 1), 3),
     ),
+    48: (((128, 48, 4, 3), (32, 2, 1), 2), ((128, 48, 2, 6), (32, 2, 1), 2), ((64, 48, 2, 3), (32, 2, 1), 3)),
     64: (
         ((128, 64, 2, 8), (32, 2, 1), 2), ((128, 64, 4, 4), (32, 3, 1), 2), ((64, 64, 2, 4), (32, 3, 1), 3),
         ((128, 64, 4, 4), (32, 2, 1), 2), ((128, 64, 2, 8), (32, 3, 1), 2),
@@ -45,10 +53,12 @@ LONG_COLUMN_MAJOR: dict[int, tuple[Choice, ...]] = {
 }  # fmt: skip
 LONG_ROW_MAJOR: dict[int, tuple[Choice, ...]] = {
     16: FEW,
+    24: (((128, 24, 2, 3), (32, 3, 1), 2), ((128, 24, 2, 3), (32, 2, 1), 3), ((64, 24, 2, 3), (64, 2, 1), 3)),
     32: (
         ((128, 32, 2, 4), (32, 2, 1), 3), ((128, 32, 2, 4), (32, 3, 1), 2), ((128, 32, 2, 4), (16, 3, 1), 3),
         ((64, 32, 2, 2), (32, 2, 1), 4),
     ),
+    48: (((128, 48, 2, 6), (32, 2, 1), 2), ((128, 48, 4, 3), (32, 2, 1), 2), ((128, 48, 2, 6), (32, 3, 1), 2)),
     64: (
         ((128, 64, 4, 4), (32, 3, 1), 2), ((128, 64, 2, 8), (32, 2, 1), 2), ((64, 64, 2, 4), (32, 3, 1), 3),
         ((128, 64, 4, 4), (32, 2, 1), 2), ((128, 64, 2, 8), (32, 3, 1), 2),
@@ -56,10 +66,12 @@ LONG_ROW_MAJOR: dict[int, tuple[Choice, ...]] = {
 }  # fmt: skip
 SHORT: dict[int, tuple[Choice, ...]] = {
     16: FEW,
+    24: (((64, 24, 2, 3), (32, 2, 1), 4), ((128, 24, 2, 3), (32, 2, 1), 3), ((128, 24, 2, 3), (16, 3, 1), 3)),
     32: (
         ((64, 32, 2, 2), (32, 2, 1), 4), ((128, 32, 2, 4), (32, 2, 1), 3), ((128, 32, 2, 4), (16, 3, 1), 3),
         ((64, 32, 2, 2), (32, 3, 1), 4), ((256, 32, 4, 4), (16, 3, 1), 2),
     ),
+    48: (((128, 48, 4, 3), (16, 3, 1), 2), ((64, 48, 2, 3), (32, 2, 1), 3)),
     64: (
         ((128, 64, 2, 8), (32, 2, 1), 2), ((64, 64, 2, 4), (32, 3, 1), 3), ((128, 64, 4, 4), (32, 2, 1), 2),
         ((128, 64, 2, 8), (32, 3, 1), 2), ((128, 64, 4, 4), (32, 3, 1), 2),
@@ -69,6 +81,10 @@ SHORT: dict[int, tuple[Choice, ...]] = {
 # lie along k.
 THIN: dict[tuple[int, int], tuple[Choice, ...]] = {
     (32, 32): (((32, 32, 2, 4), (32, 3, 1), 3), ((32, 32, 2, 4), (64, 2, 0), 3)),
+    (32, 24): (((32, 24, 2, 3), (64, 2, 1), 3), ((32, 24, 2, 3), (32, 3, 1), 3)),
+    (64, 24): (((64, 24, 2, 3), (32, 3, 1), 3), ((64, 24, 2, 3), (32, 2, 1), 3)),
+    (32, 48): (((32, 48, 2, 3), (32, 3, 1), 3), ((32, 48, 2, 3), (32, 2, 1), 3)),
+    (64, 48): (((64, 48, 2, 6), (32, 3, 1), 2), ((64, 48, 2, 3), (32, 3, 1), 2)),
     (64, 32): (((64, 32, 4, 4), (32, 3, 1), 2), ((64, 32, 4, 4), (32, 2, 0), 2)),
     (32, 64): (((32, 64, 2, 8), (32, 3, 1), 2), ((32, 64, 2, 8), (32, 2, 0), 2)),
     (64, 64): (
@@ -107,6 +123,7 @@ class StagedSmma(StagedMma):
     summary = "many rows or a long sum in f32, more than 8 columns: both operands staged, on the f64 tensor cores"
     template = "staged_smma.cu.jinja"
     dtypes = ("f32",)
+    rules = (HAS_F64_TENSOR_CORES, *staging_rules(ROWS, columns=COLUMNS, covered=COVERED))
     config_type = StagedSmmaConfig
 
     def configurations(self) -> Iterator[StagedSmmaConfig]:
@@ -127,6 +144,9 @@ class StagedSmma(StagedMma):
             config.chunk + 8 if along_b == "k" else config.tile_columns + 4,
         )
 
+    def paired(self, config: StagedMmaConfig, problem: Problem) -> bool:
+        return config.octets % 2 == 0 and problem.contiguous[1] != "k"
+
     def supports(self, problem: Problem) -> bool:
         return problem.dtype_name in self.dtypes and max(problem.m, problem.n) <= self.largest(problem)
 
@@ -142,11 +162,8 @@ class StagedSmma(StagedMma):
             long = LONG_ROW_MAJOR if problem.contiguous[0] == "k" else LONG_COLUMN_MAJOR
             winners = SHORT if problem.k <= LARGEST_THIN else long
             choices = winners[covering(tuple(winners), problem.n)]
-            if problem.n % choices[0][0][1]:  # at an edge copies to shared memory keep vectors, loads do not
-                copied = ((tile, (chunk, stages, 1), blocks) for tile, (chunk, stages, _), blocks in choices)
-                choices = tuple(dict.fromkeys((*copied, *choices)))
         else:
-            tile = covering((16, 32, 64), problem.m), covering((16, 32, 64), problem.n)
+            tile = covering(ROWS, problem.m), covering(COLUMNS, problem.n)
             choices = THIN.get(tile, ())
             if tile[0] == tile[1] and "k" in problem.contiguous[:2]:
                 choices = (*choices[-1:], *choices[:-1])
@@ -157,8 +174,8 @@ class StagedSmma(StagedMma):
 
     def context(self, config: StagedMmaConfig, problem: Problem) -> dict[str, Any]:
         """A lane has neighbours along a line of C only where the operand beside it has lines side by side."""
-        along_a, along_b, along_c = problem.contiguous
-        neighbours = (along_a if along_c == "m" else along_b) != "k"
+        along_a, _, along_c = problem.contiguous
+        neighbours = along_a != "k" if along_c == "m" else self.paired(config, problem)
         context = super().context(config, problem)
         return {**context, "sums_in_registers": context["sums_in_registers"] and neighbours}
 

@@ -23,12 +23,10 @@ from tsm2_tune.generator.splitting import HAS_F64_TENSOR_CORES, WIDE_SPLITS, has
 from tsm2_tune.generator.staging import STAGING_TUNABLES, WARP_THREADS, StagingConfig, StagingFamily, staging_rules
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering
 
-TILE, COVERED = (16, 32, 64, 128), 64  # rows and columns of C, of a block; up to COVERED one tile has all
-TILES = (
-    *product((16, 32, 64), repeat=2),
-    (128, 16), (128, 32), (128, 64),
-)  # fmt: skip
-WARP_TILES = ((2, 2), (4, 2), (4, 4))  # strips of 8 rows, octets of columns
+TILE, COVERED = (16, 32, 64, 128), 64  # rows of C, of a block; up to COVERED one tile has all
+COLUMNS, THREES = (16, 24, 32, 48, 64), (24, 48)  # of its columns, and those of three octets a warp
+TILES = tuple(product(TILE, COLUMNS))
+WARP_TILES = ((2, 2), (4, 2), (4, 4), (2, 3), (4, 3))  # strips of 8 rows, octets of columns
 # Threads of a block and of a ring, the chunk and the places of the ring, and what is on the way there.
 RINGS = (
     (128, 128, 128, 2, 0), (128, 128, 64, 2, 0), (128, 128, 64, 2, 1), (128, 128, 32, 2, 1), (128, 128, 32, 3, 1),
@@ -55,7 +53,11 @@ THIN: dict[tuple[str, int], tuple[Winner, ...]] = {
 # The same where it has up to 8 rows or columns and more of the others, or four times as many of these.
 UNEQUAL: dict[str, tuple[Winner, ...]] = {
     "c64": ((128, 128, 32, 2, 1, 3, 2, 2, 1),),
-    "c128": ((128, 128, 16, 2, 1, 3, 2, 2, 1), (128, 128, 16, 2, 1, 2, 2, 2, 1)),
+    "c128": (
+        (128, 128, 16, 2, 1, 3, 2, 2, 1),
+        (128, 128, 16, 2, 1, 2, 2, 2, 1),
+        (128, 128, 32, 2, 1, 2, 2, 2, 1),
+    ),
 }
 # The same for a C of many rows, by element type and columns of a tile: after its rows.
 LARGE: dict[tuple[str, int], tuple[tuple[int, Winner], ...]] = {
@@ -63,16 +65,20 @@ LARGE: dict[tuple[str, int], tuple[tuple[int, Winner], ...]] = {
         (128, (128, 128, 32, 2, 1, 2, 4, 2, 0)), (128, (128, 128, 16, 3, 1, 2, 4, 2, 1)),
         (128, (128, 128, 16, 4, 1, 2, 4, 2, 1)),
     ),
+    ("c64", 24): ((64, (128, 128, 32, 2, 1, 2, 2, 3, 1)), (128, (128, 128, 32, 2, 1, 2, 4, 3, 1))),
     ("c64", 32): ((64, (128, 128, 16, 3, 1, 2, 4, 2, 1)), (64, (128, 128, 32, 2, 1, 2, 4, 2, 0))),
+    ("c64", 48): ((64, (128, 128, 32, 2, 1, 2, 4, 3, 1)), (64, (128, 128, 16, 3, 1, 2, 4, 3, 1))),
     ("c64", 64): ((64, (256, 256, 64, 2, 1, 1, 4, 2, 0)), (64, (256, 256, 64, 2, 1, 1, 4, 2, 1))),
     ("c128", 16): (
         (128, (128, 128, 16, 2, 1, 2, 4, 2, 1)), (128, (128, 128, 8, 4, 1, 2, 4, 2, 1)),
         (64, (128, 128, 32, 2, 1, 2, 2, 2, 1)),
     ),
+    ("c128", 24): ((128, (128, 128, 8, 4, 1, 2, 4, 3, 1)), (128, (128, 128, 8, 3, 1, 2, 4, 3, 1))),
     ("c128", 32): (
-        (128, (256, 256, 16, 3, 1, 1, 4, 2, 1)), (128, (256, 256, 8, 6, 1, 1, 4, 2, 1)),
-        (128, (128, 128, 8, 3, 1, 2, 4, 4, 1)),
+        (128, (128, 128, 8, 4, 1, 2, 4, 4, 1)), (128, (256, 256, 16, 3, 1, 1, 4, 2, 1)),
+        (128, (256, 256, 8, 6, 1, 1, 4, 2, 1)),
     ),
+    ("c128", 48): ((128, (256, 256, 8, 6, 1, 1, 4, 3, 1)), (64, (128, 128, 8, 4, 1, 2, 4, 3, 1))),
     ("c128", 64): (
         (128, (256, 256, 16, 3, 1, 1, 4, 4, 1)), (128, (256, 256, 8, 6, 1, 1, 4, 4, 1)),
         (64, (128, 128, 8, 3, 1, 2, 4, 4, 1)),
@@ -99,7 +105,7 @@ def warp_tile(rows: int, columns: int, strips: int, octets: int, *, least_warps:
         option
         for option in WARP_TILES
         if option[0] <= min(strips, down)
-        and option[1] <= min(octets, across)
+        and (option[1] == 3 if columns in THREES else option[1] <= min(octets, across) and option[1] != 3)
         and (down // option[0]) * (across // option[1]) >= least_warps
     )
 
@@ -125,7 +131,7 @@ class StagedZmma(StagingFamily[StagedZmmaConfig]):
             "ahead", "", "1: a chunk's first products are loaded before the last of the one before are multiplied"
         ),
     )
-    rules = (HAS_F64_TENSOR_CORES, *staging_rules(TILE, covered=COVERED))
+    rules = (HAS_F64_TENSOR_CORES, *staging_rules(TILE, columns=COLUMNS, covered=COVERED))
     config_type = StagedZmmaConfig
 
     def configurations(self) -> Iterator[StagedZmmaConfig]:
@@ -135,8 +141,13 @@ class StagedZmma(StagingFamily[StagedZmmaConfig]):
                 config = StagedZmmaConfig(
                     threads, sharers, rows, columns, chunk, stages, through, splits, 1, strips, octets, ahead
                 )
-                if self.team(config) <= sharers and chunk * self.team(config) >= sharers * DEPTH:
+                if self._divides(config):
                     yield config
+
+    def _divides(self, config: StagedZmmaConfig) -> bool:
+        """Whether the teams of a ring are whole, and have a step of each chunk."""
+        team = self.team(config)
+        return config.sharers % team == 0 and config.chunk * team >= config.sharers * DEPTH
 
     def team(self, config: StagedZmmaConfig) -> int:
         rows, columns = LINES * config.strips, LINES * config.octets
@@ -158,19 +169,24 @@ class StagedZmma(StagingFamily[StagedZmmaConfig]):
         return replace(super().resources(config, problem), registers=registers)
 
     def context(self, config: StagedZmmaConfig, problem: Problem) -> dict[str, Any]:
+        """A lane has neighbours along a row of C only in two octets, where a vector has two elements."""
+        context = super().context(config, problem)
+        whole = config.octets % 2 == 0 or problem.dtype_name == "c128" or not problem.row_major_c
         three = has_three_products(problem)  # which are chosen by what a chunk has, so it is there before its turn
         return {
-            **super().context(config, problem),
+            **context,
             "three_products": three,
             "arrives_early": bool(three or config.ahead),
+            "sums_in_registers": context["sums_in_registers"] and whole,
         }
 
     def pitches(self, config: StagedZmmaConfig, problem: Problem) -> tuple[int, int]:
         """Eight threads read 16 bytes each at a time: 4 along k of 2 lines, or 2 side by side of 4 products."""
         along_a, along_b, _ = problem.contiguous
+        b_along_k = config.chunk + (8 if config.octets % 2 and problem.dtype_name == "c64" else 4)
         return (
             config.chunk + 4 if along_a == "k" else config.tile_rows + 2,
-            config.chunk + 4 if along_b == "k" else config.tile_columns + 2,
+            b_along_k if along_b == "k" else config.tile_columns + 2,
         )
 
     def supports(self, problem: Problem) -> bool:
@@ -184,15 +200,15 @@ class StagedZmma(StagingFamily[StagedZmmaConfig]):
         fewest, most = sorted((problem.m, problem.n))
         if fewest <= (LINES if most <= TILE[0] else LINES // 2) or not has_f64_tensor_cores(limits):
             return ()
-        dtype, columns = problem.dtype_name, covering(TILE[:-1], problem.n)
+        dtype, columns = problem.dtype_name, covering(COLUMNS, problem.n)
         if most > LARGEST_THIN:
             winners = LARGE[dtype, columns]
         else:
             rows = covering(TILE[:-1], problem.m)
             unequal = fewest <= LINES or max(rows, columns) >= 4 * min(rows, columns)
-            found = UNEQUAL[dtype] if unequal else THIN[dtype, max(rows, columns)]
+            found = UNEQUAL[dtype] if unequal else THIN[dtype, covering(TILE, max(rows, columns))]
             winners = tuple((rows, winner) for winner in found)
-        return tuple(
+        configs = (
             StagedZmmaConfig(
                 threads,
                 sharers,
@@ -209,6 +225,7 @@ class StagedZmma(StagingFamily[StagedZmmaConfig]):
             for rows, (threads, sharers, chunk, stages, through, blocks, strips, octets, ahead) in winners
             if chunk <= problem.k
         )
+        return tuple(config for config in configs if self._divides(config))
 
 
 FAMILY = StagedZmma()
