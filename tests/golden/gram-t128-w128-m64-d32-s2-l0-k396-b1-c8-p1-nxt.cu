@@ -199,8 +199,9 @@ __device__ __forceinline__ void fetch(
     const auto fetch_pieces = [&](auto wanted) {
         #pragma unroll
         for (int i = 0; i < rounds; ++i) {
-            if (P::has(i) && wanted(i))
-                pieces[i] = vector_of(__ldcs(reinterpret_cast<const bits_t *>(from + P::elements_on(i))));
+            if (P::has(i))
+                pieces[i] = wanted(i) ? vector_of(__ldcs(reinterpret_cast<const bits_t *>(from + P::elements_on(i))))
+                                      : vector{};
             from += (P::runs_on(i + 1) - P::runs_on(i)) * (long long)ld;
         }
     };

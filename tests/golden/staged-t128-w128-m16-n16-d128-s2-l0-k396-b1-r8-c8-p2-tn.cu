@@ -199,8 +199,9 @@ __device__ __forceinline__ void fetch(
     const auto fetch_pieces = [&](auto wanted) {
         #pragma unroll
         for (int i = 0; i < rounds; ++i) {
-            if (P::has(i) && wanted(i))
-                pieces[i] = vector_of(__ldcs(reinterpret_cast<const bits_t *>(from + P::elements_on(i))));
+            if (P::has(i))
+                pieces[i] = wanted(i) ? vector_of(__ldcs(reinterpret_cast<const bits_t *>(from + P::elements_on(i))))
+                                      : vector{};
             from += (P::runs_on(i + 1) - P::runs_on(i)) * (long long)ld;
         }
     };
@@ -404,7 +405,7 @@ extern "C" __global__ void __launch_bounds__(threads) staged(
     using Of_A = Pieces<tile_rows, a_along_k, width>;
     using Of_B = Pieces<tile_columns, b_along_k, width>;
     const scalar *from_a, *from_b;
-    int left_a, left_b;  // lines of the tile that A and B have: what stands in place of the others is in no sum of C
+    int left_a, left_b;  // lines of the tile that A and B have
     const auto pass = [&](index_t count) {
         staged += count * rings_of_block;
         next += count * (rings_of_block * every);
