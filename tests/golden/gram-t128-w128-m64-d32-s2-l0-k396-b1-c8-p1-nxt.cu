@@ -189,8 +189,8 @@ struct Pieces {
     }
 };
 
-// This thread's pieces of a whole chunk into registers, `from` its first element on: of all of its lines, or
-// `left` of them and zeros for the others. Read once: first to evict.
+// This thread's pieces of a whole chunk into registers, `from` its first element on: of `left` of its lines, or of all.
+// Read once: first to evict.
 template <int lines, bool along_k, int rounds>
 __device__ __forceinline__ void fetch(
     vector (&pieces)[rounds], const scalar *__restrict__ from, index_t ld, int left = lines)

@@ -189,8 +189,8 @@ struct Pieces {
     }
 };
 
-// This thread's pieces of a whole chunk into registers, `from` its first element on: of all of its lines, or
-// `left` of them and zeros for the others. Read once: first to evict.
+// This thread's pieces of a whole chunk into registers, `from` its first element on: of `left` of its lines, or of all.
+// Read once: first to evict.
 template <int lines, bool along_k, int rounds>
 __device__ __forceinline__ void fetch(
     vector (&pieces)[rounds], const scalar *__restrict__ from, index_t ld, int left = lines)
@@ -405,7 +405,7 @@ extern "C" __global__ void __launch_bounds__(threads) staged(
     using Of_A = Pieces<tile_rows, a_along_k, width>;
     using Of_B = Pieces<tile_columns, b_along_k, width>;
     const scalar *from_a, *from_b;
-    int left_a, left_b;  // lines of the tile that A and B have: what stands in place of the others is in no sum of C
+    int left_a, left_b;  // lines of the tile that A and B have
     const auto pass = [&](index_t count) {
         staged += count * rings_of_block;
         next += count * (rings_of_block * every);

@@ -187,8 +187,7 @@ struct Pieces {
     }
 };
 
-// A whole chunk into one place of the ring, `from` this thread's first element on: all of its lines, or `left`
-// of them and zeros for the others.
+// A whole chunk into one place of the ring, `from` this thread's first element on: `left` of its lines and zeros, or all.
 template <int lines, int pitch, bool along_k>
 __device__ __forceinline__ void stage(scalar *staged, const scalar *__restrict__ from, index_t ld, int left = lines)
 {
@@ -197,9 +196,11 @@ __device__ __forceinline__ void stage(scalar *staged, const scalar *__restrict__
     const auto copy_pieces = [&](auto wanted) {
         #pragma unroll
         for (int i = 0; i < P::rounds; ++i) {
-            if (P::has(i))
-                copy_async<width>(
-                    to + (P::runs_on(i) * pitch + P::elements_on(i)), from + P::elements_on(i), wanted(i) ? width : 0);
+            scalar *piece = to + (P::runs_on(i) * pitch + P::elements_on(i));
+            if (P::has(i) && wanted(i))
+                copy_async<width>(piece, from + P::elements_on(i), width);
+            else if (P::has(i))
+                *reinterpret_cast<bits_t *>(piece) = bits_of(vector{});
             from += (P::runs_on(i + 1) - P::runs_on(i)) * (long long)ld;
         }
     };
@@ -436,7 +437,7 @@ extern "C" __global__ void __launch_bounds__(threads, 2) staged_smma(
     using Of_A = Pieces<tile_rows, a_along_k, width>;
     using Of_B = Pieces<tile_columns, b_along_k, width>;
     const scalar *from_a, *from_b;
-    int left_a, left_b;  // lines of the tile that A and B have: what stands in place of the others is in no sum of C
+    int left_a, left_b;  // lines of the tile that A and B have
     const auto pass = [&](index_t count) {
         staged += count * rings_of_block;
         next += count * (rings_of_block * every);
