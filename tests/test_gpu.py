@@ -178,7 +178,7 @@ CONJUGATED: tuple[tuple[KernelConfig, str], ...] = (
     (TsmtZmmaConfig(128, 16, 16, 2, 2, 8, 2, splits=264, min_blocks=1), "cn"),
     (TsmtZmmaConfig(256, 8, 16, 1, 1, 16, 1, splits=16, min_blocks=2), "jtt"),
     (StagedZmmaConfig(128, 128, 32, 32, 32, 3, 1, splits=132, min_blocks=1, strips=2, octets=2, ahead=1), "cn"),
-    (StagedZmmaConfig(128, 128, 64, 48, 32, 2, 1, splits=132, min_blocks=1, strips=2, octets=3, ahead=1), "jtt"),
+    (StagedZmmaConfig(128, 128, 64, 48, 32, 2, 1, splits=132, min_blocks=1, strips=4, octets=3, ahead=1), "jtt"),
     (StagedZmmaConfig(128, 128, 64, 64, 16, 3, 2, splits=3, min_blocks=1, strips=4, octets=4, ahead=1), "nn"),
     (StagedZmmaConfig(128, 128, 16, 16, 64, 2, 0, splits=264, min_blocks=1, strips=2, octets=2, ahead=0), "jtt"),
     (StagedZmmaConfig(256, 256, 64, 64, 16, 4, 1, splits=132, min_blocks=1, strips=4, octets=2, ahead=1), "cj"),

@@ -381,7 +381,7 @@ __device__ __forceinline__ bool parts_apart(scalar x)
     return fminf(re, im) * 0x1p26f < fmaxf(re, im);
 }
 
-// Whether that is so of what this thread has copied of B's chunk.
+// Whether that is so of what this thread has copied of B's chunk, in vectors.
 __device__ __forceinline__ bool copied_apart(const scalar *staged)
 {
     using P = Pieces<tile_columns, b_along_k, width>;
@@ -661,10 +661,9 @@ extern "C" __global__ void __launch_bounds__(threads) staged_zmma(
     };
     const auto arrive = [&] {
         await_copies<stages - 2>();
-        // Where vectors are not aligned, threads have copied elements for one another.
-        const bool found = copied_apart(ring + place * (a_elements + b_elements) + (same ? 0 : a_elements));
+        // Where vectors are not aligned, threads copy elements for one another: such a chunk is looked at in any case.
         ++arrived;
-        if (found | !vectors)
+        if (!vectors || copied_apart(ring + place * (a_elements + b_elements) + (same ? 0 : a_elements)))
             last_apart[arrived % 2] = arrived;
         meet();  // all of the chunk is there, and what is in the place to be filled next is no longer read
         is_apart = same_for_all(last_apart[arrived % 2] == arrived);
