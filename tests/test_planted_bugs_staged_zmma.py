@@ -44,7 +44,7 @@ BUGS = (
     c64("the third product left out", LARGE, "ntt", "p < 3; ++p", "p < 2; ++p"),
     c64("a product taken away once", LARGE, "ntt", "(sum[0][e] + sum[1][e])", "sum[0][e]"),
     c64("three products where parts are apart", LARGE, "nn", "!(is_apart &&", "!(false &&"),
-    c64("chunks not looked at", TEAMS, "cj", "if (!vectors ||", "if (false &&")),
+    c64("chunks not looked at", TEAMS, "cj", "if (found)", "if (false)"),
     c64("half of a chunk not looked at", AHEAD, "jtt", "e < width; ++e)\n                apart |=",
         "e < 1; ++e)\n                apart |="),
     c64("small imaginary parts alone", TEAMS, "cj", "fminf(re, im)", "im"),

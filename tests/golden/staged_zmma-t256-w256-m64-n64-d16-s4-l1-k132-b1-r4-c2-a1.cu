@@ -662,8 +662,11 @@ extern "C" __global__ void __launch_bounds__(threads) staged_zmma(
     const auto arrive = [&] {
         await_copies<stages - 2>();
         // Where vectors are not aligned, threads copy elements for one another: such a chunk is looked at in any case.
+        bool found = true;
+        if (vectors)
+            found = copied_apart(ring + place * (a_elements + b_elements) + (same ? 0 : a_elements));
         ++arrived;
-        if (!vectors || copied_apart(ring + place * (a_elements + b_elements) + (same ? 0 : a_elements)))
+        if (found)
             last_apart[arrived % 2] = arrived;
         meet();  // all of the chunk is there, and what is in the place to be filled next is no longer read
         is_apart = same_for_all(last_apart[arrived % 2] == arrived);
