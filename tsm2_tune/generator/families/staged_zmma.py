@@ -163,7 +163,7 @@ class StagedZmma(StagingFamily[StagedZmmaConfig]):
     def resources(self, config: StagedZmmaConfig, problem: Problem) -> Resources:
         elements = self.registers(config)
         if has_three_products(problem):  # a sum and a factor for each; and A and B as they lie, also those to come
-            read = (config.strips + config.octets) * (1 + config.ahead)
+            read = (config.strips + config.octets) * (1 + config.ahead) // 2  # half as long
             elements = 3 * (config.strips * config.octets + config.strips + 1) + read
         registers = elements * REGISTERS_OF_C128 + OVERHEAD_REGISTERS
         return replace(super().resources(config, problem), registers=registers)
