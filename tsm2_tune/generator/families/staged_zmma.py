@@ -26,7 +26,7 @@ from tsm2_tune.generator.tiles import LARGEST_THIN, covering
 TILE, COVERED = (16, 32, 64, 128), 64  # rows of C, of a block; up to COVERED one tile has all
 COLUMNS, THREES = (16, 24, 32, 48, 64), (24, 48)  # of its columns, and those of three octets a warp
 TILES = tuple(product(TILE, COLUMNS))
-WARP_TILES = ((2, 2), (4, 2), (4, 4), (2, 3), (4, 3))  # strips of 8 rows, octets of columns
+WARP_TILES = ((2, 2), (4, 2), (2, 4), (4, 4), (2, 3), (4, 3))  # strips of 8 rows, octets of columns
 # Threads of a block and of a ring, the chunk and the places of the ring, and what is on the way there.
 RINGS = (
     (128, 128, 128, 2, 0), (128, 128, 64, 2, 0), (128, 128, 64, 2, 1), (128, 128, 32, 2, 1), (128, 128, 32, 3, 1),
@@ -47,7 +47,7 @@ THIN: dict[tuple[str, int], tuple[Winner, ...]] = {
     ("c128", 16): ((128, 128, 64, 2, 0, 2, 2, 2, 0), (128, 128, 32, 2, 1, 3, 2, 2, 0)),
     ("c128", 32): ((128, 128, 32, 2, 1, 2, 4, 4, 0), (128, 128, 16, 3, 1, 3, 4, 2, 0)),
     ("c128", 64): (
-        (128, 128, 8, 4, 1, 2, 4, 4, 1), (128, 128, 8, 3, 1, 2, 4, 4, 1),
+        (256, 256, 16, 3, 1, 1, 2, 4, 1), (128, 128, 8, 3, 1, 2, 4, 4, 1), (128, 128, 8, 4, 1, 2, 4, 4, 1),
     ),
 }  # fmt: skip
 # The same where it has up to 8 rows or columns and more of the others, or four times as many of these.
