@@ -19,7 +19,7 @@ tune: $(VENV)/installed
 	  command -v nvcc >/dev/null || test -x "$${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" || \
 	    { echo "nvcc not found: looked in PATH and \$$CUDA_HOME/bin; install the CUDA toolkit, or set CUDA_HOME"; exit 2; }; \
 	  $(BIN)/python -c 'import pycuda' 2>/dev/null || \
-	    PATH="$$PATH:$${CUDA_HOME:-/usr/local/cuda}/bin" $(BIN)/python -m pip install -q -e '.[cuda]'; \
+	    PATH="$${CUDA_HOME:-/usr/local/cuda}/bin:$$PATH" $(BIN)/python -m pip install -q -e '.[cuda]'; \
 	  $(BIN)/tsm2-tune --device 0 --shapes $(GPU_SHAPES) --dtype f32,f64 --budget 10 --db $(DB); \
 	else \
 	  $(BIN)/tsm2-tune --device cpu --shapes $(HOST_SHAPES) --dtype f32,f64 --max-trials 12 --budget 20 --db $(DB); \

@@ -326,7 +326,7 @@ __device__ __forceinline__ void store_vector(scalar *at_C, scalar alpha, vector 
     __stcs(to, bits_of(sum));
 }
 
-// What a block has to do. Every block has as much as the others. Of one tile it has every so many chunks. Of as many
+// What a block has to do: as much as the others, as nearly as whole chunks allow. Of one tile it has every so many chunks. Of as many
 // tiles as there are blocks, or more, each block has a whole one in every turn; of the tiles left, an equal run of
 // their chunks, tile after tile. Of fewer tiles from the start, k has `panels` as long as a block's share, of which each
 // tile is a block's; the rest of k is left to the other blocks, in turns and runs. So most of the time blocks side by
@@ -341,7 +341,7 @@ struct Work {
     index_t first_tile, begin;  // of its run, and the chunk of the band with which that begins
     index_t run;                // chunks of this block in all
 
-    // Of those of this block.
+    // The tile of this block's piece of work with this number.
     __device__ __forceinline__ index_t tile_of(index_t piece) const
     {
         return piece < turns ? piece * others + rank : first_tile + piece - turns;

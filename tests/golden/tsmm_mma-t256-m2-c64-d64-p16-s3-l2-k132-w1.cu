@@ -81,7 +81,7 @@ __device__ __forceinline__ complex128 __shfl_xor_sync(unsigned mask, complex128 
 using scalar = complex128;  // of A, B and C
 using sum_t = complex128;  // of sums of products, alpha and beta
 
-constexpr int threads = 256;   // of a block: warps that share B and nothing else
+constexpr int threads = 256;   // of a block
 constexpr int strips = 2;      // of 8 rows of C, of a warp
 constexpr int columns = 64;    // of B in shared memory, and of C
 constexpr int teams = 1;       // of warps, with the same rows and columns of C of their own

@@ -12,7 +12,7 @@ using index_t = int;
 using scalar = float;  // of A, B and C
 using sum_t = float;  // of sums of products, alpha and beta
 
-constexpr int threads = 256;   // of a block: warps that share B and nothing else
+constexpr int threads = 256;   // of a block
 constexpr int strips = 2;      // of 16 rows of C, of a warp
 constexpr int columns = 64;    // of B in shared memory, and of C
 constexpr int teams = 1;       // of warps, with the same rows and columns of C of their own

@@ -12,7 +12,7 @@ using index_t = int;
 using scalar = double;  // of A, B and C
 using sum_t = double;  // of sums of products, alpha and beta
 
-constexpr int threads = 320;   // of a block: warps that share B and nothing else
+constexpr int threads = 320;   // of a block
 constexpr int strips = 1;      // of 16 rows of C, of a warp
 constexpr int columns = 64;    // of B in shared memory, and of C
 constexpr int teams = 2;       // of warps, with the same rows and columns of C of their own

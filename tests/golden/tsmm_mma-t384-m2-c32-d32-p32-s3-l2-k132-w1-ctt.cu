@@ -81,7 +81,7 @@ __device__ __forceinline__ complex64 __shfl_xor_sync(unsigned mask, complex64 x,
 using scalar = complex64;  // of A, B and C
 using sum_t = complex64;  // of sums of products, alpha and beta
 
-constexpr int threads = 384;   // of a block: warps that share B and nothing else
+constexpr int threads = 384;   // of a block
 constexpr int strips = 2;      // of 8 rows of C, of a warp
 constexpr int columns = 32;    // of B in shared memory, and of C
 constexpr int teams = 1;       // of warps, with the same rows and columns of C of their own
