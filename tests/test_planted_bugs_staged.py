@@ -47,6 +47,14 @@ MMA_PANELS = StagedMmaConfig(128, 128, 64, 32, 16, 3, 1, splits=13, min_blocks=1
 IN_PANELS = (318, 32, 2552)
 
 
+# As many blocks as on an H200: what one tile does not show is left to the probes.
+MMA_MANY = StagedMmaConfig(128, 128, 64, 32, 16, 3, 1, splits=132, min_blocks=1, strips=2, octets=2, ahead=1)
+
+
+def probed(name: str, original: str, planted: str) -> Bug:
+    return Bug(f"{name} (many blocks)", MMA_MANY, original, planted, dtype="f64", op="nn", shape=(64, 32, 900))
+
+
 def panelled(name: str, original: str, planted: str) -> Bug:
     return Bug(f"{name} (panels)", MMA_PANELS, original, planted, dtype="f64", op="nn", shape=IN_PANELS)
 
@@ -66,6 +74,11 @@ EDGE = "stage_at_the_edge<tile_rows, a_pitch, a_along_k, width>(a, A, lda, row, 
 # Not among them: that a vector reaches past the end of k or of the lines. On the host every operand ends where a page
 # does, so that where a line's length is odd, an even leading dimension never comes with an aligned address.
 COPYING_BUGS = (
+    probed("a turn too few", "work.turns = turns;", "work.turns = turns - 1;"),
+    probed("every run from a first chunk", "next += work.begin;", ";"),
+    probed("the rest of k from its start", "work.low = work.panels * share", "work.low = 0"),
+    probed("the first chunk of a run for every tile", "next_piece == work.turns", "next_piece >= work.turns"),
+    probed("runs as long as tiles", "(piece < work.turns ? 0 : work.begin)", "0"),
     staged("a product too many", WARPS, "product >= k ? 0", "product > k ? 0", op="ntt"),
     staged("a product too few", BLOCK, "along_k ? k - product", "along_k ? k - product - 1"),
     staged("products past the end not left out", WARPS, "|| product >= k", "", op="ntt"),

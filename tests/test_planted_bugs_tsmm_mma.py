@@ -74,6 +74,7 @@ BUGS = (
     f64("rows of B past the last", PARTS, "nn", "l < k && j < n;", "j < n;"),
     f32("columns of B past the last, where it is converted", PARTS, "nt", "l < k && j < n ?", "l < k ?"),
     f32("rows of B past the last, where it is converted", PARTS, "nn", "l < k && j < n ?", "j < n ?"),
+    f64("no barrier before B is read", TEAMS, "nn", "__syncthreads();  // B is staged", ""),
     f64("B before its copies are there", TEAMS, "nn", "await_copies<stages - 2>();\n        __sync", "__sync"),
     f32("every team's columns the first's", TEAMS, "nn", "first_j + team * warp_columns;", "first_j;"),
     f32("every team's part of B the first's", TEAMS, "nn", "staged_b + team * octets * 32", "staged_b"),

@@ -286,7 +286,8 @@ template <int count>
 __device__ __forceinline__ void load(scalar (&x)[lines][count], const scalar *place, int l)
 {
     constexpr int together = along_k ? count : width;
-    struct __align__(together * sizeof(scalar)) piece_t { scalar element[together]; };
+    constexpr int bytes = together * sizeof(scalar);
+    struct __align__(bytes < 16 ? bytes : 16) piece_t { scalar element[together]; };
     #pragma unroll
     for (int v = 0; v < lines * count / together; ++v) {
         const int r = along_k ? v : v * together % lines, q = along_k ? 0 : v * together / lines;

@@ -148,12 +148,12 @@ class StagingFamily(Family[C]):
 
         The first fills the tile, has a rest of k, and a shorter run for the last block; the fourth, whose k is 1 more
         than a multiple of 4, has aligned addresses where the leading dimensions of the general call are not, or the
-        other way round; so has the fifth in a full tile; the last have whole chunks that a tile must not copy which
-        is full one way only.
+        other way round; so has the fifth in a full tile; two have whole chunks that a tile must not copy which
+        is full one way only. In the last three blocks have panels and runs, turns and runs, and runs of several tiles.
         """
         rows, columns, chunk = config.tile_rows, config.tile_columns, config.chunk
         rings = config.splits * (config.threads // config.sharers)
-        return (
+        of_tiles = (
             (rows, columns, chunk * (rings * (config.stages + 1) - 2) + 4),
             (rows + 1, max(columns - 1, 1), 2 * chunk + 3),
             (max(rows - 1, 1), columns + 1, max(chunk // 4 - 1, 1)),
@@ -162,6 +162,12 @@ class StagingFamily(Family[C]):
             (max(rows - 2, 1), columns, chunk),
             (rows, max(columns - 4, 1), chunk),
         )
+        of_blocks = (
+            (2 * rows, columns, (config.splits // 2 + 3) * chunk),
+            ((config.splits + 1) * rows - 1, 1, 2 * chunk),
+            ((config.splits // 2 + 1) * rows, 1, 3 * chunk),
+        )
+        return of_tiles if problem.is_gram else (*of_tiles, *of_blocks)  # a square C would have far more tiles
 
     def context(self, config: C, problem: Problem) -> dict[str, Any]:
         along_a, along_b, _ = problem.contiguous

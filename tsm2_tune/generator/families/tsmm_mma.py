@@ -182,7 +182,7 @@ class TsmmMma(Family[TsmmMmaConfig]):
     tunables = (
         Tunable("threads", "", "threads of a block"),
         Tunable("strips", "", "strips of 16 rows of C, of complex numbers 8, that one warp computes"),
-        Tunable("columns", "", "columns of B in shared memory, and of C that the warps of a row accumulate in registers"),
+        Tunable("columns", "", "columns of B in shared memory, and of C in registers"),
         Tunable("depth", "", "rows of B in shared memory"),
         Tunable("chunk", "", "products along k in one place of a warp's ring"),
         Tunable("stages", "", "places of the ring, on their way or arrived"),

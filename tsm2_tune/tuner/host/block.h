@@ -178,10 +178,11 @@ static bool release_barrier()
 }
 
 // The order in which the threads of a block are resumed: for each block another rotation of the launch's
-// permutation, forwards or backwards. Seed 0 is 0, 1, 2, ...
+// permutation, forwards or backwards. Seed 0 is 0, 1, 2, ... In some blocks a warp goes on as far as it can before
+// another does: else the operations of warps, at which all threads are resumed in turn, hide that a barrier is missing.
 struct Order {
     unsigned permutation[most_threads], count, random, first;
-    bool backwards;
+    bool backwards, by_warps;
 
     unsigned next()
     {
@@ -206,7 +207,9 @@ struct Order {
     void turn()
     {
         first = next() % count;
-        backwards = next() & 1;
+        const unsigned bits = next();
+        backwards = bits & 1;
+        by_warps = bits & 2;
     }
 
     unsigned thread(unsigned step) const
@@ -216,11 +219,17 @@ struct Order {
     }
 };
 static Order order;
-static unsigned step;  // whose turn it is
+static unsigned step;                       // whose turn it is
+static unsigned first_thread, past_thread;  // those whose turn may come
 
 inline void begin_turn()
 {
     running = threadIdx.x = order.thread(step);
+}
+
+inline bool may_begin(unsigned thread)
+{
+    return thread >= first_thread && thread < past_thread && threads[thread].state == fresh;
 }
 
 // What a fiber does: run the thread whose turn it is, and on the same stack those after it, until one has to
@@ -230,7 +239,7 @@ inline void begin_turn()
     for (;;) {
         entry(launch->arguments);
         threads[running].state = ended;
-        if (step + 1 == order.count || threads[order.thread(step + 1)].state != fresh)
+        if (step + 1 == order.count || !may_begin(order.thread(step + 1)))
             break;
         ++step;
         begin_turn();
@@ -248,22 +257,41 @@ inline void prepare_thread(unsigned thread)
     prepare(threads[thread].fiber, stack + launch->stack_guard_bytes, top, run_threads);
 }
 
-// Resume every thread that can go on, once. False where there was none, or where one failed.
-static bool resume_threads()
+// Resume those of the threads from `first` to before `past` that can go on, once. False where there was none, or where
+// one failed.
+static bool resume_threads(unsigned first, unsigned past)
 {
     bool any = false;
+    first_thread = first;
+    past_thread = past;
     for (step = 0; step < order.count; ++step) {
         const unsigned thread = order.thread(step);
-        const State state = threads[thread].state;
-        if (state != fresh && state != ready)
+        if (thread < first || thread >= past || (threads[thread].state != fresh && threads[thread].state != ready))
             continue;
-        if (state == fresh)
+        if (threads[thread].state == fresh)
             prepare_thread(thread);
         any = true;
         begin_turn();
         in_kernel = true;
         switch_fiber(scheduler, threads[thread].fiber);
         in_kernel = false;
+        if (launch->fault.kind != no_fault)
+            return false;
+    }
+    return any;
+}
+
+// The same of the whole block.
+static bool resume_block()
+{
+    if (!order.by_warps)
+        return resume_threads(0, launch->threads);
+    const unsigned warps = (launch->threads + warp_threads - 1) / warp_threads, first = order.thread(0) / warp_threads;
+    bool any = false;
+    for (unsigned w = 0; w < warps; ++w) {
+        const unsigned warp = (first + (order.backwards ? warps - w : w)) % warps;
+        while (resume_threads(warp * warp_threads, (warp + 1) * warp_threads))
+            any = true;
         if (launch->fault.kind != no_fault)
             return false;
     }
@@ -305,7 +333,7 @@ static void run_block(unsigned block)
         threads[t].state = fresh;
     order.turn();
     do {
-        while (resume_threads()) {
+        while (resume_block()) {
         }
     } while (launch->fault.kind == no_fault && release_barrier());
 
