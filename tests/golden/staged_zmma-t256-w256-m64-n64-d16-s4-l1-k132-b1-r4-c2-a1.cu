@@ -462,9 +462,9 @@ __device__ __forceinline__ void store_vector(scalar *at_C, scalar alpha, vector 
 
 // What a block has to do: as much as the others, as nearly as whole chunks allow. Of one tile it has every so many
 // chunks. Of as many tiles as there are blocks, or more, each block has a whole one in every turn; of the tiles left, an
-// equal run of their chunks, tile after tile. Of fewer tiles from the start, k has `panels` as long as a block's share, of
-// which each tile is a block's; the rest of k is left to the other blocks, in turns and runs. So most of the time blocks
-// side by side read neighbours of A and the same rows of B.
+// equal run of their chunks, tile after tile. Of fewer tiles from the start, k has `panels` as long as a block's share,
+// of which each tile is a block's; the rest of k is left to the other blocks, in turns and runs. So most of the time
+// blocks side by side read neighbours of A and the same rows of B.
 struct Work {
     index_t panels, rest;       // of k, and chunks of each tile after them
     index_t others, in_turns;   // blocks that have the rest, and tiles of which they have all of it in turns

@@ -149,7 +149,7 @@ class StagingFamily(Family[C]):
         The first fills the tile, has a rest of k, and a shorter run for the last block; the fourth, whose k is 1 more
         than a multiple of 4, has aligned addresses where the leading dimensions of the general call are not, or the
         other way round; so has the fifth in a full tile; two have whole chunks that a tile must not copy which
-        is full one way only. In the last three blocks have panels and runs, turns and runs, and runs of several tiles.
+        is full one way only. In the last three blocks have panels and runs, turns and runs, runs of several tiles.
         """
         rows, columns, chunk = config.tile_rows, config.tile_columns, config.chunk
         rings = config.splits * (config.threads // config.sharers)
