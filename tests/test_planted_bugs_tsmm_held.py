@@ -37,6 +37,8 @@ BUGS = (
     bug("factors of lower precision", "const sum_t b = staged", "const float b = staged", dtype="f64"),
     bug("sums of lower precision", "sum[c][r] += sum_t(a[q][r]) * b",
         "sum[c][r] = float(sum[c][r] + a[q][r] * b)", dtype="f64"),
+    bug("A's leading dimension not looked at", "(A) | lda * sizeof(scalar)) %", "(A)) %"),
+    bug("C's leading dimension not looked at", "(C) | ldc * sizeof(scalar)) %", "(C)) %"),
     bug("no barrier before B is read", "__syncthreads();  // B", "// B"),
     bug("rows of A past the last in place", "row + r < m ? sum_t(A[", "true ? sum_t(A["),
     bug("columns of B past the last in place", "c < left ? sum_t(B[", "true ? sum_t(B["),

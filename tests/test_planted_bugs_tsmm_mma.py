@@ -74,6 +74,8 @@ BUGS = (
     f64("rows of B past the last", PARTS, "nn", "l < k && j < n;", "j < n;"),
     f32("columns of B past the last, where it is converted", PARTS, "nt", "l < k && j < n ?", "l < k ?"),
     f32("rows of B past the last, where it is converted", PARTS, "nn", "l < k && j < n ?", "j < n ?"),
+    f32("A's leading dimension not looked at", WHOLE, "nn", "(A) | lda * sizeof(scalar)) %", "(A)) %"),
+    f32("C's leading dimension not looked at", WHOLE, "nn", "(C) | ldc * sizeof(scalar)) %", "(C)) %"),
     f64("no barrier before B is read", TEAMS, "nn", "__syncthreads();  // B is staged", ""),
     f64("B before its copies are there", TEAMS, "nn", "await_copies<stages - 2>();\n        __sync", "__sync"),
     f32("every team's columns the first's", TEAMS, "nn", "first_j + team * warp_columns;", "first_j;"),

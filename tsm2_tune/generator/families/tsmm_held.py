@@ -136,12 +136,16 @@ class TsmmHeld(Family[TsmmHeldConfig]):
         return Traffic(elements * problem.dtype.element_bytes, problem.written_bytes)
 
     def probe_shapes(self, config: TsmmHeldConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Blocks part-filled in rows and columns, and an A that is not held; whole vectors, but no whole blocks."""
+        """Blocks part-filled in rows and columns, and an A that is not held; whole vectors, but no whole blocks.
+
+        In the last, matrices begin aligned where their leading dimensions are not.
+        """
         rows = self.launch(config, problem).rows_per_block
         return (
             (2 * rows + 1, 1, max(config.depth - 1, 1)),
             (min(rows, 66), config.across + config.columns + 1, 2 * config.depth + 1),
             (2 * rows - PACK, config.across, max(config.depth - 1, 1)),
+            (2 * rows + 1, config.across, config.depth),
         )
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmmHeldConfig, ...]:

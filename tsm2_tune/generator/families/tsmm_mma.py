@@ -258,12 +258,13 @@ class TsmmMma(Family[TsmmMmaConfig]):
 
     def probe_shapes(self, config: TsmmMmaConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """Several tiles of rows for each warp and a k of no whole chunk; several parts of B; aligned, but no tile
-        of rows and no chunk whole at the end."""
+        of rows and no chunk whole at the end; beginning aligned where leading dimensions are not."""
         rows = _block_rows(config, problem)
         return (
             (2 * rows * config.splits + 1, 1, config.chunk - 1),
             (min(rows, 66), 2 * config.columns + 1, 2 * config.depth + 1),
             (2 * rows + 8, config.columns, config.depth - 4),
+            (2 * rows, config.columns + 1, config.depth - 3),
         )
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmmMmaConfig, ...]:
