@@ -19,6 +19,7 @@ from tsm2_tune.generator.splitting import REGISTERS_REACHABLE, WIDE_SPLIT_RULES,
 from tsm2_tune.generator.tiles import LARGEST_GRAM_TILE, LARGEST_THIN, tile_rules, tile_traffic
 
 WARP_THREADS = 32
+MANY_BLOCKS = 64
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -167,7 +168,8 @@ class StagingFamily(Family[C]):
             ((config.splits + 1) * rows - 1, 1, 2 * chunk),
             ((config.splits // 2 + 1) * rows, 1, 3 * chunk),
         )
-        return of_tiles if problem.is_gram else (*of_tiles, *of_blocks)  # a square C would have far more tiles
+        # Few blocks divide them otherwise; and a square C would have far more tiles.
+        return of_tiles if config.splits < MANY_BLOCKS or problem.is_gram else (*of_tiles, *of_blocks)
 
     def context(self, config: C, problem: Problem) -> dict[str, Any]:
         along_a, along_b, _ = problem.contiguous
