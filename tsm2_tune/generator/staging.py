@@ -19,7 +19,7 @@ from tsm2_tune.generator.splitting import REGISTERS_REACHABLE, WIDE_SPLIT_RULES,
 from tsm2_tune.generator.tiles import LARGEST_GRAM_TILE, LARGEST_THIN, tile_rules, tile_traffic
 
 WARP_THREADS = 32
-MANY_BLOCKS = 64
+MANY_BLOCKS = 64  # which have panels, turns and runs in the probes that are made for them
 
 
 @dataclass(frozen=True, slots=True, order=True)
