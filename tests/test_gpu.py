@@ -249,7 +249,10 @@ PAST_UNSIGNED = (
     (StagedMmaConfig(128, 128, 16, 16, 32, 3, 1, 132, 1, 1, 2, 0), Problem(16, 2, 270_000_001, "f64", "nt")),
 )
 LARGE_CHECKS = PROBE_CHECKS[:3]  # on integers: both dispositions of the leading dimensions, and aligned ones
-SHAPES = ((1, 1, 1), (31, 1, 64), (257, 3, 1), (1009, 5, 61), (641, 7, 131), (97, 13, 256), (2053, 33, 67))
+SHAPES = (
+    *((1, 1, 1), (31, 1, 64), (257, 3, 1), (1009, 5, 61), (641, 7, 131), (97, 13, 256)),
+    *((2053, 33, 67), (29, 31, 1013), (509, 63, 127)),
+)
 
 
 @pytest.mark.parametrize(("config", "case"), CASES, ids=CASE_NAMES)
