@@ -189,6 +189,12 @@ class StagedZmma(StagingFamily[StagedZmmaConfig]):
             b_along_k if along_b == "k" else config.tile_columns + 2,
         )
 
+    def probe_shapes(self, config: StagedZmmaConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
+        """Also one product for each element of C, where what three real ones lose of it cancels least."""
+        shapes = super().probe_shapes(config, problem)
+        one = (config.tile_rows, config.tile_columns, 1)
+        return (*shapes, one) if has_three_products(problem) else shapes
+
     def supports(self, problem: Problem) -> bool:
         return problem.dtype_name in self.dtypes and max(problem.m, problem.n) <= self.largest(problem)
 
