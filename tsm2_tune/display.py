@@ -6,6 +6,7 @@ import json
 import math
 import re
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from itertools import groupby
@@ -316,10 +317,11 @@ def print_space(space: SearchSpace, console: Console, *, explain: bool) -> None:
     cells = [(str(count), rule.name, rule.kind, rule.because)[: len(heads)] for rule, count in space.dropped]
     print_table(console, heads, cells, right=(0,))
     if explain:
+        kept_of = Counter(candidate.config.family for candidate in space.kept)
         for name in space.families:
             family = family_named(name)
-            print_line(console, f"{name}: {family.summary}")
-            for tunable in family.tunables:
+            print_line(console, f"{name}, {kept_of[name] or 'none'} kept: {family.summary}")
+            for tunable in family.tunables if kept_of[name] else ():
                 symbol = f" [{tunable.symbol}]" if tunable.symbol else ""
                 print_line(console, f"  {tunable.name}{symbol}: {tunable.about}")
 
