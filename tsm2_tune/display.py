@@ -131,8 +131,11 @@ class Display:
         self._progress.remove_task(self._task)
         if event.winner is not None:
             text = winner_text(event.winner)
+        elif event.tried:
+            all_timed_out = event.timed_out == event.tried
+            text = f"no configuration {'was done in time' if all_timed_out else 'gave a right result'}"
         else:
-            text = "no configuration gave a right result" if event.tried else "nothing tried"
+            text = "nothing tried"
         failed = "".join(f", {count} {outcome}" for outcome, count in sorted(self._failures.items()))
         trials = f"{event.new_trials} new trial{'s' if event.new_trials != 1 else ''}{failed}"
         self._line(f"{event.problem.text}: {text} ({trials}{self._untried_text(event)})")

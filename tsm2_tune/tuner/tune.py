@@ -61,6 +61,7 @@ class Past:
     seconds: float
     medians: tuple[tuple[KernelConfig, float], ...]  # of correct ones, in microseconds
     last_finalists: frozenset[str]
+    timed_out: int = 0  # of those tried
 
 
 @dataclass(frozen=True, slots=True)
