@@ -123,9 +123,10 @@ class Tuner:
             limit_seconds=self.options.compile_limit_seconds,
         )
         if isinstance(support, CompileFailure):
+            remedy = "raise --compile-limit" if support.timed_out else "mend it or name another compiler"
             raise ToolMissing(
                 f"{self.target.toolchain.compiler} does not compile the tuner's own kernels: {support.detail};"
-                " mend it or name another compiler"
+                f" {remedy}"
             )
         return support.path
 
