@@ -190,10 +190,11 @@ class StagedZmma(StagingFamily[StagedZmmaConfig]):
         )
 
     def probe_shapes(self, config: StagedZmmaConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Also one product for each element of C, where what three real ones lose of it cancels least."""
+        """As a part of a chunk one product, of which three real ones lose most."""
         shapes = super().probe_shapes(config, problem)
-        one = (config.tile_rows, config.tile_columns, 1)
-        return (*shapes, one) if has_three_products(problem) else shapes
+        if not has_three_products(problem):
+            return shapes
+        return tuple((m, n, 1 if k < config.chunk else k) for m, n, k in shapes)
 
     def supports(self, problem: Problem) -> bool:
         return problem.dtype_name in self.dtypes and max(problem.m, problem.n) <= self.largest(problem)
