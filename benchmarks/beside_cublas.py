@@ -1,6 +1,6 @@
 """Every kernel version, tuned by itself, beside cuBLAS: V0 to V3, both ISM2 optimisations, TSMM.
 
-    python -m benchmarks.beside_cublas --output benchmarks/results/h200-beside-cublas.json
+    python -m benchmarks.beside_cublas --output beside-cublas.json
 
 Each version is tuned by itself for `--seconds` a problem; then the winners and cuBLAS are verified and timed
 interleaved, in one process, L2 cold, so that drift meets all alike.
@@ -20,6 +20,7 @@ from typing import Any
 import click
 
 from benchmarks.cublas import Cublas
+from benchmarks.result_file import require_new
 from tsm2_tune import __version__
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig
@@ -139,6 +140,7 @@ def beside_cublas(
 def main(spec: str, shapes: str, dtypes: str, seconds: float, output: Path) -> None:
     """Tune every version and time them all beside cuBLAS."""
     problems = [Problem(*shape, name.strip()) for shape in parse_shapes(shapes) for name in dtypes.split(",")]
+    require_new(output, "name another --output")
     target = find_target(spec)
     if target.is_host:
         raise InputError("cuBLAS has no host: use a CUDA ordinal")

@@ -110,6 +110,19 @@ class ResultFile:
         return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
+def require_folder(path: Path) -> None:
+    """InputError where no file can be written at the end of a run, as there is no folder for it."""
+    if not path.absolute().parent.is_dir():
+        raise InputError(f"{path} is in no folder that exists: make it first or name another file")
+
+
+def require_new(path: Path, remedy: str) -> None:
+    """InputError, with what to do, where there is such a file: what it took hours to measure would be lost."""
+    require_folder(path)
+    if path.exists():
+        raise InputError(f"{path} exists: {remedy}")
+
+
 def comparable(path: Path, found: dict[str, Any], facts: dict[str, Any]) -> None:
     """InputError where rows of the file at `path`, with the facts `found`, cannot stand beside those of `facts`."""
     for name in SAME:

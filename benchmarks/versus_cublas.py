@@ -1,6 +1,6 @@
 """The tuned kernels beside cuBLAS and cuBLASLt, in all regimes, layouts and element types.
 
-    python -m benchmarks.versus_cublas --output benchmarks/results/h200-versus-cublas.json --plot versus-cublas.png
+    python -m benchmarks.versus_cublas --output versus-cublas.json --plot versus-cublas.png
     python -m benchmarks.versus_cublas --quick
     python -m benchmarks.versus_cublas --device 1 --part 2/4 --output part2.json
 
@@ -30,7 +30,7 @@ from benchmarks.cells import LAYOUTS, REGIMES, SHAPE_SETS, Cell, Layout, Regime,
 from benchmarks.contest import Contest
 from benchmarks.headline import means_text
 from benchmarks.plot import draw, matplotlib
-from benchmarks.result_file import ResultFile, read
+from benchmarks.result_file import ResultFile, read, require_folder, require_new
 from benchmarks.winner import Prospects, Skipped, planned, planners, tuned
 from tsm2_tune import __version__
 from tsm2_tune.errors import InputError
@@ -321,12 +321,12 @@ def main(
     refuse_less_precision(dict(os.environ))
     seconds = plan.seconds if seconds is None else seconds
     selection = selected(regime, layout or plan.layouts, dtype, shape_set, seconds, time_limit, part)
-    for path in (output, plot):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise InputError(f"{path} is in no folder that exists: make it first or name another file")
     if resume and output.exists():
         read(output)  # before a device is opened
+    else:
+        require_new(output, "name another --output, or go on with --resume")
     if plot is not None:
+        require_folder(plot)
         matplotlib()  # before the run rather than after it, where it is missing
     target = find_target(spec)
     if target.is_host:

@@ -50,6 +50,7 @@ from tsm2_tune.generator.space import search_space
 from tsm2_tune.tuner.measure import Effort
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.tune import Tuner, ordered
+from tsm2_tune.usage import Command
 
 
 def test_what_does_not_fit_is_skipped() -> None:
@@ -156,6 +157,21 @@ def test_a_file_that_cannot_be_resumed_is_left_as_it_is(tmp_path: Path, content:
     assert (found.exit_code, found.output.count("\n")) == (2, 1)
     assert sentence in found.output
     assert path.read_text() == content
+
+
+@pytest.mark.parametrize(
+    ("bench", "remedy"),
+    [(main, "name another --output, or go on with --resume"), (versions_main, "name another --output")],
+)
+def test_a_file_of_another_run_is_not_written_over(tmp_path: Path, bench: Command, remedy: str) -> None:
+    path = tmp_path / "result.json"
+    path.write_text("hours")
+    found = CliRunner().invoke(bench, ["--output", str(path)])
+    assert (found.exit_code, found.output) == (2, f"Error: {path} exists: {remedy}\n")
+    assert path.read_text() == "hours"
+    found = CliRunner().invoke(bench, ["--output", str(tmp_path / "none" / "result.json")])
+    assert found.exit_code == 2
+    assert "is in no folder that exists" in found.output
 
 
 @pytest.mark.parametrize(

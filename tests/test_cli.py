@@ -283,6 +283,13 @@ def test_space_works_for_every_card_without_a_gpu(device: str) -> None:
     assert "  threads [t1]: threads of a block" in result.output
 
 
+def test_tunables_are_explained_of_families_that_are_kept() -> None:
+    result = run("space", "--device", "k40c", "--shapes", "20480x8x20480", "--dtype", "f64", "--explain").output
+    lines = result.splitlines()
+    (missing,) = (place for place, line in enumerate(lines) if line.startswith("tsmr_mma, none kept: "))
+    assert not any(line.startswith("  ") for line in lines[missing + 1 : missing + 2])
+
+
 def test_model_prints_both_thresholds() -> None:
     found = json.loads(
         run("model", "--device", "k40c", "--shapes", "20480x16x20480", "--dtype", "f64", "--json").output

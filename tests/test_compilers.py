@@ -51,6 +51,13 @@ def test_a_compiler_that_is_none(
     assert not (tmp_path / "r.db").exists()
 
 
+def test_a_limit_that_the_tuners_own_kernels_pass(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    result = run(*TUNE, "--compile-limit", "0.001", "--db", str(tmp_path / "r.db"))
+    assert result.exit_code == 2
+    assert result.output.endswith("compiling took more than 0.001 s; raise --compile-limit\n")
+
+
 def test_a_compiler_that_may_not_be_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "compiler").touch(mode=0o644)
     monkeypatch.setenv("CXX", str(tmp_path / "compiler"))

@@ -45,6 +45,7 @@ MMA_TALL = StagedMmaConfig(128, 128, 64, 32, 16, 3, 1, splits=7, min_blocks=1, s
 # Fewer tiles than blocks: k has two panels, and of its rest each other block has a turn and a run.
 MMA_PANELS = StagedMmaConfig(128, 128, 64, 32, 16, 3, 1, splits=13, min_blocks=1, strips=2, octets=2, ahead=1)
 IN_PANELS = (318, 32, 2552)
+IN_TURNS = (1725, 32, 64)  # two tiles for each block, and one for runs: more than the workspace has slots for
 
 
 # As many blocks as on an H200: what one tile does not show is left to the probes.
@@ -55,8 +56,8 @@ def probed(name: str, original: str, planted: str) -> Bug:
     return Bug(f"{name} (many blocks)", MMA_MANY, original, planted, dtype="f64", op="nn", shape=(64, 32, 900))
 
 
-def panelled(name: str, original: str, planted: str) -> Bug:
-    return Bug(f"{name} (panels)", MMA_PANELS, original, planted, dtype="f64", op="nn", shape=IN_PANELS)
+def panelled(name: str, original: str, planted: str, *, shape: Shape = IN_PANELS) -> Bug:
+    return Bug(f"{name} (panels)", MMA_PANELS, original, planted, dtype="f64", op="nn", shape=shape)
 
 
 def staged(
@@ -251,6 +252,11 @@ RUN_BUGS = (
     panelled("a part of a run left out", "* work.rest - 1) / work.of_a_run)",
         "* work.rest - 1) / work.of_a_run) - 1"),
     panelled("the panels' parts left out", "parts = work.panels +", "parts = 0 +"),
+    panelled("a part of a turn taken for one of a run", "(of_a_turn ? 0 : work.rank - first_other)",
+        "(work.rank - first_other)"),
+    panelled("the tile of a turn taken for one of runs", "of_a_turn = among_runs < 0", "of_a_turn = false"),
+    panelled("slots for turns that leave no part", "turns = work.panels > 0 ? work.in_turns : 0",
+        "turns = work.in_turns", shape=IN_TURNS),
     panelled("the slots of a tile of a turn behind those of runs", "of_a_turn ? tile :", "of_a_turn ? 0 :"),
     staged("the chunks of one tile side by side", WARPS, "every = one_tile ? splits : 1", "every = 1"),
     staged("the last chunks of one tile left out", WARPS, "(chunks - block + splits - 1) / splits",
@@ -299,6 +305,12 @@ def test_the_template_itself_is_right(
     try_kernel: TryKernel, config: KernelConfig, dtype: str, op: str, shape: Shape
 ) -> None:
     result = try_kernel(config, Problem(*shape, dtype, op), lambda text: text, probes=shape[0] < 16)
+    assert result.outcome is Outcome.OK, result.detail
+
+
+@pytest.mark.parametrize("shape", [IN_PANELS, IN_TURNS], ids=str)
+def test_panels_turns_and_runs_are_right(try_kernel: TryKernel, shape: Shape) -> None:
+    result = try_kernel(MMA_PANELS, Problem(*shape, "f64", "nn"), str)
     assert result.outcome is Outcome.OK, result.detail
 
 

@@ -44,6 +44,9 @@ BUGS = (
     c64("the third product left out", LARGE, "ntt", "p < 3; ++p", "p < 2; ++p"),
     c64("a product taken away once", LARGE, "ntt", "(sum[0][e] + sum[1][e])", "sum[0][e]"),
     c64("three products where parts are apart", LARGE, "nn", "!(is_apart &&", "!(false &&"),
+    # Up to 2**29 it is harmless: no values break the bound. Of 2**30 and 2**31 those that are tried do not.
+    c64("parts that are 2**31 apart in three products", TEAMS, "cj", "0x1p26f", "0x1p32f"),
+    c64("parts that are 2**33 apart in three products", LARGE, "ntt", "0x1p26f", "0x1p34f"),
     c64("chunks not looked at", TEAMS, "cj", "if (found)", "if (false)"),
     c64("half of a chunk not looked at", AHEAD, "jtt", "e < width; ++e)\n                apart |=",
         "e < 1; ++e)\n                apart |="),

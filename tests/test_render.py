@@ -226,9 +226,10 @@ def test_no_line_is_longer_than_a_reader_likes() -> None:
         assert len(longest) <= 122, longest
 
 
-def test_the_golden_sources_compile_with_nvcc() -> None:
+def test_the_golden_sources_compile_with_nvcc_without_a_warning() -> None:
     try:
-        toolchain = cuda_toolchain((9, 0))
+        found_here = cuda_toolchain((9, 0))
+        toolchain = replace(found_here, flags=(*found_here.flags, "-Werror", "all-warnings"))
     except ToolMissing as missing:
         pytest.skip(str(missing))
 

@@ -164,6 +164,11 @@ COUNTER_EXAMPLES = (
         TsmrHalfRingConfig(128, 8, 32, 128, 2, splits=1, row_tiles=4, min_blocks=2),
         Problem(10**7, 32, 63, "bf16"),
     ),
+    CounterExample(
+        "runs-are-pieces",
+        TsmrHalfRingConfig(128, 8, 32, 32, 2, splits=12, row_tiles=1, min_blocks=1),
+        Problem(20480, 32, 20480, "f16", "tn"),
+    ),
     CounterExample("tile-rows-within-m", TsmtConfig(128, 32, 16, 8, 8, 4, 1, splits=264, min_blocks=1), GRAM),
     CounterExample("tile-columns-within-n", TsmtConfig(128, 16, 32, 8, 8, 4, 1, splits=264, min_blocks=1), GRAM),
     CounterExample("tile-covers-result", TsmtConfig(128, 8, 16, 8, 8, 4, 1, splits=264, min_blocks=1), GRAM),

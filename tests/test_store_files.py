@@ -157,7 +157,6 @@ def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.
         "UPDATE trial SET tunables = replace(tunables, '128', '\"128\"')",
         "UPDATE trial SET tunables = replace(tunables, '128', '64')",
         "UPDATE trial SET config = 'tsm2-v3-t1-c1-p1'",
-        "UPDATE trial SET family = '__import__'",
         "UPDATE trial SET outcome = 'splendid'",
         "UPDATE trial SET registers = 'many'",
         "UPDATE source SET text = text || '// more'",
@@ -181,6 +180,28 @@ def test_a_tampered_trial_is_refused_by_its_number(store: Store, path: Path, tam
     plain_sql(path, tampering)
     with pytest.raises(StoreError, match=rf"^trial {trial_id} is not as this tsm2-tune stores it"):
         store.trial(trial_id)
+
+
+@pytest.mark.parametrize(
+    ("change", "family", "config", "tunables"),
+    [
+        ("family = 'bygone'", "bygone", C128.text, C128.tunables),
+        (
+            'config = \'tsm2-v3-t128\', tunables = \'{"version": "v3", "threads": 128}\'',
+            "tsm2",
+            "tsm2-v3-t128",
+            {"version": "v3", "threads": 128},
+        ),
+    ],
+)
+def test_a_trial_of_another_version_is_shown_as_it_is_stored(
+    store: Store, path: Path, change: str, family: str, config: str, tunables: dict[str, object]
+) -> None:
+    trial_id = store.add_trial(RUN, trial(500))
+    plain_sql(path, f"UPDATE trial SET {change}")
+    found = store.trial(trial_id).trial.config
+    assert (found.family, found.text, found.tunables) == (family, config, tunables)
+    assert [row.config for row in store.best()] == [line.config for line in store.listing()] == [config]
 
 
 def test_a_winner_of_a_family_that_is_no_more_is_stale(store: Store, path: Path) -> None:

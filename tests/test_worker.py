@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.command import TUNE, run
 from tests.conftest import ONCE, TryKernel
 from tsm2_tune.errors import DeviceError
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
@@ -18,7 +19,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.compiler import Toolchain, compile_text
 from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.trial import CompileFailure, Outcome
-from tsm2_tune.tuner.worker import Attempt, Rematch, Worker, WorkerError
+from tsm2_tune.tuner.worker import Attempt, AttemptResult, Rematch, Worker, WorkerError
 
 pytestmark = pytest.mark.host
 
@@ -52,6 +53,18 @@ def test_a_fault_is_an_outcome_and_the_next_kernel_runs(
     assert result.outcome is outcome
     assert said in result.detail
     assert try_kernel(CONFIG, PROBLEM, lambda text: text).outcome is Outcome.OK
+
+
+def test_what_is_too_large_for_the_device_is_said_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    late = AttemptResult(Outcome.TIMED_OUT, "verification took more than 60 s")
+    monkeypatch.setattr(Worker, "attempt", lambda *_: late)
+    for new_trials in (1, 0):
+        result = run(*TUNE, "--db", str(tmp_path / "r.db"))
+        assert result.exit_code == 1
+        assert f"no configuration was done in time ({new_trials} new trial" in result.output
+        assert "; for what timed out choose smaller shapes or another device" in result.output
 
 
 @pytest.mark.parametrize(
@@ -121,4 +134,11 @@ def test_a_device_that_does_not_open_is_an_error_of_its_own(support_path: str) -
     with pytest.raises((DeviceError, WorkerError, Exception)) as caught:
         worker.ceilings()
     assert str(caught.value)
+    worker.close()
+
+
+def test_a_limit_that_measuring_the_ceilings_passes(support_path: str) -> None:
+    worker = Worker("cpu", support_path, limit_seconds=0.001)
+    with pytest.raises(WorkerError, match=r"ceilings took more than 0\.001 s; raise --run-limit$"):
+        worker.ceilings()
     worker.close()

@@ -174,20 +174,23 @@ def _tune(
     console = Console()
     target = find_target(default_spec() if spec is None else spec)
     searched = job.spaces(problems, target, guidelines=guidelines, families=families)
-    unsolved = 0
+    unsolved = timed_out = 0
     with Tuner(target, options) as tuner, Store.open(database, create=True) as store:
         display.print_line(console, f"device: {target.identity.name}")
         with display.Display(console, options, len(searched)) as shown:
             for event in job.run(searched, tuner, store):
                 shown.show(event)
-                unsolved += isinstance(event, job.ProblemEnded) and event.winner is None
+                if isinstance(event, job.ProblemEnded) and event.winner is None:
+                    unsolved += 1
+                    timed_out += event.timed_out
         asked = set(problems)
         winners = [row for row in store.best(device=target.identity.name) if row.problem in asked]
         display.winners_table(winners, console)
     if unsolved:
-        click.echo(
-            f"no winner for {unsolved} of {len(searched)} problems: see `tsm2-tune show --db {database}`", err=True
-        )
+        sentence = f"no winner for {unsolved} of {len(searched)} problems: see `tsm2-tune show --db {database}`"
+        if timed_out:
+            sentence += "; for what timed out choose smaller shapes or another device, or raise --run-limit, --budget"
+        click.echo(sentence, err=True)
         ctx.exit(1)
 
 

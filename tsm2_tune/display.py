@@ -6,6 +6,7 @@ import json
 import math
 import re
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from itertools import groupby
@@ -130,8 +131,11 @@ class Display:
         self._progress.remove_task(self._task)
         if event.winner is not None:
             text = winner_text(event.winner)
+        elif event.tried:
+            all_timed_out = event.timed_out == event.tried
+            text = f"no configuration {'was done in time' if all_timed_out else 'gave a right result'}"
         else:
-            text = "no configuration gave a right result" if event.tried else "nothing tried"
+            text = "nothing tried"
         failed = "".join(f", {count} {outcome}" for outcome, count in sorted(self._failures.items()))
         trials = f"{event.new_trials} new trial{'s' if event.new_trials != 1 else ''}{failed}"
         self._line(f"{event.problem.text}: {text} ({trials}{self._untried_text(event)})")
@@ -316,10 +320,11 @@ def print_space(space: SearchSpace, console: Console, *, explain: bool) -> None:
     cells = [(str(count), rule.name, rule.kind, rule.because)[: len(heads)] for rule, count in space.dropped]
     print_table(console, heads, cells, right=(0,))
     if explain:
+        kept_of = Counter(candidate.config.family for candidate in space.kept)
         for name in space.families:
             family = family_named(name)
-            print_line(console, f"{name}: {family.summary}")
-            for tunable in family.tunables:
+            print_line(console, f"{name}, {kept_of[name] or 'none'} kept: {family.summary}")
+            for tunable in family.tunables if kept_of[name] else ():
                 symbol = f" [{tunable.symbol}]" if tunable.symbol else ""
                 print_line(console, f"  {tunable.name}{symbol}: {tunable.about}")
 

@@ -44,7 +44,6 @@ constexpr int rings_of_block = threads / sharers;
 constexpr int team_rows = tile_rows / (16 * strips);
 constexpr int team = 32 * team_rows * (tile_columns / (8 * octets));
 constexpr int chunk_step = sharers / team * 8, steps = chunk / chunk_step;  // of k, the teams of a ring together
-constexpr int sums_of_tile = threads / team;    // that a block's teams leave to be added up
 
 // An operand lies in shared memory as it does in global memory. From one run of neighbours to the next are `pitch`
 // elements: so many that threads which read at the same time meet no bank twice.

@@ -25,7 +25,6 @@ constexpr int width = 16 / sizeof(scalar);   // rows in a 16-byte vector
 constexpr int rows = vectors * width;        // of a thread
 constexpr int block_rows = threads * rows;
 constexpr int pitch = 8;           // elements from one staged row of B to the next
-constexpr int exchanged = width > 1;         // whether the rows of each pair change places in the workspace
 
 template <bool holds> struct Flag { static constexpr bool value = holds; };
 

@@ -27,7 +27,6 @@ constexpr int warp_rows = 16 * strips;
 constexpr int block_rows = threads / 32 * warp_rows;
 constexpr int width = 2;                     // rows in a 16-byte vector
 constexpr int pitch = columns;  // elements from one staged row of B to the next
-constexpr int exchanged = 0;    // the rows of a tile's sums lie in the workspace in their order
 
 template <bool holds> struct Flag { static constexpr bool value = holds; };
 

@@ -27,7 +27,6 @@ constexpr int warp_rows = 16 * strips;
 constexpr int block_rows = threads / 32 * warp_rows;
 constexpr int width = 2;                     // rows in a 16-byte vector
 constexpr int pitch = columns;  // elements from one staged row of B to the next
-constexpr int exchanged = 0;    // the rows of a tile's sums lie in the workspace in their order
 
 template <bool holds> struct Flag { static constexpr bool value = holds; };
 
@@ -389,7 +388,7 @@ extern "C" __global__ void __launch_bounds__(threads, 6) tsmr_mma(
             const vector sum = added_up<(splits < 16 ? splits : 16)>(first_sums + r + j * block_rows, stride, splits);
             #pragma unroll
             for (int v = 0; v < width; ++v) {
-                const index_t row = first_row + r + (v ^ exchanged);
+                const index_t row = first_row + r + v;
                 if (row < m)
                     store_C(C, ldc, row, first + j, alpha, sum.element[v], beta);
             }

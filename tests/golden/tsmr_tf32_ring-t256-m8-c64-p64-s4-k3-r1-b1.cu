@@ -28,7 +28,6 @@ constexpr int side_by_side = 2;       // columns of C, of those whose sums a lan
 constexpr int warp_rows = 8 * lane_rows;
 constexpr int block_rows = threads / 32 * warp_rows;
 constexpr int pitch = columns;  // elements from one staged row of B to the next
-constexpr int exchanged = 0;    // the rows of a tile's sums lie in the workspace in their order
 
 template <bool holds> struct Flag { static constexpr bool value = holds; };
 

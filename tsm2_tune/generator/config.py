@@ -51,6 +51,25 @@ class KernelConfig:
         return cls(**values)
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class OtherConfig(KernelConfig):
+    """A configuration of another version, whose family or tunables this one lacks, as it is stored."""
+
+    letters: ClassVar[dict[str, str]] = {}
+
+    family: str  # type: ignore[misc]  # there is no class for each
+    spelling: str
+    values: str  # of its tunables, as JSON
+
+    @property
+    def tunables(self) -> dict[str, TunableValue]:
+        return dict(json.loads(self.values))
+
+    @property
+    def text(self) -> str:
+        return self.spelling
+
+
 @dataclass(frozen=True, slots=True)
 class Resources:
     """What one block needs, as far as it can be known before compiling."""

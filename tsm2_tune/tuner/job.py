@@ -54,6 +54,7 @@ class ProblemEnded:
     problem: Problem
     new_trials: int
     tried: int  # those of earlier runs included
+    timed_out: int  # of those tried
     untried: int  # kept configurations that the budget or the most trials left out
     winner: BestRow | None
 
@@ -116,7 +117,8 @@ def run(searched: Sequence[SearchSpace], tuner: Tuner, store: Store) -> Iterator
             yield FinalStored(final)
         winners = store.best(device=target.identity.name, problem=problem)
         untried = sum(candidate.config.text not in past.tried for candidate in space.kept)
-        yield ProblemEnded(problem, new_trials, len(past.tried), untried, winners[0] if winners else None)
+        winner = winners[0] if winners else None
+        yield ProblemEnded(problem, new_trials, len(past.tried), past.timed_out, untried, winner)
 
 
 def past_of(store: Store, target: Target, problem: Problem, bases: dict[str, str]) -> Past:
@@ -131,6 +133,7 @@ def past_of(store: Store, target: Target, problem: Problem, bases: dict[str, str
             if trial.outcome is Outcome.OK and trial.median_us is not None
         ),
         last_finalists=store.final_configs(target.identity.name, problem, bases),
+        timed_out=sum(trial.outcome is Outcome.TIMED_OUT for trial in tried),
     )
 
 

@@ -28,7 +28,7 @@ class Values(IntEnum):
     POISON = 0  # NaN
     INTEGERS = 1  # -2, -1, 1, 2
     UNIFORM = 2  # [-1, 1)
-    SMALL_REAL = 3  # complex numbers: the same, but real parts times 2**-40
+    SMALL_REAL = 3  # complex numbers: the same, but real parts of the size of a power of two
     SMALL_IMAGINARY = 4  # the same of the imaginary parts
     SMALL_AT_EDGE = 5  # the same of the imaginary parts in the last row and the last column
 
@@ -40,7 +40,7 @@ class Filling:
     leading_dimension: int  # elements from one column to the next
     values: Values
     seed: int
-    exponent: int = 0  # integers are multiplied by 2 to this
+    exponent: int = 0  # integers and small parts are multiplied by 2 to this
 
 
 @dataclass(frozen=True, slots=True)

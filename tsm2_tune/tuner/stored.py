@@ -13,8 +13,8 @@ from typing import Any
 from sqlalchemy import Column, Float, RowMapping
 
 from tsm2_tune.errors import InputError, StoreError
-from tsm2_tune.generator.config import KernelConfig, Launch
-from tsm2_tune.generator.families import family_named
+from tsm2_tune.generator.config import KernelConfig, Launch, OtherConfig
+from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.problem import INT32_MAX, Problem
 from tsm2_tune.generator.render import KernelSource
 from tsm2_tune.tuner import schema
@@ -200,6 +200,14 @@ def kernel_config(row: Row) -> KernelConfig:
     return config
 
 
+def shown_config(row: Row) -> KernelConfig:
+    """The same, or what another version has stored whose family or tunables this one lacks."""
+    family, tunables = FAMILIES.get(row["family"]), json_object(row["tunables"])
+    if family is None or tunables.keys() != family.config_type.letters.keys():
+        return OtherConfig(row["family"], row["config"], row["tunables"])
+    return kernel_config(row)
+
+
 def kernel_source(row: Row, defines: tuple[str, ...] = ()) -> KernelSource:
     """The kernel in a row of `source`; ValueError where the text is not the one that its digest was made of."""
     values = checked(row, schema.source.columns)
@@ -257,7 +265,7 @@ def trial(row: Row, *, problem: Row, source: Row, first: Measurement | None) -> 
         verdict = Verdict(bool(values["verdict_correct"]), values["verdict_worst_ratio"], values["verdict_detail"])
     return Trial(
         problem=shape,
-        config=kernel_config(values),
+        config=shown_config(values),
         basis=values["basis"],
         source=kernel_source(source, defines=(f"INDEX_BITS={shape.index_bits}",)),
         outcome=Outcome(values["outcome"]),

@@ -61,6 +61,7 @@ class Past:
     seconds: float
     medians: tuple[tuple[KernelConfig, float], ...]  # of correct ones, in microseconds
     last_finalists: frozenset[str]
+    timed_out: int = 0  # of those tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +123,10 @@ class Tuner:
             limit_seconds=self.options.compile_limit_seconds,
         )
         if isinstance(support, CompileFailure):
+            remedy = "raise --compile-limit" if support.timed_out else "mend it or name another compiler"
             raise ToolMissing(
                 f"{self.target.toolchain.compiler} does not compile the tuner's own kernels: {support.detail};"
-                " mend it or name another compiler"
+                f" {remedy}"
             )
         return support.path
 

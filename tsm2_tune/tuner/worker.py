@@ -89,7 +89,8 @@ class Worker:
         """Measured now, on the device."""
         answer = self._ask("ceilings")
         if isinstance(answer, AttemptResult):
-            raise WorkerError(f"measuring the device's ceilings failed: {answer.detail}")
+            remedy = "; raise --run-limit" if answer.outcome is Outcome.TIMED_OUT else ""
+            raise WorkerError(f"measuring the device's ceilings failed: {answer.detail}{remedy}")
         assert isinstance(answer, Ceilings)
         return answer
 

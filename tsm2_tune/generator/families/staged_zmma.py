@@ -189,6 +189,13 @@ class StagedZmma(StagingFamily[StagedZmmaConfig]):
             b_along_k if along_b == "k" else config.tile_columns + 2,
         )
 
+    def probe_shapes(self, config: StagedZmmaConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
+        """As a part of a chunk one product, of which three real ones lose most."""
+        shapes = super().probe_shapes(config, problem)
+        if not has_three_products(problem):
+            return shapes
+        return tuple((m, n, 1 if k < config.chunk else k) for m, n, k in shapes)
+
     def supports(self, problem: Problem) -> bool:
         return problem.dtype_name in self.dtypes and max(problem.m, problem.n) <= self.largest(problem)
 

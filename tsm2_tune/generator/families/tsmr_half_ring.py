@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from tsm2_tune.generator.config import Resources
 from tsm2_tune.generator.families.tsmr_half import (
     LANES_DOWN,
+    VECTOR_BYTES,
     WARP_THREADS,
     TsmrHalf,
     TsmrHalfConfig,
@@ -22,7 +23,7 @@ from tsm2_tune.generator.families.tsmr_half import (
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Rule, columns_within_n
+from tsm2_tune.generator.rules import Candidate, Rule, columns_within_n
 from tsm2_tune.generator.splitting import LEAST_SHARE, SPLITS_ROW_TILES, tunable
 
 THREADS = (128, 256)
@@ -64,6 +65,12 @@ MANY_COLUMNS = Rule(
 )
 
 
+def _group_bytes(candidate: Candidate) -> int:
+    """Of a row of A."""
+    group = tunable(candidate, "prefetch") // tunable(candidate, "stages")
+    return group * candidate.problem.dtype.element_bytes
+
+
 class TsmrHalfRing(TsmrHalf):
     name = "tsmr_half_ring"
     summary = (
@@ -78,6 +85,12 @@ class TsmrHalfRing(TsmrHalf):
             "shape",
             "a row of A has only k elements for a group of the ring",
             lambda c: tunable(c, "prefetch") // tunable(c, "stages") <= max(c.problem.k, SMALLEST_GROUP),
+        ),
+        Rule(
+            "runs-are-pieces",
+            "limit",
+            "of a row of A four lanes read pieces of 16 bytes of a group",
+            lambda c: c.problem.contiguous[0] != "k" or _group_bytes(c) >= 4 * VECTOR_BYTES,
         ),
         *(rule for rule in TsmrHalf.rules if rule.name not in ("columns-within-n", "prefetch-within-k")),
     )
