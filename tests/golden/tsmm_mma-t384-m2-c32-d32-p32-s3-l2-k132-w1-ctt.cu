@@ -126,13 +126,18 @@ __device__ __forceinline__ void store_C(
 }
 
 
-// Copy `count` of `wide` neighbours from global to shared memory and put zeros in the place of the others. The thread
-// goes on; await_copies waits until at most `left` of the groups that close_copies has closed are on their way.
+// Copy `count` of `wide` neighbours from global to shared memory and put zeros in the place of the others; or a vector, if
+// it is `wanted`: zeros, if it is not `given`. The thread goes on; await_copies waits until at most `left` of the groups that close_copies has closed are on their way.
 #if defined(TSM2_HOST)
 template <int wide>
 __device__ __forceinline__ void copy_async(scalar *to, const scalar *from, int count)
 {
     tsm2_host::copy_later(to, from, wide * sizeof(scalar), count * sizeof(scalar));
+}
+__device__ __forceinline__ void copy_vector_async(scalar *to, const scalar *from, bool wanted, bool given)
+{
+    if (wanted)
+        copy_async<width>(to, from, given ? width : 0);
 }
 __device__ __forceinline__ void close_copies() { tsm2_host::close_copies(); }
 template <int left>
@@ -144,6 +149,11 @@ __device__ __forceinline__ void copy_async(scalar *to, const scalar *from, int c
     #pragma unroll
     for (int e = 0; e < wide; ++e)
         to[e] = e < count ? from[e] : scalar(0);
+}
+__device__ __forceinline__ void copy_vector_async(scalar *to, const scalar *from, bool wanted, bool given)
+{
+    if (wanted)
+        *reinterpret_cast<bits_t *>(to) = given ? *reinterpret_cast<const bits_t *>(from) : bits_of(vector{});
 }
 __device__ __forceinline__ void close_copies() {}
 template <int left>
@@ -161,6 +171,14 @@ __device__ __forceinline__ void copy_async(scalar *to, const scalar *from, int c
     else
         asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::
                      "r"(address), "l"(from), "n"(bytes), "r"(given) : "memory");
+}
+// Without a branch: the compiler would move nothing past one.
+__device__ __forceinline__ void copy_vector_async(scalar *to, const scalar *from, bool wanted, bool given)
+{
+    const unsigned address = unsigned(__cvta_generic_to_shared(to));
+    asm volatile("{\n\t.reg .pred wanted, left_out;\n\tsetp.ne.b32 wanted, %2, 0;\n\tsetp.eq.b32 left_out, %3, 0;\n\t"
+                 "@wanted cp.async.cg.shared.global.L2::128B [%0], [%1], 16, left_out;\n\t}" ::
+                 "r"(address), "l"(from), "r"(int(wanted)), "r"(int(given)) : "memory");
 }
 __device__ __forceinline__ void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int left>
@@ -199,27 +217,20 @@ struct Pieces {
     }
 };
 
-// A whole chunk into one place of the ring, `from` this thread's first element on: `left` of its lines and zeros, or all.
+// A whole chunk into one place of the ring, `from` this thread's first element on: `left` of its lines and zeros, or all;
+// nothing where no chunk is `wanted`.
 template <int lines, int pitch, bool along_k>
-__device__ __forceinline__ void stage(scalar *staged, const scalar *__restrict__ from, index_t ld, int left = lines)
+__device__ __forceinline__ void stage(
+    scalar *staged, const scalar *__restrict__ from, index_t ld, int left = lines, bool wanted = true)
 {
     using P = Pieces<lines, along_k, width>;
     scalar *to = staged + P::run() * pitch + P::at();
-    const auto copy_pieces = [&](auto wanted) {
-        #pragma unroll
-        for (int i = 0; i < P::rounds; ++i) {
-            scalar *piece = to + (P::runs_on(i) * pitch + P::elements_on(i));
-            if (P::has(i) && wanted(i))
-                copy_async<width>(piece, from + P::elements_on(i), width);
-            else if (P::has(i))
-                *reinterpret_cast<bits_t *>(piece) = bits_of(vector{});
-            from += (P::runs_on(i + 1) - P::runs_on(i)) * (long long)ld;
-        }
-    };
-    if (left >= lines)
-        copy_pieces([](int) { return true; });
-    else
-        copy_pieces([&](int i) { return P::within(i, left); });
+    #pragma unroll
+    for (int i = 0; i < P::rounds; ++i) {
+        copy_vector_async(to + (P::runs_on(i) * pitch + P::elements_on(i)), from + P::elements_on(i),
+                          wanted && P::has(i), left >= lines || P::within(i, left));
+        from += (P::runs_on(i + 1) - P::runs_on(i)) * (long long)ld;
+    }
 }
 
 // Products l ... of lines first ... of X into one place of the ring, zeros past the ends of X: at its edges, and where
