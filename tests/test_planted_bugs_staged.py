@@ -241,7 +241,7 @@ RUN_BUGS = (
         "(long long)chunks) / splits"),
     panelled("runs to the very last chunk", "left < work.of_a_run ? index_t(left) : work.of_a_run", "left"),
     mma("the next tile not looked for", MMA_LARGE, "one_tile ? 0 : next_of_bands / work.band", "0"),
-    mma("the tile before staged", MMA_LARGE, "work.tile_of(next_piece);", "work.tile_of(next_piece - (next_piece > 0));"),
+    mma("the tile before staged", MMA_LARGE, "tile_of(next_piece);", "tile_of(next_piece - (next_piece > 0));"),
     panelled("a run taken to begin with its first chunk", "? 0 : work.begin);", "? 0 : 0);"),
     panelled("the band not begun again", "next_of_bands - next_piece * work.band", "next_of_bands"),
     panelled("every block begins at the first tile", "work.in_turns + index_t(before", "0 * index_t(before"),

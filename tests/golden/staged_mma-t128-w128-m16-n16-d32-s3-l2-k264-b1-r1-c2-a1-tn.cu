@@ -114,18 +114,13 @@ __device__ __forceinline__ vector added_up(const sum_t *__restrict__ at, long lo
     return sum;
 }
 
-// Copy `count` of `wide` neighbours from global to shared memory and put zeros in the place of the others; or a vector, if
-// it is `wanted`: zeros, if it is not `given`. The thread goes on; await_copies waits until at most `left` of the groups that close_copies has closed are on their way.
+// Copy `count` of `wide` neighbours from global to shared memory and put zeros in the place of the others. The thread
+// goes on; await_copies waits until at most `left` of the groups that close_copies has closed are on their way.
 #if defined(TSM2_HOST)
 template <int wide>
 __device__ __forceinline__ void copy_async(scalar *to, const scalar *from, int count)
 {
     tsm2_host::copy_later(to, from, wide * sizeof(scalar), count * sizeof(scalar));
-}
-__device__ __forceinline__ void copy_vector_async(scalar *to, const scalar *from, bool wanted, bool given)
-{
-    if (wanted)
-        copy_async<width>(to, from, given ? width : 0);
 }
 __device__ __forceinline__ void close_copies() { tsm2_host::close_copies(); }
 template <int left>
@@ -137,11 +132,6 @@ __device__ __forceinline__ void copy_async(scalar *to, const scalar *from, int c
     #pragma unroll
     for (int e = 0; e < wide; ++e)
         to[e] = e < count ? from[e] : scalar(0);
-}
-__device__ __forceinline__ void copy_vector_async(scalar *to, const scalar *from, bool wanted, bool given)
-{
-    if (wanted)
-        *reinterpret_cast<bits_t *>(to) = given ? *reinterpret_cast<const bits_t *>(from) : bits_of(vector{});
 }
 __device__ __forceinline__ void close_copies() {}
 template <int left>
@@ -159,14 +149,6 @@ __device__ __forceinline__ void copy_async(scalar *to, const scalar *from, int c
     else
         asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::
                      "r"(address), "l"(from), "n"(bytes), "r"(given) : "memory");
-}
-// Without a branch: the compiler would move nothing past one.
-__device__ __forceinline__ void copy_vector_async(scalar *to, const scalar *from, bool wanted, bool given)
-{
-    const unsigned address = unsigned(__cvta_generic_to_shared(to));
-    asm volatile("{\n\t.reg .pred wanted, left_out;\n\tsetp.ne.b32 wanted, %2, 0;\n\tsetp.eq.b32 left_out, %3, 0;\n\t"
-                 "@wanted cp.async.cg.shared.global.L2::128B [%0], [%1], 16, left_out;\n\t}" ::
-                 "r"(address), "l"(from), "r"(int(wanted)), "r"(int(given)) : "memory");
 }
 __device__ __forceinline__ void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int left>
@@ -204,6 +186,19 @@ struct Pieces {
         return (along_k ? run() + runs_on(i) : at() + elements_on(i)) < left;
     }
 };
+
+// Copy a vector if it is wanted, or zeros if none is given: without a branch, past which the compiler moves no products.
+__device__ __forceinline__ void copy_vector_async(scalar *to, const scalar *from, bool wanted, bool given)
+{
+#if defined(TSM2_HOST) || __CUDA_ARCH__ < 800
+    if (wanted)
+        copy_async<width>(to, from, given ? width : 0);
+#else
+    asm volatile("{ .reg .pred wanted, left_out; setp.ne.b32 wanted, %2, 0; setp.eq.b32 left_out, %3, 0;"
+                 " @wanted cp.async.cg.shared.global.L2::128B [%0], [%1], 16, left_out; }" ::
+                 "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "r"(int(wanted)), "r"(int(given)) : "memory");
+#endif
+}
 
 // A whole chunk into one place of the ring, `from` this thread's first element on: `left` of its lines and zeros, or all;
 // nothing where no chunk is `wanted`.
@@ -497,7 +492,6 @@ extern "C" __global__ void __launch_bounds__(threads) staged_mma(
                 staged += rings_of_block;
             }
         }
-        // Under no condition, past which the compiler would move no products.
         stage<tile_rows, a_pitch, a_along_k>(a, from_a, lda, left_a, whole > 0);
         stage<tile_columns, b_pitch, b_along_k>(b, from_b, ldb, left_b, whole > 0 && !same);
         step_on();
