@@ -43,7 +43,7 @@ BUGS = (
     c64("a strip of rows for its neighbour", TEAMS, "cj", "2 * q + s % 2;", "2 * q + 1 - s % 2;"),
     c64("the third product left out", LARGE, "ntt", "p < 3; ++p", "p < 2; ++p"),
     c64("a product taken away once", LARGE, "ntt", "(sum[0][e] + sum[1][e])", "sum[0][e]"),
-    c64("three products where parts are apart", LARGE, "nn", "!(is_apart &&", "!(false &&"),
+    c64("three products where parts are apart", LARGE, "nn", "!(is_apart() &&", "!(false &&"),
     # Up to 2**29 it is harmless: no values break the bound. Of 2**30 and 2**31 those that are tried do not.
     c64("parts that are 2**31 apart in three products", TEAMS, "cj", "0x1p26f", "0x1p32f"),
     c64("parts that are 2**33 apart in three products", LARGE, "ntt", "0x1p26f", "0x1p34f"),
@@ -74,7 +74,8 @@ BUGS = (
     c64("every team at the same k", TEAMS, "cj", "% sharers / team * depth +", "* 0 +"),
     c128("steps left out", LARGE, "nn", "step < steps;", "step < steps - 1;"),
     c128("the products before again", AHEAD, "cn", "(step == steps - 1 ? 0 : step + 1);", "(step);"),
-    c128("a chunk's first products before it is there", AHEAD, "cn", "arrive();\n                }", "}\n"),
+    c128("a chunk's first products before it is there", AHEAD, "cn",
+        "arrive();\n                    refill();", "refill();"),
     c128("no barrier before a chunk is read", AHEAD, "cn", "meet();  //", "//"),
     c128("vectors of C in each other's place", AHEAD, "cn", "2 * t + v % 2", "2 * t + 1 - v % 2"),
     c64("elements of a vector of C exchanged", LARGE, "nn", "* width + e, o", "* width + 1 - e, o"),

@@ -185,27 +185,33 @@ struct Pieces {
     }
 };
 
-// A whole chunk into one place of the ring, `from` this thread's first element on: `left` of its lines and zeros, or all.
+// Copy a vector if it is wanted, or zeros if none is given: without a branch, past which the compiler moves no products.
+__device__ __forceinline__ void copy_vector_async(scalar *to, const scalar *from, bool wanted, bool given)
+{
+#if defined(TSM2_HOST) || __CUDA_ARCH__ < 800
+    if (wanted)
+        copy_async<width>(to, from, given ? width : 0);
+#else
+    asm volatile("{ .reg .pred wanted, left_out; setp.ne.b32 wanted, %2, 0; setp.eq.b32 left_out, %3, 0;"
+                 " @wanted cp.async.ca.shared.global.L2::128B [%0], [%1], 16, left_out; }" ::
+                 "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "r"(int(wanted)), "r"(int(given)) : "memory");
+#endif
+}
+
+// A whole chunk into one place of the ring, `from` this thread's first element on: `left` of its lines and zeros, or all;
+// nothing where no chunk is `wanted`.
 template <int lines, int pitch, bool along_k>
-__device__ __forceinline__ void stage(scalar *staged, const scalar *__restrict__ from, index_t ld, int left = lines)
+__device__ __forceinline__ void stage(
+    scalar *staged, const scalar *__restrict__ from, index_t ld, int left = lines, bool wanted = true)
 {
     using P = Pieces<lines, along_k, width>;
     scalar *to = staged + P::run() * pitch + P::at();
-    const auto copy_pieces = [&](auto wanted) {
-        #pragma unroll
-        for (int i = 0; i < P::rounds; ++i) {
-            scalar *piece = to + (P::runs_on(i) * pitch + P::elements_on(i));
-            if (P::has(i) && wanted(i))
-                copy_async<width>(piece, from + P::elements_on(i), width);
-            else if (P::has(i))
-                *reinterpret_cast<bits_t *>(piece) = bits_of(vector{});
-            from += (P::runs_on(i + 1) - P::runs_on(i)) * (long long)ld;
-        }
-    };
-    if (left >= lines)
-        copy_pieces([](int) { return true; });
-    else
-        copy_pieces([&](int i) { return P::within(i, left); });
+    #pragma unroll
+    for (int i = 0; i < P::rounds; ++i) {
+        copy_vector_async(to + (P::runs_on(i) * pitch + P::elements_on(i)), from + P::elements_on(i),
+                          wanted && P::has(i), left >= lines || P::within(i, left));
+        from += (P::runs_on(i + 1) - P::runs_on(i)) * (long long)ld;
+    }
 }
 
 // Products l ... of lines first ... of X into one place of the ring, zeros past the ends of X: at its edges, and where

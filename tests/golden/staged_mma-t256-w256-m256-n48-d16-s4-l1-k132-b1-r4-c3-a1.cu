@@ -186,27 +186,33 @@ struct Pieces {
     }
 };
 
-// A whole chunk into one place of the ring, `from` this thread's first element on: `left` of its lines and zeros, or all.
+// Copy a vector if it is wanted, or zeros if none is given: without a branch, past which the compiler moves no products.
+__device__ __forceinline__ void copy_vector_async(scalar *to, const scalar *from, bool wanted, bool given)
+{
+#if defined(TSM2_HOST) || __CUDA_ARCH__ < 800
+    if (wanted)
+        copy_async<width>(to, from, given ? width : 0);
+#else
+    asm volatile("{ .reg .pred wanted, left_out; setp.ne.b32 wanted, %2, 0; setp.eq.b32 left_out, %3, 0;"
+                 " @wanted cp.async.ca.shared.global.L2::128B [%0], [%1], 16, left_out; }" ::
+                 "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "r"(int(wanted)), "r"(int(given)) : "memory");
+#endif
+}
+
+// A whole chunk into one place of the ring, `from` this thread's first element on: `left` of its lines and zeros, or all;
+// nothing where no chunk is `wanted`.
 template <int lines, int pitch, bool along_k>
-__device__ __forceinline__ void stage(scalar *staged, const scalar *__restrict__ from, index_t ld, int left = lines)
+__device__ __forceinline__ void stage(
+    scalar *staged, const scalar *__restrict__ from, index_t ld, int left = lines, bool wanted = true)
 {
     using P = Pieces<lines, along_k, width>;
     scalar *to = staged + P::run() * pitch + P::at();
-    const auto copy_pieces = [&](auto wanted) {
-        #pragma unroll
-        for (int i = 0; i < P::rounds; ++i) {
-            scalar *piece = to + (P::runs_on(i) * pitch + P::elements_on(i));
-            if (P::has(i) && wanted(i))
-                copy_async<width>(piece, from + P::elements_on(i), width);
-            else if (P::has(i))
-                *reinterpret_cast<bits_t *>(piece) = bits_of(vector{});
-            from += (P::runs_on(i + 1) - P::runs_on(i)) * (long long)ld;
-        }
-    };
-    if (left >= lines)
-        copy_pieces([](int) { return true; });
-    else
-        copy_pieces([&](int i) { return P::within(i, left); });
+    #pragma unroll
+    for (int i = 0; i < P::rounds; ++i) {
+        copy_vector_async(to + (P::runs_on(i) * pitch + P::elements_on(i)), from + P::elements_on(i),
+                          wanted && P::has(i), left >= lines || P::within(i, left));
+        from += (P::runs_on(i + 1) - P::runs_on(i)) * (long long)ld;
+    }
 }
 
 // Products l ... of lines first ... of X into one place of the ring, zeros past the ends of X: at its edges, and where
@@ -339,17 +345,34 @@ struct Work {
     index_t turns;              // of this block
     index_t first_tile, begin;  // of its run, and the chunk of the band with which that begins
     index_t run;                // chunks of this block in all
+    index_t tiles_down, tiles;  // of C
+    index_t chunks;             // of a tile
 
     // The tile of this block's piece of work with this number.
     __device__ __forceinline__ index_t tile_of(index_t piece) const
     {
         return piece < turns ? piece * others + rank : first_tile + piece - turns;
     }
+    __device__ __forceinline__ index_t row_of(index_t tile) const
+    {
+        return (tiles == tiles_down ? tile : tile % tiles_down) * tile_rows;
+    }
+    __device__ __forceinline__ index_t column_of(index_t tile) const
+    {
+        return tiles == tiles_down ? 0 : tile / tiles_down * tile_columns;
+    }
 };
 
-__device__ __forceinline__ Work work_of(index_t block, index_t tiles, index_t chunks)
+struct Place {  // of a chunk
+    index_t tile, product;
+};
+
+__device__ __forceinline__ Work work_of(index_t block, index_t m, index_t n, index_t k)
 {
     Work work = {};
+    work.tiles_down = (m + tile_rows - 1) / tile_rows;
+    const index_t tiles = work.tiles = work.tiles_down * ((n + tile_columns - 1) / tile_columns);
+    const index_t chunks = work.chunks = (k + chunk - 1) / chunk;
     if (tiles == 1) {
         work.rest = work.band = chunks;
         work.others = splits;
@@ -395,17 +418,15 @@ extern "C" __global__ void __launch_bounds__(threads) staged_mma(
     const int ring_of_block = sharers == threads ? 0 : threadIdx.x / sharers;
     scalar *ring = left + ring_of_block * (stages * (a_elements + b_elements));
 
-    const index_t tiles_down = (m + tile_rows - 1) / tile_rows, tiles_across = (n + tile_columns - 1) / tile_columns;
-    const index_t tiles = tiles_down * tiles_across;
-    const index_t chunks = (k + chunk - 1) / chunk;  // of a tile
-    const bool one_tile = tiles == 1;
-    const index_t every = one_tile ? splits : 1;
-    const Work work = work_of(index_t(blockIdx.x), tiles, chunks);
+    __shared__ Work work;  // seldom needed: registers are for sums
+    if (threadIdx.x == 0)
+        work = work_of(index_t(blockIdx.x), m, n, k);
+    __syncthreads();
     const index_t run = work.run;
     if (run == 0)
         return;
-    const auto first_row_of = [&](index_t tile) { return (tiles_across == 1 ? tile : tile % tiles_down) * tile_rows; };
-    const auto first_column_of = [&](index_t tile) { return tiles_across == 1 ? 0 : tile / tiles_down * tile_columns; };
+    const bool one_tile = work.tiles == 1;
+    const index_t every = one_tile ? splits : 1;
 
     const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     const int member = warp % (team / 32);
@@ -421,29 +442,20 @@ extern "C" __global__ void __launch_bounds__(threads) staged_mma(
     constexpr bool same = false;  // X^T X would be staged once
 
     // What to stage next: `whole` chunks, the first elements of the first at `from_a` and `from_b`, one after another
-    // without a look at where k or the tile ends; then chunk `next` of tile `next_tile`, chunk `staged` of the run.
-    index_t staged = ring_of_block, stop = run;  // chunk of the run before which staging ends
-    index_t next_piece = 0, next_tile = work.tile_of(0);
-    index_t next = work.low + (work.turns == 0 ? work.begin : 0) + staged * every, whole = 0;
+    // without a look at where k or the tile ends; then chunk `staged` of the run, before chunk `stop`.
+    index_t staged = ring_of_block, stop = run, whole = 0;
     // Vectors are aligned in every line.
     const bool vectors = (reinterpret_cast<unsigned long long>(A) | reinterpret_cast<unsigned long long>(B)
                              | lda * sizeof(scalar) | ldb * sizeof(scalar)) % 16 == 0;
     using Of_A = Pieces<tile_rows, a_along_k, width>;
     using Of_B = Pieces<tile_columns, b_along_k, width>;
-    const scalar *from_a, *from_b;
-    int left_a, left_b;  // lines of the tile that A and B have
-    const auto pass = [&](index_t count) {
-        staged += count * rings_of_block;
-        next += count * (rings_of_block * every);
-    };
+    const scalar *from_a = A, *from_b = B;
+    int left_a = 0, left_b = 0;  // lines of the tile that A and B have
     const auto look_ahead = [&] {
-        while (!one_tile && next >= work.low + work.band) {
-            next -= work.band;
-            next_tile = work.tile_of(++next_piece);
-            if (next_piece == work.turns)
-                next += work.begin;
-        }
-        const index_t next_row = first_row_of(next_tile), next_column = first_column_of(next_tile);
+        const index_t next_of_bands = staged * every + (staged < work.turns * work.band ? 0 : work.begin);
+        const index_t next_piece = one_tile ? 0 : next_of_bands / work.band, next_tile = work.tile_of(next_piece);
+        const index_t next = work.low + next_of_bands - next_piece * work.band;
+        const index_t next_row = work.row_of(next_tile), next_column = work.column_of(next_tile);
         left_a = m - next_row < tile_rows ? int(m - next_row) : tile_rows;
         left_b = n - next_column < tile_columns ? int(n - next_column) : tile_columns;
         const bool in_vectors = vectors && (a_along_k || left_a % width == 0) && (b_along_k || left_b % width == 0);
@@ -455,34 +467,33 @@ extern "C" __global__ void __launch_bounds__(threads) staged_mma(
         const long long product = next * (long long)chunk;
         from_a = A + (product + Of_A::run()) * lda + next_row + Of_A::at();
         from_b = B + (next_column + Of_B::run()) * (long long)ldb + product + Of_B::at();
-        pass(whole);
+        staged += whole * rings_of_block;
+        return Place{next_tile, next * chunk};
     };
     const auto step_on = [&] {
         const long long products = rings_of_block * chunk * (long long)every;
-        --whole;
+        whole = whole > 0 ? whole - 1 : 0;
         from_a += a_along_k ? products : products * lda;
         from_b += b_along_k ? products : products * ldb;
     };
-    const auto stage_edge = [&](scalar *a, index_t tile, index_t l) {
-        const index_t row = first_row_of(tile), column = first_column_of(tile);
+    const auto stage_edge = [&](scalar *a, Place place) {
+        const index_t row = work.row_of(place.tile), column = work.column_of(place.tile), l = place.product;
         stage_at_the_edge<tile_rows, a_pitch, a_along_k, width>(a, A, lda, row, m, l, k);
         if (!same)
             stage_at_the_edge<tile_columns, b_pitch, b_along_k, width>(a + a_elements, B, ldb, column, n, l, k);
     };
     const auto stage_next = [&](int place) {
         scalar *a = ring + place * (a_elements + b_elements), *b = a + a_elements;
-        const bool more = whole > 0 || staged < stop;
-        if (whole == 0 && more)
-            look_ahead();
-        if (whole > 0) {
-            stage<tile_rows, a_pitch, a_along_k>(a, from_a, lda, left_a);
-            if (!same)
-                stage<tile_columns, b_pitch, b_along_k>(b, from_b, ldb, left_b);
-            step_on();
-        } else if (more) {
-            stage_edge(a, next_tile, next * chunk);
-            pass(1);
+        if (whole == 0 && staged < stop) {
+            const Place next = look_ahead();
+            if (whole == 0) {
+                stage_edge(a, next);
+                staged += rings_of_block;
+            }
         }
+        stage<tile_rows, a_pitch, a_along_k>(a, from_a, lda, left_a, whole > 0);
+        stage<tile_columns, b_pitch, b_along_k>(b, from_b, ldb, left_b, whole > 0 && !same);
+        step_on();
         close_copies();
     };
     const auto meet = [&] {
@@ -500,6 +511,8 @@ extern "C" __global__ void __launch_bounds__(threads) staged_mma(
     const auto arrive = [&] {
         await_copies<stages - 2>();
         meet();  // all of the chunk is there, and what is in the place to be filled next is no longer read
+    };
+    const auto refill = [&] {
         stage_next(place == 0 ? stages - 1 : place - 1);
     };
     const auto fill_ring = [&] {
@@ -508,6 +521,7 @@ extern "C" __global__ void __launch_bounds__(threads) staged_mma(
         for (int s = 0; s < stages - 1; ++s)
             stage_next(s);
         arrive();
+        refill();
         load_step(0);
     };
 
@@ -515,11 +529,9 @@ extern "C" __global__ void __launch_bounds__(threads) staged_mma(
     index_t current = ring_of_block;  // chunk of the run
     #pragma unroll 1
     for (index_t piece = 0, done = 0; done < run; ++piece) {
-        const index_t tile = work.tile_of(piece), before = done;
+        const index_t before = done;
         const long long to_end = (piece + 1LL) * work.band - (piece < work.turns ? 0 : work.begin);  // of the band
         done = to_end < run && !one_tile ? index_t(to_end) : run;
-        const bool alone = done - before == chunks;  // with the tile
-        const index_t first_row = first_row_of(tile), first_column = first_column_of(tile);
         sums_t sum = {};
         #pragma unroll 1
         for (; current < done; current += rings_of_block) {
@@ -530,12 +542,15 @@ extern "C" __global__ void __launch_bounds__(threads) staged_mma(
                 if (step == steps - 1) {
                     place = place + 1 == stages ? 0 : place + 1;
                     arrive();
+                    refill();
                 }
                 load_step(step == steps - 1 ? 0 : step + 1);
                 multiply(sum, now);
             }
         }
 
+        const bool alone = done - before == work.chunks;  // with the tile
+        const index_t tile = work.tile_of(piece), first_row = work.row_of(tile), first_column = work.column_of(tile);
         vector held[held_vectors];
         // Its 2 x 2 neighbours of C are two vectors.
         const auto row_of_held = [&](int v, int) {
@@ -562,16 +577,16 @@ extern "C" __global__ void __launch_bounds__(threads) staged_mma(
         if (!alone) {  // other blocks have some of the tile's chunks
             // Its parts are the panels, and the rest of a turn or those of runs: in the order of k.
             const index_t among_runs = tile - work.in_turns;  // or negative, where the rest is that of a turn
-            const bool of_a_turn = among_runs < 0, in_panel = blockIdx.x < work.panels * tiles;
+            const bool of_a_turn = among_runs < 0, in_panel = blockIdx.x < work.panels * work.tiles;
             index_t first_other = 0, last_other = 0;  // of the blocks that have the rest
             if (one_tile) {
-                last_other = (chunks < splits ? chunks : splits) - 1;
+                last_other = (work.chunks < splits ? work.chunks : splits) - 1;
             } else if (!of_a_turn && work.rest > 0) {
                 first_other = index_t(among_runs * (long long)work.rest / work.of_a_run);
                 last_other = index_t(((among_runs + 1LL) * work.rest - 1) / work.of_a_run);
             }
             const int parts = work.panels + (work.rest > 0 ? last_other - first_other + 1 : 0);
-            const int part = in_panel ? blockIdx.x / tiles : work.panels + (of_a_turn ? 0 : work.rank - first_other);
+            const int part = in_panel ? blockIdx.x / work.tiles : work.panels + (of_a_turn ? 0 : work.rank - first_other);
             const index_t turns = work.panels > 0 ? work.in_turns : 0;  // that leave a part
             const index_t before = of_a_turn ? tile : turns + first_other + among_runs;
             const long long slot = work.panels * (long long)tile + before;  // of the first part

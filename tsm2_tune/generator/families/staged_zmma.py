@@ -23,7 +23,8 @@ from tsm2_tune.generator.splitting import HAS_F64_TENSOR_CORES, WIDE_SPLITS, has
 from tsm2_tune.generator.staging import STAGING_TUNABLES, WARP_THREADS, StagingConfig, StagingFamily, staging_rules
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering
 
-TILE, COVERED = (16, 32, 64, 128), 64  # rows of C, of a block; up to COVERED one tile has all
+TILE, COVERED = (16, 32, 64, 128, 256), 64  # rows of C, of a block; up to COVERED one tile has all
+THIN_TILE = tuple(rows for rows in TILE if rows <= COVERED)
 COLUMNS, THREES = (16, 24, 32, 48, 64), (24, 48)  # of its columns, and those of three octets a warp
 TILES = tuple(product(TILE, COLUMNS))
 WARP_TILES = ((2, 2), (4, 2), (2, 4), (4, 4), (2, 3), (4, 3))  # strips of 8 rows, octets of columns
@@ -31,10 +32,11 @@ WARP_TILES = ((2, 2), (4, 2), (2, 4), (4, 4), (2, 3), (4, 3))  # strips of 8 row
 RINGS = (
     (128, 128, 128, 2, 0), (128, 128, 64, 2, 0), (128, 128, 64, 2, 1), (128, 128, 32, 2, 1), (128, 128, 32, 3, 1),
     (128, 128, 16, 2, 1), (128, 128, 16, 3, 1), (128, 128, 16, 4, 1), (128, 128, 8, 3, 1), (128, 128, 8, 4, 1),
-    (128, 128, 8, 6, 1), (256, 256, 64, 2, 1), (256, 256, 32, 2, 1), (256, 256, 16, 3, 1), (256, 256, 16, 4, 1),
-    (256, 256, 8, 6, 1),
+    (128, 128, 8, 6, 1), (256, 256, 64, 2, 1), (256, 256, 32, 2, 1), (256, 256, 16, 2, 1), (256, 256, 16, 3, 1),
+    (256, 256, 16, 4, 1), (256, 256, 8, 4, 1), (256, 256, 8, 6, 1),
 )  # fmt: skip
 COLUMNS_OF_LARGE = range(9, 65)  # that a C of many rows must have
+MOST_AHEAD_OF_COPIES = 8  # strips times octets: with more, the compiler spills what is loaded before copies begin
 LINES, DEPTH = 8, 8  # of a strip or an octet; most products of a read
 REGISTERS_OF_C128 = 4
 # What won on an H200, and its neighbours, by element type and tile of a thin C: the ring, blocks on a multiprocessor,
@@ -47,7 +49,7 @@ THIN: dict[tuple[str, int], tuple[Winner, ...]] = {
     ("c128", 16): ((128, 128, 64, 2, 0, 2, 2, 2, 0), (128, 128, 32, 2, 1, 3, 2, 2, 0)),
     ("c128", 32): ((128, 128, 32, 2, 1, 2, 4, 4, 0), (128, 128, 16, 3, 1, 3, 4, 2, 0)),
     ("c128", 64): (
-        (256, 256, 16, 3, 1, 1, 2, 4, 1), (128, 128, 8, 3, 1, 2, 4, 4, 1), (128, 128, 8, 4, 1, 2, 4, 4, 1),
+        (256, 256, 16, 3, 1, 1, 4, 4, 1), (256, 256, 16, 3, 1, 1, 2, 4, 1), (256, 256, 8, 4, 1, 1, 2, 4, 1),
     ),
 }  # fmt: skip
 # The same where it has up to 8 rows or columns and more of the others, or four times as many of these.
@@ -65,20 +67,20 @@ LARGE: dict[tuple[str, int], tuple[tuple[int, Winner], ...]] = {
         (128, (128, 128, 32, 2, 1, 2, 4, 2, 0)), (128, (128, 128, 16, 3, 1, 2, 4, 2, 1)),
         (128, (128, 128, 16, 4, 1, 2, 4, 2, 1)),
     ),
-    ("c64", 24): ((64, (128, 128, 32, 2, 1, 2, 2, 3, 1)), (128, (128, 128, 32, 2, 1, 2, 4, 3, 1))),
+    ("c64", 24): ((64, (128, 128, 32, 2, 1, 2, 2, 3, 1)), (128, (128, 128, 16, 3, 1, 2, 4, 3, 1))),
     ("c64", 32): ((64, (128, 128, 16, 3, 1, 2, 4, 2, 1)), (64, (128, 128, 32, 2, 1, 2, 4, 2, 0))),
     ("c64", 48): ((64, (128, 128, 32, 2, 1, 2, 4, 3, 1)), (64, (128, 128, 16, 3, 1, 2, 4, 3, 1))),
-    ("c64", 64): ((64, (256, 256, 64, 2, 1, 1, 4, 2, 0)), (64, (256, 256, 64, 2, 1, 1, 4, 2, 1))),
+    ("c64", 64): ((64, (256, 256, 64, 2, 1, 1, 4, 2, 1)), (64, (256, 256, 64, 2, 1, 1, 4, 2, 0))),
     ("c128", 16): (
         (128, (128, 128, 16, 2, 1, 2, 4, 2, 1)), (128, (128, 128, 8, 4, 1, 2, 4, 2, 1)),
         (64, (128, 128, 32, 2, 1, 2, 2, 2, 1)),
     ),
     ("c128", 24): ((128, (128, 128, 8, 4, 1, 2, 4, 3, 1)), (128, (128, 128, 8, 3, 1, 2, 4, 3, 1))),
     ("c128", 32): (
+        (256, (256, 256, 8, 4, 1, 1, 4, 4, 1)), (256, (256, 256, 16, 2, 1, 1, 4, 4, 1)),
         (128, (128, 128, 8, 4, 1, 2, 4, 4, 1)), (128, (256, 256, 16, 3, 1, 1, 4, 2, 1)),
-        (128, (256, 256, 8, 6, 1, 1, 4, 2, 1)),
     ),
-    ("c128", 48): ((128, (256, 256, 8, 6, 1, 1, 4, 3, 1)), (64, (128, 128, 8, 4, 1, 2, 4, 3, 1))),
+    ("c128", 48): ((128, (256, 256, 16, 3, 1, 1, 4, 3, 1)), (128, (256, 256, 8, 6, 1, 1, 4, 3, 1))),
     ("c128", 64): (
         (128, (256, 256, 16, 3, 1, 1, 4, 4, 1)), (128, (256, 256, 8, 6, 1, 1, 4, 4, 1)),
         (64, (128, 128, 8, 3, 1, 2, 4, 4, 1)),
@@ -177,6 +179,7 @@ class StagedZmma(StagingFamily[StagedZmmaConfig]):
             **context,
             "three_products": three,
             "arrives_early": bool(three or config.ahead),
+            "loads_before_copies": three and config.strips * config.octets <= MOST_AHEAD_OF_COPIES,
             "sums_in_registers": context["sums_in_registers"] and whole,
         }
 
@@ -211,7 +214,7 @@ class StagedZmma(StagingFamily[StagedZmmaConfig]):
         if most > LARGEST_THIN:
             winners = LARGE[dtype, columns]
         else:
-            rows = covering(TILE[:-1], problem.m)
+            rows = covering(THIN_TILE, problem.m)
             unequal = fewest <= LINES or max(rows, columns) >= 4 * min(rows, columns)
             found = UNEQUAL[dtype] if unequal else THIN[dtype, covering(TILE, max(rows, columns))]
             winners = tuple((rows, winner) for winner in found)
