@@ -19,6 +19,7 @@ from tsm2_tune.generator.splitting import REGISTERS_REACHABLE, WIDE_SPLIT_RULES,
 from tsm2_tune.generator.tiles import LARGEST_GRAM_TILE, LARGEST_THIN, tile_rules, tile_traffic
 
 WARP_THREADS = 32
+VECTOR_BYTES = 16
 MANY_BLOCKS = 64  # which have panels, turns and runs in the probes that are made for them
 
 
@@ -99,21 +100,24 @@ class StagingFamily(Family[C]):
     def registers(self, config: C) -> int:
         """Elements that a thread has in registers."""
 
-    def resources(self, config: C, problem: Problem) -> Resources:
+    def smem_elements(self, config: C, problem: Problem) -> int:
+        """Elements of the rings, or of the sums that take their place."""
         along_a, along_b, _ = problem.contiguous
         a_pitch, b_pitch = self.pitches(config, problem)
         a = a_pitch * (config.tile_rows if along_a == "k" else config.chunk)
         b = b_pitch * (config.tile_columns if along_b == "k" else config.chunk)
         rings = config.threads // config.sharers * config.stages * (a + b)
         teams = config.threads // max(self.team(config), WARP_THREADS)
-        sums = teams * config.tile_rows * config.tile_columns
+        return max(rings, teams * config.tile_rows * config.tile_columns)
+
+    def resources(self, config: C, problem: Problem) -> Resources:
         on_their_way = config.tile_rows * config.chunk * (config.stages - 1) // config.sharers
         lines = config.tile_rows + config.tile_columns
         pieces = lines * config.chunk // config.sharers if config.through == 0 else 0  # on their way in registers
         return Resources(
             threads=config.threads,
             registers=(self.registers(config) + pieces) * problem.dtype.registers + OVERHEAD_REGISTERS,
-            smem_bytes=max(rings, sums) * problem.dtype.element_bytes,
+            smem_bytes=self.smem_elements(config, problem) * problem.dtype.element_bytes + config.threads * VECTOR_BYTES,
             bytes_in_flight=on_their_way * problem.dtype.element_bytes,
             reuse=config.tile_columns,
         )
@@ -186,6 +190,6 @@ class StagingFamily(Family[C]):
             "symmetric": ((along_a == "k") == (along_b == "k") and config.tile_rows == config.tile_columns)
             and a_pitch == b_pitch,
             "sums_in_registers": self.sums_in_registers(config),
-            "flat_splits": self.launch(config, problem).flat_splits,
+            "smem_elements": self.smem_elements(config, problem),
             "group_splits": GROUP_SPLITS,
         }
