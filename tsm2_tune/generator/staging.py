@@ -7,15 +7,23 @@ k is split; where C has many tiles, a block has several, one after another. No m
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
 from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Resources, Traffic
 from tsm2_tune.generator.families.family import Family, Tunable
+from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Candidate, Rule
-from tsm2_tune.generator.splitting import REGISTERS_REACHABLE, WIDE_SPLIT_RULES, WIDE_SPLITS, tunable
+from tsm2_tune.generator.splitting import (
+    REGISTERS_REACHABLE,
+    WIDE_SPLIT_RULES,
+    WIDE_SPLITS,
+    are_whole_waves,
+    tunable,
+)
 from tsm2_tune.generator.tiles import LARGEST_GRAM_TILE, LARGEST_THIN, tile_rules, tile_traffic
 
 WARP_THREADS = 32
@@ -85,6 +93,22 @@ def staging_rules(
 C = TypeVar("C", bound=StagingConfig)
 
 
+def filling(configs: Iterable[C], problem: Problem, limits: DeviceLimits) -> tuple[C, ...]:
+    """The configurations with as many blocks, or as many fewer, as have chunks to fill their rings, and two at least.
+
+    However little a block multiplies, it leaves a whole tile of sums to be added up.
+    """
+
+    def fewer(config: C) -> C:
+        products = problem.k * -(-problem.m // config.tile_rows) * -(-problem.n // config.tile_columns)
+        rings, on_their_way = config.threads // config.sharers, max(config.stages - 1, 2)  # chunks
+        worth = min(config.splits, products // (rings * on_their_way * config.chunk))
+        options = (splits for splits in WIDE_SPLITS if splits <= worth and are_whole_waves(splits, limits))
+        return replace(config, splits=max(options, default=WIDE_SPLITS[0]))
+
+    return tuple(map(fewer, configs))
+
+
 class StagingFamily(Family[C]):
     """What the staged families have in common."""
 
@@ -117,7 +141,8 @@ class StagingFamily(Family[C]):
         return Resources(
             threads=config.threads,
             registers=(self.registers(config) + pieces) * problem.dtype.registers + OVERHEAD_REGISTERS,
-            smem_bytes=self.smem_elements(config, problem) * problem.dtype.element_bytes + config.threads * VECTOR_BYTES,
+            smem_bytes=self.smem_elements(config, problem) * problem.dtype.element_bytes
+            + config.threads * VECTOR_BYTES,  # of slices that are added up
             bytes_in_flight=on_their_way * problem.dtype.element_bytes,
             reuse=config.tile_columns,
         )

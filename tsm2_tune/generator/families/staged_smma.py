@@ -17,7 +17,7 @@ from tsm2_tune.generator.families.staged_mma import COLUMNS, DEPTH, StagedMma, S
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import INT32_MAX, Problem
 from tsm2_tune.generator.splitting import HAS_F64_TENSOR_CORES, WIDE_SPLITS, has_f64_tensor_cores, wide_splits
-from tsm2_tune.generator.staging import staging_rules
+from tsm2_tune.generator.staging import filling, staging_rules
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering
 
 ROWS, COVERED = (16, 32, 64, 128, 256), 64  # of C, of a block; up to COVERED one tile has all
@@ -167,7 +167,7 @@ class StagedSmma(StagedMma):
             choices = THIN.get(tile, ())
             if tile[0] == tile[1] and "k" in problem.contiguous[:2]:
                 choices = (*choices[-1:], *choices[:-1])
-        return tuple(_config(choice, wide_splits(limits, choice[2])) for choice in choices)
+        return filling((_config(choice, wide_splits(limits, choice[2])) for choice in choices), problem, limits)
 
     def singles(self, problem: Problem) -> bool:
         return False
