@@ -94,19 +94,20 @@ C = TypeVar("C", bound=StagingConfig)
 
 
 def filling(configs: Iterable[C], problem: Problem, limits: DeviceLimits) -> tuple[C, ...]:
-    """The configurations with as many blocks, or as many fewer, as have chunks to fill their rings, and two at least.
+    """The configurations with as many blocks, or as many fewer, as k has work for.
 
-    However little a block multiplies, it leaves a whole tile of sums to be added up.
+    However little a block multiplies, it leaves a whole tile of sums to be added up. So more than one block on a
+    multiprocessor are worth it where all have chunks to fill their rings, and one where it has a chunk.
     """
 
     def fewer(config: C) -> C:
-        products = problem.k * -(-problem.m // config.tile_rows) * -(-problem.n // config.tile_columns)
-        rings, on_their_way = config.threads // config.sharers, max(config.stages - 1, 2)  # chunks
-        worth = min(config.splits, products // (rings * on_their_way * config.chunk))
+        tiles = -(-problem.m // config.tile_rows) * -(-problem.n // config.tile_columns)
+        chunks = problem.k * tiles // (config.chunk * (config.threads // config.sharers))
+        worth = min(chunks, max(chunks // max(config.stages - 1, 2), limits.sms), config.splits)
         options = (splits for splits in WIDE_SPLITS if splits <= worth and are_whole_waves(splits, limits))
         return replace(config, splits=max(options, default=WIDE_SPLITS[0]))
 
-    return tuple(map(fewer, configs))
+    return tuple(dict.fromkeys(map(fewer, configs)))
 
 
 class StagingFamily(Family[C]):

@@ -35,19 +35,19 @@ RINGS = (
 MIN_BLOCKS = (1, 3, 4)
 # What won on an H200 for a C of one tile of at most as many elements, where an operand lies along k and where none
 # does: the chunk, the places of the ring, what is on the way, blocks on a multiprocessor, and whether products are
-# loaded ahead.
+# loaded ahead. A block that is alone has twice as many warps.
 WINNERS: dict[tuple[int, bool], tuple[tuple[int, int, int, int, int], ...]] = {
     (16 * 16, True): ((64, 2, 0, 4, 0), (64, 2, 0, 3, 1), (32, 3, 1, 4, 0)),
     (16 * 16, False): ((64, 2, 0, 4, 0), (32, 3, 1, 4, 0), (64, 2, 0, 3, 1)),
     (32 * 32, True): ((32, 3, 1, 2, 1), (64, 2, 0, 2, 1), (32, 2, 0, 3, 0)),
     (32 * 32, False): ((32, 3, 1, 2, 0), (64, 2, 0, 2, 1), (32, 2, 0, 3, 0)),
-    (64 * 64, True): ((32, 4, 1, 1, 1), (16, 6, 1, 1, 1), (32, 2, 0, 2, 0), (16, 4, 1, 2, 1), (32, 2, 1, 2, 1)),
-    (64 * 64, False): ((32, 4, 1, 1, 1), (16, 6, 1, 1, 1), (16, 3, 1, 2, 1), (16, 4, 1, 2, 1), (32, 2, 1, 2, 1)),
+    (64 * 64, True): ((32, 4, 1, 1, 1), (32, 2, 0, 2, 0), (16, 4, 1, 2, 1)),
+    (64 * 64, False): ((32, 4, 1, 1, 1), (16, 6, 1, 1, 1), (16, 3, 1, 2, 1)),
 }
 # The same of one tile of so many columns, which are three octets for each warp.
 WINNERS_OF_THREES: dict[int, tuple[tuple[int, int, int, int, int], ...]] = {
     24: ((64, 3, 1, 2, 1), (32, 3, 1, 3, 1), (64, 2, 0, 2, 1)),
-    48: ((32, 3, 1, 2, 1), (16, 4, 1, 2, 1)),
+    48: ((32, 4, 1, 1, 1), (32, 3, 1, 2, 1), (16, 4, 1, 2, 1)),
 }
 # Of a C of many rows: threads, rows and columns of a tile, strips and octets of a warp, and the least blocks.
 TALL_TILES = (
@@ -227,7 +227,7 @@ class StagedMma(StagingFamily[StagedMmaConfig]):
                 splits=wide_splits(limits, blocks),
                 min_blocks=blocks if blocks in MIN_BLOCKS else 1,  # or some wait for the others to end
                 strips=strips,
-                octets=octets if blocks > 1 else min(octets, 2),
+                octets=octets if blocks > 1 or octets == 3 else 2,
                 ahead=ahead,
             )
             for chunk, stages, through, blocks, ahead in winners

@@ -232,7 +232,8 @@ class StagedZmma(StagingFamily[StagedZmmaConfig]):
             for rows, (threads, sharers, chunk, stages, through, blocks, strips, octets, ahead) in winners
             if chunk <= problem.k
         )
-        return filling(filter(self._divides, configs), problem, limits)
+        dividing = tuple(filter(self._divides, configs))
+        return dividing if most > LARGEST_THIN else filling(dividing, problem, limits)
 
 
 FAMILY = StagedZmma()
