@@ -186,8 +186,8 @@ __device__ __forceinline__ vector added_up(const sum_t *__restrict__ at, long lo
 }
 
 constexpr int few_parts = 16;  // of a tile, which the last block to come adds up alone
-// Vectors of a tile that blocks add up at a time: about as many as there are blocks, and whole sectors of memory.
-constexpr int lanes = vectors_of_tile >= 2048 ? 32 : vectors_of_tile >= 1024 ? 16 : 8;
+// Vectors of a slice, which one block adds up at a time: of a tile about as many slices as there are blocks.
+constexpr int lanes = vectors_of_tile >= 4096 ? 32 : vectors_of_tile >= 2048 ? 16 : 8;
 static_assert(vectors_of_tile % lanes == 0, "a tile is whole slices");
 // The blocks that have a part of a tile, at its counter: how many have come, how many did not wait for the last of them,
 // and how many slices of the tile have been asked for. Who comes last makes the slices free. A block is gone when it did
@@ -196,7 +196,7 @@ struct Meeting {
     unsigned *const counter;
     const unsigned parts, slices;
     static constexpr unsigned came = 1, left_early = 1 << 10, asked = 1 << 20;
-    static constexpr long long patience = 100000;  // cycles, less than adding up alone takes
+    static constexpr long long patience = 20000;  // cycles, 10 us
 
     __device__ __forceinline__ Meeting(unsigned *counter, unsigned parts, unsigned slices)
         : counter(counter), parts(parts), slices(slices) {}
@@ -822,7 +822,7 @@ extern "C" __global__ void __launch_bounds__(threads) staged_zmma(
             if (parts > few_parts) {
                 // Every block that is there when the last one comes adds up some of the tile, slice after slice.
                 constexpr int slices = vectors_of_tile / lanes, adders = threads / lanes;
-                constexpr int of_adder = (splits + adders - 1) / adders, rounds = (of_adder + 15) / 16;
+                constexpr int of_adder = (splits + adders - 1) / adders, rounds = (of_adder + 19) / 20;
                 Meeting meeting(counters + slot, parts, slices);
                 const int adder = threadIdx.x / lanes;
                 vector *sums = reinterpret_cast<vector *>(left + 6912);  // behind all else
