@@ -25,6 +25,7 @@ OPS = ("nn", "ttt", "tn", "ntt", "cn", "jtt", "tx", "nxt", "cx", "jxt")
 WIDTHS = (1, 2, 3, 4, 8, 12, 16, 24, 32, 48, 64)
 SHAPES = (
     *((n, n, k) for n in WIDTHS for k in (10**4, 10**7)),
+    *((m, n, 10**4) for m, n in ((16, 64), (64, 16), (8, 64), (48, 64))),
     *((m, n, 10**7) for m, n in ((1, 16), (16, 1), (4, 16), (8, 64), (64, 8), (16, 64), (64, 16), (32, 64), (7, 33))),
     *((m, n, k) for n in WIDTHS for m, k in ((20480, 20480), (9973, 9973), (15360, 1920), (10**7, n), (10**4, n))),
     *((10**7, n, k) for n, k in ((64, 8), (8, 64), (16, 4), (4, 16), (64, 2), (2, 64))),
@@ -131,6 +132,9 @@ def test_nothing_that_is_preferred_is_dropped() -> None:
         ("tsmt_tf32", "16x64x10000000:tf32:tn"),
         ("staged_zmma", "16x64x10000000:c128:cn"),
         ("staged_zmma", "64x16x10000000:c128:cn"),
+        ("staged_zmma", "32x32x10000:c64:cn"),
+        ("staged_mma", "24x24x10000:f64:ntt"),
+        ("staged_smma", "48x48x10000:f32:tn"),
         ("tsmr_mma", "10000000x64x8:f64"),
         ("tsmr_rows", "20480x4x20480:c128:ttt"),
         ("tsmr_rows", "15360x4x1920:f32:ttt"),
@@ -139,6 +143,21 @@ def test_nothing_that_is_preferred_is_dropped() -> None:
 )
 def test_a_family_has_first_choices(name: str, text: str) -> None:
     assert family_named(name).preferred(Problem.parse(text), H200)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "splits"),
+    [
+        ("staged_mma", "64x64x10000:f64:tn", 132),
+        ("staged_mma", "32x32x10000:f64:ntt", 132),
+        ("staged_mma", "32x32x100000:f64:tn", 264),
+        ("staged_mma", "32x32x1000:f64:tn", 20),
+        ("staged_smma", "64x64x10000:f32:ntt", 132),
+        ("staged_smma", "64x64x100000:f32:ntt", 264),
+    ],
+)
+def test_there_are_no_more_blocks_than_a_small_k_has_work_for(name: str, text: str, splits: int) -> None:
+    assert family_named(name).preferred(Problem.parse(text), H200)[0].splits == splits
 
 
 @pytest.mark.parametrize("device", ["a100", "of 128 multiprocessors"])

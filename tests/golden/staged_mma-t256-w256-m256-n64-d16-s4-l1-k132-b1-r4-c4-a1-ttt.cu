@@ -113,6 +113,94 @@ __device__ __forceinline__ vector added_up(const sum_t *__restrict__ at, long lo
     return sum;
 }
 
+constexpr int few_parts = 16;  // of a tile, which the last block to come adds up alone
+// Vectors of a slice, which one block adds up at a time: of a tile about as many slices as there are blocks.
+constexpr int lanes = vectors_of_tile >= 4096 ? 32 : vectors_of_tile >= 2048 ? 16 : 8;
+static_assert(vectors_of_tile % lanes == 0, "a tile is whole slices");
+// The blocks that have a part of a tile, at its counter: how many have come, how many did not wait for the last of them,
+// and how many slices of the tile have been asked for. Who comes last makes the slices free. A block is gone when it did
+// not wait, or when there was no slice left for it; the last to go makes the counter 0, as the next launch expects it.
+struct Meeting {
+    unsigned *const counter;
+    const unsigned parts, slices;
+    static constexpr unsigned came = 1, left_early = 1 << 10, asked = 1 << 20;
+    static constexpr long long patience = 20000;  // cycles, 10 us
+
+    __device__ __forceinline__ Meeting(unsigned *counter, unsigned parts, unsigned slices)
+        : counter(counter), parts(parts), slices(slices) {}
+
+    // Adds to the counter; returns what it is then. Only coming orders memory: what the threads of the blocks that came
+    // before wrote before a barrier can be read after the next one.
+    template <bool orders = false>
+    __device__ __forceinline__ unsigned add(unsigned what) const
+    {
+        unsigned before;
+#ifdef TSM2_HOST
+        before = *counter;
+        *counter += what;
+#else
+        if (orders)
+            asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
+                         : "=r"(before) : "l"(counter), "r"(what) : "memory");
+        else
+            asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(what));
+#endif
+        return before + what;
+    }
+
+    __device__ __forceinline__ bool all_came(unsigned now) const { return now % left_early == parts; }
+
+    __device__ __forceinline__ void close_after(unsigned now) const
+    {
+        const unsigned gone = now % asked / left_early, slices_asked = now / asked;
+        if (gone + (slices_asked > slices ? slices_asked - slices : 0) == parts)
+            *counter = 0;
+    }
+
+    // The counter after the block has asked for a slice: of its first thread.
+    __device__ __forceinline__ unsigned ask() const { return threadIdx.x == 0 ? add(asked) : 0; }
+
+    // Whether all have come, which is waited for some time: nothing is owed to who does not wait.
+    __device__ __forceinline__ bool wait() const
+    {
+#ifndef TSM2_HOST
+        for (const long long since = clock64(); clock64() - since < patience;) {
+            unsigned now;
+            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
+            if (all_came(now))
+                return true;
+        }
+#endif
+        return false;
+    }
+
+    // The slice that the block was given when it asked, or none.
+    __device__ __forceinline__ int given(unsigned now) const
+    {
+        __shared__ unsigned slice;
+        if (threadIdx.x == 0) {
+            slice = now / asked - 1;
+            close_after(now);
+        }
+        __syncthreads();
+        return slice;
+    }
+
+    // After the block has left its part of the tile: the first slice that it is to add up, or none.
+    __device__ __forceinline__ int come(bool waits) const
+    {
+        __shared__ bool stays;
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            stays = all_came(add<true>(came)) || (waits && wait());
+            if (!stays)
+                close_after(add(left_early));
+        }
+        __syncthreads();
+        return stays ? given(ask()) : slices;
+    }
+};
+
 // Copy `count` of `wide` neighbours from global to shared memory and put zeros in the place of the others. The thread
 // goes on; await_copies waits until at most `left` of the groups that close_copies has closed are on their way.
 #if defined(TSM2_HOST)
@@ -569,6 +657,24 @@ extern "C" __global__ void __launch_bounds__(threads) staged_mma(
                     act(v, at);
             }
         };
+        const bool aligned = (reinterpret_cast<unsigned long long>(C) | ldc * sizeof(scalar)) % 16 == 0;
+        const bool whole = aligned && first_row + tile_rows <= m && first_column + tile_columns <= n;
+        const auto store_one = [&](int v, int at, const vector &sums, scalar factor) {  // of C, 0 where it is not read
+            const index_t i = first_row + row_of_held(v, at), j = first_column + column_of_held(v, at);
+            if (whole) {
+                store_vector(C + i * ldc + j, alpha, sums, factor);
+            } else {
+                #pragma unroll
+                for (int e = 0; e < width; ++e) {
+                    const index_t row = i, column = j + e;
+                    if (row < m && column < n)
+                        store_C(C, ldc, row, column, alpha, sums.element[e], factor);
+                }
+            }
+        };
+        const auto store = [&](scalar factor) {
+            for_each_vector([&](int v, int at) { store_one(v, at, held[v], factor); });
+        };
         if (!alone) {  // other blocks have some of the tile's chunks
             // Its parts are the panels, and the rest of a turn or those of runs: in the order of k.
             const index_t among_runs = tile - work.in_turns;  // or negative, where the rest is that of a turn
@@ -589,8 +695,8 @@ extern "C" __global__ void __launch_bounds__(threads) staged_mma(
                 bits_t *to = reinterpret_cast<bits_t *>(partials + in_slot * tile_elements);
                 for_each_vector([&](int v, int at) { __stcg(to + at, bits_of(held[v])); });
             };
-            // `count` sums in slots `stride` apart, always in the same order.
-            const auto add_up = [&](long long in_slot, int stride, int count) {
+            // `count` sums in slots side by side, always in the same order.
+            const auto add_up = [&](long long in_slot, int count) {
                 constexpr int at_once = held_vectors < 8 ? 16 / held_vectors : 1;
                 const bits_t *from = reinterpret_cast<const bits_t *>(partials + in_slot * tile_elements);
                 for_each_vector([&](int v, int) { held[v] = vector{}; });
@@ -603,7 +709,7 @@ extern "C" __global__ void __launch_bounds__(threads) staged_mma(
                         #pragma unroll
                         for (int v = 0; v < held_vectors; ++v) {  // no load under a condition: it would keep registers
                             const int at = (v * threads + threadIdx.x) % vectors_of_tile;
-                            loaded[s][v] = __ldcg(from + which * stride * (long long)vectors_of_tile + at);
+                            loaded[s][v] = __ldcg(from + which * (long long)vectors_of_tile + at);
                         }
                     }
                     #pragma unroll
@@ -618,39 +724,37 @@ extern "C" __global__ void __launch_bounds__(threads) staged_mma(
                 }
             };
             leave(slot + part);
-            int stride = 1, count = parts;
-            constexpr int flat_splits = 64, group_splits = 16;
-            if (parts > flat_splits) {  // groups of them are added up first, each into its first slot
-                const int group = part / group_splits * group_splits;
-                const int members = parts - group < group_splits ? parts - group : group_splits;
-                if (!last_of(counters + 2 * splits + slot + group, members))
-                    continue;
-                add_up(slot + group, 1, members);
-                leave(slot + group);
-                stride = group_splits;
-                count = (parts + group_splits - 1) / group_splits;
-            }
-            if (!last_of(counters + slot, count))
-                continue;
-            add_up(slot, stride, count);
-        }
-        const bool aligned = (reinterpret_cast<unsigned long long>(C) | ldc * sizeof(scalar)) % 16 == 0;
-        const bool whole = aligned && first_row + tile_rows <= m && first_column + tile_columns <= n;
-        const auto store = [&](scalar factor) {  // of C, 0 where it is not read
-            for_each_vector([&](int v, int at) {
-                const index_t i = first_row + row_of_held(v, at), j = first_column + column_of_held(v, at);
-                if (whole) {
-                    store_vector(C + i * ldc + j, alpha, held[v], factor);
-                } else {
-                    #pragma unroll
-                    for (int e = 0; e < width; ++e) {
-                        const index_t row = i, column = j + e;
-                        if (row < m && column < n)
-                            store_C(C, ldc, row, column, alpha, held[v].element[e], factor);
+            if (parts > few_parts) {
+                // Every block that is there when the last one comes adds up some of the tile, slice after slice.
+                constexpr int slices = vectors_of_tile / lanes, adders = threads / lanes;
+                constexpr int of_adder = (splits + adders - 1) / adders, rounds = (of_adder + 19) / 20;
+                Meeting meeting(counters + slot, parts, slices);
+                const int adder = threadIdx.x / lanes;
+                vector *sums = reinterpret_cast<vector *>(left + 22784);  // behind all else
+                for (int slice = meeting.come(done == run); slice < slices;) {
+                    const int at = slice * lanes + threadIdx.x % lanes;
+                    sums[threadIdx.x] = added_up<(of_adder + rounds - 1) / rounds>(
+                        partials + slot * tile_elements + (adder * vectors_of_tile + at) * width,
+                        adders * tile_elements, (parts - adder + adders - 1) / adders);
+                    const unsigned asked = meeting.ask();  // while this slice is stored
+                    __syncthreads();
+                    if (at % threads == threadIdx.x) {
+                        vector total = {};
+                        for (int other = 0; other < adders; ++other) {
+                            #pragma unroll
+                            for (int e = 0; e < width; ++e)
+                                total.element[e] += sums[other * lanes + threadIdx.x % lanes].element[e];
+                        }
+                        store_one(at / threads, at, total, beta);
                     }
+                    slice = meeting.given(asked);  // after a barrier
                 }
-            });
-        };
+                continue;
+            }
+            if (!last_of(counters + slot, parts))
+                continue;
+            add_up(slot, parts);
+        }
         if (beta == 0)
             store(0);
         else

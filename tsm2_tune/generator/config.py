@@ -88,10 +88,11 @@ class Launch:
 
     The grid is one-dimensional. Where k is split, the blocks of a tile leave their sums in a workspace, and the last
     of them to end adds these up in a fixed order and writes C. Of more than `flat_splits` splits, groups of
-    `GROUP_SPLITS` are added up first, in the same way. Such a kernel has two parameters more: `partials`, 16-byte
-    aligned, which holds a whole tile for each tile and split, and one for each tile and group; and `counters`, for
-    each tile one and one for each group, which are 0 before the kernel and after it. A persistent block has at most
-    two tiles in part, the first and the last one of its run.
+    `GROUP_SPLITS` are added up first, in the same way; of so many persistent blocks each adds up a slice of a tile.
+    Such a kernel has two parameters more: `partials`, 16-byte aligned, which holds a whole tile for each tile and
+    split, and one for each tile and group; and `counters`, for each tile one and one for each group, which are 0
+    before the kernel and after it. A persistent block has at most two tiles in part, the first and the last one of
+    its run.
     """
 
     threads: int  # per block
@@ -129,7 +130,7 @@ class Launch:
         if self.splits == 1:
             return 0
         if self.persistent:
-            return 4 * self.splits
+            return 2 * self.splits
         return self.tiles(m, n) * (1 + self.groups)
 
 

@@ -169,9 +169,9 @@ def _registers_reachable(candidate: Candidate) -> bool:
     return resources.registers <= REGISTERS_SPARED * bound and bound <= 2 * resources.registers
 
 
-def _whole_waves(candidate: Candidate) -> bool:
-    splits, sms = tunable(candidate, "splits"), candidate.limits.sms
-    return splits % sms == 0 or splits < sms or sms not in MULTIPROCESSORS
+def are_whole_waves(splits: int, limits: DeviceLimits) -> bool:
+    """Whether no multiprocessor has fewer blocks than others, or all have one at the most."""
+    return splits % limits.sms == 0 or splits < limits.sms or limits.sms not in MULTIPROCESSORS
 
 
 def _one_wave(candidate: Candidate) -> bool:
@@ -192,7 +192,7 @@ WIDE_SPLIT_RULES = (
         "whole-waves",
         "shape",
         "multiprocessors with fewer blocks than others would wait for them",
-        _whole_waves,
+        lambda c: are_whole_waves(tunable(c, "splits"), c.limits),
     ),
     ONE_WAVE,
 )

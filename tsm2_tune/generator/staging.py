@@ -7,18 +7,27 @@ k is split; where C has many tiles, a block has several, one after another. No m
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
 from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Resources, Traffic
 from tsm2_tune.generator.families.family import Family, Tunable
+from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Candidate, Rule
-from tsm2_tune.generator.splitting import REGISTERS_REACHABLE, WIDE_SPLIT_RULES, WIDE_SPLITS, tunable
+from tsm2_tune.generator.splitting import (
+    REGISTERS_REACHABLE,
+    WIDE_SPLIT_RULES,
+    WIDE_SPLITS,
+    are_whole_waves,
+    tunable,
+)
 from tsm2_tune.generator.tiles import LARGEST_GRAM_TILE, LARGEST_THIN, tile_rules, tile_traffic
 
 WARP_THREADS = 32
+VECTOR_BYTES = 16
 MANY_BLOCKS = 64  # which have panels, turns and runs in the probes that are made for them
 
 
@@ -84,6 +93,23 @@ def staging_rules(
 C = TypeVar("C", bound=StagingConfig)
 
 
+def filling(configs: Iterable[C], problem: Problem, limits: DeviceLimits) -> tuple[C, ...]:
+    """The configurations with as many blocks, or as many fewer, as k has work for.
+
+    However little a block multiplies, it leaves a whole tile of sums to be added up. So more than one block on a
+    multiprocessor are worth it where all have chunks to fill their rings, and one where it has a chunk.
+    """
+
+    def fewer(config: C) -> C:
+        tiles = -(-problem.m // config.tile_rows) * -(-problem.n // config.tile_columns)
+        chunks = problem.k * tiles // (config.chunk * (config.threads // config.sharers))
+        worth = min(chunks, max(chunks // max(config.stages - 1, 2), limits.sms), config.splits)
+        options = (splits for splits in WIDE_SPLITS if splits <= worth and are_whole_waves(splits, limits))
+        return replace(config, splits=max(options, default=WIDE_SPLITS[0]))
+
+    return tuple(dict.fromkeys(map(fewer, configs)))
+
+
 class StagingFamily(Family[C]):
     """What the staged families have in common."""
 
@@ -99,21 +125,25 @@ class StagingFamily(Family[C]):
     def registers(self, config: C) -> int:
         """Elements that a thread has in registers."""
 
-    def resources(self, config: C, problem: Problem) -> Resources:
+    def smem_elements(self, config: C, problem: Problem) -> int:
+        """Elements of the rings, or of the sums that take their place."""
         along_a, along_b, _ = problem.contiguous
         a_pitch, b_pitch = self.pitches(config, problem)
         a = a_pitch * (config.tile_rows if along_a == "k" else config.chunk)
         b = b_pitch * (config.tile_columns if along_b == "k" else config.chunk)
         rings = config.threads // config.sharers * config.stages * (a + b)
         teams = config.threads // max(self.team(config), WARP_THREADS)
-        sums = teams * config.tile_rows * config.tile_columns
+        return max(rings, teams * config.tile_rows * config.tile_columns)
+
+    def resources(self, config: C, problem: Problem) -> Resources:
         on_their_way = config.tile_rows * config.chunk * (config.stages - 1) // config.sharers
         lines = config.tile_rows + config.tile_columns
         pieces = lines * config.chunk // config.sharers if config.through == 0 else 0  # on their way in registers
         return Resources(
             threads=config.threads,
             registers=(self.registers(config) + pieces) * problem.dtype.registers + OVERHEAD_REGISTERS,
-            smem_bytes=max(rings, sums) * problem.dtype.element_bytes,
+            smem_bytes=self.smem_elements(config, problem) * problem.dtype.element_bytes
+            + config.threads * VECTOR_BYTES,  # of slices that are added up
             bytes_in_flight=on_their_way * problem.dtype.element_bytes,
             reuse=config.tile_columns,
         )
@@ -186,6 +216,6 @@ class StagingFamily(Family[C]):
             "symmetric": ((along_a == "k") == (along_b == "k") and config.tile_rows == config.tile_columns)
             and a_pitch == b_pitch,
             "sums_in_registers": self.sums_in_registers(config),
-            "flat_splits": self.launch(config, problem).flat_splits,
+            "smem_elements": self.smem_elements(config, problem),
             "group_splits": GROUP_SPLITS,
         }

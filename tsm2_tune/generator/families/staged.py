@@ -17,7 +17,14 @@ from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Candidate, Rule
 from tsm2_tune.generator.splitting import WIDE_SPLITS, has_f64_tensor_cores, tunable, wide_splits
-from tsm2_tune.generator.staging import STAGING_TUNABLES, WARP_THREADS, StagingConfig, StagingFamily, staging_rules
+from tsm2_tune.generator.staging import (
+    STAGING_TUNABLES,
+    WARP_THREADS,
+    StagingConfig,
+    StagingFamily,
+    filling,
+    staging_rules,
+)
 from tsm2_tune.generator.tiles import covering
 
 TILE = (8, 16, 32, 64)  # rows and columns of C, of a block
@@ -157,7 +164,7 @@ class Staged(StagingFamily[StagedConfig]):
             return ()
         most = 1 if double else VECTOR_BYTES // problem.dtype.element_bytes  # products along k in one read
         elements = tile_rows * tile_columns
-        return tuple(
+        configs = (
             StagedConfig(
                 threads,
                 sharers,
@@ -177,6 +184,7 @@ class Staged(StagingFamily[StagedConfig]):
                 "k" in problem.contiguous[:2],
             ]
         )
+        return filling(configs, problem, limits)
 
 
 FAMILY = Staged()

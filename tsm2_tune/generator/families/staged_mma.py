@@ -14,7 +14,13 @@ from tsm2_tune.generator.families.family import Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import INT32_MAX, Problem
 from tsm2_tune.generator.splitting import HAS_F64_TENSOR_CORES, WIDE_SPLITS, has_f64_tensor_cores, wide_splits
-from tsm2_tune.generator.staging import STAGING_TUNABLES, StagingConfig, StagingFamily, staging_rules
+from tsm2_tune.generator.staging import (
+    STAGING_TUNABLES,
+    StagingConfig,
+    StagingFamily,
+    filling,
+    staging_rules,
+)
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering
 
 ROWS, COLUMNS = (16, 32, 48, 64), (16, 24, 32, 48, 64)  # of C, of a block
@@ -23,24 +29,25 @@ WARP_TILES = ((1, 2), (1, 3), (2, 2), (2, 3), (2, 4), (3, 2), (3, 3), (4, 4))  #
 # Threads of a block and of a ring, the chunk and the places of the ring, and what is on the way there.
 RINGS = (
     (128, 128, 64, 2, 0), (128, 128, 32, 2, 0), (128, 128, 16, 2, 0), (128, 128, 64, 3, 1), (128, 128, 32, 3, 1),
-    (128, 128, 32, 2, 1), (128, 128, 16, 3, 1), (128, 128, 16, 4, 1), (128, 128, 32, 3, 2),
+    (128, 128, 32, 2, 1), (128, 128, 16, 3, 1), (128, 128, 16, 4, 1), (128, 128, 32, 3, 2), (256, 256, 32, 4, 1),
+    (256, 256, 16, 6, 1),
 )  # fmt: skip
 MIN_BLOCKS = (1, 3, 4)
 # What won on an H200 for a C of one tile of at most as many elements, where an operand lies along k and where none
 # does: the chunk, the places of the ring, what is on the way, blocks on a multiprocessor, and whether products are
-# loaded ahead.
+# loaded ahead. A block that is alone has twice as many warps.
 WINNERS: dict[tuple[int, bool], tuple[tuple[int, int, int, int, int], ...]] = {
     (16 * 16, True): ((64, 2, 0, 4, 0), (64, 2, 0, 3, 1), (32, 3, 1, 4, 0)),
     (16 * 16, False): ((64, 2, 0, 4, 0), (32, 3, 1, 4, 0), (64, 2, 0, 3, 1)),
     (32 * 32, True): ((32, 3, 1, 2, 1), (64, 2, 0, 2, 1), (32, 2, 0, 3, 0)),
     (32 * 32, False): ((32, 3, 1, 2, 0), (64, 2, 0, 2, 1), (32, 2, 0, 3, 0)),
-    (64 * 64, True): ((32, 2, 0, 2, 0), (16, 4, 1, 2, 1), (32, 2, 1, 2, 1)),
-    (64 * 64, False): ((16, 3, 1, 2, 1), (16, 4, 1, 2, 1), (32, 2, 1, 2, 1)),
+    (64 * 64, True): ((32, 4, 1, 1, 1), (32, 2, 0, 2, 0), (16, 4, 1, 2, 1)),
+    (64 * 64, False): ((32, 4, 1, 1, 1), (16, 6, 1, 1, 1), (16, 3, 1, 2, 1)),
 }
 # The same of one tile of so many columns, which are three octets for each warp.
 WINNERS_OF_THREES: dict[int, tuple[tuple[int, int, int, int, int], ...]] = {
     24: ((64, 3, 1, 2, 1), (32, 3, 1, 3, 1), (64, 2, 0, 2, 1)),
-    48: ((32, 3, 1, 2, 1), (16, 4, 1, 2, 1)),
+    48: ((32, 4, 1, 1, 1), (32, 3, 1, 2, 1), (16, 4, 1, 2, 1)),
 }
 # Of a C of many rows: threads, rows and columns of a tile, strips and octets of a warp, and the least blocks.
 TALL_TILES = (
@@ -208,10 +215,10 @@ class StagedMma(StagingFamily[StagedMmaConfig]):
         winners = WINNERS[covering(TILE_ELEMENTS, elements), "k" in problem.contiguous[:2]]
         if tile_columns in WINNERS_OF_THREES:
             octets, winners = 3, WINNERS_OF_THREES[tile_columns]
-        return tuple(
+        configs = (
             StagedMmaConfig(
-                threads=128,
-                sharers=128,
+                threads=128 if blocks > 1 else 256,
+                sharers=128 if blocks > 1 else 256,
                 tile_rows=tile_rows,
                 tile_columns=tile_columns,
                 chunk=chunk,
@@ -220,11 +227,12 @@ class StagedMma(StagingFamily[StagedMmaConfig]):
                 splits=wide_splits(limits, blocks),
                 min_blocks=blocks if blocks in MIN_BLOCKS else 1,  # or some wait for the others to end
                 strips=strips,
-                octets=octets,
+                octets=octets if blocks > 1 or octets == 3 else 2,
                 ahead=ahead,
             )
             for chunk, stages, through, blocks, ahead in winners
         )
+        return filling(configs, problem, limits)
 
     def _preferred_of_tall(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedMmaConfig, ...]:
         best = WINNERS_OF_TALL[covering(COLUMNS, problem.n), problem.contiguous[0] == "k"]

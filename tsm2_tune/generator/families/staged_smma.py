@@ -17,7 +17,7 @@ from tsm2_tune.generator.families.staged_mma import COLUMNS, DEPTH, StagedMma, S
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import INT32_MAX, Problem
 from tsm2_tune.generator.splitting import HAS_F64_TENSOR_CORES, WIDE_SPLITS, has_f64_tensor_cores, wide_splits
-from tsm2_tune.generator.staging import staging_rules
+from tsm2_tune.generator.staging import filling, staging_rules
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering
 
 ROWS, COVERED = (16, 32, 64, 128, 256), 64  # of C, of a block; up to COVERED one tile has all
@@ -84,11 +84,11 @@ THIN: dict[tuple[int, int], tuple[Choice, ...]] = {
     (32, 24): (((32, 24, 2, 3), (64, 2, 1), 3), ((32, 24, 2, 3), (32, 3, 1), 3)),
     (64, 24): (((64, 24, 2, 3), (32, 3, 1), 3), ((64, 24, 2, 3), (32, 2, 1), 3)),
     (32, 48): (((32, 48, 2, 3), (32, 3, 1), 3), ((32, 48, 2, 3), (32, 2, 1), 3)),
-    (64, 48): (((64, 48, 2, 6), (32, 3, 1), 2), ((64, 48, 2, 3), (32, 3, 1), 2)),
+    (64, 48): (((64, 48, 2, 6), (32, 3, 1), 2), ((64, 48, 2, 3), (32, 3, 1), 3)),
     (64, 32): (((64, 32, 4, 4), (32, 3, 1), 2), ((64, 32, 4, 4), (32, 2, 0), 2)),
     (32, 64): (((32, 64, 2, 8), (32, 3, 1), 2), ((32, 64, 2, 8), (32, 2, 0), 2)),
     (64, 64): (
-        ((64, 64, 2, 8), (32, 3, 1), 2), ((64, 64, 4, 4), (32, 3, 1), 2), ((64, 64, 4, 4), (64, 2, 1), 2),
+        ((64, 64, 2, 4), (32, 3, 1), 2), ((64, 64, 2, 8), (32, 3, 1), 2), ((64, 64, 4, 4), (64, 2, 1), 2),
     ),
 }  # fmt: skip
 
@@ -162,12 +162,12 @@ class StagedSmma(StagedMma):
             long = LONG_ROW_MAJOR if problem.contiguous[0] == "k" else LONG_COLUMN_MAJOR
             winners = SHORT if problem.k <= LARGEST_THIN else long
             choices = winners[covering(tuple(winners), problem.n)]
-        else:
-            tile = covering(ROWS, problem.m), covering(COLUMNS, problem.n)
-            choices = THIN.get(tile, ())
-            if tile[0] == tile[1] and "k" in problem.contiguous[:2]:
-                choices = (*choices[-1:], *choices[:-1])
-        return tuple(_config(choice, wide_splits(limits, choice[2])) for choice in choices)
+            return tuple(_config(choice, wide_splits(limits, choice[2])) for choice in choices)
+        tile = covering(ROWS, problem.m), covering(COLUMNS, problem.n)
+        choices = THIN.get(tile, ())
+        if tile[0] == tile[1] and "k" in problem.contiguous[:2]:
+            choices = (*choices[-1:], *choices[:-1])
+        return filling((_config(choice, wide_splits(limits, choice[2])) for choice in choices), problem, limits)
 
     def singles(self, problem: Problem) -> bool:
         return False

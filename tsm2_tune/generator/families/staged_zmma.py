@@ -20,7 +20,14 @@ from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import INT32_MAX, Problem
 from tsm2_tune.generator.splitting import HAS_F64_TENSOR_CORES, WIDE_SPLITS, has_f64_tensor_cores, wide_splits
-from tsm2_tune.generator.staging import STAGING_TUNABLES, WARP_THREADS, StagingConfig, StagingFamily, staging_rules
+from tsm2_tune.generator.staging import (
+    STAGING_TUNABLES,
+    WARP_THREADS,
+    StagingConfig,
+    StagingFamily,
+    filling,
+    staging_rules,
+)
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering
 
 TILE, COVERED = (16, 32, 64, 128, 256), 64  # rows of C, of a block; up to COVERED one tile has all
@@ -235,7 +242,8 @@ class StagedZmma(StagingFamily[StagedZmmaConfig]):
             for rows, (threads, sharers, chunk, stages, through, blocks, strips, octets, ahead) in winners
             if chunk <= problem.k
         )
-        return tuple(config for config in configs if self._divides(config))
+        dividing = tuple(filter(self._divides, configs))
+        return dividing if most > LARGEST_THIN else filling(dividing, problem, limits)
 
 
 FAMILY = StagedZmma()

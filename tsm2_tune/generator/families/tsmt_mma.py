@@ -195,11 +195,12 @@ class TsmtMma(Family[TsmtMmaConfig]):
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmtMmaConfig, ...]:
         """Every product of C in one tile. None where so much of it would be padding that multiply-adds do better.
 
-        Where k is large, nor of a large C, for which staging both operands does better, nor of a Gram matrix, of
-        which others compute half.
+        Nor of a large C, for which staging both operands does better, except of a narrow one where k is small.
+        Where k is large, nor of a Gram matrix, of which others compute half.
         """
-        large = max(problem.m, problem.n) > STRIP_ROWS
-        if min(problem.m, problem.n) <= NARROW or (problem.k > SMALL_K and (large or problem.is_gram)):
+        fewest, large = min(problem.m, problem.n), max(problem.m, problem.n) > STRIP_ROWS
+        staged = large and not problem.is_gram and fewest > OCTET_COLUMNS
+        if fewest <= NARROW or staged or (problem.k > SMALL_K and (large or problem.is_gram)):
             return ()
         tile_rows = covering(TILE, problem.m)
         tile_columns = covering(TILE, problem.n)
