@@ -23,6 +23,7 @@ LARGE_SHAPE = (192, 8, 1536)
 
 TALL = TsmmRowsConfig(128, 16, 4, 1, 1, 16, 4, row_tiles=2, min_blocks=1)
 TEAMS = TsmmRowsConfig(128, 16, 2, 2, 2, 8, 4, row_tiles=1, min_blocks=1)
+WIDE = TsmmRowsConfig(128, 16, 2, 1, 8, 8, 2, row_tiles=2, min_blocks=1)  # a block's tiles follow one another
 SPREAD = TsmmRowsConfig(128, 16, 1, 2, 2, 8, 4, row_tiles=1, min_blocks=1)
 FEW = TsmmRowsConfig(128, 8, 8, 1, 1, 4, 2, row_tiles=2, min_blocks=1)  # fewer columns than lanes
 JOINED = TsmmRowsConfig(128, 16, 1, 1, 1, 2, 8, row_tiles=2, min_blocks=1, joined=2)  # rows of a vector
@@ -80,11 +81,14 @@ LANE_BUGS = (
 
 TALL_BUGS = (
     tall("rows of A past the last read", "(i < m ? i : 0)", "i"),
-    tall("the next rows not loaded", "if (tile + next_tile < m)", "if (false)"),
+    tall("the next rows not loaded", "if (tile + next_tile < end)", "if (false)"),
     tall("this tile's rows again", "row_of(tile + next_tile, r)", "row_of(tile, r)"),
     tall("every tile of C in the first's place", "row_of(tile, s), m, column", "row_of(first_row, s), m, column"),
     tall("rows of other groups taken for a group's", "r / store_rows * groups + group", "r / store_rows + group"),
-    tall("every other tile left out", "tile < m; tile += next_tile", "tile < m; tile += 2 * next_tile"),
+    tall("every other tile left out", "tile < end; tile += next_tile", "tile < end; tile += 2 * next_tile"),
+    tall("every other tile of a wide C left out", "together ? block_rows", "together ? 2 * block_rows", config=WIDE),
+    tall("a wide C's blocks a tile apart", "? row_tiles * block_rows : block_rows", "? block_rows : block_rows",
+        config=WIDE),
     tall("the elements past a row read", "if (v * lanes * piece < left)", "if (true)"),
     tall("an element past a row read", "v * lanes * piece + e < left", "v * lanes * piece + e <= left"),
     tall("A as vectors that are not aligned", " && aligned(A, lda, vector_bytes);", ";"),
@@ -98,7 +102,7 @@ TALL_BUGS = (
     tall("C written past m", "if (i + r < m && column", "if (column"),
     tall("C written past n", "i + r < m && column < n)", "i + r < m)"),
     tall("the first columns for every block", "blockIdx.x % tiles_across * block_columns", "0"),
-    tall("every block in the first rows", "blockIdx.x / tiles_across * block_rows", "0"),
+    tall("every block in the first rows", "block_down = blockIdx.x / tiles_across", "block_down = 0"),
     tall("C read though beta is 0", "if (beta != 0)", "if (true)"),
     tall("C not read", "if (beta != 0)", "if (false)"),
     tall("alpha left out", "alpha * sum[e]", "sum[e]"),

@@ -7,6 +7,7 @@ what finds it is the configuration's probes.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ from tests.conftest import TryKernel, compiled
 from tests.planting import Bug, Shape, assert_rejected
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families.staged import StagedConfig
-from tsm2_tune.generator.families.staged_mma import StagedMmaConfig
+from tsm2_tune.generator.families.staged_mma import FAMILY, StagedMmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.compiler import Toolchain
@@ -321,6 +322,21 @@ def test_the_template_itself_is_right(
 def test_panels_turns_and_runs_are_right(try_kernel: TryKernel, shape: Shape) -> None:
     result = try_kernel(MMA_PANELS, Problem(*shape, "f64", "nn"), str)
     assert result.outcome is Outcome.OK, result.detail
+
+
+@pytest.mark.parametrize("op", ["nn", "ttt"])
+def test_with_a_short_k_nearly_every_block_has_a_whole_tile(try_kernel: TryKernel, op: str) -> None:
+    problem, config = Problem(954, 29, 300, "f64", op), replace(MMA_TALL, splits=16)
+    assert FAMILY.has_whole_tiles(config, problem)
+    assert try_kernel(config, problem, crash_where_sums_meet, False).outcome is Outcome.OK
+    fewer = replace(problem, m=800)
+    assert not FAMILY.has_whole_tiles(config, fewer)
+    assert try_kernel(config, fewer, crash_where_sums_meet, False).outcome is Outcome.CRASHED
+
+
+def crash_where_sums_meet(text: str) -> str:
+    assert "if (!alone) {" in text
+    return text.replace("if (!alone) {", "if (!alone) { __builtin_trap();")
 
 
 @pytest.mark.parametrize(

@@ -557,7 +557,8 @@ __device__ __forceinline__ void store_vector(scalar *at_C, scalar alpha, vector 
 // chunks. Of as many tiles as there are blocks, or more, each block has a whole one in every turn; of the tiles left, an
 // equal run of their chunks, tile after tile. Of fewer tiles from the start, k has `panels` as long as a block's share,
 // of which each tile is a block's; the rest of k is left to the other blocks, in turns and runs. So most of the time
-// blocks side by side read neighbours of A and the same rows of B.
+// blocks side by side read neighbours of A and the same rows of B. Of nearly as many tiles as blocks and a short k, each
+// tile is one block's, and the blocks left over have nothing to do.
 struct Work {
     index_t panels, rest;       // of k, and chunks of each tile after them
     index_t others, in_turns;   // blocks that have the rest, and tiles of which they have all of it in turns
@@ -603,7 +604,10 @@ __device__ __forceinline__ Work work_of(index_t block, index_t m, index_t n, ind
         return work;
     }
     constexpr int least_rest = 32;  // chunks of a tile, beside which its end takes little time
-    const index_t share = index_t((tiles * (long long)chunks + splits - 1) / splits);
+    constexpr int most_idle = 62;  // of k, than which sums that meet take longer
+    index_t share = index_t((tiles * (long long)chunks + splits - 1) / splits);
+    if (tiles < splits && tiles >= splits - splits / 8 && (chunks - share) * chunk <= most_idle)
+        share = chunks;
     if (tiles < splits)
         work.panels = (chunks % share == 0 ? chunks : chunks > least_rest ? chunks - least_rest : 0) / share;
     work.rest = chunks - work.panels * share;

@@ -19,6 +19,7 @@ constexpr int vectors = 2;       // of a row that a lane has
 constexpr int teams = 2;         // of lanes that have the same part of A, and columns of C of their own
 constexpr int columns = 8;       // of C, of a lane
 constexpr int rows = 8;          // of A that a lane has in registers, on their way or arrived
+constexpr int row_tiles = 4;     // tiles of rows, of a block
 constexpr int joined = 1;        // of them, that one vector holds
 
 constexpr int width = vector_bytes / sizeof(scalar);
@@ -27,6 +28,8 @@ constexpr int depth = lanes * vectors * piece;   // of A's columns, that the lan
 constexpr int groups = 32 / (lanes * teams);     // rows that a warp loads at once
 constexpr int block_rows = threads / 32 * groups * rows;
 constexpr int block_columns = teams * columns;
+// A block's tiles are side by side where C takes nearly all of the traffic, in long rows; else a grid apart.
+constexpr bool together = block_columns >= 4 * depth && block_columns * sizeof(scalar) >= 256;
 
 // `count` neighbours that one load or store moves.
 template <int bytes> struct Bits;
@@ -232,9 +235,11 @@ extern "C" __global__ void __launch_bounds__(threads, 3) tsmm_rows(
     const int lane = threadIdx.x % lanes, team = threadIdx.x % 32 / lanes % teams;
     const int group = threadIdx.x % 32 / (lanes * teams);
     const index_t tiles_across = (n + block_columns - 1) / block_columns, down = gridDim.x / tiles_across;
-    const index_t first_column = blockIdx.x % tiles_across * block_columns;
-    const index_t first_row = blockIdx.x / tiles_across * block_rows + threadIdx.x / 32 * (groups * rows);
-    const index_t next_tile = down * block_rows;
+    const index_t first_column = blockIdx.x % tiles_across * block_columns, block_down = blockIdx.x / tiles_across;
+    const index_t begin = block_down * (together ? row_tiles * block_rows : block_rows);
+    const index_t end = together && m - begin > row_tiles * block_rows ? begin + row_tiles * block_rows : m;
+    const index_t first_row = begin + threadIdx.x / 32 * (groups * rows);
+    const index_t next_tile = together ? block_rows : down * block_rows;
     const index_t l = lane * piece;                            // this lane's first column of A
     const index_t column = first_column + column_of(team, lane, 0);  // and of the sums that it keeps
     const bool stores = (lane & doubled_of(columns, lanes)) == 0;
@@ -261,7 +266,7 @@ extern "C" __global__ void __launch_bounds__(threads, 3) tsmm_rows(
         for (int r = 0; r < rows; r += joined)
             load_a(a[r / joined], at_A(row_of(first_row, r)), left);
 
-        for (index_t tile = first_row; tile < m; tile += next_tile) {
+        for (index_t tile = first_row; tile < end; tile += next_tile) {
             #pragma unroll
             for (int s = 0; s < rows; s += store_rows) {
                 sum_t result[store_rows][kept];
@@ -269,7 +274,7 @@ extern "C" __global__ void __launch_bounds__(threads, 3) tsmm_rows(
                 for (int r = s; r < s + store_rows; r += joined) {
                     sums_t sum = {};
                     multiply(sum, a[r / joined], b);
-                    if (tile + next_tile < m)
+                    if (tile + next_tile < end)
                         load_a(a[r / joined], at_A(row_of(tile + next_tile, r)), left);
                     __syncwarp();  // keeps the compiler from putting these loads off
                     #pragma unroll
@@ -295,7 +300,7 @@ extern "C" __global__ void __launch_bounds__(threads, 3) tsmm_rows(
     }
 
     // Rows that are longer, or not of whole vectors: one after the other.
-    for (index_t tile = first_row; tile < m; tile += next_tile) {
+    for (index_t tile = first_row; tile < end; tile += next_tile) {
         #pragma unroll 1
         for (int s = 0; s < rows; s += store_rows) {
             sum_t result[store_rows][kept];

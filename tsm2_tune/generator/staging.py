@@ -28,6 +28,7 @@ from tsm2_tune.generator.tiles import LARGEST_GRAM_TILE, LARGEST_THIN, tile_rule
 
 WARP_THREADS = 32
 VECTOR_BYTES = 16
+MOST_IDLE = 16_000  # products for a row of C: what a block may have more than an equal share is, so as to have a tile
 MANY_BLOCKS = 64  # which have panels, turns and runs in the probes that are made for them
 
 
@@ -162,6 +163,18 @@ class StagingFamily(Family[C]):
         """Whether a thread's sums are those of C, and none of its neighbours' must be added."""
         return False
 
+    def has_whole_tiles(self, config: C, problem: Problem) -> bool:
+        """Whether each block has a tile of C with all of k, but for a few that have none: as `work_of` decides."""
+        tiles = self.launch(config, problem).tiles(problem.m, problem.n)
+        chunks = -(-problem.k // config.chunk)
+        share = -(-tiles * chunks // config.splits)
+        few_idle = config.splits - config.splits // 8 <= tiles <= config.splits
+        return few_idle and (chunks - share) * config.chunk <= self._most_idle(config, problem)
+
+    def _most_idle(self, config: C, problem: Problem) -> int:
+        """The same, of k. A complex product is at least three or four real ones."""
+        return MOST_IDLE // (config.tile_columns * problem.dtype.parts**2)
+
     def traffic(self, config: C, problem: Problem) -> Traffic:
         return tile_traffic(problem, tile_rows=config.tile_rows, tile_columns=config.tile_columns)
 
@@ -218,4 +231,5 @@ class StagingFamily(Family[C]):
             "sums_in_registers": self.sums_in_registers(config),
             "smem_elements": self.smem_elements(config, problem),
             "group_splits": GROUP_SPLITS,
+            "most_idle": self._most_idle(config, problem),
         }

@@ -84,20 +84,22 @@ WINNERS_OF_TALL: dict[tuple[int, bool], tuple[tuple[int, int, int, int, int, int
     (64, True): (
         (256, 256, 64, 16, 4, 1, 1, 1, 4, 4), (128, 128, 64, 32, 2, 2, 2, 1, 4, 4),
         (256, 256, 64, 32, 2, 1, 1, 1, 4, 4),
-        (128, 128, 64, 16, 3, 1, 2, 1, 4, 4), (256, 128, 64, 16, 6, 1, 1, 1, 2, 4),
+        (128, 128, 64, 16, 3, 1, 2, 1, 4, 4), (128, 64, 64, 16, 4, 1, 2, 1, 2, 4),
+        (256, 128, 64, 16, 6, 1, 1, 1, 2, 4),
     ),
     (16, False): ((256, 256, 16, 16, 5, 1, 1, 1, 2, 2), (128, 128, 16, 16, 4, 1, 2, 1, 2, 2)),
     (24, False): (
         (128, 128, 24, 16, 3, 1, 2, 1, 2, 3), (256, 256, 24, 16, 5, 1, 1, 1, 2, 3),
-        (256, 256, 24, 16, 4, 1, 1, 1, 2, 3),
+        (256, 256, 24, 16, 4, 1, 1, 1, 2, 3), (128, 64, 24, 16, 4, 1, 2, 1, 1, 3),
     ),
     (32, False): (
         (128, 128, 32, 16, 3, 1, 2, 1, 2, 4), (256, 256, 32, 16, 5, 1, 1, 1, 2, 4),
-        (128, 64, 32, 32, 2, 0, 2, 1, 2, 2), (256, 128, 32, 16, 3, 1, 2, 2, 2, 2),
+        (128, 64, 32, 16, 4, 1, 2, 1, 2, 2), (128, 64, 32, 32, 2, 0, 2, 1, 2, 2),
+        (256, 128, 32, 16, 3, 1, 2, 2, 2, 2),
     ),
     (48, False): (
         (256, 256, 48, 16, 4, 1, 1, 1, 4, 3), (256, 256, 48, 16, 3, 1, 1, 1, 4, 3),
-        (128, 128, 48, 16, 3, 1, 2, 1, 4, 3),
+        (128, 128, 48, 16, 3, 1, 2, 1, 4, 3), (128, 64, 48, 16, 4, 1, 2, 1, 2, 3),
     ),
     (64, False): (
         (256, 256, 64, 16, 3, 1, 1, 1, 4, 4), (256, 256, 64, 16, 4, 1, 1, 1, 4, 4),
@@ -236,7 +238,7 @@ class StagedMma(StagingFamily[StagedMmaConfig]):
 
     def _preferred_of_tall(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedMmaConfig, ...]:
         best = WINNERS_OF_TALL[covering(COLUMNS, problem.n), problem.contiguous[0] == "k"]
-        return tuple(
+        winners = (
             StagedMmaConfig(
                 threads,
                 threads,
@@ -253,6 +255,7 @@ class StagedMma(StagingFamily[StagedMmaConfig]):
             )
             for threads, tile_rows, tile_columns, chunk, stages, through, blocks, min_blocks, strips, octets in best
         )
+        return tuple(sorted(winners, key=lambda config: not self.has_whole_tiles(config, problem)))
 
 
 FAMILY = StagedMma()

@@ -25,7 +25,7 @@ from tsm2_tune.generator.splitting import LEAST_SHARE, REGISTERS_SPARED, has_f64
 
 WARP_THREADS = 32
 PACK_BYTES = 16
-THREADS_MIN_BLOCKS = ((256, 2), (192, 2), (128, 3), (128, 4))
+THREADS_MIN_BLOCKS = ((512, 1), (256, 2), (192, 2), (128, 3), (128, 4))
 VECTOR_BYTES = (16, 8, 4)
 ALL = 0  # lanes of the block, along a row
 COLUMNS = (1, 2, 3, 4, 6, 8, 16, 32)
@@ -39,6 +39,7 @@ READS = (
 SPLITS = (1, 2, 4, 5, 8, 10, 16, 20, 32)
 # Of a block, for each split: at m = 20480 and 132 multiprocessors, a wave of 2 (80), 3 (54) or 4 blocks on each.
 ROWS_OF_SPLIT = (5, 10, 20, 27, 40, 54, 60, 80, 100, 120)
+ROWS_OF_ONE_BLOCK = (40, 80, 120, 160, 200, 240)  # of a multiprocessor
 # Of the 256 KiB of a multiprocessor that are shared memory or L1: A's loads on their way need room in the L1. With
 # 60 KiB of it or more, 97 % of the memory's rate is reached, with 28 KiB 91 %.
 SHARED_BYTES = 196 << 10
@@ -52,14 +53,17 @@ MOST_COLUMNS = {"f32": 8, "f64": 4, "c64": 4, "c128": 4, "bf16": 2, "f16": 2}
 SHORT_ROWS = 1024  # of A, that are read at once
 # Of the winners on an H200, by columns: threads, lanes, rows, vectors, stages, min_blocks.
 PREFERRED = {
-    1: ((256, 256, 4, 2, 2, 2), (256, 256, 4, 1, 2, 2), (256, 32, 4, 2, 2, 2)),
+    1: (
+        (512, 512, 4, 2, 2, 1), (256, 256, 4, 2, 2, 2), (512, 512, 4, 1, 2, 1),
+        (256, 256, 4, 1, 2, 2), (256, 32, 4, 2, 2, 2),
+    ),
     2: ((256, 256, 4, 2, 2, 2), (256, 256, 4, 1, 2, 2), (256, 32, 4, 1, 2, 2)),
     3: ((256, 256, 4, 2, 2, 2), (256, 256, 4, 1, 2, 2), (256, 32, 4, 2, 2, 2)),
     4: ((256, 256, 4, 1, 2, 2), (256, 256, 4, 2, 2, 2), (256, 32, 4, 2, 2, 2), (192, 32, 4, 1, 2, 2)),
     6: ((256, 256, 4, 1, 2, 2), (192, 32, 4, 2, 2, 2), (256, 32, 4, 1, 2, 2)),
     8: ((256, 32, 4, 1, 2, 2), (192, 32, 4, 2, 2, 2), (256, 256, 4, 1, 2, 2)),
     16: ((256, 8, 2, 2, 2, 2), (192, 8, 2, 2, 2, 2), (192, 32, 4, 1, 2, 2)),
-}
+}  # fmt: skip
 NARROW = ((256, 32, 4, 2, 2, 2), (192, 32, 4, 2, 2, 2), (256, 8, 2, 2, 2, 2))  # where rows of A are not aligned
 FEW_ROWS = 128  # of A: as many as a C has whose inner dimension is what is long
 
@@ -142,9 +146,10 @@ def smem_bytes(config: TsmrRowsConfig, problem: Problem) -> int:
     return chunks(config, problem) * _chunk_bytes(config, problem) + _left_bytes(config, problem)
 
 
-def _strips(rows_of_strip: int, splits: int) -> list[int]:
+def _strips(rows_of_strip: int, splits: int, min_blocks: int) -> list[int]:
     """Strips that make a block's rows the usual ones for each split."""
-    return list(dict.fromkeys(-(-rows * splits // rows_of_strip) for rows in ROWS_OF_SPLIT))
+    usual = ROWS_OF_SPLIT if min_blocks > 1 else ROWS_OF_ONE_BLOCK
+    return list(dict.fromkeys(-(-rows * splits // rows_of_strip) for rows in usual))
 
 
 def _resident_blocks(limits: DeviceLimits, config: TsmrRowsConfig) -> int:
@@ -177,7 +182,7 @@ def _few_waves(candidate: Candidate) -> bool:
     blocks, resident = candidate.launch.blocks(problem.m, problem.n), _resident_blocks(candidate.limits, config)
     if blocks > resident:
         return config.splits == 1 or blocks <= MOST_WAVES * resident
-    could_divide = config.strips > _strips(strip_rows(config), config.splits)[0]
+    could_divide = config.strips > _strips(strip_rows(config), config.splits, config.min_blocks)[0]
     return blocks >= BUSY * resident or not could_divide
 
 
@@ -249,9 +254,9 @@ class TsmrRows(Family[TsmrRowsConfig]):
         for (threads, min_blocks), read, columns, splits in product(THREADS_MIN_BLOCKS, READS, COLUMNS, SPLITS):
             vector_bytes, along, rows, vectors, stages = read
             lanes = along or threads
-            if lanes & (lanes - 1):
+            if lanes & (lanes - 1) or (min_blocks == 1 and along != ALL):
                 continue
-            for strips in _strips(max(WARP_THREADS // lanes, 1) * rows, splits):
+            for strips in _strips(max(WARP_THREADS // lanes, 1) * rows, splits, min_blocks):
                 yield TsmrRowsConfig(
                     threads, vector_bytes, lanes, rows, columns, vectors, stages, splits, strips, min_blocks
                 )
@@ -332,12 +337,11 @@ class TsmrRows(Family[TsmrRowsConfig]):
     ) -> tuple[float, TsmrRowsConfig] | None:
         """What it wastes of k, and the variant in one wave of blocks, as full as it gets; nothing where none is."""
         wastes = _wastes(variant, problem)
-        splits = min(
-            wastes, key=lambda k: (max(wastes[k], WASTE), abs(log(problem.k / (k * USUAL_SHARE)))), default=0
-        )
+        usual = USUAL_SHARE if variant.min_blocks > 1 else problem.k  # of which one block has room for B
+        splits = min(wastes, key=lambda k: (max(wastes[k], WASTE), abs(log(problem.k / (k * usual)))), default=0)
         blocks = {
             config: self.launch(config, problem).blocks(problem.m, problem.n)
-            for strips in (_strips(strip_rows(variant), splits) if splits else ())
+            for strips in (_strips(strip_rows(variant), splits, variant.min_blocks) if splits else ())
             if (config := replace(variant, splits=splits, strips=strips))
         }
         wave = [config for config, count in blocks.items() if count <= _resident_blocks(limits, variant)]
