@@ -634,7 +634,7 @@ __device__ __forceinline__ Work work_of(index_t block, index_t m, index_t n, ind
     return work;
 }
 
-extern "C" __global__ void __launch_bounds__(threads) staged_zmma(
+extern "C" __global__ void __launch_bounds__(threads, 1) staged_zmma(
     index_t m, index_t n, index_t k, sum_t alpha, const scalar *__restrict__ A, index_t lda,
     const scalar *__restrict__ B, index_t ldb, sum_t beta, scalar *__restrict__ C, index_t ldc,
     sum_t *__restrict__ partials, unsigned *__restrict__ counters)

@@ -163,7 +163,7 @@ def _grid_fills_device(candidate: Candidate) -> bool:
 def _registers_reachable(candidate: Candidate) -> bool:
     """Whether the bound is one that the compiler need not spill for, and that it would not keep anyway."""
     min_blocks, resources = tunable(candidate, "min_blocks"), candidate.resources
-    if min_blocks == 1:
+    if min_blocks <= 1:
         return True
     bound = candidate.limits.registers_per_sm // (resources.threads * min_blocks)
     return resources.registers <= REGISTERS_SPARED * bound and bound <= 2 * resources.registers

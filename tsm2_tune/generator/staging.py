@@ -56,7 +56,7 @@ class StagingConfig(KernelConfig):
     stages: int  # places of the ring
     through: int  # what is on the way to shared memory: 0 registers, 1 the L1, 2 the L2 alone
     splits: int  # of all chunks of all tiles: the blocks
-    min_blocks: int  # on a multiprocessor, which bounds the registers; 1: as many as the compiler wants
+    min_blocks: int  # on a multiprocessor, which bounds the registers; 0: as many as the compiler wants
 
 
 STAGING_TUNABLES = (
@@ -68,7 +68,11 @@ STAGING_TUNABLES = (
     Tunable("stages", "", "places of the ring, on their way or arrived"),
     Tunable("through", "", "what is on the way to shared memory: 0 registers, 1 the L1, 2 the L2 alone"),
     Tunable("splits", "", "blocks among which all chunks of all tiles are divided"),
-    Tunable("min_blocks", "", "blocks that a multiprocessor must hold, which bounds the registers"),
+    Tunable(
+        "min_blocks",
+        "",
+        "blocks that a multiprocessor must hold, which bounds the registers; 0: the compiler may spill for one more",
+    ),
 )
 
 
