@@ -121,9 +121,9 @@ def warp_tile(rows: int, columns: int, strips: int, octets: int, *, least_warps:
 
 def _bounds(rows: int, columns: int) -> tuple[int, ...]:
     """Blocks that a multiprocessor must hold for a tile of C: those that made a difference on an H200."""
-    if rows == COVERED and columns > COVERED // 2:
-        return (0, 1)  # c128: 196 registers of the compiler's choice were faster than the 250 that it needs without
-    return (1, 3) if rows <= COVERED else (1,)
+    if rows > COVERED:
+        return (1,)
+    return (1, 3) if rows * columns <= 32 * 32 else (0, 1)  # 0: c128, 64 x 64, with 196 registers instead of 250
 
 
 def has_three_products(problem: Problem) -> bool:
