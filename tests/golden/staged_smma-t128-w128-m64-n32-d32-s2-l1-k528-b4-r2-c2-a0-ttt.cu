@@ -124,6 +124,7 @@ struct Meeting {
     unsigned *const counter;
     const unsigned parts, slices;
     static constexpr unsigned came = 1, left_early = 1 << 10, asked = 1 << 20;
+    static_assert(splits < left_early, "so many blocks can be counted");
     static constexpr long long patience = 20000;  // cycles, 10 us
 
     __device__ __forceinline__ Meeting(unsigned *counter, unsigned parts, unsigned slices)

@@ -28,6 +28,7 @@ from tsm2_tune.generator.tiles import LARGEST_GRAM_TILE, LARGEST_THIN, tile_rule
 
 WARP_THREADS = 32
 VECTOR_BYTES = 16
+STATIC_SMEM_BYTES = 128  # at most: the order of work, and what blocks that meet say to their threads
 MOST_IDLE = 16_000  # products for a row of C: what a block may have more than an equal share is, so as to have a tile
 MANY_BLOCKS = 64  # which have panels, turns and runs in the probes that are made for them
 
@@ -147,18 +148,21 @@ class StagingFamily(Family[C]):
         return Resources(
             threads=config.threads,
             registers=(self.registers(config) + pieces) * problem.dtype.registers + OVERHEAD_REGISTERS,
-            smem_bytes=self.smem_elements(config, problem) * problem.dtype.element_bytes
-            + config.threads * VECTOR_BYTES,  # of slices that are added up
+            smem_bytes=self._dynamic_smem_bytes(config, problem) + STATIC_SMEM_BYTES,
             bytes_in_flight=on_their_way * problem.dtype.element_bytes,
             reuse=config.tile_columns,
         )
+
+    def _dynamic_smem_bytes(self, config: C, problem: Problem) -> int:
+        elements = self.smem_elements(config, problem) * problem.dtype.element_bytes
+        return elements + config.threads * VECTOR_BYTES  # of slices that are added up
 
     def launch(self, config: C, problem: Problem) -> Launch:
         return Launch(
             threads=config.threads,
             rows_per_block=config.tile_rows,
             columns_per_block=config.tile_columns,
-            smem_bytes=self.resources(config, problem).smem_bytes,
+            smem_bytes=self._dynamic_smem_bytes(config, problem),
             splits=config.splits,
             persistent=True,
         )

@@ -9,7 +9,7 @@ that. A C of many rows is served too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, ClassVar
@@ -107,16 +107,18 @@ class StagedZmmaConfig(StagingConfig):
     ahead: int  # 1 where a chunk's first products are loaded while the last of the one before are under way
 
 
-def warp_tile(rows: int, columns: int, strips: int, octets: int, *, least_warps: int) -> tuple[int, int]:
-    """Of at most so many strips and octets the largest that divides the block's tile among enough warps."""
+def warp_tile(rows: int, columns: int, strips: int, octets: int, *, least_warps: int) -> tuple[int, int] | None:
+    """Of at most so many strips and octets the largest that divides the block's tile among enough warps; None where
+    none does."""
     down, across = rows // LINES, columns // LINES
-    return max(
+    options = (
         option
         for option in WARP_TILES
         if option[0] <= min(strips, down)
         and (option[1] == 3 if columns in THREES else option[1] <= min(octets, across) and option[1] != 3)
         and (down // option[0]) * (across // option[1]) >= least_warps
     )
+    return max(options, default=None)
 
 
 def _bounds(rows: int, columns: int) -> tuple[int, ...]:
@@ -226,31 +228,28 @@ class StagedZmma(StagingFamily[StagedZmmaConfig]):
             return ()
         dtype, columns = problem.dtype_name, covering(COLUMNS, problem.n)
         if most > LARGEST_THIN:
-            winners = LARGE[dtype, columns]
-        else:
-            rows = covering(THIN_TILE, problem.m)
-            unequal = fewest <= LINES or max(rows, columns) >= 4 * min(rows, columns)
-            found = UNEQUAL[dtype] if unequal else THIN[dtype, covering(TILE, max(rows, columns))]
-            winners = tuple((rows, winner) for winner in found)
-        configs = (
-            StagedZmmaConfig(
-                threads,
-                sharers,
-                rows,
-                columns,
-                chunk,
-                stages,
-                through,
-                wide_splits(limits, blocks),
-                bound,
-                *warp_tile(rows, columns, strips, octets, least_warps=sharers * DEPTH // (chunk * WARP_THREADS)),
-                ahead,
-            )
-            for rows, (threads, sharers, chunk, stages, through, blocks, bound, strips, octets, ahead) in winners
-            if chunk <= problem.k
-        )
-        dividing = tuple(filter(self._divides, configs))
-        return dividing if most > LARGEST_THIN else filling(dividing, problem, limits)
+            return tuple(self._chosen(LARGE[dtype, columns], columns, problem, limits))
+        rows = covering(THIN_TILE, problem.m)
+        unequal = [(rows, winner) for winner in UNEQUAL[dtype]]
+        square = [(rows, winner) for winner in THIN[dtype, covering(TILE, max(rows, columns))]]
+        is_unequal = fewest <= LINES or max(rows, columns) >= 4 * min(rows, columns)
+        chosen = tuple(self._chosen(unequal if is_unequal else square, columns, problem, limits))
+        chosen = chosen or tuple(self._chosen(unequal, columns, problem, limits))  # of fewer warps
+        return filling(chosen, problem, limits)
+
+    def _chosen(
+        self, winners: Iterable[tuple[int, Winner]], columns: int, problem: Problem, limits: DeviceLimits
+    ) -> Iterator[StagedZmmaConfig]:
+        """The winners with so many columns of C in a tile that its rows can be divided among their warps."""
+        for rows, winner in winners:
+            threads, sharers, chunk, stages, through, blocks, bound, strips, octets, ahead = winner
+            warps = sharers * DEPTH // (chunk * WARP_THREADS)
+            tile = warp_tile(rows, columns, strips, octets, least_warps=warps)
+            if tile is not None and chunk <= problem.k:
+                ring, splits = (chunk, stages, through), wide_splits(limits, blocks)
+                config = StagedZmmaConfig(threads, sharers, rows, columns, *ring, splits, bound, *tile, ahead)
+                if self._divides(config):
+                    yield config
 
 
 FAMILY = StagedZmma()
