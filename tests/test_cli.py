@@ -23,7 +23,7 @@ from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.problem import DTYPES, Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.space import unfit
-from tsm2_tune.options import MOST_SHAPES_BYTES, problems_of
+from tsm2_tune.options import LARGE, MOST_SHAPES_BYTES, problems_of
 from tsm2_tune.tuner.store import Store
 
 pytestmark = pytest.mark.usefixtures("no_driver")
@@ -65,7 +65,7 @@ def database(tmp_path: Path) -> str:
         (("--max-trials", "0", "--shapes", "8x8x8"), "max-trials"),
         (("best", "--device", "cpu", "--db", "none.db"), "none.db"),
         (("--shapes", "8x8x8", "best"), "put them behind it"),
-        (("space", "--device", "cpu"), "--shapes"),
+        (("model", "--device", "cpu"), "--shapes"),
         (("space", "--device", "k80", "--shapes", "8x8x8"), "unknown device 'k80'"),
         (("source", "tsm2-v9"), "tsm2 has no configuration 'tsm2-v9'"),
         (("source", "nothing"), "unknown family 'nothing'"),
@@ -307,7 +307,9 @@ def test_source_prints_any_configuration_that_is_listed(family: Any) -> None:
         (dtype, op)
         for dtype in DTYPES.values()
         for op in ("nn", "tn", "tx")
-        if family.supports(problem := Problem(1, 1, 1, dtype.name, op)) and unfit(family, config, problem) is None
+        for size in (1, LARGE)
+        if family.supports(problem := Problem(size, size, size, dtype.name, op))
+        and unfit(family, config, problem) is None
     )
     typed = ("--math", dtype.name) if dtype.name.endswith("tf32") else ("--dtype", dtype.name)
     result = run("source", config.text, *typed, "--op", op)

@@ -5,6 +5,8 @@ tests/under_sanitizer.py starts the same configurations under compute-sanitizer.
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ from tests.conftest import compiled
 from tests.on_gpu import ON_GPU, loaded_kernel, verdict
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import family_named
+from tsm2_tune.generator.families.gemm import GemmConfig
 from tsm2_tune.generator.families.gram import GramConfig
 from tsm2_tune.generator.families.gram_mma import GramMmaConfig
 from tsm2_tune.generator.families.ism2 import Ism2Config
@@ -40,7 +43,8 @@ from tsm2_tune.generator.families.tsmt_mma import TsmtMmaConfig
 from tsm2_tune.generator.families.tsmt_tf32 import TsmtTf32Config
 from tsm2_tune.generator.families.tsmt_zmma import TsmtZmmaConfig
 from tsm2_tune.generator.occupancy import occupancy
-from tsm2_tune.generator.problem import DTYPES, Problem
+from tsm2_tune.generator.problem import DTYPES, FMA_DTYPES, Problem
+from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.cuda import CudaDevice
 from tsm2_tune.tuner.target import Target
@@ -218,6 +222,14 @@ CASES += [
     for one in ((op, HERMITIAN[op]) if DTYPES[dtype].is_complex else (op,))
     if family_named(config.family).supports(Problem(64, 64, 64, dtype, one))
 ]
+# The stencil in each case that BLAS has.
+CASES += [
+    (config, problem)
+    for dtype in FMA_DTYPES
+    for ops in product("ntc" if DTYPES[dtype].is_complex else "nt", repeat=2)
+    for problem in (Problem(512, 512, 512, dtype, "".join(ops)),)
+    for config in family_named("gemm").proposals(problem, PROFILES["h200"])[:1]
+]
 CASE_NAMES = [f"{config.text}-{problem.dtype_name}-{problem.op}" for config, problem in CASES]
 SPLIT = [case for case in CASES if family_named(case[0].family).launch(*case).splits > 1]
 # Offsets in A past 2**31, for v2, v3, ism2 and tsmm; and past 2**32, for each family and order of A that came later.
@@ -227,6 +239,7 @@ PAST_INT = (
 )
 SPLIT_ROWS, ONE_SPLIT = TsmrConfig(256, 1, 3, 4, 2, 48, 1, 2), TsmrConfig(64, 2, 4, 16, 2, 1, 4, 1)
 PAST_UNSIGNED = (
+    (GemmConfig(128, 8, 16, 32, 4, 32, 4, 16, 8, 1, "nc"), Problem(140_001, 3, 33_013, "f32", "nn")),
     (SPLIT_ROWS, Problem(140_001, 3, 33_013, "f32", "nnt")),
     (ONE_SPLIT, Problem(280_000_001, 3, 16, "f32", "nt")),  # one split: the sums of more would fill the memory
     (TsmrMmaConfig(128, 2, 16, 16, 2, 12, 1, 6), Problem(140_001, 3, 33_013, "f64", "nn")),

@@ -99,10 +99,9 @@ def test_a_row_major_a_that_is_not_aligned_has_first_choices(dtype: str, columns
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)
 def test_first_choices_are_in_the_space(family: Any) -> None:
     """On every card: a search takes them from the space, and would lose others without a word."""
-    space = set(family.configurations())
     for problem, card in zip(problems(family), cycle(CARDS), strict=False):
         wanted = {*family.proposals(problem, H200), *family.preferred(problem, CARDS[card])}
-        outside = wanted - space
+        outside = {config for config in wanted if not family.has(config, problem)}
         assert not outside, f"{problem.text} on the H200 or {card}: {min(outside).text}"
 
 

@@ -12,6 +12,7 @@ from tsm2_tune import __version__
 from tsm2_tune.errors import ToolMissing
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import FAMILIES, family_named
+from tsm2_tune.generator.families.gemm import GemmConfig
 from tsm2_tune.generator.families.gram import GramConfig
 from tsm2_tune.generator.families.gram_mma import GramMmaConfig
 from tsm2_tune.generator.families.ism2 import Ism2Config
@@ -53,6 +54,7 @@ F64 = Problem(4096, 8, 4096, "f64")
 BF16 = Problem(4096, 16, 4096, "bf16")
 F16 = replace(BF16, dtype_name="f16")
 GRAM = Problem(16, 16, 10**6, "f32", "tn")
+SQUARE = Problem(4096, 4096, 4096, "f32")
 TALL = Problem(10**7, 64, 64, "f32")
 OPS = ("nn", "ntt", "tn", "ttt")
 CONJUGATING = ("cn", "jtt", "nc")
@@ -72,6 +74,9 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
     (TsmrMmaConfig(128, 2, 8, 16, 2, splits=4, row_tiles=1, min_blocks=6), F64),
     (TsmrMmaConfig(128, 1, 8, 32, 4, splits=1, row_tiles=4, min_blocks=1), replace(F64, op="ttt")),
     (TsmrZmmaConfig(128, 2, 16, 16, 2, splits=4, row_tiles=1, min_blocks=3), replace(F64, dtype_name="c128")),
+    (GemmConfig(96, 96, 16, 16, 16, 32, 8, 8, 32, vector=1, read="ca"), SQUARE),
+    (GemmConfig(128, 128, 16, 16, 16, 16, 16, 32, 8, vector=4, read="nc"), replace(SQUARE, op="ttt")),
+    (GemmConfig(64, 64, 8, 16, 16, 32, 8, 32, 8, vector=2, read="nc"), replace(SQUARE, dtype_name="c64", op="nc")),
     (TsmmMmaConfig(256, 2, 64, 64, 32, 4, 1, splits=132), TALL),
     (TsmmMmaConfig(320, 1, 64, 64, 32, 3, 1, splits=132, teams=2), replace(TALL, dtype_name="f64", op="ttt")),
     (TsmmHeldConfig(128, 16, 8, 4, 64), TALL),

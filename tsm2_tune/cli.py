@@ -19,6 +19,8 @@ from tsm2_tune.generator.render import render
 from tsm2_tune.generator.rules import Guidelines
 from tsm2_tune.generator.space import search_space, unfit
 from tsm2_tune.options import (
+    LARGE,
+    LARGE_SQUARE,
     OP_SPELLING,
     Seconds,
     computable,
@@ -26,6 +28,7 @@ from tsm2_tune.options import (
     dtype_with,
     family_names,
     family_options,
+    guidelines_of,
     json_option,
     math_option,
     op_of,
@@ -94,7 +97,7 @@ def main(
     layout: str,
     math: str,
     families: str | None,
-    guidelines: str,
+    guidelines: str | None,
     database: str,
     budget: float,
     max_trials: int | None,
@@ -132,7 +135,7 @@ def main(
         computable(problems_of(shapes, dtypes, ops, layout, math), names),
         options,
         database,
-        Guidelines.parse(guidelines),
+        guidelines_of(guidelines),
         names,
     )
 
@@ -147,7 +150,7 @@ def tune(
     problems: tuple[Problem, ...],
     options: Options,
     database: str,
-    guidelines: Guidelines,
+    guidelines: Guidelines | None,
     families: tuple[str, ...],
 ) -> None:
     """The main job, until it ends or Ctrl-C ends it."""
@@ -167,7 +170,7 @@ def _tune(
     problems: tuple[Problem, ...],
     options: Options,
     database: str,
-    guidelines: Guidelines,
+    guidelines: Guidelines | None,
     families: tuple[str, ...],
 ) -> None:
     """The main job, with its progress on the terminal."""
@@ -214,20 +217,20 @@ def devices(as_json: bool) -> None:
 
 @main.command()
 @planning_device_option
-@shapes_options(required=True)
+@shapes_options(required=False)
 @family_options
 @click.option("--explain", is_flag=True, help="Say what each rule is for.")
 @click.option("--list", "as_lines", is_flag=True, help="Print each kept configuration as a line of JSON.")
 @json_option
 def space(
     spec: str | None,
-    shapes: str,
+    shapes: str | None,
     dtypes: str,
     ops: str,
     layout: str,
     math: str,
     families: str | None,
-    guidelines: str,
+    guidelines: str | None,
     explain: bool,
     as_lines: bool,
     as_json: bool,
@@ -236,12 +239,14 @@ def space(
 
     \b
     tsm2-tune space --device h200 --shapes 20480x16x20480 --explain
+
+    Without --shapes it is the space of a large square product.
     """
     limits = limits_of(default_spec() if spec is None else spec)
-    chosen, names = Guidelines.parse(guidelines), family_names(families)
+    chosen, names = guidelines_of(guidelines), family_names(families)
     searched = [
         search_space(problem, limits, guidelines=chosen, families=names)
-        for problem in computable(problems_of(shapes, dtypes, ops, layout, math), names)
+        for problem in computable(problems_of(shapes or LARGE_SQUARE, dtypes, ops, layout, math), names)
     ]
     if as_lines:
         for one in searched:
@@ -304,16 +309,15 @@ def source(configuration: str, dtype: str, math: str, op: str) -> None:
     tsm2-tune source tsm2-v3-t128-c16-p4 --dtype f64
     """
     family = family_named(configuration.partition("-")[0])
-    config = next((c for c in family.configurations() if c.text == configuration), None)
-    if config is None:
+    name = dtype_with(math, dtype)
+    problems = [Problem(size, size, size, name, op_of(op, name)) for size in (1, LARGE)]  # one text is for all shapes
+    problem = next(filter(family.supports, problems), None)
+    if problem is None:
+        raise InputError(f"{family.name} has no kernel for {name} and op {op}: choose another --dtype or --op")
+    config = family.config_type.parse(configuration)
+    if config is None or not family.has(config, problem):
         example = next(family.configurations()).text
         raise InputError(f"{family.name} has no configuration {configuration!r}: they are spelt like {example}")
-    name = dtype_with(math, dtype)
-    problem = Problem(1, 1, 1, name, op_of(op, name))
-    if not family.supports(problem):
-        raise InputError(
-            f"{family.name} has no kernel for {problem.dtype_name} and op {op}: choose another --dtype or --op"
-        )
     why_not = unfit(family, config, problem)
     if why_not is not None:
         raise InputError(

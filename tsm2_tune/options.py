@@ -23,6 +23,8 @@ from tsm2_tune.generator.shapes import SPELLING, parse_shapes
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_DATABASE = "results.db"
+LARGE = 8192  # extents of a product that is not skinny
+LARGE_SQUARE = f"{LARGE}x{LARGE}x{LARGE}"
 MOST_SHAPES_BYTES = 1_000_000  # of a shapes file
 LAYOUTS = ("column", "row")
 OPPOSITE = str.maketrans("ntcj", "tnjc")
@@ -96,6 +98,11 @@ def op_in(layout: str, op: str) -> str:
             f" or {SAME} for B where that is A's matrix, as the layout says how C lies"
         )
     return op.translate(OPPOSITE) + "t"
+
+
+def guidelines_of(text: str | None) -> Guidelines | None:
+    """The thresholds that --guidelines asks for; None, for those of each family, where it is not given."""
+    return None if text is None else Guidelines.parse(text)
 
 
 def computable(problems: Sequence[Problem], families: Sequence[str]) -> tuple[Problem, ...]:
@@ -183,9 +190,9 @@ def family_options(function: F) -> F:
     function = click.option(
         "--guidelines",
         metavar="NAME=VALUE,...",
-        default="",
-        help="Other thresholds for the guideline rules."
-        f" [default: {','.join(f'{f.name}={f.default}' for f in fields(Guidelines)).replace('_', '-')}]",
+        help="Other thresholds for the guideline rules, or none."
+        f" [default: {','.join(f'{f.name}={f.default}' for f in fields(Guidelines)).replace('_', '-')};"
+        " of gemm those that leave hundreds of configurations]",
     )(function)
     return click.option(
         "--family", "families", metavar="NAME,...", help=f"Only these kernel families: {', '.join(FAMILIES)}."

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
 
 from tsm2_tune.errors import InputError
 
 TunableValue = int | str
+SPELT = {"int": "0|[1-9][0-9]*", "str": "[a-z][a-z0-9]*"}  # by the type of a tunable
 
 FLAT_SPLITS = 64  # the most sums that one block adds up at once
 GROUP_SPLITS = 16
@@ -35,6 +37,17 @@ class KernelConfig:
     def json(self) -> str:
         """The tunables as canonical JSON: sorted keys, no spaces."""
         return json.dumps(self.tunables, sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """The configuration that is spelt so; None where none is."""
+        types = {field.name: field.type for field in fields(cls)}
+        values = (f"{letter}({SPELT[str(types[name])]})" for name, letter in cls.letters.items())
+        found = re.fullmatch("-".join([cls.family, *values]), text)
+        if found is None:
+            return None
+        numbers = (int(value) if value.isdigit() else value for value in found.groups())
+        return cls(**dict(zip(cls.letters, numbers, strict=True)))
 
     @classmethod
     def from_tunables(cls, values: dict[str, Any]) -> Self:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
+
+import numpy as np
 
 from tsm2_tune.generator.architecture import Architecture, architecture_of
 from tsm2_tune.generator.limits import DeviceLimits
 
+Ints = np.ndarray[Any, np.dtype[Any]]
 UNLIMITED = 2**31 - 1  # blocks, where a kernel uses none of a resource
 
 
@@ -49,6 +54,40 @@ def occupancy(limits: DeviceLimits, *, threads: int, registers: int, smem_bytes:
         limited_by=tuple(resource for resource, most in blocks_by.items() if most == blocks),
         registers_per_thread_limit=architecture.registers_per_thread,
     )
+
+
+def occupancies(limits: DeviceLimits, *, threads: Ints, registers: Ints, smem_bytes: Ints) -> Occupancy:
+    """`occupancy` of many kernels: every number is an array. What limits each is not said."""
+    architecture = architecture_of(limits.compute_capability)
+    warps = -(-threads // limits.warp_threads)
+    most_warps = int(warps.max(initial=0)) + 1  # so that a number stands for registers and warps
+
+    def by_registers(both: int) -> int:
+        return _blocks_by_registers(limits, architecture, *divmod(both, most_warps))
+
+    blocks = np.minimum.reduce(
+        [
+            _of_each(threads, lambda count: _blocks_by_warps(limits, count, -(-count // limits.warp_threads))),
+            np.full_like(threads, limits.blocks_per_sm),
+            _of_each(registers * most_warps + warps, by_registers),
+            _of_each(smem_bytes, lambda count: _blocks_by_smem(limits, architecture, count)),
+        ]
+    )
+    return Occupancy(
+        blocks_per_sm=blocks,
+        warps_per_sm=blocks * warps,
+        threads_per_sm=blocks * threads,
+        limited_by=(),
+        registers_per_thread_limit=architecture.registers_per_thread,
+    )
+
+
+def _of_each(counts: Ints, value: Callable[[int], int]) -> Ints:
+    """The value for each count, found once for those that are alike."""
+    values = np.zeros(int(counts.max(initial=0)) + 1, np.int64)
+    present = np.flatnonzero(np.bincount(counts, minlength=len(values)))
+    values[present] = [value(count) for count in present.tolist()]
+    return values[counts]
 
 
 def rounded_up(count: int, unit: int) -> int:

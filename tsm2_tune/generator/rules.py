@@ -16,6 +16,7 @@ from tsm2_tune.generator.problem import Problem
 if TYPE_CHECKING:  # the families import this module
     from tsm2_tune.generator.families.family import Family
 
+NO_GUIDELINES = "none"  # as a user spells thresholds of 0
 RuleKind = Literal["limit", "shape", "guideline"]
 
 
@@ -30,11 +31,17 @@ class Guidelines:
     min_threads_per_sm: int = 256  # resident threads that hide latency
     min_blocks_per_sm: int = 1  # of more, one computes while another waits at a barrier; some winners are alone
     min_reuse: float = 4.0  # FMAs for each element of A loaded into a register, as far as n allows
+    min_line_bytes: int = 0  # neighbours in memory that neighbouring threads read
 
     @classmethod
     def parse(cls, text: str) -> Guidelines:
-        """Guidelines from `name=value,...` (dashes or underscores); InputError for an unknown name or value."""
+        """Guidelines from `name=value,...` (dashes or underscores); InputError for an unknown name or value.
+
+        `none` is all of them at 0.
+        """
         known = {field.name: field.type for field in fields(cls)}
+        if text.strip() == NO_GUIDELINES:
+            return cls(*(0 for _ in known))
         values: dict[str, int | float] = {}
         for item in filter(None, text.split(",")):
             name, _, value = item.partition("=")
@@ -73,6 +80,8 @@ class Candidate:
 
     @cached_property
     def occupancy(self) -> Occupancy:
+        if self.compiled is None:
+            return self.family.occupancy(self.resources, self.limits)
         return occupancy(
             self.limits,
             threads=self.resources.threads,

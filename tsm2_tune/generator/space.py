@@ -14,6 +14,7 @@ from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.rules import GUIDELINE_RULES, HARDWARE_RULES, Candidate, Guidelines, Rule
+from tsm2_tune.generator.tables import Joined
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +23,8 @@ class SearchSpace:
 
     problem: Problem
     limits: DeviceLimits
-    guidelines: Guidelines
     families: tuple[str, ...]
-    kept: tuple[Candidate, ...]
+    kept: Sequence[Candidate]
     dropped: tuple[tuple[Rule, int], ...]  # every rule, in the order tried; 0 where it dropped nothing
 
     @property
@@ -33,8 +33,9 @@ class SearchSpace:
 
 
 def rules_of(family: Family[Any]) -> tuple[Rule, ...]:
-    """The rules that a configuration of this family meets, in the order tried."""
-    return (*family.rules, *HARDWARE_RULES, *GUIDELINE_RULES)
+    """The rules that a configuration of this family meets, in the order tried: guidelines last."""
+    own = [rule for rule in family.rules if rule.kind == "guideline"]
+    return (*(rule for rule in family.rules if rule not in own), *HARDWARE_RULES, *GUIDELINE_RULES, *own)
 
 
 def unfit(family: Family[Any], config: KernelConfig, problem: Problem) -> str | None:
@@ -50,32 +51,28 @@ def search_space(
     guidelines: Guidelines | None = None,
     families: Sequence[str] = (),
 ) -> SearchSpace:
-    """Enumerate the families (all that support the problem, unless named) and prune.
+    """Enumerate the families (all that support the problem, unless named) and prune, by each family's own guidelines
+    where none are given.
 
     A configuration that several rules would drop is counted under the first of them.
     """
-    guidelines = guidelines or Guidelines()
     chosen = [
         family for name, family in FAMILIES.items() if (not families or name in families) and family.supports(problem)
     ]
-    kept: list[Candidate] = []
+    kept: list[Sequence[Candidate]] = []
     dropped: Counter[str] = Counter()
     rules: dict[str, Rule] = {}
     for family in chosen:
         applicable = rules_of(family)
         rules |= {rule.name: rule for rule in applicable}
-        for config in family.configurations():
-            candidate = Candidate(family, config, problem, limits, guidelines)
-            reason = next((rule for rule in applicable if not rule.keeps(candidate)), None)
-            if reason is None:
-                kept.append(candidate)
-            else:
-                dropped[reason.name] += 1
+        wanted = family.guidelines(problem, limits) if guidelines is None else guidelines
+        of_family, dropped_of_family = family.pruned(problem, limits, wanted, applicable)
+        kept.append(of_family)
+        dropped += dropped_of_family
     return SearchSpace(
         problem=problem,
         limits=limits,
-        guidelines=guidelines,
         families=tuple(family.name for family in chosen),
-        kept=tuple(kept),
+        kept=Joined(kept),
         dropped=tuple((rule, dropped[name]) for name, rule in rules.items()),
     )

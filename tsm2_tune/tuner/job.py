@@ -63,7 +63,7 @@ Event = ProblemStarted | TrialStored | FinalStored | FinalFailure | ProblemEnded
 
 
 def spaces(
-    problems: Sequence[Problem], target: Target, *, guidelines: Guidelines, families: Sequence[str]
+    problems: Sequence[Problem], target: Target, *, guidelines: Guidelines | None, families: Sequence[str]
 ) -> tuple[SearchSpace, ...]:
     """The search space of each problem.
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Generic, TypeVar
 
 from tsm2_tune.generator.config import KernelConfig, Launch, Resources, Traffic
 from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.occupancy import Occupancy, occupancy
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.rules import HARDWARE_RULES, Candidate, Guidelines, Rule
 from tsm2_tune.generator.splitting import ONE_WAVE, in_one_wave
@@ -51,6 +54,38 @@ class Family(ABC, Generic[C]):
     @abstractmethod
     def traffic(self, config: C, problem: Problem) -> Traffic:
         """Bytes that the design moves for this problem at beta = 0, re-reads included."""
+
+    def has(self, config: C, problem: Problem) -> bool:
+        """Whether the configuration is one of the problem's, before any rule."""
+        return config in self._every
+
+    @cached_property
+    def _every(self) -> frozenset[C]:
+        return frozenset(self.configurations())
+
+    def pruned(
+        self, problem: Problem, limits: DeviceLimits, guidelines: Guidelines, rules: Sequence[Rule]
+    ) -> tuple[Sequence[Candidate], Counter[str]]:
+        """The configurations that every rule keeps, and how many each rule drops that is the first to do so."""
+        kept, dropped = list[Candidate](), Counter[str]()
+        for config in self.configurations():
+            candidate = Candidate(self, config, problem, limits, guidelines)
+            reason = next((rule for rule in rules if not rule.keeps(candidate)), None)
+            if reason is None:
+                kept.append(candidate)
+            else:
+                dropped[reason.name] += 1
+        return kept, dropped
+
+    def guidelines(self, problem: Problem, limits: DeviceLimits) -> Guidelines:
+        """Those that hold where the user sets none."""
+        return Guidelines()
+
+    def occupancy(self, resources: Resources, limits: DeviceLimits) -> Occupancy:
+        """What a multiprocessor holds, by resources that are estimated."""
+        return occupancy(
+            limits, threads=resources.threads, registers=resources.registers, smem_bytes=resources.smem_bytes
+        )
 
     def probe_shapes(self, config: C, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """(m, n, k) of small problems at this configuration's edges: part-filled blocks, column groups, steps, tiles.

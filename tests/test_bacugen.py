@@ -1,0 +1,209 @@
+"""The search-space generator of "Autotuning GEMMs for Fermi" has the paper's counts, and its modern form hundreds."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.command import run
+from tsm2_tune.generator.bacugen import MOST_BLK, MOST_K_BLK, blocks, published_occupancy, with_reading_grids
+from tsm2_tune.generator.config import Resources
+from tsm2_tune.generator.families import family_named
+from tsm2_tune.generator.families.gemm import GemmConfig
+from tsm2_tune.generator.occupancy import occupancies, occupancy
+from tsm2_tune.generator.problem import FMA_DTYPES, Problem
+from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.generator.rules import Guidelines
+from tsm2_tune.generator.space import SearchSpace, search_space
+
+FERMI = PROFILES["s2050"]
+NONE = Guidelines(0, 0, 0)
+TABLE_1 = {dtype: Guidelines(512, 2, reuse) for dtype, reuse in (("f32", 3.0), ("f64", 2.0), ("c128", 2.0))}
+SHAPES = {"f32": 10000, "c64": 8000, "f64": 8000, "c128": 6000}
+OPS = ("nn", "nt", "tt", "tn")  # in the order of Table 2
+# Of Table 2: the tile, the grid of threads, and those that read A and B.
+WINNERS = {
+    "f32": (
+        "96 96 16 16 16 32 8 8 32", "96 96 16 16 16 32 8 32 8", "96 96 16 16 16 16 16 32 8",
+        "96 96 16 16 16 16 16 16 16",
+    ),
+    "c64": (
+        "64 64 16 16 16 32 8 16 16", "64 64 16 16 16 16 16 16 16", "64 64 16 16 16 16 16 32 8",
+        "64 64 16 16 16 16 16 16 16",
+    ),
+    "f64": ("64 64 16 16 16 16 16 16 16",) * 4,
+    "c128": ("24 16 8 8 8 8 8 8 8", "16 24 8 8 8 8 8 8 8", "16 24 8 8 8 4 16 8 8", "24 16 8 8 8 8 8 8 8"),
+}  # fmt: skip
+
+
+def searched(dtype: str, guidelines: Guidelines | None, op: str = "nn", card: str = "s2050") -> SearchSpace:
+    size = SHAPES[dtype]
+    return search_space(
+        Problem(size, size, size, dtype, op), PROFILES[card], guidelines=guidelines, families=["gemm"]
+    )
+
+
+def winner(dtype: str, op: str) -> GemmConfig:
+    numbers = map(int, WINNERS[dtype][OPS.index(op)].split())
+    return GemmConfig(*numbers, vector=1, read="ca")  # type: ignore[misc]
+
+
+# --- The counts of the paper ---
+
+
+def test_without_guidelines_sgemm_has_slightly_more_than_a_million_variants() -> None:
+    assert len(searched("f32", NONE).kept) == 1_136_490
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_transposition_turns_grids_and_leaves_their_number(op: str) -> None:
+    assert len(searched("f32", NONE, op).kept) == 1_136_490
+
+
+@pytest.mark.parametrize("dtype", TABLE_1)
+@pytest.mark.parametrize("op", OPS)
+def test_the_guidelines_of_table_1_keep_the_winners_of_table_2(dtype: str, op: str) -> None:
+    space = searched(dtype, TABLE_1[dtype], op)
+    assert len(space.kept) == {"f32": 294, "f64": 138, "c128": 84}[dtype]
+    assert winner(dtype, op) in {candidate.config for candidate in space.kept}
+
+
+def test_table_1_and_algorithm_3_disagree_for_cgemm() -> None:
+    counts = {reuse: len(searched("c64", Guidelines(512, 2, reuse)).kept) for reuse in (4.0, 4.01, 4.5, 5.0)}
+    assert counts == {4.0: 138, 4.01: 8, 4.5: 0, 5.0: 0}
+    kept = {candidate.config for candidate in searched("c64", Guidelines(512, 2, 4.0)).kept}
+    assert winner("c64", "nn") in kept
+
+
+@pytest.mark.parametrize(("dtype", "variants"), [("f32", 86), ("f64", 66), ("c128", 60)])
+def test_with_whole_blocks_fewer_variants_would_be_left(dtype: str, variants: int) -> None:
+    problem, gemm, every = Problem(512, 512, 512, dtype), family_named("gemm"), blocks()
+    config = GemmConfig(**every.columns, m_dim_a=0, n_dim_a=0, m_dim_b=0, n_dim_b=0, vector=1, read="ca")
+    resources = gemm.resources(config, problem)
+    found = published_occupancy(resources, FERMI, registers=resources.registers - 20, division="integer")
+    table = TABLE_1[dtype]
+    kept = (
+        (np.asarray(found.threads_per_sm) >= table.min_threads_per_sm)
+        & (np.asarray(found.blocks_per_sm) >= table.min_blocks_per_sm)
+        & (resources.reuse >= table.min_reuse)
+    )
+    assert every.variants[kept].sum() == variants
+
+
+# --- What is enumerated ---
+
+
+@pytest.mark.parametrize(("m_dim", "n_dim"), [(16, 16), (24, 8), (7, 32)])
+def test_every_variant_of_a_grid_is_that_of_the_printed_loops(m_dim: int, n_dim: int) -> None:
+    """Algorithm 2 and the first block of Algorithm 3, with the divisibility of the reading grids turned round."""
+    threads, expected = m_dim * n_dim, set()
+    grids = [(dim, threads // dim) for dim in range(1, threads + 1) if threads % dim == 0]
+    for k in range(1, MOST_K_BLK + 1):
+        for n, m in product(range(n_dim, MOST_BLK + 1, n_dim), range(m_dim, MOST_BLK + 1, m_dim)):
+            if m * k % threads == 0 and k * n % threads == 0:
+                of_a = [grid for grid in grids if m % grid[0] == 0 and k % grid[1] == 0]
+                of_b = [grid for grid in grids if k % grid[0] == 0 and n % grid[1] == 0]
+                expected |= {(m, n, k, m_dim, n_dim, *a, *b) for a, b in product(of_a, of_b)}
+    columns = blocks().columns
+    chosen = np.flatnonzero((columns["m_dim"] == m_dim) & (columns["n_dim"] == n_dim))
+    found = list(zip(*with_reading_grids(chosen, Problem(512, 512, 512, "f32")).values(), strict=True))
+    assert set(found) == expected
+    assert len(found) == len(expected) == blocks().variants[chosen].sum() > 0
+
+
+@pytest.mark.parametrize("op", ["nn", "ttt"])
+def test_nothing_vanishes_and_what_is_kept_is_of_the_space(op: str) -> None:
+    space = searched("f32", Guidelines(512, 2, 4.0), op, "h200")
+    assert len(space.kept) + sum(count for _, count in space.dropped) == space.total
+    listed = list(space.kept)
+    assert len(listed) == len(space.kept) == len({candidate.config.text for candidate in listed})
+    assert [space.kept[place].config for place in (0, 7, -1)] == [listed[place].config for place in (0, 7, -1)]
+    assert all(family_named("gemm").has(candidate.config, space.problem) for candidate in listed)
+
+
+def test_no_other_configuration_is_of_the_space() -> None:
+    problem, right = Problem(512, 512, 512, "f32"), winner("f32", "nn")
+    assert family_named("gemm").has(right, problem)
+    for change in (
+        {"m_blk": 100}, {"k_blk": 12}, {"m_dim": 15}, {"m_dim_a": 16}, {"n_dim_b": 16}, {"m_blk": 288}, {"vector": 3},
+        {"read": "cg"}, {"m_dim_b": 32, "n_dim_b": 8},
+    ):  # fmt: skip
+        assert not family_named("gemm").has(replace(right, **change), problem)
+
+
+# --- Its modern form ---
+
+
+def test_many_kernels_have_the_occupancy_of_each() -> None:
+    chosen = slice(0, None, 4999)
+    columns = {name: column[chosen] for name, column in blocks().columns.items()}
+    config = GemmConfig(**columns, m_dim_a=0, n_dim_a=0, m_dim_b=0, n_dim_b=0, vector=1, read="ca")
+    resources = family_named("gemm").resources(config, Problem(512, 512, 512, "f32"))
+    for card in ("k40c", "p100", "h200"):
+        many: Any = occupancies(
+            PROFILES[card],
+            threads=resources.threads,  # type: ignore[arg-type]
+            registers=resources.registers,  # type: ignore[arg-type]
+            smem_bytes=resources.smem_bytes,  # type: ignore[arg-type]
+        )
+        rows: Any = zip(resources.threads, resources.registers, resources.smem_bytes, strict=True)  # type: ignore[call-overload]
+        for row, (threads, registers, smem_bytes) in enumerate(rows):
+            one = occupancy(
+                PROFILES[card], threads=int(threads), registers=int(registers), smem_bytes=int(smem_bytes)
+            )
+            assert (many.blocks_per_sm[row], many.threads_per_sm[row]) == (one.blocks_per_sm, one.threads_per_sm)
+
+
+@pytest.mark.parametrize("card", [card for card in PROFILES if card != "s2050"])
+@pytest.mark.parametrize("dtype", FMA_DTYPES)
+def test_some_hundreds_are_kept_where_the_user_sets_no_guidelines(card: str, dtype: str) -> None:
+    kept = [candidate.config.tunables["read"] for candidate in searched(dtype, None, card=card).kept]
+    assert 100 <= kept.count("nc") < 1000
+
+
+@pytest.mark.parametrize("op", [*OPS, "ttt"])
+@pytest.mark.parametrize("dtype", FMA_DTYPES)
+def test_what_won_on_an_h200_is_kept_there(dtype: str, op: str) -> None:
+    space = searched(dtype, None, op, "h200")
+    proposals = family_named("gemm").preferred(space.problem, PROFILES["h200"])
+    assert len(proposals) > 0
+    assert set(proposals) <= {candidate.config for candidate in space.kept}
+
+
+def test_a_lower_threshold_keeps_more() -> None:
+    spaces = [searched("f32", Guidelines(512, 2, reuse), card="h200") for reuse in (4.0, 3.5, 3.0, 2.0)]
+    assert [len(space.kept) for space in spaces] == sorted({len(space.kept) for space in spaces})
+
+
+def test_a_table_of_resources_is_that_of_each() -> None:
+    gemm, problem = family_named("gemm"), Problem(512, 512, 512, "c64", "tn")
+    for candidate in list(searched("c64", Guidelines(512, 2, 4.0), "tn", "h200").kept)[::97]:
+        resources = gemm.resources(candidate.config, problem)
+        assert isinstance(resources, Resources)
+        assert resources.threads == candidate.config.m_dim * candidate.config.n_dim  # type: ignore[attr-defined]
+        assert type(resources.smem_bytes) is int
+
+
+# --- The command ---
+
+
+def test_the_command_prints_the_counts() -> None:
+    command = "space --device s2050 --family gemm --op nn --dtype f32 --guidelines none --json"
+    found = json.loads(run(*command.split()).output)
+    assert found["kept"] == 1_136_490
+    assert found["total"] == found["kept"] + sum(found["dropped"].values())
+
+
+def test_the_command_lists_configurations_by_the_names_of_the_paper() -> None:
+    command = "space --device s2050 --family gemm --dtype f32 --list --guidelines"
+    lines = run(*command.split(), "min-threads-per-sm=512,min-blocks-per-sm=2,min-reuse=3").output.splitlines()
+    assert len(lines) == 294
+    texts = [json.loads(line)["tunables"] for line in lines]
+    assert {"m_blk": 96, "n_blk": 96, "k_blk": 16, "m_dim": 16, "n_dim": 16, "m_dim_a": 32, "n_dim_a": 8,
+            "m_dim_b": 8, "n_dim_b": 32, "vector": 1, "read": "ca"} in texts  # fmt: skip
+    assert all(text["vector"] == 1 and text["read"] == "ca" for text in texts)

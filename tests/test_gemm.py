@@ -1,0 +1,103 @@
+"""The universal stencil on the host: every op of every type is right, and wrong kernels are found."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from tests.conftest import TryKernel
+from tests.planting import Bug, assert_rejected
+from tsm2_tune.generator.families import family_named
+from tsm2_tune.generator.families.gemm import GemmConfig
+from tsm2_tune.generator.problem import COLUMN_MAJOR, DTYPES, FMA_DTYPES, Problem
+from tsm2_tune.tuner.trial import Outcome
+
+pytestmark = pytest.mark.host
+
+EDGES = (  # m, n, k: one, primes, one more and one less than a tile, k shorter than a stripe
+    (1, 1, 1),
+    (23, 17, 7),
+    (25, 31, 9),
+    (73, 61, 37),
+)
+
+
+def stencil(op: str = "nn", vector: int = 1, read: str = "nc") -> GemmConfig:
+    """Tiles of 24 x 32 in stripes of 8; the reading grids are turned where the operands are, and are no squares."""
+    grid_a = (8, 4) if op[0] in COLUMN_MAJOR else (4, 8)
+    grid_b = (2, 16) if op[1] in COLUMN_MAJOR else (16, 2)
+    return GemmConfig(24, 32, 8, 4, 8, *grid_a, *grid_b, vector, read)
+
+
+BLAS = [
+    (dtype, a + b) for dtype in FMA_DTYPES for a, b in product("ntc" if DTYPES[dtype].is_complex else "nt", repeat=2)
+]
+OTHERS = [("c64", "jn"), ("c128", "cjt"), ("f32", "ttt"), ("f64", "nnt"), ("f32", "tx"), ("c64", "jxt")]
+
+
+def test_there_are_26_cases() -> None:
+    assert len(BLAS) == 26
+
+
+@pytest.mark.parametrize(("dtype", "op"), BLAS + OTHERS, ids=lambda one: one)
+def test_products_are_right_at_the_edges_too(try_kernel: TryKernel, dtype: str, op: str) -> None:
+    for m, n, k in EDGES:
+        problem = Problem(m, m if "x" in op else n, k, dtype, op)
+        config = stencil(problem.factors)
+        assert family_named("gemm").has(config, problem)
+        result = try_kernel(config, problem, lambda text: text, probes=k == EDGES[-1][2])
+        assert result.outcome is Outcome.OK, f"{problem.text}: {result.detail}"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "op", "vector"), [("f32", "nn", 2), ("f64", "tt", 2), ("c64", "ctt", 2), ("f32", "ntt", 2)], ids=str
+)
+def test_shared_memory_is_read_by_vectors(try_kernel: TryKernel, dtype: str, op: str, vector: int) -> None:
+    problem = Problem(73, 61, 37, dtype, op)
+    result = try_kernel(stencil(problem.factors, vector, "ca"), problem, lambda text: text, probes=True)
+    assert result.outcome is Outcome.OK, result.detail
+
+
+@pytest.mark.parametrize("op", ["nn", "tt", "ttt"])
+def test_four_elements_of_f32_are_a_vector(try_kernel: TryKernel, op: str) -> None:
+    grids = (8, 4, 4, 8) if op == "nn" else (4, 8, 8, 4)
+    problem = Problem(73, 61, 37, "f32", op)
+    result = try_kernel(GemmConfig(16, 32, 8, 4, 8, *grids, 4, "nc"), problem, lambda text: text, probes=True)
+    assert result.outcome is Outcome.OK, result.detail
+
+
+BARRIER = "        __syncthreads();\n"
+BUGS = (
+    Bug("no barrier before a stripe is read", stencil(), BARRIER + "        l += k_blk;", "        l += k_blk;"),
+    Bug(
+        "no barrier before a stripe is overwritten",
+        stencil(),
+        BARRIER + "    }\n\n    #pragma",
+        "    }\n\n    #pragma",
+    ),
+    Bug("the last stripe left out", stencil(), "more = l < k;", "more = l + k_blk <= k;"),
+    Bug("a stripe too many", stencil(), "if (!more)", "if (l > k + k_blk)"),
+    Bug("the last stripe taken as whole", stencil(), "whole && l + k_blk <= k", "whole"),
+    Bug("a C of few rows taken as whole", stencil("tn"), "m >= m_blk && n", "n", op="tn", shape=(9, 61, 37)),
+    Bug("a C of few columns taken as whole", stencil(), "m >= m_blk && n >= n_blk", "m >= m_blk", shape=(73, 9, 37)),
+    Bug("the last tile of rows moved too far", stencil(), ": m - m_blk;", ": m - m_blk - 1;"),
+    Bug("the last tile of columns moved too far", stencil(), ": n - n_blk;", ": n - n_blk - 1;"),
+    Bug("a moved tile stores its neighbour's rows", stencil(), "i >= own_row && ", ""),
+    Bug("a moved tile stores its neighbour's columns", stencil(), "j >= own_column && ", ""),
+    Bug("rows past the last", stencil(), "i < m && j", "j", shape=(9, 61, 37)),
+    Bug("lines past the last", stencil(), "(i < last && q < k)", "q < k", shape=(9, 9, 37)),
+    Bug("products past the last", stencil(), "(i < last && q < k)", "i < last", shape=(9, 9, 37)),
+    Bug("a row of the grid for another", stencil(), "threadIdx.x / m_dim", "threadIdx.x / m_dim / 2"),
+    Bug("the reading grid across memory", stencil(), "y = threadIdx.x / dim;", "y = threadIdx.x / dim_across;"),
+    Bug("no skew of A where there are vectors", stencil(vector=2), "r / vector * dim + at", "r / vector * dim"),
+    Bug("the second of a vector twice", stencil(vector=2), "piece.element[e]", "piece.element[e / 2]"),
+    Bug("A not conjugated", stencil("cn"), "conjugate(a_of[r])", "a_of[r]", dtype="c64", op="cn"),
+    Bug("B not conjugated", stencil("nc"), "conjugate(b_of[c])", "b_of[c]", dtype="c128", op="nc"),
+    Bug("parts exchanged in reading", stencil(), "bits.x, bits.y", "bits.y, bits.x", dtype="c64"),
+)
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_wrong_kernels_are_found(try_kernel: TryKernel, bug: Bug) -> None:
+    assert_rejected(try_kernel, bug, (73, 61, 37))
