@@ -63,7 +63,7 @@ def support_path(toolchain: Toolchain) -> str:
 @pytest.fixture(scope="module")
 def worker(support_path: str) -> Iterator[Worker]:
     """A worker on the host that waits 6 s for each stage."""
-    worker = Worker("cpu", support_path, limit_seconds=20.0)
+    worker = Worker("cpu", support_path, limit_seconds=10.0)
     yield worker
     worker.close()
 

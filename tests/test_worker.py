@@ -42,7 +42,7 @@ def test_a_right_kernel_is_verified_and_measured(try_kernel: TryKernel) -> None:
     ("statement", "outcome", "said"),
     [
         ("*(volatile int *)8 = 1;", Outcome.CRASHED, "thread"),
-        ("for (volatile int i = 0;; ++i) {}", Outcome.TIMED_OUT, "verification took more than 6 s"),
+        ("for (volatile int i = 0;; ++i) {}", Outcome.TIMED_OUT, "verification took more than 10 s"),
         ("C[0] = A[-2000000];", Outcome.CRASHED, "before"),
     ],
 )
