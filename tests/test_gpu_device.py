@@ -51,8 +51,9 @@ def test_a_cold_cache_is_slower_than_a_warm_one(gpu: CudaDevice, gpu_support_pat
                 threads=256,
             )
 
-    once = measure(gpu, lambda: read(1), Effort()).median_us
-    five_times = measure(gpu, lambda: read(5), Effort()).median_us
+    # The least of the samples, which other processes on this GPU disturb least.
+    once = min(measure(gpu, lambda: read(1), Effort()).samples_us)
+    five_times = min(measure(gpu, lambda: read(5), Effort()).samples_us)
     assert (five_times - once) / 4 < 0.9 * once
 
 

@@ -1,0 +1,86 @@
+"""Every template on the host at odd shapes, with all the calls of the probes: ten minutes of one core.
+
+    python -m tests.odd_shapes_on_host --part 1/2
+
+Each family, dtype and storage order of tests/test_gpu.py once, with few splits, which are slow on the host.
+Each part is a process of its own: run as many beside one another as there are cores.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import click
+
+from tests.conftest import compiled
+from tests.quick import quick_toolchain
+from tests.test_gpu import CASES
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.render import render, support_source
+from tsm2_tune.tuner.compiler import Toolchain
+from tsm2_tune.tuner.device import KernelFault
+from tsm2_tune.tuner.host.device import HostDevice
+from tsm2_tune.tuner.host.toolchain import host_toolchain
+from tsm2_tune.tuner.loaded import Entry, LoadedKernel
+from tsm2_tune.tuner.operands import Operands, Support
+from tsm2_tune.tuner.verify import PROBE_CHECKS, verify
+
+SHAPES = (
+    *((101, n, 127) for n in (1, 3, 5, 7, 13, 31, 33, 63)),  # prime m and k
+    *((1, 1, 1), (1009, 7, 1), (29, 13, 31), (7, 5, 1)),  # k = 1, m < 32
+)
+SPLITS = 3
+
+
+def with_few_splits(config: KernelConfig) -> KernelConfig:
+    if "splits" not in {field.name for field in fields(config)}:
+        return config
+    return replace(config, splits=min(SPLITS, config.splits))  # type: ignore[attr-defined, call-arg]
+
+
+def trouble(device: HostDevice, support: str, toolchain: Toolchain, config: KernelConfig, problem: Problem) -> str:
+    """What the verification finds wrong; empty where every call is right."""
+    source = render(problem, config)
+    binary = compiled(source.text, source.kernel, toolchain, source.defines)
+    operands = Operands(device, Support(device, support, problem.dtype_name), problem, index_bits=problem.index_bits)
+    loaded = LoadedKernel(device, operands, Entry(binary.path, source.kernel, source.launch))
+    try:
+        found = verify(device, operands, loaded, seed=11, checks=PROBE_CHECKS)
+    except KernelFault as fault:
+        return str(fault)
+    finally:
+        loaded.free()
+        operands.free()
+        operands.support.free()
+    return "" if found.correct else found.detail
+
+
+@click.command()
+@click.option("--part", default="1/1", show_default=True, help="Such as 2/8: every eighth, from the second on.")
+@click.option("--family", help="This one alone.")
+def main(part: str, family: str | None) -> None:
+    """Say what was wrong; exit code 1 where anything was."""
+    first, step = (int(number) for number in part.split("/"))
+    toolchain = host_toolchain()
+    support, quick = compiled(support_source(), "", toolchain).path, quick_toolchain(toolchain)
+    once = {(case.op, case.dtype_name, config.family): (config, case) for config, case in reversed(CASES)}
+    wrong = 0
+    for config, case in list(once.values())[first - 1 :: step]:
+        if family not in (None, config.family):
+            continue
+        device = HostDevice(seed=3, support_path=support)
+        config = with_few_splits(config)
+        found = []
+        for m, n, k in SHAPES:
+            problem = Problem(*((n, n, m) if case.is_gram else (m, n, k)), case.dtype_name, case.op)
+            detail = trouble(device, support, quick, config, problem)
+            found += [f"{problem.shape}: {detail}"] if detail else []
+        device.close()
+        wrong += len(found)
+        click.echo(f"{config.text} {case.dtype_name} {case.op}: {'; '.join(found) or 'right'}")
+    raise SystemExit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
