@@ -94,7 +94,7 @@ class Ceilings:
 def gflops_by_dtype(
     fma: Mapping[str, float], mma: Mapping[str, float] | None = None
 ) -> tuple[tuple[str, float], ...]:
-    """Each element type's rate, from those of real FMAs in f32 and f64 and of the tensor cores by type.
+    """Each element type's rate, from those of arithmetic in registers (`Dtype.rate_name`) and of the tensor cores.
 
     It is that of the faster way. Complex products are computed with real FMAs, or with the f64 tensor cores: c128's
     by four real products, c64's, whose digits f64 holds twice, by three. Four are counted either way.
@@ -104,7 +104,7 @@ def gflops_by_dtype(
     rates = []
     for dtype in DTYPES.values():
         tensor_gflops = ways.get(dtype.name, mma.get(dtype.name, 0.0))
-        rates.append((dtype.name, max(fma[dtype.sum.component.name], tensor_gflops) / dtype.tensor_products))
+        rates.append((dtype.name, max(fma[dtype.rate_name], tensor_gflops) / dtype.tensor_products))
     return tuple(rates)
 
 

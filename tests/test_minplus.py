@@ -1,0 +1,97 @@
+"""The product in the semiring (min, +) on the host: right at every edge and in every order, and wrong kernels are found."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, replace
+from itertools import product
+
+import pytest
+
+from tests.conftest import TryKernel
+from tests.planting import Bug, assert_rejected
+from tests.test_gemm import EDGES, stencil
+from tsm2_tune.generator.families import FAMILIES, family_named
+from tsm2_tune.generator.families.minplus import MinplusConfig
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.trial import Outcome
+
+pytestmark = pytest.mark.host
+
+DTYPES = ("minplus_f32", "minplus_f64")
+
+
+def lengths(op: str = "nn", vector: int = 1) -> MinplusConfig:
+    """Tiles of 24 x 32 in stripes of 8."""
+    return MinplusConfig(*astuple(stencil(op, vector)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", ["".join(op) for op in product("nt", "nt", ("", "t"))] + ["tx", "nxt"])
+def test_products_are_right_at_the_edges_too(try_kernel: TryKernel, dtype: str, op: str) -> None:
+    for m, n, k in EDGES:
+        problem = Problem(m, m if "x" in op else n, k, dtype, op)
+        config = lengths(problem.factors)
+        assert family_named("minplus").has(config, problem)
+        result = try_kernel(config, problem, lambda text: text, probes=k == EDGES[-1][2])
+        assert result.outcome is Outcome.OK, f"{problem.text}: {result.detail}"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "op", "vector"), [("minplus_f32", "nn", 2), ("minplus_f64", "tt", 2), ("minplus_f32", "ntt", 2)], ids=str
+)
+def test_shared_memory_is_read_by_vectors(try_kernel: TryKernel, dtype: str, op: str, vector: int) -> None:
+    result = try_kernel(lengths(op, vector), Problem(73, 61, 37, dtype, op), lambda text: text, probes=True)
+    assert result.outcome is Outcome.OK, result.detail
+
+
+def test_a_stripe_of_an_odd_depth_is_taken_product_by_product(try_kernel: TryKernel) -> None:
+    config = MinplusConfig(32, 32, 5, 4, 8, 32, 1, 1, 32, 1, "nc")
+    problem = Problem(73, 61, 37, "minplus_f32")
+    assert family_named("minplus").has(config, problem)
+    result = try_kernel(config, problem, lambda text: text, probes=True)
+    assert result.outcome is Outcome.OK, result.detail
+
+
+def test_no_other_family_takes_the_semiring_for_its_own() -> None:
+    for shape in ((4096, 4096, 4096), (10**6, 8, 8), (8, 8, 10**6), (4096, 1, 4096)):
+        for dtype in DTYPES:
+            able = [family.name for family in FAMILIES.values() if family.supports(Problem(*shape, dtype))]
+            assert able == ["minplus"]
+
+
+NAN, INFINITE = "fminf(least, length)", "scalar(INFINITY)"
+LESS = "length < least ? length : least"
+BUGS = (
+    Bug("no barrier before a stripe is read", lengths(), "__syncthreads_or(bits < 0)", "true"),
+    Bug("no barrier in f64", lengths(), "        __syncthreads();\n        l +=", "        l +=", "minplus_f64"),
+    Bug("no barrier before it is overwritten", lengths(), "__syncthreads();\n    }", "}"),
+    Bug("the last stripe left out", lengths(), "more = l < k;", "more = l + k_blk <= k;"),
+    Bug("the last stripe taken as whole", lengths(), "whole && l + k_blk <= k", "whole"),
+    Bug("a moved tile stores its neighbour's rows", lengths(), "i >= own_row && ", "", shape=(73, 61, 37)),
+    Bug("rows past the last", lengths(), "i < m && j", "j", shape=(9, 61, 37)),
+    Bug("zeros past the ends", lengths(), INFINITE, "scalar(0)"),
+    Bug("a large number for infinity", lengths(), INFINITE, "scalar(3e38)"),
+    Bug("lengths that begin at 0", lengths(), f"% n_thr] = {INFINITE}", "% n_thr] = 0"),
+    Bug("NaN spreads", lengths(), NAN, "least <= length ? least : length"),
+    Bug("NaN spreads in f64", lengths(), LESS, "least <= length ? least : length", "minplus_f64"),
+    Bug("the greatest for the least", lengths(), NAN, "fmaxf(least, length)"),
+    Bug("signs not looked at", lengths(), "__syncthreads_or(bits < 0)", "__syncthreads_or(0)"),
+    Bug("signs of B not looked at", lengths(), "        b.each([&](scalar element, int, int) {", "if (0) b.each([&](scalar element, int, int) {"),
+    Bug("signs of A not looked at", lengths(), "        a.each([&](scalar element, int, int) {", "if (0) a.each([&](scalar element, int, int) {"),
+    Bug("bits without a sign", lengths(), "min(min(__float_as_int(least[r][c]), first)", "min(min(unsigned(__float_as_int(least[r][c])), unsigned(first))"),
+    Bug("one product of two twice", lengths(), "a_of[1][r] + b_of[1][c]", "a_of[0][r] + b_of[1][c]"),
+    Bug("the second of two left out", lengths(), "first), second)", "first), first)"),
+    Bug("products for sums", lengths(), "a_of[0][r] + b_of[0][c]", "a_of[0][r] * b_of[0][c]", "minplus_f64"),
+    Bug("alpha as a factor", lengths(), "alpha + sum", "alpha * sum"),
+    Bug("alpha left out", lengths(), "alpha + sum", "sum"),
+    Bug("beta left out", lengths(), "beta + element", "element"),
+    Bug("C left out", lengths(), "lesser(length, beta + element)", "length"),
+    Bug("lengths of lower precision", lengths(), "length = a_of", "length = (float)a_of", "minplus_f64"),
+    Bug("the other of a vector's two", lengths(vector=2), "piece.element[e]", "piece.element[e ^ 1]"),
+)
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_wrong_kernels_are_found(try_kernel: TryKernel, bug: Bug) -> None:
+    dtype = bug.dtype if bug.dtype in DTYPES else "minplus_f32"
+    assert_rejected(try_kernel, replace(bug, dtype=dtype), (73, 61, 37), probes=True)
