@@ -76,7 +76,8 @@ def dtype_with(math: str, name: str) -> str:
     known = {dtype.element_name: dtype.name for dtype in DTYPES.values() if dtype.math == math}
     if name not in known:
         raise InputError(
-            f"--math {math} with --dtype {name}: it is for {' and '.join(known)} alone; name that, or leave --math out"
+            f"--math {math} with --dtype {name}: it is for {' and '.join(known)} alone;"
+            " name that, or leave --math out"
         )
     return known[name]
 
@@ -148,9 +149,9 @@ math_option = click.option(
     type=click.Choice(MATHS),
     default=MATHS[0],
     show_default=True,
-    help="How elements are multiplied: full, in their own precision; tf32, f32 on tensor cores, 11 bits of each factor;"
-    " 3xtf32, on them in three products, nearly as exact as f32; minplus, f32 and f64 in the semiring (min, +): sums for"
-    " products, and the least of them for their sum.",
+    help="How elements are multiplied: full, in their own precision; tf32, f32 on tensor cores, 11 bits of each"
+    " factor; 3xtf32, on them in three products, nearly as exact as f32; minplus, f32 and f64 in the semiring (min, +),"
+    " C[i, j] = min over l of A[i, l] + B[l, j].",
 )
 
 

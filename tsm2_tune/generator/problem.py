@@ -34,9 +34,9 @@ class Semiring:
 
 
 PLUS_TIMES = Semiring("PlusTimes", zero=0.0, one=1.0)
-# C[i, j] = min(alpha + min over l of (A[i, l] + B[l, j]), beta + C[i, j]): path lengths, with infinity for no path. A sum
-# that is NaN (of a NaN, or of infinities of both signs) is no path either. Rounding keeps order, so that the least
-# rounded sum is the least sum, rounded.
+# C[i, j] = min(alpha + min over l of (A[i, l] + B[l, j]), beta + C[i, j]): lengths of paths, infinite where there is
+# none. A sum that is NaN, of a NaN or of infinities of both signs, counts as none. Rounding keeps order, so that the
+# least rounded sum is the least sum, rounded.
 MIN_PLUS = Semiring("MinPlus", zero=math.inf, one=0.0, instructions=2, is_exact=True)
 
 
@@ -60,7 +60,9 @@ class Dtype:
     product_roundings: float = 1  # unit roundoffs of the sums that each product and its addition may cost
     operand_error: float = 0.0  # relative error of a product whose operands were rounded before
     tensor_products: int = 1  # of the tensor cores that make one product
-    math: str = FULL_MATH  # of MATHS, how elements are multiplied and added up; where it is another, of `component_name`
+    math: str = (
+        FULL_MATH  # of MATHS, how elements are multiplied and added up; where it is another, of `component_name`
+    )
     semiring: Semiring = PLUS_TIMES
 
     @property
@@ -154,7 +156,8 @@ DTYPES = {
         # f32 in memory, multiplied by the tensor cores: what --math asks for. The least number is TF32's.
         Dtype(
             "tf32", "float", "float32", element_bytes=4, registers=1, significand_bits=24, exponents=(-136, 128),
-            component_name="f32", product_roundings=TENSOR_CORE_ROUNDINGS, operand_error=2 * TF32 + TF32**2, math="tf32",
+            component_name="f32", product_roundings=TENSOR_CORE_ROUNDINGS, operand_error=2 * TF32 + TF32**2,
+            math="tf32",
         ),
         Dtype(
             "3xtf32", "float", "float32", element_bytes=4, registers=1, significand_bits=24, exponents=(-136, 128),
@@ -162,8 +165,8 @@ DTYPES = {
             tensor_products=3, math="3xtf32",
         ),
         Dtype(
-            "minplus_f32", "float", "float32", element_bytes=4, registers=1, significand_bits=24, exponents=(-149, 128),
-            component_name="f32", math="minplus", semiring=MIN_PLUS,
+            "minplus_f32", "float", "float32", element_bytes=4, registers=1, significand_bits=24,
+            exponents=(-149, 128), component_name="f32", math="minplus", semiring=MIN_PLUS,
         ),
         Dtype(
             "minplus_f64", "double", "float64", element_bytes=8, registers=2, significand_bits=53,

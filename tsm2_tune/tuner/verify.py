@@ -122,8 +122,8 @@ PROBE_CHECKS = (
     Check("subnormal values", Values.INTEGERS, padding=A_APART, alpha=1.0, beta=0.0, magnitude=Magnitude.LEAST),
     CHECKS[2],
 )
-# Of the semiring (min, +). Every result is exact, whatever the values. Numbers from [-1, 1) make one product of each sum
-# the least, so that every one of them is missed somewhere; alpha and beta leave C[i, j] less in one place and the product
+# Of the semiring (min, +), where every result is exact, whatever the values. Of numbers from [-1, 1) any product may be
+# the least, so that one left out shows somewhere. With these alpha and beta C[i, j] is less in one place, the product
 # in another.
 SHIFT, SHIFT_C = 1.75, -0.375
 MIN_PLUS_CHECKS = (

@@ -19,7 +19,12 @@ from tsm2_tune.generator.problem import MIN_PLUS, Problem
 
 # First choices: m_blk, n_blk, k_blk, m_dim, n_dim, vector.
 WINNERS = {
-    "minplus_f32": ((128, 128, 16, 16, 16, 4), (128, 128, 8, 16, 16, 4), (128, 64, 16, 16, 8, 4), (64, 64, 16, 8, 8, 4)),
+    "minplus_f32": (
+        (128, 128, 16, 16, 16, 4),
+        (128, 128, 8, 16, 16, 4),
+        (128, 64, 16, 16, 8, 4),
+        (64, 64, 16, 8, 8, 4),
+    ),
     "minplus_f64": ((64, 64, 8, 8, 8, 2), (64, 64, 16, 16, 16, 2), (32, 32, 8, 8, 8, 2)),
 }
 
@@ -44,8 +49,8 @@ class Minplus(Gemm):
 
     def context(self, config: GemmConfig, problem: Problem) -> dict[str, Any]:
         return super().context(config, problem) | {
-            "storage": f"{problem.storage}; sums and products are those of (min, +)",
-            "zero": "scalar(INFINITY)",
+            "storage": f"{problem.storage}\n// in the semiring (min, +)",
+            "zero": "infinity",
         }
 
 
