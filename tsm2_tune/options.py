@@ -150,8 +150,8 @@ math_option = click.option(
     default=MATHS[0],
     show_default=True,
     help="How elements are multiplied: full, in their own precision; tf32, f32 on tensor cores, 11 bits of each"
-    " factor; 3xtf32, on them in three products, nearly as exact as f32; minplus, f32 and f64 in the semiring (min, +),"
-    " C[i, j] = min over l of A[i, l] + B[l, j].",
+    " factor; 3xtf32, on them in three products, nearly as exact as f32; minplus, in f32 and f64, by sums, of which"
+    " the least is taken.",
 )
 
 

@@ -44,8 +44,7 @@ __device__ __forceinline__ int line_of(int r, int at, int dim)
 
 constexpr scalar infinity = INFINITY;  // the length of no path
 
-// The less of two lengths, in the fewest instructions. A NaN is no length: `least` never is one, and stays where the
-// other is.
+// The less of two lengths. A NaN is no length: `least` never is one, and stays where the other is.
 __device__ __forceinline__ scalar lesser(scalar least, scalar length)
 {
     return length < least ? length : least;

@@ -122,9 +122,9 @@ PROBE_CHECKS = (
     Check("subnormal values", Values.INTEGERS, padding=A_APART, alpha=1.0, beta=0.0, magnitude=Magnitude.LEAST),
     CHECKS[2],
 )
-# Of the semiring (min, +), where every result is exact, whatever the values. Of numbers from [-1, 1) any product may be
-# the least, so that one left out shows somewhere. With these alpha and beta C[i, j] is less in one place, the product
-# in another.
+# Of the semiring (min, +), where every result is exact, whatever the values. Of numbers from [-1, 1) any product may
+# be the least, so that one left out shows somewhere. With these alpha and beta C[i, j] is less in one place, the
+# product in another.
 SHIFT, SHIFT_C = 1.75, -0.375
 MIN_PLUS_CHECKS = (
     Check("timed call", Values.UNIFORM, padding=NONE, alpha=MIN_PLUS.one, beta=MIN_PLUS.zero),
