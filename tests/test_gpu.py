@@ -18,6 +18,7 @@ from tsm2_tune.generator.families.gemm import GemmConfig
 from tsm2_tune.generator.families.gram import GramConfig
 from tsm2_tune.generator.families.gram_mma import GramMmaConfig
 from tsm2_tune.generator.families.ism2 import Ism2Config
+from tsm2_tune.generator.families.minplus import MinplusConfig
 from tsm2_tune.generator.families.staged import StagedConfig
 from tsm2_tune.generator.families.staged_half import StagedHalfConfig
 from tsm2_tune.generator.families.staged_mma import StagedMmaConfig
@@ -49,7 +50,7 @@ from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.cuda import CudaDevice
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.tune import probe_problems
-from tsm2_tune.tuner.verify import CHECKS, PROBE_CHECKS, prepare
+from tsm2_tune.tuner.verify import CHECKS, prepare, probe_checks
 
 pytestmark = ON_GPU
 
@@ -230,6 +231,13 @@ CASES += [
     for problem in (Problem(512, 512, 512, dtype, "".join(ops)),)
     for config in family_named("gemm").proposals(problem, PROFILES["h200"])[:1]
 ]
+CASES += [
+    (config, problem)
+    for dtype in family_named("minplus").dtypes
+    for op in ("nn", "nt", "tn", "tt", "ttt", "tx")
+    for problem in (Problem(512, 512, 512, dtype, op),)
+    for config in family_named("minplus").proposals(problem, PROFILES["h200"])[:1]
+]
 CASE_NAMES = [f"{config.text}-{problem.dtype_name}-{problem.op}" for config, problem in CASES]
 SPLIT = [case for case in CASES if family_named(case[0].family).launch(*case).splits > 1]
 # Offsets in A past 2**31, for v2, v3, ism2 and tsmm; and past 2**32, for each family and order of A that came later.
@@ -240,6 +248,7 @@ PAST_INT = (
 SPLIT_ROWS, ONE_SPLIT = TsmrConfig(256, 1, 3, 4, 2, 48, 1, 2), TsmrConfig(64, 2, 4, 16, 2, 1, 4, 1)
 PAST_UNSIGNED = (
     (GemmConfig(128, 8, 16, 32, 4, 32, 4, 16, 8, 1, "nc"), Problem(140_001, 3, 33_013, "f32", "nn")),
+    (MinplusConfig(128, 8, 16, 32, 4, 32, 4, 16, 8, 1, "nc"), Problem(140_001, 3, 33_013, "minplus_f32", "nn")),
     (SPLIT_ROWS, Problem(140_001, 3, 33_013, "f32", "nnt")),
     (ONE_SPLIT, Problem(280_000_001, 3, 16, "f32", "nt")),  # one split: the sums of more would fill the memory
     (TsmrMmaConfig(128, 2, 16, 16, 2, 12, 1, 6), Problem(140_001, 3, 33_013, "f64", "nn")),
@@ -261,7 +270,7 @@ PAST_UNSIGNED = (
     (StagedConfig(128, 128, 16, 16, 128, 2, 0, 264, 1, 8, 8, 4), Problem(16, 2, 270_000_001, "f32", "tn")),
     (StagedMmaConfig(128, 128, 16, 16, 32, 3, 1, 132, 1, 1, 2, 0), Problem(16, 2, 270_000_001, "f64", "nt")),
 )
-LARGE_CHECKS = PROBE_CHECKS[:3]  # on integers: both dispositions of the leading dimensions, and aligned ones
+LARGE_CHECKS = 3  # of a probe: of sums, on integers, both dispositions of the leading dimensions, and aligned ones
 SHAPES = (
     *((1, 1, 1), (31, 1, 64), (257, 3, 1), (1009, 5, 61), (641, 7, 131), (97, 13, 256)),
     *((2053, 33, 67), (29, 31, 1013), (509, 63, 127)),
@@ -285,7 +294,7 @@ def test_offsets_past_32_bits_are_right(
 ) -> None:
     problem = Problem(*shape, "f32")
     assert problem.index_bits == 64
-    found = verdict(gpu, target, gpu_support_path, config, problem, LARGE_CHECKS)
+    found = verdict(gpu, target, gpu_support_path, config, problem, probe_checks(problem)[:LARGE_CHECKS])
     assert found.correct, found.detail
 
 
@@ -294,7 +303,7 @@ def test_offsets_past_unsigned_32_bits_are_right_in_every_order(
     gpu: CudaDevice, target: Target, gpu_support_path: str, config: KernelConfig, problem: Problem
 ) -> None:
     assert problem.m * problem.k > 2**32
-    found = verdict(gpu, target, gpu_support_path, config, problem, LARGE_CHECKS)
+    found = verdict(gpu, target, gpu_support_path, config, problem, probe_checks(problem)[:LARGE_CHECKS])
     assert found.correct, found.detail
 
 

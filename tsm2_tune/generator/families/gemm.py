@@ -340,6 +340,7 @@ class Gemm(Family[GemmConfig]):
         return {
             "about": "a tile of C in registers, stripes of A and B one ahead",
             "kernel": self.name,
+            "bounds": "threads",
             "zero": "scalar(0)",  # what a stripe has past the operands' ends
             "storage": problem.storage,
             "bits": f"{problem.dtype.component.c_type}2",  # CUDA's type of two real numbers
