@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from dataclasses import astuple, replace
 from itertools import product
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.conftest import TryKernel
+from tests.fabricated import exported, host_run, imported, trial, winners
 from tests.planting import Bug, assert_rejected
 from tests.test_gemm import EDGES, stencil
+from tests.test_reference import write
 from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.families.minplus import MinplusConfig
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.render import render
+from tsm2_tune.tuner.host.device import HostDevice
+from tsm2_tune.tuner.operands import Operand, Operands, Support
 from tsm2_tune.tuner.trial import Outcome
+from tsm2_tune.tuner.verify import checks_of, compare, prepare
 
 pytestmark = pytest.mark.host
 
@@ -111,3 +121,93 @@ BUGS = (
 def test_wrong_kernels_are_found(try_kernel: TryKernel, bug: Bug) -> None:
     dtype = bug.dtype if bug.dtype in DTYPES else "minplus_f32"
     assert_rejected(try_kernel, replace(bug, dtype=dtype), (73, 61, 37), probes=True)
+
+
+# --- The exported module ---
+
+
+def module_of(folder: Path, *problems: Problem) -> ModuleType:
+    """Exported with kernels for these problems."""
+    tried = [
+        (host_run(), trial(config=config, problem=problem, source=render(problem, config)))
+        for problem in problems
+        for config in (lengths(problem.factors),)
+    ]
+    return imported(exported("module", winners(folder, *tried)), folder)
+
+
+def least(a: Any, b: Any) -> Any:
+    """The product, by NumPy."""
+    return (a[:, :, np.newaxis] + b[np.newaxis]).min(axis=1)
+
+
+@pytest.mark.parametrize(("dtype", "number"), [("minplus_f32", np.float32), ("minplus_f64", np.float64)])
+def test_the_module_takes_a_matrix_of_lengths(tmp_path: Path, dtype: str, number: Any) -> None:
+    module = module_of(tmp_path, Problem(73, 61, 37, dtype), Problem(73, 61, 37, dtype, "ttt"))
+    random = np.random.default_rng(1)
+    for (m, n, k), order in product(((73, 61, 37), (5, 3, 100), (1, 1, 1)), "FC"):
+        a, b, c = (
+            np.asarray(random.random(shape, number), order=order)
+            for shape in ((m, k), (k, n), (m, n))  # type: ignore[call-overload]
+        )
+        a[random.random((m, k)) < 0.5] = np.inf
+        a[-1], b[:, -1] = np.inf, np.inf
+        np.testing.assert_array_equal(module.gemm(a, b, math="minplus"), least(a, b))
+        np.testing.assert_array_equal(
+            module.gemm(a, b, out=c.copy(order), beta=0, math="minplus"), np.minimum(c, least(a, b))
+        )
+        np.testing.assert_array_equal(
+            module.gemm(a, b, out=c.copy(order), alpha=2.5, beta=-1, math="minplus"),
+            np.minimum(number(2.5) + least(a, b), number(-1) + c),
+        )
+        a[:, : k // 2][np.isfinite(a[:, : k // 2])] *= -1  # of the stripes some have signs
+        np.testing.assert_array_equal(module.gemm(a, b, math="minplus"), least(a, b))
+
+
+def test_the_module_asks_for_what_it_has(tmp_path: Path) -> None:
+    module = module_of(tmp_path, Problem(73, 61, 37, "minplus_f32"))
+    a, b = np.zeros((5, 7), np.float32, "F"), np.zeros((7, 3), np.float32, "F")
+    assert module.choice(a, b, math="minplus").winner.dtype == "minplus_f32"
+    assert module.match(5, 3, 7, "minplus_f32").winner.dtype == "minplus_f32"
+    with pytest.raises(LookupError, match="no f32 kernel tuned on a host is in this module"):
+        module.gemm(a, b)
+    with pytest.raises(ValueError, match="beta = 0: give the matrix that it scales as out"):
+        module.gemm(a, b, beta=0, math="minplus")
+    with pytest.raises(LookupError, match="no minplus_f64 kernel"):
+        module.gemm(a.astype(np.float64), b.astype(np.float64), math="minplus")
+    with pytest.raises(ValueError, match="minplus of float32, or minplus of float64, got 'minplus' of float16"):
+        module.gemm(a.astype(np.float16), b.astype(np.float16), math="minplus")
+
+
+# --- The reference ---
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", ["67x5x70", "1x1x20011", "3x7x63", "9x1x1000", "2x2x4099"])
+@pytest.mark.parametrize("op", ["nn", "tn", "ntt"])
+def test_only_what_differs_from_the_least_is_wrong(
+    device: HostDevice, support_path: str, dtype: str, shape: str, op: str
+) -> None:
+    problem = Problem.parse(f"{shape}:{dtype}:{op}")
+    operands = Operands(device, Support(device, support_path, dtype), problem, index_bits=32)
+    check = checks_of(problem)[0]
+    prepare(operands, check, seed=3)
+    a, b = (matrix(device, operand, problem) for operand in (operands.a, operands.b))
+    expected = least(a, b)
+    write(device, operands.c, problem, expected[..., np.newaxis].astype(np.float64))
+    assert compare(operands, check)[:, 4].sum() == 0
+    row, column = problem.m // 2, problem.n - 1
+    expected[row, column] = np.nextafter(expected[row, column], np.inf, dtype=expected.dtype)
+    write(device, operands.c, problem, expected[..., np.newaxis].astype(np.float64))
+    found = compare(operands, check)
+    assert found[:, 4].sum() == 1
+    assert found[found[:, 0].argmax(), 1] == column * problem.m + row
+
+
+def matrix(device: HostDevice, operand: Operand, problem: Problem) -> Any:
+    """The operand's elements; rows and columns are the product's."""
+    buffer = np.empty(operand.buffer.size_bytes // problem.dtype.element_bytes, problem.dtype.numpy_name)
+    device.download(operand.buffer, buffer)
+    ld = operand.filling.leading_dimension
+    lines = np.array([buffer[operand.front + ld * line :][: operand.rows] for line in range(operand.columns)])
+    return lines if operand.row_major else lines.T
