@@ -129,7 +129,7 @@ __device__ __forceinline__ void take_stripe(
     }
 }
 
-extern "C" __global__ void __launch_bounds__(threads) minplus(
+extern "C" __global__ void __launch_bounds__(threads, 4) minplus(
     index_t m, index_t n, index_t k, sum_t alpha, const scalar *__restrict__ A, index_t lda,
     const scalar *__restrict__ B, index_t ldb, sum_t beta, scalar *__restrict__ C, index_t ldc)
 {
