@@ -176,6 +176,13 @@ class Store:
         with self._database.transaction() as connection:
             return tuple(connection.execute(query).scalars())
 
+    def newest_run(self, device: str) -> TuningRun:
+        """The last run on the device. StoreError where it is not as this program stores runs."""
+        query = select(schema.run).where(schema.run.c.device_name == device).order_by(schema.run.c.id.desc()).limit(1)
+        with self._database.transaction() as connection:
+            row = connection.execute(query).mappings().one()
+        return stored.run_with_rates(row)
+
 
 def _is_problem(columns: Any, problem: Problem) -> ColumnElement[bool]:
     return and_(*(columns[name] == value for name, value in _problem_key(problem).items()))

@@ -17,17 +17,9 @@ from tsm2_tune.generator.config import KernelConfig, Launch, OtherConfig
 from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.problem import INT32_MAX, Problem
 from tsm2_tune.generator.render import KernelSource
+from tsm2_tune.generator.roofline import Ceilings
 from tsm2_tune.tuner import schema
-from tsm2_tune.tuner.trial import (
-    Ceilings,
-    DeviceIdentity,
-    LoadedResources,
-    Measurement,
-    Outcome,
-    Trial,
-    TuningRun,
-    Verdict,
-)
+from tsm2_tune.tuner.trial import DeviceIdentity, LoadedResources, Measurement, Outcome, Trial, TuningRun, Verdict
 
 Row = RowMapping | Mapping[str, Any]
 MEDIAN_US = Column("median_us", Float)  # NULL where the trial was not measured
@@ -124,13 +116,13 @@ class TrialRecord:
 
 
 @contextmanager
-def reading(trial_id: int) -> Iterator[None]:
-    """Whatever in this trial's rows is not as it was stored becomes a StoreError that names the trial."""
+def reading(number: int, kind: str = "trial") -> Iterator[None]:
+    """Whatever in this trial's or run's rows is not as it was stored becomes a StoreError that names it."""
     try:
         yield
     except (InputError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise StoreError(
-            f"trial {trial_id} is not as this tsm2-tune stores it ({error}):"
+            f"{kind} {number} is not as this tsm2-tune stores it ({error}):"
             " another version may have stored it; else restore a copy of the database, or tune into another with --db"
         ) from error
 
@@ -242,6 +234,16 @@ def tuning_run(row: Row) -> TuningRun:
         version=values["version"],
         started_at=values["started_at"],
     )
+
+
+def run_with_rates(row: Row) -> TuningRun:
+    """The run in a row of `run`, whose rates something is to be divided by."""
+    with reading(row["id"], "run"):
+        run = tuning_run(row)
+        rates = (run.ceilings.read_gbytes_per_s, run.ceilings.copy_gbytes_per_s, *dict(run.ceilings.gflops).values())
+        if not all(math.isfinite(rate) and rate > 0 for rate in rates):
+            raise ValueError("a rate is not above 0")
+        return run
 
 
 def measurement(row: Row, samples_us: tuple[float, ...]) -> Measurement:

@@ -1,0 +1,152 @@
+"""What the planning commands print: spaces, models, devices."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+
+from tsm2_tune.display import print_line, print_table, rate_text
+from tsm2_tune.generator.architecture import HOST
+from tsm2_tune.generator.families import family_named
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.roofline import Modelled
+from tsm2_tune.generator.space import SearchSpace
+from tsm2_tune.tuner.job import GIB
+from tsm2_tune.tuner.trial import TuningRun
+
+
+def space_counts(space: SearchSpace) -> dict[str, Any]:
+    """How many configurations were kept and dropped, as JSON has it."""
+    return {
+        "problem": space.problem.text,
+        "device": space.limits.name,
+        "families": list(space.families),
+        "total": space.total,
+        "kept": len(space.kept),
+        "dropped": {rule.name: count for rule, count in space.dropped},
+    }
+
+
+def print_space(space: SearchSpace, console: Console, *, explain: bool) -> None:
+    """Print how many configurations were kept and which rule dropped how many; explained, what all are for."""
+    kept = f"{len(space.kept)} of {space.total} configurations kept"
+    print_line(console, f"{space.problem.text} on {space.limits.name}: {kept}")
+    heads = ("dropped", "rule", "kind", "because")[: 4 if explain else 3]
+    cells = [(str(count), rule.name, rule.kind, rule.because)[: len(heads)] for rule, count in space.dropped]
+    print_table(console, heads, cells, right=(0,))
+    if explain:
+        kept_of = Counter(candidate.config.family for candidate in space.kept)
+        for name in space.families:
+            family = family_named(name)
+            print_line(console, f"{name}, {kept_of[name] or 'none'} kept: {family.summary}")
+            for tunable in family.tunables if kept_of[name] else ():
+                symbol = f" [{tunable.symbol}]" if tunable.symbol else ""
+                print_line(console, f"  {tunable.name}{symbol}: {tunable.about}")
+
+
+def print_devices(found: Sequence[tuple[str, str, DeviceLimits]], console: Console) -> None:
+    """Print devices: how each is named, whether it is here or bundled, and its main limits."""
+    cells = [
+        (
+            spec,
+            kind,
+            limits.name,
+            ".".join(map(str, limits.compute_capability)),
+            str(limits.sms),
+            f"{limits.memory_bytes / GIB:.1f}",
+            f"{limits.dram_gbytes_per_s:.0f}",
+        )
+        for spec, kind, limits in found
+    ]
+    print_table(console, ("device", "", "name", "capability", "SMs", "GiB", "GB/s"), cells, right=(4, 5, 6))
+
+
+def data_sheet_text(limits: DeviceLimits) -> str:
+    """Where the rates of a device come from that was not measured."""
+    clock_and_memory = f"at {limits.sm_clock_mhz:g} MHz, {rate_text(limits.dram_gbytes_per_s)}"
+    if limits.compute_capability == HOST:
+        return f"round numbers, as nothing was measured: {limits.sms} cores {clock_and_memory}"
+    return f"data sheet: {limits.sms} multiprocessors {clock_and_memory}"
+
+
+def measured_text(run: TuningRun, database: str) -> str:
+    """Where the rates of a device come from that was."""
+    read, copy = run.ceilings.read_gbytes_per_s, run.ceilings.copy_gbytes_per_s
+    return f"measured {run.started_at}, {database}: read {rate_text(read)}, copy {rate_text(copy)}"
+
+
+def model_facts(one: Modelled, limits: DeviceLimits, source: str) -> dict[str, Any]:
+    """What the models say of a problem, as JSON has it."""
+    return {
+        "problem": one.problem.text,
+        "device": limits.name,
+        "rates": source,
+        **asdict(one.roofline),
+        "fits_memory": one.roofline.least_bytes <= limits.memory_bytes,
+        "tsm2": asdict(one.tsm2) if one.tsm2 is not None else None,
+        "unmodelled": one.unmodelled,
+    }
+
+
+def print_model(found: Sequence[Modelled], limits: DeviceLimits, source: str, console: Console) -> None:
+    """Print the roofline of each problem, a line each, and then what TSM2's model chooses for it."""
+    print_line(console, f"{limits.name}, {source}")
+    heads = (
+        "problem", "least bytes", "flops", "flops/byte", "balance", "unit", "TFLOP/s", "bound", "least us",
+    )  # fmt: skip
+    cells = [
+        (
+            one.problem.text,
+            f"{roofline.least_bytes:.4g}",
+            f"{roofline.flops:.4g}",
+            f"{roofline.intensity:.4g}",
+            f"{roofline.balance:.4g}",
+            roofline.unit,
+            f"{roofline.gflops / 1e3:.4g}",
+            roofline.bound,
+            f"{roofline.least_us:.4g}",
+        )
+        for one in found
+        for roofline in (one.roofline,)
+    ]
+    print_table(console, heads, cells, right=(1, 2, 3, 4, 6, 8))
+    for one in found:
+        if one.roofline.least_bytes > limits.memory_bytes:
+            gib = f"{one.roofline.least_bytes / GIB:.1f} GiB, {limits.name} has {limits.memory_bytes / GIB:.1f} GiB"
+            print_line(console, f"{one.problem.text} does not fit the memory: {gib}")
+    _print_tsm2(found, console)
+
+
+def _print_tsm2(found: Sequence[Modelled], console: Console) -> None:
+    """What TSM2's model chooses, and for which problems it has nothing to say."""
+    cells = [
+        (
+            one.problem.text,
+            f"{choice.t2_threshold:.4g}",
+            f"{choice.t2_threshold_fma:.4g}",
+            choice.bound,
+            str(choice.t1),
+            str(choice.t2),
+            str(choice.t3),
+            str(choice.threads_per_sm),
+            f"{choice.memory_utilisation:.4g}",
+            f"{choice.arithmetic_utilisation:.4g}",
+            f"{choice.time_us:.4g}",
+        )
+        for one in found
+        if (choice := one.tsm2) is not None
+    ]
+    heads = (
+        "TSM2's model", "t2 threshold", "FMA as two", "bound", "t1", "t2", "t3", "threads/SM", "memory", "arithmetic",
+        "us",
+    )  # fmt: skip
+    if cells:
+        print_line(console, "")
+        print_table(console, heads, cells, right=(1, 2, 4, 5, 6, 7, 8, 9, 10))
+    for one in found:
+        if one.unmodelled is not None:
+            print_line(console, f"TSM2's model says nothing of {one.problem.text}: {one.unmodelled}")
