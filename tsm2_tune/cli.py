@@ -20,6 +20,7 @@ from tsm2_tune.options import (
     family_names,
     family_options,
     guidelines_of,
+    is_given,
     json_option,
     problems_of,
     shapes_options,
@@ -103,7 +104,7 @@ def main(
     where the last one stopped. Then `best` shows the winners and `export` writes them as an importable module.
     """
     if ctx.invoked_subcommand is not None:
-        given = [name for name in ctx.params if _is_given(ctx, name)]
+        given = [name for name in ctx.params if is_given(ctx, name)]
         if given:
             raise click.UsageError(f"options of tuning before {ctx.invoked_subcommand!r}: put them behind it")
         return
@@ -126,10 +127,6 @@ def main(
         guidelines_of(guidelines),
         names,
     )
-
-
-def _is_given(ctx: click.Context, name: str) -> bool:
-    return ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
 
 
 def tune(

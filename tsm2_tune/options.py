@@ -48,6 +48,11 @@ class Seconds(click.FloatRange):
         return seconds
 
 
+def is_given(ctx: click.Context, name: str) -> bool:
+    """Whether the command line has the option whose parameter is called so."""
+    return ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+
+
 def family_names(text: str | None) -> tuple[str, ...]:
     """The families that the option names; none where it is not given. InputError for an unknown one."""
     return () if text is None else tuple(family_named(name.strip()).name for name in text.split(","))

@@ -15,16 +15,19 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.roofline import data_sheet, modelled
+from tsm2_tune.generator.rules import Guidelines
 from tsm2_tune.generator.space import search_space, unfit
 from tsm2_tune.options import (
     LARGE,
     LARGE_SQUARE,
     OP_SPELLING,
     computable,
+    database_option,
     dtype_with,
     family_names,
     family_options,
     guidelines_of,
+    is_given,
     json_option,
     math_option,
     op_of,
@@ -32,8 +35,19 @@ from tsm2_tune.options import (
     problems_of,
     shapes_options,
 )
+from tsm2_tune.tuner.audit import audit
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.target import default_spec, limits_of, stored_target
+
+NOT_OF_AN_AUDIT = {
+    "shapes": "--shapes",
+    "dtypes": "--dtype",
+    "ops": "--op",
+    "layout": "--layout",
+    "math": "--math",
+    "explain": "--explain",
+    "as_lines": "--list",
+}
 
 
 @click.command()
@@ -60,8 +74,18 @@ def devices(as_json: bool) -> None:
 @family_options
 @click.option("--explain", is_flag=True, help="Say what each rule is for.")
 @click.option("--list", "as_lines", is_flag=True, help="Print each kept configuration as a line of JSON.")
+@click.option(
+    "--audit",
+    "is_audit",
+    is_flag=True,
+    help="After a run: which winners each guideline would have dropped and what that costs, and how far the estimates"
+    " were from the compiled kernels.",
+)
+@database_option
 @json_option
+@click.pass_context
 def space(
+    ctx: click.Context,
     spec: str | None,
     shapes: str | None,
     dtypes: str,
@@ -72,15 +96,23 @@ def space(
     guidelines: str | None,
     explain: bool,
     as_lines: bool,
+    is_audit: bool,
+    database: str,
     as_json: bool,
 ) -> None:
     """Show how many configurations there are, and which rule drops how many.
 
     \b
     tsm2-tune space --device h200 --shapes 20480x16x20480 --explain
+    tsm2-tune space --audit --db results.db
 
-    Without --shapes it is the space of a large square product.
+    Without --shapes it is the space of a large square product. What a guideline costs only those trials tell that it
+    would have dropped: tune with --guidelines none, then --audit.
     """
+    _refuse_unused(ctx, is_audit)
+    if is_audit:
+        _audit(spec, database, guidelines_of(guidelines), family_names(families), as_json=as_json)
+        return
     limits = limits_of(default_spec() if spec is None else spec)
     chosen, names = guidelines_of(guidelines), family_names(families)
     searched = [
@@ -106,6 +138,31 @@ def space(
         return
     for one in searched:
         reports.print_space(one, Console(), explain=explain)
+
+
+def _refuse_unused(ctx: click.Context, is_audit: bool) -> None:
+    """UsageError for an option that the command would ignore."""
+    if is_audit:
+        for name, option in NOT_OF_AN_AUDIT.items():
+            if is_given(ctx, name):
+                raise click.UsageError(f"--audit is of all that the database has: leave {option} out")
+    elif is_given(ctx, "database"):
+        raise click.UsageError("--db is for --audit: name that too, or leave --db out")
+
+
+def _audit(
+    spec: str | None, database: str, guidelines: Guidelines | None, families: tuple[str, ...], *, as_json: bool
+) -> None:
+    """Audit the database's trials of the device."""
+    with Store.open(database, create=False) as store:
+        name, limits = stored_target(store.devices(), spec, database)
+        trials = store.current(name)
+    of_families = [trial for trial in trials if not families or trial.config.family in families]
+    found = audit(of_families, limits, guidelines)
+    if as_json:
+        click.echo(json.dumps(reports.audit_facts(found, limits, database), indent=2))
+    else:
+        reports.print_audit(found, limits, database, Console())
 
 
 @click.command()

@@ -44,6 +44,13 @@ def unfit(family: Family[Any], config: KernelConfig, problem: Problem) -> str | 
     return next((rule.because for rule in family.rules if rule.kind == "limit" and not rule.keeps(candidate)), None)
 
 
+def guidelines_in_force(
+    family: Family[Any], problem: Problem, limits: DeviceLimits, asked: Guidelines | None
+) -> Guidelines:
+    """The thresholds that the user asks for, or the family's own where none are given."""
+    return family.guidelines(problem, limits) if asked is None else asked
+
+
 def search_space(
     problem: Problem,
     limits: DeviceLimits,
@@ -65,7 +72,7 @@ def search_space(
     for family in chosen:
         applicable = rules_of(family)
         rules |= {rule.name: rule for rule in applicable}
-        wanted = family.guidelines(problem, limits) if guidelines is None else guidelines
+        wanted = guidelines_in_force(family, problem, limits, guidelines)
         of_family, dropped_of_family = family.pruned(problem, limits, wanted, applicable)
         kept.append(of_family)
         dropped += dropped_of_family
