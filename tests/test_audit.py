@@ -19,7 +19,8 @@ from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.occupancy import occupancy
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.generator.rules import Guidelines
+from tsm2_tune.generator.rules import Thresholds
+from tsm2_tune.generator.space import OWN
 from tsm2_tune.tuner import schema
 from tsm2_tune.tuner.audit import ALL, Audit, Estimate, GuidelineAudit, audit
 from tsm2_tune.tuner.store import Store
@@ -33,7 +34,7 @@ WIDE, NARROW = configuration(columns=8), configuration(columns=2)  # the guideli
 OTHER = Problem(20480, 16, 10240, "f32")
 
 
-def audited(store: Store, asked: Guidelines | None = None) -> Audit:
+def audited(store: Store, asked: Thresholds = OWN) -> Audit:
     return audit(store.current(GPU), H200, asked)
 
 
@@ -81,7 +82,7 @@ def test_each_guideline_is_looked_at_alone_and_then_all(store: Store) -> None:
     store.add_trial(RUN, trial(400, NARROW))
     store.add_trial(RUN, trial(450, small))
     store.add_trial(RUN, trial(500, WIDE))
-    found = audited(store, Guidelines(min_blocks_per_sm=2))
+    found = audited(store, {"min_blocks_per_sm": 2})
     assert of_rule(found, "min-reuse").costs == (450 / 400,)
     assert of_rule(found, "min-blocks-per-sm").dropped == ()
     assert of_rule(found, "min-blocks-per-sm").would_drop == 1
@@ -155,7 +156,7 @@ def test_a_rule_that_decides_otherwise_by_the_compiled_kernel_is_named(store: St
 def test_the_host_tells_of_shared_memory_alone(store: Store) -> None:
     host = replace(H200, name="Some CPU", compute_capability=HOST)
     store.add_trial(host_run(), trial(500, WIDE, registers=0))
-    found = audit(store.current("Some CPU"), host, None)
+    found = audit(store.current("Some CPU"), host, OWN)
     assert [one.quantity for one in found.estimates] == ["smem_bytes"]
     assert found.rules == ()
 

@@ -12,18 +12,18 @@ from rich.console import Console
 from tsm2_tune import __version__, display, planning
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Guidelines
+from tsm2_tune.generator.rules import Thresholds
 from tsm2_tune.options import (
     Seconds,
     computable,
     database_option,
     family_names,
     family_options,
-    guidelines_of,
     is_given,
     json_option,
     problems_of,
     shapes_options,
+    thresholds_of,
 )
 from tsm2_tune.tuner import job
 from tsm2_tune.tuner.store import Store
@@ -124,7 +124,7 @@ def main(
         computable(problems_of(shapes, dtypes, ops, layout, math), names),
         options,
         database,
-        guidelines_of(guidelines),
+        thresholds_of(guidelines),
         names,
     )
 
@@ -135,7 +135,7 @@ def tune(
     problems: tuple[Problem, ...],
     options: Options,
     database: str,
-    guidelines: Guidelines | None,
+    guidelines: Thresholds,
     families: tuple[str, ...],
 ) -> None:
     """The main job, until it ends or Ctrl-C ends it."""
@@ -155,7 +155,7 @@ def _tune(
     problems: tuple[Problem, ...],
     options: Options,
     database: str,
-    guidelines: Guidelines | None,
+    guidelines: Thresholds,
     families: tuple[str, ...],
 ) -> None:
     """The main job, with its progress on the terminal."""

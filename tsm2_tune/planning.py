@@ -15,7 +15,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.roofline import data_sheet, modelled
-from tsm2_tune.generator.rules import Guidelines
+from tsm2_tune.generator.rules import Thresholds
 from tsm2_tune.generator.space import search_space, unfit
 from tsm2_tune.options import (
     LARGE,
@@ -26,7 +26,6 @@ from tsm2_tune.options import (
     dtype_with,
     family_names,
     family_options,
-    guidelines_of,
     is_given,
     json_option,
     math_option,
@@ -34,6 +33,7 @@ from tsm2_tune.options import (
     planning_device_option,
     problems_of,
     shapes_options,
+    thresholds_of,
 )
 from tsm2_tune.tuner.audit import audit
 from tsm2_tune.tuner.store import Store
@@ -111,10 +111,10 @@ def space(
     """
     _refuse_unused(ctx, is_audit)
     if is_audit:
-        _audit(spec, database, guidelines_of(guidelines), family_names(families), as_json=as_json)
+        _audit(spec, database, thresholds_of(guidelines), family_names(families), as_json=as_json)
         return
     limits = limits_of(default_spec() if spec is None else spec)
-    chosen, names = guidelines_of(guidelines), family_names(families)
+    chosen, names = thresholds_of(guidelines), family_names(families)
     searched = [
         search_space(problem, limits, guidelines=chosen, families=names)
         for problem in computable(problems_of(shapes or LARGE_SQUARE, dtypes, ops, layout, math), names)
@@ -151,7 +151,7 @@ def _refuse_unused(ctx: click.Context, is_audit: bool) -> None:
 
 
 def _audit(
-    spec: str | None, database: str, guidelines: Guidelines | None, families: tuple[str, ...], *, as_json: bool
+    spec: str | None, database: str, guidelines: Thresholds, families: tuple[str, ...], *, as_json: bool
 ) -> None:
     """Audit the database's trials of the device."""
     with Store.open(database, create=False) as store:

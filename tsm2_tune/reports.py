@@ -26,6 +26,9 @@ def space_counts(space: SearchSpace) -> dict[str, Any]:
         "problem": space.problem.text,
         "device": space.limits.name,
         "families": list(space.families),
+        "guidelines": {
+            name: asdict(in_force) for name, in_force in zip(space.families, space.guidelines, strict=True)
+        },
         "total": space.total,
         "kept": len(space.kept),
         "dropped": {rule.name: count for rule, count in space.dropped},
@@ -39,6 +42,9 @@ def print_space(space: SearchSpace, console: Console, *, explain: bool) -> None:
     heads = ("dropped", "rule", "kind", "because")[: 4 if explain else 3]
     cells = [(str(count), rule.name, rule.kind, rule.because)[: len(heads)] for rule, count in space.dropped]
     print_table(console, heads, cells, right=(0,))
+    for in_force in dict.fromkeys(space.guidelines):
+        names = [name for name, own in zip(space.families, space.guidelines, strict=True) if own == in_force]
+        print_line(console, f"guidelines of {', '.join(names)}: {in_force.text}")
     if explain:
         kept_of = Counter(candidate.config.family for candidate in space.kept)
         for name in space.families:

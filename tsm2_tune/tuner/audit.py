@@ -13,7 +13,7 @@ from tsm2_tune.generator.config import KernelConfig, OtherConfig
 from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Candidate, Guidelines, Rule
+from tsm2_tune.generator.rules import Candidate, Guidelines, Rule, Thresholds
 from tsm2_tune.generator.space import guidelines_in_force, rules_of
 from tsm2_tune.tuner.stored import CurrentTrial
 from tsm2_tune.tuner.trial import LoadedResources
@@ -100,8 +100,8 @@ class Audit:
     rules: tuple[RuleAudit, ...]  # whose decision the compiled kernel changes for some trial
 
 
-def audit(trials: Sequence[CurrentTrial], limits: DeviceLimits, asked: Guidelines | None) -> Audit:
-    """The trials of one device beside the rules, with the thresholds that the user asks for, or each family's own.
+def audit(trials: Sequence[CurrentTrial], limits: DeviceLimits, asked: Thresholds) -> Audit:
+    """The trials of one device beside the rules, by each family's own guidelines but for the thresholds asked for.
 
     InputError where no trial is of a configuration that this version has and was compiled.
     """
