@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from tests.command import run
 from tests.fabricated import GPU, PROBLEM, plain_sql, trial, tuning_run
 from tsm2_tune.generator.profiles import DRIVER_NAMES, PROFILES
+from tsm2_tune.reports import data_sheet_text
 from tsm2_tune.tuner.host.limits import host_limits
 from tsm2_tune.tuner.store import Store
 
@@ -72,8 +74,10 @@ def test_a_card_without_the_unit_is_refused() -> None:
     assert "v100 has no tensor cores for --math tf32, which came with compute capability 8.0" in said
 
 
-def test_the_host_says_that_its_rates_are_none() -> None:
+def test_rates_that_nothing_measured_have_their_source() -> None:
     assert "round numbers, as nothing was measured" in asked("--device", "cpu", "--shapes", "8x8x8")["rates"]
+    here = replace(PROFILES["h200"], name="NVIDIA H200")
+    assert data_sheet_text(here) == "its driver: 132 multiprocessors at 1980 MHz, 4.81 TB/s"
 
 
 def test_measured_rates_are_those_of_the_newest_run(database: str) -> None:

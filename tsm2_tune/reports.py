@@ -13,6 +13,7 @@ from tsm2_tune.display import print_line, print_table, rate_text
 from tsm2_tune.generator.architecture import HOST
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.roofline import Modelled
 from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.tuner.audit import ALL, OF_THE_HOST, Audit, DroppedWinner, Estimate, GuidelineAudit, RuleAudit
@@ -73,11 +74,12 @@ def print_devices(found: Sequence[tuple[str, str, DeviceLimits]], console: Conso
 
 
 def data_sheet_text(limits: DeviceLimits) -> str:
-    """Where the rates of a device come from that was not measured."""
+    """Where the rates of a device come from that was not measured: bundled cards have their data sheet's."""
     clock_and_memory = f"at {limits.sm_clock_mhz:g} MHz, {rate_text(limits.dram_gbytes_per_s)}"
     if limits.compute_capability == HOST:
         return f"round numbers, as nothing was measured: {limits.sms} cores {clock_and_memory}"
-    return f"data sheet: {limits.sms} multiprocessors {clock_and_memory}"
+    source = "data sheet" if limits.name in PROFILES else "its driver"
+    return f"{source}: {limits.sms} multiprocessors {clock_and_memory}"
 
 
 def measured_text(run: TuningRun, database: str) -> str:
