@@ -30,6 +30,7 @@ class Semiring:
     zero: float  # the sum of nothing; as a factor it leaves nothing of a sum
     one: float  # as a factor it changes nothing
     instructions: int = 1  # that take a product into a sum
+    unit: str = "FMA"  # of those instructions
     is_exact: bool = False  # whether results are the exact ones, rounded: in whatever order
 
 
@@ -37,7 +38,7 @@ PLUS_TIMES = Semiring("PlusTimes", zero=0.0, one=1.0)
 # C[i, j] = min(alpha + min over l of (A[i, l] + B[l, j]), beta + C[i, j]): lengths of paths, infinite where there is
 # none. A sum that is NaN, of a NaN or of infinities of both signs, counts as none. Rounding keeps order, so that the
 # least rounded sum is the least sum, rounded.
-MIN_PLUS = Semiring("MinPlus", zero=math.inf, one=0.0, instructions=2, is_exact=True)
+MIN_PLUS = Semiring("MinPlus", zero=math.inf, one=0.0, instructions=2, unit="addition and minimum", is_exact=True)
 
 
 @dataclass(frozen=True, slots=True)
