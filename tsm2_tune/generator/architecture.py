@@ -55,9 +55,9 @@ class Architecture:
     def cores(self, dtype_name: str) -> float:
         """Products that are added up per clock per multiprocessor, of real numbers; tensor cores are not counted.
 
-        Without an FMA a product takes two instructions; in f32 since compute capability 9.0, which has the least of three
-        numbers in one, three for two products. In f64 all are of its cores. In f32 minima have units of their own:
-        what is issued bounds them, since compute capability 7.0 that of 128 threads a clock.
+        Without an FMA a product takes two instructions; in f32 since compute capability 9.0, which has the least of
+        three numbers in one, three for two products. In f64 all are of its cores. In f32 minima have units of their
+        own: what is issued bounds them, since compute capability 7.0 that of 128 threads a clock.
         """
         dtype = dtype_named(dtype_name)
         is_f64, instructions = dtype.sum.component.name == "f64", dtype.semiring.instructions
