@@ -6,6 +6,7 @@ k is split; where C has many tiles, a block has several, one after another. No m
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -240,4 +241,5 @@ class StagingFamily(Family[C]):
             "smem_elements": self.smem_elements(config, problem),
             "group_splits": GROUP_SPLITS,
             "most_idle": self._most_idle(config, problem),
+            "band_tiles": max(round(math.sqrt(config.splits * config.tile_columns / config.tile_rows)), 1),
         }
