@@ -121,6 +121,11 @@ class StagedMmaConfig(StagingConfig):
     ahead: int  # 1 where a chunk's first products are loaded while the last of the one before are under way
 
 
+def is_wide(config: StagedMmaConfig) -> bool:
+    """Whether a tile is for a large C alone, and a warp's sums leave no registers to spare."""
+    return config.tile_columns > COLUMNS[-1]
+
+
 class StagedMma(StagingFamily[StagedMmaConfig]):
     name = "staged_mma"
     summary = "C of few columns, up to 64: both operands staged, on the f64 tensor cores"
@@ -175,24 +180,29 @@ class StagedMma(StagingFamily[StagedMmaConfig]):
     def pitches(self, config: StagedMmaConfig, problem: Problem) -> tuple[int, int]:
         """Threads that read at the same time, 8 of pairs and 16 of singles, meet no bank twice."""
         along_a, along_b, _ = problem.contiguous
-        if self.singles(problem):
-            return config.chunk + 2, config.tile_columns + 4
+        if self.singles(config, problem):
+            return config.chunk + 2, (config.chunk if along_b == "k" else config.tile_columns) + 4
         b_along_k = config.chunk + (4 if self.paired(config, problem) else 8)
         return (
             config.chunk + 4 if along_a == "k" else config.tile_rows + 2,
             b_along_k if along_b == "k" else config.tile_columns + 2,
         )
 
-    def singles(self, problem: Problem) -> bool:
-        """Whether A alone lies along k: no two neighbours in memory stay so in the fragments of A and of B."""
-        return problem.contiguous[0] == "k" != problem.contiguous[1]
+    def singles(self, config: StagedMmaConfig, problem: Problem) -> bool:
+        """Whether A alone lies along k: no two neighbours in memory stay so in the fragments of A and of B.
+
+        So it is where both do, if a warp has no registers to spare in which neighbours could be moved apart.
+        """
+        along_a, along_b, _ = problem.contiguous
+        return along_a == "k" and (along_b != "k" or is_wide(config))
 
     def paired(self, config: StagedMmaConfig, problem: Problem) -> bool:
         """Whether a lane's columns of C are neighbours in two octets."""
-        return config.octets % 2 == 0 and not self.singles(problem)
+        moved_apart = is_wide(config) and problem.contiguous[1] != "k"
+        return config.octets % 2 == 0 and not self.singles(config, problem) and not moved_apart
 
     def context(self, config: StagedMmaConfig, problem: Problem) -> dict[str, Any]:
-        own = {"singles": self.singles(problem), "paired": self.paired(config, problem)}
+        own = {"singles": self.singles(config, problem), "paired": self.paired(config, problem)}
         return {**super().context(config, problem), **own}
 
     def supports(self, problem: Problem) -> bool:

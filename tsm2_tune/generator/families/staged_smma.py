@@ -169,7 +169,7 @@ class StagedSmma(StagedMma):
             choices = (*choices[-1:], *choices[:-1])
         return filling((_config(choice, wide_splits(limits, choice[2])) for choice in choices), problem, limits)
 
-    def singles(self, problem: Problem) -> bool:
+    def singles(self, config: StagedMmaConfig, problem: Problem) -> bool:
         return False
 
     def context(self, config: StagedMmaConfig, problem: Problem) -> dict[str, Any]:
