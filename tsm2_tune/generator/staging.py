@@ -212,8 +212,11 @@ class StagingFamily(Family[C]):
         return few_idle and (chunks - share) * config.chunk <= self._most_idle(config, problem)
 
     def for_general(self, configs: Iterable[C], problem: Problem, limits: DeviceLimits) -> tuple[C, ...]:
-        """The configurations for a C that is skinny neither way, those first that give every block a whole tile, and
-        those last whose tiles reach far past its ends; with no more blocks than k has work for."""
+        """The configurations for a C that is skinny neither way, with no more blocks than k has work for.
+
+        Those come first that give every block a whole tile, then those whose blocks have so much of a tile that sums
+        may meet, then those of small tiles; and those last whose tiles reach far past the ends of C.
+        """
         every = filling(configs, problem, limits)
 
         def computed(config: C) -> int:
@@ -221,7 +224,15 @@ class StagingFamily(Family[C]):
             return tiles * config.tile_rows * config.tile_columns
 
         most = PAST_THE_EDGES * min(map(computed, every))
-        return tuple(sorted(every, key=lambda one: (computed(one) > most, not self.has_whole_tiles(one, problem))))
+
+        def place(config: C) -> tuple[bool, bool, int]:
+            tile = config.tile_rows * config.tile_columns
+            share = computed(config) // tile * problem.k // config.splits
+            small_share = share < self._most_idle(config, problem)
+            whole = self.has_whole_tiles(config, problem)
+            return computed(config) > most, not whole, tile if small_share else 0
+
+        return tuple(sorted(every, key=place))
 
     def _most_idle(self, config: C, problem: Problem) -> int:
         """The same, of k. A complex product is at least three or four real ones."""
