@@ -63,7 +63,9 @@ def one_for_all(rows: Sequence[Row]) -> str:
     cells = {(row["m"], row["k"], row["dtype"]): row for row in rows}
     lines = [
         (f"{m} x {m} x {k}", *(_loss(cells.get((m, k, dtype))) for dtype in FMA_DTYPES))
-        for m, k in sorted({(m, k) for m, k, _ in cells}, key=lambda shape: (shape[1] >= shape[0], shape[1], shape[0]))
+        for m, k in sorted(
+            {(m, k) for m, k, _ in cells}, key=lambda shape: (shape[1] >= shape[0], shape[1], shape[0])
+        )
     ]
     return markdown(("m x n x k", *FMA_DTYPES), lines, texts=FMA_DTYPES) if lines else ""
 

@@ -223,7 +223,7 @@ class StagingFamily(Family[C]):
             tiles = self.launch(config, problem).tiles(problem.m, problem.n)
             return tiles * config.tile_rows * config.tile_columns
 
-        most = PAST_THE_EDGES * min(map(computed, every))
+        most = PAST_THE_EDGES * min(map(computed, every), default=0)
 
         def place(config: C) -> tuple[bool, bool, int]:
             tile = config.tile_rows * config.tile_columns
