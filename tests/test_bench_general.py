@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from benchmarks import general
+from benchmarks.cells import Cell
 from benchmarks.general import PAPER_OPS, PAPER_SIZES, first_choices, problems
 from benchmarks.general_tables import GLOBAL_SIZE, tables
-from tsm2_tune.generator.problem import FMA_DTYPES
+from benchmarks.result_file import ResultFile
+from benchmarks.winner import Winner
+from tests.conftest import compiled
+from tests.test_general import CONFIGS
+from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.generator.render import support_source
+from tsm2_tune.tuner.compiler import Toolchain
+from tsm2_tune.tuner.host.device import HostDevice
+from tsm2_tune.tuner.target import find_target
 
 
 @pytest.mark.parametrize("quick", [True, False])
@@ -30,6 +44,35 @@ def test_the_papers_sizes_are_measured_in_every_order() -> None:
         (problem.dtype_name, problem.m, problem.op) for table, problem in problems(quick=False) if table == "paper"
     }
     assert found == {(dtype, size, op) for dtype, size in PAPER_SIZES.items() for op in PAPER_OPS}
+
+
+class FakeContest:
+    """Libraries that take twice as long as ours."""
+
+    def row(self, cell: Cell, winner: Winner) -> dict[str, Any]:
+        times = {"ours_us": 1.0, "cublas_us": 2.0, "cublaslt_us": 2.0}
+        return {**cell.record, **times, "configuration": winner.config.text, "verified": True}
+
+
+@pytest.mark.host
+def test_the_global_configuration_is_timed_beside_the_first_choices(
+    tmp_path: Path, toolchain: Toolchain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    support = compiled(support_source(), "", toolchain).path
+    device, target = HostDevice(seed=1, support_path=support), find_target("cpu")
+    known, other = CONFIGS["c128"], replace(CONFIGS["c128"], splits=1)
+    shapes = [("sizes", Problem(70, 90, 20, "c128")), ("short k", Problem(70, 90, 9, "c128"))]
+    monkeypatch.setattr(general, "problems", lambda *, quick: iter(shapes))
+    monkeypatch.setattr(general, "first_choices", lambda problem, limits: (known if problem.k == 20 else other,))
+    result = ResultFile(tmp_path / "general.json", {"variants": []})
+    stopwatch = general.Stopwatch(cast(Any, device), target, support)
+    measured = partial(general.measure_cells, stopwatch, cast(Any, FakeContest()), result, target.limits, quick=False)
+    assert measured(end=math.inf)
+    assert [set(row["choices_us"]) for row in result.rows] == [{known.text}, {known.text, other.text}]
+    assert {row["global"] for row in result.rows} == {known.text}
+    assert not measured(end=0.0)
+    assert len(result.rows) == 2
+    device.close()
 
 
 def row(table: str, size: int, k: int, ours: float, cublas: float, choices: dict[str, float]) -> dict[str, Any]:
