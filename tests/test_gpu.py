@@ -48,9 +48,10 @@ from tsm2_tune.generator.problem import DTYPES, FMA_DTYPES, Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.cuda import CudaDevice
+from tsm2_tune.tuner.loaded import LoadedKernel
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.tune import probe_problems
-from tsm2_tune.tuner.verify import CHECKS, prepare, probe_checks
+from tsm2_tune.tuner.verify import CHECKS, prepare, probe_checks, verify
 
 pytestmark = ON_GPU
 
@@ -158,6 +159,14 @@ ORDERED: tuple[tuple[KernelConfig, str], ...] = (
     (StagedMmaConfig(256, 256, 256, 48, 16, 4, 1, splits=132, min_blocks=1, strips=4, octets=3, ahead=1), "nn"),
     (StagedMmaConfig(128, 128, 64, 24, 32, 3, 1, splits=264, min_blocks=1, strips=1, octets=3, ahead=1), "ttt"),
     (StagedMmaConfig(128, 128, 64, 24, 32, 2, 0, splits=16, min_blocks=1, strips=1, octets=3, ahead=1), "ntt"),
+    # Wide tiles, and how a warp reads where both operands lie along k, neither, or one.
+    *(
+        (StagedMmaConfig(256, 256, 128, 128, 32, 2, 1, splits=132, min_blocks=1, strips=4, octets=4, ahead=1), op)
+        for op in ("nn", "tn", "nt", "ttt", "tnt")
+    ),
+    (StagedMmaConfig(128, 128, 64, 128, 16, 3, 1, splits=264, min_blocks=1, strips=4, octets=4, ahead=1), "ntt"),
+    (StagedSmmaConfig(256, 256, 128, 128, 32, 3, 1, splits=132, min_blocks=1, strips=2, octets=8, ahead=0), "nn"),
+    (StagedSmmaConfig(256, 256, 128, 128, 32, 3, 1, splits=132, min_blocks=1, strips=4, octets=4, ahead=0), "ttt"),
     (StagedSmmaConfig(128, 128, 128, 48, 32, 2, 1, splits=264, min_blocks=2, strips=2, octets=6, ahead=0), "nn"),
     (StagedSmmaConfig(128, 128, 128, 24, 32, 2, 1, splits=20, min_blocks=3, strips=2, octets=3, ahead=0), "ttt"),
     (StagedSmmaConfig(128, 128, 128, 64, 32, 3, 1, splits=264, min_blocks=2, strips=4, octets=4, ahead=0), "nn"),
@@ -240,6 +249,17 @@ CASES += [
 ]
 CASE_NAMES = [f"{config.text}-{problem.dtype_name}-{problem.op}" for config, problem in CASES]
 SPLIT = [case for case in CASES if family_named(case[0].family).launch(*case).splits > 1]
+# The first choices where C is large both ways, in each case that BLAS has: of many tiles in two bands, and of a few.
+GENERAL = [
+    (config, problem)
+    for dtype in FMA_DTYPES
+    for ops in product("ntc" if DTYPES[dtype].is_complex else "nt", repeat=2)
+    for shape in ((2611, 1937, 333), (515, 509, 517))
+    for problem in (Problem(*shape, dtype, "".join(ops)),)
+    for name in ("staged_mma", "staged_smma", "staged_zmma")
+    if family_named(name).supports(problem)
+    for config in family_named(name).preferred(problem, PROFILES["h200"])[:1]
+]
 # Offsets in A past 2**31, for v2, v3, ism2 and tsmm; and past 2**32, for each family and order of A that came later.
 PAST_INT = (
     *(((70_001, 3, 33_013), config) for config in (CONFIGS[2], CONFIGS[4], CONFIGS[5], CONFIGS[8])),
@@ -288,6 +308,16 @@ def test_template_is_right_at_odd_shapes_and_on_its_probes(
         assert found.correct, f"{problem.text}: {found.detail}"
 
 
+@pytest.mark.parametrize(("config", "problem"), GENERAL, ids=lambda one: one.text)
+def test_a_large_c_is_right_and_has_the_same_bits_in_every_run(
+    gpu: CudaDevice, target: Target, gpu_support_path: str, config: KernelConfig, problem: Problem
+) -> None:
+    with loaded_kernel(gpu, target, gpu_support_path, config, problem) as loaded:
+        found = verify(gpu, loaded.operands, loaded, seed=11)
+        assert found.correct, found.detail
+        assert len(results_of(gpu, loaded, runs=10)) == 1
+
+
 @pytest.mark.parametrize(("shape", "config"), PAST_INT, ids=lambda one: getattr(one, "text", str(one)))
 def test_offsets_past_32_bits_are_right(
     gpu: CudaDevice, target: Target, gpu_support_path: str, config: KernelConfig, shape: tuple[int, int, int]
@@ -318,17 +348,22 @@ def test_repeated_runs_give_the_same_bits(
         shape = (19, 19, 400_009)
     problem = Problem(*shape, case.dtype_name, case.op)
     with loaded_kernel(gpu, target, gpu_support_path, config, problem) as loaded:
-        operands = loaded.operands
-        found = np.empty(operands.c.buffer.size_bytes, np.uint8)
-        results = set()
-        for _ in range(100):
-            prepare(operands, CHECKS[-1], seed=5)
-            loaded.prepare()
-            loaded.start(operands.arguments(alpha=1.0, beta=0.0))
-            gpu.download(operands.c.buffer, found)
-            results.add(found.tobytes())
-        assert not loaded.trouble()
-    assert len(results) == 1
+        assert len(results_of(gpu, loaded, runs=100)) == 1
+
+
+def results_of(gpu: CudaDevice, loaded: LoadedKernel, *, runs: int) -> set[bytes]:
+    """The different bits that so many runs leave in C."""
+    operands = loaded.operands
+    found = np.empty(operands.c.buffer.size_bytes, np.uint8)
+    results = set()
+    for _ in range(runs):
+        prepare(operands, CHECKS[-1], seed=5)
+        loaded.prepare()
+        loaded.start(operands.arguments(alpha=1.0, beta=0.0))
+        gpu.download(operands.c.buffer, found)
+        results.add(found.tobytes())
+    assert not loaded.trouble()
+    return results
 
 
 @pytest.mark.parametrize(("config", "case"), CASES, ids=CASE_NAMES)

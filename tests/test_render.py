@@ -158,6 +158,10 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
         Problem(20480, 48, 20480, "f64"),
     ),
     (
+        StagedMmaConfig(256, 256, 128, 128, 32, 2, 1, splits=132, min_blocks=1, strips=4, octets=4, ahead=1),
+        Problem(4096, 4096, 4096, "f64", "tn"),
+    ),
+    (
         StagedSmmaConfig(128, 128, 128, 64, 32, 3, 1, splits=264, min_blocks=2, strips=4, octets=4, ahead=0),
         replace(F32, n=64),
     ),

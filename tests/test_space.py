@@ -14,6 +14,7 @@ from tsm2_tune.generator.families.gram import GramConfig
 from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.staged import StagedConfig
 from tsm2_tune.generator.families.staged_half import StagedHalfConfig
+from tsm2_tune.generator.families.staged_mma import StagedMmaConfig
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.families.tsmm_held import TsmmHeldConfig
@@ -44,6 +45,7 @@ SQUARE = Problem(8192, 8192, 8192, "f32")
 STENCIL = GemmConfig(96, 96, 16, 16, 16, 32, 8, 8, 32, vector=1, read="nc")
 GRAM = Problem(16, 16, 10**6, "f32", "tn")
 WARPGROUPS = StagedHalfConfig(256, 256, 64, 64, 4, splits=132)
+WIDE_TILE = StagedMmaConfig(256, 256, 128, 128, 16, 3, 1, splits=132, min_blocks=1, strips=4, octets=4, ahead=1)
 SYMMETRIC = GramConfig(128, 128, 64, 32, 2, 0, splits=264, min_blocks=1, lines=8, step=1)
 
 
@@ -193,6 +195,8 @@ COUNTER_EXAMPLES = (
         StagedConfig(128, 32, 16, 16, 32, 4, 2, splits=264, min_blocks=1, rows=8, columns=8, step=4),
         replace(GRAM, k=264 * 4 * 32 - 1),
     ),
+    CounterExample("wide-tiles-for-wide-results", WIDE_TILE, replace(R64, n=64)),
+    CounterExample("blocks-for-all", replace(WIDE_TILE, splits=64), replace(SQUARE, dtype_name="f64")),
     CounterExample("has-warpgroup-products", WARPGROUPS, Problem(20480, 64, 20480, "bf16"), PROFILES["a100"]),
     CounterExample("chunk-within-k", WARPGROUPS, Problem(10**7, 64, 32, "bf16")),
     CounterExample("chunks-for-all", WARPGROUPS, Problem(256, 64, 131 * 64, "bf16")),
