@@ -125,12 +125,18 @@ def test_a_row_has_every_decomposition_and_cublas(
 def row(m: int, k: int, *, layout: str = "column", one: float = 900.0, both: float = 400.0) -> dict[str, Any]:
     times = {"one thread a row": one, "both": both}
     return {
-        **{"layout": layout, "dtype": "f32", "op": "nn", "m": m, "k": k},
+        "layout": layout,
+        "dtype": "f32",
+        "op": "nn",
+        "m": m,
+        "k": k,
         "decompositions": {
             name: {"ours_us": us, "percent_of_read": 37000 / us, "configuration": f"gemv-{name}", "verified": True}
             for name, us in times.items()
         },
-        **{"cublas_us": 500.0, "cublas_percent_of_read": 74.0, "cublas_verified": True},
+        "cublas_us": 500.0,
+        "cublas_percent_of_read": 74.0,
+        "cublas_verified": True,
     }
 
 

@@ -61,3 +61,76 @@ def test_products_are_right_at_the_edges_too(try_kernel: TryKernel, config: Gemv
         problem = Problem(n if "x" in op else m, n, k, dtype, op)
         result = try_kernel(config, problem, lambda text: text, probes=(m, k) == EDGES[-1])
         assert result.outcome is Outcome.OK, f"{problem.text}: {result.detail}"
+
+
+def bug(
+    name: str, original: str, planted: str, *, config: GemvConfig = BOTH, dtype: str = "f32", op: str = "nn"
+) -> Bug:
+    return Bug(name, config, original, planted, dtype=dtype, op=op)
+
+
+# Not among them: that a row-major A whose rows are no whole vectors is taken for one. Operands end where a page does,
+# and such an A begins at no aligned address then.
+BEGIN = "split * share < k ? split * share : k"
+BUGS = (
+    bug("the last tile not moved up", "first_row : m < tile_rows ? 0 : m - tile_rows", "first_row : first_row"),
+    bug("rows of two tiles stored twice", "i >= first_row && i < m", "i < m"),
+    bug("C written past m", "i >= first_row && i < m", "i >= first_row"),
+    bug("fewer rows than a tile as vectors", "m >= tile_rows && ", ""),
+    bug("A as vectors that are not aligned", "vectors = m >= tile_rows && aligned(A + top, lda, vector)",
+        "vectors = m >= tile_rows"),
+    bug("a row-major A as vectors that are not aligned", "aligned(A, lda, vector) && ", "", op="tn"),
+    bug("A's leading dimension not looked at", "(X) | ld * sizeof(scalar))", "(X))", op="tn"),
+    bug("B as vectors that are not aligned", "aligned(at_B(B, ldb, 0, first_column), 0, width)", "true", op="tn"),
+    bug("elements of B that lie apart as vectors", "ldb == 1 && ", "", op="ttt"),
+    bug("shares overlap", BEGIN, "split * share < k ? split * (share - step) : k"),
+    bug("shares that are not rounded", "/ (splits * step) * step", "/ (splits * step) * step - 1", op="tn"),
+    bug("a load past the share", "inside = column < end", "inside = column <= end"),
+    bug("an element of B past the share", "column + l < end ?", "column + l <= end ?"),
+    bug("an element of A past the share", "i < m && l < end ?", "i < m && l <= end ?"),
+    bug("a row of A past the last", "i < m && l < end ?", "i <= m && l < end ?"),
+    bug("every lane in the first's columns", "column = begin + lane * width;", "column = begin;"),
+    bug("the lanes' columns side by side", "column = begin + lane * width;", "column = begin + lane;", op="tn"),
+    bug("the ring not advanced", "load_next(loaded[g]);\n                __syncwarp", "__syncwarp"),
+    bug("a group left out", "column += step;", "column += ring * step;"),
+    bug("the columns of a group again", "at += step * (long long)lda;", "at += lda;"),
+    bug("the columns of a row again", "at += step;", "at += 1;", op="tn"),
+    bug("a turn left out", "l += ring * step)", "l += 2 * ring * step)"),
+    bug("a thread's rows side by side", "(r / height * teams + team) * height + r % height", "team * rows + r"),
+    bug("the first row of a vector alone", "* height + r % height;", "* height;"),
+    bug("vectors of a thread side by side", "at + p * teams *", "at + p *"),
+    bug("vectors of a thread in one row", "at + p * teams * lda", "at", op="tn"),
+    bug("an element of a vector for another", "element[r % height + l]", "element[l]"),
+    bug("an element of a row-major vector for another", "element[r % height + l]", "element[0]", op="tn"),
+    bug("half of the lanes not added up", "distance < lanes_of_warp;", "distance < lanes_of_warp / 2;"),
+    bug("lanes of other rows added up", "sum[r], distance * lane_stride)", "sum[r], distance)"),
+    bug("the sums of one warp alone", "left[lane / lanes_of_warp * tile_elements +", "left[", config=ACROSS, op="tn"),
+    bug("the sums of one warp added up", "total += left[s * tile_elements + e]", "total = left[e]"),
+    bug("no barrier before the sums are added up", "__syncthreads();\n    const auto for", "const auto for"),
+    bug("every team's rows from the first on", "threadIdx.x % teams", "0"),
+    bug("a lane for another", "threadIdx.x / lane_stride % lanes", "threadIdx.x % lanes"),
+    bug("every tile in the first rows", "(tile_of_C - across * tiles_down) * tile_rows", "0"),
+    bug("the first column of B for all", "*at_B(B, ldb, column + l, first_column)", "*at_B(B, ldb, column + l, 0)"),
+    bug("the first column of B for all, in vectors", "(at_B(B, ldb, column, first", "(at_B(B, ldb, column, 0 * first",
+        op="tn"),
+    bug("C in its first column alone", "store_C(C, ldc, i, first_column,", "store_C(C, ldc, i, 0,"),
+    bug("a column-major B read along its rows", "B + l + j * ldb", "B + l * ldb + j"),
+    bug("a row-major C written along its columns", "i * ldc + j", "i + j * ldc", op="nnt"),
+    bug("the sums of one split left out", "(count - adder + adders - 1) / adders", "(count - adder) / adders"),
+    bug("the sums of one adder alone", "total += left[adder * tile_elements + e]", "total = left[e]"),
+    bug("sums of a split over those of another", "sums + split * tile_elements + e", "sums + e"),
+    bug("a counter not reset", "before < last ? before + 1 : 0", "before + 1"),
+    bug("one counter for every tile", "last_of(counters + tile_of_C", "last_of(counters"),
+    bug("every block adds up", "return before == count - 1", "return true"),
+    bug("A not conjugated", "conjugate(pack_of<vector>", "(pack_of<vector>", config=LANES, dtype="c64", op="cn"),
+    bug("B not conjugated", "conjugate(pack_of<width>", "(pack_of<width>", config=LANES, dtype="c128", op="nc"),
+    bug("alpha left out", "alpha * sum : alpha * sum +", "sum : sum +"),
+    bug("C read though beta is 0", "beta == 0 ? alpha * sum :", ""),
+    bug("factors of lower precision", ") * b;", ") * float(b);", dtype="f64"),
+    bug("sums rounded on the way", "sum[r] += sum_t", "sum[r] = float(scalar(sum[r])) + sum_t", dtype="bf16"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_planted_bug_is_rejected(try_kernel: TryKernel, bug: Bug) -> None:
+    assert_rejected(try_kernel, bug, (131, 1, 129), probes=True)

@@ -202,7 +202,7 @@ extern "C" __global__ void __launch_bounds__(threads) gemv(
             next.b = {};
             if (decltype(whole_b)::value) {
                 if (inside)
-                    next.b = *reinterpret_cast<const Pack<width>::bits_t *>(at_B(B, ldb, column, first_column));
+                    next.b = __ldg(reinterpret_cast<const Pack<width>::bits_t *>(at_B(B, ldb, column, first_column)));
             } else {
                 Pack<width> elements;
                 #pragma unroll

@@ -270,14 +270,15 @@ class Gemv(Family[GemvConfig]):
         """What has branches of its own, whole and in part: tiles of rows, shares of k, vectors, several columns.
 
         In the first a tile is not whole; in the second the last tile overlaps the one before, the last share is not
-        full, and a turn follows another; in the third all shares but the first are empty; in the last no line is of
-        whole vectors.
+        full, and a turn follows another; in the third all shares but the first are empty, and A's address is aligned
+        in some call where its leading dimension is not; in the last no line is of whole vectors.
         """
         high, once, vector = tile_rows(config), step(config, problem), config.vector
+        along_k = _a_along_k(problem)
         return (
-            (max(high - 1, 1), 2, (config.prefetch + 1) * once + vector),
+            (max(high - vector, 1), 2, (config.prefetch + 1) * once + vector),
             (high + vector, 1, (config.prefetch + 1) * once * config.splits - vector * (once > vector)),
-            (2 * high, 2, once),
+            (2 * high + along_k, 2, once if along_k else once * vector + 1),
             (high + 1, 3, once * config.splits + 1),
         )
 
