@@ -10,7 +10,7 @@ from tsm2_tune import __version__
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Guidelines
+from tsm2_tune.generator.rules import Thresholds
 from tsm2_tune.generator.space import SearchSpace, search_space
 from tsm2_tune.tuner.operands import needed_bytes
 from tsm2_tune.tuner.store import Store
@@ -63,7 +63,7 @@ Event = ProblemStarted | TrialStored | FinalStored | FinalFailure | ProblemEnded
 
 
 def spaces(
-    problems: Sequence[Problem], target: Target, *, guidelines: Guidelines | None, families: Sequence[str]
+    problems: Sequence[Problem], target: Target, *, guidelines: Thresholds, families: Sequence[str]
 ) -> tuple[SearchSpace, ...]:
     """The search space of each problem.
 
