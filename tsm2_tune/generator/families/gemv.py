@@ -49,21 +49,22 @@ MOST_WAVES = 4  # of blocks, that a split of k may make
 REGISTER_BYTES = 4
 PREFERRED_SPLITS = 2  # of each variant
 SUM_BITS = {4: "unsigned", 8: "uint2", 16: "uint4"}  # of a vector of sums, by its bytes
+ROWS_OF_SHORT = 4  # rows of a thread, where they are too short to have several loads each on their way
 # Variants that are tried first: threads, lanes, rows (vectors of them where A is column-major), prefetch. There are
-# fewer lanes where rows are shorter, and more where C has fewer rows.
+# fewer lanes and loads ahead where rows are shorter, and more lanes where C has fewer rows.
 Variant = tuple[int, int, int, int]
 BLOCK = 0  # lanes: all of the block
 ALONG_ROWS: dict[Decomposition, tuple[Variant, ...]] = {
     "one thread a row": ((128, 1, 1, 8), (256, 1, 1, 4)),
     "several threads a row": ((256, 32, 1, 8), (256, BLOCK, 1, 8), (256, 8, 1, 8)),
     "several rows a thread": ((128, 1, 4, 4), (128, 1, 2, 8)),
-    "both": ((256, BLOCK, 4, 2), (256, 32, 8, 2), (256, BLOCK, 8, 2), (256, 8, 8, 1), (256, 32, 4, 4)),
+    "both": ((512, BLOCK, 4, 2), (256, 32, 8, 2), (256, BLOCK, 2, 4), (256, BLOCK, 4, 2), (256, 8, 8, 1)),
 }
 ALONG_COLUMNS: dict[Decomposition, tuple[Variant, ...]] = {
     "one thread a row": ((256, 1, 1, 8), (128, 1, 1, 8)),
     "several threads a row": ((256, 1, 1, 8), (256, 8, 1, 8)),
     "several rows a thread": ((128, 1, 1, 8), (128, 1, 2, 8), (256, 1, 1, 8)),
-    "both": ((128, 1, 1, 8), (256, 1, 1, 8), (256, 8, 1, 8), (128, 1, 2, 8)),
+    "both": ((128, 1, 1, 8), (128, 1, 2, 4), (256, 1, 1, 8), (256, 8, 1, 8)),
 }
 
 
@@ -296,10 +297,14 @@ class Gemv(Family[GemvConfig]):
         found = []
         for threads, lanes, height, prefetch in (ALONG_ROWS if along_k else ALONG_COLUMNS)[name]:
             rows = height * (1 if along_k else vector)
-            useful = covering(LANES, -(-problem.k // (vector if along_k else 1)))
+            columns = -(-problem.k // (vector if along_k else 1))  # or vectors of a row
             needed = covering(LANES, -(-threads * rows // problem.m))  # for a C of few rows
+            useful = max(option for option in LANES if option < 2 * columns)
             lanes = min(max(lanes or threads, needed), useful, threads) if several_threads else 1
-            config = GemvConfig(threads, lanes, rows, vector, prefetch, 1)
+            ahead = min(prefetch, covering(PREFETCH, -(-columns // lanes)))
+            if along_k and several_rows and ahead < prefetch:
+                rows = max(rows, ROWS_OF_SHORT)
+            config = GemvConfig(threads, lanes, rows, vector, ahead, 1)
             splits = self._splits(config, problem, limits) if several_threads else [1]
             found.append([replace(config, splits=number) for number in splits])
         return tuple(config for config in dict.fromkeys(in_turns(found)) if config.decomposition == name)
