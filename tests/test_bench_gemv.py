@@ -71,8 +71,12 @@ def test_shapes_are_a_grid_and_the_largest() -> None:
     assert all(m * k <= MOST_ELEMENTS for m, k in SHAPES["grid"])
     assert all(4 * m * k > 10**9 for m, k in LARGE)
     assert set(SHAPES["all"]) == {*SHAPES["grid"], *LARGE}
-    cells = Selection(("f32", "f64"), ("column", "row"), "all", 1).cells
-    assert len(cells) == len(set(cells)) == 4 * len(SHAPES["all"])
+
+
+def test_the_grid_is_of_the_first_type() -> None:
+    cells = Selection(("f64", "f32"), ("column", "row"), "all", 1).cells
+    assert len(cells) == len(set(cells)) == 2 * (len(SHAPES["all"]) + len(LARGE))
+    assert {(problem.m, problem.k) for _, problem in cells if problem.dtype_name == "f32"} == set(LARGE)
 
 
 @pytest.mark.parametrize("op", ["nn", "tn"])
