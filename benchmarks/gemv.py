@@ -4,9 +4,10 @@
     python -m benchmarks.gemv --dtype f64 --shapes-of grid --trials 4 --output gemv-f64.json
 
 Of each decomposition the first choices of the family `gemv` are verified and timed; then the fastest of each and
-cuBLAS's gemv are checked and timed in turns, in one process, L2 cold. Of several element types the first has the whole
-grid of shapes, the others the largest ones. The file is written after every shape, and the tables of it are printed. A decomposition is left out where the model says that its first choice is hopeless: such as
-one thread a row where there are 32 rows.
+cuBLAS's gemv are checked and timed in turns, in one process, L2 cold. Of several element types the first has the
+whole grid of shapes, the others the largest ones. The file is written after every shape, and the tables of it are
+printed. A decomposition is left out where the model says that its first choice is hopeless: such as one thread a row
+where there are 32 rows.
 """
 
 from __future__ import annotations
