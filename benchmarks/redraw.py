@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from benchmarks import gemv
+from benchmarks import gemv, general_tables
 from benchmarks.cells import in_set
 from benchmarks.headline import (
     gram,
@@ -36,7 +36,8 @@ from tsm2_tune.usage import Command
 ROOT = Path(__file__).parents[1]
 RESULT = ROOT / "benchmarks/results/h200-versus-cublas.json"
 GEMV = ROOT / "benchmarks/results/h200-gemv.json"
-PAGES = (ROOT / "README.md", ROOT / "docs/versus_cublas.md", ROOT / "docs/gemv.md")
+GENERAL = ROOT / "benchmarks/results/h200-general.json"
+PAGES = (ROOT / "README.md", ROOT / "docs/versus_cublas.md", ROOT / "docs/gemv.md", ROOT / "docs/general.md")
 REGION = re.compile(r"(<!-- drawn: ([a-z-]+) -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
 
 
@@ -60,8 +61,9 @@ def drawn(found: dict[str, Any]) -> dict[str, str]:
 
 
 def all_drawn() -> dict[str, str]:
-    """Of both result files, that of the bench of a matrix and a vector too."""
-    return drawn(read(RESULT)) | gemv.drawn(json.loads(GEMV.read_text(encoding="utf-8")))
+    """Of the result files of all benches."""
+    of_vectors, general = (json.loads(path.read_text(encoding="utf-8")) for path in (GEMV, GENERAL))
+    return drawn(read(RESULT)) | gemv.drawn(of_vectors) | general_tables.tables(general)
 
 
 def redrawn(page: str, parts: Mapping[str, str]) -> str:
