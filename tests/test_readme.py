@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from benchmarks.redraw import GEMV, GENERAL, PAGES, REGION, RESULT, all_drawn, redrawn
-from benchmarks.result_file import read
 from benchmarks.table import provenance, table
 from tsm2_tune.errors import InputError
 
