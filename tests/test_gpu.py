@@ -15,6 +15,7 @@ from tests.on_gpu import ON_GPU, loaded_kernel, verdict
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.gemm import GemmConfig
+from tsm2_tune.generator.families.gemv import GemvConfig
 from tsm2_tune.generator.families.gram import GramConfig
 from tsm2_tune.generator.families.gram_mma import GramMmaConfig
 from tsm2_tune.generator.families.ism2 import Ism2Config
@@ -47,6 +48,7 @@ from tsm2_tune.generator.occupancy import occupancy
 from tsm2_tune.generator.problem import DTYPES, FMA_DTYPES, Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
+from tsm2_tune.generator.space import unfit
 from tsm2_tune.tuner.cuda import CudaDevice
 from tsm2_tune.tuner.loaded import LoadedKernel
 from tsm2_tune.tuner.target import Target
@@ -174,6 +176,19 @@ ORDERED: tuple[tuple[KernelConfig, str], ...] = (
     (StagedSmmaConfig(128, 128, 64, 64, 32, 3, 1, splits=264, min_blocks=2, strips=4, octets=4, ahead=0), "tn"),
     (StagedSmmaConfig(128, 128, 64, 16, 64, 2, 0, splits=16, min_blocks=3, strips=2, octets=2, ahead=0), "ntt"),
 )
+# A matrix and a vector: of each decomposition one, of the last in both orders of A lanes of a warp and of several.
+ORDERED += (
+    (GemvConfig(128, 1, 1, 1, 8, splits=1), "nn"),
+    (GemvConfig(256, 8, 1, 1, 4, splits=6), "tnt"),
+    (GemvConfig(128, 1, 4, 1, 4, splits=1), "ttt"),
+    (GemvConfig(128, 1, 8, 8, 8, splits=26), "nn"),
+    (GemvConfig(128, 1, 4, 4, 8, splits=13), "nn"),
+    (GemvConfig(256, 32, 4, 2, 4, splits=1), "nnt"),
+    (GemvConfig(256, 128, 16, 1, 2, splits=264), "nt"),
+    (GemvConfig(256, 256, 4, 4, 2, splits=1), "tn"),
+    (GemvConfig(512, 512, 8, 2, 1, splits=132), "ttt"),
+    (GemvConfig(128, 32, 4, 8, 1, splits=3), "tn"),
+)
 # With complex conjugates.
 CONJUGATED: tuple[tuple[KernelConfig, str], ...] = (
     (TsmrConfig(128, 1, 6, 8, 4, splits=12, row_tiles=1, min_blocks=1), "jc"),
@@ -187,6 +202,8 @@ CONJUGATED: tuple[tuple[KernelConfig, str], ...] = (
     (TsmmRowsConfig(128, 16, 8, 1, 1, 8, 4, row_tiles=4, min_blocks=4), "tct"),
     (TsmrRowsConfig(192, 16, 32, 4, 8, 1, 2, splits=16, strips=9, min_blocks=2), "cct"),
     (TsmrRowsConfig(128, 16, 128, 2, 8, 1, 2, splits=40, strips=9, min_blocks=3), "cj"),
+    (GemvConfig(256, 8, 4, 1, 2, splits=3), "jc"),
+    (GemvConfig(256, 128, 2, 1, 2, splits=16), "cjt"),
     (TsmrZmmaConfig(128, 2, 16, 16, 2, splits=12, row_tiles=1, min_blocks=3), "nn"),
     (TsmrZmmaConfig(128, 1, 32, 32, 4, splits=1, row_tiles=4, min_blocks=1), "cjt"),
     (TsmtZmmaConfig(128, 16, 16, 2, 2, 8, 2, splits=264, min_blocks=1), "cn"),
@@ -219,6 +236,7 @@ CASES = [
     if family_named(config.family).supports(Problem(64, 4, 64, dtype, op))
     and int(config.tunables.get("vector_bytes", 16)) // int(config.tunables.get("joined", 1))
     >= DTYPES[dtype].element_bytes
+    and unfit(family_named(config.family), config, Problem(64, 4, 64, dtype, op)) is None
 ] + [
     (config, Problem(64, 4, 64, dtype, op))
     for config, op in CONJUGATED
@@ -269,6 +287,8 @@ SPLIT_ROWS, ONE_SPLIT = TsmrConfig(256, 1, 3, 4, 2, 48, 1, 2), TsmrConfig(64, 2,
 PAST_UNSIGNED = (
     (GemmConfig(128, 8, 16, 32, 4, 32, 4, 16, 8, 1, "nc"), Problem(140_001, 3, 33_013, "f32", "nn")),
     (MinplusConfig(128, 8, 16, 32, 4, 32, 4, 16, 8, 1, "nc"), Problem(140_001, 3, 33_013, "minplus_f32", "nn")),
+    (GemvConfig(128, 1, 4, 4, 8, 13), Problem(140_004, 1, 33_013, "f32", "nn")),
+    (GemvConfig(256, 8, 8, 4, 1, 1), Problem(280_000_001, 1, 16, "f32", "tn")),
     (SPLIT_ROWS, Problem(140_001, 3, 33_013, "f32", "nnt")),
     (ONE_SPLIT, Problem(280_000_001, 3, 16, "f32", "nt")),  # one split: the sums of more would fill the memory
     (TsmrMmaConfig(128, 2, 16, 16, 2, 12, 1, 6), Problem(140_001, 3, 33_013, "f64", "nn")),

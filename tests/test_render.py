@@ -13,6 +13,7 @@ from tsm2_tune.errors import ToolMissing
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.families.gemm import GemmConfig
+from tsm2_tune.generator.families.gemv import GemvConfig
 from tsm2_tune.generator.families.gram import GramConfig
 from tsm2_tune.generator.families.gram_mma import GramMmaConfig
 from tsm2_tune.generator.families.ism2 import Ism2Config
@@ -86,6 +87,9 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
         MinplusConfig(64, 64, 8, 8, 8, 8, 8, 32, 2, vector=2, read="nc"),
         replace(SQUARE, dtype_name="minplus_f64", op="ttt"),
     ),
+    (GemvConfig(128, 1, 4, 4, 8, splits=13), replace(F32, n=1)),
+    (GemvConfig(256, 256, 4, 1, 2, splits=1), replace(F32, n=1, op="tn")),
+    (GemvConfig(256, 32, 16, 1, 1, splits=264), replace(BF16, n=1, op="ttt")),
     (TsmmMmaConfig(256, 2, 64, 64, 32, 4, 1, splits=132), TALL),
     (TsmmMmaConfig(320, 1, 64, 64, 32, 3, 1, splits=132, teams=2), replace(TALL, dtype_name="f64", op="ttt")),
     (TsmmHeldConfig(128, 16, 8, 4, 64), TALL),
