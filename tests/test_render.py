@@ -80,11 +80,11 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
     (GemmConfig(128, 128, 16, 16, 16, 16, 16, 32, 8, vector=4, read="nc"), replace(SQUARE, op="ttt")),
     (GemmConfig(64, 64, 8, 16, 16, 32, 8, 32, 8, vector=2, read="nc"), replace(SQUARE, dtype_name="c64", op="nc")),
     (
-        MinplusConfig(128, 128, 16, 16, 16, 32, 8, 16, 16, vector=4, read="nc"),
+        MinplusConfig(128, 64, 16, 16, 8, 32, 4, 16, 8, vector=4, read="nc"),
         replace(SQUARE, dtype_name="minplus_f32"),
     ),
     (
-        MinplusConfig(64, 64, 8, 8, 8, 8, 8, 32, 2, vector=2, read="nc"),
+        MinplusConfig(64, 64, 16, 16, 8, 16, 8, 32, 4, vector=2, read="nc"),
         replace(SQUARE, dtype_name="minplus_f64", op="ttt"),
     ),
     (GemvConfig(128, 1, 4, 4, 8, splits=13), replace(F32, n=1)),
