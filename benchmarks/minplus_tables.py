@@ -34,8 +34,8 @@ def fastest(rows: Sequence[Row], gflops: Mapping[str, float]) -> str:
     for _, group in groupby(every, problem):
         for row in list(group)[:MOST_OF_A_PROBLEM]:
             registers = f"{row['registers']}{', unbounded' if row['variant'] == UNBOUND else ''}"
-            lines.append((str(row["m"]), *(row[name] for name in ("dtype", "op")), f"`{row['configuration']}`", registers,
-                          *rate(row, gflops)))  # fmt: skip
+            name = f"`{row['configuration']}`"
+            lines.append((str(row["m"]), row["dtype"], row["op"], name, registers, *rate(row, gflops)))
     return markdown(heads, lines, texts=("op", "configuration"))
 
 

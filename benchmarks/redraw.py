@@ -63,9 +63,7 @@ def drawn(found: dict[str, Any]) -> dict[str, str]:
 
 def all_drawn() -> dict[str, str]:
     """Of the result files of all benches."""
-    of_vectors, general, minplus = (
-        json.loads(path.read_text(encoding="utf-8")) for path in (GEMV, GENERAL, MINPLUS)
-    )
+    of_vectors, general, minplus = (json.loads(path.read_text(encoding="utf-8")) for path in (GEMV, GENERAL, MINPLUS))
     return (
         drawn(read(RESULT)) | gemv.drawn(of_vectors) | general_tables.tables(general) | minplus_tables.tables(minplus)
     )

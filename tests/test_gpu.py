@@ -250,20 +250,14 @@ CASES += [
     for one in ((op, HERMITIAN[op]) if DTYPES[dtype].is_complex else (op,))
     if family_named(config.family).supports(Problem(64, 64, 64, dtype, one))
 ]
-# The stencil in each case that BLAS has.
+# The stencil in each case that BLAS has, and in the semiring (min, +).
 CASES += [
     (config, problem)
-    for dtype in FMA_DTYPES
-    for ops in product("ntc" if DTYPES[dtype].is_complex else "nt", repeat=2)
-    for problem in (Problem(512, 512, 512, dtype, "".join(ops)),)
-    for config in family_named("gemm").proposals(problem, PROFILES["h200"])[:1]
-]
-CASES += [
-    (config, problem)
-    for dtype in family_named("minplus").dtypes
-    for op in ("nn", "nt", "tn", "tt", "ttt", "tx")
+    for family in (family_named("gemm"), family_named("minplus"))
+    for dtype in family.dtypes
+    for op in (*map("".join, product("ntc" if DTYPES[dtype].is_complex else "nt", repeat=2)), "ttt", "tx")
     for problem in (Problem(512, 512, 512, dtype, op),)
-    for config in family_named("minplus").proposals(problem, PROFILES["h200"])[:1]
+    for config in family.proposals(problem, PROFILES["h200"])[:1]
 ]
 CASE_NAMES = [f"{config.text}-{problem.dtype_name}-{problem.op}" for config, problem in CASES]
 SPLIT = [case for case in CASES if family_named(case[0].family).launch(*case).splits > 1]

@@ -145,11 +145,9 @@ def least(a: Any, b: Any) -> Any:
 def test_the_module_takes_a_matrix_of_lengths(tmp_path: Path, dtype: str, number: Any) -> None:
     module = module_of(tmp_path, Problem(73, 61, 37, dtype), Problem(73, 61, 37, dtype, "ttt"))
     random = np.random.default_rng(1)
-    for (m, n, k), order in product(((73, 61, 37), (5, 3, 100), (1, 1, 1)), "FC"):
-        a, b, c = (
-            np.asarray(random.random(shape, number), order=order)
-            for shape in ((m, k), (k, n), (m, n))  # type: ignore[call-overload]
-        )
+    orders: tuple[Any, ...] = ("F", "C")
+    for (m, n, k), order in product(((73, 61, 37), (5, 3, 100), (1, 1, 1)), orders):
+        a, b, c = (random.random(shape).astype(number, order) for shape in ((m, k), (k, n), (m, n)))
         a[random.random((m, k)) < 0.5] = np.inf
         a[-1], b[:, -1] = np.inf, np.inf
         np.testing.assert_array_equal(module.gemm(a, b, math="minplus"), least(a, b))
