@@ -19,9 +19,12 @@ from rich.table import Table
 from rich.text import Text
 
 from tsm2_tune.generator.families import family_named
+from tsm2_tune.generator.families.ladder import PUBLISHED_ON, PUBLISHED_SHAPE
 from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.tuner.job import GIB, Event, FinalStored, ProblemEnded, ProblemStarted, TrialStored
+from tsm2_tune.tuner.ladder import Rung
 from tsm2_tune.tuner.stored import BestRow, TrialLine, TrialRecord
 from tsm2_tune.tuner.trial import Outcome, Trial, Verdict
 from tsm2_tune.tuner.tune import FinalFailure, Options
@@ -327,6 +330,32 @@ def print_space(space: SearchSpace, console: Console, *, explain: bool) -> None:
             for tunable in family.tunables if kept_of[name] else ():
                 symbol = f" [{tunable.symbol}]" if tunable.symbol else ""
                 print_line(console, f"  {tunable.name}{symbol}: {tunable.about}")
+
+
+def print_ladder(problem: Problem, device: str, rungs: Sequence[Rung], console: Console) -> None:
+    """Print what each step of the ladder buys, beside the article's numbers."""
+    print_line(console, f"{problem.text} on {device}; published: {PUBLISHED_SHAPE} in f32 on {PUBLISHED_ON}")
+    heads = ("step", "configuration", "us", "GFLOP/s", "x before", "x first", "% of floor")
+    published = ("published GFLOP/s", "x before", "x first")
+    rates = [rung.step.published_gflops for rung in rungs]
+    cells = [
+        (
+            rung.step.name,
+            rung.best.trial.config.text if rung.best else f"none of {rung.tried} right",
+            *map(_number, (rung.median_us, rung.gflops, rung.speedup_over_previous, rung.speedup_over_first)),
+            _number(rung.percent_of_floor),
+            *map(_number, (rate, rate / before if before else None, rate / rates[0])),
+        )
+        for rung, rate, before in zip(rungs, rates, [None, *rates], strict=False)
+    ]
+    print_table(console, (*heads, *published), cells, right=range(2, 10))
+
+
+def _number(value: float | None) -> str:
+    """With three digits at least, and never with an exponent."""
+    if value is None:
+        return ""
+    return f"{value:.0f}" if value >= 1000 else f"{value:.1f}" if value >= 100 else f"{value:.2f}"
 
 
 def print_devices(found: Sequence[tuple[str, str, DeviceLimits]], console: Console) -> None:
