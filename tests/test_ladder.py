@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
+from tests.command import run
 from tests.conftest import TryKernel
+from tests.fabricated import trial, tuning_run
 from tests.planting import Bug, assert_rejected
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.ladder import STEPS, LadderConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.space import search_space
+from tsm2_tune.tuner.compiler import Toolchain
+from tsm2_tune.tuner.ladder import in_turns, rungs
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Outcome
 
 ON_HOST = pytest.mark.host
@@ -113,3 +126,66 @@ BUGS = (
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_wrong_kernels_are_found(try_kernel: TryKernel, bug: Bug) -> None:
     assert_rejected(try_kernel, bug, (73, 61, 37))
+
+
+SHAPE = "33x17x20"
+
+
+@ON_HOST
+@pytest.mark.usefixtures("no_driver")
+def test_the_command_shows_what_each_step_buys(tmp_path: Path, toolchain: Toolchain) -> None:
+    """Steps take turns, their trials are stored as any others, and the same command again goes on from there."""
+    database = ("--db", str(tmp_path / "r.db"))
+    command = ("ladder", "--device", "cpu", "--shapes", SHAPE, *database)
+    stopped = run(*command, "--max-trials", "5", "--json")
+    assert stopped.exit_code == 1
+    assert "no time of a step: see `tsm2-tune show" in stopped.stderr
+    assert [step["tried"] for step in json.loads(stopped.stdout)["steps"]] == [1, 1, 1, 1, 1, 0]
+
+    done = run(*command, "--max-trials", "6", "--json")
+    assert done.exit_code == 0
+    assert "(1 new trial;" in done.stderr
+    found = json.loads(done.stdout)
+    assert [step["step"] for step in found["steps"]] == list(STEPS)
+    trials = {line["id"]: line for line in json.loads(run("show", *database, "--json").output)}
+    for step in found["steps"]:
+        line = trials[step["trial"]]
+        assert (line["config"], line["problem"]) == (step["configuration"], found["problem"])
+        assert line["median_us"] == step["median_us"]
+        assert step["gflops"] == pytest.approx(2 * 33 * 17 * 20 / step["median_us"] * 1e-3)
+        assert step["speedup_over_first"] == pytest.approx(found["steps"][0]["median_us"] / step["median_us"])
+    assert found["steps"][0]["speedup_over_previous"] is None
+    for before, step in pairwise(found["steps"]):
+        assert step["speedup_over_previous"] == pytest.approx(before["median_us"] / step["median_us"])
+
+    lines = run(*command, "--max-trials", "6").output.splitlines()
+    assert lines[0].startswith(f"{SHAPE}:f32: ladder-")
+    assert "published: 1024x1024x1024 in f32 on a GPU that the article does not name" in lines[1]
+    assert [line.split()[0] for line in lines[3:]] == list(STEPS)
+    assert lines[-1].split()[-3:] == ["1348", "1.37", "60.54"]  # of the article's steps 5 and 1
+
+
+def test_the_fastest_right_configuration_of_a_step_is_shown(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, target = Problem(64, 64, 64, "f32"), SimpleNamespace(identity=tuning_run().identity)
+    monkeypatch.setattr("tsm2_tune.tuner.ladder.basis", lambda family, target: "now")
+
+    def add(config: LadderConfig, median_us: float, **changes: Any) -> None:
+        store.add_trial(tuning_run(), trial(median_us, config=config, problem=problem, basis="now", **changes))
+
+    for median_us, config in ((90.0, NAIVE), (60.0, replace(NAIVE, tile_rows=16)), (20.0, COARSE_1D)):
+        add(config, median_us)
+    add(replace(NAIVE, tile_rows=32), 10.0, outcome=Outcome.WRONG_RESULT)
+    naive, coalesced, tiled, coarse, *_ = rungs(problem, cast(Target, target), store)
+    assert (naive.tried, naive.median_us, naive.speedup_over_first) == (3, 60.0, 1.0)
+    assert (coalesced.tried, coalesced.best, coalesced.facts["gflops"]) == (0, None, None)
+    assert (coarse.speedup_over_previous, coarse.speedup_over_first) == (None, 3.0)
+    assert tiled.percent_of_floor is None
+
+
+def test_steps_take_turns() -> None:
+    space = search_space(Problem(1024, 1024, 1024, "f32"), H200, families=["ladder"])
+    order = in_turns(space, 3)
+    assert [candidate.config for candidate in order[:6]] == [step.published for step in STEPS.values()]
+    assert [candidate.config.tunables["step"] for candidate in order[6:12]] == list(STEPS)
+    assert set(order) == set(space.kept)
+    assert len(order) == len(space.kept)

@@ -16,6 +16,7 @@ from tsm2_tune.generator.families.gemm import GemmConfig
 from tsm2_tune.generator.families.gram import GramConfig
 from tsm2_tune.generator.families.gram_mma import GramMmaConfig
 from tsm2_tune.generator.families.ism2 import Ism2Config
+from tsm2_tune.generator.families.ladder import STEPS
 from tsm2_tune.generator.families.staged import StagedConfig
 from tsm2_tune.generator.families.staged_half import StagedHalfConfig
 from tsm2_tune.generator.families.staged_mma import StagedMmaConfig
@@ -77,6 +78,7 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
     (GemmConfig(96, 96, 16, 16, 16, 32, 8, 8, 32, vector=1, read="ca"), SQUARE),
     (GemmConfig(128, 128, 16, 16, 16, 16, 16, 32, 8, vector=4, read="nc"), replace(SQUARE, op="ttt")),
     (GemmConfig(64, 64, 8, 16, 16, 32, 8, 32, 8, vector=2, read="nc"), replace(SQUARE, dtype_name="c64", op="nc")),
+    *((step.published, replace(SQUARE, op="ttt")) for step in STEPS.values()),
     (TsmmMmaConfig(256, 2, 64, 64, 32, 4, 1, splits=132), TALL),
     (TsmmMmaConfig(320, 1, 64, 64, 32, 3, 1, splits=132, teams=2), replace(TALL, dtype_name="f64", op="ttt")),
     (TsmmHeldConfig(128, 16, 8, 4, 64), TALL),
