@@ -164,6 +164,9 @@ def test_the_command_shows_what_each_step_buys(tmp_path: Path, toolchain: Toolch
     assert [line.split()[0] for line in lines[3:]] == list(STEPS)
     assert lines[-1].split()[-3:] == ["1348", "1.37", "60.54"]  # of the article's steps 5 and 1
 
+    search = run(*command[1:], "--max-trials", "1")
+    assert "(1 new trial;" in search.output, "what was tried of the ladder must count for nothing in a search"
+
 
 def test_the_fastest_right_configuration_of_a_step_is_shown(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     problem, target = Problem(64, 64, 64, "f32"), SimpleNamespace(identity=tuning_run().identity)

@@ -15,7 +15,6 @@ from rich.console import Console
 from tsm2_tune import __version__, display
 from tsm2_tune.errors import InputError, TuneError
 from tsm2_tune.generator.families import family_named
-from tsm2_tune.generator.families.ladder import FAMILY as LADDER
 from tsm2_tune.generator.model import choose
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
@@ -173,11 +172,11 @@ def ladder(
     tunes, verifies and times the steps as any kernel is: naive, coalesced, tiled, coarsened in one dimension and in
     two, with vector loads. Beside them is what the article reports that they are from.
     """
-    problems = computable(problems_of(shapes, dtypes, ops, layout, math), (LADDER.name,))
+    problems = problems_of(shapes, dtypes, ops, layout, math)
     with _stopped_by_ctrl_c(ctx, database):
         console, options = Console(stderr=as_json), Options(**patience)
         target = find_target(default_spec() if spec is None else spec)
-        searched = job.spaces(problems, target, guidelines=None, families=(LADDER.name,))
+        searched = steps.spaces(problems, target)
         with Tuner(target, options) as tuner, Store.open(database, create=True) as store:
             with display.Display(console, options, len(searched)) as shown:
                 for event in steps.climb(searched, tuner, store):

@@ -97,18 +97,19 @@ def run(
     store: Store,
     *,
     order: Order = ordered,
-    families: Sequence[str] = tuple(FAMILIES),
+    families: Sequence[str] = (),
 ) -> Iterator[Event]:
     """Tune each problem; every trial is in the store before its event is yielded.
 
-    What earlier runs tried of `families` counts: of all of them, as the winner is the problem's over all, also where
-    only one is searched now.
+    What earlier runs tried of `families` counts. Where none are named, these are all that are not only by name, also
+    where fewer are searched now, as the winner is the problem's over all of them, and those of the space.
     """
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     target = tuner.target
     for space in searched:
         problem = space.problem
-        bases = {name: basis(name, target) for name in families if family_named(name).supports(problem)}
+        counted = families or [n for n, one in FAMILIES.items() if not one.only_by_name or n in space.families]
+        bases = {name: basis(name, target) for name in counted if family_named(name).supports(problem)}
         past = past_of(store, target, problem, bases)
         best_before_us = min((us for _, us in past.medians), default=None)
         yield ProblemStarted(space, len(past.tried), past.seconds, best_before_us)

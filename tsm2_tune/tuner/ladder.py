@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
+from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families.ladder import FAMILY, PUBLISHED_ON, PUBLISHED_SHAPE, STEPS, Step
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Candidate
@@ -59,6 +60,17 @@ class Rung:
             "percent_of_floor": self.percent_of_floor,
             "published_gflops": self.step.published_gflops,
         }
+
+
+def spaces(problems: Sequence[Problem], target: Target) -> tuple[SearchSpace, ...]:
+    """The ladder's space of each problem; InputError as job.spaces, and where it has no kernel for one."""
+    for problem in problems:
+        if not FAMILY.supports(problem):
+            raise InputError(
+                f"the ladder does not compute {problem.text}: its matrices are all column-major, or with --layout row"
+                f" all row-major, of {' or '.join(FAMILY.dtypes)}; choose another --op or --dtype"
+            )
+    return job.spaces(problems, target, guidelines=None, families=(FAMILY.name,))
 
 
 def in_turns(space: SearchSpace, seed: int) -> Sequence[Candidate]:
