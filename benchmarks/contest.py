@@ -20,6 +20,7 @@ from benchmarks.replay import NOTHING, NOTHING_TEXT, Replayer, ReplayError, leas
 from benchmarks.winner import Skipped, Winner
 from tsm2_tune.errors import ToolMissing
 from tsm2_tune.generator.render import render
+from tsm2_tune.generator.roofline import Ceilings
 from tsm2_tune.tuner.compiler import compile_text
 from tsm2_tune.tuner.cuda import CudaDevice
 from tsm2_tune.tuner.device import LaunchFailed
@@ -28,7 +29,7 @@ from tsm2_tune.tuner.measure import Effort, measure_interleaved
 from tsm2_tune.tuner.operands import Operands, Support
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Binary, Ceilings, Measurement, Verdict
+from tsm2_tune.tuner.trial import Binary, Measurement, Verdict
 from tsm2_tune.tuner.verify import CHECKS, clear, inspect, prepare, run_once
 
 COMPILE_SECONDS = 120.0

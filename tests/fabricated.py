@@ -15,11 +15,11 @@ from tsm2_tune.generator.config import KernelConfig, Launch
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource, environment
+from tsm2_tune.generator.roofline import Ceilings
 from tsm2_tune.tuner.export import export_text
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.trial import (
-    Ceilings,
     DeviceIdentity,
     Final,
     LoadedResources,

@@ -19,7 +19,7 @@ from tsm2_tune.generator.occupancy import occupancies, occupancy
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.rules import Guidelines
-from tsm2_tune.generator.space import SearchSpace, search_space
+from tsm2_tune.generator.space import OWN, SearchSpace, search_space
 
 FERMI = PROFILES["s2050"]
 NONE = Guidelines(0, 0, 0)
@@ -43,9 +43,8 @@ WINNERS = {
 
 def searched(dtype: str, guidelines: Guidelines | None, op: str = "nn", card: str = "s2050") -> SearchSpace:
     size = SHAPES[dtype]
-    return search_space(
-        Problem(size, size, size, dtype, op), PROFILES[card], guidelines=guidelines, families=["gemm"]
-    )
+    asked = OWN if guidelines is None else guidelines
+    return search_space(Problem(size, size, size, dtype, op), PROFILES[card], guidelines=asked, families=["gemm"])
 
 
 def winner(dtype: str, op: str) -> GemmConfig:

@@ -294,16 +294,6 @@ def test_tunables_are_explained_of_families_that_are_kept() -> None:
     assert not any(line.startswith("  ") for line in lines[missing + 1 : missing + 2])
 
 
-def test_model_prints_both_thresholds() -> None:
-    found = json.loads(
-        run("model", "--device", "k40c", "--shapes", "20480x16x20480", "--dtype", "f64", "--json").output
-    )
-    assert found["t2_threshold"] == pytest.approx(39.7, abs=0.05)
-    assert found["t2_threshold_fma"] == pytest.approx(found["t2_threshold"] / 2)
-    assert found["bound"] == "memory"
-    assert (found["t1"], found["t2"]) == (128, 16)
-
-
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)
 def test_source_prints_any_configuration_that_is_listed(family: Any) -> None:
     config = next(iter(family.configurations()))

@@ -14,6 +14,8 @@ ALLOWED = {
     "display": {"errors", "generator", "tuner", "display"},
     "options": {"errors", "generator", "options"},
     "usage": {"errors", "display"},
+    "reports": {"errors", "generator", "tuner", "display"},
+    "planning": {"errors", "generator", "tuner", "options", "reports"},
 }
 
 
@@ -39,6 +41,7 @@ def test_planning_loads_no_pycuda() -> None:
     run = "from tsm2_tune.cli import main; main({!r}, standalone_mode=False)"
     for command in (
         ["space", "--device", "h200", "--shapes", "64x4x64"],
+        ["model", "--device", "h200", "--shapes", "64x4x64"],
         ["source", "tsm2-v0-t32-c1-p1"],
         ["devices"],
     ):

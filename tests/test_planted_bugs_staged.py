@@ -6,70 +6,32 @@ what finds it is the configuration's probes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-
-import numpy as np
-import numpy.typing as npt
 import pytest
 
-from tests.conftest import TryKernel, compiled
+from tests.conftest import TryKernel
 from tests.planting import Bug, Shape, assert_rejected
+from tests.staged_kernels import (
+    BLOCK,
+    GROUPS,
+    LARGE,
+    LONG,
+    MMA_BLOCK,
+    MMA_LARGE,
+    MMA_ODD,
+    MMA_TALL,
+    MMA_WARPS,
+    REGISTERS,
+    SHAPE,
+    WARPS,
+    mma,
+    probed,
+    staged,
+)
 from tsm2_tune.generator.config import KernelConfig
-from tsm2_tune.generator.families.staged import StagedConfig
-from tsm2_tune.generator.families.staged_mma import FAMILY, StagedMmaConfig
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import render
-from tsm2_tune.tuner.compiler import Toolchain
-from tsm2_tune.tuner.host.device import HostDevice
 from tsm2_tune.tuner.trial import Outcome
 
 pytestmark = pytest.mark.host
-
-SHAPE = (16, 16, 1024)
-
-# Rings of a block and of a warp; teams of a few threads, and of two warps.
-BLOCK = StagedConfig(128, 128, 16, 16, 128, 3, 2, splits=1, min_blocks=1, rows=8, columns=8, step=4)
-WARPS = StagedConfig(128, 32, 32, 16, 16, 2, 1, splits=4, min_blocks=1, rows=8, columns=8, step=1)
-GROUPS = StagedConfig(32, 32, 16, 16, 16, 3, 2, splits=72, min_blocks=1, rows=8, columns=8, step=2)
-REGISTERS = StagedConfig(128, 128, 16, 16, 128, 2, 0, splits=2, min_blocks=1, rows=8, columns=8, step=2)
-LONG = StagedConfig(
-    64, 32, 16, 16, 256, 2, 2, splits=2, min_blocks=1, rows=8, columns=16, step=4
-)  # a run takes two rounds
-LARGE = StagedConfig(128, 128, 64, 64, 32, 2, 2, splits=2, min_blocks=1, rows=8, columns=8, step=2)
-MMA_BLOCK = StagedMmaConfig(128, 128, 32, 32, 32, 3, 2, splits=16, min_blocks=1, strips=2, octets=2, ahead=0)
-MMA_WARPS = StagedMmaConfig(128, 32, 16, 16, 16, 2, 1, splits=1, min_blocks=1, strips=1, octets=2, ahead=1)
-MMA_LARGE = StagedMmaConfig(128, 128, 64, 64, 16, 3, 1, splits=2, min_blocks=1, strips=2, octets=4, ahead=1)
-
-MMA_ODD = StagedMmaConfig(128, 128, 64, 24, 32, 3, 1, splits=7, min_blocks=1, strips=1, octets=3, ahead=1)
-MMA_TALL = StagedMmaConfig(128, 128, 64, 32, 16, 3, 1, splits=7, min_blocks=1, strips=2, octets=2, ahead=1)
-# Fewer tiles than blocks: k has two panels, and of its rest each other block has a turn and a run.
-MMA_PANELS = StagedMmaConfig(128, 128, 64, 32, 16, 3, 1, splits=13, min_blocks=1, strips=2, octets=2, ahead=1)
-IN_PANELS = (318, 32, 2552)
-IN_TURNS = (1725, 32, 64)  # two tiles for each block, and one for runs: more than the workspace has slots for
-
-
-# As many blocks as on an H200: what one tile does not show is left to the probes.
-MMA_MANY = StagedMmaConfig(128, 128, 64, 32, 16, 3, 1, splits=132, min_blocks=1, strips=2, octets=2, ahead=1)
-
-
-def probed(name: str, original: str, planted: str) -> Bug:
-    return Bug(f"{name} (many blocks)", MMA_MANY, original, planted, dtype="f64", op="nn", shape=(64, 32, 900))
-
-
-def panelled(name: str, original: str, planted: str, *, shape: Shape = IN_PANELS) -> Bug:
-    return Bug(f"{name} (panels)", MMA_PANELS, original, planted, dtype="f64", op="nn", shape=shape)
-
-
-def staged(
-    name: str, config: StagedConfig, original: str, planted: str, *, dtype: str = "f32", op: str = "tn"
-) -> Bug:
-    return Bug(name, config, original, planted, dtype=dtype, op=op)
-
-
-def mma(name: str, config: StagedMmaConfig, original: str, planted: str, *, op: str = "tn") -> Bug:
-    return Bug(f"{name} (mma)", config, original, planted, dtype="f64", op=op)
-
 
 EDGE = "stage_at_the_edge<tile_rows, a_pitch, a_along_k, width>(a, A, lda, row, m, l, k)"
 
@@ -238,64 +200,6 @@ ADDING_BUGS = (
     mma("a team's sums left out", MMA_BLOCK, "s < sums_of_tile;", "s < sums_of_tile - 1;"),
 )  # fmt: skip
 
-RUN_BUGS = (
-    panelled("shares that leave chunks over", "(long long)chunks + splits - 1) / splits",
-        "(long long)chunks) / splits"),
-    panelled("runs to the very last chunk", "left < work.of_a_run ? index_t(left) : work.of_a_run", "left"),
-    mma("the next tile not looked for", MMA_LARGE, "one_tile ? 0 : next_of_bands / work.band", "0"),
-    mma("the tile before staged", MMA_LARGE, "tile_of(next_piece);", "tile_of(next_piece - (next_piece > 0));"),
-    panelled("a run taken to begin with its first chunk", "? 0 : work.begin);", "? 0 : 0);"),
-    panelled("the band not begun again", "next_of_bands - next_piece * work.band", "next_of_bands"),
-    panelled("every block begins at the first tile", "work.in_turns + index_t(before", "0 * index_t(before"),
-    panelled("a panel's blocks at its first tile", "block % tiles", "0 * block"),
-    panelled("every panel the first", "work.low = block / tiles * share", "work.low = 0"),
-    panelled("the rest of k before its panels", "work.low = work.panels * share", "work.low = 0"),
-    panelled("turns of one block in another's place", "piece * others + rank", "piece * others + rank / 2"),
-    panelled("a turn too few", "work.turns = turns;", "work.turns = turns - 1;"),
-    panelled("a part of a run left out", "* work.rest - 1) / work.of_a_run)",
-        "* work.rest - 1) / work.of_a_run) - 1"),
-    panelled("the panels' parts left out", "parts = work.panels +", "parts = 0 +"),
-    panelled("a part of a turn taken for one of a run", "(of_a_turn ? 0 : work.rank - first_other)",
-        "(work.rank - first_other)"),
-    panelled("the tile of a turn taken for one of runs", "of_a_turn = among_runs < 0", "of_a_turn = false"),
-    panelled("slots for turns that leave no part", "turns = work.panels > 0 ? work.in_turns : 0",
-        "turns = work.in_turns", shape=IN_TURNS),
-    panelled("the slots of a tile of a turn behind those of runs", "of_a_turn ? tile :", "of_a_turn ? 0 :"),
-    staged("the chunks of one tile side by side", WARPS, "every = one_tile ? splits : 1", "every = 1"),
-    staged("the last chunks of one tile left out", WARPS, "(chunks - block + splits - 1) / splits",
-        "(chunks - block) / splits"),
-    staged("a block with some chunks of one tile alone", WARPS, "alone = done", "alone = one_tile || done"),
-    staged("chunks past the end taken for whole", GROUPS, "to_end < to_stop ? to_end : to_stop", "to_stop"),
-    staged("whole chunks not passed", GROUPS, "staged += whole * rings_of_block;", ""),
-    staged("the rest of k staged for ever", REGISTERS, "staged += rings_of_block;", ""),
-    staged("whole chunks not counted", WARPS, "whole > 0 ? whole - 1 : 0", "whole"),
-    staged("too short a step to the next chunk", WARPS, "chunk * (long long)every;", "chunk;"),
-    panelled("chunks past those of a block multiplied", "to_end < run && !one_tile ? index_t(to_end) : run",
-        "!one_tile ? index_t(to_end) : run"),
-    panelled("a tile of which others have some taken for the block's", "alone = done - before == work.chunks",
-        "alone = done - before == work.band"),
-    mma("the sums of the tile before kept", MMA_LARGE, "sums_t sum = {};", "sums_t sum;"),
-    staged("a part left out", GROUPS, "? work.chunks : splits) - 1", "? work.chunks : splits) - 2"),
-    staged("a part in another's slot", WARPS, "leave(slot + part);", "leave(slot + part / 2);"),
-    staged("a slice left out", GROUPS, "slice < slices;) {", "slice < slices - 1;) {"),
-    staged("every slice the first", GROUPS, "at = slice * lanes +", "at = 0 * slice +"),
-    staged("every adder with the parts of the first", GROUPS, "(adder * vectors_of_tile + at)", "at"),
-    staged("an adder's last part left out", GROUPS, "(parts - adder + adders - 1) / adders",
-        "(parts - adder) / adders"),
-    staged("an adder left out", GROUPS, "other < adders;", "other < adders - 1;"),
-    probed("slices stored in the first vectors", "store_one(at / threads,", "store_one(0 * at,"),
-    staged("every thread stores a slice", GROUPS, "if (at % threads == threadIdx.x)", "if (true)"),
-    staged("nobody adds up", GROUPS, "stays = all_came(add<true>(came)) ||", "stays = add<true>(came) == 0 ||"),
-    staged("the first to come adds up", GROUPS, "stays = all_came(add<true>(came)) ||",
-        "stays = add<true>(came) == 1 ||"),
-    staged("a counter not put back", GROUPS, "*counter = 0;", ";"),
-    staged("blocks that do not wait not counted", GROUPS, "gone = now % asked / left_early", "gone = 0 * now"),
-    staged("the counter put back too early", GROUPS, "slices_asked - slices : 0)", "slices_asked - slices + 1 : 0)"),
-    staged("the last part twice", WARPS, "first + s < count ? more.element[e] : scalar(0)", "more.element[e]"),
-    staged("parts added to a block's own", WARPS, "held[v] = vector{}; });", "(void)v; });"),
-    mma("parts added to a block's own", MMA_LARGE, "held[v] = vector{}; });", "(void)v; });"),
-)  # fmt: skip
-
 RIGHT = (
     *((BLOCK, dtype, op) for dtype, op in (("f32", "tn"), ("f32", "ntt"), ("f32", "nn"))),
     *((WARPS, dtype, op) for dtype in ("f32", "f64") for op in ("tn", "ntt", "tt")),
@@ -318,84 +222,8 @@ def test_the_template_itself_is_right(
     assert result.outcome is Outcome.OK, result.detail
 
 
-@pytest.mark.parametrize("shape", [IN_PANELS, IN_TURNS], ids=str)
-def test_panels_turns_and_runs_are_right(try_kernel: TryKernel, shape: Shape) -> None:
-    result = try_kernel(MMA_PANELS, Problem(*shape, "f64", "nn"), str)
-    assert result.outcome is Outcome.OK, result.detail
-
-
-@pytest.mark.parametrize("op", ["nn", "ttt"])
-def test_with_a_short_k_nearly_every_block_has_a_whole_tile(try_kernel: TryKernel, op: str) -> None:
-    problem, config = Problem(954, 29, 300, "f64", op), replace(MMA_TALL, splits=16)
-    assert FAMILY.has_whole_tiles(config, problem)
-    assert try_kernel(config, problem, crash_where_sums_meet, False).outcome is Outcome.OK
-    fewer = replace(problem, m=800)
-    assert not FAMILY.has_whole_tiles(config, fewer)
-    assert try_kernel(config, fewer, crash_where_sums_meet, False).outcome is Outcome.CRASHED
-
-
-def crash_where_sums_meet(text: str) -> str:
-    assert "if (!alone) {" in text
-    return text.replace("if (!alone) {", "if (!alone) { __builtin_trap();")
-
-
 @pytest.mark.parametrize(
-    "bug", [*COPYING_BUGS, *RING_BUGS, *MULTIPLYING_BUGS, *ADDING_BUGS, *RUN_BUGS], ids=lambda bug: bug.name
+    "bug", [*COPYING_BUGS, *RING_BUGS, *MULTIPLYING_BUGS, *ADDING_BUGS], ids=lambda bug: bug.name
 )
 def test_a_planted_bug_is_rejected(try_kernel: TryKernel, bug: Bug) -> None:
     assert_rejected(try_kernel, bug, SHAPE, probes=True)
-
-
-def product(
-    toolchain: Toolchain,
-    config: KernelConfig,
-    problem: Problem,
-    factors: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]],
-    edit: Callable[[str], str] = str,
-) -> npt.NDArray[np.float64]:
-    """X^T Y of row-major matrices with as many columns; X's own memory is that of Y where both are one array."""
-    source = render(problem, config)
-    binary = compiled(edit(source.text), source.kernel, toolchain, source.defines)
-    device = HostDevice(seed=1)
-    launch, (rows, columns) = source.launch, factors[0].shape
-    arrays = [factors[0]] if factors[0] is factors[1] else list(factors)
-    arrays += [np.zeros((columns, columns)), np.zeros(launch.partial_elements(columns, columns))]
-    buffers = [device.allocate(array.nbytes) for array in arrays]
-    for array, buffer in zip(arrays, buffers, strict=True):
-        device.upload(array, buffer)
-    counters = device.allocate(4 * launch.counters(columns, columns))
-    device.upload(np.zeros(launch.counters(columns, columns), np.uint32), counters)
-    a, b, c, partials = (np.uint64(buffer.address) for buffer in (buffers[0], *buffers[-3:]))
-    extents = (np.int32(columns), np.int32(columns), np.int32(rows), np.float64(1))
-    scaled = (np.float64(0), c, np.int32(columns), partials, np.uint64(counters.address))
-    kernel = device.load(binary.path, source.kernel)
-    kernel(
-        (*extents, a, np.int32(columns), b, np.int32(columns), *scaled),
-        blocks=launch.blocks(columns, columns),
-        threads=launch.threads,
-        smem_bytes=launch.smem_bytes,
-    )
-    device.synchronise()
-    found = np.empty((columns, columns))
-    device.download(buffers[-2], found)
-    device.close()
-    return found
-
-
-SYMMETRIC = (
-    StagedConfig(128, 128, 16, 16, 64, 2, 0, splits=2, min_blocks=1, rows=8, columns=8, step=1),
-    StagedConfig(128, 32, 16, 16, 16, 3, 1, splits=2, min_blocks=1, rows=8, columns=8, step=1),
-    StagedMmaConfig(128, 128, 16, 16, 32, 3, 1, splits=2, min_blocks=1, strips=1, octets=2, ahead=1),
-)
-
-
-@pytest.mark.parametrize("config", SYMMETRIC, ids=lambda config: config.text)
-def test_a_matrix_times_itself_gives_the_bits_that_its_copy_gives(toolchain: Toolchain, config: KernelConfig) -> None:
-    """Staged once, whole tiles and tiles beside the diagonal, whole chunks and the rest of k."""
-    problem = Problem(15, 15, 1003, "f64", "nt")
-    x = np.random.default_rng(1).uniform(-1, 1, (problem.k, problem.m))
-    once, twice = (product(toolchain, config, problem, (x, y)) for y in (x, x.copy()))
-    assert once.tobytes() == twice.tobytes()
-    assert np.abs(once.T - x.T @ x).max() < 1e-12
-    only_one = product(toolchain, config, problem, (x, 2 * x), lambda text: text.replace("A == B && lda", "lda"))
-    assert not np.allclose(only_one, 2 * once), "X^T Y would be staged once too"

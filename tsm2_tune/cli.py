@@ -12,32 +12,21 @@ from typing import Any
 import click
 from rich.console import Console
 
-from tsm2_tune import __version__, display
-from tsm2_tune.errors import InputError, TuneError
-from tsm2_tune.generator.families import family_named
-from tsm2_tune.generator.model import choose
+from tsm2_tune import __version__, display, planning, reports
+from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.generator.render import render
-from tsm2_tune.generator.rules import Guidelines
-from tsm2_tune.generator.space import search_space, unfit
+from tsm2_tune.generator.rules import Thresholds
 from tsm2_tune.options import (
-    LARGE,
-    LARGE_SQUARE,
-    OP_SPELLING,
     computable,
     database_option,
     device_option,
-    dtype_with,
     family_names,
     family_options,
-    guidelines_of,
+    is_given,
     json_option,
-    math_option,
-    op_of,
-    planning_device_option,
     problems_of,
     shapes_options,
+    thresholds_of,
     tuning_options,
 )
 from tsm2_tune.tuner import job
@@ -83,7 +72,7 @@ def main(
     where the last one stopped. Then `best` shows the winners and `export` writes them as an importable module.
     """
     if ctx.invoked_subcommand is not None:
-        given = [name for name in ctx.params if _is_given(ctx, name)]
+        given = [name for name in ctx.params if is_given(ctx, name)]
         if given:
             raise click.UsageError(f"options of tuning before {ctx.invoked_subcommand!r}: put them behind it")
         return
@@ -92,11 +81,7 @@ def main(
     names = family_names(families)
     problems = computable(problems_of(shapes, dtypes, ops, layout, math), names)
     with _stopped_by_ctrl_c(ctx, database):
-        _tune(ctx, spec, problems, Options(**patience), database, guidelines_of(guidelines), names)
-
-
-def _is_given(ctx: click.Context, name: str) -> bool:
-    return ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+        _tune(ctx, spec, problems, Options(**patience), database, thresholds_of(guidelines), names)
 
 
 @contextmanager
@@ -118,7 +103,7 @@ def _tune(
     problems: tuple[Problem, ...],
     options: Options,
     database: str,
-    guidelines: Guidelines | None,
+    guidelines: Thresholds,
     families: tuple[str, ...],
 ) -> None:
     """The main job, until it ends, with its progress on the terminal."""
@@ -187,140 +172,14 @@ def ladder(
         click.echo(json.dumps(facts[0] if len(facts) == 1 else facts, indent=2))
     else:
         for problem, rungs in found.items():
-            display.print_ladder(problem, target.identity.name, rungs, console)
+            reports.print_ladder(problem, target.identity.name, rungs, console)
     if any(rung.best is None for rungs in found.values() for rung in rungs):
         click.echo(f"no time of a step: see `tsm2-tune show --db {database}`, or raise --budget", err=True)
         ctx.exit(1)
 
 
-@main.command()
-@json_option
-def devices(as_json: bool) -> None:
-    """List the devices here and the bundled cards."""
-    from tsm2_tune.tuner.cuda import cuda_device_count
-
-    found = []
-    for spec in [*(str(ordinal) for ordinal in range(cuda_device_count())), "cpu", *PROFILES]:
-        try:
-            found.append((spec, "bundled" if spec in PROFILES else "here", limits_of(spec)))
-        except TuneError as error:
-            click.echo(f"device {spec}: {error}", err=True)
-    if as_json:
-        click.echo(json.dumps([{"device": spec, "kind": kind, **asdict(limits)} for spec, kind, limits in found]))
-        return
-    display.print_devices(found, Console())
-
-
-@main.command()
-@planning_device_option
-@shapes_options(required=False)
-@family_options
-@click.option("--explain", is_flag=True, help="Say what each rule is for.")
-@click.option("--list", "as_lines", is_flag=True, help="Print each kept configuration as a line of JSON.")
-@json_option
-def space(
-    spec: str | None,
-    shapes: str | None,
-    dtypes: str,
-    ops: str,
-    layout: str,
-    math: str,
-    families: str | None,
-    guidelines: str | None,
-    explain: bool,
-    as_lines: bool,
-    as_json: bool,
-) -> None:
-    """Show how many configurations there are, and which rule drops how many.
-
-    \b
-    tsm2-tune space --device h200 --shapes 20480x16x20480 --explain
-
-    Without --shapes it is the space of a large square product.
-    """
-    limits = limits_of(default_spec() if spec is None else spec)
-    chosen, names = guidelines_of(guidelines), family_names(families)
-    searched = [
-        search_space(problem, limits, guidelines=chosen, families=names)
-        for problem in computable(problems_of(shapes or LARGE_SQUARE, dtypes, ops, layout, math), names)
-    ]
-    if as_lines:
-        for one in searched:
-            for c in one.kept:
-                facts = {
-                    "problem": one.problem.text,
-                    "family": c.config.family,
-                    "configuration": c.config.text,
-                    "tunables": c.config.tunables,
-                    **asdict(c.resources),
-                    **asdict(c.occupancy),
-                }
-                click.echo(json.dumps(facts))
-        return
-    if as_json:
-        counts = [display.space_counts(one) for one in searched]
-        click.echo(json.dumps(counts[0] if len(counts) == 1 else counts, indent=2))
-        return
-    for one in searched:
-        display.print_space(one, Console(), explain=explain)
-
-
-@main.command()
-@planning_device_option
-@shapes_options(required=True)
-@json_option
-def model(spec: str | None, shapes: str, dtypes: str, ops: str, layout: str, math: str, as_json: bool) -> None:
-    """Show what the TSM2 paper's performance model chooses.
-
-    \b
-    tsm2-tune model --device k40c --shapes 20480x16x20480 --dtype f64 --json
-    """
-    limits = limits_of(default_spec() if spec is None else spec)
-    found = [
-        {"problem": p.text, "device": limits.name, **asdict(choose(p, limits))}
-        for p in problems_of(shapes, dtypes, ops, layout, math)
-    ]
-    if as_json:
-        click.echo(json.dumps(found[0] if len(found) == 1 else found, indent=2))
-        return
-    for one in found:
-        click.echo(
-            "\n".join(
-                f"{name}: {value:.4g}" if isinstance(value, float) else f"{name}: {value}"
-                for name, value in one.items()
-            )
-            + "\n"
-        )
-
-
-@main.command()
-@click.argument("configuration")
-@click.option("--dtype", "dtype", default="f32", show_default=True, help="Element type.")
-@math_option
-@click.option("--op", "op", default="nn", show_default=True, help=f"How the matrices lie. {OP_SPELLING}")
-def source(configuration: str, dtype: str, math: str, op: str) -> None:
-    """Print the CUDA text of one CONFIGURATION, spelt as `space --list` and `best` spell it.
-
-    \b
-    tsm2-tune source tsm2-v3-t128-c16-p4 --dtype f64
-    """
-    family = family_named(configuration.partition("-")[0])
-    name = dtype_with(math, dtype)
-    problems = [Problem(size, size, size, name, op_of(op, name)) for size in (1, LARGE)]  # one text is for all shapes
-    problem = next(filter(family.supports, problems), None)
-    if problem is None:
-        raise InputError(f"{family.name} has no kernel for {name} and op {op}: choose another --dtype or --op")
-    config = family.config_type.parse(configuration)
-    if config is None or not family.has(config, problem):
-        example = next(family.configurations()).text
-        raise InputError(f"{family.name} has no configuration {configuration!r}: they are spelt like {example}")
-    why_not = unfit(family, config, problem)
-    if why_not is not None:
-        raise InputError(
-            f"{config.text} has no kernel for {problem.dtype_name} and op {op}, as {why_not}:"
-            " choose another configuration, --dtype or --op"
-        )
-    click.echo(render(problem, config).text, nl=False)
+for command in (planning.devices, planning.space, planning.model, planning.source):
+    main.add_command(command)
 
 
 stored_device_option = click.option(

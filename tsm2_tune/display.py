@@ -6,7 +6,6 @@ import json
 import math
 import re
 import time
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from itertools import groupby
@@ -18,13 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 from rich.text import Text
 
-from tsm2_tune.generator.families import family_named
-from tsm2_tune.generator.families.ladder import PUBLISHED_ON, PUBLISHED_SHAPE
-from tsm2_tune.generator.limits import DeviceLimits
-from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.space import SearchSpace
-from tsm2_tune.tuner.job import GIB, Event, FinalStored, ProblemEnded, ProblemStarted, TrialStored
-from tsm2_tune.tuner.ladder import Rung
+from tsm2_tune.tuner.job import Event, FinalStored, ProblemEnded, ProblemStarted, TrialStored
 from tsm2_tune.tuner.stored import BestRow, TrialLine, TrialRecord
 from tsm2_tune.tuner.trial import Outcome, Trial, Verdict
 from tsm2_tune.tuner.tune import FinalFailure, Options
@@ -301,75 +294,3 @@ def _plain(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "; ".join(_plain(item) for item in value)
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def space_counts(space: SearchSpace) -> dict[str, Any]:
-    """How many configurations were kept and dropped, as JSON has it."""
-    return {
-        "problem": space.problem.text,
-        "device": space.limits.name,
-        "families": list(space.families),
-        "total": space.total,
-        "kept": len(space.kept),
-        "dropped": {rule.name: count for rule, count in space.dropped},
-    }
-
-
-def print_space(space: SearchSpace, console: Console, *, explain: bool) -> None:
-    """Print how many configurations were kept and which rule dropped how many; explained, what all are for."""
-    kept = f"{len(space.kept)} of {space.total} configurations kept"
-    print_line(console, f"{space.problem.text} on {space.limits.name}: {kept}")
-    heads = ("dropped", "rule", "kind", "because")[: 4 if explain else 3]
-    cells = [(str(count), rule.name, rule.kind, rule.because)[: len(heads)] for rule, count in space.dropped]
-    print_table(console, heads, cells, right=(0,))
-    if explain:
-        kept_of = Counter(candidate.config.family for candidate in space.kept)
-        for name in space.families:
-            family = family_named(name)
-            print_line(console, f"{name}, {kept_of[name] or 'none'} kept: {family.summary}")
-            for tunable in family.tunables if kept_of[name] else ():
-                symbol = f" [{tunable.symbol}]" if tunable.symbol else ""
-                print_line(console, f"  {tunable.name}{symbol}: {tunable.about}")
-
-
-def print_ladder(problem: Problem, device: str, rungs: Sequence[Rung], console: Console) -> None:
-    """Print what each step of the ladder buys, beside the article's numbers."""
-    print_line(console, f"{problem.text} on {device}; published: {PUBLISHED_SHAPE} in f32 on {PUBLISHED_ON}")
-    heads = ("step", "configuration", "us", "GFLOP/s", "x before", "x first", "% of floor")
-    published = ("published GFLOP/s", "x before", "x first")
-    rates = [rung.step.published_gflops for rung in rungs]
-    cells = [
-        (
-            rung.step.name,
-            rung.best.trial.config.text if rung.best else f"none of {rung.tried} right",
-            *map(_number, (rung.median_us, rung.gflops, rung.speedup_over_previous, rung.speedup_over_first)),
-            _number(rung.percent_of_floor),
-            *map(_number, (rate, rate / before if before else None, rate / rates[0])),
-        )
-        for rung, rate, before in zip(rungs, rates, [None, *rates], strict=False)
-    ]
-    print_table(console, (*heads, *published), cells, right=range(2, 10))
-
-
-def _number(value: float | None) -> str:
-    """With three digits at least, and never with an exponent."""
-    if value is None:
-        return ""
-    return f"{value:.0f}" if value >= 1000 else f"{value:.1f}" if value >= 100 else f"{value:.2f}"
-
-
-def print_devices(found: Sequence[tuple[str, str, DeviceLimits]], console: Console) -> None:
-    """Print devices: how each is named, whether it is here or bundled, and its main limits."""
-    cells = [
-        (
-            spec,
-            kind,
-            limits.name,
-            ".".join(map(str, limits.compute_capability)),
-            str(limits.sms),
-            f"{limits.memory_bytes / GIB:.1f}",
-            f"{limits.dram_gbytes_per_s:.0f}",
-        )
-        for spec, kind, limits in found
-    ]
-    print_table(console, ("device", "", "name", "capability", "SMs", "GiB", "GB/s"), cells, right=(4, 5, 6))

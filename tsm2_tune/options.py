@@ -7,7 +7,6 @@ import os
 import re
 import stat
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,7 +16,7 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.problem import DTYPES, OP_LETTERS, SAME, Problem, dtype_named
 from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.generator.rules import Guidelines
+from tsm2_tune.generator.rules import Guidelines, Thresholds, parse_thresholds
 from tsm2_tune.generator.shapes import SPELLING, parse_shapes
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -49,6 +48,11 @@ class Seconds(click.FloatRange):
         if not math.isfinite(seconds):
             self.fail(f"{value} is no time: expected a number of seconds.", param, ctx)
         return seconds
+
+
+def is_given(ctx: click.Context, name: str) -> bool:
+    """Whether the command line has the option whose parameter is called so."""
+    return ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
 
 
 def family_names(text: str | None) -> tuple[str, ...]:
@@ -103,9 +107,9 @@ def op_in(layout: str, op: str) -> str:
     return op.translate(OPPOSITE) + "t"
 
 
-def guidelines_of(text: str | None) -> Guidelines | None:
-    """The thresholds that --guidelines asks for; None, for those of each family, where it is not given."""
-    return None if text is None else Guidelines.parse(text)
+def thresholds_of(text: str | None) -> Thresholds:
+    """The thresholds that --guidelines moves; none where it is not given."""
+    return parse_thresholds(text or "")
 
 
 def computable(problems: Sequence[Problem], families: Sequence[str]) -> tuple[Problem, ...]:
@@ -193,9 +197,10 @@ def family_options(function: F) -> F:
     function = click.option(
         "--guidelines",
         metavar="NAME=VALUE,...",
-        help="Other thresholds for the guideline rules, or none."
-        f" [default: {','.join(f'{f.name}={f.default}' for f in fields(Guidelines)).replace('_', '-')};"
-        " of gemm those that leave hundreds of configurations]",
+        help="Move thresholds of the guideline rules: a lower one keeps more configurations, a higher one fewer, and"
+        " those that are not named stay each family's own. none takes all of them away, none,min-reuse=4 all but"
+        " that."
+        f" [default: {Guidelines().text}; of gemm those that leave hundreds of configurations; `space` prints them]",
     )(function)
     unasked = ", ".join(name for name, family in FAMILIES.items() if family.only_by_name)
     return click.option(

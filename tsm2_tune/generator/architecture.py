@@ -9,6 +9,7 @@ from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import dtype_named
 
 ComputeCapability = tuple[int, int]
+HOST: ComputeCapability = (0, 0)
 
 FLOPS_PER_FMA = 2
 
@@ -68,7 +69,7 @@ NEW = ("guide", "throughput", "occupancy.h")
 # latencies of memory, f32 FMA and f64 FMA, sources.
 _ROWS = (
     # The host runs one block at a time a core; two 256-bit FMA units are assumed, latencies are those of DRAM.
-    Architecture((0, 0), "host", 255, 1, 1, 1, 16, 8, 300, 4, 4, ("assumed",)),
+    Architecture(HOST, "host", 255, 1, 1, 1, 16, 8, 300, 4, 4, ("assumed",)),
     Architecture(
         (2, 0), "Fermi GF100", 63, 64, 2, 128, 32, 16, 600, 22, 22,
         (*OLD, "latency-guide"), FERMI_DOUBLE_UNIT,
@@ -113,6 +114,29 @@ _ROWS = (
 ARCHITECTURES = {row.compute_capability: row for row in _ROWS}
 OLDEST_GPU = (2, 0)
 
+# Dense FMAs per clock per multiprocessor of the tensor cores, by element type; 16-bit products are added up in f32.
+# From NVIDIA's white papers of Volta, Turing, A100, GA102, Ada and H100, and the data sheets' rates over
+# multiprocessors x clock x 2 of the others. It is the chip's rate: some products of a chip are held to half of it in
+# 16 bits. Left out is f64 where it is no faster than FMAs.
+_HALF_OF_7 = {"f16": 512}
+_OF_8_6 = {"f16": 512, "bf16": 512, "tf32": 256}
+_OF_10 = {"f16": 4096, "bf16": 4096, "tf32": 2048}
+TENSOR_FMAS: dict[ComputeCapability, dict[str, int]] = {
+    (7, 0): _HALF_OF_7,
+    (7, 2): _HALF_OF_7,
+    (7, 5): _HALF_OF_7,
+    (8, 0): {"f16": 1024, "bf16": 1024, "tf32": 512, "f64": 64},
+    (8, 6): _OF_8_6,
+    (8, 7): {"f16": 1024, "bf16": 1024, "tf32": 512},
+    (8, 9): _OF_8_6,
+    (9, 0): {"f16": 2048, "bf16": 2048, "tf32": 1024, "f64": 128},
+    (10, 0): _OF_10,
+    (10, 3): _OF_10,
+    (11, 0): _OF_10,
+    (12, 0): _OF_8_6,
+    (12, 1): _OF_8_6,
+}
+
 
 def architecture_of(compute_capability: ComputeCapability) -> Architecture:
     """The row of this compute capability, or the newest known row that is not newer.
@@ -126,6 +150,11 @@ def architecture_of(compute_capability: ComputeCapability) -> Architecture:
         major, minor = compute_capability
         raise InputError(f"compute capability {major}.{minor}: expected 2.0 or newer")
     return ARCHITECTURES[max(known for known in ARCHITECTURES if known < compute_capability)]
+
+
+def tensor_fmas(compute_capability: ComputeCapability) -> dict[str, int]:
+    """Dense FMAs per clock per multiprocessor of the tensor cores, by element type; none where there are no cores."""
+    return TENSOR_FMAS.get(architecture_of(compute_capability).compute_capability, {})
 
 
 def peak_gflops(limits: DeviceLimits, dtype_name: str) -> float:

@@ -17,9 +17,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from tsm2_tune.errors import InputError
 from tsm2_tune.generator.architecture import FLOPS_PER_FMA, architecture_of, peak_gflops
 from tsm2_tune.generator.limits import DeviceLimits
-from tsm2_tune.generator.problem import Problem, dtype_named
+from tsm2_tune.generator.problem import FMA_DTYPES, Problem, dtype_named
 from tsm2_tune.generator.profiles import PUBLISHED_PEAKS, PublishedPeak
 
 # C0. At t2 = t3 = 1 nvcc 13.0 gives Algorithm 4 with leading dimensions, alpha, beta and bounds checks 16 to 20
@@ -233,6 +234,13 @@ def _slopes(time: Callable[[Point], float], region: Region, point: Point) -> tup
     return slopes[0], slopes[1]
 
 
+def unmodelled(problem: Problem) -> str | None:
+    """Why the paper's model says nothing of the problem; None where it does."""
+    if problem.dtype_name not in FMA_DTYPES:
+        return f"it is of fused multiply-adds, in {', '.join(FMA_DTYPES)}"
+    return None if problem.op == "nn" else "it is of A B with all three matrices column-major, op nn"
+
+
 def choose(problem: Problem, limits: DeviceLimits) -> ModelChoice:
     """Algorithm 5, with the bound of line 9 read as t2 <= n (it prints k) and line 12 as m k n / t2.
 
@@ -246,7 +254,12 @@ def choose(problem: Problem, limits: DeviceLimits) -> ModelChoice:
     n = 16 (here 331, and t3 = 3) and 1550 to 1820 at n = 2, so no one latency gives it for every n. On M40
     the bound comes out, but t2 = 6 where the paper has 8; on P100 the bound and t1, but t2 = 16 where the paper
     has 4, which the first remark rules out for any latency.
+
+    InputError for a problem that the model is not of.
     """
+    why_not = unmodelled(problem)
+    if why_not is not None:
+        raise InputError(f"TSM2's model says nothing of {problem.text}: {why_not}")
     threshold = t2_threshold(limits, problem.dtype_name)
     bound: Bound = "memory" if problem.n <= threshold else "compute"
 

@@ -84,6 +84,19 @@ _CARDS = (
 PROFILES: dict[str, DeviceLimits] = {card.name: card for card in _CARDS}
 
 
+# What the driver of each card calls it, and so what its results are stored under.
+DRIVER_NAMES = {
+    "s2050": "Tesla S2050",
+    "k40c": "Tesla K40c",
+    "m40": "Tesla M40",
+    "p100": "Tesla P100-PCIE-16GB",
+    "v100": "Tesla V100-SXM2-16GB",
+    "a100": "NVIDIA A100-SXM4-80GB",
+    "h100": "NVIDIA H100 80GB HBM3",
+    "h200": "NVIDIA H200",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class PublishedPeak:
     """Peaks of one card and element type as a paper states them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from tsm2_tune.generator.config import KernelConfig
@@ -13,8 +14,10 @@ from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.generator.rules import GUIDELINE_RULES, HARDWARE_RULES, Candidate, Guidelines, Rule
+from tsm2_tune.generator.rules import GUIDELINE_RULES, HARDWARE_RULES, Candidate, Guidelines, Rule, Thresholds
 from tsm2_tune.generator.tables import Joined
+
+OWN: Thresholds = MappingProxyType({})  # no threshold is moved
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,7 @@ class SearchSpace:
     families: tuple[str, ...]
     kept: Sequence[Candidate]
     dropped: tuple[tuple[Rule, int], ...]  # every rule, in the order tried; 0 where it dropped nothing
+    guidelines: tuple[Guidelines, ...]  # in force, of each family
 
     @property
     def total(self) -> int:
@@ -44,14 +48,21 @@ def unfit(family: Family[Any], config: KernelConfig, problem: Problem) -> str | 
     return next((rule.because for rule in family.rules if rule.kind == "limit" and not rule.keeps(candidate)), None)
 
 
+def guidelines_in_force(
+    family: Family[Any], problem: Problem, limits: DeviceLimits, asked: Guidelines | Thresholds
+) -> Guidelines:
+    """The family's own thresholds but for those asked for; Guidelines are asked for as a whole."""
+    return asked if isinstance(asked, Guidelines) else family.guidelines(problem, limits).moved(asked)
+
+
 def search_space(
     problem: Problem,
     limits: DeviceLimits,
     *,
-    guidelines: Guidelines | None = None,
+    guidelines: Guidelines | Thresholds = OWN,
     families: Sequence[str] = (),
 ) -> SearchSpace:
-    """Enumerate the families and prune, by each family's own guidelines where none are given.
+    """Enumerate the families and prune, by each family's own guidelines but for the thresholds that are given.
 
     The families are all that support the problem, but for those that are `only_by_name`, unless they are named.
 
@@ -65,10 +76,10 @@ def search_space(
     kept: list[Sequence[Candidate]] = []
     dropped: Counter[str] = Counter()
     rules: dict[str, Rule] = {}
-    for family in chosen:
+    in_force = tuple(guidelines_in_force(family, problem, limits, guidelines) for family in chosen)
+    for family, wanted in zip(chosen, in_force, strict=True):
         applicable = rules_of(family)
         rules |= {rule.name: rule for rule in applicable}
-        wanted = family.guidelines(problem, limits) if guidelines is None else guidelines
         of_family, dropped_of_family = family.pruned(problem, limits, wanted, applicable)
         kept.append(of_family)
         dropped += dropped_of_family
@@ -78,4 +89,5 @@ def search_space(
         families=tuple(family.name for family in chosen),
         kept=Joined(kept),
         dropped=tuple((rule, dropped[name]) for name, rule in rules.items()),
+        guidelines=in_force,
     )

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, TypeVar
 
+from tsm2_tune.generator.architecture import HOST
 from tsm2_tune.generator.config import FLAT_SPLITS, KernelConfig, Resources, Traffic
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.occupancy import occupancy
@@ -71,7 +72,7 @@ def mostly_busy(splits: int, chunks: int) -> bool:
 
 
 # Compute capabilities: m16n8k8 of doubles is Hopper's, m16n8k16 of 16-bit floats is Ampere's.
-HOST, OLDEST_WITH_F64_MMA, OLDEST_WITH_HALF_MMA = (0, 0), (9, 0), (8, 0)
+OLDEST_WITH_F64_MMA, OLDEST_WITH_HALF_MMA = (9, 0), (8, 0)
 WITH_WARPGROUP_PRODUCTS = (9, 0)  # alone: no architecture before or after has them
 
 

@@ -15,11 +15,12 @@ import numpy.typing as npt
 
 from tsm2_tune.errors import DeviceError, ToolMissing
 from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.roofline import Ceilings, gflops_by_dtype
 from tsm2_tune.generator.splitting import WITH_WARPGROUP_PRODUCTS
 from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.device import Buffer, KernelFault, LaunchFailed
 from tsm2_tune.tuner.measure import median_interval
-from tsm2_tune.tuner.trial import Ceilings, DeviceIdentity, LoadedResources, gflops_by_dtype
+from tsm2_tune.tuner.trial import DeviceIdentity, LoadedResources
 
 FLUSH_L2_SIZES = 3  # bytes read to flush the L2, in its own size: twice evicts under LRU, a third for its hashing
 DYNAMIC_SMEM_WITHOUT_OPTIN = 47 * 1024  # with a kernel's static shared memory, 48 KiB

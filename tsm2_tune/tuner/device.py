@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tsm2_tune.generator.limits import DeviceLimits
-from tsm2_tune.tuner.trial import Ceilings, LoadedResources
+from tsm2_tune.generator.roofline import Ceilings
+from tsm2_tune.tuner.trial import LoadedResources
 
 
 class LaunchFailed(Exception):

@@ -10,7 +10,7 @@ from tsm2_tune import __version__
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Candidate, Guidelines
+from tsm2_tune.generator.rules import Candidate, Thresholds
 from tsm2_tune.generator.space import SearchSpace, search_space
 from tsm2_tune.tuner.operands import needed_bytes
 from tsm2_tune.tuner.store import Store
@@ -64,7 +64,7 @@ Order = Callable[[SearchSpace, int], Sequence[Candidate]]  # of a space and the 
 
 
 def spaces(
-    problems: Sequence[Problem], target: Target, *, guidelines: Guidelines | None, families: Sequence[str]
+    problems: Sequence[Problem], target: Target, *, guidelines: Thresholds, families: Sequence[str]
 ) -> tuple[SearchSpace, ...]:
     """The search space of each problem.
 

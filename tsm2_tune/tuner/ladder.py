@@ -11,7 +11,7 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families.ladder import FAMILY, PUBLISHED_ON, PUBLISHED_SHAPE, STEPS, Step
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Candidate
-from tsm2_tune.generator.space import SearchSpace
+from tsm2_tune.generator.space import OWN, SearchSpace
 from tsm2_tune.tuner import job
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import TrialRecord
@@ -70,7 +70,7 @@ def spaces(problems: Sequence[Problem], target: Target) -> tuple[SearchSpace, ..
                 f"the ladder does not compute {problem.text}: its matrices are all column-major, or with --layout row"
                 f" all row-major, of {' or '.join(FAMILY.dtypes)}; choose another --op or --dtype"
             )
-    return job.spaces(problems, target, guidelines=None, families=(FAMILY.name,))
+    return job.spaces(problems, target, guidelines=OWN, families=(FAMILY.name,))
 
 
 def in_turns(space: SearchSpace, seed: int) -> Sequence[Candidate]:

@@ -28,7 +28,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource
 from tsm2_tune.tuner import schema, stored
 from tsm2_tune.tuner.database import Database
-from tsm2_tune.tuner.stored import BestRow, StoredTrial, TrialLine, TrialRecord
+from tsm2_tune.tuner.stored import BestRow, CurrentTrial, StoredTrial, TrialLine, TrialRecord
 from tsm2_tune.tuner.trial import Final, Measurement, Trial, TuningRun
 
 
@@ -170,11 +170,37 @@ class Store:
             rows = connection.execute(query).mappings().all()
         return tuple(stored.trial_line(row) for row in rows)
 
+    def current(self, device: str) -> tuple[CurrentTrial, ...]:
+        """The device's trials of each family's newest basis for their problem, in the order they were stored."""
+        measured = schema.measurement.alias()
+        newest = select(func.max(measured.c.round)).where(measured.c.trial_id == schema.trial.c.id).scalar_subquery()
+        of_newest = and_(schema.measurement.c.trial_id == schema.trial.c.id, schema.measurement.c.round == newest)
+        query = (
+            select(schema.trial, *stored.PROBLEM_KEY, schema.measurement.c.median_us)
+            .join(schema.problem)
+            .outerjoin(schema.measurement, of_newest)
+            .where(schema.trial.c.device_name == device)
+            .order_by(schema.trial.c.id)
+        )
+        with self._database.transaction() as connection:
+            rows = connection.execute(query).mappings().all()
+        basis = {(row["problem_id"], row["family"]): row["basis"] for row in rows}  # the last one's
+        return tuple(
+            stored.current_trial(row) for row in rows if basis[row["problem_id"], row["family"]] == row["basis"]
+        )
+
     def devices(self) -> tuple[str, ...]:
         """Names of the devices that have trials."""
         query = select(schema.trial.c.device_name).distinct().order_by(schema.trial.c.device_name)
         with self._database.transaction() as connection:
             return tuple(connection.execute(query).scalars())
+
+    def newest_run(self, device: str) -> TuningRun:
+        """The last run on the device. StoreError where it is not as this program stores runs."""
+        query = select(schema.run).where(schema.run.c.device_name == device).order_by(schema.run.c.id.desc()).limit(1)
+        with self._database.transaction() as connection:
+            row = connection.execute(query).mappings().one()
+        return stored.run_with_rates(row)
 
 
 def _is_problem(columns: Any, problem: Problem) -> ColumnElement[bool]:

@@ -17,17 +17,9 @@ from tsm2_tune.generator.config import KernelConfig, Launch, OtherConfig
 from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.problem import INT32_MAX, Problem
 from tsm2_tune.generator.render import KernelSource
+from tsm2_tune.generator.roofline import Ceilings
 from tsm2_tune.tuner import schema
-from tsm2_tune.tuner.trial import (
-    Ceilings,
-    DeviceIdentity,
-    LoadedResources,
-    Measurement,
-    Outcome,
-    Trial,
-    TuningRun,
-    Verdict,
-)
+from tsm2_tune.tuner.trial import DeviceIdentity, LoadedResources, Measurement, Outcome, Trial, TuningRun, Verdict
 
 Row = RowMapping | Mapping[str, Any]
 MEDIAN_US = Column("median_us", Float)  # NULL where the trial was not measured
@@ -99,6 +91,18 @@ class StoredTrial:
 
 
 @dataclass(frozen=True, slots=True)
+class CurrentTrial:
+    """What an audit needs of a trial whose basis is its family's newest for the device and problem."""
+
+    id: int
+    problem: Problem
+    config: KernelConfig
+    compiled: LoadedResources | None  # None where it was not loaded
+    spill_bytes: int | None
+    median_us: float | None  # of its newest measurement; None where it gave no right result, or was not measured
+
+
+@dataclass(frozen=True, slots=True)
 class TrialLine:
     """One line of the list of all trials: texts as they are stored, so that any family's can be listed."""
 
@@ -124,13 +128,13 @@ class TrialRecord:
 
 
 @contextmanager
-def reading(trial_id: int) -> Iterator[None]:
-    """Whatever in this trial's rows is not as it was stored becomes a StoreError that names the trial."""
+def reading(number: int, kind: str = "trial") -> Iterator[None]:
+    """Whatever in this trial's or run's rows is not as it was stored becomes a StoreError that names it."""
     try:
         yield
     except (InputError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise StoreError(
-            f"trial {trial_id} is not as this tsm2-tune stores it ({error}):"
+            f"{kind} {number} is not as this tsm2-tune stores it ({error}):"
             " another version may have stored it; else restore a copy of the database, or tune into another with --db"
         ) from error
 
@@ -244,6 +248,16 @@ def tuning_run(row: Row) -> TuningRun:
     )
 
 
+def run_with_rates(row: Row) -> TuningRun:
+    """The run in a row of `run`, whose rates something is to be divided by."""
+    with reading(row["id"], "run"):
+        run = tuning_run(row)
+        rates = (run.ceilings.read_gbytes_per_s, run.ceilings.copy_gbytes_per_s, *dict(run.ceilings.gflops).values())
+        if not all(math.isfinite(rate) and rate > 0 for rate in rates):
+            raise ValueError("a rate is not above 0")
+        return run
+
+
 def measurement(row: Row, samples_us: tuple[float, ...]) -> Measurement:
     """The measurement in a row of `measurement`, with its samples."""
     values = checked(row, schema.measurement.columns)
@@ -256,11 +270,7 @@ def trial(row: Row, *, problem: Row, source: Row, first: Measurement | None) -> 
     values = checked(row, schema.trial.columns)
     asked = checked(problem, schema.problem.columns)
     shape = Problem(asked["m"], asked["n"], asked["k"], asked["dtype"], asked["op"])
-    resources = verdict = None
-    if values["registers"] is not None:
-        resources = LoadedResources(
-            **{name: values[name] for name in ("registers", "local_bytes", "smem_bytes", "blocks_per_sm")}
-        )
+    verdict = None
     if values["verdict_correct"] is not None:
         verdict = Verdict(bool(values["verdict_correct"]), values["verdict_worst_ratio"], values["verdict_detail"])
     return Trial(
@@ -270,7 +280,7 @@ def trial(row: Row, *, problem: Row, source: Row, first: Measurement | None) -> 
         source=kernel_source(source, defines=(f"INDEX_BITS={shape.index_bits}",)),
         outcome=Outcome(values["outcome"]),
         detail=values["detail"],
-        resources=resources,
+        resources=_resources(values),
         spill_bytes=values["spill_bytes"],
         guideline_broken=values["guideline_broken"],
         verdict=verdict,
@@ -279,6 +289,34 @@ def trial(row: Row, *, problem: Row, source: Row, first: Measurement | None) -> 
         compile_seconds=values["compile_seconds"],
         total_seconds=values["total_seconds"],
     )
+
+
+def _resources(values: Mapping[str, Any]) -> LoadedResources | None:
+    """What the driver loaded, by the values of a row of `trial`."""
+    if values["registers"] is None:
+        return None
+    return LoadedResources(
+        **{name: values[name] for name in ("registers", "local_bytes", "smem_bytes", "blocks_per_sm")}
+    )
+
+
+def current_trial(row: Row) -> CurrentTrial:
+    """The trial in a row of `trial` that also has its problem, and the `median_us` of its newest measurement.
+
+    Its configuration may be one that another version has stored.
+    """
+    with reading(row["id"]):
+        values = checked(row, [*schema.trial.columns, *PROBLEM_KEY, MEDIAN_US])
+        _check_median(values["median_us"])
+        is_right = Outcome(values["outcome"]) is Outcome.OK and values["verdict_correct"] == 1
+        return CurrentTrial(
+            id=values["id"],
+            problem=Problem(values["m"], values["n"], values["k"], values["dtype"], values["op"]),
+            config=shown_config(values),
+            compiled=_resources(values),
+            spill_bytes=values["spill_bytes"],
+            median_us=values["median_us"] if is_right else None,
+        )
 
 
 def trial_line(row: Row) -> TrialLine:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tsm2_tune.errors import DeviceError, InputError
 from tsm2_tune.generator.limits import DeviceLimits
-from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.generator.profiles import DRIVER_NAMES, PROFILES
 from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.device import Device
 from tsm2_tune.tuner.trial import DeviceIdentity
@@ -78,6 +79,43 @@ def limits_of(spec: str) -> DeviceLimits:
     cuda.check_ordinal(ordinal)
     drv = cuda.driver()
     return cuda.query_limits(drv, drv.Device(ordinal))
+
+
+def stored_target(known: Sequence[str], spec: str | None, path: str) -> tuple[str, DeviceLimits]:
+    """The name under which the database at `path` has the device, of those `known`, and the device's limits.
+
+    `spec` is such a name, or what `limits_of` takes; None is the only device that it has, or the one that is here.
+    InputError where the database has no such device, or where nothing here knows its limits.
+    """
+    if spec is not None and spec in known:
+        return spec, _limits_of_name(spec)
+    if spec is None and len(known) == 1:
+        return known[0], _limits_of_name(known[0])
+    limits = limits_of(default_spec() if spec is None else spec)
+    name = limits.name if spec is None else DRIVER_NAMES.get(spec, limits.name)
+    if name not in known:
+        stored = ", ".join(map(repr, known))
+        raise InputError(
+            f"no trial of the device {name!r} in {path}: " + (f"it has {stored}" if stored else "tune first")
+        )
+    return name, limits
+
+
+def _limits_of_name(name: str) -> DeviceLimits:
+    """Limits of the device of this name: one that is here, or a bundled card."""
+    from tsm2_tune.tuner.cuda import cuda_device_count
+
+    for spec in (*map(str, range(cuda_device_count())), HOST):
+        limits = limits_of(spec)
+        if limits.name == name:
+            return limits
+    for card, driver_name in DRIVER_NAMES.items():
+        if driver_name == name:
+            return PROFILES[card]
+    raise InputError(
+        f"the limits of the device {name!r} are not known here: run this where that device is; known elsewhere are"
+        f" {', '.join(DRIVER_NAMES.values())}"
+    )
 
 
 def _ordinal(spec: str) -> int:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from tsm2_tune.generator.config import KernelConfig
-from tsm2_tune.generator.problem import DTYPES, Problem
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource
+from tsm2_tune.generator.roofline import Ceilings
 
 
 class Outcome(StrEnum):
@@ -68,44 +68,6 @@ class Measurement:
     low_us: float  # 95 % confidence interval of the median, by order statistics
     high_us: float
     sm_clock_mhz: float | None  # while measuring; None where the device does not tell
-
-
-@dataclass(frozen=True, slots=True)
-class Ceilings:
-    """Rates measured on the device in this run, in 1e9 a second."""
-
-    read_gbytes_per_s: float  # streaming read
-    copy_gbytes_per_s: float  # bytes read plus bytes written
-    gflops: tuple[tuple[str, float], ...]  # dtype name -> rate of the fastest unit, two operations an FMA
-
-    def floor_us(self, problem: Problem) -> float:
-        """The least time for the problem in microseconds: the larger of its memory and arithmetic times.
-
-        Memory: bytes read at the read ceiling plus bytes written at the rate w for which a copy, one byte
-        written for each byte read, takes what was measured: 2/copy = 1/read + 1/w.
-        """
-        read, copy = self.read_gbytes_per_s, self.copy_gbytes_per_s
-        us_per_written_kb = max(2 / copy - 1 / read, 1 / read)
-        memory_us = (problem.read_bytes / read + problem.written_bytes * us_per_written_kb) * 1e-3
-        arithmetic_us = problem.flops / dict(self.gflops)[problem.dtype_name] * 1e-3
-        return max(memory_us, arithmetic_us)
-
-
-def gflops_by_dtype(
-    fma: Mapping[str, float], mma: Mapping[str, float] | None = None
-) -> tuple[tuple[str, float], ...]:
-    """Each element type's rate, from those of real FMAs in f32 and f64 and of the tensor cores by type.
-
-    It is that of the faster way. Complex products are computed with real FMAs, or with the f64 tensor cores: c128's
-    by four real products, c64's, whose digits f64 holds twice, by three. Four are counted either way.
-    """
-    mma = mma or {}
-    ways = {"c128": mma.get("f64", 0.0), "c64": mma.get("f64", 0.0) * 4 / 3, "3xtf32": mma.get("tf32", 0.0)}
-    rates = []
-    for dtype in DTYPES.values():
-        tensor_gflops = ways.get(dtype.name, mma.get(dtype.name, 0.0))
-        rates.append((dtype.name, max(fma[dtype.sum.component.name], tensor_gflops) / dtype.tensor_products))
-    return tuple(rates)
 
 
 @dataclass(frozen=True, slots=True)

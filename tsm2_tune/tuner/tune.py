@@ -21,6 +21,7 @@ from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.model import predicted_us
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource, environment, render, support_source
+from tsm2_tune.generator.roofline import Ceilings
 from tsm2_tune.generator.rules import GUIDELINE_RULES, Candidate
 from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.tuner.compiler import compile_text, kill_running, remove_leftovers
@@ -28,7 +29,7 @@ from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.measure import Effort
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Binary, Ceilings, CompileFailure, Final, LoadedResources, Outcome, Trial
+from tsm2_tune.tuner.trial import Binary, CompileFailure, Final, LoadedResources, Outcome, Trial
 from tsm2_tune.tuner.worker import BETWEEN_REQUESTS, Attempt, AttemptResult, Rematch, Worker
 
 CORES_A_SPARE = 8  # of so many one compiles nothing, so that who measures need not wait for it

@@ -19,13 +19,14 @@ from typing import Any
 
 from tsm2_tune.errors import DeviceError, TuneError
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.roofline import Ceilings
 from tsm2_tune.tuner.device import Device, KernelFault, LaunchFailed
 from tsm2_tune.tuner.loaded import Entry, LoadedKernel
 from tsm2_tune.tuner.measure import Effort, measure, measure_interleaved
 from tsm2_tune.tuner.operands import Operands, Support
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.target import open_device
-from tsm2_tune.tuner.trial import Ceilings, LoadedResources, Measurement, Outcome, Verdict
+from tsm2_tune.tuner.trial import LoadedResources, Measurement, Outcome, Verdict
 from tsm2_tune.tuner.verify import CHECKS, prepare, probe_checks, verify
 
 START_LIMIT_SECONDS = 120.0  # for a worker to open its device: a busy machine's first context takes a while

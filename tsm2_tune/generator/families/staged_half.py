@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, ClassVar
 
+from tsm2_tune.generator.architecture import HOST
 from tsm2_tune.generator.config import KernelConfig, Launch, Resources, Traffic
 from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.families.tsmr_half_ring import FEW_COLUMNS, MANY_COLUMNS
@@ -19,7 +20,6 @@ from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Rule, covering_rule
 from tsm2_tune.generator.splitting import (
-    HOST,
     WIDE_SPLIT_RULES,
     WIDE_SPLITS,
     WITH_WARPGROUP_PRODUCTS,

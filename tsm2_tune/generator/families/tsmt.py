@@ -263,9 +263,8 @@ class Tsmt(Family[TsmtConfig]):
             most = NARROW if problem.dtype_name == "c128" else largest
             many = tuple(
                 (threads, most, most, step, stages, blocks)
-                for blocks in (2, 3)
-                for threads in (128, 256)
-                for step, stages in ((1, 4), (4, 2), (2, 2), (4, 1))
+                for threads, blocks in ((128, 3 if problem.dtype_name == "f32" else 2), (256, 2), (128, 2), (256, 3))
+                for step, stages in ((4, 1), (4, 2), (2, 2), (1, 4))
             )
         elif max(problem.m, problem.n) > LARGEST_F32:
             return ()

@@ -12,13 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.roofline import Ceilings, gflops_by_dtype
 from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.device import Buffer, KernelFault, LaunchFailed
 from tsm2_tune.tuner.host.faults import STACKS, Entry, Launch, Stretch, fault_message
 from tsm2_tune.tuner.host.limits import host_limits
 from tsm2_tune.tuner.host.memory import PAGE_BYTES, HostBuffer, Stacks, as_bytes, whole_pages
 from tsm2_tune.tuner.host.toolchain import cpu_name
-from tsm2_tune.tuner.trial import Ceilings, DeviceIdentity, LoadedResources, gflops_by_dtype
+from tsm2_tune.tuner.trial import DeviceIdentity, LoadedResources
 
 __all__ = ["HostBuffer", "HostDevice", "HostKernel", "host_identity", "host_limits"]
 

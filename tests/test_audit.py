@@ -1,0 +1,283 @@
+"""`space --audit`: which measured winners a guideline would have dropped, and how far estimates were off."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.command import TUNE, run
+from tests.fabricated import GPU, PROBLEM, configuration, final, host_run, plain_sql, trial, tuning_run
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.architecture import HOST
+from tsm2_tune.generator.families.gemm import GemmConfig
+from tsm2_tune.generator.families.ism2 import Ism2Config
+from tsm2_tune.generator.families.tsm2 import Tsm2Config
+from tsm2_tune.generator.occupancy import occupancy
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.generator.rules import Thresholds
+from tsm2_tune.generator.space import OWN
+from tsm2_tune.tuner import schema
+from tsm2_tune.tuner.audit import ALL, Audit, Estimate, GuidelineAudit, audit
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.trial import LoadedResources, Outcome, Verdict
+
+pytestmark = pytest.mark.usefixtures("no_driver")
+
+H200 = PROFILES["h200"]
+RUN = tuning_run()
+WIDE, NARROW = configuration(columns=8), configuration(columns=2)  # the guideline of reuse, 4, drops the second
+OTHER = Problem(20480, 16, 10240, "f32")
+
+
+def audited(store: Store, asked: Thresholds = OWN) -> Audit:
+    return audit(store.current(GPU), H200, asked)
+
+
+def of_rule(found: Audit, name: str) -> GuidelineAudit:
+    (one,) = (one for one in found.guidelines if one.rule == name)
+    return one
+
+
+def estimate(found: Audit, quantity: str, family: str = "tsm2") -> Estimate:
+    (one,) = (one for one in found.estimates if (one.family, one.quantity) == (family, quantity))
+    return one
+
+
+# What a guideline costs
+
+
+def test_a_winner_that_a_guideline_drops_has_its_cost(store: Store) -> None:
+    store.add_trial(RUN, trial(400, NARROW))
+    store.add_trial(RUN, trial(500, WIDE))
+    store.add_trial(RUN, trial(520, configuration(columns=16)))
+    store.add_trial(RUN, trial(300, WIDE, problem=OTHER))
+    store.add_trial(RUN, trial(310, NARROW, problem=OTHER))
+    found = audited(store)
+    assert (found.trials, found.measured, found.problems) == (5, 5, 2)
+    for name in ("min-reuse", ALL):
+        one = of_rule(found, name)
+        assert (one.would_drop, one.problems, one.costs) == (2, 2, (1.25,))
+        (dropped,) = one.dropped
+        assert (dropped.problem, dropped.winner, dropped.kept) == (PROBLEM, NARROW, WIDE)
+        assert (dropped.winner_us, dropped.kept_us) == (400, 500)
+    assert of_rule(found, "min-threads-per-sm").would_drop == 0
+
+
+def test_where_nothing_that_it_keeps_was_measured_the_cost_is_unknown(store: Store) -> None:
+    store.add_trial(RUN, trial(400, NARROW))
+    store.add_trial(RUN, trial(500, WIDE, outcome=Outcome.WRONG_RESULT, verdict=Verdict(False, 9.0, "C[0, 0]")))
+    one = of_rule(audited(store), "min-reuse")
+    assert one.costs == ()
+    (dropped,) = one.dropped
+    assert (dropped.kept, dropped.kept_us, dropped.cost) == (None, None, None)
+
+
+def test_each_guideline_is_looked_at_alone_and_then_all(store: Store) -> None:
+    small = configuration(threads=1024, columns=8)  # alone on its multiprocessor by the estimate of its registers
+    store.add_trial(RUN, trial(400, NARROW))
+    store.add_trial(RUN, trial(450, small))
+    store.add_trial(RUN, trial(500, WIDE))
+    found = audited(store, {"min_blocks_per_sm": 2})
+    assert of_rule(found, "min-reuse").costs == (450 / 400,)
+    assert of_rule(found, "min-blocks-per-sm").dropped == ()
+    assert of_rule(found, "min-blocks-per-sm").would_drop == 1
+    assert of_rule(found, ALL).costs == (500 / 400,)
+
+
+def test_families_that_have_not_the_rule_are_kept_by_it(store: Store) -> None:
+    square = Problem(512, 512, 512, "f32")
+    short_lines = GemmConfig(128, 128, 16, 16, 16, 16, 16, 4, 64, vector=4, read="nc")  # 16 bytes of B
+    store.add_trial(RUN, trial(400, short_lines, problem=square))
+    store.add_trial(RUN, trial(800, WIDE, problem=square))
+    one = of_rule(audited(store), "min-line-bytes")
+    assert one.would_drop == 1
+    assert one.costs == (2.0,)
+
+
+def test_the_newest_measurement_of_trials_that_compete_counts(store: Store) -> None:
+    store.add_trial(RUN, trial(100, NARROW, basis="older"))
+    store.add_trial(RUN, trial(400, NARROW))
+    store.add_trial(RUN, trial(500, WIDE))
+    store.add_final(RUN, final((NARROW, 410), (WIDE, 492)), {"tsm2": "today"})
+    found = audited(store)
+    assert (found.trials, found.measured) == (2, 2)
+    (dropped,) = of_rule(found, "min-reuse").dropped
+    assert (dropped.winner_us, dropped.kept_us) == (410, 492)
+
+
+# How far estimates were
+
+
+def test_estimates_stand_beside_what_was_loaded(store: Store) -> None:
+    """By the formulas V3 has 3 t2 + 2 t3 + 20 registers: 52 with 8 columns, 34 with 2."""
+    store.add_trial(RUN, trial(400, NARROW, registers=30))
+    store.add_trial(RUN, trial(500, WIDE, registers=72, spill_bytes=8))
+    registers = estimate(audited(store), "registers")
+    assert (registers.trials, registers.mean, registers.under, registers.spilled) == (2, (20 - 4) / 2, 1, 1)
+    assert (registers.worst, registers.worst_config, registers.worst_problem) == (20, WIDE, PROBLEM)
+
+
+def test_shared_memory_and_blocks_have_their_own_truth(store: Store) -> None:
+    loaded = LoadedResources(registers=52, local_bytes=0, smem_bytes=128 * 8 * 4 + 16, blocks_per_sm=3)
+    store.add_trial(RUN, trial(500, WIDE, resources=loaded))
+    found = audited(store)
+    assert estimate(found, "registers").worst == 0
+    assert estimate(found, "smem_bytes").worst == 16
+    predicted = occupancy(H200, threads=128, registers=52, smem_bytes=128 * 8 * 4).blocks_per_sm
+    blocks = estimate(found, "blocks_per_sm")
+    assert (blocks.worst, blocks.under) == (3 - predicted, 0)
+
+
+def test_what_was_not_loaded_is_in_no_estimate(store: Store) -> None:
+    store.add_trial(RUN, trial(500, WIDE))
+    nothing = {"resources": None, "verdict": None, "measurement": None, "spill_bytes": None}
+    store.add_trial(RUN, trial(config=NARROW, outcome=Outcome.COMPILE_FAILED, **nothing))
+    found = audited(store)
+    assert (found.trials, found.measured) == (2, 1)
+    assert estimate(found, "registers").trials == 1
+
+
+def test_a_rule_that_decides_otherwise_by_the_compiled_kernel_is_named(store: Store) -> None:
+    large, spread = Tsm2Config("v3", 1024, 8, 4), Tsm2Config("v3", 1024, 16, 32)
+    store.add_trial(RUN, trial(500, large, registers=72))  # 52 by the estimate, so that 1024 threads fit
+    store.add_trial(RUN, trial(600, spread, registers=64))  # 132 by the estimate, so that they do not
+    store.add_trial(RUN, trial(600, WIDE, registers=52))
+    rules = {one.rule: one for one in audited(store).rules}
+    assert set(rules) == {"block-fits", "min-threads-per-sm", "min-blocks-per-sm"}
+    for one in rules.values():
+        assert (one.trials, one.wrongly_kept, one.wrongly_dropped) == (3, 1, 1)
+
+
+def test_the_host_tells_of_shared_memory_alone(store: Store) -> None:
+    host = replace(H200, name="Some CPU", compute_capability=HOST)
+    store.add_trial(host_run(), trial(500, WIDE, registers=0))
+    found = audit(store.current("Some CPU"), host, OWN)
+    assert [one.quantity for one in found.estimates] == ["smem_bytes"]
+    assert found.rules == ()
+
+
+def test_other_versions_configurations_are_left_out(store: Store, path: Path) -> None:
+    store.add_trial(RUN, trial(500, WIDE))
+    store.add_trial(RUN, trial(100, Ism2Config(1, 128, 8, 4, 2)))
+    store.add_trial(RUN, trial(50, Tsm2Config("v3", 96, 8, 4)))  # no such number of threads
+    plain_sql(path, "UPDATE trial SET family = 'bygone' WHERE family = 'ism2'")
+    found = audited(store)
+    assert (found.trials, found.left_out, found.measured) == (1, 2, 1)
+    plain_sql(path, "UPDATE trial SET family = 'bygone'")
+    with pytest.raises(InputError, match="nothing to audit of h200: of 3 trials none is of a configuration that"):
+        audited(store)
+
+
+# The command
+
+
+@pytest.fixture
+def database(path: Path) -> str:
+    """Two trials on an H200, of which the faster one breaks a guideline."""
+    with Store.open(path, create=True) as store:
+        store.add_trial(RUN, trial(400, NARROW))
+        store.add_trial(RUN, trial(500, WIDE))
+    return str(path)
+
+
+def asked(*arguments: str) -> Any:
+    result = run("space", "--audit", *arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.output)
+
+
+def refused(*arguments: str) -> str:
+    result = run("space", *arguments)
+    assert (result.exit_code, result.output.count("\n")) == (2, 1), result.output
+    return result.output
+
+
+def test_the_command_prints_the_audit(database: str) -> None:
+    found = asked("--db", database)
+    assert (found["device"], found["trials"], found["measured"]) == ("h200", 2, 2)
+    (reuse,) = (one for one in found["guidelines"] if one["rule"] == "min-reuse")
+    assert (reuse["mean_cost"], reuse["worst_cost"]) == (1.25, 1.25)
+    assert reuse["dropped_winners"] == [
+        {"problem": PROBLEM.text, "winner": NARROW.text, "winner_us": 400, "kept": WIDE.text, "kept_us": 500,
+         "cost": 1.25}
+    ]  # fmt: skip
+    assert {one["quantity"] for one in found["estimates"]} == {"registers", "smem_bytes", "blocks_per_sm"}
+    printed = run("space", "--audit", "--db", database).output
+    assert f"h200 in {database}: 2 trials, 2 of them measured, of 1 problem" in printed
+    assert "nothing was measured that min-threads-per-sm, min-blocks-per-sm would drop" in printed
+    (line,) = (line.split() for line in printed.splitlines() if line.startswith(PROBLEM.text))
+    assert line == [PROBLEM.text, "min-reuse", NARROW.text, "400.0", WIDE.text, "500.0", "1.250"]
+
+
+def test_other_thresholds_can_be_audited(database: str) -> None:
+    found = asked("--db", database, "--guidelines", "min-reuse=1")
+    assert all(one["would_drop"] == 0 for one in found["guidelines"])
+    found = asked("--db", database, "--guidelines", "min-reuse=16")
+    assert [one["dropped_winners"][0]["kept"] for one in found["guidelines"] if one["would_drop"]] == [None, None]
+    assert "none was measured" in run("space", "--audit", "--db", database, "--guidelines", "min-reuse=16").output
+
+
+def test_families_can_be_audited_alone(database: str) -> None:
+    assert asked("--db", database, "--family", "tsm2")["trials"] == 2
+    assert "of 0 trials none is of a configuration" in refused("--audit", "--db", database, "--family", "ism2")
+
+
+def test_without_winners_the_estimates_are_left(path: Path) -> None:
+    wrong = {"outcome": Outcome.WRONG_RESULT, "verdict": Verdict(False, 9.0, "C[0, 0]")}
+    with Store.open(path, create=True) as store:
+        store.add_trial(RUN, trial(config=WIDE, **wrong))
+    found = asked("--db", str(path))
+    assert (found["measured"], found["guidelines"], len(found["estimates"])) == (0, [], 3)
+    printed = run("space", "--audit", "--db", str(path)).output
+    assert "no trial gave a right result that was measured: nothing says what guidelines cost" in printed
+
+
+def test_what_cannot_be_audited_is_refused_in_a_sentence(database: str, tmp_path: Path) -> None:
+    empty, blank = tmp_path / "empty.db", tmp_path / "blank.db"
+    with Store.open(empty, create=True):
+        pass
+    blank.touch()
+    for arguments, complaint in (
+        (("--audit", "--db", str(tmp_path / "none.db")), "no database"),
+        (("--audit", "--db", str(blank)), "holds no results yet"),
+        (("--audit", "--db", str(empty)), "tune first"),
+        (("--audit", "--db", database, "--device", "k40c"), "no trial of the device 'Tesla K40c'"),
+        (("--audit", "--db", database, "--device", "NVIDIA B200"), "unknown device 'NVIDIA B200'"),
+        (("--audit", "--db", database, "--shapes", "8x8x8"), "--audit is of all that the database has: leave --sh"),
+        (("--audit", "--db", database, "--list"), "leave --list out"),
+        (("--audit", "--db", database, "--guidelines", "reuse=1"), "unknown guideline 'reuse'"),
+        (("--db", database, "--shapes", "8x8x8"), "--db is for --audit"),
+    ):  # fmt: skip
+        assert complaint in refused(*arguments), arguments
+    plain_sql(Path(database), "UPDATE trial SET registers = 'many'")
+    assert "trial 1 is not as this tsm2-tune stores it" in refused("--audit", "--db", database)
+    plain_sql(Path(database), f"PRAGMA user_version = {schema.version() + 1}")
+    assert "newer than" in refused("--audit", "--db", database)
+
+
+def test_a_device_that_nobody_here_knows_is_refused(path: Path) -> None:
+    with Store.open(path, create=True) as store:
+        store.add_trial(host_run(), trial())
+    assert "the limits of the device 'Some CPU' are not known here" in refused("--audit", "--db", str(path))
+
+
+def test_an_older_schema_is_audited(database: str) -> None:
+    for column in ("columns_per_block", "splits", "flat_splits", "persistent"):  # as the first schema was
+        plain_sql(Path(database), f"ALTER TABLE source DROP COLUMN {column}")
+    plain_sql(Path(database), "PRAGMA user_version = 1")
+    assert asked("--db", database)["trials"] == 2
+
+
+@pytest.mark.host
+def test_a_run_on_the_host_is_audited(path: Path) -> None:
+    tuned = run(*TUNE, "--db", str(path), "--family", "tsm2", "--guidelines", "none")
+    assert tuned.exit_code == 0, tuned.output
+    found = asked("--db", str(path))
+    assert (found["trials"], found["measured"]) == (1, 1)
+    assert [(one["quantity"], one["worst"]) for one in found["estimates"]] == [("smem_bytes", 0)]
+    assert "the host tells of compiled kernels smem_bytes alone" in run("space", "--audit", "--db", str(path)).output

@@ -1,0 +1,114 @@
+"""Verification on the host rejects bugs in how staged kernels share the work: panels, turns, runs, sums of parts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.conftest import TryKernel
+from tests.planting import Bug, Shape, assert_rejected
+from tests.staged_kernels import (
+    GROUPS,
+    IN_PANELS,
+    IN_TURNS,
+    MMA_LARGE,
+    MMA_PANELS,
+    MMA_TALL,
+    REGISTERS,
+    SHAPE,
+    WARPS,
+    mma,
+    panelled,
+    probed,
+    staged,
+)
+from tsm2_tune.generator.families.staged_mma import FAMILY
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.trial import Outcome
+
+pytestmark = pytest.mark.host
+
+RUN_BUGS = (
+    panelled("shares that leave chunks over", "(long long)chunks + splits - 1) / splits",
+        "(long long)chunks) / splits"),
+    panelled("runs to the very last chunk", "left < work.of_a_run ? index_t(left) : work.of_a_run", "left"),
+    mma("the next tile not looked for", MMA_LARGE, "one_tile ? 0 : next_of_bands / work.band", "0"),
+    mma("the tile before staged", MMA_LARGE, "tile_of(next_piece);", "tile_of(next_piece - (next_piece > 0));"),
+    panelled("a run taken to begin with its first chunk", "? 0 : work.begin);", "? 0 : 0);"),
+    panelled("the band not begun again", "next_of_bands - next_piece * work.band", "next_of_bands"),
+    panelled("every block begins at the first tile", "work.in_turns + index_t(before", "0 * index_t(before"),
+    panelled("a panel's blocks at its first tile", "block % tiles", "0 * block"),
+    panelled("every panel the first", "work.low = block / tiles * share", "work.low = 0"),
+    panelled("the rest of k before its panels", "work.low = work.panels * share", "work.low = 0"),
+    panelled("turns of one block in another's place", "piece * others + rank", "piece * others + rank / 2"),
+    panelled("a turn too few", "work.turns = turns;", "work.turns = turns - 1;"),
+    panelled("a part of a run left out", "* work.rest - 1) / work.of_a_run)",
+        "* work.rest - 1) / work.of_a_run) - 1"),
+    panelled("the panels' parts left out", "parts = work.panels +", "parts = 0 +"),
+    panelled("a part of a turn taken for one of a run", "(of_a_turn ? 0 : work.rank - first_other)",
+        "(work.rank - first_other)"),
+    panelled("the tile of a turn taken for one of runs", "of_a_turn = among_runs < 0", "of_a_turn = false"),
+    panelled("slots for turns that leave no part", "turns = work.panels > 0 ? work.in_turns : 0",
+        "turns = work.in_turns", shape=IN_TURNS),
+    panelled("the slots of a tile of a turn behind those of runs", "of_a_turn ? tile :", "of_a_turn ? 0 :"),
+    staged("the chunks of one tile side by side", WARPS, "every = one_tile ? splits : 1", "every = 1"),
+    staged("the last chunks of one tile left out", WARPS, "(chunks - block + splits - 1) / splits",
+        "(chunks - block) / splits"),
+    staged("a block with some chunks of one tile alone", WARPS, "alone = done", "alone = one_tile || done"),
+    staged("chunks past the end taken for whole", GROUPS, "to_end < to_stop ? to_end : to_stop", "to_stop"),
+    staged("whole chunks not passed", GROUPS, "staged += whole * rings_of_block;", ""),
+    staged("the rest of k staged for ever", REGISTERS, "staged += rings_of_block;", ""),
+    staged("whole chunks not counted", WARPS, "whole > 0 ? whole - 1 : 0", "whole"),
+    staged("too short a step to the next chunk", WARPS, "chunk * (long long)every;", "chunk;"),
+    panelled("chunks past those of a block multiplied", "to_end < run && !one_tile ? index_t(to_end) : run",
+        "!one_tile ? index_t(to_end) : run"),
+    panelled("a tile of which others have some taken for the block's", "alone = done - before == work.chunks",
+        "alone = done - before == work.band"),
+    mma("the sums of the tile before kept", MMA_LARGE, "sums_t sum = {};", "sums_t sum;"),
+    staged("a part left out", GROUPS, "? work.chunks : splits) - 1", "? work.chunks : splits) - 2"),
+    staged("a part in another's slot", WARPS, "leave(slot + part);", "leave(slot + part / 2);"),
+    staged("a slice left out", GROUPS, "slice < slices;) {", "slice < slices - 1;) {"),
+    staged("every slice the first", GROUPS, "at = slice * lanes +", "at = 0 * slice +"),
+    staged("every adder with the parts of the first", GROUPS, "(adder * vectors_of_tile + at)", "at"),
+    staged("an adder's last part left out", GROUPS, "(parts - adder + adders - 1) / adders",
+        "(parts - adder) / adders"),
+    staged("an adder left out", GROUPS, "other < adders;", "other < adders - 1;"),
+    probed("slices stored in the first vectors", "store_one(at / threads,", "store_one(0 * at,"),
+    staged("every thread stores a slice", GROUPS, "if (at % threads == threadIdx.x)", "if (true)"),
+    staged("nobody adds up", GROUPS, "stays = all_came(add<true>(came)) ||", "stays = add<true>(came) == 0 ||"),
+    staged("the first to come adds up", GROUPS, "stays = all_came(add<true>(came)) ||",
+        "stays = add<true>(came) == 1 ||"),
+    staged("a counter not put back", GROUPS, "*counter = 0;", ";"),
+    staged("blocks that do not wait not counted", GROUPS, "gone = now % asked / left_early", "gone = 0 * now"),
+    staged("the counter put back too early", GROUPS, "slices_asked - slices : 0)", "slices_asked - slices + 1 : 0)"),
+    staged("the last part twice", WARPS, "first + s < count ? more.element[e] : scalar(0)", "more.element[e]"),
+    staged("parts added to a block's own", WARPS, "held[v] = vector{}; });", "(void)v; });"),
+    mma("parts added to a block's own", MMA_LARGE, "held[v] = vector{}; });", "(void)v; });"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", [IN_PANELS, IN_TURNS], ids=str)
+def test_panels_turns_and_runs_are_right(try_kernel: TryKernel, shape: Shape) -> None:
+    result = try_kernel(MMA_PANELS, Problem(*shape, "f64", "nn"), str)
+    assert result.outcome is Outcome.OK, result.detail
+
+
+@pytest.mark.parametrize("op", ["nn", "ttt"])
+def test_with_a_short_k_nearly_every_block_has_a_whole_tile(try_kernel: TryKernel, op: str) -> None:
+    problem, config = Problem(954, 29, 300, "f64", op), replace(MMA_TALL, splits=16)
+    assert FAMILY.has_whole_tiles(config, problem)
+    assert try_kernel(config, problem, crash_where_sums_meet, False).outcome is Outcome.OK
+    fewer = replace(problem, m=800)
+    assert not FAMILY.has_whole_tiles(config, fewer)
+    assert try_kernel(config, fewer, crash_where_sums_meet, False).outcome is Outcome.CRASHED
+
+
+def crash_where_sums_meet(text: str) -> str:
+    assert "if (!alone) {" in text
+    return text.replace("if (!alone) {", "if (!alone) { __builtin_trap();")
+
+
+@pytest.mark.parametrize("bug", RUN_BUGS, ids=lambda bug: bug.name)
+def test_a_planted_bug_is_rejected(try_kernel: TryKernel, bug: Bug) -> None:
+    assert_rejected(try_kernel, bug, SHAPE, probes=True)

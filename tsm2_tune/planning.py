@@ -1,0 +1,242 @@
+"""The commands that plan and run no kernel: spaces, models, CUDA text, devices."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import click
+from rich.console import Console
+
+from tsm2_tune import reports
+from tsm2_tune.errors import InputError, TuneError
+from tsm2_tune.generator.families import family_named
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.generator.render import render
+from tsm2_tune.generator.roofline import data_sheet, modelled
+from tsm2_tune.generator.rules import Thresholds
+from tsm2_tune.generator.space import search_space, unfit
+from tsm2_tune.options import (
+    LARGE,
+    LARGE_SQUARE,
+    OP_SPELLING,
+    computable,
+    database_option,
+    dtype_with,
+    family_names,
+    family_options,
+    is_given,
+    json_option,
+    math_option,
+    op_of,
+    planning_device_option,
+    problems_of,
+    shapes_options,
+    thresholds_of,
+)
+from tsm2_tune.tuner.audit import audit
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.target import default_spec, limits_of, stored_target
+
+NOT_OF_AN_AUDIT = {
+    "shapes": "--shapes",
+    "dtypes": "--dtype",
+    "ops": "--op",
+    "layout": "--layout",
+    "math": "--math",
+    "explain": "--explain",
+    "as_lines": "--list",
+}
+
+
+@click.command()
+@json_option
+def devices(as_json: bool) -> None:
+    """List the devices here and the bundled cards."""
+    from tsm2_tune.tuner.cuda import cuda_device_count
+
+    found = []
+    for spec in [*(str(ordinal) for ordinal in range(cuda_device_count())), "cpu", *PROFILES]:
+        try:
+            found.append((spec, "bundled" if spec in PROFILES else "here", limits_of(spec)))
+        except TuneError as error:
+            click.echo(f"device {spec}: {error}", err=True)
+    if as_json:
+        click.echo(json.dumps([{"device": spec, "kind": kind, **asdict(limits)} for spec, kind, limits in found]))
+        return
+    reports.print_devices(found, Console())
+
+
+@click.command()
+@planning_device_option
+@shapes_options(required=False)
+@family_options
+@click.option("--explain", is_flag=True, help="Say what each rule is for.")
+@click.option("--list", "as_lines", is_flag=True, help="Print each kept configuration as a line of JSON.")
+@click.option(
+    "--audit",
+    "is_audit",
+    is_flag=True,
+    help="After a run: which winners each guideline would have dropped and what that costs, and how far the estimates"
+    " were from the compiled kernels.",
+)
+@database_option
+@json_option
+@click.pass_context
+def space(
+    ctx: click.Context,
+    spec: str | None,
+    shapes: str | None,
+    dtypes: str,
+    ops: str,
+    layout: str,
+    math: str,
+    families: str | None,
+    guidelines: str | None,
+    explain: bool,
+    as_lines: bool,
+    is_audit: bool,
+    database: str,
+    as_json: bool,
+) -> None:
+    """Show how many configurations there are, and which rule drops how many.
+
+    \b
+    tsm2-tune space --device h200 --shapes 20480x16x20480 --explain
+    tsm2-tune space --audit --db results.db
+
+    Without --shapes it is the space of a large square product. What a guideline costs only those trials tell that it
+    would have dropped: tune with --guidelines none, then --audit.
+    """
+    _refuse_unused(ctx, is_audit)
+    if is_audit:
+        _audit(spec, database, thresholds_of(guidelines), family_names(families), as_json=as_json)
+        return
+    limits = limits_of(default_spec() if spec is None else spec)
+    chosen, names = thresholds_of(guidelines), family_names(families)
+    searched = [
+        search_space(problem, limits, guidelines=chosen, families=names)
+        for problem in computable(problems_of(shapes or LARGE_SQUARE, dtypes, ops, layout, math), names)
+    ]
+    if as_lines:
+        for one in searched:
+            for c in one.kept:
+                facts = {
+                    "problem": one.problem.text,
+                    "family": c.config.family,
+                    "configuration": c.config.text,
+                    "tunables": c.config.tunables,
+                    **asdict(c.resources),
+                    **asdict(c.occupancy),
+                }
+                click.echo(json.dumps(facts))
+        return
+    if as_json:
+        counts = [reports.space_counts(one) for one in searched]
+        click.echo(json.dumps(counts[0] if len(counts) == 1 else counts, indent=2))
+        return
+    for one in searched:
+        reports.print_space(one, Console(), explain=explain)
+
+
+def _refuse_unused(ctx: click.Context, is_audit: bool) -> None:
+    """UsageError for an option that the command would ignore."""
+    if is_audit:
+        for name, option in NOT_OF_AN_AUDIT.items():
+            if is_given(ctx, name):
+                raise click.UsageError(f"--audit is of all that the database has: leave {option} out")
+    elif is_given(ctx, "database"):
+        raise click.UsageError("--db is for --audit: name that too, or leave --db out")
+
+
+def _audit(
+    spec: str | None, database: str, guidelines: Thresholds, families: tuple[str, ...], *, as_json: bool
+) -> None:
+    """Audit the database's trials of the device."""
+    with Store.open(database, create=False) as store:
+        name, limits = stored_target(store.devices(), spec, database)
+        trials = store.current(name)
+    of_families = [trial for trial in trials if not families or trial.config.family in families]
+    found = audit(of_families, limits, guidelines)
+    if as_json:
+        click.echo(json.dumps(reports.audit_facts(found, limits, database), indent=2))
+    else:
+        reports.print_audit(found, limits, database, Console())
+
+
+@click.command()
+@planning_device_option
+@shapes_options(required=True)
+@click.option(
+    "--db",
+    "database",
+    metavar="PATH",
+    type=click.Path(dir_okay=False),
+    help="Take the rates that the newest run in this database measured on the device, not the data sheet's.",
+)
+@json_option
+def model(
+    spec: str | None,
+    shapes: str,
+    dtypes: str,
+    ops: str,
+    layout: str,
+    math: str,
+    database: str | None,
+    as_json: bool,
+) -> None:
+    """Show what bounds each problem on a device, the least time, and what the TSM2 paper's model chooses.
+
+    \b
+    tsm2-tune model --device k40c --shapes 20480x16x20480,8192x8192x8192 --dtype f64 --json
+
+    Of every problem: the least bytes, the operations, how many there are for each byte (the arithmetic intensity),
+    and at how many (the machine balance) arithmetic takes as long as memory. Of A B in f32, f64, c64 and c128,
+    column-major: t1, t2 and t3 by Algorithm 5, from the data sheet's rates.
+    """
+    problems = problems_of(shapes, dtypes, ops, layout, math)
+    if database is None:
+        limits = limits_of(default_spec() if spec is None else spec)
+        ceilings, source = data_sheet(limits), reports.data_sheet_text(limits)
+    else:
+        with Store.open(database, create=False) as store:
+            name, limits = stored_target(store.devices(), spec, database)
+            newest = store.newest_run(name)
+        ceilings, source = newest.ceilings, reports.measured_text(newest, database)
+    found = [modelled(problem, limits, ceilings) for problem in problems]
+    if as_json:
+        facts = [reports.model_facts(one, limits, source) for one in found]
+        click.echo(json.dumps(facts[0] if len(facts) == 1 else facts, indent=2))
+    else:
+        reports.print_model(found, limits, source, Console())
+
+
+@click.command()
+@click.argument("configuration")
+@click.option("--dtype", "dtype", default="f32", show_default=True, help="Element type.")
+@math_option
+@click.option("--op", "op", default="nn", show_default=True, help=f"How the matrices lie. {OP_SPELLING}")
+def source(configuration: str, dtype: str, math: str, op: str) -> None:
+    """Print the CUDA text of one CONFIGURATION, spelt as `space --list` and `best` spell it.
+
+    \b
+    tsm2-tune source tsm2-v3-t128-c16-p4 --dtype f64
+    """
+    family = family_named(configuration.partition("-")[0])
+    name = dtype_with(math, dtype)
+    problems = [Problem(size, size, size, name, op_of(op, name)) for size in (1, LARGE)]  # one text is for all shapes
+    problem = next(filter(family.supports, problems), None)
+    if problem is None:
+        raise InputError(f"{family.name} has no kernel for {name} and op {op}: choose another --dtype or --op")
+    config = family.config_type.parse(configuration)
+    if config is None or not family.has(config, problem):
+        example = next(family.configurations()).text
+        raise InputError(f"{family.name} has no configuration {configuration!r}: they are spelt like {example}")
+    why_not = unfit(family, config, problem)
+    if why_not is not None:
+        raise InputError(
+            f"{config.text} has no kernel for {problem.dtype_name} and op {op}, as {why_not}:"
+            " choose another configuration, --dtype or --op"
+        )
+    click.echo(render(problem, config).text, nl=False)
