@@ -73,6 +73,7 @@ def test_no_step_is_dropped_for_what_it_lacks() -> None:
     assert {step.published for step in STEPS.values()} <= {candidate.config for candidate in space.kept}
 
 
+WHOLE = (72, 60, 36)  # every row of every matrix is whole vectors
 BARRIER = "        __syncthreads();"
 BUGS = (
     Bug("rows past the last (naive)", NAIVE, "row < m && ", ""),
@@ -108,14 +109,20 @@ BUGS = (
     Bug("no barrier before the tiles are read (vectorised)", VECTORISED, BARRIER + "  // the tiles are there", ""),
     Bug("no barrier before the tiles are overwritten (vectorised)", VECTORISED,
         BARRIER + "  // every thread is done", "//"),
-    Bug("vectors of A that are not aligned (vectorised)", VECTORISED, "aligned_a = ", "aligned_a = true || "),
-    Bug("vectors of B that are not aligned (vectorised)", VECTORISED, "aligned_b = ", "aligned_b = true || "),
-    Bug("a part-filled vector left out (vectorised)", VECTORISED, "j + e < columns ?", "j + width <= columns ?"),
-    Bug("a vector of a row past the last (vectorised)", VECTORISED, "aligned && i < rows",
-        "aligned", shape=(72, 61, 37)),
+    Bug("vectors of A that are not aligned (vectorised)", VECTORISED, "aligned_a = ", "aligned_a = true || ",
+        shape=WHOLE),
+    Bug("vectors of B that are not aligned (vectorised)", VECTORISED, "aligned_b = ", "aligned_b = true || ",
+        shape=WHOLE),
+    Bug("a part-filled vector left out (vectorised)", VECTORISED, "j + e < columns)", "j + width <= columns)"),
+    Bug("an element of a row past the last (vectorised)", VECTORISED, "i < rows && j + e", "j + e"),
+    Bug("a vector of a row past the last (vectorised)", VECTORISED, "i < rows && j < columns", "j < columns",
+        shape=WHOLE),
+    Bug("a vector past the last column (vectorised)", VECTORISED, "i < rows && j < columns", "i < rows", shape=WHOLE),
+    Bug("the first vector of A's tile for all (vectorised)", VECTORISED, "a_piece[e / pass].", "a_piece[0].",
+        op="ttt"),
     Bug("A's tile not transposed (vectorised)", VECTORISED, "tile.a[a_column + v][a_row]",
         "tile.a[a_column][a_row + v]"),
-    Bug("the first of a vector for all (vectorised)", VECTORISED, "= piece.element[v];", "= piece.element[0];"),
+    Bug("the first of a vector for all (vectorised)", VECTORISED, ".element[v];", ".element[0];"),
     Bug("A and B not exchanged where C lies by columns", VECTORISED,
         "index_t n, index_t m, index_t k", "index_t m, index_t n, index_t k"),
     Bug("beta left out", TILED, "alpha * sum + beta * sum_t(element)", "alpha * sum"),
@@ -152,6 +159,7 @@ def test_the_command_shows_what_each_step_buys(tmp_path: Path, toolchain: Toolch
         line = trials[step["trial"]]
         assert (line["config"], line["problem"]) == (step["configuration"], found["problem"])
         assert line["median_us"] == step["median_us"]
+        assert (step["driver"], step["toolkit"]) == ("host", toolchain.version)
         assert step["gflops"] == pytest.approx(2 * 33 * 17 * 20 / step["median_us"] * 1e-3)
         assert step["speedup_over_first"] == pytest.approx(found["steps"][0]["median_us"] / step["median_us"])
     assert found["steps"][0]["speedup_over_previous"] is None
@@ -185,10 +193,22 @@ def test_the_fastest_right_configuration_of_a_step_is_shown(store: Store, monkey
     assert tiled.percent_of_floor is None
 
 
+@pytest.mark.parametrize(("extent", "first"), [(1024, "fastest_of_few"), (4096, "fastest_of_many")])
+def test_what_won_is_tried_first_and_then_what_is_published(extent: int, first: str) -> None:
+    proposed = family_named("ladder").proposals(Problem(extent, extent, extent, "f32"), H200)
+    assert len(set(proposed)) == len(proposed)
+    for step in STEPS.values():
+        of_step = [config for config in proposed if config.tunables["step"] == step.name]
+        assert of_step[0] == LadderConfig(step.name, *getattr(step, first))
+        assert step.published in of_step
+
+
 def test_steps_take_turns() -> None:
     space = search_space(Problem(1024, 1024, 1024, "f32"), H200, families=["ladder"])
     order = in_turns(space, 3)
-    assert [candidate.config for candidate in order[:6]] == [step.published for step in STEPS.values()]
+    assert [candidate.config for candidate in order[:6]] == [
+        LadderConfig(step.name, *step.fastest_of_few) for step in STEPS.values()
+    ]
     assert [candidate.config.tunables["step"] for candidate in order[6:12]] == list(STEPS)
     assert set(order) == set(space.kept)
     assert len(order) == len(space.kept)

@@ -44,16 +44,21 @@ struct Tiles {
     scalar b[tile_depth][tile_columns];
 };
 
-// Elements (i, j) ... (i, j + width - 1) of a row-major matrix, and zeros outside of it.
+// Elements (i, j) ... (i, j + width - 1) of a row-major matrix, and zeros outside of it. Whole: no vector is partly
+// outside, and every vector begins at a multiple of its size.
 __device__ __forceinline__ vector vector_at(
-    const scalar *__restrict__ X, index_t ldx, index_t i, index_t j, index_t rows, index_t columns, bool aligned)
+    const scalar *__restrict__ X, index_t ldx, index_t i, index_t j, index_t rows, index_t columns, bool whole)
 {
-    if (aligned && i < rows && j + width <= columns)
-        return vector_of(__ldg(reinterpret_cast<const bits_t *>(X + i * ldx + j)));
-    vector piece;
-    #pragma unroll
-    for (int e = 0; e < width; ++e)
-        piece.element[e] = i < rows && j + e < columns ? X[i * ldx + j + e] : scalar(0);
+    vector piece = {};
+    if (whole) {
+        if (i < rows && j < columns)
+            piece = vector_of(__ldg(reinterpret_cast<const bits_t *>(X + i * ldx + j)));
+    } else {
+        #pragma unroll
+        for (int e = 0; e < width; ++e)
+            if (i < rows && j + e < columns)
+                piece.element[e] = X[i * ldx + j + e];
+    }
     return piece;
 }
 
@@ -79,26 +84,37 @@ extern "C" __global__ void __launch_bounds__(threads) ladder(
     const int row = threadIdx.x / (tile_columns / coarse_columns) * coarse_rows;
     const int column = threadIdx.x % (tile_columns / coarse_columns) * coarse_columns;
     scalar sum[coarse_rows][coarse_columns] = {};
-    // A vector must begin at a multiple of its size.
+    // Other matrices than those of whole vectors are loaded by elements.
     const bool aligned_a = (reinterpret_cast<unsigned long long>(A) | lda * sizeof(scalar)) % sizeof(vector) == 0;
     const bool aligned_b = (reinterpret_cast<unsigned long long>(B) | ldb * sizeof(scalar)) % sizeof(vector) == 0;
+    const bool whole_a = aligned_a && k % width == 0, whole_b = aligned_b && n % width == 0;
 
     #pragma unroll 1
     for (index_t l = 0; l < k; l += tile_depth) {
-        // Each thread loads several vectors of both tiles. Neighbours load neighbours.
+        // Each thread loads several vectors of both tiles, and stores none before it has asked for all. Neighbours load
+        // neighbours.
+        vector a_piece[tile_rows * tile_depth / pass], b_piece[tile_depth * tile_columns / pass];
         #pragma unroll
         for (int e = 0; e < tile_rows * tile_depth; e += pass) {
             const int at = e + threadIdx.x * width, a_row = at / tile_depth, a_column = at % tile_depth;
-            const vector piece = vector_at(A, lda, first_row + a_row, l + a_column, m, k, aligned_a);
-            #pragma unroll
-            for (int v = 0; v < width; ++v)
-                tile.a[a_column + v][a_row] = piece.element[v];
+            a_piece[e / pass] = vector_at(A, lda, first_row + a_row, l + a_column, m, k, whole_a);
         }
         #pragma unroll
         for (int e = 0; e < tile_depth * tile_columns; e += pass) {
             const int at = e + threadIdx.x * width, b_row = at / tile_columns, b_column = at % tile_columns;
-            const vector piece = vector_at(B, ldb, l + b_row, first_column + b_column, k, n, aligned_b);
-            *reinterpret_cast<bits_t *>(&tile.b[b_row][b_column]) = bits_of(piece);
+            b_piece[e / pass] = vector_at(B, ldb, l + b_row, first_column + b_column, k, n, whole_b);
+        }
+        #pragma unroll
+        for (int e = 0; e < tile_rows * tile_depth; e += pass) {
+            const int at = e + threadIdx.x * width, a_row = at / tile_depth, a_column = at % tile_depth;
+            #pragma unroll
+            for (int v = 0; v < width; ++v)
+                tile.a[a_column + v][a_row] = a_piece[e / pass].element[v];
+        }
+        #pragma unroll
+        for (int e = 0; e < tile_depth * tile_columns; e += pass) {
+            const int at = e + threadIdx.x * width, b_row = at / tile_columns, b_column = at % tile_columns;
+            *reinterpret_cast<bits_t *>(&tile.b[b_row][b_column]) = bits_of(b_piece[e / pass]);
         }
         __syncthreads();  // the tiles are there
 

@@ -59,6 +59,11 @@ class Rung:
             "speedup_over_first": self.speedup_over_first,
             "percent_of_floor": self.percent_of_floor,
             "published_gflops": self.step.published_gflops,
+            "driver": self.best.run.identity.driver if self.best else None,
+            "toolkit": self.best.run.identity.toolkit if self.best else None,
+            "flags": self.best.run.identity.flags if self.best else None,
+            "version": self.best.run.version if self.best else None,
+            "ended_at": self.best.ended_at if self.best else None,
         }
 
 

@@ -62,14 +62,19 @@ class LadderConfig(KernelConfig):
         return self.tile_rows * self.tile_columns // (self.coarse_rows * self.coarse_columns)
 
 
+Factors = tuple[int, int, int, int, int]
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One kernel of the ladder, and what the article says of it."""
 
     name: str
     about: str
-    factors: tuple[int, int, int, int, int]  # the article's; of the first two steps it names none
+    factors: Factors  # the article's; of the first two steps it names none
     published_gflops: float  # at PUBLISHED_SHAPE in f32
+    fastest_of_few: Factors  # in f32 on an H200, 1024 x 1024 x 1024
+    fastest_of_many: Factors  # in f32 on an H200, 4096 x 4096 x 4096
 
     @property
     def published(self) -> LadderConfig:
@@ -78,27 +83,24 @@ class Step:
 
 PUBLISHED_SHAPE = "1024x1024x1024"
 PUBLISHED_ON = "a GPU that the article does not name"
+LARGEST_TILE = 128 * 128  # elements of C that a block computes
 STEPS = {
     step.name: step
     for step in (
-        Step(
-            "naive",
-            "step 1, one element of C a thread, and a warp goes down a column",
-            (32, 32, 1, 1, 1),
-            22.27,
-        ),
-        Step("coalesced", "step 2, a warp goes along a row of B and of C", (32, 32, 1, 1, 1), 318.12),
-        Step("tiled", "step 3, square tiles of A and B go through shared memory", (32, 32, 32, 1, 1), 395.52),
-        Step("coarse1d", "step 4, a thread computes several rows of a column of C", (64, 64, 8, 8, 1), 847.04),
-        Step("coarse2d", "step 5, a thread computes a tile of C in registers", (128, 128, 16, 8, 8), 984.91),
-        Step(
-            "vectorised",
-            "step 6, 16 bytes a load, and A's tile lies transposed",
-            (128, 128, 16, 8, 8),
-            1348.33,
-        ),
+        Step("naive", "step 1, one element of C a thread, and a warp goes down a column",
+             (32, 32, 1, 1, 1), 22.27, (8, 16, 1, 1, 1), (8, 32, 1, 1, 1)),
+        Step("coalesced", "step 2, a warp goes along a row of B and of C",
+             (32, 32, 1, 1, 1), 318.12, (8, 32, 1, 1, 1), (32, 32, 1, 1, 1)),
+        Step("tiled", "step 3, square tiles of A and B go through shared memory",
+             (32, 32, 32, 1, 1), 395.52, (32, 32, 32, 1, 1), (32, 32, 32, 1, 1)),
+        Step("coarse1d", "step 4, a thread computes several rows of a column of C",
+             (64, 64, 8, 8, 1), 847.04, (64, 64, 16, 4, 1), (64, 64, 4, 16, 1)),
+        Step("coarse2d", "step 5, a thread computes a tile of C in registers",
+             (128, 128, 16, 8, 8), 984.91, (64, 64, 16, 4, 4), (128, 128, 16, 8, 8)),
+        Step("vectorised", "step 6, 16 bytes a load, and A's tile lies transposed",
+             (128, 128, 16, 8, 8), 1348.33, (64, 64, 16, 4, 4), (128, 128, 16, 8, 8)),
     )
-}
+}  # fmt: skip
 
 
 def _loads_are_whole(config: LadderConfig, elements: int) -> bool:
@@ -188,8 +190,17 @@ class Ladder(Family[LadderConfig]):
         )
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[LadderConfig, ...]:
-        """The article's, step by step."""
-        return tuple(step.published for step in STEPS.values())
+        """Of each step what won on an H200, and the article's: with large tiles first if there is one for each SM."""
+        many = problem.m * problem.n >= LARGEST_TILE * limits.sms
+        return tuple(
+            LadderConfig(step.name, *factors)
+            for step in STEPS.values()
+            for factors in dict.fromkeys(
+                (step.fastest_of_many, step.fastest_of_few, step.factors)
+                if many
+                else (step.fastest_of_few, step.fastest_of_many, step.factors)
+            )
+        )
 
     def context(self, config: LadderConfig, problem: Problem) -> dict[str, Any]:
         return {
