@@ -178,7 +178,7 @@ class Ladder(Family[LadderConfig]):
         return problem.dtype_name in self.dtypes and problem.op in OPS
 
     def probe_shapes(self, config: LadderConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Tiles whole, one more and one less, and smaller than a vector; k in part-filled tiles."""
+        """Tiles whole, one more and one less, a vector more, and smaller than a vector; k in part-filled tiles."""
         launch, depth = self.launch(config, problem), config.tile_depth
         rows, columns = launch.rows_per_block, launch.columns_per_block
         return (
@@ -186,6 +186,7 @@ class Ladder(Family[LadderConfig]):
             (2 * rows + 1, columns + 1, 2 * depth + 1),
             (rows + 1, 2 * columns - 1, max(depth - 1, 1)),
             (max(rows - 1, 1), max(columns - 1, 1), depth + 3),
+            (rows + LARGEST_VECTOR, columns + LARGEST_VECTOR, depth + LARGEST_VECTOR),
             (1, 3, depth + 1),
         )
 
