@@ -10,11 +10,11 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import DTYPES, FMA_DTYPES, Problem, dtype_named
 from tsm2_tune.generator.shapes import Shape
 
-Regime = Literal["R", "L", "T", "G"]
+Regime = Literal["R", "L", "T", "G", "S"]
 Layout = Literal["column", "row"]
 ShapeSet = Literal["quick", "headline", "full"]
 
-REGIMES: tuple[Regime, ...] = get_args(Regime)
+REGIMES: tuple[Regime, ...] = ("R", "L", "T", "G")  # S, large both ways, has a bench of its own: `general`
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 SHAPE_SETS: tuple[ShapeSet, ...] = get_args(ShapeSet)
 

@@ -19,6 +19,8 @@ from benchmarks.cublaslt import CublasLt
 from benchmarks.replay import NOTHING, NOTHING_TEXT, Replayer, ReplayError, least_launch, streamed
 from benchmarks.winner import Skipped, Winner
 from tsm2_tune.errors import ToolMissing
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.roofline import Ceilings
 from tsm2_tune.tuner.compiler import compile_text
@@ -116,12 +118,8 @@ class Contest:
     def _row(self, cell: Cell, winner: Winner, stack: ExitStack) -> dict[str, Any]:
         problem, device = cell.problem, self._device
         self._phases.enter("contest: operands")
-        operands = Operands(device, self._support_of(problem.dtype_name), problem, index_bits=problem.index_bits)
-        stack.callback(operands.free)
-        source = render(problem, winner.config)
-        path = self._compiled(source.text, source.kernel, source.defines)
-        loaded = LoadedKernel(device, operands, Entry(path, source.kernel, source.launch))
-        stack.callback(loaded.free)
+        operands = self.operands(problem, stack)
+        loaded = self.loaded(operands, winner.config, stack)
         self._phases.enter("contest: checks")
         prepare(operands, EXACT, seed=1)
         verdict = run_once(device, operands, loaded, EXACT)
@@ -139,6 +137,22 @@ class Contest:
         self._phases.enter("contest: operands")
         return row
 
+    def operands(self, problem: Problem, stack: ExitStack) -> Operands:
+        """Those of the problem, until the stack is closed. MemoryError where there is no room."""
+        operands = Operands(
+            self._device, self._support_of(problem.dtype_name), problem, index_bits=problem.index_bits
+        )
+        stack.callback(operands.free)
+        return operands
+
+    def loaded(self, operands: Operands, config: KernelConfig, stack: ExitStack) -> LoadedKernel:
+        """The configuration's kernel for the operands, until the stack is closed."""
+        source = render(operands.problem, config)
+        path = self._compiled(source.text, source.kernel, source.defines)
+        loaded = LoadedKernel(self._device, operands, Entry(path, source.kernel, source.launch))
+        stack.callback(loaded.free)
+        return loaded
+
     def _support_of(self, dtype_name: str) -> Support:
         if dtype_name not in self._supports:
             self._supports[dtype_name] = Support(self._device, self._support_path, dtype_name)
@@ -150,7 +164,7 @@ class Contest:
         is_gram = operands.problem.is_gram
         try:
             launch = syrk.launch(self.cublas, operands) if is_gram else self.cublas.launch(operands)
-            opponents["cublas"] = Opponent(launch, self._right(operands, launch, half=is_gram), timed=1)
+            opponents["cublas"] = Opponent(launch, self.right(operands, launch, half=is_gram), timed=1)
             plan = self.cublaslt.plan(operands)
         except CublasError:
             return opponents
@@ -159,12 +173,15 @@ class Contest:
         fastest = self.cublaslt.fastest(plan)
         self._phases.enter("contest: checks")
         if fastest is not None:
-            right = self._right(operands, fastest.launch)
+            right = self.right(operands, fastest.launch)
             opponents["cublaslt"] = Opponent(fastest.launch, right, fastest.timed)
         return opponents
 
-    def _right(self, operands: Operands, launch: Launch, *, half: bool = False) -> bool:
-        """Whether the opponent computes the same product as we, or half of it, C poisoned before."""
+    def right(self, operands: Operands, launch: Launch, *, half: bool = False) -> bool:
+        """Whether the opponent computes the same product as we, or half of it, C poisoned before.
+
+        On the operands as `prepare` left them for EXACT.
+        """
         clear(operands)
         launch()
         self._device.synchronise()

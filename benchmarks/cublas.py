@@ -58,6 +58,10 @@ ELEMENTS = {
 }
 
 
+# Its products of a matrix and a vector.
+GEMV_CALLS = {"f32": "cublasSgemv_v2", "f64": "cublasDgemv_v2", "c64": "cublasCgemv_v2", "c128": "cublasZgemv_v2"}
+
+
 class CublasError(RuntimeError):
     """A call that cuBLAS refuses."""
 
@@ -90,8 +94,12 @@ class Gemm:
 
     def scalar(self, value: float) -> Any:
         """Alpha or beta, in the memory that a call reads it from."""
-        scalar = self.element.scalar
-        return (scalar * 2)(value, 0.0) if self.element.is_complex else scalar(value)
+        return scalar_of(self.element, value)
+
+
+def scalar_of(element: Element, value: float) -> Any:
+    """Alpha or beta of an element type, in the memory that a call reads it from."""
+    return (element.scalar * 2)(value, 0.0) if element.is_complex else element.scalar(value)
 
 
 def operations(op: str, *, is_complex: bool) -> tuple[int, int]:
@@ -131,6 +139,34 @@ def gemm_of(operands: Operands) -> Gemm:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Gemv:
+    """A product with a vector as BLAS sees it: a column-major matrix, vectors whose elements lie so far apart."""
+
+    call: str
+    operation: int
+    rows: int  # of the matrix in memory
+    columns: int
+    apart_b: int  # elements from one of B to the next
+    apart_c: int
+
+
+def gemv_of(operands: Operands) -> Gemv:
+    """C = op(A) B on the operands as they lie now, n = 1. CublasError where BLAS has no such product."""
+    problem = operands.problem
+    letters = [letter if problem.dtype.is_complex else UNCONJUGATED.get(letter, letter) for letter in problem.factors]
+    if problem.n > 1 or problem.dtype_name not in GEMV_CALLS or letters[0] not in OPERATIONS or letters[1] in "cj":
+        raise CublasError(f"BLAS has no product {problem.op} of a matrix and a vector for {problem.text}")
+    _, along_b, along_c = problem.contiguous
+    return Gemv(
+        GEMV_CALLS[problem.dtype_name],
+        OPERATIONS[letters[0]],
+        *problem.stored["A"],
+        apart_b=1 if along_b == "k" else operands.b.filling.leading_dimension,
+        apart_c=1 if along_c == "m" else operands.c.filling.leading_dimension,
+    )
+
+
 class Cublas:
     """A cuBLAS handle in the current context, with the library's default algorithm and math mode."""
 
@@ -159,6 +195,14 @@ class Cublas:
         factors = (a, kind, gemm.lda, b, kind, gemm.ldb)
         result = (c, kind, gemm.ldc, element.compute_type, GEMM_DEFAULT)
         return self.started("cublasGemmEx", *extents, *factors, ctypes.byref(beta), *result)
+
+    def gemv_launch(self, operands: Operands) -> Callable[[], None]:
+        """The same by cuBLAS's product of a matrix and a vector."""
+        gemv, element = gemv_of(operands), ELEMENTS[operands.problem.dtype_name]
+        a, b, c = (ctypes.c_void_p(one.address) for one in (operands.a, operands.b, operands.c))
+        alpha, beta = (ctypes.byref(scalar_of(element, value)) for value in (1.0, 0.0))
+        matrix = (gemv.operation, gemv.rows, gemv.columns, alpha, a, operands.a.filling.leading_dimension)
+        return self.started(gemv.call, *matrix, b, gemv.apart_b, beta, c, gemv.apart_c)
 
     def started(self, name: str, *arguments: Any) -> Callable[[], None]:
         """What starts this call of the library on the handle. CublasError, when started, where that declines."""

@@ -1,4 +1,4 @@
-"""Draw the tables of the README and of `docs/versus_cublas.md`, and the picture, from the result file anew.
+"""Draw the tables of the README and of the pages in `docs/`, and the picture, from the result files anew.
 
     python -m benchmarks.redraw
 
@@ -8,6 +8,7 @@ by people.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 import click
 
+from benchmarks import gemv
 from benchmarks.cells import in_set
 from benchmarks.headline import (
     gram,
@@ -33,7 +35,8 @@ from tsm2_tune.usage import Command
 
 ROOT = Path(__file__).parents[1]
 RESULT = ROOT / "benchmarks/results/h200-versus-cublas.json"
-PAGES = (ROOT / "README.md", ROOT / "docs/versus_cublas.md")
+GEMV = ROOT / "benchmarks/results/h200-gemv.json"
+PAGES = (ROOT / "README.md", ROOT / "docs/versus_cublas.md", ROOT / "docs/gemv.md")
 REGION = re.compile(r"(<!-- drawn: ([a-z-]+) -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
 
 
@@ -56,6 +59,11 @@ def drawn(found: dict[str, Any]) -> dict[str, str]:
     return parts | ({"gram": table} if (table := gram(named)) else {})
 
 
+def all_drawn() -> dict[str, str]:
+    """Of both result files, that of the bench of a matrix and a vector too."""
+    return drawn(read(RESULT)) | gemv.drawn(json.loads(GEMV.read_text(encoding="utf-8")))
+
+
 def redrawn(page: str, parts: Mapping[str, str]) -> str:
     """The page with its regions drawn anew. InputError for a region that nothing is drawn for."""
 
@@ -70,10 +78,9 @@ def redrawn(page: str, parts: Mapping[str, str]) -> str:
 @click.command(cls=Command)
 def main() -> None:
     """Write the pages and the picture."""
-    found = read(RESULT)
-    parts = drawn(found)
+    parts = all_drawn()
     pages = {path: redrawn(path.read_text(encoding="utf-8"), parts) for path in PAGES}
-    draw(found, RESULT.with_suffix(".png"))
+    draw(read(RESULT), RESULT.with_suffix(".png"))
     for path, page in pages.items():
         path.write_text(page, encoding="utf-8")
 

@@ -113,11 +113,11 @@ class Selection:
         )
 
 
-def facts_of(selection: Selection, target: Target, contest: Contest, sm_clock_mhz: float | None) -> dict[str, Any]:
+def facts_of(command: str, target: Target, contest: Contest, sm_clock_mhz: float | None) -> dict[str, Any]:
     """What the numbers belong to."""
     identity, ceilings = target.identity, contest.ceilings
     return {
-        "command": selection.command,
+        "command": command,
         "date": datetime.now(UTC).date().isoformat(),
         "device": identity.name,
         "driver": identity.driver,
@@ -210,7 +210,7 @@ def run(target: Target, selection: Selection, plan: Plan, output: Path, *, resum
     device = CudaDevice(int(target.spec), support.path)
     with Tuner(target, plan.options(selection.seconds)) as tuner, planners() as pool:
         contest = Contest(device, target, support.path, plan.effort, tuner.phases)
-        result = ResultFile(output, facts_of(selection, target, contest, device.sm_clock_mhz()))
+        result = ResultFile(output, facts_of(selection.command, target, contest, device.sm_clock_mhz()))
         if resume and output.exists():
             result.go_on()
         todo = [cell for cell in selection.cells if not result.measured(cell.record)]

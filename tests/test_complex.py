@@ -8,6 +8,7 @@ from tests.conftest import TryKernel
 from tests.planting import Bug, assert_rejected
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import FAMILIES
+from tsm2_tune.generator.families.gemv import GemvConfig
 from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.staged_zmma import StagedZmmaConfig
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
@@ -42,6 +43,7 @@ CASES: tuple[tuple[KernelConfig, tuple[str, ...]], ...] = (
     (Tsm2Config("v1", 64, 3, 1), ("nn",)),
     (Tsm2Config("v2", 64, 4, 4), ("nn",)),
     (Tsm2Config("v3", 64, 4, 4), ("nn",)),
+    (GemvConfig(128, 8, 4, 1, 2, splits=3), ("nn", "jc", "ctt", "cj")),
     (Ism2Config(1, 64, 4, 8, 2), ("nn",)),
     (Ism2Config(2, 64, 4, 4, 2), ("nn",)),
     (TsmmConfig(64, 16, 2, 4, 8, 2), ("nn",)),

@@ -15,6 +15,7 @@ from tests.on_gpu import ON_GPU, loaded_kernel, verdict
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.gemm import GemmConfig
+from tsm2_tune.generator.families.gemv import GemvConfig
 from tsm2_tune.generator.families.gram import GramConfig
 from tsm2_tune.generator.families.gram_mma import GramMmaConfig
 from tsm2_tune.generator.families.ism2 import Ism2Config
@@ -47,10 +48,12 @@ from tsm2_tune.generator.occupancy import occupancy
 from tsm2_tune.generator.problem import DTYPES, FMA_DTYPES, Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
+from tsm2_tune.generator.space import unfit
 from tsm2_tune.tuner.cuda import CudaDevice
+from tsm2_tune.tuner.loaded import LoadedKernel
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.tune import probe_problems
-from tsm2_tune.tuner.verify import CHECKS, PROBE_CHECKS, prepare
+from tsm2_tune.tuner.verify import CHECKS, PROBE_CHECKS, prepare, verify
 
 pytestmark = ON_GPU
 
@@ -158,6 +161,14 @@ ORDERED: tuple[tuple[KernelConfig, str], ...] = (
     (StagedMmaConfig(256, 256, 256, 48, 16, 4, 1, splits=132, min_blocks=1, strips=4, octets=3, ahead=1), "nn"),
     (StagedMmaConfig(128, 128, 64, 24, 32, 3, 1, splits=264, min_blocks=1, strips=1, octets=3, ahead=1), "ttt"),
     (StagedMmaConfig(128, 128, 64, 24, 32, 2, 0, splits=16, min_blocks=1, strips=1, octets=3, ahead=1), "ntt"),
+    # Wide tiles, and how a warp reads where both operands lie along k, neither, or one.
+    *(
+        (StagedMmaConfig(256, 256, 128, 128, 32, 2, 1, splits=132, min_blocks=1, strips=4, octets=4, ahead=1), op)
+        for op in ("nn", "tn", "nt", "ttt", "tnt")
+    ),
+    (StagedMmaConfig(128, 128, 64, 128, 16, 3, 1, splits=264, min_blocks=1, strips=4, octets=4, ahead=1), "ntt"),
+    (StagedSmmaConfig(256, 256, 128, 128, 32, 3, 1, splits=132, min_blocks=1, strips=2, octets=8, ahead=0), "nn"),
+    (StagedSmmaConfig(256, 256, 128, 128, 32, 3, 1, splits=132, min_blocks=1, strips=4, octets=4, ahead=0), "ttt"),
     (StagedSmmaConfig(128, 128, 128, 48, 32, 2, 1, splits=264, min_blocks=2, strips=2, octets=6, ahead=0), "nn"),
     (StagedSmmaConfig(128, 128, 128, 24, 32, 2, 1, splits=20, min_blocks=3, strips=2, octets=3, ahead=0), "ttt"),
     (StagedSmmaConfig(128, 128, 128, 64, 32, 3, 1, splits=264, min_blocks=2, strips=4, octets=4, ahead=0), "nn"),
@@ -169,6 +180,19 @@ ORDERED: tuple[tuple[KernelConfig, str], ...] = (
     (LadderConfig("coarse1d", 32, 32, 2, 16, 1), "nn"),
     (LadderConfig("coarse2d", 64, 128, 8, 4, 8), "ttt"),
     (LadderConfig("vectorised", 128, 64, 16, 8, 4), "nn"),
+)
+# A matrix and a vector: of each decomposition one, of the last in both orders of A lanes of a warp and of several.
+ORDERED += (
+    (GemvConfig(128, 1, 1, 1, 8, splits=1), "nn"),
+    (GemvConfig(256, 8, 1, 1, 4, splits=6), "tnt"),
+    (GemvConfig(128, 1, 4, 1, 4, splits=1), "ttt"),
+    (GemvConfig(128, 1, 8, 8, 8, splits=26), "nn"),
+    (GemvConfig(128, 1, 4, 4, 8, splits=13), "nn"),
+    (GemvConfig(256, 32, 4, 2, 4, splits=1), "nnt"),
+    (GemvConfig(256, 128, 16, 1, 2, splits=264), "nt"),
+    (GemvConfig(256, 256, 4, 4, 2, splits=1), "tn"),
+    (GemvConfig(512, 512, 8, 2, 1, splits=132), "ttt"),
+    (GemvConfig(128, 32, 4, 8, 1, splits=3), "tn"),
 )
 # With complex conjugates.
 CONJUGATED: tuple[tuple[KernelConfig, str], ...] = (
@@ -183,6 +207,8 @@ CONJUGATED: tuple[tuple[KernelConfig, str], ...] = (
     (TsmmRowsConfig(128, 16, 8, 1, 1, 8, 4, row_tiles=4, min_blocks=4), "tct"),
     (TsmrRowsConfig(192, 16, 32, 4, 8, 1, 2, splits=16, strips=9, min_blocks=2), "cct"),
     (TsmrRowsConfig(128, 16, 128, 2, 8, 1, 2, splits=40, strips=9, min_blocks=3), "cj"),
+    (GemvConfig(256, 8, 4, 1, 2, splits=3), "jc"),
+    (GemvConfig(256, 128, 2, 1, 2, splits=16), "cjt"),
     (TsmrZmmaConfig(128, 2, 16, 16, 2, splits=12, row_tiles=1, min_blocks=3), "nn"),
     (TsmrZmmaConfig(128, 1, 32, 32, 4, splits=1, row_tiles=4, min_blocks=1), "cjt"),
     (TsmtZmmaConfig(128, 16, 16, 2, 2, 8, 2, splits=264, min_blocks=1), "cn"),
@@ -215,6 +241,7 @@ CASES = [
     if family_named(config.family).supports(Problem(64, 4, 64, dtype, op))
     and int(config.tunables.get("vector_bytes", 16)) // int(config.tunables.get("joined", 1))
     >= DTYPES[dtype].element_bytes
+    and unfit(family_named(config.family), config, Problem(64, 4, 64, dtype, op)) is None
 ] + [
     (config, Problem(64, 4, 64, dtype, op))
     for config, op in CONJUGATED
@@ -238,6 +265,17 @@ CASES += [
 ]
 CASE_NAMES = [f"{config.text}-{problem.dtype_name}-{problem.op}" for config, problem in CASES]
 SPLIT = [case for case in CASES if family_named(case[0].family).launch(*case).splits > 1]
+# The first choices where C is large both ways, in each case that BLAS has: of many tiles in two bands, and of a few.
+GENERAL = [
+    (config, problem)
+    for dtype in FMA_DTYPES
+    for ops in product("ntc" if DTYPES[dtype].is_complex else "nt", repeat=2)
+    for shape in ((2611, 1937, 333), (515, 509, 517))
+    for problem in (Problem(*shape, dtype, "".join(ops)),)
+    for name in ("staged_mma", "staged_smma", "staged_zmma")
+    if family_named(name).supports(problem)
+    for config in family_named(name).preferred(problem, PROFILES["h200"])[:1]
+]
 # Offsets in A past 2**31, for v2, v3, ism2 and tsmm; and past 2**32, for each family and order of A that came later.
 PAST_INT = (
     *(((70_001, 3, 33_013), config) for config in (CONFIGS[2], CONFIGS[4], CONFIGS[5], CONFIGS[8])),
@@ -248,6 +286,8 @@ PAST_UNSIGNED = (
     (GemmConfig(128, 8, 16, 32, 4, 32, 4, 16, 8, 1, "nc"), Problem(140_001, 3, 33_013, "f32", "nn")),
     (LadderConfig("coalesced", 8, 32, 1, 1, 1), Problem(140_001, 3, 33_013, "f32", "nn")),
     (LadderConfig("vectorised", 64, 64, 16, 8, 8), Problem(140_001, 3, 33_012, "f32", "ttt")),
+    (GemvConfig(128, 1, 4, 4, 8, 13), Problem(140_004, 1, 33_013, "f32", "nn")),
+    (GemvConfig(256, 8, 8, 4, 1, 1), Problem(280_000_001, 1, 16, "f32", "tn")),
     (SPLIT_ROWS, Problem(140_001, 3, 33_013, "f32", "nnt")),
     (ONE_SPLIT, Problem(280_000_001, 3, 16, "f32", "nt")),  # one split: the sums of more would fill the memory
     (TsmrMmaConfig(128, 2, 16, 16, 2, 12, 1, 6), Problem(140_001, 3, 33_013, "f64", "nn")),
@@ -287,6 +327,16 @@ def test_template_is_right_at_odd_shapes_and_on_its_probes(
         assert found.correct, f"{problem.text}: {found.detail}"
 
 
+@pytest.mark.parametrize(("config", "problem"), GENERAL, ids=lambda one: one.text)
+def test_a_large_c_is_right_and_has_the_same_bits_in_every_run(
+    gpu: CudaDevice, target: Target, gpu_support_path: str, config: KernelConfig, problem: Problem
+) -> None:
+    with loaded_kernel(gpu, target, gpu_support_path, config, problem) as loaded:
+        found = verify(gpu, loaded.operands, loaded, seed=11)
+        assert found.correct, found.detail
+        assert len(results_of(gpu, loaded, runs=10)) == 1
+
+
 @pytest.mark.parametrize(("shape", "config"), PAST_INT, ids=lambda one: getattr(one, "text", str(one)))
 def test_offsets_past_32_bits_are_right(
     gpu: CudaDevice, target: Target, gpu_support_path: str, config: KernelConfig, shape: tuple[int, int, int]
@@ -317,17 +367,22 @@ def test_repeated_runs_give_the_same_bits(
         shape = (19, 19, 400_009)
     problem = Problem(*shape, case.dtype_name, case.op)
     with loaded_kernel(gpu, target, gpu_support_path, config, problem) as loaded:
-        operands = loaded.operands
-        found = np.empty(operands.c.buffer.size_bytes, np.uint8)
-        results = set()
-        for _ in range(100):
-            prepare(operands, CHECKS[-1], seed=5)
-            loaded.prepare()
-            loaded.start(operands.arguments(alpha=1.0, beta=0.0))
-            gpu.download(operands.c.buffer, found)
-            results.add(found.tobytes())
-        assert not loaded.trouble()
-    assert len(results) == 1
+        assert len(results_of(gpu, loaded, runs=100)) == 1
+
+
+def results_of(gpu: CudaDevice, loaded: LoadedKernel, *, runs: int) -> set[bytes]:
+    """The different bits that so many runs leave in C."""
+    operands = loaded.operands
+    found = np.empty(operands.c.buffer.size_bytes, np.uint8)
+    results = set()
+    for _ in range(runs):
+        prepare(operands, CHECKS[-1], seed=5)
+        loaded.prepare()
+        loaded.start(operands.arguments(alpha=1.0, beta=0.0))
+        gpu.download(operands.c.buffer, found)
+        results.add(found.tobytes())
+    assert not loaded.trouble()
+    return results
 
 
 @pytest.mark.parametrize(("config", "case"), CASES, ids=CASE_NAMES)

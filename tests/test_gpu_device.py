@@ -37,7 +37,10 @@ def test_ceilings_are_below_the_data_sheet(gpu: CudaDevice) -> None:
 
 
 def test_a_cold_cache_is_slower_than_a_warm_one(gpu: CudaDevice, gpu_support_path: str) -> None:
-    """Reading half of the L2 again: the flush before each sample must make a difference."""
+    """Reading a quarter of the L2 a second time: the flush before each sample must make a difference.
+
+    Both launches are queued while the flush runs, so that no time of the host's is in between.
+    """
     size = gpu.limits.l2_bytes // 4 // 4096 * 4096
     data, sink = gpu.allocate(size), gpu.allocate(4096)
     gpu.drv.memset_d32(data.address, 0x3F800000, size // 4)
@@ -53,8 +56,8 @@ def test_a_cold_cache_is_slower_than_a_warm_one(gpu: CudaDevice, gpu_support_pat
 
     # The least of the samples, which other processes on this GPU disturb least.
     once = min(measure(gpu, lambda: read(1), Effort()).samples_us)
-    five_times = min(measure(gpu, lambda: read(5), Effort()).samples_us)
-    assert (five_times - once) / 4 < 0.9 * once
+    twice = min(measure(gpu, lambda: read(2), Effort()).samples_us)
+    assert twice - once < 0.9 * once
 
 
 @pytest.fixture(scope="module")

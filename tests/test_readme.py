@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.redraw import PAGES, REGION, RESULT, drawn, redrawn
+from benchmarks.redraw import GEMV, PAGES, REGION, RESULT, all_drawn, redrawn
 from benchmarks.result_file import read
 from benchmarks.table import provenance, table
 from tsm2_tune.errors import InputError
@@ -22,8 +22,7 @@ def test_the_table_is_drawn_from_the_result_file() -> None:
 
 
 def test_the_pages_are_drawn_from_the_bench() -> None:
-    found = read(RESULT)
-    parts = drawn(found)
+    parts = all_drawn()
     regions = set()
     for path in PAGES:
         page = path.read_text(encoding="utf-8")
@@ -32,7 +31,9 @@ def test_the_pages_are_drawn_from_the_bench() -> None:
             f"{path.name} is not what the bench measured: python -m benchmarks.redraw"
         )
     assert regions == set(parts)
-    assert all(row["verified"] for row in found["rows"])
+    assert all(row["verified"] for row in read(RESULT)["rows"])
+    of_vectors = json.loads(GEMV.read_text())["rows"]
+    assert all(found["verified"] for row in of_vectors for found in row["decompositions"].values())
 
 
 def test_a_region_that_nothing_is_drawn_for_is_said() -> None:

@@ -13,6 +13,7 @@ from tsm2_tune.errors import ToolMissing
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.families.gemm import GemmConfig
+from tsm2_tune.generator.families.gemv import GemvConfig
 from tsm2_tune.generator.families.gram import GramConfig
 from tsm2_tune.generator.families.gram_mma import GramMmaConfig
 from tsm2_tune.generator.families.ism2 import Ism2Config
@@ -79,6 +80,9 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
     (GemmConfig(128, 128, 16, 16, 16, 16, 16, 32, 8, vector=4, read="nc"), replace(SQUARE, op="ttt")),
     (GemmConfig(64, 64, 8, 16, 16, 32, 8, 32, 8, vector=2, read="nc"), replace(SQUARE, dtype_name="c64", op="nc")),
     *((step.published, replace(SQUARE, op="ttt")) for step in STEPS.values()),
+    (GemvConfig(128, 1, 4, 4, 8, splits=13), replace(F32, n=1)),
+    (GemvConfig(256, 256, 4, 1, 2, splits=1), replace(F32, n=1, op="tn")),
+    (GemvConfig(256, 32, 16, 1, 1, splits=264), replace(BF16, n=1, op="ttt")),
     (TsmmMmaConfig(256, 2, 64, 64, 32, 4, 1, splits=132), TALL),
     (TsmmMmaConfig(320, 1, 64, 64, 32, 3, 1, splits=132, teams=2), replace(TALL, dtype_name="f64", op="ttt")),
     (TsmmHeldConfig(128, 16, 8, 4, 64), TALL),
@@ -149,6 +153,10 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
     (
         StagedMmaConfig(256, 256, 256, 48, 16, 4, 1, splits=132, min_blocks=1, strips=4, octets=3, ahead=1),
         Problem(20480, 48, 20480, "f64"),
+    ),
+    (
+        StagedMmaConfig(256, 256, 128, 128, 32, 2, 1, splits=132, min_blocks=1, strips=4, octets=4, ahead=1),
+        Problem(4096, 4096, 4096, "f64", "tn"),
     ),
     (
         StagedSmmaConfig(128, 128, 128, 64, 32, 3, 1, splits=264, min_blocks=2, strips=4, octets=4, ahead=0),

@@ -10,10 +10,12 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.families.gemm import GemmConfig
+from tsm2_tune.generator.families.gemv import GemvConfig
 from tsm2_tune.generator.families.gram import GramConfig
 from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.staged import StagedConfig
 from tsm2_tune.generator.families.staged_half import StagedHalfConfig
+from tsm2_tune.generator.families.staged_mma import StagedMmaConfig
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.families.tsmm_held import TsmmHeldConfig
@@ -40,10 +42,12 @@ WIDE = Problem(10**7, 64, 64, "f32")
 TALL = Problem(10**7, 16, 16, "f32", "ttt")
 ROWS = Problem(20480, 8, 20480, "f32", "ttt")
 ROW_MAJOR = Problem(20480, 16, 20480, "f64", "ttt")
+VECTOR = Problem(20480, 1, 20480, "f32", "tn")
 SQUARE = Problem(8192, 8192, 8192, "f32")
 STENCIL = GemmConfig(96, 96, 16, 16, 16, 32, 8, 8, 32, vector=1, read="nc")
 GRAM = Problem(16, 16, 10**6, "f32", "tn")
 WARPGROUPS = StagedHalfConfig(256, 256, 64, 64, 4, splits=132)
+WIDE_TILE = StagedMmaConfig(256, 256, 128, 128, 16, 3, 1, splits=132, min_blocks=1, strips=4, octets=4, ahead=1)
 SYMMETRIC = GramConfig(128, 128, 64, 32, 2, 0, splits=264, min_blocks=1, lines=8, step=1)
 
 
@@ -89,6 +93,15 @@ COUNTER_EXAMPLES = (
     CounterExample("vectors-of-16-bytes", replace(STENCIL, vector=4), replace(SQUARE, dtype_name="f64")),
     CounterExample("vectors-fit-threads", replace(STENCIL, vector=4), SQUARE),
     CounterExample("min-line-bytes", STENCIL, SQUARE, guidelines=Guidelines(min_line_bytes=64)),
+    CounterExample("one-column", GemvConfig(256, 32, 8, 4, 2, splits=4), replace(VECTOR, n=2)),
+    CounterExample("vectors-of-16-bytes", GemvConfig(256, 32, 8, 4, 2, splits=4), replace(VECTOR, dtype_name="f64")),
+    CounterExample("rows-are-vectors", GemvConfig(256, 32, 2, 4, 2, splits=4), replace(VECTOR, op="nn")),
+    CounterExample("vectors-fit-lines", GemvConfig(256, 32, 8, 4, 2, splits=4), replace(VECTOR, k=20482)),
+    CounterExample("rows-within-m", GemvConfig(256, 1, 8, 4, 2, splits=4), replace(VECTOR, m=2047)),
+    CounterExample("lanes-within-k", GemvConfig(256, 32, 8, 4, 2, splits=1), replace(VECTOR, k=64)),
+    CounterExample("share-worth-a-block", GemvConfig(256, 32, 8, 4, 2, splits=8), replace(VECTOR, k=1020)),
+    CounterExample("grid-fills-device", GemvConfig(256, 1, 8, 4, 2, splits=1), VECTOR),
+    CounterExample("few-waves", GemvConfig(256, 32, 8, 4, 2, splits=26), VECTOR),
     CounterExample("threads-per-block", Tsm2Config("v3", 1024, 1, 1), R, replace(H200, threads_per_block=512)),
     CounterExample("registers-per-thread", Tsm2Config("v3", 32, 32, 32), Problem(20480, 32, 20480, "f64")),
     CounterExample(
@@ -193,6 +206,8 @@ COUNTER_EXAMPLES = (
         StagedConfig(128, 32, 16, 16, 32, 4, 2, splits=264, min_blocks=1, rows=8, columns=8, step=4),
         replace(GRAM, k=264 * 4 * 32 - 1),
     ),
+    CounterExample("wide-tiles-for-wide-results", WIDE_TILE, replace(R64, n=64)),
+    CounterExample("blocks-for-all", replace(WIDE_TILE, splits=64), replace(SQUARE, dtype_name="f64")),
     CounterExample("has-warpgroup-products", WARPGROUPS, Problem(20480, 64, 20480, "bf16"), PROFILES["a100"]),
     CounterExample("chunk-within-k", WARPGROUPS, Problem(10**7, 64, 32, "bf16")),
     CounterExample("chunks-for-all", WARPGROUPS, Problem(256, 64, 131 * 64, "bf16")),

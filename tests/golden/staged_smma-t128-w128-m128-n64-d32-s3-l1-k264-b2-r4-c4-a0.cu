@@ -433,6 +433,10 @@ __device__ __forceinline__ void store_vector(scalar *at_C, scalar alpha, vector 
 // of which each tile is a block's; the rest of k is left to the other blocks, in turns and runs. So most of the time
 // blocks side by side read neighbours of A and the same rows of B. Of nearly as many tiles as blocks and a short k, each
 // tile is one block's, and the blocks left over have nothing to do.
+constexpr int band_tiles = 11;  // down a band
+struct Corner {  // of a tile, in C
+    index_t row, column;
+};
 struct Work {
     index_t panels, rest;       // of k, and chunks of each tile after them
     index_t others, in_turns;   // blocks that have the rest, and tiles of which they have all of it in turns
@@ -443,6 +447,7 @@ struct Work {
     index_t first_tile, begin;  // of its run, and the chunk of the band with which that begins
     index_t run;                // chunks of this block in all
     index_t tiles_down, tiles;  // of C
+    index_t of_a_band;          // tiles, but for the last one
     index_t chunks;             // of a tile
 
     // The tile of this block's piece of work with this number.
@@ -450,25 +455,31 @@ struct Work {
     {
         return piece < turns ? piece * others + rank : first_tile + piece - turns;
     }
-    __device__ __forceinline__ index_t row_of(index_t tile) const
+    // Tiles are numbered down the columns of bands: those of a turn are about a square of C, and so the L2 has what its
+    // blocks read of A and of B.
+    __device__ __forceinline__ Corner corner_of(index_t tile) const
     {
-        return (tiles == tiles_down ? tile : tile % tiles_down) * tile_rows;
-    }
-    __device__ __forceinline__ index_t column_of(index_t tile) const
-    {
-        return tiles == tiles_down ? 0 : tile / tiles_down * tile_columns;
+        if (tiles == tiles_down)
+            return {tile * tile_rows, 0};
+        const index_t bands = tile / of_a_band, in_band = tile - bands * of_a_band;
+        const index_t above = bands * band_tiles, left = tiles_down - above, down = left < band_tiles ? left : band_tiles;
+        const index_t across = in_band / down;
+        return {(above + in_band - across * down) * tile_rows, across * tile_columns};
     }
 };
 
 struct Place {  // of a chunk
-    index_t tile, product;
+    Corner corner;
+    index_t product;
 };
 
 __device__ __forceinline__ Work work_of(index_t block, index_t m, index_t n, index_t k)
 {
     Work work = {};
     work.tiles_down = (m + tile_rows - 1) / tile_rows;
-    const index_t tiles = work.tiles = work.tiles_down * ((n + tile_columns - 1) / tile_columns);
+    const index_t tiles_across = (n + tile_columns - 1) / tile_columns;
+    const index_t tiles = work.tiles = work.tiles_down * tiles_across;
+    work.of_a_band = tiles_across * band_tiles;
     const index_t chunks = work.chunks = (k + chunk - 1) / chunk;
     if (tiles == 1) {
         work.rest = work.band = chunks;
@@ -555,9 +566,9 @@ extern "C" __global__ void __launch_bounds__(threads, 2) staged_smma(
         const index_t next_of_bands = staged * every + (staged < work.turns * work.band ? 0 : work.begin);
         const index_t next_piece = one_tile ? 0 : next_of_bands / work.band, next_tile = work.tile_of(next_piece);
         const index_t next = work.low + next_of_bands - next_piece * work.band;
-        const index_t next_row = work.row_of(next_tile), next_column = work.column_of(next_tile);
-        left_a = m - next_row < tile_rows ? int(m - next_row) : tile_rows;
-        left_b = n - next_column < tile_columns ? int(n - next_column) : tile_columns;
+        const Corner corner = work.corner_of(next_tile);
+        left_a = m - corner.row < tile_rows ? int(m - corner.row) : tile_rows;
+        left_b = n - corner.column < tile_columns ? int(n - corner.column) : tile_columns;
         const bool in_vectors = vectors && (a_along_k || left_a % width == 0) && (b_along_k || left_b % width == 0);
         const index_t whole_in_k = k / chunk, end_of_band = work.low + work.band, step = rings_of_block * every;
         const index_t end = !in_vectors ? 0 : whole_in_k < end_of_band ? whole_in_k : end_of_band;
@@ -565,10 +576,10 @@ extern "C" __global__ void __launch_bounds__(threads, 2) staged_smma(
         const index_t to_stop = (stop - staged + rings_of_block - 1) / rings_of_block;
         whole = to_end < to_stop ? to_end : to_stop;
         const long long product = next * (long long)chunk;
-        from_a = A + (product + Of_A::run()) * lda + next_row + Of_A::at();
-        from_b = B + (next_column + Of_B::run()) * (long long)ldb + product + Of_B::at();
+        from_a = A + (product + Of_A::run()) * lda + corner.row + Of_A::at();
+        from_b = B + (corner.column + Of_B::run()) * (long long)ldb + product + Of_B::at();
         staged += whole * rings_of_block;
-        return Place{next_tile, next * chunk};
+        return Place{corner, next * chunk};
     };
     const auto step_on = [&] {
         const long long products = rings_of_block * chunk * (long long)every;
@@ -577,7 +588,7 @@ extern "C" __global__ void __launch_bounds__(threads, 2) staged_smma(
         from_b += b_along_k ? products : products * ldb;
     };
     const auto stage_edge = [&](scalar *a, Place place) {
-        const index_t row = work.row_of(place.tile), column = work.column_of(place.tile), l = place.product;
+        const index_t row = place.corner.row, column = place.corner.column, l = place.product;
         stage_at_the_edge<tile_rows, a_pitch, a_along_k, width>(a, A, lda, row, m, l, k);
         if (!same)
             stage_at_the_edge<tile_columns, b_pitch, b_along_k, width>(a + a_elements, B, ldb, column, n, l, k);
@@ -643,7 +654,9 @@ extern "C" __global__ void __launch_bounds__(threads, 2) staged_smma(
         }
 
         const bool alone = done - before == work.chunks;  // with the tile
-        const index_t tile = work.tile_of(piece), first_row = work.row_of(tile), first_column = work.column_of(tile);
+        const index_t tile = work.tile_of(piece);
+        const Corner corner = work.corner_of(tile);
+        const index_t first_row = corner.row, first_column = corner.column;
         vector held[held_vectors];
         // Four neighbouring rows, of two strips, are a vector.
         const auto row_of_held = [&](int v, int) { return row + v / (2 * octets) * 32 + 4 * g; };

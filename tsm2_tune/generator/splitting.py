@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, TypeVar
@@ -96,9 +96,16 @@ START_US = 2.0  # until a block's first loads have arrived
 
 
 def splits_to_prefer(
-    limits: DeviceLimits, problem: Problem, *, resources: Resources, min_blocks: int, tiles: int, prefetch: int = 1
+    limits: DeviceLimits,
+    problem: Problem,
+    *,
+    resources: Resources,
+    min_blocks: int,
+    tiles: int,
+    prefetch: int = 1,
+    options: Sequence[int] = SPLITS,
 ) -> list[int]:
-    """The splits that the model wants tried first, best first.
+    """Those of the options that the model wants tried first, best first.
 
     Every multiprocessor should have as many blocks as the others, or whole waves of them, and enough bytes on their
     way. Shares are whole prefetches. What a split costs is its blocks' start, and its sums, written and read again
@@ -123,7 +130,7 @@ def splits_to_prefer(
         busy = (1 + uneven * (slots / blocks - 1)) * share * splits / problem.k
         return busy * max(ENOUGH_BYTES / on_their_way, 1) * (1 + sums) + waves * START_US / least_us
 
-    return sorted((splits for splits in SPLITS if splits <= most), key=time)[:PREFERRED_SPLITS]
+    return sorted((splits for splits in options if splits <= most), key=time)[:PREFERRED_SPLITS]
 
 
 def with_splits(family: Family[C], variants: Iterable[C], problem: Problem, limits: DeviceLimits) -> tuple[C, ...]:

@@ -6,6 +6,7 @@ k is split; where C has many tiles, a block has several, one after another. No m
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -23,8 +24,9 @@ from tsm2_tune.generator.splitting import (
     WIDE_SPLITS,
     are_whole_waves,
     tunable,
+    wide_splits,
 )
-from tsm2_tune.generator.tiles import LARGEST_GRAM_TILE, LARGEST_THIN, tile_rules, tile_traffic
+from tsm2_tune.generator.tiles import LARGEST_GRAM_TILE, LARGEST_THIN, SKINNY, is_general, tile_rules, tile_traffic
 
 WARP_THREADS = 32
 VECTOR_BYTES = 16
@@ -87,14 +89,41 @@ def _chunks_for_all(candidate: Candidate) -> bool:
 def staging_rules(
     tile: tuple[int, ...], *, columns: tuple[int, ...] = (), covered: int | None = None
 ) -> tuple[Rule, ...]:
-    """The rules of every staged family, for its options of a tile's rows and columns, as `tile_rules` has them."""
+    """The rules of every staged family, for its options of a tile's rows and columns, as `tile_rules` has them.
+
+    A C that is skinny neither way may have smaller tiles than `covered` where it has too few of those for all.
+    """
+    most = tile[-1] if covered is None else covered
+
+    def least(candidate: Candidate) -> int:
+        problem = candidate.problem
+        tiles = -(-problem.m // most) * -(-problem.n // most)
+        return most // 2 if is_general(problem) and tiles < candidate.limits.sms else most
+
     return (
-        *tile_rules(tile, columns=columns, covered=covered),
+        *tile_rules(tile, columns=columns, covered=least),
         Rule("chunks-for-all", "shape", "every ring should have a whole chunk of k", _chunks_for_all),
         *WIDE_SPLIT_RULES,
         REGISTERS_REACHABLE,
     )
 
+
+def _blocks_for_all(candidate: Candidate) -> bool:
+    problem, least = candidate.problem, wide_splits(candidate.limits, 1)
+    chunks = candidate.launch.tiles(problem.m, problem.n) * problem.k // tunable(candidate, "chunk")
+    return not is_general(problem) or tunable(candidate, "splits") >= min(least, chunks)
+
+
+# Of the families that serve a C which is skinny neither way.
+BLOCKS_FOR_ALL = Rule(
+    "blocks-for-all", "shape", "many tiles of C have work for every multiprocessor", _blocks_for_all
+)
+WIDE_TILES_FOR_WIDE_RESULTS = Rule(
+    "wide-tiles-for-wide-results",
+    "shape",
+    "a C that is skinny, or a small result of a long sum, has no columns for them",
+    lambda c: tunable(c, "tile_columns") <= SKINNY or is_general(c.problem),
+)
 
 C = TypeVar("C", bound=StagingConfig)
 
@@ -114,6 +143,9 @@ def filling(configs: Iterable[C], problem: Problem, limits: DeviceLimits) -> tup
         return replace(config, splits=max(options, default=WIDE_SPLITS[0]))
 
     return tuple(dict.fromkeys(map(fewer, configs)))
+
+
+PAST_THE_EDGES = 1.1  # times as many products as the least of others, that a tile may compute past the ends of C
 
 
 class StagingFamily(Family[C]):
@@ -179,6 +211,29 @@ class StagingFamily(Family[C]):
         few_idle = config.splits - config.splits // 8 <= tiles <= config.splits
         return few_idle and (chunks - share) * config.chunk <= self._most_idle(config, problem)
 
+    def for_general(self, configs: Iterable[C], problem: Problem, limits: DeviceLimits) -> tuple[C, ...]:
+        """The configurations for a C that is skinny neither way, with no more blocks than k has work for.
+
+        Those come first that give every block a whole tile, then those whose blocks have so much of a tile that sums
+        may meet, then those of small tiles; and those last whose tiles reach far past the ends of C.
+        """
+        every = filling(configs, problem, limits)
+
+        def computed(config: C) -> int:
+            tiles = self.launch(config, problem).tiles(problem.m, problem.n)
+            return tiles * config.tile_rows * config.tile_columns
+
+        most = PAST_THE_EDGES * min(map(computed, every), default=0)
+
+        def place(config: C) -> tuple[bool, bool, int]:
+            tile = config.tile_rows * config.tile_columns
+            share = computed(config) // tile * problem.k // config.splits
+            small_share = share < self._most_idle(config, problem)
+            whole = self.has_whole_tiles(config, problem)
+            return computed(config) > most, not whole, tile if small_share else 0
+
+        return tuple(sorted(every, key=place))
+
     def _most_idle(self, config: C, problem: Problem) -> int:
         """The same, of k. A complex product is at least three or four real ones."""
         return MOST_IDLE // (config.tile_columns * problem.dtype.parts**2)
@@ -201,7 +256,8 @@ class StagingFamily(Family[C]):
         The first fills the tile, has a rest of k, and a shorter run for the last block; the fourth, whose k is 1 more
         than a multiple of 4, has aligned addresses where the leading dimensions of the general call are not, or the
         other way round; so has the fifth in a full tile; two have whole chunks that a tile must not copy which
-        is full one way only. In the last three blocks have panels and runs, turns and runs, runs of several tiles.
+        is full one way only. In the last three blocks have panels and runs, turns and runs of tiles in several bands,
+        runs of several tiles.
         """
         rows, columns, chunk = config.tile_rows, config.tile_columns, config.chunk
         rings = config.splits * (config.threads // config.sharers)
@@ -216,7 +272,7 @@ class StagingFamily(Family[C]):
         )
         of_blocks = (
             (2 * rows, columns, (config.splits // 2 + 3) * chunk),
-            ((config.splits + 1) * rows - 1, 1, 2 * chunk),
+            ((config.splits // 2 + 1) * rows - 1, columns + 1, 2 * chunk),
             ((config.splits // 2 + 1) * rows, 1, 3 * chunk),
         )
         # Few blocks divide them otherwise; and a square C would have far more tiles.
@@ -240,4 +296,5 @@ class StagingFamily(Family[C]):
             "smem_elements": self.smem_elements(config, problem),
             "group_splits": GROUP_SPLITS,
             "most_idle": self._most_idle(config, problem),
+            "band_tiles": max(round(math.sqrt(config.splits * config.tile_columns / config.tile_rows)), 1),
         }

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tsm2_tune.generator.config import Traffic
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Rule, covering_rule
+from tsm2_tune.generator.rules import Candidate, Rule, covering_rule
 from tsm2_tune.generator.splitting import tunable
 
 LARGEST_THIN = 128  # of m and n: a C larger than that is no small result of a long sum
+SKINNY = 64  # up to which a C of as many rows or columns is skinny
 LARGEST_GRAM_TILE = 64  # rows and columns, of the kernels that compute half of a Gram matrix
 
 
@@ -16,14 +19,28 @@ def covering(options: tuple[int, ...], extent: int) -> int:
     return next((option for option in options if option >= extent), options[-1])
 
 
+def is_general(problem: Problem) -> bool:
+    """Whether C is skinny neither way, nor a small result of a long sum."""
+    return min(problem.m, problem.n) > SKINNY and max(problem.m, problem.n) > LARGEST_THIN
+
+
 def tile_rules(
-    options: tuple[int, ...], *, columns: tuple[int, ...] = (), covered: int | None = None
+    options: tuple[int, ...],
+    *,
+    columns: tuple[int, ...] = (),
+    covered: Callable[[Candidate], int] | int | None = None,
 ) -> tuple[Rule, ...]:
     """Rules for `options` of a tile's rows, and of its columns where these have no other ones.
 
     A C of up to `covered` (the largest) rows and columns has one tile.
     """
     most = options[-1] if covered is None else covered
+
+    def covers(candidate: Candidate) -> bool:
+        problem, least = candidate.problem, most(candidate) if callable(most) else most
+        rows, across = tunable(candidate, "tile_rows"), tunable(candidate, "tile_columns")
+        return rows >= min(problem.m, least) and across >= min(problem.n, least)
+
     return (
         covering_rule(
             "tile-rows-within-m",
@@ -43,10 +60,7 @@ def tile_rules(
             "tile-covers-result",
             "shape",
             "every further tile of C reads all of A or B once more",
-            lambda c: (
-                tunable(c, "tile_rows") >= min(c.problem.m, most)
-                and tunable(c, "tile_columns") >= min(c.problem.n, most)
-            ),
+            covers,
         ),
     )
 

@@ -36,9 +36,8 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import GUIDELINE_RULES, HARDWARE_RULES, Candidate, Guidelines, Rule
 from tsm2_tune.generator.splitting import tunable
 from tsm2_tune.generator.tables import Joined, Rows
-from tsm2_tune.generator.tiles import tile_traffic
+from tsm2_tune.generator.tiles import SKINNY, tile_traffic
 
-SKINNY = 64  # up to which rows or columns of C are the others' work
 VECTORS = (1, 2, 4)
 VECTOR_BYTES = 16  # of shared memory, the most that a thread reads at a time
 # How A and B are read: by loads that the L1 caches as any other, or as data that nobody writes.

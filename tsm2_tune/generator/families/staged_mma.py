@@ -1,11 +1,12 @@
 """Both operands through shared memory, on the f64 tensor cores: staged, and read as fragments.
 
-A C of many rows, up to 64 columns wide, is served too: every block has an equal run of all chunks of all tiles.
+A C of many rows is served too, up to 64 columns wide, and one that is large both ways: every block has as many of all
+chunks of all tiles.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, product
 from typing import Any, ClassVar
@@ -15,13 +16,15 @@ from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import INT32_MAX, Problem
 from tsm2_tune.generator.splitting import HAS_F64_TENSOR_CORES, WIDE_SPLITS, has_f64_tensor_cores, wide_splits
 from tsm2_tune.generator.staging import (
+    BLOCKS_FOR_ALL,
     STAGING_TUNABLES,
+    WIDE_TILES_FOR_WIDE_RESULTS,
     StagingConfig,
     StagingFamily,
     filling,
     staging_rules,
 )
-from tsm2_tune.generator.tiles import LARGEST_THIN, covering
+from tsm2_tune.generator.tiles import LARGEST_THIN, covering, is_general
 
 ROWS, COLUMNS = (16, 32, 48, 64), (16, 24, 32, 48, 64)  # of C, of a block
 TILE_ELEMENTS = (16 * 16, 32 * 32, 64 * 64)
@@ -57,6 +60,8 @@ TALL_TILES = (
     (256, 256, 24, 2, 3, 1), (256, 128, 24, 1, 3, 1), (128, 128, 24, 2, 3, 1),
     (256, 256, 48, 4, 3, 1), (256, 128, 48, 2, 3, 1), (128, 128, 48, 4, 3, 1),
 )  # fmt: skip
+# Of a C of many rows and columns, wider than those.
+WIDE_TILES, WIDE = ((256, 128, 128, 4, 4, 1), (128, 64, 128, 4, 4, 1)), 128
 TALL_RINGS = (
     (16, 3, 1), (16, 4, 1), (16, 5, 1), (16, 6, 1), (32, 2, 0), (32, 2, 1), (32, 3, 1), (32, 4, 1), (32, 2, 2),
 )  # fmt: skip
@@ -64,7 +69,8 @@ MORE_ROWS = (128, 256)
 COLUMNS_OF_TALL, LEAST_DEPTH = range(9, 65), 17  # n and k that a C of many rows must have
 # What won on an H200 for n up to so many, where A lies along k and where not: threads and tile, the ring, blocks on a
 # multiprocessor, as many as the bound or 1, and the strips and octets of a warp.
-WINNERS_OF_TALL: dict[tuple[int, bool], tuple[tuple[int, int, int, int, int, int, int, int, int, int], ...]] = {
+Winner = tuple[int, int, int, int, int, int, int, int, int, int]
+WINNERS_OF_TALL: dict[tuple[int, bool], tuple[Winner, ...]] = {
     (16, True): (
         (128, 128, 16, 32, 2, 0, 2, 1, 2, 2), (128, 64, 16, 32, 2, 1, 4, 4, 1, 2),
         (128, 128, 16, 32, 2, 1, 2, 1, 2, 2),
@@ -106,6 +112,14 @@ WINNERS_OF_TALL: dict[tuple[int, bool], tuple[tuple[int, int, int, int, int, int
         (256, 128, 64, 16, 6, 1, 1, 1, 2, 4),
     ),
 }  # fmt: skip
+# The same of a C that is skinny neither way: of many tiles, then of few, as many as there are blocks.
+WINNERS_OF_GENERAL: tuple[Winner, ...] = (
+    (256, 128, 128, 32, 2, 1, 1, 1, 4, 4), (256, 128, 128, 16, 3, 1, 1, 1, 4, 4),
+    (256, 128, 128, 16, 4, 1, 1, 1, 4, 4), (256, 256, 64, 16, 3, 1, 1, 1, 4, 4),
+    (128, 128, 64, 16, 3, 1, 2, 1, 4, 4), (128, 64, 128, 16, 3, 1, 2, 1, 4, 4),
+    (256, 128, 64, 16, 6, 1, 1, 1, 2, 4), (128, 64, 64, 16, 4, 1, 2, 1, 2, 4),
+    (128, 64, 32, 32, 4, 1, 1, 1, 2, 2), (128, 32, 32, 32, 3, 1, 2, 1, 2, 2), (256, 64, 64, 32, 4, 1, 1, 1, 2, 2),
+)  # fmt: skip
 STRIP_ROWS, OCTET_COLUMNS, WARP_THREADS, DEPTH = 16, 8, 32, 8
 
 
@@ -121,9 +135,14 @@ class StagedMmaConfig(StagingConfig):
     ahead: int  # 1 where a chunk's first products are loaded while the last of the one before are under way
 
 
+def is_wide(config: StagedMmaConfig) -> bool:
+    """Whether a tile is for a large C alone, and a warp's sums leave no registers to spare."""
+    return config.tile_columns > COLUMNS[-1]
+
+
 class StagedMma(StagingFamily[StagedMmaConfig]):
     name = "staged_mma"
-    summary = "C of few columns, up to 64: both operands staged, on the f64 tensor cores"
+    summary = "f64, C of few columns, or large both ways: both operands staged, on the f64 tensor cores"
     template = "staged_mma.cu.jinja"
     tunables = (
         *STAGING_TUNABLES,
@@ -133,7 +152,12 @@ class StagedMma(StagingFamily[StagedMmaConfig]):
             "ahead", "", "1: a chunk's first products are loaded before the last of the one before are multiplied"
         ),
     )
-    rules = (HAS_F64_TENSOR_CORES, *staging_rules((*ROWS, *MORE_ROWS), columns=COLUMNS, covered=ROWS[-1]))
+    rules = (
+        HAS_F64_TENSOR_CORES,
+        BLOCKS_FOR_ALL,
+        WIDE_TILES_FOR_WIDE_RESULTS,
+        *staging_rules((*ROWS, *MORE_ROWS), columns=(*COLUMNS, WIDE), covered=ROWS[-1]),
+    )
     config_type = StagedMmaConfig
 
     def configurations(self) -> Iterator[StagedMmaConfig]:
@@ -151,7 +175,7 @@ class StagedMma(StagingFamily[StagedMmaConfig]):
         tall = (
             (threads, threads, tile_rows, tile_columns, *ring, splits, min_blocks, strips, octets, 1)
             for (threads, tile_rows, tile_columns, strips, octets, min_blocks), ring, splits in product(
-                TALL_TILES, TALL_RINGS, WIDE_SPLITS
+                (*TALL_TILES, *WIDE_TILES), TALL_RINGS, WIDE_SPLITS
             )
         )
         for values in dict.fromkeys(chain(thin, tall)):
@@ -175,24 +199,29 @@ class StagedMma(StagingFamily[StagedMmaConfig]):
     def pitches(self, config: StagedMmaConfig, problem: Problem) -> tuple[int, int]:
         """Threads that read at the same time, 8 of pairs and 16 of singles, meet no bank twice."""
         along_a, along_b, _ = problem.contiguous
-        if self.singles(problem):
-            return config.chunk + 2, config.tile_columns + 4
+        if self.singles(config, problem):
+            return config.chunk + 2, (config.chunk if along_b == "k" else config.tile_columns) + 4
         b_along_k = config.chunk + (4 if self.paired(config, problem) else 8)
         return (
             config.chunk + 4 if along_a == "k" else config.tile_rows + 2,
             b_along_k if along_b == "k" else config.tile_columns + 2,
         )
 
-    def singles(self, problem: Problem) -> bool:
-        """Whether A alone lies along k: no two neighbours in memory stay so in the fragments of A and of B."""
-        return problem.contiguous[0] == "k" != problem.contiguous[1]
+    def singles(self, config: StagedMmaConfig, problem: Problem) -> bool:
+        """Whether A alone lies along k: no two neighbours in memory stay so in the fragments of A and of B.
+
+        So it is where both do, if a warp has no registers to spare in which neighbours could be moved apart.
+        """
+        along_a, along_b, _ = problem.contiguous
+        return along_a == "k" and (along_b != "k" or is_wide(config))
 
     def paired(self, config: StagedMmaConfig, problem: Problem) -> bool:
         """Whether a lane's columns of C are neighbours in two octets."""
-        return config.octets % 2 == 0 and not self.singles(problem)
+        moved_apart = is_wide(config) and problem.contiguous[1] != "k"
+        return config.octets % 2 == 0 and not self.singles(config, problem) and not moved_apart
 
     def context(self, config: StagedMmaConfig, problem: Problem) -> dict[str, Any]:
-        own = {"singles": self.singles(problem), "paired": self.paired(config, problem)}
+        own = {"singles": self.singles(config, problem), "paired": self.paired(config, problem)}
         return {**super().context(config, problem), **own}
 
     def supports(self, problem: Problem) -> bool:
@@ -200,14 +229,18 @@ class StagedMma(StagingFamily[StagedMmaConfig]):
 
     def largest(self, problem: Problem) -> int:
         tall = problem.n in COLUMNS_OF_TALL and problem.k >= LEAST_DEPTH
-        return INT32_MAX if tall else super().largest(problem)
+        return INT32_MAX if tall or is_general(problem) else super().largest(problem)
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedMmaConfig, ...]:
         """Every product of C in one tile; of many rows as many as B's way to a multiprocessor is worth."""
         if max(problem.m, problem.n) <= OCTET_COLUMNS or not has_f64_tensor_cores(limits):
             return ()
+        if is_general(problem):
+            return self.for_general(self._configs(WINNERS_OF_GENERAL, limits), problem, limits)
         if max(problem.m, problem.n) > LARGEST_THIN:
-            return self._preferred_of_tall(problem, limits)
+            best = WINNERS_OF_TALL[covering(COLUMNS, problem.n), problem.contiguous[0] == "k"]
+            tall = self._configs(best, limits)
+            return tuple(sorted(tall, key=lambda config: not self.has_whole_tiles(config, problem)))
         tile_rows = covering(ROWS, problem.m)
         tile_columns = covering(COLUMNS, problem.n)
         elements = tile_rows * tile_columns
@@ -235,10 +268,9 @@ class StagedMma(StagingFamily[StagedMmaConfig]):
         )
         return filling(configs, problem, limits)
 
-    def _preferred_of_tall(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedMmaConfig, ...]:
-        best = WINNERS_OF_TALL[covering(COLUMNS, problem.n), problem.contiguous[0] == "k"]
-        winners = (
-            StagedMmaConfig(
+    def _configs(self, winners: Iterable[Winner], limits: DeviceLimits) -> Iterator[StagedMmaConfig]:
+        for threads, tile_rows, tile_columns, chunk, stages, through, blocks, min_blocks, strips, octets in winners:
+            yield StagedMmaConfig(
                 threads,
                 threads,
                 tile_rows,
@@ -252,9 +284,6 @@ class StagedMma(StagingFamily[StagedMmaConfig]):
                 octets=octets,
                 ahead=1,
             )
-            for threads, tile_rows, tile_columns, chunk, stages, through, blocks, min_blocks, strips, octets in best
-        )
-        return tuple(sorted(winners, key=lambda config: not self.has_whole_tiles(config, problem)))
 
 
 FAMILY = StagedMma()

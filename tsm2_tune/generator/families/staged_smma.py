@@ -10,15 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 from typing import Any, ClassVar
 
-from tsm2_tune.generator.families.staged_mma import COLUMNS, DEPTH, StagedMma, StagedMmaConfig
+from tsm2_tune.generator.families.staged_mma import (
+    COLUMNS,
+    DEPTH,
+    OCTET_COLUMNS,
+    STRIP_ROWS,
+    WARP_THREADS,
+    WIDE,
+    StagedMma,
+    StagedMmaConfig,
+)
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import INT32_MAX, Problem
 from tsm2_tune.generator.splitting import HAS_F64_TENSOR_CORES, WIDE_SPLITS, has_f64_tensor_cores, wide_splits
-from tsm2_tune.generator.staging import filling, staging_rules
-from tsm2_tune.generator.tiles import LARGEST_THIN, covering
+from tsm2_tune.generator.staging import BLOCKS_FOR_ALL, WIDE_TILES_FOR_WIDE_RESULTS, filling, staging_rules
+from tsm2_tune.generator.tiles import LARGEST_THIN, covering, is_general
 
 ROWS, COVERED = (16, 32, 64, 128, 256), 64  # of C, of a block; up to COVERED one tile has all
 # Rows and columns of C, of a block, strips and octets of a warp. A lane has rows of two strips: their number is even.
@@ -30,7 +39,9 @@ TILES = (
 )  # fmt: skip
 RINGS = ((16, 3, 1), (32, 2, 0), (32, 2, 1), (32, 3, 1), (64, 2, 0), (64, 2, 1))  # chunk, stages, through
 MIN_BLOCKS = (2, 3, 4)
-THREADS = 128
+# Of a C of many rows and columns, wider than those, and the least blocks.
+WIDE_TILES = (((128, 128, 4, 4), 1), ((128, 128, 2, 8), 1), ((64, 128, 4, 4), 2), ((64, 128, 2, 8), 2))
+THREADS = 128  # of a block, or as many more as share a tile
 COLUMNS_OF_LARGE, LEAST_DEPTH = range(9, 65), 16  # n and k that a C of many rows must have
 # What won on an H200, best first: tile, ring, and blocks on a multiprocessor. Of many rows, for as many columns: of a
 # long k and a column-major A, of a long k and a row-major A, and of a short k.
@@ -77,6 +88,12 @@ SHORT: dict[int, tuple[Choice, ...]] = {
         ((128, 64, 2, 8), (32, 3, 1), 2), ((128, 64, 4, 4), (32, 3, 1), 2),
     ),
 }  # fmt: skip
+# Of one that is skinny neither way: of many tiles, then of few, as many as there are blocks.
+GENERAL: tuple[Choice, ...] = (
+    ((128, 128, 2, 8), (32, 3, 1), 1), ((128, 64, 4, 4), (32, 3, 1), 2), ((128, 128, 4, 4), (32, 3, 1), 1),
+    ((128, 64, 2, 8), (32, 2, 1), 2), ((64, 128, 4, 4), (32, 3, 1), 2), ((128, 64, 4, 4), (32, 2, 1), 2),
+    ((64, 64, 2, 4), (32, 3, 1), 2), ((64, 32, 2, 2), (32, 3, 1), 2), ((32, 32, 2, 4), (32, 3, 1), 2),
+)  # fmt: skip
 # Of a few rows and columns and a long k, for tiles that cover them. Of a square tile, the last is for operands that
 # lie along k.
 THIN: dict[tuple[int, int], tuple[Choice, ...]] = {
@@ -102,9 +119,11 @@ class StagedSmmaConfig(StagedMmaConfig):
 
 def _config(choice: Choice, splits: int) -> StagedSmmaConfig:
     (tile_rows, tile_columns, strips, octets), (chunk, stages, through), min_blocks = choice
+    warps = tile_rows // (STRIP_ROWS * strips) * (tile_columns // (OCTET_COLUMNS * octets))
+    threads = max(THREADS, WARP_THREADS * warps)
     return StagedSmmaConfig(
-        threads=THREADS,
-        sharers=THREADS,
+        threads=threads,
+        sharers=threads,
         tile_rows=tile_rows,
         tile_columns=tile_columns,
         chunk=chunk,
@@ -120,16 +139,25 @@ def _config(choice: Choice, splits: int) -> StagedSmmaConfig:
 
 class StagedSmma(StagedMma):
     name = "staged_smma"
-    summary = "many rows or a long sum in f32, more than 8 columns: both operands staged, on the f64 tensor cores"
+    summary = "f32, more than 8 columns: both operands staged, on the f64 tensor cores"
     template = "staged_smma.cu.jinja"
     dtypes = ("f32",)
-    rules = (HAS_F64_TENSOR_CORES, *staging_rules(ROWS, columns=COLUMNS, covered=COVERED))
+    rules = (
+        HAS_F64_TENSOR_CORES,
+        BLOCKS_FOR_ALL,
+        WIDE_TILES_FOR_WIDE_RESULTS,
+        *staging_rules(ROWS, columns=(*COLUMNS, WIDE), covered=COVERED),
+    )
     config_type = StagedSmmaConfig
 
     def configurations(self) -> Iterator[StagedSmmaConfig]:
-        for tile, ring, min_blocks, splits in product(TILES, RINGS, MIN_BLOCKS, WIDE_SPLITS):
+        narrow = product(TILES, RINGS, MIN_BLOCKS, WIDE_SPLITS)
+        wide = (
+            (tile, ring, least, splits) for (tile, least), ring, splits in product(WIDE_TILES, RINGS, WIDE_SPLITS)
+        )
+        for tile, ring, min_blocks, splits in chain(narrow, wide):
             config = _config((tile, ring, min_blocks), splits)
-            if config.chunk * self.team(config) >= THREADS * DEPTH:
+            if config.chunk * self.team(config) >= config.sharers * DEPTH:
                 yield config
 
     def registers(self, config: StagedMmaConfig) -> int:
@@ -152,12 +180,15 @@ class StagedSmma(StagedMma):
 
     def largest(self, problem: Problem) -> int:
         large = problem.n in COLUMNS_OF_LARGE and problem.k >= LEAST_DEPTH
-        return INT32_MAX if large else LARGEST_THIN
+        return INT32_MAX if large or is_general(problem) else LARGEST_THIN
 
-    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedSmmaConfig, ...]:
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedMmaConfig, ...]:
         """What won on an H200 for as many columns; of a small C, for as large a tile."""
         if not has_f64_tensor_cores(limits):
             return ()
+        if is_general(problem):
+            every = (_config(choice, wide_splits(limits, choice[2])) for choice in GENERAL)
+            return self.for_general(every, problem, limits)
         if problem.m > LARGEST_THIN:
             long = LONG_ROW_MAJOR if problem.contiguous[0] == "k" else LONG_COLUMN_MAJOR
             winners = SHORT if problem.k <= LARGEST_THIN else long
@@ -169,7 +200,7 @@ class StagedSmma(StagedMma):
             choices = (*choices[-1:], *choices[:-1])
         return filling((_config(choice, wide_splits(limits, choice[2])) for choice in choices), problem, limits)
 
-    def singles(self, problem: Problem) -> bool:
+    def singles(self, config: StagedMmaConfig, problem: Problem) -> bool:
         return False
 
     def context(self, config: StagedMmaConfig, problem: Problem) -> dict[str, Any]:

@@ -4,14 +4,14 @@ A complex product is four real ones. The f64 tensor cores have as many of them a
 f32 and leave most of the issue slots free, so that c64 is computed by them too, in double precision: its elements are
 staged as they are and become doubles when they are read. In double precision three real products do for one of c64:
 of the real parts, of the imaginary parts and of their sums; four where the parts of an element are too far apart for
-that. A C of many rows is served too.
+that. A C of many rows is served too, up to 64 columns wide, and one that is large both ways.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import chain, product
 from typing import Any, ClassVar
 
 from tsm2_tune.generator.config import Resources
@@ -21,6 +21,7 @@ from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import INT32_MAX, Problem
 from tsm2_tune.generator.splitting import HAS_F64_TENSOR_CORES, WIDE_SPLITS, has_f64_tensor_cores, wide_splits
 from tsm2_tune.generator.staging import (
+    BLOCKS_FOR_ALL,
     STAGING_TUNABLES,
     WARP_THREADS,
     StagingConfig,
@@ -28,7 +29,7 @@ from tsm2_tune.generator.staging import (
     filling,
     staging_rules,
 )
-from tsm2_tune.generator.tiles import LARGEST_THIN, covering
+from tsm2_tune.generator.tiles import LARGEST_THIN, covering, is_general
 
 TILE, COVERED = (16, 32, 64, 128, 256), 64  # rows of C, of a block; up to COVERED one tile has all
 THIN_TILE = tuple(rows for rows in TILE if rows <= COVERED)
@@ -94,6 +95,21 @@ LARGE: dict[tuple[str, int], tuple[tuple[int, Winner], ...]] = {
     ),
 }  # fmt: skip
 
+# The same for a C that is skinny neither way, after rows and columns of a tile: of many tiles, then of few.
+GENERAL: dict[str, tuple[tuple[int, int, Winner], ...]] = {
+    "c64": (
+        (64, 64, (256, 256, 64, 2, 1, 1, 1, 4, 2, 1)), (64, 64, (256, 256, 32, 2, 1, 1, 1, 4, 2, 1)),
+        (64, 64, (256, 256, 32, 2, 1, 1, 1, 2, 4, 1)), (64, 32, (128, 128, 32, 2, 1, 2, 1, 4, 2, 1)),
+        (64, 32, (128, 128, 16, 3, 1, 2, 1, 4, 2, 1)), (32, 32, (128, 128, 32, 3, 1, 2, 1, 4, 2, 0)),
+    ),
+    "c128": (
+        (128, 64, (256, 256, 16, 3, 1, 1, 1, 4, 4, 1)), (128, 64, (256, 256, 8, 6, 1, 1, 1, 4, 4, 1)),
+        (128, 64, (256, 256, 16, 2, 1, 1, 1, 4, 4, 1)), (64, 64, (128, 128, 8, 3, 1, 2, 1, 4, 4, 1)),
+        (64, 64, (256, 256, 16, 3, 1, 1, 1, 2, 4, 1)), (64, 32, (256, 256, 16, 3, 1, 1, 1, 2, 2, 1)),
+        (32, 32, (128, 128, 16, 3, 1, 2, 1, 2, 4, 0)),
+    ),
+}  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class StagedZmmaConfig(StagingConfig):
@@ -138,7 +154,7 @@ def has_three_products(problem: Problem) -> bool:
 
 class StagedZmma(StagingFamily[StagedZmmaConfig]):
     name = "staged_zmma"
-    summary = "complex products with many columns: both operands staged, on the f64 tensor cores"
+    summary = "complex, more than 8 columns: both operands staged, on the f64 tensor cores"
     template = "staged_zmma.cu.jinja"
     dtypes = ("c64", "c128")
     tunables = (
@@ -149,7 +165,11 @@ class StagedZmma(StagingFamily[StagedZmmaConfig]):
             "ahead", "", "1: a chunk's first products are loaded before the last of the one before are multiplied"
         ),
     )
-    rules = (HAS_F64_TENSOR_CORES, *staging_rules(TILE, columns=COLUMNS, covered=COVERED))
+    rules = (
+        HAS_F64_TENSOR_CORES,
+        BLOCKS_FOR_ALL,
+        *staging_rules(TILE, columns=COLUMNS, covered=COVERED),
+    )
     config_type = StagedZmmaConfig
 
     def configurations(self) -> Iterator[StagedZmmaConfig]:
@@ -219,7 +239,8 @@ class StagedZmma(StagingFamily[StagedZmmaConfig]):
         return problem.dtype_name in self.dtypes and max(problem.m, problem.n) <= self.largest(problem)
 
     def largest(self, problem: Problem) -> int:
-        return INT32_MAX if problem.n in COLUMNS_OF_LARGE else super().largest(problem)
+        large = problem.n in COLUMNS_OF_LARGE or is_general(problem)
+        return INT32_MAX if large else super().largest(problem)
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedZmmaConfig, ...]:
         """What won on an H200 for a C as large; none where TSMT does better."""
@@ -227,6 +248,9 @@ class StagedZmma(StagingFamily[StagedZmmaConfig]):
         if fewest <= (LINES if most <= TILE[0] else LINES // 2) or not has_f64_tensor_cores(limits):
             return ()
         dtype, columns = problem.dtype_name, covering(COLUMNS, problem.n)
+        if is_general(problem):
+            every = (self._chosen([(m, winner)], n, problem, limits) for m, n, winner in GENERAL[dtype])
+            return self.for_general(chain.from_iterable(every), problem, limits)
         if most > LARGEST_THIN:
             return tuple(self._chosen(LARGE[dtype, columns], columns, problem, limits))
         rows = covering(THIN_TILE, problem.m)

@@ -26,7 +26,7 @@ from tsm2_tune.generator.splitting import (
     with_splits,
 )
 from tsm2_tune.generator.streaming import streaming_rules, streaming_tunables
-from tsm2_tune.generator.tiles import LARGEST_THIN
+from tsm2_tune.generator.tiles import LARGEST_THIN, is_general
 
 THREADS = (64, 128, 256)
 STRIPS = (1, 2, 4)
@@ -175,7 +175,7 @@ class TsmrMma(Family[TsmrMmaConfig]):
         """Where the winners on an H200 lay: every column at once, 16 or 32 rows a warp, few splits."""
         if problem.k <= FEW_OF_A and problem.n <= COLUMNS[0]:  # which TSMM does as well, without padding
             return ()
-        if problem.m <= LARGEST_THIN:  # a small C
+        if problem.m <= LARGEST_THIN or is_general(problem):  # for the staged families
             return ()
         columns = next((option for option in COLUMNS if option >= problem.n), COLUMNS[-1])
         small_b = problem.k < 2 * LEAST_SHARE

@@ -27,7 +27,7 @@ from tsm2_tune.generator.splitting import (
     with_splits,
 )
 from tsm2_tune.generator.streaming import streaming_rules, streaming_tunables
-from tsm2_tune.generator.tiles import LARGEST_THIN
+from tsm2_tune.generator.tiles import LARGEST_THIN, is_general
 
 THREADS = (64, 128, 256)
 STRIPS = (1, 2, 4)
@@ -168,7 +168,7 @@ class TsmrZmma(Family[TsmrZmmaConfig]):
         """Every column at once as far as registers go, 8 or 16 rows a warp, few splits."""
         if problem.k <= FEW_OF_A and problem.n <= COLUMNS[0]:  # which TSMM does as well, without padding
             return ()
-        if problem.m <= LARGEST_THIN:  # a small C
+        if problem.m <= LARGEST_THIN or is_general(problem):  # for the staged families
             return ()
         if problem.dtype_name == "c64" and problem.n > COLUMNS[0]:  # with three products for one, where staged
             return ()

@@ -1,0 +1,306 @@
+"""Which decomposition of a matrix times a vector is fastest where: the lecture's four beside cuBLAS's gemv.
+
+    python -m benchmarks.gemv --output gemv.json
+    python -m benchmarks.gemv --dtype f64 --shapes-of grid --trials 4 --output gemv-f64.json
+
+Of each decomposition the first choices of the family `gemv` are verified and timed; then the fastest of each and
+cuBLAS's gemv are checked and timed in turns, in one process, L2 cold. Of several element types the first has the
+whole grid of shapes, the others the largest ones. The file is written after every shape, and the tables of it are
+printed. A decomposition is left out where the model says that its first choice is hopeless: such as one thread a row
+where there are 32 rows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import click
+
+from benchmarks.cells import LAYOUTS, Layout, chosen
+from benchmarks.contest import EXACT, TIMED, Contest, times
+from benchmarks.cublas import CublasError
+from benchmarks.headline import fastest_in_bold, markdown, number, runs_of
+from benchmarks.result_file import ResultFile, require_new
+from benchmarks.versus_cublas import facts_of, refuse_less_precision
+from benchmarks.winner import Prospects, Skipped, Winner, room_bytes, tuned
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.families.gemv import DECOMPOSITIONS, FAMILY, Decomposition, GemvConfig
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.problem import Problem, dtype_named
+from tsm2_tune.generator.render import support_source
+from tsm2_tune.generator.rules import Candidate, Guidelines
+from tsm2_tune.tuner.compiler import compile_text
+from tsm2_tune.tuner.cuda import CudaDevice
+from tsm2_tune.tuner.device import LaunchFailed
+from tsm2_tune.tuner.measure import Effort, measure_interleaved
+from tsm2_tune.tuner.operands import needed_bytes
+from tsm2_tune.tuner.target import Target, find_target
+from tsm2_tune.tuner.trial import Binary
+from tsm2_tune.tuner.tune import Options, Tuner, predicted_time_us
+from tsm2_tune.tuner.verify import prepare, run_once
+from tsm2_tune.usage import Command
+
+Row = dict[str, Any]
+
+EXTENTS = (100, 1_000, 10_000, 100_000, 1_000_000)  # of A: rows and columns
+MOST_ELEMENTS = 400_000_000
+LARGE = ((20_480, 20_480), (10_000_000, 32), (32, 10_000_000))  # 1.3 GB of f32 and more
+SHAPES = {
+    "grid": tuple((m, k) for m in EXTENTS for k in EXTENTS if m * k <= MOST_ELEMENTS),
+    "large": LARGE,
+}
+SHAPES["all"] = SHAPES["grid"] + LARGE
+OPS: dict[Layout, str] = {"column": "nn", "row": "tn"}
+HOPELESS, HOPELESS_US = 30, 1000.0  # times the floor and microseconds: both, by the model, which is off by 2 at most
+TRIAL = Effort(spread=0.01, min_samples=7, max_samples=21, limit_seconds=0.05, warm_up_seconds=0.005)
+FINAL = Effort(spread=0.005, min_samples=9, max_samples=31, limit_seconds=0.05, warm_up_seconds=0.005)
+CONTEST = Effort(spread=0.003, min_samples=11, max_samples=41, limit_seconds=0.1, warm_up_seconds=0.005)
+SHORT: dict[Decomposition, str] = {
+    "one thread a row": "one",
+    "several threads a row": "threads",
+    "several rows a thread": "rows",
+    "both": "both",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What one run measures."""
+
+    dtype_names: tuple[str, ...]
+    layouts: tuple[Layout, ...]
+    shape_set: str
+    trials: int  # of each decomposition
+
+    @property
+    def cells(self) -> tuple[tuple[Layout, Problem], ...]:
+        """Every layout and problem, those of the grid in the first type alone. InputError for an unknown type."""
+        return tuple(
+            (layout, Problem(m, 1, k, name, OPS[layout]))
+            for name in self.dtype_names
+            if dtype_named(name)
+            for layout in self.layouts
+            for m, k in SHAPES[self.shape_set]
+            if name == self.dtype_names[0] or (m, k) in LARGE
+        )
+
+    @property
+    def command(self) -> str:
+        """The command that measures the same, wherever its file goes."""
+        return (
+            f"python -m benchmarks.gemv --dtype {','.join(self.dtype_names)} --layout {','.join(self.layouts)}"
+            f" --shapes-of {self.shape_set} --trials {self.trials}"
+        )
+
+
+def candidates(
+    problem: Problem, limits: DeviceLimits, trials: int, floor_us: float
+) -> dict[Decomposition, tuple[Candidate, ...]]:
+    """Of each decomposition what is tried, nothing where its first choice is hopeless."""
+    found: dict[Decomposition, tuple[Candidate, ...]] = {}
+    for name in DECOMPOSITIONS:
+        configs = FAMILY.corner(name, problem, limits)[:trials]
+        every = tuple(Candidate(FAMILY, config, problem, limits, Guidelines()) for config in configs)
+        if every and predicted_time_us(every[0]) <= max(HOPELESS * floor_us, HOPELESS_US):
+            found[name] = every
+    return found
+
+
+def of_read(problem: Problem, us: float, read_gbytes_per_s: float) -> float:
+    """Percent of the read ceiling: A, B and C once each, in so many microseconds."""
+    return 100 * problem.least_bytes / (us * 1e3 * read_gbytes_per_s)
+
+
+def contest_row(
+    contest: Contest, device: CudaDevice, layout: Layout, problem: Problem, found: Sequence[Winner]
+) -> Row:
+    """The line of the result file. MemoryError without room on the device, LaunchFailed where it refuses a kernel."""
+    with ExitStack() as stack:
+        operands = contest.operands(problem, stack)
+        launches: list[Callable[[], None]] = []
+        verdicts = []
+        for winner in found:
+            kernel = contest.loaded(operands, winner.config, stack)
+            prepare(operands, EXACT, seed=1)
+            verdicts.append(run_once(device, operands, kernel, EXACT))
+            launches.append(partial(kernel.start, operands.arguments(1.0, 0.0)))
+        right: bool | None = None
+        with suppress(CublasError):
+            launch = contest.cublas.gemv_launch(operands)
+            right = contest.right(operands, launch)
+            launches.append(launch)
+        prepare(operands, TIMED, seed=2)
+        measured = measure_interleaved(device, launches, CONTEST)
+    ceiling = contest.ceilings.read_gbytes_per_s
+    cublas = measured[-1] if right is not None else None
+    return {
+        "layout": layout,
+        "dtype": problem.dtype_name,
+        "op": problem.op,
+        "m": problem.m,
+        "k": problem.k,
+        "decompositions": {
+            cast(GemvConfig, winner.config).decomposition: {
+                **times("ours", time),
+                "percent_of_read": of_read(problem, time.median_us, ceiling),
+                "configuration": winner.config.text,
+                "verified": verdict.correct,
+                "trials": winner.outcomes,
+            }
+            for winner, time, verdict in zip(found, measured, verdicts, strict=False)
+        },
+        **times("cublas", cublas),
+        "cublas_percent_of_read": of_read(problem, cublas.median_us, ceiling) if cublas else None,
+        "cublas_verified": right,
+    }
+
+
+def fastest(row: Row) -> Decomposition:
+    """The fastest decomposition of a row."""
+    found = row["decompositions"]
+    return min(found, key=lambda name: found[name]["ours_us"])
+
+
+def line_of(row: Row) -> str:
+    """What the terminal shows of a measured shape."""
+    found = row["decompositions"]
+    parts = [
+        f"{SHORT[name]} {found[name]['ours_us']:9.1f} us ({found[name]['percent_of_read']:5.1f} %)" if name in found
+        else f"{SHORT[name]} {'–':>21}"
+        for name in DECOMPOSITIONS
+    ]  # fmt: skip
+    cublas = f"cuBLAS {row['cublas_us']:9.1f} us" if row["cublas_us"] else "cuBLAS –"
+    wrong = "".join(f"  WRONG: {name}" for name in found if not found[name]["verified"])
+    shape = f"{row['m']}x{row['k']}:{row['dtype']}"
+    return f"{row['layout']:6} {shape:22} {'  '.join(parts)}  {cublas}  {found[fastest(row)]['configuration']}{wrong}"
+
+
+def grid(rows: Sequence[Row]) -> str:
+    """Markdown, a table a type and layout: the fastest decomposition, its percent of the read ceiling, cuBLAS's."""
+    parts = []
+    for dtype, layout in dict.fromkeys((row["dtype"], row["layout"]) for row in rows):
+        found = {(row["m"], row["k"]): row for row in rows if (row["dtype"], row["layout"]) == (dtype, layout)}
+        found = {shape: row for shape, row in found.items() if shape in SHAPES["grid"]}
+        across = sorted({k for _, k in found})
+        lines = [
+            (f"{m:,}", *(cell_of(found[m, k]) if (m, k) in found else "" for k in across))
+            for m in sorted({m for m, _ in found})
+        ]
+        if lines:
+            heads = ("rows", *(f"{k:,} columns" for k in across))
+            parts.append(f"{dtype}, {layout}-major:\n\n" + markdown(heads, lines))
+    return "\n\n".join(parts)
+
+
+def cell_of(row: Row) -> str:
+    """Such as `both 93 (88)`: the fastest decomposition, its percentage, and cuBLAS's in brackets."""
+    name = fastest(row)
+    share, other = row["decompositions"][name]["percent_of_read"], row["cublas_percent_of_read"]
+    return f"{SHORT[name]} {share:.0f}" + (f" ({other:.0f})" if other is not None else "")
+
+
+def large(rows: Sequence[Row]) -> str:
+    """Markdown, a line for each of the largest shapes: microseconds of all, percent of the read ceiling, winner."""
+    heads = (
+        "layout", "dtype", "m x k", *(f"{SHORT[name]} us" for name in DECOMPOSITIONS), "cuBLAS us",
+        "% of read", "configuration",
+    )  # fmt: skip
+    lines = []
+    for row in rows:
+        if (row["m"], row["k"]) in LARGE:
+            found = row["decompositions"]
+            values = [
+                *(found[name]["ours_us"] if name in found else None for name in DECOMPOSITIONS),
+                row["cublas_us"],
+            ]
+            best = found[fastest(row)]
+            lines.append(
+                (
+                    *(row["layout"], row["dtype"], f"{row['m']} x {row['k']}"),
+                    *fastest_in_bold([number(value) for value in values], values),
+                    f"{best['percent_of_read']:.0f}",
+                    f"`{best['configuration']}`",
+                )
+            )
+    return markdown(heads, lines, texts=("m x k", "configuration"))
+
+
+def drawn(found: Mapping[str, Any]) -> dict[str, str]:
+    """Markdown by the name of its region."""
+    return {"gemv-runs": runs_of(dict(found)), "gemv-grid": grid(found["rows"]), "gemv-large": large(found["rows"])}
+
+
+def measure(tuner: Tuner, contest: Contest, device: CudaDevice, selection: Selection, result: ResultFile) -> None:
+    """Every shape of the selection, into the file and onto the terminal."""
+    limits = tuner.target.limits
+    cells = [
+        (layout, problem, candidates(problem, limits, selection.trials, contest.ceilings.floor_us(problem)))
+        for layout, problem in selection.cells
+    ]
+    for _, _, tried in cells:
+        tuner.compile_ahead([candidate for every in tried.values() for candidate in every])
+    for layout, problem, tried in cells:
+        try:
+            if needed_bytes(problem) > room_bytes(limits):
+                raise Skipped("no room for it in the device's memory")
+            found = [tuned(tuner, Prospects(problem, len(every), every)) for every in tried.values()]
+            if not found:
+                raise Skipped("hopeless in every decomposition")
+            row = contest_row(contest, device, layout, problem, found)
+        except (Skipped, MemoryError, LaunchFailed) as reason:
+            result.skip({"layout": layout, "problem": problem.text}, str(reason))
+            click.echo(f"{layout} {problem.text}  skipped: {reason}")
+            continue
+        result.add(row)
+        click.echo(line_of(row))
+
+
+def run(target: Target, selection: Selection, output: Path) -> ResultFile:
+    """The whole bench on one device."""
+    support = compile_text(support_source(), kernel="", defines=(), toolchain=target.toolchain, limit_seconds=120)
+    if not isinstance(support, Binary):
+        raise InputError(f"{target.toolchain.compiler} does not compile the tuner's own kernels: {support.detail}")
+    device = CudaDevice(int(target.spec), support.path)
+    with Tuner(target, Options(effort=TRIAL, final_effort=FINAL)) as tuner:
+        contest = Contest(device, target, support.path, CONTEST, tuner.phases)
+        facts = facts_of(selection.command, target, contest, device.sm_clock_mhz())
+        result = ResultFile(output, facts)
+        measure(tuner, contest, device, selection, result)
+        result.facts["complete"] = True
+    result.write()
+    device.close()
+    return result
+
+
+@click.command(cls=Command)
+@click.option("--device", "spec", default="0", show_default=True, help="CUDA ordinal.")
+@click.option("--dtype", default="f32,f64", show_default=True, help="The grid is measured in the first one.")
+@click.option("--layout", default=",".join(LAYOUTS), show_default=True, help="Of A.")
+@click.option("--shapes-of", "shape_set", type=click.Choice(tuple(SHAPES)), default="all", show_default=True)
+@click.option("--trials", type=click.IntRange(1), default=3, show_default=True, help="Of each decomposition.")
+@click.option("--output", default="gemv.json", show_default=True, type=click.Path(dir_okay=False, path_type=Path))
+def main(spec: str, dtype: str, layout: str, shape_set: str, trials: int, output: Path) -> None:
+    """Time the four decompositions of a matrix times a vector beside cuBLAS's gemv, and print the tables."""
+    refuse_less_precision(dict(os.environ))
+    names = tuple(dict.fromkeys(name.strip() for name in dtype.split(",")))
+    selection = Selection(names, cast(tuple[Layout, ...], chosen(layout, LAYOUTS, "layout")), shape_set, trials)
+    _ = selection.cells  # which names an unknown type before a device is opened
+    require_new(output, "name another --output")
+    target = find_target(spec)
+    if target.is_host:
+        raise InputError("cuBLAS has no host: use a CUDA ordinal")
+    result = run(target, selection, output)
+    parts = drawn({**result.facts, "rows": result.rows})
+    click.echo("\n" + "\n\n".join(parts.values()))
+    if not result.rows or any(not one["verified"] for row in result.rows for one in row["decompositions"].values()):
+        raise SystemExit("a kernel gave a wrong result, or nothing was measured")
+
+
+if __name__ == "__main__":
+    main()

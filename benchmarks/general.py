@@ -1,0 +1,260 @@
+"""Matrices that are large both ways beside cuBLAS and cuBLASLt, and what one configuration for all would lose.
+
+    python -m benchmarks.general --output general.json
+    python -m benchmarks.general --quick
+
+Three tables of cells: squares as large as those of Kurzak, Tomov and Dongarra, "Autotuning GEMMs for Fermi", in four
+storage orders; squares of many sizes, as its Figure 6; and products of a short k. Of each cell the first choices of
+the staged families are timed in turns, beside them the fastest at 4096 of the type: the global one. The fastest is
+checked, and timed in turns with the libraries, in one process, L2 cold. Then a sample of the variants of the stencil
+that the rules keep says how far the fastest is from the slowest.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from datetime import UTC, datetime
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks.cells import Cell
+from benchmarks.contest import COMPILE_SECONDS, TIMED, Contest
+from benchmarks.general_tables import GLOBAL_SIZE, tables
+from benchmarks.result_file import ResultFile, require_new
+from benchmarks.versus_cublas import refuse_less_precision
+from benchmarks.winner import Skipped, Winner
+from tsm2_tune import __version__
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.families import FAMILIES
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.problem import FMA_DTYPES, Problem
+from tsm2_tune.generator.render import render, support_source
+from tsm2_tune.generator.space import search_space
+from tsm2_tune.tuner.compiler import compile_text
+from tsm2_tune.tuner.cuda import CudaDevice
+from tsm2_tune.tuner.device import LaunchFailed
+from tsm2_tune.tuner.loaded import Entry, LoadedKernel
+from tsm2_tune.tuner.measure import Effort, measure_interleaved
+from tsm2_tune.tuner.operands import Operands, Support
+from tsm2_tune.tuner.phases import Phases
+from tsm2_tune.tuner.target import Target, find_target
+from tsm2_tune.tuner.trial import Binary, CompileFailure, Verdict
+from tsm2_tune.tuner.tune import cores
+from tsm2_tune.tuner.verify import prepare
+from tsm2_tune.usage import Command
+
+STAGED = ("staged_mma", "staged_smma", "staged_zmma")
+PAPER_SIZES = {"f32": 10_000, "f64": 8_000, "c64": 8_000, "c128": 6_000}
+PAPER_OPS = ("nn", "nt", "tn", "tt")
+SIZES = (GLOBAL_SIZE, 256, 512, 768, *range(1024, GLOBAL_SIZE, 512), 5120, 6144)  # that for all of them first
+SHORT_KS, WIDTHS = (32, 64), (1024, 2048, 4096, 8192)
+QUICK_SIZES = (GLOBAL_SIZE, 512, 2048)
+VARIANTS_SIZE = 2048
+TRIAL = Effort(spread=0.005, min_samples=3, max_samples=9, limit_seconds=0.15, warm_up_seconds=0.005)
+FINAL = Effort(spread=0.002, min_samples=7, max_samples=31, limit_seconds=0.3, warm_up_seconds=0.01)
+
+
+def problems(*, quick: bool) -> Iterator[tuple[str, Problem]]:
+    """The table and the problem of each cell, those first that say which configuration is the global one."""
+    sizes = QUICK_SIZES if quick else SIZES
+    for dtype in FMA_DTYPES:
+        yield "sizes", Problem(GLOBAL_SIZE, GLOBAL_SIZE, GLOBAL_SIZE, dtype)
+    if not quick:
+        for dtype, op in product(FMA_DTYPES, PAPER_OPS):
+            size = PAPER_SIZES[dtype]
+            yield "paper", Problem(size, size, size, dtype, op)
+    for dtype, width, k in product(FMA_DTYPES, WIDTHS[-1:] if quick else WIDTHS, SHORT_KS):
+        yield "short k", Problem(width, width, k, dtype)
+    for size, dtype in product(sizes[1:], FMA_DTYPES):
+        yield "sizes", Problem(size, size, size, dtype)
+
+
+def first_choices(problem: Problem, limits: DeviceLimits) -> tuple[KernelConfig, ...]:
+    """Of the staged families, best first."""
+    return tuple(
+        config
+        for name in STAGED
+        if FAMILIES[name].supports(problem)
+        for config in FAMILIES[name].preferred(problem, limits)
+    )
+
+
+class Stopwatch:
+    """Times configurations on the device, compiled on all cores."""
+
+    def __init__(self, device: CudaDevice, target: Target, support_path: str) -> None:
+        self._device, self._target, self._support_path = device, target, support_path
+        self._supports: dict[str, Support] = {}
+        self._pool = ThreadPoolExecutor(cores())
+        self._compiling: dict[tuple[str, str, int], Future[Binary | CompileFailure]] = {}
+
+    def compile_ahead(self, problem: Problem, configs: Sequence[KernelConfig]) -> None:
+        """Start a compiler for each."""
+        for config in configs:
+            self._binary(problem, config)
+
+    def _binary(self, problem: Problem, config: KernelConfig) -> Future[Binary | CompileFailure]:
+        key = (config.text, f"{problem.dtype_name} {problem.op}", problem.index_bits)
+        if key not in self._compiling:
+            source = render(problem, config)
+            self._compiling[key] = self._pool.submit(
+                compile_text,
+                source.text,
+                kernel=source.kernel,
+                defines=source.defines,
+                toolchain=self._target.toolchain,
+                limit_seconds=COMPILE_SECONDS,
+            )
+        return self._compiling[key]
+
+    def times_us(self, problem: Problem, configs: Sequence[KernelConfig]) -> dict[KernelConfig, float]:
+        """Medians of those that compile and start, in turns, with a cold cache."""
+        dtype = problem.dtype_name
+        if dtype not in self._supports:
+            self._supports[dtype] = Support(self._device, self._support_path, dtype)
+        operands = Operands(self._device, self._supports[dtype], problem, index_bits=problem.index_bits)
+        prepare(operands, TIMED, seed=2)
+        launches: dict[KernelConfig, Callable[[], None]] = {}
+        with ExitStack() as stack:
+            stack.callback(operands.free)
+            for config in configs:
+                source, binary = render(problem, config), self._binary(problem, config).result()
+                if isinstance(binary, Binary):
+                    loaded = LoadedKernel(self._device, operands, Entry(binary.path, source.kernel, source.launch))
+                    stack.callback(loaded.free)
+                    launch = partial(loaded.start, operands.arguments(1.0, 0.0))
+                    with suppress(LaunchFailed):
+                        launch()
+                        launches[config] = launch
+            found = measure_interleaved(self._device, tuple(launches.values()), TRIAL)
+            return {config: measured.median_us for config, measured in zip(launches, found, strict=True)}
+
+
+def facts_of(target: Target, contest: Contest, *, quick: bool) -> dict[str, Any]:
+    """What the numbers belong to."""
+    identity, ceilings = target.identity, contest.ceilings
+    return {
+        "command": "python -m benchmarks.general" + (" --quick" if quick else ""),
+        "date": datetime.now(UTC).date().isoformat(),
+        "device": identity.name,
+        "driver": identity.driver,
+        "toolkit": identity.toolkit,
+        "flags": identity.flags,
+        "cublas": contest.cublas.version,
+        "cublaslt": contest.cublaslt.version,
+        "tsm2_tune": __version__,
+        "read_gbytes_per_s": ceilings.read_gbytes_per_s,
+        "copy_gbytes_per_s": ceilings.copy_gbytes_per_s,
+        "gflops": dict(ceilings.gflops),
+        "variants": [],
+    }
+
+
+def measure_cells(
+    stopwatch: Stopwatch, contest: Contest, result: ResultFile, limits: DeviceLimits, *, quick: bool, end: float
+) -> bool:
+    """Measure every cell that is begun before `end`; whether that was all of them."""
+    todo = [(table, problem, first_choices(problem, limits)) for table, problem in problems(quick=quick)]
+    for _, problem, choices in todo:
+        stopwatch.compile_ahead(problem, choices)
+    of_type: dict[str, KernelConfig] = {}
+    for table, problem, choices in todo:
+        if time.monotonic() > end:
+            return False
+        every = dict.fromkeys((*choices, *filter(None, [of_type.get(problem.dtype_name)])))
+        found = stopwatch.times_us(problem, tuple(every))
+        if not found:
+            result.skip({"table": table, "problem": problem.text}, "no first choice runs")
+            continue
+        best = min(found, key=lambda config: found[config])
+        of_type.setdefault(problem.dtype_name, best)
+        verdict = Verdict(correct=True, worst_ratio=0.0, detail="exact on small integers")
+        cell = Cell("S", "column", problem)
+        try:
+            row = contest.row(cell, Winner(best, verdict, kept=len(choices), outcomes={}))
+        except Skipped as reason:
+            result.skip(cell.record, str(reason))
+            continue
+        times = {config.text: us for config, us in found.items()}
+        result.add({**row, "table": table, "choices_us": times, "global": of_type[problem.dtype_name].text})
+        rate = problem.flops / row["ours_us"] * 1e-6
+        libraries = " ".join(f"{name} {row[name]}" for name in ("cublas_us", "cublaslt_us"))
+        click.echo(f"{problem.text:32} {row['ours_us']:9.1f} us {rate:6.2f} TFLOP/s {libraries} {best.text}")
+    return True
+
+
+def measure_variants(
+    stopwatch: Stopwatch, result: ResultFile, limits: DeviceLimits, *, count: int, end: float
+) -> bool:
+    """Time a sample of the stencil's variants of each type; whether all were before `end`."""
+    sampled = []
+    for dtype in FMA_DTYPES if count else ():
+        problem = Problem(VARIANTS_SIZE, VARIANTS_SIZE, VARIANTS_SIZE, dtype)
+        kept = search_space(problem, limits, families=["gemm"]).kept
+        first = FAMILIES["gemm"].preferred(problem, limits)
+        places = random.Random(0).sample(range(len(kept)), min(count, len(kept)))
+        configs = tuple(dict.fromkeys((*first, *(kept[place].config for place in places))))
+        stopwatch.compile_ahead(problem, configs)
+        sampled.append((problem, len(kept), configs))
+    for problem, kept_count, configs in sampled:
+        if time.monotonic() > end:
+            return False
+        times = {config.text: us for config, us in stopwatch.times_us(problem, configs).items()}
+        result.facts["variants"].append(
+            {"dtype": problem.dtype_name, "size": VARIANTS_SIZE, "kept": kept_count, "times_us": times}
+        )
+        result.write()
+    return True
+
+
+@click.command(cls=Command)
+@click.option("--device", "spec", default="0", show_default=True, help="CUDA ordinal.")
+@click.option("--quick", is_flag=True, help="A few sizes, in about twenty seconds.")
+@click.option("--variants", default=24, show_default=True, help="Of the stencil, of each type.")
+@click.option("--time-limit", type=float, default=3600.0, help="Seconds after which no other cell is begun.")
+@click.option(
+    "--output",
+    default="general.json",
+    show_default=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+)
+def main(spec: str, quick: bool, variants: int, time_limit: float, output: Path) -> None:
+    """Time the first choices, the winners beside cuBLAS and cuBLASLt, and print the tables."""
+    end = time.monotonic() + time_limit
+    refuse_less_precision(dict(os.environ))
+    require_new(output, "name another --output")
+    target = find_target(spec)
+    if target.is_host:
+        raise InputError("cuBLAS has no host: use a CUDA ordinal")
+    support = compile_text(
+        support_source(), kernel="", defines=(), toolchain=target.toolchain, limit_seconds=COMPILE_SECONDS
+    )
+    if not isinstance(support, Binary):
+        raise InputError(f"{target.toolchain.compiler} does not compile the tuner's own kernels: {support.detail}")
+    device = CudaDevice(int(target.spec), support.path)
+    contest = Contest(device, target, support.path, FINAL, Phases())
+    stopwatch = Stopwatch(device, target, support.path)
+    result = ResultFile(output, facts_of(target, contest, quick=quick))
+    complete = measure_cells(stopwatch, contest, result, target.limits, quick=quick, end=end)
+    count = 0 if quick else variants
+    complete = measure_variants(stopwatch, result, target.limits, count=count, end=end) and complete
+    result.facts["complete"] = complete
+    result.write()
+    device.close()
+    click.echo("\n\n".join(tables({**result.facts, "rows": result.rows}).values()))
+    if wrong := [row["configuration"] for row in result.rows if not row["verified"]]:
+        raise SystemExit(f"wrong results of {len(wrong)} winners: {', '.join(wrong)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""The tables of docs/general.md, from a result file of `benchmarks.general`."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.headline import fastest_in_bold, markdown, number
+from benchmarks.table import provenance
+from tsm2_tune.generator.problem import FMA_DTYPES, Problem
+
+Row = Mapping[str, Any]
+
+GLOBAL_SIZE = 4096  # of the square whose winner is the configuration for all
+BLAS = {"f32": "S", "f64": "D", "c64": "C", "c128": "Z"}
+WHO = ("ours_us", "cublas_us", "cublaslt_us")
+
+
+def tables(found: Row) -> dict[str, str]:
+    """Markdown by the name of its region; of what was measured."""
+    rows = found["rows"]
+    parts = {
+        "general-run": f"{provenance(found)} `{found['command']}`",
+        "general-paper": squares([row for row in rows if row["table"] == "paper"]),
+        "general-sizes": by_size([row for row in rows if row["table"] == "sizes"]),
+        "general-global": one_for_all([row for row in rows if row["table"] != "paper"]),
+        "general-variants": spread(found["variants"]),
+    }
+    return {name: part for name, part in parts.items() if part}
+
+
+def squares(rows: Sequence[Row]) -> str:
+    """A line a cell: times of all three, our rate, cuBLAS's time over ours, the winner."""
+    heads = ("m = n = k", "dtype", "op", "ours us", "cuBLAS us", "cuBLASLt us", "TFLOP/s", "% of cuBLAS", "winner")
+    lines = [
+        (
+            str(row["m"]),
+            row["dtype"],
+            row["op"],
+            *fastest_in_bold([number(row[who]) for who in WHO], [row[who] for who in WHO]),
+            f"{rate(row, 'ours_us'):.1f}",
+            percent(row, "cublas_us"),
+            f"`{row['configuration']}`",
+        )
+        for row in rows
+    ]
+    return markdown(heads, lines, texts=("dtype", "op", "winner")) if lines else ""
+
+
+def by_size(rows: Sequence[Row]) -> str:
+    """A line a size: of each type our rate, and in brackets the share of cuBLAS's and of cuBLASLt's."""
+    cells = {(row["m"], row["dtype"]): row for row in rows}
+    lines = [
+        (str(size), *(_rate_beside(cells.get((size, dtype))) for dtype in FMA_DTYPES))
+        for size in sorted({size for size, _ in cells})
+    ]
+    return markdown(("m = n = k", *(f"{BLAS[dtype]} TFLOP/s" for dtype in FMA_DTYPES)), lines) if lines else ""
+
+
+def one_for_all(rows: Sequence[Row]) -> str:
+    """A line a shape: of each type the winner, and how much longer the winner at 4096 takes."""
+    cells = {(row["m"], row["k"], row["dtype"]): row for row in rows}
+    lines = [
+        (f"{m} x {m} x {k}", *(_loss(cells.get((m, k, dtype))) for dtype in FMA_DTYPES))
+        for m, k in sorted(
+            {(m, k) for m, k, _ in cells}, key=lambda shape: (shape[1] >= shape[0], shape[1], shape[0])
+        )
+    ]
+    return markdown(("m x n x k", *FMA_DTYPES), lines, texts=FMA_DTYPES) if lines else ""
+
+
+def spread(variants: Sequence[Row]) -> str:
+    """A line a type: rates of the slowest, the median and the fastest of the stencil's variants that were timed."""
+    heads = ("m = n = k", "routine", "kept", "timed", "slowest", "median", "fastest", "fastest variant")
+    lines = []
+    for group in variants:
+        size, times = group["size"], group["times_us"]
+        rates = {name: Problem(size, size, size, group["dtype"]).flops / us * 1e-6 for name, us in times.items()}
+        values = (min(rates.values()), statistics.median(rates.values()), max(rates.values()))
+        counts = (str(group["kept"]), str(len(rates)))
+        fastest = max(rates, key=lambda name: rates[name])
+        lines.append(
+            (str(size), f"{BLAS[group['dtype']]}GEMM", *counts, *(f"{v:.1f}" for v in values), f"`{fastest}`")
+        )
+    return markdown(heads, lines, texts=("routine", "fastest variant")) if lines else ""
+
+
+def rate(row: Row, who: str) -> float:
+    """TFLOP/s."""
+    flops: float = Problem(row["m"], row["n"], row["k"], row["dtype"], row["op"]).flops
+    return flops / row[who] * 1e-6
+
+
+def percent(row: Row, who: str) -> str:
+    """Of the library's rate; a dash where it has none."""
+    return "–" if row[who] is None else f"{100 * row[who] / row['ours_us']:.0f} %"
+
+
+def _rate_beside(row: Row | None) -> str:
+    if row is None:
+        return "–"
+    return f"{rate(row, 'ours_us'):.1f} ({percent(row, 'cublas_us')}, {percent(row, 'cublaslt_us')})"
+
+
+def _loss(row: Row | None) -> str:
+    if row is None or row["global"] not in row["choices_us"]:
+        return "–"
+    best = min(row["choices_us"], key=lambda name: row["choices_us"][name])
+    loss = row["choices_us"][row["global"]] / row["choices_us"][best] - 1
+    return f"`{best.split('-', 1)[1]}`, {100 * loss:.0f} %" if best != row["global"] else "the same"

@@ -1,0 +1,148 @@
+"""Matrix times vector on the host: every decomposition is right in every type and order, wrong kernels are found."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conftest import TryKernel
+from tests.planting import Bug, assert_rejected
+from tsm2_tune.generator.families import family_named
+from tsm2_tune.generator.families.gemv import DECOMPOSITIONS, GemvConfig, step
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.tuner.trial import Outcome
+
+pytestmark = pytest.mark.host
+
+H200 = PROFILES["h200"]
+EDGES = (  # m, k: one, primes, one more and one less than a tile, fewer columns than lanes, an A of one row or column
+    (1, 1),
+    (1, 1009),
+    (1009, 1),
+    (37, 61),
+    (127, 3),
+    (131, 129),
+)
+# One of each decomposition, two of the last: lanes in one warp, and in several.
+ALONE = GemvConfig(128, 1, 1, 1, 4, 1)
+LANES = GemvConfig(128, 16, 1, 1, 2, 3)
+ROWS = GemvConfig(128, 1, 4, 2, 2, 1)
+BOTH = GemvConfig(128, 8, 4, 2, 2, 3)
+ACROSS = GemvConfig(128, 128, 2, 2, 1, 2)
+EVERY = (ALONE, LANES, ROWS, BOTH, ACROSS)
+OPS = ("nn", "tn", "nt", "tt", "nnt", "ttt")
+CASES = (
+    *((config, dtype, op) for config in EVERY for dtype, op in (("f32", "nn"), ("f32", "ttt"), ("f64", "tn"))),
+    *((BOTH, dtype, op) for dtype, op in zip(("f32", "f64", "bf16", "f16", "f64", "f32"), OPS, strict=True)),
+    *((LANES, dtype, op) for dtype, op in (("c64", "cn"), ("c128", "jn"), ("c128", "ctt"), ("c64", "nc"))),
+    *((ROWS, dtype, op) for dtype, op in (("c64", "jct"), ("bf16", "tn"), ("f16", "nn"))),
+    (GemvConfig(256, 16, 8, 4, 1, 1), "f32", "nn"),
+    (GemvConfig(256, 4, 8, 8, 2, 2), "bf16", "nn"),
+    (GemvConfig(128, 4, 2, 8, 1, 2), "f16", "ttt"),
+    (GemvConfig(128, 4, 2, 1, 2, 66), "f32", "nn"),  # more sums of splits than are added up at once
+    (BOTH, "f32", "tx"),
+    (BOTH, "c64", "jxt"),
+)
+
+
+def test_each_corner_is_of_the_decomposition_that_it_is_called_by() -> None:
+    for op in ("nn", "ttt"):
+        problem = Problem(20480, 1, 20480, "f32", op)
+        for name in DECOMPOSITIONS:
+            found = family_named("gemv").corner(name, problem, H200)  # type: ignore[attr-defined]
+            assert found
+            assert {config.decomposition for config in found} == {name}
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64", "bf16", "c128"])
+@pytest.mark.parametrize("op", ["nn", "tn"])
+@pytest.mark.parametrize(("m", "k"), [(10**7, 32), (10**6, 100), (10**4, 3), (100, 1000)])
+def test_no_first_choice_has_lanes_or_loads_that_are_past_a_row(m: int, k: int, op: str, dtype: str) -> None:
+    problem = Problem(m, 1, k, dtype, op)
+    for name in DECOMPOSITIONS:
+        for config in family_named("gemv").corner(name, problem, H200):  # type: ignore[attr-defined]
+            once = step(config, problem)
+            assert config.lanes == 1 or once < 2 * k, config.text
+            assert config.prefetch == 1 or config.prefetch // 2 * once < k, config.text
+
+
+@pytest.mark.parametrize(("config", "dtype", "op"), CASES, ids=lambda one: getattr(one, "text", one))
+def test_products_are_right_at_the_edges_too(try_kernel: TryKernel, config: GemvConfig, dtype: str, op: str) -> None:
+    for m, k in EDGES:
+        n = min(m, 37) if "x" in op else 1  # of which the products are many
+        problem = Problem(n if "x" in op else m, n, k, dtype, op)
+        result = try_kernel(config, problem, lambda text: text, probes=(m, k) == EDGES[-1])
+        assert result.outcome is Outcome.OK, f"{problem.text}: {result.detail}"
+
+
+def bug(
+    name: str, original: str, planted: str, *, config: GemvConfig = BOTH, dtype: str = "f32", op: str = "nn"
+) -> Bug:
+    return Bug(name, config, original, planted, dtype=dtype, op=op)
+
+
+# Not among them: that a row-major A whose rows are no whole vectors is taken for one. Operands end where a page does,
+# and such an A begins at no aligned address then.
+BEGIN = "split * share < k ? split * share : k"
+BUGS = (
+    bug("the last tile not moved up", "first_row : m < tile_rows ? 0 : m - tile_rows", "first_row : first_row"),
+    bug("rows of two tiles stored twice", "i >= first_row && i < m", "i < m"),
+    bug("C written past m", "i >= first_row && i < m", "i >= first_row"),
+    bug("fewer rows than a tile as vectors", "m >= tile_rows && ", ""),
+    bug("A as vectors that are not aligned", "vectors = m >= tile_rows && aligned(A + top, lda, vector)",
+        "vectors = m >= tile_rows"),
+    bug("a row-major A as vectors that are not aligned", "aligned(A, lda, vector) && ", "", op="tn"),
+    bug("A's leading dimension not looked at", "(X) | ld * sizeof(scalar))", "(X))", op="tn"),
+    bug("B as vectors that are not aligned", "aligned(at_B(B, ldb, 0, first_column), 0, width)", "true", op="tn"),
+    bug("elements of B that lie apart as vectors", "ldb == 1 && ", "", op="ttt"),
+    bug("shares overlap", BEGIN, "split * share < k ? split * (share - step) : k"),
+    bug("shares that are not rounded", "/ (splits * step) * step", "/ (splits * step) * step - 1", op="tn"),
+    bug("a load past the share", "inside = column < end", "inside = column <= end"),
+    bug("an element of B past the share", "column + l < end ?", "column + l <= end ?"),
+    bug("an element of A past the share", "i < m && l < end ?", "i < m && l <= end ?"),
+    bug("a row of A past the last", "i < m && l < end ?", "i <= m && l < end ?"),
+    bug("every lane in the first's columns", "column = begin + lane * width;", "column = begin;"),
+    bug("the lanes' columns side by side", "column = begin + lane * width;", "column = begin + lane;", op="tn"),
+    bug("the ring not advanced", "load_next(loaded[g]);\n                __syncwarp", "__syncwarp"),
+    bug("a group left out", "column += step;", "column += ring * step;"),
+    bug("the columns of a group again", "at += step * (long long)lda;", "at += lda;"),
+    bug("the columns of a row again", "at += step;", "at += 1;", op="tn"),
+    bug("a turn left out", "l += ring * step)", "l += 2 * ring * step)"),
+    bug("a thread's rows side by side", "(r / height * teams + team) * height + r % height", "team * rows + r"),
+    bug("the first row of a vector alone", "* height + r % height;", "* height;"),
+    bug("vectors of a thread side by side", "at + p * teams *", "at + p *"),
+    bug("vectors of a thread in one row", "at + p * teams * lda", "at", op="tn"),
+    bug("an element of a vector for another", "element[r % height + l]", "element[l]"),
+    bug("an element of a row-major vector for another", "element[r % height + l]", "element[0]", op="tn"),
+    bug("half of the lanes not added up", "distance < lanes_of_warp;", "distance < lanes_of_warp / 2;"),
+    bug("lanes of other rows added up", "sum[r], distance * lane_stride)", "sum[r], distance)"),
+    bug("the sums of one warp alone", "left[lane / lanes_of_warp * tile_elements +", "left[", config=ACROSS, op="tn"),
+    bug("the sums of one warp added up", "total += left[s * tile_elements + e]", "total = left[e]"),
+    bug("no barrier before the sums are added up", "__syncthreads();\n    const auto for", "const auto for"),
+    bug("every team's rows from the first on", "threadIdx.x % teams", "0"),
+    bug("a lane for another", "threadIdx.x / lane_stride % lanes", "threadIdx.x % lanes"),
+    bug("every tile in the first rows", "(tile_of_C - across * tiles_down) * tile_rows", "0"),
+    bug("the first column of B for all", "*at_B(B, ldb, column + l, first_column)", "*at_B(B, ldb, column + l, 0)"),
+    bug("the first column of B for all, in vectors", "(at_B(B, ldb, column, first", "(at_B(B, ldb, column, 0 * first",
+        op="tn"),
+    bug("C in its first column alone", "store_C(C, ldc, i, first_column,", "store_C(C, ldc, i, 0,"),
+    bug("a column-major B read along its rows", "B + l + j * ldb", "B + l * ldb + j"),
+    bug("a row-major C written along its columns", "i * ldc + j", "i + j * ldc", op="nnt"),
+    bug("the sums of one split left out", "(count - adder + adders - 1) / adders", "(count - adder) / adders"),
+    bug("the sums of one adder alone", "total += left[adder * tile_elements + e]", "total = left[e]"),
+    bug("sums of a split over those of another", "sums + split * tile_elements + e", "sums + e"),
+    bug("a counter not reset", "before < last ? before + 1 : 0", "before + 1"),
+    bug("one counter for every tile", "last_of(counters + tile_of_C", "last_of(counters"),
+    bug("every block adds up", "return before == count - 1", "return true"),
+    bug("A not conjugated", "conjugate(pack_of<vector>", "(pack_of<vector>", config=LANES, dtype="c64", op="cn"),
+    bug("B not conjugated", "conjugate(pack_of<width>", "(pack_of<width>", config=LANES, dtype="c128", op="nc"),
+    bug("alpha left out", "alpha * sum : alpha * sum +", "sum : sum +"),
+    bug("C read though beta is 0", "beta == 0 ? alpha * sum :", ""),
+    bug("factors of lower precision", ") * b;", ") * float(b);", dtype="f64"),
+    bug("sums rounded on the way", "sum[r] += sum_t", "sum[r] = float(scalar(sum[r])) + sum_t", dtype="bf16"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_planted_bug_is_rejected(try_kernel: TryKernel, bug: Bug) -> None:
+    assert_rejected(try_kernel, bug, (131, 1, 129), probes=True)

@@ -1,0 +1,90 @@
+"""The staged kernels on the host where C is large both ways: every case of BLAS, and the walk over tiles in bands."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from tests.conftest import TryKernel
+from tests.planting import Bug, assert_rejected
+from tsm2_tune.generator.families import family_named
+from tsm2_tune.generator.families.staged_mma import StagedMmaConfig
+from tsm2_tune.generator.families.staged_smma import StagedSmmaConfig
+from tsm2_tune.generator.families.staged_zmma import StagedZmmaConfig
+from tsm2_tune.generator.problem import DTYPES, FMA_DTYPES, Problem
+from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.tuner.trial import Outcome
+
+pytestmark = pytest.mark.host
+
+# Of few threads, which are slow on the host; bands of two rows of tiles, in f64, whose tile is a wide one, of six.
+CONFIGS = {
+    "f64": StagedMmaConfig(128, 128, 16, 128, 16, 3, 1, splits=4, min_blocks=1, strips=1, octets=4, ahead=1),
+    "f32": StagedSmmaConfig(32, 32, 32, 32, 16, 3, 1, splits=4, min_blocks=1, strips=2, octets=4, ahead=0),
+    "c64": StagedZmmaConfig(32, 32, 16, 16, 16, 3, 1, splits=4, min_blocks=1, strips=2, octets=2, ahead=1),
+    "c128": StagedZmmaConfig(32, 32, 16, 16, 8, 3, 1, splits=4, min_blocks=1, strips=2, octets=2, ahead=1),
+}
+BLAS = [
+    (dtype, a + b) for dtype in FMA_DTYPES for a, b in product("ntc" if DTYPES[dtype].is_complex else "nt", repeat=2)
+]
+
+
+OTHERS = [("f64", "tnt"), ("f64", "ntt"), ("f32", "ttt"), ("c64", "jxt")]
+
+
+def shape_of(dtype: str, op: str = "nn") -> tuple[int, int, int]:
+    """Two bands or three, the last of them one row of tiles high; columns of tiles; part-filled at every end."""
+    config = CONFIGS[dtype]
+    down, across = (7, 2) if dtype == "f64" else (5, 4)
+    m, n = down * config.tile_rows - 3, across * config.tile_columns - 5
+    return m, m if "x" in op else n, 2 * config.chunk + 1
+
+
+@pytest.mark.parametrize(("dtype", "op"), BLAS + OTHERS, ids=lambda one: one)
+def test_products_of_many_tiles_are_right(try_kernel: TryKernel, dtype: str, op: str) -> None:
+    result = try_kernel(CONFIGS[dtype], Problem(*shape_of(dtype, op), dtype, op), str)
+    assert result.outcome is Outcome.OK, result.detail
+
+
+@pytest.mark.parametrize("dtype", FMA_DTYPES)
+def test_first_choices_are_probed_in_several_bands(dtype: str) -> None:
+    problem, family = Problem(4096, 4096, 4096, dtype), family_named(CONFIGS[dtype].family)
+    found = family.preferred(problem, PROFILES["h200"])
+    assert len(found) > 2
+    for config in found:
+        down, across = int(config.tunables["tile_rows"]), int(config.tunables["tile_columns"])
+        band_rows = family.context(config, problem)["band_tiles"] * down
+        assert any(m > band_rows and n > across for m, n, _ in family.probe_shapes(config, problem)), config.text
+
+
+@pytest.mark.parametrize("dtype", FMA_DTYPES)
+def test_of_few_tiles_each_block_has_one_first(dtype: str) -> None:
+    """As many as there are multiprocessors, or twice as many: none waits, and none adds up what others leave."""
+    problem, family = Problem(512, 512, 512, dtype), family_named(CONFIGS[dtype].family)
+    first = family.preferred(problem, PROFILES["h200"])[0]
+    tiles = family.launch(first, problem).tiles(512, 512)
+    assert 0.9 * first.tunables["splits"] < tiles <= first.tunables["splits"]
+
+
+def bug(name: str, original: str, planted: str, *, op: str = "nn", dtype: str = "c128") -> Bug:
+    return Bug(name, CONFIGS[dtype], original, planted, dtype=dtype, op=op, shape=shape_of(dtype))
+
+
+BUGS = (
+    bug("every band the first", "above = bands * band_tiles", "above = 0 * bands"),
+    bug("a band before its turn", "bands = tile / of_a_band", "bands = (tile + 1) / of_a_band"),
+    bug("a band a tile short", "= tiles_across * band_tiles;", "= tiles_across * band_tiles - 1;"),
+    bug("the last band as high as the others", "left < band_tiles ? left : band_tiles", "band_tiles"),
+    bug("rows of a band in another order", "in_band - across * down", "in_band"),
+    bug("a column of tiles twice", "across * tile_columns}", "across / 2 * tile_columns}"),
+    bug("the last column of tiles left out", "(n + tile_columns - 1) / tile_columns", "n / tile_columns"),
+    bug("the edges of every tile those of the first", "Place{corner, next", "Place{Corner{0, 0}, next"),
+    bug("products read singly from the first four", "* b_pitch + 4];", "* b_pitch];", dtype="f64", op="tn"),
+    bug("a product of B twice", "b[b_pitch + column", "b[column", dtype="f64", op="nt"),
+)
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_wrong_walk_is_found(try_kernel: TryKernel, bug: Bug) -> None:
+    assert_rejected(try_kernel, bug, (1, 1, 1))

@@ -1,0 +1,341 @@
+"""GEMV: a matrix times a vector, n = 1, by each of the decompositions that a lecture on it names.
+
+G. Zachmann, "Massively Parallel Algorithms: Matrix Algorithms" (Bremen, 2022), divides the rows of A among threads in
+four ways: one thread a row; several threads a row; several rows a thread; both. They are the corners of one space:
+`lanes` threads of a block share a row, and so do the `splits` blocks that k is divided among, so a row has
+`lanes` x `splits` threads; and a thread has `rows` of them. `GemvConfig.decomposition` names the corner.
+
+Two things are not the lecture's, whose cards had smaller caches and no wide loads. What a block reads of x comes
+through the L1 along with A, not through shared memory between two barriers. And a load moves a vector: of columns of
+a row-major A; of rows of a column-major one, so that its threads have several rows there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any, ClassVar, Literal, get_args
+
+from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Resources, Traffic
+from tsm2_tune.generator.families.family import Family, Tunable
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.model import OVERHEAD_REGISTERS
+from tsm2_tune.generator.problem import FMA_DTYPES, Problem
+from tsm2_tune.generator.rules import Candidate, Rule
+from tsm2_tune.generator.splitting import (
+    LEAST_SHARE,
+    NEARLY_ALL,
+    adders,
+    flat_splits,
+    in_turns,
+    split_traffic,
+    splits_to_prefer,
+)
+from tsm2_tune.generator.tiles import covering
+
+Decomposition = Literal["one thread a row", "several threads a row", "several rows a thread", "both"]
+DECOMPOSITIONS: tuple[Decomposition, ...] = get_args(Decomposition)
+
+WARP_THREADS = 32
+VECTOR_BYTES = 16  # of the widest load
+THREADS = (128, 256, 512)
+LANES = (1, 2, 4, 8, 16, 32, 128, 256, 512)
+ROWS = (1, 2, 4, 8, 16)
+VECTORS = (1, 2, 4, 8)
+PREFETCH = (1, 2, 4, 8)
+SPLITS = (1, 2, 3, 4, 6, 8, 13, 16, 26, 32, 48, 64, 96, 132, 192, 264, 396, 528)
+MOST_WAVES = 4  # of blocks, that a split of k may make
+REGISTER_BYTES = 4
+PREFERRED_SPLITS = 2  # of each variant
+SUM_BITS = {4: "unsigned", 8: "uint2", 16: "uint4"}  # of a vector of sums, by its bytes
+ROWS_OF_SHORT = 4  # rows of a thread, where they are too short to have several loads each on their way
+# Variants that are tried first: threads, lanes, rows (vectors of them where A is column-major), prefetch. There are
+# fewer lanes and loads ahead where rows are shorter, and more lanes where C has fewer rows.
+Variant = tuple[int, int, int, int]
+BLOCK = 0  # lanes: all of the block
+ALONG_ROWS: dict[Decomposition, tuple[Variant, ...]] = {
+    "one thread a row": ((128, 1, 1, 8), (256, 1, 1, 4)),
+    "several threads a row": ((256, 32, 1, 8), (256, BLOCK, 1, 8), (256, 8, 1, 8)),
+    "several rows a thread": ((128, 1, 4, 4), (128, 1, 2, 8)),
+    "both": ((512, BLOCK, 4, 2), (256, 32, 8, 2), (256, BLOCK, 2, 4), (256, BLOCK, 4, 2), (256, 8, 8, 1)),
+}
+ALONG_COLUMNS: dict[Decomposition, tuple[Variant, ...]] = {
+    "one thread a row": ((256, 1, 1, 8), (128, 1, 1, 8)),
+    "several threads a row": ((256, 1, 1, 8), (256, 8, 1, 8)),
+    "several rows a thread": ((128, 1, 1, 8), (128, 1, 2, 8), (256, 1, 1, 8)),
+    "both": ((128, 1, 1, 8), (128, 1, 2, 4), (256, 1, 1, 8), (256, 8, 1, 8)),
+}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class GemvConfig(KernelConfig):
+    """Every choice that the template needs."""
+
+    family: ClassVar[str] = "gemv"
+    letters: ClassVar[dict[str, str]] = {
+        "threads": "t",
+        "lanes": "l",
+        "rows": "r",
+        "vector": "v",
+        "prefetch": "p",
+        "splits": "k",
+    }
+
+    threads: int  # per block
+    lanes: int  # of them, that share a row of A
+    rows: int  # of A, of a thread
+    vector: int  # neighbours in memory that one load of A moves
+    prefetch: int  # such loads of each of its rows that a thread has in registers
+    splits: int  # of k
+
+    @property
+    def decomposition(self) -> Decomposition:
+        """Which of the lecture's four it is."""
+        several_threads, several_rows = self.lanes * self.splits > 1, self.rows > 1
+        if several_threads:
+            return "both" if several_rows else "several threads a row"
+        return "several rows a thread" if several_rows else "one thread a row"
+
+
+def _config(candidate: Candidate) -> GemvConfig:
+    assert isinstance(candidate.config, GemvConfig)
+    return candidate.config
+
+
+def _a_along_k(problem: Problem) -> bool:
+    return problem.contiguous[0] == "k"
+
+
+def tile_rows(config: GemvConfig) -> int:
+    """Rows of C that a block computes."""
+    return config.threads // config.lanes * config.rows
+
+
+def step(config: GemvConfig, problem: Problem) -> int:
+    """Columns of A that a block loads at a time."""
+    return config.lanes * (config.vector if _a_along_k(problem) else 1)
+
+
+def _sums_of_tile(config: GemvConfig, problem: Problem) -> int:
+    """Sums of each row that a block's warps leave in shared memory."""
+    teams = config.threads // config.lanes
+    of_warp = min(config.lanes, WARP_THREADS) if _a_along_k(problem) else max(WARP_THREADS // teams, 1)
+    return config.lanes // of_warp
+
+
+def _adders(config: GemvConfig, problem: Problem) -> int:
+    return adders(threads=config.threads, tile_bytes=tile_rows(config) * problem.dtype.sum.element_bytes)
+
+
+def widest(problem: Problem) -> int:
+    """The largest vector that whole lines of A consist of."""
+    extent = problem.k if _a_along_k(problem) else problem.m
+    most = VECTOR_BYTES // problem.dtype.element_bytes
+    return max(vector for vector in VECTORS if vector <= most and extent % vector == 0)
+
+
+def _vectors_fit_lines(candidate: Candidate) -> bool:
+    problem = candidate.problem
+    return (problem.k if _a_along_k(problem) else problem.m) % _config(candidate).vector == 0
+
+
+def _rows_within_m(candidate: Candidate) -> bool:
+    config, problem = _config(candidate), candidate.problem
+    fewest = 1 if _a_along_k(problem) else config.vector
+    smallest = (config.threads, config.rows) == (THREADS[0], fewest) and step(config, problem) >= problem.k
+    return smallest or tile_rows(config) <= problem.m
+
+
+def _lanes_within_k(candidate: Candidate) -> bool:
+    config, problem = _config(candidate), candidate.problem
+    return config.lanes == 1 or step(config, problem) < 2 * problem.k
+
+
+def _least_share(candidate: Candidate) -> int:
+    return max(LEAST_SHARE, step(_config(candidate), candidate.problem))
+
+
+def _share_worth_a_block(candidate: Candidate) -> bool:
+    splits = _config(candidate).splits
+    return splits == 1 or candidate.problem.k // splits >= _least_share(candidate)
+
+
+def _blocks(candidate: Candidate) -> int:
+    return candidate.launch.blocks(candidate.problem.m, candidate.problem.n)
+
+
+def _grid_fills_device(candidate: Candidate) -> bool:
+    could_divide = candidate.problem.k // _config(candidate).splits >= 2 * _least_share(candidate)
+    return _blocks(candidate) >= NEARLY_ALL * candidate.limits.sms or not could_divide
+
+
+def _few_waves(candidate: Candidate) -> bool:
+    resident = candidate.limits.sms * max(candidate.occupancy.blocks_per_sm, 1)
+    return _config(candidate).splits == 1 or _blocks(candidate) <= MOST_WAVES * resident
+
+
+class Gemv(Family[GemvConfig]):
+    name = "gemv"
+    summary = "matrix times vector: some threads for each row of A, some rows for each thread, k split over blocks"
+    template = "gemv.cu.jinja"
+    dtypes = (*FMA_DTYPES, "bf16", "f16")  # of the last two products are added up in f32
+    tunables = (
+        Tunable("threads", "t1", "threads of a block"),
+        Tunable("lanes", "", "threads of a block that share a row of A"),
+        Tunable("rows", "tcf", "rows of A of one thread"),
+        Tunable("vector", "", "neighbours in memory that one load of A moves"),
+        Tunable("prefetch", "t3", "such loads of each of its rows that a thread has in registers"),
+        Tunable("splits", "", "parts of k, each a block of its own"),
+    )
+    rules = (
+        Rule(
+            "one-column",
+            "shape",
+            "a kernel for vectors reads A once for each column of B",
+            lambda c: c.problem.n == 1,
+        ),
+        Rule(
+            "vectors-of-16-bytes",
+            "limit",
+            "a load moves at most 16 bytes",
+            lambda c: _config(c).vector * c.problem.dtype.element_bytes <= VECTOR_BYTES,
+        ),
+        Rule(
+            "rows-are-vectors",
+            "limit",
+            "a load of a column-major A is of rows, all of which its thread has",
+            lambda c: _a_along_k(c.problem) or _config(c).rows % _config(c).vector == 0,
+        ),
+        Rule(
+            "vectors-fit-lines",
+            "shape",
+            "lines of A that are not whole vectors are loaded element by element",
+            _vectors_fit_lines,
+        ),
+        Rule("rows-within-m", "shape", "a block of more rows than m loads element by element", _rows_within_m),
+        Rule("lanes-within-k", "shape", "lanes past the end of a row have nothing to do", _lanes_within_k),
+        Rule(
+            "share-worth-a-block",
+            "shape",
+            "a share of k should have a column of A for each lane, and many",
+            _share_worth_a_block,
+        ),
+        Rule(
+            "grid-fills-device",
+            "shape",
+            "every multiprocessor should have a block, by a split of k where rows are too few",
+            _grid_fills_device,
+        ),
+        Rule("few-waves", "shape", "k is split to fill the device, not to fill it again and again", _few_waves),
+    )
+    config_type = GemvConfig
+
+    def configurations(self) -> Iterator[GemvConfig]:
+        for threads, lanes, *rest in product(THREADS, LANES, ROWS, VECTORS, PREFETCH, SPLITS):
+            if lanes <= threads:
+                yield GemvConfig(threads, lanes, *rest)
+
+    def resources(self, config: GemvConfig, problem: Problem) -> Resources:
+        dtype, along_k = problem.dtype, _a_along_k(problem)
+        vector_bytes = config.vector * dtype.element_bytes
+        pieces = config.rows if along_k else -(-config.rows // config.vector)
+        b_bytes = vector_bytes if along_k else dtype.element_bytes
+        loads = pieces * -(-vector_bytes // REGISTER_BYTES) + -(-b_bytes // REGISTER_BYTES)
+        copies = max(_sums_of_tile(config, problem), _adders(config, problem) if config.splits > 1 else 1)
+        return Resources(
+            threads=config.threads,
+            registers=config.prefetch * loads + config.rows * dtype.sum.registers + OVERHEAD_REGISTERS,
+            smem_bytes=copies * tile_rows(config) * dtype.sum.element_bytes,
+            bytes_in_flight=(2 * config.prefetch - 1) * pieces * vector_bytes // 2,
+            reuse=1,
+        )
+
+    def launch(self, config: GemvConfig, problem: Problem) -> Launch:
+        return Launch(
+            threads=config.threads,
+            rows_per_block=tile_rows(config),
+            smem_bytes=self.resources(config, problem).smem_bytes,
+            columns_per_block=1,
+            splits=config.splits,
+            flat_splits=flat_splits(tile_rows(config)),
+        )
+
+    def traffic(self, config: GemvConfig, problem: Problem) -> Traffic:
+        return split_traffic(problem, columns=1, splits=config.splits)
+
+    def supports(self, problem: Problem) -> bool:
+        return problem.dtype_name in self.dtypes
+
+    def probe_shapes(self, config: GemvConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
+        """What has branches of its own, whole and in part: tiles of rows, shares of k, vectors, several columns.
+
+        In the first a tile is not whole; in the second the last tile overlaps the one before, the last share is not
+        full, and a turn follows another; in the third all shares but the first are empty, and A's address is aligned
+        in some call where its leading dimension is not; in the last no line is of whole vectors.
+        """
+        high, once, vector = tile_rows(config), step(config, problem), config.vector
+        along_k = _a_along_k(problem)
+        return (
+            (max(high - vector, 1), 2, (config.prefetch + 1) * once + vector),
+            (high + vector, 1, (config.prefetch + 1) * once * config.splits - vector * (once > vector)),
+            (2 * high + along_k, 2, once if along_k else once * vector + 1),
+            (high + 1, 3, once * config.splits + 1),
+        )
+
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[GemvConfig, ...]:
+        """Those of the lecture's last decomposition, then of the others that give every multiprocessor work."""
+        return in_turns(self.corner(name, problem, limits) for name in reversed(DECOMPOSITIONS))
+
+    def corner(self, name: Decomposition, problem: Problem, limits: DeviceLimits) -> tuple[GemvConfig, ...]:
+        """Configurations of one decomposition that suit the shape, best first; none where n is not 1."""
+        if problem.n > 1:
+            return ()
+        several_threads, several_rows = name in DECOMPOSITIONS[1::2], name in DECOMPOSITIONS[2:]
+        along_k = _a_along_k(problem)
+        vector = widest(problem) if along_k or several_rows else 1
+        found = []
+        for threads, lanes, height, prefetch in (ALONG_ROWS if along_k else ALONG_COLUMNS)[name]:
+            rows = height * (1 if along_k else vector)
+            columns = -(-problem.k // (vector if along_k else 1))  # or vectors of a row
+            needed = covering(LANES, -(-threads * rows // problem.m))  # for a C of few rows
+            useful = max(option for option in LANES if option < 2 * columns)
+            lanes = min(max(lanes or threads, needed), useful, threads) if several_threads else 1
+            ahead = min(prefetch, covering(PREFETCH, -(-columns // lanes)))
+            if along_k and several_rows and ahead < prefetch:
+                rows = max(rows, ROWS_OF_SHORT)
+            config = GemvConfig(threads, lanes, rows, vector, ahead, 1)
+            splits = self._splits(config, problem, limits) if several_threads else [1]
+            found.append([replace(config, splits=number) for number in splits])
+        return tuple(config for config in dict.fromkeys(in_turns(found)) if config.decomposition == name)
+
+    def _splits(self, config: GemvConfig, problem: Problem, limits: DeviceLimits) -> list[int]:
+        """Parts of k that the model wants tried first."""
+        return splits_to_prefer(
+            limits,
+            problem,
+            resources=self.resources(config, problem),
+            min_blocks=1,
+            tiles=self.launch(config, problem).tiles(problem.m, problem.n),
+            prefetch=step(config, problem),
+            options=SPLITS,
+        )[:PREFERRED_SPLITS]
+
+    def context(self, config: GemvConfig, problem: Problem) -> dict[str, Any]:
+        sum_bytes = problem.dtype.sum.element_bytes
+        sum_width = min(VECTOR_BYTES // sum_bytes, tile_rows(config))  # sums of a tile so small lie no wider apart
+        return {
+            "about": f"matrix times vector, {config.decomposition}",
+            "storage": problem.storage,
+            "a_along_k": _a_along_k(problem),
+            "b_along_n": problem.contiguous[1] == "n",
+            "c_along_n": problem.row_major_c,
+            "sum_width": sum_width,
+            "sum_bits": SUM_BITS[sum_width * sum_bytes],
+            "k_groups": self.launch(config, problem).groups,
+            "group_splits": GROUP_SPLITS,
+            "adders": _adders(config, problem),
+        }
+
+
+FAMILY = Gemv()
