@@ -14,6 +14,7 @@ from tests.test_gpu import CASE_NAMES, CASES
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render, support_source
+from tsm2_tune.options import family_names
 from tsm2_tune.tuner.cuda import CudaDevice
 from tsm2_tune.tuner.loaded import Entry, LoadedKernel
 from tsm2_tune.tuner.operands import Operands, Support
@@ -39,15 +40,19 @@ def verdict(gpu: CudaDevice, target: Target, support: Support, config: KernelCon
 
 @click.command()
 @click.option("--part", default="1/1", show_default=True, help="Such as 2/8: every eighth, from the second on.")
-def main(part: str) -> None:
+@click.option("--family", help="These alone, such as gemv,ladder.")
+def main(part: str, family: str | None) -> None:
     """Say what was right; exit code 1 where a result was wrong."""
     first, step = (int(number) for number in part.split("/"))
+    chosen = family_names(family)
     target = find_target("0")
     path = compiled(support_source(), "", target.toolchain).path
     gpu = CudaDevice(0, path)
     supports: dict[str, Support] = {}
     wrong = 0
-    for name, (config, case) in list(zip(CASE_NAMES, CASES, strict=True))[first - 1 :: step]:
+    named = ((name, *case) for name, case in zip(CASE_NAMES, CASES, strict=True))
+    cases = [one for one in named if one[1].family in (chosen or (one[1].family,))]
+    for name, config, case in cases[first - 1 :: step]:
         for m, n, k in SHAPES:
             shape = (n, n, m) if case.is_gram else (m, n, k)
             problem = Problem(*shape, case.dtype_name, case.op)
