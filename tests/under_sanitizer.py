@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import click
 
+from benchmarks.versus_cublas import part_of
 from tests.conftest import compiled
 from tests.test_gpu import CASE_NAMES, CASES
 from tsm2_tune.generator.config import KernelConfig
@@ -21,6 +22,7 @@ from tsm2_tune.tuner.operands import Operands, Support
 from tsm2_tune.tuner.target import Target, find_target
 from tsm2_tune.tuner.trial import Verdict
 from tsm2_tune.tuner.verify import PROBE_CHECKS, verify
+from tsm2_tune.usage import Command
 
 SHAPES = ((97, 13, 259), (641, 7, 131))
 
@@ -38,12 +40,12 @@ def verdict(gpu: CudaDevice, target: Target, support: Support, config: KernelCon
         operands.free()
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--part", default="1/1", show_default=True, help="Such as 2/8: every eighth, from the second on.")
 @click.option("--family", help="These alone, such as gemv,ladder.")
 def main(part: str, family: str | None) -> None:
     """Say what was right; exit code 1 where a result was wrong."""
-    first, step = (int(number) for number in part.split("/"))
+    first, step = part_of(part)
     chosen = family_names(family)
     target = find_target("0")
     path = compiled(support_source(), "", target.toolchain).path
