@@ -12,12 +12,14 @@ from dataclasses import fields, replace
 
 import click
 
+from benchmarks.versus_cublas import part_of
 from tests.conftest import compiled
 from tests.quick import quick_toolchain
 from tests.test_gpu import CASES
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render, support_source
+from tsm2_tune.options import family_names
 from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.device import KernelFault
 from tsm2_tune.tuner.host.device import HostDevice
@@ -25,6 +27,7 @@ from tsm2_tune.tuner.host.toolchain import host_toolchain
 from tsm2_tune.tuner.loaded import Entry, LoadedKernel
 from tsm2_tune.tuner.operands import Operands, Support
 from tsm2_tune.tuner.verify import probe_checks, verify
+from tsm2_tune.usage import Command
 
 SHAPES = (
     *((101, n, 127) for n in (1, 3, 5, 7, 13, 31, 33, 63)),  # prime m and k
@@ -56,19 +59,19 @@ def trouble(device: HostDevice, support: str, toolchain: Toolchain, config: Kern
     return "" if found.correct else found.detail
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--part", default="1/1", show_default=True, help="Such as 2/8: every eighth, from the second on.")
-@click.option("--family", help="This one alone.")
+@click.option("--family", help="These alone, such as gemv,ladder.")
 def main(part: str, family: str | None) -> None:
     """Say what was wrong; exit code 1 where anything was."""
-    first, step = (int(number) for number in part.split("/"))
+    first, step = part_of(part)
     toolchain = host_toolchain()
     support, quick = compiled(support_source(), "", toolchain).path, quick_toolchain(toolchain)
     once = {(case.op, case.dtype_name, config.family): (config, case) for config, case in reversed(CASES)}
+    chosen = family_names(family)
+    cases = [one for one in once.values() if one[0].family in (chosen or (one[0].family,))]
     wrong = 0
-    for config, case in list(once.values())[first - 1 :: step]:
-        if family not in (None, config.family):
-            continue
+    for config, case in cases[first - 1 :: step]:
         device = HostDevice(seed=3, support_path=support)
         config = with_few_splits(config)
         found = []

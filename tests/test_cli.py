@@ -88,6 +88,10 @@ def database(tmp_path: Path) -> str:
         (("space", "--device", "", "--shapes", "8x8x8"), "unknown device ''"),
         (("--shapes", "@/dev/zero"), "'/dev/zero' is no regular file"),
         (("--shapes", "@/"), "'/' is no regular file"),
+        (("ladder", "--shapes", "8x8x8", "--device", "cpu", "--op", "tn"), "ladder does not compute 8x8x8:f32:tn"),
+        (("ladder", "--shapes", "8x8x8", "--device", "cpu", "--dtype", "bf16"), "of f32 or f64; choose another --op"),
+        (("ladder", "--shapes", "8x8x8", "--device", "h200"), "bundled profile"),
+        (("ladder", "--device", "cpu"), "Missing option '--shapes'"),
     ],
 )  # fmt: skip
 def test_bad_input_gets_one_sentence(

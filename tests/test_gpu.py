@@ -19,6 +19,7 @@ from tsm2_tune.generator.families.gemv import GemvConfig
 from tsm2_tune.generator.families.gram import GramConfig
 from tsm2_tune.generator.families.gram_mma import GramMmaConfig
 from tsm2_tune.generator.families.ism2 import Ism2Config
+from tsm2_tune.generator.families.ladder import STEPS, LadderConfig
 from tsm2_tune.generator.families.minplus import MinplusConfig
 from tsm2_tune.generator.families.staged import StagedConfig
 from tsm2_tune.generator.families.staged_half import StagedHalfConfig
@@ -175,6 +176,11 @@ ORDERED: tuple[tuple[KernelConfig, str], ...] = (
     (StagedSmmaConfig(128, 128, 64, 32, 32, 2, 1, splits=20, min_blocks=4, strips=2, octets=2, ahead=0), "ttt"),
     (StagedSmmaConfig(128, 128, 64, 64, 32, 3, 1, splits=264, min_blocks=2, strips=4, octets=4, ahead=0), "tn"),
     (StagedSmmaConfig(128, 128, 64, 16, 64, 2, 0, splits=16, min_blocks=3, strips=2, octets=2, ahead=0), "ntt"),
+    *((step.published, op) for step in STEPS.values() for op in ("nn", "ttt")),
+    (LadderConfig("naive", 8, 16, 1, 1, 1), "ttt"),
+    (LadderConfig("coarse1d", 32, 32, 2, 16, 1), "nn"),
+    (LadderConfig("coarse2d", 64, 128, 8, 4, 8), "ttt"),
+    (LadderConfig("vectorised", 128, 64, 16, 8, 4), "nn"),
 )
 # A matrix and a vector: of each decomposition one, of the last in both orders of A lanes of a warp and of several.
 ORDERED += (
@@ -281,6 +287,8 @@ SPLIT_ROWS, ONE_SPLIT = TsmrConfig(256, 1, 3, 4, 2, 48, 1, 2), TsmrConfig(64, 2,
 PAST_UNSIGNED = (
     (GemmConfig(128, 8, 16, 32, 4, 32, 4, 16, 8, 1, "nc"), Problem(140_001, 3, 33_013, "f32", "nn")),
     (MinplusConfig(128, 8, 16, 32, 4, 32, 4, 16, 8, 1, "nc"), Problem(140_001, 3, 33_013, "minplus_f32", "nn")),
+    (LadderConfig("coalesced", 8, 32, 1, 1, 1), Problem(140_001, 3, 33_013, "f32", "nn")),
+    (LadderConfig("vectorised", 64, 64, 16, 8, 8), Problem(140_001, 3, 33_012, "f32", "ttt")),
     (GemvConfig(128, 1, 4, 4, 8, 13), Problem(140_004, 1, 33_013, "f32", "nn")),
     (GemvConfig(256, 8, 8, 4, 1, 1), Problem(280_000_001, 1, 16, "f32", "tn")),
     (SPLIT_ROWS, Problem(140_001, 3, 33_013, "f32", "nnt")),
@@ -386,9 +394,5 @@ def test_occupancy_is_the_drivers(gpu: CudaDevice, target: Target, config: Kerne
     binary = compiled(source.text, source.kernel, target.toolchain, source.defines)
     launch = source.launch
     used = gpu.load(binary.path, source.kernel).resources(threads=launch.threads, smem_bytes=launch.smem_bytes)
-    assert (
-        used.blocks_per_sm
-        == occupancy(
-            gpu.limits, threads=launch.threads, registers=used.registers, smem_bytes=used.smem_bytes
-        ).blocks_per_sm
-    )
+    fits = occupancy(gpu.limits, threads=launch.threads, registers=used.registers, smem_bytes=used.smem_bytes)
+    assert used.blocks_per_sm == fits.blocks_per_sm

@@ -17,6 +17,7 @@ from tsm2_tune.generator.families.gemv import GemvConfig
 from tsm2_tune.generator.families.gram import GramConfig
 from tsm2_tune.generator.families.gram_mma import GramMmaConfig
 from tsm2_tune.generator.families.ism2 import Ism2Config
+from tsm2_tune.generator.families.ladder import STEPS
 from tsm2_tune.generator.families.minplus import MinplusConfig
 from tsm2_tune.generator.families.staged import StagedConfig
 from tsm2_tune.generator.families.staged_half import StagedHalfConfig
@@ -87,6 +88,7 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
         MinplusConfig(64, 64, 16, 16, 8, 16, 8, 32, 4, vector=2, read="nc"),
         replace(SQUARE, dtype_name="minplus_f64", op="ttt"),
     ),
+    *((step.published, replace(SQUARE, op="ttt")) for step in STEPS.values()),
     (GemvConfig(128, 1, 4, 4, 8, splits=13), replace(F32, n=1)),
     (GemvConfig(256, 256, 4, 1, 2, splits=1), replace(F32, n=1, op="tn")),
     (GemvConfig(256, 32, 16, 1, 1, splits=264), replace(BF16, n=1, op="ttt")),

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import click
 
+from benchmarks.versus_cublas import part_of
 from tests.conftest import compiled
 from tests.test_gpu import CASE_NAMES, CASES
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render, support_source
+from tsm2_tune.options import family_names
 from tsm2_tune.tuner.cuda import CudaDevice
 from tsm2_tune.tuner.loaded import Entry, LoadedKernel
 from tsm2_tune.tuner.operands import Operands, Support
 from tsm2_tune.tuner.target import Target, find_target
 from tsm2_tune.tuner.trial import Verdict
 from tsm2_tune.tuner.verify import probe_checks, verify
+from tsm2_tune.usage import Command
 
 SHAPES = ((97, 13, 259), (641, 7, 131))
 
@@ -37,17 +40,21 @@ def verdict(gpu: CudaDevice, target: Target, support: Support, config: KernelCon
         operands.free()
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--part", default="1/1", show_default=True, help="Such as 2/8: every eighth, from the second on.")
-def main(part: str) -> None:
+@click.option("--family", help="These alone, such as gemv,ladder.")
+def main(part: str, family: str | None) -> None:
     """Say what was right; exit code 1 where a result was wrong."""
-    first, step = (int(number) for number in part.split("/"))
+    first, step = part_of(part)
+    chosen = family_names(family)
     target = find_target("0")
     path = compiled(support_source(), "", target.toolchain).path
     gpu = CudaDevice(0, path)
     supports: dict[str, Support] = {}
     wrong = 0
-    for name, (config, case) in list(zip(CASE_NAMES, CASES, strict=True))[first - 1 :: step]:
+    named = ((name, *case) for name, case in zip(CASE_NAMES, CASES, strict=True))
+    cases = [one for one in named if one[1].family in (chosen or (one[1].family,))]
+    for name, config, case in cases[first - 1 :: step]:
         for m, n, k in SHAPES:
             shape = (n, n, m) if case.is_gram else (m, n, k)
             problem = Problem(*shape, case.dtype_name, case.op)

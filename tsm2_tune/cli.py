@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
+from typing import Any
 
 import click
 from rich.console import Console
 
-from tsm2_tune import __version__, display, planning
+from tsm2_tune import __version__, display, planning, reports
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Thresholds
 from tsm2_tune.options import (
-    Seconds,
     computable,
     database_option,
+    device_option,
     family_names,
     family_options,
     is_given,
@@ -24,61 +27,30 @@ from tsm2_tune.options import (
     problems_of,
     shapes_options,
     thresholds_of,
+    tuning_options,
 )
 from tsm2_tune.tuner import job
+from tsm2_tune.tuner import ladder as steps
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.target import HOST, default_spec, find_target, limits_of
 from tsm2_tune.tuner.tune import Options, Tuner
 from tsm2_tune.usage import Group
 
 FORMATS = ("module", "csv", "json", "markdown", "latex", "header")
-DEFAULT_BUDGET_SECONDS = 120.0
-MOST_BUDGET_SECONDS = 1e9  # 30 years
-MOST_LIMIT_SECONDS = 86400.0  # a day
 MOST_TRIAL = 2**63 - 1  # SQLite's largest
 INTERRUPTED = 130  # exit status after Ctrl-C, as shells have it
 
 
 @click.group(cls=Group, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="tsm2-tune")
-@click.option("--device", "spec", help="CUDA ordinal, or cpu. [default: GPU 0 if there is one, else cpu]")
+@device_option
 @shapes_options(required=False)
 @family_options
-@database_option
-@click.option(
-    "--budget",
-    type=Seconds(min=0, max=MOST_BUDGET_SECONDS),
-    default=DEFAULT_BUDGET_SECONDS,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time for each problem, that of earlier runs included; 0 is no limit.",
-)
-@click.option(
-    "--max-trials",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Configurations for each problem, those of earlier runs included.",
-)
-@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Of inputs and order.")
-@click.option(
-    "--compile-limit",
-    type=Seconds(min=0, min_open=True, max=MOST_LIMIT_SECONDS),
-    default=120.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="For compiling one configuration.",
-)
-@click.option(
-    "--run-limit",
-    type=Seconds(min=0, min_open=True, max=MOST_LIMIT_SECONDS),
-    default=60.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="For each stage of a trial: verifying, timing.",
-)
+@tuning_options
 @click.pass_context
 def main(
     ctx: click.Context,
+    /,
     spec: str | None,
     shapes: str | None,
     dtypes: str,
@@ -88,11 +60,7 @@ def main(
     families: str | None,
     guidelines: str | None,
     database: str,
-    budget: float,
-    max_trials: int | None,
-    seed: int,
-    compile_limit: float,
-    run_limit: float,
+    **patience: Any,
 ) -> None:
     """Tune tall-and-skinny matrix multiplication for a GPU, or for this host.
 
@@ -110,37 +78,17 @@ def main(
         return
     if shapes is None:
         raise click.UsageError("nothing to tune: name --shapes, such as --shapes 20480x16x20480; --help says more")
-    options = Options(
-        seed=seed,
-        max_trials=max_trials,
-        budget_seconds=budget or None,
-        compile_limit_seconds=compile_limit,
-        run_limit_seconds=run_limit,
-    )
     names = family_names(families)
-    tune(
-        ctx,
-        spec,
-        computable(problems_of(shapes, dtypes, ops, layout, math), names),
-        options,
-        database,
-        thresholds_of(guidelines),
-        names,
-    )
+    problems = computable(problems_of(shapes, dtypes, ops, layout, math), names)
+    with _stopped_by_ctrl_c(ctx, database):
+        _tune(ctx, spec, problems, Options(**patience), database, thresholds_of(guidelines), names)
 
 
-def tune(
-    ctx: click.Context,
-    spec: str | None,
-    problems: tuple[Problem, ...],
-    options: Options,
-    database: str,
-    guidelines: Thresholds,
-    families: tuple[str, ...],
-) -> None:
-    """The main job, until it ends or Ctrl-C ends it."""
+@contextmanager
+def _stopped_by_ctrl_c(ctx: click.Context, database: str) -> Iterator[None]:
+    """Ctrl-C ends what tunes into the database with a sentence."""
     try:
-        _tune(ctx, spec, problems, options, database, guidelines, families)
+        yield
     except KeyboardInterrupt:
         if os.path.exists(database):
             click.echo(f"stopped; every trial that ended is in {database}: the same command goes on from there")
@@ -158,7 +106,7 @@ def _tune(
     guidelines: Thresholds,
     families: tuple[str, ...],
 ) -> None:
-    """The main job, with its progress on the terminal."""
+    """The main job, until it ends, with its progress on the terminal."""
     console = Console()
     target = find_target(default_spec() if spec is None else spec)
     searched = job.spaces(problems, target, guidelines=guidelines, families=families)
@@ -179,6 +127,54 @@ def _tune(
         if timed_out:
             sentence += "; for what timed out choose smaller shapes or another device, or raise --run-limit, --budget"
         click.echo(sentence, err=True)
+        ctx.exit(1)
+
+
+@main.command()
+@device_option
+@shapes_options(required=True)
+@tuning_options
+@json_option
+@click.pass_context
+def ladder(
+    ctx: click.Context,
+    /,
+    spec: str | None,
+    shapes: str,
+    dtypes: str,
+    ops: str,
+    layout: str,
+    math: str,
+    database: str,
+    as_json: bool,
+    **patience: Any,
+) -> None:
+    """Show what each step of a six-step GEMM buys.
+
+    \b
+    tsm2-tune ladder --device 0 --shapes 1024x1024x1024
+
+    tunes, verifies and times the steps as any kernel is: naive, coalesced, tiled, coarsened in one dimension and in
+    two, with vector loads. Beside them is what the article reports that they are from.
+    """
+    problems = problems_of(shapes, dtypes, ops, layout, math)
+    with _stopped_by_ctrl_c(ctx, database):
+        console, options = Console(stderr=as_json), Options(**patience)
+        target = find_target(default_spec() if spec is None else spec)
+        searched = steps.spaces(problems, target)
+        with Tuner(target, options) as tuner, Store.open(database, create=True) as store:
+            with display.Display(console, options, len(searched)) as shown:
+                for event in steps.climb(searched, tuner, store):
+                    shown.show(event)
+            found = {problem: steps.rungs(problem, target, store) for problem in problems}
+    if as_json:
+        facts = [steps.facts(problem, target, rungs) for problem, rungs in found.items()]
+        click.echo(json.dumps(facts[0] if len(facts) == 1 else facts, indent=2))
+    else:
+        for problem, rungs in found.items():
+            reports.print_ladder(problem, target.identity.name, rungs, console)
+    if any(rung.best is None for rungs in found.values() for rung in rungs):
+        click.echo(f"no time of a step: see `tsm2-tune show --db {database}`, or raise --budget", err=True)
         ctx.exit(1)
 
 

@@ -25,6 +25,9 @@ DEFAULT_DATABASE = "results.db"
 LARGE = 8192  # extents of a product that is not skinny
 LARGE_SQUARE = f"{LARGE}x{LARGE}x{LARGE}"
 MOST_SHAPES_BYTES = 1_000_000  # of a shapes file
+DEFAULT_BUDGET_SECONDS = 120.0
+MOST_BUDGET_SECONDS = 1e9  # 30 years
+MOST_LIMIT_SECONDS = 86400.0  # a day
 LAYOUTS = ("column", "row")
 OPPOSITE = str.maketrans("ntcj", "tnjc")
 GRAM = "gram"
@@ -202,8 +205,12 @@ def family_options(function: F) -> F:
         " that."
         f" [default: {Guidelines().text}; of gemm those that leave hundreds of configurations; `space` prints them]",
     )(function)
+    unasked = ", ".join(name for name, family in FAMILIES.items() if family.only_by_name)
     return click.option(
-        "--family", "families", metavar="NAME,...", help=f"Only these kernel families: {', '.join(FAMILIES)}."
+        "--family",
+        "families",
+        metavar="NAME,...",
+        help=f"Only these kernel families: {', '.join(FAMILIES)}. Without it all of them but {unasked}.",
     )(function)
 
 
@@ -215,9 +222,58 @@ database_option = click.option(
     type=click.Path(dir_okay=False),
     help="The tuning database.",
 )
+device_option = click.option(
+    "--device", "spec", help="CUDA ordinal, or cpu. [default: GPU 0 if there is one, else cpu]"
+)
 planning_device_option = click.option(
     "--device",
     "spec",
     help=f"CUDA ordinal, cpu, or a card: {', '.join(PROFILES)}. [default: GPU 0, else cpu]",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def tuning_options(function: F) -> F:
+    """--db, and the fields of tune.Options under their names: how much to try, and how patiently."""
+    for option in (
+        click.option(
+            "--run-limit",
+            "run_limit_seconds",
+            type=Seconds(min=0, min_open=True, max=MOST_LIMIT_SECONDS),
+            default=60.0,
+            show_default=True,
+            metavar="SECONDS",
+            help="For each stage of a trial: verifying, timing.",
+        ),
+        click.option(
+            "--compile-limit",
+            "compile_limit_seconds",
+            type=Seconds(min=0, min_open=True, max=MOST_LIMIT_SECONDS),
+            default=120.0,
+            show_default=True,
+            metavar="SECONDS",
+            help="For compiling one configuration.",
+        ),
+        click.option(
+            "--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Of inputs and order."
+        ),
+        click.option(
+            "--max-trials",
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="Configurations for each problem, those of earlier runs included.",
+        ),
+        click.option(
+            "--budget",
+            "budget_seconds",
+            type=Seconds(min=0, max=MOST_BUDGET_SECONDS),
+            default=DEFAULT_BUDGET_SECONDS,
+            show_default=True,
+            metavar="SECONDS",
+            callback=lambda ctx, param, seconds: seconds or None,
+            help="Time for each problem, that of earlier runs included; 0 is no limit.",
+        ),
+        database_option,
+    ):
+        function = option(function)
+    return function

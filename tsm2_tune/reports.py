@@ -1,4 +1,4 @@
-"""What the planning commands print: spaces, models, audits, devices."""
+"""What is printed of plans and of steps: spaces, models, audits, devices, the ladder."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from rich.console import Console
 from tsm2_tune.display import print_line, print_table, rate_text
 from tsm2_tune.generator.architecture import HOST
 from tsm2_tune.generator.families import family_named
+from tsm2_tune.generator.families.ladder import PUBLISHED_ON, PUBLISHED_SHAPE
 from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.roofline import Modelled
 from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.tuner.audit import ALL, OF_THE_HOST, Audit, DroppedWinner, Estimate, GuidelineAudit, RuleAudit
 from tsm2_tune.tuner.job import GIB
+from tsm2_tune.tuner.ladder import Rung
 from tsm2_tune.tuner.trial import TuningRun
 
 
@@ -159,6 +162,32 @@ def _print_tsm2(found: Sequence[Modelled], console: Console) -> None:
     for one in found:
         if one.unmodelled is not None:
             print_line(console, f"TSM2's model says nothing of {one.problem.text}: {one.unmodelled}")
+
+
+def print_ladder(problem: Problem, device: str, rungs: Sequence[Rung], console: Console) -> None:
+    """Print what each step of the ladder buys, beside the article's numbers."""
+    print_line(console, f"{problem.text} on {device}; published: {PUBLISHED_SHAPE} in f32 on {PUBLISHED_ON}")
+    heads = ("step", "configuration", "us", "GFLOP/s", "x before", "x first", "% of floor")
+    published = ("published GFLOP/s", "x before", "x first")
+    rates = [rung.step.published_gflops for rung in rungs]
+    cells = [
+        (
+            rung.step.name,
+            rung.best.trial.config.text if rung.best else f"none of {rung.tried} right",
+            *map(_number, (rung.median_us, rung.gflops, rung.speedup_over_previous, rung.speedup_over_first)),
+            _number(rung.percent_of_floor),
+            *map(_number, (rate, rate / before if before else None, rate / rates[0])),
+        )
+        for rung, rate, before in zip(rungs, rates, [None, *rates], strict=False)
+    ]
+    print_table(console, (*heads, *published), cells, right=range(2, 10))
+
+
+def _number(value: float | None) -> str:
+    """With three digits at least, and never with an exponent."""
+    if value is None:
+        return ""
+    return f"{value:.0f}" if value >= 1000 else f"{value:.1f}" if value >= 100 else f"{value:.2f}"
 
 
 def audit_facts(found: Audit, limits: DeviceLimits, database: str) -> dict[str, Any]:

@@ -62,13 +62,16 @@ def search_space(
     guidelines: Guidelines | Thresholds = OWN,
     families: Sequence[str] = (),
 ) -> SearchSpace:
-    """Enumerate the families (all that support the problem, unless named) and prune, by each family's own guidelines
-    but for the thresholds that are given.
+    """Enumerate the families and prune, by each family's own guidelines but for the thresholds that are given.
+
+    The families are all that support the problem, but for those that are `only_by_name`, unless they are named.
 
     A configuration that several rules would drop is counted under the first of them.
     """
     chosen = [
-        family for name, family in FAMILIES.items() if (not families or name in families) and family.supports(problem)
+        family
+        for name, family in FAMILIES.items()
+        if (name in families if families else not family.only_by_name) and family.supports(problem)
     ]
     kept: list[Sequence[Candidate]] = []
     dropped: Counter[str] = Counter()

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from tsm2_tune import __version__
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.families import FAMILIES
+from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Thresholds
+from tsm2_tune.generator.rules import Candidate, Thresholds
 from tsm2_tune.generator.space import SearchSpace, search_space
 from tsm2_tune.tuner.operands import needed_bytes
 from tsm2_tune.tuner.store import Store
@@ -60,6 +60,7 @@ class ProblemEnded:
 
 
 Event = ProblemStarted | TrialStored | FinalStored | FinalFailure | ProblemEnded
+Order = Callable[[SearchSpace, int], Sequence[Candidate]]  # of a space and the run's seed
 
 
 def spaces(
@@ -90,20 +91,31 @@ def spaces(
     return tuple(found)
 
 
-def run(searched: Sequence[SearchSpace], tuner: Tuner, store: Store) -> Iterator[Event]:
-    """Tune each problem; every trial is in the store before its event is yielded."""
+def run(
+    searched: Sequence[SearchSpace],
+    tuner: Tuner,
+    store: Store,
+    *,
+    order: Order = ordered,
+    families: Sequence[str] = (),
+) -> Iterator[Event]:
+    """Tune each problem; every trial is in the store before its event is yielded.
+
+    What earlier runs tried of `families` counts. Where none are named, these are all that are not only by name, also
+    where fewer are searched now, as the winner is the problem's over all of them, and those of the space.
+    """
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     target = tuner.target
     for space in searched:
         problem = space.problem
-        # Of every family: the winner is the problem's over all of them, also where only one is searched now.
-        bases = {name: basis(name, target) for name, family in FAMILIES.items() if family.supports(problem)}
+        counted = families or [n for n, one in FAMILIES.items() if not one.only_by_name or n in space.families]
+        bases = {name: basis(name, target) for name in counted if family_named(name).supports(problem)}
         past = past_of(store, target, problem, bases)
         best_before_us = min((us for _, us in past.medians), default=None)
         yield ProblemStarted(space, len(past.tried), past.seconds, best_before_us)
 
         new_trials = 0
-        for trial in tuner.tune(ordered(space, tuner.options.seed), past):
+        for trial in tuner.tune(order(space, tuner.options.seed), past):
             trial_id = store.add_trial(_tuning_run(tuner, started_at), trial)
             new_trials += 1
             yield TrialStored(trial, trial_id)

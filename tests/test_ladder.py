@@ -1,0 +1,214 @@
+"""The six steps of the ladder on the host: each is right at odd shapes, and wrong kernels are found."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tests.command import run
+from tests.conftest import TryKernel
+from tests.fabricated import trial, tuning_run
+from tests.planting import Bug, assert_rejected
+from tsm2_tune.generator.families import family_named
+from tsm2_tune.generator.families.ladder import STEPS, LadderConfig
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.generator.space import search_space
+from tsm2_tune.tuner.compiler import Toolchain
+from tsm2_tune.tuner.ladder import in_turns, rungs
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.target import Target
+from tsm2_tune.tuner.trial import Outcome
+
+ON_HOST = pytest.mark.host
+
+H200 = PROFILES["h200"]
+
+# A configuration of each step with tiles that are no squares where they need not be.
+NAIVE = LadderConfig("naive", 8, 16, 1, 1, 1)
+COALESCED = LadderConfig("coalesced", 8, 16, 1, 1, 1)
+TILED = LadderConfig("tiled", 8, 8, 8, 1, 1)
+COARSE_1D = LadderConfig("coarse1d", 32, 32, 8, 4, 1)
+COARSE_2D = LadderConfig("coarse2d", 64, 128, 8, 4, 8)
+VECTORISED = LadderConfig("vectorised", 128, 64, 16, 8, 4)
+EACH = (NAIVE, COALESCED, TILED, COARSE_1D, COARSE_2D, VECTORISED)
+SHAPES = ((1, 1, 1), (127, 65, 9), (129, 63, 7), (73, 61, 37))  # m, n, k: one, a tile and one more or less, primes
+
+
+def test_each_step_is_here() -> None:
+    assert [config.step for config in EACH] == list(STEPS)
+    assert all(family_named("ladder").has(config, Problem(8, 8, 8, "f32")) for config in EACH)
+
+
+@ON_HOST
+@pytest.mark.parametrize("config", EACH, ids=lambda config: config.step)
+@pytest.mark.parametrize(("dtype", "op"), [("f32", "ttt"), ("f32", "nn"), ("f64", "ttt")], ids=str)
+def test_a_step_is_right_at_odd_shapes(try_kernel: TryKernel, config: LadderConfig, dtype: str, op: str) -> None:
+    """Also with padded leading dimensions, alpha and beta, which every verification tries."""
+    for shape in SHAPES:
+        problem = Problem(*shape, dtype, op)
+        result = try_kernel(config, problem, lambda text: text, probes=shape == SHAPES[-1])
+        assert result.outcome is Outcome.OK, f"{problem.text}: {result.detail}"
+
+
+def test_a_search_takes_the_ladder_only_where_it_is_named() -> None:
+    """Not beside `gemm`, which leaves it behind."""
+    problem = Problem(1024, 1024, 1024, "f32")
+    assert family_named("ladder").supports(problem)
+    assert "ladder" not in search_space(problem, H200).families
+    space = search_space(problem, H200, families=["ladder"])
+    assert {candidate.config.tunables["step"] for candidate in space.kept} == set(STEPS)
+
+
+def test_no_step_is_dropped_for_what_it_lacks() -> None:
+    """The guidelines of other families would leave out the steps that reuse nothing."""
+    space = search_space(Problem(1024, 1024, 1024, "f32"), H200, families=["ladder"])
+    assert not sum(count for _, count in space.dropped)
+    assert {step.published for step in STEPS.values()} <= {candidate.config for candidate in space.kept}
+
+
+WHOLE = (72, 60, 36)  # every row of every matrix is whole vectors
+BARRIER = "        __syncthreads();"
+BUGS = (
+    Bug("rows past the last (naive)", NAIVE, "row < m && ", ""),
+    Bug("columns past the last (naive)", NAIVE, " && column < n", ""),
+    Bug("the last product left out (naive)", NAIVE, "l < k;", "l < k - 1;"),
+    Bug("columns of tiles as far apart as rows (naive)", NAIVE, "tiles_down * tile_columns",
+        "tiles_down * tile_rows"),
+    Bug("rows past the last (coalesced)", COALESCED, "row < m && ", ""),
+    Bug("columns past the last (coalesced)", COALESCED, " && column < n", ""),
+    Bug("a part-filled tile left out (coalesced)", COALESCED,
+        "(n + tile_columns - 1) / tile_columns", "n / tile_columns"),
+    Bug("B read with A's leading dimension (coalesced)", COALESCED, "B[l * ldb", "B[l * lda"),
+    Bug("no barrier before the tiles are read (tiled)", TILED, BARRIER + "  // the tiles are there", ""),
+    Bug("no barrier before the tiles are overwritten (tiled)", TILED, BARRIER + "  // every thread is done", "//"),
+    Bug("products past the last (tiled)", TILED, "l + a_column, m, k)", "l + a_column, m, k + 1)"),
+    Bug("the last tile of k left out (tiled)", TILED, "l < k; l +=", "l + tile_depth <= k; l +="),
+    Bug("a row past the last stored (tiled)", TILED, "i < m && j", "i <= m && j"),
+    Bug("no barrier before the tiles are read (coarse1d)", COARSE_1D, BARRIER + "  // the tiles are there", ""),
+    Bug("no barrier before the tiles are overwritten (coarse1d)", COARSE_1D,
+        BARRIER + "  // every thread is done", "//"),
+    Bug("rows of a thread beside another's (coarse1d)", COARSE_1D, "tile_columns * coarse_rows;", "tile_columns;"),
+    Bug("the first row's element for all (coarse1d)", COARSE_1D, "tile.a[row + r][q]", "tile.a[row][q]"),
+    Bug("rows past the last of B (coarse1d)", COARSE_1D, "b_column, k, n)", "b_column, k + 1, n)"),
+    Bug("no barrier before the tiles are read (coarse2d)", COARSE_2D, BARRIER + "  // the tiles are there", ""),
+    Bug("no barrier before the tiles are overwritten (coarse2d)", COARSE_2D,
+        BARRIER + "  // every thread is done", "//"),
+    Bug("a part of A's tile not loaded (coarse2d)", COARSE_2D, "tile_rows * tile_depth; e",
+        "tile_rows * tile_depth / 2; e"),
+    Bug("columns of a thread by its rows (coarse2d)", COARSE_2D,
+        "coarse_columns) * coarse_columns;", "coarse_columns) * coarse_rows;"),
+    Bug("columns past the last of A (coarse2d)", COARSE_2D, "j < columns ? X", "j <= columns ? X"),
+    Bug("a column past the last stored (coarse2d)", COARSE_2D, "j < n)", "j <= n)"),
+    Bug("no barrier before the tiles are read (vectorised)", VECTORISED, BARRIER + "  // the tiles are there", ""),
+    Bug("no barrier before the tiles are overwritten (vectorised)", VECTORISED,
+        BARRIER + "  // every thread is done", "//"),
+    Bug("vectors of A that are not aligned (vectorised)", VECTORISED, "aligned_a = ", "aligned_a = true || ",
+        shape=WHOLE),
+    Bug("vectors of B that are not aligned (vectorised)", VECTORISED, "aligned_b = ", "aligned_b = true || ",
+        shape=WHOLE),
+    Bug("a part-filled vector left out (vectorised)", VECTORISED, "j + e < columns)", "j + width <= columns)"),
+    Bug("an element of a row past the last (vectorised)", VECTORISED, "i < rows && j + e", "j + e"),
+    Bug("a vector of a row past the last (vectorised)", VECTORISED, "i < rows && j < columns", "j < columns",
+        shape=WHOLE),
+    Bug("a vector past the last column (vectorised)", VECTORISED, "i < rows && j < columns", "i < rows", shape=WHOLE),
+    Bug("the first vector of A's tile for all (vectorised)", VECTORISED, "a_piece[e / pass].", "a_piece[0].",
+        op="ttt"),
+    Bug("A's tile not transposed (vectorised)", VECTORISED, "tile.a[a_column + v][a_row]",
+        "tile.a[a_column][a_row + v]"),
+    Bug("the first of a vector for all (vectorised)", VECTORISED, ".element[v];", ".element[0];"),
+    Bug("A and B not exchanged where C lies by columns", VECTORISED,
+        "index_t n, index_t m, index_t k", "index_t m, index_t n, index_t k"),
+    Bug("beta left out", TILED, "alpha * sum + beta * sum_t(element)", "alpha * sum"),
+)  # fmt: skip
+
+
+@ON_HOST
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_wrong_kernels_are_found(try_kernel: TryKernel, bug: Bug) -> None:
+    assert_rejected(try_kernel, bug, (73, 61, 37))
+
+
+SHAPE = "33x17x20"
+
+
+@ON_HOST
+@pytest.mark.usefixtures("no_driver")
+def test_the_command_shows_what_each_step_buys(tmp_path: Path, toolchain: Toolchain) -> None:
+    """Steps take turns, their trials are stored as any others, and the same command again goes on from there."""
+    database = ("--db", str(tmp_path / "r.db"))
+    command = ("ladder", "--device", "cpu", "--shapes", SHAPE, *database)
+    stopped = run(*command, "--max-trials", "5", "--json")
+    assert stopped.exit_code == 1
+    assert "no time of a step: see `tsm2-tune show" in stopped.stderr
+    assert [step["tried"] for step in json.loads(stopped.stdout)["steps"]] == [1, 1, 1, 1, 1, 0]
+
+    done = run(*command, "--max-trials", "6", "--json")
+    assert done.exit_code == 0
+    assert "(1 new trial;" in done.stderr
+    found = json.loads(done.stdout)
+    assert [step["step"] for step in found["steps"]] == list(STEPS)
+    trials = {line["id"]: line for line in json.loads(run("show", *database, "--json").output)}
+    for step in found["steps"]:
+        line = trials[step["trial"]]
+        assert (line["config"], line["problem"]) == (step["configuration"], found["problem"])
+        assert line["median_us"] == step["median_us"]
+        assert (step["driver"], step["toolkit"]) == ("host", toolchain.version)
+        assert step["gflops"] == pytest.approx(2 * 33 * 17 * 20 / step["median_us"] * 1e-3)
+        assert step["speedup_over_first"] == pytest.approx(found["steps"][0]["median_us"] / step["median_us"])
+    assert found["steps"][0]["speedup_over_previous"] is None
+    for before, step in pairwise(found["steps"]):
+        assert step["speedup_over_previous"] == pytest.approx(before["median_us"] / step["median_us"])
+
+    lines = run(*command, "--max-trials", "6").output.splitlines()
+    assert lines[0].startswith(f"{SHAPE}:f32: ladder-")
+    assert "published: 1024x1024x1024 in f32 on a GPU that the article does not name" in lines[1]
+    assert [line.split()[0] for line in lines[3:]] == list(STEPS)
+    assert lines[-1].split()[-3:] == ["1348", "1.37", "60.54"]  # of the article's steps 5 and 1
+
+    search = run(*command[1:], "--max-trials", "1")
+    assert "(1 new trial;" in search.output, "what was tried of the ladder must count for nothing in a search"
+
+
+def test_the_fastest_right_configuration_of_a_step_is_shown(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, target = Problem(64, 64, 64, "f32"), SimpleNamespace(identity=tuning_run().identity)
+    monkeypatch.setattr("tsm2_tune.tuner.ladder.basis", lambda family, target: "now")
+
+    def add(config: LadderConfig, median_us: float, **changes: Any) -> None:
+        store.add_trial(tuning_run(), trial(median_us, config=config, problem=problem, basis="now", **changes))
+
+    for median_us, config in ((90.0, NAIVE), (60.0, replace(NAIVE, tile_rows=16)), (20.0, COARSE_1D)):
+        add(config, median_us)
+    add(replace(NAIVE, tile_rows=32), 10.0, outcome=Outcome.WRONG_RESULT)
+    naive, coalesced, tiled, coarse, *_ = rungs(problem, cast(Target, target), store)
+    assert (naive.tried, naive.median_us, naive.speedup_over_first) == (3, 60.0, 1.0)
+    assert (coalesced.tried, coalesced.best, coalesced.facts["gflops"]) == (0, None, None)
+    assert (coarse.speedup_over_previous, coarse.speedup_over_first) == (None, 3.0)
+    assert tiled.percent_of_floor is None
+
+
+@pytest.mark.parametrize(("extent", "first"), [(1024, "fastest_of_few"), (4096, "fastest_of_many")])
+def test_what_won_is_tried_first_and_then_what_is_published(extent: int, first: str) -> None:
+    proposed = family_named("ladder").proposals(Problem(extent, extent, extent, "f32"), H200)
+    assert len(set(proposed)) == len(proposed)
+    for step in STEPS.values():
+        of_step = [config for config in proposed if config.tunables["step"] == step.name]
+        assert of_step[0] == LadderConfig(step.name, *getattr(step, first))
+        assert step.published in of_step
+
+
+def test_steps_take_turns() -> None:
+    space = search_space(Problem(1024, 1024, 1024, "f32"), H200, families=["ladder"])
+    order = in_turns(space, 3)
+    assert [candidate.config for candidate in order[:6]] == [
+        LadderConfig(step.name, *step.fastest_of_few) for step in STEPS.values()
+    ]
+    assert [candidate.config.tunables["step"] for candidate in order[6:12]] == list(STEPS)
+    assert set(order) == set(space.kept)
+    assert len(order) == len(space.kept)

@@ -1,0 +1,215 @@
+"""The ladder: six kernels for matrices that are not skinny, each with one idea more than the one before.
+
+Source: R. Dhara, "6 Step Optimization of GeMMs in CUDA". Naive, coalesced, tiled, coarsened in one dimension and in
+two, and with vector loads. The kernels have the article's structure; its factors are tunables here. Its matrices are
+row-major. Of column-major ones the same kernels compute the transpose, C^T = B^T A^T, which is row-major: its rows
+are the columns of C.
+
+These are kernels to learn from, which `gemm` leaves behind: a search takes them only if it is asked to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, ClassVar
+
+from tsm2_tune.generator.config import KernelConfig, Launch, Resources, Traffic
+from tsm2_tune.generator.families.family import Family, Tunable
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.model import OVERHEAD_REGISTERS
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.rules import Guidelines
+from tsm2_tune.generator.tiles import tile_traffic
+
+BLOCK_SIDES = (8, 16, 32)  # of the first two steps, and of the third one's square tiles
+TILES_1D = (32, 64, 128)
+COARSE_1D = (2, 4, 8, 16)
+TILES_2D = (64, 128)
+DEPTHS_2D = (8, 16)
+COARSE_2D = (4, 8)
+MOST_THREADS = 1024  # of a block, on every GPU since Fermi
+VECTOR_BYTES = 16
+LARGEST_VECTOR = 4  # elements of VECTOR_BYTES, of f32
+OPS = ("nn", "ttt")  # all matrices column-major, or all row-major
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LadderConfig(KernelConfig):
+    """Every choice that the ladder's template needs. Rows and columns are those of C where it is row-major."""
+
+    family: ClassVar[str] = "ladder"
+    letters: ClassVar[dict[str, str]] = {
+        "step": "",
+        "tile_rows": "m",
+        "tile_columns": "n",
+        "tile_depth": "k",
+        "coarse_rows": "r",
+        "coarse_columns": "c",
+    }
+
+    step: str  # of STEPS
+    tile_rows: int  # of C that a block computes
+    tile_columns: int  # of C that a block computes
+    tile_depth: int  # products along k of the tiles in shared memory; 1 where there are none
+    coarse_rows: int  # of C that a thread computes
+    coarse_columns: int  # of C that a thread computes
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return self.tile_rows * self.tile_columns // (self.coarse_rows * self.coarse_columns)
+
+
+Factors = tuple[int, int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One kernel of the ladder, and what the article says of it."""
+
+    name: str
+    about: str
+    factors: Factors  # the article's; of the first two steps it names none
+    published_gflops: float  # at PUBLISHED_SHAPE in f32
+    fastest_of_few: Factors  # in f32 on an H200, 1024 x 1024 x 1024
+    fastest_of_many: Factors  # in f32 on an H200, 4096 x 4096 x 4096
+
+    @property
+    def published(self) -> LadderConfig:
+        return LadderConfig(self.name, *self.factors)
+
+
+PUBLISHED_SHAPE = "1024x1024x1024"
+PUBLISHED_ON = "a GPU that the article does not name"
+LARGEST_TILE = 128 * 128  # elements of C that a block computes
+STEPS = {
+    step.name: step
+    for step in (
+        Step("naive", "step 1, one element of C a thread, and a warp goes down a column",
+             (32, 32, 1, 1, 1), 22.27, (8, 16, 1, 1, 1), (8, 32, 1, 1, 1)),
+        Step("coalesced", "step 2, a warp goes along a row of B and of C",
+             (32, 32, 1, 1, 1), 318.12, (8, 32, 1, 1, 1), (32, 32, 1, 1, 1)),
+        Step("tiled", "step 3, square tiles of A and B go through shared memory",
+             (32, 32, 32, 1, 1), 395.52, (32, 32, 32, 1, 1), (32, 32, 32, 1, 1)),
+        Step("coarse1d", "step 4, a thread computes several rows of a column of C",
+             (64, 64, 8, 8, 1), 847.04, (64, 64, 16, 4, 1), (64, 64, 4, 16, 1)),
+        Step("coarse2d", "step 5, a thread computes a tile of C in registers",
+             (128, 128, 16, 8, 8), 984.91, (64, 64, 16, 4, 4), (128, 128, 16, 8, 8)),
+        Step("vectorised", "step 6, 16 bytes a load, and A's tile lies transposed",
+             (128, 128, 16, 8, 8), 1348.33, (64, 64, 16, 4, 4), (128, 128, 16, 8, 8)),
+    )
+}  # fmt: skip
+
+
+def _loads_are_whole(config: LadderConfig, elements: int) -> bool:
+    """Whether every thread of the block loads as many pieces, of so many elements, of each tile."""
+    piece = config.threads * elements
+    return config.tile_rows * config.tile_depth % piece == config.tile_columns * config.tile_depth % piece == 0
+
+
+class Ladder(Family[LadderConfig]):
+    name = "ladder"
+    summary = "general matrices in six steps of one idea each, to learn from; searched only where it is named"
+    template = "ladder.cu.jinja"
+    dtypes = ("f32", "f64")
+    only_by_name = True
+    tunables = (
+        Tunable("step", "GeMM-", f"one of {', '.join(STEPS)}"),
+        Tunable("tile_rows", "tiles_Arows", "rows of C that a block computes"),
+        Tunable("tile_columns", "tiles_Bcols", "columns of C that a block computes"),
+        Tunable(
+            "tile_depth", "tiles_Acols", "products along k of the tiles in shared memory; 1 where there are none"
+        ),
+        Tunable("coarse_rows", "COARSE_Y", "rows of C that a thread computes"),
+        Tunable("coarse_columns", "COARSE_X", "columns of C that a thread computes"),
+    )
+    rules = ()
+    config_type = LadderConfig
+
+    def configurations(self) -> Iterator[LadderConfig]:
+        """Those whose threads all load as much of a tile; in steps 3 and 4 one element of each, as in the article."""
+        for step, rows, columns in product(("naive", "coalesced"), BLOCK_SIDES, BLOCK_SIDES):
+            yield LadderConfig(step, rows, columns, 1, 1, 1)
+        for side in BLOCK_SIDES:
+            yield LadderConfig("tiled", side, side, side, 1, 1)
+        for side, coarse in product(TILES_1D, COARSE_1D):
+            config = LadderConfig(
+                "coarse1d", side, side, side // coarse, coarse, 1
+            )  # an element of each tile a thread
+            if config.threads <= MOST_THREADS:
+                yield config
+        factors = tuple(product(TILES_2D, TILES_2D, DEPTHS_2D, COARSE_2D, COARSE_2D))
+        for step, elements in (("coarse2d", 1), ("vectorised", LARGEST_VECTOR)):
+            every = (LadderConfig(step, *chosen) for chosen in factors)
+            yield from (config for config in every if _loads_are_whole(config, elements))
+
+    def guidelines(self, problem: Problem, limits: DeviceLimits) -> Guidelines:
+        """None: the steps are there to be compared, also those that keep a device idle."""
+        return Guidelines(min_threads_per_sm=0, min_blocks_per_sm=0, min_reuse=0)
+
+    def resources(self, config: LadderConfig, problem: Problem) -> Resources:
+        sums, dtype = config.coarse_rows * config.coarse_columns, problem.dtype
+        loaded = config.coarse_rows + config.coarse_columns
+        staged = (config.tile_rows + config.tile_columns) * config.tile_depth if config.tile_depth > 1 else 0
+        ahead = max(staged // config.threads, 2)
+        return Resources(
+            threads=config.threads,
+            registers=(sums + loaded + ahead) * dtype.registers + OVERHEAD_REGISTERS,
+            smem_bytes=staged * dtype.element_bytes,
+            bytes_in_flight=ahead * dtype.element_bytes,
+            reuse=sums / loaded,
+        )
+
+    def launch(self, config: LadderConfig, problem: Problem) -> Launch:
+        rows, columns = config.tile_rows, config.tile_columns
+        if not problem.row_major_c:
+            rows, columns = columns, rows
+        smem_bytes = self.resources(config, problem).smem_bytes
+        return Launch(config.threads, rows, smem_bytes, columns_per_block=columns)
+
+    def traffic(self, config: LadderConfig, problem: Problem) -> Traffic:
+        """A block's threads find one another's elements in shared memory, and in the L1 where they use none."""
+        launch = self.launch(config, problem)
+        return tile_traffic(problem, tile_rows=launch.rows_per_block, tile_columns=launch.columns_per_block)
+
+    def supports(self, problem: Problem) -> bool:
+        return problem.dtype_name in self.dtypes and problem.op in OPS
+
+    def probe_shapes(self, config: LadderConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
+        """Tiles whole, one more and one less, a vector more, and smaller than a vector; k in part-filled tiles."""
+        launch, depth = self.launch(config, problem), config.tile_depth
+        rows, columns = launch.rows_per_block, launch.columns_per_block
+        return (
+            (rows, columns, 2 * depth),
+            (2 * rows + 1, columns + 1, 2 * depth + 1),
+            (rows + 1, 2 * columns - 1, max(depth - 1, 1)),
+            (max(rows - 1, 1), max(columns - 1, 1), depth + 3),
+            (rows + LARGEST_VECTOR, columns + LARGEST_VECTOR, depth + LARGEST_VECTOR),
+            (1, 3, depth + 1),
+        )
+
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[LadderConfig, ...]:
+        """Of each step what won on an H200, and the article's: with large tiles first if there is one for each SM."""
+        many = problem.m * problem.n >= LARGEST_TILE * limits.sms
+        return tuple(
+            LadderConfig(step.name, *factors)
+            for step in STEPS.values()
+            for factors in dict.fromkeys(
+                (step.fastest_of_many, step.fastest_of_few, step.factors)
+                if many
+                else (step.fastest_of_few, step.fastest_of_many, step.factors)
+            )
+        )
+
+    def context(self, config: LadderConfig, problem: Problem) -> dict[str, Any]:
+        return {
+            "about": STEPS[config.step].about,
+            "storage": problem.storage,
+            "row_major": problem.row_major_c,
+            "vector_bytes": VECTOR_BYTES,
+        }
+
+
+FAMILY = Ladder()
