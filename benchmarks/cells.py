@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.problem import DTYPES, FMA_DTYPES, Problem, dtype_named
+from tsm2_tune.generator.problem import DTYPES, FMA_DTYPES, PLUS_TIMES, Problem, dtype_named
 from tsm2_tune.generator.shapes import Shape
 
 Regime = Literal["R", "L", "T", "G", "S"]
@@ -150,12 +150,13 @@ def op_of(regime: Regime, layout: Layout, dtype_name: str) -> str:
 def cells(
     regimes: Sequence[Regime], layouts: Sequence[Layout], dtype_names: Sequence[str], shape_set: ShapeSet
 ) -> tuple[Cell, ...]:
-    """Every cell of the selection, of G those of BLAS's types. InputError for an unknown element type."""
+    """Every cell of the selection, of G those of BLAS's types, and none of another
+    semiring. InputError for an unknown element type."""
     return tuple(
         Cell(regime, layout, Problem(*shape, dtype_name, op_of(regime, layout, dtype_name)))
         for regime in regimes
         for dtype_name in dtype_names
-        if dtype_named(dtype_name) and (regime != "G" or dtype_name in G_DTYPES)
+        if dtype_named(dtype_name).semiring is PLUS_TIMES and (regime != "G" or dtype_name in G_DTYPES)
         for layout in layouts
         for shape in shapes_of(regime, shape_set)
     )

@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from benchmarks import gemv, general_tables
+from benchmarks import gemv, general_tables, minplus_tables
 from benchmarks.cells import in_set
 from benchmarks.headline import (
     gram,
@@ -37,7 +37,8 @@ ROOT = Path(__file__).parents[1]
 RESULT = ROOT / "benchmarks/results/h200-versus-cublas.json"
 GEMV = ROOT / "benchmarks/results/h200-gemv.json"
 GENERAL = ROOT / "benchmarks/results/h200-general.json"
-PAGES = (ROOT / "README.md", ROOT / "docs/versus_cublas.md", ROOT / "docs/gemv.md", ROOT / "docs/general.md")
+MINPLUS = ROOT / "benchmarks/results/h200-minplus.json"
+PAGES = (ROOT / "README.md", *(ROOT / f"docs/{name}.md" for name in ("versus_cublas", "gemv", "general", "minplus")))
 REGION = re.compile(r"(<!-- drawn: ([a-z-]+) -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
 
 
@@ -62,8 +63,10 @@ def drawn(found: dict[str, Any]) -> dict[str, str]:
 
 def all_drawn() -> dict[str, str]:
     """Of the result files of all benches."""
-    of_vectors, general = (json.loads(path.read_text(encoding="utf-8")) for path in (GEMV, GENERAL))
-    return drawn(read(RESULT)) | gemv.drawn(of_vectors) | general_tables.tables(general)
+    of_vectors, general, minplus = (json.loads(path.read_text(encoding="utf-8")) for path in (GEMV, GENERAL, MINPLUS))
+    return (
+        drawn(read(RESULT)) | gemv.drawn(of_vectors) | general_tables.tables(general) | minplus_tables.tables(minplus)
+    )
 
 
 def redrawn(page: str, parts: Mapping[str, str]) -> str:

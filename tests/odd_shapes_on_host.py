@@ -26,7 +26,7 @@ from tsm2_tune.tuner.host.device import HostDevice
 from tsm2_tune.tuner.host.toolchain import host_toolchain
 from tsm2_tune.tuner.loaded import Entry, LoadedKernel
 from tsm2_tune.tuner.operands import Operands, Support
-from tsm2_tune.tuner.verify import PROBE_CHECKS, verify
+from tsm2_tune.tuner.verify import probe_checks, verify
 from tsm2_tune.usage import Command
 
 SHAPES = (
@@ -49,7 +49,7 @@ def trouble(device: HostDevice, support: str, toolchain: Toolchain, config: Kern
     operands = Operands(device, Support(device, support, problem.dtype_name), problem, index_bits=problem.index_bits)
     loaded = LoadedKernel(device, operands, Entry(binary.path, source.kernel, source.launch))
     try:
-        found = verify(device, operands, loaded, seed=11, checks=PROBE_CHECKS)
+        found = verify(device, operands, loaded, seed=11, checks=probe_checks(problem))
     except KernelFault as fault:
         return str(fault)
     finally:

@@ -246,7 +246,10 @@ def test_every_command_has_help(name: str | None) -> None:
         (("-x",), "No such option '-x'; --help says more"),
         (("--shapes",), "Option '--shapes' requires an argument"),
         (("--shapes", "8x8x8", "--budget", "-1"), "is not in the range"),
-        (("--shapes", "8x8x8", "--math", "x"), "'x' is not one of 'full', 'tf32', '3xtf32'; --help says more"),
+        (
+            ("--shapes", "8x8x8", "--math", "x"),
+            "'x' is not one of 'full', 'tf32', '3xtf32', 'minplus'; --help says more",
+        ),
         (("--shapes", "8x8x8", "best"), "options of tuning before 'best'"),
         (("nothing",), "No such command 'nothing'; --help says more"),
         (("export", "--output", "-"), "Missing option '--format'; choose from: module, csv"),
@@ -305,7 +308,7 @@ def test_source_prints_any_configuration_that_is_listed(family: Any) -> None:
         if family.supports(problem := Problem(size, size, size, dtype.name, op))
         and unfit(family, config, problem) is None
     )
-    typed = ("--math", dtype.name) if dtype.name.endswith("tf32") else ("--dtype", dtype.name)
+    typed = ("--dtype", dtype.element_name, "--math", dtype.math)
     result = run("source", config.text, *typed, "--op", op)
     assert result.exit_code == 0
     assert result.output.startswith(f"// {config.text}: ")

@@ -12,7 +12,7 @@ from tests.conftest import ONCE, compiled
 from tests.fabricated import handmade
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import FAMILIES
-from tsm2_tune.generator.problem import DTYPES, Problem
+from tsm2_tune.generator.problem import DTYPES, ELEMENT_TYPES, MATHS, PLUS_TIMES, Problem
 from tsm2_tune.generator.render import environment
 from tsm2_tune.generator.roofline import gflops_by_dtype
 from tsm2_tune.tuner.compiler import Toolchain
@@ -27,6 +27,7 @@ COMPLEX_OPS = (*OPS, "cn", "jtt", "nc", "jc", "cjt")
 PROBLEMS = [
     Problem(67, 5, 1301, dtype.name, op)
     for dtype in DTYPES.values()
+    if dtype.semiring is PLUS_TIMES
     for op in (COMPLEX_OPS if dtype.is_complex else OPS)
 ]
 
@@ -38,6 +39,10 @@ def test_facts_of_the_types_agree() -> None:
         assert np.dtype(dtype.numpy_name).itemsize == dtype.element_bytes
         assert dtype.sum.sum is dtype.sum
         assert dtype.reference_name in DTYPES
+        assert DTYPES[dtype.rate_name].rate_name == dtype.rate_name
+        assert dtype.element_name in ELEMENT_TYPES
+        assert dtype.math in MATHS
+        assert (dtype.element_name == dtype.name) is (dtype.math == MATHS[0])
 
 
 def test_a_complex_product_has_four_times_the_operations() -> None:
@@ -62,12 +67,15 @@ def test_no_family_claims_a_type_that_it_does_not_name() -> None:
 
 
 def test_a_type_has_the_rate_of_the_unit_that_computes_it() -> None:
-    fma, mma = {"f32": 60.0, "f64": 30.0}, {"f64": 62.0, "bf16": 600.0, "f16": 610.0, "tf32": 300.0}
+    fma = {"f32": 60.0, "f64": 30.0, "minplus_f32": 40.0, "minplus_f64": 15.0}
+    mma = {"f64": 62.0, "bf16": 600.0, "f16": 610.0, "tf32": 300.0}
     assert dict(gflops_by_dtype(fma)) == {
         "f32": 60, "f64": 30, "c64": 60, "c128": 30, "bf16": 60, "f16": 60, "tf32": 60, "3xtf32": 20,
+        "minplus_f32": 40, "minplus_f64": 15,
     }  # fmt: skip
     assert dict(gflops_by_dtype(fma, mma)) == {
         "f32": 60, "f64": 62, "c64": 62 * 4 / 3, "c128": 62, "bf16": 600, "f16": 610, "tf32": 300, "3xtf32": 100,
+        "minplus_f32": 40, "minplus_f64": 15,
     }  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from tsm2_tune.generator.families.gram import GramConfig
 from tsm2_tune.generator.families.gram_mma import GramMmaConfig
 from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.ladder import STEPS, LadderConfig
+from tsm2_tune.generator.families.minplus import MinplusConfig
 from tsm2_tune.generator.families.staged import StagedConfig
 from tsm2_tune.generator.families.staged_half import StagedHalfConfig
 from tsm2_tune.generator.families.staged_mma import StagedMmaConfig
@@ -53,7 +54,7 @@ from tsm2_tune.tuner.cuda import CudaDevice
 from tsm2_tune.tuner.loaded import LoadedKernel
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.tune import probe_problems
-from tsm2_tune.tuner.verify import CHECKS, PROBE_CHECKS, prepare, verify
+from tsm2_tune.tuner.verify import CHECKS, prepare, probe_checks, verify
 
 pytestmark = ON_GPU
 
@@ -255,13 +256,14 @@ CASES += [
     for one in ((op, HERMITIAN[op]) if DTYPES[dtype].is_complex else (op,))
     if family_named(config.family).supports(Problem(64, 64, 64, dtype, one))
 ]
-# The stencil in each case that BLAS has.
+# The stencil in each case that BLAS has, and in the semiring (min, +).
 CASES += [
     (config, problem)
-    for dtype in FMA_DTYPES
-    for ops in product("ntc" if DTYPES[dtype].is_complex else "nt", repeat=2)
-    for problem in (Problem(512, 512, 512, dtype, "".join(ops)),)
-    for config in family_named("gemm").proposals(problem, PROFILES["h200"])[:1]
+    for family in (family_named("gemm"), family_named("minplus"))
+    for dtype in family.dtypes
+    for op in (*map("".join, product("ntc" if DTYPES[dtype].is_complex else "nt", repeat=2)), "ttt", "tx")
+    for problem in (Problem(512, 512, 512, dtype, op),)
+    for config in family.proposals(problem, PROFILES["h200"])[:1]
 ]
 CASE_NAMES = [f"{config.text}-{problem.dtype_name}-{problem.op}" for config, problem in CASES]
 SPLIT = [case for case in CASES if family_named(case[0].family).launch(*case).splits > 1]
@@ -284,6 +286,7 @@ PAST_INT = (
 SPLIT_ROWS, ONE_SPLIT = TsmrConfig(256, 1, 3, 4, 2, 48, 1, 2), TsmrConfig(64, 2, 4, 16, 2, 1, 4, 1)
 PAST_UNSIGNED = (
     (GemmConfig(128, 8, 16, 32, 4, 32, 4, 16, 8, 1, "nc"), Problem(140_001, 3, 33_013, "f32", "nn")),
+    (MinplusConfig(128, 8, 16, 32, 4, 32, 4, 16, 8, 1, "nc"), Problem(140_001, 3, 33_013, "minplus_f32", "nn")),
     (LadderConfig("coalesced", 8, 32, 1, 1, 1), Problem(140_001, 3, 33_013, "f32", "nn")),
     (LadderConfig("vectorised", 64, 64, 16, 8, 8), Problem(140_001, 3, 33_012, "f32", "ttt")),
     (GemvConfig(128, 1, 4, 4, 8, 13), Problem(140_004, 1, 33_013, "f32", "nn")),
@@ -309,7 +312,7 @@ PAST_UNSIGNED = (
     (StagedConfig(128, 128, 16, 16, 128, 2, 0, 264, 1, 8, 8, 4), Problem(16, 2, 270_000_001, "f32", "tn")),
     (StagedMmaConfig(128, 128, 16, 16, 32, 3, 1, 132, 1, 1, 2, 0), Problem(16, 2, 270_000_001, "f64", "nt")),
 )
-LARGE_CHECKS = PROBE_CHECKS[:3]  # on integers: both dispositions of the leading dimensions, and aligned ones
+LARGE_CHECKS = 3  # of a probe: of sums, on integers, both dispositions of the leading dimensions, and aligned ones
 SHAPES = (
     *((1, 1, 1), (31, 1, 64), (257, 3, 1), (1009, 5, 61), (641, 7, 131), (97, 13, 256)),
     *((2053, 33, 67), (29, 31, 1013), (509, 63, 127)),
@@ -343,7 +346,7 @@ def test_offsets_past_32_bits_are_right(
 ) -> None:
     problem = Problem(*shape, "f32")
     assert problem.index_bits == 64
-    found = verdict(gpu, target, gpu_support_path, config, problem, LARGE_CHECKS)
+    found = verdict(gpu, target, gpu_support_path, config, problem, probe_checks(problem)[:LARGE_CHECKS])
     assert found.correct, found.detail
 
 
@@ -352,7 +355,7 @@ def test_offsets_past_unsigned_32_bits_are_right_in_every_order(
     gpu: CudaDevice, target: Target, gpu_support_path: str, config: KernelConfig, problem: Problem
 ) -> None:
     assert problem.m * problem.k > 2**32
-    found = verdict(gpu, target, gpu_support_path, config, problem, LARGE_CHECKS)
+    found = verdict(gpu, target, gpu_support_path, config, problem, probe_checks(problem)[:LARGE_CHECKS])
     assert found.correct, found.detail
 
 
@@ -391,9 +394,5 @@ def test_occupancy_is_the_drivers(gpu: CudaDevice, target: Target, config: Kerne
     binary = compiled(source.text, source.kernel, target.toolchain, source.defines)
     launch = source.launch
     used = gpu.load(binary.path, source.kernel).resources(threads=launch.threads, smem_bytes=launch.smem_bytes)
-    assert (
-        used.blocks_per_sm
-        == occupancy(
-            gpu.limits, threads=launch.threads, registers=used.registers, smem_bytes=used.smem_bytes
-        ).blocks_per_sm
-    )
+    fits = occupancy(gpu.limits, threads=launch.threads, registers=used.registers, smem_bytes=used.smem_bytes)
+    assert used.blocks_per_sm == fits.blocks_per_sm

@@ -102,6 +102,16 @@ def test_cores_of_the_architectures(compute_capability: tuple[int, int], f32: in
 
 
 @pytest.mark.parametrize(
+    ("compute_capability", "f32", "f64"),
+    [((0, 0), 8, 4), ((3, 5), 96, 32), ((6, 0), 32, 16), ((6, 1), 64, 2), ((7, 0), 64, 16), ((8, 0), 64, 16),
+     ((8, 6), 64, 1), ((9, 0), 128 / 1.5, 32)],
+)  # fmt: skip
+def test_sums_and_minima_take_more_instructions(compute_capability: tuple[int, int], f32: float, f64: float) -> None:
+    row = architecture_of(compute_capability)
+    assert (row.cores("minplus_f32"), row.cores("minplus_f64")) == (f32, f64)
+
+
+@pytest.mark.parametrize(
     ("asked", "answered"), [((13, 0), (12, 1)), ((99, 9), (12, 1)), ((8, 8), (8, 7)), ((9, 0), (9, 0))]
 )
 def test_an_unknown_chip_gets_the_newest_row_before_it(asked: tuple[int, int], answered: tuple[int, int]) -> None:

@@ -18,6 +18,7 @@ from tsm2_tune.generator.families.gram import GramConfig
 from tsm2_tune.generator.families.gram_mma import GramMmaConfig
 from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.ladder import STEPS
+from tsm2_tune.generator.families.minplus import MinplusConfig
 from tsm2_tune.generator.families.staged import StagedConfig
 from tsm2_tune.generator.families.staged_half import StagedHalfConfig
 from tsm2_tune.generator.families.staged_mma import StagedMmaConfig
@@ -79,6 +80,14 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
     (GemmConfig(96, 96, 16, 16, 16, 32, 8, 8, 32, vector=1, read="ca"), SQUARE),
     (GemmConfig(128, 128, 16, 16, 16, 16, 16, 32, 8, vector=4, read="nc"), replace(SQUARE, op="ttt")),
     (GemmConfig(64, 64, 8, 16, 16, 32, 8, 32, 8, vector=2, read="nc"), replace(SQUARE, dtype_name="c64", op="nc")),
+    (
+        MinplusConfig(128, 64, 16, 16, 8, 32, 4, 16, 8, vector=4, read="nc"),
+        replace(SQUARE, dtype_name="minplus_f32"),
+    ),
+    (
+        MinplusConfig(64, 64, 16, 16, 8, 16, 8, 32, 4, vector=2, read="nc"),
+        replace(SQUARE, dtype_name="minplus_f64", op="ttt"),
+    ),
     *((step.published, replace(SQUARE, op="ttt")) for step in STEPS.values()),
     (GemvConfig(128, 1, 4, 4, 8, splits=13), replace(F32, n=1)),
     (GemvConfig(256, 256, 4, 1, 2, splits=1), replace(F32, n=1, op="tn")),

@@ -81,6 +81,7 @@ def test_rates_are_those_of_the_data_sheets(name: str, tflops: dict[str, float])
         ("h200", "3xtf32", "tf32 tensor cores"),
         ("h200", "f32", "f32 FMA"),
         ("k40c", "c128", "f64 FMA"),
+        ("h200", "minplus_f64", "f64 addition and minimum"),
     ],
 )
 def test_the_unit_is_the_one_that_is_fastest(name: str, dtype_name: str, unit: str) -> None:

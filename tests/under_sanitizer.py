@@ -21,7 +21,7 @@ from tsm2_tune.tuner.loaded import Entry, LoadedKernel
 from tsm2_tune.tuner.operands import Operands, Support
 from tsm2_tune.tuner.target import Target, find_target
 from tsm2_tune.tuner.trial import Verdict
-from tsm2_tune.tuner.verify import PROBE_CHECKS, verify
+from tsm2_tune.tuner.verify import probe_checks, verify
 from tsm2_tune.usage import Command
 
 SHAPES = ((97, 13, 259), (641, 7, 131))
@@ -34,7 +34,7 @@ def verdict(gpu: CudaDevice, target: Target, support: Support, config: KernelCon
     operands = Operands(gpu, support, problem, index_bits=problem.index_bits)
     loaded = LoadedKernel(gpu, operands, Entry(binary.path, source.kernel, source.launch))
     try:
-        return verify(gpu, operands, loaded, seed=11, checks=PROBE_CHECKS[:1])
+        return verify(gpu, operands, loaded, seed=11, checks=probe_checks(problem)[:1])
     finally:
         loaded.free()
         operands.free()

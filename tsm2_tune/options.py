@@ -14,7 +14,7 @@ import click
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import FAMILIES, family_named
-from tsm2_tune.generator.problem import DTYPES, OP_LETTERS, SAME, Problem, dtype_named
+from tsm2_tune.generator.problem import DTYPES, ELEMENT_TYPES, MATHS, OP_LETTERS, SAME, Problem, dtype_named
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.rules import Guidelines, Thresholds, parse_thresholds
 from tsm2_tune.generator.shapes import SPELLING, parse_shapes
@@ -30,8 +30,6 @@ MOST_BUDGET_SECONDS = 1e9  # 30 years
 MOST_LIMIT_SECONDS = 86400.0  # a day
 LAYOUTS = ("column", "row")
 OPPOSITE = str.maketrans("ntcj", "tnjc")
-MATHS = ("full", "tf32", "3xtf32")
-ELEMENT_TYPES = tuple(name for name in DTYPES if name not in MATHS)
 GRAM = "gram"
 OP_SPELLING = (
     "A letter for A and one for B: n column-major, t row-major, which is transposed to BLAS, and with complex numbers"
@@ -82,9 +80,13 @@ def dtype_with(math: str, name: str) -> str:
         raise InputError(f"unknown dtype {name!r}: that is how f32 may be multiplied: --dtype f32 --math {name}")
     if name not in ELEMENT_TYPES:
         raise InputError(f"unknown dtype {name!r}: expected one of {', '.join(ELEMENT_TYPES)}")
-    if math != MATHS[0] and name != "f32":
-        raise InputError(f"--math {math} with --dtype {name}: it is for f32 alone; name that, or leave --math out")
-    return dtype_named(name if math == MATHS[0] else math).name
+    known = {dtype.element_name: dtype.name for dtype in DTYPES.values() if dtype.math == math}
+    if name not in known:
+        raise InputError(
+            f"--math {math} with --dtype {name}: it is for {' and '.join(known)} alone;"
+            " name that, or leave --math out"
+        )
+    return known[name]
 
 
 def op_of(text: str, dtype_name: str) -> str:
@@ -154,8 +156,9 @@ math_option = click.option(
     type=click.Choice(MATHS),
     default=MATHS[0],
     show_default=True,
-    help="How f32 is multiplied: full, in its own precision; tf32, on tensor cores, 11 bits of each factor;"
-    " 3xtf32, on them in three products, nearly as exact as f32.",
+    help="How elements are multiplied: full, in their own precision; tf32, f32 on tensor cores, 11 bits of each"
+    " factor; 3xtf32, on them in three products, nearly as exact as f32; minplus, in f32 and f64, by sums, of which"
+    " the least is taken.",
 )
 
 

@@ -12,6 +12,7 @@ ComputeCapability = tuple[int, int]
 HOST: ComputeCapability = (0, 0)
 
 FLOPS_PER_FMA = 2
+ISSUED_SINCE_7_0 = 128  # instructions of a thread a clock a multiprocessor: four of a warp
 
 # The keys of Architecture.sources.
 SOURCES = {
@@ -51,9 +52,20 @@ class Architecture:
     # The register check of a second chip of the family that a block must pass too, as its partitions.
     checked_partitions: int | None = None
 
-    def cores(self, dtype_name: str) -> int:
-        """Real FMAs per clock per multiprocessor, of the type's sums; tensor cores are not counted."""
-        return {"f32": self.f32_cores, "f64": self.f64_cores}[dtype_named(dtype_name).sum.component.name]
+    def cores(self, dtype_name: str) -> float:
+        """Products that are added up per clock per multiprocessor, of real numbers; tensor cores are not counted.
+
+        Without an FMA a product takes two instructions; in f32 since compute capability 9.0, which has the least of
+        three numbers in one, three for two products. In f64 all are of its cores. In f32 minima have units of their
+        own: what is issued bounds them, since compute capability 7.0 that of 128 threads a clock.
+        """
+        dtype = dtype_named(dtype_name)
+        is_f64, instructions = dtype.sum.component.name == "f64", dtype.semiring.instructions
+        cores = self.f64_cores if is_f64 else self.f32_cores
+        if is_f64 or instructions == 1:
+            return cores / instructions
+        issued = max(cores, ISSUED_SINCE_7_0) if self.compute_capability >= (7, 0) else cores
+        return min(cores, issued / (1.5 if self.compute_capability >= (9, 0) else instructions))
 
     def fma_latency_clocks(self, dtype_name: str) -> float:
         """Clocks from one FMA to another that needs its result."""

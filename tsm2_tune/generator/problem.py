@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,6 +16,29 @@ PADDING_ROWS = 8  # the most rows that verification adds to a leading dimension
 # The largest element offset for which kernels use a 32-bit index: 2**22 under its end, since a loop counter
 # steps past the operand by up to a grid's threads.
 LARGEST_32_BIT_OFFSET = 2**31 - 2**22
+FULL_MATH = "full"  # sums of products, in the precision of the type
+
+
+@dataclass(frozen=True, slots=True)
+class Semiring:
+    """In what C = alpha A B + beta C is read: what stands for sum and product, and what alpha and beta leave alone.
+
+    A beta that is `zero` makes C no part of the sum: it is not read then.
+    """
+
+    name: str  # also of its reference, in templates/reference.cu.jinja
+    zero: float  # the sum of nothing; as a factor it leaves nothing of a sum
+    one: float  # as a factor it changes nothing
+    instructions: int = 1  # that take a product into a sum
+    unit: str = "FMA"  # of those instructions
+    is_exact: bool = False  # whether results are the exact ones, rounded: in whatever order
+
+
+PLUS_TIMES = Semiring("PlusTimes", zero=0.0, one=1.0)
+# C[i, j] = min(alpha + min over l of (A[i, l] + B[l, j]), beta + C[i, j]): lengths of paths, infinite where there is
+# none. A sum that is NaN, of a NaN or of infinities of both signs, counts as none. Rounding keeps order, so that the
+# least rounded sum is the least sum, rounded.
+MIN_PLUS = Semiring("MinPlus", zero=math.inf, one=0.0, instructions=2, unit="addition and minimum", is_exact=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +61,10 @@ class Dtype:
     product_roundings: float = 1  # unit roundoffs of the sums that each product and its addition may cost
     operand_error: float = 0.0  # relative error of a product whose operands were rounded before
     tensor_products: int = 1  # of the tensor cores that make one product
+    math: str = (
+        FULL_MATH  # of MATHS, how elements are multiplied and added up; where it is another, of `component_name`
+    )
+    semiring: Semiring = PLUS_TIMES
 
     @property
     def unit_roundoff(self) -> float:
@@ -55,7 +83,17 @@ class Dtype:
     @property
     def reference_name(self) -> str:
         """The Dtype whose reference this one's products are compared with: the exact product is the same."""
-        return self.name if self.is_complex else self.component.name
+        return self.name if self.is_complex or self.semiring is not PLUS_TIMES else self.component.name
+
+    @property
+    def element_name(self) -> str:
+        """The Dtype of the elements as they lie in memory, whatever is done with them."""
+        return self.name if self.math == FULL_MATH else self.component.name
+
+    @property
+    def rate_name(self) -> str:
+        """The Dtype whose rate of arithmetic in registers is this one's, but for the tensor cores."""
+        return self.sum.component.name if self.semiring is PLUS_TIMES else self.name
 
     @property
     def reference_tile(self) -> tuple[int, int]:
@@ -76,7 +114,8 @@ class Dtype:
 
     @property
     def flops_per_product(self) -> int:
-        """Floating-point operations of sum += a b, an FMA counting as two: a complex product takes four."""
+        """Floating-point operations of sum += a b, an FMA or an addition and a minimum counting as two: a complex
+        product takes four."""
         return 2 * self.parts**2
 
 
@@ -119,17 +158,28 @@ DTYPES = {
         Dtype(
             "tf32", "float", "float32", element_bytes=4, registers=1, significand_bits=24, exponents=(-136, 128),
             component_name="f32", product_roundings=TENSOR_CORE_ROUNDINGS, operand_error=2 * TF32 + TF32**2,
+            math="tf32",
         ),
         Dtype(
             "3xtf32", "float", "float32", element_bytes=4, registers=1, significand_bits=24, exponents=(-136, 128),
             component_name="f32", product_roundings=3.01 * TENSOR_CORE_ROUNDINGS, operand_error=SPLIT_ERROR,
-            tensor_products=3,
+            tensor_products=3, math="3xtf32",
+        ),
+        Dtype(
+            "minplus_f32", "float", "float32", element_bytes=4, registers=1, significand_bits=24,
+            exponents=(-149, 128), component_name="f32", math="minplus", semiring=MIN_PLUS,
+        ),
+        Dtype(
+            "minplus_f64", "double", "float64", element_bytes=8, registers=2, significand_bits=53,
+            exponents=(-1074, 1024), component_name="f64", math="minplus", semiring=MIN_PLUS,
         ),
     )
 }  # fmt: skip
 
 FMA_DTYPES = ("f32", "f64", "c64", "c128")  # that fused multiply-adds alone compute
 TF32_DTYPES = ("tf32", "3xtf32")
+MATHS = tuple(dict.fromkeys(dtype.math for dtype in DTYPES.values()))
+ELEMENT_TYPES = tuple(name for name, dtype in DTYPES.items() if dtype.math == FULL_MATH)
 
 
 def dtype_named(name: str) -> Dtype:
@@ -155,6 +205,8 @@ ACROSS = {"t": "n", "c": "n", "n": "t", "j": "t"}  # A's letter -> B's, where bo
 @dataclass(frozen=True, slots=True, order=True)
 class Problem:
     """C (m x n) = alpha A (m x k) B (k x n) + beta C, where each matrix lies column-major or row-major.
+
+    Sums and products are those of the dtype's semiring.
 
     `op` has a letter for A, one for B, and one for C where that lies row-major. It names the product as BLAS
     does, whose matrices are column-major: "n" as it is, "t" transposed, which is what a row-major matrix is to

@@ -123,7 +123,7 @@ def data_sheet(limits: DeviceLimits) -> Ceilings:
 def gflops_by_dtype(
     fma: Mapping[str, float], mma: Mapping[str, float] | None = None
 ) -> tuple[tuple[str, float], ...]:
-    """Each element type's rate, from those of real FMAs in f32 and f64 and of the tensor cores by type.
+    """Each element type's rate, from those of arithmetic in registers (`Dtype.rate_name`) and of the tensor cores.
 
     It is that of the faster way. Complex products are computed with real FMAs, or with the f64 tensor cores: c128's
     by four real products, c64's, whose digits f64 holds twice, by three. Four are counted either way.
@@ -135,16 +135,16 @@ def _fastest(dtype: Dtype, fma: Mapping[str, float], mma: Mapping[str, float]) -
     """The unit that computes products of the type fastest, and its rate."""
     real_products = {"c64": 3, "c128": 4}  # of the tensor cores, for the four that count
     of_mma = {"c64": "f64", "c128": "f64", "3xtf32": "tf32"}.get(dtype.name, dtype.name)
-    of_fma = dtype.sum.component.name
+    gflops = fma[dtype.rate_name]
     tensor_gflops = mma.get(of_mma, 0.0) * dtype.parts**2 / real_products.get(dtype.name, 1)
-    if tensor_gflops > fma[of_fma]:
+    if tensor_gflops > gflops:
         return f"{of_mma} tensor cores", tensor_gflops / dtype.tensor_products
-    return f"{of_fma} FMA", fma[of_fma] / dtype.tensor_products
+    return f"{dtype.sum.component.name} {dtype.semiring.unit}", gflops / dtype.tensor_products
 
 
 def _rates(limits: DeviceLimits) -> tuple[dict[str, float], dict[str, float]]:
-    """GFLOPS of FMAs, and of tensor cores, by type."""
-    fma = {name: peak_gflops(limits, name) for name in ("f32", "f64")}
+    """GFLOPS of arithmetic in registers, and of tensor cores, by type."""
+    fma = {name: peak_gflops(limits, name) for name, dtype in DTYPES.items() if name == dtype.rate_name}
     a_clock = limits.sms * limits.sm_clock_mhz * FLOPS_PER_FMA / 1e3
     return fma, {name: fmas * a_clock for name, fmas in tensor_fmas(limits.compute_capability).items()}
 

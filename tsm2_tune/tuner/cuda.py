@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from tsm2_tune.errors import DeviceError, ToolMissing
 from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.problem import DTYPES, Dtype
 from tsm2_tune.generator.roofline import Ceilings, gflops_by_dtype
 from tsm2_tune.generator.splitting import WITH_WARPGROUP_PRODUCTS
 from tsm2_tune.tuner.compiler import Toolchain
@@ -28,7 +29,6 @@ STREAM_BYTES_PER_THREAD = 64  # of the stream kernels: four float4
 STREAM_THREADS = 256
 CEILING_STREAM_BYTES = 4 * 2**30  # far past any L2, a millisecond on today's fastest memory
 CEILING_SAMPLES = 11
-FMA_TYPES: dict[str, type[np.floating[Any]]] = {"f32": np.float32, "f64": np.float64}
 # Of the kernels mma_rate_*: the oldest compute capability that has the instruction, and the k of its m16n8k...
 MMA_TYPES = {"f64": ((9, 0), 8), "bf16": ((8, 0), 16), "f16": ((8, 0), 16), "tf32": ((8, 0), 8)}
 MMA_CHAINS = 8  # independent ones in a warp
@@ -313,7 +313,8 @@ class CudaDevice:
     def ceilings(self) -> Ceilings:
         """Streaming read and copy of a few GB, and arithmetic in registers; medians, in this context now.
 
-        Arithmetic is that of FMAs, or that of the tensor cores where these are faster.
+        Arithmetic is that of FMAs, or of what a semiring has for them, or that of the tensor cores where these are
+        faster.
         """
         size = min(CEILING_STREAM_BYTES, self.limits.memory_bytes // 8) // 4096 * 4096
         source, target = self.allocate(size), self.allocate(size)
@@ -327,7 +328,7 @@ class CudaDevice:
             read_gbytes_per_s=size / read_us * 1e-3,
             copy_gbytes_per_s=2 * size / copy_us * 1e-3,
             gflops=gflops_by_dtype(
-                {name: self._fma_gflops(name) for name in FMA_TYPES},
+                {name: self._gflops(dtype) for name, dtype in DTYPES.items() if name == dtype.rate_name},
                 {name: self._mma_gflops(name) for name in MMA_TYPES},
             ),
         )
@@ -347,16 +348,14 @@ class CudaDevice:
         launch()
         return median_interval([self.time_us(launch) for _ in range(CEILING_SAMPLES)])[0]
 
-    def _fma_gflops(self, dtype_name: str) -> float:
-        kernel = self.load(self._support_path, f"fma_rate_{dtype_name}")
+    def _gflops(self, dtype: Dtype) -> float:
+        kernel = self.load(self._support_path, f"rate_{dtype.name}")
         turns, chains, threads = 4096, 8, 1024  # chains: FMA_CHAINS of the kernel
         blocks = self.limits.sms * (self.limits.threads_per_sm // threads) * 4
-        scalar = FMA_TYPES[dtype_name]
         sink = np.uint64(self._flush_buffer.address + self._flush_buffer.size_bytes - 256)
-        arguments = (np.int32(turns), scalar(0.999), sink)
+        arguments = (np.int32(turns), dtype.factor(0.999), sink)
         us = self._median_us(lambda: kernel(arguments, blocks=blocks, threads=threads))
-        fma_gflops = 2 * turns * chains * threads * blocks / us * 1e-3
-        return fma_gflops
+        return 2 * turns * chains * threads * blocks / us * 1e-3
 
     def _mma_gflops(self, dtype_name: str) -> float:
         """The rate of the tensor cores, 0 where the device has none that the kernels use."""

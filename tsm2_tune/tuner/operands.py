@@ -31,6 +31,9 @@ class Values(IntEnum):
     SMALL_REAL = 3  # complex numbers: the same, but real parts of the size of a power of two
     SMALL_IMAGINARY = 4  # the same of the imaginary parts
     SMALL_AT_EDGE = 5  # the same of the imaginary parts in the last row and the last column
+    LENGTHS = 6  # [0, 1), and every fourth infinite
+    FEW_SIGNS = 7  # the same, and every 2048th negative
+    UNUSUAL = 8  # integers, infinities of both signs and NaN; infinities in the last row and the last column
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ class Support:
         self._fill = {name: device.load(binary_path, f"fill_{name}") for name in names}
         self._find_changes = {name: device.load(binary_path, f"find_changes_{name}") for name in names}
         self._find_parts = device.load(binary_path, f"find_parts_{dtype.reference_name}")
-        self._add_parts = device.load(binary_path, "add_parts")
+        self._add_parts = device.load(binary_path, f"add_parts_{dtype.reference_name}")
         self._compare = device.load(binary_path, f"compare_{dtype.reference_name}")
         self._keep_worst = device.load(binary_path, "keep_worst")
         self._parts_of_element, self._warp = dtype.parts, device.limits.warp_threads
@@ -286,10 +289,14 @@ class Operands:
             (np.uint64(self.b.address), *strides_b, sign_b),
         )
 
-    def arguments(self, alpha: complex, beta: complex) -> tuple[np.generic, ...]:
-        """The arguments of a kernel of any family, as the operands lie now, up to its workspace."""
+    def arguments(self, alpha: complex | None = None, beta: complex | None = None) -> tuple[np.generic, ...]:
+        """The arguments of a kernel of any family, as the operands lie now, up to its workspace.
+
+        Without alpha and beta those of the product alone, which are the semiring's one and zero.
+        """
         index = np.int32 if self._index_bits == 32 else np.int64
-        factor = self.problem.dtype.factor
+        factor, semiring = self.problem.dtype.factor, self.problem.dtype.semiring
+        alpha, beta = (semiring.one if alpha is None else alpha), (semiring.zero if beta is None else beta)
         return (
             index(self.problem.m),
             index(self.problem.n),

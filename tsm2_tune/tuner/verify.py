@@ -42,7 +42,7 @@ from enum import Enum, IntEnum
 
 import numpy as np
 
-from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.problem import MIN_PLUS, Problem
 from tsm2_tune.tuner.device import Device
 from tsm2_tune.tuner.loaded import LoadedKernel
 from tsm2_tune.tuner.operands import Filling, Operands, Values
@@ -94,10 +94,12 @@ class Check:
     roundings: int = 2  # besides those of the k products and sums, of the result and of its reference
     magnitude: Magnitude = Magnitude.ORDINARY  # of A's integers
     small: dict[str, int] = field(default_factory=dict)  # operand -> exponent of its small parts
+    apart: dict[str, Values] = field(default_factory=dict)  # operand -> its values, where they are others
 
     def exponent(self, name: str, problem: Problem) -> int:
         """The power of two that this operand's integers, or its small parts, are multiplied by."""
-        of_a = {"A": self.magnitude.exponent(problem)}
+        scaled = "AB" if problem.dtype.semiring is MIN_PLUS else "A"  # all of a product's size
+        of_a = dict.fromkeys(scaled, self.magnitude.exponent(problem))
         return (of_a if self.values is Values.INTEGERS else self.small).get(name, 0)
 
 
@@ -120,6 +122,30 @@ PROBE_CHECKS = (
     Check("subnormal values", Values.INTEGERS, padding=A_APART, alpha=1.0, beta=0.0, magnitude=Magnitude.LEAST),
     CHECKS[2],
 )
+# Of the semiring (min, +), where every result is exact, whatever the values. Of numbers from [-1, 1) any product may
+# be the least, so that one left out shows somewhere. With these alpha and beta C[i, j] is less in one place, the
+# product in another.
+SHIFT, SHIFT_C = 1.75, -0.375
+MIN_PLUS_CHECKS = (
+    Check("timed call", Values.UNIFORM, padding=NONE, alpha=MIN_PLUS.one, beta=MIN_PLUS.zero),
+    Check("general call", Values.UNIFORM, padding=ODD, alpha=SHIFT, beta=SHIFT_C),
+    # Last, so that the operands lie as the timing needs them, and hold what graphs have.
+    Check("path lengths", Values.LENGTHS, padding=NONE, alpha=MIN_PLUS.one, beta=MIN_PLUS.zero),
+)
+MIN_PLUS_PROBE_CHECKS = (
+    *MIN_PLUS_CHECKS,
+    Check("overwriting call", Values.UNIFORM, padding=VECTORS, alpha=SHIFT, beta=MIN_PLUS.zero),
+    Check("accumulating call", Values.LENGTHS, padding=VECTORS, alpha=MIN_PLUS.one, beta=MIN_PLUS.one),
+    Check("infinities and NaN", Values.UNUSUAL, padding=OTHERS_APART, alpha=SHIFT, beta=SHIFT_C),
+    # Kernels may take numbers without a sign apart.
+    *(Check(f"signs in {name}", Values.LENGTHS, NONE, SHIFT, SHIFT_C, apart={name: Values.UNIFORM}) for name in "AB"),
+    Check("few signs", Values.FEW_SIGNS, padding=NONE, alpha=SHIFT, beta=SHIFT_C),
+    Check("no paths", Values.UNUSUAL, padding=A_APART, alpha=MIN_PLUS.one, beta=MIN_PLUS.zero),
+    *(
+        Check(f"{size.value} values", Values.INTEGERS, padding=NONE, alpha=0.0, beta=math.inf, magnitude=size)
+        for size in (Magnitude.LARGE, Magnitude.LEAST)
+    ),
+)
 COMPLEX_CHECKS = (
     # Factors without a real part, which kernels must not take for 0.
     Check("imaginary call", Values.INTEGERS, padding=VECTORS, alpha=2j, beta=-1j),
@@ -130,8 +156,15 @@ COMPLEX_CHECKS = (
 )
 
 
+def checks_of(problem: Problem) -> tuple[Check, ...]:
+    """What a kernel is called for on the problem; after the last, the operands are as the timing needs them."""
+    return MIN_PLUS_CHECKS if problem.dtype.semiring is MIN_PLUS else CHECKS
+
+
 def probe_checks(problem: Problem) -> tuple[Check, ...]:
     """What a kernel is called for on a small problem."""
+    if problem.dtype.semiring is MIN_PLUS:
+        return MIN_PLUS_PROBE_CHECKS
     return (*PROBE_CHECKS, *COMPLEX_CHECKS) if problem.dtype.is_complex else PROBE_CHECKS
 
 
@@ -160,6 +193,8 @@ def exactness(problem: Problem) -> Exactness:
     On the diagonal of a Gram matrix they are squares, whose sums are bounded by their number alone.
     """
     dtype = problem.dtype
+    if dtype.semiring.is_exact:
+        return Exactness.ALL
     terms = problem.k * dtype.parts
     largest = 2.0 ** (dtype.sum.significand_bits - 3)  # that alpha times a sum and beta C may bring to 2**p
     if largest**2 / (32 * terms) <= math.log(2e20):
@@ -173,13 +208,14 @@ def verify(
     loaded: LoadedKernel,
     *,
     seed: int,
-    checks: tuple[Check, ...] = CHECKS,
+    checks: tuple[Check, ...] = (),
 ) -> Verdict:
-    """Run the checks on the kernel.
+    """Run the checks on the kernel, those of the problem unless others are named.
 
     LaunchFailed and KernelFault pass through.
     """
     worst_ratio = 0.0
+    checks = checks or checks_of(operands.problem)
     for number, check in enumerate(checks):
         prepare(operands, check, seed=seed + 3 * number)
         verdict = run_once(device, operands, loaded, check)
@@ -205,11 +241,11 @@ def run_once(device: Device, operands: Operands, loaded: LoadedKernel, check: Ch
 def prepare(operands: Operands, check: Check, *, seed: int) -> None:
     """Fill A, B and C for the check."""
     for offset, operand in enumerate(operands.every):
-        overwritten = operand.name == "C" and check.beta == 0
+        overwritten = operand.name == "C" and check.beta == operands.problem.dtype.semiring.zero
         operand.fill(
             Filling(
                 leading_dimension=operand.rows + padding(operands.problem, check, operand.name),
-                values=Values.POISON if overwritten else check.values,
+                values=Values.POISON if overwritten else check.apart.get(operand.name, check.values),
                 seed=seed + offset,
                 exponent=check.exponent(operand.name, operands.problem),
             )
@@ -262,6 +298,7 @@ def inspect(operands: Operands, check: Check) -> Verdict:
 def compare(operands: Operands, check: Check) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
     """What the comparison kernel found, one row a thread; see Support.compare."""
     problem, c = operands.problem, operands.c
+    is_exact = check.values is Values.INTEGERS or problem.dtype.semiring.is_exact
     alpha, beta = (
         complex(problem.dtype.factor(value)) for value in (check.alpha, check.beta)
     )  # as the kernel gets them
@@ -280,6 +317,6 @@ def compare(operands: Operands, check: Check) -> np.ndarray[tuple[int, int], np.
             *c.strides,
             np.int32(c.row_major),
             np.float64(error_coefficient(problem, check)),
-            np.int32(exactness(problem) if check.values is Values.INTEGERS else Exactness.NONE),
+            np.int32(exactness(problem) if is_exact else Exactness.NONE),
         ),
     )

@@ -27,7 +27,7 @@ from tsm2_tune.tuner.operands import Operands, Support
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.target import open_device
 from tsm2_tune.tuner.trial import LoadedResources, Measurement, Outcome, Verdict
-from tsm2_tune.tuner.verify import CHECKS, prepare, probe_checks, verify
+from tsm2_tune.tuner.verify import checks_of, prepare, probe_checks, verify
 
 START_LIMIT_SECONDS = 120.0  # for a worker to open its device: a busy machine's first context takes a while
 
@@ -244,7 +244,7 @@ class _Bench:
             if not verdict.correct:
                 return AttemptResult(Outcome.WRONG_RESULT, verdict.detail, resources, verdict)
             self._stage("timing")
-            launched = partial(loaded.start, operands.arguments(alpha=1.0, beta=0.0))
+            launched = partial(loaded.start, operands.arguments())
             return AttemptResult(Outcome.OK, "", resources, verdict, measure(self._device, launched, request.effort))
         except LaunchFailed as error:
             return AttemptResult(Outcome.LAUNCH_FAILED, str(error), resources, verdict)
@@ -274,15 +274,15 @@ class _Bench:
             if not verdict.correct:
                 return Verdict(False, verdict.worst_ratio, f"{probe.text}, {verdict.detail}")
         self._stage("verification")
-        return verify(self._device, loaded.operands, loaded, checks=CHECKS, seed=request.seed)
+        return verify(self._device, loaded.operands, loaded, seed=request.seed)
 
     def _rematch(self, request: Rematch) -> object:
         kernels: list[LoadedKernel] = []
         try:
             self._stage("the final round")
             operands = self._operands_of(request.problem)
-            prepare(operands, CHECKS[-1], seed=request.seed)
-            arguments = operands.arguments(alpha=1.0, beta=0.0)
+            prepare(operands, checks_of(request.problem)[-1], seed=request.seed)
+            arguments = operands.arguments()
             kernels.extend(LoadedKernel(self._device, operands, entry) for entry in request.entries)
             launches = [partial(kernel.start, arguments) for kernel in kernels]
             return measure_interleaved(self._device, launches, request.effort)

@@ -90,11 +90,6 @@ class GemmConfig(KernelConfig):
     read: str  # of READS
 
 
-def table(vector: int, read: str) -> GemmConfig:
-    """All blocks, one a row, without their reading grids."""
-    return GemmConfig(**blocks().columns, m_dim_a=0, n_dim_a=0, m_dim_b=0, n_dim_b=0, vector=vector, read=read)
-
-
 def _vectors_fit_threads(candidate: Candidate) -> bool:
     config = candidate.config
     assert isinstance(config, GemmConfig)
@@ -180,6 +175,12 @@ class Gemm(Family[GemmConfig]):
         LINES,
     )
     config_type = GemmConfig
+    winners = WINNERS
+
+    def table(self, vector: int, read: str) -> GemmConfig:
+        """All blocks, one a row, without their reading grids."""
+        grids = dict.fromkeys(("m_dim_a", "n_dim_a", "m_dim_b", "n_dim_b"), 0)
+        return self.config_type(**blocks().columns, **grids, vector=vector, read=read)
 
     def configurations(self) -> Iterator[GemmConfig]:
         """Those of column-major operands: of others the reading grids are turned."""
@@ -187,7 +188,7 @@ class Gemm(Family[GemmConfig]):
         for vector, read in product(VECTORS, READS):
             for row in zip(*(column.tolist() for column in columns.values()), strict=True):
                 numbers: dict[str, Any] = dict(zip(columns, row, strict=True))
-                yield GemmConfig(**numbers, vector=vector, read=read)
+                yield self.config_type(**numbers, vector=vector, read=read)
 
     def has(self, config: GemmConfig, problem: Problem) -> bool:
         threads = config.m_dim * config.n_dim
@@ -221,7 +222,7 @@ class Gemm(Family[GemmConfig]):
         """By tables, see `_kept`."""
         dropped = Counter[str]()
         tables = [
-            self._kept(Candidate(self, table(vector, read), problem, limits, guidelines), rules, dropped)
+            self._kept(Candidate(self, self.table(vector, read), problem, limits, guidelines), rules, dropped)
             for vector, read in product(VECTORS, READS)
         ]
         return Joined([Rows(one) for one in tables]), dropped
@@ -253,9 +254,9 @@ class Gemm(Family[GemmConfig]):
         256 in f64 and 384 in c128.
         """
         if limits.compute_capability[0] == FERMI:
-            return TABLE_1[problem.dtype_name]
+            return TABLE_1[problem.dtype.element_name]
         least = Guidelines(min_threads_per_sm=0, min_blocks_per_sm=2, min_line_bytes=SECTOR_BYTES)
-        every = Candidate(self, table(1, "nc"), problem, limits, least)
+        every = Candidate(self, self.table(1, "nc"), problem, limits, least)
         kept = self._kept(every, (*self.rules, *HARDWARE_RULES, *GUIDELINE_RULES), Counter())
         threads: Ints = np.asarray(kept.occupancy.threads_per_sm)
         steps = range(limits.threads_per_sm, 0, -THREADS_STEP)
@@ -324,19 +325,22 @@ class Gemm(Family[GemmConfig]):
             return ()
         along_a, along_b, _ = problem.contiguous
         return tuple(
-            GemmConfig(
+            self.config_type(
                 m_blk, n_blk, k_blk, m_dim, n_dim,
                 *_reading_grid(m_dim * n_dim, m_blk, k_blk, along_k=along_a == "k"),
                 *_reading_grid(m_dim * n_dim, n_blk, k_blk, along_k=along_b == "k"),
                 vector, "nc",
             )
-            for m_blk, n_blk, k_blk, m_dim, n_dim, vector in WINNERS[problem.dtype_name]
+            for m_blk, n_blk, k_blk, m_dim, n_dim, vector in self.winners[problem.dtype_name]
         )  # fmt: skip
 
     def context(self, config: GemmConfig, problem: Problem) -> dict[str, Any]:
         along_a, along_b, _ = problem.contiguous
         return {
             "about": "a tile of C in registers, stripes of A and B one ahead",
+            "kernel": self.name,
+            "bounds": "threads",
+            "zero": "scalar(0)",  # what a stripe has past the operands' ends
             "storage": problem.storage,
             "bits": f"{problem.dtype.component.c_type}2",  # CUDA's type of two real numbers
             "load": READS[config.read],

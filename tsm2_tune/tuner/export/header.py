@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from tsm2_tune import __version__
-from tsm2_tune.generator.problem import LARGEST_32_BIT_OFFSET
+from tsm2_tune.generator.problem import DTYPES, LARGEST_32_BIT_OFFSET
 from tsm2_tune.generator.render import KernelSource, environment
 from tsm2_tune.tuner.stored import BestRow
 
@@ -24,7 +24,7 @@ MEMBERS: tuple[Member, ...] = (
         lambda row, source: row.op,
         "storage orders of A, B and C, such as nn, tn or ttt; c and j conjugate; x: B is A's matrix",
     ),
-    ("const char *", "dtype", lambda row, source: row.dtype, "f32, f64, c64, c128, bf16, f16, tf32 or 3xtf32"),
+    ("const char *", "dtype", lambda row, source: row.dtype, f"one of {', '.join(DTYPES)}"),
     ("int ", "m", lambda row, source: row.m, ""),
     ("int ", "n", lambda row, source: row.n, ""),
     ("int ", "k", lambda row, source: row.k, ""),

@@ -6,13 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 
 from tsm2_tune import __version__
-from tsm2_tune.generator.problem import DTYPES, LARGEST_32_BIT_OFFSET
+from tsm2_tune.generator.problem import DTYPES, ELEMENT_TYPES, LARGEST_32_BIT_OFFSET, PLUS_TIMES, dtype_named
 from tsm2_tune.generator.render import KernelSource, environment
 from tsm2_tune.tuner.export.tables import facts
 from tsm2_tune.tuner.stored import BestRow
 
-# The types that elements have in memory, and what NumPy has for one that it lacks.
-STORED = [dtype for dtype in DTYPES.values() if dtype.name == dtype.component.name or dtype.is_complex]
+OTHER_MATH = [dtype for dtype in DTYPES.values() if dtype.name not in ELEMENT_TYPES]
+# What NumPy has for a type that it lacks.
 NUMPY = {"bf16": '[("bfloat16", np.uint16)]'}
 COPIED = (  # from BestRow to the module's Winner, by the same name
     "device", "compute_capability", "driver", "toolkit", "tuned_at", "dtype", "op", "m", "n", "k", "config",
@@ -29,8 +29,12 @@ def module_text(rows: Sequence[BestRow], sources: Mapping[str, KernelSource], da
             version=__version__,
             database=json.dumps(database),
             provenance=provenance(rows),
-            dtypes=[(dtype.name, NUMPY.get(dtype.name, f"np.{dtype.numpy_name}")) for dtype in STORED],
-            maths=[dtype.name for dtype in DTYPES.values() if dtype not in STORED],
+            dtypes=[
+                (dtype.name, NUMPY.get(dtype.name, f"np.{dtype.numpy_name}"))
+                for dtype in map(dtype_named, ELEMENT_TYPES)
+            ],
+            maths=[(dtype.math, dtype.element_name, dtype.name) for dtype in OTHER_MATH],
+            units={d.math: (d.semiring.one, d.semiring.zero) for d in OTHER_MATH if d.semiring is not PLUS_TIMES},
             largest_32_bit_offset=LARGEST_32_BIT_OFFSET,
             rows=[ascii(json.dumps(winner(row, sources[row.source_digest]), allow_nan=False)) for row in rows],
             kernels=[

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.problem import DTYPES, Dtype
 from tsm2_tune.generator.roofline import Ceilings, gflops_by_dtype
 from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.device import Buffer, KernelFault, LaunchFailed
@@ -152,7 +153,7 @@ class HostDevice:
             self._seed = seed
 
     def ceilings(self) -> Ceilings:
-        """Rates of one core: NumPy's sum and copy of a large array, and the support kernel of multiply-adds.
+        """Rates of one core: NumPy's sum and copy of a large array, and the support kernels of arithmetic.
 
         The stream kernels would measure how fast threads are made, as each moves only 64 bytes.
         """
@@ -163,7 +164,9 @@ class HostDevice:
         return Ceilings(
             read_gbytes_per_s=source.nbytes / read_us * 1e-3,
             copy_gbytes_per_s=2 * source.nbytes / copy_us * 1e-3,
-            gflops=gflops_by_dtype({name: self._fma_gflops(name) for name in ("f32", "f64")}),
+            gflops=gflops_by_dtype(
+                {name: self._gflops(dtype) for name, dtype in DTYPES.items() if name == dtype.rate_name}
+            ),
         )
 
     def sm_clock_mhz(self) -> float | None:
@@ -216,12 +219,11 @@ class HostDevice:
     def _least_us(self, launch: Callable[[], object]) -> float:
         return min(self.time_us(launch) for _ in range(CEILING_SAMPLES))
 
-    def _fma_gflops(self, dtype_name: str) -> float:
-        kernel = self.load(self._support_path, f"fma_rate_{dtype_name}")
-        scalar: Any = {"f32": np.float32, "f64": np.float64}[dtype_name]
+    def _gflops(self, dtype: Dtype) -> float:
+        kernel = self.load(self._support_path, f"rate_{dtype.name}")
         sink = self.allocate(8)
         turns, chains, threads = 4096, 64, 256  # chains: FMA_CHAINS of the kernel
-        arguments = (np.int32(turns), scalar(0.999), np.uint64(sink.address))
+        arguments = (np.int32(turns), dtype.factor(0.999), np.uint64(sink.address))
         us = self._least_us(lambda: kernel(arguments, blocks=1, threads=threads))
         self.synchronise()
         sink.free()

@@ -1,0 +1,211 @@
+"""The product in the semiring (min, +) on the host: right at the edges, and wrong kernels are found."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, replace
+from itertools import product
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.conftest import TryKernel
+from tests.fabricated import exported, host_run, imported, trial, winners
+from tests.planting import Bug, assert_rejected
+from tests.test_gemm import EDGES, stencil
+from tests.test_reference import write
+from tsm2_tune.generator.families import FAMILIES, family_named
+from tsm2_tune.generator.families.minplus import MinplusConfig
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.render import render
+from tsm2_tune.tuner.host.device import HostDevice
+from tsm2_tune.tuner.operands import Operand, Operands, Support
+from tsm2_tune.tuner.trial import Outcome
+from tsm2_tune.tuner.verify import checks_of, compare, prepare
+
+pytestmark = pytest.mark.host
+
+DTYPES = ("minplus_f32", "minplus_f64")
+
+
+def lengths(op: str = "nn", vector: int = 1) -> MinplusConfig:
+    """Tiles of 24 x 32 in stripes of 8."""
+    return MinplusConfig(*astuple(stencil(op, vector)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", ["".join(op) for op in product("nt", "nt", ("", "t"))] + ["tx", "nxt"])
+def test_products_are_right_at_the_edges_too(try_kernel: TryKernel, dtype: str, op: str) -> None:
+    for m, n, k in EDGES:
+        problem = Problem(m, m if "x" in op else n, k, dtype, op)
+        config = lengths(problem.factors)
+        assert family_named("minplus").has(config, problem)
+        result = try_kernel(config, problem, lambda text: text, probes=k == EDGES[-1][2])
+        assert result.outcome is Outcome.OK, f"{problem.text}: {result.detail}"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "op", "vector"),
+    [("minplus_f32", "nn", 2), ("minplus_f64", "tt", 2), ("minplus_f32", "ntt", 2)],
+    ids=str,
+)
+def test_shared_memory_is_read_by_vectors(try_kernel: TryKernel, dtype: str, op: str, vector: int) -> None:
+    result = try_kernel(lengths(op, vector), Problem(73, 61, 37, dtype, op), lambda text: text, probes=True)
+    assert result.outcome is Outcome.OK, result.detail
+
+
+def test_a_stripe_of_an_odd_depth_is_taken_product_by_product(try_kernel: TryKernel) -> None:
+    config = MinplusConfig(32, 32, 5, 4, 8, 32, 1, 1, 32, 1, "nc")
+    problem = Problem(73, 61, 37, "minplus_f32")
+    assert family_named("minplus").has(config, problem)
+    result = try_kernel(config, problem, lambda text: text, probes=True)
+    assert result.outcome is Outcome.OK, result.detail
+
+
+def test_no_other_family_takes_the_semiring_for_its_own() -> None:
+    for shape in ((4096, 4096, 4096), (10**6, 8, 8), (8, 8, 10**6), (4096, 1, 4096)):
+        for dtype in DTYPES:
+            able = [family.name for family in FAMILIES.values() if family.supports(Problem(*shape, dtype))]
+            assert able == ["minplus"]
+
+
+LESS = "length < least ? length : least"
+BUGS = (
+    Bug("no barrier before a stripe is read", lengths(), "__syncthreads_or(bits < 0)", "true"),
+    Bug("no barrier in f64", lengths(), "        __syncthreads();\n        l +=", "        l +=", "minplus_f64"),
+    Bug("no barrier before it is overwritten", lengths(), "__syncthreads();\n    }", "}"),
+    Bug("the last stripe left out", lengths(), "more = l < k;", "more = l + k_blk <= k;"),
+    Bug("the last stripe taken as whole", lengths(), "whole && l + k_blk <= k", "whole"),
+    Bug("a moved tile stores its neighbour's rows", lengths(), "i >= own_row && ", "", shape=(73, 61, 37)),
+    Bug("rows past the last", lengths(), "i < m && j", "j", shape=(9, 61, 37)),
+    Bug("zeros past the ends", lengths(), ": infinity;", ": scalar(0);"),
+    Bug("a large number for infinity", lengths(), "infinity = INFINITY", "infinity = 3e38"),
+    Bug("lengths that begin at 0", lengths(), "% n_thr] = infinity", "% n_thr] = 0"),
+    Bug("NaN spreads", lengths(), LESS, "least <= length ? least : length"),
+    Bug("NaN spreads in f64", lengths(), LESS, "least <= length ? least : length", "minplus_f64"),
+    Bug("the greatest for the least", lengths(), LESS, "length > least ? length : least"),
+    Bug("signs not looked at", lengths(), "__syncthreads_or(bits < 0)", "__syncthreads_or(0)"),
+    Bug(
+        "signs of B not looked at",
+        lengths(),
+        "        b.each([&](scalar element, int, int) {",
+        "if (0) b.each([&](scalar element, int, int) {",
+    ),
+    Bug(
+        "signs of A not looked at",
+        lengths(),
+        "        a.each([&](scalar element, int, int) {",
+        "if (0) a.each([&](scalar element, int, int) {",
+    ),
+    Bug(
+        "bits without a sign",
+        lengths(),
+        "min(min(__float_as_int(least[r][c]), first)",
+        "min(min(unsigned(__float_as_int(least[r][c])), unsigned(first))",
+    ),
+    Bug("one product of two twice", lengths(), "a_of[1][r] + b_of[1][c]", "a_of[0][r] + b_of[1][c]"),
+    Bug("the second of two left out", lengths(), "first), second)", "first), first)"),
+    Bug("products for sums", lengths(), "a_of[0][r] + b_of[0][c]", "a_of[0][r] * b_of[0][c]", "minplus_f64"),
+    Bug("alpha as a factor", lengths(), "alpha + sum", "alpha * sum"),
+    Bug("alpha left out", lengths(), "alpha + sum", "sum"),
+    Bug("beta left out", lengths(), "beta + element", "element"),
+    Bug("C left out", lengths(), "lesser(length, beta + element)", "length"),
+    Bug("lengths of lower precision", lengths(), "length = a_of", "length = (float)a_of", "minplus_f64"),
+    Bug("the other of a vector's two", lengths(vector=2), "piece.element[e]", "piece.element[e ^ 1]"),
+)
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_wrong_kernels_are_found(try_kernel: TryKernel, bug: Bug) -> None:
+    dtype = bug.dtype if bug.dtype in DTYPES else "minplus_f32"
+    assert_rejected(try_kernel, replace(bug, dtype=dtype), (73, 61, 37), probes=True)
+
+
+# --- The exported module ---
+
+
+def module_of(folder: Path, *problems: Problem) -> ModuleType:
+    """Exported with kernels for these problems."""
+    tried = [
+        (host_run(), trial(config=config, problem=problem, source=render(problem, config)))
+        for problem in problems
+        for config in (lengths(problem.factors),)
+    ]
+    return imported(exported("module", winners(folder, *tried)), folder)
+
+
+def least(a: Any, b: Any) -> Any:
+    """The product, by NumPy."""
+    return (a[:, :, np.newaxis] + b[np.newaxis]).min(axis=1)
+
+
+@pytest.mark.parametrize(("dtype", "number"), [("minplus_f32", np.float32), ("minplus_f64", np.float64)])
+def test_the_module_takes_a_matrix_of_lengths(tmp_path: Path, dtype: str, number: Any) -> None:
+    module = module_of(tmp_path, Problem(73, 61, 37, dtype), Problem(73, 61, 37, dtype, "ttt"))
+    random = np.random.default_rng(1)
+    orders: tuple[Any, ...] = ("F", "C")
+    for (m, n, k), order in product(((73, 61, 37), (5, 3, 100), (1, 1, 1)), orders):
+        a, b, c = (random.random(shape).astype(number, order) for shape in ((m, k), (k, n), (m, n)))
+        a[random.random((m, k)) < 0.5] = np.inf
+        a[-1], b[:, -1] = np.inf, np.inf
+        np.testing.assert_array_equal(module.gemm(a, b, math="minplus"), least(a, b))
+        np.testing.assert_array_equal(
+            module.gemm(a, b, out=c.copy(order), beta=0, math="minplus"), np.minimum(c, least(a, b))
+        )
+        np.testing.assert_array_equal(
+            module.gemm(a, b, out=c.copy(order), alpha=2.5, beta=-1, math="minplus"),
+            np.minimum(number(2.5) + least(a, b), number(-1) + c),
+        )
+        a[:, : k // 2][np.isfinite(a[:, : k // 2])] *= -1  # of the stripes some have signs
+        np.testing.assert_array_equal(module.gemm(a, b, math="minplus"), least(a, b))
+
+
+def test_the_module_asks_for_what_it_has(tmp_path: Path) -> None:
+    module = module_of(tmp_path, Problem(73, 61, 37, "minplus_f32"))
+    a, b = np.zeros((5, 7), np.float32, "F"), np.zeros((7, 3), np.float32, "F")
+    assert module.choice(a, b, math="minplus").winner.dtype == "minplus_f32"
+    assert module.match(5, 3, 7, "minplus_f32").winner.dtype == "minplus_f32"
+    with pytest.raises(LookupError, match="no f32 kernel tuned on a host is in this module"):
+        module.gemm(a, b)
+    with pytest.raises(ValueError, match="beta = 0: give the matrix that it scales as out"):
+        module.gemm(a, b, beta=0, math="minplus")
+    with pytest.raises(LookupError, match="no minplus_f64 kernel"):
+        module.gemm(a.astype(np.float64), b.astype(np.float64), math="minplus")
+    with pytest.raises(ValueError, match="minplus of float32, or minplus of float64, got 'minplus' of float16"):
+        module.gemm(a.astype(np.float16), b.astype(np.float16), math="minplus")
+
+
+# --- The reference ---
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", ["67x5x70", "1x1x20011", "3x7x63", "9x1x1000", "2x2x4099"])
+@pytest.mark.parametrize("op", ["nn", "tn", "ntt"])
+def test_only_what_differs_from_the_least_is_wrong(
+    device: HostDevice, support_path: str, dtype: str, shape: str, op: str
+) -> None:
+    problem = Problem.parse(f"{shape}:{dtype}:{op}")
+    operands = Operands(device, Support(device, support_path, dtype), problem, index_bits=32)
+    check = checks_of(problem)[0]
+    prepare(operands, check, seed=3)
+    a, b = (matrix(device, operand, problem) for operand in (operands.a, operands.b))
+    expected = least(a, b)
+    write(device, operands.c, problem, expected[..., np.newaxis].astype(np.float64))
+    assert compare(operands, check)[:, 4].sum() == 0
+    row, column = problem.m // 2, problem.n - 1
+    expected[row, column] = np.nextafter(expected[row, column], np.inf, dtype=expected.dtype)
+    write(device, operands.c, problem, expected[..., np.newaxis].astype(np.float64))
+    found = compare(operands, check)
+    assert found[:, 4].sum() == 1
+    assert found[found[:, 0].argmax(), 1] == column * problem.m + row
+
+
+def matrix(device: HostDevice, operand: Operand, problem: Problem) -> Any:
+    """The operand's elements; rows and columns are the product's."""
+    buffer = np.empty(operand.buffer.size_bytes // problem.dtype.element_bytes, problem.dtype.numpy_name)
+    device.download(operand.buffer, buffer)
+    ld = operand.filling.leading_dimension
+    lines = np.array([buffer[operand.front + ld * line :][: operand.rows] for line in range(operand.columns)])
+    return lines if operand.row_major else lines.T
