@@ -98,7 +98,7 @@ STEPS = {
         Step("coarse2d", "step 5, a thread computes a tile of C in registers",
              (128, 128, 16, 8, 8), 984.91, (64, 64, 16, 4, 4), (128, 128, 16, 8, 8)),
         Step("vectorised", "step 6, 16 bytes a load, and A's tile lies transposed",
-             (128, 128, 16, 8, 8), 1348.33, (64, 64, 16, 4, 4), (128, 128, 16, 8, 8)),
+             (128, 128, 16, 8, 8), 1348.33, (64, 128, 16, 8, 4), (128, 128, 16, 8, 8)),
     )
 }  # fmt: skip
 
