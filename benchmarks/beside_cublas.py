@@ -19,10 +19,9 @@ from typing import Any
 
 import click
 
-from benchmarks.cublas import Cublas
+from benchmarks.cublas import Cublas, gpu
 from benchmarks.result_file import require_new
 from tsm2_tune import __version__
-from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render, support_source
@@ -35,7 +34,7 @@ from tsm2_tune.tuner.cuda import CudaDevice
 from tsm2_tune.tuner.loaded import Entry, LoadedKernel
 from tsm2_tune.tuner.measure import Effort, measure_interleaved
 from tsm2_tune.tuner.operands import Operands, Support
-from tsm2_tune.tuner.target import Target, find_target
+from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Binary, Outcome
 from tsm2_tune.tuner.tune import Options, Past, Tuner, ordered
 from tsm2_tune.tuner.verify import verify
@@ -141,9 +140,7 @@ def main(spec: str, shapes: str, dtypes: str, seconds: float, output: Path) -> N
     """Tune every version and time them all beside cuBLAS."""
     problems = [Problem(*shape, name.strip()) for shape in parse_shapes(shapes) for name in dtypes.split(",")]
     require_new(output, "name another --output")
-    target = find_target(spec)
-    if target.is_host:
-        raise InputError("cuBLAS has no host: use a CUDA ordinal")
+    target = gpu(spec)
     winners = {problem: tuned(problem, target, seconds) for problem in problems}
 
     support = compile_text(support_source(), kernel="", defines=(), toolchain=target.toolchain, limit_seconds=120)

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tsm2_tune.errors import ToolMissing
+from tsm2_tune.errors import DeviceError, InputError, ToolMissing
+from tsm2_tune.tuner.cuda import cuda_device_count
 from tsm2_tune.tuner.operands import Operands
+from tsm2_tune.tuner.target import HOST, Target, find_target
 
 SUFFIXES = (".so.13", ".so.12", ".so.11", ".so")
 TOOLKITS = ("/usr/local/cuda/lib64", "/usr/local/cuda/targets/x86_64-linux/lib")
@@ -31,6 +33,15 @@ COMPUTE_32F, COMPUTE_64F, COMPUTE_32F_FAST_TF32 = 68, 70, 77
 # cudaDataType_t
 R_32F, R_64F, R_16F, C_32F, C_64F, R_16BF = 0, 1, 2, 4, 5, 14
 GEMM_DEFAULT = -1  # CUBLAS_GEMM_DEFAULT
+
+
+def gpu(spec: str) -> Target:
+    """The GPU with this ordinal. InputError for the host, DeviceError where no driver answers."""
+    if spec == HOST:
+        raise InputError("cuBLAS has no host: use a CUDA ordinal")
+    if cuda_device_count() == 0:
+        raise DeviceError("no CUDA driver answers, and cuBLAS has no host: run this where there is a GPU")
+    return find_target(spec)
 
 
 @dataclass(frozen=True, slots=True)

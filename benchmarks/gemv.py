@@ -24,7 +24,7 @@ import click
 
 from benchmarks.cells import LAYOUTS, Layout, chosen
 from benchmarks.contest import EXACT, TIMED, Contest, times
-from benchmarks.cublas import CublasError
+from benchmarks.cublas import CublasError, gpu
 from benchmarks.headline import fastest_in_bold, markdown, number, runs_of
 from benchmarks.result_file import ResultFile, require_new
 from benchmarks.versus_cublas import facts_of, refuse_less_precision
@@ -40,7 +40,7 @@ from tsm2_tune.tuner.cuda import CudaDevice
 from tsm2_tune.tuner.device import LaunchFailed
 from tsm2_tune.tuner.measure import Effort, measure_interleaved
 from tsm2_tune.tuner.operands import needed_bytes
-from tsm2_tune.tuner.target import Target, find_target
+from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Binary
 from tsm2_tune.tuner.tune import Options, Tuner, predicted_time_us
 from tsm2_tune.tuner.verify import prepare, run_once
@@ -292,9 +292,7 @@ def main(spec: str, dtype: str, layout: str, shape_set: str, trials: int, output
     selection = Selection(names, cast(tuple[Layout, ...], chosen(layout, LAYOUTS, "layout")), shape_set, trials)
     _ = selection.cells  # which names an unknown type before a device is opened
     require_new(output, "name another --output")
-    target = find_target(spec)
-    if target.is_host:
-        raise InputError("cuBLAS has no host: use a CUDA ordinal")
+    target = gpu(spec)
     result = run(target, selection, output)
     parts = drawn({**result.facts, "rows": result.rows})
     click.echo("\n" + "\n\n".join(parts.values()))

@@ -28,6 +28,7 @@ import click
 
 from benchmarks.cells import Cell
 from benchmarks.contest import COMPILE_SECONDS, TIMED, Contest
+from benchmarks.cublas import gpu
 from benchmarks.general_tables import GLOBAL_SIZE, tables
 from benchmarks.result_file import ResultFile, require_new
 from benchmarks.versus_cublas import refuse_less_precision
@@ -47,7 +48,7 @@ from tsm2_tune.tuner.loaded import Entry, LoadedKernel
 from tsm2_tune.tuner.measure import Effort, measure_interleaved
 from tsm2_tune.tuner.operands import Operands, Support
 from tsm2_tune.tuner.phases import Phases
-from tsm2_tune.tuner.target import Target, find_target
+from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Binary, CompileFailure, Verdict
 from tsm2_tune.tuner.tune import cores
 from tsm2_tune.tuner.verify import prepare
@@ -233,9 +234,7 @@ def main(spec: str, quick: bool, variants: int, time_limit: float, output: Path)
     end = time.monotonic() + time_limit
     refuse_less_precision(dict(os.environ))
     require_new(output, "name another --output")
-    target = find_target(spec)
-    if target.is_host:
-        raise InputError("cuBLAS has no host: use a CUDA ordinal")
+    target = gpu(spec)
     support = compile_text(
         support_source(), kernel="", defines=(), toolchain=target.toolchain, limit_seconds=COMPILE_SECONDS
     )

@@ -28,6 +28,7 @@ import click
 
 from benchmarks.cells import LAYOUTS, REGIMES, SHAPE_SETS, Cell, Layout, Regime, ShapeSet, cells, chosen
 from benchmarks.contest import Contest
+from benchmarks.cublas import gpu
 from benchmarks.headline import means_text
 from benchmarks.plot import draw, matplotlib
 from benchmarks.result_file import ResultFile, read, require_folder, require_new
@@ -38,7 +39,7 @@ from tsm2_tune.generator.render import support_source
 from tsm2_tune.tuner.compiler import compile_text
 from tsm2_tune.tuner.cuda import CudaDevice
 from tsm2_tune.tuner.measure import Effort
-from tsm2_tune.tuner.target import Target, find_target
+from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Binary
 from tsm2_tune.tuner.tune import Options, Tuner
 from tsm2_tune.usage import Command
@@ -328,9 +329,7 @@ def main(
     if plot is not None:
         require_folder(plot)
         matplotlib()  # before the run rather than after it, where it is missing
-    target = find_target(spec)
-    if target.is_host:
-        raise InputError("cuBLAS has no host: use a CUDA ordinal")
+    target = gpu(spec)
     result = run(target, selection, plan, output, resume=resume, verbose=verbose)
     if plot is not None and result.rows:
         draw({**result.facts, "rows": result.rows}, plot)

@@ -68,8 +68,13 @@ def tuned_module(device: str, nodes: int, trials: int, folder: Path) -> Path:
     command, database, module = [sys.executable, "-m", "tsm2_tune"], folder / "results.db", folder / "best_kernels.py"
     problem = ["--shapes", f"{nodes}x{nodes}x{nodes}", "--dtype", "f32", "--math", "minplus"]
     limits = ["--device", device, "--max-trials", str(trials), "--db", str(database)]
-    subprocess.run([*command, *problem, *limits], check=True)
-    subprocess.run([*command, "export", "--format", "module", "--db", database, "--output", module], check=True)
+    for step in (
+        [*problem, *limits],
+        ["export", "--format", "module", "--db", str(database), "--output", str(module)],
+    ):
+        ended = subprocess.run([*command, *step], check=False)
+        if ended.returncode != 0:
+            raise SystemExit(ended.returncode)  # the tool has said why
     return module
 
 
@@ -121,7 +126,10 @@ def main(device: str, nodes: int, seed: int, trials: int, module: str | None) ->
     with tempfile.TemporaryDirectory() as folder:
         path = Path(module) if module else tuned_module(device, nodes, trials, Path(folder))
         kernels = imported(path)
-    found, seconds = all_distances(kernels, lengths, device)
+    try:
+        found, seconds = all_distances(kernels, lengths, device)
+    except LookupError as error:
+        raise click.ClickException(f"{path} cannot do it: {error}") from None
 
     start = time.perf_counter()
     expected = shortest_path(csr_array(np.where(np.isfinite(lengths), lengths, 0)), method="D")
@@ -133,8 +141,8 @@ def main(device: str, nodes: int, seed: int, trials: int, module: str | None) ->
     click.echo(f"longest of the shortest paths: {finite.max() / 1000:.0f} km")
     best = min(seconds)
     rate = 2 * nodes**3 / best * 1e-12
-    click.echo(f"{len(seconds)} products: {sum(seconds):.4f} s, the fastest {best * 1e6:.0f} us, {rate:.2f} Tflop/s")
-    click.echo(f"SciPy's Dijkstra: {scipy_seconds:.2f} s; all distances are equal")
+    click.echo(f"{len(seconds)} products: {sum(seconds):.4f} s, the fastest {best * 1e6:.0f} us, {rate:.3g} TFLOP/s")
+    click.echo(f"SciPy's Dijkstra: {scipy_seconds:.3g} s; all distances are equal")
 
 
 if __name__ == "__main__":

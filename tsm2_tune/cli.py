@@ -17,8 +17,10 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Thresholds
 from tsm2_tune.options import (
+    LADDER_DATABASE,
     computable,
     database_option,
+    database_option_of,
     device_option,
     family_names,
     family_options,
@@ -47,6 +49,7 @@ INTERRUPTED = 130  # exit status after Ctrl-C, as shells have it
 @shapes_options(required=False)
 @family_options
 @tuning_options
+@database_option
 @click.pass_context
 def main(
     ctx: click.Context,
@@ -134,6 +137,7 @@ def _tune(
 @device_option
 @shapes_options(required=True)
 @tuning_options
+@database_option_of(LADDER_DATABASE)
 @json_option
 @click.pass_context
 def ladder(

@@ -22,6 +22,7 @@ from tsm2_tune.generator.shapes import SPELLING, parse_shapes
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_DATABASE = "results.db"
+LADDER_DATABASE = "ladder.db"  # apart, so that no teaching kernel is exported as the best one of a shape
 LARGE = 8192  # extents of a product that is not skinny
 LARGE_SQUARE = f"{LARGE}x{LARGE}x{LARGE}"
 MOST_SHAPES_BYTES = 1_000_000  # of a shapes file
@@ -214,14 +215,19 @@ def family_options(function: F) -> F:
     )(function)
 
 
-database_option = click.option(
-    "--db",
-    "database",
-    default=DEFAULT_DATABASE,
-    show_default=True,
-    type=click.Path(dir_okay=False),
-    help="The tuning database.",
-)
+def database_option_of(default: str) -> Callable[[F], F]:
+    """--db, with this file where it is not given."""
+    return click.option(
+        "--db",
+        "database",
+        default=default,
+        show_default=True,
+        type=click.Path(dir_okay=False),
+        help="The tuning database.",
+    )
+
+
+database_option = database_option_of(DEFAULT_DATABASE)
 device_option = click.option(
     "--device", "spec", help="CUDA ordinal, or cpu. [default: GPU 0 if there is one, else cpu]"
 )
@@ -234,7 +240,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 def tuning_options(function: F) -> F:
-    """--db, and the fields of tune.Options under their names: how much to try, and how patiently."""
+    """The fields of tune.Options under their names: how much to try, and how patiently."""
     for option in (
         click.option(
             "--run-limit",
@@ -273,7 +279,6 @@ def tuning_options(function: F) -> F:
             callback=lambda ctx, param, seconds: seconds or None,
             help="Time for each problem, that of earlier runs included; 0 is no limit.",
         ),
-        database_option,
     ):
         function = option(function)
     return function

@@ -228,7 +228,9 @@ def source(configuration: str, dtype: str, math: str, op: str) -> None:
     problems = [Problem(size, size, size, name, op_of(op, name)) for size in (1, LARGE)]  # one text is for all shapes
     problem = next(filter(family.supports, problems), None)
     if problem is None:
-        raise InputError(f"{family.name} has no kernel for {name} and op {op}: choose another --dtype or --op")
+        raise InputError(
+            f"{family.name} has no kernel for {name} and op {op}: choose another --dtype, --math or --op"
+        )
     config = family.config_type.parse(configuration)
     if config is None or not family.has(config, problem):
         example = next(family.configurations()).text
@@ -237,6 +239,6 @@ def source(configuration: str, dtype: str, math: str, op: str) -> None:
     if why_not is not None:
         raise InputError(
             f"{config.text} has no kernel for {problem.dtype_name} and op {op}, as {why_not}:"
-            " choose another configuration, --dtype or --op"
+            " choose another configuration, --dtype, --math or --op"
         )
     click.echo(render(problem, config).text, nl=False)

@@ -73,7 +73,7 @@ def spaces(problems: Sequence[Problem], target: Target) -> tuple[SearchSpace, ..
         if not FAMILY.supports(problem):
             raise InputError(
                 f"the ladder does not compute {problem.text}: its matrices are all column-major, or with --layout row"
-                f" all row-major, of {' or '.join(FAMILY.dtypes)}; choose another --op or --dtype"
+                f" all row-major, of {' or '.join(FAMILY.dtypes)}; choose another --op, --dtype or --math"
             )
     return job.spaces(problems, target, guidelines=OWN, families=(FAMILY.name,))
 
