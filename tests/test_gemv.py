@@ -81,8 +81,6 @@ def bug(
     return Bug(name, config, original, planted, dtype=dtype, op=op)
 
 
-# Not among them: that a row-major A whose rows are no whole vectors is taken for one. Operands end where a page does,
-# and such an A begins at no aligned address then.
 BEGIN = "split * share < k ? split * share : k"
 BUGS = (
     bug("the last tile not moved up", "first_row : m < tile_rows ? 0 : m - tile_rows", "first_row : first_row"),
@@ -94,6 +92,9 @@ BUGS = (
     bug("a row-major A as vectors that are not aligned", "aligned(A, lda, vector) && ", "", op="tn"),
     bug("A's leading dimension not looked at", "(X) | ld * sizeof(scalar))", "(X))", op="tn"),
     bug("B as vectors that are not aligned", "aligned(at_B(B, ldb, 0, first_column), 0, width)", "true", op="tn"),
+    bug("neighbours of B as vectors that are not aligned", "aligned(at_B(B, ldb, 0, first_column), 0, width)", "true",
+        op="ttt"),
+    bug("rows of A that are no whole vectors", " && k % vector == 0", "", op="tn"),
     bug("elements of B that lie apart as vectors", "ldb == 1 && ", "", op="ttt"),
     bug("shares overlap", BEGIN, "split * share < k ? split * (share - step) : k"),
     bug("shares that are not rounded", "/ (splits * step) * step", "/ (splits * step) * step - 1", op="tn"),

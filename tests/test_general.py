@@ -85,6 +85,22 @@ BUGS = (
 )
 
 
+# Which only the probes show, of as many blocks as a host has.
+PROBED = StagedMmaConfig(256, 256, 64, 64, 32, 4, 1, splits=16, min_blocks=1, strips=2, octets=2, ahead=1)
+WIDE = StagedMmaConfig(128, 128, 128, 64, 16, 3, 1, splits=16, min_blocks=1, strips=4, octets=4, ahead=1)
+PROBED_BUGS = (
+    Bug("runs that leave chunks over", PROBED, "index_t((in_runs + work.others - 1) / work.others)",
+        "index_t(in_runs / work.others)", dtype="f64"),
+    Bug("the last band a tile short where it is whole", WIDE, "left < band_tiles ? left : band_tiles",
+        "left <= band_tiles ? left : band_tiles - 1", dtype="f64"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("bug", PROBED_BUGS, ids=lambda bug: bug.name)
+def test_the_probes_find_a_wrong_walk(try_kernel: TryKernel, bug: Bug) -> None:
+    assert_rejected(try_kernel, bug, (1, 1, 1), probes=True)
+
+
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_a_wrong_walk_is_found(try_kernel: TryKernel, bug: Bug) -> None:
     assert_rejected(try_kernel, bug, (1, 1, 1))

@@ -178,7 +178,7 @@ def ladder(
         for problem, rungs in found.items():
             reports.print_ladder(problem, target.identity.name, rungs, console)
     if any(rung.best is None for rungs in found.values() for rung in rungs):
-        click.echo(f"no time of a step: see `tsm2-tune show --db {database}`, or raise --budget", err=True)
+        click.echo(f"no time of a step: see `tsm2-tune show --db {database}`, or raise its limits", err=True)
         ctx.exit(1)
 
 

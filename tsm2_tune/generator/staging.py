@@ -32,7 +32,7 @@ WARP_THREADS = 32
 VECTOR_BYTES = 16
 STATIC_SMEM_BYTES = 128  # at most: the order of work, and what blocks that meet say to their threads
 MOST_IDLE = 16_000  # products for a row of C: what a block may have more than an equal share is, so as to have a tile
-MANY_BLOCKS = 64  # which have panels, turns and runs in the probes that are made for them
+MANY_BLOCKS = 16  # which have panels, turns and runs in the probes that are made for them
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -12,6 +12,7 @@ from tsm2_tune.generator.problem import PADDING_ROWS, Dtype, Problem, dtype_name
 from tsm2_tune.generator.render import REFERENCE_BLOCKS_PER_SM, SUPPORT_THREADS
 from tsm2_tune.tuner.device import Buffer, Device, Kernel
 
+VECTOR_BYTES = 16  # the most that a thread loads at a time
 GUARD_ELEMENTS = 1024  # before and behind each operand: past what a thread tile or a vector would overrun
 SUPPORT_BLOCKS_PER_SM = 8
 REFERENCE_ROUNDS = 4  # most tiles or chunks of tiles of C that such a thread takes, where it need not take more
@@ -34,6 +35,7 @@ class Values(IntEnum):
     LENGTHS = 6  # [0, 1), and every fourth infinite
     FEW_SIGNS = 7  # the same, and every 2048th negative
     UNUSUAL = 8  # integers, infinities of both signs and NaN; infinities in the last row and the last column
+    SIGNED_NANS = 9  # as LENGTHS, and every 256th NaN with a sign
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ class Filling:
     values: Values
     seed: int
     exponent: int = 0  # integers and small parts are multiplied by 2 to this
+    shift: int | None = None  # elements past a multiple of 16 bytes where it begins; None where it lies as it may
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,9 +199,14 @@ class Operand:
     @property
     def front(self) -> int:
         """Elements of the buffer before the matrix."""
-        if self._ends_at_buffer_end:
-            return self._total - self._extent(self.filling.leading_dimension)
-        return GUARD_ELEMENTS
+        shift, element_bytes = self.filling.shift, self._dtype.element_bytes
+        if not self._ends_at_buffer_end:
+            return GUARD_ELEMENTS + (shift or 0)
+        front = self._total - self._extent(self.filling.leading_dimension)
+        if shift is None:
+            return front
+        past = self.buffer.address + (front - shift) * element_bytes
+        return front - past % VECTOR_BYTES // element_bytes
 
     @property
     def address(self) -> int:

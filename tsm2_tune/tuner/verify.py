@@ -45,7 +45,7 @@ import numpy as np
 from tsm2_tune.generator.problem import MIN_PLUS, Problem
 from tsm2_tune.tuner.device import Device
 from tsm2_tune.tuner.loaded import LoadedKernel
-from tsm2_tune.tuner.operands import Filling, Operands, Values
+from tsm2_tune.tuner.operands import Filling, Operand, Operands, Values
 from tsm2_tune.tuner.trial import Verdict
 
 ALPHA, BETA = -2.0 + 1j, 3.0 - 1j  # of the general call: integers, so that the result stays exact
@@ -56,6 +56,7 @@ ODD = {"A": 3, "B": 5, "C": 7}  # all different, none a vector's width
 A_APART, OTHERS_APART = {"A": 3, "B": 0, "C": 0}, {"A": 0, "B": 5, "C": 8}
 VECTORS = {"A": 4, "B": 8, "C": 8}  # whole vectors, so that operands stay aligned where they are so without
 VECTOR_BYTES = 16
+ALIGNED = dict.fromkeys("ABC", 0)  # where the operands begin; on a host they end at a page's end otherwise
 # The powers of two that small parts are multiplied by. JUST_APART is where three real products, computed in f64, lose
 # of c64 what its bound asks: of k products they lose up to (2 k + 3) 2**-53 of the large parts, and the bound is
 # (2 k + 4) 2**-24 of the small ones, A's and B's together. So down to 2**-29 no values break it. Those that are tried
@@ -95,6 +96,9 @@ class Check:
     magnitude: Magnitude = Magnitude.ORDINARY  # of A's integers
     small: dict[str, int] = field(default_factory=dict)  # operand -> exponent of its small parts
     apart: dict[str, Values] = field(default_factory=dict)  # operand -> its values, where they are others
+    shift: dict[str, int] = field(
+        default_factory=dict
+    )  # operand -> elements past a multiple of 16 bytes
 
     def exponent(self, name: str, problem: Problem) -> int:
         """The power of two that this operand's integers, or its small parts, are multiplied by."""
@@ -116,10 +120,14 @@ PROBE_CHECKS = (
     CHECKS[0],
     CHECKS[1],
     # Where operands are aligned and beta is 0, kernels have loads and stores of their own.
-    Check("overwriting call", Values.INTEGERS, padding=VECTORS, alpha=ALPHA, beta=0.0),
+    Check("overwriting call", Values.INTEGERS, padding=VECTORS, alpha=ALPHA, beta=0.0, shift=ALIGNED),
+    *(
+        Check(f"{name} unaligned", Values.INTEGERS, {**VECTORS, name: 0}, 1.0, 1.0, shift={**ALIGNED, name: 1})
+        for name in "ABC"
+    ),
     Check("scaled call", Values.UNIFORM, padding=VECTORS, alpha=-0.7 + 0.3j, beta=1.0, roundings=5),
-    Check("large values", Values.INTEGERS, padding=OTHERS_APART, alpha=1.0, beta=0.0, magnitude=Magnitude.LARGE),
-    Check("subnormal values", Values.INTEGERS, padding=A_APART, alpha=1.0, beta=0.0, magnitude=Magnitude.LEAST),
+    Check("large values", Values.INTEGERS, OTHERS_APART, 1.0, 0.0, magnitude=Magnitude.LARGE, shift=ALIGNED),
+    Check("subnormal values", Values.INTEGERS, A_APART, 1.0, 0.0, magnitude=Magnitude.LEAST, shift=ALIGNED),
     CHECKS[2],
 )
 # Of the semiring (min, +), where every result is exact, whatever the values. Of numbers from [-1, 1) any product may
@@ -134,7 +142,14 @@ MIN_PLUS_CHECKS = (
 )
 MIN_PLUS_PROBE_CHECKS = (
     *MIN_PLUS_CHECKS,
-    Check("overwriting call", Values.UNIFORM, padding=VECTORS, alpha=SHIFT, beta=MIN_PLUS.zero),
+    Check("overwriting call", Values.UNIFORM, padding=VECTORS, alpha=SHIFT, beta=MIN_PLUS.zero, shift=ALIGNED),
+    *(
+        Check(f"{name} unaligned", Values.UNIFORM, {**VECTORS, name: 0}, 0.0, 0.0, shift={**ALIGNED, name: 1})
+        for name in "ABC"
+    ),
+    Check("NaN with a sign", Values.SIGNED_NANS, padding=NONE, alpha=MIN_PLUS.one, beta=MIN_PLUS.one),
+    Check("infinite alpha", Values.LENGTHS, padding=NONE, alpha=-MIN_PLUS.zero, beta=MIN_PLUS.zero),
+    Check("infinite beta", Values.LENGTHS, padding=NONE, alpha=MIN_PLUS.one, beta=-MIN_PLUS.zero),
     Check("accumulating call", Values.LENGTHS, padding=VECTORS, alpha=MIN_PLUS.one, beta=MIN_PLUS.one),
     Check("infinities and NaN", Values.UNUSUAL, padding=OTHERS_APART, alpha=SHIFT, beta=SHIFT_C),
     # Kernels may take numbers without a sign apart.
@@ -244,10 +259,11 @@ def prepare(operands: Operands, check: Check, *, seed: int) -> None:
         overwritten = operand.name == "C" and check.beta == operands.problem.dtype.semiring.zero
         operand.fill(
             Filling(
-                leading_dimension=operand.rows + padding(operands.problem, check, operand.name),
+                leading_dimension=operand.rows + padding(operand, operands.problem, check),
                 values=Values.POISON if overwritten else check.apart.get(operand.name, check.values),
                 seed=seed + offset,
                 exponent=check.exponent(operand.name, operands.problem),
+                shift=check.shift.get(operand.name),
             )
         )
 
@@ -257,10 +273,10 @@ def clear(operands: Operands) -> None:
     operands.c.fill(replace(operands.c.filling, values=Values.POISON))
 
 
-def padding(problem: Problem, check: Check, name: str) -> int:
-    """Elements added to the leading dimension of A, B or C: where they are `VECTORS`, 16 bytes or more."""
-    added = check.padding[name]
-    return added if check.padding is not VECTORS else max(added, VECTOR_BYTES // problem.dtype.element_bytes)
+def padding(operand: Operand, problem: Problem, check: Check) -> int:
+    """Elements added to the operand's leading dimension: of multiples of 4 so many that it is whole vectors then."""
+    added, whole = check.padding[operand.name], VECTOR_BYTES // problem.dtype.element_bytes
+    return max(added, whole) + -operand.rows % whole if added and added % 4 == 0 else added
 
 
 def inspect(operands: Operands, check: Check) -> Verdict:
