@@ -80,8 +80,8 @@ def tuned_module(device: str, nodes: int, trials: int, folder: Path) -> Path:
 
 def imported(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
+    if spec is None or spec.loader is None:
+        raise click.ClickException(f"{path} is no Python module: export one with --format module")
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     spec.loader.exec_module(module)
@@ -93,8 +93,11 @@ def all_distances(kernels: ModuleType, lengths: Lengths, device: str) -> tuple[L
     squared: Any = np.asfortranarray(lengths)
     into: Any = np.empty_like(squared)
     if device != "cpu":
-        import pycuda.autoprimaryctx  # the first GPU's
-        from pycuda import gpuarray
+        try:
+            import pycuda.autoprimaryctx  # the first GPU's
+            from pycuda import gpuarray
+        except ImportError:
+            raise click.ClickException("PyCUDA is not installed: pip install pycuda, or use --device cpu") from None
 
         squared, into = gpuarray.to_gpu(squared), gpuarray.to_gpu(into)
     kernels.gemm(squared, squared, out=into, math="minplus")  # compiles the kernel
@@ -115,8 +118,8 @@ def all_distances(kernels: ModuleType, lengths: Lengths, device: str) -> tuple[L
 @click.option(
     "--device", type=click.Choice(["0", "cpu"]), default="0", show_default=True, help="The first GPU, or cpu."
 )
-@click.option("--nodes", type=click.IntRange(4), default=1024, show_default=True, help="Rounded to a square.")
-@click.option("--seed", default=0, show_default=True, help="Of the map.")
+@click.option("--nodes", type=click.IntRange(4, 2**15), default=1024, show_default=True, help="Rounded to a square.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the map.")
 @click.option("--trials", type=click.IntRange(1), default=8, show_default=True, help="Configurations that are tried.")
 @click.option("--module", type=click.Path(exists=True, dir_okay=False), help="Exported kernels, in place of tuning.")
 def main(device: str, nodes: int, seed: int, trials: int, module: str | None) -> None:

@@ -96,9 +96,7 @@ class Check:
     magnitude: Magnitude = Magnitude.ORDINARY  # of A's integers
     small: dict[str, int] = field(default_factory=dict)  # operand -> exponent of its small parts
     apart: dict[str, Values] = field(default_factory=dict)  # operand -> its values, where they are others
-    shift: dict[str, int] = field(
-        default_factory=dict
-    )  # operand -> elements past a multiple of 16 bytes
+    shift: dict[str, int] = field(default_factory=dict)  # operand -> elements past a multiple of 16 bytes
 
     def exponent(self, name: str, problem: Problem) -> int:
         """The power of two that this operand's integers, or its small parts, are multiplied by."""
