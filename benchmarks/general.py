@@ -197,10 +197,10 @@ def measure_cells(
 def measure_variants(
     stopwatch: Stopwatch, result: ResultFile, limits: DeviceLimits, *, count: int, end: float
 ) -> bool:
-    """Time a sample of the stencil's variants of each type; whether all were before `end`."""
+    """Time a sample of the stencil's variants of each type in each storage order; whether all were before `end`."""
     sampled = []
-    for dtype in FMA_DTYPES if count else ():
-        problem = Problem(VARIANTS_SIZE, VARIANTS_SIZE, VARIANTS_SIZE, dtype)
+    for dtype, op in product(FMA_DTYPES, PAPER_OPS) if count else ():
+        problem = Problem(VARIANTS_SIZE, VARIANTS_SIZE, VARIANTS_SIZE, dtype, op)
         kept = search_space(problem, limits, families=["gemm"]).kept
         first = FAMILIES["gemm"].preferred(problem, limits)
         places = random.Random(0).sample(range(len(kept)), min(count, len(kept)))
@@ -212,7 +212,13 @@ def measure_variants(
             return False
         times = {config.text: us for config, us in stopwatch.times_us(problem, configs).items()}
         result.facts["variants"].append(
-            {"dtype": problem.dtype_name, "size": VARIANTS_SIZE, "kept": kept_count, "times_us": times}
+            {
+                "dtype": problem.dtype_name,
+                "op": problem.op,
+                "size": VARIANTS_SIZE,
+                "kept": kept_count,
+                "times_us": times,
+            }
         )
         result.write()
     return True
@@ -221,7 +227,7 @@ def measure_variants(
 @click.command(cls=Command)
 @click.option("--device", "spec", default="0", show_default=True, help="CUDA ordinal.")
 @click.option("--quick", is_flag=True, help="A few sizes, in about twenty seconds.")
-@click.option("--variants", default=24, show_default=True, help="Of the stencil, of each type.")
+@click.option("--variants", default=24, show_default=True, help="Of the stencil, of each type in each storage order.")
 @click.option("--time-limit", type=float, default=3600.0, help="Seconds after which no other cell is begun.")
 @click.option(
     "--output",

@@ -71,19 +71,27 @@ def one_for_all(rows: Sequence[Row]) -> str:
 
 
 def spread(variants: Sequence[Row]) -> str:
-    """A line a type: rates of the slowest, the median and the fastest of the stencil's variants that were timed."""
-    heads = ("m = n = k", "routine", "kept", "timed", "slowest", "median", "fastest", "fastest variant")
+    """A line a type and storage order: TFLOP/s of the slowest, the median and the fastest variant that was timed."""
+    heads = ("m = n = k", "routine", "op", "kept", "timed", "slowest", "median", "fastest", "fastest variant")
     lines = []
     for group in variants:
         size, times = group["size"], group["times_us"]
-        rates = {name: Problem(size, size, size, group["dtype"]).flops / us * 1e-6 for name, us in times.items()}
+        flops = Problem(size, size, size, group["dtype"]).flops
+        rates = {name: flops / us * 1e-6 for name, us in times.items()}
         values = (min(rates.values()), statistics.median(rates.values()), max(rates.values()))
         counts = (str(group["kept"]), str(len(rates)))
         fastest = max(rates, key=lambda name: rates[name])
         lines.append(
-            (str(size), f"{BLAS[group['dtype']]}GEMM", *counts, *(f"{v:.1f}" for v in values), f"`{fastest}`")
+            (
+                str(size),
+                f"{BLAS[group['dtype']]}GEMM",
+                group["op"],
+                *counts,
+                *(f"{v:.1f}" for v in values),
+                f"`{fastest}`",
+            )
         )
-    return markdown(heads, lines, texts=("routine", "fastest variant")) if lines else ""
+    return markdown(heads, lines, texts=("routine", "op", "fastest variant")) if lines else ""
 
 
 def rate(row: Row, who: str) -> float:

@@ -91,7 +91,7 @@ def test_tables_say_what_was_measured() -> None:
     ]
     facts = {"device": "D", "driver": "1", "toolkit": "T", "cublas": 2, "date": "today", "command": "it"}
     rates = {"read_gbytes_per_s": 1.0, "copy_gbytes_per_s": 1.0, "gflops": {"f32": 1.0, "f64": 1.0}}
-    variants = [{"dtype": "f32", "size": 1000, "kept": 9, "times_us": {"a": 20.0, "b": 40.0, "c": 200.0}}]
+    variants = [{"dtype": "f32", "op": "nt", "size": 1000, "kept": 9, "times_us": {"a": 20.0, "b": 40.0, "c": 200.0}}]
     found = tables({**facts, **rates, "variants": variants, "rows": rows})
     lines = {name: part.splitlines()[-1] for name, part in found.items()}
     assert lines["general-paper"] == "| 1000 | f64 | nn | **20.0** | 40.0 | – | 100.0 | 200 % | `staged_mma-t1` |"
@@ -100,5 +100,5 @@ def test_tables_say_what_was_measured() -> None:
         "| 1000 x 1000 x 32 | – | the same | – | – |",
         "| 1000 x 1000 x 1000 | – | `t1`, 10 % | – | – |",
     ]
-    assert lines["general-variants"] == "| 1000 | SGEMM | 9 | 3 | 10.0 | 50.0 | 100.0 | `a` |"
+    assert lines["general-variants"] == "| 1000 | SGEMM | nt | 9 | 3 | 10.0 | 50.0 | 100.0 | `a` |"
     assert "general-variants" not in tables({**facts, **rates, "variants": [], "rows": rows})

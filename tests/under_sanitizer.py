@@ -1,5 +1,7 @@
 """Every configuration of tests/test_gpu.py at two odd shapes, each started once: little enough for compute-sanitizer.
 
+Those for a C that is large both ways get one of several tiles too, in each case that BLAS has.
+
     compute-sanitizer --tool racecheck python -m tests.under_sanitizer --part 1/8
 
 Each part is a process of its own: run as many beside one another as there are cores.
@@ -11,10 +13,11 @@ import click
 
 from benchmarks.versus_cublas import part_of
 from tests.conftest import compiled
-from tests.test_gpu import CASE_NAMES, CASES
+from tests.test_gpu import CASES, GENERAL
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render, support_source
+from tsm2_tune.generator.tiles import is_general
 from tsm2_tune.options import family_names
 from tsm2_tune.tuner.cuda import CudaDevice
 from tsm2_tune.tuner.loaded import Entry, LoadedKernel
@@ -25,6 +28,14 @@ from tsm2_tune.tuner.verify import probe_checks, verify
 from tsm2_tune.usage import Command
 
 SHAPES = ((97, 13, 259), (641, 7, 131))
+LARGE = (395, 261, 133)
+
+
+def shapes(case: Problem) -> tuple[tuple[int, int, int], ...]:
+    """Of A, B and C."""
+    if case.is_gram:
+        return tuple((n, n, m) for m, n, _ in SHAPES)
+    return (*SHAPES, LARGE) if is_general(case) else SHAPES
 
 
 def verdict(gpu: CudaDevice, target: Target, support: Support, config: KernelConfig, problem: Problem) -> Verdict:
@@ -52,17 +63,15 @@ def main(part: str, family: str | None) -> None:
     gpu = CudaDevice(0, path)
     supports: dict[str, Support] = {}
     wrong = 0
-    named = ((name, *case) for name, case in zip(CASE_NAMES, CASES, strict=True))
-    cases = [one for one in named if one[1].family in (chosen or (one[1].family,))]
-    for name, config, case in cases[first - 1 :: step]:
-        for m, n, k in SHAPES:
-            shape = (n, n, m) if case.is_gram else (m, n, k)
+    cases = [one for one in (*CASES, *GENERAL) if one[0].family in (chosen or (one[0].family,))]
+    for config, case in cases[first - 1 :: step]:
+        for shape in shapes(case):
             problem = Problem(*shape, case.dtype_name, case.op)
             if case.dtype_name not in supports:
                 supports[case.dtype_name] = Support(gpu, path, case.dtype_name)
             found = verdict(gpu, target, supports[case.dtype_name], config, problem)
             wrong += not found.correct
-            click.echo(f"{name} {problem.shape}: {found.detail}")
+            click.echo(f"{config.text} {problem.text}: {found.detail}")
     for support in supports.values():
         support.free()
     gpu.close()
