@@ -20,8 +20,7 @@ from typing import Any
 import click
 
 from benchmarks.cublas import Cublas, gpu
-from benchmarks.result_file import require_new
-from tsm2_tune import __version__
+from benchmarks.result_file import program_facts, require_new
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render, support_source
@@ -167,7 +166,7 @@ def main(spec: str, shapes: str, dtypes: str, seconds: float, output: Path) -> N
         "toolkit": identity.toolkit,
         "flags": identity.flags,
         "cublas": cublas.version,
-        "tsm2_tune": __version__,
+        **program_facts(),
         "read_gbytes_per_s": ceilings.read_gbytes_per_s,
         "copy_gbytes_per_s": ceilings.copy_gbytes_per_s,
         "gflops": dict(ceilings.gflops),

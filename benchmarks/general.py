@@ -30,10 +30,9 @@ from benchmarks.cells import Cell
 from benchmarks.contest import COMPILE_SECONDS, TIMED, Contest
 from benchmarks.cublas import gpu
 from benchmarks.general_tables import GLOBAL_SIZE, tables
-from benchmarks.result_file import ResultFile, require_new
+from benchmarks.result_file import ResultFile, program_facts, require_new
 from benchmarks.versus_cublas import refuse_less_precision
 from benchmarks.winner import Skipped, Winner
-from tsm2_tune import __version__
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import FAMILIES
@@ -61,6 +60,7 @@ SIZES = (GLOBAL_SIZE, 256, 512, 768, *range(1024, GLOBAL_SIZE, 512), 5120, 6144)
 SHORT_KS, WIDTHS = (32, 64), (1024, 2048, 4096, 8192)
 QUICK_SIZES = (GLOBAL_SIZE, 512, 2048)
 VARIANTS_SIZE = 2048
+VARIANTS, TIME_LIMIT = 24, 3600.0  # unless the command says otherwise: of each type and order, and seconds
 TRIAL = Effort(spread=0.005, min_samples=3, max_samples=9, limit_seconds=0.15, warm_up_seconds=0.005)
 FINAL = Effort(spread=0.002, min_samples=7, max_samples=31, limit_seconds=0.3, warm_up_seconds=0.01)
 
@@ -141,11 +141,20 @@ class Stopwatch:
             return {config: measured.median_us for config, measured in zip(launches, found, strict=True)}
 
 
-def facts_of(target: Target, contest: Contest, *, quick: bool) -> dict[str, Any]:
+def command_of(*, quick: bool, variants: int, time_limit: float) -> str:
+    """As it was typed, but for the device and the file."""
+    parts = ["python -m benchmarks.general"]
+    parts += ["--quick"] if quick else []
+    parts += [f"--variants {variants}"] if variants != VARIANTS else []
+    parts += [f"--time-limit {time_limit:g}"] if time_limit != TIME_LIMIT else []
+    return " ".join(parts)
+
+
+def facts_of(target: Target, contest: Contest, command: str) -> dict[str, Any]:
     """What the numbers belong to."""
     identity, ceilings = target.identity, contest.ceilings
     return {
-        "command": "python -m benchmarks.general" + (" --quick" if quick else ""),
+        "command": command,
         "date": datetime.now(UTC).date().isoformat(),
         "device": identity.name,
         "driver": identity.driver,
@@ -153,7 +162,7 @@ def facts_of(target: Target, contest: Contest, *, quick: bool) -> dict[str, Any]
         "flags": identity.flags,
         "cublas": contest.cublas.version,
         "cublaslt": contest.cublaslt.version,
-        "tsm2_tune": __version__,
+        **program_facts(),
         "read_gbytes_per_s": ceilings.read_gbytes_per_s,
         "copy_gbytes_per_s": ceilings.copy_gbytes_per_s,
         "gflops": dict(ceilings.gflops),
@@ -227,8 +236,16 @@ def measure_variants(
 @click.command(cls=Command)
 @click.option("--device", "spec", default="0", show_default=True, help="CUDA ordinal.")
 @click.option("--quick", is_flag=True, help="A few sizes, in about twenty seconds.")
-@click.option("--variants", default=24, show_default=True, help="Of the stencil, of each type in each storage order.")
-@click.option("--time-limit", type=float, default=3600.0, help="Seconds after which no other cell is begun.")
+@click.option(
+    "--variants", default=VARIANTS, show_default=True, help="Of the stencil, of each type in each storage order."
+)
+@click.option(
+    "--time-limit",
+    type=float,
+    default=TIME_LIMIT,
+    show_default=True,
+    help="Seconds after which no other cell is begun.",
+)
 @click.option(
     "--output",
     default="general.json",
@@ -249,7 +266,8 @@ def main(spec: str, quick: bool, variants: int, time_limit: float, output: Path)
     device = CudaDevice(int(target.spec), support.path)
     contest = Contest(device, target, support.path, FINAL, Phases())
     stopwatch = Stopwatch(device, target, support.path)
-    result = ResultFile(output, facts_of(target, contest, quick=quick))
+    command = command_of(quick=quick, variants=variants, time_limit=time_limit)
+    result = ResultFile(output, facts_of(target, contest, command))
     complete = measure_cells(stopwatch, contest, result, target.limits, quick=quick, end=end)
     count = 0 if quick else variants
     complete = measure_variants(stopwatch, result, target.limits, count=count, end=end) and complete

@@ -34,8 +34,8 @@ def headline(rows: Sequence[Row], cublas: str = "cuBLAS") -> str:
     lines = [
         (
             *words(row),
-            *fastest_in_bold([number(row[f"{who}_us"]) for who in WHO], [row[f"{who}_us"] for who in WHO]),
-            ratio(row["cublas_us"], row["ours_us"]),
+            *fastest_in_bold([time_text(row, who) for who in WHO], [right_us(row, who) for who in WHO]),
+            ratio(right_us(row, "cublas"), row["ours_us"]),
             f"{row['percent_of_floor']:.0f}",
             f"`{row['configuration']}`",
         )
@@ -91,9 +91,9 @@ def means(rows: Iterable[Row]) -> list[Row]:
             "dtype": dtype,
             "layout": layout,
             "cells": len(group),
-            "cublas": geometric_mean(speed_ups(group, "cublas_us")),
-            "cublaslt": geometric_mean(speed_ups(group, "cublaslt_us")),
-            "behind_lt": sum(ratio < 1 for ratio in speed_ups(group, "cublaslt_us")),
+            "cublas": geometric_mean(speed_ups(group, "cublas")),
+            "cublaslt": geometric_mean(speed_ups(group, "cublaslt")),
+            "behind_lt": sum(ratio < 1 for ratio in speed_ups(group, "cublaslt")),
         }
         for (regime, dtype, layout), group in groups.items()
     ]
@@ -135,9 +135,20 @@ def fastest_in_bold(texts: Sequence[str], values: Sequence[float | None]) -> lis
     return [f"**{text}**" if value == least else text for text, value in zip(texts, values, strict=True)]
 
 
+def right_us(row: Row, who: str) -> float | None:
+    """The time of one of WHO; None where it has no such product, or gave an answer that failed the check."""
+    time: float | None = row[f"{who}_us"]
+    return None if row.get(f"{who}_verified") is False else time
+
+
+def time_text(row: Row, who: str) -> str:
+    """The time, and whether the answer failed the check."""
+    return number(row[f"{who}_us"]) + (" (wrong)" if row.get(f"{who}_verified") is False else "")
+
+
 def speed_ups(rows: Iterable[Row], opponent: str) -> list[float]:
-    """The opponent's time over ours, of the cells that it has."""
-    return [row[opponent] / row["ours_us"] for row in rows if row[opponent] is not None]
+    """The opponent's time over ours, of the cells in which it is right."""
+    return [us / row["ours_us"] for row in rows if (us := right_us(row, opponent)) is not None]
 
 
 def geometric_mean(ratios: Sequence[float]) -> float | None:

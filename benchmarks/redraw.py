@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from benchmarks import gemv, general_tables, minplus_tables
+from benchmarks import claims, gemv, general_tables, minplus_tables
 from benchmarks.cells import in_set
 from benchmarks.headline import (
     gram,
@@ -49,6 +49,9 @@ def drawn(found: dict[str, Any]) -> dict[str, str]:
     others = [row for row in rows if not in_set(row, "headline")]
     parts = {
         "readme": headline(of_the_readme(named)),
+        "ranges": claims.ranges(named),
+        "counts": claims.counts(rows),
+        "behind": claims.behind(rows),
         "means-by-type": means_by_type(named),
         "means": means_text(named),
         "runs": runs_of(found),

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import tsm2_tune
 from benchmarks.cells import CELL_KEY, LAYOUTS, REGIMES, cell_key
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import DTYPES
 
 # What two runs must agree on for their rows to stand in one file.
-SAME = ("device", "driver", "toolkit", "flags", "cublas", "cublaslt", "tsm2_tune")
+SAME = ("device", "driver", "toolkit", "flags", "cublas", "cublaslt", "tsm2_tune", "sources")
 LISTS = ("earlier_runs", "skipped", "rows")
 MOST = 1e15  # of a number in a row
 
@@ -55,6 +57,19 @@ FIELDS: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("cublas_us", "cublaslt_us"), _is_time),
 }
 GRAPH_FIELDS = ("ours_graph_us", "cublas_graph_us", "launch_floor_us")  # all or none
+
+
+def sources_digest() -> str:
+    """SHA-256 of the package's Python and templates: says which kernels were measured, where no version does."""
+    root = Path(tsm2_tune.__file__).parent
+    names = sorted(path.relative_to(root).as_posix() for end in ("py", "jinja") for path in root.rglob(f"*.{end}"))
+    texts = (name.encode() + b"\0" + (root / name).read_bytes() + b"\0" for name in names)
+    return hashlib.sha256(b"".join(texts)).hexdigest()
+
+
+def program_facts() -> dict[str, str]:
+    """Which program measured."""
+    return {"tsm2_tune": tsm2_tune.__version__, "sources": sources_digest()}
 
 
 class ResultFile:

@@ -35,12 +35,17 @@ def table(found: dict[str, Any]) -> str:
 
 
 def provenance(found: dict[str, Any]) -> str:
-    """What the numbers belong to, as one sentence."""
+    """What the numbers belong to, as one sentence.
+
+    A file that has no rates but f32's and f64's is older than the measurement of tensor cores.
+    """
+    of_f64 = "by FMA" if found["gflops"].keys() == {"f32", "f64"} else "on the tensor cores"
     return (
         f"{found['device']}, driver {found['driver']}, {found['toolkit']}, cuBLAS {found['cublas']}, {found['date']};"
         f" measured ceilings: read {found['read_gbytes_per_s'] / 1e3:.2f} TB/s, copy"
-        f" {found['copy_gbytes_per_s'] / 1e3:.2f} TB/s, FMA {found['gflops']['f32'] / 1e3:.1f} TFLOP/s in f32 and"
-        f" {found['gflops']['f64'] / 1e3:.1f} in f64."
+        f" {found['copy_gbytes_per_s'] / 1e3:.2f} TB/s,"
+        f" {found['gflops']['f32'] / 1e3:.1f} TFLOP/s by FMA in f32"
+        f" and {found['gflops']['f64'] / 1e3:.1f} {of_f64} in f64."
     )
 
 

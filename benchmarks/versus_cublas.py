@@ -31,9 +31,8 @@ from benchmarks.contest import Contest
 from benchmarks.cublas import gpu
 from benchmarks.headline import means_text
 from benchmarks.plot import draw, matplotlib
-from benchmarks.result_file import ResultFile, read, require_folder, require_new
+from benchmarks.result_file import ResultFile, program_facts, read, require_folder, require_new
 from benchmarks.winner import Prospects, Skipped, planned, planners, tuned
-from tsm2_tune import __version__
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.render import support_source
 from tsm2_tune.tuner.compiler import compile_text
@@ -126,7 +125,7 @@ def facts_of(command: str, target: Target, contest: Contest, sm_clock_mhz: float
         "flags": identity.flags,
         "cublas": contest.cublas.version,
         "cublaslt": contest.cublaslt.version,
-        "tsm2_tune": __version__,
+        **program_facts(),
         "most_sm_clock_mhz": target.limits.sm_clock_mhz,
         "sm_clock_mhz": sm_clock_mhz,
         "dram_gbytes_per_s": target.limits.dram_gbytes_per_s,

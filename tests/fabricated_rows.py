@@ -22,6 +22,7 @@ FACTS = {
     "cublas": 130100,
     "cublaslt": 130100,
     "tsm2_tune": "0.1.0",
+    "sources": "5f2d",
     "command": "python -m benchmarks.versus_cublas",
     "date": "2026-11-21",
     "read_gbytes_per_s": 4620.0,

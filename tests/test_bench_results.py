@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import tsm2_tune
 from benchmarks.cells import Cell, in_set
 from benchmarks.headline import (
     geometric_mean,
@@ -21,7 +23,7 @@ from benchmarks.headline import (
 )
 from benchmarks.join import joined
 from benchmarks.plot import DOTS_PER_INCH, POINTS, draw, groups_of, long_text, narrow_text, shown
-from benchmarks.result_file import ResultFile, read
+from benchmarks.result_file import ResultFile, read, sources_digest
 from benchmarks.versus_cublas import (
     line_of,
 )
@@ -94,6 +96,19 @@ def test_the_later_of_two_files_replaces_rows(tmp_path: Path) -> None:
     ResultFile(paths[2], {**FACTS, "driver": "600"}).add(row(SMALL))
     with pytest.raises(InputError, match="measured with driver '600', not '580'"):
         joined(paths, tmp_path / "all.json")
+
+
+def test_the_digest_of_the_sources_says_which_kernels_were_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = sources_digest()
+    copy = tmp_path / "tsm2_tune"
+    shutil.copytree(Path(tsm2_tune.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(tsm2_tune, "__file__", str(copy / "__init__.py"))
+    assert sources_digest() == known
+    template = copy / "templates/gemm.cu.jinja"
+    template.write_text(template.read_text() + "\n")
+    assert sources_digest() != known
 
 
 @pytest.mark.parametrize(
