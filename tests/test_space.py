@@ -1,7 +1,7 @@
 """The search space: every configuration is kept, or dropped by exactly one rule."""
 
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, product
 from typing import Any, NamedTuple
 
 import pytest
@@ -29,10 +29,11 @@ from tsm2_tune.generator.families.tsmr_rows import TsmrRowsConfig
 from tsm2_tune.generator.families.tsmt import TsmtConfig
 from tsm2_tune.generator.families.tsmt_few import TsmtFewConfig
 from tsm2_tune.generator.limits import DeviceLimits
-from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.rules import Candidate, Guidelines
 from tsm2_tune.generator.space import rules_of, search_space
+from tsm2_tune.generator.splitting import HAS_F64_TENSOR_CORES, has_f64_tensor_cores
 from tsm2_tune.tuner.tune import probe_problems
 
 H200 = PROFILES["h200"]
@@ -279,9 +280,20 @@ def test_the_host_stands_in_for_the_tensor_cores() -> None:
     config = TsmrMmaConfig(128, 2, 16, 16, 2, splits=4, row_tiles=1, min_blocks=1)
     family = family_named("tsmr_mma")
     (rule,) = (rule for rule in rules_of(family) if rule.name == "has-f64-tensor-cores")
-    for capability, kept in (((0, 0), True), ((8, 0), False), ((9, 0), True), ((10, 0), True)):
+    for capability, kept in (((0, 0), True), ((8, 0), False), ((9, 0), True), ((10, 0), True), ((12, 0), True)):
         limits = replace(H200, compute_capability=capability)
         assert rule.keeps(Candidate(family, config, R64, limits, Guidelines())) is kept
+
+
+def test_slow_f64_units_multiply_no_other_type() -> None:
+    for capability, names in (((9, 0), {"f32", "f64", "c64", "c128"}), ((10, 0), {"f64", "c128"}), ((8, 0), set())):
+        limits = replace(H200, compute_capability=capability)
+        assert {name for name in FMA_DTYPES if has_f64_tensor_cores(limits, Problem(64, 64, 64, name))} == names
+    families = [name for name, family in FAMILIES.items() if HAS_F64_TENSOR_CORES in family.rules]
+    for capability, dtype in product(((9, 0), (12, 0)), ("f32", "c64")):
+        limits = replace(H200, compute_capability=capability)
+        space = search_space(Problem(20480, 64, 20480, dtype), limits, families=families)
+        assert bool(space.kept) is (capability == (9, 0))
 
 
 def test_wrong_tunables_are_refused() -> None:

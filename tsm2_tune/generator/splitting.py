@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, TypeVar
 
-from tsm2_tune.generator.architecture import HOST
+from tsm2_tune.generator.architecture import HOST, architecture_of, tensor_fmas
 from tsm2_tune.generator.config import FLAT_SPLITS, KernelConfig, Resources, Traffic
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.occupancy import occupancy
@@ -213,16 +213,24 @@ def in_one_wave(family: Family[C], config: C, problem: Problem, limits: DeviceLi
     return next(c for c in every if ONE_WAVE.keeps(Candidate(family, c, problem, limits, Guidelines())))
 
 
-def has_f64_tensor_cores(limits: DeviceLimits) -> bool:
-    """Whether the device has the instruction; the host has a branch that does the same."""
-    return limits.compute_capability == HOST or limits.compute_capability >= OLDEST_WITH_F64_MMA
+def has_f64_tensor_cores(limits: DeviceLimits, problem: Problem) -> bool:
+    """Whether the device multiplies in f64 by the instruction, at least as fast as the element type's FMAs do.
+
+    The host has a branch that does the same. Hopper's f64 tensor cores are as fast as FMAs in f32; chips that
+    are not made for double precision multiply a 64th as fast in it.
+    """
+    capability = limits.compute_capability
+    if capability < OLDEST_WITH_F64_MMA:
+        return capability == HOST
+    chip = architecture_of(capability)
+    return tensor_fmas(capability).get("f64", chip.f64_cores) >= chip.cores(problem.dtype_name)
 
 
 HAS_F64_TENSOR_CORES = Rule(
     "has-f64-tensor-cores",
     "limit",
-    "the instruction needs compute capability 9.0 or newer",
-    lambda c: has_f64_tensor_cores(c.limits),
+    "the instruction needs compute capability 9.0 or newer, and is not to be slower than the type's FMAs",
+    lambda c: has_f64_tensor_cores(c.limits, c.problem),
 )
 
 HAS_HALF_TENSOR_CORES = Rule(

@@ -106,7 +106,7 @@ class Gram(GramFamily[GramConfig]):
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[GramConfig, ...]:
         """Every product of C in one tile. None where it has more, or where TSMT or the tensor cores do better."""
-        if not 8 < problem.m <= TILE[-1] or (problem.dtype_name == "f64" and has_f64_tensor_cores(limits)):
+        if not 8 < problem.m <= TILE[-1] or (problem.dtype_name == "f64" and has_f64_tensor_cores(limits, problem)):
             return ()
         tile = covering(TILE, problem.m)
         lines = LINES[0] if problem.dtype.registers == 1 else LINES[1]

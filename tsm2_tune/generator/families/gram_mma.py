@@ -87,7 +87,7 @@ class GramMma(GramFamily[GramMmaConfig]):
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[GramMmaConfig, ...]:
         """Every product of C in one tile; none where it has more."""
-        if not OCTET_COLUMNS < problem.m <= TILE[-1] or not has_f64_tensor_cores(limits):
+        if not OCTET_COLUMNS < problem.m <= TILE[-1] or not has_f64_tensor_cores(limits, problem):
             return ()
         tile = covering(TILE, problem.m)
         return tuple(

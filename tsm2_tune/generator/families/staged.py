@@ -160,7 +160,7 @@ class Staged(StagingFamily[StagedConfig]):
         tile_rows = covering(TILE, problem.m)
         tile_columns = covering(TILE, problem.n)
         large = double or tile_rows * tile_columns > 32 * 32  # for the tensor cores
-        if max(problem.m, problem.n) <= 8 or (large and has_f64_tensor_cores(limits)):
+        if max(problem.m, problem.n) <= 8 or (large and has_f64_tensor_cores(limits, problem)):
             return ()
         most = 1 if double else VECTOR_BYTES // problem.dtype.element_bytes  # products along k in one read
         elements = tile_rows * tile_columns

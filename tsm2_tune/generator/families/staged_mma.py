@@ -233,7 +233,7 @@ class StagedMma(StagingFamily[StagedMmaConfig]):
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedMmaConfig, ...]:
         """Every product of C in one tile; of many rows as many as B's way to a multiprocessor is worth."""
-        if max(problem.m, problem.n) <= OCTET_COLUMNS or not has_f64_tensor_cores(limits):
+        if max(problem.m, problem.n) <= OCTET_COLUMNS or not has_f64_tensor_cores(limits, problem):
             return ()
         if is_general(problem):
             return self.for_general(self._configs(WINNERS_OF_GENERAL, limits), problem, limits)

@@ -184,7 +184,7 @@ class StagedSmma(StagedMma):
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedMmaConfig, ...]:
         """What won on an H200 for as many columns; of a small C, for as large a tile."""
-        if not has_f64_tensor_cores(limits):
+        if not has_f64_tensor_cores(limits, problem):
             return ()
         if is_general(problem):
             every = (_config(choice, wide_splits(limits, choice[2])) for choice in GENERAL)

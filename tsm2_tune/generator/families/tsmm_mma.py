@@ -269,7 +269,7 @@ class TsmmMma(Family[TsmmMmaConfig]):
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmmMmaConfig, ...]:
         """What won on an H200, a block on each multiprocessor; none where other families did as well or better."""
-        if not has_f64_tensor_cores(limits):
+        if not has_f64_tensor_cores(limits, problem):
             return ()
         if problem.m <= SMALL_ROWS * limits.sms:
             return self._proposals_of_small(problem, limits)

@@ -154,7 +154,7 @@ class Tsmr(Family[TsmrConfig]):
 
         None of a small C, nor of a tall A, which TSMM has, nor where the tensor cores do better.
         """
-        most_columns = MOST_COLUMNS[problem.dtype_name] if has_f64_tensor_cores(limits) else problem.n
+        most_columns = MOST_COLUMNS[problem.dtype_name] if has_f64_tensor_cores(limits, problem) else problem.n
         if problem.m <= LARGEST_THIN or problem.k < 2 * LEAST_SHARE or problem.n > most_columns:
             return ()
         columns = next((option for option in COLUMNS if option >= problem.n), COLUMNS[-1])

@@ -312,7 +312,7 @@ class TsmrRows(Family[TsmrRowsConfig]):
         if problem.m <= FEW_ROWS or problem.k <= SHORT_ROWS:  # which others divide better, or keep all of B
             return ()
         size = problem.dtype.element_bytes
-        if problem.n > MOST_COLUMNS[problem.dtype_name] and (has_f64_tensor_cores(limits) or size == 2):
+        if problem.n > MOST_COLUMNS[problem.dtype_name] and (has_f64_tensor_cores(limits, problem) or size == 2):
             return ()
         if problem.k * size % VECTOR_BYTES[-1] and size < VECTOR_BYTES[-1]:  # two rows in four begin within a word
             return ()

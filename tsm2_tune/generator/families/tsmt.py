@@ -247,7 +247,7 @@ class Tsmt(Family[TsmtConfig]):
             problem.dtype_name in ("f64", "c64", "c128")
             and max(problem.m, problem.n) > 8
             and min(problem.m, problem.n) > NARROW  # up to which the tensor cores would compute padding
-            and has_f64_tensor_cores(limits)
+            and has_f64_tensor_cores(limits, problem)
         ):
             return ()
         if problem.dtype_name in TF32_DTYPES and max(problem.m, problem.n) > 4:
