@@ -11,6 +11,7 @@ from tests.planting import Bug, assert_rejected
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.gemm import GemmConfig
 from tsm2_tune.generator.problem import COLUMN_MAJOR, DTYPES, FMA_DTYPES, Problem
+from tsm2_tune.generator.stencil import VECTOR_BYTES
 from tsm2_tune.tuner.trial import Outcome
 
 pytestmark = pytest.mark.host
@@ -23,11 +24,18 @@ EDGES = (  # m, n, k: one, primes, one more and one less than a tile, k shorter 
 )
 
 
-def stencil(op: str = "nn", vector: int = 1, read: str = "nc") -> GemmConfig:
+def stencil(op: str = "nn", vector: int = 1, read: str = "nc", load: int = 1, buffers: int = 1) -> GemmConfig:
     """Tiles of 24 x 32 in stripes of 8; the reading grids are turned where the operands are, and are no squares."""
-    grid_a = (8, 4) if op[0] in COLUMN_MAJOR else (4, 8)
+    grid_a = (8, 4) if op[0] in COLUMN_MAJOR and load == 1 else (4, 8)
     grid_b = (2, 16) if op[1] in COLUMN_MAJOR else (16, 2)
-    return GemmConfig(24, 32, 8, 4, 8, *grid_a, *grid_b, vector, read)
+    return GemmConfig(24, 32, 8, 4, 8, *grid_a, *grid_b, vector, read, load, buffers)
+
+
+def fours(op: str = "nn", buffers: int = 1) -> GemmConfig:
+    """Tiles of 16 x 32, of which a thread moves four elements at a time."""
+    grid_a = (4, 8) if op[0] in COLUMN_MAJOR else (2, 16)
+    grid_b = (2, 16) if op[1] in COLUMN_MAJOR else (8, 4)
+    return GemmConfig(16, 32, 8, 4, 8, *grid_a, *grid_b, 4, "nc", 4, buffers)
 
 
 BLAS = [
@@ -47,6 +55,35 @@ def test_products_are_right_at_the_edges_too(try_kernel: TryKernel, dtype: str, 
         config = stencil(problem.factors)
         assert family_named("gemm").has(config, problem)
         result = try_kernel(config, problem, lambda text: text, probes=k == EDGES[-1][2])
+        assert result.outcome is Outcome.OK, f"{problem.text}: {result.detail}"
+
+
+PIECES = (*EDGES, (24, 32, 8), (25, 33, 40), (50, 66, 21), (72, 64, 48))  # tiles moved by an odd number, by an even one
+
+
+@pytest.mark.parametrize(("load", "buffers"), [(1, 2), (1, 3), (2, 1), (2, 2), (2, 3)])
+@pytest.mark.parametrize(("dtype", "op"), BLAS + OTHERS, ids=lambda one: one)
+def test_pieces_and_copies_are_right_at_the_edges_too(
+    try_kernel: TryKernel, dtype: str, op: str, load: int, buffers: int
+) -> None:
+    if DTYPES[dtype].element_bytes * load > VECTOR_BYTES:
+        pytest.skip("no loads of more than 16 bytes")
+    for m, n, k in PIECES:
+        problem = Problem(m, m if "x" in op else n, k, dtype, op)
+        config = stencil(problem.factors, load, load=load, buffers=buffers)
+        assert family_named("gemm").has(config, problem)
+        result = try_kernel(config, problem, lambda text: text, probes=k == EDGES[-1][2])
+        assert result.outcome is Outcome.OK, f"{problem.text}: {result.detail}"
+
+
+@pytest.mark.parametrize("buffers", [1, 2, 3])
+@pytest.mark.parametrize("op", ["".join(op) for op in product("nt", "nt", ("", "t"))])
+def test_four_elements_at_a_time(try_kernel: TryKernel, op: str, buffers: int) -> None:
+    for m, n, k in ((16, 32, 8), (73, 61, 37), (68, 66, 40), (66, 68, 3)):
+        problem = Problem(m, n, k, "f32", op)
+        config = fours(op, buffers)
+        assert family_named("gemm").has(config, problem)
+        result = try_kernel(config, problem, lambda text: text, probes=k == 37)
         assert result.outcome is Outcome.OK, f"{problem.text}: {result.detail}"
 
 
