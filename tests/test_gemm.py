@@ -58,16 +58,28 @@ def test_products_are_right_at_the_edges_too(try_kernel: TryKernel, dtype: str, 
         assert result.outcome is Outcome.OK, f"{problem.text}: {result.detail}"
 
 
-PIECES = (*EDGES, (24, 32, 8), (25, 33, 40), (50, 66, 21), (72, 64, 48))  # tiles moved by an odd number, by an even one
+PIECES = (
+    *EDGES,
+    (24, 32, 8),
+    (25, 33, 40),
+    (50, 66, 21),
+    (72, 64, 48),
+)  # tiles moved by an odd number, by an even one
 
 
-@pytest.mark.parametrize(("load", "buffers"), [(1, 2), (1, 3), (2, 1), (2, 2), (2, 3)])
-@pytest.mark.parametrize(("dtype", "op"), BLAS + OTHERS, ids=lambda one: one)
+@pytest.mark.parametrize(
+    ("dtype", "op", "load", "buffers"),
+    [
+        (dtype, op, load, buffers)
+        for dtype, op in BLAS + OTHERS
+        for load, buffers in ((1, 2), (1, 3), (2, 1), (2, 2), (2, 3))
+        if DTYPES[dtype].element_bytes * load <= VECTOR_BYTES
+    ],
+    ids=str,
+)
 def test_pieces_and_copies_are_right_at_the_edges_too(
     try_kernel: TryKernel, dtype: str, op: str, load: int, buffers: int
 ) -> None:
-    if DTYPES[dtype].element_bytes * load > VECTOR_BYTES:
-        pytest.skip("no loads of more than 16 bytes")
     for m, n, k in PIECES:
         problem = Problem(m, m if "x" in op else n, k, dtype, op)
         config = stencil(problem.factors, load, load=load, buffers=buffers)
@@ -133,6 +145,62 @@ BUGS = (
     Bug("B not conjugated", stencil("nc"), "conjugate(b_of[c])", "b_of[c]", dtype="c128", op="nc"),
     Bug("parts exchanged in reading", stencil(), "bits.x, bits.y", "bits.y, bits.x", dtype="c64"),
 )
+
+PIECES_OF_TWO, COPIES = stencil(vector=2, load=2), stencil(vector=2, load=2, buffers=2)
+TWO_AHEAD = stencil(vector=2, load=2, buffers=3)
+AHEAD_BUGS = (
+    Bug("no barrier before copies are read", COPIES, BARRIER + "        // All", "        // All"),
+    Bug("copies not awaited", COPIES, "await_copies<buffers - 2>", "await_copies<buffers - 1>"),
+    Bug("the second of two copies not awaited", TWO_AHEAD, "await_copies<buffers - 2>", "await_copies<buffers - 1>"),
+    Bug("copies in no group", COPIES, "        close_copies();\n    };", "    };"),
+    Bug("a group only where there is a stripe", TWO_AHEAD, "        }\n        close_copies();", "close_copies();}"),
+    Bug("copied over what is read", COPIES, "place == 0 ? buffers - 1 : place - 1, l", "place, l"),
+    Bug("one place for all", COPIES, "place = place == buffers - 1 ? 0 : place + 1;", ""),
+    Bug("a place too many", TWO_AHEAD, "place = place == buffers - 1", "place = place == buffers"),
+    Bug("a stripe left out", TWO_AHEAD, "l + (buffers - 1) * k_blk", "l + buffers * k_blk"),
+    Bug("the first stripe twice", TWO_AHEAD, "stage(s, s * k_blk)", "stage(s, 0)"),
+    Bug("the last stripe not multiplied", COPIES, "l < k; l += k_blk", "l + k_blk <= k; l += k_blk"),
+    Bug("the last stripe copied as whole", COPIES, "full = whole && l + k_blk <= k", "full = whole"),
+    Bug("a small C copied as whole", COPIES, "full = whole && l", "full = l", shape=(9, 9, 37)),
+    Bug("no zeros past the ends", COPIES, "staged[place(line, product)] = scalar(0);", ";"),
+    Bug("lines copied past the last", COPIES, "first + line < last && l", "l", shape=(9, 9, 37)),
+    Bug("products copied past the last", COPIES, "first + line < last && l + product < k", "first + line < last"),
+    Bug("half a piece copied", COPIES, "from(line, product), wide)", "from(line, product), wide / 2)"),
+    Bug("alignment of copies not looked at", COPIES, "whole && aligned", "whole"),
+    Bug("lines for products", stencil(buffers=2), "by_line ? line * pitch", "!by_line ? line * pitch"),
+    Bug("B in A's place", COPIES, "B::stage(staged + k_blk * a_pitch", "B::stage(staged + m_blk * k_blk"),
+    Bug("pieces that overlap", PIECES_OF_TWO, "threadIdx.x % dim * wide", "threadIdx.x % dim"),
+    Bug(
+        "the first of a piece twice",
+        PIECES_OF_TWO,
+        "part[at + e] = piece.element[e]",
+        "part[at + e] = piece.element[0]",
+    ),
+    Bug("stored twice", PIECES_OF_TWO, "piece.element[e] = part[at + e]", "piece.element[e] = part[at]"),
+    Bug("neighbours along k on one product", PIECES_OF_TWO, "along_k ? product + e : product", "product"),
+    Bug("neighbours on one line", PIECES_OF_TWO, "along_k ? line : line + e", "line"),
+    *(
+        Bug(f"{name} ({config.buffers})", config, original, planted, op=op)
+        for op in ("nn", "tt")
+        for config in (stencil(op, vector=2, load=2), stencil(op, vector=2, load=2, buffers=2))
+        for name, original, planted in (
+            ("lines not aligned", "(first) | ld * sizeof(scalar))", "(first))"),
+            ("pointers not aligned", "(reinterpret_cast<unsigned long long>(first) | ", "("),
+            (
+                "tiles not aligned",
+                "aligned(A + row, lda)" if op == "nn" else "aligned(B + column, ldb)",
+                "aligned(A, lda)" if op == "nn" else "aligned(B, ldb)",
+            ),
+        )
+    ),
+    Bug("B aligned where A is", PIECES_OF_TWO, "aligned_b = aligned(B, ldb)", "aligned_b = aligned_a"),
+    Bug("A aligned where B is", PIECES_OF_TWO, "aligned_a = aligned(A + row, lda)", "aligned_a = aligned(B, ldb)"),
+)
+
+
+@pytest.mark.parametrize("bug", AHEAD_BUGS, ids=lambda bug: bug.name + " " + bug.op)
+def test_wrong_pieces_and_copies_are_found(try_kernel: TryKernel, bug: Bug) -> None:
+    assert_rejected(try_kernel, bug, (73, 61, 37), probes=bug.shape is None)
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)

@@ -1,4 +1,5 @@
-"""Every configuration of tests/test_gpu.py at two odd shapes, each started once: little enough for compute-sanitizer.
+"""Every configuration of tests/test_gpu.py at two odd shapes and past a tile, each started once: little enough for
+compute-sanitizer.
 
     compute-sanitizer --tool racecheck python -m tests.under_sanitizer --part 1/8
 
@@ -13,6 +14,7 @@ from benchmarks.versus_cublas import part_of
 from tests.conftest import compiled
 from tests.test_gpu import CASE_NAMES, CASES
 from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render, support_source
 from tsm2_tune.options import family_names
@@ -55,7 +57,10 @@ def main(part: str, family: str | None) -> None:
     named = ((name, *case) for name, case in zip(CASE_NAMES, CASES, strict=True))
     cases = [one for one in named if one[1].family in (chosen or (one[1].family,))]
     for name, config, case in cases[first - 1 :: step]:
-        for m, n, k in SHAPES:
+        launch = family_named(config.family).launch(config, case)
+        # Past a tile of C, so aligned that what a kernel does with whole vectors is done.
+        tile = (launch.rows_per_block + 8, launch.columns_per_block + 8, 136)
+        for m, n, k in (*SHAPES, *([tile] if launch.columns_per_block else [])):
             shape = (n, n, m) if case.is_gram else (m, n, k)
             problem = Problem(*shape, case.dtype_name, case.op)
             if case.dtype_name not in supports:

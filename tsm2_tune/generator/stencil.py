@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from tsm2_tune.generator.bacugen import WARP_THREADS
 from tsm2_tune.generator.config import KernelConfig
@@ -57,6 +57,9 @@ class StencilConfig(KernelConfig):
     read: str  # of READS
     load: int = 1  # elements of global memory that a thread loads or copies at a time, where they are aligned
     buffers: int = 1  # stripes in shared memory
+
+
+S = TypeVar("S", bound=StencilConfig)
 
 
 def _vectors_fit_threads(candidate: Candidate) -> bool:
@@ -127,7 +130,7 @@ LOADS_FIT_GRIDS = Rule(
 OF_GRIDS = (LOADS_FIT_GRIDS, LINES)  # the rules that ask how a stripe is read
 
 
-def reading_grid(threads: int, lines: int, k_blk: int, *, along_k: bool, wide: int) -> tuple[int, int] | None:
+def _reading_grid(threads: int, lines: int, k_blk: int, *, along_k: bool, wide: int) -> tuple[int, int] | None:
     """The grid that goes furthest along the memory of an operand's stripe, up to a warp, `wide` elements at a time.
 
     None where no grid fits.
@@ -139,6 +142,22 @@ def reading_grid(threads: int, lines: int, k_blk: int, *, along_k: bool, wide: i
         if threads % dim == along % (dim * wide) == 0 and across % (threads // dim) == 0
     ]
     return (max(fits), threads // max(fits)) if fits else None
+
+
+def with_widest_grids(made: type[S], problem: Problem, *numbers: int) -> S | None:
+    """m_blk, n_blk, k_blk, m_dim, n_dim, vector, load, buffers: with the reading grids that go furthest along memory.
+
+    Where both operands are copied element by element, `load` is 1. None where no grid fits.
+    """
+    m_blk, n_blk, k_blk, m_dim, n_dim, vector, load, buffers = numbers
+    threads, (along_a, along_b, _) = m_dim * n_dim, problem.contiguous
+    wide_a, wide_b = at_a_time(load, buffers, problem)
+    of_a = _reading_grid(threads, m_blk, k_blk, along_k=along_a == "k", wide=wide_a)
+    of_b = _reading_grid(threads, n_blk, k_blk, along_k=along_b == "k", wide=wide_b)
+    if of_a is None or of_b is None:
+        return None
+    load = max(wide_a, wide_b)
+    return made(m_blk, n_blk, k_blk, m_dim, n_dim, *of_a, *of_b, vector, "nc", load, buffers)
 
 
 STENCIL_TUNABLES = (

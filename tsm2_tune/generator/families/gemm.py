@@ -49,7 +49,7 @@ from tsm2_tune.generator.stencil import (
     VECTORS,
     StencilConfig,
     at_a_time,
-    reading_grid,
+    with_widest_grids,
 )
 from tsm2_tune.generator.tables import Joined, Rows
 from tsm2_tune.generator.tiles import SKINNY, tile_traffic
@@ -68,7 +68,7 @@ WINNERS: dict[str, tuple[tuple[int, ...], ...]] = {
         (128, 128, 8, 16, 16, 4, 4, 1),
     ),
     "f64": ((64, 64, 8, 8, 8, 2, 1, 1), (64, 64, 8, 8, 8, 2, 2, 2)),
-    "c64": ((64, 64, 8, 16, 16, 2, 1, 1), (64, 64, 8, 16, 16, 2, 2, 2), (64, 64, 8, 8, 16, 2, 2, 2)),
+    "c64": ((64, 64, 8, 16, 16, 2, 1, 1), (64, 64, 8, 16, 16, 2, 2, 2)),
     "c128": ((64, 32, 8, 16, 8, 1, 1, 1), (32, 32, 8, 8, 8, 1, 1, 1), (64, 32, 8, 16, 8, 1, 1, 2)),
 }
 ENOUGH = 100  # variants for each width of reading, that are left where the user sets no guidelines
@@ -244,23 +244,9 @@ class Gemm(Family[GemmConfig]):
         """What won on an H200, first."""
         if limits.compute_capability[0] == FERMI:
             return ()
-        found = (self._widest(problem, *one) for one in self.winners[problem.dtype_name])
+        winners = self.winners[problem.dtype_name]
+        found = (with_widest_grids(self.config_type, problem, *numbers) for numbers in winners)
         return tuple(dict.fromkeys(filter(None, found)))
-
-    def _widest(self, problem: Problem, *numbers: int) -> GemmConfig | None:
-        """Of `winners`, with the reading grids that go furthest along memory; None where none fits.
-
-        Where both operands are copied element by element, `load` is 1.
-        """
-        m_blk, n_blk, k_blk, m_dim, n_dim, vector, load, buffers = numbers
-        threads, (along_a, along_b, _) = m_dim * n_dim, problem.contiguous
-        wide_a, wide_b = at_a_time(load, buffers, problem)
-        of_a = reading_grid(threads, m_blk, k_blk, along_k=along_a == "k", wide=wide_a)
-        of_b = reading_grid(threads, n_blk, k_blk, along_k=along_b == "k", wide=wide_b)
-        if of_a is None or of_b is None:
-            return None
-        load = max(wide_a, wide_b)
-        return self.config_type(m_blk, n_blk, k_blk, m_dim, n_dim, *of_a, *of_b, vector, "nc", load, buffers)
 
     def context(self, config: GemmConfig, problem: Problem) -> dict[str, Any]:
         along_a, along_b, _ = problem.contiguous
