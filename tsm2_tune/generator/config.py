@@ -123,8 +123,9 @@ class Launch:
     persistent: bool = False  # whether `splits` blocks are all of the grid
 
     def tiles(self, m: int, n: int) -> int:
-        """Tiles of an m x n C."""
-        across = -(-n // self.columns_per_block) if self.columns_per_block else 1
+        """Tiles of an m x n C; of a table of launches, whose numbers are arrays, those of each."""
+        columns: Any = self.columns_per_block
+        across = 1 if isinstance(columns, int) and columns == 0 else -(-n // columns)
         return -(-m // self.rows_per_block) * across
 
     def blocks(self, m: int, n: int) -> int:
