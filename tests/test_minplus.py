@@ -120,7 +120,7 @@ BUGS = (
     Bug("C left out", lengths(), "lesser(length, beta + element)", "length"),
     Bug("lengths of lower precision", lengths(), "length = a_of", "length = (float)a_of", "minplus_f64"),
     Bug("the other of a vector's two", lengths(vector=2), "piece.element[e]", "piece.element[e ^ 1]"),
-    Bug("zeros past the ends of copies", COPIES, "] = infinity;\n            });", "] = scalar(0);\n            });"),
+    Bug("zeros past the ends of copies", COPIES, "*to = infinity;", "*to = scalar(0);"),
     Bug("copies not awaited", COPIES, "await_copies<buffers - 2>", "await_copies<buffers - 1>"),
     Bug("no barrier before copies are read", COPIES, "__syncthreads_or(bits < 0)", "true"),
     Bug(
