@@ -12,6 +12,7 @@ import pytest
 
 from tests.conftest import compiled
 from tests.on_gpu import ON_GPU, loaded_kernel, verdict
+from tests.stencil_kernels import STENCILS
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.gemm import GemmConfig
@@ -50,7 +51,6 @@ from tsm2_tune.generator.problem import DTYPES, FMA_DTYPES, Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.space import unfit
-from tsm2_tune.generator.stencil import VECTOR_BYTES, with_widest_grids
 from tsm2_tune.tuner.cuda import CudaDevice
 from tsm2_tune.tuner.loaded import LoadedKernel
 from tsm2_tune.tuner.target import Target
@@ -257,32 +257,7 @@ CASES += [
     for one in ((op, HERMITIAN[op]) if DTYPES[dtype].is_complex else (op,))
     if family_named(config.family).supports(Problem(64, 64, 64, dtype, one))
 ]
-# The stencil in each case that BLAS has, and in the semiring (min, +).
-CASES += [
-    (config, problem)
-    for family in (family_named("gemm"), family_named("minplus"))
-    for dtype in family.dtypes
-    for op in (*map("".join, product("ntc" if DTYPES[dtype].is_complex else "nt", repeat=2)), "ttt", "tx")
-    for problem in (Problem(512, 512, 512, dtype, op),)
-    for config in family.proposals(problem, PROFILES["h200"])[:1]
-]
-# And that loads several elements at a time, or copies them: tiles of 64 x 32, and in one order the first choices.
-CASES += [
-    (config, problem)
-    for family, made in ((family_named("gemm"), GemmConfig), (family_named("minplus"), MinplusConfig))
-    for dtype in family.dtypes
-    for width in (VECTOR_BYTES // DTYPES[dtype].element_bytes,)
-    for op in ("nn", "nt", "tn", "tt", *(("cn", "jc") if DTYPES[dtype].is_complex else ()))
-    for problem in (Problem(512, 512, 512, dtype, op),)
-    for config in (
-        *(
-            with_widest_grids(made, problem, 64, 32, 16, 8, 8, width, load, buffers)
-            for load, buffers in ((width, 1), (width, 2), (1, 3))
-            if load * buffers > 1
-        ),
-        *(one for one in family.proposals(problem, PROFILES["h200"])[1:] if op == "nn"),
-    )
-]
+CASES += STENCILS
 CASE_NAMES = [f"{config.text}-{problem.dtype_name}-{problem.op}" for config, problem in CASES]
 SPLIT = [case for case in CASES if family_named(case[0].family).launch(*case).splits > 1]
 # The first choices where C is large both ways, in each case that BLAS has: of many tiles in two bands, and of a few.

@@ -260,7 +260,8 @@ extern "C" __global__ void __launch_bounds__(threads, 4) minplus(
 
     // Whole stripes of aligned pieces, up to this product, are copied without a look at each element.
     const index_t end_of_pieces = whole && aligned_a && aligned_b ? k / k_blk * k_blk : 0;
-    const scalar *from_a = Of_A::own(A, lda, row), *from_b = Of_B::own(B, ldb, column);
+    const scalar *from_a = end_of_pieces > 0 ? Of_A::own(A, lda, row) : A;
+    const scalar *from_b = end_of_pieces > 0 ? Of_B::own(B, ldb, column) : B;
     const int place_a = kept(Of_A::own_place()), place_b = kept(k_blk * a_pitch + Of_B::own_place());
     const auto stage = [&](scalar *staged, index_t l) {
         if (l < end_of_pieces) {
