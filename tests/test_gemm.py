@@ -11,6 +11,7 @@ from tests.planting import Bug, assert_rejected
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.gemm import GemmConfig
 from tsm2_tune.generator.problem import COLUMN_MAJOR, DTYPES, FMA_DTYPES, Problem
+from tsm2_tune.generator.stencil import VECTOR_BYTES
 from tsm2_tune.tuner.trial import Outcome
 
 pytestmark = pytest.mark.host
@@ -23,11 +24,18 @@ EDGES = (  # m, n, k: one, primes, one more and one less than a tile, k shorter 
 )
 
 
-def stencil(op: str = "nn", vector: int = 1, read: str = "nc") -> GemmConfig:
+def stencil(op: str = "nn", vector: int = 1, read: str = "nc", load: int = 1, buffers: int = 1) -> GemmConfig:
     """Tiles of 24 x 32 in stripes of 8; the reading grids are turned where the operands are, and are no squares."""
-    grid_a = (8, 4) if op[0] in COLUMN_MAJOR else (4, 8)
+    grid_a = (8, 4) if op[0] in COLUMN_MAJOR and load == 1 else (4, 8)
     grid_b = (2, 16) if op[1] in COLUMN_MAJOR else (16, 2)
-    return GemmConfig(24, 32, 8, 4, 8, *grid_a, *grid_b, vector, read)
+    return GemmConfig(24, 32, 8, 4, 8, *grid_a, *grid_b, vector, read, load, buffers)
+
+
+def fours(op: str = "nn", buffers: int = 1) -> GemmConfig:
+    """Tiles of 16 x 32, of which a thread moves four elements at a time."""
+    grid_a = (4, 8) if op[0] in COLUMN_MAJOR else (2, 16)
+    grid_b = (2, 16) if op[1] in COLUMN_MAJOR else (8, 4)
+    return GemmConfig(16, 32, 8, 4, 8, *grid_a, *grid_b, 4, "nc", 4, buffers)
 
 
 BLAS = [
@@ -47,6 +55,47 @@ def test_products_are_right_at_the_edges_too(try_kernel: TryKernel, dtype: str, 
         config = stencil(problem.factors)
         assert family_named("gemm").has(config, problem)
         result = try_kernel(config, problem, lambda text: text, probes=k == EDGES[-1][2])
+        assert result.outcome is Outcome.OK, f"{problem.text}: {result.detail}"
+
+
+PIECES = (
+    *EDGES,
+    (24, 32, 8),
+    (25, 33, 40),
+    (50, 66, 21),
+    (72, 64, 48),
+)  # tiles moved by an odd number, by an even one
+
+
+@pytest.mark.parametrize(
+    ("dtype", "op", "load", "buffers"),
+    [
+        (dtype, op, load, buffers)
+        for dtype, op in BLAS + OTHERS
+        for load, buffers in ((1, 2), (1, 3), (2, 1), (2, 2), (2, 3))
+        if DTYPES[dtype].element_bytes * load <= VECTOR_BYTES
+    ],
+    ids=str,
+)
+def test_pieces_and_copies_are_right_at_the_edges_too(
+    try_kernel: TryKernel, dtype: str, op: str, load: int, buffers: int
+) -> None:
+    for m, n, k in PIECES:
+        problem = Problem(m, m if "x" in op else n, k, dtype, op)
+        config = stencil(problem.factors, load, load=load, buffers=buffers)
+        assert family_named("gemm").has(config, problem)
+        result = try_kernel(config, problem, lambda text: text, probes=k == EDGES[-1][2])
+        assert result.outcome is Outcome.OK, f"{problem.text}: {result.detail}"
+
+
+@pytest.mark.parametrize("buffers", [1, 2, 3])
+@pytest.mark.parametrize("op", ["".join(op) for op in product("nt", "nt", ("", "t"))])
+def test_four_elements_at_a_time(try_kernel: TryKernel, op: str, buffers: int) -> None:
+    for m, n, k in ((16, 32, 8), (73, 61, 37), (68, 66, 40), (66, 68, 3)):
+        problem = Problem(m, n, k, "f32", op)
+        config = fours(op, buffers)
+        assert family_named("gemm").has(config, problem)
+        result = try_kernel(config, problem, lambda text: text, probes=k == 37)
         assert result.outcome is Outcome.OK, f"{problem.text}: {result.detail}"
 
 
@@ -96,6 +145,81 @@ BUGS = (
     Bug("B not conjugated", stencil("nc"), "conjugate(b_of[c])", "b_of[c]", dtype="c128", op="nc"),
     Bug("parts exchanged in reading", stencil(), "bits.x, bits.y", "bits.y, bits.x", dtype="c64"),
 )
+
+PIECES_OF_TWO, COPIES = stencil(vector=2, load=2), stencil(vector=2, load=2, buffers=2)
+TWO_AHEAD = stencil(vector=2, load=2, buffers=3)
+AHEAD_BUGS = (
+    Bug("no barrier before copies are read", COPIES, BARRIER + "        // All", "        // All"),
+    Bug("copies not awaited", COPIES, "await_copies<buffers - 2>", "await_copies<buffers - 1>"),
+    Bug("the second of two copies not awaited", TWO_AHEAD, "await_copies<buffers - 2>", "await_copies<buffers - 1>"),
+    Bug("copies in no group", COPIES, "        close_copies();\n    };", "    };"),
+    Bug("a group only where there is a stripe", TWO_AHEAD, "        }\n        close_copies();", "close_copies();}"),
+    Bug("copied over what is read", COPIES, "stage(stripes + next,", "stage(stripes + current,"),
+    Bug("one place for all", COPIES, "current = current == (buffers - 1) * stripe ? 0 : current + stripe;", ""),
+    Bug("a place too many", TWO_AHEAD, "current == (buffers - 1) * stripe", "current == buffers * stripe"),
+    Bug("a stripe left out", TWO_AHEAD, "l + (buffers - 1) * k_blk", "l + buffers * k_blk"),
+    Bug("the first stripe twice", TWO_AHEAD, "s * stripe, s * k_blk)", "s * stripe, 0)"),
+    Bug("the last stripe not multiplied", COPIES, "l < k; l += k_blk", "l + k_blk <= k; l += k_blk"),
+    Bug("the last stripe copied as whole", COPIES, "k / k_blk * k_blk : 0", "k : 0"),
+    Bug("a small C copied as whole", COPIES, "end_of_pieces = whole && ", "end_of_pieces = ", shape=(8, 9, 40)),
+    Bug("no zeros past the ends", COPIES, "*to = scalar(0);", ";"),
+    Bug("lines copied past the last", COPIES, "(i < last && q < k)", "(q < k)", shape=(9, 9, 37)),
+    Bug("products copied past the last", COPIES, "(i < last && q < k)", "(i < last)"),
+    Bug("half a piece copied", COPIES, "(v * ld + u), wide)", "(v * ld + u), wide / 2)"),
+    Bug("alignment of copies not looked at", COPIES, "whole && aligned_a && aligned_b", "whole"),
+    Bug("lines for products", stencil(buffers=2), "by_line ? line * pitch", "!by_line ? line * pitch"),
+    Bug("B in A's place", COPIES, "kept(k_blk * a_pitch", "kept(k_blk * m_blk"),
+    Bug("pieces that overlap", PIECES_OF_TWO, "threadIdx.x % dim * wide", "threadIdx.x % dim"),
+    Bug(
+        "the first of a piece twice",
+        PIECES_OF_TWO,
+        "part[at + e] = piece.element[e]",
+        "part[at + e] = piece.element[0]",
+    ),
+    Bug("stored twice", PIECES_OF_TWO, "piece.element[e] = part[at + e]", "piece.element[e] = part[at]"),
+    Bug("neighbours along k on one product", PIECES_OF_TWO, "along_k ? product + e : product", "product"),
+    Bug("neighbours on one line", PIECES_OF_TWO, "along_k ? line : line + e", "line"),
+    *(
+        Bug(f"{name} ({config.buffers})", config, original, planted, op=op)
+        for op in ("nn", "tt")
+        for config in (stencil(op, vector=2, load=2), stencil(op, vector=2, load=2, buffers=2))
+        for name, original, planted in (
+            ("lines not aligned", "(first) | ld * sizeof(scalar))", "(first))"),
+            ("pointers not aligned", "(reinterpret_cast<unsigned long long>(first) | ", "("),
+            (
+                "tiles not aligned",
+                "aligned(A + row, lda)" if op == "nn" else "aligned(B + column, ldb)",
+                "aligned(A, lda)" if op == "nn" else "aligned(B, ldb)",
+            ),
+        )
+    ),
+    Bug("A not looked at where B is aligned", COPIES, "aligned_a && aligned_b", "aligned_b"),
+    Bug(
+        "B not looked at where A is aligned",
+        stencil("tt", vector=2, load=2, buffers=2),
+        "aligned_a && aligned_b",
+        "aligned_a",
+        op="tt",
+    ),
+    Bug("B's edge in A's place", COPIES, "copy_edge(staged + k_blk * a_pitch", "copy_edge(staged + k_blk * m_blk"),
+    Bug("the same stripe of A in turns", COPIES, "from_a += k_blk * lda;", ""),
+    Bug("a stripe of B further on", COPIES, "from_b += k_blk;", "from_b += k_blk + 1;"),
+    Bug("the tile's first row left out of the copy's", COPIES, "own(A, lda, row)", "own(A, lda, own_row)"),
+    Bug(
+        "this thread's elements at the edge, but for the last",
+        COPIES,
+        "k_blk / threads; ++at",
+        "k_blk / threads - 1; ++at",
+    ),
+    Bug("one of a piece at the edge", COPIES, "dim * wide + at % wide", "dim * wide"),
+    Bug("B aligned where A is", PIECES_OF_TWO, "aligned_b = aligned(B, ldb)", "aligned_b = aligned_a"),
+    Bug("A aligned where B is", PIECES_OF_TWO, "aligned_a = aligned(A + row, lda)", "aligned_a = aligned(B, ldb)"),
+)
+
+
+@pytest.mark.parametrize("bug", AHEAD_BUGS, ids=lambda bug: bug.name + " " + bug.op)
+def test_wrong_pieces_and_copies_are_found(try_kernel: TryKernel, bug: Bug) -> None:
+    assert_rejected(try_kernel, bug, (73, 61, 37), probes=bug.shape is None)
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)

@@ -12,6 +12,7 @@ import pytest
 
 from tests.conftest import compiled
 from tests.on_gpu import ON_GPU, loaded_kernel, verdict
+from tests.stencil_kernels import STENCILS
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.gemm import GemmConfig
@@ -256,15 +257,7 @@ CASES += [
     for one in ((op, HERMITIAN[op]) if DTYPES[dtype].is_complex else (op,))
     if family_named(config.family).supports(Problem(64, 64, 64, dtype, one))
 ]
-# The stencil in each case that BLAS has, and in the semiring (min, +).
-CASES += [
-    (config, problem)
-    for family in (family_named("gemm"), family_named("minplus"))
-    for dtype in family.dtypes
-    for op in (*map("".join, product("ntc" if DTYPES[dtype].is_complex else "nt", repeat=2)), "ttt", "tx")
-    for problem in (Problem(512, 512, 512, dtype, op),)
-    for config in family.proposals(problem, PROFILES["h200"])[:1]
-]
+CASES += STENCILS
 CASE_NAMES = [f"{config.text}-{problem.dtype_name}-{problem.op}" for config, problem in CASES]
 SPLIT = [case for case in CASES if family_named(case[0].family).launch(*case).splits > 1]
 # The first choices where C is large both ways, in each case that BLAS has: of many tiles in two bands, and of a few.

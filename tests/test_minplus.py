@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import TryKernel
 from tests.fabricated import exported, host_run, imported, trial, winners
 from tests.planting import Bug, assert_rejected
-from tests.test_gemm import EDGES, stencil
+from tests.test_gemm import EDGES, PIECES, stencil
 from tests.test_reference import write
 from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.families.minplus import MinplusConfig
@@ -30,9 +30,9 @@ pytestmark = pytest.mark.host
 DTYPES = ("minplus_f32", "minplus_f64")
 
 
-def lengths(op: str = "nn", vector: int = 1) -> MinplusConfig:
+def lengths(op: str = "nn", vector: int = 1, load: int = 1, buffers: int = 1) -> MinplusConfig:
     """Tiles of 24 x 32 in stripes of 8."""
-    return MinplusConfig(*astuple(stencil(op, vector)))
+    return MinplusConfig(*astuple(stencil(op, vector, load=load, buffers=buffers)))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -56,6 +56,18 @@ def test_shared_memory_is_read_by_vectors(try_kernel: TryKernel, dtype: str, op:
     assert result.outcome is Outcome.OK, result.detail
 
 
+@pytest.mark.parametrize(("load", "buffers"), [(1, 2), (2, 1), (2, 2), (2, 3)])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", ["".join(op) for op in product("nt", "nt", ("", "t"))])
+def test_pieces_and_copies_are_right_at_the_edges_too(
+    try_kernel: TryKernel, dtype: str, op: str, load: int, buffers: int
+) -> None:
+    for m, n, k in PIECES:
+        problem = Problem(m, n, k, dtype, op)
+        result = try_kernel(lengths(op, load, load, buffers), problem, lambda text: text, probes=k == EDGES[-1][2])
+        assert result.outcome is Outcome.OK, f"{problem.text}: {result.detail}"
+
+
 def test_a_stripe_of_an_odd_depth_is_taken_product_by_product(try_kernel: TryKernel) -> None:
     config = MinplusConfig(32, 32, 5, 4, 8, 32, 1, 1, 32, 1, "nc")
     problem = Problem(73, 61, 37, "minplus_f32")
@@ -71,6 +83,7 @@ def test_no_other_family_takes_the_semiring_for_its_own() -> None:
             assert able == ["minplus"]
 
 
+COPIES = lengths(vector=2, load=2, buffers=2)
 LESS = "length < least ? length : least"
 BUGS = (
     Bug("no barrier before a stripe is read", lengths(), "__syncthreads_or(bits < 0)", "true"),
@@ -87,25 +100,15 @@ BUGS = (
     Bug("NaN spreads in f64", lengths(), LESS, "least <= length ? least : length", "minplus_f64"),
     Bug("the greatest for the least", lengths(), LESS, "length > least ? length : least"),
     Bug("signs not looked at", lengths(), "__syncthreads_or(bits < 0)", "__syncthreads_or(0)"),
-    Bug(
-        "signs of B not looked at",
-        lengths(),
-        "        b.each([&](scalar element, int, int) {",
-        "if (0) b.each([&](scalar element, int, int) {",
-    ),
-    Bug(
-        "signs of A not looked at",
-        lengths(),
-        "        a.each([&](scalar element, int, int) {",
-        "if (0) a.each([&](scalar element, int, int) {",
-    ),
+    Bug("signs of A not looked at", lengths(), "bits |= __float_as_int(a", "__float_as_int(a"),
+    Bug("signs of B not looked at", lengths(), "bits |= __float_as_int(b", "__float_as_int(b"),
     Bug(
         "bits without a sign",
         lengths(),
         "min(min(__float_as_int(least[r][c]), first)",
         "min(min(unsigned(__float_as_int(least[r][c])), unsigned(first))",
     ),
-    Bug("a sign of NaN not looked at", lengths(), "bits |= __float_as_int(element)", "bits |= element < 0 ? -1 : 0"),
+    Bug("a sign of NaN not looked at", lengths(), "__float_as_int(a.part[at])", "(a.part[at] < 0 ? -1 : 0)"),
     Bug("alpha of less than all where there is no path", lengths(), "lesser(infinity, alpha + sum)", "alpha + sum"),
     Bug("beta of less than all for infinity", lengths(), "beta == infinity", "isinf(beta)"),
     Bug("one product of two twice", lengths(), "a_of[1][r] + b_of[1][c]", "a_of[0][r] + b_of[1][c]"),
@@ -117,6 +120,24 @@ BUGS = (
     Bug("C left out", lengths(), "lesser(length, beta + element)", "length"),
     Bug("lengths of lower precision", lengths(), "length = a_of", "length = (float)a_of", "minplus_f64"),
     Bug("the other of a vector's two", lengths(vector=2), "piece.element[e]", "piece.element[e ^ 1]"),
+    Bug("zeros past the ends of copies", COPIES, "*to = infinity;", "*to = scalar(0);"),
+    Bug("copies not awaited", COPIES, "await_copies<buffers - 2>", "await_copies<buffers - 1>"),
+    Bug("no barrier before copies are read", COPIES, "__syncthreads_or(bits < 0)", "true"),
+    Bug(
+        "no barrier before copies are read in f64",
+        COPIES,
+        "__syncthreads();\n        // All",
+        "// All",
+        "minplus_f64",
+    ),
+    Bug("signs of a copied A not looked at", COPIES, "bits |= __float_as_int(staged_a", "__float_as_int(staged_a"),
+    Bug("signs of a copied B not looked at", COPIES, "bits |= __float_as_int(staged_b", "__float_as_int(staged_b"),
+    Bug(
+        "signs of pieces by halves",
+        COPIES,
+        "int line, int product) { bits |=",
+        "int line, int product) { if (line % 2) bits |=",
+    ),
 )
 
 

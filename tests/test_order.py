@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from itertools import cycle, product
+from random import Random
+from time import process_time
 from typing import Any
 
 import pytest
@@ -15,11 +17,12 @@ from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.rules import Candidate, Guidelines
-from tsm2_tune.generator.space import rules_of, search_space
-from tsm2_tune.tuner.tune import ordered
+from tsm2_tune.generator.space import SearchSpace, rules_of, search_space
+from tsm2_tune.tuner.tune import ordered, predicted_time_us
 
 H200 = PROFILES["h200"]
 R = Problem(20480, 8, 20480, "f32")
+MOST_PREFERRED = 64  # of a family
 CARDS = {**PROFILES, "of 128 multiprocessors": replace(H200, sms=128, compute_capability=(8, 9))}
 OPS = ("nn", "ttt", "tn", "ntt", "cn", "jtt", "tx", "nxt", "cx", "jxt")
 WIDTHS = (1, 2, 3, 4, 8, 12, 16, 24, 32, 48, 64)
@@ -51,6 +54,41 @@ def problems(family: Any) -> Iterator[Problem]:
             problem = Problem(*shape, dtype, op)
             if family.supports(problem):
                 yield problem
+
+
+def one_by_one(space: SearchSpace, seed: int) -> list[str]:
+    """The order of a search, of candidates each for itself."""
+    kept = {candidate.config.text: candidate for candidate in space.kept}
+    first = [one.config.text for one in ordered(space, seed)[: len(FAMILIES) * MOST_PREFERRED]]
+    preferred = {c.text for name in space.families for c in family_named(name).preferred(space.problem, space.limits)}
+    first = [text for text in first if text in preferred]
+    rest = [candidate for text, candidate in kept.items() if text not in first]
+    Random(seed).shuffle(rest)
+    return [*first, *(one.config.text for one in sorted(rest, key=predicted_time_us))]
+
+
+@pytest.mark.parametrize("card", ["h200", "s2050", "v100"])
+@pytest.mark.parametrize(
+    "problem",
+    [Problem(4096, 4096, 4096, "f32"), Problem(64, 64, 10**6, "f64", "tn"), Problem(300, 70, 17, "c64", "tt"), R],
+    ids=lambda one: one.text,
+)
+def test_tables_are_ordered_as_candidates_each_for_itself(problem: Problem, card: str) -> None:
+    space = search_space(problem, PROFILES[card])
+    for seed in (0, 5):
+        assert [one.config.text for one in ordered(space, seed)] == one_by_one(space, seed)
+
+
+def test_a_space_of_a_million_is_ordered_in_a_few_seconds() -> None:
+    space = search_space(Problem(4096, 4096, 4096, "f32"), H200, guidelines=Guidelines(0, 0, 0), families=["gemm"])
+    start = process_time()
+    found = ordered(space, 0)
+    assert process_time() - start < 10
+    assert len(found) == len(space.kept) > 1_000_000
+    times_us = [predicted_time_us(one) for one in found[20::50_000]]
+    assert times_us == sorted(times_us)
+    preferred = family_named("gemm").preferred(space.problem, H200)
+    assert tuple(one.config for one in found[: len(preferred)]) == preferred
 
 
 @pytest.mark.parametrize("m", [10240, 15360, 20480, 25600, 30720])

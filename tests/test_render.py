@@ -80,6 +80,12 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
     (GemmConfig(96, 96, 16, 16, 16, 32, 8, 8, 32, vector=1, read="ca"), SQUARE),
     (GemmConfig(128, 128, 16, 16, 16, 16, 16, 32, 8, vector=4, read="nc"), replace(SQUARE, op="ttt")),
     (GemmConfig(64, 64, 8, 16, 16, 32, 8, 32, 8, vector=2, read="nc"), replace(SQUARE, dtype_name="c64", op="nc")),
+    (GemmConfig(128, 128, 16, 16, 16, 4, 64, 4, 64, vector=4, read="nc", load=4), replace(SQUARE, op="tn")),
+    (GemmConfig(128, 128, 16, 16, 16, 32, 8, 16, 16, vector=4, read="nc", load=4, buffers=2), SQUARE),
+    (
+        MinplusConfig(128, 64, 16, 16, 8, 32, 4, 16, 8, vector=4, read="nc", load=4, buffers=3),
+        replace(SQUARE, dtype_name="minplus_f32"),
+    ),
     (
         MinplusConfig(128, 64, 16, 16, 8, 32, 4, 16, 8, vector=4, read="nc"),
         replace(SQUARE, dtype_name="minplus_f32"),

@@ -46,6 +46,7 @@ ROW_MAJOR = Problem(20480, 16, 20480, "f64", "ttt")
 VECTOR = Problem(20480, 1, 20480, "f32", "tn")
 SQUARE = Problem(8192, 8192, 8192, "f32")
 STENCIL = GemmConfig(96, 96, 16, 16, 16, 32, 8, 8, 32, vector=1, read="nc")
+COPIES = GemmConfig(128, 128, 16, 16, 16, 32, 8, 16, 16, vector=4, read="nc", load=4, buffers=2)
 GRAM = Problem(16, 16, 10**6, "f32", "tn")
 WARPGROUPS = StagedHalfConfig(256, 256, 64, 64, 4, splits=132)
 WIDE_TILE = StagedMmaConfig(256, 256, 128, 128, 16, 3, 1, splits=132, min_blocks=1, strips=4, octets=4, ahead=1)
@@ -66,6 +67,14 @@ def test_nothing_vanishes(problem: Problem, device: str) -> None:
     every = sum(1 for family in able for _ in family.configurations())
     assert space.families == tuple(family.name for family in able)
     assert len(space.kept) + sum(count for _, count in space.dropped) == space.total == every
+
+
+def test_a_text_of_before_a_tunable_was_there_is_read() -> None:
+    before = "gemm-m96-n96-k16-x16-y16-xa32-ya8-xb8-yb32-v1-nc"
+    assert GemmConfig.parse(before) == GemmConfig.parse(f"{before}-l1-s1") == STENCIL
+    assert GemmConfig.parse(f"{before}-l2") == replace(STENCIL, load=2)
+    for wrong in (f"{before}-s2-l2", f"{before}-", before.removesuffix("-nc"), f"{before}-l02"):
+        assert GemmConfig.parse(wrong) is None
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)
@@ -91,6 +100,17 @@ COUNTER_EXAMPLES = (
     CounterExample("read-path-exists", STENCIL, SQUARE, PROFILES["s2050"]),
     CounterExample("read-path-of-its-own", replace(STENCIL, read="ca"), SQUARE),
     CounterExample("published-for-fermi", replace(STENCIL, vector=2, read="ca"), SQUARE, PROFILES["s2050"]),
+    CounterExample("published-for-fermi", replace(STENCIL, load=2, read="ca"), SQUARE, PROFILES["s2050"]),
+    CounterExample("published-for-fermi", replace(STENCIL, buffers=2, read="ca"), SQUARE, PROFILES["s2050"]),
+    CounterExample("copies-exist", replace(STENCIL, buffers=2), SQUARE, PROFILES["v100"]),
+    CounterExample("loads-fit-vectors", replace(STENCIL, vector=2, load=4), SQUARE),
+    CounterExample("loads-fit-grids", replace(COPIES, buffers=1), SQUARE),
+    CounterExample("loads-fit-grids", replace(COPIES, m_dim_a=64, n_dim_a=4), SQUARE),
+    CounterExample("widest-vectors-first", replace(STENCIL, vector=2, buffers=2), SQUARE),
+    CounterExample("widest-vectors-first", replace(STENCIL, vector=2, load=2), SQUARE),
+    CounterExample("lines-are-loads", COPIES, replace(SQUARE, m=8190)),
+    CounterExample("lines-are-loads", replace(COPIES, m_dim_a=16, n_dim_a=16), replace(SQUARE, op="tn")),
+    CounterExample("widest-copies", replace(COPIES, load=2), SQUARE),
     CounterExample("vectors-of-16-bytes", replace(STENCIL, vector=4), replace(SQUARE, dtype_name="f64")),
     CounterExample("vectors-fit-threads", replace(STENCIL, vector=4), SQUARE),
     CounterExample("min-line-bytes", STENCIL, SQUARE, guidelines=Guidelines(min_line_bytes=64)),

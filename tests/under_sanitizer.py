@@ -1,6 +1,5 @@
-"""Every configuration of tests/test_gpu.py at two odd shapes, each started once: little enough for compute-sanitizer.
-
-Those for a C that is large both ways get one of several tiles too, in each case that BLAS has.
+"""Every configuration of tests/test_gpu.py at two odd shapes and past a tile, each started once: little enough for
+compute-sanitizer.
 
     compute-sanitizer --tool racecheck python -m tests.under_sanitizer --part 1/8
 
@@ -15,9 +14,9 @@ from benchmarks.versus_cublas import part_of
 from tests.conftest import compiled
 from tests.test_gpu import CASES, GENERAL
 from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render, support_source
-from tsm2_tune.generator.tiles import is_general
 from tsm2_tune.options import family_names
 from tsm2_tune.tuner.cuda import CudaDevice
 from tsm2_tune.tuner.loaded import Entry, LoadedKernel
@@ -28,14 +27,13 @@ from tsm2_tune.tuner.verify import probe_checks, verify
 from tsm2_tune.usage import Command
 
 SHAPES = ((97, 13, 259), (641, 7, 131))
-LARGE = (395, 261, 133)
 
 
-def shapes(case: Problem) -> tuple[tuple[int, int, int], ...]:
-    """Of A, B and C."""
-    if case.is_gram:
-        return tuple((n, n, m) for m, n, _ in SHAPES)
-    return (*SHAPES, LARGE) if is_general(case) else SHAPES
+def shapes(config: KernelConfig, case: Problem) -> tuple[tuple[int, int, int], ...]:
+    """Of A, B and C: the two, and past a tile of C, so aligned that what a kernel does with whole vectors is done."""
+    launch = family_named(config.family).launch(config, case)
+    past = ((launch.rows_per_block + 8, launch.columns_per_block + 8, 136),) if launch.columns_per_block else ()
+    return tuple((n, n, m) if case.is_gram else (m, n, k) for m, n, k in (*SHAPES, *past))
 
 
 def verdict(gpu: CudaDevice, target: Target, support: Support, config: KernelConfig, problem: Problem) -> Verdict:
@@ -65,7 +63,7 @@ def main(part: str, family: str | None) -> None:
     wrong = 0
     cases = [one for one in (*CASES, *GENERAL) if one[0].family in (chosen or (one[0].family,))]
     for config, case in cases[first - 1 :: step]:
-        for shape in shapes(case):
+        for shape in shapes(config, case):
             problem = Problem(*shape, case.dtype_name, case.op)
             if case.dtype_name not in supports:
                 supports[case.dtype_name] = Support(gpu, path, case.dtype_name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar, Self
 
 from tsm2_tune.errors import InputError
@@ -40,14 +40,20 @@ class KernelConfig:
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """The configuration that is spelt so; None where none is."""
-        types = {field.name: field.type for field in fields(cls)}
-        values = (f"{letter}({SPELT[str(types[name])]})" for name, letter in cls.letters.items())
-        found = re.fullmatch("-".join([cls.family, *values]), text)
+        """The configuration that is spelt so; None where none is.
+
+        A text of before a tunable was there, which has a default, may leave it out.
+        """
+        expected = {field.name: field for field in fields(cls)}
+        values = (
+            f"(?:-{letter}({SPELT[str(expected[name].type)]})){'' if expected[name].default is MISSING else '?'}"
+            for name, letter in cls.letters.items()
+        )
+        found = re.fullmatch("".join([cls.family, *values]), text)
         if found is None:
             return None
-        numbers = (int(value) if value.isdigit() else value for value in found.groups())
-        return cls(**dict(zip(cls.letters, numbers, strict=True)))
+        spelt = {name: value for name, value in zip(cls.letters, found.groups(), strict=True) if value is not None}
+        return cls(**{name: int(value) if value.isdigit() else value for name, value in spelt.items()})
 
     @classmethod
     def from_tunables(cls, values: dict[str, Any]) -> Self:
@@ -117,8 +123,9 @@ class Launch:
     persistent: bool = False  # whether `splits` blocks are all of the grid
 
     def tiles(self, m: int, n: int) -> int:
-        """Tiles of an m x n C."""
-        across = -(-n // self.columns_per_block) if self.columns_per_block else 1
+        """Tiles of an m x n C; of a table of launches, whose numbers are arrays, those of each."""
+        columns: Any = self.columns_per_block
+        across = 1 if isinstance(columns, int) and columns == 0 else -(-n // columns)
         return -(-m // self.rows_per_block) * across
 
     def blocks(self, m: int, n: int) -> int:

@@ -15,7 +15,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.architecture import FLOPS_PER_FMA, architecture_of, peak_gflops
@@ -316,31 +318,36 @@ def predicted_us(
     read_bytes: float,
     written_bytes: float,
     flops: float,
-    threads_per_sm: int,
-    bytes_in_flight_per_thread: float,
-    blocks: int,
-    threads_per_block: int,
-    blocks_per_sm: int,
-) -> float:
+    threads_per_sm: Any,
+    bytes_in_flight_per_thread: Any,
+    blocks: Any,
+    threads_per_block: Any,
+    blocks_per_sm: Any,
+) -> Any:
     """Roofline time in microseconds of a launch, to order trials by; infinite where no block fits.
+
+    Of many launches, for each of which a block fits, these numbers and the time are arrays.
 
     Blocks run in waves of multiprocessors x `blocks_per_sm`. A wave lasts as long as its busiest
     multiprocessor, which gets its share of the memory's bandwidth or, where fewer bytes are in flight than
     Little's law asks for, bytes in flight over latency. Start and end of a kernel cost nothing here.
     """
-    if blocks_per_sm < 1:
+    many = isinstance(blocks, np.ndarray)
+    if not many and blocks_per_sm < 1:
         return math.inf
+    least, most = (np.minimum, np.maximum) if many else (min, max)
     latency_us = architecture_of(limits.compute_capability).memory_latency_clocks / limits.sm_clock_mhz
     bytes_per_block = (read_bytes + written_bytes) / blocks
     flops_per_block = flops / blocks
     flops_per_us_per_sm = peak_gflops(limits, dtype_name) * 1e3 / limits.sms
 
-    def wave_us(wave_blocks: int) -> float:
+    def wave_us(wave_blocks: Any) -> Any:
         busiest = -(-wave_blocks // limits.sms)
-        threads = min(threads_per_sm, busiest * threads_per_block)
-        share = limits.dram_gbytes_per_s * 1e3 / min(wave_blocks, limits.sms)
-        bytes_per_us = min(share, max(1.0, threads * bytes_in_flight_per_thread) / latency_us)
-        return busiest * max(bytes_per_block / bytes_per_us, flops_per_block / flops_per_us_per_sm)
+        threads = least(threads_per_sm, busiest * threads_per_block)
+        share = limits.dram_gbytes_per_s * 1e3 / least(wave_blocks, limits.sms)
+        bytes_per_us = least(share, most(1.0, threads * bytes_in_flight_per_thread) / latency_us)
+        return busiest * most(bytes_per_block / bytes_per_us, flops_per_block / flops_per_us_per_sm)
 
     waves, rest = divmod(blocks, limits.sms * blocks_per_sm)
-    return waves * wave_us(limits.sms * blocks_per_sm) + (wave_us(rest) if rest else 0.0)
+    last_us = wave_us(most(rest, 1)) * (rest > 0)
+    return waves * wave_us(limits.sms * blocks_per_sm) + last_us

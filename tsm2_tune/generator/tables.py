@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain
 from typing import Any, overload
 
 import numpy as np
 
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.occupancy import Ints
 from tsm2_tune.generator.rules import Candidate
 
 
@@ -21,6 +23,23 @@ class Rows(Sequence[Candidate]):
         tunables: dict[str, Any] = dict(table.config.tunables)
         self._columns = {name: values for name, values in tunables.items() if isinstance(values, np.ndarray)}
         self._length = len(next(iter(self._columns.values())))
+
+    @property
+    def wide(self) -> Candidate:
+        """The table in integers of 64 bits, which products of extents do not overflow."""
+        columns = {name: column.astype(np.int64) for name, column in self._columns.items()}
+        return replace(self.table, config=replace(self.table.config, **columns))
+
+    def place(self, config: KernelConfig) -> int | None:
+        """The row of the configuration; None where it has none."""
+        own: dict[str, Any] = dict(self.table.config.tunables)
+        if type(config) is not type(self.table.config):
+            return None
+        if any(own[name] != value for name, value in config.tunables.items() if name not in self._columns):
+            return None
+        same = [column == config.tunables[name] for name, column in self._columns.items()]
+        rows = np.flatnonzero(np.logical_and.reduce(same))
+        return int(rows[0]) if len(rows) else None
 
     def __len__(self) -> int:
         return self._length
@@ -67,3 +86,45 @@ class Joined(Sequence[Candidate]):
 
     def __iter__(self) -> Iterator[Candidate]:
         return chain.from_iterable(self.parts)
+
+
+class Chosen(Sequence[Candidate]):
+    """Those of a sequence at these places, in their order."""
+
+    def __init__(self, candidates: Sequence[Candidate], places: Ints) -> None:
+        self._candidates, self._places = candidates, places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, index: int) -> Candidate: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Candidate]: ...
+    def __getitem__(self, index: int | slice) -> Candidate | Sequence[Candidate]:
+        if isinstance(index, slice):
+            return [self._candidates[place] for place in self._places[index].tolist()]
+        return self._candidates[int(self._places[index])]
+
+
+def parts_of(candidates: Sequence[Candidate]) -> Iterator[tuple[int, Sequence[Candidate]]]:
+    """What they are joined of, in their order, each with the place of its first: tables' rows, and others."""
+    if not isinstance(candidates, Joined):
+        yield 0, candidates
+        return
+    place = 0
+    for part in candidates.parts:
+        yield from ((place + first, one) for first, one in parts_of(part))
+        place += len(part)
+
+
+def places(candidates: Sequence[Candidate], configs: Collection[KernelConfig]) -> dict[KernelConfig, int]:
+    """Where these configurations are, those that are there."""
+    found: dict[KernelConfig, int] = {}
+    for first, part in parts_of(candidates):
+        if isinstance(part, Rows):
+            rows = ((config, part.place(config)) for config in configs)
+            found |= {config: first + row for config, row in rows if row is not None}
+        else:
+            found |= {one.config: first + row for row, one in enumerate(part) if one.config in configs}
+    return found

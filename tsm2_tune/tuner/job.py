@@ -8,10 +8,11 @@ from datetime import UTC, datetime
 
 from tsm2_tune import __version__
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.families import FAMILIES, family_named
+from tsm2_tune.generator.families import FAMILIES, config_spelt, family_named
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Candidate, Thresholds
 from tsm2_tune.generator.space import SearchSpace, search_space
+from tsm2_tune.generator.tables import places
 from tsm2_tune.tuner.operands import needed_bytes
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
@@ -128,7 +129,8 @@ def run(
             store.add_final(_tuning_run(tuner, started_at), final, bases)
             yield FinalStored(final)
         winners = store.best(device=target.identity.name, problem=problem)
-        untried = sum(candidate.config.text not in past.tried for candidate in space.kept)
+        configs = frozenset(filter(None, map(config_spelt, past.tried)))
+        untried = len(space.kept) - len(places(space.kept, configs))
         winner = winners[0] if winners else None
         yield ProblemEnded(problem, new_trials, len(past.tried), past.timed_out, untried, winner)
 

@@ -11,8 +11,10 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import count, zip_longest
+from itertools import chain, count, islice, zip_longest
+from typing import Any
 
+import numpy as np
 from jinja2 import Environment, meta
 
 from tsm2_tune.errors import ToolMissing
@@ -24,6 +26,7 @@ from tsm2_tune.generator.render import KernelSource, environment, render, suppor
 from tsm2_tune.generator.roofline import Ceilings
 from tsm2_tune.generator.rules import GUIDELINE_RULES, Candidate
 from tsm2_tune.generator.space import SearchSpace
+from tsm2_tune.generator.tables import Chosen, Joined, Rows, parts_of, places
 from tsm2_tune.tuner.compiler import compile_text, kill_running, remove_leftovers
 from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.measure import Effort
@@ -35,6 +38,7 @@ from tsm2_tune.tuner.worker import BETWEEN_REQUESTS, Attempt, AttemptResult, Rem
 CORES_A_SPARE = 8  # of so many one compiles nothing, so that who measures need not wait for it
 FINALISTS = 5  # at the most, measured again
 FINALIST_MARGIN = 0.05  # a finalist's median is at most this much over the best one's
+Floats = np.ndarray[Any, np.dtype[np.float64]]
 HOPELESS = 2.5  # times as long as the fastest family's first choice, by the model, which is off by 2 at most
 
 
@@ -135,15 +139,16 @@ class Tuner:
         """Try the candidates of one problem that the past has not tried, in their order, until the options end it."""
         options = self.options
         self.phases.enter(BETWEEN_REQUESTS)
-        untried = [c for c in candidates if c.config.text not in past.tried]
-        if options.max_trials is not None:
-            untried = untried[: max(0, options.max_trials - len(past.tried))]
-        if untried:
+        untried = (c for c in candidates if c.config.text not in past.tried)  # of millions, those that are tried
+        most = None if options.max_trials is None else max(0, options.max_trials - len(past.tried))
+        remaining: Iterator[Candidate] = islice(untried, most)
+        first = next(remaining, None)
+        if first is not None:
             _ = self.ceilings  # before the first trial, which would be lost if measuring them failed
+            remaining = chain([first], remaining)
         start = time.monotonic()  # the budget is for trials: a device starts and is measured once for all problems
         since = start
         pending: deque[tuple[Candidate, KernelSource, Future[Binary | CompileFailure]]] = deque()
-        remaining = iter(untried)
         try:
             for trials in count():
                 spent = past.seconds + time.monotonic() - start
@@ -268,24 +273,32 @@ def ordered(space: SearchSpace, seed: int) -> Sequence[Candidate]:
     The families take turns, that first whose first choice the model says is fastest. Those come after the others
     whose first choice it says is hopeless.
     """
-    kept = {candidate.config.text: candidate for candidate in space.kept}
-    preferred = (family_named(name).preferred(space.problem, space.limits) for name in space.families)
-    choices = [[kept[config.text] for config in configs if config.text in kept] for configs in preferred]
+    preferred = [family_named(name).preferred(space.problem, space.limits) for name in space.families]
+    at = places(space.kept, frozenset(chain.from_iterable(preferred)))
+    choices = [[space.kept[at[config]] for config in configs if config in at] for configs in preferred]
     turns = sorted(filter(None, choices), key=lambda choice: predicted_time_us(choice[0]))
     least_us = predicted_time_us(turns[0][0]) if turns else 0.0
     hopeful = [choice for choice in turns if predicted_time_us(choice[0]) <= HOPELESS * least_us]
     in_turns = [turn for group in (hopeful, turns) for turn in zip_longest(*group)]
     first = list(dict.fromkeys(candidate for turn in in_turns for candidate in turn if candidate))
-    for candidate in first:
-        del kept[candidate.config.text]
-    rest = list(kept.values())
+    of_first = [at[candidate.config] for candidate in first]
+    rest = np.delete(np.arange(len(space.kept)), of_first).tolist()
     random.Random(seed).shuffle(rest)
-    rest.sort(key=predicted_time_us)
-    return [*first, *rest]
+    times_us = np.concatenate([np.empty(0), *(_predicted_times_us(part) for _, part in parts_of(space.kept))])
+    by_time = np.array(rest, int)[np.argsort(times_us[rest], kind="stable")]
+    return Joined([first, Chosen(space.kept, by_time)])
 
 
-def predicted_time_us(candidate: Candidate) -> float:
-    """The model's time for the candidate, in microseconds."""
+def _predicted_times_us(candidates: Sequence[Candidate]) -> Floats:
+    """The model's time for each."""
+    if isinstance(candidates, Rows):
+        times_us: Floats = predicted_time_us(candidates.wide)
+        return times_us
+    return np.array([predicted_time_us(candidate) for candidate in candidates], float)
+
+
+def predicted_time_us(candidate: Candidate) -> Any:
+    """The model's time for the candidate, in microseconds; of a table of candidates an array."""
     family, problem = family_named(candidate.config.family), candidate.problem
     traffic = family.traffic(candidate.config, problem)
     launch = candidate.launch

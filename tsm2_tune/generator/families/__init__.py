@@ -18,6 +18,7 @@ import pkgutil
 from typing import Any
 
 from tsm2_tune.errors import InputError
+from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families.family import Family
 
 FAMILIES: dict[str, Family[Any]] = {
@@ -33,3 +34,10 @@ def family_named(name: str) -> Family[Any]:
     if name not in FAMILIES:
         raise InputError(f"unknown family {name!r}: expected one of {', '.join(FAMILIES)}")
     return FAMILIES[name]
+
+
+def config_spelt(text: str) -> KernelConfig | None:
+    """The configuration that is spelt so, of whatever family; None where there is none."""
+    family = FAMILIES.get(text.partition("-")[0])
+    found: KernelConfig | None = family.config_type.parse(text) if family else None
+    return found

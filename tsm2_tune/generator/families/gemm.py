@@ -4,7 +4,9 @@ Source: Kurzak, Tomov, Dongarra, "Autotuning GEMMs for Fermi", section 5.2. A bl
 Stripes of A and B go through skewed shared memory; while one is multiplied, the next is on its way into registers
 (Algorithm 1). Alpha and beta are applied at the store.
 
-The space is that of section 5.3, see `bacugen`; on Fermi, for which it was published, as it stands there.
+The space is that of section 5.3, see `bacugen`; on Fermi, for which it was published, as it stands there. Elsewhere
+there is more than the paper has: vectors of shared memory, loads of several neighbours, and several stripes in shared
+memory, which no register holds on their way.
 """
 
 from __future__ import annotations
@@ -27,168 +29,80 @@ from tsm2_tune.generator.bacugen import (
     published_occupancy,
     with_reading_grids,
 )
-from tsm2_tune.generator.config import KernelConfig, Launch, Resources, Traffic
-from tsm2_tune.generator.families.family import Family, Tunable
+from tsm2_tune.generator.config import Launch, Resources, Traffic
+from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.occupancy import Ints, Occupancy, occupancies
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import GUIDELINE_RULES, HARDWARE_RULES, Candidate, Guidelines, Rule
-from tsm2_tune.generator.splitting import tunable
+from tsm2_tune.generator.stencil import (
+    BUFFERS,
+    FERMI,
+    LOADS,
+    OF_GRIDS,
+    READS,
+    SECTOR_BYTES,
+    STENCIL_RULES,
+    STENCIL_TUNABLES,
+    VECTOR_BYTES,
+    VECTORS,
+    StencilConfig,
+    at_a_time,
+    with_widest_grids,
+)
 from tsm2_tune.generator.tables import Joined, Rows
 from tsm2_tune.generator.tiles import SKINNY, tile_traffic
 
-VECTORS = (1, 2, 4)
-VECTOR_BYTES = 16  # of shared memory, the most that a thread reads at a time
-# How A and B are read: by loads that the L1 caches as any other, or as data that nobody writes.
-READS = {"ca": "__ldca", "nc": "__ldg"}
-OLDEST_WITH_NC, ONE_READ_PATH = (3, 5), (7, 0)  # compute capabilities
-SECTOR_BYTES = 32  # of memory
-FERMI = 2  # major compute capability
 # BACUGen's Table 1; of c64, by the formula of Algorithm 3, what its winner has.
 TABLE_1 = {dtype: Guidelines(512, 2, reuse) for dtype, reuse in (("f32", 3), ("c64", 4), ("f64", 2), ("c128", 2))}
-# What won on an H200, and its neighbours: m_blk, n_blk, k_blk, m_dim, n_dim, vector.
-WINNERS = {
-    "f32": ((128, 128, 16, 16, 16, 4), (128, 128, 8, 16, 16, 4), (128, 64, 16, 16, 8, 4), (64, 128, 16, 8, 16, 4)),
-    "f64": ((64, 64, 8, 8, 8, 2),),
-    "c64": ((64, 64, 8, 16, 16, 2),),
-    "c128": ((64, 32, 8, 16, 8, 1), (32, 32, 8, 8, 8, 1)),
+# What won on an H200, and its neighbours: m_blk, n_blk, k_blk, m_dim, n_dim, vector, load, buffers.
+WINNERS: dict[str, tuple[tuple[int, ...], ...]] = {
+    "f32": (
+        (128, 128, 16, 16, 16, 4, 1, 1),
+        (128, 128, 8, 16, 16, 4, 1, 1),
+        (128, 64, 16, 16, 8, 4, 1, 1),
+        (64, 128, 16, 8, 16, 4, 1, 1),
+        (128, 128, 16, 16, 16, 4, 4, 2),
+        (128, 128, 8, 16, 16, 4, 4, 3),
+        (128, 128, 8, 16, 16, 4, 4, 1),
+    ),
+    "f64": ((64, 64, 8, 8, 8, 2, 1, 1), (64, 64, 8, 8, 8, 2, 2, 2)),
+    "c64": ((64, 64, 8, 16, 16, 2, 1, 1), (64, 64, 8, 16, 16, 2, 2, 2)),
+    "c128": ((64, 32, 8, 16, 8, 1, 1, 1), (32, 32, 8, 8, 8, 1, 1, 1), (64, 32, 8, 16, 8, 1, 1, 2)),
 }
 ENOUGH = 100  # variants for each width of reading, that are left where the user sets no guidelines
 THREADS_STEP = 128  # a warp for each partition of a multiprocessor
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class GemmConfig(KernelConfig):
-    """Every choice that the stencil needs, by the paper's names. An array for each number where it is a table."""
+class GemmConfig(StencilConfig):
+    """A configuration of the stencil."""
 
     family: ClassVar[str] = "gemm"
-    letters: ClassVar[dict[str, str]] = {
-        "m_blk": "m",
-        "n_blk": "n",
-        "k_blk": "k",
-        "m_dim": "x",
-        "n_dim": "y",
-        "m_dim_a": "xa",
-        "n_dim_a": "ya",
-        "m_dim_b": "xb",
-        "n_dim_b": "yb",
-        "vector": "v",
-        "read": "",
-    }
-
-    m_blk: int  # rows of C that a block computes
-    n_blk: int  # columns of C that a block computes
-    k_blk: int  # products along k of a stripe
-    m_dim: int  # the grid of threads: rows of C side by side
-    n_dim: int  # and columns
-    m_dim_a: int  # the grid reading A: along its memory
-    n_dim_a: int  # and across
-    m_dim_b: int  # the grid reading B: along its memory
-    n_dim_b: int  # and across
-    vector: int  # elements of shared memory that a thread reads at a time
-    read: str  # of READS
-
-
-def _vectors_fit_threads(candidate: Candidate) -> bool:
-    config = candidate.config
-    assert isinstance(config, GemmConfig)
-    m_thr, n_thr = config.m_blk // config.m_dim, config.n_blk // config.n_dim
-    return (m_thr % config.vector == 0) & (n_thr % config.vector == 0)
-
-
-def _reads_lines(candidate: Candidate) -> bool:
-    config, least = candidate.config, candidate.guidelines.min_line_bytes
-    assert isinstance(config, GemmConfig)
-    element_bytes = candidate.problem.dtype.element_bytes
-    return (config.m_dim_a * element_bytes >= least) & (config.m_dim_b * element_bytes >= least)
-
-
-LINES = Rule(
-    "min-line-bytes",
-    "guideline",
-    "memory is read in sectors of 32 bytes, which neighbouring threads should share",
-    _reads_lines,
-)
-
-
-def _reading_grid(threads: int, lines: int, k_blk: int, *, along_k: bool) -> tuple[int, int]:
-    """The grid that goes furthest along the memory of an operand's stripe, up to a warp."""
-    along, across = (k_blk, lines) if along_k else (lines, k_blk)
-    fits = (
-        dim
-        for dim in range(1, WARP_THREADS + 1)
-        if threads % dim == along % dim == 0 and across % (threads // dim) == 0
-    )
-    dim = max(fits)
-    return dim, threads // dim
 
 
 class Gemm(Family[GemmConfig]):
     name = "gemm"
     summary = "general matrices: a tile of C in registers, stripes of A and B through shared memory one stripe ahead"
     template = "gemm.cu.jinja"
-    tunables = (
-        Tunable("m_blk", "M_blk", "rows of C that a block computes"),
-        Tunable("n_blk", "N_blk", "columns of C that a block computes"),
-        Tunable("k_blk", "K_blk", "products along k of a stripe"),
-        Tunable("m_dim", "M_dim", "threads of a block along the rows of C"),
-        Tunable("n_dim", "N_dim", "threads of a block along the columns of C"),
-        Tunable("m_dim_a", "M_dimA", "the same threads reading A: along its memory"),
-        Tunable("n_dim_a", "N_dimA", "the same threads reading A: across"),
-        Tunable("m_dim_b", "M_dimB", "the same threads reading B: along its memory"),
-        Tunable("n_dim_b", "N_dimB", "the same threads reading B: across"),
-        Tunable("vector", "", "elements of shared memory that a thread reads at a time: 1 as published"),
-        Tunable("read", "", "loads of A and B: cached as any other (ca) or on the read-only path (nc)"),
-    )
-    rules = (
-        Rule(
-            "read-path-exists",
-            "limit",
-            "the read-only path needs compute capability 3.5 or newer",
-            lambda c: c.config.tunables["read"] == "ca" or not (0, 0) < c.limits.compute_capability < OLDEST_WITH_NC,
-        ),
-        Rule(
-            "read-path-of-its-own",
-            "shape",
-            "from Volta on the read-only path is that of every load, and as fast",
-            lambda c: c.config.tunables["read"] == "nc" or c.limits.compute_capability < ONE_READ_PATH,
-        ),
-        Rule(
-            "published-for-fermi",
-            "limit",
-            "on Fermi the space is the published one, which reads shared memory element by element",
-            lambda c: tunable(c, "vector") == 1 or c.limits.compute_capability[0] != FERMI,
-        ),
-        Rule(
-            "vectors-of-16-bytes",
-            "limit",
-            "a thread reads at most 16 bytes of shared memory at a time",
-            lambda c: tunable(c, "vector") * c.problem.dtype.element_bytes <= VECTOR_BYTES,
-        ),
-        Rule(
-            "vectors-fit-threads",
-            "limit",
-            "a thread's rows and columns are whole vectors",
-            _vectors_fit_threads,
-        ),
-        LINES,
-    )
+    tunables = STENCIL_TUNABLES
+    rules = STENCIL_RULES
     config_type = GemmConfig
     winners = WINNERS
 
-    def table(self, vector: int, read: str) -> GemmConfig:
+    def table(self, vector: int, read: str, load: int, buffers: int) -> GemmConfig:
         """All blocks, one a row, without their reading grids."""
         grids = dict.fromkeys(("m_dim_a", "n_dim_a", "m_dim_b", "n_dim_b"), 0)
-        return self.config_type(**blocks().columns, **grids, vector=vector, read=read)
+        return self.config_type(**blocks().columns, **grids, vector=vector, read=read, load=load, buffers=buffers)
 
     def configurations(self) -> Iterator[GemmConfig]:
         """Those of column-major operands: of others the reading grids are turned."""
         columns = with_reading_grids(np.arange(len(blocks())), Problem(1, 1, 1, "f32"))
-        for vector, read in product(VECTORS, READS):
+        for vector, read, load, buffers in product(VECTORS, READS, LOADS, BUFFERS):
             for row in zip(*(column.tolist() for column in columns.values()), strict=True):
                 numbers: dict[str, Any] = dict(zip(columns, row, strict=True))
-                yield self.config_type(**numbers, vector=vector, read=read)
+                yield self.config_type(**numbers, vector=vector, read=read, load=load, buffers=buffers)
 
     def has(self, config: GemmConfig, problem: Problem) -> bool:
         threads = config.m_dim * config.n_dim
@@ -200,6 +114,8 @@ class Gemm(Family[GemmConfig]):
         return (
             config.read in READS
             and config.vector in VECTORS
+            and config.load in LOADS
+            and config.buffers in BUFFERS
             and 0 < config.m_dim <= MOST_DIM
             and 0 < config.n_dim <= MOST_DIM
             and threads % WARP_THREADS == 0
@@ -222,29 +138,30 @@ class Gemm(Family[GemmConfig]):
         """By tables, see `_kept`."""
         dropped = Counter[str]()
         tables = [
-            self._kept(Candidate(self, self.table(vector, read), problem, limits, guidelines), rules, dropped)
-            for vector, read in product(VECTORS, READS)
+            self._kept(Candidate(self, self.table(*one), problem, limits, guidelines), rules, dropped)
+            for one in product(VECTORS, READS, LOADS, BUFFERS)
         ]
         return Joined([Rows(one) for one in tables]), dropped
 
     def _kept(self, candidate: Candidate, rules: Sequence[Rule], dropped: Counter[str]) -> Candidate:
         """What the rules keep of a table of blocks, with reading grids; what each drops is added to `dropped`.
 
-        A block stands for every way of reading its stripes, until only the rule for these is left.
+        A block stands for every way of reading its stripes, until only the rules for these are left.
         """
         config = candidate.config
         assert isinstance(config, GemmConfig)
         every, left = blocks(), np.ones(len(blocks()), bool)
         for rule in rules:
-            if rule is not LINES and left.any():
+            if rule not in OF_GRIDS and left.any():
                 keeps = left & rule.keeps(candidate)  # of all alike, or of each
                 dropped[rule.name] += int(every.variants[left & ~keeps].sum())
                 left = keeps
         columns = with_reading_grids(np.flatnonzero(left), candidate.problem)
-        candidate = replace(candidate, config=replace(config, **columns))
-        keeps = np.asarray(LINES.keeps(candidate))
-        dropped[LINES.name] += int((~keeps).sum())
-        columns = {name: column[keeps] for name, column in columns.items()}
+        for rule in OF_GRIDS:
+            read = replace(candidate, config=replace(config, **columns))
+            keeps = np.asarray(rule.keeps(read))
+            dropped[rule.name] += int((~keeps).sum())
+            columns = {name: column[keeps] for name, column in columns.items()}
         return replace(candidate, config=replace(config, **columns))
 
     def guidelines(self, problem: Problem, limits: DeviceLimits) -> Guidelines:
@@ -252,11 +169,15 @@ class Gemm(Family[GemmConfig]):
 
         The fastest that were measured on an H200 have a reuse of 4 in every type, but 512 threads in f32, 768 in c64,
         256 in f64 and 384 in c128.
+
+        Counted are the variants of the published form. Of those that copy to shared memory more have as many threads,
+        as no register holds what is on its way: on an H200, of A B at 8192, 233 in f32 beside 488, 796 in c64 beside
+        551, and 1737 and 3162 beside 1131 and 341 in f64 and c128.
         """
         if limits.compute_capability[0] == FERMI:
             return TABLE_1[problem.dtype.element_name]
         least = Guidelines(min_threads_per_sm=0, min_blocks_per_sm=2, min_line_bytes=SECTOR_BYTES)
-        every = Candidate(self, self.table(1, "nc"), problem, limits, least)
+        every = Candidate(self, self.table(1, "nc", 1, 1), problem, limits, least)
         kept = self._kept(every, (*self.rules, *HARDWARE_RULES, *GUIDELINE_RULES), Counter())
         threads: Ints = np.asarray(kept.occupancy.threads_per_sm)
         steps = range(limits.threads_per_sm, 0, -THREADS_STEP)
@@ -264,7 +185,10 @@ class Gemm(Family[GemmConfig]):
         return replace(least, min_threads_per_sm=enough)
 
     def resources(self, config: GemmConfig, problem: Problem) -> Resources:
-        """By the formulas of Algorithm 3: a thread's sums, its elements of A and B, and what is on its way."""
+        """By the formulas of Algorithm 3: a thread's sums, its elements of A and B, and what is on its way.
+
+        That is in registers, or where there are several stripes in shared memory, there.
+        """
         threads, dtype = config.m_dim * config.n_dim, problem.dtype
         m_thr, n_thr = config.m_blk // config.m_dim, config.n_blk // config.n_dim
         ahead = (config.m_blk + config.n_blk) * config.k_blk // threads
@@ -273,11 +197,12 @@ class Gemm(Family[GemmConfig]):
             staged += (config.k_blk + 1) * config.n_blk
         else:
             staged += (config.n_blk + config.vector) * config.k_blk
+        held = ahead if config.buffers == 1 else 0
         return Resources(
             threads=threads,
-            registers=(m_thr * n_thr + m_thr + n_thr + ahead) * dtype.registers + OVERHEAD_REGISTERS,
-            smem_bytes=staged * dtype.element_bytes,
-            bytes_in_flight=ahead * dtype.element_bytes,
+            registers=(m_thr * n_thr + m_thr + n_thr + held) * dtype.registers + OVERHEAD_REGISTERS,
+            smem_bytes=config.buffers * staged * dtype.element_bytes,
+            bytes_in_flight=max(config.buffers - 1, 1) * ahead * dtype.element_bytes,
             reuse=dtype.parts * m_thr * n_thr / (m_thr + n_thr),
         )
 
@@ -323,27 +248,25 @@ class Gemm(Family[GemmConfig]):
         """What won on an H200, first."""
         if limits.compute_capability[0] == FERMI:
             return ()
-        along_a, along_b, _ = problem.contiguous
-        return tuple(
-            self.config_type(
-                m_blk, n_blk, k_blk, m_dim, n_dim,
-                *_reading_grid(m_dim * n_dim, m_blk, k_blk, along_k=along_a == "k"),
-                *_reading_grid(m_dim * n_dim, n_blk, k_blk, along_k=along_b == "k"),
-                vector, "nc",
-            )
-            for m_blk, n_blk, k_blk, m_dim, n_dim, vector in self.winners[problem.dtype_name]
-        )  # fmt: skip
+        winners = self.winners[problem.dtype_name]
+        found = (with_widest_grids(self.config_type, problem, *numbers) for numbers in winners)
+        return tuple(dict.fromkeys(filter(None, found)))
 
     def context(self, config: GemmConfig, problem: Problem) -> dict[str, Any]:
         along_a, along_b, _ = problem.contiguous
+        wide_a, wide_b = at_a_time(config.load, config.buffers, problem)
+        bits = problem.dtype.component.c_type
         return {
             "about": "a tile of C in registers, stripes of A and B one ahead",
             "kernel": self.name,
             "bounds": "threads",
             "zero": "scalar(0)",  # what a stripe has past the operands' ends
             "storage": problem.storage,
-            "bits": f"{problem.dtype.component.c_type}2",  # CUDA's type of two real numbers
-            "load": READS[config.read],
+            "bits": f"{bits}2",  # CUDA's type of two real numbers
+            "piece_bits": f"{bits}{config.load * problem.dtype.parts}",  # and of as many as are loaded at a time
+            "read_by": READS[config.read],
+            "wide_a": wide_a,
+            "wide_b": wide_b,
             "a_along_k": along_a == "k",
             "b_along_k": along_b == "k",
             "c_along_n": problem.row_major_c,

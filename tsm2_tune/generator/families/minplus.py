@@ -18,17 +18,25 @@ from tsm2_tune.generator.bacugen import WARP_THREADS
 from tsm2_tune.generator.families.gemm import Gemm, GemmConfig
 from tsm2_tune.generator.problem import MIN_PLUS, Problem
 
-# What won on an H200, and its neighbours: m_blk, n_blk, k_blk, m_dim, n_dim, vector.
-WINNERS = {
+# What won on an H200, and its neighbours: m_blk, n_blk, k_blk, m_dim, n_dim, vector, load, buffers.
+WINNERS: dict[str, tuple[tuple[int, ...], ...]] = {
     "minplus_f32": (
-        (128, 64, 16, 16, 8, 4),
-        (128, 256, 16, 16, 16, 4),
-        (128, 128, 16, 16, 8, 4),
-        (128, 128, 8, 16, 16, 4),
-        (128, 128, 16, 16, 16, 4),
-        (64, 64, 16, 16, 8, 4),
+        (128, 64, 16, 16, 8, 4, 1, 1),
+        (128, 256, 16, 16, 16, 4, 1, 1),
+        (128, 128, 16, 16, 8, 4, 1, 1),
+        (128, 128, 8, 16, 16, 4, 1, 1),
+        (128, 128, 16, 16, 16, 4, 1, 1),
+        (64, 64, 16, 16, 8, 4, 1, 1),
+        (128, 64, 16, 16, 8, 4, 4, 2),
+        (128, 128, 16, 16, 16, 4, 4, 2),
     ),
-    "minplus_f64": ((64, 64, 16, 16, 8, 2), (64, 64, 32, 16, 16, 2), (64, 64, 16, 16, 16, 2), (32, 32, 8, 8, 8, 2)),
+    "minplus_f64": (
+        (64, 64, 16, 16, 8, 2, 1, 1),
+        (64, 64, 32, 16, 16, 2, 1, 1),
+        (64, 64, 16, 16, 16, 2, 1, 1),
+        (32, 32, 8, 8, 8, 2, 1, 1),
+        (64, 64, 16, 16, 8, 2, 2, 2),
+    ),
 }
 # Since compute capability 3.0; a warp lives in one of the partitions.
 PARTITIONS, REGISTERS_PER_PARTITION, REGISTER_UNIT = 4, 16384, 8

@@ -246,9 +246,7 @@ class StagedZmma(StagingFamily[StagedZmmaConfig]):
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedZmmaConfig, ...]:
         """What won on an H200 for a C as large; none where TSMT does better."""
         fewest, most = sorted((problem.m, problem.n))
-        if fewest <= (LINES if most <= TILE[0] else LINES // 2) or not has_f64_tensor_cores(
-            limits, problem.dtype_name
-        ):
+        if fewest <= (LINES if most <= TILE[0] else LINES // 2) or not has_f64_tensor_cores(limits, problem):
             return ()
         dtype, columns = problem.dtype_name, covering(COLUMNS, problem.n)
         if is_general(problem):

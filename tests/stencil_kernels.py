@@ -1,0 +1,39 @@
+"""The universal stencil's kernels for the tests on a GPU: of `gemm`, and of `minplus` in the semiring (min, +)."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from tsm2_tune.generator.families import family_named
+from tsm2_tune.generator.families.gemm import GemmConfig
+from tsm2_tune.generator.families.minplus import MinplusConfig
+from tsm2_tune.generator.problem import DTYPES, Problem
+from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.generator.stencil import VECTOR_BYTES, with_widest_grids
+
+# In each case that BLAS has.
+STENCILS = [
+    (config, problem)
+    for family in (family_named("gemm"), family_named("minplus"))
+    for dtype in family.dtypes
+    for op in (*map("".join, product("ntc" if DTYPES[dtype].is_complex else "nt", repeat=2)), "ttt", "tx")
+    for problem in (Problem(512, 512, 512, dtype, op),)
+    for config in family.proposals(problem, PROFILES["h200"])[:1]
+]
+# And those that load several elements at a time, or copy them: tiles of 64 x 32, and in one order the first choices.
+STENCILS += [
+    (config, problem)
+    for family, made in ((family_named("gemm"), GemmConfig), (family_named("minplus"), MinplusConfig))
+    for dtype in family.dtypes
+    for width in (VECTOR_BYTES // DTYPES[dtype].element_bytes,)
+    for op in ("nn", "nt", "tn", "tt", *(("cn", "jc") if DTYPES[dtype].is_complex else ()))
+    for problem in (Problem(512, 512, 512, dtype, op),)
+    for config in (
+        *(
+            with_widest_grids(made, problem, 64, 32, 16, 8, 8, width, load, buffers)
+            for load, buffers in ((width, 1), (width, 2), (1, 3))
+            if load * buffers > 1
+        ),
+        *(one for one in family.proposals(problem, PROFILES["h200"])[1:] if op == "nn"),
+    )
+]

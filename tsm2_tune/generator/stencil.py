@@ -1,0 +1,247 @@
+"""What the universal stencil of `gemm` and `minplus` can be: its tunables, its rules, and how it reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
+
+from tsm2_tune.generator.bacugen import WARP_THREADS
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.families.family import Tunable
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.rules import Candidate, Rule
+from tsm2_tune.generator.splitting import tunable
+
+VECTORS = (1, 2, 4)
+LOADS = (1, 2, 4)
+BUFFERS = (1, 2, 3)  # 1: the next stripe is on its way into registers
+VECTOR_BYTES = 16  # of shared memory, the most that a thread reads at a time
+# How A and B are read: by loads that the L1 caches as any other, or as data that nobody writes.
+READS = {"ca": "__ldca", "nc": "__ldg"}
+OLDEST_WITH_NC, ONE_READ_PATH = (3, 5), (7, 0)  # compute capabilities
+OLDEST_WITH_COPIES = (8, 0)  # from global to shared memory that no thread waits for
+SECTOR_BYTES = 32  # of memory
+FERMI = 2  # major compute capability
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StencilConfig(KernelConfig):
+    """Every choice that the stencil needs, by the paper's names. An array for each number where it is a table."""
+
+    letters: ClassVar[dict[str, str]] = {
+        "m_blk": "m",
+        "n_blk": "n",
+        "k_blk": "k",
+        "m_dim": "x",
+        "n_dim": "y",
+        "m_dim_a": "xa",
+        "n_dim_a": "ya",
+        "m_dim_b": "xb",
+        "n_dim_b": "yb",
+        "vector": "v",
+        "read": "",
+        "load": "l",
+        "buffers": "s",
+    }
+
+    m_blk: int  # rows of C that a block computes
+    n_blk: int  # columns of C that a block computes
+    k_blk: int  # products along k of a stripe
+    m_dim: int  # the grid of threads: rows of C side by side
+    n_dim: int  # and columns
+    m_dim_a: int  # the grid reading A: along its memory
+    n_dim_a: int  # and across
+    m_dim_b: int  # the grid reading B: along its memory
+    n_dim_b: int  # and across
+    vector: int  # elements of shared memory that a thread reads at a time
+    read: str  # of READS
+    load: int = 1  # elements of global memory that a thread loads or copies at a time, where they are aligned
+    buffers: int = 1  # stripes in shared memory
+
+
+S = TypeVar("S", bound=StencilConfig)
+
+
+def _vectors_fit_threads(candidate: Candidate) -> bool:
+    config = candidate.config
+    assert isinstance(config, StencilConfig)
+    m_thr, n_thr = config.m_blk // config.m_dim, config.n_blk // config.n_dim
+    return (m_thr % config.vector == 0) & (n_thr % config.vector == 0)
+
+
+def _reads_lines(candidate: Candidate) -> bool:
+    config, least = candidate.config, candidate.guidelines.min_line_bytes
+    assert isinstance(config, StencilConfig)
+    element_bytes = candidate.problem.dtype.element_bytes
+    wide_a, wide_b = at_a_time(config.load, config.buffers, candidate.problem)
+    return (config.m_dim_a * wide_a * element_bytes >= least) & (config.m_dim_b * wide_b * element_bytes >= least)
+
+
+def _loads_fit_grids(candidate: Candidate) -> bool:
+    config = candidate.config
+    assert isinstance(config, StencilConfig)
+    along_a, along_b, _ = candidate.problem.contiguous
+    wide_a, wide_b = at_a_time(config.load, config.buffers, candidate.problem)
+    of_a, of_b = (config.k_blk if along_a == "k" else config.m_blk, config.k_blk if along_b == "k" else config.n_blk)
+    return (of_a % (config.m_dim_a * wide_a) == 0) & (of_b % (config.m_dim_b * wide_b) == 0)
+
+
+def _lines_are_loads(candidate: Candidate) -> bool:
+    load, buffers = tunable(candidate, "load"), tunable(candidate, "buffers")
+    return load == 1 or load in _in_loads(candidate, load, buffers)
+
+
+def _widest_copies(candidate: Candidate) -> bool:
+    load, buffers = tunable(candidate, "load"), tunable(candidate, "buffers")
+    widest = VECTOR_BYTES // candidate.problem.dtype.element_bytes
+    return buffers == 1 or load == widest or widest not in _in_loads(candidate, widest, buffers)
+
+
+def _in_loads(candidate: Candidate, load: int, buffers: int) -> list[int]:
+    """Elements that a thread moves at a time of those operands whose lines are whole loads, one after another."""
+    problem = candidate.problem
+    extents = {"m": problem.m, "n": problem.n, "k": problem.k}
+    wide = at_a_time(load, buffers, problem)
+    return [of for of, along in zip(wide, problem.contiguous, strict=False) if extents[along] % load == 0]
+
+
+def at_a_time(load: int, buffers: int, problem: Problem) -> tuple[int, int]:
+    """Elements of A and of B that a thread moves at a time.
+
+    A copy to shared memory leaves neighbours side by side. There they are in the stripe of an operand that lies along
+    its lines; one that lies along k is copied element by element, which turns it.
+    """
+    along_a, along_b, _ = problem.contiguous
+    return (1 if along_a == "k" and buffers > 1 else load), (1 if along_b == "k" and buffers > 1 else load)
+
+
+LINES = Rule(
+    "min-line-bytes",
+    "guideline",
+    "memory is read in sectors of 32 bytes, which neighbouring threads should share",
+    _reads_lines,
+)
+LOADS_FIT_GRIDS = Rule(
+    "loads-fit-grids",
+    "limit",
+    "along the operand's memory a stripe is whole loads of the threads that read it",
+    _loads_fit_grids,
+)
+OF_GRIDS = (LOADS_FIT_GRIDS, LINES)  # the rules that ask how a stripe is read
+
+
+def _reading_grid(threads: int, lines: int, k_blk: int, *, along_k: bool, wide: int) -> tuple[int, int] | None:
+    """The grid that goes furthest along the memory of an operand's stripe, up to a warp, `wide` elements at a time.
+
+    None where no grid fits.
+    """
+    along, across = (k_blk, lines) if along_k else (lines, k_blk)
+    fits = [
+        dim
+        for dim in range(1, WARP_THREADS + 1)
+        if threads % dim == along % (dim * wide) == 0 and across % (threads // dim) == 0
+    ]
+    return (max(fits), threads // max(fits)) if fits else None
+
+
+def with_widest_grids(made: type[S], problem: Problem, *numbers: int) -> S | None:
+    """m_blk, n_blk, k_blk, m_dim, n_dim, vector, load, buffers: with the reading grids that go furthest along memory.
+
+    Where both operands are copied element by element, `load` is 1. None where no grid fits.
+    """
+    m_blk, n_blk, k_blk, m_dim, n_dim, vector, load, buffers = numbers
+    threads, (along_a, along_b, _) = m_dim * n_dim, problem.contiguous
+    wide_a, wide_b = at_a_time(load, buffers, problem)
+    of_a = _reading_grid(threads, m_blk, k_blk, along_k=along_a == "k", wide=wide_a)
+    of_b = _reading_grid(threads, n_blk, k_blk, along_k=along_b == "k", wide=wide_b)
+    if of_a is None or of_b is None:
+        return None
+    load = max(wide_a, wide_b)
+    return made(m_blk, n_blk, k_blk, m_dim, n_dim, *of_a, *of_b, vector, "nc", load, buffers)
+
+
+STENCIL_TUNABLES = (
+    Tunable("m_blk", "M_blk", "rows of C that a block computes"),
+    Tunable("n_blk", "N_blk", "columns of C that a block computes"),
+    Tunable("k_blk", "K_blk", "products along k of a stripe"),
+    Tunable("m_dim", "M_dim", "threads of a block along the rows of C"),
+    Tunable("n_dim", "N_dim", "threads of a block along the columns of C"),
+    Tunable("m_dim_a", "M_dimA", "the same threads reading A: along its memory"),
+    Tunable("n_dim_a", "N_dimA", "the same threads reading A: across"),
+    Tunable("m_dim_b", "M_dimB", "the same threads reading B: along its memory"),
+    Tunable("n_dim_b", "N_dimB", "the same threads reading B: across"),
+    Tunable("vector", "", "elements of shared memory that a thread reads at a time: 1 as published"),
+    Tunable("read", "", "loads of A and B: cached as any other (ca) or on the read-only path (nc)"),
+    Tunable("load", "", "elements of A or B that a thread loads at a time, where they are aligned: 1 as published"),
+    Tunable("buffers", "", "stripes in shared memory; 1 as published, of more the others are copied meanwhile"),
+)
+STENCIL_RULES = (
+    Rule(
+        "read-path-exists",
+        "limit",
+        "the read-only path needs compute capability 3.5 or newer",
+        lambda c: c.config.tunables["read"] == "ca" or not (0, 0) < c.limits.compute_capability < OLDEST_WITH_NC,
+    ),
+    Rule(
+        "read-path-of-its-own",
+        "shape",
+        "from Volta on the read-only path is that of every load, and as fast",
+        lambda c: c.config.tunables["read"] == "nc" or c.limits.compute_capability < ONE_READ_PATH,
+    ),
+    Rule(
+        "published-for-fermi",
+        "limit",
+        "on Fermi the space is the published one: element by element, and the next stripe in registers",
+        lambda c: (
+            tunable(c, "vector") == tunable(c, "load") == tunable(c, "buffers") == 1
+            or c.limits.compute_capability[0] != FERMI
+        ),
+    ),
+    Rule(
+        "copies-exist",
+        "limit",
+        "copies to shared memory that no thread waits for need compute capability 8.0 or newer",
+        lambda c: tunable(c, "buffers") == 1 or not (0, 0) < c.limits.compute_capability < OLDEST_WITH_COPIES,
+    ),
+    Rule(
+        "vectors-of-16-bytes",
+        "limit",
+        "a thread reads at most 16 bytes of shared memory at a time",
+        lambda c: tunable(c, "vector") * c.problem.dtype.element_bytes <= VECTOR_BYTES,
+    ),
+    Rule(
+        "vectors-fit-threads",
+        "limit",
+        "a thread's rows and columns are whole vectors",
+        _vectors_fit_threads,
+    ),
+    Rule(
+        "loads-fit-vectors",
+        "limit",
+        "what is loaded at a time is stored so, in shared memory that is aligned for vectors",
+        lambda c: tunable(c, "vector") % tunable(c, "load") == 0,
+    ),
+    Rule(
+        "widest-vectors-first",
+        "shape",
+        "where shared memory is read by less than 16 bytes, that takes the time, and not what is on its way",
+        lambda c: (
+            tunable(c, "load") == tunable(c, "buffers") == 1
+            or tunable(c, "vector") * c.problem.dtype.element_bytes == VECTOR_BYTES
+        ),
+    ),
+    Rule(
+        "lines-are-loads",
+        "shape",
+        "several elements are loaded at a time where an operand's lines are whole loads, and so aligned",
+        _lines_are_loads,
+    ),
+    Rule(
+        "widest-copies",
+        "shape",
+        "where a line is whole copies of 16 bytes, fewer and larger copies cost least",
+        _widest_copies,
+    ),
+    LOADS_FIT_GRIDS,
+    LINES,
+)
