@@ -31,7 +31,7 @@ STENCILS += [
     for config in (
         *(
             with_widest_grids(made, problem, 64, 32, 16, 8, 8, width, load, buffers)
-            for load, buffers in ((width, 1), (width, 2), (1, 3))
+            for load, buffers in ((width, 1), (width, 2), (1, 2))
             if load * buffers > 1
         ),
         *(one for one in family.proposals(problem, PROFILES["h200"])[1:] if op == "nn"),

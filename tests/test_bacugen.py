@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -131,7 +130,7 @@ def test_no_other_configuration_is_of_the_space() -> None:
     assert family_named("gemm").has(right, problem)
     for change in (
         {"m_blk": 100}, {"k_blk": 12}, {"m_dim": 15}, {"m_dim_a": 16}, {"n_dim_b": 16}, {"m_blk": 288}, {"vector": 3},
-        {"read": "cg"}, {"m_dim_b": 32, "n_dim_b": 8}, {"load": 3}, {"buffers": 4}, {"buffers": 0},
+        {"read": "cg"}, {"m_dim_b": 32, "n_dim_b": 8}, {"load": 3}, {"buffers": 3}, {"buffers": 0},
     ):  # fmt: skip
         assert not family_named("gemm").has(replace(right, **change), problem)
 
@@ -162,10 +161,13 @@ def test_many_kernels_have_the_occupancy_of_each() -> None:
 @pytest.mark.parametrize("card", [card for card in PROFILES if card != "s2050"])
 @pytest.mark.parametrize("dtype", FMA_DTYPES)
 def test_some_hundreds_are_kept_where_the_user_sets_no_guidelines(card: str, dtype: str) -> None:
-    kept = [candidate.config.tunables for candidate in searched(dtype, None, card=card).kept]
-    forms = Counter((one["load"], one["buffers"]) for one in kept if one["read"] == "nc")
-    assert 100 <= forms[1, 1] < 1000
-    assert forms.total() < 4000
+    assert 100 <= len(searched(dtype, None, card=card).kept) < 1000
+
+
+@pytest.mark.parametrize("op", ["nt", "tn", "tt"])
+@pytest.mark.parametrize("dtype", FMA_DTYPES)
+def test_so_many_are_kept_in_every_storage_order(dtype: str, op: str) -> None:
+    assert 100 <= len(searched(dtype, None, op, "h200").kept) < 2000
 
 
 @pytest.mark.parametrize("op", [*OPS, "ttt"])

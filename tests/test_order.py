@@ -79,12 +79,12 @@ def test_tables_are_ordered_as_candidates_each_for_itself(problem: Problem, card
         assert [one.config.text for one in ordered(space, seed)] == one_by_one(space, seed)
 
 
-def test_a_space_of_a_million_is_ordered_in_a_few_seconds() -> None:
+def test_a_space_of_nearly_a_million_is_ordered_in_a_few_seconds() -> None:
     space = search_space(Problem(4096, 4096, 4096, "f32"), H200, guidelines=Guidelines(0, 0, 0), families=["gemm"])
     start = process_time()
     found = ordered(space, 0)
     assert process_time() - start < 10
-    assert len(found) == len(space.kept) > 1_000_000
+    assert len(found) == len(space.kept) > 900_000
     times_us = [predicted_time_us(one) for one in found[20::50_000]]
     assert times_us == sorted(times_us)
     preferred = family_named("gemm").preferred(space.problem, H200)

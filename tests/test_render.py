@@ -83,7 +83,7 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
     (GemmConfig(128, 128, 16, 16, 16, 4, 64, 4, 64, vector=4, read="nc", load=4), replace(SQUARE, op="tn")),
     (GemmConfig(128, 128, 16, 16, 16, 32, 8, 16, 16, vector=4, read="nc", load=4, buffers=2), SQUARE),
     (
-        MinplusConfig(128, 64, 16, 16, 8, 32, 4, 16, 8, vector=4, read="nc", load=4, buffers=3),
+        MinplusConfig(128, 64, 16, 16, 8, 32, 4, 16, 8, vector=4, read="nc", load=4, buffers=2),
         replace(SQUARE, dtype_name="minplus_f32"),
     ),
     (

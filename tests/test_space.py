@@ -104,6 +104,7 @@ COUNTER_EXAMPLES = (
     CounterExample("published-for-fermi", replace(STENCIL, buffers=2, read="ca"), SQUARE, PROFILES["s2050"]),
     CounterExample("copies-exist", replace(STENCIL, buffers=2), SQUARE, PROFILES["v100"]),
     CounterExample("loads-fit-vectors", replace(STENCIL, vector=2, load=4), SQUARE),
+    CounterExample("grids-of-a-warp", replace(STENCIL, m_dim_a=64, n_dim_a=4), SQUARE),
     CounterExample("loads-fit-grids", replace(COPIES, buffers=1), SQUARE),
     CounterExample("loads-fit-grids", replace(COPIES, m_dim_a=64, n_dim_a=4), SQUARE),
     CounterExample("widest-vectors-first", replace(STENCIL, vector=2, buffers=2), SQUARE),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
+import numpy as np
+
 from tsm2_tune.generator.bacugen import WARP_THREADS
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families.family import Tunable
@@ -14,7 +16,7 @@ from tsm2_tune.generator.splitting import tunable
 
 VECTORS = (1, 2, 4)
 LOADS = (1, 2, 4)
-BUFFERS = (1, 2, 3)  # 1: the next stripe is on its way into registers
+BUFFERS = (1, 2)  # 1: the next stripe is on its way into registers
 VECTOR_BYTES = 16  # of shared memory, the most that a thread reads at a time
 # How A and B are read: by loads that the L1 caches as any other, or as data that nobody writes.
 READS = {"ca": "__ldca", "nc": "__ldg"}
@@ -72,9 +74,14 @@ def _vectors_fit_threads(candidate: Candidate) -> bool:
 def _reads_lines(candidate: Candidate) -> bool:
     config, least = candidate.config, candidate.guidelines.min_line_bytes
     assert isinstance(config, StencilConfig)
-    element_bytes = candidate.problem.dtype.element_bytes
-    wide_a, wide_b = at_a_time(config.load, config.buffers, candidate.problem)
-    return (config.m_dim_a * wide_a * element_bytes >= least) & (config.m_dim_b * wide_b * element_bytes >= least)
+    return line_bytes(config, candidate.problem) >= least
+
+
+def line_bytes(config: StencilConfig, problem: Problem) -> int:
+    """Bytes side by side in memory that the shorter one of both reading grids reads at a time."""
+    wide_a, wide_b = at_a_time(config.load, config.buffers, problem)
+    shorter: int = np.minimum(config.m_dim_a * wide_a, config.m_dim_b * wide_b)
+    return shorter * problem.dtype.element_bytes
 
 
 def _loads_fit_grids(candidate: Candidate) -> bool:
@@ -115,6 +122,13 @@ def at_a_time(load: int, buffers: int, problem: Problem) -> tuple[int, int]:
     return (1 if along_a == "k" and buffers > 1 else load), (1 if along_b == "k" and buffers > 1 else load)
 
 
+def _within_a_warp(candidate: Candidate) -> bool:
+    config = candidate.config
+    assert isinstance(config, StencilConfig)
+    is_fermi = candidate.limits.compute_capability[0] == FERMI
+    return is_fermi | ((config.m_dim_a <= WARP_THREADS) & (config.m_dim_b <= WARP_THREADS))
+
+
 LINES = Rule(
     "min-line-bytes",
     "guideline",
@@ -127,7 +141,13 @@ LOADS_FIT_GRIDS = Rule(
     "along the operand's memory a stripe is whole loads of the threads that read it",
     _loads_fit_grids,
 )
-OF_GRIDS = (LOADS_FIT_GRIDS, LINES)  # the rules that ask how a stripe is read
+GRIDS_OF_A_WARP = Rule(
+    "grids-of-a-warp",
+    "shape",
+    "along memory a warp reads the same neighbours, however much longer than a warp the grid is",
+    _within_a_warp,
+)
+OF_GRIDS = (LOADS_FIT_GRIDS, GRIDS_OF_A_WARP, LINES)  # the rules that ask how a stripe is read
 
 
 def _reading_grid(threads: int, lines: int, k_blk: int, *, along_k: bool, wide: int) -> tuple[int, int] | None:
@@ -242,6 +262,5 @@ STENCIL_RULES = (
         "where a line is whole copies of 16 bytes, fewer and larger copies cost least",
         _widest_copies,
     ),
-    LOADS_FIT_GRIDS,
-    LINES,
+    *OF_GRIDS,
 )

@@ -42,13 +42,13 @@ from tsm2_tune.generator.stencil import (
     LOADS,
     OF_GRIDS,
     READS,
-    SECTOR_BYTES,
     STENCIL_RULES,
     STENCIL_TUNABLES,
     VECTOR_BYTES,
     VECTORS,
     StencilConfig,
     at_a_time,
+    line_bytes,
     with_widest_grids,
 )
 from tsm2_tune.generator.tables import Joined, Rows
@@ -59,19 +59,26 @@ TABLE_1 = {dtype: Guidelines(512, 2, reuse) for dtype, reuse in (("f32", 3), ("c
 # What won on an H200, and its neighbours: m_blk, n_blk, k_blk, m_dim, n_dim, vector, load, buffers.
 WINNERS: dict[str, tuple[tuple[int, ...], ...]] = {
     "f32": (
-        (128, 128, 16, 16, 16, 4, 1, 1),
-        (128, 128, 8, 16, 16, 4, 1, 1),
-        (128, 64, 16, 16, 8, 4, 1, 1),
-        (64, 128, 16, 8, 16, 4, 1, 1),
         (128, 128, 16, 16, 16, 4, 4, 2),
-        (128, 128, 8, 16, 16, 4, 4, 3),
-        (128, 128, 8, 16, 16, 4, 4, 1),
+        (128, 128, 16, 16, 16, 4, 1, 2),
+        (128, 128, 16, 16, 16, 4, 4, 1),
+        (128, 128, 16, 16, 16, 4, 1, 1),
+        (128, 64, 16, 16, 8, 4, 4, 2),
+        (64, 128, 16, 8, 16, 4, 1, 1),
     ),
-    "f64": ((64, 64, 8, 8, 8, 2, 1, 1), (64, 64, 8, 8, 8, 2, 2, 2)),
-    "c64": ((64, 64, 8, 16, 16, 2, 1, 1), (64, 64, 8, 16, 16, 2, 2, 2)),
-    "c128": ((64, 32, 8, 16, 8, 1, 1, 1), (32, 32, 8, 8, 8, 1, 1, 1), (64, 32, 8, 16, 8, 1, 1, 2)),
+    "f64": ((64, 64, 8, 8, 8, 2, 2, 1), (64, 64, 8, 8, 8, 2, 2, 2), (64, 64, 8, 8, 8, 2, 1, 1)),
+    "c64": (
+        (64, 64, 8, 8, 16, 2, 2, 2),
+        (128, 64, 8, 16, 16, 2, 2, 2),
+        (64, 64, 8, 8, 16, 2, 1, 2),
+        (64, 64, 8, 8, 16, 2, 1, 1),
+    ),
+    "c128": ((32, 32, 8, 8, 8, 1, 1, 2), (64, 32, 8, 16, 8, 1, 1, 2), (64, 32, 8, 16, 8, 1, 1, 1)),
 }
-ENOUGH = 100  # variants for each width of reading, that are left where the user sets no guidelines
+# Threads of a multiprocessor and reuse that the fastest on an H200 have at least.
+LEAST = {"f32": (512, 4.0), "c64": (512, 16 / 3), "f64": (256, 4.0), "c128": (384, 4.0)}
+ENOUGH = 300  # variants, where the user sets no guidelines
+LINE_BYTES = (32, 64, 128)  # a sector of memory, to a line of the L1
 THREADS_STEP = 128  # a warp for each partition of a multiprocessor
 
 
@@ -90,6 +97,7 @@ class Gemm(Family[GemmConfig]):
     rules = STENCIL_RULES
     config_type = GemmConfig
     winners = WINNERS
+    least: ClassVar[dict[str, tuple[int, float]]] = LEAST
 
     def table(self, vector: int, read: str, load: int, buffers: int) -> GemmConfig:
         """All blocks, one a row, without their reading grids."""
@@ -137,11 +145,22 @@ class Gemm(Family[GemmConfig]):
     ) -> tuple[Sequence[Candidate], Counter[str]]:
         """By tables, see `_kept`."""
         dropped = Counter[str]()
-        tables = [
+        tables = self._tables(problem, limits, guidelines, rules, dropped)
+        return Joined([Rows(one) for one in tables]), dropped
+
+    def _tables(
+        self,
+        problem: Problem,
+        limits: DeviceLimits,
+        guidelines: Guidelines,
+        rules: Sequence[Rule],
+        dropped: Counter[str],
+    ) -> list[Candidate]:
+        """What is kept, a table for each way to read."""
+        return [
             self._kept(Candidate(self, self.table(*one), problem, limits, guidelines), rules, dropped)
             for one in product(VECTORS, READS, LOADS, BUFFERS)
         ]
-        return Joined([Rows(one) for one in tables]), dropped
 
     def _kept(self, candidate: Candidate, rules: Sequence[Rule], dropped: Counter[str]) -> Candidate:
         """What the rules keep of a table of blocks, with reading grids; what each drops is added to `dropped`.
@@ -165,24 +184,29 @@ class Gemm(Family[GemmConfig]):
         return replace(candidate, config=replace(config, **columns))
 
     def guidelines(self, problem: Problem, limits: DeviceLimits) -> Guidelines:
-        """As many threads as leave some hundreds of variants on this card; on Fermi those of Table 1.
+        """Those that leave some hundreds of variants on this card; on Fermi Table 1's.
 
-        The fastest that were measured on an H200 have a reuse of 4 in every type, but 512 threads in f32, 768 in c64,
-        256 in f64 and 384 in c128.
-
-        Counted are the variants of the published form. Of those that copy to shared memory more have as many threads,
-        as no register holds what is on its way: on an H200, of A B at 8192, 233 in f32 beside 488, 796 in c64 beside
-        551, and 1737 and 3162 beside 1131 and 341 in f64 and c128.
+        As many threads and as much reuse as the fastest have that were measured on an H200, or so many fewer threads
+        that enough variants are left; then as long lines as leave enough.
         """
         if limits.compute_capability[0] == FERMI:
             return TABLE_1[problem.dtype.element_name]
-        least = Guidelines(min_threads_per_sm=0, min_blocks_per_sm=2, min_line_bytes=SECTOR_BYTES)
-        every = Candidate(self, self.table(1, "nc", 1, 1), problem, limits, least)
-        kept = self._kept(every, (*self.rules, *HARDWARE_RULES, *GUIDELINE_RULES), Counter())
-        threads: Ints = np.asarray(kept.occupancy.threads_per_sm)
-        steps = range(limits.threads_per_sm, 0, -THREADS_STEP)
-        enough = next((step for step in steps if (threads >= step).sum() >= ENOUGH), 0)
-        return replace(least, min_threads_per_sm=enough)
+        threads, reuse = self.least[problem.dtype_name]
+        found = Guidelines(0, 2, reuse, LINE_BYTES[0])
+        for fewer in range(threads, -1, -THREADS_STEP):
+            found = replace(found, min_threads_per_sm=fewer)
+            lines = self._line_bytes(problem, limits, found)
+            if len(lines) >= ENOUGH:
+                break
+        longest = max((line for line in LINE_BYTES if (lines >= line).sum() >= ENOUGH), default=LINE_BYTES[0])
+        return replace(found, min_line_bytes=longest)
+
+    def _line_bytes(self, problem: Problem, limits: DeviceLimits, guidelines: Guidelines) -> Ints:
+        """Of each variant that is kept: what the shorter one of its reading grids reads side by side."""
+        rules = (*self.rules, *HARDWARE_RULES, *GUIDELINE_RULES)
+        tables = self._tables(problem, limits, guidelines, rules, Counter())
+        configs = (table.config for table in tables)
+        return np.concatenate([line_bytes(one, problem) for one in configs if isinstance(one, GemmConfig)])
 
     def resources(self, config: GemmConfig, problem: Problem) -> Resources:
         """By the formulas of Algorithm 3: a thread's sums, its elements of A and B, and what is on its way.
