@@ -3,11 +3,11 @@
     python -m benchmarks.general --output general.json
     python -m benchmarks.general --quick
 
-Three tables of cells: squares as large as those of Kurzak, Tomov and Dongarra, "Autotuning GEMMs for Fermi", in four
+Four tables of cells: squares as large as those of Kurzak, Tomov and Dongarra, "Autotuning GEMMs for Fermi", in four
 storage orders; squares of many sizes, as its Figure 6; and products of a short k. Of each cell the first choices of
 the staged families are timed in turns, beside them the fastest at 4096 of the type: the global one. The fastest is
-checked, and timed in turns with the libraries, in one process, L2 cold. Then a sample of the variants of the stencil
-that the rules keep says how far the fastest is from the slowest.
+checked, and timed in turns with the libraries, in one process, L2 cold. The fourth is of the stencil's first choices
+alone. Then a sample of its variants that the rules keep says how far the fastest is from the slowest.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import click
 from benchmarks.cells import Cell
 from benchmarks.contest import COMPILE_SECONDS, TIMED, Contest
 from benchmarks.cublas import gpu
-from benchmarks.general_tables import GLOBAL_SIZE, tables
+from benchmarks.general_tables import GLOBAL_SIZE, STENCIL, tables
 from benchmarks.result_file import ResultFile, program_facts, require_new
 from benchmarks.versus_cublas import refuse_less_precision
 from benchmarks.winner import Skipped, Winner
@@ -59,6 +59,7 @@ PAPER_OPS = ("nn", "nt", "tn", "tt")
 SIZES = (GLOBAL_SIZE, 256, 512, 768, *range(1024, GLOBAL_SIZE, 512), 5120, 6144)  # that for all of them first
 SHORT_KS, WIDTHS = (32, 64), (1024, 2048, 4096, 8192)
 QUICK_SIZES = (GLOBAL_SIZE, 512, 2048)
+STENCIL_SIZES = {"f32": 4096, "f64": 2048, "c64": 4096, "c128": 2048}
 VARIANTS_SIZE = 2048
 VARIANTS, TIME_LIMIT = 24, 3600.0  # unless the command says otherwise: of each type and order, and seconds
 TRIAL = Effort(spread=0.005, min_samples=3, max_samples=9, limit_seconds=0.15, warm_up_seconds=0.005)
@@ -78,13 +79,16 @@ def problems(*, quick: bool) -> Iterator[tuple[str, Problem]]:
         yield "short k", Problem(width, width, k, dtype)
     for size, dtype in product(sizes[1:], FMA_DTYPES):
         yield "sizes", Problem(size, size, size, dtype)
+    for dtype, op in product(FMA_DTYPES, PAPER_OPS[:1] if quick else PAPER_OPS):
+        size = STENCIL_SIZES[dtype]
+        yield STENCIL, Problem(size, size, size, dtype, op)
 
 
-def first_choices(problem: Problem, limits: DeviceLimits) -> tuple[KernelConfig, ...]:
-    """Of the staged families, best first."""
+def first_choices(table: str, problem: Problem, limits: DeviceLimits) -> tuple[KernelConfig, ...]:
+    """Of the stencil for its table, else of the staged families, best first."""
     return tuple(
         config
-        for name in STAGED
+        for name in (("gemm",) if table == STENCIL else STAGED)
         if FAMILIES[name].supports(problem)
         for config in FAMILIES[name].preferred(problem, limits)
     )
@@ -174,14 +178,15 @@ def measure_cells(
     stopwatch: Stopwatch, contest: Contest, result: ResultFile, limits: DeviceLimits, *, quick: bool, end: float
 ) -> bool:
     """Measure every cell that is begun before `end`; whether that was all of them."""
-    todo = [(table, problem, first_choices(problem, limits)) for table, problem in problems(quick=quick)]
+    todo = [(table, problem, first_choices(table, problem, limits)) for table, problem in problems(quick=quick)]
     for _, problem, choices in todo:
         stopwatch.compile_ahead(problem, choices)
     of_type: dict[str, KernelConfig] = {}
     for table, problem, choices in todo:
         if time.monotonic() > end:
             return False
-        every = dict.fromkeys((*choices, *filter(None, [of_type.get(problem.dtype_name)])))
+        beside = of_type.get(problem.dtype_name) if table != STENCIL else None
+        every = dict.fromkeys((*choices, *filter(None, [beside])))
         found = stopwatch.times_us(problem, tuple(every))
         if not found:
             result.skip({"table": table, "problem": problem.text}, "no first choice runs")

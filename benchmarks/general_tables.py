@@ -12,6 +12,7 @@ from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 
 Row = Mapping[str, Any]
 
+STENCIL = "stencil"  # table of the family `gemm` alone
 GLOBAL_SIZE = 4096  # of the square whose winner is the configuration for all
 BLAS = {"f32": "S", "f64": "D", "c64": "C", "c128": "Z"}
 WHO = ("ours_us", "cublas_us", "cublaslt_us")
@@ -24,7 +25,9 @@ def tables(found: Row) -> dict[str, str]:
         "general-run": f"{provenance(found)} `{found['command']}`",
         "general-paper": squares([row for row in rows if row["table"] == "paper"]),
         "general-sizes": by_size([row for row in rows if row["table"] == "sizes"]),
-        "general-global": one_for_all([row for row in rows if row["table"] != "paper"]),
+        "general-global": one_for_all([row for row in rows if row["table"] in ("sizes", "short k")]),
+        "general-stencil": squares([row for row in rows if row["table"] == STENCIL]),
+        "general-forms": forms([row for row in rows if row["table"] == STENCIL and row["op"] == "nn"]),
         "general-variants": spread(found["variants"]),
     }
     return {name: part for name, part in parts.items() if part}
@@ -68,6 +71,17 @@ def one_for_all(rows: Sequence[Row]) -> str:
         )
     ]
     return markdown(("m x n x k", *FMA_DTYPES), lines, texts=FMA_DTYPES) if lines else ""
+
+
+def forms(rows: Sequence[Row]) -> str:
+    """A line a first choice: its time in turns with the others of its cell."""
+    lines = [
+        (str(row["m"]), row["dtype"], row["op"], f"`{name}`", number(us))
+        for row in rows
+        for name, us in sorted(row["choices_us"].items(), key=lambda item: item[1])
+    ]
+    heads = ("m = n = k", "dtype", "op", "configuration", "us")
+    return markdown(heads, lines, texts=("dtype", "op", "configuration")) if lines else ""
 
 
 def spread(variants: Sequence[Row]) -> str:

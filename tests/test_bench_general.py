@@ -30,7 +30,7 @@ from tsm2_tune.tuner.target import find_target
 def test_every_cell_has_first_choices_once(quick: bool) -> None:
     cells = list(problems(quick=quick))
     assert len(set(cells)) == len(cells)
-    assert all(first_choices(problem, PROFILES["h200"]) for _, problem in cells)
+    assert all(first_choices(*cell, PROFILES["h200"]) for cell in cells)
 
 
 def test_the_global_configuration_is_known_first() -> None:
@@ -63,7 +63,9 @@ def test_the_global_configuration_is_timed_beside_the_first_choices(
     known, other = CONFIGS["c128"], replace(CONFIGS["c128"], splits=1)
     shapes = [("sizes", Problem(70, 90, 20, "c128")), ("short k", Problem(70, 90, 9, "c128"))]
     monkeypatch.setattr(general, "problems", lambda *, quick: iter(shapes))
-    monkeypatch.setattr(general, "first_choices", lambda problem, limits: (known if problem.k == 20 else other,))
+    monkeypatch.setattr(
+        general, "first_choices", lambda table, problem, limits: (known if problem.k == 20 else other,)
+    )
     result = ResultFile(tmp_path / "general.json", {"variants": []})
     stopwatch = general.Stopwatch(cast(Any, device), target, support)
     measured = partial(general.measure_cells, stopwatch, cast(Any, FakeContest()), result, target.limits, quick=False)
@@ -88,6 +90,7 @@ def test_tables_say_what_was_measured() -> None:
         row("paper", 1000, 1000, 20.0, 40.0, {}),
         row("sizes", 1000, 1000, 40.0, 20.0, {"staged_mma-t1": 40.0, "staged_mma-t2": 44.0}),
         row("short k", 1000, 32, 10.0, 20.0, {"staged_mma-t2": 10.0}),
+        row("stencil", 1000, 1000, 40.0, 20.0, {"gemm-m1": 50.0, "gemm-m2": 40.0}),
     ]
     facts = {"device": "D", "driver": "1", "toolkit": "T", "cublas": 2, "date": "today", "command": "it"}
     rates = {"read_gbytes_per_s": 1.0, "copy_gbytes_per_s": 1.0, "gflops": {"f32": 1.0, "f64": 1.0}}
@@ -95,6 +98,11 @@ def test_tables_say_what_was_measured() -> None:
     found = tables({**facts, **rates, "variants": variants, "rows": rows})
     lines = {name: part.splitlines()[-1] for name, part in found.items()}
     assert lines["general-paper"] == "| 1000 | f64 | nn | **20.0** | 40.0 | – | 100.0 | 200 % | `staged_mma-t1` |"
+    assert lines["general-stencil"] == "| 1000 | f64 | nn | 40.0 | **20.0** | – | 50.0 | 50 % | `staged_mma-t1` |"
+    assert found["general-forms"].splitlines()[-2:] == [
+        "| 1000 | f64 | nn | `gemm-m2` | 40.0 |",
+        "| 1000 | f64 | nn | `gemm-m1` | 50.0 |",
+    ]
     assert lines["general-sizes"] == "| 1000 | – | 50.0 (50 %, –) | – | – |"
     assert found["general-global"].splitlines()[-2:] == [
         "| 1000 x 1000 x 32 | – | the same | – | – |",
