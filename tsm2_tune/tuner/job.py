@@ -12,12 +12,14 @@ from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Candidate, Thresholds
 from tsm2_tune.generator.space import SearchSpace, search_space
+from tsm2_tune.tuner.basis import basis
 from tsm2_tune.tuner.operands import needed_bytes
+from tsm2_tune.tuner.past import Contender, Past
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Final, Outcome, Trial, TuningRun
-from tsm2_tune.tuner.tune import FinalFailure, Past, Tuner, basis, ordered
+from tsm2_tune.tuner.tune import FinalFailure, Tuner, ordered
 
 GIB = 2**30
 
@@ -111,7 +113,7 @@ def run(
         counted = families or [n for n, one in FAMILIES.items() if not one.only_by_name or n in space.families]
         bases = {name: basis(name, target) for name in counted if family_named(name).supports(problem)}
         past = past_of(store, target, problem, bases)
-        best_before_us = min((us for _, us in past.medians), default=None)
+        best_before_us = min((one.median_us for one in past.contenders), default=None)
         yield ProblemStarted(space, len(past.tried), past.seconds, best_before_us)
 
         new_trials = 0
@@ -139,8 +141,8 @@ def past_of(store: Store, target: Target, problem: Problem, bases: dict[str, str
     return Past(
         tried=frozenset(trial.config.text for trial in tried),
         seconds=sum(trial.total_seconds for trial in tried),
-        medians=tuple(
-            (trial.config, trial.median_us)
+        contenders=tuple(
+            Contender(trial.config, trial.median_us, trial.source_digest, trial.version)
             for trial in tried
             if trial.outcome is Outcome.OK and trial.median_us is not None
         ),

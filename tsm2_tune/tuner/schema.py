@@ -166,7 +166,7 @@ best = Table(
 # The winners: one row for a device (by name), op, dtype, m, n and k.
 #
 # current    trials of the family's newest basis for the device and problem: that of its newest trial. A changed
-#            template or compiler leaves the others in the table, where they no longer compete.
+#            template, Python or compiler leaves the others in the table, where they no longer compete.
 # contender  a current trial that is ok and verified, with each of its measurements.
 # racing     the newest measurement of each contender: its last finals, or its first where it was in none. The
 #            leader is the one with the least median, so that no final hides a faster trial that was not in it.

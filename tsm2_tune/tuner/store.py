@@ -97,7 +97,8 @@ class Store:
         `basis` maps family to basis; trials of other families, or of another basis, are not given.
         """
         query = (
-            select(schema.trial, schema.measurement.c.median_us)
+            select(schema.trial, schema.measurement.c.median_us, schema.run.c.version)
+            .join(schema.run, schema.run.c.id == schema.trial.c.run_id)
             .outerjoin(schema.measurement, _is_first())
             .where(_tried(device_name, problem, basis))
             .order_by(schema.trial.c.id)

@@ -54,7 +54,7 @@ class BestRow:
     gbytes_per_s: float  # least bytes over the median
     percent_of_floor: float  # 100 is the least time that the device's measured ceilings allow
     ties: int  # configurations within the noise, the winner included
-    stale: int  # 1: made by a template or a toolkit that the family has since left behind on this device
+    stale: int  # 1: made by a template, Python or toolkit that the family has since left behind on this device
     round: int  # of finals; 0 where it was measured only once
     config: str
     registers: int | None
@@ -88,6 +88,7 @@ class StoredTrial:
     median_us: float | None  # of its first measurement
     total_seconds: float
     source_digest: str
+    version: str  # of the tsm2-tune that tried it
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,9 +337,9 @@ def trial_line(row: Row) -> TrialLine:
 
 
 def stored_trial(row: Row) -> StoredTrial:
-    """The trial in a row of `trial` that also has the `median_us` of its first measurement."""
+    """The trial in a row of `trial` that also has its run's `version` and its first measurement's `median_us`."""
     with reading(row["id"]):
-        values = checked(row, [*schema.trial.columns, MEDIAN_US])
+        values = checked(row, [*schema.trial.columns, MEDIAN_US, schema.run.c.version])
         _check_median(values["median_us"])
         return StoredTrial(
             id=values["id"],
@@ -347,4 +348,5 @@ def stored_trial(row: Row) -> StoredTrial:
             median_us=values["median_us"],
             total_seconds=values["total_seconds"],
             source_digest=values["source_digest"],
+            version=values["version"],
         )
