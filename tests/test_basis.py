@@ -86,9 +86,9 @@ def test_a_changed_constant_makes_trials_stale_and_they_are_tried_again(tmp_path
 
 
 def test_who_would_have_another_text_today_is_in_no_final(monkeypatch: pytest.MonkeyPatch) -> None:
-    versions = {TSMR: "0.0.9", TSM2: "0.0.9"}  # which the text names, and is no reason
+    version = "0.0.9"  # which the text names, and is no reason
     contenders = tuple(
-        Contender(config, median_us, render(PROBLEM, config, version=versions[config]).digest, versions[config])
+        Contender(config, median_us, source_digest=render(PROBLEM, config, version=version).digest, version=version)
         for config, median_us in ((TSMR, 100.0), (TSM2, 101.0))
     )
     past = Past(frozenset(), 0.0, contenders, frozenset())

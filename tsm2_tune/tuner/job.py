@@ -22,6 +22,7 @@ from tsm2_tune.tuner.trial import Final, Outcome, Trial, TuningRun
 from tsm2_tune.tuner.tune import FinalFailure, Tuner, ordered
 
 GIB = 2**30
+MOST_FINALS = 3  # of a problem in a run: rounds until the fastest was in the last one
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,17 +123,27 @@ def run(
             new_trials += 1
             yield TrialStored(trial, trial_id)
 
+        yield from _finals(problem, tuner, store, bases, started_at)
         past = past_of(store, target, problem, bases)
-        final = tuner.final(problem, past)
-        if isinstance(final, FinalFailure):
-            yield final
-        elif final is not None:
-            store.add_final(_tuning_run(tuner, started_at), final, bases)
-            yield FinalStored(final)
         winners = store.best(device=target.identity.name, problem=problem)
         untried = sum(candidate.config.text not in past.tried for candidate in space.kept)
         winner = winners[0] if winners else None
         yield ProblemEnded(problem, new_trials, len(past.tried), past.timed_out, untried, winner)
+
+
+def _finals(
+    problem: Problem, tuner: Tuner, store: Store, bases: dict[str, str], started_at: str
+) -> Iterator[FinalStored | FinalFailure]:
+    """Measure the finalists again until the fastest was among them, every round stored before its event."""
+    for _ in range(MOST_FINALS):
+        final = tuner.final(problem, past_of(store, tuner.target, problem, bases))
+        if final is None:
+            return
+        if isinstance(final, FinalFailure):
+            yield final
+            return
+        store.add_final(_tuning_run(tuner, started_at), final, bases)
+        yield FinalStored(final)
 
 
 def past_of(store: Store, target: Target, problem: Problem, bases: dict[str, str]) -> Past:
@@ -142,9 +153,16 @@ def past_of(store: Store, target: Target, problem: Problem, bases: dict[str, str
         tried=frozenset(trial.config.text for trial in tried),
         seconds=sum(trial.total_seconds for trial in tried),
         contenders=tuple(
-            Contender(trial.config, trial.median_us, trial.source_digest, trial.version)
+            Contender(
+                trial.config,
+                trial.newest_us,
+                trial.newest_high_us,
+                is_new=trial.is_new,
+                source_digest=trial.source_digest,
+                version=trial.version,
+            )
             for trial in tried
-            if trial.outcome is Outcome.OK and trial.median_us is not None
+            if trial.outcome is Outcome.OK and trial.newest_us is not None and trial.newest_high_us is not None
         ),
         last_finalists=store.final_configs(target.identity.name, problem, bases),
         timed_out=sum(trial.outcome is Outcome.TIMED_OUT for trial in tried),

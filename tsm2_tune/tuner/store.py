@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    FromClause,
     Select,
     Table,
     and_,
@@ -96,11 +97,20 @@ class Store:
 
         `basis` maps family to basis; trials of other families, or of another basis, are not given.
         """
+        tried, first, newest = _tried(device_name, problem, basis), schema.measurement, schema.measurement.alias()
+        finals = select(func.max(schema.measurement.c.id)).join(schema.trial).where(tried, first.c.round > 0)
+        is_new = first.c.id > func.coalesce(finals.scalar_subquery(), 0)
+        given = (
+            newest.c.median_us.label("newest_us"),
+            newest.c.high_us.label("newest_high_us"),
+            is_new.label("is_new"),
+        )
         query = (
-            select(schema.trial, schema.measurement.c.median_us, schema.run.c.version)
+            select(schema.trial, first.c.median_us, *given, schema.run.c.version)
             .join(schema.run, schema.run.c.id == schema.trial.c.run_id)
-            .outerjoin(schema.measurement, _is_first())
-            .where(_tried(device_name, problem, basis))
+            .outerjoin(first, _is_first())
+            .outerjoin(newest, _is_newest(newest))
+            .where(tried)
             .order_by(schema.trial.c.id)
         )
         with self._database.transaction() as connection:
@@ -173,13 +183,10 @@ class Store:
 
     def current(self, device: str) -> tuple[CurrentTrial, ...]:
         """The device's trials of each family's newest basis for their problem, in the order they were stored."""
-        measured = schema.measurement.alias()
-        newest = select(func.max(measured.c.round)).where(measured.c.trial_id == schema.trial.c.id).scalar_subquery()
-        of_newest = and_(schema.measurement.c.trial_id == schema.trial.c.id, schema.measurement.c.round == newest)
         query = (
             select(schema.trial, *stored.PROBLEM_KEY, schema.measurement.c.median_us)
             .join(schema.problem)
-            .outerjoin(schema.measurement, of_newest)
+            .outerjoin(schema.measurement, _is_newest(schema.measurement))
             .where(schema.trial.c.device_name == device)
             .order_by(schema.trial.c.id)
         )
@@ -223,6 +230,13 @@ def _tried(device_name: str, problem: Problem, basis: Mapping[str, str]) -> Colu
 def _is_first() -> ColumnElement[bool]:
     """Whether a row of `measurement` is the first of a row of `trial`."""
     return and_(schema.measurement.c.trial_id == schema.trial.c.id, schema.measurement.c.round == 0)
+
+
+def _is_newest(measurement: FromClause) -> ColumnElement[bool]:
+    """Whether a row of `measurement`, or of an alias of it, is the last of a row of `trial`."""
+    measured = schema.measurement.alias()
+    last = select(func.max(measured.c.round)).where(measured.c.trial_id == schema.trial.c.id).scalar_subquery()
+    return and_(measurement.c.trial_id == schema.trial.c.id, measurement.c.round == last)
 
 
 def _last_round(trials: ColumnElement[bool]) -> Select[Any]:

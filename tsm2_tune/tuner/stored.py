@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Column, Float, RowMapping
+from sqlalchemy import Column, Float, Integer, RowMapping
 
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.config import KernelConfig, Launch, OtherConfig
@@ -23,6 +23,7 @@ from tsm2_tune.tuner.trial import DeviceIdentity, LoadedResources, Measurement, 
 
 Row = RowMapping | Mapping[str, Any]
 MEDIAN_US = Column("median_us", Float)  # NULL where the trial was not measured
+NEWEST = (Column("newest_us", Float), Column("newest_high_us", Float), Column("is_new", Integer))  # the same
 LAUNCH_BOUNDS = {  # of each field of Launch: the least and the most that a device could start
     "threads": (1, 1024),  # per block, on every CUDA device
     "rows_per_block": (1, INT32_MAX),
@@ -86,6 +87,9 @@ class StoredTrial:
     config: KernelConfig
     outcome: Outcome
     median_us: float | None  # of its first measurement
+    newest_us: float | None  # the median of its newest measurement, and the end of its interval
+    newest_high_us: float | None
+    is_new: bool  # first measured after the last final of those that are given together
     total_seconds: float
     source_digest: str
     version: str  # of the tsm2-tune that tried it
@@ -337,15 +341,19 @@ def trial_line(row: Row) -> TrialLine:
 
 
 def stored_trial(row: Row) -> StoredTrial:
-    """The trial in a row of `trial` that also has its run's `version` and its first measurement's `median_us`."""
+    """The trial in a row of `trial` that also has its run's `version`, its first `median_us`, and NEWEST."""
     with reading(row["id"]):
-        values = checked(row, [*schema.trial.columns, MEDIAN_US, schema.run.c.version])
+        values = checked(row, [*schema.trial.columns, MEDIAN_US, *NEWEST, schema.run.c.version])
         _check_median(values["median_us"])
+        _check_median(values["newest_us"])
         return StoredTrial(
             id=values["id"],
             config=kernel_config(values),
             outcome=Outcome(values["outcome"]),
             median_us=values["median_us"],
+            newest_us=values["newest_us"],
+            newest_high_us=values["newest_high_us"],
+            is_new=bool(values["is_new"]),
             total_seconds=values["total_seconds"],
             source_digest=values["source_digest"],
             version=values["version"],

@@ -25,7 +25,7 @@ from tsm2_tune.tuner.basis import basis
 from tsm2_tune.tuner.compiler import compile_text, kill_running, remove_leftovers
 from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.measure import Effort
-from tsm2_tune.tuner.past import Past, finalists
+from tsm2_tune.tuner.past import Past, finalists, is_final_due
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Binary, CompileFailure, Final, LoadedResources, Outcome, Trial
@@ -164,9 +164,9 @@ class Tuner:
         return future
 
     def final(self, problem: Problem, past: Past) -> Final | FinalFailure | None:
-        """Measure the finalists again, interleaved; None where there are none or it was done before."""
+        """Measure the finalists again, interleaved; None where there are none or it was done."""
         chosen = finalists(problem, past)
-        if len(chosen) < 2 or frozenset(one.config.text for one, _ in chosen) == past.last_finalists:
+        if not is_final_due([one for one, _ in chosen], past):
             return None
         entries = []
         for contender, source in chosen:
