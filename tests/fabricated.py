@@ -221,6 +221,7 @@ ADDED = (  # by each migration: table and column
     (("source", "flat_splits"),),
     (("source", "persistent"),),
     (("measurement", "floor_us"),),
+    (("trial", "compile_limit_seconds"), ("trial", "run_limit_seconds")),
 )
 
 

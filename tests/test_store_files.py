@@ -60,7 +60,7 @@ def test_the_database_of_another_program(path: Path, create: bool) -> None:
 def test_a_newer_schema(path: Path, create: bool) -> None:
     with Store.open(path, create=True):
         plain_sql(path, "PRAGMA user_version = 7")
-    assert "schema 7, newer than 5" in refused(path, create=create)
+    assert "schema 7, newer than 6" in refused(path, create=create)
 
 
 def test_a_folder_and_a_path_under_a_file(tmp_path: Path, path: Path) -> None:

@@ -113,7 +113,7 @@ def run(
         problem = space.problem
         counted = families or [n for n, one in FAMILIES.items() if not one.only_by_name or n in space.families]
         bases = {name: basis(name, target) for name in counted if family_named(name).supports(problem)}
-        past = past_of(store, target, problem, bases)
+        past = past_of(store, tuner, problem, bases)
         best_before_us = min((one.median_us for one in past.contenders), default=None)
         yield ProblemStarted(space, len(past.tried), past.seconds, best_before_us)
 
@@ -124,7 +124,7 @@ def run(
             yield TrialStored(trial, trial_id)
 
         yield from _finals(problem, tuner, store, bases, started_at)
-        past = past_of(store, target, problem, bases)
+        past = past_of(store, tuner, problem, bases)
         winners = store.best(device=target.identity.name, problem=problem)
         untried = sum(candidate.config.text not in past.tried for candidate in space.kept)
         winner = winners[0] if winners else None
@@ -136,7 +136,7 @@ def _finals(
 ) -> Iterator[FinalStored | FinalFailure]:
     """Measure the finalists again until the fastest was among them, every round stored before its event."""
     for _ in range(MOST_FINALS):
-        final = tuner.final(problem, past_of(store, tuner.target, problem, bases))
+        final = tuner.final(problem, past_of(store, tuner, problem, bases))
         if final is None:
             return
         if isinstance(final, FinalFailure):
@@ -146,11 +146,14 @@ def _finals(
         yield FinalStored(final)
 
 
-def past_of(store: Store, target: Target, problem: Problem, bases: dict[str, str]) -> Past:
-    """What the store holds of the problem on this device."""
-    tried = store.tried(target.identity.name, problem, bases)
+def past_of(store: Store, tuner: Tuner, problem: Problem, bases: dict[str, str]) -> Past:
+    """What the store holds of the problem on this device. What timed out counts under limits no less than today's."""
+    device, limits = tuner.target.identity.name, tuner.options.limits
+    tried = store.tried(device, problem, bases)
+    timed_out = [trial for trial in tried if trial.outcome is Outcome.TIMED_OUT]
+    again = {trial.id for trial in timed_out if limits.exceed(trial.limits)}
     return Past(
-        tried=frozenset(trial.config.text for trial in tried),
+        tried=frozenset(trial.config.text for trial in tried if trial.id not in again),
         seconds=sum(trial.total_seconds for trial in tried),
         contenders=tuple(
             Contender(
@@ -164,8 +167,8 @@ def past_of(store: Store, target: Target, problem: Problem, bases: dict[str, str
             for trial in tried
             if trial.outcome is Outcome.OK and trial.newest_us is not None and trial.newest_high_us is not None
         ),
-        last_finalists=store.final_configs(target.identity.name, problem, bases),
-        timed_out=sum(trial.outcome is Outcome.TIMED_OUT for trial in tried),
+        last_finalists=store.final_configs(device, problem, bases),
+        timed_out=len(timed_out) - len(again),
     )
 
 

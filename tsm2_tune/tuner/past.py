@@ -30,7 +30,7 @@ class Contender:
 class Past:
     """What earlier runs stored of one problem on this device, with today's basis."""
 
-    tried: frozenset[str]  # texts of configurations
+    tried: frozenset[str]  # texts of configurations; without those that timed out under limits less than today's
     seconds: float
     contenders: tuple[Contender, ...]
     last_finalists: frozenset[str]

@@ -84,5 +84,7 @@ def trial_values(trial: Trial) -> dict[str, Any]:
         "floor_us": trial.floor_us,
         "compile_seconds": trial.compile_seconds,
         "total_seconds": trial.total_seconds,
+        "compile_limit_seconds": trial.limits.compile_seconds if trial.limits else None,
+        "run_limit_seconds": trial.limits.run_seconds if trial.limits else None,
         "ended_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }

@@ -104,6 +104,8 @@ trial = Table(
     Column("compile_seconds", Float, nullable=False),
     Column("total_seconds", Float, nullable=False),
     Column("ended_at", Text, nullable=False),
+    Column("compile_limit_seconds", Float),  # under which it was tried; NULL of a trial from before they were stored
+    Column("run_limit_seconds", Float),
     UniqueConstraint("device_name", "problem_id", "config", "basis"),
     ForeignKeyConstraint(["run_id", "device_name"], ["run.id", "run.device_name"]),
 )
@@ -255,8 +257,14 @@ def _add_floors(connection: Connection) -> None:
         )
 
 
+def _add_limits(connection: Connection) -> None:
+    """A trial that timed out is tried again under larger limits; those of older trials are not known."""
+    connection.exec_driver_sql("ALTER TABLE trial ADD COLUMN compile_limit_seconds FLOAT")
+    connection.exec_driver_sql("ALTER TABLE trial ADD COLUMN run_limit_seconds FLOAT")
+
+
 # The first takes version 1 to 2, the next 2 to 3, and so on.
-MIGRATIONS: tuple[Migration, ...] = (_add_splits, _add_flat_splits, _add_persistent, _add_floors)
+MIGRATIONS: tuple[Migration, ...] = (_add_splits, _add_flat_splits, _add_persistent, _add_floors, _add_limits)
 
 
 def version() -> int:

@@ -18,6 +18,7 @@ from sqlalchemy import (
     func,
     select,
     tuple_,
+    update,
 )
 from sqlalchemy.dialects.sqlite import insert
 
@@ -28,7 +29,7 @@ from tsm2_tune.generator.render import KernelSource
 from tsm2_tune.tuner import rows, schema, stored
 from tsm2_tune.tuner.database import Database
 from tsm2_tune.tuner.stored import BestRow, CurrentTrial, StoredTrial, TrialLine, TrialRecord
-from tsm2_tune.tuner.trial import Final, Measurement, Trial, TuningRun
+from tsm2_tune.tuner.trial import Final, Measurement, Outcome, Trial, TuningRun
 
 
 class Store:
@@ -49,7 +50,8 @@ class Store:
         """Store a trial with its source, problem, run, measurement and samples; returns its id.
 
         The same configuration of the same device, problem and basis is stored once: the trial that was there
-        first stays, and its id is returned.
+        first stays, and its id is returned. But one that timed out gives its place to one under larger limits, with
+        the seconds that it took.
         """
         with self._database.transaction(writes=True) as connection:
             run_id = _found_or_added(connection, schema.run, rows.run_values(run))
@@ -63,10 +65,16 @@ class Store:
                 "config": trial.config.text,
                 "basis": trial.basis,
             }
+            values = {"run_id": run_id, **key, **rows.trial_values(trial)}
             present = _found(connection, schema.trial, key)
-            if present is not None:
+            if present is None:
+                trial_id = _added(connection, schema.trial, values)
+            elif not _is_outdone(connection, present, trial):
                 return present
-            trial_id = _added(connection, schema.trial, {"run_id": run_id, **key, **rows.trial_values(trial)})
+            else:
+                trial_id, seconds = present, schema.trial.c.total_seconds + trial.total_seconds
+                row = update(schema.trial).where(schema.trial.c.id == present)
+                connection.execute(row.values({**values, "total_seconds": seconds}))
             if trial.measurement is not None:
                 _add_measurement(
                     connection, trial_id, trial.measurement, run_id=run_id, round_=0, floor_us=trial.floor_us
@@ -269,6 +277,14 @@ def _added(connection: Connection, table: Table, values: Mapping[str, Any]) -> i
 def _found_or_added(connection: Connection, table: Table, values: Mapping[str, Any]) -> int:
     found = _found(connection, table, values)
     return _added(connection, table, values) if found is None else found
+
+
+def _is_outdone(connection: Connection, trial_id: int, trial: Trial) -> bool:
+    """Whether the trial that is stored timed out, and this one was tried under larger limits."""
+    with stored.reading(trial_id):
+        row = stored.checked(_row(connection, schema.trial, trial_id), schema.trial.columns)
+        timed_out = row["outcome"] == Outcome.TIMED_OUT
+        return timed_out and trial.limits is not None and trial.limits.exceed(stored.limits(row))
 
 
 def _trial_record(connection: Connection, trial_id: int) -> TrialRecord:

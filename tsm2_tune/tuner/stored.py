@@ -19,7 +19,16 @@ from tsm2_tune.generator.problem import INT32_MAX, Problem
 from tsm2_tune.generator.render import KernelSource
 from tsm2_tune.generator.roofline import Ceilings
 from tsm2_tune.tuner import schema
-from tsm2_tune.tuner.trial import DeviceIdentity, LoadedResources, Measurement, Outcome, Trial, TuningRun, Verdict
+from tsm2_tune.tuner.trial import (
+    DeviceIdentity,
+    LoadedResources,
+    Measurement,
+    Outcome,
+    TimeLimits,
+    Trial,
+    TuningRun,
+    Verdict,
+)
 
 Row = RowMapping | Mapping[str, Any]
 MEDIAN_US = Column("median_us", Float)  # NULL where the trial was not measured
@@ -91,6 +100,7 @@ class StoredTrial:
     newest_high_us: float | None
     is_new: bool  # first measured after the last final of those that are given together
     total_seconds: float
+    limits: TimeLimits | None  # None where they were not stored
     source_digest: str
     version: str  # of the tsm2-tune that tried it
 
@@ -293,6 +303,7 @@ def trial(row: Row, *, problem: Row, source: Row, first: Measurement | None) -> 
         floor_us=values["floor_us"],
         compile_seconds=values["compile_seconds"],
         total_seconds=values["total_seconds"],
+        limits=limits(values),
     )
 
 
@@ -303,6 +314,12 @@ def _resources(values: Mapping[str, Any]) -> LoadedResources | None:
     return LoadedResources(
         **{name: values[name] for name in ("registers", "local_bytes", "smem_bytes", "blocks_per_sm")}
     )
+
+
+def limits(values: Mapping[str, Any]) -> TimeLimits | None:
+    """Under which a trial was tried, by the values of a row of `trial`."""
+    found = (values["compile_limit_seconds"], values["run_limit_seconds"])
+    return None if None in found else TimeLimits(*found)
 
 
 def current_trial(row: Row) -> CurrentTrial:
@@ -355,6 +372,7 @@ def stored_trial(row: Row) -> StoredTrial:
             newest_high_us=values["newest_high_us"],
             is_new=bool(values["is_new"]),
             total_seconds=values["total_seconds"],
+            limits=limits(values),
             source_digest=values["source_digest"],
             version=values["version"],
         )

@@ -28,7 +28,7 @@ from tsm2_tune.tuner.measure import Effort
 from tsm2_tune.tuner.past import Past, finalists, is_final_due
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Binary, CompileFailure, Final, LoadedResources, Outcome, Trial
+from tsm2_tune.tuner.trial import Binary, CompileFailure, Final, LoadedResources, Outcome, TimeLimits, Trial
 from tsm2_tune.tuner.worker import BETWEEN_REQUESTS, Attempt, AttemptResult, Rematch, Worker
 
 CORES_A_SPARE = 8  # of so many one compiles nothing, so that who measures need not wait for it
@@ -49,6 +49,10 @@ class Options:
     final_effort: Effort = field(
         default_factory=lambda: Effort(spread=0.002, min_samples=21, max_samples=101, limit_seconds=2.0)
     )
+
+    @property
+    def limits(self) -> TimeLimits:
+        return TimeLimits(self.compile_limit_seconds, self.run_limit_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +235,7 @@ class Tuner:
             floor_us=self.ceilings.floor_us(problem),
             compile_seconds=compiled.compile_seconds if compiled else 0.0,
             total_seconds=time.monotonic() - since,
+            limits=self.options.limits,
         )
 
 
