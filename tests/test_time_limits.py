@@ -31,7 +31,7 @@ def test_a_larger_limit_tries_again_what_timed_out(
     with monkeypatch.context() as patch:
         late = AttemptResult(Outcome.TIMED_OUT, "verification took too long")
         patch.setattr(Worker, "attempt", lambda *_: late)
-        for seconds, new_trials in ((40, 1), (40, 0), (39, 0), (50, 1), (50, 0)):
+        for seconds, new_trials in ((40, 1), (39, 0), (50, 1)):
             result = run(*command, str(seconds))
             assert result.exit_code == 1
             assert f"no configuration was done in time ({new_trials} new trial" in result.output

@@ -40,6 +40,10 @@ class WorkerError(TuneError):
     """The worker failed in a way that no kernel explains."""
 
 
+class _NotBegun(Exception):
+    """The process died before it began what it was asked for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """Load, verify and measure one kernel on one problem."""
@@ -126,17 +130,28 @@ class Worker:
         self._requests += 1
         if self._requests % REQUESTS_PER_PROCESS == 0:
             self.close()
+        try:
+            return self._answer(request, limit_seconds)
+        except _NotBegun:  # the request is innocent of it: what died may be what the one before left
+            pass
+        try:
+            return self._answer(request, limit_seconds)
+        except _NotBegun as died:
+            return AttemptResult(Outcome.CRASHED, str(died))
+
+    def _answer(self, request: object, limit_seconds: float) -> object:
+        """The process's answer, or how it ended; _NotBegun where it did so before it reported a stage."""
         connection = self._connected()
-        stage = "start"
+        stage: str | None = None
         try:
             connection.send(request)
             while True:
                 if not connection.poll(limit_seconds):
                     self.close()
-                    return AttemptResult(Outcome.TIMED_OUT, f"{stage} took more than {limit_seconds:g} s")
+                    return AttemptResult(Outcome.TIMED_OUT, f"{stage or 'start'} took more than {limit_seconds:g} s")
                 kind, content = connection.recv()
                 if kind == "stage":
-                    stage = content
+                    stage = str(content)
                     self._phases.enter(stage)
                 elif kind == "error":
                     self.close()
@@ -149,6 +164,8 @@ class Worker:
             self._process.join()
             code = self._process.exitcode
             self.close()
+            if stage is None:
+                raise _NotBegun(f"the worker died before it began{_cause(code)}") from None
             return AttemptResult(Outcome.CRASHED, f"the worker died during {stage}{_cause(code)}")
         finally:
             self._phases.enter(BETWEEN_REQUESTS)
