@@ -33,15 +33,15 @@ from tsm2_tune.tuner.cuda import CudaDevice
 from tsm2_tune.tuner.loaded import Entry, LoadedKernel
 from tsm2_tune.tuner.measure import Effort, measure_interleaved
 from tsm2_tune.tuner.operands import Operands, Support
+from tsm2_tune.tuner.past import NOTHING_PAST
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Binary, Outcome
-from tsm2_tune.tuner.tune import Options, Past, Tuner, ordered
+from tsm2_tune.tuner.tune import Options, Tuner, ordered
 from tsm2_tune.tuner.verify import verify
 from tsm2_tune.usage import Command
 
 SHAPES = "20480x2/4/8/16xm,1e7xkx8/16"
 EFFORT = Effort(spread=0.002, min_samples=21, max_samples=51, limit_seconds=2.0)
-NOTHING_PAST = Past(frozenset(), 0.0, (), frozenset())
 
 VERSIONS: dict[str, Callable[[dict[str, Any]], bool]] = {
     "V0": lambda tunables: tunables.get("version") == "v0",

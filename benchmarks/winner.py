@@ -19,8 +19,9 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Candidate, Guidelines
 from tsm2_tune.generator.space import search_space
 from tsm2_tune.tuner.operands import needed_bytes
+from tsm2_tune.tuner.past import Contender, Past
 from tsm2_tune.tuner.trial import Final, Outcome, Verdict
-from tsm2_tune.tuner.tune import Past, Tuner, cores, ordered
+from tsm2_tune.tuner.tune import Tuner, cores, ordered
 from tsm2_tune.tuner.worker import die_with_parent
 
 CELLS_AHEAD, CONFIGURATIONS_AHEAD = 3, 16  # that are compiled while a cell is measured
@@ -154,7 +155,8 @@ def tuned(tuner: Tuner, prospects: Prospects) -> Winner:
 
 def past(medians: list[tuple[KernelConfig, float]] | None = None) -> Past:
     """That nothing was tried before but for these."""
-    return Past(frozenset(), 0.0, tuple(medians or ()), frozenset())
+    contenders = tuple(Contender(config, median_us) for config, median_us in medians or ())
+    return Past(frozenset(), 0.0, contenders, frozenset())
 
 
 def room_bytes(limits: DeviceLimits) -> int:

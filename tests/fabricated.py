@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import sqlite3
 import sys
 from collections.abc import Mapping, Sequence
@@ -213,3 +214,21 @@ def plain_sql(path: Path, statement: str) -> list[tuple[object, ...]]:
     """What SQLite answers without us."""
     with closing(sqlite3.connect(path)) as connection, connection:
         return connection.execute(statement).fetchall()
+
+
+ADDED = (  # by each migration: table and column
+    (("source", "columns_per_block"), ("source", "splits")),
+    (("source", "flat_splits"),),
+    (("source", "persistent"),),
+    (("measurement", "floor_us"),),
+    (("trial", "compile_limit_seconds"), ("trial", "run_limit_seconds")),
+)
+
+
+def downgrade(path: Path, version: int) -> None:
+    """Make the file what a tsm2-tune of this older schema left."""
+    plain_sql(path, "DROP VIEW best")
+    for table, column in itertools.chain(*ADDED[version - 1 :]):
+        plain_sql(path, f"ALTER TABLE {table} DROP COLUMN {column}")
+    plain_sql(path, "CREATE VIEW best AS SELECT 1")
+    plain_sql(path, f"PRAGMA user_version = {version}")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.command import TUNE, run
-from tests.fabricated import GPU, PROBLEM, configuration, final, host_run, plain_sql, trial, tuning_run
+from tests.fabricated import GPU, PROBLEM, configuration, downgrade, final, host_run, plain_sql, trial, tuning_run
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.architecture import HOST
 from tsm2_tune.generator.families.gemm import GemmConfig
@@ -267,9 +267,7 @@ def test_a_device_that_nobody_here_knows_is_refused(path: Path) -> None:
 
 
 def test_an_older_schema_is_audited(database: str) -> None:
-    for column in ("columns_per_block", "splits", "flat_splits", "persistent"):  # as the first schema was
-        plain_sql(Path(database), f"ALTER TABLE source DROP COLUMN {column}")
-    plain_sql(Path(database), "PRAGMA user_version = 1")
+    downgrade(Path(database), 1)
     assert asked("--db", database)["trials"] == 2
 
 

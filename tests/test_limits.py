@@ -20,7 +20,9 @@ def test_the_bundled_cards() -> None:
 
 
 def test_an_unknown_card_is_named_beside_the_known_ones() -> None:
-    with pytest.raises(InputError, match=r"unknown device profile 'k80': expected one of s2050, k40c, m40"):
+    with pytest.raises(
+        InputError, match=r"unknown device 'k80': expected a CUDA ordinal, cpu, or a profile: s2050, k40c, m40"
+    ):
         profile_named("k80")
 
 

@@ -61,6 +61,15 @@ def test_finalists_take_turns() -> None:
     assert device.order[:9] == [0, 1, 2, 1, 2, 0, 2, 0, 1]
 
 
+def test_the_clock_is_read_however_early_sampling_ends() -> None:
+    device, short = FakeDevice([1.0, 2.0], [2e6]), Effort(warm_up_seconds=0.0, limit_seconds=0.0)
+    launches = [lambda which=which: which for which in range(2)]
+    found = measure_interleaved(device, launches, short)  # type: ignore[arg-type]
+    assert [(len(one.samples_us), one.sm_clock_mhz) for one in found] == [(1, 1980.0), (1, 1980.0)]
+    slow = measure_interleaved(device, launches, FAST)[1]  # type: ignore[arg-type]
+    assert (len(slow.samples_us), slow.sm_clock_mhz) == (1, 1980.0)
+
+
 def test_who_takes_very_long_has_one_turn() -> None:
     device = FakeDevice([1.0, 2.0], [2e6])
     launches = [lambda which=which: which for which in range(2)]

@@ -12,7 +12,6 @@ from tsm2_tune.generator.model import (
     Region,
     arithmetic_utilisation,
     choose,
-    compute_to_memory_ratio,
     descended,
     max_threads_per_sm,
     memory_time_us,
@@ -45,11 +44,6 @@ def test_the_h200_flips_at_28_columns() -> None:
     h200 = profile_named("h200")
     assert t2_threshold_fma(h200, "f32") == pytest.approx(27.8, abs=0.1)
     assert t2_threshold_fma(h200, "f64") == pytest.approx(27.8, abs=0.1)
-
-
-def test_the_ratio_is_one_at_the_threshold() -> None:
-    assert compute_to_memory_ratio(K40C, "f64", t2=t2_threshold(K40C, "f64")) == 1
-    assert compute_to_memory_ratio(K40C, "f64", t2=2) < 1
 
 
 def test_registers_and_shared_bytes_of_a_thread() -> None:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.fabricated import GPU, PROBLEM, configuration, plain_sql, trial, tuning_run
+from tests.fabricated import GPU, PROBLEM, configuration, downgrade, final, plain_sql, trial, tuning_run
 from tsm2_tune.errors import StoreError
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import database, schema
 from tsm2_tune.tuner.store import Store
 
 RUN = tuning_run()
 TODAY = {"tsm2": "today", "ism2": "today"}
-C128 = configuration(128)
+C128, C256 = configuration(128), configuration(256)
 
 
 def refused(path: Path, *, create: bool) -> str:
@@ -58,7 +60,7 @@ def test_the_database_of_another_program(path: Path, create: bool) -> None:
 def test_a_newer_schema(path: Path, create: bool) -> None:
     with Store.open(path, create=True):
         plain_sql(path, "PRAGMA user_version = 7")
-    assert "schema 7, newer than 4" in refused(path, create=create)
+    assert "schema 7, newer than 6" in refused(path, create=create)
 
 
 def test_a_folder_and_a_path_under_a_file(tmp_path: Path, path: Path) -> None:
@@ -120,12 +122,41 @@ def test_an_older_schema_is_migrated(path: Path, monkeypatch: pytest.MonkeyPatch
     assert plain_sql(path, "PRAGMA user_version") == [(before + len(steps),)]
 
 
+def test_the_winner_and_its_floor_are_of_one_run(path: Path) -> None:
+    slow = replace(
+        RUN, ceilings=replace(RUN.ceilings, read_gbytes_per_s=400.0), started_at="2026-02-02T00:00:00+00:00"
+    )
+    other = Problem(20480, 8, 20480, "f32")
+    with Store.open(path, create=True) as store:
+        for config in (C128, C256):
+            store.add_trial(RUN, trial(5000, config))
+        store.add_final(slow, final((C128, 4900), (C256, 5100)), TODAY)
+        store.add_trial(slow, trial(5000, C128, problem=other, floor_us=7.0))
+        before = store.best()
+    found = {row.n: row.floor_us for row in before}
+    assert found == {16: slow.ceilings.floor_us(PROBLEM), 8: 7.0}
+    assert before[1].percent_of_floor == pytest.approx(100 * found[16] / 4900)
+    plain_sql(path, "UPDATE trial SET floor_us = 9 WHERE problem_id = 1")  # what their own run had, whatever it was
+    downgrade(path, 4)
+    with Store.open(path, create=False) as store:
+        assert store.best() == before
+    assert plain_sql(path, "SELECT round, floor_us FROM measurement WHERE trial_id = 1") == [(0, 9), (1, found[16])]
+
+
+def test_ceilings_that_are_none_do_not_keep_a_file_from_opening(path: Path) -> None:
+    with Store.open(path, create=True) as store:
+        store.add_trial(RUN, trial(500))
+        store.add_final(tuning_run(seed=2), final((C128, 490)), TODAY)
+    plain_sql(path, "UPDATE run SET gflops = '{}' WHERE seed = 2")
+    downgrade(path, 4)
+    with Store.open(path, create=False) as store:
+        assert [row.floor_us for row in store.best()] == [400.0]
+
+
 def test_kernels_of_the_first_schema_do_not_split_k(path: Path) -> None:
     with Store.open(path, create=True) as store:
         store.add_trial(RUN, trial(500))
-    for column in ("columns_per_block", "splits", "flat_splits", "persistent"):  # as the first schema was
-        plain_sql(path, f"ALTER TABLE source DROP COLUMN {column}")
-    plain_sql(path, "PRAGMA user_version = 1")
+    downgrade(path, 1)
     with Store.open(path, create=False) as store:
         (source,) = store.sources(store.best()).values()
     launch = source.launch

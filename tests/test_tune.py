@@ -14,15 +14,15 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.rules import Candidate, Guidelines
 from tsm2_tune.tuner.compiler import Toolchain
+from tsm2_tune.tuner.past import NOTHING_PAST
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.target import find_target
 from tsm2_tune.tuner.trial import Outcome
-from tsm2_tune.tuner.tune import Options, Past, Tuner
+from tsm2_tune.tuner.tune import Options, Tuner
 
 pytestmark = pytest.mark.host
 
 PROBLEM = Problem(64, 2, 64, "f32")
-NOTHING_PAST = Past(frozenset(), 0.0, (), frozenset())
 
 
 @pytest.fixture

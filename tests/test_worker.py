@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,35 @@ def test_a_worker_that_is_killed_is_a_crash_and_the_next_one_works(worker: Worke
     result = try_kernel(CONFIG, PROBLEM, lambda text: text.replace(BODY, f"{endless}\n    {BODY}"))
     assert result.outcome is Outcome.CRASHED
     assert result.detail == "the worker died during verification (SIGKILL)"
+    assert try_kernel(CONFIG, PROBLEM, lambda text: text).outcome is Outcome.OK
+
+
+def test_a_worker_that_dies_between_two_requests_is_nobodys_crash(worker: Worker, try_kernel: TryKernel) -> None:
+    assert try_kernel(CONFIG, PROBLEM, lambda text: text).outcome is Outcome.OK
+    process = worker._process
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    assert try_kernel(CONFIG, PROBLEM, lambda text: text).outcome is Outcome.OK
+    assert worker._process is not process
+
+
+def test_a_request_that_no_worker_begins_is_sent_twice(
+    worker: Worker, try_kernel: TryKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connected, killed = worker._connected, []
+
+    def doomed() -> Connection:
+        connection = connected()
+        os.kill(worker._process.pid, signal.SIGKILL)
+        killed.append(worker._process.pid)
+        worker._process.join()
+        return connection
+
+    with monkeypatch.context() as patch:
+        patch.setattr(worker, "_connected", doomed)
+        result = try_kernel(CONFIG, PROBLEM, lambda text: text)
+    assert (result.outcome, result.detail) == (Outcome.CRASHED, "the worker died before it began (SIGKILL)")
+    assert len(set(killed)) == 2
     assert try_kernel(CONFIG, PROBLEM, lambda text: text).outcome is Outcome.OK
 
 

@@ -261,6 +261,7 @@ def trial_facts(record: TrialRecord) -> dict[str, Any]:
         "floor_us": trial.floor_us,
         "compile_seconds": trial.compile_seconds,
         "total_seconds": trial.total_seconds,
+        "limits": asdict(trial.limits) if trial.limits else None,
         "measurements": [{"round": number, **asdict(measured)} for number, measured in record.rounds],
         "run": asdict(run),
         "launch": asdict(trial.source.launch),

@@ -107,19 +107,11 @@ def arithmetic_utilisation(limits: DeviceLimits, dtype_name: str, *, t2: float, 
     return min(1.0, concurrent / (latency * flops_per_clock / FLOPS_PER_FMA))
 
 
-def compute_to_memory_ratio(limits: DeviceLimits, dtype_name: str, *, t2: float) -> float:
-    """r = time_comp / time_mem = t2 / bytes per element x Peak Band. / Peak Perf., as published.
-
-    Above 1 the inner loop is compute-bound. Section 3.6.2 counts t2 operations for an element of A against a
-    peak in which an FMA is two; with both counted alike the ratio is twice this.
-    """
-    return t2 / t2_threshold(limits, dtype_name)
-
-
 def t2_threshold(limits: DeviceLimits, dtype_name: str) -> float:
-    """t2_threshold = Peak Perf. / Peak Band. x bytes per element, as published: r = 1. Section 3.6.2.
+    """t2_threshold = Peak Perf. / Peak Band. x bytes per element, as published: time_comp = time_mem. Section 3.6.2.
 
-    A complex product, which the paper does not have, is four real ones.
+    It counts t2 operations for an element of A against a peak in which an FMA is two: above it, the inner loop is
+    compute-bound. A complex product, which the paper does not have, is four real ones.
     """
     peak = peaks(limits, dtype_name)
     dtype = dtype_named(dtype_name)

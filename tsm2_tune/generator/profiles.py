@@ -117,5 +117,6 @@ PUBLISHED_PEAKS = {
 def profile_named(name: str) -> DeviceLimits:
     """The bundled profile called `name`; InputError for an unknown one."""
     if name not in PROFILES:
-        raise InputError(f"unknown device profile {name!r}: expected one of {', '.join(PROFILES)}")
+        known = ", ".join(PROFILES)
+        raise InputError(f"unknown device {name!r}: expected a CUDA ordinal, cpu, or a profile: {known}")
     return PROFILES[name]

@@ -48,8 +48,11 @@ def environment() -> Environment:
     )
 
 
-def render(problem: Problem, config: KernelConfig) -> KernelSource:
-    """The CUDA text of this configuration for the problem's op and dtype: equal input, equal bytes."""
+def render(problem: Problem, config: KernelConfig, *, version: str = __version__) -> KernelSource:
+    """The CUDA text of this configuration for the problem's op and dtype: equal input, equal bytes.
+
+    `version` is the tsm2-tune that the text's first lines name.
+    """
     family = family_named(config.family)
     text = (
         environment()
@@ -62,7 +65,7 @@ def render(problem: Problem, config: KernelConfig) -> KernelSource:
             dtype=problem.dtype,
             conjugated_a=problem.conjugated[0],
             conjugated_b=problem.conjugated[1],
-            version_text=__version__,
+            version_text=version,
         )
     )
     return KernelSource(

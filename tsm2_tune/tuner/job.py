@@ -13,14 +13,17 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Candidate, Thresholds
 from tsm2_tune.generator.space import SearchSpace, search_space
 from tsm2_tune.generator.tables import places
+from tsm2_tune.tuner.basis import basis
 from tsm2_tune.tuner.operands import needed_bytes
+from tsm2_tune.tuner.past import Contender, Past
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Final, Outcome, Trial, TuningRun
-from tsm2_tune.tuner.tune import FinalFailure, Past, Tuner, basis, ordered
+from tsm2_tune.tuner.tune import FinalFailure, Tuner, ordered
 
 GIB = 2**30
+MOST_FINALS = 3  # of a problem in a run: rounds until the fastest was in the last one
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +114,8 @@ def run(
         problem = space.problem
         counted = families or [n for n, one in FAMILIES.items() if not one.only_by_name or n in space.families]
         bases = {name: basis(name, target) for name in counted if family_named(name).supports(problem)}
-        past = past_of(store, target, problem, bases)
-        best_before_us = min((us for _, us in past.medians), default=None)
+        past = past_of(store, tuner, problem, bases)
+        best_before_us = min((one.median_us for one in past.contenders), default=None)
         yield ProblemStarted(space, len(past.tried), past.seconds, best_before_us)
 
         new_trials = 0
@@ -121,13 +124,8 @@ def run(
             new_trials += 1
             yield TrialStored(trial, trial_id)
 
-        past = past_of(store, target, problem, bases)
-        final = tuner.final(problem, past)
-        if isinstance(final, FinalFailure):
-            yield final
-        elif final is not None:
-            store.add_final(_tuning_run(tuner, started_at), final, bases)
-            yield FinalStored(final)
+        yield from _finals(problem, tuner, store, bases, started_at)
+        past = past_of(store, tuner, problem, bases)
         winners = store.best(device=target.identity.name, problem=problem)
         configs = frozenset(filter(None, map(config_spelt, past.tried)))
         untried = len(space.kept) - len(places(space.kept, configs))
@@ -135,19 +133,44 @@ def run(
         yield ProblemEnded(problem, new_trials, len(past.tried), past.timed_out, untried, winner)
 
 
-def past_of(store: Store, target: Target, problem: Problem, bases: dict[str, str]) -> Past:
-    """What the store holds of the problem on this device."""
-    tried = store.tried(target.identity.name, problem, bases)
+def _finals(
+    problem: Problem, tuner: Tuner, store: Store, bases: dict[str, str], started_at: str
+) -> Iterator[FinalStored | FinalFailure]:
+    """Measure the finalists again until the fastest was among them, every round stored before its event."""
+    for _ in range(MOST_FINALS):
+        final = tuner.final(problem, past_of(store, tuner, problem, bases))
+        if final is None:
+            return
+        if isinstance(final, FinalFailure):
+            yield final
+            return
+        store.add_final(_tuning_run(tuner, started_at), final, bases)
+        yield FinalStored(final)
+
+
+def past_of(store: Store, tuner: Tuner, problem: Problem, bases: dict[str, str]) -> Past:
+    """What the store holds of the problem on this device. What timed out counts under limits no less than today's."""
+    device, limits = tuner.target.identity.name, tuner.options.limits
+    tried = store.tried(device, problem, bases)
+    timed_out = [trial for trial in tried if trial.outcome is Outcome.TIMED_OUT]
+    again = {trial.id for trial in timed_out if limits.exceed(trial.limits)}
     return Past(
-        tried=frozenset(trial.config.text for trial in tried),
+        tried=frozenset(trial.config.text for trial in tried if trial.id not in again),
         seconds=sum(trial.total_seconds for trial in tried),
-        medians=tuple(
-            (trial.config, trial.median_us)
+        contenders=tuple(
+            Contender(
+                trial.config,
+                trial.newest_us,
+                trial.newest_high_us,
+                is_new=trial.is_new,
+                source_digest=trial.source_digest,
+                version=trial.version,
+            )
             for trial in tried
-            if trial.outcome is Outcome.OK and trial.median_us is not None
+            if trial.outcome is Outcome.OK and trial.newest_us is not None and trial.newest_high_us is not None
         ),
-        last_finalists=store.final_configs(target.identity.name, problem, bases),
-        timed_out=sum(trial.outcome is Outcome.TIMED_OUT for trial in tried),
+        last_finalists=store.final_configs(device, problem, bases),
+        timed_out=len(timed_out) - len(again),
     )
 
 

@@ -13,11 +13,12 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Candidate
 from tsm2_tune.generator.space import OWN, SearchSpace
 from tsm2_tune.tuner import job
+from tsm2_tune.tuner.basis import basis
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import TrialRecord
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Outcome
-from tsm2_tune.tuner.tune import Tuner, basis, ordered
+from tsm2_tune.tuner.tune import Tuner, ordered
 
 
 @dataclass(frozen=True, slots=True)

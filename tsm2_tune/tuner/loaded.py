@@ -8,7 +8,7 @@ import numpy as np
 
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.tuner.device import Buffer, Device, Kernel, LaunchFailed
-from tsm2_tune.tuner.operands import Filling, Operand, Operands, Values
+from tsm2_tune.tuner.operands import Filling, Operand, Operands, Values, needed_bytes
 
 WORKSPACE_ALIGNMENT = 4  # elements: 16 bytes of the smallest
 
@@ -23,7 +23,10 @@ class Entry:
 
 
 class LoadedKernel:
-    """A kernel on a device, ready to start on the operands. LaunchFailed where the device has no room for it."""
+    """A kernel on a device, ready to start on the operands.
+
+    MemoryError where there is no room for its workspace just now, LaunchFailed where the device is too small for it.
+    """
 
     def __init__(self, device: Device, operands: Operands, entry: Entry, kernel: Kernel | None = None) -> None:
         """`kernel` is the entry's where it is loaded already."""
@@ -44,7 +47,14 @@ class LoadedKernel:
                 sums = operands.problem.dtype.sum
                 self._partials = Operand(device, operands.support, "the workspace", whole, 1, sums)
         except MemoryError as error:
-            raise LaunchFailed(f"no room for its workspace: {error}") from None
+            self.free()
+            workspace = self._counters.nbytes + elements * operands.problem.dtype.sum.element_bytes
+            needed, has = needed_bytes(operands.problem) + workspace, device.limits.memory_bytes
+            if needed > has:
+                raise LaunchFailed(
+                    f"its workspace of {workspace} bytes makes {needed} of the device's {has}"
+                ) from None
+            raise MemoryError(f"its workspace: {error}") from None
 
     def on(self, operands: Operands) -> LoadedKernel:
         """The same kernel for other operands."""

@@ -112,4 +112,5 @@ def measure_interleaved(
             break
         if turn + 1 >= effort.min_samples and all(precise_enough(s, effort.spread) for s in samples):
             break
-    return tuple(measurement(s, c) for s, c in zip(samples, clocks, strict=True))
+    last = device.sm_clock_mhz() if None in clocks else None  # where sampling ended before the round that reads it
+    return tuple(measurement(s, last if c is None else c) for s, c in zip(samples, clocks, strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 from sqlalchemy import (
@@ -17,7 +18,9 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-from tsm2_tune.errors import StoreError
+from tsm2_tune.errors import InputError, StoreError
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.roofline import Ceilings
 
 APPLICATION_ID = 0x74736D32  # "tsm2" in ASCII, in SQLite's file header: this file is ours
 
@@ -101,6 +104,8 @@ trial = Table(
     Column("compile_seconds", Float, nullable=False),
     Column("total_seconds", Float, nullable=False),
     Column("ended_at", Text, nullable=False),
+    Column("compile_limit_seconds", Float),  # under which it was tried; NULL of a trial from before they were stored
+    Column("run_limit_seconds", Float),
     UniqueConstraint("device_name", "problem_id", "config", "basis"),
     ForeignKeyConstraint(["run_id", "device_name"], ["run.id", "run.device_name"]),
 )
@@ -116,6 +121,7 @@ measurement = Table(
     Column("low_us", Float, nullable=False),
     Column("high_us", Float, nullable=False),
     Column("sm_clock_mhz", Float),
+    Column("floor_us", Float, nullable=False),  # of the problem, by the ceilings of this measurement's run
     UniqueConstraint("trial_id", "round"),
 )
 
@@ -166,7 +172,7 @@ best = Table(
 # The winners: one row for a device (by name), op, dtype, m, n and k.
 #
 # current    trials of the family's newest basis for the device and problem: that of its newest trial. A changed
-#            template or compiler leaves the others in the table, where they no longer compete.
+#            template, Python or compiler leaves the others in the table, where they no longer compete.
 # contender  a current trial that is ok and verified, with each of its measurements.
 # racing     the newest measurement of each contender: its last finals, or its first where it was in none. The
 #            leader is the one with the least median, so that no final hides a faster trial that was not in it.
@@ -183,7 +189,7 @@ WITH known AS (
          first_value(basis) OVER (PARTITION BY device_name, family ORDER BY id DESC) AS newest_basis
   FROM trial
 ), contender AS (
-  SELECT known.*, measurement.run_id AS timed_in, round, median_us, low_us, high_us,
+  SELECT known.*, measurement.run_id AS timed_in, measurement.floor_us AS least_us, round, median_us, low_us, high_us,
          max(round) OVER (PARTITION BY known.id) AS last_round
   FROM known JOIN measurement ON measurement.trial_id = known.id
   WHERE basis = current_basis AND outcome = 'ok' AND verdict_correct = 1
@@ -201,9 +207,9 @@ WITH known AS (
   WHERE low_us <= leader_high_us AND median_us <= 1.05 * leader_us AND round = leader_round
 )
 SELECT placed.device_name AS device, family, op, dtype, m, n, k, tunables AS parameters,
-       median_us, low_us, high_us, floor_us,
+       median_us, low_us, high_us, least_us AS floor_us,
        least_bytes / median_us * 1e-3 AS gbytes_per_s,
-       100 * floor_us / median_us AS percent_of_floor,
+       100 * least_us / median_us AS percent_of_floor,
        ties, basis <> newest_basis AS stale, round, config, registers, smem_bytes, source_digest,
        placed.id AS trial_id, timed_in AS run_id,
        compute_capability, driver, toolkit, flags, version, started_at AS tuned_at
@@ -230,8 +236,35 @@ def _add_persistent(connection: Connection) -> None:
     connection.exec_driver_sql("ALTER TABLE source ADD COLUMN persistent INTEGER NOT NULL DEFAULT 0")
 
 
+def _add_floors(connection: Connection) -> None:
+    """A measurement has the floor of its own run; before, a final's time stood beside the floor of its trial's."""
+    connection.exec_driver_sql("ALTER TABLE measurement ADD COLUMN floor_us FLOAT NOT NULL DEFAULT 0")
+    connection.exec_driver_sql("UPDATE measurement SET floor_us = (SELECT floor_us FROM trial WHERE id = trial_id)")
+    later = connection.exec_driver_sql(
+        "SELECT DISTINCT run.id, problem_id, m, n, k, dtype, op, read_gbytes_per_s, copy_gbytes_per_s, gflops"
+        " FROM measurement JOIN trial ON trial.id = trial_id JOIN problem ON problem.id = problem_id"
+        " JOIN run ON run.id = measurement.run_id WHERE run.id <> trial.run_id"
+    )
+    for run_id, problem_id, *asked, read, copy, gflops in later.all():
+        try:
+            floor_us = Ceilings(read, copy, tuple(json.loads(gflops).items())).floor_us(Problem(*asked))
+        except (InputError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+            continue  # whoever reads such a row says what is wrong with it
+        connection.exec_driver_sql(
+            "UPDATE measurement SET floor_us = ?"
+            " WHERE run_id = ? AND trial_id IN (SELECT id FROM trial WHERE problem_id = ?)",
+            (floor_us, run_id, problem_id),
+        )
+
+
+def _add_limits(connection: Connection) -> None:
+    """A trial that timed out is tried again under larger limits; those of older trials are not known."""
+    connection.exec_driver_sql("ALTER TABLE trial ADD COLUMN compile_limit_seconds FLOAT")
+    connection.exec_driver_sql("ALTER TABLE trial ADD COLUMN run_limit_seconds FLOAT")
+
+
 # The first takes version 1 to 2, the next 2 to 3, and so on.
-MIGRATIONS: tuple[Migration, ...] = (_add_splits, _add_flat_splits, _add_persistent)
+MIGRATIONS: tuple[Migration, ...] = (_add_splits, _add_flat_splits, _add_persistent, _add_floors, _add_limits)
 
 
 def version() -> int:

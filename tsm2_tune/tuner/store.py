@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, replace
-from datetime import UTC, datetime
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    FromClause,
     Select,
     Table,
     and_,
     func,
     select,
     tuple_,
+    update,
 )
 from sqlalchemy.dialects.sqlite import insert
 
@@ -26,10 +26,10 @@ from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource
-from tsm2_tune.tuner import schema, stored
+from tsm2_tune.tuner import rows, schema, stored
 from tsm2_tune.tuner.database import Database
 from tsm2_tune.tuner.stored import BestRow, CurrentTrial, StoredTrial, TrialLine, TrialRecord
-from tsm2_tune.tuner.trial import Final, Measurement, Trial, TuningRun
+from tsm2_tune.tuner.trial import Final, Measurement, Outcome, Trial, TuningRun
 
 
 class Store:
@@ -50,24 +50,35 @@ class Store:
         """Store a trial with its source, problem, run, measurement and samples; returns its id.
 
         The same configuration of the same device, problem and basis is stored once: the trial that was there
-        first stays, and its id is returned.
+        first stays, and its id is returned. But one that timed out gives its place to one under larger limits, with
+        the seconds that it took.
         """
         with self._database.transaction(writes=True) as connection:
-            run_id = _found_or_added(connection, schema.run, _run_values(run))
-            problem_id = _found_or_added(connection, schema.problem, _problem_values(trial.problem))
-            connection.execute(insert(schema.source).values(_source_values(trial.source)).on_conflict_do_nothing())
+            run_id = _found_or_added(connection, schema.run, rows.run_values(run))
+            problem_id = _found_or_added(connection, schema.problem, rows.problem_values(trial.problem))
+            connection.execute(
+                insert(schema.source).values(rows.source_values(trial.source)).on_conflict_do_nothing()
+            )
             key = {
                 "device_name": run.identity.name,
                 "problem_id": problem_id,
                 "config": trial.config.text,
                 "basis": trial.basis,
             }
+            values = {"run_id": run_id, **key, **rows.trial_values(trial)}
             present = _found(connection, schema.trial, key)
-            if present is not None:
+            if present is None:
+                trial_id = _added(connection, schema.trial, values)
+            elif not _is_outdone(connection, present, trial):
                 return present
-            trial_id = _added(connection, schema.trial, {"run_id": run_id, **key, **_trial_values(trial)})
+            else:
+                trial_id, seconds = present, schema.trial.c.total_seconds + trial.total_seconds
+                row = update(schema.trial).where(schema.trial.c.id == present)
+                connection.execute(row.values({**values, "total_seconds": seconds}))
             if trial.measurement is not None:
-                _add_measurement(connection, trial_id, run_id=run_id, round_=0, measured=trial.measurement)
+                _add_measurement(
+                    connection, trial_id, trial.measurement, run_id=run_id, round_=0, floor_us=trial.floor_us
+                )
             return trial_id
 
     def add_final(self, run: TuningRun, final: Final, basis: Mapping[str, str]) -> int:
@@ -76,10 +87,11 @@ class Store:
         `basis` gives each family's, and so tells which of a configuration's trials was measured.
         """
         with self._database.transaction(writes=True) as connection:
-            run_id = _found_or_added(connection, schema.run, _run_values(run))
+            run_id = _found_or_added(connection, schema.run, rows.run_values(run))
             tried = _tried(run.identity.name, final.problem, basis)
             previous = connection.execute(_last_round(_of_problem(run.identity.name, final.problem)))
             round_ = 1 + (previous.scalar_one() or 0)
+            floor_us = run.ceilings.floor_us(final.problem)
             for config, measured in final.measurements:
                 trial_id = connection.execute(
                     select(schema.trial.c.id).where(tried, schema.trial.c.config == config.text)
@@ -88,7 +100,7 @@ class Store:
                     raise StoreError(
                         f"{self.path} has no trial of {config.text} for {final.problem.text}: run this again"
                     )
-                _add_measurement(connection, trial_id, run_id=run_id, round_=round_, measured=measured)
+                _add_measurement(connection, trial_id, measured, run_id=run_id, round_=round_, floor_us=floor_us)
         return round_
 
     def tried(self, device_name: str, problem: Problem, basis: Mapping[str, str]) -> tuple[StoredTrial, ...]:
@@ -96,10 +108,20 @@ class Store:
 
         `basis` maps family to basis; trials of other families, or of another basis, are not given.
         """
+        tried, first, newest = _tried(device_name, problem, basis), schema.measurement, schema.measurement.alias()
+        finals = select(func.max(schema.measurement.c.id)).join(schema.trial).where(tried, first.c.round > 0)
+        is_new = first.c.id > func.coalesce(finals.scalar_subquery(), 0)
+        given = (
+            newest.c.median_us.label("newest_us"),
+            newest.c.high_us.label("newest_high_us"),
+            is_new.label("is_new"),
+        )
         query = (
-            select(schema.trial, schema.measurement.c.median_us)
-            .outerjoin(schema.measurement, _is_first())
-            .where(_tried(device_name, problem, basis))
+            select(schema.trial, first.c.median_us, *given, schema.run.c.version)
+            .join(schema.run, schema.run.c.id == schema.trial.c.run_id)
+            .outerjoin(first, _is_first())
+            .outerjoin(newest, _is_newest(newest))
+            .where(tried)
             .order_by(schema.trial.c.id)
         )
         with self._database.transaction() as connection:
@@ -172,13 +194,10 @@ class Store:
 
     def current(self, device: str) -> tuple[CurrentTrial, ...]:
         """The device's trials of each family's newest basis for their problem, in the order they were stored."""
-        measured = schema.measurement.alias()
-        newest = select(func.max(measured.c.round)).where(measured.c.trial_id == schema.trial.c.id).scalar_subquery()
-        of_newest = and_(schema.measurement.c.trial_id == schema.trial.c.id, schema.measurement.c.round == newest)
         query = (
             select(schema.trial, *stored.PROBLEM_KEY, schema.measurement.c.median_us)
             .join(schema.problem)
-            .outerjoin(schema.measurement, of_newest)
+            .outerjoin(schema.measurement, _is_newest(schema.measurement))
             .where(schema.trial.c.device_name == device)
             .order_by(schema.trial.c.id)
         )
@@ -204,7 +223,7 @@ class Store:
 
 
 def _is_problem(columns: Any, problem: Problem) -> ColumnElement[bool]:
-    return and_(*(columns[name] == value for name, value in _problem_key(problem).items()))
+    return and_(*(columns[name] == value for name, value in rows.problem_key(problem).items()))
 
 
 def _of_problem(device_name: str, problem: Problem) -> ColumnElement[bool]:
@@ -222,6 +241,13 @@ def _tried(device_name: str, problem: Problem, basis: Mapping[str, str]) -> Colu
 def _is_first() -> ColumnElement[bool]:
     """Whether a row of `measurement` is the first of a row of `trial`."""
     return and_(schema.measurement.c.trial_id == schema.trial.c.id, schema.measurement.c.round == 0)
+
+
+def _is_newest(measurement: FromClause) -> ColumnElement[bool]:
+    """Whether a row of `measurement`, or of an alias of it, is the last of a row of `trial`."""
+    measured = schema.measurement.alias()
+    last = select(func.max(measured.c.round)).where(measured.c.trial_id == schema.trial.c.id).scalar_subquery()
+    return and_(measurement.c.trial_id == schema.trial.c.id, measurement.c.round == last)
 
 
 def _last_round(trials: ColumnElement[bool]) -> Select[Any]:
@@ -251,6 +277,14 @@ def _added(connection: Connection, table: Table, values: Mapping[str, Any]) -> i
 def _found_or_added(connection: Connection, table: Table, values: Mapping[str, Any]) -> int:
     found = _found(connection, table, values)
     return _added(connection, table, values) if found is None else found
+
+
+def _is_outdone(connection: Connection, trial_id: int, trial: Trial) -> bool:
+    """Whether the trial that is stored timed out, and this one was tried under larger limits."""
+    with stored.reading(trial_id):
+        row = stored.checked(_row(connection, schema.trial, trial_id), schema.trial.columns)
+        timed_out = row["outcome"] == Outcome.TIMED_OUT
+        return timed_out and trial.limits is not None and trial.limits.exceed(stored.limits(row))
 
 
 def _trial_record(connection: Connection, trial_id: int) -> TrialRecord:
@@ -285,17 +319,9 @@ def _measurements(connection: Connection, trial_id: int) -> Iterator[tuple[int, 
 
 
 def _add_measurement(
-    connection: Connection, trial_id: int, *, run_id: int, round_: int, measured: Measurement
+    connection: Connection, trial_id: int, measured: Measurement, *, run_id: int, round_: int, floor_us: float
 ) -> None:
-    row = {
-        "trial_id": trial_id,
-        "run_id": run_id,
-        "round": round_,
-        "median_us": measured.median_us,
-        "low_us": measured.low_us,
-        "high_us": measured.high_us,
-        "sm_clock_mhz": measured.sm_clock_mhz,
-    }
+    row = rows.measurement_values(measured, trial_id, run_id=run_id, round_=round_, floor_us=floor_us)
     measurement_id = _added(connection, schema.measurement, row)
     samples = [
         {"measurement_id": measurement_id, "ordinal": ordinal, "us": us}
@@ -303,64 +329,3 @@ def _add_measurement(
     ]
     if samples:
         connection.execute(insert(schema.sample), samples)
-
-
-def _run_values(run: TuningRun) -> dict[str, Any]:
-    identity, ceilings = run.identity, run.ceilings
-    return {
-        "device_name": identity.name,
-        "device_uuid": identity.uuid,
-        "compute_capability": identity.compute_capability,
-        "driver": identity.driver,
-        "toolkit": identity.toolkit,
-        "flags": identity.flags,
-        "version": run.version,
-        "seed": run.seed,
-        "started_at": run.started_at,
-        "read_gbytes_per_s": ceilings.read_gbytes_per_s,
-        "copy_gbytes_per_s": ceilings.copy_gbytes_per_s,
-        "gflops": json.dumps(dict(ceilings.gflops)),
-    }
-
-
-def _problem_key(problem: Problem) -> dict[str, Any]:
-    return {"op": problem.op, "dtype": problem.dtype_name, "m": problem.m, "n": problem.n, "k": problem.k}
-
-
-def _problem_values(problem: Problem) -> dict[str, Any]:
-    return {**_problem_key(problem), "flops": problem.flops, "least_bytes": problem.least_bytes}
-
-
-def _source_values(source: KernelSource) -> dict[str, Any]:
-    return {
-        "digest": source.digest,
-        "kernel": source.kernel,
-        "text": source.text,
-        "dtype": source.dtype_name,
-        **asdict(source.launch),
-    }
-
-
-def _trial_values(trial: Trial) -> dict[str, Any]:
-    """The trial's own columns: what it found, besides what identifies it."""
-    resources, verdict = trial.resources, trial.verdict
-    return {
-        "family": trial.config.family,
-        "tunables": trial.config.json,
-        "source_digest": trial.source.digest,
-        "outcome": trial.outcome.value,
-        "detail": trial.detail,
-        "registers": resources.registers if resources else None,
-        "local_bytes": resources.local_bytes if resources else None,
-        "smem_bytes": resources.smem_bytes if resources else None,
-        "blocks_per_sm": resources.blocks_per_sm if resources else None,
-        "spill_bytes": trial.spill_bytes,
-        "guideline_broken": trial.guideline_broken,
-        "verdict_correct": int(verdict.correct) if verdict else None,
-        "verdict_worst_ratio": verdict.worst_ratio if verdict else None,
-        "verdict_detail": verdict.detail if verdict else None,
-        "floor_us": trial.floor_us,
-        "compile_seconds": trial.compile_seconds,
-        "total_seconds": trial.total_seconds,
-        "ended_at": datetime.now(UTC).isoformat(timespec="seconds"),
-    }

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Column, Float, RowMapping
+from sqlalchemy import Column, Float, Integer, RowMapping
 
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.config import KernelConfig, Launch, OtherConfig
@@ -19,10 +19,20 @@ from tsm2_tune.generator.problem import INT32_MAX, Problem
 from tsm2_tune.generator.render import KernelSource
 from tsm2_tune.generator.roofline import Ceilings
 from tsm2_tune.tuner import schema
-from tsm2_tune.tuner.trial import DeviceIdentity, LoadedResources, Measurement, Outcome, Trial, TuningRun, Verdict
+from tsm2_tune.tuner.trial import (
+    DeviceIdentity,
+    LoadedResources,
+    Measurement,
+    Outcome,
+    TimeLimits,
+    Trial,
+    TuningRun,
+    Verdict,
+)
 
 Row = RowMapping | Mapping[str, Any]
 MEDIAN_US = Column("median_us", Float)  # NULL where the trial was not measured
+NEWEST = (Column("newest_us", Float), Column("newest_high_us", Float), Column("is_new", Integer))  # the same
 LAUNCH_BOUNDS = {  # of each field of Launch: the least and the most that a device could start
     "threads": (1, 1024),  # per block, on every CUDA device
     "rows_per_block": (1, INT32_MAX),
@@ -54,7 +64,7 @@ class BestRow:
     gbytes_per_s: float  # least bytes over the median
     percent_of_floor: float  # 100 is the least time that the device's measured ceilings allow
     ties: int  # configurations within the noise, the winner included
-    stale: int  # 1: made by a template or a toolkit that the family has since left behind on this device
+    stale: int  # 1: made by a template, Python or toolkit that the family has since left behind on this device
     round: int  # of finals; 0 where it was measured only once
     config: str
     registers: int | None
@@ -86,8 +96,13 @@ class StoredTrial:
     config: KernelConfig
     outcome: Outcome
     median_us: float | None  # of its first measurement
+    newest_us: float | None  # the median of its newest measurement, and the end of its interval
+    newest_high_us: float | None
+    is_new: bool  # first measured after the last final of those that are given together
     total_seconds: float
+    limits: TimeLimits | None  # None where they were not stored
     source_digest: str
+    version: str  # of the tsm2-tune that tried it
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +303,7 @@ def trial(row: Row, *, problem: Row, source: Row, first: Measurement | None) -> 
         floor_us=values["floor_us"],
         compile_seconds=values["compile_seconds"],
         total_seconds=values["total_seconds"],
+        limits=limits(values),
     )
 
 
@@ -298,6 +314,12 @@ def _resources(values: Mapping[str, Any]) -> LoadedResources | None:
     return LoadedResources(
         **{name: values[name] for name in ("registers", "local_bytes", "smem_bytes", "blocks_per_sm")}
     )
+
+
+def limits(values: Mapping[str, Any]) -> TimeLimits | None:
+    """Under which a trial was tried, by the values of a row of `trial`."""
+    found = (values["compile_limit_seconds"], values["run_limit_seconds"])
+    return None if None in found else TimeLimits(*found)
 
 
 def current_trial(row: Row) -> CurrentTrial:
@@ -336,15 +358,21 @@ def trial_line(row: Row) -> TrialLine:
 
 
 def stored_trial(row: Row) -> StoredTrial:
-    """The trial in a row of `trial` that also has the `median_us` of its first measurement."""
+    """The trial in a row of `trial` that also has its run's `version`, its first `median_us`, and NEWEST."""
     with reading(row["id"]):
-        values = checked(row, [*schema.trial.columns, MEDIAN_US])
+        values = checked(row, [*schema.trial.columns, MEDIAN_US, *NEWEST, schema.run.c.version])
         _check_median(values["median_us"])
+        _check_median(values["newest_us"])
         return StoredTrial(
             id=values["id"],
             config=kernel_config(values),
             outcome=Outcome(values["outcome"]),
             median_us=values["median_us"],
+            newest_us=values["newest_us"],
+            newest_high_us=values["newest_high_us"],
+            is_new=bool(values["is_new"]),
             total_seconds=values["total_seconds"],
+            limits=limits(values),
             source_digest=values["source_digest"],
+            version=values["version"],
         )

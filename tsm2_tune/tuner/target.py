@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tsm2_tune.errors import DeviceError, InputError
 from tsm2_tune.generator.limits import DeviceLimits
-from tsm2_tune.generator.profiles import DRIVER_NAMES, PROFILES
+from tsm2_tune.generator.profiles import DRIVER_NAMES, PROFILES, profile_named
 from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.device import Device
 from tsm2_tune.tuner.trial import DeviceIdentity
@@ -64,15 +64,12 @@ def find_target(spec: str) -> Target:
 
 def limits_of(spec: str) -> DeviceLimits:
     """Limits of a bundled profile, of the host or of a GPU: all that planning needs. No compiler is asked for."""
-    if spec in PROFILES:
-        return PROFILES[spec]
     if spec == HOST:
         from tsm2_tune.tuner.host.device import host_limits
 
         return host_limits()
     if not spec.isdecimal():
-        names = ", ".join(PROFILES)
-        raise InputError(f"unknown device {spec!r}: expected a CUDA ordinal, {HOST}, or a profile: {names}")
+        return profile_named(spec)
     from tsm2_tune.tuner import cuda
 
     ordinal = _ordinal(spec)

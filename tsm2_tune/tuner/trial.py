@@ -71,6 +71,20 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True)
+class TimeLimits:
+    """How long a trial may take, in seconds, before it counts as timed out."""
+
+    compile_seconds: float
+    run_seconds: float  # for each stage: loading, verification, timing
+
+    def exceed(self, others: TimeLimits | None) -> bool:
+        """Whether what timed out under the others may end under these; so it may where the others are not known."""
+        if others is None:
+            return True
+        return self.compile_seconds > others.compile_seconds or self.run_seconds > others.run_seconds
+
+
+@dataclass(frozen=True, slots=True)
 class Trial:
     """One try of one configuration on one problem."""
 
@@ -88,6 +102,7 @@ class Trial:
     floor_us: float
     compile_seconds: float
     total_seconds: float  # since the trial before it ended, or the search began: together what a budget has spent
+    limits: TimeLimits | None = None  # None of a trial from before they were stored
 
 
 @dataclass(frozen=True, slots=True)

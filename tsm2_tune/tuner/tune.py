@@ -10,34 +10,32 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
-from functools import cache
 from itertools import chain, count, islice, zip_longest
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, meta
 
 from tsm2_tune.errors import ToolMissing
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.model import predicted_us
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import KernelSource, environment, render, support_source
+from tsm2_tune.generator.render import KernelSource, render, support_source
 from tsm2_tune.generator.roofline import Ceilings
 from tsm2_tune.generator.rules import GUIDELINE_RULES, Candidate
 from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.generator.tables import Chosen, Joined, Rows, parts_of, places
+from tsm2_tune.tuner.basis import basis
 from tsm2_tune.tuner.compiler import compile_text, kill_running, remove_leftovers
 from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.measure import Effort
+from tsm2_tune.tuner.past import Past, finalists, is_final_due
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Binary, CompileFailure, Final, LoadedResources, Outcome, Trial
+from tsm2_tune.tuner.trial import Binary, CompileFailure, Final, LoadedResources, Outcome, TimeLimits, Trial
 from tsm2_tune.tuner.worker import BETWEEN_REQUESTS, Attempt, AttemptResult, Rematch, Worker
 
 CORES_A_SPARE = 8  # of so many one compiles nothing, so that who measures need not wait for it
-FINALISTS = 5  # at the most, measured again
-FINALIST_MARGIN = 0.05  # a finalist's median is at most this much over the best one's
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 HOPELESS = 2.5  # times as long as the fastest family's first choice, by the model, which is off by 2 at most
 
@@ -57,16 +55,9 @@ class Options:
         default_factory=lambda: Effort(spread=0.002, min_samples=21, max_samples=101, limit_seconds=2.0)
     )
 
-
-@dataclass(frozen=True, slots=True)
-class Past:
-    """What earlier runs stored of one problem on this device, with today's templates and compiler."""
-
-    tried: frozenset[str]  # texts of configurations
-    seconds: float
-    medians: tuple[tuple[KernelConfig, float], ...]  # of correct ones, in microseconds
-    last_finalists: frozenset[str]
-    timed_out: int = 0  # of those tried
+    @property
+    def limits(self) -> TimeLimits:
+        return TimeLimits(self.compile_limit_seconds, self.run_limit_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,16 +174,15 @@ class Tuner:
         return future
 
     def final(self, problem: Problem, past: Past) -> Final | FinalFailure | None:
-        """Measure the finalists again, interleaved; None where there are none or it was done before."""
-        finalists = self.finalists(past)
-        if len(finalists) < 2 or frozenset(c.text for c in finalists) == past.last_finalists:
+        """Measure the finalists again, interleaved; None where there are none or it was done."""
+        chosen = finalists(problem, past)
+        if not is_final_due([one for one, _ in chosen], past):
             return None
         entries = []
-        for config in finalists:
-            source = render(problem, config)
+        for contender, source in chosen:
             binary = self._compile(source)
             if isinstance(binary, CompileFailure):
-                return FinalFailure(problem, f"{config.text} does not compile any more: {binary.detail}")
+                return FinalFailure(problem, f"{contender.config.text} does not compile any more: {binary.detail}")
             entries.append(Entry(binary.path, source.kernel, source.launch))
         answer = self.worker.rematch(
             Rematch(
@@ -204,15 +194,7 @@ class Tuner:
         )
         if isinstance(answer, AttemptResult):
             return FinalFailure(problem, answer.detail)
-        return Final(problem, tuple(zip(finalists, answer, strict=True)))
-
-    @staticmethod
-    def finalists(past: Past) -> tuple[KernelConfig, ...]:
-        """The fastest few configurations whose medians are within the margin of the best."""
-        ranked = sorted(past.medians, key=lambda item: (item[1], item[0].text))
-        return tuple(
-            config for config, median_us in ranked[:FINALISTS] if median_us <= ranked[0][1] * (1 + FINALIST_MARGIN)
-        )
+        return Final(problem, tuple(zip((one.config for one, _ in chosen), answer, strict=True)))
 
     def _compile(self, source: KernelSource) -> Binary | CompileFailure:
         return compile_text(
@@ -259,6 +241,7 @@ class Tuner:
             floor_us=self.ceilings.floor_us(problem),
             compile_seconds=compiled.compile_seconds if compiled else 0.0,
             total_seconds=time.monotonic() - since,
+            limits=self.options.limits,
         )
 
 
@@ -338,33 +321,3 @@ def trial_seed(seed: int, problem: Problem, text: str) -> int:
     """The seed of a trial's inputs: a function of the run's seed, the problem and the configuration."""
     digest = hashlib.sha256(f"{seed} {problem.text} {text}".encode()).digest()
     return int.from_bytes(digest[:7], "big")
-
-
-def basis(family: str, target: Target) -> str:
-    """Digest of what makes a stored trial stale when it changes: templates, compiler, flags, architecture."""
-    facts = "\n".join([*family_texts(family_named(family).template), target.toolchain.digest])
-    return hashlib.sha256(facts.encode()).hexdigest()
-
-
-@cache
-def family_texts(template: str) -> tuple[str, ...]:
-    """The template and all that it refers to, as they stand in their files."""
-    return tuple(template_text(environment(), name) for name in sorted(referenced_templates(environment(), template)))
-
-
-def template_text(jinja: Environment, name: str) -> str:
-    """The template as it stands in its file."""
-    assert jinja.loader is not None
-    return jinja.loader.get_source(jinja, name)[0]
-
-
-def referenced_templates(jinja: Environment, name: str) -> set[str]:
-    """The template with all that it extends, imports and includes."""
-    found, unread = set[str](), [name]
-    while unread:
-        current = unread.pop()
-        if current not in found:
-            found.add(current)
-            references = meta.find_referenced_templates(jinja.parse(template_text(jinja, current)))
-            unread.extend(filter(None, references))
-    return found

@@ -40,6 +40,10 @@ class WorkerError(TuneError):
     """The worker failed in a way that no kernel explains."""
 
 
+class _NotBegun(Exception):
+    """The process died before it began what it was asked for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """Load, verify and measure one kernel on one problem."""
@@ -126,17 +130,28 @@ class Worker:
         self._requests += 1
         if self._requests % REQUESTS_PER_PROCESS == 0:
             self.close()
+        try:
+            return self._answer(request, limit_seconds)
+        except _NotBegun:  # the request is innocent of it: what died may be what the one before left
+            pass
+        try:
+            return self._answer(request, limit_seconds)
+        except _NotBegun as died:
+            return AttemptResult(Outcome.CRASHED, str(died))
+
+    def _answer(self, request: object, limit_seconds: float) -> object:
+        """The process's answer, or how it ended; _NotBegun where it did so before it reported a stage."""
         connection = self._connected()
-        stage = "start"
+        stage: str | None = None
         try:
             connection.send(request)
             while True:
                 if not connection.poll(limit_seconds):
                     self.close()
-                    return AttemptResult(Outcome.TIMED_OUT, f"{stage} took more than {limit_seconds:g} s")
+                    return AttemptResult(Outcome.TIMED_OUT, f"{stage or 'start'} took more than {limit_seconds:g} s")
                 kind, content = connection.recv()
                 if kind == "stage":
-                    stage = content
+                    stage = str(content)
                     self._phases.enter(stage)
                 elif kind == "error":
                     self.close()
@@ -149,6 +164,8 @@ class Worker:
             self._process.join()
             code = self._process.exitcode
             self.close()
+            if stage is None:
+                raise _NotBegun(f"the worker died before it began{_cause(code)}") from None
             return AttemptResult(Outcome.CRASHED, f"the worker died during {stage}{_cause(code)}")
         finally:
             self._phases.enter(BETWEEN_REQUESTS)
@@ -157,13 +174,7 @@ class Worker:
         if self._connection is not None:
             return self._connection
         self._phases.enter("start of the worker")
-        context = multiprocessing.get_context("spawn")
-        self._connection, theirs = context.Pipe()
-        self._process = context.Process(
-            target=serve, args=(theirs, self._spec, self._support_path), daemon=True, name="tsm2-tune worker"
-        )
-        self._process.start()
-        theirs.close()
+        self._process, self._connection = self._started()
         if not self._connection.poll(START_LIMIT_SECONDS):
             self.close()
             raise DeviceError(f"device {self._spec} does not open within {START_LIMIT_SECONDS:g} s: is it in use?")
@@ -178,6 +189,37 @@ class Worker:
             self.close()
             raise content if isinstance(content, TuneError) else WorkerError(str(content))
         return self._connection
+
+    def _started(self) -> tuple[Any, Connection]:
+        """A new process and the way to it. DeviceError where the system refuses either."""
+        context = multiprocessing.get_context("spawn")
+        try:
+            ours, theirs = context.Pipe()
+            try:
+                process = context.Process(
+                    target=serve, args=(theirs, self._spec, self._support_path), daemon=True, name="tsm2-tune worker"
+                )
+                process.start()
+            except OSError:
+                ours.close()
+                raise
+            finally:
+                theirs.close()
+        except OSError as error:
+            raise DeviceError(
+                f"no process can be started for device {self._spec} ({error.strerror or error}): end others, or raise"
+                " the limits of processes and open files (ulimit -u and -n, or the container's), then run this again"
+            ) from None
+        return process, ours
+
+
+def _no_room(request: object, error: MemoryError) -> str:
+    """Which request had no room on the device, and for what."""
+    what = request.problem.text if isinstance(request, Attempt | Rematch) else "what measures the ceilings"
+    return (
+        f"{what} does not fit beside what else is on the device: no room for {str(error) or 'its numbers'};"
+        " end what else runs there, or choose a smaller shape or another device"
+    )
 
 
 def _cause(exit_code: int | None) -> str:
@@ -220,6 +262,13 @@ class _Bench:
         self._supports: dict[str, Support] = {}
 
     def answer(self, request: object) -> object:
+        """What the request asks for. DeviceError where the device has no room for it just now."""
+        try:
+            return self._answered(request)
+        except MemoryError as error:
+            raise DeviceError(_no_room(request, error)) from None
+
+    def _answered(self, request: object) -> object:
         if isinstance(request, Attempt):
             return self._attempt(request)
         if isinstance(request, Rematch):
@@ -263,13 +312,14 @@ class _Bench:
             self._stage("verification on probes")
         for number, probe in enumerate(request.probes):
             support, bits = loaded.operands.support, request.problem.index_bits
-            small = Operands(self._device, support, probe, index_bits=bits)
-            on_small = loaded.on(small)
+            small, on_small = Operands(self._device, support, probe, index_bits=bits), None
             try:
+                on_small = loaded.on(small)
                 checks, seed = probe_checks(probe), request.seed + 1000 * (number + 1)
                 verdict = verify(self._device, small, on_small, checks=checks, seed=seed)
             finally:
-                on_small.free()
+                if on_small is not None:
+                    on_small.free()
                 small.free()
             if not verdict.correct:
                 return Verdict(False, verdict.worst_ratio, f"{probe.text}, {verdict.detail}")
@@ -288,6 +338,8 @@ class _Bench:
             return measure_interleaved(self._device, launches, request.effort)
         except LaunchFailed as error:
             return AttemptResult(Outcome.LAUNCH_FAILED, str(error))
+        except MemoryError as error:  # each had room alone
+            return AttemptResult(Outcome.LAUNCH_FAILED, _no_room(request, error))
         except KernelFault as error:
             return AttemptResult(Outcome.CRASHED, str(error))
         finally:
@@ -298,13 +350,8 @@ class _Bench:
         if self._operands is None or self._operands.problem != problem:
             self._stage("operands")
             self._release()
-            try:
-                support = self._support_of(problem.dtype_name)
-                self._operands = Operands(self._device, support, problem, index_bits=problem.index_bits)
-            except MemoryError as error:
-                raise DeviceError(
-                    f"{problem.text} does not fit beside what else is there: no room for {error}"
-                ) from None
+            support = self._support_of(problem.dtype_name)
+            self._operands = Operands(self._device, support, problem, index_bits=problem.index_bits)
         return self._operands
 
     def _support_of(self, dtype_name: str) -> Support:

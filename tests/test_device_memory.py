@@ -1,0 +1,191 @@
+"""A device without room for a request says so in one sentence, stores nothing, and keeps nothing of the request."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import re
+from dataclasses import replace
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from tests.command import TUNE, run
+from tests.conftest import ONCE, compiled
+from tests.on_host import ON_HOST
+from tsm2_tune.errors import DeviceError
+from tsm2_tune.generator.families.tsmr import TsmrConfig
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.render import render
+from tsm2_tune.generator.roofline import Ceilings
+from tsm2_tune.tuner import worker as workers
+from tsm2_tune.tuner.compiler import Toolchain
+from tsm2_tune.tuner.host.device import HostBuffer, HostDevice
+from tsm2_tune.tuner.loaded import Entry
+from tsm2_tune.tuner.operands import needed_bytes
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.trial import Outcome
+from tsm2_tune.tuner.tune import probe_problems
+from tsm2_tune.tuner.worker import Attempt, Rematch, Worker
+
+pytestmark = ON_HOST
+
+PROBLEM = Problem(100, 3, 40, "f32")
+SPLIT = TsmrConfig(64, 1, 2, 4, 2, splits=3, row_tiles=1, min_blocks=1)
+MOST_ALLOCATIONS = 100  # of an attempt
+NO_ROOM = (
+    r"does not fit beside what else is on the device: no room for (its workspace: )?\d+ bytes of memory; end what"
+)
+
+
+class Starved(HostDevice):
+    """The host, but one allocation is refused, when `left` have succeeded."""
+
+    left = after_ceilings = -1
+
+    def ceilings(self) -> Ceilings:
+        found = super().ceilings()
+        self.left = self.after_ceilings
+        return found
+
+    def allocate(self, size_bytes: int) -> HostBuffer:
+        self.left -= 1
+        if self.left == -1:
+            raise MemoryError(f"{size_bytes} bytes of memory")
+        return super().allocate(size_bytes)
+
+    @property
+    def in_use(self) -> int:
+        return sum(not buffer.freed for buffer in self._buffers)
+
+
+class Silent:
+    """A connection to nobody."""
+
+    def send(self, message: object) -> None: ...
+
+
+@pytest.fixture
+def starved(support_path: str) -> Any:
+    device = Starved(support_path=support_path)
+    yield device
+    device.close()
+
+
+@pytest.fixture
+def entry(quick: Toolchain) -> Entry:
+    source = render(PROBLEM, SPLIT)
+    return Entry(compiled(source.text, source.kernel, quick, source.defines).path, source.kernel, source.launch)
+
+
+def bench_on(device: HostDevice, support_path: str) -> Any:
+    return workers._Bench(device, support_path, cast(Connection, Silent()))
+
+
+def test_whatever_has_no_room_ends_the_attempt_and_is_given_back(
+    starved: Starved, entry: Entry, support_path: str
+) -> None:
+    refused, result = list[str](), None
+    request = Attempt(PROBLEM, entry, probe_problems(SPLIT, PROBLEM)[:2], seed=1, effort=ONCE)
+    while result is None and len(refused) < MOST_ALLOCATIONS:
+        bench, starved.left = bench_on(starved, support_path), len(refused)
+        try:
+            result = bench.answer(request)
+        except DeviceError as error:
+            refused.append(str(error))
+        bench._release()
+        for support in bench._supports.values():
+            support.free()
+        assert starved.in_use == 0
+    assert result.outcome is Outcome.OK
+    assert len(refused) == 2 + 3 + 2 + 2 * (3 + 2)  # reports, operands, a workspace; of each probe the last two
+    assert all(re.match(rf"{PROBLEM.text} {NO_ROOM}", sentence) for sentence in refused)
+
+
+def test_a_workspace_that_is_larger_than_the_device_is_a_failed_launch(
+    starved: Starved, entry: Entry, support_path: str
+) -> None:
+    bench, request = bench_on(starved, support_path), Attempt(PROBLEM, entry, (), seed=1, effort=ONCE)
+    assert bench.answer(request).outcome is Outcome.OK
+    starved.limits, starved.left = replace(starved.limits, memory_bytes=needed_bytes(PROBLEM) + 100), 0
+    result = bench.answer(request)
+    assert result.outcome is Outcome.LAUNCH_FAILED
+    assert "bytes makes" in result.detail
+
+
+def test_finalists_that_have_no_room_together_are_not_measured_again(
+    starved: Starved, entry: Entry, support_path: str
+) -> None:
+    bench = bench_on(starved, support_path)
+    rematch = Rematch(PROBLEM, (entry, entry), seed=1, effort=ONCE)
+    assert len(bench.answer(rematch)) == 2
+    starved.left = 3
+    result = bench.answer(rematch)
+    assert re.match(rf"{PROBLEM.text} {NO_ROOM}", result.detail)
+    bench._release()
+    assert starved.in_use == 2
+
+
+def starving(counter: str, successes: int, *arguments: Any) -> None:
+    """What a worker process runs, on a host that refuses an allocation."""
+    workers.open_device = partial(starved_device, counter, successes)  # type: ignore[attr-defined]
+    workers.serve(*arguments)
+
+
+def starved_device(counter: str, successes: int, _: str, support_path: str) -> Starved:
+    device = Starved(support_path=support_path)
+    setattr(device, counter, successes)
+    return device
+
+
+@pytest.mark.parametrize(
+    ("counter", "successes", "what"),
+    [
+        ("left", 0, "what measures the ceilings"),
+        ("after_ceilings", 0, "64x2x64:f32"),  # its reports
+        ("after_ceilings", 4, "64x2x64:f32"),  # its C
+        ("after_ceilings", 5, "64x2x64:f32"),  # the A of a probe
+    ],
+)
+def test_the_command_stores_nothing_of_what_has_no_room(
+    counter: str, successes: int, what: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(workers, "serve", partial(starving, counter, successes))
+        result = run(*TUNE, "--family", "tsm2", "--db", str(path))
+    assert result.exit_code == 2
+    assert re.search(f"{what} {NO_ROOM}", result.output)
+    with Store.open(path, create=True) as store:
+        assert store.listing() == ()
+
+
+@pytest.mark.parametrize("refused", ["a process", "a pipe"])
+def test_a_system_that_starts_no_process_is_a_sentence(
+    refused: str, path: Path, support_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, ends = multiprocessing.get_context("spawn"), list[Connection]()
+    pipe = context.Pipe
+
+    def kept() -> tuple[Connection, Connection]:
+        ends.extend(made := pipe())
+        return made
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(context, "Pipe", kept if refused == "a process" else refuse)
+        patch.setattr(context.Process, "start", refuse)
+        result = run(*TUNE, "--db", str(path))
+    assert result.exit_code == 2
+    assert (
+        "no process can be started for device cpu (Resource temporarily unavailable): end others, " in result.output
+    )
+    assert len(ends) == (2 if refused == "a process" else 0)
+    assert all(end.closed for end in ends)
+    worker = Worker("cpu", support_path, limit_seconds=10.0)
+    worker.close()  # of none

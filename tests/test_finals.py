@@ -1,0 +1,111 @@
+"""Who is measured again, and how often, by fabricated times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tests.fabricated import PROBLEM, configuration, measurement, trial, tuning_run
+from tsm2_tune.generator.families.tsm2 import Tsm2Config
+from tsm2_tune.generator.render import KernelSource, render
+from tsm2_tune.generator.space import SearchSpace
+from tsm2_tune.tuner import job
+from tsm2_tune.tuner.basis import basis
+from tsm2_tune.tuner.phases import Phases
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.target import Target
+from tsm2_tune.tuner.trial import Binary, Measurement
+from tsm2_tune.tuner.tune import FinalFailure, Options, Tuner
+from tsm2_tune.tuner.worker import Rematch, Worker
+
+RUN = tuning_run()
+TARGET = cast(Target, SimpleNamespace(identity=RUN.identity, toolchain=SimpleNamespace(digest="nvcc")))
+A, B, C, D, E, F, G, *MANY = (configuration(32 * i, columns=c) for c in (1, 2, 4, 8) for i in range(1, 9))
+
+
+class Replay(Tuner):
+    """Tries nothing; a kernel's time in the next final is `again` times what it was before, 1 if not given."""
+
+    def __init__(self, store: Store, again: Mapping[Tsm2Config, float] | None = None, change: float = 1.0) -> None:
+        self.target, self.options, self.phases = TARGET, Options(), Phases()
+        self._store, self._again, self._change, self._ceilings = store, dict(again or {}), change, RUN.ceilings
+        self._worker = cast(Worker, SimpleNamespace(rematch=self._rematch))
+        self._configs: dict[str, Tsm2Config] = {}
+        self.rounds: list[tuple[Tsm2Config, ...]] = []
+
+    def tune(self, *_: Any) -> Any:
+        return iter(())
+
+    def _compile(self, source: KernelSource) -> Binary:
+        return Binary(source.digest, source.kernel, 0, 0.0)
+
+    def _rematch(self, request: Rematch) -> tuple[Measurement, ...]:
+        stored = self._store.tried(RUN.identity.name, PROBLEM, {"tsm2": basis("tsm2", TARGET)})
+        trials = {one.source_digest: one for one in stored}
+        members = [trials[entry.path] for entry in request.entries]
+        self.rounds.append(tuple(cast(Tsm2Config, one.config) for one in members))
+        times = ((one.newest_us or 0.0) * self._change for one in members)
+        return tuple(
+            measurement(self._again.get(config, us), 0.1) for config, us in zip(self.rounds[-1], times, strict=True)
+        )
+
+
+def tried(store: Store, times: Mapping[Tsm2Config, float], **changes: Any) -> None:
+    today = basis("tsm2", TARGET)
+    for config, median_us in times.items():
+        source = render(PROBLEM, config)
+        store.add_trial(RUN, trial(median_us, config, basis=today, spread_us=0.1, source=source, **changes))
+
+
+def finals(store: Store, again: Mapping[Tsm2Config, float] | None = None, change: float = 1.0) -> Any:
+    """The configurations of each round that a run measures, and the winner after them."""
+    replay = Replay(store, again, change)
+    space = cast(SearchSpace, SimpleNamespace(problem=PROBLEM, kept=(), families=("tsm2",)))
+    *_, ended = job.run([space], replay, store, order=lambda *_: (), families=("tsm2",))
+    assert isinstance(ended, job.ProblemEnded)
+    assert ended.winner is not None
+    return replay.rounds, ended.winner
+
+
+def test_who_was_sixth_wins_only_by_a_time_of_the_last_round(store: Store) -> None:
+    tried(store, {A: 100, B: 101, C: 102, D: 103, E: 104, F: 104.5, G: 200})
+    rounds, winner = finals(store, {A: 108, B: 109, C: 110, D: 111, E: 112, F: 115})
+    assert rounds == [(A, B, C, D, E), (F, A, B)]
+    assert (winner.config, winner.median_us, winner.round) == (A.text, 108, 2)
+    assert finals(store)[0] == []  # the same again has nothing to do
+
+
+def test_who_is_alone_is_timed_beside_the_second(store: Store) -> None:
+    tried(store, {A: 100, B: 150, C: 160})
+    rounds, winner = finals(store, {A: 155, B: 151})
+    assert rounds == [(A, B)]
+    assert (winner.config, winner.round) == (B.text, 1)
+
+
+def test_new_trials_near_the_winner_are_measured_beside_it(store: Store) -> None:
+    tried(store, {A: 100, B: 101})
+    assert finals(store)[0] == [(A, B)]
+    tried(store, {C: 120})
+    assert finals(store)[0] == []
+    tried(store, {D: 104})
+    rounds, winner = finals(store, {D: 99})
+    assert rounds == [(A, B, D)]
+    assert (winner.config, winner.round) == (D.text, 2)
+
+
+def test_rounds_end_also_where_every_one_is_slower_than_the_last(store: Store) -> None:
+    tried(store, {config: 100 + i / 10 for i, config in enumerate(MANY)})
+    rounds, winner = finals(store, change=1.1)
+    assert rounds == [tuple(MANY[:5]), tuple(MANY[5:10]), tuple(MANY[10:15])]
+    assert winner.config == MANY[15].text
+
+
+def test_a_round_that_fails_is_the_last(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried(store, {A: 100, B: 101})
+    monkeypatch.setattr(Replay, "final", lambda *_: FinalFailure(PROBLEM, "it does not start"))
+    space = cast(SearchSpace, SimpleNamespace(problem=PROBLEM, kept=(), families=("tsm2",)))
+    events = list(job.run([space], Replay(store), store, order=lambda *_: (), families=("tsm2",)))
+    assert [type(event) for event in events] == [job.ProblemStarted, FinalFailure, job.ProblemEnded]

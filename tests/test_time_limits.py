@@ -1,0 +1,80 @@
+"""What timed out is tried again where the limits are larger than they were, and is then another trial's place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.command import TUNE, run
+from tests.fabricated import GPU, PROBLEM, downgrade, plain_sql, trial, tuning_run
+from tests.on_host import has_compiler
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.trial import Outcome, TimeLimits
+from tsm2_tune.tuner.worker import AttemptResult, Worker
+
+RUN = tuning_run()
+LATE = {"outcome": Outcome.TIMED_OUT, "verdict": None, "measurement": None, "resources": None}
+SHORT, LONG = TimeLimits(120.0, 10.0), TimeLimits(120.0, 60.0)
+
+
+@pytest.mark.host
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.skipif(not has_compiler(), reason="no C++ compiler")
+@pytest.mark.parametrize("limit", ["--run-limit", "--compile-limit"])
+def test_a_larger_limit_tries_again_what_timed_out(
+    limit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "results.db"
+    command = (*TUNE, "--db", str(path), limit)
+    trials = "SELECT outcome, total_seconds > 100, compile_limit_seconds, run_limit_seconds FROM trial"
+    with monkeypatch.context() as patch:
+        late = AttemptResult(Outcome.TIMED_OUT, "verification took too long")
+        patch.setattr(Worker, "attempt", lambda *_: late)
+        for seconds, new_trials in ((40, 1), (39, 0), (50, 1)):
+            result = run(*command, str(seconds))
+            assert result.exit_code == 1
+            assert f"no configuration was done in time ({new_trials} new trial" in result.output
+        seconds_before = plain_sql(path, "SELECT total_seconds FROM trial")
+        plain_sql(path, "UPDATE trial SET total_seconds = total_seconds + 100")
+    result = run(*command, "55")
+    assert result.exit_code == 0, result.output
+    assert "(1 new trial" in result.output
+    limits = (55.0, 60.0) if limit == "--compile-limit" else (120.0, 55.0)
+    assert plain_sql(path, trials) == [("ok", 1, *limits)]
+    assert plain_sql(path, "SELECT total_seconds FROM trial")[0] > (seconds_before[0][0],)
+    assert "(0 new trials" in run(*command, "70").output  # what ended in time stays
+
+
+def test_who_was_first_stays_unless_it_timed_out_under_less(store: Store, path: Path) -> None:
+    first = store.add_trial(RUN, trial(limits=SHORT, detail="first", **LATE))
+    later = tuning_run(started_at="2026-02-02T00:00:00+00:00")
+    assert store.add_trial(later, trial(500, limits=SHORT)) == first
+    assert store.trial(first).trial.detail == "first"
+    assert store.add_trial(later, trial(500, limits=LONG)) == first
+    record = store.trial(first)
+    assert (record.trial.outcome, record.trial.limits, record.run) == (Outcome.OK, LONG, later)
+    assert record.trial.total_seconds == 6  # three seconds twice
+    assert [row.median_us for row in store.best()] == [500]
+    assert store.add_trial(later, trial(limits=TimeLimits(999.0, 999.0), **LATE)) == first
+    assert store.trial(first).trial.outcome is Outcome.OK
+    assert plain_sql(path, "SELECT count(*) FROM sample") == [(3,)]
+
+
+def test_a_trial_of_an_older_schema_has_unknown_limits_and_is_outdone(path: Path) -> None:
+    with Store.open(path, create=True) as store:
+        store.add_trial(RUN, trial(limits=LONG, **LATE))
+    downgrade(path, 5)
+    with Store.open(path, create=True) as store:
+        (old,) = store.tried(GPU, PROBLEM, {"tsm2": "today"})
+        assert old.limits is None
+        assert SHORT.exceed(old.limits)
+        store.add_trial(RUN, trial(500, limits=SHORT))
+        assert [row.median_us for row in store.best()] == [500]
+
+
+def test_limits_exceed_others_by_either() -> None:
+    assert LONG.exceed(SHORT)
+    assert not SHORT.exceed(LONG)
+    assert not LONG.exceed(LONG)
+    assert TimeLimits(121.0, 1.0).exceed(LONG)

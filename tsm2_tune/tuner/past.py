@@ -1,0 +1,80 @@
+"""What earlier trials of a problem say to a search: what need not be tried again, and who is in the final."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tsm2_tune import __version__
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.render import KernelSource, render
+
+FINALISTS, LEAST_FINALISTS = 5, 2  # at the most and at the least, measured again
+FINALIST_MARGIN = 0.05  # a finalist's median is at most this much over the best one's
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A configuration that gave a right result, and its newest time: of its last final, or its first."""
+
+    config: KernelConfig
+    median_us: float
+    high_us: float = 0.0  # end of the median's interval
+    is_new: bool = True  # tried after the last final
+    source_digest: str | None = None  # of the text that was tried; None where it is today's
+    version: str = __version__  # of the tsm2-tune that tried it, which the text names
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What earlier runs stored of one problem on this device, with today's basis."""
+
+    tried: frozenset[str]  # texts of configurations; without those that timed out under limits less than today's
+    seconds: float
+    contenders: tuple[Contender, ...]
+    last_finalists: frozenset[str]
+    timed_out: int = 0  # of those tried
+
+
+NOTHING_PAST = Past(frozenset(), 0.0, (), frozenset())
+
+
+def finalists(problem: Problem, past: Past) -> tuple[tuple[Contender, KernelSource], ...]:
+    """The fastest few contenders whose medians are within the margin of the best, each with its text.
+
+    The second is one of them however slow it is, so that the first is timed beside another. One whose text would be
+    another today takes no part: a time of that would be of another kernel.
+    """
+    found: list[tuple[Contender, KernelSource]] = []
+    for contender, source in _unchanged(problem, past):
+        if len(found) >= LEAST_FINALISTS and contender.median_us > found[0][0].median_us * (1 + FINALIST_MARGIN):
+            break
+        found.append((contender, source))
+        if len(found) == FINALISTS:
+            break
+    return tuple(found)
+
+
+def is_final_due(chosen: Sequence[Contender], past: Past) -> bool:
+    """Whether these finalists, the fastest first, have yet to be measured in turns.
+
+    That is where one is new, or where the fastest was not in the last final: of those that were, each second time may
+    be worse than the first time of one that was not.
+    """
+    if len(chosen) < LEAST_FINALISTS:
+        return False
+    return chosen[0].config.text not in past.last_finalists or any(one.is_new for one in chosen)
+
+
+def _unchanged(problem: Problem, past: Past) -> Iterator[tuple[Contender, KernelSource]]:
+    """The contenders whose text is the one that was tried, with it, the fastest first."""
+    for contender in sorted(past.contenders, key=_rank):
+        source = render(problem, contender.config, version=contender.version)
+        if contender.source_digest in (None, source.digest):
+            yield contender, source
+
+
+def _rank(contender: Contender) -> tuple[float, float, str]:
+    """What the view `best` orders the leaders by."""
+    return contender.median_us, contender.high_us, contender.config.text

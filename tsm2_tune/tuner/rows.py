@@ -1,0 +1,90 @@
+"""What goes into the database: records as the values of rows."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.render import KernelSource
+from tsm2_tune.tuner.trial import Measurement, Trial, TuningRun
+
+
+def measurement_values(
+    measured: Measurement, trial_id: int, *, run_id: int, round_: int, floor_us: float
+) -> dict[str, Any]:
+    return {
+        "trial_id": trial_id,
+        "run_id": run_id,
+        "round": round_,
+        "median_us": measured.median_us,
+        "low_us": measured.low_us,
+        "high_us": measured.high_us,
+        "sm_clock_mhz": measured.sm_clock_mhz,
+        "floor_us": floor_us,
+    }
+
+
+def run_values(run: TuningRun) -> dict[str, Any]:
+    identity, ceilings = run.identity, run.ceilings
+    return {
+        "device_name": identity.name,
+        "device_uuid": identity.uuid,
+        "compute_capability": identity.compute_capability,
+        "driver": identity.driver,
+        "toolkit": identity.toolkit,
+        "flags": identity.flags,
+        "version": run.version,
+        "seed": run.seed,
+        "started_at": run.started_at,
+        "read_gbytes_per_s": ceilings.read_gbytes_per_s,
+        "copy_gbytes_per_s": ceilings.copy_gbytes_per_s,
+        "gflops": json.dumps(dict(ceilings.gflops)),
+    }
+
+
+def problem_key(problem: Problem) -> dict[str, Any]:
+    return {"op": problem.op, "dtype": problem.dtype_name, "m": problem.m, "n": problem.n, "k": problem.k}
+
+
+def problem_values(problem: Problem) -> dict[str, Any]:
+    return {**problem_key(problem), "flops": problem.flops, "least_bytes": problem.least_bytes}
+
+
+def source_values(source: KernelSource) -> dict[str, Any]:
+    return {
+        "digest": source.digest,
+        "kernel": source.kernel,
+        "text": source.text,
+        "dtype": source.dtype_name,
+        **asdict(source.launch),
+    }
+
+
+def trial_values(trial: Trial) -> dict[str, Any]:
+    """The trial's own columns: what it found, besides what identifies it."""
+    resources, verdict = trial.resources, trial.verdict
+    return {
+        "family": trial.config.family,
+        "tunables": trial.config.json,
+        "source_digest": trial.source.digest,
+        "outcome": trial.outcome.value,
+        "detail": trial.detail,
+        "registers": resources.registers if resources else None,
+        "local_bytes": resources.local_bytes if resources else None,
+        "smem_bytes": resources.smem_bytes if resources else None,
+        "blocks_per_sm": resources.blocks_per_sm if resources else None,
+        "spill_bytes": trial.spill_bytes,
+        "guideline_broken": trial.guideline_broken,
+        "verdict_correct": int(verdict.correct) if verdict else None,
+        "verdict_worst_ratio": verdict.worst_ratio if verdict else None,
+        "verdict_detail": verdict.detail if verdict else None,
+        "floor_us": trial.floor_us,
+        "compile_seconds": trial.compile_seconds,
+        "total_seconds": trial.total_seconds,
+        "compile_limit_seconds": trial.limits.compile_seconds if trial.limits else None,
+        "run_limit_seconds": trial.limits.run_seconds if trial.limits else None,
+        "ended_at": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
