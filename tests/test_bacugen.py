@@ -179,6 +179,16 @@ def test_what_won_on_an_h200_is_kept_there(dtype: str, op: str) -> None:
     assert set(proposals) <= {candidate.config for candidate in space.kept}
 
 
+@pytest.mark.parametrize("op", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("dtype", ["minplus_f32", "minplus_f64"])
+def test_what_won_in_the_semiring_is_kept(dtype: str, op: str) -> None:
+    problem = Problem(4096, 4096, 4096, dtype, op)
+    kept = {candidate.config for candidate in search_space(problem, PROFILES["h200"], families=["minplus"]).kept}
+    proposals = family_named("minplus").preferred(problem, PROFILES["h200"])
+    assert len(proposals) > 1
+    assert set(proposals) <= kept
+
+
 def test_a_lower_threshold_keeps_more() -> None:
     spaces = [searched("f32", Guidelines(512, 2, reuse), card="h200") for reuse in (4.0, 3.5, 3.0, 2.0)]
     assert [len(space.kept) for space in spaces] == sorted({len(space.kept) for space in spaces})

@@ -91,14 +91,15 @@ def staging_rules(
 ) -> tuple[Rule, ...]:
     """The rules of every staged family, for its options of a tile's rows and columns, as `tile_rules` has them.
 
-    A C that is skinny neither way may have smaller tiles than `covered` where it has too few of those for all.
+    A C that is skinny neither way may have as much smaller tiles than `covered` as make them enough for all.
     """
     most = tile[-1] if covered is None else covered
 
     def least(candidate: Candidate) -> int:
-        problem = candidate.problem
-        tiles = -(-problem.m // most) * -(-problem.n // most)
-        return most // 2 if is_general(problem) and tiles < candidate.limits.sms else most
+        problem, size = candidate.problem, most
+        while is_general(problem) and size > tile[0] and tiles_of(problem, size) < candidate.limits.sms:
+            size //= 2
+        return size
 
     return (
         *tile_rules(tile, columns=columns, covered=least),
@@ -106,6 +107,11 @@ def staging_rules(
         *WIDE_SPLIT_RULES,
         REGISTERS_REACHABLE,
     )
+
+
+def tiles_of(problem: Problem, size: int) -> int:
+    """Squares of this size that cover C."""
+    return -(-problem.m // size) * -(-problem.n // size)
 
 
 def _blocks_for_all(candidate: Candidate) -> bool:

@@ -22,14 +22,13 @@ from tsm2_tune.generator.problem import MIN_PLUS, Problem
 WINNERS: dict[str, tuple[tuple[int, ...], ...]] = {
     "minplus_f32": (
         (128, 64, 16, 16, 8, 4, 1, 1),
-        (128, 128, 8, 16, 16, 4, 1, 1),
-        (128, 128, 16, 16, 16, 4, 1, 1),
-        (128, 64, 16, 16, 8, 4, 4, 2),
+        (64, 64, 16, 8, 8, 4, 4, 2),
+        (128, 64, 16, 16, 8, 4, 4, 1),
         (128, 128, 16, 16, 16, 4, 4, 2),
     ),
     "minplus_f64": (
         (64, 64, 16, 16, 8, 2, 1, 1),
-        (64, 64, 16, 16, 8, 2, 2, 2),
+        (64, 64, 16, 16, 8, 2, 2, 1),
     ),
 }
 # In f64 a sum and a minimum take so much longer than a multiply-add that less reuse is enough.
