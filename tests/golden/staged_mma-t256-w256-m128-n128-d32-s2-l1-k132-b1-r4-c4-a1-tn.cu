@@ -118,7 +118,7 @@ __device__ __forceinline__ vector added_up(const sum_t *__restrict__ at, long lo
 
 constexpr int few_parts = 16;  // of a tile, which the last block to come adds up alone
 constexpr int most_vectors = 16;           // of such parts, that a thread loads at once, into 64 registers
-constexpr int most_parts = 20;             // of which it loads a vector each at once where all blocks add up: 80 registers
+constexpr int most_parts = 20;             // of which it loads a vector each at once where all blocks add up
 // Vectors of a slice, which one block adds up at a time: of a tile about as many slices as there are blocks.
 constexpr int slice_vectors = vectors_of_tile >= 4096 ? 32 : vectors_of_tile >= 2048 ? 16 : 8;
 static_assert(vectors_of_tile % slice_vectors == 0, "a tile is whole slices");
@@ -499,8 +499,8 @@ __device__ __forceinline__ Work work_of(index_t block, index_t m, index_t n, ind
         return work;
     }
     constexpr int least_tail = 32;  // chunks, beside which the end of an item takes little time
-    // Products along k that a block may have over its share, so as to have a whole tile: 16000 for a row of the tile.
-    // More would take longer than adding up the sums of several blocks.
+    // Products along k that a block may have over its share, so as to have a whole tile: 16000 of a row of the tile,
+    // since more would take longer than adding up the sums of several blocks.
     constexpr int most_over = 16000 / tile_columns;
     index_t share = index_t((tiles * (long long)chunks + splits - 1) / splits);  // chunks of a block
     if (tiles < splits && tiles >= splits - splits / 8 && (chunks - share) * chunk <= most_over)
