@@ -81,7 +81,7 @@ BUGS = (
     bug("rows of a band in another order", "in_band - across * down", "in_band"),
     bug("a column of tiles twice", "across * tile_columns}", "across / 2 * tile_columns}"),
     bug("the last column of tiles left out", "(n + tile_columns - 1) / tile_columns", "n / tile_columns"),
-    bug("the edges of every tile those of the first", "Place{corner, next", "Place{Corner{0, 0}, next"),
+    bug("the edges of every tile those of the first", "Origin{corner, next", "Origin{Corner{0, 0}, next"),
     bug("products read singly from the first four", "* b_pitch + 4];", "* b_pitch];", dtype="f64", op="tn"),
     bug("a product of B twice", "b[b_pitch + column", "b[column", dtype="f64", op="nt"),
 )
@@ -91,8 +91,9 @@ BUGS = (
 PROBED = StagedMmaConfig(256, 256, 64, 64, 32, 4, 1, splits=16, min_blocks=1, strips=2, octets=2, ahead=1)
 WIDE = StagedMmaConfig(128, 128, 128, 64, 16, 3, 1, splits=16, min_blocks=1, strips=4, octets=4, ahead=1)
 PROBED_BUGS = (
-    Bug("runs that leave chunks over", PROBED, "index_t((in_runs + work.others - 1) / work.others)",
-        "index_t(in_runs / work.others)", dtype="f64"),
+    Bug("stretches that leave chunks over", PROBED,
+        "index_t((in_stretches + work.tail_blocks - 1) / work.tail_blocks)",
+        "index_t(in_stretches / work.tail_blocks)", dtype="f64"),
     Bug("the last band a tile short where it is whole", WIDE, "below < tiles_down_band ? below : tiles_down_band",
         "below <= tiles_down_band ? below : tiles_down_band - 1", dtype="f64"),
 )  # fmt: skip

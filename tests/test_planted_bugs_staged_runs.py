@@ -38,7 +38,7 @@ RUN_BUGS = (
     mma("the tile before staged", MMA_LARGE, "tile_of(next_item);", "tile_of(next_item - (next_item > 0));"),
     panelled("a stretch taken to begin with its first chunk", "? 0 : work.stretch_begin);", "? 0 : 0);"),
     panelled("the span not begun again", "in_spans - next_item * work.span_chunks", "in_spans"),
-    panelled("every block begins at the first tile", "work.turn_tiles + index_t(before", "0 * index_t(others"),
+    panelled("every block begins at the first tile", "work.turn_tiles + index_t(before", "0 * index_t(before"),
     panelled("a panel's blocks at its first tile", "block % tiles", "0 * block"),
     panelled("every panel the first", "work.span_begin = block / tiles * share", "work.span_begin = 0"),
     panelled("the tail of k before its panels", "work.span_begin = work.panels * share", "work.span_begin = 0"),

@@ -137,6 +137,8 @@ __device__ __forceinline__ void store_C(
 }
 
 
+constexpr int most_loads = 20;  // blocks whose sums at one place of C a thread loads at once
+
 // Adds 1 to the counter, or makes it 0 where it is `last`; returns what it was. What the block wrote before its barrier
 // is in memory before; what the other blocks wrote before they came here can be read after the block's next barrier.
 __device__ __forceinline__ unsigned count_up(unsigned *counter, unsigned last)
@@ -189,7 +191,6 @@ __device__ __forceinline__ vector added_up(const sum_t *__restrict__ at, long lo
 
 constexpr int few_parts = 16;  // of a tile, which the last block to come adds up alone
 constexpr int most_vectors = 16;           // of such parts, that a thread loads at once, into 64 registers
-constexpr int most_parts = 20;             // of which it loads a vector each at once where all blocks add up
 // Vectors of a slice, which one block adds up at a time: of a tile about as many slices as there are blocks.
 constexpr int slice_vectors = vectors_of_tile >= 4096 ? 32 : vectors_of_tile >= 2048 ? 16 : 8;
 static_assert(vectors_of_tile % slice_vectors == 0, "a tile is whole slices");
@@ -982,7 +983,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) staged_zmma(
                 // Every block that is there when the last one comes adds up some of the tile, slice after slice.
                 constexpr int slices = vectors_of_tile / slice_vectors, adders = threads / slice_vectors;
                 constexpr int of_adder = (splits + adders - 1) / adders;  // parts, at most: in rounds of as many each
-                constexpr int rounds = (of_adder + most_parts - 1) / most_parts;
+                constexpr int rounds = (of_adder + most_loads - 1) / most_loads;
                 Meeting meeting(counters + slot, parts, slices);
                 const int adder = threadIdx.x / slice_vectors;
                 vector *sums = reinterpret_cast<vector *>(left + smem_elements);
