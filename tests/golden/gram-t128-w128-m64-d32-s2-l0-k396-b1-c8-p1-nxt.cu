@@ -345,7 +345,8 @@ extern "C" __global__ void __launch_bounds__(threads) gram(
     scalar sum[lines][lines] = {}, half_sum[lines][lines] = {};  // of the latter only r <= c
     // One chunk: columns of C from staged_b, rows from staged_a, which are the same where `once`.
     const auto multiply = [&](auto once, const scalar *staged_a, const scalar *staged_b) {
-        #pragma unroll 8
+        constexpr int unrolled = 8 / step;  // turns, of 8 products along k
+        #pragma unroll unrolled
         for (int l = 0; l < chunk; l += chunk_step) {
             scalar a[lines][step], b[lines][step];
             load(a, staged_a + left_place, l);

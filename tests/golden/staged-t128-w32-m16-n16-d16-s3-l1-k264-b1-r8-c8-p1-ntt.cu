@@ -19,7 +19,7 @@ constexpr int tile_columns = 16;  // of C, of a block
 constexpr int chunk = 16;         // products along k in one place of the ring
 constexpr int stages = 3;         // places of the ring
 constexpr int splits = 264;       // blocks among which all chunks of all tiles are divided
-constexpr int min_blocks = 1;   // on a multiprocessor, which bounds the registers of a thread
+constexpr int min_blocks = 1;     // that a multiprocessor must hold, which bounds the registers
 constexpr int rows = 8;            // of C that a thread accumulates in registers
 constexpr int columns = 8;        // of C that a thread accumulates in registers
 constexpr int step = 1;           // products along k that a thread multiplies at a time
@@ -402,7 +402,7 @@ __device__ __forceinline__ void store_vector(scalar *at_C, scalar alpha, vector 
 //   Tail: the chunks of a tile behind the panels, or all of them. The other blocks have the tails of all tiles:
 //   Turns: as long as there is a tile for each of those blocks, each has all of a tail.
 //   Stretches: the tails of the tiles left, end to end, are cut into equal stretches, one for each of those blocks.
-//   Span: the chunks from which a block has some of each of its tiles: a panel, or the tail.
+//   Span: the part of k of which a block has chunks of its tiles: a panel, or the tail.
 //   Item: what a block has of one tile. It adds that up before it begins the next.
 // 7 tiles of 10 chunks, 5 blocks: no panel, 1 turn, stretches of 4 chunks. Chunks [a, b) of a tile are
 //   block 0's: of tile 0 [0, 10), of tile 5 [0, 4)     block 3's: of tile 3 [0, 10), of tile 6 [2, 6)
@@ -619,8 +619,8 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) staged(
     #pragma unroll 1
     for (index_t item = 0, item_end = 0; item_end < own_chunks; ++item) {  // its chunks [item_begin, item_end)
         const index_t item_begin = item_end;
-        const long long span_end = (item + 1LL) * work.span_chunks - (item < work.turns ? 0 : work.stretch_begin);
-        item_end = span_end < own_chunks && !one_tile ? index_t(span_end) : own_chunks;
+        const long long to_span_end = (item + 1LL) * work.span_chunks - (item < work.turns ? 0 : work.stretch_begin);
+        item_end = to_span_end < own_chunks && !one_tile ? index_t(to_span_end) : own_chunks;
         stop = item_end;  // the sums take the ring's place
         fill_ring();
     scalar sum[rows][columns] = {};
@@ -727,21 +727,21 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) staged(
         };
         if (!alone) {  // other blocks have some of the tile's chunks
             // Its parts are the items of it, in the order of k: of its panels, and of a turn or of stretches.
-            const index_t in_stretches = tile - work.turn_tiles;  // which tile of theirs; negative where it is a turn's
-            const bool of_a_turn = in_stretches < 0, in_panel = blockIdx.x < work.panels * work.tiles;
+            const index_t nth_tile = tile - work.turn_tiles;  // of the tiles of stretches; negative in a turn
+            const bool of_a_turn = nth_tile < 0, in_panel = blockIdx.x < work.panels * work.tiles;
             index_t first_rank = 0, last_rank = 0;  // of the blocks that have its tail
             if (one_tile) {
                 last_rank = (work.chunks < splits ? work.chunks : splits) - 1;
             } else if (!of_a_turn && work.tail_chunks > 0) {
-                first_rank = index_t(in_stretches * (long long)work.tail_chunks / work.stretch_chunks);
-                last_rank = index_t(((in_stretches + 1LL) * work.tail_chunks - 1) / work.stretch_chunks);
+                first_rank = index_t(nth_tile * (long long)work.tail_chunks / work.stretch_chunks);
+                last_rank = index_t(((nth_tile + 1LL) * work.tail_chunks - 1) / work.stretch_chunks);
             }
             const int parts = work.panels + (work.tail_chunks > 0 ? last_rank - first_rank + 1 : 0);
             const int part = in_panel ? blockIdx.x / work.tiles : work.panels + (of_a_turn ? 0 : work.rank - first_rank);
             // In the workspace its parts lie behind those of the tiles before it: of panels, of turns where a turn is not
             // all of a tile, and of stretches, one for each block, and one more where a block goes on with the next tile.
             const index_t turn_parts = work.panels > 0 ? work.turn_tiles : 0;
-            const index_t tails_before = of_a_turn ? tile : turn_parts + first_rank + in_stretches;
+            const index_t tails_before = of_a_turn ? tile : turn_parts + first_rank + nth_tile;
             const long long slot = work.panels * (long long)tile + tails_before;  // of the first part
             const auto leave = [&](long long in_slot) {
                 bits_t *to = reinterpret_cast<bits_t *>(partials + in_slot * tile_elements);

@@ -273,7 +273,8 @@ __device__ __forceinline__ void stage_b(
     double2 *staged, const scalar *__restrict__ B, index_t ldb, index_t first_l, index_t k, index_t first_j, index_t n)
 {
     const int lane = own_lane();
-    constexpr int rounds = (units + warps - 1) / warps, ahead = strips * octets > 8 && rounds > 2 ? 2 : rounds;
+    constexpr int rounds = (units + warps - 1) / warps;
+    constexpr int ahead = strips * octets > 8 && rounds > 2 ? 2 : rounds;  // at once: few beside many sums in registers
     #pragma unroll 1
     for (int first = threadIdx.x / 32; first < units; first += ahead * warps) {
         double2 pairs[ahead];

@@ -37,8 +37,8 @@ constexpr int teams = 1;         // of lanes that have the same part of A, and c
 constexpr int columns = 2;       // of C, of a lane
 constexpr int rows = 16;          // of A that a lane has in registers, on their way or arrived
 constexpr int row_tiles = 8;     // tiles of rows, of a block
-constexpr int min_blocks = 8;  // that a multiprocessor must hold, which bounds the registers
-constexpr int joined = 4;        // of them, that one vector holds: nothing lies between them
+constexpr int joined = 4;        // rows of A, that one vector holds: nothing lies between them
+constexpr int min_blocks = 8;    // that a multiprocessor must hold, which bounds the registers
 
 constexpr int width = vector_bytes / sizeof(scalar);
 constexpr int piece = width / joined;            // of a row, in a vector

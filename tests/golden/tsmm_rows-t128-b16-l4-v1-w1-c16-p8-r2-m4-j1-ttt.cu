@@ -20,8 +20,8 @@ constexpr int teams = 1;         // of lanes that have the same part of A, and c
 constexpr int columns = 16;       // of C, of a lane
 constexpr int rows = 8;          // of A that a lane has in registers, on their way or arrived
 constexpr int row_tiles = 2;     // tiles of rows, of a block
-constexpr int min_blocks = 4;  // that a multiprocessor must hold, which bounds the registers
-constexpr int joined = 1;        // of them, that one vector holds
+constexpr int joined = 1;        // rows of A, that one vector holds
+constexpr int min_blocks = 4;    // that a multiprocessor must hold, which bounds the registers
 
 constexpr int width = vector_bytes / sizeof(scalar);
 constexpr int piece = width / joined;            // of a row, in a vector

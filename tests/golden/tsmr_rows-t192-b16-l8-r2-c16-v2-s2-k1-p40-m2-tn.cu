@@ -21,8 +21,8 @@ constexpr int vectors = 2;         // of a row of A that a lane loads at a time
 constexpr int stages = 2;          // such loads that it has in registers, on their way or arrived
 constexpr int splits = 1;          // parts of k, each a block of its own
 constexpr int strips = 40;         // of rows that a warp computes at a time, of a block
-constexpr int chunks = 21;         // of `step` rows of B, in shared memory
-constexpr int min_blocks = 2;  // that a multiprocessor must hold, which bounds the registers
+constexpr int chunks = 21;         // of `step` rows of B, in shared memory: as many as fit
+constexpr int min_blocks = 2;      // that a multiprocessor must hold, which bounds the registers
 
 constexpr int run = vector_bytes / sizeof(scalar);   // neighbours in a row of A that one load moves
 constexpr int teams = threads / 32;                  // that go on for themselves: warps

@@ -21,7 +21,7 @@ constexpr int columns = 8;        // of C that a thread accumulates in registers
 constexpr int step = 1;           // products along k that a thread loads for at a time
 constexpr int stages = 2;         // such loads that it has in registers, on their way or arrived
 constexpr int splits = 264;         // blocks among which k is divided
-constexpr int min_blocks = 1;  // that a multiprocessor must hold, which bounds the registers
+constexpr int min_blocks = 1;    // that a multiprocessor must hold, which bounds the registers
 
 constexpr int width = 16 / sizeof(scalar);  // of a vector
 using bits_t = float4;  // of the loads and stores

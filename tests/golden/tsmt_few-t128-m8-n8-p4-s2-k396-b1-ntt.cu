@@ -166,8 +166,8 @@ __device__ __forceinline__ sum_t half_of(unsigned bits, int half)
 // A piece of every line of A: lines lie side by side, and where X has no others, one product's follow another's.
 struct Part_A {
     using vector_t = uint4;
-    static constexpr int of_vector = sizeof(vector_t) / sizeof(scalar);
-    vector_t vectors[4];
+    static constexpr int of_vector = sizeof(vector_t) / sizeof(scalar), of_part = piece * tile_rows / of_vector;
+    vector_t vectors[of_part];
 
     __device__ __forceinline__ sum_t element(int line, int q) const
     {
@@ -186,7 +186,7 @@ struct Part_A {
         const scalar *__restrict__ X, index_t ld, index_t first, index_t count, index_t l, index_t k)
     {
         #pragma unroll
-        for (int v = 0; v < 4; ++v) {
+        for (int v = 0; v < of_part; ++v) {
             if constexpr (whole) {
                 vectors[v] = __ldcs(reinterpret_cast<const vector_t *>(X + l * tile_rows) + v);
             } else {
@@ -207,8 +207,8 @@ struct Part_A {
 // A piece of every line of B: lines lie side by side, and where X has no others, one product's follow another's.
 struct Part_B {
     using vector_t = uint4;
-    static constexpr int of_vector = sizeof(vector_t) / sizeof(scalar);
-    vector_t vectors[4];
+    static constexpr int of_vector = sizeof(vector_t) / sizeof(scalar), of_part = piece * tile_columns / of_vector;
+    vector_t vectors[of_part];
 
     __device__ __forceinline__ sum_t element(int line, int q) const
     {
@@ -227,7 +227,7 @@ struct Part_B {
         const scalar *__restrict__ X, index_t ld, index_t first, index_t count, index_t l, index_t k)
     {
         #pragma unroll
-        for (int v = 0; v < 4; ++v) {
+        for (int v = 0; v < of_part; ++v) {
             if constexpr (whole) {
                 vectors[v] = __ldcs(reinterpret_cast<const vector_t *>(X + l * tile_columns) + v);
             } else {

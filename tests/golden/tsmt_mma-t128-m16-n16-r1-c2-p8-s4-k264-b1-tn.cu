@@ -20,7 +20,7 @@ constexpr int octets = 2;        // of 8 columns of C, of a warp
 constexpr int step = 8;          // products along k that a warp loads for at a time
 constexpr int stages = 4;        // such loads that it has in registers, on their way or arrived
 constexpr int splits = 264;        // blocks among which k is divided
-constexpr int min_blocks = 1;  // that a multiprocessor must hold, which bounds the registers
+constexpr int min_blocks = 1;    // that a multiprocessor must hold, which bounds the registers
 
 constexpr int strip_rows = 16;
 constexpr int lane_rows = strip_rows / 8;  // of a strip, of a lane
