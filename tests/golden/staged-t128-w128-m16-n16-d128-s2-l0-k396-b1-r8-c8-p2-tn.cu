@@ -122,8 +122,8 @@ __device__ __forceinline__ vector added_up(const sum_t *__restrict__ at, long lo
     return sum;
 }
 
-constexpr int few_parts = 16;  // of a tile, which the last block to come adds up alone
-constexpr int most_vectors = 16;           // of such parts, that a thread loads at once, into 64 registers
+constexpr int few_parts = 16;     // of a tile, which the last block to come adds up alone
+constexpr int most_vectors = 16;  // of such parts, that a thread loads at once, into 64 registers
 // Vectors of a slice, which one block adds up at a time: of a tile about as many slices as there are blocks.
 constexpr int slice_vectors = vectors_of_tile >= 4096 ? 32 : vectors_of_tile >= 2048 ? 16 : 8;
 static_assert(vectors_of_tile % slice_vectors == 0, "a tile is whole slices");
@@ -131,6 +131,7 @@ static_assert(vectors_of_tile % slice_vectors == 0, "a tile is whole slices");
 constexpr int ring_elements = rings_of_block * stages * (a_elements + b_elements);
 constexpr int left_elements = threads / (team < 32 ? 32 : team) * tile_elements;
 constexpr int smem_elements = ring_elements > left_elements ? ring_elements : left_elements;
+static_assert(smem_elements == 9216, "the launch has room for them");
 // The blocks that have a part of a tile, at its counter: how many have come, how many did not wait for the last of them,
 // and how many slices of the tile have been asked for. Who comes last makes the slices free. A block is gone when it did
 // not wait, or when there was no slice left for it; the last to go makes the counter 0, as the next launch expects it.

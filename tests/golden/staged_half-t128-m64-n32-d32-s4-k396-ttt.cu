@@ -361,6 +361,7 @@ extern "C" __global__ void __launch_bounds__(threads) staged_half(
     scalar *ring = reinterpret_cast<scalar *>(shared_bytes);
     constexpr int chunk_bytes = (tile_rows + tile_columns) * chunk * sizeof(scalar);  // of both operands
     constexpr int place_elements = (chunk_bytes + period - 1) / period * period / sizeof(scalar);
+    static_assert(place_elements == 3072, "the launch has room for them");
 
     // Where there are fewer tiles of C than blocks, k has `parts`. Blocks take items of work in turns, a tile's parts
     // side by side: what runs at the same time reads neighbouring rows of A.
