@@ -23,10 +23,10 @@ MMA_LARGE = StagedMmaConfig(128, 128, 64, 64, 16, 3, 1, splits=2, min_blocks=1, 
 
 MMA_ODD = StagedMmaConfig(128, 128, 64, 24, 32, 3, 1, splits=7, min_blocks=1, strips=1, octets=3, ahead=1)
 MMA_TALL = StagedMmaConfig(128, 128, 64, 32, 16, 3, 1, splits=7, min_blocks=1, strips=2, octets=2, ahead=1)
-# Fewer tiles than blocks: k has two panels, and of its rest each other block has a turn and a run.
+# Fewer tiles than blocks: k has two panels, and of its tail each other block has a turn and a stretch.
 MMA_PANELS = StagedMmaConfig(128, 128, 64, 32, 16, 3, 1, splits=13, min_blocks=1, strips=2, octets=2, ahead=1)
 IN_PANELS = (318, 32, 2552)
-IN_TURNS = (1725, 32, 64)  # two tiles for each block, and one for runs: more than the workspace has slots for
+IN_TURNS = (1725, 32, 64)  # two tiles for each block, and one for stretches: more than the workspace has slots for
 
 
 # As many blocks as on an H200: what one tile does not show is left to the probes.

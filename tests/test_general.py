@@ -54,7 +54,7 @@ def test_first_choices_are_probed_in_several_bands(dtype: str) -> None:
     assert len(found) > 2
     for config in found:
         down, across = int(config.tunables["tile_rows"]), int(config.tunables["tile_columns"])
-        band_rows = family.context(config, problem)["band_tiles"] * down
+        band_rows = family.context(config, problem)["tiles_down_band"] * down
         assert any(m > band_rows and n > across for m, n, _ in family.probe_shapes(config, problem)), config.text
 
 
@@ -72,14 +72,16 @@ def bug(name: str, original: str, planted: str, *, op: str = "nn", dtype: str = 
 
 
 BUGS = (
-    bug("every band the first", "above = bands * band_tiles", "above = 0 * bands"),
-    bug("a band before its turn", "bands = tile / of_a_band", "bands = (tile + 1) / of_a_band"),
-    bug("a band a tile short", "= tiles_across * band_tiles;", "= tiles_across * band_tiles - 1;"),
-    bug("the last band as high as the others", "left < band_tiles ? left : band_tiles", "band_tiles"),
+    bug("every band the first", "above = band * tiles_down_band", "above = 0 * band"),
+    bug("a band before its turn", "band = tile / tiles_of_band", "band = (tile + 1) / tiles_of_band"),
+    bug("a band a tile short", "= tiles_across * tiles_down_band;", "= tiles_across * tiles_down_band - 1;"),
+    bug(
+        "the last band as high as the others", "below < tiles_down_band ? below : tiles_down_band", "tiles_down_band"
+    ),
     bug("rows of a band in another order", "in_band - across * down", "in_band"),
     bug("a column of tiles twice", "across * tile_columns}", "across / 2 * tile_columns}"),
     bug("the last column of tiles left out", "(n + tile_columns - 1) / tile_columns", "n / tile_columns"),
-    bug("the edges of every tile those of the first", "Place{corner, next", "Place{Corner{0, 0}, next"),
+    bug("the edges of every tile those of the first", "Origin{corner, next", "Origin{Corner{0, 0}, next"),
     bug("products read singly from the first four", "* b_pitch + 4];", "* b_pitch];", dtype="f64", op="tn"),
     bug("a product of B twice", "b[b_pitch + column", "b[column", dtype="f64", op="nt"),
 )
@@ -89,10 +91,11 @@ BUGS = (
 PROBED = StagedMmaConfig(256, 256, 64, 64, 32, 4, 1, splits=16, min_blocks=1, strips=2, octets=2, ahead=1)
 WIDE = StagedMmaConfig(128, 128, 128, 64, 16, 3, 1, splits=16, min_blocks=1, strips=4, octets=4, ahead=1)
 PROBED_BUGS = (
-    Bug("runs that leave chunks over", PROBED, "index_t((in_runs + work.others - 1) / work.others)",
-        "index_t(in_runs / work.others)", dtype="f64"),
-    Bug("the last band a tile short where it is whole", WIDE, "left < band_tiles ? left : band_tiles",
-        "left <= band_tiles ? left : band_tiles - 1", dtype="f64"),
+    Bug("stretches that leave chunks over", PROBED,
+        "index_t((in_stretches + work.tail_blocks - 1) / work.tail_blocks)",
+        "index_t(in_stretches / work.tail_blocks)", dtype="f64"),
+    Bug("the last band a tile short where it is whole", WIDE, "below < tiles_down_band ? below : tiles_down_band",
+        "below <= tiles_down_band ? below : tiles_down_band - 1", dtype="f64"),
 )  # fmt: skip
 
 

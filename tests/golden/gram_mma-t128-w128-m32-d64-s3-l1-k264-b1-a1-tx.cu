@@ -46,10 +46,11 @@ constexpr int sums_of_tile = threads / (32 * warps);    // that a block's teams 
 
 template <int number> struct Number { static constexpr int value = number; };
 
-// X lies in shared memory as it does in global memory. From one run of neighbours to the next are `pitch` elements: so
-// many that threads which read at the same time meet no bank twice.
+// X lies in shared memory as it does in global memory, in runs of neighbours, `pad` elements apart, so that threads which
+// read at the same time meet no bank twice: 8 products each of some lines.
 constexpr bool along_k = true;
-constexpr int pitch = 72, place_elements = pitch * (along_k ? tile : chunk);
+constexpr int pad = 8, pitch = (along_k ? chunk : tile) + pad;
+constexpr int place_elements = pitch * (along_k ? tile : chunk);
 constexpr int rings_of_block = threads / sharers, rings = splits * rings_of_block;
 
 template <bool holds> struct Flag { static constexpr bool value = holds; };
@@ -61,6 +62,8 @@ __device__ __forceinline__ void store_C(
     scalar &element = C[i + j * ldc];
     element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
 }
+
+constexpr int most_loads = 16;  // blocks whose sums at one place of C a thread loads at once
 
 // Adds 1 to the counter, or makes it 0 where it is `last`; returns what it was. What the block wrote before its barrier
 // is in memory before; what the other blocks wrote before they came here can be read after the block's next barrier.
@@ -460,14 +463,17 @@ extern "C" __global__ void __launch_bounds__(threads) gram_mma(
                 store_C(C, ldc, j, i, alpha, value, beta);
         }
     };
-    constexpr int groups = 17;
+    constexpr int group_splits = 16;  // whose sums the last of them adds up, before the last of all does
+    constexpr int groups = (splits + group_splits - 1) / group_splits;
+    constexpr int most_sums = group_splits > groups ? group_splits : groups;  // that a block adds up
     sum_t *sums = partials + tile_of_C * (long long)((splits + groups) * tile_elements);  // the splits', then the groups'
     for_each(tile_elements, [&](int e) { __stcg(sums + split * tile_elements + e, total_of_block(e)); });
 
     // `count` sums of the tile from `from` on, added up. Adders, which are some threads each, take every adders-th sum;
-    // then theirs are added up.
+    // then theirs are added up. There are as many as the block has threads for, a vector each, or fewer.
     constexpr int adders = 1, vectors_of_tile = tile_elements / width;
-    constexpr int most_of_adder = (17 + adders - 1) / adders, turns = (most_of_adder + 15) / 16;
+    constexpr int most_of_adder = (most_sums + adders - 1) / adders;
+    constexpr int turns = (most_of_adder + most_loads - 1) / most_loads;  // with as many loads each
     const auto add_up = [&](const sum_t *from, int count, auto keep) {
         for_each(adders * vectors_of_tile, [&](int v) {
             const int adder = v / vectors_of_tile, place = v * width;
@@ -483,7 +489,6 @@ extern "C" __global__ void __launch_bounds__(threads) gram_mma(
             keep(e, total);
         });
     };
-    constexpr int group_splits = 16;
     unsigned *counter = counters + tile_of_C * (1 + groups);
     const int group = split / group_splits;
     const int members = splits - group * group_splits < group_splits ? splits - group * group_splits : group_splits;

@@ -86,6 +86,8 @@ __device__ __forceinline__ void store_C(
     element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
 }
 
+constexpr int most_loads = 2;  // blocks whose sums at one place of C a thread loads at once
+
 // Adds 1 to the counter, or makes it 0 where it is `last`; returns what it was. What the block wrote before its barrier
 // is in memory before; what the other blocks wrote before they came here can be read after the block's next barrier.
 __device__ __forceinline__ unsigned count_up(unsigned *counter, unsigned last)
@@ -354,9 +356,12 @@ extern "C" __global__ void __launch_bounds__(threads) staged_half(
     const scalar *__restrict__ B, index_t ldb, sum_t beta, scalar *__restrict__ C, index_t ldc,
     sum_t *__restrict__ partials, unsigned *__restrict__ counters)
 {
-    extern __shared__ __align__(1024) unsigned char shared_bytes[];  // after so many bytes the orders of pieces repeat
+    constexpr int period = 1024;  // bytes, after which the orders of pieces repeat
+    extern __shared__ __align__(period) unsigned char shared_bytes[];
     scalar *ring = reinterpret_cast<scalar *>(shared_bytes);
-    constexpr int place_elements = 3072;  // for both operands, a multiple of 1024 bytes
+    constexpr int chunk_bytes = (tile_rows + tile_columns) * chunk * sizeof(scalar);  // of both operands
+    constexpr int place_elements = (chunk_bytes + period - 1) / period * period / sizeof(scalar);
+    static_assert(place_elements == 3072, "the launch has room for them");
 
     // Where there are fewer tiles of C than blocks, k has `parts`. Blocks take items of work in turns, a tile's parts
     // side by side: what runs at the same time reads neighbouring rows of A.
@@ -454,7 +459,7 @@ extern "C" __global__ void __launch_bounds__(threads) staged_half(
                 continue;
             #pragma unroll
             for (int v = 0; v < strips * octets; ++v)
-                sum[v / octets][v % octets] = added_up<2>(of_tile + v * threads * sum_width, of_part, parts);
+                sum[v / octets][v % octets] = added_up<most_loads>(of_tile + v * threads * sum_width, of_part, parts);
         }
 
         const bool aligned = (reinterpret_cast<unsigned long long>(C) | ldc * sizeof(scalar)) % 16 == 0;

@@ -19,6 +19,7 @@ constexpr int tile_columns = 64;  // of C, of a block
 constexpr int chunk = 32;         // products along k in one place of the ring
 constexpr int stages = 3;         // places of the ring
 constexpr int splits = 264;       // blocks among which all chunks of all tiles are divided
+constexpr int min_blocks = 2;     // that a multiprocessor must hold, which bounds the registers
 constexpr int strips = 4;         // of 16 rows of C, of a warp
 constexpr int octets = 4;         // of 8 columns of C, of a warp
 
@@ -45,10 +46,13 @@ constexpr int team_rows = tile_rows / (16 * strips);
 constexpr int team = 32 * team_rows * (tile_columns / (8 * octets));
 constexpr int chunk_step = sharers / team * 8, steps = chunk / chunk_step;  // of k, the teams of a ring together
 
-// An operand lies in shared memory as it does in global memory. From one run of neighbours to the next are `pitch`
-// elements: so many that threads which read at the same time meet no bank twice.
+// An operand lies in shared memory as it does in global memory, in runs of neighbours, `pad` elements apart, so that
+// threads which read at the same time meet no bank twice: 8 products
+// each of 4 lines along k, or 4 products, two apart, of 8 lines across it.
 constexpr bool a_along_k = false, b_along_k = true;
-constexpr int a_pitch = 132, b_pitch = 40;
+constexpr int a_pad = 4, b_pad = 8;
+constexpr int a_pitch = (a_along_k ? chunk : tile_rows) + a_pad;     // from one run to the next
+constexpr int b_pitch = (b_along_k ? chunk : tile_columns) + b_pad;
 constexpr int a_elements = a_pitch * (a_along_k ? tile_rows : chunk);
 constexpr int b_elements = b_pitch * (b_along_k ? tile_columns : chunk);
 
@@ -62,6 +66,8 @@ __device__ __forceinline__ void store_C(
     element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
 }
 
+
+constexpr int most_loads = 20;  // blocks whose sums at one place of C a thread loads at once
 
 // Adds 1 to the counter, or makes it 0 where it is `last`; returns what it was. What the block wrote before its barrier
 // is in memory before; what the other blocks wrote before they came here can be read after the block's next barrier.
@@ -113,10 +119,16 @@ __device__ __forceinline__ vector added_up(const sum_t *__restrict__ at, long lo
     return sum;
 }
 
-constexpr int few_parts = 16;  // of a tile, which the last block to come adds up alone
+constexpr int few_parts = 16;     // of a tile, which the last block to come adds up alone
+constexpr int most_vectors = 16;  // of such parts, that a thread loads at once, into 64 registers
 // Vectors of a slice, which one block adds up at a time: of a tile about as many slices as there are blocks.
-constexpr int lanes = vectors_of_tile >= 4096 ? 32 : vectors_of_tile >= 2048 ? 16 : 8;
-static_assert(vectors_of_tile % lanes == 0, "a tile is whole slices");
+constexpr int slice_vectors = vectors_of_tile >= 4096 ? 32 : vectors_of_tile >= 2048 ? 16 : 8;
+static_assert(vectors_of_tile % slice_vectors == 0, "a tile is whole slices");
+// What shared memory has first: the rings, or the sums that a block's teams leave in their place.
+constexpr int ring_elements = rings_of_block * stages * (a_elements + b_elements);
+constexpr int left_elements = threads / (team < 32 ? 32 : team) * tile_elements;
+constexpr int smem_elements = ring_elements > left_elements ? ring_elements : left_elements;
+static_assert(smem_elements == 20352, "the launch has room for them");
 // The blocks that have a part of a tile, at its counter: how many have come, how many did not wait for the last of them,
 // and how many slices of the tile have been asked for. Who comes last makes the slices free. A block is gone when it did
 // not wait, or when there was no slice left for it; the last to go makes the counter 0, as the next launch expects it.
@@ -427,33 +439,46 @@ __device__ __forceinline__ void store_vector(scalar *at_C, scalar alpha, vector 
     __stcs(to, bits_of(sum));
 }
 
-// What a block has to do: as much as the others, as nearly as whole chunks allow. Of one tile it has every so many
-// chunks. Of as many tiles as there are blocks, or more, each block has a whole one in every turn; of the tiles left, an
-// equal run of their chunks, tile after tile. Of fewer tiles from the start, k has `panels` as long as a block's share,
-// of which each tile is a block's; the rest of k is left to the other blocks, in turns and runs. So most of the time
-// blocks side by side read neighbours of A and the same rows of B. Of nearly as many tiles as blocks and a short k, each
-// tile is one block's, and the blocks left over have nothing to do.
-constexpr int band_tiles = 11;  // down a band
+// What a block has to do: as much as the others, as nearly as whole chunks allow.
+//   Panels: where there are fewer tiles of C than blocks, k begins with panels as long as a block's equal share. Of each
+//     panel every tile is one block's.
+//   Tail: the chunks of a tile behind the panels, or all of them. The other blocks have the tails of all tiles:
+//   Turns: as long as there is a tile for each of those blocks, each has all of a tail.
+//   Stretches: the tails of the tiles left, end to end, are cut into equal stretches, one for each of those blocks.
+//   Span: the part of k of which a block has chunks of its tiles: a panel, or the tail.
+//   Item: what a block has of one tile. It adds that up before it begins the next.
+// 7 tiles of 10 chunks, 5 blocks: no panel, 1 turn, stretches of 4 chunks. Chunks [a, b) of a tile are
+//   block 0's: of tile 0 [0, 10), of tile 5 [0, 4)     block 3's: of tile 3 [0, 10), of tile 6 [2, 6)
+//   block 1's: of tile 1 [0, 10), of tile 5 [4, 8)     block 4's: of tile 4 [0, 10), of tile 6 [6, 10)
+//   block 2's: of tile 2 [0, 10), of tile 5 [8, 10), of tile 6 [0, 2)
+// 3 tiles of 90 chunks, 5 blocks: a panel of 54 chunks, a tail of 36; 1 turn, stretches of 18 chunks.
+//   block 0's: of tile 0 [0, 54)                       block 3's: of tile 0 [54, 90), of tile 2 [54, 72)
+//   block 1's: of tile 1 [0, 54)                       block 4's: of tile 1 [54, 90), of tile 2 [72, 90)
+//   block 2's: of tile 2 [0, 54)
+// So most of the time blocks side by side read neighbours of A and the same rows of B. Of nearly as many tiles as blocks
+// and a short k, each tile is one block's, and the blocks left over have nothing to do. Of a single tile, block b has
+// chunks b, b + splits, ...
+constexpr int tiles_down_band = 11;  // so that those of a turn are about a square of C
 struct Corner {  // of a tile, in C
     index_t row, column;
 };
 struct Work {
-    index_t panels, rest;       // of k, and chunks of each tile after them
-    index_t others, in_turns;   // blocks that have the rest, and tiles of which they have all of it in turns
-    index_t of_a_run;           // chunks of the tiles left, that are one of those blocks' in a run
-    index_t rank;               // of this block among those of its panel, or among the others
-    index_t low, band;          // the first of its chunks of a tile, and how many there are
-    index_t turns;              // of this block
-    index_t first_tile, begin;  // of its run, and the chunk of the band with which that begins
-    index_t run;                // chunks of this block in all
-    index_t tiles_down, tiles;  // of C
-    index_t of_a_band;          // tiles, but for the last one
-    index_t chunks;             // of a tile
+    index_t panels, tail_chunks;          // of k; of each tile
+    index_t tail_blocks, turn_tiles;      // blocks that have the tails; tiles whose tails they have in turns
+    index_t stretch_chunks;               // of every stretch but the last
+    index_t rank;                         // of this block among those of its panel, or of the tails
+    index_t span_begin, span_chunks;      // of this block, in a tile
+    index_t turns;                        // of this block
+    index_t stretch_tile, stretch_begin;  // where its stretch, or panel, begins: tile, and chunk of the span
+    index_t own_chunks;                   // of this block in all
+    index_t tiles_down, tiles;            // of C
+    index_t tiles_of_band;                // but for the last one
+    index_t chunks;                       // of a tile
 
-    // The tile of this block's piece of work with this number.
-    __device__ __forceinline__ index_t tile_of(index_t piece) const
+    // The tile of this block's item with this number: first come its turns, then its stretch, tile after tile.
+    __device__ __forceinline__ index_t tile_of(index_t item) const
     {
-        return piece < turns ? piece * others + rank : first_tile + piece - turns;
+        return item < turns ? item * tail_blocks + rank : stretch_tile + item - turns;
     }
     // Tiles are numbered down the columns of bands: those of a turn are about a square of C, and so the L2 has what its
     // blocks read of A and of B.
@@ -461,14 +486,14 @@ struct Work {
     {
         if (tiles == tiles_down)
             return {tile * tile_rows, 0};
-        const index_t bands = tile / of_a_band, in_band = tile - bands * of_a_band;
-        const index_t above = bands * band_tiles, left = tiles_down - above, down = left < band_tiles ? left : band_tiles;
-        const index_t across = in_band / down;
+        const index_t band = tile / tiles_of_band, in_band = tile - band * tiles_of_band;
+        const index_t above = band * tiles_down_band, below = tiles_down - above;
+        const index_t down = below < tiles_down_band ? below : tiles_down_band, across = in_band / down;
         return {(above + in_band - across * down) * tile_rows, across * tile_columns};
     }
 };
 
-struct Place {  // of a chunk
+struct Origin {  // of a chunk: where its tile is in C, and its first product along k
     Corner corner;
     index_t product;
 };
@@ -479,47 +504,50 @@ __device__ __forceinline__ Work work_of(index_t block, index_t m, index_t n, ind
     work.tiles_down = (m + tile_rows - 1) / tile_rows;
     const index_t tiles_across = (n + tile_columns - 1) / tile_columns;
     const index_t tiles = work.tiles = work.tiles_down * tiles_across;
-    work.of_a_band = tiles_across * band_tiles;
+    work.tiles_of_band = tiles_across * tiles_down_band;
     const index_t chunks = work.chunks = (k + chunk - 1) / chunk;
     if (tiles == 1) {
-        work.rest = work.band = chunks;
-        work.others = splits;
-        work.rank = work.begin = block;
-        work.run = block < chunks ? (chunks - block + splits - 1) / splits : 0;
+        work.tail_chunks = work.span_chunks = chunks;
+        work.tail_blocks = splits;
+        work.rank = work.stretch_begin = block;
+        work.own_chunks = block < chunks ? (chunks - block + splits - 1) / splits : 0;
         return work;
     }
-    constexpr int least_rest = 32;  // chunks of a tile, beside which its end takes little time
-    constexpr int most_idle = 250;  // of k, than which sums that meet take longer
-    index_t share = index_t((tiles * (long long)chunks + splits - 1) / splits);
-    if (tiles < splits && tiles >= splits - splits / 8 && (chunks - share) * chunk <= most_idle)
+    constexpr int least_tail = 32;  // chunks, beside which the end of an item takes little time
+    // Products along k that a block may have over its share, so as to have a whole tile: 16000 of a row of the tile,
+    // since more would take longer than adding up the sums of several blocks.
+    constexpr int most_over = 16000 / tile_columns;
+    index_t share = index_t((tiles * (long long)chunks + splits - 1) / splits);  // chunks of a block
+    if (tiles < splits && tiles >= splits - splits / 8 && (chunks - share) * chunk <= most_over)
         share = chunks;
     if (tiles < splits)
-        work.panels = (chunks % share == 0 ? chunks : chunks > least_rest ? chunks - least_rest : 0) / share;
-    work.rest = chunks - work.panels * share;
-    work.others = splits - work.panels * tiles;
-    const index_t turns = work.others == 0 ? 0 : tiles / work.others;
-    work.in_turns = turns * work.others;
-    const long long in_runs = (tiles - work.in_turns) * (long long)work.rest;
-    work.of_a_run = work.others == 0 ? 0 : index_t((in_runs + work.others - 1) / work.others);
-    const index_t in_panels = work.panels * tiles;
-    if (block < in_panels) {
-        work.rank = work.first_tile = block % tiles;
-        work.low = block / tiles * share;
-        work.run = work.band = share;
-    } else if (work.rest > 0) {
-        work.rank = block - in_panels;
-        work.low = work.panels * share;
-        work.band = work.rest;
+        work.panels = (chunks % share == 0 ? chunks : chunks > least_tail ? chunks - least_tail : 0) / share;
+    work.tail_chunks = chunks - work.panels * share;
+    const index_t panel_blocks = work.panels * tiles;
+    work.tail_blocks = splits - panel_blocks;
+    const index_t turns = work.tail_blocks == 0 ? 0 : tiles / work.tail_blocks;
+    work.turn_tiles = turns * work.tail_blocks;
+    const long long in_stretches = (tiles - work.turn_tiles) * (long long)work.tail_chunks;
+    work.stretch_chunks = work.tail_blocks == 0 ? 0 : index_t((in_stretches + work.tail_blocks - 1) / work.tail_blocks);
+    if (block < panel_blocks) {
+        work.rank = work.stretch_tile = block % tiles;
+        work.span_begin = block / tiles * share;
+        work.own_chunks = work.span_chunks = share;
+    } else if (work.tail_chunks > 0) {
+        work.rank = block - panel_blocks;
+        work.span_begin = work.panels * share;
+        work.span_chunks = work.tail_chunks;
         work.turns = turns;
-        const long long before = work.rank * (long long)work.of_a_run, left = in_runs - before;
-        work.first_tile = work.in_turns + index_t(before / work.rest);
-        work.begin = index_t(before % work.rest);
-        work.run = turns * work.rest + (left <= 0 ? 0 : left < work.of_a_run ? index_t(left) : work.of_a_run);
+        const long long before = work.rank * (long long)work.stretch_chunks, remaining = in_stretches - before;
+        work.stretch_tile = work.turn_tiles + index_t(before / work.tail_chunks);
+        work.stretch_begin = index_t(before % work.tail_chunks);
+        work.own_chunks = turns * work.tail_chunks
+            + (remaining <= 0 ? 0 : remaining < work.stretch_chunks ? index_t(remaining) : work.stretch_chunks);
     }
     return work;
 }
 
-extern "C" __global__ void __launch_bounds__(threads, 2) staged_smma(
+extern "C" __global__ void __launch_bounds__(threads, min_blocks) staged_smma(
     index_t m, index_t n, index_t k, sum_t alpha, const scalar *__restrict__ A, index_t lda,
     const scalar *__restrict__ B, index_t ldb, sum_t beta, scalar *__restrict__ C, index_t ldc,
     sum_t *__restrict__ partials, unsigned *__restrict__ counters)
@@ -533,11 +561,11 @@ extern "C" __global__ void __launch_bounds__(threads, 2) staged_smma(
     if (threadIdx.x == 0)
         work = work_of(index_t(blockIdx.x), m, n, k);
     __syncthreads();
-    const index_t run = work.run;
-    if (run == 0)
+    const index_t own_chunks = work.own_chunks;
+    if (own_chunks == 0)
         return;
     const bool one_tile = work.tiles == 1;
-    const index_t every = one_tile ? splits : 1;
+    const index_t chunk_stride = one_tile ? splits : 1;  // from one of this block's to its next, in a tile
 
     const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     const int member = warp % (team / 32);
@@ -552,58 +580,62 @@ extern "C" __global__ void __launch_bounds__(threads, 2) staged_smma(
     Fragments next_fragments;  // of the products after the current ones
     constexpr bool same = false;  // X^T X would be staged once
 
-    // What to stage next: `whole` chunks, the first elements of the first at `from_a` and `from_b`, one after another
-    // without a look at where k or the tile ends; then chunk `staged` of the run, before chunk `stop`.
-    index_t staged = ring_of_block, stop = run, whole = 0;
+    // What to stage next: `unchecked` chunks, the first elements of the first at `from_a` and `from_b`, one after another
+    // without a look at where k or the tile ends; then chunk `to_stage` of this block's, before chunk `stop`.
+    index_t to_stage = ring_of_block, stop = own_chunks, unchecked = 0;
     // Vectors are aligned in every line.
     const bool vectors = (reinterpret_cast<unsigned long long>(A) | reinterpret_cast<unsigned long long>(B)
                              | lda * sizeof(scalar) | ldb * sizeof(scalar)) % 16 == 0;
     using Of_A = Pieces<tile_rows, a_along_k, width>;
     using Of_B = Pieces<tile_columns, b_along_k, width>;
     const scalar *from_a = A, *from_b = B;
-    int left_a = 0, left_b = 0;  // lines of the tile that A and B have
+    int lines_a = 0, lines_b = 0;  // of the tile, that A and B have
+    // The chunks from `to_stage` on that need no check, if any; returns where the first of them lies.
     const auto look_ahead = [&] {
-        const index_t next_of_bands = staged * every + (staged < work.turns * work.band ? 0 : work.begin);
-        const index_t next_piece = one_tile ? 0 : next_of_bands / work.band, next_tile = work.tile_of(next_piece);
-        const index_t next = work.low + next_of_bands - next_piece * work.band;
+        // Its place among the chunks of the block's spans, one after another.
+        const index_t in_spans =
+            to_stage * chunk_stride + (to_stage < work.turns * work.span_chunks ? 0 : work.stretch_begin);
+        const index_t next_item = one_tile ? 0 : in_spans / work.span_chunks, next_tile = work.tile_of(next_item);
+        const index_t next_chunk = work.span_begin + in_spans - next_item * work.span_chunks;  // of the tile
         const Corner corner = work.corner_of(next_tile);
-        left_a = m - corner.row < tile_rows ? int(m - corner.row) : tile_rows;
-        left_b = n - corner.column < tile_columns ? int(n - corner.column) : tile_columns;
-        const bool in_vectors = vectors && (a_along_k || left_a % width == 0) && (b_along_k || left_b % width == 0);
-        const index_t whole_in_k = k / chunk, end_of_band = work.low + work.band, step = rings_of_block * every;
-        const index_t end = !in_vectors ? 0 : whole_in_k < end_of_band ? whole_in_k : end_of_band;
-        const index_t to_end = next < end ? (end - next + step - 1) / step : 0;
-        const index_t to_stop = (stop - staged + rings_of_block - 1) / rings_of_block;
-        whole = to_end < to_stop ? to_end : to_stop;
-        const long long product = next * (long long)chunk;
+        lines_a = m - corner.row < tile_rows ? int(m - corner.row) : tile_rows;
+        lines_b = n - corner.column < tile_columns ? int(n - corner.column) : tile_columns;
+        const bool in_vectors = vectors && (a_along_k || lines_a % width == 0) && (b_along_k || lines_b % width == 0);
+        const index_t whole_chunks = k / chunk, span_end = work.span_begin + work.span_chunks;
+        const index_t end = !in_vectors ? 0 : whole_chunks < span_end ? whole_chunks : span_end;
+        const index_t ring_stride = rings_of_block * chunk_stride;  // from one of this ring's to its next
+        const index_t to_end = next_chunk < end ? (end - next_chunk + ring_stride - 1) / ring_stride : 0;
+        const index_t to_stop = (stop - to_stage + rings_of_block - 1) / rings_of_block;
+        unchecked = to_end < to_stop ? to_end : to_stop;
+        const long long product = next_chunk * (long long)chunk;
         from_a = A + (product + Of_A::run()) * lda + corner.row + Of_A::at();
         from_b = B + (corner.column + Of_B::run()) * (long long)ldb + product + Of_B::at();
-        staged += whole * rings_of_block;
-        return Place{corner, next * chunk};
+        to_stage += unchecked * rings_of_block;
+        return Origin{corner, next_chunk * chunk};
     };
     const auto step_on = [&] {
-        const long long products = rings_of_block * chunk * (long long)every;
-        whole = whole > 0 ? whole - 1 : 0;
+        const long long products = rings_of_block * chunk * (long long)chunk_stride;
+        unchecked = unchecked > 0 ? unchecked - 1 : 0;
         from_a += a_along_k ? products : products * lda;
         from_b += b_along_k ? products : products * ldb;
     };
-    const auto stage_edge = [&](scalar *a, Place place) {
-        const index_t row = place.corner.row, column = place.corner.column, l = place.product;
+    const auto stage_edge = [&](scalar *a, Origin origin) {
+        const index_t row = origin.corner.row, column = origin.corner.column, l = origin.product;
         stage_at_the_edge<tile_rows, a_pitch, a_along_k, width>(a, A, lda, row, m, l, k);
         if (!same)
             stage_at_the_edge<tile_columns, b_pitch, b_along_k, width>(a + a_elements, B, ldb, column, n, l, k);
     };
     const auto stage_next = [&](int place) {
         scalar *a = ring + place * (a_elements + b_elements), *b = a + a_elements;
-        if (whole == 0 && staged < stop) {
-            const Place next = look_ahead();
-            if (whole == 0) {
-                stage_edge(a, next);
-                staged += rings_of_block;
+        if (unchecked == 0 && to_stage < stop) {
+            const Origin edge = look_ahead();
+            if (unchecked == 0) {
+                stage_edge(a, edge);
+                to_stage += rings_of_block;
             }
         }
-        stage<tile_rows, a_pitch, a_along_k>(a, from_a, lda, left_a, whole > 0);
-        stage<tile_columns, b_pitch, b_along_k>(b, from_b, ldb, left_b, whole > 0 && !same);
+        stage<tile_rows, a_pitch, a_along_k>(a, from_a, lda, lines_a, unchecked > 0);
+        stage<tile_columns, b_pitch, b_along_k>(b, from_b, ldb, lines_b, unchecked > 0 && !same);
         step_on();
         close_copies();
     };
@@ -634,15 +666,15 @@ extern "C" __global__ void __launch_bounds__(threads, 2) staged_smma(
     };
 
     fill_ring();
-    index_t current = ring_of_block;  // chunk of the run
+    index_t current = ring_of_block;  // of this block's chunks
     #pragma unroll 1
-    for (index_t piece = 0, done = 0; done < run; ++piece) {
-        const index_t before = done;
-        const long long to_end = (piece + 1LL) * work.band - (piece < work.turns ? 0 : work.begin);  // of the band
-        done = to_end < run && !one_tile ? index_t(to_end) : run;
+    for (index_t item = 0, item_end = 0; item_end < own_chunks; ++item) {  // its chunks [item_begin, item_end)
+        const index_t item_begin = item_end;
+        const long long to_span_end = (item + 1LL) * work.span_chunks - (item < work.turns ? 0 : work.stretch_begin);
+        item_end = to_span_end < own_chunks && !one_tile ? index_t(to_span_end) : own_chunks;
         sums_t sum = {};
         #pragma unroll 1
-        for (; current < done; current += rings_of_block) {
+        for (; current < item_end; current += rings_of_block) {
             arrive();
             refill();
             #pragma unroll
@@ -653,8 +685,8 @@ extern "C" __global__ void __launch_bounds__(threads, 2) staged_smma(
             place = place + 1 == stages ? 0 : place + 1;
         }
 
-        const bool alone = done - before == work.chunks;  // with the tile
-        const index_t tile = work.tile_of(piece);
+        const bool alone = item_end - item_begin == work.chunks;  // with the tile
+        const index_t tile = work.tile_of(item);
         const Corner corner = work.corner_of(tile);
         const index_t first_row = corner.row, first_column = corner.column;
         vector held[held_vectors];
@@ -695,28 +727,30 @@ extern "C" __global__ void __launch_bounds__(threads, 2) staged_smma(
             for_each_vector([&](int v, int at) { store_one(v, at, held[v], factor); });
         };
         if (!alone) {  // other blocks have some of the tile's chunks
-            // Its parts are the panels, and the rest of a turn or those of runs: in the order of k.
-            const index_t among_runs = tile - work.in_turns;  // or negative, where the rest is that of a turn
-            const bool of_a_turn = among_runs < 0, in_panel = blockIdx.x < work.panels * work.tiles;
-            index_t first_other = 0, last_other = 0;  // of the blocks that have the rest
+            // Its parts are the items of it, in the order of k: of its panels, and of a turn or of stretches.
+            const index_t nth_tile = tile - work.turn_tiles;  // of the tiles of stretches; negative in a turn
+            const bool of_a_turn = nth_tile < 0, in_panel = blockIdx.x < work.panels * work.tiles;
+            index_t first_rank = 0, last_rank = 0;  // of the blocks that have its tail
             if (one_tile) {
-                last_other = (work.chunks < splits ? work.chunks : splits) - 1;
-            } else if (!of_a_turn && work.rest > 0) {
-                first_other = index_t(among_runs * (long long)work.rest / work.of_a_run);
-                last_other = index_t(((among_runs + 1LL) * work.rest - 1) / work.of_a_run);
+                last_rank = (work.chunks < splits ? work.chunks : splits) - 1;
+            } else if (!of_a_turn && work.tail_chunks > 0) {
+                first_rank = index_t(nth_tile * (long long)work.tail_chunks / work.stretch_chunks);
+                last_rank = index_t(((nth_tile + 1LL) * work.tail_chunks - 1) / work.stretch_chunks);
             }
-            const int parts = work.panels + (work.rest > 0 ? last_other - first_other + 1 : 0);
-            const int part = in_panel ? blockIdx.x / work.tiles : work.panels + (of_a_turn ? 0 : work.rank - first_other);
-            const index_t turns = work.panels > 0 ? work.in_turns : 0;  // that leave a part
-            const index_t before = of_a_turn ? tile : turns + first_other + among_runs;
-            const long long slot = work.panels * (long long)tile + before;  // of the first part
+            const int parts = work.panels + (work.tail_chunks > 0 ? last_rank - first_rank + 1 : 0);
+            const int part = in_panel ? blockIdx.x / work.tiles : work.panels + (of_a_turn ? 0 : work.rank - first_rank);
+            // In the workspace its parts lie behind those of the tiles before it: of panels, of turns where a turn is not
+            // all of a tile, and of stretches, one for each block, and one more where a block goes on with the next tile.
+            const index_t turn_parts = work.panels > 0 ? work.turn_tiles : 0;
+            const index_t tails_before = of_a_turn ? tile : turn_parts + first_rank + nth_tile;
+            const long long slot = work.panels * (long long)tile + tails_before;  // of the first part
             const auto leave = [&](long long in_slot) {
                 bits_t *to = reinterpret_cast<bits_t *>(partials + in_slot * tile_elements);
                 for_each_vector([&](int v, int at) { __stcg(to + at, bits_of(held[v])); });
             };
             // `count` sums in slots side by side, always in the same order.
             const auto add_up = [&](long long in_slot, int count) {
-                constexpr int at_once = held_vectors < 8 ? 16 / held_vectors : 1;
+                constexpr int at_once = 2 * held_vectors < most_vectors ? most_vectors / held_vectors : 1;
                 const bits_t *from = reinterpret_cast<const bits_t *>(partials + in_slot * tile_elements);
                 for_each_vector([&](int v, int) { held[v] = vector{}; });
                 #pragma unroll 1
@@ -745,13 +779,14 @@ extern "C" __global__ void __launch_bounds__(threads, 2) staged_smma(
             leave(slot + part);
             if (parts > few_parts) {
                 // Every block that is there when the last one comes adds up some of the tile, slice after slice.
-                constexpr int slices = vectors_of_tile / lanes, adders = threads / lanes;
-                constexpr int of_adder = (splits + adders - 1) / adders, rounds = (of_adder + 19) / 20;
+                constexpr int slices = vectors_of_tile / slice_vectors, adders = threads / slice_vectors;
+                constexpr int of_adder = (splits + adders - 1) / adders;  // parts, at most: in rounds of as many each
+                constexpr int rounds = (of_adder + most_loads - 1) / most_loads;
                 Meeting meeting(counters + slot, parts, slices);
-                const int adder = threadIdx.x / lanes;
-                vector *sums = reinterpret_cast<vector *>(left + 20352);  // behind all else
-                for (int slice = meeting.come(done == run); slice < slices;) {
-                    const int at = slice * lanes + threadIdx.x % lanes;
+                const int adder = threadIdx.x / slice_vectors;
+                vector *sums = reinterpret_cast<vector *>(left + smem_elements);
+                for (int slice = meeting.come(item_end == own_chunks); slice < slices;) {
+                    const int at = slice * slice_vectors + threadIdx.x % slice_vectors;
                     sums[threadIdx.x] = added_up<(of_adder + rounds - 1) / rounds>(
                         partials + slot * tile_elements + (adder * vectors_of_tile + at) * width,
                         adders * tile_elements, (parts - adder + adders - 1) / adders);
@@ -762,7 +797,7 @@ extern "C" __global__ void __launch_bounds__(threads, 2) staged_smma(
                         for (int other = 0; other < adders; ++other) {
                             #pragma unroll
                             for (int e = 0; e < width; ++e)
-                                total.element[e] += sums[other * lanes + threadIdx.x % lanes].element[e];
+                                total.element[e] += sums[other * slice_vectors + threadIdx.x % slice_vectors].element[e];
                         }
                         store_one(at / threads, at, total, beta);
                     }

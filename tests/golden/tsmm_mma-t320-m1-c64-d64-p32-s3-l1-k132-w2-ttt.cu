@@ -19,6 +19,7 @@ constexpr int teams = 2;       // of warps, with the same rows and columns of C 
 constexpr int depth = 64;      // rows of B in shared memory
 constexpr int chunk = 32;      // products along k in one place of a warp's ring
 constexpr int stages = 3;      // places of the ring
+constexpr int min_blocks = 1;  // on a multiprocessor, which leaves its registers to the sums of one
 
 constexpr int width = 16 / sizeof(scalar);  // of a vector
 constexpr int sharers = 32;                 // threads of a ring: a warp
@@ -42,10 +43,11 @@ __device__ __forceinline__ bits_t bits_of(const vector &elements)
     return both.bits;
 }
 
-// A lies in a place of the ring as it does in global memory, its lines so far apart that lanes which read at the same
-// time meet no bank twice.
+// A lies in a place of the ring as it does in global memory, its lines `pad` elements apart, so that lanes which read at
+// the same time meet no bank twice: 4 have 64 bytes of a line along k, or 32 across it, and 4 have as many of another.
 constexpr bool a_along_k = true;
-constexpr int pitch = 36;
+constexpr int pad = 4;
+constexpr int pitch = (a_along_k ? chunk : rows) + pad;  // from one line to the next
 constexpr int place_elements = pitch * (a_along_k ? rows : chunk);
 
 // C is read only where beta asks for it.
@@ -378,7 +380,7 @@ __device__ __forceinline__ void store_c(
     }
 }
 
-extern "C" __global__ void __launch_bounds__(threads, 1) tsmm_mma(
+extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmm_mma(
     index_t m, index_t n, index_t k, sum_t alpha, const scalar *__restrict__ A, index_t lda,
     const scalar *__restrict__ B, index_t ldb, sum_t beta, scalar *__restrict__ C, index_t ldc,
     sum_t *__restrict__ partials, unsigned *__restrict__ counters)

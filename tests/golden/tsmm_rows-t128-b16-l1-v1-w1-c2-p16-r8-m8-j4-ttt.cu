@@ -37,7 +37,8 @@ constexpr int teams = 1;         // of lanes that have the same part of A, and c
 constexpr int columns = 2;       // of C, of a lane
 constexpr int rows = 16;          // of A that a lane has in registers, on their way or arrived
 constexpr int row_tiles = 8;     // tiles of rows, of a block
-constexpr int joined = 4;        // of them, that one vector holds: nothing lies between them
+constexpr int joined = 4;        // rows of A, that one vector holds: nothing lies between them
+constexpr int min_blocks = 8;    // that a multiprocessor must hold, which bounds the registers
 
 constexpr int width = vector_bytes / sizeof(scalar);
 constexpr int piece = width / joined;            // of a row, in a vector
@@ -253,7 +254,7 @@ __device__ __forceinline__ void store(
 
 template <int size> struct Size { static constexpr int value = size; };
 
-extern "C" __global__ void __launch_bounds__(threads, 8) tsmm_rows(
+extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmm_rows(
     index_t m, index_t n, index_t k, sum_t alpha, const scalar *__restrict__ A, index_t lda,
     const scalar *__restrict__ B, index_t ldb, sum_t beta, scalar *__restrict__ C, index_t ldc)
 {

@@ -20,7 +20,8 @@ constexpr int teams = 16;         // of lanes that have the same part of A, and 
 constexpr int columns = 4;       // of C, of a lane
 constexpr int rows = 8;          // of A that a lane has in registers, on their way or arrived
 constexpr int row_tiles = 2;     // tiles of rows, of a block
-constexpr int joined = 1;        // of them, that one vector holds
+constexpr int joined = 1;        // rows of A, that one vector holds
+constexpr int min_blocks = 4;    // that a multiprocessor must hold, which bounds the registers
 
 constexpr int width = vector_bytes / sizeof(scalar);
 constexpr int piece = width / joined;            // of a row, in a vector
@@ -236,7 +237,7 @@ __device__ __forceinline__ void store(
 
 template <int size> struct Size { static constexpr int value = size; };
 
-extern "C" __global__ void __launch_bounds__(threads, 4) tsmm_rows(
+extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmm_rows(
     index_t m, index_t n, index_t k, sum_t alpha, const scalar *__restrict__ A, index_t lda,
     const scalar *__restrict__ B, index_t ldb, sum_t beta, scalar *__restrict__ C, index_t ldc)
 {

@@ -18,13 +18,15 @@ constexpr int columns = 8;   // of C that a thread accumulates in registers
 constexpr int prefetch = 8;  // columns of A that a thread has in registers, on their way or arrived
 constexpr int stages = 4;    // groups in which they are used and loaded anew
 constexpr int splits = 12;    // parts of k, each a block of its own
+constexpr int min_blocks = 1;  // that a multiprocessor must hold, which bounds the registers
 constexpr int tile_depth = 64;  // rows of B staged at a time, a multiple of `prefetch`
 
 constexpr int step = prefetch / stages;      // columns of A in a group
 constexpr int width = 16 / sizeof(scalar);   // rows in a 16-byte vector
 constexpr int rows = vectors * width;        // of a thread
 constexpr int block_rows = threads * rows;
-constexpr int pitch = 12;           // elements from one staged row of B to the next
+constexpr int pad = 4;             // elements between staged rows of B: a vector, where rows are staged down columns
+constexpr int pitch = columns + pad;    // elements from one staged row of B to the next
 constexpr int exchanged = width > 1;         // whether the rows of each pair change places in the workspace
 
 template <bool holds> struct Flag { static constexpr bool value = holds; };
@@ -81,6 +83,8 @@ __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_
 template <int pending>
 __device__ __forceinline__ void await_groups() { asm volatile("cp.async.wait_group %0;" :: "n"(pending) : "memory"); }
 #endif
+
+constexpr int most_loads = 16;  // blocks whose sums at one place of C a thread loads at once
 
 // Adds 1 to the counter, or makes it 0 where it is `last`; returns what it was. What the block wrote before its barrier
 // is in memory before; what the other blocks wrote before they came here can be read after the block's next barrier.
@@ -250,7 +254,7 @@ __device__ __forceinline__ void store_elements(
     }
 }
 
-extern "C" __global__ void __launch_bounds__(threads, 1) tsmr(
+extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr(
     index_t m, index_t n, index_t k, sum_t alpha, const scalar *__restrict__ A, index_t lda,
     const scalar *__restrict__ B, index_t ldb, sum_t beta, scalar *__restrict__ C, index_t ldc,
     sum_t *__restrict__ partials, unsigned *__restrict__ counters)
@@ -354,10 +358,11 @@ extern "C" __global__ void __launch_bounds__(threads, 1) tsmr(
     if (last_of(counters + tile_of_C, splits)) {
         const sum_t *first_sums = partials + (long long)tile_of_C * (columns * block_rows);
         const long long stride = (long long)tiles * (columns * block_rows);
+        constexpr int at_once = splits < most_loads ? splits : most_loads;
         const int vectors_of_tile = block_rows / width * (n - first < columns ? n - first : columns);
         for (int e = threadIdx.x; e < vectors_of_tile; e += threads) {
             const index_t r = e % (block_rows / width) * width, j = e / (block_rows / width);
-            const vector sum = added_up<(splits < 16 ? splits : 16)>(first_sums + r + j * block_rows, stride, splits);
+            const vector sum = added_up<at_once>(first_sums + r + j * block_rows, stride, splits);
             #pragma unroll
             for (int v = 0; v < width; ++v) {
                 const index_t row = first_row + r + (v ^ exchanged);

@@ -18,13 +18,15 @@ constexpr int columns = 8;   // of C that a thread accumulates in registers
 constexpr int prefetch = 8;  // columns of A that a thread has in registers, on their way or arrived
 constexpr int stages = 2;    // groups in which they are used and loaded anew
 constexpr int splits = 1;    // parts of k, each a block of its own
+constexpr int min_blocks = 1;  // that a multiprocessor must hold, which bounds the registers
 constexpr int tile_depth = 64;  // rows of B staged at a time, a multiple of `prefetch`
 
 constexpr int step = prefetch / stages;      // columns of A in a group
 constexpr int width = 16 / sizeof(scalar);   // rows in a 16-byte vector
 constexpr int rows = vectors * width;        // of a thread
 constexpr int block_rows = threads * rows;
-constexpr int pitch = 8;           // elements from one staged row of B to the next
+constexpr int pad = 0;             // elements between staged rows of B: a vector, where rows are staged down columns
+constexpr int pitch = columns + pad;    // elements from one staged row of B to the next
 
 template <bool holds> struct Flag { static constexpr bool value = holds; };
 
@@ -194,7 +196,7 @@ __device__ __forceinline__ void store_elements(
     }
 }
 
-extern "C" __global__ void __launch_bounds__(threads, 1) tsmr(
+extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr(
     index_t m, index_t n, index_t k, sum_t alpha, const scalar *__restrict__ A, index_t lda,
     const scalar *__restrict__ B, index_t ldb, sum_t beta, scalar *__restrict__ C, index_t ldc)
 {

@@ -55,6 +55,7 @@ constexpr int columns = 64;    // of C that a warp accumulates in registers
 constexpr int prefetch = 64;   // columns of A that a warp has in registers, on their way or arrived
 constexpr int stages = 2;     // groups in which they are used and loaded anew
 constexpr int splits = 1;     // parts of k, each a block of its own
+constexpr int min_blocks = 2;  // that a multiprocessor must hold, which bounds the registers
 constexpr int tile_depth = 64;  // rows of B staged at a time, a multiple of `prefetch`
 
 constexpr int step = prefetch / stages;       // columns of A in a group
@@ -397,7 +398,7 @@ __device__ __forceinline__ void store_patch(
     }
 }
 
-extern "C" __global__ void __launch_bounds__(threads, 2) tsmr_half(
+extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_half(
     index_t m, index_t n, index_t k, sum_t alpha, const scalar *__restrict__ A, index_t lda,
     const scalar *__restrict__ B, index_t ldb, sum_t beta, scalar *__restrict__ C, index_t ldc)
 {

@@ -35,6 +35,7 @@ constexpr int columns = 16;    // of C that a warp accumulates in registers
 constexpr int prefetch = 32;   // columns of A that a warp has in registers, on their way or arrived
 constexpr int stages = 2;     // groups in which they are used and loaded anew
 constexpr int splits = 6;     // parts of k, each a block of its own
+constexpr int min_blocks = 4;  // that a multiprocessor must hold, which bounds the registers
 constexpr int tile_depth = 256;  // rows of B staged at a time, a multiple of `prefetch`
 
 constexpr int step = prefetch / stages;       // columns of A in a group
@@ -112,6 +113,8 @@ __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_
 template <int pending>
 __device__ __forceinline__ void await_groups() { asm volatile("cp.async.wait_group %0;" :: "n"(pending) : "memory"); }
 #endif
+
+constexpr int most_loads = 8;  // blocks whose sums at one place of C a thread loads at once
 
 // Adds 1 to the counter, or makes it 0 where it is `last`; returns what it was. What the block wrote before its barrier
 // is in memory before; what the other blocks wrote before they came here can be read after the block's next barrier.
@@ -391,7 +394,7 @@ __device__ __forceinline__ void store_patch(
     }
 }
 
-extern "C" __global__ void __launch_bounds__(threads, 4) tsmr_half(
+extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_half(
     index_t m, index_t n, index_t k, sum_t alpha, const scalar *__restrict__ A, index_t lda,
     const scalar *__restrict__ B, index_t ldb, sum_t beta, scalar *__restrict__ C, index_t ldc,
     sum_t *__restrict__ partials, unsigned *__restrict__ counters)
@@ -501,7 +504,7 @@ extern "C" __global__ void __launch_bounds__(threads, 4) tsmr_half(
         const sum_t *first_sums = partials + (long long)tile_of_C * (columns * block_rows);
         const long long stride = (long long)tiles * (columns * block_rows);
         // As many loads on their way as registers had sums.
-        constexpr int most = splits < 8 ? splits : 8, patches = lane_vectors / patch_vectors;
+        constexpr int most = splits < most_loads ? splits : most_loads, patches = lane_vectors / patch_vectors;
         constexpr int together = patches >= 4 * most ? 4 : patches >= 2 * most ? 2 : 1;
         #pragma unroll 1
         for (int first_patch = 0; first_patch < patches; first_patch += together) {

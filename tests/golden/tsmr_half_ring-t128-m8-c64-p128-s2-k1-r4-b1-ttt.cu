@@ -55,6 +55,7 @@ constexpr int columns = 64;    // of C that a warp accumulates in registers
 constexpr int prefetch = 128;   // columns of A that a warp has in its ring, on their way or arrived
 constexpr int stages = 2;     // groups in which they are used and loaded anew
 constexpr int splits = 1;     // parts of k, each a block of its own
+constexpr int min_blocks = 1;  // that a multiprocessor must hold, which bounds the registers
 constexpr int tile_depth = 128;  // rows of B staged at a time, a multiple of `prefetch`
 
 constexpr int step = prefetch / stages;       // columns of A in a group
@@ -415,7 +416,7 @@ __device__ __forceinline__ void store_patch(
     }
 }
 
-extern "C" __global__ void __launch_bounds__(threads, 1) tsmr_half_ring(
+extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_half_ring(
     index_t m, index_t n, index_t k, sum_t alpha, const scalar *__restrict__ A, index_t lda,
     const scalar *__restrict__ B, index_t ldb, sum_t beta, scalar *__restrict__ C, index_t ldc)
 {

@@ -21,7 +21,8 @@ constexpr int vectors = 2;         // of a row of A that a lane loads at a time
 constexpr int stages = 2;          // such loads that it has in registers, on their way or arrived
 constexpr int splits = 1;          // parts of k, each a block of its own
 constexpr int strips = 40;         // of rows that a warp computes at a time, of a block
-constexpr int chunks = 21;         // of `step` rows of B, in shared memory
+constexpr int chunks = 21;         // of `step` rows of B, in shared memory: as many as fit
+constexpr int min_blocks = 2;      // that a multiprocessor must hold, which bounds the registers
 
 constexpr int run = vector_bytes / sizeof(scalar);   // neighbours in a row of A that one load moves
 constexpr int teams = threads / 32;                  // that go on for themselves: warps
@@ -239,7 +240,7 @@ __device__ __forceinline__ void multiply(sum_t (&sum)[sums], const group_t &a, c
     }
 }
 
-extern "C" __global__ void __launch_bounds__(threads, 2) tsmr_rows(
+extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_rows(
     index_t m, index_t n, index_t k, sum_t alpha, const scalar *__restrict__ A, index_t lda,
     const scalar *__restrict__ B, index_t ldb, sum_t beta, scalar *__restrict__ C, index_t ldc)
 {

@@ -21,7 +21,8 @@ constexpr int vectors = 1;         // of a row of A that a lane loads at a time
 constexpr int stages = 2;          // such loads that it has in registers, on their way or arrived
 constexpr int splits = 8;          // parts of k, each a block of its own
 constexpr int strips = 160;         // of rows that a warp computes at a time, of a block
-constexpr int chunks = 23;         // of `step` rows of B, in shared memory
+constexpr int chunks = 23;         // of `step` rows of B, in shared memory: as many as fit
+constexpr int min_blocks = 2;      // that a multiprocessor must hold, which bounds the registers
 
 constexpr int run = vector_bytes / sizeof(scalar);   // neighbours in a row of A that one load moves
 constexpr int teams = threads / 32;                  // that go on for themselves: warps
@@ -131,6 +132,8 @@ __device__ __forceinline__ void copy_async(scalar *to, const scalar *from)
 }
 __device__ __forceinline__ void await_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 #endif
+
+constexpr int most_loads = 16;  // blocks whose sums at one place of C a thread loads at once
 
 // Adds 1 to the counter, or makes it 0 where it is `last`; returns what it was. What the block wrote before its barrier
 // is in memory before; what the other blocks wrote before they came here can be read after the block's next barrier.
@@ -308,7 +311,7 @@ __device__ __forceinline__ void multiply(sum_t (&sum)[sums], const group_t &a, c
     }
 }
 
-extern "C" __global__ void __launch_bounds__(threads, 2) tsmr_rows(
+extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_rows(
     index_t m, index_t n, index_t k, sum_t alpha, const scalar *__restrict__ A, index_t lda,
     const scalar *__restrict__ B, index_t ldb, sum_t beta, scalar *__restrict__ C, index_t ldc,
     sum_t *__restrict__ partials, unsigned *__restrict__ counters)
@@ -435,7 +438,7 @@ extern "C" __global__ void __launch_bounds__(threads, 2) tsmr_rows(
             for (int u = 0; u < at_once; ++u) {
                 const int at = from + u * threads * sum_width;
                 if (at < here)
-                    sum[u] = added_up<(splits < 16 ? splits : 16)>(first_sums + at, stride, splits);
+                    sum[u] = added_up<(splits < most_loads ? splits : most_loads)>(first_sums + at, stride, splits);
             }
             #pragma unroll
             for (int e = 0; e < at_once * sum_width; ++e) {

@@ -87,6 +87,7 @@ constexpr int columns = 16;    // of C that a warp accumulates in registers
 constexpr int prefetch = 16;   // columns of A that a warp has in registers, on their way or arrived
 constexpr int stages = 2;     // groups in which they are used and loaded anew
 constexpr int splits = 4;     // parts of k, each a block of its own
+constexpr int min_blocks = 3;  // that a multiprocessor must hold, which bounds the registers
 constexpr int tile_depth = 32;  // rows of B staged at a time, a multiple of `prefetch`
 
 constexpr int step = prefetch / stages;      // columns of A in a group
@@ -152,6 +153,8 @@ __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_
 template <int pending>
 __device__ __forceinline__ void await_groups() { asm volatile("cp.async.wait_group %0;" :: "n"(pending) : "memory"); }
 #endif
+
+constexpr int most_loads = 16;  // blocks whose sums at one place of C a thread loads at once
 
 // Adds 1 to the counter, or makes it 0 where it is `last`; returns what it was. What the block wrote before its barrier
 // is in memory before; what the other blocks wrote before they came here can be read after the block's next barrier.
@@ -382,7 +385,7 @@ __device__ __forceinline__ void store_sums(const sums_t &sum, index_t row, index
     }
 }
 
-extern "C" __global__ void __launch_bounds__(threads, 3) tsmr_zmma(
+extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_zmma(
     index_t m, index_t n, index_t k, sum_t alpha, const scalar *__restrict__ A, index_t lda,
     const scalar *__restrict__ B, index_t ldb, sum_t beta, scalar *__restrict__ C, index_t ldc,
     sum_t *__restrict__ partials, unsigned *__restrict__ counters)
@@ -488,10 +491,11 @@ extern "C" __global__ void __launch_bounds__(threads, 3) tsmr_zmma(
     if (last_of(counters + tile_of_C, splits)) {
         const sum_t *first_sums = partials + (long long)tile_of_C * (columns * block_rows);
         const long long stride = (long long)tiles * (columns * block_rows);
+        constexpr int at_once = splits < most_loads ? splits : most_loads;
         const int vectors_of_tile = block_rows / width * (n - first < columns ? n - first : columns);
         for (int e = threadIdx.x; e < vectors_of_tile; e += threads) {
             const index_t r = e % (block_rows / width) * width, j = e / (block_rows / width);
-            const vector sum = added_up<(splits < 16 ? splits : 16)>(first_sums + r + j * block_rows, stride, splits);
+            const vector sum = added_up<at_once>(first_sums + r + j * block_rows, stride, splits);
             #pragma unroll
             for (int v = 0; v < width; ++v) {
                 const index_t row = first_row + r + v;

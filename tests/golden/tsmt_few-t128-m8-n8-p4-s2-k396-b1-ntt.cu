@@ -85,6 +85,8 @@ __device__ __forceinline__ void store_C(
     element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
 }
 
+constexpr int most_loads = 16;  // blocks whose sums at one place of C a thread loads at once
+
 // Adds 1 to the counter, or makes it 0 where it is `last`; returns what it was. What the block wrote before its barrier
 // is in memory before; what the other blocks wrote before they came here can be read after the block's next barrier.
 __device__ __forceinline__ unsigned count_up(unsigned *counter, unsigned last)
@@ -164,8 +166,8 @@ __device__ __forceinline__ sum_t half_of(unsigned bits, int half)
 // A piece of every line of A: lines lie side by side, and where X has no others, one product's follow another's.
 struct Part_A {
     using vector_t = uint4;
-    static constexpr int of_vector = sizeof(vector_t) / sizeof(scalar);
-    vector_t vectors[4];
+    static constexpr int of_vector = sizeof(vector_t) / sizeof(scalar), of_part = piece * tile_rows / of_vector;
+    vector_t vectors[of_part];
 
     __device__ __forceinline__ sum_t element(int line, int q) const
     {
@@ -184,7 +186,7 @@ struct Part_A {
         const scalar *__restrict__ X, index_t ld, index_t first, index_t count, index_t l, index_t k)
     {
         #pragma unroll
-        for (int v = 0; v < 4; ++v) {
+        for (int v = 0; v < of_part; ++v) {
             if constexpr (whole) {
                 vectors[v] = __ldcs(reinterpret_cast<const vector_t *>(X + l * tile_rows) + v);
             } else {
@@ -205,8 +207,8 @@ struct Part_A {
 // A piece of every line of B: lines lie side by side, and where X has no others, one product's follow another's.
 struct Part_B {
     using vector_t = uint4;
-    static constexpr int of_vector = sizeof(vector_t) / sizeof(scalar);
-    vector_t vectors[4];
+    static constexpr int of_vector = sizeof(vector_t) / sizeof(scalar), of_part = piece * tile_columns / of_vector;
+    vector_t vectors[of_part];
 
     __device__ __forceinline__ sum_t element(int line, int q) const
     {
@@ -225,7 +227,7 @@ struct Part_B {
         const scalar *__restrict__ X, index_t ld, index_t first, index_t count, index_t l, index_t k)
     {
         #pragma unroll
-        for (int v = 0; v < 4; ++v) {
+        for (int v = 0; v < of_part; ++v) {
             if constexpr (whole) {
                 vectors[v] = __ldcs(reinterpret_cast<const vector_t *>(X + l * tile_columns) + v);
             } else {
@@ -356,14 +358,16 @@ extern "C" __global__ void __launch_bounds__(threads) tsmt_few(
         if (i < m && j < n)
             store_C(C, ldc, i, j, alpha, value, beta);
     };
-    constexpr int groups = 0;
+    constexpr int groups = 0;  // of splits: the last of all adds up their sums
+    constexpr int most_sums = splits;
     sum_t *sums = partials + tile_of_C * (long long)((splits + groups) * tile_elements);  // the splits', then the groups'
     for_each(tile_elements, [&](int e) { __stcg(sums + split * tile_elements + e, total_of_block(e)); });
 
     // `count` sums of the tile from `from` on, added up. Adders, which are some threads each, take every adders-th sum;
-    // then theirs are added up.
+    // then theirs are added up. There are as many as the block has threads for, a vector each, or fewer.
     constexpr int adders = 8, vectors_of_tile = tile_elements / sum_width;
-    constexpr int most_of_adder = (396 + adders - 1) / adders, turns = (most_of_adder + 15) / 16;
+    constexpr int most_of_adder = (most_sums + adders - 1) / adders;
+    constexpr int turns = (most_of_adder + most_loads - 1) / most_loads;  // with as many loads each
     const auto add_up = [&](const sum_t *from, int count, auto keep) {
         for_each(adders * vectors_of_tile, [&](int v) {
             const int adder = v / vectors_of_tile, place = v * sum_width;

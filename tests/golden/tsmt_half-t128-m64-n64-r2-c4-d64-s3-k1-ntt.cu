@@ -162,7 +162,7 @@ __device__ __forceinline__ void await_copies() { asm volatile("cp.async.wait_gro
 #endif
 
 // How an operand lies in shared memory: as it does in global memory, in runs of neighbours, which are lines along k or
-// products across it, `pitch` elements apart. The threads take pieces of 16 bytes of the runs in turns.
+// products across it, `pitch` elements from one to the next. The threads take pieces of 16 bytes of the runs in turns.
 template <int lines, bool lies_along_k, int pitch>
 struct Operand {
     static constexpr bool along_k = lies_along_k;
@@ -240,8 +240,11 @@ struct Operand {
         });
     }
 };
-using Of_A = Operand<tile_rows, false, 72>;
-using Of_B = Operand<tile_columns, false, 72>;
+// Runs are `pad` elements apart, so that lanes which read at the same time meet no bank twice: 8 that read 16 bytes each
+// are an odd number of vectors apart.
+constexpr int a_pad = 8, b_pad = 8;
+using Of_A = Operand<tile_rows, false, tile_rows + a_pad>;
+using Of_B = Operand<tile_columns, false, tile_columns + b_pad>;
 
 // 16 lines and `depth` products of a staged operand, from `line` and `product` on, as the tensor core wants them: in
 // parts of 8 lines by 16 bytes along k. The next part has the next 8 lines of A, and of B the next 16 bytes. A lane gets

@@ -72,6 +72,8 @@ __device__ __forceinline__ void store_C(
     element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
 }
 
+constexpr int most_loads = 16;  // blocks whose sums at one place of C a thread loads at once
+
 // Adds 1 to the counter, or makes it 0 where it is `last`; returns what it was. What the block wrote before its barrier
 // is in memory before; what the other blocks wrote before they came here can be read after the block's next barrier.
 __device__ __forceinline__ unsigned count_up(unsigned *counter, unsigned last)
@@ -174,7 +176,7 @@ __device__ __forceinline__ unsigned word(const Bits &bits, int w)
 }
 
 // How an operand lies in shared memory: as it does in global memory, in runs of neighbours, which are lines along k or
-// products across it, `pitch` elements apart. The threads take pieces of 16 bytes of the runs in turns.
+// products across it, `pitch` elements from one to the next. The threads take pieces of 16 bytes of the runs in turns.
 template <int lines, bool lies_along_k, int pitch>
 struct Operand {
     static constexpr bool along_k = lies_along_k;
@@ -240,8 +242,11 @@ struct Operand {
         });
     }
 };
-using Of_A = Operand<tile_rows, true, 264>;
-using Of_B = Operand<tile_columns, true, 264>;
+// Runs are `pad` elements apart, so that lanes which read at the same time meet no bank twice: 8 that read 16 bytes each
+// are an odd number of vectors apart.
+constexpr int a_pad = 8, b_pad = 8;
+using Of_A = Operand<tile_rows, true, chunk + a_pad>;
+using Of_B = Operand<tile_columns, true, chunk + b_pad>;
 
 // 16 lines and `depth` products of a staged operand, from `line` and `product` on, as the tensor core wants them: in
 // parts of 8 lines by 16 bytes along k. The next part has the next 8 lines of A, and of B the next 16 bytes. A lane gets
@@ -385,14 +390,17 @@ extern "C" __global__ void __launch_bounds__(threads) tsmt_half(
         if (i < m && j < n)
             store_C(C, ldc, i, j, alpha, value, beta);
     };
-    constexpr int groups = 17;
+    constexpr int group_splits = 16;  // whose sums the last of them adds up, before the last of all does
+    constexpr int groups = (splits + group_splits - 1) / group_splits;
+    constexpr int most_sums = group_splits > groups ? group_splits : groups;  // that a block adds up
     sum_t *sums = partials + tile_of_C * (long long)((splits + groups) * tile_elements);  // the splits', then the groups'
     for_each(tile_elements, [&](int e) { __stcg(sums + split * tile_elements + e, total_of_block(e)); });
 
     // `count` sums of the tile from `from` on, added up. Adders, which are some threads each, take every adders-th sum;
-    // then theirs are added up.
+    // then theirs are added up. There are as many as the block has threads for, a vector each, or fewer.
     constexpr int adders = 4, vectors_of_tile = tile_elements / sum_width;
-    constexpr int most_of_adder = (17 + adders - 1) / adders, turns = (most_of_adder + 15) / 16;
+    constexpr int most_of_adder = (most_sums + adders - 1) / adders;
+    constexpr int turns = (most_of_adder + most_loads - 1) / most_loads;  // with as many loads each
     const auto add_up = [&](const sum_t *from, int count, auto keep) {
         for_each(adders * vectors_of_tile, [&](int v) {
             const int adder = v / vectors_of_tile, place = v * sum_width;
@@ -408,7 +416,6 @@ extern "C" __global__ void __launch_bounds__(threads) tsmt_half(
             keep(e, total);
         });
     };
-    constexpr int group_splits = 16;
     unsigned *counter = counters + tile_of_C * (1 + groups);
     const int group = split / group_splits;
     const int members = splits - group * group_splits < group_splits ? splits - group * group_splits : group_splits;

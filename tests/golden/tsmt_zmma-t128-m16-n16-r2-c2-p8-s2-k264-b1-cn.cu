@@ -90,6 +90,7 @@ constexpr int octets = 2;        // of 8 columns of C, of a warp
 constexpr int step = 8;          // products along k that a warp loads for at a time
 constexpr int stages = 2;        // such loads that it has in registers, on their way or arrived
 constexpr int splits = 264;        // blocks among which k is divided
+constexpr int min_blocks = 1;    // that a multiprocessor must hold, which bounds the registers
 
 constexpr int depths = step / 8;        // products of the tensor core along a load
 constexpr int width = 16 / sizeof(scalar);  // of a vector
@@ -124,6 +125,8 @@ __device__ __forceinline__ void store_C(
     scalar &element = C[i + j * ldc];
     element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
 }
+
+constexpr int most_loads = 16;  // blocks whose sums at one place of C a thread loads at once
 
 // Adds 1 to the counter, or makes it 0 where it is `last`; returns what it was. What the block wrote before its barrier
 // is in memory before; what the other blocks wrote before they came here can be read after the block's next barrier.
@@ -268,7 +271,7 @@ __device__ __forceinline__ void load(
     }
 }
 
-extern "C" __global__ void __launch_bounds__(threads, 1) tsmt_zmma(
+extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmt_zmma(
     index_t m, index_t n, index_t k, sum_t alpha, const scalar *__restrict__ A, index_t lda,
     const scalar *__restrict__ B, index_t ldb, sum_t beta, scalar *__restrict__ C, index_t ldc,
     sum_t *__restrict__ partials, unsigned *__restrict__ counters)
@@ -369,14 +372,17 @@ extern "C" __global__ void __launch_bounds__(threads, 1) tsmt_zmma(
         if (i < m && j < n)
             store_C(C, ldc, i, j, alpha, value, beta);
     };
-    constexpr int groups = 17;
+    constexpr int group_splits = 16;  // whose sums the last of them adds up, before the last of all does
+    constexpr int groups = (splits + group_splits - 1) / group_splits;
+    constexpr int most_sums = group_splits > groups ? group_splits : groups;  // that a block adds up
     sum_t *sums = partials + tile_of_C * (long long)((splits + groups) * tile_elements);  // the splits', then the groups'
     for_each(tile_elements, [&](int e) { __stcg(sums + split * tile_elements + e, total_of_block(e)); });
 
     // `count` sums of the tile from `from` on, added up. Adders, which are some threads each, take every adders-th sum;
-    // then theirs are added up.
+    // then theirs are added up. There are as many as the block has threads for, a vector each, or fewer.
     constexpr int adders = 1, vectors_of_tile = tile_elements / width;
-    constexpr int most_of_adder = (17 + adders - 1) / adders, turns = (most_of_adder + 15) / 16;
+    constexpr int most_of_adder = (most_sums + adders - 1) / adders;
+    constexpr int turns = (most_of_adder + most_loads - 1) / most_loads;  // with as many loads each
     const auto add_up = [&](const sum_t *from, int count, auto keep) {
         for_each(adders * vectors_of_tile, [&](int v) {
             const int adder = v / vectors_of_tile, place = v * width;
@@ -392,7 +398,6 @@ extern "C" __global__ void __launch_bounds__(threads, 1) tsmt_zmma(
             keep(e, total);
         });
     };
-    constexpr int group_splits = 16;
     unsigned *counter = counters + tile_of_C * (1 + groups);
     const int group = split / group_splits;
     const int members = splits - group * group_splits < group_splits ? splits - group * group_splits : group_splits;

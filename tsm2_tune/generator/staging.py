@@ -31,8 +31,8 @@ from tsm2_tune.generator.tiles import LARGEST_GRAM_TILE, LARGEST_THIN, SKINNY, i
 WARP_THREADS = 32
 VECTOR_BYTES = 16
 STATIC_SMEM_BYTES = 128  # at most: the order of work, and what blocks that meet say to their threads
-MOST_IDLE = 16_000  # products for a row of C: what a block may have more than an equal share is, so as to have a tile
-MANY_BLOCKS = 16  # which have panels, turns and runs in the probes that are made for them
+MOST_OVER = 16_000  # products for a row of C: what a block may have more than an equal share is, so as to have a tile
+MANY_BLOCKS = 16  # which have panels, turns and stretches in the probes that are made for them
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -215,7 +215,7 @@ class StagingFamily(Family[C]):
         chunks = -(-problem.k // config.chunk)
         share = -(-tiles * chunks // config.splits)
         few_idle = config.splits - config.splits // 8 <= tiles <= config.splits
-        return few_idle and (chunks - share) * config.chunk <= self._most_idle(config, problem)
+        return few_idle and (chunks - share) * config.chunk <= self._most_over(config, problem)
 
     def for_general(self, configs: Iterable[C], problem: Problem, limits: DeviceLimits) -> tuple[C, ...]:
         """The configurations for a C that is skinny neither way, with no more blocks than k has work for.
@@ -234,15 +234,15 @@ class StagingFamily(Family[C]):
         def place(config: C) -> tuple[bool, bool, int]:
             tile = config.tile_rows * config.tile_columns
             share = computed(config) // tile * problem.k // config.splits
-            small_share = share < self._most_idle(config, problem)
+            small_share = share < self._most_over(config, problem)
             whole = self.has_whole_tiles(config, problem)
             return computed(config) > most, not whole, tile if small_share else 0
 
         return tuple(sorted(every, key=place))
 
-    def _most_idle(self, config: C, problem: Problem) -> int:
+    def _most_over(self, config: C, problem: Problem) -> int:
         """The same, of k. A complex product is at least three or four real ones."""
-        return MOST_IDLE // (config.tile_columns * problem.dtype.parts**2)
+        return MOST_OVER // (config.tile_columns * problem.dtype.parts**2)
 
     def traffic(self, config: C, problem: Problem) -> Traffic:
         return tile_traffic(problem, tile_rows=config.tile_rows, tile_columns=config.tile_columns)
@@ -262,8 +262,8 @@ class StagingFamily(Family[C]):
         The first fills the tile, has a rest of k, and a shorter run for the last block; the fourth, whose k is 1 more
         than a multiple of 4, has aligned addresses where the leading dimensions of the general call are not, or the
         other way round; so has the fifth in a full tile; two have whole chunks that a tile must not copy which
-        is full one way only. In the last three blocks have panels and runs, turns and runs of tiles in several bands,
-        runs of several tiles.
+        is full one way only. In the last three blocks have panels and stretches, turns and stretches in several
+        bands, stretches over several tiles.
         """
         rows, columns, chunk = config.tile_rows, config.tile_columns, config.chunk
         rings = config.splits * (config.threads // config.sharers)
@@ -301,6 +301,6 @@ class StagingFamily(Family[C]):
             "sums_in_registers": self.sums_in_registers(config),
             "smem_elements": self.smem_elements(config, problem),
             "group_splits": GROUP_SPLITS,
-            "most_idle": self._most_idle(config, problem),
-            "band_tiles": max(round(math.sqrt(config.splits * config.tile_columns / config.tile_rows)), 1),
+            "most_over": MOST_OVER // problem.dtype.parts**2,
+            "tiles_down_band": max(round(math.sqrt(config.splits * config.tile_columns / config.tile_rows)), 1),
         }

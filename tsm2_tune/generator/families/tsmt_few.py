@@ -211,14 +211,12 @@ class TsmtFew(Family[TsmtFewConfig]):
     def context(self, config: TsmtFewConfig, problem: Problem) -> dict[str, Any]:
         along_a, along_b, _ = problem.contiguous
         tile = config.tile_rows * config.tile_columns
-        bits, vectors = {}, {}
+        bits = {}
         for name, lines, along in (("a", config.tile_rows, along_a), ("b", config.tile_columns, along_b)):
             size = vector_bytes(config.piece, lines, along == "k", problem.dtype.element_bytes)
             bits[f"{name}_bits"] = VECTORS[size]
-            vectors[f"{name}_vectors"] = lines * config.piece * problem.dtype.element_bytes // size
         return {
             **bits,
-            **vectors,
             "about": "all of C in every thread, k over every thread",
             "storage": problem.storage,
             "a_along_k": along_a == "k",
