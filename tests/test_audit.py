@@ -199,7 +199,7 @@ def refused(*arguments: str) -> str:
 
 def test_the_command_prints_the_audit(database: str) -> None:
     found = asked("--db", database)
-    assert (found["device"], found["trials"], found["measured"]) == ("h200", 2, 2)
+    assert (found["device"], found["trials"], found["measured"]) == ("NVIDIA H200", 2, 2)
     (reuse,) = (one for one in found["guidelines"] if one["rule"] == "min-reuse")
     assert (reuse["mean_cost"], reuse["worst_cost"]) == (1.25, 1.25)
     assert reuse["dropped_winners"] == [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import click
 from rich.console import Console
@@ -158,6 +158,7 @@ def _audit(
         name, limits = stored_target(store.devices(), spec, database)
         trials = store.current(name)
     of_families = [trial for trial in trials if not families or trial.config.family in families]
+    limits = replace(limits, name=name)
     found = audit(of_families, limits, guidelines)
     if as_json:
         click.echo(json.dumps(reports.audit_facts(found, limits, database), indent=2))
