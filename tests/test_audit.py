@@ -208,7 +208,7 @@ def test_the_command_prints_the_audit(database: str) -> None:
     ]  # fmt: skip
     assert {one["quantity"] for one in found["estimates"]} == {"registers", "smem_bytes", "blocks_per_sm"}
     printed = run("space", "--audit", "--db", database).output
-    assert f"h200 in {database}: 2 trials, 2 of them measured, of 1 problem" in printed
+    assert f"NVIDIA H200 in {database}: 2 trials, 2 of them measured, of 1 problem" in printed
     assert "nothing was measured that min-threads-per-sm, min-blocks-per-sm would drop" in printed
     (line,) = (line.split() for line in printed.splitlines() if line.startswith(PROBLEM.text))
     assert line == [PROBLEM.text, "min-reuse", NARROW.text, "400.0", WIDE.text, "500.0", "1.250"]
