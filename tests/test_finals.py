@@ -10,20 +10,30 @@ import pytest
 
 from tests.fabricated import PROBLEM, configuration, measurement, trial, tuning_run
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
+from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import KernelSource, render
-from tsm2_tune.generator.space import SearchSpace
+from tsm2_tune.generator.space import SearchSpace, search_space
 from tsm2_tune.tuner import job
 from tsm2_tune.tuner.basis import basis
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Binary, Measurement
-from tsm2_tune.tuner.tune import FinalFailure, Options, Tuner
+from tsm2_tune.tuner.tune import FinalFailure, Options, Tuner, ordered
 from tsm2_tune.tuner.worker import Rematch, Worker
 
 RUN = tuning_run()
 TARGET = cast(Target, SimpleNamespace(identity=RUN.identity, toolchain=SimpleNamespace(digest="nvcc")))
 A, B, C, D, E, F, G, *MANY = (configuration(32 * i, columns=c) for c in (1, 2, 4, 8) for i in range(1, 9))
+
+
+def test_what_won_under_an_older_basis_is_tried_first() -> None:
+    space = search_space(PROBLEM, PROFILES["h200"], families=["tsm2", "ism2"])
+    candidates = ordered(space, 0)
+    last, before = candidates[len(candidates) - 1], candidates[len(candidates) - 2]
+    found = list(job.these_first((last.config.text, "tsm2-of-another-time", before.config.text), candidates, space))
+    assert [candidate.config for candidate in found[:2]] == [last.config, before.config]
+    assert [candidate.config for candidate in found[2:]] == [candidate.config for candidate in candidates][:-2]
 
 
 class Replay(Tuner):

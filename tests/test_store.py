@@ -162,6 +162,19 @@ def test_a_winner_is_stale_where_its_family_moved_on_elsewhere(store: Store) -> 
     }
 
 
+def test_the_fastest_of_each_family_that_moved_on_is_known(store: Store) -> None:
+    ism2 = Ism2Config(1, 128, 4, 4, 2)
+    store.add_trial(RUN, trial(400, C128, basis="yesterday"))
+    store.add_trial(RUN, trial(300, C256, basis="yesterday"))
+    store.add_trial(RUN, trial(100, C512, basis="yesterday", verdict=Verdict(False, 2.0, "wrong")))
+    store.add_trial(RUN, trial(200, ism2, basis="yesterday"))
+    assert store.fastest_of_older(GPU, PROBLEM, TODAY) == (ism2.text, C256.text)
+    assert store.fastest_of_older(GPU, PROBLEM, {"tsm2": "today"}) == (C256.text,)
+    assert store.fastest_of_older(GPU, PROBLEM, {"tsm2": "yesterday", "ism2": "yesterday"}) == ()
+    store.add_trial(RUN, trial(500, C128, basis="today"))
+    assert store.fastest_of_older(GPU, PROBLEM, TODAY) == (ism2.text,)
+
+
 # What a restart finds
 
 

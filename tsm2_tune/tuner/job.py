@@ -105,8 +105,9 @@ def run(
 ) -> Iterator[Event]:
     """Tune each problem; every trial is in the store before its event is yielded.
 
-    What earlier runs tried of `families` counts. Where none are named, these are all that are not only by name, also
-    where fewer are searched now, as the winner is the problem's over all of them, and those of the space.
+    What earlier runs tried of `families` takes part in the finals. Where none are named, these are all that are not
+    only by name, also where fewer are searched now, as the winner is the problem's over all of them, and those of the
+    space. Trials and seconds count that are of the families that are searched.
     """
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     target = tuner.target
@@ -114,23 +115,34 @@ def run(
         problem = space.problem
         counted = families or [n for n, one in FAMILIES.items() if not one.only_by_name or n in space.families]
         bases = {name: basis(name, target) for name in counted if family_named(name).supports(problem)}
-        past = past_of(store, tuner, problem, bases)
-        best_before_us = min((one.median_us for one in past.contenders), default=None)
+        own = {name: one for name, one in bases.items() if name in space.families}
+        past = past_of(store, tuner, problem, own)
+        contenders = past_of(store, tuner, problem, bases).contenders
+        best_before_us = min((one.median_us for one in contenders), default=None)
         yield ProblemStarted(space, len(past.tried), past.seconds, best_before_us)
 
         new_trials = 0
-        for trial in tuner.tune(order(space, tuner.options.seed), past):
+        older = store.fastest_of_older(target.identity.name, problem, own)
+        for trial in tuner.tune(these_first(older, order(space, tuner.options.seed), space), past):
             trial_id = store.add_trial(_tuning_run(tuner, started_at), trial)
             new_trials += 1
             yield TrialStored(trial, trial_id)
 
         yield from _finals(problem, tuner, store, bases, started_at)
-        past = past_of(store, tuner, problem, bases)
+        past = past_of(store, tuner, problem, own)
         winners = store.best(device=target.identity.name, problem=problem)
         configs = frozenset(filter(None, map(config_spelt, past.tried)))
         untried = len(space.kept) - len(places(space.kept, configs))
         winner = winners[0] if winners else None
         yield ProblemEnded(problem, new_trials, len(past.tried), past.timed_out, untried, winner)
+
+
+def these_first(texts: Sequence[str], candidates: Sequence[Candidate], space: SearchSpace) -> Iterator[Candidate]:
+    """The candidates, those first which are spelt so: what won before they were made otherwise still competes."""
+    configs = frozenset(filter(None, map(config_spelt, texts)))
+    first = [space.kept[place] for place in places(space.kept, configs).values()]
+    yield from sorted(first, key=lambda candidate: texts.index(candidate.config.text))
+    yield from (candidate for candidate in candidates if candidate.config not in configs)
 
 
 def _finals(

@@ -128,6 +128,27 @@ class Store:
             rows = connection.execute(query).mappings().all()
         return tuple(stored.stored_trial(row) for row in rows)
 
+    def fastest_of_older(self, device_name: str, problem: Problem, basis: Mapping[str, str]) -> tuple[str, ...]:
+        """Texts of configurations, fastest first: of each family without a trial of its basis the fastest right one.
+
+        Their times are of kernels that are made otherwise now, or by another compiler.
+        """
+        trial, first = schema.trial.c, schema.measurement.c
+        tried = select(trial.family).where(_tried(device_name, problem, basis))
+        query = (
+            select(trial.family, trial.config)
+            .join(schema.measurement, _is_first())
+            .where(_of_problem(device_name, problem), trial.outcome == Outcome.OK.value, trial.verdict_correct == 1)
+            .where(trial.family.in_(list(basis)), trial.family.not_in(tried))
+            .order_by(first.median_us)
+        )
+        with self._database.transaction() as connection:
+            rows = connection.execute(query).all()
+        fastest: dict[str, str] = {}
+        for family, config in rows:
+            fastest.setdefault(family, config)
+        return tuple(fastest.values())
+
     def final_configs(self, device_name: str, problem: Problem, basis: Mapping[str, str]) -> frozenset[str]:
         """Texts of the configurations in the last finals of the trials that `tried` gives; none before a final."""
         tried = _tried(device_name, problem, basis)

@@ -7,7 +7,7 @@ import os
 import random
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from itertools import chain, count, islice, zip_longest
@@ -126,7 +126,7 @@ class Tuner:
             )
         return support.path
 
-    def tune(self, candidates: Sequence[Candidate], past: Past) -> Iterator[Trial]:
+    def tune(self, candidates: Iterable[Candidate], past: Past) -> Iterator[Trial]:
         """Try the candidates of one problem that the past has not tried, in their order, until the options end it."""
         options = self.options
         self.phases.enter(BETWEEN_REQUESTS)
