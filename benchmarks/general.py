@@ -242,11 +242,15 @@ def measure_variants(
 @click.option("--device", "spec", default="0", show_default=True, help="CUDA ordinal.")
 @click.option("--quick", is_flag=True, help="A few sizes, in about twenty seconds.")
 @click.option(
-    "--variants", default=VARIANTS, show_default=True, help="Of the stencil, of each type in each storage order."
+    "--variants",
+    type=click.IntRange(min=0),
+    default=VARIANTS,
+    show_default=True,
+    help="Of the stencil, of each type in each storage order.",
 )
 @click.option(
     "--time-limit",
-    type=float,
+    type=click.FloatRange(min=0, max=1e9),
     default=TIME_LIMIT,
     show_default=True,
     help="Seconds after which no other cell is begun.",

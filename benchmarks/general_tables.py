@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.headline import fastest_in_bold, markdown, number
+from benchmarks.headline import fastest_in_bold, markdown, number, right_us, time_text
 from benchmarks.table import provenance
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 
@@ -15,7 +15,7 @@ Row = Mapping[str, Any]
 STENCIL = "stencil"  # table of the family `gemm` alone
 GLOBAL_SIZE = 4096  # of the square whose winner is the configuration for all
 BLAS = {"f32": "S", "f64": "D", "c64": "C", "c128": "Z"}
-WHO = ("ours_us", "cublas_us", "cublaslt_us")
+WHO = ("ours", "cublas", "cublaslt")
 
 
 def tables(found: Row) -> dict[str, str]:
@@ -41,9 +41,9 @@ def squares(rows: Sequence[Row]) -> str:
             str(row["m"]),
             row["dtype"],
             row["op"],
-            *fastest_in_bold([number(row[who]) for who in WHO], [row[who] for who in WHO]),
-            f"{rate(row, 'ours_us'):.1f}",
-            percent(row, "cublas_us"),
+            *fastest_in_bold([time_text(row, who) for who in WHO], [right_us(row, who) for who in WHO]),
+            f"{rate(row):.1f}",
+            percent(row, "cublas"),
             f"`{row['configuration']}`",
         )
         for row in rows
@@ -108,21 +108,22 @@ def spread(variants: Sequence[Row]) -> str:
     return markdown(heads, lines, texts=("routine", "op", "fastest variant")) if lines else ""
 
 
-def rate(row: Row, who: str) -> float:
-    """TFLOP/s."""
+def rate(row: Row) -> float:
+    """Of ours, in TFLOP/s."""
     flops: float = Problem(row["m"], row["n"], row["k"], row["dtype"], row["op"]).flops
-    return flops / row[who] * 1e-6
+    return flops / row["ours_us"] * 1e-6
 
 
 def percent(row: Row, who: str) -> str:
-    """Of the library's rate; a dash where it has none."""
-    return "–" if row[who] is None else f"{100 * row[who] / row['ours_us']:.0f} %"
+    """Of the library's rate; a dash where it has none, or was wrong."""
+    time = right_us(row, who)
+    return "–" if time is None else f"{100 * time / row['ours_us']:.0f} %"
 
 
 def _rate_beside(row: Row | None) -> str:
     if row is None:
         return "–"
-    return f"{rate(row, 'ours_us'):.1f} ({percent(row, 'cublas_us')}, {percent(row, 'cublaslt_us')})"
+    return f"{rate(row):.1f} ({percent(row, 'cublas')}, {percent(row, 'cublaslt')})"
 
 
 def _loss(row: Row | None) -> str:

@@ -90,7 +90,9 @@ def main() -> None:
     pages = {path: redrawn(path.read_text(encoding="utf-8"), parts) for path in PAGES}
     draw(read(RESULT), RESULT.with_suffix(".png"))
     for path, page in pages.items():
+        same = page == path.read_text(encoding="utf-8")
         path.write_text(page, encoding="utf-8")
+        click.echo(f"{path.relative_to(ROOT)}: {'as before' if same else 'drawn anew'}")
 
 
 if __name__ == "__main__":

@@ -54,7 +54,9 @@ FIELDS: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("op", "configuration", "verdict"), _is_text),
     **dict.fromkeys(("small", "verified"), _is_flag),
     **dict.fromkeys(("ours_us", "floor_us", "percent_of_floor"), _is_number),
-    **dict.fromkeys(("cublas_us", "cublaslt_us"), _is_time),
+    **dict.fromkeys(("ours_low_us", "ours_high_us"), _is_number),
+    **dict.fromkeys((f"{who}{one}_us" for who in ("cublas", "cublaslt") for one in ("", "_low", "_high")), _is_time),
+    "sm_clock_mhz": _is_time,
 }
 GRAPH_FIELDS = ("ours_graph_us", "cublas_graph_us", "launch_floor_us")  # all or none
 

@@ -62,8 +62,8 @@ def support_path(toolchain: Toolchain) -> str:
 
 @pytest.fixture(scope="module")
 def worker(support_path: str) -> Iterator[Worker]:
-    """A worker on the host that waits 6 s for each stage."""
-    worker = Worker("cpu", support_path, limit_seconds=10.0)
+    """A worker on the host that waits 30 s for each stage, as a busy machine needs."""
+    worker = Worker("cpu", support_path, limit_seconds=30.0)
     yield worker
     worker.close()
 

@@ -163,6 +163,32 @@ AHEAD_BUGS = (
     Bug("products copied past the last", COPIES, "(i < last && q < k)", "(i < last)"),
     Bug("half a piece copied", COPIES, "(v * ld + u), wide)", "(v * ld + u), wide / 2)"),
     Bug("alignment of copies not looked at", COPIES, "whole && aligned_a && aligned_b", "whole"),
+    Bug("a tile too many down", stencil(), "(m + m_blk - 1) / m_blk", "m / m_blk + 1"),
+    Bug("a C of few rows taken as whole elsewhere", stencil(), "m >= m_blk && n >= n_blk", "n >= n_blk"),
+    Bug(
+        "a C of few columns taken as whole elsewhere",
+        stencil("tt"),
+        "m >= m_blk && n >= n_blk",
+        "m >= m_blk",
+        op="tt",
+    ),
+    Bug("few rows copied as whole", COPIES, "m >= m_blk && n >= n_blk", "n >= n_blk"),
+    Bug(
+        "half the alignment of A",
+        fours(buffers=2),
+        "% (load * sizeof(scalar)) == 0",
+        "% (load * sizeof(scalar) / 2) == 0",
+    ),
+    Bug(
+        "half the alignment of B",
+        fours("nt", 2),
+        "% (load * sizeof(scalar)) == 0",
+        "% (load * sizeof(scalar) / 2) == 0",
+        op="nt",
+    ),
+    Bug(
+        "half the alignment of loads", fours(), "% (load * sizeof(scalar)) == 0", "% (load * sizeof(scalar) / 2) == 0"
+    ),
     Bug("lines for products", stencil(buffers=2), "by_line ? line * pitch", "!by_line ? line * pitch"),
     Bug("B in A's place", COPIES, "kept(k_blk * a_pitch", "kept(k_blk * m_blk"),
     Bug("pieces that overlap", PIECES_OF_TWO, "threadIdx.x % dim * wide", "threadIdx.x % dim"),

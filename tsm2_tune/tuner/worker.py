@@ -30,8 +30,8 @@ from tsm2_tune.tuner.trial import LoadedResources, Measurement, Outcome, Verdict
 from tsm2_tune.tuner.verify import checks_of, prepare, probe_checks, verify
 
 START_LIMIT_SECONDS = 120.0  # for a worker to open its device: a busy machine's first context takes a while
-
-
+# Exit codes that no kernel causes, but a machine that has run out of memory does.
+FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
 BETWEEN_REQUESTS = "search"  # the phase in which the worker waits
 REQUESTS_PER_PROCESS = 1000  # a library once loaded stays mapped, and mappings are limited (65530 on Linux)
 
@@ -40,8 +40,8 @@ class WorkerError(TuneError):
     """The worker failed in a way that no kernel explains."""
 
 
-class _NotBegun(Exception):
-    """The process died before it began what it was asked for."""
+class _Innocent(Exception):
+    """The process died before it began what it was asked for, or was killed from outside: it is asked once more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,15 +132,15 @@ class Worker:
             self.close()
         try:
             return self._answer(request, limit_seconds)
-        except _NotBegun:  # the request is innocent of it: what died may be what the one before left
+        except _Innocent:
             pass
         try:
             return self._answer(request, limit_seconds)
-        except _NotBegun as died:
+        except _Innocent as died:
             return AttemptResult(Outcome.CRASHED, str(died))
 
     def _answer(self, request: object, limit_seconds: float) -> object:
-        """The process's answer, or how it ended; _NotBegun where it did so before it reported a stage."""
+        """The process's answer, or how it ended; _Innocent where that may be none of its doing."""
         connection = self._connected()
         stage: str | None = None
         try:
@@ -164,9 +164,10 @@ class Worker:
             self._process.join()
             code = self._process.exitcode
             self.close()
-            if stage is None:
-                raise _NotBegun(f"the worker died before it began{_cause(code)}") from None
-            return AttemptResult(Outcome.CRASHED, f"the worker died during {stage}{_cause(code)}")
+            died = f"the worker died {f'during {stage}' if stage else 'before it began'}{_cause(code)}"
+            if stage is None or code in FROM_OUTSIDE:
+                raise _Innocent(died) from None
+            return AttemptResult(Outcome.CRASHED, died)
         finally:
             self._phases.enter(BETWEEN_REQUESTS)
 
@@ -224,7 +225,8 @@ def _no_room(request: object, error: MemoryError) -> str:
 
 def _cause(exit_code: int | None) -> str:
     if exit_code is not None and exit_code < 0:
-        return f" ({signal.Signals(-exit_code).name})"
+        known = {one.value for one in signal.Signals}
+        return f" ({signal.Signals(-exit_code).name})" if -exit_code in known else f" (signal {-exit_code})"
     return f" (exit status {exit_code})"
 
 

@@ -258,11 +258,18 @@ class Gemm(Family[GemmConfig]):
         return problem.dtype_name in self.dtypes and min(problem.m, problem.n) > SKINNY
 
     def probe_shapes(self, config: GemmConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Tiles whole, moved, and larger than C; stripes whole and in part."""
+        """Tiles whole, moved, and larger than C; stripes whole and in part.
+
+        Of whole tiles there are two side by side; by 2 past a tile, lines are half aligned; and C has half of a tile
+        one way, with whole stripes.
+        """
         m_blk, n_blk, k_blk = config.m_blk, config.n_blk, config.k_blk
         return (
-            (m_blk, n_blk, 2 * k_blk),
+            (m_blk, 2 * n_blk, 2 * k_blk),
             (2 * m_blk + 1, n_blk + 1, 2 * k_blk + 1),
+            (m_blk + 2, n_blk + 2, 2 * k_blk + 2),
+            (max(m_blk // 2 - 1, 1), n_blk + 1, 2 * k_blk),
+            (m_blk + 1, max(n_blk // 2 - 1, 1), 2 * k_blk),
             (m_blk + 1, 2 * n_blk - 1, max(k_blk - 1, 1)),
             (max(m_blk - 1, 1), n_blk + 1, k_blk + 1),
             (m_blk + 1, max(n_blk - 1, 1), k_blk),
