@@ -61,6 +61,17 @@ def test_who_was_first_stays_unless_it_timed_out_under_less(store: Store, path: 
     assert plain_sql(path, "SELECT count(*) FROM sample") == [(3,)]
 
 
+def test_limits_that_take_turns_end(store: Store) -> None:
+    """A larger limit for one stage and a smaller one for the other try it again, and once more, and then no more."""
+    both = (TimeLimits(120.0, 60.0), TimeLimits(1.0, 100.0))
+    for limits in (*both, both[0]):
+        late = trial(outcome=Outcome.TIMED_OUT, verdict=None, measurement=None, limits=limits)
+        trial_id = store.add_trial(RUN, late)
+    (stored,) = store.tried(RUN.identity.name, PROBLEM, {"tsm2": "today"})
+    assert (stored.id, stored.limits) == (trial_id, TimeLimits(120.0, 100.0))
+    assert not any(limits.exceed(stored.limits) for limits in both)
+
+
 def test_a_trial_of_an_older_schema_has_unknown_limits_and_is_outdone(path: Path) -> None:
     with Store.open(path, create=True) as store:
         store.add_trial(RUN, trial(limits=LONG, **LATE))

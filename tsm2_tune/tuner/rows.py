@@ -11,6 +11,8 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource
 from tsm2_tune.tuner.trial import Measurement, Trial, TuningRun
 
+LIMITS = ("compile_limit_seconds", "run_limit_seconds")  # columns of `trial`
+
 
 def measurement_values(
     measured: Measurement, trial_id: int, *, run_id: int, round_: int, floor_us: float

@@ -74,7 +74,8 @@ class Store:
             else:
                 trial_id, seconds = present, schema.trial.c.total_seconds + trial.total_seconds
                 row = update(schema.trial).where(schema.trial.c.id == present)
-                connection.execute(row.values({**values, "total_seconds": seconds}))
+                most = {name: _most(schema.trial.c[name], values[name]) for name in rows.LIMITS}
+                connection.execute(row.values({**values, **most, "total_seconds": seconds}))
             if trial.measurement is not None:
                 _add_measurement(
                     connection, trial_id, trial.measurement, run_id=run_id, round_=0, floor_us=trial.floor_us
@@ -298,6 +299,11 @@ def _added(connection: Connection, table: Table, values: Mapping[str, Any]) -> i
 def _found_or_added(connection: Connection, table: Table, values: Mapping[str, Any]) -> int:
     found = _found(connection, table, values)
     return _added(connection, table, values) if found is None else found
+
+
+def _most(column: Any, value: float | None) -> Any:
+    """The larger one of what is stored and the value: what ended neither way was tried under both."""
+    return func.max(func.coalesce(column, value), value)
 
 
 def _is_outdone(connection: Connection, trial_id: int, trial: Trial) -> bool:
