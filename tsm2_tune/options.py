@@ -124,7 +124,7 @@ def computable(problems: Sequence[Problem], families: Sequence[str]) -> tuple[Pr
         if families and not set(families) & set(able):
             raise InputError(
                 f"{problem.text} is computed by {', '.join(able)}, not by {', '.join(families)}:"
-                " name another --family, --op, --dtype or shape"
+                " name another --family, --op, --dtype, --math or shape"
             )
     return tuple(problems)
 
