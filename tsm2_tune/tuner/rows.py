@@ -17,6 +17,7 @@ LIMITS = ("compile_limit_seconds", "run_limit_seconds")  # columns of `trial`
 def measurement_values(
     measured: Measurement, trial_id: int, *, run_id: int, round_: int, floor_us: float
 ) -> dict[str, Any]:
+    """Of a row of `measurement`, without its samples."""
     return {
         "trial_id": trial_id,
         "run_id": run_id,
@@ -30,6 +31,7 @@ def measurement_values(
 
 
 def run_values(run: TuningRun) -> dict[str, Any]:
+    """Of a row of `run`."""
     identity, ceilings = run.identity, run.ceilings
     return {
         "device_name": identity.name,
@@ -48,14 +50,17 @@ def run_values(run: TuningRun) -> dict[str, Any]:
 
 
 def problem_key(problem: Problem) -> dict[str, Any]:
+    """The columns of `problem` that tell one from another."""
     return {"op": problem.op, "dtype": problem.dtype_name, "m": problem.m, "n": problem.n, "k": problem.k}
 
 
 def problem_values(problem: Problem) -> dict[str, Any]:
+    """Of a row of `problem`."""
     return {**problem_key(problem), "flops": problem.flops, "least_bytes": problem.least_bytes}
 
 
 def source_values(source: KernelSource) -> dict[str, Any]:
+    """Of a row of `source`."""
     return {
         "digest": source.digest,
         "kernel": source.kernel,
@@ -66,6 +71,7 @@ def source_values(source: KernelSource) -> dict[str, Any]:
 
 
 def trial_values(trial: Trial) -> dict[str, Any]:
+    """Of a row of `trial`, but for its run, device and problem."""
     """The trial's own columns: what it found, besides what identifies it."""
     resources, verdict = trial.resources, trial.verdict
     return {
