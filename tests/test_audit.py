@@ -250,6 +250,7 @@ def test_what_cannot_be_audited_is_refused_in_a_sentence(database: str, tmp_path
         (("--audit", "--db", database, "--device", "NVIDIA B200"), "unknown device 'NVIDIA B200'"),
         (("--audit", "--db", database, "--shapes", "8x8x8"), "--audit is of all that the database has: leave --sh"),
         (("--audit", "--db", database, "--list"), "leave --list out"),
+        (("--device", "h200", "--explain", "--list"), "--explain is of the table that people read"),
         (("--audit", "--db", database, "--guidelines", "reuse=1"), "unknown guideline 'reuse'"),
         (("--db", database, "--shapes", "8x8x8"), "--db is for --audit"),
     ):  # fmt: skip

@@ -148,6 +148,8 @@ def _refuse_unused(ctx: click.Context, is_audit: bool) -> None:
                 raise click.UsageError(f"--audit is of all that the database has: leave {option} out")
     elif is_given(ctx, "database"):
         raise click.UsageError("--db is for --audit: name that too, or leave --db out")
+    elif is_given(ctx, "explain") and (is_given(ctx, "as_lines") or is_given(ctx, "as_json")):
+        raise click.UsageError("--explain is of the table that people read: leave it out, or --list and --json")
 
 
 def _audit(
