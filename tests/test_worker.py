@@ -167,7 +167,7 @@ def test_a_binary_that_does_not_load_is_a_failed_launch(worker: Worker, tmp_path
 def test_a_text_that_does_not_compile_is_a_failure_with_the_compilers_words(toolchain: Toolchain) -> None:
     failure = compile_text("int x = y;", kernel="k", defines=(), toolchain=toolchain, limit_seconds=60)
     assert isinstance(failure, CompileFailure)
-    assert not failure.timed_out
+    assert failure.outcome is Outcome.COMPILE_FAILED
     assert "not declared" in failure.detail or "undeclared" in failure.detail
 
 
@@ -175,7 +175,7 @@ def test_a_compiler_that_takes_too_long_is_ended(toolchain: Toolchain) -> None:
     start = time.monotonic()
     failure = compile_text("int x;", kernel="k", defines=("LATE",), toolchain=toolchain, limit_seconds=0.001)
     assert isinstance(failure, CompileFailure)
-    assert failure.timed_out
+    assert failure.outcome is Outcome.TIMED_OUT
     assert time.monotonic() - start < 10
 
 

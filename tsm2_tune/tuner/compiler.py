@@ -19,7 +19,7 @@ from pathlib import Path
 import platformdirs
 
 from tsm2_tune.errors import InputError
-from tsm2_tune.tuner.trial import Binary, CompileFailure
+from tsm2_tune.tuner.trial import Binary, CompileFailure, Outcome
 
 WORK_PREFIX = "compiling-"
 LEFTOVER_SECONDS = 3600.0  # far past any compile limit
@@ -100,10 +100,10 @@ def compile_text(
             seconds = time.perf_counter() - start
             if isinstance(ended, CompileFailure):
                 _refuse_full_disk(folder, Path(tempfile.gettempdir()))
-                return CompileFailure(timed_out=ended.timed_out, detail=_shortened(ended.detail, work))
+                return CompileFailure(ended.outcome, _shortened(ended.detail, work))
             if not output.is_file():
                 detail = f"{toolchain.compiler} ended well, but wrote no output"
-                return CompileFailure(timed_out=False, detail=detail)
+                return CompileFailure(Outcome.COMPILE_FAILED, detail)
             spill_bytes = _spill_bytes(ended)
             Path(work, "report.json").write_text(json.dumps({"spill_bytes": spill_bytes, "sha256": _digest(output)}))
             # The report first: a binary is only found beside its report, and each appears whole.
@@ -157,12 +157,12 @@ def _ended(command: list[str], limit_seconds: float) -> str | CompileFailure:
         returncode, messages = _run(command, limit_seconds)
     except OSError as error:
         detail = f"{command[0]} cannot be started: {error.strerror}"
-        return CompileFailure(timed_out=False, detail=detail)
+        return CompileFailure(Outcome.COMPILE_FAILED, detail)
     if returncode is None:
-        return CompileFailure(timed_out=True, detail=f"compiling took more than {limit_seconds:g} s")
+        return CompileFailure(Outcome.TIMED_OUT, f"compiling took more than {limit_seconds:g} s")
     if returncode != 0:
         detail = messages.strip() or f"exit status {returncode}, and no message"
-        return CompileFailure(timed_out=False, detail=detail)
+        return CompileFailure(Outcome.COMPILE_FAILED, detail)
     return messages
 
 

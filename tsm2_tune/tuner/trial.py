@@ -20,6 +20,7 @@ class Outcome(StrEnum):
     WRONG_RESULT = "wrong-result"  # verification rejected what it computed
     TIMED_OUT = "timed-out"  # compiling or running passed its limit
     CRASHED = "crashed"  # the kernel faulted, or the worker that ran it died
+    INTERRUPTED = "interrupted"  # the machine ended it, not the kernel: no verdict, and it is tried again
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class Binary:
 class CompileFailure:
     """Why there is no binary."""
 
-    timed_out: bool
+    outcome: Outcome  # compile-failed, timed-out or interrupted
     detail: str
 
 

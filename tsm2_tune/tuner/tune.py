@@ -119,7 +119,11 @@ class Tuner:
             limit_seconds=self.options.compile_limit_seconds,
         )
         if isinstance(support, CompileFailure):
-            remedy = "raise --compile-limit" if support.timed_out else "mend it or name another compiler"
+            remedy = (
+                "raise --compile-limit"
+                if support.outcome is Outcome.TIMED_OUT
+                else "mend it or name another compiler"
+            )
             raise ToolMissing(
                 f"{self.target.toolchain.compiler} does not compile the tuner's own kernels: {support.detail};"
                 f" {remedy}"
@@ -213,8 +217,7 @@ class Tuner:
         binary = compiling.result()
         self.phases.enter(BETWEEN_REQUESTS)
         if isinstance(binary, CompileFailure):
-            outcome = Outcome.TIMED_OUT if binary.timed_out else Outcome.COMPILE_FAILED
-            result = AttemptResult(outcome, binary.detail)
+            result = AttemptResult(binary.outcome, binary.detail)
         else:
             result = self.worker.attempt(
                 Attempt(
