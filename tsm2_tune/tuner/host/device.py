@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,25 +13,21 @@ from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import DTYPES, Dtype
 from tsm2_tune.generator.roofline import Ceilings, gflops_by_dtype
 from tsm2_tune.tuner.compiler import Toolchain
-from tsm2_tune.tuner.device import Buffer, KernelFault, LaunchFailed
-from tsm2_tune.tuner.host.faults import STACKS, Entry, Launch, Stretch, fault_message
+from tsm2_tune.tuner.device import Buffer, KernelFault
+from tsm2_tune.tuner.host.entry import IN_ORDER, EntryPoint
+from tsm2_tune.tuner.host.faults import Stretch
 from tsm2_tune.tuner.host.limits import host_limits
-from tsm2_tune.tuner.host.memory import PAGE_BYTES, HostBuffer, Stacks, as_bytes, whole_pages
+from tsm2_tune.tuner.host.memory import HostBuffer, as_bytes, whole_pages
 from tsm2_tune.tuner.host.toolchain import cpu_name
 from tsm2_tune.tuner.trial import DeviceIdentity, LoadedResources
 
 __all__ = ["HostBuffer", "HostDevice", "HostKernel", "host_identity", "host_limits"]
 
-MOST_BLOCKS = 2**31 - 1  # of a one-dimensional grid, as on a GPU
-IN_ORDER = 0  # the seed with which the threads of a block run in ascending order
 # Read before each timed launch, to evict its operands. A last-level cache larger than this is a server's, shared
 # by more than this process; reading through it would take longer than most launches.
 MOST_FLUSH_BYTES = 64 << 20
 CEILING_BYTES = 128 << 20  # streamed to measure bandwidth
 CEILING_SAMPLES = 5
-
-# Signal handlers and the order of threads are one a process.
-_launching = threading.Lock()
 
 
 def host_identity(toolchain: Toolchain) -> DeviceIdentity:
@@ -49,16 +43,11 @@ def host_identity(toolchain: Toolchain) -> DeviceIdentity:
 
 
 class HostKernel:
-    """An entry point of a shared library made from `host_text`."""
+    """An entry point on the device."""
 
     def __init__(self, device: HostDevice, path: str, kernel: str) -> None:
         self._device = device
-        self._name = kernel
-        try:
-            self._library = ctypes.CDLL(path)
-            self._entry = Entry.in_dll(self._library, f"tsm2_host_kernel_{kernel}")
-        except (OSError, ValueError) as error:
-            raise LaunchFailed(f"kernel {kernel!r} not loaded from {path}: {error}") from error
+        self._entry = EntryPoint(path, kernel, device.limits)
 
     def resources(self, *, threads: int, smem_bytes: int) -> LoadedResources:
         """Shared memory as asked for; a CPU has none of the rest to tell."""
@@ -66,29 +55,8 @@ class HostKernel:
 
     def __call__(self, arguments: Sequence[np.generic], *, blocks: int, threads: int, smem_bytes: int = 0) -> None:
         """Run the kernel to its end. A fault is kept for `synchronise`; after one, kernels do not run."""
-        self._check_launch(blocks=blocks, threads=threads, smem_bytes=smem_bytes)
-        self._check_arguments(arguments)
-        cells = [np.array(argument) for argument in arguments]  # each has an address
-        pointers = (ctypes.c_void_p * max(len(cells), 1))(*(cell.ctypes.data for cell in cells))
-        self._device.run(self._entry, pointers, blocks=blocks, threads=threads, smem_bytes=smem_bytes)
-
-    def _check_launch(self, *, blocks: int, threads: int, smem_bytes: int) -> None:
-        limits = self._device.limits
-        bounds = (
-            ("blocks", blocks, 1, MOST_BLOCKS),
-            ("threads", threads, 1, min(limits.threads_per_block, self._entry.most_threads)),
-            ("smem_bytes", smem_bytes, 0, limits.smem_bytes_per_block_optin),
-        )
-        for name, value, least, most in bounds:
-            if not least <= value <= most:
-                raise LaunchFailed(f"kernel {self._name!r}: {name} = {value} is outside {least} ... {most}")
-
-    def _check_arguments(self, arguments: Sequence[np.generic]) -> None:
-        """A launch reads as many bytes as a parameter has, whatever it is given: so their sizes must agree."""
-        expected = self._entry.parameter_bytes[: self._entry.parameters]
-        given = [argument.nbytes for argument in arguments]
-        if given != expected:
-            raise LaunchFailed(f"kernel {self._name!r}: its parameters have {expected} bytes, not {given}")
+        self._entry.check(arguments, blocks=blocks, threads=threads, smem_bytes=smem_bytes)
+        self._device.run(self._entry, arguments, blocks=blocks, threads=threads, smem_bytes=smem_bytes)
 
 
 class HostDevice:
@@ -109,7 +77,6 @@ class HostDevice:
         self._buffers: list[HostBuffer] = []
         self._fault: str | None = None
         self._flushed: npt.NDArray[np.float32] | None = None
-        self._stacks = Stacks(STACKS)
 
     def allocate(self, size_bytes: int) -> HostBuffer:
         """Memory that ends where a page begins that faults. MemoryError where the machine has not enough."""
@@ -178,28 +145,11 @@ class HostDevice:
         for buffer in self._buffers:
             buffer.free()
         self._buffers = []
-        self._stacks.free()
 
-    def run(
-        self, entry: Entry, arguments: ctypes.Array[ctypes.c_void_p], *, blocks: int, threads: int, smem_bytes: int
-    ) -> None:
-        """Run an entry point whose arguments are checked, unless a kernel has faulted before."""
-        if self._fault is not None:
-            return
-        launch = Launch(
-            arguments=ctypes.cast(arguments, ctypes.c_void_p),
-            blocks=blocks,
-            threads=threads,
-            smem_bytes=smem_bytes,
-            seed=self._seed % 2**32,
-            stacks=self._stacks.address,
-            stack_bytes=self._stacks.stack_bytes,
-            stack_guard_bytes=PAGE_BYTES,
-        )
-        with _launching:
-            entry.run(ctypes.byref(launch))
-        if launch.fault.kind:
-            self._fault = fault_message(launch, self._stretches())
+    def run(self, entry: EntryPoint, arguments: Sequence[np.generic], **launch: int) -> None:
+        """Run a launch that is checked, unless a kernel has faulted before."""
+        if self._fault is None:
+            self._fault = entry.fault(arguments, **launch, seed=self._seed, known=self._stretches())
 
     def _stretches(self) -> list[Stretch]:
         return [Stretch("a buffer", b.address, b.size_bytes) for b in self._buffers if not b.freed]

@@ -114,9 +114,6 @@ class Stacks:
     def address(self) -> int:
         return self._mapping.address
 
-    def free(self) -> None:
-        self._mapping.free()
-
 
 def as_bytes(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     """The array's memory, not copied, in the order in which it lies there. ValueError for a strided array."""
