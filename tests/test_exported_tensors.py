@@ -1,0 +1,397 @@
+"""Tensors that are more than their memory: what a bit, a layout or a gradient says is honoured or refused."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.fabricated import device_array, exported, handmade, imported, trial, tuning_run, winners
+from tests.recording_driver import RecordingDriver
+from tsm2_tune.generator.problem import Problem
+
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+STRIDED = object()  # a layout
+
+
+class Tensor(SimpleNamespace):
+    """What the module asks of a tensor of PyTorch: plain, on a GPU, unless told otherwise."""
+
+    def __init__(self, described: Any, **changes: Any) -> None:
+        plain = {"is_nested": False, "layout": STRIDED, "is_quantized": False, "requires_grad": False}
+        bits = {"is_conj": lambda: False, "is_neg": lambda: False}
+        super().__init__(**{"dtype": "torch.complex64", "device": "cuda:0", **plain, **bits, **changes})
+        if described is not None:
+            self.__cuda_array_interface__ = described.__cuda_array_interface__
+
+
+class Parameter(Tensor):
+    """A subclass that is nothing more."""
+
+
+class Masked(Tensor):
+    """A subclass that is more."""
+
+
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """PyTorch as far as the module asks it; its current stream is `stream`."""
+    fake = SimpleNamespace(Tensor=Tensor, nn=SimpleNamespace(Parameter=Parameter), strided=STRIDED, stream=0)
+    fake.cuda = SimpleNamespace(current_stream=lambda device: SimpleNamespace(cuda_stream=fake.stream))
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    return fake
+
+
+@pytest.fixture
+def cupy(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """CuPy likewise; a stream is current on the device that is."""
+    fake, current = SimpleNamespace(ndarray=Cupy, streams={0: 0, 1: 0}), [0]
+
+    @contextlib.contextmanager
+    def device(number: int) -> Iterator[None]:
+        before, current[0] = current[0], number
+        yield
+        current[0] = before
+
+    fake.device = device
+    fake.cuda = SimpleNamespace(get_current_stream=lambda: SimpleNamespace(ptr=fake.streams[current[0]]))
+    monkeypatch.setitem(sys.modules, "cupy", fake)
+    return fake
+
+
+class Cupy(SimpleNamespace):
+    """An array of CuPy on a device."""
+
+    def __init__(self, described: Any, device: Any) -> None:
+        super().__init__(__cuda_array_interface__=described.__cuda_array_interface__, device=device)
+
+
+OPS = {"c64": ("nn", "tn", "cn", "nc", "cc", "ct", "tx", "cx"), "f32": ("nn", "ttt")}
+
+
+@pytest.fixture(scope="module")
+def module_of_all(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    """A module of GPU winners of OPS."""
+    folder = tmp_path_factory.mktemp("module")
+    problems = [Problem(64, 64 if op.endswith("x") else 4, 64, dtype, op) for dtype, ops in OPS.items() for op in ops]
+    return imported(
+        exported("module", winners(folder, *((tuning_run(), trial(problem=p)) for p in problems))), folder
+    )
+
+
+@pytest.fixture
+def module(module_of_all: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The same before a driver that records, as `driver`; nothing is compiled."""
+    driver = RecordingDriver()
+    monkeypatch.setattr(module_of_all, "_cuda", lambda: driver)
+    monkeypatch.setattr(module_of_all, "_cubin", lambda *_: b"cubin")
+    monkeypatch.setattr(module_of_all, "driver", driver, raising=False)
+    return module_of_all
+
+
+def matrix(rows: int, columns: int, order: str = "F", *, at: int = 0x1000, typestr: str = "<c8") -> SimpleNamespace:
+    size = int(typestr[2:])
+    strides = (size, size * rows) if order == "F" else (size * columns, size)
+    return device_array((rows, columns), strides, at=at, typestr=typestr)
+
+
+def conjugate(described: Any, **changes: Any) -> Tensor:
+    return Tensor(described, is_conj=lambda: True, **changes)
+
+
+# The conjugate bit
+
+
+@pytest.mark.parametrize(
+    ("bits", "asked", "op"),
+    [
+        ("", {}, "tn"),
+        ("a", {}, "cn"),
+        ("a", {"conj_a": True}, "tn"),  # the conjugate of a conjugate
+        ("", {"conj_a": True}, "cn"),
+        ("ab", {}, "cc"),
+        ("ab", {"conj_b": True}, "ct"),
+    ],
+)
+def test_the_conjugate_bit_is_the_ops(
+    module: ModuleType, torch: Any, bits: str, asked: dict[str, bool], op: str
+) -> None:
+    a, b = matrix(6, 3, "C"), matrix(3, 2, "C" if "b" in bits else "F", at=0x2000)
+    tensors = [conjugate(x) if name in bits else Tensor(x) for name, x in (("a", a), ("b", b))]
+    assert module.choice(*tensors, **asked).winner.op == op
+
+
+def test_a_conjugate_without_a_kernel_for_it_is_refused(module: ModuleType, torch: Any) -> None:
+    a, b = conjugate(matrix(6, 3)), Tensor(matrix(3, 2, at=0x2000))
+    with pytest.raises(ValueError, match=r"a conjugated: this module has no c64 kernel for that.* tune with --op jn"):
+        module.gemm(a, b, out=Tensor(matrix(6, 2, at=0x3000)))
+
+
+def test_a_matrix_and_its_conjugate_transpose_are_one(module: ModuleType, torch: Any) -> None:
+    x = matrix(3, 64)  # x.mH is row-major in the same memory
+    across = device_array((64, 3), (24, 8), typestr="<c8")
+    assert module.choice(conjugate(across), Tensor(x)).winner.op == "cx"
+    assert module.choice(Tensor(across), Tensor(x)).winner.op == "tx"
+
+
+def test_an_out_to_be_conjugated_is_refused(module: ModuleType, torch: Any) -> None:
+    with pytest.raises(TypeError, match=r"^out: its conjugate bit is set, and no kernel writes conjugates"):
+        module.gemm(Tensor(matrix(6, 3)), Tensor(matrix(3, 2, at=0x2000)), out=conjugate(matrix(6, 2, at=0x3000)))
+    assert module.driver.launches == []
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("tensor", "message"),
+    [
+        (lambda x: Tensor(x, is_neg=lambda: True), r"is to be negated, .*: pass {}\.resolve_neg\(\)"),
+        (lambda x: Tensor(x, requires_grad=True), r"requires a gradient.*: pass {}\.detach\(\)"),
+        (lambda x: Tensor(None, layout=object()), r"is sparse: pass {}\.to_dense\(\)"),
+        (lambda x: Tensor(None, is_nested=True), r"is nested: pass {}\.to_padded_tensor\(0\)"),
+        (lambda x: Tensor(x, is_quantized=True), r"is quantised: pass {}\.dequantize\(\)"),
+        (lambda x: Masked(x), r"is of a subclass.*: pass {}\.as_subclass\(torch\.Tensor\)"),
+    ],
+)
+@pytest.mark.parametrize("name", ["a", "b", "out"])
+def test_a_tensor_that_is_more_than_its_memory(
+    module: ModuleType, torch: Any, name: str, tensor: Any, message: str
+) -> None:
+    given = {"a": matrix(6, 3), "b": matrix(3, 2, at=0x2000), "out": matrix(6, 2, at=0x3000)}
+    with pytest.raises(TypeError, match=f"^{name}: it {message.format(name)}"):
+        module.gemm(**{other: tensor(x) if other == name else Tensor(x) for other, x in given.items()})
+    assert module.driver.launches == []
+
+
+def test_a_parameter_is_a_tensor(module: ModuleType, torch: Any) -> None:
+    arrays = (matrix(6, 3), matrix(3, 2, at=0x2000), matrix(6, 2, at=0x3000))
+    module.gemm(*map(Parameter, arrays))
+    assert len(module.driver.launches) == 1
+
+
+def test_tensors_without_device_memory_are_refused(module: ModuleType, torch: Any) -> None:
+    with pytest.raises(TypeError, match=r"^a: expected a device array .* got Tensor"):  # a CPU's, or a meta tensor
+        module.gemm(Tensor(None), Tensor(None))
+
+
+def test_an_array_that_does_not_tell_its_memory(module: ModuleType) -> None:
+    class Deleted:
+        @property
+        def __cuda_array_interface__(self) -> Any:
+            raise RuntimeError("Array has been deleted")
+
+    with pytest.raises(TypeError, match=r"^a: a Deleted that does not tell its memory: Array has been deleted$"):
+        module.gemm(Deleted(), Deleted())
+
+
+# The current stream
+
+
+def f32(at: int, stream: int | None = None) -> SimpleNamespace:
+    return device_array((4, 4), at=at, **({} if stream is None else {"stream": stream}))
+
+
+def launched_on(module: ModuleType, *arrays: Any, stream: Any = None) -> tuple[int | None, list[str]]:
+    """The stream of the launch, and what was waited for."""
+    module.gemm(*arrays[:2], out=arrays[2], stream=stream)
+    waits = [call for call in module.driver.calls if call.startswith("wait")]
+    return module.driver.launches[-1]["stream"], waits
+
+
+def test_the_launch_goes_to_pytorchs_current_stream(module: ModuleType, torch: Any) -> None:
+    arrays = [Tensor(f32(at), dtype="torch.float32") for at in (0x1000, 0x2000, 0x3000)]
+    torch.stream = 77
+    assert launched_on(module, *arrays) == (77, [])
+    assert launched_on(module, *arrays, stream=78) == (78, [])
+    assert launched_on(module, *arrays, stream=0) == (None, [])  # the default stream, where it is asked for
+    torch.stream = 0
+    assert launched_on(module, *arrays) == (None, [])
+
+
+def test_the_launch_goes_to_cupys_current_stream_of_the_arrays_device(module: ModuleType, cupy: Any) -> None:
+    cupy.streams = {0: 5, 1: 77}
+    arrays = [Cupy(f32(at, stream=77), cupy.device(1)) for at in (0x1000, 0x2000, 0x3000)]
+    for array in arrays:
+        type(array).device = property(lambda _: cupy.device(1))
+        del array.__dict__["device"]
+    assert launched_on(module, *arrays) == (77, [])
+
+
+def test_without_such_a_library_it_is_the_default_stream(module: ModuleType) -> None:
+    assert launched_on(module, *map(f32, (0x1000, 0x2000, 0x3000))) == (None, [])
+
+
+def test_what_another_library_is_at_is_waited_for(module: ModuleType, torch: Any) -> None:
+    torch.stream = 77
+    of_torch = [Tensor(f32(at), dtype="torch.float32") for at in (0x1000, 0x2000, 0x3000)]
+    assert launched_on(module, of_torch[0], of_torch[1], f32(0x4000)) == (None, ["wait for 77"])
+    module.driver.calls.clear()
+    assert launched_on(module, f32(0x4000, stream=5), f32(0x5000, stream=5), of_torch[2]) == (77, ["wait for 5"])
+
+
+def test_a_new_out_is_of_the_stream_that_a_is_at(
+    module: ModuleType, torch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_empty", lambda *_: f32(0x6000))
+    torch.stream = 77
+    a, b = (Tensor(f32(at), dtype="torch.float32") for at in (0x1000, 0x2000))
+    module.gemm(a, b)
+    assert module.driver.launches[-1]["stream"] == 77
+
+
+def test_no_library_is_imported_for_a_stream(module_of_all: ModuleType) -> None:
+    before = {name for name in ("torch", "cupy") if name in sys.modules}
+    assert module_of_all._current_stream(f32(0x1000)) is None
+    assert {name for name in ("torch", "cupy") if name in sys.modules} == before
+
+
+# PyTorch's own tensors, which a GPU is pretended for
+
+
+@pytest.fixture
+def real(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """PyTorch, whose CPU tensors describe their memory as those of a GPU do."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    described = torch.Tensor.__cuda_array_interface__.fget
+
+    class OnGpu:
+        """The tensor, said to be on a GPU."""
+
+        is_cuda = True
+
+        def __init__(self, tensor: Any) -> None:
+            self.tensor = tensor
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.tensor, name)
+
+    def interface(tensor: Any) -> Any:
+        if tensor.device.type == "meta":
+            raise AttributeError("no memory")
+        monkeypatch.setattr("torch._tensor.has_torch_function_unary", lambda _: False)
+        return described(OnGpu(tensor))
+
+    monkeypatch.setattr(torch.Tensor, "__cuda_array_interface__", property(interface))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=77))
+    monkeypatch.setattr(module, "_home", lambda matrix: (0xC0, 0))
+    return torch
+
+
+def test_conjugates_of_pytorch(module: ModuleType, real: Any) -> None:
+    x, y = real.randn(64, 6, dtype=real.complex64).T.contiguous().T, real.randn(2, 64, dtype=real.complex64).T
+    assert module.choice(x.mH, y).winner.op == "cn"
+    assert module.choice(x.mT, y).winner.op == "tn"
+    assert module.choice(x.mH, y, conj_a=True).winner.op == "tn"
+    assert module.choice(x.mH.resolve_conj().T.contiguous().T, y).winner.op == "nn"
+    wide = real.randn(64, 3, dtype=real.complex64).T
+    assert module.choice(wide.mH, wide).winner.op == "cx"
+    with pytest.raises(TypeError, match=r"^out: its conjugate bit is set"):
+        module.gemm(x.mH, y, out=real.empty(2, 6, dtype=real.complex64).mH)
+
+
+def test_imaginary_parts_of_conjugates_of_pytorch(module: ModuleType, real: Any) -> None:
+    x = real.randn(6, 1, dtype=real.complex64).conj().imag  # a vector has a leading dimension of 2
+    ones = real.ones(1, 1)
+    with pytest.raises(TypeError, match=r"^a: it is to be negated.*: pass a\.resolve_neg\(\)$"):
+        module.choice(x, ones)
+    assert module.choice(x.resolve_neg(), ones).winner.dtype == "f32"
+
+
+def test_other_tensors_of_pytorch(module: ModuleType, real: Any, recwarn: pytest.WarningsRecorder) -> None:
+    one = real.ones(3, 3)
+    refused = {
+        "requires a gradient": one.clone().requires_grad_(),
+        "is sparse": one.to_sparse(),
+        "is nested": real.nested.nested_tensor([one, one]),
+        "is of a subclass": real.nested.nested_tensor([one, one], layout=real.jagged),
+        "is quantised": real.quantize_per_tensor(one, 0.1, 0, real.qint8),
+        "expected a device array": real.empty(3, 3, device="meta"),
+    }
+    for message, tensor in refused.items():
+        with pytest.raises(TypeError, match=f"^a: .*{message}"):
+            module.choice(tensor, one)
+    with pytest.raises(ValueError, match="pass a contiguous copy"):
+        module.choice(real.ones(3, 1).expand(3, 3), one)
+    assert module.choice(real.nn.Parameter(one, requires_grad=False), one).winner.dtype == "f32"
+    assert launched_on(module, one, real.ones(3, 3), real.empty(3, 3))[0] == 77
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed")
+def test_a_cpu_tensor_is_no_operand(module: ModuleType) -> None:
+    import torch
+
+    x = torch.ones(3, 3, dtype=torch.complex64)
+    for tensor in (x, x.mH):
+        with pytest.raises(TypeError, match=r"^a: expected a device array .* got Tensor"):
+            module.gemm(tensor, x)
+
+
+# NumPy's
+
+
+def matrices_of(module: ModuleType, **changes: Any) -> dict[str, Any]:
+    arrays = {"a": np.ones((6, 3), order="F"), "b": np.ones((3, 2), order="F"), "out": np.zeros((6, 2), order="F")}
+    return arrays | changes
+
+
+@pytest.fixture(scope="module")
+def host_module(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    folder, problem = tmp_path_factory.mktemp("host"), Problem(64, 4, 64, "f64")
+    host = tuning_run("Some CPU", compute_capability="", driver="", toolkit="g++", flags="-O3")
+    found = winners(folder, (host, trial(problem=problem, source=handmade(problem))))
+    return imported(exported("module", found), folder)
+
+
+READ_ONLY = np.zeros((6, 2), order="F")
+READ_ONLY.flags.writeable = False
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"a": np.ma.masked_array(np.ones((6, 3)))}, TypeError, "a: masked arrays are not supported"),
+        ({"out": np.ma.masked_array(np.ones((6, 2)))}, TypeError, "out: masked arrays are not supported"),
+        ({"a": np.broadcast_to(np.ones((6, 1)), (6, 3))}, ValueError, "a: .*pass a contiguous copy"),
+        ({"b": np.broadcast_to(1.0, (3, 2))}, ValueError, "b: .*pass a contiguous copy"),
+        ({"a": np.ones((6, 3), order="F")[::-1]}, ValueError, "a: .*pass a contiguous copy"),
+        (
+            {"out": np.lib.stride_tricks.as_strided(np.zeros(6), (6, 2), (8, 0))},
+            ValueError,
+            "out: .*pass a contiguous copy",
+        ),
+        ({"out": READ_ONLY}, ValueError, "out: it is read-only"),
+        ({"out": np.broadcast_to(np.zeros((6, 1)), (6, 2))}, ValueError, "out: .*(contiguous copy|read-only)"),
+        ({"a": np.ones((6, 3), ">f8", order="F")}, TypeError, "a: expected one of float32"),
+        ({"a": np.ones((6, 3), object)}, TypeError, "a: expected one of float32"),
+    ],
+)
+def test_arrays_that_numpy_makes(
+    host_module: ModuleType, changes: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=f"^{message}"):
+        host_module.gemm(**matrices_of(host_module, **changes))
+
+
+def test_an_out_within_an_operand_is_refused(host_module: ModuleType) -> None:
+    whole = np.ones((6, 6), order="F")
+    for a, out in ((whole[:, :3], whole[:, 2:4]), (whole[:, :3], whole[:, :2])):
+        with pytest.raises(ValueError, match=r"^out: it shares memory with a"):
+            host_module.gemm(a, np.ones((3, 2), order="F"), out=out)
+
+
+@pytest.mark.host
+@pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
+def test_a_matrix_of_numpy_and_a_file_are_arrays(host_module: ModuleType, tmp_path: Path) -> None:
+    on_disk = np.memmap(tmp_path / "a", np.float64, "w+", shape=(6, 3), order="F")
+    on_disk[:] = np.arange(18).reshape(6, 3)
+    old = np.full((3, 2), 2.0, order="F").view(np.matrix)
+    np.testing.assert_array_equal(host_module.gemm(on_disk, old), np.asarray(on_disk) @ np.asarray(old))
