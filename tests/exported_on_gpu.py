@@ -111,6 +111,8 @@ def torch(best: ModuleType, op: str, orders: Orders) -> None:
     torch.cuda.synchronize()
     check(c[5:].cpu().numpy(), EXPECTED[5:])
     in_many_streams(best, a, b, c)
+    in_current_streams(best, a, b, c)
+    conjugates(best)
     in_a_graph(best, a, b, c)
     check((a.double() @ b.double()).cpu().numpy())  # PyTorch goes on working
 
@@ -133,14 +135,55 @@ def in_many_streams(best: ModuleType, a: Any, b: Any, c: Any) -> None:
         check(out.cpu().numpy())
 
 
+SLOW_CYCLES = 20_000_000  # of a GPU's clock: ten milliseconds, far longer than a launch takes to come through
+
+
+def in_current_streams(best: ModuleType, a: Any, b: Any, c: Any) -> None:
+    """Products within `with torch.cuda.stream(s)`, after slow work on a, and before what reads the result there."""
+    import torch
+
+    def work(number: int) -> None:
+        late, out = torch.zeros_like(a), torch.zeros_like(c)
+        torch.cuda.synchronize()
+        for _ in range(3):
+            with torch.cuda.stream(torch.cuda.Stream()):
+                torch.cuda._sleep(SLOW_CYCLES)
+                late.copy_(a).mul_(number)
+                best.gemm(late, b, out=out)
+                read = out.clone()
+                late.zero_()
+                out.zero_()
+            torch.cuda.synchronize()
+            check(read.cpu().numpy(), number * EXPECTED)
+
+    work(1)
+    in_threads([lambda number=number: work(number) for number in (1, 2, 4, 8)])  # type: ignore[misc]
+
+
+def conjugates(best: ModuleType) -> None:
+    """Products of x.mH, where the module has a kernel for them."""
+    import torch
+
+    if not any(w.dtype == "c64" and w.op == "cn" for w in best.WINNERS):
+        return
+    x, y = (torch.randn(columns, K, dtype=torch.complex64, device="cuda").mT for columns in (M, N))
+    out = torch.empty(N, M, dtype=torch.complex64, device="cuda").mT
+    expected = (x.mH.to(torch.complex128) @ y.to(torch.complex128)).cpu().numpy()
+    best.gemm(x.mH, y, out=out)
+    np.testing.assert_allclose(out.cpu().numpy(), expected, rtol=1e-4, atol=1e-3)
+    for refused in (x.mH.imag, torch.ones(N, 1, dtype=torch.complex64, device="cuda").conj().imag):
+        with pytest.raises(TypeError, match="negative bit"):
+            best.gemm(refused, refused.mT)
+
+
 def in_a_graph(best: ModuleType, a: Any, b: Any, c: Any) -> None:
     """A product that is captured and replayed, also once its stream's workspace has grown."""
     import torch
 
     def captured(rows: int) -> Any:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            best.gemm(a[:rows], b, out=c[:rows], stream=stream)
+        with torch.cuda.graph(graph, stream=stream):  # which makes it the current one
+            best.gemm(a[:rows], b, out=c[:rows])
         return graph
 
     stream = torch.cuda.Stream()
@@ -171,6 +214,7 @@ def cupy(best: ModuleType, op: str, orders: Orders) -> None:
             best.gemm(a, b, out=c, alpha=2, beta=1, stream=stream)
             stream.synchronize()
             check(c.get(), 3 * EXPECTED)
+    in_threads([lambda number=number: in_cupys_streams(best, a, b, c, number) for number in (1, 2, 4)])  # type: ignore[misc]
     in_threads([lambda: best.gemm(a, b, out=c, stream=cupy.cuda.Stream.ptds)])
     cupy.cuda.Device().synchronize()
     check(c.get())
@@ -182,6 +226,29 @@ def cupy(best: ModuleType, op: str, orders: Orders) -> None:
         pooled = cupy.array(A, order=orders[0])
     best.gemm(pooled, b, out=c)
     check(c.get())
+
+
+def in_cupys_streams(best: ModuleType, a: Any, b: Any, c: Any, number: int) -> None:
+    """A product within `with stream`, after slow work on a, and before what reads the result there."""
+    import cupy
+
+    slow = cupy.RawKernel(
+        'extern "C" __global__ void slow(long long cycles)'
+        " { for (long long from = clock64(); clock64() - from < cycles;); }",
+        "slow",
+    )
+    late, out = cupy.zeros_like(a), cupy.zeros_like(c)
+    cupy.cuda.Device().synchronize()
+    for _ in range(3):
+        with cupy.cuda.Stream(non_blocking=True) as stream:
+            slow((1,), (1,), (np.int64(SLOW_CYCLES),))
+            cupy.multiply(a, np.float32(number), out=late)
+            best.gemm(late, b, out=out)
+            read = out.copy(order="K")
+            late.fill(0)
+            out.fill(0)
+            stream.synchronize()
+        check(read.get(), number * EXPECTED)
 
 
 if __name__ == "__main__":

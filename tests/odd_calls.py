@@ -113,9 +113,13 @@ def call_of(random: np.random.Generator, ops: dict[str, tuple[str, ...]]) -> Cal
     named = {"alpha": random.choice(np.array(ALPHAS, object)), "conj_a": conj_a, "conj_b": conj_b}
     if dtype_name[0] == "c" and random.random() < 0.5:
         named["alpha"] = complex(*random.standard_normal(2))
+    a.flags.writeable = bool(random.random() < 0.5)
     if random.random() < 0.2:
         return Call(a, b, None, named, tuple(whole for _, whole in made))
-    return Call(a, b, out, named | {"beta": random.choice(np.array(BETAS, object))}, tuple(w for _, w in made))
+    named["beta"] = random.choice(np.array(BETAS, object))
+    if named["beta"] == 0 and random.random() < 0.5:
+        out[...] = np.nan  # which is not read
+    return Call(a, b, out, named, tuple(whole for _, whole in made))
 
 
 def refused(random: np.random.Generator, call: Call) -> Call:

@@ -318,6 +318,7 @@ def test_arrays_of_every_storage_order_on_a_gpu(tmp_path: Path, library: str) ->
     if importlib.util.find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
     problems = [Problem(4096, 8, 512, "f32", op) for op in ("nn", "tn", "nt", "ntt", "ttt")]
+    problems.append(Problem(4096, 8, 512, "c64", "cn"))
     found = winners(tmp_path, *((tuning_run(), trial(problem=one, source=handmade(one))) for one in problems))
     imported(exported("module", found), tmp_path)
     script = Path(__file__).with_name("exported_on_gpu.py")
