@@ -1,10 +1,13 @@
 """`tsm2-tune`, and `python -m tsm2_tune`: the command, with an early Ctrl-C as quiet as a late one."""
 
+import io
 import sys
 
 
 def main() -> None:
-    """Run the command."""
+    """Run the command. What standard output's encoding lacks is written as it is escaped in Python."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # standard error does so already
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         from tsm2_tune.cli import main as command
 

@@ -94,9 +94,10 @@ def _stopped_by_ctrl_c(ctx: click.Context, database: str) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         if os.path.exists(database):
-            click.echo(f"stopped; every trial that ended is in {database}: the same command goes on from there")
+            text = f"stopped; every trial that ended is in {database}: the same command goes on from there"
         else:
-            click.echo(f"stopped; no trial had ended, and {database} is not made yet: the same command starts again")
+            text = f"stopped; no trial had ended, and {database} is not made yet: the same command starts again"
+        display.print_line(Console(), text)
         ctx.exit(INTERRUPTED)
 
 
@@ -129,7 +130,7 @@ def _tune(
         sentence = f"no winner for {unsolved} of {len(searched)} problems: see `tsm2-tune show --db {database}`"
         if timed_out:
             sentence += "; for what timed out choose smaller shapes or another device, or raise --run-limit, --budget"
-        click.echo(sentence, err=True)
+        display.print_line(Console(stderr=True), sentence)
         ctx.exit(1)
 
 
@@ -178,7 +179,8 @@ def ladder(
         for problem, rungs in found.items():
             reports.print_ladder(problem, target.identity.name, rungs, console)
     if any(rung.best is None for rungs in found.values() for rung in rungs):
-        click.echo(f"no time of a step: see `tsm2-tune show --db {database}`, or raise its limits", err=True)
+        sentence = f"no time of a step: see `tsm2-tune show --db {database}`, or raise its limits"
+        display.print_line(Console(stderr=True), sentence)
         ctx.exit(1)
 
 
@@ -234,7 +236,7 @@ def export(database: str, device: str | None, form: str, output: str) -> None:
     with Store.open(database, create=False) as store:
         text = exports.export(store, form, device=stored_device(store, device))
     if output == "-":
-        click.echo(text, nl=False)
+        click.echo(text.encode(), nl=False)  # as files are, whatever a terminal has
     else:
         exports.write(text, output)
 

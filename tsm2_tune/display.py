@@ -10,11 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from itertools import groupby
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
-from rich.table import Table
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.table import Column, Table
 from rich.text import Text
 
 from tsm2_tune.tuner.job import Event, FinalStored, ProblemEnded, ProblemStarted, TrialStored
@@ -22,14 +23,21 @@ from tsm2_tune.tuner.stored import BestRow, TrialLine, TrialRecord
 from tsm2_tune.tuner.trial import Outcome, Trial, Verdict
 from tsm2_tune.tuner.tune import FinalFailure, Options
 
-# What a terminal would obey instead of showing it: controls but for tab and newline, changes of direction, and
-# halves of characters, which cannot be written at all.
-_CONTROLS = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069\\ud800-\\udfff]")
+# What a terminal would obey instead of showing it: controls but for newline; and what it does not show: line ends of
+# Unicode, marks and changes of direction, characters without a width, tags.
+_CONTROLS = re.compile(
+    "[\\x00-\\x09\\x0b-\\x1f\\x7f-\\x9f\\xad\\u061c\\u180e\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f"
+    "\\ufeff\\ufff9-\\ufffb\\U000e0000-\\U000e007f]"
+)
+_HALVES = re.compile("[\\ud800-\\udfff]")  # of characters: bytes of a path that are no UTF-8 come as such
+GAP = "  "  # between columns, and between what a record says
+LEAST_TEXT_WIDTH = 20  # of a column that folds
+LEAST_BAR_WIDTH = 100  # of a terminal beside whose line of progress there is room for a bar
 
 
 def printable(text: str) -> str:
-    """The text without what a terminal would obey: a database may be from anywhere."""
-    return _CONTROLS.sub("", text)
+    """The text without what a terminal would obey: a database may be from anywhere. Tabs are spaces."""
+    return _CONTROLS.sub("", _HALVES.sub(lambda half: ascii(half[0])[1:-1], text.replace("\t", "    ")))
 
 
 def print_line(console: Console, text: str) -> None:
@@ -44,11 +52,12 @@ class Display:
         self._console, self._options, self._problems = console, options, problems
         self._live = console.is_terminal
         self._progress = Progress(
-            TextColumn("{task.description}"),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[left]}"),
-            TextColumn("{task.fields[best]}"),
-            BarColumn(bar_width=None),
+            TextColumn(
+                "{task.description}  {task.completed:g}/{task.total:g}  {task.fields[left]}  {task.fields[best]}",
+                table_column=Column(),  # which folds, so that nothing of it is cut
+                markup=False,
+            ),
+            *([BarColumn(bar_width=None)] if console.width >= LEAST_BAR_WIDTH else []),
             expand=True,
             console=console,
             disable=not self._live,
@@ -150,9 +159,11 @@ class Display:
 
 
 def one_line(text: str, characters: int = 160) -> str:
-    """The text's first line, cut where it is long."""
+    """The text's first line; where it is long, its first words."""
     line = text.strip().splitlines()[0] if text.strip() else ""
-    return line if len(line) <= characters else line[: characters - 1] + "…"
+    if len(line) <= characters:
+        return line
+    return f"{line[:characters].rpartition(' ')[0] or line[: characters - 1]}…"
 
 
 def best_text(best_us: float, trial: Trial) -> str:
@@ -198,25 +209,72 @@ def winners_table(rows: Iterable[BestRow], console: Console) -> None:
 def print_table(
     console: Console, heads: Sequence[str], cells: Sequence[Sequence[str]], *, right: Sequence[int] = ()
 ) -> None:
-    """A rich table on a terminal, aligned plain columns elsewhere; `right` names right-aligned columns."""
+    """Print it so that nothing is cut; `right` names right-aligned columns.
+
+    On a terminal: with lines where it fits, else without, else with its widest column of text folded between words,
+    else as records. Elsewhere: without lines, as wide as it is.
+    """
     cells = [[printable(cell).replace("\n", " ") for cell in row] for row in cells]
-    if console.is_terminal:
-        table = Table()
-        for number, head in enumerate(heads):
-            number_column = number in right  # where the terminal is narrow, text folds and numbers stay whole
-            justify: Literal["left", "right"] = "right" if number_column else "left"
-            table.add_column(head, justify=justify, overflow="fold", no_wrap=number_column)
+    widths = [max(map(cell_len, column)) for column in zip(heads, *cells, strict=True)]
+    room = console.width - 3 * len(widths) - 1  # within lines beside the columns, and a space on either side of them
+    if console.is_terminal and sum(widths) <= room:
+        console.print(_lined(heads, cells, widths, right))
+    elif not console.is_terminal or sum(widths) + len(GAP) * (len(widths) - 1) <= console.width:
+        for row in (heads, *cells):
+            print_line(console, _aligned(row, widths, right))
+    elif (folded := _folded(room, cells, widths, right)) is not None:
+        console.print(_lined(heads, cells, folded, right))
+    else:
         for row in cells:
-            table.add_row(*map(Text, row))
-        console.print(table)
-        return
-    widths = [max(len(row[i]) for row in [heads, *cells]) for i in range(len(heads))]
-    for row in [heads, *cells]:
-        line = "  ".join(
-            cell.rjust(width) if i in right else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        print_line(console, line.rstrip())
+            print_line(console, _record(heads, row, console.width))
+
+
+def _lined(
+    heads: Sequence[str], cells: Sequence[Sequence[str]], widths: Sequence[int], right: Sequence[int]
+) -> Table:
+    table = Table()
+    for number, (head, width) in enumerate(zip(heads, widths, strict=True)):
+        table.add_column(head, justify="right" if number in right else "left", width=width)
+    for row in cells:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _folded(
+    room: int, cells: Sequence[Sequence[str]], widths: Sequence[int], right: Sequence[int]
+) -> list[int] | None:
+    """Widths of columns that fit the room, the widest one of text narrower than its cells, but than no word of them.
+
+    None where the room is too small for that.
+    """
+    widest = max(range(len(widths)), key=lambda number: (number not in right, widths[number]))
+    width = room - (sum(widths) - widths[widest])
+    words = [cell_len(word) for row in cells for word in row[widest].split()]
+    if widest in right or width < max([LEAST_TEXT_WIDTH, *words]):
+        return None
+    return [width if number == widest else own for number, own in enumerate(widths)]
+
+
+def _aligned(row: Sequence[str], widths: Sequence[int], right: Sequence[int]) -> str:
+    padded = []
+    for number, (cell, width) in enumerate(zip(row, widths, strict=True)):
+        padding = " " * (width - cell_len(cell))
+        padded.append(padding + cell if number in right else cell + padding)
+    return GAP.join(padded).rstrip()
+
+
+def _record(heads: Sequence[str], row: Sequence[str], width: int) -> str:
+    """What a row says, each cell after its head, on as many lines as it takes; a cell is never divided."""
+    lines = [""]
+    for head, cell in zip(heads, row, strict=True):
+        said = f"{head}: {cell}" if head else cell
+        if not cell:
+            continue
+        if lines[-1].strip() and cell_len(f"{lines[-1]}{GAP}{said}") > width:
+            lines.append(GAP + said)
+        else:
+            lines[-1] += GAP + said if lines[-1] else said
+    return "\n".join(lines)
 
 
 def trials_table(rows: Iterable[TrialLine], console: Console, *, as_json: bool) -> None:

@@ -73,7 +73,7 @@ def print_devices(found: Sequence[tuple[str, str, DeviceLimits]], console: Conso
         )
         for spec, kind, limits in found
     ]
-    print_table(console, ("device", "", "name", "capability", "SMs", "GiB", "GB/s"), cells, right=(4, 5, 6))
+    print_table(console, ("device", "kind", "name", "capability", "SMs", "GiB", "GB/s"), cells, right=(4, 5, 6))
 
 
 def data_sheet_text(limits: DeviceLimits) -> str:

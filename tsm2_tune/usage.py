@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import IO, Any
 
 import click
 
@@ -53,8 +53,15 @@ def _one_sentence() -> Iterator[None]:
         ) from None
 
 
-def _refusal(sentence: str) -> click.UsageError:
-    return click.UsageError(printable(sentence), ctx=None)
+class Refusal(click.UsageError):
+    """A sentence in the encoding of standard error, where click would write UTF-8 to a terminal that has none."""
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        super().show(sys.stderr if file is None else file)
+
+
+def _refusal(sentence: str) -> Refusal:
+    return Refusal(printable(sentence), ctx=None)
 
 
 def _in_a_line(error: click.UsageError) -> str:

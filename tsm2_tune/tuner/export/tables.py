@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby
@@ -53,12 +54,19 @@ LATEX = {
     "|": r"\textbar{}",
     '"': r"\char34{}",
 }
+FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # the last four are as wide as ideographs
+NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 MARKDOWN = {character: f"\\{character}" for character in "\\`*_[]<>|~&#$"}
+
+
+def visible(text: str) -> str:
+    """The text with a space for each character that cannot be printed: controls, line ends, changes of direction."""
+    return "".join(c if c.isprintable() else " " for c in text)
 
 
 def one_line(text: str) -> str:
     """The text with every run of white space and unprintable characters as one space."""
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return " ".join(visible(text).split())
 
 
 def escaped(text: str, table: Mapping[str, str]) -> str:
@@ -66,12 +74,20 @@ def escaped(text: str, table: Mapping[str, str]) -> str:
 
 
 def csv_text(rows: Sequence[BestRow], sources: Mapping[str, KernelSource], database: str) -> str:
-    """One line a winner under a line of names, units included; RFC 4180 quoting."""
+    """One line a winner under a line of names, units included; RFC 4180 quoting. No cell is a formula."""
     file = io.StringIO()
     writer = csv.DictWriter(file, list(asdict(rows[0])))
     writer.writeheader()
-    writer.writerows(asdict(row) for row in rows)
+    writer.writerows({name: csv_cell(value) for name, value in asdict(row).items()} for row in rows)
     return file.getvalue()
+
+
+def csv_cell(value: object) -> object:
+    """A text as spreadsheets show it: an apostrophe before what they would compute, as OWASP has it."""
+    if not isinstance(value, str):
+        return value  # a number, also a negative one
+    text = visible(value)
+    return f"'{text}" if text.lstrip().startswith(FORMULA) and not NUMBER.fullmatch(text) else text
 
 
 def json_text(rows: Sequence[BestRow], sources: Mapping[str, KernelSource], database: str) -> str:

@@ -1,0 +1,299 @@
+"""What terminals are shown: nothing cut at any width, no character that they lack, and none that they obey."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from tests.command import run
+from tests.fabricated import GPU, configuration, exported, host_run, source, trial, tuning_run
+from tsm2_tune import display, reports
+from tsm2_tune.__main__ import main as command
+from tsm2_tune.generator.families.ladder import STEPS
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.export import FORMATS
+from tsm2_tune.tuner.export.tables import csv_cell
+from tsm2_tune.tuner.job import ProblemStarted, TrialStored
+from tsm2_tune.tuner.ladder import Rung
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.trial import Outcome
+from tsm2_tune.tuner.tune import Options
+
+WIDTHS = range(20, 201)
+PRINT_TABLE = display.print_table  # which tests replace, to keep what is printed
+OBEYED = "\x1b[31m\x07\x08\r\x00\x7f\x9b2J\x85\u202etxt.exe\u2066\u200f\u2028\u200b\u061c\U000e0041"
+NAME = f"GPU™ 128é 日本 {OBEYED}"
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Trials of three devices, one with a hostile name; some failed."""
+    path = tmp_path_factory.mktemp("terminal") / "results.db"
+    other = configuration(threads=256, columns=4, prefetch=2)
+    with Store.open(path, create=True) as store:
+        for name in (GPU, NAME):
+            run = tuning_run(name, toolkit=name, flags=name)
+            for problem in (Problem(20480, 16, 20480, "f32"), Problem(10**7, 8, 8, "f64", "ntt")):
+                store.add_trial(run, trial(123456.7, problem=problem))
+                store.add_trial(run, trial(9876.5, other, problem=problem, basis="tomorrow"))
+                store.add_trial(
+                    run, trial(problem=problem, config=configuration(64), outcome=Outcome.COMPILE_FAILED,
+                               measurement=None, verdict=None, detail=f"line 128 {NAME} of {'many ' * 30}")
+                )  # fmt: skip
+        store.add_trial(host_run(), trial(problem=Problem(64, 8, 64, "f64")))
+    return path
+
+
+# Widths
+
+
+@dataclass
+class Printed:
+    """What print_table is given."""
+
+    heads: Sequence[str]
+    cells: Sequence[Sequence[str]]
+    right: Sequence[int] = ()
+
+
+def tables_of(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> list[Printed]:
+    """Every table that the command prints."""
+    found: list[Printed] = []
+
+    def keep(_: Console, heads: Any, cells: Any, right: Any = ()) -> None:
+        found.append(Printed(heads, cells, right))
+
+    for module in (display, reports):
+        monkeypatch.setattr(module, "print_table", keep)
+    result = run(*arguments)
+    assert result.exit_code == 0, result.output
+    return found
+
+
+def on_terminal(table: Printed, width: int) -> str:
+    console = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=width)
+    PRINT_TABLE(console, table.heads, table.cells, right=table.right)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def assert_whole(table: Printed) -> None:
+    """At every width each word of each cell stands in the output, as often as in the cells."""
+    words = [word for row in table.cells for cell in row for word in display.printable(cell).split()]
+    assert words
+    for width in WIDTHS:
+        shown = on_terminal(table, width)
+        left = re.split(r"[\s│┃]+", shown)
+        missing = [word for word in set(words) if left.count(word) < words.count(word)]
+        assert not missing, (width, missing, shown)
+        if "│" in shown:  # a table with lines fits
+            assert max(map(cell_len, shown.splitlines())) <= width
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "best --db {}",
+        "show --db {}",
+        "devices",
+        "model --device h200 --shapes 20480x16x20480,1e7x8x8,15x15000x15000 --dtype f32,f64",
+        "space --device h200 --shapes 20480x16x20480 --family tsm2,tsmr",
+        "space --device h200 --shapes 20480x16x20480 --family tsm2,tsmr --explain",
+        "space --device h200 --audit --db {}",
+    ],
+)
+def test_tables_are_whole_at_every_width(database: Path, monkeypatch: pytest.MonkeyPatch, arguments: str) -> None:
+    tables = tables_of(monkeypatch, *arguments.format(database).split())
+    assert tables
+    for table in tables:
+        assert_whole(table)
+
+
+def test_the_ladder_is_whole_at_every_width(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[Printed] = []
+    with Store.open(database, create=False) as store:
+        rungs = [Rung(step, 3, store.trial(1), 1.28, 128.4) for step in STEPS.values()]
+    monkeypatch.setattr(
+        reports, "print_table", lambda _, heads, cells, right: found.append(Printed(heads, cells, right))
+    )
+    reports.print_ladder(Problem(1024, 1024, 1024, "f32"), GPU, rungs, Console(file=io.StringIO()))
+    assert_whole(found[0])
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 120])
+def test_the_line_of_progress_is_whole(width: int) -> None:
+    problem = Problem(20480, 16, 20480, "f32")
+    console = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=width)
+    space: Any = SimpleNamespace(problem=problem, kept=range(12800))
+    with display.Display(console, Options(), 12) as shown:
+        shown.show(ProblemStarted(space, tried_before=128, best_before_us=None, seconds_before=0.0))
+        shown.show(TrialStored(trial(123456.7), 1))
+    assert isinstance(console.file, io.StringIO)
+    last = console.file.getvalue().rpartition("1/12")[2].split()  # Live draws it again and again
+    assert last[:2] == [problem.text, "129/12800"]
+    assert {"123456.7", "13.6", "GB/s,", "0", "%", "floor"} <= set(last)
+
+
+# Encodings
+
+
+COMMANDS = (
+    "best --db {}",
+    "show --db {}",
+    "show 3 --db {}",
+    "show --json --db {}",
+    "devices",
+    "space --device h200 --shapes 64x4x64 --family tsm2 --explain",
+    "model --device h200 --shapes 64x4x64",
+    *(f"export --format {name} --output - --db {{}}" for name in FORMATS),
+    "best --db /no/such/é™.db",
+    "best --device é™ --db {}",
+)
+
+
+def ends_of(arguments: Sequence[bytes], monkeypatch: pytest.MonkeyPatch) -> object:
+    """The exit status of the command; anything but an exit is raised."""
+    monkeypatch.setattr(sys, "argv", ["tsm2-tune", *map(os.fsdecode, arguments)])
+    with pytest.raises(SystemExit) as end:
+        command()
+    sys.stdout.flush()
+    return end.value.code
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+@pytest.mark.parametrize("terminal", [False, True])
+def test_every_encoding_is_written(
+    database: Path, monkeypatch: pytest.MonkeyPatch, encoding: str, terminal: bool
+) -> None:
+    if terminal:
+        for name, value in {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "200"}.items():
+            monkeypatch.setenv(name, value)
+    streams = {name: io.BytesIO() for name in ("stdout", "stderr")}
+    for name, errors in (("stdout", "strict"), ("stderr", "backslashreplace")):  # as Python opens them
+        monkeypatch.setattr(sys, name, io.TextIOWrapper(streams[name], encoding, errors=errors))
+    arguments = [one.format(database).encode().split() for one in COMMANDS]
+    ends = [ends_of(one, monkeypatch) for one in arguments]
+    sys.stderr.flush()
+    assert ends == [0] * (len(COMMANDS) - 2) + [2, 2]
+    shown, told = streams["stdout"].getvalue(), streams["stderr"].getvalue()
+    assert {"ascii": rb"GPU\u2122 128\xe9", "latin-1": b"GPU\\u2122 128\xe9"}.get(
+        encoding, "GPU™ 128é".encode()
+    ) in shown
+    assert told.count(b"Error: ") == 2
+    assert encoding != "ascii" or told.isascii()
+
+
+def in_a_process(*arguments: bytes, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "LC_", "LANG"))}
+    command = [sys.executable, "-m", "tsm2_tune", *arguments]
+    return subprocess.run(command, capture_output=True, env=clean | environment, check=False)
+
+
+def test_the_locale_c_is_written(database: Path) -> None:
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    found = in_a_process(b"show", b"--db", os.fsencode(database), **plain)
+    assert (found.returncode, found.stderr) == (0, b"")
+    assert rb"GPU\u2122 128\xe9" in found.stdout
+
+
+def test_a_path_that_is_no_text_is_named(database: Path) -> None:
+    odd = os.fsencode(database.parent) + b"/odd\xff\x1b[31m.db"
+    missing = in_a_process(b"best", b"--db", odd)
+    assert (missing.returncode, missing.stdout) == (2, b"")
+    assert rb"odd\udcff[31m.db: tune first" in missing.stderr
+    assert b"\x1b" not in missing.stderr
+    Path(os.fsdecode(odd)).write_bytes(database.read_bytes())
+    found = in_a_process(b"export", b"--format", b"json", b"--output", b"-", b"--db", odd)
+    assert (found.returncode, found.stderr) == (0, b"")
+    assert json.loads(found.stdout)["database"] == os.fsdecode(odd)
+
+
+# Characters that a terminal obeys
+
+
+@pytest.mark.parametrize("arguments", ["best", "show", "show 3", "show --json", "best --json"])
+@pytest.mark.parametrize("terminal", [False, True])
+def test_nothing_shown_is_obeyed(
+    database: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, terminal: bool
+) -> None:
+    for name, value in {"FORCE_COLOR": "1", "NO_COLOR": "1", "TERM": "xterm"}.items():
+        (monkeypatch.setenv if terminal else lambda name, _: monkeypatch.delenv(name, raising=False))(name, value)
+    result = run(*arguments.split(), "--db", str(database))
+    assert result.exit_code == 0
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", result.output) if terminal else result.output  # Rich's own styles
+    assert "31m" in shown
+    assert {c for c in shown if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")} <= {"\n"}
+
+
+def test_every_control_is_dropped_and_every_letter_stays() -> None:
+    for code in (*range(0x10000), *range(0xE0000, 0xE0100), ord("😀")):
+        character = chr(code)
+        shown, category = display.printable(character), unicodedata.category(character)
+        if character == "\n" or category[0] in "LMNPS" or character == " ":
+            assert shown == character
+        elif category == "Cs":
+            assert shown == f"\\u{code:04x}"
+        elif category in ("Cc", "Zl", "Zp"):
+            assert shown.strip(" ") == ""
+        elif unicodedata.bidirectional(character) in ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"):
+            assert shown == ""
+
+
+# Cells of CSV
+
+
+@pytest.mark.parametrize(
+    ("cell", "safe"),
+    [
+        ("=1+1", "'=1+1"),
+        ("+1+1", "'+1+1"),
+        ("-1+1", "'-1+1"),
+        ("@SUM(1)", "'@SUM(1)"),
+        ("\t=1", "' =1"),
+        ("\r=1", "' =1"),
+        (" \x1b=1", "'  =1"),
+        ("\uff1d1", "'\uff1d1"),
+        ("-12.5e-3", "-12.5e-3"),
+        ("+7", "+7"),
+        ("-nan", "'-nan"),
+        ("a=1", "a=1"),
+        ("line\r\nfeed\x9b\u202e", "line  feed  "),
+        ("", ""),
+        (-0.5, -0.5),
+        (7, 7),
+    ],
+)
+def test_no_cell_is_a_formula(cell: object, safe: object) -> None:
+    assert csv_cell(cell) == safe
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_no_export_holds_what_a_terminal_obeys(tmp_path: Path, format_name: str) -> None:
+    name = f"=cmd|' /C calc'!A0{OBEYED}"
+    run_of_it = tuning_run(
+        name, driver=name, toolkit=f"-{name}", flags=f"+{name}", started_at=f"@{name}", version=name
+    )
+    with Store.open(tmp_path / "results.db", create=True) as store:
+        store.add_trial(run_of_it, trial(source=source(configuration(), text="// plain\n")))
+        rows = store.best()
+        text = exported(format_name, (rows, store.sources(rows)), database=name)
+    assert {c for c in text if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")} <= {"\n", "\r"}
+    if format_name == "csv":
+        (row,) = csv.DictReader(io.StringIO(text, newline=""))
+        assert not [cell for cell in row.values() if cell.startswith(("=", "+", "-", "@"))]
+        assert row["device"].startswith("'=cmd|")
