@@ -68,10 +68,14 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 class Cupy(SimpleNamespace):
-    """An array of CuPy on a device."""
+    """An array of CuPy on the device of this number."""
 
-    def __init__(self, described: Any, device: Any) -> None:
-        super().__init__(__cuda_array_interface__=described.__cuda_array_interface__, device=device)
+    def __init__(self, described: Any, number: int) -> None:
+        super().__init__(__cuda_array_interface__=described.__cuda_array_interface__, number=number)
+
+    @property
+    def device(self) -> Any:
+        return sys.modules["cupy"].device(self.number)
 
 
 OPS = {"c64": ("nn", "tn", "cn", "nc", "cc", "ct", "tx", "cx"), "f32": ("nn", "ttt")}
@@ -219,10 +223,7 @@ def test_the_launch_goes_to_pytorchs_current_stream(module: ModuleType, torch: A
 
 def test_the_launch_goes_to_cupys_current_stream_of_the_arrays_device(module: ModuleType, cupy: Any) -> None:
     cupy.streams = {0: 5, 1: 77}
-    arrays = [Cupy(f32(at, stream=77), cupy.device(1)) for at in (0x1000, 0x2000, 0x3000)]
-    for array in arrays:
-        type(array).device = property(lambda _: cupy.device(1))
-        del array.__dict__["device"]
+    arrays = [Cupy(f32(at, stream=77), 1) for at in (0x1000, 0x2000, 0x3000)]
     assert launched_on(module, *arrays) == (77, [])
 
 
