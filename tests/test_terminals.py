@@ -94,6 +94,7 @@ def on_terminal(table: Printed, width: int) -> str:
 
 def assert_whole(table: Printed) -> None:
     """At every width each word of each cell stands in the output, as often as in the cells."""
+    assert len(set(table.heads)) == len(table.heads), "a record would say two things by one name"
     words = [word for row in table.cells for cell in row for word in display.printable(cell).split()]
     assert words
     for width in WIDTHS:

@@ -168,7 +168,7 @@ def print_ladder(problem: Problem, device: str, rungs: Sequence[Rung], console: 
     """Print what each step of the ladder buys, beside the article's numbers."""
     print_line(console, f"{problem.text} on {device}; published: {PUBLISHED_SHAPE} in f32 on {PUBLISHED_ON}")
     heads = ("step", "configuration", "us", "GFLOP/s", "x before", "x first", "% of floor")
-    published = ("published GFLOP/s", "x before", "x first")
+    published = ("published GFLOP/s", "published x before", "published x first")
     rates = [rung.step.published_gflops for rung in rungs]
     cells = [
         (
@@ -292,7 +292,7 @@ def _print_guidelines(guidelines: Sequence[GuidelineAudit], console: Console) ->
         )
         for rule, winner in dropped
     ]
-    heads = ("problem", "would be dropped by", "winner", "us", "fastest kept", "us", "cost")
+    heads = ("problem", "would be dropped by", "winner", "winner's us", "fastest kept", "its us", "cost")
     print_table(console, heads, cells, right=(3, 5, 6))
 
 
