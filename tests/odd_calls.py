@@ -49,13 +49,13 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass
 class Found:
-    """What the calls of all threads came to."""
+    """What the calls of a thread, or of all, came to."""
 
     counts: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
 
     def add(self, kind: str, trouble: str) -> None:
-        self.counts[kind] += 1  # a call of Counter is another thread's turn too: threads have one each
+        self.counts[kind] += 1
         if trouble:
             self.wrong.append(f"{kind}: {trouble}")
 
@@ -128,8 +128,8 @@ def refused(random: np.random.Generator, call: Call) -> Call:
     masked = np.ma.masked_array(a)
     read_only = np.array(b[:1].repeat(a.shape[0], 0), order="F")
     read_only.flags.writeable = False
-    double = np.lib.stride_tricks.as_strided
     same = np.array(a, order="F", dtype=a.dtype)
+    one = np.lib.stride_tricks.as_strided(same, (9, 9), (0, 0))  # an element, again and again
     ways: list[dict[str, Any]] = [
         {"a": masked},
         {"a": np.ones(a.shape, np.int64)},
@@ -139,7 +139,8 @@ def refused(random: np.random.Generator, call: Call) -> Call:
         {"a": a.tolist()},
         {"a": a.astype(a.dtype.newbyteorder(">"))},
         {"out": read_only},
-        {"a": double(same, (max(same.shape[0], 2), max(same.shape[1], 2)), (0, 0)), "b": np.ones((9, 1), a.dtype)},
+        {"a": one, "b": np.ones((9, 1), a.dtype)},
+        {"a": np.ones((9, 9), a.dtype), "b": np.ones((9, 9), a.dtype), "out": one},
         {"a": np.array(a, order="F").repeat(2, 0).repeat(2, 1)[::2, ::2][::-1] if min(a.shape) > 1 else a[:, :0]},
         {"a": same, "b": np.ones((a.shape[1], a.shape[1]), a.dtype, order="F"), "out": same},
         {"alpha": "1"},
