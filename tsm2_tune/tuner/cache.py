@@ -196,7 +196,7 @@ def working_parent() -> Path:
 
 
 def remove_leftovers() -> None:
-    """Remove the working folders of owners that are dead, and the binaries over the limit that went longest unused."""
+    """Remove the working folders of dead owners, and of binaries over the limit those that went longest unused."""
     limit_bytes = cache_limit_bytes()
     with suppress(FileNotFoundError):  # the cache was removed just now
         for folder in list(working_parent().iterdir()):

@@ -10,16 +10,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tsm2_tune.errors import InputError
+from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.tuner import cache
 from tsm2_tune.tuner.cache import cache_folder, remove_leftovers
 from tsm2_tune.tuner.interruptions import PASSING, interruption, out_of_memory_kills, refuse_full_disk, signal_name
-from tsm2_tune.tuner.processes import Ended, Ending, kill_running, kills, workplace
+from tsm2_tune.tuner.processes import Ended, Ending, kill_running, kills, run, workplace
 from tsm2_tune.tuner.trial import Binary, CompileFailure, Outcome
 
-__all__ = ["Toolchain", "cache_folder", "compile_text", "kill_running", "remove_leftovers"]
+__all__ = ["Toolchain", "answer", "cache_folder", "compile_text", "kill_running", "remove_leftovers"]
 
 DETAIL_CHARACTERS = 4000  # of a compiler's message that are kept
+ANSWER_SECONDS = 30.0  # for a compiler to tell its version
 BELIEVED = 2  # times that a failure must come before it stands
 
 
@@ -44,6 +45,28 @@ class Toolchain:
         """SHA-256 of everything that decides the binary besides the text and its definitions."""
         facts = [self.compiler, self.version, self.flags, self.suffix, self.extra_digest]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+def answer(compiler: str, *arguments: str, errors: bool = False) -> Ended:
+    """What a compiler says to a question; ToolMissing where it gives no answer. `errors`: of standard error too."""
+    why: str | None = None
+    for _ in range(BELIEVED):
+        killed_before = out_of_memory_kills()
+        try:
+            ended = run([compiler, *arguments], limit_seconds=ANSWER_SECONDS, errors=errors)
+        except OSError as error:
+            why = f"it cannot be started: {error.strerror}"
+            continue
+        if ended.how is Ending.TIMED_OUT:
+            why = f"it took more than {ANSWER_SECONDS:g} s"
+        elif ended.how is Ending.PRINTED_TOO_MUCH:
+            why = "it prints without end"
+        else:
+            why = None if ended.is_well else interruption(ended, killed_before=killed_before)
+        if why is None:
+            return ended
+    question = " ".join(arguments)
+    raise ToolMissing(f"compiler {compiler} does not answer {question}: {why}; mend it or name another")
 
 
 def compile_text(
@@ -88,9 +111,7 @@ def _compiled(
             ended = work.run(command, limit_seconds=limit_seconds, environment=environment)
             why = None if ended.is_well else _failure(ended, toolchain, limit_seconds, killed_before)
             if why is None and not output.is_file():
-                why = CompileFailure(
-                    Outcome.COMPILE_FAILED, f"{toolchain.compiler} ended well, but wrote no output"
-                )
+                why = CompileFailure(Outcome.COMPILE_FAILED, f"{toolchain.compiler} ended well, but wrote no output")
             if why is not None and not source.is_file():
                 why = CompileFailure(Outcome.INTERRUPTED, f"the working folder {work.folder} was removed")
             if why is not None:

@@ -24,6 +24,7 @@ from typing import Any
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 ANSWER_SECONDS = 60.0  # for a supervisor to answer, past the limit of what it runs: a busy machine takes a while
 END_SECONDS = 10.0  # for a supervisor to kill what it runs and to end
+Answer = dict[str, Any]
 TICK_SECONDS = 1.0  # more than two at once pass only where this process stands still: they do not count
 
 
@@ -87,7 +88,7 @@ class _Supervisor:
     def is_called_off(self) -> bool:
         return self._generation != _state.generation
 
-    def ask(self, request: dict[str, Any], *, patience_seconds: float = ANSWER_SECONDS) -> tuple[dict[str, Any], bytes]:
+    def ask(self, request: dict[str, Any], *, patience_seconds: float = ANSWER_SECONDS) -> tuple[Answer, bytes]:
         """The answer, with the bytes that belong to it. OSError where it says so, _Lost where none comes."""
         try:
             answer, content = self._exchanged(json.dumps(request).encode() + b"\n", patience_seconds)
@@ -98,9 +99,9 @@ class _Supervisor:
             raise OSError(answer["refused"], os.strerror(answer["refused"]))
         return answer, content
 
-    def _exchanged(self, unsent: bytes, patience_seconds: float) -> tuple[dict[str, Any], bytes]:
+    def _exchanged(self, unsent: bytes, patience_seconds: float) -> tuple[Answer, bytes]:
         received, waited, since = bytearray(), 0.0, time.monotonic()
-        answer: dict[str, Any] | None = None
+        answer: Answer | None = None
         with selectors.DefaultSelector() as ready:
             ready.register(self._from, selectors.EVENT_READ)
             ready.register(self._to, selectors.EVENT_WRITE)
@@ -278,7 +279,7 @@ def workplace(parent: Path) -> Iterator[Workplace]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def ended(command: list[str], *, limit_seconds: float, errors: bool = True) -> Ended:
+def run(command: list[str], *, limit_seconds: float, errors: bool = True) -> Ended:
     """How a command ended that needs no working folder. OSError where it cannot be started."""
     with _taken() as supervisor:
         return Workplace(supervisor, Path()).run(command, limit_seconds=limit_seconds, errors=errors)

@@ -240,10 +240,8 @@ def kill_descendants() -> None:
 
 def prctl(option: int, value: int) -> None:
     if sys.platform == "linux":
-        LIBC.prctl(option, value, 0, 0, 0)
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
-
-LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 if __name__ == "__main__":
     os.umask(0o077)
