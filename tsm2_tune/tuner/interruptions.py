@@ -14,6 +14,7 @@ from tsm2_tune.tuner.processes import Ended, Ending
 
 LEAST_FREE_BYTES = 16 * 2**20  # that a compiler's files fit in
 LEAST_FREE_FILES = 32
+SEARCHED_CHARACTERS = 2**16  # at either end of a compiler's messages
 
 # Signals that a process causes by what it does; all others come from outside.
 OF_ITS_OWN = (signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE, signal.SIGSYS, signal.SIGTRAP)
@@ -83,8 +84,9 @@ def interruption(ended: Ended, *, killed_before: int) -> str | None:
         return "it was killed with the process that watches it"
     if ended.how is Ending.EXITED and ended.status in STATUSES:
         return STATUSES[ended.status]
-    if found := _WORDS.search(ended.messages):
-        return found[0].strip()
+    for part in (ended.messages[:SEARCHED_CHARACTERS], ended.messages[-SEARCHED_CHARACTERS:]):
+        if found := _WORDS.search(part):
+            return found[0].strip()
     if out_of_memory_kills() > killed_before:
         return "the machine ran out of memory"
     return None

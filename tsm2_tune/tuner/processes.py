@@ -25,6 +25,7 @@ SUPERVISOR = Path(__file__).with_name("supervisor.py")
 ANSWER_SECONDS = 60.0  # for a supervisor to answer, past the limit of what it runs: a busy machine takes a while
 END_SECONDS = 10.0  # for a supervisor to kill what it runs and to end
 Answer = dict[str, Any]
+STILL_SECONDS = 600.0  # that a command may be stopped
 TICK_SECONDS = 1.0  # more than two at once pass only where this process stands still: they do not count
 
 
@@ -36,7 +37,7 @@ class Ending(StrEnum):
     NOT_STARTED = "not-started"  # status: the error's number
     TIMED_OUT = "timed-out"
     PRINTED_TOO_MUCH = "printed-too-much"
-    STOOD_STILL = "stood-still"  # somebody stopped it, and it was not continued within the limit
+    STOOD_STILL = "stood-still"  # somebody stopped it, and nobody continued it
     CALLED_OFF = "called-off"  # by `kill_running`
     LOST = "lost"  # its supervisor was killed, and the command with it
 
@@ -248,12 +249,14 @@ class Workplace:
         request = {
             "run": command,
             "limit": limit_seconds,
+            "still": STILL_SECONDS,
             "environment": {**os.environ, **(environment or {})},
             "cwd": folder,
             "errors": errors,
         }
+        patience_seconds = limit_seconds + STILL_SECONDS + ANSWER_SECONDS
         try:
-            answer, printed = self._supervisor.ask(request, patience_seconds=2 * limit_seconds + ANSWER_SECONDS)
+            answer, printed = self._supervisor.ask(request, patience_seconds=patience_seconds)
         except _Lost:
             return Ended(Ending.CALLED_OFF if self._supervisor.is_called_off else Ending.LOST)
         except OSError as error:

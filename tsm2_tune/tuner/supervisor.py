@@ -116,13 +116,15 @@ class Supervisor:
                 os.close(ours)
             if refused:
                 return {"how": "not-started", "status": refused, "seconds": 0.0}, b""
-            answer, messages = self._watched(child, output, request["limit"])
+            answer, messages = self._watched(child, output, request["limit"], request["still"])
         finally:
             os.close(output)
             kill_descendants()
         return answer, messages
 
-    def _watched(self, child: int, output: int, limit_seconds: float) -> tuple[dict[str, Any], bytes]:
+    def _watched(
+        self, child: int, output: int, limit_seconds: float, still_seconds: float
+    ) -> tuple[dict[str, Any], bytes]:
         """The same. Time in which this program or a process of the command's stands still does not count."""
         between = min(max(limit_seconds / LOOKS, 0.001), MOST_SECONDS_BETWEEN)
         messages, counted, still = bytearray(), 0.0, 0.0
@@ -152,7 +154,7 @@ class Supervisor:
                 passed = 0.0
                 if counted >= limit_seconds:
                     how = "timed-out"
-                elif still >= limit_seconds:
+                elif still >= still_seconds:
                     how = "stood-still"
         while output in sources and len(messages) <= MOST_BYTES and select.select([output], [], [], 0)[0]:
             if not take(output, messages):
