@@ -48,23 +48,32 @@ def cache_folder() -> Path:
     InputError where it cannot be written, or where others than this user and root can change what is in it.
     """
     folder = Path(os.path.realpath(_named_folder()))
-    try:
-        for place in (*reversed(folder.parents), folder):
-            try:
-                found = os.lstat(place)
-            except FileNotFoundError:
-                with suppress(FileExistsError):  # another process was quicker
-                    os.mkdir(place, 0o700)
-                found = os.lstat(place)
-            if found.st_mode & 0o022 or found.st_uid not in (0, os.geteuid()) or place == folder:
-                _refuse_strangers(folder, place, found)
-    except OSError as error:
-        raise InputError(
-            f"cache folder {folder} cannot be made ({error.strerror}): set XDG_CACHE_HOME to one that can"
-        ) from None
-    if not os.access(folder, os.W_OK):
-        raise InputError(f"cache folder {folder} is not writable: set XDG_CACHE_HOME to one that is")
+    for is_last in (False, False, True):
+        try:
+            _make_trusted(folder)
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) and not is_last:  # another process removed it just now
+                continue
+            raise InputError(
+                f"cache folder {folder} cannot be made ({error.strerror}): set XDG_CACHE_HOME to one that can"
+            ) from None
+        break
     return folder
+
+
+def _make_trusted(folder: Path) -> None:
+    """Make the folder where it is missing. InputError where others can change what is in it, or this user cannot."""
+    for place in (*reversed(folder.parents), folder):
+        try:
+            found = os.lstat(place)
+        except FileNotFoundError:
+            with suppress(FileExistsError):  # another process was quicker
+                os.mkdir(place, 0o700)
+            found = os.lstat(place)
+        _refuse_strangers(folder, place, found)
+    if not os.access(folder, os.W_OK):
+        os.lstat(folder)
+        raise InputError(f"cache folder {folder} is not writable: set XDG_CACHE_HOME to one that is")
 
 
 def _named_folder() -> Path:
@@ -198,7 +207,7 @@ def working_parent() -> Path:
 def remove_leftovers() -> None:
     """Remove the working folders of dead owners, and of binaries over the limit those that went longest unused."""
     limit_bytes = cache_limit_bytes()
-    with suppress(FileNotFoundError):  # the cache was removed just now
+    with suppress(OSError):  # the cache was removed just now, or its disk is full: who compiles says so
         for folder in list(working_parent().iterdir()):
             _remove_if_dead(folder)
     evict(limit_bytes)

@@ -97,9 +97,9 @@ def _compiled(
     key: str, text: str, kernel: str, defines: tuple[str, ...], toolchain: Toolchain, limit_seconds: float
 ) -> Binary | CompileFailure:
     """Compiled once. InputError where the cache cannot be used, or its disk is full."""
-    parent = cache.working_parent()
+    folder = cache_folder()
     try:
-        with workplace(parent) as work:
+        with workplace(cache.working_parent()) as work:
             source = work.folder / f"kernel{toolchain.source_suffix}"
             output = work.folder / f"kernel{toolchain.suffix}"
             source.write_text(toolchain.wrap(text))
@@ -115,15 +115,15 @@ def _compiled(
             if why is not None and not source.is_file():
                 why = CompileFailure(Outcome.INTERRUPTED, f"the working folder {work.folder} was removed")
             if why is not None:
-                refuse_full_disk(parent)
+                refuse_full_disk(folder)
                 return CompileFailure(why.outcome, _shortened(why.detail, str(work.folder)))
             spill_bytes = _spill_bytes(ended.messages)
             binary = cache.keep(output, key, toolchain.suffix, spill_bytes)
     except OSError as error:
         if error.errno in PASSING:
-            return CompileFailure(Outcome.INTERRUPTED, f"compiling in {parent}: {error.strerror}")
+            return CompileFailure(Outcome.INTERRUPTED, f"compiling in {folder}: {error.strerror}")
         raise InputError(
-            f"cache folder {parent.parent} cannot be used ({error.strerror}):"
+            f"cache folder {folder} cannot be used ({error.strerror}):"
             " make it writable, with space left, or set XDG_CACHE_HOME to another"
         ) from error
     return Binary(str(binary), kernel, spill_bytes, compile_seconds=ended.seconds)
