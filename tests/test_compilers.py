@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ from tests.command import TUNE, run
 from tsm2_tune.errors import InputError
 from tsm2_tune.tuner import compiler
 from tsm2_tune.tuner.compiler import Toolchain, compile_text
-from tsm2_tune.tuner.trial import Binary, CompileFailure
+from tsm2_tune.tuner.trial import Binary, CompileFailure, Outcome
 
 pytestmark = pytest.mark.usefixtures("no_driver")
 
@@ -94,8 +95,7 @@ def test_the_compiler_cache_survives_a_broken_report(
     folder = report.parent
     shutil.rmtree(folder)
     folder.touch()  # a file where a folder should be
-    with pytest.raises(InputError, match=f"cache folder {folder} cannot be used"):
-        compiled()
+    assert isinstance(compiled(), Binary)
 
 
 def test_a_damaged_cubin_is_compiled_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -113,8 +113,15 @@ def test_a_damaged_cubin_is_compiled_again(monkeypatch: pytest.MonkeyPatch, tmp_
         Path(binary.path).write_bytes(b"\x7fELF rubbi")
 
 
+@pytest.mark.parametrize(
+    ("full", "left"),
+    [
+        ({"f_bavail": 2**20 // 4096}, r"1\.0 MiB left on the disk of .*: free some space"),
+        ({"f_favail": 3}, r"room for 3 files left on the disk of .*: remove some"),
+    ],
+)
 def test_a_compiler_on_a_full_disk_says_nothing_about_the_kernel(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, toolchain: Toolchain
+    full: dict[str, int], left: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, toolchain: Toolchain
 ) -> None:
     """A trial would be stored as one that does not compile, and never be tried again."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -123,8 +130,9 @@ def test_a_compiler_on_a_full_disk_says_nothing_about_the_kernel(
         return compile_text("#error no", kernel="", defines=(), toolchain=toolchain, limit_seconds=60)
 
     assert isinstance(compiled(), CompileFailure)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2**20))
-    with pytest.raises(InputError, match=r"a compiler failed with 1\.0 MiB left on the disk of .*: free some space"):
+    roomy = {"f_bavail": 2**30, "f_frsize": 4096, "f_files": 2**30, "f_favail": 2**30}
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(**{**roomy, **full}))
+    with pytest.raises(InputError, match="a compiler failed with " + left):
         compiled()
 
 
@@ -146,7 +154,7 @@ def test_running_compilers_can_be_killed(tmp_path: Path, toolchain: Toolchain) -
             time.sleep(0.01)
         failure = compiling.result()
     assert isinstance(failure, CompileFailure)
-    assert "exit status -9" in failure.detail
+    assert failure.outcome is Outcome.INTERRUPTED
 
 
 def test_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from tsm2_tune import __version__, display, planning, reports
+from tsm2_tune import __version__, caching, display, planning, reports
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Thresholds
@@ -184,7 +184,7 @@ def ladder(
         ctx.exit(1)
 
 
-for command in (planning.devices, planning.space, planning.model, planning.source):
+for command in (planning.devices, planning.space, planning.model, planning.source, caching.cache):
     main.add_command(command)
 
 

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import shutil
-import signal
-import subprocess
-import tempfile
-import time
+from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import platformdirs
-
-from tsm2_tune.errors import InputError
+from tsm2_tune.errors import InputError, ToolMissing
+from tsm2_tune.tuner import cache
+from tsm2_tune.tuner.cache import cache_folder, remove_leftovers
+from tsm2_tune.tuner.interruptions import PASSING, interruption, out_of_memory_kills, refuse_full_disk, signal_name
+from tsm2_tune.tuner.processes import Ended, Ending, kill_running, kills, run, workplace
 from tsm2_tune.tuner.trial import Binary, CompileFailure, Outcome
 
-WORK_PREFIX = "compiling-"
-LEFTOVER_SECONDS = 3600.0  # far past any compile limit
-LEAST_FREE_BYTES = 16 * 2**20  # that a compiler's files fit in
+__all__ = ["Toolchain", "answer", "cache_folder", "compile_text", "kill_running", "remove_leftovers"]
+
 DETAIL_CHARACTERS = 4000  # of a compiler's message that are kept
+ANSWER_SECONDS = 30.0  # for a compiler to tell its version
+BELIEVED = 2  # times that a failure must come before it stands
 
 
 def _identity(text: str) -> str:
@@ -50,28 +47,26 @@ class Toolchain:
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
-def cache_folder() -> Path:
-    """Where binaries are kept between runs; InputError where it cannot be written."""
-    folder = platformdirs.user_cache_path("tsm2-tune") / "binaries"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"cache folder {folder} cannot be made ({error.strerror}): set XDG_CACHE_HOME to one that can"
-        ) from None
-    if not os.access(folder, os.W_OK):
-        raise InputError(f"cache folder {folder} is not writable: set XDG_CACHE_HOME to one that is")
-    return folder
-
-
-def remove_leftovers() -> None:
-    """Remove the working folders of compilations that were killed long ago."""
-    for folder in cache_folder().glob(f"*/{WORK_PREFIX}*"):
+def answer(compiler: str, *arguments: str, errors: bool = False) -> Ended:
+    """What a compiler says to a question; ToolMissing where it gives no answer. `errors`: of standard error too."""
+    why: str | None = None
+    for _ in range(BELIEVED):
+        killed_before = out_of_memory_kills()
         try:
-            if time.time() - folder.stat().st_mtime > LEFTOVER_SECONDS:
-                shutil.rmtree(folder, ignore_errors=True)
-        except OSError:  # another process was quicker
+            ended = run([compiler, *arguments], limit_seconds=ANSWER_SECONDS, errors=errors)
+        except OSError as error:
+            why = f"it cannot be started: {error.strerror}"
             continue
+        if ended.how is Ending.TIMED_OUT:
+            why = f"it took more than {ANSWER_SECONDS:g} s"
+        elif ended.how is Ending.PRINTED_TOO_MUCH:
+            why = "it prints without end"
+        else:
+            why = None if ended.is_well else interruption(ended, killed_before=killed_before)
+        if why is None:
+            return ended
+    question = " ".join(arguments)
+    raise ToolMissing(f"compiler {compiler} does not answer {question}: {why}; mend it or name another")
 
 
 def compile_text(
@@ -79,133 +74,82 @@ def compile_text(
 ) -> Binary | CompileFailure:
     """Compile, or take the binary from the cache. Safe beside other processes that do the same.
 
-    `kernel` names the entry point; "" for a text with several.
+    `kernel` names the entry point; "" for a text with several. What fails is compiled again at once: a refusal
+    stands when it came twice, as the text's fault comes again and the machine's may not.
     """
     key = hashlib.sha256(json.dumps([text, defines, toolchain.digest]).encode()).hexdigest()
-    folder = cache_folder() / key[:2]
-    binary, report = folder / f"{key}{toolchain.suffix}", folder / f"{key}.json"
-    cached_spill_bytes = _reported(binary, report)
-    if cached_spill_bytes is not None:
-        return Binary(str(binary), kernel, cached_spill_bytes, compile_seconds=0.0)
+    found = cache.find(key, toolchain.suffix)
+    if found is not None:
+        return Binary(str(found[0]), kernel, found[1], compile_seconds=0.0)
 
+    kills_before = kills()
+    seen: Counter[Outcome] = Counter()
+    while True:
+        answer = _compiled(key, text, kernel, defines, toolchain, limit_seconds)
+        if isinstance(answer, Binary) or answer.outcome is Outcome.TIMED_OUT or kills() != kills_before:
+            return answer
+        seen[answer.outcome] += 1
+        if seen[answer.outcome] == BELIEVED:
+            return answer
+
+
+def _compiled(
+    key: str, text: str, kernel: str, defines: tuple[str, ...], toolchain: Toolchain, limit_seconds: float
+) -> Binary | CompileFailure:
+    """Compiled once. InputError where the cache cannot be used, or its disk is full."""
+    folder = cache_folder()
     try:
-        folder.mkdir(exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder, prefix=WORK_PREFIX) as work:
-            source, output = Path(work, f"kernel{toolchain.source_suffix}"), Path(work, f"kernel{toolchain.suffix}")
+        with workplace(cache.working_parent()) as work:
+            source = work.folder / f"kernel{toolchain.source_suffix}"
+            output = work.folder / f"kernel{toolchain.suffix}"
             source.write_text(toolchain.wrap(text))
             definitions = [f"-D{define}" for define in defines]
             command = [toolchain.compiler, *toolchain.flags, *definitions, "-o", str(output), str(source)]
-            start = time.perf_counter()
-            ended = _ended(command, limit_seconds)
-            seconds = time.perf_counter() - start
-            if isinstance(ended, CompileFailure):
-                _refuse_full_disk(folder, Path(tempfile.gettempdir()))
-                return CompileFailure(ended.outcome, _shortened(ended.detail, work))
-            if not output.is_file():
-                detail = f"{toolchain.compiler} ended well, but wrote no output"
-                return CompileFailure(Outcome.COMPILE_FAILED, detail)
-            spill_bytes = _spill_bytes(ended)
-            Path(work, "report.json").write_text(json.dumps({"spill_bytes": spill_bytes, "sha256": _digest(output)}))
-            # The report first: a binary is only found beside its report, and each appears whole.
-            Path(work, "report.json").replace(report)
-            output.replace(binary)
+            killed_before = out_of_memory_kills()
+            # No file of the compiler's stays elsewhere, and it tells in English how its parts ended.
+            environment = {"TMPDIR": str(work.folder), "LC_ALL": "C"}
+            ended = work.run(command, limit_seconds=limit_seconds, environment=environment)
+            why = None if ended.is_well else _failure(ended, toolchain, limit_seconds, killed_before)
+            if why is None and not output.is_file():
+                why = CompileFailure(Outcome.COMPILE_FAILED, f"{toolchain.compiler} ended well, but wrote no output")
+            if why is not None and not source.is_file():
+                why = CompileFailure(Outcome.INTERRUPTED, f"the working folder {work.folder} was removed")
+            if why is not None:
+                refuse_full_disk(folder)
+                return CompileFailure(why.outcome, _shortened(why.detail, str(work.folder)))
+            spill_bytes = _spill_bytes(ended.messages)
+            binary = cache.keep(output, key, toolchain.suffix, spill_bytes)
     except OSError as error:
+        if error.errno in PASSING:
+            return CompileFailure(Outcome.INTERRUPTED, f"compiling in {folder}: {error.strerror}")
         raise InputError(
             f"cache folder {folder} cannot be used ({error.strerror}):"
             " make it writable, with space left, or set XDG_CACHE_HOME to another"
         ) from error
-    return Binary(str(binary), kernel, spill_bytes, compile_seconds=seconds)
+    return Binary(str(binary), kernel, spill_bytes, compile_seconds=ended.seconds)
 
 
-def _refuse_full_disk(*folders: Path) -> None:
-    """InputError where a compiler that failed may have done so for want of space: no fault of what it compiled."""
-    for folder in folders:
-        free = shutil.disk_usage(folder).free
-        if free < LEAST_FREE_BYTES:
-            raise InputError(
-                f"a compiler failed with {free / 2**20:.1f} MiB left on the disk of {folder}: free some space,"
-                " then run this again"
-            )
-
-
-def _reported(binary: Path, report: Path) -> int | None:
-    """Bytes of spills in the report of a cached binary; None where either is missing or broken: compile again."""
-    try:
-        if not binary.is_file():
-            return None
-        told = json.loads(report.read_text())
-        spill_bytes = told["spill_bytes"]
-        if told["sha256"] != _digest(binary):  # a disk that was full, a machine that went down
-            return None
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return None
-    return spill_bytes if type(spill_bytes) is int and spill_bytes >= 0 else None
-
-
-def _digest(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
+def _failure(ended: Ended, toolchain: Toolchain, limit_seconds: float, killed_before: int) -> CompileFailure:
+    """What became of a compiler that did not end well."""
+    why = interruption(ended, killed_before=killed_before)
+    if why is None and not Path(toolchain.compiler).exists():
+        why = "it is no longer there"
+    if why is not None:
+        detail = f"{toolchain.compiler}: {why}" + (f"\n{ended.messages}" if ended.messages.strip() else "")
+        if ended.how is Ending.NOT_STARTED:
+            detail = f"{toolchain.compiler} {why.removeprefix('it ')}"
+        return CompileFailure(Outcome.INTERRUPTED, detail)
+    if ended.how is Ending.TIMED_OUT:
+        return CompileFailure(Outcome.TIMED_OUT, f"compiling took more than {limit_seconds:g} s")
+    if ended.how is Ending.PRINTED_TOO_MUCH:
+        return CompileFailure(Outcome.COMPILE_FAILED, f"the compiler prints without end: {ended.messages}")
+    by = f"killed by {signal_name(ended.status)}" if ended.how is Ending.SIGNALLED else f"exit status {ended.status}"
+    return CompileFailure(Outcome.COMPILE_FAILED, ended.messages.strip() or f"{by}, and no message")
 
 
 def _shortened(messages: str, work: str) -> str:
     """A compiler's messages as they are kept: without the working folder, and not endless."""
     return messages.replace(work, "").strip()[:DETAIL_CHARACTERS]
-
-
-def _ended(command: list[str], limit_seconds: float) -> str | CompileFailure:
-    """The messages of a compiler that ended well, or why it did not."""
-    try:
-        returncode, messages = _run(command, limit_seconds)
-    except OSError as error:
-        detail = f"{command[0]} cannot be started: {error.strerror}"
-        return CompileFailure(Outcome.COMPILE_FAILED, detail)
-    if returncode is None:
-        return CompileFailure(Outcome.TIMED_OUT, f"compiling took more than {limit_seconds:g} s")
-    if returncode != 0:
-        detail = messages.strip() or f"exit status {returncode}, and no message"
-        return CompileFailure(Outcome.COMPILE_FAILED, detail)
-    return messages
-
-
-_running: set[subprocess.Popen[str]] = set()
-
-
-def kill_running() -> None:
-    """Kill every compiler of this process, with its children: the compilations under way fail at once."""
-    for process in list(_running):
-        _kill(process)
-
-
-def _kill(process: subprocess.Popen[str]) -> None:
-    """Kill the process and its children, unless it was waited for: its number may then be another's."""
-    if process.returncode is None:
-        with suppress(ProcessLookupError):  # it ended just now
-            os.killpg(process.pid, signal.SIGKILL)
-
-
-def _run(command: list[str], limit_seconds: float) -> tuple[int | None, str]:
-    """(exit status, messages); None as status where the limit passed. Ends the compiler's children too."""
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    ) as process:
-        _running.add(process)
-        try:
-            messages, _ = process.communicate(timeout=limit_seconds)
-            return process.returncode, messages
-        except subprocess.TimeoutExpired:
-            _kill(process)
-            process.communicate()
-            return None, ""
-        except BaseException:
-            _kill(process)
-            raise
-        finally:
-            _running.discard(process)
 
 
 def _spill_bytes(messages: str) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
-import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import DTYPES, Dtype
 from tsm2_tune.generator.roofline import Ceilings, gflops_by_dtype
 from tsm2_tune.generator.splitting import WITH_WARPGROUP_PRODUCTS
-from tsm2_tune.tuner.compiler import Toolchain
+from tsm2_tune.tuner.compiler import Toolchain, answer
 from tsm2_tune.tuner.device import Buffer, KernelFault, LaunchFailed
 from tsm2_tune.tuner.measure import median_interval
 from tsm2_tune.tuner.trial import DeviceIdentity, LoadedResources
@@ -93,10 +92,11 @@ def architecture_flag(compute_capability: tuple[int, int]) -> str:
 def cuda_toolchain(compute_capability: tuple[int, int]) -> Toolchain:
     """nvcc to cubin for one architecture."""
     compiler = nvcc_path()
-    answer = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False)
-    release = next((line for line in answer.stdout.splitlines() if "release" in line), "").strip()
-    if answer.returncode != 0 or not release:
-        raise ToolMissing(f"{compiler} --version fails ({answer.stderr.strip() or 'no output'}): mend the toolkit")
+    told = answer(compiler, "--version")
+    release = next((line for line in told.messages.splitlines() if "release" in line), "").strip()
+    if not (told.is_well and release):
+        said = answer(compiler, "--version", errors=True).messages.strip() or "no output"
+        raise ToolMissing(f"{compiler} --version fails ({said}): mend the toolkit")
     return Toolchain(
         compiler=compiler,
         version=release,

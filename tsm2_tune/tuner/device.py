@@ -17,6 +17,10 @@ class LaunchFailed(Exception):
     """The driver refused to load or to start a kernel; the device goes on working."""
 
 
+class BinaryLost(Exception):
+    """What was compiled is no longer there: no fault of the kernel's."""
+
+
 class KernelFault(Exception):
     """A kernel faulted while it ran; the device must not be used again by this process."""
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 import numpy as np
 
 from tsm2_tune.generator.config import Launch
-from tsm2_tune.tuner.device import Buffer, Device, Kernel, LaunchFailed
+from tsm2_tune.tuner.device import BinaryLost, Buffer, Device, Kernel, LaunchFailed
 from tsm2_tune.tuner.operands import Filling, Operand, Operands, Values, needed_bytes
 
 WORKSPACE_ALIGNMENT = 4  # elements: 16 bytes of the smallest
@@ -22,6 +23,16 @@ class Entry:
     launch: Launch
 
 
+def _loaded(device: Device, entry: Entry) -> Kernel:
+    """The entry's kernel. BinaryLost where somebody removed the binary meanwhile."""
+    try:
+        return device.load(entry.path, entry.kernel)
+    except (LaunchFailed, OSError):
+        if os.path.exists(entry.path):
+            raise
+        raise BinaryLost(f"{entry.path} was removed before it was loaded") from None
+
+
 class LoadedKernel:
     """A kernel on a device, ready to start on the operands.
 
@@ -31,7 +42,7 @@ class LoadedKernel:
     def __init__(self, device: Device, operands: Operands, entry: Entry, kernel: Kernel | None = None) -> None:
         """`kernel` is the entry's where it is loaded already."""
         self.entry, self.operands = entry, operands
-        self.kernel = kernel or device.load(entry.path, entry.kernel)
+        self.kernel = kernel or _loaded(device, entry)
         self._device = device
         m, n = operands.problem.m, operands.problem.n
         self._blocks = entry.launch.blocks(m, n)

@@ -209,12 +209,18 @@ class Tuner:
             limit_seconds=self.options.compile_limit_seconds,
         )
 
+    def _lasting(self, binary: Binary | CompileFailure, source: KernelSource) -> Binary | CompileFailure:
+        """The same, compiled again where somebody removed the cache meanwhile; so is what the worker starts with."""
+        if not os.path.exists(self._support_path):
+            self._compiled_support()
+        return self._compile(source) if isinstance(binary, Binary) and not os.path.exists(binary.path) else binary
+
     def _trial(
         self, candidate: Candidate, source: KernelSource, compiling: Future[Binary | CompileFailure], *, since: float
     ) -> Trial:
         problem = candidate.problem
         self.phases.enter("compilers")
-        binary = compiling.result()
+        binary = self._lasting(compiling.result(), source)
         self.phases.enter(BETWEEN_REQUESTS)
         if isinstance(binary, CompileFailure):
             result = AttemptResult(binary.outcome, binary.detail)

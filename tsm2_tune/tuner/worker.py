@@ -20,7 +20,7 @@ from typing import Any
 from tsm2_tune.errors import DeviceError, TuneError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.roofline import Ceilings
-from tsm2_tune.tuner.device import Device, KernelFault, LaunchFailed
+from tsm2_tune.tuner.device import BinaryLost, Device, KernelFault, LaunchFailed
 from tsm2_tune.tuner.loaded import Entry, LoadedKernel
 from tsm2_tune.tuner.measure import Effort, measure, measure_interleaved
 from tsm2_tune.tuner.operands import Operands, Support
@@ -297,6 +297,8 @@ class _Bench:
             self._stage("timing")
             launched = partial(loaded.start, operands.arguments())
             return AttemptResult(Outcome.OK, "", resources, verdict, measure(self._device, launched, request.effort))
+        except BinaryLost as error:
+            return AttemptResult(Outcome.INTERRUPTED, str(error))
         except LaunchFailed as error:
             return AttemptResult(Outcome.LAUNCH_FAILED, str(error), resources, verdict)
         except KernelFault as error:
@@ -338,6 +340,8 @@ class _Bench:
             kernels.extend(LoadedKernel(self._device, operands, entry) for entry in request.entries)
             launches = [partial(kernel.start, arguments) for kernel in kernels]
             return measure_interleaved(self._device, launches, request.effort)
+        except BinaryLost as error:
+            return AttemptResult(Outcome.INTERRUPTED, str(error))
         except LaunchFailed as error:
             return AttemptResult(Outcome.LAUNCH_FAILED, str(error))
         except MemoryError as error:  # each had room alone

@@ -8,12 +8,11 @@ import platform
 import re
 import shlex
 import shutil
-import subprocess
 from functools import cache
 from pathlib import Path
 
 from tsm2_tune.errors import ToolMissing
-from tsm2_tune.tuner.compiler import Toolchain
+from tsm2_tune.tuner.compiler import Toolchain, answer
 
 HEADERS = Path(__file__).parent
 COMPILERS = ("c++", "g++", "clang++")
@@ -97,24 +96,7 @@ def _compiler() -> list[str]:
 
 @cache
 def _version(compiler: str) -> str:
-    return _answer(compiler, "--version").stdout.partition("\n")[0].strip()
-
-
-def _answer(compiler: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """What the compiler says to these arguments; ToolMissing where it cannot be started."""
-    try:
-        return subprocess.run(
-            [compiler, *arguments],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            check=False,
-        )
-    except OSError as error:
-        raise ToolMissing(
-            f"C++ compiler {compiler} cannot be started ({error.strerror}): mend it, or name another in CXX"
-        ) from None
+    return answer(compiler, "--version").messages.partition("\n")[0].strip()
 
 
 @cache
@@ -122,7 +104,7 @@ def _flags_taken(compiler: str) -> tuple[str, ...]:
     """Those of FLAGS_WHERE_TAKEN that the compiler accepts."""
 
     def accepts(flag: str) -> bool:
-        return _answer(compiler, "-Werror", flag, "-x", "c++", "-fsyntax-only", os.devnull).returncode == 0
+        return answer(compiler, "-Werror", flag, "-x", "c++", "-fsyntax-only", os.devnull, errors=True).is_well
 
     return tuple(filter(accepts, FLAGS_WHERE_TAKEN))
 

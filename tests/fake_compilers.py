@@ -1,0 +1,54 @@
+"""Compilers that are shell scripts, to fail as real ones do."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from tsm2_tune.tuner.compiler import Toolchain, compile_text
+from tsm2_tune.tuner.trial import Binary, CompileFailure
+
+# What each begins with: `output` is the file to write, `$calls` has a line for each call.
+HEAD = """#!/bin/sh
+calls={calls}
+echo $$ >> $calls
+while [ "$1" != -o ]; do shift; done
+output=$2
+"""
+WRITE = "printf '\\177ELF of a kind' > $output\n"
+
+
+def fake(folder: Path, script: str) -> Toolchain:
+    """A toolchain whose compiler is the script."""
+    compiler = folder / "fake-compiler"
+    compiler.write_text(HEAD.format(calls=folder / "calls") + script)
+    compiler.chmod(0o755)
+    return Toolchain(str(compiler), "1", (), source_suffix=".cu", suffix=".cubin", extra_digest=script)
+
+
+def calls(folder: Path) -> list[int]:
+    """The process of each call."""
+    return [int(line) for line in (folder / "calls").read_text().split()]
+
+
+def compiled(toolchain: Toolchain, text: str = "", limit_seconds: float = 60.0) -> Binary | CompileFailure:
+    return compile_text(text, kernel="k", defines=(), toolchain=toolchain, limit_seconds=limit_seconds)
+
+
+def is_gone(process: int) -> bool:
+    """Whether it ended; a machine at work may take a moment over it."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return True
+        if state == "Z":  # of a parent that is slow
+            return True
+        time.sleep(0.002)
+    return False
+
+
+def mode(path: Path) -> int:
+    return os.lstat(path).st_mode & 0o7777

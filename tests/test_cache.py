@@ -1,0 +1,295 @@
+"""The cache of binaries: only what this user wrote is loaded, no leftovers stay, and its size has a limit."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import platformdirs
+import pytest
+
+from tests.command import run
+from tests.conftest import ONCE
+from tests.fake_compilers import WRITE, calls, compiled, fake, mode
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.config import Launch
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner import cache
+from tsm2_tune.tuner.compiler import Toolchain, cache_folder, remove_leftovers
+from tsm2_tune.tuner.loaded import Entry
+from tsm2_tune.tuner.processes import workplace
+from tsm2_tune.tuner.trial import Binary, CompileFailure, Outcome
+from tsm2_tune.tuner.worker import Attempt, Worker
+
+
+@pytest.fixture
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty cache of the test's own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "tsm2-tune" / "binaries"
+
+
+@pytest.fixture
+def writing(tmp_path: Path) -> Toolchain:
+    """A compiler that compiles everything."""
+    return fake(tmp_path, WRITE)
+
+
+def binary(toolchain: Toolchain, text: str = "") -> Path:
+    answer = compiled(toolchain, text)
+    assert isinstance(answer, Binary), answer.detail
+    return Path(answer.path)
+
+
+# --- Whom it trusts ---
+
+
+def test_what_it_makes_is_this_users_alone(folder: Path, writing: Toolchain) -> None:
+    before = os.umask(0)
+    try:
+        path = binary(writing)
+    finally:
+        os.umask(before)
+    assert [mode(one) for one in (path, path.with_suffix(".json"))] == [0o600] * 2
+    made = [path.parent, folder, *folder.parents[:2], folder / "working"]
+    assert [mode(one) for one in made] == [0o700] * len(made)
+
+
+@pytest.mark.parametrize("above", [0, 1, 2])
+def test_a_folder_that_others_can_write_is_refused(above: int, folder: Path, writing: Toolchain) -> None:
+    place = [folder, *folder.parents][above]
+    binary(writing)
+    for bits in (0o770, 0o702):
+        place.chmod(bits)
+        message = f"others can write to {place} (mode {bits:o}): chmod go-w it, or set XDG_CACHE_HOME to another"
+        with pytest.raises(InputError, match=re.escape(message)):
+            compiled(writing)
+    result = run("cache", "show")
+    assert (result.exit_code, result.output.count("\n")) == (2, 1)
+    place.chmod(0o755)
+    binary(writing)
+
+
+def test_a_sticky_folder_is_for_all_to_write_and_for_nobody_to_take_from(folder: Path, writing: Toolchain) -> None:
+    binary(writing)
+    folder.parent.chmod(0o1777)
+    binary(writing)
+    folder.chmod(0o1777)
+    with pytest.raises(InputError, match="others can write"):
+        compiled(writing)
+
+
+def test_a_folder_of_somebody_elses_is_refused(
+    folder: Path, writing: Toolchain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    binary(writing)
+    owner = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    with pytest.raises(InputError, match=f"belongs to user {owner}: remove it"):
+        cache_folder()
+
+
+def test_a_link_to_a_folder_is_judged_by_where_it_leads(folder: Path, tmp_path: Path, writing: Toolchain) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir(mode=0o700)
+    folder.parent.mkdir(parents=True)
+    folder.symlink_to(theirs)
+    assert binary(writing).is_relative_to(theirs)
+    theirs.chmod(0o777)
+    with pytest.raises(InputError, match=f"others can write to {theirs} "):
+        compiled(writing)
+
+
+def test_a_relative_cache_home_is_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As its standard says. Not every platformdirs does."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    for relative in ("relative", "../relative", ""):
+        monkeypatch.setenv("XDG_CACHE_HOME", relative)
+        assert cache_folder() == tmp_path / "home" / ".cache" / "tsm2-tune" / "binaries"
+    monkeypatch.setattr(platformdirs, "user_cache_path", lambda _: Path("relative", "tsm2-tune"))
+    assert cache_folder() == tmp_path / "home" / ".cache" / "tsm2-tune" / "binaries"
+    monkeypatch.setenv("HOME", "relative")
+    with pytest.raises(InputError, match="set XDG_CACHE_HOME or HOME to an absolute path"):
+        cache_folder()
+    assert list(tmp_path.iterdir()) == [tmp_path / "home"]
+
+
+@pytest.mark.parametrize("which", ["binary", "report", "shard"])
+def test_an_entry_that_others_could_have_written_is_not_loaded(which: str, folder: Path, writing: Toolchain) -> None:
+    path = binary(writing)
+    place = {"binary": path, "report": path.with_suffix(".json"), "shard": path.parent}[which]
+    for bits in (0o770, 0o702):
+        place.chmod(bits)
+        again = compiled(writing)
+        assert isinstance(again, Binary)
+        assert again.compile_seconds > 0
+        assert mode(place) in (0o600, 0o700)
+    assert compiled(writing) == Binary(str(path), "k", 0, 0.0)
+
+
+PLANTS: dict[str, Callable[[Path], object]] = {
+    "fifo": os.mkfifo,
+    "folder": lambda path: (path.mkdir(), (path / "something").touch()),
+    "link": lambda path: path.symlink_to("/etc/hostname"),
+    "link to nothing": lambda path: path.symlink_to("nowhere"),
+    "link to itself": lambda path: path.symlink_to(path.name),
+    "link to what never ends": lambda path: path.symlink_to("/dev/zero"),
+    "file": lambda path: path.touch(),
+}
+
+
+@pytest.mark.parametrize("plant", PLANTS)
+@pytest.mark.parametrize("which", ["binary", "report", "shard", "working"])
+def test_what_stands_in_place_of_an_entry_is_replaced(
+    plant: str, which: str, folder: Path, tmp_path: Path, writing: Toolchain
+) -> None:
+    path = binary(writing)
+    content = path.read_bytes()
+    place = {
+        "binary": path,
+        "report": path.with_suffix(".json"),
+        "shard": path.parent,
+        "working": folder / "working",
+    }[which]
+    shutil.rmtree(place) if place.is_dir() else place.unlink()
+    PLANTS[plant](place)
+    assert binary(writing) == path
+    remove_leftovers()
+    run("cache", "show")
+    assert compiled(writing) == Binary(str(path), "k", 0, 0.0)
+    assert (path.is_symlink(), path.read_bytes()) == (False, content)
+
+
+# --- What is removed meanwhile ---
+
+
+def test_a_cache_that_is_removed_while_a_compiler_runs_is_made_anew(folder: Path, tmp_path: Path) -> None:
+    script = f"[ $(wc -l < $calls) = 1 ] && rm -rf {folder.parent}\n{WRITE.strip()} || exit 1\n"
+    path = binary(fake(tmp_path, script))
+    assert path.is_file()
+    assert len(calls(tmp_path)) == 2
+
+
+def test_a_cache_that_is_removed_again_and_again_is_no_verdict(folder: Path, tmp_path: Path) -> None:
+    answer = compiled(fake(tmp_path, f"rm -rf {folder.parent}\nexit 1\n"))
+    assert isinstance(answer, CompileFailure)
+    assert answer.outcome is Outcome.INTERRUPTED
+
+
+@pytest.mark.host
+def test_a_binary_that_is_removed_before_it_is_loaded_is_no_verdict(support_path: str, tmp_path: Path) -> None:
+    worker = Worker("cpu", support_path, limit_seconds=30.0)
+    try:
+        launch = Launch(threads=1, rows_per_block=1, smem_bytes=0)
+        entry = Entry(str(tmp_path / "removed.so"), "k", launch)
+        result = worker.attempt(Attempt(Problem(m=8, n=2, k=8, dtype_name="f32"), entry, (), seed=1, effort=ONCE))
+    finally:
+        worker.close()
+    assert result.outcome is Outcome.INTERRUPTED
+    assert "was removed before it was loaded" in result.detail
+
+
+# --- Working folders ---
+
+
+def test_the_working_folder_of_a_living_owner_stays_however_old_it_is(folder: Path) -> None:
+    with workplace(cache.working_parent()) as work:
+        for path in (work.folder, work.folder / "lock"):
+            os.utime(path, (0, 0))
+        remove_leftovers()
+        assert work.folder.is_dir()
+    assert not work.folder.exists()
+
+
+def test_the_working_folder_of_a_dead_owner_goes_however_new_it_is(folder: Path) -> None:
+    left = cache.working_parent() / "left"
+    left.mkdir()
+    (left / "lock").touch()
+    (left / "kernel.cu").touch()
+    (cache.working_parent() / "no folder").touch()
+    remove_leftovers()
+    assert list(cache.working_parent().iterdir()) == []
+
+
+def test_without_locks_no_owner_is_taken_for_dead(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = cache.working_parent() / "left"
+    left.mkdir()
+
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    remove_leftovers()
+    assert left.is_dir()
+
+
+# --- Its size ---
+
+
+def test_what_went_longest_unused_is_evicted(
+    folder: Path, writing: Toolchain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [binary(writing, str(number)) for number in range(10)]
+    sizes = {entry.size_bytes for entry in cache.entries()}
+    (size,) = sizes
+    long_ago = time.time() - 10 * cache.SPARED_SECONDS
+    for age, path in enumerate(paths[:9]):
+        os.utime(path, (long_ago - age, long_ago - age))
+    monkeypatch.setenv("TSM2_TUNE_CACHE_LIMIT", str(10 * size))
+    remove_leftovers()
+    assert all(path.exists() for path in paths)
+    assert binary(writing, "8") == paths[8]  # the oldest, which is the youngest now
+    monkeypatch.setenv("TSM2_TUNE_CACHE_LIMIT", str(5 * size))
+    remove_leftovers()
+    assert [path.exists() for path in paths] == [True, True, False, False, False, False, False, False, True, True]
+    assert sorted({entry.binary for entry in cache.entries()}) == sorted(path for path in paths if path.exists())
+    assert len(list(folder.rglob("*.json"))) == 4
+    monkeypatch.setenv("TSM2_TUNE_CACHE_LIMIT", "0")
+    remove_leftovers()
+    assert [path for path in paths if path.exists()] == [paths[8], paths[9]]  # this run used them
+
+
+@pytest.mark.parametrize(("text", "size_bytes"), [("", 2**31), ("17", 17), ("3K", 3072), ("500m", 500 * 2**20)])
+def test_a_limit_is_told_as_a_size(text: str, size_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TSM2_TUNE_CACHE_LIMIT", text)
+    assert cache.cache_limit_bytes() == size_bytes
+
+
+@pytest.mark.parametrize("text", ["much", "-1", "1.5G", "1e3", "9" * 40, "٣"])
+def test_a_limit_that_is_none_is_refused(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TSM2_TUNE_CACHE_LIMIT", text)
+    result = run("cache", "show")
+    assert result.exit_code == 2
+    assert "TSM2_TUNE_CACHE_LIMIT is " in result.output
+
+
+# --- Its commands ---
+
+
+def test_the_cache_can_be_shown_and_cleared(folder: Path, writing: Toolchain) -> None:
+    empty = json.loads(run("cache", "show", "--json").output)
+    assert (empty["entries"], empty["bytes"], empty["oldest_use"]) == (0, 0, None)
+    path = binary(writing)
+    (folder / f"{'ab' * 32}.so").touch()
+    size_bytes = path.stat().st_size + path.with_suffix(".json").stat().st_size
+    shown = json.loads(run("cache", "show", "--json").output)
+    assert (shown["folder"], shown["entries"], shown["bytes"]) == (str(folder), 1, size_bytes)
+    assert shown["limit_bytes"] == cache.LIMIT_BYTES
+    assert shown["oldest_use"] == shown["newest_use"]
+    assert f"bytes: {size_bytes}\n" in run("cache", "show").output
+    with workplace(cache.working_parent()) as work:
+        result = run("cache", "clear")
+        assert result.output == (
+            f"removed 1 compiled kernels, {size_bytes} bytes; 1 working folders are in use and stay\n"
+        )
+        assert work.folder.is_dir()
+    assert [one.name for one in folder.iterdir()] == ["working"]
+    assert binary(writing) == path

@@ -1,0 +1,293 @@
+"""Whose fault it is that a compiler failed; and that nothing of it stays, whatever it does and however all ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.fake_compilers import WRITE, calls, compiled, fake, is_gone
+from tsm2_tune.errors import ToolMissing
+from tsm2_tune.tuner import compiler, interruptions, processes
+from tsm2_tune.tuner.compiler import Toolchain, kill_running
+from tsm2_tune.tuner.host.toolchain import host_toolchain
+from tsm2_tune.tuner.trial import Binary, CompileFailure, Outcome
+
+INTERRUPTED, COMPILE_FAILED, TIMED_OUT = Outcome.INTERRUPTED, Outcome.COMPILE_FAILED, Outcome.TIMED_OUT
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """An empty cache of the test's own, in which no working folder stays."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "cache" / "tsm2-tune" / "binaries"
+    yield folder
+    assert not list((folder / "working").glob("*"))
+
+
+def failure(toolchain: Toolchain, text: str = "", limit_seconds: float = 60.0) -> CompileFailure:
+    answer = compiled(toolchain, text, limit_seconds)
+    assert isinstance(answer, CompileFailure)
+    return answer
+
+
+# --- Whose fault ---
+
+
+@pytest.mark.parametrize("name", ["KILL", "TERM", "HUP", "INT", "USR1", "XCPU", "BUS"])
+def test_a_signal_from_outside_is_no_verdict(name: str, tmp_path: Path) -> None:
+    """Nor is that of a part that a driver waits for, which has nothing but an exit status to tell it."""
+    assert failure(fake(tmp_path, f"kill -{name} $$\n")).outcome is INTERRUPTED
+    assert failure(fake(tmp_path, f"sh -c 'kill -{name} $$'\nexit $?\n")).outcome is INTERRUPTED
+
+
+@pytest.mark.parametrize("name", ["SEGV", "ABRT", "ILL", "FPE"])
+def test_a_compiler_that_crashes_refuses_the_text(name: str, tmp_path: Path) -> None:
+    failed = failure(fake(tmp_path, f"kill -{name} $$\n"))
+    assert failed == CompileFailure(COMPILE_FAILED, f"killed by SIG{name}, and no message")
+
+
+@pytest.mark.host
+@pytest.mark.parametrize(
+    ("name", "outcome"), [("KILL", INTERRUPTED), ("TERM", INTERRUPTED), ("SEGV", COMPILE_FAILED)]
+)
+@pytest.mark.parametrize("part", ["cc1plus", "as", "collect2"])
+def test_the_systems_compiler_tells_how_its_parts_ended(
+    part: str, name: str, outcome: Outcome, tmp_path: Path, toolchain: Toolchain
+) -> None:
+    """Whatever the language of its messages."""
+    if "clang" in toolchain.version:
+        pytest.skip("clang++ has no parts of these names")
+    (tmp_path / part).write_text(f"#!/bin/sh\nkill -{name} $$\n")
+    (tmp_path / part).chmod(0o755)
+    failed = failure(replace(toolchain, flags=(*toolchain.flags, f"-B{tmp_path}/")), "// nothing\n")
+    assert failed.outcome is outcome, failed.detail
+
+
+MESSAGES = {
+    "c++: fatal error: Killed signal terminated program cc1plus\ncompilation terminated.": INTERRUPTED,
+    "g++: internal compiler error: Killed (program cc1plus)": INTERRUPTED,
+    "c++: fatal error: Segmentation fault signal terminated program cc1plus": COMPILE_FAILED,
+    "collect2: fatal error: ld terminated with signal 9 [Killed]": INTERRUPTED,
+    "collect2: fatal error: ld terminated with signal 11 [Segmentation fault]": COMPILE_FAILED,
+    "nvcc error   : 'cicc' died due to signal 9 (Kill signal)": INTERRUPTED,
+    "nvcc error   : 'ptxas' died due to signal 15 (Terminated)": INTERRUPTED,
+    "nvcc error   : 'cicc' died due to signal 11 (Invalid memory reference)": COMPILE_FAILED,
+    "clang++: error: unable to execute command: Killed": INTERRUPTED,
+    "clang++: error: unable to execute command: Segmentation fault (core dumped)": COMPILE_FAILED,
+    "c++: fatal error: cannot execute 'cc1plus': execvp: No such file or directory": INTERRUPTED,
+    "cc1plus: out of memory allocating 65536 bytes after a total of 1 bytes": INTERRUPTED,
+    "virtual memory exhausted: Cannot allocate memory": INTERRUPTED,
+    "terminate called after throwing an instance of 'std::bad_alloc'": INTERRUPTED,
+    "kernel.cu: fatal error: error writing to /tmp/x.s: No space left on device": INTERRUPTED,
+    "c++: fatal error: cannot create temporary file: Disk quota exceeded": INTERRUPTED,
+    "as: can't open: Too many open files in system": INTERRUPTED,
+    'kernel.cu(3): error: identifier "killed" is undefined': COMPILE_FAILED,
+    "ptxas error   : Entry function 'k' uses too much shared data (0x20000 bytes, 0xc000 max)": COMPILE_FAILED,
+}
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+def test_messages_in_which_only_words_tell(message: str, tmp_path: Path) -> None:
+    (tmp_path / "message").write_text(message)
+    failed = failure(fake(tmp_path, f"cat {tmp_path}/message >&2\nexit 1\n"))
+    assert failed.outcome is MESSAGES[message]
+    assert message in failed.detail
+
+
+def test_a_kill_for_want_of_memory_is_believed_without_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    kills = iter(range(10))
+    monkeypatch.setattr(compiler, "out_of_memory_kills", lambda: next(kills))
+    monkeypatch.setattr(interruptions, "out_of_memory_kills", lambda: next(kills))
+    failed = failure(fake(tmp_path, "exit 1\n"))
+    assert failed.outcome is INTERRUPTED
+    assert failed.detail.endswith("the machine ran out of memory")
+
+
+def test_a_compiler_that_is_not_there_is_no_verdict(tmp_path: Path) -> None:
+    missing = fake(tmp_path, WRITE)
+    Path(missing.compiler).unlink()
+    failed = failure(missing)
+    assert failed == CompileFailure(INTERRUPTED, f"{missing.compiler} cannot be started: No such file or directory")
+    assert failure(fake(tmp_path, "rm $0\nexit 1\n")).outcome is INTERRUPTED
+
+
+def test_a_system_that_has_no_process_left_is_no_verdict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    kill_running()  # none waits to be used
+
+    def refuse(*_: object, **__: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    failed = failure(fake(tmp_path, WRITE))
+    assert failed.outcome is INTERRUPTED
+    assert "Resource temporarily unavailable" in failed.detail
+
+
+# --- Once more ---
+
+
+@pytest.mark.parametrize("first", ["kill -KILL $$", "exit 1", "kill -KILL $PPID", "rm -rf $TMPDIR; exit 1"])
+def test_what_fails_once_is_compiled_again_at_once(first: str, tmp_path: Path) -> None:
+    answer = compiled(fake(tmp_path, f"[ $(wc -l < $calls) = 1 ] && {{ {first}; }}\n{WRITE}"))
+    assert isinstance(answer, Binary)
+    assert len(calls(tmp_path)) == 2
+
+
+def test_a_refusal_stands_when_it_came_twice(tmp_path: Path) -> None:
+    refusing = fake(tmp_path, "[ $(wc -l < $calls) = 2 ] && kill -KILL $$\necho no\nexit 1\n")
+    assert failure(refusing) == CompileFailure(COMPILE_FAILED, "no")
+    assert len(calls(tmp_path)) == 3
+
+
+# --- Time ---
+
+
+def test_a_compiler_that_takes_too_long_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
+    slow = fake(tmp_path, "setsid sleep 600 &\necho $! >> $calls\nsleep 600\n")
+    failed = failure(slow, limit_seconds=0.5)
+    assert failed == CompileFailure(TIMED_OUT, "compiling took more than 0.5 s")
+    assert all(map(is_gone, calls(tmp_path)))
+
+
+CONTINUE = """setsid sh -c "echo $$ >> $calls; sleep 1.2; kill -CONT {0}" &
+while [ $(wc -l < $calls) = 1 ]; do :; done
+kill -STOP {1}
+"""
+
+
+@pytest.mark.parametrize("who", [("$$", "$$"), ("-$PPID", "0")])
+def test_time_in_which_a_compiler_is_stopped_does_not_count(who: tuple[str, str], tmp_path: Path) -> None:
+    """Itself, or its whole group, with what watches it."""
+    answer = compiled(fake(tmp_path, CONTINUE.format(*who) + WRITE), limit_seconds=0.6)
+    assert isinstance(answer, Binary), answer
+    assert answer.compile_seconds < 0.6
+
+
+@pytest.mark.parametrize("command", ["sh -c 'kill -STOP $$'", "kill -STOP $$"])
+def test_a_compiler_that_stays_stopped_is_no_verdict(
+    command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(processes, "STILL_SECONDS", 0.3)
+    failed = failure(fake(tmp_path, command), limit_seconds=1.0)
+    assert failed.outcome is INTERRUPTED
+    assert "stopped, and not continued" in failed.detail
+    assert all(map(is_gone, calls(tmp_path)))
+
+
+# --- Bounds ---
+
+
+def test_a_compiler_that_prints_without_end_is_ended(tmp_path: Path) -> None:
+    failed = failure(fake(tmp_path, "yes\n"))
+    assert failed.outcome is COMPILE_FAILED
+    assert failed.detail.startswith("the compiler prints without end: y\ny\n")
+    assert len(failed.detail) <= compiler.DETAIL_CHARACTERS
+    assert all(map(is_gone, calls(tmp_path)))
+
+
+@pytest.mark.parametrize("detach", ["", "setsid"])
+def test_a_descendant_that_holds_the_pipe_holds_nobody_up(detach: str, tmp_path: Path) -> None:
+    answer = compiled(fake(tmp_path, f"{detach} sleep 600 &\necho $! >> $calls\n{WRITE}"), limit_seconds=60)
+    assert isinstance(answer, Binary)
+    assert answer.compile_seconds < 30
+    assert all(map(is_gone, calls(tmp_path)))
+
+
+def test_all_that_a_compiler_says_is_read(tmp_path: Path) -> None:
+    spills = "ptxas info: 0 bytes stack frame, 8 bytes spill stores, 4 bytes spill loads"
+    script = f"yes padding | head -c 1000000\nfor one in 1 2 3; do echo '{spills}'; done\n{WRITE}"
+    answer = compiled(fake(tmp_path, script))
+    assert isinstance(answer, Binary)
+    assert answer.spill_bytes == 36
+
+
+@pytest.mark.parametrize(
+    ("script", "complaint"),
+    [
+        ("sleep 600", "it took more than 0.2 s"),
+        ("yes", "it prints without end"),
+        ("sleep 600 & echo 1.0", None),
+        ("kill -KILL $$", "it was killed by SIGKILL"),
+    ],
+)
+def test_what_a_compiler_is_asked_is_bounded(
+    script: str, complaint: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    named = tmp_path / "compiler"
+    named.write_text(f"#!/bin/sh\n{script}\n")
+    named.chmod(0o755)
+    monkeypatch.setenv("CXX", str(named))
+    monkeypatch.setattr(compiler, "ANSWER_SECONDS", 0.2 if script == "sleep 600" else 30.0)
+    if complaint is None:
+        assert host_toolchain().version == "1.0"
+    else:
+        with pytest.raises(ToolMissing, match=f"compiler {named} does not answer .*: {complaint}; mend it"):
+            host_toolchain()
+
+
+# --- Whatever ends it ---
+
+
+def test_temporary_files_lie_in_the_working_folder(tmp_path: Path, cache: Path) -> None:
+    answer = compiled(fake(tmp_path, f"mktemp\nmktemp -d\necho $TMPDIR > {tmp_path}/where\n{WRITE}"))
+    assert isinstance(answer, Binary)
+    assert Path((tmp_path / "where").read_text()).parent == cache / "working"
+
+
+HANGING = "setsid sleep 600 &\necho $! >> $calls\nmktemp\nsleep 600 &\necho $! >> $calls\nwait\n"
+
+
+def waited_for(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def is_hanging(folder: Path) -> bool:
+    return (folder / "calls").exists() and len(calls(folder)) == 3
+
+
+def test_killing_what_runs_kills_all_of_it(tmp_path: Path) -> None:
+    answers: list[Binary | CompileFailure] = []
+    compiling = threading.Thread(target=lambda: answers.append(compiled(fake(tmp_path, HANGING))))
+    compiling.start()
+    waited_for(lambda: is_hanging(tmp_path))
+    kill_running()
+    compiling.join()
+    assert [answer.outcome for answer in answers if isinstance(answer, CompileFailure)] == [INTERRUPTED]
+    assert len(calls(tmp_path)) == 3  # it was not started again
+    assert all(map(is_gone, calls(tmp_path)))
+
+
+COMPILING = """
+import sys
+from pathlib import Path
+from tests.fake_compilers import compiled, fake
+compiled(fake(Path(sys.argv[1]), sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_compilers_and_their_files_end_with_the_process(number: int, tmp_path: Path, cache: Path) -> None:
+    main = subprocess.Popen(
+        [sys.executable, "-c", COMPILING, str(tmp_path), HANGING],
+        cwd=Path(__file__).parents[1],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stderr=subprocess.DEVNULL,
+    )
+    waited_for(lambda: is_hanging(tmp_path))
+    main.send_signal(number)
+    main.wait()
+    assert all(map(is_gone, calls(tmp_path)))
+    waited_for(lambda: not list((cache / "working").iterdir()))
+    assert {path.name for path in tmp_path.iterdir()} == {"cache", "calls", "fake-compiler"}

@@ -1,0 +1,258 @@
+"""A small program that runs commands for the tuner one after another, and leaves nothing behind, however either ends.
+
+`processes.py` starts it and talks to it in lines of JSON: {"make": folder}, {"run": command, ...}, {"remove": true}.
+Whatever a command starts becomes a child of this program when its parent ends, so that none escapes. Where standard
+input ends, the tuner is gone: then all of them are killed and the working folder is removed. It imports nothing of
+the tuner's, so that it starts fast and stays small.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import json
+import os
+import resource
+import select
+import signal
+import sys
+import time
+from typing import Any
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # of linux/prctl.h
+LOCK = "lock"  # the file in a working folder that is locked as long as its owner lives
+MOST_BYTES = 16 * 2**20  # that a command may print
+LOOKS = 20  # at whether a command stands still, within its limit
+MOST_SECONDS_BETWEEN = 2.0  # of two looks, also at whether the tuner lives
+
+
+class Supervisor:
+    """Runs one command at a time, in one working folder at a time."""
+
+    def __init__(self) -> None:
+        self._parent = os.getppid()
+        self._folder: str | None = None
+        self._lock = -1
+        self._unread = b""
+        self._ended, wakeup = os.pipe()
+        for end in (self._ended, wakeup):
+            os.set_blocking(end, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+
+    def serve(self) -> None:
+        """Answer requests until the tuner is gone."""
+        while (request := self._request()) is not None:
+            try:
+                answer, messages = self._answer(request)
+            except OSError as error:
+                answer, messages = {"refused": error.errno}, b""
+            line = json.dumps({**answer, "bytes": len(messages)}).encode()
+            with open(1, "wb", closefd=False) as stream:
+                stream.write(line + b"\n" + messages)
+
+    def close(self) -> None:
+        """Kill what is left of the commands and remove the working folder."""
+        kill_descendants()
+        self._remove()
+
+    def _request(self) -> dict[str, Any] | None:
+        """The next one; None where the tuner is gone. An empty line calls off what runs, if anything does."""
+        self._unread = self._unread.lstrip(b"\n")
+        while b"\n" not in self._unread:
+            if os.getppid() != self._parent:
+                return None
+            if select.select([0], [], [], MOST_SECONDS_BETWEEN)[0]:
+                read = os.read(0, 2**16)
+                if not read:
+                    return None
+                self._unread = (self._unread + read).lstrip(b"\n")
+        line, _, self._unread = self._unread.partition(b"\n")
+        request: dict[str, Any] = json.loads(line)
+        return request
+
+    def _answer(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        if "make" in request:
+            self._make(request["make"])
+        elif "run" in request:
+            return self._run(request)
+        else:
+            self._remove()
+        return {"done": True}, b""
+
+    def _make(self, folder: str) -> None:
+        """A new working folder, locked. FileNotFoundError where somebody took it for a leftover just now."""
+        os.mkdir(folder, 0o700)
+        self._folder = folder
+        path = os.path.join(folder, LOCK)
+        try:
+            self._lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+            with contextlib.suppress(OSError):  # a file system without locks: then nobody removes folders of others
+                fcntl.flock(self._lock, fcntl.LOCK_EX)
+            if not os.path.samestat(os.fstat(self._lock), os.stat(path)):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
+        except OSError:
+            self._remove()
+            raise
+
+    def _remove(self) -> None:
+        if self._folder is not None:
+            import shutil
+
+            shutil.rmtree(self._folder, ignore_errors=True)
+        if self._lock >= 0:
+            os.close(self._lock)
+        self._folder, self._lock = None, -1
+
+    def _run(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """How the command ended, with what it printed."""
+        output, ours = os.pipe()
+        try:
+            try:
+                child, refused = start(request, ours)
+            finally:
+                os.close(ours)
+            if refused:
+                return {"how": "not-started", "status": refused, "seconds": 0.0}, b""
+            answer, messages = self._watched(child, output, request["limit"], request["still"])
+        finally:
+            os.close(output)
+            kill_descendants()
+        return answer, messages
+
+    def _watched(
+        self, child: int, output: int, limit_seconds: float, still_seconds: float
+    ) -> tuple[dict[str, Any], bytes]:
+        """The same. Time in which this program or a process of the command's stands still does not count."""
+        between = min(max(limit_seconds / LOOKS, 0.001), MOST_SECONDS_BETWEEN)
+        messages, counted, still = bytearray(), 0.0, 0.0
+        looked, sources = time.monotonic(), [0, self._ended, output]
+        how, status = "", 0
+        while not how:
+            readable = select.select(sources, [], [], between - (time.monotonic() - looked) % between)[0]
+            if self._ended in readable:
+                os.read(self._ended, 2**16)
+            if output in readable and not take(output, messages):
+                sources.remove(output)
+            ended, wait_status = os.waitpid(child, os.WNOHANG)
+            passed = time.monotonic() - looked
+            if ended:
+                status = os.waitstatus_to_exitcode(wait_status)
+                how, status = ("exited", status) if status >= 0 else ("signalled", -status)
+            elif 0 in readable or os.getppid() != self._parent:
+                how = "called-off"  # the tuner says so, or is gone
+            elif len(messages) > MOST_BYTES:
+                how = "printed-too-much"
+            elif passed >= between:
+                looked += passed
+                if stands_still():
+                    still += min(passed, 2 * between)
+                else:
+                    counted += min(passed, 2 * between)  # more passes where this program stood still itself
+                passed = 0.0
+                if counted >= limit_seconds:
+                    how = "timed-out"
+                elif still >= still_seconds:
+                    how = "stood-still"
+        while output in sources and len(messages) <= MOST_BYTES and select.select([output], [], [], 0)[0]:
+            if not take(output, messages):
+                break
+        seconds = counted + min(passed, 2 * between)
+        return {"how": how, "status": status, "seconds": seconds}, bytes(messages[:MOST_BYTES])
+
+
+def take(output: int, messages: bytearray) -> bool:
+    """Append what can be read; False where the output has ended."""
+    read = os.read(output, 2**16)
+    messages += read
+    return bool(read)
+
+
+def start(request: dict[str, Any], output: int) -> tuple[int, int]:
+    """The process of a command, and 0; or the number of the error with which it cannot be started."""
+    told, tell = os.pipe()
+    try:
+        child = os.fork()
+        if child == 0:
+            try:
+                prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+                become(request, output)
+            except OSError as error:
+                os.write(tell, str(error.errno).encode())
+            finally:
+                os._exit(127)
+    finally:
+        os.close(tell)
+        refused = os.read(told, 16)  # nothing where the command began: then both its ends are closed
+        os.close(told)
+    return child, int(refused or 0)
+
+
+def become(request: dict[str, Any], output: int) -> None:
+    """Replace this process by the command."""
+    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD):  # which Python ignores or handles
+        signal.signal(number, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(output, 1)
+    os.dup2(output if request["errors"] else nothing, 2)
+    if request["cwd"] is not None:
+        os.chdir(request["cwd"])
+    os.execve(request["run"][0], request["run"], request["environment"])
+
+
+def descendants() -> dict[int, str]:
+    """State of each process that this one or a child of it started, by its number; none where Linux does not tell."""
+    processes: dict[int, tuple[int, str]] = {}
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
+        if name.isdigit():
+            with contextlib.suppress(OSError, ValueError), open(f"/proc/{name}/stat", "rb") as stat:
+                state, parent = stat.read().rpartition(b")")[2].split()[:2]
+                processes[int(name)] = int(parent), state.decode()
+    found: dict[int, str] = {}
+    parents = {os.getpid()}
+    while parents:
+        children = {pid: state for pid, (parent, state) in processes.items() if parent in parents}
+        found.update(children)
+        parents = set(children)
+    return found
+
+
+def stands_still() -> bool:
+    """Whether somebody stopped a process of the command's."""
+    return any(state in "Tt" for state in descendants().values())
+
+
+def kill_descendants() -> None:
+    """Kill all that the command started, and wait for each."""
+    while True:
+        try:
+            if os.waitpid(-1, os.WNOHANG)[0]:
+                continue
+        except ChildProcessError:
+            return
+        for pid in descendants():
+            with contextlib.suppress(OSError):  # it ended just now
+                os.kill(pid, signal.SIGKILL)
+        os.waitpid(-1, 0)
+
+
+def prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+if __name__ == "__main__":
+    os.umask(0o077)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    supervisor = Supervisor()
+    try:
+        supervisor.serve()
+    except (OSError, KeyboardInterrupt):
+        pass  # the tuner is gone, or somebody ends all that is here
+    finally:
+        supervisor.close()
+        os._exit(0)
