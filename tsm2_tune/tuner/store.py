@@ -118,8 +118,7 @@ class Store:
             is_new.label("is_new"),
         )
         query = (
-            select(schema.trial, first.c.median_us, *given, schema.run.c.version)
-            .join(schema.run, schema.run.c.id == schema.trial.c.run_id)
+            select(schema.trial, first.c.median_us, *given)
             .outerjoin(first, _is_first())
             .outerjoin(newest, _is_newest(newest))
             .where(tried)

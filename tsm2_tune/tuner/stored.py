@@ -102,7 +102,6 @@ class StoredTrial:
     total_seconds: float
     limits: TimeLimits | None  # None where they were not stored
     source_digest: str
-    version: str  # of the tsm2-tune that tried it
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,9 +357,9 @@ def trial_line(row: Row) -> TrialLine:
 
 
 def stored_trial(row: Row) -> StoredTrial:
-    """The trial in a row of `trial` that also has its run's `version`, its first `median_us`, and NEWEST."""
+    """The trial in a row of `trial` that also has its first `median_us`, and NEWEST."""
     with reading(row["id"]):
-        values = checked(row, [*schema.trial.columns, MEDIAN_US, *NEWEST, schema.run.c.version])
+        values = checked(row, [*schema.trial.columns, MEDIAN_US, *NEWEST])
         _check_median(values["median_us"])
         _check_median(values["newest_us"])
         return StoredTrial(
@@ -374,5 +373,4 @@ def stored_trial(row: Row) -> StoredTrial:
             total_seconds=values["total_seconds"],
             limits=limits(values),
             source_digest=values["source_digest"],
-            version=values["version"],
         )
