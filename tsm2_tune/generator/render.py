@@ -68,6 +68,7 @@ def filled(template: str, values: Mapping[str, Any], allowed: re.Pattern[str]) -
 def render(problem: Problem, config: KernelConfig) -> KernelSource:
     """The CUDA text of this configuration for the problem's op and dtype: equal input, equal bytes."""
     family = family_named(config.family)
+    _refuse_others(config.text, OF_KERNELS, family.template)  # before the family computes with it
     text = filled(
         family.template,
         {
