@@ -112,13 +112,13 @@ def test_a_working_folder_that_is_gone(tmp_path: Path, monkeypatch: pytest.Monke
 def test_an_older_schema_is_migrated(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Store.open(path, create=True) as store:
         store.add_trial(RUN, trial(500))
-    steps = ("ALTER TABLE trial ADD COLUMN note TEXT", "UPDATE trial SET note = 'migrated'")
+    steps = ("UPDATE trial SET detail = 'migrated'", "UPDATE trial SET detail = detail || ', twice'")
     migrations = [lambda connection, sql=sql: connection.exec_driver_sql(sql) for sql in steps]
     before = schema.version()
     monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, *migrations))
     with Store.open(path, create=False) as store:
         assert len(store.best()) == 1
-    assert plain_sql(path, "SELECT note FROM trial") == [("migrated",)]
+    assert plain_sql(path, "SELECT detail FROM trial") == [("migrated, twice",)]
     assert plain_sql(path, "PRAGMA user_version") == [(before + len(steps),)]
 
 

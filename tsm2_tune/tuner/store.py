@@ -124,8 +124,7 @@ class Store:
             .where(tried)
             .order_by(schema.trial.c.id)
         )
-        with self._database.transaction() as connection:
-            rows = connection.execute(query).mappings().all()
+        rows = self._database.rows(query)
         return tuple(stored.stored_trial(row) for row in rows)
 
     def fastest_of_older(self, device_name: str, problem: Problem, basis: Mapping[str, str]) -> tuple[str, ...]:
@@ -177,8 +176,7 @@ class Store:
             query = query.where(view.family == family)
         if problem is not None:
             query = query.where(_is_problem(view, problem))
-        with self._database.transaction() as connection:
-            rows = connection.execute(query).mappings().all()
+        rows = self._database.rows(query)
         found = (stored.best_row(row) for row in rows)
         return tuple(row if row.family in FAMILIES else replace(row, stale=1) for row in found)
 
@@ -209,8 +207,7 @@ class Store:
             .outerjoin(schema.measurement, _is_first())
             .order_by(schema.trial.c.id)
         )
-        with self._database.transaction() as connection:
-            rows = connection.execute(query).mappings().all()
+        rows = self._database.rows(query)
         return tuple(stored.trial_line(row) for row in rows)
 
     def current(self, device: str) -> tuple[CurrentTrial, ...]:
@@ -222,8 +219,7 @@ class Store:
             .where(schema.trial.c.device_name == device)
             .order_by(schema.trial.c.id)
         )
-        with self._database.transaction() as connection:
-            rows = connection.execute(query).mappings().all()
+        rows = self._database.rows(query)
         basis = {(row["problem_id"], row["family"]): row["basis"] for row in rows}  # the last one's
         return tuple(
             stored.current_trial(row) for row in rows if basis[row["problem_id"], row["family"]] == row["basis"]
