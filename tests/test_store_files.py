@@ -13,6 +13,7 @@ import pytest
 from tests.fabricated import GPU, PROBLEM, configuration, downgrade, final, plain_sql, trial, tuning_run
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.render import render
 from tsm2_tune.tuner import database, schema
 from tsm2_tune.tuner.store import Store
 
@@ -245,7 +246,7 @@ def test_a_winner_of_a_family_that_is_no_more_is_stale(store: Store, path: Path)
 def test_a_tampered_kernel_cannot_be_exported(store: Store, path: Path) -> None:
     trial_id = store.add_trial(RUN, trial(500))
     rows = store.best()
-    assert store.sources(rows)[rows[0].source_digest].text == f"// {C128.text} f32\n"
+    assert store.sources(rows)[rows[0].source_digest].text == render(PROBLEM, C128).text
     plain_sql(path, "UPDATE source SET text = 'evil'")
     with pytest.raises(StoreError, match=rf"^trial {trial_id} .*does not match its digest"):
         store.sources(rows)
