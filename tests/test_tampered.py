@@ -1,4 +1,4 @@
-"""Some hundred tampered databases, each read or tuned on with. `python -m tests.tampered` makes as many as one likes."""
+"""Tampered databases, each read or tuned on with. `python -m tests.tampered` makes as many as one likes."""
 
 from __future__ import annotations
 

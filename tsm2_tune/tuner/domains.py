@@ -15,12 +15,12 @@ from typing import Any
 from sqlalchemy import Column, RowMapping
 
 from tsm2_tune.generator.problem import DTYPES, INT32_MAX
-from tsm2_tune.tuner.trial import Outcome
+from tsm2_tune.tuner.trial import MOST_TEXT, Outcome
 
 Row = RowMapping | Mapping[str, Any]
 Domain = Callable[[Any], bool]
 
-MOST_TEXT, MOST_DETAIL, MOST_KERNEL = 1000, 2**14, 2**19  # characters: a name or a line; sentences; a CUDA text
+MOST_DETAIL, MOST_KERNEL = 2**14, 2**19  # characters: sentences; a CUDA text
 MOST_ID = 2**63 - 1  # SQLite's largest
 LEAST_TIME_US, MOST_TIME_US = 1e-6, 1e15  # of what was measured: to 30 years
 LEAST_RATE, MOST_RATE = 1e-6, 1e12  # in 1e9 a second
@@ -33,11 +33,6 @@ _CONFIG = re.compile(r"[a-z][a-z0-9_]{0,63}(-[a-z0-9]{1,20}){0,64}")
 _WORD = re.compile(r"[a-z0-9_]{1,20}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _UTC = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(\+00:00|Z)")  # ISO 8601
-
-
-def in_a_line(text: str) -> str:
-    """The text as a name may be in a row: each run of white space and of what cannot be printed is one space."""
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:MOST_TEXT]
 
 
 def matching(pattern: re.Pattern[str]) -> Domain:

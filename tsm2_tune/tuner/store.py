@@ -183,6 +183,7 @@ class Store:
         rows = self._database.rows(query)
         found = [stored.best_row(row) for row in rows]
         with self._database.transaction() as connection:
+            _refuse_intervals(connection)
             return tuple(row if _winner(connection, row).unchanged else replace(row, stale=1) for row in found)
 
     def sources(self, rows: Iterable[BestRow]) -> dict[str, KernelSource]:
@@ -354,6 +355,16 @@ def _winner(connection: Connection, row: BestRow) -> TrialRecord:
         if not stored.is_verified(record.trial):
             raise ValueError("it won, but has no right result or no time")
         return record
+
+
+def _refuse_intervals(connection: Connection) -> None:
+    """StoreError where a median is not in its interval: the view would pass over the trial without a word."""
+    times = schema.measurement.c
+    inside = and_(times.low_us <= times.median_us, times.median_us <= times.high_us)
+    trial_id = connection.execute(select(times.trial_id).where(~inside).limit(1)).scalar()
+    if trial_id is not None:
+        with stored.reading(trial_id):
+            raise ValueError("a median is not in its interval")
 
 
 def _measurements(connection: Connection, trial_id: int) -> Iterator[tuple[int, Measurement]]:

@@ -19,7 +19,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource, render
 from tsm2_tune.generator.roofline import Ceilings
 from tsm2_tune.tuner import schema
-from tsm2_tune.tuner.domains import Row, checked, in_a_line, rates, tunables
+from tsm2_tune.tuner.domains import Row, checked, rates, tunables
 from tsm2_tune.tuner.measure import median_interval
 from tsm2_tune.tuner.trial import (
     DeviceIdentity,
@@ -30,6 +30,7 @@ from tsm2_tune.tuner.trial import (
     Trial,
     TuningRun,
     Verdict,
+    in_a_line,
 )
 
 MEDIAN_US = Column("median_us", Float)  # NULL where the trial was not measured

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tsm2_tune.errors import ToolMissing
 from tsm2_tune.tuner.compiler import Toolchain
+from tsm2_tune.tuner.trial import in_a_line
 
 HEADERS = Path(__file__).parent
 COMPILERS = ("c++", "g++", "clang++")
@@ -97,7 +98,7 @@ def _compiler() -> list[str]:
 
 @cache
 def _version(compiler: str) -> str:
-    return _answer(compiler, "--version").stdout.partition("\n")[0].strip()
+    return in_a_line(_answer(compiler, "--version").stdout.partition("\n")[0].strip())
 
 
 def _answer(compiler: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -139,7 +140,7 @@ def cpu_facts() -> dict[str, str]:
 
 def cpu_name() -> str:
     """The CPU's model, such as "Intel(R) Xeon(R) Processor"."""
-    return cpu_facts().get("model name") or platform.processor() or platform.machine()
+    return in_a_line(cpu_facts().get("model name") or platform.processor() or platform.machine())
 
 
 @cache
