@@ -75,12 +75,10 @@ def planted(problem: Problem) -> str:
 
 @pytest.mark.parametrize("form", WITH_KERNELS)
 def test_a_planted_text_is_not_exported(tried: Path, form: str) -> None:
-    plant(tried, render(PROBLEM, C128).text.replace("tsm2-tune.", f"tsm2-tune 0.1.0\n{EVIL}"))
+    plant(tried, C128, planted(PROBLEM))
     said = refused("export", "--format", form, "--output", "-", path=tried)
-    assert (
-        f"has a kernel {C128.text} for {PROBLEM.text} on {GPU} (trial 1) that this tsm2-tune makes otherwise" in said
-    )
-    assert f"tune {PROBLEM.text} there again" in said
+    assert f"has a kernel {C128.text} for {PROBLEM.text} on {GPU} (trial 1) that this tsm2-tune makes" in said
+    assert f"otherwise, or not at all: tune {PROBLEM.text} there again" in said
 
 
 @pytest.mark.parametrize("form", WITH_KERNELS)
