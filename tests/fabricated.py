@@ -15,11 +15,11 @@ from typing import Any
 from tsm2_tune.generator.config import KernelConfig, Launch
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import KernelSource, environment
+from tsm2_tune.generator.render import KernelSource, environment, render
 from tsm2_tune.generator.roofline import Ceilings
 from tsm2_tune.tuner.export import export_text
 from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.stored import BestRow
+from tsm2_tune.tuner.stored import BestRow, is_of_this_version
 from tsm2_tune.tuner.trial import (
     DeviceIdentity,
     Final,
@@ -66,6 +66,12 @@ def source(config: KernelConfig, dtype_name: str = "f32", text: str | None = Non
     launch = Launch(threads=128, rows_per_block=128, smem_bytes=4096)
     text = text if text is not None else f"// {config.text} {dtype_name}\n"
     return KernelSource(config.family, text, ("INDEX_BITS=32",), launch, dtype_name)
+
+
+def kernel(config: KernelConfig, problem: Problem) -> KernelSource:
+    """The configuration's own, where its family has one for the problem."""
+    known = is_of_this_version(config, problem)
+    return render(problem, config) if known else source(config, problem.dtype_name)
 
 
 HANDMADE = """\
@@ -151,7 +157,7 @@ def trial(
         "problem": problem,
         "config": config,
         "basis": basis,
-        "source": source(config, problem.dtype_name),
+        "source": kernel(config, problem),
         "outcome": Outcome.OK,
         "detail": "",
         "resources": LoadedResources(registers, 0, smem_bytes, blocks_per_sm=8),
@@ -175,12 +181,11 @@ def host_run() -> TuningRun:
 
 
 def winners(folder: Path, *trials: tuple[TuningRun, Trial]) -> Winners:
-    """Store the trials, each with its run, in a new database; read back the winners and their sources."""
+    """Store the trials, each with its run, in a new database; read back the winners. Their sources are as given."""
     with Store.open(folder / "results.db", create=True) as store:
         for run, tried in trials:
             store.add_trial(run, tried)
-        rows = store.best()
-        return rows, store.sources(rows)
+        return store.best(), {tried.source.digest: tried.source for _, tried in trials}
 
 
 def exported(format_name: str, found: Winners, database: str = "results.db") -> str:

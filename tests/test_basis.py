@@ -86,9 +86,8 @@ def test_a_changed_constant_makes_trials_stale_and_they_are_tried_again(tmp_path
 
 
 def test_who_would_have_another_text_today_is_in_no_final(monkeypatch: pytest.MonkeyPatch) -> None:
-    version = "0.0.9"  # which the text names, and is no reason
     contenders = tuple(
-        Contender(config, median_us, source_digest=render(PROBLEM, config, version=version).digest, version=version)
+        Contender(config, median_us, source_digest=render(PROBLEM, config).digest)
         for config, median_us in ((TSMR, 100.0), (TSM2, 101.0))
     )
     past = Past(frozenset(), 0.0, contenders, frozenset())

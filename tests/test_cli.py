@@ -211,17 +211,18 @@ def test_ctrl_c_before_the_first_trial(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 def test_hostile_names_are_shown_as_they_are(tmp_path: Path) -> None:
     path = tmp_path / "results.db"
-    name = "[/nope]\x1b[31m:smile:\x9b"
+    name, detail = "[/nope]:smile:", "[/nope]\x1b[31m:smile:\x9b"
     with Store.open(path, create=True) as store:
-        store.add_trial(tuning_run(name), trial(500.0, detail="[/nope]\x1b"))
-    for arguments in (("best",), ("show",), ("show", "1")):
+        store.add_trial(tuning_run(name), trial(500.0, detail=detail))
+    for arguments, shown in ((("best",), name), (("show",), "[/nope][31m:smile:"), (("show", "1"), "[31m:smile:")):
         result = run(*arguments, "--db", str(path))
         assert result.exit_code == 0
-        assert "[/nope][31m:smile:" in result.output
+        assert name in result.output
+        assert shown in result.output
         assert "\x1b" not in result.output
     as_json = run("show", "--json", "--db", str(path)).output
     assert "\x9b" not in as_json
-    assert json.loads(as_json)[0]["device"] == name
+    assert (json.loads(as_json)[0]["device"], json.loads(as_json)[0]["detail"]) == (name, detail)
 
 
 def test_hostile_names_on_a_terminal() -> None:

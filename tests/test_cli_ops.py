@@ -101,7 +101,7 @@ def database(tmp_path: Path) -> str:
     """A database with a trial of row-major matrices."""
     path = tmp_path / "results.db"
     with Store.open(path, create=True) as store:
-        store.add_trial(tuning_run(), trial(500.0, MMA, problem=ROW_MAJOR, source=handmade(ROW_MAJOR)))
+        store.add_trial(tuning_run(), trial(500.0, MMA, problem=ROW_MAJOR))
     return str(path)
 
 

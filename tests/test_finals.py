@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from tests.fabricated import PROBLEM, configuration, measurement, trial, tuning_run
-from tsm2_tune.generator.families.tsm2 import Tsm2Config
+from tests.fabricated import PROBLEM, measurement, trial, tuning_run
+from tsm2_tune.generator.families.tsm2 import FAMILY, Tsm2Config
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import KernelSource, render
 from tsm2_tune.generator.space import SearchSpace, search_space
@@ -24,7 +24,8 @@ from tsm2_tune.tuner.worker import Rematch, Worker
 
 RUN = tuning_run()
 TARGET = cast(Target, SimpleNamespace(identity=RUN.identity, toolchain=SimpleNamespace(digest="nvcc")))
-A, B, C, D, E, F, G, *MANY = (configuration(32 * i, columns=c) for c in (1, 2, 4, 8) for i in range(1, 9))
+V3 = [one for one in FAMILY.configurations() if one.version == "v3" and one.threads == 128]
+A, B, C, D, E, F, G, *MANY = sorted(V3, key=lambda one: one.text)
 
 
 def test_what_won_under_an_older_basis_is_tried_first() -> None:

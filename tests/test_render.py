@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tsm2_tune import __version__
 from tsm2_tune.errors import ToolMissing
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import FAMILIES, family_named
@@ -221,7 +220,7 @@ def every_source() -> list[KernelSource]:
 
 @pytest.mark.parametrize(("config", "problem"), SOURCES, ids=[name_of(*source) for source in SOURCES])
 def test_the_source_is_the_golden_one(config: KernelConfig, problem: Problem, request: pytest.FixtureRequest) -> None:
-    text = render(problem, config).text.replace(f"tsm2-tune {__version__}", "tsm2-tune VERSION")
+    text = render(problem, config).text
     path = GOLDEN / f"{name_of(config, problem)}.cu"
     if request.config.getoption("--update-golden"):
         path.parent.mkdir(exist_ok=True)

@@ -224,9 +224,10 @@ def test_a_run_that_stores_nothing_leaves_no_row(path: Path) -> None:
 def test_a_killed_writer_loses_nothing_it_reported(path: Path) -> None:
     script = (
         "from tests.fabricated import *\nfrom tsm2_tune.tuner.store import Store\n"
+        "from tsm2_tune.generator.families import FAMILIES\n"
         f"with Store.open({str(path)!r}, create=True) as store:\n"
-        "    for i in range(10**6):\n"
-        "        print(store.add_trial(tuning_run(), trial(500, configuration(prefetch=i))), flush=True)\n"
+        "    for config in FAMILIES['tsm2'].configurations():\n"
+        "        print(store.add_trial(tuning_run(), trial(500, config)), flush=True)\n"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     writer = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, env=environment, text=True)

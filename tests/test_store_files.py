@@ -13,6 +13,7 @@ import pytest
 from tests.fabricated import GPU, PROBLEM, configuration, downgrade, final, plain_sql, trial, tuning_run
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.render import render
 from tsm2_tune.tuner import database, schema
 from tsm2_tune.tuner.store import Store
 
@@ -112,13 +113,13 @@ def test_a_working_folder_that_is_gone(tmp_path: Path, monkeypatch: pytest.Monke
 def test_an_older_schema_is_migrated(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Store.open(path, create=True) as store:
         store.add_trial(RUN, trial(500))
-    steps = ("ALTER TABLE trial ADD COLUMN note TEXT", "UPDATE trial SET note = 'migrated'")
+    steps = ("UPDATE trial SET detail = 'migrated'", "UPDATE trial SET detail = detail || ', twice'")
     migrations = [lambda connection, sql=sql: connection.exec_driver_sql(sql) for sql in steps]
     before = schema.version()
     monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, *migrations))
     with Store.open(path, create=False) as store:
         assert len(store.best()) == 1
-    assert plain_sql(path, "SELECT note FROM trial") == [("migrated",)]
+    assert plain_sql(path, "SELECT detail FROM trial") == [("migrated, twice",)]
     assert plain_sql(path, "PRAGMA user_version") == [(before + len(steps),)]
 
 
@@ -245,7 +246,7 @@ def test_a_winner_of_a_family_that_is_no_more_is_stale(store: Store, path: Path)
 def test_a_tampered_kernel_cannot_be_exported(store: Store, path: Path) -> None:
     trial_id = store.add_trial(RUN, trial(500))
     rows = store.best()
-    assert store.sources(rows)[rows[0].source_digest].text == f"// {C128.text} f32\n"
+    assert store.sources(rows)[rows[0].source_digest].text == render(PROBLEM, C128).text
     plain_sql(path, "UPDATE source SET text = 'evil'")
     with pytest.raises(StoreError, match=rf"^trial {trial_id} .*does not match its digest"):
         store.sources(rows)

@@ -311,6 +311,7 @@ def trial_facts(record: TrialRecord) -> dict[str, Any]:
         "outcome": trial.outcome,
         "detail": trial.detail,
         "current": record.current,
+        "unchanged": record.unchanged,
         "ended_at": record.ended_at,
         "resources": asdict(trial.resources) if trial.resources else None,
         "spill_bytes": trial.spill_bytes,

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 from tsm2_tune.errors import InputError
 
 TunableValue = int | str
-SPELT = {"int": "0|[1-9][0-9]*", "str": "[a-z][a-z0-9]*"}  # by the type of a tunable
+SPELT = {"int": "0|[1-9][0-9]{0,9}", "str": "[a-z][a-z0-9]*"}  # by the type of a tunable
 
 FLAT_SPLITS = 64  # the most sums that one block adds up at once
 GROUP_SPLITS = 16

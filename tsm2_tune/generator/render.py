@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from tsm2_tune import __version__
+from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig, Launch
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.problem import DTYPES, Problem
 
 SUPPORT_THREADS = 256  # of a block of the tuner's own kernels
 REFERENCE_BLOCKS_PER_SM = 2  # of those that compute the reference, which bounds their registers
+
+# What a value may hold that a template prints: in CUDA names, numbers and words, which leave no comment and end no
+# line, and in other texts the literals of their languages, which are one line of ASCII.
+OF_KERNELS = re.compile(r"[\w .,:;'()+*%-]*", re.ASCII)
+OF_LITERALS = re.compile(r"[ -~]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,25 +56,31 @@ def environment() -> Environment:
     )
 
 
-def render(problem: Problem, config: KernelConfig, *, version: str = __version__) -> KernelSource:
-    """The CUDA text of this configuration for the problem's op and dtype: equal input, equal bytes.
+def filled(template: str, values: Mapping[str, Any], allowed: re.Pattern[str]) -> str:
+    """The template with these values: every text of this program is made here.
 
-    `version` is the tsm2-tune that the text's first lines name.
+    InputError, and no text, where a string among the values, however deep, holds another character than is allowed.
     """
+    _refuse_others(values, allowed, template)
+    return environment().get_template(template).render(values)
+
+
+def render(problem: Problem, config: KernelConfig) -> KernelSource:
+    """The CUDA text of this configuration for the problem's op and dtype: equal input, equal bytes."""
     family = family_named(config.family)
-    text = (
-        environment()
-        .get_template(family.template)
-        .render(
+    _refuse_others(config.text, OF_KERNELS, family.template)  # before the family computes with it
+    text = filled(
+        family.template,
+        {
             **config.tunables,
             **family.context(config, problem),
-            config=config.text,
-            op=problem.op,
-            dtype=problem.dtype,
-            conjugated_a=problem.conjugated[0],
-            conjugated_b=problem.conjugated[1],
-            version_text=version,
-        )
+            "config": config.text,
+            "op": problem.op,
+            "dtype": problem.dtype,
+            "conjugated_a": problem.conjugated[0],
+            "conjugated_b": problem.conjugated[1],
+        },
+        OF_KERNELS,
     )
     return KernelSource(
         kernel=config.family,
@@ -79,10 +93,28 @@ def render(problem: Problem, config: KernelConfig, *, version: str = __version__
 
 def support_source() -> str:
     """The CUDA text of the tuner's own kernels, which fill, compare, flush and measure ceilings."""
-    template = environment().get_template("support.cu.jinja")
-    return template.render(
-        dtypes=DTYPES.values(),
-        threads=SUPPORT_THREADS,
-        reference_blocks_per_sm=REFERENCE_BLOCKS_PER_SM,
-        version_text=__version__,
-    )
+    values = {
+        "dtypes": tuple(DTYPES.values()),
+        "threads": SUPPORT_THREADS,
+        "reference_blocks_per_sm": REFERENCE_BLOCKS_PER_SM,
+    }
+    return filled("support.cu.jinja", values, OF_KERNELS)
+
+
+def _refuse_others(value: Any, allowed: re.Pattern[str], template: str) -> None:
+    """InputError where a string in the value holds a character that is not allowed; TypeError for other objects."""
+    if isinstance(value, str):
+        if not allowed.fullmatch(value):
+            raise InputError(
+                f"{value[:40]!r} cannot be printed into {template}, which takes one line of plain characters:"
+                " use what `tsm2-tune space --list` and `best` spell"
+            )
+    elif isinstance(value, Mapping):
+        _refuse_others(tuple(value.values()), allowed, template)
+    elif is_dataclass(value):
+        _refuse_others(tuple(getattr(value, field.name) for field in fields(value)), allowed, template)
+    elif isinstance(value, Iterable):
+        for one in value:
+            _refuse_others(one, allowed, template)
+    elif not isinstance(value, int | float | None):
+        raise TypeError(f"{template}: a template prints no {type(value).__name__}")

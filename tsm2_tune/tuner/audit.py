@@ -9,13 +9,13 @@ from typing import Literal
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.architecture import HOST
-from tsm2_tune.generator.config import KernelConfig, OtherConfig
-from tsm2_tune.generator.families import FAMILIES, family_named
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Candidate, Guidelines, Rule, Thresholds
 from tsm2_tune.generator.space import guidelines_in_force, rules_of
-from tsm2_tune.tuner.stored import CurrentTrial
+from tsm2_tune.tuner.stored import CurrentTrial, is_of_this_version
 from tsm2_tune.tuner.trial import LoadedResources
 
 ALL = "all of them"  # in place of a rule's name
@@ -105,7 +105,7 @@ def audit(trials: Sequence[CurrentTrial], limits: DeviceLimits, asked: Threshold
 
     InputError where no trial is of a configuration that this version has and was compiled.
     """
-    every, trials = trials, [trial for trial in trials if _is_of_this_version(trial)]
+    every, trials = trials, [trial for trial in trials if is_of_this_version(trial.config, trial.problem)]
     if all(trial.compiled is None for trial in trials):
         raise InputError(
             f"nothing to audit of {limits.name}: of {len(every)} trials none is of a configuration that this version"
@@ -136,13 +136,6 @@ def audit(trials: Sequence[CurrentTrial], limits: DeviceLimits, asked: Threshold
         estimates=_estimates(trials, candidates, limits),
         rules=() if limits.compute_capability == HOST else _rules(trials, candidates),
     )
-
-
-def _is_of_this_version(trial: CurrentTrial) -> bool:
-    family = FAMILIES.get(trial.config.family)
-    if family is None or isinstance(trial.config, OtherConfig) or not family.supports(trial.problem):
-        return False
-    return family.has(trial.config, trial.problem)
 
 
 def _guidelines(

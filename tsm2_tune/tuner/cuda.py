@@ -20,7 +20,7 @@ from tsm2_tune.generator.splitting import WITH_WARPGROUP_PRODUCTS
 from tsm2_tune.tuner.compiler import Toolchain, answer
 from tsm2_tune.tuner.device import Buffer, KernelFault, LaunchFailed
 from tsm2_tune.tuner.measure import median_interval
-from tsm2_tune.tuner.trial import DeviceIdentity, LoadedResources
+from tsm2_tune.tuner.trial import DeviceIdentity, LoadedResources, in_a_line
 
 FLUSH_L2_SIZES = 3  # bytes read to flush the L2, in its own size: twice evicts under LRU, a third for its hashing
 DYNAMIC_SMEM_WITHOUT_OPTIN = 47 * 1024  # with a kernel's static shared memory, 48 KiB
@@ -99,7 +99,7 @@ def cuda_toolchain(compute_capability: tuple[int, int]) -> Toolchain:
         raise ToolMissing(f"{compiler} --version fails ({said}): mend the toolkit")
     return Toolchain(
         compiler=compiler,
-        version=release,
+        version=in_a_line(release),
         flags=("-cubin", f"-arch={architecture_flag(compute_capability)}", "-std=c++17", "-Xptxas", "-v"),
         source_suffix=".cu",
         suffix=".cubin",
@@ -114,7 +114,7 @@ def query_limits(drv: Any, device: Any) -> DeviceLimits:
     memory_clock_khz = asked(attribute.MEMORY_CLOCK_RATE)
     bus_bits = asked(attribute.GLOBAL_MEMORY_BUS_WIDTH)
     return DeviceLimits(
-        name=device.name(),
+        name=in_a_line(device.name()),
         compute_capability=tuple(device.compute_capability()),
         warp_threads=asked(attribute.WARP_SIZE),
         threads_per_block=asked(attribute.MAX_THREADS_PER_BLOCK),
@@ -138,7 +138,7 @@ def query_limits(drv: Any, device: Any) -> DeviceLimits:
 def identity_of(drv: Any, device: Any, toolchain: Toolchain) -> DeviceIdentity:
     major, minor = device.compute_capability()
     return DeviceIdentity(
-        name=device.name(),
+        name=in_a_line(device.name()),
         uuid=_uuid(device),
         compute_capability=f"{major}.{minor}",
         driver=_driver_version(drv),

@@ -1,21 +1,44 @@
-"""Opening results.db: what SQLite refuses, and whatever else a file can be, each in one sentence."""
+"""Opening results.db: what SQLite refuses, and whatever else a file can be, each in one sentence.
+
+A file may be from anywhere. SQLite is told to trust nothing that stands in it, its tables and its view are compared
+with this program's before anything is read, and what is read is bounded by the size of the file, in time and memory.
+"""
 
 from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain, repeat
 from pathlib import Path
+from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine, Executable, RowMapping, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool
 
 from tsm2_tune.errors import StoreError
-from tsm2_tune.tuner import schema
+from tsm2_tune.tuner import layout, schema
 
 BUSY_TIMEOUT_SECONDS = 30.0  # how long to wait for another program's lock
+MOST_VALUE_BYTES = 1 << 20  # of a text, and of a row; a kernel's text, the longest, has 60 KB
+# Steps of SQLite's machine in a transaction. The view, the longest query, takes one for each byte of a file of
+# 100,000 trials; pages that lead in circles would take steps without end.
+STEPS, STEPS_PER_BYTE = 10**8, 50
+STEPS_AT_A_TIME = 10**5
+# What a query may give: more than the file has only where tables are joined, or where rows share pages, as none of
+# ours do.
+READ_BYTES, READ_PER_BYTE, ROW_BYTES = 1 << 20, 4, 100
+LIMITS = {
+    sqlite3.SQLITE_LIMIT_LENGTH: MOST_VALUE_BYTES,
+    sqlite3.SQLITE_LIMIT_SQL_LENGTH: MOST_VALUE_BYTES,
+    sqlite3.SQLITE_LIMIT_ATTACHED: 0,
+    sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 1,
+    sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
+}
+DETAIL_CHARACTERS = 200  # of SQLite's own message
 
 # SQLite's primary result code -> what is wrong and what to do.
 REMEDIES = {
@@ -27,6 +50,10 @@ REMEDIES = {
     sqlite3.SQLITE_PERM: "cannot be opened: check its permissions, or name another file with --db",
     sqlite3.SQLITE_FULL: "cannot grow, the disk is full: free some space, then run this again",
     sqlite3.SQLITE_IOERR: "cannot be read or written, the disk reports an error: name another file with --db",
+    sqlite3.SQLITE_TOOBIG: "holds a value of more than 1 MiB, as tsm2-tune stores none: restore a copy of it, or"
+    " name another file with --db",
+    sqlite3.SQLITE_INTERRUPT: "takes longer to read than a file of its size can: restore a copy of it, or name"
+    " another file with --db",
 }
 
 
@@ -67,6 +94,8 @@ class Database:
         """Create or migrate the file where needed, and see that it is ours."""
         with self.transaction() as connection:
             found = schema.found_version(connection, str(self.path))
+            if found:
+                layout.refuse_others(connection, str(self.path), found)
         if found == 0 and not create:
             raise StoreError(f"{self.path} holds no results yet: tune first, or name another file with --db")
         if not create and found == schema.version():
@@ -75,6 +104,7 @@ class Database:
             found = schema.found_version(connection, str(self.path))  # again: now nobody else can change it
             if found < schema.version():
                 schema.upgrade(connection, found)
+                layout.refuse_others(connection, str(self.path), schema.version())
             else:  # a write that changes nothing, so that a file that refuses it does so before the work
                 connection.exec_driver_sql(f"PRAGMA user_version = {found}")
 
@@ -86,10 +116,31 @@ class Database:
                 yield connection
         except DBAPIError as error:
             code = getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-            refusal = f"was refused by SQLite ({error.orig}): restore a copy, or name another file with --db"
+            said = " ".join(str(error.orig)[:DETAIL_CHARACTERS].split())
+            refusal = f"was refused by SQLite ({said}): restore a copy, or name another file with --db"
             raise StoreError(f"{self.path} {REMEDIES.get(code, refusal)}") from error
-        except UnicodeDecodeError as error:  # SQLite's message quotes bytes of the file that are no text
+        except (
+            UnicodeDecodeError,
+            MemoryError,
+        ) as error:  # SQLite's message quotes bytes of the file that are no text
             raise StoreError(f"{self.path} {REMEDIES[sqlite3.SQLITE_CORRUPT]}") from error
+
+    def rows(self, query: Executable) -> Sequence[RowMapping]:
+        """What the query gives, in a transaction of its own; StoreError as `transaction`."""
+        with self.transaction() as connection:
+            return fetched(connection, query)
+
+
+def fetched(connection: Connection, query: Executable) -> Sequence[RowMapping]:
+    """What the query gives. StoreError where that is more than the file can hold."""
+    left: int = connection.info["read_bytes"]
+    found = []
+    for row in connection.execute(query).mappings():
+        left -= ROW_BYTES + sum(len(value) for value in row.values() if isinstance(value, str | bytes))
+        if left < 0:
+            raise StoreError(f"{connection.info['path']} {REMEDIES[sqlite3.SQLITE_CORRUPT]}")
+        found.append(row)
+    return found
 
 
 def _engine(path: Path, *, create: bool) -> Engine:
@@ -100,16 +151,40 @@ def _engine(path: Path, *, create: bool) -> Engine:
         connection = sqlite3.connect(
             uri, uri=True, timeout=BUSY_TIMEOUT_SECONDS, isolation_level=None, check_same_thread=False
         )
+        _harden(connection)
         connection.execute("PRAGMA foreign_keys = ON")
-        connection.execute("PRAGMA trusted_schema = OFF")  # a view in a file from elsewhere runs no functions
         return connection
 
     engine = create_engine("sqlite://", creator=connect, poolclass=QueuePool)
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
+        size_bytes = sum(os.path.getsize(part) for part in (path, f"{path}-wal") if os.path.exists(part))
+        connection.info.update(path=path, read_bytes=READ_BYTES + READ_PER_BYTE * size_bytes)
+        _bound(connection.connection.driver_connection, STEPS + STEPS_PER_BYTE * size_bytes)
         # IMMEDIATE takes the write lock at once: a transaction that reads first could not wait for it later.
         writes = connection.get_execution_options().get("writes")
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
+
+
+def _harden(connection: sqlite3.Connection) -> None:
+    """Have SQLite expect nothing good of the file."""
+    for limit, most in LIMITS.items():
+        connection.setlimit(limit, most)
+    connection.execute("PRAGMA trusted_schema = OFF")  # a view in a file from elsewhere runs no functions
+    connection.execute("PRAGMA cell_size_check = ON")
+    connection.execute("PRAGMA mmap_size = 0")  # a file that shrinks while it is read ends no process
+    if sys.version_info >= (3, 12):
+        connection.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
+        connection.setconfig(sqlite3.SQLITE_DBCONFIG_ENABLE_TRIGGER, False)
+
+
+def _bound(connection: Any, steps: int) -> None:
+    """Let SQLite's machine take so many steps from now on, and no more.
+
+    The handler has no Python of its own, in which a Ctrl-C would be taken for its answer.
+    """
+    answers = chain(repeat(0, steps // STEPS_AT_A_TIME), repeat(1))
+    connection.set_progress_handler(answers.__next__, STEPS_AT_A_TIME)

@@ -176,7 +176,6 @@ def past_of(store: Store, tuner: Tuner, problem: Problem, bases: dict[str, str])
                 trial.newest_high_us,
                 is_new=trial.is_new,
                 source_digest=trial.source_digest,
-                version=trial.version,
             )
             for trial in tried
             if trial.outcome is Outcome.OK and trial.newest_us is not None and trial.newest_high_us is not None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tsm2_tune import __version__
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource, render
@@ -23,7 +22,6 @@ class Contender:
     high_us: float = 0.0  # end of the median's interval
     is_new: bool = True  # tried after the last final
     source_digest: str | None = None  # of the text that was tried; None where it is today's
-    version: str = __version__  # of the tsm2-tune that tried it, which the text names
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +68,7 @@ def is_final_due(chosen: Sequence[Contender], past: Past) -> bool:
 def _unchanged(problem: Problem, past: Past) -> Iterator[tuple[Contender, KernelSource]]:
     """The contenders whose text is the one that was tried, with it, the fastest first."""
     for contender in sorted(past.contenders, key=_rank):
-        source = render(problem, contender.config, version=contender.version)
+        source = render(problem, contender.config)
         if contender.source_digest in (None, source.digest):
             yield contender, source
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource
+from tsm2_tune.tuner.domains import MOST_DETAIL
 from tsm2_tune.tuner.trial import Measurement, Trial, TuningRun
 
 LIMITS = ("compile_limit_seconds", "run_limit_seconds")  # columns of `trial`
@@ -72,14 +73,13 @@ def source_values(source: KernelSource) -> dict[str, Any]:
 
 def trial_values(trial: Trial) -> dict[str, Any]:
     """Of a row of `trial`, but for its run, device and problem."""
-    """The trial's own columns: what it found, besides what identifies it."""
     resources, verdict = trial.resources, trial.verdict
     return {
         "family": trial.config.family,
         "tunables": trial.config.json,
         "source_digest": trial.source.digest,
         "outcome": trial.outcome.value,
-        "detail": trial.detail,
+        "detail": trial.detail[:MOST_DETAIL],
         "registers": resources.registers if resources else None,
         "local_bytes": resources.local_bytes if resources else None,
         "smem_bytes": resources.smem_bytes if resources else None,
@@ -88,7 +88,7 @@ def trial_values(trial: Trial) -> dict[str, Any]:
         "guideline_broken": trial.guideline_broken,
         "verdict_correct": int(verdict.correct) if verdict else None,
         "verdict_worst_ratio": verdict.worst_ratio if verdict else None,
-        "verdict_detail": verdict.detail if verdict else None,
+        "verdict_detail": verdict.detail[:MOST_DETAIL] if verdict else None,
         "floor_us": trial.floor_us,
         "compile_seconds": trial.compile_seconds,
         "total_seconds": trial.total_seconds,

@@ -248,7 +248,7 @@ def _add_floors(connection: Connection) -> None:
     for run_id, problem_id, *asked, read, copy, gflops in later.all():
         try:
             floor_us = Ceilings(read, copy, tuple(json.loads(gflops).items())).floor_us(Problem(*asked))
-        except (InputError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        except (InputError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
             continue  # whoever reads such a row says what is wrong with it
         connection.exec_driver_sql(
             "UPDATE measurement SET floor_us = ?"

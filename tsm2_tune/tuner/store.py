@@ -23,11 +23,11 @@ from sqlalchemy import (
 from sqlalchemy.dialects.sqlite import insert
 
 from tsm2_tune.errors import InputError, StoreError
-from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource
 from tsm2_tune.tuner import rows, schema, stored
-from tsm2_tune.tuner.database import Database
+from tsm2_tune.tuner.database import Database, fetched
+from tsm2_tune.tuner.domains import COUNT, Row, checked, shown
 from tsm2_tune.tuner.stored import BestRow, CurrentTrial, StoredTrial, TrialLine, TrialRecord
 from tsm2_tune.tuner.trial import Final, Measurement, Outcome, Trial, TuningRun
 
@@ -90,8 +90,8 @@ class Store:
         with self._database.transaction(writes=True) as connection:
             run_id = _found_or_added(connection, schema.run, rows.run_values(run))
             tried = _tried(run.identity.name, final.problem, basis)
-            previous = connection.execute(_last_round(_of_problem(run.identity.name, final.problem)))
-            round_ = 1 + (previous.scalar_one() or 0)
+            previous = connection.execute(_last_round(_of_problem(run.identity.name, final.problem))).scalar_one()
+            round_ = 1 if previous is None else 1 + self._round(previous)
             floor_us = run.ceilings.floor_us(final.problem)
             for config, measured in final.measurements:
                 trial_id = connection.execute(
@@ -103,6 +103,12 @@ class Store:
                     )
                 _add_measurement(connection, trial_id, measured, run_id=run_id, round_=round_, floor_us=floor_us)
         return round_
+
+    def _round(self, value: object) -> int:
+        """The number of a round; StoreError where it is none."""
+        if not isinstance(value, int) or not COUNT(value):
+            raise StoreError(f"{self.path} has a final of the round {shown(value)}: restore a copy of it")
+        return value
 
     def tried(self, device_name: str, problem: Problem, basis: Mapping[str, str]) -> tuple[StoredTrial, ...]:
         """The problem's trials on the device, in the order they were stored, whose basis is their family's.
@@ -118,16 +124,14 @@ class Store:
             is_new.label("is_new"),
         )
         query = (
-            select(schema.trial, first.c.median_us, *given, schema.run.c.version)
-            .join(schema.run, schema.run.c.id == schema.trial.c.run_id)
+            select(schema.trial, first.c.median_us, *given)
             .outerjoin(first, _is_first())
             .outerjoin(newest, _is_newest(newest))
             .where(tried)
             .order_by(schema.trial.c.id)
         )
-        with self._database.transaction() as connection:
-            rows = connection.execute(query).mappings().all()
-        return tuple(stored.stored_trial(row) for row in rows)
+        rows = self._database.rows(query)
+        return tuple(stored.stored_trial(row, problem) for row in rows)
 
     def fastest_of_older(self, device_name: str, problem: Problem, basis: Mapping[str, str]) -> tuple[str, ...]:
         """Texts of configurations, fastest first: of each family without a trial of its basis the fastest right one.
@@ -137,38 +141,36 @@ class Store:
         trial, first = schema.trial.c, schema.measurement.c
         tried = select(trial.family).where(_tried(device_name, problem, basis))
         query = (
-            select(trial.family, trial.config)
+            select(trial.id, trial.family, trial.config)
             .join(schema.measurement, _is_first())
             .where(_of_problem(device_name, problem), trial.outcome == Outcome.OK.value, trial.verdict_correct == 1)
             .where(trial.family.in_(list(basis)), trial.family.not_in(tried))
             .order_by(first.median_us)
         )
-        with self._database.transaction() as connection:
-            rows = connection.execute(query).all()
         fastest: dict[str, str] = {}
-        for family, config in rows:
-            fastest.setdefault(family, config)
+        for row in self._database.rows(query):
+            fastest.setdefault(row["family"], stored.config_text(row))
         return tuple(fastest.values())
 
     def final_configs(self, device_name: str, problem: Problem, basis: Mapping[str, str]) -> frozenset[str]:
         """Texts of the configurations in the last finals of the trials that `tried` gives; none before a final."""
         tried = _tried(device_name, problem, basis)
         query = (
-            select(schema.trial.c.config)
+            select(schema.trial.c.id, schema.trial.c.config)
             .join(schema.measurement)
             .where(tried, schema.measurement.c.round > 0)
             .where(schema.measurement.c.round == _last_round(tried).scalar_subquery())
         )
-        with self._database.transaction() as connection:
-            return frozenset(connection.execute(query).scalars())
+        return frozenset(map(stored.config_text, self._database.rows(query)))
 
     def best(
         self, *, device: str | None = None, family: str | None = None, problem: Problem | None = None
     ) -> tuple[BestRow, ...]:
         """The winners, by device, dtype and shape; only those with this device, family or problem where given.
 
-        A winner is its problem's over all families: `family` leaves out the problems that another one won. One of a
-        family that is no more is stale.
+        A winner is its problem's over all families: `family` leaves out the problems that another one won. One that
+        this program would make otherwise, or not at all, is stale. StoreError where a winner's rows contradict each
+        other: where it is not verified, or its time not that of its samples.
         """
         view = schema.best.c
         query = select(schema.best).order_by(view.device, view.op, view.dtype, view.m, view.n, view.k)
@@ -178,20 +180,30 @@ class Store:
             query = query.where(view.family == family)
         if problem is not None:
             query = query.where(_is_problem(view, problem))
+        rows = self._database.rows(query)
+        found = [stored.best_row(row) for row in rows]
         with self._database.transaction() as connection:
-            rows = connection.execute(query).mappings().all()
-        found = (stored.best_row(row) for row in rows)
-        return tuple(row if row.family in FAMILIES else replace(row, stale=1) for row in found)
+            _refuse_intervals(connection)
+            return tuple(row if _winner(connection, row).unchanged else replace(row, stale=1) for row in found)
 
     def sources(self, rows: Iterable[BestRow]) -> dict[str, KernelSource]:
-        """Digest -> source of these winners. StoreError where a text is not what its digest was made of."""
+        """Digest -> source of these winners, each as this program renders it now.
+
+        StoreError where the file has another text, entry point, launch or type: what it alone has is not given.
+        """
         sources = {}
         with self._database.transaction() as connection:
             for row in rows:
-                with stored.reading(row.trial_id):
-                    sources[row.source_digest] = stored.kernel_source(
-                        _row(connection, schema.source, row.source_digest)
+                record = _winner(connection, row)
+                found = record.trial
+                if not record.unchanged:
+                    raise StoreError(
+                        f"{self.path} has a kernel {found.config.text} for {found.problem.text} on {row.device}"
+                        f" (trial {row.trial_id}) that this tsm2-tune makes otherwise, or not at all: tune"
+                        f" {found.problem.text} there again, into another --db where that changes nothing, or export"
+                        " other devices alone with --device"
                     )
+                sources[row.source_digest] = found.source
         return sources
 
     def trial(self, trial_id: int) -> TrialRecord:
@@ -210,8 +222,7 @@ class Store:
             .outerjoin(schema.measurement, _is_first())
             .order_by(schema.trial.c.id)
         )
-        with self._database.transaction() as connection:
-            rows = connection.execute(query).mappings().all()
+        rows = self._database.rows(query)
         return tuple(stored.trial_line(row) for row in rows)
 
     def current(self, device: str) -> tuple[CurrentTrial, ...]:
@@ -223,8 +234,7 @@ class Store:
             .where(schema.trial.c.device_name == device)
             .order_by(schema.trial.c.id)
         )
-        with self._database.transaction() as connection:
-            rows = connection.execute(query).mappings().all()
+        rows = self._database.rows(query)
         basis = {(row["problem_id"], row["family"]): row["basis"] for row in rows}  # the last one's
         return tuple(
             stored.current_trial(row) for row in rows if basis[row["problem_id"], row["family"]] == row["basis"]
@@ -232,16 +242,18 @@ class Store:
 
     def devices(self) -> tuple[str, ...]:
         """Names of the devices that have trials."""
-        query = select(schema.trial.c.device_name).distinct().order_by(schema.trial.c.device_name)
-        with self._database.transaction() as connection:
-            return tuple(connection.execute(query).scalars())
+        name = schema.trial.c.device_name
+        query = select(func.min(schema.trial.c.id).label("id"), name).group_by(name).order_by(name)
+        return tuple(map(stored.device_name, self._database.rows(query)))
 
     def newest_run(self, device: str) -> TuningRun:
         """The last run on the device. StoreError where it is not as this program stores runs."""
         query = select(schema.run).where(schema.run.c.device_name == device).order_by(schema.run.c.id.desc()).limit(1)
-        with self._database.transaction() as connection:
-            row = connection.execute(query).mappings().one()
-        return stored.run_with_rates(row)
+        rows = self._database.rows(query)
+        if not rows:
+            raise StoreError(f"{self.path} has no run on {device!r}, though it has trials: restore a copy of it")
+        with stored.reading(rows[0]["id"], "run"):
+            return stored.tuning_run(rows[0])
 
 
 def _is_problem(columns: Any, problem: Problem) -> ColumnElement[bool]:
@@ -277,7 +289,7 @@ def _last_round(trials: ColumnElement[bool]) -> Select[Any]:
     return select(func.max(schema.measurement.c.round)).select_from(measured).where(trials)
 
 
-def _row(connection: Connection, table: Table, key: Any) -> stored.Row:
+def _row(connection: Connection, table: Table, key: Any) -> Row:
     """The row of this primary key; KeyError where a damaged file has none."""
     (column,) = table.primary_key.columns
     row = connection.execute(select(table).where(column == key)).mappings().first()
@@ -309,7 +321,7 @@ def _most(column: Any, value: float | None) -> Any:
 def _is_outdone(connection: Connection, trial_id: int, trial: Trial) -> bool:
     """Whether the trial that is stored timed out, and this one was tried under larger limits."""
     with stored.reading(trial_id):
-        row = stored.checked(_row(connection, schema.trial, trial_id), schema.trial.columns)
+        row = checked(_row(connection, schema.trial, trial_id), schema.trial.columns)
         timed_out = row["outcome"] == Outcome.TIMED_OUT
         return timed_out and trial.limits is not None and trial.limits.exceed(stored.limits(row))
 
@@ -319,30 +331,49 @@ def _trial_record(connection: Connection, trial_id: int) -> TrialRecord:
     rounds = tuple(_measurements(connection, trial_id))
     rivals = (schema.trial.c[name] == found[name] for name in ("device_name", "problem_id", "family"))
     newest_basis = select(schema.trial.c.basis).where(*rivals).order_by(schema.trial.c.id.desc()).limit(1)
+    trial = stored.trial(
+        found,
+        problem=_row(connection, schema.problem, found["problem_id"]),
+        source=_row(connection, schema.source, found["source_digest"]),
+        first=dict(rounds).get(0),
+    )
     return TrialRecord(
         id=trial_id,
         run=stored.tuning_run(_row(connection, schema.run, found["run_id"])),
-        trial=stored.trial(
-            found,
-            problem=_row(connection, schema.problem, found["problem_id"]),
-            source=_row(connection, schema.source, found["source_digest"]),
-            first=dict(rounds).get(0),
-        ),
+        trial=trial,
         rounds=rounds,
         ended_at=found["ended_at"],
         current=connection.execute(newest_basis).scalar() == found["basis"],
+        unchanged=stored.is_unchanged(trial),
     )
+
+
+def _winner(connection: Connection, row: BestRow) -> TrialRecord:
+    """The trial of a winner; StoreError where what is stored of it does not make a winner."""
+    with stored.reading(row.trial_id):
+        record = _trial_record(connection, row.trial_id)
+        if not stored.is_verified(record.trial):
+            raise ValueError("it won, but has no right result or no time")
+        return record
+
+
+def _refuse_intervals(connection: Connection) -> None:
+    """StoreError where a median is not in its interval: the view would pass over the trial without a word."""
+    times = schema.measurement.c
+    inside = and_(times.low_us <= times.median_us, times.median_us <= times.high_us)
+    trial_id = connection.execute(select(times.trial_id).where(~inside).limit(1)).scalar()
+    if trial_id is not None:
+        with stored.reading(trial_id):
+            raise ValueError("a median is not in its interval")
 
 
 def _measurements(connection: Connection, trial_id: int) -> Iterator[tuple[int, Measurement]]:
     """Each measurement of the trial with its round, in order."""
     table, sample = schema.measurement, schema.sample
     query = select(table).where(table.c.trial_id == trial_id).order_by(table.c.round)
-    for row in connection.execute(query).mappings().all():
-        samples = connection.execute(
-            select(sample.c.us).where(sample.c.measurement_id == row["id"]).order_by(sample.c.ordinal)
-        ).scalars()
-        yield row["round"], stored.measurement(row, tuple(samples))
+    for row in fetched(connection, query):
+        samples = select(sample).where(sample.c.measurement_id == row["id"]).order_by(sample.c.ordinal)
+        yield row["round"], stored.measurement(row, fetched(connection, samples))
 
 
 def _add_measurement(

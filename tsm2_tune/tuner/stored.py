@@ -5,20 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
-from sqlalchemy import Column, Float, Integer, RowMapping
+from sqlalchemy import Column, Float, Integer
 
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.config import KernelConfig, Launch, OtherConfig
-from tsm2_tune.generator.families import FAMILIES, family_named
-from tsm2_tune.generator.problem import INT32_MAX, Problem
-from tsm2_tune.generator.render import KernelSource
+from tsm2_tune.generator.families import FAMILIES
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.render import KernelSource, render
 from tsm2_tune.generator.roofline import Ceilings
 from tsm2_tune.tuner import schema
+from tsm2_tune.tuner.domains import Row, checked, rates, tunables
+from tsm2_tune.tuner.measure import median_interval
 from tsm2_tune.tuner.trial import (
     DeviceIdentity,
     LoadedResources,
@@ -28,20 +30,14 @@ from tsm2_tune.tuner.trial import (
     Trial,
     TuningRun,
     Verdict,
+    in_a_line,
 )
 
-Row = RowMapping | Mapping[str, Any]
 MEDIAN_US = Column("median_us", Float)  # NULL where the trial was not measured
 NEWEST = (Column("newest_us", Float), Column("newest_high_us", Float), Column("is_new", Integer))  # the same
-LAUNCH_BOUNDS = {  # of each field of Launch: the least and the most that a device could start
-    "threads": (1, 1024),  # per block, on every CUDA device
-    "rows_per_block": (1, INT32_MAX),
-    "smem_bytes": (0, 232448),  # per block: 227 KiB, the most of any CUDA device
-    "columns_per_block": (0, INT32_MAX),
-    "splits": (1, 65536),
-    "flat_splits": (1, INT32_MAX),
-    "persistent": (0, 1),
-}
+SAMPLE = (schema.sample.c.ordinal, schema.sample.c.us)
+MOST_SAMPLES = 4096  # of a measurement
+EQUAL = 1e-9  # two computations of one number, relative
 PROBLEM_KEY = tuple(schema.problem.c[name] for name in ("op", "dtype", "m", "n", "k"))
 
 
@@ -64,7 +60,7 @@ class BestRow:
     gbytes_per_s: float  # least bytes over the median
     percent_of_floor: float  # 100 is the least time that the device's measured ceilings allow
     ties: int  # configurations within the noise, the winner included
-    stale: int  # 1: made by a template, Python or toolkit that the family has since left behind on this device
+    stale: int  # 1: made by a template, Python or toolkit that the family has left behind, or not as is stored
     round: int  # of finals; 0 where it was measured only once
     config: str
     registers: int | None
@@ -102,7 +98,6 @@ class StoredTrial:
     total_seconds: float
     limits: TimeLimits | None  # None where they were not stored
     source_digest: str
-    version: str  # of the tsm2-tune that tried it
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +135,7 @@ class TrialRecord:
     rounds: tuple[tuple[int, Measurement], ...]  # every measurement with its round, raw samples included
     ended_at: str  # ISO 8601, UTC
     current: bool  # it still competes: its basis is its family's newest for this device and problem
+    unchanged: bool  # this program makes the same kernel: text, entry point and launch
 
 
 @contextmanager
@@ -147,84 +143,62 @@ def reading(number: int, kind: str = "trial") -> Iterator[None]:
     """Whatever in this trial's or run's rows is not as it was stored becomes a StoreError that names it."""
     try:
         yield
-    except (InputError, ValueError, TypeError, KeyError, RecursionError) as error:
+    except (InputError, ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise StoreError(
-            f"{kind} {number} is not as this tsm2-tune stores it ({error}):"
+            f"{kind} {number} is not as this tsm2-tune stores it ({in_a_line(str(error))}):"
             " another version may have stored it; else restore a copy of the database, or tune into another with --db"
         ) from error
-
-
-def checked(row: Row, columns: Iterable[Column[Any]]) -> dict[str, Any]:
-    """The row's values of these columns; TypeError where one is not of its column's type.
-
-    SQLite stores any type in any column, so the file alone promises nothing.
-    """
-    values = {}
-    for column in columns:
-        value, kind = row[column.name], column.type.python_type
-        allowed = (float, int) if kind is float else (kind,)
-        if not isinstance(value, allowed) and not (value is None and column.nullable):
-            raise TypeError(f"{column.name} = {value!r} is no {kind.__name__}")
-        values[column.name] = value
-    return values
 
 
 def best_row(row: Row) -> BestRow:
     """The winner in a row of the view."""
     with reading(row["trial_id"]):
-        values = checked(row, schema.best.columns)
-        best = BestRow(**values)
-        json_object(best.parameters)
-        Problem(best.m, best.n, best.k, best.dtype, best.op)  # InputError where it cannot be
-        if not all(math.isfinite(value) for value in values.values() if isinstance(value, float)):
-            raise ValueError("a time or a rate is not finite")
-        _check_median(best.median_us)
+        best = BestRow(**checked(row, schema.best.columns))
+        _config(best.family, best.config, best.parameters)
+        check_interval(best.low_us, best.median_us, best.high_us)
+        computed = (best.problem.least_bytes / best.median_us * 1e-3, 100 * best.floor_us / best.median_us)
+        for value, expected in zip((best.gbytes_per_s, best.percent_of_floor), computed, strict=True):
+            if not math.isclose(value, expected, rel_tol=EQUAL):
+                raise ValueError(f"{value} where {expected} is computed")
         return best
 
 
-def json_object(text: str) -> dict[str, Any]:
-    """The JSON object that `text` spells; ValueError where it is anything else."""
-    values = json.loads(text, parse_constant=_finite, parse_float=_finite)
-    if not isinstance(values, dict):
-        raise ValueError(f"{text!r} is no JSON object")
-    return values
+def check_interval(low_us: float, median_us: float, high_us: float) -> None:
+    """ValueError where the median does not lie in its interval."""
+    if not low_us <= median_us <= high_us:
+        raise ValueError(f"median_us = {median_us} is not between {low_us} and {high_us}")
 
 
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"{text} is no finite number")
-    return value
+def _config(family_name: str, text: str, values: str) -> KernelConfig:
+    """The configuration of these tunables, as JSON; what another version has stored where this one lacks its family
+    or its tunables.
 
-
-def _check_median(median_us: float | None) -> None:
-    """ValueError where a measured time is none."""
-    if median_us is not None and not (math.isfinite(median_us) and median_us > 0):
-        raise ValueError(f"median_us = {median_us} is no time")
-
-
-def _launch(values: Mapping[str, Any]) -> Launch:
-    """The launch in a row of `source`; ValueError where no device could start it."""
-    for name, (least, most) in LAUNCH_BOUNDS.items():
-        if not least <= values[name] <= most:
-            raise ValueError(f"{name} = {values[name]} is not between {least} and {most}")
-    return Launch(**{**{name: values[name] for name in LAUNCH_BOUNDS}, "persistent": bool(values["persistent"])})
-
-
-def kernel_config(row: Row) -> KernelConfig:
-    """The configuration of a row of `trial`; InputError or ValueError where its tunables are not its family's."""
-    config: KernelConfig = family_named(row["family"]).config_type.from_tunables(json_object(row["tunables"]))
-    if config.text != row["config"]:
-        raise ValueError(f"tunables of {config.text}, but config {row['config']!r}")
+    InputError or ValueError where the tunables are of another type, or the text of other tunables.
+    """
+    found, family = tunables(values), FAMILIES.get(family_name)
+    if family is None or found.keys() != family.config_type.letters.keys():
+        return OtherConfig(family_name, text, values)
+    config: KernelConfig = family.config_type.from_tunables(found)
+    if config.text != text:
+        raise ValueError(f"tunables of {config.text}, but config {text!r}")
     return config
 
 
-def shown_config(row: Row) -> KernelConfig:
-    """The same, or what another version has stored whose family or tunables this one lacks."""
-    family, tunables = FAMILIES.get(row["family"]), json_object(row["tunables"])
-    if family is None or tunables.keys() != family.config_type.letters.keys():
-        return OtherConfig(row["family"], row["config"], row["tunables"])
-    return kernel_config(row)
+def is_of_this_version(config: KernelConfig, problem: Problem) -> bool:
+    """Whether this version has such a configuration for the problem: only then it is rendered, or reckoned with."""
+    family = FAMILIES.get(config.family)
+    if family is None or isinstance(config, OtherConfig) or not family.supports(problem):
+        return False
+    return family.has(config, problem)
+
+
+def is_unchanged(trial: Trial) -> bool:
+    """Whether this program makes the very kernel that is stored: its text, entry point, launch and type.
+
+    So it is known to be this program's own, whoever wrote the file.
+    """
+    of_this_version = is_of_this_version(trial.config, trial.problem)
+    return of_this_version and render(trial.problem, trial.config) == trial.source
 
 
 def kernel_source(row: Row, defines: tuple[str, ...] = ()) -> KernelSource:
@@ -232,13 +206,12 @@ def kernel_source(row: Row, defines: tuple[str, ...] = ()) -> KernelSource:
     values = checked(row, schema.source.columns)
     if hashlib.sha256(values["text"].encode(errors="surrogatepass")).hexdigest() != values["digest"]:
         raise ValueError(f"the kernel's text does not match its digest {values['digest']}")
-    if not values["kernel"].isidentifier() or not values["kernel"].isascii():
-        raise ValueError(f"kernel {values['kernel']!r} is no name")
+    launch = {field.name: values[field.name] for field in fields(Launch)}
     return KernelSource(
         kernel=values["kernel"],
         text=values["text"],
         defines=defines,
-        launch=_launch(values),
+        launch=Launch(**launch | {"persistent": bool(values["persistent"])}),
         dtype_name=values["dtype"],
     )
 
@@ -246,7 +219,7 @@ def kernel_source(row: Row, defines: tuple[str, ...] = ()) -> KernelSource:
 def tuning_run(row: Row) -> TuningRun:
     """The run in a row of `run`."""
     values = checked(row, schema.run.columns)
-    gflops = tuple((name, float(rate)) for name, rate in json_object(values["gflops"]).items())
+    gflops = tuple(rates(values["gflops"]).items())
     return TuningRun(
         identity=DeviceIdentity(
             name=values["device_name"],
@@ -263,42 +236,35 @@ def tuning_run(row: Row) -> TuningRun:
     )
 
 
-def run_with_rates(row: Row) -> TuningRun:
-    """The run in a row of `run`, whose rates something is to be divided by."""
-    with reading(row["id"], "run"):
-        run = tuning_run(row)
-        rates = (run.ceilings.read_gbytes_per_s, run.ceilings.copy_gbytes_per_s, *dict(run.ceilings.gflops).values())
-        if not all(math.isfinite(rate) and rate > 0 for rate in rates):
-            raise ValueError("a rate is not above 0")
-        return run
-
-
-def measurement(row: Row, samples_us: tuple[float, ...]) -> Measurement:
-    """The measurement in a row of `measurement`, with its samples."""
+def measurement(row: Row, samples: Sequence[Row]) -> Measurement:
+    """The measurement in a row of `measurement`, with its samples in order; ValueError where it is not of these."""
     values = checked(row, schema.measurement.columns)
-    _check_median(values["median_us"])
-    return Measurement(samples_us, values["median_us"], values["low_us"], values["high_us"], values["sm_clock_mhz"])
+    found = [checked(sample, SAMPLE) for sample in samples[: MOST_SAMPLES + 1]]
+    if not 1 <= len(found) <= MOST_SAMPLES or [one["ordinal"] for one in found] != list(range(len(found))):
+        raise ValueError(f"samples of round {values['round']} are missing, or are too many")
+    samples_us = tuple(one["us"] for one in found)
+    stored = (values["median_us"], values["low_us"], values["high_us"])
+    for value, expected in zip(stored, median_interval(samples_us), strict=True):
+        if not math.isclose(value, expected, rel_tol=EQUAL):
+            raise ValueError(f"round {values['round']}: {value} us where the samples have {expected}")
+    return Measurement(samples_us, *stored, values["sm_clock_mhz"])
 
 
 def trial(row: Row, *, problem: Row, source: Row, first: Measurement | None) -> Trial:
     """The trial in a row of `trial`, with its rows of `problem` and `source` and its first measurement."""
     values = checked(row, schema.trial.columns)
-    asked = checked(problem, schema.problem.columns)
-    shape = Problem(asked["m"], asked["n"], asked["k"], asked["dtype"], asked["op"])
-    verdict = None
-    if values["verdict_correct"] is not None:
-        verdict = Verdict(bool(values["verdict_correct"]), values["verdict_worst_ratio"], values["verdict_detail"])
+    asked = _problem(problem)
     return Trial(
-        problem=shape,
-        config=shown_config(values),
+        problem=asked,
+        config=_config(values["family"], values["config"], values["tunables"]),
         basis=values["basis"],
-        source=kernel_source(source, defines=(f"INDEX_BITS={shape.index_bits}",)),
+        source=kernel_source(source, defines=(f"INDEX_BITS={asked.index_bits}",)),
         outcome=Outcome(values["outcome"]),
         detail=values["detail"],
         resources=_resources(values),
         spill_bytes=values["spill_bytes"],
         guideline_broken=values["guideline_broken"],
-        verdict=verdict,
+        verdict=_verdict(values),
         measurement=first,
         floor_us=values["floor_us"],
         compile_seconds=values["compile_seconds"],
@@ -307,13 +273,42 @@ def trial(row: Row, *, problem: Row, source: Row, first: Measurement | None) -> 
     )
 
 
-def _resources(values: Mapping[str, Any]) -> LoadedResources | None:
-    """What the driver loaded, by the values of a row of `trial`."""
-    if values["registers"] is None:
+def is_verified(trial: Trial) -> bool:
+    """Whether it ended well, as a winner does: with a right result and a time."""
+    right = trial.verdict is not None and trial.verdict.correct
+    return trial.outcome is Outcome.OK and right and trial.measurement is not None
+
+
+def _problem(row: Row) -> Problem:
+    """The problem in a row of `problem`; InputError or ValueError where it is none."""
+    values = checked(row, schema.problem.columns)
+    problem = Problem(values["m"], values["n"], values["k"], values["dtype"], values["op"])
+    if (values["flops"], values["least_bytes"]) != (problem.flops, problem.least_bytes):
+        raise ValueError(f"{problem.text} has other operations or bytes")
+    return problem
+
+
+def _verdict(values: Mapping[str, Any]) -> Verdict | None:
+    """What verification said, by the values of a row of `trial`; ValueError where that contradicts itself."""
+    correct, worst_ratio, detail = found = [
+        values[f"verdict_{name}"] for name in ("correct", "worst_ratio", "detail")
+    ]
+    if found == [None] * 3:
         return None
-    return LoadedResources(
-        **{name: values[name] for name in ("registers", "local_bytes", "smem_bytes", "blocks_per_sm")}
-    )
+    if None in found:
+        raise ValueError("a part of the verdict is missing")
+    if correct and worst_ratio > 1:
+        raise ValueError(f"a right result with an error of {worst_ratio} times its bound")
+    return Verdict(bool(correct), worst_ratio, detail)
+
+
+def _resources(values: Mapping[str, Any]) -> LoadedResources | None:
+    """What the driver loaded, by the values of a row of `trial`; ValueError where a part of it is missing."""
+    found = {name: values[name] for name in ("registers", "local_bytes", "smem_bytes", "blocks_per_sm")}
+    missing = [name for name, value in found.items() if value is None]
+    if missing and len(missing) < len(found):
+        raise ValueError(f"{missing[0]} is missing")
+    return None if missing else LoadedResources(**found)
 
 
 def limits(values: Mapping[str, Any]) -> TimeLimits | None:
@@ -329,12 +324,11 @@ def current_trial(row: Row) -> CurrentTrial:
     """
     with reading(row["id"]):
         values = checked(row, [*schema.trial.columns, *PROBLEM_KEY, MEDIAN_US])
-        _check_median(values["median_us"])
         is_right = Outcome(values["outcome"]) is Outcome.OK and values["verdict_correct"] == 1
         return CurrentTrial(
             id=values["id"],
             problem=Problem(values["m"], values["n"], values["k"], values["dtype"], values["op"]),
-            config=shown_config(values),
+            config=_config(values["family"], values["config"], values["tunables"]),
             compiled=_resources(values),
             spill_bytes=values["spill_bytes"],
             median_us=values["median_us"] if is_right else None,
@@ -357,22 +351,40 @@ def trial_line(row: Row) -> TrialLine:
         )
 
 
-def stored_trial(row: Row) -> StoredTrial:
-    """The trial in a row of `trial` that also has its run's `version`, its first `median_us`, and NEWEST."""
+def stored_trial(row: Row, problem: Problem) -> StoredTrial:
+    """The trial in a row of `trial` of this problem that also has its first `median_us`, and NEWEST."""
     with reading(row["id"]):
-        values = checked(row, [*schema.trial.columns, MEDIAN_US, *NEWEST, schema.run.c.version])
-        _check_median(values["median_us"])
-        _check_median(values["newest_us"])
+        values = checked(row, [*schema.trial.columns, MEDIAN_US, *NEWEST])
+        config = _config(values["family"], values["config"], values["tunables"])
+        if not is_of_this_version(config, problem):
+            raise ValueError(f"{config.family} has no configuration {config.text} for {problem.text}")
+        verdict, outcome = _verdict(values), Outcome(values["outcome"])
+        newest_us, newest_high_us = values["newest_us"], values["newest_high_us"]
+        if outcome is Outcome.OK and (verdict is None or not verdict.correct or None in (newest_us, newest_high_us)):
+            raise ValueError("it is ok, but has no right result or no time")
+        if newest_us is not None:
+            check_interval(0.0, newest_us, newest_high_us)
         return StoredTrial(
             id=values["id"],
-            config=kernel_config(values),
-            outcome=Outcome(values["outcome"]),
+            config=config,
+            outcome=outcome,
             median_us=values["median_us"],
-            newest_us=values["newest_us"],
-            newest_high_us=values["newest_high_us"],
+            newest_us=newest_us,
+            newest_high_us=newest_high_us,
             is_new=bool(values["is_new"]),
             total_seconds=values["total_seconds"],
             limits=limits(values),
             source_digest=values["source_digest"],
-            version=values["version"],
         )
+
+
+def device_name(row: Row) -> str:
+    """The device's name in a row of `trial`."""
+    with reading(row["id"]):
+        return str(checked(row, [schema.trial.c.device_name])["device_name"])
+
+
+def config_text(row: Row) -> str:
+    """The configuration's text in a row of `trial`."""
+    with reading(row["id"]):
+        return str(checked(row, [schema.trial.c.config])["config"])

@@ -10,6 +10,13 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource
 from tsm2_tune.generator.roofline import Ceilings
 
+MOST_TEXT = 1000  # characters of a name
+
+
+def in_a_line(text: str) -> str:
+    """The text as a name may be in a row: whatever cannot be printed is a space, and it is not too long."""
+    return "".join(c if c.isprintable() else " " for c in text)[:MOST_TEXT]
+
 
 class Outcome(StrEnum):
     """How a try ended, decided by where it failed and never by words in a message."""

@@ -58,7 +58,6 @@ class Minplus(Gemm):
 
     def context(self, config: GemmConfig, problem: Problem) -> dict[str, Any]:
         return super().context(config, problem) | {
-            "storage": f"{problem.storage}\n// in the semiring (min, +)",
             "zero": "infinity",
             "bounds": f"threads, {self._blocks(config, problem)}",
         }

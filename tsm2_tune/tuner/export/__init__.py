@@ -25,6 +25,7 @@ FORMATS: dict[str, Export] = {
     "latex": latex_text,
     "header": header_text,
 }
+WITH_KERNELS = ("module", "header")  # whose kernels, or how they are started, are a part
 
 
 def export_text(
@@ -44,10 +45,11 @@ def export_text(
 def export(store: Store, format_name: str, *, device: str | None = None) -> str:
     """The store's winners, or only this device's, in one of FORMATS.
 
-    InputError without winners; StoreError where a kernel is not the one that was stored.
+    InputError without winners; StoreError where the format holds kernels and one is not as this program makes it.
     """
     rows = store.best(device=device)
-    return export_text(rows, format_name, sources=store.sources(rows), database=str(store.path))
+    sources = store.sources(rows) if format_name in WITH_KERNELS else {}
+    return export_text(rows, format_name, sources=sources, database=str(store.path))
 
 
 def refuse_database(output: str | Path, database: str | Path) -> None:

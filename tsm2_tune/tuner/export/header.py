@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tsm2_tune import __version__
 from tsm2_tune.generator.problem import DTYPES, LARGEST_32_BIT_OFFSET
-from tsm2_tune.generator.render import KernelSource, environment
+from tsm2_tune.generator.render import OF_LITERALS, KernelSource, filled
 from tsm2_tune.tuner.stored import BestRow
 
 # C type, member, its value, and what it is where the name does not say.
@@ -58,11 +58,13 @@ def header_text(rows: Sequence[BestRow], sources: Mapping[str, KernelSource], da
     """The table with the types and the launch of each kernel, but without the CUDA texts."""
     table = [[literal(value(row, sources[row.source_digest])) for _, _, value, _ in MEMBERS] for row in rows]
     members = [(c_type, name, about) for c_type, name, _, about in MEMBERS]
-    return (
-        environment()
-        .get_template("header.h.jinja")
-        .render(version=__version__, largest_32_bit_offset=LARGEST_32_BIT_OFFSET, members=members, rows=table)
-    )
+    values = {
+        "version": __version__,
+        "largest_32_bit_offset": LARGEST_32_BIT_OFFSET,
+        "members": members,
+        "rows": table,
+    }
+    return filled("header.h.jinja", values, OF_LITERALS)
 
 
 def literal(value: str | int | float) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from tsm2_tune import __version__
 from tsm2_tune.generator.problem import DTYPES, ELEMENT_TYPES, LARGEST_32_BIT_OFFSET, PLUS_TIMES, dtype_named
-from tsm2_tune.generator.render import KernelSource, environment
+from tsm2_tune.generator.render import OF_LITERALS, KernelSource, filled
 from tsm2_tune.tuner.export.tables import facts
 from tsm2_tune.tuner.stored import BestRow
 
@@ -22,27 +22,23 @@ COPIED = (  # from BestRow to the module's Winner, by the same name
 
 def module_text(rows: Sequence[BestRow], sources: Mapping[str, KernelSource], database: str) -> str:
     """The module. Whatever is from the database stands in it as ASCII string literals, or quoted in a comment."""
-    return (
-        environment()
-        .get_template("module.py.jinja")
-        .render(
-            version=__version__,
-            database=json.dumps(database),
-            provenance=provenance(rows),
-            dtypes=[
-                (dtype.name, NUMPY.get(dtype.name, f"np.{dtype.numpy_name}"))
-                for dtype in map(dtype_named, ELEMENT_TYPES)
-            ],
-            maths=[(dtype.math, dtype.element_name, dtype.name) for dtype in OTHER_MATH],
-            units={d.math: (d.semiring.one, d.semiring.zero) for d in OTHER_MATH if d.semiring is not PLUS_TIMES},
-            largest_32_bit_offset=LARGEST_32_BIT_OFFSET,
-            rows=[ascii(json.dumps(winner(row, sources[row.source_digest]), allow_nan=False)) for row in rows],
-            kernels=[
-                (ascii(digest), [ascii(line) for line in sources[digest].text.splitlines(keepends=True)] or ["''"])
-                for digest in dict.fromkeys(row.source_digest for row in rows)
-            ],
-        )
-    )
+    values = {
+        "version": __version__,
+        "database": json.dumps(database),
+        "provenance": provenance(rows),
+        "dtypes": [
+            (dtype.name, NUMPY.get(dtype.name, f"np.{dtype.numpy_name}")) for dtype in map(dtype_named, ELEMENT_TYPES)
+        ],
+        "maths": [(dtype.math, dtype.element_name, dtype.name) for dtype in OTHER_MATH],
+        "units": {d.math: (d.semiring.one, d.semiring.zero) for d in OTHER_MATH if d.semiring is not PLUS_TIMES},
+        "largest_32_bit_offset": LARGEST_32_BIT_OFFSET,
+        "rows": [ascii(json.dumps(winner(row, sources[row.source_digest]), allow_nan=False)) for row in rows],
+        "kernels": [
+            (ascii(digest), [ascii(line) for line in sources[digest].text.splitlines(keepends=True)] or ["''"])
+            for digest in dict.fromkeys(row.source_digest for row in rows)
+        ],
+    }
+    return filled("module.py.jinja", values, OF_LITERALS)
 
 
 def winner(row: BestRow, source: KernelSource) -> dict[str, object]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tsm2_tune.errors import ToolMissing
 from tsm2_tune.tuner.compiler import Toolchain, answer
+from tsm2_tune.tuner.trial import in_a_line
 
 HEADERS = Path(__file__).parent
 COMPILERS = ("c++", "g++", "clang++")
@@ -96,7 +97,7 @@ def _compiler() -> list[str]:
 
 @cache
 def _version(compiler: str) -> str:
-    return answer(compiler, "--version").messages.partition("\n")[0].strip()
+    return in_a_line(answer(compiler, "--version").messages.partition("\n")[0].strip())
 
 
 @cache
@@ -121,7 +122,7 @@ def cpu_facts() -> dict[str, str]:
 
 def cpu_name() -> str:
     """The CPU's model, such as "Intel(R) Xeon(R) Processor"."""
-    return cpu_facts().get("model name") or platform.processor() or platform.machine()
+    return in_a_line(cpu_facts().get("model name") or platform.processor() or platform.machine())
 
 
 @cache

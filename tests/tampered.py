@@ -1,0 +1,216 @@
+"""Databases that somebody has tampered with, and what every command must make of them: a result, or one sentence.
+
+    python -m tests.tampered --reads 10000 --tunings 500 --seed 1
+
+Each case is a function of its seed. It takes a good database, changes one thing in it, and reads it or tunes on with
+it. Whatever is wrong is printed with the seed that shows it.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import random
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import click
+
+from tests.command import run
+from tests.fabricated import GPU, measurement
+from tests.tampering import FAMILIES, RUN, SKINNY, SMALL, TARGET, good_database, tamper
+from tsm2_tune.errors import TuneError
+from tsm2_tune.generator.families import config_spelt, family_named
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.generator.render import KernelSource, render
+from tsm2_tune.generator.space import search_space
+from tsm2_tune.tuner import job
+from tsm2_tune.tuner.phases import Phases
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.trial import Binary, LoadedResources, Measurement, Outcome, Verdict
+from tsm2_tune.tuner.tune import Options, Tuner
+from tsm2_tune.tuner.worker import Attempt, AttemptResult, Rematch, Worker
+
+READS: tuple[tuple[str, ...], ...] = (
+    ("best",),
+    ("best", "--json"),
+    ("best", "--device", GPU),
+    ("show",),
+    ("show", "--json"),
+    *(("show", number) for number in "1235"),
+    *(("show", number, "--json") for number in "147"),
+    *(("export", "--output", "-", "--format", form) for form in ("csv", "json", "markdown", "latex")),
+    *(("export", "--output", "-", "--format", form) for form in ("module", "header") for _ in range(2)),
+    ("export", "--output", "-", "--format", "module", "--device", GPU),
+    ("space", "--audit", "--device", GPU),
+    ("space", "--audit", "--device", GPU, "--json"),
+    ("model", "--shapes", "20480x16x20480,64x64x64", "--device", GPU),
+    ("model", "--shapes", "20480x16x20480", "--device", GPU, "--json"),
+)
+Act = Callable[[Path, random.Random], str]
+MOST_SECONDS = 20.0  # of a read on a busy machine
+
+
+class Wrong(Exception):
+    """A read or a tuning did what it must not."""
+
+
+def read(path: Path, rng: random.Random) -> str:
+    """One command on the database; returns how it ended. Wrong where that is not a result or a sentence."""
+    command = rng.choice(READS)
+    started = time.monotonic()
+    result = run(*command, "--db", str(path))
+    seconds = time.monotonic() - started
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise Wrong(f"{command}: {''.join(traceback.format_exception(result.exception))[-3000:]}")
+    if seconds > MOST_SECONDS:
+        raise Wrong(f"{command} took {seconds:.0f} s")
+    if result.exit_code == 2:
+        if result.output.count("\n") != 1 or len(result.output) > 1000:
+            raise Wrong(f"{command}: no sentence, but {result.output[:2000]!r}")
+        return "refused"
+    if result.exit_code != 0:
+        raise Wrong(f"{command}: exit status {result.exit_code}: {result.output[:500]}")
+    if "--json" in command or "json" in command:
+        json.loads(result.output, parse_constant=_no_number)
+    elif "csv" not in command and any(c < " " and c not in "\n\t" for c in result.output):
+        raise Wrong(f"{command}: controls in {result.output[:500]!r}")
+    if "module" in command:
+        check_module(result.output)
+    if "header" in command and "evil" in result.output:
+        raise Wrong(f"{command}: {result.output[:500]}")
+    return "read"
+
+
+def _no_number(text: str) -> None:
+    raise Wrong(f"{text} in JSON")
+
+
+def check_module(text: str) -> None:
+    """Wrong where the exported module has a kernel, or a launch, that this program does not render."""
+    found: dict[str, ast.expr] = {}
+    for one in ast.parse(text).body:
+        if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name):
+            found[one.targets[0].id] = one.value
+    kernels = ast.literal_eval(found["KERNELS"])
+    rows = [json.loads(one.value) for one in ast.walk(found["WINNERS"]) if isinstance(one, ast.Constant)]
+    for row in rows:
+        problem, config = Problem(row["m"], row["n"], row["k"], row["dtype"], row["op"]), config_spelt(row["config"])
+        if config is None or not family_named(config.family).has(config, problem):
+            raise Wrong(f"the module has {row['config']}")
+        source = render(problem, config)
+        launch = {name: value for name, value in asdict(source.launch).items() if name != "flat_splits"}
+        stated = {name: row[name] for name in launch}
+        if (kernels[row["digest"]], row["kernel"], stated) != (source.text, source.kernel, launch):
+            raise Wrong(f"the module has another kernel of {row['config']}")
+    if len(kernels) > len(rows):
+        raise Wrong("the module has a kernel of no winner")
+
+
+class Compiling(Tuner):
+    """Tunes without a compiler and a device, and lets no text pass that this program does not render."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.target, self.options, self.phases = TARGET, Options(max_trials=9), Phases()
+        self._ceilings, self._problem = RUN.ceilings, problem
+        self._worker = cast(Worker, SimpleNamespace(attempt=self._attempt, rematch=self._rematch))
+        self.compiled: dict[str, KernelSource] = {}
+
+    def _compiled(self, source: KernelSource) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(self._compile(source))
+        return future
+
+    def _compile(self, source: KernelSource) -> Binary:
+        config = config_spelt(source.text[3 : source.text.index(":")])
+        if config is None or not family_named(config.family).has(config, self._problem):
+            raise Wrong(f"compiled {source.text[:200]!r}")
+        if source != render(self._problem, config):
+            raise Wrong(f"compiled another kernel of {config.text}")
+        self.compiled[source.digest] = source
+        return Binary(source.digest, source.kernel, 0, 0.0)
+
+    def _started(self, entry: Any) -> None:
+        source = self.compiled[entry.path]
+        if (entry.kernel, entry.launch) != (source.kernel, source.launch):
+            raise Wrong(f"started with {entry}")
+
+    def _attempt(self, request: Attempt) -> AttemptResult:
+        self._started(request.entry)
+        found = measurement(random.Random(request.seed).uniform(400, 600))
+        return AttemptResult(Outcome.OK, "", LoadedResources(64, 0, 4096, 8), Verdict(True, 0.1, ""), found)
+
+    def _rematch(self, request: Rematch) -> tuple[Measurement, ...]:
+        for entry in request.entries:
+            self._started(entry)
+        return tuple(measurement(500.0 + place) for place, _ in enumerate(request.entries))
+
+
+def go_on(path: Path, rng: random.Random) -> str:
+    """Tune on with the database; returns how that ended. Wrong where a text of the file is compiled or started."""
+    problem = rng.choice((SKINNY, SMALL))
+    space = search_space(problem, PROFILES["h200"], families=FAMILIES)
+    try:
+        with Store.open(path, create=True) as store:
+            for _ in job.run([space], Compiling(problem), store, families=rng.choice(((), FAMILIES))):
+                pass
+            store.best()
+    except TuneError as error:
+        if "\n" in str(error) or len(str(error)) > 1000:
+            raise Wrong(f"no sentence, but {str(error)[:2000]!r}") from error
+        return "refused"
+    return "tuned"
+
+
+def case(good: bytes, folder: Path, seed: int, act: Act) -> tuple[str, str]:
+    """What was tampered with, and how the act on it ended; Wrong as that, and for any other exception."""
+    rng, path = random.Random(seed), folder / "tampered.db"
+    for suffix in ("", "-journal", "-wal", "-shm"):
+        Path(f"{path}{suffix}").unlink(missing_ok=True)
+    path.write_bytes(good)
+    kind = tamper(path, rng)
+    if path.read_bytes() == good:
+        return "nothing", "changed"
+    try:
+        return kind, act(path, rng)
+    except Wrong as wrong:
+        raise Wrong(f"seed {seed}, {kind}: {wrong}") from wrong
+    except Exception as error:
+        raise Wrong(f"seed {seed}, {kind}: {traceback.format_exc()[-3000:]}") from error
+
+
+@click.command()
+@click.option("--reads", default=1000, show_default=True)
+@click.option("--tunings", default=50, show_default=True)
+@click.option("--seed", "first", default=1, show_default=True, help="Of the first case; the others follow.")
+def main(reads: int, tunings: int, first: int) -> None:
+    """Tamper, read and tune; print what went wrong, and how the rest ended."""
+    wrong = 0
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "good.db"
+        good_database(path)
+        for count, act in ((reads, read), (tunings, go_on)):
+            ended: Counter[tuple[str, str]] = Counter()
+            for seed in range(first, first + count):
+                try:
+                    ended[case(path.read_bytes(), Path(folder), seed, act)] += 1
+                except Wrong as found:
+                    wrong += 1
+                    click.echo(str(found))
+            click.echo(f"{act.__name__}: {ended.total()} right of {count}")
+            for (kind, how), number in sorted(ended.items()):
+                click.echo(f"  {kind}: {number} {how}")
+    raise SystemExit(wrong > 0)
+
+
+if __name__ == "__main__":
+    main()

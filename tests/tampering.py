@@ -1,0 +1,263 @@
+"""A good database, and what somebody may do to it: any value, any row, any table, any byte."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing, suppress
+from dataclasses import fields, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+from tests.fabricated import GPU, configuration, downgrade, final, trial, tuning_run
+from tsm2_tune.generator.config import Launch
+from tsm2_tune.generator.families import family_named
+from tsm2_tune.generator.families.ism2 import Ism2Config
+from tsm2_tune.generator.families.staged import StagedConfig
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.tuner import schema
+from tsm2_tune.tuner.basis import basis
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.target import Target
+from tsm2_tune.tuner.trial import Outcome, TimeLimits, Verdict
+
+SKINNY, SMALL, GRAM = (
+    Problem(20480, 16, 20480, "f32"),
+    Problem(512, 4, 300, "f64"),
+    Problem(16, 16, 10**6, "f32", "tn"),
+)
+RUN = tuning_run()
+FAMILIES = ("tsm2", "ism2")  # that a tuning goes on with
+TARGET = cast(
+    Target,
+    SimpleNamespace(
+        identity=RUN.identity, toolchain=SimpleNamespace(digest="nvcc"), limits=PROFILES["h200"], is_host=False
+    ),
+)
+
+EVIL = 'extern "C" void evil() {}'
+ODD: tuple[object, ...] = (
+    *(None, 0, 1, -1, 2, 7, 2**31, 2**32, -(2**63), 2**63 - 1, 1e-320, 1e-9, -0.5, 0.5, 3.7, 1e9, 1e300, -1e300),
+    *(float("inf"), float("-inf"), float("nan"), "", " ", "0", "1", "64", "inf", "NaN", "1e400", "9" * 5000, "x"),
+    *("a\nb", "a\rb", "\x1b[2J\x1b]0;x\x07", "*/ " + EVIL, '"; ' + EVIL, "\\\n" + EVIL, "0.1\n" + EVIL),
+    *("\x00", "é", "\u202e", "=1+1", "'; DROP TABLE trial; --", "{{ 7 * 7 }}", "A" * 100_000, "{}", "[]", "null"),
+    *("[" * 100_000, '{"a":' * 50_000, '{"f32": Infinity}', '{"f32": 1e999}', '{"f32": -1}', '{"f32": true}'),
+    *(f'{{"f32": {"9" * 400}}}', f'{{"f32": {"9" * 5000}}}', '{"f32": [1]}', '{"\\ud800": 1}', '{"f32": 1e-300}'),
+    *('{"threads": NaN}', '{"threads": 1e999}', '{"version":"v9"}', "tsm2-v9-t128-c8-p4", "gemm-m0", "ladder-x"),
+    *(b"", b"\xff\xfe", b"x" * 100_000, "ok", "timed-out", "interrupted", "crashed", "nn", "tx", "cn", "ttt", "f64"),
+    *("c64", "minplus_f32", "tsm2", "gemm", "bygone", GPU, "2026-01-01T00:00:00+00:00", "2026-99-01T00:00:00+00:00"),
+)  # fmt: skip
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i FROM n) SELECT max(i) FROM n"
+SCHEMA = (
+    "CREATE TRIGGER t AFTER INSERT ON trial BEGIN DELETE FROM sample; END",
+    "CREATE TABLE extra (x)",
+    "CREATE INDEX i ON trial (family)",
+    "CREATE VIEW v AS SELECT 1",
+    "DROP VIEW best",
+    "DROP TABLE sample",
+    "ALTER TABLE trial ADD COLUMN note TEXT",
+    "ALTER TABLE trial RENAME COLUMN detail TO details",
+    "ALTER TABLE run DROP COLUMN seed",
+    "ALTER TABLE sample RENAME TO samples",
+    "PRAGMA application_id = 7",
+    *(f"PRAGMA user_version = {version}" for version in (0, 1, 3, 5, 99, -1)),
+)
+REWRITTEN = (  # of statements that create something
+    ("trial", "detail TEXT", "detail TEXT COLLATE NOCASE"),
+    ("trial", "detail TEXT", "detail TEXT CHECK (length(randomblob(9)) > 3)"),
+    ("trial", "registers INTEGER", "registers INTEGER GENERATED ALWAYS AS (1)"),
+    ("sample", "us FLOAT", "us BLOB"),
+    ("run", "seed INTEGER", "seed"),
+    ("source", "text TEXT", "text TEXT DEFAULT (load_extension('x'))"),
+    ("best", "WHERE place = 1", "WHERE place = 2"),
+    ("best", "SELECT placed", f"SELECT ({ENDLESS}), placed"),
+    ("best", "100 * least_us", "100 * 0"),
+)  # fmt: skip
+
+
+def good_database(path: Path) -> None:
+    """Trials of two devices: right ones, each kind of failure, finals, older bases, a stale winner."""
+    today = {name: basis(name, TARGET) for name in (*FAMILIES, "staged")}
+    c128, c256, ism2 = configuration(128), configuration(256), Ism2Config(1, 128, 8, 8, 4)
+    staged = StagedConfig(128, 128, 16, 16, 128, 2, 0, splits=396, min_blocks=1, rows=8, columns=8, step=2)
+    failed = {"resources": None, "verdict": None, "measurement": None}
+    with Store.open(path, create=True) as store:
+        for problem in (SKINNY, SMALL):
+            for tried in (
+                trial(500, c128, problem=problem, basis=today["tsm2"], limits=TimeLimits(120.0, 60.0)),
+                trial(510, c256, problem=problem, basis=today["tsm2"], guideline_broken="min-reuse"),
+                trial(520, ism2, problem=problem, basis=today["ism2"]),
+            ):
+                store.add_trial(RUN, tried)
+        wrong = Verdict(False, float("inf"), "C[0, 0] = nan")
+        late = replace(trial(1, configuration(512), basis=today["tsm2"]), outcome=Outcome.TIMED_OUT, **failed)
+        store.add_trial(RUN, replace(late, limits=TimeLimits(1.0, 1.0)))
+        refused = trial(
+            1, configuration(64), basis=today["tsm2"], outcome=Outcome.COMPILE_FAILED, detail="x\ny", **failed
+        )
+        store.add_trial(RUN, refused)
+        broken = trial(1, configuration(64, 4), basis=today["tsm2"], outcome=Outcome.WRONG_RESULT, verdict=wrong)
+        store.add_trial(RUN, replace(broken, measurement=None))
+        store.add_trial(RUN, trial(300, staged, problem=GRAM, basis=today["staged"]))
+        store.add_trial(RUN, trial(490, c128, basis="yesterday"))
+        later = tuning_run(seed=2, started_at="2026-02-03T04:05:06+00:00")
+        store.add_final(later, final((c128, 495), (c256, 505), (ism2, 515)), today)
+        store.add_trial(tuning_run("Tesla K40c", compute_capability="3.5"), trial(900, c128, problem=SMALL))
+
+
+# Tamperings: each changes one thing of a database that is open without any check.
+
+
+def odd_value(rng: random.Random, connection: sqlite3.Connection) -> None:
+    table = rng.choice(list(schema.metadata.tables.values()))
+    column, value = rng.choice(list(table.columns)).name, rng.choice(ODD)
+    where = rng.choice(("", *[f" WHERE rowid % {rng.randint(1, 3)} = 0"] * (table.name not in ("sample", "source"))))
+    connection.execute(f"UPDATE {table.name} SET {column} = ?{where}", (value,))
+
+
+def odd_number(rng: random.Random, connection: sqlite3.Connection) -> None:
+    table = rng.choice(list(schema.metadata.tables.values()))
+    column = rng.choice([c.name for c in table.columns if c.type.python_type is not str])
+    change = rng.choice(("+ 1", "- 1", "* 2", "* -1", "/ 2.0", "* 1e30", "* 1e-30", "+ 0.25", "* 0"))
+    connection.execute(f"UPDATE {table.name} SET {column} = {column} {change}")
+
+
+def deleted_rows(rng: random.Random, connection: sqlite3.Connection) -> None:
+    table = rng.choice(list(schema.metadata.tables))
+    key = rng.choice([c.name for c in schema.metadata.tables[table].columns])
+    connection.execute(
+        f"DELETE FROM {table} WHERE {key} IN (SELECT {key} FROM {table} ORDER BY random() LIMIT ?)",
+        (rng.choice((1, 2, 99)),),
+    )
+
+
+def swapped_rows(rng: random.Random, connection: sqlite3.Connection) -> None:
+    table = rng.choice([name for name in schema.metadata.tables if name != "sample"])
+    column = rng.choice([c.name for c in schema.metadata.tables[table].columns if c.name not in ("id", "digest")])
+    values = [value for (value,) in connection.execute(f"SELECT {column} FROM {table} ORDER BY rowid")]
+    for row, value in enumerate(values[1:] + values[:1], 1):
+        connection.execute(f"UPDATE {table} SET {column} = ? WHERE rowid = ?", (value, row))
+
+
+def foreign_text(rng: random.Random, connection: sqlite3.Connection) -> None:
+    """Another text, with its digest made anew, as whoever prepares a file does."""
+    old, text = rng.choice(connection.execute("SELECT digest, text FROM source").fetchall())
+    new = rng.choice((EVIL, f"{text}\n{EVIL}", text.replace("tsm2-tune.", f"tsm2-tune 0.1.0\n{EVIL}"), "", "\x00"))
+    digest = hashlib.sha256(new.encode()).hexdigest()
+    connection.execute("UPDATE source SET text = ?, digest = ? WHERE digest = ?", (new, digest, old))
+    connection.execute("UPDATE trial SET source_digest = ? WHERE source_digest = ?", (digest, old))
+    if rng.random() < 0.5:
+        connection.execute("UPDATE run SET version = ?", (f"0.1.0\n{EVIL}",))
+
+
+def other_config(rng: random.Random, connection: sqlite3.Connection) -> None:
+    """Another configuration, text and tunables at one: of no space, of another family, or just another one."""
+    ladder, gemm = (dict.fromkeys(family_named(name).config_type.letters, 1) for name in ("ladder", "gemm"))
+    at_one: tuple[tuple[str, str, dict[str, object]], ...] = (
+        ("tsm2", "tsm2-v3-t96-c8-p4", {"version": "v3", "threads": 96, "columns": 8, "prefetch": 4}),
+        ("tsm2", "tsm2-v3-t128-c8-p0", {"version": "v3", "threads": 128, "columns": 8, "prefetch": 0}),
+        ("tsm2", "tsm2-v9-t128-c8-p4", {"version": "v9", "threads": 128, "columns": 8, "prefetch": 4}),
+        ("tsm2", "tsm2-v3-t0-c0-p0", {"version": "v3", "threads": 0, "columns": 0, "prefetch": 0}),
+        ("tsm2", "tsm2-v3-t64-c8-p4", {"version": "v3", "threads": 64, "columns": 8, "prefetch": 4}),
+        ("tsm2", "tsm2-v2-t2147483647-c1-p1", {"version": "v2", "threads": 2**31 - 1, "columns": 1, "prefetch": 1}),
+        ("ism2", "ism2-o7-t128-c8-p8-r4", dict(Ism2Config(7, 128, 8, 8, 4).tunables)),
+        ("ism2", "ism2-o1-t128-c8-p8-r4", dict(Ism2Config(1, 128, 8, 8, 4).tunables)),
+        ("ladder", "ladder-none-m1-n1-k1-r1-c1", ladder | {"step": "none"}),
+        ("gemm", "gemm-m1-n1-k1-x1-y1-xa1-ya1-xb1-yb1-v1-xx-l1-s1", gemm | {"read": "xx"}),
+        ("bygone", "bygone-t1", {"threads": 1}),
+    )  # fmt: skip
+    family, text, tunables = rng.choice(at_one)
+    connection.execute(
+        "UPDATE trial SET family = ?, config = ?, tunables = ? WHERE id = ?",
+        (family, text, json.dumps(tunables), rng.randint(1, 8)),
+    )
+
+
+def other_launch(rng: random.Random, connection: sqlite3.Connection) -> None:
+    column = rng.choice([field.name for field in fields(Launch)])
+    connection.execute(
+        f"UPDATE source SET {column} = ?", (rng.choice((0, 1, 2, 32, 64, 128, 255, 1024, 4096, 65536)),)
+    )
+
+
+def contradiction(rng: random.Random, connection: sqlite3.Connection) -> None:
+    """Values that each may be stored, but not beside one another."""
+    statements = (
+        "UPDATE trial SET outcome = 'ok'", "UPDATE trial SET verdict_correct = 1",
+        "UPDATE trial SET verdict_correct = 0",
+        "UPDATE trial SET verdict_worst_ratio = 2.5", "UPDATE trial SET verdict_detail = NULL",
+        "UPDATE trial SET blocks_per_sm = NULL", "UPDATE trial SET verdict_correct = NULL",
+        "UPDATE measurement SET median_us = low_us - 1", "UPDATE measurement SET median_us = median_us / 10",
+        "UPDATE measurement SET low_us = high_us + 1", "UPDATE sample SET us = us / 10", "UPDATE sample SET us = -us",
+        "UPDATE problem SET flops = 1", "UPDATE problem SET least_bytes = 1", "UPDATE problem SET m = 20481",
+        "UPDATE run SET device_name = 'another'", "UPDATE trial SET device_name = 'another'",
+        "UPDATE source SET dtype = 'f64'", "UPDATE source SET kernel = 'ism2'", "UPDATE source SET kernel = 'evil'",
+        "UPDATE measurement SET run_id = 99", "UPDATE trial SET problem_id = 3", "UPDATE problem SET op = 'tn'",
+    )  # fmt: skip
+    connection.execute(rng.choice(statements))
+
+
+def altered_schema(rng: random.Random, connection: sqlite3.Connection) -> None:
+    connection.execute(rng.choice(SCHEMA))
+
+
+def rewritten_schema(rng: random.Random, connection: sqlite3.Connection) -> None:
+    name, before, after = rng.choice(REWRITTEN)
+    connection.execute("PRAGMA writable_schema = ON")
+    connection.execute("UPDATE sqlite_master SET sql = replace(sql, ?, ?) WHERE name = ?", (before, after, name))
+
+
+def large_value(rng: random.Random, connection: sqlite3.Connection) -> None:
+    table = rng.choice(list(schema.metadata.tables.values()))
+    column = rng.choice([c.name for c in table.columns if not c.primary_key])
+    size = rng.choice((2**20 + 1, 3_000_000))
+    value = rng.choice((f"zeroblob({size})", f"cast(zeroblob({size}) AS TEXT)", f"hex(zeroblob({size}))"))
+    connection.execute(f"UPDATE {table.name} SET {column} = {value}")
+
+
+IN_SQL: tuple[Callable[[random.Random, sqlite3.Connection], None], ...] = (
+    *(odd_value,) * 10, *(odd_number,) * 4, *(deleted_rows,) * 2, *(swapped_rows,) * 2, *(foreign_text,) * 3,
+    *(other_config,) * 3, *(other_launch,) * 2, *(contradiction,) * 4, *(altered_schema,) * 2,
+    *(rewritten_schema,) * 2, large_value,
+)  # fmt: skip
+
+
+def corrupted_bytes(rng: random.Random, path: Path) -> None:
+    """Other bytes, pages that have changed places, and an end that is gone."""
+    content = bytearray(path.read_bytes())
+    size = int.from_bytes(content[16:18], "big") or 4096
+    pages, kind = len(content) // size, rng.randrange(6)
+    one, other = (slice(page * size, (page + 1) * size) for page in rng.sample(range(1, pages), 2))
+    if kind == 0:
+        for _ in range(rng.choice((1, 3, 20))):
+            content[rng.randrange(len(content))] = rng.randrange(256)
+    elif kind == 1:
+        content[one], content[other] = content[other], content[one]
+    elif kind == 2:
+        content[one] = content[other]
+    elif kind == 3:
+        del content[rng.randrange(len(content)) :]
+    elif kind == 4:
+        content[rng.randrange(100)] = rng.randrange(256)
+    else:  # in a page's head and cell pointers
+        content[one.start + rng.randrange(32)] = rng.randrange(256)
+    path.write_bytes(content)
+
+
+def tamper(path: Path, rng: random.Random) -> str:
+    """Change one thing in the database; returns what kind of thing."""
+    if rng.random() < 0.12:
+        corrupted_bytes(rng, path)
+        return corrupted_bytes.__name__
+    change = rng.choice(IN_SQL)
+    if rng.random() < 0.05:
+        downgrade(path, rng.randint(1, schema.version() - 1))
+    with closing(sqlite3.connect(path)) as connection, suppress(sqlite3.Error), connection:
+        connection.execute("PRAGMA synchronous = OFF")
+        change(rng, connection)
+    return change.__name__

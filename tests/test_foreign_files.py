@@ -1,0 +1,331 @@
+"""A database from elsewhere: what is refused of it, by name, and that nothing of it is compiled or believed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.command import run
+from tests.fabricated import GPU, PROBLEM, configuration, downgrade, final, plain_sql, trial, tuning_run
+from tests.tampered import Compiling
+from tests.tampering import EVIL, REWRITTEN, SCHEMA, SKINNY, good_database
+from tsm2_tune.errors import StoreError
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.generator.render import render
+from tsm2_tune.generator.space import search_space
+from tsm2_tune.tuner import database, job, schema
+from tsm2_tune.tuner.database import Database
+from tsm2_tune.tuner.domains import BY_NAME, BY_TYPE, checked
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.trial import MOST_TEXT, in_a_line
+
+RUN = tuning_run()
+C128 = configuration(128)
+WITH_KERNELS, TABLES = ("module", "header"), ("csv", "json", "markdown", "latex")
+
+
+@pytest.fixture
+def tried(path: Path) -> Path:
+    """A database with one trial, which is the winner."""
+    with Store.open(path, create=True) as store:
+        store.add_trial(RUN, trial(500, C128))
+    return path
+
+
+def refused(*arguments: str, path: Path) -> str:
+    result = run(*arguments, "--db", str(path))
+    assert (result.exit_code, result.output.count("\n")) == (2, 1), result.output
+    assert len(result.output) < 700
+    return result.output
+
+
+def exported(form: str, path: Path) -> str:
+    result = run("export", "--format", form, "--output", "-", "--db", str(path))
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+# Kernels
+
+
+def plant(path: Path, config: KernelConfig, text: str) -> None:
+    """Another text of the configuration's kernels, with the digest that goes with it: whoever prepares a file can."""
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    columns = ", ".join(column.name for column in schema.source.columns if column.name not in ("digest", "text"))
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(
+            f"INSERT INTO source (digest, text, {columns}) SELECT ?, ?, {columns} FROM source WHERE digest ="
+            " (SELECT source_digest FROM trial WHERE config = ?)",
+            (digest, text, config.text),
+        )
+        connection.execute("UPDATE trial SET source_digest = ? WHERE config = ?", (digest, config.text))
+
+
+def planted(problem: Problem) -> str:
+    """The text that a tsm2-tune made which printed the version that a run has."""
+    return render(problem, C128).text.replace("tsm2-tune.", f"tsm2-tune 0.1.0\n{EVIL}.")
+
+
+@pytest.mark.parametrize("form", WITH_KERNELS)
+def test_a_planted_text_is_not_exported(tried: Path, form: str) -> None:
+    plant(tried, C128, planted(PROBLEM))
+    said = refused("export", "--format", form, "--output", "-", path=tried)
+    assert f"has a kernel {C128.text} for {PROBLEM.text} on {GPU} (trial 1) that this tsm2-tune makes" in said
+    assert f"otherwise, or not at all: tune {PROBLEM.text} there again" in said
+
+
+@pytest.mark.parametrize("form", WITH_KERNELS)
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "threads = 64",
+        "rows_per_block = 64",
+        "smem_bytes = 0",
+        "columns_per_block = 4",
+        "splits = 2",
+        "flat_splits = 1",
+        "persistent = 1",
+        "kernel = 'ism2'",
+        "dtype = 'f64'",
+    ],
+)
+def test_an_edited_launch_is_not_exported(tried: Path, form: str, edit: str) -> None:
+    assert C128.family in exported(form, tried)
+    plain_sql(tried, f"UPDATE source SET {edit}")
+    assert "makes otherwise" in refused("export", "--format", form, "--output", "-", path=tried)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "family = 'bygone', config = 'bygone-t1', tunables = '{\"threads\":1}'",
+        "config = 'tsm2-v9-t128-c8-p4', tunables = replace(tunables, 'v3', 'v9')",
+        "config = 'tsm2-v3-t96-c8-p4', tunables = replace(tunables, '128', '96')",
+        "config = 'tsm2-v3-t64-c8-p4', tunables = replace(tunables, '128', '64')",
+    ],
+)
+def test_a_winner_that_this_version_does_not_make_is_stale_in_tables(tried: Path, edit: str) -> None:
+    assert [row["stale"] for row in json.loads(exported("json", tried))["best"]] == [0]
+    plain_sql(tried, f"UPDATE trial SET {edit}")
+    assert [row["stale"] for row in json.loads(exported("json", tried))["best"]] == [1]
+    assert [row["stale"] for row in json.loads(run("best", "--json", "--db", str(tried)).output)] == [1]
+    for form in TABLES:
+        assert exported(form, tried)
+    for form in WITH_KERNELS:
+        assert "makes otherwise, or not at all" in refused("export", "--format", form, "--output", "-", path=tried)
+    assert "unchanged: False" in run("show", "1", "--db", str(tried)).output
+
+
+def test_tuning_on_compiles_no_text_of_the_file(path: Path) -> None:
+    good_database(path)
+    plant(path, C128, planted(SKINNY))
+    space = search_space(SKINNY, PROFILES["h200"], families=("tsm2", "ism2"))
+    tuner = Compiling(SKINNY)  # which lets no other text pass
+    with Store.open(path, create=True) as store:
+        *events, ended = job.run([space], tuner, store)
+        assert isinstance(ended, job.ProblemEnded)
+        assert [event for event in events if isinstance(event, job.FinalStored)]
+        assert [row.stale for row in store.best(device=GPU, problem=SKINNY)] in ([0], [1])
+    assert tuner.compiled
+
+
+def test_a_version_of_two_lines_is_refused(tried: Path) -> None:
+    plain_sql(tried, "UPDATE run SET version = '0.1.0' || char(10) || 'int evil;'")
+    assert "version = '0.1.0\\nint evil;' is none that is stored there" in refused("best", path=tried)
+
+
+def test_tuning_on_refuses_a_configuration_of_no_space(path: Path) -> None:
+    good_database(path)
+    plain_sql(
+        path, "UPDATE trial SET config = 'tsm2-v9-t128-c8-p4', tunables = replace(tunables, 'v3', 'v9') WHERE id = 1"
+    )
+    space = search_space(SKINNY, PROFILES["h200"], families=("tsm2", "ism2"))
+    with (
+        Store.open(path, create=True) as store,
+        pytest.raises(StoreError, match=r"^trial 1 .*tsm2 has no configuration tsm2-v9-t128-c8-p4"),
+    ):
+        list(job.run([space], Compiling(SKINNY), store))
+
+
+# Tables, views and bytes
+
+
+@pytest.mark.parametrize("statement", [one for one in SCHEMA if not one.startswith("PRAGMA")])
+@pytest.mark.parametrize("create", [True, False])
+def test_another_schema_is_refused(tried: Path, statement: str, create: bool) -> None:
+    plain_sql(tried, statement)
+    with (
+        pytest.raises(StoreError, match="unlike what tsm2-tune makes: restore a copy"),
+        Store.open(tried, create=create),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(("name", "before", "after"), REWRITTEN)
+def test_a_rewritten_schema_is_refused(tried: Path, name: str, before: str, after: str) -> None:
+    with closing(sqlite3.connect(tried)) as connection, connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        update = "UPDATE sqlite_master SET sql = replace(sql, ?, ?) WHERE name = ? AND instr(sql, ?)"
+        done = connection.execute(update, (before, after, name, before))
+        assert done.rowcount == 1
+    with pytest.raises(StoreError, match=f"altered '{name}'|damaged"), Store.open(tried, create=False):
+        pass
+
+
+@pytest.mark.parametrize("version", range(1, schema.version()))
+def test_an_older_schema_with_a_trigger_is_not_migrated(tried: Path, version: int) -> None:
+    downgrade(tried, version)
+    plain_sql(tried, SCHEMA[0])
+    with pytest.raises(StoreError, match="has 't', unlike what tsm2-tune makes"), Store.open(tried, create=False):
+        pass
+    assert plain_sql(tried, "PRAGMA user_version") == [(version,)]
+
+
+def test_a_large_value_is_refused(tried: Path) -> None:
+    plain_sql(tried, "UPDATE source SET text = zeroblob(2000000)")
+    assert "holds a value of more than 1 MiB" in refused("show", "1", path=tried)
+    assert "holds a value of more than 1 MiB" in refused("best", path=tried)
+
+
+def test_a_query_without_end_ends(tried: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "STEPS", 0)
+    monkeypatch.setattr(database, "STEPS_PER_BYTE", 0)
+    monkeypatch.setattr(database, "STEPS_AT_A_TIME", 100)
+    assert "takes longer to read than a file of its size can" in refused("best", path=tried)
+
+
+def test_no_more_is_read_than_the_file_can_hold(tried: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "READ_BYTES", 0)
+    monkeypatch.setattr(database, "READ_PER_BYTE", 0)
+    assert "is a damaged database" in refused("show", path=tried)
+
+
+# Values
+
+
+def test_what_is_stored_is_of_its_columns_domain(path: Path) -> None:
+    good_database(path)
+    with Database.open(path, create=False) as opened:
+        for table in (*schema.metadata.tables.values(), schema.best):
+            rows = opened.rows(table.select())
+            assert rows
+            for row in rows:
+                checked(row, table.columns)
+
+
+def test_every_domain_is_of_a_column() -> None:
+    columns = {column.name for table in schema.metadata.tables.values() for column in table.columns}
+    columns |= {column.name for column in schema.best.columns} | {"newest_us", "is_new"}
+    assert BY_NAME.keys() <= columns
+    assert {column.type.python_type for table in schema.metadata.tables.values() for column in table.columns} <= set(
+        BY_TYPE
+    )
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "run SET device_name = 'a' || char(10)",
+        "run SET driver = char(27) || '[2J'",
+        f"run SET toolkit = '{'x' * 1001}'",
+        "run SET started_at = 'yesterday'",
+        "run SET started_at = '2026-13-01T00:00:00+00:00'",
+        "run SET seed = -1",
+        "run SET read_gbytes_per_s = 0",
+        "run SET copy_gbytes_per_s = 9e999",
+        "run SET gflops = '{\"f32\": true}'",
+        'run SET gflops = \'{"f32": 1' + "0" * 400 + "}'",
+        "trial SET ended_at = ''",
+        "trial SET source_digest = 'abc'",
+        "trial SET registers = -1",
+        "trial SET blocks_per_sm = NULL",
+        "trial SET blocks_per_sm = 4294967296",
+        "trial SET smem_bytes = 1e300",
+        "trial SET total_seconds = 9e999",
+        "trial SET floor_us = -1",
+        "trial SET verdict_worst_ratio = NULL",
+        "trial SET verdict_worst_ratio = -1",
+        "trial SET verdict_correct = 2",
+        "trial SET guideline_broken = 'a b'",
+        "trial SET family = '../tsm2'",
+        "trial SET outcome = 'fine'",
+        "trial SET tunables = '{\"threads\": [1]}'",
+        "trial SET tunables = '{\"\\ud800\": 1}'",
+        "measurement SET sm_clock_mhz = -9e999",
+        "measurement SET round = -1",
+        "sample SET us = 9e999",
+        "sample SET us = 'x'",
+        "sample SET ordinal = ordinal + 10",
+        "problem SET flops = 0",
+        "problem SET least_bytes = -1",
+        "problem SET op = 'n'",
+    ],
+)
+def test_a_value_outside_its_domain_is_refused(tried: Path, edit: str) -> None:
+    plain_sql(tried, f"UPDATE {edit}")
+    assert "Error: trial 1 is not as this tsm2-tune stores it" in refused("show", "1", path=tried)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "trial SET verdict_worst_ratio = 2",
+        "trial SET verdict_detail = NULL",
+        "measurement SET median_us = 5",
+        "measurement SET low_us = 502",
+        "measurement SET high_us = 498",
+        "measurement SET median_us = 499.5",  # within its interval, but not of these samples
+        "sample SET us = -us",
+        "sample SET us = us / 2",
+        "problem SET least_bytes = 2 * least_bytes",
+    ],
+)
+@pytest.mark.parametrize("command", [("best",), ("export", "--format", "module", "--output", "-")])
+def test_a_winner_that_contradicts_itself_is_refused(tried: Path, edit: str, command: tuple[str, ...]) -> None:
+    plain_sql(tried, f"UPDATE {edit}")
+    assert "Error: trial 1 is not as this tsm2-tune stores it" in refused(*command, path=tried)
+
+
+def test_a_winner_without_samples_is_refused(tried: Path) -> None:
+    plain_sql(tried, "DELETE FROM sample")
+    assert "samples of round 0 are missing" in refused("best", path=tried)
+
+
+def test_a_trial_is_ok_only_with_a_verdict_and_a_time(tried: Path) -> None:
+    plain_sql(tried, "UPDATE trial SET verdict_correct = 0")
+    with (
+        Store.open(tried, create=False) as store,
+        pytest.raises(StoreError, match="it is ok, but has no right result"),
+    ):
+        store.tried(GPU, PROBLEM, {"tsm2": "today"})
+
+
+@pytest.mark.parametrize("value", ["'x'", "1.5", "9e999", "-5", "x'00'"])
+def test_a_final_after_a_round_that_is_none(tried: Path, value: str) -> None:
+    plain_sql(tried, f"UPDATE measurement SET round = {value}")
+    with Store.open(tried, create=True) as store, pytest.raises(StoreError, match="has a final of the round"):
+        store.add_final(RUN, final((C128, 400.0)), {"tsm2": "today"})
+
+
+def test_a_device_without_its_run(tried: Path) -> None:
+    plain_sql(tried, "DELETE FROM run")
+    said = refused("model", "--shapes", "64x64x64", "--device", GPU, path=tried)
+    assert f"has no run on '{GPU}'" in said
+
+
+@pytest.mark.parametrize("name", ["x'00'", "NULL || 1", "char(27)", f"'{'x' * 2000}'"])
+def test_a_device_that_has_no_name(tried: Path, name: str) -> None:
+    plain_sql(tried, f"UPDATE OR IGNORE trial SET device_name = coalesce({name}, '')  || char(7)")
+    assert "Error: trial 1 is not as" in refused("model", "--shapes", "64x64x64", path=tried)
+
+
+def test_names_are_stored_as_a_line() -> None:
+    assert in_a_line("a  b\tc\n\x1b[31md\u2028") == "a  b c  [31md "
+    assert len(in_a_line("x" * 10_000)) == MOST_TEXT

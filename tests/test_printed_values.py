@@ -1,0 +1,85 @@
+"""What templates print: names, numbers and words that leave no comment and end no line, whatever they come from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.test_render import F32, every_source
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator import render as rendering
+from tsm2_tune.generator.families import FAMILIES
+from tsm2_tune.generator.families.tsm2 import Tsm2Config
+from tsm2_tune.generator.problem import DTYPES
+from tsm2_tune.generator.render import OF_KERNELS, OF_LITERALS, environment, filled, render, support_source
+
+V3 = Tsm2Config("v3", 128, 8, 4)
+LINE_ENDS = ("a\nb", "a\rb", "a\x0bb", "a\x0cb", "a\x1cb", "a\x85b", "a\u2028b", "b\n")
+CONTROLS = ("\x00", "\x1b[2J", "\x7f", "\x9b2J", "\u202e", "\ud800", "é")
+MARKS = ("\\", "??/", "*/", "/*", "//", '"', "#", "{", "}", "`", "$", "@", "!")
+
+
+def test_every_value_of_every_family_op_and_dtype_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: dict[str, set[str]] = {}
+
+    def fill(template: str, values: Mapping[str, Any], allowed: re.Pattern[str]) -> str:
+        assert allowed is OF_KERNELS
+        found.setdefault(template, set()).update(strings(values))
+        return filled(template, values, allowed)
+
+    monkeypatch.setattr(rendering, "filled", fill)
+    every_source()
+    support_source()
+    assert found.keys() == {family.template for family in FAMILIES.values()} | {"support.cu.jinja"}
+    for template, values in found.items():
+        assert len(values) > 5, template
+        assert all(re.fullmatch(r"[ \w.,:;'()+*%-]*", value, re.ASCII) for value in values)
+
+
+def strings(value: Any) -> set[str]:
+    """All strings of what is passed to a template, those that it reaches by a dtype's attributes among them."""
+    if isinstance(value, str):
+        return {value}
+    if isinstance(value, dict):
+        return set().union(*map(strings, value.values()))
+    if isinstance(value, list | tuple):
+        return set().union(*map(strings, value))
+    if value is None or isinstance(value, int | float):
+        return set()
+    public = [name for name in dir(value) if not name.startswith("_") and not callable(getattr(value, name))]
+    reached = [getattr(value, name) for name in public]
+    return set().union(*(strings(one) for one in reached if one is not value and type(one) is not type(value)))
+
+
+def test_a_template_knows_nothing_but_what_it_is_given() -> None:
+    assert environment().globals.keys() == {"range", "dict", "lipsum", "cycler", "joiner", "namespace"}
+
+
+@pytest.mark.parametrize("text", [*LINE_ENDS, *CONTROLS, *MARKS])
+def test_a_hostile_value_is_refused_wherever_it_stands(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="cannot be printed into"):
+        render(F32, replace(V3, version=text))
+    with pytest.raises(InputError, match="cannot be printed into"):
+        render(F32, replace(V3, threads=text))  # type: ignore[arg-type]
+    monkeypatch.setitem(DTYPES, "f32", replace(DTYPES["f32"], c_type=text))
+    with pytest.raises(InputError, match="cannot be printed into"):
+        render(F32, V3)
+    with pytest.raises(InputError, match="cannot be printed into"):
+        support_source()
+
+
+@pytest.mark.parametrize("text", [*LINE_ENDS, *CONTROLS])
+@pytest.mark.parametrize("template", ["header.h.jinja", "module.py.jinja"])
+def test_literals_are_one_line_of_ascii(template: str, text: str) -> None:
+    for value in (text, [("a", [text])], {"a": {"b": text}}):
+        with pytest.raises(InputError, match="cannot be printed into"):
+            filled(template, {"rows": value}, OF_LITERALS)
+
+
+def test_another_object_is_not_printed() -> None:
+    with pytest.raises(TypeError, match="prints no object"):
+        filled("support.cu.jinja", {"dtypes": object()}, OF_KERNELS)

@@ -1,0 +1,144 @@
+"""What the values of rows may be: in a file from anywhere each is checked before it is printed or computed with.
+
+A column has its domain by its name, whichever table or query it is in, and else that of its type.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Column, RowMapping
+
+from tsm2_tune.generator.problem import DTYPES, INT32_MAX
+from tsm2_tune.tuner.trial import MOST_TEXT, Outcome
+
+Row = RowMapping | Mapping[str, Any]
+Domain = Callable[[Any], bool]
+
+MOST_DETAIL, MOST_KERNEL = 2**14, 2**19  # characters: sentences; a CUDA text
+MOST_ID = 2**63 - 1  # SQLite's largest
+LEAST_TIME_US, MOST_TIME_US = 1e-6, 1e15  # of what was measured: to 30 years
+LEAST_RATE, MOST_RATE = 1e-6, 1e12  # in 1e9 a second
+MOST_MEMBERS, MOST_JSON = 64, 4096  # of a JSON object; characters
+SHOWN = 60  # characters of a value in a message
+
+_RULE = re.compile(r"[a-z][a-z0-9-]{0,63}")
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_CONFIG = re.compile(r"[a-z][a-z0-9_]{0,63}(-[a-z0-9]{1,20}){0,64}")
+_WORD = re.compile(r"[a-z0-9_]{1,20}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_UTC = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(\+00:00|Z)")  # ISO 8601
+
+
+def matching(pattern: re.Pattern[str]) -> Domain:
+    return lambda text: pattern.fullmatch(text) is not None
+
+
+def between(least: float, most: float) -> Domain:
+    """Numbers from the least to the most; NaN is none of them."""
+    return lambda value: least <= value <= most
+
+
+def up_to(characters: int) -> Domain:
+    """Texts of any characters, but so many at the most."""
+    return lambda text: len(text) <= characters
+
+
+def _is_line(text: str) -> bool:
+    return len(text) <= MOST_TEXT and text.isprintable()
+
+
+def _is_time(text: str) -> bool:
+    if not _UTC.fullmatch(text):
+        return False
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
+COUNT, ID = between(0, INT32_MAX), between(0, MOST_ID)
+TIME_US, RATE = between(LEAST_TIME_US, MOST_TIME_US), between(LEAST_RATE, MOST_RATE)
+BY_TYPE: dict[type, Domain] = {str: _is_line, int: COUNT, float: between(0.0, MOST_TIME_US)}
+BY_NAME: dict[str, Domain] = {
+    **dict.fromkeys(("id", "run_id", "problem_id", "trial_id", "measurement_id", "flops", "least_bytes"), ID),
+    **dict.fromkeys(("family", "kernel"), matching(_NAME)),
+    **dict.fromkeys(("digest", "source_digest"), matching(_SHA256)),
+    **dict.fromkeys(("started_at", "ended_at", "tuned_at"), _is_time),
+    **dict.fromkeys(("detail", "verdict_detail"), up_to(MOST_DETAIL)),
+    **dict.fromkeys(("tunables", "parameters", "gflops"), up_to(MOST_JSON)),
+    **dict.fromkeys(("median_us", "newest_us"), TIME_US),
+    **dict.fromkeys(("read_gbytes_per_s", "copy_gbytes_per_s"), RATE),
+    **dict.fromkeys(("verdict_correct", "is_new", "stale", "persistent"), between(0, 1)),
+    "guideline_broken": matching(_RULE),
+    "text": up_to(MOST_KERNEL),
+    "config": matching(_CONFIG),
+    "outcome": set(Outcome).__contains__,
+    "dtype": DTYPES.__contains__,
+    "op": matching(_WORD),
+    "seed": ID,
+    "verdict_worst_ratio": between(0.0, math.inf),
+    # What a device could start; those of a trial are of the loaded kernel, and 0 where nothing is known.
+    "threads": between(1, 1024),  # per block, on every CUDA device
+    "rows_per_block": between(1, INT32_MAX),
+    "smem_bytes": between(0, 232448),  # per block: 227 KiB, the most of any CUDA device
+    "splits": between(1, 65536),
+    "flat_splits": between(1, INT32_MAX),
+}
+
+
+def checked(row: Row, columns: Iterable[Column[Any]]) -> dict[str, Any]:
+    """The row's values of these columns; TypeError or ValueError where one is not of its column's type or domain.
+
+    SQLite stores anything in any column, so the file alone promises nothing.
+    """
+    values = {}
+    for column in columns:
+        value, kind = row[column.name], column.type.python_type
+        values[column.name] = value
+        if value is None and column.nullable:
+            continue
+        if not isinstance(value, (float, int) if kind is float else kind):
+            raise TypeError(f"{column.name} = {shown(value)} is no {kind.__name__}")
+        if not BY_NAME.get(column.name, BY_TYPE[kind])(value):
+            raise ValueError(f"{column.name} = {shown(value)} is none that is stored there")
+    return values
+
+
+def shown(value: object) -> str:
+    """The value as Python writes it, or its beginning."""
+    text = repr(value[:SHOWN] if isinstance(value, str | bytes) else value)
+    return text if len(text) <= 2 * SHOWN else f"{text[:SHOWN]}..."
+
+
+def tunables(text: str) -> dict[str, int | str]:
+    """The tunables in a JSON object; ValueError where it is anything else."""
+    values = _flat(text)
+    for name, value in values.items():
+        fits = COUNT(value) if type(value) is int else isinstance(value, str) and matching(_WORD)(value)
+        if not _WORD.fullmatch(name) or not fits:
+            raise ValueError(f"{shown(name)}: {shown(value)} is no tunable")
+    return values
+
+
+def rates(text: str) -> dict[str, float]:
+    """The rates in a JSON object, by dtype; ValueError where it is anything else."""
+    values = _flat(text)
+    for name, value in values.items():
+        if not _WORD.fullmatch(name) or type(value) not in (int, float) or not RATE(value):
+            raise ValueError(f"{shown(name)}: {shown(value)} is no rate")
+    return {name: float(value) for name, value in values.items()}
+
+
+def _flat(text: str) -> dict[str, Any]:
+    """The JSON object that `text` spells; ValueError where it is anything else, or larger than any of ours."""
+    values = json.loads(text)
+    if not isinstance(values, dict) or len(values) > MOST_MEMBERS:
+        raise ValueError(f"{shown(text)} is no JSON object of ours")
+    return values

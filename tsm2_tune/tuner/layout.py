@@ -1,0 +1,100 @@
+"""Whether a database has the tables and the view that this program makes, and nothing else."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+
+from sqlalchemy import Connection, create_engine
+
+from tsm2_tune.errors import StoreError
+from tsm2_tune.tuner import schema
+
+VIEW = schema.best.name
+Facts = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What a file has of one table, as SQLite tells it."""
+
+    columns: frozenset[Facts]  # name, type, whether NOT NULL, place in the primary key, whether it is generated
+    constraints: frozenset[Facts]  # unique ones and foreign keys
+    words: frozenset[str]  # of the statement that creates it, which alone tells of checks and collations
+
+
+def refuse_others(connection: Connection, path: str, version: int) -> None:
+    """StoreError where the file, of this schema version, has an object that this program does not make, or not so.
+
+    One of an older schema may lack tables and columns, which its migration adds, and its view is made anew.
+    """
+    expected, is_current = made_here(), version == schema.version()
+    texts = {str(name): text for name, text in connection.exec_driver_sql(_OBJECTS)}
+    others = [name for name in texts if name not in (*expected, VIEW)]
+    lacking = [name for name in (*expected, VIEW) if is_current and name not in texts]
+    altered = [name for name in expected if name in texts and not _is_ours(connection, name, is_current=is_current)]
+    if is_current and _in_a_line(texts.get(VIEW)) != _in_a_line(schema.BEST_VIEW):
+        altered.append(VIEW)
+    for names, what in ((others, "has"), (lacking, "lacks"), (altered, "has an altered")):
+        if names:
+            raise StoreError(
+                f"{path} {what} {names[0][:64]!r}, unlike what tsm2-tune makes: restore a copy of it, drop what was"
+                " added, or name another file with --db"
+            )
+
+
+# Indices that SQLite makes for constraints have no text.
+_OBJECTS = "SELECT name, sql FROM sqlite_master WHERE type <> 'index' OR sql IS NOT NULL"
+
+
+@cache
+def made_here() -> dict[str, Layout]:
+    """Each table with its layout in a new file."""
+    engine = create_engine("sqlite://")
+    with engine.connect() as connection:
+        schema.metadata.create_all(connection)
+        found = {name: layout(connection, name) for name in schema.metadata.tables}
+    engine.dispose()
+    return found
+
+
+def layout(connection: Connection, table: str) -> Layout:
+    """The layout of a table that the file has."""
+
+    def told(pragma: str, of: object) -> list[Facts]:
+        name = str(of).replace('"', '""')
+        return [tuple(row) for row in connection.exec_driver_sql(f'PRAGMA {pragma}("{name}")')]
+
+    columns = {
+        (name, kind, is_required, key, hidden)
+        for _, name, kind, is_required, _, key, hidden in told("table_xinfo", table)
+    }
+    unique = {
+        (origin, is_unique, is_partial, *(column[2:] for column in told("index_xinfo", index)))
+        for _, index, is_unique, origin, is_partial in told("index_list", table)
+    }
+    foreign = {key[1:] for key in told("foreign_key_list", table)}
+    query = "SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?"
+    text = connection.exec_driver_sql(query, (table,)).scalar()
+    return Layout(frozenset(columns), frozenset(unique | foreign), _words(str(text)))
+
+
+def _is_ours(connection: Connection, table: str, *, is_current: bool) -> bool:
+    """Whether the table is as this program makes it; one of an older schema may lack columns."""
+    found, expected = layout(connection, table), made_here()[table]
+    return (
+        (found.columns == expected.columns if is_current else found.columns <= expected.columns)
+        and found.constraints == expected.constraints
+        and found.words <= expected.words | {"DEFAULT"}  # where a migration has added a column
+    )
+
+
+def _words(statement: str) -> frozenset[str]:
+    """Words and signs of a statement, without numbers and without the quotes of names."""
+    found = re.findall(r"'\d*'|\w+|[^\w\s]", statement.replace('"', ""))
+    return frozenset(word.upper() for word in found if not word.strip("'").isdigit())
+
+
+def _in_a_line(statement: object) -> str:
+    return " ".join(str(statement).split())
