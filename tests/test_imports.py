@@ -15,6 +15,7 @@ ALLOWED = {
     "options": {"errors", "generator", "options"},
     "usage": {"errors", "display"},
     "reports": {"errors", "generator", "tuner", "display"},
+    "trials": {"errors", "generator", "tuner", "display", "options", "usage"},
     "planning": {"errors", "generator", "tuner", "options", "reports"},
 }
 
