@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import click
 
+from tsm2_tune.display import printable
 from tsm2_tune.errors import InputError
 from tsm2_tune.options import F, database_option
 from tsm2_tune.tuner.store import Store
@@ -62,11 +63,10 @@ def forget(trials: tuple[int, ...], outcomes: frozenset[Outcome], database: str)
         )
 
     def tell(counts: Mapping[str, int]) -> None:
-        parts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
+        parts = [f"{count} {outcome}" for outcome, count in sorted(counts.items())]
         total = sum(counts.values())
-        click.echo(
-            f"forgetting {total} trial{'s' if total != 1 else ''} of {database}{f': {parts}' if parts else ''}"
-        )
+        which = f"{total} trial{'s' if total != 1 else ''} of {database}"
+        click.echo(printable(f"forgetting {which}: {', '.join(parts) or 'none ended so'}"))
 
     with Store.open(database, create=False) as store:
         store.forget(trials, outcomes, tell)

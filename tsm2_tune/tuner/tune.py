@@ -219,9 +219,9 @@ class Tuner:
         future.add_done_callback(self._under_way.discard)
         return future
 
-    def _compile(self, source: KernelSource) -> Binary | CompileFailure:
-        """The binary, compiled anew where the cache has lost it or the machine interrupted it once."""
-        binary = self._compile_text(source.text, source.kernel, source.defines).result()
+    def _compile(self, source: KernelSource, begun: Compiled | None = None) -> Binary | CompileFailure:
+        """The binary, compiled anew where the cache has lost it, or where the machine interrupted it once."""
+        binary = (begun or self._compile_text(source.text, source.kernel, source.defines)).result()
         if isinstance(binary, CompileFailure) and binary.outcome is Outcome.INTERRUPTED:
             binary = self._compile_text(source.text, source.kernel, source.defines).result()
         return binary
@@ -291,9 +291,7 @@ class Tuner:
 
     def _trial(self, candidate: Candidate, source: KernelSource, compiling: Compiled, *, since: float) -> Trial:
         self.phases.enter("compilers")
-        binary = compiling.result()
-        if isinstance(binary, CompileFailure) and binary.outcome is Outcome.INTERRUPTED:
-            binary = self._compile(source)
+        binary = self._compile(source, compiling)
         self.phases.enter(BETWEEN_REQUESTS)
         result, compiled = self._tried(candidate, source, binary)
         return Trial(
