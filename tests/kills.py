@@ -259,6 +259,7 @@ def main() -> None:
     parser.add_argument("--cache", choices=("warm", "cold"), default="warm")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # what nohup has ignored would be ignored by all that is killed
     broken, ends = 0, Counter[str]()
     with tempfile.TemporaryDirectory(prefix="kills-") as top:
         folder = Path(top, "whole")
@@ -282,7 +283,7 @@ def main() -> None:
                 said = f"BROKEN: {error}"
             print(f"{number}: {said}", flush=True)
             shutil.rmtree(place, ignore_errors=True)
-    print(f"{kills_done} runs with kills of {given.what}, cache {given.cache}: {broken} broken; {dict(ends)}")
+    print(f"in all {kills_done} runs with kills of {given.what}, cache {given.cache}: {broken} broken; {dict(ends)}")
     sys.exit(1 if broken else 0)
 
 
