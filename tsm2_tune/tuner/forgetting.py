@@ -26,14 +26,15 @@ class Named:
 def named(connection: Connection, trials: Collection[int], outcomes: Collection[Outcome], path: str) -> Named:
     """These trials and those of the outcomes. InputError where one is not there."""
     column = schema.trial.c
+    both = select(column.id, column.outcome)
     found: dict[int, str] = {}
     for part in _parts(sorted(set(trials))):
-        found |= connection.execute(select(column.id, column.outcome).where(column.id.in_(part))).tuples().all()
+        found |= {row.id: row.outcome for row in connection.execute(both.where(column.id.in_(part)))}
     missing = sorted(set(trials) - set(found))
     if missing:
         raise InputError(f"no trial {missing[0]} in {path}: tsm2-tune show lists them")
-    of_outcomes = select(column.id, column.outcome).where(column.outcome.in_([one.value for one in outcomes]))
-    found |= connection.execute(of_outcomes).tuples().all()
+    of_outcomes = both.where(column.outcome.in_([one.value for one in outcomes]))
+    found |= {row.id: row.outcome for row in connection.execute(of_outcomes)}
     return Named(tuple(found), Counter(map(str, found.values())))
 
 

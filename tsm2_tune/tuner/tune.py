@@ -91,7 +91,7 @@ class Tuner:
         self._worker: Worker | None = None
         self._ceilings: Ceilings | None = None
         self._compiling: dict[str, Compiled] = {}
-        self._under_way: set[Compiled] = set()
+        self._submitted: list[Compiled] = []
         compilers = cores() - cores() // CORES_A_SPARE
         self._pool = ThreadPoolExecutor(max_workers=compilers, thread_name_prefix="compile")
         try:
@@ -115,9 +115,9 @@ class Tuner:
             if self._worker is not None:
                 self._worker.close()
             self._pool.shutdown(wait=False, cancel_futures=True)
-            while self._under_way:
+            while running := [future for future in self._submitted if not future.done()]:
                 kill_running()
-                wait(list(self._under_way), timeout=KILL_AGAIN_SECONDS)
+                wait(running, timeout=KILL_AGAIN_SECONDS)
 
     @property
     def ceilings(self) -> Ceilings:
@@ -215,8 +215,7 @@ class Tuner:
                 toolchain=self.target.toolchain,
                 limit_seconds=self.options.compile_limit_seconds,
             )
-            self._under_way.add(future)
-        future.add_done_callback(self._under_way.discard)
+            self._submitted.append(future)
         return future
 
     def _compile(self, source: KernelSource, begun: Compiled | None = None) -> Binary | CompileFailure:
