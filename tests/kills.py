@@ -33,6 +33,7 @@ TUNE = [
 MARK = "TSM2_TUNE_KILLED"  # in the environment of all that a run starts
 OF_COMPILERS = ("cc1plus", "as", "collect2", "ld", "g++", "clang++", "c++")
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
+STAGES = (-1, 0, 0, 1, 1)  # trials from which on a kill may come: before, the search begins
 END_SECONDS = 20.0  # for what was started to be gone
 LIMIT_SECONDS = 300.0  # for a tuning
 UNKILLED = "it ended before"
@@ -136,6 +137,7 @@ def killed(place: Place, what: str, rng: random.Random, most_seconds: float, kil
     done = Counter[str]()
     with ended(place.start()) as process:
         for _ in range(kills):
+            wait_for_stage(place, process, rng.choice(STAGES))
             until = time.monotonic() + rng.uniform(0, most_seconds)
             while time.monotonic() < until and process.poll() is None:
                 time.sleep(0.01)
@@ -152,6 +154,14 @@ def killed(place: Place, what: str, rng: random.Random, most_seconds: float, kil
         output, _ = process.communicate(timeout=LIMIT_SECONDS)
     check_end(process.returncode, output, what)
     return f"{'+'.join(f'{count} {name}' for name, count in done.items()) or UNKILLED}: {process.returncode}"
+
+
+def wait_for_stage(place: Place, process: subprocess.Popen[str], trials: int) -> None:
+    """Until the database has so many trials; below 0 not at all, at 0 until there is one."""
+    while trials >= 0 and process.poll() is None:
+        if has_trials(place.database) and len(place.trials()) >= trials:
+            return
+        time.sleep(0.02)
 
 
 def wait_for_victim(place: Place, process: subprocess.Popen[str], what: str) -> list[int]:
@@ -275,7 +285,7 @@ def main() -> None:
             warm = folder / "cache" if given.cache == "warm" else None
             kills = 1 if given.what == "main" else rng.choice((1, 1, 2, 3))
             try:
-                said = try_once(place, given.what, warm, rng, seconds=0.9 * seconds, kills=kills)
+                said = try_once(place, given.what, warm, rng, seconds=0.3 * seconds, kills=kills)
                 ends[said.rpartition(", ")[0]] += 1
                 kills_done += not said.startswith(UNKILLED)
             except Broken as error:

@@ -33,4 +33,4 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
 )
 def test_who_is_killed(what: str, seed: int, number: int, warm: tuple[Path, float], tmp_path: Path) -> None:
     cache, seconds = warm
-    kills.try_once(tmp_path, what, cache, random.Random(seed), seconds=0.9 * seconds, kills=number)
+    kills.try_once(tmp_path, what, cache, random.Random(seed), seconds=0.3 * seconds, kills=number)
