@@ -221,12 +221,13 @@ def plain_sql(path: Path, statement: str) -> list[tuple[object, ...]]:
         return connection.execute(statement).fetchall()
 
 
-ADDED = (  # by each migration: table and column
+ADDED = (  # by each migration: table, and column where it added no whole table
     (("source", "columns_per_block"), ("source", "splits")),
     (("source", "flat_splits"),),
     (("source", "persistent"),),
     (("measurement", "floor_us"),),
     (("trial", "compile_limit_seconds"), ("trial", "run_limit_seconds")),
+    (("claim", ""),),
 )
 
 
@@ -234,6 +235,6 @@ def downgrade(path: Path, version: int) -> None:
     """Make the file what a tsm2-tune of this older schema left."""
     plain_sql(path, "DROP VIEW best")
     for table, column in itertools.chain(*ADDED[version - 1 :]):
-        plain_sql(path, f"ALTER TABLE {table} DROP COLUMN {column}")
+        plain_sql(path, f"ALTER TABLE {table} DROP COLUMN {column}" if column else f"DROP TABLE {table}")
     plain_sql(path, "CREATE VIEW best AS SELECT 1")
     plain_sql(path, f"PRAGMA user_version = {version}")

@@ -44,7 +44,7 @@ class Replay(Tuner):
         self.target, self.options, self.phases = TARGET, Options(), Phases()
         self._store, self._again, self._change, self._ceilings = store, dict(again or {}), change, RUN.ceilings
         self._worker = cast(Worker, SimpleNamespace(rematch=self._rematch))
-        self._configs: dict[str, Tsm2Config] = {}
+        self._support_path = __file__
         self.rounds: list[tuple[Tsm2Config, ...]] = []
 
     def tune(self, *_: Any) -> Any:

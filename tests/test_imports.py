@@ -16,6 +16,7 @@ ALLOWED = {
     "usage": {"errors", "display"},
     "reports": {"errors", "generator", "tuner", "display"},
     "caching": {"tuner", "display", "options", "usage"},
+    "trials": {"errors", "generator", "tuner", "display", "options", "usage"},
     "planning": {"errors", "generator", "tuner", "options", "reports"},
 }
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import click
@@ -30,17 +31,20 @@ from tsm2_tune.options import (
     shapes_options,
     thresholds_of,
     tuning_options,
+    wait_option,
 )
+from tsm2_tune.trials import MOST_TRIAL, forget, retry_option
 from tsm2_tune.tuner import job
 from tsm2_tune.tuner import ladder as steps
+from tsm2_tune.tuner.locks import device_lock
+from tsm2_tune.tuner.stopping import stoppable
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.target import HOST, default_spec, find_target, limits_of
-from tsm2_tune.tuner.tune import Options, Tuner
+from tsm2_tune.tuner.tune import FinalFailure, Options, Tuner
 from tsm2_tune.usage import Group
 
 FORMATS = ("module", "csv", "json", "markdown", "latex", "header")
-MOST_TRIAL = 2**63 - 1  # SQLite's largest
-INTERRUPTED = 130  # exit status after Ctrl-C, as shells have it
+OF_A_SIGNAL = 128  # and its number: the exit status after it, as shells have it
 
 
 @click.group(cls=Group, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
@@ -49,6 +53,8 @@ INTERRUPTED = 130  # exit status after Ctrl-C, as shells have it
 @shapes_options(required=False)
 @family_options
 @tuning_options
+@retry_option
+@wait_option
 @database_option
 @click.pass_context
 def main(
@@ -62,6 +68,7 @@ def main(
     math: str,
     families: str | None,
     guidelines: str | None,
+    wait: bool,
     database: str,
     **patience: Any,
 ) -> None:
@@ -83,22 +90,24 @@ def main(
         raise click.UsageError("nothing to tune: name --shapes, such as --shapes 20480x16x20480; --help says more")
     names = family_names(families)
     problems = computable(problems_of(shapes, dtypes, ops, layout, math), names)
-    with _stopped_by_ctrl_c(ctx, database):
-        _tune(ctx, spec, problems, Options(**patience), database, thresholds_of(guidelines), names)
+    with _ended_by_signals(ctx, database):
+        _tune(ctx, spec, problems, Options(**patience), database, thresholds_of(guidelines), names, wait=wait)
 
 
 @contextmanager
-def _stopped_by_ctrl_c(ctx: click.Context, database: str) -> Iterator[None]:
-    """Ctrl-C ends what tunes into the database with a sentence."""
+def _ended_by_signals(ctx: click.Context, database: str) -> Iterator[None]:
+    """Ctrl-C, SIGTERM or SIGHUP ends what tunes into the database with a sentence."""
     try:
-        yield
-    except KeyboardInterrupt:
+        with stoppable():
+            yield
+    except KeyboardInterrupt as stop:
         if os.path.exists(database):
             text = f"stopped; every trial that ended is in {database}: the same command goes on from there"
         else:
             text = f"stopped; no trial had ended, and {database} is not made yet: the same command starts again"
-        display.print_line(Console(), text)
-        ctx.exit(INTERRUPTED)
+        with suppress(OSError):  # the terminal may be what is gone
+            display.print_line(Console(), text)
+        ctx.exit(OF_A_SIGNAL + getattr(stop, "number", signal.SIGINT))
 
 
 def _tune(
@@ -109,35 +118,76 @@ def _tune(
     database: str,
     guidelines: Thresholds,
     families: tuple[str, ...],
+    *,
+    wait: bool,
 ) -> None:
     """The main job, until it ends, with its progress on the terminal."""
     console = Console()
     target = find_target(default_spec() if spec is None else spec)
     searched = job.spaces(problems, target, guidelines=guidelines, families=families)
-    unsolved = timed_out = 0
-    with Tuner(target, options) as tuner, Store.open(database, create=True) as store:
+    tally = _Tally()
+    with (
+        device_lock(target, _told if wait else None),
+        Tuner(target, options) as tuner,
+        Store.open(database, create=True) as store,
+    ):
         display.print_line(console, f"device: {target.identity.name}")
         with display.Display(console, options, len(searched)) as shown:
             for event in job.run(searched, tuner, store):
                 shown.show(event)
-                if isinstance(event, job.ProblemEnded) and event.winner is None:
-                    unsolved += 1
-                    timed_out += event.timed_out
+                tally.count(event)
         asked = set(problems)
         winners = [row for row in store.best(device=target.identity.name) if row.problem in asked]
         display.winners_table(winners, console)
-    if unsolved:
-        sentence = f"no winner for {unsolved} of {len(searched)} problems: see `tsm2-tune show --db {database}`"
-        if timed_out:
+    if tally.unsolved:
+        sentence = f"no winner for {tally.unsolved} of {len(searched)} problems: see `tsm2-tune show --db {database}`"
+        if tally.timed_out:
             sentence += "; for what timed out choose smaller shapes or another device, or raise --run-limit, --budget"
         display.print_line(Console(stderr=True), sentence)
+    _tell_interrupted(tally)
+    if tally.unsolved or tally.interrupted:
         ctx.exit(1)
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What a run has not reached."""
+
+    unsolved: int = 0  # problems without a winner
+    timed_out: int = 0  # of their trials
+    interrupted: int = 0  # trials and finals, by the machine
+
+    def count(self, event: job.Event) -> None:
+        """Add what the event tells."""
+        if isinstance(event, job.ProblemEnded):
+            self.interrupted += event.interrupted
+            if event.winner is None:
+                self.unsolved += 1
+                self.timed_out += event.timed_out
+        elif isinstance(event, FinalFailure):
+            self.interrupted += event.interrupted
+
+
+def _told(sentence: str) -> None:
+    click.echo(sentence, err=True)
+
+
+def _tell_interrupted(tally: _Tally) -> None:
+    """Say what the machine kept from being judged: a winner may be missing among it."""
+    if tally.interrupted:
+        click.echo(
+            f"{tally.interrupted} interrupted by the machine, not by their kernels, and not judged:"
+            " the same command tries them again",
+            err=True,
+        )
 
 
 @main.command()
 @device_option
 @shapes_options(required=True)
 @tuning_options
+@retry_option
+@wait_option
 @database_option_of(LADDER_DATABASE)
 @json_option
 @click.pass_context
@@ -150,6 +200,7 @@ def ladder(
     ops: str,
     layout: str,
     math: str,
+    wait: bool,
     database: str,
     as_json: bool,
     **patience: Any,
@@ -163,14 +214,20 @@ def ladder(
     two, with vector loads. Beside them is what the article reports that they are from.
     """
     problems = problems_of(shapes, dtypes, ops, layout, math)
-    with _stopped_by_ctrl_c(ctx, database):
+    tally = _Tally()
+    with _ended_by_signals(ctx, database):
         console, options = Console(stderr=as_json), Options(**patience)
         target = find_target(default_spec() if spec is None else spec)
         searched = steps.spaces(problems, target)
-        with Tuner(target, options) as tuner, Store.open(database, create=True) as store:
+        with (
+            device_lock(target, _told if wait else None),
+            Tuner(target, options) as tuner,
+            Store.open(database, create=True) as store,
+        ):
             with display.Display(console, options, len(searched)) as shown:
                 for event in steps.climb(searched, tuner, store):
                     shown.show(event)
+                    tally.count(event)
             found = {problem: steps.rungs(problem, target, store) for problem in problems}
     if as_json:
         facts = [steps.facts(problem, target, rungs) for problem, rungs in found.items()]
@@ -178,13 +235,16 @@ def ladder(
     else:
         for problem, rungs in found.items():
             reports.print_ladder(problem, target.identity.name, rungs, console)
-    if any(rung.best is None for rungs in found.values() for rung in rungs):
+    unsolved = any(rung.best is None for rungs in found.values() for rung in rungs)
+    if unsolved:
         sentence = f"no time of a step: see `tsm2-tune show --db {database}`, or raise its limits"
         display.print_line(Console(stderr=True), sentence)
+    _tell_interrupted(tally)
+    if unsolved or tally.interrupted:
         ctx.exit(1)
 
 
-for command in (planning.devices, planning.space, planning.model, planning.source, caching.cache):
+for command in (planning.devices, planning.space, planning.model, planning.source, caching.cache, forget):
     main.add_command(command)
 
 

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Column, Table
 from rich.text import Text
 
-from tsm2_tune.tuner.job import Event, FinalStored, ProblemEnded, ProblemStarted, TrialStored
+from tsm2_tune.tuner.job import Event, FinalStored, ProblemEnded, ProblemStarted, TrialInterrupted, TrialStored
 from tsm2_tune.tuner.stored import BestRow, TrialLine, TrialRecord
 from tsm2_tune.tuner.trial import Outcome, Trial, Verdict
 from tsm2_tune.tuner.tune import FinalFailure, Options
@@ -81,7 +81,7 @@ class Display:
         """Bring the screen up to date with the event."""
         if isinstance(event, ProblemStarted):
             self._problem_started(event)
-        elif isinstance(event, TrialStored):
+        elif isinstance(event, TrialStored | TrialInterrupted):
             self._trial_stored(event.trial)
         elif isinstance(event, FinalStored):
             self._update(note="finalists measured again")
@@ -147,11 +147,10 @@ class Display:
 
     def _untried_text(self, event: ProblemEnded) -> str:
         """Why kept configurations were left out, where some were."""
-        if not event.untried:
-            return ""
         most = self._options.max_trials
-        reason = "--max-trials" if most is not None and event.tried >= most else "--budget"
-        return f"; {event.untried} untried, stopped by {reason}"
+        reason = "--max-trials" if most is not None and event.tried + event.interrupted >= most else "--budget"
+        text = f"; {event.untried} untried, stopped by {reason}" if event.untried else ""
+        return text + (f"; {event.elsewhere} with another run" if event.elsewhere else "")
 
     def _line(self, text: str) -> None:
         """A line above the progress bar; brackets in it are no markup."""

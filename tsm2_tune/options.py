@@ -236,6 +236,9 @@ planning_device_option = click.option(
     "spec",
     help=f"CUDA ordinal, cpu, or a card: {', '.join(PROFILES)}. [default: GPU 0, else cpu]",
 )
+wait_option = click.option(
+    "--wait", is_flag=True, help="Where another run uses the device, wait until that has ended."
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 

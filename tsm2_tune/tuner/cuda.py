@@ -18,7 +18,7 @@ from tsm2_tune.generator.problem import DTYPES, Dtype
 from tsm2_tune.generator.roofline import Ceilings, gflops_by_dtype
 from tsm2_tune.generator.splitting import WITH_WARPGROUP_PRODUCTS
 from tsm2_tune.tuner.compiler import Toolchain, answer
-from tsm2_tune.tuner.device import Buffer, KernelFault, LaunchFailed
+from tsm2_tune.tuner.device import Buffer, DeviceLost, KernelFault, LaunchFailed
 from tsm2_tune.tuner.measure import median_interval
 from tsm2_tune.tuner.trial import DeviceIdentity, LoadedResources, in_a_line
 
@@ -31,6 +31,9 @@ CEILING_SAMPLES = 11
 # Of the kernels mma_rate_*: the oldest compute capability that has the instruction, and the k of its m16n8k...
 MMA_TYPES = {"f64": ((9, 0), 8), "bf16": ((8, 0), 16), "f16": ((8, 0), 16), "tf32": ((8, 0), 8)}
 MMA_CHAINS = 8  # independent ones in a warp
+OUT_OF_MEMORY = 2  # CUresult
+# CUresult of faults that a kernel can cause: addresses, instructions, the stack, asserts, a time limit of the driver.
+FAULTS = frozenset({700, 701, 702, 710, *range(714, 720)})
 
 
 def driver() -> Any:
@@ -197,8 +200,10 @@ class CudaKernel:
         try:
             self._module = self._drv.module_from_buffer(cubin)
             self._function = self._module.get_function(name)
+        except self._drv.MemoryError:
+            raise MemoryError(f"kernel {name!r}") from None
         except self._drv.Error as error:
-            raise LaunchFailed(f"the driver refuses to load {name}: {error}") from None
+            raise refusal_of(error, f"the driver refuses to load {name}") from None
 
     def resources(self, *, threads: int, smem_bytes: int) -> LoadedResources:
         """Registers, local and shared memory of the function, and the driver's own occupancy."""
@@ -216,8 +221,10 @@ class CudaKernel:
             stream = self._device.stream
             packed = packed_arguments(arguments)
             self._function(packed, grid=(blocks, 1, 1), block=(threads, 1, 1), shared=smem_bytes, stream=stream)
+        except self._drv.MemoryError:
+            raise MemoryError(f"the stacks of kernel {self._name!r}") from None
         except self._drv.Error as error:
-            raise LaunchFailed(f"the driver refuses to start {self._name}: {error}") from None
+            raise refusal_of(error, f"the driver refuses to start {self._name}") from None
 
 
 def packed_arguments(arguments: Sequence[np.generic]) -> npt.NDArray[np.uint8]:
@@ -249,7 +256,22 @@ def driver_occupancy(cubin: bytes, kernel: str, *, threads: int, smem_bytes: int
     return blocks.value
 
 
+def refusal_of(error: Exception, what: str) -> LaunchFailed | DeviceLost | KernelFault:
+    """The error of a driver that does not load or start a kernel: that one's where the context works on."""
+    if ctypes.CDLL("libcuda.so.1").cuCtxSynchronize() == 0:
+        return LaunchFailed(f"{what}: {error}")
+    return fault_of(error)
+
+
+def fault_of(error: Exception) -> KernelFault | DeviceLost:
+    """Whose the error is after which a context answers nothing else: the driver says it again, by its number."""
+    status = ctypes.CDLL("libcuda.so.1").cuCtxSynchronize()
+    return KernelFault(str(error)) if status in FAULTS else DeviceLost(f"{error} (CUDA error {status})")
+
+
 def _check(status: int, call: str) -> None:
+    if status == OUT_OF_MEMORY:
+        raise MemoryError(f"what {call} needs")
     if status != 0:
         raise LaunchFailed(f"{call} answers {status}")
 
@@ -290,13 +312,17 @@ class CudaDevice:
         self.drv.memcpy_dtoh(values, buffer.address)
 
     def load(self, path: str, kernel: str) -> CudaKernel:
-        return CudaKernel(self, Path(path).read_bytes(), kernel)
+        try:
+            cubin = Path(path).read_bytes()
+        except OSError as error:
+            raise LaunchFailed(f"kernel {kernel!r} not loaded from {path}: {error.strerror}") from None
+        return CudaKernel(self, cubin, kernel)
 
     def synchronise(self) -> None:
         try:
             self.drv.Context.synchronize()
         except self.drv.Error as error:
-            raise KernelFault(str(error)) from None
+            raise fault_of(error) from None
 
     def time_us(self, launch: Callable[[], None]) -> float:
         """CUDA events around the launch; the flush before keeps the GPU busy while both are queued."""
@@ -307,7 +333,7 @@ class CudaDevice:
         try:
             self._end.synchronize()
         except self.drv.Error as error:
-            raise KernelFault(str(error)) from None
+            raise fault_of(error) from None
         return float(self._end.time_since(self._start)) * 1e3
 
     def ceilings(self) -> Ceilings:

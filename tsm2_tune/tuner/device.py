@@ -25,6 +25,10 @@ class KernelFault(Exception):
     """A kernel faulted while it ran; the device must not be used again by this process."""
 
 
+class DeviceLost(Exception):
+    """The device failed in a way that no kernel causes; it must not be used again by this process."""
+
+
 class Buffer(Protocol):
     """Memory of the device."""
 
@@ -70,10 +74,10 @@ class Device(Protocol):
         """Copy the buffer's first bytes into the array, after the kernels started before."""
 
     def load(self, path: str, kernel: str) -> Kernel:
-        """The entry point `kernel` of a binary. LaunchFailed where the driver refuses it."""
+        """The entry point `kernel` of a binary. LaunchFailed where it is missing, or the driver refuses it."""
 
     def synchronise(self) -> None:
-        """Wait for everything started. KernelFault where a kernel faulted."""
+        """Wait for everything started. KernelFault where a kernel faulted, DeviceLost where the device did."""
 
     def time_us(self, launch: Callable[[], None]) -> float:
         """Microseconds that `launch()` takes on the device, its operands not in the last-level cache."""

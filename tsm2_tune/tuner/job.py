@@ -14,13 +14,14 @@ from tsm2_tune.generator.rules import Candidate, Thresholds
 from tsm2_tune.generator.space import SearchSpace, search_space
 from tsm2_tune.generator.tables import places
 from tsm2_tune.tuner.basis import basis
+from tsm2_tune.tuner.claims import Claimed, Claims
 from tsm2_tune.tuner.operands import needed_bytes
-from tsm2_tune.tuner.past import Contender, Past
+from tsm2_tune.tuner.past import Again, Contender, Past
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Final, Outcome, Trial, TuningRun
-from tsm2_tune.tuner.tune import FinalFailure, Tuner, ordered
+from tsm2_tune.tuner.tune import Claim, FinalFailure, Tuner, ordered
 
 GIB = 2**30
 MOST_FINALS = 3  # of a problem in a run: rounds until the fastest was in the last one
@@ -45,6 +46,13 @@ class TrialStored:
 
 
 @dataclass(frozen=True, slots=True)
+class TrialInterrupted:
+    """The machine ended a trial, also when it was tried again at once. It says nothing of its kernel: not stored."""
+
+    trial: Trial
+
+
+@dataclass(frozen=True, slots=True)
 class FinalStored:
     """The finalists were measured again, and that is in the database."""
 
@@ -60,10 +68,12 @@ class ProblemEnded:
     tried: int  # those of earlier runs included
     timed_out: int  # of those tried
     untried: int  # kept configurations that the budget or the most trials left out
+    interrupted: int  # by the machine, and left untried
+    elsewhere: int  # that another run is trying
     winner: BestRow | None
 
 
-Event = ProblemStarted | TrialStored | FinalStored | FinalFailure | ProblemEnded
+Event = ProblemStarted | TrialStored | TrialInterrupted | FinalStored | FinalFailure | ProblemEnded
 Order = Callable[[SearchSpace, int], Sequence[Candidate]]  # of a space and the run's seed
 
 
@@ -107,34 +117,107 @@ def run(
 
     What earlier runs tried of `families` takes part in the finals. Where none are named, these are all that are not
     only by name, also where fewer are searched now, as the winner is the problem's over all of them, and those of the
-    space. Trials and seconds count that are of the families that are searched.
+    space. Trials and seconds count that are of the families that are searched. What another run on the database has
+    taken on is left to that one.
     """
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
-    target = tuner.target
-    for space in searched:
-        problem = space.problem
-        counted = families or [n for n, one in FAMILIES.items() if not one.only_by_name or n in space.families]
-        bases = {name: basis(name, target) for name in counted if family_named(name).supports(problem)}
-        own = {name: one for name, one in bases.items() if name in space.families}
-        past = past_of(store, tuner, problem, own)
-        contenders = past_of(store, tuner, problem, bases).contenders
+    with store.claims(tuner.target.identity.name) as claims:
+        for space in searched:
+            supporting = (name for name in counted(families, space) if family_named(name).supports(space.problem))
+            turn = _Turn(space, tuner, store, claims, bases={n: basis(n, tuner.target) for n in supporting})
+            yield from turn.events(order, started_at)
+
+
+def counted(families: Sequence[str], space: SearchSpace) -> Sequence[str]:
+    """The families whose trials take part in the finals."""
+    return families or [name for name, one in FAMILIES.items() if not one.only_by_name or name in space.families]
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """The turn of one problem in a run."""
+
+    space: SearchSpace
+    tuner: Tuner
+    store: Store
+    claims: Claims
+    bases: dict[str, str]  # of each family that takes part in the finals
+
+    @property
+    def own(self) -> dict[str, str]:
+        """Of the families that are searched."""
+        return {name: one for name, one in self.bases.items() if name in self.space.families}
+
+    def events(self, order: Order, started_at: str) -> Iterator[Event]:
+        """Everything that happens, stored before it is told."""
+        space, tuner, store, problem = self.space, self.tuner, self.store, self.space.problem
+        device = tuner.target.identity.name
+        again = again_of(store, tuner, problem, self.own)
+        past = past_of(store, tuner, problem, self.own, again)
+        contenders = past_of(store, tuner, problem, self.bases, again).contenders
         best_before_us = min((one.median_us for one in contenders), default=None)
         yield ProblemStarted(space, len(past.tried), past.seconds, best_before_us)
 
-        new_trials = 0
-        older = store.fastest_of_older(target.identity.name, problem, own)
-        for trial in tuner.tune(these_first(older, order(space, tuner.options.seed), space), past):
-            trial_id = store.add_trial(_tuning_run(tuner, started_at), trial)
+        new_trials = interrupted = 0
+        older = store.fastest_of_older(device, problem, self.own)
+        candidates = these_first(older, order(space, tuner.options.seed), space)
+        for trial in tuner.tune(candidates, past, self._claim(again)):
+            if trial.outcome is Outcome.INTERRUPTED:
+                interrupted += 1
+                yield TrialInterrupted(trial)
+                continue
+            trial_id = store.add_trial(_tuning_run(tuner, started_at), trial, again)
             new_trials += 1
             yield TrialStored(trial, trial_id)
+        self.claims.give_back()  # what was compiled ahead
 
-        yield from _finals(problem, tuner, store, bases, started_at)
-        past = past_of(store, tuner, problem, own)
-        winners = store.best(device=target.identity.name, problem=problem)
+        yield from self._finals(again, started_at)
+        past = past_of(store, tuner, problem, self.own, again)
+        winners = store.best(device=device, problem=problem)
         configs = frozenset(filter(None, map(config_spelt, past.tried)))
-        untried = len(space.kept) - len(places(space.kept, configs))
-        winner = winners[0] if winners else None
-        yield ProblemEnded(problem, new_trials, len(past.tried), past.timed_out, untried, winner)
+        elsewhere = self.claims.others(problem)
+        yield ProblemEnded(
+            problem,
+            new_trials=new_trials,
+            tried=len(past.tried),
+            timed_out=past.timed_out,
+            untried=max(0, len(space.kept) - len(places(space.kept, configs)) - interrupted - elsewhere),
+            interrupted=interrupted,
+            elsewhere=elsewhere,
+            winner=winners[0] if winners else None,
+        )
+
+    def _claim(self, again: Again) -> Claim:
+        """How a candidate is claimed: not past the most trials, to which those are added that give up their place."""
+        options, own = self.tuner.options, self.own
+        tried = self.store.tried(self.tuner.target.identity.name, self.space.problem, own)
+        replaced = sum(again.includes(one.id, one.outcome, one.limits, one.total_seconds) for one in tried)
+        most = None if options.max_trials is None else options.max_trials + replaced
+
+        def claim(candidate: Candidate) -> Claimed:
+            config = candidate.config
+            return self.claims.take(
+                candidate.problem, config.text, basis=own[config.family], again=again, bases=own, most=most
+            )
+
+        return claim
+
+    def _finals(self, again: Again, started_at: str) -> Iterator[FinalStored | FinalFailure]:
+        """Measure the finalists again until the fastest was among them, every round stored before its event."""
+        problem, tuner, store = self.space.problem, self.tuner, self.store
+        for _ in range(MOST_FINALS):
+            self.claims.take_final(problem)  # and then see what another run has made of them
+            try:
+                final = tuner.final(problem, past_of(store, tuner, problem, self.bases, again))
+                if isinstance(final, Final):
+                    store.add_final(_tuning_run(tuner, started_at), final, self.bases)
+            finally:
+                self.claims.give_back()
+            if final is None:
+                return
+            yield final if isinstance(final, FinalFailure) else FinalStored(final)
+            if isinstance(final, FinalFailure):
+                return
 
 
 def these_first(texts: Sequence[str], candidates: Sequence[Candidate], space: SearchSpace) -> Iterator[Candidate]:
@@ -145,30 +228,23 @@ def these_first(texts: Sequence[str], candidates: Sequence[Candidate], space: Se
     yield from (candidate for candidate in candidates if candidate.config not in configs)
 
 
-def _finals(
-    problem: Problem, tuner: Tuner, store: Store, bases: dict[str, str], started_at: str
-) -> Iterator[FinalStored | FinalFailure]:
-    """Measure the finalists again until the fastest was among them, every round stored before its event."""
-    for _ in range(MOST_FINALS):
-        final = tuner.final(problem, past_of(store, tuner, problem, bases))
-        if final is None:
-            return
-        if isinstance(final, FinalFailure):
-            yield final
-            return
-        store.add_final(_tuning_run(tuner, started_at), final, bases)
-        yield FinalStored(final)
+def again_of(store: Store, tuner: Tuner, problem: Problem, bases: dict[str, str]) -> Again:
+    """Which trials count as untried from now on: of those of outcomes to retry the ones that are there now."""
+    options = tuner.options
+    tried = store.tried(tuner.target.identity.name, problem, bases) if options.retried else ()
+    retried = frozenset((trial.id, trial.total_seconds) for trial in tried if trial.outcome in options.retried)
+    return Again(options.limits, retried)
 
 
-def past_of(store: Store, tuner: Tuner, problem: Problem, bases: dict[str, str]) -> Past:
-    """What the store holds of the problem on this device. What timed out counts under limits no less than today's."""
-    device, limits = tuner.target.identity.name, tuner.options.limits
-    tried = store.tried(device, problem, bases)
-    timed_out = [trial for trial in tried if trial.outcome is Outcome.TIMED_OUT]
-    again = {trial.id for trial in timed_out if limits.exceed(trial.limits)}
+def past_of(store: Store, tuner: Tuner, problem: Problem, bases: dict[str, str], again: Again) -> Past:
+    """What the store holds of the problem on this device. What counts as untried counts only as time that was spent,
+    and not even so where it is retried."""
+    device = tuner.target.identity.name
+    found = store.tried(device, problem, bases)
+    tried = [one for one in found if not again.includes(one.id, one.outcome, one.limits, one.total_seconds)]
     return Past(
-        tried=frozenset(trial.config.text for trial in tried if trial.id not in again),
-        seconds=sum(trial.total_seconds for trial in tried),
+        tried=frozenset(trial.config.text for trial in tried),
+        seconds=sum(one.total_seconds for one in found if (one.id, one.total_seconds) not in again.retried),
         contenders=tuple(
             Contender(
                 trial.config,
@@ -177,11 +253,11 @@ def past_of(store: Store, tuner: Tuner, problem: Problem, bases: dict[str, str])
                 is_new=trial.is_new,
                 source_digest=trial.source_digest,
             )
-            for trial in tried
+            for trial in found
             if trial.outcome is Outcome.OK and trial.newest_us is not None and trial.newest_high_us is not None
         ),
         last_finalists=store.final_configs(device, problem, bases),
-        timed_out=len(timed_out) - len(again),
+        timed_out=sum(trial.outcome is Outcome.TIMED_OUT for trial in tried),
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource, render
+from tsm2_tune.tuner.trial import Outcome, TimeLimits
 
 FINALISTS, LEAST_FINALISTS = 5, 2  # at the most and at the least, measured again
 FINALIST_MARGIN = 0.05  # a finalist's median is at most this much over the best one's
@@ -22,6 +23,20 @@ class Contender:
     high_us: float = 0.0  # end of the median's interval
     is_new: bool = True  # tried after the last final
     source_digest: str | None = None  # of the text that was tried; None where it is today's
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """Which stored trials count as untried, and give their place to the next one."""
+
+    limits: TimeLimits | None  # what timed out under less than these; None is none of them
+    retried: frozenset[tuple[int, float]] = frozenset()  # ids, with the seconds that they took: not their successors
+
+    def includes(self, trial_id: int, outcome: Outcome, limits: TimeLimits | None, seconds: float) -> bool:
+        """Whether the trial with these values is one of them."""
+        if outcome is Outcome.TIMED_OUT and self.limits is not None and self.limits.exceed(limits):
+            return True
+        return outcome is Outcome.INTERRUPTED or (trial_id, seconds) in self.retried
 
 
 @dataclass(frozen=True, slots=True)

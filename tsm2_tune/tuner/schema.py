@@ -134,6 +134,19 @@ sample = Table(
     sqlite_with_rowid=False,
 )
 
+# What a run has taken on, so that another one on the same database leaves it; only while the owner lives.
+claim = Table(
+    "claim",
+    metadata,
+    Column("device_name", Text, primary_key=True),
+    Column("problem", Text, primary_key=True),  # its text
+    Column("config", Text, primary_key=True),  # its text, or claims.FINAL
+    Column("basis", Text, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("beat_at", Float, nullable=False),  # when the owner last said that it lives; seconds since 1970, UTC
+    sqlite_with_rowid=False,
+)
+
 # What the view `best` gives; in a MetaData of its own, since it is no table to create.
 best = Table(
     "best",
@@ -263,8 +276,20 @@ def _add_limits(connection: Connection) -> None:
     connection.exec_driver_sql("ALTER TABLE trial ADD COLUMN run_limit_seconds FLOAT")
 
 
+def _add_claims(connection: Connection) -> None:
+    """Runs on one database divide the work."""
+    claim.create(connection)
+
+
 # The first takes version 1 to 2, the next 2 to 3, and so on.
-MIGRATIONS: tuple[Migration, ...] = (_add_splits, _add_flat_splits, _add_persistent, _add_floors, _add_limits)
+MIGRATIONS: tuple[Migration, ...] = (
+    _add_splits,
+    _add_flat_splits,
+    _add_persistent,
+    _add_floors,
+    _add_limits,
+    _add_claims,
+)
 
 
 def version() -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from sqlalchemy import (
     Select,
     Table,
     and_,
+    case,
     func,
     select,
     tuple_,
@@ -25,9 +26,11 @@ from sqlalchemy.dialects.sqlite import insert
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource
-from tsm2_tune.tuner import rows, schema, stored
+from tsm2_tune.tuner import forgetting, rows, schema, stored
+from tsm2_tune.tuner.claims import Claims, settle
 from tsm2_tune.tuner.database import Database, fetched
 from tsm2_tune.tuner.domains import COUNT, Row, checked, shown
+from tsm2_tune.tuner.past import Again
 from tsm2_tune.tuner.stored import BestRow, CurrentTrial, StoredTrial, TrialLine, TrialRecord
 from tsm2_tune.tuner.trial import Final, Measurement, Outcome, Trial, TuningRun
 
@@ -46,13 +49,19 @@ class Store:
         with Database.open(Path(path), create=create) as database:
             yield cls(database)
 
-    def add_trial(self, run: TuningRun, trial: Trial) -> int:
+    def claims(self, device_name: str) -> Claims:
+        """What a run on the device takes on of the work that other runs may do."""
+        return Claims(self._database, device_name)
+
+    def add_trial(self, run: TuningRun, trial: Trial, again: Again | None = None) -> int:
         """Store a trial with its source, problem, run, measurement and samples; returns its id.
 
         The same configuration of the same device, problem and basis is stored once: the trial that was there
-        first stays, and its id is returned. But one that timed out gives its place to one under larger limits, with
-        the seconds that it took.
+        first stays, and its id is returned. But one that counts as untried by `again` gives its place to this one;
+        without that, one that timed out under less. What timed out leaves the seconds that it took. Nobody has a
+        claim to the configuration then.
         """
+        again = Again(trial.limits) if again is None else again
         with self._database.transaction(writes=True) as connection:
             run_id = _found_or_added(connection, schema.run, rows.run_values(run))
             problem_id = _found_or_added(connection, schema.problem, rows.problem_values(trial.problem))
@@ -67,15 +76,14 @@ class Store:
             }
             values = {"run_id": run_id, **key, **rows.trial_values(trial)}
             present = _found(connection, schema.trial, key)
+            settle(connection, run.identity.name, trial.problem, trial.config.text, trial.basis)
             if present is None:
                 trial_id = _added(connection, schema.trial, values)
-            elif not _is_outdone(connection, present, trial):
-                return present
+            elif _gives_place(connection, present, again):
+                trial_id = present
+                _replace(connection, present, values)
             else:
-                trial_id, seconds = present, schema.trial.c.total_seconds + trial.total_seconds
-                row = update(schema.trial).where(schema.trial.c.id == present)
-                most = {name: _most(schema.trial.c[name], values[name]) for name in rows.LIMITS}
-                connection.execute(row.values({**values, **most, "total_seconds": seconds}))
+                return present
             if trial.measurement is not None:
                 _add_measurement(
                     connection, trial_id, trial.measurement, run_id=run_id, round_=0, floor_us=trial.floor_us
@@ -162,6 +170,18 @@ class Store:
             .where(schema.measurement.c.round == _last_round(tried).scalar_subquery())
         )
         return frozenset(map(stored.config_text, self._database.rows(query)))
+
+    def forget(
+        self, trials: Collection[int], outcomes: Collection[Outcome], tell: Callable[[Mapping[str, int]], object]
+    ) -> None:
+        """Remove these trials, and those of the outcomes, with all that is theirs alone.
+
+        `tell` is called before, with the number of each outcome. InputError where there is no such trial.
+        """
+        with self._database.transaction(writes=True) as connection:
+            found = forgetting.named(connection, trials, outcomes, str(self.path))
+            tell(found.counts)
+            forgetting.remove(connection, found.ids)
 
     def best(
         self, *, device: str | None = None, family: str | None = None, problem: Problem | None = None
@@ -318,12 +338,22 @@ def _most(column: Any, value: float | None) -> Any:
     return func.max(func.coalesce(column, value), value)
 
 
-def _is_outdone(connection: Connection, trial_id: int, trial: Trial) -> bool:
-    """Whether the trial that is stored timed out, and this one was tried under larger limits."""
+def _gives_place(connection: Connection, trial_id: int, again: Again) -> bool:
+    """Whether the trial that is stored counts as untried."""
     with stored.reading(trial_id):
         row = checked(_row(connection, schema.trial, trial_id), schema.trial.columns)
-        timed_out = row["outcome"] == Outcome.TIMED_OUT
-        return timed_out and trial.limits is not None and trial.limits.exceed(stored.limits(row))
+        return again.includes(trial_id, Outcome(row["outcome"]), stored.limits(row), row["total_seconds"])
+
+
+def _replace(connection: Connection, trial_id: int, values: Mapping[str, Any]) -> None:
+    """Put the values in the row's place, and nothing in that of its measurements."""
+    forgetting.remove_measurements(connection, [trial_id])
+    column = schema.trial.c
+    timed_out = column.outcome == Outcome.TIMED_OUT.value
+    seconds = values["total_seconds"] + case((timed_out, column.total_seconds), else_=0.0)
+    most = {name: case((timed_out, _most(column[name], values[name])), else_=values[name]) for name in rows.LIMITS}
+    row = update(schema.trial).where(column.id == trial_id)
+    connection.execute(row.values({**values, **most, "total_seconds": seconds}))
 
 
 def _trial_record(connection: Connection, trial_id: int) -> TrialRecord:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from itertools import chain, count, islice, zip_longest
@@ -26,16 +25,24 @@ from tsm2_tune.generator.rules import GUIDELINE_RULES, Candidate
 from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.generator.tables import Chosen, Joined, Rows, parts_of, places
 from tsm2_tune.tuner.basis import basis
+from tsm2_tune.tuner.claims import Claimed
+from tsm2_tune.tuner.clock import RunningClock
 from tsm2_tune.tuner.compiler import compile_text, kill_running, remove_leftovers
 from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.measure import Effort
 from tsm2_tune.tuner.past import Past, finalists, is_final_due
 from tsm2_tune.tuner.phases import Phases
+from tsm2_tune.tuner.stopping import held
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Binary, CompileFailure, Final, LoadedResources, Outcome, TimeLimits, Trial
 from tsm2_tune.tuner.worker import BETWEEN_REQUESTS, Attempt, AttemptResult, Rematch, Worker
 
 CORES_A_SPARE = 8  # of so many one compiles nothing, so that who measures need not wait for it
+TRIES = 2  # of a kernel whose binary was touched
+CHANGED = "its binary was changed or removed while it was tried, twice: see who cleans the cache of kernels"
+KILL_AGAIN_SECONDS = 0.05  # at the end, until no compiler runs: one may have started just before
+Claim = Callable[[Candidate], Claimed]
+Compiled = Future[Binary | CompileFailure]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 HOPELESS = 2.5  # times as long as the fastest family's first choice, by the model, which is off by 2 at most
 
@@ -50,6 +57,7 @@ class Options:
     least_trials: int = 0  # for each problem, now: where they take longer than the budget
     compile_limit_seconds: float = 120.0
     run_limit_seconds: float = 60.0  # for each stage of a trial: loading, verification, timing
+    retried: frozenset[Outcome] = frozenset()  # earlier trials that ended so count as untried
     effort: Effort = field(default_factory=Effort)
     final_effort: Effort = field(
         default_factory=lambda: Effort(spread=0.002, min_samples=21, max_samples=101, limit_seconds=2.0)
@@ -66,6 +74,7 @@ class FinalFailure:
 
     problem: Problem
     detail: str
+    interrupted: bool = False  # by the machine: they are due again in the next run
 
 
 class Tuner:
@@ -78,23 +87,37 @@ class Tuner:
 
     def __init__(self, target: Target, options: Options) -> None:
         self.target, self.options = target, options
-        remove_leftovers()
-        self._support_path = self._compiled_support()
-        self.phases = Phases()
+        self.phases, self.clock = Phases(), RunningClock()
         self._worker: Worker | None = None
         self._ceilings: Ceilings | None = None
-        self._compiling: dict[str, Future[Binary | CompileFailure]] = {}
+        self._compiling: dict[str, Compiled] = {}
+        self._submitted: list[Compiled] = []
         compilers = cores() - cores() // CORES_A_SPARE
         self._pool = ThreadPoolExecutor(max_workers=compilers, thread_name_prefix="compile")
+        try:
+            remove_leftovers()
+            self._support_path = self._compiled_support()
+        except BaseException:
+            self.close()
+            raise
+        self.clock.start()
 
     def __enter__(self) -> Tuner:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        kill_running()
-        if self._worker is not None:
-            self._worker.close()
+        self.close()
+
+    def close(self) -> None:
+        """End every compiler and the worker, and wait until their folders are gone."""
+        with held():
+            self.clock.stop()
+            if self._worker is not None:
+                self._worker.close()
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            while running := [future for future in self._submitted if not future.done()]:
+                kill_running()
+                wait(running, timeout=KILL_AGAIN_SECONDS)
 
     @property
     def ceilings(self) -> Ceilings:
@@ -105,19 +128,18 @@ class Tuner:
 
     @property
     def worker(self) -> Worker:
+        """The device's process, or who starts it: it needs the support kernels, which the cache may have lost."""
+        if not os.path.exists(self._support_path):
+            self._support_path = self._compiled_support()
         if self._worker is None:
             limit = self.options.run_limit_seconds
             self._worker = Worker(self.target.spec, self._support_path, limit_seconds=limit, phases=self.phases)
         return self._worker
 
     def _compiled_support(self) -> str:
-        support = compile_text(
-            support_source(),
-            kernel="",
-            defines=(),
-            toolchain=self.target.toolchain,
-            limit_seconds=self.options.compile_limit_seconds,
-        )
+        support = self._compile_text(support_source(), "", ()).result()
+        if isinstance(support, CompileFailure) and support.outcome is Outcome.INTERRUPTED:
+            support = self._compile_text(support_source(), "", ()).result()
         if isinstance(support, CompileFailure):
             remedy = (
                 "raise --compile-limit"
@@ -130,23 +152,28 @@ class Tuner:
             )
         return support.path
 
-    def tune(self, candidates: Iterable[Candidate], past: Past) -> Iterator[Trial]:
-        """Try the candidates of one problem that the past has not tried, in their order, until the options end it."""
-        options = self.options
+    def tune(
+        self, candidates: Iterable[Candidate], past: Past, claim: Claim = lambda _: Claimed.YES
+    ) -> Iterator[Trial]:
+        """Try the candidates of one problem that the past has not tried, in their order, until the options end it.
+
+        Each is claimed before it is compiled. A trial that the machine interrupted twice says nothing of its kernel.
+        """
+        options, seconds = self.options, self.clock.seconds
         self.phases.enter(BETWEEN_REQUESTS)
-        untried = (c for c in candidates if c.config.text not in past.tried)  # of millions, those that are tried
+        untried = _claimed((c for c in candidates if c.config.text not in past.tried), claim)
         most = None if options.max_trials is None else max(0, options.max_trials - len(past.tried))
         remaining: Iterator[Candidate] = islice(untried, most)
         first = next(remaining, None)
         if first is not None:
             _ = self.ceilings  # before the first trial, which would be lost if measuring them failed
             remaining = chain([first], remaining)
-        start = time.monotonic()  # the budget is for trials: a device starts and is measured once for all problems
+        start = seconds()  # the budget is for trials: a device starts and is measured once for all problems
         since = start
-        pending: deque[tuple[Candidate, KernelSource, Future[Binary | CompileFailure]]] = deque()
+        pending: deque[tuple[Candidate, KernelSource, Compiled]] = deque()
         try:
             for trials in count():
-                spent = past.seconds + time.monotonic() - start
+                spent = past.seconds + seconds() - start
                 is_spent = options.budget_seconds is not None and spent >= options.budget_seconds
                 if is_spent and trials >= options.least_trials:
                     return
@@ -158,7 +185,7 @@ class Tuner:
                 if self.target.is_host:
                     wait(future for _, _, future in pending)  # a compiler beside it would disturb its times
                 trial = self._trial(*pending.popleft(), since=since)
-                since = time.monotonic()
+                since = seconds()
                 yield trial
         finally:
             for _, _, future in pending:
@@ -169,74 +196,105 @@ class Tuner:
         for candidate in candidates:
             self._compiled(render(candidate.problem, candidate.config))
 
-    def _compiled(self, source: KernelSource) -> Future[Binary | CompileFailure]:
+    def _compiled(self, source: KernelSource) -> Compiled:
         """The binary to come: of equal texts that are asked for twice, one waits for no second compiler."""
         key = f"{source.digest} {source.defines}"
         future = self._compiling.get(key)
         if future is None or future.cancelled():
-            future = self._compiling[key] = self._pool.submit(self._compile, source)
+            future = self._compiling[key] = self._compile_text(source.text, source.kernel, source.defines)
         return future
+
+    def _compile_text(self, text: str, kernel: str, defines: tuple[str, ...]) -> Compiled:
+        """The binary to come, from the cache where that has it: a thread is not stopped in the middle by a signal."""
+        with held():
+            future = self._pool.submit(
+                compile_text,
+                text,
+                kernel=kernel,
+                defines=defines,
+                toolchain=self.target.toolchain,
+                limit_seconds=self.options.compile_limit_seconds,
+            )
+            self._submitted.append(future)
+        return future
+
+    def _compile(self, source: KernelSource, begun: Compiled | None = None) -> Binary | CompileFailure:
+        """The binary, compiled anew where the cache has lost it, or where the machine interrupted it once."""
+        binary = (begun or self._compile_text(source.text, source.kernel, source.defines)).result()
+        if isinstance(binary, CompileFailure) and binary.outcome is Outcome.INTERRUPTED:
+            binary = self._compile_text(source.text, source.kernel, source.defines).result()
+        return binary
 
     def final(self, problem: Problem, past: Past) -> Final | FinalFailure | None:
         """Measure the finalists again, interleaved; None where there are none or it was done."""
         chosen = finalists(problem, past)
         if not is_final_due([one for one, _ in chosen], past):
             return None
-        entries = []
-        for contender, source in chosen:
-            binary = self._compile(source)
+        sources = [source for _, source in chosen]
+        for _ in range(TRIES):
+            entries = []
+            for source in sources:
+                binary = self._compile(source)
+                if isinstance(binary, CompileFailure):
+                    detail = f"{source.kernel} does not compile any more: {binary.detail}"
+                    return FinalFailure(problem, detail, binary.outcome is Outcome.INTERRUPTED)
+                entries.append(Entry(binary.path, source.kernel, source.launch))
+            seed = trial_seed(self.options.seed, problem, "final")
+            request = Rematch(problem, tuple(entries), seed=seed, effort=self.options.final_effort)
+            before = self._files(*(entry.path for entry in entries))
+            answer = self.worker.rematch(request)
+            if not isinstance(answer, AttemptResult):
+                return Final(problem, tuple(zip((one.config for one, _ in chosen), answer, strict=True)))
+            if self._are_whole(before, sources):
+                return FinalFailure(problem, answer.detail, answer.outcome is Outcome.INTERRUPTED)
+        return FinalFailure(problem, CHANGED, interrupted=True)
+
+    def _files(self, *paths: str) -> tuple[object, ...]:
+        """Which files these are, and that of the support kernels: others, or none, where the cache was touched."""
+        return tuple(map(_file, (self._support_path, *paths)))
+
+    def _are_whole(self, before: tuple[object, ...], sources: Sequence[KernelSource]) -> bool:
+        """Whether the cache holds what was compiled, in the files that were there before: else it does again now.
+
+        If not, nothing that was computed with them says anything of the kernels; nor does the worker that has them.
+        """
+        self._support_path = self._compiled_support()
+        again = [self._compile(source) for source in sources]
+        if None not in before and before == self._files(*(one.path for one in again if isinstance(one, Binary))):
+            return True
+        self.worker.close()
+        return False
+
+    def _tried(
+        self, candidate: Candidate, source: KernelSource, binary: Binary | CompileFailure
+    ) -> tuple[AttemptResult, Binary | None]:
+        """How it ended, decided only by what it was compiled to, and by no failure of the machine that is over."""
+        problem, config = candidate.problem, candidate.config
+        for _ in range(TRIES):
             if isinstance(binary, CompileFailure):
-                return FinalFailure(problem, f"{contender.config.text} does not compile any more: {binary.detail}")
-            entries.append(Entry(binary.path, source.kernel, source.launch))
-        answer = self.worker.rematch(
-            Rematch(
-                problem,
-                tuple(entries),
-                seed=trial_seed(self.options.seed, problem, "final"),
-                effort=self.options.final_effort,
-            )
-        )
-        if isinstance(answer, AttemptResult):
-            return FinalFailure(problem, answer.detail)
-        return Final(problem, tuple(zip((one.config for one, _ in chosen), answer, strict=True)))
-
-    def _compile(self, source: KernelSource) -> Binary | CompileFailure:
-        return compile_text(
-            source.text,
-            kernel=source.kernel,
-            defines=source.defines,
-            toolchain=self.target.toolchain,
-            limit_seconds=self.options.compile_limit_seconds,
-        )
-
-    def _lasting(self, binary: Binary | CompileFailure, source: KernelSource) -> Binary | CompileFailure:
-        """The same, compiled again where somebody removed the cache meanwhile; so is what the worker starts with."""
-        if not os.path.exists(self._support_path):
-            self._compiled_support()
-        return self._compile(source) if isinstance(binary, Binary) and not os.path.exists(binary.path) else binary
-
-    def _trial(
-        self, candidate: Candidate, source: KernelSource, compiling: Future[Binary | CompileFailure], *, since: float
-    ) -> Trial:
-        problem = candidate.problem
-        self.phases.enter("compilers")
-        binary = self._lasting(compiling.result(), source)
-        self.phases.enter(BETWEEN_REQUESTS)
-        if isinstance(binary, CompileFailure):
-            result = AttemptResult(binary.outcome, binary.detail)
-        else:
+                return AttemptResult(binary.outcome, binary.detail), None
+            before = self._files(binary.path)
             result = self.worker.attempt(
                 Attempt(
                     problem,
                     Entry(binary.path, source.kernel, source.launch),
-                    probes=probe_problems(candidate.config, problem),
-                    seed=trial_seed(self.options.seed, problem, candidate.config.text),
+                    probes=probe_problems(config, problem),
+                    seed=trial_seed(self.options.seed, problem, config.text),
                     effort=self.options.effort,
                 )
             )
-        compiled = binary if isinstance(binary, Binary) else None
+            if result.outcome in (Outcome.OK, Outcome.TIMED_OUT) or self._are_whole(before, [source]):
+                return result, binary
+            binary = self._compile(source)
+        return AttemptResult(Outcome.INTERRUPTED, CHANGED), None
+
+    def _trial(self, candidate: Candidate, source: KernelSource, compiling: Compiled, *, since: float) -> Trial:
+        self.phases.enter("compilers")
+        binary = self._compile(source, compiling)
+        self.phases.enter(BETWEEN_REQUESTS)
+        result, compiled = self._tried(candidate, source, binary)
         return Trial(
-            problem=problem,
+            problem=candidate.problem,
             config=candidate.config,
             basis=basis(candidate.config.family, self.target),
             source=source,
@@ -247,11 +305,30 @@ class Tuner:
             guideline_broken=broken_guideline(candidate, result.resources),
             verdict=result.verdict,
             measurement=result.measurement,
-            floor_us=self.ceilings.floor_us(problem),
+            floor_us=self.ceilings.floor_us(candidate.problem),
             compile_seconds=compiled.compile_seconds if compiled else 0.0,
-            total_seconds=time.monotonic() - since,
+            total_seconds=self.clock.seconds() - since,
             limits=self.options.limits,
         )
+
+
+def _claimed(candidates: Iterable[Candidate], claim: Claim) -> Iterator[Candidate]:
+    """Those that are claimed, until there are enough."""
+    for candidate in candidates:
+        answer = claim(candidate)
+        if answer is Claimed.ENOUGH:
+            return
+        if answer is Claimed.YES:
+            yield candidate
+
+
+def _file(path: str) -> tuple[int, int, int] | None:
+    """What tells a file from another in its place; None where there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns
 
 
 def cores() -> int:

@@ -20,18 +20,31 @@ from typing import Any
 from tsm2_tune.errors import DeviceError, TuneError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.roofline import Ceilings
-from tsm2_tune.tuner.device import BinaryLost, Device, KernelFault, LaunchFailed
+from tsm2_tune.tuner.clock import answers_in_time
+from tsm2_tune.tuner.device import BinaryLost, Device, DeviceLost, KernelFault, LaunchFailed
 from tsm2_tune.tuner.loaded import Entry, LoadedKernel
 from tsm2_tune.tuner.measure import Effort, measure, measure_interleaved
 from tsm2_tune.tuner.operands import Operands, Support
 from tsm2_tune.tuner.phases import Phases
+from tsm2_tune.tuner.stopping import held
 from tsm2_tune.tuner.target import open_device
 from tsm2_tune.tuner.trial import LoadedResources, Measurement, Outcome, Verdict
 from tsm2_tune.tuner.verify import checks_of, prepare, probe_checks, verify
 
 START_LIMIT_SECONDS = 120.0  # for a worker to open its device: a busy machine's first context takes a while
-# Exit codes that no kernel causes, but a machine that has run out of memory does.
-FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
+END_SECONDS = 10.0  # for a killed process to be gone: it is not while its driver waits for a device
+# What a kernel on the host can die of. Every other signal is somebody else's: that of a machine without memory,
+# of whoever ends the session, of a limit.
+OF_KERNELS = (
+    signal.SIGSEGV,
+    signal.SIGBUS,
+    signal.SIGFPE,
+    signal.SIGILL,
+    signal.SIGABRT,
+    signal.SIGTRAP,
+    signal.SIGSYS,
+)
+BEFORE_THE_KERNEL = (None, "release", "ceilings", "operands")  # stages that no kernel under test takes part in
 BETWEEN_REQUESTS = "search"  # the phase in which the worker waits
 REQUESTS_PER_PROCESS = 1000  # a library once loaded stays mapped, and mappings are limited (65530 on Linux)
 
@@ -41,7 +54,7 @@ class WorkerError(TuneError):
 
 
 class _Innocent(Exception):
-    """The process died before it began what it was asked for, or was killed from outside: it is asked once more."""
+    """The process died before the kernel began, was killed from outside or lost its device: it is asked once more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +100,7 @@ class Worker:
         self._phases = phases or Phases()
         self._limit_seconds = limit_seconds
         self._process: Any = None
+        self._exit_code: int | None = None  # of the last process that died while it opened the device
         self._requests = 0
         self._connection: Connection | None = None
 
@@ -122,7 +136,7 @@ class Worker:
             self._connection.close()
         if self._process is not None:
             self._process.kill()
-            self._process.join()
+            self._process.join(END_SECONDS)
         self._process = self._connection = None
 
     def _ask(self, request: object, limit_seconds: float | None = None) -> object:
@@ -130,6 +144,13 @@ class Worker:
         self._requests += 1
         if self._requests % REQUESTS_PER_PROCESS == 0:
             self.close()
+        answer = self._answer_of_two(request, limit_seconds)
+        if isinstance(answer, AttemptResult) and answer.outcome is Outcome.CRASHED:
+            self._connected()  # an error where the device is gone: then that was no fault of the kernel's
+        return answer
+
+    def _answer_of_two(self, request: object, limit_seconds: float) -> object:
+        """The process's answer; that of a second one where the first failed for no fault of the kernel's."""
         try:
             return self._answer(request, limit_seconds)
         except _Innocent:
@@ -137,7 +158,7 @@ class Worker:
         try:
             return self._answer(request, limit_seconds)
         except _Innocent as died:
-            return AttemptResult(Outcome.CRASHED, str(died))
+            return AttemptResult(Outcome.INTERRUPTED, str(died))
 
     def _answer(self, request: object, limit_seconds: float) -> object:
         """The process's answer, or how it ended; _Innocent where that may be none of its doing."""
@@ -146,7 +167,7 @@ class Worker:
         try:
             connection.send(request)
             while True:
-                if not connection.poll(limit_seconds):
+                if not answers_in_time(connection, self._process.pid, limit_seconds):
                     self.close()
                     return AttemptResult(Outcome.TIMED_OUT, f"{stage or 'start'} took more than {limit_seconds:g} s")
                 kind, content = connection.recv()
@@ -157,39 +178,54 @@ class Worker:
                     self.close()
                     raise content if isinstance(content, TuneError) else WorkerError(str(content))
                 else:
-                    if isinstance(content, AttemptResult) and content.outcome is Outcome.CRASHED:
+                    outcome = content.outcome if isinstance(content, AttemptResult) else None
+                    if outcome in (Outcome.CRASHED, Outcome.INTERRUPTED):
                         self.close()
+                    if outcome is Outcome.INTERRUPTED:
+                        raise _Innocent(content.detail)
                     return content
         except (EOFError, ConnectionError):
             self._process.join()
             code = self._process.exitcode
             self.close()
             died = f"the worker died {f'during {stage}' if stage else 'before it began'}{_cause(code)}"
-            if stage is None or code in FROM_OUTSIDE:
+            if stage in BEFORE_THE_KERNEL or _is_from_outside(code):
                 raise _Innocent(died) from None
             return AttemptResult(Outcome.CRASHED, died)
         finally:
             self._phases.enter(BETWEEN_REQUESTS)
 
     def _connected(self) -> Connection:
+        """The way to a process that has opened its device. One that dies of that is followed by another one."""
         if self._connection is not None:
             return self._connection
         self._phases.enter("start of the worker")
-        self._process, self._connection = self._started()
-        if not self._connection.poll(START_LIMIT_SECONDS):
+        message = self._first_message() or self._first_message()
+        if message is None:
+            died = f"the worker died while it opened device {self._spec}{_cause(self._exit_code)}"
+            raise WorkerError(f"{died}, twice: see that the device works, and what else runs here")
+        kind, content = message
+        if kind == "error":
+            self.close()
+            raise content if isinstance(content, TuneError) else WorkerError(str(content))
+        assert self._connection is not None
+        return self._connection
+
+    def _first_message(self) -> tuple[str, Any] | None:
+        """What a new process says of its device; None where it died of it."""
+        with held():
+            self._process, self._connection = self._started()
+        if not answers_in_time(self._connection, self._process.pid, START_LIMIT_SECONDS):
             self.close()
             raise DeviceError(f"device {self._spec} does not open within {START_LIMIT_SECONDS:g} s: is it in use?")
         try:
             kind, content = self._connection.recv()
+            return kind, content
         except (EOFError, ConnectionError):
             self._process.join()
-            code = self._process.exitcode
+            self._exit_code = self._process.exitcode
             self.close()
-            raise WorkerError(f"the worker died while it opened device {self._spec}{_cause(code)}") from None
-        if kind == "error":
-            self.close()
-            raise content if isinstance(content, TuneError) else WorkerError(str(content))
-        return self._connection
+            return None
 
     def _started(self) -> tuple[Any, Connection]:
         """A new process and the way to it. DeviceError where the system refuses either."""
@@ -223,6 +259,10 @@ def _no_room(request: object, error: MemoryError) -> str:
     )
 
 
+def _is_from_outside(exit_code: int | None) -> bool:
+    return exit_code is not None and exit_code < 0 and -exit_code not in OF_KERNELS
+
+
 def _cause(exit_code: int | None) -> str:
     if exit_code is not None and exit_code < 0:
         known = {one.value for one in signal.Signals}
@@ -244,6 +284,8 @@ def serve(connection: Connection, spec: str, support_path: str) -> None:
         return
     except TuneError as error:
         connection.send(("error", error))
+    except LaunchFailed as error:  # of the tuner's own kernels
+        connection.send(("error", DeviceError(f"device {spec} takes no kernels: {error}")))
     except Exception:
         connection.send(("error", traceback.format_exc()))
 
@@ -288,6 +330,9 @@ class _Bench:
         loaded: LoadedKernel | None = None
         try:
             operands = self._operands_of(request.problem)
+        except (LaunchFailed, KernelFault) as error:  # the tuner's own kernels
+            return AttemptResult(Outcome.INTERRUPTED, f"no operands: {error}")
+        try:
             self._stage("loading")
             loaded = LoadedKernel(self._device, operands, request.entry)
             resources = loaded.kernel.resources(threads=launch.threads, smem_bytes=launch.smem_bytes)
@@ -303,6 +348,8 @@ class _Bench:
             return AttemptResult(Outcome.LAUNCH_FAILED, str(error), resources, verdict)
         except KernelFault as error:
             return AttemptResult(Outcome.CRASHED, str(error), resources, verdict)
+        except DeviceLost as error:
+            return AttemptResult(Outcome.INTERRUPTED, str(error))
         finally:
             if loaded is not None:
                 loaded.free()
@@ -348,6 +395,8 @@ class _Bench:
             return AttemptResult(Outcome.LAUNCH_FAILED, _no_room(request, error))
         except KernelFault as error:
             return AttemptResult(Outcome.CRASHED, str(error))
+        except DeviceLost as error:
+            return AttemptResult(Outcome.INTERRUPTED, str(error))
         finally:
             for kernel in kernels:
                 kernel.free()

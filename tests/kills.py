@@ -1,0 +1,301 @@
+"""Kill the tuner, its worker or its compilers at random moments of a small tuning on the host, and look what is left.
+
+python -m tests.kills --count 100 --what main --cache warm
+
+Each time: a tuning of kernels that are all right is started and killed; then the same command goes on to its end. The
+database must open and be whole, what was stored must still be there, every trial must be there once and be right, and
+neither a process nor a temporary file may be left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+SHAPE, TRIALS = "16x1x16", 2
+TUNE = [
+    *(sys.executable, "-m", "tsm2_tune", "--device", "cpu", "--shapes", SHAPE, "--family", "tsm2"),
+    *("--max-trials", str(TRIALS), "--budget", "0"),
+]
+MARK = "TSM2_TUNE_KILLED"  # in the environment of all that a run starts
+OF_COMPILERS = ("cc1plus", "as", "collect2", "ld", "g++", "clang++", "c++")
+SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
+STAGES = (-1, 0, 0, 1, 1)  # trials from which on a kill may come: before, the search begins
+END_SECONDS = 20.0  # for what was started to be gone
+LIMIT_SECONDS = 300.0  # for a tuning
+UNKILLED = "it ended before"
+LOCKS = "locks"  # of devices: they stay
+
+
+class Broken(AssertionError):
+    """What the tuner promises does not hold."""
+
+
+@dataclass(slots=True)
+class Place:
+    """Where a tuning runs, with folders of its own for all that it writes."""
+
+    folder: Path
+    warm: Path | None  # a cache of compiled kernels to begin with
+    mark: str = field(default_factory=lambda: f"{os.getpid()}-{random.getrandbits(64):x}")
+
+    def __post_init__(self) -> None:
+        for name in ("tmp", LOCKS):
+            (self.folder / name).mkdir()
+        if self.warm is None:
+            (self.folder / "cache").mkdir()
+        else:
+            shutil.copytree(self.warm, self.folder / "cache")
+
+    @property
+    def database(self) -> Path:
+        return self.folder / "results.db"
+
+    def start(self) -> subprocess.Popen[str]:
+        """Begin to tune, in a session of its own."""
+        environment = {
+            **os.environ,
+            MARK: self.mark,
+            "TMPDIR": str(self.folder / "tmp"),
+            "XDG_CACHE_HOME": str(self.folder / "cache"),
+            "XDG_RUNTIME_DIR": str(self.folder / LOCKS),
+        }
+        return subprocess.Popen(
+            [*TUNE, "--db", str(self.database)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment,
+            start_new_session=True,
+        )
+
+    def processes(self) -> dict[int, list[str]]:
+        """Number and command of all that was started here and still runs, whoever its parent is by now."""
+        mark = f"{MARK}={self.mark}".encode()
+        found = {}
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdecimal():
+                continue
+            try:
+                if mark in (entry / "environ").read_bytes().split(b"\0"):
+                    command = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                    found[int(entry.name)] = command
+            except OSError:
+                continue
+        return found
+
+    def files(self) -> list[str]:
+        """Temporary files, and what compilers work in."""
+        working = (self.folder / "cache").rglob("compiling-*")
+        return [str(path.relative_to(self.folder)) for path in (*(self.folder / "tmp").iterdir(), *working)]
+
+    def trials(self) -> set[tuple[object, ...]]:
+        """Those that are stored; none where there is no database yet."""
+        return set(asked(self.database, "SELECT config, outcome FROM trial")) if has_trials(self.database) else set()
+
+
+def asked(path: Path, sql: str) -> list[tuple[object, ...]]:
+    with closing(sqlite3.connect(path, timeout=30)) as connection:
+        return connection.execute(sql).fetchall()
+
+
+def has_trials(path: Path) -> bool:
+    return path.exists() and bool(asked(path, "SELECT 1 FROM sqlite_master WHERE name = 'trial'"))
+
+
+def is_main(command: Sequence[str]) -> bool:
+    return "tsm2_tune" in command
+
+
+def is_worker(command: Sequence[str]) -> bool:
+    return any("spawn_main" in part for part in command)
+
+
+def is_compiler(command: Sequence[str]) -> bool:
+    return bool(command) and Path(command[0]).name.startswith(OF_COMPILERS)
+
+
+KINDS: dict[str, Callable[[Sequence[str]], bool]] = {"main": is_main, "worker": is_worker, "compiler": is_compiler}
+
+
+def killed(place: Place, what: str, rng: random.Random, most_seconds: float, kills: int) -> str:
+    """Kill processes of this kind at random moments; says what became of the run."""
+    done = Counter[str]()
+    with ended(place.start()) as process:
+        for _ in range(kills):
+            wait_for_stage(place, process, rng.choice(STAGES))
+            until = time.monotonic() + rng.uniform(0, most_seconds)
+            while time.monotonic() < until and process.poll() is None:
+                time.sleep(0.01)
+            victims = wait_for_victim(place, process, what)
+            if victims:
+                by = rng.choice(SIGNALS)
+                try:
+                    os.kill(rng.choice(victims), by)
+                    done[by.name] += 1
+                except ProcessLookupError:
+                    continue
+            if what == "main":
+                break
+        output, _ = process.communicate(timeout=LIMIT_SECONDS)
+    check_end(process.returncode, output, what)
+    return f"{'+'.join(f'{count} {name}' for name, count in done.items()) or UNKILLED}: {process.returncode}"
+
+
+def wait_for_stage(place: Place, process: subprocess.Popen[str], trials: int) -> None:
+    """Until the database has so many trials; below 0 not at all, at 0 until there is one."""
+    while trials >= 0 and process.poll() is None:
+        if has_trials(place.database) and len(place.trials()) >= trials:
+            return
+        time.sleep(0.02)
+
+
+def wait_for_victim(place: Place, process: subprocess.Popen[str], what: str) -> list[int]:
+    """The processes of the kind, as soon as there is one; none where the run ends before."""
+    while process.poll() is None:
+        if what == "main":
+            return [process.pid]
+        victims = [number for number, command in place.processes().items() if KINDS[what](command)]
+        if victims:
+            return victims
+        time.sleep(0.01)
+    return []
+
+
+def check_end(status: int, output: str, what: str) -> None:
+    """A run that is killed ends as the signal says; one whose helpers are killed goes on, or says what it lacks."""
+    allowed = {0, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP, 128 + signal.SIGTERM, 128 + signal.SIGHUP}
+    if what != "main":
+        allowed = {0, 1, 2}
+    if status not in allowed:
+        raise Broken(f"exit status {status}: {output}")
+    if "Traceback" in output:
+        raise Broken(output)
+    if status in (1, 2) and not any(word in output for word in ("interrupted", "died while it opened", "ceilings")):
+        raise Broken(f"exit status {status} for no reason: {output}")
+
+
+@contextmanager
+def ended(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
+    """The process, which does not outlive this."""
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def check_gone(place: Place) -> None:
+    """Every process that was started is gone, or soon is."""
+    end = time.monotonic() + END_SECONDS
+    while found := place.processes():
+        if time.monotonic() > end:
+            raise Broken(f"still running: {found}")
+        time.sleep(0.02)
+
+
+def check_continued(place: Place, before: set[tuple[object, ...]]) -> None:
+    """The same command ends with every trial, each once and right."""
+    with ended(place.start()) as process:
+        output, _ = process.communicate(timeout=LIMIT_SECONDS)
+    if process.returncode != 0:
+        raise Broken(f"continued, exit status {process.returncode}: {output}")
+    trials = asked(place.database, "SELECT config, outcome FROM trial")
+    if len(trials) != TRIALS or len(set(trials)) != TRIALS or not before <= set(trials):
+        raise Broken(f"before {before}, after {trials}")
+    if any(outcome != "ok" for _, outcome in trials):
+        raise Broken(f"a verdict that no kernel deserves: {trials}")
+    for sql, answer in (
+        ("PRAGMA integrity_check", [("ok",)]),
+        ("PRAGMA foreign_key_check", []),
+        ("SELECT owner FROM claim", []),
+        ("SELECT count(*) FROM measurement WHERE round = 0", [(TRIALS,)]),
+        ("SELECT count(*) FROM best", [(1,)]),
+    ):
+        if (found := asked(place.database, sql)) != answer:
+            raise Broken(f"{sql}: {found}")
+    check_gone(place)
+    if files := place.files():
+        raise Broken(f"left behind: {files}")
+
+
+def try_once(folder: Path, what: str, warm: Path | None, rng: random.Random, *, seconds: float, kills: int) -> str:
+    """One tuning, killed and continued. Broken where something does not hold."""
+    place = Place(folder, warm)
+    said = killed(place, what, rng, seconds, kills)
+    check_gone(place)
+    files = place.files()
+    if files and not said.endswith(f": -{int(signal.SIGKILL)}"):  # whoever ends by himself cleans up at once
+        raise Broken(f"left behind at once: {files} ({said})")
+    before = place.trials()
+    check_continued(place, before)
+    return f"{said}, {len(before)} trials before"
+
+
+def whole(folder: Path) -> float:
+    """Tune once unkilled, into a cache that is then warm; how long that takes."""
+    place = Place(folder, None)
+    with ended(place.start()) as process:
+        output, _ = process.communicate(timeout=LIMIT_SECONDS)
+    if process.returncode != 0:
+        raise Broken(output)
+    database = place.database.rename(folder / "cold.db")
+    start = time.monotonic()
+    check_continued(place, set())
+    database.unlink()
+    return time.monotonic() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--what", choices=KINDS, default="main")
+    parser.add_argument("--cache", choices=("warm", "cold"), default="warm")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # what nohup has ignored would be ignored by all that is killed
+    broken, ends = 0, Counter[str]()
+    with tempfile.TemporaryDirectory(prefix="kills-") as top:
+        folder = Path(top, "whole")
+        folder.mkdir()
+        seconds = whole(folder)
+        print(f"a warm tuning takes {seconds:.1f} s", flush=True)
+        number = kills_done = 0
+        while kills_done < given.count:
+            number += 1
+            rng = random.Random(f"{given.what} {given.cache} {given.seed} {number}")
+            place = Path(top, str(number))
+            place.mkdir()
+            warm = folder / "cache" if given.cache == "warm" else None
+            kills = 1 if given.what == "main" else rng.choice((1, 1, 2, 3))
+            try:
+                said = try_once(place, given.what, warm, rng, seconds=0.3 * seconds, kills=kills)
+                ends[said.rpartition(", ")[0]] += 1
+                kills_done += not said.startswith(UNKILLED)
+            except Broken as error:
+                broken, kills_done = broken + 1, kills_done + 1
+                said = f"BROKEN: {error}"
+            print(f"{number}: {said}", flush=True)
+            shutil.rmtree(place, ignore_errors=True)
+    print(f"in all {kills_done} runs with kills of {given.what}, cache {given.cache}: {broken} broken; {dict(ends)}")
+    sys.exit(1 if broken else 0)
+
+
+if __name__ == "__main__":
+    main()

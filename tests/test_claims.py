@@ -1,0 +1,278 @@
+"""Runs on one database divide the work: what one has claimed, and lives, the others leave."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fabricated import GPU, PROBLEM, configuration, downgrade, plain_sql, trial, tuning_run
+from tests.test_finals import RUN as FINALS_RUN
+from tests.test_finals import TARGET, Replay
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.generator.render import render
+from tsm2_tune.generator.rules import Candidate
+from tsm2_tune.generator.space import search_space
+from tsm2_tune.tuner import claims, job
+from tsm2_tune.tuner.basis import basis
+from tsm2_tune.tuner.claims import STALE_SECONDS, Claimed, Claims
+from tsm2_tune.tuner.past import Again
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.trial import Final, Outcome, TimeLimits, Trial
+from tsm2_tune.tuner.tune import Claim, Options
+
+RUN = tuning_run()
+LIMITS = TimeLimits(120.0, 60.0)
+C128, C256, C512 = configuration(128).text, configuration(256).text, configuration(512).text
+
+
+@pytest.fixture
+def ours(store: Store) -> Iterator[Claims]:
+    with store.claims(GPU) as ours:
+        yield ours
+
+
+@pytest.fixture
+def theirs(path: Path, ours: Claims) -> Iterator[Claims]:
+    """Another run's, which has opened the database itself."""
+    with Store.open(path, create=True) as store, store.claims(GPU) as theirs:
+        yield theirs
+
+
+def take(taking: Claims, config: str = C128, **changes: Any) -> Claimed:
+    return taking.take(**{"problem": PROBLEM, "config": config, "basis": "today", "again": Again(LIMITS), **changes})
+
+
+def test_what_one_has_claimed_the_other_leaves(ours: Claims, theirs: Claims) -> None:
+    assert take(ours) is Claimed.YES
+    assert take(ours) is Claimed.YES
+    assert take(theirs) is Claimed.ELSEWHERE
+    assert take(theirs, C256) is Claimed.YES
+    assert (ours.others(PROBLEM), theirs.others(PROBLEM)) == (1, 1)
+    assert ours.others(Problem(1, 1, 1, "f32")) == 0
+
+
+@pytest.mark.parametrize("change", [{"problem": Problem(1, 1, 1, "f64")}, {"basis": "tomorrow"}])
+def test_a_claim_is_of_a_problem_and_a_basis(change: dict[str, Any], ours: Claims, theirs: Claims) -> None:
+    assert take(ours) is Claimed.YES
+    assert take(theirs, **change) is Claimed.YES
+
+
+def test_a_claim_is_of_a_device(store: Store, ours: Claims) -> None:
+    assert take(ours) is Claimed.YES
+    with store.claims("Tesla K40c") as others:
+        assert take(others) is Claimed.YES
+
+
+def test_what_is_tried_is_not_claimed(store: Store, ours: Claims, theirs: Claims, path: Path) -> None:
+    assert take(ours) is Claimed.YES
+    store.add_trial(RUN, trial())
+    assert plain_sql(path, "SELECT * FROM claim") == []
+    assert take(ours) is Claimed.ELSEWHERE
+    assert take(theirs) is Claimed.ELSEWHERE
+
+
+def test_what_counts_as_untried_is_claimed(store: Store, ours: Claims) -> None:
+    late = trial(outcome=Outcome.TIMED_OUT, verdict=None, measurement=None, limits=LIMITS)
+    number = store.add_trial(RUN, late)
+    assert take(ours) is Claimed.ELSEWHERE
+    assert take(ours, again=Again(TimeLimits(120.0, 61.0))) is Claimed.YES
+    assert take(ours, again=Again(LIMITS, frozenset({(number, late.total_seconds)}))) is Claimed.YES
+    assert take(ours, again=Again(LIMITS, frozenset({(number, 1.0)}))) is Claimed.ELSEWHERE  # another's by now
+
+
+def test_there_are_no_more_trials_than_asked_for(store: Store, ours: Claims, theirs: Claims) -> None:
+    most = {"bases": {"tsm2": "today"}, "most": 3}
+    store.add_trial(RUN, trial())
+    store.add_trial(RUN, trial(basis="yesterday"))
+    assert take(ours, C256, **most) is Claimed.YES
+    assert take(theirs, C512, **most) is Claimed.YES
+    assert take(ours, configuration(1024).text, **most) is Claimed.ENOUGH
+
+
+def dead(owner: str) -> str:
+    """The owner, had it been a process that is no more."""
+    system, process, started, token = owner.split()
+    return f"{system} {process} {int(started) + 1} {token}"
+
+
+def elsewhere(owner: str) -> str:
+    """The owner on another machine, of which only the beats are seen."""
+    return dead(f"other{owner}")
+
+
+@pytest.mark.parametrize(
+    ("owner", "age", "lives"),
+    [
+        (str, 0.0, True),
+        (str, STALE_SECONDS + 1, False),
+        (str, -STALE_SECONDS - 10, False),  # a clock that was set back, or a file that lies
+        (dead, 0.0, False),
+        (elsewhere, 0.0, True),
+        (elsewhere, STALE_SECONDS + 1, False),
+        (lambda _: "somebody", 0.0, False),
+        (lambda owner: owner.replace(f" {os.getpid()} ", f" {10**30} "), 0.0, False),
+    ],
+)
+def test_a_claim_of_the_dead_is_anybodys(
+    owner: Callable[[str], str], age: float, lives: bool, ours: Claims, theirs: Claims, path: Path
+) -> None:
+    assert take(theirs) is Claimed.YES
+    plain_sql(path, f"UPDATE claim SET owner = '{owner(theirs.owner)}', beat_at = {time.time() - age}")
+    assert ours.others(PROBLEM) == lives
+    assert take(ours) is (Claimed.ELSEWHERE if lives else Claimed.YES)
+
+
+@pytest.mark.parametrize("value", ["'x'", "x'00'", "9e999", "NULL"])
+def test_a_beat_that_is_none(value: str, ours: Claims, theirs: Claims, path: Path) -> None:
+    take(theirs)
+    if value != "NULL":  # which the file itself refuses
+        plain_sql(path, f"UPDATE claim SET beat_at = {value}")
+        assert take(ours) is Claimed.YES
+
+
+def test_claims_end_with_their_run_and_are_swept_by_the_next(store: Store, path: Path) -> None:
+    with store.claims(GPU) as first:
+        take(first)
+    assert plain_sql(path, "SELECT * FROM claim") == []
+    with store.claims(GPU) as killed:
+        take(killed)
+        plain_sql(path, f"UPDATE claim SET owner = '{dead(killed.owner)}'")
+    assert len(plain_sql(path, "SELECT * FROM claim")) == 1
+    with store.claims(GPU):
+        assert plain_sql(path, "SELECT * FROM claim") == []
+
+
+def test_who_lives_beats(store: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "BEAT_SECONDS", 0.01)
+    with store.claims(GPU) as beating:
+        take(beating)
+        plain_sql(path, "UPDATE claim SET beat_at = 0.0")
+        end = time.monotonic() + 30
+        while plain_sql(path, "SELECT beat_at FROM claim") == [(0.0,)]:
+            assert time.monotonic() < end
+
+
+def test_finals_wait_for_those_of_another_run(ours: Claims, theirs: Claims, monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting, order = threading.Event(), list[str]()
+    monkeypatch.setattr(claims, "WAIT_SECONDS", 0.001)
+    ours.take_final(PROBLEM)
+
+    def second() -> None:
+        waiting.set()
+        theirs.take_final(PROBLEM)
+        order.append("theirs")
+
+    other = threading.Thread(target=second)
+    other.start()
+    waiting.wait(30)
+    assert take(theirs) is Claimed.YES  # no configuration's
+    order.append("ours")
+    ours.give_back()
+    other.join(30)
+    assert order == ["ours", "theirs"]
+
+
+def test_an_older_database_gets_the_table(path: Path) -> None:
+    with Store.open(path, create=True) as store:
+        store.add_trial(RUN, trial())
+    downgrade(path, 6)
+    assert plain_sql(path, "SELECT * FROM sqlite_master WHERE name = 'claim'") == []
+    with Store.open(path, create=True) as store, store.claims(GPU) as ours:
+        assert take(ours) is Claimed.ELSEWHERE
+        assert take(ours, C256) is Claimed.YES
+
+
+# Whole runs
+
+
+class Fabricating(Replay):
+    """Tries each candidate in no time; its first final meets whoever else stores a trial meanwhile."""
+
+    def __init__(self, store: Store, seed: int, **options: Any) -> None:
+        super().__init__(store)
+        self.options = Options(seed=seed, **options)
+        self.meanwhile: Callable[[], object] | None = None
+
+    def tune(self, candidates: Any, past: Any, claim: Claim) -> Iterator[Trial]:
+        for candidate in candidates:
+            if candidate.config.text not in past.tried and claim(candidate) is Claimed.YES:
+                yield fabricated(candidate, 100.0 + candidate.config.threads / 1000 + candidate.config.columns)
+
+    def final(self, *arguments: Any) -> Any:
+        found = super().final(*arguments)
+        if self.meanwhile is not None and isinstance(found, Final):
+            meanwhile, self.meanwhile = self.meanwhile, None
+            meanwhile()
+        return found
+
+
+def fabricated(candidate: Candidate, median_us: float) -> Trial:
+    config = candidate.config
+    today, source = basis(config.family, TARGET), render(PROBLEM, config)
+    return trial(median_us, config, basis=today, spread_us=0.1, source=source)  # type: ignore[arg-type]
+
+
+def space_of(configurations: int) -> Any:
+    space = search_space(PROBLEM, PROFILES["h200"], families=["tsm2"])
+    return replace(space, kept=tuple(space.kept[number] for number in range(configurations)))
+
+
+def test_two_runs_that_take_turns_try_everything_once(store: Store, path: Path) -> None:
+    space = space_of(7)
+    with Store.open(path, create=True) as other:
+        runs = [
+            job.run([space], Fabricating(one, seed), one, order=lambda space, _: space.kept, families=("tsm2",))
+            for seed, one in ((1, store), (2, other))
+        ]
+        tried: list[list[str]] = [[], []]
+        ended: list[job.ProblemEnded] = []
+        left = [0, 1]
+        while left:
+            for number in list(left):
+                event = next(runs[number], None)
+                if isinstance(event, job.TrialStored):
+                    tried[number].append(event.trial.config.text)
+                elif isinstance(event, job.ProblemEnded):
+                    ended.append(event)
+                elif event is None:
+                    left.remove(number)
+    assert sorted(tried[0] + tried[1]) == sorted(candidate.config.text for candidate in space.kept)
+    assert all(tried)
+    assert [event.new_trials for event in ended] == [len(one) for one in tried]  # what each did itself
+    assert plain_sql(path, "SELECT count(*), count(DISTINCT config), count(DISTINCT run_id) FROM trial") == [
+        (7, 7, 2)
+    ]
+    assert plain_sql(path, "SELECT * FROM claim") == []
+
+
+def test_a_trial_that_another_run_stores_during_a_final_is_in_another_final(store: Store) -> None:
+    space = space_of(3)
+    tuner = Fabricating(store, 1, max_trials=2)
+    late = fabricated(space.kept[2], 1.0)
+    tuner.meanwhile = lambda: store.add_trial(FINALS_RUN, late)
+    *_, ended = job.run([space], tuner, store, order=lambda space, _: space.kept, families=("tsm2",))
+    assert len(tuner.rounds) == 2
+    assert late.config in tuner.rounds[1]
+    assert isinstance(ended, job.ProblemEnded)
+    assert ended.winner is not None
+    assert (ended.winner.config, ended.winner.round, ended.new_trials) == (late.config.text, 2, 2)
+
+
+def test_what_another_run_is_at_is_told(store: Store) -> None:
+    space = space_of(3)
+    today = basis("tsm2", TARGET)
+    with store.claims(GPU) as other:
+        take(other, space.kept[0].config.text, basis=today)
+        *_, ended = job.run(
+            [space], Fabricating(store, 1), store, order=lambda space, _: space.kept, families=("tsm2",)
+        )
+    assert isinstance(ended, job.ProblemEnded)
+    assert (ended.new_trials, ended.untried, ended.elsewhere) == (2, 0, 1)

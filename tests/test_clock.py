@@ -1,0 +1,96 @@
+"""A limit counts the time in which there was somebody to keep it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from multiprocessing.connection import Connection
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from tests.conftest import TryKernel
+from tests.on_host import ON_HOST
+from tsm2_tune.generator.families.tsm2 import Tsm2Config
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner import clock
+from tsm2_tune.tuner.clock import MOST_TICKS, TICK_SECONDS, RunningClock, answers_in_time, is_stopped
+from tsm2_tune.tuner.trial import Outcome
+from tsm2_tune.tuner.worker import Worker
+
+
+def test_ticks_count_and_stops_do_not() -> None:
+    now = [100.0]
+    running = RunningClock(lambda: now[0])
+    for _ in range(8):
+        now[0] += TICK_SECONDS
+        running.seconds()
+    assert running.seconds() == pytest.approx(8 * TICK_SECONDS)
+    now[0] += 3600
+    assert running.seconds() == pytest.approx((8 + MOST_TICKS) * TICK_SECONDS)
+
+
+def waited(monkeypatch: pytest.MonkeyPatch, *, late: dict[int, float], stopped: range, limit: float) -> int:
+    """How often a process that says nothing is asked within the limit: of the polls some take longer, and before
+    some it is found stopped."""
+    now, polls = [0.0], [0]
+
+    def poll(seconds: float = 0.0) -> bool:
+        now[0] += late.get(polls[0], seconds)
+        polls[0] += 1
+        return False
+
+    monkeypatch.setattr(clock, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(clock, "is_stopped", lambda _: polls[0] - 1 in stopped)
+    assert not answers_in_time(cast(Connection, SimpleNamespace(poll=poll)), 1, limit)
+    return polls[0] - 1  # the last one does not wait
+
+
+@pytest.mark.parametrize(
+    ("late", "stopped", "polls"),
+    [
+        ({}, range(0), 40),
+        ({}, range(5, 105), 140),  # the other process was stopped
+        ({7: 86400.0}, range(0), 37),  # this one was, or the machine
+        ({0: 86400.0, 1: 86400.0}, range(0), 34),
+    ],
+)
+def test_a_limit_is_for_time_that_passed_for_both(
+    late: dict[int, float], stopped: range, polls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert waited(monkeypatch, late=late, stopped=stopped, limit=40 * TICK_SECONDS) == polls
+
+
+def test_a_process_that_is_stopped() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        assert not is_stopped(process.pid)
+        process.send_signal(signal.SIGSTOP)
+        os.waitpid(process.pid, os.WUNTRACED)
+        assert is_stopped(process.pid)
+        process.kill()
+    assert not is_stopped(process.pid)
+
+
+class TestOnHost:
+    pytestmark = ON_HOST
+
+    def test_a_worker_that_is_stopped_past_its_limit_has_not_timed_out(
+        self, worker: Worker, try_kernel: TryKernel, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        config, problem = Tsm2Config("v2", threads=32, columns=2, prefetch=4), Problem(100, 3, 40, "f32")
+        assert try_kernel(config, problem, lambda text: text).outcome is Outcome.OK
+        process = worker._process.pid
+        monkeypatch.setattr(worker, "_limit_seconds", 2.0)
+        os.kill(process, signal.SIGSTOP)
+        continued = threading.Timer(4.0, os.kill, (process, signal.SIGCONT))
+        continued.start()
+        start = time.monotonic()
+        assert try_kernel(config, problem, lambda text: text).outcome is Outcome.OK
+        assert time.monotonic() - start > 2.0
+        assert worker._process.pid == process
+        continued.join()

@@ -1,0 +1,155 @@
+"""Trials that are not to stand: forgotten with all that is theirs alone, or tried again in their place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.command import TUNE, run
+from tests.fabricated import configuration, final, plain_sql, trial, tuning_run
+from tests.on_host import ON_HOST
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.past import Again
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.trial import Outcome, TimeLimits
+from tsm2_tune.tuner.worker import AttemptResult, Worker
+
+RUN, LATER = tuning_run(), tuning_run(started_at="2026-02-02T00:00:00+00:00")
+C128, C256, C512 = configuration(128), configuration(256), configuration(512)
+FAILED = {"verdict": None, "measurement": None, "resources": None}
+TABLES = ("trial", "measurement", "sample", "source", "problem", "run")
+
+
+def counts(path: Path) -> list[int]:
+    return [int(str(plain_sql(path, f"SELECT count(*) FROM {table}")[0][0])) for table in TABLES]
+
+
+@pytest.fixture
+def filled(store: Store, path: Path) -> Path:
+    """Two that are right and were in a final, one that crashed, and of another problem one that timed out."""
+    store.add_trial(RUN, trial(500, C128))
+    store.add_trial(RUN, trial(510, C256))
+    store.add_final(RUN, final((C128, 500), (C256, 510)), {"tsm2": "today"})
+    store.add_trial(RUN, trial(0, C512, outcome=Outcome.CRASHED, **FAILED))
+    late = trial(0, C512, outcome=Outcome.TIMED_OUT, problem=Problem(1, 1, 1, "f64"), **FAILED)
+    store.add_trial(LATER, late)
+    assert counts(path) == [4, 4, 12, 4, 2, 2]
+    return path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told", "left"),
+    [
+        (("3",), "1 trial of DB: 1 crashed", [3, 4, 12, 3, 2, 2]),
+        (("1", "1"), "1 trial of DB: 1 ok", [3, 2, 6, 3, 2, 2]),
+        (("--outcome", "timed-out"), "1 trial of DB: 1 timed-out", [3, 4, 12, 3, 1, 1]),
+        (("--outcome", "failed"), "2 trials of DB: 1 crashed, 1 timed-out", [2, 4, 12, 2, 1, 1]),
+        (("--outcome", "ok, crashed", "4"), "4 trials of DB: 1 crashed, 2 ok, 1 timed-out", [0] * 6),
+        (("--outcome", "wrong-result"), "0 trials of DB: none ended so", [4, 4, 12, 4, 2, 2]),
+    ],
+)
+def test_what_is_forgotten_leaves_nothing(
+    arguments: tuple[str, ...], told: str, left: list[int], filled: Path
+) -> None:
+    result = run("forget", *arguments, "--db", str(filled))
+    assert (result.exit_code, result.output) == (0, f"forgetting {told.replace('DB', str(filled))}\n")
+    assert counts(filled) == left
+    assert plain_sql(filled, "PRAGMA foreign_key_check") == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((), "nothing to forget: name trials, or outcomes with --outcome"),
+        (("1", "99"), "no trial 99 in"),
+        (("0",), "not in the range"),
+        (("--outcome", "splendid"), "unknown outcome 'splendid': expected ok, compile-failed, "),
+        (("--outcome", "interrupted"), "unknown outcome 'interrupted'"),
+        (("--outcome", ""), "unknown outcome ''"),
+    ],
+)
+def test_what_cannot_be_forgotten_is_a_sentence(arguments: tuple[str, ...], sentence: str, filled: Path) -> None:
+    result = run("forget", *arguments, "--db", str(filled))
+    assert result.exit_code == 2
+    assert sentence in result.output
+    assert result.output.count("\n") == 1
+    assert counts(filled) == [4, 4, 12, 4, 2, 2]
+
+
+def test_nothing_is_forgotten_that_was_not_told(filled: Path) -> None:
+    def unwritten(_: object) -> None:
+        raise BrokenPipeError
+
+    with Store.open(filled, create=False) as store, pytest.raises(BrokenPipeError):
+        store.forget([1], [], unwritten)
+    assert counts(filled)[0] == 4
+
+
+def test_thousands_are_forgotten_at_once(store: Store, path: Path) -> None:
+    numbers = [store.add_trial(RUN, trial(500, configuration(prefetch=i))) for i in range(1, 1101)]
+    store.forget(numbers, [], lambda _: None)
+    assert counts(path) == [0] * 6
+    with pytest.raises(InputError, match="no trial 1 in"):
+        store.forget([1], [], lambda _: None)
+
+
+# In their place
+
+
+def test_only_a_retried_trial_gives_its_place(store: Store, path: Path) -> None:
+    crashed = trial(0, C128, outcome=Outcome.CRASHED, total_seconds=3.5, **FAILED)
+    number = store.add_trial(RUN, crashed)
+    right = trial(500, C128, total_seconds=2.0)
+    limits = TimeLimits(1.0, 1.0)
+    assert store.add_trial(LATER, right, Again(limits)) == number
+    assert store.add_trial(LATER, right, Again(limits, frozenset({(number, 3.0)}))) == number
+    assert store.trial(number).trial.outcome is Outcome.CRASHED
+    assert store.add_trial(LATER, right, Again(limits, frozenset({(number, 3.5)}))) == number
+    record = store.trial(number)
+    assert (record.trial, record.run, len(record.rounds)) == (right, LATER, 1)
+    assert record.trial.total_seconds == 2.0  # what was retried is as if it had not been
+    assert store.add_trial(LATER, crashed, Again(limits, frozenset({(number, 3.5)}))) == number
+    assert store.trial(number).trial.outcome is Outcome.OK
+
+
+def test_what_was_measured_goes_with_the_trial(store: Store, path: Path) -> None:
+    number = store.add_trial(RUN, trial(500, C128, outcome=Outcome.CRASHED))  # as only a file from elsewhere has it
+    again = Again(None, frozenset({(number, 3.0)}))
+    assert store.add_trial(LATER, trial(400, C128), again) == number
+    assert [row.median_us for row in store.best()] == [400]
+    assert counts(path)[:3] == [1, 1, 3]
+
+
+def test_a_trial_that_says_interrupted_is_none(store: Store) -> None:
+    """No version stores one."""
+    number = store.add_trial(RUN, trial(0, C128, outcome=Outcome.INTERRUPTED, **FAILED))
+    assert store.add_trial(LATER, trial(500, C128), Again(None)) == number
+    assert store.trial(number).trial.outcome is Outcome.OK
+
+
+class TestCommand:
+    pytestmark = ON_HOST
+
+    def test_failures_are_tried_again_where_asked_for(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        command = (*TUNE, "--family", "tsm2", "--db", str(path))
+        with monkeypatch.context() as patch:
+            patch.setattr(Worker, "attempt", lambda *_: AttemptResult(Outcome.CRASHED, "a fault"))
+            for retry, new_trials in (((), 1), ((), 0), (("--retry", "failed"), 1), (("--retry", "timed-out"), 0)):
+                result = run(*command, *retry)
+                assert result.exit_code == 1
+                assert f"({new_trials} new trial" in result.output
+        plain_sql(path, "UPDATE trial SET total_seconds = 1e6")  # a spent budget is no obstacle
+        assert "(0 new trials" in run(*command).output
+        result = run(*command, "--retry", "compile-failed,crashed")
+        assert result.exit_code == 0, result.output
+        assert "(1 new trial" in result.output
+        assert plain_sql(path, "SELECT outcome, total_seconds < 1e6 FROM trial") == [("ok", 1)]
+        assert "(0 new trials" in run(*command, "--retry", "failed").output
+
+    @pytest.mark.parametrize("outcome", ["ok", "splendid", "interrupted", "failed,"])
+    def test_what_is_no_failure_is_a_sentence(self, outcome: str, path: Path) -> None:
+        result = run(*TUNE, "--db", str(path), "--retry", outcome)
+        assert result.exit_code == 2
+        assert "expected compile-failed, launch-failed, wrong-result, timed-out, crashed, failed" in result.output

@@ -1,0 +1,333 @@
+"""A failure of the machine is never a verdict on a kernel: it is tried again, else told and left untried."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tests.command import TUNE, run
+from tests.conftest import ONCE, TryKernel
+from tests.fabricated import plain_sql
+from tests.on_host import ON_HOST
+from tsm2_tune.errors import DeviceError
+from tsm2_tune.generator.families import family_named
+from tsm2_tune.generator.families.tsm2 import Tsm2Config
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.render import render
+from tsm2_tune.generator.rules import Candidate, Guidelines
+from tsm2_tune.tuner import tune as tuning
+from tsm2_tune.tuner import worker as workers
+from tsm2_tune.tuner.compiler import Toolchain
+from tsm2_tune.tuner.cuda import FAULTS, fault_of, refusal_of
+from tsm2_tune.tuner.device import DeviceLost, KernelFault, LaunchFailed
+from tsm2_tune.tuner.host.device import HostDevice
+from tsm2_tune.tuner.loaded import Entry
+from tsm2_tune.tuner.past import NOTHING_PAST, Contender, Past
+from tsm2_tune.tuner.target import find_target
+from tsm2_tune.tuner.trial import Binary, CompileFailure, Final, Outcome, Trial
+from tsm2_tune.tuner.tune import FinalFailure, Options, Tuner
+from tsm2_tune.tuner.worker import Attempt, AttemptResult, Worker, WorkerError
+
+pytestmark = ON_HOST
+
+PROBLEM = Problem(64, 2, 64, "f32")
+CONFIGS = [Tsm2Config("v2", 32, columns, 4) for columns in (1, 2)]
+STOPPED = CompileFailure(Outcome.INTERRUPTED, "the compiler was killed (SIGKILL)")
+BODY = "scalar *staged ="
+
+
+@pytest.fixture
+def tuner(quick: Toolchain) -> Iterator[Tuner]:
+    target = replace(find_target("cpu"), toolchain=quick)
+    with Tuner(target, Options(effort=ONCE, final_effort=ONCE)) as tuner:
+        yield tuner
+
+
+def candidates(tuner: Tuner) -> list[Candidate]:
+    return [Candidate(family_named("tsm2"), config, PROBLEM, tuner.target.limits, Guidelines()) for config in CONFIGS]
+
+
+def outcomes(tuner: Tuner) -> list[Outcome]:
+    return [trial.outcome for trial in tuner.tune(candidates(tuner), NOTHING_PAST)]
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, failures: int, kernels_only: bool = True) -> list[str]:
+    """Compilers are stopped from outside so many times; the texts that they were given."""
+    compile_text, given = tuning.compile_text, list[str]()
+
+    def stopped(text: str, *, kernel: str, **named: Any) -> Binary | CompileFailure:
+        if kernels_only and not kernel:
+            return compile_text(text, kernel=kernel, **named)
+        given.append(text)
+        return STOPPED if len(given) <= failures else compile_text(text, kernel=kernel, **named)
+
+    monkeypatch.setattr(tuning, "compile_text", stopped)
+    return given
+
+
+# Compilers
+
+
+def test_a_compiler_that_is_stopped_once_starts_again(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = failing(monkeypatch, 1)
+    assert outcomes(tuner) == [Outcome.OK, Outcome.OK]
+    assert len(given) == 3
+
+
+def test_the_tuners_own_kernels_are_compiled_again_too(quick: Toolchain, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = failing(monkeypatch, 1, kernels_only=False)
+    with Tuner(replace(find_target("cpu"), toolchain=quick), Options()):
+        assert len(given) == 2
+
+
+def test_what_is_interrupted_twice_is_told_and_stays_untried(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = (*TUNE, "--family", "tsm2", "--db", str(path))
+    with monkeypatch.context() as patch:
+        failing(patch, 2)
+        result = run(*command)
+    assert result.exit_code == 1
+    assert ": interrupted: the compiler was killed (SIGKILL)" in result.output
+    assert "(0 new trials, 1 interrupted" in result.output
+    assert "1 interrupted by the machine, not by their kernels, and not judged: the same command" in result.output
+    assert plain_sql(path, "SELECT count(*) FROM trial") == [(0,)]
+    assert run(*command).exit_code == 0
+    assert plain_sql(path, "SELECT outcome FROM trial") == [("ok",)]
+
+
+def test_a_winner_over_configurations_that_were_lost_is_no_success(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = (*TUNE[:-1], "2", "--family", "tsm2", "--db", str(path))
+    attempt, asked = Worker.attempt, list[Attempt]()
+
+    def interrupted(worker: Worker, request: Attempt) -> AttemptResult:
+        asked.append(request)
+        lost = AttemptResult(Outcome.INTERRUPTED, "the worker died during timing (SIGKILL)")
+        return lost if len(asked) == 1 else attempt(worker, request)
+
+    monkeypatch.setattr(Worker, "attempt", interrupted)
+    result = run(*command)
+    assert result.exit_code == 1
+    assert "1 interrupted by the machine" in result.output
+    assert "no winner" not in result.output
+    assert run(*command).exit_code == 0
+    assert plain_sql(path, "SELECT count(*), sum(outcome = 'ok') FROM trial") == [(2, 2)]
+
+
+# Binaries
+
+
+def test_a_cache_that_is_emptied_fails_no_kernel(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempt, emptied = Worker.attempt, list[Path]()
+
+    def after_emptying(worker: Worker, request: Attempt) -> AttemptResult:
+        if not emptied:
+            for file in (Path(request.entry.path), Path(tuner._support_path)):
+                emptied.append(file)
+                file.unlink()
+        return attempt(worker, request)
+
+    monkeypatch.setattr(Worker, "attempt", after_emptying)
+    assert outcomes(tuner) == [Outcome.OK, Outcome.OK]
+    assert all(file.exists() for file in emptied)
+
+
+@pytest.mark.parametrize("content", [b"", b"no library"])
+def test_a_binary_that_was_overwritten_fails_no_kernel(
+    tuner: Tuner, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    attempt, seen = Worker.attempt, list[str]()
+
+    def after_damage(worker: Worker, request: Attempt) -> AttemptResult:
+        if not seen:
+            Path(request.entry.path).unlink()
+            Path(request.entry.path).write_bytes(content)
+        seen.append(request.entry.path)
+        return attempt(worker, request)
+
+    monkeypatch.setattr(Worker, "attempt", after_damage)
+    assert outcomes(tuner) == [Outcome.OK, Outcome.OK]
+    assert len(seen) == 3
+
+
+def test_a_cache_that_is_emptied_again_and_again_interrupts(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempt = Worker.attempt
+
+    def after_emptying(worker: Worker, request: Attempt) -> AttemptResult:
+        Path(request.entry.path).unlink()
+        return attempt(worker, request)
+
+    monkeypatch.setattr(Worker, "attempt", after_emptying)
+    trials = list(tuner.tune(candidates(tuner), NOTHING_PAST))
+    assert [trial.outcome for trial in trials] == [Outcome.INTERRUPTED] * 2
+    assert trials[0].detail.startswith("its binary was changed or removed")
+
+
+def test_a_worker_starts_where_its_own_kernels_are_gone(tuner: Tuner) -> None:
+    Path(tuner._support_path).unlink()
+    assert outcomes(tuner) == [Outcome.OK, Outcome.OK]
+
+
+def test_a_kernel_that_does_not_load_has_a_verdict(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fails beside a binary that is whole is the kernel's."""
+    refused = AttemptResult(Outcome.LAUNCH_FAILED, "the driver refuses it")
+    monkeypatch.setattr(Worker, "attempt", lambda *_: refused)
+    assert outcomes(tuner) == [Outcome.LAUNCH_FAILED] * 2
+
+
+# Finals
+
+
+def past_of(trials: list[Trial]) -> Past:
+    contenders = (Contender(trial.config, trial.measurement.median_us) for trial in trials if trial.measurement)
+    return Past(frozenset(), 0.0, tuple(contenders), frozenset())
+
+
+def test_a_final_is_measured_though_the_cache_was_emptied(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
+    past = past_of(list(tuner.tune(candidates(tuner), NOTHING_PAST)))
+    rematch, emptied = Worker.rematch, list[str]()
+
+    def after_emptying(worker: Worker, request: Any) -> Any:
+        if not emptied:
+            emptied.append(request.entries[0].path)
+            os.unlink(emptied[0])
+        return rematch(worker, request)
+
+    monkeypatch.setattr(Worker, "rematch", after_emptying)
+    worker = tuner._worker
+    assert worker is not None
+    worker.close()  # which has the kernels in memory
+    assert isinstance(tuner.final(PROBLEM, past), Final)
+
+
+def test_a_final_that_the_machine_ends_is_told_and_stays_due(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = (*TUNE[:-1], "2", "--family", "tsm2", "--db", str(path))
+    with monkeypatch.context() as patch:
+        killed = AttemptResult(Outcome.INTERRUPTED, "the worker died during the final round (SIGKILL)")
+        patch.setattr(Worker, "rematch", lambda *_: killed)
+        result = run(*command)
+    assert result.exit_code == 1
+    assert "finalists not measured again: the worker died during the final round (SIGKILL)" in result.output
+    assert "1 interrupted by the machine" in result.output
+    assert run(*command).exit_code == 0
+    assert plain_sql(path, "SELECT max(round) FROM measurement") == [(1,)]
+
+
+def test_finalists_whose_compiler_is_killed_are_due(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
+    past = past_of(list(tuner.tune(candidates(tuner), NOTHING_PAST)))
+    with monkeypatch.context() as patch:
+        failing(patch, 2)
+        failure = tuner.final(PROBLEM, past)
+        assert isinstance(failure, FinalFailure)
+        assert failure.interrupted
+    assert isinstance(tuner.final(PROBLEM, past), Final)
+
+
+# Devices
+
+
+def test_a_worker_that_dies_of_opening_its_device_is_followed_by_another(
+    support_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = Worker("cpu", support_path, limit_seconds=30.0)
+    start, started = worker._started, list[int]()
+
+    def doomed() -> tuple[Any, Connection]:
+        process, connection = start()
+        started.append(process.pid)
+        if len(started) == 1:
+            process.kill()
+        return process, connection
+
+    monkeypatch.setattr(worker, "_started", doomed)
+    assert worker.ceilings().read_gbytes_per_s > 0
+    assert len(started) == 2
+    worker.close()
+
+
+def test_a_device_that_kills_two_workers_ends_the_run(support_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = Worker("cpu", support_path, limit_seconds=30.0)
+    start = worker._started
+
+    def doomed() -> tuple[Any, Connection]:
+        process, connection = start()
+        process.kill()
+        return process, connection
+
+    monkeypatch.setattr(worker, "_started", doomed)
+    with pytest.raises(WorkerError, match=r"^the worker died while it opened device cpu \(SIGKILL\), twice: "):
+        worker.ceilings()
+
+
+def test_a_crash_is_the_kernels_only_where_the_device_still_opens(
+    worker: Worker, try_kernel: TryKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert try_kernel(CONFIGS[1], PROBLEM, lambda text: text).outcome is Outcome.OK
+
+    def gone() -> Any:
+        raise DeviceError("no CUDA device 0")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(worker, "_started", gone)
+        with pytest.raises(DeviceError, match="no CUDA device 0"):
+            try_kernel(CONFIGS[1], PROBLEM, lambda text: text.replace(BODY, f"*(volatile int *)8 = 1;\n    {BODY}"))
+    assert try_kernel(CONFIGS[1], PROBLEM, lambda text: text).outcome is Outcome.OK
+
+
+class Lost(HostDevice):
+    """The host, lost after some synchronisations."""
+
+    left = 3
+
+    def synchronise(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise DeviceLost("uncorrectable ECC error (CUDA error 214)")
+        super().synchronise()
+
+
+def test_a_lost_device_is_no_crash(tuner: Tuner, support_path: str) -> None:
+    device = Lost(support_path=support_path)
+    silent = cast(Connection, SimpleNamespace(send=lambda _: None))
+    source = render(PROBLEM, CONFIGS[0])
+    binary = tuner._compile(source)
+    assert isinstance(binary, Binary)
+    entry = Entry(binary.path, source.kernel, source.launch)
+    result = workers._Bench(device, support_path, silent).answer(Attempt(PROBLEM, entry, (), seed=1, effort=ONCE))
+    device.close()
+    assert cast(AttemptResult, result).outcome is Outcome.INTERRUPTED
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(0, LaunchFailed), (700, KernelFault), (719, KernelFault), (214, DeviceLost), (999, DeviceLost)],
+)
+def test_the_driver_says_whose_an_error_is(status: int, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = SimpleNamespace(cuCtxSynchronize=lambda: status)
+    monkeypatch.setattr("tsm2_tune.tuner.cuda.ctypes.CDLL", lambda _: driver)
+    assert type(refusal_of(RuntimeError("error"), "the driver refuses to start k")) is kind
+    assert type(fault_of(RuntimeError("error"))) is (KernelFault if status in FAULTS else DeviceLost)
+
+
+# Signals
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT])
+def test_signals_that_kernels_cause(number: int) -> None:
+    assert not workers._is_from_outside(-number)
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGXCPU, signal.SIGUSR1]
+)
+def test_signals_that_none_causes(number: int) -> None:
+    assert workers._is_from_outside(-number)
+    assert not workers._is_from_outside(1)

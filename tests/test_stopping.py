@@ -1,0 +1,131 @@
+"""Ctrl-C, SIGTERM and SIGHUP end a run with a sentence, once, and leave nothing running."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.command import TUNE, run
+from tests.on_host import ON_HOST
+from tsm2_tune.tuner.stopping import Stopped, held, stoppable
+from tsm2_tune.tuner.trial import Outcome
+from tsm2_tune.tuner.worker import AttemptResult, Worker
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def send(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    """Those that were there before."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    yield
+    for number, handler in before.items():
+        assert signal.getsignal(number) is handler
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_each_signal_raises_what_ctrl_c_does(number: int) -> None:
+    with pytest.raises(KeyboardInterrupt) as caught, stoppable():
+        send(number)
+    assert isinstance(caught.value, Stopped)
+    assert caught.value.number == number
+
+
+def test_a_second_signal_does_not_disturb_the_end() -> None:
+    ended = []
+
+    @contextmanager
+    def disturbed() -> Iterator[None]:
+        try:
+            yield
+        finally:
+            for number in SIGNALS:
+                send(number)
+                ended.append(number)
+
+    with pytest.raises(Stopped) as caught, stoppable(), disturbed():
+        send(signal.SIGTERM)
+    assert ended == list(SIGNALS)
+    assert caught.value.number == signal.SIGTERM
+
+
+def test_what_must_be_whole_is_ended_first() -> None:
+    steps = []
+
+    def whole() -> None:
+        with held():
+            with held():
+                send(signal.SIGHUP)
+                send(signal.SIGTERM)
+                steps.append("inner")
+            steps.append("outer")
+
+    with pytest.raises(Stopped) as caught, stoppable():
+        whole()
+    assert steps == ["inner", "outer"]
+    assert caught.value.number == signal.SIGHUP
+
+
+def test_nohup_is_obeyed() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stoppable():
+            send(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+class TestCommand:
+    pytestmark = ON_HOST
+
+    @pytest.mark.parametrize(
+        ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+    )
+    def test_a_run_ends_with_the_sentence_of_ctrl_c(
+        self, number: int, status: int, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        closed, close = list[Any](), Worker.close
+
+        def disturbed(worker: Worker) -> None:
+            send(signal.SIGTERM)
+            closed.append(worker._process)
+            close(worker)
+
+        def stopped(*_: object) -> AttemptResult:
+            send(number)
+            return AttemptResult(Outcome.CRASHED, "not reached")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Worker, "attempt", stopped)
+            patch.setattr(Worker, "close", disturbed)
+            result = run(*TUNE, "--family", "tsm2", "--db", str(path))
+        assert result.exit_code == status, result.output
+        assert f"stopped; every trial that ended is in {path}: the same command goes on from there" in result.output
+        assert [process.exitcode for process in closed if process] == [-signal.SIGKILL]
+
+    def test_nohup_keeps_a_run(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        attempt = Worker.attempt
+
+        def hung_up(worker: Worker, request: Any) -> AttemptResult:
+            send(signal.SIGHUP)
+            return attempt(worker, request)
+
+        before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        try:
+            with monkeypatch.context() as patch:
+                patch.setattr(Worker, "attempt", hung_up)
+                result = run(*TUNE, "--family", "tsm2", "--db", str(path))
+        finally:
+            signal.signal(signal.SIGHUP, before)
+        assert result.exit_code == 0, result.output

@@ -1,0 +1,225 @@
+"""Which run does what, where several on one database work at a time: each claims what it takes on, and beats.
+
+A claim whose owner died, or has not said for a minute that it lives, is anybody's. No claim is needed for the
+database to stay whole, as a configuration has one trial whoever tries it: claims keep two runs from doing it twice.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, and_, delete, func, select, tuple_, update
+from sqlalchemy.dialects.sqlite import insert
+
+from tsm2_tune.errors import StoreError
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner import schema, stored
+from tsm2_tune.tuner.clock import process_fields
+from tsm2_tune.tuner.database import Database
+from tsm2_tune.tuner.domains import checked
+from tsm2_tune.tuner.past import Again
+from tsm2_tune.tuner.rows import problem_key
+from tsm2_tune.tuner.trial import Outcome
+
+BEAT_SECONDS = 5.0
+STALE_SECONDS = 60.0  # without a beat: a machine that swaps is late, but not by that much
+WAIT_SECONDS = 0.2  # between two looks at whether another's final has ended
+FINAL = "final"  # in place of a configuration: the problem's finals
+STARTED = 19  # where in the fields of proc(5)'s `stat` from the third on is when a process started
+_OWNER = re.compile(r"(?P<system>[-\w]+:\d+) (?P<process>\d{1,9}) (?P<started>\d{1,20}) [0-9a-f]{32}", re.ASCII)
+
+
+class Claimed(Enum):
+    """What became of a claim."""
+
+    YES = "ours"
+    ELSEWHERE = "another run has it, or has done it"
+    ENOUGH = "with the claims of all runs there are as many trials as asked for"
+
+
+class Claims:
+    """What this run has taken on, of one device. Use as a context manager: a thread beats until it ends."""
+
+    def __init__(self, database: Database, device_name: str) -> None:
+        self._database, self._device_name = database, device_name
+        self.owner = f"{_system()} {os.getpid()} {_started(os.getpid())} {uuid.uuid4().hex}"
+        self._ended = threading.Event()
+        self._beating = threading.Thread(target=self._beat, name="claims", daemon=True)
+
+    def __enter__(self) -> Claims:
+        self._remove_dead()
+        self._beating.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._beating.join()
+        with suppress(StoreError):  # they are nobody's soon
+            self.give_back()
+
+    def take(
+        self,
+        problem: Problem,
+        config: str,
+        *,
+        basis: str,
+        again: Again,
+        bases: Mapping[str, str] | None = None,
+        most: int | None = None,
+    ) -> Claimed:
+        """Claim a configuration that nobody has tried, or has claimed and lives.
+
+        `most` is how many trials of the families' `bases` there may be, with all claims.
+        """
+        with self._database.transaction(writes=True) as connection:
+            if _is_tried(connection, self._device_name, problem, config, basis, again):
+                return Claimed.ELSEWHERE
+            if self._owned_by_other(connection, problem, config, basis):
+                return Claimed.ELSEWHERE
+            if most is not None and self._count(connection, problem, bases or {}) >= most:
+                return Claimed.ENOUGH
+            self._add(connection, problem, config, basis)
+            return Claimed.YES
+
+    def take_final(self, problem: Problem) -> None:
+        """Claim the finals of a problem: where another run is at them, when that has ended."""
+        while True:
+            with self._database.transaction(writes=True) as connection:
+                if not self._owned_by_other(connection, problem, FINAL, ""):
+                    self._add(connection, problem, FINAL, "")
+                    return
+            time.sleep(WAIT_SECONDS)
+
+    def give_back(self) -> None:
+        """Claim nothing any more."""
+        with self._database.transaction(writes=True) as connection:
+            connection.execute(delete(schema.claim).where(schema.claim.c.owner == self.owner))
+
+    def others(self, problem: Problem) -> int:
+        """How many configurations other runs that live have taken on."""
+        column = schema.claim.c
+        theirs = select(column.owner, column.beat_at).where(
+            column.device_name == self._device_name,
+            column.problem == problem.text,
+            column.config != FINAL,
+            column.owner != self.owner,
+        )
+        with self._database.transaction() as connection:
+            return sum(_lives(*row) for row in connection.execute(theirs).all())
+
+    def _owned_by_other(self, connection: Connection, problem: Problem, config: str, basis: str) -> bool:
+        query = select(schema.claim.c.owner, schema.claim.c.beat_at)
+        row = connection.execute(query.where(_is_claim(self._device_name, problem, config, basis))).first()
+        return row is not None and row.owner != self.owner and _lives(*row)
+
+    def _add(self, connection: Connection, problem: Problem, config: str, basis: str) -> None:
+        values = {"device_name": self._device_name, "problem": problem.text, "config": config, "basis": basis}
+        ours = {"owner": self.owner, "beat_at": time.time()}
+        added = insert(schema.claim).values(**values, **ours)
+        connection.execute(added.on_conflict_do_update(index_elements=list(values), set_=ours))
+
+    def _count(self, connection: Connection, problem: Problem, bases: Mapping[str, str]) -> int:
+        """Trials of these bases, and claims."""
+        trial, claim = schema.trial.c, schema.claim.c
+        given = tuple_(trial.family, trial.basis).in_(list(bases.items()))
+        trials = select(func.count()).select_from(schema.trial.join(schema.problem))
+        claims = select(func.count()).where(
+            claim.device_name == self._device_name, claim.problem == problem.text, claim.config != FINAL
+        )
+        return int(
+            connection.execute(trials.where(_of_problem(self._device_name, problem), given)).scalar_one()
+            + connection.execute(claims).scalar_one()
+        )
+
+    def _remove_dead(self) -> None:
+        """Remove what nobody has taken on any more, or the table would grow with every run that is killed."""
+        with self._database.transaction() as connection:
+            owners = connection.execute(
+                select(schema.claim.c.owner, func.max(schema.claim.c.beat_at)).group_by("owner")
+            )
+            dead = [owner for owner, beat_at in owners.all() if not _lives(owner, beat_at)]
+        for owner in dead:
+            with self._database.transaction(writes=True) as connection:
+                connection.execute(delete(schema.claim).where(schema.claim.c.owner == owner))
+
+    def _beat(self) -> None:
+        while not self._ended.wait(BEAT_SECONDS):
+            with suppress(StoreError), self._database.transaction(writes=True) as connection:
+                ours = update(schema.claim).where(schema.claim.c.owner == self.owner)
+                connection.execute(ours.values(beat_at=time.time()))
+
+
+def settle(connection: Connection, device_name: str, problem: Problem, config: str, basis: str) -> None:
+    """Remove whoever's claim to the configuration: it has been tried."""
+    connection.execute(delete(schema.claim).where(_is_claim(device_name, problem, config, basis)))
+
+
+def _is_claim(device_name: str, problem: Problem, config: str, basis: str) -> ColumnElement[bool]:
+    column = schema.claim.c
+    return and_(
+        column.device_name == device_name,
+        column.problem == problem.text,
+        column.config == config,
+        column.basis == basis,
+    )
+
+
+def _of_problem(device_name: str, problem: Problem) -> ColumnElement[bool]:
+    """Whether a row of `trial` joined with `problem` is of this device and problem."""
+    key = (schema.problem.c[name] == value for name, value in problem_key(problem).items())
+    return and_(schema.trial.c.device_name == device_name, *key)
+
+
+def _is_tried(
+    connection: Connection, device_name: str, problem: Problem, config: str, basis: str, again: Again
+) -> bool:
+    """Whether there is a trial that does not count as untried."""
+    trial = schema.trial.c
+    query = select(schema.trial).select_from(schema.trial.join(schema.problem))
+    query = query.where(_of_problem(device_name, problem), trial.config == config, trial.basis == basis)
+    row = connection.execute(query).mappings().first()
+    if row is None:
+        return False
+    with stored.reading(row["id"]):
+        values = checked(row, schema.trial.columns)
+        outcome, limits = Outcome(values["outcome"]), stored.limits(values)
+        return not again.includes(values["id"], outcome, limits, values["total_seconds"])
+
+
+def _lives(owner: Any, beat_at: Any) -> bool:
+    """Whether the owner is a process that runs; of another system's, whether it beats."""
+    if not isinstance(owner, str) or not isinstance(beat_at, float) or abs(time.time() - beat_at) > STALE_SECONDS:
+        return False
+    found = _OWNER.fullmatch(owner)
+    if found is None:
+        return False
+    return found["system"] != _system() or _started(int(found["process"])) == int(found["started"])
+
+
+def _started(process_id: int) -> int:
+    """When the process started, in ticks since the system did; 0 where there is none, or the system does not tell."""
+    fields = process_fields(process_id)
+    return int(fields[STARTED]) if len(fields) > STARTED else 0
+
+
+@cache
+def _system() -> str:
+    """This boot of this machine, and in it the numbers of processes that are seen from here."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}:{os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:  # no Linux: nobody else's numbers mean anything here
+        return f"{uuid.uuid4()}:0"

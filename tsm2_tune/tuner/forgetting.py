@@ -1,0 +1,63 @@
+"""Taking trials out of the database, with all that is theirs alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, delete, or_, select
+
+from tsm2_tune.errors import InputError
+from tsm2_tune.tuner import schema
+from tsm2_tune.tuner.trial import Outcome
+
+MOST_PARAMETERS = 500  # of a statement: SQLite takes 999 and more
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """Trials that are to be forgotten."""
+
+    ids: tuple[int, ...]
+    counts: Mapping[str, int]  # of each outcome
+
+
+def named(connection: Connection, trials: Collection[int], outcomes: Collection[Outcome], path: str) -> Named:
+    """These trials and those of the outcomes. InputError where one is not there."""
+    column = schema.trial.c
+    both = select(column.id, column.outcome)
+    found: dict[int, str] = {}
+    for part in _parts(sorted(set(trials))):
+        found |= {row.id: row.outcome for row in connection.execute(both.where(column.id.in_(part)))}
+    missing = sorted(set(trials) - set(found))
+    if missing:
+        raise InputError(f"no trial {missing[0]} in {path}: tsm2-tune show lists them")
+    of_outcomes = both.where(column.outcome.in_([one.value for one in outcomes]))
+    found |= {row.id: row.outcome for row in connection.execute(of_outcomes)}
+    return Named(tuple(found), Counter(map(str, found.values())))
+
+
+def remove(connection: Connection, trials: Sequence[int]) -> None:
+    """Remove the trials, and the kernels, problems and runs that no other one has."""
+    remove_measurements(connection, trials)
+    for part in _parts(trials):
+        connection.execute(delete(schema.trial).where(schema.trial.c.id.in_(part)))
+    trial, source, problem, run = schema.trial.c, schema.source.c, schema.problem.c, schema.run.c
+    connection.execute(delete(schema.source).where(source.digest.not_in(select(trial.source_digest))))
+    connection.execute(delete(schema.problem).where(problem.id.not_in(select(trial.problem_id))))
+    used = or_(run.id.in_(select(trial.run_id)), run.id.in_(select(schema.measurement.c.run_id)))
+    connection.execute(delete(schema.run).where(~used))
+
+
+def remove_measurements(connection: Connection, trials: Sequence[int]) -> None:
+    """Remove what was measured of the trials, samples and all."""
+    for part in _parts(trials):
+        of_trials = schema.measurement.c.trial_id.in_(part)
+        measured = select(schema.measurement.c.id).where(of_trials)
+        connection.execute(delete(schema.sample).where(schema.sample.c.measurement_id.in_(measured)))
+        connection.execute(delete(schema.measurement).where(of_trials))
+
+
+def _parts(trials: Sequence[int]) -> list[Sequence[int]]:
+    return [trials[first : first + MOST_PARAMETERS] for first in range(0, len(trials), MOST_PARAMETERS)]
