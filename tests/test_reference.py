@@ -9,9 +9,9 @@ import numpy.typing as npt
 import pytest
 
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.checks import Exactness
 from tsm2_tune.tuner.host.device import HostDevice
 from tsm2_tune.tuner.operands import LEAST_CHUNK, Filling, Operand, Operands, Support, Values
-from tsm2_tune.tuner.verify import Exactness
 
 SCALE_BITS = 60  # every value that operands are filled with is a multiple of 2 to minus this
 SHAPES = [

@@ -14,6 +14,8 @@ from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.problem import DTYPES, Problem
 
 SUPPORT_THREADS = 256  # of a block of the tuner's own kernels
+SPARSE_TERMS = 32  # that a line of a sparse operand keeps: the most products of which its results are sums
+INDEX_BITS = (32, 64)  # widths of a kernel's index
 REFERENCE_BLOCKS_PER_SM = 2  # of those that compute the reference, which bounds their registers
 
 
@@ -48,6 +50,11 @@ def environment() -> Environment:
     )
 
 
+def index_defines(bits: int) -> tuple[str, ...]:
+    """The definition that gives a text's index so many bits."""
+    return (f"INDEX_BITS={bits}",)
+
+
 def render(problem: Problem, config: KernelConfig, *, version: str = __version__) -> KernelSource:
     """The CUDA text of this configuration for the problem's op and dtype: equal input, equal bytes.
 
@@ -71,7 +78,7 @@ def render(problem: Problem, config: KernelConfig, *, version: str = __version__
     return KernelSource(
         kernel=config.family,
         text=text,
-        defines=(f"INDEX_BITS={problem.index_bits}",),
+        defines=index_defines(problem.index_bits),
         launch=family.launch(config, problem),
         dtype_name=problem.dtype_name,
     )
@@ -84,5 +91,6 @@ def support_source() -> str:
         dtypes=DTYPES.values(),
         threads=SUPPORT_THREADS,
         reference_blocks_per_sm=REFERENCE_BLOCKS_PER_SM,
+        sparse_terms=SPARSE_TERMS,
         version_text=__version__,
     )

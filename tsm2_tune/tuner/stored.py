@@ -16,7 +16,7 @@ from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.config import KernelConfig, Launch, OtherConfig
 from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.problem import INT32_MAX, Problem
-from tsm2_tune.generator.render import KernelSource
+from tsm2_tune.generator.render import KernelSource, index_defines
 from tsm2_tune.generator.roofline import Ceilings
 from tsm2_tune.tuner import schema
 from tsm2_tune.tuner.trial import (
@@ -292,7 +292,7 @@ def trial(row: Row, *, problem: Row, source: Row, first: Measurement | None) -> 
         problem=shape,
         config=shown_config(values),
         basis=values["basis"],
-        source=kernel_source(source, defines=(f"INDEX_BITS={shape.index_bits}",)),
+        source=kernel_source(source, defines=index_defines(shape.index_bits)),
         outcome=Outcome(values["outcome"]),
         detail=values["detail"],
         resources=_resources(values),

@@ -19,14 +19,16 @@ from tsm2_tune.errors import ToolMissing
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.model import predicted_us
+from tsm2_tune.generator.probes import edge_problems
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import KernelSource, render, support_source
+from tsm2_tune.generator.render import INDEX_BITS, KernelSource, index_defines, render, support_source
 from tsm2_tune.generator.roofline import Ceilings
 from tsm2_tune.generator.rules import GUIDELINE_RULES, Candidate
 from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.generator.tables import Chosen, Joined, Rows, parts_of, places
 from tsm2_tune.tuner.basis import basis
 from tsm2_tune.tuner.compiler import compile_text, kill_running, remove_leftovers
+from tsm2_tune.tuner.full import FullVerification
 from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.measure import Effort
 from tsm2_tune.tuner.past import Past, finalists, is_final_due
@@ -200,6 +202,18 @@ class Tuner:
             return FinalFailure(problem, answer.detail)
         return Final(problem, tuple(zip((one.config for one, _ in chosen), answer, strict=True)))
 
+    def verify_in_full(self, problem: Problem, config: KernelConfig) -> AttemptResult:
+        """Verify the configuration's kernel for both widths of index; outcome OK where every call was right."""
+        source = render(problem, config)
+        entries = []
+        for bits in INDEX_BITS:
+            binary = self._compile(replace(source, defines=index_defines(bits)))
+            if isinstance(binary, CompileFailure):
+                return AttemptResult(binary.outcome, f"with an index of {bits} bits: {binary.detail}")
+            entries.append((bits, Entry(binary.path, source.kernel, source.launch)))
+        seed = trial_seed(self.options.seed, problem, f"{config.text} in full")
+        return self.worker.verify_in_full(FullVerification(problem, config, tuple(entries), seed=seed))
+
     def _compile(self, source: KernelSource) -> Binary | CompileFailure:
         return compile_text(
             source.text,
@@ -223,7 +237,7 @@ class Tuner:
                 Attempt(
                     problem,
                     Entry(binary.path, source.kernel, source.launch),
-                    probes=probe_problems(candidate.config, problem),
+                    probes=edge_problems(candidate.config, problem),
                     seed=trial_seed(self.options.seed, problem, candidate.config.text),
                     effort=self.options.effort,
                 )
@@ -300,15 +314,6 @@ def predicted_time_us(candidate: Candidate) -> Any:
         threads_per_block=launch.threads,
         blocks_per_sm=candidate.occupancy.blocks_per_sm,
     )
-
-
-def probe_problems(config: KernelConfig, problem: Problem) -> tuple[Problem, ...]:
-    """Small problems that meet the edges of this configuration: verified beside the problem itself, as an
-    exported kernel serves every shape of its dtype. For a Gram matrix, which is square, both extents in turn."""
-    shapes = family_named(config.family).probe_shapes(config, problem)
-    if problem.is_gram:
-        shapes = tuple(dict.fromkeys((size, size, k) for m, n, k in shapes for size in (m, n)))
-    return tuple(replace(problem, m=m, n=n, k=k) for m, n, k in shapes)
 
 
 def broken_guideline(candidate: Candidate, resources: LoadedResources | None) -> str | None:
