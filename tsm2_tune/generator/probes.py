@@ -1,7 +1,7 @@
 """Small problems on which a kernel is verified, so that it is right for every shape and not for one.
 
-Three kinds: at the edges of a configuration, which its family names; with every remainder of every extent; and with an
-extent past what 16 bits count.
+Three kinds: at the edges of a configuration, which its family names; with every remainder of every extent; and with
+an extent past what 16 bits count.
 """
 
 from __future__ import annotations

@@ -226,8 +226,10 @@ def overwriting(problem: Problem) -> Check:
 
 
 def sweep_checks(problem: Problem, number: int) -> tuple[Check, ...]:
-    """What a kernel is called for on one of the many small problems with remainders: the call of whole vectors, and in
-    turns one of those that other branches serve."""
+    """What a kernel is called for on one of the many small problems with remainders.
+
+    That is a call in whole vectors, and in turns one of those that other branches serve.
+    """
     scaled = SCALED_CALLS[number % len(SCALED_CALLS)]
     others = MIN_PLUS_PROBE_CHECKS if is_min_plus(problem) else (CHECKS[1], *UNALIGNED, *SPECIAL_VALUES, scaled)
     return (overwriting(problem), others[number % len(others)])

@@ -258,7 +258,6 @@ class CudaDevice:
     """One GPU, its context owned by this process."""
 
     faults_past_buffers = False
-    emulates = False
 
     def __init__(self, ordinal: int, support_path: str) -> None:
         self.drv = driver()

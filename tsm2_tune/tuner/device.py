@@ -52,7 +52,6 @@ class Device(Protocol):
 
     limits: DeviceLimits
     faults_past_buffers: bool  # whether an access right behind a buffer faults by itself
-    emulates: bool  # whether it runs CUDA on a CPU, a thousand times slower
 
     def allocate(self, size_bytes: int) -> Buffer:
         """Memory, 256-byte aligned on a GPU; on the host it ends, to within 8 bytes, at a page that faults.

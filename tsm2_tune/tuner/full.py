@@ -43,7 +43,7 @@ LINES_OF_GRAM = (4, 4, 3)
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much a device verifies in full."""
+    """How much of it is done: where kernels are emulated, a thousand times slower, less."""
 
     products: float  # of all problems with remainders, in whole tiles, for each width of index
     long_products: float  # of each problem with a long extent, and of the one that is repeated
@@ -52,7 +52,7 @@ class Extent:
 
 
 ON_GPU = Extent(products=1e12, long_products=1e11, launches=2000, past_32_bits=True)
-EMULATED = Extent(products=2e7, long_products=4e6, launches=50, past_32_bits=False)
+EMULATED = Extent(products=3e6, long_products=3e6, launches=20, past_32_bits=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,7 @@ class FullVerification:
     problem: Problem
     config: KernelConfig
     entries: tuple[tuple[int, Entry], ...]  # bits of the index, and the kernel with it
+    extent: Extent
     seed: int
 
 
@@ -82,18 +83,18 @@ def verify_in_full(
 
     LaunchFailed and KernelFault pass through.
     """
-    extent = EMULATED if device.emulates else ON_GPU
+    extent = request.extent
     calls, worst_ratio = 0, 0.0
     for bits, entry in request.entries:
         bench = _Bench(device, support, entry, bits)
-        for number, call in enumerate(_calls(request, bits, extent)):
+        for number, call in enumerate(_calls(request, bits)):
             tell(f"{call.stage} with an index of {bits} bits")
             verdict = bench.verdict(call, request.seed + 1000 * number)
             if not verdict.correct:
                 return replace(verdict, detail=f"{call.problem.text} with an index of {bits} bits, {verdict.detail}")
             calls, worst_ratio = calls + len(call.checks), max(worst_ratio, verdict.worst_ratio)
         tell(f"launches one after another with an index of {bits} bits")
-        verdict = bench.repeated(_repeated_problem(request, extent), extent.launches, request.seed)
+        verdict = bench.repeated(_repeated_problem(request), extent.launches, request.seed)
         if not verdict.correct:
             return replace(verdict, detail=f"with an index of {bits} bits, {verdict.detail}")
         calls += extent.launches
@@ -104,8 +105,8 @@ def verify_in_full(
     )
 
 
-def _calls(request: FullVerification, bits: int, extent: Extent) -> Iterator[_Call]:
-    config, asked = request.config, request.problem
+def _calls(request: FullVerification, bits: int) -> Iterator[_Call]:
+    config, asked, extent = request.config, request.problem, request.extent
     if bits != asked.index_bits:
         for number, problem in enumerate(edge_problems(config, asked)):
             yield _Call("edges", problem, probe_checks(problem, number))
@@ -122,10 +123,10 @@ def _calls(request: FullVerification, bits: int, extent: Extent) -> Iterator[_Ca
             yield _Call("offsets past 32 bits", few, (with_padding(overwriting(few), padding),), padding)
 
 
-def _repeated_problem(request: FullVerification, extent: Extent) -> Problem:
+def _repeated_problem(request: FullVerification) -> Problem:
     """The largest of those at the edges that is not too large: of several splits, where k is split."""
     edges = edge_problems(request.config, request.problem)
-    fitting = [one for one in edges if one.m * one.n * one.k <= extent.long_products]
+    fitting = [one for one in edges if one.m * one.n * one.k <= request.extent.long_products]
     return max(fitting or edges[-1:], key=lambda one: one.m * one.n * one.k)
 
 

@@ -28,7 +28,7 @@ from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.generator.tables import Chosen, Joined, Rows, parts_of, places
 from tsm2_tune.tuner.basis import basis
 from tsm2_tune.tuner.compiler import compile_text, kill_running, remove_leftovers
-from tsm2_tune.tuner.full import FullVerification
+from tsm2_tune.tuner.full import EMULATED, ON_GPU, FullVerification
 from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.measure import Effort
 from tsm2_tune.tuner.past import Past, finalists, is_final_due
@@ -212,7 +212,8 @@ class Tuner:
                 return AttemptResult(binary.outcome, f"with an index of {bits} bits: {binary.detail}")
             entries.append((bits, Entry(binary.path, source.kernel, source.launch)))
         seed = trial_seed(self.options.seed, problem, f"{config.text} in full")
-        return self.worker.verify_in_full(FullVerification(problem, config, tuple(entries), seed=seed))
+        extent = EMULATED if self.target.is_host else ON_GPU
+        return self.worker.verify_in_full(FullVerification(problem, config, tuple(entries), extent, seed))
 
     def _compile(self, source: KernelSource) -> Binary | CompileFailure:
         return compile_text(

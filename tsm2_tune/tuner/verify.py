@@ -1,8 +1,8 @@
 """Is what the kernel computes right? Every element, against a reference of higher precision, in each of the checks.
 
 A kernel is verified on the problem itself and on small problems at the edges of its configuration (`edge_problems`),
-as what is exported serves every shape; and before it is a winner on many more (`tuner/full.py`). Since the error that is
-allowed to a sum grows with k, it is on small problems that a lower precision than the dtype's shows.
+as what is exported serves every shape; and before it is a winner on many more (`tuner/full.py`). Since the error that
+is allowed to a sum grows with k, it is on small problems that a lower precision than the dtype's shows.
 
 After each call the guard zones around every operand, the padding between columns and the inputs themselves
 must hold the bits they held before. The workspace of a kernel that splits k is poisoned before each call; what is

@@ -224,11 +224,8 @@ class Worker:
 
 def _no_room(request: object, error: MemoryError) -> str:
     """Which request had no room on the device, and for what."""
-    what = (
-        request.problem.text
-        if isinstance(request, Attempt | Rematch | FullVerification)
-        else "what measures the ceilings"
-    )
+    is_of_problem = isinstance(request, Attempt | Rematch | FullVerification)
+    what = request.problem.text if is_of_problem else "what measures the ceilings"
     return (
         f"{what} does not fit beside what else is on the device: no room for {str(error) or 'its numbers'};"
         " end what else runs there, or choose a smaller shape or another device"

@@ -100,7 +100,6 @@ class HostDevice:
     """
 
     faults_past_buffers = True
-    emulates = True
 
     def __init__(self, *, support_path: str = "", seed: int = 1) -> None:
         """`support_path` is the binary of the support kernels, which only `ceilings` needs."""
