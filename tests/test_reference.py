@@ -85,7 +85,7 @@ def worst(operands: Operands) -> npt.NDArray[np.float64]:
         factors=operands.factors,
         result=(
             *(np.float64(0.0), np.float64(0.0)),
-            *(np.int32(Values.POISON), np.uint64(0)),
+            *(np.int32(Values.POISON), np.uint64(0), np.int32(0)),
             *(np.uint64(c.address), *c.strides, np.int32(c.row_major)),
             *(np.float64(1.001 * problem.dtype.sum.unit_roundoff), np.int32(Exactness.NONE)),
         ),

@@ -224,8 +224,9 @@ class Worker:
 
 def _no_room(request: object, error: MemoryError) -> str:
     """Which request had no room on the device, and for what."""
-    is_of_problem = isinstance(request, Attempt | Rematch | FullVerification)
-    what = request.problem.text if is_of_problem else "what measures the ceilings"
+    what = "what measures the ceilings"
+    if isinstance(request, Attempt | Rematch | FullVerification):
+        what = request.problem.text
     return (
         f"{what} does not fit beside what else is on the device: no room for {str(error) or 'its numbers'};"
         " end what else runs there, or choose a smaller shape or another device"
