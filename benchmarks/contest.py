@@ -23,6 +23,7 @@ from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.roofline import Ceilings
+from tsm2_tune.tuner.checks import CHECKS
 from tsm2_tune.tuner.compiler import compile_text
 from tsm2_tune.tuner.cuda import CudaDevice
 from tsm2_tune.tuner.device import LaunchFailed
@@ -32,7 +33,7 @@ from tsm2_tune.tuner.operands import Operands, Support
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Binary, Measurement, Verdict
-from tsm2_tune.tuner.verify import CHECKS, clear, inspect, prepare, run_once
+from tsm2_tune.tuner.verify import clear, inspect, prepare, run_once
 
 COMPILE_SECONDS = 120.0
 GRAPH_WORKSPACE_BYTES = 32 * 2**20  # what cuBLAS takes by itself on Hopper; while captured it must be given one

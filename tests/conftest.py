@@ -11,6 +11,7 @@ import pytest
 from tests.quick import quick_toolchain
 from tsm2_tune.errors import ToolMissing, TuneError
 from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.probes import edge_problems
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource, render, support_source
 from tsm2_tune.tuner import cuda
@@ -23,7 +24,6 @@ from tsm2_tune.tuner.measure import Effort
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.target import Target, find_target
 from tsm2_tune.tuner.trial import Binary
-from tsm2_tune.tuner.tune import probe_problems
 from tsm2_tune.tuner.worker import Attempt, AttemptResult, Worker
 
 ONCE = Effort(min_samples=1, max_samples=1, warm_up_seconds=0.0)
@@ -91,7 +91,7 @@ def try_kernel(worker: Worker, quick: Toolchain) -> TryKernel:
         source: KernelSource = render(problem, config)
         binary = compiled(edit(source.text), source.kernel, quick, source.defines)
         entry = Entry(binary.path, source.kernel, source.launch)
-        small = probe_problems(config, problem) if probes else ()
+        small = edge_problems(config, problem) if probes else ()
         return worker.attempt(Attempt(problem, entry, small, seed=7, effort=ONCE))
 
     return attempt

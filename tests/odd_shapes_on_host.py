@@ -20,13 +20,14 @@ from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render, support_source
 from tsm2_tune.options import family_names
+from tsm2_tune.tuner.checks import probe_checks
 from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.device import KernelFault
 from tsm2_tune.tuner.host.device import HostDevice
 from tsm2_tune.tuner.host.toolchain import host_toolchain
 from tsm2_tune.tuner.loaded import Entry, LoadedKernel
 from tsm2_tune.tuner.operands import Operands, Support
-from tsm2_tune.tuner.verify import probe_checks, verify
+from tsm2_tune.tuner.verify import verify
 from tsm2_tune.usage import Command
 
 SHAPES = (

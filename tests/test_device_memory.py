@@ -19,6 +19,7 @@ from tests.conftest import ONCE, compiled
 from tests.on_host import ON_HOST
 from tsm2_tune.errors import DeviceError
 from tsm2_tune.generator.families.tsmr import TsmrConfig
+from tsm2_tune.generator.probes import edge_problems
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.roofline import Ceilings
@@ -29,7 +30,6 @@ from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.operands import needed_bytes
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.trial import Outcome
-from tsm2_tune.tuner.tune import probe_problems
 from tsm2_tune.tuner.worker import Attempt, Rematch, Worker
 
 pytestmark = ON_HOST
@@ -90,7 +90,7 @@ def test_whatever_has_no_room_ends_the_attempt_and_is_given_back(
     starved: Starved, entry: Entry, support_path: str
 ) -> None:
     refused, result = list[str](), None
-    request = Attempt(PROBLEM, entry, probe_problems(SPLIT, PROBLEM)[:2], seed=1, effort=ONCE)
+    request = Attempt(PROBLEM, entry, edge_problems(SPLIT, PROBLEM)[:2], seed=1, effort=ONCE)
     while result is None and len(refused) < MOST_ALLOCATIONS:
         bench, starved.left = bench_on(starved, support_path), len(refused)
         try:

@@ -15,11 +15,11 @@ from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.problem import DTYPES, ELEMENT_TYPES, MATHS, PLUS_TIMES, Problem
 from tsm2_tune.generator.render import environment
 from tsm2_tune.generator.roofline import gflops_by_dtype
+from tsm2_tune.tuner.checks import CHECKS, Exactness, error_coefficient, exactness
 from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.host import run_on_host
 from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.trial import Outcome
-from tsm2_tune.tuner.verify import CHECKS, Exactness, error_coefficient, exactness
 from tsm2_tune.tuner.worker import Attempt, AttemptResult, Worker
 
 OPS = ("nn", "tn", "ntt", "ttt")

@@ -47,15 +47,16 @@ from tsm2_tune.generator.families.tsmt_mma import TsmtMmaConfig
 from tsm2_tune.generator.families.tsmt_tf32 import TsmtTf32Config
 from tsm2_tune.generator.families.tsmt_zmma import TsmtZmmaConfig
 from tsm2_tune.generator.occupancy import occupancy
+from tsm2_tune.generator.probes import edge_problems
 from tsm2_tune.generator.problem import DTYPES, FMA_DTYPES, Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.space import unfit
+from tsm2_tune.tuner.checks import CHECKS, probe_checks
 from tsm2_tune.tuner.cuda import CudaDevice
 from tsm2_tune.tuner.loaded import LoadedKernel
 from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.tune import probe_problems
-from tsm2_tune.tuner.verify import CHECKS, prepare, probe_checks, verify
+from tsm2_tune.tuner.verify import prepare, verify
 
 pytestmark = ON_GPU
 
@@ -318,7 +319,7 @@ def test_template_is_right_at_odd_shapes_and_on_its_probes(
 ) -> None:
     shapes = [(n, n, m) for m, n, _ in SHAPES] if case.is_gram else SHAPES
     odd = (Problem(*shape, case.dtype_name, case.op) for shape in shapes)
-    for problem in (*odd, *probe_problems(config, case)):
+    for problem in (*odd, *edge_problems(config, case)):
         found = verdict(gpu, target, gpu_support_path, config, problem)
         assert found.correct, f"{problem.text}: {found.detail}"
 

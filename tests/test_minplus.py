@@ -20,10 +20,11 @@ from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.families.minplus import MinplusConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
+from tsm2_tune.tuner.checks import checks_of
 from tsm2_tune.tuner.host.device import HostDevice
 from tsm2_tune.tuner.operands import Operand, Operands, Support
 from tsm2_tune.tuner.trial import Outcome
-from tsm2_tune.tuner.verify import checks_of, compare, prepare
+from tsm2_tune.tuner.verify import compare, prepare
 
 pytestmark = pytest.mark.host
 

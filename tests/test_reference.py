@@ -9,9 +9,9 @@ import numpy.typing as npt
 import pytest
 
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.checks import Exactness
 from tsm2_tune.tuner.host.device import HostDevice
 from tsm2_tune.tuner.operands import LEAST_CHUNK, Filling, Operand, Operands, Support, Values
-from tsm2_tune.tuner.verify import Exactness
 
 SCALE_BITS = 60  # every value that operands are filled with is a multiple of 2 to minus this
 SHAPES = [
@@ -85,7 +85,7 @@ def worst(operands: Operands) -> npt.NDArray[np.float64]:
         factors=operands.factors,
         result=(
             *(np.float64(0.0), np.float64(0.0)),
-            *(np.int32(Values.POISON), np.uint64(0)),
+            *(np.int32(Values.POISON), np.uint64(0), np.int32(0)),
             *(np.uint64(c.address), *c.strides, np.int32(c.row_major)),
             *(np.float64(1.001 * problem.dtype.sum.unit_roundoff), np.int32(Exactness.NONE)),
         ),

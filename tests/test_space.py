@@ -29,12 +29,12 @@ from tsm2_tune.generator.families.tsmr_rows import TsmrRowsConfig
 from tsm2_tune.generator.families.tsmt import TsmtConfig
 from tsm2_tune.generator.families.tsmt_few import TsmtFewConfig
 from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.probes import edge_problems
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.rules import Candidate, Guidelines
 from tsm2_tune.generator.space import rules_of, search_space
 from tsm2_tune.generator.splitting import HAS_F64_TENSOR_CORES, has_f64_tensor_cores
-from tsm2_tune.tuner.tune import probe_problems
 
 H200 = PROFILES["h200"]
 R = Problem(20480, 16, 20480, "f32")
@@ -339,6 +339,6 @@ def test_families_that_compute_half_of_a_matrix_are_for_gram_matrices_alone() ->
 def test_gram_matrices_are_probed_at_both_numbers_of_a_shape() -> None:
     problem = Problem(8, 8, 10**6, "f32", "tx")
     config = TsmtConfig(128, 8, 8, 8, 8, 4, 1, splits=264, min_blocks=1)
-    sizes = {(probe.m, probe.n) for probe in probe_problems(config, problem)}
-    general = {(probe.m, probe.n) for probe in probe_problems(config, replace(problem, op="tn"))}
+    sizes = {(probe.m, probe.n) for probe in edge_problems(config, problem)}
+    general = {(probe.m, probe.n) for probe in edge_problems(config, replace(problem, op="tn"))}
     assert sizes == {(size, size) for shape in general for size in shape}

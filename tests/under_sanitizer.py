@@ -18,12 +18,13 @@ from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render, support_source
 from tsm2_tune.options import family_names
+from tsm2_tune.tuner.checks import probe_checks
 from tsm2_tune.tuner.cuda import CudaDevice
 from tsm2_tune.tuner.loaded import Entry, LoadedKernel
 from tsm2_tune.tuner.operands import Operands, Support
 from tsm2_tune.tuner.target import Target, find_target
 from tsm2_tune.tuner.trial import Verdict
-from tsm2_tune.tuner.verify import probe_checks, verify
+from tsm2_tune.tuner.verify import verify
 from tsm2_tune.usage import Command
 
 SHAPES = ((97, 13, 259), (641, 7, 131))

@@ -155,6 +155,18 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
+class Periods:
+    """After how many rows, columns and products a kernel does the same again: of a tile, of what it loads ahead.
+
+    What it does at the end of an extent depends on the remainder by its period, or by a length that is shorter.
+    """
+
+    m: int
+    n: int
+    k: int
+
+
+@dataclass(frozen=True, slots=True)
 class Traffic:
     """Bytes that a launch moves through device memory, as the design predicts: re-reads included."""
 

@@ -10,7 +10,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Resources, Traffic
+from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
@@ -126,6 +126,9 @@ class GramFamily(Family[C]):
             smem_bytes=self.resources(config, problem).smem_bytes,
             splits=config.splits,
         )
+
+    def periods(self, config: C, problem: Problem) -> Periods:
+        return Periods(config.tile, config.tile, config.chunk)
 
     def traffic(self, config: C, problem: Problem) -> Traffic:
         tiles = -(-problem.m // config.tile)

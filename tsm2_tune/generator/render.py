@@ -17,6 +17,8 @@ from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.problem import DTYPES, Problem
 
 SUPPORT_THREADS = 256  # of a block of the tuner's own kernels
+SPARSE_TERMS = 32  # that a line of a sparse operand keeps: the most products of which its results are sums
+INDEX_BITS = (32, 64)  # widths of a kernel's index
 REFERENCE_BLOCKS_PER_SM = 2  # of those that compute the reference, which bounds their registers
 
 # What a value may hold that a template prints: in CUDA names, numbers and words, which leave no comment and end no
@@ -56,6 +58,11 @@ def environment() -> Environment:
     )
 
 
+def index_defines(bits: int) -> tuple[str, ...]:
+    """The definition that gives a text's index so many bits."""
+    return (f"INDEX_BITS={bits}",)
+
+
 def filled(template: str, values: Mapping[str, Any], allowed: re.Pattern[str]) -> str:
     """The template with these values: every text of this program is made here.
 
@@ -85,7 +92,7 @@ def render(problem: Problem, config: KernelConfig) -> KernelSource:
     return KernelSource(
         kernel=config.family,
         text=text,
-        defines=(f"INDEX_BITS={problem.index_bits}",),
+        defines=index_defines(problem.index_bits),
         launch=family.launch(config, problem),
         dtype_name=problem.dtype_name,
     )
@@ -97,6 +104,7 @@ def support_source() -> str:
         "dtypes": tuple(DTYPES.values()),
         "threads": SUPPORT_THREADS,
         "reference_blocks_per_sm": REFERENCE_BLOCKS_PER_SM,
+        "sparse_terms": SPARSE_TERMS,
     }
     return filled("support.cu.jinja", values, OF_KERNELS)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
-from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Resources, Traffic
+from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
@@ -243,6 +243,9 @@ class StagingFamily(Family[C]):
     def _most_over(self, config: C, problem: Problem) -> int:
         """The same, of k. A complex product is at least three or four real ones."""
         return MOST_OVER // (config.tile_columns * problem.dtype.parts**2)
+
+    def periods(self, config: C, problem: Problem) -> Periods:
+        return Periods(config.tile_rows, config.tile_columns, config.chunk)
 
     def traffic(self, config: C, problem: Problem) -> Traffic:
         return tile_traffic(problem, tile_rows=config.tile_rows, tile_columns=config.tile_columns)

@@ -23,7 +23,7 @@ class Entry:
     launch: Launch
 
 
-def _loaded(device: Device, entry: Entry) -> Kernel:
+def load(device: Device, entry: Entry) -> Kernel:
     """The entry's kernel. BinaryLost where somebody removed the binary meanwhile."""
     try:
         return device.load(entry.path, entry.kernel)
@@ -42,7 +42,7 @@ class LoadedKernel:
     def __init__(self, device: Device, operands: Operands, entry: Entry, kernel: Kernel | None = None) -> None:
         """`kernel` is the entry's where it is loaded already."""
         self.entry, self.operands = entry, operands
-        self.kernel = kernel or _loaded(device, entry)
+        self.kernel = kernel or load(device, entry)
         self._device = device
         m, n = operands.problem.m, operands.problem.n
         self._blocks = entry.launch.blocks(m, n)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from math import isqrt
@@ -36,6 +37,10 @@ class Values(IntEnum):
     FEW_SIGNS = 7  # the same, and every 2048th negative
     UNUSUAL = 8  # integers, infinities of both signs and NaN; infinities in the last row and the last column
     SIGNED_NANS = 9  # as LENGTHS, and every 256th NaN with a sign
+    WIDE = 10  # of very different sizes, up to 4
+    SPECIAL = 11  # integers, every fourth a zero of either sign; once in 2**exponent NaN, an infinity or 3
+    SPARSE = 12  # [-1, 1) in SPARSE_TERMS elements of each line of k, which runs along memory, 0 in all others
+    SPARSE_ACROSS = 13  # the same where lines of k run across memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +50,7 @@ class Filling:
     leading_dimension: int  # elements from one column to the next
     values: Values
     seed: int
-    exponent: int = 0  # integers and small parts are multiplied by 2 to this
+    exponent: int = 0  # integers and small parts are multiplied by 2 to this; of special and sparse ones as they say
     shift: int | None = None  # elements past a multiple of 16 bytes where it begins; None where it lies as it may
 
 
@@ -183,11 +188,13 @@ class Operand:
         dtype: Dtype,
         *,
         row_major: bool = False,
+        padding: int = 0,
     ) -> None:
+        """Its leading dimension is at most PADDING_ROWS + `padding` over `rows`."""
         self.name, self.rows, self.columns, self.row_major = name, rows, columns, row_major
         self._support, self._dtype = support, dtype
         back = 0 if device.faults_past_buffers else GUARD_ELEMENTS
-        self._total = GUARD_ELEMENTS + self._extent(rows + PADDING_ROWS) + back
+        self._total = GUARD_ELEMENTS + self._extent(rows + PADDING_ROWS + padding) + back
         self._ends_at_buffer_end = device.faults_past_buffers
         self.buffer: Buffer = device.allocate(self._total * dtype.element_bytes)
         self.filling = Filling(rows, Values.POISON, 0)
@@ -264,10 +271,19 @@ class Operand:
 class Operands:
     """A, B and C of one problem; of a Gram matrix A is B too. MemoryError where the device has not enough memory.
 
-    `index_bits` is the width that the kernels to come were compiled with.
+    `index_bits` is the width that the kernels to come were compiled with; `padding` says by how much more than
+    PADDING_ROWS the leading dimensions of which operands may be padded.
     """
 
-    def __init__(self, device: Device, support: Support, problem: Problem, *, index_bits: int) -> None:
+    def __init__(
+        self,
+        device: Device,
+        support: Support,
+        problem: Problem,
+        *,
+        index_bits: int,
+        padding: Mapping[str, int] | None = None,
+    ) -> None:
         self.problem, self.support, self._index_bits = problem, support, index_bits
         dtype = problem.dtype
         made: dict[str, Operand] = {}
@@ -275,7 +291,10 @@ class Operands:
         try:
             for name, (rows, columns) in problem.stored.items():
                 row_major = along[name] == ("n" if name in "BC" else "k")
-                made[name] = Operand(device, self.support, name, rows, columns, dtype, row_major=row_major)
+                more = (padding or {}).get(name, 0)
+                made[name] = Operand(
+                    device, self.support, name, rows, columns, dtype, row_major=row_major, padding=more
+                )
         except MemoryError:
             for operand in made.values():
                 operand.buffer.free()

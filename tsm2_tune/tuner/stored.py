@@ -16,7 +16,7 @@ from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.config import KernelConfig, Launch, OtherConfig
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import KernelSource, render
+from tsm2_tune.generator.render import KernelSource, index_defines, render
 from tsm2_tune.generator.roofline import Ceilings
 from tsm2_tune.tuner import schema
 from tsm2_tune.tuner.domains import Row, checked, rates, tunables
@@ -258,7 +258,7 @@ def trial(row: Row, *, problem: Row, source: Row, first: Measurement | None) -> 
         problem=asked,
         config=_config(values["family"], values["config"], values["tunables"]),
         basis=values["basis"],
-        source=kernel_source(source, defines=(f"INDEX_BITS={asked.index_bits}",)),
+        source=kernel_source(source, defines=index_defines(asked.index_bits)),
         outcome=Outcome(values["outcome"]),
         detail=values["detail"],
         resources=_resources(values),

@@ -18,8 +18,9 @@ from tsm2_tune.errors import ToolMissing
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.model import predicted_us
+from tsm2_tune.generator.probes import edge_problems
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import KernelSource, render, support_source
+from tsm2_tune.generator.render import INDEX_BITS, KernelSource, index_defines, render, support_source
 from tsm2_tune.generator.roofline import Ceilings
 from tsm2_tune.generator.rules import GUIDELINE_RULES, Candidate
 from tsm2_tune.generator.space import SearchSpace
@@ -28,6 +29,7 @@ from tsm2_tune.tuner.basis import basis
 from tsm2_tune.tuner.claims import Claimed
 from tsm2_tune.tuner.clock import RunningClock
 from tsm2_tune.tuner.compiler import compile_text, kill_running, remove_leftovers
+from tsm2_tune.tuner.full import EMULATED, ON_GPU, FullVerification
 from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.measure import Effort
 from tsm2_tune.tuner.past import Past, finalists, is_final_due
@@ -249,6 +251,24 @@ class Tuner:
                 return FinalFailure(problem, answer.detail, answer.outcome is Outcome.INTERRUPTED)
         return FinalFailure(problem, CHANGED, interrupted=True)
 
+    def verify_in_full(self, problem: Problem, config: KernelConfig) -> AttemptResult:
+        """Verify the configuration's kernel for both widths of index; outcome OK where every call was right."""
+        sources = [replace(render(problem, config), defines=index_defines(bits)) for bits in INDEX_BITS]
+        for _ in range(TRIES):
+            entries = []
+            for bits, source in zip(INDEX_BITS, sources, strict=True):
+                binary = self._compile(source)
+                if isinstance(binary, CompileFailure):
+                    return AttemptResult(binary.outcome, f"with an index of {bits} bits: {binary.detail}")
+                entries.append((bits, Entry(binary.path, source.kernel, source.launch)))
+            seed = trial_seed(self.options.seed, problem, f"{config.text} in full")
+            extent = EMULATED if self.target.is_host else ON_GPU
+            before = self._files(*(entry.path for _, entry in entries))
+            answer = self.worker.verify_in_full(FullVerification(problem, config, tuple(entries), extent, seed))
+            if self._are_whole(before, sources):
+                return answer
+        return AttemptResult(Outcome.INTERRUPTED, CHANGED)
+
     def _files(self, *paths: str) -> tuple[object, ...]:
         """Which files these are, and that of the support kernels: others, or none, where the cache was touched."""
         return tuple(map(_file, (self._support_path, *paths)))
@@ -278,7 +298,7 @@ class Tuner:
                 Attempt(
                     problem,
                     Entry(binary.path, source.kernel, source.launch),
-                    probes=probe_problems(config, problem),
+                    probes=edge_problems(config, problem),
                     seed=trial_seed(self.options.seed, problem, config.text),
                     effort=self.options.effort,
                 )
@@ -383,15 +403,6 @@ def predicted_time_us(candidate: Candidate) -> Any:
         threads_per_block=launch.threads,
         blocks_per_sm=candidate.occupancy.blocks_per_sm,
     )
-
-
-def probe_problems(config: KernelConfig, problem: Problem) -> tuple[Problem, ...]:
-    """Small problems that meet the edges of this configuration: verified beside the problem itself, as an
-    exported kernel serves every shape of its dtype. For a Gram matrix, which is square, both extents in turn."""
-    shapes = family_named(config.family).probe_shapes(config, problem)
-    if problem.is_gram:
-        shapes = tuple(dict.fromkeys((size, size, k) for m, n, k in shapes for size in (m, n)))
-    return tuple(replace(problem, m=m, n=n, k=k) for m, n, k in shapes)
 
 
 def broken_guideline(candidate: Candidate, resources: LoadedResources | None) -> str | None:

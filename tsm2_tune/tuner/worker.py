@@ -20,8 +20,10 @@ from typing import Any
 from tsm2_tune.errors import DeviceError, TuneError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.roofline import Ceilings
+from tsm2_tune.tuner.checks import checks_of, probe_checks
 from tsm2_tune.tuner.clock import answers_in_time
 from tsm2_tune.tuner.device import BinaryLost, Device, DeviceLost, KernelFault, LaunchFailed
+from tsm2_tune.tuner.full import FullVerification, verify_in_full
 from tsm2_tune.tuner.loaded import Entry, LoadedKernel
 from tsm2_tune.tuner.measure import Effort, measure, measure_interleaved
 from tsm2_tune.tuner.operands import Operands, Support
@@ -29,7 +31,7 @@ from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.stopping import held
 from tsm2_tune.tuner.target import open_device
 from tsm2_tune.tuner.trial import LoadedResources, Measurement, Outcome, Verdict
-from tsm2_tune.tuner.verify import checks_of, prepare, probe_checks, verify
+from tsm2_tune.tuner.verify import prepare, verify
 
 START_LIMIT_SECONDS = 120.0  # for a worker to open its device: a busy machine's first context takes a while
 END_SECONDS = 10.0  # for a killed process to be gone: it is not while its driver waits for a device
@@ -123,6 +125,12 @@ class Worker:
         """One measurement an entry, in their order; an AttemptResult says why there is none."""
         answer = self._ask(request, limit_seconds=self._limit_seconds * len(request.entries))
         assert isinstance(answer, tuple | AttemptResult)
+        return answer
+
+    def verify_in_full(self, request: FullVerification) -> AttemptResult:
+        """The verdict, in a result without a measurement; OK where it is right."""
+        answer = self._ask(request)
+        assert isinstance(answer, AttemptResult)
         return answer
 
     def release(self) -> None:
@@ -252,7 +260,9 @@ class Worker:
 
 def _no_room(request: object, error: MemoryError) -> str:
     """Which request had no room on the device, and for what."""
-    what = request.problem.text if isinstance(request, Attempt | Rematch) else "what measures the ceilings"
+    what = "what measures the ceilings"
+    if isinstance(request, Attempt | Rematch | FullVerification):
+        what = request.problem.text
     return (
         f"{what} does not fit beside what else is on the device: no room for {str(error) or 'its numbers'};"
         " end what else runs there, or choose a smaller shape or another device"
@@ -317,6 +327,8 @@ class _Bench:
             return self._attempt(request)
         if isinstance(request, Rematch):
             return self._rematch(request)
+        if isinstance(request, FullVerification):
+            return self._verified_in_full(request)
         self._stage("ceilings" if request == "ceilings" else "release")
         self._release()
         return self._device.ceilings() if request == "ceilings" else None
@@ -366,7 +378,7 @@ class _Bench:
             small, on_small = Operands(self._device, support, probe, index_bits=bits), None
             try:
                 on_small = loaded.on(small)
-                checks, seed = probe_checks(probe), request.seed + 1000 * (number + 1)
+                checks, seed = probe_checks(probe, number), request.seed + 1000 * (number + 1)
                 verdict = verify(self._device, small, on_small, checks=checks, seed=seed)
             finally:
                 if on_small is not None:
@@ -400,6 +412,21 @@ class _Bench:
         finally:
             for kernel in kernels:
                 kernel.free()
+
+    def _verified_in_full(self, request: FullVerification) -> AttemptResult:
+        self._stage("full verification")
+        self._release()  # what it takes is large too
+        try:
+            support = self._support_of(request.problem.dtype_name)
+            verdict = verify_in_full(self._device, support, request, self._stage)
+        except (BinaryLost, DeviceLost) as error:
+            return AttemptResult(Outcome.INTERRUPTED, str(error))
+        except LaunchFailed as error:
+            return AttemptResult(Outcome.LAUNCH_FAILED, str(error))
+        except KernelFault as error:
+            return AttemptResult(Outcome.CRASHED, str(error))
+        outcome = Outcome.OK if verdict.correct else Outcome.WRONG_RESULT
+        return AttemptResult(outcome, "" if verdict.correct else verdict.detail, verdict=verdict)
 
     def _operands_of(self, problem: Problem) -> Operands:
         if self._operands is None or self._operands.problem != problem:

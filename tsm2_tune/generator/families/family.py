@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Generic, TypeVar
 
-from tsm2_tune.generator.config import KernelConfig, Launch, Resources, Traffic
+from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.occupancy import Occupancy, occupancy
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
@@ -55,6 +55,10 @@ class Family(ABC, Generic[C]):
     @abstractmethod
     def traffic(self, config: C, problem: Problem) -> Traffic:
         """Bytes that the design moves for this problem at beta = 0, re-reads included."""
+
+    @abstractmethod
+    def periods(self, config: C, problem: Problem) -> Periods:
+        """The longest of the lengths by which the kernel divides each extent: verification tries every remainder."""
 
     def has(self, config: C, problem: Problem) -> bool:
         """Whether the configuration is one of the problem's, before any rule."""

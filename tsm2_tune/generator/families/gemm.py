@@ -29,7 +29,7 @@ from tsm2_tune.generator.bacugen import (
     published_occupancy,
     with_reading_grids,
 )
-from tsm2_tune.generator.config import Launch, Resources, Traffic
+from tsm2_tune.generator.config import Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
@@ -250,6 +250,9 @@ class Gemm(Family[GemmConfig]):
             smem_bytes=self.resources(config, problem).smem_bytes,
             columns_per_block=config.n_blk,
         )
+
+    def periods(self, config: GemmConfig, problem: Problem) -> Periods:
+        return Periods(config.m_blk, config.n_blk, config.k_blk)
 
     def traffic(self, config: GemmConfig, problem: Problem) -> Traffic:
         return tile_traffic(problem, tile_rows=config.m_blk, tile_columns=config.n_blk)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, ClassVar, Literal, get_args
 
-from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Resources, Traffic
+from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
@@ -260,6 +260,9 @@ class Gemv(Family[GemvConfig]):
             splits=config.splits,
             flat_splits=flat_splits(tile_rows(config)),
         )
+
+    def periods(self, config: GemvConfig, problem: Problem) -> Periods:
+        return Periods(tile_rows(config), 1, config.prefetch * step(config, problem))
 
     def traffic(self, config: GemvConfig, problem: Problem) -> Traffic:
         return split_traffic(problem, columns=1, splits=config.splits)

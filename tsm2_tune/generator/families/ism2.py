@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, ClassVar
 
-from tsm2_tune.generator.config import KernelConfig, Launch, Resources, Traffic
+from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.families.tsm2 import (
     COLUMNS,
@@ -104,6 +104,9 @@ class Ism2(Family[Ism2Config]):
             rows_per_block=config.threads * config.row_tiles,
             smem_bytes=self.resources(config, problem).smem_bytes,
         )
+
+    def periods(self, config: Ism2Config, problem: Problem) -> Periods:
+        return Periods(config.threads, config.columns, max(config.threads, config.prefetch))
 
     def traffic(self, config: Ism2Config, problem: Problem) -> Traffic:
         passes = -(-problem.n // config.columns)  # over A: one for each group of columns

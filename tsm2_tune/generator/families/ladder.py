@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, ClassVar
 
-from tsm2_tune.generator.config import KernelConfig, Launch, Resources, Traffic
+from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
@@ -168,6 +168,10 @@ class Ladder(Family[LadderConfig]):
             rows, columns = columns, rows
         smem_bytes = self.resources(config, problem).smem_bytes
         return Launch(config.threads, rows, smem_bytes, columns_per_block=columns)
+
+    def periods(self, config: LadderConfig, problem: Problem) -> Periods:
+        launch = self.launch(config, problem)
+        return Periods(launch.rows_per_block, launch.columns_per_block, config.tile_depth)
 
     def traffic(self, config: LadderConfig, problem: Problem) -> Traffic:
         """A block's threads find one another's elements in shared memory, and in the L1 where they use none."""

@@ -12,7 +12,7 @@ from itertools import product
 from typing import Any, ClassVar
 
 from tsm2_tune.generator.architecture import HOST
-from tsm2_tune.generator.config import KernelConfig, Launch, Resources, Traffic
+from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.families.tsmr_half_ring import FEW_COLUMNS, MANY_COLUMNS
 from tsm2_tune.generator.limits import DeviceLimits
@@ -157,6 +157,9 @@ class StagedHalf(Family[StagedHalfConfig]):
             splits=config.splits,
             persistent=True,
         )
+
+    def periods(self, config: StagedHalfConfig, problem: Problem) -> Periods:
+        return Periods(config.tile_rows, config.tile_columns, config.chunk)
 
     def traffic(self, config: StagedHalfConfig, problem: Problem) -> Traffic:
         return tile_traffic(problem, tile_rows=config.tile_rows, tile_columns=config.tile_columns)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, ClassVar
 
-from tsm2_tune.generator.config import KernelConfig, Launch, Resources, Traffic
+from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS, choose
@@ -111,6 +111,9 @@ class Tsm2(Family[Tsm2Config]):
             rows_per_block=config.threads,
             smem_bytes=self.resources(config, problem).smem_bytes,
         )
+
+    def periods(self, config: Tsm2Config, problem: Problem) -> Periods:
+        return Periods(config.threads, config.columns, max(config.threads, config.prefetch))
 
     def traffic(self, config: Tsm2Config, problem: Problem) -> Traffic:
         passes = -(-problem.n // config.columns)  # over A: one for each group of columns

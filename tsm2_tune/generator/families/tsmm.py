@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, ClassVar
 
-from tsm2_tune.generator.config import KernelConfig, Launch, Resources, Traffic
+from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
@@ -138,6 +138,9 @@ class Tsmm(Family[TsmmConfig]):
             rows_per_block=_block_rows(config, problem) * config.row_tiles,
             smem_bytes=self.resources(config, problem).smem_bytes,
         )
+
+    def periods(self, config: TsmmConfig, problem: Problem) -> Periods:
+        return Periods(_block_rows(config, problem), config.columns, tile_depth(config))
 
     def traffic(self, config: TsmmConfig, problem: Problem) -> Traffic:
         passes = -(-problem.n // config.columns)  # over A: one for each group of columns

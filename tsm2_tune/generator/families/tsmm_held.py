@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, ClassVar
 
-from tsm2_tune.generator.config import KernelConfig, Launch, Resources, Traffic
+from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
@@ -129,6 +129,9 @@ class TsmmHeld(Family[TsmmHeldConfig]):
             columns_per_block=config.across,
             smem_bytes=self.resources(config, problem).smem_bytes,
         )
+
+    def periods(self, config: TsmmHeldConfig, problem: Problem) -> Periods:
+        return Periods(self.launch(config, problem).rows_per_block, config.across, config.depth)
 
     def traffic(self, config: TsmmHeldConfig, problem: Problem) -> Traffic:
         passes = -(-problem.n // config.across)

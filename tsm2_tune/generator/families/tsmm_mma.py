@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, ClassVar
 
-from tsm2_tune.generator.config import KernelConfig, Launch, Resources, Traffic
+from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
@@ -245,6 +245,9 @@ class TsmmMma(Family[TsmmMmaConfig]):
             splits=config.splits,
             persistent=True,
         )
+
+    def periods(self, config: TsmmMmaConfig, problem: Problem) -> Periods:
+        return Periods(_block_rows(config, problem), config.columns, max(config.chunk, config.depth))
 
     def traffic(self, config: TsmmMmaConfig, problem: Problem) -> Traffic:
         passes = -(-problem.n // config.columns)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, ClassVar
 
-from tsm2_tune.generator.config import KernelConfig, Launch, Resources, Traffic
+from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
@@ -234,6 +234,9 @@ class TsmmRows(Family[TsmmRowsConfig]):
             smem_bytes=0,
             columns_per_block=config.teams * config.columns,
         )
+
+    def periods(self, config: TsmmRowsConfig, problem: Problem) -> Periods:
+        return Periods(block_rows(config), config.teams * config.columns, depth(config, problem))
 
     def traffic(self, config: TsmmRowsConfig, problem: Problem) -> Traffic:
         passes = -(-problem.n // (config.teams * config.columns))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, ClassVar
 
-from tsm2_tune.generator.config import KernelConfig, Launch, Resources, Traffic
+from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
@@ -125,6 +125,9 @@ class Tsmr(Family[TsmrConfig]):
             columns_per_block=config.columns,
             splits=config.splits,
         )
+
+    def periods(self, config: TsmrConfig, problem: Problem) -> Periods:
+        return Periods(_block_rows(config, problem), config.columns, TILE_DEPTH)
 
     def traffic(self, config: TsmrConfig, problem: Problem) -> Traffic:
         return split_traffic(problem, columns=config.columns, splits=config.splits)

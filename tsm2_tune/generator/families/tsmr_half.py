@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, ClassVar
 
-from tsm2_tune.generator.config import KernelConfig, Launch, Resources, Traffic
+from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
@@ -180,6 +180,9 @@ class TsmrHalf(Family[TsmrHalfConfig]):
             columns_per_block=config.columns,
             splits=config.splits,
         )
+
+    def periods(self, config: TsmrHalfConfig, problem: Problem) -> Periods:
+        return Periods(_block_rows(config), config.columns, tile_depth(config))
 
     def traffic(self, config: TsmrHalfConfig, problem: Problem) -> Traffic:
         return split_traffic(problem, columns=config.columns, splits=config.splits)

@@ -15,7 +15,7 @@ from itertools import product
 from math import log
 from typing import Any, ClassVar
 
-from tsm2_tune.generator.config import KernelConfig, Launch, Resources, Traffic
+from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
@@ -281,6 +281,9 @@ class TsmrRows(Family[TsmrRowsConfig]):
             columns_per_block=config.columns,
             splits=config.splits,
         )
+
+    def periods(self, config: TsmrRowsConfig, problem: Problem) -> Periods:
+        return Periods(strip_rows(config), config.columns, prefetch(config, problem))
 
     def traffic(self, config: TsmrRowsConfig, problem: Problem) -> Traffic:
         return split_traffic(problem, columns=config.columns, splits=config.splits)

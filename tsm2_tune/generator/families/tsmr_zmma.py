@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, ClassVar
 
-from tsm2_tune.generator.config import KernelConfig, Launch, Resources, Traffic
+from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
@@ -141,6 +141,9 @@ class TsmrZmma(Family[TsmrZmmaConfig]):
             columns_per_block=config.columns,
             splits=config.splits,
         )
+
+    def periods(self, config: TsmrZmmaConfig, problem: Problem) -> Periods:
+        return Periods(_block_rows(config, problem), config.columns, tile_depth(config))
 
     def traffic(self, config: TsmrZmmaConfig, problem: Problem) -> Traffic:
         return split_traffic(problem, columns=config.columns, splits=config.splits)

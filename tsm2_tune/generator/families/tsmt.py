@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, ClassVar
 
-from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Resources, Traffic
+from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
@@ -217,6 +217,9 @@ class Tsmt(Family[TsmtConfig]):
             splits=config.splits,
             flat_splits=flat_splits(config.tile_rows * config.tile_columns),
         )
+
+    def periods(self, config: TsmtConfig, problem: Problem) -> Periods:
+        return Periods(config.tile_rows, config.tile_columns, config.threads // team(config) * config.step)
 
     def traffic(self, config: TsmtConfig, problem: Problem) -> Traffic:
         return tile_traffic(problem, tile_rows=config.tile_rows, tile_columns=config.tile_columns)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, ClassVar
 
-from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Resources, Traffic
+from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
@@ -189,6 +189,9 @@ class TsmtHalf(Family[TsmtHalfConfig]):
             smem_bytes=self.resources(config, problem).smem_bytes,
             splits=config.splits,
         )
+
+    def periods(self, config: TsmtHalfConfig, problem: Problem) -> Periods:
+        return Periods(config.tile_rows, config.tile_columns, config.chunk)
 
     def traffic(self, config: TsmtHalfConfig, problem: Problem) -> Traffic:
         return tile_traffic(problem, tile_rows=config.tile_rows, tile_columns=config.tile_columns)
