@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -182,6 +183,26 @@ def test_a_cache_that_is_removed_again_and_again_is_no_verdict(folder: Path, tmp
     answer = compiled(fake(tmp_path, f"rm -rf {folder.parent}\nexit 1\n"))
     assert isinstance(answer, CompileFailure)
     assert answer.outcome is Outcome.INTERRUPTED
+
+
+def test_a_cache_that_is_removed_all_the_time_ends_no_run(folder: Path, tmp_path: Path, writing: Toolchain) -> None:
+    stop = threading.Event()
+
+    def remove() -> None:
+        while not stop.wait(0.005):
+            shutil.rmtree(folder.parent, ignore_errors=True)
+
+    removing = threading.Thread(target=remove)
+    removing.start()
+    try:
+        for number in range(20):
+            remove_leftovers()
+            answer = compiled(writing, str(number))
+            assert isinstance(answer, Binary) or answer.outcome is Outcome.INTERRUPTED
+    finally:
+        stop.set()
+        removing.join()
+    assert binary(writing, "afterwards").is_file()
 
 
 @pytest.mark.host

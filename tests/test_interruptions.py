@@ -269,6 +269,16 @@ def test_killing_what_runs_kills_all_of_it(tmp_path: Path) -> None:
     assert all(map(is_gone, calls(tmp_path)))
 
 
+def test_a_fork_has_compilers_of_its_own(tmp_path: Path) -> None:
+    writing = fake(tmp_path, WRITE)
+    assert isinstance(compiled(writing, "before"), Binary)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if isinstance(compiled(writing, "child"), Binary) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert isinstance(compiled(writing, "parent"), Binary)
+
+
 COMPILING = """
 import sys
 from pathlib import Path

@@ -114,10 +114,10 @@ def find(key: str, suffix: str) -> tuple[Path, int] | None:
         shard = os.lstat(binary.parent)
         if not (stat.S_ISDIR(shard.st_mode) and _is_ours(shard)):
             return None
-        with _opened(binary.with_suffix(".json")) as file:
+        with _OwnFile(binary.with_suffix(".json")) as file:
             told = json.loads(os.read(file.number, MOST_REPORT_BYTES))
         spill_bytes = told["spill_bytes"]
-        with _opened(binary) as file:
+        with _OwnFile(binary) as file:
             if told["sha256"] != file.digest():  # a disk that was full, a machine that went down
                 return None
             os.utime(file.number)
@@ -130,7 +130,7 @@ def keep(output: Path, key: str, suffix: str, spill_bytes: int) -> Path:
     """Move what a compiler wrote into the cache."""
     binary = _place(key, suffix)
     report = output.with_name("report.json")
-    with _opened(output) as file:
+    with _OwnFile(output) as file:
         digest = file.digest()
         os.fchmod(file.number, 0o600)
     report.touch(0o600)
@@ -146,7 +146,7 @@ def _place(key: str, suffix: str) -> Path:
     return cache_folder() / key[:2] / f"{key}{suffix}"
 
 
-class _opened:
+class _OwnFile:
     """A file of this user's for reading: never another's, a link, a folder, or what one waits for. OSError else."""
 
     def __init__(self, path: Path) -> None:
@@ -156,7 +156,7 @@ class _opened:
             os.close(self.number)
             raise PermissionError(f"{path} is not ours")
 
-    def __enter__(self) -> _opened:
+    def __enter__(self) -> _OwnFile:
         return self
 
     def __exit__(self, *_: object) -> None:

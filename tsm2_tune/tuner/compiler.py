@@ -113,7 +113,7 @@ def _compiled(
             if why is None and not output.is_file():
                 why = CompileFailure(Outcome.COMPILE_FAILED, f"{toolchain.compiler} ended well, but wrote no output")
             if why is not None and not source.is_file():
-                why = CompileFailure(Outcome.INTERRUPTED, f"the working folder {work.folder} was removed")
+                why = CompileFailure(Outcome.INTERRUPTED, "its working folder was removed")
             if why is not None:
                 refuse_full_disk(folder)
                 return CompileFailure(why.outcome, _shortened(why.detail, str(work.folder)))
