@@ -20,7 +20,7 @@ from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render, support_source
 from tsm2_tune.options import family_names
-from tsm2_tune.tuner.checks import probe_checks
+from tsm2_tune.tuner.checks import every_check
 from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.device import KernelFault
 from tsm2_tune.tuner.host.device import HostDevice
@@ -50,7 +50,7 @@ def trouble(device: HostDevice, support: str, toolchain: Toolchain, config: Kern
     operands = Operands(device, Support(device, support, problem.dtype_name), problem, index_bits=problem.index_bits)
     loaded = LoadedKernel(device, operands, Entry(binary.path, source.kernel, source.launch))
     try:
-        found = verify(device, operands, loaded, seed=11, checks=probe_checks(problem))
+        found = verify(device, operands, loaded, seed=11, checks=every_check(problem))
     except KernelFault as fault:
         return str(fault)
     finally:

@@ -18,7 +18,7 @@ from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render, support_source
 from tsm2_tune.options import family_names
-from tsm2_tune.tuner.checks import probe_checks
+from tsm2_tune.tuner.checks import every_check
 from tsm2_tune.tuner.cuda import CudaDevice
 from tsm2_tune.tuner.loaded import Entry, LoadedKernel
 from tsm2_tune.tuner.operands import Operands, Support
@@ -44,7 +44,7 @@ def verdict(gpu: CudaDevice, target: Target, support: Support, config: KernelCon
     operands = Operands(gpu, support, problem, index_bits=problem.index_bits)
     loaded = LoadedKernel(gpu, operands, Entry(binary.path, source.kernel, source.launch))
     try:
-        return verify(gpu, operands, loaded, seed=11, checks=probe_checks(problem)[:1])
+        return verify(gpu, operands, loaded, seed=11, checks=every_check(problem)[:1])
     finally:
         loaded.free()
         operands.free()

@@ -40,6 +40,7 @@ from tsm2_tune.tuner.locks import device_lock
 from tsm2_tune.tuner.stopping import stoppable
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.target import HOST, default_spec, find_target, limits_of
+from tsm2_tune.tuner.trial import Outcome
 from tsm2_tune.tuner.tune import FinalFailure, Options, Tuner
 from tsm2_tune.usage import Group
 
@@ -166,6 +167,8 @@ class _Tally:
                 self.timed_out += event.timed_out
         elif isinstance(event, FinalFailure):
             self.interrupted += event.interrupted
+        elif isinstance(event, job.WinnerVerified):
+            self.interrupted += event.outcome is Outcome.INTERRUPTED
 
 
 def _told(sentence: str) -> None:

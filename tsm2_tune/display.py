@@ -18,7 +18,15 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Column, Table
 from rich.text import Text
 
-from tsm2_tune.tuner.job import Event, FinalStored, ProblemEnded, ProblemStarted, TrialInterrupted, TrialStored
+from tsm2_tune.tuner.job import (
+    Event,
+    FinalStored,
+    ProblemEnded,
+    ProblemStarted,
+    TrialInterrupted,
+    TrialStored,
+    WinnerVerified,
+)
 from tsm2_tune.tuner.stored import BestRow, TrialLine, TrialRecord
 from tsm2_tune.tuner.trial import Outcome, Trial, Verdict
 from tsm2_tune.tuner.tune import FinalFailure, Options
@@ -87,6 +95,8 @@ class Display:
             self._update(note="finalists measured again")
         elif isinstance(event, FinalFailure):
             self._line(f"{event.problem.text}: finalists not measured again: {one_line(event.detail)}")
+        elif isinstance(event, WinnerVerified):
+            self._winner_verified(event)
         else:
             self._problem_ended(event)
 
@@ -105,6 +115,13 @@ class Display:
             left="",
             best="",
         )
+
+    def _winner_verified(self, event: WinnerVerified) -> None:
+        if event.outcome is Outcome.OK:
+            self._update(note="winner verified in full")
+        else:
+            self._failures[event.outcome] = self._failures.get(event.outcome, 0) + 1
+            self._line(f"{event.config}: {event.outcome}: {one_line(event.detail)}")
 
     def _left_text(self) -> str:
         """Time left for the problem: by the pace so far, but no more than the budget leaves."""
@@ -197,7 +214,7 @@ def winners_table(rows: Iterable[BestRow], console: Console) -> None:
                 rate_text(row.gbytes_per_s),
                 f"{row.percent_of_floor:.1f}",
                 str(row.ties),
-                "stale" if row.stale else "",
+                "stale" if row.stale else "" if row.verified_in_full else "verified in part",
             )
             for row in winners
         ]

@@ -153,7 +153,7 @@ class GramFamily(Family[C]):
             (tile + 4, 2 * chunk + 1),
             (tile - 4, chunk),
             (tile, 2 * chunk + 1),
-            (2 * tile, chunk * (rings + 1) + 2),
+            (2 * tile, chunk * (2 * rings + 1) + 2),
         )
         return tuple((size, size, k) for size, k in sizes_and_k)
 

@@ -12,7 +12,7 @@ import numpy as np
 from tsm2_tune.errors import InputError
 
 INT32_MAX = 2**31 - 1
-PADDING_ROWS = 16  # the most rows that verification adds to a leading dimension
+PADDING_ROWS = 20  # the most rows that verification adds to a leading dimension
 # The largest element offset for which kernels use a 32-bit index: 2**22 under its end, since a loop counter
 # steps past the operand by up to a grid's threads.
 LARGEST_32_BIT_OFFSET = 2**31 - 2**22

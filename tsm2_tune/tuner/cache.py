@@ -120,7 +120,7 @@ def find(key: str, suffix: str) -> tuple[Path, int] | None:
         with _OwnFile(binary) as file:
             if told["sha256"] != file.digest():  # a disk that was full, a machine that went down
                 return None
-            os.utime(file.number)
+            os.utime(file.number, ns=(time.time_ns(), os.fstat(file.number).st_mtime_ns))  # used now, made before
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
     return (binary, spill_bytes) if type(spill_bytes) is int and spill_bytes >= 0 else None
@@ -256,7 +256,7 @@ def entries() -> Iterator[Entry]:
                 of_report = report.lstat().st_size if report.exists() and not is_report else 0
                 if not is_report:
                     facts = one.stat(follow_symlinks=False)
-                    yield Entry(Path(one.path), facts.st_size + of_report, facts.st_mtime)
+                    yield Entry(Path(one.path), facts.st_size + of_report, facts.st_atime)
 
 
 def evict(limit_bytes: int) -> None:

@@ -109,6 +109,7 @@ class Check:
     magnitude: Magnitude = Magnitude.ORDINARY  # of A's integers
     small: dict[str, int] = field(default_factory=dict)  # operand -> exponent of its small parts
     apart: dict[str, Values] = field(default_factory=dict)  # operand -> its values, where they are others
+    past: dict[str, int] = field(default_factory=dict)  # operand -> elements of a line past whole vectors
     shift: dict[str, int] = field(default_factory=dict)  # operand -> elements past a multiple of 16 bytes
 
     @property
@@ -124,9 +125,12 @@ class Check:
             return RARITY_OF_C if name == "C" else products.bit_length()
         if self.is_sparse:
             return int(problem.is_gram)
-        scaled = "AB" if problem.dtype.semiring is MIN_PLUS else "A"  # all of a product's size
-        of_a = dict.fromkeys(scaled, self.magnitude.exponent(problem))
-        return (of_a if self.values is Values.INTEGERS else self.small).get(name, 0)
+        if self.values is not Values.INTEGERS:
+            return self.small.get(name, 0)
+        exponent = self.magnitude.exponent(problem)
+        if name == "C":  # of the size of a product
+            return exponent * (2 if problem.is_gram else 1)
+        return exponent if name == "A" or is_min_plus(problem) else 0
 
 
 CHECKS = (
@@ -146,19 +150,28 @@ UNALIGNED = tuple(
     Check(f"{name} unaligned", Values.INTEGERS, {**VECTORS, name: 0}, 1.0, 1.0, shift={**ALIGNED, name: 1})
     for name in "ABC"
 )
+# A leading dimension that is no multiple of a vector, or of half a vector, while all else is aligned.
+LINES_APART = tuple(
+    Check(f"lines of {name} apart", Values.INTEGERS, VECTORS, ALPHA, 0.0, past={name: past}, shift=ALIGNED)
+    for past in (1, 2)
+    for name in "ABC"
+)
+UNUSUAL_FACTORS = (
+    Check("alpha NaN", Values.INTEGERS, padding=ODD, alpha=complex(math.nan, math.nan), beta=BETA),
+    Check("beta NaN", Values.INTEGERS, padding=ODD, alpha=ALPHA, beta=complex(math.nan, math.nan)),
+    Check("alpha infinite", Values.INTEGERS, padding=ODD, alpha=complex(-math.inf, math.inf), beta=0.0),
+    Check("beta infinite", Values.INTEGERS, padding=ODD, alpha=ALPHA, beta=complex(math.inf, -math.inf)),
+)
 SPECIAL_VALUES = (
     Check("special values", Values.SPECIAL, padding=VECTORS, alpha=1.0, beta=0.0, shift=ALIGNED),
     Check("special values of C too", Values.SPECIAL, padding=ODD, alpha=ALPHA, beta=BETA),
 )
-# On small problems the bound is tight, so that here a factor or an operand of lower precision shows too.
-PROBE_CHECKS = (
-    CHECKS[0],
-    CHECKS[1],
-    OVERWRITING,
-    *UNALIGNED,
-    Check("large values", Values.INTEGERS, OTHERS_APART, 1.0, 0.0, magnitude=Magnitude.LARGE, shift=ALIGNED),
-    Check("subnormal values", Values.INTEGERS, A_APART, 1.0, 0.0, magnitude=Magnitude.LEAST, shift=ALIGNED),
-    CHECKS[-1],
+SIZES = tuple(
+    (
+        Check("large values", Values.INTEGERS, OTHERS_APART, 1.0, beta, magnitude=Magnitude.LARGE, shift=ALIGNED),
+        Check("subnormal values", Values.INTEGERS, A_APART, 1.0, beta, magnitude=Magnitude.LEAST, shift=ALIGNED),
+    )
+    for beta in (0.0, 1.0)
 )
 # Of the semiring (min, +), where every result is exact, whatever the values. Of numbers from [-1, 1) any product may
 # be the least, so that one left out shows somewhere. With these alpha and beta C[i, j] is less in one place, the
@@ -211,13 +224,26 @@ def checks_of(problem: Problem) -> tuple[Check, ...]:
     return MIN_PLUS_CHECKS if is_min_plus(problem) else CHECKS
 
 
-def probe_checks(problem: Problem, number: int = 0) -> tuple[Check, ...]:
-    """What a kernel is called for on the small problem of this number, from 0: the first gets every factor."""
+def probe_checks(problem: Problem, number: int) -> tuple[Check, ...]:
+    """What a kernel is called for on the small problem of this number, from 0: the first gets every factor, of the
+    calls with unusual values or lines each gets one."""
     if is_min_plus(problem):
         return MIN_PLUS_PROBE_CHECKS
     scaled = SCALED_CALLS if number == 0 else (SCALED_CALLS[number % len(SCALED_CALLS)],)
-    special = SPECIAL_VALUES[number % len(SPECIAL_VALUES)]
-    return (*PROBE_CHECKS[:-1], *scaled, special, PROBE_CHECKS[-1], *(COMPLEX_CHECKS * problem.dtype.is_complex))
+    in_turns = [turn[number % len(turn)] for turn in (LINES_APART, UNUSUAL_FACTORS, SPECIAL_VALUES)]
+    sizes = SIZES[number % len(SIZES)]
+    complex_checks = COMPLEX_CHECKS * problem.dtype.is_complex
+    return (*CHECKS[:2], OVERWRITING, *UNALIGNED, *sizes, *scaled, *in_turns, *complex_checks, CHECKS[-1])
+
+
+def every_check(problem: Problem) -> tuple[Check, ...]:
+    """All that a kernel is called for on small problems."""
+    if is_min_plus(problem):
+        return MIN_PLUS_PROBE_CHECKS
+    sizes = (check for pair in SIZES for check in pair)
+    complex_checks = COMPLEX_CHECKS * problem.dtype.is_complex
+    ordinary = (*CHECKS[:2], OVERWRITING, *UNALIGNED, *LINES_APART, *sizes, *SCALED_CALLS)
+    return (*ordinary, *UNUSUAL_FACTORS, *SPECIAL_VALUES, *complex_checks, CHECKS[-1])
 
 
 def overwriting(problem: Problem) -> Check:
@@ -230,8 +256,7 @@ def sweep_checks(problem: Problem, number: int) -> tuple[Check, ...]:
 
     That is a call in whole vectors, and in turns one of those that other branches serve.
     """
-    scaled = SCALED_CALLS[number % len(SCALED_CALLS)]
-    others = MIN_PLUS_PROBE_CHECKS if is_min_plus(problem) else (CHECKS[1], *UNALIGNED, *SPECIAL_VALUES, scaled)
+    others = every_check(problem)
     return (overwriting(problem), others[number % len(others)])
 
 

@@ -4,7 +4,7 @@ A winner is exported with its text, which serves every shape by either width of 
 kernel is tried
 
 - on small problems with every remainder of m, n and k by the lengths into which it divides them;
-- at the edges of its configuration, with all calls: of the width that was not timed, as its trial has done this;
+- at the edges of its configuration, with all calls, of which a trial does some;
 - on extents and leading dimensions of more than 16 bits, and at offsets past 32 bits, as far as memory goes;
 - many times one after another: the results stay the same, bit for bit.
 """
@@ -24,9 +24,9 @@ from tsm2_tune.tuner.checks import (
     LONG_LINES,
     Check,
     checks_of,
+    every_check,
     long_checks,
     overwriting,
-    probe_checks,
     sweep_checks,
     with_padding,
 )
@@ -107,9 +107,8 @@ def verify_in_full(
 
 def _calls(request: FullVerification, bits: int) -> Iterator[_Call]:
     config, asked, extent = request.config, request.problem, request.extent
-    if bits != asked.index_bits:
-        for number, problem in enumerate(edge_problems(config, asked)):
-            yield _Call("edges", problem, probe_checks(problem, number))
+    for problem in edge_problems(config, asked):
+        yield _Call("edges", problem, every_check(problem))
     for number, problem in enumerate(remainder_problems(config, asked, most_products=extent.products)):
         yield _Call("remainders", problem, sweep_checks(problem, number))
     for problem in long_problems(config, asked, most_products=extent.long_products):

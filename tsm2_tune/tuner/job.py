@@ -73,7 +73,16 @@ class ProblemEnded:
     winner: BestRow | None
 
 
-Event = ProblemStarted | TrialStored | TrialInterrupted | FinalStored | FinalFailure | ProblemEnded
+@dataclass(frozen=True, slots=True)
+class WinnerVerified:
+    """What was about to win was verified in full. Where it was not right, another one wins."""
+
+    config: str
+    outcome: Outcome
+    detail: str  # what was tried, or what went wrong
+
+
+Event = ProblemStarted | TrialStored | TrialInterrupted | FinalStored | FinalFailure | WinnerVerified | ProblemEnded
 Order = Callable[[SearchSpace, int], Sequence[Candidate]]  # of a space and the run's seed
 
 
@@ -171,7 +180,7 @@ class _Turn:
             yield TrialStored(trial, trial_id)
         self.claims.give_back()  # what was compiled ahead
 
-        yield from self._finals(again, started_at)
+        yield from self._winner_verified(again, started_at)
         past = past_of(store, tuner, problem, self.own, again)
         winners = store.best(device=device, problem=problem)
         configs = frozenset(filter(None, map(config_spelt, past.tried)))
@@ -201,6 +210,32 @@ class _Turn:
             )
 
         return claim
+
+    def _winner_verified(
+        self, again: Again, started_at: str
+    ) -> Iterator[FinalStored | FinalFailure | WinnerVerified]:
+        """Finals, and the full verification of who won them: until that one is right, or nobody is left."""
+        problem, tuner, store = self.space.problem, self.tuner, self.store
+        device = tuner.target.identity.name
+        while True:
+            yield from self._finals(again, started_at)
+            winner = next(iter(store.best(device=device, problem=problem)), None)
+            if winner is None or winner.verified_in_full or winner.stale:
+                return
+            known = store.full_verdict(winner)
+            if known is not None:  # the same kernel won another problem
+                store.add_full_verdict(winner.trial_id, known)
+                return
+            config = config_spelt(winner.config)
+            assert config is not None  # else it would be stale
+            result = tuner.verify_in_full(problem, config)
+            if result.outcome is Outcome.OK:
+                store.add_full_verdict(winner.trial_id, result.verdict.detail if result.verdict else "")
+            elif result.outcome is not Outcome.INTERRUPTED:
+                store.refute(winner.trial_id, result.outcome, f"in the full verification: {result.detail}")
+            yield WinnerVerified(winner.config, result.outcome, result.detail)
+            if result.outcome in (Outcome.OK, Outcome.INTERRUPTED):
+                return
 
     def _finals(self, again: Again, started_at: str) -> Iterator[FinalStored | FinalFailure]:
         """Measure the finalists again until the fastest was among them, every round stored before its event."""

@@ -106,6 +106,7 @@ trial = Table(
     Column("ended_at", Text, nullable=False),
     Column("compile_limit_seconds", Float),  # under which it was tried; NULL of a trial from before they were stored
     Column("run_limit_seconds", Float),
+    Column("full_verdict", Text),  # what the full verification of its kernel tried; NULL where there was none
     UniqueConstraint("device_name", "problem_id", "config", "basis"),
     ForeignKeyConstraint(["run_id", "device_name"], ["run.id", "run.device_name"]),
 )
@@ -167,6 +168,7 @@ best = Table(
     Column("percent_of_floor", Float, nullable=False),
     Column("ties", Integer, nullable=False),
     Column("stale", Integer, nullable=False),
+    Column("verified_in_full", Integer, nullable=False),
     Column("round", Integer, nullable=False),
     Column("config", Text, nullable=False),
     Column("registers", Integer),
@@ -223,7 +225,8 @@ SELECT placed.device_name AS device, family, op, dtype, m, n, k, tunables AS par
        median_us, low_us, high_us, least_us AS floor_us,
        least_bytes / median_us * 1e-3 AS gbytes_per_s,
        100 * least_us / median_us AS percent_of_floor,
-       ties, basis <> newest_basis AS stale, round, config, registers, smem_bytes, source_digest,
+       ties, basis <> newest_basis AS stale, full_verdict IS NOT NULL AS verified_in_full, round,
+       config, registers, smem_bytes, source_digest,
        placed.id AS trial_id, timed_in AS run_id,
        compute_capability, driver, toolkit, flags, version, started_at AS tuned_at
 FROM placed JOIN problem ON problem.id = placed.problem_id JOIN run ON run.id = timed_in
@@ -281,6 +284,11 @@ def _add_claims(connection: Connection) -> None:
     claim.create(connection)
 
 
+def _add_full_verdict(connection: Connection) -> None:
+    """A winner is verified in full; those of before were not."""
+    connection.exec_driver_sql("ALTER TABLE trial ADD COLUMN full_verdict TEXT")
+
+
 # The first takes version 1 to 2, the next 2 to 3, and so on.
 MIGRATIONS: tuple[Migration, ...] = (
     _add_splits,
@@ -289,6 +297,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _add_floors,
     _add_limits,
     _add_claims,
+    _add_full_verdict,
 )
 
 

@@ -29,7 +29,7 @@ from tsm2_tune.generator.render import KernelSource
 from tsm2_tune.tuner import forgetting, rows, schema, stored
 from tsm2_tune.tuner.claims import Claims, settle
 from tsm2_tune.tuner.database import Database, fetched
-from tsm2_tune.tuner.domains import COUNT, Row, checked, shown
+from tsm2_tune.tuner.domains import COUNT, MOST_DETAIL, Row, checked, shown
 from tsm2_tune.tuner.past import Again
 from tsm2_tune.tuner.stored import BestRow, CurrentTrial, StoredTrial, TrialLine, TrialRecord
 from tsm2_tune.tuner.trial import Final, Measurement, Outcome, Trial, TuningRun
@@ -117,6 +117,35 @@ class Store:
         if not isinstance(value, int) or not COUNT(value):
             raise StoreError(f"{self.path} has a final of the round {shown(value)}: restore a copy of it")
         return value
+
+    def add_full_verdict(self, trial_id: int, detail: str) -> None:
+        """Store that the trial's kernel was right in the full verification, and what that tried."""
+        with self._database.transaction(writes=True) as connection:
+            row = update(schema.trial).where(schema.trial.c.id == trial_id)
+            connection.execute(row.values(full_verdict=detail))
+
+    def refute(self, trial_id: int, outcome: Outcome, detail: str) -> None:
+        """Store that the trial's kernel did not stand the full verification: it competes no more."""
+        with self._database.transaction(writes=True) as connection:
+            row = update(schema.trial).where(schema.trial.c.id == trial_id)
+            values: dict[str, Any] = {"outcome": outcome.value, "detail": detail[:MOST_DETAIL]}
+            if outcome is Outcome.WRONG_RESULT:
+                values |= {"verdict_correct": 0, "verdict_detail": detail[:MOST_DETAIL]}
+            connection.execute(row.values(values))
+
+    def full_verdict(self, row: BestRow) -> str | None:
+        """What the full verification tried of the winner's kernel, also where it won another problem."""
+        trial, own = schema.trial.c, schema.trial.alias("own").c
+        query = select(trial.id, trial.full_verdict).where(
+            trial.device_name == row.device,
+            trial.source_digest == row.source_digest,
+            trial.basis == select(own.basis).where(own.id == row.trial_id).scalar_subquery(),
+            trial.full_verdict.is_not(None),
+        )
+        for found in self._database.rows(query.limit(1)):
+            with stored.reading(found["id"]):
+                return str(checked(found, [schema.trial.c.full_verdict])["full_verdict"])
+        return None
 
     def tried(self, device_name: str, problem: Problem, basis: Mapping[str, str]) -> tuple[StoredTrial, ...]:
         """The problem's trials on the device, in the order they were stored, whose basis is their family's.
@@ -222,6 +251,11 @@ class Store:
                         f" (trial {row.trial_id}) that this tsm2-tune makes otherwise, or not at all: tune"
                         f" {found.problem.text} there again, into another --db where that changes nothing, or export"
                         " other devices alone with --device"
+                    )
+                if not row.verified_in_full:
+                    raise StoreError(
+                        f"{self.path} has a winner for {found.problem.text} on {row.device} that was not verified in"
+                        f" full, {found.config.text}: tune {found.problem.text} there again, which does that first"
                     )
                 sources[row.source_digest] = found.source
         return sources

@@ -61,6 +61,7 @@ class BestRow:
     percent_of_floor: float  # 100 is the least time that the device's measured ceilings allow
     ties: int  # configurations within the noise, the winner included
     stale: int  # 1: made by a template, Python or toolkit that the family has left behind, or not as is stored
+    verified_in_full: int  # 1: its kernel was right on every remainder, long extents and by both widths of index
     round: int  # of finals; 0 where it was measured only once
     config: str
     registers: int | None

@@ -86,7 +86,9 @@ def clear(operands: Operands) -> None:
 def padding(operand: Operand, problem: Problem, check: Check) -> int:
     """Elements added to the operand's leading dimension: of multiples of 4 so many that it is whole vectors then."""
     added, whole = check.padding[operand.name], VECTOR_BYTES // problem.dtype.element_bytes
-    return max(added, whole) + -operand.rows % whole if added and added % 4 == 0 else added
+    if added and added % 4 == 0:
+        return max(added, whole) + -operand.rows % whole + check.past.get(operand.name, 0)
+    return added
 
 
 def inspect(operands: Operands, check: Check) -> Verdict:

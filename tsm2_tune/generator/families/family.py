@@ -99,6 +99,7 @@ class Family(ABC, Generic[C]):
         tunables where the family has them.
         """
         rows, tunables = self.launch(config, problem).rows_per_block, config.tunables
+        tile_of_rows = self.periods(config, problem).m
         columns, prefetch, tile = (int(tunables.get(name, 1)) for name in ("columns", "prefetch", "threads"))
         one_over = (2 * tile // prefetch + 1) * prefetch + 1  # past two tiles, one element in the last step
         one_short = (tile // prefetch + 1) * prefetch - 1  # past one tile, one element missing in the last step
@@ -106,6 +107,7 @@ class Family(ABC, Generic[C]):
             (2 * rows + 1, 1, max(prefetch - 1, 1)),
             (min(rows, 66), 2 * columns + 1, one_over),
             (max(min(rows - 1, 1021), 1), max(columns - 1, 1), max(one_short, 1)),
+            (tile_of_rows, columns + 1, 2 * prefetch),  # whole, with whole steps
         )
 
     def supports(self, problem: Problem) -> bool:

@@ -34,9 +34,17 @@ COLUMNS: dict[str, Callable[[BestRow], str]] = {
     "% of floor": lambda row: f"{row.percent_of_floor:.1f}",
     "tied": lambda row: str(row.ties),
     "stale": lambda row: "yes" if row.stale else "no",
+    "verified": lambda row: "in full" if row.verified_in_full else "in part",
     "tuned (UTC)": lambda row: row.tuned_at[:16],
 }
-TEXT_COLUMNS = {"dtype", "op", "configuration", "stale", "tuned (UTC)"}  # set to the left, numbers to the right
+TEXT_COLUMNS = {
+    "dtype",
+    "op",
+    "configuration",
+    "stale",
+    "verified",
+    "tuned (UTC)",
+}  # set to the left, numbers to the right
 
 LATEX = {
     "\\": r"\textbackslash{}",
