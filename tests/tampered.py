@@ -15,9 +15,10 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -32,12 +33,13 @@ from tsm2_tune.generator.families import config_spelt, family_named
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import KernelSource, render
-from tsm2_tune.generator.space import search_space
+from tsm2_tune.generator.rules import Candidate
+from tsm2_tune.generator.space import SearchSpace, search_space
 from tsm2_tune.tuner import job
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.trial import Binary, LoadedResources, Measurement, Outcome, Verdict
-from tsm2_tune.tuner.tune import Options, Tuner
+from tsm2_tune.tuner.tune import Options, Tuner, ordered
 from tsm2_tune.tuner.worker import Attempt, AttemptResult, Rematch, Worker
 
 READS: tuple[tuple[str, ...], ...] = (
@@ -155,13 +157,21 @@ class Compiling(Tuner):
         return tuple(measurement(500.0 + place) for place, _ in enumerate(request.entries))
 
 
+@cache
+def searched(problem: Problem) -> tuple[SearchSpace, Sequence[Candidate]]:
+    """The space of the problem, and its order."""
+    space = search_space(problem, PROFILES["h200"], families=FAMILIES)
+    return space, ordered(space, 0)
+
+
 def go_on(path: Path, rng: random.Random) -> str:
     """Tune on with the database; returns how that ended. Wrong where a text of the file is compiled or started."""
     problem = rng.choice((SKINNY, SMALL))
-    space = search_space(problem, PROFILES["h200"], families=FAMILIES)
+    space, candidates = searched(problem)
     try:
         with Store.open(path, create=True) as store:
-            for _ in job.run([space], Compiling(problem), store, families=rng.choice(((), FAMILIES))):
+            families = rng.choice(((), FAMILIES))
+            for _ in job.run([space], Compiling(problem), store, order=lambda *_: candidates, families=families):
                 pass
             store.best()
     except TuneError as error:

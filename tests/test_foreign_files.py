@@ -201,6 +201,39 @@ def test_a_query_without_end_ends(tried: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "takes longer to read than a file of its size can" in refused("best", path=tried)
 
 
+def many_times(path: Path, table: str) -> None:
+    """The table's rows 300**3 times: its root leads to one page as often as it can, and that so to the next."""
+    (root,) = plain_sql(path, f"SELECT rootpage FROM sqlite_master WHERE name = '{table}'")[0]
+    ((size,),) = plain_sql(path, "PRAGMA page_size")
+    assert isinstance(root, int)
+    assert isinstance(size, int)
+    content = bytearray(path.read_bytes())
+    pages, own = len(content) // size, slice((root - 1) * size, root * size)
+
+    def leading_to(page: int, times: int = 300) -> bytes:
+        cells = b"".join(page.to_bytes(4, "big") + bytes([1 + place % 127]) for place in range(times))
+        head = bytes([5, 0, 0]) + times.to_bytes(2, "big") + (size - len(cells)).to_bytes(2, "big") + bytes(1)
+        pointers = b"".join((size - len(cells) + 5 * place).to_bytes(2, "big") for place in range(times))
+        return (head + page.to_bytes(4, "big") + pointers).ljust(size - len(cells), b"\0") + cells
+
+    content += content[own] + leading_to(pages + 1) + leading_to(pages + 2)
+    content[own] = leading_to(pages + 3)
+    content[28:32] = (pages + 3).to_bytes(4, "big")
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("table", "command", "said"),
+    [("measurement", "best", "takes longer to read than a file"), ("trial", "show", "is a damaged database")],
+)
+def test_pages_that_stand_in_many_places(
+    tried: Path, table: str, command: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many_times(tried, table)
+    monkeypatch.setattr(database, "STEPS", 10**6)
+    assert said in refused(command, path=tried)
+
+
 def test_no_more_is_read_than_the_file_can_hold(tried: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "READ_BYTES", 0)
     monkeypatch.setattr(database, "READ_PER_BYTE", 0)
