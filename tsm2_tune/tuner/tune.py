@@ -25,12 +25,11 @@ from tsm2_tune.generator.rules import GUIDELINE_RULES, Candidate
 from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.generator.tables import Chosen, Joined, Rows, parts_of, places
 from tsm2_tune.tuner.basis import basis
-from tsm2_tune.tuner.claims import Claimed
 from tsm2_tune.tuner.clock import RunningClock
 from tsm2_tune.tuner.compiler import compile_text, kill_running, remove_leftovers
 from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.measure import Effort
-from tsm2_tune.tuner.past import Past, finalists, is_final_due
+from tsm2_tune.tuner.past import Claimed, Past, finalists, is_final_due
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.stopping import held
 from tsm2_tune.tuner.target import Target
@@ -230,13 +229,12 @@ class Tuner:
         chosen = finalists(problem, past)
         if not is_final_due([one for one, _ in chosen], past):
             return None
-        sources = [source for _, source in chosen]
         for _ in range(TRIES):
             entries = []
-            for source in sources:
+            for contender, source in chosen:
                 binary = self._compile(source)
                 if isinstance(binary, CompileFailure):
-                    detail = f"{source.kernel} does not compile any more: {binary.detail}"
+                    detail = f"{contender.config.text} does not compile any more: {binary.detail}"
                     return FinalFailure(problem, detail, binary.outcome is Outcome.INTERRUPTED)
                 entries.append(Entry(binary.path, source.kernel, source.launch))
             seed = trial_seed(self.options.seed, problem, "final")
@@ -245,7 +243,7 @@ class Tuner:
             answer = self.worker.rematch(request)
             if not isinstance(answer, AttemptResult):
                 return Final(problem, tuple(zip((one.config for one, _ in chosen), answer, strict=True)))
-            if self._are_whole(before, sources):
+            if self._are_whole(before, [source for _, source in chosen]):
                 return FinalFailure(problem, answer.detail, answer.outcome is Outcome.INTERRUPTED)
         return FinalFailure(problem, CHANGED, interrupted=True)
 
