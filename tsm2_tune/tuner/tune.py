@@ -39,6 +39,10 @@ from tsm2_tune.tuner.worker import BETWEEN_REQUESTS, Attempt, AttemptResult, Rem
 CORES_A_SPARE = 8  # of so many one compiles nothing, so that who measures need not wait for it
 TRIES = 2  # of a kernel whose binary was touched
 CHANGED = "its binary was changed or removed while it was tried, twice: see who cleans the cache of kernels"
+REMEDIES = {  # where the tuner's own kernels are not compiled
+    Outcome.TIMED_OUT: "raise --compile-limit",
+    Outcome.INTERRUPTED: "see what ends it, then run this again",
+}
 KILL_AGAIN_SECONDS = 0.05  # at the end, until no compiler runs: one may have started just before
 Claim = Callable[[Candidate], Claimed]
 Compiled = Future[Binary | CompileFailure]
@@ -140,11 +144,7 @@ class Tuner:
         if isinstance(support, CompileFailure) and support.outcome is Outcome.INTERRUPTED:
             support = self._compile_text(support_source(), "", ()).result()
         if isinstance(support, CompileFailure):
-            remedy = (
-                "raise --compile-limit"
-                if support.outcome is Outcome.TIMED_OUT
-                else "mend it or name another compiler"
-            )
+            remedy = REMEDIES.get(support.outcome, "mend it or name another compiler")
             raise ToolMissing(
                 f"{self.target.toolchain.compiler} does not compile the tuner's own kernels: {support.detail};"
                 f" {remedy}"
