@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,8 +23,8 @@ from tsm2_tune.generator.rules import Candidate
 from tsm2_tune.generator.space import search_space
 from tsm2_tune.tuner import claims, job
 from tsm2_tune.tuner.basis import basis
-from tsm2_tune.tuner.claims import STALE_SECONDS, Claimed, Claims
-from tsm2_tune.tuner.past import Again
+from tsm2_tune.tuner.claims import STALE_SECONDS, Claims
+from tsm2_tune.tuner.past import Again, Claimed
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.trial import Final, Outcome, TimeLimits, Trial
 from tsm2_tune.tuner.tune import Claim, Options
@@ -161,18 +162,18 @@ def test_who_lives_beats(store: Store, path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_finals_wait_for_those_of_another_run(ours: Claims, theirs: Claims, monkeypatch: pytest.MonkeyPatch) -> None:
-    waiting, order = threading.Event(), list[str]()
-    monkeypatch.setattr(claims, "WAIT_SECONDS", 0.001)
+    looked, order = threading.Event(), list[str]()
+    clock = SimpleNamespace(time=time.time, sleep=lambda _: looked.set())
+    monkeypatch.setattr(claims, "time", clock)
     ours.take_final(PROBLEM)
 
     def second() -> None:
-        waiting.set()
         theirs.take_final(PROBLEM)
         order.append("theirs")
 
     other = threading.Thread(target=second)
     other.start()
-    waiting.wait(30)
+    assert looked.wait(30)
     assert take(theirs) is Claimed.YES  # no configuration's
     order.append("ours")
     ours.give_back()

@@ -17,7 +17,7 @@ from tests.command import TUNE, run
 from tests.conftest import ONCE, TryKernel
 from tests.fabricated import plain_sql
 from tests.on_host import ON_HOST
-from tsm2_tune.errors import DeviceError
+from tsm2_tune.errors import DeviceError, ToolMissing
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.problem import Problem
@@ -86,6 +86,14 @@ def test_the_tuners_own_kernels_are_compiled_again_too(quick: Toolchain, monkeyp
     given = failing(monkeypatch, 1, kernels_only=False)
     with Tuner(replace(find_target("cpu"), toolchain=quick), Options()):
         assert len(given) == 2
+
+
+def test_a_compiler_that_is_stopped_twice_at_them_ends_the_run(
+    quick: Toolchain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing(monkeypatch, 2, kernels_only=False)
+    with pytest.raises(ToolMissing, match=r"killed \(SIGKILL\); see what ends it, then run this again$"):
+        Tuner(replace(find_target("cpu"), toolchain=quick), Options())
 
 
 def test_what_is_interrupted_twice_is_told_and_stays_untried(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

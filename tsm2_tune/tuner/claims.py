@@ -13,7 +13,6 @@ import time
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
-from enum import Enum
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -28,7 +27,7 @@ from tsm2_tune.tuner import schema, stored
 from tsm2_tune.tuner.clock import process_fields
 from tsm2_tune.tuner.database import Database
 from tsm2_tune.tuner.domains import checked
-from tsm2_tune.tuner.past import Again
+from tsm2_tune.tuner.past import Again, Claimed
 from tsm2_tune.tuner.rows import problem_key
 from tsm2_tune.tuner.trial import Outcome
 
@@ -38,14 +37,6 @@ WAIT_SECONDS = 0.2  # between two looks at whether another's final has ended
 FINAL = "final"  # in place of a configuration: the problem's finals
 STARTED = 19  # where in the fields of proc(5)'s `stat` from the third on is when a process started
 _OWNER = re.compile(r"(?P<system>[-\w]+:\d+) (?P<process>\d{1,9}) (?P<started>\d{1,20}) [0-9a-f]{32}", re.ASCII)
-
-
-class Claimed(Enum):
-    """What became of a claim."""
-
-    YES = "ours"
-    ELSEWHERE = "another run has it, or has done it"
-    ENOUGH = "with the claims of all runs there are as many trials as asked for"
 
 
 class Claims:

@@ -14,9 +14,9 @@ from tsm2_tune.generator.rules import Candidate, Thresholds
 from tsm2_tune.generator.space import SearchSpace, search_space
 from tsm2_tune.generator.tables import places
 from tsm2_tune.tuner.basis import basis
-from tsm2_tune.tuner.claims import Claimed, Claims
+from tsm2_tune.tuner.claims import Claims
 from tsm2_tune.tuner.operands import needed_bytes
-from tsm2_tune.tuner.past import Again, Contender, Past
+from tsm2_tune.tuner.past import Again, Claimed, Contender, Past
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.target import Target

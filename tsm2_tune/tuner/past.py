@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
@@ -37,6 +38,14 @@ class Again:
         if outcome is Outcome.TIMED_OUT and self.limits is not None and self.limits.exceed(limits):
             return True
         return outcome is Outcome.INTERRUPTED or (trial_id, seconds) in self.retried
+
+
+class Claimed(Enum):
+    """What became of a claim."""
+
+    YES = "ours"
+    ELSEWHERE = "another run has it, or has done it"
+    ENOUGH = "with the claims of all runs there are as many trials as asked for"
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,13 +26,12 @@ from tsm2_tune.generator.rules import GUIDELINE_RULES, Candidate
 from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.generator.tables import Chosen, Joined, Rows, parts_of, places
 from tsm2_tune.tuner.basis import basis
-from tsm2_tune.tuner.claims import Claimed
 from tsm2_tune.tuner.clock import RunningClock
 from tsm2_tune.tuner.compiler import compile_text, kill_running, remove_leftovers
 from tsm2_tune.tuner.full import EMULATED, ON_GPU, FullVerification
 from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.measure import Effort
-from tsm2_tune.tuner.past import Past, finalists, is_final_due
+from tsm2_tune.tuner.past import Claimed, Past, finalists, is_final_due
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.stopping import held
 from tsm2_tune.tuner.target import Target
@@ -42,6 +41,10 @@ from tsm2_tune.tuner.worker import BETWEEN_REQUESTS, Attempt, AttemptResult, Rem
 CORES_A_SPARE = 8  # of so many one compiles nothing, so that who measures need not wait for it
 TRIES = 2  # of a kernel whose binary was touched
 CHANGED = "its binary was changed or removed while it was tried, twice: see who cleans the cache of kernels"
+REMEDIES = {  # where the tuner's own kernels are not compiled
+    Outcome.TIMED_OUT: "raise --compile-limit",
+    Outcome.INTERRUPTED: "see what ends it, then run this again",
+}
 KILL_AGAIN_SECONDS = 0.05  # at the end, until no compiler runs: one may have started just before
 Claim = Callable[[Candidate], Claimed]
 Compiled = Future[Binary | CompileFailure]
@@ -143,11 +146,7 @@ class Tuner:
         if isinstance(support, CompileFailure) and support.outcome is Outcome.INTERRUPTED:
             support = self._compile_text(support_source(), "", ()).result()
         if isinstance(support, CompileFailure):
-            remedy = (
-                "raise --compile-limit"
-                if support.outcome is Outcome.TIMED_OUT
-                else "mend it or name another compiler"
-            )
+            remedy = REMEDIES.get(support.outcome, "mend it or name another compiler")
             raise ToolMissing(
                 f"{self.target.toolchain.compiler} does not compile the tuner's own kernels: {support.detail};"
                 f" {remedy}"
@@ -232,13 +231,12 @@ class Tuner:
         chosen = finalists(problem, past)
         if not is_final_due([one for one, _ in chosen], past):
             return None
-        sources = [source for _, source in chosen]
         for _ in range(TRIES):
             entries = []
-            for source in sources:
+            for contender, source in chosen:
                 binary = self._compile(source)
                 if isinstance(binary, CompileFailure):
-                    detail = f"{source.kernel} does not compile any more: {binary.detail}"
+                    detail = f"{contender.config.text} does not compile any more: {binary.detail}"
                     return FinalFailure(problem, detail, binary.outcome is Outcome.INTERRUPTED)
                 entries.append(Entry(binary.path, source.kernel, source.launch))
             seed = trial_seed(self.options.seed, problem, "final")
@@ -247,7 +245,7 @@ class Tuner:
             answer = self.worker.rematch(request)
             if not isinstance(answer, AttemptResult):
                 return Final(problem, tuple(zip((one.config for one, _ in chosen), answer, strict=True)))
-            if self._are_whole(before, sources):
+            if self._are_whole(before, [source for _, source in chosen]):
                 return FinalFailure(problem, answer.detail, answer.outcome is Outcome.INTERRUPTED)
         return FinalFailure(problem, CHANGED, interrupted=True)
 
