@@ -9,7 +9,7 @@ from tests.mutation.tokens import Text
 
 # Before every text, on a line of its own: the numbers that mutants change, of each type that they may have.
 PRELUDE = (
-    "namespace mutant {"
+    "namespace mutant { using half_word = unsigned short;"
     " inline float cut(float x, int bits) { return x == x ? __uint_as_float(__float_as_uint(x) & ~0u << bits) : x; }"
     " inline double cut(double x, int bits) { return x == x ?"
     " __longlong_as_double(__double_as_longlong(x) & ~0ll << bits) : x; }"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 
 from tests.mutation.edits import Edit, replaced
 from tests.mutation.tokens import ASSIGNMENTS, Text
@@ -15,7 +16,7 @@ VALUES = ("quiet", "finite", "flushed", "clamped")  # NaN, infinities, subnormal
 
 def rounded(text: Text) -> Iterator[Edit]:
     """What is stored or added up loses its last bits, or is rounded toward zero; low parts are left out."""
-    for i in text.indices():
+    for i in text.indices:
         word = text.text(i)
         if word in ("=", "+=", "-=") and text.is_spaced(i) and (last := _value(text, i)) is not None:
             value = text.between(i + 1, last)
@@ -37,53 +38,62 @@ def rounded(text: Text) -> Iterator[Edit]:
 
 def narrower_numbers(text: Text) -> Iterator[Edit]:
     """A number that is used, such as beta, of lower precision."""
-    for i in _uses(text):
-        yield replaced(text, "narrower", i, i, f"mutant::narrow({text.text(i)})")
+    for first, last in _uses(text):
+        yield replaced(text, "narrower", first, last, f"mutant::narrow({text.between(first, last)})")
 
 
 def values(text: Text) -> Iterator[Edit]:
     """Numbers of some kinds taken for others."""
-    for i in _uses(text):
+    for first, last in _uses(text):
         for kind in VALUES:
-            yield replaced(text, "value", i, i, f"mutant::{kind}({text.text(i)})")
+            yield replaced(text, "value", first, last, f"mutant::{kind}({text.between(first, last)})")
 
 
-def _uses(text: Text) -> Iterator[int]:
-    """Where a floating-point variable, or an element of an array of them, is read whole."""
-    floating = {"alpha", "beta"}
+@cache
+def _declared(text: Text) -> dict[str, bool]:
+    """Floating-point variables that a text declares; whether each is an array or a pointer."""
+    found = {"alpha": False, "beta": False}
     for i in range(len(text.tokens) - 2):
-        if text.text(i) in _FLOATING:
+        if text.text(i) in _FLOATING and text.text(i - 1) not in ("<", "struct", "using"):
             at = i + 1
             while text.text(at) in ("&", "*", "(", "__restrict__"):
                 at += 1
-            if text.tokens[at].kind == "name" and text.text(i + 1) not in ("*", ">"):
-                floating.add(text.text(at))
-    for i in text.indices():
-        before, after = text.tokens[i - 1], text.text(i + 1)
-        declared = before.kind == "name" and before.text != "return"
-        if text.text(i) in floating and not declared and before.text not in (".", "&", "*", "::"):
-            if after not in (*ASSIGNMENTS, "[", "(", ".", "{", "<"):
-                yield i
+            if text.tokens[at].kind == "name":
+                many = any(text.text(t) in "*(" for t in range(i + 1, at)) or text.text(at + 1) == "["
+                found[text.text(at)] = many or found.get(text.text(at), False)
+    return {name: many for name, many in found.items() if name not in _FLOATING and name != "operator"}
+
+
+def _uses(text: Text) -> Iterator[tuple[int, int]]:
+    """First and last token where a floating-point variable, or an element of several, is read whole."""
+    floating = _declared(text)
+    for i in text.indices:
+        before = text.tokens[i - 1]
+        is_declared = before.kind == "name" and before.text != "return"
+        if text.text(i) not in floating or is_declared or before.text in (".", "&", "*", "::", "(&"):
+            continue
+        last = i
+        while text.text(last + 1) == "[":
+            last = text.partner[last + 1]
+        if (last > i) == floating[text.text(i)] and text.text(last + 1) not in (*ASSIGNMENTS, "(", ".", "{", "<"):
+            yield i, last
 
 
 def _value(text: Text, index: int) -> int | None:
-    """The last token of what is assigned, where it is one value of a statement."""
+    """The last token of what is assigned, where it is a floating-point number, as far as names say."""
     at = index + 1
-    if text.text(at) == "{":
-        return None
     while at < len(text.tokens) and text.text(at) not in (";", ","):
         after = text.partner.get(at, at)
         if after < at or text.text(at) == "{":
             return None
         at = after + 1
-    words = [text.text(t) for t in range(index + 1, at)]
-    if len(words) == 1 and (words[0].isdigit() or words[0] in ("true", "false")):
-        return None
     first = index
-    while first > 0 and text.text(first - 1) not in ("{", "}", ";"):
+    while first > 0 and text.text(first - 1) not in ("{", "}", ";", "(", ")"):
         first -= 1
-    declared = {text.text(t) for t in range(first, index)}
-    if declared & {"int", "index_t", "bool", "unsigned", "auto", "using", "constexpr", "for", "size_t", "long"}:
+    names = {text.text(t) for t in range(first, at)}
+    whole = {*"int index_t bool unsigned auto using constexpr for size_t long & == <= && >>".split()}
+    is_pointer = "*" in {text.text(t) for t in range(first, index)}
+    if is_pointer or names & whole or not names & {*_declared(text), *_FLOATING}:
         return None
     return at - 1
 

@@ -36,16 +36,16 @@ _SWAPPED_NAMES = {
     for pair in _PAIRS
     for one in pair.split()
 }
-# Type -> narrower ones. Where both are the same type in a text, the compiler says so.
+# Type -> narrower ones, which are left out where they are the same.
 _NARROWER = {
-    **{"double": ("float",), "index_t": ("short", "unsigned short"), "int": ("short", "signed char")},
-    **{"unsigned": ("unsigned short",), "sum_t": ("scalar", "float"), "scalar": ("float",), "size_t": ("unsigned",)},
+    **{"double": ("float",), "index_t": ("short", "mutant::half_word"), "int": ("short",), "size_t": ("unsigned",)},
+    **{"unsigned": ("mutant::half_word",), "sum_t": ("scalar", "float"), "scalar": ("float",)},
 }
 
 
 def dropped_terms(text: Text) -> Iterator[Edit]:
     """One side of a sum or a product, or a whole statement."""
-    for i in text.indices():
+    for i in text.indices:
         sign = text.text(i)
         if not text.is_binary(i) or sign in ("&&", "||", "<", "<=", ">", ">=", "==", "!="):
             continue
@@ -84,7 +84,7 @@ def _kind(text: Text, first: int, last: int) -> str:
 
 def constants_off_by_one(text: Text) -> Iterator[Edit]:
     """Integers, one more and one less."""
-    for i in text.indices():
+    for i in text.indices:
         token = text.tokens[i]
         found = re.fullmatch(r"(0[xX][0-9A-Fa-f]+|\d+)([uUlL]*)", token.text)
         if token.kind == "number" and found is not None:
@@ -96,7 +96,7 @@ def constants_off_by_one(text: Text) -> Iterator[Edit]:
 
 def comparisons(text: Text) -> Iterator[Edit]:
     """Off by one, and turned around."""
-    for i in text.indices():
+    for i in text.indices:
         if text.text(i) in _COMPARISONS and text.is_binary(i):
             for other in _COMPARISONS[text.text(i)]:
                 yield replaced(text, "comparison", i, i, other)
@@ -104,7 +104,7 @@ def comparisons(text: Text) -> Iterator[Edit]:
 
 def arithmetic(text: Text) -> Iterator[Edit]:
     """One operation for another."""
-    for i in text.indices():
+    for i in text.indices:
         if text.text(i) in _SWAPPED_SIGNS and text.is_spaced(i):
             for other in _SWAPPED_SIGNS[text.text(i)]:
                 yield replaced(text, "arithmetic", i, i, other)
@@ -122,12 +122,16 @@ def swapped_names(text: Text) -> Iterator[Edit]:
 
 def narrower_types(text: Text) -> Iterator[Edit]:
     """In declarations and casts."""
-    for i in text.indices():
+    meant = dict(re.findall(r"using (scalar|sum_t) = (\w+);", text.source))
+    wide = {name for name, type_name in meant.items() if type_name == "double"}
+    same = {("sum_t", "scalar")} if meant["sum_t"] == meant["scalar"] else set[tuple[str, str]]()
+    same |= {(name, "float") for name in {"scalar", "sum_t"} - wide}
+    for i in text.indices:
         word = text.text(i)
         if word == "long" and text.text(i + 1) == "long":
             yield replaced(text, "narrower", i, i + 1, "int" if text.text(i - 1) != "unsigned" else "")
-        elif word in _NARROWER and text.text(i + 1) != "long" and text.text(i - 1) not in ("using", "class"):
-            for other in _NARROWER[word]:
+        elif word in _NARROWER and text.text(i + 1) != "long" and text.text(i - 1) not in ("using", "class", "constexpr"):
+            for other in (one for one in _NARROWER[word] if (word, one) not in same):
                 yield replaced(text, "narrower", i, i, other)
 
 

@@ -14,7 +14,7 @@ _EXTENTS = ("m", "n", "k", "lda", "ldb", "ldc")
 
 def ignored_flags(text: Text) -> Iterator[Edit]:
     """Conditions that always or never hold, one of two conditions alone, and signs of numbers left out."""
-    for i in text.indices():
+    for i in text.indices:
         word = text.text(i)
         if word == "if" and text.text(i + 1) == "(":
             close = text.partner[i + 1]
@@ -45,7 +45,7 @@ def _condition_of(text: Text, index: int) -> int:
 def early_stops(text: Text) -> Iterator[Edit]:
     """Loops that end too early where they are long, and extents and places cut to fewer bits."""
     known = constants(text)
-    for i in text.indices():
+    for i in text.indices:
         word = text.text(i)
         if word == "for" and text.text(i + 1) == "(":
             yield from _shortened(text, i, known)
@@ -86,7 +86,7 @@ def lasting_state(text: Text) -> Iterator[Edit]:
         if inside and len(words) > 3 and _declares(text, first):
             at = text.tokens[first].start
             yield Edit("state", at, at, "static ")
-    for i in text.indices():
+    for i in text.indices:
         if text.text(i) == "__global__":
             body = next(t for t in range(i, len(text.tokens)) if text.text(t) == "{")
             at = text.tokens[body].end

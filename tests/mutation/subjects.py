@@ -17,7 +17,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource, render
 
 SPLITS = 3  # which are slow on the host
-SHAPES = ((64, 4, 64), (64, 1, 64), (64, 64, 64), (16, 16, 64), (37, 41, 19))  # the first that the family knows
+SHAPES = ((64, 4, 64), (64, 1, 64), (64, 64, 64), (65, 67, 19))  # the first that the family knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,5 +81,6 @@ def _covering(candidates: list[Subject]) -> list[Subject]:
 
 def _lines(subject: Subject) -> frozenset[str]:
     text = text_of(subject)
-    numbered = (re.sub(r"\d+", "0", text.line(token.start)) for token in text.tokens)
+    starts = {text.line_number(token.start): token.start for token in text.tokens}
+    numbered = (re.sub(r"\d+", "0", text.line(start)) for start in starts.values())
     return frozenset(line.partition("//")[0].strip() for line in numbered)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -53,11 +52,10 @@ class Text:
         shared = _shared_lines(source)
         self.tokens = [
             Token(str(found.lastgroup), found.group(), found.start(), found.end())
-            for found in _TOKEN.finditer(_without_directives(source))
-            if found.lastgroup != "skip" and self.line_number(found.start()) in shared
+            for found in _TOKEN.finditer(_with_lines(source, shared))
+            if found.lastgroup != "skip"
         ]
         self.partner = _partners(self.tokens)
-        self._apart = self._ranges_apart()
 
     def line_number(self, position: int) -> int:
         """Of the line that the position is in, from 1 on."""
@@ -68,9 +66,14 @@ class Text:
         number = self.line_number(position)
         return self.source[self._lines[number - 1] : self._lines[number] - 1]
 
-    def indices(self) -> Iterator[int]:
+    @cached_property
+    def indices(self) -> tuple[int, ...]:
         """Of the tokens that may be changed."""
-        return (i for i in range(len(self.tokens)) if not any(first <= i <= last for first, last in self._apart))
+        apart = {i for first in range(len(self.tokens)) if self.text(first) in _APART for i in self._range(first)}
+        return tuple(i for i in range(len(self.tokens)) if i not in apart)
+
+    def _range(self, first: int) -> range:
+        return range(first, self.partner.get(first + 1, first + 1) + 1)
 
     def text(self, index: int) -> str:
         """Of the token, "" past the ends."""
@@ -142,14 +145,11 @@ class Text:
                 first = self.partner.get(first, first) + 1
         return first
 
-    def _ranges_apart(self) -> list[tuple[int, int]]:
-        return [
-            (at, self.partner.get(at + 1, at + 1)) for at in range(len(self.tokens)) if self.text(at) in _APART
-        ]
 
-
-def _without_directives(source: str) -> str:
-    return re.sub(r"^[ \t]*#[^\n]*", lambda found: " " * len(found.group()), source, flags=re.MULTILINE)
+def _with_lines(source: str, numbers: set[int]) -> str:
+    """The source with spaces in the place of every other line."""
+    lines = source.split("\n")
+    return "\n".join(line if at in numbers else " " * len(line) for at, line in enumerate(lines, start=1))
 
 
 def _shared_lines(source: str) -> set[int]:
