@@ -2,6 +2,6 @@
 
     python -m tests.mutation --count 2500
 
-`subjects` renders the texts, `tokens` reads them, `operators`, `structure`, `numbers` and `cuts` change them, `sample`
+`subjects` renders the texts, `tokens` reads them, `operators`, `structure` and `numbers` change them, `sample`
 chooses, `trial` compiles and verifies, `arguments` says which changes are none, `report` counts.
 """

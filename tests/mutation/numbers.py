@@ -10,12 +10,18 @@ from tests.mutation.edits import Edit, replaced
 from tests.mutation.tokens import ASSIGNMENTS, Text
 
 _FLOATING = ("scalar", "sum_t", "float", "double", "complex64", "complex128")
+_WHOLE = {
+    *("int", "index_t", "bool", "unsigned", "auto", "size_t", "long"),
+    *("using", "constexpr", "for"),
+    *("&", "==", "<=", "&&", ">>"),
+}
 _LATE = (256, 4096, 32768)  # turns of a loop after which sums lose bits
 VALUES = ("quiet", "finite", "flushed", "clamped")  # NaN, infinities, subnormal numbers, numbers above 2 changed
 
 
 def rounded(text: Text) -> Iterator[Edit]:
     """What is stored or added up loses its last bits, or is rounded toward zero; low parts are left out."""
+    is_half = re.search(r"using scalar = b?float16;", text.source) is not None
     for i in text.indices:
         word = text.text(i)
         if word in ("=", "+=", "-=") and text.is_spaced(i) and (last := _value(text, i)) is not None:
@@ -26,12 +32,14 @@ def rounded(text: Text) -> Iterator[Edit]:
                 for turns in _LATE:
                     late = f"{variable} > {turns} ? mutant::narrow({value}) : {value}"
                     yield replaced(text, "rounding", i + 1, last, late)
-        elif word == "scalar" and text.text(i + 1) == "(" and text.text(i + 2) != "0":
+        elif is_half and word == "scalar" and text.text(i + 1) == "(" and text.text(i + 2) not in ("0", "&"):
             yield replaced(text, "rounding", i, i, "mutant::toward_zero<scalar>")
         elif re.fullmatch(r"rest_of|low\w*|\w*_rest|__fma\w*|fma|fmaf", word) and text.text(i + 1) == "(":
             close = text.partner[i + 1]
             if "fma" in word:
-                yield replaced(text, "rounding", i, i, "([](auto a, auto b, auto c) { return mutant::low(a * b) + c; })")
+                yield replaced(
+                    text, "rounding", i, i, "([](auto a, auto b, auto c) { return mutant::low(a * b) + c; })"
+                )
             else:
                 yield replaced(text, "rounding", i, close, "0")
 
@@ -91,9 +99,8 @@ def _value(text: Text, index: int) -> int | None:
     while first > 0 and text.text(first - 1) not in ("{", "}", ";", "(", ")"):
         first -= 1
     names = {text.text(t) for t in range(first, at)}
-    whole = {*"int index_t bool unsigned auto using constexpr for size_t long & == <= && >>".split()}
     is_pointer = "*" in {text.text(t) for t in range(first, index)}
-    if is_pointer or names & whole or not names & {*_declared(text), *_FLOATING}:
+    if is_pointer or names & _WHOLE or not names & {*_declared(text), *_FLOATING}:
         return None
     return at - 1
 

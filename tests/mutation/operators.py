@@ -13,20 +13,54 @@ COPIES = re.compile(r"await\w*|commit\w*|close_copies|copy_\w+|\w*wait\w*|stage\
 FENCES = re.compile(r"__threadfence\w*|fence\w*")
 # What begins a statement that computes nothing, or whose loss no compiler lets pass.
 _DECLARATIONS = {
-    *("return", "using", "struct", "template", "const", "constexpr", "static", "extern", "union", "break", "continue"),
+    *(
+        "return",
+        "using",
+        "struct",
+        "template",
+        "const",
+        "constexpr",
+        "static",
+        "extern",
+        "union",
+        "break",
+        "continue",
+    ),
     *("__device__", "__shared__", "typedef", "auto", "int", "unsigned", "bool", "float", "double", "scalar", "sum_t"),
     *("index_t", "long", "vector", "static_assert", "asm", "public"),
 }
 _SWAPPED_SIGNS = {
-    **{"+": ("-", "*"), "-": ("+",), "*": ("/", "+"), "/": ("%", "*"), "%": ("/", "+"), "<<": (">>",), ">>": ("<<",)},
-    **{"&": ("|",), "|": ("&",), "^": ("|",), "+=": ("-=", "="), "-=": ("+=",), "*=": ("+=",), "/=": ("*=",)},
+    "+": "- *",
+    "-": "+",
+    "*": "/ +",
+    "/": "% *",
+    "%": "/ +",
+    "<<": ">>",
+    ">>": "<<",
+    "&": "|",
+    "|": "&",
+    "^": "|",
+    "+=": "-= =",
+    "-=": "+=",
+    "*=": "+=",
+    "/=": "*=",
 }
-_COMPARISONS = {
-    **{"<": ("<=", ">="), "<=": ("<", ">"), ">": (">=", "<="), ">=": (">", "<")},
-    **{"==": ("!=",), "!=": ("==",)},
-}
+_COMPARISONS = {"<": "<= >=", "<=": "< >", ">": ">= <=", ">=": "> <", "==": "!=", "!=": "=="}
 _PAIRS = (
-    *("i j", "m n", "m k", "n k", "lda ldb", "ldb ldc", "lda ldc", "row column", "r c", "rows columns", "A B", "alpha beta"),
+    *(
+        "i j",
+        "m n",
+        "m k",
+        "n k",
+        "lda ldb",
+        "ldb ldc",
+        "lda ldc",
+        "row column",
+        "r c",
+        "rows columns",
+        "A B",
+        "alpha beta",
+    ),
     *("first_row first_column", "left right", "left_group right_group", "l j", "i l", "e q", "q c", "o s", "re im"),
     *("a b", "tile step", "warp lane", "split tile_of_C", "width columns", "octet octets", "x y", "upper lower"),
     *("run at", "line product", "begin end", "first last", "threads columns", "stages splits", "place pitch"),
@@ -38,8 +72,13 @@ _SWAPPED_NAMES = {
 }
 # Type -> narrower ones, which are left out where they are the same.
 _NARROWER = {
-    **{"double": ("float",), "index_t": ("short", "mutant::half_word"), "int": ("short",), "size_t": ("unsigned",)},
-    **{"unsigned": ("mutant::half_word",), "sum_t": ("scalar", "float"), "scalar": ("float",)},
+    "double": ("float",),
+    "index_t": ("short", "mutant::half_word"),
+    "int": ("short",),
+    "size_t": ("unsigned",),
+    "unsigned": ("mutant::half_word",),
+    "sum_t": ("scalar", "float"),
+    "scalar": ("float",),
 }
 
 
@@ -98,7 +137,7 @@ def comparisons(text: Text) -> Iterator[Edit]:
     """Off by one, and turned around."""
     for i in text.indices:
         if text.text(i) in _COMPARISONS and text.is_binary(i):
-            for other in _COMPARISONS[text.text(i)]:
+            for other in _COMPARISONS[text.text(i)].split():
                 yield replaced(text, "comparison", i, i, other)
 
 
@@ -106,7 +145,7 @@ def arithmetic(text: Text) -> Iterator[Edit]:
     """One operation for another."""
     for i in text.indices:
         if text.text(i) in _SWAPPED_SIGNS and text.is_spaced(i):
-            for other in _SWAPPED_SIGNS[text.text(i)]:
+            for other in _SWAPPED_SIGNS[text.text(i)].split():
                 yield replaced(text, "arithmetic", i, i, other)
 
 
@@ -130,7 +169,9 @@ def narrower_types(text: Text) -> Iterator[Edit]:
         word = text.text(i)
         if word == "long" and text.text(i + 1) == "long":
             yield replaced(text, "narrower", i, i + 1, "int" if text.text(i - 1) != "unsigned" else "")
-        elif word in _NARROWER and text.text(i + 1) != "long" and text.text(i - 1) not in ("using", "class", "constexpr"):
+        elif word in _NARROWER and text.text(i - 1) not in ("using", "class", "constexpr"):
+            if text.text(i + 1) in ("long", "*", "&") or text.text(i + 2) == "&":  # a pointer would have no type
+                continue
             for other in (one for one in _NARROWER[word] if (word, one) not in same):
                 yield replaced(text, "narrower", i, i, other)
 
@@ -153,6 +194,8 @@ def _is_declared(text: Text, index: int) -> bool:
     before = text.tokens[index - 1] if index else None
     if before is None or text.text(index + 1) in ("::", "<"):
         return True
-    return before.text in ("__restrict__", ".", "::") or (
-        before.kind == "name" and before.text not in ("return", "else", "case")
-    ) or (before.text in "*&" and not text.is_spaced(index - 1) and text.tokens[index - 2].kind == "name")
+    return (
+        before.text in ("__restrict__", ".", "::")
+        or (before.kind == "name" and before.text not in ("return", "else", "case"))
+        or (before.text in "*&" and not text.is_spaced(index - 1) and text.tokens[index - 2].kind == "name")
+    )

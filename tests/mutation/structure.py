@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from tests.mutation.edits import Edit, constants, replaced
@@ -45,6 +46,10 @@ def _condition_of(text: Text, index: int) -> int:
 def early_stops(text: Text) -> Iterator[Edit]:
     """Loops that end too early where they are long, and extents and places cut to fewer bits."""
     known = constants(text)
+    large = {
+        *re.findall(r"\bindex_t (\w+)", text.source),
+        *re.findall(r"\bindex_t \w+ = [^;]*, (\w+) =", text.source),
+    }
     for i in text.indices:
         word = text.text(i)
         if word == "for" and text.text(i + 1) == "(":
@@ -53,8 +58,8 @@ def early_stops(text: Text) -> Iterator[Edit]:
             for mask in MASKS:
                 yield replaced(text, "early stop", i, i, f"({word} & {mask})")
         elif word == "[" and i + 1 < text.partner.get(i, 0):
-            names = {text.text(t) for t in range(i + 1, text.partner[i]) if text.tokens[t].kind == "name"}
-            if names - known and text.text(i - 1) not in ("operator", ")"):
+            words = {text.text(t) for t in range(i + 1, text.partner[i])}
+            if words & large and text.text(i - 1) not in ("operator", ")"):
                 inside = text.between(i + 1, text.partner[i] - 1)
                 yield replaced(text, "early stop", i + 1, text.partner[i] - 1, f"({inside}) & 0xFFFF")
 

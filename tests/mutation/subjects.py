@@ -8,16 +8,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cache
 
-from tests.mutation.tokens import Text
+from tests.mutation.tokens import Text, shared_lines
 from tests.test_gpu import CASES
 from tests.test_render import SOURCES
 from tsm2_tune.generator.config import FLAT_SPLITS, KernelConfig
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource, render
+from tsm2_tune.generator.tiles import SKINNY
 
 SPLITS = 3  # which are slow on the host
-SHAPES = ((64, 4, 64), (64, 1, 64), (64, 64, 64), (65, 67, 19))  # the first that the family knows
+DEPTH = 256  # of the problem that is verified beside the probes, whose blocks are whole
+COLUMNS = 8  # of its C, where a block has all of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +60,11 @@ def _small(config: KernelConfig, case: Problem) -> Iterator[Subject]:
     splits = int(config.tunables["splits"]) if "splits" in {field.name for field in fields(config)} else 0
     for fewer in (min(splits, SPLITS), FLAT_SPLITS + 2) if splits > FLAT_SPLITS else (min(splits, SPLITS),):
         made = replace(config, splits=fewer) if splits else config  # type: ignore[call-arg]
-        for shape in SHAPES:
-            problem = Problem(*shape, case.dtype_name, case.op) if not case.is_gram or shape[0] == shape[1] else None
-            if problem is not None and family.supports(problem):
-                yield Subject(made, problem)
-                break
+        launch = family.launch(made, case)
+        m, n = 2 * launch.rows_per_block, launch.columns_per_block or COLUMNS
+        shapes = ((m, n), (m, 1), (2 * SKINNY, 2 * SKINNY)) if not case.is_gram else ((m, m),)
+        problems = (replace(case, m=m, n=n, k=DEPTH) for m, n in shapes)
+        yield from (Subject(made, problem) for problem in [*filter(family.supports, problems)][:1])
 
 
 def _covering(candidates: list[Subject]) -> list[Subject]:
@@ -80,7 +82,5 @@ def _covering(candidates: list[Subject]) -> list[Subject]:
 
 
 def _lines(subject: Subject) -> frozenset[str]:
-    text = text_of(subject)
-    starts = {text.line_number(token.start): token.start for token in text.tokens}
-    numbered = (re.sub(r"\d+", "0", text.line(start)) for start in starts.values())
-    return frozenset(line.partition("//")[0].strip() for line in numbered)
+    lines = shared_lines(subject.source.text).values()
+    return frozenset(re.sub(r"\d+", "0", line.partition("//")[0].strip()) for line in lines)

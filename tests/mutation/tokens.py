@@ -49,10 +49,12 @@ class Text:
     def __init__(self, source: str) -> None:
         self.source = source
         self._lines = [0, *accumulate(len(line) + 1 for line in source.split("\n"))]
-        shared = _shared_lines(source)
+        shared = shared_lines(source)
+        lines = source.split("\n")
+        code = "\n".join(shared.get(at, " " * len(line)) for at, line in enumerate(lines, start=1))
         self.tokens = [
             Token(str(found.lastgroup), found.group(), found.start(), found.end())
-            for found in _TOKEN.finditer(_with_lines(source, shared))
+            for found in _TOKEN.finditer(code)
             if found.lastgroup != "skip"
         ]
         self.partner = _partners(self.tokens)
@@ -146,20 +148,14 @@ class Text:
         return first
 
 
-def _with_lines(source: str, numbers: set[int]) -> str:
-    """The source with spaces in the place of every other line."""
-    lines = source.split("\n")
-    return "\n".join(line if at in numbers else " " * len(line) for at, line in enumerate(lines, start=1))
-
-
-def _shared_lines(source: str) -> set[int]:
-    """Numbers of the lines that are compiled, and not for the host or for a GPU alone."""
-    shared, conditions = set[int](), list[tuple[bool, bool]]()  # holds now, depends on the host
+def shared_lines(source: str) -> dict[int, str]:
+    """Number -> line, of the lines that are compiled, and not for the host or for a GPU alone."""
+    shared, conditions = dict[int, str](), list[tuple[bool, bool]]()  # holds now, depends on the host
     for number, line in enumerate(source.split("\n"), start=1):
-        found = _DIRECTIVE.match(line)
+        found = _DIRECTIVE.match(line) if "#" in line else None
         if found is None:
             if all(holds and not depends for holds, depends in conditions):
-                shared.add(number)
+                shared[number] = line
             continue
         word, rest = found.groups()
         depends = "TSM2_HOST" in rest or "__CUDA_ARCH__" in rest
