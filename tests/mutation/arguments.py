@@ -14,7 +14,7 @@ _ALIGNED = r"\* sizeof\(\w+\)+ *% *\(?\w+|\bfits\("  # a test of whether lines b
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """`because` holds for changes by these operators of lines in which `before` is found, to such with `after`."""
+    """`because` holds where `before` is found in the line and `after` in what it became, by these operators or by any."""
 
     because: str
     operators: tuple[str, ...]
@@ -40,6 +40,18 @@ def _ends_at_constant(mutant: Mutant) -> bool:
 
 ARGUMENTS = (
     Argument(
+        "of a matrix times itself B is A",
+        ("swapped name",),
+        r"\b(lda|ldb|A|B)\b",
+        "",
+        lambda mutant: mutant.subject.problem.is_gram and mutant.edit.replacement in ("A", "B", "lda", "ldb"),
+    ),
+    Argument(
+        "only how work is shared among blocks",
+        (),
+        r"tiles >= splits - splits",
+    ),
+    Argument(
         "whether a line begins at a vector depends on the lowest bits alone",
         ("early stop", "narrower"),
         _ALIGNED,
@@ -49,7 +61,7 @@ ARGUMENTS = (
         "vectors are never taken for aligned: elements one by one are right for all",
         ("constant",),
         _ALIGNED,
-        r"% \w+ == 1|== 1;",
+        r"== (1|\(-1\));",
     ),
     Argument(
         "the way for what is not aligned or not whole is right for all",
@@ -126,7 +138,18 @@ ARGUMENTS = (
 def argument(mutant: Mutant) -> str:
     """Why the mutant is equivalent; "" where nothing in the table says so."""
     for one in ARGUMENTS:
-        fits = mutant.edit.operator in one.operators and re.search(one.before, mutant.before)
+        is_of = not one.operators or mutant.edit.operator in one.operators
+        fits = is_of and re.search(one.before, mutant.before)
         if fits and re.search(one.after, mutant.after) and one.holds(mutant):
             return one.because
     return ""
+
+
+def unseen(mutant: Mutant) -> str:
+    """Why a host cannot see what a GPU may; "" where it could.
+
+    It runs one block after another, so a barrier before a block counts itself as done does nothing there.
+    """
+    after = mutant.text.split("\n")[mutant.line : mutant.line + 2]
+    counts = mutant.edit.operator == "barrier" and any("count_up(" in line for line in after)
+    return "the host runs one block after another" if counts else ""

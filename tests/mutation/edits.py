@@ -15,7 +15,7 @@ PRELUDE = (
     " __longlong_as_double(__double_as_longlong(x) & ~0ll << bits) : x; }"
     " inline float narrow(float x) { return cut(x, 13); }"
     " inline double narrow(double x) { return double(float(x)); }"
-    " inline float low(float x) { return cut(x, 3); } inline double low(double x) { return cut(x, 3); }"
+    " inline float low(float x) { return cut(x, 6); } inline double low(double x) { return cut(x, 6); }"
     " inline float quiet(float x) { return x == x ? x : 0; } inline double quiet(double x) { return x == x ? x : 0; }"
     " inline float finite(float x) { return fabsf(x) > 3e38f ? copysignf(3e38f, x) : x; }"
     " inline double finite(double x) { return fabs(x) > 1e308 ? copysign(1e308, x) : x; }"

@@ -17,7 +17,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource, render
 from tsm2_tune.generator.tiles import SKINNY
 
-SPLITS = 3  # which are slow on the host
+SPLITS = 5  # of more, which are slow on the host; no divisor of what is one from a power of two
 DEPTH = 256  # of the problem that is verified beside the probes, whose blocks are whole
 COLUMNS = 8  # of its C, where a block has all of them
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from tests.conftest import ONCE
-from tests.mutation.arguments import argument
+from tests.mutation.arguments import argument, unseen
 from tests.mutation.edits import PRELUDE
 from tests.mutation.sample import Mutant
 from tests.mutation.subjects import Subject, text_of
@@ -116,6 +116,8 @@ class Bench:
             if mutant.edit.operator in FOR_A_GPU:
                 return Judged.UNSEEN, "the host compiles it to the same code; a GPU does not"
             return Judged.EQUIVALENT, "the same code at -O2"
+        if because := unseen(mutant):
+            return Judged.UNSEEN, because
         because = argument(mutant)
         return (Judged.EQUIVALENT, because) if because else (Judged.SURVIVED, "")
 
