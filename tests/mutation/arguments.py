@@ -14,7 +14,7 @@ _ALIGNED = r"\* sizeof\(\w+\)+ *% *\(?\w+|\bfits\("  # a test of whether lines b
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """`because` holds where `before` is found in the line and `after` in what it became, by these operators or by any."""
+    """`because` holds where `before` is found in the line and `after` in what it became, by these operators."""
 
     because: str
     operators: tuple[str, ...]
