@@ -81,15 +81,22 @@ def quick(toolchain: Toolchain) -> Toolchain:
     return quick_toolchain(toolchain)
 
 
+@pytest.fixture(scope="session")
+def quickest(toolchain: Toolchain) -> Toolchain:
+    """For kernels with a bug, which run a few times before it is found."""
+    return quick_toolchain(toolchain, "-O0")
+
+
 @pytest.fixture
-def try_kernel(worker: Worker, quick: Toolchain) -> TryKernel:
+def try_kernel(worker: Worker, quick: Toolchain, quickest: Toolchain) -> TryKernel:
     """What TryKernel says."""
 
     def attempt(
         config: KernelConfig, problem: Problem, edit: Callable[[str], str], probes: bool = False
     ) -> AttemptResult:
         source: KernelSource = render(problem, config)
-        binary = compiled(edit(source.text), source.kernel, quick, source.defines)
+        text = edit(source.text)
+        binary = compiled(text, source.kernel, quick if text == source.text else quickest, source.defines)
         entry = Entry(binary.path, source.kernel, source.launch)
         small = edge_problems(config, problem) if probes else ()
         return worker.attempt(Attempt(problem, entry, small, seed=7, effort=ONCE))

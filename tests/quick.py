@@ -14,10 +14,10 @@ from tsm2_tune.tuner.compiler import Toolchain, cache_folder
 from tsm2_tune.tuner.host.toolchain import HEADERS
 
 
-def quick_toolchain(toolchain: Toolchain) -> Toolchain:
+def quick_toolchain(toolchain: Toolchain, level: str = "-O1") -> Toolchain:
     """The host's compiler with little optimisation, our header compiled before, and a quick linker where one is."""
     linker = ("-fuse-ld=gold",) if shutil.which("ld.gold") else ()
-    flags = tuple("-O1" if flag == "-O3" else flag for flag in toolchain.flags)
+    flags = tuple(level if flag == "-O3" else flag for flag in toolchain.flags)
     quick = replace(toolchain, flags=(*flags, *linker))
     header = compiled_header(quick)
     return quick if header is None else replace(quick, flags=(*quick.flags, "-include", str(header)))

@@ -1,0 +1,7 @@
+"""The mutation test: what verification says of thousands of small changes to rendered kernels.
+
+    python -m tests.mutation --count 2500
+
+`subjects` renders the texts, `tokens` reads them, `operators`, `structure` and `numbers` change them, `sample`
+chooses, `trial` compiles and verifies, `arguments` says which changes are none, `report` counts.
+"""

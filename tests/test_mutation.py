@@ -1,0 +1,95 @@
+"""The mutation test tells bugs from changes that are none. Here one of each operator; thousands are a command.
+
+python -m tests.mutation --count 2500
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.mutation.command import optimised
+from tests.mutation.edits import Edit
+from tests.mutation.report import score, table
+from tests.mutation.sample import OPERATORS, Mutant, chosen, edits_of
+from tests.mutation.subjects import Subject, subjects, text_of
+from tests.mutation.tokens import Text
+from tests.mutation.trial import Bench, Judged
+from tsm2_tune.generator.families.tsm2 import Tsm2Config
+from tsm2_tune.generator.families.tsmr import TsmrConfig
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.compiler import Toolchain
+
+SIMPLE = Subject(Tsm2Config("v3", 64, 8, 6), Problem(128, 8, 256, "f64", "nn"))
+SPLIT = Subject(TsmrConfig(64, 1, 4, 8, 4, splits=3, row_tiles=1, min_blocks=1), Problem(512, 4, 256, "f32", "nn"))
+
+# Subject, operator, what stood there, what is put there; and what becomes of it.
+FIXED = (
+    (SIMPLE, "dropped term", "c * tile_rows +", "", Judged.KILLED),
+    (SIMPLE, "dropped term", "sum[c] += a[q] * staged_step[c * tile_rows + q]", "", Judged.KILLED),
+    (SIMPLE, "barrier", "__syncthreads()", "", Judged.KILLED),
+    (SIMPLE, "comparison", "<=", "<", Judged.EQUIVALENT),
+    (SIMPLE, "swapped name", "lda", "ldb", Judged.KILLED),
+    (SIMPLE, "narrower", "row_of_A[", "mutant::narrow", Judged.KILLED),
+    (SIMPLE, "flag", "inside && first + c < n", "true", Judged.KILLED),
+    (SIMPLE, "rounding", "a[q] * staged_step[c * tile_rows + q]", "mutant::low(", Judged.KILLED),
+    (SPLIT, "constant", "4", "5", Judged.KILLED),
+    (SPLIT, "arithmetic", "*", "+", Judged.KILLED),
+    (SPLIT, "copy", "commit_copies", "", Judged.UNSEEN),
+    (SPLIT, "state", "", "static ", Judged.KILLED),
+)
+
+
+@pytest.fixture
+def bench(support_path: str, quick: Toolchain, toolchain: Toolchain) -> Iterator[Bench]:
+    bench = Bench(support_path, quick, optimised(toolchain))
+    yield bench
+    bench.close()
+
+
+def test_what_only_a_host_or_only_a_gpu_compiles_is_left_alone() -> None:
+    text = Text(
+        "#ifdef TSM2_HOST\nint a;\n#else\nint b;\n#endif\nint c; // d\n#if INDEX_BITS == 64\nint e;\n#endif\n"
+    )
+    assert [token.text for token in text.tokens] == ["int", "c", ";"]
+
+
+def test_an_operand_ends_where_one_that_binds_less_begins() -> None:
+    text = Text("x = a + b * c[i + 1] - d < e;")
+    plus, times = (next(i for i in text.indices if text.text(i) == sign) for sign in "+*")
+    assert text.between(plus, text.right_operand(plus)) == "+ b * c[i + 1]"
+    assert text.between(times, text.right_operand(times)) == "* c[i + 1]"
+    assert text.between(text.left_operand(plus), plus) == "a +"
+
+
+def test_a_mutant_has_the_lines_of_its_text() -> None:
+    assert Edit("flag", 2, 7, "x").applied("a\nb\nc\nd\n").count("\n") == 4
+
+
+def test_the_sample_is_one_of_the_seed_and_has_every_operator_in_every_family_and_dtype() -> None:
+    among = subjects(("gemv",), ("f32", "c64"))
+    first = chosen(among, count=60, seed=3)
+    assert [one.key for one in first] == [one.key for one in chosen(among, count=60, seed=3)]
+    assert len({one.key for one in first}) == 60
+    assert len({(one.subject.problem.dtype_name, one.edit.operator) for one in first}) >= 2 * (len(OPERATORS) - 2)
+
+
+@pytest.mark.host
+@pytest.mark.parametrize(("subject", "operator", "was", "becomes", "judged"), FIXED)
+def test_a_mutant_is_judged(
+    bench: Bench, subject: Subject, operator: str, was: str, becomes: str, judged: Judged
+) -> None:
+    source = text_of(subject).source
+    edits = (
+        edit
+        for edit in edits_of(subject)
+        if edit.operator == operator
+        and source[edit.start : edit.end].startswith(was)
+        and edit.replacement.startswith(becomes)
+        and bool(edit.replacement) == bool(becomes)
+    )
+    result = bench.judge(Mutant(subject, next(edits)))
+    assert result.judged == judged, result
+    assert score([result]) == 100
+    assert result.operator in table([result])
