@@ -15,13 +15,15 @@ from tests.mutation.arguments import argument, unseen
 from tests.mutation.edits import PRELUDE
 from tests.mutation.sample import Mutant
 from tests.mutation.subjects import Subject, text_of
+from tsm2_tune.generator.probes import edge_problems
 from tsm2_tune.tuner.compiler import Toolchain, compile_text
+from tsm2_tune.tuner.full import Extent, FullVerification
 from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.trial import Binary, Outcome
-from tsm2_tune.tuner.tune import probe_problems
 from tsm2_tune.tuner.worker import Attempt, AttemptResult, Worker
 
 COMPILE_LIMIT_SECONDS = 60.0
+EXTENT = Extent(products=4e6, long_products=3e7, launches=300, past_32_bits=False)
 PATIENCE = 6.0  # times as long as the text itself takes: then it never ends
 LEAST_PATIENCE_SECONDS = 8.0
 BASELINE_LIMIT_SECONDS = 600.0
@@ -63,9 +65,12 @@ class Result:
 
 def verified(worker: Worker, subject: Subject, path: str) -> AttemptResult:
     """What verification says of a binary of the subject's: the one place where the product is asked."""
-    source, problem = subject.source, subject.problem
+    source, problem, config = subject.source, subject.problem, subject.config
     entry = Entry(path, source.kernel, source.launch)
-    return worker.attempt(Attempt(problem, entry, probe_problems(subject.config, problem), seed=7, effort=ONCE))
+    tried = worker.attempt(Attempt(problem, entry, edge_problems(config, problem), seed=7, effort=ONCE))
+    if tried.outcome is not Outcome.OK:
+        return tried
+    return worker.verify_in_full(FullVerification(problem, config, ((problem.index_bits, entry),), EXTENT, seed=11))
 
 
 class Bench:
