@@ -1,4 +1,4 @@
-"""What verification costs: of a trial, whose kernels are compiled already, and of a winner, which is verified in full.
+"""What verification costs: of a trial whose kernel is compiled already, and of a winner, verified in full.
 
     python -m benchmarks.verification --output benchmarks/results/h200-verification.json
 
