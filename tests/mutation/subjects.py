@@ -18,7 +18,7 @@ from tsm2_tune.generator.render import KernelSource, render
 from tsm2_tune.generator.tiles import SKINNY
 
 SPLITS = 5  # of more, which are slow on the host; no divisor of what is one from a power of two
-DEPTH = 256  # of the problem that is verified beside the probes, whose blocks are whole
+DEPTH, LESS_DEEP = 256, 64  # of the problem that is verified beside the probes, whose blocks are whole
 COLUMNS = 8  # of its C, where a block has all of them
 
 
@@ -63,7 +63,7 @@ def _small(config: KernelConfig, case: Problem) -> Iterator[Subject]:
         launch = family.launch(made, case)
         m, n = 2 * launch.rows_per_block, launch.columns_per_block or COLUMNS
         shapes = ((m, n), (m, 1), (2 * SKINNY, 2 * SKINNY)) if not case.is_gram else ((m, m),)
-        problems = (replace(case, m=m, n=n, k=DEPTH) for m, n in shapes)
+        problems = (replace(case, m=m, n=n, k=k) for k in (DEPTH, LESS_DEEP) for m, n in shapes)
         yield from (Subject(made, problem) for problem in [*filter(family.supports, problems)][:1])
 
 
