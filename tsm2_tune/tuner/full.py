@@ -36,8 +36,9 @@ from tsm2_tune.tuner.device import Device
 from tsm2_tune.tuner.loaded import Entry, LoadedKernel, load
 from tsm2_tune.tuner.operands import Operands, Support
 from tsm2_tune.tuner.trial import Verdict
-from tsm2_tune.tuner.verify import inspect, prepare, run_once, verify
+from tsm2_tune.tuner.verify import inspect, prepare, verify
 
+MOST_COMPARED_BYTES = 2**29  # of all launches of a kernel together
 PAST_32_BITS = 2**32  # elements from the first line of an operand to its last one
 
 
@@ -166,26 +167,37 @@ class _Bench:
             operands.free()
 
     def repeated(self, problem: Problem, launches: int, seed: int) -> Verdict:
-        """Whether the last of so many launches gives what the first one gave, and that is right."""
-        operands, check = self._operands(problem), checks_of(problem)[-1]
+        """Whether launches one after another, in turns with beta and without, give what the first of them gave.
+
+        These two are compared with the reference, the others bit for bit, each or, of a large C, every few.
+        """
+        operands, general = self._operands(problem), checks_of(problem)[1]
+        turns = (general, replace(overwriting(problem), padding=general.padding))
         loaded: LoadedKernel | None = None
         try:
             loaded = LoadedKernel(self._device, operands, self._entry, self._kernel)
-            prepare(operands, check, seed=seed)
-            verdict = run_once(self._device, operands, loaded, check)
-            first = self._bits_of_c(operands)
-            for _ in range(launches - 1):
-                loaded.start(operands.arguments())
+            prepare(operands, general, seed=seed)
+            loaded.prepare()
+            every = 1 + launches * operands.c.buffer.size_bytes // MOST_COMPARED_BYTES
+            firsts: list[np.ndarray[tuple[int], np.dtype[np.uint8]]] = []
+            for launch in range(launches):
+                check = turns[launch % 2]
+                operands.c.fill(operands.c.filling)
+                loaded.start(operands.arguments(check.alpha, check.beta))
+                if launch < 2:
+                    self._device.synchronise()
+                    verdict = inspect(operands, check)
+                    if not verdict.correct:
+                        return replace(verdict, detail=f"{problem.text}, {verdict.detail}")
+                    firsts.append(self._bits_of_c(operands))
+                elif (launch // 2 % every == 0 or launch >= launches - 2) and not np.array_equal(
+                    firsts[launch % 2], self._bits_of_c(operands)
+                ):
+                    detail = f"launch {launch + 1} of the same product gives other bits than the first one"
+                    return Verdict(False, math.inf, f"{problem.text}: {detail}")
             self._device.synchronise()
             trouble = loaded.trouble()
-            if trouble:
-                return Verdict(False, math.inf, f"{problem.text}, launch {launches}: {trouble}")
-            if verdict.correct:
-                verdict = inspect(operands, check)
-            if verdict.correct and not np.array_equal(first, self._bits_of_c(operands)):
-                detail = f"launch {launches} of the same product gives other bits than the first one"
-                return Verdict(False, math.inf, f"{problem.text}: {detail}")
-            return verdict if verdict.correct else replace(verdict, detail=f"{problem.text}, {verdict.detail}")
+            return Verdict(not trouble, math.inf if trouble else 0.0, f"{problem.text}, launches: {trouble}")
         finally:
             if loaded is not None:
                 loaded.free()
