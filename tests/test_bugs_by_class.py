@@ -1,11 +1,9 @@
 """Verification rejects bugs of every class, in a trial or before a configuration is a winner.
 
-`python -m tests.bugs_by_class --all` tries those too that take long here, and `--device 0` those that only a GPU shows.
+`python -m tests.bugs_by_class --all` tries those too that take long here, `--device 0` those that only a GPU shows.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import pytest
 
@@ -20,8 +18,8 @@ pytestmark = pytest.mark.host
 
 
 @pytest.fixture(scope="module")
-def bench(quick: Toolchain, worker: Worker) -> Iterator[Bench]:
-    yield Bench(quick, worker, EXTENT)
+def bench(quick: Toolchain, worker: Worker) -> Bench:
+    return Bench(quick, worker, EXTENT)
 
 
 @pytest.mark.parametrize("case", [one for one in CASES if one.is_quick], ids=lambda case: case.name)
