@@ -9,18 +9,21 @@ from typing import Any, cast
 import pytest
 
 from tests.fabricated import PROBLEM, measurement, trial, tuning_run
+from tsm2_tune.errors import StoreError
+from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families.tsm2 import FAMILY, Tsm2Config
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import KernelSource, render
 from tsm2_tune.generator.space import SearchSpace, search_space
-from tsm2_tune.tuner import job
+from tsm2_tune.tuner import export, job
 from tsm2_tune.tuner.basis import basis
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Binary, Measurement
+from tsm2_tune.tuner.trial import Binary, Measurement, Outcome, Verdict
 from tsm2_tune.tuner.tune import FinalFailure, Options, Tuner, ordered
-from tsm2_tune.tuner.worker import Rematch, Worker
+from tsm2_tune.tuner.worker import AttemptResult, Rematch, Worker
 
 RUN = tuning_run()
 TARGET = cast(Target, SimpleNamespace(identity=RUN.identity, toolchain=SimpleNamespace(digest="nvcc")))
@@ -45,10 +48,19 @@ class Replay(Tuner):
         self._store, self._again, self._change, self._ceilings = store, dict(again or {}), change, RUN.ceilings
         self._worker = cast(Worker, SimpleNamespace(rematch=self._rematch))
         self._support_path = __file__
+        self.in_full: list[str] = []  # what was verified so
+        self.refuted: dict[Tsm2Config, Outcome] = {}
         self.rounds: list[tuple[Tsm2Config, ...]] = []
 
     def tune(self, *_: Any) -> Any:
         return iter(())
+
+    def verify_in_full(self, problem: Problem, config: KernelConfig) -> AttemptResult:
+        self.in_full.append(config.text)
+        outcome = self.refuted.get(cast(Tsm2Config, config), Outcome.OK)
+        return AttemptResult(
+            outcome, "C[3, 1] = 2" * (outcome is not Outcome.OK), verdict=Verdict(True, 0.1, "right")
+        )
 
     def _compile(self, source: KernelSource) -> Binary:
         return Binary(source.digest, source.kernel, 0, 0.0)
@@ -119,4 +131,53 @@ def test_a_round_that_fails_is_the_last(store: Store, monkeypatch: pytest.Monkey
     monkeypatch.setattr(Replay, "final", lambda *_: FinalFailure(PROBLEM, "it does not start"))
     space = cast(SearchSpace, SimpleNamespace(problem=PROBLEM, kept=(), families=("tsm2",)))
     events = list(job.run([space], Replay(store), store, order=lambda *_: (), families=("tsm2",)))
-    assert [type(event) for event in events] == [job.ProblemStarted, FinalFailure, job.ProblemEnded]
+    assert [type(event) for event in events] == [
+        job.ProblemStarted,
+        FinalFailure,
+        job.WinnerVerified,
+        job.ProblemEnded,
+    ]
+
+
+def turn(store: Store, replay: Replay) -> list[job.Event]:
+    space = cast(SearchSpace, SimpleNamespace(problem=PROBLEM, kept=(), families=("tsm2",)))
+    return list(job.run([space], replay, store, order=lambda *_: (), families=("tsm2",)))
+
+
+@pytest.mark.parametrize("outcome", [Outcome.WRONG_RESULT, Outcome.CRASHED, Outcome.TIMED_OUT])
+def test_what_is_wrong_in_the_full_verification_does_not_win(store: Store, outcome: Outcome) -> None:
+    tried(store, {A: 100, B: 101, C: 150})
+    replay = Replay(store)
+    replay.refuted = {A: outcome}
+    *_, ended = turn(store, replay)
+    assert isinstance(ended, job.ProblemEnded)
+    assert ended.winner is not None
+    assert (ended.winner.config, ended.winner.verified_in_full) == (B.text, 1)
+    assert replay.in_full == [A.text, B.text]
+    (refuted,) = (one for one in store.listing() if one.config == A.text)
+    assert (refuted.outcome, refuted.detail) == (outcome, "in the full verification: C[3, 1] = 2")
+    assert store.trial(refuted.id).trial.outcome is outcome  # its row contradicts nothing
+
+
+def test_a_winner_is_verified_in_full_once(store: Store) -> None:
+    tried(store, {A: 100, B: 101})
+    replay = Replay(store)
+    turn(store, replay)
+    turn(store, replay)
+    assert replay.in_full == [A.text]
+
+
+def test_what_the_machine_ended_is_verified_by_the_next_run(store: Store) -> None:
+    tried(store, {A: 100, B: 101})
+    replay = Replay(store)
+    replay.refuted = {A: Outcome.INTERRUPTED}
+    *_, ended = turn(store, replay)
+    assert isinstance(ended, job.ProblemEnded)
+    assert ended.winner is not None
+    assert (ended.winner.config, ended.winner.verified_in_full) == (A.text, 0)
+    with pytest.raises(StoreError, match="not verified in full"):
+        export.export(store, "module")
+    assert "in part" in export.export(store, "markdown")
+    replay.refuted = {}
+    turn(store, replay)
+    assert A.text in export.export(store, "module")

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.mutation.command import optimised
+from tests.mutation.baseline import Baselines
+from tests.mutation.command import tools
 from tests.mutation.edits import Edit
 from tests.mutation.report import score, table
 from tests.mutation.sample import OPERATORS, Mutant, chosen, edits_of
@@ -41,9 +42,9 @@ FIXED = (
 )
 
 
-@pytest.fixture
-def bench(support_path: str, quick: Toolchain, toolchain: Toolchain) -> Iterator[Bench]:
-    bench = Bench(support_path, quick, optimised(toolchain))
+@pytest.fixture(scope="module")
+def bench(support_path: str, toolchain: Toolchain) -> Iterator[Bench]:
+    bench = Bench(Baselines(tools(support_path, toolchain)))
     yield bench
     bench.close()
 

@@ -46,6 +46,25 @@ def table(results: Iterable[Result], by: str = "operator") -> str:
     return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
 
 
+def report(results: Iterable[Result]) -> str:
+    """Tables by operator and by family, how the killed ones were told, and the survivors."""
+    results = list(results)
+    killed = Counter(one.detail.partition(":")[0] for one in results if one.judged == Judged.KILLED)
+    same = Counter(one.detail for one in results if one.judged in (Judged.EQUIVALENT, Judged.UNSEEN))
+    parts = (
+        table(results),
+        table(results, "family"),
+        _counted("killed", killed),
+        _counted("equivalent or unseen", same),
+        f"survivors:\n{survivors(results)}",
+    )
+    return "\n\n".join(parts)
+
+
+def _counted(what: str, counts: Counter[str]) -> str:
+    return "\n".join((f"{what}:", *(f"{number:6}  {name}" for name, number in counts.most_common())))
+
+
 def survivors(results: Iterable[Result]) -> str:
     """Each mutant that passed, with what was changed."""
     found = sorted(

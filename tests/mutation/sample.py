@@ -38,7 +38,7 @@ class Mutant:
     subject: Subject
     edit: Edit
 
-    @cached_property
+    @property
     def text(self) -> str:
         return self.edit.applied(text_of(self.subject).source)
 

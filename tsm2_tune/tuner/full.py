@@ -46,13 +46,14 @@ class Extent:
     """How much of it is done: where kernels are emulated, a thousand times slower, less."""
 
     products: float  # of all problems with remainders, in whole tiles, for each width of index
-    long_products: float  # of each problem with a long extent, and of the one that is repeated
+    long_products: float  # of each problem with a long extent
+    repeated_products: float  # of the problem that is repeated
     launches: int  # one after another
     past_32_bits: bool  # whether offsets are
 
 
-ON_GPU = Extent(products=1e12, long_products=1e11, launches=2000, past_32_bits=True)
-EMULATED = Extent(products=3e6, long_products=3e6, launches=20, past_32_bits=False)
+ON_GPU = Extent(products=1e12, long_products=1e11, repeated_products=1e11, launches=2000, past_32_bits=True)
+EMULATED = Extent(products=3e6, long_products=3e6, repeated_products=1e4, launches=40, past_32_bits=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +124,10 @@ def _calls(request: FullVerification, bits: int) -> Iterator[_Call]:
 
 
 def _repeated_problem(request: FullVerification) -> Problem:
-    """The largest of those at the edges that is not too large: of several splits, where k is split."""
-    edges = edge_problems(request.config, request.problem)
-    fitting = [one for one in edges if one.m * one.n * one.k <= request.extent.long_products]
-    return max(fitting or edges[-1:], key=lambda one: one.m * one.n * one.k)
+    """The largest of those at the edges that is not too large, or the smallest."""
+    edges = sorted(edge_problems(request.config, request.problem), key=lambda one: one.m * one.n * one.k)
+    fitting = [one for one in edges if one.m * one.n * one.k <= request.extent.repeated_products]
+    return (fitting or edges[:1])[-1]
 
 
 class _Bench:

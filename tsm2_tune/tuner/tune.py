@@ -192,10 +192,9 @@ class Tuner:
             for _, _, future in pending:
                 future.cancel()
 
-    def compile_ahead(self, candidates: Sequence[Candidate]) -> None:
-        """Start compilers for the first candidates of a search to come."""
-        for candidate in candidates:
-            self._compiled(render(candidate.problem, candidate.config))
+    def compile_ahead(self, candidates: Sequence[Candidate]) -> list[Compiled]:
+        """Start compilers for the first candidates of a search to come; returns what can be waited for."""
+        return [self._compiled(render(candidate.problem, candidate.config)) for candidate in candidates]
 
     def _compiled(self, source: KernelSource) -> Compiled:
         """The binary to come: of equal texts that are asked for twice, one waits for no second compiler."""

@@ -100,7 +100,7 @@ class Worker:
     def __init__(self, spec: str, support_path: str, *, limit_seconds: float, phases: Phases | None = None) -> None:
         self._spec, self._support_path = spec, support_path
         self._phases = phases or Phases()
-        self._limit_seconds = limit_seconds
+        self.limit_seconds = limit_seconds  # for each stage of a request
         self._process: Any = None
         self._exit_code: int | None = None  # of the last process that died while it opened the device
         self._requests = 0
@@ -123,7 +123,7 @@ class Worker:
 
     def rematch(self, request: Rematch) -> tuple[Measurement, ...] | AttemptResult:
         """One measurement an entry, in their order; an AttemptResult says why there is none."""
-        answer = self._ask(request, limit_seconds=self._limit_seconds * len(request.entries))
+        answer = self._ask(request, limit_seconds=self.limit_seconds * len(request.entries))
         assert isinstance(answer, tuple | AttemptResult)
         return answer
 
@@ -148,7 +148,7 @@ class Worker:
         self._process = self._connection = None
 
     def _ask(self, request: object, limit_seconds: float | None = None) -> object:
-        limit_seconds = self._limit_seconds if limit_seconds is None else limit_seconds
+        limit_seconds = self.limit_seconds if limit_seconds is None else limit_seconds
         self._requests += 1
         if self._requests % REQUESTS_PER_PROCESS == 0:
             self.close()

@@ -1,0 +1,113 @@
+"""What verification costs: of a trial whose kernel is compiled already, and of a winner, verified in full.
+
+    python -m benchmarks.verification --output benchmarks/results/h200-verification.json
+
+`--before FILE` takes in what this printed in an older version, whose trials the newer ones are set against.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from concurrent.futures import wait
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tsm2_tune import __version__
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.rules import parse_thresholds
+from tsm2_tune.generator.space import search_space
+from tsm2_tune.tuner.past import NOTHING_PAST
+from tsm2_tune.tuner.target import find_target
+from tsm2_tune.tuner.trial import Outcome, Trial
+from tsm2_tune.tuner.tune import Options, Tuner, ordered
+from tsm2_tune.usage import Command
+
+PROBLEMS = (
+    "20480x16x20480:f32",
+    "20480x8x20480:f64",
+    "10000000x8x8:f32",
+    "1000000x16x16:f64:ttt",
+    "16x16x10000000:f64:tn",
+    "8x8x100000:f32:tn",
+    "15360x8x15360:c64",
+    "1024x1024x1024:f32",
+)
+VERIFICATION = ("verification on probes", "verification")  # stages that a worker tells of
+
+
+def row(tuner: Tuner, problem: Problem, trials: int) -> dict[str, Any]:
+    """The cost of the first trials of a problem, and of verifying the fastest of them in full."""
+    space = search_space(problem, tuner.target.limits, guidelines=parse_thresholds(""))
+    candidates = list(islice(ordered(space, 0), trials))
+    wait(tuner.compile_ahead(candidates))
+    _ = tuner.ceilings  # before the clock starts
+    tuner.phases.taken()
+    start = time.perf_counter()
+    tried = list(tuner.tune(candidates, NOTHING_PAST))
+    seconds, phases = time.perf_counter() - start, tuner.phases.taken()
+    right = [one for one in tried if one.outcome is Outcome.OK]
+    found = {
+        "problem": problem.text,
+        "trials": len(tried),
+        "right": len(right),
+        "ms_a_trial": round(1e3 * seconds / len(tried), 2),
+        "verification_ms_a_trial": round(1e3 * sum(phases.get(name, 0.0) for name in VERIFICATION) / len(tried), 2),
+    }
+    return found | (full(tuner, min(right, key=_median_us)) if right else {})
+
+
+def _median_us(trial: Trial) -> float:
+    assert trial.measurement is not None
+    return trial.measurement.median_us
+
+
+def full(tuner: Tuner, fastest: Trial) -> dict[str, Any]:
+    """Seconds of the full verification, compiling apart, and what it says."""
+    tuner.verify_in_full(fastest.problem, fastest.config)  # compiles for the other width of index
+    start = time.perf_counter()
+    result = tuner.verify_in_full(fastest.problem, fastest.config)
+    seconds = time.perf_counter() - start
+    detail = result.verdict.detail if result.verdict is not None else result.detail
+    return {
+        "fastest": fastest.config.text,
+        "full_seconds": round(seconds, 3),
+        "full_outcome": result.outcome.value,
+        "full_detail": detail,
+    }
+
+
+@click.command(cls=Command)
+@click.option("--device", default="0", show_default=True)
+@click.option("--trials", default=30, show_default=True, help="Of each problem.")
+@click.option("--before", type=click.Path(exists=True, path_type=Path), help="What an older version printed.")
+@click.option("--output", type=click.Path(path_type=Path), required=True)
+def main(device: str, trials: int, before: Path | None, output: Path) -> None:
+    """Measure, print a line a problem, and write the file."""
+    target = find_target(device)
+    older = {one["problem"]: one for one in json.loads(before.read_text())["rows"]} if before else {}
+    rows = []
+    for text in PROBLEMS:
+        with Tuner(target, Options()) as tuner:
+            found = row(tuner, Problem.parse(text), trials)
+        if text in older:
+            found["before"] = older[text]
+        rows.append(found)
+        click.echo(json.dumps(found))
+    facts = {
+        "device": target.identity.name,
+        "driver": target.identity.driver,
+        "toolkit": target.identity.toolkit,
+        "tsm2_tune": __version__,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "rows": rows,
+    }
+    output.write_text(json.dumps(facts, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

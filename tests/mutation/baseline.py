@@ -1,0 +1,136 @@
+"""What is known of a subject's own text: that it is right, how long it takes, and what it is compiled to."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.conftest import ONCE
+from tests.mutation.edits import PRELUDE
+from tests.mutation.subjects import Subject, text_of
+from tsm2_tune.generator.probes import edge_problems
+from tsm2_tune.tuner.compiler import Toolchain, compile_text
+from tsm2_tune.tuner.full import Extent, FullVerification
+from tsm2_tune.tuner.loaded import Entry
+from tsm2_tune.tuner.phases import Phases
+from tsm2_tune.tuner.trial import Binary, CompileFailure, Outcome
+from tsm2_tune.tuner.worker import Attempt, AttemptResult, Worker
+
+COMPILE_LIMIT_SECONDS = 120.0
+EXTENT = Extent(products=4e6, long_products=3e7, repeated_products=1e4, launches=250, past_32_bits=False)
+PATIENCE = 6.0  # times as long as the text's longest stage takes: then it never ends
+LEAST_PATIENCE_SECONDS = 10.0
+LIMIT_SECONDS = 600.0  # for a stage of the text itself
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """The support kernels, and compilers with little and with more optimisation."""
+
+    support_path: str
+    quick: Toolchain
+    optimised: Toolchain
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """A subject that is right: its code, how long a stage may take, and how long all takes."""
+
+    quick_code: bytes
+    limit_seconds: float
+    seconds: float
+
+
+class SubjectIsWrong(Exception):
+    """The text itself is refused, so nothing can be said of its mutants."""
+
+
+def compiled(text: str, subject: Subject, toolchain: Toolchain) -> Binary | CompileFailure:
+    source = subject.source
+    return compile_text(
+        PRELUDE + text,
+        kernel=source.kernel,
+        defines=source.defines,
+        toolchain=toolchain,
+        limit_seconds=COMPILE_LIMIT_SECONDS,
+    )
+
+
+def verified(worker: Worker, subject: Subject, path: str) -> AttemptResult:
+    """What verification says of a binary of the subject's: the one place where the product is asked."""
+    source, problem, config = subject.source, subject.problem, subject.config
+    entry = Entry(path, source.kernel, source.launch)
+    tried = worker.attempt(Attempt(problem, entry, edge_problems(config, problem), seed=7, effort=ONCE))
+    if tried.outcome is not Outcome.OK:
+        return tried
+    return worker.verify_in_full(FullVerification(problem, config, ((problem.index_bits, entry),), EXTENT, seed=11))
+
+
+@dataclass
+class Baselines:
+    """Those of all subjects, each made when it is first asked for. Several threads may ask."""
+
+    tools: Tools
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _locks: dict[str, threading.Lock] = field(default_factory=dict)
+    _known: dict[str, Baseline | SubjectIsWrong] = field(default_factory=dict)
+    _optimised: dict[str, bytes] = field(default_factory=dict)
+
+    def of(self, subject: Subject) -> Baseline:
+        """SubjectIsWrong where the text itself is refused."""
+        with self._lock_of(subject):
+            if subject.name not in self._known:
+                try:
+                    self._known[subject.name] = _measured(self.tools, subject)
+                except SubjectIsWrong as wrong:
+                    self._known[subject.name] = wrong
+            found = self._known[subject.name]
+        if isinstance(found, SubjectIsWrong):
+            raise found
+        return found
+
+    def optimised_code(self, subject: Subject) -> bytes:
+        """What the text is compiled to with more optimisation."""
+        with self._lock_of(subject):
+            if subject.name not in self._optimised:
+                source = text_of(subject).source
+                self._optimised[subject.name] = code(source, subject, self.tools.optimised)
+            return self._optimised[subject.name]
+
+    def _lock_of(self, subject: Subject) -> threading.Lock:
+        with self._lock:
+            return self._locks.setdefault(subject.name, threading.Lock())
+
+
+def _measured(tools: Tools, subject: Subject) -> Baseline:
+    binary = compiled(text_of(subject).source, subject, tools.quick)
+    if isinstance(binary, CompileFailure):
+        raise SubjectIsWrong(f"{subject.name} does not compile: {binary.detail}")
+    phases = Phases()
+    worker = Worker("cpu", tools.support_path, limit_seconds=LIMIT_SECONDS, phases=phases)
+    try:
+        start = time.monotonic()
+        result = verified(worker, subject, binary.path)
+        seconds = time.monotonic() - start
+    finally:
+        worker.close()
+    if result.outcome is not Outcome.OK:
+        raise SubjectIsWrong(f"{subject.name} is wrong itself: {result.detail}")
+    longest = max(phases.taken().values())
+    limit = max(LEAST_PATIENCE_SECONDS, PATIENCE * longest)
+    return Baseline(Path(binary.path).read_bytes(), limit, seconds)
+
+
+def code(text: str, subject: Subject, toolchain: Toolchain) -> bytes:
+    """The binary without its symbols."""
+    with tempfile.TemporaryDirectory() as work:
+        Path(work, "kernel.cpp").write_text(toolchain.wrap(PRELUDE + text))
+        definitions = [f"-D{define}" for define in subject.source.defines]
+        flags = [*toolchain.flags, *definitions, "-s", "-Wl,--build-id=none"]
+        command = [toolchain.compiler, *flags, "-o", "kernel.so", "kernel.cpp"]
+        subprocess.run(command, cwd=work, capture_output=True, check=True)
+        return Path(work, "kernel.so").read_bytes()
