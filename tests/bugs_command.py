@@ -13,14 +13,13 @@ import click
 from tests.bugs_by_class import CASES
 from tests.bugs_in_classes import Case, Found
 from tests.conftest import ONCE, compiled
-from tests.mutation.trial import EXTENT
 from tests.quick import quick_toolchain
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.probes import edge_problems
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import INDEX_BITS, KernelSource, index_defines, render, support_source
 from tsm2_tune.tuner.compiler import Toolchain
-from tsm2_tune.tuner.full import ON_GPU, Extent, FullVerification
+from tsm2_tune.tuner.full import EMULATED, ON_GPU, Extent, FullVerification
 from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.target import HOST, find_target
 from tsm2_tune.tuner.trial import Outcome
@@ -28,6 +27,8 @@ from tsm2_tune.tuner.worker import Attempt, Worker
 from tsm2_tune.usage import Command
 
 DEPTH = 256  # of the problem that a trial times
+# More than a tuner does on the host: of long loops more are long, and launches as many as some bugs wait for.
+ON_HOST = replace(EMULATED, products=4e6, long_products=3e7, launches=300)
 LIMIT_SECONDS = 240.0
 REJECTED = (Outcome.WRONG_RESULT, Outcome.CRASHED)
 
@@ -93,7 +94,7 @@ def bench_on(device: str) -> Bench:
     support = compiled(support_source(), "", target.toolchain).path
     toolchain = quick_toolchain(target.toolchain) if target.is_host else target.toolchain
     return Bench(
-        toolchain, Worker(device, support, limit_seconds=LIMIT_SECONDS), EXTENT if target.is_host else ON_GPU
+        toolchain, Worker(device, support, limit_seconds=LIMIT_SECONDS), ON_HOST if target.is_host else ON_GPU
     )
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 import pytest
 
 from tests.bugs_by_class import CASES
-from tests.bugs_command import Bench, tried
+from tests.bugs_command import ON_HOST, Bench, tried
 from tests.bugs_in_classes import Case, Found
-from tests.mutation.trial import EXTENT
 from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.worker import Worker
 
@@ -19,7 +18,7 @@ pytestmark = pytest.mark.host
 
 @pytest.fixture(scope="module")
 def bench(quick: Toolchain, worker: Worker) -> Bench:
-    return Bench(quick, worker, EXTENT)
+    return Bench(quick, worker, ON_HOST)
 
 
 @pytest.mark.parametrize("case", [one for one in CASES if one.is_quick], ids=lambda case: case.name)
