@@ -23,6 +23,7 @@ from tsm2_tune.generator.probes import edge_problems
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.roofline import Ceilings
+from tsm2_tune.tuner import serving
 from tsm2_tune.tuner import worker as workers
 from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.host.device import HostBuffer, HostDevice
@@ -83,7 +84,7 @@ def entry(quick: Toolchain) -> Entry:
 
 
 def bench_on(device: HostDevice, support_path: str) -> Any:
-    return workers._Bench(device, support_path, cast(Connection, Silent()))
+    return serving._Bench(device, support_path, cast(Connection, Silent()))
 
 
 def test_whatever_has_no_room_ends_the_attempt_and_is_given_back(
@@ -132,8 +133,8 @@ def test_finalists_that_have_no_room_together_are_not_measured_again(
 
 def starving(counter: str, successes: int, *arguments: Any) -> None:
     """What a worker process runs, on a host that refuses an allocation."""
-    workers.open_device = partial(starved_device, counter, successes)  # type: ignore[attr-defined]
-    workers.serve(*arguments)
+    serving.open_device = partial(starved_device, counter, successes)  # type: ignore[attr-defined]
+    serving.serve(*arguments)
 
 
 def starved_device(counter: str, successes: int, _: str, support_path: str) -> Starved:

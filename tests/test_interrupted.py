@@ -23,6 +23,7 @@ from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.rules import Candidate, Guidelines
+from tsm2_tune.tuner import serving
 from tsm2_tune.tuner import tune as tuning
 from tsm2_tune.tuner import worker as workers
 from tsm2_tune.tuner.compiler import Toolchain
@@ -309,7 +310,7 @@ def test_a_lost_device_is_no_crash(tuner: Tuner, support_path: str) -> None:
     binary = tuner._compile(source)
     assert isinstance(binary, Binary)
     entry = Entry(binary.path, source.kernel, source.launch)
-    result = workers._Bench(device, support_path, silent).answer(Attempt(PROBLEM, entry, (), seed=1, effort=ONCE))
+    result = serving._Bench(device, support_path, silent).answer(Attempt(PROBLEM, entry, (), seed=1, effort=ONCE))
     device.close()
     assert cast(AttemptResult, result).outcome is Outcome.INTERRUPTED
 

@@ -17,6 +17,7 @@ from tests.mutation.sample import OPERATORS, Mutant, chosen, edits_of
 from tests.mutation.subjects import Subject, subjects, text_of
 from tests.mutation.tokens import Text
 from tests.mutation.trial import Bench, Judged
+from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.problem import Problem
@@ -66,6 +67,12 @@ def test_an_operand_ends_where_one_that_binds_less_begins() -> None:
 
 def test_a_mutant_has_the_lines_of_its_text() -> None:
     assert Edit("flag", 2, 7, "x").applied("a\nb\nc\nd\n").count("\n") == 4
+
+
+def test_every_family_has_subjects_in_all_dtypes_that_it_has_texts_of() -> None:
+    found = subjects()
+    assert {family for family, _ in found} == set(FAMILIES)
+    assert all(found.values())
 
 
 def test_the_sample_is_one_of_the_seed_and_has_every_operator_in_every_family_and_dtype() -> None:

@@ -21,7 +21,9 @@ from tsm2_tune.tuner.trial import Binary, CompileFailure, Outcome
 from tsm2_tune.tuner.worker import Attempt, AttemptResult, Worker
 
 COMPILE_LIMIT_SECONDS = 120.0
-EXTENT = Extent(products=4e6, long_products=3e7, repeated_products=1e4, launches=250, past_32_bits=False)
+EXTENT = Extent(
+    products=4e6, long_products=1e7, repeated_products=1e4, launches=64, past_32_bits=False, every_call=True
+)
 PATIENCE = 6.0  # times as long as the text's longest stage takes: then it never ends
 LEAST_PATIENCE_SECONDS = 10.0
 LIMIT_SECONDS = 600.0  # for a stage of the text itself

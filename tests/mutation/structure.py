@@ -9,7 +9,7 @@ from tests.mutation.edits import Edit, constants, replaced
 from tests.mutation.tokens import Text
 
 MASKS = ("0xFF", "0xFFF", "0x7FFF", "0xFFFF")  # that cut an index to fewer bits
-LAUNCHES = (20, 200)  # after which a kernel that counts them goes wrong; a GPU's are tried ten times as often
+LAUNCHES = (20, 60)  # after which a kernel that counts them goes wrong; a GPU's are tried 2,000 times
 _EXTENTS = ("m", "n", "k", "lda", "ldb", "ldc")
 
 

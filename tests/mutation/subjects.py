@@ -1,4 +1,7 @@
-"""The texts that are changed: of each family and dtype so few that every line of its texts is in one of them."""
+"""The texts that are changed: of each family and dtype so few that every line of its texts is in one of them.
+
+But for those of configurations that a host takes too long for.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,16 @@ from tests.test_gpu import CASES
 from tests.test_render import SOURCES
 from tsm2_tune.generator.config import FLAT_SPLITS, KernelConfig
 from tsm2_tune.generator.families import family_named
+from tsm2_tune.generator.probes import edge_problems
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource, render
 from tsm2_tune.generator.tiles import SKINNY
 
 SPLITS = 5  # of more, which are slow on the host; no divisor of what is one from a power of two
-DEPTH = 256  # of the problem that is verified beside the probes, whose blocks are whole
+DEPTH, LESS_DEEP = 256, 64  # of the problem that is verified beside the probes, whose blocks are whole
 COLUMNS = 8  # of its C, where a block has all of them
+COST_OF_A_SUBJECT = 1e7  # of one that has none
+MOST_PRODUCTS = 1e8  # of real numbers, at the edges: others take minutes, and are left where there are cheaper ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +57,7 @@ def subjects(families: tuple[str, ...] = (), dtypes: tuple[str, ...] = ()) -> di
         place = (config.family, case.dtype_name)
         if (not families or place[0] in families) and (not dtypes or place[1] in dtypes):
             candidates[place] += _small(config, case)
-    return {place: _covering(list(dict.fromkeys(found))) for place, found in sorted(candidates.items())}
+    return {place: _covering(_cheap(list(dict.fromkeys(found)))) for place, found in sorted(candidates.items())}
 
 
 def _small(config: KernelConfig, case: Problem) -> Iterator[Subject]:
@@ -63,16 +69,28 @@ def _small(config: KernelConfig, case: Problem) -> Iterator[Subject]:
         launch = family.launch(made, case)
         m, n = 2 * launch.rows_per_block, launch.columns_per_block or COLUMNS
         shapes = ((m, n), (m, 1), (2 * SKINNY, 2 * SKINNY)) if not case.is_gram else ((m, m),)
-        problems = (replace(case, m=m, n=n, k=DEPTH) for m, n in shapes)
+        problems = (replace(case, m=m, n=n, k=k) for k in (DEPTH, LESS_DEEP) for m, n in shapes)
         yield from (Subject(made, problem) for problem in [*filter(family.supports, problems)][:1])
+
+
+def _cheap(candidates: list[Subject]) -> list[Subject]:
+    """Those that are verified soon, or the one that is soonest."""
+    dearest_last = sorted(candidates, key=_products)
+    return [one for one in dearest_last if _products(one) <= MOST_PRODUCTS] or dearest_last[:1]
+
+
+def _products(subject: Subject) -> int:
+    """That are computed once for each check of a problem at an edge."""
+    problems = edge_problems(subject.config, subject.problem)
+    return subject.problem.dtype.parts**2 * sum(one.m * one.n * one.k for one in problems)
 
 
 def _covering(candidates: list[Subject]) -> list[Subject]:
     """So few of them that no other has a line, but for numbers, that none of these has."""
-    lines = {one: _lines(one) for one in candidates}
+    lines, cost = {one: _lines(one) for one in candidates}, {one: _products(one) for one in candidates}
     chosen, covered = list[Subject](), set[str]()
     while candidates:
-        best = max(candidates, key=lambda one: len(lines[one] - covered))
+        best = max(candidates, key=lambda one: len(lines[one] - covered) / (COST_OF_A_SUBJECT + cost[one]))
         if not lines[best] - covered:
             return chosen
         chosen.append(best)

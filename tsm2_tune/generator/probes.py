@@ -17,8 +17,10 @@ from tsm2_tune.generator.problem import Problem
 MOST_REMAINDERS = 1024  # of one extent: of longer periods so many, evenly
 PAST_16_BITS = 2**16
 GOLDEN = 0.6180339887  # of a period, from one remainder to the next: the first few are spread evenly already
-TURNS_DOWN, TURNS_ACROSS, TURNS_ALONG_K = (0, 1, 2), (1, 0), (1, 0, 4, 2)  # whole periods beside the remainder
+# Whole periods beside the remainder: each remainder of k comes with none, and again with some.
+TURNS_DOWN, TURNS_ACROSS, TURNS_ALONG_K = (0, 1, 2), (1, 0), (1, 4, 2)
 FEW, FEW_MORE = 5, 7  # of the other extents where one is long
+PAST_8_BITS = 2**8
 
 
 def edge_problems(config: KernelConfig, problem: Problem) -> tuple[Problem, ...]:
@@ -41,10 +43,11 @@ def remainder_problems(config: KernelConfig, problem: Problem, *, most_products:
     steps = Periods(*(_step(period) for period in (periods.m, periods.n, periods.k)))
     shapes: list[tuple[int, int, int]] = []
     products = 0.0
-    for number in range(min(max(periods.m, periods.n, periods.k), MOST_REMAINDERS)):
-        m = _extent(number * steps.m, periods.m, TURNS_DOWN[number % len(TURNS_DOWN)])
-        n = _extent(number * steps.n, periods.n, TURNS_ACROSS[number % len(TURNS_ACROSS)])
-        k = _extent(number * steps.k, periods.k, TURNS_ALONG_K[number % len(TURNS_ALONG_K)])
+    count = min(max(periods.m, periods.n, periods.k), MOST_REMAINDERS)
+    for number, again in ((number, again) for number in range(count) for again in (0, 1)):
+        m = _extent(number * steps.m, periods.m, TURNS_DOWN[(number + again) % len(TURNS_DOWN)])
+        n = _extent(number * steps.n, periods.n, TURNS_ACROSS[(number + again) % len(TURNS_ACROSS)])
+        k = _extent(number * steps.k, periods.k, TURNS_ALONG_K[number % len(TURNS_ALONG_K)] * again)
         shape = (m, m, k) if problem.is_gram else (m, n, k)
         products += _products(shape, periods)
         if products > most_products and shapes:
@@ -58,9 +61,21 @@ def long_problems(config: KernelConfig, problem: Problem, *, most_products: floa
     periods = family_named(config.family).periods(config, problem)
     long_m, long_n, long_k = (PAST_16_BITS + 2 * period + 1 for period in (periods.m, periods.n, periods.k))
     shapes = [(FEW, FEW, long_k)]
-    if not problem.is_gram:  # of which C would be too large
+    if problem.is_gram:
+        wide = PAST_8_BITS + 2 * periods.m + 1
+        shapes += [(wide, wide, FEW_MORE), (long_m, long_m, FEW)]
+    else:
         shapes += [(long_m, FEW, FEW_MORE), (FEW, long_n, FEW_MORE)]
     return _of_shapes(problem, [shape for shape in shapes if _products(shape, periods) <= most_products])
+
+
+def long_line_problems(config: KernelConfig, problem: Problem) -> tuple[Problem, ...]:
+    """Problems for lines that are far apart in memory: of few elements, and past a whole tile of each extent."""
+    periods = family_named(config.family).periods(config, problem)
+    m, n, k = periods.m + FEW, periods.n + FEW_MORE, periods.k + FEW
+    if problem.is_gram:
+        return _of_shapes(problem, [(FEW, FEW, FEW_MORE), (m, m, k)])
+    return _of_shapes(problem, [(FEW, FEW_MORE, FEW), (m, n, k)])
 
 
 def _of_shapes(problem: Problem, shapes: Iterable[tuple[int, int, int]]) -> tuple[Problem, ...]:

@@ -53,6 +53,7 @@ VECTORS = {"A": 4, "B": 8, "C": 8}  # whole vectors, so that operands stay align
 ALIGNED = dict.fromkeys("ABC", 0)  # where the operands begin; on a host they end at a page's end otherwise
 LONG = 2**16  # past which a 16-bit number cannot count
 LONG_LINES = {"A": LONG + 3, "B": LONG + 5, "C": LONG + 7}
+LONG_WHOLE_LINES = {"A": LONG + 8, "B": LONG + 16, "C": LONG + 24}
 # Factors of scaled calls: of either sign, above and below 1/2, neither a multiple of a power of two nor a float where
 # the type is double, huge, tiny, 0, 1 and -1; complex ones with both parts. Real types take the real parts.
 SCALARS = (
@@ -106,7 +107,8 @@ class Check:
     alpha: complex
     beta: complex
     roundings: int = 2  # besides those of the k products and sums, of the result and of its reference
-    magnitude: Magnitude = Magnitude.ORDINARY  # of A's integers
+    magnitude: Magnitude = Magnitude.ORDINARY  # of C's integers, and of those of the operand that is `sized`
+    sized: str = "A"
     small: dict[str, int] = field(default_factory=dict)  # operand -> exponent of its small parts
     apart: dict[str, Values] = field(default_factory=dict)  # operand -> its values, where they are others
     past: dict[str, int] = field(default_factory=dict)  # operand -> elements of a line past whole vectors
@@ -131,7 +133,7 @@ class Check:
         exponent = self.magnitude.exponent(problem)
         if name == "C":  # of the size of a product
             return exponent * (2 if problem.is_gram else 1)
-        return exponent if name == "A" or is_min_plus(problem) else 0
+        return exponent if name == self.sized or problem.is_gram or is_min_plus(problem) else 0
 
 
 CHECKS = (
@@ -141,11 +143,19 @@ CHECKS = (
     # Last, so that the operands lie and hold what the timing needs.
     Check("precision", Values.UNIFORM, padding=NONE, alpha=1.0, beta=0.0),
 )
+# Where all lines are whole vectors kernels have loads and stores of their own.
 SCALED_CALLS = tuple(
-    Check(f"scaled call {number}", Values.WIDE, VECTORS, alpha, beta, roundings=SCALING_ROUNDINGS)
+    Check(f"scaled call {number}", Values.WIDE, lines, alpha, beta, roundings=SCALING_ROUNDINGS)
+    for lines in (VECTORS, ODD)
     for number, (alpha, beta) in enumerate(SCALARS, 1)
 )
-# Where operands are aligned and beta is 0, kernels have loads and stores of their own.
+# Factors that a kernel may treat apart, in all pairs: it must not mistake one for another.
+UNITS = tuple(
+    Check(f"alpha {alpha}, beta {beta}", Values.INTEGERS, lines, alpha, beta)
+    for lines in (VECTORS, ODD)
+    for alpha in (1.0, 0.0, -1.0)
+    for beta in (0.0, -1.0, 1.0)
+)
 OVERWRITING = Check("overwriting call", Values.INTEGERS, padding=VECTORS, alpha=ALPHA, beta=0.0, shift=ALIGNED)
 UNALIGNED = tuple(
     Check(f"{name} unaligned", Values.INTEGERS, {**VECTORS, name: 0}, 1.0, 1.0, shift={**ALIGNED, name: 1})
@@ -157,21 +167,30 @@ LINES_APART = tuple(
     for past in (1, 2)
     for name in "ABC"
 )
-UNUSUAL_FACTORS = (
-    Check("alpha NaN", Values.INTEGERS, padding=ODD, alpha=complex(math.nan, math.nan), beta=BETA),
-    Check("beta NaN", Values.INTEGERS, padding=ODD, alpha=ALPHA, beta=complex(math.nan, math.nan)),
-    Check("alpha infinite", Values.INTEGERS, ODD, alpha=complex(-math.inf, math.inf), beta=0.0, loose=True),
-    Check("beta infinite", Values.INTEGERS, ODD, alpha=ALPHA, beta=complex(math.inf, -math.inf), loose=True),
+UNUSUAL_FACTORS = tuple(
+    Check(f"{what} {factor}", Values.INTEGERS, lines, alpha, beta, loose=True)
+    for lines, sign in ((ODD, 1), (VECTORS, -1))
+    for what, factor, alpha, beta in (
+        ("alpha", "NaN", complex(math.nan, math.nan), BETA),
+        ("beta", "NaN", ALPHA, complex(math.nan, math.nan)),
+        ("alpha", "infinite", complex(-sign * math.inf, sign * math.inf), 0.0),
+        ("beta", "infinite", ALPHA, complex(sign * math.inf, -sign * math.inf)),
+    )
 )
 SPECIAL_VALUES = (
     Check("special values", Values.SPECIAL, padding=VECTORS, alpha=1.0, beta=0.0, shift=ALIGNED),
     Check("special values of C too", Values.SPECIAL, padding=ODD, alpha=ALPHA, beta=BETA),
+    Check("special values of C too", Values.SPECIAL, padding=VECTORS, alpha=ALPHA, beta=BETA, shift=ALIGNED),
+    # What is no NaN is overwritten too.
+    Check("special C overwritten", Values.SPECIAL, VECTORS, 1.0, 0.0, apart={"C": Values.SPECIAL}, shift=ALIGNED),
+    Check("special C overwritten", Values.SPECIAL, ODD, 1.0, 0.0, apart={"C": Values.SPECIAL}),
 )
 SIZES = tuple(
     (
-        Check("large values", Values.INTEGERS, OTHERS_APART, 1.0, beta, magnitude=Magnitude.LARGE, shift=ALIGNED),
-        Check("subnormal values", Values.INTEGERS, A_APART, 1.0, beta, magnitude=Magnitude.LEAST, shift=ALIGNED),
+        Check("large values", Values.INTEGERS, OTHERS_APART, 1.0, beta, 2, Magnitude.LARGE, sized, shift=ALIGNED),
+        Check("subnormal values", Values.INTEGERS, A_APART, 1.0, beta, 2, Magnitude.LEAST, sized, shift=ALIGNED),
     )
+    for sized in "AB"
     for beta in (0.0, 1.0)
 )
 # Of the semiring (min, +), where every result is exact, whatever the values. Of numbers from [-1, 1) any product may
@@ -232,8 +251,8 @@ def probe_checks(problem: Problem, number: int) -> tuple[Check, ...]:
     """
     if is_min_plus(problem):
         return MIN_PLUS_PROBE_CHECKS
-    scaled = SCALED_CALLS if number == 0 else (SCALED_CALLS[number % len(SCALED_CALLS)],)
-    kinds = (UNALIGNED, LINES_APART, UNUSUAL_FACTORS, SPECIAL_VALUES)
+    scaled = SCALED_CALLS[: len(SCALARS)] if number == 0 else ()
+    kinds = (SCALED_CALLS[len(SCALARS) :], UNALIGNED, LINES_APART, UNITS + UNUSUAL_FACTORS, SPECIAL_VALUES)
     in_turns = [kind[number % len(kind)] for kind in kinds]
     sizes = SIZES[number % len(SIZES)]
     complex_checks = COMPLEX_CHECKS * problem.dtype.is_complex
@@ -246,7 +265,7 @@ def every_check(problem: Problem) -> tuple[Check, ...]:
         return MIN_PLUS_PROBE_CHECKS
     sizes = (check for pair in SIZES for check in pair)
     complex_checks = COMPLEX_CHECKS * problem.dtype.is_complex
-    ordinary = (*CHECKS[:2], OVERWRITING, *UNALIGNED, *LINES_APART, *sizes, *SCALED_CALLS)
+    ordinary = (*CHECKS[:2], OVERWRITING, *UNALIGNED, *LINES_APART, *sizes, *SCALED_CALLS, *UNITS)
     return (*ordinary, *UNUSUAL_FACTORS, *SPECIAL_VALUES, *complex_checks, CHECKS[-1])
 
 
@@ -258,10 +277,10 @@ def overwriting(problem: Problem) -> Check:
 def sweep_checks(problem: Problem, number: int) -> tuple[Check, ...]:
     """What a kernel is called for on one of the many small problems with remainders.
 
-    That is a call in whole vectors, and in turns one of those that other branches serve.
+    That is a call in whole vectors, one in none, and in turns one of all.
     """
-    others = every_check(problem)
-    return (overwriting(problem), others[number % len(others)])
+    every = every_check(problem)
+    return (overwriting(problem), checks_of(problem)[1], every[number % len(every)])
 
 
 def long_checks(problem: Problem) -> tuple[Check, ...]:
@@ -270,8 +289,8 @@ def long_checks(problem: Problem) -> tuple[Check, ...]:
 
 
 def with_padding(check: Check, padding: dict[str, int]) -> Check:
-    """The check with leading dimensions that are so much longer, of operands that lie as they may."""
-    return replace(check, padding=padding, shift={})
+    """The check with leading dimensions that are so much longer."""
+    return replace(check, padding=padding)
 
 
 def error_coefficient(problem: Problem, check: Check) -> float:

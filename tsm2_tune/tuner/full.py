@@ -18,15 +18,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tsm2_tune.generator.config import KernelConfig
-from tsm2_tune.generator.probes import edge_problems, long_problems, remainder_problems
+from tsm2_tune.generator.probes import edge_problems, long_line_problems, long_problems, remainder_problems
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.checks import (
     LONG_LINES,
+    LONG_WHOLE_LINES,
     Check,
     checks_of,
     every_check,
     long_checks,
     overwriting,
+    probe_checks,
     sweep_checks,
     with_padding,
 )
@@ -37,8 +39,6 @@ from tsm2_tune.tuner.trial import Verdict
 from tsm2_tune.tuner.verify import inspect, prepare, run_once, verify
 
 PAST_32_BITS = 2**32  # elements from the first line of an operand to its last one
-FEW_LINES = (5, 4, 3)  # m, n and k where lines are very long: no operand has one line alone
-LINES_OF_GRAM = (4, 4, 3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +50,15 @@ class Extent:
     repeated_products: float  # of the problem that is repeated
     launches: int  # one after another
     past_32_bits: bool  # whether offsets are
+    every_call: bool  # of the edges: else those of a trial, for the width of index that was not timed
 
 
-ON_GPU = Extent(products=1e12, long_products=1e11, repeated_products=1e11, launches=2000, past_32_bits=True)
-EMULATED = Extent(products=3e6, long_products=3e6, repeated_products=1e4, launches=40, past_32_bits=False)
+ON_GPU = Extent(
+    products=1e12, long_products=1e11, repeated_products=1e11, launches=2000, past_32_bits=True, every_call=True
+)
+EMULATED = Extent(
+    products=3e6, long_products=3e6, repeated_products=1e4, launches=40, past_32_bits=False, every_call=False
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,7 @@ class _Call:
     problem: Problem
     checks: tuple[Check, ...]
     padding: Mapping[str, int] | None = None  # of lines that are longer than checks of other problems make them
+    is_large: bool = False  # so that a device may have no room for it
 
 
 def verify_in_full(
@@ -108,19 +114,24 @@ def verify_in_full(
 
 def _calls(request: FullVerification, bits: int) -> Iterator[_Call]:
     config, asked, extent = request.config, request.problem, request.extent
-    for problem in edge_problems(config, asked):
-        yield _Call("edges", problem, every_check(problem))
+    for number, problem in enumerate(edge_problems(config, asked)):
+        if extent.every_call:
+            yield _Call("edges", problem, every_check(problem))
+        elif bits != asked.index_bits:
+            yield _Call("edges", problem, probe_checks(problem, number))
     for number, problem in enumerate(remainder_problems(config, asked, most_products=extent.products)):
         yield _Call("remainders", problem, sweep_checks(problem, number))
     for problem in long_problems(config, asked, most_products=extent.long_products):
-        yield _Call("long extents", problem, long_checks(problem))
-    m, n, k = LINES_OF_GRAM if asked.is_gram else FEW_LINES
-    few = replace(asked, m=m, n=n, k=k)
-    yield _Call("long lines", few, (with_padding(overwriting(few), LONG_LINES),), LONG_LINES)
-    if bits == 64 and extent.past_32_bits:
-        for name, (_, lines) in few.stored.items():
-            padding = dict.fromkeys("ABC", 0) | {name: PAST_32_BITS // (lines - 1)}
-            yield _Call("offsets past 32 bits", few, (with_padding(overwriting(few), padding),), padding)
+        yield _Call("long extents", problem, long_checks(problem), is_large=True)
+    for problem in long_line_problems(config, asked):
+        for lengths in (LONG_LINES, LONG_WHOLE_LINES):
+            if sum(lines * lengths[name] for name, (_, lines) in problem.stored.items()) <= extent.long_products:
+                yield _Call("long lines", problem, (with_padding(overwriting(problem), lengths),), lengths)
+        if bits == 64 and extent.past_32_bits:
+            for name, (_, lines) in problem.stored.items():
+                padding = dict.fromkeys("ABC", 0) | {name: PAST_32_BITS // (lines - 1)}
+                check = with_padding(overwriting(problem), padding)
+                yield _Call("offsets past 32 bits", problem, (check,), padding, is_large=True)
 
 
 def _repeated_problem(request: FullVerification) -> Problem:
@@ -142,7 +153,7 @@ class _Bench:
         try:
             operands = self._operands(call.problem, call.padding)
         except MemoryError:
-            if call.padding is None:
+            if not call.is_large:
                 raise
             return Verdict(True, 0.0, "")
         loaded: LoadedKernel | None = None

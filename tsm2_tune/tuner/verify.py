@@ -70,7 +70,7 @@ def prepare(operands: Operands, check: Check, *, seed: int) -> None:
         operand.fill(
             Filling(
                 leading_dimension=operand.rows + padding(operand, operands.problem, check),
-                values=Values.POISON if overwritten else values,
+                values=Values.POISON if overwritten and "C" not in check.apart else values,
                 seed=seed + offset,
                 exponent=check.exponent(operand.name, operands.problem),
                 shift=check.shift.get(operand.name),

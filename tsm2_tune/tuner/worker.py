@@ -7,31 +7,20 @@ another one when the last is gone.
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import signal
-import sys
-import traceback
-from dataclasses import dataclass
-from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
 from tsm2_tune.errors import DeviceError, TuneError
-from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.roofline import Ceilings
-from tsm2_tune.tuner.checks import checks_of, probe_checks
 from tsm2_tune.tuner.clock import answers_in_time
-from tsm2_tune.tuner.device import BinaryLost, Device, DeviceLost, KernelFault, LaunchFailed
-from tsm2_tune.tuner.full import FullVerification, verify_in_full
-from tsm2_tune.tuner.loaded import Entry, LoadedKernel
-from tsm2_tune.tuner.measure import Effort, measure, measure_interleaved
-from tsm2_tune.tuner.operands import Operands, Support
+from tsm2_tune.tuner.full import FullVerification
 from tsm2_tune.tuner.phases import Phases
+from tsm2_tune.tuner.requests import Attempt, AttemptResult, Rematch
+from tsm2_tune.tuner.serving import serve
 from tsm2_tune.tuner.stopping import held
-from tsm2_tune.tuner.target import open_device
-from tsm2_tune.tuner.trial import LoadedResources, Measurement, Outcome, Verdict
-from tsm2_tune.tuner.verify import prepare, verify
+from tsm2_tune.tuner.trial import Measurement, Outcome
 
 START_LIMIT_SECONDS = 120.0  # for a worker to open its device: a busy machine's first context takes a while
 END_SECONDS = 10.0  # for a killed process to be gone: it is not while its driver waits for a device
@@ -51,44 +40,15 @@ BETWEEN_REQUESTS = "search"  # the phase in which the worker waits
 REQUESTS_PER_PROCESS = 1000  # a library once loaded stays mapped, and mappings are limited (65530 on Linux)
 
 
+__all__ = ["Attempt", "AttemptResult", "Rematch", "Worker", "WorkerError"]
+
+
 class WorkerError(TuneError):
     """The worker failed in a way that no kernel explains."""
 
 
 class _Innocent(Exception):
     """The process died before the kernel began, was killed from outside or lost its device: it is asked once more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """Load, verify and measure one kernel on one problem."""
-
-    problem: Problem
-    entry: Entry
-    probes: tuple[Problem, ...]  # small problems to verify it on besides
-    seed: int
-    effort: Effort
-
-
-@dataclass(frozen=True, slots=True)
-class Rematch:
-    """Measure several kernels on one problem again, interleaved."""
-
-    problem: Problem
-    entries: tuple[Entry, ...]
-    seed: int
-    effort: Effort
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptResult:
-    """How an attempt ended, with whatever it reached."""
-
-    outcome: Outcome
-    detail: str
-    resources: LoadedResources | None = None
-    verdict: Verdict | None = None
-    measurement: Measurement | None = None
 
 
 class Worker:
@@ -258,17 +218,6 @@ class Worker:
         return process, ours
 
 
-def _no_room(request: object, error: MemoryError) -> str:
-    """Which request had no room on the device, and for what."""
-    what = "what measures the ceilings"
-    if isinstance(request, Attempt | Rematch | FullVerification):
-        what = request.problem.text
-    return (
-        f"{what} does not fit beside what else is on the device: no room for {str(error) or 'its numbers'};"
-        " end what else runs there, or choose a smaller shape or another device"
-    )
-
-
 def _is_from_outside(exit_code: int | None) -> bool:
     return exit_code is not None and exit_code < 0 and -exit_code not in OF_KERNELS
 
@@ -278,170 +227,3 @@ def _cause(exit_code: int | None) -> str:
         known = {one.value for one in signal.Signals}
         return f" ({signal.Signals(-exit_code).name})" if -exit_code in known else f" (signal {-exit_code})"
     return f" (exit status {exit_code})"
-
-
-def serve(connection: Connection, spec: str, support_path: str) -> None:
-    """The worker's side: open the device, then answer requests until the parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    die_with_parent()
-    try:
-        device = open_device(spec, support_path)
-        bench = _Bench(device, support_path, connection)
-        connection.send(("ready", None))
-        while True:
-            connection.send(("result", bench.answer(connection.recv())))
-    except (EOFError, ConnectionError):
-        return
-    except TuneError as error:
-        connection.send(("error", error))
-    except LaunchFailed as error:  # of the tuner's own kernels
-        connection.send(("error", DeviceError(f"device {spec} takes no kernels: {error}")))
-    except Exception:
-        connection.send(("error", traceback.format_exc()))
-
-
-def die_with_parent() -> None:
-    """Ask Linux to end this process when its parent ends, also by SIGKILL, while a kernel hangs."""
-    if sys.platform == "linux":
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-
-
-class _Bench:
-    """The device with the operands of the problem at hand."""
-
-    def __init__(self, device: Device, support_path: str, connection: Connection) -> None:
-        self._device, self._support_path, self._connection = device, support_path, connection
-        self._operands: Operands | None = None
-        self._supports: dict[str, Support] = {}
-
-    def answer(self, request: object) -> object:
-        """What the request asks for. DeviceError where the device has no room for it just now."""
-        try:
-            return self._answered(request)
-        except MemoryError as error:
-            raise DeviceError(_no_room(request, error)) from None
-
-    def _answered(self, request: object) -> object:
-        if isinstance(request, Attempt):
-            return self._attempt(request)
-        if isinstance(request, Rematch):
-            return self._rematch(request)
-        if isinstance(request, FullVerification):
-            return self._verified_in_full(request)
-        self._stage("ceilings" if request == "ceilings" else "release")
-        self._release()
-        return self._device.ceilings() if request == "ceilings" else None
-
-    def _stage(self, name: str) -> None:
-        self._connection.send(("stage", name))
-
-    def _attempt(self, request: Attempt) -> AttemptResult:
-        launch = request.entry.launch
-        resources = verdict = None
-        loaded: LoadedKernel | None = None
-        try:
-            operands = self._operands_of(request.problem)
-        except (LaunchFailed, KernelFault) as error:  # the tuner's own kernels
-            return AttemptResult(Outcome.INTERRUPTED, f"no operands: {error}")
-        try:
-            self._stage("loading")
-            loaded = LoadedKernel(self._device, operands, request.entry)
-            resources = loaded.kernel.resources(threads=launch.threads, smem_bytes=launch.smem_bytes)
-            verdict = self._verified(request, loaded)
-            if not verdict.correct:
-                return AttemptResult(Outcome.WRONG_RESULT, verdict.detail, resources, verdict)
-            self._stage("timing")
-            launched = partial(loaded.start, operands.arguments())
-            return AttemptResult(Outcome.OK, "", resources, verdict, measure(self._device, launched, request.effort))
-        except BinaryLost as error:
-            return AttemptResult(Outcome.INTERRUPTED, str(error))
-        except LaunchFailed as error:
-            return AttemptResult(Outcome.LAUNCH_FAILED, str(error), resources, verdict)
-        except KernelFault as error:
-            return AttemptResult(Outcome.CRASHED, str(error), resources, verdict)
-        except DeviceLost as error:
-            return AttemptResult(Outcome.INTERRUPTED, str(error))
-        finally:
-            if loaded is not None:
-                loaded.free()
-
-    def _verified(self, request: Attempt, loaded: LoadedKernel) -> Verdict:
-        """The verdict on the problem itself, or on the first of its probes that is wrong.
-
-        A probe has other extents, so it must have the same width of index: the kernel is compiled for that.
-        """
-        if request.probes:
-            self._stage("verification on probes")
-        for number, probe in enumerate(request.probes):
-            support, bits = loaded.operands.support, request.problem.index_bits
-            small, on_small = Operands(self._device, support, probe, index_bits=bits), None
-            try:
-                on_small = loaded.on(small)
-                checks, seed = probe_checks(probe, number), request.seed + 1000 * (number + 1)
-                verdict = verify(self._device, small, on_small, checks=checks, seed=seed)
-            finally:
-                if on_small is not None:
-                    on_small.free()
-                small.free()
-            if not verdict.correct:
-                return Verdict(False, verdict.worst_ratio, f"{probe.text}, {verdict.detail}")
-        self._stage("verification")
-        return verify(self._device, loaded.operands, loaded, seed=request.seed)
-
-    def _rematch(self, request: Rematch) -> object:
-        kernels: list[LoadedKernel] = []
-        try:
-            self._stage("the final round")
-            operands = self._operands_of(request.problem)
-            prepare(operands, checks_of(request.problem)[-1], seed=request.seed)
-            arguments = operands.arguments()
-            kernels.extend(LoadedKernel(self._device, operands, entry) for entry in request.entries)
-            launches = [partial(kernel.start, arguments) for kernel in kernels]
-            return measure_interleaved(self._device, launches, request.effort)
-        except BinaryLost as error:
-            return AttemptResult(Outcome.INTERRUPTED, str(error))
-        except LaunchFailed as error:
-            return AttemptResult(Outcome.LAUNCH_FAILED, str(error))
-        except MemoryError as error:  # each had room alone
-            return AttemptResult(Outcome.LAUNCH_FAILED, _no_room(request, error))
-        except KernelFault as error:
-            return AttemptResult(Outcome.CRASHED, str(error))
-        except DeviceLost as error:
-            return AttemptResult(Outcome.INTERRUPTED, str(error))
-        finally:
-            for kernel in kernels:
-                kernel.free()
-
-    def _verified_in_full(self, request: FullVerification) -> AttemptResult:
-        self._stage("full verification")
-        self._release()  # what it takes is large too
-        try:
-            support = self._support_of(request.problem.dtype_name)
-            verdict = verify_in_full(self._device, support, request, self._stage)
-        except (BinaryLost, DeviceLost) as error:
-            return AttemptResult(Outcome.INTERRUPTED, str(error))
-        except LaunchFailed as error:
-            return AttemptResult(Outcome.LAUNCH_FAILED, str(error))
-        except KernelFault as error:
-            return AttemptResult(Outcome.CRASHED, str(error))
-        outcome = Outcome.OK if verdict.correct else Outcome.WRONG_RESULT
-        return AttemptResult(outcome, "" if verdict.correct else verdict.detail, verdict=verdict)
-
-    def _operands_of(self, problem: Problem) -> Operands:
-        if self._operands is None or self._operands.problem != problem:
-            self._stage("operands")
-            self._release()
-            support = self._support_of(problem.dtype_name)
-            self._operands = Operands(self._device, support, problem, index_bits=problem.index_bits)
-        return self._operands
-
-    def _support_of(self, dtype_name: str) -> Support:
-        if dtype_name not in self._supports:
-            self._supports[dtype_name] = Support(self._device, self._support_path, dtype_name)
-        return self._supports[dtype_name]
-
-    def _release(self) -> None:
-        if self._operands is not None:
-            self._operands.free()
-            self._operands = None
