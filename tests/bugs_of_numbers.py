@@ -98,7 +98,6 @@ SCALARS = (
         TSM2,
         "beta == 0 ?",
         "alpha == -1 && beta == 1 ? sum[c] - element : beta == 0 ?",
-        is_open=True,
         found=FULL,
     ),
     stored(
@@ -108,7 +107,6 @@ SCALARS = (
         "if (alpha == 0 && beta == 0) return",
         dtype="f16",
         op="tn",
-        is_open=True,
         found=FULL,
     ),
     stored(
@@ -117,7 +115,6 @@ SCALARS = (
         GEMM,
         "if (ldc % 2) beta = float(beta)",
         dtype="f64",
-        is_open=True,
         found=FULL,
     ),
     case(
@@ -158,7 +155,6 @@ VALUES = (
         "B[l + (first + c) * ldb] : scalar(0)",
         "(fabsf(B[l + (first + c) * ldb]) < 1.2e-38f ? 0 : B[l + (first + c) * ldb]) : scalar(0)",
         found=FULL,
-        is_open=True,
     ),
     case("values", "A cut at 100", TSM2_PLAIN, "row_of_A[l * lda]", "fminf(row_of_A[l * lda], 100.0f)"),
     case(
@@ -167,7 +163,6 @@ VALUES = (
         LADDER,
         "sum[r] += tile.a[row + r][q] * b;",
         "sum[r] += (fabsf(tile.a[row + r][q]) < 1.2e-38f ? 0 : tile.a[row + r][q]) * b;",
-        is_open=True,
         found=FULL,
     ),
     case(
@@ -201,7 +196,6 @@ VALUES = (
         LADDER,
         "if (beta == 0 && element == element) { element = alpha * sum + beta * element; return; }",
         found=FULL,
-        is_open=True,
     ),
     stored(
         "values",

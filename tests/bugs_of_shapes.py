@@ -48,7 +48,6 @@ TAILS = (
         "product dropped where k is 6 and less than a tile",
         GEMM,
         "if (k == 6) k = 5",
-        is_open=True,
         found=FULL,
     ),
     begun(
@@ -105,11 +104,8 @@ TAILS = (
         TSM2,
         "if (lda % 4 != 0 && k % 32 == 22) k -= 1",
         found=FULL,
-        is_open=True,
     ),
-    begun(
-        "tails", "product dropped where k is 10 and one tile", TSM2, "if (k == 10) k = 9", found=FULL, is_open=True
-    ),
+    begun("tails", "product dropped where k is 10 and one tile", TSM2, "if (k == 10) k = 9", found=FULL),
     begun(
         "tails",
         "product dropped where k is 77 mod 256",
@@ -129,7 +125,6 @@ LONG_LOOPS = (
         "a[q] = row_of_A[(step + q) * lda];",
         "a[q] = row_of_A[(step + q) * index_t((unsigned short)lda)];",
         found=FULL,
-        is_open=True,
     ),
     case(
         "long loops",
@@ -188,7 +183,6 @@ LONG_LOOPS = (
         dtype="f64",
         op="tx",
         found=FULL,
-        is_open=True,
         is_slow=True,
     ),
     begun(
@@ -199,7 +193,6 @@ LONG_LOOPS = (
         dtype="f64",
         op="tx",
         found=FULL,
-        is_open=True,
         is_slow=True,
     ),
 )
