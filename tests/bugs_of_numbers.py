@@ -89,7 +89,6 @@ SCALARS = (
         "if (alpha == -1 && beta == 0) alpha = 1",
         op="nt",
         dtype="f64",
-        is_open=True,
         found=FULL,
     ),
     case(
@@ -123,7 +122,6 @@ SCALARS = (
         STAGED,
         "if (beta != 0) {",
         "if (beta > 0 || beta < 0) {",
-        is_open=True,
         found=FULL,
     ),
     case(
@@ -134,7 +132,6 @@ SCALARS = (
         "value[e] + (beta < -1e30f ? 0 : beta) * sum_t(to[e])",
         dtype="tf32",
         is_slow=True,
-        is_open=True,
         found=FULL,
     ),
 )
@@ -188,7 +185,6 @@ VALUES = (
         BEFORE,
         "sum.element[e] += before.element[e] == before.element[e] ? beta * before.element[e] : scalar(0);",
         found=FULL,
-        is_open=True,
     ),
     stored(
         "values",

@@ -224,7 +224,6 @@ STATE = (
         TSMM,
         "static unsigned launches = 0; if (at + first + c == 0) ++launches; if (launches > 300) beta = 0",
         found=FULL,
-        is_open=True,
     ),
 )
 
