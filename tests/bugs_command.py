@@ -27,8 +27,8 @@ from tsm2_tune.tuner.worker import Attempt, Worker
 from tsm2_tune.usage import Command
 
 DEPTH = 256  # of the problem that a trial times
-# More than a tuner does on the host: all calls, as on a GPU, longer loops, and as many launches as some bugs wait for.
-ON_HOST = replace(EMULATED, products=4e6, long_products=3e7, launches=300, every_call=True)
+# More than a tuner does on the host: all calls, as on a GPU, longer loops, and as many launches as bugs wait for.
+ON_HOST = replace(EMULATED, products=8e6, long_products=3e7, launches=300, every_call=True)
 LIMIT_SECONDS = 240.0
 REJECTED = (Outcome.WRONG_RESULT, Outcome.CRASHED)
 
