@@ -63,11 +63,13 @@ SCALARS = (
     (2.6 + 1.1j, -1.7 + 0.4j),
     (0j, 0.6 - 0.1j),
     (1.3e-20 - 0.7e-20j, 0j),
+    (3.7 - 2.9j, 0j),
     (-1.7e15 + 0.9e15j, 0.2 - 0.6j),
     (0.1 + 0.3j, 3.3e10 + 1.1e10j),
     (-0.9 - 0.2j, -7e-9 + 3e-9j),
 )
 SCALING_ROUNDINGS = 5  # of a result that is scaled, and of its reference
+ABOVE_LEAST = 9  # exponent of factors that are subnormal, above that of the least number
 RARITY_OF_C = 3  # every eighth element of a special C is NaN, infinite or 3
 # The powers of two that small parts are multiplied by. JUST_APART is where three real products, computed in f64, lose
 # of c64 what its bound asks: of k products they lose up to (2 k + 3) 2**-53 of the large parts, and the bound is
@@ -111,6 +113,7 @@ class Check:
     apart: dict[str, Values] = field(default_factory=dict)  # operand -> its values, where they are others
     past: dict[str, int] = field(default_factory=dict)  # operand -> elements of a line past whole vectors
     shift: dict[str, int] = field(default_factory=dict)  # operand -> elements past a multiple of 16 bytes
+    is_loose: bool = False  # whether a result that is infinite may be NaN too, and the other way round
 
     @property
     def is_sparse(self) -> bool:
@@ -159,7 +162,16 @@ LINES_APART = tuple(
 UNUSUAL_FACTORS = (
     Check("alpha NaN", Values.INTEGERS, padding=ODD, alpha=complex(math.nan, math.nan), beta=BETA),
     Check("beta NaN", Values.INTEGERS, padding=ODD, alpha=ALPHA, beta=complex(math.nan, math.nan)),
-    Check("alpha infinite", Values.INTEGERS, padding=ODD, alpha=complex(-math.inf, math.inf), beta=0.0),
+    # Of the least numbers, as no finite alpha makes infinite ones of them. A kernel may add up what it has scaled.
+    Check(
+        "alpha infinite",
+        Values.INTEGERS,
+        padding=ODD,
+        alpha=complex(-math.inf, math.inf),
+        beta=0.0,
+        magnitude=Magnitude.LEAST,
+        is_loose=True,
+    ),
     Check("beta infinite", Values.INTEGERS, padding=ODD, alpha=ALPHA, beta=complex(math.inf, -math.inf)),
 )
 SPECIAL_VALUES = (
@@ -219,6 +231,15 @@ def is_min_plus(problem: Problem) -> bool:
     return problem.dtype.semiring is MIN_PLUS
 
 
+def subnormal_factors(problem: Problem) -> tuple[Check, ...]:
+    """Calls with factors that are subnormal, and numbers so large that the results are exact."""
+    factor = 2.0 ** (problem.dtype.sum.exponents[0] + ABOVE_LEAST)
+    return tuple(
+        Check("subnormal factors", Values.INTEGERS, ODD, factor, beta, magnitude=Magnitude.LARGE)
+        for beta in (0.0, factor)
+    )
+
+
 def checks_of(problem: Problem) -> tuple[Check, ...]:
     """What a kernel is called for on the problem; after the last, the operands are as the timing needs them."""
     return MIN_PLUS_CHECKS if is_min_plus(problem) else CHECKS
@@ -243,7 +264,8 @@ def every_check(problem: Problem) -> tuple[Check, ...]:
     sizes = (check for pair in SIZES for check in pair)
     complex_checks = COMPLEX_CHECKS * problem.dtype.is_complex
     ordinary = (*CHECKS[:2], OVERWRITING, *UNALIGNED, *LINES_APART, *sizes, *SCALED_CALLS)
-    return (*ordinary, *UNUSUAL_FACTORS, *SPECIAL_VALUES, *complex_checks, CHECKS[-1])
+    unusual = (*UNUSUAL_FACTORS, *subnormal_factors(problem), *SPECIAL_VALUES)
+    return (*ordinary, *unusual, *complex_checks, CHECKS[-1])
 
 
 def overwriting(problem: Problem) -> Check:
@@ -311,5 +333,5 @@ def exactness(problem: Problem) -> Exactness:
 def expected_exactness(problem: Problem, check: Check) -> int:
     """How the results of this call are compared, as the support kernels number it."""
     is_exact = check.values in (Values.INTEGERS, Values.SPECIAL) or problem.dtype.semiring.is_exact
-    mixes = MIXES_PARTS if problem.dtype.operand_error else 0
+    mixes = MIXES_PARTS if problem.dtype.operand_error or check.is_loose else 0
     return (exactness(problem) if is_exact else Exactness.NONE) + mixes
