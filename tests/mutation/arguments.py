@@ -70,6 +70,12 @@ ARGUMENTS = (
         r"== (1|\(-1\));",
     ),
     Argument(
+        "an address is never 0, so vectors are never taken for aligned",
+        ("dropped term",),
+        r"\([ABC]\) \| .*\) % \w+ == 0;",
+        r"\([ABC]\) \| .*\) +== 0;",
+    ),
+    Argument(
         "the way for what is not aligned or not whole is right for all",
         ("flag",),
         r"aligned|vectors|whole|inside >=",
