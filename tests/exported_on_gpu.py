@@ -186,6 +186,7 @@ def in_a_graph(best: ModuleType, a: Any, b: Any, c: Any) -> None:
             best.gemm(a[:rows], b, out=c[:rows])
         return graph
 
+    best._workspaces.clear()  # PyTorch's streams are of a pool: this one may have had a larger product
     stream = torch.cuda.Stream()
     best.gemm(a[:99], b, out=c[:99], stream=stream)
     graph = captured(99)

@@ -15,7 +15,7 @@ from tests.conftest import compiled
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
-from tsm2_tune.tuner.checks import Check, every_check
+from tsm2_tune.tuner.checks import Check, probe_checks
 from tsm2_tune.tuner.cuda import CudaDevice, cuda_device_count
 from tsm2_tune.tuner.loaded import Entry, LoadedKernel
 from tsm2_tune.tuner.operands import Operands, Support, needed_bytes
@@ -72,4 +72,4 @@ def verdict(
 ) -> Verdict:
     """On the problem itself, with the calls of the probes unless others are named."""
     with loaded_kernel(gpu, target, support, config, problem) as loaded:
-        return verify(gpu, loaded.operands, loaded, seed=11, checks=checks or every_check(problem))
+        return verify(gpu, loaded.operands, loaded, seed=11, checks=checks or probe_checks(problem, 1))

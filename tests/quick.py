@@ -16,11 +16,20 @@ from tsm2_tune.tuner.host.toolchain import HEADERS
 
 def quick_toolchain(toolchain: Toolchain, level: str = "-O1") -> Toolchain:
     """The host's compiler with little optimisation, our header compiled before, and a quick linker where one is."""
-    linker = ("-fuse-ld=gold",) if shutil.which("ld.gold") else ()
+    linker = ("-fuse-ld=gold",) if shutil.which("ld.gold") and links(toolchain, "-fuse-ld=gold") else ()
     flags = tuple(level if flag == "-O3" else flag for flag in toolchain.flags)
     quick = replace(toolchain, flags=(*flags, *linker))
     header = compiled_header(quick)
     return quick if header is None else replace(quick, flags=(*quick.flags, "-include", str(header)))
+
+
+def links(toolchain: Toolchain, flag: str) -> bool:
+    """Whether the compiler makes a library with this flag: a linker may be there that does not know its plugins."""
+    with tempfile.TemporaryDirectory() as work:
+        source = Path(work, "empty.cpp")
+        source.write_text("#include <string>\nstd::string empty() { return {}; }\n")
+        command = [toolchain.compiler, *toolchain.flags, flag, "-o", str(Path(work, "empty.so")), str(source)]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def compiled_header(toolchain: Toolchain) -> Path | None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.mutation.baseline import Baselines
+from tests.mutation.baseline import SHORT, Baselines
 from tests.mutation.command import tools
 from tests.mutation.edits import Edit
 from tests.mutation.report import score, table
@@ -18,6 +18,7 @@ from tests.mutation.subjects import Subject, subjects, text_of
 from tests.mutation.tokens import Text
 from tests.mutation.trial import Bench, Judged
 from tsm2_tune.generator.families import FAMILIES
+from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.problem import Problem
@@ -25,6 +26,7 @@ from tsm2_tune.tuner.compiler import Toolchain
 
 SIMPLE = Subject(Tsm2Config("v3", 64, 8, 6), Problem(128, 8, 256, "f64", "nn"))
 SPLIT = Subject(TsmrConfig(64, 1, 4, 8, 4, splits=3, row_tiles=1, min_blocks=1), Problem(512, 4, 256, "f32", "nn"))
+SCALED_FIRST = Subject(Ism2Config(2, 32, 2, 6, 64), Problem(64, 2, 64, "f64", "nn"))
 
 # Subject, operator, what stood there, what is put there; and what becomes of it.
 FIXED = (
@@ -36,6 +38,9 @@ FIXED = (
     (SIMPLE, "narrower", "row_of_A[", "mutant::narrow", Judged.KILLED),
     (SIMPLE, "flag", "inside && first + c < n", "true", Judged.KILLED),
     (SIMPLE, "rounding", "a[q] * staged_step[c * tile_rows + q]", "mutant::low(", Judged.KILLED),
+    (SIMPLE, "value", "alpha", "mutant::flushed", Judged.KILLED),
+    (SIMPLE, "value", "alpha", "mutant::clamped", Judged.KILLED),
+    (SIMPLE, "value", "alpha", "mutant::finite", Judged.KILLED),
     (SPLIT, "constant", "4", "5", Judged.KILLED),
     (SPLIT, "arithmetic", "*", "+", Judged.KILLED),
     (SPLIT, "copy", "commit_copies", "", Judged.UNSEEN),
@@ -81,6 +86,11 @@ def test_the_sample_is_one_of_the_seed_and_has_every_operator_in_every_family_an
     assert [one.key for one in first] == [one.key for one in chosen(among, count=60, seed=3)]
     assert len({one.key for one in first}) == 60
     assert len({(one.subject.problem.dtype_name, one.edit.operator) for one in first}) >= 2 * (len(OPERATORS) - 2)
+
+
+@pytest.mark.host
+def test_a_kernel_that_adds_up_what_it_has_scaled_is_right(support_path: str, toolchain: Toolchain) -> None:
+    assert Baselines(tools(support_path, toolchain)).of(SCALED_FIRST, SHORT).seconds > 0
 
 
 @pytest.mark.host

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tests.mutation.sample import Mutant
 
 INT16_MAX = 2**15 - 1
-_ALIGNED = r"\* sizeof\(\w+\)+ *% *\(?\w+|\bfits\("  # a test of whether lines begin at vectors
+_ALIGNED = r"\* sizeof\(\w+\)+ *% *\(?\w+|\b(fits|aligned)\("  # a test of whether lines begin at vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +58,22 @@ ARGUMENTS = (
         r"\(ld[abc] & 0x|reinterpret_cast<unsigned>",
     ),
     Argument(
+        "an extent of fewer bits that is long enough is so whole; where it is refused, the way for the rest is right",
+        ("early stop",),
+        r"\b(vectors|whole|inside)\w* =",
+        r"(\([mnk] & 0x\w+\) >= \w+|<= \([mnk] & 0x\w+\)) *(&&|;)",
+    ),
+    Argument(
         "vectors are never taken for aligned: elements one by one are right for all",
         ("constant",),
         _ALIGNED,
         r"== (1|\(-1\));",
+    ),
+    Argument(
+        "an address is never 0, so vectors are never taken for aligned",
+        ("dropped term",),
+        r"\([ABC]\) \| .*\) % \w+ == 0;",
+        r"\([ABC]\) \| .*\) +== 0;",
     ),
     Argument(
         "the way for what is not aligned or not whole is right for all",

@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tests.conftest import ONCE
@@ -21,9 +21,9 @@ from tsm2_tune.tuner.trial import Binary, CompileFailure, Outcome
 from tsm2_tune.tuner.worker import Attempt, AttemptResult, Worker
 
 COMPILE_LIMIT_SECONDS = 120.0
-EXTENT = Extent(
-    products=4e6, long_products=1e7, repeated_products=1e4, launches=64, past_32_bits=False, every_call=True
-)
+SHORT = Extent(products=4e6, long_products=0, repeated_products=1e4, launches=64, past_32_bits=False, every_call=True)
+# Of extents past 16 bits, for mutants that may cut numbers: those of a few configurations take a host minutes.
+LONG, LONG_LIMIT_SECONDS = replace(SHORT, long_products=6e8), 120.0
 PATIENCE = 6.0  # times as long as the text's longest stage takes: then it never ends
 LEAST_PATIENCE_SECONDS = 10.0
 LIMIT_SECONDS = 600.0  # for a stage of the text itself
@@ -40,7 +40,7 @@ class Tools:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """A subject that is right: its code, how long a stage may take, and how long all takes."""
+    """A subject that is right in full: its code, how long a stage may take, and how long all takes."""
 
     quick_code: bytes
     limit_seconds: float
@@ -62,14 +62,18 @@ def compiled(text: str, subject: Subject, toolchain: Toolchain) -> Binary | Comp
     )
 
 
-def verified(worker: Worker, subject: Subject, path: str) -> AttemptResult:
-    """What verification says of a binary of the subject's: the one place where the product is asked."""
-    source, problem, config = subject.source, subject.problem, subject.config
-    entry = Entry(path, source.kernel, source.launch)
-    tried = worker.attempt(Attempt(problem, entry, edge_problems(config, problem), seed=7, effort=ONCE))
-    if tried.outcome is not Outcome.OK:
-        return tried
-    return worker.verify_in_full(FullVerification(problem, config, ((problem.index_bits, entry),), EXTENT, seed=11))
+def tried(worker: Worker, subject: Subject, path: str) -> AttemptResult:
+    """What a trial says of a binary of the subject's."""
+    entry = Entry(path, subject.source.kernel, subject.source.launch)
+    probes = edge_problems(subject.config, subject.problem)
+    return worker.attempt(Attempt(subject.problem, entry, probes, seed=7, effort=ONCE))
+
+
+def verified(worker: Worker, subject: Subject, path: str, extent: Extent) -> AttemptResult:
+    """What the full verification, before a kernel is a winner, says of it."""
+    entry = Entry(path, subject.source.kernel, subject.source.launch)
+    entries = ((subject.problem.index_bits, entry),)
+    return worker.verify_in_full(FullVerification(subject.problem, subject.config, entries, extent, seed=11))
 
 
 @dataclass
@@ -79,18 +83,19 @@ class Baselines:
     tools: Tools
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _locks: dict[str, threading.Lock] = field(default_factory=dict)
-    _known: dict[str, Baseline | SubjectIsWrong] = field(default_factory=dict)
+    _known: dict[tuple[str, Extent], Baseline | SubjectIsWrong] = field(default_factory=dict)
     _optimised: dict[str, bytes] = field(default_factory=dict)
 
-    def of(self, subject: Subject) -> Baseline:
+    def of(self, subject: Subject, extent: Extent) -> Baseline:
         """SubjectIsWrong where the text itself is refused."""
+        place = subject.name, extent
         with self._lock_of(subject):
-            if subject.name not in self._known:
+            if place not in self._known:
                 try:
-                    self._known[subject.name] = _measured(self.tools, subject)
+                    self._known[place] = _measured(self.tools, subject, extent)
                 except SubjectIsWrong as wrong:
-                    self._known[subject.name] = wrong
-            found = self._known[subject.name]
+                    self._known[place] = wrong
+            found = self._known[place]
         if isinstance(found, SubjectIsWrong):
             raise found
         return found
@@ -108,7 +113,7 @@ class Baselines:
             return self._locks.setdefault(subject.name, threading.Lock())
 
 
-def _measured(tools: Tools, subject: Subject) -> Baseline:
+def _measured(tools: Tools, subject: Subject, extent: Extent) -> Baseline:
     binary = compiled(text_of(subject).source, subject, tools.quick)
     if isinstance(binary, CompileFailure):
         raise SubjectIsWrong(f"{subject.name} does not compile: {binary.detail}")
@@ -116,7 +121,9 @@ def _measured(tools: Tools, subject: Subject) -> Baseline:
     worker = Worker("cpu", tools.support_path, limit_seconds=LIMIT_SECONDS, phases=phases)
     try:
         start = time.monotonic()
-        result = verified(worker, subject, binary.path)
+        result = tried(worker, subject, binary.path)
+        if result.outcome is Outcome.OK:
+            result = verified(worker, subject, binary.path, extent)
         seconds = time.monotonic() - start
     finally:
         worker.close()

@@ -14,7 +14,7 @@ from functools import cache
 from tests.mutation.tokens import Text, shared_lines
 from tests.test_gpu import CASES
 from tests.test_render import SOURCES
-from tsm2_tune.generator.config import FLAT_SPLITS, KernelConfig
+from tsm2_tune.generator.config import FLAT_SPLITS, GROUP_SPLITS, KernelConfig
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.probes import edge_problems
 from tsm2_tune.generator.problem import Problem
@@ -64,7 +64,10 @@ def _small(config: KernelConfig, case: Problem) -> Iterator[Subject]:
     """The configuration with few splits; and with as few as are added up in groups, where it had more than those."""
     family = family_named(config.family)
     splits = int(config.tunables["splits"]) if "splits" in {field.name for field in fields(config)} else 0
-    for fewer in (min(splits, SPLITS), FLAT_SPLITS + 2) if splits > FLAT_SPLITS else (min(splits, SPLITS),):
+    choices = [SPLITS, FLAT_SPLITS + 2] if splits > FLAT_SPLITS else [SPLITS]
+    if family.launch(config, case).persistent:
+        choices = [GROUP_SPLITS + 3]  # of which the blocks of one tile add up slices
+    for fewer in (min(splits, choice) for choice in choices):
         made = replace(config, splits=fewer) if splits else config  # type: ignore[call-arg]
         launch = family.launch(made, case)
         m, n = 2 * launch.rows_per_block, launch.columns_per_block or COLUMNS

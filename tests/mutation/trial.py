@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from tests.mutation.arguments import argument, unseen
-from tests.mutation.baseline import Baselines, code, compiled, verified
+from tests.mutation.baseline import (
+    LONG,
+    LONG_LIMIT_SECONDS,
+    SHORT,
+    Baseline,
+    Baselines,
+    code,
+    compiled,
+    tried,
+    verified,
+)
 from tests.mutation.sample import Mutant
-from tests.mutation.subjects import Subject
 from tsm2_tune.tuner.trial import CompileFailure, Outcome
 from tsm2_tune.tuner.worker import AttemptResult, Worker
 
 # Operators whose mutants the host may compile to the same code though a GPU does not.
 FOR_A_GPU = ("barrier", "copy", "fence")
+CUTTING = ("early stop", "narrower", "rounding")  # those that make numbers shorter, or stop late
 OF_THE_KERNEL = (Outcome.WRONG_RESULT, Outcome.LAUNCH_FAILED, Outcome.CRASHED, Outcome.TIMED_OUT)
 
 
@@ -67,9 +78,9 @@ class Bench:
 
         SubjectIsWrong and MachineFailed where that cannot be told.
         """
-        self._baselines.of(mutant.subject)
+        baseline = self._baselines.of(mutant.subject, SHORT)
         start = time.monotonic()
-        judged, detail = self._judged(mutant)
+        judged, detail = self._judged(mutant, baseline)
         subject, problem = mutant.subject, mutant.subject.problem
         return Result(
             key=mutant.key,
@@ -91,8 +102,8 @@ class Bench:
             self._worker.close()
         self._worker = None
 
-    def _judged(self, mutant: Mutant) -> tuple[Judged, str]:
-        subject, baseline = mutant.subject, self._baselines.of(mutant.subject)
+    def _judged(self, mutant: Mutant, baseline: Baseline) -> tuple[Judged, str]:
+        subject = mutant.subject
         binary = compiled(mutant.text, subject, self._tools.quick)
         if isinstance(binary, CompileFailure):
             if binary.outcome is Outcome.INTERRUPTED:
@@ -100,12 +111,20 @@ class Bench:
             return Judged.NOT_COMPILED, binary.detail
         if Path(binary.path).read_bytes() == baseline.quick_code:
             return self._same(mutant, "the same code at -O1")
-        result = self._verified(subject, binary.path, baseline.limit_seconds)
-        Path(binary.path).unlink()
-        if result.outcome is not Outcome.OK:
-            return Judged.KILLED, f"{result.outcome.value}: {result.detail}"
-        if code(mutant.text, subject, self._tools.optimised) == self._baselines.optimised_code(subject):
-            return self._same(mutant, "the same code at -O2")
+        try:
+            result = self._asked(lambda worker: tried(worker, subject, binary.path), baseline.limit_seconds)
+            if result.outcome is not Outcome.OK:
+                return Judged.KILLED, f"{result.outcome.value}: {result.detail}"
+            if code(mutant.text, subject, self._tools.optimised) == self._baselines.optimised_code(subject):
+                return self._same(mutant, "the same code at -O2")
+            extent = LONG if mutant.edit.operator in CUTTING else SHORT
+            limit_seconds = max(baseline.limit_seconds, LONG_LIMIT_SECONDS if extent is LONG else 0)
+            in_full = self._asked(lambda worker: verified(worker, subject, binary.path, extent), limit_seconds)
+        finally:
+            Path(binary.path).unlink()
+        if in_full.outcome is not Outcome.OK:
+            self._baselines.of(subject, extent)  # is right so far too
+            return Judged.KILLED, f"{in_full.outcome.value} in full: {in_full.detail}"
         if because := unseen(mutant):
             return Judged.UNSEEN, because
         because = argument(mutant)
@@ -116,25 +135,21 @@ class Bench:
             return Judged.UNSEEN, f"{how}; a GPU's is not"
         return Judged.EQUIVALENT, how
 
-    def _verified(self, subject: Subject, path: str, limit_seconds: float) -> AttemptResult:
+    def _asked(self, question: Callable[[Worker], AttemptResult], limit_seconds: float) -> AttemptResult:
         """The verdict. What a mutant before may have done to the process counts against no other.
 
         A mutant that writes past an array can make the next one crash or hang: then that is asked in a new process.
         """
         is_new = self._worker is None
-        self._worker = self._worker or self._started(limit_seconds)
+        self._worker = self._worker or Worker("cpu", self._tools.support_path, limit_seconds=limit_seconds)
         self._worker.limit_seconds = limit_seconds
-        result = verified(self._worker, subject, path)
+        result = question(self._worker)
         if result.outcome in (Outcome.OK, Outcome.WRONG_RESULT):
             return result
-        self.close()
         if not is_new or result.outcome not in OF_THE_KERNEL:
-            worker = self._started(limit_seconds)
-            result = verified(worker, subject, path)
-            worker.close()
+            self._worker.close()
+            result = question(self._worker)
+        self.close()
         if result.outcome not in (Outcome.OK, *OF_THE_KERNEL):
             raise MachineFailed(result.detail)
         return result
-
-    def _started(self, limit_seconds: float) -> Worker:
-        return Worker("cpu", self._tools.support_path, limit_seconds=limit_seconds)

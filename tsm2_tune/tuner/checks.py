@@ -64,11 +64,13 @@ SCALARS = (
     (2.6 + 1.1j, -1.7 + 0.4j),
     (0j, 0.6 - 0.1j),
     (1.3e-20 - 0.7e-20j, 0j),
+    (3.7 - 2.9j, 0j),
     (-1.7e15 + 0.9e15j, 0.2 - 0.6j),
     (0.1 + 0.3j, 3.3e10 + 1.1e10j),
     (-0.9 - 0.2j, -7e-9 + 3e-9j),
 )
 SCALING_ROUNDINGS = 5  # of a result that is scaled, and of its reference
+ABOVE_LEAST = 9  # exponent of factors that are subnormal, above that of the least number
 RARITY_OF_C = 3  # every eighth element of a special C is NaN, infinite or 3
 # The powers of two that small parts are multiplied by. JUST_APART is where three real products, computed in f64, lose
 # of c64 what its bound asks: of k products they lose up to (2 k + 3) 2**-53 of the large parts, and the bound is
@@ -168,13 +170,14 @@ LINES_APART = tuple(
     for name in "ABC"
 )
 UNUSUAL_FACTORS = tuple(
-    Check(f"{what} {factor}", Values.INTEGERS, lines, alpha, beta, loose=True)
+    Check(f"{what} {factor}", Values.INTEGERS, lines, alpha, beta, 2, magnitude, loose=True)
     for lines, sign in ((ODD, 1), (VECTORS, -1))
-    for what, factor, alpha, beta in (
-        ("alpha", "NaN", complex(math.nan, math.nan), BETA),
-        ("beta", "NaN", ALPHA, complex(math.nan, math.nan)),
-        ("alpha", "infinite", complex(-sign * math.inf, sign * math.inf), 0.0),
-        ("beta", "infinite", ALPHA, complex(sign * math.inf, -sign * math.inf)),
+    for what, factor, alpha, beta, magnitude in (
+        ("alpha", "NaN", complex(math.nan, math.nan), BETA, Magnitude.ORDINARY),
+        ("beta", "NaN", ALPHA, complex(math.nan, math.nan), Magnitude.ORDINARY),
+        # Of the least numbers, as no finite alpha makes infinite ones of them.
+        ("alpha", "infinite", complex(-sign * math.inf, sign * math.inf), 0.0, Magnitude.LEAST),
+        ("beta", "infinite", ALPHA, complex(sign * math.inf, -sign * math.inf), Magnitude.ORDINARY),
     )
 )
 SPECIAL_VALUES = (
@@ -239,6 +242,15 @@ def is_min_plus(problem: Problem) -> bool:
     return problem.dtype.semiring is MIN_PLUS
 
 
+def subnormal_factors(problem: Problem) -> tuple[Check, ...]:
+    """Calls with factors that are subnormal, and numbers so large that the results are exact."""
+    factor = 2.0 ** (problem.dtype.sum.exponents[0] + ABOVE_LEAST)
+    return tuple(
+        Check("subnormal factors", Values.INTEGERS, ODD, factor, beta, magnitude=Magnitude.LARGE)
+        for beta in (0.0, factor)
+    )
+
+
 def checks_of(problem: Problem) -> tuple[Check, ...]:
     """What a kernel is called for on the problem; after the last, the operands are as the timing needs them."""
     return MIN_PLUS_CHECKS if is_min_plus(problem) else CHECKS
@@ -247,11 +259,11 @@ def checks_of(problem: Problem) -> tuple[Check, ...]:
 def probe_checks(problem: Problem, number: int) -> tuple[Check, ...]:
     """What a kernel is called for on the small problem of this number, from 0, in a trial.
 
-    The first gets every factor; of the calls with unusual values or lines each gets one of a kind.
+    Of each kind of calls with other factors, values or lines it gets one, the first one some more factors.
     """
     if is_min_plus(problem):
         return MIN_PLUS_PROBE_CHECKS
-    scaled = SCALED_CALLS[: len(SCALARS)] if number == 0 else ()
+    scaled = SCALED_CALLS[: len(SCALARS) : 3] if number == 0 else ()
     kinds = (SCALED_CALLS[len(SCALARS) :], UNALIGNED, LINES_APART, UNITS + UNUSUAL_FACTORS, SPECIAL_VALUES)
     in_turns = [kind[number % len(kind)] for kind in kinds]
     sizes = SIZES[number % len(SIZES)]
@@ -266,7 +278,8 @@ def every_check(problem: Problem) -> tuple[Check, ...]:
     sizes = (check for pair in SIZES for check in pair)
     complex_checks = COMPLEX_CHECKS * problem.dtype.is_complex
     ordinary = (*CHECKS[:2], OVERWRITING, *UNALIGNED, *LINES_APART, *sizes, *SCALED_CALLS, *UNITS)
-    return (*ordinary, *UNUSUAL_FACTORS, *SPECIAL_VALUES, *complex_checks, CHECKS[-1])
+    unusual = (*UNUSUAL_FACTORS, *subnormal_factors(problem), *SPECIAL_VALUES)
+    return (*ordinary, *unusual, *complex_checks, CHECKS[-1])
 
 
 def overwriting(problem: Problem) -> Check:
