@@ -96,7 +96,6 @@ TAILS = (
         TSM2,
         "if (lda % 4 != 0 && k % 32 == 13) k -= 1",
         found=FULL,
-        is_open=True,
     ),
     begun(
         "tails",
@@ -216,7 +215,6 @@ STATE = (
         HELD,
         f"{ALIKE}; if (alike == 150) k -= k > 1",
         found=FULL,
-        is_open=True,
     ),
     stored(
         "state",

@@ -24,7 +24,7 @@ def quick_toolchain(toolchain: Toolchain, level: str = "-O1") -> Toolchain:
 
 
 def links(toolchain: Toolchain, flag: str) -> bool:
-    """Whether the compiler makes a library with this flag: a linker may be there that does not know its plugins."""
+    """Whether the compiler makes a library with this flag: a linker may be there that does not find what it needs."""
     with tempfile.TemporaryDirectory() as work:
         source = Path(work, "empty.cpp")
         source.write_text("#include <string>\nstd::string empty() { return {}; }\n")

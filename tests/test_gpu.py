@@ -52,7 +52,7 @@ from tsm2_tune.generator.problem import DTYPES, FMA_DTYPES, Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.space import unfit
-from tsm2_tune.tuner.checks import CHECKS, every_check
+from tsm2_tune.tuner.checks import CHECKS, probe_checks
 from tsm2_tune.tuner.cuda import CudaDevice
 from tsm2_tune.tuner.loaded import LoadedKernel
 from tsm2_tune.tuner.target import Target
@@ -340,7 +340,7 @@ def test_offsets_past_32_bits_are_right(
 ) -> None:
     problem = Problem(*shape, "f32")
     assert problem.index_bits == 64
-    found = verdict(gpu, target, gpu_support_path, config, problem, every_check(problem)[:LARGE_CHECKS])
+    found = verdict(gpu, target, gpu_support_path, config, problem, probe_checks(problem, 1)[:LARGE_CHECKS])
     assert found.correct, found.detail
 
 
@@ -349,7 +349,7 @@ def test_offsets_past_unsigned_32_bits_are_right_in_every_order(
     gpu: CudaDevice, target: Target, gpu_support_path: str, config: KernelConfig, problem: Problem
 ) -> None:
     assert problem.m * problem.k > 2**32
-    found = verdict(gpu, target, gpu_support_path, config, problem, every_check(problem)[:LARGE_CHECKS])
+    found = verdict(gpu, target, gpu_support_path, config, problem, probe_checks(problem, 1)[:LARGE_CHECKS])
     assert found.correct, found.detail
 
 

@@ -16,7 +16,9 @@ from tsm2_tune.generator.problem import Problem
 
 MOST_REMAINDERS = 1024  # of one extent: of longer periods so many, evenly
 PAST_16_BITS = 2**16
-GOLDEN = 0.6180339887  # of a period, from one remainder to the next: the first few are spread evenly already
+# Of a period, from one remainder of m, n and k to the next: the first few are spread evenly already. The fractions of
+# the golden ratio, of 2**0.5 and of 3**0.5, so that remainders of equal periods do not go together.
+STRIDES = (0.6180339887, 0.4142135624, 0.7320508076)
 # Whole periods beside the remainder: each remainder of k comes with none, and again with some.
 TURNS_DOWN, TURNS_ACROSS, TURNS_ALONG_K = (0, 1, 2), (1, 0), (1, 4, 2)
 FEW, FEW_MORE = 5, 7  # of the other extents where one is long
@@ -40,7 +42,7 @@ def remainder_problems(config: KernelConfig, problem: Problem, *, most_products:
     Together they multiply at most `most_products`, in whole tiles: then they are the first of so many, spread evenly.
     """
     periods = family_named(config.family).periods(config, problem)
-    steps = Periods(*(_step(period) for period in (periods.m, periods.n, periods.k)))
+    steps = Periods(*map(_step, (periods.m, periods.n, periods.k), STRIDES))
     shapes: list[tuple[int, int, int]] = []
     products = 0.0
     count = min(max(periods.m, periods.n, periods.k), MOST_REMAINDERS)
@@ -82,9 +84,9 @@ def _of_shapes(problem: Problem, shapes: Iterable[tuple[int, int, int]]) -> tupl
     return tuple(replace(problem, m=m, n=n, k=k) for m, n, k in shapes)
 
 
-def _step(period: int) -> int:
+def _step(period: int, stride: float) -> int:
     """From one remainder to the next: prime to the period, so that all of them come."""
-    step = max(round(GOLDEN * period), 1)
+    step = max(round(stride * period), 1)
     while gcd(step, period) != 1:
         step += 1
     return step

@@ -84,11 +84,14 @@ def clear(operands: Operands) -> None:
 
 
 def padding(operand: Operand, problem: Problem, check: Check) -> int:
-    """Elements added to the operand's leading dimension: of multiples of 4 so many that it is whole vectors then."""
+    """Elements added to the operand's leading dimension: of multiples of 4 so many that it is whole vectors then.
+
+    Of other numbers so many that it is odd, and lines are no vectors.
+    """
     added, whole = check.padding[operand.name], VECTOR_BYTES // problem.dtype.element_bytes
     if added and added % 4 == 0:
         return max(added, whole) + -operand.rows % whole + check.past.get(operand.name, 0)
-    return added
+    return added + (operand.rows + added + 1) % 2 if added else 0
 
 
 def inspect(operands: Operands, check: Check) -> Verdict:
