@@ -37,8 +37,6 @@ EDGE = "stage_at_the_edge<tile_rows, a_pitch, a_along_k, width>(a, A, lda, row, 
 # Not among them: that a vector reaches past the end of k or of the lines. On the host every operand ends where a page
 # does, so that where a line's length is odd, an even leading dimension never comes with an aligned address.
 COPYING_BUGS = (
-    probed("a turn too few", "work.turns = turns;", "work.turns = turns - 1;"),
-    probed("the tail of k from its start", "work.span_begin = work.panels * share", "work.span_begin = 0"),
     probed("the first chunk of a stretch for every tile", "in_spans - next_item * work.span_chunks",
         "in_spans - next_item * work.span_chunks + (next_item > work.turns ? work.stretch_begin : 0)"),
     staged("a product too few", BLOCK, "along_k ? k - product", "along_k ? k - product - 1"),
