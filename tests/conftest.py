@@ -141,10 +141,18 @@ def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def own_cache(session_folder: Path) -> Iterator[None]:
-    """A cache of compiled kernels that is empty when the session begins."""
+def session_cache(session_folder: Path) -> Iterator[None]:
+    """A cache of compiled kernels that is empty when the session begins; its processes share it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(session_folder / "cache"))
+        yield
+
+
+@pytest.fixture(scope="module")
+def own_cache(session_cache: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A cache of compiled kernels for those who remove what is in it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
 
 

@@ -63,7 +63,7 @@ def test_and_one_of_any_python_that_it_needs(family: str) -> None:
 
 
 @pytest.mark.host
-@pytest.mark.usefixtures("own_cache")
+@pytest.mark.usefixtures("session_cache")
 @pytest.mark.skipif(not has_compiler(), reason="no C++ compiler")
 def test_a_changed_constant_makes_trials_stale_and_they_are_tried_again(tmp_path: Path) -> None:
     tree, path = tmp_path / "tree", tmp_path / "results.db"
