@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
@@ -14,9 +15,10 @@ from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.probes import edge_problems
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource, render, support_source
-from tsm2_tune.tuner import cuda
+from tsm2_tune.tuner import cuda, tune
 from tsm2_tune.tuner.compiler import Toolchain, compile_text
 from tsm2_tune.tuner.cuda import CudaDevice
+from tsm2_tune.tuner.full import Extent
 from tsm2_tune.tuner.host.device import HostDevice
 from tsm2_tune.tuner.host.toolchain import host_toolchain
 from tsm2_tune.tuner.loaded import Entry
@@ -46,6 +48,21 @@ def own_locks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("locks")))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def few_calls_of_winners() -> Iterator[None]:
+    """Winners on the host are verified in full by few calls, but for those of commands in processes of their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tune, "EMULATED", Extent(products=2e4, long_products=2e4, launches=2, past_32_bits=False))
+        yield
+
+
+@pytest.fixture(scope="session")
+def session_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of this session, which its processes share."""
+    folder = tmp_path_factory.getbasetemp()
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
 
 
 @pytest.fixture(scope="session")
@@ -124,8 +141,16 @@ def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A cache of compiled kernels that is empty at first."""
+def session_cache(session_folder: Path) -> Iterator[None]:
+    """A cache of compiled kernels that is empty when the session begins; its processes share it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(session_folder / "cache"))
+        yield
+
+
+@pytest.fixture(scope="module")
+def own_cache(session_cache: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A cache of compiled kernels for those who remove what is in it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield

@@ -24,7 +24,7 @@ def has_compiler() -> bool:
 
 ON_HOST = [
     pytest.mark.host,
-    pytest.mark.usefixtures("own_cache"),
+    pytest.mark.usefixtures("session_cache"),
     pytest.mark.skipif(not has_compiler(), reason=f"no C++ compiler: none of {', '.join(COMPILERS)} in PATH"),
 ]
 

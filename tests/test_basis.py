@@ -22,7 +22,7 @@ from tsm2_tune.generator.render import environment, render
 from tsm2_tune.tuner.basis import needed_modules, referenced_templates
 from tsm2_tune.tuner.past import Contender, Past, finalists
 
-PROBLEM = Problem(2000, 2, 300, "f32")
+PROBLEM = Problem(200, 2, 300, "f32")
 TSMR, TSM2 = TsmrConfig(64, 1, 2, 4, 2, splits=3, row_tiles=1, min_blocks=1), Tsm2Config("v2", 32, 2, 4)
 PACKAGE = Path(__file__).parents[1] / "tsm2_tune"
 
@@ -63,7 +63,7 @@ def test_and_one_of_any_python_that_it_needs(family: str) -> None:
 
 
 @pytest.mark.host
-@pytest.mark.usefixtures("own_cache")
+@pytest.mark.usefixtures("session_cache")
 @pytest.mark.skipif(not has_compiler(), reason="no C++ compiler")
 def test_a_changed_constant_makes_trials_stale_and_they_are_tried_again(tmp_path: Path) -> None:
     tree, path = tmp_path / "tree", tmp_path / "results.db"

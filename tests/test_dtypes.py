@@ -143,8 +143,8 @@ def attempt(worker: Worker, toolchain: Toolchain, problem: Problem, edit: Callab
 
 @pytest.mark.host
 @pytest.mark.parametrize("problem", PROBLEMS, ids=[problem.text for problem in PROBLEMS])
-def test_a_right_kernel_is_accepted(worker: Worker, toolchain: Toolchain, problem: Problem) -> None:
-    result = attempt(worker, toolchain, problem, lambda text: text)
+def test_a_right_kernel_is_accepted(worker: Worker, quick: Toolchain, problem: Problem) -> None:
+    result = attempt(worker, quick, problem, lambda text: text)
     assert result.outcome is Outcome.OK, result.detail
 
 
@@ -173,7 +173,7 @@ BUGS = (
 @pytest.mark.host
 @pytest.mark.parametrize(("name", "dtype", "original", "planted"), BUGS, ids=[bug[0] for bug in BUGS])
 def test_a_wrong_kernel_is_rejected(
-    worker: Worker, toolchain: Toolchain, name: str, dtype: str, original: str, planted: str
+    worker: Worker, quick: Toolchain, name: str, dtype: str, original: str, planted: str
 ) -> None:
     k = 7 if "tf32" in dtype else 97  # that the errors of single products show
     problem = Problem(31, 3, k, dtype, "cn" if DTYPES[dtype].is_complex else "tn")
@@ -182,17 +182,17 @@ def test_a_wrong_kernel_is_rejected(
         assert original in text
         return text.replace(original, planted)
 
-    result = attempt(worker, toolchain, problem, plant)
+    result = attempt(worker, quick, problem, plant)
     assert result.outcome is Outcome.WRONG_RESULT, f"accepted: {result}"
 
 
 @pytest.mark.host
-def test_a_complex_place_is_named_with_its_part(worker: Worker, toolchain: Toolchain) -> None:
+def test_a_complex_place_is_named_with_its_part(worker: Worker, quick: Toolchain) -> None:
     problem = Problem(31, 3, 97, "c64", "nn")
-    result = attempt(worker, toolchain, problem, lambda text: text.replace("im += x.a.re * x.b.im;", ""))
+    result = attempt(worker, quick, problem, lambda text: text.replace("im += x.a.re * x.b.im;", ""))
     assert result.detail.startswith("timed call: Im C[")
     outside = attempt(
-        worker, toolchain, problem, lambda text: text.replace("counters[tile] = 0;", "counters[tile] = 0, C[-1] = 1;")
+        worker, quick, problem, lambda text: text.replace("counters[tile] = 0;", "counters[tile] = 0, C[-1] = 1;")
     )
     assert "first 1 elements before C" in outside.detail
     assert replace(problem, op="nnt").storage == "A, B column-major; C row-major"

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 
 
 @pytest.mark.host
-@pytest.mark.usefixtures("toolchain", "own_cache")
+@pytest.mark.usefixtures("toolchain", "session_cache")
 def test_shortest_paths_are_those_of_scipy() -> None:
     pytest.importorskip("scipy", reason="SciPy is not installed: pip install scipy")
     command = [sys.executable, "examples/shortest_paths.py", "--device", "cpu", "--nodes", "100", "--trials", "1"]

@@ -116,115 +116,23 @@ def test_four_elements_of_f32_are_a_vector(try_kernel: TryKernel, op: str) -> No
     assert result.outcome is Outcome.OK, result.detail
 
 
-BARRIER = "        __syncthreads();\n"
 BUGS = (
-    Bug("no barrier before a stripe is read", stencil(), BARRIER + "        l += k_blk;", "        l += k_blk;"),
-    Bug(
-        "no barrier before a stripe is overwritten",
-        stencil(),
-        BARRIER + "    }\n\n    #pragma",
-        "    }\n\n    #pragma",
-    ),
     Bug("the last stripe left out", stencil(), "more = l < k;", "more = l + k_blk <= k;"),
-    Bug("a stripe too many", stencil(), "if (!more)", "if (l > k + k_blk)"),
-    Bug("the last stripe taken as whole", stencil(), "whole && l + k_blk <= k", "whole"),
-    Bug("a C of few rows taken as whole", stencil("tn"), "m >= m_blk && n", "n", op="tn", shape=(9, 61, 37)),
-    Bug("a C of few columns taken as whole", stencil(), "m >= m_blk && n >= n_blk", "m >= m_blk", shape=(73, 9, 37)),
     Bug("the last tile of rows moved too far", stencil(), ": m - m_blk;", ": m - m_blk - 1;"),
     Bug("the last tile of columns moved too far", stencil(), ": n - n_blk;", ": n - n_blk - 1;"),
-    Bug("a moved tile stores its neighbour's rows", stencil(), "i >= own_row && ", ""),
-    Bug("a moved tile stores its neighbour's columns", stencil(), "j >= own_column && ", ""),
-    Bug("rows past the last", stencil(), "i < m && j", "j", shape=(9, 61, 37)),
-    Bug("lines past the last", stencil(), "(i < last && q < k)", "q < k", shape=(9, 9, 37)),
     Bug("products past the last", stencil(), "(i < last && q < k)", "i < last", shape=(9, 9, 37)),
     Bug("a row of the grid for another", stencil(), "threadIdx.x / m_dim", "threadIdx.x / m_dim / 2"),
     Bug("the reading grid across memory", stencil(), "y = threadIdx.x / dim;", "y = threadIdx.x / dim_across;"),
-    Bug("no skew of A where there are vectors", stencil(vector=2), "r / vector * dim + at", "r / vector * dim"),
-    Bug("the second of a vector twice", stencil(vector=2), "piece.element[e]", "piece.element[e / 2]"),
-    Bug("A not conjugated", stencil("cn"), "conjugate(a_of[r])", "a_of[r]", dtype="c64", op="cn"),
-    Bug("B not conjugated", stencil("nc"), "conjugate(b_of[c])", "b_of[c]", dtype="c128", op="nc"),
     Bug("parts exchanged in reading", stencil(), "bits.x, bits.y", "bits.y, bits.x", dtype="c64"),
 )
 
 PIECES_OF_TWO, COPIES = stencil(vector=2, load=2), stencil(vector=2, load=2, buffers=2)
 AHEAD_BUGS = (
-    Bug("no barrier before copies are read", COPIES, BARRIER + "        // All", "        // All"),
-    Bug("copies not awaited", COPIES, "await_copies<buffers - 2>", "await_copies<buffers - 1>"),
-    Bug("copies in no group", COPIES, "        close_copies();\n    };", "    };"),
     Bug("copied over what is read", COPIES, "stage(stripes + next,", "stage(stripes + current,"),
-    Bug("one place for all", COPIES, "current = current == (buffers - 1) * stripe ? 0 : current + stripe;", ""),
-    Bug("a place too many", COPIES, "current == (buffers - 1) * stripe", "current == buffers * stripe"),
-    Bug("a stripe left out", COPIES, "l + (buffers - 1) * k_blk", "l + buffers * k_blk"),
-    Bug("the last stripe not multiplied", COPIES, "l < k; l += k_blk", "l + k_blk <= k; l += k_blk"),
-    Bug("the last stripe copied as whole", COPIES, "k / k_blk * k_blk : 0", "k : 0"),
-    Bug("a small C copied as whole", COPIES, "end_of_pieces = whole && ", "end_of_pieces = ", shape=(8, 9, 40)),
     Bug("no zeros past the ends", COPIES, "*to = scalar(0);", ";"),
-    Bug("lines copied past the last", COPIES, "(i < last && q < k)", "(q < k)", shape=(9, 9, 37)),
-    Bug("products copied past the last", COPIES, "(i < last && q < k)", "(i < last)"),
-    Bug("half a piece copied", COPIES, "(v * ld + u), wide)", "(v * ld + u), wide / 2)"),
-    Bug("alignment of copies not looked at", COPIES, "whole && aligned_a && aligned_b", "whole"),
-    Bug("a tile too many down", stencil(), "(m + m_blk - 1) / m_blk", "m / m_blk + 1"),
-    Bug("a C of few rows taken as whole elsewhere", stencil(), "m >= m_blk && n >= n_blk", "n >= n_blk"),
-    Bug(
-        "a C of few columns taken as whole elsewhere",
-        stencil("tt"),
-        "m >= m_blk && n >= n_blk",
-        "m >= m_blk",
-        op="tt",
-    ),
-    Bug("few rows copied as whole", COPIES, "m >= m_blk && n >= n_blk", "n >= n_blk"),
-    Bug(
-        "half the alignment of A",
-        fours(buffers=2),
-        "% (load * sizeof(scalar)) == 0",
-        "% (load * sizeof(scalar) / 2) == 0",
-    ),
-    Bug(
-        "half the alignment of B",
-        fours("nt", 2),
-        "% (load * sizeof(scalar)) == 0",
-        "% (load * sizeof(scalar) / 2) == 0",
-        op="nt",
-    ),
-    Bug(
-        "half the alignment of loads", fours(), "% (load * sizeof(scalar)) == 0", "% (load * sizeof(scalar) / 2) == 0"
-    ),
     Bug("lines for products", stencil(buffers=2), "by_line ? line * pitch", "!by_line ? line * pitch"),
-    Bug("B in A's place", COPIES, "kept(k_blk * a_pitch", "kept(k_blk * m_blk"),
-    Bug("pieces that overlap", PIECES_OF_TWO, "threadIdx.x % dim * wide", "threadIdx.x % dim"),
-    Bug(
-        "the first of a piece twice",
-        PIECES_OF_TWO,
-        "part[at + e] = piece.element[e]",
-        "part[at + e] = piece.element[0]",
-    ),
-    Bug("stored twice", PIECES_OF_TWO, "piece.element[e] = part[at + e]", "piece.element[e] = part[at]"),
-    Bug("neighbours along k on one product", PIECES_OF_TWO, "along_k ? product + e : product", "product"),
-    Bug("neighbours on one line", PIECES_OF_TWO, "along_k ? line : line + e", "line"),
-    *(
-        Bug(f"{name} ({config.buffers})", config, original, planted, op=op)
-        for op in ("nn", "tt")
-        for config in (stencil(op, vector=2, load=2), stencil(op, vector=2, load=2, buffers=2))
-        for name, original, planted in (
-            ("lines not aligned", "(first) | ld * sizeof(scalar))", "(first))"),
-            ("pointers not aligned", "(reinterpret_cast<unsigned long long>(first) | ", "("),
-            (
-                "tiles not aligned",
-                "aligned(A + row, lda)" if op == "nn" else "aligned(B + column, ldb)",
-                "aligned(A, lda)" if op == "nn" else "aligned(B, ldb)",
-            ),
-        )
-    ),
-    Bug("A not looked at where B is aligned", COPIES, "aligned_a && aligned_b", "aligned_b"),
-    Bug(
-        "B not looked at where A is aligned",
-        stencil("tt", vector=2, load=2, buffers=2),
-        "aligned_a && aligned_b",
-        "aligned_a",
-        op="tt",
-    ),
-    Bug("B's edge in A's place", COPIES, "copy_edge(staged + k_blk * a_pitch", "copy_edge(staged + k_blk * m_blk"),
-    Bug("the same stripe of A in turns", COPIES, "from_a += k_blk * lda;", ""),
+    Bug("tiles not aligned", PIECES_OF_TWO, "aligned(A + row, lda)", "aligned(A, lda)"),
+    Bug("pointers of copies not aligned", COPIES, "(reinterpret_cast<unsigned long long>(first) | ", "("),
     Bug("a stripe of B further on", COPIES, "from_b += k_blk;", "from_b += k_blk + 1;"),
     Bug("the tile's first row left out of the copy's", COPIES, "own(A, lda, row)", "own(A, lda, own_row)"),
     Bug(
@@ -233,8 +141,6 @@ AHEAD_BUGS = (
         "k_blk / threads; ++at",
         "k_blk / threads - 1; ++at",
     ),
-    Bug("one of a piece at the edge", COPIES, "dim * wide + at % wide", "dim * wide"),
-    Bug("B aligned where A is", PIECES_OF_TWO, "aligned_b = aligned(B, ldb)", "aligned_b = aligned_a"),
     Bug("A aligned where B is", PIECES_OF_TWO, "aligned_a = aligned(A + row, lda)", "aligned_a = aligned(B, ldb)"),
 )
 

@@ -78,12 +78,7 @@ BUGS = (
     bug(
         "the last band as high as the others", "below < tiles_down_band ? below : tiles_down_band", "tiles_down_band"
     ),
-    bug("rows of a band in another order", "in_band - across * down", "in_band"),
-    bug("a column of tiles twice", "across * tile_columns}", "across / 2 * tile_columns}"),
-    bug("the last column of tiles left out", "(n + tile_columns - 1) / tile_columns", "n / tile_columns"),
     bug("the edges of every tile those of the first", "Origin{corner, next", "Origin{Corner{0, 0}, next"),
-    bug("products read singly from the first four", "* b_pitch + 4];", "* b_pitch];", dtype="f64", op="tn"),
-    bug("a product of B twice", "b[b_pitch + column", "b[column", dtype="f64", op="nt"),
 )
 
 

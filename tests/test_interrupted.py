@@ -37,7 +37,7 @@ from tsm2_tune.tuner.trial import Binary, CompileFailure, Final, Outcome, Trial
 from tsm2_tune.tuner.tune import FinalFailure, Options, Tuner
 from tsm2_tune.tuner.worker import Attempt, AttemptResult, Worker, WorkerError
 
-pytestmark = ON_HOST
+pytestmark = [*ON_HOST, pytest.mark.usefixtures("own_cache")]
 
 PROBLEM = Problem(64, 2, 64, "f32")
 CONFIGS = [Tsm2Config("v2", 32, columns, 4) for columns in (1, 2)]

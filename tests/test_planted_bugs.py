@@ -12,6 +12,7 @@ from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.trial import Outcome
+from tsm2_tune.tuner.worker import Worker
 
 pytestmark = pytest.mark.host
 
@@ -30,9 +31,9 @@ TSMM = TsmmConfig(threads=64, vector_bytes=8, vectors=1, columns=2, prefetch=4, 
 
 
 BUGS = (
+    Bug("vectors stored past the last row", TSMM, "inside && aligned_C", "aligned_C", shape=EVEN),
     Bug("tail column dropped", V3, "if (first + c < n) {", "if (first + columns <= n) {"),
     Bug("one product too few", V1, "l < k; ++l", "l < k - 1; ++l"),
-    Bug("last step of k dropped", V3, "step + q < k ? row_of_A", "step + q < k - 1 ? row_of_A"),
     Bug("no barrier before the tile is read", V3, "__syncthreads();  // the tile is staged", ""),
     Bug(
         "no barrier before the tile is overwritten", V3, "__syncthreads();  // every thread is done with the tile", ""
@@ -44,25 +45,9 @@ BUGS = (
         "if (threadIdx.x == 5) return;\n    scalar *staged =",
     ),
     Bug("leading dimension of A taken for m", V0, "row_of_A[l * lda]", "row_of_A[l * m]"),
-    Bug("leading dimension of B taken for k", V3, "B[l + (first + c) * ldb]", "B[l + (first + c) * k]"),
-    Bug("threads without a row store one", V2, "if (row < m)\n", "if (true)\n"),
     Bug("threads without a row load one", V3, "(row < m ? row : m - 1)", "row"),
-    Bug("C read at beta = 0", V3, "beta == 0 ? alpha * sum[c] : alpha", "alpha"),
-    Bug("alpha forgotten", V1, "alpha * sum[c] + beta", "sum[c] + beta"),
-    Bug("beta forgotten", V1, "alpha * sum[c] + beta * element", "alpha * sum[c] + element"),
-    Bug(
-        "staged tile read with the wrong stride", V3, "staged_step[c * tile_rows + q]", "staged_step[c * threads + q]"
-    ),
-    Bug(
-        "prefetched step not advanced",
-        V3,
-        "load_a(next_a, row_of_A, lda, step + prefetch, k)",
-        "load_a(next_a, row_of_A, lda, step, k)",
-    ),
-    Bug("sums of lower precision", V1, "const scalar a =", "const float a =", dtype="f64"),
     Bug("sums not cleared for the next columns", V1, "scalar sum[columns] = {};", "static scalar sum[columns] = {};"),
     Bug("beta applied at every tile of B", OPT2, "tile == 0 ? beta : scalar(1)", "beta"),
-    Bug("prefetched row of C not advanced", OPT2, "prior[c] = next_prior[c];", ""),
     Bug("every other tile of rows skipped", OPT1, "block_row += stride", "block_row += 2 * stride"),
     Bug(
         "an operand overwritten",
@@ -70,9 +55,6 @@ BUGS = (
         "store_c(sum, alpha",
         "const_cast<scalar &>(A[0]) = 1;\n        store_c(sum, alpha",
     ),
-    Bug("vectors read past the last row", TSMM, "if (inside && aligned && step", "if (aligned && step", shape=EVEN),
-    Bug("vectors stored past the last row", TSMM, "inside && aligned_C", "aligned_C", shape=EVEN),
-    Bug("columns of A read past the last one", TSMM, "step + q < k && at < m ?", "at < m ?"),
     Bug("a misaligned vector", TSMM, "const bool aligned = ", "const bool aligned = true || "),
     Bug("B staged once though it has two tiles", TSMM, "staged_all = k <= tile_depth", "staged_all = true"),
     Bug("a loop that never ends", V0, "l < k; ++l", "l < k; l += alpha == 0"),
@@ -83,7 +65,6 @@ BUGS = (
 FRIENDLY = (512, 8, 256)
 HIDDEN_BUGS = (
     Bug("threads without a row load one", V3, "(row < m ? row : m - 1)", "row"),
-    Bug("a column past the last one staged", V3, "inside && first + c < n ? B", "inside && first + c <= n ? B"),
     Bug("the last step not prefetched", V3, "if (step + prefetch < k)", "if (step + prefetch + 1 < k)"),
     Bug("a factor of lower precision", V3, ": alpha * sum[c]", ": scalar(float(alpha)) * sum[c]", dtype="f64"),
     Bug(
@@ -121,5 +102,9 @@ def test_loads_of_four_bytes_are_right(try_kernel: TryKernel) -> None:
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
-def test_a_planted_bug_is_rejected(try_kernel: TryKernel, bug: Bug) -> None:
+def test_a_planted_bug_is_rejected(
+    try_kernel: TryKernel, worker: Worker, monkeypatch: pytest.MonkeyPatch, bug: Bug
+) -> None:
+    if "never ends" in bug.name:
+        monkeypatch.setattr(worker, "_limit_seconds", 5.0)  # all of which it takes
     assert_rejected(try_kernel, bug, SHAPE)

@@ -31,35 +31,16 @@ def bug(name: str, config: KernelConfig, original: str, planted: str, *, op: str
 
 RING_BUGS = (
     bug("a group awaited too late", WIDE, "await_groups<ring - 1>();\n                    __syncwarp", "__syncwarp"),
-    bug("one group too few awaited", SHORT, "await_groups<ring - 1>();\n                    __syncwarp",
-        "await_groups<ring>();\n                    __syncwarp"),
-    bug("groups that are not counted", SHORT, "            commit_copies();  // groups", "            // groups"),
     bug("copies of other lanes not awaited", WIDE, "__syncwarp();  // every lane's", "// every lane's"),
-    bug("the ring not advanced", WIDE, "place = place + 1 < ring ? place + 1 : 0", "place = 0"),
-    bug("the ring too long", WIDE, "place + 1 < ring ?", "place + 1 <= ring ?"),
-    bug("the warps' rings over each other", SPLIT, "threadIdx.x / 32 * (stages * group_pieces)", "0"),
-    bug("every warp's first rows", SPLIT, "next_row + threadIdx.x / 32 * warp_rows", "next_row"),
-    bug("the last group not loaded", SHORT, "if (left-- > 0)", "if (left-- > 1)"),
-    bug("the next rows of A not begun", SHORT, "next_row += next_tile;", ""),
-    bug("the next rows of A begun in another column", SHORT, "next_column = begin;\n                }", "}"),
     bug("a short group taken for a whole one", SPLIT, "all_whole && next_column + step <= end",
         "all_whole && next_column < end"),
 )  # fmt: skip
 
 COPY_BUGS = (
-    bug("a column of A too many", WIDE, "line + copied < end ?", "line + copied <= end ?"),
     bug("A read past m", WIDE, "m - (row + p * piece) : 0", "m - (row + p * piece) + 1 : 0"),
     bug("A read past k along its rows", LONG, "end - (column + p * piece) : 0", "end - (column + p * piece) + 1 : 0",
         op="ttt"),
-    bug("A read past m along its rows", LONG, "row + down < m ?", "row + down <= m ?", op="ttt"),
-    bug("pieces that are not aligned", WIDE, "if (whole || aligned)", "if (true)"),
-    bug("pieces of a line in other places than those read", WIDE, "to = group + place_of_a(copied + line, p)",
-        "to = group + place_of_a(copied + line, p ^ 1)"),
     bug("half of a group's lines", LONG, "copied < lines; copied", "copied < lines / 2; copied", op="ttt"),
-    bug("rows of a patch side by side", SPLIT, "line % 8 * lane_rows + line / 8", "line", op="tn"),
-    bug("a lane's rows those of another", LONG, "place_of_a(8 * r + g,", "place_of_a(8 * r + (g ^ 1),", op="ttt"),
-    bug("the first run of a group twice", LONG, "8 * r + g, 4 * d + t)", "8 * r + g, t)", op="ttt"),
-    bug("a lane's columns those of another", SHORT, "+ run * t + c, 8 * p + g)", "+ run * (t ^ 1) + c, 8 * p + g)"),
 )  # fmt: skip
 
 

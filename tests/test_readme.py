@@ -1,12 +1,15 @@
 """The README's numbers are those of the result file that it names."""
 
+import importlib
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from benchmarks.redraw import GEMV, GENERAL, MINPLUS, PAGES, REGION, RESULT, all_drawn, redrawn
 from benchmarks.table import provenance, table
+from tests.planting import Bug
 from tsm2_tune.errors import InputError
 
 ROOT = Path(__file__).parents[1]
@@ -33,6 +36,15 @@ def test_the_pages_are_drawn_from_the_bench() -> None:
     assert all(row["verified"] for path in (RESULT, GENERAL, MINPLUS) for row in json.loads(path.read_text())["rows"])
     of_vectors = json.loads(GEMV.read_text())["rows"]
     assert all(found["verified"] for row in of_vectors for found in row["decompositions"].values())
+
+
+def test_so_many_bugs_are_planted() -> None:
+    said = re.search(r"plant (\d+) bugs, and each is rejected", (ROOT / "README.md").read_text())
+    assert said is not None
+    files = [path for path in (ROOT / "tests").glob("test_*.py") if "tests.planting" in path.read_text()]
+    modules = [importlib.import_module(f"tests.{path.stem}") for path in files if path != Path(__file__)]
+    tables = (found for module in modules for found in vars(module).values() if isinstance(found, tuple))
+    assert int(said[1]) == len({bug for found in tables for bug in found if isinstance(bug, Bug)})
 
 
 def test_a_region_that_nothing_is_drawn_for_is_said() -> None:
