@@ -228,6 +228,7 @@ ADDED = (  # by each migration: table, and column where it added no whole table
     (("measurement", "floor_us"),),
     (("trial", "compile_limit_seconds"), ("trial", "run_limit_seconds")),
     (("claim", ""),),
+    (("trial", "full_verdict"),),
 )
 
 
