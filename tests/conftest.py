@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -18,7 +19,7 @@ from tsm2_tune.generator.render import KernelSource, render, support_source
 from tsm2_tune.tuner import cuda, tune
 from tsm2_tune.tuner.compiler import Toolchain, compile_text
 from tsm2_tune.tuner.cuda import CudaDevice
-from tsm2_tune.tuner.full import Extent
+from tsm2_tune.tuner.full import EMULATED
 from tsm2_tune.tuner.host.device import HostDevice
 from tsm2_tune.tuner.host.toolchain import host_toolchain
 from tsm2_tune.tuner.loaded import Entry
@@ -54,7 +55,9 @@ def own_locks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def few_calls_of_winners() -> Iterator[None]:
     """Winners on the host are verified in full by few calls, but for those of commands in processes of their own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tune, "EMULATED", Extent(products=2e4, long_products=2e4, launches=2, past_32_bits=False))
+        patch.setattr(
+            tune, "EMULATED", replace(EMULATED, products=2e4, long_products=0, repeated_products=0, launches=2)
+        )
         yield
 
 
