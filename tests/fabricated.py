@@ -168,6 +168,7 @@ def trial(
         "floor_us": 400.0,
         "compile_seconds": 2.0,
         "total_seconds": 3.0,
+        "full_verdict": "every element of 9 calls right",
     }
     return Trial(**(values | changes))
 

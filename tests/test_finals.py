@@ -80,7 +80,9 @@ def tried(store: Store, times: Mapping[Tsm2Config, float], **changes: Any) -> No
     today = basis("tsm2", TARGET)
     for config, median_us in times.items():
         source = render(PROBLEM, config)
-        store.add_trial(RUN, trial(median_us, config, basis=today, spread_us=0.1, source=source, **changes))
+        store.add_trial(
+            RUN, trial(median_us, config, basis=today, spread_us=0.1, source=source, full_verdict=None, **changes)
+        )
 
 
 def finals(store: Store, again: Mapping[Tsm2Config, float] | None = None, change: float = 1.0) -> Any:

@@ -248,7 +248,7 @@ def test_what_is_stored_is_of_its_columns_domain(path: Path) -> None:
     with Database.open(path, create=False) as opened:
         for table in (*schema.metadata.tables.values(), schema.best):
             rows = opened.rows(table.select())
-            assert rows
+            assert rows or table is schema.claim  # which nobody has
             for row in rows:
                 checked(row, table.columns)
 

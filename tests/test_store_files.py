@@ -130,9 +130,9 @@ def test_the_winner_and_its_floor_are_of_one_run(path: Path) -> None:
     other = Problem(20480, 8, 20480, "f32")
     with Store.open(path, create=True) as store:
         for config in (C128, C256):
-            store.add_trial(RUN, trial(5000, config))
+            store.add_trial(RUN, trial(5000, config, full_verdict=None))
         store.add_final(slow, final((C128, 4900), (C256, 5100)), TODAY)
-        store.add_trial(slow, trial(5000, C128, problem=other, floor_us=7.0))
+        store.add_trial(slow, trial(5000, C128, problem=other, floor_us=7.0, full_verdict=None))
         before = store.best()
     found = {row.n: row.floor_us for row in before}
     assert found == {16: slow.ceilings.floor_us(PROBLEM), 8: 7.0}
@@ -159,8 +159,7 @@ def test_kernels_of_the_first_schema_do_not_split_k(path: Path) -> None:
         store.add_trial(RUN, trial(500))
     downgrade(path, 1)
     with Store.open(path, create=False) as store:
-        (source,) = store.sources(store.best()).values()
-    launch = source.launch
+        launch = store.trial(1).trial.source.launch
     assert (launch.columns_per_block, launch.splits, launch.flat_splits, launch.persistent) == (0, 1, 64, False)
 
 

@@ -271,6 +271,7 @@ def trial(row: Row, *, problem: Row, source: Row, first: Measurement | None) -> 
         compile_seconds=values["compile_seconds"],
         total_seconds=values["total_seconds"],
         limits=limits(values),
+        full_verdict=values["full_verdict"],
     )
 
 

@@ -111,6 +111,7 @@ class Trial:
     compile_seconds: float
     total_seconds: float  # since the trial before it ended, or the search began: together what a budget has spent
     limits: TimeLimits | None = None  # None of a trial from before they were stored
+    full_verdict: str | None = None  # what the full verification of its kernel tried; None where there was none
 
 
 @dataclass(frozen=True, slots=True)
