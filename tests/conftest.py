@@ -45,7 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_locks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The locks of devices are of this session alone: two that run side by side both tune on the host."""
+    """The locks of devices are of this run alone: two that run side by side both tune on the host."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("locks")))
         yield
@@ -63,7 +63,7 @@ def few_calls_of_winners() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def session_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of this session, which its processes share."""
+    """A folder of this test run, which its processes share."""
     folder = tmp_path_factory.getbasetemp()
     return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
 
