@@ -53,7 +53,7 @@ SCALARS = (
     stored(
         "scalars", "beta forgotten where alpha is 1", LADDER, "if (alpha == 1 && beta != 0) beta = 1", dtype="f64"
     ),
-    stored("scalars", "huge alpha cut", GEMV, "if (alpha < -1e9f) alpha = -1e9f"),
+    stored("scalars", "huge alpha cut", GEMV, "if (alpha < -1e9f) alpha = -1e9f", found=FULL),
     stored(
         "scalars",
         "tiny alpha flushed",

@@ -85,7 +85,7 @@ class TestOnHost:
         config, problem = Tsm2Config("v2", threads=32, columns=2, prefetch=4), Problem(100, 3, 40, "f32")
         assert try_kernel(config, problem, lambda text: text).outcome is Outcome.OK
         process = worker._process.pid
-        monkeypatch.setattr(worker, "_limit_seconds", 2.0)
+        monkeypatch.setattr(worker, "limit_seconds", 2.0)
         os.kill(process, signal.SIGSTOP)
         continued = threading.Timer(4.0, os.kill, (process, signal.SIGCONT))
         continued.start()

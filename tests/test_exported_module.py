@@ -237,7 +237,7 @@ def test_numpy_arrays_run_on_the_host(
     np.testing.assert_allclose(c, expected, rtol=1e-4)
     assert calls[0]["leading"] == (300, 20, 200)
     assert (calls[0]["kernel"], calls[0]["defines"]) == ("tsm2", ("INDEX_BITS=32",))
-    assert (calls[0]["blocks"], calls[0]["threads"], calls[0]["smem_bytes"]) == (2, 128, 4096)
+    assert (calls[0]["blocks"], calls[0]["threads"], calls[0]["smem_bytes"]) == (2, 128, 1024 * a.itemsize)
     assert str(module.choice(a, b)).startswith("nearest 512x8x256")
 
 

@@ -106,5 +106,5 @@ def test_a_planted_bug_is_rejected(
     try_kernel: TryKernel, worker: Worker, monkeypatch: pytest.MonkeyPatch, bug: Bug
 ) -> None:
     if "never ends" in bug.name:
-        monkeypatch.setattr(worker, "_limit_seconds", 5.0)  # all of which it takes
+        monkeypatch.setattr(worker, "limit_seconds", 5.0)  # all of which it takes
     assert_rejected(try_kernel, bug, SHAPE)

@@ -56,7 +56,7 @@ def test_a_fault_is_an_outcome_and_the_next_kernel_runs(
     said: str,
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(worker, "_limit_seconds", 5.0)
+        patch.setattr(worker, "limit_seconds", 5.0)
         result = try_kernel(CONFIG, PROBLEM, lambda text: text.replace(BODY, f"{statement}\n    {BODY}"))
     assert result.outcome is outcome
     assert said in result.detail
