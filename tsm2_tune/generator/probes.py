@@ -35,32 +35,43 @@ def edge_problems(config: KernelConfig, problem: Problem) -> tuple[Problem, ...]
 def remainder_problems(config: KernelConfig, problem: Problem, *, most_products: float) -> tuple[Problem, ...]:
     """Small problems that have every remainder of m, n and k by the periods of this configuration.
 
-    Together they multiply at most `most_products`, in whole tiles: then they are the first of so many, spread evenly.
+    The first have one extent that is not whole, and others that are. All together multiply at most `most_products`,
+    in whole tiles: then they are the first of so many, spread evenly.
     """
     periods = family_named(config.family).periods(config, problem)
     steps = Periods(*(_step(period) for period in (periods.m, periods.n, periods.k)))
-    shapes: list[tuple[int, int, int]] = []
-    products = 0.0
+    shapes = _one_past_whole(periods, problem)
+    products = sum(_products(shape, periods) for shape in shapes)
     for number in range(min(max(periods.m, periods.n, periods.k), MOST_REMAINDERS)):
         m = _extent(number * steps.m, periods.m, TURNS_DOWN[number % len(TURNS_DOWN)])
         n = _extent(number * steps.n, periods.n, TURNS_ACROSS[number % len(TURNS_ACROSS)])
         k = _extent(number * steps.k, periods.k, TURNS_ALONG_K[number % len(TURNS_ALONG_K)])
         shape = (m, m, k) if problem.is_gram else (m, n, k)
         products += _products(shape, periods)
-        if products > most_products and shapes:
+        if products > most_products:
             break
         shapes.append(shape)
     return _of_shapes(problem, dict.fromkeys(shapes))
 
 
+def _one_past_whole(periods: Periods, problem: Problem) -> list[tuple[int, int, int]]:
+    m, n, k = periods.m, periods.n, 2 * periods.k
+    if problem.is_gram:
+        return [(m, m, k), (m + 1, m + 1, k), (m, m, k + 1)]
+    return [(m, n, k), (m + 1, n, k), (m, n + 1, k), (m, n, k + 1)]
+
+
 def long_problems(config: KernelConfig, problem: Problem, *, most_products: float) -> tuple[Problem, ...]:
-    """Problems of which one extent has more than 16 bits, each of at most `most_products` in whole tiles."""
+    """Problems of which one extent has more than 16 bits, or one split's k, each of at most `most_products` in whole
+    tiles."""
     periods = family_named(config.family).periods(config, problem)
     long_m, long_n, long_k = (PAST_16_BITS + 2 * period + 1 for period in (periods.m, periods.n, periods.k))
-    shapes = [(FEW, FEW, long_k)]
+    splits = family_named(config.family).launch(config, problem).splits
+    shapes = [(FEW, FEW, long_k), (FEW, FEW, splits * long_k)]
     if not problem.is_gram:  # of which C would be too large
         shapes += [(long_m, FEW, FEW_MORE), (FEW, long_n, FEW_MORE)]
-    return _of_shapes(problem, [shape for shape in shapes if _products(shape, periods) <= most_products])
+    fitting = [shape for shape in dict.fromkeys(shapes) if _products(shape, periods) <= most_products]
+    return _of_shapes(problem, fitting)
 
 
 def _of_shapes(problem: Problem, shapes: Iterable[tuple[int, int, int]]) -> tuple[Problem, ...]:
