@@ -117,18 +117,19 @@ class Bench:
                 return Judged.KILLED, f"{result.outcome.value}: {result.detail}"
             if code(mutant.text, subject, self._tools.optimised) == self._baselines.optimised_code(subject):
                 return self._same(mutant, "the same code at -O2")
+            if because := unseen(mutant):
+                return Judged.UNSEEN, because
+            if because := argument(mutant):
+                return Judged.EQUIVALENT, because
             extent = LONG if mutant.edit.operator in CUTTING else SHORT
             ask = partial(verified, subject=subject, path=binary.path, extent=extent)
             in_full = self._asked(ask, baseline.limit_seconds_in_full)
         finally:
             Path(binary.path).unlink()
-        if in_full.outcome is not Outcome.OK:
-            self._baselines.see_in_full(subject, extent)
-            return Judged.KILLED, f"{in_full.outcome.value} in full: {in_full.detail}"
-        if because := unseen(mutant):
-            return Judged.UNSEEN, because
-        because = argument(mutant)
-        return (Judged.EQUIVALENT, because) if because else (Judged.SURVIVED, "")
+        if in_full.outcome is Outcome.OK:
+            return Judged.SURVIVED, ""
+        self._baselines.see_in_full(subject, extent)
+        return Judged.KILLED, f"{in_full.outcome.value} in full: {in_full.detail}"
 
     def _same(self, mutant: Mutant, how: str) -> tuple[Judged, str]:
         if mutant.edit.operator in FOR_A_GPU:
