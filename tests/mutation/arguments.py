@@ -6,9 +6,13 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tests.mutation.baseline import LONG
 from tests.mutation.edits import constants
 from tests.mutation.sample import Mutant
-from tests.mutation.subjects import text_of
+from tests.mutation.subjects import Subject, text_of
+from tsm2_tune.generator.probes import long_problems
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.full import ON_GPU, Extent
 
 INT16_MAX = 2**15 - 1
 _ALIGNED = r"\* sizeof\(\w+\)+ *% *\(?\w+|\b(fits|aligned)\("  # a test of whether lines begin at vectors
@@ -300,10 +304,28 @@ def _computes(mutant: Mutant) -> bool:
     return value is not None and not set(re.findall(r"[A-Za-z_]\w*", value[1])) <= known
 
 
+def _is_too_long(mutant: Mutant) -> bool:
+    """Whether an extent was cut to so many bits that only a GPU is given a longer one."""
+    cut = re.search(r"\(([mnk]) & (0x\w+)\)", mutant.edit.replacement)
+    if cut is None:
+        return False
+    longest = [
+        max((getattr(one, cut[1]) for one in _long_problems(mutant.subject, extent)), default=0)
+        for extent in (LONG, ON_GPU)
+    ]
+    return longest[0] <= int(cut[2], 16) < longest[1]
+
+
+def _long_problems(subject: Subject, extent: Extent) -> tuple[Problem, ...]:
+    return long_problems(subject.config, subject.problem, most_products=extent.long_products)
+
+
 def unseen(mutant: Mutant) -> str:
     """Why a host cannot see what a GPU may; "" where it could."""
     if mutant.edit.operator == "state" and _computes(mutant):
         return "nvcc refuses a static variable whose value is computed"
+    if _is_too_long(mutant):
+        return "an extent so long that the full verification tries it on a GPU alone"
     if mutant.edit.operator != "barrier":
         return ""
     # It runs one block after another, so a barrier before a block counts itself as done does nothing there.
