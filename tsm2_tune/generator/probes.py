@@ -19,6 +19,7 @@ PAST_16_BITS = 2**16
 GOLDEN = 0.6180339887  # of a period, from one remainder to the next: the first few are spread evenly already
 TURNS_DOWN, TURNS_ACROSS, TURNS_ALONG_K = (0, 1, 2), (1, 0), (1, 0, 4, 2)  # whole periods beside the remainder
 FEW, FEW_MORE = 5, 7  # of the other extents where one is long
+LONGEST = 2**23  # of k: A and B have 1.3 GB then, of the largest type
 
 
 def edge_problems(config: KernelConfig, problem: Problem) -> tuple[Problem, ...]:
@@ -67,7 +68,7 @@ def long_problems(config: KernelConfig, problem: Problem, *, most_products: floa
     periods = family_named(config.family).periods(config, problem)
     long_m, long_n, long_k = (PAST_16_BITS + 2 * period + 1 for period in (periods.m, periods.n, periods.k))
     splits = family_named(config.family).launch(config, problem).splits
-    shapes = [(FEW, FEW, long_k), (FEW, FEW, splits * long_k)]
+    shapes = [(FEW, FEW, k) for k in (long_k, splits * long_k) if k <= LONGEST]
     if not problem.is_gram:  # of which C would be too large
         shapes += [(long_m, FEW, FEW_MORE), (FEW, long_n, FEW_MORE)]
     fitting = [shape for shape in dict.fromkeys(shapes) if _products(shape, periods) <= most_products]

@@ -75,6 +75,7 @@ class _Call:
     problem: Problem
     checks: tuple[Check, ...]
     padding: Mapping[str, int] | None = None  # of lines that are longer than checks of other problems make them
+    is_large: bool = True  # so that a device may have no room for it
 
 
 def verify_in_full(
@@ -108,10 +109,6 @@ def verify_in_full(
 
 def _calls(request: FullVerification, bits: int) -> Iterator[_Call]:
     config, asked, extent = request.config, request.problem, request.extent
-    for problem in edge_problems(config, asked):
-        yield _Call("edges", problem, every_check(problem))
-    for number, problem in enumerate(remainder_problems(config, asked, most_products=extent.products)):
-        yield _Call("remainders", problem, sweep_checks(problem, number))
     for problem in long_problems(config, asked, most_products=extent.long_products):
         yield _Call("long extents", problem, long_checks(problem))
     m, n, k = LINES_OF_GRAM if asked.is_gram else FEW_LINES
@@ -121,6 +118,10 @@ def _calls(request: FullVerification, bits: int) -> Iterator[_Call]:
         for name, (_, lines) in few.stored.items():
             padding = dict.fromkeys("ABC", 0) | {name: PAST_32_BITS // (lines - 1)}
             yield _Call("offsets past 32 bits", few, (with_padding(overwriting(few), padding),), padding)
+    for problem in edge_problems(config, asked):
+        yield _Call("edges", problem, every_check(problem), is_large=False)
+    for number, problem in enumerate(remainder_problems(config, asked, most_products=extent.products)):
+        yield _Call("remainders", problem, sweep_checks(problem, number), is_large=False)
 
 
 def _repeated_problem(request: FullVerification) -> Problem:
@@ -142,7 +143,7 @@ class _Bench:
         try:
             operands = self._operands(call.problem, call.padding)
         except MemoryError:
-            if call.padding is None:
+            if not call.is_large:
                 raise
             return Verdict(True, 0.0, "")
         loaded: LoadedKernel | None = None
