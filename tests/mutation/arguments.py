@@ -181,6 +181,12 @@ ARGUMENTS = (
         lambda mutant: mutant.subject.config.tunables.get("row_tiles") == 1,
     ),
     Argument(
+        "where several blocks share a tile it has several chunks, and its tail none or as many as `least_tail`",
+        ("constant", "comparison"),
+        r"^const int parts = work\.panels \+ \(work\.tail_chunks > 0 \?",
+        r"\(work\.tail_chunks > 1 \?",
+    ),
+    Argument(
         "the shared memory of a block has the same address in every launch",
         ("state",),
         r"= reinterpret_cast<\w+ \*>\(shared_bytes\);",
@@ -331,6 +337,9 @@ def unseen(mutant: Mutant) -> str:
     # It runs one block after another, so a barrier before a block counts itself as done does nothing there.
     if any("count_up(" in line or "add<true>(came)" in line for line in _from(mutant, 1, 4)):
         return "the host runs one block after another"
-    if mutant.before.startswith("__syncwarp") and _meets_at_products(mutant):
+    is_of_a_warp = mutant.before.startswith("__syncwarp") or (
+        mutant.before.startswith("meet();") and mutant.subject.config.tunables.get("team") == 32
+    )
+    if is_of_a_warp and _meets_at_products(mutant):
         return "the host's lanes meet at each product of tensor cores, after they have read"
     return ""
