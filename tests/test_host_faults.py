@@ -152,6 +152,7 @@ def test_threads_that_wait_for_one_that_never_comes_are_told_apart(
         (2, "filled its stack of 60 KiB"),
         (3, "null pointer"),
         (4, "touched address 0x10000, which is near no buffer"),
+        (5, "went past an array of its own"),
     ],
 )
 def test_other_faults_are_the_kernels_too(device: HostDevice, kind: int, message: str) -> None:
@@ -174,6 +175,11 @@ def test_other_faults_are_the_kernels_too(device: HostDevice, kind: int, message
             *(volatile int *)(size_t(zero)) = 1;
         if (kind == 4)
             *(volatile int *)(size_t(zero) + 0x10000) = 1;
+        if (kind == 5) {
+            int own[4] = {};
+            own[zero + 4] = 1;
+            *to = own[zero];
+        }
     }
     """
     with pytest.raises(KernelFault, match=message):

@@ -90,7 +90,7 @@ def test_the_sample_is_one_of_the_seed_and_has_every_operator_in_every_family_an
 
 @pytest.mark.host
 def test_a_kernel_that_adds_up_what_it_has_scaled_is_right(support_path: str, toolchain: Toolchain) -> None:
-    assert Baselines(tools(support_path, toolchain)).of(SCALED_FIRST, SHORT).seconds > 0
+    Baselines(tools(support_path, toolchain)).see_in_full(SCALED_FIRST, SHORT)
 
 
 @pytest.mark.host

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from tests.test_gpu import CASES
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import family_named
-from tsm2_tune.generator.probes import MOST_REMAINDERS, PAST_16_BITS, long_problems, remainder_problems
+from tsm2_tune.generator.probes import LONGEST, MOST_REMAINDERS, PAST_16_BITS, long_problems, remainder_problems
 from tsm2_tune.generator.problem import Problem
 
 ONCE = {config.family: (config, case) for config, case in reversed(CASES)}
@@ -28,15 +29,19 @@ def test_every_remainder_of_every_extent_comes(config: KernelConfig, case: Probl
     for name in "m" if problem.is_gram else "mn":
         period = getattr(periods, name)
         assert len({getattr(one, name) % period for one in problems}) == min(period, MOST_REMAINDERS)
-    assert len({one.k % periods.k for one in problems}) == min(periods.k, MOST_REMAINDERS)
+    assert len({one.k % periods.k for one in problems}) >= min(periods.k, MOST_REMAINDERS)
     assert periods.k == 1 or {one.k // periods.k for one in problems} >= {0, 1}  # below a whole period, and past it
 
 
 @EACH
-def test_where_few_can_be_tried_they_are_spread(config: KernelConfig, case: Problem) -> None:
-    every = remainder_problems(config, asked(case), most_products=math.inf)
-    few = remainder_problems(config, asked(case), most_products=1.0)
-    assert few == every[:1]
+def test_each_extent_is_tried_one_past_whole_where_the_others_are_whole(config: KernelConfig, case: Problem) -> None:
+    problem = asked(case)
+    periods = family_named(config.family).periods(config, problem)
+    tried = remainder_problems(config, problem, most_products=0.0)
+    assert replace(problem, m=periods.m, n=periods.m if case.is_gram else periods.n, k=2 * periods.k + 1) in tried
+    n = periods.m + 1 if case.is_gram else periods.n
+    assert replace(problem, m=periods.m + 1, n=n, k=2 * periods.k) in tried
+    assert case.is_gram or replace(problem, m=periods.m, n=periods.n + 1, k=2 * periods.k) in tried
 
 
 @EACH
@@ -47,3 +52,13 @@ def test_extents_do_not_fit_16_bits(config: KernelConfig, case: Problem) -> None
     assert longest == ({"m", "k"} if problem.is_gram else {"m", "n", "k"})
     wide = [one for one in found if max(one.m, one.n, one.k) > PAST_16_BITS]
     assert len(found) - len(wide) == problem.is_gram  # which has one of more than 8 bits besides
+
+
+@EACH
+def test_blocks_and_turns_along_k_do_not_fit_16_bits(config: KernelConfig, case: Problem) -> None:
+    problem, family = asked(case), family_named(config.family)
+    found = long_problems(config, problem, most_products=math.inf)
+    launch, turn = family.launch(config, problem), family.periods(config, problem).k
+    for depth in (PAST_16_BITS * turn, PAST_16_BITS * turn * launch.splits):
+        assert depth >= LONGEST or any(one.k > depth for one in found)
+    assert problem.is_gram or any(one.m > PAST_16_BITS * launch.rows_per_block for one in found)

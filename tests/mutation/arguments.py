@@ -6,7 +6,13 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tests.mutation.baseline import LONG
+from tests.mutation.edits import constants
 from tests.mutation.sample import Mutant
+from tests.mutation.subjects import Subject, text_of
+from tsm2_tune.generator.probes import long_problems
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.full import ON_GPU, Extent
 
 INT16_MAX = 2**15 - 1
 _ALIGNED = r"\* sizeof\(\w+\)+ *% *\(?\w+|\b(fits|aligned)\("  # a test of whether lines begin at vectors
@@ -38,7 +44,153 @@ def _ends_at_constant(mutant: Mutant) -> bool:
     return found is not None and re.search(rf"constexpr int (\w+ = [^;]+, )*{found[2]}\b", mutant.text) is not None
 
 
+def _meets_at_products(mutant: Mutant) -> bool:
+    """Whether lanes that have multiplied have met: tensor cores take the operands of all of a warp."""
+    return "__mma_m" in mutant.text or "mma_sync" in mutant.text or "mma.sync" in mutant.text
+
+
+def _turns_with_guard(mutant: Mutant) -> bool:
+    """Whether a thread takes part in a turn of the changed loop only where it has an element."""
+    head = r"for \(int (\w+) = 0; \1 < \((.+) \+ threads - [01]\) / threads; \+\+\1\) \{\s*"
+    guarded = re.compile(head + r"const int e = \1 \* threads \+ threadIdx\.x[^\n]*\s*if \(e < \2\)")
+    return guarded.match("\n".join(_from(mutant, 0, 4))) is not None
+
+
+def _from(mutant: Mutant, first: int, last: int) -> list[str]:
+    """Lines of the mutant about the changed one, which is 0, without what they begin and end with."""
+    lines = mutant.text.split("\n")[mutant.line - 1 + first : mutant.line - 1 + last]
+    return [line.strip() for line in lines]
+
+
+def _ends_in_tile(mutant: Mutant) -> bool:
+    """Whether a loop over the products of a staged tile is stopped past the end of the longest tile."""
+    bound, depth = re.search(r"&& l < (\d+)", mutant.after), re.search(r"int tile_depth = (\d+)", mutant.text)
+    is_tile = "const index_t stop = tile + depth < end ? depth : end - tile;" in mutant.text
+    return is_tile and bound is not None and depth is not None and int(bound[1]) >= 2 * int(depth[1])
+
+
 ARGUMENTS = (
+    Argument(
+        "of one column of blocks no tiles are fewer than splits",
+        (),
+        r"= tiles >= splits \? 1 :",
+        r"= tiles >= splits \? 1 :",
+        lambda mutant: mutant.subject.source.launch.splits == 1,
+    ),
+    Argument(
+        "a load past the end of k is of zeros, and nothing multiplies them",
+        ("flag", "comparison", "early stop"),
+        r"^if \(step \+ prefetch < (k|end)\)",
+        r"^if \((true|step \+ prefetch <= \w+)\)",
+        lambda mutant: re.search(r"step \+ q < k \?", mutant.text) is not None,
+    ),
+    Argument(
+        "what is 0 past the end of k in the other operand makes 0 of this one, a number there",
+        ("constant",),
+        r"= step \+ q < (k|end) \? .*: scalar\(0\);",
+        r"scalar\((1|\(-1\))\)",
+        lambda mutant: re.search(r"= inside && .*\? B\[.*: scalar\(0\)", mutant.text) is not None,
+    ),
+    Argument(
+        "after a last tile that is whole, one of zeros is staged, which no turn reads",
+        ("comparison",),
+        r"more_tiles = tile \+ tile_rows < k",
+        r"more_tiles = tile \+ tile_rows <= k",
+    ),
+    Argument(
+        "what is staged after the last tile is staged over before it is read",
+        ("flag",),
+        r"^if \(more_tiles\)",
+        r"^if \(true\)",
+        lambda mutant: _from(mutant, 1, 2) == ["stage_b(staged, next_b);"],
+    ),
+    Argument(
+        "a turn past the end, which has no steps",
+        ("comparison",),
+        r"for \(index_t tile = 0; tile < k;",
+        r"tile <= k;",
+        lambda mutant: (
+            "const index_t end = more_tiles ? tile + tile_rows : k;" in mutant.text
+            and "const scalar factor" not in mutant.text
+        ),
+    ),
+    Argument(
+        "waits and meets in more turns than it has to: all threads of the block do",
+        ("flag", "dropped term", "comparison"),
+        r"^if \(!resident \|\| block_row == from\)",
+        r"^if \(true\)",
+        lambda mutant: re.match(r"await_groups<.*>\(\);", _from(mutant, 1, 2)[0]) is not None,
+    ),
+    Argument(
+        "how many loads are on their way at once: another configuration's number",
+        ("flag", "constant", "comparison"),
+        r"^constexpr int (at_once|stages) = ",
+        r"^constexpr int (at_once|stages) = (?!0;)",
+    ),
+    Argument(
+        "at the boundary both branches have the same value",
+        ("comparison",),
+        r"(\w+) >= (\w+) \? \2 : \1 <= 0 \? 0 : \1",
+        r"(\w+) > (\w+) \? \2 : \1 <= 0 \? 0 : \1",
+    ),
+    Argument(
+        "what is whole is copied without regard to where k ends",
+        ("swapped name", "early stop"),
+        r"\b(copy|fetch)<true>\(.*, k\);",
+        r"\b(copy|fetch)<true>\(.*, (n|m|\(k & 0x\w+\))\);",
+    ),
+    Argument("a turn in which no thread has an element", ("constant",), r"", r"threads - 0\)", _turns_with_guard),
+    Argument("the products of a tile are fewer", ("early stop",), r"; l < stop;", r"&& l < \d+", _ends_in_tile),
+    Argument(
+        "what is held has at most `depth` products, which is less",
+        ("early stop",),
+        r"load_a\w*\(a, A, lda, .*\bk\);|stage_b\(staged, B, ldb, k,",
+        r"\(k & 0xF+\)",
+        lambda mutant: "const bool held = k <= depth;" in mutant.text and "if (held) {" in _from(mutant, -6, 0),
+    ),
+    Argument(
+        "a vector of one element is an element",
+        ("flag",),
+        r"^if \(decltype\(whole_b\)::value\)",
+        r"^if \((true|false)\)",
+        lambda mutant: re.search(r"constexpr int (.*, )?width = 1\b", mutant.text) is not None,
+    ),
+    Argument(
+        "a sum with a number above 0, or an address, is never 0, so vectors are never taken for aligned",
+        ("dropped term", "arithmetic"),
+        r"\b(A|B|C|first|X)\) \| .*\) % .* == 0;",
+        r"\b(A|B|C|first|X)\) \| .*\) +(\+ .*)?== 0;",
+    ),
+    Argument(
+        "a tile on the diagonal is computed as one beside it, whose two panels are the same here",
+        ("flag", "comparison"),
+        r"^if \(first_row == first_column\) \{  // on the diagonal",
+        r"^if \(false\)",
+    ),
+    Argument(
+        "of whole panels there are so many, and the tail is what they leave: only how work is shared among blocks",
+        ("constant", "comparison", "flag"),
+        r"^work\.panels = \(.*\) / share;",
+        r"^work\.panels = \(.*chunks : .*\) / share;",
+    ),
+    Argument(
+        "a block that has one tile of rows goes over it once, so nothing was staged before",
+        ("barrier",),
+        r"^__syncthreads\(\);  // what was staged before is no longer read",
+        "",
+        lambda mutant: mutant.subject.config.tunables.get("row_tiles") == 1,
+    ),
+    Argument(
+        "where several blocks share a tile it has several chunks, and its tail none or as many as `least_tail`",
+        ("constant", "comparison"),
+        r"^const int parts = work\.panels \+ \(work\.tail_chunks > 0 \?",
+        r"\(work\.tail_chunks > 1 \?",
+    ),
+    Argument(
+        "the shared memory of a block has the same address in every launch",
+        ("state",),
+        r"= reinterpret_cast<\w+ \*>\(shared_bytes\);",
+    ),
     Argument(
         "of a matrix times itself B is A",
         ("swapped name",),
@@ -68,12 +220,6 @@ ARGUMENTS = (
         ("constant",),
         _ALIGNED,
         r"== (1|\(-1\));",
-    ),
-    Argument(
-        "an address is never 0, so vectors are never taken for aligned",
-        ("dropped term",),
-        r"\([ABC]\) \| .*\) % \w+ == 0;",
-        r"\([ABC]\) \| .*\) +== 0;",
     ),
     Argument(
         "the way for what is not aligned or not whole is right for all",
@@ -157,11 +303,43 @@ def argument(mutant: Mutant) -> str:
     return ""
 
 
-def unseen(mutant: Mutant) -> str:
-    """Why a host cannot see what a GPU may; "" where it could.
+def _computes(mutant: Mutant) -> bool:
+    """Whether a variable that was made static begins with what is known when the kernel runs."""
+    value = re.match(r"static (?:const )?\w+ \*?\w+ = (.*)", mutant.after)
+    known = constants(text_of(mutant.subject))
+    return value is not None and not set(re.findall(r"[A-Za-z_]\w*", value[1])) <= known
 
-    It runs one block after another, so a barrier before a block counts itself as done does nothing there.
-    """
-    after = mutant.text.split("\n")[mutant.line : mutant.line + 2]
-    counts = mutant.edit.operator == "barrier" and any("count_up(" in line for line in after)
-    return "the host runs one block after another" if counts else ""
+
+def _is_too_long(mutant: Mutant) -> bool:
+    """Whether an extent was cut to so many bits that only a GPU is given a longer one."""
+    cut = re.search(r"\(([mnk]) & (0x\w+)\)", mutant.edit.replacement)
+    if cut is None:
+        return False
+    longest = [
+        max((getattr(one, cut[1]) for one in _long_problems(mutant.subject, extent)), default=0)
+        for extent in (LONG, ON_GPU)
+    ]
+    return longest[0] <= int(cut[2], 16) < longest[1]
+
+
+def _long_problems(subject: Subject, extent: Extent) -> tuple[Problem, ...]:
+    return long_problems(subject.config, subject.problem, most_products=extent.long_products)
+
+
+def unseen(mutant: Mutant) -> str:
+    """Why a host cannot see what a GPU may; "" where it could."""
+    if mutant.edit.operator == "state" and _computes(mutant):
+        return "nvcc refuses a static variable whose value is computed"
+    if _is_too_long(mutant):
+        return "an extent so long that the full verification tries it on a GPU alone"
+    if mutant.edit.operator != "barrier":
+        return ""
+    # It runs one block after another, so a barrier before a block counts itself as done does nothing there.
+    if any("count_up(" in line or "add<true>(came)" in line for line in _from(mutant, 1, 4)):
+        return "the host runs one block after another"
+    is_of_a_warp = mutant.before.startswith("__syncwarp") or (
+        mutant.before.startswith("meet();") and mutant.subject.config.tunables.get("team") == 32
+    )
+    if is_of_a_warp and _meets_at_products(mutant):
+        return "the host's lanes meet at each product of tensor cores, after they have read"
+    return ""

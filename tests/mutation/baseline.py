@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import tempfile
 import threading
-import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -21,11 +20,13 @@ from tsm2_tune.tuner.trial import Binary, CompileFailure, Outcome
 from tsm2_tune.tuner.worker import Attempt, AttemptResult, Worker
 
 COMPILE_LIMIT_SECONDS = 120.0
-SHORT = Extent(products=4e6, long_products=0, repeated_products=1e4, launches=64, past_32_bits=False, every_call=True)
+SHORT = Extent(
+    products=4e6, long_products=0, repeated_products=1e4, launches=64, large_offsets=False, every_call=True
+)
 # Of extents past 16 bits, for mutants that may cut numbers: those of a few configurations take a host minutes.
-LONG, LONG_LIMIT_SECONDS = replace(SHORT, long_products=6e8), 120.0
-PATIENCE = 6.0  # times as long as the text's longest stage takes: then it never ends
-LEAST_PATIENCE_SECONDS = 10.0
+LONG = replace(SHORT, long_products=6e8)
+PATIENCE, PATIENCE_IN_FULL = 6.0, 20.0  # times as long as a trial's longest stage takes: then it never ends
+LEAST_PATIENCE_SECONDS, LEAST_IN_FULL_SECONDS = 10.0, 120.0
 LIMIT_SECONDS = 600.0  # for a stage of the text itself
 
 
@@ -40,11 +41,11 @@ class Tools:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """A subject that is right in full: its code, how long a stage may take, and how long all takes."""
+    """A subject that a trial finds right: its code, and how long a stage may take."""
 
     quick_code: bytes
     limit_seconds: float
-    seconds: float
+    limit_seconds_in_full: float
 
 
 class SubjectIsWrong(Exception):
@@ -83,22 +84,31 @@ class Baselines:
     tools: Tools
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _locks: dict[str, threading.Lock] = field(default_factory=dict)
-    _known: dict[tuple[str, Extent], Baseline | SubjectIsWrong] = field(default_factory=dict)
+    _known: dict[str, Baseline | SubjectIsWrong] = field(default_factory=dict)
+    _in_full: dict[tuple[str, Extent], str] = field(default_factory=dict)
     _optimised: dict[str, bytes] = field(default_factory=dict)
 
-    def of(self, subject: Subject, extent: Extent) -> Baseline:
-        """SubjectIsWrong where the text itself is refused."""
-        place = subject.name, extent
+    def of(self, subject: Subject) -> Baseline:
+        """SubjectIsWrong where a trial refuses the text itself."""
         with self._lock_of(subject):
-            if place not in self._known:
+            if subject.name not in self._known:
                 try:
-                    self._known[place] = _measured(self.tools, subject, extent)
+                    self._known[subject.name] = _measured(self.tools, subject)
                 except SubjectIsWrong as wrong:
-                    self._known[place] = wrong
-            found = self._known[place]
+                    self._known[subject.name] = wrong
+            found = self._known[subject.name]
         if isinstance(found, SubjectIsWrong):
             raise found
         return found
+
+    def see_in_full(self, subject: Subject, extent: Extent) -> None:
+        """SubjectIsWrong where the full verification refuses the text itself: asked where it refuses a mutant."""
+        place = subject.name, extent
+        with self._lock_of(subject):
+            if place not in self._in_full:
+                self._in_full[place] = _wrong_in_full(self.tools, subject, extent)
+            if self._in_full[place]:
+                raise SubjectIsWrong(f"{subject.name} is wrong itself: {self._in_full[place]}")
 
     def optimised_code(self, subject: Subject) -> bytes:
         """What the text is compiled to with more optimisation."""
@@ -113,25 +123,38 @@ class Baselines:
             return self._locks.setdefault(subject.name, threading.Lock())
 
 
-def _measured(tools: Tools, subject: Subject, extent: Extent) -> Baseline:
-    binary = compiled(text_of(subject).source, subject, tools.quick)
-    if isinstance(binary, CompileFailure):
-        raise SubjectIsWrong(f"{subject.name} does not compile: {binary.detail}")
+def _measured(tools: Tools, subject: Subject) -> Baseline:
     phases = Phases()
     worker = Worker("cpu", tools.support_path, limit_seconds=LIMIT_SECONDS, phases=phases)
+    binary = _right(subject, tools)
     try:
-        start = time.monotonic()
         result = tried(worker, subject, binary.path)
-        if result.outcome is Outcome.OK:
-            result = verified(worker, subject, binary.path, extent)
-        seconds = time.monotonic() - start
     finally:
         worker.close()
     if result.outcome is not Outcome.OK:
         raise SubjectIsWrong(f"{subject.name} is wrong itself: {result.detail}")
-    longest = max(phases.taken().values())
-    limit = max(LEAST_PATIENCE_SECONDS, PATIENCE * longest)
-    return Baseline(Path(binary.path).read_bytes(), limit, seconds)
+    longest = max(seconds for phase, seconds in phases.taken().items() if phase.startswith("verification"))
+    return Baseline(
+        Path(binary.path).read_bytes(),
+        max(LEAST_PATIENCE_SECONDS, PATIENCE * longest),
+        max(LEAST_IN_FULL_SECONDS, PATIENCE_IN_FULL * longest),
+    )
+
+
+def _wrong_in_full(tools: Tools, subject: Subject, extent: Extent) -> str:
+    """What the full verification has against the text itself, "" for nothing."""
+    worker = Worker("cpu", tools.support_path, limit_seconds=LIMIT_SECONDS)
+    try:
+        return verified(worker, subject, _right(subject, tools).path, extent).detail
+    finally:
+        worker.close()
+
+
+def _right(subject: Subject, tools: Tools) -> Binary:
+    binary = compiled(text_of(subject).source, subject, tools.quick)
+    if isinstance(binary, CompileFailure):
+        raise SubjectIsWrong(f"{subject.name} does not compile: {binary.detail}")
+    return binary
 
 
 def code(text: str, subject: Subject, toolchain: Toolchain) -> bytes:

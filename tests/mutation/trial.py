@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 
 from tests.mutation.arguments import argument, unseen
 from tests.mutation.baseline import (
     LONG,
-    LONG_LIMIT_SECONDS,
     SHORT,
     Baseline,
     Baselines,
@@ -78,7 +78,7 @@ class Bench:
 
         SubjectIsWrong and MachineFailed where that cannot be told.
         """
-        baseline = self._baselines.of(mutant.subject, SHORT)
+        baseline = self._baselines.of(mutant.subject)
         start = time.monotonic()
         judged, detail = self._judged(mutant, baseline)
         subject, problem = mutant.subject, mutant.subject.problem
@@ -112,23 +112,24 @@ class Bench:
         if Path(binary.path).read_bytes() == baseline.quick_code:
             return self._same(mutant, "the same code at -O1")
         try:
-            result = self._asked(lambda worker: tried(worker, subject, binary.path), baseline.limit_seconds)
+            result = self._asked(partial(tried, subject=subject, path=binary.path), baseline.limit_seconds)
             if result.outcome is not Outcome.OK:
                 return Judged.KILLED, f"{result.outcome.value}: {result.detail}"
             if code(mutant.text, subject, self._tools.optimised) == self._baselines.optimised_code(subject):
                 return self._same(mutant, "the same code at -O2")
+            if because := unseen(mutant):
+                return Judged.UNSEEN, because
+            if because := argument(mutant):
+                return Judged.EQUIVALENT, because
             extent = LONG if mutant.edit.operator in CUTTING else SHORT
-            limit_seconds = max(baseline.limit_seconds, LONG_LIMIT_SECONDS if extent is LONG else 0)
-            in_full = self._asked(lambda worker: verified(worker, subject, binary.path, extent), limit_seconds)
+            ask = partial(verified, subject=subject, path=binary.path, extent=extent)
+            in_full = self._asked(ask, baseline.limit_seconds_in_full)
         finally:
             Path(binary.path).unlink()
-        if in_full.outcome is not Outcome.OK:
-            self._baselines.of(subject, extent)  # is right so far too
-            return Judged.KILLED, f"{in_full.outcome.value} in full: {in_full.detail}"
-        if because := unseen(mutant):
-            return Judged.UNSEEN, because
-        because = argument(mutant)
-        return (Judged.EQUIVALENT, because) if because else (Judged.SURVIVED, "")
+        if in_full.outcome is Outcome.OK:
+            return Judged.SURVIVED, ""
+        self._baselines.see_in_full(subject, extent)
+        return Judged.KILLED, f"{in_full.outcome.value} in full: {in_full.detail}"
 
     def _same(self, mutant: Mutant, how: str) -> tuple[Judged, str]:
         if mutant.edit.operator in FOR_A_GPU:

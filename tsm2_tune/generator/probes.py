@@ -1,7 +1,7 @@
 """Small problems on which a kernel is verified, so that it is right for every shape and not for one.
 
 Three kinds: at the edges of a configuration, which its family names; with every remainder of every extent; and with
-an extent past what 16 bits count.
+more of something than 16 bits count.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ STRIDES = (0.6180339887, 0.4142135624, 0.7320508076)
 TURNS_DOWN, TURNS_ACROSS, TURNS_ALONG_K = (0, 1, 2), (1, 0), (1, 4, 2)
 FEW, FEW_MORE = 5, 7  # of the other extents where one is long
 PAST_8_BITS = 2**8
+LONGEST = 2**27  # of k: A and B have 26 GB then, of the largest type
 
 
 def edge_problems(config: KernelConfig, problem: Problem) -> tuple[Problem, ...]:
@@ -39,12 +40,13 @@ def edge_problems(config: KernelConfig, problem: Problem) -> tuple[Problem, ...]
 def remainder_problems(config: KernelConfig, problem: Problem, *, most_products: float) -> tuple[Problem, ...]:
     """Small problems that have every remainder of m, n and k by the periods of this configuration.
 
-    Together they multiply at most `most_products`, in whole tiles: then they are the first of so many, spread evenly.
+    The first have one extent that is not whole, and others that are. All together multiply at most `most_products`,
+    in whole tiles: then they are the first of so many, spread evenly.
     """
     periods = family_named(config.family).periods(config, problem)
     steps = Periods(*map(_step, (periods.m, periods.n, periods.k), STRIDES))
-    shapes: list[tuple[int, int, int]] = []
-    products = 0.0
+    shapes = _one_past_whole(periods, problem)
+    products = sum(_products(shape, periods) for shape in shapes)
     count = min(max(periods.m, periods.n, periods.k), MOST_REMAINDERS)
     for number, again in ((number, again) for number in range(count) for again in (0, 1)):
         m = _extent(number * steps.m, periods.m, TURNS_DOWN[(number + again) % len(TURNS_DOWN)])
@@ -52,23 +54,38 @@ def remainder_problems(config: KernelConfig, problem: Problem, *, most_products:
         k = _extent(number * steps.k, periods.k, TURNS_ALONG_K[number % len(TURNS_ALONG_K)] * again)
         shape = (m, m, k) if problem.is_gram else (m, n, k)
         products += _products(shape, periods)
-        if products > most_products and shapes:
+        if products > most_products:
             break
         shapes.append(shape)
     return _of_shapes(problem, dict.fromkeys(shapes))
 
 
+def _one_past_whole(periods: Periods, problem: Problem) -> list[tuple[int, int, int]]:
+    m, n, k = periods.m, periods.n, 2 * periods.k
+    if problem.is_gram:
+        return [(m, m, k), (m + 1, m + 1, k), (m, m, k + 1)]
+    return [(m, n, k), (m + 1, n, k), (m, n + 1, k), (m, n, k + 1)]
+
+
 def long_problems(config: KernelConfig, problem: Problem, *, most_products: float) -> tuple[Problem, ...]:
-    """Problems of which one extent has more than 16 bits, each of at most `most_products` in whole tiles."""
+    """Problems that have more than 16 bits of one extent, of turns along k (of each split), or of blocks down C.
+
+    Each is of at most `most_products` in whole tiles.
+    """
     periods = family_named(config.family).periods(config, problem)
+    launch = family_named(config.family).launch(config, problem)
     long_m, long_n, long_k = (PAST_16_BITS + 2 * period + 1 for period in (periods.m, periods.n, periods.k))
-    shapes = [(FEW, FEW, long_k)]
+    many_turns = PAST_16_BITS * periods.k + 1
+    depths = (long_k, launch.splits * long_k, many_turns, launch.splits * many_turns)
+    shapes = [(FEW, FEW, k) for k in depths if k <= LONGEST]
     if problem.is_gram:
         wide = PAST_8_BITS + 2 * periods.m + 1
         shapes += [(wide, wide, FEW_MORE), (long_m, long_m, FEW)]
     else:
-        shapes += [(long_m, FEW, FEW_MORE), (FEW, long_n, FEW_MORE)]
-    return _of_shapes(problem, [shape for shape in shapes if _products(shape, periods) <= most_products])
+        many_blocks = PAST_16_BITS * launch.rows_per_block + 1
+        shapes += [(long_m, FEW, FEW_MORE), (many_blocks, FEW, FEW_MORE), (FEW, long_n, FEW_MORE)]
+    fitting = [shape for shape in dict.fromkeys(shapes) if _products(shape, periods) <= most_products]
+    return _of_shapes(problem, fitting)
 
 
 def long_line_problems(config: KernelConfig, problem: Problem) -> tuple[Problem, ...]:

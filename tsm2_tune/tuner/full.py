@@ -5,7 +5,8 @@ kernel is tried
 
 - on small problems with every remainder of m, n and k by the lengths into which it divides them;
 - at the edges of its configuration, with all calls, of which a trial does some;
-- on extents and leading dimensions of more than 16 bits, and at offsets past 32 bits, as far as memory goes;
+- on extents, blocks, turns along k and leading dimensions of more than 16 bits, as far as memory goes;
+- at the largest offsets for which a program calls a kernel with an index of 32 bits, and at larger ones with 64;
 - many times one after another: the results stay the same, bit for bit.
 """
 
@@ -19,7 +20,7 @@ import numpy as np
 
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.probes import edge_problems, long_line_problems, long_problems, remainder_problems
-from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.problem import LARGEST_32_BIT_OFFSET, PADDING_ROWS, Problem
 from tsm2_tune.tuner.checks import (
     LONG_LINES,
     LONG_WHOLE_LINES,
@@ -40,6 +41,7 @@ from tsm2_tune.tuner.verify import inspect, prepare, verify
 
 MOST_COMPARED_BYTES = 2**29  # of all launches of a kernel together
 PAST_32_BITS = 2**32  # elements from the first line of an operand to its last one
+WHOLE = 4  # lines that are longer by a multiple of it are made whole vectors, others of an odd number of elements
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +52,15 @@ class Extent:
     long_products: float  # of each problem with a long extent
     repeated_products: float  # of the problem that is repeated
     launches: int  # one after another
-    past_32_bits: bool  # whether offsets are
+    large_offsets: bool  # for each width of index
     every_call: bool  # of the edges: else those of a trial, for the width of index that was not timed
 
 
 ON_GPU = Extent(
-    products=1e12, long_products=1e11, repeated_products=1e11, launches=2000, past_32_bits=True, every_call=True
+    products=1e12, long_products=1e11, repeated_products=1e11, launches=2000, large_offsets=True, every_call=True
 )
 EMULATED = Extent(
-    products=3e6, long_products=3e6, repeated_products=1e4, launches=40, past_32_bits=False, every_call=False
+    products=3e6, long_products=3e6, repeated_products=1e4, launches=40, large_offsets=False, every_call=False
 )
 
 
@@ -130,11 +132,21 @@ def _calls(request: FullVerification, bits: int) -> Iterator[_Call]:
         for lengths in (LONG_LINES, LONG_WHOLE_LINES):
             if sum(lines * lengths[name] for name, (_, lines) in problem.stored.items()) <= extent.long_products:
                 yield _Call("long lines", problem, (with_padding(overwriting(problem), lengths),), lengths)
-        if bits == 64 and extent.past_32_bits:
-            for name, (_, lines) in problem.stored.items():
-                padding = dict.fromkeys("ABC", 0) | {name: PAST_32_BITS // (lines - 1)}
-                check = with_padding(overwriting(problem), padding)
-                yield _Call("offsets past 32 bits", problem, (check,), padding, is_large=True)
+        if extent.large_offsets:
+            yield from _at_large_offsets(problem, bits)
+
+
+def _at_large_offsets(problem: Problem, bits: int) -> Iterator[_Call]:
+    """Calls with lines of one operand so far apart that only an index of so many bits reaches the last one."""
+    for name, (contiguous, lines) in problem.stored.items():
+        if bits == 32:
+            apart = (LARGEST_32_BIT_OFFSET // lines - contiguous - PADDING_ROWS) // WHOLE * WHOLE
+        else:
+            apart = (PAST_32_BITS // (lines - 1) // WHOLE + 1) * WHOLE
+        for others, more in ((WHOLE, 0), (0, 1)):  # lines of whole vectors, and of none
+            padding = dict.fromkeys("ABC", others) | {name: apart + more}
+            check = with_padding(overwriting(problem), padding)
+            yield _Call("large offsets", problem, (check,), padding, is_large=True)
 
 
 def _repeated_problem(request: FullVerification) -> Problem:

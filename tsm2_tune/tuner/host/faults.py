@@ -115,7 +115,7 @@ def _signal_text(launch: Launch, buffers: Sequence[Stretch]) -> str:
     if fault.signal == signal.SIGFPE:
         return "divided an integer by zero"
     if fault.signal == signal.SIGILL:
-        return "made a misaligned access, reached __trap(), or an instruction that this CPU does not have"
+        return "went past an array of its own, made a misaligned access, reached __trap() or an unknown instruction"
     in_stacks = fault.address - launch.stacks
     if 0 <= in_stacks < STACKS * launch.stack_bytes and in_stacks % launch.stack_bytes < launch.stack_guard_bytes:
         return f"filled its stack of {(launch.stack_bytes - launch.stack_guard_bytes) >> 10} KiB"

@@ -29,8 +29,10 @@ FLAGS = (
     "-Wno-unknown-pragmas",
 )
 FLAGS_WHERE_TAKEN = (
-    "-march=native",
-    "-fno-gnu-unique",  # g++ only: unique symbols would be shared in spite of hidden visibility
+    ("-march=native",),
+    ("-fno-gnu-unique",),  # g++ only: unique symbols would be shared in spite of hidden visibility
+    # An index past the end of an array that a thread has in registers, or a block in shared memory, is a fault.
+    ("-fsanitize=bounds", "-fsanitize-undefined-trap-on-error"),
 )
 
 # What a text must not be searched in: comments and strings.
@@ -104,10 +106,10 @@ def _version(compiler: str) -> str:
 def _flags_taken(compiler: str) -> tuple[str, ...]:
     """Those of FLAGS_WHERE_TAKEN that the compiler accepts."""
 
-    def accepts(flag: str) -> bool:
-        return answer(compiler, "-Werror", flag, "-x", "c++", "-fsyntax-only", os.devnull, errors=True).is_well
+    def accepts(flags: tuple[str, ...]) -> bool:
+        return answer(compiler, "-Werror", *flags, "-x", "c++", "-fsyntax-only", os.devnull, errors=True).is_well
 
-    return tuple(filter(accepts, FLAGS_WHERE_TAKEN))
+    return tuple(flag for flags in FLAGS_WHERE_TAKEN if accepts(flags) for flag in flags)
 
 
 def cpu_facts() -> dict[str, str]:
