@@ -23,12 +23,13 @@ from tsm2_tune.generator.probes import edge_problems
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.roofline import Ceilings
-from tsm2_tune.tuner import serving
+from tsm2_tune.tuner import full, loaded, serving
 from tsm2_tune.tuner import worker as workers
+from tsm2_tune.tuner.checks import checks_of
 from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.host.device import HostBuffer, HostDevice
-from tsm2_tune.tuner.loaded import Entry
-from tsm2_tune.tuner.operands import needed_bytes
+from tsm2_tune.tuner.loaded import Entry, WorkspaceTooLarge
+from tsm2_tune.tuner.operands import Support, needed_bytes
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.trial import Outcome
 from tsm2_tune.tuner.worker import Attempt, Rematch, Worker
@@ -116,6 +117,24 @@ def test_a_workspace_that_is_larger_than_the_device_is_a_failed_launch(
     result = bench.answer(request)
     assert result.outcome is Outcome.LAUNCH_FAILED
     assert "bytes makes" in result.detail
+
+
+def test_a_winner_is_verified_without_the_long_extents_that_it_has_no_workspace_for(
+    starved: Starved, entry: Entry, support_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    support = Support(starved, support_path, PROBLEM.dtype_name)
+    bench = full._Bench(starved, support, entry, PROBLEM.index_bits)
+    monkeypatch.setattr(loaded, "needed_bytes", lambda problem: starved.limits.memory_bytes)
+    for is_large in (True, False):
+        starved.left = 3  # the operands
+        call = full._Call("long extents", PROBLEM, checks_of(PROBLEM), is_large=is_large)
+        if is_large:
+            assert bench.verdict(call, seed=1).correct
+        else:
+            with pytest.raises(WorkspaceTooLarge):
+                bench.verdict(call, seed=1)
+    support.free()
+    assert starved.in_use == 0
 
 
 def test_finalists_that_have_no_room_together_are_not_measured_again(

@@ -34,7 +34,7 @@ from tsm2_tune.tuner.checks import (
     with_padding,
 )
 from tsm2_tune.tuner.device import Device
-from tsm2_tune.tuner.loaded import Entry, LoadedKernel, load
+from tsm2_tune.tuner.loaded import Entry, LoadedKernel, WorkspaceTooLarge, load
 from tsm2_tune.tuner.operands import Operands, Support
 from tsm2_tune.tuner.trial import Verdict
 from tsm2_tune.tuner.verify import inspect, prepare, verify
@@ -165,20 +165,21 @@ class _Bench:
 
     def verdict(self, call: _Call, seed: int) -> Verdict:
         """Of the call's checks; of a problem that the device has no room for, right without a call."""
-        try:
-            operands = self._operands(call.problem, call.padding)
-        except MemoryError:
-            if not call.is_large:
-                raise
-            return Verdict(True, 0.0, "")
+        operands: Operands | None = None
         loaded: LoadedKernel | None = None
         try:
+            operands = self._operands(call.problem, call.padding)
             loaded = LoadedKernel(self._device, operands, self._entry, self._kernel)
             return verify(self._device, operands, loaded, checks=call.checks, seed=seed)
+        except (MemoryError, WorkspaceTooLarge):
+            if not call.is_large or loaded is not None:
+                raise
+            return Verdict(True, 0.0, "")
         finally:
             if loaded is not None:
                 loaded.free()
-            operands.free()
+            if operands is not None:
+                operands.free()
 
     def repeated(self, problem: Problem, launches: int, seed: int) -> Verdict:
         """Whether launches one after another, in turns with beta and without, give what the first of them gave.

@@ -23,6 +23,10 @@ class Entry:
     launch: Launch
 
 
+class WorkspaceTooLarge(LaunchFailed):
+    """The device has less memory than the kernel needs for this problem."""
+
+
 def load(device: Device, entry: Entry) -> Kernel:
     """The entry's kernel. BinaryLost where somebody removed the binary meanwhile."""
     try:
@@ -36,7 +40,7 @@ def load(device: Device, entry: Entry) -> Kernel:
 class LoadedKernel:
     """A kernel on a device, ready to start on the operands.
 
-    MemoryError where there is no room for its workspace just now, LaunchFailed where the device is too small for it.
+    MemoryError where there is no room for its workspace just now, WorkspaceTooLarge where the device is too small.
     """
 
     def __init__(self, device: Device, operands: Operands, entry: Entry, kernel: Kernel | None = None) -> None:
@@ -62,7 +66,7 @@ class LoadedKernel:
             workspace = self._counters.nbytes + elements * operands.problem.dtype.sum.element_bytes
             needed, has = needed_bytes(operands.problem) + workspace, device.limits.memory_bytes
             if needed > has:
-                raise LaunchFailed(
+                raise WorkspaceTooLarge(
                     f"its workspace of {workspace} bytes makes {needed} of the device's {has}"
                 ) from None
             raise MemoryError(f"its workspace: {error}") from None
