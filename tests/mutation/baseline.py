@@ -5,13 +5,16 @@ from __future__ import annotations
 import subprocess
 import tempfile
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from tests.conftest import ONCE
 from tests.mutation.edits import PRELUDE
 from tests.mutation.subjects import Subject, text_of
 from tsm2_tune.generator.probes import edge_problems
+from tsm2_tune.generator.render import INDEX_BITS, index_defines
 from tsm2_tune.tuner.compiler import Toolchain, compile_text
 from tsm2_tune.tuner.full import Extent, FullVerification
 from tsm2_tune.tuner.loaded import Entry
@@ -28,15 +31,18 @@ LONG = replace(SHORT, long_products=6e8)
 PATIENCE, PATIENCE_IN_FULL = 6.0, 20.0  # times as long as a trial's longest stage takes: then it never ends
 LEAST_PATIENCE_SECONDS, LEAST_IN_FULL_SECONDS = 10.0, 120.0
 LIMIT_SECONDS = 600.0  # for a stage of the text itself
+Paths = tuple[tuple[int, str], ...]  # bits of the index, and the binary with it
 
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """The support kernels, and compilers with little and with more optimisation."""
+    """What compiles and runs mutants on one kind of device."""
 
-    support_path: str
-    quick: Toolchain
-    optimised: Toolchain
+    support_path: str  # the support kernels
+    quick: Toolchain  # on the host with little optimisation
+    optimised: Toolchain | None = None  # with more; None where there is no other
+    widths: tuple[int, ...] = INDEX_BITS[:1]  # of the index, that a mutant is verified with
+    least_in_full_seconds: float = LEAST_IN_FULL_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +58,11 @@ class SubjectIsWrong(Exception):
     """The text itself is refused, so nothing can be said of its mutants."""
 
 
-def compiled(text: str, subject: Subject, toolchain: Toolchain) -> Binary | CompileFailure:
-    source = subject.source
+def compiled(text: str, subject: Subject, toolchain: Toolchain, bits: int) -> Binary | CompileFailure:
     return compile_text(
         PRELUDE + text,
-        kernel=source.kernel,
-        defines=source.defines,
+        kernel=subject.source.kernel,
+        defines=index_defines(bits),
         toolchain=toolchain,
         limit_seconds=COMPILE_LIMIT_SECONDS,
     )
@@ -70,10 +75,10 @@ def tried(worker: Worker, subject: Subject, path: str) -> AttemptResult:
     return worker.attempt(Attempt(subject.problem, entry, probes, seed=7, effort=ONCE))
 
 
-def verified(worker: Worker, subject: Subject, path: str, extent: Extent) -> AttemptResult:
-    """What the full verification, before a kernel is a winner, says of it."""
-    entry = Entry(path, subject.source.kernel, subject.source.launch)
-    entries = ((subject.problem.index_bits, entry),)
+def verified(worker: Worker, subject: Subject, paths: Paths, extent: Extent) -> AttemptResult:
+    """What the full verification, before a kernel is a winner, says of it, compiled for each width of index."""
+    source = subject.source
+    entries = tuple((bits, Entry(path, source.kernel, source.launch)) for bits, path in paths)
     return worker.verify_in_full(FullVerification(subject.problem, subject.config, entries, extent, seed=11))
 
 
@@ -86,14 +91,14 @@ class Baselines:
     _locks: dict[str, threading.Lock] = field(default_factory=dict)
     _known: dict[str, Baseline | SubjectIsWrong] = field(default_factory=dict)
     _in_full: dict[tuple[str, Extent], str] = field(default_factory=dict)
-    _optimised: dict[str, bytes] = field(default_factory=dict)
+    _codes: dict[tuple[str, str], bytes] = field(default_factory=dict)
 
-    def of(self, subject: Subject) -> Baseline:
-        """SubjectIsWrong where a trial refuses the text itself."""
+    def of(self, subject: Subject, spec: str) -> Baseline:
+        """SubjectIsWrong where a trial on the device refuses the text itself."""
         with self._lock_of(subject):
             if subject.name not in self._known:
                 try:
-                    self._known[subject.name] = _measured(self.tools, subject)
+                    self._known[subject.name] = _measured(self.tools, subject, spec)
                 except SubjectIsWrong as wrong:
                     self._known[subject.name] = wrong
             found = self._known[subject.name]
@@ -101,32 +106,50 @@ class Baselines:
             raise found
         return found
 
-    def see_in_full(self, subject: Subject, extent: Extent) -> None:
-        """SubjectIsWrong where the full verification refuses the text itself: asked where it refuses a mutant."""
+    def see_in_full(self, subject: Subject, extent: Extent, ask: Callable[[Paths], AttemptResult]) -> None:
+        """SubjectIsWrong where the full verification refuses the text itself: asked where it refuses a mutant.
+
+        `ask` says what it says of binaries.
+        """
         place = subject.name, extent
         with self._lock_of(subject):
             if place not in self._in_full:
-                self._in_full[place] = _wrong_in_full(self.tools, subject, extent)
+                paths = tuple((bits, _right(subject, self.tools, bits).path) for bits in self.tools.widths)
+                self._in_full[place] = ask(paths).detail
             if self._in_full[place]:
                 raise SubjectIsWrong(f"{subject.name} is wrong itself: {self._in_full[place]}")
 
+    def passed_in_full(self, subject: Subject, extent: Extent) -> None:
+        """A mutant of the subject did, so the full verification has nothing against the text itself."""
+        self._in_full.setdefault((subject.name, extent), "")
+
     def optimised_code(self, subject: Subject) -> bytes:
         """What the text is compiled to with more optimisation."""
+        optimised = self.tools.optimised
+        assert optimised is not None
+        return self._code(subject, "optimised", lambda: code(text_of(subject).source, subject, optimised))
+
+    def code_of_width(self, subject: Subject, bits: int) -> bytes:
+        """What the text is compiled to with an index of so many bits."""
+        made = partial(_right, subject, self.tools, bits)
+        return self._code(subject, f"{bits} bits", lambda: Path(made().path).read_bytes())
+
+    def _code(self, subject: Subject, kind: str, made: Callable[[], bytes]) -> bytes:
+        place = subject.name, kind
         with self._lock_of(subject):
-            if subject.name not in self._optimised:
-                source = text_of(subject).source
-                self._optimised[subject.name] = code(source, subject, self.tools.optimised)
-            return self._optimised[subject.name]
+            if place not in self._codes:
+                self._codes[place] = made()
+            return self._codes[place]
 
     def _lock_of(self, subject: Subject) -> threading.Lock:
         with self._lock:
             return self._locks.setdefault(subject.name, threading.Lock())
 
 
-def _measured(tools: Tools, subject: Subject) -> Baseline:
+def _measured(tools: Tools, subject: Subject, spec: str) -> Baseline:
     phases = Phases()
-    worker = Worker("cpu", tools.support_path, limit_seconds=LIMIT_SECONDS, phases=phases)
-    binary = _right(subject, tools)
+    binary = _right(subject, tools, subject.problem.index_bits)
+    worker = Worker(spec, tools.support_path, limit_seconds=LIMIT_SECONDS, phases=phases)
     try:
         result = tried(worker, subject, binary.path)
     finally:
@@ -137,21 +160,12 @@ def _measured(tools: Tools, subject: Subject) -> Baseline:
     return Baseline(
         Path(binary.path).read_bytes(),
         max(LEAST_PATIENCE_SECONDS, PATIENCE * longest),
-        max(LEAST_IN_FULL_SECONDS, PATIENCE_IN_FULL * longest),
+        max(tools.least_in_full_seconds, PATIENCE_IN_FULL * longest),
     )
 
 
-def _wrong_in_full(tools: Tools, subject: Subject, extent: Extent) -> str:
-    """What the full verification has against the text itself, "" for nothing."""
-    worker = Worker("cpu", tools.support_path, limit_seconds=LIMIT_SECONDS)
-    try:
-        return verified(worker, subject, _right(subject, tools).path, extent).detail
-    finally:
-        worker.close()
-
-
-def _right(subject: Subject, tools: Tools) -> Binary:
-    binary = compiled(text_of(subject).source, subject, tools.quick)
+def _right(subject: Subject, tools: Tools, bits: int) -> Binary:
+    binary = compiled(text_of(subject).source, subject, tools.quick, bits)
     if isinstance(binary, CompileFailure):
         raise SubjectIsWrong(f"{subject.name} does not compile: {binary.detail}")
     return binary

@@ -1,7 +1,8 @@
-"""Change rendered kernels in thousands of small ways, and count what verification says of them on the host."""
+"""Change rendered kernels in thousands of small ways, and count what verification says of them."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import queue
@@ -9,25 +10,31 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
 
 from tests.conftest import compiled
 from tests.mutation.baseline import Baselines, SubjectIsWrong, Tools
+from tests.mutation.on_gpu import GpuBench, gpu_tools, room_of
 from tests.mutation.report import report, score, stored
 from tests.mutation.sample import Mutant, chosen
 from tests.mutation.subjects import subjects
-from tests.mutation.trial import Bench, Judged, MachineFailed, Result
+from tests.mutation.trial import GPU, Bench, HostBench, Judged, MachineFailed, Result, together
 from tests.quick import quick_toolchain
+from tsm2_tune.errors import TuneError
 from tsm2_tune.generator.render import support_source
 from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.host.toolchain import host_toolchain
+from tsm2_tune.tuner.target import HOST, find_target
 from tsm2_tune.usage import Command
 
 REPORT_SECONDS = 5.0  # before the end of the time that was given
+PROGRESS_SECONDS = 60.0
+MOST_TOLD = 20  # mutants of which it is said why nothing can be said of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,26 +49,36 @@ def named(text: str | None) -> tuple[str, ...]:
     return tuple(text.split(",")) if text else ()
 
 
-def tools(support_path: str, toolchain: Toolchain) -> Tools:
+def host_tools(support_path: str, toolchain: Toolchain) -> Tools:
     return Tools(support_path, quick_toolchain(toolchain), quick_toolchain(toolchain, "-O2"))
 
 
-def judged(mutants: list[Mutant], workers: int, deadline: float) -> Iterator[Result | Untold]:
+def benches(device: str, workers: int) -> list[Bench]:
+    """So many, on the host or spread over GPUs."""
+    if device == HOST:
+        toolchain = host_toolchain()
+        on_host = Baselines(host_tools(compiled(support_source(), "", toolchain).path, toolchain))
+        return [HostBench(on_host) for _ in range(workers)]
+    targets = [find_target(spec) for spec in named(device)]
+    rooms = [room_of(target, -(-workers // len(targets))) for target in targets]
+    on_gpus = Baselines(gpu_tools(targets[0]))
+    places = itertools.islice(itertools.cycle(zip(targets, rooms, strict=True)), workers)
+    return [GpuBench(on_gpus, target.spec, room) for target, room in places]
+
+
+def judged(mutants: list[Mutant], benches: list[Bench], deadline: float) -> Iterator[Result | Untold]:
     """What becomes of each, in the order in which they end; from the deadline on, of no more."""
-    toolchain = host_toolchain()
-    baselines = Baselines(tools(compiled(support_source(), "", toolchain).path, toolchain))
     left, results = queue.SimpleQueue[Mutant](), queue.SimpleQueue[Result | Untold | BaseException]()
     for mutant in mutants:
         left.put(mutant)
 
-    def run() -> None:
-        bench = Bench(baselines)
+    def run(bench: Bench) -> None:
         try:
             while time.monotonic() < deadline:
                 mutant = left.get_nowait()
                 try:
                     results.put(bench.judge(mutant))
-                except (SubjectIsWrong, MachineFailed) as why:
+                except (SubjectIsWrong, MachineFailed, TuneError) as why:
                     results.put(Untold(mutant, str(why)))
         except queue.Empty:
             bench.close()
@@ -69,8 +86,8 @@ def judged(mutants: list[Mutant], workers: int, deadline: float) -> Iterator[Res
             results.put(error)
 
     # Threads, as each waits for a process of its own; daemons, as at the deadline nobody waits for them.
-    for number in range(workers):
-        threading.Thread(target=run, name=f"mutants {number}", daemon=True).start()
+    for number, bench in enumerate(benches):
+        threading.Thread(target=run, args=(bench,), name=f"mutants {number}", daemon=True).start()
     for _ in mutants:
         try:
             result = results.get(timeout=max(deadline - time.monotonic(), 0.01))
@@ -81,7 +98,43 @@ def judged(mutants: list[Mutant], workers: int, deadline: float) -> Iterator[Res
         yield result
 
 
+def to_try(mutants: list[Mutant], known: dict[str, Result], device: str) -> list[Mutant]:
+    """Those that nothing is known of, and then those that survived, or that another device could not see."""
+    new = [one for one in mutants if one.key not in known]
+    here = HOST if device == HOST else GPU
+    open_ones = {
+        key
+        for key, one in known.items()
+        if one.judged == Judged.SURVIVED or (one.judged == Judged.UNSEEN and one.device != here)
+    }
+    return new + [one for one in mutants if one.key in open_ones]
+
+
+@dataclass
+class Progress:
+    """A line a minute, of what became of how many."""
+
+    start: float
+    total: int
+    done: int = 0
+    untold: int = 0
+    _told: float = field(default_factory=time.monotonic)
+
+    def see(self, results: dict[str, Result], result: Result | Untold) -> None:
+        self.done += 1
+        if isinstance(result, Untold):
+            self.untold += 1
+            if self.untold <= MOST_TOLD:
+                click.echo(f"nothing said of {result.mutant.key}: {result.because[:300]}", err=True)
+        if time.monotonic() - self._told >= PROGRESS_SECONDS:
+            self._told = time.monotonic()
+            counts = Counter(one.judged for one in results.values())
+            named = ", ".join(f"{counts[one]} {one.value}" for one in Judged)
+            click.echo(f"{self._told - self.start:.0f} s: {self.done} of {self.total}; in all {named}", err=True)
+
+
 @click.command(cls=Command)
+@click.option("--device", default=HOST, show_default=True, help="Of CUDA ordinals such as 0 or 0,1, or cpu.")
 @click.option("--count", default=2500, show_default=True, help="How many mutants to try.")
 @click.option("--seed", default=1, show_default=True, help="Which ones.")
 @click.option("--workers", default=os.cpu_count() or 1, show_default=True, help="How many at a time.")
@@ -89,8 +142,13 @@ def judged(mutants: list[Mutant], workers: int, deadline: float) -> Iterator[Res
 @click.option("--dtypes", help="In these alone, such as f32,c64.")
 @click.option("--seconds", type=float, help="End after so many, with what was done: the first ones are a sample too.")
 @click.option("--output", type=click.Path(path_type=Path), default=Path("mutants.jsonl"), show_default=True)
-@click.option("--resume", is_flag=True, help="Keep what the output holds, but for survivors: these are tried again.")
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Keep what the output holds. Survivors, and what another device could not see, are tried again, last.",
+)
 def main(
+    device: str,
     count: int,
     seed: int,
     workers: int,
@@ -104,28 +162,25 @@ def main(
     start = time.monotonic()
     deadline = start + (seconds - REPORT_SECONDS if seconds else 1e9)
     mutants = chosen(subjects(named(families), named(dtypes)), count=count, seed=seed)
-    before = {key: one for key, one in stored(output).items() if resume and one.judged != Judged.SURVIVED}
-    results = [before[one.key] for one in mutants if one.key in before]
-    output.write_text("".join(f"{json.dumps(one.json)}\n" for one in results))
-    left = [one for one in mutants if one.key not in before]
-    untold = 0
-    click.echo(f"{len(mutants)} mutants, {len(left)} to try, seed {seed}", err=True)
-    with output.open("a") as lines, tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as cache:
+    before = stored(output) if resume else {}
+    results = {one.key: before[one.key] for one in mutants if one.key in before}
+    left = to_try(mutants, results, device)
+    progress = Progress(start, len(left))
+    click.echo(f"{len(mutants)} mutants, {len(left)} to try on {device}, seed {seed}", err=True)
+    lines = output.open("a" if resume else "w")
+    with lines, tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as cache:
         os.environ["XDG_CACHE_HOME"] = cache  # what is compiled here is of no use to anybody
-        for number, result in enumerate(judged(left, workers, deadline), start=1):
-            if isinstance(result, Untold):
-                untold += 1
-                click.echo(f"{number}: nothing said: {result.because}", err=True)
-                continue
-            results.append(result)
-            lines.write(f"{json.dumps(result.json)}\n")
-            lines.flush()
-            if result.judged == Judged.SURVIVED:
-                click.echo(f"{number}: {result.config} {result.dtype}: {result.before} -> {result.after}", err=True)
-        click.echo(report(results))
-        click.echo(
-            f"seed {seed}: {len(results)} of {len(mutants)} mutants judged, {untold} not to be judged,"
-            f" {workers} workers, {time.monotonic() - start:.0f} s"
-        )
+        for result in judged(left, benches(device, workers), deadline):
+            if isinstance(result, Result):
+                key = result.key
+                results[key] = together(results[key], result) if key in results else result
+                lines.write(f"{json.dumps(results[key].json)}\n")
+                lines.flush()
+            progress.see(results, result)
+    click.echo(report(results.values()))
+    click.echo(
+        f"seed {seed}: {len(results)} of {len(mutants)} mutants judged; {progress.done} tried on {device},"
+        f" {progress.untold} not to be judged, {workers} workers, {time.monotonic() - start:.0f} s"
+    )
     sys.stdout.flush()
-    os._exit(0 if score(results) >= 99 else 1)  # whatever still runs: it ends with this process
+    os._exit(0 if score(results.values()) >= 99 else 1)  # whatever still runs: it ends with this process

@@ -7,31 +7,35 @@ from dataclasses import dataclass
 
 from tests.mutation.tokens import Text
 
-# Before every text, on a line of its own: the numbers that mutants change, of each type that they may have.
-PRELUDE = (
-    "namespace mutant { using half_word = unsigned short;"
-    " inline float cut(float x, int bits) { return x == x ? __uint_as_float(__float_as_uint(x) & ~0u << bits) : x; }"
-    " inline double cut(double x, int bits) { return x == x ?"
-    " __longlong_as_double(__double_as_longlong(x) & ~0ll << bits) : x; }"
-    " inline float narrow(float x) { return cut(x, 13); }"
-    " inline double narrow(double x) { return double(float(x)); }"
-    " inline float low(float x) { return cut(x, 6); } inline double low(double x) { return cut(x, 6); }"
-    " inline float quiet(float x) { return x == x ? x : 0; } inline double quiet(double x) { return x == x ? x : 0; }"
-    " inline float finite(float x) { return fabsf(x) > 3e38f ? copysignf(3e38f, x) : x; }"
-    " inline double finite(double x) { return fabs(x) > 1e308 ? copysign(1e308, x) : x; }"
-    " inline float flushed(float x) { return fabsf(x) < 1.17549435e-38f ? 0 : x; }"
-    " inline double flushed(double x) { return fabs(x) < 2.2250738585072014e-308 ? 0 : x; }"
-    " inline float clamped(float x) { return fabsf(x) > 2 && fabsf(x) < 1e30f ? copysignf(2, x) : x; }"
-    " inline double clamped(double x) { return fabs(x) > 2 && fabs(x) < 1e300 ? copysign(2, x) : x; }"
-    " template <class T> auto narrow(T x) -> decltype(T(x.re, x.im)) { return T(narrow(x.re), narrow(x.im)); }"
-    " template <class T> auto low(T x) -> decltype(T(x.re, x.im)) { return T(low(x.re), low(x.im)); }"
-    " template <class T> auto quiet(T x) -> decltype(T(x.re, x.im)) { return T(quiet(x.re), quiet(x.im)); }"
-    " template <class T> auto finite(T x) -> decltype(T(x.re, x.im)) { return T(finite(x.re), finite(x.im)); }"
-    " template <class T> auto flushed(T x) -> decltype(T(x.re, x.im)) { return T(flushed(x.re), flushed(x.im)); }"
-    " template <class T> auto clamped(T x) -> decltype(T(x.re, x.im)) { return T(clamped(x.re), clamped(x.im)); }"
-    " template <class T> T toward_zero(float x)"
-    " { T y(x); if (fabsf(float(y)) > fabsf(x)) --y.bits; return y; } }\n"
+# Numbers that mutants change, of each type that they may have: for the host and for a GPU.
+_NUMBERS = """
+using half_word = unsigned short;
+__device__ inline float cut(float x, int bits)
+{ return x == x ? __uint_as_float(__float_as_uint(x) & ~0u << bits) : x; }
+__device__ inline double cut(double x, int bits)
+{ return x == x ? __longlong_as_double(__double_as_longlong(x) & ~0ll << bits) : x; }
+__device__ inline float narrow(float x) { return cut(x, 13); }
+__device__ inline double narrow(double x) { return double(float(x)); }
+__device__ inline float low(float x) { return cut(x, 6); }
+__device__ inline double low(double x) { return cut(x, 6); }
+__device__ inline float quiet(float x) { return x == x ? x : 0; }
+__device__ inline double quiet(double x) { return x == x ? x : 0; }
+__device__ inline float finite(float x) { return fabsf(x) > 3e38f ? copysignf(3e38f, x) : x; }
+__device__ inline double finite(double x) { return fabs(x) > 1e308 ? copysign(1e308, x) : x; }
+__device__ inline float flushed(float x) { return fabsf(x) < 1.17549435e-38f ? 0 : x; }
+__device__ inline double flushed(double x) { return fabs(x) < 2.2250738585072014e-308 ? 0 : x; }
+__device__ inline float clamped(float x) { return fabsf(x) > 2 && fabsf(x) < 1e30f ? copysignf(2.0f, x) : x; }
+__device__ inline double clamped(double x) { return fabs(x) > 2 && fabs(x) < 1e300 ? copysign(2.0, x) : x; }
+template <class T> __device__ T toward_zero(float x)
+{ T y(x); if (fabsf(float(y)) > fabsf(x)) --y.bits; return y; }
+"""
+_OF_COMPLEX = "".join(
+    f"template <class T> __device__ auto {name}(T x) -> decltype(T(x.re, x.im))"
+    f" {{ return T({name}(x.re), {name}(x.im)); }}"
+    for name in ("narrow", "low", "quiet", "finite", "flushed", "clamped")
 )
+# Before every text, in one line.
+PRELUDE = f"namespace mutant {{ {' '.join(_NUMBERS.split())} {_OF_COMPLEX} }}\n"
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,12 @@ _NARROWER = {
 }
 
 
+def synchronises(line: str) -> bool:
+    """Whether something in the line is a barrier, a copy or a fence, which a host need not have."""
+    words = re.findall(r"[A-Za-z_]\w*", line.partition("//")[0])
+    return any(names.fullmatch(word) for names in (BARRIERS, COPIES, FENCES) for word in words)
+
+
 def dropped_terms(text: Text) -> Iterator[Edit]:
     """One side of a sum or a product, or a whole statement."""
     for i in text.indices:

@@ -47,16 +47,22 @@ def table(results: Iterable[Result], by: str = "operator") -> str:
 
 
 def report(results: Iterable[Result]) -> str:
-    """Tables by operator and by family, how the killed ones were told, and the survivors."""
+    """The survivors, how the killed ones were told and by which device, and tables by operator and by family."""
     results = list(results)
-    killed = Counter(one.detail.partition(":")[0] for one in results if one.judged == Judged.KILLED)
-    same = Counter(one.detail for one in results if one.judged in (Judged.EQUIVALENT, Judged.UNSEEN))
+    killed = Counter(
+        f"{one.detail.partition(':')[0]}, {one.device}" for one in results if one.judged == Judged.KILLED
+    )
+    same = Counter(
+        f"{one.detail}, {one.device}" for one in results if one.judged in (Judged.EQUIVALENT, Judged.UNSEEN)
+    )
     parts = (
-        table(results),
-        table(results, "family"),
+        f"survivors:\n{survivors(results)}",
         _counted("killed", killed),
         _counted("equivalent or unseen", same),
-        f"survivors:\n{survivors(results)}",
+        table(results, "device"),
+        table(results, "dtype"),
+        table(results, "family"),
+        table(results),
     )
     return "\n\n".join(parts)
 
@@ -71,7 +77,8 @@ def survivors(results: Iterable[Result]) -> str:
         (one for one in results if one.judged == Judged.SURVIVED), key=lambda one: (one.operator, one.family)
     )
     return "\n".join(
-        f"{one.operator}: {one.config} {one.dtype} {one.op}, line {one.line} ({one.key})\n"
+        f"{one.operator}: {one.config} {one.dtype} {one.op}, line {one.line} ({one.key})"
+        f"{f'; {one.detail}' if one.detail else ''}\n"
         f"    - {one.before}\n    + {one.after}"
         for one in found
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -15,15 +16,20 @@ from tests.mutation.baseline import (
     SHORT,
     Baseline,
     Baselines,
+    Paths,
     code,
     compiled,
     tried,
     verified,
 )
+from tests.mutation.operators import synchronises
 from tests.mutation.sample import Mutant
+from tsm2_tune.tuner.full import Extent
+from tsm2_tune.tuner.target import HOST
 from tsm2_tune.tuner.trial import CompileFailure, Outcome
 from tsm2_tune.tuner.worker import AttemptResult, Worker
 
+GPU = "gpu"  # beside HOST
 # Operators whose mutants the host may compile to the same code though a GPU does not.
 FOR_A_GPU = ("barrier", "copy", "fence")
 CUTTING = ("early stop", "narrower", "rounding")  # those that make numbers shorter, or stop late
@@ -56,31 +62,53 @@ class Result:
     judged: str
     detail: str
     seconds: float
+    device: str = HOST  # or GPU
 
     @property
     def json(self) -> dict[str, object]:
         return asdict(self)
 
 
+def together(earlier: Result, later: Result) -> Result:
+    """What became of a mutant that was tried again: one that survived did, unless it is killed or argued away."""
+    is_open = later.judged in (Judged.UNSEEN, Judged.SURVIVED)
+    if earlier.judged != Judged.SURVIVED or not is_open or earlier.device == later.device:
+        return later
+    return replace(earlier, detail=f"on {later.device} {later.judged} {later.detail}".strip())
+
+
 class MachineFailed(Exception):
     """A compiler or a worker was killed from outside, twice: nothing can be said of the mutant."""
 
 
-class Bench:
+class NotCompiled(Exception):
+    """The compiler refuses the mutant."""
+
+
+class Bench(ABC):
     """A worker for one mutant after another, each of which may take as long as its subject asks for."""
 
-    def __init__(self, baselines: Baselines) -> None:
-        self._baselines, self._tools = baselines, baselines.tools
+    device = HOST  # as results name it
+
+    def __init__(self, baselines: Baselines, spec: str = HOST) -> None:
+        self.baselines, self.tools, self._spec = baselines, baselines.tools, spec
         self._worker: Worker | None = None
+        self._made: list[Path] = []  # binaries of the mutant at hand
 
     def judge(self, mutant: Mutant) -> Result:
         """Compile the mutant and verify it; where it passes, ask whether it is one.
 
         SubjectIsWrong and MachineFailed where that cannot be told.
         """
-        baseline = self._baselines.of(mutant.subject)
+        baseline = self.baselines.of(mutant.subject, self._spec)
         start = time.monotonic()
-        judged, detail = self._judged(mutant, baseline)
+        try:
+            judged, detail = self.judged(mutant, baseline)
+        except NotCompiled as why:
+            judged, detail = Judged.NOT_COMPILED, str(why)
+        finally:
+            while self._made:
+                self._made.pop().unlink(missing_ok=True)
         subject, problem = mutant.subject, mutant.subject.problem
         return Result(
             key=mutant.key,
@@ -95,46 +123,48 @@ class Bench:
             judged=judged.value,
             detail=detail[:400],
             seconds=round(time.monotonic() - start, 3),
+            device=self.device,
         )
+
+    @abstractmethod
+    def judged(self, mutant: Mutant, baseline: Baseline) -> tuple[Judged, str]:
+        """What becomes of it, and why. NotCompiled where the compiler refuses it."""
 
     def close(self) -> None:
         if self._worker is not None:
             self._worker.close()
         self._worker = None
 
-    def _judged(self, mutant: Mutant, baseline: Baseline) -> tuple[Judged, str]:
-        subject = mutant.subject
-        binary = compiled(mutant.text, subject, self._tools.quick)
+    def compiled(self, mutant: Mutant, bits: int) -> str:
+        """The binary with an index of so many bits, which is there while the mutant is judged."""
+        binary = compiled(mutant.text, mutant.subject, self.tools.quick, bits)
         if isinstance(binary, CompileFailure):
             if binary.outcome is Outcome.INTERRUPTED:
                 raise MachineFailed(binary.detail)
-            return Judged.NOT_COMPILED, binary.detail
-        if Path(binary.path).read_bytes() == baseline.quick_code:
-            return self._same(mutant, "the same code at -O1")
-        try:
-            result = self._asked(partial(tried, subject=subject, path=binary.path), baseline.limit_seconds)
-            if result.outcome is not Outcome.OK:
-                return Judged.KILLED, f"{result.outcome.value}: {result.detail}"
-            if code(mutant.text, subject, self._tools.optimised) == self._baselines.optimised_code(subject):
-                return self._same(mutant, "the same code at -O2")
-            if because := unseen(mutant):
-                return Judged.UNSEEN, because
-            if because := argument(mutant):
-                return Judged.EQUIVALENT, because
-            extent = LONG if mutant.edit.operator in CUTTING else SHORT
-            ask = partial(verified, subject=subject, path=binary.path, extent=extent)
-            in_full = self._asked(ask, baseline.limit_seconds_in_full)
-        finally:
-            Path(binary.path).unlink()
-        if in_full.outcome is Outcome.OK:
-            return Judged.SURVIVED, ""
-        self._baselines.see_in_full(subject, extent)
-        return Judged.KILLED, f"{in_full.outcome.value} in full: {in_full.detail}"
+            raise NotCompiled(binary.detail)
+        self._made.append(Path(binary.path))
+        return binary.path
 
-    def _same(self, mutant: Mutant, how: str) -> tuple[Judged, str]:
-        if mutant.edit.operator in FOR_A_GPU:
-            return Judged.UNSEEN, f"{how}; a GPU's is not"
-        return Judged.EQUIVALENT, how
+    def tried(self, mutant: Mutant, path: str, baseline: Baseline) -> AttemptResult:
+        """What a trial says of the mutant's binary."""
+        return self._asked(partial(tried, subject=mutant.subject, path=path), baseline.limit_seconds)
+
+    def verified_in_full(
+        self, mutant: Mutant, paths: Paths, extent: Extent, baseline: Baseline
+    ) -> tuple[Judged, str]:
+        """What becomes of a mutant that passed all else."""
+
+        def ask(paths: Paths) -> AttemptResult:
+            question = partial(verified, subject=mutant.subject, paths=paths, extent=extent)
+            return self._asked(question, baseline.limit_seconds_in_full)
+
+        in_full = ask(paths)
+        if in_full.outcome is Outcome.OK:
+            if len(paths) == len(self.tools.widths):
+                self.baselines.passed_in_full(mutant.subject, extent)
+            return Judged.SURVIVED, ""
+        self.baselines.see_in_full(mutant.subject, extent, ask)
+        return Judged.KILLED, f"{in_full.outcome.value} in full: {in_full.detail}"
 
     def _asked(self, question: Callable[[Worker], AttemptResult], limit_seconds: float) -> AttemptResult:
         """The verdict. What a mutant before may have done to the process counts against no other.
@@ -142,7 +172,7 @@ class Bench:
         A mutant that writes past an array can make the next one crash or hang: then that is asked in a new process.
         """
         is_new = self._worker is None
-        self._worker = self._worker or Worker("cpu", self._tools.support_path, limit_seconds=limit_seconds)
+        self._worker = self._worker or Worker(self._spec, self.tools.support_path, limit_seconds=limit_seconds)
         self._worker.limit_seconds = limit_seconds
         result = question(self._worker)
         if result.outcome in (Outcome.OK, Outcome.WRONG_RESULT):
@@ -154,3 +184,30 @@ class Bench:
         if result.outcome not in (Outcome.OK, *OF_THE_KERNEL):
             raise MachineFailed(result.detail)
         return result
+
+
+class HostBench(Bench):
+    """The host, which compiles quickly and is slow to verify, and to which some changes are none."""
+
+    def judged(self, mutant: Mutant, baseline: Baseline) -> tuple[Judged, str]:
+        subject = mutant.subject
+        path = self.compiled(mutant, subject.problem.index_bits)
+        if Path(path).read_bytes() == baseline.quick_code:
+            return self._same(mutant, "the same code at -O1")
+        result = self.tried(mutant, path, baseline)
+        if result.outcome is not Outcome.OK:
+            return Judged.KILLED, f"{result.outcome.value}: {result.detail}"
+        optimised = self.tools.optimised
+        if optimised and code(mutant.text, subject, optimised) == self.baselines.optimised_code(subject):
+            return self._same(mutant, "the same code at -O2")
+        if because := unseen(mutant):
+            return Judged.UNSEEN, because
+        if because := argument(mutant):
+            return Judged.EQUIVALENT, because
+        extent = LONG if mutant.edit.operator in CUTTING else SHORT
+        return self.verified_in_full(mutant, ((subject.problem.index_bits, path),), extent, baseline)
+
+    def _same(self, mutant: Mutant, how: str) -> tuple[Judged, str]:
+        if mutant.edit.operator in FOR_A_GPU or synchronises(mutant.before):
+            return Judged.UNSEEN, f"{how}; a GPU's is not"
+        return Judged.EQUIVALENT, how
