@@ -23,8 +23,8 @@ from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Outcome
 
 LEAST_IN_FULL_SECONDS = 40.0  # a stage takes less than 1 s; a dozen processes have their turns on a GPU
-OF_MEMORY = 0.92  # that operands may take together, beside what each process has
-BYTES_OF_A_PROCESS = 2**30  # its context, the operands of a trial and of comparisons
+OF_MEMORY = 0.95  # that operands may take together, beside what each process has
+BYTES_OF_A_PROCESS = 2 * 2**30  # its context, operands of a trial, scratch memory of comparisons in each type
 SAME = "the same code of a GPU"
 
 
