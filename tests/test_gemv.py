@@ -10,39 +10,11 @@ from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.gemv import DECOMPOSITIONS, GemvConfig, step
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.tuner.trial import Outcome
 
 pytestmark = pytest.mark.host
 
 H200 = PROFILES["h200"]
-EDGES = (  # m, k: one, primes, one more and one less than a tile, fewer columns than lanes, an A of one row or column
-    (1, 1),
-    (1, 1009),
-    (1009, 1),
-    (37, 61),
-    (127, 3),
-    (131, 129),
-)
-# One of each decomposition, two of the last: lanes in one warp, and in several.
-ALONE = GemvConfig(128, 1, 1, 1, 4, 1)
-LANES = GemvConfig(128, 16, 1, 1, 2, 3)
-ROWS = GemvConfig(128, 1, 4, 2, 2, 1)
 BOTH = GemvConfig(128, 8, 4, 2, 2, 3)
-ACROSS = GemvConfig(128, 128, 2, 2, 1, 2)
-EVERY = (ALONE, LANES, ROWS, BOTH, ACROSS)
-OPS = ("nn", "tn", "nt", "tt", "nnt", "ttt")
-CASES = (
-    *((config, dtype, op) for config in EVERY for dtype, op in (("f32", "nn"), ("f32", "ttt"), ("f64", "tn"))),
-    *((BOTH, dtype, op) for dtype, op in zip(("f32", "f64", "bf16", "f16", "f64", "f32"), OPS, strict=True)),
-    *((LANES, dtype, op) for dtype, op in (("c64", "cn"), ("c128", "jn"), ("c128", "ctt"), ("c64", "nc"))),
-    *((ROWS, dtype, op) for dtype, op in (("c64", "jct"), ("bf16", "tn"), ("f16", "nn"))),
-    (GemvConfig(256, 16, 8, 4, 1, 1), "f32", "nn"),
-    (GemvConfig(256, 4, 8, 8, 2, 2), "bf16", "nn"),
-    (GemvConfig(128, 4, 2, 8, 1, 2), "f16", "ttt"),
-    (GemvConfig(128, 4, 2, 1, 2, 66), "f32", "nn"),  # more sums of splits than are added up at once
-    (BOTH, "f32", "tx"),
-    (BOTH, "c64", "jxt"),
-)
 
 
 def test_each_corner_is_of_the_decomposition_that_it_is_called_by() -> None:
@@ -64,15 +36,6 @@ def test_no_first_choice_has_lanes_or_loads_that_are_past_a_row(m: int, k: int, 
             once = step(config, problem)
             assert config.lanes == 1 or once < 2 * k, config.text
             assert config.prefetch == 1 or config.prefetch // 2 * once < k, config.text
-
-
-@pytest.mark.parametrize(("config", "dtype", "op"), CASES, ids=lambda one: getattr(one, "text", one))
-def test_products_are_right_at_the_edges_too(try_kernel: TryKernel, config: GemvConfig, dtype: str, op: str) -> None:
-    for m, k in EDGES:
-        n = min(m, 37) if "x" in op else 1  # of which the products are many
-        problem = Problem(n if "x" in op else m, n, k, dtype, op)
-        result = try_kernel(config, problem, lambda text: text, probes=(m, k) == EDGES[-1])
-        assert result.outcome is Outcome.OK, f"{problem.text}: {result.detail}"
 
 
 def bug(

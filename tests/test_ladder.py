@@ -38,23 +38,11 @@ COARSE_1D = LadderConfig("coarse1d", 32, 32, 8, 4, 1)
 COARSE_2D = LadderConfig("coarse2d", 64, 128, 8, 4, 8)
 VECTORISED = LadderConfig("vectorised", 128, 64, 16, 8, 4)
 EACH = (NAIVE, COALESCED, TILED, COARSE_1D, COARSE_2D, VECTORISED)
-SHAPES = ((1, 1, 1), (127, 65, 9), (129, 63, 7), (73, 61, 37))  # m, n, k: one, a tile and one more or less, primes
 
 
 def test_each_step_is_here() -> None:
     assert [config.step for config in EACH] == list(STEPS)
     assert all(family_named("ladder").has(config, Problem(8, 8, 8, "f32")) for config in EACH)
-
-
-@ON_HOST
-@pytest.mark.parametrize("config", EACH, ids=lambda config: config.step)
-@pytest.mark.parametrize(("dtype", "op"), [("f32", "ttt"), ("f32", "nn"), ("f64", "ttt")], ids=str)
-def test_a_step_is_right_at_odd_shapes(try_kernel: TryKernel, config: LadderConfig, dtype: str, op: str) -> None:
-    """Also with padded leading dimensions, alpha and beta, which every verification tries."""
-    for shape in SHAPES:
-        problem = Problem(*shape, dtype, op)
-        result = try_kernel(config, problem, lambda text: text, probes=shape == SHAPES[-1])
-        assert result.outcome is Outcome.OK, f"{problem.text}: {result.detail}"
 
 
 def test_a_search_takes_the_ladder_only_where_it_is_named() -> None:

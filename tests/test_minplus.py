@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import TryKernel
 from tests.fabricated import exported, host_run, imported, trial, winners
 from tests.planting import Bug, assert_rejected
-from tests.test_gemm import EDGES, PIECES, stencil
+from tests.test_gemm import stencil
 from tests.test_reference import write
 from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.families.minplus import MinplusConfig
@@ -36,17 +36,6 @@ def lengths(op: str = "nn", vector: int = 1, load: int = 1, buffers: int = 1) ->
     return MinplusConfig(*astuple(stencil(op, vector, load=load, buffers=buffers)))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("op", ["".join(op) for op in product("nt", "nt", ("", "t"))] + ["tx", "nxt"])
-def test_products_are_right_at_the_edges_too(try_kernel: TryKernel, dtype: str, op: str) -> None:
-    for m, n, k in EDGES:
-        problem = Problem(m, m if "x" in op else n, k, dtype, op)
-        config = lengths(problem.factors)
-        assert family_named("minplus").has(config, problem)
-        result = try_kernel(config, problem, lambda text: text, probes=k == EDGES[-1][2])
-        assert result.outcome is Outcome.OK, f"{problem.text}: {result.detail}"
-
-
 @pytest.mark.parametrize(
     ("dtype", "op", "vector"),
     [("minplus_f32", "nn", 2), ("minplus_f64", "tt", 2), ("minplus_f32", "ntt", 2)],
@@ -55,18 +44,6 @@ def test_products_are_right_at_the_edges_too(try_kernel: TryKernel, dtype: str, 
 def test_shared_memory_is_read_by_vectors(try_kernel: TryKernel, dtype: str, op: str, vector: int) -> None:
     result = try_kernel(lengths(op, vector), Problem(73, 61, 37, dtype, op), lambda text: text, probes=True)
     assert result.outcome is Outcome.OK, result.detail
-
-
-@pytest.mark.parametrize(("load", "buffers"), [(1, 2), (2, 1), (2, 2)])
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("op", ["".join(op) for op in product("nt", "nt", ("", "t"))])
-def test_pieces_and_copies_are_right_at_the_edges_too(
-    try_kernel: TryKernel, dtype: str, op: str, load: int, buffers: int
-) -> None:
-    for m, n, k in PIECES:
-        problem = Problem(m, n, k, dtype, op)
-        result = try_kernel(lengths(op, load, load, buffers), problem, lambda text: text, probes=k == EDGES[-1][2])
-        assert result.outcome is Outcome.OK, f"{problem.text}: {result.detail}"
 
 
 def test_a_stripe_of_an_odd_depth_is_taken_product_by_product(try_kernel: TryKernel) -> None:

@@ -6,7 +6,6 @@ import pytest
 
 from tests.conftest import TryKernel
 from tests.planting import Bug, assert_rejected
-from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
@@ -86,13 +85,6 @@ HIDDEN_BUGS = (
 @pytest.mark.parametrize("bug", HIDDEN_BUGS, ids=lambda bug: bug.name)
 def test_a_bug_hidden_at_the_tuned_shape_is_rejected_on_the_probes(try_kernel: TryKernel, bug: Bug) -> None:
     assert_rejected(try_kernel, bug, FRIENDLY, probes=True)
-
-
-@pytest.mark.parametrize("config", [V0, V1, V2, V3, OPT1, OPT2, TSMM], ids=lambda config: config.text)
-@pytest.mark.parametrize("dtype", ["f32", "f64"])
-def test_the_template_itself_is_right(try_kernel: TryKernel, config: KernelConfig, dtype: str) -> None:
-    result = try_kernel(config, Problem(*SHAPE, dtype), lambda text: text, probes=True)
-    assert result.outcome is Outcome.OK, result.detail
 
 
 def test_loads_of_four_bytes_are_right(try_kernel: TryKernel) -> None:

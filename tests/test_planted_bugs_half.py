@@ -13,8 +13,6 @@ from tests.planting import Bug, assert_rejected
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families.tsmr_half import TsmrHalfConfig
 from tsm2_tune.generator.families.tsmr_tf32 import TsmrTf32Config
-from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.trial import Outcome
 
 pytestmark = pytest.mark.host
 
@@ -71,20 +69,7 @@ TF32_BUGS = (
 
 BUGS = (*SPLITTING_BUGS, *STREAMING_BUGS, *PRODUCT_BUGS, *STORING_BUGS, *TF32_BUGS)
 
-RIGHT: tuple[tuple[KernelConfig, str, str], ...] = (
-    (ONE, "nn", "bf16"), (ALONE, "nt", "f16"), (TILES, "ttt", "bf16"), (SPLIT, "tn", "bf16"), (SPLIT, "ntt", "bf16"),
-    (TF32, "nn", "3xtf32"), (TF32, "ttt", "tf32"),
-)  # fmt: skip
-
 
 @pytest.mark.parametrize("planted", BUGS, ids=lambda one: one.name)
 def test_a_planted_bug_is_rejected(try_kernel: TryKernel, planted: Bug) -> None:
     assert_rejected(try_kernel, planted, SHAPE, probes=True)
-
-
-@pytest.mark.parametrize(("config", "op", "dtype"), RIGHT, ids=lambda one: getattr(one, "text", str(one)))
-def test_the_same_kernels_are_accepted_without_the_bug(
-    try_kernel: TryKernel, config: KernelConfig, op: str, dtype: str
-) -> None:
-    result = try_kernel(config, Problem(*SHAPE, dtype, op), lambda text: text, probes=True)
-    assert result.outcome is Outcome.OK, result.detail

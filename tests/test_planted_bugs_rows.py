@@ -13,8 +13,6 @@ from tests.planting import Bug, assert_rejected
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families.tsmm_rows import TsmmRowsConfig
 from tsm2_tune.generator.families.tsmr_rows import TsmrRowsConfig
-from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.trial import Outcome
 
 pytestmark = pytest.mark.host
 
@@ -22,7 +20,6 @@ TALL_SHAPE = (512, 16, 16)
 LARGE_SHAPE = (192, 8, 1536)
 
 TALL = TsmmRowsConfig(128, 16, 4, 1, 1, 16, 4, row_tiles=2, min_blocks=1)
-TEAMS = TsmmRowsConfig(128, 16, 2, 2, 2, 8, 4, row_tiles=1, min_blocks=1)
 WIDE = TsmmRowsConfig(128, 16, 2, 1, 8, 8, 2, row_tiles=2, min_blocks=1)  # a block's tiles follow one another
 SPREAD = TsmmRowsConfig(128, 16, 1, 2, 2, 8, 4, row_tiles=1, min_blocks=1)
 FEW = TsmmRowsConfig(128, 8, 8, 1, 1, 4, 2, row_tiles=2, min_blocks=1)  # fewer columns than lanes
@@ -31,9 +28,6 @@ SPLIT = TsmrRowsConfig(128, 16, 32, 4, 8, 1, 2, splits=3, strips=6, min_blocks=3
 MANY = TsmrRowsConfig(128, 16, 32, 4, 8, 1, 2, splits=3, strips=40, min_blocks=3)  # more sums than threads
 GROUPS = TsmrRowsConfig(128, 16, 8, 2, 4, 2, 2, splits=1, strips=6, min_blocks=3)
 ACROSS = TsmrRowsConfig(128, 16, 128, 4, 8, 1, 2, splits=3, strips=6, min_blocks=4)  # all warps along a row
-ALONE = TsmrRowsConfig(128, 16, 32, 4, 1, 1, 2, splits=1, strips=6, min_blocks=3)  # a column of B
-THREES = TsmrRowsConfig(128, 16, 128, 4, 3, 1, 2, splits=2, strips=6, min_blocks=4)
-NARROW = TsmrRowsConfig(128, 8, 16, 4, 2, 2, 1, splits=2, strips=5, min_blocks=3)
 
 
 def tall(
@@ -81,26 +75,6 @@ LARGE_BUGS = (
     large("B staged for the first strip alone", "if (!resident) {", "if (!resident && turn == 0) {"),
     large("B as packs that are not aligned", "wide = n % copies == 0\n        &&", "wide = n % copies == 0 ||"),
 )  # fmt: skip
-
-RIGHT = (
-    *((TALL, dtype, op) for dtype in ("f32", "f64") for op in ("ttt", "tn")),
-    *((TEAMS, dtype, op) for dtype in ("f32", "f64") for op in ("tt", "tnt")),
-    *((FEW, dtype, op) for dtype, op in (("f32", "ttt"), ("f32", "tn"), ("f64", "tt"))),
-    *((SPLIT, dtype, op) for dtype in ("f32", "f64") for op in ("ttt", "tn")),
-    *((GROUPS, dtype, op) for dtype in ("f32", "f64") for op in ("tt", "tnt")),
-    *((ALONE, dtype, op) for dtype, op in (("f32", "ttt"), ("f64", "tn"), ("bf16", "tn"), ("f16", "ttt"))),
-    *((THREES, dtype, op) for dtype, op in (("f32", "ttt"), ("c64", "tn"), ("bf16", "ttt"), ("f16", "tn"))),
-    *((NARROW, dtype, op) for dtype, op in (("f32", "ttt"), ("f32", "tn"), ("f64", "tt"), ("bf16", "tnt"))),
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("shape", [(203, 7, 29), (37, 17, 1500)], ids=str)
-@pytest.mark.parametrize(("config", "dtype", "op"), RIGHT, ids=lambda one: getattr(one, "text", one))
-def test_the_template_itself_is_right(
-    try_kernel: TryKernel, config: KernelConfig, dtype: str, op: str, shape: tuple[int, int, int]
-) -> None:
-    result = try_kernel(config, Problem(*shape, dtype, op), lambda text: text, probes=shape[0] > 100)
-    assert result.outcome is Outcome.OK, result.detail
 
 
 @pytest.mark.parametrize("bug", [*LANE_BUGS, *TALL_BUGS, *LARGE_BUGS], ids=lambda bug: bug.name)

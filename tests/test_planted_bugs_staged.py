@@ -9,15 +9,13 @@ from __future__ import annotations
 import pytest
 
 from tests.conftest import TryKernel
-from tests.planting import Bug, Shape, assert_rejected
+from tests.planting import Bug, assert_rejected
 from tests.staged_kernels import (
     BLOCK,
     GROUPS,
-    LARGE,
     MMA_BLOCK,
     MMA_LARGE,
     MMA_ODD,
-    MMA_TALL,
     MMA_WARPS,
     REGISTERS,
     SHAPE,
@@ -26,9 +24,6 @@ from tests.staged_kernels import (
     probed,
     staged,
 )
-from tsm2_tune.generator.config import KernelConfig
-from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.trial import Outcome
 
 pytestmark = pytest.mark.host
 
@@ -86,27 +81,6 @@ ADDING_BUGS = (
     staged("C read though beta is 0", BLOCK, "beta == 0 ? alpha * sum : alpha", "alpha"),
     mma("a team's sums left out", MMA_BLOCK, "s < sums_of_tile;", "s < sums_of_tile - 1;"),
 )  # fmt: skip
-
-RIGHT = (
-    *((BLOCK, dtype, op) for dtype, op in (("f32", "tn"), ("f32", "ntt"), ("f32", "nn"))),
-    *((WARPS, dtype, op) for dtype in ("f32", "f64") for op in ("tn", "ntt", "tt")),
-    *((GROUPS, dtype, op) for dtype, op in (("f32", "nt"), ("f32", "ttt"), ("f64", "tn"))),
-    *((REGISTERS, dtype, op) for dtype in ("f32", "f64") for op in ("tn", "ntt")),
-    *((LARGE, dtype, op) for dtype, op in (("f32", "tn"), ("f32", "nt"), ("f64", "nn"))),
-    *((MMA_BLOCK, "f64", op) for op in ("tn", "ntt", "nt", "nn", "tt", "ttt")),
-    *((config, "f64", op) for config in (MMA_WARPS, MMA_LARGE) for op in ("tn", "ntt")),
-    *((config, "f64", op) for config in (MMA_TALL, MMA_ODD) for op in ("nn", "ttt", "nt", "tt")),
-    *((MMA_ODD, "f64", op) for op in ("tn", "ntt")),
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("shape", [(5, 11, 1027), (19, 9, 2600)], ids=str)
-@pytest.mark.parametrize(("config", "dtype", "op"), RIGHT, ids=lambda one: getattr(one, "text", one))
-def test_the_template_itself_is_right(
-    try_kernel: TryKernel, config: KernelConfig, dtype: str, op: str, shape: Shape
-) -> None:
-    result = try_kernel(config, Problem(*shape, dtype, op), lambda text: text, probes=shape[0] < 16)
-    assert result.outcome is Outcome.OK, result.detail
 
 
 @pytest.mark.parametrize(

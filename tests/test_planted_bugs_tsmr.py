@@ -10,11 +10,8 @@ import pytest
 
 from tests.conftest import TryKernel
 from tests.planting import Bug, assert_rejected
-from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
-from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.trial import Outcome
 
 pytestmark = pytest.mark.host
 
@@ -24,7 +21,6 @@ ONE = TsmrConfig(64, 1, 2, 8, 4, splits=1, row_tiles=1, min_blocks=1)
 TILES = TsmrConfig(64, 1, 2, 8, 4, splits=1, row_tiles=2, min_blocks=1)
 SPLIT = TsmrConfig(64, 1, 2, 8, 4, splits=3, row_tiles=1, min_blocks=1)
 MMA_ONE = TsmrMmaConfig(64, 2, 16, 32, 2, splits=1, row_tiles=1, min_blocks=1)
-MMA_TILES = TsmrMmaConfig(64, 1, 8, 32, 4, splits=1, row_tiles=2, min_blocks=1)
 MMA_SPLIT = TsmrMmaConfig(64, 1, 8, 16, 2, splits=3, row_tiles=1, min_blocks=1)
 
 
@@ -58,33 +54,6 @@ ALIGNED_BUGS = (
     mma("a row-major A's leading dimension taken for k", MMA_ONE, "load_a(a[g], at, lda)", "load_a(a[g], at, k)",
         op="tn"),
 )  # fmt: skip
-
-# Every storage order that the families know, each in both dtypes where both are theirs.
-RIGHT = (
-    *((config, "f32", op) for config, op in ((ONE, "nn"), (TILES, "nt"), (SPLIT, "nnt"), (SPLIT, "ntt"))),
-    *((config, "f64", op) for config, op in ((ONE, "ntt"), (TILES, "nnt"), (SPLIT, "nn"), (SPLIT, "nt"))),
-    (TsmrConfig(64, 2, 3, 16, 4, splits=20, row_tiles=1, min_blocks=4), "f32", "nn"),
-    (TsmrConfig(128, 2, 1, 4, 2, splits=1, row_tiles=4, min_blocks=1), "f64", "nn"),
-    *(
-        (config, "f64", op)
-        for config, op in ((MMA_ONE, "nn"), (MMA_TILES, "nt"), (MMA_SPLIT, "nnt"), (MMA_SPLIT, "ntt"))
-    ),
-    *(
-        (config, "f64", op)
-        for config, op in ((MMA_ONE, "ttt"), (MMA_TILES, "tn"), (MMA_SPLIT, "tt"), (MMA_SPLIT, "tnt"))
-    ),
-    (TsmrMmaConfig(128, 4, 32, 16, 2, splits=8, row_tiles=1, min_blocks=1), "f64", "nn"),
-    (TsmrMmaConfig(128, 1, 64, 32, 4, splits=1, row_tiles=4, min_blocks=1), "f64", "ttt"),
-)
-
-
-@pytest.mark.parametrize("shape", [(181, 5, 67), (1032, 18, 610)], ids=str)
-@pytest.mark.parametrize(("config", "dtype", "op"), RIGHT, ids=lambda one: getattr(one, "text", one))
-def test_the_template_itself_is_right(
-    try_kernel: TryKernel, config: KernelConfig, dtype: str, op: str, shape: tuple[int, int, int]
-) -> None:
-    result = try_kernel(config, Problem(*shape, dtype, op), lambda text: text, probes=shape[0] < 1000)
-    assert result.outcome is Outcome.OK, result.detail
 
 
 @pytest.mark.parametrize(

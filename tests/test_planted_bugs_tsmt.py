@@ -9,31 +9,21 @@ from __future__ import annotations
 import pytest
 
 from tests.conftest import TryKernel
-from tests.planting import Bug, Shape, assert_rejected
-from tsm2_tune.generator.config import KernelConfig
+from tests.planting import Bug, assert_rejected
 from tsm2_tune.generator.families.tsmt import TsmtConfig
 from tsm2_tune.generator.families.tsmt_mma import TsmtMmaConfig
-from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.trial import Outcome
 
 pytestmark = pytest.mark.host
 
 SHAPE = (16, 16, 1024)
 
-# A thread's tile of C, of which a warp has several teams, one team, or half of one.
-ONE = TsmtConfig(128, 16, 16, 8, 8, step=4, stages=2, splits=1, min_blocks=1)
 FLAT = TsmtConfig(128, 16, 16, 8, 8, step=4, stages=2, splits=16, min_blocks=1)
-GROUPS = TsmtConfig(128, 32, 16, 8, 8, step=2, stages=2, splits=80, min_blocks=1)
 UNEVEN = TsmtConfig(128, 16, 16, 4, 8, step=2, stages=1, splits=132, min_blocks=1)  # its last group has 4 splits
-ALONE = TsmtConfig(128, 8, 8, 8, 8, step=2, stages=1, splits=16, min_blocks=1)
 LARGE = TsmtConfig(128, 64, 64, 8, 8, step=1, stages=4, splits=16, min_blocks=1)
 SMALL = TsmtConfig(128, 2, 2, 2, 2, step=4, stages=1, splits=16, min_blocks=1)  # fewer sums than teams in a warp
-MMA_ONE = TsmtMmaConfig(128, 16, 16, 1, 2, step=8, stages=2, splits=1, min_blocks=1)
 MMA_FLAT = TsmtMmaConfig(128, 32, 16, 1, 2, step=8, stages=3, splits=16, min_blocks=1)
-MMA_GROUPS = TsmtMmaConfig(128, 16, 32, 1, 4, step=16, stages=2, splits=80, min_blocks=2)
 MMA_UNEVEN = TsmtMmaConfig(128, 32, 32, 2, 2, step=8, stages=2, splits=132, min_blocks=1)
 MMA_NARROW = TsmtMmaConfig(128, 8, 8, 1, 1, step=16, stages=2, splits=16, min_blocks=1)
-MMA_LARGE = TsmtMmaConfig(256, 64, 64, 2, 4, step=8, stages=2, splits=16, min_blocks=1)
 
 
 def mma(name: str, config: TsmtMmaConfig, original: str, planted: str, *, op: str = "tn") -> Bug:
@@ -100,41 +90,6 @@ FRAGMENT_BUGS = (
 NARROW_BUGS = (
     mma("narrow products past k", MMA_NARROW, "inside ? *at : 0", "*at", op="ntt"),
 )  # fmt: skip
-
-# Tiles whose sums are smaller than a vector of 16 bytes.
-TINY = tuple(
-    TsmtConfig(128, *tile, *tile, step=4, stages=1, splits=splits, min_blocks=1)
-    for tile, splits in (((1, 1), 16), ((2, 1), 80), ((1, 2), 16))
-)
-RIGHT = (
-    *((ONE, dtype, op) for dtype, op in (("f32", "tn"), ("f64", "nt"))),
-    *((FLAT, dtype, op) for dtype in ("f32", "f64") for op in ("tn", "ntt", "nn")),
-    *((GROUPS, dtype, op) for dtype, op in (("f32", "nt"), ("f32", "ttt"), ("f64", "tn"))),
-    *((SMALL, dtype, "tn") for dtype in ("f32", "f64")),
-    (UNEVEN, "f64", "tt"),
-    *((config, "f32", op) for config, op in ((ALONE, "ttt"), (LARGE, "ntt"))),
-    *((config, "f64", op) for config, op in ((ALONE, "ntt"), (LARGE, "tn"))),
-    *((MMA_FLAT, "f64", op) for op in ("tn", "ntt", "nt", "nn", "tt", "ttt")),
-    *((MMA_GROUPS, "f64", op) for op in ("tn", "ntt", "nn")),
-    *((MMA_NARROW, "f64", op) for op in ("tn", "ntt", "nn", "tt")),
-    *((config, "f64", "tn") for config in (MMA_ONE, MMA_UNEVEN, MMA_LARGE)),
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("shape", [(5, 11, 1027), (19, 9, 2600)], ids=str)
-@pytest.mark.parametrize(("config", "dtype", "op"), RIGHT, ids=lambda one: getattr(one, "text", one))
-def test_the_template_itself_is_right(
-    try_kernel: TryKernel, config: KernelConfig, dtype: str, op: str, shape: Shape
-) -> None:
-    result = try_kernel(config, Problem(*shape, dtype, op), lambda text: text, probes=shape[0] < 16)
-    assert result.outcome is Outcome.OK, result.detail
-
-
-@pytest.mark.parametrize("dtype", ["f32", "f64"])
-@pytest.mark.parametrize("config", TINY, ids=lambda config: config.text)
-def test_tiles_smaller_than_a_vector_are_right(try_kernel: TryKernel, config: KernelConfig, dtype: str) -> None:
-    result = try_kernel(config, Problem(3, 3, 4099, dtype, "tn"), lambda text: text, probes=True)
-    assert result.outcome is Outcome.OK, result.detail
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,9 @@ import pytest
 
 from tests.conftest import TryKernel
 from tests.planting import Bug, assert_rejected
-from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families.tsmt_few import TsmtFewConfig
 from tsm2_tune.generator.families.tsmt_half import TsmtHalfConfig
 from tsm2_tune.generator.families.tsmt_tf32 import TsmtTf32Config
-from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.trial import Outcome
 
 pytestmark = pytest.mark.host
 
@@ -26,7 +23,6 @@ FEW_SHAPE = (4, 4, 1024)
 BLOCK = TsmtHalfConfig(128, 32, 32, 2, 4, chunk=128, stages=2, splits=2)
 COPIES = TsmtHalfConfig(128, 16, 16, 1, 2, chunk=64, stages=3, splits=16)
 GROUPS = TsmtHalfConfig(64, 16, 32, 1, 2, chunk=32, stages=4, splits=80)
-LONG = TsmtHalfConfig(32, 16, 16, 1, 2, chunk=512, stages=2, splits=2)  # a run takes two rounds
 TF32 = TsmtTf32Config(128, 32, 32, 2, 2, chunk=64, stages=2, splits=1)
 
 FEW = TsmtFewConfig(128, 4, 4, piece=4, stages=2, splits=16, min_blocks=1)
@@ -91,12 +87,6 @@ FEW_BUGS = (
 
 HALF_BUGS = (*COPYING_BUGS, *RING_BUGS, *PRODUCT_BUGS, *TF32_BUGS)
 
-RIGHT: tuple[tuple[KernelConfig, str, str], ...] = (
-    (BLOCK, "tn", "bf16"), (BLOCK, "tt", "f16"), (COPIES, "ntt", "f16"), (GROUPS, "nn", "bf16"),
-    (LONG, "ntt", "bf16"), (TF32, "tn", "tf32"), (TF32, "ntt", "3xtf32"), (TF32, "nn", "3xtf32"),
-    (FEW, "tn", "bf16"), (FEW, "ntt", "f16"), (WIDE, "nn", "f16"), (WIDE, "ntt", "bf16"), (ODD, "tt", "bf16"),
-)  # fmt: skip
-
 
 @pytest.mark.parametrize("planted", HALF_BUGS, ids=lambda one: one.name)
 def test_a_planted_bug_is_rejected(try_kernel: TryKernel, planted: Bug) -> None:
@@ -106,12 +96,3 @@ def test_a_planted_bug_is_rejected(try_kernel: TryKernel, planted: Bug) -> None:
 @pytest.mark.parametrize("planted", FEW_BUGS, ids=lambda one: one.name)
 def test_a_bug_planted_where_columns_are_few_is_rejected(try_kernel: TryKernel, planted: Bug) -> None:
     assert_rejected(try_kernel, planted, FEW_SHAPE, probes=True)
-
-
-@pytest.mark.parametrize(("config", "op", "dtype"), RIGHT, ids=lambda one: getattr(one, "text", str(one)))
-def test_the_same_kernels_are_accepted_without_the_bug(
-    try_kernel: TryKernel, config: KernelConfig, op: str, dtype: str
-) -> None:
-    shape = FEW_SHAPE if isinstance(config, TsmtFewConfig) else SHAPE
-    result = try_kernel(config, Problem(*shape, dtype, op), lambda text: text, probes=True)
-    assert result.outcome is Outcome.OK, result.detail

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cache
 
@@ -52,12 +52,20 @@ def text_of(subject: Subject) -> Text:
 
 def subjects(families: tuple[str, ...] = (), dtypes: tuple[str, ...] = ()) -> dict[tuple[str, str], list[Subject]]:
     """(family, dtype) -> its subjects, of those families and dtypes alone if any are named."""
-    candidates = defaultdict[tuple[str, str], list[Subject]](list)
-    for config, case in (*CASES, *SOURCES):
-        place = (config.family, case.dtype_name)
+    places = defaultdict[tuple[str, str], list[Subject]](list)
+    for one in candidates():
+        place = (one.config.family, one.problem.dtype_name)
         if (not families or place[0] in families) and (not dtypes or place[1] in dtypes):
-            candidates[place] += _small(config, case)
-    return {place: _covering(_cheap(list(dict.fromkeys(found)))) for place, found in sorted(candidates.items())}
+            places[place].append(one)
+    return {
+        place: covering(_cheap(found), lines_of, lambda one: COST_OF_A_SUBJECT + cost_of(one))
+        for place, found in sorted(places.items())
+    }
+
+
+def candidates() -> list[Subject]:
+    """Of each configuration that a GPU is given, and of the golden ones, what is small enough for a host."""
+    return list(dict.fromkeys(one for config, case in (*CASES, *SOURCES) for one in _small(config, case)))
 
 
 def _small(config: KernelConfig, case: Problem) -> Iterator[Subject]:
@@ -76,32 +84,34 @@ def _small(config: KernelConfig, case: Problem) -> Iterator[Subject]:
         yield from (Subject(made, problem) for problem in [*filter(family.supports, problems)][:1])
 
 
-def _cheap(candidates: list[Subject]) -> list[Subject]:
+def _cheap(subjects: list[Subject]) -> list[Subject]:
     """Those that are verified soon, or the one that is soonest."""
-    dearest_last = sorted(candidates, key=_products)
-    return [one for one in dearest_last if _products(one) <= MOST_PRODUCTS] or dearest_last[:1]
+    dearest_last = sorted(subjects, key=cost_of)
+    return [one for one in dearest_last if cost_of(one) <= MOST_PRODUCTS] or dearest_last[:1]
 
 
-def _products(subject: Subject) -> int:
-    """That are computed once for each check of a problem at an edge."""
+def cost_of(subject: Subject) -> int:
+    """Products that are computed once for each check of a problem at an edge."""
     problems = edge_problems(subject.config, subject.problem)
     return subject.problem.dtype.parts**2 * sum(one.m * one.n * one.k for one in problems)
 
 
-def _covering(candidates: list[Subject]) -> list[Subject]:
-    """So few of them that no other has a line, but for numbers, that none of these has."""
-    lines, cost = {one: _lines(one) for one in candidates}, {one: _products(one) for one in candidates}
+def covering(
+    subjects: list[Subject], facts: Callable[[Subject], frozenset[str]], cost: Callable[[Subject], float]
+) -> list[Subject]:
+    """So few of them, of so little cost, that no other has a fact that none of these has."""
+    found, price = {one: facts(one) for one in subjects}, {one: cost(one) for one in subjects}
     chosen, covered = list[Subject](), set[str]()
-    while candidates:
-        best = max(candidates, key=lambda one: len(lines[one] - covered) / (COST_OF_A_SUBJECT + cost[one]))
-        if not lines[best] - covered:
-            return chosen
+    left = list(subjects)
+    while left:
+        best = max(left, key=lambda one: len(found[one] - covered) / price[one])
         chosen.append(best)
-        covered |= lines[best]
-        candidates.remove(best)
+        covered |= found[best]
+        left = [one for one in left if found[one] - covered]
     return chosen
 
 
-def _lines(subject: Subject) -> frozenset[str]:
+def lines_of(subject: Subject) -> frozenset[str]:
+    """The lines of its text, of whatever numbers."""
     lines = shared_lines(subject.source.text).values()
     return frozenset(re.sub(r"\d+", "0", line.partition("//")[0].strip()) for line in lines)

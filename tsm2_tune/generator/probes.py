@@ -88,13 +88,15 @@ def long_problems(config: KernelConfig, problem: Problem, *, most_products: floa
     return _of_shapes(problem, fitting)
 
 
-def long_line_problems(config: KernelConfig, problem: Problem) -> tuple[Problem, ...]:
-    """Problems for lines that are far apart in memory: of few elements, and past a whole tile of each extent."""
+def long_line_problems(config: KernelConfig, problem: Problem) -> tuple[Problem, Problem, Problem]:
+    """Problems for lines that are far apart in memory: of few elements, of a whole tile, and of one and some more."""
     periods = family_named(config.family).periods(config, problem)
-    m, n, k = periods.m + FEW, periods.n + FEW_MORE, periods.k + FEW
+    m, n, k = periods.m, periods.n, periods.k
+    few, whole, both = (FEW, FEW_MORE, FEW), (m, n, k), (m + FEW, n + FEW_MORE, k + FEW)
     if problem.is_gram:
-        return _of_shapes(problem, [(FEW, FEW, FEW_MORE), (m, m, k)])
-    return _of_shapes(problem, [(FEW, FEW_MORE, FEW), (m, n, k)])
+        few, whole, both = (FEW, FEW, FEW_MORE), (m, m, k), (m + FEW, m + FEW, k + FEW)
+    first, second, third = _of_shapes(problem, (few, whole, both))
+    return first, second, third
 
 
 def _of_shapes(problem: Problem, shapes: Iterable[tuple[int, int, int]]) -> tuple[Problem, ...]:

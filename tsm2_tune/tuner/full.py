@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 
@@ -128,17 +129,20 @@ def _calls(request: FullVerification, bits: int) -> Iterator[_Call]:
         yield _Call("remainders", problem, sweep_checks(problem, number))
     for problem in long_problems(config, asked, most_products=extent.long_products):
         yield _Call("long extents", problem, long_checks(problem), is_large=True)
-    for problem in long_line_problems(config, asked):
-        for lengths in (LONG_LINES, LONG_WHOLE_LINES):
-            if sum(lines * lengths[name] for name, (_, lines) in problem.stored.items()) <= extent.long_products:
-                yield _Call("long lines", problem, (with_padding(overwriting(problem), lengths),), lengths)
-        if extent.large_offsets:
+    few, whole, both = long_line_problems(config, asked)
+    for problem, lengths in product((few, both), (LONG_LINES, LONG_WHOLE_LINES)):
+        if sum(lines * lengths[name] for name, (_, lines) in problem.stored.items()) <= extent.long_products:
+            yield _Call("long lines", problem, (with_padding(overwriting(problem), lengths),), lengths)
+    if extent.large_offsets:
+        for problem in (few, whole):
             yield from _at_large_offsets(problem, bits)
 
 
 def _at_large_offsets(problem: Problem, bits: int) -> Iterator[_Call]:
     """Calls with lines of one operand so far apart that only an index of so many bits reaches the last one."""
     for name, (contiguous, lines) in problem.stored.items():
+        if lines == 1:
+            continue
         if bits == 32:
             apart = (LARGEST_32_BIT_OFFSET // lines - contiguous - PADDING_ROWS) // WHOLE * WHOLE
         else:
