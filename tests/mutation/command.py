@@ -53,7 +53,7 @@ def host_tools(support_path: str, toolchain: Toolchain) -> Tools:
     return Tools(support_path, quick_toolchain(toolchain), quick_toolchain(toolchain, "-O2"))
 
 
-def benches(device: str, workers: int) -> list[Bench]:
+def benches(device: str, workers: int, *, only_trials: bool = False) -> list[Bench]:
     """So many, on the host or spread over GPUs."""
     if device == HOST:
         toolchain = host_toolchain()
@@ -63,7 +63,7 @@ def benches(device: str, workers: int) -> list[Bench]:
     rooms = [room_of(target, -(-workers // len(targets))) for target in targets]
     on_gpus = Baselines(gpu_tools(targets[0]))
     places = itertools.islice(itertools.cycle(zip(targets, rooms, strict=True)), workers)
-    return [GpuBench(on_gpus, target.spec, room) for target, room in places]
+    return [GpuBench(on_gpus, target.spec, room, only_trials=only_trials) for target, room in places]
 
 
 def judged(mutants: list[Mutant], benches: list[Bench], deadline: float) -> Iterator[Result | Untold]:
@@ -147,6 +147,11 @@ class Progress:
     is_flag=True,
     help="Keep what the output holds. Survivors, and what another device could not see, are tried again, last.",
 )
+@click.option(
+    "--only-trials",
+    is_flag=True,
+    help="On GPUs, leave out the full verification: many processes share a GPU well in trials, and few in full.",
+)
 def main(
     device: str,
     count: int,
@@ -157,6 +162,7 @@ def main(
     seconds: float | None,
     output: Path,
     resume: bool,
+    only_trials: bool,
 ) -> None:
     """Say what became of the mutants; exit code 1 where fewer than 99 in a hundred were found."""
     start = time.monotonic()
@@ -170,7 +176,7 @@ def main(
     lines = output.open("a" if resume else "w")
     with lines, tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as cache:
         os.environ["XDG_CACHE_HOME"] = cache  # what is compiled here is of no use to anybody
-        for result in judged(left, benches(device, workers), deadline):
+        for result in judged(left, benches(device, workers, only_trials=only_trials), deadline):
             if isinstance(result, Result):
                 key = result.key
                 results[key] = together(results[key], result) if key in results else result

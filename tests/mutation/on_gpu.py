@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from tests.mutation.arguments import argument
 from tests.mutation.baseline import Baseline, Baselines, Paths, Tools
 from tests.mutation.sample import Mutant
 from tests.mutation.subjects import Subject
-from tests.mutation.trial import GPU, Bench, Judged
+from tests.mutation.trial import GPU, INDEXING, Bench, Judged
 from tsm2_tune.generator.problem import PADDING_ROWS
 from tsm2_tune.generator.render import INDEX_BITS, support_source
 from tsm2_tune.tuner.full import ON_GPU, Extent, FullVerification, _calls
@@ -26,6 +26,7 @@ LEAST_IN_FULL_SECONDS = 40.0  # a stage takes less than 1 s; a dozen processes h
 OF_MEMORY = 0.95  # that operands may take together, beside what each process has
 BYTES_OF_A_PROCESS = 2 * 2**30  # its context, operands of a trial, scratch memory of comparisons in each type
 SAME = "the same code of a GPU"
+FEWER = 100  # launches, of which a mutant needs no more that keeps nothing from one to the next
 
 
 @dataclass
@@ -87,15 +88,23 @@ def gpu_tools(target: Target) -> Tools:
     return Tools(support, target.toolchain, widths=INDEX_BITS, least_in_full_seconds=LEAST_IN_FULL_SECONDS)
 
 
+def extent_for(mutant: Mutant, whole: Extent) -> Extent:
+    """What of the full verification may find such a change. What is left out can only let a mutant pass."""
+    if mutant.edit.operator in INDEXING:
+        return replace(whole, launches=FEWER)
+    launches = whole.launches if mutant.edit.operator == "state" else FEWER
+    return replace(whole, long_products=0, large_offsets=False, launches=launches)
+
+
 class GpuBench(Bench):
     """One of a GPU's processes."""
 
     device = GPU
     extent = ON_GPU
 
-    def __init__(self, baselines: Baselines, spec: str, room: Room) -> None:
+    def __init__(self, baselines: Baselines, spec: str, room: Room, *, only_trials: bool = False) -> None:
         super().__init__(baselines, spec)
-        self._room = room
+        self._room, self._only_trials = room, only_trials
 
     def judged(self, mutant: Mutant, baseline: Baseline) -> tuple[Judged, str]:
         """Equivalent where the code is the same for both widths of index; else verified with those that differ."""
@@ -107,15 +116,19 @@ class GpuBench(Bench):
             result = self.tried(mutant, path, baseline)
             if result.outcome is not Outcome.OK:
                 return Judged.KILLED, f"{result.outcome.value}: {result.detail}"
-        path = self.compiled(mutant, other)
-        if Path(path).read_bytes() != self.baselines.code_of_width(mutant.subject, other):
-            paths.append((other, path))
+        if mutant.edit.operator in INDEXING or not paths:
+            path = self.compiled(mutant, other)
+            if Path(path).read_bytes() != self.baselines.code_of_width(mutant.subject, other):
+                paths.append((other, path))
         if not paths:
             return Judged.EQUIVALENT, SAME
         if because := argument(mutant):
             return Judged.EQUIVALENT, because
+        if self._only_trials:
+            return Judged.SURVIVED, "a trial"
         return self._verified_with_room(mutant, tuple(paths), baseline)
 
     def _verified_with_room(self, mutant: Mutant, paths: Paths, baseline: Baseline) -> tuple[Judged, str]:
-        with self._room.taken(most_bytes(mutant.subject, self.extent, self._room.memory_bytes)):
-            return self.verified_in_full(mutant, paths, self.extent, baseline)
+        extent = extent_for(mutant, self.extent)
+        with self._room.taken(most_bytes(mutant.subject, extent, self._room.memory_bytes)):
+            return self.verified_in_full(mutant, paths, extent, baseline)

@@ -32,7 +32,8 @@ from tsm2_tune.tuner.worker import AttemptResult, Worker
 GPU = "gpu"  # beside HOST
 # Operators whose mutants the host may compile to the same code though a GPU does not.
 FOR_A_GPU = ("barrier", "copy", "fence")
-CUTTING = ("early stop", "narrower", "rounding")  # those that make numbers shorter, or stop late
+INDEXING = ("early stop", "narrower")  # those that may show where extents or offsets are large alone
+CUTTING = (*INDEXING, "rounding")  # those that make numbers shorter, or stop late
 OF_THE_KERNEL = (Outcome.WRONG_RESULT, Outcome.LAUNCH_FAILED, Outcome.CRASHED, Outcome.TIMED_OUT)
 
 
