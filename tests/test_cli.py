@@ -199,6 +199,31 @@ def test_an_output_that_is_full(arguments: tuple[str, ...], database: str) -> No
     assert "Traceback" not in ended.stderr
 
 
+def test_ctrl_c_where_the_output_is_full() -> None:
+    program = """
+import sys, tsm2_tune.cli
+from tsm2_tune.__main__ import main
+def command():
+    print("waits")
+    raise KeyboardInterrupt
+tsm2_tune.cli.main = command
+main()
+"""
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (ended.returncode, ended.stderr) == (130, "")
+
+
+def test_a_sentence_quotes_no_more_than_fits() -> None:
+    result = run("--shapes", "9" * 100_000)
+    assert result.exit_code == 2
+    assert len(result.output) < 2100
+    assert result.output.startswith("Error: shape '999")
+    assert "expected MxNxK" in result.output
+
+
 def test_ctrl_c_before_the_first_trial(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def interrupted(spec: str) -> None:
         raise KeyboardInterrupt

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sqlite3
+import struct
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -50,6 +53,51 @@ def exported(form: str, path: Path) -> str:
     result = run("export", "--format", form, "--output", "-", "--db", str(path))
     assert result.exit_code == 0, result.output
     return result.output
+
+
+# Beside the file
+
+
+@pytest.mark.parametrize("suffix", ["-journal", "-wal", "-shm"])
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda place: os.symlink("elsewhere", place)])
+def test_what_lies_beside_a_database_is_a_regular_file(tried: Path, suffix: str, make: Callable[[str], None]) -> None:
+    make(f"{tried}{suffix}")
+    assert refused("best", path=tried) == (
+        f"Error: {tried}{suffix} is no regular file: remove it, or name another database with --db\n"
+    )
+
+
+def test_a_journal_that_names_another_file_removes_none(tried: Path) -> None:
+    """SQLite would remove it: it takes the file for what tells of a transaction that several databases had."""
+    other = tried.with_name("other")
+    other.write_bytes(b"")
+    with closing(sqlite3.connect(tried)) as connection:
+        connection.execute("PRAGMA cache_size = 1")
+        connection.execute("UPDATE trial SET detail = hex(zeroblob(40000))")  # so much that some is written before
+        journal = Path(f"{tried}-journal").read_bytes()
+        changed = tried.read_bytes()
+        connection.rollback()
+    name = str(other).encode()
+    numbers = struct.pack(">II", len(name), sum(name))
+    tried.write_bytes(changed)
+    Path(f"{tried}-journal").write_bytes(
+        journal + struct.pack(">I", 2**30 // 4096 + 1) + name + numbers + bytes.fromhex("d9d505f920a163d7")
+    )
+    assert "names another file, which SQLite would remove" in refused("best", path=tried)
+    assert other.exists()
+
+
+def test_a_journal_of_a_killed_run_is_rolled_back(tried: Path) -> None:
+    shown = run("best", "--db", str(tried)).output
+    with closing(sqlite3.connect(tried)) as connection:
+        connection.execute("PRAGMA cache_size = 1")
+        connection.execute("UPDATE trial SET detail = hex(zeroblob(40000))")
+        journal, changed = Path(f"{tried}-journal").read_bytes(), tried.read_bytes()
+        connection.rollback()
+    tried.write_bytes(changed)
+    Path(f"{tried}-journal").write_bytes(journal)
+    assert run("best", "--db", str(tried)).output == shown
+    assert not Path(f"{tried}-journal").exists()
 
 
 # Kernels

@@ -2,6 +2,7 @@
 
 import io
 import sys
+from contextlib import suppress
 
 
 def main() -> None:
@@ -14,6 +15,19 @@ def main() -> None:
         command()
     except KeyboardInterrupt:
         sys.exit(130)  # as shells have it
+    finally:
+        _flush()
+
+
+def _flush() -> None:
+    """Write what waits, or leave it where it cannot be written: Python would change the exit status for it."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with suppress(OSError):
+            sys.stdout.close()
+    except (AttributeError, ValueError):  # there is no standard output, or it was closed
+        pass
 
 
 if __name__ == "__main__":

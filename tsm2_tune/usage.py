@@ -13,6 +13,7 @@ import click
 from tsm2_tune.display import printable
 from tsm2_tune.errors import ToolMissing, TuneError
 
+MOST_CHARACTERS = 2000  # of a sentence
 _LINE_ENDS = re.compile(r"\s*[\n\r]\s*")  # in names that a user gives, and in what click says
 
 
@@ -61,6 +62,8 @@ class Refusal(click.UsageError):
 
 
 def _refusal(sentence: str) -> Refusal:
+    if len(sentence) > MOST_CHARACTERS:  # it quotes an argument
+        sentence = f"{sentence[: MOST_CHARACTERS // 2]} ... {sentence[-MOST_CHARACTERS // 2 :]}"
     return Refusal(printable(sentence), ctx=None)
 
 

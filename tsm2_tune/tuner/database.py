@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,8 @@ LIMITS = {
     sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 1,
     sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
 }
+COMPANIONS = ("-journal", "-wal", "-shm")  # what SQLite looks for beside a file
+NAME_FOLLOWS = bytes.fromhex("d9d505f920a163d7")  # the end of a journal that names another one
 DETAIL_CHARACTERS = 200  # of SQLite's own message
 
 # SQLite's primary result code -> what is wrong and what to do.
@@ -76,6 +79,7 @@ class Database:
             raise StoreError(f"{path} is a folder: name a file with --db")
         if not create and not os.path.exists(path):
             raise StoreError(f"no database {path}: tune first, or name another file with --db")
+        _refuse_companions(path)
         try:
             engine = _engine(path, create=create)
         except OSError as error:  # only a relative path is looked up here
@@ -129,6 +133,26 @@ class Database:
         """What the query gives, in a transaction of its own; StoreError as `transaction`."""
         with self.transaction() as connection:
             return fetched(connection, query)
+
+
+def _refuse_companions(path: Path) -> None:
+    """StoreError where SQLite would follow what lies beside the file: a FIFO, a link, or a journal's other name.
+
+    A journal that ends with the name of a file, as one of a transaction in several databases does, has SQLite remove
+    that file. This program makes no such one.
+    """
+    for suffix in COMPANIONS:
+        beside = f"{path}{suffix}"
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if not stat.S_ISREG(os.lstat(beside).st_mode):
+                raise StoreError(f"{beside} is no regular file: remove it, or name another database with --db")
+    with suppress(OSError), open(f"{path}-journal", "rb") as journal:
+        journal.seek(-len(NAME_FOLLOWS), os.SEEK_END)
+        if journal.read() == NAME_FOLLOWS:
+            raise StoreError(
+                f"{path}-journal names another file, which SQLite would remove: restore a copy of the database"
+                " without it, or name another with --db"
+            )
 
 
 def fetched(connection: Connection, query: Executable) -> Sequence[RowMapping]:
