@@ -209,10 +209,10 @@ def command():
 tsm2_tune.cli.main = command
 main()
 """
+    command = [sys.executable, "-c", program]
+    buffered = {**os.environ, "PYTHONUNBUFFERED": ""}
     with open("/dev/full", "w") as full:
-        ended = subprocess.run(
-            [sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, text=True, check=False
-        )
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=buffered)
     assert (ended.returncode, ended.stderr) == (130, "")
 
 
