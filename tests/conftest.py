@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 import pytest
 
+from tests.fabricated import tuning_run
 from tests.quick import quick_toolchain
+from tests.quick_command import make_quick
 from tsm2_tune.errors import ToolMissing, TuneError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.probes import edge_problems
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource, render, support_source
-from tsm2_tune.tuner import cuda, tune
+from tsm2_tune.tuner import cuda
 from tsm2_tune.tuner.compiler import Toolchain, compile_text
 from tsm2_tune.tuner.cuda import CudaDevice
-from tsm2_tune.tuner.full import EMULATED
 from tsm2_tune.tuner.host.device import HostDevice
 from tsm2_tune.tuner.host.toolchain import host_toolchain
 from tsm2_tune.tuner.loaded import Entry
@@ -52,12 +52,10 @@ def own_locks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def few_calls_of_winners() -> Iterator[None]:
-    """Winners on the host are verified in full by few calls, but for those of commands in processes of their own."""
+def quick_tuning() -> Iterator[None]:
+    """The command takes few samples, and verifies winners by few calls, but for those in processes of their own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            tune, "EMULATED", replace(EMULATED, products=2e4, long_products=0, repeated_products=0, launches=2)
-        )
+        make_quick(patch.setattr)
         yield
 
 
@@ -141,6 +139,12 @@ def store(path: Path) -> Iterator[Store]:
 def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     """No CUDA driver answers."""
     monkeypatch.setattr(cuda, "cuda_device_count", lambda: 0)
+
+
+@pytest.fixture
+def known_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ceilings of a run are known, for tests of something else: measuring them starts a worker."""
+    monkeypatch.setattr(Worker, "ceilings", lambda _: tuning_run().ceilings)
 
 
 @pytest.fixture(scope="module")

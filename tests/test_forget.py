@@ -132,6 +132,7 @@ def test_a_trial_that_says_interrupted_is_none(store: Store) -> None:
 class TestCommand:
     pytestmark = ON_HOST
 
+    @pytest.mark.usefixtures("known_ceilings")
     def test_failures_are_tried_again_where_asked_for(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         command = (*TUNE, "--family", "tsm2", "--db", str(path))
         with monkeypatch.context() as patch:

@@ -19,14 +19,14 @@ SHORT, LONG = TimeLimits(120.0, 10.0), TimeLimits(120.0, 60.0)
 
 
 @pytest.mark.host
-@pytest.mark.usefixtures("session_cache")
+@pytest.mark.usefixtures("session_cache", "known_ceilings")
 @pytest.mark.skipif(not has_compiler(), reason="no C++ compiler")
 @pytest.mark.parametrize("limit", ["--run-limit", "--compile-limit"])
 def test_a_larger_limit_tries_again_what_timed_out(
     limit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "results.db"
-    command = (*TUNE, "--db", str(path), limit)
+    command = (*TUNE, "--family", "tsm2", "--db", str(path), limit)
     trials = "SELECT outcome, total_seconds > 100, compile_limit_seconds, run_limit_seconds FROM trial"
     with monkeypatch.context() as patch:
         late = AttemptResult(Outcome.TIMED_OUT, "verification took too long")
