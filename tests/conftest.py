@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
@@ -157,10 +158,18 @@ def session_cache(session_folder: Path) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def own_cache(session_cache: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A cache of compiled kernels for those who remove what is in it."""
+    """A cache of compiled kernels for those who remove what is in it; the tuner's own kernels are there."""
+    folder = tmp_path_factory.mktemp("own") / "cache"
+    copy_cache(folder)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("XDG_CACHE_HOME", str(folder))
         yield
+
+
+def copy_cache(folder: Path) -> None:
+    """Whatever the cache holds by now, the tuner's own kernels among it; not what is being compiled."""
+    compiled(support_source(), "", host_toolchain())
+    shutil.copytree(os.environ["XDG_CACHE_HOME"], folder, ignore=shutil.ignore_patterns("working", "header-*"))
 
 
 @pytest.fixture

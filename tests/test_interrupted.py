@@ -99,7 +99,7 @@ def test_a_compiler_that_is_stopped_twice_at_them_ends_the_run(
 
 @pytest.mark.usefixtures("known_ceilings")
 def test_what_is_interrupted_twice_is_told_and_stays_untried(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    command = (*TUNE, "--family", "tsm2", "--db", str(path))
+    command = (*TUNE, "--db", str(path))
     with monkeypatch.context() as patch:
         failing(patch, 2)
         result = run(*command)
@@ -116,7 +116,7 @@ def test_what_is_interrupted_twice_is_told_and_stays_untried(path: Path, monkeyp
 def test_a_winner_over_configurations_that_were_lost_is_no_success(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = (*TUNE[:-1], "2", "--family", "tsm2", "--db", str(path))
+    command = (*TUNE[:-1], "2", "--db", str(path))
     attempt, asked = Worker.attempt, list[Attempt]()
 
     def interrupted(worker: Worker, request: Attempt) -> AttemptResult:
@@ -221,7 +221,7 @@ def test_a_final_is_measured_though_the_cache_was_emptied(tuner: Tuner, monkeypa
 
 @pytest.mark.usefixtures("known_ceilings")
 def test_a_final_that_the_machine_ends_is_told_and_stays_due(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    command = (*TUNE[:-1], "2", "--family", "tsm2", "--db", str(path))
+    command = (*TUNE[:-1], "2", "--db", str(path))
     with monkeypatch.context() as patch:
         killed = AttemptResult(Outcome.INTERRUPTED, "the worker died during the final round (SIGKILL)")
         patch.setattr(Worker, "rematch", lambda *_: killed)

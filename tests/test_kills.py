@@ -5,9 +5,7 @@ A few of what `python -m tests.kills` does a hundred times.
 
 from __future__ import annotations
 
-import os
 import random
-import shutil
 import sys
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import pytest
 
 from tests import kills
 from tests.command import run
+from tests.conftest import copy_cache
 from tests.kills import Place
 from tests.on_host import has_compiler
 
@@ -30,8 +29,7 @@ def warm(session_cache: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache that holds the kernels."""
     folder = tmp_path_factory.mktemp("whole")
     assert run(*kills.TUNE, "--db", str(folder / "results.db")).exit_code == 0
-    whole = shutil.ignore_patterns("working", "header-*")
-    shutil.copytree(os.environ["XDG_CACHE_HOME"], folder / "cache", ignore=whole)
+    copy_cache(folder / "cache")
     return folder / "cache"
 
 

@@ -26,7 +26,7 @@ def test_a_larger_limit_tries_again_what_timed_out(
     limit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "results.db"
-    command = (*TUNE, "--family", "tsm2", "--db", str(path), limit)
+    command = (*TUNE, "--db", str(path), limit)
     trials = "SELECT outcome, total_seconds > 100, compile_limit_seconds, run_limit_seconds FROM trial"
     with monkeypatch.context() as patch:
         late = AttemptResult(Outcome.TIMED_OUT, "verification took too long")
