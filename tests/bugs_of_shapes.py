@@ -67,6 +67,7 @@ TAILS = (
         dtype="f64",
         op="tn",
         found=FULL,
+        is_slow=True,
     ),
     begun(
         "tails",
@@ -138,7 +139,9 @@ LONG_LOOPS = (
     ),
     begun("long loops", "16 bits of ldc", TSMR_MMA, "ldc = (unsigned short)ldc", dtype="f64", op="nt", found=FULL),
     begun("long loops", "16 bits of k", TSMT, "if (k > 65535) k = 65535", dtype="f64", op="tn", found=FULL),
-    begun("long loops", "15 bits of k", FEW, "if (k > 32767) k = 32767", dtype="f16", op="tn", found=FULL),
+    begun(
+        "long loops", "15 bits of k", FEW, "if (k > 32767) k = 32767", dtype="f16", op="tn", found=FULL, is_slow=True
+    ),
     begun("long loops", "16 bits of m", ISM2, "if (m > 65535) m = 65535", found=FULL),
     begun("long loops", "columns past 4096", STAGED_MMA, "if (n > 4096) n = 4096", dtype="f64", found=FULL),
     case(
@@ -198,7 +201,12 @@ LONG_LOOPS = (
 
 STATE = (
     begun(
-        "state", "a product less after 200 launches", GEMM, f"{LAUNCHES}; if (launches > 200) k -= k > 1", found=FULL
+        "state",
+        "a product less after 200 launches",
+        GEMM,
+        f"{LAUNCHES}; if (launches > 200) k -= k > 1",
+        found=FULL,
+        is_slow=True,
     ),
     begun(
         "state",
@@ -208,6 +216,7 @@ STATE = (
         op="tn",
         dtype="f64",
         found=FULL,
+        is_slow=True,
     ),
     begun(
         "state",
@@ -232,6 +241,7 @@ WIDTH = (
         GEMM,
         "\n#if INDEX_BITS == 64\n    if (k % 8 == 0) k -= 1;\n#endif\n    ",
         found=FULL,
+        is_slow=True,
     ),
     begun(
         "width",

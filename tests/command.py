@@ -6,7 +6,7 @@ from click.testing import CliRunner, Result
 
 from tsm2_tune.cli import main
 
-TUNE = ("--device", "cpu", "--shapes", "64x2x64", "--max-trials", "1")
+TUNE = ("--device", "cpu", "--shapes", "64x2x64", "--family", "tsm2", "--max-trials", "1")
 
 
 def run(*arguments: str) -> Result:

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 import pytest
 
+from tests.fabricated import tuning_run
 from tests.quick import quick_toolchain
+from tests.quick_command import make_quick
 from tsm2_tune.errors import ToolMissing, TuneError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.probes import edge_problems
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource, render, support_source
-from tsm2_tune.tuner import cuda, tune
+from tsm2_tune.tuner import cuda
 from tsm2_tune.tuner.compiler import Toolchain, compile_text
 from tsm2_tune.tuner.cuda import CudaDevice
-from tsm2_tune.tuner.full import EMULATED
 from tsm2_tune.tuner.host.device import HostDevice
 from tsm2_tune.tuner.host.toolchain import host_toolchain
 from tsm2_tune.tuner.loaded import Entry
@@ -52,12 +53,10 @@ def own_locks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def few_calls_of_winners() -> Iterator[None]:
-    """Winners on the host are verified in full by few calls, but for those of commands in processes of their own."""
+def quick_tuning() -> Iterator[None]:
+    """The command takes few samples, and verifies winners by few calls, but for those in processes of their own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            tune, "EMULATED", replace(EMULATED, products=2e4, long_products=0, repeated_products=0, launches=2)
-        )
+        make_quick(patch.setattr)
         yield
 
 
@@ -143,6 +142,12 @@ def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "cuda_device_count", lambda: 0)
 
 
+@pytest.fixture
+def known_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ceilings of a run are known, for tests of something else: measuring them starts a worker."""
+    monkeypatch.setattr(Worker, "ceilings", lambda _: tuning_run().ceilings)
+
+
 @pytest.fixture(scope="module")
 def session_cache(session_folder: Path) -> Iterator[None]:
     """A cache of compiled kernels that is empty when the session begins; its processes share it."""
@@ -153,10 +158,18 @@ def session_cache(session_folder: Path) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def own_cache(session_cache: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A cache of compiled kernels for those who remove what is in it."""
+    """A cache of compiled kernels for those who remove what is in it; the tuner's own kernels are there."""
+    folder = tmp_path_factory.mktemp("own") / "cache"
+    copy_cache(folder)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("XDG_CACHE_HOME", str(folder))
         yield
+
+
+def copy_cache(folder: Path) -> None:
+    """Whatever the cache holds by now, the tuner's own kernels among it; not what is being compiled."""
+    compiled(support_source(), "", host_toolchain())
+    shutil.copytree(os.environ["XDG_CACHE_HOME"], folder, ignore=shutil.ignore_patterns("working", "header-*"))
 
 
 @pytest.fixture

@@ -25,9 +25,10 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+ROOT = Path(__file__).parents[1]
 SHAPE, TRIALS = "16x1x16", 2
 TUNE = [
-    *(sys.executable, "-m", "tsm2_tune", "--device", "cpu", "--shapes", SHAPE, "--family", "tsm2"),
+    *("--device", "cpu", "--shapes", SHAPE, "--family", "tsm2"),
     *("--max-trials", str(TRIALS), "--budget", "0"),
 ]
 MARK = "TSM2_TUNE_KILLED"  # in the environment of all that a run starts
@@ -51,6 +52,7 @@ class Place:
 
     folder: Path
     warm: Path | None  # a cache of compiled kernels to begin with
+    command: str = "tsm2_tune"  # the module that tunes
     mark: str = field(default_factory=lambda: f"{os.getpid()}-{random.getrandbits(64):x}")
 
     def __post_init__(self) -> None:
@@ -75,12 +77,13 @@ class Place:
             "XDG_RUNTIME_DIR": str(self.folder / LOCKS),
         }
         return subprocess.Popen(
-            [*TUNE, "--db", str(self.database)],
+            [sys.executable, "-m", self.command, *TUNE, "--db", str(self.database)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             env=environment,
+            cwd=ROOT,
             start_new_session=True,
         )
 
@@ -236,9 +239,8 @@ def check_continued(place: Place, before: set[tuple[object, ...]]) -> None:
         raise Broken(f"left behind: {files}")
 
 
-def try_once(folder: Path, what: str, warm: Path | None, rng: random.Random, *, seconds: float, kills: int) -> str:
+def try_once(place: Place, what: str, rng: random.Random, *, seconds: float, kills: int) -> str:
     """One tuning, killed and continued. Broken where something does not hold."""
-    place = Place(folder, warm)
     said = killed(place, what, rng, seconds, kills)
     check_gone(place)
     files = place.files()
@@ -249,14 +251,13 @@ def try_once(folder: Path, what: str, warm: Path | None, rng: random.Random, *, 
     return f"{said}, {len(before)} trials before"
 
 
-def whole(folder: Path) -> float:
+def whole(place: Place) -> float:
     """Tune once unkilled, into a cache that is then warm; how long that takes."""
-    place = Place(folder, None)
     with ended(place.start()) as process:
         output, _ = process.communicate(timeout=LIMIT_SECONDS)
     if process.returncode != 0:
         raise Broken(output)
-    database = place.database.rename(folder / "cold.db")
+    database = place.database.rename(place.folder / "cold.db")
     start = time.monotonic()
     check_continued(place, set())
     database.unlink()
@@ -275,25 +276,25 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="kills-") as top:
         folder = Path(top, "whole")
         folder.mkdir()
-        seconds = whole(folder)
+        seconds = whole(Place(folder, None))
         print(f"a warm tuning takes {seconds:.1f} s", flush=True)
         number = kills_done = 0
         while kills_done < given.count:
             number += 1
             rng = random.Random(f"{given.what} {given.cache} {given.seed} {number}")
-            place = Path(top, str(number))
-            place.mkdir()
+            own = Path(top, str(number))
+            own.mkdir()
             warm = folder / "cache" if given.cache == "warm" else None
             kills = 1 if given.what == "main" else rng.choice((1, 1, 2, 3))
             try:
-                said = try_once(place, given.what, warm, rng, seconds=0.3 * seconds, kills=kills)
+                said = try_once(Place(own, warm), given.what, rng, seconds=0.3 * seconds, kills=kills)
                 ends[said.rpartition(", ")[0]] += 1
                 kills_done += not said.startswith(UNKILLED)
             except Broken as error:
                 broken, kills_done = broken + 1, kills_done + 1
                 said = f"BROKEN: {error}"
             print(f"{number}: {said}", flush=True)
-            shutil.rmtree(place, ignore_errors=True)
+            shutil.rmtree(own, ignore_errors=True)
     print(f"in all {kills_done} runs with kills of {given.what}, cache {given.cache}: {broken} broken; {dict(ends)}")
     sys.exit(1 if broken else 0)
 

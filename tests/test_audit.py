@@ -274,7 +274,7 @@ def test_an_older_schema_is_audited(database: str) -> None:
 
 @pytest.mark.host
 def test_a_run_on_the_host_is_audited(path: Path) -> None:
-    tuned = run(*TUNE, "--db", str(path), "--family", "tsm2", "--guidelines", "none")
+    tuned = run(*TUNE, "--db", str(path), "--guidelines", "none")
     assert tuned.exit_code == 0, tuned.output
     found = asked("--db", str(path))
     assert (found["trials"], found["measured"]) == (1, 1)

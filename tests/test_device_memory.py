@@ -176,7 +176,7 @@ def test_the_command_stores_nothing_of_what_has_no_room(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(workers, "serve", partial(starving, counter, successes))
-        result = run(*TUNE, "--family", "tsm2", "--db", str(path))
+        result = run(*TUNE, "--db", str(path))
     assert result.exit_code == 2
     assert re.search(f"{what} {NO_ROOM}", result.output)
     with Store.open(path, create=True) as store:

@@ -132,8 +132,9 @@ def test_a_trial_that_says_interrupted_is_none(store: Store) -> None:
 class TestCommand:
     pytestmark = ON_HOST
 
+    @pytest.mark.usefixtures("known_ceilings")
     def test_failures_are_tried_again_where_asked_for(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        command = (*TUNE, "--family", "tsm2", "--db", str(path))
+        command = (*TUNE, "--db", str(path))
         with monkeypatch.context() as patch:
             patch.setattr(Worker, "attempt", lambda *_: AttemptResult(Outcome.CRASHED, "a fault"))
             for retry, new_trials in (((), 1), ((), 0), (("--retry", "failed"), 1), (("--retry", "timed-out"), 0)):

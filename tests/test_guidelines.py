@@ -86,17 +86,16 @@ def test_one_threshold_moves_and_the_others_stay_the_familys_own(card: str, name
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("min-threads-per-sm", (0, 512, 1024, 10**30)),
-        ("min-blocks-per-sm", (0, 2, 4, 10**30)),
-        ("min-reuse", (0, 2.5, 8, 1e300)),
+        ("min-threads-per-sm", (0, 512, 10**30)),
+        ("min-blocks-per-sm", (0, 4, 10**30)),
+        ("min-reuse", (0, 2.5, 1e300)),
     ],
 )
 def test_a_lower_threshold_keeps_more_and_a_higher_one_fewer(
     family: str, name: str, values: tuple[float, ...]
 ) -> None:
     counts = [kept(family, f"{name}={value}") for value in values]
-    assert counts == sorted(counts, reverse=True)
-    assert len(set(counts)) >= 3
+    assert counts == sorted(set(counts), reverse=True)
 
 
 def test_short_lines_of_memory_are_the_stencils_alone() -> None:

@@ -40,14 +40,14 @@ def loaded_modules(statement: str) -> set[str]:
 
 
 def test_planning_loads_no_pycuda() -> None:
-    run = "from tsm2_tune.cli import main; main({!r}, standalone_mode=False)"
-    for command in (
+    commands = (
         ["space", "--device", "h200", "--shapes", "64x4x64"],
         ["model", "--device", "h200", "--shapes", "64x4x64"],
         ["source", "tsm2-v0-t32-c1-p1"],
         ["devices"],
-    ):
-        assert not any(name.startswith("pycuda") for name in loaded_modules(run.format(command)))
+    )
+    run = f"from tsm2_tune.cli import main\nfor command in {commands!r}: main(command, standalone_mode=False)"
+    assert not any(name.startswith("pycuda") for name in loaded_modules(run))
 
 
 def test_the_generator_has_no_side_effects_to_offer() -> None:

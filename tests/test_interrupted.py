@@ -46,7 +46,7 @@ BODY = "scalar *staged ="
 
 
 @pytest.fixture
-def tuner(quick: Toolchain) -> Iterator[Tuner]:
+def tuner(known_ceilings: None, quick: Toolchain) -> Iterator[Tuner]:
     target = replace(find_target("cpu"), toolchain=quick)
     with Tuner(target, Options(effort=ONCE, final_effort=ONCE)) as tuner:
         yield tuner
@@ -97,8 +97,9 @@ def test_a_compiler_that_is_stopped_twice_at_them_ends_the_run(
         Tuner(replace(find_target("cpu"), toolchain=quick), Options())
 
 
+@pytest.mark.usefixtures("known_ceilings")
 def test_what_is_interrupted_twice_is_told_and_stays_untried(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    command = (*TUNE, "--family", "tsm2", "--db", str(path))
+    command = (*TUNE, "--db", str(path))
     with monkeypatch.context() as patch:
         failing(patch, 2)
         result = run(*command)
@@ -111,10 +112,11 @@ def test_what_is_interrupted_twice_is_told_and_stays_untried(path: Path, monkeyp
     assert plain_sql(path, "SELECT outcome FROM trial") == [("ok",)]
 
 
+@pytest.mark.usefixtures("known_ceilings")
 def test_a_winner_over_configurations_that_were_lost_is_no_success(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = (*TUNE[:-1], "2", "--family", "tsm2", "--db", str(path))
+    command = (*TUNE[:-1], "2", "--db", str(path))
     attempt, asked = Worker.attempt, list[Attempt]()
 
     def interrupted(worker: Worker, request: Attempt) -> AttemptResult:
@@ -217,8 +219,9 @@ def test_a_final_is_measured_though_the_cache_was_emptied(tuner: Tuner, monkeypa
     assert isinstance(tuner.final(PROBLEM, past), Final)
 
 
+@pytest.mark.usefixtures("known_ceilings")
 def test_a_final_that_the_machine_ends_is_told_and_stays_due(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    command = (*TUNE[:-1], "2", "--family", "tsm2", "--db", str(path))
+    command = (*TUNE[:-1], "2", "--db", str(path))
     with monkeypatch.context() as patch:
         killed = AttemptResult(Outcome.INTERRUPTED, "the worker died during the final round (SIGKILL)")
         patch.setattr(Worker, "rematch", lambda *_: killed)

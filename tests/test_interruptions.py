@@ -280,9 +280,12 @@ def test_a_fork_has_compilers_of_its_own(tmp_path: Path) -> None:
 
 
 COMPILING = """
+import signal
 import sys
 from pathlib import Path
 from tests.fake_compilers import compiled, fake
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and so do theirs
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 compiled(fake(Path(sys.argv[1]), sys.argv[2]))
 """
 

@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests import kills
+from tests.command import run
+from tests.conftest import copy_cache
+from tests.kills import Place
 from tests.on_host import has_compiler
 
 pytestmark = [
@@ -22,15 +25,15 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def warm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
-    """A cache that holds the kernels, and how long a tuning takes with it."""
+def warm(session_cache: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache that holds the kernels."""
     folder = tmp_path_factory.mktemp("whole")
-    return folder / "cache", kills.whole(folder)
+    assert run(*kills.TUNE, "--db", str(folder / "results.db")).exit_code == 0
+    copy_cache(folder / "cache")
+    return folder / "cache"
 
 
-@pytest.mark.parametrize(
-    ("what", "seed", "number"), [("main", 1, 1), ("main", 2, 1), ("worker", 1, 1), ("worker", 2, 3)]
-)
-def test_who_is_killed(what: str, seed: int, number: int, warm: tuple[Path, float], tmp_path: Path) -> None:
-    cache, seconds = warm
-    kills.try_once(tmp_path, what, cache, random.Random(seed), seconds=0.3 * seconds, kills=number)
+@pytest.mark.parametrize(("what", "seed", "number"), [("main", 1, 1), ("worker", 2, 2)])
+def test_who_is_killed(what: str, seed: int, number: int, warm: Path, tmp_path: Path) -> None:
+    place = Place(tmp_path, warm, "tests.quick_command")
+    kills.try_once(place, what, random.Random(seed), seconds=0.5, kills=number)

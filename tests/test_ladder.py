@@ -88,7 +88,7 @@ SHAPE = "33x17x20"
 
 
 @ON_HOST
-@pytest.mark.usefixtures("no_driver")
+@pytest.mark.usefixtures("no_driver", "known_ceilings")
 def test_the_command_shows_what_each_step_buys(tmp_path: Path, toolchain: Toolchain) -> None:
     """Steps take turns, their trials are stored as any others, and the same command again goes on from there."""
     database = ("--db", str(tmp_path / "r.db"))

@@ -125,7 +125,7 @@ class TestCommand:
         holder = threading.Thread(target=hold)
         holder.start()
         has_it.wait(30)
-        result = run(*TUNE, "--family", "tsm2", "--wait", "--db", str(path))
+        result = run(*TUNE, "--wait", "--db", str(path))
         holder.join()
         assert result.exit_code == 0, result.output
         assert result.output.count(": waiting for its end") == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import sqlite3
 import subprocess
 import sys
@@ -10,21 +9,14 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-import pytest
+from tests.command import run
+from tests.kills import asked, has_trials
+from tests.on_host import ON_HOST
 
-from tsm2_tune.tuner.compiler import Toolchain
+pytestmark = ON_HOST
 
-pytestmark = pytest.mark.host
-
-TUNE = [
-    *(sys.executable, "-m", "tsm2_tune", "--device", "cpu", "--shapes", "64x2x64,33x3x17", "--dtype", "f32"),
-    *("--max-trials", "4", "--seed", "3"),
-]
-
-
-def asked(path: Path, sql: str) -> list[tuple[object, ...]]:
-    with closing(sqlite3.connect(path)) as connection:
-        return connection.execute(sql).fetchall()
+TUNE = ["--device", "cpu", "--shapes", "64x2x64,33x3x17", "--family", "tsm2", "--max-trials", "2"]
+MOMENTS = (1, 3)  # trials that are stored: of the first problem, and of the second
 
 
 def dump(path: Path) -> list[str]:
@@ -35,22 +27,36 @@ def dump(path: Path) -> list[str]:
 TRIALS = "SELECT problem_id, config, outcome FROM trial ORDER BY 1, 2"
 
 
-def test_killed_five_times_it_ends_the_same_and_then_does_nothing_new(tmp_path: Path, toolchain: Toolchain) -> None:
-    whole, killed = tmp_path / "whole.db", tmp_path / "killed.db"
-    subprocess.run([*TUNE, "--db", str(whole)], check=True, stdout=subprocess.DEVNULL)
-
-    rng = random.Random(5)
-    stored: set[tuple[object, ...]] = set()
-    for _ in range(5):
-        process = subprocess.Popen([*TUNE, "--db", str(killed)], stdout=subprocess.DEVNULL)
-        time.sleep(rng.uniform(0.8, 2.4))
+def killed_at(path: Path, trials: int) -> set[tuple[object, ...]]:
+    """The trials that are stored, when a process was killed as soon as there were so many."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.quick_command", *TUNE, "--db", str(path)],
+        stdout=subprocess.DEVNULL,
+        cwd=Path(__file__).parents[1],
+    )
+    try:
+        while not (has_trials(path) and len(asked(path, TRIALS)) >= trials):
+            assert process.poll() is None
+            time.sleep(0.005)
+    finally:
         process.kill()
         process.wait()
-        if killed.exists() and asked(killed, "SELECT 1 FROM sqlite_master WHERE name = 'trial'"):  # it got so far
-            now = set(asked(killed, TRIALS))
-            assert stored <= now
-            stored = now
-    subprocess.run([*TUNE, "--db", str(killed)], check=True, stdout=subprocess.DEVNULL)
+    return set(asked(path, TRIALS))
+
+
+def test_killed_twice_it_ends_the_same_and_then_does_nothing_new(tmp_path: Path) -> None:
+    """At random moments `python -m tests.kills` kills it."""
+    whole, killed = tmp_path / "whole.db", tmp_path / "killed.db"
+    assert run(*TUNE, "--db", str(whole)).exit_code == 0
+
+    stored: set[tuple[object, ...]] = set()
+    for moment in MOMENTS:
+        now = killed_at(killed, moment)
+        assert stored <= now
+        assert len(now) < 4, "it was killed too late"
+        stored = now
+    assert run(*TUNE, "--db", str(killed)).exit_code == 0
+    assert stored <= set(asked(killed, TRIALS))
 
     problems = "SELECT op, dtype, m, n, k FROM best ORDER BY 1, 2, 3, 4, 5"
     assert asked(killed, problems) == asked(whole, problems)
@@ -62,6 +68,7 @@ def test_killed_five_times_it_ends_the_same_and_then_does_nothing_new(tmp_path: 
     assert asked(killed, "PRAGMA integrity_check") == [("ok",)]
 
     before = dump(whole)
-    again = subprocess.run([*TUNE, "--db", str(whole)], check=True, capture_output=True, text=True)
-    assert again.stdout.count("(0 new trials") == 2
+    again = run(*TUNE, "--db", str(whole))
+    assert again.exit_code == 0
+    assert again.output.count("(0 new trials") == 2
     assert dump(whole) == before

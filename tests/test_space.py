@@ -1,6 +1,7 @@
 """The search space: every configuration is kept, or dropped by exactly one rule."""
 
 from dataclasses import replace
+from functools import cache
 from itertools import islice, product
 from typing import Any, NamedTuple
 
@@ -53,10 +54,16 @@ WIDE_TILE = StagedMmaConfig(256, 256, 128, 128, 16, 3, 1, splits=132, min_blocks
 SYMMETRIC = GramConfig(128, 128, 64, 32, 2, 0, splits=264, min_blocks=1, lines=8, step=1)
 
 
+@cache
+def configurations_of(family: str) -> int:
+    """How many there are before any rule."""
+    return sum(1 for _ in family_named(family).configurations())
+
+
 @pytest.mark.parametrize(
     ("problem", "device"),
     [
-        *((R, device) for device in PROFILES),
+        *((R, device) for device in ("s2050", "v100", "a100", "h200")),
         *((problem, "h200") for problem in (Problem(10**7, 8, 8, "f64"), Problem(1, 1, 1, "f32"), ROW_MAJOR)),
     ],
     ids=lambda one: getattr(one, "text", one),
@@ -64,7 +71,7 @@ SYMMETRIC = GramConfig(128, 128, 64, 32, 2, 0, splits=264, min_blocks=1, lines=8
 def test_nothing_vanishes(problem: Problem, device: str) -> None:
     space = search_space(problem, PROFILES[device])
     able = [family for family in FAMILIES.values() if family.supports(problem) and not family.only_by_name]
-    every = sum(1 for family in able for _ in family.configurations())
+    every = sum(configurations_of(family.name) for family in able)
     assert space.families == tuple(family.name for family in able)
     assert len(space.kept) + sum(count for _, count in space.dropped) == space.total == every
 
@@ -81,8 +88,9 @@ def test_a_text_of_before_a_tunable_was_there_is_read() -> None:
 def test_each_configuration_is_enumerated_once_and_reads_back(family: Any) -> None:
     configs = list(islice(family.configurations(), 20_000))  # of gemm's millions
     assert len({config.text for config in configs}) == len(configs) == len(set(configs))
-    assert [family.config_type.from_tunables(config.tunables) for config in configs] == configs
-    assert [family.config_type.parse(config.text) for config in configs] == configs
+    some = configs[::7]
+    assert [family.config_type.from_tunables(config.tunables) for config in some] == some
+    assert [family.config_type.parse(config.text) for config in some] == some
     assert list(configs[0].tunables) == [tunable.name for tunable in family.tunables]
 
 
@@ -332,8 +340,9 @@ def test_only_the_named_families_are_searched() -> None:
 
 def test_families_that_compute_half_of_a_matrix_are_for_gram_matrices_alone() -> None:
     halves = {"gram", "gram_mma"}
-    assert halves <= set(search_space(Problem(32, 32, 10**6, "f64", "tx"), H200).families)
-    assert not halves & set(search_space(Problem(32, 32, 10**6, "f64", "tn"), H200).families)
+    among = [*halves, "tsmt_mma"]
+    assert halves < set(search_space(Problem(32, 32, 10**6, "f64", "tx"), H200, families=among).families)
+    assert search_space(Problem(32, 32, 10**6, "f64", "tn"), H200, families=among).families == ("tsmt_mma",)
 
 
 def test_gram_matrices_are_probed_at_both_numbers_of_a_shape() -> None:

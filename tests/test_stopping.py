@@ -109,7 +109,7 @@ class TestCommand:
         with monkeypatch.context() as patch:
             patch.setattr(Worker, "attempt", stopped)
             patch.setattr(Worker, "close", disturbed)
-            result = run(*TUNE, "--family", "tsm2", "--db", str(path))
+            result = run(*TUNE, "--db", str(path))
         assert result.exit_code == status, result.output
         assert f"stopped; every trial that ended is in {path}: the same command goes on from there" in result.output
         assert [process.exitcode for process in closed if process] == [-signal.SIGKILL]
@@ -125,7 +125,7 @@ class TestCommand:
         try:
             with monkeypatch.context() as patch:
                 patch.setattr(Worker, "attempt", hung_up)
-                result = run(*TUNE, "--family", "tsm2", "--db", str(path))
+                result = run(*TUNE, "--db", str(path))
         finally:
             signal.signal(signal.SIGHUP, before)
         assert result.exit_code == 0, result.output

@@ -19,7 +19,7 @@ SHORT, LONG = TimeLimits(120.0, 10.0), TimeLimits(120.0, 60.0)
 
 
 @pytest.mark.host
-@pytest.mark.usefixtures("session_cache")
+@pytest.mark.usefixtures("session_cache", "known_ceilings")
 @pytest.mark.skipif(not has_compiler(), reason="no C++ compiler")
 @pytest.mark.parametrize("limit", ["--run-limit", "--compile-limit"])
 def test_a_larger_limit_tries_again_what_timed_out(

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -53,6 +54,7 @@ class ModelChoice:
     time_us: float  # the longer of the model's memory and arithmetic times
 
 
+@lru_cache  # a descent asks a thousand times
 def peaks(limits: DeviceLimits, dtype_name: str) -> PublishedPeak:
     """The paper's own peaks for the cards it measured; for the rest multiprocessors x cores x clock x 2."""
     published = PUBLISHED_PEAKS.get((limits.name, dtype_named(dtype_name).name))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from tsm2_tune.errors import InputError
@@ -136,10 +136,12 @@ def covering_rule(
 ) -> Rule:
     """A shape rule: drop a value of the tunable where a smaller one of its options already covers the extent."""
 
+    @lru_cache  # of candidates by the hundred thousand, most are of one problem
+    def largest_useful(wanted: int) -> int:
+        return min((option for option in options if option >= wanted), default=max(options))
+
     def keeps(candidate: Candidate) -> bool:
-        wanted = extent(candidate.problem)
-        largest_useful = min((option for option in options if option >= wanted), default=max(options))
-        return int(getattr(candidate.config, tunable)) <= largest_useful
+        return int(getattr(candidate.config, tunable)) <= largest_useful(extent(candidate.problem))
 
     return Rule(name, "shape", because, keeps)
 

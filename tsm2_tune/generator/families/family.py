@@ -75,11 +75,12 @@ class Family(ABC, Generic[C]):
         kept, dropped = list[Candidate](), Counter[str]()
         for config in self.configurations():
             candidate = Candidate(self, config, problem, limits, guidelines)
-            reason = next((rule for rule in rules if not rule.keeps(candidate)), None)
-            if reason is None:
-                kept.append(candidate)
+            for rule in rules:
+                if not rule.keeps(candidate):
+                    dropped[rule.name] += 1
+                    break
             else:
-                dropped[reason.name] += 1
+                kept.append(candidate)
         return kept, dropped
 
     def guidelines(self, problem: Problem, limits: DeviceLimits) -> Guidelines:

@@ -26,8 +26,9 @@ __all__ = ["HostBuffer", "HostDevice", "HostKernel", "host_identity", "host_limi
 # Read before each timed launch, to evict its operands. A last-level cache larger than this is a server's, shared
 # by more than this process; reading through it would take longer than most launches.
 MOST_FLUSH_BYTES = 64 << 20
-CEILING_BYTES = 128 << 20  # streamed to measure bandwidth
+CEILING_BYTES = 64 << 20  # streamed to measure bandwidth
 CEILING_SAMPLES = 5
+RATE_TURNS = 1024  # of 64 products in each of 256 threads: 7 ms at 5 Gflop/s
 
 
 def host_identity(toolchain: Toolchain) -> DeviceIdentity:
@@ -172,7 +173,7 @@ class HostDevice:
     def _gflops(self, dtype: Dtype) -> float:
         kernel = self.load(self._support_path, f"rate_{dtype.name}")
         sink = self.allocate(8)
-        turns, chains, threads = 4096, 64, 256  # chains: FMA_CHAINS of the kernel
+        turns, chains, threads = RATE_TURNS, 64, 256  # chains: FMA_CHAINS of the kernel
         arguments = (np.int32(turns), dtype.factor(0.999), np.uint64(sink.address))
         us = self._least_us(lambda: kernel(arguments, blocks=1, threads=threads))
         self.synchronise()
