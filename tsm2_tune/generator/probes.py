@@ -23,7 +23,7 @@ STRIDES = (0.6180339887, 0.4142135624, 0.7320508076)
 TURNS_DOWN, TURNS_ACROSS, TURNS_ALONG_K = (0, 1, 2), (1, 0), (1, 4, 2)
 FEW, FEW_MORE = 5, 7  # of the other extents where one is long
 PAST_8_BITS = 2**8
-LONGEST = 2**27  # of k: A and B have 26 GB then, of the largest type
+LONGEST = 2**25  # of k: A and B have 6.4 GB then, of the largest type
 
 
 def edge_problems(config: KernelConfig, problem: Problem) -> tuple[Problem, ...]:
