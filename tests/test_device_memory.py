@@ -38,6 +38,7 @@ pytestmark = ON_HOST
 
 PROBLEM = Problem(100, 3, 40, "f32")
 SPLIT = TsmrConfig(64, 1, 2, 4, 2, splits=3, row_tiles=1, min_blocks=1)
+BUFFERS_OF_SUPPORT = 3
 MOST_ALLOCATIONS = 100  # of an attempt
 NO_ROOM = (
     r"does not fit beside what else is on the device: no room for (its workspace: )?\d+ bytes of memory; end what"
@@ -104,7 +105,9 @@ def test_whatever_has_no_room_ends_the_attempt_and_is_given_back(
             support.free()
         assert starved.in_use == 0
     assert result.outcome is Outcome.OK
-    assert len(refused) == 2 + 3 + 2 + 2 * (3 + 2)  # reports, operands, a workspace; of each probe the last two
+    assert len(refused) == BUFFERS_OF_SUPPORT + 3 + 2 + 2 * (
+        3 + 2
+    )  # reports, operands, a workspace; of each probe the last two
     assert all(re.match(rf"{PROBLEM.text} {NO_ROOM}", sentence) for sentence in refused)
 
 
@@ -147,7 +150,7 @@ def test_finalists_that_have_no_room_together_are_not_measured_again(
     result = bench.answer(rematch)
     assert re.match(rf"{PROBLEM.text} {NO_ROOM}", result.detail)
     bench._release()
-    assert starved.in_use == 2
+    assert starved.in_use == BUFFERS_OF_SUPPORT
 
 
 def starving(counter: str, successes: int, *arguments: Any) -> None:
@@ -167,8 +170,8 @@ def starved_device(counter: str, successes: int, _: str, support_path: str) -> S
     [
         ("left", 0, "what measures the ceilings"),
         ("after_ceilings", 0, "64x2x64:f32"),  # its reports
-        ("after_ceilings", 4, "64x2x64:f32"),  # its C
-        ("after_ceilings", 5, "64x2x64:f32"),  # the A of a probe
+        ("after_ceilings", BUFFERS_OF_SUPPORT + 2, "64x2x64:f32"),  # its C
+        ("after_ceilings", BUFFERS_OF_SUPPORT + 3, "64x2x64:f32"),  # the A of a probe
     ],
 )
 def test_the_command_stores_nothing_of_what_has_no_room(

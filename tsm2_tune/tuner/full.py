@@ -205,7 +205,7 @@ class _Bench:
                 loaded.start(operands.arguments(check.alpha, check.beta))
                 if launch < 2:
                     self._device.synchronise()
-                    verdict = inspect(operands, check)
+                    verdict = inspect(operands, check, loaded.workspace)
                     if not verdict.correct:
                         return replace(verdict, detail=f"{problem.text}, {verdict.detail}")
                     firsts.append(self._bits_of_c(operands))
@@ -215,8 +215,10 @@ class _Bench:
                     detail = f"launch {launch + 1} of the same product gives other bits than the first one"
                     return Verdict(False, math.inf, f"{problem.text}: {detail}")
             self._device.synchronise()
-            trouble = loaded.trouble()
-            return Verdict(not trouble, math.inf if trouble else 0.0, f"{problem.text}, launches: {trouble}")
+            if trouble := loaded.trouble():
+                return Verdict(False, math.inf, f"{problem.text}, launches: {trouble}")
+            verdict = inspect(operands, turns[(launches - 1) % 2], loaded.workspace)
+            return verdict if verdict.correct else replace(verdict, detail=f"{problem.text}, {verdict.detail}")
         finally:
             if loaded is not None:
                 loaded.free()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from math import isqrt
@@ -20,6 +20,7 @@ REFERENCE_ROUNDS = 4  # most tiles or chunks of tiles of C that such a thread ta
 LEAST_CHUNK = 64  # products of an inner product that are worth a thread of their own
 FEW_CHUNKS = 64  # that one thread adds up
 REFERENCE_BYTES = 3 * 8  # of a part of a real inner product, as the support kernels keep it
+MOST_WATCHED = 4  # buffers that are looked at together: A, B, C and a workspace
 WORST_NUMBERS = 5  # that `compare` tells of each thread
 WORST_RECORDS = 4 * SUPPORT_THREADS  # that are copied to the host
 
@@ -54,14 +55,6 @@ class Filling:
     shift: int | None = None  # elements past a multiple of 16 bytes where it begins; None where it lies as it may
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """Elements that are not as they were filled."""
-
-    count: int
-    first: str  # where the first one is, in words
-
-
 _Factor = tuple[np.uint64, np.int64, np.int64, np.int32]
 
 
@@ -87,25 +80,36 @@ class Support:
         self._reference_blocks = device.limits.sms * REFERENCE_BLOCKS_PER_SM
         self._reference_threads = self._reference_blocks * SUPPORT_THREADS
         elements = REFERENCE_ROUNDS * self._reference_threads * self._rows * self._columns
-        self._scratch = device.allocate(self._reference_threads * WORST_NUMBERS * 8)
+        self._found = np.array(MOST_WATCHED * [[0, np.iinfo(np.uint64).max]], np.uint64)  # of no change
+        sizes_bytes = (
+            self._found.nbytes,
+            self._reference_threads * WORST_NUMBERS * 8,
+            elements * REFERENCE_BYTES * dtype.parts,
+        )
+        self._buffers: list[Buffer] = []
         try:
-            self._parts = device.allocate(elements * REFERENCE_BYTES * dtype.parts)
+            self._buffers.extend(device.allocate(size) for size in sizes_bytes)
         except MemoryError:
-            self._scratch.free()
+            self.free()
             raise
+        self._changes, self._scratch, self._parts = self._buffers
 
     def fill(self, name: str, reals: int, *arguments: np.generic) -> None:
         """Start `fill` on a buffer of `reals` numbers of the real Dtype of this name."""
         self._start(self._fill[name], reals, arguments)
 
-    def find_changes(self, name: str, reals: int, *arguments: np.generic) -> tuple[int, int]:
-        """How many of a buffer of `reals` numbers have changed, and the index of the first one where any has."""
-        found = np.array([0, np.iinfo(np.uint64).max], np.uint64)
-        self._device.upload(found, self._scratch)
-        self._start(self._find_changes[name], reals, (*arguments, np.uint64(self._scratch.address)))
-        self._device.synchronise()
-        self._device.download(self._scratch, found)
-        return int(found[0]), int(found[1])
+    def look_for_changes(self, watched: Sequence[tuple[str, int, tuple[np.generic, ...]]]) -> None:
+        """Start `find_changes` on buffers: the name of a real Dtype, how many numbers, and the kernel's arguments."""
+        self._device.upload(self._found, self._changes)
+        for place, (name, reals, arguments) in enumerate(watched):
+            found = np.uint64(self._changes.address + place * self._found[0].nbytes)
+            self._start(self._find_changes[name], reals, (*arguments, found))
+
+    def changes(self) -> list[tuple[int, int]]:
+        """Of each buffer that was looked at, when that has ended: how many numbers changed, and which first."""
+        found = np.empty_like(self._found)
+        self._device.download(self._changes, found)
+        return [(int(count), int(first)) for count, first in found]
 
     def split(self, tiles: int, k: int, *, along_k: bool) -> tuple[int, int]:
         """Chunks in which each inner product of a C of `tiles` is computed, and how many share a stretch of k.
@@ -160,8 +164,8 @@ class Support:
             chunks = kept
 
     def free(self) -> None:
-        self._scratch.free()
-        self._parts.free()
+        for buffer in self._buffers:
+            buffer.free()
 
     def _start(
         self, kernel: Kernel, elements: int, arguments: tuple[np.generic, ...], *, most_blocks: int | None = None
@@ -232,12 +236,14 @@ class Operand:
         self.filling = filling
         self._support.fill(self._dtype.component.name, self._total * self._dtype.parts, *self._whole_buffer())
 
-    def changes(self, *, matrix_too: bool) -> Changes:
-        """What is no longer as filled: around the matrix, and in it where `matrix_too`."""
+    def look(self, *, matrix_too: bool) -> tuple[str, int, tuple[np.generic, ...]]:
+        """What `Support.look_for_changes` takes: it looks around the matrix, and in it where `matrix_too`."""
         name, reals = self._dtype.component.name, self._dtype.parts
-        arguments = (*self._whole_buffer(), np.int32(matrix_too))
-        count, first = self._support.find_changes(name, self._total * reals, *arguments)
-        return Changes(count, self._where(first // reals) if count else "")
+        return name, self._total * reals, (*self._whole_buffer(), np.int32(matrix_too))
+
+    def first_change(self, real: int) -> str:
+        """Where that number of the buffer is, in words."""
+        return self._where(real // self._dtype.parts)
 
     def _whole_buffer(self) -> tuple[np.generic, ...]:
         reals = self._dtype.parts

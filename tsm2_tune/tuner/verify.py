@@ -57,7 +57,9 @@ def run_once(device: Device, operands: Operands, loaded: LoadedKernel, check: Ch
     loaded.start(operands.arguments(check.alpha, check.beta))
     device.synchronise()
     trouble = loaded.trouble()
-    return Verdict(False, math.inf, f"{check.name}: {trouble}") if trouble else inspect(operands, check)
+    if trouble:
+        return Verdict(False, math.inf, f"{check.name}: {trouble}")
+    return inspect(operands, check, loaded.workspace)
 
 
 def prepare(operands: Operands, check: Check, *, seed: int) -> None:
@@ -94,18 +96,21 @@ def padding(operand: Operand, problem: Problem, check: Check) -> int:
     return added + (operand.rows + added + 1) % 2 if added else 0
 
 
-def inspect(operands: Operands, check: Check) -> Verdict:
-    """What the call left behind: guard zones, padding, inputs, and every element of C."""
-    for operand in operands.every:
-        changes = operand.changes(matrix_too=operand.name != "C")
-        if changes.count:
-            return Verdict(
-                correct=False,
-                worst_ratio=math.inf,
-                detail=f"{check.name}: wrote where it must not, {changes.count} elements, first {changes.first}",
-            )
-    problem = operands.problem
+def inspect(operands: Operands, check: Check, workspace: tuple[Operand, ...] = ()) -> Verdict:
+    """What the call left behind: guard zones, padding, inputs, and every element of C.
+
+    All of it is asked for at once: on small problems a GPU waits for each answer longer than it works.
+    """
+    watched = (*workspace, *operands.every)
+    inputs = [operand for operand in operands.every if operand.name != "C"]
+    operands.support.look_for_changes([one.look(matrix_too=one in inputs) for one in watched])
     worst = compare(operands, check)
+    for operand, (changes, first) in zip(watched, operands.support.changes(), strict=False):
+        if changes:
+            where = operand.first_change(first)
+            detail = f"{check.name}: wrote where it must not, {changes} elements, first {where}"
+            return Verdict(correct=False, worst_ratio=math.inf, detail=detail)
+    problem = operands.problem
     top = worst[worst[:, 0].argmax()]
     ratio, index, found, expected = (float(value) for value in top[:4])
     wrong = int(worst[:, 4].sum())
