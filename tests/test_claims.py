@@ -24,6 +24,7 @@ from tsm2_tune.generator.space import search_space
 from tsm2_tune.tuner import claims, job
 from tsm2_tune.tuner.basis import basis
 from tsm2_tune.tuner.claims import STALE_SECONDS, Claims
+from tsm2_tune.tuner.database import Database
 from tsm2_tune.tuner.past import Again, Claimed
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.trial import Final, Outcome, TimeLimits, Trial
@@ -149,6 +150,32 @@ def test_claims_end_with_their_run_and_are_swept_by_the_next(store: Store, path:
     assert len(plain_sql(path, "SELECT * FROM claim")) == 1
     with store.claims(GPU):
         assert plain_sql(path, "SELECT * FROM claim") == []
+
+
+def test_thousands_of_the_dead_are_swept_at_once(store: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = "WITH RECURSIVE counted(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM counted WHERE i < 3000)"
+    with store.claims(GPU) as first:
+        take(first)
+        plain_sql(
+            path, f"{count} INSERT INTO claim SELECT 'x', 'y', i, 'z', 'owner ' || i, iif(i % 2, i, 'x') FROM counted"
+        )
+        commits = list[None]()
+        monkeypatch.setattr(Database, "transaction", counting(Database.transaction, commits))
+        with store.claims(GPU) as second:
+            assert len(commits) == 1
+            assert take(second) is Claimed.ELSEWHERE  # the living one's
+        assert len(plain_sql(path, "SELECT * FROM claim")) == 1
+
+
+def counting(transaction: Callable[..., Any], calls: list[None]) -> Callable[..., Any]:
+    """The method, which tells of each call."""
+
+    def told(self: Database, *, writes: bool = False) -> Any:
+        if writes and threading.current_thread() is threading.main_thread():
+            calls.append(None)
+        return transaction(self, writes=writes)
+
+    return told
 
 
 def test_who_lives_beats(store: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,11 +144,12 @@ def test_the_winner_and_its_floor_are_of_one_run(path: Path) -> None:
     assert plain_sql(path, "SELECT round, floor_us FROM measurement WHERE trial_id = 1") == [(0, 9), (1, found[16])]
 
 
-def test_ceilings_that_are_none_do_not_keep_a_file_from_opening(path: Path) -> None:
+@pytest.mark.parametrize("rates", ["'{}'", "gflops || printf('%5000s', '')"])
+def test_ceilings_that_are_none_do_not_keep_a_file_from_opening(rates: str, path: Path) -> None:
     with Store.open(path, create=True) as store:
         store.add_trial(RUN, trial(500))
         store.add_final(tuning_run(seed=2), final((C128, 490)), TODAY)
-    plain_sql(path, "UPDATE run SET gflops = '{}' WHERE seed = 2")
+    plain_sql(path, f"UPDATE run SET gflops = {rates} WHERE seed = 2")
     downgrade(path, 4)
     with Store.open(path, create=False) as store:
         assert [row.floor_us for row in store.best()] == [400.0]

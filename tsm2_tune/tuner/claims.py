@@ -11,6 +11,7 @@ import re
 import threading
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
@@ -18,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, func, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, func, select, tuple_, update
 from sqlalchemy.dialects.sqlite import insert
 
 from tsm2_tune.errors import StoreError
@@ -137,14 +138,17 @@ class Claims:
 
     def _remove_dead(self) -> None:
         """Remove what nobody has taken on any more, or the table would grow with every run that is killed."""
-        with self._database.transaction() as connection:
-            owners = connection.execute(
-                select(schema.claim.c.owner, func.max(schema.claim.c.beat_at)).group_by("owner")
-            )
-            dead = [owner for owner, beat_at in owners.all() if not _lives(owner, beat_at)]
-        for owner in dead:
-            with self._database.transaction(writes=True) as connection:
-                connection.execute(delete(schema.claim).where(schema.claim.c.owner == owner))
+        key = schema.claim.primary_key.columns
+        with self._database.transaction(writes=True) as connection:
+            rows = connection.execute(select(*key, schema.claim.c.owner, schema.claim.c.beat_at)).all()
+            newest = defaultdict[Any, float](float)
+            for *_, owner, beat_at in rows:
+                newest[owner] = max(newest[owner], beat_at if isinstance(beat_at, float) else 0.0)
+            dead = {owner for owner, beat_at in newest.items() if not _lives(owner, beat_at)}
+            found = [dict(zip(key.keys(), row, strict=False)) for row in rows if row.owner in dead]
+            if found:  # one row each, however many owners there are
+                this = and_(*(column == bindparam(column.name) for column in key))
+                connection.execute(delete(schema.claim).where(this), found)
 
     def _beat(self) -> None:
         while not self._ended.wait(BEAT_SECONDS):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 
 from sqlalchemy import (
     Column,
@@ -21,6 +22,7 @@ from sqlalchemy import (
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.roofline import Ceilings
+from tsm2_tune.tuner.domains import MOST_JSON
 
 APPLICATION_ID = 0x74736D32  # "tsm2" in ASCII, in SQLite's file header: this file is ours
 
@@ -252,19 +254,29 @@ def _add_persistent(connection: Connection) -> None:
     connection.exec_driver_sql("ALTER TABLE source ADD COLUMN persistent INTEGER NOT NULL DEFAULT 0")
 
 
+UNREADABLE = (InputError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+
+
 def _add_floors(connection: Connection) -> None:
     """A measurement has the floor of its own run; before, a final's time stood beside the floor of its trial's."""
     connection.exec_driver_sql("ALTER TABLE measurement ADD COLUMN floor_us FLOAT NOT NULL DEFAULT 0")
     connection.exec_driver_sql("UPDATE measurement SET floor_us = (SELECT floor_us FROM trial WHERE id = trial_id)")
-    later = connection.exec_driver_sql(
-        "SELECT DISTINCT run.id, problem_id, m, n, k, dtype, op, read_gbytes_per_s, copy_gbytes_per_s, gflops"
-        " FROM measurement JOIN trial ON trial.id = trial_id JOIN problem ON problem.id = problem_id"
-        " JOIN run ON run.id = measurement.run_id WHERE run.id <> trial.run_id"
+    ceilings = dict[int, Ceilings]()
+    stored = connection.exec_driver_sql(
+        "SELECT id, read_gbytes_per_s, copy_gbytes_per_s, gflops FROM run WHERE length(gflops) <= ?", (MOST_JSON,)
     )
-    for run_id, problem_id, *asked, read, copy, gflops in later.all():
+    for run_id, read, copy, gflops in stored:
+        with suppress(*UNREADABLE):
+            ceilings[run_id] = Ceilings(read, copy, tuple(json.loads(gflops).items()))
+    later = connection.exec_driver_sql(
+        "SELECT DISTINCT measurement.run_id, problem_id, m, n, k, dtype, op"
+        " FROM measurement JOIN trial ON trial.id = trial_id JOIN problem ON problem.id = problem_id"
+        " WHERE measurement.run_id <> trial.run_id"
+    )
+    for run_id, problem_id, *asked in later.all():
         try:
-            floor_us = Ceilings(read, copy, tuple(json.loads(gflops).items())).floor_us(Problem(*asked))
-        except (InputError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+            floor_us = ceilings[run_id].floor_us(Problem(*asked))
+        except UNREADABLE:
             continue  # whoever reads such a row says what is wrong with it
         connection.exec_driver_sql(
             "UPDATE measurement SET floor_us = ?"
