@@ -284,6 +284,24 @@ def test_a_limit_is_told_as_a_size(text: str, size_bytes: int, monkeypatch: pyte
     assert cache.cache_limit_bytes() == size_bytes
 
 
+def test_nothing_that_a_link_leads_to_is_evicted_or_cleared(
+    folder: Path, writing: Toolchain, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "thesis.txt").write_text("years of work")
+    os.utime(elsewhere / "thesis.txt", (0, 0))
+    binary(writing)
+    taken = {path.name for path in folder.iterdir()}
+    free = next(f"{number:02x}" for number in range(256) if f"{number:02x}" not in taken)
+    (folder / free).symlink_to(elsewhere)
+    monkeypatch.setenv("TSM2_TUNE_CACHE_LIMIT", "1")
+    remove_leftovers()
+    assert json.loads(run("cache", "show", "--json").output)["entries"] == 1
+    assert run("cache", "clear").exit_code == 0
+    assert (elsewhere / "thesis.txt").exists()
+
+
 @pytest.mark.parametrize("text", ["much", "-1", "1.5G", "1e3", "9" * 40, "٣"])
 def test_a_limit_that_is_none_is_refused(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TSM2_TUNE_CACHE_LIMIT", text)

@@ -57,7 +57,8 @@ def test_a_compiler_that_crashes_refuses_the_text(name: str, tmp_path: Path) -> 
 
 @pytest.mark.host
 @pytest.mark.parametrize(
-    ("name", "outcome"), [("KILL", INTERRUPTED), ("TERM", INTERRUPTED), ("SEGV", COMPILE_FAILED)]
+    ("name", "outcome"),
+    [("KILL", INTERRUPTED), ("TERM", INTERRUPTED), ("XFSZ", INTERRUPTED), ("SEGV", COMPILE_FAILED)],
 )
 @pytest.mark.parametrize("part", ["cc1plus", "as", "collect2"])
 def test_the_systems_compiler_tells_how_its_parts_ended(
@@ -75,6 +76,8 @@ def test_the_systems_compiler_tells_how_its_parts_ended(
 MESSAGES = {
     "c++: fatal error: Killed signal terminated program cc1plus\ncompilation terminated.": INTERRUPTED,
     "g++: internal compiler error: Killed (program cc1plus)": INTERRUPTED,
+    "c++: internal compiler error: File size limit exceeded signal terminated program cc1plus": INTERRUPTED,
+    "c++: internal compiler error: Aborted signal terminated program cc1plus": COMPILE_FAILED,
     "c++: fatal error: Segmentation fault signal terminated program cc1plus": COMPILE_FAILED,
     "collect2: fatal error: ld terminated with signal 9 [Killed]": INTERRUPTED,
     "collect2: fatal error: ld terminated with signal 11 [Segmentation fault]": COMPILE_FAILED,

@@ -82,13 +82,16 @@ def test_files_are_this_users_alone(folder: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("obstacle", ["a file", "a link", "another's"])
+@pytest.mark.parametrize("obstacle", ["a file", "a link", "a FIFO", "another's"])
 def test_a_folder_that_cannot_hold_locks(obstacle: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if obstacle == "a file":
         folder.touch()
     elif obstacle == "a link":
         folder.mkdir()
         (folder / "GPU-1.lock").symlink_to("/dev/null")
+    elif obstacle == "a FIFO":
+        folder.mkdir()
+        os.mkfifo(folder / "GPU-1.lock")
     else:
         monkeypatch.setattr(os, "geteuid", lambda: 12345)
     with pytest.raises(DeviceError, match="set XDG_RUNTIME_DIR to a folder of yours"), device_lock(target()):

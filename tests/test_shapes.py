@@ -28,6 +28,7 @@ def test_spellings(text: str, shapes: list[tuple[int, int, int]]) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
+        ("/".join(["1:10000:1"] * 8000) + "x1x1", "makes more than"),
         ("", "no shape"),
         (",", "no shape"),
         ("8x8", "expected MxNxK"),

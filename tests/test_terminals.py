@@ -298,3 +298,12 @@ def test_no_export_holds_what_a_terminal_obeys(tmp_path: Path, format_name: str)
         (row,) = csv.DictReader(io.StringIO(text, newline=""))
         assert not [cell for cell in row.values() if cell.startswith(("=", "+", "-", "@"))]
         assert row["device"].startswith("'=cmd|")
+
+
+@pytest.mark.parametrize("size", ["²", "9" * 5000, "wide"])
+def test_a_size_that_is_none_counts_for_nothing(size: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("COLUMNS", "LINES"):
+        monkeypatch.setenv(name, size)
+    result = run("space", "--shapes", "64x4x64", "--family", "tsm2", "--device", "h200")
+    assert result.exit_code == 0, result.output
+    assert "configurations" in result.output

@@ -6,9 +6,8 @@ import json
 from datetime import UTC, datetime
 
 import click
-from rich.console import Console
 
-from tsm2_tune.display import print_line
+from tsm2_tune import display
 from tsm2_tune.options import json_option
 from tsm2_tune.tuner import cache as binaries
 from tsm2_tune.usage import Group
@@ -40,9 +39,9 @@ def show(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(facts, indent=2))
         return
-    console = Console()
+    console = display.console()
     for name, value in facts.items():
-        print_line(console, f"{name.replace('_', ' ')}: {'none' if value is None else value}")
+        display.print_line(console, f"{name.replace('_', ' ')}: {'none' if value is None else value}")
 
 
 @cache.command()

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import click
-from rich.console import Console
 
 from tsm2_tune import __version__, caching, display, planning, reports
 from tsm2_tune.errors import InputError
@@ -107,7 +106,7 @@ def _ended_by_signals(ctx: click.Context, database: str) -> Iterator[None]:
         else:
             text = f"stopped; no trial had ended, and {database} is not made yet: the same command starts again"
         with suppress(OSError):  # the terminal may be what is gone
-            display.print_line(Console(), text)
+            display.print_line(display.console(), text)
         ctx.exit(OF_A_SIGNAL + getattr(stop, "number", signal.SIGINT))
 
 
@@ -123,7 +122,7 @@ def _tune(
     wait: bool,
 ) -> None:
     """The main job, until it ends, with its progress on the terminal."""
-    console = Console()
+    console = display.console()
     target = find_target(default_spec() if spec is None else spec)
     searched = job.spaces(problems, target, guidelines=guidelines, families=families)
     tally = _Tally()
@@ -144,7 +143,7 @@ def _tune(
         sentence = f"no winner for {tally.unsolved} of {len(searched)} problems: see `tsm2-tune show --db {database}`"
         if tally.timed_out:
             sentence += "; for what timed out choose smaller shapes or another device, or raise --run-limit, --budget"
-        display.print_line(Console(stderr=True), sentence)
+        display.print_line(display.console(stderr=True), sentence)
     _tell_interrupted(tally)
     if tally.unsolved or tally.interrupted:
         ctx.exit(1)
@@ -219,7 +218,7 @@ def ladder(
     problems = problems_of(shapes, dtypes, ops, layout, math)
     tally = _Tally()
     with _ended_by_signals(ctx, database):
-        console, options = Console(stderr=as_json), Options(**patience)
+        console, options = display.console(stderr=as_json), Options(**patience)
         target = find_target(default_spec() if spec is None else spec)
         searched = steps.spaces(problems, target)
         with (
@@ -241,7 +240,7 @@ def ladder(
     unsolved = any(rung.best is None for rungs in found.values() for rung in rungs)
     if unsolved:
         sentence = f"no time of a step: see `tsm2-tune show --db {database}`, or raise its limits"
-        display.print_line(Console(stderr=True), sentence)
+        display.print_line(display.console(stderr=True), sentence)
     _tell_interrupted(tally)
     if unsolved or tally.interrupted:
         ctx.exit(1)
@@ -278,7 +277,7 @@ def best(database: str, device: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([{**asdict(row), "parameters": row.tunables} for row in rows], indent=2))
     else:
-        display.winners_table(rows, Console())
+        display.winners_table(rows, display.console())
 
 
 @main.command()
@@ -312,6 +311,6 @@ def show(trial: int | None, database: str, as_json: bool) -> None:
     """Show one TRIAL in full, or list all trials."""
     with Store.open(database, create=False) as store:
         if trial is None:
-            display.trials_table(store.listing(), Console(), as_json=as_json)
+            display.trials_table(store.listing(), display.console(), as_json=as_json)
         else:
-            display.trial_in_full(store.trial(trial), Console(), as_json=as_json)
+            display.trial_in_full(store.trial(trial), display.console(), as_json=as_json)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import time
 from collections.abc import Iterable, Sequence
@@ -46,6 +47,14 @@ LEAST_BAR_WIDTH = 100  # of a terminal beside whose line of progress there is ro
 def printable(text: str) -> str:
     """The text without what a terminal would obey: a database may be from anywhere. Tabs are spaces."""
     return _CONTROLS.sub("", _HALVES.sub(lambda half: ascii(half[0])[1:-1], text.replace("\t", "    ")))
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Of standard output or standard error. A size in the environment that is no number counts for nothing."""
+    for name in ("COLUMNS", "LINES"):
+        if not re.fullmatch("[0-9]{1,5}", os.environ.get(name, "0")):
+            del os.environ[name]
+    return Console(stderr=stderr)
 
 
 def print_line(console: Console, text: str) -> None:

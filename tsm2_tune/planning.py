@@ -6,9 +6,8 @@ import json
 from dataclasses import asdict, replace
 
 import click
-from rich.console import Console
 
-from tsm2_tune import reports
+from tsm2_tune import display, reports
 from tsm2_tune.errors import InputError, TuneError
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.problem import Problem
@@ -65,7 +64,7 @@ def devices(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([{"device": spec, "kind": kind, **asdict(limits)} for spec, kind, limits in found]))
         return
-    reports.print_devices(found, Console())
+    reports.print_devices(found, display.console())
 
 
 @click.command()
@@ -137,7 +136,7 @@ def space(
         click.echo(json.dumps(counts[0] if len(counts) == 1 else counts, indent=2))
         return
     for one in searched:
-        reports.print_space(one, Console(), explain=explain)
+        reports.print_space(one, display.console(), explain=explain)
 
 
 def _refuse_unused(ctx: click.Context, is_audit: bool) -> None:
@@ -165,7 +164,7 @@ def _audit(
     if as_json:
         click.echo(json.dumps(reports.audit_facts(found, limits, database), indent=2))
     else:
-        reports.print_audit(found, limits, database, Console())
+        reports.print_audit(found, limits, database, display.console())
 
 
 @click.command()
@@ -212,7 +211,7 @@ def model(
         facts = [reports.model_facts(one, limits, source) for one in found]
         click.echo(json.dumps(facts[0] if len(facts) == 1 else facts, indent=2))
     else:
-        reports.print_model(found, limits, source, Console())
+        reports.print_model(found, limits, source, display.console())
 
 
 @click.command()

@@ -82,6 +82,8 @@ def _parse_dimension(text: str, item: str) -> list[int]:
         while low <= high:
             values.append(low)
             low = low * step if match[3] else low + step
+        if len(values) > MOST_SHAPES:
+            raise InputError(f"{item!r} makes more than {MOST_SHAPES} shapes: name fewer at a time")
     return values
 
 

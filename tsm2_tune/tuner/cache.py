@@ -245,9 +245,11 @@ def entries() -> Iterator[Entry]:
     """What is kept."""
     for shard in cache_folder().glob("[0-9a-f][0-9a-f]"):
         try:
+            if not stat.S_ISDIR(shard.lstat().st_mode):  # a link leads to files that are not the cache's
+                continue
             with os.scandir(shard) as listing:
                 found = [one for one in listing if one.is_file(follow_symlinks=False)]
-        except OSError:  # no folder, or removed just now
+        except OSError:  # removed just now
             continue
         for one in found:
             with suppress(OSError):

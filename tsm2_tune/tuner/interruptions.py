@@ -31,7 +31,7 @@ STATUSES = {
 _SIGNAL_NAMES = "|".join(re.escape(name) for name in sorted(set(filter(None, FROM_OUTSIDE.values()))))
 _SIGNAL_NUMBERS = "|".join(str(int(number)) for number in FROM_OUTSIDE)
 WORDS = (
-    rf"fatal error: (?:{_SIGNAL_NAMES}) signal terminated program",  # g++
+    rf"(?:fatal|internal compiler) error: (?:{_SIGNAL_NAMES}) signal terminated program",  # g++
     rf"internal compiler error: (?:{_SIGNAL_NAMES}) \(program",  # g++ before 8
     rf"terminated with signal (?:{_SIGNAL_NUMBERS})\b",  # collect2 of its linker
     rf"died due to signal (?:{_SIGNAL_NUMBERS})\b",  # nvcc of cudafe++, cicc, ptxas and fatbinary

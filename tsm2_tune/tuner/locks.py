@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,6 +32,9 @@ def device_lock(target: Target, wait: Callable[[str], object] | None = None) -> 
             raise PermissionError(0, "it is another user's")
         # Never removed: who waits for a file that is gone would hold another one than who comes next.
         opened = os.open(folder / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        if not stat.S_ISREG(os.fstat(opened).st_mode):
+            os.close(opened)
+            raise OSError(0, f"{name}.lock there is no regular file")
     except OSError as error:
         raise DeviceError(
             f"the lock of device {target.identity.name} cannot be made in {folder} ({error.strerror}):"

@@ -7,6 +7,7 @@ another one when the last is gone.
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import signal
 from multiprocessing.connection import Connection
@@ -211,9 +212,14 @@ class Worker:
             finally:
                 theirs.close()
         except OSError as error:
+            mend = "the working folder is gone: go to one that is there"
+            if error.errno != errno.ENOENT:
+                mend = (
+                    "end others, or raise the limits of processes and open files (ulimit -u and -n, or the"
+                    " container's), then run this again"
+                )
             raise DeviceError(
-                f"no process can be started for device {self._spec} ({error.strerror or error}): end others, or raise"
-                " the limits of processes and open files (ulimit -u and -n, or the container's), then run this again"
+                f"no process can be started for device {self._spec} ({error.strerror or error}): {mend}"
             ) from None
         return process, ours
 
