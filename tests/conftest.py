@@ -87,7 +87,7 @@ def support_path(toolchain: Toolchain) -> str:
     return compiled(support_source(), "", toolchain).path
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def worker(support_path: str) -> Iterator[Worker]:
     """A worker on the host that waits 30 s for each stage, as a busy machine needs."""
     worker = Worker("cpu", support_path, limit_seconds=30.0)

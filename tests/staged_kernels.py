@@ -29,8 +29,8 @@ IN_PANELS = (318, 32, 2552)
 IN_TURNS = (1725, 32, 64)  # two tiles for each block, and one for stretches: more than the workspace has slots for
 
 
-# As many blocks as on an H200: what one tile does not show is left to the probes.
-MMA_MANY = StagedMmaConfig(128, 128, 64, 32, 16, 3, 1, splits=132, min_blocks=1, strips=2, octets=2, ahead=1)
+# Many blocks: what one tile does not show is left to the probes.
+MMA_MANY = StagedMmaConfig(128, 128, 64, 32, 16, 3, 1, splits=20, min_blocks=1, strips=2, octets=2, ahead=1)
 
 
 def probed(name: str, original: str, planted: str) -> Bug:
