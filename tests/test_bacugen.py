@@ -206,7 +206,7 @@ def test_a_table_of_resources_is_that_of_each() -> None:
 
 def test_the_command_prints_the_counts() -> None:
     command = "space --device s2050 --family gemm --op nn --dtype f32 --guidelines none --json"
-    found = json.loads(run(*command.split()).output)
+    (found,) = json.loads(run(*command.split()).output)
     assert found["kept"] == 1_136_490
     assert found["total"] == found["kept"] + sum(found["dropped"].values())
 

@@ -301,7 +301,7 @@ def test_every_command_is_in_the_readme() -> None:
 
 
 def test_space_counts_every_configuration() -> None:
-    found = json.loads(run("space", "--device", "h200", "--shapes", "20480x16x20480", "--json").output)
+    (found,) = json.loads(run("space", "--device", "h200", "--shapes", "20480x16x20480", "--json").output)
     assert found["total"] == found["kept"] + sum(found["dropped"].values())
     lines = run("space", "--device", "h200", "--shapes", "20480x16x20480", "--list").output.splitlines()
     assert len(lines) == found["kept"]

@@ -111,7 +111,8 @@ def test_guidelines_as_a_whole_stand_for_those_of_every_family() -> None:
 
 
 def asked(*arguments: str) -> Any:
-    return json.loads(run("space", "--device", "h200", *arguments, "--json").output)
+    (found,) = json.loads(run("space", "--device", "h200", *arguments, "--json").output)
+    return found
 
 
 def test_the_command_moves_one_threshold_of_the_stencil() -> None:

@@ -96,12 +96,12 @@ def test_the_command_shows_what_each_step_buys(tmp_path: Path, toolchain: Toolch
     stopped = run(*command, "--max-trials", "5", "--json")
     assert stopped.exit_code == 1
     assert "no time of a step: see `tsm2-tune show" in stopped.stderr
-    assert [step["tried"] for step in json.loads(stopped.stdout)["steps"]] == [1, 1, 1, 1, 1, 0]
+    assert [step["tried"] for step in json.loads(stopped.stdout)[0]["steps"]] == [1, 1, 1, 1, 1, 0]
 
     done = run(*command, "--max-trials", "6", "--json")
     assert done.exit_code == 0
     assert "(1 new trial;" in done.stderr
-    found = json.loads(done.stdout)
+    (found,) = json.loads(done.stdout)
     assert [step["step"] for step in found["steps"]] == list(STEPS)
     trials = {line["id"]: line for line in json.loads(run("show", *database, "--json").output)}
     for step in found["steps"]:

@@ -24,7 +24,8 @@ HOST_NAME = host_limits().name
 def asked(*arguments: str) -> Any:
     result = run("model", *arguments, "--json")
     assert result.exit_code == 0, result.output
-    return json.loads(result.output)
+    (found,) = json.loads(result.output)
+    return found
 
 
 def refused(*arguments: str) -> str:

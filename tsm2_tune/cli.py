@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,6 +18,7 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Thresholds
 from tsm2_tune.options import (
+    DEFAULT_DATABASE,
     LADDER_DATABASE,
     computable,
     database_option,
@@ -32,13 +34,14 @@ from tsm2_tune.options import (
     tuning_options,
     wait_option,
 )
+from tsm2_tune.selection import Selection, selection_options
 from tsm2_tune.trials import MOST_TRIAL, forget, retry_option
 from tsm2_tune.tuner import job
 from tsm2_tune.tuner import ladder as steps
 from tsm2_tune.tuner.locks import device_lock
 from tsm2_tune.tuner.stopping import stoppable
 from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.target import HOST, default_spec, find_target, limits_of
+from tsm2_tune.tuner.target import default_spec, find_target
 from tsm2_tune.tuner.trial import Outcome
 from tsm2_tune.tuner.tune import FinalFailure, Options, Tuner
 from tsm2_tune.usage import Group
@@ -139,6 +142,8 @@ def _tune(
         asked = set(problems)
         winners = [row for row in store.best(device=target.identity.name) if row.problem in asked]
         display.winners_table(winners, console)
+    if winners:
+        display.print_line(console, _next_step(database, is_host=target.is_host))
     if tally.unsolved:
         sentence = f"no winner for {tally.unsolved} of {len(searched)} problems: see `tsm2-tune show --db {database}`"
         if tally.timed_out:
@@ -147,6 +152,14 @@ def _tune(
     _tell_interrupted(tally)
     if tally.unsolved or tally.interrupted:
         ctx.exit(1)
+
+
+def _next_step(database: str, *, is_host: bool) -> str:
+    """What can be done with the winners, and what their times are."""
+    of_database = "" if database == DEFAULT_DATABASE else f" --db {shlex.quote(database)}"
+    command = f"tsm2-tune export{of_database} --format module --output best_kernels.py"
+    times = "times are of kernels that this host emulates, not of a GPU's; " if is_host else ""
+    return f"{times}next: `{command}` writes the winners as a module to import"
 
 
 @dataclass(slots=True)
@@ -232,8 +245,7 @@ def ladder(
                     tally.count(event)
             found = {problem: steps.rungs(problem, target, store) for problem in problems}
     if as_json:
-        facts = [steps.facts(problem, target, rungs) for problem, rungs in found.items()]
-        click.echo(json.dumps(facts[0] if len(facts) == 1 else facts, indent=2))
+        click.echo(json.dumps([steps.facts(problem, target, rungs) for problem, rungs in found.items()], indent=2))
     else:
         for problem, rungs in found.items():
             reports.print_ladder(problem, target.identity.name, rungs, console)
@@ -250,42 +262,36 @@ for command in (planning.devices, planning.space, planning.model, planning.sourc
     main.add_command(command)
 
 
-stored_device_option = click.option(
-    "--device", "device", help="Only this device: cpu, a CUDA ordinal, or the name that is stored."
-)
-
-
-def stored_device(store: Store, device: str | None) -> str | None:
-    """The name under which the store has the device; InputError where it has none."""
-    if device is None:
-        return None
-    name = limits_of(device).name if device == HOST or device.isdecimal() else device
-    if name not in store.devices():
-        known = ", ".join(map(repr, store.devices())) or "none"
-        raise InputError(f"no trial of the device {name!r} in {store.path}: it has {known}")
-    return name
-
-
 @main.command()
 @database_option
-@stored_device_option
+@selection_options
 @json_option
-def best(database: str, device: str | None, as_json: bool) -> None:
+def best(database: str, selection: Selection, as_json: bool) -> None:
     """Show the winners in the database."""
     with Store.open(database, create=False) as store:
-        rows = store.best(device=stored_device(store, device))
+        every = store.best(device=selection.device_in(store))
+    rows = [row for row in every if row.problem in selection]
+    _refuse_nothing("winner", len(every), len(rows), selection, database)
     if as_json:
         click.echo(json.dumps([{**asdict(row), "parameters": row.tunables} for row in rows], indent=2))
     else:
         display.winners_table(rows, display.console())
 
 
+def _refuse_nothing(what: str, stored: int, found: int, selection: Selection, database: str) -> None:
+    """InputError where there are some, and none was asked for."""
+    if selection.is_of_problems and stored and not found:
+        raise InputError(
+            f"none of {stored} {what}s in {database} is of what was asked for: leave out --shapes, --dtype or --op"
+        )
+
+
 @main.command()
 @database_option
-@stored_device_option
+@selection_options
 @click.option("--format", "form", type=click.Choice(FORMATS), required=True, help="What to write.")
 @click.option("--output", required=True, metavar="PATH", help="The file to write; - is standard output.")
-def export(database: str, device: str | None, form: str, output: str) -> None:
+def export(database: str, selection: Selection, form: str, output: str) -> None:
     """Write the winners as an importable module, a table or a C header.
 
     \b
@@ -296,7 +302,7 @@ def export(database: str, device: str | None, form: str, output: str) -> None:
     if output != "-":
         exports.refuse_database(output, database)
     with Store.open(database, create=False) as store:
-        text = exports.export(store, form, device=stored_device(store, device))
+        text = exports.export(store, form, device=selection.device_in(store), chosen=selection.__contains__)
     if output == "-":
         click.echo(text.encode(), nl=False)  # as files are, whatever a terminal has
     else:
@@ -306,11 +312,18 @@ def export(database: str, device: str | None, form: str, output: str) -> None:
 @main.command()
 @click.argument("trial", type=click.IntRange(1, MOST_TRIAL), required=False)
 @database_option
+@selection_options
 @json_option
-def show(trial: int | None, database: str, as_json: bool) -> None:
+def show(trial: int | None, database: str, selection: Selection, as_json: bool) -> None:
     """Show one TRIAL in full, or list all trials."""
+    if trial is not None and (selection.device is not None or selection.is_of_problems):
+        raise click.UsageError("--device, --shapes, --dtype and --op are of the list: leave them or TRIAL out")
     with Store.open(database, create=False) as store:
-        if trial is None:
-            display.trials_table(store.listing(), display.console(), as_json=as_json)
-        else:
+        if trial is not None:
             display.trial_in_full(store.trial(trial), display.console(), as_json=as_json)
+            return
+        device = selection.device_in(store)
+        every = [line for line in store.listing() if device is None or line.device == device]
+    lines = [line for line in every if not selection.is_of_problems or Problem.parse(line.problem) in selection]
+    _refuse_nothing("trial", len(every), len(lines), selection, database)
+    display.trials_table(lines, display.console(), as_json=as_json)

@@ -32,6 +32,17 @@ MOST_LIMIT_SECONDS = 86400.0  # a day
 LAYOUTS = ("column", "row")
 OPPOSITE = str.maketrans("ntcj", "tnjc")
 GRAM = "gram"
+MOST_PROBLEMS = 100_000
+_PROBLEM = re.compile(r"\d{1,10}x\d{1,10}x\d{1,10}:(?:[a-z]\w*|3xtf32)(?::\w+)?", re.ASCII)
+# What others call the types.
+SPELT_OTHERWISE = {
+    **dict.fromkeys(("float32", "float", "single", "fp32", "s", "r_32f"), "f32"),
+    **dict.fromkeys(("float64", "double", "fp64", "d", "r_64f"), "f64"),
+    **dict.fromkeys(("complex64", "cfloat", "cf32", "c", "c_32f"), "c64"),
+    **dict.fromkeys(("complex128", "cdouble", "cf64", "z", "c_64f"), "c128"),
+    **dict.fromkeys(("float16", "half", "fp16", "h", "r_16f"), "f16"),
+    **dict.fromkeys(("bfloat16", "r_16bf"), "bf16"),
+}
 OP_SPELLING = (
     "A letter for A and one for B: n column-major, t row-major, which is transposed to BLAS, and with complex numbers"
     " c conjugate transposed, j conjugated; then a third, t, where C is row-major. x for B where that is A's own"
@@ -60,27 +71,58 @@ def family_names(text: str | None) -> tuple[str, ...]:
 
 
 def problems_of(shapes: str, dtypes: str, ops: str, layout: str, math: str = MATHS[0]) -> tuple[Problem, ...]:
-    """The problems that the options spell: every shape in every dtype and op."""
+    """The problems that the options spell: every shape in every dtype and op, and problems as they are printed."""
     names = tuple(dict.fromkeys(dtype_with(math, name.strip()) for name in dtypes.split(",")))
     spelt = tuple(dict.fromkeys(op.strip() for op in ops.split(",")))
-    items = (item.strip() for item in shapes.split(","))
-    shapes = ",".join(_items_of_file(item[1:]) if item.startswith("@") else item for item in items)
-    return tuple(
-        dict.fromkeys(
-            Problem(m, n, k, name, op_in(layout, op_of(op, name)))
-            for m, n, k in parse_shapes(shapes)
-            for name in names
-            for op in spelt
+    found = dict[Problem, None]()
+    for item in items_of(shapes):
+        problem = spelt_problem(item)
+        found.update(
+            dict.fromkeys(
+                Problem(m, n, k, name, op_in(layout, op_of(op, name)))
+                for m, n, k in parse_shapes(item)
+                for name in names
+                for op in spelt
+            )
+            if problem is None
+            else {problem: None}
         )
-    )
+        if len(found) > MOST_PROBLEMS:
+            raise InputError(f"{shapes!r} makes more than {MOST_PROBLEMS} problems: name fewer at a time")
+    return tuple(found)
+
+
+def items_of(shapes: str) -> tuple[str, ...]:
+    """The items of --shapes, those of files too. InputError where there is none."""
+    items = (item.strip() for item in shapes.split(","))
+    whole = ",".join(_items_of_file(item[1:]) if item.startswith("@") else item for item in items)
+    found = tuple(item.strip() for item in whole.split(",") if item.strip())
+    if not found:
+        raise InputError(f"no shape in {shapes!r}: expected MxNxK, such as 20480x16x20480")
+    return found
+
+
+def spelt_problem(item: str) -> Problem | None:
+    """The problem, where the item spells one as it is printed: MxNxK:DTYPE or MxNxK:DTYPE:OP."""
+    return Problem.parse(item) if _PROBLEM.fullmatch(item) else None
+
+
+def dtype_name(name: str) -> str:
+    """The name of a Dtype or of elements. InputError, with what may be meant, where it is none."""
+    if name not in DTYPES and name not in ELEMENT_TYPES:
+        hint = SPELT_OTHERWISE.get(name.lower())
+        meant = f"did you mean {hint}?" if hint else f"expected one of {', '.join(ELEMENT_TYPES)}"
+        raise InputError(f"unknown dtype {name!r}: {meant}")
+    return name
 
 
 def dtype_with(math: str, name: str) -> str:
     """The name of the Dtype whose products are computed so. InputError where the type has no such products."""
     if name in MATHS:
         raise InputError(f"unknown dtype {name!r}: that is how f32 may be multiplied: --dtype f32 --math {name}")
-    if name not in ELEMENT_TYPES:
+    if name in DTYPES and name not in ELEMENT_TYPES:
         raise InputError(f"unknown dtype {name!r}: expected one of {', '.join(ELEMENT_TYPES)}")
+    dtype_name(name)
     known = {dtype.element_name: dtype.name for dtype in DTYPES.values() if dtype.math == math}
     if name not in known:
         raise InputError(
@@ -94,7 +136,13 @@ def op_of(text: str, dtype_name: str) -> str:
     """The op that `text` spells for elements of this type."""
     if text != GRAM:
         return text
-    return ("c" if dtype_named(dtype_name).is_complex else "t") + SAME
+    of_real, of_complex = gram_ops()
+    return of_complex if dtype_named(dtype_name).is_complex else of_real
+
+
+def gram_ops() -> tuple[str, ...]:
+    """What GRAM spells for real and for complex elements."""
+    return "t" + SAME, "c" + SAME
 
 
 def op_in(layout: str, op: str) -> str:
@@ -163,18 +211,21 @@ math_option = click.option(
 )
 
 
+layout_option = click.option(
+    "--layout",
+    type=click.Choice(LAYOUTS),
+    default="column",
+    show_default=True,
+    help="What --op calls n: row takes every matrix as row-major, C too, so that nn is ttt and tn is ntt.",
+)
+
+
 def shapes_options(required: bool) -> Callable[[F], F]:
     """--shapes, --dtype, --math, --op and --layout, together."""
 
     def decorate(function: F) -> F:
         """The command with these options."""
-        function = click.option(
-            "--layout",
-            type=click.Choice(LAYOUTS),
-            default="column",
-            show_default=True,
-            help="What --op calls n: row takes every matrix as row-major, C too, so that nn is ttt and tn is ntt.",
-        )(function)
+        function = layout_option(function)
         function = click.option(
             "--op",
             "ops",

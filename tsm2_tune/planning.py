@@ -27,7 +27,9 @@ from tsm2_tune.options import (
     family_options,
     is_given,
     json_option,
+    layout_option,
     math_option,
+    op_in,
     op_of,
     planning_device_option,
     problems_of,
@@ -132,8 +134,7 @@ def space(
                 click.echo(json.dumps(facts))
         return
     if as_json:
-        counts = [reports.space_counts(one) for one in searched]
-        click.echo(json.dumps(counts[0] if len(counts) == 1 else counts, indent=2))
+        click.echo(json.dumps([reports.space_counts(one) for one in searched], indent=2))
         return
     for one in searched:
         reports.print_space(one, display.console(), explain=explain)
@@ -208,8 +209,7 @@ def model(
         ceilings, source = newest.ceilings, reports.measured_text(newest, database)
     found = [modelled(problem, limits, ceilings) for problem in problems]
     if as_json:
-        facts = [reports.model_facts(one, limits, source) for one in found]
-        click.echo(json.dumps(facts[0] if len(facts) == 1 else facts, indent=2))
+        click.echo(json.dumps([reports.model_facts(one, limits, source) for one in found], indent=2))
     else:
         reports.print_model(found, limits, source, display.console())
 
@@ -219,7 +219,8 @@ def model(
 @click.option("--dtype", "dtype", default="f32", show_default=True, help="Element type.")
 @math_option
 @click.option("--op", "op", default="nn", show_default=True, help=f"How the matrices lie. {OP_SPELLING}")
-def source(configuration: str, dtype: str, math: str, op: str) -> None:
+@layout_option
+def source(configuration: str, dtype: str, math: str, op: str, layout: str) -> None:
     """Print the CUDA text of one CONFIGURATION, spelt as `space --list` and `best` spell it.
 
     \b
@@ -227,7 +228,8 @@ def source(configuration: str, dtype: str, math: str, op: str) -> None:
     """
     family = family_named(configuration.partition("-")[0])
     name = dtype_with(math, dtype)
-    problems = [Problem(size, size, size, name, op_of(op, name)) for size in (1, LARGE)]  # one text is for all shapes
+    op = op_in(layout, op_of(op, name))
+    problems = [Problem(size, size, size, name, op) for size in (1, LARGE)]  # one text is for all shapes
     problem = next(filter(family.supports, problems), None)
     if problem is None:
         raise InputError(

@@ -115,8 +115,8 @@ PUBLISHED_PEAKS = {
 
 
 def profile_named(name: str) -> DeviceLimits:
-    """The bundled profile called `name`; InputError for an unknown one."""
-    if name not in PROFILES:
+    """The bundled profile called `name`, in capitals or not; InputError for an unknown one."""
+    if name.lower() not in PROFILES:
         known = ", ".join(PROFILES)
         raise InputError(f"unknown device {name!r}: expected a CUDA ordinal, cpu, or a profile: {known}")
-    return PROFILES[name]
+    return PROFILES[name.lower()]

@@ -18,13 +18,14 @@ SPELLING = """\
 MxNxK items separated by commas: C is M x N and the inner dimension is K.
 A dimension is a number (20480, 1e7), several (2/4/8), a range with a step (10240:30720:5120, both ends
 included) or a factor (2:64:*2), or the letter of another dimension (20480x16xm, 1e7xkx8/16).
+A problem as it is printed (100000x8x16:f32:tnt) has its own type and op, whatever --dtype and --op say.
 @FILE reads items from a file, one or more a line, # starts a comment."""
 
 
 def parse_shapes(text: str) -> tuple[Shape, ...]:
     """The shapes that `text` spells, each once, in its order. InputError names what is wrong.
 
-    The text is what SPELLING says, without @FILE.
+    The text is what SPELLING says, without @FILE and problems.
     """
     shapes: dict[Shape, None] = {}
     items = [item.strip() for item in text.split(",") if item.strip()]

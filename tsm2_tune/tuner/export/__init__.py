@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tsm2_tune.errors import InputError
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource
 from tsm2_tune.tuner.export.header import header_text
 from tsm2_tune.tuner.export.module import module_text
@@ -42,12 +43,18 @@ def export_text(
     return FORMATS[format_name](rows, sources, database)
 
 
-def export(store: Store, format_name: str, *, device: str | None = None) -> str:
-    """The store's winners, or only this device's, in one of FORMATS.
+def _all(problem: Problem) -> bool:
+    return True
+
+
+def export(
+    store: Store, format_name: str, *, device: str | None = None, chosen: Callable[[Problem], bool] = _all
+) -> str:
+    """The store's winners, or only this device's and those of chosen problems, in one of FORMATS.
 
     InputError without winners; StoreError where the format holds kernels and one is not as this program makes it.
     """
-    rows = store.best(device=device)
+    rows = [row for row in store.best(device=device) if chosen(row.problem)]
     sources = store.sources(rows) if format_name in WITH_KERNELS else {}
     return export_text(rows, format_name, sources=sources, database=str(store.path))
 

@@ -1,0 +1,132 @@
+"""Which stored results `best`, `show` and `export` are asked for; and problems as they are printed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.command import run
+from tests.fabricated import GPU, configuration, trial, tuning_run
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.options import problems_of
+from tsm2_tune.selection import selected
+from tsm2_tune.tuner.store import Store
+
+PROBLEMS = (
+    Problem(20480, 16, 20480, "f32"),
+    Problem(20480, 16, 20480, "f64"),
+    Problem(10**7, 8, 8, "f32"),
+)
+
+
+@pytest.fixture
+def database(path: Path) -> str:
+    """A database with a winner of each problem, one of them on another device."""
+    with Store.open(path, create=True) as store:
+        for number, problem in enumerate(PROBLEMS):
+            run_of = tuning_run("other") if number == 2 else tuning_run()
+            store.add_trial(run_of, trial(500.0 + number, configuration(128), problem=problem))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ((), PROBLEMS),
+        (("--shapes", "20480x16x20480"), PROBLEMS[:2]),
+        (("--shapes", "20480x16x20480,1e7x8x8", "--dtype", "f32"), (PROBLEMS[0], PROBLEMS[2])),
+        (("--shapes", PROBLEMS[1].text), PROBLEMS[1:2]),
+        (("--shapes", f"{PROBLEMS[1].text},1e7x8x8"), PROBLEMS[1:]),
+        (("--dtype", "f64"), PROBLEMS[1:2]),
+        (("--op", "nn"), PROBLEMS),
+        (("--device", "other"), PROBLEMS[2:]),
+        (("--device", GPU, "--dtype", "f32"), PROBLEMS[:1]),
+    ],
+)
+def test_only_what_was_asked_for_is_shown(given: tuple[str, ...], found: tuple[Problem, ...], database: str) -> None:
+    expected = sorted(problem.text for problem in found)
+    best = json.loads(run("best", "--db", database, "--json", *given).output)
+    assert sorted(Problem(*(row[name] for name in "mnk"), row["dtype"], row["op"]).text for row in best) == expected
+    shown = json.loads(run("show", "--db", database, "--json", *given).output)
+    assert sorted(line["problem"] for line in shown) == expected
+    exported = run("export", "--db", database, "--format", "json", "--output", "-", *given)
+    assert exported.exit_code == 0, exported.output
+    assert len(json.loads(exported.output)["best"]) == len(expected)
+
+
+@pytest.mark.parametrize("command", [("best",), ("show",), ("export", "--format", "csv", "--output", "-")])
+def test_where_there_is_none_it_is_said(command: tuple[str, ...], database: str) -> None:
+    result = run(*command, "--db", database, "--shapes", "8x8x8")
+    assert (result.exit_code, result.output.count("\n")) == (2, 1)
+    assert "of what was asked for" in result.output
+
+
+def test_one_trial_is_not_selected(database: str) -> None:
+    result = run("show", "1", "--dtype", "f32", "--db", database)
+    assert result.exit_code == 2
+    assert "leave them or TRIAL out" in result.output
+
+
+def test_gram_matrices_are_of_real_and_of_complex_numbers() -> None:
+    selection = selected(None, None, None, "gram")
+    assert Problem(8, 8, 8, "f32", "tx") in selection
+    assert Problem(8, 8, 8, "c64", "cx") in selection
+    assert Problem(8, 8, 8, "c64", "tx") in selection
+    assert Problem(8, 8, 8, "f32", "tn") not in selection
+
+
+def test_elements_are_selected_whatever_the_math() -> None:
+    f32, tf32 = Problem(8, 8, 8, "f32"), Problem(8, 8, 8, "tf32")
+    assert f32 in selected(None, None, "f32", None)
+    assert tf32 in selected(None, None, "f32", None)
+    assert f32 not in selected(None, None, "tf32", None)
+
+
+# Problems as they are printed
+
+
+def test_a_problem_that_is_printed_can_be_asked_for() -> None:
+    asked = "100000x8x16:f32:tnt,8x4x2,16x16x1000:3xtf32:tn,64x2x64:c64"
+    assert [problem.text for problem in problems_of(asked, "f64,c64", "tn", "column")] == [
+        "100000x8x16:f32:tnt", "8x4x2:f64:tn", "8x4x2:c64:tn", "16x16x1000:3xtf32:tn", "64x2x64:c64",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("item", "complaint"),
+    [
+        ("8x8x8:f23", "unknown dtype 'f23'"),
+        ("8x8x8:f32:zz", "op 'zz'"),
+        ("0x8x8:f32", "outside 1"),
+        ("8x8x9999999999:f32", "outside 1"),
+        ("8x8:f32", "expected MxNxK"),
+        ("8x8x8:f32:nn:nn", "no whole number"),
+    ],
+)
+def test_a_problem_that_is_none(item: str, complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        problems_of(item, "f32", "nn", "column")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("float32", "f32"), ("double", "f64"), ("complex64", "c64"), ("Half", "f16"), ("bfloat16", "bf16")],
+)
+def test_another_name_of_a_type_is_told_as_ours(name: str, meant: str) -> None:
+    result = run("space", "--device", "H200", "--shapes", "8x8x8", "--dtype", name)
+    assert result.exit_code == 2
+    assert result.output == f"Error: unknown dtype '{name}': did you mean {meant}?\n"
+
+
+def test_a_card_has_its_name_in_capitals_too() -> None:
+    shown = [run("model", "--device", name, "--shapes", "8x8x8").output for name in ("h200", "H200")]
+    assert shown[0] == shown[1]
+
+
+def test_a_source_is_of_a_layout() -> None:
+    arguments = ("source", "gemv-t128-l1-r1-v1-p8-k1")
+    assert run(*arguments, "--layout", "row").output == run(*arguments, "--op", "ttt").output
+    assert run(*arguments, "--layout", "row").exit_code == 0

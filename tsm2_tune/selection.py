@@ -1,0 +1,101 @@
+"""Which stored results a command is about: those of a device, of shapes, of element types and ops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, TypeVar
+
+import click
+
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.shapes import Shape, parse_shapes
+from tsm2_tune.options import GRAM, OP_SPELLING, dtype_name, gram_ops, items_of, spelt_problem
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.target import HOST, limits_of
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What was asked for; where nothing of a kind was named, all of it."""
+
+    device: str | None
+    problems: frozenset[Problem]
+    shapes: frozenset[Shape]
+    dtypes: frozenset[str]  # of elements, whatever the math, or of a Dtype
+    ops: frozenset[str]
+
+    def __contains__(self, problem: Problem) -> bool:
+        is_named = problem in self.problems or (problem.m, problem.n, problem.k) in self.shapes
+        return (
+            (is_named or not (self.problems or self.shapes))
+            and (not self.dtypes or not self.dtypes.isdisjoint((problem.dtype_name, problem.dtype.element_name)))
+            and (not self.ops or problem.op in self.ops)
+        )
+
+    @property
+    def is_of_problems(self) -> bool:
+        """Whether some problems may be left out."""
+        return bool(self.problems or self.shapes or self.dtypes or self.ops)
+
+    def device_in(self, store: Store) -> str | None:
+        """The name under which the store has the device; InputError where it has none."""
+        if self.device is None:
+            return None
+        is_here = self.device == HOST or self.device.isdecimal()
+        name = limits_of(self.device).name if is_here else self.device
+        if name not in store.devices():
+            known = ", ".join(map(repr, store.devices())) or "none"
+            raise InputError(f"no trial of the device {name!r} in {store.path}: it has {known}")
+        return name
+
+
+def selected(device: str | None, shapes: str | None, dtypes: str | None, ops: str | None) -> Selection:
+    """The selection that the options' texts spell. InputError where one is none."""
+    problems, of_shapes = set[Problem](), set[Shape]()
+    for item in items_of(shapes) if shapes is not None else ():
+        problem = spelt_problem(item)
+        if problem is None:
+            of_shapes.update(parse_shapes(item))
+        else:
+            problems.add(problem)
+    names = [op.strip() for op in ops.split(",")] if ops is not None else []
+    return Selection(
+        device,
+        frozenset(problems),
+        frozenset(of_shapes),
+        frozenset(dtype_name(name.strip()) for name in dtypes.split(",")) if dtypes is not None else frozenset(),
+        frozenset(one for name in names for one in (gram_ops() if name == GRAM else (name,))),
+    )
+
+
+def selection_options(function: F) -> F:
+    """--device, --shapes, --dtype and --op of results that are stored, which become one Selection."""
+
+    @wraps(function)
+    def with_selection(
+        *arguments: Any,
+        device: str | None,
+        shapes: str | None,
+        dtypes: str | None,
+        ops: str | None,
+        **named: Any,
+    ) -> Any:
+        return function(*arguments, selection=selected(device, shapes, dtypes, ops), **named)
+
+    for option in (
+        click.option("--op", "ops", metavar="OP,...", help=f"Only these ops. {OP_SPELLING}"),
+        click.option("--dtype", "dtypes", metavar="DTYPE,...", help="Only these element types."),
+        click.option(
+            "--shapes",
+            metavar="MxNxK,...",
+            help="Only these shapes, spelt as for tuning, or problems as they are printed: 16x16x1000:f64:tn.",
+        ),
+        click.option("--device", help="Only this device: cpu, a CUDA ordinal, or the name that is stored."),
+    ):
+        with_selection = option(with_selection)
+    return with_selection  # type: ignore[return-value]
