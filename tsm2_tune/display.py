@@ -212,14 +212,18 @@ def winner_text(row: BestRow) -> str:
 
 
 def winners_table(rows: Iterable[BestRow], console: Console) -> None:
-    """Print the winners, device by device: as tables on a terminal and as aligned columns elsewhere."""
-    heads = ("problem", "configuration", "median us", "rate", "% of floor", "ties", "")
+    """Print the winners, device by device: as tables on a terminal and as aligned columns elsewhere.
+
+    Beside each median how far its 95 % confidence interval reaches.
+    """
+    heads = ("problem", "configuration", "median us", "+- %", "rate", "% of floor", "ties", "")
     for device, winners in groupby(rows, key=lambda row: row.device):
         cells = [
             (
                 row.problem.text,
                 row.config,
                 f"{row.median_us:.1f}",
+                f"{100 * max(row.high_us / row.median_us - 1, 1 - row.low_us / row.median_us):.1f}",
                 rate_text(row.gbytes_per_s),
                 f"{row.percent_of_floor:.1f}",
                 str(row.ties),
@@ -228,7 +232,7 @@ def winners_table(rows: Iterable[BestRow], console: Console) -> None:
             for row in winners
         ]
         print_line(console, device)
-        print_table(console, heads, cells, right=(2, 3, 4, 5))
+        print_table(console, heads, cells, right=(2, 3, 4, 5, 6))
 
 
 def print_table(
