@@ -28,7 +28,7 @@ from tsm2_tune.generator.families.ladder import STEPS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.export import FORMATS
 from tsm2_tune.tuner.export.tables import csv_cell
-from tsm2_tune.tuner.job import ProblemStarted, TrialStored
+from tsm2_tune.tuner.job import ProblemEnded, ProblemStarted, TrialStored
 from tsm2_tune.tuner.ladder import Rung
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.trial import Outcome
@@ -149,6 +149,22 @@ def test_the_line_of_progress_is_whole(width: int) -> None:
     last = console.file.getvalue().rpartition("1/12")[2].split()  # Live draws it again and again
     assert last[:2] == [problem.text, "129/12800"]
     assert {"123456.7", "13.6", "GB/s,", "0", "%", "floor"} <= set(last)
+
+
+def test_where_no_bar_tells_trials_and_problems_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = Problem(20480, 16, 20480, "f32")
+    console = Console(file=io.StringIO(), force_terminal=False, width=200)
+    space: Any = SimpleNamespace(problem=problem, kept=range(128))
+    with display.Display(console, Options(), 12) as shown:
+        shown.show(ProblemStarted(space, tried_before=0, best_before_us=None, seconds_before=0.0))
+        shown.show(TrialStored(trial(500.0), 1))
+        monkeypatch.setattr(display, "SILENCE_SECONDS", 0.0)
+        shown.show(TrialStored(trial(400.0), 2))
+        shown.show(ProblemEnded(problem, 2, 2, 0, 126, 0, 0, None))
+    assert isinstance(console.file, io.StringIO)
+    counted, ended = console.file.getvalue().splitlines()
+    assert re.fullmatch(rf"1/12 {problem.text}: 2 of 128 trials, \d+ s left; best 400.0 us, .* of the floor", counted)
+    assert ended.startswith(f"1/12 {problem.text}: no configuration gave a right result (2 new trials; 126 untried")
 
 
 # Encodings

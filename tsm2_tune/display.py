@@ -41,6 +41,7 @@ _CONTROLS = re.compile(
 _HALVES = re.compile("[\\ud800-\\udfff]")  # of characters: bytes of a path that are no UTF-8 come as such
 GAP = "  "  # between columns, and between what a record says
 LEAST_TEXT_WIDTH = 20  # of a column that folds
+SILENCE_SECONDS = 15.0  # after which trials are counted in a line, where no bar does so
 LEAST_BAR_WIDTH = 100  # of a terminal beside whose line of progress there is room for a bar
 
 
@@ -84,6 +85,7 @@ class Display:
         self._best_us: float | None = None
         self._failures: dict[str, int] = {}
         self._seconds_before, self._started, self._trials, self._expected = 0.0, 0.0, 0, 0
+        self._told = time.monotonic()
 
     def __enter__(self) -> Display:
         self._progress.start()
@@ -152,6 +154,13 @@ class Display:
         assert self._task is not None
         self._trials += 1
         self._progress.update(self._task, advance=1, best=note, left=self._left_text())
+        if not self._live and time.monotonic() - self._told >= SILENCE_SECONDS:
+            so_far = f"{self._trials} of {self._expected} trials, {self._left_text()}"
+            self._line(f"{self._of_problems()}{trial.problem.text}: {so_far}{note and f'; best {note}'}")
+
+    def _of_problems(self) -> str:
+        """Which problem it is of how many, where no bar tells and there are several."""
+        return "" if self._live or self._problems == 1 else f"{self._number}/{self._problems} "
 
     def _update(self, note: str) -> None:
         assert self._task is not None
@@ -169,7 +178,7 @@ class Display:
             text = "nothing tried"
         failed = "".join(f", {count} {outcome}" for outcome, count in sorted(self._failures.items()))
         trials = f"{event.new_trials} new trial{'s' if event.new_trials != 1 else ''}{failed}"
-        self._line(f"{event.problem.text}: {text} ({trials}{self._untried_text(event)})")
+        self._line(f"{self._of_problems()}{event.problem.text}: {text} ({trials}{self._untried_text(event)})")
 
     def _untried_text(self, event: ProblemEnded) -> str:
         """Why kept configurations were left out, where some were."""
@@ -180,6 +189,7 @@ class Display:
 
     def _line(self, text: str) -> None:
         """A line above the progress bar; brackets in it are no markup."""
+        self._told = time.monotonic()
         print_line(self._progress.console, text)
 
 
