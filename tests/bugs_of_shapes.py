@@ -39,7 +39,7 @@ TAILS = (
     case(
         "tails",
         "a row before the first, where there is one",
-        TSM2_PLAIN,
+        TSM2,
         "row < m ? row : m - 1",
         "row < m ? row : m - 2",
         found=FULL,

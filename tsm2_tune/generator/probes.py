@@ -110,6 +110,15 @@ def deep_problems(config: KernelConfig, problem: Problem, *, most_products: floa
     return _of_shapes(problem, [shape] if _products(shape, periods) <= most_products else [])
 
 
+def least_problems(config: KernelConfig, problem: Problem) -> tuple[Problem, ...]:
+    """Those in which one extent is 1, of a whole tile otherwise, and in which all are."""
+    periods = family_named(config.family).periods(config, problem)
+    m, n, k = periods.m, periods.n, periods.k
+    if problem.is_gram:
+        return _of_shapes(problem, dict.fromkeys([(1, 1, 1), (1, 1, k), (m, m, 1)]))
+    return _of_shapes(problem, dict.fromkeys([(1, 1, 1), (1, n, k), (m, 1, k), (m, n, 1)]))
+
+
 def precise_problems(config: KernelConfig, problem: Problem, *, most_products: float) -> tuple[Problem, ...]:
     """A whole tile of C whose elements are of one product each; none where that is too large."""
     periods = family_named(config.family).periods(config, problem)

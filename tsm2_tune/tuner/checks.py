@@ -291,8 +291,11 @@ def overwriting(problem: Problem) -> Check:
 
 
 def first_checks(problem: Problem) -> tuple[Check, ...]:
-    """What a kernel is called for on operands with nothing before them, which it must not read."""
-    return (replace(checks_of(problem)[0], name="first in memory", at_start=True),)
+    """What a kernel is called for on operands with nothing before them, which it must not read.
+
+    In whole vectors, and in none.
+    """
+    return tuple(replace(one, at_start=True) for one in (overwriting(problem), checks_of(problem)[0]))
 
 
 def precise_checks(problem: Problem) -> tuple[Check, ...]:

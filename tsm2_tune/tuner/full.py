@@ -5,7 +5,8 @@ kernel is tried
 
 - on small problems with every remainder of m, n and k by the lengths into which it divides them, with more turns
   along k than it has stages, and with a single product, whose error is the least;
-- at the edges of its configuration, with all calls, of which a trial does some, and with nothing before the operands;
+- at the edges of its configuration, with all calls, of which a trial does some;
+- where an extent is 1 and a host has nothing before the operands that may be read;
 - on extents, blocks, turns along k and leading dimensions of more than 16 bits, as far as memory goes;
 - at the largest offsets for which a program calls a kernel with an index of 32 bits, and at larger ones with 64;
 - many times one after another: the results stay the same, bit for bit.
@@ -27,6 +28,7 @@ from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.probes import (
     deep_problems,
     edge_problems,
+    least_problems,
     long_line_problems,
     long_problems,
     precise_problems,
@@ -91,7 +93,7 @@ EMULATED = Extent(
     large_offsets=False,
     every_call=False,
     deep_products=3e6,
-    watched_products=1e7,
+    watched_products=4e7,
 )
 
 
@@ -164,6 +166,7 @@ def _calls(request: FullVerification, bits: int) -> Iterator[_Call]:
             yield _Call("edges", problem, every_check(problem))
         elif bits != asked.index_bits:
             yield _Call("edges", problem, probe_checks(problem, number))
+    for problem in least_problems(config, asked):
         yield _Call("first in memory", problem, first_checks(problem))
     for problem in deep_problems(config, asked, most_products=extent.deep_products):
         yield _Call("many turns", problem, sweep_checks(problem, 0)[:2])
