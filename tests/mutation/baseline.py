@@ -35,7 +35,7 @@ SHORT = Extent(
 # Of extents past 16 bits, for mutants that may cut numbers: those of a few configurations take a host minutes.
 LONG = replace(SHORT, long_products=2e8)
 # Nothing but whether threads of a block may touch the same bytes at the same time.
-WATCHED = replace(SHORT, products=0, launches=0, every_call=False, watched_products=4e7)
+WATCHED = replace(SHORT, products=0, launches=0, every_call=False, watched_products=1e8)
 PATIENCE, PATIENCE_IN_FULL = 6.0, 20.0  # times as long as a trial's longest stage takes: then it never ends
 LEAST_PATIENCE_SECONDS, LEAST_IN_FULL_SECONDS = 10.0, 120.0
 LIMIT_SECONDS = 600.0  # for a stage of the text itself
