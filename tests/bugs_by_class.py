@@ -9,9 +9,9 @@ What decides is the product's own verification: a trial, and where that accepts,
 from __future__ import annotations
 
 from tests.bugs_of_numbers import PRECISION, SCALARS, VALUES
-from tests.bugs_of_shapes import LONG_LOOPS, STATE, TAILS, UNSEEN_BY_A_HOST, WIDTH
+from tests.bugs_of_shapes import LONG_LOOPS, ORDER, STATE, TAILS, UNSEEN_BY_A_HOST, WIDTH
 
-CASES = (*SCALARS, *TAILS, *LONG_LOOPS, *VALUES, *PRECISION, *STATE, *WIDTH, *UNSEEN_BY_A_HOST)
+CASES = (*SCALARS, *TAILS, *LONG_LOOPS, *VALUES, *PRECISION, *STATE, *WIDTH, *ORDER, *UNSEEN_BY_A_HOST)
 
 if __name__ == "__main__":
     from tests.bugs_command import main

@@ -40,6 +40,7 @@ class Bench:
     toolchain: Toolchain
     worker: Worker
     extent: Extent
+    watching: Toolchain | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,9 @@ def tried(case: Case, bench: Bench) -> Tried:
         return Tried(Found.TRIAL, result.detail)
     assert result.outcome is Outcome.OK, f"{case.name}: {result.outcome}: {result.detail}"
     entries = tuple((bits, entry_of(case, source, bits, bench.toolchain)) for bits in INDEX_BITS)
-    result = bench.worker.verify_in_full(FullVerification(problem, config, entries, bench.extent, seed=11))
+    watched = entry_of(case, source, INDEX_BITS[0], bench.watching) if bench.watching else None
+    request = FullVerification(problem, config, entries, bench.extent, seed=11, watched=watched)
+    result = bench.worker.verify_in_full(request)
     if result.outcome in REJECTED:
         return Tried(Found.FULL, result.detail)
     assert result.outcome is Outcome.OK, f"{case.name}: {result.outcome}: {result.detail}"
@@ -93,9 +96,8 @@ def bench_on(device: str) -> Bench:
     target = find_target(device)
     support = compiled(support_source(), "", target.toolchain).path
     toolchain = quick_toolchain(target.toolchain) if target.is_host else target.toolchain
-    return Bench(
-        toolchain, Worker(device, support, limit_seconds=LIMIT_SECONDS), ON_HOST if target.is_host else ON_GPU
-    )
+    worker = Worker(device, support, limit_seconds=LIMIT_SECONDS)
+    return Bench(toolchain, worker, ON_HOST if target.is_host else ON_GPU, target.watching)
 
 
 @click.command(cls=Command)

@@ -38,6 +38,14 @@ WAIT = 'asm volatile("cp.async.wait_group %0;" :: "n"(left) : "memory");'
 TAILS = (
     case(
         "tails",
+        "a row before the first, where there is one",
+        TSM2,
+        "row < m ? row : m - 1",
+        "row < m ? row : m - 2",
+        found=FULL,
+    ),
+    case(
+        "tails",
         "last product of k = 3 mod 4 dropped",
         TSM2,
         "a[q] = step + q < k ?",
@@ -300,6 +308,29 @@ WIDTH = (
     ),
 )
 
+ORDER = (
+    case(
+        "order",
+        "no barrier before a block's sums are counted",
+        GRAM,
+        "__syncthreads();\n    if (threadIdx.x == 0)\n        before = count_up",
+        "if (threadIdx.x == 0)\n        before = count_up",
+        dtype="f64",
+        op="tx",
+        found=FULL,
+    ),
+    case(
+        "order",
+        "no barrier of a warp that multiplies what its lanes have copied",
+        GRAM_MMA,
+        "meet();  // every thread's copies",
+        ";  // every thread's copies",
+        dtype="f64",
+        op="tx",
+        found=FULL,
+    ),
+)
+
 UNSEEN_BY_A_HOST = (
     case("order", "no wait for copies", GEMM, WAIT, "", found=ON_GPU),
     case("order", "no wait for copies of a ring", STAGED, WAIT, "", found=ON_GPU),
@@ -311,16 +342,6 @@ UNSEEN_BY_A_HOST = (
         "atom.relaxed.gpu",
         dtype="f64",
         op="tn",
-        found=ON_GPU,
-    ),
-    case(
-        "order",
-        "no barrier before a block's sums are counted",
-        GRAM,
-        "__syncthreads();\n    if (threadIdx.x == 0)\n        before = count_up",
-        "if (threadIdx.x == 0)\n        before = count_up",
-        dtype="f64",
-        op="tx",
         found=ON_GPU,
     ),
     case(

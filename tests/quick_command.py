@@ -16,7 +16,9 @@ from tsm2_tune.tuner.full import EMULATED
 from tsm2_tune.tuner.measure import Effort
 
 SAMPLES = Effort(min_samples=3, max_samples=3, warm_up_seconds=0.0)
-CALLS = replace(EMULATED, products=2e4, long_products=0, repeated_products=0, launches=2)
+CALLS = replace(
+    EMULATED, products=2e4, long_products=0, repeated_products=0, launches=2, deep_products=0, watched_products=0
+)
 
 
 def make_quick(setattr: Callable[[object, str, object], None]) -> None:

@@ -12,6 +12,7 @@ from tests.bugs_by_class import CASES
 from tests.bugs_command import ON_HOST, Bench, tried
 from tests.bugs_in_classes import Case, Found
 from tsm2_tune.tuner.compiler import Toolchain
+from tsm2_tune.tuner.host.toolchain import host_toolchain, watching
 from tsm2_tune.tuner.worker import Worker
 
 pytestmark = pytest.mark.host
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.host
 
 @pytest.fixture(scope="module")
 def bench(quick: Toolchain, worker: Worker) -> Bench:
-    return Bench(quick, worker, ON_HOST)
+    return Bench(quick, worker, ON_HOST, watching(host_toolchain()))
 
 
 def parameter(case: Case) -> ParameterSet:

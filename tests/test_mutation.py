@@ -51,7 +51,8 @@ FIXED = (
     (SIMPLE, "value", "alpha", "mutant::finite", Judged.KILLED),
     (SPLIT, "constant", "4", "5", Judged.KILLED),
     (SPLIT, "arithmetic", "*", "+", Judged.KILLED),
-    (SPLIT, "copy", "commit_copies", "", Judged.UNSEEN),
+    (SPLIT, "copy", "commit_copies", "", Judged.KILLED),
+    (SPLIT, "barrier", "__syncthreads()", "", Judged.KILLED),
     (SPLIT, "state", "", "static ", Judged.KILLED),
 )
 
@@ -149,12 +150,12 @@ def test_memory_is_that_of_the_largest_call_that_a_device_has_room_for() -> None
 @pytest.mark.host
 @pytest.mark.parametrize(
     ("subject", "operator", "was", "becomes", "judged"),
-    [(SPLIT, "arithmetic", "*", "+", Judged.KILLED), (SPLIT, "copy", "commit_copies", "", Judged.SURVIVED)],
+    [(SPLIT, "arithmetic", "*", "+", Judged.KILLED), (SPLIT, "copy", "await_groups<0>()", "", Judged.KILLED)],
 )
 def test_mutants_of_a_gpu_are_told_by_both_widths_of_index(
     bench: Bench, subject: Subject, operator: str, was: str, becomes: str, judged: Judged
 ) -> None:
-    """As the host judges them, which is a GPU here: to it a copy that is waited for is one like others."""
+    """As the host judges them, which is a GPU here."""
     on_gpu = OnGpu(Baselines(replace(bench.tools, widths=INDEX_BITS)), HOST, Room(2**40, 2**40))
     found = on_gpu.judge(mutant_of(subject, operator, was, becomes))
     on_gpu.close()

@@ -10,7 +10,14 @@ import pytest
 from tests.test_gpu import CASES
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import family_named
-from tsm2_tune.generator.probes import LONGEST, MOST_REMAINDERS, PAST_16_BITS, long_problems, remainder_problems
+from tsm2_tune.generator.probes import (
+    LONGEST,
+    MOST_REMAINDERS,
+    PAST_16_BITS,
+    deep_problems,
+    long_problems,
+    remainder_problems,
+)
 from tsm2_tune.generator.problem import Problem
 
 ONCE = {config.family: (config, case) for config, case in reversed(CASES)}
@@ -62,3 +69,23 @@ def test_blocks_and_turns_along_k_do_not_fit_16_bits(config: KernelConfig, case:
     for depth in (PAST_16_BITS * turn, PAST_16_BITS * turn * launch.splits):
         assert depth >= LONGEST or any(one.k > depth for one in found)
     assert problem.is_gram or any(one.m > PAST_16_BITS * launch.rows_per_block for one in found)
+
+
+@EACH
+def test_where_an_extent_is_just_long_the_others_are_whole(config: KernelConfig, case: Problem) -> None:
+    problem = asked(case)
+    periods = family_named(config.family).periods(config, problem)
+    found = long_problems(config, problem, most_products=math.inf)
+    n = periods.m if case.is_gram else periods.n
+    just_long = [one for one in found if (one.m, one.n) == (periods.m, n) and one.k > PAST_16_BITS]
+    assert {one.k % periods.k for one in just_long} >= {0, (PAST_16_BITS + 1) % periods.k}
+    assert case.is_gram or any(one.m == PAST_16_BITS + 1 and (one.n, one.k) == (n, 2 * periods.k) for one in found)
+
+
+@EACH
+def test_every_split_takes_more_turns_than_it_has_stages(config: KernelConfig, case: Problem) -> None:
+    problem, family = asked(case), family_named(config.family)
+    (deep,) = deep_problems(config, problem, most_products=math.inf)
+    turns = deep.k / family.periods(config, problem).k / family.launch(config, problem).splits
+    assert turns > int(config.tunables.get("stages", 1))
+    assert not deep_problems(config, problem, most_products=deep.m * deep.n * (deep.k - 1))

@@ -78,6 +78,7 @@ __device__ __forceinline__ unsigned count_up(unsigned *counter, unsigned last)
 {
     unsigned before;
 #ifdef TSM2_HOST
+    tsm2_host::count_block();
     before = *counter;
     *counter = before < last ? before + 1 : 0;
 #else
@@ -152,6 +153,8 @@ struct Meeting {
     {
         unsigned before;
 #ifdef TSM2_HOST
+        if (orders)
+            tsm2_host::count_block();
         before = *counter;
         *counter += what;
 #else

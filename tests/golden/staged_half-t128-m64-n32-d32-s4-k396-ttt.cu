@@ -94,6 +94,7 @@ __device__ __forceinline__ unsigned count_up(unsigned *counter, unsigned last)
 {
     unsigned before;
 #ifdef TSM2_HOST
+    tsm2_host::count_block();
     before = *counter;
     *counter = before < last ? before + 1 : 0;
 #else
@@ -320,11 +321,11 @@ __device__ __forceinline__ unsigned transposed(unsigned bits)
 #ifdef TSM2_HOST
     __shared__ unsigned words[threads];
     words[threadIdx.x] = bits;
-    __syncwarp();
+    tsm2_host::meet_lanes();
     const int lane = threadIdx.x % 32, first = threadIdx.x - lane + lane % 4 * 8 + lane / 8;
     const int half = lane / 4 % 2 * 16;
     const unsigned of_rows = (words[first] >> half & 0xFFFF) | (words[first + 4] >> half & 0xFFFF) << 16;
-    __syncwarp();
+    tsm2_host::meet_lanes();
     return of_rows;
 #else
     unsigned of_rows;

@@ -74,6 +74,7 @@ __device__ __forceinline__ unsigned count_up(unsigned *counter, unsigned last)
 {
     unsigned before;
 #ifdef TSM2_HOST
+    tsm2_host::count_block();
     before = *counter;
     *counter = before < last ? before + 1 : 0;
 #else
@@ -148,6 +149,8 @@ struct Meeting {
     {
         unsigned before;
 #ifdef TSM2_HOST
+        if (orders)
+            tsm2_host::count_block();
         before = *counter;
         *counter += what;
 #else
@@ -348,7 +351,7 @@ __device__ __forceinline__ void multiply_add(double (&sum)[4], const double (&a)
     double *mine = lanes[threadIdx.x];
     for (int e = 0; e < 6; ++e)
         mine[e] = e < 4 ? a[e] : b[e - 4];
-    __syncwarp();
+    tsm2_host::meet_lanes();
     const int lane = threadIdx.x % 32, first = threadIdx.x - lane;
     for (int e = 0; e < 4; ++e) {
         const int column = lane % 4 * 2 + e % 2;
@@ -357,7 +360,7 @@ __device__ __forceinline__ void multiply_add(double (&sum)[4], const double (&a)
             sum[e] = fma(factor, lanes[first + column * 4 + l % 4][4 + l / 4], sum[e]);
         }
     }
-    __syncwarp();
+    tsm2_host::meet_lanes();
 #else
     asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64"
         " { %0, %1, %2, %3 }, { %4, %5, %6, %7 }, { %8, %9 }, { %0, %1, %2, %3 };"

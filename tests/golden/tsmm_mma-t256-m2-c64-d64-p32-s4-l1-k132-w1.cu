@@ -194,7 +194,7 @@ __device__ __forceinline__ void multiply_add(double (&sum)[4], const double (&a)
     double *mine = lanes[threadIdx.x];
     for (int e = 0; e < 6; ++e)
         mine[e] = e < 4 ? a[e] : b[e - 4];
-    __syncwarp();
+    tsm2_host::meet_lanes();
     const int lane = threadIdx.x % 32, first = threadIdx.x - lane;
     for (int e = 0; e < 4; ++e) {
         const int column = lane % 4 * 2 + e % 2;
@@ -203,7 +203,7 @@ __device__ __forceinline__ void multiply_add(double (&sum)[4], const double (&a)
             sum[e] = fma(factor, lanes[first + column * 4 + l % 4][4 + l / 4], sum[e]);
         }
     }
-    __syncwarp();
+    tsm2_host::meet_lanes();
 #else
     asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64"
         " { %0, %1, %2, %3 }, { %4, %5, %6, %7 }, { %8, %9 }, { %0, %1, %2, %3 };"

@@ -61,7 +61,12 @@ __device__ __forceinline__ void store_C(
 
 
 // One element from global to shared memory. The thread goes on.
-#if defined(TSM2_HOST) || __CUDA_ARCH__ < 800
+#if defined(TSM2_HOST)
+template <class T> __device__ __forceinline__ void copy_async(T *to, const T *from)
+{
+    tsm2_host::copy_later(to, from, sizeof(T), sizeof(T));
+}
+#elif __CUDA_ARCH__ < 800
 template <class T> __device__ __forceinline__ void copy_async(T *to, const T *from) { *to = *from; }
 #else
 template <class T> __device__ __forceinline__ void copy_async(T *to, const T *from)
@@ -73,7 +78,11 @@ template <class T> __device__ __forceinline__ void copy_async(T *to, const T *fr
 
 // Copies are committed in groups, which end in their order: a thread can wait for the oldest of its groups alone, and
 // not for loads that it started after them.
-#if defined(TSM2_HOST) || __CUDA_ARCH__ < 800
+#if defined(TSM2_HOST)
+__device__ __forceinline__ void commit_copies() { tsm2_host::close_copies(); }
+template <int pending>
+__device__ __forceinline__ void await_groups() { tsm2_host::await_copies(pending); }
+#elif __CUDA_ARCH__ < 800
 __device__ __forceinline__ void commit_copies() {}
 template <int pending>
 __device__ __forceinline__ void await_groups() {}

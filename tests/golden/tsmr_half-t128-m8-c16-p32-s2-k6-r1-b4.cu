@@ -83,7 +83,12 @@ __device__ __forceinline__ void store_C(
 using chunk_t = uint2;  // a lane's run along k
 constexpr int run_words = sizeof(chunk_t) / 4;
 // A chunk from global to shared memory, its first `count` elements and zeros behind.
-#if defined(TSM2_HOST) || __CUDA_ARCH__ < 800
+#if defined(TSM2_HOST)
+__device__ __forceinline__ void copy_async(uint2 *to, const scalar *from, int count)
+{
+    tsm2_host::copy_later(to, from, sizeof(uint2), count * sizeof(scalar));
+}
+#elif __CUDA_ARCH__ < 800
 __device__ __forceinline__ void copy_async(uint2 *to, const scalar *from, int count)
 {
     constexpr int whole = sizeof(uint2) / sizeof(scalar);
@@ -104,7 +109,11 @@ __device__ __forceinline__ void copy_async(uint2 *to, const scalar *from, int co
 
 // Copies are committed in groups, which end in their order: a thread can wait for the oldest of its groups alone, and
 // not for loads that it started after them.
-#if defined(TSM2_HOST) || __CUDA_ARCH__ < 800
+#if defined(TSM2_HOST)
+__device__ __forceinline__ void commit_copies() { tsm2_host::close_copies(); }
+template <int pending>
+__device__ __forceinline__ void await_groups() { tsm2_host::await_copies(pending); }
+#elif __CUDA_ARCH__ < 800
 __device__ __forceinline__ void commit_copies() {}
 template <int pending>
 __device__ __forceinline__ void await_groups() {}
@@ -122,6 +131,7 @@ __device__ __forceinline__ unsigned count_up(unsigned *counter, unsigned last)
 {
     unsigned before;
 #ifdef TSM2_HOST
+    tsm2_host::count_block();
     before = *counter;
     *counter = before < last ? before + 1 : 0;
 #else
@@ -213,7 +223,7 @@ __device__ __forceinline__ void multiply_add(
     const unsigned mine[6] = {upper, upper_next, lower, lower_next, b, b_next};
     for (int e = 0; e < 6; ++e)
         lanes[threadIdx.x].bits[e] = mine[e];
-    __syncwarp();
+    tsm2_host::meet_lanes();
     const int lane = threadIdx.x % 32, first = threadIdx.x - lane;
     for (int e = 0; e < 4; ++e) {
         const int column = lane % 4 * 2 + e % 2;
@@ -223,7 +233,7 @@ __device__ __forceinline__ void multiply_add(
             sum[e] = fmaf(sum_t(factor), sum_t(lanes[first + column * 4 + t].element[8 + half]), sum[e]);
         }
     }
-    __syncwarp();
+    tsm2_host::meet_lanes();
 #else
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"
         " { %0, %1, %2, %3 }, { %4, %5, %6, %7 }, { %8, %9 }, { %0, %1, %2, %3 };"

@@ -103,7 +103,12 @@ __device__ __forceinline__ void store_C(
 using chunk_t = uint4;  // a lane's run along k
 constexpr int run_words = sizeof(chunk_t) / 4;
 // A chunk from global to shared memory, its first `count` elements and zeros behind.
-#if defined(TSM2_HOST) || __CUDA_ARCH__ < 800
+#if defined(TSM2_HOST)
+__device__ __forceinline__ void copy_async(uint4 *to, const scalar *from, int count)
+{
+    tsm2_host::copy_later(to, from, sizeof(uint4), count * sizeof(scalar));
+}
+#elif __CUDA_ARCH__ < 800
 __device__ __forceinline__ void copy_async(uint4 *to, const scalar *from, int count)
 {
     constexpr int whole = sizeof(uint4) / sizeof(scalar);
@@ -124,7 +129,12 @@ __device__ __forceinline__ void copy_async(uint4 *to, const scalar *from, int co
 
 using piece_of_B_t = unsigned;  // neighbours in a row of B, copied at once
 // A chunk from global to shared memory, its first `count` elements and zeros behind.
-#if defined(TSM2_HOST) || __CUDA_ARCH__ < 800
+#if defined(TSM2_HOST)
+__device__ __forceinline__ void copy_async(unsigned *to, const scalar *from, int count)
+{
+    tsm2_host::copy_later(to, from, sizeof(unsigned), count * sizeof(scalar));
+}
+#elif __CUDA_ARCH__ < 800
 __device__ __forceinline__ void copy_async(unsigned *to, const scalar *from, int count)
 {
     constexpr int whole = sizeof(unsigned) / sizeof(scalar);
@@ -212,7 +222,7 @@ __device__ __forceinline__ void multiply_add(
     const unsigned mine[6] = {upper, upper_next, lower, lower_next, b, b_next};
     for (int e = 0; e < 6; ++e)
         lanes[threadIdx.x].bits[e] = mine[e];
-    __syncwarp();
+    tsm2_host::meet_lanes();
     const int lane = threadIdx.x % 32, first = threadIdx.x - lane;
     for (int e = 0; e < 4; ++e) {
         const int column = lane % 4 * 2 + e % 2;
@@ -222,7 +232,7 @@ __device__ __forceinline__ void multiply_add(
             sum[e] = fmaf(sum_t(factor), sum_t(lanes[first + column * 4 + t].element[8 + half]), sum[e]);
         }
     }
-    __syncwarp();
+    tsm2_host::meet_lanes();
 #else
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"
         " { %0, %1, %2, %3 }, { %4, %5, %6, %7 }, { %8, %9 }, { %0, %1, %2, %3 };"
@@ -256,12 +266,12 @@ __device__ __forceinline__ void load_transposed(uint4 &to, const scalar *row)
 #ifdef TSM2_HOST
     __shared__ const scalar *rows[threads];
     rows[threadIdx.x] = row;
-    __syncwarp();
+    tsm2_host::meet_lanes();
     const int lane = threadIdx.x % 32, first = threadIdx.x - lane + lane % 4 * 2;
     unsigned *words = reinterpret_cast<unsigned *>(&to);
     for (int w = 0; w < 4; ++w)
         words[w] = rows[first + 8 * w][lane / 4].bits | unsigned(rows[first + 8 * w + 1][lane / 4].bits) << 16;
-    __syncwarp();
+    tsm2_host::meet_lanes();
 #else
     const unsigned address = unsigned(__cvta_generic_to_shared(row));
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 { %0, %1, %2, %3 }, [%4];"

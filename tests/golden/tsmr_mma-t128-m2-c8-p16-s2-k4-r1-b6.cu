@@ -62,7 +62,12 @@ __device__ __forceinline__ void store_C(
 
 
 // One element from global to shared memory. The thread goes on.
-#if defined(TSM2_HOST) || __CUDA_ARCH__ < 800
+#if defined(TSM2_HOST)
+template <class T> __device__ __forceinline__ void copy_async(T *to, const T *from)
+{
+    tsm2_host::copy_later(to, from, sizeof(T), sizeof(T));
+}
+#elif __CUDA_ARCH__ < 800
 template <class T> __device__ __forceinline__ void copy_async(T *to, const T *from) { *to = *from; }
 #else
 template <class T> __device__ __forceinline__ void copy_async(T *to, const T *from)
@@ -74,7 +79,11 @@ template <class T> __device__ __forceinline__ void copy_async(T *to, const T *fr
 
 // Copies are committed in groups, which end in their order: a thread can wait for the oldest of its groups alone, and
 // not for loads that it started after them.
-#if defined(TSM2_HOST) || __CUDA_ARCH__ < 800
+#if defined(TSM2_HOST)
+__device__ __forceinline__ void commit_copies() { tsm2_host::close_copies(); }
+template <int pending>
+__device__ __forceinline__ void await_groups() { tsm2_host::await_copies(pending); }
+#elif __CUDA_ARCH__ < 800
 __device__ __forceinline__ void commit_copies() {}
 template <int pending>
 __device__ __forceinline__ void await_groups() {}
@@ -92,6 +101,7 @@ __device__ __forceinline__ unsigned count_up(unsigned *counter, unsigned last)
 {
     unsigned before;
 #ifdef TSM2_HOST
+    tsm2_host::count_block();
     before = *counter;
     *counter = before < last ? before + 1 : 0;
 #else
@@ -149,7 +159,7 @@ __device__ __forceinline__ void multiply_add(double (&sum)[4], const double (&a)
     double *mine = lanes[threadIdx.x];
     for (int e = 0; e < 6; ++e)
         mine[e] = e < 4 ? a[e] : b[e - 4];
-    __syncwarp();
+    tsm2_host::meet_lanes();
     const int lane = threadIdx.x % 32, first = threadIdx.x - lane;
     for (int e = 0; e < 4; ++e) {
         const int column = lane % 4 * 2 + e % 2;
@@ -158,7 +168,7 @@ __device__ __forceinline__ void multiply_add(double (&sum)[4], const double (&a)
             sum[e] = fma(factor, lanes[first + column * 4 + l % 4][4 + l / 4], sum[e]);
         }
     }
-    __syncwarp();
+    tsm2_host::meet_lanes();
 #else
     asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64"
         " { %0, %1, %2, %3 }, { %4, %5, %6, %7 }, { %8, %9 }, { %0, %1, %2, %3 };"

@@ -129,7 +129,14 @@ __device__ __forceinline__ void store_C(
 
 
 // `count` neighbours from global to shared memory. The thread goes on; await_copies waits for all that it has started.
-#if defined(TSM2_HOST) || __CUDA_ARCH__ < 800
+#if defined(TSM2_HOST)
+template <int count>
+__device__ __forceinline__ void copy_async(scalar *to, const scalar *from)
+{
+    tsm2_host::copy_later(to, from, count * sizeof(scalar), count * sizeof(scalar));
+}
+__device__ __forceinline__ void await_copies() { tsm2_host::await_all_copies(); }
+#elif __CUDA_ARCH__ < 800
 template <int count>
 __device__ __forceinline__ void copy_async(scalar *to, const scalar *from)
 {
@@ -158,6 +165,7 @@ __device__ __forceinline__ unsigned count_up(unsigned *counter, unsigned last)
 {
     unsigned before;
 #ifdef TSM2_HOST
+    tsm2_host::count_block();
     before = *counter;
     *counter = before < last ? before + 1 : 0;
 #else

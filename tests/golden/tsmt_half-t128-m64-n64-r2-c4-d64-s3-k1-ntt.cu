@@ -106,7 +106,7 @@ __device__ __forceinline__ void multiply_add(
     const unsigned mine[6] = {upper, upper_next, lower, lower_next, b, b_next};
     for (int e = 0; e < 6; ++e)
         lanes[threadIdx.x].bits[e] = mine[e];
-    __syncwarp();
+    tsm2_host::meet_lanes();
     const int lane = threadIdx.x % 32, first = threadIdx.x - lane;
     for (int e = 0; e < 4; ++e) {
         const int column = lane % 4 * 2 + e % 2;
@@ -116,7 +116,7 @@ __device__ __forceinline__ void multiply_add(
             sum[e] = fmaf(sum_t(factor), sum_t(lanes[first + column * 4 + t].element[8 + half]), sum[e]);
         }
     }
-    __syncwarp();
+    tsm2_host::meet_lanes();
 #else
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"
         " { %0, %1, %2, %3 }, { %4, %5, %6, %7 }, { %8, %9 }, { %0, %1, %2, %3 };"

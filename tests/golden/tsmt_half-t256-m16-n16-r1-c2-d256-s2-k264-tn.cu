@@ -80,6 +80,7 @@ __device__ __forceinline__ unsigned count_up(unsigned *counter, unsigned last)
 {
     unsigned before;
 #ifdef TSM2_HOST
+    tsm2_host::count_block();
     before = *counter;
     *counter = before < last ? before + 1 : 0;
 #else
@@ -138,7 +139,7 @@ __device__ __forceinline__ void multiply_add(
     const unsigned mine[6] = {upper, upper_next, lower, lower_next, b, b_next};
     for (int e = 0; e < 6; ++e)
         lanes[threadIdx.x].bits[e] = mine[e];
-    __syncwarp();
+    tsm2_host::meet_lanes();
     const int lane = threadIdx.x % 32, first = threadIdx.x - lane;
     for (int e = 0; e < 4; ++e) {
         const int column = lane % 4 * 2 + e % 2;
@@ -148,7 +149,7 @@ __device__ __forceinline__ void multiply_add(
             sum[e] = fmaf(sum_t(factor), sum_t(lanes[first + column * 4 + t].element[8 + half]), sum[e]);
         }
     }
-    __syncwarp();
+    tsm2_host::meet_lanes();
 #else
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"
         " { %0, %1, %2, %3 }, { %4, %5, %6, %7 }, { %8, %9 }, { %0, %1, %2, %3 };"

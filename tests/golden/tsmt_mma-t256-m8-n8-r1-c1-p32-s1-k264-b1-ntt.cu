@@ -66,6 +66,7 @@ __device__ __forceinline__ unsigned count_up(unsigned *counter, unsigned last)
 {
     unsigned before;
 #ifdef TSM2_HOST
+    tsm2_host::count_block();
     before = *counter;
     *counter = before < last ? before + 1 : 0;
 #else
@@ -120,7 +121,7 @@ __device__ __forceinline__ void multiply_add(double (&sum)[2], const double (&a)
     double *mine = lanes[threadIdx.x];
     for (int e = 0; e < 4; ++e)
         mine[e] = e < 2 ? a[e] : b[e - 2];
-    __syncwarp();
+    tsm2_host::meet_lanes();
     const int lane = threadIdx.x % 32, first = threadIdx.x - lane;
     for (int e = 0; e < 2; ++e) {
         const int column = lane % 4 * 2 + e;
@@ -129,7 +130,7 @@ __device__ __forceinline__ void multiply_add(double (&sum)[2], const double (&a)
             sum[e] = fma(factor, lanes[first + column * 4 + l % 4][2 + l / 4], sum[e]);
         }
     }
-    __syncwarp();
+    tsm2_host::meet_lanes();
 #else
     #pragma unroll
     for (int half = 0; half < 2; ++half) {

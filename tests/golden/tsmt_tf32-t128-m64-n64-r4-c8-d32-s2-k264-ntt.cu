@@ -63,6 +63,7 @@ __device__ __forceinline__ unsigned count_up(unsigned *counter, unsigned last)
 {
     unsigned before;
 #ifdef TSM2_HOST
+    tsm2_host::count_block();
     before = *counter;
     *counter = before < last ? before + 1 : 0;
 #else
@@ -132,7 +133,7 @@ __device__ __forceinline__ void multiply_add_rounded(
     const unsigned mine[6] = {upper, upper_next, lower, lower_next, b, b_next};
     for (int e = 0; e < 6; ++e)
         lanes[threadIdx.x][e] = __uint_as_float(mine[e] & 0xFFFFE000u);
-    __syncwarp();
+    tsm2_host::meet_lanes();
     const int lane = threadIdx.x % 32, first = threadIdx.x - lane;
     for (int e = 0; e < 4; ++e) {
         const int column = lane % 4 * 2 + e % 2;
@@ -141,7 +142,7 @@ __device__ __forceinline__ void multiply_add_rounded(
             sum[e] = fmaf(factor, lanes[first + column * 4 + l % 4][4 + l / 4], sum[e]);
         }
     }
-    __syncwarp();
+    tsm2_host::meet_lanes();
 #else
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32"
         " { %0, %1, %2, %3 }, { %4, %5, %6, %7 }, { %8, %9 }, { %0, %1, %2, %3 };"

@@ -3,71 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
 
-from tests.mutation.baseline import LONG
-from tests.mutation.edits import constants
+from tests.mutation.argued import Argument
+from tests.mutation.arguments_of_configurations import OF_CONFIGURATIONS
+from tests.mutation.conditions import (
+    ends_at_constant,
+    ends_in_tile,
+    fits_int16,
+    has_other_way,
+    is_fewer,
+    lines_about,
+    turns_with_guard,
+)
 from tests.mutation.sample import Mutant
-from tests.mutation.subjects import Subject, text_of
-from tsm2_tune.generator.probes import long_problems
-from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.full import ON_GPU, Extent
 
-INT16_MAX = 2**15 - 1
 _ALIGNED = r"\* sizeof\(\w+\)+ *% *\(?\w+|\b(fits|aligned)\("  # a test of whether lines begin at vectors
-
-
-@dataclass(frozen=True, slots=True)
-class Argument:
-    """`because` holds where `before` is found in the line and `after` in what it became, by these operators."""
-
-    because: str
-    operators: tuple[str, ...]
-    before: str = ""
-    after: str = ""
-    holds: Callable[[Mutant], bool] = lambda mutant: True
-
-
-def _fits_int16(mutant: Mutant) -> bool:
-    """Whether all that a block of the mutant's counts, which is what an `int` does here, has 15 bits."""
-    source, dtype = mutant.subject.source, mutant.subject.problem.dtype
-    launch = source.launch
-    tile = launch.rows_per_block * max(launch.columns_per_block, 1)
-    counted = (launch.threads, launch.smem_bytes // dtype.element_bytes, tile, launch.splits)
-    return mutant.edit.replacement == "short" and max(counted) <= INT16_MAX and "int" in mutant.before
-
-
-def _ends_at_constant(mutant: Mutant) -> bool:
-    """Whether a loop's variable got a narrower type, and ends at a number that all types hold."""
-    found = re.search(r"for \((?:const )?\w+ (\w+) = \w+; \1 <=? (\w+);", mutant.after)
-    return found is not None and re.search(rf"constexpr int (\w+ = [^;]+, )*{found[2]}\b", mutant.text) is not None
-
-
-def _meets_at_products(mutant: Mutant) -> bool:
-    """Whether lanes that have multiplied have met: tensor cores take the operands of all of a warp."""
-    return "__mma_m" in mutant.text or "mma_sync" in mutant.text or "mma.sync" in mutant.text
-
-
-def _turns_with_guard(mutant: Mutant) -> bool:
-    """Whether a thread takes part in a turn of the changed loop only where it has an element."""
-    head = r"for \(int (\w+) = 0; \1 < \((.+) \+ threads - [01]\) / threads; \+\+\1\) \{\s*"
-    guarded = re.compile(head + r"const int e = \1 \* threads \+ threadIdx\.x[^\n]*\s*if \(e < \2\)")
-    return guarded.match("\n".join(_from(mutant, 0, 4))) is not None
-
-
-def _from(mutant: Mutant, first: int, last: int) -> list[str]:
-    """Lines of the mutant about the changed one, which is 0, without what they begin and end with."""
-    lines = mutant.text.split("\n")[mutant.line - 1 + first : mutant.line - 1 + last]
-    return [line.strip() for line in lines]
-
-
-def _ends_in_tile(mutant: Mutant) -> bool:
-    """Whether a loop over the products of a staged tile is stopped past the end of the longest tile."""
-    bound, depth = re.search(r"&& l < (\d+)", mutant.after), re.search(r"int tile_depth = (\d+)", mutant.text)
-    is_tile = "const index_t stop = tile + depth < end ? depth : end - tile;" in mutant.text
-    return is_tile and bound is not None and depth is not None and int(bound[1]) >= 2 * int(depth[1])
-
 
 ARGUMENTS = (
     Argument(
@@ -102,7 +52,7 @@ ARGUMENTS = (
         ("flag",),
         r"^if \(more_tiles\)",
         r"^if \(true\)",
-        lambda mutant: _from(mutant, 1, 2) == ["stage_b(staged, next_b);"],
+        lambda mutant: lines_about(mutant, 1, 2) == ["stage_b(staged, next_b);"],
     ),
     Argument(
         "a turn past the end, which has no steps",
@@ -119,13 +69,14 @@ ARGUMENTS = (
         ("flag", "dropped term", "comparison"),
         r"^if \(!resident \|\| block_row == from\)",
         r"^if \(true\)",
-        lambda mutant: re.match(r"await_groups<.*>\(\);", _from(mutant, 1, 2)[0]) is not None,
+        lambda mutant: re.match(r"await_groups<.*>\(\);", lines_about(mutant, 1, 2)[0]) is not None,
     ),
     Argument(
         "how many loads are on their way at once: another configuration's number",
         ("flag", "constant", "comparison"),
         r"^constexpr int (at_once|stages) = ",
         r"^constexpr int (at_once|stages) = (?!0;)",
+        is_fewer,
     ),
     Argument(
         "at the boundary both branches have the same value",
@@ -139,14 +90,14 @@ ARGUMENTS = (
         r"\b(copy|fetch)<true>\(.*, k\);",
         r"\b(copy|fetch)<true>\(.*, (n|m|\(k & 0x\w+\))\);",
     ),
-    Argument("a turn in which no thread has an element", ("constant",), r"", r"threads - 0\)", _turns_with_guard),
-    Argument("the products of a tile are fewer", ("early stop",), r"; l < stop;", r"&& l < \d+", _ends_in_tile),
+    Argument("a turn in which no thread has an element", ("constant",), r"", r"threads - 0\)", turns_with_guard),
+    Argument("the products of a tile are fewer", ("early stop",), r"; l < stop;", r"&& l < \d+", ends_in_tile),
     Argument(
         "what is held has at most `depth` products, which is less",
         ("early stop",),
         r"load_a\w*\(a, A, lda, .*\bk\);|stage_b\(staged, B, ldb, k,",
         r"\(k & 0xF+\)",
-        lambda mutant: "const bool held = k <= depth;" in mutant.text and "if (held) {" in _from(mutant, -6, 0),
+        lambda mutant: "const bool held = k <= depth;" in mutant.text and "if (held) {" in lines_about(mutant, -6, 0),
     ),
     Argument(
         "a vector of one element is an element",
@@ -226,6 +177,7 @@ ARGUMENTS = (
         ("flag",),
         r"aligned|vectors|whole|inside >=",
         r"\(false\)|= false",
+        has_other_way,
     ),
     Argument(
         "what is whole exactly takes the way for what is not, which is right for all",
@@ -255,9 +207,9 @@ ARGUMENTS = (
         ("narrower",),
         r"\bint\b",
         r"\bshort\b",
-        _fits_int16,
+        fits_int16,
     ),
-    Argument("a loop that ends at a constant below 2**15", ("narrower",), r"\bfor \(", "", _ends_at_constant),
+    Argument("a loop that ends at a constant below 2**15", ("narrower",), r"\bfor \(", "", ends_at_constant),
     Argument(
         "zeros stand past the end of k in both operands, as far as a step reaches",
         ("flag",),
@@ -294,52 +246,8 @@ ARGUMENTS = (
 
 
 def argument(mutant: Mutant) -> str:
-    """Why the mutant is equivalent; "" where nothing in the table says so."""
-    for one in ARGUMENTS:
-        is_of = not one.operators or mutant.edit.operator in one.operators
-        fits = is_of and re.search(one.before, mutant.before)
-        if fits and re.search(one.after, mutant.after) and one.holds(mutant):
+    """Why the mutant is equivalent; "" where nothing in the tables says so."""
+    for one in (*ARGUMENTS, *OF_CONFIGURATIONS):
+        if one.is_of(mutant):
             return one.because
-    return ""
-
-
-def _computes(mutant: Mutant) -> bool:
-    """Whether a variable that was made static begins with what is known when the kernel runs."""
-    value = re.match(r"static (?:const )?\w+ \*?\w+ = (.*)", mutant.after)
-    known = constants(text_of(mutant.subject))
-    return value is not None and not set(re.findall(r"[A-Za-z_]\w*", value[1])) <= known
-
-
-def _is_too_long(mutant: Mutant) -> bool:
-    """Whether an extent was cut to so many bits that only a GPU is given a longer one."""
-    cut = re.search(r"\(([mnk]) & (0x\w+)\)", mutant.edit.replacement)
-    if cut is None:
-        return False
-    longest = [
-        max((getattr(one, cut[1]) for one in _long_problems(mutant.subject, extent)), default=0)
-        for extent in (LONG, ON_GPU)
-    ]
-    return longest[0] <= int(cut[2], 16) < longest[1]
-
-
-def _long_problems(subject: Subject, extent: Extent) -> tuple[Problem, ...]:
-    return long_problems(subject.config, subject.problem, most_products=extent.long_products)
-
-
-def unseen(mutant: Mutant) -> str:
-    """Why a host cannot see what a GPU may; "" where it could."""
-    if mutant.edit.operator == "state" and _computes(mutant):
-        return "nvcc refuses a static variable whose value is computed"
-    if _is_too_long(mutant):
-        return "an extent so long that the full verification tries it on a GPU alone"
-    if mutant.edit.operator != "barrier":
-        return ""
-    # It runs one block after another, so a barrier before a block counts itself as done does nothing there.
-    if any("count_up(" in line or "add<true>(came)" in line for line in _from(mutant, 1, 4)):
-        return "the host runs one block after another"
-    is_of_a_warp = mutant.before.startswith("__syncwarp") or (
-        mutant.before.startswith("meet();") and mutant.subject.config.tunables.get("team") == 32
-    )
-    if is_of_a_warp and _meets_at_products(mutant):
-        return "the host's lanes meet at each product of tensor cores, after they have read"
     return ""

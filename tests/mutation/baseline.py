@@ -24,10 +24,18 @@ from tsm2_tune.tuner.worker import Attempt, AttemptResult, Worker
 
 COMPILE_LIMIT_SECONDS = 120.0
 SHORT = Extent(
-    products=4e6, long_products=0, repeated_products=1e4, launches=64, large_offsets=False, every_call=True
+    products=4e6,
+    long_products=0,
+    repeated_products=1e4,
+    launches=64,
+    large_offsets=False,
+    every_call=True,
+    deep_products=1e8,
 )
 # Of extents past 16 bits, for mutants that may cut numbers: those of a few configurations take a host minutes.
-LONG = replace(SHORT, long_products=6e8)
+LONG = replace(SHORT, long_products=2e8)
+# Nothing but whether threads of a block may touch the same bytes at the same time.
+WATCHED = replace(SHORT, products=0, launches=0, every_call=False, watched_products=1e8)
 PATIENCE, PATIENCE_IN_FULL = 6.0, 20.0  # times as long as a trial's longest stage takes: then it never ends
 LEAST_PATIENCE_SECONDS, LEAST_IN_FULL_SECONDS = 10.0, 120.0
 LIMIT_SECONDS = 600.0  # for a stage of the text itself
@@ -41,6 +49,7 @@ class Tools:
     support_path: str  # the support kernels
     quick: Toolchain  # on the host with little optimisation
     optimised: Toolchain | None = None  # with more; None where there is no other
+    watching: Toolchain | None = None  # so that races are told
     widths: tuple[int, ...] = INDEX_BITS[:1]  # of the index, that a mutant is verified with
     least_in_full_seconds: float = LEAST_IN_FULL_SECONDS
 
@@ -75,11 +84,18 @@ def tried(worker: Worker, subject: Subject, path: str) -> AttemptResult:
     return worker.attempt(Attempt(subject.problem, entry, probes, seed=7, effort=ONCE))
 
 
-def verified(worker: Worker, subject: Subject, paths: Paths, extent: Extent) -> AttemptResult:
-    """What the full verification, before a kernel is a winner, says of it, compiled for each width of index."""
+def verified(
+    worker: Worker, subject: Subject, paths: Paths, extent: Extent, watched: str | None = None
+) -> AttemptResult:
+    """What the full verification, before a kernel is a winner, says of it, compiled for each width of index.
+
+    `watched`: the binary in which races are told.
+    """
     source = subject.source
     entries = tuple((bits, Entry(path, source.kernel, source.launch)) for bits, path in paths)
-    return worker.verify_in_full(FullVerification(subject.problem, subject.config, entries, extent, seed=11))
+    in_watched = Entry(watched, source.kernel, source.launch) if watched else None
+    request = FullVerification(subject.problem, subject.config, entries, extent, seed=11, watched=in_watched)
+    return worker.verify_in_full(request)
 
 
 @dataclass

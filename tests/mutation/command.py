@@ -28,7 +28,7 @@ from tests.quick import quick_toolchain
 from tsm2_tune.errors import TuneError
 from tsm2_tune.generator.render import support_source
 from tsm2_tune.tuner.compiler import Toolchain
-from tsm2_tune.tuner.host.toolchain import host_toolchain
+from tsm2_tune.tuner.host.toolchain import host_toolchain, watching
 from tsm2_tune.tuner.target import HOST, find_target
 from tsm2_tune.usage import Command
 
@@ -50,7 +50,7 @@ def named(text: str | None) -> tuple[str, ...]:
 
 
 def host_tools(support_path: str, toolchain: Toolchain) -> Tools:
-    return Tools(support_path, quick_toolchain(toolchain), quick_toolchain(toolchain, "-O2"))
+    return Tools(support_path, quick_toolchain(toolchain), quick_toolchain(toolchain, "-O2"), watching(toolchain))
 
 
 def benches(device: str, workers: int, *, only_trials: bool = False) -> list[Bench]:

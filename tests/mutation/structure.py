@@ -10,7 +10,7 @@ from tests.mutation.tokens import Text
 
 MASKS = ("0xFF", "0xFFF", "0x7FFF", "0xFFFF")  # that cut an index to fewer bits
 LAUNCHES = (20, 60)  # after which a kernel that counts them goes wrong; a GPU's are tried 2,000 times
-_EXTENTS = ("m", "n", "k", "lda", "ldb", "ldc")
+EXTENTS = ("m", "n", "k", "lda", "ldb", "ldc")
 
 
 def ignored_flags(text: Text) -> Iterator[Edit]:
@@ -54,7 +54,7 @@ def early_stops(text: Text) -> Iterator[Edit]:
         word = text.text(i)
         if word == "for" and text.text(i + 1) == "(":
             yield from _shortened(text, i, known)
-        elif word in _EXTENTS and _is_use(text, i):
+        elif word in EXTENTS and _is_use(text, i):
             for mask in MASKS:
                 yield replaced(text, "early stop", i, i, f"({word} & {mask})")
         elif word == "[" and i + 1 < text.partner.get(i, 0):

@@ -10,10 +10,11 @@ from enum import StrEnum
 from functools import partial
 from pathlib import Path
 
-from tests.mutation.arguments import argument, unseen
+from tests.mutation.arguments import argument
 from tests.mutation.baseline import (
     LONG,
     SHORT,
+    WATCHED,
     Baseline,
     Baselines,
     Paths,
@@ -24,9 +25,13 @@ from tests.mutation.baseline import (
 )
 from tests.mutation.operators import synchronises
 from tests.mutation.sample import Mutant
+from tests.mutation.subjects import text_of
+from tests.mutation.unseen import unseen
+from tsm2_tune.generator.render import INDEX_BITS
+from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.full import Extent
 from tsm2_tune.tuner.target import HOST
-from tsm2_tune.tuner.trial import CompileFailure, Outcome
+from tsm2_tune.tuner.trial import Binary, CompileFailure, Outcome
 from tsm2_tune.tuner.worker import AttemptResult, Worker
 
 GPU = "gpu"  # beside HOST
@@ -136,9 +141,9 @@ class Bench(ABC):
             self._worker.close()
         self._worker = None
 
-    def compiled(self, mutant: Mutant, bits: int) -> str:
+    def compiled(self, mutant: Mutant, bits: int, toolchain: Toolchain | None = None) -> str:
         """The binary with an index of so many bits, which is there while the mutant is judged."""
-        binary = compiled(mutant.text, mutant.subject, self.tools.quick, bits)
+        binary = compiled(mutant.text, mutant.subject, toolchain or self.tools.quick, bits)
         if isinstance(binary, CompileFailure):
             if binary.outcome is Outcome.INTERRUPTED:
                 raise MachineFailed(binary.detail)
@@ -199,14 +204,41 @@ class HostBench(Bench):
         if result.outcome is not Outcome.OK:
             return Judged.KILLED, f"{result.outcome.value}: {result.detail}"
         optimised = self.tools.optimised
-        if optimised and code(mutant.text, subject, optimised) == self.baselines.optimised_code(subject):
-            return self._same(mutant, "the same code at -O2")
-        if because := unseen(mutant):
-            return Judged.UNSEEN, because
+        is_same = optimised and code(mutant.text, subject, optimised) == self.baselines.optimised_code(subject)
+        same = self._same(mutant, "the same code at -O2") if is_same else None
+        if same and same[0] is Judged.EQUIVALENT:
+            return same
+        if races := self._races(mutant, baseline):
+            return Judged.KILLED, races
         if because := argument(mutant):
             return Judged.EQUIVALENT, because
+        if same:
+            return same
+        if because := unseen(mutant):
+            return Judged.UNSEEN, because
         extent = LONG if mutant.edit.operator in CUTTING else SHORT
         return self.verified_in_full(mutant, ((subject.problem.index_bits, path),), extent, baseline)
+
+    def _races(self, mutant: Mutant, baseline: Baseline) -> str:
+        """Which of them the full verification tells in the mutant; "" where it tells none."""
+        watching, subject = self.tools.watching, mutant.subject
+        if watching is None:
+            return ""
+
+        def ask(path: str) -> AttemptResult:
+            question = partial(verified, subject=subject, paths=(), extent=WATCHED, watched=path)
+            return self._asked(question, baseline.limit_seconds_in_full)
+
+        def ask_of_text(paths: Paths) -> AttemptResult:
+            binary = compiled(text_of(subject).source, subject, watching, INDEX_BITS[0])
+            assert isinstance(binary, Binary), binary.detail
+            return ask(binary.path)
+
+        result = ask(self.compiled(mutant, INDEX_BITS[0], watching))
+        if result.outcome is Outcome.OK:
+            return ""
+        self.baselines.see_in_full(subject, WATCHED, ask_of_text)
+        return f"{result.outcome.value} watched: {result.detail}"
 
     def _same(self, mutant: Mutant, how: str) -> tuple[Judged, str]:
         if mutant.edit.operator in FOR_A_GPU or synchronises(mutant.before):

@@ -23,6 +23,7 @@ STRIDES = (0.6180339887, 0.4142135624, 0.7320508076)
 TURNS_DOWN, TURNS_ACROSS, TURNS_ALONG_K = (0, 1, 2), (1, 0), (1, 4, 2)
 FEW, FEW_MORE = 5, 7  # of the other extents where one is long
 PAST_8_BITS = 2**8
+FEWEST_STAGES = 2  # of a family that names none
 LONGEST = 2**25  # of k: A and B have 6.4 GB then, of the largest type
 
 
@@ -70,7 +71,7 @@ def _one_past_whole(periods: Periods, problem: Problem) -> list[tuple[int, int, 
 def long_problems(config: KernelConfig, problem: Problem, *, most_products: float) -> tuple[Problem, ...]:
     """Problems that have more than 16 bits of one extent, of turns along k (of each split), or of blocks down C.
 
-    Each is of at most `most_products` in whole tiles.
+    The others are few, or whole, so that loads are too. Each is of at most `most_products` in whole tiles.
     """
     periods = family_named(config.family).periods(config, problem)
     launch = family_named(config.family).launch(config, problem)
@@ -81,22 +82,76 @@ def long_problems(config: KernelConfig, problem: Problem, *, most_products: floa
     if problem.is_gram:
         wide = PAST_8_BITS + 2 * periods.m + 1
         shapes += [(wide, wide, FEW_MORE), (long_m, long_m, FEW)]
+        shapes += [(periods.m, periods.m, k) for k in _just_long(periods.k)]
     else:
         many_blocks = PAST_16_BITS * launch.rows_per_block + 1
         shapes += [(long_m, FEW, FEW_MORE), (many_blocks, FEW, FEW_MORE), (FEW, long_n, FEW_MORE)]
+        m, n, k = periods.m, periods.n, 2 * periods.k
+        shapes += [(long, n, k) for long in _just_long(m)] + [(m, long, k) for long in _just_long(n)]
+        shapes += [(m, n, long) for long in _just_long(periods.k)]
     fitting = [shape for shape in dict.fromkeys(shapes) if _products(shape, periods) <= most_products]
     return _of_shapes(problem, fitting)
 
 
-def long_line_problems(config: KernelConfig, problem: Problem) -> tuple[Problem, Problem, Problem]:
-    """Problems for lines that are far apart in memory: of few elements, of a whole tile, and of one and some more."""
+def _just_long(period: int) -> tuple[int, int]:
+    """Extents of more than 16 bits: the first that is whole, and one whose lower 16 bits are as few as can be."""
+    return (PAST_16_BITS // period + 1) * period, PAST_16_BITS + 1
+
+
+def deep_problems(config: KernelConfig, problem: Problem, *, most_products: float) -> tuple[Problem, ...]:
+    """One in which every split takes more turns along k than it has stages; none where that is too large.
+
+    Staged chunks are overwritten only then.
+    """
+    family = family_named(config.family)
+    periods, splits = family.periods(config, problem), family.launch(config, problem).splits
+    stages = int(config.tunables.get("stages", FEWEST_STAGES))
+    shape = (periods.m, periods.m if problem.is_gram else periods.n, (stages + 2) * splits * periods.k + 1)
+    return _of_shapes(problem, [shape] if _products(shape, periods) <= most_products else [])
+
+
+def least_problems(config: KernelConfig, problem: Problem) -> tuple[Problem, ...]:
+    """Those in which one extent is 1, of a whole tile otherwise, and in which all are."""
     periods = family_named(config.family).periods(config, problem)
     m, n, k = periods.m, periods.n, periods.k
-    few, whole, both = (FEW, FEW_MORE, FEW), (m, n, k), (m + FEW, n + FEW_MORE, k + FEW)
     if problem.is_gram:
-        few, whole, both = (FEW, FEW, FEW_MORE), (m, m, k), (m + FEW, m + FEW, k + FEW)
-    first, second, third = _of_shapes(problem, (few, whole, both))
-    return first, second, third
+        return _of_shapes(problem, dict.fromkeys([(1, 1, 1), (1, 1, k), (m, m, 1)]))
+    return _of_shapes(problem, dict.fromkeys([(1, 1, 1), (1, n, k), (m, 1, k), (m, n, 1)]))
+
+
+def precise_problems(config: KernelConfig, problem: Problem, *, most_products: float) -> tuple[Problem, ...]:
+    """A whole tile of C whose elements are of one product each; none where that is too large."""
+    periods = family_named(config.family).periods(config, problem)
+    shape = (periods.m, periods.m if problem.is_gram else periods.n, 1)
+    return _of_shapes(problem, [shape] if _products(shape, periods) <= most_products else [])
+
+
+def within(config: KernelConfig, problems: Iterable[Problem], *, most_products: float) -> tuple[Problem, ...]:
+    """Of the problems so many as multiply at most so much together, in whole tiles: the smallest, in their order."""
+    problems, family = tuple(problems), family_named(config.family)
+    costs = {one: _products((one.m, one.n, one.k), family.periods(config, one)) for one in problems}
+    kept, left = set[Problem](), most_products
+    for one in sorted(costs, key=lambda one: costs[one]):
+        left -= costs[one]
+        if left >= 0 or not kept:
+            kept.add(one)
+    return tuple(one for one in problems if one in kept)
+
+
+def long_line_problems(config: KernelConfig, problem: Problem) -> tuple[Problem, Problem, Problem, Problem]:
+    """Problems for lines that are far apart in memory.
+
+    Of few elements; of a whole tile; of one and some more; and of several turns of every split too.
+    """
+    family = family_named(config.family)
+    periods, splits = family.periods(config, problem), family.launch(config, problem).splits
+    m, n, k = periods.m, periods.n, periods.k
+    deep = 2 * splits * k + FEW
+    few, whole, both, all_turns = (FEW, FEW_MORE, FEW), (m, n, k), (m + FEW, n + FEW_MORE, k + FEW), (m, n, deep)
+    if problem.is_gram:
+        few, whole, both, all_turns = (FEW, FEW, FEW_MORE), (m, m, k), (m + FEW, m + FEW, k + FEW), (m, m, deep)
+    first, second, third, fourth = _of_shapes(problem, (few, whole, both, all_turns))
+    return first, second, third, fourth
 
 
 def _of_shapes(problem: Problem, shapes: Iterable[tuple[int, int, int]]) -> tuple[Problem, ...]:

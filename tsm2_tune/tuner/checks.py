@@ -71,6 +71,7 @@ SCALARS = (
 )
 SCALING_ROUNDINGS = 5  # of a result that is scaled, and of its reference
 ABOVE_LEAST = 9  # exponent of factors that are subnormal, above that of the least number
+PRECISE = 5  # of the scaled calls one in so many is tried where errors are least: in whole vectors and in none
 RARITY_OF_C = 3  # every eighth element of a special C is NaN, infinite or 3
 # The powers of two that small parts are multiplied by. JUST_APART is where three real products, computed in f64, lose
 # of c64 what its bound asks: of k products they lose up to (2 k + 3) 2**-53 of the large parts, and the bound is
@@ -116,6 +117,7 @@ class Check:
     past: dict[str, int] = field(default_factory=dict)  # operand -> elements of a line past whole vectors
     loose: bool = False  # whether an infinite result may be NaN: kernels may scale parts of a sum
     shift: dict[str, int] = field(default_factory=dict)  # operand -> elements past a multiple of 16 bytes
+    at_start: bool = False  # of their buffers, before which a host faults; else at their ends, behind which it does
 
     @property
     def is_sparse(self) -> bool:
@@ -177,6 +179,7 @@ UNUSUAL_FACTORS = tuple(
         ("beta", "NaN", ALPHA, complex(math.nan, math.nan), Magnitude.ORDINARY),
         # Of the least numbers, as no finite alpha makes infinite ones of them.
         ("alpha", "infinite", complex(-sign * math.inf, sign * math.inf), 0.0, Magnitude.LEAST),
+        ("alpha of a C that is read", "infinite", complex(sign * math.inf, sign * math.inf), BETA, Magnitude.LEAST),
         ("beta", "infinite", ALPHA, complex(sign * math.inf, -sign * math.inf), Magnitude.ORDINARY),
     )
 )
@@ -285,6 +288,21 @@ def every_check(problem: Problem) -> tuple[Check, ...]:
 def overwriting(problem: Problem) -> Check:
     """A call of aligned operands in whole vectors that does not read C."""
     return MIN_PLUS_OVERWRITING if is_min_plus(problem) else OVERWRITING
+
+
+def first_checks(problem: Problem) -> tuple[Check, ...]:
+    """What a kernel is called for on operands with nothing before them, which it must not read.
+
+    In whole vectors, and in none.
+    """
+    return tuple(replace(one, at_start=True) for one in (overwriting(problem), checks_of(problem)[0]))
+
+
+def precise_checks(problem: Problem) -> tuple[Check, ...]:
+    """What a kernel is called for where sums have one product, whose error may be as small as it ever is."""
+    if is_min_plus(problem):
+        return checks_of(problem)[1:2]
+    return tuple(one for one in SCALED_CALLS if one.alpha != 0)[::PRECISE]
 
 
 def sweep_checks(problem: Problem, number: int) -> tuple[Check, ...]:

@@ -3,11 +3,16 @@
 A winner is exported with its text, which serves every shape by either width of index. So for each width the compiled
 kernel is tried
 
-- on small problems with every remainder of m, n and k by the lengths into which it divides them;
+- on small problems with every remainder of m, n and k by the lengths into which it divides them, with more turns
+  along k than it has stages, and with a single product, whose error is the least;
 - at the edges of its configuration, with all calls, of which a trial does some;
+- where an extent is 1 and a host has nothing before the operands that may be read;
 - on extents, blocks, turns along k and leading dimensions of more than 16 bits, as far as memory goes;
 - at the largest offsets for which a program calls a kernel with an index of 32 bits, and at larger ones with 64;
 - many times one after another: the results stay the same, bit for bit.
+
+On a host the kernel is compiled once more, so that its accesses to shared memory are watched, and called at the edges
+of its configuration: no two threads may touch the same bytes without a barrier between them (`tuner/host/races.h`).
 """
 
 from __future__ import annotations
@@ -20,16 +25,28 @@ from itertools import product
 import numpy as np
 
 from tsm2_tune.generator.config import KernelConfig
-from tsm2_tune.generator.probes import edge_problems, long_line_problems, long_problems, remainder_problems
+from tsm2_tune.generator.probes import (
+    deep_problems,
+    edge_problems,
+    least_problems,
+    long_line_problems,
+    long_problems,
+    precise_problems,
+    remainder_problems,
+    within,
+)
 from tsm2_tune.generator.problem import LARGEST_32_BIT_OFFSET, PADDING_ROWS, Problem
+from tsm2_tune.generator.render import INDEX_BITS
 from tsm2_tune.tuner.checks import (
     LONG_LINES,
     LONG_WHOLE_LINES,
     Check,
     checks_of,
     every_check,
+    first_checks,
     long_checks,
     overwriting,
+    precise_checks,
     probe_checks,
     sweep_checks,
     with_padding,
@@ -55,13 +72,28 @@ class Extent:
     launches: int  # one after another
     large_offsets: bool  # for each width of index
     every_call: bool  # of the edges: else those of a trial, for the width of index that was not timed
+    deep_products: float  # of the problem with many turns along k, and of that with one product
+    watched_products: float = 0.0  # of all problems at the edges, in whole tiles, on which the kernel is watched
 
 
 ON_GPU = Extent(
-    products=1e12, long_products=1e11, repeated_products=1e11, launches=2000, large_offsets=True, every_call=True
+    products=1e12,
+    long_products=1e11,
+    repeated_products=1e11,
+    launches=2000,
+    large_offsets=True,
+    every_call=True,
+    deep_products=1e11,
 )
 EMULATED = Extent(
-    products=3e6, long_products=3e6, repeated_products=1e4, launches=40, large_offsets=False, every_call=False
+    products=3e6,
+    long_products=3e6,
+    repeated_products=1e4,
+    launches=40,
+    large_offsets=False,
+    every_call=False,
+    deep_products=3e6,
+    watched_products=4e7,
 )
 
 
@@ -74,6 +106,7 @@ class FullVerification:
     entries: tuple[tuple[int, Entry], ...]  # bits of the index, and the kernel with it
     extent: Extent
     seed: int
+    watched: Entry | None = None  # of a host: the kernel in which races are told
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +144,14 @@ def verify_in_full(
         if not verdict.correct:
             return replace(verdict, detail=f"with an index of {bits} bits, {verdict.detail}")
         calls += extent.launches
+    if request.watched is not None:
+        bench = _Bench(device, support, request.watched, INDEX_BITS[0])
+        for call in _watched_calls(request):
+            tell("races")
+            verdict = bench.verdict(call, request.seed)
+            if not verdict.correct:
+                return replace(verdict, detail=f"{call.problem.text}, watched for races, {verdict.detail}")
+            calls += len(call.checks)
     return Verdict(
         correct=True,
         worst_ratio=worst_ratio,
@@ -125,17 +166,33 @@ def _calls(request: FullVerification, bits: int) -> Iterator[_Call]:
             yield _Call("edges", problem, every_check(problem))
         elif bits != asked.index_bits:
             yield _Call("edges", problem, probe_checks(problem, number))
+    for problem in least_problems(config, asked):
+        yield _Call("first in memory", problem, first_checks(problem))
+    for problem in deep_problems(config, asked, most_products=extent.deep_products):
+        yield _Call("many turns", problem, sweep_checks(problem, 0)[:2])
+    for problem in precise_problems(config, asked, most_products=extent.deep_products):
+        yield _Call("one product", problem, precise_checks(problem))
     for number, problem in enumerate(remainder_problems(config, asked, most_products=extent.products)):
         yield _Call("remainders", problem, sweep_checks(problem, number))
     for problem in long_problems(config, asked, most_products=extent.long_products):
         yield _Call("long extents", problem, long_checks(problem), is_large=True)
-    few, whole, both = long_line_problems(config, asked)
-    for problem, lengths in product((few, both), (LONG_LINES, LONG_WHOLE_LINES)):
-        if sum(lines * lengths[name] for name, (_, lines) in problem.stored.items()) <= extent.long_products:
-            yield _Call("long lines", problem, (with_padding(overwriting(problem), lengths),), lengths)
+    few, whole, both, deep = long_line_problems(config, asked)
+    most_elements = min(extent.long_products, PAST_32_BITS)
+    for problem, lengths in product((few, both, deep), (LONG_LINES, LONG_WHOLE_LINES)):
+        if sum(lines * lengths[name] for name, (_, lines) in problem.stored.items()) <= most_elements:
+            check = with_padding(overwriting(problem), lengths)
+            yield _Call("long lines", problem, (check,), lengths, is_large=problem is deep)
     if extent.large_offsets:
-        for problem in (few, whole):
+        for problem in (few, whole, both):
             yield from _at_large_offsets(problem, bits)
+
+
+def _watched_calls(request: FullVerification) -> Iterator[_Call]:
+    """Calls at the edges, in whole vectors and in none in turns: the numbers do not matter."""
+    problems = edge_problems(request.config, request.problem)
+    for number, problem in enumerate(within(request.config, problems, most_products=request.extent.watched_products)):
+        check = overwriting(problem) if number % 2 == 0 else checks_of(problem)[1]
+        yield _Call("races", problem, (check,))
 
 
 def _at_large_offsets(problem: Problem, bits: int) -> Iterator[_Call]:

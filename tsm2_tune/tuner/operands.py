@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from math import isqrt
+from mmap import PAGESIZE
 
 import numpy as np
 
@@ -53,6 +54,7 @@ class Filling:
     seed: int
     exponent: int = 0  # integers and small parts are multiplied by 2 to this; of special and sparse ones as they say
     shift: int | None = None  # elements past a multiple of 16 bytes where it begins; None where it lies as it may
+    at_start: bool = False  # of its buffer, where that faults at its ends: else it ends where that does
 
 
 _Factor = tuple[np.uint64, np.int64, np.int64, np.int32]
@@ -200,6 +202,8 @@ class Operand:
         back = 0 if device.faults_past_buffers else GUARD_ELEMENTS
         self._total = GUARD_ELEMENTS + self._extent(rows + PADDING_ROWS + padding) + back
         self._ends_at_buffer_end = device.faults_past_buffers
+        if device.faults_past_buffers:  # so in whole pages, before which it faults too
+            self._total += -self._total % (PAGESIZE // dtype.element_bytes)
         self.buffer: Buffer = device.allocate(self._total * dtype.element_bytes)
         self.filling = Filling(rows, Values.POISON, 0)
 
@@ -213,6 +217,8 @@ class Operand:
         shift, element_bytes = self.filling.shift, self._dtype.element_bytes
         if not self._ends_at_buffer_end:
             return GUARD_ELEMENTS + (shift or 0)
+        if self.filling.at_start:
+            return 0
         front = self._total - self._extent(self.filling.leading_dimension)
         if shift is None:
             return front

@@ -24,6 +24,7 @@ class Target:
     limits: DeviceLimits
     identity: DeviceIdentity
     toolchain: Toolchain
+    watching: Toolchain | None = None  # of a host: for kernels in which races are told
 
     @property
     def is_host(self) -> bool:
@@ -44,10 +45,10 @@ def find_target(spec: str) -> Target:
     """
     if spec == HOST:
         from tsm2_tune.tuner.host.device import host_identity, host_limits
-        from tsm2_tune.tuner.host.toolchain import host_toolchain
+        from tsm2_tune.tuner.host.toolchain import host_toolchain, watching
 
         toolchain = host_toolchain()
-        return Target(HOST, host_limits(), host_identity(toolchain), toolchain)
+        return Target(HOST, host_limits(), host_identity(toolchain), toolchain, watching(toolchain))
     if not spec.isdecimal():
         if spec in PROFILES:
             raise DeviceError(f"{spec} is a bundled profile, which no kernel runs on: use a CUDA ordinal or {HOST}")

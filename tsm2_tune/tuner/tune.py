@@ -27,7 +27,7 @@ from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.generator.tables import Chosen, Joined, Rows, parts_of, places
 from tsm2_tune.tuner.basis import basis
 from tsm2_tune.tuner.clock import RunningClock
-from tsm2_tune.tuner.compiler import compile_text, kill_running, remove_leftovers
+from tsm2_tune.tuner.compiler import Toolchain, compile_text, kill_running, remove_leftovers
 from tsm2_tune.tuner.full import EMULATED, ON_GPU, FullVerification
 from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.measure import Effort
@@ -204,7 +204,9 @@ class Tuner:
             future = self._compiling[key] = self._compile_text(source.text, source.kernel, source.defines)
         return future
 
-    def _compile_text(self, text: str, kernel: str, defines: tuple[str, ...]) -> Compiled:
+    def _compile_text(
+        self, text: str, kernel: str, defines: tuple[str, ...], toolchain: Toolchain | None = None
+    ) -> Compiled:
         """The binary to come, from the cache where that has it: a thread is not stopped in the middle by a signal."""
         with held():
             future = self._pool.submit(
@@ -212,7 +214,7 @@ class Tuner:
                 text,
                 kernel=kernel,
                 defines=defines,
-                toolchain=self.target.toolchain,
+                toolchain=toolchain or self.target.toolchain,
                 limit_seconds=self.options.compile_limit_seconds,
             )
             self._submitted.append(future)
@@ -261,10 +263,19 @@ class Tuner:
             seed = trial_seed(self.options.seed, problem, f"{config.text} in full")
             extent = EMULATED if self.target.is_host else ON_GPU
             before = self._files(*(entry.path for _, entry in entries))
-            answer = self.worker.verify_in_full(FullVerification(problem, config, tuple(entries), extent, seed))
+            watched = self._watched(sources[0]) if extent.watched_products else None
+            request = FullVerification(problem, config, tuple(entries), extent, seed, watched)
+            answer = self.worker.verify_in_full(request)
             if self._are_whole(before, sources):
                 return answer
         return AttemptResult(Outcome.INTERRUPTED, CHANGED)
+
+    def _watched(self, source: KernelSource) -> Entry | None:
+        """The kernel in which races are told; None where no compiler makes it."""
+        if self.target.watching is None:
+            return None
+        binary = self._compile_text(source.text, source.kernel, source.defines, self.target.watching).result()
+        return Entry(binary.path, source.kernel, source.launch) if isinstance(binary, Binary) else None
 
     def _files(self, *paths: str) -> tuple[object, ...]:
         """Which files these are, and that of the support kernels: others, or none, where the cache was touched."""

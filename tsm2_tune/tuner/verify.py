@@ -76,6 +76,7 @@ def prepare(operands: Operands, check: Check, *, seed: int) -> None:
                 seed=seed + offset,
                 exponent=check.exponent(operand.name, operands.problem),
                 shift=check.shift.get(operand.name),
+                at_start=check.at_start,
             )
         )
 

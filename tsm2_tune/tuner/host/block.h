@@ -32,6 +32,8 @@ enum FaultKind : int {
     stuck = 2,  // `thread` waits for `other`, which will not come
     wrong_lane = 3,  // a warp operation of `thread` involves the lane `other`, which takes no part in it
     shared_overrun = 4,  // the byte `address` of shared memory, past its end, was written
+    race = 5,  // `thread` and `other` touched the byte `address` of shared memory; `state`, `other_state`: it wrote
+    counted_early = 6,  // `other` stored for other blocks with no barrier before they were told that it has
 };
 
 enum State : int { fresh = 0, ready = 1, at_barrier = 2, at_warp = 3, ended = 4 };
@@ -67,6 +69,7 @@ static Thread threads[most_threads];
 static Fiber scheduler;
 static unsigned running;  // the thread whose fiber runs
 static bool in_kernel;
+static unsigned block_time, warp_time[most_threads / warp_threads];  // barriers and __syncwarp that were passed
 static Launch *launch;
 static void (*entry)(void **arguments);
 
@@ -109,7 +112,8 @@ inline bool same_operation(const Thread &a, const Thread &b)
 }
 
 // Offer self.value to the warp, wait for the lanes in `mask`, and find the value of lane `source` in self.result.
-__attribute__((noinline)) static void wait_for_warp(unsigned mask, unsigned source, int line)
+// `orders`: what lanes did before is done for those that go on.
+__attribute__((noinline)) static void wait_for_warp(unsigned mask, unsigned source, int line, bool orders = false)
 {
     Thread &self = threads[running];
     Thread *warp = &self - running % warp_threads;
@@ -135,6 +139,7 @@ __attribute__((noinline)) static void wait_for_warp(unsigned mask, unsigned sour
             warp[other].result = warp[warp[other].source].value;
             warp[other].state = ready;
         }
+    warp_time[running / warp_threads] += orders;
 }
 
 // No thread can go on: find one that waits and another that it waits for. Threads that wait for their warp
@@ -174,6 +179,7 @@ static bool release_barrier()
             return false;
     for (unsigned t = 0; t < launch->threads; ++t)
         threads[t].state = ready;
+    ++block_time;
     return true;
 }
 
@@ -325,13 +331,17 @@ static void check_shared_memory()
         }
 }
 
+static void forget_copies();
+
 static void run_block(unsigned block)
 {
     blockIdx.x = block;
     memset(shared_bytes, 0xFF, accessible_bytes);
     for (unsigned t = 0; t < launch->threads; ++t)
         threads[t].state = fresh;
+    forget_copies();
     order.turn();
+    ++block_time;
     do {
         while (resume_block()) {
         }

@@ -2,7 +2,7 @@
 // awaits too few of them reads what was there before.
 #pragma once
 
-#include "block.h"
+#include "races.h"
 
 #include <vector>
 
@@ -25,6 +25,7 @@ inline void copy_later(void *to, const void *from, unsigned bytes, unsigned give
 {
     if ((reinterpret_cast<uint64_t>(to) | reinterpret_cast<uint64_t>(from)) % bytes != 0)
         __builtin_trap();  // a GPU faults too
+    touch(to, bytes, true);  // from here on, until it is awaited
     copies[running].waiting.push_back({to, from, bytes, given, copies[running].closed});
 }
 
@@ -35,12 +36,26 @@ inline void await_copies(unsigned left)
 {
     Copies &mine = copies[running];
     size_t done = 0;
-    for (; done < mine.waiting.size() && mine.waiting[done].group + left < mine.closed; ++done) {
+    for (; done < mine.waiting.size() && mine.closed - mine.waiting[done].group > left; ++done) {
         const Copy &copy = mine.waiting[done];
+        touch(copy.to, copy.bytes, true);
         memcpy(copy.to, copy.from, copy.given);
         memset(static_cast<char *>(copy.to) + copy.given, 0, copy.bytes - copy.given);
     }
     mine.waiting.erase(mine.waiting.begin(), mine.waiting.begin() + done);
+}
+
+inline void await_all_copies()
+{
+    close_copies();
+    await_copies(0);
+}
+
+// Of a block that has ended: what it did not await is not done in the next one.
+static void forget_copies()
+{
+    for (unsigned t = 0; t < launch->threads; ++t)
+        copies[t].waiting.clear();
 }
 
 }  // namespace tsm2_host

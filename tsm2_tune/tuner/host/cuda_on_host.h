@@ -64,10 +64,21 @@ inline int __syncthreads_or(int predicate, int line = __builtin_LINE())
     return found;
 }
 
-inline void __syncwarp(unsigned mask = 0xFFFFFFFFu, int line = __builtin_LINE())
+// `orders` memory but where it stands for an operation of the warp that does not.
+inline void __syncwarp(unsigned mask = 0xFFFFFFFFu, int line = __builtin_LINE(), bool orders = true)
 {
-    tsm2_host::wait_for_warp(mask, tsm2_host::running % tsm2_host::warp_threads, line);
+    tsm2_host::wait_for_warp(mask, tsm2_host::running % tsm2_host::warp_threads, line, orders);
 }
+
+namespace tsm2_host {
+
+// Lanes meet in an operation of the warp, such as a product of tensor cores, that orders no memory.
+inline void meet_lanes(int line = __builtin_LINE())
+{
+    __syncwarp(0xFFFFFFFFu, line, false);
+}
+
+}  // namespace tsm2_host
 
 // One thread of the operating system runs every block: writes are seen in the order they are made.
 inline void __threadfence_block() {}
@@ -141,9 +152,13 @@ template <class T> inline T __ldg(const T *from) { return *tsm2_host::aligned(fr
 template <class T> inline T __ldca(const T *from) { return *tsm2_host::aligned(from); }
 template <class T> inline T __ldcg(const T *from) { return *tsm2_host::aligned(from); }
 template <class T> inline T __ldcs(const T *from) { return *tsm2_host::aligned(from); }
-template <class T> inline void __stcg(T *to, T value) { *tsm2_host::aligned(to) = value; }
-template <class T> inline void __stcs(T *to, T value) { *tsm2_host::aligned(to) = value; }
-template <class T> inline void __stwt(T *to, T value) { *tsm2_host::aligned(to) = value; }
+template <class T> inline void __stcg(T *to, T value)
+{
+    tsm2_host::store_for_blocks();
+    *tsm2_host::aligned(to) = value;
+}
+template <class T> inline void __stcs(T *to, T value) { __stcg(to, value); }
+template <class T> inline void __stwt(T *to, T value) { __stcg(to, value); }
 
 // Atomics: each returns what was there before.
 template <class T> struct tsm2_host_same { using type = T; };  // T is deduced from the pointer alone

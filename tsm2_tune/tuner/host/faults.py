@@ -20,6 +20,8 @@ class FaultKind(IntEnum):
     STUCK = 2
     WRONG_LANE = 3
     SHARED_OVERRUN = 4
+    RACE = 5
+    COUNTED_EARLY = 6
 
 
 class State(IntEnum):
@@ -106,6 +108,17 @@ def fault_message(launch: Launch, buffers: Sequence[Stretch]) -> str:
             f" {fault.mask:#010x} in line {fault.line} that involves lane {fault.other}, which takes no part in it"
         )
     shared = Stretch("shared memory", 0, launch.smem_bytes)
+    if fault.kind == FaultKind.RACE:
+        first, second = ("wrote" if wrote else "read" for wrote in (fault.other_state, fault.state))
+        return (
+            f"thread ({fault.other}) of block ({fault.block}) {first} byte {fault.address} of {shared.name} of"
+            f" {shared.size_bytes} bytes, which thread ({fault.thread}) {second}: no barrier orders the two"
+        )
+    if fault.kind == FaultKind.COUNTED_EARLY:
+        return (
+            f"block ({fault.block}) was counted, and no barrier orders that and what its thread ({fault.other})"
+            " stores for other blocks"
+        )
     return f"block ({fault.block}) wrote {_place_text(shared, fault.address)}"
 
 

@@ -8,6 +8,7 @@ import platform
 import re
 import shlex
 import shutil
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -34,6 +35,11 @@ FLAGS_WHERE_TAKEN = (
     # An index past the end of an array that a thread has in registers, or a block in shared memory, is a fault.
     ("-fsanitize=bounds", "-fsanitize-undefined-trap-on-error"),
 )
+
+# Of a text that is watched for races (races.h): a call before each access, of functions that are in the text.
+WATCHED = ("-O1", "-fsanitize=thread", "-DTSM2_HOST_RACES", "-fno-threadsafe-statics")
+# So the compiler's own library for races is not linked, and what is linked otherwise has to be named.
+WATCHED_LIBRARIES = ("-nodefaultlibs", "-lstdc++", "-lm", "-lc", "-lgcc_s", "-lgcc")
 
 # What a text must not be searched in: comments and strings.
 _NO_CODE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
@@ -78,6 +84,14 @@ def host_toolchain() -> Toolchain:
     )
 
 
+def watching(toolchain: Toolchain) -> Toolchain | None:
+    """The host's compiler for a text in which races are to be told; None where it has no calls for that."""
+    if not _takes(toolchain.compiler, WATCHED):
+        return None
+    plain = (flag for flag in toolchain.flags if flag not in ("-O1", "-O2", "-O3"))
+    return replace(toolchain, flags=(*plain, *WATCHED, *WATCHED_LIBRARIES))
+
+
 def _compiler() -> list[str]:
     """The compiler's path, then what $CXX says besides."""
     try:
@@ -105,11 +119,12 @@ def _version(compiler: str) -> str:
 @cache
 def _flags_taken(compiler: str) -> tuple[str, ...]:
     """Those of FLAGS_WHERE_TAKEN that the compiler accepts."""
+    return tuple(flag for flags in FLAGS_WHERE_TAKEN if _takes(compiler, flags) for flag in flags)
 
-    def accepts(flags: tuple[str, ...]) -> bool:
-        return answer(compiler, "-Werror", *flags, "-x", "c++", "-fsyntax-only", os.devnull, errors=True).is_well
 
-    return tuple(flag for flags in FLAGS_WHERE_TAKEN if accepts(flags) for flag in flags)
+@cache
+def _takes(compiler: str, flags: tuple[str, ...]) -> bool:
+    return answer(compiler, "-Werror", *flags, "-x", "c++", "-fsyntax-only", os.devnull, errors=True).is_well
 
 
 def cpu_facts() -> dict[str, str]:

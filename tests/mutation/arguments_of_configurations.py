@@ -1,0 +1,177 @@
+"""Arguments that hold of some configurations or types alone: what that depends on is asked of the subject."""
+
+from __future__ import annotations
+
+import re
+
+from tests.mutation.argued import Argument
+from tests.mutation.conditions import (
+    adds_up_at_once,
+    constant,
+    ends_past,
+    fits_shared_memory,
+    has_one_element,
+    has_one_split,
+    implies_alignment,
+    is_16_bits,
+    is_end_of_sweep,
+    lines_about,
+    pieces_fill_threads,
+    sums_are_plain_f32,
+)
+
+OF_CONFIGURATIONS = (
+    Argument(
+        "the next sweep waits for what this one left on its way, which is the tile that it stages itself",
+        ("copy",),
+        r"^await_groups<0>\(\);$",
+        "",
+        is_end_of_sweep,
+    ),
+    Argument(
+        "waits and meets where it does not have to: all threads of the block do",
+        ("flag",),
+        r"^if \(resident\) \{$",
+        r"^if \(true\)",
+        lambda mutant: lines_about(mutant, 1, 2) == ["await_copies();"],
+    ),
+    Argument(
+        "of a ring of two one more group is enough: there was one of A's in the tile before it",
+        ("swapped name",),
+        r"^for \(index_t l = stop; !resident && l < ring \* step; l \+= step\)",
+        r"l \+= tile\)",
+        lambda mutant: constant(mutant, "stages") == 2,
+    ),
+    Argument(
+        "the second chunk is staged before the first is read too, and then once more: the same numbers",
+        ("constant",),
+        r"chunk < \(resident \? chunks_here : 1\)",
+        r"chunks_here : 2\)",
+        lambda mutant: constant(mutant, "chunks") >= 2,
+    ),
+    Argument(
+        "of chunks that stay there are at most as many as shared memory holds, which is less",
+        ("early stop",),
+        r"chunk < \(resident \? chunks_here : 1\)",
+        "",
+        lambda mutant: ends_past(mutant, "chunks"),
+    ),
+    Argument(
+        "what is not held is multiplied where it lies, which is right for all",
+        ("comparison",),
+        r"^const bool held = k <= depth;",
+        r"k < depth;",
+    ),
+    Argument(
+        "a vector of one element is aligned where elements are",
+        ("flag", "arithmetic", "dropped term"),
+        r"^if \(inside && aligned\)|^const bool aligned = .*% vector_bytes == 0;",
+        r"^if \(inside ?\)|% vector_bytes == 0;",
+        has_one_element,
+    ),
+    Argument(
+        "a vector of one element that is not loaded whole is outside",
+        ("value", "rounding", "narrower"),
+        r"element\[e\] = .* && i \+ e < m \? at\[e\] : scalar\(0\);",
+        "",
+        lambda mutant: (
+            has_one_element(mutant)
+            and mutant.subject.problem.dtype.element_bytes == 16
+            and "if (aligned && i + width <= m &&" in "".join(lines_about(mutant, -6, 0))
+        ),
+    ),
+    Argument(
+        "of so few splits all are loaded at once, and the turn behind them adds none",
+        ("comparison",),
+        r"^for \(int s = 0; s < most; \+\+s\) \{",
+        r"s <= most;",
+        lambda mutant: adds_up_at_once(mutant) and lines_about(mutant, 1, 2) == ["if (first + s < count) {"],
+    ),
+    Argument(
+        "how many loads are on their way at once: sums are added up in turns of any number",
+        ("constant", "arithmetic", "dropped term"),
+        r"^constexpr int (most_of_adder|turns) = ",
+    ),
+    Argument(
+        "lines that begin at a vector by this test do so: the leading dimension is a multiple of one then",
+        ("arithmetic",),
+        r"\| ld[ab] \* sizeof\(scalar\)\) % (16|vector_bytes) == 0",
+        r"\| ld[ab] \+ sizeof\(scalar\)\)",
+        implies_alignment,
+    ),
+    Argument(
+        "sums of products of f16 are multiples of 2**-48, none of them subnormal",
+        ("value",),
+        "",
+        r"mutant::flushed\((sum|total|left|given)\b",
+        lambda mutant: mutant.subject.problem.dtype_name == "f16" and "alpha" not in mutant.before,
+    ),
+    Argument(
+        "no float is subnormal as a double",
+        ("value",),
+        r"^factor\[2\]",
+        r"mutant::flushed\(factor",
+        lambda mutant: mutant.subject.problem.dtype_name == "c64" and "double (&factor)" in mutant.text,
+    ),
+    Argument(
+        "a float that was of 16 bits has no more bits than are left of it",
+        ("rounding",),
+        "",
+        r"= mutant::(low|narrow)\(sum_t\(\w+(\.element)?\[\w+\]\)\);",
+        is_16_bits,
+    ),
+    Argument(
+        "what tf32 is allowed by operands that are rounded is a thousand times as much, and here none is",
+        ("rounding",),
+        r"^(const )?scalar given = |^sum\[",
+        r"mutant::low\(",
+        sums_are_plain_f32,
+    ),
+    Argument(
+        "with one split there is a begin before the end of k",
+        ("early stop",),
+        r"begin = split \* share < k \? split \* share : k,",
+        r"split \* share : \(k & 0x\w+\),",
+        has_one_split,
+    ),
+    Argument(
+        "shared memory has no more elements",
+        ("early stop",),
+        r"\b(staged|ring)\w*\[",
+        r"\b(staged|ring)\w*\[\(.*\) & 0xFFFF\]",
+        fits_shared_memory,
+    ),
+    Argument(
+        "a block that has one tile of rows has no other one whole",
+        ("dropped term", "arithmetic"),
+        r"^rest \+= \(m - block_rows - first_row\) / next_tile \* next_tile \+ next_tile;",
+        r"/ next_tile +\+ next_tile;",
+        lambda mutant: mutant.subject.config.tunables.get("row_tiles") == 1,
+    ),
+    Argument(
+        "of fewer whole chunks the others take the way for what is not whole, which is right for all",
+        ("early stop",),
+        r"\bwhole_chunks = k / chunk",
+        r"whole_chunks = \(k & 0x\w+\) / chunk",
+    ),
+    Argument(
+        "each thread has a piece in every round",
+        ("comparison", "flag"),
+        r"pieces % threads == 0 \|\| r \* of_run < pieces",
+        r"pieces % threads != 0 \|\||\(r \* of_run < pieces|true",
+        pieces_fill_threads,
+    ),
+    Argument(
+        "the way for operands that are not aligned or not one is right for all",
+        ("flag",),
+        r"^if \(!same\) \{  // few tiles",
+        r"^if \(true\)",
+    ),
+    Argument(
+        "what is 0 past the end of k in A makes 0 of B, a number there",
+        ("constant",),
+        r"= tile \+ l < k && first \+ c < n \? .*: sum_t\(0\);",
+        r"sum_t\((1|\(-1\))\)",
+        lambda mutant: re.search(r"a\[q\]\[r\] = step \+ q < k && .* : scalar\(0\);", mutant.text) is not None,
+    ),
+)

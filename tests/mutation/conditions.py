@@ -1,0 +1,131 @@
+"""What arguments ask of a mutant: facts of its subject and of the lines about the change."""
+
+from __future__ import annotations
+
+import re
+
+from tests.mutation.sample import Mutant
+from tests.mutation.structure import EXTENTS
+from tests.mutation.subjects import text_of
+
+INT16_MAX = 2**15 - 1
+
+
+def fits_int16(mutant: Mutant) -> bool:
+    """Whether all that a block of the mutant's counts, which is what an `int` does here, has 15 bits.
+
+    No int that is computed from an extent or a place does.
+    """
+    if set(re.findall(r"[A-Za-z_]\w*", mutant.before)) & large_names(mutant):
+        return False
+    source, dtype = mutant.subject.source, mutant.subject.problem.dtype
+    launch = source.launch
+    tile = launch.rows_per_block * max(launch.columns_per_block, 1)
+    counted = (launch.threads, launch.smem_bytes // dtype.element_bytes, tile, launch.splits)
+    return mutant.edit.replacement == "short" and max(counted) <= INT16_MAX and "int" in mutant.before
+
+
+def ends_at_constant(mutant: Mutant) -> bool:
+    """Whether a loop's variable got a narrower type, and ends at a number that all types hold."""
+    found = re.search(r"for \((?:const )?\w+ (\w+) = \w+; \1 <=? (\w+);", mutant.after)
+    return found is not None and re.search(rf"constexpr int (\w+ = [^;]+, )*{found[2]}\b", mutant.text) is not None
+
+
+def turns_with_guard(mutant: Mutant) -> bool:
+    """Whether a thread takes part in a turn of the changed loop only where it has an element."""
+    head = r"for \(int (\w+) = 0; \1 < \((.+) \+ threads - [01]\) / threads; \+\+\1\) \{\s*"
+    guarded = re.compile(head + r"const int e = \1 \* threads \+ threadIdx\.x[^\n]*\s*if \(e < \2\)")
+    return guarded.match("\n".join(lines_about(mutant, 0, 4))) is not None
+
+
+def lines_about(mutant: Mutant, first: int, last: int) -> list[str]:
+    """Lines of the mutant about the changed one, which is 0, without what they begin and end with."""
+    lines = mutant.text.split("\n")[mutant.line - 1 + first : mutant.line - 1 + last]
+    return [line.strip() for line in lines]
+
+
+def ends_in_tile(mutant: Mutant) -> bool:
+    """Whether a loop over the products of a staged tile is stopped past the end of the longest tile."""
+    bound, depth = re.search(r"&& l < (\d+)", mutant.after), re.search(r"int tile_depth = (\d+)", mutant.text)
+    is_tile = "const index_t stop = tile + depth < end ? depth : end - tile;" in mutant.text
+    return is_tile and bound is not None and depth is not None and int(bound[1]) >= 2 * int(depth[1])
+
+
+def large_names(mutant: Mutant) -> set[str]:
+    """What may be as large as an extent, as far as declarations say."""
+    declared = re.findall(r"\bindex_t (\w+)|\bindex_t \w+ = [^;]*, (\w+) =", mutant.text)
+    return {*EXTENTS, "gridDim", "blockIdx"} | {name for names in declared for name in names if name}
+
+
+def constant(mutant: Mutant, name: str) -> int:
+    """The number that the subject's text gives a constant; 0 where it gives none."""
+    found = re.search(rf"constexpr int (?:\w+ = [^;]+, )*{name} = (\d+)\b", text_of(mutant.subject).source)
+    return int(found[1]) if found else 0
+
+
+def has_one_split(mutant: Mutant) -> bool:
+    return mutant.subject.source.launch.splits == 1
+
+
+def is_16_bits(mutant: Mutant) -> bool:
+    return mutant.subject.problem.dtype.element_bytes == 2
+
+
+def has_one_element(mutant: Mutant) -> bool:
+    """Whether what the text calls a vector of the operand is one element."""
+    in_16_bytes = "int width = 16 / sizeof(scalar);" in mutant.text
+    vector_bytes = constant(mutant, "vector_bytes") or 16 * in_16_bytes
+    return vector_bytes == mutant.subject.problem.dtype.element_bytes
+
+
+def is_fewer(mutant: Mutant) -> bool:
+    """Whether a constant became a smaller one that all waits allow."""
+    number = re.search(r" = (\d+);", mutant.before), re.search(r" = (\d+);", mutant.after)
+    if number[0] is None or number[1] is None:
+        return True  # chosen by a condition, among numbers that it is made for
+    least = 2 if "stages - 2" in mutant.text else 1
+    return least <= int(number[1][1]) <= int(number[0][1])
+
+
+def has_other_way(mutant: Mutant) -> bool:
+    """Whether something else is done, or chosen, where the condition does not hold."""
+    return "?" in mutant.before or any("else" in line for line in lines_about(mutant, 1, 15))
+
+
+def fits_shared_memory(mutant: Mutant) -> bool:
+    """Whether no element of a block's shared memory has a number of more than 16 bits."""
+    return mutant.subject.source.launch.smem_bytes // mutant.subject.problem.dtype.element_bytes <= 2**16
+
+
+def adds_up_at_once(mutant: Mutant) -> bool:
+    """Whether the sums of all splits are loaded in one turn."""
+    return "constexpr int groups = 0;" in mutant.text and constant(mutant, "splits") <= constant(mutant, "most_loads")
+
+
+def ends_past(mutant: Mutant, name: str) -> bool:
+    """Whether a loop is stopped no earlier than at so many turns."""
+    bound = re.search(r"&& \w+ < (\d+)", mutant.after)
+    return bound is not None and 0 < constant(mutant, name) <= int(bound[1])
+
+
+def pieces_fill_threads(mutant: Mutant) -> bool:
+    """Whether the pieces of a chunk of either operand are a multiple of the threads."""
+    width = 16 // mutant.subject.problem.dtype.element_bytes
+    chunk, threads = constant(mutant, "chunk"), constant(mutant, "threads")
+    lines = constant(mutant, "tile_rows"), constant(mutant, "tile_columns")
+    return all(one * chunk // width % threads == 0 and one * chunk > 0 for one in lines)
+
+
+def implies_alignment(mutant: Mutant) -> bool:
+    """Whether a leading dimension that with an element's bytes is a multiple of a vector's has aligned lines."""
+    return mutant.subject.problem.dtype.element_bytes in (4, 8, 16)
+
+
+def sums_are_plain_f32(mutant: Mutant) -> bool:
+    """Whether a type that allows rounded operands is computed without rounding any."""
+    return mutant.subject.problem.dtype_name == "tf32" and "mma" not in mutant.text
+
+
+def is_end_of_sweep(mutant: Mutant) -> bool:
+    """Whether copies are awaited at the end of a sweep after which nothing is left in shared memory."""
+    return lines_about(mutant, 1, 2) == ["};"] and has_one_split(mutant) and "const index_t following" in mutant.text

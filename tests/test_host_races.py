@@ -1,0 +1,99 @@
+"""The host tells races: what two threads do to the same bytes with no barrier between, in whatever order they ran."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.on_host import ON_HOST, SHARED, has_compiler, pointer
+from tsm2_tune.tuner.compiler import compile_text
+from tsm2_tune.tuner.device import KernelFault
+from tsm2_tune.tuner.host.device import HostDevice
+from tsm2_tune.tuner.host.entry import IN_ORDER
+from tsm2_tune.tuner.host.toolchain import host_toolchain, watching
+from tsm2_tune.tuner.trial import Binary
+
+WATCHING = watching(host_toolchain()) if has_compiler() else None
+pytestmark = [
+    *ON_HOST,
+    pytest.mark.skipif(WATCHING is None, reason="the C++ compiler has no calls before each access"),
+]
+
+BEFORE = f"""
+extern "C" __global__ void k(float *to)
+{{
+    {SHARED}
+    float *staged = reinterpret_cast<float *>(shared_bytes);
+    const int t = threadIdx.x;
+    float value = t;
+"""
+UNORDERED = "no barrier orders the two"
+
+
+def run(body: str, *, threads: int = 64) -> None:
+    """Watch a kernel of this body whose threads run in ascending order; KernelFault where it races."""
+    assert WATCHING is not None
+    text = f"{BEFORE}{body}\nto[blockIdx.x * blockDim.x + t] = value;\n}}\n"
+    compiled = compile_text(text, kernel="k", defines=(), toolchain=WATCHING, limit_seconds=60)
+    assert isinstance(compiled, Binary), compiled.detail
+    device = HostDevice(seed=IN_ORDER)
+    try:
+        target = device.allocate(4 * 2 * threads)
+        kernel = device.load(compiled.path, "k")
+        kernel((pointer(target),), blocks=2, threads=threads, smem_bytes=4 * 2 * threads)
+        device.synchronise()
+    finally:
+        device.close()
+
+
+WRITE, READ_NEXT = "staged[t] = t;", "value = staged[(t + 1) % blockDim.x];"
+READ_BEFORE = "value = t > 0 ? staged[t - 1] : 0;"  # which threads in order have written
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"{WRITE} __syncthreads(); {READ_NEXT}",
+        f"{WRITE} __syncthreads(); {READ_NEXT} __syncthreads(); {WRITE}",
+        f"{WRITE} value = staged[t];",
+        "staged[t] = t; __syncwarp(); value = staged[t ^ 1];",
+        "__syncthreads(); value = staged[0]; __syncthreads();",
+        "tsm2_host::copy_later(staged + t, to + t, 4, 4); tsm2_host::await_all_copies(); __syncthreads();"
+        + READ_NEXT,
+    ],
+    ids=["barrier", "barriers", "own", "lanes", "reads alone", "copies"],
+)
+def test_what_a_barrier_orders_is_no_race(body: str) -> None:
+    run(body)
+
+
+@pytest.mark.parametrize(
+    ("body", "first", "second"),
+    [
+        (f"{WRITE} {READ_BEFORE}", "thread (0) of block (0) wrote byte 0", "which thread (1) read"),
+        (f"{WRITE} __syncthreads(); {READ_NEXT} {WRITE}", "thread (0) of block (0) read byte 4", "thread (1) wrote"),
+        ("staged[0] = t;", "thread (0) of block (0) wrote byte 0", "thread (1) wrote"),
+        (f"{WRITE} __syncwarp(); {READ_NEXT}", "of block (0)", "shared memory of 512 bytes"),
+        (f"{WRITE} value += __shfl_xor_sync(0xFFFFFFFFu, value, 1); value = staged[t ^ 1];", "wrote byte", "read"),
+        (f"{WRITE} tsm2_host::meet_lanes(); value = staged[t ^ 1];", "wrote byte", "read"),
+        (
+            "tsm2_host::copy_later(staged + t, to + t, 4, 4); tsm2_host::await_all_copies(); value = staged[t ^ 1];",
+            "read byte",
+            "wrote",
+        ),
+    ],
+    ids=["no barrier", "overwritten", "two writers", "another warp", "a shuffle", "a product", "a copy"],
+)
+def test_a_race_is_told_in_whatever_order_threads_run(body: str, first: str, second: str) -> None:
+    with pytest.raises(KernelFault, match=UNORDERED) as caught:
+        run(body)
+    assert first in str(caught.value)
+    assert second in str(caught.value)
+
+
+def test_a_block_is_counted_after_a_barrier_behind_what_it_leaves_for_others() -> None:
+    store, count = "__stcg(to + t, value);", "if (t == 0) tsm2_host::count_block();"
+    run(f"{store} __syncthreads(); {count}")
+    run(f"if (t == 0) {store} {count}")
+    for body in (f"{store} {count}", f"{count} {store}"):
+        with pytest.raises(KernelFault, match="was counted, and no barrier orders that"):
+            run(body)
