@@ -151,7 +151,9 @@ LONG_LOOPS = (
         "long loops", "15 bits of k", FEW, "if (k > 32767) k = 32767", dtype="f16", op="tn", found=FULL, is_slow=True
     ),
     begun("long loops", "16 bits of m", ISM2, "if (m > 65535) m = 65535", found=FULL),
-    begun("long loops", "columns past 4096", STAGED_MMA, "if (n > 4096) n = 4096", dtype="f64", found=FULL),
+    begun(
+        "long loops", "columns past 4096", STAGED_MMA, "if (n > 4096) n = 4096", dtype="f64", found=FULL, is_slow=True
+    ),
     case(
         "long loops",
         "columns past 200",
@@ -318,6 +320,7 @@ ORDER = (
         dtype="f64",
         op="tx",
         found=FULL,
+        is_slow=True,
     ),
     case(
         "order",
