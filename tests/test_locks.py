@@ -37,9 +37,9 @@ def test_a_second_run_is_told_whose_the_device_is() -> None:
         pass
 
 
-def test_devices_of_one_name_are_two() -> None:
+def test_devices_of_one_name_are_two(folder: Path) -> None:
     with device_lock(target()), device_lock(target(uuid="GPU-2")):
-        pass
+        assert {lock.name for lock in folder.iterdir()} == {"GPU-1.lock", "GPU-2.lock"}
 
 
 def test_who_waits_says_so_and_comes_next() -> None:

@@ -82,6 +82,7 @@ def test_nohup_is_obeyed() -> None:
     try:
         with stoppable():
             send(signal.SIGHUP)
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
 
