@@ -133,6 +133,25 @@ def test_a_winner_over_configurations_that_were_lost_is_no_success(
     assert plain_sql(path, "SELECT count(*), sum(outcome = 'ok') FROM trial") == [(2, 2)]
 
 
+def test_a_winner_is_not_verified_where_the_kernel_that_tells_races_is_not_compiled(
+    tuner: Tuner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "EMULATED", replace(tuning.EMULATED, watched_products=1e6))
+    compile_text, asked = tuning.compile_text, list[object]()
+    answers = [STOPPED, STOPPED, CompileFailure(Outcome.COMPILE_FAILED, "no such flag")]
+
+    def compiled(text: str, *, toolchain: Toolchain, **named: Any) -> Binary | CompileFailure:
+        if toolchain is not tuner.target.watching:
+            return compile_text(text, toolchain=toolchain, **named)
+        asked.append(toolchain)
+        return answers[len(asked) - 1]
+
+    monkeypatch.setattr(tuning, "compile_text", compiled)
+    interrupted, refused = (tuner.verify_in_full(PROBLEM, CONFIGS[0]) for _ in range(2))
+    assert (interrupted.outcome, refused.outcome) == (Outcome.INTERRUPTED, Outcome.COMPILE_FAILED)
+    assert refused.detail == "with races watched: no such flag"
+
+
 # Binaries
 
 

@@ -48,6 +48,7 @@ REMEDIES = {  # where the tuner's own kernels are not compiled
 KILL_AGAIN_SECONDS = 0.05  # at the end, until no compiler runs: one may have started just before
 Claim = Callable[[Candidate], Claimed]
 Compiled = Future[Binary | CompileFailure]
+Text = tuple[KernelSource, Toolchain | None]  # and what compiles it: None stands for the target's toolchain
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 HOPELESS = 2.5  # times as long as the fastest family's first choice, by the model, which is off by 2 at most
 
@@ -220,11 +221,13 @@ class Tuner:
             self._submitted.append(future)
         return future
 
-    def _compile(self, source: KernelSource, begun: Compiled | None = None) -> Binary | CompileFailure:
+    def _compile(
+        self, source: KernelSource, toolchain: Toolchain | None = None, begun: Compiled | None = None
+    ) -> Binary | CompileFailure:
         """The binary, compiled anew where the cache has lost it, or where the machine interrupted it once."""
-        binary = (begun or self._compile_text(source.text, source.kernel, source.defines)).result()
+        binary = (begun or self._compile_text(source.text, source.kernel, source.defines, toolchain)).result()
         if isinstance(binary, CompileFailure) and binary.outcome is Outcome.INTERRUPTED:
-            binary = self._compile_text(source.text, source.kernel, source.defines).result()
+            binary = self._compile_text(source.text, source.kernel, source.defines, toolchain).result()
         return binary
 
     def final(self, problem: Problem, past: Past) -> Final | FinalFailure | None:
@@ -246,48 +249,48 @@ class Tuner:
             answer = self.worker.rematch(request)
             if not isinstance(answer, AttemptResult):
                 return Final(problem, tuple(zip((one.config for one, _ in chosen), answer, strict=True)))
-            if self._are_whole(before, [source for _, source in chosen]):
+            if self._are_whole(before, [(source, None) for _, source in chosen]):
                 return FinalFailure(problem, answer.detail, answer.outcome is Outcome.INTERRUPTED)
         return FinalFailure(problem, CHANGED, interrupted=True)
 
     def verify_in_full(self, problem: Problem, config: KernelConfig) -> AttemptResult:
         """Verify the configuration's kernel for both widths of index; outcome OK where every call was right."""
-        sources = [replace(render(problem, config), defines=index_defines(bits)) for bits in INDEX_BITS]
+        extent = EMULATED if self.target.is_host else ON_GPU
+        seed = trial_seed(self.options.seed, problem, f"{config.text} in full")
+        by_width = [replace(render(problem, config), defines=index_defines(bits)) for bits in INDEX_BITS]
+        texts: list[Text] = [(source, None) for source in by_width]
+        named = [f"an index of {bits} bits" for bits in INDEX_BITS]
+        if extent.watched_products and self.target.watching is not None:  # by one width: threads touch the same
+            texts.append((by_width[0], self.target.watching))
+            named.append("races watched")
         for _ in range(TRIES):
             entries = []
-            for bits, source in zip(INDEX_BITS, sources, strict=True):
-                binary = self._compile(source)
+            for (source, toolchain), name in zip(texts, named, strict=True):
+                binary = self._compile(source, toolchain)
                 if isinstance(binary, CompileFailure):
-                    return AttemptResult(binary.outcome, f"with an index of {bits} bits: {binary.detail}")
-                entries.append((bits, Entry(binary.path, source.kernel, source.launch)))
-            seed = trial_seed(self.options.seed, problem, f"{config.text} in full")
-            extent = EMULATED if self.target.is_host else ON_GPU
-            before = self._files(*(entry.path for _, entry in entries))
-            watched = self._watched(sources[0]) if extent.watched_products else None
-            request = FullVerification(problem, config, tuple(entries), extent, seed, watched)
+                    return AttemptResult(binary.outcome, f"with {name}: {binary.detail}")
+                entries.append(Entry(binary.path, source.kernel, source.launch))
+            before = self._files(*(entry.path for entry in entries))
+            widths, watched = entries[: len(INDEX_BITS)], entries[len(INDEX_BITS) :]
+            request = FullVerification(
+                problem, config, tuple(zip(INDEX_BITS, widths, strict=True)), extent, seed, *watched
+            )
             answer = self.worker.verify_in_full(request)
-            if self._are_whole(before, sources):
+            if self._are_whole(before, texts):
                 return answer
         return AttemptResult(Outcome.INTERRUPTED, CHANGED)
-
-    def _watched(self, source: KernelSource) -> Entry | None:
-        """The kernel in which races are told; None where no compiler makes it."""
-        if self.target.watching is None:
-            return None
-        binary = self._compile_text(source.text, source.kernel, source.defines, self.target.watching).result()
-        return Entry(binary.path, source.kernel, source.launch) if isinstance(binary, Binary) else None
 
     def _files(self, *paths: str) -> tuple[object, ...]:
         """Which files these are, and that of the support kernels: others, or none, where the cache was touched."""
         return tuple(map(_file, (self._support_path, *paths)))
 
-    def _are_whole(self, before: tuple[object, ...], sources: Sequence[KernelSource]) -> bool:
+    def _are_whole(self, before: tuple[object, ...], texts: Sequence[Text]) -> bool:
         """Whether the cache holds what was compiled, in the files that were there before: else it does again now.
 
         If not, nothing that was computed with them says anything of the kernels; nor does the worker that has them.
         """
         self._support_path = self._compiled_support()
-        again = [self._compile(source) for source in sources]
+        again = [self._compile(*text) for text in texts]
         if None not in before and before == self._files(*(one.path for one in again if isinstance(one, Binary))):
             return True
         self.worker.close()
@@ -311,14 +314,14 @@ class Tuner:
                     effort=self.options.effort,
                 )
             )
-            if result.outcome in (Outcome.OK, Outcome.TIMED_OUT) or self._are_whole(before, [source]):
+            if result.outcome in (Outcome.OK, Outcome.TIMED_OUT) or self._are_whole(before, [(source, None)]):
                 return result, binary
             binary = self._compile(source)
         return AttemptResult(Outcome.INTERRUPTED, CHANGED), None
 
     def _trial(self, candidate: Candidate, source: KernelSource, compiling: Compiled, *, since: float) -> Trial:
         self.phases.enter("compilers")
-        binary = self._compile(source, compiling)
+        binary = self._compile(source, begun=compiling)
         self.phases.enter(BETWEEN_REQUESTS)
         result, compiled = self._tried(candidate, source, binary)
         return Trial(

@@ -8,6 +8,7 @@ import platform
 import re
 import shlex
 import shutil
+import tempfile
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -39,7 +40,7 @@ FLAGS_WHERE_TAKEN = (
 # Of a text that is watched for races (races.h): a call before each access, of functions that are in the text.
 WATCHED = ("-O1", "-fsanitize=thread", "-DTSM2_HOST_RACES", "-fno-threadsafe-statics")
 # So the compiler's own library for races is not linked, and what is linked otherwise has to be named.
-WATCHED_LIBRARIES = ("-nodefaultlibs", "-lstdc++", "-lm", "-lc", "-lgcc_s", "-lgcc")
+WATCHED_LIBRARIES = ("-nodefaultlibs", "-Wl,--no-as-needed", "-lstdc++", "-lm", "-lc", "-lgcc_s", "-lgcc")
 
 # What a text must not be searched in: comments and strings.
 _NO_CODE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
@@ -86,10 +87,9 @@ def host_toolchain() -> Toolchain:
 
 def watching(toolchain: Toolchain) -> Toolchain | None:
     """The host's compiler for a text in which races are to be told; None where it has no calls for that."""
-    if not _takes(toolchain.compiler, WATCHED):
-        return None
     plain = (flag for flag in toolchain.flags if flag not in ("-O1", "-O2", "-O3"))
-    return replace(toolchain, flags=(*plain, *WATCHED, *WATCHED_LIBRARIES))
+    flags = (*plain, *WATCHED, *WATCHED_LIBRARIES)
+    return replace(toolchain, flags=flags) if _links(toolchain.compiler, flags) else None
 
 
 def _compiler() -> list[str]:
@@ -125,6 +125,14 @@ def _flags_taken(compiler: str) -> tuple[str, ...]:
 @cache
 def _takes(compiler: str, flags: tuple[str, ...]) -> bool:
     return answer(compiler, "-Werror", *flags, "-x", "c++", "-fsyntax-only", os.devnull, errors=True).is_well
+
+
+@cache
+def _links(compiler: str, flags: tuple[str, ...]) -> bool:
+    """Whether the compiler makes a library with these flags: what it takes, its linker may not."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = os.path.join(folder, "empty.so")
+        return answer(compiler, "-Werror", *flags, "-x", "c++", os.devnull, "-o", output, errors=True).is_well
 
 
 def cpu_facts() -> dict[str, str]:
