@@ -42,6 +42,7 @@ pytestmark = [*ON_HOST, pytest.mark.usefixtures("own_cache")]
 PROBLEM = Problem(64, 2, 64, "f32")
 CONFIGS = [Tsm2Config("v2", 32, columns, 4) for columns in (1, 2)]
 STOPPED = CompileFailure(Outcome.INTERRUPTED, "the compiler was killed (SIGKILL)")
+REFUSED = CompileFailure(Outcome.COMPILE_FAILED, "no such flag")
 BODY = "scalar *staged ="
 
 
@@ -133,23 +134,36 @@ def test_a_winner_over_configurations_that_were_lost_is_no_success(
     assert plain_sql(path, "SELECT count(*), sum(outcome = 'ok') FROM trial") == [(2, 2)]
 
 
-def test_a_winner_is_not_verified_where_the_kernel_that_tells_races_is_not_compiled(
-    tuner: Tuner, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("of_sample", "of_kernel", "outcome", "detail"),
+    [
+        (None, STOPPED, Outcome.INTERRUPTED, f"with races watched: {STOPPED.detail}"),
+        (None, REFUSED, Outcome.COMPILE_FAILED, "with races watched: no such flag"),
+        (STOPPED, None, Outcome.INTERRUPTED, f"with races watched: {STOPPED.detail}"),
+        (REFUSED, None, Outcome.OK, ""),  # of a compiler without calls before each access
+    ],
+    ids=["kernel interrupted", "kernel refused", "sample interrupted", "sample refused"],
+)
+def test_a_winner_is_watched_for_races_where_the_compiler_can(
+    of_sample: CompileFailure | None,
+    of_kernel: CompileFailure | None,
+    outcome: Outcome,
+    detail: str,
+    tuner: Tuner,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tuning, "EMULATED", replace(tuning.EMULATED, watched_products=1e6))
-    compile_text, asked = tuning.compile_text, list[object]()
-    answers = [STOPPED, STOPPED, CompileFailure(Outcome.COMPILE_FAILED, "no such flag")]
+    compile_text = tuning.compile_text
 
-    def compiled(text: str, *, toolchain: Toolchain, **named: Any) -> Binary | CompileFailure:
-        if toolchain is not tuner.target.watching:
-            return compile_text(text, toolchain=toolchain, **named)
-        asked.append(toolchain)
-        return answers[len(asked) - 1]
+    def compiled(text: str, *, kernel: str, toolchain: Toolchain, **named: Any) -> Binary | CompileFailure:
+        failure = of_sample if kernel == "sample" else of_kernel
+        if toolchain is tuner.target.watching and failure is not None:
+            return failure
+        return compile_text(text, kernel=kernel, toolchain=toolchain, **named)
 
     monkeypatch.setattr(tuning, "compile_text", compiled)
-    interrupted, refused = (tuner.verify_in_full(PROBLEM, CONFIGS[0]) for _ in range(2))
-    assert (interrupted.outcome, refused.outcome) == (Outcome.INTERRUPTED, Outcome.COMPILE_FAILED)
-    assert refused.detail == "with races watched: no such flag"
+    result = tuner.verify_in_full(PROBLEM, CONFIGS[0])
+    assert (result.outcome, result.detail) == (outcome, detail)
 
 
 # Binaries

@@ -5,30 +5,24 @@ python -m tests.mutation --count 2500
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
 from tests.mutation.baseline import SHORT, Baselines, compiled, verified
 from tests.mutation.command import host_tools, to_try
 from tests.mutation.edits import Edit
-from tests.mutation.on_gpu import GpuBench, Room, most_bytes
 from tests.mutation.report import score, table
 from tests.mutation.sample import OPERATORS, Mutant, chosen, edits_of
 from tests.mutation.subjects import Subject, subjects, text_of
 from tests.mutation.tokens import Text
-from tests.mutation.trial import GPU, Bench, HostBench, Judged, Result, together
+from tests.mutation.trial import Bench, Judged, Result
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import INDEX_BITS
 from tsm2_tune.tuner.compiler import Toolchain
-from tsm2_tune.tuner.full import ON_GPU
-from tsm2_tune.tuner.target import HOST
 from tsm2_tune.tuner.trial import Binary, Outcome
 from tsm2_tune.tuner.worker import Worker
 
@@ -57,15 +51,9 @@ FIXED = (
 )
 
 
-class OnGpu(GpuBench):
-    """A GPU that is emulated."""
-
-    extent = replace(SHORT, products=1e4, launches=4, every_call=False)
-
-
 @pytest.fixture(scope="module")
 def bench(support_path: str, toolchain: Toolchain) -> Iterator[Bench]:
-    bench = HostBench(Baselines(host_tools(support_path, toolchain)))
+    bench = Bench(Baselines(host_tools(support_path, toolchain)))
     yield bench
     bench.close()
 
@@ -103,63 +91,11 @@ def test_the_sample_is_one_of_the_seed_and_has_every_operator_in_every_family_an
     assert len({(one.subject.problem.dtype_name, one.edit.operator) for one in first}) >= 2 * (len(OPERATORS) - 2)
 
 
-def test_survivors_and_what_was_not_seen_are_tried_again_after_the_others() -> None:
-    mutants = chosen(subjects(("gemv",), ("f32",)), count=4, seed=1)
-    names = (Judged.SURVIVED, Judged.KILLED, Judged.UNSEEN)
-    known = {one.key: result(one, judged, HOST) for one, judged in zip(mutants, names, strict=False)}
-    assert to_try(mutants, known, "0,1") == [mutants[3], mutants[0], mutants[2]]
-    assert to_try(mutants, known, HOST) == [mutants[3], mutants[0]]
-
-
-@pytest.mark.parametrize(
-    ("later", "becomes"),
-    [
-        (Judged.KILLED, Judged.KILLED),
-        (Judged.EQUIVALENT, Judged.EQUIVALENT),
-        (Judged.UNSEEN, Judged.SURVIVED),
-        (Judged.SURVIVED, Judged.SURVIVED),
-    ],
-)
-def test_a_survivor_of_one_device_is_one_unless_another_tells_it(later: Judged, becomes: Judged) -> None:
-    mutant = next(iter(chosen(subjects(("gemv",), ("f32",)), count=1, seed=1)))
-    assert together(result(mutant, Judged.SURVIVED, GPU), result(mutant, later, HOST)).judged == becomes
-
-
-def test_a_verification_waits_for_its_memory_and_has_at_most_all() -> None:
-    room, order = Room(memory_bytes=100, free_bytes=100), list[int]()
-
-    def take(size_bytes: int) -> None:
-        with room.taken(size_bytes):
-            order.append(size_bytes)
-
-    with room.taken(60):
-        take(40)
-        waiting = threading.Thread(target=take, args=(1000,))
-        waiting.start()
-        waiting.join(0.05)
-        assert order == [40]
-    waiting.join()
-    assert order == [40, 1000]
-    assert room.free_bytes == 100
-
-
-def test_memory_is_that_of_the_largest_call_that_a_device_has_room_for() -> None:
-    assert most_bytes(SIMPLE, ON_GPU, 2**40) > most_bytes(SIMPLE, ON_GPU, 2**35) > 2**33
-
-
-@pytest.mark.host
-@pytest.mark.parametrize(
-    ("subject", "operator", "was", "becomes", "judged"),
-    [(SPLIT, "arithmetic", "*", "+", Judged.KILLED), (SPLIT, "copy", "await_groups<0>()", "", Judged.KILLED)],
-)
-def test_mutants_of_a_gpu_are_told_by_both_widths_of_index(
-    bench: Bench, subject: Subject, operator: str, was: str, becomes: str, judged: Judged
-) -> None:
-    """As the host judges them, which is a GPU here."""
-    on_gpu = OnGpu(Baselines(replace(bench.tools, widths=INDEX_BITS)), HOST, Room(2**40, 2**40))
-    found = on_gpu.judge(mutant_of(subject, operator, was, becomes))
-    on_gpu.close()
-    assert (found.judged, found.device) == (judged, GPU), found
+def test_survivors_are_tried_again_after_the_others() -> None:
+    mutants = chosen(subjects(("gemv",), ("f32",)), count=3, seed=1)
+    names = (Judged.SURVIVED, Judged.KILLED)
+    known = {one.key: result(one, judged) for one, judged in zip(mutants, names, strict=False)}
+    assert to_try(mutants, known) == [mutants[2], mutants[0]]
 
 
 @pytest.mark.host
@@ -195,6 +131,6 @@ def mutant_of(subject: Subject, operator: str, was: str, becomes: str) -> Mutant
     return Mutant(subject, next(edits))
 
 
-def result(mutant: Mutant, judged: Judged, device: str) -> Result:
+def result(mutant: Mutant, judged: Judged) -> Result:
     """Of the mutant, as it is stored."""
-    return Result(mutant.key, "", "", "", "", mutant.edit.operator, 1, "", "", judged.value, "", 1.0, device)
+    return Result(mutant.key, "", "", "", "", mutant.edit.operator, 1, "", "", judged.value, "", 1.0)

@@ -11,15 +11,18 @@ from tests.test_gpu import CASES
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.probes import (
+    LONG_BITS,
     LONGEST,
     MOST_REMAINDERS,
-    PAST_16_BITS,
     deep_problems,
     long_problems,
     remainder_problems,
 )
-from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.problem import LARGEST_32_BIT_OFFSET, Problem
+from tsm2_tune.generator.render import INDEX_BITS
+from tsm2_tune.tuner.full import ON_GPU, FullVerification, calls_for
 
+PAST_16_BITS = 2**16
 ONCE = {config.family: (config, case) for config, case in reversed(CASES)}
 EACH = pytest.mark.parametrize(("config", "case"), ONCE.values(), ids=list(ONCE))
 
@@ -57,8 +60,18 @@ def test_extents_do_not_fit_16_bits(config: KernelConfig, case: Problem) -> None
     found = long_problems(config, problem, most_products=math.inf)
     longest = {max("mnk", key=lambda name: getattr(one, name)) for one in found}
     assert longest == ({"m", "k"} if problem.is_gram else {"m", "n", "k"})
-    wide = [one for one in found if max(one.m, one.n, one.k) > PAST_16_BITS]
-    assert len(found) - len(wide) == problem.is_gram  # which has one of more than 8 bits besides
+    wide = {name for name in longest if any(getattr(one, name) > PAST_16_BITS for one in found)}
+    assert wide == longest
+
+
+@EACH
+def test_extents_have_fewer_bits_where_there_is_no_time_for_16(config: KernelConfig, case: Problem) -> None:
+    problem = asked(case)
+    periods = family_named(config.family).periods(config, problem)
+    most_products = 2.0**10 * periods.m * periods.n * periods.k
+    found = long_problems(config, problem, most_products=most_products)
+    for name in "mk" if problem.is_gram else "mnk":
+        assert any(getattr(one, name) > 2 ** min(LONG_BITS) for one in found)
 
 
 @EACH
@@ -68,7 +81,9 @@ def test_blocks_and_turns_along_k_do_not_fit_16_bits(config: KernelConfig, case:
     launch, turn = family.launch(config, problem), family.periods(config, problem).k
     for depth in (PAST_16_BITS * turn, PAST_16_BITS * turn * launch.splits):
         assert depth >= LONGEST or any(one.k > depth for one in found)
-    assert problem.is_gram or any(one.m > PAST_16_BITS * launch.rows_per_block for one in found)
+    if not problem.is_gram:
+        assert any(one.m > PAST_16_BITS * launch.rows_per_block for one in found)
+        assert any(one.n > PAST_16_BITS * launch.columns_per_block for one in found)
 
 
 @EACH
@@ -89,3 +104,15 @@ def test_every_split_takes_more_turns_than_it_has_stages(config: KernelConfig, c
     turns = deep.k / family.periods(config, problem).k / family.launch(config, problem).splits
     assert turns > int(config.tunables.get("stages", 1))
     assert not deep_problems(config, problem, most_products=deep.m * deep.n * (deep.k - 1))
+
+
+@EACH
+@pytest.mark.parametrize("bits", INDEX_BITS)
+def test_a_kernel_is_called_within_its_width_of_index(bits: int, config: KernelConfig, case: Problem) -> None:
+    """Past it a program calls the other kernel."""
+    offsets = list[int]()
+    for call in calls_for(FullVerification(asked(case), config, (), ON_GPU, seed=1), bits):
+        lines = call.problem.stored.items()
+        offsets += [(contiguous + call.padding.get(name, 0)) * count for name, (contiguous, count) in lines]
+    assert max(offsets) <= LARGEST_32_BIT_OFFSET if bits == 32 else max(offsets) > 2**32
+    assert max(offsets) > LARGEST_32_BIT_OFFSET * 0.99

@@ -7,18 +7,18 @@ import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 from tests.conftest import ONCE
 from tests.mutation.edits import PRELUDE
 from tests.mutation.subjects import Subject, text_of
 from tsm2_tune.generator.probes import edge_problems
-from tsm2_tune.generator.render import INDEX_BITS, index_defines
+from tsm2_tune.generator.render import index_defines
 from tsm2_tune.tuner.compiler import Toolchain, compile_text
 from tsm2_tune.tuner.full import Extent, FullVerification
 from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.phases import Phases
+from tsm2_tune.tuner.target import HOST
 from tsm2_tune.tuner.trial import Binary, CompileFailure, Outcome
 from tsm2_tune.tuner.worker import Attempt, AttemptResult, Worker
 
@@ -44,14 +44,12 @@ Paths = tuple[tuple[int, str], ...]  # bits of the index, and the binary with it
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What compiles and runs mutants on one kind of device."""
+    """What compiles and runs mutants."""
 
     support_path: str  # the support kernels
-    quick: Toolchain  # on the host with little optimisation
-    optimised: Toolchain | None = None  # with more; None where there is no other
-    watching: Toolchain | None = None  # so that races are told
-    widths: tuple[int, ...] = INDEX_BITS[:1]  # of the index, that a mutant is verified with
-    least_in_full_seconds: float = LEAST_IN_FULL_SECONDS
+    quick: Toolchain  # with little optimisation
+    optimised: Toolchain  # with more
+    watching: Toolchain  # so that races are told
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +105,14 @@ class Baselines:
     _locks: dict[str, threading.Lock] = field(default_factory=dict)
     _known: dict[str, Baseline | SubjectIsWrong] = field(default_factory=dict)
     _in_full: dict[tuple[str, Extent], str] = field(default_factory=dict)
-    _codes: dict[tuple[str, str], bytes] = field(default_factory=dict)
+    _codes: dict[str, bytes] = field(default_factory=dict)
 
-    def of(self, subject: Subject, spec: str) -> Baseline:
-        """SubjectIsWrong where a trial on the device refuses the text itself."""
+    def of(self, subject: Subject) -> Baseline:
+        """SubjectIsWrong where a trial refuses the text itself."""
         with self._lock_of(subject):
             if subject.name not in self._known:
                 try:
-                    self._known[subject.name] = _measured(self.tools, subject, spec)
+                    self._known[subject.name] = _measured(self.tools, subject)
                 except SubjectIsWrong as wrong:
                     self._known[subject.name] = wrong
             found = self._known[subject.name]
@@ -130,8 +128,8 @@ class Baselines:
         place = subject.name, extent
         with self._lock_of(subject):
             if place not in self._in_full:
-                paths = tuple((bits, _right(subject, self.tools, bits).path) for bits in self.tools.widths)
-                self._in_full[place] = ask(paths).detail
+                bits = subject.problem.index_bits
+                self._in_full[place] = ask(((bits, _right(subject, self.tools, bits).path),)).detail
             if self._in_full[place]:
                 raise SubjectIsWrong(f"{subject.name} is wrong itself: {self._in_full[place]}")
 
@@ -141,31 +139,20 @@ class Baselines:
 
     def optimised_code(self, subject: Subject) -> bytes:
         """What the text is compiled to with more optimisation."""
-        optimised = self.tools.optimised
-        assert optimised is not None
-        return self._code(subject, "optimised", lambda: code(text_of(subject).source, subject, optimised))
-
-    def code_of_width(self, subject: Subject, bits: int) -> bytes:
-        """What the text is compiled to with an index of so many bits."""
-        made = partial(_right, subject, self.tools, bits)
-        return self._code(subject, f"{bits} bits", lambda: Path(made().path).read_bytes())
-
-    def _code(self, subject: Subject, kind: str, made: Callable[[], bytes]) -> bytes:
-        place = subject.name, kind
         with self._lock_of(subject):
-            if place not in self._codes:
-                self._codes[place] = made()
-            return self._codes[place]
+            if subject.name not in self._codes:
+                self._codes[subject.name] = code(text_of(subject).source, subject, self.tools.optimised)
+            return self._codes[subject.name]
 
     def _lock_of(self, subject: Subject) -> threading.Lock:
         with self._lock:
             return self._locks.setdefault(subject.name, threading.Lock())
 
 
-def _measured(tools: Tools, subject: Subject, spec: str) -> Baseline:
+def _measured(tools: Tools, subject: Subject) -> Baseline:
     phases = Phases()
     binary = _right(subject, tools, subject.problem.index_bits)
-    worker = Worker(spec, tools.support_path, limit_seconds=LIMIT_SECONDS, phases=phases)
+    worker = Worker(HOST, tools.support_path, limit_seconds=LIMIT_SECONDS, phases=phases)
     try:
         result = tried(worker, subject, binary.path)
     finally:
@@ -176,7 +163,7 @@ def _measured(tools: Tools, subject: Subject, spec: str) -> Baseline:
     return Baseline(
         Path(binary.path).read_bytes(),
         max(LEAST_PATIENCE_SECONDS, PATIENCE * longest),
-        max(tools.least_in_full_seconds, PATIENCE_IN_FULL * longest),
+        max(LEAST_IN_FULL_SECONDS, PATIENCE_IN_FULL * longest),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import queue
@@ -19,17 +18,15 @@ import click
 
 from tests.conftest import compiled
 from tests.mutation.baseline import Baselines, SubjectIsWrong, Tools
-from tests.mutation.on_gpu import GpuBench, gpu_tools, room_of
 from tests.mutation.report import report, score, stored
 from tests.mutation.sample import Mutant, chosen
 from tests.mutation.subjects import subjects
-from tests.mutation.trial import GPU, Bench, HostBench, Judged, MachineFailed, Result, together
+from tests.mutation.trial import Bench, Judged, MachineFailed, Result
 from tests.quick import quick_toolchain
 from tsm2_tune.errors import TuneError
 from tsm2_tune.generator.render import support_source
 from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.host.toolchain import host_toolchain, watching
-from tsm2_tune.tuner.target import HOST, find_target
 from tsm2_tune.usage import Command
 
 REPORT_SECONDS = 5.0  # before the end of the time that was given
@@ -45,25 +42,19 @@ class Untold:
     because: str
 
 
-def named(text: str | None) -> tuple[str, ...]:
-    return tuple(text.split(",")) if text else ()
-
-
 def host_tools(support_path: str, toolchain: Toolchain) -> Tools:
     return Tools(support_path, quick_toolchain(toolchain), quick_toolchain(toolchain, "-O2"), watching(toolchain))
 
 
-def benches(device: str, workers: int, *, only_trials: bool = False) -> list[Bench]:
-    """So many, on the host or spread over GPUs."""
-    if device == HOST:
-        toolchain = host_toolchain()
-        on_host = Baselines(host_tools(compiled(support_source(), "", toolchain).path, toolchain))
-        return [HostBench(on_host) for _ in range(workers)]
-    targets = [find_target(spec) for spec in named(device)]
-    rooms = [room_of(target, -(-workers // len(targets))) for target in targets]
-    on_gpus = Baselines(gpu_tools(targets[0]))
-    places = itertools.islice(itertools.cycle(zip(targets, rooms, strict=True)), workers)
-    return [GpuBench(on_gpus, target.spec, room, only_trials=only_trials) for target, room in places]
+def benches(workers: int) -> list[Bench]:
+    """So many, which share what is known of the texts."""
+    toolchain = host_toolchain()
+    baselines = Baselines(host_tools(compiled(support_source(), "", toolchain).path, toolchain))
+    return [Bench(baselines) for _ in range(workers)]
+
+
+def named(text: str | None) -> tuple[str, ...]:
+    return tuple(text.split(",")) if text else ()
 
 
 def judged(mutants: list[Mutant], benches: list[Bench], deadline: float) -> Iterator[Result | Untold]:
@@ -98,16 +89,10 @@ def judged(mutants: list[Mutant], benches: list[Bench], deadline: float) -> Iter
         yield result
 
 
-def to_try(mutants: list[Mutant], known: dict[str, Result], device: str) -> list[Mutant]:
-    """Those that nothing is known of, and then those that survived, or that another device could not see."""
+def to_try(mutants: list[Mutant], known: dict[str, Result]) -> list[Mutant]:
+    """Those that nothing is known of, and then those that survived."""
     new = [one for one in mutants if one.key not in known]
-    here = HOST if device == HOST else GPU
-    open_ones = {
-        key
-        for key, one in known.items()
-        if one.judged == Judged.SURVIVED or (one.judged == Judged.UNSEEN and one.device != here)
-    }
-    return new + [one for one in mutants if one.key in open_ones]
+    return new + [one for one in mutants if one.key in known and known[one.key].judged == Judged.SURVIVED]
 
 
 @dataclass
@@ -134,7 +119,6 @@ class Progress:
 
 
 @click.command(cls=Command)
-@click.option("--device", default=HOST, show_default=True, help="Of CUDA ordinals such as 0 or 0,1, or cpu.")
 @click.option("--count", default=2500, show_default=True, help="How many mutants to try.")
 @click.option("--seed", default=1, show_default=True, help="Which ones.")
 @click.option("--workers", default=os.cpu_count() or 1, show_default=True, help="How many at a time.")
@@ -145,15 +129,9 @@ class Progress:
 @click.option(
     "--resume",
     is_flag=True,
-    help="Keep what the output holds. Survivors, and what another device could not see, are tried again, last.",
-)
-@click.option(
-    "--only-trials",
-    is_flag=True,
-    help="On GPUs, leave out the full verification: many processes share a GPU well in trials, and few in full.",
+    help="Keep what the output holds. Survivors are tried again, last.",
 )
 def main(
-    device: str,
     count: int,
     seed: int,
     workers: int,
@@ -162,7 +140,6 @@ def main(
     seconds: float | None,
     output: Path,
     resume: bool,
-    only_trials: bool,
 ) -> None:
     """Say what became of the mutants; exit code 1 where fewer than 99 in a hundred were found."""
     start = time.monotonic()
@@ -170,22 +147,21 @@ def main(
     mutants = chosen(subjects(named(families), named(dtypes)), count=count, seed=seed)
     before = stored(output) if resume else {}
     results = {one.key: before[one.key] for one in mutants if one.key in before}
-    left = to_try(mutants, results, device)
+    left = to_try(mutants, results)
     progress = Progress(start, len(left))
-    click.echo(f"{len(mutants)} mutants, {len(left)} to try on {device}, seed {seed}", err=True)
+    click.echo(f"{len(mutants)} mutants, {len(left)} to try, seed {seed}", err=True)
     lines = output.open("a" if resume else "w")
     with lines, tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as cache:
         os.environ["XDG_CACHE_HOME"] = cache  # what is compiled here is of no use to anybody
-        for result in judged(left, benches(device, workers, only_trials=only_trials), deadline):
+        for result in judged(left, benches(workers), deadline):
             if isinstance(result, Result):
-                key = result.key
-                results[key] = together(results[key], result) if key in results else result
-                lines.write(f"{json.dumps(results[key].json)}\n")
+                results[result.key] = result
+                lines.write(f"{json.dumps(result.json)}\n")
                 lines.flush()
             progress.see(results, result)
     click.echo(report(results.values()))
     click.echo(
-        f"seed {seed}: {len(results)} of {len(mutants)} mutants judged; {progress.done} tried on {device},"
+        f"seed {seed}: {len(results)} of {len(mutants)} mutants judged; {progress.done} tried,"
         f" {progress.untold} not to be judged, {workers} workers, {time.monotonic() - start:.0f} s"
     )
     sys.stdout.flush()

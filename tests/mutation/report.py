@@ -52,13 +52,11 @@ def report(results: Iterable[Result]) -> str:
     killed = Counter(
         f"{one.detail.partition(':')[0]}, {one.device}" for one in results if one.judged == Judged.KILLED
     )
-    same = Counter(
-        f"{one.detail}, {one.device}" for one in results if one.judged in (Judged.EQUIVALENT, Judged.UNSEEN)
-    )
+    same = Counter(f"{one.detail}, {one.device}" for one in results if one.judged == Judged.EQUIVALENT)
     parts = (
         f"survivors:\n{survivors(results)}",
         _counted("killed", killed),
-        _counted("equivalent or unseen", same),
+        _counted("equivalent", same),
         table(results, "device"),
         table(results, "dtype"),
         table(results, "family"),

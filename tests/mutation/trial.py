@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -26,7 +25,7 @@ from tests.mutation.baseline import (
 from tests.mutation.operators import synchronises
 from tests.mutation.sample import Mutant
 from tests.mutation.subjects import text_of
-from tests.mutation.unseen import unseen
+from tests.mutation.unseen import is_refused, unseen
 from tsm2_tune.generator.render import INDEX_BITS
 from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.full import Extent
@@ -34,7 +33,6 @@ from tsm2_tune.tuner.target import HOST
 from tsm2_tune.tuner.trial import Binary, CompileFailure, Outcome
 from tsm2_tune.tuner.worker import AttemptResult, Worker
 
-GPU = "gpu"  # beside HOST
 # Operators whose mutants the host may compile to the same code though a GPU does not.
 FOR_A_GPU = ("barrier", "copy", "fence")
 INDEXING = ("early stop", "narrower")  # those that may show where extents or offsets are large alone
@@ -48,7 +46,6 @@ class Judged(StrEnum):
     KILLED = "killed"
     NOT_COMPILED = "not compiled"
     EQUIVALENT = "equivalent"
-    UNSEEN = "unseen"  # by a host, to which what was changed is nothing
     SURVIVED = "survived"
 
 
@@ -68,19 +65,11 @@ class Result:
     judged: str
     detail: str
     seconds: float
-    device: str = HOST  # or GPU
+    device: str = HOST  # or "gpu", in results that were found on one
 
     @property
     def json(self) -> dict[str, object]:
         return asdict(self)
-
-
-def together(earlier: Result, later: Result) -> Result:
-    """What became of a mutant that was tried again: one that survived did, unless it is killed or argued away."""
-    is_open = later.judged in (Judged.UNSEEN, Judged.SURVIVED)
-    if earlier.judged != Judged.SURVIVED or not is_open or earlier.device == later.device:
-        return later
-    return replace(earlier, detail=f"on {later.device} {later.judged} {later.detail}".strip())
 
 
 class MachineFailed(Exception):
@@ -91,13 +80,11 @@ class NotCompiled(Exception):
     """The compiler refuses the mutant."""
 
 
-class Bench(ABC):
-    """A worker for one mutant after another, each of which may take as long as its subject asks for."""
+class Bench:
+    """A worker on the host for one mutant after another, each of which may take as long as its subject asks for."""
 
-    device = HOST  # as results name it
-
-    def __init__(self, baselines: Baselines, spec: str = HOST) -> None:
-        self.baselines, self.tools, self._spec = baselines, baselines.tools, spec
+    def __init__(self, baselines: Baselines) -> None:
+        self.baselines, self.tools = baselines, baselines.tools
         self._worker: Worker | None = None
         self._made: list[Path] = []  # binaries of the mutant at hand
 
@@ -106,10 +93,10 @@ class Bench(ABC):
 
         SubjectIsWrong and MachineFailed where that cannot be told.
         """
-        baseline = self.baselines.of(mutant.subject, self._spec)
+        baseline = self.baselines.of(mutant.subject)
         start = time.monotonic()
         try:
-            judged, detail = self.judged(mutant, baseline)
+            judged, detail = self._judged(mutant, baseline)
         except NotCompiled as why:
             judged, detail = Judged.NOT_COMPILED, str(why)
         finally:
@@ -129,19 +116,14 @@ class Bench(ABC):
             judged=judged.value,
             detail=detail[:400],
             seconds=round(time.monotonic() - start, 3),
-            device=self.device,
         )
-
-    @abstractmethod
-    def judged(self, mutant: Mutant, baseline: Baseline) -> tuple[Judged, str]:
-        """What becomes of it, and why. NotCompiled where the compiler refuses it."""
 
     def close(self) -> None:
         if self._worker is not None:
             self._worker.close()
         self._worker = None
 
-    def compiled(self, mutant: Mutant, bits: int, toolchain: Toolchain | None = None) -> str:
+    def _compiled(self, mutant: Mutant, bits: int, toolchain: Toolchain | None = None) -> str:
         """The binary with an index of so many bits, which is there while the mutant is judged."""
         binary = compiled(mutant.text, mutant.subject, toolchain or self.tools.quick, bits)
         if isinstance(binary, CompileFailure):
@@ -151,11 +133,11 @@ class Bench(ABC):
         self._made.append(Path(binary.path))
         return binary.path
 
-    def tried(self, mutant: Mutant, path: str, baseline: Baseline) -> AttemptResult:
+    def _tried(self, mutant: Mutant, path: str, baseline: Baseline) -> AttemptResult:
         """What a trial says of the mutant's binary."""
         return self._asked(partial(tried, subject=mutant.subject, path=path), baseline.limit_seconds)
 
-    def verified_in_full(
+    def _verified_in_full(
         self, mutant: Mutant, paths: Paths, extent: Extent, baseline: Baseline
     ) -> tuple[Judged, str]:
         """What becomes of a mutant that passed all else."""
@@ -166,8 +148,7 @@ class Bench(ABC):
 
         in_full = ask(paths)
         if in_full.outcome is Outcome.OK:
-            if len(paths) == len(self.tools.widths):
-                self.baselines.passed_in_full(mutant.subject, extent)
+            self.baselines.passed_in_full(mutant.subject, extent)
             return Judged.SURVIVED, ""
         self.baselines.see_in_full(mutant.subject, extent, ask)
         return Judged.KILLED, f"{in_full.outcome.value} in full: {in_full.detail}"
@@ -178,7 +159,7 @@ class Bench(ABC):
         A mutant that writes past an array can make the next one crash or hang: then that is asked in a new process.
         """
         is_new = self._worker is None
-        self._worker = self._worker or Worker(self._spec, self.tools.support_path, limit_seconds=limit_seconds)
+        self._worker = self._worker or Worker(HOST, self.tools.support_path, limit_seconds=limit_seconds)
         self._worker.limit_seconds = limit_seconds
         result = question(self._worker)
         if result.outcome in (Outcome.OK, Outcome.WRONG_RESULT):
@@ -191,20 +172,15 @@ class Bench(ABC):
             raise MachineFailed(result.detail)
         return result
 
-
-class HostBench(Bench):
-    """The host, which compiles quickly and is slow to verify, and to which some changes are none."""
-
-    def judged(self, mutant: Mutant, baseline: Baseline) -> tuple[Judged, str]:
+    def _judged(self, mutant: Mutant, baseline: Baseline) -> tuple[Judged, str]:
         subject = mutant.subject
-        path = self.compiled(mutant, subject.problem.index_bits)
+        path = self._compiled(mutant, subject.problem.index_bits)
         if Path(path).read_bytes() == baseline.quick_code:
             return self._same(mutant, "the same code at -O1")
-        result = self.tried(mutant, path, baseline)
+        result = self._tried(mutant, path, baseline)
         if result.outcome is not Outcome.OK:
             return Judged.KILLED, f"{result.outcome.value}: {result.detail}"
-        optimised = self.tools.optimised
-        is_same = optimised and code(mutant.text, subject, optimised) == self.baselines.optimised_code(subject)
+        is_same = code(mutant.text, subject, self.tools.optimised) == self.baselines.optimised_code(subject)
         same = self._same(mutant, "the same code at -O2") if is_same else None
         if same and same[0] is Judged.EQUIVALENT:
             return same
@@ -212,18 +188,18 @@ class HostBench(Bench):
             return Judged.KILLED, races
         if because := argument(mutant):
             return Judged.EQUIVALENT, because
+        if is_refused(mutant):
+            raise NotCompiled("nvcc refuses a static variable whose value is computed")
         if same:
             return same
         if because := unseen(mutant):
-            return Judged.UNSEEN, because
+            return Judged.SURVIVED, because
         extent = LONG if mutant.edit.operator in CUTTING else SHORT
-        return self.verified_in_full(mutant, ((subject.problem.index_bits, path),), extent, baseline)
+        return self._verified_in_full(mutant, ((subject.problem.index_bits, path),), extent, baseline)
 
     def _races(self, mutant: Mutant, baseline: Baseline) -> str:
         """Which of them the full verification tells in the mutant; "" where it tells none."""
         watching, subject = self.tools.watching, mutant.subject
-        if watching is None:
-            return ""
 
         def ask(path: str) -> AttemptResult:
             question = partial(verified, subject=subject, paths=(), extent=WATCHED, watched=path)
@@ -234,7 +210,7 @@ class HostBench(Bench):
             assert isinstance(binary, Binary), binary.detail
             return ask(binary.path)
 
-        result = ask(self.compiled(mutant, INDEX_BITS[0], watching))
+        result = ask(self._compiled(mutant, INDEX_BITS[0], watching))
         if result.outcome is Outcome.OK:
             return ""
         self.baselines.see_in_full(subject, WATCHED, ask_of_text)
@@ -242,5 +218,5 @@ class HostBench(Bench):
 
     def _same(self, mutant: Mutant, how: str) -> tuple[Judged, str]:
         if mutant.edit.operator in FOR_A_GPU or synchronises(mutant.before):
-            return Judged.UNSEEN, f"{how}; a GPU's is not"
+            return Judged.SURVIVED, f"{how}; a GPU's is not"
         return Judged.EQUIVALENT, how

@@ -13,8 +13,10 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.full import ON_GPU, Extent
 
 
-def _computes(mutant: Mutant) -> bool:
-    """Whether a variable that was made static begins with what is known when the kernel runs."""
+def is_refused(mutant: Mutant) -> bool:
+    """Whether a variable that was made static begins with what is known when the kernel runs: nvcc refuses it."""
+    if mutant.edit.operator != "state":
+        return False
     value = re.match(r"static (?:const )?\w+ \*?\w+ = (.*)", mutant.after)
     known = constants(text_of(mutant.subject))
     return value is not None and not set(re.findall(r"[A-Za-z_]\w*", value[1])) <= known
@@ -34,14 +36,14 @@ def _is_too_long(mutant: Mutant) -> bool:
 
 def _are_too_many(mutant: Mutant) -> bool:
     """Whether a number of tiles got 16 bits at the most, and only a GPU is given more tiles."""
-    if mutant.edit.operator != "narrower" or "tiles" not in mutant.before:
+    if mutant.edit.operator != "narrower" or re.search(r"tiles\w* = ", mutant.before) is None:
         return False
     launch = mutant.subject.source.launch
     most = [
         max((launch.tiles(one.m, one.n) for one in _long_problems(mutant.subject, extent)), default=0)
         for extent in (LONG, ON_GPU)
     ]
-    return "gridDim.x / splits" in mutant.before and most[0] < 2**15 and most[1] >= 2**16
+    return most[0] < 2**15 and most[1] >= 2**16
 
 
 def _long_problems(subject: Subject, extent: Extent) -> tuple[Problem, ...]:
@@ -50,8 +52,6 @@ def _long_problems(subject: Subject, extent: Extent) -> tuple[Problem, ...]:
 
 def unseen(mutant: Mutant) -> str:
     """Why a host cannot see what a GPU may; "" where it could."""
-    if mutant.edit.operator == "state" and _computes(mutant):
-        return "nvcc refuses a static variable whose value is computed"
     if _is_too_long(mutant):
         return "an extent so long that the full verification tries it on a GPU alone"
     if _are_too_many(mutant):

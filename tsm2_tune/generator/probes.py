@@ -15,7 +15,7 @@ from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.problem import Problem
 
 MOST_REMAINDERS = 1024  # of one extent: of longer periods so many, evenly
-PAST_16_BITS = 2**16
+LONG_BITS = (16, 12, 8)  # of which an extent has more: the most for which there is time
 # Of a period, from one remainder of m, n and k to the next: the first few are spread evenly already. The fractions of
 # the golden ratio, of 2**0.5 and of 3**0.5, so that remainders of equal periods do not go together.
 STRIDES = (0.6180339887, 0.4142135624, 0.7320508076)
@@ -69,33 +69,42 @@ def _one_past_whole(periods: Periods, problem: Problem) -> list[tuple[int, int, 
 
 
 def long_problems(config: KernelConfig, problem: Problem, *, most_products: float) -> tuple[Problem, ...]:
-    """Problems that have more than 16 bits of one extent, of turns along k (of each split), or of blocks down C.
+    """Problems that have more than 16 bits of one extent, of turns along k (of each split), or of blocks of C.
 
-    The others are few, or whole, so that loads are too. Each is of at most `most_products` in whole tiles.
+    The others are few, or whole, so that loads are too. Each is of at most `most_products` in whole tiles, for which
+    some have fewer than 16 bits, or are left out.
     """
     periods = family_named(config.family).periods(config, problem)
-    launch = family_named(config.family).launch(config, problem)
-    long_m, long_n, long_k = (PAST_16_BITS + 2 * period + 1 for period in (periods.m, periods.n, periods.k))
-    many_turns = PAST_16_BITS * periods.k + 1
-    depths = (long_k, launch.splits * long_k, many_turns, launch.splits * many_turns)
-    shapes = [(FEW, FEW, k) for k in depths if k <= LONGEST]
+    by_bits = [_long_shapes(config, problem, bits) for bits in LONG_BITS]
+    fitting = (
+        next((one for one in same if one[2] <= LONGEST and _products(one, periods) <= most_products), None)
+        for same in zip(*by_bits, strict=True)
+    )
+    return _of_shapes(problem, dict.fromkeys(filter(None, fitting)))
+
+
+def _long_shapes(config: KernelConfig, problem: Problem, bits: int) -> list[tuple[int, int, int]]:
+    """As `long_problems` says, of more than so many bits."""
+    family = family_named(config.family)
+    periods, launch, past = family.periods(config, problem), family.launch(config, problem), 2**bits
+    long_m, long_n, long_k = (past + 2 * period + 1 for period in (periods.m, periods.n, periods.k))
+    many_turns = past * periods.k + 1
+    shapes = [(FEW, FEW, k) for k in (long_k, launch.splits * long_k, many_turns, launch.splits * many_turns)]
     if problem.is_gram:
         wide = PAST_8_BITS + 2 * periods.m + 1
         shapes += [(wide, wide, FEW_MORE), (long_m, long_m, FEW)]
-        shapes += [(periods.m, periods.m, k) for k in _just_long(periods.k)]
-    else:
-        many_blocks = PAST_16_BITS * launch.rows_per_block + 1
-        shapes += [(long_m, FEW, FEW_MORE), (many_blocks, FEW, FEW_MORE), (FEW, long_n, FEW_MORE)]
-        m, n, k = periods.m, periods.n, 2 * periods.k
-        shapes += [(long, n, k) for long in _just_long(m)] + [(m, long, k) for long in _just_long(n)]
-        shapes += [(m, n, long) for long in _just_long(periods.k)]
-    fitting = [shape for shape in dict.fromkeys(shapes) if _products(shape, periods) <= most_products]
-    return _of_shapes(problem, fitting)
+        return shapes + [(periods.m, periods.m, k) for k in _just_past(past, periods.k)]
+    blocks_down, blocks_across = (past * size + 1 for size in (launch.rows_per_block, launch.columns_per_block))
+    shapes += [(long_m, FEW, FEW_MORE), (FEW, long_n, FEW_MORE)]
+    shapes += [(blocks_down, FEW, FEW_MORE), (FEW, blocks_across, FEW_MORE)]
+    m, n, k = periods.m, periods.n, 2 * periods.k
+    shapes += [(long, n, k) for long in _just_past(past, m)] + [(m, long, k) for long in _just_past(past, n)]
+    return shapes + [(m, n, long) for long in _just_past(past, periods.k)]
 
 
-def _just_long(period: int) -> tuple[int, int]:
-    """Extents of more than 16 bits: the first that is whole, and one whose lower 16 bits are as few as can be."""
-    return (PAST_16_BITS // period + 1) * period, PAST_16_BITS + 1
+def _just_past(past: int, period: int) -> tuple[int, int]:
+    """Extents of more than so many: the first that is whole, and one whose lower bits are as few as can be."""
+    return (past // period + 1) * period, past + 1
 
 
 def deep_problems(config: KernelConfig, problem: Problem, *, most_products: float) -> tuple[Problem, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -348,9 +349,16 @@ class Problem:
     @property
     def index_bits(self) -> int:
         """Width of the index that reaches every element, padded leading dimensions included: 32 or 64."""
+        return self.index_bits_of({})
+
+    def index_bits_of(self, padding: Mapping[str, int]) -> int:
+        """The same where lines of an operand, by its name, are longer by so many elements."""
         # A loop that strides over rows counts up to a grid's rows past m, and one over k likewise.
         largest = max(
-            *((contiguous + PADDING_ROWS) * lines for contiguous, lines in self.stored.values()),
+            *(
+                (contiguous + padding.get(name, 0) + PADDING_ROWS) * lines
+                for name, (contiguous, lines) in self.stored.items()
+            ),
             2 * self.m,
             2 * self.k,
         )

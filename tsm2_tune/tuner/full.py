@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 import numpy as np
@@ -51,7 +52,7 @@ from tsm2_tune.tuner.checks import (
     sweep_checks,
     with_padding,
 )
-from tsm2_tune.tuner.device import Device
+from tsm2_tune.tuner.device import Device, KernelFault, LaunchFailed
 from tsm2_tune.tuner.loaded import Entry, LoadedKernel, WorkspaceTooLarge, load
 from tsm2_tune.tuner.operands import Operands, Support
 from tsm2_tune.tuner.trial import Verdict
@@ -110,13 +111,13 @@ class FullVerification:
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class Call:
     """A small problem with its checks."""
 
     stage: str
     problem: Problem
     checks: tuple[Check, ...]
-    padding: Mapping[str, int] | None = None  # of lines that are longer than checks of other problems make them
+    padding: Mapping[str, int] = field(default_factory=dict)  # of lines longer than other problems' checks make them
     is_large: bool = False  # so that a device may have no room for it
 
 
@@ -125,30 +126,33 @@ def verify_in_full(
 ) -> Verdict:
     """The verdict: the first call that went wrong, or how many there were. `tell` hears of each stage.
 
-    LaunchFailed and KernelFault pass through.
+    LaunchFailed and KernelFault pass through, and say at which problem.
     """
     extent = request.extent
     calls, worst_ratio = 0, 0.0
     for bits, entry in request.entries:
+        how = f"with an index of {bits} bits"
         bench = _Bench(device, support, entry, bits)
-        for number, call in enumerate(_calls(request, bits)):
-            if call.problem.index_bits > bits:  # a program calls the other kernel for it
-                continue
-            tell(f"{call.stage} with an index of {bits} bits")
-            verdict = bench.verdict(call, request.seed + 1000 * number)
+        for number, call in enumerate(calls_for(request, bits)):
+            tell(f"{call.stage} {how}")
+            with _named(f"{call.problem.text} {how}"):
+                verdict = bench.verdict(call, request.seed + 1000 * number)
             if not verdict.correct:
-                return replace(verdict, detail=f"{call.problem.text} with an index of {bits} bits, {verdict.detail}")
+                return replace(verdict, detail=f"{call.problem.text} {how}, {verdict.detail}")
             calls, worst_ratio = calls + len(call.checks), max(worst_ratio, verdict.worst_ratio)
-        tell(f"launches one after another with an index of {bits} bits")
-        verdict = bench.repeated(_repeated_problem(request), extent.launches, request.seed)
+        tell(f"launches one after another {how}")
+        repeated = _repeated_problem(request)
+        with _named(f"{repeated.text} {how}, launches one after another"):
+            verdict = bench.repeated(repeated, extent.launches, request.seed)
         if not verdict.correct:
-            return replace(verdict, detail=f"with an index of {bits} bits, {verdict.detail}")
+            return replace(verdict, detail=f"{how}, {verdict.detail}")
         calls += extent.launches
     if request.watched is not None:
         bench = _Bench(device, support, request.watched, INDEX_BITS[0])
         for call in _watched_calls(request):
             tell("races")
-            verdict = bench.verdict(call, request.seed)
+            with _named(f"{call.problem.text}, watched for races"):
+                verdict = bench.verdict(call, request.seed)
             if not verdict.correct:
                 return replace(verdict, detail=f"{call.problem.text}, watched for races, {verdict.detail}")
             calls += len(call.checks)
@@ -159,55 +163,69 @@ def verify_in_full(
     )
 
 
-def _calls(request: FullVerification, bits: int) -> Iterator[_Call]:
+@contextmanager
+def _named(call: str) -> Iterator[None]:
+    """What goes wrong within says in which call."""
+    try:
+        yield
+    except (LaunchFailed, KernelFault) as error:
+        raise type(error)(f"{call}: {error}") from error
+
+
+def calls_for(request: FullVerification, bits: int) -> Iterator[Call]:
+    """Those for which a program would call the kernel with an index of so many bits."""
+    return (call for call in _calls(request, bits) if call.problem.index_bits_of(call.padding) <= bits)
+
+
+def _calls(request: FullVerification, bits: int) -> Iterator[Call]:
     config, asked, extent = request.config, request.problem, request.extent
     for number, problem in enumerate(edge_problems(config, asked)):
         if extent.every_call:
-            yield _Call("edges", problem, every_check(problem))
+            yield Call("edges", problem, every_check(problem))
         elif bits != asked.index_bits:
-            yield _Call("edges", problem, probe_checks(problem, number))
+            yield Call("edges", problem, probe_checks(problem, number))
     for problem in least_problems(config, asked):
-        yield _Call("first in memory", problem, first_checks(problem))
+        yield Call("first in memory", problem, first_checks(problem))
     for problem in deep_problems(config, asked, most_products=extent.deep_products):
-        yield _Call("many turns", problem, sweep_checks(problem, 0)[:2])
+        yield Call("many turns", problem, sweep_checks(problem, 0)[:2])
     for problem in precise_problems(config, asked, most_products=extent.deep_products):
-        yield _Call("one product", problem, precise_checks(problem))
+        yield Call("one product", problem, precise_checks(problem))
     for number, problem in enumerate(remainder_problems(config, asked, most_products=extent.products)):
-        yield _Call("remainders", problem, sweep_checks(problem, number))
+        yield Call("remainders", problem, sweep_checks(problem, number))
     for problem in long_problems(config, asked, most_products=extent.long_products):
-        yield _Call("long extents", problem, long_checks(problem), is_large=True)
+        yield Call("long extents", problem, long_checks(problem), is_large=True)
     few, whole, both, deep = long_line_problems(config, asked)
     most_elements = min(extent.long_products, PAST_32_BITS)
     for problem, lengths in product((few, both, deep), (LONG_LINES, LONG_WHOLE_LINES)):
         if sum(lines * lengths[name] for name, (_, lines) in problem.stored.items()) <= most_elements:
             check = with_padding(overwriting(problem), lengths)
-            yield _Call("long lines", problem, (check,), lengths, is_large=problem is deep)
+            yield Call("long lines", problem, (check,), lengths, is_large=problem is deep)
     if extent.large_offsets:
         for problem in (few, whole, both):
             yield from _at_large_offsets(problem, bits)
 
 
-def _watched_calls(request: FullVerification) -> Iterator[_Call]:
+def _watched_calls(request: FullVerification) -> Iterator[Call]:
     """Calls at the edges, in whole vectors and in none in turns: the numbers do not matter."""
     problems = edge_problems(request.config, request.problem)
     for number, problem in enumerate(within(request.config, problems, most_products=request.extent.watched_products)):
         check = overwriting(problem) if number % 2 == 0 else checks_of(problem)[1]
-        yield _Call("races", problem, (check,))
+        yield Call("races", problem, (check,))
 
 
-def _at_large_offsets(problem: Problem, bits: int) -> Iterator[_Call]:
+def _at_large_offsets(problem: Problem, bits: int) -> Iterator[Call]:
     """Calls with lines of one operand so far apart that only an index of so many bits reaches the last one."""
     for name, (contiguous, lines) in problem.stored.items():
         if lines == 1:
             continue
         if bits == 32:
-            apart = (LARGEST_32_BIT_OFFSET // lines - contiguous - PADDING_ROWS) // WHOLE * WHOLE
+            apart = (LARGEST_32_BIT_OFFSET // lines - contiguous - PADDING_ROWS - 1) // WHOLE * WHOLE
         else:
             apart = (PAST_32_BITS // (lines - 1) // WHOLE + 1) * WHOLE
         for others, more in ((WHOLE, 0), (0, 1)):  # lines of whole vectors, and of none
             padding = dict.fromkeys("ABC", others) | {name: apart + more}
             check = with_padding(overwriting(problem), padding)
-            yield _Call("large offsets", problem, (check,), padding, is_large=True)
+            yield Call("large offsets", problem, (check,), padding, is_large=True)
 
 
 def _repeated_problem(request: FullVerification) -> Problem:
@@ -224,7 +242,7 @@ class _Bench:
         self._device, self._support, self._entry, self._bits = device, support, entry, bits
         self._kernel = load(device, entry)
 
-    def verdict(self, call: _Call, seed: int) -> Verdict:
+    def verdict(self, call: Call, seed: int) -> Verdict:
         """Of the call's checks; of a problem that the device has no room for, right without a call."""
         operands: Operands | None = None
         loaded: LoadedKernel | None = None

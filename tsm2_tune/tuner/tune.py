@@ -29,6 +29,7 @@ from tsm2_tune.tuner.basis import basis
 from tsm2_tune.tuner.clock import RunningClock
 from tsm2_tune.tuner.compiler import Toolchain, compile_text, kill_running, remove_leftovers
 from tsm2_tune.tuner.full import EMULATED, ON_GPU, FullVerification
+from tsm2_tune.tuner.host.toolchain import WATCHED_SAMPLE
 from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.measure import Effort
 from tsm2_tune.tuner.past import Claimed, Past, finalists, is_final_due
@@ -260,8 +261,11 @@ class Tuner:
         by_width = [replace(render(problem, config), defines=index_defines(bits)) for bits in INDEX_BITS]
         texts: list[Text] = [(source, None) for source in by_width]
         named = [f"an index of {bits} bits" for bits in INDEX_BITS]
-        if extent.watched_products and self.target.watching is not None:  # by one width: threads touch the same
-            texts.append((by_width[0], self.target.watching))
+        watching = self._watching if extent.watched_products else None
+        if isinstance(watching, CompileFailure):
+            return AttemptResult(watching.outcome, f"with races watched: {watching.detail}")
+        if watching is not None:  # by one width of index: threads touch the same by the other
+            texts.append((by_width[0], watching))
             named.append("races watched")
         for _ in range(TRIES):
             entries = []
@@ -279,6 +283,17 @@ class Tuner:
             if self._are_whole(before, texts):
                 return answer
         return AttemptResult(Outcome.INTERRUPTED, CHANGED)
+
+    @property
+    def _watching(self) -> Toolchain | CompileFailure | None:
+        """What compiles a kernel so that races are told; None where the host's compiler lacks something for it."""
+        watching = self.target.watching
+        if watching is None:
+            return None
+        binary = self._compile_text(WATCHED_SAMPLE, "sample", (), watching).result()
+        if isinstance(binary, Binary):
+            return watching
+        return None if binary.outcome is Outcome.COMPILE_FAILED else binary
 
     def _files(self, *paths: str) -> tuple[object, ...]:
         """Which files these are, and that of the support kernels: others, or none, where the cache was touched."""

@@ -10,7 +10,11 @@
 #include "block.h"
 
 #ifdef TSM2_HOST_RACES
+#ifdef __clang__
+#define TSM2_HOST_UNWATCHED __attribute__((disable_sanitizer_instrumentation))
+#else
 #define TSM2_HOST_UNWATCHED __attribute__((no_sanitize("thread")))
+#endif
 
 namespace tsm2_host {
 
@@ -127,6 +131,23 @@ TSM2_HOST_UNALIGNED_ACCESS(8, 8)
 TSM2_HOST_UNALIGNED_ACCESS(16, 16)
 TSM2_HOST_UNWATCHED void __tsan_read_range(void *at, unsigned long bytes) { tsm2_host::touch(at, bytes, false); }
 TSM2_HOST_UNWATCHED void __tsan_write_range(void *at, unsigned long bytes) { tsm2_host::touch(at, bytes, true); }
+TSM2_HOST_UNWATCHED void *__tsan_memset(void *to, int byte, unsigned long bytes)
+{
+    tsm2_host::touch(to, bytes, true);
+    return __builtin_memset(to, byte, bytes);
+}
+TSM2_HOST_UNWATCHED void *__tsan_memcpy(void *to, const void *from, unsigned long bytes)
+{
+    tsm2_host::touch(from, bytes, false);
+    tsm2_host::touch(to, bytes, true);
+    return __builtin_memcpy(to, from, bytes);
+}
+TSM2_HOST_UNWATCHED void *__tsan_memmove(void *to, const void *from, unsigned long bytes)
+{
+    tsm2_host::touch(from, bytes, false);
+    tsm2_host::touch(to, bytes, true);
+    return __builtin_memmove(to, from, bytes);
+}
 TSM2_HOST_UNWATCHED void __tsan_vptr_update(void *, void *) {}
 TSM2_HOST_UNWATCHED void __tsan_vptr_read(void *) {}
 TSM2_HOST_UNWATCHED void __tsan_init() {}

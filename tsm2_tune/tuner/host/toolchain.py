@@ -8,7 +8,6 @@ import platform
 import re
 import shlex
 import shutil
-import tempfile
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -40,7 +39,31 @@ FLAGS_WHERE_TAKEN = (
 # Of a text that is watched for races (races.h): a call before each access, of functions that are in the text.
 WATCHED = ("-O1", "-fsanitize=thread", "-DTSM2_HOST_RACES", "-fno-threadsafe-statics")
 # So the compiler's own library for races is not linked, and what is linked otherwise has to be named.
-WATCHED_LIBRARIES = ("-nodefaultlibs", "-Wl,--no-as-needed", "-lstdc++", "-lm", "-lc", "-lgcc_s", "-lgcc")
+WATCHED_LIBRARIES = (
+    "-nodefaultlibs",
+    "-Wl,--no-as-needed",
+    "-lstdc++",
+    "-lm",
+    "-lc",
+    "-lgcc_s",
+    "-lgcc",
+    "-Wl,-z,defs",
+)
+# A compiler that does not make this one lacks something of these.
+WATCHED_SAMPLE = """
+struct block { double of[32]; };
+struct __attribute__((packed)) unaligned { char first; int second; double third; };
+extern "C" __global__ void sample(block *blocks, unaligned *others, short *shorts)
+{
+    extern __shared__ __align__(16) unsigned char shared_bytes[];
+    double *staged = reinterpret_cast<double *>(shared_bytes);
+    staged[threadIdx.x] = blocks[0].of[threadIdx.x] + others[0].second * others[0].third;
+    __syncthreads();
+    blocks[1] = blocks[0];
+    blocks[2] = block();
+    shorts[threadIdx.x] = short(staged[0]);
+}
+"""
 
 # What a text must not be searched in: comments and strings.
 _NO_CODE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
@@ -85,11 +108,10 @@ def host_toolchain() -> Toolchain:
     )
 
 
-def watching(toolchain: Toolchain) -> Toolchain | None:
-    """The host's compiler for a text in which races are to be told; None where it has no calls for that."""
+def watching(toolchain: Toolchain) -> Toolchain:
+    """The host's compiler for a text in which races are to be told. It may lack that: see WATCHED_SAMPLE."""
     plain = (flag for flag in toolchain.flags if flag not in ("-O1", "-O2", "-O3"))
-    flags = (*plain, *WATCHED, *WATCHED_LIBRARIES)
-    return replace(toolchain, flags=flags) if _links(toolchain.compiler, flags) else None
+    return replace(toolchain, flags=(*plain, *WATCHED, *WATCHED_LIBRARIES))
 
 
 def _compiler() -> list[str]:
@@ -125,14 +147,6 @@ def _flags_taken(compiler: str) -> tuple[str, ...]:
 @cache
 def _takes(compiler: str, flags: tuple[str, ...]) -> bool:
     return answer(compiler, "-Werror", *flags, "-x", "c++", "-fsyntax-only", os.devnull, errors=True).is_well
-
-
-@cache
-def _links(compiler: str, flags: tuple[str, ...]) -> bool:
-    """Whether the compiler makes a library with these flags: what it takes, its linker may not."""
-    with tempfile.TemporaryDirectory() as folder:
-        output = os.path.join(folder, "empty.so")
-        return answer(compiler, "-Werror", *flags, "-x", "c++", os.devnull, "-o", output, errors=True).is_well
 
 
 def cpu_facts() -> dict[str, str]:
