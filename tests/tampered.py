@@ -139,7 +139,7 @@ class Compiling(Tuner):
         self._compile(render(problem, config))
         return AttemptResult(Outcome.OK, "", verdict=Verdict(True, 0.1, "right"))
 
-    def _compile(self, source: KernelSource, _: Any = None) -> Binary:
+    def _compile(self, source: KernelSource, **_: Any) -> Binary:
         config = config_spelt(source.text[3 : source.text.index(":")])
         if config is None or not family_named(config.family).has(config, self._problem):
             raise Wrong(f"compiled {source.text[:200]!r}")

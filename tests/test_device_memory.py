@@ -130,7 +130,7 @@ def test_a_winner_is_verified_without_the_long_extents_that_it_has_no_workspace_
     monkeypatch.setattr(loaded, "needed_bytes", lambda problem: starved.limits.memory_bytes)
     for is_large in (True, False):
         starved.left = 3  # the operands
-        call = full._Call("long extents", PROBLEM, checks_of(PROBLEM), is_large=is_large)
+        call = full.Call("long extents", PROBLEM, checks_of(PROBLEM), is_large=is_large)
         if is_large:
             assert bench.verdict(call, seed=1).correct
         else:

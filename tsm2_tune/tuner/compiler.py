@@ -39,11 +39,12 @@ class Toolchain:
     suffix: str  # of the binary: ".cubin" or ".so"
     extra_digest: str  # of whatever else decides the binary, such as included headers and the CPU's features
     wrap: Callable[[str], str] = _identity  # what the compiler must see around the CUDA text
+    libraries: tuple[str, ...] = ()  # those named to the linker, which looks in them for what the text lacks
 
     @property
     def digest(self) -> str:
         """SHA-256 of everything that decides the binary besides the text and its definitions."""
-        facts = [self.compiler, self.version, self.flags, self.suffix, self.extra_digest]
+        facts = [self.compiler, self.version, self.flags, self.suffix, self.extra_digest, *self.libraries]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
@@ -105,6 +106,7 @@ def _compiled(
             source.write_text(toolchain.wrap(text))
             definitions = [f"-D{define}" for define in defines]
             command = [toolchain.compiler, *toolchain.flags, *definitions, "-o", str(output), str(source)]
+            command += toolchain.libraries
             killed_before = out_of_memory_kills()
             # No file of the compiler's stays elsewhere, and it tells in English how its parts ended.
             environment = {"TMPDIR": str(work.folder), "LC_ALL": "C"}

@@ -36,19 +36,17 @@ FLAGS_WHERE_TAKEN = (
     ("-fsanitize=bounds", "-fsanitize-undefined-trap-on-error"),
 )
 
-# Of a text that is watched for races (races.h): a call before each access, of functions that are in the text.
-WATCHED = ("-O1", "-fsanitize=thread", "-DTSM2_HOST_RACES", "-fno-threadsafe-statics")
-# So the compiler's own library for races is not linked, and what is linked otherwise has to be named.
-WATCHED_LIBRARIES = (
+# Of a text that is watched for races (races.h): a call before each access, of functions that are in the text. The
+# compiler's own library for races is not linked, so what is linked otherwise has to be named.
+WATCHED = (
+    "-O1",
+    "-fsanitize=thread",
+    "-DTSM2_HOST_RACES",
+    "-fno-threadsafe-statics",
     "-nodefaultlibs",
-    "-Wl,--no-as-needed",
-    "-lstdc++",
-    "-lm",
-    "-lc",
-    "-lgcc_s",
-    "-lgcc",
     "-Wl,-z,defs",
 )
+WATCHED_LIBRARIES = ("-lstdc++", "-lm", "-lc", "-lgcc_s", "-lgcc")
 # A compiler that does not make this one lacks something of these.
 WATCHED_SAMPLE = """
 struct block { double of[32]; };
@@ -111,7 +109,7 @@ def host_toolchain() -> Toolchain:
 def watching(toolchain: Toolchain) -> Toolchain:
     """The host's compiler for a text in which races are to be told. It may lack that: see WATCHED_SAMPLE."""
     plain = (flag for flag in toolchain.flags if flag not in ("-O1", "-O2", "-O3"))
-    return replace(toolchain, flags=(*plain, *WATCHED, *WATCHED_LIBRARIES))
+    return replace(toolchain, flags=(*plain, *WATCHED), libraries=WATCHED_LIBRARIES)
 
 
 def _compiler() -> list[str]:
