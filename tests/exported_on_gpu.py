@@ -7,6 +7,7 @@ Every op for which the module has a kernel in f32 is checked with matrices in it
 
 from __future__ import annotations
 
+import faulthandler
 import importlib.util
 import sys
 import threading
@@ -25,6 +26,7 @@ EXPECTED = A.astype(np.float64) @ B
 
 Orders = list[str]  # NumPy's names of the orders of a, b and out: F column-major, C row-major
 ROUNDS = 20  # of products at the same time
+PATIENCE_SECONDS = 100  # after which it says where its threads are, and ends
 
 
 def imported(path: str) -> ModuleType:
@@ -254,6 +256,7 @@ def in_cupys_streams(best: ModuleType, a: Any, b: Any, c: Any, number: int) -> N
 
 if __name__ == "__main__":
     _, path, library = sys.argv
+    faulthandler.dump_traceback_later(PATIENCE_SECONDS, exit=True)
     best = imported(path)
     kernels = {w.op: w.orders for w in best.WINNERS if w.dtype == "f32" and not w.on_host}
     assert kernels
