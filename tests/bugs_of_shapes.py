@@ -66,6 +66,7 @@ TAILS = (
         dtype="f64",
         op="tx",
         found=FULL,
+        is_slow=True,
     ),
     begun(
         "tails",
@@ -85,6 +86,7 @@ TAILS = (
         dtype="f64",
         op="nt",
         found=FULL,
+        is_slow=True,
     ),
     begun(
         "tails", "column dropped where n is 6 mod 16", STAGED_MMA, "if (n % 16 == 6) n -= 1", dtype="f64", found=FULL
@@ -145,8 +147,19 @@ LONG_LOOPS = (
     begun(
         "long loops", "16 bits of ldb", TSMR_HALF, "ldb = (unsigned short)ldb", dtype="f16", found=FULL, is_slow=True
     ),
-    begun("long loops", "16 bits of ldc", TSMR_MMA, "ldc = (unsigned short)ldc", dtype="f64", op="nt", found=FULL),
-    begun("long loops", "16 bits of k", TSMT, "if (k > 65535) k = 65535", dtype="f64", op="tn", found=FULL),
+    begun(
+        "long loops",
+        "16 bits of ldc",
+        TSMR_MMA,
+        "ldc = (unsigned short)ldc",
+        dtype="f64",
+        op="nt",
+        found=FULL,
+        is_slow=True,
+    ),
+    begun(
+        "long loops", "16 bits of k", TSMT, "if (k > 65535) k = 65535", dtype="f64", op="tn", found=FULL, is_slow=True
+    ),
     begun(
         "long loops", "15 bits of k", FEW, "if (k > 32767) k = 32767", dtype="f16", op="tn", found=FULL, is_slow=True
     ),

@@ -21,7 +21,6 @@ pytestmark = pytest.mark.host
 SMALL = GramConfig(128, 128, 16, 128, 2, 0, splits=2, min_blocks=1, lines=8, step=2)
 LARGE = GramConfig(128, 32, 64, 16, 2, 0, splits=1, min_blocks=1, lines=8, step=1)
 MMA_SMALL = GramMmaConfig(128, 32, 16, 16, 3, 1, splits=2, min_blocks=1, warps=1)
-MMA_MIDDLE = GramMmaConfig(128, 128, 32, 64, 2, 0, splits=1, min_blocks=1, warps=1)
 MMA_LARGE = GramMmaConfig(128, 128, 64, 32, 2, 0, splits=1, min_blocks=1, warps=2)
 THREAD = TsmtConfig(128, 8, 8, 8, 8, 2, 2, splits=4, min_blocks=1)
 FOUR = TsmtConfig(128, 4, 4, 4, 4, 4, 1, splits=1, min_blocks=1)
@@ -37,12 +36,7 @@ def mma(name: str, config: GramMmaConfig, original: str, planted: str, *, op: st
 
 
 SHARING_BUGS = (
-    bug("steps left out", LARGE, "l += chunk_step", "l += 2 * chunk_step"),
-    bug("sums of a warp's teams left out", SMALL, "distance = members;", "distance = 32;"),
     bug("an odd group times itself left out", LARGE, "half_sum[r][c] += a[r][q]", "half_sum[r][c] += 0 * a[r][q]"),
-    bug("steps of halves left out", LARGE, "l += half_step", "l += 2 * half_step"),
-    bug("halves of a warp left out", SMALL, "distance = halves_of_warp;", "distance = 32;"),
-    mma("steps left out", MMA_MIDDLE, "l += chunk_step", "l += 2 * chunk_step", op="nxt"),
     mma("a strip of neither warp", MMA_LARGE, "strip == strips - 1 - warp", "strip == strips"),
 )  # fmt: skip
 
@@ -54,8 +48,6 @@ MIRRORING_BUGS = (
 )  # fmt: skip
 
 TILE_BUGS = (
-    bug("no barrier after parts of X are read", SMALL, "ring + place_elements);\n            meet();",
-        "ring + place_elements);"),
 )  # fmt: skip
 
 RING_BUGS = (

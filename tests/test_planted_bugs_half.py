@@ -31,9 +31,6 @@ def bug(name: str, config: KernelConfig, original: str, planted: str, *, op: str
 
 
 SPLITTING_BUGS = (
-    bug("a counter not reset", SPLIT, "before < last ? before + 1 : 0", "before + 1"),
-    bug("an empty share leaves no sums", SPLIT, "block_row = from; block", "block_row = passes ? from : to; block"),
-    bug("a patch of the splits left out", SPLIT, "first_patch < patches; first", "first_patch < 1; first"),
     bug("C written past m by the splits", SPLIT, "m - i : 0;", "m - i + 1 : 0;"),
 )  # fmt: skip
 
@@ -45,7 +42,6 @@ STREAMING_BUGS = (
 
 PRODUCT_BUGS = (
     bug("two columns of A exchanged", ONE, "(c0, c1, 0x5410)", "(c1, c0, 0x5410)"),
-    bug("the second half of a run left out", TILES, "w < run_words; w += 2", "w < 2; w += 2", op="ttt"),
     bug("octets of B exchanged", ONE, "octet = octet_of(c),", "octet = octet_of(c) ^ 1,"),
     bug("a row of B too many", ONE, "left = first + c < n ? end - l", "left = first + c < n ? end - l + 1"),
     bug("a column of a row-major B too many", TILES, "l < end ? n - (first + c)", "l < end ? n - (first + c) + 1",

@@ -27,8 +27,6 @@ def bug(name: str, config: KernelConfig, original: str, planted: str, *, op: str
 
 
 RING_BUGS = (
-    bug("a group awaited too late", WIDE, "await_groups<ring - 1>();\n                    __syncwarp", "__syncwarp"),
-    bug("copies of other lanes not awaited", WIDE, "__syncwarp();  // every lane's", "// every lane's"),
     bug("a short group taken for a whole one", SPLIT, "all_whole && next_column + step <= end",
         "all_whole && next_column < end"),
 )  # fmt: skip
@@ -37,7 +35,6 @@ COPY_BUGS = (
     bug("A read past m", WIDE, "m - (row + p * piece) : 0", "m - (row + p * piece) + 1 : 0"),
     bug("A read past k along its rows", LONG, "end - (column + p * piece) : 0", "end - (column + p * piece) + 1 : 0",
         op="ttt"),
-    bug("half of a group's lines", LONG, "copied < lines; copied", "copied < lines / 2; copied", op="ttt"),
 )  # fmt: skip
 
 

@@ -20,14 +20,11 @@ TALL_SHAPE = (512, 16, 16)
 LARGE_SHAPE = (192, 8, 1536)
 
 TALL = TsmmRowsConfig(128, 16, 4, 1, 1, 16, 4, row_tiles=2, min_blocks=1)
-WIDE = TsmmRowsConfig(128, 16, 2, 1, 8, 8, 2, row_tiles=2, min_blocks=1)  # a block's tiles follow one another
 SPREAD = TsmmRowsConfig(128, 16, 1, 2, 2, 8, 4, row_tiles=1, min_blocks=1)
 FEW = TsmmRowsConfig(128, 8, 8, 1, 1, 4, 2, row_tiles=2, min_blocks=1)  # fewer columns than lanes
 JOINED = TsmmRowsConfig(128, 16, 1, 1, 1, 2, 8, row_tiles=2, min_blocks=1, joined=2)  # rows of a vector
 SPLIT = TsmrRowsConfig(128, 16, 32, 4, 8, 1, 2, splits=3, strips=6, min_blocks=3)
-MANY = TsmrRowsConfig(128, 16, 32, 4, 8, 1, 2, splits=3, strips=40, min_blocks=3)  # more sums than threads
 GROUPS = TsmrRowsConfig(128, 16, 8, 2, 4, 2, 2, splits=1, strips=6, min_blocks=3)
-ACROSS = TsmrRowsConfig(128, 16, 128, 4, 8, 1, 2, splits=3, strips=6, min_blocks=4)  # all warps along a row
 
 
 def tall(
@@ -51,7 +48,6 @@ LANE_BUGS = (
 
 TALL_BUGS = (
     tall("packs of rows that are not side by side", "ldc == n && n == columns", "n == columns", config=JOINED),
-    tall("every other tile of a wide C left out", "together ? block_rows", "together ? 2 * block_rows", config=WIDE),
     tall("long rows cut off", "part < k; part += depth", "part < depth; part += depth"),
     tall("B kept where a row is longer", "if (k > depth || tile == first_row)", "if (part == 0)"),
     tall("B not conjugated", "conjugate(loaded.element[x])", "loaded.element[x]", dtype="c128", op="tct"),
@@ -61,7 +57,6 @@ TALL_BUGS = (
 
 BEGIN = "split * share < k ? split * share : k"
 LARGE_BUGS = (
-    large("a counter not reset", "before < last ? before + 1 : 0", "before + 1"),
     large("shares overlap", BEGIN, "split * share < k ? split * (share - prefetch) : k"),
     large("the last strip before the first row", "m < strip_rows ? 0 : m - strip_rows", "m - strip_rows"),
     large("a part-filled turn left out where B does not stay", "(strips_here + teams - 1) / teams",
@@ -69,9 +64,6 @@ LARGE_BUGS = (
     large("a strip too many in a block", ": strips;", ": strips + 1;", config=GROUPS),
     large("B kept where it does not fit", "chunks_here <= chunks;", "chunks_here <= chunks + 2 * stages;"),
     large("the first chunk always in the first place", "if (resident)\n                place = 0;", "place = 0;"),
-    large("no barrier before the warps' sums are read", "__syncthreads();  // every", "// every", config=ACROSS),
-    large("every other vector of sums not added up", "from += at_once *", "from += 2 * at_once *",
-        config=MANY),
     large("B staged for the first strip alone", "if (!resident) {", "if (!resident && turn == 0) {"),
     large("B as packs that are not aligned", "wide = n % copies == 0\n        &&", "wide = n % copies == 0 ||"),
 )  # fmt: skip

@@ -18,7 +18,6 @@ SHAPE = (64, 32, 512)
 # The sums of C in the registers of a block that is a team; teams of one warp; a lane with rows of four strips; with
 # columns of three octets.
 BLOCK = StagedSmmaConfig(128, 128, 64, 32, 16, 3, 1, splits=4, min_blocks=1, strips=2, octets=2, ahead=0)
-TEAMS = StagedSmmaConfig(128, 128, 32, 32, 32, 2, 0, splits=16, min_blocks=1, strips=2, octets=4, ahead=0)
 ODD = StagedSmmaConfig(128, 128, 128, 24, 16, 3, 1, splits=4, min_blocks=1, strips=2, octets=3, ahead=0)
 
 
@@ -32,7 +31,6 @@ BUGS = (
     bug("columns of an odd number of octets as of pairs", "8 * octet + slot",
         "octet / 2 * 16 + 2 * slot + octet % 2", op="ntt", config=ODD),
     bug("rows of C too near", "* 32 + 4 * g;", "* 32 + 2 * g;", op="nn"),
-    bug("a chunk's last products left out", "step < steps;", "step < steps - 1;", op="tn", config=TEAMS),
     bug("factors of lower precision", "fragments.b[o][0] = bits.x", "fragments.b[o][0] = bits.x + 4096.0f - 4096.0f",
         op="nn"),
 )  # fmt: skip

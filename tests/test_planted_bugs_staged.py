@@ -27,20 +27,15 @@ from tests.staged_kernels import (
 
 pytestmark = pytest.mark.host
 
-EDGE = "stage_at_the_edge<tile_rows, a_pitch, a_along_k, width>(a, A, lda, row, m, l, k)"
 
 # Not among them: that a vector reaches past the end of k or of the lines. On the host every operand ends where a page
 # does, so that where a line's length is odd, an even leading dimension never comes with an aligned address.
 COPYING_BUGS = (
     probed("the first chunk of a stretch for every tile", "in_spans - next_item * work.span_chunks",
         "in_spans - next_item * work.span_chunks + (next_item > work.turns ? work.stretch_begin : 0)"),
-    staged("a product too few", BLOCK, "along_k ? k - product", "along_k ? k - product - 1"),
-    staged("a line too few side by side", WARPS, ": last - line;", ": last - line - 1;", op="ntt"),
-    staged("an edge of A left out", BLOCK, EDGE, "(void)0"),
     staged("the last line of a tile that is not full left out", BLOCK, "runs_on(i) : at()", "runs_on(i) + 1 : at()"),
     staged("the last vector of a tile that is not full left out", WARPS, "elements_on(i)) < left",
         "elements_on(i) + wide) < left", op="ntt"),
-    staged("a line of every tile not fetched", REGISTERS, ": tile_columns;\n", ": tile_columns - 1;\n"),
     mma("a round taken for whole runs that is not", MMA_ODD, "runs_of_round * of_run : sharers", "sharers : sharers",
         op="ntt"),
     staged("leading dimensions not looked at", BLOCK, "| lda * sizeof(scalar) | ldb * sizeof(scalar)", ""),
@@ -48,8 +43,6 @@ COPYING_BUGS = (
 )  # fmt: skip
 
 RING_BUGS = (
-    staged("copies not awaited", BLOCK, "await_copies<stages - 2>();", ""),
-    staged("a group not closed", BLOCK, "close_copies();\n    };", "};"),
     staged("a chunk fetched before the one before is put", REGISTERS, "fetch_next();\n    };",
         "fetch_next();\n        fetch_next();\n    };"),
     staged("the place that is read next refilled", GROUPS, "place == 0 ? stages - 1 : place - 1",
@@ -61,13 +54,10 @@ RING_BUGS = (
 
 MULTIPLYING_BUGS = (
     staged("a team's k one too late", GROUPS, "k_lane * step; l", "k_lane * step + 1; l"),
-    staged("half of a chunk", WARPS, "l < chunk; l += chunk_step", "l < chunk / 2; l += chunk_step"),
-    staged("steps left out", WARPS, "l += chunk_step", "l += 2 * chunk_step"),
     staged("lines of C in another order than of A", WARPS, "const int row = line_of<rows, a_along_k>",
         "const int row = line_of<rows, !a_along_k>", op="ntt"),
     staged("lines of C in another order than of B", WARPS, "= line_of<columns, b_along_k>",
         "= line_of<columns, !b_along_k>", op="ntt"),
-    mma("steps left out", MMA_LARGE, "step < steps;", "step < steps - 1;"),
     mma("products of A in another order than of B", MMA_BLOCK, "a[s][half] = bits.x;\n            "
         "fragments.a[s][2 + half] = bits.y;", "a[s][half] = bits.y;\n            fragments.a[s][2 + half] = bits.x;"),
     mma("the next chunk read before it is there", MMA_LARGE, "? 0 : place + 1;\n                    arrive();",
@@ -75,11 +65,7 @@ MULTIPLYING_BUGS = (
 )  # fmt: skip
 
 ADDING_BUGS = (
-    staged("the first distance of the shuffle left out", BLOCK, "distance = 32 / teams_of_warp;",
-        "distance = 64 / teams_of_warp;"),
-    staged("a warp's sums left out", BLOCK, "s < sums_of_tile;", "s < sums_of_tile - 1;"),
     staged("C read though beta is 0", BLOCK, "beta == 0 ? alpha * sum : alpha", "alpha"),
-    mma("a team's sums left out", MMA_BLOCK, "s < sums_of_tile;", "s < sums_of_tile - 1;"),
 )  # fmt: skip
 
 

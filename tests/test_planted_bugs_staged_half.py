@@ -25,7 +25,6 @@ def bug(name: str, config: KernelConfig, original: str, planted: str, *, op: str
 
 
 RING_BUGS = (
-    bug("copies of other threads not awaited", SMALL, "__syncthreads();  // every thread's copies", "// "),
     bug("B not copied to all places", SMALL, "int unfilled = stages;", "int unfilled = stages - 1;"),
 )  # fmt: skip
 
@@ -34,9 +33,7 @@ COPY_BUGS = (
 )  # fmt: skip
 
 SUM_BUGS = (
-    bug("the last products of a chunk", SMALL, "l < chunk; l += depth", "l < chunk - depth; l += depth"),
     bug("chunks that no part has", PARTS, "(long long)chunks * part / parts", "part * (chunks / parts)"),
-    bug("sums that are not awaited", PARTS, "last_of(counters + tile, parts)", "last_of(counters + tile, parts - 1)"),
 )  # fmt: skip
 
 

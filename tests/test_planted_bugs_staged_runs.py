@@ -28,34 +28,18 @@ from tsm2_tune.tuner.trial import Outcome
 pytestmark = pytest.mark.host
 
 RUN_BUGS = (
-    panelled("shares that leave chunks over", "(long long)chunks + splits - 1) / splits",
-        "(long long)chunks) / splits"),
     mma("the next tile not looked for", MMA_LARGE, "one_tile ? 0 : in_spans / work.span_chunks", "0"),
     mma("the tile before staged", MMA_LARGE, "tile_of(next_item);", "tile_of(next_item - (next_item > 0));"),
     panelled("turns of one block in another's place", "item * tail_blocks + rank", "item * tail_blocks + rank / 2"),
-    panelled("a turn too few", "work.turns = turns;", "work.turns = turns - 1;"),
-    panelled("a part of a stretch left out", "* work.tail_chunks - 1) / work.stretch_chunks)",
-        "* work.tail_chunks - 1) / work.stretch_chunks) - 1"),
-    panelled("the tile of a turn taken for one of stretches", "of_a_turn = nth_tile < 0", "of_a_turn = false"),
     panelled("slots for turns that leave no part", "turn_parts = work.panels > 0 ? work.turn_tiles : 0",
         "turn_parts = work.turn_tiles", shape=IN_TURNS),
-    staged("the last chunks of one tile left out", WARPS, "(chunks - block + splits - 1) / splits",
-        "(chunks - block) / splits"),
     staged("a block with some chunks of one tile alone", WARPS, "alone = item_end", "alone = one_tile || item_end"),
-    staged("chunks past the end taken for whole", GROUPS, "to_end < to_stop ? to_end : to_stop", "to_stop"),
     panelled("a tile of which others have some taken for the block's", "alone = item_end - item_begin == work.chunks",
         "alone = item_end - item_begin == work.span_chunks"),
     mma("the sums of the tile before kept", MMA_LARGE, "sums_t sum = {};", "sums_t sum;"),
-    staged("a slice left out", GROUPS, "slice < slices;) {", "slice < slices - 1;) {"),
-    staged("an adder's last part left out", GROUPS, "(parts - adder + adders - 1) / adders",
-        "(parts - adder) / adders"),
-    staged("an adder left out", GROUPS, "other < adders;", "other < adders - 1;"),
     staged("the first to come adds up", GROUPS, "stays = all_came(add<true>(came)) ||",
         "stays = add<true>(came) == 1 ||"),
-    staged("a counter not put back", GROUPS, "*counter = 0;", ";"),
     staged("the counter put back too early", GROUPS, "slices_asked - slices : 0)", "slices_asked - slices + 1 : 0)"),
-    staged("parts added to a block's own", WARPS, "held[v] = vector{}; });", "(void)v; });"),
-    mma("parts added to a block's own", MMA_LARGE, "held[v] = vector{}; });", "(void)v; });"),
 )  # fmt: skip
 
 

@@ -41,8 +41,6 @@ BUGS = (
         "e < 1; ++e)\n                apart |="),
     c64("small imaginary parts alone", TEAMS, "cj", "fminf(re, im)", "im"),
     c64("products left out where all have been looked at", AHEAD, "nn", "load_step(0);\n        apart_a", "apart_a"),
-    c128("steps left out", LARGE, "nn", "step < steps;", "step < steps - 1;"),
-    c128("the products before again", AHEAD, "cn", "(step == steps - 1 ? 0 : step + 1);", "(step);"),
 )  # fmt: skip
 
 

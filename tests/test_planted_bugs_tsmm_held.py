@@ -23,10 +23,7 @@ def bug(name: str, original: str, planted: str, *, config: TsmmHeldConfig = ALL,
 
 BUGS = (
     bug("the first columns of B for every block", "B[q + (first + c) * ldb]", "B[q + c * ldb]", config=SHARED),
-    bug("no barrier before B is read", "__syncthreads();  // B", "// B"),
-    bug("a last column of A left out in place", "l < k; ++l", "l < k - 1; ++l"),
     bug("rows that do not fit held", "held = k <= depth", "held = true"),
-    bug("columns of C left out", "c += columns)", "c += 2 * columns)"),
 )  # fmt: skip
 
 

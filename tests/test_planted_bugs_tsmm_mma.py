@@ -18,7 +18,6 @@ CHUNKS = TsmmMmaConfig(64, 2, 32, 64, 16, 3, 1, splits=2)
 PARTS = TsmmMmaConfig(128, 2, 16, 16, 16, 4, 2, splits=1)
 # Products of 16 along k by one instruction, in c128.
 DEEP = TsmmMmaConfig(64, 1, 64, 32, 16, 3, 2, splits=2)
-TEAMS = TsmmMmaConfig(192, 2, 32, 32, 32, 2, 1, splits=2, teams=2)
 
 
 def f32(name: str, config: TsmmMmaConfig, op: str, original: str, planted: str) -> Bug:
@@ -39,11 +38,8 @@ def c128(name: str, config: TsmmMmaConfig, op: str, original: str, planted: str)
 
 BUGS = (
     c128("both halves of a product the first of B", DEEP, "nn", "b[((p + q) * teams", "b[(p * teams"),
-    f64("a row's last chunks left out", CHUNKS, "nn", "c < chunks;", "c < chunks - 1;"),
-    f64("steps left out", CHUNKS, "nn", "p < steps * turns;", "p < steps * turns - 1;"),
     f32("vectors of A past its last row", WHOLE, "nn", "next_row + rows <= m", "next_row < m"),
     f32("vectors of A past its last column", CHUNKS, "ttt", "l + chunk <= k", "l < k"),
-    f64("B before its copies are there", TEAMS, "nn", "await_copies<stages - 2>();\n        __sync", "__sync"),
     f32("beta again for every part of k", PARTS, "nn", "first_l == 0 ? beta : scalar(1)", "beta"),
 )  # fmt: skip
 

@@ -29,12 +29,9 @@ def mma(name: str, config: TsmrMmaConfig, original: str, planted: str, *, op: st
 
 
 SPLITTING_BUGS = (
-    Bug("a counter not reset", SPLIT, "before < last ? before + 1 : 0", "before + 1"),
-    Bug("an empty share leaves no sums", SPLIT, "block_row = from; block", "block_row = groups ? from : to; block"),
     Bug("beta applied for each split", SPLIT, "sum.element[v], beta)", "sum.element[v], splits * beta)"),
     mma("shares that end within a load", MMA_SPLIT, "(splits * prefetch) * prefetch", "(splits * prefetch) * step",
         op="ttt"),
-    mma("an empty share leaves no sums", MMA_SPLIT, "block_row = from; bl", "block_row = groups ? from : to; bl"),
 )  # fmt: skip
 
 STREAMING_BUGS = (
@@ -42,7 +39,6 @@ STREAMING_BUGS = (
     Bug("A read as vectors that are not aligned", ONE, "const bool aligned =", "const bool aligned = true ||"),
     Bug("A's address not looked at", ONE, "(reinterpret_cast<unsigned long long>(A) | lda", "(lda"),
     Bug("a part-filled block taken for a whole one", TILES, "+ next_tile;\n    if", "+ 2 * next_tile;\n    if"),
-    Bug("every other block of rows left out", TILES, "to; block_row += next_tile", "to; block_row += 2 * next_tile"),
 )  # fmt: skip
 
 FRAGMENT_BUGS = (

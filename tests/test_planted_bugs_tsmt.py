@@ -19,10 +19,7 @@ SHAPE = (16, 16, 1024)
 
 FLAT = TsmtConfig(128, 16, 16, 8, 8, step=4, stages=2, splits=16, min_blocks=1)
 UNEVEN = TsmtConfig(128, 16, 16, 4, 8, step=2, stages=1, splits=132, min_blocks=1)  # its last group has 4 splits
-LARGE = TsmtConfig(128, 64, 64, 8, 8, step=1, stages=4, splits=16, min_blocks=1)
-SMALL = TsmtConfig(128, 2, 2, 2, 2, step=4, stages=1, splits=16, min_blocks=1)  # fewer sums than teams in a warp
 MMA_FLAT = TsmtMmaConfig(128, 32, 16, 1, 2, step=8, stages=3, splits=16, min_blocks=1)
-MMA_UNEVEN = TsmtMmaConfig(128, 32, 32, 2, 2, step=8, stages=2, splits=132, min_blocks=1)
 MMA_NARROW = TsmtMmaConfig(128, 8, 8, 1, 1, step=16, stages=2, splits=16, min_blocks=1)
 
 
@@ -35,32 +32,20 @@ def tsmt(name: str, config: TsmtConfig, original: str, planted: str, *, dtype: s
 
 
 MEMBERS = "splits - group * group_splits < group_splits ? splits - group * group_splits : group_splits"
-REST = "(splits - whole_chunks % splits + split) % splits + whole_chunks"
 ADDRESS = "(reinterpret_cast<unsigned long long>(X) | ld * sizeof(scalar))"
 
-RESET = "before < last ? before + 1 : 0"
 SPLITTING_BUGS = (
-    tsmt("a group's counter not reset", UNEVEN, RESET, "before < last || last == 15 ? before + 1 : 0"),
-    tsmt("the groups' own counter not reset", UNEVEN, RESET, "before < last || last == 8 ? before + 1 : 0"),
     tsmt("as many members in the last group", UNEVEN, MEMBERS, "group_splits"),
     tsmt("tiles that share sums", FLAT, "partials + tile_of_C *", "partials + 0 *"),
-    tsmt("half of a tile's sums not added up", LARGE, "turn * threads + threadIdx.x",
-        "2 * turn * threads + threadIdx.x"),
-    tsmt("an adder left out", FLAT, "adder < adders;", "adder < adders - 1;"),
-    tsmt("no barrier before the adders' sums are read", FLAT,
-        "        __syncthreads();\n        for_each(tile_elements", "        for_each(tile_elements"),
     tsmt("sums read past the workspace", UNEVEN, "first + s < count ? first + s : count - 1", "first + s"),
-    mma("a group's counter not reset", MMA_UNEVEN, RESET, "before < last || last == 15 ? before + 1 : 0"),
 )  # fmt: skip
 
 SWEEPING_BUGS = (
-    tsmt("a chunk before the rest taken twice", FLAT, f"rest = {REST}", f"rest = {REST} - 1"),
     tsmt("the rest of k left out where nothing is a vector", FLAT, "sweep(Flag<false>(), split, chunks)",
         "sweep(Flag<false>(), split, whole_chunks)"),
     tsmt("the vectors past the last not clamped", FLAT, "first + lines <= last ? first : last - lines", "first",
         op="ntt"),
     tsmt("a vector too early past the last", FLAT, ": last - lines;", ": last - lines / 2;", op="ntt"),
-    mma("a chunk before the rest taken twice", MMA_FLAT, f"rest = {REST}", f"rest = {REST} - 1", op="ntt"),
     mma("whole pairs of rows past the last not clamped", MMA_FLAT, "i = wanted < last",
         "i = whole || wanted < last", op="ntt"),
 )  # fmt: skip
@@ -73,13 +58,8 @@ ALIGNED_BUGS = (
 )  # fmt: skip
 
 ADDING_BUGS = (
-    tsmt("one sum not added up over the warp", SMALL, "sum[s] += __shfl_xor_sync(0xFFFFFFFFu, sum[s], distance);",
-        ""),
-    tsmt("a lane's last sum left out", FLAT, "s < kept;", "s < kept - 1;"),
-    tsmt("a warp's sums left out", FLAT, "s < sums_of_tile;", "s < sums_of_tile - 1;"),
     tsmt("alpha for each split too", FLAT, "e, total_of_block(e)); });",
         "e, alpha * total_of_block(e)); });"),
-    mma("a warp's sums left out", MMA_FLAT, "s < sums_of_tile;", "s < sums_of_tile - 1;"),
 )  # fmt: skip
 
 FRAGMENT_BUGS = (

@@ -22,7 +22,6 @@ FEW_SHAPE = (4, 4, 1024)
 # What comes next waits in registers, or is copied on; a warp for a tile, and two.
 BLOCK = TsmtHalfConfig(128, 32, 32, 2, 4, chunk=128, stages=2, splits=2)
 COPIES = TsmtHalfConfig(128, 16, 16, 1, 2, chunk=64, stages=3, splits=16)
-GROUPS = TsmtHalfConfig(64, 16, 32, 1, 2, chunk=32, stages=4, splits=80)
 TF32 = TsmtTf32Config(128, 32, 32, 2, 2, chunk=64, stages=2, splits=1)
 
 FEW = TsmtFewConfig(128, 4, 4, piece=4, stages=2, splits=16, min_blocks=1)
@@ -47,8 +46,6 @@ def few(name: str, config: TsmtFewConfig, original: str, planted: str, *, op: st
 # Not among them: that addresses are looked at beside leading dimensions. On the host every operand ends where a page
 # does, so that an aligned leading dimension of one comes with another's that is not, where an address is not aligned.
 COPYING_BUGS = (
-    half("a product too many", BLOCK, "to_end = k - product", "to_end = k - product + 1"),
-    half("a product too few", COPIES, "to_end = k - product", "to_end = k - product - 1"),
     half("16 bytes that are not whole", COPIES, "gathered<bits_t>(from, 1, inside)",
         "gathered<bits_t>(from, 1, width)"),
 )  # fmt: skip
@@ -56,19 +53,14 @@ COPYING_BUGS = (
 # Not among them: that the rings are no longer read where the sums take their place. On the host a block's warps take
 # turns, and the last of them reads before the first of them writes.
 RING_BUGS = (
-    half("no barrier where a chunk is whole", BLOCK, "__syncthreads();  // the chunk", "// the chunk"),
-    half("the last chunk left out", BLOCK, "current < chunks; current", "current < chunks - 1; current"),
-    half("a chunk of each split left out", GROUPS, "current += splits)", "current += 2 * splits)"),
     half("an incomplete chunk taken for whole", BLOCK, "? k / chunk : 0", "? chunks : 0"),
 )  # fmt: skip
 
 PRODUCT_BUGS = (
-    half("half of a chunk", BLOCK, "step < chunk; step", "step < chunk / 2; step"),
     half("sums rounded before the last", BLOCK, "= sum[s][o][e];", "= sum_t(scalar(sum[s][o][e]));"),
 )  # fmt: skip
 
 TF32_BUGS = (
-    tf32("half of the products along k", "along_k ? l : first) + at", "along_k ? l : first) + at / 2"),
     tf32("what is kept of A taken for the rest", "*x = rest_a[s]", "*x = a[s]", dtype="3xtf32"),
     tf32("what is kept of B taken for the rest", "*y = rest_b[o / 2]", "*y = b[o / 2]", dtype="3xtf32"),
     tf32("the rests multiplied", "*x = rest_a[s], *y = b[o / 2]", "*x = rest_a[s], *y = rest_b[o / 2]",
@@ -82,7 +74,6 @@ FEW_BUGS = (
         "r = tile_rows - 1 - (v * of_vector + e) % tile_rows;", op="nn"),
     few("as many lines as a leading dimension has room for", FEW, "ld == tile_columns && count == tile_columns",
         "ld >= tile_columns", op="ntt"),
-    few("a product of a piece left out", FEW, "q < piece; ++q", "q < piece - 1; ++q"),
 )  # fmt: skip
 
 HALF_BUGS = (*COPYING_BUGS, *RING_BUGS, *PRODUCT_BUGS, *TF32_BUGS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -60,16 +60,12 @@ def occupancies(limits: DeviceLimits, *, threads: Ints, registers: Ints, smem_by
     """`occupancy` of many kernels: every number is an array. What limits each is not said."""
     architecture = architecture_of(limits.compute_capability)
     warps = -(-threads // limits.warp_threads)
-    most_warps = int(warps.max(initial=0)) + 1  # so that a number stands for registers and warps
-
-    def by_registers(both: int) -> int:
-        return _blocks_by_registers(limits, architecture, *divmod(both, most_warps))
-
+    by_registers = _table_by_registers(limits, int(warps.max(initial=1)))
     blocks = np.minimum.reduce(
         [
             _of_each(threads, lambda count: _blocks_by_warps(limits, count, -(-count // limits.warp_threads))),
             np.full_like(threads, limits.blocks_per_sm),
-            _of_each(registers * most_warps + warps, by_registers),
+            by_registers[np.minimum(registers, len(by_registers) - 1), warps - 1],
             _of_each(smem_bytes, lambda count: _blocks_by_smem(limits, architecture, count)),
         ]
     )
@@ -79,6 +75,17 @@ def occupancies(limits: DeviceLimits, *, threads: Ints, registers: Ints, smem_by
         threads_per_sm=blocks * threads,
         limited_by=(),
         registers_per_thread_limit=architecture.registers_per_thread,
+    )
+
+
+@cache
+def _table_by_registers(limits: DeviceLimits, most_warps: int) -> Ints:
+    """`_blocks_by_registers` of (registers, warps - 1); the last row is of more registers than a thread may have."""
+    architecture = architecture_of(limits.compute_capability)
+    rows = range(architecture.registers_per_thread + 2)
+    warps = range(1, most_warps + 1)
+    return np.array(
+        [[_blocks_by_registers(limits, architecture, row, one) for one in warps] for row in rows], np.int64
     )
 
 
