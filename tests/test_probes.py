@@ -15,7 +15,9 @@ from tsm2_tune.generator.probes import (
     LONGEST,
     MOST_REMAINDERS,
     deep_problems,
+    long_line_problems,
     long_problems,
+    many_tile_problems,
     remainder_problems,
 )
 from tsm2_tune.generator.problem import LARGEST_32_BIT_OFFSET, Problem
@@ -116,3 +118,33 @@ def test_a_kernel_is_called_within_its_width_of_index(bits: int, config: KernelC
         offsets += [(contiguous + call.padding.get(name, 0)) * count for name, (contiguous, count) in lines]
     assert max(offsets) <= LARGEST_32_BIT_OFFSET if bits == 32 else max(offsets) > 2**32
     assert max(offsets) > LARGEST_32_BIT_OFFSET * 0.99
+
+
+@EACH
+def test_a_grid_whose_size_is_fixed_is_tried_with_more_tiles_than_blocks(config: KernelConfig, case: Problem) -> None:
+    problem, launch = asked(case), family_named(config.family).launch(config, asked(case))
+    found = many_tile_problems(config, problem, most_products=math.inf)
+    assert len(found) == launch.persistent
+    assert all(launch.tiles(one.m, one.n) > launch.splits for one in found)
+    assert not many_tile_problems(config, problem, most_products=1)
+
+
+@EACH
+def test_where_c_is_long_k_is_one_period_too(config: KernelConfig, case: Problem) -> None:
+    """Some kernels hold an operand only then."""
+    problem = asked(case)
+    periods = family_named(config.family).periods(config, problem)
+    found = long_problems(config, problem, most_products=math.inf)
+    for name, period in () if case.is_gram else (("m", periods.m), ("n", periods.n)):
+        remainders = {getattr(one, name) % period == 0 for one in found if one.k == periods.k}
+        assert remainders == ({True} if period == 1 else {True, False})
+
+
+@EACH
+def test_long_lines_come_in_a_whole_tile(config: KernelConfig, case: Problem) -> None:
+    problem = asked(case)
+    _, whole, *_ = long_line_problems(config, problem)
+    calls = calls_for(FullVerification(problem, config, (), ON_GPU, seed=1), 64)
+    assert {PAST_16_BITS + 3, PAST_16_BITS + 8} <= {
+        one.padding["A"] for one in calls if one.problem == whole and one.padding
+    }

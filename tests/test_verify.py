@@ -7,7 +7,7 @@ import math
 import pytest
 
 from tsm2_tune.generator.problem import DTYPES, Dtype, Problem
-from tsm2_tune.tuner.checks import Exactness, Magnitude, exactness
+from tsm2_tune.tuner.checks import Exactness, Magnitude, every_check, exactness
 
 LARGEST_INTEGER = 2  # that operands are filled with
 
@@ -42,3 +42,13 @@ def test_sums_of_squares_stay_exact_as_long_as_they_fit() -> None:
         assert exactness(Problem(8, 8, k, "f32", "tx")) is expected
         assert exactness(Problem(8, 8, k, "f32", "tn")) is Exactness.ALL
     assert exactness(Problem(8, 8, 10**7, "f64", "tx")) is Exactness.ALL
+
+
+@pytest.mark.parametrize("dtype", ["f32", "c64", "minplus_f32"])
+def test_factors_that_are_nan_come_where_the_other_one_counts_and_where_not(dtype: str) -> None:
+    checks = every_check(Problem(5, 3, 7, dtype))
+    nan = [[math.isnan(complex(factor).real) for factor in (one.alpha, one.beta)] for one in checks]
+    assert [True, False] in nan
+    assert [False, True] in nan
+    overwriting = [one for one in checks if math.isnan(one.alpha.real) and one.beta == 0]
+    assert overwriting

@@ -32,7 +32,10 @@ ARGUMENTS = (
         ("flag", "comparison", "early stop"),
         r"^if \(step \+ prefetch < (k|end)\)",
         r"^if \((true|step \+ prefetch <= \w+)\)",
-        lambda mutant: re.search(r"step \+ q < k \?", mutant.text) is not None,
+        lambda mutant: (
+            re.search(r"step \+ q < k \?", mutant.text) is not None
+            and not lines_about(mutant, 2, 3)[0].startswith("else")
+        ),
     ),
     Argument(
         "what is 0 past the end of k in the other operand makes 0 of this one, a number there",
@@ -83,6 +86,84 @@ ARGUMENTS = (
         ("comparison",),
         r"(\w+) >= (\w+) \? \2 : \1 <= 0 \? 0 : \1",
         r"(\w+) > (\w+) \? \2 : \1 <= 0 \? 0 : \1",
+    ),
+    Argument(
+        "at the boundary both branches have the same value",
+        ("comparison",),
+        r"= (own_\w+) \+ (\w_blk) <= (\w) \|\| \3 < \2 \? \1 : \3 - \2;",
+        r"= (own_\w+) \+ (\w_blk) < (\w) \|\| \3 < \2 \? \1 : \3 - \2;",
+    ),
+    Argument(
+        "a turn past the end of k, of zeros in both operands",
+        ("comparison",),
+        r"^for \(index_t l = 0; l < k; l \+= tile_depth\)",
+        r"l <= k;",
+        lambda mutant: all(f"= element_at({of}, {ld}," in mutant.text for of, ld in (("A", "lda"), ("B", "ldb"))),
+    ),
+    Argument(
+        "a turn past the last row, of which nothing is read or stored",
+        ("comparison",),
+        r"^for \(index_t block_row = blockIdx\.x \* index_t\(block_rows\); block_row < m; block_row \+= stride\)",
+        r"block_row <= m;",
+        lambda mutant: (
+            "const bool inside = block_row + block_rows <= m;" in mutant.text
+            and "step + q < k && at < m ? A[" in mutant.text
+            and "if (first + c < n && at < m)" in mutant.text
+        ),
+    ),
+    Argument(
+        "a turn past the last sum, in which none is loaded or stored",
+        ("comparison",),
+        r"^for \(int from = threadIdx\.x \* sum_width; from < here;",
+        r"from <= here;",
+        lambda mutant: "if (at < here)" in mutant.text and "if (at < here && i >= " in mutant.text,
+    ),
+    Argument(
+        "threads of a block have no third place: threadIdx.z is 0",
+        ("arithmetic", "dropped term"),
+        r"^const unsigned long long none = threadIdx\.z \| \(unsigned long long\)threadIdx\.z << 32, sign = ",
+        r"= (threadIdx\.z )?[|&^]? ?(\(unsigned long long\)threadIdx\.z)? *((<<|>>) 32)?,"
+        r" sign = none \^ 1ull << 63;$",
+    ),
+    Argument(
+        "any thread of the block may do it: the others wait before and after",
+        ("constant",),
+        r"^if \(threadIdx\.x == 0\)",
+        r"^if \(threadIdx\.x == 1\)",
+        lambda mutant: (
+            lines_about(mutant, -1, 0) == ["__syncthreads();"]
+            and lines_about(mutant, 1, 3) == ["before = count_up(counter, count - 1);", "__syncthreads();"]
+        ),
+    ),
+    Argument(
+        "how many loads are on their way at once: no turn multiplies or loads past the last chunk",
+        ("flag",),
+        r"^constexpr int ring = whole \? stages : 1;",
+        r"^constexpr int ring = (true|false) \? stages : 1;",
+        lambda mutant: all(one in mutant.text for one in ("if (next >= end)", "if (current < end)")),
+    ),
+    Argument(
+        "a last chunk that is past the end of k is of zeros in both operands",
+        ("constant",),
+        r"^const index_t chunks = \(k \+ chunk - 1\) / chunk, begin = split ",
+        r"^const index_t chunks = \(k \+ chunk - 0\) / chunk, begin = split ",
+        lambda mutant: mutant.subject.config.family in ("gram", "gram_mma"),
+    ),
+    Argument(
+        "where many blocks share a tile the last of them can add up all: it takes longer",
+        ("flag",),
+        r"^if \(parts > few_parts\) \{",
+        r"^if \(false\) \{",
+        lambda mutant: (
+            re.search(r"if \(!last_of\(\S+ \+ slot, parts\)\)\s+continue;\s+add_up\(slot,", mutant.text) is not None
+        ),
+    ),
+    Argument(
+        "lines of whole vectors of floats are some of those of doubles: the way for others is right for all",
+        ("narrower",),
+        r"\| lda \* sizeof\(scalar\)\) % 16 == 0;",
+        r"\| lda \* sizeof\(float\)\) % 16 == 0;",
+        lambda mutant: mutant.subject.problem.dtype_name == "f64",
     ),
     Argument(
         "what is whole is copied without regard to where k ends",
@@ -175,7 +256,7 @@ ARGUMENTS = (
     Argument(
         "the way for what is not aligned or not whole is right for all",
         ("flag",),
-        r"aligned|vectors|whole|inside >=",
+        r"^(?!const index_t last = ).*(aligned|vectors|whole|inside >=)",
         r"\(false\)|= false",
         has_other_way,
     ),
@@ -208,6 +289,13 @@ ARGUMENTS = (
         r"\bint\b",
         r"\bshort\b",
         fits_int16,
+    ),
+    Argument(
+        "strips of a warp are few: their sums are in registers",
+        ("narrower",),
+        r"^for \(int s = first; s <= o / 2; \+\+s\)",
+        r"^for \(short s = first;",
+        lambda mutant: re.search(r"constexpr int first = decltype\(warp\)::value;", mutant.text) is not None,
     ),
     Argument("a loop that ends at a constant below 2**15", ("narrower",), r"\bfor \(", "", ends_at_constant),
     Argument(

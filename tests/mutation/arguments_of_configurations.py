@@ -12,12 +12,18 @@ from tests.mutation.conditions import (
     fits_shared_memory,
     has_one_element,
     has_one_split,
+    has_one_team,
+    has_packs_of_one,
     implies_alignment,
     is_16_bits,
     is_end_of_sweep,
+    is_function,
+    is_past_last_chunk,
     lines_about,
+    packs_are_never_across,
     pieces_fill_threads,
     sums_are_plain_f32,
+    takes_tiles_apart,
 )
 
 OF_CONFIGURATIONS = (
@@ -71,7 +77,7 @@ OF_CONFIGURATIONS = (
     ),
     Argument(
         "a vector of one element that is not loaded whole is outside",
-        ("value", "rounding", "narrower"),
+        ("value", "rounding", "narrower", "early stop"),
         r"element\[e\] = .* && i \+ e < m \? at\[e\] : scalar\(0\);",
         "",
         lambda mutant: (
@@ -135,6 +141,13 @@ OF_CONFIGURATIONS = (
         has_one_split,
     ),
     Argument(
+        "with one split k begins at 0, which is before its end",
+        ("flag",),
+        r"begin = split \* share < k \? split \* share : k,",
+        r"begin = true \? split \* share : k,",
+        has_one_split,
+    ),
+    Argument(
         "shared memory has no more elements",
         ("early stop",),
         r"\b(staged|ring)\w*\[",
@@ -173,5 +186,101 @@ OF_CONFIGURATIONS = (
         r"= tile \+ l < k && first \+ c < n \? .*: sum_t\(0\);",
         r"sum_t\((1|\(-1\))\)",
         lambda mutant: re.search(r"a\[q\]\[r\] = step \+ q < k && .* : scalar\(0\);", mutant.text) is not None,
+    ),
+    Argument(
+        "of so few splits all are loaded in the first turn, and there is no other",
+        ("arithmetic",),
+        r"^for \(int first = 0; first < count; first \+= most\)",
+        r"first = most\)",
+        adds_up_at_once,
+    ),
+    Argument(
+        "there are as many adders as splits, so none has a second sum",
+        ("dropped term",),
+        r"^const sum_t \*one = at \+ \(first \+ s < count \? first \+ s : count - 1\) \* stride;",
+        r"count - 1\) *;",
+        lambda mutant: adds_up_at_once(mutant) and 0 < constant(mutant, "splits") <= constant(mutant, "adders"),
+    ),
+    Argument(
+        "a turn past the last row, of which nothing is stored: the rows of a block end where C does",
+        ("comparison",),
+        r"^for \(index_t tile = first_row; tile < end; tile \+= next_tile\)",
+        r"tile <= end;",
+        lambda mutant: takes_tiles_apart(mutant) and "if (i + r < m && " in mutant.text,
+    ),
+    Argument(
+        "what is 0 past the end of k in A makes 0 of B, a number there; columns past the last are not stored",
+        ("constant",),
+        r"^staged\[q \* across \+ c\] = q < k && first \+ c < n \? sum_t\(B\[.*\]\) : sum_t\(0\);",
+        r": sum_t\((1|\(-1\))\);",
+        lambda mutant: "a[q][r] = q < k && row + r < m ? A[" in mutant.text and "if (c >= left)" in mutant.text,
+    ),
+    Argument(
+        "rows of C have another length than those of A, so that packs across rows are never stored",
+        ("swapped name",),
+        r"^&& \(across \? ldc == n && n == columns :",
+        r"^&& \(across \? lda == n && n == columns :",
+        packs_are_never_across,
+    ),
+    Argument(
+        "which block multiplies the last chunk, where it is not whole: one does",
+        ("swapped name",),
+        r"^const index_t rest = \(splits - whole_chunks % splits \+ split\) % splits \+ whole_chunks;",
+        r"whole_chunks % stages \+ split\)",
+        lambda mutant: 0 < constant(mutant, "stages") <= constant(mutant, "splits") + 1,
+    ),
+    Argument(
+        "a block has one team, of all its warps",
+        ("dropped term",),
+        r"^const int member = warp % \(team / 32\);",
+        r"^const int member = warp *;",
+        has_one_team,
+    ),
+    Argument(
+        "no f16 is subnormal as a float",
+        ("value",),
+        r"^sum\[c\]\[r\] \+= factor \* ",
+        r"mutant::flushed\(factor\)",
+        lambda mutant: (
+            mutant.subject.problem.dtype_name == "f16"
+            and "const sum_t factor = row + r < m ? sum_t(A[" in mutant.text
+        ),
+    ),
+    Argument(
+        "both branches load one element at a time",
+        (),
+        r"^if \(aligned\(B, ldb, pack_of_B \* sizeof\(scalar\)\) && n % pack_of_B == 0\)$",
+        r"^if \((?!.*pack_of_B / )",  # nor a remainder by 0
+        has_packs_of_one,
+    ),
+    Argument(
+        "all copies were awaited where their chunk was due",
+        ("copy", "constant"),
+        r"^await_copies<0>\(\);$",
+        r"^(await_copies<\d>\(\))?;$",
+        is_past_last_chunk,
+    ),
+    Argument(
+        "a double that was a float has no more bits than one",
+        ("rounding",),
+        r"^a\[[0-3]\] = (re|im|flipped\((re|im), (none|sign)\));",
+        r"= mutant::(low|narrow)\(",
+        lambda mutant: mutant.subject.problem.dtype_name == "c64" and is_function(mutant, "as_matrix"),
+    ),
+    Argument(
+        "where vectors have one element, no row is at an edge",
+        (),
+        holds=lambda mutant: (
+            mutant.subject.config.family == "tsmm_held"
+            and has_one_element(mutant)
+            and is_function(mutant, "load_a_at_the_edge")
+        ),
+    ),
+    Argument(
+        "where vectors have one element, only what zeros multiply and what nobody stores is made of a number",
+        ("constant",),
+        r"^__device__ __forceinline__ complex\d+\((float|double) re, (float|double) im = 0\)",
+        r"im = (1|\(-1\))\)",
+        lambda mutant: mutant.subject.config.family == "tsmm_held" and has_one_element(mutant),
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from tests.mutation.sample import Mutant
@@ -27,8 +28,16 @@ def fits_int16(mutant: Mutant) -> bool:
 
 def ends_at_constant(mutant: Mutant) -> bool:
     """Whether a loop's variable got a narrower type, and ends at a number that all types hold."""
-    found = re.search(r"for \((?:const )?\w+ (\w+) = \w+; \1 <=? (\w+);", mutant.after)
-    return found is not None and re.search(rf"constexpr int (\w+ = [^;]+, )*{found[2]}\b", mutant.text) is not None
+    found = re.search(r"for \((?:const )?\w+ (\w+) = \w+; \1 <=? (\w+(?: \* \w+)*);", mutant.after)
+    if found is None:
+        return False
+    names = found[2].split(" * ")
+    known = math.prod(max(constant(mutant, name), 1) for name in names)
+    return known <= INT16_MAX and all(_is_constant(mutant, name) for name in names)
+
+
+def _is_constant(mutant: Mutant, name: str) -> bool:
+    return re.search(rf"constexpr int (\w+ = [^;]+, )*{name}\b", mutant.text) is not None
 
 
 def turns_with_guard(mutant: Mutant) -> bool:
@@ -128,4 +137,63 @@ def sums_are_plain_f32(mutant: Mutant) -> bool:
 
 def is_end_of_sweep(mutant: Mutant) -> bool:
     """Whether copies are awaited at the end of a sweep after which nothing is left in shared memory."""
-    return lines_about(mutant, 1, 2) == ["};"] and has_one_split(mutant) and "const index_t following" in mutant.text
+    behind = " ".join(line.partition("//")[0] for line in lines_about(mutant, 2, 1000))
+    is_left = has_one_split(mutant) or re.search(r"\b(staged|shared_bytes|left|ring\w*)\b", behind) is None
+    return lines_about(mutant, 1, 2) == ["};"] and is_left and "const index_t following" in mutant.text
+
+
+def is_past_last_chunk(mutant: Mutant) -> bool:
+    """Whether all copies were awaited before: those of each chunk, and past the last chunk none is begun."""
+    if lines_about(mutant, 1, 2) != ["__syncthreads();  // the rings are no longer read: the sums take their place"]:
+        return False
+    text = " ".join(mutant.text.split())
+    awaits_each = "await_copies<stages - 2>();" in text and "} else if (next < chunks) {" in text
+    awaits_each |= "await_copies<stages - 2>();" in text and "else if (next < chunks) stage_edge(" in text
+    awaits_at_once = "stage_edge(a, edge); close_copies(); await_copies<0>();" in text and "stage_next" not in text
+    return awaits_each or awaits_at_once
+
+
+def takes_tiles_apart(mutant: Mutant) -> bool:
+    """Whether tiles of rows go on to the last row of C: `together` asks for longer rows of a block."""
+    columns = constant(mutant, "teams") * constant(mutant, "columns")
+    is_asked = "constexpr bool together = block_columns >= 4 * depth && block_columns * sizeof(scalar) >= 256;"
+    return is_asked in mutant.text and 0 < columns * mutant.subject.problem.dtype.element_bytes < 256
+
+
+def kept_sums(mutant: Mutant) -> int:
+    """Sums of a row that a lane keeps, as `kept_of` counts them."""
+    count, lanes = constant(mutant, "columns"), constant(mutant, "lanes")
+    while lanes > 1:
+        count, lanes = count // 2 if count % 2 == 0 else count, lanes // 2
+    return count
+
+
+def has_packs_of_one(mutant: Mutant) -> bool:
+    """Whether of B one element is loaded at a time, in both branches."""
+    most = 16 // mutant.subject.problem.dtype.element_bytes
+    is_kept = "constexpr int pack_of_B = pack_of_elements(kept);" in mutant.text
+    return is_kept and (most == 1 or kept_sums(mutant) % 2 == 1)
+
+
+def packs_are_never_across(mutant: Mutant) -> bool:
+    """Whether rows of A that are loaded fast have another length than rows of C."""
+    width = constant(mutant, "vector_bytes") // mutant.subject.problem.dtype.element_bytes
+    piece = width // max(constant(mutant, "joined"), 1)
+    return "const bool fast = k == piece && lda == k &&" in mutant.text and piece != constant(mutant, "columns")
+
+
+def has_one_team(mutant: Mutant) -> bool:
+    """Whether the warps of a block are as many as those of a team."""
+    is_known = "constexpr int team = 32 * team_rows * (tile_columns / (8 * octets));" in mutant.text
+    is_known &= "constexpr int team_rows = tile_rows / (16 * strips);" in mutant.text
+    rows, columns, strips, octets, threads = (
+        constant(mutant, name) for name in ("tile_rows", "tile_columns", "strips", "octets", "threads")
+    )
+    return is_known and 0 < threads <= 32 * (rows // (16 * strips)) * (columns // (8 * octets))
+
+
+def is_function(mutant: Mutant, name: str) -> bool:
+    """Whether the changed line is one of this function's."""
+    before = mutant.text.split("\n")[: mutant.line]
+    start = max((i for i, line in enumerate(before) if line.startswith("}")), default=0)
+    return any(re.match(rf"\w.*\b{name}\(", line) for line in before[start:])

@@ -71,8 +71,9 @@ def _one_past_whole(periods: Periods, problem: Problem) -> list[tuple[int, int, 
 def long_problems(config: KernelConfig, problem: Problem, *, most_products: float) -> tuple[Problem, ...]:
     """Problems that have more than 16 bits of one extent, of turns along k (of each split), or of blocks of C.
 
-    The others are few, or whole, so that loads are too. Each is of at most `most_products` in whole tiles, for which
-    some have fewer than 16 bits, or are left out.
+    The others are few, or whole, so that loads are too; of k one period, as some kernels are fast or hold an operand
+    only where it is no longer, or two. Each is of at most `most_products` in whole tiles, for which some have fewer
+    than 16 bits, or are left out.
     """
     periods = family_named(config.family).periods(config, problem)
     by_bits = [_long_shapes(config, problem, bits) for bits in LONG_BITS]
@@ -95,11 +96,13 @@ def _long_shapes(config: KernelConfig, problem: Problem, bits: int) -> list[tupl
         shapes += [(wide, wide, FEW_MORE), (long_m, long_m, FEW)]
         return shapes + [(periods.m, periods.m, k) for k in _just_past(past, periods.k)]
     blocks_down, blocks_across = (past * size + 1 for size in (launch.rows_per_block, launch.columns_per_block))
-    shapes += [(long_m, FEW, FEW_MORE), (FEW, long_n, FEW_MORE)]
+    m, n, k = periods.m, periods.n, periods.k
+    shapes += [(long_m, FEW, k), (FEW, long_n, k)]
     shapes += [(blocks_down, FEW, FEW_MORE), (FEW, blocks_across, FEW_MORE)]
-    m, n, k = periods.m, periods.n, 2 * periods.k
-    shapes += [(long, n, k) for long in _just_past(past, m)] + [(m, long, k) for long in _just_past(past, n)]
-    return shapes + [(m, n, long) for long in _just_past(past, periods.k)]
+    whole_m, whole_n = (_just_past(past, period)[0] for period in (m, n))
+    shapes += [(whole_m, n, k), (m, whole_n, k)]
+    shapes += [(long, n, 2 * k) for long in _just_past(past, m)] + [(m, long, 2 * k) for long in _just_past(past, n)]
+    return shapes + [(m, n, long) for long in _just_past(past, k)]
 
 
 def _just_past(past: int, period: int) -> tuple[int, int]:
@@ -116,6 +119,20 @@ def deep_problems(config: KernelConfig, problem: Problem, *, most_products: floa
     periods, splits = family.periods(config, problem), family.launch(config, problem).splits
     stages = int(config.tunables.get("stages", FEWEST_STAGES))
     shape = (periods.m, periods.m if problem.is_gram else periods.n, (stages + 2) * splits * periods.k + 1)
+    return _of_shapes(problem, [shape] if _products(shape, periods) <= most_products else [])
+
+
+def many_tile_problems(config: KernelConfig, problem: Problem, *, most_products: float) -> tuple[Problem, ...]:
+    """One of more tiles of C than a grid has blocks, where that does not depend on C; none where it is too large."""
+    family = family_named(config.family)
+    periods, launch = family.periods(config, problem), family.launch(config, problem)
+    if not launch.persistent:
+        return ()
+    m, n = periods.m, periods.m if problem.is_gram else periods.n
+    while launch.tiles(m, n) <= launch.splits:
+        m += periods.m
+        n = m if problem.is_gram else n
+    shape = (m, n, 2 * periods.k)
     return _of_shapes(problem, [shape] if _products(shape, periods) <= most_products else [])
 
 

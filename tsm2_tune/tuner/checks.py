@@ -176,6 +176,7 @@ UNUSUAL_FACTORS = tuple(
     for lines, sign in ((ODD, 1), (VECTORS, -1))
     for what, factor, alpha, beta, magnitude in (
         ("alpha", "NaN", complex(math.nan, math.nan), BETA, Magnitude.ORDINARY),
+        ("alpha where C is not read", "NaN", complex(math.nan, math.nan), 0.0, Magnitude.ORDINARY),
         ("beta", "NaN", ALPHA, complex(math.nan, math.nan), Magnitude.ORDINARY),
         # Of the least numbers, as no finite alpha makes infinite ones of them.
         ("alpha", "infinite", complex(-sign * math.inf, sign * math.inf), 0.0, Magnitude.LEAST),
@@ -231,6 +232,11 @@ MIN_PLUS_PROBE_CHECKS = (
         for size in (Magnitude.LARGE, Magnitude.LEAST)
     ),
 )
+# A NaN is no length: of alpha it leaves nothing of the product, of beta nothing of C.
+MIN_PLUS_FACTORS = (
+    Check("alpha NaN", Values.LENGTHS, padding=VECTORS, alpha=math.nan, beta=MIN_PLUS.one),
+    Check("beta NaN", Values.LENGTHS, padding=ODD, alpha=MIN_PLUS.one, beta=math.nan),
+)
 COMPLEX_CHECKS = (
     # Factors without a real part, which kernels must not take for 0.
     Check("imaginary call", Values.INTEGERS, padding=VECTORS, alpha=2j, beta=-1j),
@@ -277,7 +283,7 @@ def probe_checks(problem: Problem, number: int) -> tuple[Check, ...]:
 def every_check(problem: Problem) -> tuple[Check, ...]:
     """All that a kernel is called for on small problems."""
     if is_min_plus(problem):
-        return MIN_PLUS_PROBE_CHECKS
+        return (*MIN_PLUS_PROBE_CHECKS, *MIN_PLUS_FACTORS)
     sizes = (check for pair in SIZES for check in pair)
     complex_checks = COMPLEX_CHECKS * problem.dtype.is_complex
     ordinary = (*CHECKS[:2], OVERWRITING, *UNALIGNED, *LINES_APART, *sizes, *SCALED_CALLS, *UNITS)

@@ -4,7 +4,8 @@ A winner is exported with its text, which serves every shape by either width of 
 kernel is tried
 
 - on small problems with every remainder of m, n and k by the lengths into which it divides them, with more turns
-  along k than it has stages, and with a single product, whose error is the least;
+  along k than it has stages, with more tiles than blocks where their number is fixed, and with a single product,
+  whose error is the least;
 - at the edges of its configuration, with all calls, of which a trial does some;
 - where an extent is 1 and a host has nothing before the operands that may be read;
 - on extents, blocks, turns along k and leading dimensions of more than 16 bits, as far as memory goes;
@@ -32,6 +33,7 @@ from tsm2_tune.generator.probes import (
     least_problems,
     long_line_problems,
     long_problems,
+    many_tile_problems,
     precise_problems,
     remainder_problems,
     within,
@@ -73,7 +75,7 @@ class Extent:
     launches: int  # one after another
     large_offsets: bool  # for each width of index
     every_call: bool  # of the edges: else those of a trial, for the width of index that was not timed
-    deep_products: float  # of the problem with many turns along k, and of that with one product
+    deep_products: float  # of the problem with many turns along k, of that with many tiles, and of one product
     watched_products: float = 0.0  # of all problems at the edges, in whole tiles, on which the kernel is watched
 
 
@@ -188,6 +190,8 @@ def _calls(request: FullVerification, bits: int) -> Iterator[Call]:
         yield Call("first in memory", problem, first_checks(problem))
     for problem in deep_problems(config, asked, most_products=extent.deep_products):
         yield Call("many turns", problem, sweep_checks(problem, 0)[:2])
+    for problem in many_tile_problems(config, asked, most_products=extent.deep_products):
+        yield Call("many tiles", problem, sweep_checks(problem, 0)[:2])
     for problem in precise_problems(config, asked, most_products=extent.deep_products):
         yield Call("one product", problem, precise_checks(problem))
     for number, problem in enumerate(remainder_problems(config, asked, most_products=extent.products)):
@@ -196,7 +200,7 @@ def _calls(request: FullVerification, bits: int) -> Iterator[Call]:
         yield Call("long extents", problem, long_checks(problem), is_large=True)
     few, whole, both, deep = long_line_problems(config, asked)
     most_elements = min(extent.long_products, PAST_32_BITS)
-    for problem, lengths in product((few, both, deep), (LONG_LINES, LONG_WHOLE_LINES)):
+    for problem, lengths in product((few, whole, both, deep), (LONG_LINES, LONG_WHOLE_LINES)):
         if sum(lines * lengths[name] for name, (_, lines) in problem.stored.items()) <= most_elements:
             check = with_padding(overwriting(problem), lengths)
             yield Call("long lines", problem, (check,), lengths, is_large=problem is deep)
