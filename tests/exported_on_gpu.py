@@ -26,7 +26,7 @@ EXPECTED = A.astype(np.float64) @ B
 
 Orders = list[str]  # NumPy's names of the orders of a, b and out: F column-major, C row-major
 ROUNDS = 20  # of products at the same time
-PATIENCE_SECONDS = 100  # after which it says where its threads are, and ends
+PATIENCE_SECONDS = 60  # after so many, again and again, it says where its threads are
 
 
 def imported(path: str) -> ModuleType:
@@ -256,7 +256,7 @@ def in_cupys_streams(best: ModuleType, a: Any, b: Any, c: Any, number: int) -> N
 
 if __name__ == "__main__":
     _, path, library = sys.argv
-    faulthandler.dump_traceback_later(PATIENCE_SECONDS, exit=True)
+    faulthandler.dump_traceback_later(PATIENCE_SECONDS, repeat=True)
     best = imported(path)
     kernels = {w.op: w.orders for w in best.WINNERS if w.dtype == "f32" and not w.on_host}
     assert kernels

@@ -34,6 +34,7 @@ from tsm2_tune.tuner.cuda import cuda_device_count
 
 A, B = device_array((6, 3), at=0x1000), device_array((3, 2), at=0x2000)
 OUT = device_array((6, 2), (4, 32), at=0x3000)
+LIMIT_SECONDS = 400  # of a process that tries a module on a GPU: libraries compile kernels of their own
 
 
 @pytest.fixture
@@ -322,10 +323,9 @@ def test_arrays_of_every_storage_order_on_a_gpu(tmp_path: Path, library: str) ->
     found = winners(tmp_path, *((tuning_run(), trial(problem=one, source=handmade(one))) for one in problems))
     imported(exported("module", found), tmp_path)
     script = Path(__file__).with_name("exported_on_gpu.py")
-    answer = subprocess.run(
-        [sys.executable, str(script), str(tmp_path / "best_kernels.py"), library],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, str(script), str(tmp_path / "best_kernels.py"), library]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_SECONDS)
+    except subprocess.TimeoutExpired as late:
+        pytest.fail(f"it took more than {LIMIT_SECONDS} s: {(late.stderr or b'').decode()}")
     assert answer.returncode == 0, answer.stderr
