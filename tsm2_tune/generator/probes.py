@@ -22,6 +22,7 @@ STRIDES = (0.6180339887, 0.4142135624, 0.7320508076)
 # Whole periods beside the remainder: each remainder of k comes with none, and again with some.
 TURNS_DOWN, TURNS_ACROSS, TURNS_ALONG_K = (0, 1, 2), (1, 0), (1, 4, 2)
 FEW, FEW_MORE = 5, 7  # of the other extents where one is long
+TURNS_WHERE_LONG = 2  # along k, where m or n is long and the other one is whole
 PAST_8_BITS = 2**8
 FEWEST_STAGES = 2  # of a family that names none
 LONGEST = 2**25  # of k: A and B have 6.4 GB then, of the largest type
@@ -71,9 +72,9 @@ def _one_past_whole(periods: Periods, problem: Problem) -> list[tuple[int, int, 
 def long_problems(config: KernelConfig, problem: Problem, *, most_products: float) -> tuple[Problem, ...]:
     """Problems that have more than 16 bits of one extent, of turns along k (of each split), or of blocks of C.
 
-    The others are few, or whole, so that loads are too; of k one period, as some kernels are fast or hold an operand
-    only where it is no longer, or two. Each is of at most `most_products` in whole tiles, for which some have fewer
-    than 16 bits, or are left out.
+    The others are few, or whole, so that loads are too. Where m or n is long and whole, k is two periods, and again
+    one: some kernels are fast, or hold an operand, only where it is no longer. Each is of at most `most_products` in
+    whole tiles, for which some have fewer than 16 bits, or are left out.
     """
     periods = family_named(config.family).periods(config, problem)
     by_bits = [_long_shapes(config, problem, bits) for bits in LONG_BITS]
@@ -81,7 +82,13 @@ def long_problems(config: KernelConfig, problem: Problem, *, most_products: floa
         next((one for one in same if one[2] <= LONGEST and _products(one, periods) <= most_products), None)
         for same in zip(*by_bits, strict=True)
     )
-    return _of_shapes(problem, dict.fromkeys(filter(None, fitting)))
+    shapes = [*filter(None, fitting)]
+    shapes += [
+        (m, n, periods.k)
+        for m, n, k in shapes
+        if k == TURNS_WHERE_LONG * periods.k and m % periods.m == n % periods.n == 0
+    ]
+    return _of_shapes(problem, dict.fromkeys(shapes))
 
 
 def _long_shapes(config: KernelConfig, problem: Problem, bits: int) -> list[tuple[int, int, int]]:
@@ -97,11 +104,10 @@ def _long_shapes(config: KernelConfig, problem: Problem, bits: int) -> list[tupl
         return shapes + [(periods.m, periods.m, k) for k in _just_past(past, periods.k)]
     blocks_down, blocks_across = (past * size + 1 for size in (launch.rows_per_block, launch.columns_per_block))
     m, n, k = periods.m, periods.n, periods.k
-    shapes += [(long_m, FEW, k), (FEW, long_n, k)]
-    shapes += [(blocks_down, FEW, FEW_MORE), (FEW, blocks_across, FEW_MORE)]
-    whole_m, whole_n = (_just_past(past, period)[0] for period in (m, n))
-    shapes += [(whole_m, n, k), (m, whole_n, k)]
-    shapes += [(long, n, 2 * k) for long in _just_past(past, m)] + [(m, long, 2 * k) for long in _just_past(past, n)]
+    few = min(FEW_MORE, k)
+    shapes += [(long_m, FEW, few), (FEW, long_n, few), (blocks_down, FEW, few), (FEW, blocks_across, few)]
+    turns = TURNS_WHERE_LONG * k
+    shapes += [(long, n, turns) for long in _just_past(past, m)] + [(m, long, turns) for long in _just_past(past, n)]
     return shapes + [(m, n, long) for long in _just_past(past, k)]
 
 
