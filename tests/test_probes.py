@@ -102,10 +102,15 @@ def test_where_an_extent_is_just_long_the_others_are_whole(config: KernelConfig,
 @EACH
 def test_every_split_takes_more_turns_than_it_has_stages(config: KernelConfig, case: Problem) -> None:
     problem, family = asked(case), family_named(config.family)
-    (deep,) = deep_problems(config, problem, most_products=math.inf)
+    deep, *longer = deep_problems(config, problem, most_products=math.inf)
     turns = deep.k / family.periods(config, problem).k / family.launch(config, problem).splits
     assert turns > int(config.tunables.get("stages", 1))
-    assert not deep_problems(config, problem, most_products=deep.m * deep.n * (deep.k - 1))
+    assert deep not in deep_problems(config, problem, most_products=deep.m * deep.n * (deep.k - 1))
+    periods = family.periods(config, problem)
+    for one in longer:
+        assert one.k % periods.k == 0
+        assert one.k > 2 * max(one.m, one.n)
+        assert one.m == periods.m - 1 or one.n == periods.n - 1
 
 
 @EACH

@@ -117,15 +117,20 @@ def _just_past(past: int, period: int) -> tuple[int, int]:
 
 
 def deep_problems(config: KernelConfig, problem: Problem, *, most_products: float) -> tuple[Problem, ...]:
-    """One in which every split takes more turns along k than it has stages; none where that is too large.
+    """One in which every split takes more turns along k than it has stages; and with a longer k than m and n are,
+    one that lacks a row of a whole tile and one that lacks a column. Each only where it is not too large.
 
-    Staged chunks are overwritten only then.
+    Staged chunks are overwritten only in the first; and k taken for m or n shows only in the others.
     """
     family = family_named(config.family)
     periods, splits = family.periods(config, problem), family.launch(config, problem).splits
     stages = int(config.tunables.get("stages", FEWEST_STAGES))
-    shape = (periods.m, periods.m if problem.is_gram else periods.n, (stages + 2) * splits * periods.k + 1)
-    return _of_shapes(problem, [shape] if _products(shape, periods) <= most_products else [])
+    m, n = periods.m, periods.m if problem.is_gram else periods.n
+    longer = (2 * max(m, n) // periods.k + 1) * periods.k
+    shapes = [(m, n, (stages + 2) * splits * periods.k + 1)]
+    shapes += [(m - 1, m - 1, longer)] if problem.is_gram else [(m - 1, n, longer), (m, n - 1, longer)]
+    fitting = (one for one in shapes if min(one) > 0 and _products(one, periods) <= most_products)
+    return _of_shapes(problem, fitting)
 
 
 def many_tile_problems(config: KernelConfig, problem: Problem, *, most_products: float) -> tuple[Problem, ...]:
