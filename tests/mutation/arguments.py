@@ -126,6 +126,12 @@ ARGUMENTS = (
         r" sign = none \^ 1ull << 63;$",
     ),
     Argument(
+        "of one tile the quotient is the number of the block itself",
+        ("flag",),
+        r"\bsplit = tiles == 1 \? blockIdx\.x : blockIdx\.x / tiles;",
+        r"\bsplit = false \? blockIdx\.x : blockIdx\.x / tiles;",
+    ),
+    Argument(
         "any thread of the block may do it: the others wait before and after",
         ("constant",),
         r"^if \(threadIdx\.x == 0\)",

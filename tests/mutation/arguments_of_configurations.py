@@ -202,6 +202,53 @@ OF_CONFIGURATIONS = (
         lambda mutant: adds_up_at_once(mutant) and 0 < constant(mutant, "splits") <= constant(mutant, "adders"),
     ),
     Argument(
+        "there are as many adders as splits, so each loads its only sum, which is the last",
+        ("comparison",),
+        r"^const sum_t \*one = at \+ \(first \+ s < count \? first \+ s : count - 1\) \* stride;",
+        r"\(first \+ s >= count \? first \+ s : count - 1\) \* stride;",
+        lambda mutant: (
+            adds_up_at_once(mutant)
+            and 0 < constant(mutant, "splits") <= constant(mutant, "adders")
+            and "added_up<(most_of_adder + turns - 1) / turns>(" in mutant.text
+        ),
+    ),
+    Argument(
+        "what is 0 past the end of k in A makes 0 of B, a number there",
+        ("constant",),
+        r"^elements\.element\[l\] = column \+ l < end \? \*at_B\(.*\) : scalar\(0\);",
+        r": scalar\((1|\(-1\))\);",
+        lambda mutant: (
+            "next.a[p] = {};" in mutant.text
+            and "elements.element[e] = i < m && l < end ? piece[e] : scalar(0);" in mutant.text
+            and re.search(r"&& k % vector == 0;|height = vector, width = 1;", mutant.text) is not None
+        ),
+    ),
+    Argument(
+        "what is 0 past the end of k in B makes 0 of A, a number there; rows past the last are not stored",
+        ("constant",),
+        r"^a\[q\]\[r\] = step \+ q < k && at < m \? A\[.*\] : scalar\(0\);",
+        r": scalar\((1|\(-1\))\);",
+        lambda mutant: (
+            "= tile + l < k && first + c < n ? sum_t(B[" in mutant.text
+            and "if (first + c < n && at < m)" in mutant.text
+            and constant(mutant, "tile_depth") % max(constant(mutant, "prefetch"), 1) == 0
+        ),
+    ),
+    Argument(
+        "a row of A past the last one, whose sums are not stored",
+        ("constant",),
+        r"^const sum_t factor = row \+ r < m \? sum_t\(A\[.*\]\) : sum_t\(0\);",
+        r": sum_t\((1|\(-1\))\);",
+        lambda mutant: mutant.subject.config.family == "tsmm_held" and "if (row + r < m)" in mutant.text,
+    ),
+    Argument(
+        "where vectors have one element, all of them are whole",
+        ("flag",),
+        r"^if \(whole && beta == 0\) \{",
+        r"^if \( ?beta == 0\) \{",
+        lambda mutant: mutant.subject.config.family == "tsmm_held" and has_one_element(mutant),
+    ),
+    Argument(
         "a turn past the last row, of which nothing is stored: the rows of a block end where C does",
         ("comparison",),
         r"^for \(index_t tile = first_row; tile < end; tile \+= next_tile\)",
