@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.on_host import ON_HOST, SHARED, pointer
@@ -14,6 +16,8 @@ from tsm2_tune.tuner.host.entry import IN_ORDER
 from tsm2_tune.tuner.host.toolchain import WATCHED_SAMPLE, host_toolchain, watching
 from tsm2_tune.tuner.trial import Binary, CompileFailure
 
+Floats = np.ndarray[Any, np.dtype[np.float32]]
+Ints = np.ndarray[Any, np.dtype[np.int64]]
 pytestmark = [*ON_HOST, pytest.mark.usefixtures("calls_before_accesses")]
 
 BEFORE = f"""
@@ -24,6 +28,7 @@ extern "C" __global__ void k(float *to)
     const int t = threadIdx.x;
     float value = t;
 """
+THREADS = np.arange(64)
 UNORDERED = "no barrier orders the two"
 
 
@@ -38,19 +43,25 @@ def calls_before_accesses(session_cache: None) -> None:
     assert isinstance(sample, Binary), sample.detail
 
 
-def run(body: str, *, threads: int = 64) -> None:
-    """Watch a kernel of this body whose threads run in ascending order; KernelFault where it races."""
+def run(body: str, *, threads: int = 64) -> Floats:
+    """Watch a kernel of this body whose threads run in ascending order; KernelFault where it races.
+
+    Two blocks of it: each finds 100, 101, ... where its threads leave their values, which are returned.
+    """
     text = f"{BEFORE}{body}\nto[blockIdx.x * blockDim.x + t] = value;\n}}\n"
     compiled = compile_text(text, kernel="k", defines=(), toolchain=watching(host_toolchain()), limit_seconds=60)
     assert isinstance(compiled, Binary), compiled.detail
     device = HostDevice(seed=IN_ORDER)
     try:
-        target = device.allocate(4 * 2 * threads)
+        target, values = device.allocate(4 * 2 * threads), np.tile(100 + np.arange(threads, dtype=np.float32), 2)
+        device.upload(values, target)
         kernel = device.load(compiled.path, "k")
         kernel((pointer(target),), blocks=2, threads=threads, smem_bytes=4 * 2 * threads)
         device.synchronise()
+        device.download(target, values)
     finally:
         device.close()
+    return values
 
 
 WRITE, READ_NEXT = "staged[t] = t;", "value = staged[(t + 1) % blockDim.x];"
@@ -58,20 +69,23 @@ READ_BEFORE = "value = t > 0 ? staged[t - 1] : 0;"  # which threads in order hav
 
 
 @pytest.mark.parametrize(
-    "body",
+    ("body", "left"),
     [
-        f"{WRITE} __syncthreads(); {READ_NEXT}",
-        f"{WRITE} __syncthreads(); {READ_NEXT} __syncthreads(); {WRITE}",
-        f"{WRITE} value = staged[t];",
-        "staged[t] = t; __syncwarp(); value = staged[t ^ 1];",
-        "__syncthreads(); value = staged[0]; __syncthreads();",
-        "tsm2_host::copy_later(staged + t, to + t, 4, 4); tsm2_host::await_all_copies(); __syncthreads();"
-        + READ_NEXT,
+        (f"{WRITE} __syncthreads(); {READ_NEXT}", np.roll(THREADS, -1)),
+        (f"{WRITE} __syncthreads(); {READ_NEXT} __syncthreads(); {WRITE}", np.roll(THREADS, -1)),
+        (f"{WRITE} value = staged[t];", THREADS),
+        (f"{WRITE} __syncwarp(); value = staged[t ^ 1];", THREADS ^ 1),
+        (f"{WRITE} __syncthreads(); value = staged[5] + staged[7];", np.full_like(THREADS, 12)),
+        (
+            "tsm2_host::copy_later(staged + t, to + blockIdx.x * blockDim.x + t, 4, 4);"
+            "tsm2_host::await_all_copies(); __syncthreads();" + READ_NEXT,
+            100 + np.roll(THREADS, -1),
+        ),
     ],
     ids=["barrier", "barriers", "own", "lanes", "reads alone", "copies"],
 )
-def test_what_a_barrier_orders_is_no_race(body: str) -> None:
-    run(body)
+def test_what_a_barrier_orders_is_no_race(body: str, left: Ints) -> None:
+    assert run(body).tolist() == 2 * left.tolist()
 
 
 @pytest.mark.parametrize(
@@ -100,8 +114,8 @@ def test_a_race_is_told_in_whatever_order_threads_run(body: str, first: str, sec
 
 def test_a_block_is_counted_after_a_barrier_behind_what_it_leaves_for_others() -> None:
     store, count = "__stcg(to + t, value);", "if (t == 0) tsm2_host::count_block();"
-    run(f"{store} __syncthreads(); {count}")
-    run(f"if (t == 0) {store} {count}")
+    assert run(f"{store} __syncthreads(); {count}").tolist() == 2 * THREADS.tolist()
+    assert run(f"if (t == 0) {store} {count}").tolist() == 2 * THREADS.tolist()
     for body in (f"{store} {count}", f"{count} {store}"):
         with pytest.raises(KernelFault, match="was counted, and no barrier orders that"):
             run(body)
