@@ -15,7 +15,7 @@ from tests.mutation.subjects import Subject, text_of
 from tsm2_tune.generator.probes import edge_problems
 from tsm2_tune.generator.render import index_defines
 from tsm2_tune.tuner.compiler import Toolchain, compile_text
-from tsm2_tune.tuner.full import Extent, FullVerification
+from tsm2_tune.tuner.full import EMULATED, Extent, FullVerification
 from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.target import HOST
@@ -23,14 +23,8 @@ from tsm2_tune.tuner.trial import Binary, CompileFailure, Outcome
 from tsm2_tune.tuner.worker import Attempt, AttemptResult, Worker
 
 COMPILE_LIMIT_SECONDS = 120.0
-SHORT = Extent(
-    products=4e6,
-    long_products=0,
-    repeated_products=1e4,
-    launches=64,
-    large_offsets=False,
-    every_call=True,
-    deep_products=1e8,
+SHORT = replace(
+    EMULATED, products=4e6, long_products=0, launches=64, every_call=True, deep_products=1e8, watched_products=0
 )
 # Of extents past 16 bits, for mutants that may cut numbers: those of a few configurations take a host minutes.
 LONG = replace(SHORT, long_products=2e8)
