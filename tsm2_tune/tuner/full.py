@@ -161,7 +161,8 @@ def verify_in_full(
     return Verdict(
         correct=True,
         worst_ratio=worst_ratio,
-        detail=f"every element of {calls} calls right, worst error {worst_ratio:.2g} of its bound",
+        detail=f"every element of {calls} calls right, worst error {worst_ratio:.2g} of its bound"
+        + (", watched for races" if request.watched is not None else ""),
     )
 
 
