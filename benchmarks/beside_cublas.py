@@ -22,6 +22,7 @@ import click
 from benchmarks.cublas import Cublas, gpu
 from benchmarks.result_file import program_facts, require_new
 from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.order import ordered
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render, support_source
 from tsm2_tune.generator.rules import Guidelines
@@ -36,7 +37,7 @@ from tsm2_tune.tuner.operands import Operands, Support
 from tsm2_tune.tuner.past import NOTHING_PAST
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Binary, Outcome
-from tsm2_tune.tuner.tune import Options, Tuner, ordered
+from tsm2_tune.tuner.tune import Options, Tuner
 from tsm2_tune.tuner.verify import verify
 from tsm2_tune.usage import Command
 

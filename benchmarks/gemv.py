@@ -32,6 +32,7 @@ from benchmarks.winner import Prospects, Skipped, Winner, room_bytes, tuned
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families.gemv import DECOMPOSITIONS, FAMILY, Decomposition, GemvConfig
 from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.order import predicted_time_us
 from tsm2_tune.generator.problem import Problem, dtype_named
 from tsm2_tune.generator.render import support_source
 from tsm2_tune.generator.rules import Candidate, Guidelines
@@ -42,7 +43,7 @@ from tsm2_tune.tuner.measure import Effort, measure_interleaved
 from tsm2_tune.tuner.operands import needed_bytes
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Binary
-from tsm2_tune.tuner.tune import Options, Tuner, predicted_time_us
+from tsm2_tune.tuner.tune import Options, Tuner
 from tsm2_tune.tuner.verify import prepare, run_once
 from tsm2_tune.usage import Command
 

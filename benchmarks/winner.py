@@ -15,6 +15,7 @@ from tsm2_tune.errors import DeviceError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.order import ordered
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Candidate, Guidelines
 from tsm2_tune.generator.space import search_space
@@ -22,7 +23,7 @@ from tsm2_tune.tuner.operands import needed_bytes
 from tsm2_tune.tuner.past import Contender, Past
 from tsm2_tune.tuner.serving import die_with_parent
 from tsm2_tune.tuner.trial import Final, Outcome, Verdict
-from tsm2_tune.tuner.tune import Tuner, cores, ordered
+from tsm2_tune.tuner.tune import Tuner, cores
 
 CELLS_AHEAD, CONFIGURATIONS_AHEAD = 3, 16  # that are compiled while a cell is measured
 TRIALS_A_SECOND = 8  # at the most: a short search needs no more configurations compiled

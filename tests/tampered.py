@@ -31,6 +31,7 @@ from tests.tampering import FAMILIES, RUN, SKINNY, SMALL, TARGET, good_database,
 from tsm2_tune.errors import TuneError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import config_spelt, family_named
+from tsm2_tune.generator.order import ordered
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import KernelSource, render
@@ -41,7 +42,7 @@ from tsm2_tune.tuner.clock import RunningClock
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.trial import Binary, LoadedResources, Measurement, Outcome, Verdict
-from tsm2_tune.tuner.tune import Options, Tuner, ordered
+from tsm2_tune.tuner.tune import Options, Tuner
 from tsm2_tune.tuner.worker import Attempt, AttemptResult, Rematch, Worker
 
 READS: tuple[tuple[str, ...], ...] = (

@@ -44,12 +44,13 @@ from benchmarks.winner import (
 from tests.fabricated import configuration
 from tests.fabricated_rows import BIG, FACTS, RIGHT, SMALL, WRONG, row
 from tsm2_tune.errors import DeviceError, InputError
+from tsm2_tune.generator.order import ordered
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.space import search_space
 from tsm2_tune.tuner.measure import Effort
 from tsm2_tune.tuner.phases import Phases
-from tsm2_tune.tuner.tune import Tuner, ordered
+from tsm2_tune.tuner.tune import Tuner
 from tsm2_tune.usage import Command
 
 

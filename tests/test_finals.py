@@ -12,6 +12,7 @@ from tests.fabricated import PROBLEM, measurement, trial, tuning_run
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families.tsm2 import FAMILY, Tsm2Config
+from tsm2_tune.generator.order import ordered
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import KernelSource, render
@@ -22,7 +23,7 @@ from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Binary, Measurement, Outcome, Verdict
-from tsm2_tune.tuner.tune import FinalFailure, Options, Tuner, ordered
+from tsm2_tune.tuner.tune import FinalFailure, Options, Tuner
 from tsm2_tune.tuner.worker import AttemptResult, Rematch, Worker
 
 RUN = tuning_run()

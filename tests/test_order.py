@@ -14,12 +14,12 @@ import pytest
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import FAMILIES, family_named
+from tsm2_tune.generator.order import ordered, predicted_time_us
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.rules import Candidate, Guidelines
 from tsm2_tune.generator.space import SearchSpace, rules_of, search_space
 from tsm2_tune.generator.tables import places
-from tsm2_tune.tuner.tune import ordered, predicted_time_us
 
 H200 = PROFILES["h200"]
 R = Problem(20480, 8, 20480, "f32")

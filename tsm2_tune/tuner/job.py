@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from tsm2_tune import __version__
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import FAMILIES, config_spelt, family_named
+from tsm2_tune.generator.order import ordered
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Candidate, Thresholds
 from tsm2_tune.generator.space import SearchSpace, search_space
@@ -21,7 +22,7 @@ from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Final, Outcome, Trial, TuningRun
-from tsm2_tune.tuner.tune import Claim, FinalFailure, Tuner, ordered
+from tsm2_tune.tuner.tune import Claim, FinalFailure, Tuner
 
 GIB = 2**30
 MOST_FINALS = 3  # of a problem in a run: rounds until the fastest was in the last one

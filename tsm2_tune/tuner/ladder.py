@@ -9,6 +9,7 @@ from typing import Any
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families.ladder import FAMILY, PUBLISHED_ON, PUBLISHED_SHAPE, STEPS, Step
+from tsm2_tune.generator.order import ordered
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Candidate
 from tsm2_tune.generator.space import OWN, SearchSpace
@@ -18,7 +19,7 @@ from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import TrialRecord
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Outcome
-from tsm2_tune.tuner.tune import Tuner, ordered
+from tsm2_tune.tuner.tune import Tuner
 
 
 @dataclass(frozen=True, slots=True)
