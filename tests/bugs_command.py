@@ -19,7 +19,8 @@ from tsm2_tune.generator.probes import edge_problems
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import INDEX_BITS, KernelSource, index_defines, render, support_source
 from tsm2_tune.tuner.compiler import Toolchain
-from tsm2_tune.tuner.full import EMULATED, ON_GPU, Extent, FullVerification
+from tsm2_tune.tuner.full import full_verification
+from tsm2_tune.tuner.full_calls import EMULATED, ON_GPU, Extent
 from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.target import HOST, find_target
 from tsm2_tune.tuner.trial import Outcome
@@ -82,11 +83,12 @@ def tried(case: Case, bench: Bench) -> Tried:
         return Tried(Found.TRIAL, result.detail)
     assert result.outcome is Outcome.OK, f"{case.name}: {result.outcome}: {result.detail}"
     entries = tuple((bits, entry_of(case, source, bits, bench.toolchain)) for bits in INDEX_BITS)
-    request = FullVerification(problem, config, entries, bench.extent, seed=11)
+    request = full_verification(problem, config, entries, bench.extent, seed=11)
     result = bench.worker.verify_in_full(request)
     if result.outcome is Outcome.OK and bench.watching is not None:  # last, as it is compiled once more
         watched = entry_of(case, source, INDEX_BITS[0], bench.watching)
-        result = bench.worker.verify_in_full(replace(request, entries=(), watched=watched))
+        request = full_verification(problem, config, (), bench.extent, seed=11, watched=watched)
+        result = bench.worker.verify_in_full(request)
     if result.outcome in REJECTED:
         return Tried(Found.FULL, result.detail)
     assert result.outcome is Outcome.OK, f"{case.name}: {result.outcome}: {result.detail}"

@@ -12,7 +12,7 @@ from functools import partial
 from tsm2_tune import cli
 from tsm2_tune.__main__ import main
 from tsm2_tune.tuner import tune
-from tsm2_tune.tuner.full import EMULATED
+from tsm2_tune.tuner.full_calls import EMULATED
 from tsm2_tune.tuner.measure import Effort
 
 SAMPLES = Effort(min_samples=3, max_samples=3, warm_up_seconds=0.0)

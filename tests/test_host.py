@@ -192,7 +192,8 @@ def test_host_text_registers_each_kernel_and_moves_no_line() -> None:
     second(float *a) { __shared__ float tile[4]; extern __shared__ unsigned char shared_bytes[]; }
     __global__ void third() {}"""
     lines = host_text(text).splitlines()
-    assert lines[:5] == text.replace("{ __shared__", "{ static __shared__").splitlines()
+    told = "{ static __shared__ float tile[4]; tsm2_host::know_shared(tile);"
+    assert lines[:5] == text.replace("{ __shared__ float tile[4];", told).splitlines()
     assert lines[5:] == [
         "TSM2_HOST_KERNEL(first, sizeof(int) * (4), 2)",
         "TSM2_HOST_KERNEL(second, 64)",

@@ -65,6 +65,7 @@ def run(body: str, *, threads: int = 64) -> Floats:
 
 
 WRITE, READ_NEXT = "staged[t] = t;", "value = staged[(t + 1) % blockDim.x];"
+VARIABLE = "__shared__ short said[2];"
 READ_BEFORE = "value = t > 0 ? staged[t - 1] : 0;"  # which threads in order have written
 
 
@@ -81,8 +82,10 @@ READ_BEFORE = "value = t > 0 ? staged[t - 1] : 0;"  # which threads in order hav
             "tsm2_host::await_all_copies(); __syncthreads();" + READ_NEXT,
             100 + np.roll(THREADS, -1),
         ),
+        (f"{VARIABLE} if (t == 5) said[1] = t; __syncthreads(); value = said[1];", np.full_like(THREADS, 5)),
+        (f"{VARIABLE} said[1] = 7; __syncthreads(); value = said[1];", np.full_like(THREADS, 7)),
     ],
-    ids=["barrier", "barriers", "own", "lanes", "reads alone", "copies"],
+    ids=["barrier", "barriers", "own", "lanes", "reads alone", "copies", "variable", "the same value"],
 )
 def test_what_a_barrier_orders_is_no_race(body: str, left: Ints) -> None:
     assert run(body).tolist() == 2 * left.tolist()
@@ -102,8 +105,13 @@ def test_what_a_barrier_orders_is_no_race(body: str, left: Ints) -> None:
             "read byte",
             "wrote",
         ),
+        (f"{VARIABLE} said[1] = t;", "thread (0) of block (0) wrote a variable in shared memory", "thread (1) wrote"),
+        (f"{VARIABLE} if (t == 0) said[1] = t; value = said[1];", "wrote a variable", "which thread (1) read"),
     ],
-    ids=["no barrier", "overwritten", "two writers", "another warp", "a shuffle", "a product", "a copy"],
+    ids=[
+        *("no barrier", "overwritten", "two writers", "another warp", "a shuffle", "a product", "a copy"),
+        *("two writers of a variable", "a variable that is read"),
+    ],
 )
 def test_a_race_is_told_in_whatever_order_threads_run(body: str, first: str, second: str) -> None:
     with pytest.raises(KernelFault, match=UNORDERED) as caught:

@@ -22,7 +22,7 @@ from tsm2_tune.generator.probes import (
 )
 from tsm2_tune.generator.problem import LARGEST_32_BIT_OFFSET, Problem
 from tsm2_tune.generator.render import INDEX_BITS
-from tsm2_tune.tuner.full import ON_GPU, FullVerification, calls_for
+from tsm2_tune.tuner.full_calls import ON_GPU, calls_for
 
 PAST_16_BITS = 2**16
 ONCE = {config.family: (config, case) for config, case in reversed(CASES)}
@@ -102,15 +102,18 @@ def test_where_an_extent_is_just_long_the_others_are_whole(config: KernelConfig,
 @EACH
 def test_every_split_takes_more_turns_than_it_has_stages(config: KernelConfig, case: Problem) -> None:
     problem, family = asked(case), family_named(config.family)
-    deep, *longer = deep_problems(config, problem, most_products=math.inf)
-    turns = deep.k / family.periods(config, problem).k / family.launch(config, problem).splits
-    assert turns > int(config.tunables.get("stages", 1))
+    found, stages = deep_problems(config, problem, most_products=math.inf), int(config.tunables.get("stages", 2))
+    deep, longer = found[0], found[stages:]
+    per_split = family.periods(config, problem).k * family.launch(config, problem).splits
+    turns = [one.k // per_split for one in found[:stages]]
+    assert min(turns) > stages
+    assert {one % stages for one in turns} == set(range(stages))
     assert deep not in deep_problems(config, problem, most_products=deep.m * deep.n * (deep.k - 1))
     periods = family.periods(config, problem)
     for one in longer:
         assert one.k % periods.k == 0
         assert one.k > 2 * max(one.m, one.n)
-        assert one.m == periods.m - 1 or one.n == periods.n - 1
+        assert periods.m // 2 <= one.m < periods.m or periods.n // 2 <= one.n < periods.n
 
 
 @EACH
@@ -118,7 +121,7 @@ def test_every_split_takes_more_turns_than_it_has_stages(config: KernelConfig, c
 def test_a_kernel_is_called_within_its_width_of_index(bits: int, config: KernelConfig, case: Problem) -> None:
     """Past it a program calls the other kernel."""
     offsets = list[int]()
-    for call in calls_for(FullVerification(asked(case), config, (), ON_GPU, seed=1), bits):
+    for call in calls_for(asked(case), config, ON_GPU, bits):
         lines = call.problem.stored.items()
         offsets += [(contiguous + call.padding.get(name, 0)) * count for name, (contiguous, count) in lines]
     assert max(offsets) <= LARGEST_32_BIT_OFFSET if bits == 32 else max(offsets) > 2**32
@@ -149,7 +152,7 @@ def test_where_c_is_long_k_is_one_period_too(config: KernelConfig, case: Problem
 def test_long_lines_come_in_a_whole_tile(config: KernelConfig, case: Problem) -> None:
     problem = asked(case)
     _, whole, *_ = long_line_problems(config, problem)
-    calls = calls_for(FullVerification(problem, config, (), ON_GPU, seed=1), 64)
+    calls = calls_for(problem, config, ON_GPU, 64)
     assert {PAST_16_BITS + 3, PAST_16_BITS + 8} <= {
         one.padding["A"] for one in calls if one.problem == whole and one.padding
     }

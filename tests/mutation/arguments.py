@@ -29,9 +29,9 @@ ARGUMENTS = (
     ),
     Argument(
         "a load past the end of k is of zeros, and nothing multiplies them",
-        ("flag", "comparison", "early stop"),
+        ("flag", "comparison", "early stop", "arithmetic"),
         r"^if \(step \+ prefetch < (k|end)\)",
-        r"^if \((true|step \+ prefetch <= \w+)\)",
+        r"^if \((true|step \+ prefetch <= \w+|step - prefetch < \w+)\)",
         lambda mutant: (
             re.search(r"step \+ q < k \?", mutant.text) is not None
             and not lines_about(mutant, 2, 3)[0].startswith("else")
@@ -63,7 +63,7 @@ ARGUMENTS = (
         r"for \(index_t tile = 0; tile < k;",
         r"tile <= k;",
         lambda mutant: (
-            "const index_t end = more_tiles ? tile + tile_rows : k;" in mutant.text
+            re.search(r"const index_t end = (more_tiles|tile \+ tile_depth < k) \? .* : k;", mutant.text) is not None
             and "const scalar factor" not in mutant.text
         ),
     ),
@@ -77,8 +77,8 @@ ARGUMENTS = (
     Argument(
         "how many loads are on their way at once: another configuration's number",
         ("flag", "constant", "comparison"),
-        r"^constexpr int (at_once|stages) = ",
-        r"^constexpr int (at_once|stages) = (?!0;)",
+        r"^constexpr int (at_once|stages|ahead) = ",
+        r"^constexpr int (at_once|stages|ahead) = (?!0;)",
         is_fewer,
     ),
     Argument(
@@ -178,6 +178,32 @@ ARGUMENTS = (
         r"\b(copy|fetch)<true>\(.*, (n|m|\(k & 0x\w+\))\);",
     ),
     Argument("a turn in which no thread has an element", ("constant",), r"", r"threads - 0\)", turns_with_guard),
+    Argument(
+        "a turn in which no thread has an element",
+        ("comparison",),
+        r"^for \(int turn = 0; turn < \(count \+ threads - 1\) / threads; \+\+turn\)",
+        r"turn <= ",
+        lambda mutant: lines_about(mutant, 1, 3) == ["const int e = turn * threads + threadIdx.x;", "if (e < count)"],
+    ),
+    Argument(
+        "an array of more elements than are used",
+        ("arithmetic", "dropped term"),
+        r"^scalar part\[across / dim_across \* \(along / dim\)\];",
+        r"^scalar part\[across +(/ dim_across \+|\*|\+) *\(along / dim\)\];",
+    ),
+    Argument(
+        "a sweep over no rows",
+        ("comparison",),
+        r"^if \(rest > first_row\)$",
+        r"^if \(rest >= first_row\)$",
+    ),
+    Argument(
+        "what is loaded of C is not used where its factor is 0",
+        ("flag",),
+        r"^if \(more_rows && factor != 0\)",
+        r"^if \(more_rows *\)",
+        lambda mutant: "= factor == 0 ? alpha * sum[c] :" in mutant.text,
+    ),
     Argument("the products of a tile are fewer", ("early stop",), r"; l < stop;", r"&& l < \d+", ends_in_tile),
     Argument(
         "what is held has at most `depth` products, which is less",
@@ -198,6 +224,13 @@ ARGUMENTS = (
         ("dropped term", "arithmetic"),
         r"\b(A|B|C|first|X)\) \| .*\) % .* == 0;",
         r"\b(A|B|C|first|X)\) \| .*\) +(\+ .*)?== 0;",
+    ),
+    Argument(
+        "a sum with the bytes of an element is no multiple of a vector's, so vectors are never taken for aligned",
+        ("dropped term",),
+        r"\b(A|B|C|X)\) \| ld[abc]? \* sizeof\(scalar\)\) % 16 == 0;",
+        r"\b(A|B|C|X)\) \| +sizeof\(scalar\)\) % 16 == 0;",
+        lambda mutant: mutant.subject.problem.dtype.element_bytes < 16,
     ),
     Argument(
         "a tile on the diagonal is computed as one beside it, whose two panels are the same here",
@@ -250,8 +283,8 @@ ARGUMENTS = (
     Argument(
         "an extent of fewer bits that is long enough is so whole; where it is refused, the way for the rest is right",
         ("early stop",),
-        r"\b(vectors|whole|inside)\w* =",
-        r"(\([mnk] & 0x\w+\) >= \w+|<= \([mnk] & 0x\w+\)) *(&&|;)",
+        r"\b(vectors|whole|inside)\w* =|^if \((whole_columns && first_row \+ block_rows|step \+ prefetch) <= [mk]\)",
+        r"(\([mnk] & 0x\w+\) >= \w+|<= \([mnk] & 0x\w+\)) *(&&|;|\)( \{)?$)",
     ),
     Argument(
         "vectors are never taken for aligned: elements one by one are right for all",
@@ -269,8 +302,8 @@ ARGUMENTS = (
     Argument(
         "what is whole exactly takes the way for what is not, which is right for all",
         ("comparison",),
-        r"(step|tile|row|first)\w* \+ \w+ <= ",
-        r"(step|tile|row|first)\w* \+ \w+ < ",
+        r"(step|tile|row|first)\w* \+ \w+ <= |^const bool whole = m >= m_blk && n >= n_blk;",
+        r"(step|tile|row|first)\w* \+ \w+ < |= (m > m_blk && n >= n_blk|m >= m_blk && n > n_blk);",
     ),
     Argument(
         "a turn past the end, in which another condition keeps everything from being read or stored",

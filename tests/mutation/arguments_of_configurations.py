@@ -6,8 +6,11 @@ import re
 
 from tests.mutation.argued import Argument
 from tests.mutation.conditions import (
+    INT16_MAX,
+    MOST_MASKED,
     adds_up_at_once,
     constant,
+    copies_for_itself,
     ends_past,
     fits_shared_memory,
     has_one_element,
@@ -24,6 +27,7 @@ from tests.mutation.conditions import (
     pieces_fill_threads,
     sums_are_plain_f32,
     takes_tiles_apart,
+    tile_elements_bound,
 )
 
 OF_CONFIGURATIONS = (
@@ -77,7 +81,7 @@ OF_CONFIGURATIONS = (
     ),
     Argument(
         "a vector of one element that is not loaded whole is outside",
-        ("value", "rounding", "narrower", "early stop"),
+        ("value", "rounding", "narrower", "early stop", "flag"),
         r"element\[e\] = .* && i \+ e < m \? at\[e\] : scalar\(0\);",
         "",
         lambda mutant: (
@@ -125,6 +129,207 @@ OF_CONFIGURATIONS = (
         "",
         r"= mutant::(low|narrow)\(sum_t\(\w+(\.element)?\[\w+\]\)\);",
         is_16_bits,
+    ),
+    Argument(
+        "a float that was of 16 bits has no more bits than are left of it",
+        ("rounding",),
+        r"^const sum_t b = staged\[.*\];",
+        r"= (\w+ > \d+ \? )?mutant::(low|narrow)\(staged\[.*\]\)( : staged\[.*\])?;",
+        is_16_bits,
+    ),
+    Argument(
+        "a turn past the end, which has no steps, and stages what the next sweep begins with once more",
+        ("comparison",),
+        r"^for \(index_t tile = begin; tile < end; tile \+= depth\)",
+        r"tile <= end;",
+        lambda mutant: (
+            "const index_t stop = tile + depth < end ? depth : end - tile;" in mutant.text
+            and "const index_t following = tile + depth < end ? tile + depth : begin;" in mutant.text
+        ),
+    ),
+    Argument(
+        "of lanes that have the same sums, another one leaves them",
+        ("constant",),
+        r"\(lane & doubled_of\(sums, team_lanes\)\) == 0;",
+        r"\(lane & doubled_of\(sums, team_lanes\)\) == 1;",
+    ),
+    Argument(
+        "what is 0 past the end of k in the other operand makes 0 of this one, a number there",
+        ("constant",),
+        r"^const unsigned bits = l \+ q < k \? X\[.*\]\.bits : 0;",
+        r"\.bits : 1;",
+        lambda mutant: re.search(r"= l \+ q < k \? X\[.*\]\.bits : 0;", mutant.text) is not None,
+    ),
+    Argument(
+        "the last bit alone is 0 as tf32",
+        ("constant",),
+        r"^both\.element\[e\] = e < inside \? .* : 0;",
+        r": 1;",
+        lambda mutant: mutant.subject.problem.dtype_name == "tf32",
+    ),
+    Argument(
+        "where vectors are whole, lines are a multiple of them, and a thread has all those of its tile",
+        ("dropped term",),
+        r"^const index_t from = first \+ lines <= last \? first : last - lines;",
+        r"= +lines <= last \?",
+        lambda mutant: (
+            "return aligned && length % elements == 0;" in mutant.text
+            and constant(mutant, "tile_rows") == constant(mutant, "rows") > 0
+            and constant(mutant, "tile_columns") == constant(mutant, "columns") > 0
+        ),
+    ),
+    Argument(
+        "how many products along k a thread has at a time: all of a chunk, of which it takes one turn",
+        ("flag",),
+        r"half_products = half_most < step \? half_most : step;",
+        r"half_products = true \? half_most : step;",
+    ),
+    Argument(
+        "a block has one group of columns, of which there is a first",
+        ("flag",),
+        r"^for \(int c = 0; c < across && first \+ c < n; c \+= columns\)",
+        r"c < across *;",
+        lambda mutant: constant(mutant, "columns") == constant(mutant, "across") > 0,
+    ),
+    Argument(
+        "rows past the last are copied as zeros, and their sums are not stored",
+        ("flag",),
+        r"^if \(next_row < m\) \{",
+        r"^if \(true\)",
+        lambda mutant: (
+            "if (vectors_A && next_row + rows <= m && l + chunk <= k) {" in mutant.text
+            and "const index_t left = line >= last || product >= k ? 0 :" in mutant.text
+        ),
+    ),
+    Argument(
+        "a copy of no elements reads none",
+        ("flag",),
+        r"^copy_piece\(to, inside > 0 \? from : A, inside\);",
+        r"true \? from : A",
+    ),
+    Argument(
+        "each lane reads the pieces that it has copied itself",
+        ("barrier",),
+        r"^__syncwarp\(\);  // every lane('s copies have come| has read its own)$",
+        "",
+        copies_for_itself,
+    ),
+    Argument(
+        "where vectors have one element, the way for what is not aligned is taken for less than a tile of rows",
+        ("early stop",),
+        r"^elements\.element\[e\] = i < m && l < end \? piece\[e\] : scalar\(0\);",
+        r"\(m & 0x\w+\)",
+        lambda mutant: (
+            "const bool vectors = m >= tile_rows && aligned(A + top, lda, vector);" in mutant.text
+            and constant(mutant, "vector") == 1
+            and constant(mutant, "tile_rows") <= MOST_MASKED
+        ),
+    ),
+    Argument(
+        "of fewer pieces the rest takes the way for what is not whole, which is right for all",
+        ("narrower",),
+        r"^const index_t end_of_pieces = whole && .* \? k / k_blk \* k_blk : 0;",
+        r"^const mutant::half_word end_of_pieces",
+        lambda mutant: constant(mutant, "k_blk") > 0 and 2**16 % constant(mutant, "k_blk") == 0,
+    ),
+    Argument(
+        "a vector of one element that is not loaded whole is outside",
+        ("flag",),
+        r"element\[v\] = i < m && l \+ v < end \? from\[v\] : scalar\(0\);",
+        r"= false \? ",
+        lambda mutant: (
+            mutant.subject.problem.dtype.element_bytes == 16
+            and "if (aligned && i < m && l + width <= end) {" in lines_about(mutant, -6, 0)
+        ),
+    ),
+    Argument(
+        "lanes in which it makes a difference have sums that other lanes keep",
+        ("flag",),
+        r"^if \(count % 2 == 0\) \{",
+        r"^if \(true\)",
+        lambda mutant: (
+            is_function(mutant, "first_kept") and "(lane & doubled_of(sums, team_lanes)) == 0" in mutant.text
+        ),
+    ),
+    Argument(
+        "strips past the last one lie on it, and what they have in common with it is not stored",
+        ("dropped term",),
+        r"^const index_t rows_left = m - first_row;",
+        r"^const index_t rows_left = m *;",
+        lambda mutant: (
+            "return row < last_row ? row : last_row;" in mutant.text
+            and "i >= first_row + strip * strip_rows && i < m" in mutant.text
+        ),
+    ),
+    Argument(
+        "columns are shared among groups in another way, by which each is one group's too",
+        ("constant",),
+        r"^constexpr int together = along_k \? 1 : width;",
+        r"^constexpr int together = along_k \? 2 : width;",
+        lambda mutant: is_function(mutant, "line_of") and constant(mutant, "lines") % 2 == 0,
+    ),
+    Argument(
+        "places in the tiles of B, which are fewer",
+        ("narrower",),
+        r"^for \(unsigned e = threadIdx\.x; e < runs \* columns; e \+= threads\)",
+        r"^for \((short|mutant::half_word) e = ",
+        lambda mutant: (
+            "constexpr int runs = count / run;" in mutant.text
+            and 0 < 2 * constant(mutant, "tile_depth") * constant(mutant, "columns") <= INT16_MAX
+        ),
+    ),
+    Argument(
+        "one split ends where k does",
+        ("flag",),
+        r"end = begin \+ share < k \? begin \+ share : k;",
+        r"end = false \? begin \+ share : k;",
+        has_one_split,
+    ),
+    Argument(
+        "elements that are fewer than a vector's",
+        ("narrower",),
+        r"^const int count = left < wide \? int\(left\) : wide;",
+        r"left < wide \? (short|mutant::half_word)\(left\) : wide;",
+    ),
+    Argument(
+        "all threads have an element in each turn: their number divides that of the elements",
+        ("comparison",),
+        r"^if \(e < depth \* across\)",
+        r"^if \(e <= depth \* across\)",
+        lambda mutant: (
+            constant(mutant, "depth") * constant(mutant, "across") > 0
+            and constant(mutant, "depth") * constant(mutant, "across") % constant(mutant, "threads") == 0
+        ),
+    ),
+    Argument(
+        "no tile has so many parts that they are added up in slices",
+        (),
+        holds=lambda mutant: (
+            is_function(mutant, "added_up")
+            and "if (parts > few_parts) {" in mutant.text
+            and mutant.subject.source.launch.splits <= constant(mutant, "few_parts")
+        ),
+    ),
+    Argument(
+        "nothing is staged before a look ahead has said how many lines there are",
+        ("constant",),
+        r"^int lines_a = 0, lines_b = 0;",
+        r"= (1|\(-1\))[,;]",
+        lambda mutant: "index_t to_stage = ring_of_block, stop = own_chunks, unchecked = 0;" in mutant.text,
+    ),
+    Argument(
+        "a place in the tile of a chunk, which has fewer elements",
+        ("narrower",),
+        r"^const int lane_[ab] = ",
+        r"^const short lane_[ab] = ",
+        lambda mutant: tile_elements_bound(mutant) <= INT16_MAX,
+    ),
+    Argument(
+        "sums of products of floats are multiples of 2**-298, none of them subnormal as a double",
+        ("value",),
+        r"\bsum\[",
+        r"mutant::flushed\(sum\[",
+        lambda mutant: mutant.subject.problem.dtype_name == "f32" and "using sums_t = double[" in mutant.text,
     ),
     Argument(
         "what tf32 is allowed by operands that are rounded is a thousand times as much, and here none is",

@@ -5,17 +5,19 @@ from __future__ import annotations
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tests.conftest import ONCE
 from tests.mutation.edits import PRELUDE
 from tests.mutation.subjects import Subject, text_of
-from tsm2_tune.generator.probes import edge_problems
+from tsm2_tune.generator.probes import edge_problems, products_of
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import index_defines
 from tsm2_tune.tuner.compiler import Toolchain, compile_text
-from tsm2_tune.tuner.full import EMULATED, Extent, FullVerification
+from tsm2_tune.tuner.full import FullVerification, Run, full_verification
+from tsm2_tune.tuner.full_calls import EMULATED, ON_GPU, Call, Extent, calls_for
 from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.target import HOST
@@ -33,7 +35,12 @@ WATCHED = replace(SHORT, products=0, launches=0, every_call=False, watched_produ
 PATIENCE, PATIENCE_IN_FULL = 6.0, 20.0  # times as long as a trial's longest stage takes: then it never ends
 LEAST_PATIENCE_SECONDS, LEAST_IN_FULL_SECONDS = 10.0, 120.0
 LIMIT_SECONDS = 600.0  # for a stage of the text itself
+LONG_STAGE = "long extents"
+MOST_LONG_PRODUCTS = 4e9  # of a GPU's calls with long extents that one mutant makes: minutes on a host
+PRODUCTS_OF_A_THREAD = 100  # that a host computes while it emulates one that computes none
+LIMIT_SECONDS_WHERE_LONG = 900.0
 Paths = tuple[tuple[int, str], ...]  # bits of the index, and the binary with it
+Question = Extent | Problem  # how much of the full verification, or one call of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +93,39 @@ def verified(
     source = subject.source
     entries = tuple((bits, Entry(path, source.kernel, source.launch)) for bits, path in paths)
     in_watched = Entry(watched, source.kernel, source.launch) if watched else None
-    request = FullVerification(subject.problem, subject.config, entries, extent, seed=11, watched=in_watched)
+    request = full_verification(subject.problem, subject.config, entries, extent, seed=11, watched=in_watched)
     return worker.verify_in_full(request)
+
+
+def long_calls(subject: Subject) -> Iterator[Call]:
+    """Those of a GPU's full verification with long extents that LONG leaves out, from the cheapest on.
+
+    They end where all together take too long for a host.
+    """
+    asked, config = subject.problem, subject.config
+    on_gpu, on_host = (calls_for(asked, config, extent, asked.index_bits) for extent in (ON_GPU, LONG))
+    before = {call.problem for call in on_host}
+    left = [call for call in on_gpu if call.stage == LONG_STAGE and call.problem not in before]
+    cost = 0.0
+    for call in sorted(left, key=lambda call: _cost(subject, call.problem)):
+        cost += _cost(subject, call.problem)
+        if cost > MOST_LONG_PRODUCTS:
+            return
+        yield call
+
+
+def _cost(subject: Subject, problem: Problem) -> float:
+    """Products of real numbers that take a host about as long."""
+    launch = subject.source.launch
+    threads = launch.tiles(problem.m, problem.n) * launch.splits * launch.threads
+    return problem.dtype.parts**2 * products_of(subject.config, problem) + PRODUCTS_OF_A_THREAD * threads
+
+
+def verified_at(worker: Worker, subject: Subject, path: str, call: Call) -> AttemptResult:
+    """What one call of the full verification says of a binary of the subject's."""
+    source, bits = subject.source, subject.problem.index_bits
+    run = Run("as on a GPU", Entry(path, source.kernel, source.launch), bits, (call,))
+    return worker.verify_in_full(FullVerification(subject.problem, (run,), seed=11))
 
 
 @dataclass
@@ -98,7 +136,7 @@ class Baselines:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _locks: dict[str, threading.Lock] = field(default_factory=dict)
     _known: dict[str, Baseline | SubjectIsWrong] = field(default_factory=dict)
-    _in_full: dict[tuple[str, Extent], str] = field(default_factory=dict)
+    _in_full: dict[tuple[str, Question], str] = field(default_factory=dict)
     _codes: dict[str, bytes] = field(default_factory=dict)
 
     def of(self, subject: Subject) -> Baseline:
@@ -114,12 +152,12 @@ class Baselines:
             raise found
         return found
 
-    def see_in_full(self, subject: Subject, extent: Extent, ask: Callable[[Paths], AttemptResult]) -> None:
+    def see_in_full(self, subject: Subject, question: Question, ask: Callable[[Paths], AttemptResult]) -> None:
         """SubjectIsWrong where the full verification refuses the text itself: asked where it refuses a mutant.
 
         `ask` says what it says of binaries.
         """
-        place = subject.name, extent
+        place = subject.name, question
         with self._lock_of(subject):
             if place not in self._in_full:
                 bits = subject.problem.index_bits
@@ -127,9 +165,9 @@ class Baselines:
             if self._in_full[place]:
                 raise SubjectIsWrong(f"{subject.name} is wrong itself: {self._in_full[place]}")
 
-    def passed_in_full(self, subject: Subject, extent: Extent) -> None:
+    def passed_in_full(self, subject: Subject, question: Question) -> None:
         """A mutant of the subject did, so the full verification has nothing against the text itself."""
-        self._in_full.setdefault((subject.name, extent), "")
+        self._in_full.setdefault((subject.name, question), "")
 
     def optimised_code(self, subject: Subject) -> bytes:
         """What the text is compiled to with more optimisation."""

@@ -10,6 +10,8 @@ from tests.mutation.structure import EXTENTS
 from tests.mutation.subjects import text_of
 
 INT16_MAX = 2**15 - 1
+MOST_MASKED = 0xFF  # what the narrowest mask leaves of an extent
+MOST_PADDING = 64  # elements of a line in shared memory
 
 
 def fits_int16(mutant: Mutant) -> bool:
@@ -197,3 +199,20 @@ def is_function(mutant: Mutant, name: str) -> bool:
     before = mutant.text.split("\n")[: mutant.line]
     start = max((i for i, line in enumerate(before) if line.startswith("}")), default=0)
     return any(re.match(rf"\w.*\b{name}\(", line) for line in before[start:])
+
+
+def tile_elements_bound(mutant: Mutant) -> int:
+    """Past every place in a staged tile of either operand, whichever way it lies."""
+    chunk, lines = constant(mutant, "chunk"), max(constant(mutant, "tile_rows"), constant(mutant, "tile_columns"))
+    return (chunk + MOST_PADDING) * (lines + MOST_PADDING) if chunk and lines else INT16_MAX + 1
+
+
+def copies_for_itself(mutant: Mutant) -> bool:
+    """Whether four lanes copy a line of a group of A, of which each reads a quarter: then that is its own."""
+    is_known = "constexpr int step = prefetch / stages;" in mutant.text
+    is_known &= "const int line = threadIdx.x % 32 / line_pieces, p = threadIdx.x % line_pieces;" in mutant.text
+    is_known &= (
+        "part[r] = group[place_of_a(8 * r + g, 4 * d + t)];" in mutant.text and "using bits_t = uint4;" in mutant.text
+    )
+    pieces = 16 // mutant.subject.problem.dtype.element_bytes
+    return is_known and constant(mutant, "prefetch") == 4 * pieces * constant(mutant, "stages") > 0

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.mutation.arguments import argument
 from tests.mutation.baseline import (
+    LIMIT_SECONDS_WHERE_LONG,
     LONG,
     SHORT,
     WATCHED,
@@ -19,16 +20,18 @@ from tests.mutation.baseline import (
     Paths,
     code,
     compiled,
+    long_calls,
     tried,
     verified,
+    verified_at,
 )
 from tests.mutation.operators import synchronises
 from tests.mutation.sample import Mutant
 from tests.mutation.subjects import text_of
-from tests.mutation.unseen import is_refused, unseen
+from tests.mutation.unseen import refused, unseen
 from tsm2_tune.generator.render import INDEX_BITS
 from tsm2_tune.tuner.compiler import Toolchain
-from tsm2_tune.tuner.full import Extent
+from tsm2_tune.tuner.full_calls import Call, Extent
 from tsm2_tune.tuner.target import HOST
 from tsm2_tune.tuner.trial import Binary, CompileFailure, Outcome
 from tsm2_tune.tuner.worker import AttemptResult, Worker
@@ -188,14 +191,34 @@ class Bench:
             return Judged.KILLED, races
         if because := argument(mutant):
             return Judged.EQUIVALENT, because
-        if is_refused(mutant):
-            raise NotCompiled("nvcc refuses a static variable whose value is computed")
+        if because := refused(mutant):
+            raise NotCompiled(because)
         if same:
             return same
         if because := unseen(mutant):
             return Judged.SURVIVED, because
-        extent = LONG if mutant.edit.operator in CUTTING else SHORT
-        return self._verified_in_full(mutant, ((subject.problem.index_bits, path),), extent, baseline)
+        cuts = mutant.edit.operator in CUTTING
+        found = self._verified_in_full(
+            mutant, ((subject.problem.index_bits, path),), LONG if cuts else SHORT, baseline
+        )
+        return self._called_where_long(mutant, path) if cuts and found[0] is Judged.SURVIVED else found
+
+    def _called_where_long(self, mutant: Mutant, path: str) -> tuple[Judged, str]:
+        """What becomes of a mutant that may cut numbers at those of a GPU's calls for which a host has time."""
+        subject = mutant.subject
+        for call in long_calls(subject):
+
+            def ask(paths: Paths, call: Call = call) -> AttemptResult:
+                ((_, path),) = paths
+                return self._asked(
+                    partial(verified_at, subject=subject, path=path, call=call), LIMIT_SECONDS_WHERE_LONG
+                )
+
+            result = ask(((subject.problem.index_bits, path),))
+            if result.outcome is not Outcome.OK:
+                self.baselines.see_in_full(subject, call.problem, ask)
+                return Judged.KILLED, f"{result.outcome.value} as on a GPU: {result.detail}"
+        return Judged.SURVIVED, ""
 
     def _races(self, mutant: Mutant, baseline: Baseline) -> str:
         """Which of them the full verification tells in the mutant; "" where it tells none."""

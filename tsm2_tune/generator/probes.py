@@ -24,6 +24,7 @@ TURNS_DOWN, TURNS_ACROSS, TURNS_ALONG_K = (0, 1, 2), (1, 0), (1, 4, 2)
 FEW, FEW_MORE = 5, 7  # of the other extents where one is long
 TURNS_WHERE_LONG = 2  # along k, where m or n is long and the other one is whole
 PAST_8_BITS = 2**8
+PAST_A_VECTOR = 9  # elements: of every type more bytes than a vector has
 FEWEST_STAGES = 2  # of a family that names none
 LONGEST = 2**25  # of k: A and B have 6.4 GB then, of the largest type
 
@@ -117,18 +118,23 @@ def _just_past(past: int, period: int) -> tuple[int, int]:
 
 
 def deep_problems(config: KernelConfig, problem: Problem, *, most_products: float) -> tuple[Problem, ...]:
-    """One in which every split takes more turns along k than it has stages; and with a longer k than m and n are,
-    one that lacks a row of a whole tile and one that lacks a column. Each only where it is not too large.
+    """Those in which every split takes more turns along k than it has stages, by so many that each stage is the last
+    of one; and with a longer k than m and n are, one that lacks rows of a whole tile and one that lacks columns.
+    Each only where it is not too large.
 
-    Staged chunks are overwritten only in the first; and k taken for m or n shows only in the others.
+    Staged chunks are overwritten only in the first; and k taken for m or n shows only in the others. They lack more
+    than a vector, so that what is read past the end of an operand is past what a host lets be read behind it.
     """
     family = family_named(config.family)
     periods, splits = family.periods(config, problem), family.launch(config, problem).splits
     stages = int(config.tunables.get("stages", FEWEST_STAGES))
     m, n = periods.m, periods.m if problem.is_gram else periods.n
     longer = (2 * max(m, n) // periods.k + 1) * periods.k
-    shapes = [(m, n, (stages + 2) * splits * periods.k + 1)]
-    shapes += [(m - 1, m - 1, longer)] if problem.is_gram else [(m - 1, n, longer), (m, n - 1, longer)]
+    shapes = [(m, n, (stages + 2 + more) * splits * periods.k + 1) for more in range(stages)]
+    fewer_rows, fewer_columns = (max(size - PAST_A_VECTOR, size // 2) for size in (m, n))
+    shapes += (
+        [(fewer_rows,) * 2 + (longer,)] if problem.is_gram else [(fewer_rows, n, longer), (m, fewer_columns, longer)]
+    )
     fitting = (one for one in shapes if min(one) > 0 and _products(one, periods) <= most_products)
     return _of_shapes(problem, fitting)
 
@@ -165,14 +171,19 @@ def precise_problems(config: KernelConfig, problem: Problem, *, most_products: f
 
 def within(config: KernelConfig, problems: Iterable[Problem], *, most_products: float) -> tuple[Problem, ...]:
     """Of the problems so many as multiply at most so much together, in whole tiles: the smallest, in their order."""
-    problems, family = tuple(problems), family_named(config.family)
-    costs = {one: _products((one.m, one.n, one.k), family.periods(config, one)) for one in problems}
+    problems = tuple(problems)
+    costs = {one: products_of(config, one) for one in problems}
     kept, left = set[Problem](), most_products
     for one in sorted(costs, key=lambda one: costs[one]):
         left -= costs[one]
         if left >= 0 or not kept:
             kept.add(one)
     return tuple(one for one in problems if one in kept)
+
+
+def products_of(config: KernelConfig, problem: Problem) -> float:
+    """Products that the configuration's kernel computes if all its tiles are whole."""
+    return _products((problem.m, problem.n, problem.k), family_named(config.family).periods(config, problem))
 
 
 def long_line_problems(config: KernelConfig, problem: Problem) -> tuple[Problem, Problem, Problem, Problem]:

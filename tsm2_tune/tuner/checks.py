@@ -30,7 +30,7 @@ scaling by alpha, one for the reference's own rounding. What else a product may 
 - tf32 and 3xtf32: the operands are rounded before they are multiplied (`Dtype.operand_error`).
 
 Where the exact result is infinite or NaN, the computed one must be the same. Of complex numbers and of f32 in fewer
-bits, whose parts are mixed in a product, it is enough that it is not finite.
+bits, whose parts are mixed in a product, it is enough that it is not finite: each part that has such a term.
 """
 
 from __future__ import annotations
@@ -318,6 +318,14 @@ def sweep_checks(problem: Problem, number: int) -> tuple[Check, ...]:
     """
     every = every_check(problem)
     return (overwriting(problem), checks_of(problem)[1], every[number % len(every)])
+
+
+def deep_checks(problem: Problem) -> tuple[Check, ...]:
+    """What a kernel is called for where it takes many turns along k.
+
+    In whole vectors, in none, and with lines one behind another from an aligned address on.
+    """
+    return (*sweep_checks(problem, 0)[:2], replace(checks_of(problem)[0], shift=ALIGNED))
 
 
 def long_checks(problem: Problem) -> tuple[Check, ...]:

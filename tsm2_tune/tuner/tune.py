@@ -20,7 +20,8 @@ from tsm2_tune.generator.rules import GUIDELINE_RULES, Candidate
 from tsm2_tune.tuner.basis import basis
 from tsm2_tune.tuner.clock import RunningClock
 from tsm2_tune.tuner.compiler import Toolchain, compile_text, kill_running, remove_leftovers
-from tsm2_tune.tuner.full import EMULATED, ON_GPU, FullVerification
+from tsm2_tune.tuner.full import full_verification
+from tsm2_tune.tuner.full_calls import EMULATED, ON_GPU
 from tsm2_tune.tuner.host.toolchain import WATCHED_SAMPLE
 from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.measure import Effort
@@ -266,8 +267,9 @@ class Tuner:
                 entries.append(Entry(binary.path, source.kernel, source.launch))
             before = self._files(*(entry.path for entry in entries))
             widths, watched = entries[: len(INDEX_BITS)], entries[len(INDEX_BITS) :]
-            request = FullVerification(
-                problem, config, tuple(zip(INDEX_BITS, widths, strict=True)), extent, seed, *watched
+            by_bits = tuple(zip(INDEX_BITS, widths, strict=True))
+            request = full_verification(
+                problem, config, by_bits, extent, seed=seed, watched=watched[0] if watched else None
             )
             answer = self.worker.verify_in_full(request)
             if self._are_whole(before, texts):

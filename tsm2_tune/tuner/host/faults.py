@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 STACKS = 1024 + 1  # one for each thread that a block may have, and the signal handler's
+SHARED_BYTES = 256 << 10  # TSM2_HOST_SHARED_BYTES of block.h: a place past these is one of a shared variable
 FAR_BYTES = 1 << 30  # an address farther from all known memory is not told from there
 
 
@@ -110,9 +111,12 @@ def fault_message(launch: Launch, buffers: Sequence[Stretch]) -> str:
     shared = Stretch("shared memory", 0, launch.smem_bytes)
     if fault.kind == FaultKind.RACE:
         first, second = ("wrote" if wrote else "read" for wrote in (fault.other_state, fault.state))
+        what = f"byte {fault.address} of {shared.name} of {shared.size_bytes} bytes"
+        if fault.address >= SHARED_BYTES:
+            what = "a variable in shared memory"
         return (
-            f"thread ({fault.other}) of block ({fault.block}) {first} byte {fault.address} of {shared.name} of"
-            f" {shared.size_bytes} bytes, which thread ({fault.thread}) {second}: no barrier orders the two"
+            f"thread ({fault.other}) of block ({fault.block}) {first} {what}, which thread ({fault.thread}) {second}:"
+            " no barrier orders the two"
         )
     if fault.kind == FaultKind.COUNTED_EARLY:
         return (

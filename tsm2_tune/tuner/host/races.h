@@ -4,7 +4,8 @@
 //
 // A barrier of the block orders all of its threads, __syncwarp those of a warp. A shuffle or a product of tensor cores
 // orders none, though lanes meet at it. What is told is a race; not all are: of several readers that of another warp,
-// or those of the last warp, are remembered; and a __syncwarp of some lanes counts as one of all.
+// or those of the last warp, are remembered; and a __syncwarp of some lanes counts as one of all. Threads may write the
+// same value to a variable: only where it changes is that told.
 #pragma once
 
 #include "block.h"
@@ -27,10 +28,43 @@ struct Touched {
     unsigned reading_warps, reading_lanes;  // sets; of the last of these warps the lanes
     unsigned short writer, last_reader;
 };
-static Touched touched[TSM2_HOST_SHARED_BYTES / granule_bytes];
+// Of the dynamic shared array, and then of variables that a text declares.
+constexpr unsigned most_variables = 16, most_variable_bytes = 4096;
+static Touched touched[(TSM2_HOST_SHARED_BYTES + most_variable_bytes) / granule_bytes];
+struct Variable { uint64_t address, bytes, place; };
+static Variable variables[most_variables];
+static unsigned variable_count;
 
 // When each thread last stored something past the L1, as it does for other blocks; when and by whom the block was counted.
 static unsigned stored_at[most_threads], counted_at, counting;
+
+// That this is shared: where it is declared.
+template <class T> TSM2_HOST_UNWATCHED inline void know_shared(const T &variable)
+{
+    const uint64_t address = reinterpret_cast<uint64_t>(&variable);
+    uint64_t place = TSM2_HOST_SHARED_BYTES;
+    for (unsigned v = 0; v < variable_count; ++v) {
+        if (variables[v].address == address)
+            return;
+        place = variables[v].place + (variables[v].bytes + granule_bytes - 1) / granule_bytes * granule_bytes;
+    }
+    if (variable_count < most_variables && place + sizeof(T) <= TSM2_HOST_SHARED_BYTES + most_variable_bytes)
+        variables[variable_count++] = {address, sizeof(T), place};
+}
+
+// Which byte of all shared memory this is, and from which on it is other memory; the same where it is none.
+struct Stretch { uint64_t first, end; };
+TSM2_HOST_UNWATCHED static Stretch stretch_of(const void *from)
+{
+    const uint64_t address = reinterpret_cast<uint64_t>(from);
+    const uint64_t first = address - reinterpret_cast<uint64_t>(shared_bytes);
+    if (first < TSM2_HOST_SHARED_BYTES)
+        return {first, TSM2_HOST_SHARED_BYTES};
+    for (unsigned v = 0; v < variable_count; ++v)
+        if (address - variables[v].address < variables[v].bytes)
+            return {variables[v].place + (address - variables[v].address), variables[v].place + variables[v].bytes};
+    return {0, 0};
+}
 
 [[noreturn]] TSM2_HOST_UNWATCHED static void fail_uncounted(unsigned storing)
 {
@@ -71,18 +105,42 @@ TSM2_HOST_UNWATCHED static void count_block()
     fail(fault);
 }
 
+// A second write to a variable, which is about to be done, and what the first one left there.
+struct Rewritten {
+    const void *at;
+    size_t bytes;
+    unsigned char before[16];
+    unsigned writer;
+    uint64_t place;
+};
+static Rewritten rewritten;
+
+// Now that it is done.
+TSM2_HOST_UNWATCHED static void look_at_rewritten()
+{
+    const Rewritten last = rewritten;
+    rewritten.at = nullptr;
+    if (last.at != nullptr && memcmp(last.at, last.before, last.bytes) != 0)
+        fail_race(last.writer, true, true, last.place);
+}
+
 TSM2_HOST_UNWATCHED static void touch(const void *from, size_t bytes, bool writes)
 {
-    const uint64_t first = reinterpret_cast<uint64_t>(from) - reinterpret_cast<uint64_t>(shared_bytes);
-    if (!in_kernel || first >= TSM2_HOST_SHARED_BYTES)
+    look_at_rewritten();
+    if (!in_kernel)
         return;
+    const Stretch all = stretch_of(from);
     const unsigned warp = running / warp_threads, lane = 1u << running % warp_threads, now_of_warp = warp_time[warp];
-    for (uint64_t byte = first; byte < first + bytes && byte < TSM2_HOST_SHARED_BYTES; byte += granule_bytes) {
+    for (uint64_t byte = all.first; byte < all.first + bytes && byte < all.end; byte += granule_bytes) {
         Touched &here = touched[byte / granule_bytes];
         const bool same_warp = here.writer / warp_threads == warp;
         if (here.written_at == block_time && here.writer != running
-            && (!same_warp || here.written_at_of_warp == now_of_warp))
-            fail_race(here.writer, writes, true, byte);
+            && (!same_warp || here.written_at_of_warp == now_of_warp)) {
+            if (!writes || all.first < TSM2_HOST_SHARED_BYTES || bytes > sizeof(rewritten.before))
+                fail_race(here.writer, writes, true, byte);
+            rewritten = {from, bytes, {}, here.writer, byte};
+            memcpy(rewritten.before, from, bytes);
+        }
         if (writes) {
             if (here.read_at == block_time) {
                 const bool are_lanes = here.last_reader / warp_threads == warp && here.read_at_of_warp == now_of_warp;
@@ -159,6 +217,7 @@ TSM2_HOST_UNWATCHED void __tsan_func_exit(void *) {}
 namespace tsm2_host {
 
 inline void touch(const void *, size_t, bool) {}
+template <class T> inline void know_shared(const T &) {}
 inline void store_for_blocks() {}
 inline void count_block() {}
 
