@@ -28,17 +28,17 @@ COMPILE_LIMIT_SECONDS = 120.0
 SHORT = replace(
     EMULATED, products=4e6, long_products=0, launches=64, every_call=True, deep_products=1e8, watched_products=0
 )
-# Of extents past 16 bits, for mutants that may cut numbers: those of a few configurations take a host minutes.
-LONG = replace(SHORT, long_products=2e8)
 # Nothing but whether threads of a block may touch the same bytes at the same time.
 WATCHED = replace(SHORT, products=0, launches=0, every_call=False, watched_products=1e8)
 PATIENCE, PATIENCE_IN_FULL = 6.0, 20.0  # times as long as a trial's longest stage takes: then it never ends
 LEAST_PATIENCE_SECONDS, LEAST_IN_FULL_SECONDS = 10.0, 120.0
 LIMIT_SECONDS = 600.0  # for a stage of the text itself
-LONG_STAGE = "long extents"
-MOST_LONG_PRODUCTS = 4e9  # of a GPU's calls with long extents that one mutant makes: minutes on a host
-PRODUCTS_OF_A_THREAD = 100  # that a host computes while it emulates one that computes none
-LIMIT_SECONDS_WHERE_LONG = 900.0
+LONG_STAGES = ("long extents", "long lines")
+LONG_PRODUCTS = (3e6, 3e7, 3e8, ON_GPU.long_products)  # of a call: of fewer, where extents have fewer bits
+MOST_LONG_PRODUCTS = 6e9  # of such calls of one mutant: minutes on a host
+PRODUCTS_OF_A_THREAD = 500  # that a host computes while it emulates one that computes none
+PRODUCTS_OF_AN_ELEMENT = 10  # while it fills one
+LIMIT_SECONDS_WHERE_LONG = 300.0
 Paths = tuple[tuple[int, str], ...]  # bits of the index, and the binary with it
 Question = Extent | Problem  # how much of the full verification, or one call of it
 
@@ -98,33 +98,37 @@ def verified(
 
 
 def long_calls(subject: Subject) -> Iterator[Call]:
-    """Those of a GPU's full verification with long extents that LONG leaves out, from the cheapest on.
+    """Calls with long extents or lines, from the cheapest on: a GPU's, and those with extents of fewer bits.
 
     They end where all together take too long for a host.
     """
-    asked, config = subject.problem, subject.config
-    on_gpu, on_host = (calls_for(asked, config, extent, asked.index_bits) for extent in (ON_GPU, LONG))
-    before = {call.problem for call in on_host}
-    left = [call for call in on_gpu if call.stage == LONG_STAGE and call.problem not in before]
+    calls = dict[tuple[Problem, int], Call]()
+    for most in LONG_PRODUCTS:
+        extent = replace(SHORT, long_products=most)
+        for call in calls_for(subject.problem, subject.config, extent, subject.problem.index_bits):
+            if call.stage in LONG_STAGES:
+                calls[call.problem, call.padding.get("A", 0)] = call
     cost = 0.0
-    for call in sorted(left, key=lambda call: _cost(subject, call.problem)):
-        cost += _cost(subject, call.problem)
+    for call in sorted(calls.values(), key=lambda call: _cost(subject, call)):
+        cost += _cost(subject, call)
         if cost > MOST_LONG_PRODUCTS:
             return
         yield call
 
 
-def _cost(subject: Subject, problem: Problem) -> float:
-    """Products of real numbers that take a host about as long."""
-    launch = subject.source.launch
+def _cost(subject: Subject, call: Call) -> float:
+    """Products of real numbers that take a host about as long as the call."""
+    launch, problem = subject.source.launch, call.problem
     threads = launch.tiles(problem.m, problem.n) * launch.splits * launch.threads
-    return problem.dtype.parts**2 * products_of(subject.config, problem) + PRODUCTS_OF_A_THREAD * threads
+    elements = sum(lines * (line + call.padding.get(name, 0)) for name, (line, lines) in problem.stored.items())
+    products = problem.dtype.parts**2 * products_of(subject.config, problem)
+    return products + PRODUCTS_OF_A_THREAD * threads + PRODUCTS_OF_AN_ELEMENT * elements
 
 
 def verified_at(worker: Worker, subject: Subject, path: str, call: Call) -> AttemptResult:
     """What one call of the full verification says of a binary of the subject's."""
     source, bits = subject.source, subject.problem.index_bits
-    run = Run("as on a GPU", Entry(path, source.kernel, source.launch), bits, (call,))
+    run = Run("where it is long", Entry(path, source.kernel, source.launch), bits, (call,))
     return worker.verify_in_full(FullVerification(subject.problem, (run,), seed=11))
 
 

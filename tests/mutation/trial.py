@@ -12,7 +12,6 @@ from pathlib import Path
 from tests.mutation.arguments import argument
 from tests.mutation.baseline import (
     LIMIT_SECONDS_WHERE_LONG,
-    LONG,
     SHORT,
     WATCHED,
     Baseline,
@@ -38,8 +37,7 @@ from tsm2_tune.tuner.worker import AttemptResult, Worker
 
 # Operators whose mutants the host may compile to the same code though a GPU does not.
 FOR_A_GPU = ("barrier", "copy", "fence")
-INDEXING = ("early stop", "narrower")  # those that may show where extents or offsets are large alone
-CUTTING = (*INDEXING, "rounding")  # those that make numbers shorter, or stop late
+CUTTING = ("early stop", "narrower", "rounding")  # those that make numbers shorter, or stop late
 OF_THE_KERNEL = (Outcome.WRONG_RESULT, Outcome.LAUNCH_FAILED, Outcome.CRASHED, Outcome.TIMED_OUT)
 
 
@@ -197,14 +195,12 @@ class Bench:
             return same
         if because := unseen(mutant):
             return Judged.SURVIVED, because
-        cuts = mutant.edit.operator in CUTTING
-        found = self._verified_in_full(
-            mutant, ((subject.problem.index_bits, path),), LONG if cuts else SHORT, baseline
-        )
-        return self._called_where_long(mutant, path) if cuts and found[0] is Judged.SURVIVED else found
+        if mutant.edit.operator in CUTTING and (wrong := self._wrong_where_long(mutant, path)):
+            return Judged.KILLED, wrong
+        return self._verified_in_full(mutant, ((subject.problem.index_bits, path),), SHORT, baseline)
 
-    def _called_where_long(self, mutant: Mutant, path: str) -> tuple[Judged, str]:
-        """What becomes of a mutant that may cut numbers at those of a GPU's calls for which a host has time."""
+    def _wrong_where_long(self, mutant: Mutant, path: str) -> str:
+        """What calls with long extents say of a mutant that may cut numbers; "" where nothing."""
         subject = mutant.subject
         for call in long_calls(subject):
 
@@ -217,8 +213,8 @@ class Bench:
             result = ask(((subject.problem.index_bits, path),))
             if result.outcome is not Outcome.OK:
                 self.baselines.see_in_full(subject, call.problem, ask)
-                return Judged.KILLED, f"{result.outcome.value} as on a GPU: {result.detail}"
-        return Judged.SURVIVED, ""
+                return f"{result.outcome.value} where long: {result.detail}"
+        return ""
 
     def _races(self, mutant: Mutant, baseline: Baseline) -> str:
         """Which of them the full verification tells in the mutant; "" where it tells none."""
