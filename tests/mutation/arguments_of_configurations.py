@@ -1,4 +1,4 @@
-"""Arguments that hold of some configurations or types alone: what that depends on is asked of the subject."""
+"""Arguments that hold of some configurations alone: what that depends on is asked of the subject."""
 
 from __future__ import annotations
 
@@ -13,19 +13,14 @@ from tests.mutation.conditions import (
     copies_for_itself,
     ends_past,
     fits_shared_memory,
-    has_one_element,
     has_one_split,
     has_one_team,
-    has_packs_of_one,
-    implies_alignment,
-    is_16_bits,
     is_end_of_sweep,
     is_function,
     is_past_last_chunk,
     lines_about,
     packs_are_never_across,
     pieces_fill_threads,
-    sums_are_plain_f32,
     takes_tiles_apart,
     tile_elements_bound,
 )
@@ -73,24 +68,6 @@ OF_CONFIGURATIONS = (
         r"k < depth;",
     ),
     Argument(
-        "a vector of one element is aligned where elements are",
-        ("flag", "arithmetic", "dropped term"),
-        r"^if \(inside && aligned\)|^const bool aligned = .*% vector_bytes == 0;",
-        r"^if \(inside ?\)|% vector_bytes == 0;",
-        has_one_element,
-    ),
-    Argument(
-        "a vector of one element that is not loaded whole is outside",
-        ("value", "rounding", "narrower", "early stop", "flag"),
-        r"element\[e\] = .* && i \+ e < m \? at\[e\] : scalar\(0\);",
-        "",
-        lambda mutant: (
-            has_one_element(mutant)
-            and mutant.subject.problem.dtype.element_bytes == 16
-            and "if (aligned && i + width <= m &&" in "".join(lines_about(mutant, -6, 0))
-        ),
-    ),
-    Argument(
         "of so few splits all are loaded at once, and the turn behind them adds none",
         ("comparison",),
         r"^for \(int s = 0; s < most; \+\+s\) \{",
@@ -101,41 +78,6 @@ OF_CONFIGURATIONS = (
         "how many loads are on their way at once: sums are added up in turns of any number",
         ("constant", "arithmetic", "dropped term"),
         r"^constexpr int (most_of_adder|turns) = ",
-    ),
-    Argument(
-        "lines that begin at a vector by this test do so: the leading dimension is a multiple of one then",
-        ("arithmetic",),
-        r"\| ld[ab] \* sizeof\(scalar\)\) % (16|vector_bytes) == 0",
-        r"\| ld[ab] \+ sizeof\(scalar\)\)",
-        implies_alignment,
-    ),
-    Argument(
-        "sums of products of f16 are multiples of 2**-48, none of them subnormal",
-        ("value",),
-        "",
-        r"mutant::flushed\((sum|total|left|given)\b",
-        lambda mutant: mutant.subject.problem.dtype_name == "f16" and "alpha" not in mutant.before,
-    ),
-    Argument(
-        "no float is subnormal as a double",
-        ("value",),
-        r"^factor\[2\]",
-        r"mutant::flushed\(factor",
-        lambda mutant: mutant.subject.problem.dtype_name == "c64" and "double (&factor)" in mutant.text,
-    ),
-    Argument(
-        "a float that was of 16 bits has no more bits than are left of it",
-        ("rounding",),
-        "",
-        r"= mutant::(low|narrow)\(sum_t\(\w+(\.element)?\[\w+\]\)\);",
-        is_16_bits,
-    ),
-    Argument(
-        "a float that was of 16 bits has no more bits than are left of it",
-        ("rounding",),
-        r"^const sum_t b = staged\[.*\];",
-        r"= (\w+ > \d+ \? )?mutant::(low|narrow)\(staged\[.*\]\)( : staged\[.*\])?;",
-        is_16_bits,
     ),
     Argument(
         "a turn past the end, which has no steps, and stages what the next sweep begins with once more",
@@ -159,13 +101,6 @@ OF_CONFIGURATIONS = (
         r"^const unsigned bits = l \+ q < k \? X\[.*\]\.bits : 0;",
         r"\.bits : 1;",
         lambda mutant: re.search(r"= l \+ q < k \? X\[.*\]\.bits : 0;", mutant.text) is not None,
-    ),
-    Argument(
-        "the last bit alone is 0 as tf32",
-        ("constant",),
-        r"^both\.element\[e\] = e < inside \? .* : 0;",
-        r": 1;",
-        lambda mutant: mutant.subject.problem.dtype_name == "tf32",
     ),
     Argument(
         "where vectors are whole, lines are a multiple of them, and a thread has all those of its tile",
@@ -231,16 +166,6 @@ OF_CONFIGURATIONS = (
         r"^const index_t end_of_pieces = whole && .* \? k / k_blk \* k_blk : 0;",
         r"^const mutant::half_word end_of_pieces",
         lambda mutant: constant(mutant, "k_blk") > 0 and 2**16 % constant(mutant, "k_blk") == 0,
-    ),
-    Argument(
-        "a vector of one element that is not loaded whole is outside",
-        ("flag",),
-        r"element\[v\] = i < m && l \+ v < end \? from\[v\] : scalar\(0\);",
-        r"= false \? ",
-        lambda mutant: (
-            mutant.subject.problem.dtype.element_bytes == 16
-            and "if (aligned && i < m && l + width <= end) {" in lines_about(mutant, -6, 0)
-        ),
     ),
     Argument(
         "lanes in which it makes a difference have sums that other lanes keep",
@@ -323,20 +248,6 @@ OF_CONFIGURATIONS = (
         r"^const int lane_[ab] = ",
         r"^const short lane_[ab] = ",
         lambda mutant: tile_elements_bound(mutant) <= INT16_MAX,
-    ),
-    Argument(
-        "sums of products of floats are multiples of 2**-298, none of them subnormal as a double",
-        ("value",),
-        r"\bsum\[",
-        r"mutant::flushed\(sum\[",
-        lambda mutant: mutant.subject.problem.dtype_name == "f32" and "using sums_t = double[" in mutant.text,
-    ),
-    Argument(
-        "what tf32 is allowed by operands that are rounded is a thousand times as much, and here none is",
-        ("rounding",),
-        r"^(const )?scalar given = |^sum\[",
-        r"mutant::low\(",
-        sums_are_plain_f32,
     ),
     Argument(
         "with one split there is a begin before the end of k",
@@ -447,13 +358,6 @@ OF_CONFIGURATIONS = (
         lambda mutant: mutant.subject.config.family == "tsmm_held" and "if (row + r < m)" in mutant.text,
     ),
     Argument(
-        "where vectors have one element, all of them are whole",
-        ("flag",),
-        r"^if \(whole && beta == 0\) \{",
-        r"^if \( ?beta == 0\) \{",
-        lambda mutant: mutant.subject.config.family == "tsmm_held" and has_one_element(mutant),
-    ),
-    Argument(
         "a turn past the last row, of which nothing is stored: the rows of a block end where C does",
         ("comparison",),
         r"^for \(index_t tile = first_row; tile < end; tile \+= next_tile\)",
@@ -489,50 +393,10 @@ OF_CONFIGURATIONS = (
         has_one_team,
     ),
     Argument(
-        "no f16 is subnormal as a float",
-        ("value",),
-        r"^sum\[c\]\[r\] \+= factor \* ",
-        r"mutant::flushed\(factor\)",
-        lambda mutant: (
-            mutant.subject.problem.dtype_name == "f16"
-            and "const sum_t factor = row + r < m ? sum_t(A[" in mutant.text
-        ),
-    ),
-    Argument(
-        "both branches load one element at a time",
-        (),
-        r"^if \(aligned\(B, ldb, pack_of_B \* sizeof\(scalar\)\) && n % pack_of_B == 0\)$",
-        r"^if \((?!.*pack_of_B / )",  # nor a remainder by 0
-        has_packs_of_one,
-    ),
-    Argument(
         "all copies were awaited where their chunk was due",
         ("copy", "constant"),
         r"^await_copies<0>\(\);$",
         r"^(await_copies<\d>\(\))?;$",
         is_past_last_chunk,
-    ),
-    Argument(
-        "a double that was a float has no more bits than one",
-        ("rounding",),
-        r"^a\[[0-3]\] = (re|im|flipped\((re|im), (none|sign)\));",
-        r"= mutant::(low|narrow)\(",
-        lambda mutant: mutant.subject.problem.dtype_name == "c64" and is_function(mutant, "as_matrix"),
-    ),
-    Argument(
-        "where vectors have one element, no row is at an edge",
-        (),
-        holds=lambda mutant: (
-            mutant.subject.config.family == "tsmm_held"
-            and has_one_element(mutant)
-            and is_function(mutant, "load_a_at_the_edge")
-        ),
-    ),
-    Argument(
-        "where vectors have one element, only what zeros multiply and what nobody stores is made of a number",
-        ("constant",),
-        r"^__device__ __forceinline__ complex\d+\((float|double) re, (float|double) im = 0\)",
-        r"im = (1|\(-1\))\)",
-        lambda mutant: mutant.subject.config.family == "tsmm_held" and has_one_element(mutant),
     ),
 )
