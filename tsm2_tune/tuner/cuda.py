@@ -15,6 +15,7 @@ import numpy.typing as npt
 from tsm2_tune.errors import DeviceError, ToolMissing
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import DTYPES, Dtype
+from tsm2_tune.generator.render import SUPPORT_THREADS
 from tsm2_tune.generator.roofline import Ceilings, gflops_by_dtype
 from tsm2_tune.generator.splitting import WITH_WARPGROUP_PRODUCTS
 from tsm2_tune.tuner.compiler import Toolchain, answer
@@ -279,6 +280,7 @@ def _check(status: int, call: str) -> None:
 class CudaDevice:
     """One GPU, its context owned by this process."""
 
+    support_threads = SUPPORT_THREADS
     faults_past_buffers = False
 
     def __init__(self, ordinal: int, support_path: str) -> None:

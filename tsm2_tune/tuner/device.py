@@ -59,6 +59,7 @@ class Device(Protocol):
     """What the worker needs. One process opens one device."""
 
     limits: DeviceLimits
+    support_threads: int  # of a block of the tuner's own kernels: fewer where a thread costs more than an element
     faults_past_buffers: bool  # whether an access right behind a buffer faults by itself
 
     def allocate(self, size_bytes: int) -> Buffer:

@@ -80,7 +80,8 @@ class Support:
         self._rows, self._columns = dtype.reference_tile
         self._most_blocks = device.limits.sms * SUPPORT_BLOCKS_PER_SM
         self._reference_blocks = device.limits.sms * REFERENCE_BLOCKS_PER_SM
-        self._reference_threads = self._reference_blocks * SUPPORT_THREADS
+        self._threads = device.support_threads
+        self._reference_threads = self._reference_blocks * self._threads
         elements = REFERENCE_ROUNDS * self._reference_threads * self._rows * self._columns
         self._found = np.array(MOST_WATCHED * [[0, np.iinfo(np.uint64).max]], np.uint64)  # of no change
         sizes_bytes = (
@@ -150,10 +151,11 @@ class Support:
         scale = (np.float64(alpha.real), np.float64(alpha.imag))
         arguments = (*extents, *scale, *a, *b, *result, parts if chunks > 1 else np.uint64(0), scratch)
         blocks = self._start(self._compare, tiles, arguments, most_blocks=self._reference_blocks)
-        records = min(blocks * SUPPORT_THREADS, WORST_RECORDS)
-        self._start(self._keep_worst, records, (np.int64(blocks * SUPPORT_THREADS), scratch))
+        records = blocks * self._threads
+        arguments = (np.int64(records), scratch)
+        keepers = self._start(self._keep_worst, min(records, WORST_RECORDS), arguments) * self._threads
         self._device.synchronise()
-        worst = np.empty((records, WORST_NUMBERS), np.float64)
+        worst = np.empty((min(records, keepers), WORST_NUMBERS), np.float64)
         self._device.download(self._scratch, worst)
         return worst
 
@@ -174,7 +176,7 @@ class Support:
     ) -> int:
         """Start the kernel with a thread for each element, or with most_blocks; returns its blocks."""
         blocks = min(most_blocks or self._most_blocks, -(-elements // SUPPORT_THREADS))
-        kernel(arguments, blocks=blocks, threads=SUPPORT_THREADS)
+        kernel(arguments, blocks=blocks, threads=self._threads)
         return blocks
 
 

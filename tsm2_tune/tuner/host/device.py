@@ -16,7 +16,7 @@ from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.device import Buffer, KernelFault
 from tsm2_tune.tuner.host.entry import IN_ORDER, EntryPoint
 from tsm2_tune.tuner.host.faults import Stretch
-from tsm2_tune.tuner.host.limits import host_limits
+from tsm2_tune.tuner.host.limits import WARP_THREADS, host_limits
 from tsm2_tune.tuner.host.memory import HostBuffer, as_bytes, whole_pages
 from tsm2_tune.tuner.host.toolchain import cpu_name
 from tsm2_tune.tuner.trial import DeviceIdentity, LoadedResources
@@ -68,6 +68,7 @@ class HostDevice:
     run in ascending order, which is also the order of addresses.
     """
 
+    support_threads = WARP_THREADS
     faults_past_buffers = True
 
     def __init__(self, *, support_path: str = "", seed: int = 1) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.tuner.host.toolchain import cpu_name
 
+WARP_THREADS = 32
 UNKNOWN_CACHE_BYTES = 32 << 20
 UNIT_BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -23,7 +24,7 @@ def host_limits() -> DeviceLimits:
     return DeviceLimits(
         name=f"cpu {cpu_name()}",
         compute_capability=(0, 0),
-        warp_threads=32,
+        warp_threads=WARP_THREADS,
         threads_per_block=1024,
         threads_per_sm=2048,
         blocks_per_sm=32,
