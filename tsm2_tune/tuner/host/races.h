@@ -1,6 +1,7 @@
 // Races in shared memory: an access of one thread to what another one wrote, or a write to what another one read, with
 // no barrier of the two between them; and of blocks: what a block leaves for others and tells them of. However threads
-// are ordered when they are emulated, a GPU may order them the other way. Told where a text is compiled for it: then the compiler calls a function here before each access.
+// are ordered when they are emulated, a GPU may order them the other way. Told where a text is compiled for it: then the
+// compiler calls a function here before each access.
 //
 // A barrier of the block orders all of its threads, __syncwarp those of a warp. A shuffle or a product of tensor cores
 // orders none, though lanes meet at it. What is told is a race; not all are: of several readers that of another warp,
