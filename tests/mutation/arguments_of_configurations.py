@@ -56,10 +56,10 @@ OF_CONFIGURATIONS = (
     ),
     Argument(
         "of chunks that stay there are at most as many as shared memory holds, which is less",
-        ("early stop",),
+        ("early stop", "narrower"),
         r"chunk < \(resident \? chunks_here : 1\)",
-        "",
-        lambda mutant: ends_past(mutant, "chunks"),
+        r"chunk < \d+|^for \((short|mutant::half_word) chunk = 0;",
+        lambda mutant: ends_past(mutant, "chunks") or 0 < constant(mutant, "chunks") <= INT16_MAX,
     ),
     Argument(
         "what is not held is multiplied where it lies, which is right for all",
@@ -138,9 +138,9 @@ OF_CONFIGURATIONS = (
     ),
     Argument(
         "a copy of no elements reads none",
-        ("flag",),
+        ("flag", "comparison"),
         r"^copy_piece\(to, inside > 0 \? from : A, inside\);",
-        r"true \? from : A",
+        r"(true|inside >= 0) \? from : A",
     ),
     Argument(
         "each lane reads the pieces that it has copied itself",
@@ -204,6 +204,17 @@ OF_CONFIGURATIONS = (
         ),
     ),
     Argument(
+        "any thread of the block may do it: the others wait before and after",
+        ("constant",),
+        r"^if \(threadIdx\.x == 0\) \{",
+        r"^if \(threadIdx\.x == 1\) \{",
+        lambda mutant: (
+            lines_about(mutant, -1, 0) == ["__syncthreads();"]
+            and lines_about(mutant, 1, 2)[0].startswith("stays = all_came(")
+            and lines_about(mutant, 4, 6) == ["}", "__syncthreads();"]
+        ),
+    ),
+    Argument(
         "one split ends where k does",
         ("flag",),
         r"end = begin \+ share < k \? begin \+ share : k;",
@@ -245,8 +256,8 @@ OF_CONFIGURATIONS = (
     Argument(
         "a place in the tile of a chunk, which has fewer elements",
         ("narrower",),
-        r"^const int lane_[ab] = ",
-        r"^const short lane_[ab] = ",
+        r"^const int lane_[ab] = |\bload_fragment\(.*, int line, int product\)",
+        r"^const short lane_[ab] = |, short line, int product\)|, int line, short product\)",
         lambda mutant: tile_elements_bound(mutant) <= INT16_MAX,
     ),
     Argument(

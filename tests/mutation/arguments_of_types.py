@@ -106,6 +106,13 @@ OF_TYPES = (
         lambda mutant: mutant.subject.config.family == "tsmm_held" and has_one_element(mutant),
     ),
     Argument(
+        "which products are taken where a part is NaN: it makes NaN of both parts in any of them",
+        ("value",),
+        r"^return fminf?\(re, im\) \* \w+ < fmaxf?\(re, im\);",
+        r"mutant::quiet\(",
+        lambda mutant: is_function(mutant, "parts_apart"),
+    ),
+    Argument(
         "no f16 is subnormal as a float",
         ("value",),
         r"^sum\[c\]\[r\] \+= factor \* ",
