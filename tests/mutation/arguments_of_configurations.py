@@ -215,6 +215,13 @@ OF_CONFIGURATIONS = (
         ),
     ),
     Argument(
+        "a block that has one tile of rows goes over it once, so what is staged after the last tile is not read",
+        ("dropped term",),
+        r"^const index_t following = tile \+ depth < end \? tile \+ depth : begin;",
+        r"^const index_t following = +depth < end \?",
+        lambda mutant: mutant.subject.config.tunables.get("row_tiles") == 1,
+    ),
+    Argument(
         "one split ends where k does",
         ("flag",),
         r"end = begin \+ share < k \? begin \+ share : k;",
