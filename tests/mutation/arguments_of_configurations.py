@@ -29,7 +29,7 @@ OF_CONFIGURATIONS = (
     Argument(
         "the next sweep waits for what this one left on its way, which is the tile that it stages itself",
         ("copy",),
-        r"^await_groups<0>\(\);$",
+        r"^await_(groups<0>|copies)\(\);$",
         "",
         is_end_of_sweep,
     ),
