@@ -298,8 +298,8 @@ OF_CONFIGURATIONS = (
     Argument(
         "of fewer whole chunks the others take the way for what is not whole, which is right for all",
         ("early stop",),
-        r"\bwhole_chunks = k / chunk",
-        r"whole_chunks = \(k & 0x\w+\) / chunk",
+        r"\bwhole(_chunks)? = (vectors \? )?k / chunk",
+        r"whole(_chunks)? = (vectors \? )?\(k & 0x\w+\) / chunk",
     ),
     Argument(
         "each thread has a piece in every round",
