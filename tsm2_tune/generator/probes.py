@@ -24,7 +24,8 @@ TURNS_DOWN, TURNS_ACROSS, TURNS_ALONG_K = (0, 1, 2), (1, 0), (1, 4, 2)
 FEW, FEW_MORE = 5, 7  # of the other extents where one is long
 TURNS_WHERE_LONG = 2  # along k, where m or n is long and the other one is whole
 PAST_8_BITS = 2**8
-PAST_A_VECTOR = 9  # elements: of every type more bytes than a vector has
+VECTOR_ELEMENTS = 8  # of every type whole vectors
+PAST_A_VECTOR = VECTOR_ELEMENTS + 1  # of every type more bytes than a vector has
 FEWEST_STAGES = 2  # of a family that names none
 LONGEST = 2**25  # of k: A and B have 6.4 GB then, of the largest type
 
@@ -192,15 +193,21 @@ def products_of(config: KernelConfig, problem: Problem) -> float:
 def long_line_problems(config: KernelConfig, problem: Problem) -> tuple[Problem, Problem, Problem, Problem]:
     """Problems for lines that are far apart in memory.
 
-    Of few elements; of a whole tile; of one and some more; and of several turns of every split too.
+    Of few elements; of a whole tile; of one and some more, along k whole vectors; and of several turns a split.
     """
     family = family_named(config.family)
     periods, splits = family.periods(config, problem), family.launch(config, problem).splits
     m, n, k = periods.m, periods.n, periods.k
     deep = 2 * splits * k + FEW
-    few, whole, both, all_turns = (FEW, FEW_MORE, FEW), (m, n, k), (m + FEW, n + FEW_MORE, k + FEW), (m, n, deep)
+    few, whole, both = (FEW, FEW_MORE, FEW), (m, n, k), (m + FEW, n + FEW_MORE, k + VECTOR_ELEMENTS)
+    all_turns = (m, n, deep)
     if problem.is_gram:
-        few, whole, both, all_turns = (FEW, FEW, FEW_MORE), (m, m, k), (m + FEW, m + FEW, k + FEW), (m, m, deep)
+        few, whole, both, all_turns = (
+            (FEW, FEW, FEW_MORE),
+            (m, m, k),
+            (m + FEW, m + FEW, k + VECTOR_ELEMENTS),
+            (m, m, deep),
+        )
     first, second, third, fourth = _of_shapes(problem, (few, whole, both, all_turns))
     return first, second, third, fourth
 
