@@ -35,7 +35,7 @@ LEAST_PATIENCE_SECONDS, LEAST_IN_FULL_SECONDS = 10.0, 120.0
 LIMIT_SECONDS = 600.0  # for a stage of the text itself
 LONG_STAGES = ("long extents", "long lines")
 LONG_PRODUCTS = (3e6, 3e7, 3e8, ON_GPU.long_products)  # of a call: of fewer, where extents have fewer bits
-MOST_LONG_PRODUCTS = 2e9  # of such calls of one mutant: minutes on a host
+LONG_PRODUCTS_IN_ALL = 2e9  # of such calls of one mutant: minutes on a host
 PRODUCTS_OF_A_THREAD = 500  # that a host computes while it emulates one that computes none
 PRODUCTS_OF_AN_ELEMENT = 2  # while it fills one
 LIMIT_SECONDS_WHERE_LONG = 300.0
@@ -97,10 +97,10 @@ def verified(
     return worker.verify_in_full(request)
 
 
-def long_calls(subject: Subject) -> Iterator[Call]:
+def long_calls(subject: Subject, most_products: float) -> Iterator[Call]:
     """Calls with long extents or lines, from the cheapest on: a GPU's, and those with extents of fewer bits.
 
-    They end where all together take too long for a host.
+    They end where all together take a host as long as so many products.
     """
     calls = dict[tuple[Problem, int], Call]()
     for most in LONG_PRODUCTS:
@@ -111,7 +111,7 @@ def long_calls(subject: Subject) -> Iterator[Call]:
     cost = 0.0
     for call in sorted(calls.values(), key=lambda call: _cost(subject, call)):
         cost += _cost(subject, call)
-        if cost > MOST_LONG_PRODUCTS:
+        if cost > most_products:
             return
         yield call
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 
 from tests.conftest import compiled
-from tests.mutation.baseline import Baselines, SubjectIsWrong, Tools
+from tests.mutation.baseline import LONG_PRODUCTS_IN_ALL, Baselines, SubjectIsWrong, Tools
 from tests.mutation.report import report, score, stored
 from tests.mutation.sample import Mutant, chosen
 from tests.mutation.subjects import subjects
@@ -46,11 +46,11 @@ def host_tools(support_path: str, toolchain: Toolchain) -> Tools:
     return Tools(support_path, quick_toolchain(toolchain), quick_toolchain(toolchain, "-O2"), watching(toolchain))
 
 
-def benches(workers: int) -> list[Bench]:
+def benches(workers: int, long_products: float = LONG_PRODUCTS_IN_ALL) -> list[Bench]:
     """So many, which share what is known of the texts."""
     toolchain = host_toolchain()
     baselines = Baselines(host_tools(compiled(support_source(), "", toolchain).path, toolchain))
-    return [Bench(baselines) for _ in range(workers)]
+    return [Bench(baselines, long_products) for _ in range(workers)]
 
 
 def named(text: str | None) -> tuple[str, ...]:
@@ -131,6 +131,12 @@ class Progress:
     is_flag=True,
     help="Keep what the output holds. Survivors are tried again, last.",
 )
+@click.option(
+    "--long-products",
+    default=LONG_PRODUCTS_IN_ALL,
+    show_default=True,
+    help="Of calls with long extents that a mutant makes which may cut numbers: more find more, and take longer.",
+)
 def main(
     count: int,
     seed: int,
@@ -140,6 +146,7 @@ def main(
     seconds: float | None,
     output: Path,
     resume: bool,
+    long_products: float,
 ) -> None:
     """Say what became of the mutants; exit code 1 where fewer than 99 in a hundred were found."""
     start = time.monotonic()
@@ -153,7 +160,7 @@ def main(
     lines = output.open("a" if resume else "w")
     with lines, tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as cache:
         os.environ["XDG_CACHE_HOME"] = cache  # what is compiled here is of no use to anybody
-        for result in judged(left, benches(workers), deadline):
+        for result in judged(left, benches(workers, long_products), deadline):
             if isinstance(result, Result):
                 results[result.key] = result
                 lines.write(f"{json.dumps(result.json)}\n")

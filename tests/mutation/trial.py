@@ -12,6 +12,7 @@ from pathlib import Path
 from tests.mutation.arguments import argument
 from tests.mutation.baseline import (
     LIMIT_SECONDS_WHERE_LONG,
+    LONG_PRODUCTS_IN_ALL,
     SHORT,
     WATCHED,
     Baseline,
@@ -84,8 +85,8 @@ class NotCompiled(Exception):
 class Bench:
     """A worker on the host for one mutant after another, each of which may take as long as its subject asks for."""
 
-    def __init__(self, baselines: Baselines) -> None:
-        self.baselines, self.tools = baselines, baselines.tools
+    def __init__(self, baselines: Baselines, long_products: float = LONG_PRODUCTS_IN_ALL) -> None:
+        self.baselines, self.tools, self.long_products = baselines, baselines.tools, long_products
         self._worker: Worker | None = None
         self._made: list[Path] = []  # binaries of the mutant at hand
 
@@ -202,7 +203,7 @@ class Bench:
     def _wrong_where_long(self, mutant: Mutant, path: str) -> str:
         """What calls with long extents say of a mutant that may cut numbers; "" where nothing."""
         subject = mutant.subject
-        for call in long_calls(subject):
+        for call in long_calls(subject, self.long_products):
 
             def ask(paths: Paths, call: Call = call) -> AttemptResult:
                 ((_, path),) = paths
