@@ -236,6 +236,13 @@ def test_an_older_schema_with_a_trigger_is_not_migrated(tried: Path, version: in
     assert plain_sql(tried, "PRAGMA user_version") == [(version,)]
 
 
+@pytest.mark.parametrize("column", ["run_id", "trial_id"])
+def test_a_row_of_another_that_is_not_there_is_refused(tried: Path, column: str) -> None:
+    plain_sql(tried, f"UPDATE measurement SET {column} = 99")
+    for arguments in (("best",), ("show",), ("show", "1")):
+        assert "has a measurement (row " in refused(*arguments, path=tried)
+
+
 def test_a_large_value_is_refused(tried: Path) -> None:
     plain_sql(tried, "UPDATE source SET text = zeroblob(2000000)")
     assert "holds a value of more than 1 MiB" in refused("show", "1", path=tried)
@@ -396,7 +403,8 @@ def test_a_final_after_a_round_that_is_none(tried: Path, value: str) -> None:
 
 
 def test_a_device_without_its_run(tried: Path) -> None:
-    plain_sql(tried, "DELETE FROM run")
+    for table in ("sample", "measurement", "run"):
+        plain_sql(tried, f"DELETE FROM {table}")
     said = refused("model", "--shapes", "64x64x64", "--device", GPU, path=tried)
     assert f"has no run on '{GPU}'" in said
 

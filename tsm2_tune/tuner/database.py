@@ -100,6 +100,7 @@ class Database:
             found = schema.found_version(connection, str(self.path))
             if found:
                 layout.refuse_others(connection, str(self.path), found)
+                layout.refuse_dangling(connection, str(self.path))
         if found == 0 and not create:
             raise StoreError(f"{self.path} holds no results yet: tune first, or name another file with --db")
         if not create and found == schema.version():

@@ -44,6 +44,20 @@ def refuse_others(connection: Connection, path: str, version: int) -> None:
             )
 
 
+def refuse_dangling(connection: Connection, path: str) -> None:
+    """StoreError where a measurement is of a trial or a run that is not there.
+
+    The view of winners would leave it out in silence; what other rows lack shows where they are read.
+    """
+    found = connection.exec_driver_sql("PRAGMA foreign_key_check(measurement)").first()
+    if found is not None:
+        _, row, other, _ = found
+        raise StoreError(
+            f"{path} has a measurement (row {row}) of a {other} that is not there: restore a copy of it, or name"
+            " another file with --db"
+        )
+
+
 # Indices that SQLite makes for constraints have no text.
 _OBJECTS = "SELECT name, sql FROM sqlite_master WHERE type <> 'index' OR sql IS NOT NULL"
 

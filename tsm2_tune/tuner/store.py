@@ -205,12 +205,13 @@ class Store:
     ) -> None:
         """Remove these trials, and those of the outcomes, with all that is theirs alone.
 
-        `tell` is called before, with the number of each outcome. InputError where there is no such trial.
+        `tell` is called with the number of each outcome before that is done for good: not where it raises. InputError
+        where there is no such trial.
         """
         with self._database.transaction(writes=True) as connection:
             found = forgetting.named(connection, trials, outcomes, str(self.path))
-            tell(found.counts)
             forgetting.remove(connection, found.ids)
+            tell(found.counts)
 
     def best(
         self, *, device: str | None = None, family: str | None = None, problem: Problem | None = None
