@@ -6,6 +6,7 @@ import re
 
 from tests.mutation.argued import Argument
 from tests.mutation.arguments_of_configurations import OF_CONFIGURATIONS
+from tests.mutation.arguments_of_edges import OF_EDGES
 from tests.mutation.arguments_of_types import OF_TYPES
 from tests.mutation.conditions import (
     ends_at_constant,
@@ -375,7 +376,7 @@ ARGUMENTS = (
 
 def argument(mutant: Mutant) -> str:
     """Why the mutant is equivalent; "" where nothing in the tables says so."""
-    for one in (*ARGUMENTS, *OF_CONFIGURATIONS, *OF_TYPES):
+    for one in (*ARGUMENTS, *OF_CONFIGURATIONS, *OF_EDGES, *OF_TYPES):
         if one.is_of(mutant):
             return one.because
     return ""
