@@ -101,10 +101,7 @@ def _long_shapes(config: KernelConfig, problem: Problem, bits: int) -> list[tupl
     many_turns = past * periods.k + 1
     shapes = [(FEW, FEW, k) for k in (long_k, launch.splits * long_k, many_turns, launch.splits * many_turns)]
     if problem.is_gram:
-        wide, wider = (
-            periods.m + FEW,
-            PAST_8_BITS + 2 * periods.m + 1,
-        )  # what is beside the diagonal has a way of its own
+        wide, wider = periods.m + FEW, PAST_8_BITS + 2 * periods.m + 1  # beside the diagonal there is another way
         shapes += [(wide, wide, many_turns), (wider, wider, FEW_MORE), (long_m, long_m, FEW)]
         return shapes + [(periods.m, periods.m, k) for k in _just_past(past, periods.k)]
     blocks_down, blocks_across = (past * size + 1 for size in (launch.rows_per_block, launch.columns_per_block))
