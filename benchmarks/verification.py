@@ -1,8 +1,6 @@
 """What verification costs: of a trial whose kernel is compiled already, and of a winner, verified in full.
 
-    python -m benchmarks.verification --output benchmarks/results/h200-verification.json
-
-`--before FILE` takes in what this printed in an older version, whose trials the newer ones are set against.
+python -m benchmarks.verification --output benchmarks/results/h200-verification.json
 """
 
 from __future__ import annotations
@@ -85,18 +83,14 @@ def full(tuner: Tuner, fastest: Trial) -> dict[str, Any]:
 @click.command(cls=Command)
 @click.option("--device", default="0", show_default=True)
 @click.option("--trials", default=30, show_default=True, help="Of each problem.")
-@click.option("--before", type=click.Path(exists=True, path_type=Path), help="What an older version printed.")
 @click.option("--output", type=click.Path(path_type=Path), required=True)
-def main(device: str, trials: int, before: Path | None, output: Path) -> None:
+def main(device: str, trials: int, output: Path) -> None:
     """Measure, print a line a problem, and write the file."""
     target = find_target(device)
-    older = {one["problem"]: one for one in json.loads(before.read_text())["rows"]} if before else {}
     rows = []
     for text in PROBLEMS:
         with Tuner(target, Options()) as tuner:
             found = row(tuner, Problem.parse(text), trials)
-        if text in older:
-            found["before"] = older[text]
         rows.append(found)
         click.echo(json.dumps(found))
     facts = {
