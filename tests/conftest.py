@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
@@ -29,6 +30,9 @@ from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.target import Target, find_target
 from tsm2_tune.tuner.trial import Binary
 from tsm2_tune.tuner.worker import Attempt, AttemptResult, Worker
+
+if hasattr(signal, "SIGHUP"):
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # what nohup ignores would be ignored by what tests start and end
 
 ONCE = Effort(min_samples=1, max_samples=1, warm_up_seconds=0.0)
 
