@@ -83,6 +83,8 @@ def pycuda(best: ModuleType, op: str, orders: Orders) -> None:
     made = best.gemm(a, b)
     check(made.get())
     assert made.flags.f_contiguous if best.choice(a, b).winner.orders[2] == "n" else made.flags.c_contiguous
+    best.plan(a, b, c, alpha=2)()
+    check(c.get(), 2 * EXPECTED)
 
 
 def torch(best: ModuleType, op: str, orders: Orders) -> None:
@@ -107,8 +109,16 @@ def torch(best: ModuleType, op: str, orders: Orders) -> None:
     stream.synchronize()
     check(c.cpu().numpy(), 3 * EXPECTED)
     made = best.gemm(a, b)
+    assert type(made) is torch.Tensor
     torch.cuda.synchronize()
-    check(made.get())
+    check(made.cpu().numpy())
+    check((b.T @ a.T).T.cpu().numpy())
+    check(best.gemm(a, b[:, 0]).cpu().numpy(), EXPECTED[:, 0])
+    start = best.plan(a, b, c, alpha=2)
+    c.zero_()
+    assert start() is c
+    check(c.cpu().numpy(), 2 * EXPECTED)
+    of_nothing(best, a, b, c)
     best.gemm(a[5:], b, out=c[5:])
     torch.cuda.synchronize()
     check(c[5:].cpu().numpy(), EXPECTED[5:])
@@ -116,6 +126,8 @@ def torch(best: ModuleType, op: str, orders: Orders) -> None:
     in_current_streams(best, a, b, c)
     conjugates(best)
     in_a_graph(best, a, b, c)
+    many_at_once(best, a, b)
+    gradients(best, a, b, c)
     check((a.double() @ b.double()).cpu().numpy())  # PyTorch goes on working
 
 
@@ -178,8 +190,64 @@ def conjugates(best: ModuleType) -> None:
             best.gemm(refused, refused.mT)
 
 
+def of_nothing(best: ModuleType, a: Any, b: Any, c: Any) -> None:
+    """Products with an extent of 0, and of types that the module has no kernel for: PyTorch's own."""
+    import torch
+
+    kept = c.clone()
+    best.gemm(a[:, :0], b[:0], out=c, beta=0.5)
+    torch.testing.assert_close(c, 0.5 * kept)
+    assert best.gemm(a[:0], b).shape == (0, N)
+    integers = torch.ones(3, 3, dtype=torch.int32, device="cuda")
+    with pytest.raises(TypeError, match="expected one of float32"):
+        best.gemm(integers, integers)
+    doubles = a.double(), b.double()
+    assert isinstance(best.choice(*doubles), best.Vendor)
+    torch.testing.assert_close(best.gemm(*doubles), doubles[0] @ doubles[1])
+    with pytest.raises(LookupError, match="no f64 kernel tuned on a GPU"):
+        best.gemm(*doubles, fallback="error")
+    best.gemm(a, b, out=c)
+
+
+def gradients(best: ModuleType, a: Any, b: Any, c: Any) -> None:
+    """As PyTorch's own mm(out=): refused where gradients are recorded, and where they are not, computed."""
+    import torch
+
+    wanted = b.clone(memory_format=torch.preserve_format).requires_grad_()
+    with pytest.raises(TypeError, match="requires a gradient"):
+        best.gemm(a, wanted, out=c)
+    c.zero_()
+    with torch.no_grad():
+        best.gemm(a, wanted, out=c)
+    check(c.cpu().numpy())
+
+
+PRODUCTS_AT_ONCE, STREAMS_AT_ONCE = 100, 8
+
+
+def many_at_once(best: ModuleType, a: Any, b: Any) -> None:
+    """Eight threads, each with eight streams: every result is compared with that of one thread, bit for bit."""
+    import torch
+
+    rows = [M - 64 * turn for turn in range(STREAMS_AT_ONCE)]
+    expected = [best.gemm(a[:count], b) for count in rows]
+    torch.cuda.synchronize()
+
+    def work() -> None:
+        streams = [torch.cuda.Stream() for _ in rows]
+        outs = [torch.empty_like(one) for one in expected]
+        for _ in range(PRODUCTS_AT_ONCE):
+            for stream, count, out in zip(streams, rows, outs, strict=True):
+                with torch.cuda.stream(stream):
+                    best.gemm(a[:count], b, out=out)
+        torch.cuda.synchronize()
+        assert all(torch.equal(one, out) for one, out in zip(expected, outs, strict=True))
+
+    in_threads([work] * 8)
+
+
 def in_a_graph(best: ModuleType, a: Any, b: Any, c: Any) -> None:
-    """A product that is captured and replayed, also once its stream's workspace has grown."""
+    """Products that are captured at their first call on a stream, and replayed beside others."""
     import torch
 
     def captured(rows: int) -> Any:
@@ -188,19 +256,18 @@ def in_a_graph(best: ModuleType, a: Any, b: Any, c: Any) -> None:
             best.gemm(a[:rows], b, out=c[:rows])
         return graph
 
-    best._workspaces.clear()  # PyTorch's streams are of a pool: this one may have had a larger product
+    best.load()
     stream = torch.cuda.Stream()
-    best.gemm(a[:99], b, out=c[:99], stream=stream)
-    graph = captured(99)
-    if best.choice(a, b, c).winner.splits > 1:
-        with pytest.raises(RuntimeError, match="compute the product once on this stream before it is captured"):
-            captured(M)
-    best.gemm(a, b, out=c, stream=stream)
-    stream.synchronize()
-    c[:99] = 0
-    graph.replay()
-    torch.cuda.synchronize()
-    check(c.cpu().numpy())
+    graphs = [captured(rows) for rows in (99, M)]
+    for graph, rows in zip(graphs, (99, M), strict=True):
+        for _ in range(3):
+            c[:rows] = 0
+            torch.cuda.synchronize()
+            with torch.cuda.stream(stream):
+                graph.replay()
+            best.gemm(a, b)  # beside it, on another stream
+            torch.cuda.synchronize()
+            check(c.cpu().numpy())
 
 
 def cupy(best: ModuleType, op: str, orders: Orders) -> None:
@@ -221,8 +288,20 @@ def cupy(best: ModuleType, op: str, orders: Orders) -> None:
     in_threads([lambda: in_own_stream_of_cupys_threads(best, a, b, c)])
     check(c.get())
     made = best.gemm(a, b)
+    assert type(made) is cupy.ndarray
     cupy.cuda.Device().synchronize()
     check(made.get())
+    start = best.plan(a, b, c, alpha=2)
+    start()
+    check(c.get(), 2 * EXPECTED)
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        stream.begin_capture()
+        best.gemm(a, b, out=c)
+        graph = stream.end_capture()
+        c.fill(0)
+        graph.launch()
+        stream.synchronize()
+    check(c.get())
     pool = cupy.cuda.MemoryAsyncPool()  # memory that no context owns
     with cupy.cuda.using_allocator(pool.malloc):
         pooled = cupy.array(A, order=orders[0])

@@ -24,6 +24,7 @@ class RecordingDriver:
         self.free_bytes = 1 << 20
         self.zeroed: list[tuple[int, int, int | None]] = []  # address, words, stream
         self.capturing: set[int | None] = set()
+        self.captures, self.relaxed, self.workspaces, self.current = 1, False, False, None
         self.stream_ids: dict[int | None, int] = {}  # where it is not the handle
 
     def cuInit(self, flags: int) -> int:
@@ -97,6 +98,8 @@ class RecordingDriver:
     def cuMemAlloc_v2(self, address: Any, size: Any) -> int:
         if sum(self.memory.values()) + size.value > self.free_bytes:
             return 2
+        if self.capturing and not self.relaxed:
+            return 900  # CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
         self.allocations += 1
         address._obj.value = self.allocations << 20
         self.memory[address._obj.value] = size.value
@@ -113,8 +116,23 @@ class RecordingDriver:
         self.calls.append("zero")
         return 0
 
-    def cuLaunchKernel(self, function: Any, *rest: Any) -> int:
-        *shape, smem_bytes, stream, pointers, _ = rest
+    def cuCtxGetCurrent(self, context: Any) -> int:
+        context._obj.value = self.current
+        return 0
+
+    def cuThreadExchangeStreamCaptureMode(self, mode: Any) -> int:
+        self.relaxed = not self.relaxed
+        return 0
+
+    def cuStreamGetCaptureInfo_v2(self, stream: Any, status: Any, number: Any, *_: Any) -> int:
+        status._obj.value, number._obj.value = 1, self.captures
+        return 0
+
+    def cuLaunchKernelEx(self, config: Any, function: Any, parameters: Any, extra: None) -> int:
+        *shape, smem_bytes = (ctypes.c_uint * 7).from_address(config.value)
+        stream = ctypes.c_void_p.from_address(config.value + 32)
+        assert (ctypes.c_uint64 * 2).from_address(config.value + 40)[:] == [0, 0]  # no attributes
+        pointers = (ctypes.c_void_p * (13 if self.workspaces else 11)).from_address(parameters.value)
         index = ctypes.c_int32 if self.bits == 32 else ctypes.c_int64
         scalar, address = ctypes.c_float, ctypes.c_uint64
         types = [index, index, index, scalar, address, index, address, index, scalar, address, index]

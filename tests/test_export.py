@@ -190,7 +190,7 @@ def test_nothing_from_the_database_becomes_code(nasty: Winners, tmp_path: Path) 
     (winner,) = module.WINNERS
     assert (winner.device, winner.toolkit, winner.tuned_at) == (NASTY, NASTY, NASTY)
     assert list(module.KERNELS) == [winner.digest]
-    assert module._text(winner) == f"// {NASTY}\n"
+    assert module.text_of(winner) == f"// {NASTY}\n"
 
 
 def test_equal_winners_make_equal_bytes(nasty: Winners) -> None:

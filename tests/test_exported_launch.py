@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-import shutil
+import os
 import subprocess
 import sys
 import threading
@@ -31,43 +31,48 @@ from tests.recording_driver import RecordingDriver
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.problem import LARGEST_32_BIT_OFFSET, Problem
 from tsm2_tune.tuner.cuda import cuda_device_count
+from tsm2_tune.tuner.export import export_text
+from tsm2_tune.tuner.export.binaries import compiled_cubins
 
 A, B = device_array((6, 3), at=0x1000), device_array((3, 2), at=0x2000)
 OUT = device_array((6, 2), (4, 32), at=0x3000)
 LIMIT_SECONDS = 400  # of a process that tries a module on a GPU: libraries compile kernels of their own
 
 
+def recording(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module before a driver that records, as `driver`, and what its compiler is asked for, as `compiled`."""
+    driver, compiled = RecordingDriver(), list[tuple[str, int, str]]()
+
+    def by_nvrtc(winner: Any, bits: int, arch: str) -> bytes:
+        compiled.append((winner.digest, bits, arch))
+        return b"cubin"
+
+    monkeypatch.setattr(module, "cuda", lambda: driver)
+    monkeypatch.setattr(module, "_by_nvrtc", by_nvrtc)
+    monkeypatch.setattr(module, "driver", driver, raising=False)
+    monkeypatch.setattr(module, "compiled", compiled, raising=False)
+    return module
+
+
 @pytest.fixture
-def gpu_module(tmp_path: Path) -> ModuleType:
+def plain_module(tmp_path: Path) -> ModuleType:
     """A module with a plain kernel, for column-major matrices in f32."""
     return imported(exported("module", winners(tmp_path, (tuning_run(), trial()))), tmp_path)
 
 
 @pytest.fixture
-def driver(gpu_module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> RecordingDriver:
-    driver = RecordingDriver()
-    monkeypatch.setattr(gpu_module, "_cuda", lambda: driver)
-    return driver
+def gpu_module(plain_module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The same, recording."""
+    return recording(plain_module, monkeypatch)
 
 
 @pytest.fixture
-def compiled(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What PyCUDA's compiler is asked for."""
-    asked: list[dict[str, Any]] = []
-
-    def compile_cuda(text: str, **options: Any) -> bytes:
-        asked.append({"text": text, **options})
-        return b"cubin"
-
-    monkeypatch.setitem(sys.modules, "pycuda", ModuleType("pycuda"))
-    monkeypatch.setitem(sys.modules, "pycuda.compiler", SimpleNamespace(compile=compile_cuda))
-    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
-    return asked
+def driver(gpu_module: ModuleType) -> RecordingDriver:
+    found: RecordingDriver = gpu_module.driver
+    return found
 
 
-def test_the_launch_is_as_the_kernel_expects(
-    gpu_module: ModuleType, driver: RecordingDriver, compiled: list[dict[str, Any]]
-) -> None:
+def test_the_launch_is_as_the_kernel_expects(gpu_module: ModuleType, driver: RecordingDriver) -> None:
     assert gpu_module.gemm(A, B, out=OUT, alpha=2, beta=0.5) is OUT
     assert gpu_module.gemm(A, B, out=OUT, stream=77) is OUT
     first, second = driver.launches
@@ -75,21 +80,22 @@ def test_the_launch_is_as_the_kernel_expects(
     assert first["grid"] == [1, 1, 1]
     assert first["block"] == [128, 1, 1]
     assert (first["smem"], first["stream"], second["stream"]) == (4096, None, 77)
-    assert driver.calls == ["push c0", "load", "launch", "pop", "push c0", "launch", "pop"]
-    (asked,) = compiled  # once
-    assert asked["options"] == ["-std=c++17", "-DINDEX_BITS=32"]
-    assert (asked["arch"], asked["target"], asked["no_extern_c"]) == ("sm_90a", "cubin", True)
+    started = ["push c0", "launch", "pop"]
+    assert driver.calls == ["push c0", "load", "pop", *started, *started]
+    ((_, bits, arch),) = gpu_module.compiled  # once
+    assert (bits, arch) == (32, "sm_90a")
+    driver.current = 0xC0
+    gpu_module.gemm(A, B, out=OUT)
+    assert driver.calls[-2:] == ["pop", "launch"]  # the context is current
 
 
-def test_a_kernel_is_loaded_once_into_each_context(
-    gpu_module: ModuleType, driver: RecordingDriver, compiled: list[dict[str, Any]]
-) -> None:
+def test_a_kernel_is_loaded_once_into_each_context(gpu_module: ModuleType, driver: RecordingDriver) -> None:
     for owner in (0xC0, 0xC1, None):  # None: memory that belongs to no context, so the device's primary one
         driver.owner = lambda address, owner=owner: owner
         gpu_module.gemm(A, B, out=OUT)
-    assert [call for call in driver.calls if call.startswith("push")] == ["push c0", "push c1", "push aa"]
+    assert [call for call in driver.calls if call.startswith("push")][::2] == ["push c0", "push c1", "push aa"]
     assert driver.calls.count("load") == 3
-    assert len(compiled) == 1
+    assert len(gpu_module.compiled) == 1
 
 
 def test_operands_of_two_contexts_are_refused(gpu_module: ModuleType, driver: RecordingDriver) -> None:
@@ -100,14 +106,12 @@ def test_operands_of_two_contexts_are_refused(gpu_module: ModuleType, driver: Re
         gpu_module.gemm(device_array((6, 3), at=0x10000), B, out=OUT)
 
 
-def test_wide_matrices_get_wide_indices(
-    gpu_module: ModuleType, driver: RecordingDriver, compiled: list[dict[str, Any]]
-) -> None:
+def test_wide_matrices_get_wide_indices(gpu_module: ModuleType, driver: RecordingDriver) -> None:
     ld = LARGEST_32_BIT_OFFSET // 3
     gpu_module.gemm(device_array((6, 3), (4, 4 * ld), at=0x8000), B, out=OUT)
     driver.bits = 64
     gpu_module.gemm(device_array((6, 3), (4, 4 * (ld + 1)), at=0x8000), B, out=OUT)
-    assert [options["options"][-1] for options in compiled] == ["-DINDEX_BITS=32", "-DINDEX_BITS=64"]
+    assert [bits for _, bits, _ in gpu_module.compiled] == [32, 64]
     assert driver.launches[1]["values"][:6] == [6, 2, 3, 1.0, 0x8000, ld + 1]
 
 
@@ -123,21 +127,19 @@ def test_wide_matrices_get_wide_indices(
     ],
 )
 def test_streams_of_every_library(
-    gpu_module: ModuleType, driver: RecordingDriver, compiled: list[dict[str, Any]], stream: Any, handle: int | None
+    gpu_module: ModuleType, driver: RecordingDriver, stream: Any, handle: int | None
 ) -> None:
     gpu_module.gemm(A, B, out=OUT, stream=stream)
     assert driver.launches[0]["stream"] == handle
 
 
-def test_what_is_no_stream(gpu_module: ModuleType, driver: RecordingDriver, compiled: list[dict[str, Any]]) -> None:
+def test_what_is_no_stream(gpu_module: ModuleType, driver: RecordingDriver) -> None:
     with pytest.raises(TypeError, match="stream: expected a stream, its handle or None, got str"):
         gpu_module.gemm(A, B, out=OUT, stream="default")
-    assert driver.calls[-1] == "pop"
+    assert driver.launches == []
 
 
-def test_an_arrays_other_stream_is_waited_for(
-    gpu_module: ModuleType, driver: RecordingDriver, compiled: list[dict[str, Any]]
-) -> None:
+def test_an_arrays_other_stream_is_waited_for(gpu_module: ModuleType, driver: RecordingDriver) -> None:
     for array_stream in (None, 1, 77):
         gpu_module.gemm(device_array((6, 3), at=0x1000, stream=array_stream), B, out=OUT)
     gpu_module.gemm(device_array((6, 3), at=0x1000, stream=77), B, out=OUT, stream=77)
@@ -146,42 +148,38 @@ def test_an_arrays_other_stream_is_waited_for(
 
 def test_much_shared_memory_is_asked_for(
     tmp_path: Path,
-    driver: RecordingDriver,
-    compiled: list[dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     large = replace(source(configuration(), text="// large\n"), launch=Launch(128, 128, 100_000))
     folder = tmp_path / "large"
     folder.mkdir()
     found = winners(folder, (tuning_run(), trial(problem=PROBLEM, source=large)))
-    module = imported(exported("module", found), folder)
-    monkeypatch.setattr(module, "_cuda", lambda: driver)
+    module = recording(imported(exported("module", found), folder), monkeypatch)
     module.gemm(A, B, out=OUT)
+    driver = module.driver
     assert driver.optin == [100_000]
     assert driver.launches[0]["smem"] == 100_000
 
 
-def test_without_a_driver_it_says_so(gpu_module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_driver_it_says_so(plain_module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise OSError(name)
 
     monkeypatch.setattr(ctypes, "CDLL", missing)
     with pytest.raises(RuntimeError, match=r"no CUDA driver: .* not found"):
-        gpu_module.gemm(A, B, out=OUT)
+        plain_module.gemm(A, B, out=OUT)
 
 
 # The workspace of a kernel that splits k in 3, with tiles of 32 x 4
 
 
 @pytest.fixture
-def split_module(tmp_path: Path, compiled: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def split_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """A module with such a kernel for column-major matrices of each type, and its driver as `driver`."""
     problems = [Problem(64, 4, 64, dtype_name) for dtype_name in ("f32", "f64")]
     found = winners(tmp_path, *((tuning_run(), trial(problem=one, source=handmade(one))) for one in problems))
-    module = imported(exported("module", found), tmp_path)
-    driver = RecordingDriver()
-    monkeypatch.setattr(module, "_cuda", lambda: driver)
-    monkeypatch.setattr(module, "driver", driver, raising=False)
+    module = recording(imported(exported("module", found), tmp_path), monkeypatch)
+    module.driver.workspaces = True
     return module
 
 
@@ -260,21 +258,18 @@ def test_a_new_stream_with_the_handle_of_a_destroyed_one(split_module: ModuleTyp
     assert multiply(split_module, 33, 5, stream=77) == ["launch"]
 
 
-def test_a_capture_takes_what_is_there_and_it_is_never_freed(split_module: ModuleType) -> None:
-    driver = split_module.driver
+def test_a_capture_has_a_workspace_of_its_own(split_module: ModuleType) -> None:
+    driver, new = split_module.driver, ["allocate 6144", "allocate 16", "zero", "launch"]
     driver.capturing = {77}
-    with pytest.raises(RuntimeError, match=r"needs 6160 bytes, .* compute the product once on this stream before"):
-        multiply(split_module, 33, 5, stream=77)
-    driver.capturing = set()
-    multiply(split_module, 33, 5, stream=77)
-    driver.capturing = {77}
-    assert multiply(split_module, 33, 5, stream=77) == ["launch"]
-    with pytest.raises(RuntimeError, match="cannot be allocated in a capture"):
-        multiply(split_module, 1000, 1, stream=77)
-    driver.capturing = set()
-    assert multiply(split_module, 33, 5, stream=77) == ["launch"]
+    assert multiply(split_module, 33, 5, stream=77) == new
+    assert multiply(split_module, 33, 5, stream=77) == ["launch"]  # the products of a graph follow one another
     assert multiply(split_module, 1000, 1, stream=77) == ["allocate 49152", "allocate 128", "zero", "launch"]
-    assert sorted(driver.memory.values()) == [16, 128, 6144, 49152]
+    driver.captures += 1
+    assert multiply(split_module, 33, 5, stream=77) == new
+    driver.capturing = set()
+    assert multiply(split_module, 33, 5, stream=77) == new
+    assert not driver.relaxed
+    assert sorted(driver.memory.values()) == [16, 16, 16, 128, 6144, 6144, 6144, 49152]
 
 
 @pytest.mark.parametrize("free_bytes", [100, 6150])  # no room for the partials; none for the counters
@@ -306,7 +301,7 @@ def test_grid_and_workspace_are_those_of_the_launch(tmp_path: Path, launch: Laun
     (winner,) = imported(exported("module", found), tmp_path).WINNERS
     for shape in ((1, 1), (256, 5), (257, 6), (10**7, 33)):
         for number in ("tiles", "blocks", "partial_elements", "counters"):
-            assert getattr(winner, number)(*shape) == getattr(launch, number)(*shape), (number, shape)
+            assert getattr(winner.launch, number)(*shape) == getattr(launch, number)(*shape), (number, shape)
 
 
 # On a GPU
@@ -328,4 +323,42 @@ def test_arrays_of_every_storage_order_on_a_gpu(tmp_path: Path, library: str) ->
         answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_SECONDS)
     except subprocess.TimeoutExpired as late:
         pytest.fail(f"it took more than {LIMIT_SECONDS} s: {(late.stderr or b'').decode()}")
+    assert answer.returncode == 0, answer.stderr
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(cuda_device_count() == 0, reason="no CUDA driver answers")
+def test_a_module_with_binaries_runs_where_no_toolkit_is(tmp_path: Path) -> None:
+    if importlib.util.find_spec("cupy") is None:
+        pytest.skip("cupy is not installed")
+    problems = [Problem(4096, 8, 512, "f32", op) for op in ("nn", "ttt")]
+    found = winners(tmp_path, *((tuning_run(), trial(problem=one, source=handmade(one))) for one in problems))
+    rows, sources = found
+    text = export_text(rows, "module", sources=sources, database="results.db", cubins=compiled_cubins(rows, sources))
+    imported(text, tmp_path)
+    program = f"""
+import sys
+for missing in ("pycuda", "pycuda.driver", "tsm2_tune", "tsm2_tune.runtime"):
+    sys.modules[missing] = None
+sys.path.insert(0, {str(tmp_path)!r})
+import best_kernels as best
+def refuse(*_):
+    raise AssertionError("a compiler was asked")
+best._by_nvrtc = best._by_nvcc = refuse
+import cupy
+for order in "CF":
+    a, b = cupy.random.rand(4099, 517, dtype="f4"), cupy.random.rand(517, 5, dtype="f4")
+    a, b = cupy.asarray(a, order=order), cupy.asarray(b, order=order)
+    assert cupy.allclose(best.gemm(a, b), a.astype("f8") @ b.astype("f8"), rtol=1e-4)
+"""
+    environment = {"PATH": "/nowhere", "LD_LIBRARY_PATH": os.environ.get("LD_LIBRARY_PATH", "")}
+    environment |= {
+        name: os.environ[name]
+        for name in ("HOME", "PYTHONPATH", "CUDA_VISIBLE_DEVICES", "CUDA_PATH")
+        if name in os.environ
+    }
+    command = [sys.executable, "-c", program]
+    answer = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=200, env=environment, cwd=tmp_path
+    )
     assert answer.returncode == 0, answer.stderr

@@ -30,7 +30,10 @@ class Tensor(SimpleNamespace):
         bits = {"is_conj": lambda: False, "is_neg": lambda: False}
         super().__init__(**{"dtype": "torch.complex64", "device": "cuda:0", **plain, **bits, **changes})
         if described is not None:
-            self.__cuda_array_interface__ = described.__cuda_array_interface__
+            self.__cuda_array_interface__ = interface = described.__cuda_array_interface__
+            size, (down, across) = int(interface["typestr"][2:]), interface["strides"]
+            self.shape, self.stride = interface["shape"], lambda: (down // size, across // size)
+            self.data_ptr, self.get_device = lambda: interface["data"][0], lambda: 0
 
 
 class Parameter(Tensor):
@@ -45,7 +48,19 @@ class Masked(Tensor):
 def torch(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """PyTorch as far as the module asks it; its current stream is `stream`."""
     fake = SimpleNamespace(Tensor=Tensor, nn=SimpleNamespace(Parameter=Parameter), strided=STRIDED, stream=0)
+    fake.is_grad_enabled, fake.made = lambda: True, []
     fake.cuda = SimpleNamespace(current_stream=lambda device: SimpleNamespace(cuda_stream=fake.stream))
+    fake.cuda.device, fake.cuda.current_device = lambda device: contextlib.nullcontext(), lambda: 0
+
+    def empty_strided(shape: Any, strides: Any, *, dtype: Any, device: Any) -> Tensor:
+        size = 4 if dtype == "torch.float32" else 8
+        described = device_array(
+            shape, tuple(size * x for x in strides), at=0x6000, typestr=f"<{'fc'[size == 8]}{size}"
+        )
+        fake.made.append(Tensor(described, dtype=dtype))
+        return fake.made[-1]  # type: ignore[no-any-return]
+
+    fake.empty_strided = empty_strided
     monkeypatch.setitem(sys.modules, "torch", fake)
     return fake
 
@@ -53,7 +68,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 @pytest.fixture
 def cupy(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """CuPy likewise; a stream is current on the device that is."""
-    fake, current = SimpleNamespace(ndarray=Cupy, streams={0: 0, 1: 0}), [0]
+    fake, current = SimpleNamespace(ndarray=Cupy, streams={0: 0, 1: 0}, empty=None), [0]
 
     @contextlib.contextmanager
     def device(number: int) -> Iterator[None]:
@@ -63,6 +78,7 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
     fake.device = device
     fake.cuda = SimpleNamespace(get_current_stream=lambda: SimpleNamespace(ptr=fake.streams[current[0]]))
+    fake.cuda.runtime = SimpleNamespace(getDevice=lambda: current[0])
     monkeypatch.setitem(sys.modules, "cupy", fake)
     return fake
 
@@ -71,7 +87,10 @@ class Cupy(SimpleNamespace):
     """An array of CuPy on the device of this number."""
 
     def __init__(self, described: Any, number: int) -> None:
-        super().__init__(__cuda_array_interface__=described.__cuda_array_interface__, number=number)
+        interface = described.__cuda_array_interface__
+        told = {"shape": interface["shape"], "strides": interface["strides"], "dtype": np.dtype(interface["typestr"])}
+        data = SimpleNamespace(ptr=interface["data"][0], device_id=number)
+        super().__init__(__cuda_array_interface__=interface, number=number, data=data, **told)
 
     @property
     def device(self) -> Any:
@@ -95,8 +114,10 @@ def module_of_all(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
 def module(module_of_all: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The same before a driver that records, as `driver`; nothing is compiled."""
     driver = RecordingDriver()
-    monkeypatch.setattr(module_of_all, "_cuda", lambda: driver)
-    monkeypatch.setattr(module_of_all, "_cubin", lambda *_: b"cubin")
+    monkeypatch.setattr(module_of_all, "cuda", lambda: driver)
+    module_of_all.plans.clear()
+    module_of_all.starters.clear()
+    monkeypatch.setattr(module_of_all, "cubin_of", lambda *_: b"cubin")
     monkeypatch.setattr(module_of_all, "driver", driver, raising=False)
     return module_of_all
 
@@ -136,7 +157,7 @@ def test_the_conjugate_bit_is_the_ops(
 def test_a_conjugate_without_a_kernel_for_it_is_refused(module: ModuleType, torch: Any) -> None:
     a, b = conjugate(matrix(6, 3)), Tensor(matrix(3, 2, at=0x2000))
     with pytest.raises(ValueError, match=r"a conjugated: this module has no c64 kernel for that.* tune with --op jn"):
-        module.gemm(a, b, out=Tensor(matrix(6, 2, at=0x3000)))
+        module.gemm(a, b, out=Tensor(matrix(6, 2, at=0x3000)), fallback="error")
 
 
 def test_a_matrix_and_its_conjugate_transpose_are_one(module: ModuleType, torch: Any) -> None:
@@ -211,7 +232,7 @@ def launched_on(module: ModuleType, *arrays: Any, stream: Any = None) -> tuple[i
     return module.driver.launches[-1]["stream"], waits
 
 
-def test_the_launch_goes_to_pytorchs_current_stream(module: ModuleType, torch: Any) -> None:
+def test_the_launch_goes_to_pytorchscurrent_stream(module: ModuleType, torch: Any) -> None:
     arrays = [Tensor(f32(at), dtype="torch.float32") for at in (0x1000, 0x2000, 0x3000)]
     torch.stream = 77
     assert launched_on(module, *arrays) == (77, [])
@@ -239,19 +260,123 @@ def test_what_another_library_is_at_is_waited_for(module: ModuleType, torch: Any
     assert launched_on(module, f32(0x4000, stream=5), f32(0x5000, stream=5), of_torch[2]) == (77, ["wait for 5"])
 
 
-def test_a_new_out_is_of_the_stream_that_a_is_at(
-    module: ModuleType, torch: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_empty", lambda *_: f32(0x6000))
+def test_a_new_out_is_a_tensor_of_the_stream_that_a_is_at(module: ModuleType, torch: Any) -> None:
     torch.stream = 77
     a, b = (Tensor(f32(at), dtype="torch.float32") for at in (0x1000, 0x2000))
-    module.gemm(a, b)
-    assert module.driver.launches[-1]["stream"] == 77
+    for turn in range(3):
+        assert module.gemm(a, b) is torch.made[-1]
+        assert (module.driver.launches[-1]["stream"], len(torch.made)) == (77, turn + 1)
+    assert torch.made[-1].shape == (4, 4)
+
+
+# The short way of products that were started before
+
+
+@pytest.fixture
+def counted(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The products that took the long way."""
+    long, of = [], module.Product.of
+
+    def counting(*arguments: Any, **named: Any) -> Any:
+        long.append(arguments)
+        return of(*arguments, **named)
+
+    monkeypatch.setattr(module.Product, "of", counting)
+    return long
+
+
+def tensors(*at: int, **changes: Any) -> list[Tensor]:
+    return [Tensor(f32(one), **{"dtype": "torch.float32", **changes}) for one in at]
+
+
+def test_the_second_product_takes_the_short_way(module: ModuleType, torch: Any, counted: list[Any]) -> None:
+    a, b, out = tensors(0x1000, 0x2000, 0x3000)
+    assert all(module.gemm(a, b, out=out, alpha=2) is out for _ in range(3))
+    others = tensors(0x4000, 0x5000, 0x6000)
+    assert module.gemm(*others) is others[2]
+    assert module.gemm(*others, alpha=0.5, beta=-1.0, stream=78) is others[2]
+    assert module.gemm(a, b, out=out) is out
+    assert len(counted) == 1
+    launches = module.driver.launches
+    assert [one["values"] for one in launches[:3]] == [[4, 4, 4, 2.0, 0x1000, 4, 0x2000, 4, 0.0, 0x3000, 4]] * 3
+    assert launches[3]["values"] == [4, 4, 4, 1.0, 0x4000, 4, 0x5000, 4, 0.0, 0x6000, 4]
+    assert launches[4]["values"] == [4, 4, 4, 0.5, 0x4000, 4, 0x5000, 4, -1.0, 0x6000, 4]
+    assert (launches[4]["stream"], launches[5]["values"]) == (
+        78,
+        [*launches[0]["values"][:3], 1.0, *launches[0]["values"][4:]],
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (lambda a, b, out: (a, b, Tensor(f32(0x1008), dtype="torch.float32")), ValueError, "shares memory with a"),
+        (lambda a, b, out: (a, b, Tensor(f32(0x2008), dtype="torch.float32")), ValueError, "shares memory with b"),
+        (
+            lambda a, b, out: (a, Tensor(f32(0x2000), dtype="torch.float32", requires_grad=True), out),
+            TypeError,
+            "gradient",
+        ),
+        (
+            lambda a, b, out: (Tensor(f32(0x1000), dtype="torch.float32", is_neg=lambda: True), b, out),
+            TypeError,
+            "negated",
+        ),
+        (lambda a, b, out: (a, Masked(f32(0x2000), dtype="torch.float32"), out), TypeError, "subclass"),
+        (lambda a, b, out: (a, None, out), TypeError, "expected a device array"),
+        (lambda a, b, out: (a, np.ones((4, 4), np.float32), out), TypeError, "one is a NumPy array"),
+    ],
+)
+def test_what_is_refused_is_refused_on_the_short_way_too(
+    module: ModuleType, torch: Any, counted: list[Any], change: Any, error: type[Exception], message: str
+) -> None:
+    arrays = tensors(0x1000, 0x2000, 0x3000)
+    module.gemm(*arrays)
+    with pytest.raises(error, match=message):
+        module.gemm(*change(*arrays))
+    assert len(module.driver.launches) == 1
+
+
+@pytest.mark.parametrize(
+    "factors", [{"alpha": 1e300}, {"beta": "1"}, {"alpha": 1j}, {"alpha": None, "beta": 10**400}]
+)
+def test_factors_are_looked_at_on_the_short_way_too(
+    module: ModuleType, torch: Any, counted: list[Any], factors: dict[str, Any]
+) -> None:
+    arrays = tensors(0x1000, 0x2000, 0x3000)
+    module.gemm(*arrays)
+    with pytest.raises((TypeError, ValueError), match=r"^(alpha|beta): (too large|expected)"):
+        module.gemm(*arrays, **factors)
+    assert len(module.driver.launches) == 1
+
+
+def test_another_conjugate_bit_is_another_product(module: ModuleType, torch: Any, counted: list[Any]) -> None:
+    a, b, out = matrix(6, 3, "C"), matrix(3, 2, at=0x2000), matrix(6, 2, at=0x3000)
+    for described in (Tensor(a), conjugate(a), Tensor(a), conjugate(a)):
+        module.gemm(described, Tensor(b), out=Tensor(out))
+    assert len(counted) == 2
+
+
+def test_a_plan_starts_the_same_arrays(module: ModuleType, torch: Any) -> None:
+    a, b, out = tensors(0x1000, 0x2000, 0x3000)
+    start = module.plan(a, b, out, alpha=3, beta=0.5)
+    assert module.driver.launches == []
+    torch.stream = 77
+    assert start() is out
+    torch.stream = 78
+    assert start() is out
+    assert [one["stream"] for one in module.driver.launches] == [77, 78]
+    assert module.driver.launches[1]["values"] == [4, 4, 4, 3.0, 0x1000, 4, 0x2000, 4, 0.5, 0x3000, 4]
+    assert start.match.winner.op == "nn"
+    module.plan(a, b, out, stream=5)()
+    assert module.driver.launches[2]["stream"] == 5
+    with pytest.raises(TypeError, match="a plan is for device arrays, out among them"):
+        module.plan(a, b, None)
 
 
 def test_no_library_is_imported_for_a_stream(module_of_all: ModuleType) -> None:
     before = {name for name in ("torch", "cupy") if name in sys.modules}
-    assert module_of_all._current_stream(f32(0x1000)) is None
+    assert module_of_all.current_stream(f32(0x1000)) is None
     assert {name for name in ("torch", "cupy") if name in sys.modules} == before
 
 
@@ -283,7 +408,7 @@ def real(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     monkeypatch.setattr(torch.Tensor, "__cuda_array_interface__", property(interface))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=77))
-    monkeypatch.setattr(module, "_home", lambda matrix: (0xC0, 0))
+    monkeypatch.setattr(module, "home", lambda matrix: (0xC0, 0))
     return torch
 
 

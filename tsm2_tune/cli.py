@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from tsm2_tune import __version__, caching, display, planning, reports
-from tsm2_tune.errors import InputError
+from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Thresholds
 from tsm2_tune.options import (
@@ -291,7 +291,12 @@ def _refuse_nothing(what: str, stored: int, found: int, selection: Selection, da
 @selection_options
 @click.option("--format", "form", type=click.Choice(FORMATS), required=True, help="What to write.")
 @click.option("--output", required=True, metavar="PATH", help="The file to write; - is standard output.")
-def export(database: str, selection: Selection, form: str, output: str) -> None:
+@click.option(
+    "--binaries/--no-binaries",
+    default=None,
+    help="Whether a module holds compiled kernels. [default: where nvcc is]",
+)
+def export(database: str, selection: Selection, form: str, output: str, binaries: bool | None) -> None:
     """Write the winners as an importable module, a table or a C header.
 
     \b
@@ -302,7 +307,14 @@ def export(database: str, selection: Selection, form: str, output: str) -> None:
     if output != "-":
         exports.refuse_database(output, database)
     with Store.open(database, create=False) as store:
-        text = exports.export(store, form, device=selection.device_in(store), chosen=selection.__contains__)
+        device, chosen = selection.device_in(store), selection.__contains__
+        try:
+            text = exports.export(store, form, device=device, chosen=chosen, binaries=binaries is not False)
+        except ToolMissing as error:
+            if binaries:
+                raise
+            click.echo(f"no binaries: {error}. The module's kernels are compiled at their first call", err=True)
+            text = exports.export(store, form, device=device, chosen=chosen)
     if output == "-":
         click.echo(text.encode(), nl=False)  # as files are, whatever a terminal has
     else:

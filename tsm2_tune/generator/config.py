@@ -8,12 +8,22 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar, Self
 
 from tsm2_tune.errors import InputError
+from tsm2_tune.runtime.launch import FLAT_SPLITS, GROUP_SPLITS, Launch
+
+__all__ = [
+    "FLAT_SPLITS",
+    "GROUP_SPLITS",
+    "KernelConfig",
+    "Launch",
+    "OtherConfig",
+    "Periods",
+    "Resources",
+    "Traffic",
+    "TunableValue",
+]  # fmt: skip
 
 TunableValue = int | str
 SPELT = {"int": "0|[1-9][0-9]{0,9}", "str": "[a-z][a-z0-9]*"}  # by the type of a tunable
-
-FLAT_SPLITS = 64  # the most sums that one block adds up at once
-GROUP_SPLITS = 16
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -98,60 +108,6 @@ class Resources:
     smem_bytes: int  # per block
     bytes_in_flight: int  # of A, that one thread has requested and not yet used
     reuse: float  # FMAs for each element of A that is loaded into a register
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """How a kernel is started for any shape: a block computes a tile of C, or the share of a tile that comes from
-    one of `splits` parts of k, or, where `persistent`, one of `splits` equal parts of all tiles.
-
-    The grid is one-dimensional. Where k is split, the blocks of a tile leave their sums in a workspace, and the last
-    of them to end adds these up in a fixed order and writes C. Of more than `flat_splits` splits, groups of
-    `GROUP_SPLITS` are added up first, in the same way; of so many persistent blocks each adds up a slice of a tile.
-    Such a kernel has two parameters more: `partials`, 16-byte aligned, which holds a whole tile for each tile and
-    split, and one for each tile and group; and `counters`, for each tile one and one for each group, which are 0
-    before the kernel and after it. A persistent block has at most two tiles in part, the first and the last one of
-    its run.
-    """
-
-    threads: int  # per block
-    rows_per_block: int  # of C's tiles
-    smem_bytes: int  # dynamic shared memory per block
-    columns_per_block: int = 0  # of C's tiles; 0: all n
-    splits: int = 1  # of k
-    flat_splits: int = FLAT_SPLITS  # the most whose sums are added up at once
-    persistent: bool = False  # whether `splits` blocks are all of the grid
-
-    def tiles(self, m: int, n: int) -> int:
-        """Tiles of an m x n C; of a table of launches, whose numbers are arrays, those of each."""
-        columns: Any = self.columns_per_block
-        across = 1 if isinstance(columns, int) and columns == 0 else -(-n // columns)
-        return -(-m // self.rows_per_block) * across
-
-    def blocks(self, m: int, n: int) -> int:
-        """Blocks of the grid."""
-        return self.splits if self.persistent else self.tiles(m, n) * self.splits
-
-    @property
-    def groups(self) -> int:
-        """Groups of splits that are added up first; 0 where there are few splits."""
-        return -(-self.splits // GROUP_SPLITS) if self.splits > self.flat_splits else 0
-
-    def partial_elements(self, m: int, n: int) -> int:
-        """Elements of the workspace's sums, 0 without a split."""
-        if self.splits == 1:
-            return 0
-        tiles = self.tiles(m, n)
-        sums = self.splits + min(tiles, self.splits) if self.persistent else (self.splits + self.groups) * tiles
-        return sums * self.rows_per_block * (self.columns_per_block or n)
-
-    def counters(self, m: int, n: int) -> int:
-        """Counters of 32 bits in the workspace, 0 without a split."""
-        if self.splits == 1:
-            return 0
-        if self.persistent:
-            return 2 * self.splits
-        return self.tiles(m, n) * (1 + self.groups)
 
 
 @dataclass(frozen=True, slots=True)

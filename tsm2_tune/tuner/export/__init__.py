@@ -10,8 +10,9 @@ from pathlib import Path
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource
+from tsm2_tune.tuner.export.binaries import compiled_cubins
 from tsm2_tune.tuner.export.header import header_text
-from tsm2_tune.tuner.export.module import module_text
+from tsm2_tune.tuner.export.module import Cubins, module_text
 from tsm2_tune.tuner.export.tables import csv_text, json_text, latex_text, markdown_text
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
@@ -30,9 +31,15 @@ WITH_KERNELS = ("module", "header")  # whose kernels, or how they are started, a
 
 
 def export_text(
-    rows: Sequence[BestRow], format_name: str, *, sources: Mapping[str, KernelSource], database: str
+    rows: Sequence[BestRow],
+    format_name: str,
+    *,
+    sources: Mapping[str, KernelSource],
+    database: str,
+    cubins: Cubins | None = None,
 ) -> str:
-    """The winners in one of FORMATS. `sources` maps their digests, `database` says where they come from.
+    """The winners in one of FORMATS. `sources` maps their digests, `database` says where they come from; `cubins` are
+    for a module.
 
     InputError for an unknown format, or without winners.
     """
@@ -40,6 +47,8 @@ def export_text(
         raise InputError(f"unknown format {format_name!r}: expected one of {', '.join(FORMATS)}")
     if not rows:
         raise InputError(f"nothing to export: {database} has no winner of what was asked for; tune it first")
+    if format_name == "module":
+        return module_text(rows, sources, database, cubins)
     return FORMATS[format_name](rows, sources, database)
 
 
@@ -48,15 +57,22 @@ def _all(problem: Problem) -> bool:
 
 
 def export(
-    store: Store, format_name: str, *, device: str | None = None, chosen: Callable[[Problem], bool] = _all
+    store: Store,
+    format_name: str,
+    *,
+    device: str | None = None,
+    chosen: Callable[[Problem], bool] = _all,
+    binaries: bool = False,
 ) -> str:
     """The store's winners, or only this device's and those of chosen problems, in one of FORMATS.
 
-    InputError without winners; StoreError where the format holds kernels and one is not as this program makes it.
+    With `binaries` a module holds those of its kernels. InputError without winners; StoreError where the format holds
+    kernels and one is not as this program makes it; ToolMissing where binaries are asked for and no compiler is here.
     """
     rows = [row for row in store.best(device=device) if chosen(row.problem)]
     sources = store.sources(rows) if format_name in WITH_KERNELS else {}
-    return export_text(rows, format_name, sources=sources, database=str(store.path))
+    cubins = compiled_cubins(rows, sources) if binaries and format_name == "module" else {}
+    return export_text(rows, format_name, sources=sources, database=str(store.path), cubins=cubins)
 
 
 def refuse_database(output: str | Path, database: str | Path) -> None:

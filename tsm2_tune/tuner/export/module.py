@@ -1,44 +1,68 @@
-"""Winners as one Python file that needs nothing of ours on a GPU: kernels, table and `gemm`."""
+"""Winners as one Python file that needs nothing of ours on a GPU: runtime, kernels and table."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
+import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
 from tsm2_tune import __version__
-from tsm2_tune.generator.problem import DTYPES, ELEMENT_TYPES, LARGEST_32_BIT_OFFSET, PLUS_TIMES, dtype_named
 from tsm2_tune.generator.render import OF_LITERALS, KernelSource, filled
+from tsm2_tune.tuner.export.runtime import runtime_parts
 from tsm2_tune.tuner.export.tables import facts
 from tsm2_tune.tuner.stored import BestRow
 
-OTHER_MATH = [dtype for dtype in DTYPES.values() if dtype.name not in ELEMENT_TYPES]
-# What NumPy has for a type that it lacks.
-NUMPY = {"bf16": '[("bfloat16", np.uint16)]'}
+PUBLIC = ("CUBINS", "KERNELS", "WINNERS", "Match", "Vendor", "Winner", "choice", "gemm", "load", "match", "plan")
 COPIED = (  # from BestRow to the module's Winner, by the same name
     "device", "compute_capability", "driver", "toolkit", "tuned_at", "dtype", "op", "m", "n", "k", "config",
     "median_us", "gbytes_per_s", "percent_of_floor",
 )  # fmt: skip
+LINE_CHARACTERS = 100  # of a binary's text
+
+Cubins = Mapping[tuple[str, int, str], bytes]  # by a text's digest, width of index and architecture
 
 
-def module_text(rows: Sequence[BestRow], sources: Mapping[str, KernelSource], database: str) -> str:
+def module_text(
+    rows: Sequence[BestRow], sources: Mapping[str, KernelSource], database: str, cubins: Cubins | None = None
+) -> str:
     """The module. Whatever is from the database stands in it as ASCII string literals, or quoted in a comment."""
-    values = {
-        "version": __version__,
-        "database": json.dumps(database),
-        "provenance": provenance(rows),
-        "dtypes": [
-            (dtype.name, NUMPY.get(dtype.name, f"np.{dtype.numpy_name}")) for dtype in map(dtype_named, ELEMENT_TYPES)
-        ],
-        "maths": [(dtype.math, dtype.element_name, dtype.name) for dtype in OTHER_MATH],
-        "units": {d.math: (d.semiring.one, d.semiring.zero) for d in OTHER_MATH if d.semiring is not PLUS_TIMES},
-        "largest_32_bit_offset": LARGEST_32_BIT_OFFSET,
-        "rows": [ascii(json.dumps(winner(row, sources[row.source_digest]), allow_nan=False)) for row in rows],
-        "kernels": [
-            (ascii(digest), [ascii(line) for line in sources[digest].text.splitlines(keepends=True)] or ["''"])
-            for digest in dict.fromkeys(row.source_digest for row in rows)
-        ],
-    }
-    return filled("module.py.jinja", values, OF_LITERALS)
+    cubins = cubins or {}
+    architectures = sorted({architecture for _, _, architecture in cubins})
+    head = filled(
+        "module_head.py.jinja",
+        {
+            "version": __version__,
+            "database": json.dumps(database),
+            "provenance": provenance(rows),
+            "architectures": ", ".join(architectures) or "no GPU",
+        },
+        OF_LITERALS,
+    )
+    data = filled(
+        "module.py.jinja",
+        {
+            "rows": [ascii(json.dumps(winner(row, sources[row.source_digest]), allow_nan=False)) for row in rows],
+            "kernels": [
+                (ascii(digest), [ascii(line) for line in sources[digest].text.splitlines(keepends=True)] or ["''"])
+                for digest in dict.fromkeys(row.source_digest for row in rows)
+            ],
+            "cubins": [(ascii(key), *_packed(binary)) for key, binary in cubins.items()],
+        },
+        OF_LITERALS,
+    )
+    imports, body = runtime_parts()
+    public = f"__all__ = [{', '.join(json.dumps(name) for name in PUBLIC)}]"
+    return f"{head}{imports}\n\n{public}\n\n\n{body}\n\n\n{data}"
+
+
+def _packed(binary: bytes) -> tuple[str, list[str]]:
+    """SHA-256 of a binary, and its text in lines: compressed, in base 85, as literals."""
+    text = base64.b85encode(zlib.compress(binary, 9)).decode()
+    lines = [text[at : at + LINE_CHARACTERS] for at in range(0, len(text), LINE_CHARACTERS)]
+    return ascii(hashlib.sha256(binary).hexdigest()), [ascii(line) for line in lines]
 
 
 def winner(row: BestRow, source: KernelSource) -> dict[str, object]:
@@ -46,13 +70,7 @@ def winner(row: BestRow, source: KernelSource) -> dict[str, object]:
     return {name: getattr(row, name) for name in COPIED} | {
         "digest": source.digest,
         "kernel": source.kernel,
-        "threads": source.launch.threads,
-        "rows_per_block": source.launch.rows_per_block,
-        "columns_per_block": source.launch.columns_per_block,
-        "splits": source.launch.splits,
-        "groups": source.launch.groups,
-        "persistent": source.launch.persistent,
-        "smem_bytes": source.launch.smem_bytes,
+        "launch": asdict(source.launch),
     }
 
 

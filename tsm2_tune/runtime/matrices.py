@@ -1,8 +1,19 @@
-# Arguments
+"""Arrays as matrices in memory, and the product that a call asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from tsm2_tune.runtime.elements import ACROSS, DTYPES, LARGEST_32_BIT_OFFSET, MATHS, SUMS
+from tsm2_tune.runtime.libraries import check_plain, device_interface, is_conjugate
 
 
-@dataclass(frozen=True)
-class _Matrix:
+@dataclass(frozen=True, slots=True)
+class Matrix:
     """A matrix in memory: lines of elements that are neighbours, which are its columns, its rows, or both."""
 
     name: str
@@ -17,12 +28,14 @@ class _Matrix:
     read_only: bool
     stream: int | None  # that its library last used it on, where it says so
     is_conjugate: bool  # of what is in its memory
+    is_vector: bool = False  # an array of one dimension
 
     @classmethod
-    def of(cls, name: str, array: Any) -> _Matrix:
-        _check_plain(name, array)
+    def of(cls, name: str, array: Any, *, vector: str = "") -> Matrix:
+        """The matrix that an array is. A vector is a "row" or a "column", where it may be one."""
+        check_plain(name, array)
         is_bfloat16 = str(getattr(array, "dtype", "")).rpartition(".")[2] == "bfloat16"
-        interface = _device_interface(name, array)
+        interface = device_interface(name, array)
         on_host = interface is None
         if on_host:
             if not isinstance(array, np.ndarray):
@@ -34,18 +47,21 @@ class _Matrix:
         elif interface.get("mask") is not None:
             raise TypeError(f"{name}: masked arrays are not supported")
         dtype = array.dtype if is_bfloat16 and on_host else np.dtype(interface["typestr"])
-        element = "bf16" if is_bfloat16 else _dtype_name(dtype, name)
+        element = "bf16" if is_bfloat16 else dtype_name(dtype, name)
         shape, strides = tuple(interface["shape"]), interface.get("strides")
-        if len(shape) != 2 or min(shape) < 1:
-            raise ValueError(f"{name}: expected a matrix with rows and columns, got the shape {shape}")
+        is_vector = len(shape) == 1 and vector != ""
+        if len(shape) != 2 - is_vector or (strides is not None and len(strides) != len(shape)):
+            raise ValueError(f"{name}: expected a matrix{' or a vector' if vector else ''}, got the shape {shape}")
+        if is_vector:
+            shape, strides = _as_matrix(shape, strides or (dtype.itemsize,), vector)
         address, read_only = interface["data"]
         if address % dtype.itemsize:
             raise ValueError(f"{name}: its address is not a multiple of {dtype.itemsize} bytes")
         rows, columns = shape
         strides = strides or (columns * dtype.itemsize, dtype.itemsize)  # None: row-major, without padding
         ld = _leading_dimensions(name, shape, strides, dtype.itemsize)
-        told = interface.get("stream"), _is_conjugate(array)
-        return cls(name, array, on_host, address, rows, columns, ld, element, dtype, read_only, *told)
+        told = interface.get("stream"), is_conjugate(array)
+        return cls(name, array, on_host, address, rows, columns, ld, element, dtype, read_only, *told, is_vector)
 
     @property
     def span(self) -> np.ndarray[Any, Any]:
@@ -61,9 +77,29 @@ class _Matrix:
         }
         return np.asarray(SimpleNamespace(__array_interface__=interface))
 
+    @property
+    def span_bytes(self) -> int:
+        """From its first byte to past its last one."""
+        order, ld = next(iter(self.ld.items()))
+        lines, elements = (self.columns, self.rows) if order == "n" else (self.rows, self.columns)
+        return ((lines - 1) * ld + elements) * self.dtype.itemsize
+
     def reach(self, order: str) -> int:
         """Elements that an index over the matrix passes, the padding between its lines included."""
         return self.ld[order] * (self.columns if order == "n" else self.rows)
+
+    def transposed(self) -> Matrix:
+        """The transposed matrix, in the same memory."""
+        ld = {ACROSS[order]: elements for order, elements in self.ld.items()}
+        return replace(self, rows=self.columns, columns=self.rows, ld=ld)
+
+
+def _as_matrix(
+    shape: tuple[int, ...], strides: tuple[int, ...], vector: str
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Shape and strides of a vector that is a row or a column; a stride along an extent of 1 says nothing."""
+    (elements,), (step,) = shape, strides
+    return ((1, elements), (step * elements, step)) if vector == "row" else ((elements, 1), (step, step * elements))
 
 
 def _leading_dimensions(name: str, shape: tuple[int, int], strides: Any, itemsize: int) -> dict[str, int]:
@@ -72,6 +108,8 @@ def _leading_dimensions(name: str, shape: tuple[int, int], strides: Any, itemsiz
     The stride along an extent of 1 says nothing, so that a vector may have both orders.
     """
     (rows, columns), (down, across) = shape, strides
+    if 0 in shape:
+        return {"n": max(rows, 1), "t": max(columns, 1)}  # nothing lies there
     found = {}
     lines_of = {"n": (rows, down, columns, across), "t": (columns, across, rows, down)}
     for order, (elements, step, lines, line) in lines_of.items():
@@ -88,37 +126,48 @@ def _leading_dimensions(name: str, shape: tuple[int, int], strides: Any, itemsiz
     return found
 
 
-@dataclass(frozen=True)
-class _Product:
-    """The matrices of one call; those that this module has no use for are refused."""
+def dtype_name(dtype: Any, what: str = "dtype") -> str:
+    """The name of a type that NumPy knows; of a winner's, itself."""
+    if dtype is None:  # which NumPy takes for float64
+        raise TypeError(f"{what}: expected a type, got None")
+    if isinstance(dtype, str) and (dtype in DTYPES or dtype in MATHS.values()):
+        return dtype
+    for name, known in DTYPES.items():
+        if str(dtype) == "bfloat16" if name == "bf16" else np.dtype(dtype) == known:
+            return name
+    known_names = ("bfloat16" if name == "bf16" else str(known) for name, known in DTYPES.items())
+    raise TypeError(f"{what}: expected one of {', '.join(known_names)}, got {np.dtype(dtype)}")
 
-    a: _Matrix
-    b: _Matrix
-    out: _Matrix | None  # None: to be made
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """The matrices of one call; those that no kernel has a use for are refused."""
+
+    a: Matrix
+    b: Matrix
+    out: Matrix | None  # None: to be made
     conjugates: tuple[bool, bool] = (False, False)
     math: str | None = None
 
     @classmethod
     def of(
         cls, a: Any, b: Any, out: Any, conjugates: tuple[bool, bool] = (False, False), math: str | None = None
-    ) -> _Product:
-        matrices = _Matrix.of("a", a), _Matrix.of("b", b), None if out is None else _Matrix.of("out", out)
-        is_complex = matrices[0].dtype.kind == "c"
+    ) -> Product:
+        of_a, of_b = Matrix.of("a", a, vector="row"), Matrix.of("b", b, vector="column")
+        if of_a.is_vector and of_b.is_vector:
+            raise ValueError("a and b: two vectors: pass one of them as a matrix, such as a[None, :]")
+        vector = "column" if of_b.is_vector else "row" if of_a.is_vector else ""
+        of_out = None if out is None else Matrix.of("out", out, vector=vector)
+        is_complex = of_a.dtype.kind == "c"
         asked = [is_complex and bool(conjugated) for conjugated in conjugates]
-        of_a, of_b = (one != x.is_conjugate for one, x in zip(asked, matrices[:2], strict=True))
-        product = cls(*matrices, (of_a, of_b), math)
-        if math is not None and (math, product.a.element) not in MATHS:
+        conjugate_a, conjugate_b = (one != x.is_conjugate for one, x in zip(asked, (of_a, of_b), strict=True))
+        product = cls(of_a, of_b, of_out, (conjugate_a, conjugate_b), math)
+        if math is not None and (math, of_a.element) not in MATHS:
             known = "".join(f", or {x} of {DTYPES[element]}" for x, element in MATHS)
             raise ValueError(f"math: expected None{known}, got {math!r} of {product.dtype}")
         product._check_fit()
-        if product.out is not None:
-            product._check_writable(product.out)
-        if all(w.on_host != product.on_host for w in WINNERS):
-            if product.on_host:
-                raise TypeError("a: this module's kernels were tuned on GPUs only: pass device arrays")
-            raise RuntimeError(
-                "a: this module's kernels were tuned on a host only: pass NumPy arrays, or tune on the GPU"
-            )
+        if of_out is not None:
+            product._check_writable(of_out)
         return product
 
     @property
@@ -149,14 +198,31 @@ class _Product:
         return self.a.rows, self.b.columns, self.a.columns
 
     @property
+    def out_shape(self) -> tuple[int, ...]:
+        """Of an `out` that is to be made: a vector where a or b is one."""
+        m, n, _ = self.shape
+        return (m,) if self.b.is_vector else (n,) if self.a.is_vector else (m, n)
+
+    @property
     def is_gram(self) -> bool:
         """Whether b is a transposed, in the same memory."""
         across = {ACROSS[order]: ld for order, ld in self.a.ld.items()}
         return self.a.address == self.b.address and self.b.columns == self.a.rows and self.b.ld == across
 
     @property
-    def given(self) -> tuple[_Matrix, ...]:
+    def given(self) -> tuple[Matrix, ...]:
         return (self.a, self.b) if self.out is None else (self.a, self.b, self.out)
+
+    def with_out(self, array: Any) -> Product:
+        """The product into an array that was made for it."""
+        return replace(self, out=Matrix.of("out", array, vector="column" if self.b.is_vector else "row"))
+
+    def transposed(self) -> Product:
+        """b transposed times a transposed, into out transposed: the same numbers in the same memory."""
+        out = None if self.out is None else self.out.transposed()
+        return replace(
+            self, a=self.b.transposed(), b=self.a.transposed(), out=out, conjugates=(self.conjugates[::-1])
+        )
 
     def _check_fit(self) -> None:
         a, b, out = self.a, self.b, self.out
@@ -170,17 +236,21 @@ class _Product:
         if out is not None and (out.rows, out.columns) != (a.rows, b.columns):
             raise ValueError(f"out: expected {a.rows}x{b.columns}, got {out.rows}x{out.columns}")
 
-    def _check_writable(self, out: _Matrix) -> None:
+    def _check_writable(self, out: Matrix) -> None:
         if out.read_only:
             raise ValueError("out: it is read-only")
         if out.is_conjugate:
-            raise TypeError("out: its conjugate bit is set, and no kernel writes conjugates: pass a tensor without it")
+            raise TypeError(
+                "out: its conjugate bit is set, and no kernel writes conjugates: pass a tensor without it"
+            )
+        if 0 in (*self.shape,):
+            return
         for matrix in (self.a, self.b):
             if np.shares_memory(out.span, matrix.span):
                 raise ValueError(f"out: it shares memory with {matrix.name}, which the kernel still reads")
 
 
-def _too_large(factor: Any, dtype: np.dtype[Any]) -> bool:
+def too_large(factor: Any, dtype: np.dtype[Any]) -> bool:
     """Whether a finite number is none in this type."""
     try:
         with np.errstate(over="ignore"):
@@ -189,18 +259,8 @@ def _too_large(factor: Any, dtype: np.dtype[Any]) -> bool:
         return True
 
 
-def _arguments(product: _Product, out: _Matrix, winner: Winner, alpha: complex, beta: complex) -> tuple[int, list[Any]]:
-    """The width of the index that reaches every element, and the kernel's arguments up to its workspace.
-
-    A matrix is the address of device memory, or the host's array.
-    """
-    matrices = (product.a, product.b, out)
-    m, n, k = product.shape
-    largest = max(*(x.reach(order) for x, order in zip(matrices, winner.orders, strict=True)), 2 * m, 2 * k)
-    bits = 32 if largest <= LARGEST_32_BIT_OFFSET else 64
-    index, scalar = (np.int32 if bits == 32 else np.int64), product.sum_dtype.type
-    a, b, c = (
-        (x.array if x.on_host else np.uint64(x.address), index(x.ld[order]))
-        for x, order in zip(matrices, winner.orders, strict=True)
-    )
-    return bits, [index(m), index(n), index(k), scalar(alpha), *a, *b, scalar(beta), *c]
+def index_bits(product: Product, orders: tuple[str, str, str]) -> int:
+    """The width of the index that reaches every element of the matrices in these storage orders, `out` among them."""
+    m, _, k = product.shape
+    reaches = (x.reach(order) for x, order in zip(product.given, orders, strict=True))
+    return 32 if max(*reaches, 2 * m, 2 * k) <= LARGEST_32_BIT_OFFSET else 64

@@ -1,0 +1,257 @@
+"""What it costs a program to call: microseconds to start one small product, beside what it would call instead.
+
+    python -m benchmarks.call_cost --output benchmarks/results/h200-call-cost.json
+
+A module is tuned, exported and imported; then one process times its calls and those of PyTorch and CuPy in turns, on
+the same arrays, which are row-major as these libraries make them. Kernels take less time than a call, so that they
+are never waited for.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import click
+
+from tsm2_tune import __version__
+from tsm2_tune.tuner.target import find_target
+from tsm2_tune.usage import Command
+
+M, N, K = 1024, 8, 256
+OPS = ("ttt", "nn")
+ROUNDS, CALLS, THREADS = 30, 200, 8
+FRESH = 200  # shapes that are called once
+
+Call = Callable[[], object]
+Calls = dict[str, Call]
+
+
+def made_module(folder: Path, device: str) -> Path:
+    """A module of kernels for the small product, and for one whose kernel splits k."""
+    database, module = folder / "results.db", folder / "best_kernels.py"
+    for op in OPS:
+        tune = ["--device", device, "--shapes", f"{M}x{N}x{K}", "--dtype", "f32", "--op", op, "--budget", "4"]
+        _run([*tune, "--database", str(database)])
+    _run(["export", "--database", str(database), "--format", "module", "--output", str(module)])
+    return module
+
+
+def _run(arguments: list[str]) -> None:
+    subprocess.run([sys.executable, "-m", "tsm2_tune", *arguments], check=True, stdout=subprocess.DEVNULL)
+
+
+def imported(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("best_kernels", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["best_kernels"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def import_ms(path: Path) -> float:
+    """Of a new process that has NumPy already."""
+    program = (
+        "import time, numpy, sys; sys.path.insert(0, sys.argv[1]); start = time.perf_counter(); import best_kernels;"
+        " print(1e3 * (time.perf_counter() - start))"
+    )
+    command = [sys.executable, "-c", program, str(path.parent)]
+    return min(float(subprocess.run(command, check=True, capture_output=True, text=True).stdout) for _ in range(3))
+
+
+def of_torch(best: ModuleType) -> tuple[Calls, Call]:
+    """Calls on tensors of PyTorch, and what waits for them."""
+    import torch
+
+    a, b = torch.randn(M, K, device="cuda"), torch.randn(K, N, device="cuda")
+    c, down = torch.empty(M, N, device="cuda"), torch.randn(K, M, device="cuda").t()
+    tall = torch.empty(N, M, device="cuda").t()
+    across = torch.randn(N, K, device="cuda").t()
+    expected = (a.double() @ b.double()).float()
+    assert torch.allclose(best.gemm(a, b, out=c), expected, atol=1e-3)
+    assert torch.allclose(best.gemm(a, b), expected, atol=1e-3)
+    planned = best.plan(a, b, c)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        torch.mm(a, b, out=c)
+    calls = {
+        "torch.mm(a, b, out=c)": lambda: torch.mm(a, b, out=c),
+        "torch.mm(a, b)": lambda: torch.mm(a, b),
+        "graph of torch.mm, replay": graph.replay,
+        "gemm(a, b, out=c)": lambda: best.gemm(a, b, out=c),
+        "gemm(a, b)": lambda: best.gemm(a, b),
+        "gemm(a, b, out=c, alpha=2.0, beta=1.0)": lambda: best.gemm(a, b, out=c, alpha=2.0, beta=1.0),
+        "gemm, column-major": lambda: best.gemm(down, across, out=tall),
+        "plan()": planned,
+    }
+    return calls, torch.cuda.synchronize
+
+
+def of_cupy(best: ModuleType) -> tuple[Calls, Call]:
+    """Calls on arrays of CuPy, and what waits for them."""
+    import cupy
+
+    a, b = cupy.random.rand(M, K, dtype=cupy.float32), cupy.random.rand(K, N, dtype=cupy.float32)
+    c = cupy.empty((M, N), cupy.float32)
+    expected = a.astype(cupy.float64) @ b.astype(cupy.float64)
+    assert cupy.allclose(best.gemm(a, b, out=c), expected, atol=1e-3)
+    assert cupy.allclose(best.gemm(a, b), expected, atol=1e-3)
+    calls = {
+        "cupy.matmul(a, b, out=c)": lambda: cupy.matmul(a, b, out=c),
+        "cupy.matmul(a, b)": lambda: cupy.matmul(a, b),
+        "gemm(a, b, out=c)": lambda: best.gemm(a, b, out=c),
+        "gemm(a, b)": lambda: best.gemm(a, b),
+        "plan()": best.plan(a, b, c),
+    }
+    return calls, cupy.cuda.Device().synchronize
+
+
+def of_pycuda(best: ModuleType) -> tuple[Calls, Call]:
+    """Calls on arrays of PyCUDA in the primary context, and what waits for them."""
+    import numpy as np
+    import pycuda.autoprimaryctx  # noqa: F401
+    import pycuda.driver as drv
+    from pycuda import gpuarray
+
+    a, b = gpuarray.to_gpu(np.ones((M, K), np.float32)), gpuarray.to_gpu(np.ones((K, N), np.float32))
+    c = gpuarray.zeros((M, N), np.float32)
+    best.gemm(a, b, out=c)
+    assert (c.get() == K).all()
+    calls = {"gemm(a, b, out=c)": lambda: best.gemm(a, b, out=c), "plan()": best.plan(a, b, c)}
+    return calls, drv.Context.synchronize
+
+
+def microseconds(calls: Calls, wait: Call) -> dict[str, dict[str, float]]:
+    """The median over rounds of what a call takes, all in turns; and the quarter of them that was fastest."""
+    found: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        for _ in range(20):
+            call()
+    for _ in range(ROUNDS):
+        for name, call in calls.items():
+            wait()
+            start = time.perf_counter()
+            for _ in range(CALLS):
+                call()
+            found[name].append(1e6 * (time.perf_counter() - start) / CALLS)
+    wait()
+    return {
+        name: {"median_us": round(statistics.median(times), 2), "quarter_us": round(sorted(times)[ROUNDS // 4], 2)}
+        for name, times in found.items()
+    }
+
+
+def in_threads(calls: Calls, wait: Call) -> dict[str, float]:
+    """Microseconds a call where THREADS threads make it at once: the time of all, by the number of their calls."""
+    found = {}
+    for name, call in calls.items():
+        barrier = threading.Barrier(THREADS + 1)
+
+        def work(call: Call = call, barrier: threading.Barrier = barrier) -> None:
+            barrier.wait()
+            for _ in range(CALLS):
+                call()
+
+        times = []
+        for _ in range(5):
+            threads = [threading.Thread(target=work) for _ in range(THREADS)]
+            for thread in threads:
+                thread.start()
+            wait()
+            barrier.wait()
+            start = time.perf_counter()
+            for thread in threads:
+                thread.join()
+            times.append(1e6 * (time.perf_counter() - start) / (CALLS * THREADS))
+        found[name] = round(statistics.median(times), 2)
+    wait()
+    return found
+
+
+def first_calls(best: ModuleType) -> dict[str, float]:
+    """Microseconds of the first call of a shape whose kernel is loaded, and of the second one."""
+    import torch
+
+    shapes = [(M + 8 * turn, N, K) for turn in range(1, FRESH + 1)]
+    arrays = [
+        (torch.randn(m, k, device="cuda"), torch.randn(k, n, device="cuda"), torch.empty(m, n, device="cuda"))
+        for m, n, k in shapes
+    ]
+    times: list[list[float]] = [[], []]
+    for one in times:
+        for a, b, c in arrays:
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            best.gemm(a, b, out=c)
+            one.append(1e6 * (time.perf_counter() - start))
+    return {name: round(statistics.median(one), 2) for name, one in zip(("first", "second"), times, strict=True)}
+
+
+def parts() -> dict[str, float]:
+    """Microseconds of what a call consists of, each alone."""
+    import ctypes
+
+    import torch
+
+    a = torch.randn(M, K, device="cuda")
+    driver, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+    at = ctypes.byref(context)
+    raw = torch._C._cuda_getCurrentRawStream
+    one: Calls = {
+        "shape, strides, type, device, address and bits of a tensor": lambda: (
+            a.shape, a.stride(), a.dtype, a.get_device(), a.is_conj(), a.is_neg(), a.requires_grad, a.data_ptr(),
+        ),
+        "current stream": lambda: raw(0),
+        "cuCtxGetCurrent by ctypes": lambda: driver.cuCtxGetCurrent(at),
+        "an empty call": lambda: None,
+    }  # fmt: skip
+    return {name: times["median_us"] for name, times in microseconds(one, lambda: None).items()}
+
+
+@click.command(cls=Command)
+@click.option("--device", default="0", show_default=True)
+@click.option("--output", type=click.Path(path_type=Path), required=True)
+def main(device: str, output: Path) -> None:
+    """Measure, print the tables, and write the file."""
+    target = find_target(device)
+    with tempfile.TemporaryDirectory() as folder:
+        path = made_module(Path(folder), device)
+        best = imported(path)
+        found: dict[str, Any] = {
+            "device": target.identity.name,
+            "driver": target.identity.driver,
+            "toolkit": target.identity.toolkit,
+            "tsm2_tune": __version__,
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "python": sys.version.split()[0],
+            "product": f"{M}x{N}x{K}:f32",
+            "kernels": {w.op: w.config for w in best.WINNERS},
+            "module_bytes": path.stat().st_size,
+            "import_ms": round(import_ms(path), 1),
+        }
+        for library, arrays in (("torch", of_torch), ("cupy", of_cupy), ("pycuda", of_pycuda)):
+            calls, wait = arrays(best)
+            found[library] = {"one_thread": microseconds(calls, wait)}
+            if library != "pycuda":  # whose contexts are a thread's own
+                found[library]["threads_us"] = in_threads(calls, wait)
+        found["first_call_us"] = first_calls(best)
+        found["parts_us"] = parts()
+    click.echo(json.dumps(found, indent=1))
+    output.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

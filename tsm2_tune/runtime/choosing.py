@@ -1,0 +1,172 @@
+"""The choice of a winner for a product."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any
+
+from tsm2_tune.runtime.elements import ACROSS, CONJUGATED, GRAM, LARGEST_EXTENT, NAMES, ORDERS, SAME
+from tsm2_tune.runtime.matrices import Product, dtype_name
+from tsm2_tune.runtime.pack import WINNERS
+from tsm2_tune.runtime.winners import Match, Winner
+
+CONJUGATING = {plain: letter for letter, plain in CONJUGATED.items()}
+Orders = tuple[tuple[str, ...], ...]  # of a, b and, unless it is to be made, out: each one or both
+
+
+def match(m: int, n: int, k: int, dtype: Any, device: str | None = None, op: str = "nn") -> Match:
+    """The winner for C (m x n) = A (m x k) B (k x n) on the GPU of this name; None is the host.
+
+    `op` says how they lie: a letter for A and one for B, n where it is column-major and t where it is row-major, j
+    and c where it is so and conjugated, and a third, t, where C is row-major; x for B where that is A's own matrix,
+    transposed, for any of which "gram" stands. `dtype` is NumPy's or a name of DTYPES or in MATHS. The GPU's own
+    winners come before other GPUs'; among them the nearest shape, by the Euclidean distance of the log-ratios of m, n
+    and k. LookupError where no winner has this element type and op.
+    """
+    m, n, k = (_extent(name, extent) for name, extent in (("m", m), ("n", n), ("k", k)))
+    for name, word in (("device", device), ("op", op)):
+        if not isinstance(word, str) and (word, name) != (None, "device"):
+            raise TypeError(f"{name}: expected a text, got {type(word).__name__}")
+    if (op == GRAM or op[1:2] == SAME) and m != n:
+        raise ValueError(f"shape {m}x{n}x{k} with op {op}: a matrix times itself has m = n")
+    tuned = _tuned(dtype_name(dtype), on_host=device is None)
+    winners = [w for w in tuned if w.op == op or (op == GRAM and w.is_gram)]
+    if not winners:
+        raise LookupError(f"no kernel of op {op} is in this module, only of {_ops(tuned)}: tune with --op {op}")
+    return _nearest(winners, (m, n, k), device)
+
+
+def choose(product: Product, device: str | None) -> Match:
+    """The winner for the product on this GPU, None on the host.
+
+    ValueError where none is for its storage orders, LookupError where none is for its type.
+    """
+    orders = tuple(tuple(x.ld) for x in product.given)
+    return _chosen(product.name, product.shape, orders, product.conjugates, product.is_gram, device)
+
+
+def check_place(product: Product) -> None:
+    """TypeError or RuntimeError where all winners were tuned on a host, and the product is on a GPU, or otherwise."""
+    if all(w.on_host != product.on_host for w in WINNERS):
+        if product.on_host:
+            raise TypeError("a: this module's kernels were tuned on GPUs only: pass device arrays")
+        raise RuntimeError(
+            "a: this module's kernels were tuned on a host only: pass NumPy arrays, or tune on the GPU"
+        )
+
+
+@lru_cache(maxsize=4096)
+def _chosen(
+    name: str,
+    shape: tuple[int, int, int],
+    orders: Orders,
+    conjugates: tuple[bool, bool],
+    is_gram: bool,
+    device: str | None,
+) -> Match:
+    """The winner for matrices in these storage orders; else one for the transposed product.
+
+    That has operands in the same memory, in the other's place: of C = A B it computes C^T = B^T A^T.
+    """
+    tuned = _tuned(name, on_host=device is None)
+    winners = _fitting(tuned, orders, conjugates, is_gram=is_gram)
+    if winners:
+        return _nearest(winners, shape, device, make_out=len(orders) == 2)
+    across = tuple(tuple(ACROSS[order] for order in has) for has in (orders[1], orders[0], *orders[2:]))
+    winners = _fitting(tuned, across, conjugates[::-1], is_gram=False)
+    if winners:
+        m, n, k = shape
+        return _nearest(winners, (n, m, k), device, make_out=len(orders) == 2, swapped=True)
+    raise ValueError(_no_kernel(name, orders, conjugates, is_gram, tuned))
+
+
+def _fitting(tuned: list[Winner], orders: Orders, conjugates: tuple[bool, bool], *, is_gram: bool) -> list[Winner]:
+    """The winners for matrices in these storage orders."""
+    fits = (all(order in has for order, has in zip(w.orders, orders, strict=False)) for w in tuned)
+    winners = [w for w, fit in zip(tuned, fits, strict=True) if fit and w.conjugates == conjugates]
+    return [w for w in winners if is_gram or not w.is_gram]
+
+
+def _no_kernel(name: str, orders: Orders, conjugates: tuple[bool, bool], is_gram: bool, tuned: list[Winner]) -> str:
+    letters = [has[0] for has in orders]
+    op = "".join(CONJUGATING[x] if conj else x for x, conj in zip(letters, conjugates, strict=False))
+    op = op[:1] + SAME if is_gram else op
+    op += "t" if letters[2:] == ["t"] or (letters == ["t", "t"] and not is_gram) else ""  # as all others are
+    came = {name: " or ".join(ORDERS[order] for order in has) for name, has in zip(NAMES, orders, strict=False)}
+    return (
+        f"{_in_words(came, conjugates)}: this module has no {name} kernel for that, only for {_ops(tuned)};"
+        f" tune with --op {op} and export again, or pass copies in the order of one of these"
+    )
+
+
+def _tuned(name: str, *, on_host: bool) -> list[Winner]:
+    """The winners for this element type, of the host or of all GPUs."""
+    winners = [w for w in WINNERS if w.dtype == name and w.on_host == on_host]
+    if not winners:
+        place = "a host" if on_host else "a GPU"
+        raise LookupError(f"no {name} kernel tuned on {place} is in this module: tune and export one")
+    return winners
+
+
+def _nearest(
+    winners: list[Winner],
+    shape: tuple[int, int, int],
+    device: str | None,
+    *,
+    make_out: bool = False,
+    swapped: bool = False,
+) -> Match:
+    """The first winner by device, a column-major `out` where that is to be made, shape, half the products, time."""
+    wanted = "n" if swapped else "t"  # of the kernel's C, where out would be row-major
+
+    def rank(winner: Winner) -> tuple[bool, bool, float, bool, float]:
+        row_major = make_out and min(shape[:2]) > 1 and winner.orders[2] == wanted and not winner.is_gram
+        distance = _distance(shape, winner)
+        return device not in (None, winner.device), row_major, distance, not winner.is_gram, winner.median_us
+
+    first = min(winners, key=rank)
+    return Match(first, _distance(shape, first), None if device in (None, first.device) else device, swapped)
+
+
+def _distance(shape: tuple[int, int, int], winner: Winner) -> float:
+    tuned = (winner.m, winner.n, winner.k)
+    return math.hypot(*(math.log(asked / had) for asked, had in zip(shape, tuned, strict=True)))
+
+
+def _extent(name: str, extent: Any) -> int:
+    """The extent of this name, as an int."""
+    try:
+        whole = operator.index(extent)
+    except TypeError:
+        raise TypeError(f"{name}: expected a whole number, got {type(extent).__name__}") from None
+    if not 1 <= whole <= LARGEST_EXTENT:
+        raise ValueError(f"{name}: expected at least 1 and at most {LARGEST_EXTENT}")
+    return whole
+
+
+def _ops(winners: list[Winner]) -> str:
+    """The winners' ops in words, such as: op nn (a, b and out column-major) and op ttt (a, b and out row-major)."""
+    orders = {w.op: w.orders for w in winners}
+    words = {op: {x: ORDERS[o] for x, o in zip(NAMES, of, strict=True)} for op, of in orders.items()}
+    conjugates = {w.op: w.conjugates for w in winners}
+    same = {w.op: ", b is a transposed" if w.is_gram else "" for w in winners}
+    return _listed(f"op {op} ({_in_words(words[op], conjugates[op])}{same[op]})" for op in sorted(words))
+
+
+def _in_words(orders: dict[str, str], conjugates: tuple[bool, bool] = (False, False)) -> str:
+    """The matrices by their storage orders, such as: a row-major, b and out column-major."""
+    groups: dict[str, list[str]] = {}
+    for name, order in orders.items():
+        groups.setdefault(order, []).append(name)
+    conjugated = [name for name, is_so in zip(NAMES, conjugates, strict=False) if is_so]
+    if conjugated:
+        groups["conjugated"] = conjugated
+    return ", ".join(f"{_listed(names)} {order}" for order, names in groups.items())
+
+
+def _listed(words: Iterable[str]) -> str:
+    *most, last = words
+    return f"{', '.join(most)} and {last}" if most else last

@@ -1,0 +1,53 @@
+"""Kernels on the host, for NumPy arrays: emulated, for finding faults."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tsm2_tune.runtime.loading import text_of
+from tsm2_tune.runtime.matrices import Product, index_bits
+from tsm2_tune.runtime.plans import made_order
+from tsm2_tune.runtime.winners import Match
+
+
+def multiply_on_host(product: Product, match: Match, alpha: complex, beta: complex) -> Any:
+    """Run the kernel on the CPU, and wait for it."""
+    if product.out is None:
+        order: Any = made_order(match)
+        product = product.with_out(np.empty(product.out_shape, product.dtype, order=order))
+    oriented = product.transposed() if match.swapped else product
+    winner, (m, n, k) = match.winner, oriented.shape
+    bits = index_bits(oriented, winner.orders)
+    index, scalar = np.int32 if bits == 32 else np.int64, product.sum_dtype.type
+    a, b, c = (
+        ((x.array if x.array.ndim == 2 else x.span).T if match.swapped else x.array, index(x.ld[order]))
+        for x, order in zip(oriented.given, winner.orders, strict=True)
+    )
+    arguments = [index(m), index(n), index(k), scalar(alpha), *a, *b, scalar(beta), *c]
+    if winner.launch.splits > 1:
+        partials = _aligned(winner.launch.partial_elements(m, n), product.sum_dtype)
+        arguments += [partials, np.zeros(winner.launch.counters(m, n), np.uint32)]
+    try:
+        from tsm2_tune.tuner.host import run_on_host
+    except ImportError as error:
+        raise RuntimeError(f"NumPy arrays need tsm2_tune: pip install tsm2-tune ({error})") from error
+    run_on_host(
+        text_of(winner),
+        winner.kernel,
+        (f"INDEX_BITS={bits}",),
+        arguments,
+        blocks=winner.launch.blocks(m, n),
+        threads=winner.launch.threads,
+        smem_bytes=winner.launch.smem_bytes,
+    )
+    assert product.out is not None
+    return product.out.array
+
+
+def _aligned(elements: int, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """An array that is 16-byte aligned."""
+    room = np.empty(elements + 16 // dtype.itemsize, dtype)
+    first = -room.ctypes.data % 16 // dtype.itemsize
+    return room[first : first + elements]

@@ -1,0 +1,164 @@
+"""Arrays of other libraries: what they are besides memory, the stream that their library is at, and new ones.
+
+No library is imported for that: where an array is of one, somebody has.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+
+def _is_of(array: Any, library: str, name: str) -> bool:
+    """Whether the array is of this type of a library."""
+    return isinstance(array, getattr(sys.modules.get(library), name, ()))
+
+
+def is_torchs(array: Any) -> bool:
+    """Whether it is a tensor of PyTorch."""
+    return _is_of(array, "torch", "Tensor")
+
+
+def is_cupys(array: Any) -> bool:
+    """Whether it is an array of CuPy."""
+    return _is_of(array, "cupy", "ndarray")
+
+
+def _is_subclass(tensor: Any) -> bool:
+    torch = sys.modules["torch"]
+    return type(tensor) not in (torch.Tensor, torch.nn.Parameter)
+
+
+def _gives_gradients() -> bool:
+    """Whether PyTorch records what is computed, so that its own mm(out=) refuses what requires a gradient."""
+    return bool(sys.modules["torch"].is_grad_enabled())
+
+
+# What a tensor of PyTorch may be that its memory does not say, and what makes it plain.
+TENSORS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
+    ("is of a subclass, which may mean more than its memory", "as_subclass(torch.Tensor)", _is_subclass),
+    ("is nested", "to_padded_tensor(0)", lambda t: t.is_nested),
+    ("is sparse", "to_dense()", lambda t: t.layout is not sys.modules["torch"].strided),
+    ("is quantised", "dequantize()", lambda t: t.is_quantized),
+    ("requires a gradient, which kernels do not give", "detach()", lambda t: t.requires_grad and _gives_gradients()),
+    ("is to be negated, as its negative bit says", "resolve_neg()", lambda t: t.is_neg()),
+)
+
+
+def check_plain(name: str, array: Any) -> None:
+    """TypeError for an array that its memory does not say all of, but for a tensor's conjugate bit."""
+    if is_torchs(array):
+        for what, remedy, is_so in TENSORS:
+            if is_so(array):
+                raise TypeError(f"{name}: it {what}: pass {name}.{remedy}")
+    elif isinstance(array, np.ma.MaskedArray):
+        raise TypeError(f"{name}: masked arrays are not supported")
+
+
+def is_conjugate(array: Any) -> bool:
+    """Whether what the array stands for is the conjugate of what is in its memory, as of PyTorch's x.mH."""
+    return is_torchs(array) and bool(array.is_conj())
+
+
+def device_interface(name: str, array: Any) -> Any:
+    """What the array says of its device memory; None where it has none. TypeError where it will not say it."""
+    try:
+        if is_torchs(array):
+            if array.requires_grad:  # and none is given: see TENSORS
+                array = array.detach()
+            if str(array.dtype) == "torch.bfloat16":
+                array = array.view(sys.modules["torch"].int16)  # it describes bfloat16 as another type, or not at all
+        return getattr(array, "__cuda_array_interface__", None)
+    except Exception as error:  # each library has its own
+        raise TypeError(f"{name}: a {type(array).__name__} that does not tell its memory: {error}") from error
+
+
+def current_stream(array: Any) -> int | None:
+    """The stream that `with torch.cuda.stream(s)` or CuPy's `with s` has set; None for arrays of other libraries."""
+    if is_torchs(array):
+        return int(sys.modules["torch"].cuda.current_stream(array.device).cuda_stream)
+    if is_cupys(array):
+        with array.device:  # a stream is current on a device
+            return int(sys.modules["cupy"].cuda.get_current_stream().ptr)
+    return None
+
+
+@contextmanager
+def at_stream(array: Any, stream: int) -> Iterator[None]:
+    """Let the array's library be at its device and at this stream: what it allocates is ordered by that."""
+    if is_torchs(array):
+        torch = sys.modules["torch"]
+        if int(torch.cuda.current_stream(array.device).cuda_stream) == stream:
+            with torch.cuda.device(array.device):
+                yield
+            return
+        own = torch.cuda.ExternalStream(stream, device=array.device)
+        with torch.cuda.stream(torch.cuda.default_stream(array.device) if stream == 0 else own):
+            yield
+    elif is_cupys(array):
+        cupy = sys.modules["cupy"]
+        with array.device, cupy.cuda.ExternalStream(stream) if stream else cupy.cuda.Stream.null:
+            yield
+    else:
+        yield
+
+
+def new_array(array: Any, shape: tuple[int, ...], strides: tuple[int, ...], order: str) -> Any:
+    """An array of the type and on the device of another, by its library's allocator; None of another library.
+
+    `order` is NumPy's: F column-major, C row-major; `strides`, in elements, say the same.
+    """
+    if is_torchs(array):
+        return sys.modules["torch"].empty_strided(shape, strides, dtype=array.dtype, device=array.device)
+    if is_cupys(array):
+        return sys.modules["cupy"].empty(shape, array.dtype, order=order)
+    if _is_of(array, "numba.cuda.cudadrv.devicearray", "DeviceNDArray"):
+        return sys.modules["numba.cuda"].device_array(shape, array.dtype, order=order)
+    return None
+
+
+def scratch(array: Any, size_bytes: int) -> tuple[int, Any] | None:
+    """Address and owner of so much device memory of the array's library; None of another library.
+
+    MemoryError where there is none.
+    """
+    if size_bytes == 0 or not (is_torchs(array) or is_cupys(array)):
+        return None
+    try:
+        if is_torchs(array):
+            torch = sys.modules["torch"]
+            owner = torch.empty(size_bytes, dtype=torch.uint8, device=array.device)
+            return owner.data_ptr(), owner
+        owner = sys.modules["cupy"].cuda.alloc(size_bytes)
+        return owner.ptr, owner
+    except Exception as error:  # each library has its own
+        raise MemoryError(str(error)) from error
+
+
+def vendors_product(a: Any, b: Any, out: Any, alpha: complex, beta: complex, conjugates: tuple[bool, bool]) -> Any:
+    """The product by the arrays' own library, whose kernels are the vendor's: out = alpha a b + beta out.
+
+    None where that library multiplies no matrices.
+    """
+    a, b = (x.conj() if conjugated else x for x, conjugated in zip((a, b), conjugates, strict=True))
+    if is_torchs(a):
+        torch = sys.modules["torch"]
+        if out is None or a.ndim != 2 or b.ndim != 2:
+            return _combined(torch.matmul(a, b), out, alpha, beta)
+        return torch.addmm(out, a, b, beta=beta, alpha=alpha, out=out)
+    library = sys.modules["cupy"] if is_cupys(a) else np if isinstance(a, np.ndarray) else None
+    return None if library is None else _combined(library.matmul(a, b), out, alpha, beta)
+
+
+def _combined(product: Any, out: Any, alpha: complex, beta: complex) -> Any:
+    """alpha product + beta out, in `out` where there is one."""
+    if alpha != 1:
+        product *= alpha
+    if out is None:
+        return product
+    out[...] = product if beta == 0 else product + beta * out
+    return out

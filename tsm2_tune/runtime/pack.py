@@ -1,0 +1,11 @@
+"""The kernels and winners of a module: none here. In an exported file they are what was tuned."""
+
+from __future__ import annotations
+
+from tsm2_tune.runtime.winners import Winner
+
+WINNERS: tuple[Winner, ...] = ()
+KERNELS: dict[str, str] = {}  # CUDA texts by their SHA-256
+CUBINS: dict[
+    tuple[str, int, str], tuple[str, str]
+] = {}  # by a text's digest, index width and architecture: digest, data

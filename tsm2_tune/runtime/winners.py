@@ -1,0 +1,81 @@
+"""Winner: a kernel and the shape that it won; Match: which winner a product gets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from tsm2_tune.runtime.elements import ACROSS, CONJUGATED, SAME
+from tsm2_tune.runtime.launch import Launch
+
+
+@dataclass(frozen=True)
+class Winner:
+    """The fastest verified kernel of one shape and op on one device."""
+
+    device: str
+    compute_capability: str  # "" for a host
+    driver: str
+    toolkit: str
+    tuned_at: str  # ISO 8601, UTC
+    dtype: str  # of DTYPES, or what MATHS has
+    op: str  # a letter of ORDERS or CONJUGATED for a, one for b, x where b is a transposed, t where out is row-major
+    m: int
+    n: int
+    k: int
+    config: str
+    median_us: float
+    gbytes_per_s: float
+    percent_of_floor: float
+    digest: str  # SHA-256 of its text in KERNELS
+    kernel: str  # name of the entry point
+    launch: Launch
+
+    @property
+    def on_host(self) -> bool:
+        return not self.compute_capability
+
+    @cached_property
+    def orders(self) -> tuple[str, str, str]:
+        """The storage orders of a, b and out, as letters of ORDERS."""
+        a, b = (CONJUGATED.get(letter, letter) for letter in self.op[:2])
+        return a, ACROSS[a] if self.is_gram else b, self.op[2:] or "n"
+
+    @property
+    def is_gram(self) -> bool:
+        """Whether it is for a matrix and the same one transposed alone, whose products it computes once."""
+        return self.op[1] == SAME
+
+    @property
+    def conjugates(self) -> tuple[bool, bool]:
+        """Whether it multiplies with the complex conjugate of a, and of b."""
+        return self.op[0] in CONJUGATED, self.op[1] in CONJUGATED
+
+
+@dataclass(frozen=True)
+class Match:
+    """Which winner a product gets, and how it was found."""
+
+    winner: Winner
+    distance: float  # sqrt of the sum of log(m/m')^2, log(n/n')^2 and log(k/k')^2; 0 is exact
+    other_device: str | None  # the GPU asked for, where none of its own winners fits and another's serves
+    swapped: bool = False  # whether it computes the transposed product, b transposed times a transposed
+
+    def __str__(self) -> str:
+        w = self.winner
+        how = "exact" if self.distance == 0 else f"nearest {w.m}x{w.n}x{w.k} at distance {self.distance:.1f}"
+        if self.swapped:
+            how += f", by op {w.op} as the transposed product"
+        if self.other_device is not None:
+            how += f", tuned on {w.device}: no winner of {self.other_device} fits, tune there for its own"
+        return how
+
+
+@dataclass(frozen=True)
+class Vendor:
+    """That a product is left to the arrays' own library, and why."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return f"the vendor: {self.reason}"

@@ -1,0 +1,55 @@
+"""The binaries of winners, for GPUs as those that they were tuned on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tsm2_tune.errors import ToolMissing
+from tsm2_tune.generator.render import INDEX_BITS, KernelSource, index_defines
+from tsm2_tune.tuner.compiler import Toolchain, compile_text
+from tsm2_tune.tuner.cuda import architecture_flag, cuda_toolchain
+from tsm2_tune.tuner.export.module import Cubins
+from tsm2_tune.tuner.stored import BestRow
+from tsm2_tune.tuner.trial import Binary
+from tsm2_tune.tuner.tune import cores
+
+COMPILE_LIMIT_SECONDS = 600.0
+
+
+def compiled_cubins(rows: Sequence[BestRow], sources: Mapping[str, KernelSource]) -> Cubins:
+    """For each kernel of a GPU and each width of index the binary; the cache of compiled kernels may have it.
+
+    ToolMissing where a kernel does not compile, or no compiler is here.
+    """
+    wanted = dict.fromkeys((row.source_digest, row.compute_capability) for row in rows if row.compute_capability)
+    toolchains = {text: cuda_toolchain(_capability(text)) for _, text in wanted}
+    jobs = [(digest, text, bits) for digest, text in wanted for bits in INDEX_BITS]
+
+    def compiled(job: tuple[str, str, int]) -> bytes:
+        digest, capability, bits = job
+        return _cubin(sources[digest], toolchains[capability], bits)
+
+    with ThreadPoolExecutor(cores()) as pool:
+        binaries = list(pool.map(compiled, jobs))
+    keys = [(digest, bits, architecture_flag(_capability(text))) for digest, text, bits in jobs]
+    return dict(zip(keys, binaries, strict=True))
+
+
+def _capability(text: str) -> tuple[int, int]:
+    major, minor = text.split(".")
+    return int(major), int(minor)
+
+
+def _cubin(source: KernelSource, toolchain: Toolchain, bits: int) -> bytes:
+    found = compile_text(
+        source.text,
+        kernel=source.kernel,
+        defines=index_defines(bits),
+        toolchain=toolchain,
+        limit_seconds=COMPILE_LIMIT_SECONDS,
+    )
+    if not isinstance(found, Binary):
+        raise ToolMissing(f"{toolchain.compiler} does not compile {source.kernel}: {found.detail}")
+    return Path(found.path).read_bytes()

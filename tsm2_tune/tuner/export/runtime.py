@@ -1,0 +1,57 @@
+"""The runtime as one text: the modules of `tsm2_tune.runtime`, one after another, without what they import."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from importlib import resources
+
+PACKAGE = "tsm2_tune.runtime"
+# In their order: what a module needs when it is imported comes before it. Not `pack`, which an export fills.
+MODULES = (
+    "elements",
+    "launch",
+    "winners",
+    "libraries",
+    "matrices",
+    "choosing",
+    "driver",
+    "loading",
+    "workspace",
+    "plans",
+    "fast",
+    "pycuda_arrays",
+    "host",
+    "products",
+)
+
+
+def runtime_parts() -> tuple[str, str]:
+    """The imports that the modules need, and their bodies, each below its docstring as a comment."""
+    imports, bodies = defaultdict[str, set[str]](set, json=set()), []  # json: for the data
+    for name in MODULES:
+        text = resources.files(PACKAGE).joinpath(f"{name}.py").read_text(encoding="utf-8")
+        docstring, body = _without_imports(text, imports)
+        bodies.append("\n".join(f"# {line}".rstrip() for line in docstring.splitlines()) + "\n\n" + body)
+    plain = sorted(f"import {name}" for name, names in imports.items() if not names)
+    of_modules = sorted(f"from {name} import {', '.join(sorted(names))}" for name, names in imports.items() if names)
+    numpy = "import numpy as np"
+    first = [line for line in plain if not line.startswith("import numpy")] + of_modules
+    return "\n".join([*first, "", numpy]), "\n\n\n".join(bodies)
+
+
+def _without_imports(text: str, imports: dict[str, set[str]]) -> tuple[str, str]:
+    """The docstring of a module and what follows its imports, which are added to `imports`."""
+    tree, end = ast.parse(text), 0
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                imports[alias.name] |= set()
+        elif isinstance(node, ast.ImportFrom):
+            if node.module != "__future__" and not (node.module or "").startswith(PACKAGE):
+                imports[node.module or ""] |= {alias.name for alias in node.names}
+        elif end:
+            break
+        end = node.end_lineno or end
+    body = "\n".join(text.splitlines()[end:]).strip("\n")
+    return (ast.get_docstring(tree) or "").strip(), body
