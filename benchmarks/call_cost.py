@@ -43,8 +43,8 @@ def made_module(folder: Path, device: str) -> Path:
     database, module = folder / "results.db", folder / "best_kernels.py"
     for op in OPS:
         tune = ["--device", device, "--shapes", f"{M}x{N}x{K}", "--dtype", "f32", "--op", op, "--budget", "4"]
-        _run([*tune, "--database", str(database)])
-    _run(["export", "--database", str(database), "--format", "module", "--output", str(module)])
+        _run([*tune, "--db", str(database)])
+    _run(["export", "--db", str(database), "--format", "module", "--output", str(module)])
     return module
 
 

@@ -24,7 +24,9 @@ class RecordingDriver:
         self.free_bytes = 1 << 20
         self.zeroed: list[tuple[int, int, int | None]] = []  # address, words, stream
         self.capturing: set[int | None] = set()
-        self.captures, self.relaxed, self.workspaces, self.current = 1, False, False, None
+        self.captures, self.relaxed, self.workspaces = 1, False, False
+        self.current: int | None = None  # context of the thread, where none is pushed
+        self.pushed: list[int] = []
         self.stream_ids: dict[int | None, int] = {}  # where it is not the handle
 
     def cuInit(self, flags: int) -> int:
@@ -55,10 +57,12 @@ class RecordingDriver:
 
     def cuCtxPushCurrent_v2(self, context: Any) -> int:
         self.calls.append(f"push {context.value:x}")
+        self.pushed.append(context.value)
         return 0
 
     def cuCtxPopCurrent_v2(self, context: Any) -> int:
         self.calls.append("pop")
+        self.pushed.pop()
         return 0
 
     def cuCtxGetId(self, context: Any, number: Any) -> int:
@@ -117,8 +121,11 @@ class RecordingDriver:
         return 0
 
     def cuCtxGetCurrent(self, context: Any) -> int:
-        context._obj.value = self.current
+        context._obj.value = self._in_force()
         return 0
+
+    def _in_force(self) -> int | None:
+        return self.pushed[-1] if self.pushed else self.current
 
     def cuThreadExchangeStreamCaptureMode(self, mode: Any) -> int:
         self.relaxed = not self.relaxed
@@ -129,6 +136,8 @@ class RecordingDriver:
         return 0
 
     def cuLaunchKernelEx(self, config: Any, function: Any, parameters: Any, extra: None) -> int:
+        if self._in_force() is None:
+            return 201  # CUDA_ERROR_INVALID_CONTEXT
         *shape, smem_bytes = (ctypes.c_uint * 7).from_address(config.value)
         stream = ctypes.c_void_p.from_address(config.value + 32)
         assert (ctypes.c_uint64 * 2).from_address(config.value + 40)[:] == [0, 0]  # no attributes

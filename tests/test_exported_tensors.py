@@ -22,13 +22,27 @@ HAS_TORCH = importlib.util.find_spec("torch") is not None
 STRIDED = object()  # a layout
 
 
+class TypeOfTensor(str):
+    """What the module asks of a type of PyTorch's; there is one object of each."""
+
+    __slots__ = ()
+
+    @property
+    def is_complex(self) -> bool:
+        return "complex" in self
+
+
+TYPES = {name: TypeOfTensor(name) for name in ("torch.float32", "torch.complex64")}
+
+
 class Tensor(SimpleNamespace):
     """What the module asks of a tensor of PyTorch: plain, on a GPU, unless told otherwise."""
 
     def __init__(self, described: Any, **changes: Any) -> None:
         plain = {"is_nested": False, "layout": STRIDED, "is_quantized": False, "requires_grad": False}
         bits = {"is_conj": lambda: False, "is_neg": lambda: False}
-        super().__init__(**{"dtype": "torch.complex64", "device": "cuda:0", **plain, **bits, **changes})
+        changes["dtype"] = TYPES[changes.get("dtype", "torch.complex64")]
+        super().__init__(**{"device": "cuda:0", **plain, **bits, **changes})
         if described is not None:
             self.__cuda_array_interface__ = interface = described.__cuda_array_interface__
             size, (down, across) = int(interface["typestr"][2:]), interface["strides"]
@@ -78,7 +92,7 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
     fake.device = device
     fake.cuda = SimpleNamespace(get_current_stream=lambda: SimpleNamespace(ptr=fake.streams[current[0]]))
-    fake.cuda.runtime = SimpleNamespace(getDevice=lambda: current[0])
+    fake.cuda.runtime = SimpleNamespace(getDevice=lambda: current[0], getDeviceCount=lambda: 2)
     monkeypatch.setitem(sys.modules, "cupy", fake)
     return fake
 
@@ -254,6 +268,7 @@ def test_without_such_a_library_it_is_the_default_stream(module: ModuleType) -> 
 
 def test_what_another_library_is_at_is_waited_for(module: ModuleType, torch: Any) -> None:
     torch.stream = 77
+    module.driver.owner = lambda address: 0xAA  # the context that libraries share
     of_torch = [Tensor(f32(at), dtype="torch.float32") for at in (0x1000, 0x2000, 0x3000)]
     assert launched_on(module, of_torch[0], of_torch[1], f32(0x4000)) == (None, ["wait for 77"])
     module.driver.calls.clear()

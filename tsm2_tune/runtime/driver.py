@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tsm2_tune.runtime.libraries import is_torchs
 from tsm2_tune.runtime.matrices import Matrix
 
 OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
@@ -48,6 +49,9 @@ def error_name(status: int) -> str:
 
 def home(matrix: Matrix) -> tuple[int, int]:
     """The context that owns the matrix, and its device's ordinal."""
+    if is_torchs(matrix.array):
+        ordinal_of_tensor = matrix.array.get_device()
+        return primary_context(ordinal_of_tensor), ordinal_of_tensor  # where PyTorch has all of its memory
     ordinal, context = ctypes.c_int(), ctypes.c_void_p()
     if not _pointer_attribute(matrix, 9, ordinal):  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
         raise ValueError(f"{matrix.name}: its address {matrix.address:#x} is no memory of a CUDA device")

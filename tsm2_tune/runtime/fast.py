@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tsm2_tune.runtime.driver import stream_handle
+from tsm2_tune.runtime.libraries import cupy_stream, torch_stream
 from tsm2_tune.runtime.plans import Plan
 
 Starter = Callable[..., Any]
@@ -26,53 +27,56 @@ def remember(key: Any, plan: Plan) -> None:
     plans[key] = plan
 
 
-def overlap(a: int, b: int, out: int, spans: tuple[int, ...]) -> bool:
-    """Whether the addresses from out's first to its last one reach into a's or b's."""
-    of_a, of_b, of_out = spans
-    return (a < out + of_out and out < a + of_a) or (b < out + of_out and out < b + of_b)
-
-
 # PyTorch
 
 
-def torch_key(a: Any, b: Any, out: Any, asked: tuple[Any, ...]) -> Any:
-    """What decides the launch for these tensors; `asked` is the rest of the call."""
-    of_a = (a.shape, a.stride(), a.dtype, a.get_device(), a.is_conj())
-    of_b = (b.shape, b.stride(), b.dtype, b.get_device(), b.is_conj())
-    of_out = None if out is None else (out.shape, out.stride(), out.dtype, out.get_device(), out.is_conj())
-    return of_a, of_b, of_out, a.data_ptr() == b.data_ptr(), asked
+def torch_key(a: Any, b: Any, out: Any, asked: Any) -> Any:
+    """What decides the launch for these tensors of one type and device; `asked` is the rest of the call."""
+    shape, strides = (None, None) if out is None else (out.shape, out.stride())
+    bits = tuple(x.is_conj() for x in (a, b)) if a.dtype.is_complex else None
+    same = a.data_ptr() == b.data_ptr()
+    return a.shape, b.shape, shape, a.stride(), b.stride(), strides, a.dtype, a.get_device(), bits, same, asked
 
 
 def torch_starter(torch: Any) -> Starter:
     """How products of tensors are started."""
     kinds = (torch.Tensor, torch.nn.Parameter)
-    empty_strided = torch.empty_strided
+    empty_strided, current_device = torch.empty_strided, torch.cuda.current_device
     stream_of = torch_stream(torch)
 
-    def start(a: Any, b: Any, out: Any, alpha: Any, beta: Any, asked: tuple[Any, ...], stream: Any) -> Any:
-        if type(b) not in kinds or a.requires_grad or b.requires_grad or a.is_neg() or b.is_neg():
+    def start(a: Any, b: Any, out: Any, alpha: Any, beta: Any, asked: Any, stream: Any) -> Any:
+        dtype, on = a.dtype, a.get_device()
+        if (
+            type(b) not in kinds or b.dtype is not dtype or b.get_device() != on
+            or a.requires_grad or b.requires_grad or a.is_neg() or b.is_neg()
+        ):  # fmt: skip
             return None
+        bits = (a.is_conj(), b.is_conj()) if dtype.is_complex else None
         pa, pb = a.data_ptr(), b.data_ptr()
-        on = a.get_device()
-        of_a = (a.shape, a.stride(), a.dtype, on, a.is_conj())
-        of_b = (b.shape, b.stride(), b.dtype, b.get_device(), b.is_conj())
         if out is None:
-            plan = plans.get((of_a, of_b, None, pa == pb, asked))
-            if plan is None or stream is not None or beta is not None or on != torch.cuda.current_device():
+            plan = plans.get((a.shape, b.shape, None, a.stride(), b.stride(), None, dtype, on, bits, pa == pb, asked))
+            if plan is None or stream is not None or beta is not None or on != current_device():
                 return None
             if alpha is not None and not plan.takes(alpha):
                 return None
-            out = empty_strided(plan.out_shape, plan.out_strides, dtype=a.dtype, device=a.device)
+            out = empty_strided(plan.out_shape, plan.out_strides, dtype=dtype, device=a.device)
             plan.start(pa, pb, out.data_ptr(), alpha, None, stream_of(on), a)
             return out
-        if type(out) not in kinds or out.requires_grad or out.is_neg():
+        if (
+            type(out) not in kinds or out.dtype is not dtype or out.get_device() != on
+            or out.requires_grad or out.is_neg() or (bits is not None and out.is_conj())
+        ):  # fmt: skip
             return None
-        of_out = (out.shape, out.stride(), out.dtype, out.get_device(), out.is_conj())
-        plan = plans.get((of_a, of_b, of_out, pa == pb, asked))
+        strides = out.stride()
+        plan = plans.get(
+            (a.shape, b.shape, out.shape, a.stride(), b.stride(), strides, dtype, on, bits, pa == pb, asked)
+        )
         if plan is None:
             return None
         at = out.data_ptr()
-        if overlap(pa, pb, at, plan.spans):
+        of_a, of_b, of_out = plan.spans
+        end = at + of_out
+        if (pa < end and at < pa + of_a) or (pb < end and at < pb + of_b):  # they may share memory
             return None
         if (alpha is not None or beta is not None) and not (plan.takes(alpha) and plan.takes(beta)):
             return None
@@ -82,58 +86,53 @@ def torch_starter(torch: Any) -> Starter:
     return start
 
 
-def torch_stream(torch: Any) -> Callable[[int], int]:
-    """The handle of the current stream of the device of an ordinal."""
-    raw = getattr(getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None)
-    if raw is not None:
-        found: Callable[[int], int] = raw
-        return found
-    return lambda ordinal: int(torch.cuda.current_stream(ordinal).cuda_stream)
-
-
 # CuPy
 
 
-def cupy_key(a: Any, b: Any, out: Any, asked: tuple[Any, ...]) -> Any:
-    """What decides the launch for these arrays; `asked` is the rest of the call."""
-    of_a = (a.shape, a.strides, a.dtype, a.data.device_id)
-    of_b = (b.shape, b.strides, b.dtype, b.data.device_id)
-    of_out = None if out is None else (out.shape, out.strides, out.dtype, out.data.device_id)
-    return of_a, of_b, of_out, a.data.ptr == b.data.ptr, asked
+def cupy_key(a: Any, b: Any, out: Any, asked: Any) -> Any:
+    """What decides the launch for these arrays of one type and device; `asked` is the rest of the call."""
+    shape, strides = (None, None) if out is None else (out.shape, out.strides)
+    same = a.data.ptr == b.data.ptr
+    return a.shape, b.shape, shape, a.strides, b.strides, strides, a.dtype, a.data.device_id, same, asked
 
 
 def cupy_starter(cupy: Any) -> Starter:
     """How products of CuPy's arrays are started, on the current device."""
     kind, empty, current_device = cupy.ndarray, cupy.empty, cupy.cuda.runtime.getDevice
-    get_current_stream = cupy.cuda.get_current_stream
+    has_one_device = cupy.cuda.runtime.getDeviceCount() == 1
+    stream_of = cupy_stream(cupy)
 
-    def start(a: Any, b: Any, out: Any, alpha: Any, beta: Any, asked: tuple[Any, ...], stream: Any) -> Any:
-        if type(b) is not kind:
+    def start(a: Any, b: Any, out: Any, alpha: Any, beta: Any, asked: Any, stream: Any) -> Any:
+        dtype, at_a = a.dtype, a.data
+        if type(b) is not kind or b.dtype is not dtype:
             return None
-        at_a, at_b = a.data, b.data
+        at_b = b.data
         pa, pb, on = at_a.ptr, at_b.ptr, at_a.device_id
-        if on != current_device():
+        if at_b.device_id != on or not (has_one_device or on == current_device()):
             return None
-        of_a, of_b = (a.shape, a.strides, a.dtype, on), (b.shape, b.strides, b.dtype, at_b.device_id)
         if out is None:
-            plan = plans.get((of_a, of_b, None, pa == pb, asked))
+            plan = plans.get((a.shape, b.shape, None, a.strides, b.strides, None, dtype, on, pa == pb, asked))
             if plan is None or stream is not None or beta is not None:
                 return None
             if alpha is not None and not plan.takes(alpha):
                 return None
-            out = empty(plan.out_shape, a.dtype, order=plan.out_order)
-            plan.start(pa, pb, out.data.ptr, alpha, None, get_current_stream().ptr, a)
+            out = empty(plan.out_shape, dtype, order=plan.out_order)
+            plan.start(pa, pb, out.data.ptr, alpha, None, stream_of(), a)
             return out
-        if type(out) is not kind:
-            return None
         at_out = out.data
-        pc = at_out.ptr
-        plan = plans.get((of_a, of_b, (out.shape, out.strides, out.dtype, at_out.device_id), pa == pb, asked))
-        if plan is None or stream is not None or overlap(pa, pb, pc, plan.spans):
+        if type(out) is not kind or out.dtype is not dtype or at_out.device_id != on:
+            return None
+        plan = plans.get((a.shape, b.shape, out.shape, a.strides, b.strides, out.strides, dtype, on, pa == pb, asked))
+        if plan is None or stream is not None:
+            return None
+        at = at_out.ptr
+        of_a, of_b, of_out = plan.spans
+        end = at + of_out
+        if (pa < end and at < pa + of_a) or (pb < end and at < pb + of_b):  # they may share memory
             return None
         if (alpha is not None or beta is not None) and not (plan.takes(alpha) and plan.takes(beta)):
             return None
-        plan.start(pa, pb, pc, alpha, beta, get_current_stream().ptr, a)
+        plan.start(pa, pb, at, alpha, beta, stream_of(), a)
         return out
 
     return start

@@ -12,20 +12,42 @@ from typing import Any
 
 import numpy as np
 
+TENSOR_TYPES = {  # what PyTorch calls a type, and the interface's word for it
+    "torch.float32": "<f4",
+    "torch.float64": "<f8",
+    "torch.complex64": "<c8",
+    "torch.complex128": "<c16",
+    "torch.float16": "<f2",
+    "torch.bfloat16": "<i2",
+}
 
-def _is_of(array: Any, library: str, name: str) -> bool:
-    """Whether the array is of this type of a library."""
-    return isinstance(array, getattr(sys.modules.get(library), name, ()))
+
+def _is_of(kind: type, library: str, name: str) -> bool:
+    """Whether it is this type of a library, or derived from it."""
+    return issubclass(kind, getattr(sys.modules.get(library), name, ()))
+
+
+_libraries: dict[type, str] = {}  # by type of array
+
+
+def _library(array: Any) -> str:
+    """The library that the array is of; "" of another one."""
+    kind = type(array)
+    found = _libraries.get(kind)
+    if found is None:
+        of_torch, of_cupy = _is_of(kind, "torch", "Tensor"), _is_of(kind, "cupy", "ndarray")
+        found = _libraries[kind] = "torch" if of_torch else "cupy" if of_cupy else ""
+    return found
 
 
 def is_torchs(array: Any) -> bool:
     """Whether it is a tensor of PyTorch."""
-    return _is_of(array, "torch", "Tensor")
+    return _library(array) == "torch"
 
 
 def is_cupys(array: Any) -> bool:
     """Whether it is an array of CuPy."""
-    return _is_of(array, "cupy", "ndarray")
+    return _library(array) == "cupy"
 
 
 def _is_subclass(tensor: Any) -> bool:
@@ -68,6 +90,8 @@ def device_interface(name: str, array: Any) -> Any:
     """What the array says of its device memory; None where it has none. TypeError where it will not say it."""
     try:
         if is_torchs(array):
+            if getattr(array, "is_cuda", False) and str(array.dtype) in TENSOR_TYPES:
+                return _tensor_interface(array)
             if array.requires_grad:  # and none is given: see TENSORS
                 array = array.detach()
             if str(array.dtype) == "torch.bfloat16":
@@ -77,14 +101,44 @@ def device_interface(name: str, array: Any) -> Any:
         raise TypeError(f"{name}: a {type(array).__name__} that does not tell its memory: {error}") from error
 
 
+def _tensor_interface(tensor: Any) -> dict[str, Any]:
+    """What `__cuda_array_interface__` would say, in less time, and of what may require a gradient too."""
+    size = tensor.element_size()
+    return {
+        "shape": tuple(tensor.shape),
+        "strides": tuple(size * elements for elements in tensor.stride()),
+        "typestr": TENSOR_TYPES[str(tensor.dtype)],
+        "data": (tensor.data_ptr(), False),
+    }
+
+
 def current_stream(array: Any) -> int | None:
     """The stream that `with torch.cuda.stream(s)` or CuPy's `with s` has set; None for arrays of other libraries."""
     if is_torchs(array):
-        return int(sys.modules["torch"].cuda.current_stream(array.device).cuda_stream)
+        return torch_stream(sys.modules["torch"])(array.get_device())
     if is_cupys(array):
         with array.device:  # a stream is current on a device
             return int(sys.modules["cupy"].cuda.get_current_stream().ptr)
     return None
+
+
+def torch_stream(torch: Any) -> Callable[[int], int]:
+    """The handle of the current stream of the device of an ordinal."""
+    raw = getattr(getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None)
+    if raw is not None:
+        found: Callable[[int], int] = raw
+        return found
+    return lambda ordinal: int(torch.cuda.current_stream(ordinal).cuda_stream)
+
+
+def cupy_stream(cupy: Any) -> Callable[[], int]:
+    """The handle of the current stream of the current device."""
+    short = getattr(sys.modules.get("cupy_backends.cuda.stream"), "get_current_stream_ptr", None)
+    if short is not None:
+        found: Callable[[], int] = short
+        return found
+    get_current_stream = cupy.cuda.get_current_stream
+    return lambda: int(get_current_stream().ptr)
 
 
 @contextmanager
@@ -92,7 +146,7 @@ def at_stream(array: Any, stream: int) -> Iterator[None]:
     """Let the array's library be at its device and at this stream: what it allocates is ordered by that."""
     if is_torchs(array):
         torch = sys.modules["torch"]
-        if int(torch.cuda.current_stream(array.device).cuda_stream) == stream:
+        if current_stream(array) == stream:
             with torch.cuda.device(array.device):
                 yield
             return
@@ -116,7 +170,7 @@ def new_array(array: Any, shape: tuple[int, ...], strides: tuple[int, ...], orde
         return sys.modules["torch"].empty_strided(shape, strides, dtype=array.dtype, device=array.device)
     if is_cupys(array):
         return sys.modules["cupy"].empty(shape, array.dtype, order=order)
-    if _is_of(array, "numba.cuda.cudadrv.devicearray", "DeviceNDArray"):
+    if _is_of(type(array), "numba.cuda.cudadrv.devicearray", "DeviceNDArray"):
         return sys.modules["numba.cuda"].device_array(shape, array.dtype, order=order)
     return None
 

@@ -13,7 +13,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from tsm2_tune.runtime.driver import ask_driver, context_id
+from tsm2_tune.runtime.driver import ask_driver, current_context
 from tsm2_tune.runtime.pack import CUBINS, KERNELS
 from tsm2_tune.runtime.winners import Winner
 
@@ -34,18 +34,20 @@ def text_of(winner: Winner) -> str:
     return text
 
 
-def function_of(context: int, winner: Winner, bits: int, arch: str) -> ctypes.c_void_p:
-    """The winner's kernel, loaded into the context, which is current."""
-    key = (context_id(context), winner.digest, bits)
+def function_of(context: int, number: int, winner: Winner, bits: int, arch: str) -> ctypes.c_void_p:
+    """The winner's kernel, loaded into the context of this number."""
+    key = (number, winner.digest, bits)
     with lock:
-        if key not in _functions:
+        if key in _functions:
+            return _functions[key]
+        with current_context(context):
             module, function = ctypes.c_void_p(), ctypes.c_void_p()
             ask_driver("cuModuleLoadData", ctypes.byref(module), cubin_of(winner, bits, arch))
             ask_driver("cuModuleGetFunction", ctypes.byref(function), module, winner.kernel.encode())
             if winner.launch.smem_bytes > OPTIN_SMEM_BYTES:  # 8: MAX_DYNAMIC_SHARED_SIZE_BYTES
                 ask_driver("cuFuncSetAttribute", function, 8, winner.launch.smem_bytes)
-            _functions[key] = function
-        return _functions[key]
+        _functions[key] = function
+        return function
 
 
 def cubin_of(winner: Winner, bits: int, arch: str) -> bytes:

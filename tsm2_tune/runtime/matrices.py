@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -46,8 +47,10 @@ class Matrix:
             interface = array.__array_interface__
         elif interface.get("mask") is not None:
             raise TypeError(f"{name}: masked arrays are not supported")
-        dtype = array.dtype if is_bfloat16 and on_host else np.dtype(interface["typestr"])
-        element = "bf16" if is_bfloat16 else dtype_name(dtype, name)
+        if is_bfloat16:
+            dtype, element = array.dtype if on_host else np.dtype(interface["typestr"]), "bf16"
+        else:
+            dtype, element = _type_of(interface["typestr"], name)
         shape, strides = tuple(interface["shape"]), interface.get("strides")
         is_vector = len(shape) == 1 and vector != ""
         if len(shape) != 2 - is_vector or (strides is not None and len(strides) != len(shape)):
@@ -92,6 +95,13 @@ class Matrix:
         """The transposed matrix, in the same memory."""
         ld = {ACROSS[order]: elements for order, elements in self.ld.items()}
         return replace(self, rows=self.columns, columns=self.rows, ld=ld)
+
+
+@cache
+def _type_of(typestr: str, name: str) -> tuple[np.dtype[Any], str]:
+    """The type that an array's interface tells, and its name."""
+    dtype = np.dtype(typestr)
+    return dtype, dtype_name(dtype, name)
 
 
 def _as_matrix(
@@ -243,10 +253,13 @@ class Product:
             raise TypeError(
                 "out: its conjugate bit is set, and no kernel writes conjugates: pass a tensor without it"
             )
-        if 0 in (*self.shape,):
+        if 0 in self.shape:
             return
         for matrix in (self.a, self.b):
-            if np.shares_memory(out.span, matrix.span):
+            apart = (
+                out.address + out.span_bytes <= matrix.address or matrix.address + matrix.span_bytes <= out.address
+            )
+            if not apart and np.shares_memory(out.span, matrix.span):
                 raise ValueError(f"out: it shares memory with {matrix.name}, which the kernel still reads")
 
 

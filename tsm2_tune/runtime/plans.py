@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tsm2_tune.runtime.driver import context_id, cuda, current_context, error_name
+from tsm2_tune.runtime.driver import cuda, current_context, error_name
 from tsm2_tune.runtime.loading import lock
 from tsm2_tune.runtime.matrices import Product
 from tsm2_tune.runtime.winners import Match
@@ -26,6 +26,11 @@ STREAM_AT = (
 ARGUMENTS_AT, ARGUMENT_BYTES, MOST_ARGUMENTS = 64, 16, 13
 POINTERS_AT = ARGUMENTS_AT + MOST_ARGUMENTS * ARGUMENT_BYTES
 SLOT_BYTES = POINTERS_AT + MOST_ARGUMENTS * 8
+HEAD, ARGUMENTS, POINTERS = (
+    struct.Struct("7I"),
+    struct.Struct("q8x" * MOST_ARGUMENTS),
+    struct.Struct(f"{MOST_ARGUMENTS}Q"),
+)
 ALPHA, BETA = 3, 8  # places among the arguments
 STREAM, A, B, C, PARTIALS, COUNTERS = (
     STREAM_AT // 8,
@@ -36,21 +41,19 @@ STREAM, A, B, C, PARTIALS, COUNTERS = (
 class Slot:
     """One launch's memory: `words` are its 8-byte words."""
 
-    __slots__ = ("buffer", "config", "context", "context_at", "is_plain", "parameters", "view", "words")
+    __slots__ = ("buffer", "config", "is_plain", "parameters", "view", "words")
 
     def __init__(self, plan: Plan) -> None:
         self.buffer = ctypes.create_string_buffer(SLOT_BYTES)
         self.view = memoryview(self.buffer).cast("B")
         self.words = self.view.cast("Q")
         at, (m, n, k) = ctypes.addressof(self.buffer), plan.shape
-        struct.pack_into("7I", self.view, 0, *plan.grid, plan.match.winner.launch.threads, 1, 1, plan.smem_bytes)
-        for place, number in zip((0, 1, 2, 5, 7, 10), (m, n, k, *plan.leading), strict=True):
-            struct.pack_into("q", self.view, ARGUMENTS_AT + place * ARGUMENT_BYTES, number)
-        for place in range(MOST_ARGUMENTS):
-            struct.pack_into("Q", self.view, POINTERS_AT + place * 8, at + ARGUMENTS_AT + place * ARGUMENT_BYTES)
+        lda, ldb, ldc = plan.leading
+        HEAD.pack_into(self.view, 0, *plan.grid, plan.match.winner.launch.threads, 1, 1, plan.smem_bytes)
+        ARGUMENTS.pack_into(self.view, ARGUMENTS_AT, m, n, k, 0, 0, lda, 0, ldb, 0, 0, ldc, 0, 0)
+        first = at + ARGUMENTS_AT
+        POINTERS.pack_into(self.view, POINTERS_AT, *range(first, first + POINTERS_AT - ARGUMENTS_AT, ARGUMENT_BYTES))
         self.config, self.parameters = ctypes.c_void_p(at), ctypes.c_void_p(at + POINTERS_AT)
-        self.context = ctypes.c_void_p()
-        self.context_at = ctypes.byref(self.context)
         self.set_factors(plan, None, None)
 
     def set_factors(self, plan: Plan, alpha: complex | None, beta: complex | None) -> None:
@@ -66,9 +69,9 @@ class Plan:
     """A product's kernel, loaded, and its launch."""
 
     __slots__ = (
-        "context", "context_number", "function", "grid", "is_complex", "largest", "leading", "match", "needed_bytes",
-        "ordinal", "out_order", "out_shape",
-        "out_strides", "scalar", "shape", "slots", "smem_bytes", "spans", "swapped", "units",
+        "at_a", "at_b", "context", "context_number", "function", "grid", "is_complex", "kernel_launch", "largest",
+        "leading", "match", "needed_bytes", "ordinal", "out_order", "out_shape", "out_strides", "scalar", "shape",
+        "slots", "smem_bytes", "spans", "units",
     )  # fmt: skip
 
     def __init__(
@@ -77,6 +80,7 @@ class Plan:
         match: Match,
         *,
         context: int,
+        context_number: int,  # which no later context gets
         ordinal: int,
         function: ctypes.c_void_p,
         units: tuple[complex, complex],
@@ -84,8 +88,11 @@ class Plan:
         launch, sum_dtype = match.winner.launch, product.sum_dtype
         oriented = product.transposed() if match.swapped else product
         self.match, self.context, self.ordinal, self.function = match, context, ordinal, function
-        self.context_number = context_id(context)
-        self.shape, self.swapped, self.units = oriented.shape, match.swapped, units
+        self.context_number = context_number
+        self.shape, self.units = oriented.shape, units
+        self.at_a, self.at_b = (B, A) if match.swapped else (A, B)
+        # In another context than the kernel's it refuses, and is called again within that.
+        self.kernel_launch = cuda().cuLaunchKernelEx
         m, n, _ = self.shape
         self.grid = (launch.blocks(m, n), 1, 1)
         self.smem_bytes = launch.smem_bytes
@@ -111,38 +118,34 @@ class Plan:
         except IndexError:
             slot = Slot(self)
         words = slot.words
-        if self.swapped:
-            words[A], words[B], words[C] = b, a, out
-        else:
-            words[A], words[B], words[C] = a, b, out
-        if not slot.is_plain or alpha is not None or beta is not None:
+        words[self.at_a], words[self.at_b], words[C], words[STREAM] = a, b, out, stream
+        if alpha is not None or beta is not None or not slot.is_plain:
             slot.set_factors(self, alpha, beta)
-        self.launch(slot, stream, array)
+        if self.needed_bytes is not None or self.kernel_launch(slot.config, self.function, slot.parameters, None):
+            self.launch(slot, stream, array)
         self.slots.append(slot)
 
     def launch(self, slot: Slot, stream: int, array: Any) -> None:
-        """Start what the slot holds on the stream. RuntimeError tells what the driver refused."""
+        """Start what the slot holds on the stream, in the plan's context. RuntimeError says what was refused."""
         slot.words[STREAM] = stream
-        driver = cuda()
-        driver.cuCtxGetCurrent(slot.context_at)
-        if slot.context.value == self.context:
-            status = self._status(driver, slot, stream, array)
+        current = ctypes.c_void_p()
+        cuda().cuCtxGetCurrent(ctypes.byref(current))
+        if current.value == self.context:
+            status = self._status(slot, stream, array)
         else:
             with current_context(self.context):
-                status = self._status(driver, slot, stream, array)
+                status = self._status(slot, stream, array)
         if status:
             raise RuntimeError(f"cuLaunchKernelEx failed: {error_name(status)}")
 
-    def _status(self, driver: Any, slot: Slot, stream: int, array: Any) -> int:
+    def _status(self, slot: Slot, stream: int, array: Any) -> int:
         """Of the launch in the current context."""
         if self.needed_bytes is None:
-            status: int = driver.cuLaunchKernelEx(slot.config, self.function, slot.parameters, None)
-            return status
+            return int(self.kernel_launch(slot.config, self.function, slot.parameters, None))
         with lock:
             workspace = workspace_for(self.context_number, self.needed_bytes, stream, array)
             slot.words[PARTIALS], slot.words[COUNTERS] = workspace
-            status = driver.cuLaunchKernelEx(slot.config, self.function, slot.parameters, None)
-            return status
+            return int(self.kernel_launch(slot.config, self.function, slot.parameters, None))
 
     def takes(self, factor: Any) -> bool:
         """Whether it is a factor that needs no closer look: of Python's own numbers, finite in the type of sums."""
@@ -172,13 +175,16 @@ class Bound:
         except IndexError:
             slot = self._new_slot()
         out = self.arrays[2]
-        self.plan.launch(slot, self.stream(), out)
+        plan, stream = self.plan, self.stream()
+        slot.words[STREAM] = stream
+        if plan.needed_bytes is not None or plan.kernel_launch(slot.config, plan.function, slot.parameters, None):
+            plan.launch(slot, stream, out)
         self.slots.append(slot)
         return out
 
     def _new_slot(self) -> Slot:
         slot, (a, b, out) = Slot(self.plan), self.addresses
-        slot.words[A], slot.words[B], slot.words[C] = (b, a, out) if self.plan.swapped else (a, b, out)
+        slot.words[self.plan.at_a], slot.words[self.plan.at_b], slot.words[C] = a, b, out
         slot.set_factors(self.plan, self.alpha, self.beta)
         return slot
 

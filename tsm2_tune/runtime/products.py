@@ -26,10 +26,18 @@ from tsm2_tune.runtime.fast import (
     starters,
     torch_key,
     torch_starter,
-    torch_stream,
 )
 from tsm2_tune.runtime.host import multiply_on_host
-from tsm2_tune.runtime.libraries import at_stream, current_stream, is_cupys, is_torchs, new_array, vendors_product
+from tsm2_tune.runtime.libraries import (
+    at_stream,
+    cupy_stream,
+    current_stream,
+    is_cupys,
+    is_torchs,
+    new_array,
+    torch_stream,
+    vendors_product,
+)
 from tsm2_tune.runtime.loading import function_of
 from tsm2_tune.runtime.matrices import Product, index_bits, too_large
 from tsm2_tune.runtime.pack import WINNERS
@@ -93,7 +101,7 @@ def gemm(
     LookupError says that none is for the element type; MemoryError that the device has no room for what a kernel
     needs; RuntimeError tells what CUDA refused.
     """
-    asked = (conj_a, conj_b, math)
+    asked = (conj_a, conj_b, math) if conj_a or conj_b or math is not None else None
     starter = starters.get(type(a))
     if starter is not None:
         try:
@@ -166,8 +174,7 @@ def plan(
         of, ordinal = torch_stream(sys.modules["torch"]), made.ordinal
         where = lambda: of(ordinal)  # noqa: E731
     else:
-        get_current_stream = sys.modules["cupy"].cuda.get_current_stream
-        where = lambda: get_current_stream().ptr  # noqa: E731
+        where = cupy_stream(sys.modules["cupy"])
     at_a, at_b, at_out = (x.address for x in product.given)
     return Bound(made, (a, b, out), (at_a, at_b, at_out), alpha, beta, where)
 
@@ -176,11 +183,11 @@ def load(device: int = 0) -> None:
     """Load every kernel that was tuned for the GPU of this number, as a capture into a CUDA graph needs them."""
     name, arch = device_of(device)
     context = primary_context(device)
-    with current_context(context):
-        for winner in WINNERS:
-            if winner.device == name:
-                for bits in INDEX_WIDTHS:
-                    function_of(context, winner, bits, arch)
+    number = context_id(context)
+    for winner in WINNERS:
+        if winner.device == name:
+            for bits in INDEX_WIDTHS:
+                function_of(context, number, winner, bits, arch)
 
 
 def _check_factors(product: Product, alpha: Any, beta: Any) -> None:
@@ -262,14 +269,16 @@ def _ready(product: Product, found: Match, stream: Any) -> tuple[Product, Plan, 
     orders = found.winner.orders
     oriented = product.transposed() if found.swapped else product
     leading = tuple(x.ld[order] for x, order in zip(oriented.given, orders, strict=True))
-    key = (context_id(context), id(found.winner), oriented.shape, leading, product.out_shape, found.swapped)
+    number = context_id(context)
+    key = (number, id(found.winner), oriented.shape, leading, product.out_shape, found.swapped)
     plan = plans.get(key)
     if plan is None:
         bits = index_bits(oriented, orders)
-        with current_context(context):
-            function = function_of(context, found.winner, bits, device_of(ordinal)[1])
+        function = function_of(context, number, found.winner, bits, device_of(ordinal)[1])
         units = _factors(product, None, None)
-        plan = Plan(product, found, context=context, ordinal=ordinal, function=function, units=units)
+        plan = Plan(
+            product, found, context=context, context_number=number, ordinal=ordinal, function=function, units=units
+        )
         remember(key, plan)
     return product, plan, handle
 
@@ -286,7 +295,7 @@ def _await_all(product: Product, stream: Any, handle: int) -> None:
                 await_stream(other, handle)
 
 
-def _remember(product: Product, plan: Plan, asked: tuple[Any, ...], *, made: bool) -> None:
+def _remember(product: Product, plan: Plan, asked: Any, *, made: bool) -> None:
     """Let the next product like this one take the short way."""
     a, b, out = (x.array for x in product.given)
     kind = type(a)
