@@ -71,15 +71,24 @@ def _chosen(
 
     That has operands in the same memory, in the other's place: of C = A B it computes C^T = B^T A^T.
     """
-    tuned = _tuned(name, on_host=device is None)
+    winners, swapped = _candidates(name, orders, conjugates, is_gram, device is None)
+    m, n, k = shape
+    return _nearest(winners, (n, m, k) if swapped else shape, device, make_out=len(orders) == 2, swapped=swapped)
+
+
+@lru_cache(maxsize=4096)
+def _candidates(
+    name: str, orders: Orders, conjugates: tuple[bool, bool], is_gram: bool, on_host: bool
+) -> tuple[list[Winner], bool]:
+    """The winners for matrices in these storage orders, and whether they are for the transposed product."""
+    tuned = _tuned(name, on_host=on_host)
     winners = _fitting(tuned, orders, conjugates, is_gram=is_gram)
     if winners:
-        return _nearest(winners, shape, device, make_out=len(orders) == 2)
+        return winners, False
     across = tuple(tuple(ACROSS[order] for order in has) for has in (orders[1], orders[0], *orders[2:]))
     winners = _fitting(tuned, across, conjugates[::-1], is_gram=False)
     if winners:
-        m, n, k = shape
-        return _nearest(winners, (n, m, k), device, make_out=len(orders) == 2, swapped=True)
+        return winners, True
     raise ValueError(_no_kernel(name, orders, conjugates, is_gram, tuned))
 
 

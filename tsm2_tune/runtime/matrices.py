@@ -13,7 +13,7 @@ from tsm2_tune.runtime.elements import ACROSS, DTYPES, LARGEST_32_BIT_OFFSET, MA
 from tsm2_tune.runtime.libraries import check_plain, device_interface, is_conjugate
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # never changed; a frozen one takes twice as long to make
 class Matrix:
     """A matrix in memory: lines of elements that are neighbours, which are its columns, its rows, or both."""
 
