@@ -11,10 +11,11 @@ PACKAGE = Path(tsm2_tune.__file__).parent
 ALLOWED = {
     "generator": {"errors", "generator"},
     "tuner": {"errors", "generator", "tuner"},
-    "display": {"errors", "generator", "tuner", "display"},
+    "winners": {"tuner", "winners"},
+    "display": {"errors", "generator", "tuner", "winners", "display"},
     "options": {"errors", "generator", "options"},
     "usage": {"errors", "display"},
-    "reports": {"errors", "generator", "tuner", "display"},
+    "reports": {"errors", "generator", "tuner", "winners", "display"},
     "caching": {"tuner", "display", "options", "usage"},
     "trials": {"errors", "generator", "tuner", "display", "options", "usage"},
     "planning": {"errors", "generator", "tuner", "options", "reports"},
