@@ -95,7 +95,7 @@ class FakeLibrary:
             _, _, operation, n, k, _, x, ldx, _, c, ldc = arguments
             kind = LETTERS[name[6]]
             shape = (n, k) if operation == NO_TRANSPOSE else (k, n)
-            first = read(in_memory(x.value, *shape, ldx, kind), operation)
+            first = read(in_memory(x.value, *shape, ldx, kind), operation)[:, : k - self.missing]
             target, lower = in_memory(c.value, n, n, ldc, kind), np.tri(n) == 1
             target[lower] = (first @ first.conj().T)[lower]
         return 0

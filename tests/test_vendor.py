@@ -15,6 +15,7 @@ from tsm2_tune.errors import ToolMissing
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.problem import DTYPES, PLUS_TIMES, Problem
 from tsm2_tune.generator.render import render
+from tsm2_tune.tuner.checks import checks_of
 from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.device import Device, KernelFault
 from tsm2_tune.tuner.host.device import HostDevice
@@ -27,7 +28,8 @@ from tsm2_tune.tuner.vendor import libraries
 from tsm2_tune.tuner.vendor.beside import Vendor, beside
 from tsm2_tune.tuner.vendor.beside import libraries as libraries_of
 from tsm2_tune.tuner.vendor.libraries import CUBLAS, CUBLASLT, CublasError, check, library, version_text
-from tsm2_tune.tuner.vendor.routines import Routine, fastest_first
+from tsm2_tune.tuner.vendor.routines import Routine, fastest_first, routines_of_cublas, verdict_on
+from tsm2_tune.tuner.verify import prepare
 
 REAL_OPS = ("nn", "tn", "nt", "tt", "ttt", "nnt", "ntt", "tx", "nxt", "nx", "txt")
 COMPLEX_OPS = ("nn", "cn", "nc", "cc", "ct", "jnt", "tjt", "nnt", "cx", "jxt", "tx", "nxt")
@@ -106,6 +108,22 @@ def test_both_compute_the_product_of_the_operands(
             assert one.verdict.correct, one.verdict.detail
             assert 0 <= one.verdict.worst_ratio < 1
     assert [fake.open_objects() for fake in fakes] == [0, 0]
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("text", ["5x5x70:f64:tx", "5x5x70:f32:nxt", "5x5x70:c128:cx", "5x5x70:c64:jxt"])
+@pytest.mark.parametrize("missing", [0, 1])
+def test_half_of_a_symmetric_product_is_compared_as_all_of_it(
+    monkeypatch: pytest.MonkeyPatch, host: HostDevice, support_path: str, text: str, missing: int
+) -> None:
+    opened(monkeypatch, FakeLibrary(missing), FakeLibrary())
+    operands = operands_of(host, support_path, Problem.parse(text))
+    prepare(operands, checks_of(operands.problem)[-1], seed=SEED)
+    vendor = Vendor(host)
+    _, half = routines_of_cublas(vendor.cublas, operands)
+    assert (half.name[7:], half.is_half) in (("syrk", True), ("herk", True))
+    assert verdict_on(host, operands, half, seed=SEED).correct is (missing == 0)
+    vendor.close()
 
 
 @pytest.mark.host
@@ -195,44 +213,36 @@ def test_a_final_has_the_vendor_beside_the_finalists(
     assert rematch(vendor=False).vendor == ()
 
 
+NOTHING: dict[str, Any] = {}
+
+
 @pytest.mark.host
 @pytest.mark.parametrize(
-    ("cublas", "cublaslt", "libraries_measured", "trouble"),
+    ("cublas", "cublaslt", "measured", "trouble"),
     [
-        (FakeLibrary(declined=("cublasSgemm_v2",)), FakeLibrary(), [CUBLASLT], ""),
-        (FakeLibrary(), FakeLibrary(declined=("cublasLtMatmul",)), [CUBLAS], ""),
-        (FakeLibrary(), FakeLibrary(algorithms=0), [CUBLAS], ""),
-        (FakeLibrary(), FakeLibrary(declined=("cublasLtMatmulAlgoGetHeuristic",)), [CUBLAS], ""),
-        (
-            FakeLibrary(declined=("cublasSgemm_v2",)),
-            FakeLibrary(algorithms=0),
-            [],
-            "cublasSgemm answers 15 (not supported)",
-        ),
-        (FakeLibrary(declined=("cublasCreate_v2",)), FakeLibrary(), [], "cublasCreate answers 15 (not supported)"),
-        (FakeLibrary(), FakeLibrary(declined=("cublasLtCreate",)), [], "cublasLtCreate answers 15 (not supported)"),
-        (
-            FakeLibrary(),
-            FakeLibrary(declined=("cublasLtMatrixLayoutCreate",)),
-            [],
-            "cublasLtMatrixLayoutCreate answers 15 (not supported)",
-        ),
+        ({"declined": ("cublasSgemm_v2",)}, NOTHING, [CUBLASLT], ""),
+        (NOTHING, {"declined": ("cublasLtMatmul",)}, [CUBLAS], ""),
+        (NOTHING, {"algorithms": 0}, [CUBLAS], ""),
+        (NOTHING, {"declined": ("cublasLtMatmulAlgoGetHeuristic",)}, [CUBLAS], ""),
+        ({"declined": ("cublasSgemm_v2",)}, {"algorithms": 0}, [], "cublasSgemm"),
+        ({"declined": ("cublasCreate_v2",)}, NOTHING, [], "cublasCreate"),
+        (NOTHING, {"declined": ("cublasLtCreate",)}, [], "cublasLtCreate"),
+        (NOTHING, {"declined": ("cublasLtMatrixLayoutCreate",)}, [CUBLAS], ""),
     ],
-    ids=str,
 )
 def test_what_the_vendor_declines_never_fails_the_final(
     monkeypatch: pytest.MonkeyPatch,
     rematch: Callable[..., Any],
-    cublas: FakeLibrary,
-    cublaslt: FakeLibrary,
-    libraries_measured: list[str],
+    cublas: dict[str, Any],
+    cublaslt: dict[str, Any],
+    measured: list[str],
     trouble: str,
 ) -> None:
-    opened(monkeypatch, cublas, cublaslt)
+    opened(monkeypatch, FakeLibrary(**cublas), FakeLibrary(**cublaslt))
     found = rematch()
     assert len(found.measurements) == 1
-    assert [one.library for one in found.vendor] == libraries_measured
-    assert found.vendor_trouble == trouble
+    assert [one.library for one in found.vendor] == measured
+    assert found.vendor_trouble == (f"{trouble} answers 15 (not supported)" if trouble else "")
 
 
 @pytest.mark.host
@@ -274,6 +284,15 @@ def test_no_room_for_the_workspaces_is_told(monkeypatch: pytest.MonkeyPatch, hos
     monkeypatch.setattr(host, "allocate", full)
     assert libraries_of(host).trouble == "no room for 33554432 bytes of device memory"
     assert [fake.open_objects() for fake in fakes] == [0, 0]
+
+
+def test_a_library_that_lacks_a_call_is_told(monkeypatch: pytest.MonkeyPatch, host: HostDevice) -> None:
+    class Old:
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(f"libcublas.so: undefined symbol: {name}")
+
+    opened(monkeypatch, cast(Any, Old()), FakeLibrary())
+    assert libraries_of(host).trouble == "libcublas.so: undefined symbol: cublasCreate_v2"
 
 
 def test_the_device_is_asked_for_its_libraries(monkeypatch: pytest.MonkeyPatch, host: HostDevice) -> None:

@@ -248,7 +248,7 @@ def measurement(row: Row, samples: Sequence[Row]) -> Measurement:
 
 
 def timed(values: Mapping[str, Any], samples: Sequence[Row]) -> Measurement:
-    """The same of the values of a row that has times."""
+    """The same by the values of a row that has times."""
     found = [checked(sample, SAMPLE) for sample in samples[: MOST_SAMPLES + 1]]
     if not 1 <= len(found) <= MOST_SAMPLES or [one["ordinal"] for one in found] != list(range(len(found))):
         raise ValueError(f"samples of round {values['round']} are missing, or are too many")
@@ -301,9 +301,7 @@ def _problem(row: Row) -> Problem:
 
 def verdict_of(values: Mapping[str, Any]) -> Verdict | None:
     """What verification said, by the values of a row that has it; ValueError where that contradicts itself."""
-    correct, worst_ratio, detail = found = [
-        values[f"verdict_{name}"] for name in ("correct", "worst_ratio", "detail")
-    ]
+    correct, worst_ratio, detail = found = [values[f"verdict_{one}"] for one in ("correct", "worst_ratio", "detail")]
     if found == [None] * 3:
         return None
     if None in found:

@@ -24,7 +24,7 @@ from tsm2_tune.tuner.vendor.routines import (
 from tsm2_tune.tuner.verify import prepare
 
 WORKSPACE_BYTES = 32 * 2**20  # of each library: what cuBLAS takes by itself on Hopper
-UNUSABLE = (ToolMissing, CublasError, MemoryError)
+UNUSABLE = (ToolMissing, CublasError, MemoryError, AttributeError)  # the last of a library that lacks a call
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +91,11 @@ class Vendor:
         CublasError where neither has one.
         """
         prepare(operands, checks_of(operands.problem)[-1], seed=seed)
-        plan = self.cublaslt.plan(operands)
-        self._stack.callback(plan.free)
-        every = (routines_of_cublas(self.cublas, operands), routines_of_cublaslt(plan))
         found: list[Entrant] = []
         declined: CublasError | None = None
-        for (library, version), routines in zip(self.versions, every, strict=True):
+        for library, version in self.versions:
             try:
-                ranked = fastest_first(self._device, routines)
+                ranked = fastest_first(self._device, self._routines(library, operands))
                 best = right_first(self._device, operands, ranked, seed=seed)
             except CublasError as error:
                 declined = error
@@ -108,6 +105,13 @@ class Vendor:
         if not found:
             raise declined or CublasError("neither library names a routine for it")
         return tuple(found)
+
+    def _routines(self, library: str, operands: Operands) -> list[Routine]:
+        if library == CUBLAS:
+            return routines_of_cublas(self.cublas, operands)
+        plan = self.cublaslt.plan(operands)
+        self._stack.callback(plan.free)
+        return routines_of_cublaslt(plan)
 
 
 def libraries(device: Device) -> Libraries:
