@@ -19,7 +19,7 @@ from typing import Any
 
 import click
 
-from benchmarks.cublas import Cublas, gpu
+from benchmarks.gpu import gpu
 from benchmarks.result_file import program_facts, require_new
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.order import ordered
@@ -38,6 +38,7 @@ from tsm2_tune.tuner.past import NOTHING_PAST
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Binary, Outcome
 from tsm2_tune.tuner.tune import Options, Tuner
+from tsm2_tune.tuner.vendor.cublas import Cublas
 from tsm2_tune.tuner.verify import verify
 from tsm2_tune.usage import Command
 

@@ -7,15 +7,12 @@ passed all of the verification in its trial.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from benchmarks import syrk
 from benchmarks.cells import Cell
-from benchmarks.cublas import Cublas, CublasError
-from benchmarks.cublaslt import CublasLt
 from benchmarks.replay import NOTHING, NOTHING_TEXT, Replayer, ReplayError, least_launch, streamed
 from benchmarks.winner import Skipped, Winner
 from tsm2_tune.errors import ToolMissing
@@ -33,10 +30,16 @@ from tsm2_tune.tuner.operands import Operands, Support
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Binary, Measurement, Verdict
+from tsm2_tune.tuner.vendor import syrk
+from tsm2_tune.tuner.vendor.cublas import Cublas
+from tsm2_tune.tuner.vendor.cublaslt import CublasLt
+from tsm2_tune.tuner.vendor.libraries import CublasError
+from tsm2_tune.tuner.vendor.routines import fastest_first, routines_of_cublaslt
 from tsm2_tune.tuner.verify import clear, inspect, prepare, run_once
 
 COMPILE_SECONDS = 120.0
 GRAPH_WORKSPACE_BYTES = 32 * 2**20  # what cuBLAS takes by itself on Hopper; while captured it must be given one
+LT_WORKSPACE_BYTES = 64 * 2**20  # twice what cuBLAS itself takes on Hopper
 EXACT, TIMED = CHECKS[0], CHECKS[-1]  # small integers; what is timed, on numbers from [-1, 1)
 CONTESTANTS = ("ours", "cublas", "cublaslt")
 
@@ -101,7 +104,7 @@ class Contest:
         self._phases = phases
         self._supports: dict[str, Support] = {}
         self.ceilings: Ceilings = device.ceilings()
-        self.cublas, self.cublaslt = Cublas(), CublasLt(device)
+        self.cublas, self.cublaslt = Cublas(), CublasLt(device, LT_WORKSPACE_BYTES)
         self._graph_workspace = device.allocate(GRAPH_WORKSPACE_BYTES)
         self._nothing = device.load(self._compiled(NOTHING_TEXT, NOTHING, ()), NOTHING)
         self._replayer = Replayer(device) if streamed(device) else None
@@ -171,11 +174,12 @@ class Contest:
             return opponents
         stack.callback(plan.free)
         self._phases.enter("contest: cuBLASLt's algorithms")
-        fastest = self.cublaslt.fastest(plan)
-        self._phases.enter("contest: checks")
-        if fastest is not None:
-            right = self.right(operands, fastest.launch)
-            opponents["cublaslt"] = Opponent(fastest.launch, right, fastest.timed)
+        with suppress(CublasError):
+            found = fastest_first(self._device, routines_of_cublaslt(plan))
+            self._phases.enter("contest: checks")
+            for one in found[:1]:
+                right = self.right(operands, one.routine.launch)
+                opponents["cublaslt"] = Opponent(one.routine.launch, right, len(found))
         return opponents
 
     def right(self, operands: Operands, launch: Launch, *, half: bool = False) -> bool:

@@ -24,7 +24,7 @@ import click
 
 from benchmarks.cells import LAYOUTS, Layout, chosen
 from benchmarks.contest import EXACT, TIMED, Contest, times
-from benchmarks.cublas import CublasError, gpu
+from benchmarks.gpu import gpu
 from benchmarks.headline import fastest_in_bold, markdown, number, runs_of
 from benchmarks.result_file import ResultFile, require_new
 from benchmarks.versus_cublas import facts_of, refuse_less_precision
@@ -44,6 +44,7 @@ from tsm2_tune.tuner.operands import needed_bytes
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Binary
 from tsm2_tune.tuner.tune import Options, Tuner
+from tsm2_tune.tuner.vendor.libraries import CublasError
 from tsm2_tune.tuner.verify import prepare, run_once
 from tsm2_tune.usage import Command
 

@@ -28,8 +28,8 @@ import click
 
 from benchmarks.cells import Cell
 from benchmarks.contest import COMPILE_SECONDS, TIMED, Contest
-from benchmarks.cublas import gpu
 from benchmarks.general_tables import GLOBAL_SIZE, STENCIL, tables
+from benchmarks.gpu import gpu
 from benchmarks.result_file import ResultFile, program_facts, require_new
 from benchmarks.versus_cublas import refuse_less_precision
 from benchmarks.winner import Skipped, Winner

@@ -28,7 +28,7 @@ import click
 
 from benchmarks.cells import LAYOUTS, REGIMES, SHAPE_SETS, Cell, Layout, Regime, ShapeSet, cells, chosen
 from benchmarks.contest import Contest
-from benchmarks.cublas import gpu
+from benchmarks.gpu import gpu
 from benchmarks.headline import means_text
 from benchmarks.plot import draw, matplotlib
 from benchmarks.result_file import ResultFile, program_facts, read, require_folder, require_new

@@ -28,6 +28,7 @@ from tsm2_tune.tuner.trial import (
     Outcome,
     Trial,
     TuningRun,
+    VendorMeasurement,
     Verdict,
 )
 
@@ -173,8 +174,18 @@ def trial(
     return Trial(**(values | changes))
 
 
-def final(*timed: tuple[KernelConfig, float], problem: Problem = PROBLEM) -> Final:
-    return Final(problem, tuple((config, measurement(median_us)) for config, median_us in timed))
+def final(
+    *timed: tuple[KernelConfig, float], problem: Problem = PROBLEM, vendor: tuple[VendorMeasurement, ...] = ()
+) -> Final:
+    return Final(problem, tuple((config, measurement(median_us)) for config, median_us in timed), vendor)
+
+
+def vendor_measurement(
+    median_us: float, routine: str = "cublasSgemm", *, version: int = 130100, right: bool = True
+) -> VendorMeasurement:
+    verdict = Verdict(right, 0.25 if right else float("inf"), "right" if right else "C[0, 0] = 1, expected 2")
+    library = "cuBLASLt" if "#" in routine else "cuBLAS"
+    return VendorMeasurement(library, version, routine, verdict, measurement(median_us))
 
 
 def host_run() -> TuningRun:
@@ -230,6 +241,7 @@ ADDED = (  # by each migration: table, and column where it added no whole table
     (("trial", "compile_limit_seconds"), ("trial", "run_limit_seconds")),
     (("claim", ""),),
     (("trial", "full_verdict"),),
+    (("vendor_sample", ""), ("vendor_measurement", "")),
 )
 
 

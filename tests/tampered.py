@@ -26,7 +26,7 @@ from typing import Any, cast
 import click
 
 from tests.command import run
-from tests.fabricated import GPU, measurement
+from tests.fabricated import GPU, measurement, vendor_measurement
 from tests.tampering import FAMILIES, RUN, SKINNY, SMALL, TARGET, good_database, tamper
 from tsm2_tune.errors import TuneError
 from tsm2_tune.generator.config import KernelConfig
@@ -41,9 +41,10 @@ from tsm2_tune.tuner import job
 from tsm2_tune.tuner.clock import RunningClock
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.trial import Binary, LoadedResources, Measurement, Outcome, Verdict
+from tsm2_tune.tuner.trial import Binary, LoadedResources, Outcome, Verdict
 from tsm2_tune.tuner.tune import Options, Tuner
-from tsm2_tune.tuner.worker import Attempt, AttemptResult, Rematch, Worker
+from tsm2_tune.tuner.vendor.beside import Libraries
+from tsm2_tune.tuner.worker import Attempt, AttemptResult, Rematch, Rematched, Worker
 
 READS: tuple[tuple[str, ...], ...] = (
     ("best",),
@@ -61,6 +62,7 @@ READS: tuple[tuple[str, ...], ...] = (
     ("model", "--shapes", "20480x16x20480,64x64x64", "--device", GPU),
     ("model", "--shapes", "20480x16x20480", "--device", GPU, "--json"),
 )
+LIBRARIES = Libraries((("cuBLAS", 130100), ("cuBLASLt", 130100)))
 Act = Callable[[Path, random.Random], str]
 MOST_SECONDS = 20.0  # of a read on a busy machine
 
@@ -125,10 +127,12 @@ class Compiling(Tuner):
     """Tunes without a compiler and a device, and lets no text pass that this program does not render."""
 
     def __init__(self, problem: Problem) -> None:
-        self.target, self.options, self.phases = TARGET, Options(max_trials=9), Phases()
+        self.target, self.options, self.phases = TARGET, Options(max_trials=9, vendor=True), Phases()
         self.clock, self._support_path = RunningClock(), __file__
         self._ceilings, self._problem = RUN.ceilings, problem
-        self._worker = cast(Worker, SimpleNamespace(attempt=self._attempt, rematch=self._rematch))
+        self._worker = cast(
+            Worker, SimpleNamespace(attempt=self._attempt, rematch=self._rematch, vendor=lambda: LIBRARIES)
+        )
         self.compiled: dict[str, KernelSource] = {}
 
     def _compiled(self, source: KernelSource) -> Future[Any]:
@@ -159,10 +163,11 @@ class Compiling(Tuner):
         found = measurement(random.Random(request.seed).uniform(400, 600))
         return AttemptResult(Outcome.OK, "", LoadedResources(64, 0, 4096, 8), Verdict(True, 0.1, ""), found)
 
-    def _rematch(self, request: Rematch) -> tuple[Measurement, ...]:
+    def _rematch(self, request: Rematch) -> Rematched:
         for entry in request.entries:
             self._started(entry)
-        return tuple(measurement(500.0 + place) for place, _ in enumerate(request.entries))
+        found = tuple(measurement(500.0 + place) for place, _ in enumerate(request.entries))
+        return Rematched(found, (vendor_measurement(480.0),) if request.vendor else ())
 
 
 @cache

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
-from tests.fabricated import GPU, configuration, downgrade, final, trial, tuning_run
+from tests.fabricated import GPU, configuration, downgrade, final, trial, tuning_run, vendor_measurement
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.ism2 import Ism2Config
@@ -106,7 +106,8 @@ def good_database(path: Path) -> None:
         store.add_trial(RUN, trial(300, staged, problem=GRAM, basis=today["staged"]))
         store.add_trial(RUN, trial(490, c128, basis="yesterday"))
         later = tuning_run(seed=2, started_at="2026-02-03T04:05:06+00:00")
-        store.add_final(later, final((c128, 495), (c256, 505), (ism2, 515)), today)
+        vendor = (vendor_measurement(480), vendor_measurement(470, "cublasLtMatmul #3", right=False))
+        store.add_final(later, final((c128, 495), (c256, 505), (ism2, 515), vendor=vendor), today)
         store.add_trial(tuning_run("Tesla K40c", compute_capability="3.5"), trial(900, c128, problem=SMALL))
 
 
@@ -197,6 +198,7 @@ def contradiction(rng: random.Random, connection: sqlite3.Connection) -> None:
         "UPDATE problem SET flops = 1", "UPDATE problem SET least_bytes = 1", "UPDATE problem SET m = 20481",
         "UPDATE run SET device_name = 'another'", "UPDATE trial SET device_name = 'another'",
         "UPDATE source SET dtype = 'f64'", "UPDATE source SET kernel = 'ism2'", "UPDATE source SET kernel = 'evil'",
+        "UPDATE vendor_measurement SET verdict_correct = 1", "UPDATE vendor_sample SET us = us / 10",
         "UPDATE measurement SET run_id = 99", "UPDATE trial SET problem_id = 3", "UPDATE problem SET op = 'tn'",
     )  # fmt: skip
     connection.execute(rng.choice(statements))

@@ -12,8 +12,6 @@ import pytest
 
 from benchmarks.cells import Cell
 from benchmarks.contest import CONTESTANTS, Contest
-from benchmarks.cublas import CublasError
-from benchmarks.cublaslt import Fastest
 from benchmarks.winner import Winner
 from tests.conftest import ONCE
 from tests.fabricated_rows import RIGHT
@@ -26,6 +24,7 @@ from tsm2_tune.tuner.host.device import HostDevice
 from tsm2_tune.tuner.operands import Operand, Operands
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.target import Target
+from tsm2_tune.tuner.vendor.libraries import CublasError
 
 CEILINGS = Ceilings(4000.0, 4000.0, (("f32", 6e4), ("f64", 3e4)))
 PRODUCT = Cell("T", "column", Problem(5, 3, 40, "f64", "tn"))
@@ -78,10 +77,7 @@ class FakeLt:
     def plan(self, operands: Operands) -> Any:
         if operands.problem.is_gram:
             raise CublasError("no such product")
-        return SimpleNamespace(free=lambda: None)
-
-    def fastest(self, plan: Any) -> Fastest:
-        return Fastest(lambda: None, 1.0, 8)
+        return SimpleNamespace(free=lambda: None, heuristic=lambda: (1,), launch=lambda _: lambda: None)
 
 
 @pytest.fixture
@@ -91,7 +87,7 @@ def contest(
     """The row of a cell where cuBLAS leaves as many products out."""
     device = HostDevice(support_path=support_path)
     monkeypatch.setattr(device, "ceilings", lambda: CEILINGS)
-    monkeypatch.setattr("benchmarks.contest.CublasLt", lambda device: FakeLt())
+    monkeypatch.setattr("benchmarks.contest.CublasLt", lambda *_: FakeLt())
 
     def row(cell: Cell, missing: int) -> dict[str, Any]:
         monkeypatch.setattr("benchmarks.contest.Cublas", lambda: FakeCublas(missing))

@@ -11,7 +11,6 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.contest import Contest
-from benchmarks.cublas import CONJUGATE_TRANSPOSE, NO_TRANSPOSE, TRANSPOSE, CublasError, gemv_of
 from benchmarks.gemv import (
     LARGE,
     MOST_ELEMENTS,
@@ -39,6 +38,8 @@ from tsm2_tune.tuner.host.device import HostDevice
 from tsm2_tune.tuner.operands import Operands
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.target import Target
+from tsm2_tune.tuner.vendor.blas import CONJUGATE_TRANSPOSE, NO_TRANSPOSE, TRANSPOSE, gemv_of
+from tsm2_tune.tuner.vendor.libraries import CublasError
 
 H200 = PROFILES["h200"]
 BOTH, ROWS = GemvConfig(128, 8, 4, 2, 2, 3), GemvConfig(128, 1, 4, 2, 2, 1)
@@ -112,7 +113,7 @@ def test_a_row_has_every_decomposition_and_cublas(
 ) -> None:
     device = cast(CudaDevice, HostDevice(support_path=support_path))
     monkeypatch.setattr(device, "ceilings", lambda: CEILINGS)
-    monkeypatch.setattr("benchmarks.contest.CublasLt", lambda device: None)
+    monkeypatch.setattr("benchmarks.contest.CublasLt", lambda *_: None)
     monkeypatch.setattr("benchmarks.contest.Cublas", lambda: FakeCublas(missing))
     contest = Contest(device, cast(Target, SimpleNamespace(toolchain=quick)), support_path, ONCE, Phases())
     problem = Problem(70, 1, 40, "f64")

@@ -12,24 +12,24 @@ import pytest
 
 from benchmarks import versus_cublas
 from benchmarks.cells import LAYOUTS, REGIMES, cells
-from benchmarks.cublas import (
-    CONJUGATE_TRANSPOSE,
-    ELEMENTS,
-    NO_TRANSPOSE,
-    TRANSPOSE,
-    CublasError,
-    gemm_of,
-    operations,
-)
-from benchmarks.cublaslt import Algorithm, HeuristicResult, alignment
 from benchmarks.replay import streamed
-from benchmarks.syrk import mirrored, syrk_of
 from benchmarks.versus_cublas import (
     refuse_less_precision,
 )
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import DTYPES, PLUS_TIMES, Problem
 from tsm2_tune.tuner.operands import Operands
+from tsm2_tune.tuner.vendor.blas import (
+    CONJUGATE_TRANSPOSE,
+    ELEMENTS,
+    NO_TRANSPOSE,
+    TRANSPOSE,
+    gemm_of,
+    operations,
+)
+from tsm2_tune.tuner.vendor.cublaslt import Algorithm, HeuristicResult, alignment
+from tsm2_tune.tuner.vendor.libraries import CublasError
+from tsm2_tune.tuner.vendor.syrk import mirrored, syrk_of
 
 
 def stored(matrix: np.ndarray[Any, Any], letter: str) -> np.ndarray[Any, Any]:

@@ -53,7 +53,7 @@ def gpu_module(gpu_text: str, tmp_path: Path) -> ModuleType:
 
 def test_the_exact_shape_comes_first(gpu_module: ModuleType) -> None:
     match = gpu_module.match(20480, 16, 20480, "f32", GPU)
-    assert str(match) == "exact"
+    assert str(match) == "exact: 500.0 us"
     assert (match.distance, match.winner.n) == (0, 16)
 
 
@@ -79,7 +79,7 @@ def test_another_gpus_winner_only_where_there_is_none(gpu_module: ModuleType) ->
     assert gpu_module.match(20480, 8, 20480, "f32", GPU).winner.device == GPU
     match = gpu_module.match(20480, 8, 20480, "f64", GPU)
     assert match.winner.device == "Tesla K40c"
-    assert str(match) == f"exact, tuned on Tesla K40c: no winner of {GPU} fits, tune there for its own"
+    assert str(match) == f"exact, tuned on Tesla K40c: no winner of {GPU} fits, tune there for its own: 500.0 us"
 
 
 def test_a_host_and_a_gpu_never_stand_in_for_each_other(gpu_module: ModuleType) -> None:

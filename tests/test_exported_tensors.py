@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import re
 import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -393,6 +395,44 @@ def test_no_library_is_imported_for_a_stream(module_of_all: ModuleType) -> None:
     before = {name for name in ("torch", "cupy") if name in sys.modules}
     assert module_of_all.current_stream(f32(0x1000)) is None
     assert {name for name in ("torch", "cupy") if name in sys.modules} == before
+
+
+# What is the vendor's
+
+
+@pytest.fixture
+def losing(tmp_path: Path, torch: Any, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A module of a winner that took 500 us, where the vendor took 400; and what PyTorch was asked, as `asked`."""
+    found, sources = winners(tmp_path, (tuning_run(), trial(problem=Problem(4, 4, 4, "f32"))))
+    slower = [
+        replace(row, vendor_us=400.0, vendor_right=1, vendor_routine="cublasSgemm", x_cublas=0.8) for row in found
+    ]
+    module, asked = imported(exported("module", (slower, sources)), tmp_path), list[Any]()
+    monkeypatch.setattr(module, "cuda", RecordingDriver)
+    monkeypatch.setattr(module, "asked", asked, raising=False)
+    torch.addmm = lambda c, a, b, *, beta, alpha, out: asked.append((a, b, alpha, beta)) or out
+    return module
+
+
+def test_what_the_vendor_is_faster_at_is_left_to_it(losing: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, out = (Tensor(f32(at), dtype="torch.float32", ndim=2) for at in (0x1000, 0x2000, 0x3000))
+    chosen = losing.choice(a, b, out)
+    assert isinstance(chosen, losing.Vendor)
+    assert re.search(r"cublasSgemm takes 400\.0 us and .* 500\.0 at 4x4x4$", str(chosen))
+    assert losing.choice(a, b, out, fallback="error").winner.x_cublas == 0.8
+    assert losing.gemm(a, b, out=out, alpha=2) is out
+    monkeypatch.setattr(losing.Product, "of", None)  # then by the short way
+    assert losing.gemm(a, b, out=out, beta=1) is out
+    assert losing.asked == [(a, b, 2, 0), (a, b, 1, 1)]
+
+
+def test_an_out_of_the_vendors_shares_no_memory_either(losing: ModuleType) -> None:
+    a, b, out = (Tensor(f32(at), dtype="torch.float32", ndim=2) for at in (0x1000, 0x2000, 0x3000))
+    for _ in range(2):
+        losing.gemm(a, b, out=out)
+        with pytest.raises(ValueError, match="out: it shares memory with a"):
+            losing.gemm(a, b, out=Tensor(f32(0x1010), dtype="torch.float32", ndim=2))
+    assert len(losing.asked) == 2
 
 
 # PyTorch's own tensors, which a GPU is pretended for

@@ -22,9 +22,9 @@ from tsm2_tune.tuner.basis import basis
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Binary, Measurement, Outcome, Verdict
+from tsm2_tune.tuner.trial import Binary, Outcome, Verdict
 from tsm2_tune.tuner.tune import FinalFailure, Options, Tuner
-from tsm2_tune.tuner.worker import AttemptResult, Rematch, Worker
+from tsm2_tune.tuner.worker import AttemptResult, Rematch, Rematched, Worker
 
 RUN = tuning_run()
 TARGET = cast(Target, SimpleNamespace(identity=RUN.identity, toolchain=SimpleNamespace(digest="nvcc")))
@@ -66,14 +66,17 @@ class Replay(Tuner):
     def _compile(self, source: KernelSource) -> Binary:
         return Binary(source.digest, source.kernel, 0, 0.0)
 
-    def _rematch(self, request: Rematch) -> tuple[Measurement, ...]:
+    def _rematch(self, request: Rematch) -> Rematched | AttemptResult:
         stored = self._store.tried(RUN.identity.name, PROBLEM, {"tsm2": basis("tsm2", TARGET)})
         trials = {one.source_digest: one for one in stored}
         members = [trials[entry.path] for entry in request.entries]
         self.rounds.append(tuple(cast(Tsm2Config, one.config) for one in members))
         times = ((one.newest_us or 0.0) * self._change for one in members)
-        return tuple(
-            measurement(self._again.get(config, us), 0.1) for config, us in zip(self.rounds[-1], times, strict=True)
+        return Rematched(
+            tuple(
+                measurement(self._again.get(config, us), 0.1)
+                for config, us in zip(self.rounds[-1], times, strict=True)
+            )
         )
 
 

@@ -32,6 +32,7 @@ from tsm2_tune.options import (
     shapes_options,
     thresholds_of,
     tuning_options,
+    vendor_option,
     wait_option,
 )
 from tsm2_tune.selection import Selection, selection_options
@@ -56,6 +57,7 @@ OF_A_SIGNAL = 128  # and its number: the exit status after it, as shells have it
 @shapes_options(required=False)
 @family_options
 @tuning_options
+@vendor_option
 @retry_option
 @wait_option
 @database_option
@@ -71,6 +73,7 @@ def main(
     math: str,
     families: str | None,
     guidelines: str | None,
+    no_vendor: bool,
     wait: bool,
     database: str,
     **patience: Any,
@@ -94,7 +97,8 @@ def main(
     names = family_names(families)
     problems = computable(problems_of(shapes, dtypes, ops, layout, math), names)
     with _ended_by_signals(ctx, database):
-        _tune(ctx, spec, problems, Options(**patience), database, thresholds_of(guidelines), names, wait=wait)
+        options = Options(vendor=not no_vendor, **patience)
+        _tune(ctx, spec, problems, options, database, thresholds_of(guidelines), names, wait=wait)
 
 
 @contextmanager

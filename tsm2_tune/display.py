@@ -26,11 +26,13 @@ from tsm2_tune.tuner.job import (
     ProblemStarted,
     TrialInterrupted,
     TrialStored,
+    VendorLeftOut,
     WinnerVerified,
 )
 from tsm2_tune.tuner.stored import BestRow, TrialLine, TrialRecord
 from tsm2_tune.tuner.trial import Outcome, Trial, Verdict
 from tsm2_tune.tuner.tune import FinalFailure, Options
+from tsm2_tune.winners import VENDOR_COLUMNS, WINNER_COLUMNS, rate_text, winner_text
 
 # What a terminal would obey instead of showing it: controls but for newline; and what it does not show: line ends of
 # Unicode, marks and changes of direction, characters without a width, tags.
@@ -86,6 +88,7 @@ class Display:
         self._failures: dict[str, int] = {}
         self._seconds_before, self._started, self._trials, self._expected = 0.0, 0.0, 0, 0
         self._told = time.monotonic()
+        self._vendor_told = False  # that it is measured nowhere
 
     def __enter__(self) -> Display:
         self._progress.start()
@@ -108,6 +111,8 @@ class Display:
             self._line(f"{event.problem.text}: finalists not measured again: {one_line(event.detail)}")
         elif isinstance(event, WinnerVerified):
             self._winner_verified(event)
+        elif isinstance(event, VendorLeftOut):
+            self._vendor_left_out(event)
         else:
             self._problem_ended(event)
 
@@ -133,6 +138,13 @@ class Display:
         else:
             self._failures[event.outcome] = self._failures.get(event.outcome, 0) + 1
             self._line(f"{event.config}: {event.outcome}: {one_line(event.detail)}")
+
+    def _vendor_left_out(self, event: VendorLeftOut) -> None:
+        if event.problem is not None:
+            self._line(f"{event.problem.text}: cuBLAS not measured: {one_line(event.detail)}")
+        elif not self._vendor_told:
+            self._vendor_told = True
+            self._line(f"cuBLAS not measured: {event.detail}, or leave it out with --no-vendor")
 
     def _left_text(self) -> str:
         """Time left for the problem: by the pace so far, but no more than the budget leaves."""
@@ -207,42 +219,19 @@ def best_text(best_us: float, trial: Trial) -> str:
     return f"{best_us:.1f} us, {rate}, {100 * trial.floor_us / best_us:.0f} % of the floor"
 
 
-def rate_text(gbytes_per_s: float) -> str:
-    """The rate in TB/s, or in GB/s where that is the handier unit."""
-    return f"{gbytes_per_s / 1e3:.3g} TB/s" if gbytes_per_s >= 100 else f"{gbytes_per_s:.3g} GB/s"
-
-
-def winner_text(row: BestRow) -> str:
-    """One line about a winner."""
-    ties = f", ties with {row.ties - 1} more" if row.ties > 1 else ""
-    return (
-        f"{row.config} {row.median_us:.1f} us, {rate_text(row.gbytes_per_s)},"
-        f" {row.percent_of_floor:.0f} % of the floor{ties}"
-    )
-
-
 def winners_table(rows: Iterable[BestRow], console: Console) -> None:
     """Print the winners, device by device: as tables on a terminal and as aligned columns elsewhere.
 
-    Beside each median how far its 95 % confidence interval reaches.
+    Beside each median how far its 95 % confidence interval reaches, and what the vendor took where any was measured.
     """
-    heads = ("problem", "configuration", "median us", "+- %", "rate", "% of floor", "ties", "")
-    for device, winners in groupby(rows, key=lambda row: row.device):
-        cells = [
-            (
-                row.problem.text,
-                row.config,
-                f"{row.median_us:.1f}",
-                f"{100 * max(row.high_us / row.median_us - 1, 1 - row.low_us / row.median_us):.1f}",
-                rate_text(row.gbytes_per_s),
-                f"{row.percent_of_floor:.1f}",
-                str(row.ties),
-                "stale" if row.stale else "" if row.verified_in_full else "verified in part",
-            )
-            for row in winners
-        ]
+    for device, group in groupby(rows, key=lambda row: row.device):
+        winners = list(group)
+        columns = dict(WINNER_COLUMNS)
+        if all(row.vendor_us is None for row in winners):
+            columns = {head: text for head, text in columns.items() if head not in VENDOR_COLUMNS}
+        cells = [[text(row) for text in columns.values()] for row in winners]
         print_line(console, device)
-        print_table(console, heads, cells, right=(2, 3, 4, 5, 6))
+        print_table(console, list(columns), cells, right=range(2, len(columns) - 1))
 
 
 def print_table(

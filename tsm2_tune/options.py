@@ -290,6 +290,9 @@ planning_device_option = click.option(
 wait_option = click.option(
     "--wait", is_flag=True, help="Where another run uses the device, wait until that has ended."
 )
+vendor_option = click.option(
+    "--no-vendor", is_flag=True, help="Measure no cuBLAS and cuBLASLt beside the fastest kernels."
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from tsm2_tune.display import print_line, print_table, rate_text
+from tsm2_tune.display import print_line, print_table
 from tsm2_tune.generator.architecture import HOST
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.ladder import PUBLISHED_ON, PUBLISHED_SHAPE
@@ -22,6 +22,7 @@ from tsm2_tune.tuner.audit import ALL, OF_THE_HOST, Audit, DroppedWinner, Estima
 from tsm2_tune.tuner.job import GIB
 from tsm2_tune.tuner.ladder import Rung
 from tsm2_tune.tuner.trial import TuningRun
+from tsm2_tune.winners import rate_text
 
 
 def space_counts(space: SearchSpace) -> dict[str, Any]:

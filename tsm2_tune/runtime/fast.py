@@ -10,21 +10,43 @@ from collections.abc import Callable
 from typing import Any
 
 from tsm2_tune.runtime.driver import stream_handle
-from tsm2_tune.runtime.libraries import cupy_stream, torch_stream
+from tsm2_tune.runtime.libraries import cupy_stream, torch_stream, vendors_product
 from tsm2_tune.runtime.plans import Plan
 
 Starter = Callable[..., Any]
+PLAIN = (type(None), int, float)  # types of factors
+NO_CONJUGATES = (False, False)
 MOST_PLANS = 4096  # that are kept
 
 plans: dict[Any, Plan] = {}
+vendors: dict[Any, tuple[int, ...]] = {}  # of products that are the vendor's: bytes that a, b and out reach over
 starters: dict[type, Starter] = {}  # by the type of a
 
 
-def remember(key: Any, plan: Plan) -> None:
-    """Keep the plan for products of this key."""
-    if len(plans) >= MOST_PLANS:
+def remember(key: Any, plan: Plan | tuple[int, ...]) -> None:
+    """Keep the plan for products of this key, or, of those that are the vendor's, the bytes that they reach over."""
+    if len(plans) + len(vendors) >= MOST_PLANS:
         plans.clear()
-    plans[key] = plan
+        vendors.clear()
+    if isinstance(plan, Plan):
+        plans[key] = plan
+    else:
+        vendors[key] = plan
+
+
+def overlaps(a: int, b: int, out: int, spans: tuple[int, ...]) -> bool:
+    """Whether out at its address may share memory with a or b."""
+    of_a, of_b, of_out = spans
+    return (a < out + of_out and out < a + of_a) or (b < out + of_out and out < b + of_b)
+
+
+def by_vendor(a: Any, b: Any, out: Any, alpha: Any, beta: Any, asked: Any) -> Any:
+    """The product by the arrays' own library, on its current stream; None where that needs a closer look."""
+    if type(alpha) not in PLAIN or type(beta) not in PLAIN or (out is None and beta is not None):
+        return None
+    return vendors_product(
+        a, b, out, 1 if alpha is None else alpha, 0 if beta is None else beta, asked or NO_CONJUGATES
+    )
 
 
 # PyTorch
@@ -54,7 +76,10 @@ def torch_starter(torch: Any) -> Starter:
         bits = (a.is_conj(), b.is_conj()) if dtype.is_complex else None
         pa, pb = a.data_ptr(), b.data_ptr()
         if out is None:
-            plan = plans.get((a.shape, b.shape, None, a.stride(), b.stride(), None, dtype, on, bits, pa == pb, asked))
+            key = a.shape, b.shape, None, a.stride(), b.stride(), None, dtype, on, bits, pa == pb, asked
+            plan = plans.get(key)
+            if plan is None and key in vendors and stream is None:
+                return by_vendor(a, b, None, alpha, beta, asked)
             if plan is None or stream is not None or beta is not None or on != current_device():
                 return None
             if alpha is not None and not plan.takes(alpha):
@@ -68,15 +93,17 @@ def torch_starter(torch: Any) -> Starter:
         ):  # fmt: skip
             return None
         strides = out.stride()
-        plan = plans.get(
-            (a.shape, b.shape, out.shape, a.stride(), b.stride(), strides, dtype, on, bits, pa == pb, asked)
-        )
+        key = a.shape, b.shape, out.shape, a.stride(), b.stride(), strides, dtype, on, bits, pa == pb, asked
+        plan = plans.get(key)
         if plan is None:
-            return None
+            spans = vendors.get(key)
+            if spans is None or stream is not None or overlaps(pa, pb, out.data_ptr(), spans):
+                return None
+            return by_vendor(a, b, out, alpha, beta, asked)
         at = out.data_ptr()
         of_a, of_b, of_out = plan.spans
         end = at + of_out
-        if (pa < end and at < pa + of_a) or (pb < end and at < pb + of_b):  # they may share memory
+        if (pa < end and at < pa + of_a) or (pb < end and at < pb + of_b):  # as `overlaps`, without a call
             return None
         if (alpha is not None or beta is not None) and not (plan.takes(alpha) and plan.takes(beta)):
             return None
@@ -111,7 +138,10 @@ def cupy_starter(cupy: Any) -> Starter:
         if at_b.device_id != on or not (has_one_device or on == current_device()):
             return None
         if out is None:
-            plan = plans.get((a.shape, b.shape, None, a.strides, b.strides, None, dtype, on, pa == pb, asked))
+            key = a.shape, b.shape, None, a.strides, b.strides, None, dtype, on, pa == pb, asked
+            plan = plans.get(key)
+            if plan is None and key in vendors and stream is None:
+                return by_vendor(a, b, None, alpha, beta, asked)
             if plan is None or stream is not None or beta is not None:
                 return None
             if alpha is not None and not plan.takes(alpha):
@@ -122,13 +152,19 @@ def cupy_starter(cupy: Any) -> Starter:
         at_out = out.data
         if type(out) is not kind or out.dtype is not dtype or at_out.device_id != on:
             return None
-        plan = plans.get((a.shape, b.shape, out.shape, a.strides, b.strides, out.strides, dtype, on, pa == pb, asked))
-        if plan is None or stream is not None:
+        key = a.shape, b.shape, out.shape, a.strides, b.strides, out.strides, dtype, on, pa == pb, asked
+        plan = plans.get(key)
+        if plan is None:
+            spans = vendors.get(key)
+            if spans is None or stream is not None or overlaps(pa, pb, at_out.ptr, spans):
+                return None
+            return by_vendor(a, b, out, alpha, beta, asked)
+        if stream is not None:
             return None
         at = at_out.ptr
         of_a, of_b, of_out = plan.spans
         end = at + of_out
-        if (pa < end and at < pa + of_a) or (pb < end and at < pb + of_b):  # they may share memory
+        if (pa < end and at < pa + of_a) or (pb < end and at < pb + of_b):  # as `overlaps`, without a call
             return None
         if (alpha is not None or beta is not None) and not (plan.takes(alpha) and plan.takes(beta)):
             return None

@@ -114,7 +114,9 @@ def gemm(
     _check_factors(product, alpha, beta)
     found = _chosen_or_vendor(product, fallback)
     if isinstance(found, Vendor):
-        return _by_vendor(product, found, alpha, beta, stream)
+        done = _by_vendor(product, found, alpha, beta, stream)
+        _remember(a, b, out, tuple(x.span_bytes for x in product.given), asked)
+        return done
     if product.on_host:
         if stream is not None:
             raise TypeError("stream: NumPy arrays have none")
@@ -123,8 +125,8 @@ def gemm(
     _await_all(product, stream, handle)
     at_a, at_b, at_out = (x.address for x in product.given)
     plan.start(at_a, at_b, at_out, alpha, beta, handle, product.a.array)
-    _remember(product, plan, asked, made=out is None)
     assert product.out is not None
+    _remember(a, b, out, plan, asked)
     return product.out.array
 
 
@@ -216,13 +218,20 @@ def _chosen_or_vendor(product: Product, fallback: str) -> Match | Vendor:
     if 0 in product.shape:
         return Vendor("an extent is 0")
     check_place(product)
+    has_one = is_torchs(product.a.array) or is_cupys(product.a.array)
+    falls_back = fallback == "vendor" and product.math is None and has_one
     try:
-        return choose(product, None if product.on_host else device_of(home(product.a)[1])[0])
+        found = choose(product, None if product.on_host else device_of(home(product.a)[1])[0])
     except (LookupError, ValueError) as error:
-        has_one = is_torchs(product.a.array) or is_cupys(product.a.array)
-        if fallback == "error" or product.math is not None or not has_one:
+        if not falls_back:
             raise
         return Vendor(str(error))
+    if falls_back and found.loses:
+        w = found.winner
+        where = "" if found.distance == 0 else f", the nearest shape, at distance {found.distance:.1f}"
+        times = f"{w.vendor_routine} takes {w.vendor_us:.1f} us and {w.config} {w.median_us:.1f}"
+        return Vendor(f"{times} at {w.m}x{w.n}x{w.k}{where}")
+    return found
 
 
 def _by_vendor(product: Product, found: Vendor, alpha: Any, beta: Any, stream: Any) -> Any:
@@ -295,13 +304,12 @@ def _await_all(product: Product, stream: Any, handle: int) -> None:
                 await_stream(other, handle)
 
 
-def _remember(product: Product, plan: Plan, asked: Any, *, made: bool) -> None:
-    """Let the next product like this one take the short way."""
-    a, b, out = (x.array for x in product.given)
-    kind = type(a)
-    if is_torchs(a) and is_torchs(b) and is_torchs(out):
+def _remember(a: Any, b: Any, out: Any, plan: Plan | tuple[int, ...], asked: Any) -> None:
+    """Let the next product like this one take the short way, where its arrays are of one library."""
+    kind, arrays = type(a), (a, b) if out is None else (a, b, out)
+    if all(map(is_torchs, arrays)):
         starters[kind] = starters.get(kind) or torch_starter(sys.modules["torch"])
-        remember(torch_key(a, b, None if made else out, asked), plan)
-    elif is_cupys(a) and is_cupys(b) and is_cupys(out):
+        remember(torch_key(a, b, out, asked), plan)
+    elif all(map(is_cupys, arrays)):
         starters[kind] = starters.get(kind) or cupy_starter(sys.modules["cupy"])
-        remember(cupy_key(a, b, None if made else out, asked), plan)
+        remember(cupy_key(a, b, out, asked), plan)

@@ -27,6 +27,11 @@ class Winner:
     median_us: float
     gbytes_per_s: float
     percent_of_floor: float
+    vendor_us: float | None  # the fastest routine of cuBLAS or cuBLASLt, measured in turns with it; None: it was not
+    vendor_right: int | None  # 1 where that one's answer was within the error bound, else 0
+    vendor_routine: str | None  # such as cublasSgemm, or cublasLtMatmul #3: the third algorithm of its heuristic
+    vendor_version: int | None  # of its library: 130100 is 13.1.0
+    x_cublas: float | None  # vendor_us over median_us, below 1 where the vendor is faster; None also if not right
     digest: str  # SHA-256 of its text in KERNELS
     kernel: str  # name of the entry point
     launch: Launch
@@ -68,7 +73,20 @@ class Match:
             how += f", by op {w.op} as the transposed product"
         if self.other_device is not None:
             how += f", tuned on {w.device}: no winner of {self.other_device} fits, tune there for its own"
+        if self.expected_us is not None:
+            how += f": {self.expected_us:.1f} us"
+            how += "" if w.x_cublas is None else f", {w.vendor_routine} {w.vendor_us:.1f} us"
         return how
+
+    @property
+    def expected_us(self) -> float | None:
+        """Measured, of the shape itself on a GPU; None elsewhere."""
+        return self.winner.median_us if self.distance == 0 and not self.winner.on_host else None
+
+    @property
+    def loses(self) -> bool:
+        """Whether the vendor was faster where the winner was measured, and right."""
+        return self.winner.x_cublas is not None and self.winner.x_cublas < 1
 
 
 @dataclass(frozen=True)

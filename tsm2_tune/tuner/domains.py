@@ -16,6 +16,7 @@ from sqlalchemy import Column, RowMapping
 
 from tsm2_tune.generator.problem import DTYPES, INT32_MAX
 from tsm2_tune.tuner.trial import MOST_TEXT, Outcome
+from tsm2_tune.tuner.vendor.libraries import FILES
 
 Row = RowMapping | Mapping[str, Any]
 Domain = Callable[[Any], bool]
@@ -31,6 +32,7 @@ _RULE = re.compile(r"[a-z][a-z0-9-]{0,63}")
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _CONFIG = re.compile(r"[a-z][a-z0-9_]{0,63}(-[a-z0-9]{1,20}){0,64}")
 _WORD = re.compile(r"[a-z0-9_]{1,20}")
+_ROUTINE = re.compile(r"cublas[A-Za-z0-9]{1,40}( #[1-9][0-9]{0,2})?")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _UTC = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(\+00:00|Z)")  # ISO 8601
 
@@ -83,6 +85,8 @@ BY_NAME: dict[str, Domain] = {
     "dtype": DTYPES.__contains__,
     "op": matching(_WORD),
     "seed": ID,
+    "library": set(FILES).__contains__,
+    "routine": matching(_ROUTINE),
     "verdict_worst_ratio": between(0.0, math.inf),
     # What a device could start; those of a trial are of the loaded kernel, and 0 where nothing is known.
     "threads": between(1, 1024),  # per block, on every CUDA device

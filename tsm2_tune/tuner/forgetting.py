@@ -11,6 +11,7 @@ from sqlalchemy import Connection, delete, or_, select
 from tsm2_tune.errors import InputError
 from tsm2_tune.tuner import schema
 from tsm2_tune.tuner.trial import Outcome
+from tsm2_tune.tuner.vendor.storing import remove_without_final
 
 MOST_PARAMETERS = 500  # of a statement: SQLite takes 999 and more
 
@@ -43,6 +44,7 @@ def remove(connection: Connection, trials: Sequence[int]) -> None:
     remove_measurements(connection, trials)
     for part in _parts(trials):
         connection.execute(delete(schema.trial).where(schema.trial.c.id.in_(part)))
+    remove_without_final(connection)
     trial, source, problem, run = schema.trial.c, schema.source.c, schema.problem.c, schema.run.c
     connection.execute(delete(schema.source).where(source.digest.not_in(select(trial.source_digest))))
     connection.execute(delete(schema.problem).where(problem.id.not_in(select(trial.problem_id))))

@@ -83,7 +83,24 @@ class WinnerVerified:
     detail: str  # what was tried, or what went wrong
 
 
-Event = ProblemStarted | TrialStored | TrialInterrupted | FinalStored | FinalFailure | WinnerVerified | ProblemEnded
+@dataclass(frozen=True, slots=True)
+class VendorLeftOut:
+    """Why the vendor was not measured beside the finalists, where it was to be."""
+
+    problem: Problem | None  # None: of no problem in this run
+    detail: str
+
+
+Event = (
+    ProblemStarted
+    | TrialStored
+    | TrialInterrupted
+    | FinalStored
+    | FinalFailure
+    | WinnerVerified
+    | VendorLeftOut
+    | ProblemEnded
+)
 Order = Callable[[SearchSpace, int], Sequence[Candidate]]  # of a space and the run's seed
 
 
@@ -182,6 +199,7 @@ class _Turn:
         self.claims.give_back()  # what was compiled ahead
 
         yield from self._winner_verified(again, started_at)
+        yield from _left_out(tuner, problem)
         past = past_of(store, tuner, problem, self.own, again)
         winners = store.best(device=device, problem=problem)
         configs = frozenset(filter(None, map(config_spelt, past.tried)))
@@ -256,6 +274,16 @@ class _Turn:
                 return
 
 
+def _left_out(tuner: Tuner, problem: Problem) -> Iterator[VendorLeftOut]:
+    """What kept the vendor out of the problem's finals, if anything did."""
+    if tuner.vendor is None:
+        return
+    if problem in tuner.vendor.troubles:
+        yield VendorLeftOut(problem, tuner.vendor.troubles[problem])
+    elif tuner.vendor.trouble:
+        yield VendorLeftOut(None, tuner.vendor.trouble)
+
+
 def these_first(texts: Sequence[str], candidates: Sequence[Candidate], space: SearchSpace) -> Iterator[Candidate]:
     """The candidates, those first which are spelt so: what won before they were made otherwise still competes."""
     configs = frozenset(filter(None, map(config_spelt, texts)))
@@ -293,6 +321,7 @@ def past_of(store: Store, tuner: Tuner, problem: Problem, bases: dict[str, str],
             if trial.outcome is Outcome.OK and trial.newest_us is not None and trial.newest_high_us is not None
         ),
         last_finalists=store.final_configs(device, problem, bases),
+        vendor=store.vendor_of_last_final(device, problem, bases),
         timed_out=sum(trial.outcome is Outcome.TIMED_OUT for trial in tried),
     )
 

@@ -57,6 +57,7 @@ class Past:
     contenders: tuple[Contender, ...]
     last_finalists: frozenset[str]
     timed_out: int = 0  # of those tried
+    vendor: frozenset[tuple[str, str, int]] = frozenset()  # in the last final: the driver, a library, its version
 
 
 NOTHING_PAST = Past(frozenset(), 0.0, (), frozenset())

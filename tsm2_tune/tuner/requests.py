@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.measure import Effort
-from tsm2_tune.tuner.trial import LoadedResources, Measurement, Outcome, Verdict
+from tsm2_tune.tuner.trial import LoadedResources, Measurement, Outcome, VendorMeasurement, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,16 @@ class Rematch:
     entries: tuple[Entry, ...]
     seed: int
     effort: Effort
+    vendor: bool = False  # whether the vendor's routines are measured with them
+
+
+@dataclass(frozen=True, slots=True)
+class Rematched:
+    """What was measured, interleaved."""
+
+    measurements: tuple[Measurement, ...]  # one an entry, in their order
+    vendor: tuple[VendorMeasurement, ...] = ()
+    vendor_trouble: str = ""  # why there is none of the vendor's, where it was asked for
 
 
 @dataclass(frozen=True, slots=True)

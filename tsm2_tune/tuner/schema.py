@@ -137,6 +137,36 @@ sample = Table(
     sqlite_with_rowid=False,
 )
 
+# What the vendor's libraries took in a final: in the round of this number, of the run that has it, of the problem.
+vendor_measurement = Table(
+    "vendor_measurement",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("run_id", ForeignKey("run.id"), nullable=False),
+    Column("problem_id", ForeignKey("problem.id"), nullable=False),
+    Column("round", Integer, nullable=False),
+    Column("library", Text, nullable=False),  # cuBLAS or cuBLASLt
+    Column("library_version", Integer, nullable=False),  # 130100 is 13.1.0
+    Column("routine", Text, nullable=False),
+    Column("verdict_correct", Integer, nullable=False),  # 1 or 0
+    Column("verdict_worst_ratio", Float, nullable=False),
+    Column("verdict_detail", Text, nullable=False),
+    Column("median_us", Float, nullable=False),
+    Column("low_us", Float, nullable=False),
+    Column("high_us", Float, nullable=False),
+    Column("sm_clock_mhz", Float),
+    UniqueConstraint("run_id", "problem_id", "round", "library"),
+)
+
+vendor_sample = Table(
+    "vendor_sample",
+    metadata,
+    Column("measurement_id", ForeignKey("vendor_measurement.id"), primary_key=True),
+    Column("ordinal", Integer, primary_key=True),
+    Column("us", Float, nullable=False),
+    sqlite_with_rowid=False,
+)
+
 # What a run has taken on, so that another one on the same database leaves it; only while the owner lives.
 claim = Table(
     "claim",
@@ -301,6 +331,12 @@ def _add_full_verdict(connection: Connection) -> None:
     connection.exec_driver_sql("ALTER TABLE trial ADD COLUMN full_verdict TEXT")
 
 
+def _add_vendor(connection: Connection) -> None:
+    """Finals measure the vendor's libraries too; those of before did not."""
+    vendor_measurement.create(connection)
+    vendor_sample.create(connection)
+
+
 # The first takes version 1 to 2, the next 2 to 3, and so on.
 MIGRATIONS: tuple[Migration, ...] = (
     _add_splits,
@@ -310,6 +346,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _add_limits,
     _add_claims,
     _add_full_verdict,
+    _add_vendor,
 )
 
 

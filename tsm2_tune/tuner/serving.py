@@ -6,6 +6,8 @@ import ctypes
 import signal
 import sys
 import traceback
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from multiprocessing.connection import Connection
 
@@ -15,11 +17,13 @@ from tsm2_tune.tuner.checks import checks_of, probe_checks
 from tsm2_tune.tuner.device import BinaryLost, Device, DeviceLost, KernelFault, LaunchFailed
 from tsm2_tune.tuner.full import FullVerification, verify_in_full
 from tsm2_tune.tuner.loaded import LoadedKernel
-from tsm2_tune.tuner.measure import measure, measure_interleaved
+from tsm2_tune.tuner.measure import Effort, measure, measure_interleaved
 from tsm2_tune.tuner.operands import Operands, Support
-from tsm2_tune.tuner.requests import Attempt, AttemptResult, Rematch
+from tsm2_tune.tuner.requests import Attempt, AttemptResult, Rematch, Rematched
 from tsm2_tune.tuner.target import open_device
 from tsm2_tune.tuner.trial import Outcome, Verdict
+from tsm2_tune.tuner.vendor.beside import Beside, beside, libraries
+from tsm2_tune.tuner.vendor.libraries import CublasError
 from tsm2_tune.tuner.verify import prepare, verify
 
 
@@ -72,6 +76,9 @@ class _Bench:
             return self._rematch(request)
         if isinstance(request, FullVerification):
             return self._verified_in_full(request)
+        if request == "vendor":
+            self._stage("the vendor's libraries")
+            return libraries(self._device)
         self._stage("ceilings" if request == "ceilings" else "release")
         self._release()
         return self._device.ceilings() if request == "ceilings" else None
@@ -132,16 +139,17 @@ class _Bench:
         self._stage("verification")
         return verify(self._device, loaded.operands, loaded, seed=request.seed)
 
-    def _rematch(self, request: Rematch) -> object:
+    def _rematch(self, request: Rematch) -> Rematched | AttemptResult:
         kernels: list[LoadedKernel] = []
         try:
-            self._stage("the final round")
             operands = self._operands_of(request.problem)
-            prepare(operands, checks_of(request.problem)[-1], seed=request.seed)
-            arguments = operands.arguments()
-            kernels.extend(LoadedKernel(self._device, operands, entry) for entry in request.entries)
-            launches = [partial(kernel.start, arguments) for kernel in kernels]
-            return measure_interleaved(self._device, launches, request.effort)
+            with self._vendor_beside(request, operands) as vendor:
+                self._stage("the final round")
+                prepare(operands, checks_of(request.problem)[-1], seed=request.seed)
+                arguments = operands.arguments()
+                kernels.extend(LoadedKernel(self._device, operands, entry) for entry in request.entries)
+                ours = [partial(kernel.start, arguments) for kernel in kernels]
+                return measured_beside(self._device, ours, vendor, request.effort)
         except BinaryLost as error:
             return AttemptResult(Outcome.INTERRUPTED, str(error))
         except LaunchFailed as error:
@@ -155,6 +163,13 @@ class _Bench:
         finally:
             for kernel in kernels:
                 kernel.free()
+
+    def _vendor_beside(self, request: Rematch, operands: Operands) -> AbstractContextManager[Beside]:
+        """Who of the vendor's is measured with the entries."""
+        if not request.vendor:
+            return nullcontext(Beside(()))
+        self._stage("the vendor's routines")
+        return beside(self._device, operands, seed=request.seed)
 
     def _verified_in_full(self, request: FullVerification) -> AttemptResult:
         self._stage("full verification")
@@ -199,3 +214,18 @@ def _no_room(request: object, error: MemoryError) -> str:
         f"{what} does not fit beside what else is on the device: no room for {str(error) or 'its numbers'};"
         " end what else runs there, or choose a smaller shape or another device"
     )
+
+
+def measured_beside(device: Device, ours: Sequence[Callable[[], None]], vendor: Beside, effort: Effort) -> Rematched:
+    """Our kernels and the vendor's routines in turns; ours alone where one of the vendor's declines after all."""
+    trouble = vendor.trouble
+    if vendor.entrants:
+        theirs = [entrant.routine.launch for entrant in vendor.entrants]
+        try:
+            found = measure_interleaved(device, [*ours, *theirs], effort)
+        except CublasError as error:
+            trouble = str(error)
+        else:
+            of_vendor = zip(vendor.entrants, found[len(ours) :], strict=True)
+            return Rematched(found[: len(ours)], tuple(entrant.measured(one) for entrant, one in of_vendor))
+    return Rematched(measure_interleaved(device, ours, effort), vendor_trouble=trouble)

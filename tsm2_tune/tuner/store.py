@@ -33,6 +33,7 @@ from tsm2_tune.tuner.domains import COUNT, MOST_DETAIL, Row, checked, shown
 from tsm2_tune.tuner.past import Again
 from tsm2_tune.tuner.stored import BestRow, CurrentTrial, StoredTrial, TrialLine, TrialRecord
 from tsm2_tune.tuner.trial import Final, Measurement, Outcome, Trial, TuningRun
+from tsm2_tune.tuner.vendor import storing
 
 
 class Store:
@@ -91,9 +92,9 @@ class Store:
             return trial_id
 
     def add_final(self, run: TuningRun, final: Final, basis: Mapping[str, str]) -> int:
-        """Store the finalists' new measurements as the problem's next round; returns its number, from 1.
+        """Store the finalists' new measurements, and the vendor's, as the problem's next round; returns its number.
 
-        `basis` gives each family's, and so tells which of a configuration's trials was measured.
+        The first is 1. `basis` gives each family's, and so tells which of a configuration's trials was measured.
         """
         with self._database.transaction(writes=True) as connection:
             run_id = _found_or_added(connection, schema.run, rows.run_values(run))
@@ -110,6 +111,8 @@ class Store:
                         f"{self.path} has no trial of {config.text} for {final.problem.text}: run this again"
                     )
                 _add_measurement(connection, trial_id, measured, run_id=run_id, round_=round_, floor_us=floor_us)
+            problem_id = _found_or_added(connection, schema.problem, rows.problem_values(final.problem))
+            storing.add(connection, final.vendor, run_id=run_id, problem_id=problem_id, round_=round_)
         return round_
 
     def _round(self, value: object) -> int:
@@ -200,6 +203,15 @@ class Store:
         )
         return frozenset(map(stored.config_text, self._database.rows(query)))
 
+    def vendor_of_last_final(
+        self, device_name: str, problem: Problem, basis: Mapping[str, str]
+    ) -> frozenset[tuple[str, str, int]]:
+        """Of the vendor's libraries in the last finals of the trials that `tried` gives: driver, library, version."""
+        tried, measured = _tried(device_name, problem, basis), schema.measurement.c
+        last = and_(tried, measured.round == _last_round(tried).scalar_subquery())
+        finals = select(measured.run_id, measured.round).join(schema.trial).where(last)
+        return storing.versions(self._database.rows(storing.of_finals(device_name, _problem_id(problem), finals)))
+
     def forget(
         self, trials: Collection[int], outcomes: Collection[Outcome], tell: Callable[[Mapping[str, int]], object]
     ) -> None:
@@ -234,7 +246,8 @@ class Store:
         found = [stored.best_row(row) for row in rows]
         with self._database.transaction() as connection:
             _refuse_intervals(connection)
-            return tuple(row if _winner(connection, row).unchanged else replace(row, stale=1) for row in found)
+            found = [row if _winner(connection, row).unchanged else replace(row, stale=1) for row in found]
+            return tuple(storing.beside(connection, row) for row in found)
 
     def sources(self, rows: Iterable[BestRow]) -> dict[str, KernelSource]:
         """Digest -> source of these winners, each as this program renders it now.
@@ -317,8 +330,11 @@ def _is_problem(columns: Any, problem: Problem) -> ColumnElement[bool]:
 
 def _of_problem(device_name: str, problem: Problem) -> ColumnElement[bool]:
     """Whether a row of `trial` is of this device and problem."""
-    problem_id = select(schema.problem.c.id).where(_is_problem(schema.problem.c, problem)).scalar_subquery()
-    return and_(schema.trial.c.device_name == device_name, schema.trial.c.problem_id == problem_id)
+    return and_(schema.trial.c.device_name == device_name, schema.trial.c.problem_id == _problem_id(problem))
+
+
+def _problem_id(problem: Problem) -> ColumnElement[int]:
+    return select(schema.problem.c.id).where(_is_problem(schema.problem.c, problem)).scalar_subquery()
 
 
 def _tried(device_name: str, problem: Problem, basis: Mapping[str, str]) -> ColumnElement[bool]:

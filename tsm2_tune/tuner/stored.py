@@ -75,6 +75,11 @@ class BestRow:
     flags: str
     version: str  # of tsm2-tune
     tuned_at: str  # when that run started, ISO 8601, UTC
+    vendor_us: float | None = None  # of its fastest right routine in that round, or if none is, of the fastest
+    vendor_right: int | None = None
+    vendor_routine: str | None = None
+    vendor_version: int | None = None  # of the routine's library: 130100 is 13.1.0
+    x_cublas: float | None = None  # the vendor's median over ours; None also where its answer is wrong
 
     @property
     def problem(self) -> Problem:
@@ -239,7 +244,11 @@ def tuning_run(row: Row) -> TuningRun:
 
 def measurement(row: Row, samples: Sequence[Row]) -> Measurement:
     """The measurement in a row of `measurement`, with its samples in order; ValueError where it is not of these."""
-    values = checked(row, schema.measurement.columns)
+    return timed(checked(row, schema.measurement.columns), samples)
+
+
+def timed(values: Mapping[str, Any], samples: Sequence[Row]) -> Measurement:
+    """The same by the values of a row that has times."""
     found = [checked(sample, SAMPLE) for sample in samples[: MOST_SAMPLES + 1]]
     if not 1 <= len(found) <= MOST_SAMPLES or [one["ordinal"] for one in found] != list(range(len(found))):
         raise ValueError(f"samples of round {values['round']} are missing, or are too many")
@@ -265,7 +274,7 @@ def trial(row: Row, *, problem: Row, source: Row, first: Measurement | None) -> 
         resources=_resources(values),
         spill_bytes=values["spill_bytes"],
         guideline_broken=values["guideline_broken"],
-        verdict=_verdict(values),
+        verdict=verdict_of(values),
         measurement=first,
         floor_us=values["floor_us"],
         compile_seconds=values["compile_seconds"],
@@ -290,11 +299,9 @@ def _problem(row: Row) -> Problem:
     return problem
 
 
-def _verdict(values: Mapping[str, Any]) -> Verdict | None:
-    """What verification said, by the values of a row of `trial`; ValueError where that contradicts itself."""
-    correct, worst_ratio, detail = found = [
-        values[f"verdict_{name}"] for name in ("correct", "worst_ratio", "detail")
-    ]
+def verdict_of(values: Mapping[str, Any]) -> Verdict | None:
+    """What verification said, by the values of a row that has it; ValueError where that contradicts itself."""
+    correct, worst_ratio, detail = found = [values[f"verdict_{one}"] for one in ("correct", "worst_ratio", "detail")]
     if found == [None] * 3:
         return None
     if None in found:
@@ -360,7 +367,7 @@ def stored_trial(row: Row, problem: Problem) -> StoredTrial:
         config = _config(values["family"], values["config"], values["tunables"])
         if not is_of_this_version(config, problem):
             raise ValueError(f"{config.family} has no configuration {config.text} for {problem.text}")
-        verdict, outcome = _verdict(values), Outcome(values["outcome"])
+        verdict, outcome = verdict_of(values), Outcome(values["outcome"])
         newest_us, newest_high_us = values["newest_us"], values["newest_high_us"]
         if outcome is Outcome.OK and (verdict is None or not verdict.correct or None in (newest_us, newest_high_us)):
             raise ValueError("it is ok, but has no right result or no time")

@@ -115,11 +115,23 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
+class VendorMeasurement:
+    """A routine of the vendor's on one problem, measured in turns with finalists."""
+
+    library: str  # cuBLAS or cuBLASLt
+    version: int  # as the library tells it: 130100 is 13.1.0
+    routine: str  # cublasSgemm, or cublasLtMatmul #3: the third of the algorithms that its heuristic names
+    verdict: Verdict  # by the bounds that hold for our kernels
+    measurement: Measurement
+
+
+@dataclass(frozen=True, slots=True)
 class Final:
     """The finalists of one problem measured again, interleaved."""
 
     problem: Problem
     measurements: tuple[tuple[KernelConfig, Measurement], ...]
+    vendor: tuple[VendorMeasurement, ...] = ()  # in the same rounds
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain, count, islice
 
 from tsm2_tune.errors import ToolMissing
@@ -24,12 +25,13 @@ from tsm2_tune.tuner.full import full_verification
 from tsm2_tune.tuner.full_calls import EMULATED, ON_GPU
 from tsm2_tune.tuner.host.toolchain import WATCHED_SAMPLE
 from tsm2_tune.tuner.loaded import Entry
-from tsm2_tune.tuner.measure import Effort
-from tsm2_tune.tuner.past import Claimed, Past, finalists, is_final_due
+from tsm2_tune.tuner.past import Claimed, Contender, Past, finalists, is_final_due
+from tsm2_tune.tuner.patience import Options
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.stopping import held
 from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Binary, CompileFailure, Final, LoadedResources, Outcome, TimeLimits, Trial
+from tsm2_tune.tuner.trial import Binary, CompileFailure, Final, LoadedResources, Outcome, Trial
+from tsm2_tune.tuner.vendor.turn import VendorTurn
 from tsm2_tune.tuner.worker import BETWEEN_REQUESTS, Attempt, AttemptResult, Rematch, Worker
 
 CORES_A_SPARE = 8  # of so many one compiles nothing, so that who measures need not wait for it
@@ -43,27 +45,7 @@ KILL_AGAIN_SECONDS = 0.05  # at the end, until no compiler runs: one may have st
 Claim = Callable[[Candidate], Claimed]
 Compiled = Future[Binary | CompileFailure]
 Text = tuple[KernelSource, Toolchain | None]  # and what compiles it: None stands for the target's toolchain
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How much to try, and how patiently."""
-
-    seed: int = 0
-    max_trials: int | None = None  # for each problem, those of earlier runs included
-    budget_seconds: float | None = None  # for each problem, that of earlier runs included
-    least_trials: int = 0  # for each problem, now: where they take longer than the budget
-    compile_limit_seconds: float = 120.0
-    run_limit_seconds: float = 60.0  # for each stage of a trial: loading, verification, timing
-    retried: frozenset[Outcome] = frozenset()  # earlier trials that ended so count as untried
-    effort: Effort = field(default_factory=Effort)
-    final_effort: Effort = field(
-        default_factory=lambda: Effort(spread=0.002, min_samples=21, max_samples=101, limit_seconds=2.0)
-    )
-
-    @property
-    def limits(self) -> TimeLimits:
-        return TimeLimits(self.compile_limit_seconds, self.run_limit_seconds)
+__all__ = ["Claim", "FinalFailure", "Options", "Tuner", "cores"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,11 +204,32 @@ class Tuner:
             binary = self._compile_text(source.text, source.kernel, source.defines, toolchain).result()
         return binary
 
-    def final(self, problem: Problem, past: Past) -> Final | FinalFailure | None:
-        """Measure the finalists again, interleaved; None where there are none or it was done."""
-        chosen = finalists(problem, past)
-        if not is_final_due([one for one, _ in chosen], past):
+    @cached_property
+    def vendor(self) -> VendorTurn | None:
+        """When finals measure the vendor too; None where it is left out, and on a host, which has none."""
+        if not self.options.vendor or self.target.is_host:
             return None
+        return VendorTurn(lambda: self.worker.vendor(), self.target.identity.driver)
+
+    def final(self, problem: Problem, past: Past) -> Final | FinalFailure | None:
+        """Measure the finalists again, interleaved, and the vendor with them; None where none are or it was done."""
+        chosen, vendor = finalists(problem, past), self.vendor
+        if vendor is not None and not (chosen and vendor.is_wanted(problem)):
+            vendor = None
+        is_due = is_final_due([one for one, _ in chosen], past)
+        if not is_due and (vendor is None or not vendor.is_due(past)):
+            return None
+        found = self._final(problem, chosen, vendor)
+        if vendor is None or isinstance(found, Final) or found.interrupted:
+            return found
+        without = self._final(problem, chosen, None)
+        if isinstance(without, Final):  # so it was the vendor that failed
+            vendor.keep_out(problem, found.detail)
+        return without
+
+    def _final(
+        self, problem: Problem, chosen: Sequence[tuple[Contender, KernelSource]], vendor: VendorTurn | None
+    ) -> Final | FinalFailure:
         for _ in range(TRIES):
             entries = []
             for contender, source in chosen:
@@ -236,11 +239,15 @@ class Tuner:
                     return FinalFailure(problem, detail, binary.outcome is Outcome.INTERRUPTED)
                 entries.append(Entry(binary.path, source.kernel, source.launch))
             seed = trial_seed(self.options.seed, problem, "final")
-            request = Rematch(problem, tuple(entries), seed=seed, effort=self.options.final_effort)
+            effort = self.options.final_effort
+            request = Rematch(problem, tuple(entries), seed, effort, vendor=vendor is not None)
             before = self._files(*(entry.path for entry in entries))
             answer = self.worker.rematch(request)
             if not isinstance(answer, AttemptResult):
-                return Final(problem, tuple(zip((one.config for one, _ in chosen), answer, strict=True)))
+                if vendor is not None and not answer.vendor:
+                    vendor.keep_out(problem, answer.vendor_trouble)
+                ours = zip((one.config for one, _ in chosen), answer.measurements, strict=True)
+                return Final(problem, tuple(ours), answer.vendor)
             if self._are_whole(before, [(source, None) for _, source in chosen]):
                 return FinalFailure(problem, answer.detail, answer.outcome is Outcome.INTERRUPTED)
         return FinalFailure(problem, CHANGED, interrupted=True)

@@ -18,10 +18,12 @@ from tsm2_tune.generator.roofline import Ceilings
 from tsm2_tune.tuner.clock import answers_in_time
 from tsm2_tune.tuner.full import FullVerification
 from tsm2_tune.tuner.phases import Phases
-from tsm2_tune.tuner.requests import Attempt, AttemptResult, Rematch
+from tsm2_tune.tuner.requests import Attempt, AttemptResult, Rematch, Rematched
 from tsm2_tune.tuner.serving import serve
 from tsm2_tune.tuner.stopping import held
-from tsm2_tune.tuner.trial import Measurement, Outcome
+from tsm2_tune.tuner.trial import Outcome
+from tsm2_tune.tuner.vendor.beside import Libraries
+from tsm2_tune.tuner.vendor.libraries import FILES
 
 START_LIMIT_SECONDS = 120.0  # for a worker to open its device: a busy machine's first context takes a while
 END_SECONDS = 10.0  # for a killed process to be gone: it is not while its driver waits for a device
@@ -41,7 +43,7 @@ BETWEEN_REQUESTS = "search"  # the phase in which the worker waits
 REQUESTS_PER_PROCESS = 1000  # a library once loaded stays mapped, and mappings are limited (65530 on Linux)
 
 
-__all__ = ["Attempt", "AttemptResult", "Rematch", "Worker", "WorkerError"]
+__all__ = ["Attempt", "AttemptResult", "Rematch", "Rematched", "Worker", "WorkerError"]
 
 
 class WorkerError(TuneError):
@@ -82,10 +84,19 @@ class Worker:
         assert isinstance(answer, AttemptResult)
         return answer
 
-    def rematch(self, request: Rematch) -> tuple[Measurement, ...] | AttemptResult:
-        """One measurement an entry, in their order; an AttemptResult says why there is none."""
-        answer = self._ask(request, limit_seconds=self.limit_seconds * len(request.entries))
-        assert isinstance(answer, tuple | AttemptResult)
+    def rematch(self, request: Rematch) -> Rematched | AttemptResult:
+        """What was measured; an AttemptResult says why nothing was."""
+        measured = len(request.entries) + len(FILES) * request.vendor
+        answer = self._ask(request, limit_seconds=self.limit_seconds * measured)
+        assert isinstance(answer, Rematched | AttemptResult)
+        return answer
+
+    def vendor(self) -> Libraries:
+        """Whether the vendor's libraries are there and serve this device."""
+        answer = self._ask("vendor")
+        if isinstance(answer, AttemptResult):
+            return Libraries((), answer.detail)
+        assert isinstance(answer, Libraries)
         return answer
 
     def verify_in_full(self, request: FullVerification) -> AttemptResult:

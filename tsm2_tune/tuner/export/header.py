@@ -49,6 +49,16 @@ MEMBERS: tuple[Member, ...] = (
     ("double ", "high_us", lambda row, source: row.high_us, ""),
     ("double ", "gbytes_per_s", lambda row, source: row.gbytes_per_s, ""),
     ("double ", "percent_of_floor", lambda row, source: row.percent_of_floor, ""),
+    ("double ", "vendor_us", lambda row, source: row.vendor_us or 0.0, "of cuBLAS or cuBLASLt; 0: not measured"),
+    ("int ", "vendor_right", lambda row, source: row.vendor_right or 0, "1: its answer was within the error bound"),
+    ("const char *", "vendor_routine", lambda row, source: row.vendor_routine or "", ""),
+    ("int ", "vendor_version", lambda row, source: row.vendor_version or 0, "of the library: 130100 is 13.1.0"),
+    (
+        "double ",
+        "x_cublas",
+        lambda row, source: row.x_cublas or 0.0,
+        "vendor_us over median_us; 0: not measured, or not right",
+    ),
     ("int ", "ties", lambda row, source: row.ties, "configurations within the noise, this one included"),
     ("int ", "stale", lambda row, source: row.stale, "1: of an older template or toolkit than the newest tried"),
 )

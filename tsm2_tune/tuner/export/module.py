@@ -19,6 +19,7 @@ PUBLIC = ("CUBINS", "KERNELS", "WINNERS", "Match", "Vendor", "Winner", "choice",
 COPIED = (  # from BestRow to the module's Winner, by the same name
     "device", "compute_capability", "driver", "toolkit", "tuned_at", "dtype", "op", "m", "n", "k", "config",
     "median_us", "gbytes_per_s", "percent_of_floor",
+    "vendor_us", "vendor_right", "vendor_routine", "vendor_version", "x_cublas",
 )  # fmt: skip
 LINE_CHARACTERS = 100  # of a binary's text
 

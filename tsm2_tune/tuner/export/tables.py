@@ -16,6 +16,7 @@ from itertools import groupby
 from tsm2_tune import __version__
 from tsm2_tune.generator.render import KernelSource
 from tsm2_tune.tuner.stored import BestRow
+from tsm2_tune.tuner.vendor import texts
 
 Escape = Callable[[str], str]
 
@@ -32,6 +33,9 @@ COLUMNS: dict[str, Callable[[BestRow], str]] = {
     "high (us)": lambda row: f"{row.high_us:.2f}",
     "GB/s": lambda row: f"{row.gbytes_per_s:.1f}",
     "% of floor": lambda row: f"{row.percent_of_floor:.1f}",
+    "cuBLAS (us)": lambda row: texts.vendor_us(row, digits=2),
+    "x cuBLAS": texts.x_cublas,
+    "cuBLAS routine": texts.routine,
     "tied": lambda row: str(row.ties),
     "stale": lambda row: "yes" if row.stale else "no",
     "verified": lambda row: "in full" if row.verified_in_full else "in part",
@@ -41,6 +45,7 @@ TEXT_COLUMNS = {
     "dtype",
     "op",
     "configuration",
+    "cuBLAS routine",
     "stale",
     "verified",
     "tuned (UTC)",

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.cublas import CONJUGATE_TRANSPOSE, NO_TRANSPOSE, TRANSPOSE, Cublas, CublasError
 from tsm2_tune.generator.problem import Problem, dtype_named
 from tsm2_tune.tuner.device import Device
 from tsm2_tune.tuner.operands import Operand, Operands
+from tsm2_tune.tuner.vendor.blas import CONJUGATE_TRANSPOSE, NO_TRANSPOSE, TRANSPOSE
+from tsm2_tune.tuner.vendor.cublas import Cublas
+from tsm2_tune.tuner.vendor.libraries import CublasError
 
 FILL_LOWER = 0  # CUBLAS_FILL_MODE_LOWER: the triangle of C that is written
 CALLS = {"f32": "cublasSsyrk_v2", "f64": "cublasDsyrk_v2", "c64": "cublasCherk_v2", "c128": "cublasZherk_v2"}

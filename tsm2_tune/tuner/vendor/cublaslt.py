@@ -1,21 +1,18 @@
-"""cuBLASLt through ctypes: the opponent that may choose, the fastest of the algorithms that its heuristic names."""
+"""cuBLASLt through ctypes: a handle, and the algorithms that its heuristic names for a product."""
 
 from __future__ import annotations
 
 import ctypes
-import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.cublas import CublasError, Gemm, check, gemm_of, library
 from tsm2_tune.tuner.device import Buffer, Device
 from tsm2_tune.tuner.operands import Operands
+from tsm2_tune.tuner.vendor.blas import Gemm, gemm_of
+from tsm2_tune.tuner.vendor.libraries import CUBLASLT, check, library
 
 ALGORITHMS = 32  # asked of the heuristic, which has returned 1 to 8 for the products of the bench on an H200
-WORKSPACE_BYTES = 64 * 2**20  # twice what cuBLAS itself takes on Hopper
-SHORT_SAMPLES = 3  # of each algorithm, to find the one that is then measured in turns with the others
-HOPELESS = 2.0  # an algorithm whose first sample is this many times the best median gets no more samples
+MATMUL = "cublasLtMatmul"
 MOST_ALIGNMENT = 256  # bytes: what the heuristic assumes unless it is told otherwise
 
 # cublasLtMatmulDescAttributes_t
@@ -43,63 +40,45 @@ class HeuristicResult(ctypes.Structure):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Fastest:
-    """The best of the algorithms, and how many could be timed."""
-
-    launch: Callable[[], None]
-    median_us: float
-    timed: int
-
-
 def alignment(address: int) -> int:
     """The largest power of two, in bytes, that divides the address, as far as the heuristic cares."""
     return min(address & -address, MOST_ALIGNMENT) if address else MOST_ALIGNMENT
 
 
 class CublasLt:
-    """A cuBLASLt handle in the current context, with a workspace."""
+    """A cuBLASLt handle in the current context, with a workspace; what it starts goes to this stream."""
 
-    def __init__(self, device: Device) -> None:
-        self._device = device
-        self._library = library("libcublasLt")
+    def __init__(self, device: Device, workspace_bytes: int, stream: int = 0) -> None:
+        """ToolMissing where there is no cuBLASLt, CublasError where it does not serve, MemoryError without room."""
+        self._library = library(CUBLASLT)
         self._library.cublasLtGetVersion.restype = ctypes.c_size_t
         self.version = int(self._library.cublasLtGetVersion())
-        self._handle = ctypes.c_void_p()
+        self._handle, self._stream = ctypes.c_void_p(), stream
         check(self._library.cublasLtCreate(ctypes.byref(self._handle)), "cublasLtCreate")
-        self._workspace: Buffer = device.allocate(WORKSPACE_BYTES)
+        try:
+            self._workspace: Buffer = device.allocate(workspace_bytes)
+        except MemoryError:
+            self._library.cublasLtDestroy(self._handle)
+            raise
+
+    def close(self) -> None:
+        """Give the handle and the workspace back."""
+        self._library.cublasLtDestroy(self._handle)
+        self._workspace.free()
 
     def plan(self, operands: Operands) -> Plan:
         """The product on the operands as they lie now. CublasError where BLAS has none."""
-        return Plan(self._library, self._handle, self._workspace, gemm_of(operands))
-
-    def fastest(self, plan: Plan) -> Fastest | None:
-        """The algorithm of the least median, a few samples each with a cold cache; None where none runs."""
-        best: Fastest | None = None
-        timed = 0
-        for result in plan.heuristic():
-            launch = plan.launch(result)
-            try:
-                launch()
-            except CublasError:  # the heuristic names algorithms that then decline
-                continue
-            self._device.synchronise()
-            timed += 1
-            samples = [self._device.time_us(launch)]
-            if best is not None and samples[0] > HOPELESS * best.median_us:
-                continue
-            samples += [self._device.time_us(launch) for _ in range(SHORT_SAMPLES - 1)]
-            median_us = statistics.median(samples)
-            if best is None or median_us < best.median_us:
-                best = Fastest(launch, median_us, timed)
-        return Fastest(best.launch, best.median_us, timed) if best else None
+        return Plan(self._library, self._handle, self._workspace, gemm_of(operands), self._stream)
 
 
 class Plan:
     """A product's descriptors. Give them back with `free`."""
 
-    def __init__(self, lib: ctypes.CDLL, handle: ctypes.c_void_p, workspace: Buffer, gemm: Gemm) -> None:
+    def __init__(
+        self, lib: ctypes.CDLL, handle: ctypes.c_void_p, workspace: Buffer, gemm: Gemm, stream: int = 0
+    ) -> None:
         self._library, self._handle, self._workspace, self._gemm = lib, handle, workspace, gemm
+        self._stream = stream
         self._alpha, self._beta = gemm.scalar(1.0), gemm.scalar(0.0)
         self._made: list[tuple[str, ctypes.c_void_p]] = []
         element = gemm.element
@@ -145,12 +124,12 @@ class Plan:
             ctypes.byref(result.algorithm),
             ctypes.c_void_p(self._workspace.address),
             ctypes.c_size_t(result.workspace_bytes),
-            ctypes.c_void_p(None),  # the default stream
+            ctypes.c_void_p(self._stream),
         )
         call = self._library.cublasLtMatmul
 
         def start() -> None:
-            check(call(*arguments), "cublasLtMatmul")
+            check(call(*arguments), MATMUL)
 
         return start
 

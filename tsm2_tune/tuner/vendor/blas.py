@@ -1,21 +1,14 @@
-"""cuBLAS through ctypes: the opponent."""
+"""Products as BLAS sees them: every matrix column-major in memory, a row-major C as its transpose."""
 
 from __future__ import annotations
 
 import ctypes
-import site
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from tsm2_tune.errors import DeviceError, InputError, ToolMissing
-from tsm2_tune.tuner.cuda import cuda_device_count
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.operands import Operands
-from tsm2_tune.tuner.target import HOST, Target, find_target
-
-SUFFIXES = (".so.13", ".so.12", ".so.11", ".so")
-TOOLKITS = ("/usr/local/cuda/lib64", "/usr/local/cuda/targets/x86_64-linux/lib")
+from tsm2_tune.tuner.vendor.libraries import CublasError
 
 # cublasOperation_t
 NO_TRANSPOSE = 0
@@ -33,15 +26,6 @@ COMPUTE_32F, COMPUTE_64F, COMPUTE_32F_FAST_TF32 = 68, 70, 77
 # cudaDataType_t
 R_32F, R_64F, R_16F, C_32F, C_64F, R_16BF = 0, 1, 2, 4, 5, 14
 GEMM_DEFAULT = -1  # CUBLAS_GEMM_DEFAULT
-
-
-def gpu(spec: str) -> Target:
-    """The GPU with this ordinal. InputError for the host, DeviceError where no driver answers."""
-    if spec == HOST:
-        raise InputError("cuBLAS has no host: use a CUDA ordinal")
-    if cuda_device_count() == 0:
-        raise DeviceError("no CUDA driver answers, and cuBLAS has no host: run this where there is a GPU")
-    return find_target(spec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +55,6 @@ ELEMENTS = {
 
 # Its products of a matrix and a vector.
 GEMV_CALLS = {"f32": "cublasSgemv_v2", "f64": "cublasDgemv_v2", "c64": "cublasCgemv_v2", "c128": "cublasZgemv_v2"}
-
-
-class CublasError(RuntimeError):
-    """A call that cuBLAS refuses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +107,18 @@ def operations(op: str, *, is_complex: bool) -> tuple[int, int]:
     return table[first], table[second]
 
 
+def product_of(problem: Problem) -> tuple[Element, tuple[int, int]]:
+    """What a GEMM of the problem is told besides shapes and places. CublasError where BLAS has no such product."""
+    if problem.dtype_name not in ELEMENTS:
+        raise CublasError(f"BLAS has no product of {problem.dtype_name}")
+    element = ELEMENTS[problem.dtype_name]
+    return element, operations(problem.factors + problem.op[2:], is_complex=element.is_complex)
+
+
 def gemm_of(operands: Operands) -> Gemm:
     """C = op(A) op(B) on the operands as they lie now. CublasError where BLAS has no such product."""
-    problem, element = operands.problem, ELEMENTS[operands.problem.dtype_name]
-    operation_a, operation_b = operations(problem.factors + problem.op[2:], is_complex=element.is_complex)
+    problem = operands.problem
+    element, (operation_a, operation_b) = product_of(problem)
     first, second, m, n = operands.a, operands.b, problem.m, problem.n
     if len(problem.op) == 3:
         first, second, m, n = second, first, n, m
@@ -176,77 +164,3 @@ def gemv_of(operands: Operands) -> Gemv:
         apart_b=1 if along_b == "k" else operands.b.filling.leading_dimension,
         apart_c=1 if along_c == "m" else operands.c.filling.leading_dimension,
     )
-
-
-class Cublas:
-    """A cuBLAS handle in the current context, with the library's default algorithm and math mode."""
-
-    def __init__(self) -> None:
-        self._library = library("libcublas")
-        self._handle = ctypes.c_void_p()
-        check(self._library.cublasCreate_v2(ctypes.byref(self._handle)), "cublasCreate")
-        version = ctypes.c_int()
-        check(self._library.cublasGetVersion_v2(self._handle, ctypes.byref(version)), "cublasGetVersion")
-        self.version = version.value
-
-    def gemm(self, operands: Operands) -> None:
-        """Start C = A B on the operands as they lie now."""
-        self.launch(operands)()
-
-    def launch(self, operands: Operands) -> Callable[[], None]:
-        """What starts C = A B on the operands as they lie now. CublasError where BLAS has no such product."""
-        gemm = gemm_of(operands)
-        element = gemm.element
-        alpha, beta = gemm.scalar(1.0), gemm.scalar(0.0)
-        a, b, c = (ctypes.c_void_p(address) for address in (gemm.a, gemm.b, gemm.c))
-        extents = (gemm.operation_a, gemm.operation_b, gemm.m, gemm.n, gemm.k, ctypes.byref(alpha))
-        if element.call:
-            return self.started(element.call, *extents, a, gemm.lda, b, gemm.ldb, ctypes.byref(beta), c, gemm.ldc)
-        kind = element.data_type
-        factors = (a, kind, gemm.lda, b, kind, gemm.ldb)
-        result = (c, kind, gemm.ldc, element.compute_type, GEMM_DEFAULT)
-        return self.started("cublasGemmEx", *extents, *factors, ctypes.byref(beta), *result)
-
-    def gemv_launch(self, operands: Operands) -> Callable[[], None]:
-        """The same by cuBLAS's product of a matrix and a vector."""
-        gemv, element = gemv_of(operands), ELEMENTS[operands.problem.dtype_name]
-        a, b, c = (ctypes.c_void_p(one.address) for one in (operands.a, operands.b, operands.c))
-        alpha, beta = (ctypes.byref(scalar_of(element, value)) for value in (1.0, 0.0))
-        matrix = (gemv.operation, gemv.rows, gemv.columns, alpha, a, operands.a.filling.leading_dimension)
-        return self.started(gemv.call, *matrix, b, gemv.apart_b, beta, c, gemv.apart_c)
-
-    def started(self, name: str, *arguments: Any) -> Callable[[], None]:
-        """What starts this call of the library on the handle. CublasError, when started, where that declines."""
-        call = getattr(self._library, name)
-
-        def start() -> None:
-            check(call(self._handle, *arguments), name)
-
-        return start
-
-    def use_stream(self, stream: int, workspace: int = 0, workspace_bytes: int = 0) -> None:
-        """Start what follows on this stream, 0 for the default one, with this workspace instead of its own."""
-        check(self._library.cublasSetStream_v2(self._handle, ctypes.c_void_p(stream)), "cublasSetStream")
-        if workspace:
-            status = self._library.cublasSetWorkspace_v2(
-                self._handle, ctypes.c_void_p(workspace), ctypes.c_size_t(workspace_bytes)
-            )
-            check(status, "cublasSetWorkspace")
-
-
-def check(status: int, call: str) -> None:
-    """CublasError unless the status is CUBLAS_STATUS_SUCCESS."""
-    if status != 0:
-        raise CublasError(f"{call} answers {status}")
-
-
-def library(stem: str) -> ctypes.CDLL:
-    """The newest library of this name; ToolMissing where there is none."""
-    wheels = [str(path) for root in site.getsitepackages() for path in Path(root).glob("nvidia/*/lib")]
-    for folder in ("", *TOOLKITS, *wheels):
-        for name in (stem + suffix for suffix in SUFFIXES):
-            try:
-                return ctypes.CDLL(str(Path(folder, name)) if folder else name)
-            except OSError:
-                continue
-    raise ToolMissing(f"{stem} not found: looked on the library path, in the CUDA toolkit and in NVIDIA's wheels")

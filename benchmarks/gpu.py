@@ -1,0 +1,16 @@
+"""The GPU that a bench runs on: the vendor's libraries have no host."""
+
+from __future__ import annotations
+
+from tsm2_tune.errors import DeviceError, InputError
+from tsm2_tune.tuner.cuda import cuda_device_count
+from tsm2_tune.tuner.target import HOST, Target, find_target
+
+
+def gpu(spec: str) -> Target:
+    """The GPU with this ordinal. InputError for the host, DeviceError where no driver answers."""
+    if spec == HOST:
+        raise InputError("cuBLAS has no host: use a CUDA ordinal")
+    if cuda_device_count() == 0:
+        raise DeviceError("no CUDA driver answers, and cuBLAS has no host: run this where there is a GPU")
+    return find_target(spec)

@@ -1,0 +1,135 @@
+"""On a GPU: the vendor's libraries are found, compute our products, and stand in finals beside our kernels.
+
+python -m pytest -q tests/test_gpu_vendor.py
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.command import run
+from tests.fabricated import plain_sql
+from tests.on_gpu import ON_GPU
+from tests.test_vendor import PRODUCTS
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.cuda import CudaDevice
+from tsm2_tune.tuner.measure import Effort, measure
+from tsm2_tune.tuner.operands import Operands, Support
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.vendor.beside import Libraries, beside, libraries
+from tsm2_tune.tuner.vendor.libraries import CUBLAS, CUBLASLT
+from tsm2_tune.tuner.worker import Worker
+
+pytestmark = ON_GPU
+
+LARGER = tuple(
+    map(
+        Problem.parse,
+        (
+            "4096x16x4096:f32",
+            "4096x16x4096:f64:ttt",
+            "16x16x200000:f64:tx",
+            "24x24x100000:c64:cx",
+            "20000x1x3000:f32:tn",
+            "20000x8x300:c128:cn",
+            "5000x32x64:bf16",
+            "5000x32x64:f16:tn",
+        ),
+    )
+)
+# Tensor cores may cut operands of TF32 off, where our kernels round them: each costs up to twice as much then.
+CUT_OFF = {"tf32": 2.1}
+# One kernel, so that there is a single finalist.
+TUNE = ("--device", "0", "--shapes", "4096x16x4096", "--family", "tsm2", "--max-trials", "1")
+
+
+@pytest.fixture(scope="module")
+def supports(gpu: CudaDevice, gpu_support_path: str) -> Iterator[dict[str, Support]]:
+    """The tuner's own kernels of each type, loaded once."""
+    found = {one.dtype_name: Support(gpu, gpu_support_path, one.dtype_name) for one in (*PRODUCTS, *LARGER)}
+    yield found
+    for support in found.values():
+        support.free()
+
+
+def test_the_libraries_are_there_and_tell_their_versions(gpu: CudaDevice) -> None:
+    found = libraries(gpu)
+    assert found.trouble == ""
+    assert [name for name, _ in found.versions] == [CUBLAS, CUBLASLT]
+    assert all(110000 < version < 1000000 for _, version in found.versions)
+
+
+@pytest.mark.parametrize("problem", [*PRODUCTS, *LARGER], ids=lambda problem: problem.text)
+def test_the_vendor_computes_the_product(gpu: CudaDevice, supports: dict[str, Support], problem: Problem) -> None:
+    operands = Operands(gpu, supports[problem.dtype_name], problem, index_bits=problem.index_bits)
+    try:
+        with beside(gpu, operands, seed=5) as found:
+            assert found.entrants, found.trouble
+            for one in found.entrants:
+                verdict = one.verdict
+                assert verdict.correct or verdict.worst_ratio < CUT_OFF.get(problem.dtype_name, 0), (
+                    f"{one.routine.name}: {verdict.detail}"
+                )
+                times = measure(gpu, one.routine.launch, Effort(min_samples=3, max_samples=3))
+                assert 0.5 < times.median_us < 1e5
+    finally:
+        operands.free()
+
+
+def test_what_the_vendor_took_is_given_back(gpu: CudaDevice, supports: dict[str, Support]) -> None:
+    problem = LARGER[0]
+    operands = Operands(gpu, supports[problem.dtype_name], problem, index_bits=problem.index_bits)
+    try:
+        free_bytes = []
+        for _ in range(4):
+            with beside(gpu, operands, seed=5):
+                pass
+            gpu.synchronise()
+            free_bytes.append(gpu.drv.mem_get_info()[0])
+        assert free_bytes[3] >= free_bytes[1] - 2**20  # the first one also loads the libraries' kernels
+    finally:
+        operands.free()
+
+
+def test_a_final_stores_the_vendor_and_best_tells_it(path: Path) -> None:
+    """One finalist: the final is for the vendor's sake, and the same command again has nothing to do."""
+    told = run(*TUNE, "--db", str(path))
+    assert told.exit_code == 0, told.output
+    assert "x cuBLAS" in told.output
+    assert "not measured" not in told.output
+    rows = plain_sql(path, "SELECT library, verdict_correct, round FROM vendor_measurement ORDER BY library")
+    assert rows == [(CUBLAS, 1, 1), (CUBLASLT, 1, 1)]
+    assert plain_sql(path, "SELECT count(*) FROM trial WHERE config LIKE 'cublas%'") == [(0,)]
+
+    (best,) = json.loads(run("best", "--json", "--db", str(path)).output)
+    ((fastest,),) = plain_sql(path, "SELECT min(median_us) FROM vendor_measurement")
+    assert (best["round"], best["vendor_us"]) == (1, fastest)
+    assert best["x_cublas"] == pytest.approx(best["vendor_us"] / best["median_us"])
+    assert "x cuBLAS" in run("best", "--db", str(path)).output
+    for form in ("csv", "json", "markdown", "latex", "module", "header"):
+        exported = run("export", "--format", form, "--output", "-", "--db", str(path))
+        assert exported.exit_code == 0, exported.output
+        assert best["vendor_routine"].replace("#", "") in exported.output.replace("\\", "").replace("#", "")
+
+    assert run(*TUNE, "--db", str(path)).exit_code == 0
+    with Store.open(path, create=False) as store:
+        assert [row.round for row in store.best()] == [1]
+
+
+def test_the_vendor_is_left_out_where_that_is_asked_for(path: Path) -> None:
+    told = run(*TUNE, "--no-vendor", "--db", str(path))
+    assert told.exit_code == 0, told.output
+    assert "cuBLAS" not in told.output
+    assert plain_sql(path, "SELECT count(*) FROM vendor_measurement") == [(0,)]
+
+
+def test_missing_libraries_are_told_in_a_sentence(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Worker, "vendor", lambda _: Libraries((), "libcublas not found: looked everywhere"))
+    told = run(*TUNE, "--db", str(path))
+    assert told.exit_code == 0, told.output
+    assert told.output.count("cuBLAS not measured: libcublas not found") == 1
+    assert "--no-vendor" in told.output

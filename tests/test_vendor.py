@@ -1,0 +1,307 @@
+"""The vendor's libraries: how they are found, what they are told, and which of their routines stand in a final."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from tests.conftest import ONCE, compiled
+from tests.fake_vendor import VERSION, FakeLibrary, opened
+from tsm2_tune.errors import ToolMissing
+from tsm2_tune.generator.families.tsm2 import Tsm2Config
+from tsm2_tune.generator.problem import DTYPES, PLUS_TIMES, Problem
+from tsm2_tune.generator.render import render
+from tsm2_tune.tuner.checks import checks_of
+from tsm2_tune.tuner.compiler import Toolchain
+from tsm2_tune.tuner.device import Device, KernelFault
+from tsm2_tune.tuner.host.device import HostDevice
+from tsm2_tune.tuner.loaded import Entry
+from tsm2_tune.tuner.operands import Operands, Support
+from tsm2_tune.tuner.requests import AttemptResult, Rematch, Rematched
+from tsm2_tune.tuner.serving import _Bench
+from tsm2_tune.tuner.trial import Outcome
+from tsm2_tune.tuner.vendor import libraries
+from tsm2_tune.tuner.vendor.beside import Vendor, beside
+from tsm2_tune.tuner.vendor.beside import libraries as libraries_of
+from tsm2_tune.tuner.vendor.libraries import CUBLAS, CUBLASLT, CublasError, check, library, version_text
+from tsm2_tune.tuner.vendor.routines import Routine, fastest_first, routines_of_cublas, verdict_on
+from tsm2_tune.tuner.verify import prepare
+
+REAL_OPS = ("nn", "tn", "nt", "tt", "ttt", "nnt", "ntt", "tx", "nxt", "nx", "txt")
+COMPLEX_OPS = ("nn", "cn", "nc", "cc", "ct", "jnt", "tjt", "nnt", "cx", "jxt", "tx", "nxt")
+PRODUCTS = [
+    *(Problem(5, 5 if "x" in op else 3, 70, "f64", op) for op in REAL_OPS),
+    *(Problem(5, 5 if "x" in op else 3, 70, "c128", op) for op in COMPLEX_OPS),
+    *(Problem(6, 4, 50, name, "tn") for name, dtype in DTYPES.items() if dtype.semiring is PLUS_TIMES),
+    *(Problem(50, 1, 30, "f32", op) for op in ("nn", "tn", "tt", "ntt")),
+    *(Problem(50, 1, 30, "c64", op) for op in ("cn", "nnt")),
+    Problem(4, 4, 30, "f32", "tx"),
+    Problem(4, 4, 30, "c64", "cx"),
+]
+SMALL = Problem(64, 2, 70, "f32")
+CONFIG = Tsm2Config("v0", 32, 1, 1)
+SEED = 3
+
+
+# Where they are
+
+
+def test_libraries_are_looked_for_in_this_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for folder in ("cublas/lib", "cu13/lib", "cuda_runtime/bin"):
+        (tmp_path / "nvidia" / folder).mkdir(parents=True)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("CUDA_HOME", "/home/of/cuda")
+    monkeypatch.delenv("CUDA_PATH", raising=False)
+    found = list(libraries.folders())
+    assert found[0] == "/home/of/cuda/lib64"
+    assert found.index(libraries.OF_LINKER) < found.index("/usr/local/cuda/lib64")
+    wheels = [folder for folder in found if folder.startswith(str(tmp_path))]
+    assert wheels == [str(tmp_path / "nvidia" / name / "lib") for name in ("cublas", "cu13")]
+    assert "nvidia" not in sys.modules
+
+
+def test_a_library_that_is_nowhere_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "libcublas.so.13").write_text("no library")
+    monkeypatch.setattr(libraries, "folders", lambda: iter([str(tmp_path)]))
+    with pytest.raises(ToolMissing, match=r"libcublas not found: looked in .*; install the CUDA toolkit") as caught:
+        library(CUBLAS)
+    assert "\n" not in str(caught.value)
+
+
+def test_answers_and_versions_are_spelt() -> None:
+    check(0, "cublasSgemm")
+    with pytest.raises(CublasError, match=r"^cublasSgemm answers 15 \(not supported\)$"):
+        check(15, "cublasSgemm")
+    with pytest.raises(CublasError, match=r"^cublasSgemm answers 99$"):
+        check(99, "cublasSgemm")
+    assert [version_text(version) for version in (130100, 120304)] == ["13.1.0", "12.3.4"]
+
+
+# What they are told
+
+
+@pytest.fixture
+def host(support_path: str) -> HostDevice:
+    return HostDevice(support_path=support_path)
+
+
+def operands_of(host: HostDevice, support_path: str, problem: Problem) -> Operands:
+    return Operands(host, Support(host, support_path, problem.dtype_name), problem, index_bits=problem.index_bits)
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("problem", PRODUCTS, ids=lambda problem: problem.text)
+def test_both_compute_the_product_of_the_operands(
+    monkeypatch: pytest.MonkeyPatch, host: HostDevice, support_path: str, problem: Problem
+) -> None:
+    fakes = FakeLibrary(), FakeLibrary()
+    opened(monkeypatch, *fakes)
+    operands = operands_of(host, support_path, problem)
+    with beside(host, operands, seed=SEED) as found:
+        assert [one.library for one in found.entrants] == [CUBLAS, CUBLASLT], found.trouble
+        assert [one.version for one in found.entrants] == [VERSION, VERSION]
+        for one in found.entrants:
+            assert one.verdict.correct, one.verdict.detail
+            assert 0 <= one.verdict.worst_ratio < 1
+    assert [fake.open_objects() for fake in fakes] == [0, 0]
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("text", ["5x5x70:f64:tx", "5x5x70:f32:nxt", "5x5x70:c128:cx", "5x5x70:c64:jxt"])
+@pytest.mark.parametrize("missing", [0, 1])
+def test_half_of_a_symmetric_product_is_compared_as_all_of_it(
+    monkeypatch: pytest.MonkeyPatch, host: HostDevice, support_path: str, text: str, missing: int
+) -> None:
+    opened(monkeypatch, FakeLibrary(missing), FakeLibrary())
+    operands = operands_of(host, support_path, Problem.parse(text))
+    prepare(operands, checks_of(operands.problem)[-1], seed=SEED)
+    vendor = Vendor(host)
+    _, half = routines_of_cublas(vendor.cublas, operands)
+    assert (half.name[7:], half.is_half) in (("syrk", True), ("herk", True))
+    assert verdict_on(host, operands, half, seed=SEED).correct is (missing == 0)
+    vendor.close()
+
+
+@pytest.mark.host
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("50x1x30:f32", {"cublasSgemm_v2", "cublasSgemv_v2"}),
+        ("4x4x30:c64:cx", {"cublasCgemm_v2", "cublasCherk_v2"}),
+        ("4x4x30:f32:tx", {"cublasSgemm_v2", "cublasSsyrk_v2"}),
+        ("6x4x30:tf32", {"cublasGemmEx"}),
+        ("6x4x30:f16", {"cublasGemmEx"}),
+        ("6x4x30:3xtf32", {"cublasSgemm_v2"}),
+    ],
+)
+def test_cublas_has_routines_for_vectors_and_for_a_matrix_times_itself(
+    monkeypatch: pytest.MonkeyPatch, host: HostDevice, support_path: str, text: str, expected: set[str]
+) -> None:
+    cublas = FakeLibrary()
+    opened(monkeypatch, cublas, FakeLibrary())
+    with beside(host, operands_of(host, support_path, Problem.parse(text)), seed=SEED):
+        pass
+    assert {name for name in cublas.calls if "ge" in name[7:9] or "rk_" in name or "Gemm" in name} == expected
+
+
+# Who stands in a final
+
+
+class Clocked:
+    """A device on which a launch takes as long as it says."""
+
+    def time_us(self, launch: Callable[[], float]) -> float:
+        return launch()
+
+    def synchronise(self) -> None: ...
+
+
+def test_the_fastest_routine_comes_first_and_what_declines_is_left_out() -> None:
+    def declines() -> None:
+        raise CublasError("cublasLtMatmul answers 15 (not supported)")
+
+    started: list[str] = []
+
+    def taking(name: str, us: float) -> Routine:
+        return Routine(name, cast(Any, lambda: started.append(name) or us))
+
+    routines = [taking("slow", 9.0), taking("fast", 3.0), Routine("none", declines), taking("hopeless", 7.0)]
+    found = fastest_first(cast(Device, Clocked()), routines)
+    assert [one.routine.name for one in found] == ["fast", "hopeless", "slow"]
+    assert (started.count("fast"), started.count("hopeless")) == (4, 2)
+    with pytest.raises(CublasError, match="answers 15"):
+        fastest_first(cast(Device, Clocked()), routines[2:3])
+    assert fastest_first(cast(Device, Clocked()), []) == []
+
+
+@pytest.fixture
+def rematch(host: HostDevice, support_path: str, quick: Toolchain) -> Callable[..., Rematched | AttemptResult]:
+    """A final of one kernel on the host, with the vendor."""
+    source = render(SMALL, CONFIG)
+    binary = compiled(source.text, source.kernel, quick, source.defines)
+    entry = Entry(binary.path, source.kernel, source.launch)
+
+    def asked(vendor: bool = True) -> Rematched | AttemptResult:
+        bench = _Bench(host, support_path, cast(Any, Silent()))
+        return cast(Any, bench.answer(Rematch(SMALL, (entry,), 1, ONCE, vendor=vendor)))
+
+    return asked
+
+
+class Silent:
+    def send(self, stage: object) -> None: ...
+
+
+@pytest.mark.host
+def test_a_final_has_the_vendor_beside_the_finalists(
+    monkeypatch: pytest.MonkeyPatch, rematch: Callable[..., Any]
+) -> None:
+    opened(monkeypatch, FakeLibrary(), FakeLibrary(missing=1))
+    found = rematch()
+    assert (len(found.measurements), found.vendor_trouble) == (1, "")
+    cublas, cublaslt = found.vendor
+    assert (cublas.library, cublas.version, cublas.routine) == (CUBLAS, VERSION, "cublasSgemm")
+    assert (cublas.verdict.correct, cublas.measurement.median_us > 0) == (True, True)
+    assert cublas.verdict.worst_ratio <= 1
+    assert (cublaslt.library, cublaslt.verdict.correct) == (CUBLASLT, False)
+    assert cublaslt.routine.startswith("cublasLtMatmul #")
+    assert "timed call: C[" in cublaslt.verdict.detail
+    assert rematch(vendor=False).vendor == ()
+
+
+NOTHING: dict[str, Any] = {}
+
+
+@pytest.mark.host
+@pytest.mark.parametrize(
+    ("cublas", "cublaslt", "measured", "trouble"),
+    [
+        ({"declined": ("cublasSgemm_v2",)}, NOTHING, [CUBLASLT], ""),
+        (NOTHING, {"declined": ("cublasLtMatmul",)}, [CUBLAS], ""),
+        (NOTHING, {"algorithms": 0}, [CUBLAS], ""),
+        (NOTHING, {"declined": ("cublasLtMatmulAlgoGetHeuristic",)}, [CUBLAS], ""),
+        ({"declined": ("cublasSgemm_v2",)}, {"algorithms": 0}, [], "cublasSgemm"),
+        ({"declined": ("cublasCreate_v2",)}, NOTHING, [], "cublasCreate"),
+        (NOTHING, {"declined": ("cublasLtCreate",)}, [], "cublasLtCreate"),
+        (NOTHING, {"declined": ("cublasLtMatrixLayoutCreate",)}, [CUBLAS], ""),
+    ],
+)
+def test_what_the_vendor_declines_never_fails_the_final(
+    monkeypatch: pytest.MonkeyPatch,
+    rematch: Callable[..., Any],
+    cublas: dict[str, Any],
+    cublaslt: dict[str, Any],
+    measured: list[str],
+    trouble: str,
+) -> None:
+    opened(monkeypatch, FakeLibrary(**cublas), FakeLibrary(**cublaslt))
+    found = rematch()
+    assert len(found.measurements) == 1
+    assert [one.library for one in found.vendor] == measured
+    assert found.vendor_trouble == (f"{trouble} answers 15 (not supported)" if trouble else "")
+
+
+@pytest.mark.host
+def test_a_routine_that_declines_in_the_rounds_leaves_them_to_ours(
+    monkeypatch: pytest.MonkeyPatch, rematch: Callable[..., Any]
+) -> None:
+    opened(monkeypatch, FakeLibrary(), FakeLibrary())
+    launched: list[int] = []
+
+    def declining(*_: Any) -> Callable[[], None]:
+        def start() -> None:
+            launched.append(1)
+            check(13 if len(launched) > 6 else 0, "cublasSgemm")
+
+        return start
+
+    monkeypatch.setattr("tsm2_tune.tuner.vendor.cublas.Cublas.launch", declining)
+    found = rematch()
+    assert (len(found.measurements), found.vendor) == (1, ())
+    assert found.vendor_trouble == "cublasSgemm answers 13 (execution failed)"
+
+
+@pytest.mark.host
+def test_a_fault_of_the_vendor_is_the_rounds(monkeypatch: pytest.MonkeyPatch, rematch: Callable[..., Any]) -> None:
+    def faulting(*_: Any, **__: Any) -> Any:
+        raise KernelFault("an illegal memory access was encountered")
+
+    opened(monkeypatch, FakeLibrary(), FakeLibrary())
+    monkeypatch.setattr(Vendor, "entrants", faulting)
+    assert rematch() == AttemptResult(Outcome.CRASHED, "an illegal memory access was encountered")
+
+
+def test_no_room_for_the_workspaces_is_told(monkeypatch: pytest.MonkeyPatch, host: HostDevice) -> None:
+    def full(size_bytes: int) -> Any:
+        raise MemoryError(f"{size_bytes} bytes of device memory")
+
+    fakes = FakeLibrary(), FakeLibrary()
+    opened(monkeypatch, *fakes)
+    monkeypatch.setattr(host, "allocate", full)
+    assert libraries_of(host).trouble == "no room for 33554432 bytes of device memory"
+    assert [fake.open_objects() for fake in fakes] == [0, 0]
+
+
+def test_a_library_that_lacks_a_call_is_told(monkeypatch: pytest.MonkeyPatch, host: HostDevice) -> None:
+    class Old:
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(f"libcublas.so: undefined symbol: {name}")
+
+    opened(monkeypatch, cast(Any, Old()), FakeLibrary())
+    assert libraries_of(host).trouble == "libcublas.so: undefined symbol: cublasCreate_v2"
+
+
+def test_the_device_is_asked_for_its_libraries(monkeypatch: pytest.MonkeyPatch, host: HostDevice) -> None:
+    opened(monkeypatch, FakeLibrary(), FakeLibrary())
+    assert libraries_of(host).versions == ((CUBLAS, VERSION), (CUBLASLT, VERSION))
+
+    def missing(name: str) -> Any:
+        raise ToolMissing("libcublas not found: looked everywhere")
+
+    monkeypatch.setattr("tsm2_tune.tuner.vendor.cublas.library", missing)
+    found = libraries_of(host)
+    assert (found.versions, found.trouble) == ((), "libcublas not found: looked everywhere")

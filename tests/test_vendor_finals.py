@@ -1,0 +1,400 @@
+"""Which finals measure the vendor, what of it is stored, and what is shown beside a winner; by fabricated times."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tests.command import TUNE, run
+from tests.fabricated import (
+    GPU,
+    PROBLEM,
+    configuration,
+    downgrade,
+    exported,
+    final,
+    imported,
+    plain_sql,
+    trial,
+    tuning_run,
+    vendor_measurement,
+)
+from tests.test_finals import RUN, TARGET, A, B, C, Replay, tried
+from tsm2_tune.display import Display, console, winners_table
+from tsm2_tune.errors import StoreError
+from tsm2_tune.generator.families.tsm2 import Tsm2Config
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.space import SearchSpace
+from tsm2_tune.tuner import job
+from tsm2_tune.tuner.requests import AttemptResult, Rematch, Rematched
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.stored import BestRow
+from tsm2_tune.tuner.trial import DeviceIdentity, Outcome, VendorMeasurement
+from tsm2_tune.tuner.tune import Options
+from tsm2_tune.tuner.vendor.beside import Libraries
+
+TODAY = {"tsm2": "today", "ism2": "today"}
+VERSIONS = (("cuBLAS", 130100), ("cuBLASLt", 130100))
+C128, C256 = configuration(128), configuration(256)
+GEMM, LT = vendor_measurement(480), vendor_measurement(470, "cublasLtMatmul #3")
+
+
+# When it is measured
+
+
+class WithVendor(Replay):
+    """A run with a vendor that takes 90 us, or that fails so."""
+
+    def __init__(
+        self,
+        store: Store,
+        libraries: Libraries | None = None,
+        *,
+        driver: str = RUN.identity.driver,
+        trouble: str = "",
+        crashes: bool = False,
+    ) -> None:
+        super().__init__(store)
+        libraries = libraries or Libraries(VERSIONS)
+        identity = replace(cast(DeviceIdentity, TARGET.identity), driver=driver)
+        self.target = cast(Any, SimpleNamespace(identity=identity, toolchain=TARGET.toolchain, is_host=False))
+        self.options = Options(vendor=True)
+        self.asked: list[bool] = []  # of each final that was measured, whether the vendor was to be
+        self._trouble, self._crashes = trouble, crashes
+        self._version = dict(libraries.versions).get("cuBLAS", 0)
+        self._worker = cast(Any, SimpleNamespace(rematch=self._rematch, vendor=lambda: libraries))
+
+    def _are_whole(self, *_: Any) -> bool:
+        return True
+
+    def _rematch(self, request: Rematch) -> Rematched | AttemptResult:
+        self.asked.append(request.vendor)
+        if request.vendor and self._crashes:
+            return AttemptResult(Outcome.CRASHED, "the worker died during the vendor's routines (SIGSEGV)")
+        found = super()._rematch(request)
+        assert isinstance(found, Rematched)
+        if not request.vendor:
+            return found
+        theirs = () if self._trouble else (vendor_measurement(90, version=self._version),)
+        return replace(found, vendor=theirs, vendor_trouble=self._trouble)
+
+
+def turn(store: Store, tuner: Replay) -> list[job.Event]:
+    space = cast(SearchSpace, SimpleNamespace(problem=PROBLEM, kept=(), families=("tsm2",)))
+    return list(job.run([space], tuner, store, order=lambda *_: (), families=("tsm2",)))
+
+
+def measured(store: Store, tuner: WithVendor) -> list[bool]:
+    turn(store, tuner)
+    return tuner.asked
+
+
+def test_one_finalist_is_measured_beside_the_vendor_once(store: Store) -> None:
+    tried(store, {A: 100})
+    assert measured(store, WithVendor(store)) == [True]
+    (row,) = store.best()
+    assert (row.round, row.vendor_us, row.vendor_routine, row.vendor_version) == (1, 90, "cublasSgemm", 130100)
+    assert row.x_cublas == pytest.approx(90 / row.median_us)
+    assert measured(store, WithVendor(store)) == []
+
+
+@pytest.mark.parametrize(
+    "changes", [{"driver": "999"}, {"libraries": Libraries((("cuBLAS", 130200), ("cuBLASLt", 130200)))}]
+)
+def test_another_driver_or_library_is_measured_again(store: Store, changes: Mapping[str, Any]) -> None:
+    tried(store, {A: 100, B: 101})
+    assert measured(store, WithVendor(store)) == [True]
+    assert measured(store, WithVendor(store, **changes)) == [True]
+    assert measured(store, WithVendor(store, **changes)) == []
+
+
+def test_other_finalists_are_measured_beside_the_vendor_again(store: Store) -> None:
+    tried(store, {A: 100, B: 101})
+    assert measured(store, WithVendor(store)) == [True]
+    tried(store, {C: 99})
+    assert measured(store, WithVendor(store)) == [True]
+    (row,) = store.best()
+    assert (row.round, row.vendor_us) == (2, 90)
+
+
+def test_what_was_measured_without_the_vendor_is_measured_with_it(store: Store) -> None:
+    tried(store, {A: 100, B: 101})
+    turn(store, Replay(store))
+    assert [(row.round, row.vendor_us) for row in store.best()] == [(1, None)]
+    assert measured(store, WithVendor(store)) == [True]
+    assert [(row.round, row.vendor_us) for row in store.best()] == [(2, 90)]
+
+
+def left_out(events: list[job.Event]) -> list[tuple[Problem | None, str]]:
+    return [(event.problem, event.detail) for event in events if isinstance(event, job.VendorLeftOut)]
+
+
+@pytest.mark.parametrize("times", [{A: 100}, {A: 100, B: 101}])
+def test_without_libraries_finals_are_as_without_a_vendor(store: Store, times: Mapping[Tsm2Config, float]) -> None:
+    tried(store, times)
+    tuner = WithVendor(store, Libraries((), "libcublas not found: looked everywhere"))
+    assert left_out(turn(store, tuner)) == [(None, "libcublas not found: looked everywhere")]
+    assert tuner.asked == [False] * (len(times) > 1)
+
+
+def test_a_vendor_that_declines_is_told_and_asked_once(store: Store) -> None:
+    tried(store, {A: 100, B: 101})
+    tuner = WithVendor(store, trouble="cublasSgemm answers 15 (not supported)")
+    assert left_out(turn(store, tuner)) == [(PROBLEM, "cublasSgemm answers 15 (not supported)")]
+    assert tuner.asked == [True]
+    assert [(row.round, row.vendor_us) for row in store.best()] == [(1, None)]
+
+
+def test_a_vendor_that_crashes_does_not_fail_the_final(store: Store) -> None:
+    tried(store, {A: 100, B: 101})
+    tuner = WithVendor(store, crashes=True)
+    events = turn(store, tuner)
+    assert tuner.asked == [True, False]
+    assert left_out(events) == [(PROBLEM, "the worker died during the vendor's routines (SIGSEGV)")]
+    assert [type(event) for event in events if isinstance(event, job.FinalStored | job.FinalFailure)] == [
+        job.FinalStored
+    ]
+
+
+def test_what_blas_lacks_is_told_and_the_libraries_are_not_asked(store: Store) -> None:
+    tuner = WithVendor(store)
+    assert tuner.vendor is not None
+    assert not tuner.vendor.is_wanted(Problem(5, 3, 7, "minplus_f32"))
+    assert not tuner.vendor.is_wanted(Problem(5, 3, 7, "c64", "jn"))
+    assert tuner.vendor.is_wanted(Problem(5, 3, 7, "c64", "cn"))
+    assert list(tuner.vendor.troubles.values()) == [
+        "BLAS has no product of minplus_f32",
+        "BLAS has no product jn: it conjugates only what it transposes",
+    ]
+
+
+def test_a_host_has_no_vendor(store: Store) -> None:
+    tuner = WithVendor(store)
+    cast(Any, tuner.target).is_host = True
+    assert tuner.vendor is None
+    assert left_out(turn(store, tuner)) == []
+
+
+@pytest.mark.host
+@pytest.mark.usefixtures("toolchain")
+def test_nothing_is_said_of_it_on_a_host(path: Path) -> None:
+    told = run(*TUNE, "--db", str(path)).output
+    assert "cublas" not in told.lower()
+    assert run(*TUNE, "--no-vendor", "--db", str(path)).exit_code == 0
+
+
+# What is stored
+
+
+def stored(store: Store, *vendor: VendorMeasurement, ours: float = 500) -> BestRow:
+    store.add_trial(RUN, trial(ours, C128))
+    store.add_trial(RUN, trial(ours + 100, C256))
+    store.add_final(RUN, final((C128, ours), (C256, ours + 100), vendor=vendor), TODAY)
+    (row,) = store.best()
+    return row
+
+
+def test_the_fastest_right_routine_stands_beside_the_winner(store: Store) -> None:
+    row = stored(store, GEMM, LT)
+    assert (row.vendor_us, row.vendor_right, row.vendor_routine) == (470, 1, "cublasLtMatmul #3")
+    assert row.x_cublas == pytest.approx(0.94)
+
+
+def test_a_wrong_answer_does_not_count_where_another_is_right(store: Store) -> None:
+    row = stored(store, GEMM, vendor_measurement(300, "cublasLtMatmul #3", right=False))
+    assert (row.vendor_us, row.vendor_right, row.vendor_routine) == (480, 1, "cublasSgemm")
+
+
+def test_where_all_are_wrong_nothing_is_compared(store: Store) -> None:
+    row = stored(store, vendor_measurement(480, right=False))
+    assert (row.vendor_us, row.vendor_right, row.x_cublas) == (480, 0, None)
+
+
+def test_only_the_vendor_of_the_winners_round_counts(store: Store) -> None:
+    stored(store, GEMM)
+    store.add_final(RUN, final((C128, 510), (C256, 600)), TODAY)
+    assert [(row.round, row.vendor_us) for row in store.best()] == [(2, None)]
+    assert store.vendor_of_last_final(GPU, PROBLEM, TODAY) == frozenset()
+
+
+def test_the_last_final_tells_driver_library_and_version(store: Store) -> None:
+    stored(store, GEMM, LT)
+    driver = RUN.identity.driver
+    expected = {(driver, "cuBLAS", 130100), (driver, "cuBLASLt", 130100)}
+    assert store.vendor_of_last_final(GPU, PROBLEM, TODAY) == expected
+    assert store.vendor_of_last_final("another", PROBLEM, TODAY) == frozenset()
+    assert store.vendor_of_last_final(GPU, replace(PROBLEM, n=8), TODAY) == frozenset()
+
+
+def test_the_vendor_is_forgotten_with_the_last_trial_of_its_final(store: Store, path: Path) -> None:
+    stored(store, GEMM, LT)
+    counts = "SELECT (SELECT count(*) FROM vendor_measurement), (SELECT count(*) FROM vendor_sample)"
+    store.forget([2], (), lambda _: None)
+    assert plain_sql(path, counts) == [(2, 6)]
+    store.forget([1], (), lambda _: None)
+    assert plain_sql(path, counts) == [(0, 0)]
+    assert plain_sql(path, "SELECT count(*) FROM run") == [(0,)]
+    assert plain_sql(path, "PRAGMA foreign_key_check") == []
+    assert stored(store).vendor_us is None  # the same round, measured without
+
+
+def test_a_file_of_before_has_no_vendor(path: Path) -> None:
+    with Store.open(path, create=True) as store:
+        stored(store, GEMM)
+    downgrade(path, 8)
+    with Store.open(path, create=False) as store:
+        (row,) = store.best()
+        assert (row.vendor_us, row.x_cublas) == (None, None)
+        store.add_final(RUN, final((C128, 500), (C256, 600), vendor=(GEMM,)), TODAY)
+        assert [row.vendor_us for row in store.best()] == [480]
+
+
+@pytest.mark.parametrize(
+    "tampering",
+    [
+        "library = 'cuBLAS2'",
+        "library_version = -1",
+        "library_version = 'x'",
+        "routine = 'evil()'",
+        "routine = 'cublasSgemm' || char(10)",
+        "routine = 'cublas' || printf('%5000s', '')",
+        "verdict_correct = 2",
+        "verdict_worst_ratio = -1",
+        "verdict_worst_ratio = 2.5",
+        "verdict_detail = x'00'",
+        "verdict_detail = printf('%20000s', '')",
+        "median_us = 0",
+        "median_us = 'x'",
+        "median_us = median_us / 10",
+        "low_us = high_us + 1",
+        "high_us = 9e999",
+        "sm_clock_mhz = 'fast'",
+    ],
+)
+def test_a_tampered_measurement_of_the_vendor_is_refused(store: Store, path: Path, tampering: str) -> None:
+    stored(store, GEMM)
+    plain_sql(path, f"UPDATE vendor_measurement SET {tampering}")
+    with pytest.raises(StoreError, match=r"^vendor measurement 1 is not as this tsm2-tune stores it"):
+        store.best()
+
+
+@pytest.mark.parametrize(
+    "tampering", ["UPDATE vendor_sample SET us = us / 10", "DELETE FROM vendor_sample WHERE ordinal = 0"]
+)
+def test_tampered_samples_of_the_vendor_are_refused(store: Store, path: Path, tampering: str) -> None:
+    stored(store, GEMM)
+    plain_sql(path, tampering)
+    with pytest.raises(StoreError, match=r"^vendor measurement 1 "):
+        store.best()
+
+
+@pytest.mark.parametrize("tampering", ["library = 'x'", "library_version = -1"])
+def test_a_tampered_version_is_refused_by_a_search(store: Store, path: Path, tampering: str) -> None:
+    stored(store, GEMM)
+    plain_sql(path, f"UPDATE vendor_measurement SET {tampering}")
+    with pytest.raises(StoreError, match=r"^vendor measurement 1 "):
+        store.vendor_of_last_final(GPU, PROBLEM, TODAY)
+
+
+@pytest.mark.parametrize("change", ["DROP TABLE vendor_sample", "ALTER TABLE vendor_measurement ADD COLUMN x TEXT"])
+def test_an_altered_table_of_the_vendor_is_refused(path: Path, change: str) -> None:
+    with Store.open(path, create=True):
+        pass
+    plain_sql(path, change)
+    with pytest.raises(StoreError, match="unlike what tsm2-tune makes"), Store.open(path, create=False):
+        pass
+
+
+# What is shown
+
+
+def table(rows: tuple[BestRow, ...], width: int, capsys: pytest.CaptureFixture[str]) -> str:
+    """The winners on a terminal so wide."""
+    shown = console()
+    shown.width, shown._force_terminal = width, True
+    winners_table(rows, shown)
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_a_table_says_how_many_times_as_fast(store: Store, capsys: pytest.CaptureFixture[str], width: int) -> None:
+    stored(store, GEMM)
+    other = Problem(20480, 8, 20480, "f32")
+    store.add_trial(RUN, trial(400, C128, problem=other))
+    shown = table(store.best(), width, capsys)
+    for text in ("x cuBLAS", "480.0", "0.96", "500.0", "400.0"):
+        assert text in shown
+    assert all(len(line) <= max(width, 42) for line in shown.splitlines())
+    assert "-" in shown.replace("+-", "").replace("tsm2-v3-t128-c8-p4", "")
+
+
+def test_a_wrong_answer_is_marked(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    row = stored(store, vendor_measurement(480, right=False))
+    assert "480.0 (wrong)" in table((row,), 80, capsys)
+    for form in ("markdown", "latex"):
+        assert "480.00 (wrong)" in exported(form, ((row,), {}))
+
+
+def test_without_a_vendor_its_columns_are_left_out(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    row = stored(store)
+    assert "cuBLAS" not in table((row,), 200, capsys)
+    assert "| - | - | - |" in exported("markdown", ((row,), {}))
+    assert json.loads(exported("json", ((row,), {})))["best"][0]["x_cublas"] is None
+
+
+def test_every_export_says_how_many_times_as_fast(store: Store, tmp_path: Path) -> None:
+    row = stored(store, GEMM, LT, ours=1000)
+    found = ((row,), store.sources([row]))
+    (line,) = csv.DictReader(io.StringIO(exported("csv", found)))
+    (best,) = json.loads(exported("json", found))["best"]
+    (winner,) = imported(exported("module", found), tmp_path).WINNERS
+    expected = {"vendor_us": 470, "vendor_right": 1, "vendor_routine": "cublasLtMatmul #3", "vendor_version": 130100}
+    for name, value in expected.items():
+        assert best[name] == getattr(winner, name) == value
+        assert line[name] in (str(value), f"{value}.0")
+    assert best["x_cublas"] == winner.x_cublas == float(line["x_cublas"]) == 0.47  # it loses, and that is shown
+    for form in ("markdown", "latex"):
+        text = exported(form, found)
+        assert "470.00" in text
+        assert "0.47" in text
+        assert "3 of 13.1.0" in text
+    header = exported("header", found)
+    assert '470.0, 1, "cublasLtMatmul #3", 130100, 0.47' in header
+    assert "double x_cublas;" in header
+
+
+def test_what_kept_the_vendor_out_is_told_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with Display(console(), Options(), 2) as shown:
+        for problem, detail in ((None, "libcublas not found"), (PROBLEM, "no such\nproduct"), (None, "again")):
+            shown.show(job.VendorLeftOut(problem, detail))
+    assert capsys.readouterr().out.splitlines() == [
+        "cuBLAS not measured: libcublas not found, or leave it out with --no-vendor",
+        f"{PROBLEM.text}: cuBLAS not measured: no such",
+    ]
+
+
+def test_the_winners_line_says_it(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    tried(store, {A: 100})
+    space = cast(SearchSpace, SimpleNamespace(problem=PROBLEM, kept=(), families=("tsm2",)))
+    with Display(console(), Options(), 1) as shown:
+        for event in job.run([space], WithVendor(store), store, order=lambda *_: (), families=("tsm2",)):
+            shown.show(event)
+    assert "0.90 x cuBLAS" in capsys.readouterr().out
+
+
+def test_runs_differ_only_by_what_they_say(store: Store) -> None:
+    """A row of another run in the same round, which a file may have, is nobody's."""
+    stored(store, GEMM)
+    later = tuning_run(seed=2)
+    store.add_trial(later, trial(700, configuration(64)))
+    with store._database.transaction(writes=True) as connection:
+        connection.exec_driver_sql("UPDATE vendor_measurement SET run_id = 2")
+    assert [row.vendor_us for row in store.best()] == [None]

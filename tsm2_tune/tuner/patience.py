@@ -1,0 +1,30 @@
+"""How much a run tries, and how patiently."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tsm2_tune.tuner.measure import Effort
+from tsm2_tune.tuner.trial import Outcome, TimeLimits
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How much to try, and how patiently."""
+
+    seed: int = 0
+    max_trials: int | None = None  # for each problem, those of earlier runs included
+    budget_seconds: float | None = None  # for each problem, that of earlier runs included
+    least_trials: int = 0  # for each problem, now: where they take longer than the budget
+    compile_limit_seconds: float = 120.0
+    run_limit_seconds: float = 60.0  # for each stage of a trial: loading, verification, timing
+    retried: frozenset[Outcome] = frozenset()  # earlier trials that ended so count as untried
+    vendor: bool = False  # whether cuBLAS and cuBLASLt are measured beside the finalists
+    effort: Effort = field(default_factory=Effort)
+    final_effort: Effort = field(
+        default_factory=lambda: Effort(spread=0.002, min_samples=21, max_samples=101, limit_seconds=2.0)
+    )
+
+    @property
+    def limits(self) -> TimeLimits:
+        return TimeLimits(self.compile_limit_seconds, self.run_limit_seconds)

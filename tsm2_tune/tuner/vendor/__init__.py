@@ -1,0 +1,1 @@
+"""The vendor's libraries, cuBLAS and cuBLASLt, measured and verified beside our kernels."""

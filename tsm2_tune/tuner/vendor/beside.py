@@ -1,0 +1,146 @@
+"""The vendor in a final: of each library the routine that is measured in turns with our finalists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from tsm2_tune.errors import ToolMissing
+from tsm2_tune.tuner.checks import checks_of
+from tsm2_tune.tuner.device import Device
+from tsm2_tune.tuner.operands import Operands
+from tsm2_tune.tuner.trial import Measurement, VendorMeasurement, Verdict
+from tsm2_tune.tuner.vendor.cublas import Cublas
+from tsm2_tune.tuner.vendor.cublaslt import CublasLt
+from tsm2_tune.tuner.vendor.libraries import CUBLAS, CUBLASLT, CublasError
+from tsm2_tune.tuner.vendor.routines import (
+    Routine,
+    fastest_first,
+    right_first,
+    routines_of_cublas,
+    routines_of_cublaslt,
+)
+from tsm2_tune.tuner.verify import prepare
+
+WORKSPACE_BYTES = 32 * 2**20  # of each library: what cuBLAS takes by itself on Hopper
+UNUSABLE = (ToolMissing, CublasError, MemoryError, AttributeError)  # the last of a library that lacks a call
+
+
+@dataclass(frozen=True, slots=True)
+class Libraries:
+    """Whether the vendor can be measured on this device."""
+
+    versions: tuple[tuple[str, int], ...]  # of each library, as it tells it; none where they cannot be used
+    trouble: str = ""  # why not
+
+
+@dataclass(frozen=True, slots=True)
+class Entrant:
+    """What takes part in a final for one of the libraries."""
+
+    library: str
+    version: int
+    routine: Routine
+    verdict: Verdict
+
+    def measured(self, measurement: Measurement) -> VendorMeasurement:
+        return VendorMeasurement(self.library, self.version, self.routine.name, self.verdict, measurement)
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Who stands beside the finalists, or why nobody does."""
+
+    entrants: tuple[Entrant, ...]
+    trouble: str = ""
+
+
+class Vendor:
+    """Both libraries, open on a device, each with a workspace, until `close`.
+
+    ToolMissing where one is missing, CublasError where one does not serve this device, MemoryError without room.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._device, self._stack = device, ExitStack()
+        stream = getattr(device, "stream", None)  # PyCUDA's; None is the default one
+        handle = 0 if stream is None else int(stream.handle)
+        try:
+            self.cublas = Cublas()
+            self._stack.callback(self.cublas.close)
+            workspace = device.allocate(WORKSPACE_BYTES)
+            self._stack.callback(workspace.free)
+            self.cublas.use_stream(handle, workspace.address, workspace.size_bytes)
+            self.cublaslt = CublasLt(device, WORKSPACE_BYTES, handle)
+            self._stack.callback(self.cublaslt.close)
+        except UNUSABLE:
+            self.close()
+            raise
+
+    @property
+    def versions(self) -> tuple[tuple[str, int], ...]:
+        return ((CUBLAS, self.cublas.version), (CUBLASLT, self.cublaslt.version))
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def entrants(self, operands: Operands, *, seed: int) -> tuple[Entrant, ...]:
+        """Of each library the fastest routine that is right on the operands as the timing has them.
+
+        CublasError where neither has one.
+        """
+        prepare(operands, checks_of(operands.problem)[-1], seed=seed)
+        found: list[Entrant] = []
+        declined: CublasError | None = None
+        for library, version in self.versions:
+            try:
+                ranked = fastest_first(self._device, self._routines(library, operands))
+                best = right_first(self._device, operands, ranked, seed=seed)
+            except CublasError as error:
+                declined = error
+                continue
+            if best is not None:
+                found.append(Entrant(library, version, *best))
+        if not found:
+            raise declined or CublasError("neither library names a routine for it")
+        return tuple(found)
+
+    def _routines(self, library: str, operands: Operands) -> list[Routine]:
+        if library == CUBLAS:
+            return routines_of_cublas(self.cublas, operands)
+        plan = self.cublaslt.plan(operands)
+        self._stack.callback(plan.free)
+        return routines_of_cublaslt(plan)
+
+
+def libraries(device: Device) -> Libraries:
+    """Whether the libraries are there and serve this device."""
+    try:
+        vendor = Vendor(device)
+    except UNUSABLE as error:
+        return Libraries((), _said(error))
+    try:
+        return Libraries(vendor.versions)
+    finally:
+        vendor.close()
+
+
+@contextmanager
+def beside(device: Device, operands: Operands, *, seed: int) -> Iterator[Beside]:
+    """The vendor's entrants, verified and ready to start on these operands; whatever keeps them away is said."""
+    vendor: Vendor | None = None
+    try:
+        try:
+            vendor = Vendor(device)
+            found = Beside(vendor.entrants(operands, seed=seed))
+        except UNUSABLE as error:
+            found = Beside((), _said(error))
+        yield found
+    finally:
+        if vendor is not None:
+            vendor.close()
+
+
+def _said(error: Exception) -> str:
+    return f"no room for {error}" if isinstance(error, MemoryError) else str(error)

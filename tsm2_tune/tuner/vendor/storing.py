@@ -1,0 +1,125 @@
+"""The vendor's measurements in the database: in with a final, out with a winner, gone with a final's last trial."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+
+from sqlalchemy import ColumnElement, Connection, Select, and_, delete, exists, insert, select
+
+from tsm2_tune.tuner import schema, stored
+from tsm2_tune.tuner.database import fetched
+from tsm2_tune.tuner.domains import MOST_DETAIL, Row, checked
+from tsm2_tune.tuner.stored import BestRow
+from tsm2_tune.tuner.trial import VendorMeasurement
+
+KIND = "vendor measurement"  # what a row is called in a message
+VENDOR, SAMPLE = schema.vendor_measurement, schema.vendor_sample
+
+
+def add(
+    connection: Connection, measured: Sequence[VendorMeasurement], *, run_id: int, problem_id: int, round_: int
+) -> None:
+    """Store what the vendor took in this round of the problem's finals, in the place of what was there."""
+    of_round = and_(VENDOR.c.run_id == run_id, VENDOR.c.problem_id == problem_id, VENDOR.c.round == round_)
+    _remove(connection, of_round)
+    for one in measured:
+        times, verdict = one.measurement, one.verdict
+        values = {
+            "run_id": run_id,
+            "problem_id": problem_id,
+            "round": round_,
+            "library": one.library,
+            "library_version": one.version,
+            "routine": one.routine,
+            "verdict_correct": int(verdict.correct),
+            "verdict_worst_ratio": verdict.worst_ratio,
+            "verdict_detail": verdict.detail[:MOST_DETAIL],
+            "median_us": times.median_us,
+            "low_us": times.low_us,
+            "high_us": times.high_us,
+            "sm_clock_mhz": times.sm_clock_mhz,
+        }
+        number = connection.execute(insert(VENDOR).values(values).returning(VENDOR.c.id)).scalar_one()
+        samples = [
+            {"measurement_id": number, "ordinal": place, "us": us} for place, us in enumerate(times.samples_us)
+        ]
+        connection.execute(insert(SAMPLE), samples)
+
+
+def beside(connection: Connection, winner: BestRow) -> BestRow:
+    """The winner with what the vendor took in its round. StoreError where a row is not as it was stored."""
+    found = list(_of_round(connection, winner))
+    if not found:
+        return winner
+    fastest = min(found, key=lambda one: (not one.verdict.correct, one.measurement.median_us))
+    right, median_us = fastest.verdict.correct, fastest.measurement.median_us
+    return replace(
+        winner,
+        vendor_us=median_us,
+        vendor_right=int(right),
+        vendor_routine=fastest.routine,
+        vendor_version=fastest.version,
+        x_cublas=median_us / winner.median_us if right else None,
+    )
+
+
+def _of_round(connection: Connection, winner: BestRow) -> Iterator[VendorMeasurement]:
+    problem = schema.trial.c.problem_id
+    of_winner = select(problem).where(schema.trial.c.id == winner.trial_id).scalar_subquery()
+    query = select(VENDOR).where(
+        VENDOR.c.run_id == winner.run_id, VENDOR.c.problem_id == of_winner, VENDOR.c.round == winner.round
+    )
+    for row in fetched(connection, query.order_by(VENDOR.c.id)):
+        with stored.reading(row["id"], KIND):
+            samples = select(SAMPLE).where(SAMPLE.c.measurement_id == row["id"]).order_by(SAMPLE.c.ordinal)
+            yield vendor_measurement(row, fetched(connection, samples))
+
+
+def vendor_measurement(row: Row, samples: Sequence[Row]) -> VendorMeasurement:
+    """What is in a row of `vendor_measurement`, with its samples in order; ValueError where it is not of these."""
+    values = checked(row, VENDOR.columns)
+    verdict = stored.verdict_of(values)
+    assert verdict is not None  # its columns are never NULL
+    times = stored.timed(values, samples)
+    return VendorMeasurement(values["library"], values["library_version"], values["routine"], verdict, times)
+
+
+def of_finals(device_name: str, problem_id: ColumnElement[int], finals: Select[tuple[int, int]]) -> Select[Row]:
+    """The query of `versions`: of the vendor in those rounds, run and number, of the problem's finals."""
+    run = schema.run.c
+    columns = (VENDOR.c.id, run.driver, VENDOR.c.library, VENDOR.c.library_version)
+    rounds = finals.subquery()
+    is_of_round = and_(rounds.c.run_id == VENDOR.c.run_id, rounds.c.round == VENDOR.c.round)
+    return (
+        select(*columns)
+        .join(schema.run, run.id == VENDOR.c.run_id)
+        .where(VENDOR.c.problem_id == problem_id, run.device_name == device_name)
+        .where(exists().where(is_of_round))
+    )
+
+
+def versions(rows: Collection[Row]) -> frozenset[tuple[str, str, int]]:
+    """The driver, library and version of each."""
+    found = set()
+    for row in rows:
+        with stored.reading(row["id"], KIND):
+            values = checked(row, (schema.run.c.driver, VENDOR.c.library, VENDOR.c.library_version))
+            found.add((values["driver"], values["library"], values["library_version"]))
+    return frozenset(found)
+
+
+def remove_without_final(connection: Connection) -> None:
+    """Remove what was measured in rounds of which no trial is left."""
+    measured, trial = schema.measurement.c, schema.trial.c
+    of_round = and_(
+        measured.run_id == VENDOR.c.run_id, measured.round == VENDOR.c.round, trial.problem_id == VENDOR.c.problem_id
+    )
+    is_left = exists().select_from(schema.measurement.join(schema.trial)).where(of_round).correlate(VENDOR)
+    _remove(connection, ~is_left)
+
+
+def _remove(connection: Connection, which: ColumnElement[bool]) -> None:
+    numbers = select(VENDOR.c.id).where(which)
+    connection.execute(delete(SAMPLE).where(SAMPLE.c.measurement_id.in_(numbers)))
+    connection.execute(delete(VENDOR).where(VENDOR.c.id.in_(numbers)))

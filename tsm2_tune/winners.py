@@ -1,0 +1,46 @@
+"""What is said of a winner, in a line and in a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tsm2_tune.tuner.stored import BestRow
+from tsm2_tune.tuner.vendor import texts
+
+
+def rate_text(gbytes_per_s: float) -> str:
+    """The rate in TB/s, or in GB/s where that is the handier unit."""
+    return f"{gbytes_per_s / 1e3:.3g} TB/s" if gbytes_per_s >= 100 else f"{gbytes_per_s:.3g} GB/s"
+
+
+def winner_text(row: BestRow) -> str:
+    """One line about a winner."""
+    ties = f", ties with {row.ties - 1} more" if row.ties > 1 else ""
+    beside_vendor = f", {texts.x_cublas(row)} x cuBLAS" if row.x_cublas is not None else ""
+    return (
+        f"{row.config} {row.median_us:.1f} us, {rate_text(row.gbytes_per_s)},"
+        f" {row.percent_of_floor:.0f} % of the floor{beside_vendor}{ties}"
+    )
+
+
+def _spread_text(row: BestRow) -> str:
+    return f"{100 * max(row.high_us / row.median_us - 1, 1 - row.low_us / row.median_us):.1f}"
+
+
+def _state_text(row: BestRow) -> str:
+    return "stale" if row.stale else "" if row.verified_in_full else "verified in part"
+
+
+VENDOR_COLUMNS = ("cuBLAS us", "x cuBLAS")
+WINNER_COLUMNS: dict[str, Callable[[BestRow], str]] = {  # heading -> the cell's text
+    "problem": lambda row: row.problem.text,
+    "configuration": lambda row: row.config,
+    "median us": lambda row: f"{row.median_us:.1f}",
+    "+- %": _spread_text,
+    "rate": lambda row: rate_text(row.gbytes_per_s),
+    "% of floor": lambda row: f"{row.percent_of_floor:.1f}",
+    "cuBLAS us": texts.vendor_us,
+    "x cuBLAS": texts.x_cublas,
+    "ties": lambda row: str(row.ties),
+    "": _state_text,
+}
