@@ -93,8 +93,8 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         current[0] = before
 
     fake.device = device
-    fake.cuda = SimpleNamespace(get_current_stream=lambda: SimpleNamespace(ptr=fake.streams[current[0]]))
-    fake.cuda.runtime = SimpleNamespace(getDevice=lambda: current[0], getDeviceCount=lambda: 2)
+    fake.cuda = SimpleNamespace(get_current_stream=lambda number: SimpleNamespace(ptr=fake.streams[number]))
+    fake.cuda.runtime = SimpleNamespace(getDevice=lambda: current[0])
     monkeypatch.setitem(sys.modules, "cupy", fake)
     return fake
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tsm2_tune.runtime.driver import stream_handle
-from tsm2_tune.runtime.libraries import cupy_stream, torch_stream, vendors_product
+from tsm2_tune.runtime.libraries import torch_stream, vendors_product
 from tsm2_tune.runtime.plans import Plan
 
 Starter = Callable[..., Any]
@@ -124,10 +124,9 @@ def cupy_key(a: Any, b: Any, out: Any, asked: Any) -> Any:
 
 
 def cupy_starter(cupy: Any) -> Starter:
-    """How products of CuPy's arrays are started, on the current device."""
+    """How products of CuPy's arrays are started."""
     kind, empty, current_device = cupy.ndarray, cupy.empty, cupy.cuda.runtime.getDevice
-    has_one_device = cupy.cuda.runtime.getDeviceCount() == 1
-    stream_of = cupy_stream(cupy)
+    get_current_stream = cupy.cuda.get_current_stream
 
     def start(a: Any, b: Any, out: Any, alpha: Any, beta: Any, asked: Any, stream: Any) -> Any:
         dtype, at_a = a.dtype, a.data
@@ -135,9 +134,11 @@ def cupy_starter(cupy: Any) -> Starter:
             return None
         at_b = b.data
         pa, pb, on = at_a.ptr, at_b.ptr, at_a.device_id
-        if at_b.device_id != on or not (has_one_device or on == current_device()):
+        if at_b.device_id != on:
             return None
         if out is None:
+            if on != current_device():
+                return None
             key = a.shape, b.shape, None, a.strides, b.strides, None, dtype, on, pa == pb, asked
             plan = plans.get(key)
             if plan is None and key in vendors and stream is None:
@@ -147,7 +148,7 @@ def cupy_starter(cupy: Any) -> Starter:
             if alpha is not None and not plan.takes(alpha):
                 return None
             out = empty(plan.out_shape, dtype, order=plan.out_order)
-            plan.start(pa, pb, out.data.ptr, alpha, None, stream_of(), a)
+            plan.start(pa, pb, out.data.ptr, alpha, None, get_current_stream(on).ptr, a)
             return out
         at_out = out.data
         if type(out) is not kind or out.dtype is not dtype or at_out.device_id != on:
@@ -168,7 +169,7 @@ def cupy_starter(cupy: Any) -> Starter:
             return None
         if (alpha is not None or beta is not None) and not (plan.takes(alpha) and plan.takes(beta)):
             return None
-        plan.start(pa, pb, at, alpha, beta, stream_of(), a)
+        plan.start(pa, pb, at, alpha, beta, get_current_stream(on).ptr, a)
         return out
 
     return start

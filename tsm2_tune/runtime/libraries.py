@@ -117,8 +117,7 @@ def current_stream(array: Any) -> int | None:
     if is_torchs(array):
         return torch_stream(sys.modules["torch"])(array.get_device())
     if is_cupys(array):
-        with array.device:  # a stream is current on a device
-            return int(sys.modules["cupy"].cuda.get_current_stream().ptr)
+        return cupy_stream(sys.modules["cupy"])(array.data.device_id)
     return None
 
 
@@ -131,14 +130,10 @@ def torch_stream(torch: Any) -> Callable[[int], int]:
     return lambda ordinal: int(torch.cuda.current_stream(ordinal).cuda_stream)
 
 
-def cupy_stream(cupy: Any) -> Callable[[], int]:
-    """The handle of the current stream of the current device."""
-    short = getattr(sys.modules.get("cupy_backends.cuda.stream"), "get_current_stream_ptr", None)
-    if short is not None:
-        found: Callable[[], int] = short
-        return found
+def cupy_stream(cupy: Any) -> Callable[[int], int]:
+    """The handle of the current stream of the device of an ordinal."""
     get_current_stream = cupy.cuda.get_current_stream
-    return lambda: int(get_current_stream().ptr)
+    return lambda ordinal: int(get_current_stream(ordinal).ptr)
 
 
 @contextmanager

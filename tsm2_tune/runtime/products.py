@@ -170,13 +170,12 @@ def plan(
     found = _chosen_or_vendor(product, "error")
     assert isinstance(found, Match)
     product, made, handle = _ready(product, found, stream)
+    ordinal = made.ordinal
     if stream is not None or not (is_torchs(out) or is_cupys(out)):
         where = lambda: handle  # noqa: E731
-    elif is_torchs(out):
-        of, ordinal = torch_stream(sys.modules["torch"]), made.ordinal
-        where = lambda: of(ordinal)  # noqa: E731
     else:
-        where = cupy_stream(sys.modules["cupy"])
+        of = torch_stream(sys.modules["torch"]) if is_torchs(out) else cupy_stream(sys.modules["cupy"])
+        where = lambda: of(ordinal)  # noqa: E731
     at_a, at_b, at_out = (x.address for x in product.given)
     return Bound(made, (a, b, out), (at_a, at_b, at_out), alpha, beta, where)
 

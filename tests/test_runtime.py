@@ -1,0 +1,100 @@
+"""The runtime of exported modules: ordinary modules that become one file."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tsm2_tune.runtime
+from tests.fabricated import GPU, PROBLEM, handmade, imported, trial, tuning_run, winners
+from tsm2_tune.errors import ToolMissing
+from tsm2_tune.generator.problem import DTYPES, ELEMENT_TYPES, LARGEST_32_BIT_OFFSET, PLUS_TIMES
+from tsm2_tune.generator.render import INDEX_BITS
+from tsm2_tune.runtime import elements
+from tsm2_tune.tuner.export import export_text
+from tsm2_tune.tuner.export.binaries import compiled_cubins
+from tsm2_tune.tuner.export.runtime import MODULES, PACKAGE
+
+FOLDER = Path(tsm2_tune.runtime.__file__).parent
+TREES = {name: ast.parse((FOLDER / f"{name}.py").read_text()) for name in MODULES}
+
+
+def test_every_module_is_copied() -> None:
+    assert {path.stem for path in FOLDER.glob("*.py")} == {*MODULES, "__init__", "pack"}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_needs_only_those_before_it(name: str) -> None:
+    before = {f"{PACKAGE}.{other}" for other in (*MODULES[: MODULES.index(name)], "pack")}
+    needed = {node.module for node in TREES[name].body if isinstance(node, ast.ImportFrom)}
+    assert {module for module in needed if module and module.startswith(PACKAGE)} <= before
+
+
+def test_no_two_modules_define_the_same_name() -> None:
+    names = Counter[str]()
+    for tree in TREES.values():
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                names[node.name] += 1
+            elif isinstance(node, ast.Assign | ast.AnnAssign):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                names.update(one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name))
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_its_element_types_are_the_generators() -> None:
+    assert list(elements.DTYPES) == list(ELEMENT_TYPES)
+    for name, dtype in elements.DTYPES.items():
+        assert dtype.itemsize == DTYPES[name].element_bytes
+        assert name == "bf16" or dtype == np.dtype(DTYPES[name].numpy_name)
+    others = [dtype for dtype in DTYPES.values() if dtype.name not in ELEMENT_TYPES]
+    assert {(dtype.math, dtype.element_name): dtype.name for dtype in others} == elements.MATHS
+    units = {dtype.math: dtype.semiring for dtype in others if dtype.semiring is not PLUS_TIMES}
+    assert {math: (one.one, one.zero) for math, one in units.items()} == elements.UNITS
+    sums = {name: DTYPES[name].sum.numpy_name for name in ELEMENT_TYPES if DTYPES[name].sum is not DTYPES[name]}
+    assert {name: str(dtype) for name, dtype in elements.SUMS.items()} == sums
+    assert (elements.LARGEST_32_BIT_OFFSET, elements.INDEX_WIDTHS) == (LARGEST_32_BIT_OFFSET, INDEX_BITS)
+
+
+# Binaries
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
+def test_a_binary_is_there_for_each_width_of_index_and_guarded(tmp_path: Path) -> None:
+    rows, sources = winners(tmp_path, (tuning_run(), trial(problem=PROBLEM, source=handmade(PROBLEM))))
+    cubins = compiled_cubins(rows, sources)
+    assert [key[1:] for key in cubins] == [(32, "sm_90a"), (64, "sm_90a")]
+    assert all(binary.startswith(b"\x7fELF") for binary in cubins.values())
+    module = imported(export_text(rows, "module", sources=sources, database="results.db", cubins=cubins), tmp_path)
+    (winner,) = module.WINNERS
+    assert winner.device == GPU
+    for bits in INDEX_BITS:
+        assert module.cubin_of(winner, bits, "sm_90a") == cubins[winner.digest, bits, "sm_90a"]
+    key = (winner.digest, 32, "sm_90a")
+    module.CUBINS[key] = (module.CUBINS[key][0], module.CUBINS[winner.digest, 64, "sm_90a"][1])
+    with pytest.raises(RuntimeError, match="binary of .* does not match its digest"):
+        module.cubin_of(winner, 32, "sm_90a")
+
+
+def test_without_a_compiler_there_are_no_binaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object) -> None:
+        raise ToolMissing("nvcc not found")
+
+    monkeypatch.setattr("tsm2_tune.tuner.export.binaries.cuda_toolchain", missing)
+    rows, sources = winners(tmp_path, (tuning_run(), trial()))
+    with pytest.raises(ToolMissing):
+        compiled_cubins(rows, sources)
+
+
+def test_where_there_is_no_binary_and_no_compiler_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, sources = winners(tmp_path, (tuning_run(), trial()))
+    module = imported(export_text(rows, "module", sources=sources, database="results.db"), tmp_path)
+    monkeypatch.setattr(module, "_nvrtc", lambda: None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(RuntimeError, match="no binary for sm_80, and neither NVRTC nor nvcc is here to compile one"):
+        module.cubin_of(module.WINNERS[0], 32, "sm_80")
