@@ -426,6 +426,19 @@ def test_what_the_vendor_is_faster_at_is_left_to_it(losing: ModuleType, monkeypa
     assert losing.asked == [(a, b, 2, 0), (a, b, 1, 1)]
 
 
+def test_without_a_fallback_nothing_is_left_to_the_vendor(
+    losing: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = RecordingDriver()
+    monkeypatch.setattr(losing, "cuda", lambda: driver)
+    monkeypatch.setattr(losing, "cubin_of", lambda *_: b"cubin")
+    a, b, out = (Tensor(f32(at), dtype="torch.float32", ndim=2) for at in (0x1000, 0x2000, 0x3000))
+    for _ in range(2):
+        losing.gemm(a, b, out=out)
+        losing.gemm(a, b, out=out, fallback="error")
+    assert (len(losing.asked), len(driver.launches)) == (2, 2)
+
+
 def test_an_out_of_the_vendors_shares_no_memory_either(losing: ModuleType) -> None:
     a, b, out = (Tensor(f32(at), dtype="torch.float32", ndim=2) for at in (0x1000, 0x2000, 0x3000))
     for _ in range(2):

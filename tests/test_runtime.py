@@ -96,5 +96,5 @@ def test_where_there_is_no_binary_and_no_compiler_it_says_so(tmp_path: Path, mon
     module = imported(export_text(rows, "module", sources=sources, database="results.db"), tmp_path)
     monkeypatch.setattr(module, "_nvrtc", lambda: None)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(RuntimeError, match="no binary for sm_80, and neither NVRTC nor nvcc is here to compile one"):
+    with pytest.raises(RuntimeError, match=r"no binary for sm_80, and neither NVRTC nor nvcc is here to compile one"):
         module.cubin_of(module.WINNERS[0], 32, "sm_80")

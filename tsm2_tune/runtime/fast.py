@@ -45,7 +45,7 @@ def by_vendor(a: Any, b: Any, out: Any, alpha: Any, beta: Any, asked: Any) -> An
     if type(alpha) not in PLAIN or type(beta) not in PLAIN or (out is None and beta is not None):
         return None
     return vendors_product(
-        a, b, out, 1 if alpha is None else alpha, 0 if beta is None else beta, asked or NO_CONJUGATES
+        a, b, out, 1 if alpha is None else alpha, 0 if beta is None else beta, asked[:2] if asked else NO_CONJUGATES
     )
 
 

@@ -101,7 +101,9 @@ def gemm(
     LookupError says that none is for the element type; MemoryError that the device has no room for what a kernel
     needs; RuntimeError tells what CUDA refused.
     """
-    asked = (conj_a, conj_b, math) if conj_a or conj_b or math is not None else None
+    asked = None
+    if conj_a or conj_b or math is not None or fallback != "vendor":
+        asked = (bool(conj_a), bool(conj_b), math, fallback)
     starter = starters.get(type(a))
     if starter is not None:
         try:
