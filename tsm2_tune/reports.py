@@ -160,6 +160,9 @@ def _print_tsm2(found: Sequence[Modelled], console: Console) -> None:
     if cells:
         print_line(console, "")
         print_table(console, heads, cells, right=(1, 2, 4, 5, 6, 7, 8, 9, 10))
+    below = [one.problem.text for one in found if one.tsm2 and one.tsm2.time_us < one.roofline.least_us]
+    if below:
+        print_line(console, f"less than the least for {', '.join(below)}: TSM2's model counts reading A, not B and C")
     for one in found:
         if one.unmodelled is not None:
             print_line(console, f"TSM2's model says nothing of {one.problem.text}: {one.unmodelled}")
