@@ -334,7 +334,9 @@ def test_a_module_with_binaries_runs_where_no_toolkit_is(tmp_path: Path) -> None
     problems = [Problem(4096, 8, 512, "f32", op) for op in ("nn", "ttt")]
     found = winners(tmp_path, *((tuning_run(), trial(problem=one, source=handmade(one))) for one in problems))
     rows, sources = found
-    text = export_text(rows, "module", sources=sources, database="results.db", cubins=compiled_cubins(rows, sources))
+    text = export_text(
+        rows, "module", sources=sources, database="results.db", cubins=compiled_cubins(rows, sources)[0]
+    )
     imported(text, tmp_path)
     program = f"""
 import sys

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ast
+import re
 import shutil
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import tsm2_tune.runtime
-from tests.fabricated import GPU, PROBLEM, handmade, imported, trial, tuning_run, winners
+from tests.fabricated import GPU, PROBLEM, configuration, handmade, imported, kernel, trial, tuning_run, winners
+from tsm2_tune.cli import main
 from tsm2_tune.errors import ToolMissing
 from tsm2_tune.generator.problem import DTYPES, ELEMENT_TYPES, LARGEST_32_BIT_OFFSET, PLUS_TIMES
 from tsm2_tune.generator.render import INDEX_BITS
@@ -19,6 +22,7 @@ from tsm2_tune.runtime import elements
 from tsm2_tune.tuner.export import export_text
 from tsm2_tune.tuner.export.binaries import compiled_cubins
 from tsm2_tune.tuner.export.runtime import MODULES, PACKAGE
+from tsm2_tune.tuner.store import Store
 
 FOLDER = Path(tsm2_tune.runtime.__file__).parent
 TREES = {name: ast.parse((FOLDER / f"{name}.py").read_text()) for name in MODULES}
@@ -67,7 +71,8 @@ def test_its_element_types_are_the_generators() -> None:
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
 def test_a_binary_is_there_for_each_width_of_index_and_guarded(tmp_path: Path) -> None:
     rows, sources = winners(tmp_path, (tuning_run(), trial(problem=PROBLEM, source=handmade(PROBLEM))))
-    cubins = compiled_cubins(rows, sources)
+    cubins, missing = compiled_cubins(rows, sources)
+    assert missing == []
     assert [key[1:] for key in cubins] == [(32, "sm_90a"), (64, "sm_90a")]
     assert all(binary.startswith(b"\x7fELF") for binary in cubins.values())
     module = imported(export_text(rows, "module", sources=sources, database="results.db", cubins=cubins), tmp_path)
@@ -81,14 +86,40 @@ def test_a_binary_is_there_for_each_width_of_index_and_guarded(tmp_path: Path) -
         module.cubin_of(winner, 32, "sm_90a")
 
 
-def test_without_a_compiler_there_are_no_binaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
+def test_what_does_not_compile_is_told_and_the_others_do(tmp_path: Path) -> None:
+    old = tuning_run("Tesla K40c", compute_capability="3.5")
+    rows, sources = winners(tmp_path, *((run, trial(source=handmade(PROBLEM))) for run in (tuning_run(), old)))
+    cubins, (why,) = compiled_cubins(rows, sources)
+    assert {architecture for _, _, architecture in cubins} == {"sm_90a"}
+    assert re.search(r"does not compile handmade: .*sm_35", why)
+
+
+@pytest.mark.parametrize("chosen", [(), ("--no-binaries",)])
+def test_without_a_compiler_it_is_told_unless_no_binary_is_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: tuple[str, ...]
+) -> None:
     def missing(*_: object) -> None:
-        raise ToolMissing("nvcc not found")
+        raise ToolMissing("nvcc not found: set CUDA_HOME")
 
     monkeypatch.setattr("tsm2_tune.tuner.export.binaries.cuda_toolchain", missing)
-    rows, sources = winners(tmp_path, (tuning_run(), trial()))
-    with pytest.raises(ToolMissing):
-        compiled_cubins(rows, sources)
+    with Store.open(tmp_path / "results.db", create=True) as store:
+        store.add_trial(tuning_run(), trial(source=kernel(configuration(), PROBLEM)))
+    output = tmp_path / "best.py"
+    arguments = [
+        "export",
+        "--db",
+        str(tmp_path / "results.db"),
+        "--format",
+        "module",
+        "--output",
+        str(output),
+        *chosen,
+    ]
+    done = CliRunner().invoke(main, arguments)
+    said = "no binary: nvcc not found: set CUDA_HOME; the module compiles at the first call\n"
+    assert (done.exit_code, done.output) == (0, "" if chosen else said)
+    assert "CUBINS = {\n}" in output.read_text()
 
 
 def test_where_there_is_no_binary_and_no_compiler_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from tsm2_tune import __version__, caching, display, planning, reports
-from tsm2_tune.errors import InputError, ToolMissing
+from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Thresholds
 from tsm2_tune.options import (
@@ -43,7 +43,7 @@ from tsm2_tune.tuner.locks import device_lock
 from tsm2_tune.tuner.stopping import stoppable
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.target import default_spec, find_target
-from tsm2_tune.tuner.trial import Outcome
+from tsm2_tune.tuner.trial import Outcome, in_a_line
 from tsm2_tune.tuner.tune import FinalFailure, Options, Tuner
 from tsm2_tune.usage import Group
 
@@ -290,6 +290,10 @@ def _refuse_nothing(what: str, stored: int, found: int, selection: Selection, da
         )
 
 
+def _tell(sentence: str) -> None:
+    click.echo(in_a_line(sentence), err=True)
+
+
 @main.command()
 @database_option
 @selection_options
@@ -297,10 +301,11 @@ def _refuse_nothing(what: str, stored: int, found: int, selection: Selection, da
 @click.option("--output", required=True, metavar="PATH", help="The file to write; - is standard output.")
 @click.option(
     "--binaries/--no-binaries",
-    default=None,
-    help="Whether a module holds compiled kernels. [default: where nvcc is]",
+    default=True,
+    show_default=True,
+    help="Whether a module holds compiled kernels, where nvcc is here to compile them.",
 )
-def export(database: str, selection: Selection, form: str, output: str, binaries: bool | None) -> None:
+def export(database: str, selection: Selection, form: str, output: str, binaries: bool) -> None:
     """Write the winners as an importable module, a table or a C header.
 
     \b
@@ -312,13 +317,7 @@ def export(database: str, selection: Selection, form: str, output: str, binaries
         exports.refuse_database(output, database)
     with Store.open(database, create=False) as store:
         device, chosen = selection.device_in(store), selection.__contains__
-        try:
-            text = exports.export(store, form, device=device, chosen=chosen, binaries=binaries is not False)
-        except ToolMissing as error:
-            if binaries:
-                raise
-            click.echo(f"no binaries: {error}. The module's kernels are compiled at their first call", err=True)
-            text = exports.export(store, form, device=device, chosen=chosen)
+        text = exports.export(store, form, device=device, chosen=chosen, binaries=binaries, tell=_tell)
     if output == "-":
         click.echo(text.encode(), nl=False)  # as files are, whatever a terminal has
     else:

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from tsm2_tune.errors import InputError
+from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource
 from tsm2_tune.tuner.export.binaries import compiled_cubins
@@ -63,15 +63,23 @@ def export(
     device: str | None = None,
     chosen: Callable[[Problem], bool] = _all,
     binaries: bool = False,
+    tell: Callable[[str], None] = lambda sentence: None,
 ) -> str:
     """The store's winners, or only this device's and those of chosen problems, in one of FORMATS.
 
-    With `binaries` a module holds those of its kernels. InputError without winners; StoreError where the format holds
-    kernels and one is not as this program makes it; ToolMissing where binaries are asked for and no compiler is here.
+    With `binaries` a module holds those of its kernels; why one is missing is told. InputError without winners;
+    StoreError where the format holds kernels and one is not as this program makes it.
     """
     rows = [row for row in store.best(device=device) if chosen(row.problem)]
     sources = store.sources(rows) if format_name in WITH_KERNELS else {}
-    cubins = compiled_cubins(rows, sources) if binaries and format_name == "module" else {}
+    cubins: Cubins = {}
+    if binaries and format_name == "module":
+        try:
+            cubins, missing = compiled_cubins(rows, sources)
+        except ToolMissing as error:
+            missing = [str(error)]
+        for why in missing:
+            tell(f"no binary: {why.rstrip('.')}; the module compiles at the first call")
     return export_text(rows, format_name, sources=sources, database=str(store.path), cubins=cubins)
 
 

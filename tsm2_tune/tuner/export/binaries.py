@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tsm2_tune.errors import ToolMissing
 from tsm2_tune.generator.render import INDEX_BITS, KernelSource, index_defines
 from tsm2_tune.tuner.compiler import Toolchain, compile_text
 from tsm2_tune.tuner.cuda import architecture_flag, cuda_toolchain
@@ -18,23 +17,24 @@ from tsm2_tune.tuner.tune import cores
 COMPILE_LIMIT_SECONDS = 600.0
 
 
-def compiled_cubins(rows: Sequence[BestRow], sources: Mapping[str, KernelSource]) -> Cubins:
-    """For each kernel of a GPU and each width of index the binary; the cache of compiled kernels may have it.
+def compiled_cubins(rows: Sequence[BestRow], sources: Mapping[str, KernelSource]) -> tuple[Cubins, list[str]]:
+    """For each kernel of a GPU and each width of index the binary; and why some are missing.
 
-    ToolMissing where a kernel does not compile, or no compiler is here.
+    The cache of compiled kernels may have them. ToolMissing where no compiler is here.
     """
     wanted = dict.fromkeys((row.source_digest, row.compute_capability) for row in rows if row.compute_capability)
     toolchains = {text: cuda_toolchain(_capability(text)) for _, text in wanted}
     jobs = [(digest, text, bits) for digest, text in wanted for bits in INDEX_BITS]
 
-    def compiled(job: tuple[str, str, int]) -> bytes:
+    def compiled(job: tuple[str, str, int]) -> bytes | str:
         digest, capability, bits = job
         return _cubin(sources[digest], toolchains[capability], bits)
 
     with ThreadPoolExecutor(cores()) as pool:
-        binaries = list(pool.map(compiled, jobs))
+        found = list(pool.map(compiled, jobs))
     keys = [(digest, bits, architecture_flag(_capability(text))) for digest, text, bits in jobs]
-    return dict(zip(keys, binaries, strict=True))
+    cubins = {key: binary for key, binary in zip(keys, found, strict=True) if isinstance(binary, bytes)}
+    return cubins, sorted({why for why in found if isinstance(why, str)})
 
 
 def _capability(text: str) -> tuple[int, int]:
@@ -42,7 +42,8 @@ def _capability(text: str) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def _cubin(source: KernelSource, toolchain: Toolchain, bits: int) -> bytes:
+def _cubin(source: KernelSource, toolchain: Toolchain, bits: int) -> bytes | str:
+    """The binary, or why there is none."""
     found = compile_text(
         source.text,
         kernel=source.kernel,
@@ -50,6 +51,6 @@ def _cubin(source: KernelSource, toolchain: Toolchain, bits: int) -> bytes:
         toolchain=toolchain,
         limit_seconds=COMPILE_LIMIT_SECONDS,
     )
-    if not isinstance(found, Binary):
-        raise ToolMissing(f"{toolchain.compiler} does not compile {source.kernel}: {found.detail}")
-    return Path(found.path).read_bytes()
+    if isinstance(found, Binary):
+        return Path(found.path).read_bytes()
+    return f"{toolchain.compiler} does not compile {source.kernel}: {found.detail}"
