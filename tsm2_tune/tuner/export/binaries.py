@@ -23,7 +23,7 @@ def compiled_cubins(rows: Sequence[BestRow], sources: Mapping[str, KernelSource]
     The cache of compiled kernels may have them. ToolMissing where no compiler is here.
     """
     wanted = dict.fromkeys((row.source_digest, row.compute_capability) for row in rows if row.compute_capability)
-    toolchains = {text: cuda_toolchain(_capability(text)) for _, text in wanted}
+    toolchains = {text: cuda_toolchain(capability(text)) for _, text in wanted}
     jobs = [(digest, text, bits) for digest, text in wanted for bits in INDEX_BITS]
 
     def compiled(job: tuple[str, str, int]) -> bytes | str:
@@ -32,12 +32,13 @@ def compiled_cubins(rows: Sequence[BestRow], sources: Mapping[str, KernelSource]
 
     with ThreadPoolExecutor(cores()) as pool:
         found = list(pool.map(compiled, jobs))
-    keys = [(digest, bits, architecture_flag(_capability(text))) for digest, text, bits in jobs]
+    keys = [(digest, bits, architecture_flag(capability(text))) for digest, text, bits in jobs]
     cubins = {key: binary for key, binary in zip(keys, found, strict=True) if isinstance(binary, bytes)}
     return cubins, sorted({why for why in found if isinstance(why, str)})
 
 
-def _capability(text: str) -> tuple[int, int]:
+def capability(text: str) -> tuple[int, int]:
+    """Of a winner's device, as numbers."""
     major, minor = text.split(".")
     return int(major), int(minor)
 
