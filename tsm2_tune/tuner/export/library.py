@@ -66,7 +66,7 @@ def export_library(
             f" {', '.join(ELEMENT_TYPES)} without --math; tune it first"
         )
     sources = store.sources(found)
-    shared = library_bytes(found, sources, name=path.name, tell=tell)
+    shared = library_bytes(*_with_binaries(found, sources, tell), path.name)
     beside = {files[suffix]: (SOURCES / name).read_bytes() for suffix, name in BESIDE.items()}
     write_all({**beside, files[".so"]: shared})
 
@@ -81,10 +81,10 @@ def _usable(rows: Sequence[BestRow], tell: Callable[[str], None]) -> list[BestRo
     return usable
 
 
-def library_bytes(
-    rows: Sequence[BestRow], sources: Mapping[str, KernelSource], *, name: str, tell: Callable[[str], None]
-) -> bytes:
-    """The shared object of this name. ToolMissing where a compiler is missing, or does not make it."""
+def _with_binaries(
+    rows: Sequence[BestRow], sources: Mapping[str, KernelSource], tell: Callable[[str], None]
+) -> tuple[Winners, Cubins]:
+    """The winners whose binaries could be compiled, and these. ToolMissing where a compiler is missing."""
     compiler_command()  # before kernels are compiled, which may take long
     cubins, missing = compiled_cubins(rows, sources)
     for why in missing:
@@ -93,14 +93,18 @@ def library_bytes(
     if not whole:
         raise ToolMissing("nothing to export: nvcc compiled no winner's kernel: name another by CUDA_HOME")
     used = {key: cubins[key] for row in whole for key in _keys(row)}
-    pack = pack_text([(row, sources[row.source_digest]) for row in whole], used)
-    return built(pack, b"".join(_aligned(used)), name)
+    return [(row, sources[row.source_digest]) for row in whole], used
 
 
 def _keys(row: BestRow) -> list[tuple[str, int, str]]:
     """Of a winner's binaries."""
     architecture = architecture_flag(capability(row.compute_capability))
     return [(row.source_digest, bits, architecture) for bits in INDEX_BITS]
+
+
+def library_bytes(winners: Winners, cubins: Cubins, name: str) -> bytes:
+    """The shared object of this name. ToolMissing where the C++ compiler is missing, or does not make it."""
+    return built(pack_text(winners, cubins), b"".join(_aligned(cubins)), name)
 
 
 def _aligned(cubins: Cubins) -> Iterator[bytes]:
@@ -110,26 +114,38 @@ def _aligned(cubins: Cubins) -> Iterator[bytes]:
 
 def built(pack: str, binaries: bytes, name: str) -> bytes:
     """The shared object of this name, from the text of its pack. ToolMissing where the compiler does not make it."""
-    compiler, *own_flags = compiler_command()
     parent = cache.working_parent()
-    with workplace(parent) as work:
-        texts = {file.name: file.read_bytes() for file in SOURCES.iterdir() if file.name.endswith((".c", ".h"))}
-        for file, content in {**texts, PACK: pack.encode(), BINARIES: binaries}.items():
-            (work.folder / file).write_bytes(content)
-        output = work.folder / "library"
-        command = [compiler, *own_flags, *FLAGS, "-I", str(work.folder)]
-        command += ["-Xassembler", "-I", "-Xassembler", str(work.folder)]  # where .incbin looks
-        command += [*LINKING, "-Xlinker", "-soname", "-Xlinker", name, "-o", str(output)]
-        for file in sorted((*texts, PACK)):
-            if file.endswith(".c"):
-                command += ["-x", "c", str(work.folder / file)]  # g++ takes -x for the first file behind it alone
-        environment = {"TMPDIR": str(work.folder), "LC_ALL": "C"}
-        ended = work.run([*command, "-x", "none", *LIBRARIES], limit_seconds=LIMIT_SECONDS, environment=environment)
-        if not ended.is_well or not output.is_file():
-            refuse_full_disk(parent)
-            said = ended.messages.replace(str(work.folder), "").strip()[-2000:] or f"it {ended.how}"
-            raise ToolMissing(f"{compiler} does not build the library: {said}")
-        return output.read_bytes()
+    try:
+        with workplace(parent) as work:
+            texts = {file.name: file.read_bytes() for file in SOURCES.iterdir() if file.name.endswith((".c", ".h"))}
+            for file, content in {**texts, PACK: pack.encode(), BINARIES: binaries}.items():
+                (work.folder / file).write_bytes(content)
+            sources, output = (
+                [file for file in sorted((*texts, PACK)) if file.endswith(".c")],
+                work.folder / "library",
+            )
+            command = _command(work.folder, sources, output, name)
+            environment = {"TMPDIR": str(work.folder), "LC_ALL": "C"}
+            ended = work.run(command, limit_seconds=LIMIT_SECONDS, environment=environment)
+            if not ended.is_well or not output.is_file():
+                refuse_full_disk(parent)
+                said = ended.messages.replace(str(work.folder), "").strip()[-2000:] or f"it {ended.how}"
+                raise ToolMissing(f"{command[0]} does not build the library: {said}")
+            return output.read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"cannot build the library in {parent} ({error.strerror}): make it writable, with space left"
+        ) from error
+
+
+def _command(folder: Path, sources: Sequence[str], output: Path, name: str) -> list[str]:
+    """That builds the shared object of this name from C texts in the folder."""
+    command = [*compiler_command(), *FLAGS, "-I", str(folder)]
+    command += ["-Xassembler", "-I", "-Xassembler", str(folder)]  # where .incbin looks
+    command += [*LINKING, "-Xlinker", "-soname", "-Xlinker", name, "-o", str(output)]
+    for file in sources:
+        command += ["-x", "c", str(folder / file)]  # g++ takes -x for the first file behind it alone
+    return [*command, "-x", "none", *LIBRARIES]
 
 
 # The pack's text
