@@ -1,4 +1,4 @@
-"""An exported C library, called through ctypes; and the same in a process whose CUDA driver only writes down its calls."""
+"""An exported C library, called by ctypes; also in a process whose CUDA driver only writes down its calls."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class Handle:
 
 
 def fabricated_library(folder: Path, *trials: tuple[TuningRun, Trial]) -> Path:
-    """A library of the trials' winners, whose binaries are their names alone: first letters of the digest, and width."""
+    """A library of the trials' winners, whose binaries are names: first letters of the digest, and width."""
     rows, sources = winners(folder, *trials)
     keys = {
         (row.source_digest, bits, f"sm_{row.compute_capability.replace('.', '').replace('90', '90a')}")
@@ -299,7 +299,7 @@ def in_threads(path: str, calls: Mapping[int, Sequence[Call]]) -> Record:
 
 
 def random_calls(count: int, seed: int) -> list[Call]:
-    """Of every type and operation, of narrow and wide matrices, some of one row or column, some a matrix by itself."""
+    """Of every type and operation, of narrow and wide matrices, some vectors, some a matrix by itself."""
     rng, calls = random.Random(seed), []
     while len(calls) < count:
         ops = rng.choice(OPERATIONS) + rng.choice(OPERATIONS)

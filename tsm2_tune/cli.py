@@ -47,7 +47,7 @@ from tsm2_tune.tuner.trial import Outcome, in_a_line
 from tsm2_tune.tuner.tune import FinalFailure, Options, Tuner
 from tsm2_tune.usage import Group
 
-FORMATS = ("module", "library", "csv", "json", "markdown", "latex")
+FORMATS = ("module", "csv", "json", "markdown", "latex", "library")
 OF_A_SIGNAL = 128  # and its number: the exit status after it, as shells have it
 
 
