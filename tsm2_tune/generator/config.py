@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import MISSING, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, ClassVar, Self
 
 from tsm2_tune.errors import InputError
@@ -22,6 +23,9 @@ class KernelConfig:
 
     family: ClassVar[str]
     letters: ClassVar[dict[str, str]]  # field -> the letter that stands before its value in the text form
+    launch_tunables: ClassVar[
+        tuple[str, ...]
+    ] = ()  # those that say how a kernel is started: its text has no such number
 
     @property
     def tunables(self) -> dict[str, TunableValue]:
@@ -31,7 +35,24 @@ class KernelConfig:
     @property
     def text(self) -> str:
         """The one short spelling, such as tsm2-v3-t128-c8-p4."""
-        return "-".join([self.family, *(f"{self.letters[n]}{v}" for n, v in self.tunables.items())])
+        return self._spelt(self.tunables)
+
+    @property
+    def kernel_text(self) -> str:
+        """The spelling of all configurations that have the same kernel, such as tsmr-t64-v1-c8-p16-s4-k*-r*-b6.
+
+        One that does not split k has another kernel than those that do.
+        """
+        launch_tunables = [name for name in self.launch_tunables if name != "splits" or self.has_splits]
+        return self._spelt(self.tunables | dict.fromkeys(launch_tunables, "*"))
+
+    @property
+    def has_splits(self) -> bool:
+        """Whether blocks leave sums to be added up, of parts of k or of all work."""
+        return int(self.tunables.get("splits", 1)) > 1
+
+    def _spelt(self, values: Mapping[str, TunableValue]) -> str:
+        return "-".join([self.family, *(f"{self.letters[n]}{v}" for n, v in values.items())])
 
     @property
     def json(self) -> str:
@@ -105,13 +126,14 @@ class Launch:
     """How a kernel is started for any shape: a block computes a tile of C, or the share of a tile that comes from
     one of `splits` parts of k, or, where `persistent`, one of `splits` equal parts of all tiles.
 
-    The grid is one-dimensional. Where k is split, the blocks of a tile leave their sums in a workspace, and the last
-    of them to end adds these up in a fixed order and writes C. Of more than `flat_splits` splits, groups of
-    `GROUP_SPLITS` are added up first, in the same way; of so many persistent blocks each adds up a slice of a tile.
-    Such a kernel has two parameters more: `partials`, 16-byte aligned, which holds a whole tile for each tile and
-    split, and one for each tile and group; and `counters`, for each tile one and one for each group, which are 0
-    before the kernel and after it. A persistent block has at most two tiles in part, the first and the last one of
-    its run.
+    A grid has the tiles in x and the splits in y, or, where `persistent`, `splits` blocks in x. Where k is split,
+    the blocks of a tile leave their sums in a workspace, and the last of them to end adds these up in a fixed order
+    and writes C. Of more than `flat_splits` splits, groups of `GROUP_SPLITS` are added up first, in the same way;
+    of so many persistent blocks each adds up a slice of a tile. Such a kernel has two parameters more: `partials`,
+    16-byte aligned, which holds a whole tile for each tile and split, and one for each tile and group; and
+    `counters`, for each tile one and one for each group, which are 0 before the kernel and after it. A persistent
+    block has at most two tiles in part, the first and the last one of its run. Such a kernel is right with any
+    number of splits.
     """
 
     threads: int  # per block
@@ -121,6 +143,22 @@ class Launch:
     splits: int = 1  # of k
     flat_splits: int = FLAT_SPLITS  # the most whose sums are added up at once
     persistent: bool = False  # whether `splits` blocks are all of the grid
+    lone_split: bool = False  # whether a kernel with a workspace is started with one split
+
+    def with_splits(self, splits: int) -> Launch:
+        """The same kernel, which has a workspace, started with other splits."""
+        assert self.has_workspace
+        return replace(self, splits=splits, lone_split=splits == 1)
+
+    @property
+    def as_rendered(self) -> dict[str, int]:
+        """Field -> value of a kernel that is started as its configuration says."""
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "lone_split"}
+
+    @property
+    def has_workspace(self) -> bool:
+        """Whether the kernel has the two parameters more."""
+        return self.splits > 1 or self.lone_split
 
     def tiles(self, m: int, n: int) -> int:
         """Tiles of an m x n C; of a table of launches, whose numbers are arrays, those of each."""
@@ -132,22 +170,26 @@ class Launch:
         """Blocks of the grid."""
         return self.splits if self.persistent else self.tiles(m, n) * self.splits
 
+    def grid(self, m: int, n: int) -> tuple[int, int]:
+        """Blocks of the grid in x and in y."""
+        return (self.splits, 1) if self.persistent else (self.tiles(m, n), self.splits)
+
     @property
     def groups(self) -> int:
         """Groups of splits that are added up first; 0 where there are few splits."""
         return -(-self.splits // GROUP_SPLITS) if self.splits > self.flat_splits else 0
 
     def partial_elements(self, m: int, n: int) -> int:
-        """Elements of the workspace's sums, 0 without a split."""
-        if self.splits == 1:
+        """Elements of the workspace's sums, 0 without one."""
+        if not self.has_workspace:
             return 0
         tiles = self.tiles(m, n)
         sums = self.splits + min(tiles, self.splits) if self.persistent else (self.splits + self.groups) * tiles
         return sums * self.rows_per_block * (self.columns_per_block or n)
 
     def counters(self, m: int, n: int) -> int:
-        """Counters of 32 bits in the workspace, 0 without a split."""
-        if self.splits == 1:
+        """Counters of 32 bits in the workspace, 0 without one."""
+        if not self.has_workspace:
             return 0
         if self.persistent:
             return 2 * self.splits

@@ -20,8 +20,9 @@ COPIED = (  # from BestRow to the module's Winner, by the same name
 )  # fmt: skip
 
 
-def module_text(rows: Sequence[BestRow], sources: Mapping[str, KernelSource], database: str) -> str:
+def module_text(rows: Sequence[BestRow], sources: Mapping[int, KernelSource], database: str) -> str:
     """The module. Whatever is from the database stands in it as ASCII string literals, or quoted in a comment."""
+    texts = {row.source_digest: sources[row.trial_id].text for row in rows}
     values = {
         "version": __version__,
         "database": json.dumps(database),
@@ -32,10 +33,10 @@ def module_text(rows: Sequence[BestRow], sources: Mapping[str, KernelSource], da
         "maths": [(dtype.math, dtype.element_name, dtype.name) for dtype in OTHER_MATH],
         "units": {d.math: (d.semiring.one, d.semiring.zero) for d in OTHER_MATH if d.semiring is not PLUS_TIMES},
         "largest_32_bit_offset": LARGEST_32_BIT_OFFSET,
-        "rows": [ascii(json.dumps(winner(row, sources[row.source_digest]), allow_nan=False)) for row in rows],
+        "rows": [ascii(json.dumps(winner(row, sources[row.trial_id]), allow_nan=False)) for row in rows],
         "kernels": [
-            (ascii(digest), [ascii(line) for line in sources[digest].text.splitlines(keepends=True)] or ["''"])
-            for digest in dict.fromkeys(row.source_digest for row in rows)
+            (ascii(digest), [ascii(line) for line in text.splitlines(keepends=True)] or ["''"])
+            for digest, text in texts.items()
         ],
     }
     return filled("module.py.jinja", values, OF_LITERALS)
