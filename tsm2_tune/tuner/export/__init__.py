@@ -17,7 +17,7 @@ from tsm2_tune.tuner.export.tables import csv_text, json_text, latex_text, markd
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
 
-Export = Callable[[Sequence[BestRow], Mapping[str, KernelSource], str], str]
+Export = Callable[[Sequence[BestRow], Mapping[int, KernelSource], str], str]
 
 FORMATS: dict[str, Export] = {
     "module": module_text,
@@ -34,11 +34,11 @@ def export_text(
     rows: Sequence[BestRow],
     format_name: str,
     *,
-    sources: Mapping[str, KernelSource],
+    sources: Mapping[int, KernelSource],
     database: str,
     cubins: Cubins | None = None,
 ) -> str:
-    """The winners in one of FORMATS. `sources` maps their digests, `database` says where they come from; `cubins` are
+    """The winners in one of FORMATS. `sources` maps their trials, `database` says where they come from; `cubins` are
     for a module.
 
     InputError for an unknown format, or without winners.

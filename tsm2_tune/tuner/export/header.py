@@ -64,9 +64,9 @@ MEMBERS: tuple[Member, ...] = (
 )
 
 
-def header_text(rows: Sequence[BestRow], sources: Mapping[str, KernelSource], database: str) -> str:
+def header_text(rows: Sequence[BestRow], sources: Mapping[int, KernelSource], database: str) -> str:
     """The table with the types and the launch of each kernel, but without the CUDA texts."""
-    table = [[literal(value(row, sources[row.source_digest])) for _, _, value, _ in MEMBERS] for row in rows]
+    table = [[literal(value(row, sources[row.trial_id])) for _, _, value, _ in MEMBERS] for row in rows]
     members = [(c_type, name, about) for c_type, name, _, about in MEMBERS]
     values = {
         "version": __version__,
