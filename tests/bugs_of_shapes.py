@@ -130,6 +130,26 @@ TAILS = (
 LONG_LOOPS = (
     case(
         "long loops",
+        "a single split counted as two",
+        TSMT,
+        "const int splits = gridDim.y, split",
+        "const int splits = gridDim.y == 1 ? 2 : gridDim.y, split",
+        dtype="f64",
+        op="tn",
+        found=FULL,
+    ),
+    case(
+        "long loops",
+        "a rest of splits in no group",
+        TSMT,
+        "splits > flat_splits ? (splits + group_splits - 1) / group_splits",
+        "splits > flat_splits ? splits / group_splits",
+        dtype="f64",
+        op="tn",
+        found=FULL,
+    ),
+    case(
+        "long loops",
         "16 bits of lda where prefetches are whole",
         TSM2_AHEAD,
         "a[q] = row_of_A[(step + q) * lda];",

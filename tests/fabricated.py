@@ -35,7 +35,7 @@ from tsm2_tune.tuner.trial import (
 PROBLEM = Problem(20480, 16, 20480, "f32")
 GPU = "NVIDIA H200"
 
-Winners = tuple[Sequence[BestRow], Mapping[str, KernelSource]]
+Winners = tuple[Sequence[BestRow], Mapping[int, KernelSource]]
 
 
 def configuration(threads: int = 128, columns: int = 8, prefetch: int = 4) -> Tsm2Config:
@@ -91,8 +91,7 @@ extern "C" __global__ void __launch_bounds__(rows) handmade(
     sum_t *__restrict__ partials, unsigned *__restrict__ counters)
 {{
     __shared__ bool last;
-    const index_t down = (m + rows - 1) / rows, tiles = gridDim.x / splits;
-    const index_t tile = blockIdx.x % tiles, split = blockIdx.x / tiles;
+    const index_t down = (m + rows - 1) / rows, tile = blockIdx.x, split = blockIdx.y;
     const index_t i = tile % down * rows + threadIdx.x, first = tile / down * columns;
     const index_t end = first + columns < n ? first + columns : n;
     for (index_t j = first; j < end && i < m; ++j) {{
@@ -195,9 +194,8 @@ def host_run() -> TuningRun:
 def winners(folder: Path, *trials: tuple[TuningRun, Trial]) -> Winners:
     """Store the trials, each with its run, in a new database; read back the winners. Their sources are as given."""
     with Store.open(folder / "results.db", create=True) as store:
-        for run, tried in trials:
-            store.add_trial(run, tried)
-        return store.best(), {tried.source.digest: tried.source for _, tried in trials}
+        sources = {store.add_trial(run, tried): tried.source for run, tried in trials}
+        return store.best(), sources
 
 
 def exported(format_name: str, found: Winners, database: str = "results.db") -> str:
@@ -242,6 +240,7 @@ ADDED = (  # by each migration: table, and column where it added no whole table
     (("claim", ""),),
     (("trial", "full_verdict"),),
     (("vendor_sample", ""), ("vendor_measurement", "")),
+    (("trial", "rows_per_block"), ("trial", "splits")),
 )
 
 

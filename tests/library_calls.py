@@ -132,7 +132,7 @@ def fabricated_library(folder: Path, *trials: tuple[TuningRun, Trial]) -> Path:
     }
     cubins = {(digest, bits, arch): f"{digest[:8]} {bits} {arch}\0".encode() for digest, bits, arch in sorted(keys)}
     path = folder / "libtsm2.so"
-    path.write_bytes(library_bytes([(row, sources[row.source_digest]) for row in rows], cubins, path.name))
+    path.write_bytes(library_bytes([(row, sources[row.trial_id]) for row in rows], cubins, path.name))
     return path
 
 

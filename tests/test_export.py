@@ -45,7 +45,7 @@ def nasty(tmp_path: Path) -> Winners:
     (row,), _ = winners(tmp_path, (tuning_run(), trial()))
     texts = dict.fromkeys(("device", "driver", "toolkit", "flags", "tuned_at", "version"), NASTY)
     kernel = source(configuration(), text=f"// {NASTY}\n")
-    return [replace(row, **texts, source_digest=kernel.digest)], {kernel.digest: kernel}
+    return [replace(row, **texts, source_digest=kernel.digest)], {row.trial_id: kernel}
 
 
 def test_csv_reads_back(nasty: Winners) -> None:

@@ -201,7 +201,7 @@ def test_a_split_kernel_gets_partials_and_zeroed_counters(split_module: ModuleTy
     assert driver.zeroed == [(counters, 4, 77)]
     (launch,) = driver.launches
     assert launch["values"] == [33, 5, 2, 1.0, 0x1000, 33, 0x4000, 2, 0.0, 0x8000, 33, partials, counters]
-    assert launch["grid"] == [4 * 3, 1, 1]
+    assert launch["grid"] == [4, 3, 1]
 
 
 def test_the_workspace_stays_and_grows(split_module: ModuleType) -> None:
@@ -300,7 +300,7 @@ def test_grid_and_workspace_are_those_of_the_launch(tmp_path: Path, launch: Laun
     found = winners(tmp_path, (tuning_run(), trial(source=replace(source(configuration()), launch=launch))))
     (winner,) = imported(exported("module", found), tmp_path).WINNERS
     for shape in ((1, 1), (256, 5), (257, 6), (10**7, 33)):
-        for number in ("tiles", "blocks", "partial_elements", "counters"):
+        for number in ("tiles", "grid", "partial_elements", "counters"):
             assert getattr(winner.launch, number)(*shape) == getattr(launch, number)(*shape), (number, shape)
 
 

@@ -285,7 +285,7 @@ def test_partials_are_aligned_and_counters_are_zero(tmp_path: Path, monkeypatch:
     calls: list[list[Any]] = []
 
     def run_on_host(*before: Any, **launch: Any) -> None:
-        calls.append([*before[-1], launch["blocks"]])
+        calls.append([*before[-1], (launch["blocks"], launch["splits"])])
 
     monkeypatch.setitem(sys.modules, "tsm2_tune.tuner.host", SimpleNamespace(run_on_host=run_on_host))
     problem = Problem(40, 6, 90, "f32")
@@ -293,11 +293,11 @@ def test_partials_are_aligned_and_counters_are_zero(tmp_path: Path, monkeypatch:
     module = imported(exported("module", winners(tmp_path, (HOST, trial(problem=problem, source=kernel)))), tmp_path)
     for m, n in ((33, 5), (32, 4), (1, 9)):
         module.gemm(np.zeros((m, 2), np.float32, order="F"), np.zeros((2, n), np.float32, order="F"))
-        *_, partials, counters, blocks = calls[-1]
+        *_, partials, counters, grid = calls[-1]
         elements = kernel.launch.partial_elements(m, n)
         assert (partials.size, partials.dtype, partials.ctypes.data % 16) == (elements, np.float32, 0)
         assert (counters.size, counters.dtype, counters.any()) == (kernel.launch.counters(m, n), np.uint32, False)
-        assert blocks == kernel.launch.blocks(m, n)
+        assert grid == kernel.launch.grid(m, n)
 
 
 def test_a_tampered_module_runs_nothing(host_module: tuple[ModuleType, list[dict[str, Any]]]) -> None:

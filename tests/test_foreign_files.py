@@ -26,6 +26,7 @@ from tsm2_tune.generator.space import search_space
 from tsm2_tune.tuner import database, job, schema
 from tsm2_tune.tuner.database import Database
 from tsm2_tune.tuner.domains import BY_NAME, BY_TYPE, checked
+from tsm2_tune.tuner.schema import LAUNCH_OF_TRIAL
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.trial import MOST_TEXT, in_a_line
 
@@ -146,7 +147,7 @@ def test_a_planted_text_is_not_exported(tried: Path, form: str) -> None:
 )
 def test_an_edited_launch_is_not_exported(tried: Path, form: str, edit: str) -> None:
     assert C128.family in exported(form, tried)
-    plain_sql(tried, f"UPDATE source SET {edit}")
+    plain_sql(tried, f"UPDATE {'trial' if edit.split()[0] in LAUNCH_OF_TRIAL else 'source'} SET {edit}")
     assert "makes otherwise" in refused("export", "--format", form, "--output", "-", path=tried)
 
 

@@ -22,7 +22,6 @@ from tests.fabricated import (
     PROBLEM,
     configuration,
     exported,
-    handmade,
     host_run,
     imported,
     kernel,
@@ -181,6 +180,7 @@ LAUNCHES = (
     Launch(threads=128, rows_per_block=64, smem_bytes=0, splits=65, flat_splits=8),
     Launch(threads=128, rows_per_block=64, smem_bytes=0, columns_per_block=16, splits=264, persistent=True),
     Launch(threads=128, rows_per_block=1, smem_bytes=0, splits=5, persistent=True),
+    Launch(threads=128, rows_per_block=64, smem_bytes=0, lone_split=True),
 )
 
 
@@ -200,7 +200,7 @@ def test_a_launch_is_the_python_modules(
         record = there(play, library, [("fake_memory", 1 << 40), call])
         (launch,) = record.launches
         a, b, out = arrays(call)
-        driver.workspaces = LAUNCHES[number].splits > 1
+        driver.workspaces = LAUNCHES[number].has_workspace
         module.gemm(a, b, out=out, alpha=2, beta=3)
         expected = driver.launches[-1]
         of_module = driver.memory.values()
@@ -391,7 +391,7 @@ def test_the_choice_tells_the_vendors_time(there: InProcess, tmp_path: Path) -> 
     )
     cubins = {(row.source_digest, bits, "sm_90a"): b"cubin\0" for bits in (32, 64)}
     path = tmp_path / "libtsm2.so"
-    path.write_bytes(library_calls.library_bytes([(row, sources[row.source_digest])], cubins, path.name))
+    path.write_bytes(library_calls.library_bytes([(row, sources[row.trial_id])], cubins, path.name))
     ((status, text, _),) = there(choices, str(path), [PRODUCT], (GPU, 9, 0))
     assert (status, text) == (SUCCESS, f"{row.config}, exact: 500.0 us, cublasSgemm 470.0 us")
 
@@ -596,7 +596,7 @@ def test_nothing_from_the_database_becomes_code(there: InProcess, tmp_path: Path
     row = replace(rows[0], device=nasty, driver=nasty, toolkit=nasty, flags=nasty, tuned_at="2026-01-02")
     cubins = {(row.source_digest, bits, "sm_90a"): b"cubin\0" for bits in (32, 64)}
     path = tmp_path / "libtsm2.so"
-    path.write_bytes(library_calls.library_bytes([(row, sources[row.source_digest])], cubins, path.name))
+    path.write_bytes(library_calls.library_bytes([(row, sources[row.trial_id])], cubins, path.name))
     ((status, text, _),) = there(choices, str(path), [PRODUCT], (nasty, 9, 0))
     assert (status, text) == (SUCCESS, f"{row.config}, exact: 500.0 us")
     ((status, text, _),) = there(choices, str(path), [PRODUCT], (GPU, 9, 0))

@@ -29,7 +29,7 @@ def mma(name: str, config: TsmrMmaConfig, original: str, planted: str, *, op: st
 
 
 SPLITTING_BUGS = (
-    Bug("beta applied for each split", SPLIT, "sum.element[v], beta)", "sum.element[v], splits * beta)"),
+    Bug("beta applied for each split", SPLIT, "element[v], beta);", "element[v], splits * beta);"),
     mma("shares that end within a load", MMA_SPLIT, "(splits * prefetch) * prefetch", "(splits * prefetch) * step",
         op="ttt"),
 )  # fmt: skip

@@ -31,13 +31,14 @@ def tsmt(name: str, config: TsmtConfig, original: str, planted: str, *, dtype: s
     return Bug(name, config, original, planted, dtype=dtype, op=op)
 
 
-MEMBERS = "splits - group * group_splits < group_splits ? splits - group * group_splits : group_splits"
+MEMBERS = "splits - first < group_splits ? splits - first : group_splits"
 ADDRESS = "(reinterpret_cast<unsigned long long>(X) | ld * sizeof(scalar))"
 
 SPLITTING_BUGS = (
     tsmt("as many members in the last group", UNEVEN, MEMBERS, "group_splits"),
     tsmt("tiles that share sums", FLAT, "partials + tile_of_C *", "partials + 0 *"),
-    tsmt("sums read past the workspace", UNEVEN, "first + s < count ? first + s : count - 1", "first + s"),
+    tsmt("sums read past the workspace", UNEVEN, "from + (first + s < count ? at(p) + (first + s) * stride : 0)",
+        "from + at(p) + (first + s) * stride"),
 )  # fmt: skip
 
 SWEEPING_BUGS = (

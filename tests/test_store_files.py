@@ -246,7 +246,7 @@ def test_a_winner_of_a_family_that_is_no_more_is_stale(store: Store, path: Path)
 def test_a_tampered_kernel_cannot_be_exported(store: Store, path: Path) -> None:
     trial_id = store.add_trial(RUN, trial(500))
     rows = store.best()
-    assert store.sources(rows)[rows[0].source_digest].text == render(PROBLEM, C128).text
+    assert store.sources(rows)[rows[0].trial_id].text == render(PROBLEM, C128).text
     plain_sql(path, "UPDATE source SET text = 'evil'")
     with pytest.raises(StoreError, match=rf"^trial {trial_id} .*does not match its digest"):
         store.sources(rows)

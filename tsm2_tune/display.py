@@ -351,7 +351,7 @@ def trial_facts(record: TrialRecord) -> dict[str, Any]:
         "limits": asdict(trial.limits) if trial.limits else None,
         "measurements": [{"round": number, **asdict(measured)} for number, measured in record.rounds],
         "run": asdict(run),
-        "launch": asdict(trial.source.launch),
+        "launch": trial.source.launch.as_rendered,
         "source_digest": trial.source.digest,
         "source": trial.source.text,
     }

@@ -17,7 +17,6 @@ constexpr int lanes = 256;        // of them, that share a row of A
 constexpr int rows = 4;         // of A, of a thread
 constexpr int vector = 1;       // neighbours in a row of A that a load moves
 constexpr int prefetch = 2;     // such loads of each of its rows that a thread has in registers
-constexpr int splits = 1;       // parts of k, each a block of its own
 
 constexpr int teams = threads / lanes;   // of lanes, with rows of their own
 constexpr int height = 1, width = vector;  // of a vector: rows and columns of A
@@ -112,9 +111,10 @@ extern "C" __global__ void __launch_bounds__(threads) gemv(
     extern __shared__ __align__(16) unsigned char shared_bytes[];
     sum_t *left = reinterpret_cast<sum_t *>(shared_bytes);  // sums of the warps, tile after tile
 
-    const index_t tiles = gridDim.x / splits, split = tiles == 1 ? blockIdx.x : blockIdx.x / tiles;
-    const index_t tile_of_C = blockIdx.x - split * tiles;
-    const index_t tiles_down = (m + tile_rows - 1) / tile_rows, across = tiles == tiles_down ? 0 : tile_of_C / tiles_down;
+    const index_t tile_of_C = blockIdx.x;
+    constexpr int splits = 1, split = 0;
+    const index_t tiles = gridDim.x, tiles_down = (m + tile_rows - 1) / tile_rows;
+    const index_t across = tiles == tiles_down ? 0 : tile_of_C / tiles_down;
     const index_t first_row = (tile_of_C - across * tiles_down) * tile_rows, first_column = across * tile_columns;
     // The last tile begins early enough to be whole; what it has in common with the one before counts there.
     const index_t top = first_row + tile_rows <= m ? first_row : m < tile_rows ? 0 : m - tile_rows;

@@ -19,7 +19,6 @@ constexpr int rows = 2;            // of A and C, that a lane computes at a time
 constexpr int columns = 16;         // of C, of a lane
 constexpr int vectors = 2;         // of a row of A that a lane loads at a time
 constexpr int stages = 2;          // such loads that it has in registers, on their way or arrived
-constexpr int splits = 1;          // parts of k, each a block of its own
 constexpr int strips = 40;         // of rows that a warp computes at a time, of a block
 constexpr int chunks = 21;         // of `step` rows of B, in shared memory: as many as fit
 constexpr int min_blocks = 2;      // that a multiprocessor must hold, which bounds the registers
@@ -255,7 +254,8 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_rows(
     scalar *staged = reinterpret_cast<scalar *>(shared_bytes);  // chunks of B
 
     const int team = threadIdx.x / 32, lane = threadIdx.x % lanes, group = threadIdx.x % 32 / lanes;
-    const index_t tiles = gridDim.x / splits, tile_of_C = blockIdx.x % tiles, split = blockIdx.x / tiles;
+    const index_t tile_of_C = blockIdx.x;
+    constexpr int splits = 1, split = 0;
     const index_t tiles_across = (n + columns - 1) / columns;
     const index_t first = tile_of_C % tiles_across * columns;
     const index_t first_row = tile_of_C / tiles_across * (strips * strip_rows);

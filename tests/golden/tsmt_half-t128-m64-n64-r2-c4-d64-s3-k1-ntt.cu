@@ -56,7 +56,6 @@ constexpr int strips = 2;        // of 16 rows of C, of a warp
 constexpr int octets = 4;        // of 8 columns of C, of a warp
 constexpr int chunk = 64;        // products along k in one place of the ring
 constexpr int stages = 3;        // places of the ring in shared memory
-constexpr int splits = 1;      // blocks among which k is divided
 
 using bits_t = uint4;                       // what loads and stores move:
 constexpr int width = 16 / sizeof(scalar);  // elements of that
@@ -292,7 +291,8 @@ extern "C" __global__ void __launch_bounds__(threads) tsmt_half(
     constexpr int place_elements = Of_A::elements + Of_B::elements;
     scalar *ring = reinterpret_cast<scalar *>(shared_bytes);
 
-    const index_t tiles = gridDim.x / splits, tile_of_C = blockIdx.x % tiles, split = blockIdx.x / tiles;
+    const index_t tile_of_C = blockIdx.x;
+    constexpr int splits = 1, split = 0;
     const index_t tiles_down = (m + tile_rows - 1) / tile_rows;
     const index_t first_row = tile_of_C % tiles_down * tile_rows, first_column = tile_of_C / tiles_down * tile_columns;
     const int warp = threadIdx.x / 32, member = warp % (team / 32);

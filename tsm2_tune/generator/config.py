@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar, Self
 
@@ -32,6 +33,9 @@ class KernelConfig:
 
     family: ClassVar[str]
     letters: ClassVar[dict[str, str]]  # field -> the letter that stands before its value in the text form
+    launch_tunables: ClassVar[
+        tuple[str, ...]
+    ] = ()  # those that say how a kernel is started: its text has no such number
 
     @property
     def tunables(self) -> dict[str, TunableValue]:
@@ -41,7 +45,24 @@ class KernelConfig:
     @property
     def text(self) -> str:
         """The one short spelling, such as tsm2-v3-t128-c8-p4."""
-        return "-".join([self.family, *(f"{self.letters[n]}{v}" for n, v in self.tunables.items())])
+        return self._spelt(self.tunables)
+
+    @property
+    def kernel_text(self) -> str:
+        """The spelling of all configurations that have the same kernel, such as tsmr-t64-v1-c8-p16-s4-k*-r*-b6.
+
+        One that does not split k has another kernel than those that do.
+        """
+        launch_tunables = [name for name in self.launch_tunables if name != "splits" or self.has_splits]
+        return self._spelt(self.tunables | dict.fromkeys(launch_tunables, "*"))
+
+    @property
+    def has_splits(self) -> bool:
+        """Whether blocks leave sums to be added up, of parts of k or of all work."""
+        return int(self.tunables.get("splits", 1)) > 1
+
+    def _spelt(self, values: Mapping[str, TunableValue]) -> str:
+        return "-".join([self.family, *(f"{self.letters[n]}{v}" for n, v in values.items())])
 
     @property
     def json(self) -> str:

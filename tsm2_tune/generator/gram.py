@@ -35,6 +35,7 @@ class GramBaseConfig(KernelConfig):
         "splits": "k",
         "min_blocks": "b",
     }
+    launch_tunables: ClassVar[tuple[str, ...]] = ("splits",)
 
     threads: int  # per block
     sharers: int  # threads that share a ring in shared memory: a warp's or the block's
@@ -166,6 +167,6 @@ class GramFamily(Family[C]):
             "c_along_n": problem.row_major_c,
             "pitch": self.pitch(config, problem),
             "mirrored": mirrored(problem),
-            "groups": self.launch(config, problem).groups,
+            "flat_splits": self.launch(config, problem).flat_splits,
             "group_splits": GROUP_SPLITS,
         }

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from math import gcd
 
-from tsm2_tune.generator.config import KernelConfig, Periods
+from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Periods
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.problem import Problem
 
@@ -22,6 +22,8 @@ STRIDES = (0.6180339887, 0.4142135624, 0.7320508076)
 # Whole periods beside the remainder: each remainder of k comes with none, and again with some.
 TURNS_DOWN, TURNS_ACROSS, TURNS_ALONG_K = (0, 1, 2), (1, 0), (1, 4, 2)
 FEW, FEW_MORE = 5, 7  # of the other extents where one is long
+FEW_LAUNCHED = (2, 3)  # splits with which any kernel is tried that has a workspace
+THREAD_PRODUCTS = 16  # that take an emulated thread as long as to start and to end
 TURNS_WHERE_LONG = 2  # along k, where m or n is long and the other one is whole
 PAST_8_BITS = 2**8
 VECTOR_ELEMENTS = 8  # of every type whole vectors
@@ -152,6 +154,36 @@ def many_tile_problems(config: KernelConfig, problem: Problem, *, most_products:
         n = m if problem.is_gram else n
     shape = (m, n, 2 * periods.k)
     return _of_shapes(problem, [shape] if _products(shape, periods) <= most_products else [])
+
+
+def launch_problems(
+    config: KernelConfig, problem: Problem, *, most_products: float
+) -> tuple[tuple[int, Problem], ...]:
+    """Splits, and a problem to be tried with them, for a kernel that may be started with any number of them.
+
+    They are 1 and few, one more than are added up at once or by one block, and the configuration's. With each a whole
+    tile of C, of which every split has a part and the last of them a rest; and several tiles, of which all but a few
+    splits have nothing. Each only where it is not too large.
+    """
+    family = family_named(config.family)
+    periods, launch = family.periods(config, problem), family.launch(config, problem)
+    if not launch.has_workspace:
+        return ()
+    m, n, k = periods.m, periods.m if problem.is_gram else periods.n, periods.k
+    many = 1 + (GROUP_SPLITS if launch.persistent else launch.flat_splits)
+    wide = (2 * m + 1,) * 2 if problem.is_gram else (2 * m + 1, n + 1)
+    most_turns = max(int(most_products) // (m * n * k), 1)
+
+    def is_small(splits: int, shape: tuple[int, int, int]) -> bool:
+        threads = launch.with_splits(splits).blocks(*shape[:2]) * launch.threads
+        return max(_products(shape, periods), THREAD_PRODUCTS * threads) <= most_products
+
+    return tuple(
+        (splits, replace(problem, m=shape[0], n=shape[1], k=shape[2]))
+        for splits in sorted({1, *FEW_LAUNCHED, many, launch.splits})
+        for shape in ((m, n, (min(2 * splits, most_turns) - 1) * k + 1), (*wide, 2 * k + 1))
+        if is_small(splits, shape)
+    )
 
 
 def least_problems(config: KernelConfig, problem: Problem) -> tuple[Problem, ...]:

@@ -31,7 +31,8 @@ OF_LITERALS = re.compile(r"[ -~]*")
 class KernelSource:
     """The CUDA text of one configuration. It holds no shape: one text serves every m, n and k of a dtype.
 
-    The shape decides only the width of the index, which is a definition at compile time (`defines`).
+    The shape decides only the width of the index, which is a definition at compile time (`defines`). Nor does it hold
+    the tunables of the launch: configurations that differ only in those have one text.
     """
 
     kernel: str  # name of the extern "C" entry point
@@ -79,9 +80,10 @@ def render(problem: Problem, config: KernelConfig) -> KernelSource:
     text = filled(
         family.template,
         {
-            **config.tunables,
+            **{name: value for name, value in config.tunables.items() if name not in config.launch_tunables},
             **family.context(config, problem),
-            "config": config.text,
+            "several_splits": config.has_splits,
+            "config": config.kernel_text,
             "op": problem.op,
             "dtype": problem.dtype,
             "conjugated_a": problem.conjugated[0],

@@ -44,6 +44,15 @@ def adders(*, threads: int, tile_bytes: int) -> int:
     return max(min(MOST_ADDERS, threads // max(tile_bytes // 16, 1)), 1)
 
 
+MOST_LOADS, FEW_LOADS = 16, 13  # of splits' sums, that a thread has on their way at once
+REGISTERS_FOR_MOST = 80  # that a thread has anyway, in which those sums and their addresses have room
+
+
+def most_loads(registers: int) -> int:
+    """Loads of splits' sums that a thread of so many registers has on their way at once."""
+    return MOST_LOADS if registers >= REGISTERS_FOR_MOST else FEW_LOADS
+
+
 FLAT_ELEMENTS = 2**15  # of sums that one block reads in less time than two rounds of blocks need
 
 

@@ -6,7 +6,6 @@ k is split; where C has many tiles, a block has several, one after another. No m
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -50,6 +49,7 @@ class StagingConfig(KernelConfig):
         "splits": "k",
         "min_blocks": "b",
     }
+    launch_tunables: ClassVar[tuple[str, ...]] = ("splits",)
 
     threads: int  # per block
     sharers: int  # threads that share a ring in shared memory: a warp's or the block's
@@ -305,5 +305,4 @@ class StagingFamily(Family[C]):
             "smem_elements": self.smem_elements(config, problem),
             "group_splits": GROUP_SPLITS,
             "most_over": MOST_OVER // problem.dtype.parts**2,
-            "tiles_down_band": max(round(math.sqrt(config.splits * config.tile_columns / config.tile_rows)), 1),
         }

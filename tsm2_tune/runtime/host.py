@@ -26,7 +26,8 @@ def multiply_on_host(product: Product, match: Match, alpha: complex, beta: compl
         for x, order in zip(oriented.given, winner.orders, strict=True)
     )
     arguments = [index(m), index(n), index(k), scalar(alpha), *a, *b, scalar(beta), *c]
-    if winner.launch.splits > 1:
+    blocks, splits = winner.launch.grid(m, n)
+    if winner.launch.has_workspace:
         partials = _aligned(winner.launch.partial_elements(m, n), product.sum_dtype)
         arguments += [partials, np.zeros(winner.launch.counters(m, n), np.uint32)]
     try:
@@ -38,7 +39,8 @@ def multiply_on_host(product: Product, match: Match, alpha: complex, beta: compl
         winner.kernel,
         (f"INDEX_BITS={bits}",),
         arguments,
-        blocks=winner.launch.blocks(m, n),
+        blocks=blocks,
+        splits=splits,
         threads=winner.launch.threads,
         smem_bytes=winner.launch.smem_bytes,
     )

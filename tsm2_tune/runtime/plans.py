@@ -94,12 +94,12 @@ class Plan:
         # In another context than the kernel's it refuses, and is called again within that.
         self.kernel_launch = cuda().cuLaunchKernelEx
         m, n, _ = self.shape
-        self.grid = (launch.blocks(m, n), 1, 1)
+        self.grid = (*launch.grid(m, n), 1)
         self.smem_bytes = launch.smem_bytes
         orders = match.winner.orders
         self.leading = tuple(x.ld[order] for x, order in zip(oriented.given, orders, strict=True))
         self.needed_bytes: tuple[int, int] | None = None
-        if launch.splits > 1:
+        if launch.has_workspace:
             self.needed_bytes = (launch.partial_elements(m, n) * sum_dtype.itemsize, launch.counters(m, n) * 4)
         self.scalar: Any = sum_dtype.type
         self.largest, self.is_complex = float(np.finfo(sum_dtype).max), product.is_complex

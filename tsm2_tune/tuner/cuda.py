@@ -215,13 +215,21 @@ class CudaKernel:
             blocks_per_sm=driver_occupancy(self._cubin, self._name, threads=threads, smem_bytes=smem_bytes),
         )
 
-    def __call__(self, arguments: Sequence[np.generic], *, blocks: int, threads: int, smem_bytes: int = 0) -> None:
+    def __call__(
+        self,
+        arguments: Sequence[np.generic],
+        *,
+        blocks: int,
+        splits: int = 1,
+        threads: int,
+        smem_bytes: int = 0,
+    ) -> None:
         try:
             if smem_bytes > DYNAMIC_SMEM_WITHOUT_OPTIN:
                 self._function.set_attribute(self._drv.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, smem_bytes)
             stream = self._device.stream
             packed = packed_arguments(arguments)
-            self._function(packed, grid=(blocks, 1, 1), block=(threads, 1, 1), shared=smem_bytes, stream=stream)
+            self._function(packed, grid=(blocks, splits, 1), block=(threads, 1, 1), shared=smem_bytes, stream=stream)
         except self._drv.MemoryError:
             raise MemoryError(f"the stacks of kernel {self._name!r}") from None
         except self._drv.Error as error:

@@ -47,9 +47,17 @@ class Kernel(Protocol):
     def resources(self, *, threads: int, smem_bytes: int) -> LoadedResources:
         """What it uses when started with this block, as the driver reports it."""
 
-    def __call__(self, arguments: Sequence[np.generic], *, blocks: int, threads: int, smem_bytes: int = 0) -> None:
-        """Start the kernel, not waiting for its end. The arguments are NumPy scalars of the kernel's exact
-        types; a pointer is a uint64 that holds an address.
+    def __call__(
+        self,
+        arguments: Sequence[np.generic],
+        *,
+        blocks: int,
+        splits: int = 1,
+        threads: int,
+        smem_bytes: int = 0,
+    ) -> None:
+        """Start the kernel on a grid of `blocks` in x and `splits` in y, not waiting for its end. The arguments are
+        NumPy scalars of the kernel's exact types; a pointer is a uint64 that holds an address.
 
         LaunchFailed where the driver refuses it.
         """

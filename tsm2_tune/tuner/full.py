@@ -95,10 +95,11 @@ def verify_in_full(
         bench = _Bench(device, support, run.entry, run.bits)
         for number, call in enumerate(run.calls):
             tell(f"{call.stage} {run.how}")
-            with _named(f"{call.problem.text} {run.how}"):
+            what = f"{call.problem.text} {run.how}" + (f", {call.splits} splits" if call.splits else "")
+            with _named(what):
                 verdict = bench.verdict(call, request.seed + 1000 * number)
             if not verdict.correct:
-                return replace(verdict, detail=f"{call.problem.text} {run.how}, {verdict.detail}")
+                return replace(verdict, detail=f"{what}, {verdict.detail}")
             calls, worst_ratio = calls + len(call.checks), max(worst_ratio, verdict.worst_ratio)
         if run.repeated is None:
             continue
@@ -139,7 +140,10 @@ class _Bench:
         loaded: LoadedKernel | None = None
         try:
             operands = self._operands(call.problem, call.padding)
-            loaded = LoadedKernel(self._device, operands, self._entry, self._kernel)
+            entry = self._entry
+            if call.splits:
+                entry = replace(entry, launch=entry.launch.with_splits(call.splits))
+            loaded = LoadedKernel(self._device, operands, entry, self._kernel)
             return verify(self._device, operands, loaded, checks=call.checks, seed=seed)
         except (MemoryError, WorkspaceTooLarge):
             if not call.is_large or loaded is not None:

@@ -5,6 +5,8 @@ They take too long for each configuration that is tried. For each width of index
 - small problems with every remainder of m, n and k by the lengths into which the kernel divides them, with more turns
   along k than it has stages, with more tiles than blocks where their number is fixed, and with a single product,
   whose error is the least;
+- a kernel that leaves sums to be added up, with other splits than its configuration's: one, few, more than it adds up
+  at once, more than k has chunks for;
 - at the edges of its configuration all calls, of which a trial does some;
 - problems in which an extent is 1 and a host has nothing before the operands that may be read;
 - extents, blocks, turns along k and leading dimensions of more than 16 bits, as far as memory goes;
@@ -21,6 +23,7 @@ from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.probes import (
     deep_problems,
     edge_problems,
+    launch_problems,
     least_problems,
     long_line_problems,
     long_problems,
@@ -61,6 +64,7 @@ class Extent:
     large_offsets: bool  # for each width of index
     every_call: bool  # of the edges: else those of a trial, for the width of index that was not timed
     deep_products: float  # of the problem with many turns along k, of that with many tiles, and of one product
+    launch_products: float  # of each problem that is tried with other splits
     watched_products: float = 0.0  # of all problems at the edges, in whole tiles, on which the kernel is watched
 
 
@@ -72,6 +76,7 @@ ON_GPU = Extent(
     large_offsets=True,
     every_call=True,
     deep_products=1e11,
+    launch_products=1e9,
 )
 EMULATED = Extent(
     products=3e6,
@@ -81,6 +86,7 @@ EMULATED = Extent(
     large_offsets=False,
     every_call=False,
     deep_products=3e6,
+    launch_products=3e6,
     watched_products=4e7,
 )
 
@@ -94,6 +100,7 @@ class Call:
     checks: tuple[Check, ...]
     padding: Mapping[str, int] = field(default_factory=dict)  # of lines longer than other problems' checks make them
     is_large: bool = False  # so that a device may have no room for it
+    splits: int | None = None  # that the kernel is started with; None: those of its configuration
 
 
 def calls_for(asked: Problem, config: KernelConfig, extent: Extent, bits: int) -> Iterator[Call]:
@@ -113,6 +120,8 @@ def _calls(asked: Problem, config: KernelConfig, extent: Extent, bits: int) -> I
         yield Call("many turns", problem, deep_checks(problem))
     for problem in many_tile_problems(config, asked, most_products=extent.deep_products):
         yield Call("many tiles", problem, sweep_checks(problem, 0)[:2])
+    for splits, problem in launch_problems(config, asked, most_products=extent.launch_products):
+        yield Call("other splits", problem, sweep_checks(problem, 0)[:2], splits=splits)
     for problem in precise_problems(config, asked, most_products=extent.deep_products):
         yield Call("one product", problem, precise_checks(problem))
     for number, problem in enumerate(remainder_problems(config, asked, most_products=extent.products)):

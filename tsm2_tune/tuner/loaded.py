@@ -49,7 +49,7 @@ class LoadedKernel:
         self.kernel = kernel or load(device, entry)
         self._device = device
         m, n = operands.problem.m, operands.problem.n
-        self._blocks = entry.launch.blocks(m, n)
+        self._grid = entry.launch.grid(m, n)
         self._counters = np.zeros(entry.launch.counters(m, n), np.uint32)
         self._counter_buffer: Buffer | None = None
         self._partials: Operand | None = None
@@ -84,9 +84,11 @@ class LoadedKernel:
         """Start the kernel with the operands' arguments, not waiting for its end."""
         if self._partials is not None and self._counter_buffer is not None:
             arguments += (np.uint64(self._partials.address), np.uint64(self._counter_buffer.address))
+        blocks, splits = self._grid
         self.kernel(
             arguments,
-            blocks=self._blocks,
+            blocks=blocks,
+            splits=splits,
             threads=self.entry.launch.threads,
             smem_bytes=self.entry.launch.smem_bytes,
         )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource
+from tsm2_tune.tuner import schema
 from tsm2_tune.tuner.domains import MOST_DETAIL
 from tsm2_tune.tuner.trial import Measurement, Trial, TuningRun
 
@@ -67,7 +67,7 @@ def source_values(source: KernelSource) -> dict[str, Any]:
         "kernel": source.kernel,
         "text": source.text,
         "dtype": source.dtype_name,
-        **asdict(source.launch),
+        **source.launch.as_rendered,
     }
 
 
@@ -78,6 +78,7 @@ def trial_values(trial: Trial) -> dict[str, Any]:
         "family": trial.config.family,
         "tunables": trial.config.json,
         "source_digest": trial.source.digest,
+        **{name: getattr(trial.source.launch, name) for name in schema.LAUNCH_OF_TRIAL},
         "outcome": trial.outcome.value,
         "detail": trial.detail[:MOST_DETAIL],
         "registers": resources.registers if resources else None,

@@ -61,6 +61,9 @@ problem = Table(
     UniqueConstraint("op", "dtype", "m", "n", "k"),
 )
 
+# Of a launch what is not the same for all trials of one source.
+LAUNCH_OF_TRIAL = ("rows_per_block", "splits")
+
 source = Table(
     "source",
     metadata,
@@ -109,6 +112,8 @@ trial = Table(
     Column("compile_limit_seconds", Float),  # under which it was tried; NULL of a trial from before they were stored
     Column("run_limit_seconds", Float),
     Column("full_verdict", Text),  # what the full verification of its kernel tried; NULL where there was none
+    Column("rows_per_block", Integer),  # of its launch; NULL of a trial from before, whose launch is its source's
+    Column("splits", Integer),
     UniqueConstraint("device_name", "problem_id", "config", "basis"),
     ForeignKeyConstraint(["run_id", "device_name"], ["run.id", "run.device_name"]),
 )
@@ -337,6 +342,12 @@ def _add_vendor(connection: Connection) -> None:
     vendor_sample.create(connection)
 
 
+def _add_launches(connection: Connection) -> None:
+    """Trials that differ only in how one kernel is started have the same source; before, each had its own."""
+    for name in LAUNCH_OF_TRIAL:
+        connection.exec_driver_sql(f"ALTER TABLE trial ADD COLUMN {name} INTEGER")
+
+
 # The first takes version 1 to 2, the next 2 to 3, and so on.
 MIGRATIONS: tuple[Migration, ...] = (
     _add_splits,
@@ -347,6 +358,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _add_claims,
     _add_full_verdict,
     _add_vendor,
+    _add_launches,
 )
 
 

@@ -137,11 +137,15 @@ class Store:
             connection.execute(row.values(values))
 
     def full_verdict(self, row: BestRow) -> str | None:
-        """What the full verification tried of the winner's kernel, also where it won another problem."""
+        """What the full verification tried of the winner's kernel, also where it won another problem.
+
+        Of the same configuration: others start the kernel otherwise.
+        """
         trial, own = schema.trial.c, schema.trial.alias("own").c
         query = select(trial.id, trial.full_verdict).where(
             trial.device_name == row.device,
             trial.source_digest == row.source_digest,
+            trial.config == row.config,
             trial.basis == select(own.basis).where(own.id == row.trial_id).scalar_subquery(),
             trial.full_verdict.is_not(None),
         )
@@ -249,8 +253,8 @@ class Store:
             found = [row if _winner(connection, row).unchanged else replace(row, stale=1) for row in found]
             return tuple(storing.beside(connection, row) for row in found)
 
-    def sources(self, rows: Iterable[BestRow]) -> dict[str, KernelSource]:
-        """Digest -> source of these winners, each as this program renders it now.
+    def sources(self, rows: Iterable[BestRow]) -> dict[int, KernelSource]:
+        """Trial -> source of these winners, each as this program renders it now.
 
         StoreError where the file has another text, entry point, launch or type: what it alone has is not given.
         """
@@ -271,7 +275,7 @@ class Store:
                         f"{self.path} has a winner for {found.problem.text} on {row.device} that was not verified in"
                         f" full, {found.config.text}: tune {found.problem.text} there again, which does that first"
                     )
-                sources[row.source_digest] = found.source
+                sources[row.trial_id] = found.source
         return sources
 
     def trial(self, trial_id: int) -> TrialRecord:

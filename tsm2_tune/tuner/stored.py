@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from sqlalchemy import Column, Float, Integer
@@ -212,7 +212,7 @@ def kernel_source(row: Row, defines: tuple[str, ...] = ()) -> KernelSource:
     values = checked(row, schema.source.columns)
     if hashlib.sha256(values["text"].encode(errors="surrogatepass")).hexdigest() != values["digest"]:
         raise ValueError(f"the kernel's text does not match its digest {values['digest']}")
-    launch = {field.name: values[field.name] for field in fields(Launch)}
+    launch = {field.name: values[field.name] for field in fields(Launch) if field.name in values}
     return KernelSource(
         kernel=values["kernel"],
         text=values["text"],
@@ -268,7 +268,7 @@ def trial(row: Row, *, problem: Row, source: Row, first: Measurement | None) -> 
         problem=asked,
         config=_config(values["family"], values["config"], values["tunables"]),
         basis=values["basis"],
-        source=kernel_source(source, defines=index_defines(asked.index_bits)),
+        source=_as_started(kernel_source(source, defines=index_defines(asked.index_bits)), values),
         outcome=Outcome(values["outcome"]),
         detail=values["detail"],
         resources=_resources(values),
@@ -282,6 +282,12 @@ def trial(row: Row, *, problem: Row, source: Row, first: Measurement | None) -> 
         limits=limits(values),
         full_verdict=values["full_verdict"],
     )
+
+
+def _as_started(source: KernelSource, values: Mapping[str, Any]) -> KernelSource:
+    """The kernel with the launch of the trial in a row of `trial`, if the trial has one of its own."""
+    own = {name: values[name] for name in schema.LAUNCH_OF_TRIAL if values[name] is not None}
+    return replace(source, launch=replace(source.launch, **own))
 
 
 def is_verified(trial: Trial) -> bool:

@@ -81,6 +81,7 @@ class GemvConfig(KernelConfig):
         "prefetch": "p",
         "splits": "k",
     }
+    launch_tunables: ClassVar[tuple[str, ...]] = ("splits",)
 
     threads: int  # per block
     lanes: int  # of them, that share a row of A
@@ -335,7 +336,7 @@ class Gemv(Family[GemvConfig]):
             "c_along_n": problem.row_major_c,
             "sum_width": sum_width,
             "sum_bits": SUM_BITS[sum_width * sum_bytes],
-            "k_groups": self.launch(config, problem).groups,
+            "flat_splits": self.launch(config, problem).flat_splits,
             "group_splits": GROUP_SPLITS,
             "adders": _adders(config, problem),
         }

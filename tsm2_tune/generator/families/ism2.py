@@ -44,6 +44,7 @@ class Ism2Config(KernelConfig):
         "prefetch": "p",
         "row_tiles": "r",
     }
+    launch_tunables: ClassVar[tuple[str, ...]] = ("row_tiles",)
 
     optimisation: int
     threads: int  # [t1] per block; also the rows of B staged at a time

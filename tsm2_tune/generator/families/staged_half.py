@@ -62,6 +62,7 @@ class StagedHalfConfig(KernelConfig):
         "stages": "s",
         "splits": "k",
     }
+    launch_tunables: ClassVar[tuple[str, ...]] = ("splits",)
 
     threads: int  # per block
     tile_rows: int  # of C, of a block

@@ -51,6 +51,7 @@ class TsmmConfig(KernelConfig):
         "prefetch": "p",
         "row_tiles": "r",
     }
+    launch_tunables: ClassVar[tuple[str, ...]] = ("row_tiles",)
 
     threads: int  # per block
     vector_bytes: int  # of one load

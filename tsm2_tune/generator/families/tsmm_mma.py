@@ -90,6 +90,7 @@ class TsmmMmaConfig(KernelConfig):
         "splits": "k",
         "teams": "w",
     }
+    launch_tunables: ClassVar[tuple[str, ...]] = ("splits",)
 
     threads: int  # per block
     strips: int  # of 16 rows of C, of complex numbers 8, of a warp

@@ -71,6 +71,7 @@ class TsmmRowsConfig(KernelConfig):
         "min_blocks": "m",
         "joined": "j",
     }
+    launch_tunables: ClassVar[tuple[str, ...]] = ("row_tiles",)
 
     threads: int  # per block
     vector_bytes: int  # of one load

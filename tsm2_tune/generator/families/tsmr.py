@@ -22,6 +22,7 @@ from tsm2_tune.generator.splitting import (
     LEAST_SHARE,
     SPLITS_ROW_TILES,
     has_f64_tensor_cores,
+    most_loads,
     split_traffic,
     with_splits,
 )
@@ -53,6 +54,7 @@ class TsmrConfig(KernelConfig):
         "row_tiles": "r",
         "min_blocks": "b",
     }
+    launch_tunables: ClassVar[tuple[str, ...]] = ("splits", "row_tiles")
 
     threads: int  # per block
     vectors: int  # 16-byte pieces of a column of A that one thread loads
@@ -181,6 +183,7 @@ class Tsmr(Family[TsmrConfig]):
             "about": "A streams through registers, B through shared memory",
             "kernel": self.name,
             "vector_bits": "float4",
+            "most_loads": most_loads(self.resources(config, problem).registers),
             "storage": problem.storage,
             "a_along_k": False,
             "b_along_n": problem.contiguous[1] == "n",

@@ -24,6 +24,7 @@ from tsm2_tune.generator.splitting import (
     SPLITS,
     SPLITS_ROW_TILES,
     in_turns,
+    most_loads,
     split_traffic,
     splits_to_prefer,
 )
@@ -83,6 +84,7 @@ class TsmrHalfConfig(KernelConfig):
         "row_tiles": "r",
         "min_blocks": "b",
     }
+    launch_tunables: ClassVar[tuple[str, ...]] = ("splits", "row_tiles")
 
     threads: int  # per block
     lane_rows: int  # of C, whose sums a lane has: an eighth of a warp's
@@ -256,6 +258,7 @@ class TsmrHalf(Family[TsmrHalfConfig]):
             "kernel": self.name,
             "sum_prefix": "sum_",
             "store_bits": VECTORS[min(lane_run * element_bytes, VECTOR_BYTES)],
+            "most_loads": most_loads(self.resources(config, problem).registers),
             "storage": problem.storage,
             "piece_bits": VECTORS[min(config.lane_rows * element_bytes, VECTOR_BYTES)],
             "run": run(config, element_bytes),

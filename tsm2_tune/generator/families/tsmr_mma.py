@@ -22,6 +22,7 @@ from tsm2_tune.generator.splitting import (
     HAS_F64_TENSOR_CORES,
     LEAST_SHARE,
     SPLITS_ROW_TILES,
+    most_loads,
     split_traffic,
     with_splits,
 )
@@ -79,6 +80,7 @@ class TsmrMmaConfig(KernelConfig):
         "row_tiles": "r",
         "min_blocks": "b",
     }
+    launch_tunables: ClassVar[tuple[str, ...]] = ("splits", "row_tiles")
 
     threads: int  # per block
     strips: int  # of 16 rows of A, which one warp computes
@@ -198,6 +200,7 @@ class TsmrMma(Family[TsmrMmaConfig]):
             "about": "A streams into the tensor cores' fragments, B through shared memory",
             "kernel": self.name,
             "vector_bits": "double2",
+            "most_loads": most_loads(self.resources(config, problem).registers),
             "storage": problem.storage,
             "a_along_k": problem.contiguous[0] == "k",
             "b_along_n": problem.contiguous[1] == "n",

@@ -21,7 +21,13 @@ from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.rules import VECTOR_HOLDS_AN_ELEMENT, Candidate, Rule, columns_within_n
-from tsm2_tune.generator.splitting import LEAST_SHARE, REGISTERS_SPARED, has_f64_tensor_cores, split_traffic
+from tsm2_tune.generator.splitting import (
+    LEAST_SHARE,
+    REGISTERS_SPARED,
+    has_f64_tensor_cores,
+    most_loads,
+    split_traffic,
+)
 
 WARP_THREADS = 32
 PACK_BYTES = 16
@@ -85,6 +91,7 @@ class TsmrRowsConfig(KernelConfig):
         "strips": "p",
         "min_blocks": "m",
     }
+    launch_tunables: ClassVar[tuple[str, ...]] = ("splits",)
 
     threads: int  # per block
     vector_bytes: int  # of one load of A
@@ -353,6 +360,7 @@ class TsmrRows(Family[TsmrRowsConfig]):
     def context(self, config: TsmrRowsConfig, problem: Problem) -> dict[str, Any]:
         return {
             "about": "lanes along the rows of A, B in shared memory",
+            "most_loads": most_loads(self.resources(config, problem).registers),
             "storage": problem.storage,
             "b_along_n": problem.contiguous[1] == "n",
             "c_along_n": problem.row_major_c,

@@ -23,6 +23,7 @@ from tsm2_tune.generator.splitting import (
     HAS_F64_TENSOR_CORES,
     LEAST_SHARE,
     SPLITS_ROW_TILES,
+    most_loads,
     split_traffic,
     with_splits,
 )
@@ -67,6 +68,7 @@ class TsmrZmmaConfig(KernelConfig):
         "row_tiles": "r",
         "min_blocks": "b",
     }
+    launch_tunables: ClassVar[tuple[str, ...]] = ("splits", "row_tiles")
 
     threads: int  # per block
     strips: int  # of 8 vectors of rows of A, which one warp computes
@@ -191,6 +193,7 @@ class TsmrZmma(Family[TsmrZmmaConfig]):
             "kernel": self.name,
             "vector_bits": "float4" if width == 2 else "double2",
             "width": width,
+            "most_loads": most_loads(self.resources(config, problem).registers),
             "storage": problem.storage,
             "a_along_k": a_along_k,
             "b_along_n": problem.contiguous[1] == "n",

@@ -116,6 +116,7 @@ class TsmtConfig(KernelConfig):
         "splits": "k",
         "min_blocks": "b",
     }
+    launch_tunables: ClassVar[tuple[str, ...]] = ("splits",)
 
     threads: int  # per block
     tile_rows: int  # of C, of a block
@@ -325,7 +326,7 @@ class Tsmt(Family[TsmtConfig]):
             "a_along_k": along_a == "k",
             "b_along_k": along_b == "k",
             "c_along_n": problem.row_major_c,
-            "groups": self.launch(config, problem).groups,
+            "flat_splits": self.launch(config, problem).flat_splits,
             "group_splits": GROUP_SPLITS,
             "adders": adders(threads=config.threads, tile_bytes=tile_bytes),
         }

@@ -67,6 +67,7 @@ class TsmtFewConfig(KernelConfig):
         "splits": "k",
         "min_blocks": "b",
     }
+    launch_tunables: ClassVar[tuple[str, ...]] = ("splits",)
 
     threads: int  # per block
     tile_rows: int  # of C, of which every thread has sums
@@ -225,7 +226,7 @@ class TsmtFew(Family[TsmtFewConfig]):
             "a_along_k": along_a == "k",
             "b_along_k": along_b == "k",
             "c_along_n": problem.row_major_c,
-            "groups": self.launch(config, problem).groups,
+            "flat_splits": self.launch(config, problem).flat_splits,
             "group_splits": GROUP_SPLITS,
             "sum_width": gcd(tile, SUM_VECTOR),
             "adders": adders(config),

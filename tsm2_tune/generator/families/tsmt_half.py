@@ -84,6 +84,7 @@ class TsmtHalfConfig(KernelConfig):
         "stages": "s",
         "splits": "k",
     }
+    launch_tunables: ClassVar[tuple[str, ...]] = ("splits",)
 
     threads: int  # per block
     tile_rows: int  # of C, of a block
@@ -261,7 +262,7 @@ class TsmtHalf(Family[TsmtHalfConfig]):
             "c_along_n": problem.row_major_c,
             "a_pitch": a_pitch,
             "b_pitch": b_pitch,
-            "groups": self.launch(config, problem).groups,
+            "flat_splits": self.launch(config, problem).flat_splits,
             "group_splits": GROUP_SPLITS,
             "adders": adders(threads=config.threads, tile_bytes=tile_bytes),
         }

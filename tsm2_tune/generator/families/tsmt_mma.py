@@ -83,6 +83,7 @@ class TsmtMmaConfig(KernelConfig):
         "splits": "k",
         "min_blocks": "b",
     }
+    launch_tunables: ClassVar[tuple[str, ...]] = ("splits",)
 
     threads: int  # per block
     tile_rows: int  # of C, of a block
@@ -251,7 +252,7 @@ class TsmtMma(Family[TsmtMmaConfig]):
             "a_along_k": along_a == "k",
             "b_along_k": along_b == "k",
             "c_along_n": problem.row_major_c,
-            "groups": self.launch(config, problem).groups,
+            "flat_splits": self.launch(config, problem).flat_splits,
             "group_splits": GROUP_SPLITS,
             "adders": adders(threads=config.threads, tile_bytes=tile_bytes),
         }

@@ -57,6 +57,7 @@ class TsmtZmmaConfig(KernelConfig):
         "splits": "k",
         "min_blocks": "b",
     }
+    launch_tunables: ClassVar[tuple[str, ...]] = ("splits",)
 
     threads: int  # per block
     tile_rows: int  # of C, of a block
@@ -191,7 +192,7 @@ class TsmtZmma(Family[TsmtZmmaConfig]):
             "b_along_k": along_b == "k",
             "c_along_n": problem.row_major_c,
             "pairs": problem.dtype_name == "c64",  # neighbours along k that one load brings
-            "groups": self.launch(config, problem).groups,
+            "flat_splits": self.launch(config, problem).flat_splits,
             "group_splits": GROUP_SPLITS,
         }
 

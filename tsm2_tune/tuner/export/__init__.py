@@ -17,7 +17,7 @@ from tsm2_tune.tuner.stored import BestRow
 
 __all__ = ["LIBRARY_SUFFIXES", "export", "export_library", "export_text", "refuse_database", "write"]
 
-Export = Callable[[Sequence[BestRow], Mapping[str, KernelSource], str], str]
+Export = Callable[[Sequence[BestRow], Mapping[int, KernelSource], str], str]
 
 FORMATS: dict[str, Export] = {
     "module": module_text,
@@ -32,11 +32,11 @@ def export_text(
     rows: Sequence[BestRow],
     format_name: str,
     *,
-    sources: Mapping[str, KernelSource],
+    sources: Mapping[int, KernelSource],
     database: str,
     cubins: Cubins | None = None,
 ) -> str:
-    """The winners in one of FORMATS. `sources` maps their digests, `database` says where they come from; `cubins` are
+    """The winners in one of FORMATS. `sources` maps their trials, `database` says where they come from; `cubins` are
     for a module.
 
     InputError for an unknown format, or without winners.

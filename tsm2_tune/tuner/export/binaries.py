@@ -17,18 +17,20 @@ from tsm2_tune.tuner.tune import cores
 COMPILE_LIMIT_SECONDS = 600.0
 
 
-def compiled_cubins(rows: Sequence[BestRow], sources: Mapping[str, KernelSource]) -> tuple[Cubins, list[str]]:
+def compiled_cubins(rows: Sequence[BestRow], sources: Mapping[int, KernelSource]) -> tuple[Cubins, list[str]]:
     """For each kernel of a GPU and each width of index the binary; and why some are missing.
 
     The cache of compiled kernels may have them. ToolMissing where no compiler is here.
     """
-    wanted = dict.fromkeys((row.source_digest, row.compute_capability) for row in rows if row.compute_capability)
+    of_gpus = [row for row in rows if row.compute_capability]
+    wanted = dict.fromkeys((row.source_digest, row.compute_capability) for row in of_gpus)
+    kernels = {row.source_digest: sources[row.trial_id] for row in of_gpus}
     toolchains = {text: cuda_toolchain(capability(text)) for _, text in wanted}
     jobs = [(digest, text, bits) for digest, text in wanted for bits in INDEX_BITS]
 
     def compiled(job: tuple[str, str, int]) -> bytes | str:
-        digest, capability, bits = job
-        return _cubin(sources[digest], toolchains[capability], bits)
+        digest, of, bits = job
+        return _cubin(kernels[digest], toolchains[of], bits)
 
     with ThreadPoolExecutor(cores()) as pool:
         found = list(pool.map(compiled, jobs))

@@ -34,7 +34,16 @@ FLAGS = ("-std=c11", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-lto
 # What the compiler links by itself depends on the language that it is for: C++'s library is not to be needed.
 LINKING = ("-nodefaultlibs", "-s", "-Wl,--as-needed", "-Wl,-z,defs", "-Wl,-z,noexecstack")
 LIBRARIES = ("-ldl", "-lm", "-lc", "-lgcc")
-LAUNCH = ("threads", "rows_per_block", "smem_bytes", "columns_per_block", "splits", "flat_splits", "persistent")
+LAUNCH = (
+    "threads",
+    "rows_per_block",
+    "smem_bytes",
+    "columns_per_block",
+    "splits",
+    "flat_splits",
+    "persistent",
+    "has_workspace",
+)
 
 Winners = Sequence[tuple[BestRow, KernelSource]]
 
@@ -82,7 +91,7 @@ def _usable(rows: Sequence[BestRow], tell: Callable[[str], None]) -> list[BestRo
 
 
 def _with_binaries(
-    rows: Sequence[BestRow], sources: Mapping[str, KernelSource], tell: Callable[[str], None]
+    rows: Sequence[BestRow], sources: Mapping[int, KernelSource], tell: Callable[[str], None]
 ) -> tuple[Winners, Cubins]:
     """The winners whose binaries could be compiled, and these. ToolMissing where a compiler is missing."""
     compiler_command()  # before kernels are compiled, which may take long
@@ -93,7 +102,7 @@ def _with_binaries(
     if not whole:
         raise ToolMissing("nothing to export: nvcc compiled no winner's kernel: name another by CUDA_HOME")
     used = {key: cubins[key] for row in whole for key in _keys(row)}
-    return [(row, sources[row.source_digest]) for row in whole], used
+    return [(row, sources[row.trial_id]) for row in whole], used
 
 
 def _keys(row: BestRow) -> list[tuple[str, int, str]]:

@@ -27,10 +27,11 @@ Cubins = Mapping[tuple[str, int, str], bytes]  # by a text's digest, width of in
 
 
 def module_text(
-    rows: Sequence[BestRow], sources: Mapping[str, KernelSource], database: str, cubins: Cubins | None = None
+    rows: Sequence[BestRow], sources: Mapping[int, KernelSource], database: str, cubins: Cubins | None = None
 ) -> str:
     """The module. Whatever is from the database stands in it as ASCII string literals, or quoted in a comment."""
     cubins = cubins or {}
+    texts = {row.source_digest: sources[row.trial_id].text for row in rows}
     architectures = sorted({architecture for _, _, architecture in cubins})
     head = filled(
         "module_head.py.jinja",
@@ -45,10 +46,10 @@ def module_text(
     data = filled(
         "module.py.jinja",
         {
-            "rows": [ascii(json.dumps(winner(row, sources[row.source_digest]), allow_nan=False)) for row in rows],
+            "rows": [ascii(json.dumps(winner(row, sources[row.trial_id]), allow_nan=False)) for row in rows],
             "kernels": [
-                (ascii(digest), [ascii(line) for line in sources[digest].text.splitlines(keepends=True)] or ["''"])
-                for digest in dict.fromkeys(row.source_digest for row in rows)
+                (ascii(digest), [ascii(line) for line in text.splitlines(keepends=True)] or ["''"])
+                for digest, text in texts.items()
             ],
             "cubins": [(ascii(key), *_packed(binary)) for key, binary in cubins.items()],
         },

@@ -86,7 +86,7 @@ def escaped(text: str, table: Mapping[str, str]) -> str:
     return "".join(table.get(c, c) for c in one_line(text))
 
 
-def csv_text(rows: Sequence[BestRow], sources: Mapping[str, KernelSource], database: str) -> str:
+def csv_text(rows: Sequence[BestRow], sources: Mapping[int, KernelSource], database: str) -> str:
     """One line a winner under a line of names, units included; RFC 4180 quoting. No cell is a formula."""
     file = io.StringIO()
     writer = csv.DictWriter(file, list(asdict(rows[0])))
@@ -103,14 +103,14 @@ def csv_cell(value: object) -> object:
     return f"'{text}" if text.lstrip().startswith(FORMULA) and not NUMBER.fullmatch(text) else text
 
 
-def json_text(rows: Sequence[BestRow], sources: Mapping[str, KernelSource], database: str) -> str:
+def json_text(rows: Sequence[BestRow], sources: Mapping[int, KernelSource], database: str) -> str:
     """An object with the winners as `best`, parameters as objects."""
     best = [asdict(row) | {"parameters": row.tunables} for row in rows]
     document = {"program": f"tsm2-tune {__version__}", "database": database, "best": best}
     return json.dumps(document, indent=2, allow_nan=False) + "\n"
 
 
-def markdown_text(rows: Sequence[BestRow], sources: Mapping[str, KernelSource], database: str) -> str:
+def markdown_text(rows: Sequence[BestRow], sources: Mapping[int, KernelSource], database: str) -> str:
     """A table for each device and toolkit under its heading."""
 
     def escape(text: str) -> str:
@@ -125,7 +125,7 @@ def markdown_text(rows: Sequence[BestRow], sources: Mapping[str, KernelSource], 
     return "\n".join(parts)
 
 
-def latex_text(rows: Sequence[BestRow], sources: Mapping[str, KernelSource], database: str) -> str:
+def latex_text(rows: Sequence[BestRow], sources: Mapping[int, KernelSource], database: str) -> str:
     """A `table` for each device and toolkit; needs no package."""
 
     def escape(text: str) -> str:

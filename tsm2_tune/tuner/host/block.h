@@ -41,7 +41,7 @@ enum State : int { fresh = 0, ready = 1, at_barrier = 2, at_warp = 3, ended = 4 
 // Mirrored in faults.py.
 struct Fault {
     int kind, signal, signal_code;
-    unsigned block, thread, other;
+    unsigned block, split, thread, other;
     int state, line, other_state, other_line;
     unsigned mask, other_mask;
     uint64_t address;
@@ -50,7 +50,7 @@ struct Fault {
 // What one launch is asked to do, and what came of it. Mirrored in faults.py.
 struct Launch {
     void **arguments;
-    unsigned blocks, threads, smem_bytes, seed;
+    unsigned blocks, splits, threads, smem_bytes, seed;
     char *stacks;  // most_threads stacks of stack_bytes, each with an inaccessible page at its low end, and
     uint64_t stack_bytes, stack_guard_bytes;  // one more for the signal handler
     unsigned char *shared_memory;  // filled in: where shared memory is
@@ -83,6 +83,7 @@ inline void give_way()
 {
     launch->fault = fault;
     launch->fault.block = blockIdx.x;
+    launch->fault.split = blockIdx.y;
     launch->fault.thread = running;
     give_way();
     __builtin_unreachable();
@@ -161,6 +162,7 @@ static void report_stuck()
     Fault &fault = launch->fault;
     fault.kind = stuck;
     fault.block = blockIdx.x;
+    fault.split = blockIdx.y;
     fault.thread = waiting;
     fault.state = waiter.state;
     fault.line = waiter.line;
@@ -326,6 +328,7 @@ static void check_shared_memory()
         if (shared_bytes[byte] != 0xFF) {
             launch->fault.kind = shared_overrun;
             launch->fault.block = blockIdx.x;
+            launch->fault.split = blockIdx.y;
             launch->fault.address = byte;
             return;
         }
@@ -333,9 +336,10 @@ static void check_shared_memory()
 
 static void forget_copies();
 
-static void run_block(unsigned block)
+static void run_block(unsigned block, unsigned split)
 {
     blockIdx.x = block;
+    blockIdx.y = split;
     memset(shared_bytes, 0xFF, accessible_bytes);
     for (unsigned t = 0; t < launch->threads; ++t)
         threads[t].state = fresh;

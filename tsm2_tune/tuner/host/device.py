@@ -54,10 +54,19 @@ class HostKernel:
         """Shared memory as asked for; a CPU has none of the rest to tell."""
         return LoadedResources(registers=0, local_bytes=0, smem_bytes=smem_bytes, blocks_per_sm=1)
 
-    def __call__(self, arguments: Sequence[np.generic], *, blocks: int, threads: int, smem_bytes: int = 0) -> None:
+    def __call__(
+        self,
+        arguments: Sequence[np.generic],
+        *,
+        blocks: int,
+        splits: int = 1,
+        threads: int,
+        smem_bytes: int = 0,
+    ) -> None:
         """Run the kernel to its end. A fault is kept for `synchronise`; after one, kernels do not run."""
-        self._entry.check(arguments, blocks=blocks, threads=threads, smem_bytes=smem_bytes)
-        self._device.run(self._entry, arguments, blocks=blocks, threads=threads, smem_bytes=smem_bytes)
+        launch = {"blocks": blocks, "splits": splits, "threads": threads, "smem_bytes": smem_bytes}
+        self._entry.check(arguments, **launch)
+        self._device.run(self._entry, arguments, **launch)
 
 
 class HostDevice:

@@ -15,7 +15,7 @@ from tsm2_tune.tuner.device import LaunchFailed
 from tsm2_tune.tuner.host.faults import STACKS, Entry, Launch, Stretch, fault_message
 from tsm2_tune.tuner.host.memory import PAGE_BYTES, Stacks
 
-MOST_BLOCKS = 2**31 - 1  # of a one-dimensional grid, as on a GPU
+MOST_BLOCKS, MOST_SPLITS = 2**31 - 1, 2**16 - 1  # of a grid in x and in y, as on a GPU
 IN_ORDER = 0  # the seed with which the threads of a block run in ascending order
 
 # Signal handlers, stacks and the order of threads are one a process.
@@ -49,6 +49,7 @@ class EntryPoint:
             raise LaunchFailed(f"kernel {kernel!r} not loaded from {path}: {error}") from error
         self._bounds = (
             ("blocks", 1, MOST_BLOCKS),
+            ("splits", 1, MOST_SPLITS),
             ("threads", 1, min(limits.threads_per_block, self._entry.most_threads)),
             ("smem_bytes", 0, limits.smem_bytes_per_block_optin),
         )
@@ -69,6 +70,7 @@ class EntryPoint:
         arguments: Sequence[np.generic],
         *,
         blocks: int,
+        splits: int,
         threads: int,
         smem_bytes: int,
         seed: int = IN_ORDER,
@@ -82,6 +84,7 @@ class EntryPoint:
             launch = Launch(
                 arguments=ctypes.cast(pointers, ctypes.c_void_p),
                 blocks=blocks,
+                splits=splits,
                 threads=threads,
                 smem_bytes=smem_bytes,
                 seed=seed % 2**32,

@@ -43,6 +43,7 @@ class Fault(ctypes.Structure):
         ("signal", ctypes.c_int),
         ("signal_code", ctypes.c_int),
         ("block", ctypes.c_uint),
+        ("split", ctypes.c_uint),
         ("thread", ctypes.c_uint),
         ("other", ctypes.c_uint),
         ("state", ctypes.c_int),
@@ -61,6 +62,7 @@ class Launch(ctypes.Structure):
     _fields_ = (
         ("arguments", ctypes.c_void_p),
         ("blocks", ctypes.c_uint),
+        ("splits", ctypes.c_uint),
         ("threads", ctypes.c_uint),
         ("smem_bytes", ctypes.c_uint),
         ("seed", ctypes.c_uint),
@@ -99,13 +101,14 @@ class Stretch:
 def fault_message(launch: Launch, buffers: Sequence[Stretch]) -> str:
     """The launch's fault as one sentence that says which thread, what and where."""
     fault = launch.fault
+    block = f"block ({fault.block}, {fault.split})" if launch.splits > 1 else f"block ({fault.block})"
     if fault.kind == FaultKind.SIGNALLED:
-        return f"thread ({fault.thread}) of block ({fault.block}) {_signal_text(launch, buffers)}"
+        return f"thread ({fault.thread}) of {block} {_signal_text(launch, buffers)}"
     if fault.kind == FaultKind.STUCK:
-        return _stuck_text(fault)
+        return _stuck_text(fault, block)
     if fault.kind == FaultKind.WRONG_LANE:
         return (
-            f"thread ({fault.thread}) of block ({fault.block}) calls a warp operation with mask"
+            f"thread ({fault.thread}) of {block} calls a warp operation with mask"
             f" {fault.mask:#010x} in line {fault.line} that involves lane {fault.other}, which takes no part in it"
         )
     shared = Stretch("shared memory", 0, launch.smem_bytes)
@@ -115,15 +118,15 @@ def fault_message(launch: Launch, buffers: Sequence[Stretch]) -> str:
         if fault.address >= SHARED_BYTES:
             what = "a variable in shared memory"
         return (
-            f"thread ({fault.other}) of block ({fault.block}) {first} {what}, which thread ({fault.thread}) {second}:"
+            f"thread ({fault.other}) of {block} {first} {what}, which thread ({fault.thread}) {second}:"
             " no barrier orders the two"
         )
     if fault.kind == FaultKind.COUNTED_EARLY:
         return (
-            f"block ({fault.block}) was counted, and no barrier orders that and what its thread ({fault.other})"
+            f"{block} was counted, and no barrier orders that and what its thread ({fault.other})"
             " stores for other blocks"
         )
-    return f"block ({fault.block}) wrote {_place_text(shared, fault.address)}"
+    return f"{block} wrote {_place_text(shared, fault.address)}"
 
 
 def _signal_text(launch: Launch, buffers: Sequence[Stretch]) -> str:
@@ -158,10 +161,10 @@ def _place_text(stretch: Stretch, address: int) -> str:
     return f"byte {byte} of {size}, {f'{past} bytes' if past else 'right'} past its end"
 
 
-def _stuck_text(fault: Fault) -> str:
+def _stuck_text(fault: Fault, block: str) -> str:
     other = _state_text(fault.other_state, fault.other_line, fault.other_mask)
     return (
-        f"thread ({fault.thread}) of block ({fault.block}) {_state_text(fault.state, fault.line, fault.mask)},"
+        f"thread ({fault.thread}) of {block} {_state_text(fault.state, fault.line, fault.mask)},"
         f" which thread ({fault.other}) will not reach: it {other}"
     )
 

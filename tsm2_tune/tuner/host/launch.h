@@ -70,11 +70,13 @@ static void run(Launch *request, void (*invoke)(void **arguments))
     kernel_thread = pthread_self();
     blockDim.x = request->threads;
     gridDim.x = request->blocks;
+    gridDim.y = request->splits;
     guard_shared_memory();
     order.shuffle(request->threads, request->seed);
     SignalGuard guard;
-    for (unsigned block = 0; block < request->blocks && request->fault.kind == no_fault; ++block)
-        run_block(block);
+    for (unsigned split = 0; split < request->splits; ++split)
+        for (unsigned block = 0; block < request->blocks && request->fault.kind == no_fault; ++block)
+            run_block(block, split);
 }
 
 // Calls a kernel of any signature with a pointer to each of its arguments, as cudaLaunchKernel does.

@@ -28,10 +28,13 @@ def run_on_host(
     arguments: Sequence[np.generic | npt.NDArray[Any]],
     *,
     blocks: int,
+    splits: int = 1,
     threads: int,
     smem_bytes: int = 0,
 ) -> None:
     """Compile the CUDA text, unless that was done before, and run its kernel to the end.
+
+    The grid has `blocks` in x and `splits` in y.
 
     An array among the arguments is passed as its address, as is a uint64; every other argument is a NumPy
     scalar of the parameter's type. Any thread may call it: what goes wrong in one call is raised there, and
@@ -40,8 +43,8 @@ def run_on_host(
     """
     values = [np.uint64(a.ctypes.data) if isinstance(a, np.ndarray) else a for a in arguments]
     entry = _entry_point(text, kernel, defines)
-    entry.check(values, blocks=blocks, threads=threads, smem_bytes=smem_bytes)
-    fault = entry.fault(values, blocks=blocks, threads=threads, smem_bytes=smem_bytes)
+    entry.check(values, blocks=blocks, splits=splits, threads=threads, smem_bytes=smem_bytes)
+    fault = entry.fault(values, blocks=blocks, splits=splits, threads=threads, smem_bytes=smem_bytes)
     if fault is not None:
         raise KernelFault(fault)
 

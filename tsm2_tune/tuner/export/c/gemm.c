@@ -91,14 +91,14 @@ static tsm2_status start(tsm2_handle handle, const struct call *call, const stru
                          const struct winner *winner)
 {
     const struct launch *launch = &winner->launch;
-    const uint64_t blocks = launch_blocks(launch, (uint64_t)oriented->m, (uint64_t)oriented->n);
-    if (blocks > INT_MAX)
+    const uint64_t x = launch_blocks_x(launch, (uint64_t)oriented->m, (uint64_t)oriented->n);
+    if (x > INT_MAX)
         return fail(handle, TSM2_NOT_SUPPORTED, "%s needs more blocks than a grid has", winner->config);
     const int width = index_width(oriented, winner);
     cu_function function = NULL;
     TRY(load_kernel(handle, winner, width, &function));
     struct workspace workspace = {0, 0, 0, 0};
-    if (launch->splits > 1)
+    if (launch->has_workspace)
         TRY(take_workspace(handle, partials_bytes(launch, oriented), counters_bytes(launch, oriented), &workspace));
     const struct matrix *a = &oriented->matrices[0], *b = &oriented->matrices[1], *c = &oriented->matrices[2];
     union argument arguments[ARGUMENTS] = {
@@ -120,8 +120,8 @@ static tsm2_status start(tsm2_handle handle, const struct call *call, const stru
     for (int i = 0; i < ARGUMENTS; ++i)
         parameters[i] = &arguments[i];
     const cu_result result =
-        handle->driver.launch(function, (unsigned)blocks, 1, 1, (unsigned)launch->threads, 1, 1,
-                              (unsigned)launch->smem_bytes, handle->stream, parameters, NULL);
+        handle->driver.launch(function, (unsigned)x, (unsigned)launch_blocks_y(launch), 1, (unsigned)launch->threads, 1,
+                              1, (unsigned)launch->smem_bytes, handle->stream, parameters, NULL);
     return answered(handle, "cuLaunchKernel", result);
 }
 

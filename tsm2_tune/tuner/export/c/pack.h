@@ -18,6 +18,7 @@ struct launch {
     int splits;            /* of k */
     int flat_splits;       /* the most whose sums are added up at once */
     int persistent;        /* whether `splits` blocks are all of the grid */
+    int has_workspace;     /* whether the kernel has the two parameters more */
 };
 
 /* The fastest kernel of one shape and op on one device. */
