@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from tests.fabricated import winners
-from tsm2_tune.generator.problem import ELEMENT_TYPES
+from tests.fabricated import configuration, source, trial, tuning_run, winners
+from tsm2_tune.generator.config import Launch
+from tsm2_tune.generator.problem import ELEMENT_TYPES, Problem
 from tsm2_tune.generator.render import INDEX_BITS
 from tsm2_tune.tuner.export.library import library_bytes
 from tsm2_tune.tuner.trial import Trial, TuningRun
@@ -31,6 +32,13 @@ FACTORS = {
     "f32": np.float32, "f64": np.float64, "c64": np.complex64, "c128": np.complex128, "bf16": np.float32,
     "f16": np.float32,
 }  # fmt: skip
+H200 = tuning_run()
+A100 = tuning_run("NVIDIA A100", compute_capability="8.0", flags="-arch=sm_80")
+OTHERS = ("NVIDIA A100", 8, 0)  # name and compute capability
+PLAIN = Launch(threads=128, rows_per_block=128, smem_bytes=4096)
+SPLIT = Launch(threads=64, rows_per_block=32, smem_bytes=50000, columns_per_block=4, splits=3)
+InProcess = Callable[..., Any]
+SKINNY = Problem(6, 2, 3, "f32")
 A, B, C = 0x1000, 0x100000, 0x200000  # addresses that nobody reads
 
 
@@ -57,6 +65,9 @@ class Call:
         least_a, least_b = self.m if self.ops[0] == "N" else self.k, self.k if self.ops[1] == "N" else self.n
         given = zip((self.lda, self.ldb, self.ldc), (least_a, least_b, self.m), strict=True)
         return tuple(ld or max(1, least) for ld, least in given)  # type: ignore[return-value]
+
+
+PRODUCT = Call("f32", "NN", 6, 2, 3)
 
 
 class Handle:
@@ -122,6 +133,15 @@ class Handle:
 # What a library is made from
 
 
+def tried(
+    problem: Problem = SKINNY, launch: Launch = PLAIN, *, run: TuningRun = H200, **changes: Any
+) -> tuple[TuningRun, Trial]:
+    """A winner with this launch, whose text is its own."""
+    text = f"// {problem.text} {launch} {run.identity.name}\n"
+    own = replace(source(configuration(), problem.dtype_name, text), launch=launch)
+    return run, trial(problem=problem, source=own, **changes)
+
+
 def fabricated_library(folder: Path, *trials: tuple[TuningRun, Trial]) -> Path:
     """A library of the trials' winners, whose binaries are names: first letters of the digest, and width."""
     rows, sources = winners(folder, *trials)
@@ -140,7 +160,7 @@ def fabricated_library(folder: Path, *trials: tuple[TuningRun, Trial]) -> Path:
 
 
 @contextmanager
-def recording_process(folder: Path) -> Iterator[Callable[..., Any]]:
+def recording_process(folder: Path) -> Iterator[InProcess]:
     """A function that calls another with its arguments in a process with such a driver."""
     driver = folder / "libcuda.so.1"
     source = Path(__file__).with_name("fake_cuda.c")
