@@ -109,7 +109,7 @@ def written(folder: Path, *trials: tuple[TuningRun, Trial]) -> str:
 
 
 @pytest.fixture(scope="module")
-def library(gpu_memory: Memory, tmp_path_factory: pytest.TempPathFactory) -> str:
+def library(gpu_memory: Memory, tmp_path_factory: pytest.TempPathFactory, session_cache: None) -> str:
     """A library with kernels that split k for OPS, and one for f32 that does not, for few columns."""
     problems = [Problem(256, 8, 64, dtype, op) for dtype, ops in OPS.items() for op in ops]
     trials = [trial(problem=problem, source=handmade(problem)) for problem in problems]
