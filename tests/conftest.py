@@ -12,6 +12,7 @@ from typing import Protocol
 import pytest
 
 from tests.fabricated import tuning_run
+from tests.library_calls import SPLIT, TYPES, InProcess, fabricated_library, recording_process, tried
 from tests.quick import quick_toolchain
 from tests.quick_command import make_quick
 from tsm2_tune.errors import ToolMissing, TuneError
@@ -203,3 +204,18 @@ def gpu(gpu_support_path: str) -> Iterator[CudaDevice]:
     device = CudaDevice(0, gpu_support_path)
     yield device
     device.close()
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcess]:
+    """Calls functions in a process whose CUDA driver writes down its calls."""
+    with recording_process(tmp_path_factory.mktemp("driver")) as call:
+        yield call
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory, session_cache: None) -> str:
+    """A C library with a plain kernel for each type, and for f32 one besides that splits k."""
+    trials = [tried(Problem(6, 2, 3, dtype)) for dtype in TYPES]
+    trials.append(tried(Problem(6, 2, 3, "f32", "tn"), SPLIT))
+    return str(fabricated_library(tmp_path_factory.mktemp("plain"), *trials))

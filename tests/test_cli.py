@@ -362,7 +362,7 @@ def test_best_and_show(database: str) -> None:
     assert "77" in missing.output
 
 
-@pytest.mark.parametrize("form", ["module", "csv", "json", "markdown", "latex", "header"])
+@pytest.mark.parametrize("form", ["module", "csv", "json", "markdown", "latex"])
 def test_every_format_is_exported(form: str, database: str, tmp_path: Path) -> None:
     path = tmp_path / "out"
     assert run("export", "--db", database, "--format", form, "--output", str(path)).exit_code == 0

@@ -19,7 +19,6 @@ from tests.fabricated import (
     Winners,
     configuration,
     exported,
-    handmade,
     host_run,
     imported,
     source,
@@ -97,41 +96,6 @@ def test_tables_show_the_op(tmp_path: Path, format_name: str, separator: str) ->
         format_name, winners(tmp_path, (tuning_run(), trial(problem=Problem(16, 8, 10**6, "f64", "ntt"))))
     )
     assert f" f64 {separator} ntt {separator} 16 {separator} 8 {separator} 1000000 " in f" {text}".replace("\n", " ")
-
-
-@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
-@pytest.mark.parametrize("language", ["c", "c++"])
-def test_the_header_compiles(nasty: Winners, tmp_path: Path, language: str) -> None:
-    header = tmp_path / "best.h"
-    header.write_text(exported("header", nasty))
-    user = tmp_path / f"user.{language}"
-    user.write_text(
-        '#include <stdio.h>\n#include "best.h"\n'
-        "int main(void) { fputs(tsm2_tune_winners[0].toolkit, stdout);"
-        " return tsm2_tune_winner_count - 1; }\n"
-    )
-    strict = ["-Wall", "-Wextra", "-Werror", "-trigraphs", f"-x{language}"]
-    program = tmp_path / "user"
-    subprocess.run(["cc", *strict, str(user), "-o", str(program)], check=True)
-    printed = subprocess.run([program], check=True, capture_output=True).stdout
-    assert printed.decode() == NASTY.split("\x00")[0]  # C's strings end there
-
-
-@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
-def test_the_header_says_how_a_kernel_is_started(tmp_path: Path) -> None:
-    problem = Problem(64, 4, 64, "f32", "nt")
-    found = winners(tmp_path, (tuning_run(), trial(problem=problem, source=handmade(problem, splits=3))))
-    (tmp_path / "best.h").write_text(exported("header", found))
-    (tmp_path / "user.c").write_text(
-        '#include <stdio.h>\n#include "best.h"\n'
-        "int main(void) { const struct tsm2_tune_winner *w = tsm2_tune_winners;"
-        ' printf("%s %s %d %d %d %d %d", w->op, w->kernel, w->threads, w->rows_per_block, w->columns_per_block,'
-        " w->splits, w->groups); return 0; }\n"
-    )
-    program = tmp_path / "user"
-    subprocess.run(["cc", "-Wall", "-Wextra", "-Werror", str(tmp_path / "user.c"), "-o", str(program)], check=True)
-    printed = subprocess.run([program], check=True, capture_output=True, text=True).stdout
-    assert printed == "nt handmade 32 32 4 3 0"
 
 
 def test_nothing_to_export() -> None:

@@ -110,7 +110,7 @@ def test_a_final_stores_the_vendor_and_best_tells_it(path: Path) -> None:
     assert (best["round"], best["vendor_us"]) == (1, fastest)
     assert best["x_cublas"] == pytest.approx(best["vendor_us"] / best["median_us"])
     assert "x cuBLAS" in run("best", "--db", str(path)).output
-    for form in ("csv", "json", "markdown", "latex", "module", "header"):
+    for form in ("csv", "json", "markdown", "latex", "module"):
         exported = run("export", "--format", form, "--output", "-", "--db", str(path))
         assert exported.exit_code == 0, exported.output
         assert best["vendor_routine"].replace("#", "") in exported.output.replace("\\", "").replace("#", "")

@@ -73,7 +73,7 @@ def test_a_hostile_value_is_refused_wherever_it_stands(text: str, monkeypatch: p
 
 
 @pytest.mark.parametrize("text", [*LINE_ENDS, *CONTROLS])
-@pytest.mark.parametrize("template", ["header.h.jinja", "module.py.jinja"])
+@pytest.mark.parametrize("template", ["library_pack.c.jinja", "module.py.jinja"])
 def test_literals_are_one_line_of_ascii(template: str, text: str) -> None:
     for value in (text, [("a", [text])], {"a": {"b": text}}):
         with pytest.raises(InputError, match="cannot be printed into"):

@@ -366,9 +366,6 @@ def test_every_export_says_how_many_times_as_fast(store: Store, tmp_path: Path) 
         assert "470.00" in text
         assert "0.47" in text
         assert "3 of 13.1.0" in text
-    header = exported("header", found)
-    assert '470.0, 1, "cublasLtMatmul #3", 130100, 0.47' in header
-    assert "double x_cublas;" in header
 
 
 def test_what_kept_the_vendor_out_is_told_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -47,7 +47,7 @@ from tsm2_tune.tuner.trial import Outcome, in_a_line
 from tsm2_tune.tuner.tune import FinalFailure, Options, Tuner
 from tsm2_tune.usage import Group
 
-FORMATS = ("module", "csv", "json", "markdown", "latex", "header")
+FORMATS = ("module", "csv", "json", "markdown", "latex", "library")
 OF_A_SIGNAL = 128  # and its number: the exit status after it, as shells have it
 
 
@@ -306,17 +306,23 @@ def _tell(sentence: str) -> None:
     help="Whether a module holds compiled kernels, where nvcc is here to compile them.",
 )
 def export(database: str, selection: Selection, form: str, output: str, binaries: bool) -> None:
-    """Write the winners as an importable module, a table or a C header.
+    """Write the winners as an importable module, a C library or a table.
 
     \b
     tsm2-tune export --format module --output best_kernels.py
+    tsm2-tune export --format library --output libtsm2.so
     """
     from tsm2_tune.tuner import export as exports
 
+    if form == "library" and not binaries:
+        raise click.UsageError("--no-binaries is of a module: a library is nothing but binaries")
     if output != "-":
         exports.refuse_database(output, database)
     with Store.open(database, create=False) as store:
         device, chosen = selection.device_in(store), selection.__contains__
+        if form == "library":
+            exports.export_library(store, output, device=device, chosen=chosen, tell=_tell)
+            return
         text = exports.export(store, form, device=device, chosen=chosen, binaries=binaries, tell=_tell)
     if output == "-":
         click.echo(text.encode(), nl=False)  # as files are, whatever a terminal has

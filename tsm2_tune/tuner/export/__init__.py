@@ -1,21 +1,21 @@
-"""Winners -> a Python module, tables, a C header."""
+"""Winners -> a Python module, a C library, tables."""
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource
 from tsm2_tune.tuner.export.binaries import compiled_cubins
-from tsm2_tune.tuner.export.header import header_text
+from tsm2_tune.tuner.export.files import refuse_database, write
+from tsm2_tune.tuner.export.library import LIBRARY_SUFFIXES, export_library
 from tsm2_tune.tuner.export.module import Cubins, module_text
 from tsm2_tune.tuner.export.tables import csv_text, json_text, latex_text, markdown_text
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
+
+__all__ = ["LIBRARY_SUFFIXES", "export", "export_library", "export_text", "refuse_database", "write"]
 
 Export = Callable[[Sequence[BestRow], Mapping[int, KernelSource], str], str]
 
@@ -25,9 +25,7 @@ FORMATS: dict[str, Export] = {
     "json": json_text,
     "markdown": markdown_text,
     "latex": latex_text,
-    "header": header_text,
 }
-WITH_KERNELS = ("module", "header")  # whose kernels, or how they are started, are a part
 
 
 def export_text(
@@ -68,10 +66,10 @@ def export(
     """The store's winners, or only this device's and those of chosen problems, in one of FORMATS.
 
     With `binaries` a module holds those of its kernels; why one is missing is told. InputError without winners;
-    StoreError where the format holds kernels and one is not as this program makes it.
+    StoreError where a module's kernel is not as this program makes it.
     """
     rows = [row for row in store.best(device=device) if chosen(row.problem)]
-    sources = store.sources(rows) if format_name in WITH_KERNELS else {}
+    sources = store.sources(rows) if format_name == "module" else {}
     cubins: Cubins = {}
     if binaries and format_name == "module":
         try:
@@ -81,45 +79,3 @@ def export(
         for why in missing:
             tell(f"no binary: {why.rstrip('.')}; the module compiles at the first call")
     return export_text(rows, format_name, sources=sources, database=str(store.path), cubins=cubins)
-
-
-def refuse_database(output: str | Path, database: str | Path) -> None:
-    """InputError where `output` is the database, or a file that SQLite keeps beside it."""
-    for suffix in ("", "-wal", "-shm", "-journal"):
-        path = os.path.realpath(database) + suffix
-        same = os.path.exists(path) and os.path.exists(output) and os.path.samefile(path, output)
-        if same or os.path.realpath(output) == path:
-            raise InputError(f"cannot write {output}: it is part of the database {database}; name another --output")
-
-
-def write(text: str, output: str | Path) -> None:
-    """Put the text into the file `output`, whole or not at all; into a device or a pipe it is written as it comes.
-
-    InputError where it cannot be written.
-    """
-    path, temporary = Path(os.path.realpath(output)), None  # a link keeps pointing where it points
-    try:
-        if path.exists() and not path.is_file():
-            with path.open("w", encoding="utf-8", newline="") as device:
-                device.write(text)
-            return
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", newline="", dir=path.parent, prefix=f".{path.name}.", delete=False
-        ) as file:
-            temporary = Path(file.name)
-            file.write(text)
-        temporary.chmod(0o666 & ~_umask())
-        temporary.replace(path)
-    except OSError as error:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
-        raise InputError(
-            f"cannot write {path} ({error.strerror}): name a file in a folder that is there and writable"
-        ) from error
-
-
-def _umask() -> int:
-    """The permissions that this process withholds from new files; it can only be read by setting it."""
-    umask = os.umask(0)
-    os.umask(umask)
-    return umask

@@ -25,21 +25,22 @@ def compiled_cubins(rows: Sequence[BestRow], sources: Mapping[int, KernelSource]
     of_gpus = [row for row in rows if row.compute_capability]
     wanted = dict.fromkeys((row.source_digest, row.compute_capability) for row in of_gpus)
     kernels = {row.source_digest: sources[row.trial_id] for row in of_gpus}
-    toolchains = {text: cuda_toolchain(_capability(text)) for _, text in wanted}
+    toolchains = {text: cuda_toolchain(capability(text)) for _, text in wanted}
     jobs = [(digest, text, bits) for digest, text in wanted for bits in INDEX_BITS]
 
     def compiled(job: tuple[str, str, int]) -> bytes | str:
-        digest, capability, bits = job
-        return _cubin(kernels[digest], toolchains[capability], bits)
+        digest, of, bits = job
+        return _cubin(kernels[digest], toolchains[of], bits)
 
     with ThreadPoolExecutor(cores()) as pool:
         found = list(pool.map(compiled, jobs))
-    keys = [(digest, bits, architecture_flag(_capability(text))) for digest, text, bits in jobs]
+    keys = [(digest, bits, architecture_flag(capability(text))) for digest, text, bits in jobs]
     cubins = {key: binary for key, binary in zip(keys, found, strict=True) if isinstance(binary, bytes)}
     return cubins, sorted({why for why in found if isinstance(why, str)})
 
 
-def _capability(text: str) -> tuple[int, int]:
+def capability(text: str) -> tuple[int, int]:
+    """Of a winner's device, as numbers."""
     major, minor = text.split(".")
     return int(major), int(minor)
 

@@ -104,7 +104,7 @@ def compilable(text: str) -> str:
 
 def host_toolchain() -> Toolchain:
     """The compiler named by $CXX, or else the first of c++, g++ and clang++ on PATH; ToolMissing without one."""
-    compiler, *own_flags = _compiler()
+    compiler, *own_flags = compiler_command()
     flags = (*own_flags, *FLAGS, *_flags_taken(compiler))
     return Toolchain(
         compiler=compiler,
@@ -123,8 +123,8 @@ def watching(toolchain: Toolchain) -> Toolchain:
     return replace(toolchain, flags=(*plain, *WATCHED), libraries=WATCHED_LIBRARIES)
 
 
-def _compiler() -> list[str]:
-    """The compiler's path, then what $CXX says besides."""
+def compiler_command() -> list[str]:
+    """The compiler's path, then what $CXX says besides; ToolMissing without one."""
     try:
         named = shlex.split(os.environ.get("CXX", ""))
     except ValueError as error:

@@ -1,0 +1,216 @@
+/* A CUDA driver that computes nothing: it writes down what it is asked, and fails where it is told to. */
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef unsigned long long pointer;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static char text[1 << 22];
+static size_t written;
+static char device[256] = "NVIDIA H200", failing[64];
+static int failure, major_version = 9, minor_version = 0;
+static unsigned long long free_bytes = 1 << 30, allocations, first_stream_id, capturing;
+static size_t sizes[1 << 12];
+static _Thread_local void *contexts[16] = {(void *)0xC0};
+static _Thread_local int depth;
+
+static void note(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    pthread_mutex_lock(&lock);
+    if (written < sizeof text - 4096)
+        written += (size_t)vsnprintf(text + written, 4096, format, arguments);
+    pthread_mutex_unlock(&lock);
+    va_end(arguments);
+}
+
+/* What a test asks for. */
+
+const char *fake_log(void) { return text; }
+void fake_reset(void) { written = 0, text[0] = '\0', failing[0] = '\0', free_bytes = 1 << 30, capturing = first_stream_id = 0; }
+void fake_fail(const char *name, int result) { snprintf(failing, sizeof failing, "%s", name), failure = result; }
+void fake_memory(unsigned long long bytes) { free_bytes = bytes; }
+void fake_capture(unsigned long long stream) { capturing = stream; }
+void fake_stream_ids(unsigned long long first) { first_stream_id = first; }
+void fake_context(unsigned long long context) { contexts[depth] = (void *)context; }
+void fake_device(const char *name, int major, int minor)
+{
+    snprintf(device, sizeof device, "%s", name);
+    major_version = major, minor_version = minor;
+}
+
+#define FAIL(name)                                                                                                    \
+    if (strcmp(failing, name) == 0)                                                                                   \
+        return failure;
+#define NEEDS_CONTEXT(name)                                                                                           \
+    FAIL(name)                                                                                                        \
+    if (contexts[depth] == NULL)                                                                                      \
+        return 201; /* CUDA_ERROR_INVALID_CONTEXT */
+
+int cuInit(unsigned flags)
+{
+    FAIL("cuInit")
+    return (int)flags;
+}
+
+int cuGetErrorName(int result, const char **name)
+{
+    *name = result == 1 ? "CUDA_ERROR_INVALID_VALUE" : result == 2 ? "CUDA_ERROR_OUT_OF_MEMORY" : NULL;
+    return *name == NULL;
+}
+
+int cuCtxGetCurrent(void **context)
+{
+    *context = contexts[depth];
+    return 0;
+}
+
+int cuCtxPushCurrent_v2(void *context)
+{
+    FAIL("cuCtxPushCurrent")
+    contexts[++depth] = context;
+    note("push %llx\n", (pointer)context);
+    return 0;
+}
+
+int cuCtxPopCurrent_v2(void **context)
+{
+    *context = contexts[depth--];
+    note("pop\n");
+    return 0;
+}
+
+int cuCtxSynchronize(void)
+{
+    NEEDS_CONTEXT("cuCtxSynchronize")
+    note("wait for all\n");
+    return 0;
+}
+
+int cuCtxGetDevice(int *found)
+{
+    NEEDS_CONTEXT("cuCtxGetDevice")
+    *found = 0;
+    return 0;
+}
+
+int cuDeviceGetName(char *name, int bytes, int found)
+{
+    snprintf(name, (size_t)bytes, "%s", device);
+    return found;
+}
+
+int cuDeviceGetAttribute(int *value, int attribute, int found)
+{
+    *value = attribute == 75 ? major_version : minor_version;
+    return found;
+}
+
+int cuModuleLoadData(void **module, const void *image)
+{
+    NEEDS_CONTEXT("cuModuleLoadData")
+    note("load %.40s\n", (const char *)image);
+    *module = (void *)image;
+    return (size_t)image % 64 != 0;
+}
+
+int cuModuleUnload(void *module)
+{
+    note("unload %.40s\n", (const char *)module);
+    return 0;
+}
+
+int cuModuleGetFunction(void **function, void *module, const char *name)
+{
+    NEEDS_CONTEXT("cuModuleGetFunction")
+    note("function %s\n", name);
+    *function = module;
+    return 0;
+}
+
+int cuFuncSetAttribute(void *function, int attribute, int value)
+{
+    NEEDS_CONTEXT("cuFuncSetAttribute")
+    note("attribute %d = %d\n", attribute, value);
+    return function == NULL;
+}
+
+int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+                   unsigned block_z, unsigned smem_bytes, void *stream, void **parameters, void **extra)
+{
+    char line[1024] = "";
+    NEEDS_CONTEXT("cuLaunchKernel")
+    for (int i = 0; i < 13; ++i) {
+        strcat(line, " ");
+        for (int byte = 0; byte < 16; ++byte)
+            sprintf(line + strlen(line), "%02x", ((unsigned char *)parameters[i])[byte]);
+    }
+    note("launch %u %u %u %u %u %u %u %llu%s %.40s\n", grid_x, grid_y, grid_z, block_x, block_y, block_z, smem_bytes,
+         (pointer)stream, line, (const char *)function);
+    return extra != NULL;
+}
+
+int cuMemAlloc_v2(pointer *address, size_t bytes)
+{
+    NEEDS_CONTEXT("cuMemAlloc")
+    if (bytes > free_bytes)
+        return 2;
+    pthread_mutex_lock(&lock);
+    free_bytes -= bytes;
+    sizes[++allocations % (1 << 12)] = bytes;
+    *address = allocations << 20;
+    pthread_mutex_unlock(&lock);
+    note("allocate %zu\n", bytes);
+    return 0;
+}
+
+int cuMemFree_v2(pointer address)
+{
+    NEEDS_CONTEXT("cuMemFree")
+    const size_t bytes = sizes[(address >> 20) % (1 << 12)];
+    pthread_mutex_lock(&lock);
+    free_bytes += bytes;
+    pthread_mutex_unlock(&lock);
+    note("free %zu\n", bytes);
+    return 0;
+}
+
+int cuMemsetD32Async(pointer address, unsigned value, size_t words, void *stream)
+{
+    NEEDS_CONTEXT("cuMemsetD32Async")
+    note("zero %llx %zu words on %llu\n", address, words, (pointer)stream);
+    return value != 0;
+}
+
+int cuMemsetD2D8Async(pointer address, size_t pitch, unsigned char value, size_t width, size_t height, void *stream)
+{
+    NEEDS_CONTEXT("cuMemsetD2D8Async")
+    note("zero %llx pitch %zu width %zu height %zu on %llu\n", address, pitch, width, height, (pointer)stream);
+    return value != 0;
+}
+
+int cuStreamSynchronize(void *stream)
+{
+    NEEDS_CONTEXT("cuStreamSynchronize")
+    note("wait for %llu\n", (pointer)stream);
+    return 0;
+}
+
+int cuStreamIsCapturing(void *stream, int *status)
+{
+    NEEDS_CONTEXT("cuStreamIsCapturing")
+    *status = capturing != 0 && (pointer)stream == capturing;
+    return 0;
+}
+
+int cuStreamGetId(void *stream, unsigned long long *id)
+{
+    NEEDS_CONTEXT("cuStreamGetId")
+    *id = first_stream_id + (pointer)stream;
+    return 0;
+}

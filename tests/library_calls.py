@@ -1,0 +1,333 @@
+"""An exported C library, called by ctypes; also in a process whose CUDA driver only writes down its calls."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import random
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.fabricated import configuration, source, trial, tuning_run, winners
+from tsm2_tune.generator.config import Launch
+from tsm2_tune.generator.problem import ELEMENT_TYPES, Problem
+from tsm2_tune.generator.render import INDEX_BITS
+from tsm2_tune.tuner.export.library import library_bytes
+from tsm2_tune.tuner.trial import Trial, TuningRun
+
+SUCCESS, INVALID_VALUE, NOT_SUPPORTED, NO_DRIVER, NO_CONTEXT = range(5)
+DRIVER_ERROR, OUT_OF_MEMORY, WORKSPACE_TOO_SMALL, WRONG_DIGEST = range(5, 9)
+OPERATIONS = "NTC"
+TYPES = tuple(ELEMENT_TYPES)  # in the order of tsm2_type
+FACTORS = {
+    "f32": np.float32, "f64": np.float64, "c64": np.complex64, "c128": np.complex128, "bf16": np.float32,
+    "f16": np.float32,
+}  # fmt: skip
+H200 = tuning_run()
+A100 = tuning_run("NVIDIA A100", compute_capability="8.0", flags="-arch=sm_80")
+OTHERS = ("NVIDIA A100", 8, 0)  # name and compute capability
+PLAIN = Launch(threads=128, rows_per_block=128, smem_bytes=4096)
+SPLIT = Launch(threads=64, rows_per_block=32, smem_bytes=50000, columns_per_block=4, splits=3)
+InProcess = Callable[..., Any]
+SKINNY = Problem(6, 2, 3, "f32")
+A, B, C = 0x1000, 0x100000, 0x200000  # addresses that nobody reads
+
+
+@dataclass(frozen=True)
+class Call:
+    """A product of a library's caller, leading dimensions the least where they are 0."""
+
+    dtype: str
+    ops: str  # for A and B, of OPERATIONS
+    m: int
+    n: int
+    k: int
+    lda: int = 0
+    ldb: int = 0
+    ldc: int = 0
+    alpha: complex = 1
+    beta: complex = 0
+    a: int = A
+    b: int = B
+    c: int = C
+
+    @property
+    def leading(self) -> tuple[int, int, int]:
+        least_a, least_b = self.m if self.ops[0] == "N" else self.k, self.k if self.ops[1] == "N" else self.n
+        given = zip((self.lda, self.ldb, self.ldc), (least_a, least_b, self.m), strict=True)
+        return tuple(ld or max(1, least) for ld, least in given)  # type: ignore[return-value]
+
+
+PRODUCT = Call("f32", "NN", 6, 2, 3)
+
+
+class Handle:
+    """A handle of the library at this path."""
+
+    def __init__(self, path: str) -> None:
+        self.library = library = ctypes.CDLL(path)
+        for name in ("tsm2_last_error", "tsm2_status_text", "tsm2_about"):
+            getattr(library, name).restype = ctypes.c_char_p
+        self.handle = ctypes.c_void_p()
+        self.created = library.tsm2_create(ctypes.byref(self.handle))
+
+    @property
+    def error(self) -> str:
+        return self.library.tsm2_last_error(self.handle).decode()  # type: ignore[no-any-return]
+
+    def gemm(self, call: Call) -> int:
+        operations = [OPERATIONS.index(letter) for letter in call.ops]
+        lda, ldb, ldc = map(ctypes.c_int64, call.leading)
+        alpha, beta = (np.array([factor]).astype(FACTORS[call.dtype]) for factor in (call.alpha, call.beta))
+        a, b, c = (ctypes.c_void_p(address) for address in (call.a, call.b, call.c))
+        extents = [ctypes.c_int64(extent) for extent in (call.m, call.n, call.k)]
+        pointers = [ctypes.c_void_p(factor.ctypes.data) for factor in (alpha, beta)]
+        gemm = getattr(self.library, f"tsm2_gemm_{call.dtype}")
+        status: int = gemm(self.handle, *operations, *extents, pointers[0], a, lda, b, ldb, pointers[1], c, ldc)
+        return status
+
+    def _asked(self, call: Call) -> list[Any]:
+        lda, ldb, ldc = map(ctypes.c_int64, call.leading)
+        extents = [ctypes.c_int64(extent) for extent in (call.m, call.n, call.k)]
+        operations = [OPERATIONS.index(letter) for letter in call.ops]
+        a, b = ctypes.c_void_p(call.a), ctypes.c_void_p(call.b)
+        return [self.handle, TYPES.index(call.dtype), *operations, *extents, a, lda, b, ldb, ldc]
+
+    def choice(self, call: Call, size: int = 1024) -> tuple[int, str]:
+        text = ctypes.create_string_buffer(size)
+        status = self.library.tsm2_choice(*self._asked(call), text, ctypes.c_size_t(size))
+        return status, text.value.decode()
+
+    def workspace_size(self, call: Call) -> int:
+        size = ctypes.c_size_t()
+        assert self.library.tsm2_workspace_size(*self._asked(call), ctypes.byref(size)) == SUCCESS, self.error
+        return size.value
+
+    def set_workspace(self, address: int | None, size: int) -> int:
+        return int(self.library.tsm2_set_workspace(self.handle, ctypes.c_void_p(address), ctypes.c_size_t(size)))
+
+    def set_stream(self, stream: int) -> None:
+        assert self.library.tsm2_set_stream(self.handle, ctypes.c_void_p(stream)) == SUCCESS
+
+    def stream(self) -> int | None:
+        found = ctypes.c_void_p()
+        assert self.library.tsm2_get_stream(self.handle, ctypes.byref(found)) == SUCCESS
+        return found.value
+
+    def load(self) -> int:
+        return int(self.library.tsm2_load(self.handle))
+
+    def destroy(self) -> int:
+        return int(self.library.tsm2_destroy(self.handle))
+
+
+# What a library is made from
+
+
+def tried(
+    problem: Problem = SKINNY, launch: Launch = PLAIN, *, run: TuningRun = H200, **changes: Any
+) -> tuple[TuningRun, Trial]:
+    """A winner with this launch, whose text is its own."""
+    text = f"// {problem.text} {launch} {run.identity.name}\n"
+    own = replace(source(configuration(), problem.dtype_name, text), launch=launch)
+    return run, trial(problem=problem, source=own, **changes)
+
+
+def fabricated_library(folder: Path, *trials: tuple[TuningRun, Trial]) -> Path:
+    """A library of the trials' winners, whose binaries are names: first letters of the digest, and width."""
+    rows, sources = winners(folder, *trials)
+    keys = {
+        (row.source_digest, bits, f"sm_{row.compute_capability.replace('.', '').replace('90', '90a')}")
+        for row in rows
+        for bits in INDEX_BITS
+    }
+    cubins = {(digest, bits, arch): f"{digest[:8]} {bits} {arch}\0".encode() for digest, bits, arch in sorted(keys)}
+    path = folder / "libtsm2.so"
+    path.write_bytes(library_bytes([(row, sources[row.trial_id]) for row in rows], cubins, path.name))
+    return path
+
+
+# In a process with a driver that writes down its calls
+
+
+@contextmanager
+def recording_process(folder: Path) -> Iterator[InProcess]:
+    """A function that calls another with its arguments in a process with such a driver."""
+    driver = folder / "libcuda.so.1"
+    source = Path(__file__).with_name("fake_cuda.c")
+    command = [
+        "cc",
+        "-std=c11",
+        "-D_GNU_SOURCE",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-O1",
+        "-fPIC",
+        "-shared",
+        "-pthread",
+    ]
+    subprocess.run([*command, "-Wl,-soname,libcuda.so.1", str(source), "-o", str(driver)], check=True)
+    before = os.environ.get("LD_LIBRARY_PATH")
+    os.environ["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, (str(folder), before)))
+    try:
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            yield lambda function, *arguments: pool.submit(function, *arguments).result(120)
+    finally:
+        if before is None:
+            del os.environ["LD_LIBRARY_PATH"]
+        else:
+            os.environ["LD_LIBRARY_PATH"] = before
+
+
+@dataclass(frozen=True)
+class Started:
+    """A launch, as the driver got it."""
+
+    grid: list[int]
+    block: list[int]
+    smem_bytes: int
+    stream: int
+    arguments: list[bytes]
+    binary: str
+
+    @classmethod
+    def of(cls, line: str) -> Started:
+        words = line.split(" ", 22)
+        numbers = [int(word) for word in words[1:9]]
+        return cls(
+            numbers[:3], numbers[3:6], numbers[6], numbers[7], [bytes.fromhex(one) for one in words[9:22]], words[22]
+        )
+
+    def values(self, bits: int, sum_type: str) -> list[Any]:
+        """m, n, k, alpha, A, lda, B, ldb, beta, C, ldc, partials, counters."""
+        index, factor = np.dtype(f"i{bits // 8}"), np.dtype(sum_type)
+        kinds = [index] * 3 + [factor, "u8", index, "u8", index, factor, "u8", index, "u8", "u8"]
+        return [np.frombuffer(raw, kind, 1)[0].item() for raw, kind in zip(self.arguments, kinds, strict=True)]
+
+
+@dataclass
+class Record:
+    """What became of a scenario: statuses with the texts of errors, and what the driver was asked."""
+
+    log: list[str]
+    statuses: list[int] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    values: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def launches(self) -> list[Started]:
+        return [Started.of(line) for line in self.log if line.startswith("launch ")]
+
+    @property
+    def brief(self) -> list[str]:
+        """The driver's calls, launches by the word alone."""
+        return ["launch" if line.startswith("launch ") else line for line in self.log]
+
+
+def driver() -> Any:
+    """The recording driver of this process, as at first."""
+    library = ctypes.CDLL("libcuda.so.1")
+    library.fake_log.restype = ctypes.c_char_p
+    for name in ("fake_memory", "fake_capture", "fake_stream_ids", "fake_context"):
+        getattr(library, name).argtypes = [ctypes.c_ulonglong]
+    library.fake_reset()
+    library.fake_context(0xC0)
+    library.fake_device(b"NVIDIA H200", 9, 0)
+    return library
+
+
+def play(path: str, steps: Sequence[Any], device: tuple[str, int, int] = ("NVIDIA H200", 9, 0)) -> Record:
+    """Do the steps with a new handle, one after another.
+
+    A step is a Call, a pair of a driver's `fake_` function with its arguments, or a name of Handle's with its own.
+    """
+    fake = driver()
+    fake.fake_device(device[0].encode(), *device[1:])
+    handle = Handle(path)
+    assert handle.created == SUCCESS, handle.created
+    record = Record([])
+    for step in steps:
+        if isinstance(step, Call):
+            record.statuses.append(handle.gemm(step))
+            record.errors.append(handle.error)
+        elif step[0].startswith("fake_"):
+            getattr(fake, step[0])(*step[1:])
+        else:
+            found = getattr(handle, step[0])(*step[1:])
+            record.values[step[0]] = found
+            if step[0] in ("load", "set_workspace"):
+                record.statuses.append(found)
+                record.errors.append(handle.error)
+    record.log = fake.fake_log().decode(errors="replace").splitlines()
+    handle.destroy()
+    return record
+
+
+def created(steps: Sequence[tuple[Any, ...]], path: str) -> tuple[int, str]:
+    """The status of a handle made after the driver was told so, and that status in words."""
+    fake = driver()
+    for name, *arguments in steps:
+        getattr(fake, name)(*arguments)
+    handle = Handle(path)
+    words = handle.library.tsm2_status_text(handle.created).decode()
+    if handle.created == SUCCESS:
+        handle.destroy()
+    return handle.created, words
+
+
+def choices(path: str, calls: Sequence[Call], device: tuple[str, int, int]) -> list[tuple[int, str, str]]:
+    """Of each call the status, the choice in words, and the text of the error."""
+    driver().fake_device(device[0].encode(), *device[1:])
+    handle = Handle(path)
+    found = [(*handle.choice(call), handle.error) for call in calls]
+    again = [(*handle.choice(call), handle.error) for call in calls]  # of what is remembered
+    assert found == again
+    handle.destroy()
+    return found
+
+
+def in_threads(path: str, calls: Mapping[int, Sequence[Call]]) -> Record:
+    """By thread of this process, each with a handle and a stream of its own, the calls."""
+    fake = driver()
+    failures: list[str] = []
+
+    def work(stream: int, own: Sequence[Call]) -> None:
+        fake.fake_context(0xC0)
+        handle = Handle(path)
+        handle.set_stream(stream)
+        fake.fake_context(0)  # the handle's is made current for each call
+        failures.extend(handle.error for call in own if handle.gemm(call) != SUCCESS)
+        if handle.destroy() != SUCCESS:
+            failures.append("not destroyed")
+
+    threads = [threading.Thread(target=work, args=item) for item in calls.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return Record(fake.fake_log().decode().splitlines(), errors=failures)
+
+
+def random_calls(count: int, seed: int) -> list[Call]:
+    """Of every type and operation, of narrow and wide matrices, some vectors, some a matrix by itself."""
+    rng, calls = random.Random(seed), []
+    while len(calls) < count:
+        ops = rng.choice(OPERATIONS) + rng.choice(OPERATIONS)
+        m, n, k = (rng.choice((1, 2, 4, 7, 8, 64, 100, 4096, 20480, 10**6)) for _ in "mnk")
+        same = rng.random() < 0.3
+        plain = Call(
+            rng.choice(TYPES), ops, m, m if same else n, k, a=1 << 40, b=1 << (40 if same else 50), c=1 << 60
+        )
+        lda, ldb, ldc = (ld + rng.choice((0, 0, 1, 5)) for ld in plain.leading)
+        calls.append(replace(plain, lda=lda, ldb=lda if same and lda >= plain.leading[1] else ldb, ldc=ldc))
+    return calls

@@ -1,0 +1,304 @@
+"""The winners as a C library: what it launches and answers, before a driver that only writes down its calls."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.fabricated import GPU
+from tests.library_calls import (
+    DRIVER_ERROR,
+    FACTORS,
+    INVALID_VALUE,
+    NO_CONTEXT,
+    NO_DRIVER,
+    NOT_SUPPORTED,
+    OTHERS,
+    OUT_OF_MEMORY,
+    PRODUCT,
+    SUCCESS,
+    TYPES,
+    WORKSPACE_TOO_SMALL,
+    WRONG_DIGEST,
+    A,
+    B,
+    C,
+    Call,
+    InProcess,
+    Record,
+    choices,
+    created,
+    in_threads,
+    play,
+)
+from tsm2_tune.generator.problem import LARGEST_32_BIT_OFFSET
+
+pytestmark = [
+    pytest.mark.host,
+    pytest.mark.usefixtures("toolchain", "session_cache"),
+    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
+]
+SPLIT_PRODUCT = Call("f32", "TN", 70, 9, 3)  # 3 x 3 tiles
+SPLIT_BYTES = 3 * 9 * 32 * 4 * 4
+
+
+# The launch
+
+
+def test_the_launch_is_as_the_kernel_expects(there: InProcess, plain: str) -> None:
+    record: Record = there(play, plain, [replace(PRODUCT, ldc=8, alpha=2, beta=0.5), ("set_stream", 77), PRODUCT])
+    assert record.statuses == [SUCCESS] * 2
+    first, second = record.launches
+    assert first.values(32, "f4")[:11] == [6, 2, 3, 2.0, A, 6, B, 3, 0.5, C, 8]
+    assert (first.grid, first.block, first.smem_bytes, first.stream) == ([1, 1, 1], [128, 1, 1], 4096, 0)
+    assert second.stream == 77
+    assert record.brief[0].endswith(" 32 sm_90a")
+    assert record.brief[1:] == ["function tsm2_v3", "launch", "launch"] or record.brief[2:] == ["launch", "launch"]
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_factors_have_the_type_of_sums(there: InProcess, plain: str, dtype: str) -> None:
+    alpha, beta = (2 - 3j, 0.5 + 4j) if dtype.startswith("c") else (2.5, -0.5)
+    record = there(play, plain, [Call(dtype, "NN", 6, 2, 3, alpha=alpha, beta=beta)])
+    (launch,) = record.launches
+    for place, factor in ((3, alpha), (8, beta)):
+        raw = np.array([factor]).astype(FACTORS[dtype]).tobytes()
+        assert launch.arguments[place] == raw + bytes(16 - len(raw))
+
+
+def test_wide_matrices_get_wide_indices(there: InProcess, plain: str) -> None:
+    ld = LARGEST_32_BIT_OFFSET // 3
+    record = there(play, plain, [replace(PRODUCT, lda=ld), replace(PRODUCT, lda=ld + 1)])
+    narrow, wide = record.launches
+    assert narrow.binary.split()[1] == "32"
+    assert wide.binary.split()[1] == "64"
+    assert wide.values(64, "f4")[:6] == [6, 2, 3, 1.0, A, ld + 1]
+    tall = Call("f32", "NN", LARGEST_32_BIT_OFFSET // 2 + 1, 1, 1)
+    assert there(play, plain, [tall]).launches[0].binary.split()[1] == "64"
+
+
+def test_kernels_are_loaded_once_and_unloaded(there: InProcess, plain: str) -> None:
+    record = there(play, plain, [PRODUCT, replace(PRODUCT, m=70), SPLIT_PRODUCT, SPLIT_PRODUCT, ("load",)])
+    loads = [line for line in record.log if line.startswith("load ")]
+    assert len(loads) == len(set(loads)) == 2 * 7
+    assert record.log.count("attribute 8 = 50000") == 2  # more shared memory than a kernel has unasked
+
+
+def test_a_call_in_another_context_is_in_the_handles(there: InProcess, plain: str) -> None:
+    record = there(play, plain, [("fake_context", 0xC1), PRODUCT, ("fake_context", 0), PRODUCT])
+    assert record.statuses == [SUCCESS] * 2
+    assert record.brief[0] == "push c0"
+    assert record.brief[-4:] == ["pop", "push c0", "launch", "pop"]
+
+
+def test_threads_with_a_handle_each(there: InProcess, plain: str) -> None:
+    calls = {stream: [PRODUCT, replace(SPLIT_PRODUCT, m=32 * stream)] * 50 for stream in range(3, 11)}
+    record = there(in_threads, plain, calls)
+    assert record.errors == []
+    assert len(record.launches) == 8 * 100
+    workspaces: dict[int, set[tuple[int, int]]] = {}
+    for launch in record.launches:
+        partials, counters = launch.values(32, "f4")[11:]
+        if partials:
+            workspaces.setdefault(launch.stream, set()).add((partials, counters))
+    assert all(len(of_stream) == 1 for of_stream in workspaces.values())
+    assert len(set.union(*workspaces.values())) == 8
+    allocated = [line.split()[1] for line in record.log if line.startswith("allocate")]
+    assert sorted(allocated) == sorted(line.split()[1] for line in record.log if line.startswith("free"))
+
+
+# The workspace
+
+
+def test_a_split_kernel_gets_partials_and_zeroed_counters(there: InProcess, plain: str) -> None:
+    record = there(play, plain, [("set_stream", 7), SPLIT_PRODUCT, SPLIT_PRODUCT])
+    workspace = [line for line in record.brief if line.split()[0] in ("allocate", "zero", "launch", "wait")]
+    counters = record.launches[0].values(32, "f4")[12]
+    zeroed = f"zero {counters:x} 9 words on 7"
+    assert workspace == [f"allocate {SPLIT_BYTES}", "allocate 36", zeroed, "launch", "launch"]
+    assert record.launches[0] == record.launches[1]
+
+
+def test_the_workspace_grows_and_goes_with_the_stream(there: InProcess, plain: str) -> None:
+    larger = replace(SPLIT_PRODUCT, m=128)
+    steps = [
+        ("set_stream", 7),
+        SPLIT_PRODUCT,
+        larger,
+        ("set_stream", 8),
+        SPLIT_PRODUCT,
+        ("fake_stream_ids", 50),
+        larger,
+    ]
+    record = there(play, plain, steps)
+    workspace = [line for line in record.brief if line.split()[0] in ("allocate", "free", "launch", "wait")]
+    more = SPLIT_BYTES // 9 * 12
+    assert workspace == [
+        f"allocate {SPLIT_BYTES}",
+        "allocate 36",
+        "launch",
+        "wait for 7",
+        f"free {SPLIT_BYTES}",
+        "free 36",
+        f"allocate {more}",
+        "allocate 48",
+        "launch",
+        "wait for all",  # for what the other stream has
+        "launch",
+        "wait for all",  # the same handle, and another stream
+        "launch",
+    ]
+
+
+def test_a_workspace_of_the_callers(there: InProcess, plain: str) -> None:
+    at = 0x7000000
+    steps = [("workspace_size", SPLIT_PRODUCT), ("workspace_size", PRODUCT), SPLIT_PRODUCT]
+    needed = there(play, plain, steps[:1]).values["workspace_size"]
+    assert SPLIT_BYTES + 36 < needed < SPLIT_BYTES * 1.1 + 512
+    assert there(play, plain, steps[1:2]).values["workspace_size"] == 0
+    for size, status in ((needed, SUCCESS), (needed + 12345, SUCCESS), (SPLIT_BYTES, WORKSPACE_TOO_SMALL)):
+        record = there(play, plain, [("set_workspace", at, size), SPLIT_PRODUCT, PRODUCT])
+        assert record.statuses == [SUCCESS, status, SUCCESS]
+        assert not any(line.startswith("allocate") for line in record.log)
+        if status == SUCCESS:
+            partials, counters = record.launches[0].values(32, "f4")[11:]
+            zeroed = next(line for line in record.log if line.startswith("zero"))
+            words = int(zeroed.split()[2])
+            assert zeroed == f"zero {counters:x} {words} words on 0"
+            assert partials == at
+            assert counters >= at + SPLIT_BYTES
+            assert words >= 9
+            assert counters + words * 4 <= at + size
+        else:
+            assert record.errors[1] == f"this product needs a workspace of {needed} bytes"
+    own_again = there(play, plain, [("set_workspace", at, needed), ("set_workspace", None, 0), SPLIT_PRODUCT])
+    assert f"allocate {SPLIT_BYTES}" in own_again.log
+    for address, size, error in ((at + 8, needed, "argument 2, workspace: its"), (at, 255, "argument 3, bytes: exp")):
+        refused = there(play, plain, [("set_workspace", address, size)])
+        assert refused.statuses == [INVALID_VALUE]
+        assert refused.errors[0].startswith(error)
+
+
+def test_a_captured_product_has_the_callers_workspace(there: InProcess, plain: str) -> None:
+    captured = [("set_stream", 7), ("fake_capture", 7)]
+    record = there(play, plain, [*captured, SPLIT_PRODUCT, PRODUCT])
+    assert record.statuses == [NOT_SUPPORTED, SUCCESS]
+    assert "a CUDA graph has from the caller: tsm2_set_workspace" in record.errors[0]
+    record = there(play, plain, [("set_workspace", 0x7000000, 1 << 20), *captured, SPLIT_PRODUCT])
+    assert record.statuses == [SUCCESS] * 2
+
+
+@pytest.mark.parametrize("free_bytes", [0, SPLIT_BYTES])
+def test_without_memory_it_says_so_and_goes_on(there: InProcess, plain: str, free_bytes: int) -> None:
+    steps = [("fake_memory", free_bytes), SPLIT_PRODUCT, ("fake_memory", 1 << 20), SPLIT_PRODUCT]
+    record = there(play, plain, steps)
+    assert record.statuses == [OUT_OF_MEMORY, SUCCESS]
+    assert record.errors[0] == f"the GPU has no room for the {SPLIT_BYTES + 36} bytes in which a kernel splits k"
+
+
+# What it has no kernel for
+
+
+def test_a_text_that_is_too_long_is_cut(there: InProcess, plain: str) -> None:
+    record = there(play, plain, [("choice", PRODUCT, 10)])
+    assert record.values["choice"] == (SUCCESS, "tsm2-v3-t")
+
+
+def test_a_product_without_a_kernel_or_a_binary(there: InProcess, plain: str) -> None:
+    record = there(play, plain, [replace(PRODUCT, ops="NT", dtype="f64"), replace(PRODUCT, ops="TT")])
+    assert record.statuses == [NOT_SUPPORTED, NOT_SUPPORTED]
+    assert record.errors == [
+        "no f64 kernel for op nt is in this library, only for nn: tune with --dtype f64 --op nt and export again",
+        "no f32 kernel for op tt is in this library, only for nn, tn: tune with --dtype f32 --op tt and export again",
+    ]
+    record = there(play, plain, [PRODUCT], OTHERS)
+    assert record.statuses == [NOT_SUPPORTED]
+    assert "of NVIDIA H200: no binary of it for sm_80 is in this library" in record.errors[0]
+
+
+# Statuses
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"m": -1}, "argument 4, m: -1, expected at least 0"),
+        ({"n": -2}, "argument 5, n: -2, expected at least 0"),
+        ({"k": -3}, "argument 6, k: -3, expected at least 0"),
+        ({"lda": 5}, "argument 9, lda: 5, expected at least 6"),
+        ({"ops": "TN", "lda": 2}, "argument 9, lda: 2, expected at least 3"),
+        ({"ldb": 2}, "argument 11, ldb: 2, expected at least 3"),
+        ({"ops": "NT", "ldb": 1}, "argument 11, ldb: 1, expected at least 2"),
+        ({"ldc": 5}, "argument 14, ldc: 5, expected at least 6"),
+        ({"m": 0, "lda": -1}, "argument 9, lda: -1, expected at least 1"),
+        ({"a": 0}, "argument 8, A: it is NULL"),
+        ({"b": 0}, "argument 10, B: it is NULL"),
+        ({"c": 0}, "argument 13, C: it is NULL"),
+        ({"a": 0x1002}, "argument 8, A: its address is not a multiple of 4 bytes"),
+        ({"ldb": 1 << 60}, "argument 11, ldb: 1152921504606846976 times 2 columns is more than any memory"),
+    ],
+)
+def test_arguments_are_checked_as_in_blas(there: InProcess, plain: str, change: dict[str, Any], error: str) -> None:
+    record = there(play, plain, [replace(PRODUCT, **change), PRODUCT])
+    assert (record.statuses, record.errors) == ([INVALID_VALUE, SUCCESS], [error, ""])
+
+
+def test_extents_of_0_are_as_in_blas(there: InProcess, plain: str) -> None:
+    empty = [replace(PRODUCT, m=0, a=0, c=0), replace(PRODUCT, n=0, b=0), replace(PRODUCT, k=0, beta=1, a=0)]
+    record = there(play, plain, empty)
+    assert (record.statuses, record.log) == ([SUCCESS] * 3, [])
+    for dtype, size in (("f32", 4), ("c128", 16), ("bf16", 2)):
+        record = there(play, plain, [Call(dtype, "TN", 6, 2, 0, ldc=9, a=0, b=0)])
+        assert record.statuses == [SUCCESS]
+        assert record.log == [f"zero {C:x} pitch {9 * size} width {6 * size} height 2 on 0"]
+    record = there(play, plain, [replace(PRODUCT, k=0, beta=2), Call("c64", "NN", 6, 2, 0, beta=1j)])
+    assert record.statuses == [NOT_SUPPORTED] * 2
+    assert record.errors[0] == "no kernel scales C: with k = 0 beta must be 0 or 1"
+    ((status, _, error),) = there(choices, plain, [replace(PRODUCT, k=0)], (GPU, 9, 0))
+    assert (status, error) == (NOT_SUPPORTED, "an extent is 0: no kernel computes that")
+
+
+@pytest.mark.parametrize(
+    "function", ["cuModuleLoadData", "cuModuleGetFunction", "cuLaunchKernel", "cuCtxPushCurrent"]
+)
+def test_the_drivers_errors_have_their_names(there: InProcess, plain: str, function: str) -> None:
+    steps = [("fake_context", 0xC1), ("fake_fail", function.encode(), 1), PRODUCT, ("fake_fail", b"", 0), PRODUCT]
+    record = there(play, plain, steps)
+    assert record.statuses == [DRIVER_ERROR, SUCCESS]
+    assert record.errors == [f"{function} failed: CUDA_ERROR_INVALID_VALUE", ""]
+    assert record.brief.count("pop") == record.brief.count("push c0")
+    loaded = sum(line.startswith("load ") for line in record.log)
+    unloaded = sum(line.startswith("unload ") for line in record.log)
+    assert loaded - unloaded == 1
+
+
+def test_a_handle_needs_a_driver_and_a_context(there: InProcess, plain: str) -> None:
+    assert there(created, [], plain) == (SUCCESS, "success")
+    status, words = there(created, [("fake_context", 0)], plain)
+    assert (status, words) == (NO_CONTEXT, "no CUDA context is current: cudaFree(0) makes one")
+    status, words = there(created, [("fake_fail", b"cuInit", 100)], plain)
+    assert status == NO_DRIVER
+    assert words.startswith("no CUDA driver: libcuda.so.1 is not there")
+    assert there(created, [("fake_fail", b"cuCtxGetDevice", 1)], plain)[0] == DRIVER_ERROR
+
+
+def test_a_changed_binary_is_refused(there: InProcess, plain: str, tmp_path: Path) -> None:
+    content = Path(plain).read_bytes()
+    first = there(play, plain, [PRODUCT]).log[0].removeprefix("load ").encode()
+    assert content.count(first) == 1
+    changed = tmp_path / "libtsm2.so"
+    changed.write_bytes(content.replace(first, first.replace(b"sm_90a", b"sm_90b")))
+    record = there(play, str(changed), [PRODUCT, replace(PRODUCT, dtype="f64")])
+    assert record.statuses == [WRONG_DIGEST, SUCCESS]
+    assert "does not match its digest" in record.errors[0]
+    assert record.brief[-1] == "launch"
+    assert sum(line.startswith("load ") for line in record.log) == 1
+
+
+def test_a_stream_is_told(there: InProcess, plain: str) -> None:
+    assert there(play, plain, [("set_stream", 77), ("stream",)]).values["stream"] == 77

@@ -1,0 +1,178 @@
+"""A C library chooses and starts what the Python module of the same winners does."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.fabricated import GPU, exported, imported, vendor_measurement, winners
+from tests.library_calls import (
+    A100,
+    H200,
+    NOT_SUPPORTED,
+    OTHERS,
+    PLAIN,
+    PRODUCT,
+    SPLIT,
+    SUCCESS,
+    TYPES,
+    Call,
+    InProcess,
+    choices,
+    fabricated_library,
+    play,
+    random_calls,
+    tried,
+)
+from tests.recording_driver import RecordingDriver
+from tsm2_tune.generator.config import Launch
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.runtime.elements import DTYPES
+from tsm2_tune.tuner.export.library import library_bytes
+from tsm2_tune.tuner.trial import Trial, TuningRun
+
+pytestmark = [
+    pytest.mark.host,
+    pytest.mark.usefixtures("toolchain", "session_cache"),
+    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
+]
+
+LAUNCHES = (
+    PLAIN,
+    SPLIT,
+    Launch(threads=128, rows_per_block=64, smem_bytes=0, columns_per_block=8, splits=100),
+    Launch(threads=128, rows_per_block=64, smem_bytes=0, splits=65, flat_splits=8),
+    Launch(threads=128, rows_per_block=64, smem_bytes=0, columns_per_block=16, splits=264, persistent=True),
+    Launch(threads=128, rows_per_block=1, smem_bytes=0, splits=5, persistent=True),
+    Launch(threads=128, rows_per_block=64, smem_bytes=0, lone_split=True),
+)
+
+
+@pytest.mark.parametrize("number", range(len(LAUNCHES)))
+@pytest.mark.parametrize("op", ["nn", "tn", "ttt"])
+def test_a_launch_is_the_python_modules(
+    there: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, op: str
+) -> None:
+    trials = tried(Problem(64, 8, 32, "f32", op), LAUNCHES[number])
+    library = str(fabricated_library(tmp_path, trials))
+    (tmp_path / "module").mkdir()
+    module = imported(exported("module", winners(tmp_path / "module", trials)), tmp_path)
+    driver = recording(module, monkeypatch)
+    ops = {"nn": "NN", "tn": "TN", "ttt": "NN"}[op]
+    for m, n, k in ((1, 1, 1), (256, 5, 3), (257, 17, 400), (10**5, 33, 7)):
+        call = Call("f32", ops, m, n, k, ldc=m + 3, alpha=2, beta=3, a=1 << 40, b=1 << 50, c=1 << 60)
+        record = there(play, library, [("fake_memory", 1 << 40), call])
+        (launch,) = record.launches
+        a, b, out = arrays(call)
+        driver.workspaces = LAUNCHES[number].has_workspace
+        module.gemm(a, b, out=out, alpha=2, beta=3)
+        expected = driver.launches[-1]
+        of_module = driver.memory.values()
+        assert [int(line.split()[1]) for line in record.log if line.startswith("allocate")] == list(of_module)
+        module._workspaces.clear()
+        driver.memory.clear()
+        assert (launch.grid, launch.block, launch.smem_bytes) == (
+            expected["grid"],
+            expected["block"],
+            expected["smem"],
+        )
+        assert launch.values(32, "f4")[:11] == expected["values"][:11]
+
+
+def recording(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> RecordingDriver:
+    """A driver for the module that takes any address, and has memory enough."""
+    driver = RecordingDriver()
+    driver.free_bytes = 1 << 40
+
+    def attribute(value: Any, attribute: int, address: Any) -> int:
+        value._obj.value = 0 if attribute == 9 else 0xC0
+        return 0
+
+    monkeypatch.setattr(driver, "cuPointerGetAttribute", attribute)
+    monkeypatch.setattr(module, "cuda", lambda: driver)
+    monkeypatch.setattr(module, "_by_nvrtc", lambda winner, bits, arch: b"cubin")
+    return driver
+
+
+def arrays(call: Call) -> list[SimpleNamespace]:
+    """The call's op(A), op(B) and C as device arrays."""
+    m, n, k = call.m, call.n, call.k
+    size = DTYPES[call.dtype].itemsize
+    kind = {"bf16": "<V2"}.get(call.dtype, DTYPES[call.dtype].str)
+    found = []
+    facts = zip(
+        "ABC", ((m, k), (k, n), (m, n)), (*call.ops, "N"), call.leading, (call.a, call.b, call.c), strict=True
+    )
+    for _, shape, operation, ld, at in facts:
+        strides = (size, ld * size) if operation == "N" else (ld * size, size)
+        interface = {"shape": shape, "typestr": kind, "data": (at, False), "version": 3, "strides": strides}
+        dtype = "bfloat16" if call.dtype == "bf16" else kind
+        found.append(SimpleNamespace(__cuda_array_interface__=interface, dtype=dtype))
+    return found
+
+
+# The choice
+
+
+def pack_of_everything(seed: int) -> list[tuple[TuningRun, Trial]]:
+    """Winners of every type and op at random shapes, on two GPUs."""
+    rng, trials = random.Random(seed), []
+    extents = (1, 2, 4, 8, 16, 64, 4096, 20480, 10**6)
+    ops = [a + b for a, b in product("nt", repeat=2)] + ["nnt", "tnt", "ntt", "ttt", "tx", "nxt"]
+    for dtype, run in product(TYPES, (H200, A100)):
+        every = [*ops, "cn", "nc", "cc", "cx", "jtt", "tjt", "jxt", "tc"] if dtype.startswith("c") else ops
+        for op in rng.sample(every, 6):
+            for _ in range(rng.randint(1, 4)):
+                m, n, k = (rng.choice(extents) for _ in "mnk")
+                problem = Problem(m, m if "x" in op else n, k, dtype, op)
+                trials.append(tried(problem, run=run, median_us=rng.choice((5.0, 6.5, 7.25))))
+    return trials
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("device", [(GPU, 9, 0), OTHERS, ("NVIDIA H100", 9, 0)])
+def test_the_choice_is_the_python_modules(
+    there: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, device: tuple[str, int, int]
+) -> None:
+    trials = pack_of_everything(seed)
+    library = str(fabricated_library(tmp_path, *trials))
+    (tmp_path / "module").mkdir()
+    module = imported(exported("module", winners(tmp_path / "module", *trials)), tmp_path)
+    recording(module, monkeypatch)
+    monkeypatch.setattr(module, "device_of", lambda ordinal: (device[0], "sm_90a"))
+    calls = random_calls(600, seed)
+    found = there(choices, library, calls, device)
+    swapped = grams = 0
+    for call, (status, text, error) in zip(calls, found, strict=True):
+        conjugates = {f"conj_{x}": operation == "C" for x, operation in zip("ab", call.ops, strict=True)}
+        try:
+            match = module.choice(*arrays(call), **conjugates, fallback="error")
+        except (LookupError, ValueError):
+            assert (status, text) == (NOT_SUPPORTED, ""), call
+            assert error.startswith(f"no {call.dtype} kernel for op "), call
+            continue
+        assert (status, text) == (SUCCESS, f"{match.winner.config}, {match}"), call
+        swapped += match.swapped
+        grams += match.winner.is_gram
+    assert swapped > 10
+    assert grams > 0
+
+
+def test_the_choice_tells_the_vendors_time(there: InProcess, tmp_path: Path) -> None:
+    rows, sources = winners(tmp_path, tried())
+    told = vendor_measurement(470.0)
+    row = replace(
+        rows[0], vendor_us=told.measurement.median_us, vendor_right=1, vendor_routine=told.routine, x_cublas=0.94
+    )
+    cubins = {(row.source_digest, bits, "sm_90a"): b"cubin\0" for bits in (32, 64)}
+    path = tmp_path / "libtsm2.so"
+    path.write_bytes(library_bytes([(row, sources[row.trial_id])], cubins, path.name))
+    ((status, text, _),) = there(choices, str(path), [PRODUCT], (GPU, 9, 0))
+    assert (status, text) == (SUCCESS, f"{row.config}, exact: 500.0 us, cublasSgemm 470.0 us")

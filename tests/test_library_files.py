@@ -1,0 +1,185 @@
+"""The files of a C library: how they are written, and that they are clean C and Fortran."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from tests.fabricated import GPU, PROBLEM, configuration, host_run, kernel, trial, winners
+from tests.library_calls import H200, PRODUCT, SUCCESS, Call, InProcess, choices, play, tried
+from tsm2_tune.cli import main
+from tsm2_tune.errors import InputError, ToolMissing
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.export.library import SOURCES, export_library, library_bytes
+from tsm2_tune.tuner.store import Store
+
+pytestmark = [
+    pytest.mark.host,
+    pytest.mark.usefixtures("toolchain", "session_cache"),
+    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
+]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A database with two winners of a GPU, one of --math and one of a host."""
+    path = tmp_path / "results.db"
+    gpu, maths = Problem(4096, 8, 512, "f32"), Problem(4096, 8, 512, "minplus_f32")
+    with Store.open(path, create=True) as store:
+        for run, problem in ((H200, PROBLEM), (H200, gpu), (H200, maths), (host_run(), PROBLEM)):
+            store.add_trial(run, trial(problem=problem, source=kernel(configuration(), problem)))
+    return path
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(main, ["export", "--format", "library", *arguments])
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
+def test_it_is_exported_with_its_header_and_its_interface(there: InProcess, path: Path, tmp_path: Path) -> None:
+    output = tmp_path / "libmine.so"
+    done = run("--db", str(path), "--output", str(output))
+    assert done.exit_code == 0, done.output
+    assert "left out: 1 winner of a host" in done.output
+    assert {file.name for file in tmp_path.glob("*mine*")} == {"libmine.so", "libmine.h", "libmine.f90"}
+    assert (tmp_path / "libmine.h").read_bytes() == (SOURCES / "tsm2.h").read_bytes()
+    record = there(play, str(output), [Call("f32", "NN", 4096, 8, 512), ("load",)])
+    assert record.statuses == [SUCCESS] * 2
+    assert all(line.startswith("load \x7fELF") for line in record.log if line.startswith("load "))
+    ((_, text, _),) = there(choices, str(output), [Call("f32", "NN", 4096, 8, 512)], (GPU, 9, 0))
+    assert text == f"{configuration().text}, exact: 500.0 us"
+
+
+def test_it_needs_the_c_library_alone(plain: str) -> None:
+    if shutil.which("readelf") is None:
+        pytest.skip("no readelf")
+    told = subprocess.run(["readelf", "-d", plain], check=True, capture_output=True, text=True).stdout
+    needed = {line.rpartition("[")[2].partition(".so")[0] for line in told.splitlines() if "(NEEDED)" in line}
+    assert needed <= {"libc", "libdl", "libm", "ld-linux-x86-64", "ld-linux-aarch64"}
+    assert "[libtsm2.so]" in told
+
+
+@pytest.mark.parametrize("name", ["-", "libtsm2", "libtsm2.h", ".so"])
+def test_other_names_are_refused(path: Path, tmp_path: Path, name: str) -> None:
+    output = name if name == "-" else str(tmp_path / name)
+    done = run("--db", str(path), "--output", output)
+    assert (done.exit_code, done.output.count("\n")) == (2, 1)
+    assert "name a file that ends in .so, such as libtsm2.so" in done.output
+
+
+@pytest.mark.parametrize("missing", ["nvcc", "c++"])
+def test_without_a_compiler_nothing_is_written(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    def refuse(*_: object) -> None:
+        raise ToolMissing(f"{missing} not found: install it")
+
+    name = "library.compiler_command" if missing == "c++" else "binaries.cuda_toolchain"
+    monkeypatch.setattr(f"tsm2_tune.tuner.export.{name}", refuse)
+    before = sorted(tmp_path.rglob("*"))
+    done = run("--db", str(path), "--dtype", "f32", "--device", GPU, "--output", str(tmp_path / "libtsm2.so"))
+    assert (done.exit_code, done.output.splitlines()[-1]) == (2, f"Error: {missing} not found: install it")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
+def test_where_one_file_cannot_be_written_none_is(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "libtsm2.f90").mkdir()
+    (tmp_path / "libtsm2.h").write_text("of before")
+    before = sorted(tmp_path.rglob("*"))
+    done = run("--db", str(path), "--output", str(tmp_path / "libtsm2.so"))
+    assert done.exit_code == 2
+    assert f"cannot write {tmp_path}/libtsm2.f90" in done.output
+    assert sorted(tmp_path.rglob("*")) == before
+    assert (tmp_path / "libtsm2.h").read_text() == "of before"
+
+
+def test_winners_that_a_library_has_no_function_for(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "results.db", create=True) as store:
+        store.add_trial(host_run(), trial())
+        with pytest.raises(
+            InputError, match="has no winner of what was asked for that was tuned on a GPU for one of f32"
+        ):
+            export_library(store, str(tmp_path / "libtsm2.so"))
+
+
+def test_no_binaries_is_of_a_module(path: Path, tmp_path: Path) -> None:
+    done = run("--db", str(path), "--no-binaries", "--output", str(tmp_path / "libtsm2.so"))
+    assert done.exit_code == 2
+    assert "--no-binaries is of a module" in done.output
+
+
+def test_nothing_from_the_database_becomes_code(there: InProcess, tmp_path: Path) -> None:
+    nasty = "A\"B'C\\D*/ // # ??/ %d %s \n\x01é"
+    rows, sources = winners(tmp_path, tried())
+    row = replace(rows[0], device=nasty, driver=nasty, toolkit=nasty, flags=nasty, tuned_at="2026-01-02")
+    cubins = {(row.source_digest, bits, "sm_90a"): b"cubin\0" for bits in (32, 64)}
+    path = tmp_path / "libtsm2.so"
+    path.write_bytes(library_bytes([(row, sources[row.trial_id])], cubins, path.name))
+    ((status, text, _),) = there(choices, str(path), [PRODUCT], (nasty, 9, 0))
+    assert (status, text) == (SUCCESS, f"{row.config}, exact: 500.0 us")
+    ((status, text, _),) = there(choices, str(path), [PRODUCT], (GPU, 9, 0))
+    assert f"tuned on {nasty}: no winner of {GPU} fits" in text
+
+
+STRICT = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror"]
+
+
+@pytest.mark.parametrize(("language", "standard"), [("c", "c99"), ("c", "c11"), ("c++", "c++11"), ("c++", "c++17")])
+def test_the_header_compiles(tmp_path: Path, language: str, standard: str) -> None:
+    header = tmp_path / "libtsm2.h"
+    header.write_bytes((SOURCES / "tsm2.h").read_bytes())
+    user = tmp_path / "user"
+    user.write_text(
+        '#include "libtsm2.h"\n#include "libtsm2.h"\n'
+        "int user(tsm2_handle handle);\n"
+        "int user(tsm2_handle handle)\n{\n"
+        "    const float one = 1;\n    float *x = 0;\n"
+        "    return tsm2_gemm_f32(handle, TSM2_N, TSM2_T, 1, 1, 1, &one, x, 1, x, 1, &one, x, 1);\n}\n"
+    )
+    compiler = shutil.which("c++" if language == "c++" else "cc")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    command = [compiler, *STRICT, f"-std={standard}", "-x", language, "-c", str(user), "-o", str(tmp_path / "user.o")]
+    subprocess.run(command, check=True)
+
+
+@pytest.mark.parametrize("file", sorted(file.name for file in SOURCES.iterdir() if file.name.endswith(".c")))
+def test_the_c_texts_are_clean(tmp_path: Path, file: str) -> None:
+    command = ["cc", *STRICT, "-std=c11", "-O2", "-c", str(SOURCES / file), "-o", str(tmp_path / "text.o")]
+    subprocess.run(command, check=True)
+
+
+@pytest.mark.skipif(shutil.which("gfortran") is None, reason="no gfortran")
+def test_the_interface_for_fortran_compiles(tmp_path: Path) -> None:
+    interface, example = SOURCES / "tsm2.f90", Path(__file__).parent.parent / "examples" / "library.f90"
+    for text in (interface, example):
+        command = ["gfortran", "-std=f2008", "-Wall", "-Wextra", "-Werror", "-c", str(text), "-o", "text.o"]
+        subprocess.run(command, check=True, cwd=tmp_path)
+
+
+def test_the_interface_for_fortran_is_the_headers() -> None:
+    header, interface = (SOURCES / "tsm2.h").read_text(), (SOURCES / "tsm2.f90").read_text()
+    code = re.sub(r"/\*.*?\*/", "", header, flags=re.DOTALL)
+    in_c = {
+        name: [re.split(r"[ *]+", one.strip())[-1].lower() for one in arguments.split(",")]
+        for name, arguments in re.findall(r"(tsm2_\w+)\(([^)]*)\);", code)
+    }
+    joined = re.sub(r"&\s*\n\s*", "", interface)
+    in_fortran = {
+        name: arguments.lower().split(", ")
+        for name, arguments in re.findall(r"function (tsm2_\w+)\((.*?)\) bind\(c\)", joined)
+    }
+    assert len(in_fortran) == 14
+    for name, arguments in in_fortran.items():
+        expected = ["element_type" if one == "type" else one for one in in_c[name]]
+        assert arguments == expected, name
+    constants = dict(re.findall(r"TSM2_(\w+) = (\d+)", code))
+    assert {n.upper(): v for n, v in re.findall(r"enumerator :: tsm2_(\w+) = (\d+)", interface)} == constants

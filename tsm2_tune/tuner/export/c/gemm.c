@@ -1,0 +1,246 @@
+/* Products: their choice, their launch. */
+
+#include <limits.h>
+#include <string.h>
+
+#include "checking.h"
+#include "exported.h"
+#include "handle.h"
+#include "launch.h"
+
+enum { ARGUMENTS = 13 };
+
+/* A kernel's argument. */
+union argument {
+    int64_t wide;
+    int32_t narrow;
+    uint64_t address;
+    unsigned char factor[16];
+};
+
+/* The winner for the product, remembered. */
+static struct match chosen(tsm2_handle handle, const struct product *product)
+{
+    struct remembered now = {{product->m, product->n, product->k, product->type}, {NULL, 0, 0, 0}};
+    int64_t facts = product->is_gram;
+    uint64_t place = 0;
+    for (int x = 0; x < 3; ++x)
+        for (int order = 0; order < ORDERS; ++order)
+            facts = facts * 2 + (product->matrices[x].ld[order] != 0);
+    now.key[3] += (facts * 4 + product->conjugates[0] * 2 + product->conjugates[1]) * 8;
+    for (int i = 0; i < 4; ++i)
+        place = (place ^ (uint64_t)now.key[i]) * 0x9e3779b97f4a7c15u;
+    struct remembered *before = &handle->memory[(place >> 32) % MEMORY];
+    if (before->match.winner != NULL && memcmp(before->key, now.key, sizeof now.key) == 0)
+        return before->match;
+    now.match = choose(product, handle->device);
+    if (now.match.winner != NULL)
+        *before = now;
+    return now.match;
+}
+
+/* The width of the index that reaches every element. */
+static int index_width(const struct product *oriented, const struct winner *winner)
+{
+    int64_t most = oriented->m > oriented->k ? oriented->m : oriented->k;
+    int is_wide = most > LARGEST_32_BIT_OFFSET / 2;
+    for (int x = 0; x < 3; ++x) {
+        const struct matrix *matrix = &oriented->matrices[x];
+        const int order = winner->orders[x];
+        is_wide |= matrix->ld[order] * (order == COLUMN_MAJOR ? matrix->columns : matrix->rows) > LARGEST_32_BIT_OFFSET;
+    }
+    return is_wide;
+}
+
+static union argument index_of(int64_t value, int width)
+{
+    union argument argument = {0};
+    if (width == 0)
+        argument.narrow = (int32_t)value;
+    else
+        argument.wide = value;
+    return argument;
+}
+
+static union argument address_of(const void *address)
+{
+    const union argument argument = {.address = (uintptr_t)address};
+    return argument;
+}
+
+static union argument factor_of(const void *factor, int64_t bytes)
+{
+    union argument argument = {0};
+    memcpy(argument.factor, factor, (size_t)bytes);
+    return argument;
+}
+
+static uint64_t partials_bytes(const struct launch *launch, const struct product *oriented)
+{
+    const uint64_t elements = launch_partial_elements(launch, (uint64_t)oriented->m, (uint64_t)oriented->n);
+    return elements * (uint64_t)sum_bytes((tsm2_type)oriented->type);
+}
+
+static uint64_t counters_bytes(const struct launch *launch, const struct product *oriented)
+{
+    return launch_counters(launch, (uint64_t)oriented->m, (uint64_t)oriented->n) * 4;
+}
+
+/* Start the winner's kernel. */
+static tsm2_status start(tsm2_handle handle, const struct call *call, const struct product *oriented,
+                         const struct winner *winner)
+{
+    const struct launch *launch = &winner->launch;
+    const uint64_t x = launch_blocks_x(launch, (uint64_t)oriented->m, (uint64_t)oriented->n);
+    if (x > INT_MAX)
+        return fail(handle, TSM2_NOT_SUPPORTED, "%s needs more blocks than a grid has", winner->config);
+    const int width = index_width(oriented, winner);
+    cu_function function = NULL;
+    TRY(load_kernel(handle, winner, width, &function));
+    struct workspace workspace = {0, 0, 0, 0};
+    if (launch->has_workspace)
+        TRY(take_workspace(handle, partials_bytes(launch, oriented), counters_bytes(launch, oriented), &workspace));
+    const struct matrix *a = &oriented->matrices[0], *b = &oriented->matrices[1], *c = &oriented->matrices[2];
+    union argument arguments[ARGUMENTS] = {
+        index_of(oriented->m, width),
+        index_of(oriented->n, width),
+        index_of(oriented->k, width),
+        factor_of(call->alpha, sum_bytes(call->type)),
+        address_of(a->address),
+        index_of(a->ld[winner->orders[0]], width),
+        address_of(b->address),
+        index_of(b->ld[winner->orders[1]], width),
+        factor_of(call->beta, sum_bytes(call->type)),
+        address_of(c->address),
+        index_of(c->ld[winner->orders[2]], width),
+        {.address = workspace.partials},
+        {.address = workspace.counters},
+    };
+    void *parameters[ARGUMENTS];
+    for (int i = 0; i < ARGUMENTS; ++i)
+        parameters[i] = &arguments[i];
+    const cu_result result =
+        handle->driver.launch(function, (unsigned)x, (unsigned)launch_blocks_y(launch), 1, (unsigned)launch->threads, 1,
+                              1, (unsigned)launch->smem_bytes, handle->stream, parameters, NULL);
+    return answered(handle, "cuLaunchKernel", result);
+}
+
+/* Whether a factor is this real number. */
+static int is_number(const struct call *call, const void *factor, double number)
+{
+    if (call->type == TSM2_F64 || call->type == TSM2_C128) {
+        double parts[2] = {0, 0};
+        memcpy(parts, factor, (size_t)sum_bytes(call->type));
+        return parts[0] == number && parts[1] == 0;
+    }
+    float parts[2] = {0, 0};
+    memcpy(parts, factor, (size_t)sum_bytes(call->type));
+    return (double)parts[0] == number && parts[1] == 0;
+}
+
+/* C = beta C, of a product with k = 0. */
+static tsm2_status scale(tsm2_handle handle, const struct call *call)
+{
+    if (is_number(call, call->beta, 1))
+        return TSM2_SUCCESS;
+    if (!is_number(call, call->beta, 0))
+        return fail(handle, TSM2_NOT_SUPPORTED, "no kernel scales C: with k = 0 beta must be 0 or 1");
+    const size_t bytes = (size_t)element_bytes(call->type);
+    const size_t pitch = (size_t)call->ldc * bytes, width = (size_t)call->m * bytes, height = (size_t)call->n;
+    return answered(handle, "cuMemsetD2D8Async",
+                    handle->driver.set_lines((uintptr_t)call->C, pitch, 0, width, height, handle->stream));
+}
+
+/* The product with an element at least, and the winner that it gets. */
+static tsm2_status find(tsm2_handle handle, const struct call *call, struct product *oriented, struct match *match)
+{
+    *oriented = product_of(call);
+    *match = chosen(handle, oriented);
+    if (match->winner == NULL) {
+        describe_lack(call, handle->error, sizeof handle->error);
+        return TSM2_NOT_SUPPORTED;
+    }
+    if (match->swapped)
+        *oriented = transposed_product(oriented);
+    return TSM2_SUCCESS;
+}
+
+static tsm2_status multiply(tsm2_handle handle, struct call call)
+{
+    struct product oriented;
+    struct match match = {NULL, 0, 0, 0};
+    if (handle == NULL)
+        return TSM2_INVALID_VALUE;
+    handle->error[0] = '\0';
+    TRY(check_shapes(handle, &call));
+    if (call.m == 0 || call.n == 0)
+        return TSM2_SUCCESS;
+    TRY(check_addresses(handle, &call));
+    if (call.k > 0)
+        TRY(find(handle, &call, &oriented, &match));
+    int has_entered;
+    TRY(enter(handle, &has_entered));
+    const tsm2_status status =
+        call.k > 0 ? start(handle, &call, &oriented, match.winner) : scale(handle, &call);
+    return leave(handle, has_entered, status);
+}
+
+#define PRODUCT(name, type, factor, element)                                                                         \
+    EXPORTED tsm2_status tsm2_gemm_##name(tsm2_handle handle, tsm2_operation transa, tsm2_operation transb,          \
+                                          int64_t m, int64_t n, int64_t k, const factor *alpha, const element *A,    \
+                                          int64_t lda, const element *B, int64_t ldb, const factor *beta,            \
+                                          element *C, int64_t ldc)                                                   \
+    {                                                                                                                \
+        const struct call call = {type, transa, transb, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc};               \
+        return multiply(handle, call);                                                                               \
+    }
+
+PRODUCT(f32, TSM2_F32, float, float)
+PRODUCT(f64, TSM2_F64, double, double)
+PRODUCT(c64, TSM2_C64, void, void)
+PRODUCT(c128, TSM2_C128, void, void)
+PRODUCT(bf16, TSM2_BF16, float, void)
+PRODUCT(f16, TSM2_F16, float, void)
+
+/* What would be started for a call that is only asked about. */
+static tsm2_status ask(tsm2_handle handle, const struct call *call, struct product *oriented, struct match *match)
+{
+    handle->error[0] = '\0';
+    if ((int)call->type < TSM2_F32 || call->type > TSM2_F16)
+        return fail(handle, TSM2_INVALID_VALUE, "type: %d is none", (int)call->type);
+    TRY(check_shapes(handle, call));
+    if (call->m == 0 || call->n == 0 || call->k == 0)
+        return fail(handle, TSM2_NOT_SUPPORTED, "an extent is 0: no kernel computes that");
+    return find(handle, call, oriented, match);
+}
+
+EXPORTED tsm2_status tsm2_choice(tsm2_handle handle, tsm2_type type, tsm2_operation transa, tsm2_operation transb,
+                                 int64_t m, int64_t n, int64_t k, const void *A, int64_t lda, const void *B,
+                                 int64_t ldb, int64_t ldc, char *text, size_t bytes)
+{
+    const struct call call = {type, transa, transb, m, n, k, NULL, A, lda, B, ldb, NULL, NULL, ldc};
+    struct product oriented;
+    struct match match;
+    if (handle == NULL || text == NULL || bytes == 0)
+        return TSM2_INVALID_VALUE;
+    text[0] = '\0';
+    TRY(ask(handle, &call, &oriented, &match));
+    describe_match(&match, handle->device, text, bytes);
+    return TSM2_SUCCESS;
+}
+
+EXPORTED tsm2_status tsm2_workspace_size(tsm2_handle handle, tsm2_type type, tsm2_operation transa,
+                                         tsm2_operation transb, int64_t m, int64_t n, int64_t k, const void *A,
+                                         int64_t lda, const void *B, int64_t ldb, int64_t ldc, size_t *bytes)
+{
+    const struct call call = {type, transa, transb, m, n, k, NULL, A, lda, B, ldb, NULL, NULL, ldc};
+    struct product oriented;
+    struct match match;
+    if (handle == NULL || bytes == NULL)
+        return TSM2_INVALID_VALUE;
+    *bytes = 0;
+    TRY(ask(handle, &call, &oriented, &match));
+    const struct launch *launch = &match.winner->launch;
+    *bytes = whole_workspace_bytes(partials_bytes(launch, &oriented), counters_bytes(launch, &oriented));
+    return TSM2_SUCCESS;
+}

@@ -1,0 +1,67 @@
+/* A handle, and what its calls are made of. */
+
+#ifndef TSM2_HANDLE_H
+#define TSM2_HANDLE_H
+
+#include "driver.h"
+#include "product.h"
+
+enum { MEMORY = 256, ERROR_BYTES = 512 }; /* products whose choice is remembered; of the last error's text */
+
+/* Memory for a kernel that splits k: its sums, and counters, which are 0 between launches. */
+struct workspace {
+    cu_pointer partials, counters;
+    uint64_t partials_bytes, counters_bytes;
+};
+
+/* A product whose winner was chosen. */
+struct remembered {
+    int64_t key[4];
+    struct match match; /* no winner: there is nothing here */
+};
+
+struct tsm2_state {
+    struct driver driver;
+    cu_context context; /* that it was made in */
+    cu_stream stream;
+    char device[256], architecture[16];
+    int (*cubins)[INDEX_WIDTHS]; /* of each winner by width of index; -1 where none is for this GPU */
+    cu_module *modules;          /* of each cubin; NULL: not loaded */
+    cu_function *functions;
+    struct workspace own, given; /* the caller's, if it has bytes */
+    unsigned long long own_stream_id; /* where the own one was last used */
+    struct remembered memory[MEMORY];
+    char error[ERROR_BYTES];
+};
+
+/* The status, after the text, as printf has it, was written as the handle's last error. */
+tsm2_status fail(tsm2_handle handle, tsm2_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Success, or what the driver answered to the call of this name. */
+tsm2_status answered(tsm2_handle handle, const char *name, cu_result result);
+
+/* Makes the handle's context current, unless it is; `leave` ends that, and returns the status. */
+tsm2_status enter(tsm2_handle handle, int *has_entered);
+tsm2_status leave(tsm2_handle handle, int has_entered, tsm2_status status);
+
+/* The winner's kernel, loaded, for an index of this width. */
+tsm2_status load_kernel(tsm2_handle handle, const struct winner *winner, int width, cu_function *function);
+
+/* Room for so many bytes of sums and of zeroed counters. */
+tsm2_status take_workspace(tsm2_handle handle, uint64_t partials_bytes, uint64_t counters_bytes,
+                           struct workspace *taken);
+
+/* The bytes of a caller's workspace that has room for so many, and that which the caller's memory is. */
+uint64_t whole_workspace_bytes(uint64_t partials_bytes, uint64_t counters_bytes);
+struct workspace divided_workspace(cu_pointer address, uint64_t bytes);
+
+/* Runs an expression that ends with a status; returns where it is none of success. */
+#define TRY(expression)                                                                                              \
+    do {                                                                                                             \
+        const tsm2_status status_ = (expression);                                                                    \
+        if (status_ != TSM2_SUCCESS)                                                                                 \
+            return status_;                                                                                          \
+    } while (0)
+
+#endif

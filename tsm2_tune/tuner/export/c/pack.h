@@ -1,0 +1,54 @@
+/* What the library holds: the winners, and the binaries of their kernels. `pack.c` is written by the export. */
+
+#ifndef TSM2_PACK_H
+#define TSM2_PACK_H
+
+#include <stdint.h>
+
+enum { INDEX_WIDTHS = 2 };                         /* 32 and 64 bits, in this order */
+#define LARGEST_32_BIT_OFFSET 2143289344           /* elements: 2**31 - 2**22; past it an index has 64 bits */
+enum { COLUMN_MAJOR = 0, ROW_MAJOR = 1, ORDERS = 2 };
+
+/* How a kernel is started for any shape: see launch.h. */
+struct launch {
+    int threads;           /* per block */
+    int rows_per_block;    /* of C's tiles */
+    int smem_bytes;        /* dynamic shared memory per block */
+    int columns_per_block; /* of C's tiles; 0: all n */
+    int splits;            /* of k */
+    int flat_splits;       /* the most whose sums are added up at once */
+    int persistent;        /* whether `splits` blocks are all of the grid */
+    int has_workspace;     /* whether the kernel has the two parameters more */
+};
+
+/* The fastest kernel of one shape and op on one device. */
+struct winner {
+    const char *device, *op, *config;
+    int type;          /* a tsm2_type */
+    int orders[3];     /* of A, B and C as matrices of the kernel's product */
+    int conjugates[2]; /* whether it multiplies with the complex conjugate of A, and of B */
+    int is_gram;       /* whether it is for a matrix and the same one transposed alone */
+    int64_t m, n, k;
+    double median_us;
+    const char *vendor_routine; /* NULL where it was not measured, or not right */
+    double vendor_us;
+    int kernel; /* index of its text: binaries of one text have the same */
+    const char *entry;
+    struct launch launch;
+};
+
+struct cubin {
+    int kernel, width; /* of its text; of its index, 0 for 32 and 1 for 64 bits */
+    const char *architecture;
+    uint64_t offset, bytes; /* in pack_bytes */
+    unsigned char sha256[32];
+};
+
+extern const struct winner pack_winners[];
+extern const int pack_winner_count;
+extern const struct cubin pack_cubins[];
+extern const int pack_cubin_count;
+extern const unsigned char pack_bytes[];
+extern const char pack_about[];
+
+#endif

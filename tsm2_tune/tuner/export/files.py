@@ -1,0 +1,71 @@
+"""Files that an export writes, whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from tsm2_tune.errors import InputError
+
+
+def refuse_database(output: str | Path, database: str | Path) -> None:
+    """InputError where `output` is the database, or a file that SQLite keeps beside it."""
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        path = os.path.realpath(database) + suffix
+        same = os.path.exists(path) and os.path.exists(output) and os.path.samefile(path, output)
+        if same or os.path.realpath(output) == path:
+            raise InputError(f"cannot write {output}: it is part of the database {database}; name another --output")
+
+
+def write(text: str, output: str | Path) -> None:
+    """Put the text into the file `output`, whole or not at all; into a device or a pipe it is written as it comes.
+
+    InputError where it cannot be written.
+    """
+    path = Path(os.path.realpath(output))  # a link keeps pointing where it points
+    if path.exists() and not path.is_file():
+        try:
+            with path.open("w", encoding="utf-8", newline="") as device:
+                device.write(text)
+        except OSError as error:
+            raise _refused(path, error) from error
+    else:
+        write_all({path: text.encode()})
+
+
+def write_all(contents: Mapping[Path, bytes]) -> None:
+    """Put the contents into these files, in this order, once all of them are on the disk.
+
+    InputError, and all files as they were, where one cannot be written.
+    """
+    staged: list[tuple[Path, Path]] = []
+    path = Path()
+    try:
+        for named, content in contents.items():
+            path = Path(os.path.realpath(named))
+            if path.exists() and not path.is_file():
+                raise FileExistsError(0, "it is no ordinary file")
+            with tempfile.NamedTemporaryFile("wb", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+                staged.append((Path(file.name), path))
+                file.write(content)
+        for temporary, path in staged:
+            temporary.chmod(0o666 & ~_umask())
+            temporary.replace(path)
+    except OSError as error:
+        raise _refused(path, error) from error
+    finally:
+        for temporary, _ in staged:
+            temporary.unlink(missing_ok=True)
+
+
+def _refused(path: Path, error: OSError) -> InputError:
+    return InputError(f"cannot write {path} ({error.strerror}): name a file in a folder that is there and writable")
+
+
+def _umask() -> int:
+    """The permissions that this process withholds from new files; it can only be read by setting it."""
+    umask = os.umask(0)
+    os.umask(umask)
+    return umask
