@@ -198,9 +198,9 @@ def winners(folder: Path, *trials: tuple[TuningRun, Trial]) -> Winners:
         return store.best(), sources
 
 
-def exported(format_name: str, found: Winners, database: str = "results.db") -> str:
+def exported(format_name: str, found: Winners, database: str = "results.db", *, launcher: bytes | None = None) -> str:
     rows, sources = found
-    return export_text(rows, format_name, sources=sources, database=database)
+    return export_text(rows, format_name, sources=sources, database=database, launcher=launcher)
 
 
 def device_array(

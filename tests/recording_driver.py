@@ -152,3 +152,16 @@ class RecordingDriver:
             {"grid": shape[:3], "block": shape[3:], "smem": smem_bytes, "stream": stream.value, "values": values}
         )
         return 0
+
+
+LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+
+
+def callable_by_address(driver: Any) -> None:
+    """Let what starts kernels be called by a program in C too, as CUDA's driver is."""
+    launch = driver.cuLaunchKernelEx
+
+    def by_address(config: int, function: int, parameters: int, extra: None) -> int:
+        return int(launch(ctypes.c_void_p(config), ctypes.c_void_p(function), ctypes.c_void_p(parameters), extra))
+
+    driver.cuLaunchKernelEx = LAUNCH(by_address)

@@ -60,10 +60,23 @@ def torch_key(a: Any, b: Any, out: Any, asked: Any) -> Any:
     return a.shape, b.shape, shape, a.stride(), b.stride(), strides, a.dtype, a.get_device(), bits, same, asked
 
 
+def torch_kinds(torch: Any) -> tuple[type, type]:
+    """The types of tensors that are no more than their memory."""
+    return torch.Tensor, torch.nn.Parameter
+
+
+def torch_current_device(torch: Any) -> Callable[[], int]:
+    """The ordinal of the current device, where PyTorch is at work on devices."""
+    found: Callable[[], int] = (
+        getattr(getattr(torch, "_C", None), "_cuda_getDevice", None) or torch.cuda.current_device
+    )
+    return found
+
+
 def torch_starter(torch: Any) -> Starter:
     """How products of tensors are started."""
-    kinds = (torch.Tensor, torch.nn.Parameter)
-    empty_strided, current_device = torch.empty_strided, torch.cuda.current_device
+    kinds = torch_kinds(torch)
+    empty_strided, current_device = torch.empty_strided, torch_current_device(torch)
     stream_of = torch_stream(torch)
 
     def start(a: Any, b: Any, out: Any, alpha: Any, beta: Any, asked: Any, stream: Any) -> Any:

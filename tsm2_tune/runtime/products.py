@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tsm2_tune.runtime.choosing import check_place, choose
+from tsm2_tune.runtime.compiled import compiled_starter, teach
 from tsm2_tune.runtime.driver import (
     await_stream,
     context_id,
@@ -25,7 +26,6 @@ from tsm2_tune.runtime.fast import (
     remember,
     starters,
     torch_key,
-    torch_starter,
 )
 from tsm2_tune.runtime.host import multiply_on_host
 from tsm2_tune.runtime.libraries import (
@@ -309,8 +309,10 @@ def _remember(a: Any, b: Any, out: Any, plan: Plan | tuple[int, ...], asked: Any
     """Let the next product like this one take the short way, where its arrays are of one library."""
     kind, arrays = type(a), (a, b) if out is None else (a, b, out)
     if all(map(is_torchs, arrays)):
-        starters[kind] = starters.get(kind) or torch_starter(sys.modules["torch"])
+        starters[kind] = starters.get(kind) or compiled_starter(sys.modules["torch"], kind)
         remember(torch_key(a, b, out, asked), plan)
+        if isinstance(plan, Plan):
+            teach(a, b, out, plan, asked)
     elif all(map(is_cupys, arrays)):
         starters[kind] = starters.get(kind) or cupy_starter(sys.modules["cupy"])
         remember(cupy_key(a, b, out, asked), plan)

@@ -8,6 +8,7 @@ from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource
 from tsm2_tune.tuner.export.binaries import compiled_cubins
+from tsm2_tune.tuner.export.compiled import launcher_binary
 from tsm2_tune.tuner.export.files import refuse_database, write
 from tsm2_tune.tuner.export.library import LIBRARY_SUFFIXES, export_library
 from tsm2_tune.tuner.export.module import Cubins, module_text
@@ -35,9 +36,10 @@ def export_text(
     sources: Mapping[int, KernelSource],
     database: str,
     cubins: Cubins | None = None,
+    launcher: bytes | None = None,
 ) -> str:
-    """The winners in one of FORMATS. `sources` maps their trials, `database` says where they come from; `cubins` are
-    for a module.
+    """The winners in one of FORMATS. `sources` maps their trials, `database` says where they come from; `cubins` and
+    `launcher` are for a module.
 
     InputError for an unknown format, or without winners.
     """
@@ -46,7 +48,7 @@ def export_text(
     if not rows:
         raise InputError(f"nothing to export: {database} has no winner of what was asked for; tune it first")
     if format_name == "module":
-        return module_text(rows, sources, database, cubins)
+        return module_text(rows, sources, database, cubins, launcher)
     return FORMATS[format_name](rows, sources, database)
 
 
@@ -61,14 +63,17 @@ def export(
     device: str | None = None,
     chosen: Callable[[Problem], bool] = _all,
     binaries: bool = False,
+    launcher: bool = False,
     tell: Callable[[str], None] = lambda sentence: None,
 ) -> str:
     """The store's winners, or only this device's and those of chosen problems, in one of FORMATS.
 
-    With `binaries` a module holds those of its kernels; why one is missing is told. InputError without winners;
-    StoreError where a module's kernel is not as this program makes it.
+    With `binaries` a module holds those of its kernels; why one is missing is told. With `launcher` it holds the
+    compiled launcher. InputError without winners; StoreError where a module's kernel is not as this program makes it;
+    ToolMissing where what builds the launcher is missing.
     """
     rows = [row for row in store.best(device=device) if chosen(row.problem)]
+    made = launcher_binary() if launcher and rows and format_name == "module" else None
     sources = store.sources(rows) if format_name == "module" else {}
     cubins: Cubins = {}
     if binaries and format_name == "module":
@@ -78,4 +83,4 @@ def export(
             missing = [str(error)]
         for why in missing:
             tell(f"no binary: {why.rstrip('.')}; the module compiles at the first call")
-    return export_text(rows, format_name, sources=sources, database=str(store.path), cubins=cubins)
+    return export_text(rows, format_name, sources=sources, database=str(store.path), cubins=cubins, launcher=made)

@@ -11,11 +11,25 @@ from dataclasses import asdict
 
 from tsm2_tune import __version__
 from tsm2_tune.generator.render import OF_LITERALS, KernelSource, filled
+from tsm2_tune.runtime.compiled import launcher_place
 from tsm2_tune.tuner.export.runtime import runtime_parts
 from tsm2_tune.tuner.export.tables import facts
 from tsm2_tune.tuner.stored import BestRow
 
-PUBLIC = ("CUBINS", "KERNELS", "WINNERS", "Match", "Vendor", "Winner", "choice", "gemm", "load", "match", "plan")
+PUBLIC = (
+    "CUBINS",
+    "KERNELS",
+    "WINNERS",
+    "Match",
+    "Vendor",
+    "Winner",
+    "choice",
+    "gemm",
+    "launcher",
+    "load",
+    "match",
+    "plan",
+)
 COPIED = (  # from BestRow to the module's Winner, by the same name
     "device", "compute_capability", "driver", "toolkit", "tuned_at", "dtype", "op", "m", "n", "k", "config",
     "median_us", "gbytes_per_s", "percent_of_floor",
@@ -27,7 +41,11 @@ Cubins = Mapping[tuple[str, int, str], bytes]  # by a text's digest, width of in
 
 
 def module_text(
-    rows: Sequence[BestRow], sources: Mapping[int, KernelSource], database: str, cubins: Cubins | None = None
+    rows: Sequence[BestRow],
+    sources: Mapping[int, KernelSource],
+    database: str,
+    cubins: Cubins | None = None,
+    launcher: bytes | None = None,  # compiled here
 ) -> str:
     """The module. Whatever is from the database stands in it as ASCII string literals, or quoted in a comment."""
     cubins = cubins or {}
@@ -52,6 +70,7 @@ def module_text(
                 for digest, text in texts.items()
             ],
             "cubins": [(ascii(key), *_packed(binary)) for key, binary in cubins.items()],
+            "launcher": None if launcher is None else (ascii(launcher_place()), *_packed(launcher)),
         },
         OF_LITERALS,
     )

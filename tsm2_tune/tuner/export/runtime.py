@@ -20,6 +20,7 @@ MODULES = (
     "workspace",
     "plans",
     "fast",
+    "compiled",
     "pycuda_arrays",
     "host",
     "products",
