@@ -37,8 +37,8 @@ class Tensor(SimpleNamespace):
         super().__init__(**{"device": "cuda:0", **plain, **bits, **changes})
         if described is not None:
             self.__cuda_array_interface__ = interface = described.__cuda_array_interface__
-            size, (down, across) = int(interface["typestr"][2:]), interface["strides"]
-            self.shape, self.stride = interface["shape"], lambda: (down // size, across // size)
+            strides = tuple(one // int(interface["typestr"][2:]) for one in interface["strides"])
+            self.shape, self.stride, self.ndim = interface["shape"], lambda: strides, len(strides)
             self.data_ptr, self.get_device = lambda: interface["data"][0], lambda: 0
 
 

@@ -95,7 +95,11 @@ def teach(a: Any, b: Any, out: Any, plan: Plan, asked: Any) -> None:
     made = launchers.get(type(a))
     if made is None:
         return
-    slot = Slot(plan)
+    try:
+        slot = plan.slots.pop()
+    except IndexError:
+        slot = Slot(plan)
+    slot.set_factors(plan, None, None)
     factors = (ARGUMENTS_AT + place * ARGUMENT_BYTES for place in (ALPHA, BETA))
     places = (plan.at_a * WORD_BYTES, plan.at_b * WORD_BYTES, C * WORD_BYTES, *factors, STREAM_AT, ARGUMENTS_AT)
     addresses = ctypes.cast(plan.kernel_launch, ctypes.c_void_p).value, plan.function.value
