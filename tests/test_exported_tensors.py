@@ -432,6 +432,7 @@ def real(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     monkeypatch.setattr(torch.Tensor, "__cuda_array_interface__", property(interface))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=77))
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 77, raising=False)
     monkeypatch.setattr(module, "home", lambda matrix: (0xC0, 0))
     return torch
 
@@ -473,6 +474,27 @@ def test_other_tensors_of_pytorch(module: ModuleType, real: Any, recwarn: pytest
         module.choice(real.ones(3, 1).expand(3, 3), one)
     assert module.choice(real.nn.Parameter(one, requires_grad=False), one).winner.dtype == "f32"
     assert launched_on(module, one, real.ones(3, 3), real.empty(3, 3))[0] == 77
+
+
+def test_the_short_way_of_pytorch(module: ModuleType, real: Any, counted: list[Any]) -> None:
+    def columns(rows: int, columns: int) -> Any:
+        return real.randn(columns, rows, dtype=real.complex64).T
+
+    for turn in range(3):
+        a, b, out = columns(6, 64), columns(64, 2), columns(6, 2)
+        assert module.gemm(a, b, out=out) is out
+        launch = module.driver.launches[turn]
+        assert launch["stream"] == 77
+        assert [launch["values"][at] for at in (0, 1, 2, 4, 6, 9)] == [6, 2, 64, *(x.data_ptr() for x in (a, b, out))]
+    assert len(counted) == 1
+    module.gemm(columns(64, 6).mH, b, out=out)  # another product
+    module.gemm(columns(64, 6).mT, b, out=out)  # and another
+    assert (len(counted), len(module.driver.launches)) == (3, 5)
+    for wrong in (b.requires_grad_(), real._neg_view(columns(64, 2)), columns(64, 2).to_sparse()):
+        with pytest.raises(TypeError, match=r"^b: it "):
+            module.gemm(a, wrong, out=out)
+    with pytest.raises(ValueError, match="shares memory"):
+        module.gemm(a, columns(64, 2), out=a[:, :2])
 
 
 @pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed")
