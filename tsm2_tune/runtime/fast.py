@@ -87,7 +87,10 @@ def torch_starter(torch: Any) -> Starter:
         ):  # fmt: skip
             return None
         bits = (a.is_conj(), b.is_conj()) if dtype.is_complex else None
-        pa, pb = a.data_ptr(), b.data_ptr()
+        try:
+            pa, pb = a.data_ptr(), b.data_ptr()
+        except RuntimeError:  # sparse, or otherwise without memory of its own
+            return None
         if out is None:
             key = a.shape, b.shape, None, a.stride(), b.stride(), None, dtype, on, bits, pa == pb, asked
             plan = plans.get(key)
@@ -105,15 +108,17 @@ def torch_starter(torch: Any) -> Starter:
             or out.requires_grad or out.is_neg() or (bits is not None and out.is_conj())
         ):  # fmt: skip
             return None
-        strides = out.stride()
+        try:
+            at, strides = out.data_ptr(), out.stride()
+        except RuntimeError:
+            return None
         key = a.shape, b.shape, out.shape, a.stride(), b.stride(), strides, dtype, on, bits, pa == pb, asked
         plan = plans.get(key)
         if plan is None:
             spans = vendors.get(key)
-            if spans is None or stream is not None or overlaps(pa, pb, out.data_ptr(), spans):
+            if spans is None or stream is not None or overlaps(pa, pb, at, spans):
                 return None
             return by_vendor(a, b, out, alpha, beta, asked)
-        at = out.data_ptr()
         of_a, of_b, of_out = plan.spans
         end = at + of_out
         if (pa < end and at < pa + of_a) or (pb < end and at < pb + of_b):  # as `overlaps`, without a call
