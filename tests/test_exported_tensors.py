@@ -18,7 +18,7 @@ import pytest
 
 from tests.fabricated import device_array, exported, handmade, imported, trial, tuning_run, winners
 from tests.fake_tensors import Masked, Parameter, Tensor, fake_torch
-from tests.recording_driver import RecordingDriver, callable_by_address
+from tests.recording_driver import RecordingDriver
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.export.compiled import launcher_binary
 
@@ -87,8 +87,6 @@ def module(module_of_all: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Module
     monkeypatch.setattr(module_of_all, "cuda", lambda: driver)
     module_of_all.plans.clear()
     module_of_all.starters.clear()
-    if module_of_all.LAUNCHER is not None:
-        callable_by_address(driver)
     monkeypatch.setattr(module_of_all, "cubin_of", lambda *_: b"cubin")
     monkeypatch.setattr(module_of_all, "driver", driver, raising=False)
     return module_of_all

@@ -25,7 +25,7 @@ from click.testing import CliRunner
 
 from tests.fabricated import device_array, exported, handmade, imported, trial, tuning_run, winners
 from tests.fake_tensors import Masked, Parameter, Tensor, exchange, fake_torch
-from tests.recording_driver import RecordingDriver, callable_by_address
+from tests.recording_driver import RecordingDriver
 from tsm2_tune.cli import main
 from tsm2_tune.errors import ToolMissing
 from tsm2_tune.generator.problem import Problem
@@ -42,13 +42,13 @@ WORDS["f16"] = "float16"
 class Driver(RecordingDriver):
     """One that records each launch as the bytes that a kernel gets."""
 
-    def cuLaunchKernelEx(self, config: Any, function: Any, parameters: Any, extra: None) -> int:
+    def launch(self, config: int, function: int, parameters: int, extra: None) -> int:
         if self._in_force() is None:
             return 201  # CUDA_ERROR_INVALID_CONTEXT
-        pointers = (ctypes.c_void_p * 13).from_address(parameters.value)
-        started = ctypes.string_at(config.value, 56)
+        pointers = (ctypes.c_void_p * 13).from_address(parameters)
+        started = ctypes.string_at(config, 56)
         arguments = [ctypes.string_at(pointer, 16) for pointer in pointers]
-        self.launches.append({"config": started, "function": function.value, "arguments": arguments})
+        self.launches.append({"config": started, "function": function, "arguments": arguments})
         return 0
 
 
@@ -73,7 +73,6 @@ def pair(tmp_path_factory: pytest.TempPathFactory, binary: bytes) -> tuple[Modul
 def ready(module: ModuleType, patch: pytest.MonkeyPatch) -> ModuleType:
     """The module before a driver of its own, as `driver`; it has started nothing yet."""
     driver = Driver()
-    callable_by_address(driver)
     for name in ("plans", "starters", "launchers", "_workspaces"):
         getattr(module, name).clear()
     patch.setattr(module, "cuda", lambda: driver)
@@ -374,16 +373,23 @@ def test_no_launch_that_does_not_fit_its_slot_is_taken(compiled: ModuleType, tor
     made = compiled.launcher().Launcher(int, exchange(), (Tensor, Parameter), int, int, int)
     a, b, out = tensor((6, 3), "F", 0x1000), tensor((3, 2), "F", 0x2000), tensor((6, 2), "F", 0x3000)
 
-    sound = (128, 160, 208, 112, 192, 32, 64, 16)
+    sound = (56, 64, 72, 128, 176, 32)
 
-    def add(slot: int = 272, places: tuple[int, ...] = sound, scalar: str = "f") -> bool:
+    def add(
+        slot: int = 240,
+        places: tuple[int, ...] = sound,
+        parameters: bytes = b"\x00",
+        scalar: str = "f",
+        launch: int = 1,
+    ) -> bool:
         rest = ((0, 0, 0), (scalar, 1.0), False, ((), {}))
-        return bool(made.add(a, b, out, None, int, (1, 1), bytes(slot), places, *rest))
+        return bool(made.add(a, b, out, None, int, (launch, 1), bytes(slot), places, parameters, *rest))
 
     assert add()
-    unsound = [(*sound[:at], wrong, *sound[at + 1 :]) for at in range(7) for wrong in (-1, 300)]
-    unsound += [(*sound[:7], wrong) for wrong in (-1, 0, 1)]
-    for wrong in ({"slot": 513}, {"slot": 199}, {"scalar": "g"}, *({"places": places} for places in unsound)):
+    misplaced = [(*sound[:at], wrong, *sound[at + 1 :]) for at in range(6) for wrong in (-1, 233)]
+    unsound: list[Any] = [{"places": places} for places in misplaced]
+    unsound += [{"parameters": bytes([233])}, {"parameters": bytes(33)}]
+    for wrong in ({"slot": 257}, {"slot": 190}, {"scalar": "g"}, {"scalar": "\0"}, {"launch": 0}, *unsound):
         with pytest.raises(ValueError, match="this is no launch"):
             add(**wrong)
     a.requires_grad = True

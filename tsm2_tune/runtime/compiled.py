@@ -17,26 +17,13 @@ from functools import cache
 from importlib.machinery import ExtensionFileLoader
 from typing import Any
 
-import numpy as np
-
 from tsm2_tune.runtime.fast import Starter, torch_current_device, torch_kinds, torch_starter
 from tsm2_tune.runtime.libraries import torch_stream
 from tsm2_tune.runtime.pack import LAUNCHER
-from tsm2_tune.runtime.plans import (
-    ALPHA,
-    ARGUMENT_BYTES,
-    ARGUMENTS_AT,
-    BETA,
-    POINTERS_AT,
-    STREAM_AT,
-    C,
-    Plan,
-    Slot,
-)
+from tsm2_tune.runtime.plans import ADDRESSES_AT, AT, POINTERS_AT, STREAM_AT, Plan, Slot
 
 LAUNCHER_NAME = "tsm2_launcher"
 LAUNCHER_PYTHON = (3, 11)  # whose stable ABI it is built for
-WORD_BYTES = 8
 
 launchers: dict[type, Any] = {}  # by the type of a, beside `starters`
 
@@ -100,12 +87,11 @@ def teach(a: Any, b: Any, out: Any, plan: Plan, asked: Any) -> None:
     except IndexError:
         slot = Slot(plan)
     slot.set_factors(plan, None, None)
-    factors = (ARGUMENTS_AT + place * ARGUMENT_BYTES for place in (ALPHA, BETA))
-    places = (plan.at_a * WORD_BYTES, plan.at_b * WORD_BYTES, C * WORD_BYTES, *factors, STREAM_AT, ARGUMENTS_AT)
-    addresses = ctypes.cast(plan.kernel_launch, ctypes.c_void_p).value, plan.function.value
+    places = (*ADDRESSES_AT, AT["alpha"], AT["beta"], STREAM_AT)
+    launch = ctypes.cast(plan.kernel_launch, ctypes.c_void_p).value
     made.add(
-        a, b, out, asked, plan.start, addresses, bytes(slot.view[:POINTERS_AT]), (*places, ARGUMENT_BYTES),
-        plan.spans, (np.dtype(plan.scalar).char, plan.largest), plan.needed_bytes is not None,
+        a, b, out, asked, plan.start, (launch, plan.kernel), slot.buffer[:POINTERS_AT], places, bytes(plan.places),
+        plan.spans, (plan.scalar_type, plan.largest), plan.needed_bytes is not None,
         ((plan.out_shape, plan.out_strides), {"dtype": a.dtype, "device": a.device}),
     )  # fmt: skip
     plan.slots.append(slot)

@@ -135,10 +135,13 @@ def torch_starter(torch: Any) -> Starter:
 
 
 def cupy_key(a: Any, b: Any, out: Any, asked: Any) -> Any:
-    """What decides the launch for these arrays of one type and device; `asked` is the rest of the call."""
-    shape, strides = (None, None) if out is None else (out.shape, out.strides)
-    same = a.data.ptr == b.data.ptr
-    return a.shape, b.shape, shape, a.strides, b.strides, strides, a.dtype, a.data.device_id, same, asked
+    """What decides the launch for these arrays of one type and device; `asked` is the rest of the call.
+
+    Of a row-major array without padding the shape says the strides.
+    """
+    lie_a, lie_b = a._c_contiguous or a.strides, b._c_contiguous or b.strides
+    shape, lies = (None, None) if out is None else (out.shape, out._c_contiguous or out.strides)
+    return a.shape, b.shape, shape, lie_a, lie_b, lies, a.dtype, a.data.device_id, a.data.ptr == b.data.ptr, asked
 
 
 def cupy_starter(cupy: Any) -> Starter:
@@ -157,7 +160,8 @@ def cupy_starter(cupy: Any) -> Starter:
         if out is None:
             if on != current_device():
                 return None
-            key = a.shape, b.shape, None, a.strides, b.strides, None, dtype, on, pa == pb, asked
+            lie_a, lie_b = a._c_contiguous or a.strides, b._c_contiguous or b.strides
+            key = a.shape, b.shape, None, lie_a, lie_b, None, dtype, on, pa == pb, asked
             plan = plans.get(key)
             if plan is None and key in vendors and stream is None:
                 return by_vendor(a, b, None, alpha, beta, asked)
@@ -171,7 +175,10 @@ def cupy_starter(cupy: Any) -> Starter:
         at_out = out.data
         if type(out) is not kind or out.dtype is not dtype or at_out.device_id != on:
             return None
-        key = a.shape, b.shape, out.shape, a.strides, b.strides, out.strides, dtype, on, pa == pb, asked
+        key = (
+            a.shape, b.shape, out.shape, a._c_contiguous or a.strides, b._c_contiguous or b.strides,
+            out._c_contiguous or out.strides, dtype, on, pa == pb, asked,
+        )  # fmt: skip
         plan = plans.get(key)
         if plan is None:
             spans = vendors.get(key)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -173,11 +175,12 @@ def plan(
     assert isinstance(found, Match)
     product, made, handle = _ready(product, found, stream)
     ordinal = made.ordinal
+    where: Callable[[], int]
     if stream is not None or not (is_torchs(out) or is_cupys(out)):
         where = lambda: handle  # noqa: E731
     else:
         of = torch_stream(sys.modules["torch"]) if is_torchs(out) else cupy_stream(sys.modules["cupy"])
-        where = lambda: of(ordinal)  # noqa: E731
+        where = partial(of, ordinal)
     at_a, at_b, at_out = (x.address for x in product.given)
     return Bound(made, (a, b, out), (at_a, at_b, at_out), alpha, beta, where)
 
@@ -313,6 +316,6 @@ def _remember(a: Any, b: Any, out: Any, plan: Plan | tuple[int, ...], asked: Any
         remember(torch_key(a, b, out, asked), plan)
         if isinstance(plan, Plan):
             teach(a, b, out, plan, asked)
-    elif all(map(is_cupys, arrays)):
+    elif all(map(is_cupys, arrays)) and hasattr(kind, "_c_contiguous"):  # which the key has
         starters[kind] = starters.get(kind) or cupy_starter(sys.modules["cupy"])
         remember(cupy_key(a, b, out, asked), plan)

@@ -75,14 +75,15 @@ static bool fits(const struct entry *entry, int at, int bytes)
 
 static bool is_sound(const struct entry *entry)
 {
-    bool sound = entry->slot_bytes <= MOST_SLOT_BYTES && fits(entry, entry->at_stream, 8) && entry->parameter_bytes > 0;
+    bool sound = entry->slot_bytes <= MOST_SLOT_BYTES && entry->parameter_count <= MOST_PARAMETERS &&
+                 fits(entry, entry->at_stream, 8) && entry->launch != NULL;
     for (int which = A; which < MATRICES; ++which)
         sound = sound && fits(entry, entry->at_matrices[which], 8);
     for (int which = 0; which < 2; ++which)
         sound = sound && fits(entry, entry->at_factors[which], 16);
-    sound = sound && fits(entry, entry->at_parameters, 0) && entry->launch != NULL && entry->scalar != 0;
-    return sound && (entry->slot_bytes - entry->at_parameters) / entry->parameter_bytes <= MOST_PARAMETERS &&
-           strchr("fdFD", entry->scalar) != NULL;
+    for (Py_ssize_t number = 0; sound && number < entry->parameter_count; ++number)
+        sound = fits(entry, entry->parameters[number], 8);
+    return sound && entry->scalar != 0 && strchr("fdFD", entry->scalar) != NULL;
 }
 
 PyObject *add(PyObject *object, PyObject *arguments)
@@ -91,16 +92,16 @@ PyObject *add(PyObject *object, PyObject *arguments)
     struct call call;
     PyObject *given[ARGUMENTS] = {NULL}, *start, *shape, *type;
     unsigned long long launch, kernel;
-    const char *slot;
+    const char *slot, *parameters;
     struct entry *entry = PyMem_Calloc(1, sizeof *entry);
     if (entry == NULL)
         return PyErr_NoMemory();
     entry->references = 1;
-    if (!PyArg_ParseTuple(arguments, "OOOOO(KK)y#(iiiiiiii)(KKK)(Cd)p(O!O!)", &given[ARRAY_A], &given[ARRAY_B],
+    if (!PyArg_ParseTuple(arguments, "OOOOO(KK)y#(iiiiii)y#(KKK)(Cd)p(O!O!)", &given[ARRAY_A], &given[ARRAY_B],
                           &given[ARRAY_OUT], &given[ASKED], &start, &launch, &kernel, &slot, &entry->slot_bytes,
                           &entry->at_matrices[A], &entry->at_matrices[B], &entry->at_matrices[OUT],
-                          &entry->at_factors[0], &entry->at_factors[1], &entry->at_stream, &entry->at_parameters,
-                          &entry->parameter_bytes, &entry->spans[A], &entry->spans[B], &entry->spans[OUT],
+                          &entry->at_factors[0], &entry->at_factors[1], &entry->at_stream, &parameters,
+                          &entry->parameter_count, &entry->spans[A], &entry->spans[B], &entry->spans[OUT],
                           &entry->scalar, &entry->largest, &entry->has_workspace, &PyTuple_Type, &shape, &PyDict_Type,
                           &type)) {
         drop(entry);
@@ -108,6 +109,8 @@ PyObject *add(PyObject *object, PyObject *arguments)
     }
     entry->launch = (launch_function)(uintptr_t)launch;
     entry->kernel = (void *)(uintptr_t)kernel;
+    memcpy(entry->parameters, parameters,
+           entry->parameter_count < MOST_PARAMETERS ? (size_t)entry->parameter_count : MOST_PARAMETERS);
     if (!is_sound(entry)) {
         drop(entry);
         PyErr_SetString(PyExc_ValueError, "add: this is no launch");

@@ -16,7 +16,7 @@
 
 enum { A, B, OUT, MATRICES };
 enum { ARRAY_A, ARRAY_B, ARRAY_OUT, ALPHA, BETA, ASKED, STREAM, ARGUMENTS }; /* of `start` */
-enum { MOST_SLOT_BYTES = 512, MOST_PARAMETERS = 32, BUCKETS = 8192, MOST_ENTRIES = 4096 };
+enum { MOST_SLOT_BYTES = 256, MOST_PARAMETERS = 32, BUCKETS = 8192, MOST_ENTRIES = 4096 };
 
 typedef int (*launch_function)(const void *config, void *kernel, void **parameters, void **extra);
 
@@ -41,11 +41,13 @@ struct entry { /* a plan of Python's, Plan, whose launch is `slot`: what does no
     void *kernel;
     unsigned char slot[MOST_SLOT_BYTES];
     Py_ssize_t slot_bytes;
-    int at_matrices[MATRICES], at_factors[2], at_stream, at_parameters, parameter_bytes; /* bytes into the slot */
-    uint64_t spans[MATRICES];                                                            /* bytes */
-    double largest;                                                                      /* finite factor */
-    int scalar;        /* its type, as NumPy's character */
-    int has_workspace; /* which only the plan's `start` knows */
+    int at_matrices[MATRICES], at_factors[2], at_stream; /* bytes into the slot */
+    unsigned char parameters[MOST_PARAMETERS];           /* so too, of the kernel's parameters in its order */
+    Py_ssize_t parameter_count;
+    uint64_t spans[MATRICES]; /* bytes */
+    double largest;           /* finite factor */
+    int scalar;               /* its type, as NumPy's character */
+    int has_workspace;        /* which only the plan's `start` knows */
 };
 
 struct launcher {

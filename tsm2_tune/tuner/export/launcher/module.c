@@ -3,7 +3,7 @@
 #include "launcher.h"
 
 PyDoc_STRVAR(start_text, "start(a, b, out, alpha, beta, asked, stream): start the product, or ask the plain starter to");
-PyDoc_STRVAR(add_text, "add(a, b, out, asked, start, addresses, slot, places, spans, factors, has_workspace, new_out):\n"
+PyDoc_STRVAR(add_text, "add(a, b, out, asked, start, addresses, slot, places, parameters, spans, factors, has_workspace, new_out):\n"
                        "products like this one, which Python's short way knows, are started here from now on");
 
 static PyObject *new(PyTypeObject *type, PyObject *arguments, PyObject *named)

@@ -80,8 +80,8 @@ static enum way launch(const struct call *call, unsigned char *slot, uint64_t st
     const struct entry *entry = call->entry;
     if (!entry->has_workspace) {
         void *parameters[MOST_PARAMETERS];
-        for (int at = entry->at_parameters, number = 0; at < entry->slot_bytes; at += entry->parameter_bytes)
-            parameters[number++] = slot + at;
+        for (Py_ssize_t number = 0; number < entry->parameter_count; ++number)
+            parameters[number] = slot + entry->parameters[number];
         for (int which = A; which < MATRICES; ++which)
             memcpy(slot + entry->at_matrices[which], &call->at[which], sizeof call->at[which]);
         memcpy(slot + entry->at_stream, &stream, sizeof stream);
