@@ -130,5 +130,10 @@ def fake_torch() -> SimpleNamespace:
         fake.made.append(Tensor(described, dtype=dtype))
         return fake.made[-1]  # type: ignore[no-any-return]
 
-    fake.empty_strided = empty_strided
+    def empty(size_bytes: int, *, dtype: Any, device: Any) -> SimpleNamespace:
+        return SimpleNamespace(data_ptr=lambda: 0x10000000 + 0x1000 * size_bytes)
+
+    fake.empty_strided, fake.empty, fake.uint8 = empty_strided, empty, "torch.uint8"
+    fake.cuda.ExternalStream = lambda stream, device: None
+    fake.cuda.default_stream, fake.cuda.stream = lambda device: None, lambda stream: contextlib.nullcontext()
     return fake

@@ -73,7 +73,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory, binary: bytes) -> tuple[Modul
 def ready(module: ModuleType, patch: pytest.MonkeyPatch) -> ModuleType:
     """The module before a driver of its own, as `driver`; it has started nothing yet."""
     driver = Driver()
-    for name in ("plans", "starters", "launchers", "_workspaces"):
+    for name in ("plans", "starters", "launchers", "workspaces"):
         getattr(module, name).clear()
     patch.setattr(module, "cuda", lambda: driver)
     patch.setattr(module, "cubin_of", lambda *_: b"cubin")
@@ -183,7 +183,7 @@ def test_each_call_does_what_it_does_without(
     for turn in range(1500):
         torch.stream = rng.choice((0, 77, 2**63 + 5))
         for module in (plain, compiled):  # now and then in a thread that has another context
-            module.driver.current = 0xC0 if turn % 7 else None
+            module.driver.current = 0xAA if turn % 7 else None
         arrays, named = random_call(rng)
         expected, left = outcome(plain, torch, arrays, named), len(looked)
         assert outcome(compiled, torch, arrays, named) == expected, (arrays, named)
@@ -210,6 +210,48 @@ def test_a_refused_launch_is_made_in_the_plans_context(compiled: ModuleType) -> 
         compiled.gemm(a, b, out=out)  # no context is current
     assert compiled.driver.calls[-2:] == ["push aa", "pop"]
     assert len(compiled.driver.launches) == 2
+
+
+def test_a_kernel_that_splits_k_gets_the_streams_workspace(
+    compiled: ModuleType, torch: Any, looked: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled.driver.current = 0xC0
+    by_plan, start = list[int](), compiled.Plan.start
+
+    def counting(plan: Any, *arguments: Any) -> None:
+        by_plan.append(arguments[5])
+        start(plan, *arguments)
+
+    def workspace() -> list[int]:
+        arguments = compiled.driver.launches[-1]["arguments"]
+        return [int.from_bytes(one[:8], "little") for one in arguments[-2:]]
+
+    def multiply(m: int) -> list[int]:
+        compiled.gemm(
+            tensor((m, 3), "C", 0x1000, "f64"), tensor((3, 2), "F", 0x4000, "f64"), tensor((m, 2), "F", 0x5000, "f64")
+        )
+        return workspace()
+
+    monkeypatch.setattr(compiled.Plan, "start", counting)
+    first = multiply(6)
+    assert multiply(6) == first == list(next(iter(compiled.workspaces.values())).addresses)
+    assert by_plan == [0]
+    larger = multiply(60)  # the workspace is another now, which is the smaller product's too
+    assert larger != first
+    assert multiply(6) == larger
+    assert multiply(60) == larger
+    assert by_plan == [0, 0]
+    torch.stream = 77  # which Python asks whether it is being captured
+    assert multiply(6) != larger
+    torch.stream = 1  # the legacy stream by its other name
+    assert multiply(6) == larger
+    assert by_plan == [0, 0, 77]
+    compiled.workspaces[compiled.legacy_key(0xAA)].owners = ()  # memory that is freed by hand
+    assert multiply(6) == larger
+    compiled.workspaces.clear()
+    assert multiply(6) == first
+    assert by_plan == [0, 0, 77, 1, 1]
+    assert len(looked) == 1  # the first of the larger ones
 
 
 def test_a_tensor_of_another_device_is_another_product(compiled: ModuleType, torch: Any, looked: list[Any]) -> None:
@@ -277,7 +319,7 @@ def test_a_launcher_goes_with_what_it_holds(compiled: ModuleType) -> None:
 
     argument = Argument()
     plain = lambda *_, argument=argument: argument  # noqa: E731
-    made = compiled.launcher().Launcher(plain, exchange(), (Tensor, Parameter), int, int, int)
+    made = compiled.launcher().Launcher(plain, exchange(), (Tensor, Parameter), int, int, int, {})
     plain.made = made  # type: ignore[attr-defined]  # a cycle
     assert made.start(1, 2, 3, 4, 5, 6, 7) is argument
     held = sys.getrefcount(argument)
@@ -370,7 +412,7 @@ def test_tensors_that_describe_themselves_in_another_way_go_through_python(
 
 
 def test_no_launch_that_does_not_fit_its_slot_is_taken(compiled: ModuleType, torch: Any) -> None:
-    made = compiled.launcher().Launcher(int, exchange(), (Tensor, Parameter), int, int, int)
+    made = compiled.launcher().Launcher(int, exchange(), (Tensor, Parameter), int, int, int, {})
     a, b, out = tensor((6, 3), "F", 0x1000), tensor((3, 2), "F", 0x2000), tensor((6, 2), "F", 0x3000)
 
     sound = (56, 64, 72, 128, 176, 32)
@@ -381,15 +423,24 @@ def test_no_launch_that_does_not_fit_its_slot_is_taken(compiled: ModuleType, tor
         parameters: bytes = b"\x00",
         scalar: str = "f",
         launch: int = 1,
+        workspace: int = 208,
     ) -> bool:
-        rest = ((0, 0, 0), (scalar, 1.0), False, ((), {}))
+        rest = ((0, 0, 0), (scalar, 1.0), (None, 0, 0, workspace), ((), {}))
         return bool(made.add(a, b, out, None, int, (launch, 1), bytes(slot), places, parameters, *rest))
 
     assert add()
     misplaced = [(*sound[:at], wrong, *sound[at + 1 :]) for at in range(6) for wrong in (-1, 233)]
     unsound: list[Any] = [{"places": places} for places in misplaced]
     unsound += [{"parameters": bytes([233])}, {"parameters": bytes(33)}]
-    for wrong in ({"slot": 257}, {"slot": 190}, {"scalar": "g"}, {"scalar": "\0"}, {"launch": 0}, *unsound):
+    for wrong in (
+        {"slot": 257},
+        {"slot": 190},
+        {"scalar": "g"},
+        {"scalar": "\0"},
+        {"launch": 0},
+        {"workspace": 209},
+        *unsound,
+    ):
         with pytest.raises(ValueError, match="this is no launch"):
             add(**wrong)
     a.requires_grad = True

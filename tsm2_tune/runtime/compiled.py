@@ -20,7 +20,8 @@ from typing import Any
 from tsm2_tune.runtime.fast import Starter, torch_current_device, torch_kinds, torch_starter
 from tsm2_tune.runtime.libraries import torch_stream
 from tsm2_tune.runtime.pack import LAUNCHER
-from tsm2_tune.runtime.plans import ADDRESSES_AT, ALPHA_AT, BETA_AT, POINTERS_AT, STREAM_AT, Plan, Slot
+from tsm2_tune.runtime.plans import ADDRESSES_AT, ALPHA_AT, BETA_AT, POINTERS_AT, STREAM_AT, WORKSPACE_AT, Plan, Slot
+from tsm2_tune.runtime.workspace import legacy_key, workspaces
 
 LAUNCHER_NAME = "tsm2_launcher"
 LAUNCHER_PYTHON = (3, 11)  # whose stable ABI it is built for
@@ -70,7 +71,7 @@ def compiled_starter(torch: Any, kind: type) -> Starter:
         return plain
     arguments = torch_kinds(torch), torch_stream(torch), torch.empty_strided, torch_current_device(torch)
     try:
-        made = launchers[kind] = launcher().Launcher(plain, exchange, *arguments)
+        made = launchers[kind] = launcher().Launcher(plain, exchange, *arguments, workspaces)
     except (TypeError, ValueError):  # a description of another version
         return plain
     start: Starter = made.start
@@ -88,10 +89,12 @@ def teach(a: Any, b: Any, out: Any, plan: Plan, asked: Any) -> None:
         slot = Slot(plan)
     slot.set_factors(plan, None, None)
     places = (*ADDRESSES_AT, ALPHA_AT, BETA_AT, STREAM_AT)
+    key = None if plan.needed_bytes is None else legacy_key(plan.context_number)
+    workspace = (key, *(plan.needed_bytes or (0, 0)), WORKSPACE_AT)
     launch = ctypes.cast(plan.kernel_launch, ctypes.c_void_p).value
     made.add(
         a, b, out, asked, plan.start, (launch, plan.kernel), slot.buffer[:POINTERS_AT], places, bytes(plan.places),
-        plan.spans, (plan.scalar_type, plan.largest), plan.needed_bytes is not None,
+        plan.spans, (plan.scalar_type, plan.largest), workspace,
         ((plan.out_shape, plan.out_strides), {"dtype": a.dtype, "device": a.device}),
     )  # fmt: skip
     plan.slots.append(slot)

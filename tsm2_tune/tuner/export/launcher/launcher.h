@@ -16,6 +16,7 @@
 
 enum { A, B, OUT, MATRICES };
 enum { ARRAY_A, ARRAY_B, ARRAY_OUT, ALPHA, BETA, ASKED, STREAM, ARGUMENTS }; /* of `start` */
+enum { LEGACY_STREAM = 1, WORKSPACE_PARTS = 2, ARGUMENT_BYTES = 16 };
 enum { MOST_SLOT_BYTES = 256, MOST_PARAMETERS = 32, BUCKETS = 8192, MOST_ENTRIES = 4096 };
 
 typedef int (*launch_function)(const void *config, void *kernel, void **parameters, void **extra);
@@ -47,13 +48,16 @@ struct entry { /* a plan of Python's, Plan, whose launch is `slot`: what does no
     uint64_t spans[MATRICES]; /* bytes */
     double largest;           /* finite factor */
     int scalar;               /* its type, as NumPy's character */
-    int has_workspace;        /* which only the plan's `start` knows */
+    PyObject *workspace;      /* its key where the stream is the legacy one, or None: the kernel needs none */
+    uint64_t needed_bytes[WORKSPACE_PARTS];
+    int at_workspace; /* bytes into the slot, of two addresses 16 bytes apart */
 };
 
 struct launcher {
     PyObject_HEAD
     PyObject *plain, *kinds, *stream_of, *empty_strided, *current_device; /* what Python's short way has besides */
-    PyObject *requires_grad, *is_neg, *is_conj;                           /* names */
+    PyObject *workspaces;                                                 /* by key, as Python keeps them */
+    PyObject *requires_grad, *is_neg, *is_conj, *sizes_bytes, *addresses, *owners; /* names */
     PyObject *exchange_owner;
     const struct dl_exchange *exchange;
     struct entry *table[BUCKETS];

@@ -3,16 +3,16 @@
 #include "launcher.h"
 
 PyDoc_STRVAR(start_text, "start(a, b, out, alpha, beta, asked, stream): start the product, or ask the plain starter to");
-PyDoc_STRVAR(add_text, "add(a, b, out, asked, start, addresses, slot, places, parameters, spans, factors, has_workspace, new_out):\n"
+PyDoc_STRVAR(add_text, "add(a, b, out, asked, start, addresses, slot, places, parameters, spans, factors, workspace, new_out):\n"
                        "products like this one, which Python's short way knows, are started here from now on");
 
 static PyObject *new(PyTypeObject *type, PyObject *arguments, PyObject *named)
 {
-    PyObject *plain, *exchange, *kinds, *stream_of, *empty_strided, *current_device;
+    PyObject *plain, *exchange, *kinds, *stream_of, *empty_strided, *current_device, *workspaces;
     if (named != NULL && PyDict_Size(named) > 0)
         return PyErr_Format(PyExc_TypeError, "Launcher: no argument has a name");
-    if (!PyArg_ParseTuple(arguments, "OOO!OOO", &plain, &exchange, &PyTuple_Type, &kinds, &stream_of, &empty_strided,
-                          &current_device))
+    if (!PyArg_ParseTuple(arguments, "OOO!OOOO!", &plain, &exchange, &PyTuple_Type, &kinds, &stream_of, &empty_strided,
+                          &current_device, &PyDict_Type, &workspaces))
         return NULL;
     const struct dl_exchange *functions = PyCapsule_GetPointer(exchange, "dlpack_exchange_api");
     if (functions == NULL)
@@ -29,12 +29,16 @@ static PyObject *new(PyTypeObject *type, PyObject *arguments, PyObject *named)
     self->stream_of = Py_NewRef(stream_of);
     self->empty_strided = Py_NewRef(empty_strided);
     self->current_device = Py_NewRef(current_device);
+    self->workspaces = Py_NewRef(workspaces);
     self->exchange_owner = Py_NewRef(exchange);
     self->exchange = functions;
     self->requires_grad = PyUnicode_InternFromString("requires_grad");
     self->is_neg = PyUnicode_InternFromString("is_neg");
     self->is_conj = PyUnicode_InternFromString("is_conj");
-    if (self->requires_grad == NULL || self->is_neg == NULL || self->is_conj == NULL)
+    self->sizes_bytes = PyUnicode_InternFromString("sizes_bytes");
+    self->addresses = PyUnicode_InternFromString("addresses");
+    self->owners = PyUnicode_InternFromString("owners");
+    if (PyErr_Occurred())
         Py_CLEAR(self);
     return (PyObject *)self;
 }
@@ -48,6 +52,7 @@ static int traverse(PyObject *object, visitproc visit, void *arg)
     Py_VISIT(self->stream_of);
     Py_VISIT(self->empty_strided);
     Py_VISIT(self->current_device);
+    Py_VISIT(self->workspaces);
     for (int at = 0; at < BUCKETS; ++at)
         if (self->table[at] != NULL) {
             Py_VISIT(self->table[at]->start);
@@ -70,8 +75,10 @@ static void deallocate(PyObject *object)
     PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
     forget(self);
-    PyObject *held[] = {self->plain,         self->kinds,  self->stream_of, self->empty_strided, self->current_device,
-                        self->requires_grad, self->is_neg, self->is_conj,   self->exchange_owner};
+    PyObject *held[] = {self->plain,          self->kinds,         self->stream_of,   self->empty_strided,
+                        self->current_device, self->requires_grad, self->is_neg,      self->is_conj,
+                        self->exchange_owner, self->workspaces,    self->sizes_bytes, self->addresses,
+                        self->owners};
     for (size_t at = 0; at < sizeof held / sizeof *held; ++at)
         Py_XDECREF(held[at]);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);

@@ -73,12 +73,48 @@ static bool current_stream(struct launcher *self, const struct call *call, uint6
     return !PyErr_Occurred();
 }
 
-/* Starts what the slot holds; the plan does where there is a workspace, and where the driver refuses: it then makes
-   the plan's context current. */
-static enum way launch(const struct call *call, unsigned char *slot, uint64_t stream, PyObject *const *arguments)
+/* Two numbers of a tuple of an object's; false where that has others. */
+static bool two_numbers(PyObject *object, PyObject *name, uint64_t numbers[2])
+{
+    PyObject *pair = PyObject_GetAttr(object, name);
+    const bool is_pair = pair != NULL && PyTuple_CheckExact(pair) && PyTuple_Size(pair) == 2;
+    for (int which = 0; is_pair && which < 2; ++which)
+        numbers[which] = PyLong_AsUnsignedLongLong(PyTuple_GetItem(pair, which));
+    Py_XDECREF(pair);
+    return is_pair && !PyErr_Occurred();
+}
+
+/* Puts the legacy stream's workspace into the slot: a new reference, which keeps its memory until the launch. NULL,
+   and no exception, where there is none that is large enough, or whose memory somebody may free by hand. */
+static PyObject *put_workspace(struct launcher *self, const struct entry *entry, unsigned char *slot)
+{
+    uint64_t sizes[WORKSPACE_PARTS], at[WORKSPACE_PARTS];
+    PyObject *found = Py_XNewRef(PyDict_GetItemWithError(self->workspaces, entry->workspace));
+    PyObject *owners = found == NULL ? NULL : PyObject_GetAttr(found, self->owners);
+    const bool is_owned = owners != NULL && PyTuple_CheckExact(owners) && PyTuple_Size(owners) == WORKSPACE_PARTS;
+    bool is_enough =
+        is_owned && two_numbers(found, self->sizes_bytes, sizes) && two_numbers(found, self->addresses, at);
+    for (int part = 0; is_enough && part < WORKSPACE_PARTS; ++part) {
+        is_enough = sizes[part] >= entry->needed_bytes[part];
+        memcpy(slot + entry->at_workspace + part * ARGUMENT_BYTES, &at[part], sizeof at[part]);
+    }
+    PyErr_Clear();
+    Py_XDECREF(owners);
+    if (!is_enough)
+        Py_CLEAR(found);
+    return found;
+}
+
+/* Starts what the slot holds; the plan does where a workspace is to be made, or is another stream's, and where the
+   driver refuses: it then makes the plan's context current. */
+static enum way launch(struct launcher *self, const struct call *call, unsigned char *slot, uint64_t stream,
+                       PyObject *const *arguments)
 {
     const struct entry *entry = call->entry;
-    if (!entry->has_workspace) {
+    PyObject *workspace = NULL;
+    if (entry->workspace != Py_None && stream <= LEGACY_STREAM)
+        workspace = put_workspace(self, entry, slot);
+    if (entry->workspace == Py_None || workspace != NULL) {
         void *parameters[MOST_PARAMETERS];
         for (Py_ssize_t number = 0; number < entry->parameter_count; ++number)
             parameters[number] = slot + entry->parameters[number];
@@ -89,6 +125,7 @@ static enum way launch(const struct call *call, unsigned char *slot, uint64_t st
         Py_BEGIN_ALLOW_THREADS /* it may wait for kernels, and those for what other threads do */
         status = entry->launch(slot, entry->kernel, parameters, NULL);
         Py_END_ALLOW_THREADS
+        Py_XDECREF(workspace);
         if (status == 0)
             return STARTED;
     }
@@ -115,7 +152,7 @@ static enum way start_entry(struct launcher *self, struct call *call, PyObject *
     *out = call->key.has_out ? Py_NewRef(arguments[ARRAY_OUT]) : made_out(self, call);
     if (*out == NULL)
         return PyErr_Occurred() ? RAISED : LOOK_CLOSER;
-    const enum way way = launch(call, slot, stream, arguments);
+    const enum way way = launch(self, call, slot, stream, arguments);
     if (way != STARTED)
         Py_CLEAR(*out);
     return way;
