@@ -47,26 +47,27 @@ static PyObject *made_out(struct launcher *self, struct call *call)
         return NULL;
     const long device = PyLong_AsLong(current);
     Py_DECREF(current);
-    if (device != call->key.device.number)
+    if (device != call->key.device)
         return NULL;
-    PyObject *out = PyObject_Call(self->empty_strided, call->entry->shape_of_out, call->entry->type_of_out);
-    struct dl_tensor told;
-    if (out == NULL)
-        return NULL;
-    if (self->exchange->describe(out, &told) != 0) {
-        Py_DECREF(out);
-        return NULL;
-    }
-    call->at[OUT] = (uint64_t)(uintptr_t)told.data + told.byte_offset;
+    PyObject *out = PyObject_Call(self->make_out, call->entry->shape_of_out, call->entry->type_of_out);
+    struct told told;
+    if (out != NULL && !read_array(self, out, &told))
+        Py_CLEAR(out);
+    call->at[OUT] = told.at;
     return out;
 }
 
 /* The current stream of the call's device in *stream; false, and an exception, where it is not told. */
 static bool current_stream(struct launcher *self, const struct call *call, uint64_t *stream)
 {
-    PyObject *device = PyLong_FromLong(call->key.device.number), *told = NULL;
+    PyObject *device = PyLong_FromLong(call->key.device), *told = NULL;
     if (device != NULL)
         told = PyObject_CallFunctionObjArgs(self->stream_of, device, NULL);
+    if (told != NULL && !PyLong_Check(told)) { /* CuPy's own */
+        PyObject *stream = told;
+        told = PyObject_GetAttr(stream, self->names[PTR]);
+        Py_DECREF(stream);
+    }
     *stream = told == NULL ? 0 : PyLong_AsUnsignedLongLong(told);
     Py_XDECREF(device);
     Py_XDECREF(told);
@@ -90,10 +91,10 @@ static PyObject *put_workspace(struct launcher *self, const struct entry *entry,
 {
     uint64_t sizes[WORKSPACE_PARTS], at[WORKSPACE_PARTS];
     PyObject *found = Py_XNewRef(PyDict_GetItemWithError(self->workspaces, entry->workspace));
-    PyObject *owners = found == NULL ? NULL : PyObject_GetAttr(found, self->owners);
+    PyObject *owners = found == NULL ? NULL : PyObject_GetAttr(found, self->names[OWNERS]);
     const bool is_owned = owners != NULL && PyTuple_CheckExact(owners) && PyTuple_Size(owners) == WORKSPACE_PARTS;
     bool is_enough =
-        is_owned && two_numbers(found, self->sizes_bytes, sizes) && two_numbers(found, self->addresses, at);
+        is_owned && two_numbers(found, self->names[SIZES_BYTES], sizes) && two_numbers(found, self->names[ADDRESSES], at);
     for (int part = 0; is_enough && part < WORKSPACE_PARTS; ++part) {
         is_enough = sizes[part] >= entry->needed_bytes[part];
         memcpy(slot + entry->at_workspace + part * ARGUMENT_BYTES, &at[part], sizeof at[part]);
