@@ -15,6 +15,7 @@ import tracemalloc
 import zlib
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -24,7 +25,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.fabricated import device_array, exported, handmade, imported, trial, tuning_run, winners
-from tests.fake_tensors import Masked, Parameter, Tensor, exchange, fake_torch
+from tests.fake_tensors import Cupy, Masked, Parameter, Tensor, exchange, fake_cupy, fake_torch
 from tests.recording_driver import RecordingDriver
 from tsm2_tune.cli import main
 from tsm2_tune.errors import ToolMissing
@@ -90,6 +91,13 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 @pytest.fixture
+def cupy(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    fake = fake_cupy()
+    monkeypatch.setitem(sys.modules, "cupy", fake)
+    return fake
+
+
+@pytest.fixture
 def plain(pair: tuple[ModuleType, ModuleType], torch: Any, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return ready(pair[0], monkeypatch)
 
@@ -102,10 +110,10 @@ def compiled(pair: tuple[ModuleType, ModuleType], torch: Any, monkeypatch: pytes
 @pytest.fixture
 def looked(compiled: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The calls that the launcher left to Python."""
-    asked, made = list[Any](), compiled.torch_starter
+    asked = list[Any]()
 
-    def starter(torch: Any) -> Callable[..., Any]:
-        plain = made(torch)
+    def starter(made: Callable[[Any], Callable[..., Any]], library: Any) -> Callable[..., Any]:
+        plain = made(library)
 
         def start(*arguments: Any) -> Any:
             asked.append(arguments)
@@ -113,7 +121,8 @@ def looked(compiled: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
         return start
 
-    monkeypatch.setattr(compiled, "torch_starter", starter)
+    for name in ("torch_starter", "cupy_starter"):
+        monkeypatch.setattr(compiled, name, partial(starter, getattr(compiled, name)))
     return asked
 
 
@@ -163,16 +172,16 @@ def random_call(rng: random.Random) -> tuple[list[Any], dict[str, Any]]:
     return arrays[:2], named
 
 
-def outcome(module: ModuleType, torch: Any, arrays: list[Any], named: dict[str, Any]) -> tuple[Any, ...]:
+def outcome(module: ModuleType, library: Any, arrays: list[Any], named: dict[str, Any]) -> tuple[Any, ...]:
     """What a call did: what it returned or raised, what it made and what it started."""
-    driver, made = module.driver, len(torch.made)
+    driver, made = module.driver, len(library.made)
     del driver.launches[:], driver.calls[:]
     try:
         result: Any = module.gemm(*arrays, **named)
-        returned = "out" if result is named["out"] else ("made", result.shape, result.stride(), result.dtype)
+        returned = "out" if result is named["out"] else ("made", str(result.__cuda_array_interface__))
     except Exception as error:
         returned = (type(error).__name__, str(error))
-    return returned, len(torch.made) - made, list(driver.launches), list(driver.calls)
+    return returned, len(library.made) - made, list(driver.launches), list(driver.calls)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -187,6 +196,36 @@ def test_each_call_does_what_it_does_without(
         arrays, named = random_call(rng)
         expected, left = outcome(plain, torch, arrays, named), len(looked)
         assert outcome(compiled, torch, arrays, named) == expected, (arrays, named)
+        by_launcher += len(expected[2]) if len(looked) == left else 0
+    assert by_launcher > 200
+
+
+class Subclass(Cupy):
+    """Of CuPy's arrays."""
+
+
+def of_cupy(array: Tensor) -> Cupy:
+    """CuPy's array in the memory of a tensor."""
+    return (Subclass if isinstance(array, Masked) else Cupy)(array)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_each_call_with_arrays_of_cupy_does_what_it_does_without(
+    plain: ModuleType, compiled: ModuleType, cupy: Any, looked: list[Any], seed: int
+) -> None:
+    rng, by_launcher = random.Random(seed), 0
+    for turn in range(1500):
+        cupy.streams[0] = rng.choice((0, 77, 2**63 - 5))
+        for module in (plain, compiled):
+            module.driver.current = 0xC0 if turn % 7 else None
+        arrays, named = random_call(rng)
+        arrays = list(map(of_cupy, arrays))
+        named["out"] = named["out"] and of_cupy(named["out"])
+        if rng.random() < 0.02:
+            (named["out"] or arrays[0]).data.device_id = 1
+        with cupy.device(int(rng.random() < 0.02)):
+            expected, left = outcome(plain, cupy, arrays, named), len(looked)
+            assert outcome(compiled, cupy, arrays, named) == expected, (arrays, named)
         by_launcher += len(expected[2]) if len(looked) == left else 0
     assert by_launcher > 200
 
