@@ -313,7 +313,7 @@ def _remember(a: Any, b: Any, out: Any, plan: Plan | tuple[int, ...], asked: Any
     if all(map(is_torchs, arrays)):
         starters[kind] = starters.get(kind) or compiled_torch_starter(sys.modules["torch"], kind)
         remember(torch_key(a, b, out, asked), plan)
-    elif all(map(is_cupys, arrays)) and hasattr(kind, "_c_contiguous"):  # which the key has
+    elif all(map(is_cupys, arrays)) and hasattr(a, "_c_contiguous"):  # which the key has
         starters[kind] = starters.get(kind) or compiled_cupy_starter(sys.modules["cupy"], kind)
         remember(cupy_key(a, b, out, asked), plan)
     else:
