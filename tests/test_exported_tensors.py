@@ -141,6 +141,17 @@ def test_a_tensor_that_is_more_than_its_memory(
     assert module.driver.launches == []
 
 
+def test_a_tensor_at_no_address_is_refused(module: ModuleType, torch: Any) -> None:
+    arrays = [Tensor(matrix(6, 3)), Tensor(matrix(3, 2, at=0x2000)), Tensor(matrix(6, 2, at=0x3000))]
+    nowhere = [Tensor(matrix(6, 3, at=0)), Tensor(matrix(3, 2, at=0)), Tensor(matrix(6, 2, at=0))]
+    for _ in range(2):  # before such a product was started, and after it
+        for at, name in enumerate(("a", "b", "out")):
+            with pytest.raises(TypeError, match=f"^{name}: it has no memory of its own"):
+                module.gemm(*arrays[:at], nowhere[at], *arrays[at + 1 :])
+        module.gemm(*arrays)
+    assert len(module.driver.launches) == 2
+
+
 def test_a_parameter_is_a_tensor(module: ModuleType, torch: Any) -> None:
     arrays = (matrix(6, 3), matrix(3, 2, at=0x2000), matrix(6, 2, at=0x3000))
     module.gemm(*map(Parameter, arrays))
@@ -484,7 +495,8 @@ def test_the_short_way_of_pytorch(module: ModuleType, real: Any, counted: list[A
     module.gemm(columns(64, 6).mH, b, out=out)  # another product
     module.gemm(columns(64, 6).mT, b, out=out)  # and another
     assert (len(counted), len(module.driver.launches)) == (3, 5)
-    for wrong in (b.requires_grad_(), real._neg_view(columns(64, 2)), columns(64, 2).to_sparse()):
+    no_memory = real._efficientzerotensor((2, 64), dtype=real.complex64).T
+    for wrong in (b.requires_grad_(), real._neg_view(columns(64, 2)), columns(64, 2).to_sparse(), no_memory):
         with pytest.raises(TypeError, match=r"^b: it "):
             module.gemm(a, wrong, out=out)
     with pytest.raises(ValueError, match="shares memory"):

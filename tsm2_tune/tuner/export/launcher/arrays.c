@@ -107,7 +107,7 @@ static bool read_operand(struct launcher *self, PyObject *array, int which, stru
     }
     key->matrices[which] = told.matrix;
     call->at[which] = told.at;
-    return key->device_type == told.device_type && key->device == told.device && key->type == told.type &&
+    return told.at != 0 && key->device_type == told.device_type && key->device == told.device && key->type == told.type &&
            (which != OUT || !told.matrix.is_conjugate);
 }
 
