@@ -241,6 +241,7 @@ ADDED = (  # by each migration: table, and column where it added no whole table
     (("trial", "full_verdict"),),
     (("vendor_sample", ""), ("vendor_measurement", "")),
     (("trial", "rows_per_block"), ("trial", "splits")),
+    (("run", "sms"),),
 )
 
 

@@ -49,7 +49,7 @@ class Slot:
         self.words = self.view.cast("Q")
         at, (m, n, k) = ctypes.addressof(self.buffer), plan.shape
         lda, ldb, ldc = plan.leading
-        HEAD.pack_into(self.view, 0, *plan.grid, plan.match.winner.launch.threads, 1, 1, plan.smem_bytes)
+        HEAD.pack_into(self.view, 0, *plan.grid, plan.match.launch.threads, 1, 1, plan.smem_bytes)
         ARGUMENTS.pack_into(self.view, ARGUMENTS_AT, m, n, k, 0, 0, lda, 0, ldb, 0, 0, ldc, 0, 0)
         first = at + ARGUMENTS_AT
         POINTERS.pack_into(self.view, POINTERS_AT, *range(first, first + POINTERS_AT - ARGUMENTS_AT, ARGUMENT_BYTES))
@@ -85,7 +85,7 @@ class Plan:
         function: ctypes.c_void_p,
         units: tuple[complex, complex],
     ) -> None:
-        launch, sum_dtype = match.winner.launch, product.sum_dtype
+        launch, sum_dtype = match.launch, product.sum_dtype
         oriented = product.transposed() if match.swapped else product
         self.match, self.context, self.ordinal, self.function = match, context, ordinal, function
         self.context_number = context_number

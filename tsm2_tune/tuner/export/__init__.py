@@ -9,6 +9,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource
 from tsm2_tune.tuner.export.binaries import compiled_cubins
 from tsm2_tune.tuner.export.files import refuse_database, write
+from tsm2_tune.tuner.export.known import NOTHING_KNOWN, Known, known_of
 from tsm2_tune.tuner.export.library import LIBRARY_SUFFIXES, export_library
 from tsm2_tune.tuner.export.module import Cubins, module_text
 from tsm2_tune.tuner.export.tables import csv_text, json_text, latex_text, markdown_text
@@ -35,9 +36,10 @@ def export_text(
     sources: Mapping[int, KernelSource],
     database: str,
     cubins: Cubins | None = None,
+    known: Known = NOTHING_KNOWN,
 ) -> str:
-    """The winners in one of FORMATS. `sources` maps their trials, `database` says where they come from; `cubins` are
-    for a module.
+    """The winners in one of FORMATS. `sources` maps their trials, `database` says where they come from; `cubins`
+    and what is `known` of divisions and cards are for a module.
 
     InputError for an unknown format, or without winners.
     """
@@ -46,7 +48,7 @@ def export_text(
     if not rows:
         raise InputError(f"nothing to export: {database} has no winner of what was asked for; tune it first")
     if format_name == "module":
-        return module_text(rows, sources, database, cubins)
+        return module_text(rows, sources, database, cubins, known)
     return FORMATS[format_name](rows, sources, database)
 
 
@@ -69,7 +71,8 @@ def export(
     StoreError where a module's kernel is not as this program makes it.
     """
     rows = [row for row in store.best(device=device) if chosen(row.problem)]
-    sources = store.sources(rows) if format_name == "module" else {}
+    winning = store.winning(rows) if format_name == "module" else {}
+    sources = {trial_id: record.trial.source for trial_id, record in winning.items()}
     cubins: Cubins = {}
     if binaries and format_name == "module":
         try:
@@ -78,4 +81,6 @@ def export(
             missing = [str(error)]
         for why in missing:
             tell(f"no binary: {why.rstrip('.')}; the module compiles at the first call")
-    return export_text(rows, format_name, sources=sources, database=str(store.path), cubins=cubins)
+    return export_text(
+        rows, format_name, sources=sources, database=str(store.path), cubins=cubins, known=known_of(winning)
+    )
