@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -11,15 +12,14 @@ from typing import Any
 import numpy as np
 
 from tsm2_tune.runtime.elements import ACROSS, CONJUGATED, GRAM, LARGEST_EXTENT, NAMES, ORDERS, SAME
-from tsm2_tune.runtime.expecting import VECTOR_BYTES, Kernels, Work, carried_over_us, element_bytes
+from tsm2_tune.runtime.expecting import Kernels, Work, carried_over_us
 from tsm2_tune.runtime.matrices import Product, dtype_name
 from tsm2_tune.runtime.pack import CARDS, WINNERS
-from tsm2_tune.runtime.winners import Match, Winner
+from tsm2_tune.runtime.winners import Leading, Match, Winner, work_of
 
 CONJUGATING = {plain: letter for letter, plain in CONJUGATED.items()}
 Orders = tuple[tuple[str, ...], ...]  # of a, b and, unless it is to be made, out: each one or both
 Shape = tuple[int, int, int]  # m, n, k
-Leading = tuple[dict[str, int], ...]  # of a and b: storage order -> leading dimension
 
 
 def match(m: int, n: int, k: int, dtype: Any, device: str | None = None, op: str = "nn") -> Match:
@@ -153,16 +153,13 @@ def _best(
     if own is not None:
         known = (None, None) if own.on_host else (own.median_us, own.vendor_us if own.vendor_right else None)
         return Match(own, own.launch, 0.0, other, swapped, *known)
-    distances = np.linalg.norm(found.logs - np.log(shape), axis=1)
+    away = found.logs - _logs(shape)
+    distances = np.sqrt((away * away).sum(axis=1))
     at = int(distances.argmin())
     nearest = found.winners[at]
     if found.kernels is None:
         return Match(nearest, nearest.launch, float(distances[at]), other, swapped)
-    work = _work(nearest, shape, lds)
-    if found.is_mixed:
-        others = next(w for w in found.winners if w.is_gram != nearest.is_gram)
-        is_others = np.array([[w.is_gram != nearest.is_gram] for w in found.winners])
-        work = replace(work, memory_us=np.where(is_others, _work(others, shape, lds).memory_us, work.memory_us))
+    work = _work(found, shape, lds)
     at, launch, us = found.kernels.best(work, distances)
     expected = (None, None) if nearest.on_host else (us, _vendor_us(nearest, shape, lds))
     return Match(found.winners[at], launch, float(distances[at]), other, swapped, *expected)
@@ -176,7 +173,8 @@ class Contest:
     winners: list[Winner]  # first those that compute half of the products, and of these the fastest
     logs: np.ndarray[Any, Any]  # of their shapes
     by_shape: dict[Shape, Winner]
-    is_mixed: bool  # some are for a matrix and the same one transposed, some for any two
+    kinds: list[Winner]  # one of each that works otherwise on the same matrices: in other orders, on half of C
+    kind_of: list[int]  # of each winner, its place among these
     kernels: Kernels | None  # in the winners' order; None where too little is known of one to expect anything
 
 
@@ -187,31 +185,40 @@ def _contest(winners: tuple[Winner, ...], device: str | None, wanted: str | None
     chosen = [w for w in winners if w.device == name]
     chosen = [w for w in chosen if wanted in (None, w.orders[2]) or w.is_gram] or chosen
     chosen.sort(key=lambda w: (not w.is_gram, w.median_us))
-    logs = np.log([(w.m, w.n, w.k) for w in chosen])
+    logs = np.array([_logs((w.m, w.n, w.k)) for w in chosen])
     by_shape = {(w.m, w.n, w.k): w for w in reversed(chosen)}
     divisions, kernels = [w.division for w in chosen if w.division is not None], None
     if name in CARDS and len(divisions) == len(chosen):
-        works = [_work(w, (w.m, w.n, w.k), None) for w in chosen]
+        works = [work_of(w, (w.m, w.n, w.k), CARDS[name]) for w in chosen]
         kernels = Kernels(divisions, [w.launch for w in chosen], works, [w.median_us for w in chosen], CARDS[name])
-    return Contest(name, chosen, logs, by_shape, len({w.is_gram for w in chosen}) > 1, kernels)
+    kinds = {(w.orders[:2], w.is_gram): w for w in chosen}
+    kind_of = [list(kinds).index((w.orders[:2], w.is_gram)) for w in chosen]
+    return Contest(name, chosen, logs, by_shape, list(kinds.values()), kind_of, kernels)
+
+
+def _work(contest: Contest, shape: Shape, lds: Leading | None) -> Work:
+    """The product as the winners compute it."""
+    works = [work_of(w, shape, CARDS[contest.device], lds) for w in contest.kinds]
+    if len(works) == 1:
+        return works[0]
+    memory, odd = (
+        np.array([[getattr(works[kind], name)] for kind in contest.kind_of])
+        for name in ("memory_us", "has_odd_lines")
+    )
+    return replace(works[0], memory_us=memory, has_odd_lines=odd)
 
 
 def _vendor_us(nearest: Winner, shape: Shape, lds: Leading | None) -> float | None:
     """What the vendor is expected to take for the shape; None where it was not measured, or not right."""
     if nearest.vendor_us is None or not nearest.vendor_right:
         return None
-    at = _work(nearest, (nearest.m, nearest.n, nearest.k), None)
-    return carried_over_us(nearest.vendor_us, at, _work(nearest, shape, lds))
+    card = CARDS[nearest.device]
+    at = work_of(nearest, (nearest.m, nearest.n, nearest.k), card)
+    return carried_over_us(nearest.vendor_us, at, work_of(nearest, shape, card, lds))
 
 
-def _work(winner: Winner, shape: Shape, lds: Leading | None) -> Work:
-    """The product as the winner would compute it; lines follow each other where no leading dimensions are given."""
-    (m, n, k), (a, b, _) = shape, winner.orders
-    leading = ((m, k)[a == "t"], (k, n)[b == "t"]) if lds is None else (lds[0][a], lds[1][b])
-    size, lines = element_bytes(winner.dtype), ((k, m)[a == "t"], (n, k)[b == "t"])
-    odd = any(several > 1 and ld * size % VECTOR_BYTES for several, ld in zip(lines, leading, strict=True))
-    card = CARDS[winner.device]
-    return Work.of(shape, winner.dtype, card, is_gram=winner.is_gram, has_odd_lines=odd)
+def _logs(shape: Shape) -> np.ndarray[Any, Any]:
+    return np.array([math.log(extent) for extent in shape])
 
 
 def _extent(name: str, extent: Any) -> int:

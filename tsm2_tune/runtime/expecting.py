@@ -109,9 +109,13 @@ def element_bytes(dtype: str) -> int:
 
 def carried_over_us(measured_us: float, at: Work, to: Work) -> float:
     """What takes `measured_us` for one work is expected to take for another: the vendor's routines."""
-    factor = _factor(max(measured_us - START_US, measured_us / 10), at.least_us)
     odd = ODD_VENDOR if to.has_odd_lines and not at.has_odd_lines else 1.0
-    return float(START_US + odd * factor * to.least_us)
+    return float(START_US + odd * vendor_factor(measured_us, at) * to.least_us)
+
+
+def vendor_factor(measured_us: float, at: Work) -> float:
+    """How much longer than the least its routine takes, without the start."""
+    return float(_factor(max(measured_us - START_US, measured_us / 10), at.least_us))
 
 
 def _factor(measured_us: Any, body_us: Any) -> Any:
@@ -140,15 +144,15 @@ class Kernels:
         self._persistent = started["persistent"] > 0
         self._has_workspace = _column([launch.has_workspace for launch in launches]) > 0
         at = replace(won[0], **cast(Any, _columns(won, Work)))
-        self._enough, self._factors = _column([0.0]), _column([1.0])
+        self.enough, self.factors = _column([0.0]), _column([1.0])
         tiles = self._tiles(at)
         blocks = self._blocks(tiles, at, self._rows, self._splits)
         fixed = self._fixed_us(at, blocks, self._splits)
         measured = _column(measured_us)
-        self._factors = _factor(
+        self.factors = _factor(
             np.maximum(measured - fixed, measured / 10), self._body_us(tiles, at, blocks, self._splits)
         )
-        self._enough = self._at_work(tiles, at, blocks) / np.where(self._persistent, 1.0, SPARE)
+        self.enough = self._at_work(tiles, at, blocks) / np.where(self._persistent, 1.0, SPARE)
 
     def us(self, launches: Sequence[Launch], work: Work) -> list[float]:
         """The expected time of each kernel started so."""
@@ -196,7 +200,7 @@ class Kernels:
     def _us(self, tiles: Tiles, work: Work, rows: Floats, splits: Floats) -> Floats:
         blocks = self._blocks(tiles, work, rows, splits)
         body = self._body_us(tiles, work, blocks, splits)
-        times: Floats = self._fixed_us(work, blocks, splits) + self._factors * body
+        times: Floats = self._fixed_us(work, blocks, splits) + self.factors * body
         return times
 
     def _blocks(self, tiles: Tiles, work: Work, rows: Floats, splits: Floats) -> Floats:
@@ -227,7 +231,7 @@ class Kernels:
         most = np.where(waves > 1, waves * self._resident, -(-blocks // sms))  # blocks of one multiprocessor
         longest = share * most * sms / blocks  # beside what all take on average
         idle = 1 + (blocks > sms) * UNEVEN * (longest - 1)
-        slow = np.maximum(self._enough / self._at_work(tiles, work, blocks), 1.0)
+        slow = np.maximum(self.enough / self._at_work(tiles, work, blocks), 1.0)
         odd = np.where(work.has_odd_lines, self._odd, 1.0)
         body: Floats = odd * slow * np.hypot(memory * idle, arithmetic * longest)
         return body

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tsm2_tune.runtime.elements import ACROSS, CONJUGATED, SAME
-from tsm2_tune.runtime.expecting import Division
+from tsm2_tune.runtime.expecting import VECTOR_BYTES, Card, Division, Work, element_bytes
 from tsm2_tune.runtime.launch import Launch
+
+Leading = tuple[dict[str, int], ...]  # of a and b: storage order -> leading dimension
 
 
 @dataclass(frozen=True, eq=False)  # each is one: what depends on it is kept by it
@@ -116,3 +118,12 @@ class Vendor:
 
     def __str__(self) -> str:
         return f"the vendor: {self.reason}"
+
+
+def work_of(winner: Winner, shape: tuple[int, int, int], card: Card, lds: Leading | None = None) -> Work:
+    """The product as the winner computes it; lines follow each other where no leading dimensions are given."""
+    (m, n, k), (a, b, _) = shape, winner.orders
+    leading = ((m, k)[a == "t"], (k, n)[b == "t"]) if lds is None else (lds[0][a], lds[1][b])
+    size, lines = element_bytes(winner.dtype), ((k, m)[a == "t"], (n, k)[b == "t"])
+    odd = any(several > 1 and ld * size % VECTOR_BYTES for several, ld in zip(lines, leading, strict=True))
+    return Work.of(shape, winner.dtype, card, is_gram=winner.is_gram, has_odd_lines=odd)
