@@ -199,9 +199,16 @@ def winners(folder: Path, *trials: tuple[TuningRun, Trial]) -> Winners:
         return store.best(), sources
 
 
-def exported(format_name: str, found: Winners, database: str = "results.db", known: Known = NOTHING_KNOWN) -> str:
+def exported(
+    format_name: str,
+    found: Winners,
+    database: str = "results.db",
+    *,
+    known: Known = NOTHING_KNOWN,
+    launcher: bytes | None = None,
+) -> str:
     rows, sources = found
-    return export_text(rows, format_name, sources=sources, database=database, known=known)
+    return export_text(rows, format_name, sources=sources, database=database, known=known, launcher=launcher)
 
 
 def device_array(

@@ -11,3 +11,4 @@ KERNELS: dict[str, str] = {}  # CUDA texts by their SHA-256
 CUBINS: dict[
     tuple[str, int, str], tuple[str, str]
 ] = {}  # by a text's digest, index width and architecture: digest, data
+LAUNCHER: tuple[str, str, str] | None = None  # what it is built for, digest, data

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from tsm2_tune.runtime.choosing import check_place, choose
+from tsm2_tune.runtime.compiled import compiled_starter, teach
 from tsm2_tune.runtime.driver import (
     await_stream,
     context_id,
@@ -25,7 +28,6 @@ from tsm2_tune.runtime.fast import (
     remember,
     starters,
     torch_key,
-    torch_starter,
 )
 from tsm2_tune.runtime.host import multiply_on_host
 from tsm2_tune.runtime.libraries import (
@@ -174,11 +176,12 @@ def plan(
     assert isinstance(found, Match)
     product, made, handle = _ready(product, found, stream)
     ordinal = made.ordinal
+    where: Callable[[], int]
     if stream is not None or not (is_torchs(out) or is_cupys(out)):
         where = lambda: handle  # noqa: E731
     else:
         of = torch_stream(sys.modules["torch"]) if is_torchs(out) else cupy_stream(sys.modules["cupy"])
-        where = lambda: of(ordinal)  # noqa: E731
+        where = partial(of, ordinal)
     at_a, at_b, at_out = (x.address for x in product.given)
     return Bound(made, (a, b, out), (at_a, at_b, at_out), alpha, beta, where)
 
@@ -305,8 +308,10 @@ def _remember(a: Any, b: Any, out: Any, plan: Plan | tuple[int, ...], asked: Any
     """Let the next product like this one take the short way, where its arrays are of one library."""
     kind, arrays = type(a), (a, b) if out is None else (a, b, out)
     if all(map(is_torchs, arrays)):
-        starters[kind] = starters.get(kind) or torch_starter(sys.modules["torch"])
+        starters[kind] = starters.get(kind) or compiled_starter(sys.modules["torch"], kind)
         remember(torch_key(a, b, out, asked), plan)
-    elif all(map(is_cupys, arrays)):
+        if isinstance(plan, Plan):
+            teach(a, b, out, plan, asked)
+    elif all(map(is_cupys, arrays)) and hasattr(kind, "_c_contiguous"):  # which the key has
         starters[kind] = starters.get(kind) or cupy_starter(sys.modules["cupy"])
         remember(cupy_key(a, b, out, asked), plan)

@@ -14,16 +14,14 @@ from tsm2_tune.generator.problem import ELEMENT_TYPES, Problem
 from tsm2_tune.generator.render import INDEX_BITS, OF_LITERALS, KernelSource, filled
 from tsm2_tune.runtime.expecting import Card, Division, Kernels, vendor_factor
 from tsm2_tune.runtime.winners import Winner, work_of
-from tsm2_tune.tuner import cache
 from tsm2_tune.tuner.cuda import architecture_flag
 from tsm2_tune.tuner.export.binaries import capability, compiled_cubins
 from tsm2_tune.tuner.export.files import refuse_database, write_all
 from tsm2_tune.tuner.export.known import NOTHING_KNOWN, Known, known_of
 from tsm2_tune.tuner.export.module import Cubins, winner
+from tsm2_tune.tuner.export.shared import shared_object
 from tsm2_tune.tuner.export.tables import facts
 from tsm2_tune.tuner.host.toolchain import compiler_command
-from tsm2_tune.tuner.interruptions import refuse_full_disk
-from tsm2_tune.tuner.processes import workplace
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
 
@@ -32,7 +30,6 @@ BESIDE = {".h": "tsm2.h", ".f90": "tsm2.f90"}  # what is written beside the shar
 LIBRARY_SUFFIXES = (*BESIDE, ".so")
 PACK, BINARIES = "pack.c", "pack.bin"
 ALIGNMENT = 64  # bytes, of each binary
-LIMIT_SECONDS = 600.0  # for the C compiler
 FLAGS = (
     "-std=c11", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-lto", "-Wall", "-Wextra",
     "-ffp-contract=off",  # so that times are expected to be the same here as in the Python module, to the last bit
@@ -130,28 +127,10 @@ def _aligned(cubins: Cubins) -> Iterator[bytes]:
 
 def built(pack: str, binaries: bytes, name: str) -> bytes:
     """The shared object of this name, from the text of its pack. ToolMissing where the compiler does not make it."""
-    parent = cache.working_parent()
-    try:
-        with workplace(parent) as work:
-            texts = {file.name: file.read_bytes() for file in SOURCES.iterdir() if file.name.endswith((".c", ".h"))}
-            for file, content in {**texts, PACK: pack.encode(), BINARIES: binaries}.items():
-                (work.folder / file).write_bytes(content)
-            sources, output = (
-                [file for file in sorted((*texts, PACK)) if file.endswith(".c")],
-                work.folder / "library",
-            )
-            command = _command(work.folder, sources, output, name)
-            environment = {"TMPDIR": str(work.folder), "LC_ALL": "C"}
-            ended = work.run(command, limit_seconds=LIMIT_SECONDS, environment=environment)
-            if not ended.is_well or not output.is_file():
-                refuse_full_disk(parent)
-                said = ended.messages.replace(str(work.folder), "").strip()[-2000:] or f"it {ended.how}"
-                raise ToolMissing(f"{command[0]} does not build the library: {said}")
-            return output.read_bytes()
-    except OSError as error:
-        raise InputError(
-            f"cannot build the library in {parent} ({error.strerror}): make it writable, with space left"
-        ) from error
+    texts = {file.name: file.read_bytes() for file in SOURCES.iterdir() if file.name.endswith((".c", ".h"))}
+    sources = [file for file in sorted((*texts, PACK)) if file.endswith(".c")]
+    files = {**texts, PACK: pack.encode(), BINARIES: binaries}
+    return shared_object(files, lambda folder, output: _command(folder, sources, output, name), "library")
 
 
 def _command(folder: Path, sources: Sequence[str], output: Path, name: str) -> list[str]:

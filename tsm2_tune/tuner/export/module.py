@@ -11,6 +11,7 @@ from dataclasses import asdict
 
 from tsm2_tune import __version__
 from tsm2_tune.generator.render import OF_LITERALS, KernelSource, filled
+from tsm2_tune.runtime.compiled import launcher_place
 from tsm2_tune.tuner.export.known import NOTHING_KNOWN, Known
 from tsm2_tune.tuner.export.runtime import runtime_parts
 from tsm2_tune.tuner.export.tables import facts
@@ -18,7 +19,7 @@ from tsm2_tune.tuner.stored import BestRow
 
 PUBLIC = (
     "CARDS", "CUBINS", "KERNELS", "WINNERS", "Match", "Vendor", "Winner",
-    "choice", "gemm", "load", "match", "plan",
+    "choice", "gemm", "launcher", "load", "match", "plan",
 )  # fmt: skip
 COPIED = (  # from BestRow to the module's Winner, by the same name
     "device", "compute_capability", "driver", "toolkit", "tuned_at", "dtype", "op", "m", "n", "k", "config",
@@ -36,6 +37,7 @@ def module_text(
     database: str,
     cubins: Cubins | None = None,
     known: Known = NOTHING_KNOWN,
+    launcher: bytes | None = None,  # compiled here
 ) -> str:
     """The module. Whatever is from the database stands in it as ASCII string literals, or quoted in a comment."""
     cubins = cubins or {}
@@ -61,6 +63,7 @@ def module_text(
                 for digest, text in texts.items()
             ],
             "cubins": [(ascii(key), *_packed(binary)) for key, binary in cubins.items()],
+            "launcher": None if launcher is None else (ascii(launcher_place()), *_packed(launcher)),
         },
         OF_LITERALS,
     )

@@ -21,6 +21,7 @@ MODULES = (
     "workspace",
     "plans",
     "fast",
+    "compiled",
     "pycuda_arrays",
     "host",
     "products",
