@@ -144,8 +144,6 @@ OTHER_LAUNCHES = (
     Bug("one split that finds itself not the last", TSMR, "count_up(counter, count - 1)", "count_up(counter, 2)"),
     Bug("the groups' sums elsewhere", TSMT, "last_sums += splits *", "last_sums += 16 *", op="tn"),
     Bug("no groups of many splits", TSMT, "last_count = groups", "last_count = 1", op="tn"),
-    Bug("members of the first group", TSMT, "splits - first < group_splits ? splits - first : group_splits",
-        "group_splits", op="tn"),
     Bug("as many blocks as the configuration has", STAGED, "work.tail_blocks = splits - panel_blocks",
         "work.tail_blocks = 20 - panel_blocks", dtype="f64", op="tn"),
     Bug("chunks of as many blocks", STAGED, "one_tile ? splits : 1", "one_tile ? 20 : 1", dtype="f64", op="tn"),
