@@ -30,9 +30,9 @@ from benchmarks.result_file import ResultFile, require_new
 from benchmarks.turns import EXACT, TIMED, compiled_support
 from benchmarks.versus_cublas import facts_of, refuse_less_precision
 from benchmarks.winner import Prospects, Skipped, Winner, room_bytes, tuned
+from tsm2_tune.generator.expected import expected_us
 from tsm2_tune.generator.families.gemv import DECOMPOSITIONS, FAMILY, Decomposition, GemvConfig
 from tsm2_tune.generator.limits import DeviceLimits
-from tsm2_tune.generator.order import predicted_time_us
 from tsm2_tune.generator.problem import Problem, dtype_named
 from tsm2_tune.generator.rules import Candidate, Guidelines
 from tsm2_tune.tuner.cuda import CudaDevice
@@ -106,7 +106,7 @@ def candidates(
     for name in DECOMPOSITIONS:
         configs = FAMILY.corner(name, problem, limits)[:trials]
         every = tuple(Candidate(FAMILY, config, problem, limits, Guidelines()) for config in configs)
-        if every and predicted_time_us(every[0]) <= max(HOPELESS * floor_us, HOPELESS_US):
+        if every and expected_us(every[0]) <= max(HOPELESS * floor_us, HOPELESS_US):
             found[name] = every
     return found
 

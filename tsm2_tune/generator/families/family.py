@@ -37,6 +37,7 @@ class Family(ABC, Generic[C]):
     dtypes: ClassVar[tuple[str, ...]] = FMA_DTYPES  # that the template knows
     tunables: ClassVar[tuple[Tunable, ...]]
     rules: ClassVar[tuple[Rule, ...]]  # this family's own, tried after the hardware's
+    on_tensor_cores: ClassVar[bool] = False  # whether it computes products there
     only_by_name: ClassVar[bool] = False  # whether a search takes it only where it is named
     config_type: type[C]
 
