@@ -84,12 +84,12 @@ class ResultFile:
         self.skipped: list[dict[str, Any]] = []
         self.earlier_runs: list[dict[str, Any]] = []
 
-    def go_on(self) -> None:
+    def go_on(self, reader: Callable[[Path], dict[str, Any]] | None = None) -> None:
         """Keep the rows of the run that wrote the file before. What it skipped is tried again.
 
-        InputError where there is no such run, or it is not comparable.
+        InputError where the reader, `read` unless another is given, finds no such run, or it is not comparable.
         """
-        found = read(self.path)
+        found = (reader or read)(self.path)
         comparable(self.path, found, self.facts)
         before = {name: value for name, value in found.items() if name not in LISTS}
         self.earlier_runs = [*found.get("earlier_runs", []), before]
@@ -155,17 +155,23 @@ def comparable(path: Path, found: dict[str, Any], facts: dict[str, Any]) -> None
             )
 
 
-def read(path: Path) -> dict[str, Any]:
-    """A result file's content; InputError where it is none."""
+def read_json(path: Path) -> dict[str, Any]:
+    """A file with rows, and lists of runs and skipped cells where it has them; InputError where it is none."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} is no result file ({error}): name one that a bench has written") from None
     if not isinstance(found, dict) or not isinstance(found.get("rows"), list):
         raise InputError(f"{path} is no result file (no rows): name one that a bench has written")
-    runs, skipped = found.get("earlier_runs", []), found.get("skipped", [])
-    if not isinstance(runs, list) or not isinstance(skipped, list):
+    if not all(isinstance(found.get(name, []), list) for name in LISTS):
         raise InputError(f"{path} is no result file (earlier_runs, skipped): name one that a bench has written")
+    return found
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A result file's content; InputError where it is none."""
+    found = read_json(path)
+    runs, skipped = found.get("earlier_runs", []), found.get("skipped", [])
     for run in (*runs, found):
         if (unusable := unusable_field(run, FACTS)) is not None:
             raise InputError(f"{path} has no usable {unusable} of a run: name a file of versus_cublas")

@@ -29,7 +29,7 @@ def ordered(space: SearchSpace, seed: int) -> Sequence[Candidate]:
     """
     preferred = [family_named(name).preferred(space.problem, space.limits) for name in space.families]
     at = places(space.kept, frozenset(chain.from_iterable(preferred)))
-    times_us = np.concatenate([np.empty(0), *(_expected_times_us(part) for _, part in parts_of(space.kept))])
+    times_us = expected_times_us(space.kept)
     far_us = FAR_BEHIND * float(times_us.min(initial=np.inf))
     choices = [[at[config] for config in configs if config in at] for configs in preferred]
     worth_it = (choice for choice in choices if choice and times_us[choice[0]] <= far_us)
@@ -44,9 +44,13 @@ def ordered(space: SearchSpace, seed: int) -> Sequence[Candidate]:
     return Joined([[space.kept[place] for place in first], Chosen(space.kept, by_time)])
 
 
-def _expected_times_us(candidates: Sequence[Candidate]) -> Floats:
-    """The expected time of each."""
-    if isinstance(candidates, Rows):
-        times_us: Floats = expected_us(candidates.wide)
+def expected_times_us(candidates: Sequence[Candidate]) -> Floats:
+    """The expected time of each, in microseconds."""
+    return np.concatenate([np.empty(0), *(_times_us(part) for _, part in parts_of(candidates))])
+
+
+def _times_us(part: Sequence[Candidate]) -> Floats:
+    if isinstance(part, Rows):
+        times_us: Floats = expected_us(part.wide)
         return times_us
-    return np.array([expected_us(candidate) for candidate in candidates], float)
+    return np.array([expected_us(candidate) for candidate in part], float)
