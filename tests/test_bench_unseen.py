@@ -14,22 +14,34 @@ from click.testing import CliRunner
 
 from benchmarks import pack, unseen_run
 from benchmarks.cells import LAYOUTS, Cell
+from benchmarks.contest import Contest
 from benchmarks.module_calls import called
 from benchmarks.pack import Kinds, spaces_of, winners_in
 from benchmarks.result_file import ResultFile
 from benchmarks.unseen import main
 from benchmarks.unseen_file import read_unseen
-from benchmarks.unseen_run import ratios
+from benchmarks.unseen_run import Unseen, ratios
 from benchmarks.unseen_shapes import OWNERS, UNSEEN_REGIMES, Ranges, drawn, range_of
 from benchmarks.unseen_tables import ranked, summary, tables, targets_text, with_fallback_us
-from tests.fabricated import configuration
+from benchmarks.winner import Skipped
+from tests.conftest import ONCE
+from tests.fabricated import configuration, exported, host_run, imported, trial, winners
 from tests.fabricated_rows import FACTS, row
+from tests.test_bench_contest import CEILINGS, PRODUCT, FakeCublas, FakeLt
+from tests.test_bench_contest import CONFIG as TSMT
 from tests.test_exported_launch import plain_module, recording  # noqa: F401
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.generator.render import render
+from tsm2_tune.tuner.compiler import Toolchain
+from tsm2_tune.tuner.cuda import CudaDevice
+from tsm2_tune.tuner.host.device import HostDevice
 from tsm2_tune.tuner.measure import Effort
 from tsm2_tune.tuner.operands import Operands, needed_bytes
+from tsm2_tune.tuner.phases import Phases
+from tsm2_tune.tuner.target import Target
+from tsm2_tune.tuner.tune import Tuner
 
 H200 = PROFILES["h200"]
 KINDS = (UNSEEN_REGIMES, LAYOUTS, ("f32", "f64", "c64"))
@@ -255,6 +267,32 @@ def test_device_arrays_are_the_operands(plain_module: ModuleType, monkeypatch: p
     call.fallback()
     ((a, _, _),) = asked
     assert a[1] == "theirs"
+
+
+def test_a_row_has_the_vendor_beside_the_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: Toolchain, support_path: str
+) -> None:
+    """On the host, where NumPy stands for the libraries."""
+    device = HostDevice(support_path=support_path)
+    monkeypatch.setattr(device, "ceilings", lambda: CEILINGS)
+    monkeypatch.setattr("benchmarks.contest.Cublas", lambda: FakeCublas(0))
+    monkeypatch.setattr("benchmarks.contest.CublasLt", lambda *_: FakeLt())
+    target = cast(Target, SimpleNamespace(toolchain=quick, is_host=True))
+    contest = Contest(cast(CudaDevice, device), target, support_path, ONCE, Phases())
+    tuned = Problem(5, 3, 60, "f64", "tn")
+    won = trial(500.0, TSMT, problem=tuned, source=render(tuned, TSMT))
+    text = exported("module", winners(tmp_path, (host_run(), won)))
+    unseen = Unseen(contest, imported(text, tmp_path), cast(Tuner, None), None)
+    found = unseen.row(PRODUCT, None)
+    assert found["verified"]
+    assert (found["cublas_verified"], found["cublaslt_verified"]) == (True, False)  # the latter computes nothing
+    assert found["x_vendor"] == pytest.approx(found["cublas_us"] / found["ours_us"], abs=1e-3)
+    assert (found["search_us"], found["falls_back"], found["tuned_shape"]) == (None, None, [5, 3, 60])
+    assert found["launch"]["threads"] == 128
+    with pytest.raises(Skipped, match="the pack was tuned for it"):
+        unseen.row(Cell("T", "column", tuned), None)
+    with pytest.raises(Skipped, match="f32"):
+        unseen.row(Cell("T", "column", replace(tuned, k=61, dtype_name="f32")), None)
 
 
 # The run
