@@ -43,6 +43,7 @@ class Family(ABC, Generic[C]):
     tunables: ClassVar[tuple[Tunable, ...]]
     rules: ClassVar[tuple[Rule, ...]]  # this family's own, tried after the hardware's
     odd_lines: ClassVar[float] = ODD_LINES  # of a Division
+    on_tensor_cores: ClassVar[bool] = False  # whether it computes products there
     only_by_name: ClassVar[bool] = False  # whether a search takes it only where it is named
     config_type: type[C]
 

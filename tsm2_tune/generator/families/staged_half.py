@@ -80,6 +80,7 @@ def place_bytes(config: StagedHalfConfig, problem: Problem) -> int:
 
 class StagedHalf(Family[StagedHalfConfig]):
     name = "staged_half"
+    on_tensor_cores = True
     summary = "C of many rows in 16 bits: both operands staged, on Hopper's tensor cores that read shared memory"
     template = "staged_half.cu.jinja"
     odd_lines = ODD_STAGED_LINES

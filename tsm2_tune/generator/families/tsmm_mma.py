@@ -179,6 +179,7 @@ def _rows_for_all(candidate: Candidate) -> bool:
 
 class TsmmMma(Family[TsmmMmaConfig]):
     name = "tsmm_mma"
+    on_tensor_cores = True
     summary = "tall A times B of up to 64 columns on the f64 tensor cores, each warp with a ring for its rows of A"
     template = "tsmm_mma.cu.jinja"
     tunables = (

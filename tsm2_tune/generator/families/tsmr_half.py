@@ -140,6 +140,7 @@ def long_run(tiles: int, slots: int) -> int:
 
 class TsmrHalf(Family[TsmrHalfConfig]):
     name = "tsmr_half"
+    on_tensor_cores = True
     summary = "large or tall A times skinny B in 16 bits on the tensor cores, A streaming into their fragments"
     template = "tsmr_half.cu.jinja"
     dtypes = ("bf16", "f16")

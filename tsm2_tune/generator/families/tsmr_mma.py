@@ -110,6 +110,7 @@ def _rows_within_m(candidate: Candidate) -> bool:
 
 class TsmrMma(Family[TsmrMmaConfig]):
     name = "tsmr_mma"
+    on_tensor_cores = True
     summary = "large or tall A times skinny B on the f64 tensor cores, A streaming into their fragments"
     template = "tsmr_mma.cu.jinja"
     dtypes = ("f64",)

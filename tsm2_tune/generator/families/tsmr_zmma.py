@@ -99,6 +99,7 @@ def _rows_within_m(candidate: Candidate) -> bool:
 
 class TsmrZmma(Family[TsmrZmmaConfig]):
     name = "tsmr_zmma"
+    on_tensor_cores = True
     summary = "large or tall A times skinny B, complex, on the f64 tensor cores, A streaming into their fragments"
     template = "tsmr_zmma.cu.jinja"
     dtypes = ("c64", "c128")
