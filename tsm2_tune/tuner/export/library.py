@@ -175,7 +175,7 @@ def _expected(w: Winner, known: Known) -> list[str]:
     """The members of pack.h's `struct winner` from `card` on."""
     cards = known[1]
     if w.division is None or w.device not in cards:
-        return ["-1", "{0}", "1.0", "1.0", "0.0", "0"]
+        return ["-1", "{0}", "1.0", "1.0", "0.0", "0", "0.0"]
     card = cards[w.device]
     work = work_of(w, (w.m, w.n, w.k), card)
     kernels = Kernels([w.division], [w.launch], [work], [w.median_us], card)
@@ -186,6 +186,7 @@ def _expected(w: Winner, known: Known) -> list[str]:
         _list(repr(getattr(w.division, field.name)) for field in fields(Division)),
         *(repr(float(factor)) for factor in factors),
         str(int(work.has_odd_lines)),
+        repr(kernels.waves_won(0)),
     ]
 
 

@@ -92,28 +92,31 @@ static double blocks_of(const struct winner *winner, const struct tiles *t, cons
 }
 
 /* The start, and the sums of the splits. */
-static double fixed_us(const struct winner *winner, const struct tiles *t, const struct work *work, double blocks)
+static double fixed_us(const struct winner *winner, const struct tiles *t, const struct work *work, double blocks,
+                       double rows)
 {
     const struct launch *launch = &winner->launch;
     if (!launch->has_workspace || (launch->persistent && work->k <= winner->division.step))
         return START_US;
-    const double sums = fmin(t->rows, work->m) * fmin(t->columns, work->n) * blocks;
+    const double sums = fmin(launch->persistent ? t->rows : rows, work->m) * fmin(t->columns, work->n) * blocks;
     return START_US + (SUMS_US + 2 / SUMS_RATE * us_per_byte(winner) * sums);
 }
 
 /* The body of a kernel that is as fast as the card. */
 static double body_us(const struct winner *winner, const struct tiles *t, const struct work *work, double blocks,
-                      double splits)
+                      double rows, double splits)
 {
     const struct division *division = &winner->division;
     const double m = work->m, n = work->n, k = work->k, sms = pack_cards[winner->card].sms;
-    const double again = (t->across - 1) * m * k + (t->down - 1) * k * n;
+    const int persistent = winner->launch.persistent;
+    const int keeps_b = !persistent && k <= or_all(division->longest) * splits; /* for all tiles of a block */
+    const double b_reads = keeps_b ? quotient_rounded_up(m, rows) : t->down;
+    const double again = (t->across - 1) * m * k + (b_reads - 1) * k * n;
     const double rewritten = 2 * quotient(k - 1, or_all(division->deepest)) * m * n;
     const double memory = work->memory_us + us_per_byte(winner) * (again / CACHED_RATE + rewritten);
     const double columns = isinf(t->columns) ? n : t->across * t->columns;
     const double arithmetic = work->arithmetic_us * (t->down * t->rows * columns / (m * n));
 
-    const int persistent = winner->launch.persistent;
     const double pieces = persistent ? t->pieces : t->steps, parts = persistent ? blocks : splits;
     const double share = quotient_rounded_up(pieces, parts) * parts / pieces;
     const double waves = quotient_rounded_up(blocks, sms * division->resident);
@@ -154,23 +157,39 @@ static double splits_of(const struct winner *winner, const struct tiles *t, cons
     return fmin(fmax(quotient(waves * sms, blocks), 1), t->steps);
 }
 
+/* Of a kernel whose blocks have several tiles and all ran at once where it won: as few splits as keep B, or some more,
+   and as many rows as let all blocks run at once. */
+static void run_at_once(const struct winner *winner, const struct tiles *t, const struct work *work, double waves,
+                        double *rows, double *splits)
+{
+    const struct launch *launch = &winner->launch;
+    const double fewest = quotient_rounded_up(work->k, or_all(winner->division.longest));
+    const double across = quotient_rounded_up(work->n, or_all(launch->columns_per_block));
+    *splits = launch->has_workspace ? fmin(fewest * waves, t->steps) : 1;
+    const double of_block =
+        quotient_rounded_up(t->down * across * *splits, pack_cards[winner->card].sms * winner->waves_won);
+    *rows = fmin(fmax(of_block, 1), t->down) * t->rows;
+}
+
 double best_launch(const struct winner *winner, const struct work *work, struct launch *launch)
 {
     const struct tiles t = tiles_of(&winner->division, work);
-    const double rows = rows_of_block(winner, &t, work);
     double least = INFINITY;
     *launch = winner->launch;
     for (int i = 0; i < OPTIONS; ++i) {
-        const double splits = splits_of(winner, &t, work, rows, waves_tried[i]);
+        double rows = rows_of_block(winner, &t, work);
+        double splits = splits_of(winner, &t, work, rows, waves_tried[i]);
+        if (winner->waves_won > 0)
+            run_at_once(winner, &t, work, waves_tried[i], &rows, &splits);
         const double blocks = blocks_of(winner, &t, work, rows, splits);
-        const double us =
-            fixed_us(winner, &t, work, blocks) + winner->factor * body_us(winner, &t, work, blocks, splits);
+        const double us = fixed_us(winner, &t, work, blocks, rows) +
+                          winner->factor * body_us(winner, &t, work, blocks, rows, splits);
         if (us < least) {
             least = us;
             launch->splits = (int)splits;
+            launch->rows_per_block = (int)rows;
         }
     }
-    launch->rows_per_block = (int)rows;
     return least;
 }
 
