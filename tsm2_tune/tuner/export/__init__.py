@@ -54,21 +54,27 @@ def _all(problem: Problem) -> bool:
     return True
 
 
+def _each(rows: Sequence[BestRow]) -> Sequence[BestRow]:
+    return rows
+
+
 def export(
     store: Store,
     format_name: str,
     *,
     device: str | None = None,
     chosen: Callable[[Problem], bool] = _all,
+    among: Callable[[Sequence[BestRow]], Sequence[BestRow]] = _each,
     binaries: bool = False,
     tell: Callable[[str], None] = lambda sentence: None,
 ) -> str:
     """The store's winners, or only this device's and those of chosen problems, in one of FORMATS.
 
+    `among` gives the rows that stand for them: of other kernels, where fewer are to do.
     With `binaries` a module holds those of its kernels; why one is missing is told. InputError without winners;
     StoreError where a module's kernel is not as this program makes it.
     """
-    rows = [row for row in store.best(device=device) if chosen(row.problem)]
+    rows = among([row for row in store.best(device=device) if chosen(row.problem)])
     sources = store.sources(rows) if format_name == "module" else {}
     cubins: Cubins = {}
     if binaries and format_name == "module":

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from tsm2_tune.generator.problem import Problem
 
 Costs = Mapping[str, Mapping[Problem, float]]  # of each kernel, by its text, at shapes that it serves
-MOST_STEPS = 100_000  # of the search for fewer kernels: some seconds
-MOST_STEPS_AMONG_EQUALS = 10_000  # of that for a cheaper choice of as few
+MOST_STEPS = 20_000  # of the search for fewer kernels: a second or some
+MOST_STEPS_AMONG_EQUALS = 5_000  # of that for a cheaper choice of as few
 EQUAL = 1e-12  # of two costs
 SHOWN_BEYOND = 3  # rows of the table after the chosen one, and the last
 
