@@ -60,8 +60,8 @@ def export_library(
     """Write the store's winners as the library `output`, and what is beside it: all of it or nothing.
 
     `among` gives the rows that stand for those that a library can have. What is left out, and why, is told.
-    InputError for a name that a library cannot have, and without winners; ToolMissing where nvcc or the C++ compiler is missing;
-    StoreError as `export`.
+    InputError for a name that a library cannot have, and without winners; ToolMissing where nvcc or the C++ compiler
+    is missing; StoreError as `export`.
     """
     path = Path(output)
     if path.suffix != ".so" or not path.stem:
