@@ -11,7 +11,7 @@ from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import HARDWARE_RULES, Candidate, Guidelines
+from tsm2_tune.generator.rules import Candidate, Guidelines
 from tsm2_tune.generator.splitting import ROW_TILES, SPLITS, WIDE_SPLITS
 
 OPTIONS: Mapping[str, tuple[int, ...]] = {  # of each tunable of a launch
@@ -34,7 +34,7 @@ def configuration_for(
     if not family.supports(problem):
         return None
     wanted = family.launch(config, nearest).blocks(nearest.m, nearest.n)
-    limit_rules = [rule for rule in (*family.rules, *HARDWARE_RULES) if rule.kind == "limit"]
+    limit_rules = [rule for rule in family.rules if rule.kind == "limit"]  # the device's it has met elsewhere
     shape_rules = [rule for rule in family.rules if rule.kind == "shape"]
 
     def rank(candidate: Candidate) -> tuple[int, float, str]:
