@@ -14,6 +14,8 @@ from tsm2_tune.tuner.stored import BestRow, CurrentTrial, is_of_this_version
 
 Known = dict[str, dict[Problem, CurrentTrial]]  # a kernel's text, a shape: the fastest trial of that kernel there
 
+DIGITS = 9  # of a loss: 102 over 100 is more than 1.02 to a computer
+
 
 @dataclass(frozen=True, slots=True)
 class Selected:
@@ -100,7 +102,7 @@ class Tuned:
     def loss(self, trial: CurrentTrial) -> float:
         """What the trial's time is above the best one's, as a share."""
         assert trial.median_us is not None
-        return max(0.0, trial.median_us / self.winners[trial.problem].median_us - 1)
+        return max(0.0, round(trial.median_us / self.winners[trial.problem].median_us - 1, DIGITS))
 
     def _verified(self) -> Known:
         """What is known of kernels that were verified in full, as they are started there, at whatever shape."""
