@@ -17,7 +17,7 @@ from tsm2_tune.display import SILENCE_SECONDS, one_line, print_line, print_table
 from tsm2_tune.errors import TuneError
 from tsm2_tune.tuner import job
 from tsm2_tune.tuner.export.measuring import Bench, Event, Narrowed, Search
-from tsm2_tune.tuner.export.pairs import Selected, Tuned, percent
+from tsm2_tune.tuner.export.pairs import Selected, Tuned, percent, refuse_stale
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.target import Target, find_target, spec_of
@@ -37,14 +37,21 @@ class Fewest:
     wait: Callable[[str], object] | None
 
     def __call__(self, winners: Sequence[BestRow]) -> list[BestRow]:
-        """A row for each winner, in the same order, of the kernel that is chosen for its shape."""
-        rows: dict[tuple[str, object], BestRow] = {}
+        """A row for each winner, in the same order, of the kernel that is chosen for its shape.
+
+        InputError where a winner is stale, and where no kernel serves a shape.
+        """
+        for row in winners:
+            refuse_stale(row, self.store)
+        found: list[tuple[Selected, str]] = []  # and why nothing was measured
         ordered = sorted(winners, key=lambda row: (row.device, row.dtype, row.op))
         for device, of_device in groupby(ordered, key=lambda row: row.device):
             with self._bench(device) as (bench, why):
                 for _, group in groupby(of_device, key=lambda row: (row.dtype, row.op)):
-                    selected = self._selected(device, list(group), bench, why)
-                    rows |= {(device, row.problem): row for row in selected.rows}
+                    found.append(self._selected(device, list(group), bench, why))
+        for selected, why in found:
+            print_selected(selected, self.console, why)
+        rows = {(row.device, row.problem): row for selected, _ in found for row in selected.rows}
         return [rows[row.device, row.problem] for row in winners]
 
     @contextmanager
@@ -64,7 +71,9 @@ class Fewest:
         except TuneError as error:  # without a compiler, for one
             return str(error)
 
-    def _selected(self, device: str, winners: Sequence[BestRow], bench: Bench | None, why: str) -> Selected:
+    def _selected(
+        self, device: str, winners: Sequence[BestRow], bench: Bench | None, why: str
+    ) -> tuple[Selected, str]:
         tuned = Tuned(self.store, device, [row.problem for row in winners], self.within)
         if bench is not None and not bench.is_of(tuned):
             bench, why = None, "winners are of another compiler or version than is here"
@@ -72,12 +81,7 @@ class Fewest:
             with Measuring(self.console, f"{winners[0].dtype} {winners[0].op}") as shown:
                 for event in Search(tuned, bench).events():
                     shown.show(event)
-        selected = tuned.selected()
-        print_selected(selected, self.console)
-        if bench is None and selected.unmeasured:
-            text = f"{_counted(selected.unmeasured, 'pair')} of a kernel and a shape that may do count as not served"
-            print_line(self.console, f"{text}: not measured or not verified in full ({one_line(why)})")
-        return selected
+        return tuned.selected(), why
 
 
 class Measuring:
@@ -135,8 +139,11 @@ class Measuring:
         print_line(self._progress.console, text)
 
 
-def print_selected(selected: Selected, console: Console) -> None:
-    """Print which kernels were chosen, and what other numbers of them would reach."""
+def print_selected(selected: Selected, console: Console, why: str = "") -> None:
+    """Print which kernels were chosen, and what other numbers of them would reach.
+
+    `why` nothing was measured, if so, with the number of pairs that are unknown.
+    """
     kernels, shapes = len(set(selected.kernels)), len(selected.rows)
     keeps = f"{_counted(kernels, 'kernel')} keep{'s' if kernels == 1 else ''} {_counted(shapes, 'shape')}"
     proven = "" if selected.is_proven else " (fewer may do: the search for them was cut short)"
@@ -159,6 +166,9 @@ def print_selected(selected: Selected, console: Console) -> None:
         of_kernel[kernel].append(loss)
     served = [(kernel, str(len(losses)), percent(max(losses))) for kernel, losses in sorted(of_kernel.items())]
     print_table(console, ("kernel", "shapes", "worst loss"), served, right=(1, 2))
+    if why and selected.unmeasured:
+        text = f"{_counted(selected.unmeasured, 'pair')} of a kernel and a shape that may do count as not served"
+        print_line(console, f"{text}: not measured or not verified in full ({one_line(why)})")
 
 
 def _counted(count: int, what: str) -> str:

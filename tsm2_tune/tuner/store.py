@@ -258,11 +258,11 @@ class Store:
 
         It is verified in full also where that was done for another problem. StoreError as `best`.
         """
+        found = self._database.rows(newest.row_of(trial_id))
+        if not found:
+            raise StoreError(f"{self.path} has no right result of trial {trial_id}: run this again")
+        row = stored.best_row(found[0])
         with self._database.transaction() as connection:
-            found = connection.execute(newest.row_of(trial_id)).mappings().first()
-            if found is None:
-                raise StoreError(f"{self.path} has no right result of trial {trial_id}: run this again")
-            row = stored.best_row(found)
             row = row if _winner(connection, row).unchanged else replace(row, stale=1)
             row = storing.beside(connection, row)
         known = row.verified_in_full or self.full_verdict(row) is not None

@@ -57,14 +57,11 @@ class Tuned:
             self.read(problem)
 
     def read(self, problem: Problem) -> None:
-        """Take from the database what it has of the shape now. InputError where there is no current winner."""
+        """Take from the database what it has of the shape now. InputError where it has no winner, or a stale one."""
         winner = next(iter(self.store.best(device=self.device, problem=problem)), None)
-        if winner is None or winner.stale:
-            state = "no winner" if winner is None else "a stale winner"
-            raise InputError(
-                f"{self.store.path} has {state} for {problem.text} on {self.device}, which no kernel can be compared"
-                " with: tune it there again, or leave it out with --shapes"
-            )
+        if winner is None:
+            raise InputError(f"{self.store.path} has no right result for {problem.text} any more: tune it again")
+        refuse_stale(winner, self.store)
         self.winners[problem] = winner
         self._trials[problem] = self.store.current(self.device, problem)
         self._right[problem] = tuple(filter(self._counts, self._trials[problem]))
@@ -160,6 +157,15 @@ class Tuned:
     def _row(self, trial: CurrentTrial) -> BestRow:
         winner = self.winners[trial.problem]
         return winner if winner.trial_id == trial.id else self.store.row(trial.id)
+
+
+def refuse_stale(winner: BestRow, store: Store) -> None:
+    """InputError where the winner is stale: no kernel of now can be compared with it."""
+    if winner.stale:
+        raise InputError(
+            f"{store.path} has a stale winner for {winner.problem.text} on {winner.device}, with which --within"
+            " compares nothing: tune it there again, or name the others with --shapes"
+        )
 
 
 def percent(share: float) -> str:
