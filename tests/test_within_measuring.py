@@ -105,9 +105,13 @@ def searched(
     tuned = Tuned(store, DEVICE, problems, within)
     with store.claims(DEVICE) as claims:
         bench = Bench(TARGET, device.options, store, _opened=(device, claims))
-        assert bench.is_of(tuned)
-        events = list(Search(tuned, bench).events())
-    return tuned.selected(), events
+        tuned.keep_to(bench.bases(tuned))
+        assert tuned.winners_count()
+        search = Search(tuned, bench)
+        events = list(search.events())
+    selected = tuned.selected()
+    assert len({*selected.kernels}) == search.least
+    return selected, events
 
 
 def drawn(seed: int) -> dict[tuple[str, Problem], float]:
@@ -300,7 +304,27 @@ def test_a_stale_winner_is_compared_with_nothing(store: Store, tmp_path: Path) -
 
 def test_winners_of_another_compiler_are_not_measured_beside(store: Store) -> None:
     store.add_trial(RUN, stored_trial(KERNELS[0], SHAPES[0], 100.0, basis="nvcc of before"))
-    assert not Bench(TARGET, Options(), store).is_of(Tuned(store, DEVICE, SHAPES[:1], 0.03))
+    tuned = Tuned(store, DEVICE, SHAPES[:1], 0.03)
+    assert tuned.winners_count()
+    tuned.keep_to(Bench(TARGET, Options(), store).bases(tuned))
+    assert not tuned.winners_count()
+    assert tuned.candidates() == {}
+
+
+def test_kernels_of_another_compiler_take_no_part(store: Store) -> None:
+    """Their times at one shape say nothing of what they would take at another, compiled now."""
+    of_before = TsmrConfig(128, 1, 8, 8, 2, 1, 1, 1)
+    times = {
+        (KERNELS[number].text, at): 100.0 + 50 * (number != place)
+        for number in (0, 1)
+        for place, at in enumerate(SHAPES[:2])
+    }
+    store.add_trial(RUN, stored_trial(KERNELS[0], SHAPES[0], 100.0))
+    store.add_trial(RUN, stored_trial(KERNELS[1], SHAPES[1], 100.0))
+    for at in SHAPES[:2]:
+        store.add_trial(RUN, stored_trial(of_before, at, 101.0, basis="nvcc of before"))
+    selected, _ = searched(store, Simulated(store, times), 0.03, SHAPES[:2])
+    assert selected.kernels == (KERNELS[0].text, KERNELS[1].text)
 
 
 def test_kernels_of_equal_text_are_one(store: Store) -> None:

@@ -6,7 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from rich.console import Console
@@ -75,13 +75,18 @@ class Fewest:
         self, device: str, winners: Sequence[BestRow], bench: Bench | None, why: str
     ) -> tuple[Selected, str]:
         tuned = Tuned(self.store, device, [row.problem for row in winners], self.within)
-        if bench is not None and not bench.is_of(tuned):
+        tuned.keep_to(bench.bases(tuned) if bench is not None else None)
+        if bench is not None and not tuned.winners_count():
             bench, why = None, "winners are of another compiler or version than is here"
-        if bench is not None:
-            with Measuring(self.console, f"{winners[0].dtype} {winners[0].op}") as shown:
-                for event in Search(tuned, bench).events():
-                    shown.show(event)
-        return tuned.selected(), why
+            tuned.keep_to(None)
+        if bench is None:
+            return tuned.selected(), why
+        search = Search(tuned, bench)
+        with Measuring(self.console, f"{winners[0].dtype} {winners[0].op}") as shown:
+            for event in search.events():
+                shown.show(event)
+        selected = tuned.selected()
+        return replace(selected, is_proven=len({*selected.kernels}) == search.least), why
 
 
 class Measuring:

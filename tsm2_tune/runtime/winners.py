@@ -11,7 +11,7 @@ from tsm2_tune.runtime.launch import Launch
 
 @dataclass(frozen=True)
 class Winner:
-    """The fastest verified kernel of one shape and op on one device."""
+    """The kernel of one shape and op on one device: the fastest verified one, or by --within one nearly so."""
 
     device: str
     compute_capability: str  # "" for a host

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Self
 
 from tsm2_tune.generator.config import KernelConfig
-from tsm2_tune.generator.families import family_named
+from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Candidate, Guidelines
 from tsm2_tune.generator.space import SearchSpace
@@ -42,7 +42,7 @@ Pair = tuple[str, Problem]  # a kernel's text, a shape
 class Narrowed:
     """How far the search is."""
 
-    kernels: int  # no fewer will do
+    kernels: int  # that may do, by all that is known
     resting_on: int  # pairs that are not measured, that so many may do
 
 
@@ -67,13 +67,13 @@ class Bench:
     def __exit__(self, *error: object) -> None:
         self._stack.close()
 
-    def is_of(self, tuned: Tuned) -> bool:
-        """Whether what it measures can be compared with the winners: by the same versions of compiler and kernels."""
-        return all(basis(family, self.target) == of_winner for family, of_winner in tuned.winning_bases())
+    def bases(self, tuned: Tuned) -> dict[str, str]:
+        """What trials rest on that it makes, of each family that was tried."""
+        return {family: basis(family, self.target) for family in tuned.families() if family in FAMILIES}
 
     def turn(self, tuned: Tuned, problem: Problem) -> job.Turn:
         """Of the shape, in which kernels are tried that others suggest."""
-        families = tuple(sorted(name for name in tuned.families() if family_named(name).supports(problem)))
+        families = tuple(sorted(name for name in self.bases(tuned) if family_named(name).supports(problem)))
         space = SearchSpace(problem, self.target.limits, families, (), (), ())
         names = {*job.counted((), space), *families}
         supporting = (name for name in names if family_named(name).supports(problem))
@@ -96,6 +96,7 @@ class Search:
 
     tuned: Tuned
     bench: Bench
+    least: int | None = None  # kernels, of which it is proven that no fewer would do
     _closed: set[Pair] = field(default_factory=set)  # of which nothing more can be known
     _unverified: set[Pair] = field(default_factory=set)  # by no fault of the kernel's
     _turns: Counter[Problem] = field(default_factory=Counter)
@@ -108,6 +109,7 @@ class Search:
             choice = self._choice(known)
             if choice is None:
                 return
+            self.least = len(choice.kernels) if choice.is_proven else None
             unknown = [pair for pair in self._resting_on(choice, known) if not self._is_within(pair, known)]
             yield Narrowed(len(choice.kernels), len(unknown))
             wanted = self._suited(unknown or self._untried(choice, known), known)

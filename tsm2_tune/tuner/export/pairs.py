@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tsm2_tune.errors import InputError
@@ -53,6 +53,7 @@ class Tuned:
         self._trials: dict[Problem, tuple[CurrentTrial, ...]] = {}
         self._right: dict[Problem, tuple[CurrentTrial, ...]] = {}
         self._digests: dict[str, str] = {}
+        self._bases: Mapping[str, str] | None = None
         for problem in self.problems:
             self.read(problem)
 
@@ -65,6 +66,15 @@ class Tuned:
         self.winners[problem] = winner
         self._trials[problem] = self.store.current(self.device, problem)
         self._right[problem] = tuple(filter(self._counts, self._trials[problem]))
+
+    def keep_to(self, bases: Mapping[str, str] | None) -> None:
+        """Let count only what rests on these, one of each family: what is measured now can be compared with no other.
+
+        None: let everything count.
+        """
+        self._bases = bases
+        for problem, trials in self._trials.items():
+            self._right[problem] = tuple(filter(self._counts, trials))
 
     def tried(self, problem: Problem) -> frozenset[str]:
         """Texts of the configurations that were tried at the shape, however that ended."""
@@ -82,10 +92,10 @@ class Tuned:
         """Of whatever was tried."""
         return frozenset(trial.config.family for trials in self._trials.values() for trial in trials)
 
-    def winning_bases(self) -> Iterator[tuple[str, str]]:
-        """Family and basis of each winner's trial."""
-        for problem, winner in self.winners.items():
-            yield from ((one.config.family, one.basis) for one in self._trials[problem] if one.id == winner.trial_id)
+    def winners_count(self) -> bool:
+        """Whether all winners are among what counts."""
+        right = {one.id for of_problem in self._right.values() for one in of_problem}
+        return all(winner.trial_id in right for winner in self.winners.values())
 
     def candidates(self) -> Known:
         """What is known of the kernels that are within the share at one of the shapes."""
@@ -108,7 +118,9 @@ class Tuned:
         return _fastest(one for one in right if _started(one) in started)
 
     def _counts(self, trial: CurrentTrial) -> bool:
-        """Whether it has a time, and is of a kernel that this program makes."""
+        """Whether it has a time that can be compared, and is of a kernel that this program makes."""
+        if self._bases is not None and trial.basis != self._bases.get(trial.config.family):
+            return False
         if trial.median_us is None or not is_of_this_version(trial.config, trial.problem):
             return False
         text = trial.config.kernel_text
