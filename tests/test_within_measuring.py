@@ -23,7 +23,7 @@ from tsm2_tune.generator.render import KernelSource, render
 from tsm2_tune.generator.rules import Candidate
 from tsm2_tune.generator.splitting import SPLITS, WIDE_SPLITS
 from tsm2_tune.tuner.basis import basis
-from tsm2_tune.tuner.export.measuring import Bench, Search
+from tsm2_tune.tuner.export.measuring import Bench, Narrowed, Search
 from tsm2_tune.tuner.export.pairs import Selected, Tuned
 from tsm2_tune.tuner.past import Claimed, Past
 from tsm2_tune.tuner.phases import Phases
@@ -182,6 +182,42 @@ def test_a_trial_that_was_lucky_is_seen_through_in_turns(store: Store) -> None:
     selected, _ = searched(store, device, 0.03, SHAPES[:2])
     assert selected.kernels == (first.text, lucky.text)
     assert [row.median_us for row in selected.rows] == [100.0, 100.0]
+
+
+def test_a_kernel_that_no_final_would_have_is_timed_beside_the_best(store: Store) -> None:
+    """Far behind five others that were as fast as the best, and verified in full before."""
+    slow, *others = KERNELS
+    times = {(one.text, SHAPES[0]): 100.0 + number / 10 for number, one in enumerate(others)}
+    times |= {(slow.text, SHAPES[0]): 115.0, (slow.text, SHAPES[1]): 100.0}
+    for text, at in times:
+        config = next(one for one in KERNELS if one.text == text)
+        store.add_trial(RUN, stored_trial(config, at, times[text, at], full_verdict="right"))
+    times |= {(one.text, SHAPES[1]): 300.0 for one in others}
+    device = Simulated(store, times, in_turns={(slow.text, SHAPES[0]): 116.0})
+    selected, _ = searched(store, device, 0.2, SHAPES[:2])
+    assert selected.kernels == (slow.text, slow.text)
+    assert device.rounds == [(SHAPES[0], frozenset({slow.text, *(one.text for one in others[:5])}))]
+    assert [(row.median_us, row.round) for row in selected.rows] == [(116.0, 1), (100.0, 0)]
+    assert selected.losses == pytest.approx([0.16, 0.0])
+
+
+def test_a_kernel_that_is_too_slow_once_is_tried_no_further(store: Store) -> None:
+    first, second = KERNELS[:2]
+    best = zip((first, second, second, second, second), SHAPES, strict=True)
+    for config, at in best:
+        store.add_trial(RUN, stored_trial(config, at, 100.0))
+    times = {(one.text, at): 100.0 if one is second else 200.0 for one in (first, second) for at in SHAPES}
+    times |= {(first.text, SHAPES[0]): 100.0, (second.text, SHAPES[0]): 200.0}
+    device = Simulated(store, times)
+    tuned = Tuned(store, DEVICE, SHAPES, 0.03)
+    with store.claims(DEVICE) as claims:
+        search = Search(tuned, Bench(TARGET, device.options, store, _opened=(device, claims)))
+        decided = itertools.takewhile(
+            lambda one: not (isinstance(one, Narrowed) and one.kernels == 2), search.events()
+        )
+        list(decided)
+    assert {text for text, _ in device.tried} == {first.text, second.text}
+    assert len(device.tried) == 2
 
 
 def test_what_does_not_run_serves_nothing(store: Store) -> None:
