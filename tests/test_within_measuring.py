@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.fabricated import measurement, trial, tuning_run
+from tests.fabricated import measurement, trial, tuning_run, vendor_measurement
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families.tsm2 import FAMILY
@@ -31,6 +31,7 @@ from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Binary, Outcome, Trial, Verdict
 from tsm2_tune.tuner.tune import Options, Tuner
+from tsm2_tune.tuner.vendor.beside import Libraries
 from tsm2_tune.tuner.worker import AttemptResult, Rematch, Rematched, Worker
 
 RUN = tuning_run()
@@ -56,7 +57,8 @@ class Simulated(Tuner):
     def __init__(self, store: Store, times: Times, in_turns: Times | None = None) -> None:
         self.target, self.options, self.phases = TARGET, Options(), Phases()
         self._store, self._times, self._in_turns, self._ceilings = store, times, in_turns or {}, RUN.ceilings
-        self._worker = cast(Worker, SimpleNamespace(rematch=self._rematch))
+        libraries = Libraries((("cuBLAS", 130100),))
+        self._worker = cast(Worker, SimpleNamespace(rematch=self._rematch, vendor=lambda: libraries))
         self._support_path = __file__
         self.tried: list[tuple[str, Problem]] = []
         self.rounds: list[tuple[Problem, frozenset[str]]] = []
@@ -87,7 +89,8 @@ class Simulated(Tuner):
         members = [stored[entry.path] for entry in request.entries]
         self.rounds.append((request.problem, frozenset(members)))
         pairs = [(text, request.problem) for text in members]
-        return Rematched(tuple(measurement(self._in_turns.get(p, self._times[p]), 0.1) for p in pairs))
+        found = tuple(measurement(self._in_turns.get(p, self._times[p]), 0.1) for p in pairs)
+        return Rematched(found, (vendor_measurement(101.0),) if request.vendor else ())
 
 
 def stored_trial(config: KernelConfig, problem: Problem, median_us: float | None, **changes: Any) -> Trial:
@@ -199,6 +202,23 @@ def test_a_kernel_that_no_final_would_have_is_timed_beside_the_best(store: Store
     assert device.rounds == [(SHAPES[0], frozenset({slow.text, *(one.text for one in others[:5])}))]
     assert [(row.median_us, row.round) for row in selected.rows] == [(116.0, 1), (100.0, 0)]
     assert selected.losses == pytest.approx([0.16, 0.0])
+
+
+def test_the_vendor_is_timed_beside_the_chosen_kernel(store: Store) -> None:
+    """So that who imports the row knows whether the vendor is faster than that kernel."""
+    both, first, second = KERNELS[:3]
+    times = {(both.text, at): 102.0 for at in SHAPES[:2]}
+    times |= {(first.text, SHAPES[0]): 100.0, (second.text, SHAPES[1]): 100.0}
+    for text, at in times:
+        config = next(one for one in KERNELS if one.text == text)
+        store.add_trial(RUN, stored_trial(config, at, times[text, at], full_verdict="right"))
+    device = Simulated(store, times | {(second.text, SHAPES[0]): 300.0, (first.text, SHAPES[1]): 300.0})
+    device.options = Options(vendor=True)
+    selected, _ = searched(store, device, 0.03, SHAPES[:2])
+    assert selected.kernels == (both.text, both.text)
+    assert [row.vendor_us for row in selected.rows] == [101.0, 101.0]
+    assert [row.x_cublas for row in selected.rows] == pytest.approx([101 / 102, 101 / 102])
+    assert [row.x_cublas for row in store.best()] == pytest.approx([1.01, 1.01])
 
 
 def test_a_kernel_that_is_too_slow_once_is_tried_no_further(store: Store) -> None:

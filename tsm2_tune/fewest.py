@@ -98,7 +98,7 @@ class Measuring:
         self._progress = Progress(SpinnerColumn(), text, console=console, disable=not console.is_terminal)
         self._task = self._progress.add_task(what, total=None)
         self._counts = {"trial": 0, "final": 0}
-        self._bound = ""
+        self._so_far = ""
         self._told = time.monotonic()
 
     def __enter__(self) -> Measuring:
@@ -111,8 +111,8 @@ class Measuring:
     def show(self, event: Event) -> None:
         """Bring the screen up to date with the event."""
         if isinstance(event, Narrowed):
-            open_ = f", {_counted(event.resting_on, 'pair')} to measure" if event.resting_on else ""
-            self._bound = f"at least {_counted(event.kernels, 'kernel')}{open_}"
+            unknown = f", {_counted(event.resting_on, 'pair')} to measure" if event.resting_on else ""
+            self._so_far = f"{_counted(event.kernels, 'kernel')} may do{unknown}"
         elif isinstance(event, job.TrialStored | job.TrialInterrupted):
             self._counts["trial"] += 1
             trial = event.trial
@@ -130,7 +130,7 @@ class Measuring:
 
     def _update(self) -> None:
         done = ", ".join(_counted(count, what) for what, count in self._counts.items() if count)
-        text = f"{self._what}: {self._bound}{done and f'; {done}'}"
+        text = f"{self._what}: {self._so_far}{done and f'; {done}'}"
         self._progress.update(self._task, description=text)
         if self._progress.disable and time.monotonic() - self._told >= SILENCE_SECONDS:
             self._line(text)
