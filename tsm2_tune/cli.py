@@ -307,6 +307,11 @@ def _tell(sentence: str) -> None:
     show_default=True,
     help="Whether a module holds compiled kernels, where nvcc is here to compile them.",
 )
+@click.option(
+    "--launcher",
+    is_flag=True,
+    help="Let a module hold a compiled launcher, by which a call takes less time; the C++ compiler builds it.",
+)
 @within_options
 @wait_option
 @click.pass_context
@@ -318,6 +323,7 @@ def export(
     form: str,
     output: str,
     binaries: bool,
+    launcher: bool,
     within: float | None,
     no_measure: bool,
     wait: bool,
@@ -326,6 +332,7 @@ def export(
 
     \b
     tsm2-tune export --format module --output best_kernels.py
+    tsm2-tune export --format module --launcher --output best_kernels.py
     tsm2-tune export --format library --output libtsm2.so
     tsm2-tune export --within 3% --format module --output best_kernels.py
     """
@@ -336,6 +343,8 @@ def export(
         raise click.UsageError("--no-binaries is of a module: a library is nothing but binaries")
     if within is None and (no_measure or wait):
         raise click.UsageError("--no-measure and --wait are of --within: nothing is measured without it")
+    if launcher and form != "module":
+        raise click.UsageError(f"--launcher is of a module: leave it out with --format {form}")
     if output != "-":
         exports.refuse_database(output, database)
     ended = nullcontext() if within is None else _ended_by_signals(ctx, database)
@@ -349,7 +358,16 @@ def export(
         if form == "library":
             exports.export_library(store, output, device=device, chosen=chosen, among=among, tell=_tell)
             return
-        text = exports.export(store, form, device=device, chosen=chosen, among=among, binaries=binaries, tell=_tell)
+        text = exports.export(
+            store,
+            form,
+            device=device,
+            chosen=chosen,
+            among=among,
+            binaries=binaries,
+            launcher=launcher,
+            tell=_tell,
+        )
     if output == "-":
         click.echo(text.encode(), nl=False)  # as files are, whatever a terminal has
     else:
