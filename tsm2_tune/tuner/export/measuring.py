@@ -19,7 +19,6 @@ from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Candidate, Guidelines
 from tsm2_tune.generator.space import SearchSpace
-from tsm2_tune.runtime.expecting import Card
 from tsm2_tune.tuner import job
 from tsm2_tune.tuner.basis import basis
 from tsm2_tune.tuner.claims import Claims
@@ -71,13 +70,6 @@ class Bench:
     def bases(self, tuned: Tuned) -> dict[str, str]:
         """What trials rest on that it makes, of each family that was tried."""
         return {family: basis(family, self.target) for family in tuned.families() if family in FAMILIES}
-
-    @property
-    def card(self) -> Card:
-        """The device's rates, as the last run measured them."""
-        ceilings = self.store.newest_run(self.target.identity.name).ceilings
-        rates = ceilings.read_gbytes_per_s, ceilings.copy_gbytes_per_s, dict(ceilings.gflops)
-        return Card(self.target.limits.sms, *rates)
 
     def turn(self, tuned: Tuned, problem: Problem) -> job.Turn:
         """Of the shape, in which kernels are tried that others suggest."""
@@ -167,9 +159,9 @@ class Search:
 
     def _suited(self, pairs: list[Pair], known: Known) -> list[tuple[Pair, KernelConfig]]:
         """The pairs with the configuration to try; those of which there is none, or was tried, are closed."""
-        found, card = [], self.bench.card
+        found = []
         for kernel, problem in pairs:
-            config = configuration_for(known[kernel], problem, self.bench.target.limits, card)
+            config = configuration_for(known[kernel], problem, self.bench.target.limits)
             if config is None or config.text in self.tuned.tried(problem):
                 self._closed.add((kernel, problem))
             else:
