@@ -58,24 +58,31 @@ def _all(problem: Problem) -> bool:
     return True
 
 
+def _each(rows: Sequence[BestRow]) -> Sequence[BestRow]:
+    return rows
+
+
 def export(
     store: Store,
     format_name: str,
     *,
     device: str | None = None,
     chosen: Callable[[Problem], bool] = _all,
+    among: Callable[[Sequence[BestRow]], Sequence[BestRow]] = _each,
     binaries: bool = False,
     launcher: bool = False,
     tell: Callable[[str], None] = lambda sentence: None,
 ) -> str:
     """The store's winners, or only this device's and those of chosen problems, in one of FORMATS.
 
-    With `binaries` a module holds those of its kernels; why one is missing is told. With `launcher` it holds the
-    compiled launcher. InputError without winners; StoreError where a module's kernel is not as this program makes it;
-    ToolMissing where what builds the launcher is missing.
+    `among` gives the rows that stand for them: of other kernels, where fewer are to do. With `binaries` a module
+    holds those of its kernels; why one is missing is told. With `launcher` it holds the compiled launcher. InputError
+    without winners; StoreError where a module's kernel is not as this program makes it; ToolMissing where what builds
+    the launcher is missing, before `among` is asked.
     """
-    rows = [row for row in store.best(device=device) if chosen(row.problem)]
+    rows: Sequence[BestRow] = [row for row in store.best(device=device) if chosen(row.problem)]
     made = launcher_binary() if launcher and rows and format_name == "module" else None
+    rows = among(rows)
     winning = store.winning(rows) if format_name == "module" else {}
     sources = {trial_id: record.trial.source for trial_id, record in winning.items()}
     cubins: Cubins = {}

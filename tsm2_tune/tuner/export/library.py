@@ -57,12 +57,14 @@ def export_library(
     *,
     device: str | None = None,
     chosen: Callable[[Problem], bool] = lambda problem: True,
+    among: Callable[[Sequence[BestRow]], Sequence[BestRow]] = lambda rows: rows,
     tell: Callable[[str], None] = lambda sentence: None,
 ) -> None:
     """Write the store's winners as the library `output`, and what is beside it: all of it or nothing.
 
-    What is left out, and why, is told. InputError for a name that a library cannot have, and without winners;
-    ToolMissing where nvcc or the C++ compiler is missing; StoreError as `export`.
+    `among` gives the rows that stand for those that a library can have. What is left out, and why, is told.
+    InputError for a name that a library cannot have, and without winners; ToolMissing where nvcc or the C++ compiler
+    is missing; StoreError as `export`.
     """
     path = Path(output)
     if path.suffix != ".so" or not path.stem:
@@ -71,7 +73,7 @@ def export_library(
     for file in files.values():
         refuse_database(file, store.path)
     rows = [row for row in store.best(device=device) if chosen(row.problem)]
-    found = _usable(rows, tell)
+    found = among(_usable(rows, tell))
     if not found:
         raise InputError(
             f"nothing to export: {store.path} has no winner of what was asked for that was tuned on a GPU for one of"
