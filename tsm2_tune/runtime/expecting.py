@@ -20,6 +20,7 @@ from functools import cache
 from typing import Any, NamedTuple, cast
 
 import numpy as np
+from numpy import ceil, floor
 
 from tsm2_tune.runtime.elements import DTYPES, MATHS
 from tsm2_tune.runtime.launch import Launch
@@ -34,6 +35,7 @@ MOSTLY_START_US = 50.0  # a measured body so long tells half of how it differs, 
 DOUBT = 0.02  # by which an expected time counts as longer, for each unit of distance from where the kernel won
 ODD_VENDOR = 1.1  # how much longer the vendor's routines take where lines are not whole vectors
 VECTOR_BYTES = 16
+EVER = 2.0**60  # an extent that none reaches
 WAVES = np.array((1, 2, 3, 4, 5, 6, 8, 12))  # blocks on a multiprocessor that a split of k is tried for
 
 Floats = np.ndarray[Any, Any]
@@ -188,8 +190,8 @@ class Kernels:
         return at, launch, float(times[at, option])
 
     def _tiles(self, work: Work) -> Tiles:
-        down, across = -(-work.m // self._tile_rows), -(-work.n // self._tile_columns)
-        steps = -(-work.k // self._step)
+        down, across = ceil(work.m / self._tile_rows), ceil(work.n / self._tile_columns)
+        steps = ceil(work.k / self._step)
         return Tiles(down, across, steps, down * across * steps)
 
     def _options(self, tiles: Tiles, work: Work) -> tuple[Floats, Floats]:
@@ -199,16 +201,16 @@ class Kernels:
         it won, but no more than leave every multiprocessor what it holds. A kernel whose blocks have several tiles
         and all ran at once where it won runs so here, with as few splits as keep B, or some more.
         """
-        sms, across = self.card.sms, -(-work.n // self._columns)
-        most = tiles.down * across * self._splits // (sms * self._resident)
-        rows = np.maximum(np.minimum(self._rows // self._tile_rows, most), 1) * self._tile_rows
+        sms, across = self.card.sms, ceil(work.n / self._columns)
+        most = floor(tiles.down * across * self._splits / (sms * self._resident))
+        rows = np.maximum(np.minimum(floor(self._rows / self._tile_rows), most), 1) * self._tile_rows
         rows = np.where(self._rows > self._tile_rows, rows, self._rows)
-        blocks = -(-work.m // rows) * across
-        of_tiles = np.minimum(np.maximum(WAVES * sms // blocks, 1), tiles.steps)
-        of_all = np.minimum(np.minimum(WAVES, np.maximum(self._splits // sms, 1)) * sms, tiles.pieces)
-        fewest = np.where(self._has_workspace, -(-work.k // self._longest), 1.0)
+        blocks = ceil(work.m / rows) * across
+        of_tiles = np.minimum(np.maximum(floor(WAVES * sms / blocks), 1), tiles.steps)
+        of_all = np.minimum(np.minimum(WAVES, np.maximum(floor(self._splits / sms), 1)) * sms, tiles.pieces)
+        fewest = np.where(self._has_workspace, ceil(work.k / self._longest), 1.0)
         at_once = np.where(self._has_workspace, np.minimum(fewest * WAVES, tiles.steps), 1.0)
-        of_block = -(-tiles.down * across * at_once // (sms * self._waves_won))
+        of_block = ceil(tiles.down * across * at_once / (sms * self._waves_won))
         rows = np.where(self._at_once, np.clip(of_block, 1, tiles.down) * self._tile_rows, rows)
         splits = np.where(self._persistent, of_all, np.where(self._at_once, at_once, of_tiles))
         return rows, np.where(self._has_workspace, splits, 1.0)
@@ -221,7 +223,7 @@ class Kernels:
 
     def _blocks(self, tiles: Tiles, work: Work, rows: Floats, splits: Floats) -> Floats:
         """Blocks that have something to do."""
-        of_tiles = -(-work.m // rows) * -(-work.n // self._columns) * splits
+        of_tiles = ceil(work.m / rows) * ceil(work.n / self._columns) * splits
         return np.where(self._persistent, np.minimum(splits, tiles.pieces), of_tiles)
 
     def _fixed_us(self, work: Work, blocks: Floats, rows: Floats) -> Floats:
@@ -239,17 +241,17 @@ class Kernels:
         """The body of kernels that are as fast as the card."""
         sms, (m, n, k) = self.card.sms, (work.m, work.n, work.k)
         keeps_b = ~self._persistent & (k <= self._longest * splits)  # for all tiles of a block
-        again = (tiles.across - 1) * m * k + (np.where(keeps_b, -(-m // rows), tiles.down) - 1) * k * n
-        rewritten = 2 * ((k - 1) // self._deepest) * m * n
+        again = (tiles.across - 1) * m * k + (np.where(keeps_b, ceil(m / rows), tiles.down) - 1) * k * n
+        rewritten = 2 * floor((k - 1) / self._deepest) * m * n
         memory = work.memory_us + self._us_per_byte * (again / CACHED_RATE + rewritten)
-        columns = np.where(np.isinf(self._tile_columns), n, tiles.across * self._tile_columns)
+        columns = np.where(self._tile_columns == EVER, n, tiles.across * self._tile_columns)
         arithmetic = work.arithmetic_us * (tiles.down * self._tile_rows * columns / (m * n))
 
         pieces = np.where(self._persistent, tiles.pieces, tiles.steps)
         parts = np.where(self._persistent, blocks, splits)
-        share = -(-pieces // parts) * parts / pieces
-        waves = -(-blocks // (sms * self._resident))
-        most = np.where(waves > 1, waves * self._resident, -(-blocks // sms))  # blocks of one multiprocessor
+        share = ceil(pieces / parts) * parts / pieces
+        waves = ceil(blocks / (sms * self._resident))
+        most = np.where(waves > 1, waves * self._resident, ceil(blocks / sms))  # blocks of one multiprocessor
         longest = share * most * sms / blocks  # beside what all take on average
         idle = 1 + (blocks > sms) * UNEVEN * (longest - 1)
         slow = np.maximum(self.enough / self._at_work(tiles, work, blocks), 1.0)
@@ -287,4 +289,4 @@ def _column(values: Sequence[float]) -> Floats:
 
 def _or_all(extents: Floats) -> Floats:
     """The extents, 0 as one that is never exceeded."""
-    return np.where(extents > 0, extents, np.inf)
+    return np.where(extents > 0, extents, EVER)
