@@ -216,10 +216,7 @@ class Tuner:
         return VendorTurn(lambda: self.worker.vendor(), self.target.identity.driver)
 
     def final(self, problem: Problem, past: Past, also: Collection[str] = ()) -> Final | FinalFailure | None:
-        """Measure the finalists again, interleaved, and the vendor with them; None where none are or it was done.
-
-        Configurations that `also` spells take part too.
-        """
+        """Measure finalists, and what `also` spells, again, in turns with the vendor; None where it was done."""
         chosen, vendor = finalists(problem, past, also), self.vendor
         if vendor is not None and not (chosen and vendor.is_wanted(problem)):
             vendor = None
