@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -215,12 +215,12 @@ class Tuner:
             return None
         return VendorTurn(lambda: self.worker.vendor(), self.target.identity.driver)
 
-    def final(self, problem: Problem, past: Past) -> Final | FinalFailure | None:
-        """Measure the finalists again, interleaved, and the vendor with them; None where none are or it was done."""
-        chosen, vendor = finalists(problem, past), self.vendor
+    def final(self, problem: Problem, past: Past, also: Collection[str] = ()) -> Final | FinalFailure | None:
+        """Measure finalists, and what `also` spells, again, in turns with the vendor; None where it was done."""
+        chosen, vendor = finalists(problem, past, also), self.vendor
         if vendor is not None and not (chosen and vendor.is_wanted(problem)):
             vendor = None
-        is_due = is_final_due([one for one, _ in chosen], past)
+        is_due = is_final_due([one for one, _ in chosen], past, also)
         if not is_due and (vendor is None or not vendor.is_due(past)):
             return None
         found = self._final(problem, chosen, vendor)

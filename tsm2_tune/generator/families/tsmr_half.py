@@ -187,6 +187,9 @@ class TsmrHalf(Family[TsmrHalfConfig]):
     def periods(self, config: TsmrHalfConfig, problem: Problem) -> Periods:
         return Periods(_block_rows(config), config.columns, tile_depth(config))
 
+    def share_step(self, config: TsmrHalfConfig, problem: Problem) -> int:
+        return config.prefetch
+
     def traffic(self, config: TsmrHalfConfig, problem: Problem) -> Traffic:
         return split_traffic(problem, columns=config.columns, splits=config.splits)
 

@@ -155,6 +155,9 @@ class TsmrMma(Family[TsmrMmaConfig]):
     def periods(self, config: TsmrMmaConfig, problem: Problem) -> Periods:
         return Periods(_block_rows(config), config.columns, tile_depth(config))
 
+    def share_step(self, config: TsmrMmaConfig, problem: Problem) -> int:
+        return config.prefetch
+
     def traffic(self, config: TsmrMmaConfig, problem: Problem) -> Traffic:
         return split_traffic(problem, columns=config.columns, splits=config.splits)
 

@@ -148,6 +148,9 @@ class TsmrZmma(Family[TsmrZmmaConfig]):
     def periods(self, config: TsmrZmmaConfig, problem: Problem) -> Periods:
         return Periods(_block_rows(config, problem), config.columns, tile_depth(config))
 
+    def share_step(self, config: TsmrZmmaConfig, problem: Problem) -> int:
+        return config.prefetch
+
     def traffic(self, config: TsmrZmmaConfig, problem: Problem) -> Traffic:
         return split_traffic(problem, columns=config.columns, splits=config.splits)
 
