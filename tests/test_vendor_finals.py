@@ -65,7 +65,9 @@ class WithVendor(Replay):
         super().__init__(store)
         libraries = libraries or Libraries(VERSIONS)
         identity = replace(cast(DeviceIdentity, TARGET.identity), driver=driver)
-        self.target = cast(Any, SimpleNamespace(identity=identity, toolchain=TARGET.toolchain, is_host=False))
+        self.target = cast(
+            Any, SimpleNamespace(identity=identity, limits=TARGET.limits, toolchain=TARGET.toolchain, is_host=False)
+        )
         self.options = Options(vendor=True)
         self.asked: list[bool] = []  # of each final that was measured, whether the vendor was to be
         self._trouble, self._crashes = trouble, crashes

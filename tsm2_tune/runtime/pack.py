@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from tsm2_tune.runtime.expecting import Card
 from tsm2_tune.runtime.winners import Winner
 
 WINNERS: tuple[Winner, ...] = ()
+CARDS: dict[str, Card] = {}  # by the name of the device
 KERNELS: dict[str, str] = {}  # CUDA texts by their SHA-256
 CUBINS: dict[
     tuple[str, int, str], tuple[str, str]

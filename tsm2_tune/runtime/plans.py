@@ -87,7 +87,7 @@ class Plan:
         function: ctypes.c_void_p,
         units: tuple[complex, complex],
     ) -> None:
-        launch, sum_dtype = match.winner.launch, product.sum_dtype
+        launch, sum_dtype = match.launch, product.sum_dtype
         self.match, self.context, self.ordinal = match, context, ordinal
         self.kernel, self.function = function.value or 0, ctypes.c_void_p.from_param(function.value or 0)
         self.context_number = context_number

@@ -73,9 +73,10 @@ def gemm(
     its memory. Products of 16-bit numbers are added up in float32, which alpha and beta are of too. `math`, as MATHS
     has it, takes a kernel that multiplies so; no other call does.
 
-    Of the kernels that were tuned for these storage orders the one of the nearest shape runs; of those one that
-    computes half of a symmetric or Hermitian result, where a and b are one matrix: the same elements in memory, as in
-    gemm(x.T, x). Where there is none, one for the transposed product runs, b transposed times a transposed,
+    Of the kernels that were tuned for these storage orders the shape's own winner runs; where the shape was not
+    tuned, the one that is expected to take least, started as suits the shape. Where a and b are one matrix, the same
+    elements in memory, as in gemm(x.T, x), a kernel that computes half of the symmetric or Hermitian result may run.
+    Where there is none, one for the transposed product runs, b transposed times a transposed,
     which lies in the same memory. Where there is none either, or an extent is 0, the arrays' own library computes the
     product, PyTorch, CuPy or NumPy; with fallback="error" no kernel is an error.
 
@@ -229,12 +230,7 @@ def _chosen_or_vendor(product: Product, fallback: str) -> Match | Vendor:
         if not falls_back:
             raise
         return Vendor(str(error))
-    if falls_back and found.loses:
-        w = found.winner
-        where = "" if found.distance == 0 else f", the nearest shape, at distance {found.distance:.1f}"
-        times = f"{w.vendor_routine} takes {w.vendor_us:.1f} us and {w.config} {w.median_us:.1f}"
-        return Vendor(f"{times} at {w.m}x{w.n}x{w.k}{where}")
-    return found
+    return Vendor(str(found)) if falls_back and found.loses else found
 
 
 def _by_vendor(product: Product, found: Vendor, alpha: Any, beta: Any, stream: Any) -> Any:

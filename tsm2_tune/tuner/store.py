@@ -26,7 +26,7 @@ from sqlalchemy.dialects.sqlite import insert
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource
-from tsm2_tune.tuner import forgetting, rows, schema, stored
+from tsm2_tune.tuner import forgetting, newest, rows, schema, stored
 from tsm2_tune.tuner.claims import Claims, settle
 from tsm2_tune.tuner.database import Database, fetched
 from tsm2_tune.tuner.domains import COUNT, MOST_DETAIL, Row, checked, shown
@@ -253,12 +253,27 @@ class Store:
             found = [row if _winner(connection, row).unchanged else replace(row, stale=1) for row in found]
             return tuple(storing.beside(connection, row) for row in found)
 
-    def sources(self, rows: Iterable[BestRow]) -> dict[int, KernelSource]:
-        """Trial -> source of these winners, each as this program renders it now.
+    def row(self, trial_id: int) -> BestRow:
+        """The row of a trial that is ok, as `best` has it, though it may have won nothing: by its newest measurement.
+
+        It is verified in full also where that was done for another problem. StoreError as `best`.
+        """
+        found = self._database.rows(newest.row_of(trial_id))
+        if not found:
+            raise StoreError(f"{self.path} has no right result of trial {trial_id}: run this again")
+        row = stored.best_row(found[0])
+        with self._database.transaction() as connection:
+            row = row if _winner(connection, row).unchanged else replace(row, stale=1)
+            row = storing.beside(connection, row)
+        known = row.verified_in_full or self.full_verdict(row) is not None
+        return replace(row, verified_in_full=int(known))
+
+    def winning(self, rows: Iterable[BestRow]) -> dict[int, TrialRecord]:
+        """Trial -> everything about it, of these winners, with the source as this program renders it now.
 
         StoreError where the file has another text, entry point, launch or type: what it alone has is not given.
         """
-        sources = {}
+        records = {}
         with self._database.transaction() as connection:
             for row in rows:
                 record = _winner(connection, row)
@@ -275,8 +290,12 @@ class Store:
                         f"{self.path} has a winner for {found.problem.text} on {row.device} that was not verified in"
                         f" full, {found.config.text}: tune {found.problem.text} there again, which does that first"
                     )
-                sources[row.trial_id] = found.source
-        return sources
+                records[row.trial_id] = record
+        return records
+
+    def sources(self, rows: Iterable[BestRow]) -> dict[int, KernelSource]:
+        """Trial -> source of these winners; StoreError as `winning`."""
+        return {trial_id: record.trial.source for trial_id, record in self.winning(rows).items()}
 
     def trial(self, trial_id: int) -> TrialRecord:
         """Everything about one trial. InputError where there is none of this number."""
@@ -297,8 +316,11 @@ class Store:
         rows = self._database.rows(query)
         return tuple(stored.trial_line(row) for row in rows)
 
-    def current(self, device: str) -> tuple[CurrentTrial, ...]:
-        """The device's trials of each family's newest basis for their problem, in the order they were stored."""
+    def current(self, device: str, problem: Problem | None = None) -> tuple[CurrentTrial, ...]:
+        """The device's trials of each family's newest basis for their problem, in the order they were stored.
+
+        Only those of this problem where it is given.
+        """
         query = (
             select(schema.trial, *stored.PROBLEM_KEY, schema.measurement.c.median_us)
             .join(schema.problem)
@@ -306,6 +328,8 @@ class Store:
             .where(schema.trial.c.device_name == device)
             .order_by(schema.trial.c.id)
         )
+        if problem is not None:
+            query = query.where(_is_problem(schema.problem.c, problem))
         rows = self._database.rows(query)
         basis = {(row["problem_id"], row["family"]): row["basis"] for row in rows}  # the last one's
         return tuple(

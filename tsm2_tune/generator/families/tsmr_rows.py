@@ -28,6 +28,7 @@ from tsm2_tune.generator.splitting import (
     most_loads,
     split_traffic,
 )
+from tsm2_tune.runtime.expecting import Division
 
 WARP_THREADS = 32
 PACK_BYTES = 16
@@ -91,7 +92,7 @@ class TsmrRowsConfig(KernelConfig):
         "strips": "p",
         "min_blocks": "m",
     }
-    launch_tunables: ClassVar[tuple[str, ...]] = ("splits",)
+    launch_tunables: ClassVar[tuple[str, ...]] = ("splits", "strips")
 
     threads: int  # per block
     vector_bytes: int  # of one load of A
@@ -291,6 +292,10 @@ class TsmrRows(Family[TsmrRowsConfig]):
 
     def periods(self, config: TsmrRowsConfig, problem: Problem) -> Periods:
         return Periods(strip_rows(config), config.columns, prefetch(config, problem))
+
+    def division(self, config: TsmrRowsConfig, problem: Problem, resident: int) -> Division:
+        found = super().division(config, problem, resident)
+        return replace(found, tile_rows=strip_rows(config), longest=staged_rows(config, problem))
 
     def traffic(self, config: TsmrRowsConfig, problem: Problem) -> Traffic:
         return split_traffic(problem, columns=config.columns, splits=config.splits)

@@ -11,6 +11,7 @@ PACKAGE = "tsm2_tune.runtime"
 MODULES = (
     "elements",
     "launch",
+    "expecting",
     "winners",
     "libraries",
     "matrices",
