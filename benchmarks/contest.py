@@ -1,4 +1,4 @@
-"""One cell measured: our winner, cuBLAS and cuBLASLt in turns, in one process, with a cold L2.
+"""One cell measured: our winner, cuBLAS and cuBLASLt in turns, in one process, with the L2 clean and dirty.
 
 Before that each of them computes the product of the same small integers, which must come out exact; the winner has
 passed all of the verification in its trial.
@@ -29,7 +29,7 @@ from tsm2_tune.tuner.measure import Effort, measure_interleaved
 from tsm2_tune.tuner.operands import Operands, Support
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Binary, Measurement, Verdict
+from tsm2_tune.tuner.trial import IN_FINALS, Binary, Cache, Measurement, Verdict
 from tsm2_tune.tuner.vendor import syrk
 from tsm2_tune.tuner.vendor.cublas import Cublas
 from tsm2_tune.tuner.vendor.cublaslt import CublasLt
@@ -68,18 +68,18 @@ def times(name: str, measured: Measurement | None) -> dict[str, Any]:
 def row_of(
     cell: Cell,
     winner: Winner,
-    found: dict[str, Measurement],
+    found: dict[Cache, dict[str, Measurement]],
     opponents: dict[str, Opponent],
     verdict: Verdict,
     floor_us: float,
 ) -> dict[str, Any]:
-    """The cell's line of the result file, without the times of its graph."""
+    """The cell's line of the result file, without the times of its graph. Times without a state are clean ones."""
     row: dict[str, Any] = dict(cell.record)
     for name in CONTESTANTS:
-        row |= times(name, found.get(name))
+        row |= times(name, found[Cache.CLEAN].get(name)) | times(f"{name}_dirty", found[Cache.DIRTY].get(name))
     for name in CONTESTANTS[1:]:
         row[f"{name}_verified"] = opponents[name].right if name in opponents else None
-    ours = found["ours"]
+    ours = found[Cache.CLEAN]["ours"]
     return {
         **row,
         "cublaslt_algorithms": opponents["cublaslt"].timed if "cublaslt" in opponents else 0,
@@ -97,11 +97,22 @@ def row_of(
 
 
 class Contest:
-    """The device with the opponents on it, for the length of a run. `phases` is told of what a cell waits for."""
+    """The device with the opponents on it, for the length of a run. `phases` is told of what a cell waits for.
 
-    def __init__(self, device: CudaDevice, target: Target, support_path: str, effort: Effort, phases: Phases) -> None:
+    cuBLASLt's algorithm is the fastest one in the state `cache` of the L2.
+    """
+
+    def __init__(
+        self,
+        device: CudaDevice,
+        target: Target,
+        support_path: str,
+        effort: Effort,
+        phases: Phases,
+        cache: Cache = Cache.CLEAN,
+    ) -> None:
         self._device, self._target, self._support_path, self._effort = device, target, support_path, effort
-        self._phases = phases
+        self._phases, self._cache = phases, cache
         self._supports: dict[str, Support] = {}
         self.ceilings: Ceilings = device.ceilings()
         self.cublas, self.cublaslt = Cublas(), CublasLt(device, LT_WORKSPACE_BYTES)
@@ -132,8 +143,8 @@ class Contest:
         launches: dict[str, Launch] = {"ours": partial(loaded.start, operands.arguments(1.0, 0.0))}
         launches |= {name: opponent.launch for name, opponent in opponents.items()}
         self._phases.enter("contest: turns")
-        measured = measure_interleaved(device, tuple(launches.values()), self._effort)
-        found = dict(zip(launches, measured, strict=True))
+        measured = measure_interleaved(device, tuple(launches.values()), self._effort, IN_FINALS)
+        found = {cache: dict(zip(launches, times, strict=True)) for cache, times in measured.items()}
         row = row_of(cell, winner, found, opponents, verdict, self.ceilings.floor_us(problem))
         if cell.small:
             self._phases.enter("contest: graphs")
@@ -175,7 +186,7 @@ class Contest:
         stack.callback(plan.free)
         self._phases.enter("contest: cuBLASLt's algorithms")
         with suppress(CublasError):
-            found = fastest_first(self._device, routines_of_cublaslt(plan))
+            found = fastest_first(self._device, routines_of_cublaslt(plan), self._cache)
             self._phases.enter("contest: checks")
             for one in found[:1]:
                 right = self.right(operands, one.routine.launch)

@@ -20,6 +20,7 @@ from tsm2_tune.tuner.cuda import CudaDevice
 from tsm2_tune.tuner.measure import Effort, measure
 from tsm2_tune.tuner.operands import Operands, Support
 from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.trial import Cache
 from tsm2_tune.tuner.vendor.beside import Libraries, beside, libraries
 from tsm2_tune.tuner.vendor.libraries import CUBLAS, CUBLASLT
 from tsm2_tune.tuner.worker import Worker
@@ -67,7 +68,7 @@ def test_the_libraries_are_there_and_tell_their_versions(gpu: CudaDevice) -> Non
 def test_the_vendor_computes_the_product(gpu: CudaDevice, supports: dict[str, Support], problem: Problem) -> None:
     operands = Operands(gpu, supports[problem.dtype_name], problem, index_bits=problem.index_bits)
     try:
-        with beside(gpu, operands, seed=5) as found:
+        with beside(gpu, operands, seed=5, cache=Cache.CLEAN) as found:
             assert found.entrants, found.trouble
             for one in found.entrants:
                 verdict = one.verdict
@@ -86,7 +87,7 @@ def test_what_the_vendor_took_is_given_back(gpu: CudaDevice, supports: dict[str,
     try:
         free_bytes = []
         for _ in range(4):
-            with beside(gpu, operands, seed=5):
+            with beside(gpu, operands, seed=5, cache=Cache.CLEAN):
                 pass
             gpu.synchronise()
             free_bytes.append(gpu.drv.mem_get_info()[0])

@@ -16,6 +16,7 @@ import pytest
 from tests.command import TUNE, run
 from tests.fabricated import (
     GPU,
+    ONE_STATE,
     PROBLEM,
     configuration,
     downgrade,
@@ -65,7 +66,9 @@ class WithVendor(Replay):
         super().__init__(store)
         libraries = libraries or Libraries(VERSIONS)
         identity = replace(cast(DeviceIdentity, TARGET.identity), driver=driver)
-        self.target = cast(Any, SimpleNamespace(identity=identity, toolchain=TARGET.toolchain, is_host=False))
+        self.target = cast(
+            Any, SimpleNamespace(identity=identity, toolchain=TARGET.toolchain, is_host=False, **ONE_STATE)
+        )
         self.options = Options(vendor=True)
         self.asked: list[bool] = []  # of each final that was measured, whether the vendor was to be
         self._trouble, self._crashes = trouble, crashes

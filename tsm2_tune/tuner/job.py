@@ -21,7 +21,7 @@ from tsm2_tune.tuner.past import Again, Claimed, Contender, Past
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Final, Outcome, Trial, TuningRun
+from tsm2_tune.tuner.trial import Cache, Final, Outcome, Trial, TuningRun
 from tsm2_tune.tuner.tune import Claim, FinalFailure, Tuner
 
 GIB = 2**30
@@ -144,14 +144,17 @@ def run(
 
     What earlier runs tried of `families` takes part in the finals. Where none are named, these are all that are not
     only by name, also where fewer are searched now, as the winner is the problem's over all of them, and those of the
-    space. Trials and seconds count that are of the families that are searched. What another run on the database has
+    space. Trials and seconds count that are of the families that are searched, and of the state of the L2 that these
+    are timed in. What another run on the database has
     taken on is left to that one.
     """
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
+    cache = tuner.target.cache(tuner.options.cache)
     with store.claims(tuner.target.identity.name) as claims:
         for space in searched:
             supporting = (name for name in counted(families, space) if family_named(name).supports(space.problem))
-            turn = _Turn(space, tuner, store, claims, bases={n: basis(n, tuner.target) for n in supporting})
+            bases = {name: basis(name, tuner.target, cache) for name in supporting}
+            turn = _Turn(space, tuner, store, claims, bases, cache)
             yield from turn.events(order, started_at)
 
 
@@ -169,6 +172,7 @@ class _Turn:
     store: Store
     claims: Claims
     bases: dict[str, str]  # of each family that takes part in the finals
+    cache: Cache  # in which trials are timed
 
     @property
     def own(self) -> dict[str, str]:
@@ -201,7 +205,7 @@ class _Turn:
         yield from self._winner_verified(again, started_at)
         yield from _left_out(tuner, problem)
         past = past_of(store, tuner, problem, self.own, again)
-        winners = store.best(device=device, problem=problem)
+        winners = store.best(device=device, problem=problem, cache=self.cache)
         configs = frozenset(filter(None, map(config_spelt, past.tried)))
         elsewhere = self.claims.others(problem)
         yield ProblemEnded(
@@ -238,10 +242,11 @@ class _Turn:
         device = tuner.target.identity.name
         while True:
             yield from self._finals(again, started_at)
-            winner = next(iter(store.best(device=device, problem=problem)), None)
+            winner = next(iter(store.best(device=device, problem=problem, cache=self.cache)), None)
             if winner is None or winner.verified_in_full or winner.stale:
                 return
-            known = store.full_verdict(winner)
+            in_each_state = [basis(winner.family, tuner.target, cache) for cache in Cache]
+            known = store.full_verdict(winner, in_each_state)
             if known is not None:  # the same kernel won another problem
                 store.add_full_verdict(winner.trial_id, known)
                 return

@@ -114,6 +114,9 @@ trial = Table(
     Column("full_verdict", Text),  # what the full verification of its kernel tried; NULL where there was none
     Column("rows_per_block", Integer),  # of its launch; NULL of a trial from before, whose launch is its source's
     Column("splits", Integer),
+    Column(
+        "cache", Text, nullable=False, server_default="clean"
+    ),  # state of the L2 in which it was timed, or was to be
     UniqueConstraint("device_name", "problem_id", "config", "basis"),
     ForeignKeyConstraint(["run_id", "device_name"], ["run.id", "run.device_name"]),
 )
@@ -124,12 +127,15 @@ measurement = Table(
     Column("id", Integer, primary_key=True),
     Column("trial_id", ForeignKey("trial.id"), nullable=False),
     Column("run_id", ForeignKey("run.id"), nullable=False),  # finals may be of a later run than the trial
-    Column("round", Integer, nullable=False),  # 0: the trial's own; 1, 2, ...: rounds of finals
+    Column(
+        "round", Integer, nullable=False
+    ),  # 0: the trial's own; 1, 2, ...: of finals, one for each state of the L2
     Column("median_us", Float, nullable=False),
     Column("low_us", Float, nullable=False),
     Column("high_us", Float, nullable=False),
     Column("sm_clock_mhz", Float),
     Column("floor_us", Float, nullable=False),  # of the problem, by the ceilings of this measurement's run
+    Column("cache", Text, nullable=False, server_default="clean"),
     UniqueConstraint("trial_id", "round"),
 )
 
@@ -160,6 +166,7 @@ vendor_measurement = Table(
     Column("low_us", Float, nullable=False),
     Column("high_us", Float, nullable=False),
     Column("sm_clock_mhz", Float),
+    Column("cache", Text, nullable=False, server_default="clean"),
     UniqueConstraint("run_id", "problem_id", "round", "library"),
 )
 
@@ -219,42 +226,45 @@ best = Table(
     Column("flags", Text, nullable=False),
     Column("version", Text, nullable=False),
     Column("tuned_at", Text, nullable=False),
+    Column("cache", Text, nullable=False),
 )
 
-# The winners: one row for a device (by name), op, dtype, m, n and k.
+# The winners: one row for a device (by name), op, dtype, m, n, k and state of the L2.
 #
-# current    trials of the family's newest basis for the device and problem: that of its newest trial. A changed
-#            template, Python or compiler leaves the others in the table, where they no longer compete.
-# contender  a current trial that is ok and verified, with each of its measurements.
+# current    trials of the family's newest basis for the device, problem and state: that of its newest trial. A
+#            changed template, Python or compiler leaves the others in the table, where they no longer compete.
+# contender  a current trial that is ok and verified, with each of its measurements in its state.
 # racing     the newest measurement of each contender: its last finals, or its first where it was in none. The
 #            leader is the one with the least median, so that no final hides a faster trial that was not in it.
 # placed     the tie set: whatever was measured in the leader's round, has its interval's low end no higher than the
 #            leader's high end, and a median at most 5 % over the leader's. The winner is the tie's first by
 #            registers, then shared memory, then the configuration's text.
 #
-# `stale` is 1 where the family's newest basis on the device, over all problems, is another than the winner's.
+# `stale` is 1 where the family's newest basis on the device in the state, over all problems, is another than the
+# winner's.
 BEST_VIEW = """
 CREATE VIEW best AS
 WITH known AS (
   SELECT trial.*,
-         first_value(basis) OVER (PARTITION BY device_name, problem_id, family ORDER BY id DESC) AS current_basis,
-         first_value(basis) OVER (PARTITION BY device_name, family ORDER BY id DESC) AS newest_basis
+         first_value(basis) OVER
+         (PARTITION BY device_name, problem_id, family, cache ORDER BY id DESC) AS current_basis,
+         first_value(basis) OVER (PARTITION BY device_name, family, cache ORDER BY id DESC) AS newest_basis
   FROM trial
 ), contender AS (
   SELECT known.*, measurement.run_id AS timed_in, measurement.floor_us AS least_us, round, median_us, low_us, high_us,
          max(round) OVER (PARTITION BY known.id) AS last_round
-  FROM known JOIN measurement ON measurement.trial_id = known.id
+  FROM known JOIN measurement ON measurement.trial_id = known.id AND measurement.cache = known.cache
   WHERE basis = current_basis AND outcome = 'ok' AND verdict_correct = 1
 ), racing AS (
   SELECT *, first_value(high_us) OVER leading AS leader_high_us, first_value(median_us) OVER leading AS leader_us,
          first_value(round) OVER leading AS leader_round
   FROM contender
   WHERE round = last_round
-  WINDOW leading AS (PARTITION BY device_name, problem_id ORDER BY median_us, high_us, config)
+  WINDOW leading AS (PARTITION BY device_name, problem_id, cache ORDER BY median_us, high_us, config)
 ), placed AS (
-  SELECT *, count(*) OVER (PARTITION BY device_name, problem_id) AS ties,
+  SELECT *, count(*) OVER (PARTITION BY device_name, problem_id, cache) AS ties,
          row_number() OVER
-         (PARTITION BY device_name, problem_id ORDER BY registers, smem_bytes, config) AS place
+         (PARTITION BY device_name, problem_id, cache ORDER BY registers, smem_bytes, config) AS place
   FROM racing
   WHERE low_us <= leader_high_us AND median_us <= 1.05 * leader_us AND round = leader_round
 )
@@ -265,7 +275,7 @@ SELECT placed.device_name AS device, family, op, dtype, m, n, k, tunables AS par
        ties, basis <> newest_basis AS stale, full_verdict IS NOT NULL AS verified_in_full, round,
        config, registers, smem_bytes, source_digest,
        placed.id AS trial_id, timed_in AS run_id,
-       compute_capability, driver, toolkit, flags, version, started_at AS tuned_at
+       compute_capability, driver, toolkit, flags, version, started_at AS tuned_at, cache
 FROM placed JOIN problem ON problem.id = placed.problem_id JOIN run ON run.id = timed_in
 WHERE place = 1
 """
@@ -348,6 +358,14 @@ def _add_launches(connection: Connection) -> None:
         connection.exec_driver_sql(f"ALTER TABLE trial ADD COLUMN {name} INTEGER")
 
 
+def _add_caches(connection: Connection) -> None:
+    """Times are of a state of the L2; before, all were of one that what ran last had read full."""
+    for table in ("trial", "measurement", "vendor_measurement"):
+        columns = connection.exec_driver_sql(f"PRAGMA table_info({table})")
+        if "cache" not in [column.name for column in columns]:  # as in a table that was made just now
+            connection.exec_driver_sql(f"ALTER TABLE {table} ADD COLUMN cache TEXT NOT NULL DEFAULT 'clean'")
+
+
 # The first takes version 1 to 2, the next 2 to 3, and so on.
 MIGRATIONS: tuple[Migration, ...] = (
     _add_splits,
@@ -359,6 +377,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _add_full_verdict,
     _add_vendor,
     _add_launches,
+    _add_caches,
 )
 
 

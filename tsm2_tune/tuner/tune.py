@@ -30,7 +30,7 @@ from tsm2_tune.tuner.patience import Options
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.stopping import held
 from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Binary, CompileFailure, Final, LoadedResources, Outcome, Trial
+from tsm2_tune.tuner.trial import Binary, Cache, CompileFailure, Final, LoadedResources, Outcome, Trial
 from tsm2_tune.tuner.vendor.turn import VendorTurn
 from tsm2_tune.tuner.worker import BETWEEN_REQUESTS, Attempt, AttemptResult, Rematch, Worker
 
@@ -98,6 +98,11 @@ class Tuner:
             while running := [future for future in self._submitted if not future.done()]:
                 kill_running()
                 wait(running, timeout=KILL_AGAIN_SECONDS)
+
+    @property
+    def cache(self) -> Cache:
+        """In which trials are timed, and by which they are ranked."""
+        return self.target.cache(self.options.cache)
 
     @property
     def ceilings(self) -> Ceilings:
@@ -240,14 +245,16 @@ class Tuner:
                 entries.append(Entry(binary.path, source.kernel, source.launch))
             seed = trial_seed(self.options.seed, problem, "final")
             effort = self.options.final_effort
-            request = Rematch(problem, tuple(entries), seed, effort, vendor=vendor is not None)
+            caches = self.target.caches(self.options.cache, self.options.final_caches)
+            request = Rematch(problem, tuple(entries), seed, effort, vendor=vendor is not None, caches=caches)
             before = self._files(*(entry.path for entry in entries))
             answer = self.worker.rematch(request)
             if not isinstance(answer, AttemptResult):
                 if vendor is not None and not answer.vendor:
                     vendor.keep_out(problem, answer.vendor_trouble)
-                ours = zip((one.config for one, _ in chosen), answer.measurements, strict=True)
-                return Final(problem, tuple(ours), answer.vendor)
+                configs = [one.config for one, _ in chosen]
+                by_state = (zip(configs, of_state, strict=True) for of_state in answer.measurements)
+                return Final(problem, tuple(chain.from_iterable(by_state)), answer.vendor)
             if self._are_whole(before, [(source, None) for _, source in chosen]):
                 return FinalFailure(problem, answer.detail, answer.outcome is Outcome.INTERRUPTED)
         return FinalFailure(problem, CHANGED, interrupted=True)
@@ -326,6 +333,7 @@ class Tuner:
                     probes=edge_problems(config, problem),
                     seed=trial_seed(self.options.seed, problem, config.text),
                     effort=self.options.effort,
+                    cache=self.cache,
                 )
             )
             if result.outcome in (Outcome.OK, Outcome.TIMED_OUT) or self._are_whole(before, [(source, None)]):
@@ -341,7 +349,7 @@ class Tuner:
         return Trial(
             problem=candidate.problem,
             config=candidate.config,
-            basis=basis(candidate.config.family, self.target),
+            basis=basis(candidate.config.family, self.target, self.cache),
             source=source,
             outcome=result.outcome,
             detail=result.detail,
@@ -354,6 +362,7 @@ class Tuner:
             compile_seconds=compiled.compile_seconds if compiled else 0.0,
             total_seconds=self.clock.seconds() - since,
             limits=self.options.limits,
+            cache=self.cache,
         )
 
 

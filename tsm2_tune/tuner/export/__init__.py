@@ -14,6 +14,7 @@ from tsm2_tune.tuner.export.module import Cubins, module_text
 from tsm2_tune.tuner.export.tables import csv_text, json_text, latex_text, markdown_text
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
+from tsm2_tune.tuner.trial import Cache
 
 __all__ = ["LIBRARY_SUFFIXES", "export", "export_library", "export_text", "refuse_database", "write"]
 
@@ -60,15 +61,17 @@ def export(
     *,
     device: str | None = None,
     chosen: Callable[[Problem], bool] = _all,
+    cache: Cache | None = None,
     binaries: bool = False,
     tell: Callable[[str], None] = lambda sentence: None,
 ) -> str:
-    """The store's winners, or only this device's and those of chosen problems, in one of FORMATS.
+    """The store's winners, or only this device's, those of chosen problems or in this state of the L2, in one of
+    FORMATS.
 
     With `binaries` a module holds those of its kernels; why one is missing is told. InputError without winners;
     StoreError where a module's kernel is not as this program makes it.
     """
-    rows = [row for row in store.best(device=device) if chosen(row.problem)]
+    rows = [row for row in store.best(device=device, cache=cache) if chosen(row.problem)]
     sources = store.sources(rows) if format_name == "module" else {}
     cubins: Cubins = {}
     if binaries and format_name == "module":

@@ -23,6 +23,7 @@ from tsm2_tune.tuner.interruptions import refuse_full_disk
 from tsm2_tune.tuner.processes import workplace
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
+from tsm2_tune.tuner.trial import Cache
 
 SOURCES = resources.files("tsm2_tune.tuner.export") / "c"
 BESIDE = {".h": "tsm2.h", ".f90": "tsm2.f90"}  # what is written beside the shared object, and from which file
@@ -54,6 +55,7 @@ def export_library(
     *,
     device: str | None = None,
     chosen: Callable[[Problem], bool] = lambda problem: True,
+    cache: Cache | None = None,
     tell: Callable[[str], None] = lambda sentence: None,
 ) -> None:
     """Write the store's winners as the library `output`, and what is beside it: all of it or nothing.
@@ -67,7 +69,7 @@ def export_library(
     files = {suffix: path.with_suffix(suffix) for suffix in LIBRARY_SUFFIXES}
     for file in files.values():
         refuse_database(file, store.path)
-    rows = [row for row in store.best(device=device) if chosen(row.problem)]
+    rows = [row for row in store.best(device=device, cache=cache) if chosen(row.problem)]
     found = _usable(rows, tell)
     if not found:
         raise InputError(
