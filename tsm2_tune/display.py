@@ -165,6 +165,7 @@ class Display:
             note = best_text(self._best_us, trial)
         assert self._task is not None
         self._trials += 1
+        self._expected = max(self._expected, self._trials)  # which leaves out what is made of the fastest
         self._progress.update(self._task, advance=1, best=note, left=self._left_text())
         if not self._live and time.monotonic() - self._told >= SILENCE_SECONDS:
             so_far = f"{self._trials} of {self._expected} trials, {self._left_text()}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from tsm2_tune import __version__
@@ -290,11 +290,18 @@ def _left_out(tuner: Tuner, problem: Problem) -> Iterator[VendorLeftOut]:
 
 
 def these_first(texts: Sequence[str], candidates: Sequence[Candidate], space: SearchSpace) -> Iterator[Candidate]:
-    """The candidates, those first which are spelt so: what won before they were made otherwise still competes."""
-    configs = frozenset(filter(None, map(config_spelt, texts)))
-    first = [space.kept[place] for place in places(space.kept, configs).values()]
-    yield from sorted(first, key=lambda candidate: texts.index(candidate.config.text))
-    yield from (candidate for candidate in candidates if candidate.config not in configs)
+    """The candidates, those first which are spelt so: what won before they were made otherwise still competes.
+
+    Of one that a search tries late the space has the configuration that it is made of.
+    """
+    configs = list(filter(None, map(config_spelt, texts)))
+    at = places(space.kept, frozenset(config.early for config in configs))
+    there = [config for config in configs if config.early in at]
+    early = {config: space.kept[at[config.early]] for config in there}
+    found = {config: replace(candidate, config=config) for config, candidate in early.items()}
+    usable = {config: one for config, one in found.items() if one.family.has(config, one.problem)}
+    yield from usable.values()
+    yield from (candidate for candidate in candidates if candidate.config not in usable)
 
 
 def again_of(store: Store, tuner: Tuner, problem: Problem, bases: dict[str, str]) -> Again:

@@ -192,7 +192,8 @@ def _config(family_name: str, text: str, values: str) -> KernelConfig:
     InputError or ValueError where the tunables are of another type, or the text of other tunables.
     """
     found, family = tunables(values), FAMILIES.get(family_name)
-    if family is None or found.keys() != family.config_type.letters.keys():
+    known, late = (family.config_type.letters, family.config_type.late_tunables) if family else ({}, {})
+    if family is None or not known.keys() - late.keys() <= found.keys() <= known.keys():
         return OtherConfig(family_name, text, values)
     config: KernelConfig = family.config_type.from_tunables(found)
     if config.text != text:

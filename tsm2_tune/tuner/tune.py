@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, count, islice
+from itertools import chain, count
 
 from tsm2_tune.errors import ToolMissing
 from tsm2_tune.generator.config import KernelConfig
@@ -31,6 +31,7 @@ from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.stopping import held
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Binary, Cache, CompileFailure, Final, LoadedResources, Outcome, Trial
+from tsm2_tune.tuner.turns import Claim, Turns
 from tsm2_tune.tuner.vendor.turn import VendorTurn
 from tsm2_tune.tuner.worker import BETWEEN_REQUESTS, Attempt, AttemptResult, Rematch, Worker
 
@@ -42,7 +43,6 @@ REMEDIES = {  # where the tuner's own kernels are not compiled
     Outcome.INTERRUPTED: "see what ends it, then run this again",
 }
 KILL_AGAIN_SECONDS = 0.05  # at the end, until no compiler runs: one may have started just before
-Claim = Callable[[Candidate], Claimed]
 Compiled = Future[Binary | CompileFailure]
 Text = tuple[KernelSource, Toolchain | None]  # and what compiles it: None stands for the target's toolchain
 __all__ = ["Claim", "FinalFailure", "Options", "Tuner", "cores"]
@@ -138,17 +138,16 @@ class Tuner:
     ) -> Iterator[Trial]:
         """Try the candidates of one problem that the past has not tried, in their order, until the options end it.
 
-        Each is claimed before it is compiled. A trial that the machine interrupted twice says nothing of its kernel.
+        Each is claimed before it is compiled. What families have tried late is made of the fastest few. A trial that
+        the machine interrupted twice says nothing of its kernel.
         """
         options, seconds = self.options, self.clock.seconds
         self.phases.enter(BETWEEN_REQUESTS)
-        untried = _claimed((c for c in candidates if c.config.text not in past.tried), claim)
         most = None if options.max_trials is None else max(0, options.max_trials - len(past.tried))
-        remaining: Iterator[Candidate] = islice(untried, most)
-        first = next(remaining, None)
+        turns = Turns(candidates, past, claim, most)
+        first = turns.next()
         if first is not None:
             _ = self.ceilings  # before the first trial, which would be lost if measuring them failed
-            remaining = chain([first], remaining)
         start = seconds()  # the budget is for trials: a device starts and is measured once for all problems
         since = start
         pending: deque[tuple[Candidate, KernelSource, Compiled]] = deque()
@@ -158,8 +157,8 @@ class Tuner:
                 is_spent = options.budget_seconds is not None and spent >= options.budget_seconds
                 if is_spent and trials >= options.least_trials:
                     return
-                while len(pending) <= cores() and (c := next(remaining, None)) is not None:
-                    source = render(c.problem, c.config)
+                while len(pending) <= cores() and (c := first or turns.next()) is not None:
+                    first, source = None, render(c.problem, c.config)
                     pending.append((c, source, self._compiled(source)))
                 if not pending:
                     return
@@ -167,6 +166,7 @@ class Tuner:
                     wait(future for _, _, future in pending)  # a compiler beside it would disturb its times
                 trial = self._trial(*pending.popleft(), since=since)
                 since = seconds()
+                turns.tell(trial)
                 yield trial
         finally:
             for _, _, future in pending:
@@ -364,16 +364,6 @@ class Tuner:
             limits=self.options.limits,
             cache=self.cache,
         )
-
-
-def _claimed(candidates: Iterable[Candidate], claim: Claim) -> Iterator[Candidate]:
-    """Those that are claimed, until there are enough."""
-    for candidate in candidates:
-        answer = claim(candidate)
-        if answer is Claimed.ENOUGH:
-            return
-        if answer is Claimed.YES:
-            yield candidate
 
 
 def _file(path: str) -> tuple[int, int, int] | None:
