@@ -6,30 +6,22 @@ passed all of the verification in its trial.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from benchmarks.cells import Cell
 from benchmarks.replay import NOTHING, NOTHING_TEXT, Replayer, ReplayError, least_launch, streamed
+from benchmarks.turns import EXACT, TIMED, Launch, Opponent, Turns
 from benchmarks.winner import Skipped, Winner
-from tsm2_tune.errors import ToolMissing
-from tsm2_tune.generator.config import KernelConfig
-from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import render
-from tsm2_tune.generator.roofline import Ceilings
-from tsm2_tune.tuner.checks import CHECKS
-from tsm2_tune.tuner.compiler import compile_text
 from tsm2_tune.tuner.cuda import CudaDevice
 from tsm2_tune.tuner.device import LaunchFailed
-from tsm2_tune.tuner.loaded import Entry, LoadedKernel
-from tsm2_tune.tuner.measure import Effort, measure_interleaved
-from tsm2_tune.tuner.operands import Operands, Support
+from tsm2_tune.tuner.measure import Effort
+from tsm2_tune.tuner.operands import Operands
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import IN_FINALS, Binary, Cache, Measurement, Verdict
+from tsm2_tune.tuner.trial import Cache, Measurement, Verdict
 from tsm2_tune.tuner.vendor import syrk
 from tsm2_tune.tuner.vendor.cublas import Cublas
 from tsm2_tune.tuner.vendor.cublaslt import CublasLt
@@ -37,22 +29,9 @@ from tsm2_tune.tuner.vendor.libraries import CublasError
 from tsm2_tune.tuner.vendor.routines import fastest_first, routines_of_cublaslt
 from tsm2_tune.tuner.verify import clear, inspect, prepare, run_once
 
-COMPILE_SECONDS = 120.0
 GRAPH_WORKSPACE_BYTES = 32 * 2**20  # what cuBLAS takes by itself on Hopper; while captured it must be given one
 LT_WORKSPACE_BYTES = 64 * 2**20  # twice what cuBLAS itself takes on Hopper
-EXACT, TIMED = CHECKS[0], CHECKS[-1]  # small integers; what is timed, on numbers from [-1, 1)
 CONTESTANTS = ("ours", "cublas", "cublaslt")
-
-Launch = Callable[[], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Opponent:
-    """A library's product on the operands."""
-
-    launch: Launch
-    right: bool  # exact on small integers
-    timed: int  # algorithms that it was chosen from
 
 
 def times(name: str, measured: Measurement | None) -> dict[str, Any]:
@@ -62,6 +41,15 @@ def times(name: str, measured: Measurement | None) -> dict[str, Any]:
         f"{name}_low_us": measured.low_us if measured else None,
         f"{name}_high_us": measured.high_us if measured else None,
         f"{name}_samples_us": [round(us, 3) for us in measured.samples_us] if measured else None,
+    }
+
+
+def times_in_states(name: str, found: Mapping[Cache, Mapping[str, Measurement]]) -> dict[str, Any]:
+    """The fields of one contestant in every state that was measured; those of clean are named without it."""
+    return {
+        field: value
+        for cache, of_state in found.items()
+        for field, value in times(name if cache is Cache.CLEAN else f"{name}_{cache}", of_state.get(name)).items()
     }
 
 
@@ -76,7 +64,7 @@ def row_of(
     """The cell's line of the result file, without the times of its graph. Times without a state are clean ones."""
     row: dict[str, Any] = dict(cell.record)
     for name in CONTESTANTS:
-        row |= times(name, found[Cache.CLEAN].get(name)) | times(f"{name}_dirty", found[Cache.DIRTY].get(name))
+        row |= times_in_states(name, found)
     for name in CONTESTANTS[1:]:
         row[f"{name}_verified"] = opponents[name].right if name in opponents else None
     ours = found[Cache.CLEAN]["ours"]
@@ -96,11 +84,8 @@ def row_of(
     }
 
 
-class Contest:
-    """The device with the opponents on it, for the length of a run. `phases` is told of what a cell waits for.
-
-    cuBLASLt's algorithm is the fastest one in the state `cache` of the L2.
-    """
+class Contest(Turns[CudaDevice]):
+    """The device with the opponents on it. cuBLASLt's algorithm is the fastest one in the state `cache` of the L2."""
 
     def __init__(
         self,
@@ -111,14 +96,16 @@ class Contest:
         phases: Phases,
         cache: Cache = Cache.CLEAN,
     ) -> None:
-        self._device, self._target, self._support_path, self._effort = device, target, support_path, effort
-        self._phases, self._cache = phases, cache
-        self._supports: dict[str, Support] = {}
-        self.ceilings: Ceilings = device.ceilings()
+        super().__init__(device, target, support_path, effort, phases)
+        self._cache = cache
         self.cublas, self.cublaslt = Cublas(), CublasLt(device, LT_WORKSPACE_BYTES)
         self._graph_workspace = device.allocate(GRAPH_WORKSPACE_BYTES)
-        self._nothing = device.load(self._compiled(NOTHING_TEXT, NOTHING, ()), NOTHING)
+        self._nothing = device.load(self.compiled(NOTHING_TEXT, NOTHING, ()), NOTHING)
         self._replayer = Replayer(device) if streamed(device) else None
+
+    @property
+    def versions(self) -> dict[str, int | None]:
+        return {"cublas": self.cublas.version, "cublaslt": self.cublaslt.version}
 
     def row(self, cell: Cell, winner: Winner) -> dict[str, Any]:
         """The cell's line of the result file. Skipped where the device has no room, or refuses the kernel."""
@@ -131,49 +118,27 @@ class Contest:
                 raise Skipped(str(error)) from None
 
     def _row(self, cell: Cell, winner: Winner, stack: ExitStack) -> dict[str, Any]:
-        problem, device = cell.problem, self._device
-        self._phases.enter("contest: operands")
+        problem = cell.problem
+        self.phases.enter("contest: operands")
         operands = self.operands(problem, stack)
         loaded = self.loaded(operands, winner.config, stack)
-        self._phases.enter("contest: checks")
+        self.phases.enter("contest: checks")
         prepare(operands, EXACT, seed=1)
-        verdict = run_once(device, operands, loaded, EXACT)
-        opponents = self._opponents(operands, stack)
+        verdict = run_once(self.device, operands, loaded, EXACT)
+        opponents = self.opponents(operands, stack)
         prepare(operands, TIMED, seed=2)
         launches: dict[str, Launch] = {"ours": partial(loaded.start, operands.arguments(1.0, 0.0))}
         launches |= {name: opponent.launch for name, opponent in opponents.items()}
-        self._phases.enter("contest: turns")
-        measured = measure_interleaved(device, tuple(launches.values()), self._effort, IN_FINALS)
-        found = {cache: dict(zip(launches, times, strict=True)) for cache, times in measured.items()}
+        self.phases.enter("contest: turns")
+        found = self.in_turns(launches)
         row = row_of(cell, winner, found, opponents, verdict, self.ceilings.floor_us(problem))
         if cell.small:
-            self._phases.enter("contest: graphs")
+            self.phases.enter("contest: graphs")
             row |= self._graph_times(launches)
-        self._phases.enter("contest: operands")
+        self.phases.enter("contest: operands")
         return row
 
-    def operands(self, problem: Problem, stack: ExitStack) -> Operands:
-        """Those of the problem, until the stack is closed. MemoryError where there is no room."""
-        operands = Operands(
-            self._device, self._support_of(problem.dtype_name), problem, index_bits=problem.index_bits
-        )
-        stack.callback(operands.free)
-        return operands
-
-    def loaded(self, operands: Operands, config: KernelConfig, stack: ExitStack) -> LoadedKernel:
-        """The configuration's kernel for the operands, until the stack is closed."""
-        source = render(operands.problem, config)
-        path = self._compiled(source.text, source.kernel, source.defines)
-        loaded = LoadedKernel(self._device, operands, Entry(path, source.kernel, source.launch))
-        stack.callback(loaded.free)
-        return loaded
-
-    def _support_of(self, dtype_name: str) -> Support:
-        if dtype_name not in self._supports:
-            self._supports[dtype_name] = Support(self._device, self._support_path, dtype_name)
-        return self._supports[dtype_name]
-
-    def _opponents(self, operands: Operands, stack: ExitStack) -> dict[str, Opponent]:
+    def opponents(self, operands: Operands, stack: ExitStack) -> dict[str, Opponent]:
         """Those that have the product, checked on the operands as they are, cuBLASLt with its fastest algorithm."""
         opponents = {}
         is_gram = operands.problem.is_gram
@@ -184,10 +149,10 @@ class Contest:
         except CublasError:
             return opponents
         stack.callback(plan.free)
-        self._phases.enter("contest: cuBLASLt's algorithms")
+        self.phases.enter("contest: cuBLASLt's algorithms")
         with suppress(CublasError):
-            found = fastest_first(self._device, routines_of_cublaslt(plan), self._cache)
-            self._phases.enter("contest: checks")
+            found = fastest_first(self.device, routines_of_cublaslt(plan), self._cache)
+            self.phases.enter("contest: checks")
             for one in found[:1]:
                 right = self.right(operands, one.routine.launch)
                 opponents["cublaslt"] = Opponent(one.routine.launch, right, len(found))
@@ -200,9 +165,9 @@ class Contest:
         """
         clear(operands)
         launch()
-        self._device.synchronise()
+        self.device.synchronise()
         if half:
-            syrk.complete(self._device, operands.c, operands.problem.dtype_name)
+            syrk.complete(self.device, operands.c, operands.problem.dtype_name)
         return inspect(operands, EXACT).correct
 
     def _graph_times(self, launches: dict[str, Launch]) -> dict[str, Any]:
@@ -222,13 +187,3 @@ class Contest:
         finally:
             self.cublas.use_stream(0)
         return {**nothing, **dict(zip(replayed, medians_us, strict=True))}
-
-    def _compiled(self, text: str, kernel: str, defines: tuple[str, ...]) -> str:
-        """Path of the binary; ToolMissing where the compiler refuses the text."""
-        toolchain = self._target.toolchain
-        binary = compile_text(
-            text, kernel=kernel, defines=defines, toolchain=toolchain, limit_seconds=COMPILE_SECONDS
-        )
-        if not isinstance(binary, Binary):
-            raise ToolMissing(f"{toolchain.compiler} does not compile {kernel}: {binary.detail}; mend the toolkit")
-        return binary.path

@@ -24,26 +24,24 @@ from typing import Any, cast
 import click
 
 from benchmarks.cells import LAYOUTS, Layout, chosen
-from benchmarks.contest import EXACT, TIMED, Contest, times
+from benchmarks.contest import Contest, times
 from benchmarks.gpu import gpu
 from benchmarks.headline import fastest_in_bold, markdown, number, runs_of
 from benchmarks.result_file import ResultFile, require_new
+from benchmarks.turns import EXACT, TIMED, compiled_support
 from benchmarks.versus_cublas import facts_of, refuse_less_precision
 from benchmarks.winner import Prospects, Skipped, Winner, room_bytes, tuned
-from tsm2_tune.errors import InputError
+from tsm2_tune.generator.expected import expected_us
 from tsm2_tune.generator.families.gemv import DECOMPOSITIONS, FAMILY, Decomposition, GemvConfig
 from tsm2_tune.generator.limits import DeviceLimits
-from tsm2_tune.generator.order import predicted_time_us
 from tsm2_tune.generator.problem import Problem, dtype_named
-from tsm2_tune.generator.render import support_source
 from tsm2_tune.generator.rules import Candidate, Guidelines
-from tsm2_tune.tuner.compiler import compile_text
 from tsm2_tune.tuner.cuda import CudaDevice
 from tsm2_tune.tuner.device import LaunchFailed
 from tsm2_tune.tuner.measure import Effort, measure_interleaved
 from tsm2_tune.tuner.operands import needed_bytes
 from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import IN_FINALS, Binary, Cache
+from tsm2_tune.tuner.trial import IN_FINALS, Cache
 from tsm2_tune.tuner.tune import Options, Tuner
 from tsm2_tune.tuner.vendor.libraries import CublasError
 from tsm2_tune.tuner.verify import prepare, run_once
@@ -110,7 +108,7 @@ def candidates(
     for name in DECOMPOSITIONS:
         configs = FAMILY.corner(name, problem, limits)[:trials]
         every = tuple(Candidate(FAMILY, config, problem, limits, Guidelines()) for config in configs)
-        if every and predicted_time_us(every[0]) <= max(HOPELESS * floor_us, HOPELESS_US):
+        if every and expected_us(every[0]) <= max(HOPELESS * floor_us, HOPELESS_US):
             found[name] = every
     return found
 
@@ -269,12 +267,10 @@ def measure(tuner: Tuner, contest: Contest, device: CudaDevice, selection: Selec
 
 def run(target: Target, selection: Selection, output: Path) -> ResultFile:
     """The whole bench on one device."""
-    support = compile_text(support_source(), kernel="", defines=(), toolchain=target.toolchain, limit_seconds=120)
-    if not isinstance(support, Binary):
-        raise InputError(f"{target.toolchain.compiler} does not compile the tuner's own kernels: {support.detail}")
-    device = CudaDevice(int(target.spec), support.path)
+    support = compiled_support(target.toolchain)
+    device = CudaDevice(int(target.spec), support)
     with Tuner(target, Options(effort=TRIAL, final_effort=FINAL, cache=Cache.CLEAN, final_caches=())) as tuner:
-        contest = Contest(device, target, support.path, CONTEST, tuner.phases)
+        contest = Contest(device, target, support, CONTEST, tuner.phases)
         facts = facts_of(selection.command, target, contest, device.sm_clock_mhz())
         result = ResultFile(output, facts)
         measure(tuner, contest, device, selection, result)

@@ -28,18 +28,18 @@ from typing import Any
 import click
 
 from benchmarks.cells import Cell
-from benchmarks.contest import COMPILE_SECONDS, TIMED, Contest
+from benchmarks.contest import Contest
 from benchmarks.general_tables import GLOBAL_SIZE, STENCIL, tables
 from benchmarks.gpu import gpu
 from benchmarks.result_file import ResultFile, program_facts, require_new
+from benchmarks.turns import COMPILE_SECONDS, TIMED, compiled_support
 from benchmarks.versus_cublas import refuse_less_precision
 from benchmarks.winner import Skipped, Winner
-from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
-from tsm2_tune.generator.render import render, support_source
+from tsm2_tune.generator.render import render
 from tsm2_tune.generator.space import search_space
 from tsm2_tune.tuner.compiler import compile_text
 from tsm2_tune.tuner.cuda import CudaDevice
@@ -268,14 +268,10 @@ def main(spec: str, quick: bool, variants: int, time_limit: float, output: Path)
     refuse_less_precision(dict(os.environ))
     require_new(output, "name another --output")
     target = gpu(spec)
-    support = compile_text(
-        support_source(), kernel="", defines=(), toolchain=target.toolchain, limit_seconds=COMPILE_SECONDS
-    )
-    if not isinstance(support, Binary):
-        raise InputError(f"{target.toolchain.compiler} does not compile the tuner's own kernels: {support.detail}")
-    device = CudaDevice(int(target.spec), support.path)
-    contest = Contest(device, target, support.path, FINAL, Phases())
-    stopwatch = Stopwatch(device, target, support.path)
+    support = compiled_support(target.toolchain)
+    device = CudaDevice(int(target.spec), support)
+    contest = Contest(device, target, support, FINAL, Phases())
+    stopwatch = Stopwatch(device, target, support)
     command = command_of(quick=quick, variants=variants, time_limit=time_limit)
     result = ResultFile(output, facts_of(target, contest, command))
     complete = measure_cells(stopwatch, contest, result, target.limits, quick=quick, end=end)

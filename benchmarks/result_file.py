@@ -15,7 +15,7 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import DTYPES
 
 # What two runs must agree on for their rows to stand in one file.
-SAME = ("device", "driver", "toolkit", "flags", "cublas", "cublaslt", "tsm2_tune", "sources")
+SAME = ("device", "driver", "toolkit", "flags", "cublas", "cublaslt", "tsm2_tune", "sources", "pack")
 LISTS = ("earlier_runs", "skipped", "rows")
 MOST = 1e15  # of a number in a row
 
@@ -24,7 +24,7 @@ def _is_number(value: Any) -> bool:
     return type(value) in (int, float) and 0 < value < MOST
 
 
-def _is_time(value: Any) -> bool:  # which an opponent that declined has none of
+def is_time(value: Any) -> bool:  # which an opponent that declined has none of
     return value is None or _is_number(value)
 
 
@@ -32,7 +32,7 @@ def _is_extent(value: Any) -> bool:
     return type(value) is int and 0 < value < MOST
 
 
-def _is_text(value: Any) -> bool:
+def is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
@@ -42,8 +42,9 @@ def _is_flag(value: Any) -> bool:
 
 # What the tables, the picture and another run need to know of a run and of a row, and when they can use it.
 FACTS: dict[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("command", "date", "device", "driver", "toolkit"), _is_text),
-    **dict.fromkeys(("cublas", "read_gbytes_per_s", "copy_gbytes_per_s"), _is_number),
+    **dict.fromkeys(("command", "date", "device", "driver", "toolkit"), is_text),
+    **dict.fromkeys(("read_gbytes_per_s", "copy_gbytes_per_s"), _is_number),
+    "cublas": is_time,  # None where there is no vendor
     "gflops": lambda value: isinstance(value, dict) and all(_is_number(value.get(name)) for name in ("f32", "f64")),
 }
 FIELDS: dict[str, Callable[[Any], bool]] = {
@@ -51,17 +52,17 @@ FIELDS: dict[str, Callable[[Any], bool]] = {
     "layout": lambda value: value in LAYOUTS,
     "dtype": lambda value: isinstance(value, str) and value in DTYPES,
     **dict.fromkeys(("m", "n", "k"), _is_extent),
-    **dict.fromkeys(("op", "configuration", "verdict"), _is_text),
+    **dict.fromkeys(("op", "configuration", "verdict"), is_text),
     **dict.fromkeys(("small", "verified"), _is_flag),
     **dict.fromkeys(("ours_us", "floor_us", "percent_of_floor"), _is_number),
     **dict.fromkeys(("ours_low_us", "ours_high_us"), _is_number),
-    **dict.fromkeys((f"{who}{one}_us" for who in ("cublas", "cublaslt") for one in ("", "_low", "_high")), _is_time),
-    "sm_clock_mhz": _is_time,
+    **dict.fromkeys((f"{who}{one}_us" for who in ("cublas", "cublaslt") for one in ("", "_low", "_high")), is_time),
+    "sm_clock_mhz": is_time,
 }
 DIRTY_FIELDS: dict[str, Callable[[Any], bool]] = {  # all or none
     **dict.fromkeys((f"ours_dirty{one}_us" for one in ("", "_low", "_high")), _is_number),
     **dict.fromkeys(
-        (f"{who}_dirty{one}_us" for who in ("cublas", "cublaslt") for one in ("", "_low", "_high")), _is_time
+        (f"{who}_dirty{one}_us" for who in ("cublas", "cublaslt") for one in ("", "_low", "_high")), is_time
     ),
 }
 GRAPH_FIELDS = ("ours_graph_us", "cublas_graph_us", "launch_floor_us")  # all or none
@@ -89,12 +90,12 @@ class ResultFile:
         self.skipped: list[dict[str, Any]] = []
         self.earlier_runs: list[dict[str, Any]] = []
 
-    def go_on(self) -> None:
+    def go_on(self, reader: Callable[[Path], dict[str, Any]] | None = None) -> None:
         """Keep the rows of the run that wrote the file before. What it skipped is tried again.
 
-        InputError where there is no such run, or it is not comparable.
+        InputError where the reader, `read` unless another is given, finds no such run, or it is not comparable.
         """
-        found = read(self.path)
+        found = (reader or read)(self.path)
         comparable(self.path, found, self.facts)
         before = {name: value for name, value in found.items() if name not in LISTS}
         self.earlier_runs = [*found.get("earlier_runs", []), before]
@@ -114,6 +115,11 @@ class ResultFile:
         self.skipped.append({**record, "skipped": because})
         self.write()
 
+    @property
+    def lists(self) -> dict[str, list[dict[str, Any]]]:
+        """What the file has besides the facts."""
+        return {name: getattr(self, name) for name in LISTS}
+
     def write(self) -> None:
         """Replace the file by a whole new one."""
         beside = self.path.with_name(f".{self.path.name}.{os.getpid()}")
@@ -127,8 +133,8 @@ class ResultFile:
     def text(self) -> str:
         """JSON with a fact a line and a row a line."""
         parts = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in self.facts.items()]
-        for name in LISTS:
-            lines = ",\n".join(f"  {json.dumps(item)}" for item in getattr(self, name))
+        for name, items in self.lists.items():
+            lines = ",\n".join(f"  {json.dumps(item)}" for item in items)
             parts.append(f' "{name}": [\n{lines}\n ]' if lines else f' "{name}": []')
         return "{\n" + ",\n".join(parts) + "\n}\n"
 
@@ -155,21 +161,27 @@ def comparable(path: Path, found: dict[str, Any], facts: dict[str, Any]) -> None
             )
 
 
-def read(path: Path) -> dict[str, Any]:
-    """A result file's content; InputError where it is none."""
+def read_json(path: Path) -> dict[str, Any]:
+    """A file with rows, and lists of runs and skipped cells where it has them; InputError where it is none."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} is no result file ({error}): name one that a bench has written") from None
     if not isinstance(found, dict) or not isinstance(found.get("rows"), list):
         raise InputError(f"{path} is no result file (no rows): name one that a bench has written")
-    runs, skipped = found.get("earlier_runs", []), found.get("skipped", [])
-    if not isinstance(runs, list) or not isinstance(skipped, list):
+    if not all(isinstance(found.get(name, []), list) for name in LISTS):
         raise InputError(f"{path} is no result file (earlier_runs, skipped): name one that a bench has written")
+    return found
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A result file's content; InputError where it is none."""
+    found = read_json(path)
+    runs, skipped = found.get("earlier_runs", []), found.get("skipped", [])
     for run in (*runs, found):
         if (unusable := unusable_field(run, FACTS)) is not None:
             raise InputError(f"{path} has no usable {unusable} of a run: name a file of versus_cublas")
-    graphs = {**FIELDS, **dict.fromkeys(GRAPH_FIELDS, _is_time)}
+    graphs = {**FIELDS, **dict.fromkeys(GRAPH_FIELDS, is_time)}
     of_a_run = {"run": lambda value: type(value) is int and 0 <= value <= len(runs)}
     for number, row in enumerate(found["rows"], start=1):
         has_graphs = isinstance(row, dict) and not set(GRAPH_FIELDS).isdisjoint(row)

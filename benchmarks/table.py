@@ -39,9 +39,10 @@ def provenance(found: dict[str, Any]) -> str:
 
     A file that has no rates but f32's and f64's is older than the measurement of tensor cores.
     """
+    vendor = "no vendor" if found["cublas"] is None else f"cuBLAS {found['cublas']}"
     of_f64 = "by FMA" if found["gflops"].keys() == {"f32", "f64"} else "on the tensor cores"
     return (
-        f"{found['device']}, driver {found['driver']}, {found['toolkit']}, cuBLAS {found['cublas']}, {found['date']};"
+        f"{found['device']}, driver {found['driver']}, {found['toolkit']}, {vendor}, {found['date']};"
         f" measured ceilings: read {found['read_gbytes_per_s'] / 1e3:.2f} TB/s, copy"
         f" {found['copy_gbytes_per_s'] / 1e3:.2f} TB/s,"
         f" {found['gflops']['f32'] / 1e3:.1f} TFLOP/s by FMA in f32"

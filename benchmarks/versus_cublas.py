@@ -18,11 +18,11 @@ import os
 import re
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import click
 
@@ -32,15 +32,15 @@ from benchmarks.gpu import gpu
 from benchmarks.headline import means_text
 from benchmarks.plot import draw, matplotlib
 from benchmarks.result_file import ResultFile, program_facts, read, require_folder, require_new
-from benchmarks.winner import Prospects, Skipped, planned, planners, tuned
+from benchmarks.turns import Turns, compiled_support
+from benchmarks.winner import Skipped, planned, planners, tuned
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.render import support_source
 from tsm2_tune.options import cache_option
-from tsm2_tune.tuner.compiler import compile_text
 from tsm2_tune.tuner.cuda import CudaDevice
 from tsm2_tune.tuner.measure import Effort
+from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Binary, Cache
+from tsm2_tune.tuner.trial import Cache
 from tsm2_tune.tuner.tune import Options, Tuner
 from tsm2_tune.usage import Command
 
@@ -49,6 +49,8 @@ LESS_PRECISE = ("NVIDIA_TF32_OVERRIDE", "CUBLAS_EMULATE_SINGLE_PRECISION", "CUBL
 LEAST_TRIALS = 4  # of a cell, however long they take
 LEAST_SECONDS = 0.005  # of a phase that is named
 RECENT_CELLS = 8  # whose slowest says whether another one fits into the time limit
+
+P = TypeVar("P")  # what a cell is measured from
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,7 @@ class Selection:
         )
 
 
-def facts_of(command: str, target: Target, contest: Contest, sm_clock_mhz: float | None) -> dict[str, Any]:
+def facts_of(command: str, target: Target, contest: Turns[Any], sm_clock_mhz: float | None) -> dict[str, Any]:
     """What the numbers belong to."""
     identity, ceilings = target.identity, contest.ceilings
     return {
@@ -127,8 +129,7 @@ def facts_of(command: str, target: Target, contest: Contest, sm_clock_mhz: float
         "driver": identity.driver,
         "toolkit": identity.toolkit,
         "flags": identity.flags,
-        "cublas": contest.cublas.version,
-        "cublaslt": contest.cublaslt.version,
+        **contest.versions,
         **program_facts(),
         "most_sm_clock_mhz": target.limits.sm_clock_mhz,
         "sm_clock_mhz": sm_clock_mhz,
@@ -166,16 +167,17 @@ def seconds_text(seconds: dict[str, float]) -> str:
 
 
 def measure_cells(
-    tuner: Tuner,
-    contest: Contest,
+    phases: Phases,
+    measured: Callable[[Cell, P], dict[str, Any]],
     result: ResultFile,
-    cells: Iterator[tuple[Cell, Prospects | Skipped]],
+    cells: Iterator[tuple[Cell, P | Skipped]],
     *,
     time_limit: float | None,
     start: float,
     verbose: bool = False,
+    line: Callable[[dict[str, Any]], str] = line_of,
 ) -> bool:
-    """Tune and measure the cells; whether all of them were within the time limit, in seconds since `start`."""
+    """Measure the cells by `measured`; whether all of them were within the time limit, in seconds since `start`."""
     recent: deque[float] = deque(maxlen=RECENT_CELLS)
     whole: dict[str, float] = defaultdict(float)
     complete = True
@@ -188,16 +190,16 @@ def measure_cells(
         try:
             if isinstance(prospects, Skipped):
                 raise prospects
-            row = contest.row(cell, tuned(tuner, prospects))
+            row = measured(cell, prospects)
         except Skipped as reason:
             result.skip(cell.record, str(reason))
             click.echo(f"{cell.text}  skipped: {reason}")
             continue
-        tuner.phases.enter("file")
+        phases.enter("file")
         result.add(row)
-        click.echo(line_of(row))
+        click.echo(line(row))
         recent.append(time.monotonic() - begun)
-        seconds = tuner.phases.taken()
+        seconds = phases.taken()
         for name, taken in seconds.items():
             whole[name] += taken
         if verbose:
@@ -210,13 +212,10 @@ def measure_cells(
 def run(target: Target, selection: Selection, plan: Plan, output: Path, *, resume: bool, verbose: bool) -> ResultFile:
     """The whole bench on one device."""
     start = time.monotonic()
-    toolchain = target.toolchain
-    support = compile_text(support_source(), kernel="", defines=(), toolchain=toolchain, limit_seconds=120)
-    if not isinstance(support, Binary):
-        raise InputError(f"{toolchain.compiler} does not compile the tuner's own kernels: {support.detail}")
-    device = CudaDevice(int(target.spec), support.path)
+    support = compiled_support(target.toolchain)
+    device = CudaDevice(int(target.spec), support)
     with Tuner(target, plan.options(selection.seconds, selection.cache)) as tuner, planners() as pool:
-        contest = Contest(device, target, support.path, plan.effort, tuner.phases, selection.cache)
+        contest = Contest(device, target, support, plan.effort, tuner.phases, selection.cache)
         result = ResultFile(output, facts_of(selection.command, target, contest, device.sm_clock_mhz()))
         if resume and output.exists():
             result.go_on()
@@ -225,7 +224,13 @@ def run(target: Target, selection: Selection, plan: Plan, output: Path, *, resum
         try:
             _ = tuner.ceilings  # before the first search, whose time measuring them would take
             result.facts["complete"] = measure_cells(
-                tuner, contest, result, cells, time_limit=selection.time_limit, start=start, verbose=verbose
+                tuner.phases,
+                lambda cell, prospects: contest.row(cell, tuned(tuner, prospects)),
+                result,
+                cells,
+                time_limit=selection.time_limit,
+                start=start,
+                verbose=verbose,
             )
         finally:
             pool.shutdown(cancel_futures=True)

@@ -18,6 +18,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource, environment, render
 from tsm2_tune.generator.roofline import Ceilings
 from tsm2_tune.tuner.export import export_text
+from tsm2_tune.tuner.export.known import NOTHING_KNOWN, Known
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow, is_of_this_version
 from tsm2_tune.tuner.trial import (
@@ -206,9 +207,16 @@ def winners(folder: Path, *trials: tuple[TuningRun, Trial]) -> Winners:
         return store.best(), sources
 
 
-def exported(format_name: str, found: Winners, database: str = "results.db") -> str:
+def exported(
+    format_name: str,
+    found: Winners,
+    database: str = "results.db",
+    *,
+    known: Known = NOTHING_KNOWN,
+    launcher: bytes | None = None,
+) -> str:
     rows, sources = found
-    return export_text(rows, format_name, sources=sources, database=database)
+    return export_text(rows, format_name, sources=sources, database=database, known=known, launcher=launcher)
 
 
 def device_array(
@@ -249,6 +257,7 @@ ADDED = (  # by each migration: table, and column where it added no whole table
     (("trial", "full_verdict"),),
     (("vendor_sample", ""), ("vendor_measurement", "")),
     (("trial", "rows_per_block"), ("trial", "splits")),
+    (("run", "sms"),),
     (("trial", "cache"), ("measurement", "cache"), ("vendor_measurement", "cache")),
 )
 

@@ -17,10 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from tests.fabricated import configuration, source, trial, tuning_run, winners
+from tests.fabricated import Winners, configuration, source, trial, tuning_run, winners
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.problem import ELEMENT_TYPES, Problem
 from tsm2_tune.generator.render import INDEX_BITS
+from tsm2_tune.tuner.export.known import NOTHING_KNOWN, Known
 from tsm2_tune.tuner.export.library import library_bytes
 from tsm2_tune.tuner.trial import Trial, TuningRun
 
@@ -142,9 +143,11 @@ def tried(
     return run, trial(problem=problem, source=own, **changes)
 
 
-def fabricated_library(folder: Path, *trials: tuple[TuningRun, Trial]) -> Path:
+def fabricated_library(
+    folder: Path, *trials: tuple[TuningRun, Trial], known: Known = NOTHING_KNOWN, found: Winners | None = None
+) -> Path:
     """A library of the trials' winners, whose binaries are names: first letters of the digest, and width."""
-    rows, sources = winners(folder, *trials)
+    rows, sources = found or winners(folder, *trials)
     keys = {
         (row.source_digest, bits, f"sm_{row.compute_capability.replace('.', '').replace('90', '90a')}")
         for row in rows
@@ -152,7 +155,7 @@ def fabricated_library(folder: Path, *trials: tuple[TuningRun, Trial]) -> Path:
     }
     cubins = {(digest, bits, arch): f"{digest[:8]} {bits} {arch}\0".encode() for digest, bits, arch in sorted(keys)}
     path = folder / "libtsm2.so"
-    path.write_bytes(library_bytes([(row, sources[row.trial_id]) for row in rows], cubins, path.name))
+    path.write_bytes(library_bytes([(row, sources[row.trial_id]) for row in rows], cubins, path.name, known))
     return path
 
 

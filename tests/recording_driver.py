@@ -8,6 +8,8 @@ from typing import Any
 
 from tests.fabricated import GPU
 
+LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+
 
 class RecordingDriver:
     """CUDA's driver as far as the module calls it: every array belongs to context 0xC0 of a GPU, or to `owner`."""
@@ -28,6 +30,7 @@ class RecordingDriver:
         self.current: int | None = None  # context of the thread, where none is pushed
         self.pushed: list[int] = []
         self.stream_ids: dict[int | None, int] = {}  # where it is not the handle
+        self.cuLaunchKernelEx = LAUNCH(self.launch)  # which programs in C call too
 
     def cuInit(self, flags: int) -> int:
         return 0
@@ -135,13 +138,13 @@ class RecordingDriver:
         status._obj.value, number._obj.value = 1, self.captures
         return 0
 
-    def cuLaunchKernelEx(self, config: Any, function: Any, parameters: Any, extra: None) -> int:
+    def launch(self, config: int, function: int, parameters: int, extra: None) -> int:
         if self._in_force() is None:
             return 201  # CUDA_ERROR_INVALID_CONTEXT
-        *shape, smem_bytes = (ctypes.c_uint * 7).from_address(config.value)
-        stream = ctypes.c_void_p.from_address(config.value + 32)
-        assert (ctypes.c_uint64 * 2).from_address(config.value + 40)[:] == [0, 0]  # no attributes
-        pointers = (ctypes.c_void_p * (13 if self.workspaces else 11)).from_address(parameters.value)
+        *shape, smem_bytes = (ctypes.c_uint * 7).from_address(config)
+        stream = ctypes.c_void_p.from_address(config + 32)
+        assert (ctypes.c_uint64 * 2).from_address(config + 40)[:] == [0, 0]  # no attributes
+        pointers = (ctypes.c_void_p * (13 if self.workspaces else 11)).from_address(parameters)
         index = ctypes.c_int32 if self.bits == 32 else ctypes.c_int64
         scalar, address = ctypes.c_float, ctypes.c_uint64
         types = [index, index, index, scalar, address, index, address, index, scalar, address, index]

@@ -13,9 +13,9 @@ from typing import Any, cast
 import pytest
 from click.testing import CliRunner
 
+from benchmarks import versus_cublas
 from benchmarks.beside_cublas import main as versions_main
 from benchmarks.cells import REGIMES, Cell, cells
-from benchmarks.contest import Contest
 from benchmarks.result_file import ResultFile, read
 from benchmarks.versus_cublas import (
     PATIENT,
@@ -99,9 +99,15 @@ def ten_seconds_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run_of(selection: Selection, path: Path, time_limit: float | None = None) -> tuple[bool, ResultFile]:
     result = ResultFile(path, dict(FACTS))
-    contest, tuner = cast(Contest, FakeContest()), cast(Tuner, SimpleNamespace(phases=Phases()))
+    contest, tuner = FakeContest(), cast(Tuner, SimpleNamespace(phases=Phases()))
     found = ((cell, Prospects(cell.problem, 1, ())) for cell in selection.cells)
-    return measure_cells(tuner, contest, result, found, time_limit=time_limit, start=0.0, verbose=True), result
+
+    def measured(cell: Cell, prospects: Prospects) -> dict[str, Any]:
+        return contest.row(cell, versus_cublas.tuned(tuner, prospects))
+
+    return measure_cells(
+        tuner.phases, measured, result, found, time_limit=time_limit, start=0.0, verbose=True
+    ), result
 
 
 def test_compilers_work_for_the_cells_to_come() -> None:

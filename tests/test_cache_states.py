@@ -221,7 +221,7 @@ def test_times_of_an_older_file_are_clean(path: Path) -> None:
     with Store.open(path, create=True) as store:
         store.add_trial(RUN, trial(500, C128))
         store.add_final(RUN, final((C128, 490.0), vendor=(vendor_measurement(980),)), TODAY)
-    downgrade(path, 10)
+    downgrade(path, 11)
     with Store.open(path, create=True) as store:
         (row,) = store.best()
         assert (row.cache, row.median_us, row.clean_us, row.dirty_us) == ("clean", 490, 490, None)

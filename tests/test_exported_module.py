@@ -53,7 +53,7 @@ def gpu_module(gpu_text: str, tmp_path: Path) -> ModuleType:
 
 def test_the_exact_shape_comes_first(gpu_module: ModuleType) -> None:
     match = gpu_module.match(20480, 16, 20480, "f32", GPU)
-    assert str(match) == "exact: 500.0 us"
+    assert str(match) == f"{match.winner.config}: tuned for this shape; 500.0 us measured"
     assert (match.distance, match.winner.n) == (0, 16)
 
 
@@ -72,14 +72,15 @@ def test_then_the_nearest_by_log_ratios(
     match = gpu_module.match(*shape, np.float32, GPU)
     assert (match.winner.m, match.winner.n, match.winner.k) == nearest
     assert match.distance == pytest.approx(np.linalg.norm(np.log(np.divide(shape, nearest))))
-    assert str(match) == f"nearest {'x'.join(map(str, nearest))} at distance {match.distance:.1f}"
+    shape_of = "x".join(map(str, nearest))
+    assert match.basis == f"tuned for {shape_of}, at distance {match.distance:.1f}"
 
 
 def test_another_gpus_winner_only_where_there_is_none(gpu_module: ModuleType) -> None:
     assert gpu_module.match(20480, 8, 20480, "f32", GPU).winner.device == GPU
     match = gpu_module.match(20480, 8, 20480, "f64", GPU)
     assert match.winner.device == "Tesla K40c"
-    assert str(match) == f"exact, tuned on Tesla K40c: no winner of {GPU} fits, tune there for its own: 500.0 us"
+    assert f", tuned on Tesla K40c: no winner of {GPU} fits, tune there for its own: tuned for" in str(match)
 
 
 def test_a_host_and_a_gpu_never_stand_in_for_each_other(gpu_module: ModuleType) -> None:
@@ -238,7 +239,7 @@ def test_numpy_arrays_run_on_the_host(
     assert calls[0]["leading"] == (300, 20, 200)
     assert (calls[0]["kernel"], calls[0]["defines"]) == ("tsm2", ("INDEX_BITS=32",))
     assert (calls[0]["blocks"], calls[0]["threads"], calls[0]["smem_bytes"]) == (2, 128, 1024 * a.itemsize)
-    assert str(module.choice(a, b)).startswith("nearest 512x8x256")
+    assert ": tuned for 512x8x256, at distance " in str(module.choice(a, b))
 
 
 @pytest.mark.host

@@ -17,66 +17,18 @@ import numpy as np
 import pytest
 
 from tests.fabricated import device_array, exported, handmade, imported, trial, tuning_run, winners
+from tests.fake_tensors import Masked, Parameter, Tensor, fake_torch
 from tests.recording_driver import RecordingDriver
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.export.compiled import launcher_binary
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
-STRIDED = object()  # a layout
-
-
-class TypeOfTensor(str):
-    """What the module asks of a type of PyTorch's; there is one object of each."""
-
-    __slots__ = ()
-
-    @property
-    def is_complex(self) -> bool:
-        return "complex" in self
-
-
-TYPES = {name: TypeOfTensor(name) for name in ("torch.float32", "torch.complex64")}
-
-
-class Tensor(SimpleNamespace):
-    """What the module asks of a tensor of PyTorch: plain, on a GPU, unless told otherwise."""
-
-    def __init__(self, described: Any, **changes: Any) -> None:
-        plain = {"is_nested": False, "layout": STRIDED, "is_quantized": False, "requires_grad": False}
-        bits = {"is_conj": lambda: False, "is_neg": lambda: False}
-        changes["dtype"] = TYPES[changes.get("dtype", "torch.complex64")]
-        super().__init__(**{"device": "cuda:0", **plain, **bits, **changes})
-        if described is not None:
-            self.__cuda_array_interface__ = interface = described.__cuda_array_interface__
-            size, (down, across) = int(interface["typestr"][2:]), interface["strides"]
-            self.shape, self.stride = interface["shape"], lambda: (down // size, across // size)
-            self.data_ptr, self.get_device = lambda: interface["data"][0], lambda: 0
-
-
-class Parameter(Tensor):
-    """A subclass that is nothing more."""
-
-
-class Masked(Tensor):
-    """A subclass that is more."""
 
 
 @pytest.fixture
 def torch(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """PyTorch as far as the module asks it; its current stream is `stream`."""
-    fake = SimpleNamespace(Tensor=Tensor, nn=SimpleNamespace(Parameter=Parameter), strided=STRIDED, stream=0)
-    fake.is_grad_enabled, fake.made = lambda: True, []
-    fake.cuda = SimpleNamespace(current_stream=lambda device: SimpleNamespace(cuda_stream=fake.stream))
-    fake.cuda.device, fake.cuda.current_device = lambda device: contextlib.nullcontext(), lambda: 0
-
-    def empty_strided(shape: Any, strides: Any, *, dtype: Any, device: Any) -> Tensor:
-        size = 4 if dtype == "torch.float32" else 8
-        described = device_array(
-            shape, tuple(size * x for x in strides), at=0x6000, typestr=f"<{'fc'[size == 8]}{size}"
-        )
-        fake.made.append(Tensor(described, dtype=dtype))
-        return fake.made[-1]  # type: ignore[no-any-return]
-
-    fake.empty_strided = empty_strided
+    """PyTorch as far as the module asks it."""
+    fake = fake_torch()
     monkeypatch.setitem(sys.modules, "torch", fake)
     return fake
 
@@ -116,14 +68,16 @@ class Cupy(SimpleNamespace):
 OPS = {"c64": ("nn", "tn", "cn", "nc", "cc", "ct", "tx", "cx"), "f32": ("nn", "ttt")}
 
 
-@pytest.fixture(scope="module")
-def module_of_all(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    """A module of GPU winners of OPS."""
+@pytest.fixture(scope="module", params=["plain", pytest.param("compiled", marks=pytest.mark.host)])
+def module_of_all(
+    tmp_path_factory: pytest.TempPathFactory, session_cache: None, request: pytest.FixtureRequest
+) -> ModuleType:
+    """A module of GPU winners of OPS; with the compiled launcher and without."""
     folder = tmp_path_factory.mktemp("module")
     problems = [Problem(64, 64 if op.endswith("x") else 4, 64, dtype, op) for dtype, ops in OPS.items() for op in ops]
-    return imported(
-        exported("module", winners(folder, *((tuning_run(), trial(problem=p)) for p in problems))), folder
-    )
+    found = winners(folder, *((tuning_run(), trial(problem=p)) for p in problems))
+    binary = launcher_binary() if request.param == "compiled" else None
+    return imported(exported("module", found, launcher=binary), folder)
 
 
 @pytest.fixture
@@ -418,7 +372,7 @@ def test_what_the_vendor_is_faster_at_is_left_to_it(losing: ModuleType, monkeypa
     a, b, out = (Tensor(f32(at), dtype="torch.float32", ndim=2) for at in (0x1000, 0x2000, 0x3000))
     chosen = losing.choice(a, b, out)
     assert isinstance(chosen, losing.Vendor)
-    assert re.search(r"cublasSgemm takes 400\.0 us and .* 500\.0 at 4x4x4$", str(chosen))
+    assert re.search(r"tuned for this shape; 500\.0 us measured, cublasSgemm 400\.0 us$", str(chosen))
     assert losing.choice(a, b, out, fallback="error").winner.x_cublas == 0.8
     assert losing.gemm(a, b, out=out, alpha=2) is out
     monkeypatch.setattr(losing.Product, "of", None)  # then by the short way
@@ -476,6 +430,7 @@ def real(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     monkeypatch.setattr(torch.Tensor, "__cuda_array_interface__", property(interface))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=77))
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 77, raising=False)
     monkeypatch.setattr(module, "home", lambda matrix: (0xC0, 0))
     return torch
 
@@ -517,6 +472,27 @@ def test_other_tensors_of_pytorch(module: ModuleType, real: Any, recwarn: pytest
         module.choice(real.ones(3, 1).expand(3, 3), one)
     assert module.choice(real.nn.Parameter(one, requires_grad=False), one).winner.dtype == "f32"
     assert launched_on(module, one, real.ones(3, 3), real.empty(3, 3))[0] == 77
+
+
+def test_the_short_way_of_pytorch(module: ModuleType, real: Any, counted: list[Any]) -> None:
+    def columns(rows: int, columns: int) -> Any:
+        return real.randn(columns, rows, dtype=real.complex64).T
+
+    for turn in range(3):
+        a, b, out = columns(6, 64), columns(64, 2), columns(6, 2)
+        assert module.gemm(a, b, out=out) is out
+        launch = module.driver.launches[turn]
+        assert launch["stream"] == 77
+        assert [launch["values"][at] for at in (0, 1, 2, 4, 6, 9)] == [6, 2, 64, *(x.data_ptr() for x in (a, b, out))]
+    assert len(counted) == 1
+    module.gemm(columns(64, 6).mH, b, out=out)  # another product
+    module.gemm(columns(64, 6).mT, b, out=out)  # and another
+    assert (len(counted), len(module.driver.launches)) == (3, 5)
+    for wrong in (b.requires_grad_(), real._neg_view(columns(64, 2)), columns(64, 2).to_sparse()):
+        with pytest.raises(TypeError, match=r"^b: it "):
+            module.gemm(a, wrong, out=out)
+    with pytest.raises(ValueError, match="shares memory"):
+        module.gemm(a, columns(64, 2), out=a[:, :2])
 
 
 @pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed")

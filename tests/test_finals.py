@@ -27,7 +27,15 @@ from tsm2_tune.tuner.tune import FinalFailure, Options, Tuner
 from tsm2_tune.tuner.worker import AttemptResult, Rematch, Rematched, Worker
 
 RUN = tuning_run()
-TARGET = cast(Target, SimpleNamespace(identity=RUN.identity, toolchain=SimpleNamespace(digest="nvcc"), **ONE_STATE))
+TARGET = cast(
+    Target,
+    SimpleNamespace(
+        identity=RUN.identity,
+        limits=SimpleNamespace(sms=132),
+        toolchain=SimpleNamespace(digest="nvcc"),
+        **ONE_STATE,
+    ),
+)
 V3 = [one for one in FAMILY.configurations() if one.version == "v3" and one.threads == 128]
 A, B, C, D, E, F, G, *MANY = sorted(V3, key=lambda one: one.text)
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import (
     OVERHEAD_REGISTERS,
     Region,
@@ -16,7 +15,6 @@ from tsm2_tune.generator.model import (
     max_threads_per_sm,
     memory_time_us,
     memory_utilisation,
-    predicted_us,
     registers_per_thread,
     smem_bytes_per_thread,
     t1_candidates,
@@ -143,39 +141,3 @@ def test_no_region_where_a_thread_has_too_few_registers() -> None:
 def test_t1_divides_the_occupancy() -> None:
     assert t1_candidates(K40C, 384) == (32, 64, 96, 128, 192, 384)
     assert t1_candidates(K40C, 2048) == (32, 64, 128, 256, 512, 1024)
-
-
-def prediction(limits: DeviceLimits, **changes: float) -> float:
-    """A launch of 20480x8x20480:f32 with 128 rows a block, in microseconds."""
-    launch = {
-        "read_bytes": 4 * (20480 * 20480 + 8 * 20480), "written_bytes": 4 * 8 * 20480,
-        "flops": 2 * 20480 * 8 * 20480, "threads_per_sm": 2048, "bytes_in_flight_per_thread": 64,
-        "blocks": 132 * 32, "threads_per_block": 128, "blocks_per_sm": 16,
-    }  # fmt: skip
-    return predicted_us(limits=limits, dtype_name="f32", **launch | changes)  # type: ignore[arg-type]
-
-
-def test_a_full_launch_runs_at_the_bandwidth() -> None:
-    h200 = profile_named("h200")
-    read_and_written = 4 * (20480 * 20480 + 2 * 8 * 20480)
-    assert prediction(h200) == pytest.approx(read_and_written / (h200.dram_gbytes_per_s * 1e3))
-
-
-def test_few_bytes_in_flight_cost_time() -> None:
-    h200 = profile_named("h200")
-    assert prediction(h200, bytes_in_flight_per_thread=1) > 3 * prediction(h200)
-
-
-def test_a_launch_that_computes_more_than_it_moves_runs_at_the_peak() -> None:
-    assert prediction(profile_named("h200"), flops=1e12) == pytest.approx(1e12 / 66.9e6, rel=0.01)
-
-
-def test_idle_multiprocessors_cost_arithmetic_time() -> None:
-    h200 = profile_named("h200")
-    full = prediction(h200, flops=1e12, blocks=132)
-    assert prediction(h200, flops=1e12, blocks=66) == pytest.approx(2 * full)
-    assert prediction(h200, flops=1e12, blocks=133) == pytest.approx(2 * full * 132 / 133)
-
-
-def test_a_kernel_that_does_not_fit_takes_for_ever() -> None:
-    assert prediction(profile_named("h200"), blocks_per_sm=0) == math.inf

@@ -317,17 +317,25 @@ def _tell(sentence: str) -> None:
     show_default=True,
     help="Whether a module holds compiled kernels, where nvcc is here to compile them.",
 )
-def export(database: str, selection: Selection, form: str, output: str, binaries: bool) -> None:
+@click.option(
+    "--launcher",
+    is_flag=True,
+    help="Let a module hold a compiled launcher, by which a call takes less time; the C++ compiler builds it.",
+)
+def export(database: str, selection: Selection, form: str, output: str, binaries: bool, launcher: bool) -> None:
     """Write the winners as an importable module, a C library or a table.
 
     \b
     tsm2-tune export --format module --output best_kernels.py
+    tsm2-tune export --format module --launcher --output best_kernels.py
     tsm2-tune export --format library --output libtsm2.so
     """
     from tsm2_tune.tuner import export as exports
 
     if form == "library" and not binaries:
         raise click.UsageError("--no-binaries is of a module: a library is nothing but binaries")
+    if launcher and form != "module":
+        raise click.UsageError(f"--launcher is of a module: leave it out with --format {form}")
     if output != "-":
         exports.refuse_database(output, database)
     with Store.open(database, create=False) as store:
@@ -339,7 +347,7 @@ def export(database: str, selection: Selection, form: str, output: str, binaries
         if form == "library":
             exports.export_library(store, output, tell=_tell, **which)
             return
-        text = exports.export(store, form, binaries=binaries, tell=_tell, **which)
+        text = exports.export(store, form, binaries=binaries, launcher=launcher, tell=_tell, **which)
     if output == "-":
         click.echo(text.encode(), nl=False)  # as files are, whatever a terminal has
     else:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Periods, Resources, Traffic
-from tsm2_tune.generator.families.family import Family, Tunable
+from tsm2_tune.generator.families.family import ODD_STAGED_LINES, Family, Tunable
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Candidate, Rule, covering_rule
@@ -89,6 +89,8 @@ C = TypeVar("C", bound=GramBaseConfig)
 
 class GramFamily(Family[C]):
     """What both families have in common."""
+
+    odd_lines = ODD_STAGED_LINES
 
     @abstractmethod
     def team(self, config: C) -> int:

@@ -1,4 +1,4 @@
-"""The performance model of the TSM2 paper (sections 3.6.2 and 3.6.3), and a time that orders trials.
+"""The performance model of the TSM2 paper (sections 3.6.2 and 3.6.3).
 
 The paper's symbols: t1 threads a block, t2 columns of C a thread accumulates, t3 elements of A it prefetches.
 
@@ -16,9 +16,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
-
-import numpy as np
+from typing import Literal
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.architecture import FLOPS_PER_FMA, architecture_of, peak_gflops
@@ -303,45 +301,3 @@ def t1_candidates(limits: DeviceLimits, threads_per_sm: int) -> tuple[int, ...]:
     return tuple(
         t1 for t1 in range(limits.warp_threads, largest + 1, limits.warp_threads) if threads_per_sm % t1 == 0
     )
-
-
-def predicted_us(
-    *,
-    limits: DeviceLimits,
-    dtype_name: str,
-    read_bytes: float,
-    written_bytes: float,
-    flops: float,
-    threads_per_sm: Any,
-    bytes_in_flight_per_thread: Any,
-    blocks: Any,
-    threads_per_block: Any,
-    blocks_per_sm: Any,
-) -> Any:
-    """Roofline time in microseconds of a launch, to order trials by; infinite where no block fits.
-
-    Of many launches, for each of which a block fits, these numbers and the time are arrays.
-
-    Blocks run in waves of multiprocessors x `blocks_per_sm`. A wave lasts as long as its busiest
-    multiprocessor, which gets its share of the memory's bandwidth or, where fewer bytes are in flight than
-    Little's law asks for, bytes in flight over latency. Start and end of a kernel cost nothing here.
-    """
-    many = isinstance(blocks, np.ndarray)
-    if not many and blocks_per_sm < 1:
-        return math.inf
-    least, most = (np.minimum, np.maximum) if many else (min, max)
-    latency_us = architecture_of(limits.compute_capability).memory_latency_clocks / limits.sm_clock_mhz
-    bytes_per_block = (read_bytes + written_bytes) / blocks
-    flops_per_block = flops / blocks
-    flops_per_us_per_sm = peak_gflops(limits, dtype_name) * 1e3 / limits.sms
-
-    def wave_us(wave_blocks: Any) -> Any:
-        busiest = -(-wave_blocks // limits.sms)
-        threads = least(threads_per_sm, busiest * threads_per_block)
-        share = limits.dram_gbytes_per_s * 1e3 / least(wave_blocks, limits.sms)
-        bytes_per_us = least(share, most(1.0, threads * bytes_in_flight_per_thread) / latency_us)
-        return busiest * most(bytes_per_block / bytes_per_us, flops_per_block / flops_per_us_per_sm)
-
-    waves, rest = divmod(blocks, limits.sms * blocks_per_sm)
-    last_us = wave_us(most(rest, 1)) * (rest > 0)
-    return waves * wave_us(limits.sms * blocks_per_sm) + last_us

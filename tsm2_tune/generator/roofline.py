@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.architecture import FLOPS_PER_FMA, HOST, peak_gflops, tensor_fmas
@@ -25,14 +26,19 @@ class Ceilings:
     gflops: tuple[tuple[str, float], ...]  # dtype name -> rate of the fastest unit, two operations an FMA
 
     def memory_us(self, problem: Problem) -> float:
-        """The least time for the problem's bytes, in microseconds, where nothing of it is in a cache.
+        """The least time for the problem's bytes, in microseconds, where nothing of it is in a cache."""
+        us: float = self.bytes_us(problem.read_bytes, problem.written_bytes)
+        return us
+
+    def bytes_us(self, read_bytes: Any, written_bytes: Any) -> Any:
+        """The least time for so many bytes, in microseconds; of arrays an array.
 
         Bytes read at the read ceiling plus bytes written at the rate w for which a copy, one byte written for each
         byte read, takes what was measured: 2/copy = 1/read + 1/w.
         """
         read, copy = self.read_gbytes_per_s, self.copy_gbytes_per_s
         us_per_written_kb = max(2 / copy - 1 / read, 1 / read)
-        return (problem.read_bytes / read + problem.written_bytes * us_per_written_kb) * 1e-3
+        return (read_bytes / read + written_bytes * us_per_written_kb) * 1e-3
 
     def arithmetic_us(self, problem: Problem) -> float:
         """The least time for the problem's operations, in microseconds."""

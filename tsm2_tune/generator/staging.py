@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
 from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Periods, Resources, Traffic
-from tsm2_tune.generator.families.family import Family, Tunable
+from tsm2_tune.generator.families.family import ODD_STAGED_LINES, Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
@@ -156,6 +156,8 @@ PAST_THE_EDGES = 1.1  # times as many products as the least of others, that a ti
 
 class StagingFamily(Family[C]):
     """What the staged families have in common."""
+
+    odd_lines = ODD_STAGED_LINES
 
     @abstractmethod
     def team(self, config: C) -> int:

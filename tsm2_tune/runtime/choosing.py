@@ -5,16 +5,21 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from tsm2_tune.runtime.elements import ACROSS, CONJUGATED, GRAM, LARGEST_EXTENT, NAMES, ORDERS, SAME
+from tsm2_tune.runtime.expecting import Kernels, Work, carried_over_us
 from tsm2_tune.runtime.matrices import Product, dtype_name
-from tsm2_tune.runtime.pack import WINNERS
-from tsm2_tune.runtime.winners import Match, Winner
+from tsm2_tune.runtime.pack import CARDS, WINNERS
+from tsm2_tune.runtime.winners import Leading, Match, Winner, work_of
 
 CONJUGATING = {plain: letter for letter, plain in CONJUGATED.items()}
 Orders = tuple[tuple[str, ...], ...]  # of a, b and, unless it is to be made, out: each one or both
+Shape = tuple[int, int, int]  # m, n, k
 
 
 def match(m: int, n: int, k: int, dtype: Any, device: str | None = None, op: str = "nn") -> Match:
@@ -23,8 +28,9 @@ def match(m: int, n: int, k: int, dtype: Any, device: str | None = None, op: str
     `op` says how they lie: a letter for A and one for B, n where it is column-major and t where it is row-major, j
     and c where it is so and conjugated, and a third, t, where C is row-major; x for B where that is A's own matrix,
     transposed, for any of which "gram" stands. `dtype` is NumPy's or a name of DTYPES or in MATHS. The GPU's own
-    winners come before other GPUs'; among them the nearest shape, by the Euclidean distance of the log-ratios of m, n
-    and k. LookupError where no winner has this element type and op.
+    winners come before other GPUs'. The shape's own winner comes first; for a shape that was not tuned it is the
+    kernel with the least expected time there. Where that cannot be told, it is the nearest shape's, by the Euclidean
+    distance of the log-ratios of m, n and k. LookupError where no winner has this element type and op.
     """
     m, n, k = (_extent(name, extent) for name, extent in (("m", m), ("n", n), ("k", k)))
     for name, word in (("device", device), ("op", op)):
@@ -33,10 +39,10 @@ def match(m: int, n: int, k: int, dtype: Any, device: str | None = None, op: str
     if (op == GRAM or op[1:2] == SAME) and m != n:
         raise ValueError(f"shape {m}x{n}x{k} with op {op}: a matrix times itself has m = n")
     tuned = _tuned(dtype_name(dtype), on_host=device is None)
-    winners = [w for w in tuned if w.op == op or (op == GRAM and w.is_gram)]
+    winners = tuple(w for w in tuned if w.op == op or (op == GRAM and w.is_gram))
     if not winners:
         raise LookupError(f"no kernel of op {op} is in this module, only of {_ops(tuned)}: tune with --op {op}")
-    return _nearest(winners, (m, n, k), device)
+    return _best(winners, (m, n, k), device)
 
 
 def choose(product: Product, device: str | None) -> Match:
@@ -45,7 +51,8 @@ def choose(product: Product, device: str | None) -> Match:
     ValueError where none is for its storage orders, LookupError where none is for its type.
     """
     orders = tuple(tuple(x.ld) for x in product.given)
-    return _chosen(product.name, product.shape, orders, product.conjugates, product.is_gram, device)
+    leading = tuple(tuple(x.ld.values()) for x in product.given[:2])
+    return _chosen(product.name, product.shape, orders, leading, product.conjugates, product.is_gram, device)
 
 
 def check_place(product: Product) -> None:
@@ -63,23 +70,28 @@ def _chosen(
     name: str,
     shape: tuple[int, int, int],
     orders: Orders,
+    leading: tuple[tuple[int, ...], ...],
     conjugates: tuple[bool, bool],
     is_gram: bool,
     device: str | None,
 ) -> Match:
     """The winner for matrices in these storage orders; else one for the transposed product.
 
-    That has operands in the same memory, in the other's place: of C = A B it computes C^T = B^T A^T.
+    That has operands in the same memory, in the other's place: of C = A B it computes C^T = B^T A^T. `leading` are
+    the leading dimensions of a and b, for each of their orders.
     """
     winners, swapped = _candidates(name, orders, conjugates, is_gram, device is None)
+    lds = tuple(dict(zip(order, ld, strict=True)) for order, ld in zip(orders, leading, strict=False))
     m, n, k = shape
-    return _nearest(winners, (n, m, k) if swapped else shape, device, make_out=len(orders) == 2, swapped=swapped)
+    if swapped:
+        shape, lds = (n, m, k), tuple({ACROSS[order]: ld for order, ld in of.items()} for of in lds[::-1])
+    return _best(winners, shape, device, lds, make_out=len(orders) == 2, swapped=swapped)
 
 
 @lru_cache(maxsize=4096)
 def _candidates(
     name: str, orders: Orders, conjugates: tuple[bool, bool], is_gram: bool, on_host: bool
-) -> tuple[list[Winner], bool]:
+) -> tuple[tuple[Winner, ...], bool]:
     """The winners for matrices in these storage orders, and whether they are for the transposed product."""
     tuned = _tuned(name, on_host=on_host)
     winners = _fitting(tuned, orders, conjugates, is_gram=is_gram)
@@ -92,11 +104,13 @@ def _candidates(
     raise ValueError(_no_kernel(name, orders, conjugates, is_gram, tuned))
 
 
-def _fitting(tuned: list[Winner], orders: Orders, conjugates: tuple[bool, bool], *, is_gram: bool) -> list[Winner]:
+def _fitting(
+    tuned: list[Winner], orders: Orders, conjugates: tuple[bool, bool], *, is_gram: bool
+) -> tuple[Winner, ...]:
     """The winners for matrices in these storage orders."""
     fits = (all(order in has for order, has in zip(w.orders, orders, strict=False)) for w in tuned)
     winners = [w for w, fit in zip(tuned, fits, strict=True) if fit and w.conjugates == conjugates]
-    return [w for w in winners if is_gram or not w.is_gram]
+    return tuple(w for w in winners if is_gram or not w.is_gram)
 
 
 def _no_kernel(name: str, orders: Orders, conjugates: tuple[bool, bool], is_gram: bool, tuned: list[Winner]) -> str:
@@ -120,29 +134,91 @@ def _tuned(name: str, *, on_host: bool) -> list[Winner]:
     return winners
 
 
-def _nearest(
-    winners: list[Winner],
-    shape: tuple[int, int, int],
+def _best(
+    winners: tuple[Winner, ...],
+    shape: Shape,
     device: str | None,
+    lds: Leading | None = None,
     *,
     make_out: bool = False,
     swapped: bool = False,
 ) -> Match:
-    """The first winner by device, a column-major `out` where that is to be made, shape, half the products, time."""
-    wanted = "n" if swapped else "t"  # of the kernel's C, where out would be row-major
+    """The winner by device, then a column-major `out` where that is to be made, then the shape."""
+    wanted = None
+    if make_out and min(shape[:2]) > 1:
+        wanted = "t" if swapped else "n"  # of the kernel's C, where out would be column-major
+    found = _contest(winners, device, wanted)
+    other = None if device in (None, found.device) else device
+    own = found.by_shape.get(shape)
+    if own is not None:
+        known = (None, None) if own.on_host else (own.median_us, own.vendor_us if own.vendor_right else None)
+        return Match(own, own.launch, 0.0, other, swapped, *known)
+    away = found.logs - _logs(shape)
+    distances = np.sqrt((away * away).sum(axis=1))
+    at = int(distances.argmin())
+    nearest = found.winners[at]
+    if found.kernels is None:
+        return Match(nearest, nearest.launch, float(distances[at]), other, swapped)
+    work = _work(found, shape, lds)
+    at, launch, us = found.kernels.best(work, distances)
+    expected = (None, None) if nearest.on_host else (us, _vendor_us(nearest, shape, lds))
+    return Match(found.winners[at], launch, float(distances[at]), other, swapped, *expected)
 
-    def rank(winner: Winner) -> tuple[bool, bool, float, bool, float]:
-        row_major = make_out and min(shape[:2]) > 1 and winner.orders[2] == wanted and not winner.is_gram
-        distance = _distance(shape, winner)
-        return device not in (None, winner.device), row_major, distance, not winner.is_gram, winner.median_us
 
-    first = min(winners, key=rank)
-    return Match(first, _distance(shape, first), None if device in (None, first.device) else device, swapped)
+@dataclass(frozen=True)
+class Contest:
+    """The winners of one device among which a product's shape decides."""
+
+    device: str
+    winners: list[Winner]  # first those that compute half of the products, and of these the fastest
+    logs: np.ndarray[Any, Any]  # of their shapes
+    by_shape: dict[Shape, Winner]
+    kinds: list[Winner]  # one of each that works otherwise on the same matrices: in other orders, on half of C
+    kind_of: list[int]  # of each winner, its place among these
+    kernels: Kernels | None  # in the winners' order; None where too little is known of one to expect anything
 
 
-def _distance(shape: tuple[int, int, int], winner: Winner) -> float:
-    tuned = (winner.m, winner.n, winner.k)
-    return math.hypot(*(math.log(asked / had) for asked, had in zip(shape, tuned, strict=True)))
+@lru_cache(maxsize=4096)
+def _contest(winners: tuple[Winner, ...], device: str | None, wanted: str | None) -> Contest:
+    """Those of the device, else of the first one's, and with C in the wanted order where some are."""
+    name = next((w.device for w in winners if w.device == device), winners[0].device)
+    chosen = [w for w in winners if w.device == name]
+    chosen = [w for w in chosen if wanted in (None, w.orders[2]) or w.is_gram] or chosen
+    chosen.sort(key=lambda w: (not w.is_gram, w.median_us))
+    logs = np.array([_logs((w.m, w.n, w.k)) for w in chosen])
+    by_shape = {(w.m, w.n, w.k): w for w in reversed(chosen)}
+    divisions, kernels = [w.division for w in chosen if w.division is not None], None
+    if name in CARDS and len(divisions) == len(chosen):
+        works = [work_of(w, (w.m, w.n, w.k), CARDS[name]) for w in chosen]
+        kernels = Kernels(divisions, [w.launch for w in chosen], works, [w.median_us for w in chosen], CARDS[name])
+    kinds = {(w.orders[:2], w.is_gram): w for w in chosen}
+    kind_of = [list(kinds).index((w.orders[:2], w.is_gram)) for w in chosen]
+    return Contest(name, chosen, logs, by_shape, list(kinds.values()), kind_of, kernels)
+
+
+def _work(contest: Contest, shape: Shape, lds: Leading | None) -> Work:
+    """The product as the winners compute it."""
+    works = [work_of(w, shape, CARDS[contest.device], lds) for w in contest.kinds]
+    if len(works) == 1:
+        return works[0]
+    memory, odd = (
+        np.array([[getattr(works[kind], name)] for kind in contest.kind_of])
+        for name in ("memory_us", "has_odd_lines")
+    )
+    return replace(works[0], memory_us=memory, has_odd_lines=odd)
+
+
+def _vendor_us(nearest: Winner, shape: Shape, lds: Leading | None) -> float | None:
+    """What the vendor is expected to take for the shape; None where it was not measured, or not right."""
+    if nearest.vendor_us is None or not nearest.vendor_right:
+        return None
+    card = CARDS[nearest.device]
+    at = work_of(nearest, (nearest.m, nearest.n, nearest.k), card)
+    return carried_over_us(nearest.vendor_us, at, work_of(nearest, shape, card, lds))
+
+
+def _logs(shape: Shape) -> np.ndarray[Any, Any]:
+    return np.array([math.log(extent) for extent in shape])
 
 
 def _extent(name: str, extent: Any) -> int:

@@ -60,10 +60,23 @@ def torch_key(a: Any, b: Any, out: Any, asked: Any) -> Any:
     return a.shape, b.shape, shape, a.stride(), b.stride(), strides, a.dtype, a.get_device(), bits, same, asked
 
 
+def torch_kinds(torch: Any) -> tuple[type, type]:
+    """The types of tensors that are no more than their memory."""
+    return torch.Tensor, torch.nn.Parameter
+
+
+def torch_current_device(torch: Any) -> Callable[[], int]:
+    """The ordinal of the current device, where PyTorch is at work on devices."""
+    found: Callable[[], int] = (
+        getattr(getattr(torch, "_C", None), "_cuda_getDevice", None) or torch.cuda.current_device
+    )
+    return found
+
+
 def torch_starter(torch: Any) -> Starter:
     """How products of tensors are started."""
-    kinds = (torch.Tensor, torch.nn.Parameter)
-    empty_strided, current_device = torch.empty_strided, torch.cuda.current_device
+    kinds = torch_kinds(torch)
+    empty_strided, current_device = torch.empty_strided, torch_current_device(torch)
     stream_of = torch_stream(torch)
 
     def start(a: Any, b: Any, out: Any, alpha: Any, beta: Any, asked: Any, stream: Any) -> Any:
@@ -74,7 +87,10 @@ def torch_starter(torch: Any) -> Starter:
         ):  # fmt: skip
             return None
         bits = (a.is_conj(), b.is_conj()) if dtype.is_complex else None
-        pa, pb = a.data_ptr(), b.data_ptr()
+        try:
+            pa, pb = a.data_ptr(), b.data_ptr()
+        except RuntimeError:  # sparse, or otherwise without memory of its own
+            return None
         if out is None:
             key = a.shape, b.shape, None, a.stride(), b.stride(), None, dtype, on, bits, pa == pb, asked
             plan = plans.get(key)
@@ -92,15 +108,17 @@ def torch_starter(torch: Any) -> Starter:
             or out.requires_grad or out.is_neg() or (bits is not None and out.is_conj())
         ):  # fmt: skip
             return None
-        strides = out.stride()
+        try:
+            at, strides = out.data_ptr(), out.stride()
+        except RuntimeError:
+            return None
         key = a.shape, b.shape, out.shape, a.stride(), b.stride(), strides, dtype, on, bits, pa == pb, asked
         plan = plans.get(key)
         if plan is None:
             spans = vendors.get(key)
-            if spans is None or stream is not None or overlaps(pa, pb, out.data_ptr(), spans):
+            if spans is None or stream is not None or overlaps(pa, pb, at, spans):
                 return None
             return by_vendor(a, b, out, alpha, beta, asked)
-        at = out.data_ptr()
         of_a, of_b, of_out = plan.spans
         end = at + of_out
         if (pa < end and at < pa + of_a) or (pb < end and at < pb + of_b):  # as `overlaps`, without a call
@@ -117,10 +135,13 @@ def torch_starter(torch: Any) -> Starter:
 
 
 def cupy_key(a: Any, b: Any, out: Any, asked: Any) -> Any:
-    """What decides the launch for these arrays of one type and device; `asked` is the rest of the call."""
-    shape, strides = (None, None) if out is None else (out.shape, out.strides)
-    same = a.data.ptr == b.data.ptr
-    return a.shape, b.shape, shape, a.strides, b.strides, strides, a.dtype, a.data.device_id, same, asked
+    """What decides the launch for these arrays of one type and device; `asked` is the rest of the call.
+
+    Of a row-major array without padding the shape says the strides.
+    """
+    lie_a, lie_b = a._c_contiguous or a.strides, b._c_contiguous or b.strides
+    shape, lies = (None, None) if out is None else (out.shape, out._c_contiguous or out.strides)
+    return a.shape, b.shape, shape, lie_a, lie_b, lies, a.dtype, a.data.device_id, a.data.ptr == b.data.ptr, asked
 
 
 def cupy_starter(cupy: Any) -> Starter:
@@ -139,7 +160,8 @@ def cupy_starter(cupy: Any) -> Starter:
         if out is None:
             if on != current_device():
                 return None
-            key = a.shape, b.shape, None, a.strides, b.strides, None, dtype, on, pa == pb, asked
+            lie_a, lie_b = a._c_contiguous or a.strides, b._c_contiguous or b.strides
+            key = a.shape, b.shape, None, lie_a, lie_b, None, dtype, on, pa == pb, asked
             plan = plans.get(key)
             if plan is None and key in vendors and stream is None:
                 return by_vendor(a, b, None, alpha, beta, asked)
@@ -153,7 +175,10 @@ def cupy_starter(cupy: Any) -> Starter:
         at_out = out.data
         if type(out) is not kind or out.dtype is not dtype or at_out.device_id != on:
             return None
-        key = a.shape, b.shape, out.shape, a.strides, b.strides, out.strides, dtype, on, pa == pb, asked
+        key = (
+            a.shape, b.shape, out.shape, a._c_contiguous or a.strides, b._c_contiguous or b.strides,
+            out._c_contiguous or out.strides, dtype, on, pa == pb, asked,
+        )  # fmt: skip
         plan = plans.get(key)
         if plan is None:
             spans = vendors.get(key)

@@ -26,10 +26,10 @@ def multiply_on_host(product: Product, match: Match, alpha: complex, beta: compl
         for x, order in zip(oriented.given, winner.orders, strict=True)
     )
     arguments = [index(m), index(n), index(k), scalar(alpha), *a, *b, scalar(beta), *c]
-    blocks, splits = winner.launch.grid(m, n)
-    if winner.launch.has_workspace:
-        partials = _aligned(winner.launch.partial_elements(m, n), product.sum_dtype)
-        arguments += [partials, np.zeros(winner.launch.counters(m, n), np.uint32)]
+    blocks, splits = match.launch.grid(m, n)
+    if match.launch.has_workspace:
+        partials = _aligned(match.launch.partial_elements(m, n), product.sum_dtype)
+        arguments += [partials, np.zeros(match.launch.counters(m, n), np.uint32)]
     try:
         from tsm2_tune.tuner.host import run_on_host
     except ImportError as error:
@@ -41,8 +41,8 @@ def multiply_on_host(product: Product, match: Match, alpha: complex, beta: compl
         arguments,
         blocks=blocks,
         splits=splits,
-        threads=winner.launch.threads,
-        smem_bytes=winner.launch.smem_bytes,
+        threads=match.launch.threads,
+        smem_bytes=match.launch.smem_bytes,
     )
     assert product.out is not None
     return product.out.array

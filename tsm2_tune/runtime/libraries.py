@@ -133,7 +133,7 @@ def torch_stream(torch: Any) -> Callable[[int], int]:
 def cupy_stream(cupy: Any) -> Callable[[int], int]:
     """The handle of the current stream of the device of an ordinal."""
     get_current_stream = cupy.cuda.get_current_stream
-    return lambda ordinal: int(get_current_stream(ordinal).ptr)
+    return lambda ordinal: get_current_stream(ordinal).ptr
 
 
 @contextmanager

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from tsm2_tune.runtime.expecting import Card
 from tsm2_tune.runtime.winners import Winner
 
 WINNERS: tuple[Winner, ...] = ()
+CARDS: dict[str, Card] = {}  # by the name of the device
 KERNELS: dict[str, str] = {}  # CUDA texts by their SHA-256
 CUBINS: dict[
     tuple[str, int, str], tuple[str, str]
 ] = {}  # by a text's digest, index width and architecture: digest, data
+LAUNCHER: tuple[str, str, str] | None = None  # what it is built for, digest, data

@@ -19,59 +19,52 @@ from tsm2_tune.runtime.matrices import Product
 from tsm2_tune.runtime.winners import Match
 from tsm2_tune.runtime.workspace import workspace_for
 
-# A slot: CUlaunchConfig, the kernel's arguments, each in 16 bytes, and the pointers to them.
-STREAM_AT = (
-    32  # bytes into CUlaunchConfig; before it the grid, the block and the shared memory, behind it no attributes
-)
-ARGUMENTS_AT, ARGUMENT_BYTES, MOST_ARGUMENTS = 64, 16, 13
-POINTERS_AT = ARGUMENTS_AT + MOST_ARGUMENTS * ARGUMENT_BYTES
-SLOT_BYTES = POINTERS_AT + MOST_ARGUMENTS * 8
-HEAD, ARGUMENTS, POINTERS = (
-    struct.Struct("7I"),
-    struct.Struct("q8x" * MOST_ARGUMENTS),
-    struct.Struct(f"{MOST_ARGUMENTS}Q"),
-)
-ALPHA, BETA = 3, 8  # places among the arguments
-STREAM, A, B, C, PARTIALS, COUNTERS = (
-    STREAM_AT // 8,
-    *((ARGUMENTS_AT + at * ARGUMENT_BYTES) // 8 for at in (4, 6, 9, 11, 12)),
-)
+# A slot: CUlaunchConfig, which ends in the stream and no attributes; the addresses of the matrices; the kernel's
+# other arguments, each in 16 bytes; and the pointers to all arguments, in the kernel's order.
+HEAD, STREAM, STREAM_AND_ADDRESSES = struct.Struct("7I"), struct.Struct("Q"), struct.Struct("Q16x3Q")
+STREAM_AT = 32  # bytes into the slot
+ADDRESSES_AT = (56, 64, 72)  # of a, b and out
+ARGUMENTS_AT, ARGUMENT_BYTES = 80, 16
+NAMES_OF_ARGUMENTS = ("m", "n", "k", "alpha", "lda", "ldb", "beta", "ldc", "partials", "counters")
+AT = {name: ARGUMENTS_AT + at * ARGUMENT_BYTES for at, name in enumerate(NAMES_OF_ARGUMENTS)}
+IN_ORDER = ("m", "n", "k", "alpha", "a", "lda", "b", "ldb", "beta", "c", "ldc", "partials", "counters")
+POINTERS_AT = ARGUMENTS_AT + len(AT) * ARGUMENT_BYTES
+SLOT_BYTES = POINTERS_AT + len(IN_ORDER) * 8
+INTEGERS, WORKSPACE, POINTERS = struct.Struct("q"), struct.Struct("Q8xQ"), struct.Struct(f"{len(IN_ORDER)}Q")
+SCALARS = {"f": struct.Struct("f"), "d": struct.Struct("d"), "F": struct.Struct("ff"), "D": struct.Struct("dd")}
 
 
 class Slot:
-    """One launch's memory: `words` are its 8-byte words."""
+    """One launch's memory: `config` and `parameters` are what the driver is told of it."""
 
-    __slots__ = ("buffer", "config", "is_plain", "parameters", "view", "words")
+    __slots__ = ("alpha", "beta", "buffer", "config", "parameters")
 
     def __init__(self, plan: Plan) -> None:
         self.buffer = ctypes.create_string_buffer(SLOT_BYTES)
-        self.view = memoryview(self.buffer).cast("B")
-        self.words = self.view.cast("Q")
-        at, (m, n, k) = ctypes.addressof(self.buffer), plan.shape
-        lda, ldb, ldc = plan.leading
-        HEAD.pack_into(self.view, 0, *plan.grid, plan.match.winner.launch.threads, 1, 1, plan.smem_bytes)
-        ARGUMENTS.pack_into(self.view, ARGUMENTS_AT, m, n, k, 0, 0, lda, 0, ldb, 0, 0, ldc, 0, 0)
-        first = at + ARGUMENTS_AT
-        POINTERS.pack_into(self.view, POINTERS_AT, *range(first, first + POINTERS_AT - ARGUMENTS_AT, ARGUMENT_BYTES))
-        self.config, self.parameters = ctypes.c_void_p(at), ctypes.c_void_p(at + POINTERS_AT)
+        first = ctypes.addressof(self.buffer)
+        HEAD.pack_into(self.buffer, 0, *plan.grid, plan.match.launch.threads, 1, 1, plan.smem_bytes)
+        for name, integer in zip(("m", "n", "k", "lda", "ldb", "ldc"), (*plan.shape, *plan.leading), strict=True):
+            INTEGERS.pack_into(self.buffer, AT[name], integer)
+        POINTERS.pack_into(self.buffer, POINTERS_AT, *(first + at for at in plan.places))
+        self.config, self.parameters = ctypes.byref(self.buffer), ctypes.byref(self.buffer, POINTERS_AT)
         self.set_factors(plan, None, None)
 
     def set_factors(self, plan: Plan, alpha: complex | None, beta: complex | None) -> None:
         """Write the factors: None for those of the product alone."""
-        self.is_plain = alpha is None and beta is None
-        for place, factor, unit in ((ALPHA, alpha, plan.units[0]), (BETA, beta, plan.units[1])):
-            raw = plan.scalar(unit if factor is None else factor).tobytes()
-            start = ARGUMENTS_AT + place * ARGUMENT_BYTES
-            self.view[start : start + len(raw)] = raw
+        self.alpha, self.beta = alpha, beta
+        for name, factor, unit in (("alpha", alpha, plan.units[0]), ("beta", beta, plan.units[1])):
+            number = unit if factor is None else factor
+            parts = (number.real, number.imag) if plan.is_complex else (number,)
+            plan.scalar.pack_into(self.buffer, AT[name], *parts)
 
 
 class Plan:
     """A product's kernel, loaded, and its launch."""
 
     __slots__ = (
-        "at_a", "at_b", "context", "context_number", "function", "grid", "is_complex", "kernel_launch", "largest",
-        "leading", "match", "needed_bytes", "ordinal", "out_order", "out_shape", "out_strides", "scalar", "shape",
-        "slots", "smem_bytes", "spans", "units",
+        "context", "context_number", "function", "grid", "is_complex", "kernel", "kernel_launch", "largest",
+        "leading", "match", "needed_bytes", "ordinal", "out_order", "out_shape", "out_strides", "places", "scalar",
+        "scalar_type", "shape", "slots", "smem_bytes", "spans", "units",
     )  # fmt: skip
 
     def __init__(
@@ -85,12 +78,15 @@ class Plan:
         function: ctypes.c_void_p,
         units: tuple[complex, complex],
     ) -> None:
-        launch, sum_dtype = match.winner.launch, product.sum_dtype
+        launch, sum_dtype = match.launch, product.sum_dtype
         oriented = product.transposed() if match.swapped else product
-        self.match, self.context, self.ordinal, self.function = match, context, ordinal, function
+        self.match, self.context, self.ordinal = match, context, ordinal
+        self.kernel, self.function = function.value or 0, ctypes.c_void_p.from_param(function.value or 0)
         self.context_number = context_number
         self.shape, self.units = oriented.shape, units
-        self.at_a, self.at_b = (B, A) if match.swapped else (A, B)
+        at_a, at_b, at_out = ADDRESSES_AT
+        at = {**AT, "a": at_b if match.swapped else at_a, "b": at_a if match.swapped else at_b, "c": at_out}
+        self.places = tuple(at[name] for name in IN_ORDER)
         # In another context than the kernel's it refuses, and is called again within that.
         self.kernel_launch = cuda().cuLaunchKernelEx
         m, n, _ = self.shape
@@ -101,7 +97,8 @@ class Plan:
         self.needed_bytes: tuple[int, int] | None = None
         if launch.has_workspace:
             self.needed_bytes = (launch.partial_elements(m, n) * sum_dtype.itemsize, launch.counters(m, n) * 4)
-        self.scalar: Any = sum_dtype.type
+        self.scalar_type = sum_dtype.char
+        self.scalar = SCALARS[self.scalar_type]
         self.largest, self.is_complex = float(np.finfo(sum_dtype).max), product.is_complex
         self.spans = tuple(x.span_bytes for x in product.given)
         self.out_shape, self.out_order = product.out_shape, made_order(match)
@@ -117,9 +114,8 @@ class Plan:
             slot = self.slots.pop()
         except IndexError:
             slot = Slot(self)
-        words = slot.words
-        words[self.at_a], words[self.at_b], words[C], words[STREAM] = a, b, out, stream
-        if alpha is not None or beta is not None or not slot.is_plain:
+        STREAM_AND_ADDRESSES.pack_into(slot.buffer, STREAM_AT, stream, a, b, out)
+        if slot.alpha is not alpha or slot.beta is not beta:
             slot.set_factors(self, alpha, beta)
         if self.needed_bytes is not None or self.kernel_launch(slot.config, self.function, slot.parameters, None):
             self.launch(slot, stream, array)
@@ -127,7 +123,6 @@ class Plan:
 
     def launch(self, slot: Slot, stream: int, array: Any) -> None:
         """Start what the slot holds on the stream, in the plan's context. RuntimeError says what was refused."""
-        slot.words[STREAM] = stream
         current = ctypes.c_void_p()
         cuda().cuCtxGetCurrent(ctypes.byref(current))
         if current.value == self.context:
@@ -144,7 +139,7 @@ class Plan:
             return int(self.kernel_launch(slot.config, self.function, slot.parameters, None))
         with lock:
             workspace = workspace_for(self.context_number, self.needed_bytes, stream, array)
-            slot.words[PARTIALS], slot.words[COUNTERS] = workspace
+            WORKSPACE.pack_into(slot.buffer, AT["partials"], *workspace)
             return int(self.kernel_launch(slot.config, self.function, slot.parameters, None))
 
     def takes(self, factor: Any) -> bool:
@@ -173,20 +168,16 @@ class Bound:
         try:
             slot = self.slots.pop()
         except IndexError:
-            slot = self._new_slot()
+            slot = Slot(self.plan)
+            slot.set_factors(self.plan, self.alpha, self.beta)
+            STREAM_AND_ADDRESSES.pack_into(slot.buffer, STREAM_AT, 0, *self.addresses)
         out = self.arrays[2]
         plan, stream = self.plan, self.stream()
-        slot.words[STREAM] = stream
+        STREAM.pack_into(slot.buffer, STREAM_AT, stream)
         if plan.needed_bytes is not None or plan.kernel_launch(slot.config, plan.function, slot.parameters, None):
             plan.launch(slot, stream, out)
         self.slots.append(slot)
         return out
-
-    def _new_slot(self) -> Slot:
-        slot, (a, b, out) = Slot(self.plan), self.addresses
-        slot.words[self.plan.at_a], slot.words[self.plan.at_b], slot.words[C] = a, b, out
-        slot.set_factors(self.plan, self.alpha, self.beta)
-        return slot
 
 
 def made_order(match: Match) -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from tsm2_tune.runtime.choosing import check_place, choose
+from tsm2_tune.runtime.compiled import compiled_starter, teach
 from tsm2_tune.runtime.driver import (
     await_stream,
     context_id,
@@ -25,7 +28,6 @@ from tsm2_tune.runtime.fast import (
     remember,
     starters,
     torch_key,
-    torch_starter,
 )
 from tsm2_tune.runtime.host import multiply_on_host
 from tsm2_tune.runtime.libraries import (
@@ -72,9 +74,10 @@ def gemm(
     its memory. Products of 16-bit numbers are added up in float32, which alpha and beta are of too. `math`, as MATHS
     has it, takes a kernel that multiplies so; no other call does.
 
-    Of the kernels that were tuned for these storage orders the one of the nearest shape runs; of those one that
-    computes half of a symmetric or Hermitian result, where a and b are one matrix: the same elements in memory, as in
-    gemm(x.T, x). Where there is none, one for the transposed product runs, b transposed times a transposed,
+    Of the kernels that were tuned for these storage orders the shape's own winner runs; where the shape was not
+    tuned, the one that is expected to take least, started as suits the shape. Where a and b are one matrix, the same
+    elements in memory, as in gemm(x.T, x), a kernel that computes half of the symmetric or Hermitian result may run.
+    Where there is none, one for the transposed product runs, b transposed times a transposed,
     which lies in the same memory. Where there is none either, or an extent is 0, the arrays' own library computes the
     product, PyTorch, CuPy or NumPy; with fallback="error" no kernel is an error.
 
@@ -173,11 +176,12 @@ def plan(
     assert isinstance(found, Match)
     product, made, handle = _ready(product, found, stream)
     ordinal = made.ordinal
+    where: Callable[[], int]
     if stream is not None or not (is_torchs(out) or is_cupys(out)):
         where = lambda: handle  # noqa: E731
     else:
         of = torch_stream(sys.modules["torch"]) if is_torchs(out) else cupy_stream(sys.modules["cupy"])
-        where = lambda: of(ordinal)  # noqa: E731
+        where = partial(of, ordinal)
     at_a, at_b, at_out = (x.address for x in product.given)
     return Bound(made, (a, b, out), (at_a, at_b, at_out), alpha, beta, where)
 
@@ -227,12 +231,7 @@ def _chosen_or_vendor(product: Product, fallback: str) -> Match | Vendor:
         if not falls_back:
             raise
         return Vendor(str(error))
-    if falls_back and found.loses:
-        w = found.winner
-        where = "" if found.distance == 0 else f", the nearest shape, at distance {found.distance:.1f}"
-        times = f"{w.vendor_routine} takes {w.vendor_us:.1f} us and {w.config} {w.median_us:.1f}"
-        return Vendor(f"{times} at {w.m}x{w.n}x{w.k}{where}")
-    return found
+    return Vendor(str(found)) if falls_back and found.loses else found
 
 
 def _by_vendor(product: Product, found: Vendor, alpha: Any, beta: Any, stream: Any) -> Any:
@@ -309,8 +308,10 @@ def _remember(a: Any, b: Any, out: Any, plan: Plan | tuple[int, ...], asked: Any
     """Let the next product like this one take the short way, where its arrays are of one library."""
     kind, arrays = type(a), (a, b) if out is None else (a, b, out)
     if all(map(is_torchs, arrays)):
-        starters[kind] = starters.get(kind) or torch_starter(sys.modules["torch"])
+        starters[kind] = starters.get(kind) or compiled_starter(sys.modules["torch"], kind)
         remember(torch_key(a, b, out, asked), plan)
-    elif all(map(is_cupys, arrays)):
+        if isinstance(plan, Plan):
+            teach(a, b, out, plan, asked)
+    elif all(map(is_cupys, arrays)) and hasattr(kind, "_c_contiguous"):  # which the key has
         starters[kind] = starters.get(kind) or cupy_starter(sys.modules["cupy"])
         remember(cupy_key(a, b, out, asked), plan)

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tsm2_tune.runtime.elements import ACROSS, CONJUGATED, SAME
+from tsm2_tune.runtime.expecting import VECTOR_BYTES, Card, Division, Work, element_bytes
 from tsm2_tune.runtime.launch import Launch
 
+Leading = tuple[dict[str, int], ...]  # of a and b: storage order -> leading dimension
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)  # each is one: what depends on it is kept by it
 class Winner:
     """The fastest verified kernel of one shape and op on one device."""
 
@@ -34,7 +37,8 @@ class Winner:
     x_cublas: float | None  # vendor_us over median_us, below 1 where the vendor is faster; None also if not right
     digest: str  # SHA-256 of its text in KERNELS
     kernel: str  # name of the entry point
-    launch: Launch
+    launch: Launch  # where it won
+    division: Division | None = None  # None where it is not known how many blocks a multiprocessor holds
 
     @property
     def on_host(self) -> bool:
@@ -59,34 +63,51 @@ class Winner:
 
 @dataclass(frozen=True)
 class Match:
-    """Which winner a product gets, and how it was found."""
+    """Which winner a product gets, how it is started, and how both were found."""
 
     winner: Winner
+    launch: Launch
     distance: float  # sqrt of the sum of log(m/m')^2, log(n/n')^2 and log(k/k')^2; 0 is exact
     other_device: str | None  # the GPU asked for, where none of its own winners fits and another's serves
     swapped: bool = False  # whether it computes the transposed product, b transposed times a transposed
+    expected_us: float | None = None  # on a GPU: measured, where it is exact, else predicted; None: not known
+    vendor_us: float | None = None  # the same of the vendor's fastest routine, where its answer was right
 
     def __str__(self) -> str:
         w = self.winner
-        how = "exact" if self.distance == 0 else f"nearest {w.m}x{w.n}x{w.k} at distance {self.distance:.1f}"
+        how = w.config
+        if self.launch.splits > 1:
+            how += f" with {self.launch.splits} {'blocks' if self.launch.persistent else 'splits'}"
         if self.swapped:
             how += f", by op {w.op} as the transposed product"
         if self.other_device is not None:
             how += f", tuned on {w.device}: no winner of {self.other_device} fits, tune there for its own"
-        if self.expected_us is not None:
-            how += f": {self.expected_us:.1f} us"
-            how += "" if w.x_cublas is None else f", {w.vendor_routine} {w.vendor_us:.1f} us"
-        return how
+        return f"{how}: {self.basis}"
 
     @property
-    def expected_us(self) -> float | None:
-        """Measured, of the shape itself on a GPU; None elsewhere."""
-        return self.winner.median_us if self.distance == 0 and not self.winner.on_host else None
+    def basis(self) -> str:
+        """What the choice and its expected times rest on."""
+        w = self.winner
+        if self.distance == 0:
+            shape, known = "tuned for this shape", "measured"
+        else:
+            shape = f"tuned for {w.m}x{w.n}x{w.k}"
+            known = "predicted"
+        if self.expected_us is None:
+            return shape if self.distance == 0 else f"{shape}, at distance {self.distance:.1f}"
+        times = [f"{self.expected_us:.1f} us {known}"]
+        if self.distance > 0:
+            times.append(f"from {w.median_us:.1f} us there")
+        if self.vendor_us is not None:
+            times.append(f"{w.vendor_routine if self.distance == 0 else 'the vendor'} {self.vendor_us:.1f} us")
+        return f"{shape}; {', '.join(times)}"
 
     @property
     def loses(self) -> bool:
-        """Whether the vendor was faster where the winner was measured, and right."""
-        return self.winner.x_cublas is not None and self.winner.x_cublas < 1
+        """Whether the vendor is expected to be faster."""
+        if self.expected_us is None:
+            return self.winner.x_cublas is not None and self.winner.x_cublas < 1
+        return self.vendor_us is not None and self.vendor_us < self.expected_us
 
 
 @dataclass(frozen=True)
@@ -97,3 +118,12 @@ class Vendor:
 
     def __str__(self) -> str:
         return f"the vendor: {self.reason}"
+
+
+def work_of(winner: Winner, shape: tuple[int, int, int], card: Card, lds: Leading | None = None) -> Work:
+    """The product as the winner computes it; lines follow each other where no leading dimensions are given."""
+    (m, n, k), (a, b, _) = shape, winner.orders
+    leading = ((m, k)[a == "t"], (k, n)[b == "t"]) if lds is None else (lds[0][a], lds[1][b])
+    size, lines = element_bytes(winner.dtype), ((k, m)[a == "t"], (n, k)[b == "t"])
+    odd = any(several > 1 and ld * size % VECTOR_BYTES for several, ld in zip(lines, leading, strict=True))
+    return Work.of(shape, winner.dtype, card, is_gram=winner.is_gram, has_odd_lines=odd)

@@ -95,6 +95,7 @@ BY_NAME: dict[str, Domain] = {
     "smem_bytes": between(0, 232448),  # per block: 227 KiB, the most of any CUDA device
     "splits": between(1, 65536),
     "flat_splits": between(1, INT32_MAX),
+    "sms": between(1, 65536),
 }
 
 

@@ -345,4 +345,5 @@ def _tuning_run(tuner: Tuner, started_at: str) -> TuningRun:
         seed=tuner.options.seed,
         version=__version__,
         started_at=started_at,
+        sms=tuner.target.limits.sms,
     )

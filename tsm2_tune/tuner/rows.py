@@ -48,6 +48,7 @@ def run_values(run: TuningRun) -> dict[str, Any]:
         "read_gbytes_per_s": ceilings.read_gbytes_per_s,
         "copy_gbytes_per_s": ceilings.copy_gbytes_per_s,
         "gflops": json.dumps(dict(ceilings.gflops)),
+        "sms": run.sms,
     }
 
 

@@ -46,6 +46,7 @@ run = Table(
     Column("read_gbytes_per_s", Float, nullable=False),
     Column("copy_gbytes_per_s", Float, nullable=False),
     Column("gflops", Text, nullable=False),  # JSON: dtype -> measured FMA rate
+    Column("sms", Integer),  # multiprocessors; NULL of a run from before they were stored
     UniqueConstraint("id", "device_name"),  # what a trial's copy of the name is checked against
 )
 
@@ -272,6 +273,11 @@ def _add_launches(connection: Connection) -> None:
         connection.exec_driver_sql(f"ALTER TABLE trial ADD COLUMN {name} INTEGER")
 
 
+def _add_multiprocessors(connection: Connection) -> None:
+    """How a kernel is started for a shape that was not tuned depends on the card's multiprocessors."""
+    connection.exec_driver_sql("ALTER TABLE run ADD COLUMN sms INTEGER")
+
+
 def _add_caches(connection: Connection) -> None:
     """Times are of a state of the L2; before, all were of one that what ran last had read full."""
     for table in ("trial", "measurement", "vendor_measurement"):
@@ -291,6 +297,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _add_full_verdict,
     _add_vendor,
     _add_launches,
+    _add_multiprocessors,
     _add_caches,
 )
 

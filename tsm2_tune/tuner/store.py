@@ -268,12 +268,12 @@ class Store:
             _refuse_intervals(connection)
             return tuple(_known(connection, row) for row in found)
 
-    def sources(self, rows: Iterable[BestRow]) -> dict[int, KernelSource]:
-        """Trial -> source of these winners, each as this program renders it now.
+    def winning(self, rows: Iterable[BestRow]) -> dict[int, TrialRecord]:
+        """Trial -> everything about it, of these winners, with the source as this program renders it now.
 
         StoreError where the file has another text, entry point, launch or type: what it alone has is not given.
         """
-        sources = {}
+        records = {}
         with self._database.transaction() as connection:
             for row in rows:
                 record = _winner(connection, row)
@@ -290,8 +290,12 @@ class Store:
                         f"{self.path} has a winner for {found.problem.text} on {row.device} that was not verified in"
                         f" full, {found.config.text}: tune {found.problem.text} there again, which does that first"
                     )
-                sources[row.trial_id] = found.source
-        return sources
+                records[row.trial_id] = record
+        return records
+
+    def sources(self, rows: Iterable[BestRow]) -> dict[int, KernelSource]:
+        """Trial -> source of these winners; StoreError as `winning`."""
+        return {trial_id: record.trial.source for trial_id, record in self.winning(rows).items()}
 
     def trial(self, trial_id: int) -> TrialRecord:
         """Everything about one trial. InputError where there is none of this number."""

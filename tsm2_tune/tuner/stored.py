@@ -250,6 +250,7 @@ def tuning_run(row: Row) -> TuningRun:
         seed=values["seed"],
         version=values["version"],
         started_at=values["started_at"],
+        sms=values["sms"],
     )
 
 

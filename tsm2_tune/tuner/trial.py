@@ -169,3 +169,4 @@ class TuningRun:
     seed: int
     version: str  # of tsm2-tune
     started_at: str  # ISO 8601, UTC
+    sms: int | None = None  # multiprocessors; None of a run from before they were stored

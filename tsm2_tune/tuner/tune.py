@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, count
@@ -24,6 +23,7 @@ from tsm2_tune.tuner.compiler import Toolchain, compile_text, kill_running, remo
 from tsm2_tune.tuner.full import full_verification
 from tsm2_tune.tuner.full_calls import EMULATED, ON_GPU
 from tsm2_tune.tuner.host.toolchain import WATCHED_SAMPLE
+from tsm2_tune.tuner.leading import Claim, Leading
 from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.past import Claimed, Contender, Past, finalists, is_final_due
 from tsm2_tune.tuner.patience import Options
@@ -31,8 +31,8 @@ from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.stopping import held
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Binary, Cache, CompileFailure, Final, LoadedResources, Outcome, Trial
-from tsm2_tune.tuner.turns import Claim, Turns
 from tsm2_tune.tuner.vendor.turn import VendorTurn
+from tsm2_tune.tuner.waiting import Compiled, Line, Pending
 from tsm2_tune.tuner.worker import BETWEEN_REQUESTS, Attempt, AttemptResult, Rematch, Worker
 
 CORES_A_SPARE = 8  # of so many one compiles nothing, so that who measures need not wait for it
@@ -43,7 +43,6 @@ REMEDIES = {  # where the tuner's own kernels are not compiled
     Outcome.INTERRUPTED: "see what ends it, then run this again",
 }
 KILL_AGAIN_SECONDS = 0.05  # at the end, until no compiler runs: one may have started just before
-Compiled = Future[Binary | CompileFailure]
 Text = tuple[KernelSource, Toolchain | None]  # and what compiles it: None stands for the target's toolchain
 __all__ = ["Claim", "FinalFailure", "Options", "Tuner", "cores"]
 
@@ -138,43 +137,49 @@ class Tuner:
     ) -> Iterator[Trial]:
         """Try the candidates of one problem that the past has not tried, in their order, until the options end it.
 
-        Each is claimed before it is compiled. What families have tried late is made of the fastest few. A trial that
-        the machine interrupted twice says nothing of its kernel.
+        Those of a family that proves far behind wait. Each is claimed before it is compiled. What families have tried
+        late is made of the fastest few. A trial that the machine interrupted twice says nothing of its kernel.
         """
         options, seconds = self.options, self.clock.seconds
         self.phases.enter(BETWEEN_REQUESTS)
+        line = Line(candidates, past.contenders)
         most = None if options.max_trials is None else max(0, options.max_trials - len(past.tried))
-        turns = Turns(candidates, past, claim, most)
-        first = turns.next()
+        remaining = Leading(line, past, claim, most)
+        first = next(remaining, None)
         if first is not None:
             _ = self.ceilings  # before the first trial, which would be lost if measuring them failed
+            remaining.put_back(first)
         start = seconds()  # the budget is for trials: a device starts and is measured once for all problems
         since = start
-        pending: deque[tuple[Candidate, KernelSource, Compiled]] = deque()
+        pending = Pending(remaining, line, self._begun, most=cores() + 1)
         try:
             for trials in count():
                 spent = past.seconds + seconds() - start
                 is_spent = options.budget_seconds is not None and spent >= options.budget_seconds
                 if is_spent and trials >= options.least_trials:
                     return
-                while len(pending) <= cores() and (c := first or turns.next()) is not None:
-                    first, source = None, render(c.problem, c.config)
-                    pending.append((c, source, self._compiled(source)))
-                if not pending:
+                if (begun := pending.take()) is None:
                     return
                 if self.target.is_host:
-                    wait(future for _, _, future in pending)  # a compiler beside it would disturb its times
-                trial = self._trial(*pending.popleft(), since=since)
+                    wait([begun[2], *pending.compiling])  # a compiler beside it would disturb its times
+                trial = self._trial(*begun, since=since)
                 since = seconds()
-                turns.tell(trial)
+                remaining.tell(trial)
+                if trial.outcome is Outcome.OK and trial.measurement is not None:
+                    line.tell(trial.config.family, trial.measurement.median_us)
                 yield trial
         finally:
-            for _, _, future in pending:
-                future.cancel()
+            for compiling in pending.compiling:
+                compiling.cancel()
+
+    def _begun(self, candidate: Candidate) -> tuple[KernelSource, Compiled]:
+        """The candidate's text, and its binary to come."""
+        source = render(candidate.problem, candidate.config)
+        return source, self._compiled(source)
 
     def compile_ahead(self, candidates: Sequence[Candidate]) -> list[Compiled]:
         """Start compilers for the first candidates of a search to come; returns what can be waited for."""
-        return [self._compiled(render(candidate.problem, candidate.config)) for candidate in candidates]
+        return [self._begun(candidate)[1] for candidate in candidates]
 
     def _compiled(self, source: KernelSource) -> Compiled:
         """The binary to come: of equal texts that are asked for twice, one waits for no second compiler."""

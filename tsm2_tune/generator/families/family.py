@@ -15,8 +15,13 @@ from tsm2_tune.generator.occupancy import Occupancy, occupancy
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.rules import HARDWARE_RULES, Candidate, Guidelines, Rule
 from tsm2_tune.generator.splitting import ONE_WAVE, in_one_wave
+from tsm2_tune.runtime.expecting import Division
 
 C = TypeVar("C", bound=KernelConfig)
+
+# How much longer a kernel takes, without its start, where lines of operands are not whole 16-byte vectors: on an H200
+# 0 to 6 % where they stream through registers, 13 to 59 % where shared memory gets them element by element.
+ODD_LINES, ODD_STAGED_LINES = 1.03, 1.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,8 @@ class Family(ABC, Generic[C]):
     dtypes: ClassVar[tuple[str, ...]] = FMA_DTYPES  # that the template knows
     tunables: ClassVar[tuple[Tunable, ...]]
     rules: ClassVar[tuple[Rule, ...]]  # this family's own, tried after the hardware's
+    odd_lines: ClassVar[float] = ODD_LINES  # of a Division
+    on_tensor_cores: ClassVar[bool] = False  # whether it computes products there
     only_by_name: ClassVar[bool] = False  # whether a search takes it only where it is named
     config_type: type[C]
 
@@ -59,6 +66,27 @@ class Family(ABC, Generic[C]):
     @abstractmethod
     def periods(self, config: C, problem: Problem) -> Periods:
         """The longest of the lengths by which the kernel divides each extent: verification tries every remainder."""
+
+    def share_step(self, config: C, problem: Problem) -> int:
+        """Products of which every part of k but the last has a whole number."""
+        return self.periods(config, problem).k
+
+    def deepest(self, config: C) -> int:
+        """Products of a sum after which C is written, to be read and written again for the next ones; 0: all."""
+        return 0
+
+    def division(self, config: C, problem: Problem, resident: int) -> Division:
+        """Into what the kernel divides its work, on a device whose multiprocessors hold so many of its blocks."""
+        launch = self.launch(config, problem)
+        tiles = int(config.tunables.get("row_tiles", 1)) if "row_tiles" in config.launch_tunables else 1
+        return Division(
+            resident=resident,
+            tile_rows=launch.rows_per_block // tiles,
+            tile_columns=launch.columns_per_block,
+            step=self.share_step(config, problem),
+            deepest=self.deepest(config),
+            odd_lines=self.odd_lines,
+        )
 
     def has(self, config: C, problem: Problem) -> bool:
         """Whether the configuration is one of the problem's, before any rule, or made of one by a late tunable."""

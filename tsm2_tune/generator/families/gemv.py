@@ -265,6 +265,9 @@ class Gemv(Family[GemvConfig]):
     def periods(self, config: GemvConfig, problem: Problem) -> Periods:
         return Periods(tile_rows(config), 1, config.prefetch * step(config, problem))
 
+    def share_step(self, config: GemvConfig, problem: Problem) -> int:
+        return step(config, problem)
+
     def traffic(self, config: GemvConfig, problem: Problem) -> Traffic:
         return split_traffic(problem, columns=1, splits=config.splits)
 

@@ -54,6 +54,7 @@ class GramMmaConfig(GramBaseConfig):
 
 class GramMma(GramFamily[GramMmaConfig]):
     name = "gram_mma"
+    on_tensor_cores = True
     summary = "a tall and skinny matrix's transpose times itself, each product once, on the f64 tensor cores"
     template = "gram_mma.cu.jinja"
     dtypes = ("f32", "f64")

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from tsm2_tune.generator.architecture import HOST
 from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
-from tsm2_tune.generator.families.family import Family, Tunable
+from tsm2_tune.generator.families.family import ODD_STAGED_LINES, Family, Tunable
 from tsm2_tune.generator.families.tsmr_half_ring import FEW_COLUMNS, MANY_COLUMNS
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
@@ -80,8 +80,10 @@ def place_bytes(config: StagedHalfConfig, problem: Problem) -> int:
 
 class StagedHalf(Family[StagedHalfConfig]):
     name = "staged_half"
+    on_tensor_cores = True
     summary = "C of many rows in 16 bits: both operands staged, on Hopper's tensor cores that read shared memory"
     template = "staged_half.cu.jinja"
+    odd_lines = ODD_STAGED_LINES
     dtypes = ("bf16", "f16")
     tunables = (
         Tunable("threads", "", "threads of a block"),

@@ -143,6 +143,7 @@ def is_wide(config: StagedMmaConfig) -> bool:
 
 class StagedMma(StagingFamily[StagedMmaConfig]):
     name = "staged_mma"
+    on_tensor_cores = True
     summary = "f64, C of few columns, or large both ways: both operands staged, on the f64 tensor cores"
     template = "staged_mma.cu.jinja"
     tunables = (

@@ -155,6 +155,7 @@ def has_three_products(problem: Problem) -> bool:
 
 class StagedZmma(StagingFamily[StagedZmmaConfig]):
     name = "staged_zmma"
+    on_tensor_cores = True
     summary = "complex, more than 8 columns: both operands staged, on the f64 tensor cores"
     template = "staged_zmma.cu.jinja"
     dtypes = ("c64", "c128")

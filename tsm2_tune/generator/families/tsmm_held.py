@@ -138,6 +138,9 @@ class TsmmHeld(Family[TsmmHeldConfig]):
     def periods(self, config: TsmmHeldConfig, problem: Problem) -> Periods:
         return Periods(self.launch(config, problem).rows_per_block, config.across, config.depth)
 
+    def deepest(self, config: TsmmHeldConfig) -> int:
+        return config.depth
+
     def traffic(self, config: TsmmHeldConfig, problem: Problem) -> Traffic:
         passes = -(-problem.n // config.across)
         elements = problem.m * problem.k * passes + problem.k * problem.n

@@ -25,6 +25,7 @@ from tsm2_tune.generator.splitting import (
     has_f64_tensor_cores,
 )
 from tsm2_tune.generator.tiles import covering
+from tsm2_tune.runtime.expecting import Division
 
 THREADS = (256, 384)
 STRIPS = (1, 2, 4)
@@ -178,6 +179,7 @@ def _rows_for_all(candidate: Candidate) -> bool:
 
 class TsmmMma(Family[TsmmMmaConfig]):
     name = "tsmm_mma"
+    on_tensor_cores = True
     summary = "tall A times B of up to 64 columns on the f64 tensor cores, each warp with a ring for its rows of A"
     template = "tsmm_mma.cu.jinja"
     tunables = (
@@ -249,6 +251,13 @@ class TsmmMma(Family[TsmmMmaConfig]):
 
     def periods(self, config: TsmmMmaConfig, problem: Problem) -> Periods:
         return Periods(_block_rows(config, problem), config.columns, max(config.chunk, config.depth))
+
+    def deepest(self, config: TsmmMmaConfig) -> int:
+        return config.depth
+
+    def division(self, config: TsmmMmaConfig, problem: Problem, resident: int) -> Division:
+        whole = self.periods(config, problem)
+        return replace(super().division(config, problem, resident), tile_rows=whole.m, tile_columns=whole.n)
 
     def traffic(self, config: TsmmMmaConfig, problem: Problem) -> Traffic:
         passes = -(-problem.n // config.columns)

@@ -134,6 +134,9 @@ class Tsmr(Family[TsmrConfig]):
     def periods(self, config: TsmrConfig, problem: Problem) -> Periods:
         return Periods(_block_rows(config, problem), config.columns, TILE_DEPTH)
 
+    def share_step(self, config: TsmrConfig, problem: Problem) -> int:
+        return config.prefetch
+
     def traffic(self, config: TsmrConfig, problem: Problem) -> Traffic:
         return split_traffic(problem, columns=config.columns, splits=config.splits)
 

@@ -150,6 +150,7 @@ def long_run(tiles: int, slots: int) -> int:
 
 class TsmrHalf(Family[HalfConfig]):
     name = "tsmr_half"
+    on_tensor_cores = True
     summary = "large or tall A times skinny B in 16 bits on the tensor cores, A streaming into their fragments"
     template = "tsmr_half.cu.jinja"
     dtypes = ("bf16", "f16")
@@ -195,6 +196,9 @@ class TsmrHalf(Family[HalfConfig]):
 
     def periods(self, config: HalfConfig, problem: Problem) -> Periods:
         return Periods(_block_rows(config), config.columns, tile_depth(config))
+
+    def share_step(self, config: HalfConfig, problem: Problem) -> int:
+        return config.prefetch
 
     def traffic(self, config: HalfConfig, problem: Problem) -> Traffic:
         return split_traffic(problem, columns=config.columns, splits=config.splits)

@@ -113,6 +113,7 @@ def _rows_within_m(candidate: Candidate) -> bool:
 
 class TsmrMma(Family[TsmrMmaConfig]):
     name = "tsmr_mma"
+    on_tensor_cores = True
     summary = "large or tall A times skinny B on the f64 tensor cores, A streaming into their fragments"
     template = "tsmr_mma.cu.jinja"
     dtypes = ("f64",)
@@ -156,6 +157,9 @@ class TsmrMma(Family[TsmrMmaConfig]):
 
     def periods(self, config: TsmrMmaConfig, problem: Problem) -> Periods:
         return Periods(_block_rows(config), config.columns, tile_depth(config))
+
+    def share_step(self, config: TsmrMmaConfig, problem: Problem) -> int:
+        return config.prefetch
 
     def traffic(self, config: TsmrMmaConfig, problem: Problem) -> Traffic:
         return split_traffic(problem, columns=config.columns, splits=config.splits)

@@ -102,6 +102,7 @@ def _rows_within_m(candidate: Candidate) -> bool:
 
 class TsmrZmma(Family[TsmrZmmaConfig]):
     name = "tsmr_zmma"
+    on_tensor_cores = True
     summary = "large or tall A times skinny B, complex, on the f64 tensor cores, A streaming into their fragments"
     template = "tsmr_zmma.cu.jinja"
     dtypes = ("c64", "c128")
@@ -149,6 +150,9 @@ class TsmrZmma(Family[TsmrZmmaConfig]):
 
     def periods(self, config: TsmrZmmaConfig, problem: Problem) -> Periods:
         return Periods(_block_rows(config, problem), config.columns, tile_depth(config))
+
+    def share_step(self, config: TsmrZmmaConfig, problem: Problem) -> int:
+        return config.prefetch
 
     def traffic(self, config: TsmrZmmaConfig, problem: Problem) -> Traffic:
         return split_traffic(problem, columns=config.columns, splits=config.splits)

@@ -113,6 +113,7 @@ def warp_tile(strips: int, octets: int) -> tuple[int, int]:
 
 class TsmtHalf(Family[TsmtHalfConfig]):
     name = "tsmt_half"
+    on_tensor_cores = True
     summary = "transposed tall and skinny times tall and skinny in 16 bits on the tensor cores, both staged"
     template = "tsmt_half.cu.jinja"
     dtypes = ("bf16", "f16")

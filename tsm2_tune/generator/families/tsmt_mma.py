@@ -118,6 +118,7 @@ def chunk(config: TsmtMmaConfig) -> int:
 
 class TsmtMma(Family[TsmtMmaConfig]):
     name = "tsmt_mma"
+    on_tensor_cores = True
     summary = "transposed tall and skinny times tall and skinny on the f64 tensor cores"
     template = "tsmt_mma.cu.jinja"
     dtypes = ("f64",)

@@ -87,6 +87,7 @@ def chunk(config: TsmtZmmaConfig) -> int:
 
 class TsmtZmma(Family[TsmtZmmaConfig]):
     name = "tsmt_zmma"
+    on_tensor_cores = True
     summary = "transposed tall and skinny times tall and skinny, complex, on the f64 tensor cores"
     template = "tsmt_zmma.cu.jinja"
     dtypes = ("c64", "c128")

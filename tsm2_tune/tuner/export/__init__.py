@@ -8,7 +8,9 @@ from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource
 from tsm2_tune.tuner.export.binaries import compiled_cubins
+from tsm2_tune.tuner.export.compiled import launcher_binary
 from tsm2_tune.tuner.export.files import refuse_database, write
+from tsm2_tune.tuner.export.known import NOTHING_KNOWN, Known, known_of
 from tsm2_tune.tuner.export.library import LIBRARY_SUFFIXES, export_library
 from tsm2_tune.tuner.export.module import Cubins, module_text
 from tsm2_tune.tuner.export.tables import csv_text, json_text, latex_text, markdown_text
@@ -36,9 +38,11 @@ def export_text(
     sources: Mapping[int, KernelSource],
     database: str,
     cubins: Cubins | None = None,
+    known: Known = NOTHING_KNOWN,
+    launcher: bytes | None = None,
 ) -> str:
-    """The winners in one of FORMATS. `sources` maps their trials, `database` says where they come from; `cubins` are
-    for a module.
+    """The winners in one of FORMATS. `sources` maps their trials, `database` says where they come from; `cubins`,
+    what is `known` of divisions and cards, and `launcher` are for a module.
 
     InputError for an unknown format, or without winners.
     """
@@ -47,7 +51,7 @@ def export_text(
     if not rows:
         raise InputError(f"nothing to export: {database} has no winner of what was asked for; tune it first")
     if format_name == "module":
-        return module_text(rows, sources, database, cubins)
+        return module_text(rows, sources, database, cubins, known, launcher)
     return FORMATS[format_name](rows, sources, database)
 
 
@@ -63,16 +67,20 @@ def export(
     chosen: Callable[[Problem], bool] = _all,
     cache: Cache | None = None,
     binaries: bool = False,
+    launcher: bool = False,
     tell: Callable[[str], None] = lambda sentence: None,
 ) -> str:
     """The store's winners, or only this device's, those of chosen problems or in this state of the L2, in one of
     FORMATS.
 
-    With `binaries` a module holds those of its kernels; why one is missing is told. InputError without winners;
-    StoreError where a module's kernel is not as this program makes it.
+    With `binaries` a module holds those of its kernels; why one is missing is told. With `launcher` it holds the
+    compiled launcher. InputError without winners; StoreError where a module's kernel is not as this program makes it;
+    ToolMissing where what builds the launcher is missing.
     """
     rows = [row for row in store.best(device=device, cache=cache) if chosen(row.problem)]
-    sources = store.sources(rows) if format_name == "module" else {}
+    made = launcher_binary() if launcher and rows and format_name == "module" else None
+    winning = store.winning(rows) if format_name == "module" else {}
+    sources = {trial_id: record.trial.source for trial_id, record in winning.items()}
     cubins: Cubins = {}
     if binaries and format_name == "module":
         try:
@@ -81,4 +89,12 @@ def export(
             missing = [str(error)]
         for why in missing:
             tell(f"no binary: {why.rstrip('.')}; the module compiles at the first call")
-    return export_text(rows, format_name, sources=sources, database=str(store.path), cubins=cubins)
+    return export_text(
+        rows,
+        format_name,
+        sources=sources,
+        database=str(store.path),
+        cubins=cubins,
+        known=known_of(winning),
+        launcher=made,
+    )

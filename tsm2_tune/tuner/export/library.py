@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from importlib import resources
 from pathlib import Path
 
@@ -11,16 +12,16 @@ from tsm2_tune import __version__
 from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.generator.problem import ELEMENT_TYPES, Problem
 from tsm2_tune.generator.render import INDEX_BITS, OF_LITERALS, KernelSource, filled
-from tsm2_tune.runtime.winners import Winner
-from tsm2_tune.tuner import cache
+from tsm2_tune.runtime.expecting import Card, Division, Kernels, vendor_factor
+from tsm2_tune.runtime.winners import Winner, work_of
 from tsm2_tune.tuner.cuda import architecture_flag
 from tsm2_tune.tuner.export.binaries import capability, compiled_cubins
 from tsm2_tune.tuner.export.files import refuse_database, write_all
+from tsm2_tune.tuner.export.known import NOTHING_KNOWN, Known, known_of
 from tsm2_tune.tuner.export.module import Cubins, winner
+from tsm2_tune.tuner.export.shared import shared_object
 from tsm2_tune.tuner.export.tables import facts
 from tsm2_tune.tuner.host.toolchain import compiler_command
-from tsm2_tune.tuner.interruptions import refuse_full_disk
-from tsm2_tune.tuner.processes import workplace
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.trial import Cache
@@ -30,8 +31,10 @@ BESIDE = {".h": "tsm2.h", ".f90": "tsm2.f90"}  # what is written beside the shar
 LIBRARY_SUFFIXES = (*BESIDE, ".so")
 PACK, BINARIES = "pack.c", "pack.bin"
 ALIGNMENT = 64  # bytes, of each binary
-LIMIT_SECONDS = 600.0  # for the C compiler
-FLAGS = ("-std=c11", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-lto", "-Wall", "-Wextra")
+FLAGS = (
+    "-std=c11", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-lto", "-Wall", "-Wextra",
+    "-ffp-contract=off",  # so that times are expected to be the same here as in the Python module, to the last bit
+)  # fmt: skip
 # What the compiler links by itself depends on the language that it is for: C++'s library is not to be needed.
 LINKING = ("-nodefaultlibs", "-s", "-Wl,--as-needed", "-Wl,-z,defs", "-Wl,-z,noexecstack")
 LIBRARIES = ("-ldl", "-lm", "-lc", "-lgcc")
@@ -76,8 +79,9 @@ def export_library(
             f"nothing to export: {store.path} has no winner of what was asked for that was tuned on a GPU for one of"
             f" {', '.join(ELEMENT_TYPES)} without --math; tune it first"
         )
-    sources = store.sources(found)
-    shared = library_bytes(*_with_binaries(found, sources, tell), path.name)
+    winning = store.winning(found)
+    sources = {trial_id: record.trial.source for trial_id, record in winning.items()}
+    shared = library_bytes(*_with_binaries(found, sources, tell), path.name, known_of(winning))
     beside = {files[suffix]: (SOURCES / name).read_bytes() for suffix, name in BESIDE.items()}
     write_all({**beside, files[".so"]: shared})
 
@@ -113,9 +117,9 @@ def _keys(row: BestRow) -> list[tuple[str, int, str]]:
     return [(row.source_digest, bits, architecture) for bits in INDEX_BITS]
 
 
-def library_bytes(winners: Winners, cubins: Cubins, name: str) -> bytes:
+def library_bytes(winners: Winners, cubins: Cubins, name: str, known: Known = NOTHING_KNOWN) -> bytes:
     """The shared object of this name. ToolMissing where the C++ compiler is missing, or does not make it."""
-    return built(pack_text(winners, cubins), b"".join(_aligned(cubins)), name)
+    return built(pack_text(winners, cubins, known), b"".join(_aligned(cubins)), name)
 
 
 def _aligned(cubins: Cubins) -> Iterator[bytes]:
@@ -125,28 +129,10 @@ def _aligned(cubins: Cubins) -> Iterator[bytes]:
 
 def built(pack: str, binaries: bytes, name: str) -> bytes:
     """The shared object of this name, from the text of its pack. ToolMissing where the compiler does not make it."""
-    parent = cache.working_parent()
-    try:
-        with workplace(parent) as work:
-            texts = {file.name: file.read_bytes() for file in SOURCES.iterdir() if file.name.endswith((".c", ".h"))}
-            for file, content in {**texts, PACK: pack.encode(), BINARIES: binaries}.items():
-                (work.folder / file).write_bytes(content)
-            sources, output = (
-                [file for file in sorted((*texts, PACK)) if file.endswith(".c")],
-                work.folder / "library",
-            )
-            command = _command(work.folder, sources, output, name)
-            environment = {"TMPDIR": str(work.folder), "LC_ALL": "C"}
-            ended = work.run(command, limit_seconds=LIMIT_SECONDS, environment=environment)
-            if not ended.is_well or not output.is_file():
-                refuse_full_disk(parent)
-                said = ended.messages.replace(str(work.folder), "").strip()[-2000:] or f"it {ended.how}"
-                raise ToolMissing(f"{command[0]} does not build the library: {said}")
-            return output.read_bytes()
-    except OSError as error:
-        raise InputError(
-            f"cannot build the library in {parent} ({error.strerror}): make it writable, with space left"
-        ) from error
+    texts = {file.name: file.read_bytes() for file in SOURCES.iterdir() if file.name.endswith((".c", ".h"))}
+    sources = [file for file in sorted((*texts, PACK)) if file.endswith(".c")]
+    files = {**texts, PACK: pack.encode(), BINARIES: binaries}
+    return shared_object(files, lambda folder, output: _command(folder, sources, output, name), "library")
 
 
 def _command(folder: Path, sources: Sequence[str], output: Path, name: str) -> list[str]:
@@ -162,7 +148,7 @@ def _command(folder: Path, sources: Sequence[str], output: Path, name: str) -> l
 # The pack's text
 
 
-def pack_text(winners: Winners, cubins: Cubins) -> str:
+def pack_text(winners: Winners, cubins: Cubins, known: Known = NOTHING_KNOWN) -> str:
     """The tables of pack.h. Whatever is from the database stands in them as string literals."""
     kernels = {digest: number for number, digest in enumerate(dict.fromkeys(row.source_digest for row, _ in winners))}
     about = dict.fromkeys(f"{row.device}, {row.tuned_at[:10]}: {facts(row)}" for row, _ in winners)
@@ -170,7 +156,8 @@ def pack_text(winners: Winners, cubins: Cubins) -> str:
         "library_pack.c.jinja",
         {
             "version": __version__,
-            "rows": [_row(row, source, kernels[row.source_digest]) for row, source in winners],
+            "rows": [_row(row, source, kernels[row.source_digest], known) for row, source in winners],
+            "cards": [_card(card) for card in known[1].values()],
             "cubins": list(_cubin_rows(kernels, cubins)),
             "about": [literal(f"{line}\n") for line in (f"tsm2-tune {__version__}", *about)],
             "alignment": ALIGNMENT,
@@ -180,9 +167,34 @@ def pack_text(winners: Winners, cubins: Cubins) -> str:
     )
 
 
-def _row(row: BestRow, source: KernelSource, kernel: int) -> list[str]:
+def _card(card: Card) -> list[str]:
+    """The members of pack.h's `struct card`."""
+    gflops = _list(repr(card.gflops.get(dtype, 0.0)) for dtype in ELEMENT_TYPES)
+    return [str(card.sms), repr(card.read_gbytes_per_s), repr(card.copy_gbytes_per_s), gflops]
+
+
+def _expected(w: Winner, known: Known) -> list[str]:
+    """The members of pack.h's `struct winner` from `card` on."""
+    cards = known[1]
+    if w.division is None or w.device not in cards:
+        return ["-1", "{0}", "1.0", "1.0", "0.0", "0"]
+    card = cards[w.device]
+    work = work_of(w, (w.m, w.n, w.k), card)
+    kernels = Kernels([w.division], [w.launch], [work], [w.median_us], card)
+    vendor = vendor_factor(w.vendor_us, work) if w.vendor_us is not None else 1.0
+    factors = (kernels.factors[0, 0], vendor, kernels.enough[0, 0])
+    return [
+        str(list(cards).index(w.device)),
+        _list(repr(getattr(w.division, field.name)) for field in fields(Division)),
+        *(repr(float(factor)) for factor in factors),
+        str(int(work.has_odd_lines)),
+    ]
+
+
+def _row(row: BestRow, source: KernelSource, kernel: int, known: Known) -> list[str]:
     """The members of pack.h's `struct winner`."""
-    w = Winner(**{**winner(row, source), "launch": source.launch})  # type: ignore[arg-type]
+    own = {"launch": source.launch, "division": known[0].get(row.trial_id)}
+    w = Winner(**{**winner(row, source), **own})  # type: ignore[arg-type]
     vendor = [literal(w.vendor_routine or ""), repr(w.vendor_us)] if w.x_cublas is not None else ["NULL", "0.0"]
     return [
         *(literal(text) for text in (w.device, w.op, w.config)),
@@ -196,6 +208,7 @@ def _row(row: BestRow, source: KernelSource, kernel: int) -> list[str]:
         str(kernel),
         literal(w.kernel),
         _list(str(int(getattr(w.launch, name))) for name in LAUNCH),
+        *_expected(w, known),
     ]
 
 

@@ -11,11 +11,16 @@ from dataclasses import asdict
 
 from tsm2_tune import __version__
 from tsm2_tune.generator.render import OF_LITERALS, KernelSource, filled
+from tsm2_tune.runtime.compiled import launcher_place
+from tsm2_tune.tuner.export.known import NOTHING_KNOWN, Known
 from tsm2_tune.tuner.export.runtime import runtime_parts
 from tsm2_tune.tuner.export.tables import facts
 from tsm2_tune.tuner.stored import BestRow
 
-PUBLIC = ("CUBINS", "KERNELS", "WINNERS", "Match", "Vendor", "Winner", "choice", "gemm", "load", "match", "plan")
+PUBLIC = (
+    "CARDS", "CUBINS", "KERNELS", "WINNERS", "Match", "Vendor", "Winner",
+    "choice", "gemm", "launcher", "load", "match", "plan",
+)  # fmt: skip
 COPIED = (  # from BestRow to the module's Winner, by the same name
     "device", "compute_capability", "driver", "toolkit", "tuned_at", "dtype", "op", "m", "n", "k", "config",
     "median_us", "gbytes_per_s", "percent_of_floor",
@@ -27,7 +32,12 @@ Cubins = Mapping[tuple[str, int, str], bytes]  # by a text's digest, width of in
 
 
 def module_text(
-    rows: Sequence[BestRow], sources: Mapping[int, KernelSource], database: str, cubins: Cubins | None = None
+    rows: Sequence[BestRow],
+    sources: Mapping[int, KernelSource],
+    database: str,
+    cubins: Cubins | None = None,
+    known: Known = NOTHING_KNOWN,
+    launcher: bytes | None = None,  # compiled here
 ) -> str:
     """The module. Whatever is from the database stands in it as ASCII string literals, or quoted in a comment."""
     cubins = cubins or {}
@@ -46,12 +56,14 @@ def module_text(
     data = filled(
         "module.py.jinja",
         {
-            "rows": [ascii(json.dumps(winner(row, sources[row.trial_id]), allow_nan=False)) for row in rows],
+            "rows": [ascii(json.dumps(winner(row, sources[row.trial_id], known), allow_nan=False)) for row in rows],
+            "cards": [(ascii(name), ascii(json.dumps(asdict(card)))) for name, card in known[1].items()],
             "kernels": [
                 (ascii(digest), [ascii(line) for line in text.splitlines(keepends=True)] or ["''"])
                 for digest, text in texts.items()
             ],
             "cubins": [(ascii(key), *_packed(binary)) for key, binary in cubins.items()],
+            "launcher": None if launcher is None else (ascii(launcher_place()), *_packed(launcher)),
         },
         OF_LITERALS,
     )
@@ -67,12 +79,14 @@ def _packed(binary: bytes) -> tuple[str, list[str]]:
     return ascii(hashlib.sha256(binary).hexdigest()), [ascii(line) for line in lines]
 
 
-def winner(row: BestRow, source: KernelSource) -> dict[str, object]:
+def winner(row: BestRow, source: KernelSource, known: Known = NOTHING_KNOWN) -> dict[str, object]:
     """What the module's Winner holds."""
+    division = known[0].get(row.trial_id)
     return {name: getattr(row, name) for name in COPIED} | {
         "digest": source.digest,
         "kernel": source.kernel,
         "launch": asdict(source.launch),
+        "division": asdict(division) if division is not None else None,
     }
 
 

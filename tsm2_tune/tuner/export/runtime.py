@@ -11,6 +11,7 @@ PACKAGE = "tsm2_tune.runtime"
 MODULES = (
     "elements",
     "launch",
+    "expecting",
     "winners",
     "libraries",
     "matrices",
@@ -20,6 +21,7 @@ MODULES = (
     "workspace",
     "plans",
     "fast",
+    "compiled",
     "pycuda_arrays",
     "host",
     "products",

@@ -4,15 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "product.h"
+#include "expecting.h"
 
-/* What makes one winner come before another: the first difference. */
-struct rank {
-    int of_other_device;
-    double distance;
-    int is_no_gram;
-    double median_us;
-};
+#define DOUBT 0.02 /* by which an expected time counts as longer, for each unit of distance from where it won */
 
 static int fits(const struct winner *winner, const struct product *product)
 {
@@ -25,51 +19,119 @@ static int fits(const struct winner *winner, const struct product *product)
 
 static double distance(const struct product *product, const struct winner *winner)
 {
-    const double x = log((double)product->m / (double)winner->m);
-    const double y = log((double)product->n / (double)winner->n);
-    const double z = log((double)product->k / (double)winner->k);
-    return (double)sqrtl((long double)x * x + (long double)y * y + (long double)z * z);
+    const double x = log((double)winner->m) - log((double)product->m);
+    const double y = log((double)winner->n) - log((double)product->n);
+    const double z = log((double)winner->k) - log((double)product->k);
+    return sqrt(x * x + y * y + z * z);
 }
 
-static int comes_before(struct rank a, struct rank b)
+/* Whether a comes before b where they are as near, or expected to take as long. */
+static int comes_before(const struct winner *a, const struct winner *b)
 {
-    if (a.of_other_device != b.of_other_device)
-        return a.of_other_device < b.of_other_device;
-    if (a.distance != b.distance)
-        return a.distance < b.distance;
-    if (a.is_no_gram != b.is_no_gram)
-        return a.is_no_gram < b.is_no_gram;
-    return a.median_us < b.median_us;
+    if (a->is_gram != b->is_gram)
+        return a->is_gram;
+    return a->median_us < b->median_us;
 }
 
-/* The first winner by device, shape, half the products, time. */
-static struct match nearest(const struct product *product, const char *device)
+/* The device whose winners the product may get: this one, if it has some, else the first that has. */
+static const char *device_for(const struct product *product, const char *device)
 {
-    struct match found = {NULL, 0, 0, 0};
-    struct rank first = {0, 0, 0, 0};
+    const char *other = NULL;
     for (int i = 0; i < pack_winner_count; ++i) {
         const struct winner *winner = &pack_winners[i];
         if (!fits(winner, product))
             continue;
-        const struct rank rank = {strcmp(device, winner->device) != 0, distance(product, winner), !winner->is_gram,
-                                  winner->median_us};
-        if (found.winner == NULL || comes_before(rank, first)) {
-            first = rank;
+        if (strcmp(device, winner->device) == 0)
+            return winner->device;
+        if (other == NULL)
+            other = winner->device;
+    }
+    return other;
+}
+
+/* The next winner of the device that fits, from i on; their number where there is none. */
+static int next_fitting(int i, const struct product *product, const char *device)
+{
+    while (i < pack_winner_count &&
+           !(fits(&pack_winners[i], product) && strcmp(device, pack_winners[i].device) == 0))
+        ++i;
+    return i;
+}
+
+/* The nearest winner of the device; `is_known`: of all of them enough is known to expect times of other shapes. */
+static struct match nearest(const struct product *product, const char *device, int *is_known)
+{
+    struct match found = {.winner = NULL};
+    *is_known = 1;
+    for (int i = next_fitting(0, product, device); i < pack_winner_count; i = next_fitting(i + 1, product, device)) {
+        const struct winner *winner = &pack_winners[i];
+        const double away = distance(product, winner);
+        if (winner->card < 0 || winner->division.resident == 0)
+            *is_known = 0;
+        if (found.winner == NULL || away < found.distance ||
+            (away == found.distance && comes_before(winner, found.winner))) {
             found.winner = winner;
+            found.distance = away;
+            found.launch = winner->launch;
         }
     }
-    found.distance = first.distance;
-    found.of_other_device = first.of_other_device;
+    return found;
+}
+
+/* The winner that is expected to take least, and its launch. One that won far from here counts as longer. */
+static struct match least(const struct product *product, const char *device)
+{
+    struct match found = {.winner = NULL};
+    double least_us = INFINITY;
+    for (int i = next_fitting(0, product, device); i < pack_winner_count; i = next_fitting(i + 1, product, device)) {
+        const struct winner *winner = &pack_winners[i];
+        const double away = distance(product, winner);
+        const struct work work = work_of(product, winner);
+        struct launch launch;
+        const double us = best_launch(winner, &work, &launch), doubted = us * (1 + DOUBT * away);
+        if (doubted < least_us || (doubted == least_us && comes_before(winner, found.winner))) {
+            least_us = doubted;
+            found.winner = winner;
+            found.launch = launch;
+            found.distance = away;
+            found.expected_us = us;
+        }
+    }
+    return found;
+}
+
+/* The winner for the product as it is; none where no winner fits. */
+static struct match choose_as_is(const struct product *product, const char *device)
+{
+    struct match found = {.winner = NULL};
+    const char *of = device_for(product, device);
+    int is_known;
+    if (of == NULL)
+        return found;
+    const struct match near = nearest(product, of, &is_known);
+    const struct winner *winner = near.winner;
+    found = near;
+    if (near.distance == 0) {
+        found.expected_us = winner->median_us;
+        found.vendor_us = winner->vendor_us;
+    } else if (is_known) {
+        found = least(product, of);
+        if (winner->vendor_routine != NULL) {
+            const struct work work = work_of(product, winner);
+            found.vendor_us = vendor_us(winner, &work);
+        }
+    }
+    found.of_other_device = strcmp(of, device) != 0;
     return found;
 }
 
 struct match choose(const struct product *product, const char *device)
 {
-    struct match found = nearest(product, device);
+    struct match found = choose_as_is(product, device);
     if (found.winner != NULL)
         return found;
     const struct product across = transposed_product(product);
-    found = nearest(&across, device);
+    found = choose_as_is(&across, device);
     found.swapped = 1;
     return found;
 }
@@ -86,20 +148,22 @@ void describe_match(const struct match *match, const char *device, char *text, s
     const struct winner *w = match->winner;
     const long long m = w->m, n = w->n, k = w->k;
     text[0] = '\0';
-    ADD(text, bytes, "%s, ", w->config);
-    if (match->distance == 0)
-        ADD(text, bytes, "exact");
-    else
-        ADD(text, bytes, "nearest %lldx%lldx%lld at distance %.1f", m, n, k, match->distance);
+    ADD(text, bytes, "%s", w->config);
+    if (match->launch.splits > 1)
+        ADD(text, bytes, " with %d %s", match->launch.splits, match->launch.persistent ? "blocks" : "splits");
     if (match->swapped)
         ADD(text, bytes, ", by op %s as the transposed product", w->op);
     if (match->of_other_device)
         ADD(text, bytes, ", tuned on %s: no winner of %s fits, tune there for its own", w->device, device);
-    if (match->distance == 0) {
-        ADD(text, bytes, ": %.1f us", w->median_us);
-        if (w->vendor_routine != NULL)
-            ADD(text, bytes, ", %s %.1f us", w->vendor_routine, w->vendor_us);
-    }
+    if (match->distance == 0)
+        ADD(text, bytes, ": tuned for this shape; %.1f us measured", match->expected_us);
+    else if (match->expected_us > 0)
+        ADD(text, bytes, ": tuned for %lldx%lldx%lld; %.1f us predicted, from %.1f us there", m, n, k,
+            match->expected_us, w->median_us);
+    else
+        ADD(text, bytes, ": tuned for %lldx%lldx%lld, at distance %.1f", m, n, k, match->distance);
+    if (match->vendor_us > 0)
+        ADD(text, bytes, ", %s %.1f us", match->distance == 0 ? w->vendor_routine : "the vendor", match->vendor_us);
 }
 
 /* Whether the first winner of this type and op is at i. */

@@ -6,6 +6,7 @@
 #include "checking.h"
 #include "exported.h"
 #include "handle.h"
+#include "expecting.h"
 #include "launch.h"
 
 enum { ARGUMENTS = 13 };
@@ -18,15 +19,22 @@ union argument {
     unsigned char factor[16];
 };
 
+/* Of a matrix in a storage order what a choice depends on: that it has none, lines of whole vectors, or others. */
+static int kind_of_lines(const struct product *product, int x, int order)
+{
+    const int64_t ld = product->matrices[x].ld[order];
+    return ld == 0 ? 0 : ld * element_bytes((tsm2_type)product->type) % VECTOR_BYTES == 0 ? 1 : 2;
+}
+
 /* The winner for the product, remembered. */
 static struct match chosen(tsm2_handle handle, const struct product *product)
 {
-    struct remembered now = {{product->m, product->n, product->k, product->type}, {NULL, 0, 0, 0}};
+    struct remembered now = {{product->m, product->n, product->k, product->type}, {.winner = NULL}};
     int64_t facts = product->is_gram;
     uint64_t place = 0;
     for (int x = 0; x < 3; ++x)
         for (int order = 0; order < ORDERS; ++order)
-            facts = facts * 2 + (product->matrices[x].ld[order] != 0);
+            facts = facts * 3 + kind_of_lines(product, x, order);
     now.key[3] += (facts * 4 + product->conjugates[0] * 2 + product->conjugates[1]) * 8;
     for (int i = 0; i < 4; ++i)
         place = (place ^ (uint64_t)now.key[i]) * 0x9e3779b97f4a7c15u;
@@ -88,9 +96,10 @@ static uint64_t counters_bytes(const struct launch *launch, const struct product
 
 /* Start the winner's kernel. */
 static tsm2_status start(tsm2_handle handle, const struct call *call, const struct product *oriented,
-                         const struct winner *winner)
+                         const struct match *match)
 {
-    const struct launch *launch = &winner->launch;
+    const struct winner *winner = match->winner;
+    const struct launch *launch = &match->launch;
     const uint64_t x = launch_blocks_x(launch, (uint64_t)oriented->m, (uint64_t)oriented->n);
     if (x > INT_MAX)
         return fail(handle, TSM2_NOT_SUPPORTED, "%s needs more blocks than a grid has", winner->config);
@@ -168,7 +177,7 @@ static tsm2_status find(tsm2_handle handle, const struct call *call, struct prod
 static tsm2_status multiply(tsm2_handle handle, struct call call)
 {
     struct product oriented;
-    struct match match = {NULL, 0, 0, 0};
+    struct match match = {.winner = NULL};
     if (handle == NULL)
         return TSM2_INVALID_VALUE;
     handle->error[0] = '\0';
@@ -181,7 +190,7 @@ static tsm2_status multiply(tsm2_handle handle, struct call call)
     int has_entered;
     TRY(enter(handle, &has_entered));
     const tsm2_status status =
-        call.k > 0 ? start(handle, &call, &oriented, match.winner) : scale(handle, &call);
+        call.k > 0 ? start(handle, &call, &oriented, &match) : scale(handle, &call);
     return leave(handle, has_entered, status);
 }
 
@@ -240,7 +249,7 @@ EXPORTED tsm2_status tsm2_workspace_size(tsm2_handle handle, tsm2_type type, tsm
         return TSM2_INVALID_VALUE;
     *bytes = 0;
     TRY(ask(handle, &call, &oriented, &match));
-    const struct launch *launch = &match.winner->launch;
+    const struct launch *launch = &match.launch;
     *bytes = whole_workspace_bytes(partials_bytes(launch, &oriented), counters_bytes(launch, &oriented));
     return TSM2_SUCCESS;
 }

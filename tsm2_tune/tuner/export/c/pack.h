@@ -21,6 +21,23 @@ struct launch {
     int has_workspace;     /* whether the kernel has the two parameters more */
 };
 
+/* Into what a kernel divides its work, whatever the shape. */
+struct division {
+    int resident;     /* blocks that a multiprocessor holds at a time; 0: not known */
+    int tile_rows;    /* of C; a block computes a whole number of such tiles, one below the other */
+    int tile_columns; /* of C; 0: all of them */
+    int step;         /* products of a sum; every part of k but the last has a whole number of such steps */
+    int deepest;      /* products of a sum after which C is written, to be read and written again; 0: all */
+    double odd_lines; /* how much longer it takes where lines of operands are not whole 16-byte vectors */
+};
+
+/* A GPU's rates, as they were measured where its kernels were tuned. */
+struct card {
+    int sms;
+    double read_gbytes_per_s, copy_gbytes_per_s;
+    double gflops[6]; /* by tsm2_type; 0: not known */
+};
+
 /* The fastest kernel of one shape and op on one device. */
 struct winner {
     const char *device, *op, *config;
@@ -35,6 +52,12 @@ struct winner {
     int kernel; /* index of its text: binaries of one text have the same */
     const char *entry;
     struct launch launch;
+    int card; /* index; -1: not known, so that nothing is expected of other shapes */
+    struct division division;
+    /* What the winner's own shape says: by how much its time, and the vendor's, is longer than the card's rates let
+       expect; how many blocks keep a multiprocessor busy; whether lines of its operands are not whole vectors. */
+    double factor, vendor_factor, enough;
+    int had_odd_lines;
 };
 
 struct cubin {
@@ -46,6 +69,7 @@ struct cubin {
 
 extern const struct winner pack_winners[];
 extern const int pack_winner_count;
+extern const struct card pack_cards[];
 extern const struct cubin pack_cubins[];
 extern const int pack_cubin_count;
 extern const unsigned char pack_bytes[];

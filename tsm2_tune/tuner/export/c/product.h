@@ -41,8 +41,10 @@ struct product {
 /* Which winner a product gets, and how it was found. */
 struct match {
     const struct winner *winner;
+    struct launch launch;
     double distance; /* of the logarithms of m, n and k; 0 is exact */
     int of_other_device, swapped;
+    double expected_us, vendor_us; /* measured, where it is exact, else predicted; 0: not known */
 };
 
 int64_t element_bytes(tsm2_type type);

@@ -88,8 +88,8 @@ tsm2_status tsm2_load(tsm2_handle handle);
    for beta = 0 and beta = 1. At beta = 0 what C holds is not read. With alpha = 0 A and B are read all the same.
    lda, ldb and ldc are elements from one column to the next.
 
-   Of the kernels for these operations, the GPU's own before other GPUs', the one that was tuned at the nearest shape
-   runs: by the distance of the logarithms of m, n and k. Where A is B and op(B) is op(A) transposed, that may be one
+   Of the kernels for these operations, the GPU's own before other GPUs', the one that was tuned for the shape runs;
+   for a shape that was not tuned, the one that is expected to take least, started as suits the shape. Where A is B and op(B) is op(A) transposed, that may be one
    which computes half of the symmetric or Hermitian result. Where none is for these operations, one for the transposed
    product may run. */
 tsm2_status tsm2_gemm_f32(tsm2_handle handle, tsm2_operation transa, tsm2_operation transb, int64_t m, int64_t n,

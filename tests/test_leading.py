@@ -18,11 +18,11 @@ from tsm2_tune.generator.render import render
 from tsm2_tune.generator.rules import Candidate
 from tsm2_tune.generator.space import search_space
 from tsm2_tune.tuner import job
+from tsm2_tune.tuner.leading import FIRST, LEADING, Leading
 from tsm2_tune.tuner.past import NOTHING_PAST, Claimed, Contender, Past
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import _config
 from tsm2_tune.tuner.trial import Outcome
-from tsm2_tune.tuner.turns import FIRST, LEADING, Turns
 
 R = Problem(20480, 5, 20480, "f32")
 SPACE = search_space(R, PROFILES["h200"], families=["tsmr"])
@@ -44,15 +44,15 @@ def tried(
     ahead: int = 0,
 ) -> list[KernelConfig]:
     """The configurations in the order in which a search tries them, which compiles some ahead."""
-    turns, pending, found = Turns(candidates, past, claim, most), list[Candidate](), list[KernelConfig]()
+    leading, pending, found = Leading(candidates, past, claim, most), list[Candidate](), list[KernelConfig]()
     while True:
-        while len(pending) <= ahead and (candidate := turns.next()) is not None:
+        while len(pending) <= ahead and (candidate := next(leading, None)) is not None:
             pending.append(candidate)
         if not pending:
             return found
         config = pending.pop(0).config
         found.append(config)
-        turns.tell(trial(config=config, problem=R, measurement=measurement(time_us(config))))
+        leading.tell(trial(config=config, problem=R, measurement=measurement(time_us(config))))
 
 
 def plain(config: KernelConfig) -> KernelConfig:
@@ -110,11 +110,11 @@ def test_claims_and_the_most_trials_hold_for_them() -> None:
 
 
 def test_nothing_is_made_of_what_failed() -> None:
-    turns = Turns(ORDERED[:1], NOTHING_PAST, yes, None)
-    first = turns.next()
+    leading = Leading(ORDERED[:1], NOTHING_PAST, yes, None)
+    first = next(leading, None)
     assert first is not None
-    turns.tell(trial(config=first.config, problem=R, outcome=Outcome.WRONG_RESULT))
-    assert turns.next() is None
+    leading.tell(trial(config=first.config, problem=R, outcome=Outcome.WRONG_RESULT))
+    assert next(leading, None) is None
 
 
 @pytest.mark.parametrize("name", LATE)

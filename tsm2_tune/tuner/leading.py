@@ -17,8 +17,10 @@ FIRST = 8  # candidates are right and timed before anything is made of them
 LEADING = 3  # the fastest of them, of which others are made
 
 
-class Turns:
+class Leading(Iterator[Candidate]):
     """The candidates of one problem that were not tried, each claimed before it is given.
+
+    There may be another one after there was none: what `tell` hears of changes that.
 
     What a search tries late is made of the fastest candidates: once FIRST have a time, or no other is left, and again
     whenever one becomes as fast. `most` is how many are given at the most; None is no limit.
@@ -29,18 +31,25 @@ class Turns:
         self._claim, self._left = claim, most
         self._given = set(past.tried)
         self._times_us = {one.config: one.median_us for one in past.contenders}
+        self._back: Candidate | None = None
         self._like: Candidate | None = None  # any candidate: of the problem, the device and the guidelines
 
-    def next(self) -> Candidate | None:
-        """The one to try now; None where there is none, until `tell` changes that."""
-        while self._left != 0 and (candidate := self._untried()) is not None:
-            answer = self._claim(candidate)
+    def __next__(self) -> Candidate:
+        if self._back is not None:
+            candidate, self._back = self._back, None
+            return candidate
+        while self._left != 0 and (found := self._untried()) is not None:
+            answer = self._claim(found)
             if answer is Claimed.ENOUGH:
                 self._left = 0
             elif answer is Claimed.YES:
                 self._left = None if self._left is None else self._left - 1
-                return candidate
-        return None
+                return found
+        raise StopIteration
+
+    def put_back(self, candidate: Candidate) -> None:
+        """Give this one again, the next time."""
+        self._back = candidate
 
     def tell(self, trial: Trial) -> None:
         """Take the trial of one of them into account."""

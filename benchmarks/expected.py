@@ -1,0 +1,108 @@
+"""How well a kernel's time on one shape tells its time on another: over the winners of a results file.
+
+    python -m benchmarks.expected benchmarks/results/h200-versus-cublas.json
+
+Where one kernel won several shapes of a type and op, its expected time on each of them is carried over from the
+nearest other one, started there as it was, and beside what was measured. Blocks that a multiprocessor holds are
+estimated: the file does not have them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from tsm2_tune.generator.families import FAMILIES
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.occupancy import occupancy
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.profiles import profile_named
+from tsm2_tune.runtime.expecting import VECTOR_BYTES, Card, Division, Kernels, Work
+from tsm2_tune.runtime.launch import Launch
+
+QUANTILES = (0.5, 0.75, 0.9, 0.95, 1.0)
+
+
+@dataclass(frozen=True)
+class Won:
+    """A kernel where it won."""
+
+    family: str
+    kernel: str
+    problem: Problem
+    launch: Launch
+    division: Division
+    measured_us: float
+
+    def work(self, card: Card) -> Work:
+        p = self.problem
+        odd = any(extent * p.dtype.element_bytes % VECTOR_BYTES for extent in _lines(p))
+        return Work.of((p.m, p.n, p.k), p.dtype_name, card, is_gram=p.is_gram, has_odd_lines=odd)
+
+    def distance(self, other: Won) -> float:
+        here, there = ((one.problem.m, one.problem.n, one.problem.k) for one in (self, other))
+        return math.dist([math.log(x) for x in here], [math.log(x) for x in there])
+
+
+def _lines(problem: Problem) -> tuple[int, int]:
+    """Elements in a line of A and of B."""
+    along_a, along_b, _ = problem.contiguous
+    extents = {"m": problem.m, "n": problem.n, "k": problem.k}
+    return extents[along_a], extents[along_b]
+
+
+def won(row: dict[str, Any], limits: DeviceLimits) -> Won | None:
+    """The winner in a row of the file; None for a configuration of another version."""
+    family = FAMILIES[row["family"]]
+    config = family.config_type.parse(row["configuration"])
+    if config is None:
+        return None
+    problem = Problem(row["m"], row["n"], row["k"], row["dtype"], row["op"])
+    resources, launch = family.resources(config, problem), family.launch(config, problem)
+    resident = occupancy(
+        limits, threads=launch.threads, registers=resources.registers, smem_bytes=launch.smem_bytes
+    ).blocks_per_sm
+    resident = max(resident, int(config.tunables.get("min_blocks", 1)))
+    division = family.division(config, problem, resident)
+    return Won(family.name, config.kernel_text, problem, launch, division, row["ours_us"])
+
+
+def errors(found: Sequence[Won], card: Card) -> dict[str, list[float]]:
+    """Family -> expected over measured time, for each winner whose kernel won elsewhere too."""
+    alike = defaultdict[tuple[str, str, str], list[Won]](list)
+    for one in found:
+        alike[one.problem.dtype_name, one.problem.op, one.kernel].append(one)
+    ratios = defaultdict[str, list[float]](list)
+    for one in found:
+        others = [other for other in alike[one.problem.dtype_name, one.problem.op, one.kernel] if other is not one]
+        if others:
+            at = min(others, key=one.distance)
+            kernels = Kernels([at.division], [at.launch], [at.work(card)], [at.measured_us], card)
+            ratios[one.family].append(kernels.us([one.launch], one.work(card))[0] / one.measured_us)
+    return ratios
+
+
+@click.command(help=__doc__)
+@click.argument("path", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--profile", default="h200", help="Limits of the card that the file is of.")
+def main(path: Path, profile: str) -> None:
+    limits, facts = profile_named(profile), json.loads(path.read_text())
+    card = Card(limits.sms, facts["read_gbytes_per_s"], facts["copy_gbytes_per_s"], facts["gflops"])
+    found = [one for one in (won(row, limits) for row in facts["rows"]) if one is not None]
+    ratios = errors(found, card)
+    print(f"{'family':16} pairs  |log(expected / measured)| at " + ", ".join(f"{q:.0%}" for q in QUANTILES))
+    for family, values in (*sorted(ratios.items()), ("all", [x for of in ratios.values() for x in of])):
+        at = np.quantile(np.abs(np.log(values)), QUANTILES)
+        print(f"{family:16} {len(values):5}  " + "  ".join(f"{value:.3f}" for value in at))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,249 @@
+"""Whether a first choice is ever absurd: over a grid of shapes by planning alone, and the worst of them run.
+
+    python -m benchmarks.first_choices --output first-choices.json --problems worst.txt
+    python -m benchmarks.first_choices --run worst.txt --device 0 --output worst.json
+    python -m benchmarks.first_choices --beside benchmarks/results/h200-versus-cublas.json
+
+The first needs no GPU. It asks of each shape what a search tries first, how long that is expected to take
+(tsm2_tune/generator/expected.py), and whether this is within twice the roofline with start-up; where it is not, it
+says why. The second compiles, verifies and times the first choices for the problems of a list. The third says how far
+expected times are from measured ones.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from itertools import cycle, product
+from multiprocessing import get_context
+from pathlib import Path
+
+import click
+
+from benchmarks.first_runs import run_problems
+from benchmarks.headline import markdown, number
+from benchmarks.result_file import program_facts, read, require_new
+from benchmarks.unseen_tables import percent, ranked
+from benchmarks.versus_cublas import part_of
+from benchmarks.winner import room_bytes
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.expected import START_US, expected_us, reasons
+from tsm2_tune.generator.families import config_spelt, family_named
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.order import expected_times_us, ordered
+from tsm2_tune.generator.problem import Problem, dtype_named
+from tsm2_tune.generator.roofline import data_sheet
+from tsm2_tune.generator.rules import Candidate, Guidelines
+from tsm2_tune.generator.space import search_space
+from tsm2_tune.tuner.operands import needed_bytes
+from tsm2_tune.tuner.target import limits_of
+from tsm2_tune.tuner.tune import cores
+from tsm2_tune.usage import Command
+
+A_DECADE = 2  # extents of the grid
+LARGEST = 10**8
+OPS = ("nn", "ttt", "tn", "ntt")  # of real numbers; of complex ones the transposed operand is conjugated
+CONJUGATED = {"tn": "cn", "ntt": "jtt"}
+TRANSPOSED = {"n": "t", "t": "n", "j": "c", "c": "j"}  # a matrix's letter -> that of the transposed one in its memory
+WITHIN = 2.0  # times the roofline with start-up
+AT_LEAST = 1.25  # times the least of all candidates, from where another one should have been first
+
+
+def grid(limits: DeviceLimits, dtype_names: Sequence[str], count: int, seed: int) -> list[Problem]:
+    """So many shapes of the grid that fit the device with room, each in one of the types and storage orders in turn.
+
+    InputError where the grid has fewer.
+    """
+    decades = len(str(LARGEST)) - 1
+    extents = [round(10 ** (step / A_DECADE)) for step in range(decades * A_DECADE + 1)]
+    shapes = list(product(extents, repeat=3))
+    random.Random(seed).shuffle(shapes)
+    kinds = cycle(product(dtype_names, OPS))
+    found: list[Problem] = []
+    for (m, n, k), (dtype_name, op) in zip(shapes, kinds, strict=False):
+        op = CONJUGATED.get(op, op) if dtype_named(dtype_name).is_complex else op
+        problem = Problem(m, n, k, dtype_name, op)
+        if needed_bytes(problem) <= room_bytes(limits):
+            found.append(problem)
+        if len(found) == count:
+            return found
+    raise InputError(f"the grid has {len(found)} shapes that fit {limits.name}: ask for no more --shapes")
+
+
+@dataclass(frozen=True, slots=True)
+class First:
+    """What a search tries first for a problem."""
+
+    problem: str
+    configuration: str
+    expected_us: float
+    floor_us: float  # the roofline, by the data sheet
+    least_us: float  # that any candidate is expected to take
+    times: float  # the roofline with start-up
+    reason: str  # empty where it is within WITHIN
+    is_absurd: bool  # whether another candidate should have been first
+
+
+def first_choice(problem: Problem, limits: DeviceLimits) -> First:
+    """By planning alone. InputError where no family computes it."""
+    space = search_space(problem, limits)
+    if not space.kept:
+        raise InputError(f"no configuration for {problem.text} on {limits.name}")
+    first, best = ordered(space, seed=0)[0], space.kept[int(expected_times_us(space.kept).argmin())]
+    floor_us = data_sheet(limits).floor_us(problem)
+    us, least_us = float(expected_us(first)), float(expected_us(best))
+    times = us / (floor_us + START_US)
+    within, absurd = times <= WITHIN, us > AT_LEAST * least_us
+    why = ", ".join(reasons(first)) or "nothing in particular"
+    if within:
+        reason = ""
+    elif absurd:
+        reason = f"{best.config.text} is expected to take {least_us:.1f} us; of the first choice: {why}"
+    else:
+        reason = f"no candidate is expected to take much less: {why}{_of_the_transposed(problem, limits)}"
+    return First(
+        problem.text, first.config.text, us, floor_us, min(us, least_us), times, reason, absurd and not within
+    )
+
+
+def _of_the_transposed(problem: Problem, limits: DeviceLimits) -> str:
+    """What the transposed product is expected to take, where C is wide: kernels are made for a tall one."""
+    if problem.m >= problem.n:
+        return ""
+    other = transposed(problem)
+    space = search_space(other, limits)
+    if not space.kept:
+        return ""
+    us = float(expected_times_us(space.kept).min())
+    return f"; the transposed product {other.text}, in the same memory, is expected to take {us:.1f} us"
+
+
+def transposed(problem: Problem) -> Problem:
+    """C^T = B^T A^T on the same memory: what is column-major there is row-major here, conjugates stay."""
+    a, b, c = (*problem.op, "n")[:3]
+    op = "".join(TRANSPOSED[letter] for letter in (b, a, c))
+    return replace(problem, m=problem.n, n=problem.m, op=op.removesuffix("n"))
+
+
+def planned(problems: Sequence[Problem], limits: DeviceLimits, processes: int) -> Iterator[First]:
+    """The first choice for each, in their order."""
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(first_choice, problems, [limits] * len(problems), chunksize=4)
+
+
+def summary(found: Sequence[First]) -> str:
+    """The shares of what was planned, and the worst."""
+    within = sum(not one.reason for one in found) / len(found)
+    absurd = [one for one in found if one.is_absurd]
+    explained = len(found) - len(absurd) - round(within * len(found))
+    lines = [
+        (one.problem, number(one.expected_us), number(one.floor_us), f"{one.times:.1f}", one.reason)
+        for one in worst(found, 10)
+    ]
+    heads = ("problem", "expected us", "roofline us", "times", "reason")
+    return (
+        f"{len(found)} shapes: the first choice of {percent(within, 1)} is expected within {WITHIN:g} times the"
+        f" roofline with start-up; of {explained} none is expected to do much better, and the reason is given;"
+        f" of {len(absurd)} another candidate is expected to take less by {AT_LEAST:g} times.\n\n"
+        + markdown(heads, lines, texts=("problem", "reason"))
+    )
+
+
+def worst(found: Iterable[First], count: int) -> list[First]:
+    """Those that are furthest from the roofline."""
+    return sorted(found, key=lambda one: -one.times)[:count]
+
+
+def beside(path: Path, limits: DeviceLimits) -> str:
+    """How the expected times of a result file's winners are to their measured ones."""
+    ratios = []
+    for row in read(path)["rows"]:
+        config = config_spelt(row["configuration"])
+        if config is not None:
+            problem = Problem(row["m"], row["n"], row["k"], row["dtype"], row["op"])
+            candidate = Candidate(family_named(config.family), config, problem, limits, Guidelines())
+            ratios.append(float(expected_us(candidate)) / row["ours_us"])
+    if not ratios:
+        raise InputError(f"{path} has no winner that this version knows: name another file")
+    shares = (0.0, 0.01, 0.05, 0.5, 0.95, 0.99, 1.0)
+    quantiles = ", ".join(f"{100 * share:g} % {number(ranked(ratios, share), 2)}" for share in shares)
+    return f"{len(ratios)} winners, expected over measured times by quantile: {quantiles}"
+
+
+@click.command(cls=Command)
+@click.option(
+    "--device", "spec", default="h200", show_default=True, help="A bundled card to plan for, or the ordinal."
+)
+@click.option("--shapes", "count", type=click.IntRange(1, 100_000), default=2000, show_default=True)
+@click.option("--dtype", default="f32,f64,c64,bf16", show_default=True, help="In turn, one a shape.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of which shapes of the grid are taken.")
+@click.option("--worst", "most", type=click.IntRange(1, 1000), default=60, show_default=True, help="In --problems.")
+@click.option("--processes", type=click.IntRange(1, 256), default=None, help="That plan.  [default: one a core]")
+@click.option("--problems", default=None, type=click.Path(dir_okay=False, path_type=Path), help="List of the worst.")
+@click.option(
+    "--run",
+    "to_run",
+    default=None,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Run the first choices for the problems of such a list on --device.",
+)
+@click.option("--part", default="1/1", show_default=True, help="Of --run: such as 2/4, the second of four runs.")
+@click.option("--resume", is_flag=True, help="Of --run: keep the rows that --output has, and run the others.")
+@click.option("--time-limit", type=click.FloatRange(0, min_open=True), default=None, help="Of --run: seconds.")
+@click.option(
+    "--output", default="first-choices.json", show_default=True, type=click.Path(dir_okay=False, path_type=Path)
+)
+@click.option(
+    "--beside",
+    "measured",
+    default=None,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Say how expected times are to those of a file of versus_cublas, and plan nothing.",
+)
+def main(
+    spec: str,
+    count: int,
+    dtype: str,
+    seed: int,
+    most: int,
+    processes: int | None,
+    problems: Path | None,
+    to_run: Path | None,
+    part: str,
+    resume: bool,
+    time_limit: float | None,
+    output: Path,
+    measured: Path | None,
+) -> None:
+    """Ask what a search tries first over a grid of shapes, or run what such a plan finds worst."""
+    if to_run is not None:
+        run_problems(to_run, spec, part_of(part), output, resume=resume, time_limit=time_limit)
+        return
+    limits = limits_of(spec)
+    if measured is not None:
+        click.echo(beside(measured, limits))
+        return
+    names = tuple(dtype_named(name.strip()).name for name in dtype.split(","))
+    require_new(output, "name another --output")
+    found = list(planned(grid(limits, names, count, seed), limits, processes or cores()))
+    facts = {
+        "command": "python -m benchmarks.first_choices"
+        f" --device {spec} --shapes {count} --dtype {dtype} --seed {seed}",
+        "date": datetime.now(UTC).date().isoformat(),
+        "device": limits.name,
+        "start_us": START_US,
+        "within": WITHIN,
+        **program_facts(),
+    }
+    output.write_text(json.dumps({**facts, "rows": [asdict(one) for one in found]}, indent=1) + "\n")
+    if problems is not None:
+        problems.write_text("".join(f"{one.problem}\n" for one in worst(found, most)))
+    click.echo(summary(found))
+
+
+if __name__ == "__main__":
+    main()

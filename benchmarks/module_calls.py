@@ -1,0 +1,115 @@
+"""Calls of an exported module on operands where they lie, and what its choice says."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from benchmarks.turns import Launch
+from tsm2_tune.tuner.operands import Operand, Operands
+
+TYPES = {"f32": "<f4", "f64": "<f8", "c64": "<c8", "c128": "<c16"}  # as the array interface has them
+FALLBACKS = ("torch", "cupy")  # whose arrays a module may leave to the vendor: the first that is installed
+Arrays = tuple[Any, Any, Any]
+
+
+def interface(operand: Operand, dtype_name: str) -> dict[str, Any]:
+    """The array interface of the operand as it lies."""
+    size = np.dtype(TYPES[dtype_name]).itemsize
+    shape, strides = (operand.rows, operand.columns), (size, size * operand.filling.leading_dimension)
+    return {
+        "version": 3,
+        "typestr": TYPES[dtype_name],
+        "shape": shape[::-1] if operand.row_major else shape,
+        "strides": strides[::-1] if operand.row_major else strides,
+        "data": (operand.address, False),
+    }
+
+
+def arrays_of(operands: Operands, *, on_host: bool) -> Arrays:
+    """a, b and out of the problem, in the operands' memory."""
+    told = [interface(one, operands.problem.dtype_name) for one in (operands.a, operands.b, operands.c)]
+    made: list[Any] = [SimpleNamespace(__cuda_array_interface__=one) for one in told]
+    if on_host:
+        made = [np.asarray(SimpleNamespace(__array_interface__=one)) for one in told]
+    a, b, out = made
+    return a, b, out
+
+
+def fallback_arrays() -> tuple[str, Callable[[Any], Any]] | None:
+    """The library whose products a module falls back to, and what makes its array of another one's memory."""
+    for name in FALLBACKS:
+        try:
+            library = importlib.import_module(name)
+        except ImportError:
+            continue
+        if name == "torch":
+            return name, partial(library.as_tensor, device="cuda")
+        return name, library.asarray
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """What the module chose for a product, how that is started, and how the vendor's where it falls back."""
+
+    choice: Any  # the module's Match
+    launch: Launch
+    falls_back: bool | None  # None where no library is here that it could fall back to
+    because: str
+    fallback: Launch | None
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What a row says of the choice."""
+        choice, winner = self.choice, self.choice.winner
+        basis = getattr(choice, "basis", None)
+        return {
+            "choice": str(choice),
+            "basis": str(choice) if basis is None else str(basis),
+            "expected_us": choice.expected_us,
+            "kernel": winner.kernel,
+            "tuned_shape": [winner.m, winner.n, winner.k],
+            "swapped": choice.swapped,
+            "launch": asdict(getattr(choice, "launch", None) or winner.launch),
+            "falls_back": self.falls_back,
+            "falls_back_because": self.because,
+        }
+
+
+def called(module: ModuleType, operands: Operands, *, on_host: bool, library: Callable[[Any], Any] | None) -> Called:
+    """The product of the operands by the module, as they lie now.
+
+    LookupError or ValueError where it has no kernel for it.
+    """
+    a, b, out = arrays = arrays_of(operands, on_host=on_host)
+    conjugates = dict(zip(("conj_a", "conj_b"), operands.problem.conjugated, strict=True))
+    choice = module.choice(*arrays, **conjugates, fallback="error")
+    if on_host:
+
+        def multiply() -> None:
+            module.gemm(a, b, out=out, **conjugates, fallback="error")
+
+        return Called(choice, multiply, None, "", None)
+    planned = module.plan(*arrays, **conjugates)
+
+    def start() -> None:
+        planned()
+
+    if library is None:
+        return Called(choice, start, None, "", None)
+    theirs = tuple(map(library, arrays))
+    found = module.choice(*theirs, **conjugates)
+    if not isinstance(found, module.Vendor):
+        return Called(choice, start, False, "", None)
+
+    def fall_back() -> None:
+        module.gemm(*theirs, **conjugates)
+
+    return Called(choice, start, True, str(found), fall_back)

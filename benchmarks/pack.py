@@ -1,0 +1,150 @@
+"""The pack that unseen shapes are given: a module of winners, tuned now or taken from a result file."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks.cells import Layout, Regime, cells, in_set
+from benchmarks.result_file import read
+from benchmarks.turns import COMPILE_SECONDS
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.families import config_spelt, family_named
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.render import INDEX_BITS, index_defines, render
+from tsm2_tune.generator.rules import Candidate, Guidelines
+from tsm2_tune.generator.space import SearchSpace, search_space
+from tsm2_tune.tuner import job
+from tsm2_tune.tuner.compiler import compile_text
+from tsm2_tune.tuner.export import export, write
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.target import Target
+from tsm2_tune.tuner.tune import Options, Tuner, cores
+from tsm2_tune.winners import winner_text
+
+MOST_TUNED = 12  # shapes of a regime, element type and layout
+Tuned = tuple[Problem, str]  # with its winner's configuration as text
+
+
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """Which products the unseen shapes and the pack are of."""
+
+    regimes: tuple[Regime, ...]
+    layouts: tuple[Layout, ...]
+    dtype_names: tuple[str, ...]
+
+
+def headline_problems(kinds: Kinds) -> tuple[Problem, ...]:
+    """The headline's shapes, which a pack is tuned for."""
+    every = cells(kinds.regimes, kinds.layouts, kinds.dtype_names, "headline")
+    return tuple(cell.problem for cell in every)
+
+
+def winners_in(path: Path, kinds: Kinds) -> tuple[Tuned, ...]:
+    """The headline's shapes in a result file of versus_cublas, with their winners.
+
+    InputError where it has none, or more than MOST_TUNED, of a regime, element type and layout.
+    """
+    places = product(kinds.regimes, kinds.layouts, kinds.dtype_names)
+    found: dict[tuple[str, str, str], list[Tuned]] = {place: [] for place in places}
+    for row in read(path)["rows"]:
+        winners = found.get((row["regime"], row["layout"], row["dtype"]))
+        if winners is not None and row["verified"] and in_set(row, "headline"):
+            problem = Problem(row["m"], row["n"], row["k"], row["dtype"], row["op"])
+            winners.append((problem, row["configuration"]))
+    for place, winners in found.items():
+        if not 1 <= len(winners) <= MOST_TUNED:
+            raise InputError(
+                f"{path} has {len(winners)} winners of the headline's shapes of {' '.join(place)}, expected 1 to"
+                f" {MOST_TUNED}: name another --pack-from, or other regimes, layouts and types"
+            )
+    return tuple(winner for winners in found.values() for winner in winners)
+
+
+def spaces_of(tuned: Iterable[Tuned], limits: DeviceLimits) -> tuple[SearchSpace, ...]:
+    """Of each problem the space of its winner alone. InputError where this version has no such configuration."""
+    found = []
+    for problem, text in tuned:
+        config = config_spelt(text)
+        if config is None or not (family := family_named(config.family)).has(config, problem):
+            raise InputError(
+                f"{text} is no configuration for {problem.text} in this version: name a --pack-from that it measured,"
+                " or leave it out, which tunes"
+            )
+        candidate = Candidate(family, config, problem, limits, Guidelines())
+        space = SearchSpace(problem, limits, (family.name,), [candidate], (), (Guidelines(),))
+        found.append(space)
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """How a pack is made: the module at `path`, its trials in `database`, from which the same call goes on.
+
+    Its shapes are those of the result file `source`, each with its winner there, which is verified and timed; without
+    one the headline's, tuned for so many seconds each.
+    """
+
+    path: Path
+    kinds: Kinds
+    database: Path
+    source: Path | None
+    budget_seconds: float
+
+    def made(self, target: Target, *, end: float) -> bool:
+        """Make it; whether all of its shapes were begun before `end`, as time.monotonic() has it."""
+        options = Options(vendor=not target.is_host)
+        if self.source is None:
+            options = replace(options, budget_seconds=self.budget_seconds)
+            problems = headline_problems(self.kinds)
+            spaces: Iterable[SearchSpace] = (search_space(problem, target.limits) for problem in problems)
+        else:
+            spaces = chosen = spaces_of(winners_in(self.source, self.kinds), target.limits)
+            problems = tuple(space.problem for space in chosen)
+            _compile([space.kept[0] for space in chosen], target)
+        with Tuner(target, options) as tuner, Store.open(str(self.database), create=True) as store:
+            for place, space in enumerate(spaces, 1):
+                if time.monotonic() > end:
+                    click.echo(f"stopped by the time limit before {space.problem.text}, {place} of {len(problems)}")
+                    return False
+                for event in job.run([space], tuner, store):
+                    if isinstance(event, job.ProblemEnded):
+                        found = "no winner" if event.winner is None else winner_text(event.winner)
+                        click.echo(f"pack {place}/{len(problems)} {space.problem.text}: {found}")
+            self._write(store, target, frozenset(problems))
+        return True
+
+    def _write(self, store: Store, target: Target, problems: frozenset[Problem]) -> None:
+        """Export the winners of these problems."""
+        name, chosen = target.identity.name, problems.__contains__
+        text = export(
+            store, "module", device=name, chosen=chosen, binaries=not target.is_host, tell=click.echo
+        )  # fmt: skip
+        write(text, self.path)
+
+
+def _compile(candidates: Sequence[Candidate], target: Target) -> None:
+    """Fill the cache with the kernels for both widths of index, on all cores: a search compiles one after another."""
+    sources = {source.digest: source for c in candidates if (source := render(c.problem, c.config))}
+
+    def compiled(job: tuple[Any, int]) -> object:
+        source, bits = job
+        return compile_text(
+            source.text,
+            kernel=source.kernel,
+            defines=index_defines(bits),
+            toolchain=target.toolchain,
+            limit_seconds=COMPILE_SECONDS,
+        )
+
+    with ThreadPoolExecutor(cores()) as pool:
+        list(pool.map(compiled, product(sources.values(), INDEX_BITS)))

@@ -1,0 +1,111 @@
+"""A device and what is timed on it: operands, kernels, and launches checked and timed in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from tsm2_tune.errors import InputError, ToolMissing
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.render import render, support_source
+from tsm2_tune.generator.roofline import Ceilings
+from tsm2_tune.tuner.checks import CHECKS
+from tsm2_tune.tuner.compiler import Toolchain, compile_text
+from tsm2_tune.tuner.device import Device
+from tsm2_tune.tuner.loaded import Entry, LoadedKernel
+from tsm2_tune.tuner.measure import Effort, measure_interleaved
+from tsm2_tune.tuner.operands import Operands, Support
+from tsm2_tune.tuner.phases import Phases
+from tsm2_tune.tuner.target import Target
+from tsm2_tune.tuner.trial import IN_FINALS, Binary, Cache, Measurement, Verdict
+from tsm2_tune.tuner.verify import clear, inspect
+
+COMPILE_SECONDS = 120.0
+EXACT, TIMED = CHECKS[0], CHECKS[-1]  # small integers; what is timed, on numbers from [-1, 1)
+
+Launch = Callable[[], None]
+D = TypeVar("D", bound=Device)
+
+
+@dataclass(frozen=True, slots=True)
+class Opponent:
+    """A library's product on the operands."""
+
+    launch: Launch
+    right: bool  # exact on small integers
+    timed: int  # algorithms that it was chosen from
+
+
+def compiled_support(toolchain: Toolchain) -> str:
+    """The tuner's own kernels, compiled. InputError where the compiler refuses them."""
+    support = compile_text(
+        support_source(), kernel="", defines=(), toolchain=toolchain, limit_seconds=COMPILE_SECONDS
+    )
+    if not isinstance(support, Binary):
+        raise InputError(f"{toolchain.compiler} does not compile the tuner's own kernels: {support.detail}")
+    return support.path
+
+
+class Turns(Generic[D]):
+    """The device for the length of a run. `phases` is told of what a cell waits for."""
+
+    def __init__(self, device: D, target: Target, support_path: str, effort: Effort, phases: Phases) -> None:
+        self.device, self.target = device, target
+        self.phases = phases
+        self._support_path, self._effort = support_path, effort
+        self._supports: dict[str, Support] = {}
+        self.ceilings: Ceilings = device.ceilings()
+
+    @property
+    def versions(self) -> dict[str, int | None]:
+        """Of the vendor's libraries, which a device without them has none of."""
+        return {"cublas": None, "cublaslt": None}
+
+    def opponents(self, operands: Operands, stack: ExitStack) -> dict[str, Opponent]:
+        """The vendor's products on the operands as they are; none where the vendor is left out."""
+        return {}
+
+    def operands(self, problem: Problem, stack: ExitStack) -> Operands:
+        """Those of the problem, until the stack is closed. MemoryError where there is no room."""
+        operands = Operands(self.device, self._support_of(problem.dtype_name), problem, index_bits=problem.index_bits)
+        stack.callback(operands.free)
+        return operands
+
+    def loaded(self, operands: Operands, config: KernelConfig, stack: ExitStack) -> LoadedKernel:
+        """The configuration's kernel for the operands, until the stack is closed."""
+        source = render(operands.problem, config)
+        path = self.compiled(source.text, source.kernel, source.defines)
+        loaded = LoadedKernel(self.device, operands, Entry(path, source.kernel, source.launch))
+        stack.callback(loaded.free)
+        return loaded
+
+    def verdict(self, operands: Operands, launch: Launch) -> Verdict:
+        """Of what the launch computes, C poisoned before. On the operands as `prepare` left them for EXACT."""
+        clear(operands)
+        launch()
+        self.device.synchronise()
+        return inspect(operands, EXACT)
+
+    def in_turns(self, launches: Mapping[str, Launch]) -> dict[Cache, dict[str, Measurement]]:
+        """The time of each in clean and, but for a host, in dirty, measured in turns by the run's effort."""
+        caches = self.target.caches(Cache.CLEAN, IN_FINALS)
+        measured = measure_interleaved(self.device, tuple(launches.values()), self._effort, caches)
+        return {cache: dict(zip(launches, times, strict=True)) for cache, times in measured.items()}
+
+    def compiled(self, text: str, kernel: str, defines: tuple[str, ...]) -> str:
+        """Path of the binary; ToolMissing where the compiler refuses the text."""
+        toolchain = self.target.toolchain
+        binary = compile_text(
+            text, kernel=kernel, defines=defines, toolchain=toolchain, limit_seconds=COMPILE_SECONDS
+        )
+        if not isinstance(binary, Binary):
+            raise ToolMissing(f"{toolchain.compiler} does not compile {kernel}: {binary.detail}; mend the toolkit")
+        return binary.path
+
+    def _support_of(self, dtype_name: str) -> Support:
+        if dtype_name not in self._supports:
+            self._supports[dtype_name] = Support(self.device, self._support_path, dtype_name)
+        return self._supports[dtype_name]

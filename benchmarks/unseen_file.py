@@ -1,0 +1,51 @@
+"""A file of `benchmarks.unseen`, read and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.result_file import is_text, is_time, read, unusable_field
+from tsm2_tune.errors import InputError
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_flag_or_unknown(value: Any) -> bool:
+    return value is None or isinstance(value, bool)
+
+
+def _is_text_or_none(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
+OF_A_RUN: dict[str, Callable[[Any], bool]] = {
+    "pack": is_text,
+    "pack_facts": lambda facts: unusable_field(facts, {"winners": _is_count, "kernels": _is_count}) is None,
+    "draw": lambda facts: unusable_field(facts, {"seed": lambda seed: type(seed) is int, "each": _is_count}) is None,
+    "search_seconds": lambda value: value == 0 or is_time(value),
+    "fallback_library": _is_text_or_none,
+}
+OF_A_ROW: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("search_us", "fallback_us", "expected_us"), is_time),
+    **dict.fromkeys(("falls_back", "search_verified", "fallback_verified"), _is_flag_or_unknown),
+    **dict.fromkeys(("choice", "basis"), is_text),
+    "search_configuration": _is_text_or_none,
+}
+
+
+def read_unseen(path: Path) -> dict[str, Any]:
+    """The file's content. InputError where it is none of this bench."""
+    found = read(path)
+    for run in (*found.get("earlier_runs", []), found):
+        if (unusable := unusable_field(run, OF_A_RUN)) is not None:
+            raise InputError(f"{path} has no usable {unusable} of a run: name a file of unseen")
+    for number, row in enumerate(found["rows"], start=1):
+        if (unusable := unusable_field(row, OF_A_ROW)) is not None:
+            raise InputError(f"{path} has no usable {unusable} in row {number}: name a file of unseen")
+        if row["falls_back"] and row["fallback_us"] is None:
+            raise InputError(f"{path} has no time of the fallback in row {number}: name a file of unseen")
+    return {"earlier_runs": [], "skipped": [], **found}

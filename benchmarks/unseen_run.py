@@ -1,0 +1,244 @@
+"""The measurement of unseen shapes: each by the module, checked, and timed beside cuBLAS and a search's winner."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+from benchmarks.call_cost import imported
+from benchmarks.cells import Cell
+from benchmarks.contest import Contest, row_of, times_in_states
+from benchmarks.module_calls import Called, called, fallback_arrays
+from benchmarks.pack import Kinds
+from benchmarks.result_file import ResultFile
+from benchmarks.turns import EXACT, TIMED, Launch, Turns, compiled_support
+from benchmarks.unseen_shapes import Ranges, drawn
+from benchmarks.unseen_tables import vendor_us
+from benchmarks.versus_cublas import PATIENT, facts_of, measure_cells
+from benchmarks.winner import Prospects, Skipped, Winner, planned, planners, tuned
+from tsm2_tune.generator.families import config_spelt
+from tsm2_tune.tuner.cuda import CudaDevice
+from tsm2_tune.tuner.device import Device, LaunchFailed
+from tsm2_tune.tuner.host.device import HostDevice
+from tsm2_tune.tuner.phases import Phases
+from tsm2_tune.tuner.target import Target
+from tsm2_tune.tuner.trial import Cache, Verdict
+from tsm2_tune.tuner.tune import Tuner
+from tsm2_tune.tuner.verify import prepare, run_once
+
+RIGHT = Verdict(True, 0.0, "exact on small integers")
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What one run measures."""
+
+    kinds: Kinds
+    ranges: Ranges
+    each: int  # shapes of every regime, element type and layout
+    seed: int
+    search_seconds: float  # 0: no search
+    time_limit: float | None  # seconds, for the whole run
+    part: tuple[int, int] = (1, 1)
+
+    @property
+    def command(self) -> str:
+        """The command that measures the same with the same pack, wherever its files are."""
+        kinds, (number, parts) = self.kinds, self.part
+        return (
+            f"python -m benchmarks.unseen --regime {','.join(kinds.regimes)} --layout {','.join(kinds.layouts)}"
+            f" --dtype {','.join(kinds.dtype_names)} --each {self.each} --seed {self.seed}{self.ranges.text}"
+            f" --search-seconds {self.search_seconds:g}" + (f" --part {number}/{parts}" if parts > 1 else "")
+        )
+
+    def cells(self, target: Target) -> tuple[Cell, ...]:
+        """The shapes of this part."""
+        kinds, (number, parts) = self.kinds, self.part
+        every = drawn(
+            kinds.regimes,
+            kinds.layouts,
+            kinds.dtype_names,
+            each=self.each,
+            ranges=self.ranges,
+            seed=self.seed,
+            limits=target.limits,
+        )
+        return every[number - 1 :: parts]
+
+
+class Unseen:
+    """A device, the pack's module, and the library that this falls back to."""
+
+    def __init__(
+        self, turns: Turns[Any], module: ModuleType, tuner: Tuner, library: Callable[[Any], Any] | None
+    ) -> None:
+        self._turns, self._module, self._tuner, self._library = turns, module, tuner, library
+        self._tuned = {(w.dtype, w.op, w.m, w.n, w.k) for w in module.WINNERS}
+
+    def row(self, cell: Cell, prospects: Prospects | None) -> dict[str, Any]:
+        """The cell's line of the result file. Skipped where it was tuned, or where it cannot be measured."""
+        problem = cell.problem
+        if (problem.dtype_name, problem.op, problem.m, problem.n, problem.k) in self._tuned:
+            raise Skipped("the pack was tuned for it")
+        start = time.monotonic()
+        found, trouble = self._searched(prospects)
+        seconds = time.monotonic() - start
+        with ExitStack() as stack:
+            try:
+                row = self._row(cell, found, stack)
+            except MemoryError as error:
+                raise Skipped(f"no room for {error}") from None
+            except (LaunchFailed, LookupError, ValueError) as error:
+                raise Skipped(str(error)) from None
+        return row | {"search_trouble": trouble, "search_seconds_taken": round(seconds, 2)}
+
+    def _searched(self, prospects: Prospects | None) -> tuple[Winner | None, str]:
+        """The winner of a search, or why there is none."""
+        if prospects is None:
+            return None, ""
+        try:
+            return tuned(self._tuner, prospects), ""
+        except Skipped as reason:
+            return None, str(reason)
+
+    def _row(self, cell: Cell, found: Winner | None, stack: ExitStack) -> dict[str, Any]:
+        turns, phases = self._turns, self._turns.phases
+        phases.enter("contest: operands")
+        operands = turns.operands(cell.problem, stack)
+        phases.enter("contest: checks")
+        prepare(operands, EXACT, seed=1)
+        call = called(self._module, operands, on_host=turns.target.is_host, library=self._library)
+        verdict = turns.verdict(operands, call.launch)
+        launches: dict[str, Launch] = {"ours": call.launch}
+        verdicts: dict[str, bool | None] = {"search_verified": None, "fallback_verified": None}
+        if call.fallback is not None:
+            verdicts["fallback_verified"] = turns.verdict(operands, call.fallback).correct
+            launches["fallback"] = call.fallback
+        opponents = turns.opponents(operands, stack)
+        launches |= {name: opponent.launch for name, opponent in opponents.items()}
+        if found is not None:
+            loaded = turns.loaded(operands, found.config, stack)
+            verdicts["search_verified"] = run_once(turns.device, operands, loaded, EXACT).correct
+            launches["search"] = partial(loaded.start, operands.arguments(1.0, 0.0))
+        prepare(operands, TIMED, seed=2)
+        phases.enter("contest: turns")
+        measured = turns.in_turns(launches)
+        floor_us = turns.ceilings.floor_us(cell.problem)
+        row = row_of(cell, _as_winner(call), measured, opponents, verdict, floor_us)
+        for name in ("fallback", "search"):
+            row |= times_in_states(name, measured)
+        row |= call.record | verdicts
+        row |= {
+            "search_configuration": found and found.config.text,
+            "search_trials": found and found.outcomes,
+            "configurations_kept": found.kept if found else 0,
+        }
+        phases.enter("contest: operands")
+        return row | ratios(row)
+
+
+def _as_winner(call: Called) -> Winner:
+    """What the module chose, as a row has it. Skipped where this version does not know its kernel."""
+    text = call.choice.winner.config
+    config = config_spelt(text)
+    if config is None:
+        raise Skipped(f"the pack's {text} is of another version: make the pack anew")
+    return Winner(config, RIGHT, kept=0, outcomes={})
+
+
+def ratios(row: dict[str, Any]) -> dict[str, float | None]:
+    """The times of the others over ours."""
+    ours, vendor, search = row["ours_us"], vendor_us(row), row["search_us"]
+    return {
+        "x_vendor": vendor and round(vendor / ours, 4),
+        "x_search": search and round(search / ours, 4),
+        "x_expected": row["expected_us"] and round(row["expected_us"] / ours, 4),
+    }
+
+
+def line_of(row: dict[str, Any]) -> str:
+    """What the terminal shows of a measured shape."""
+    shape = f"{row['m']}x{row['n']}x{row['k']}:{row['dtype']}"
+    others = [
+        f"{label} {row[name]:5.2f}"
+        for label, name in (("x cuBLAS", "x_vendor"), ("x search", "x_search"), ("x expected", "x_expected"))
+        if row[name] is not None
+    ]
+    wrong = "" if row["verified"] else f"  WRONG: {row['verdict']}"
+    left = "  to the vendor" if row["falls_back"] else ""
+    return (
+        f"{row['regime']} {row['layout']:6} {shape:26} {row['ours_us']:9.1f} us  {'  '.join(others)}"
+        f"  {row['configuration']}{left}{wrong}"
+    )
+
+
+def opened(target: Target, phases: Phases) -> Turns[Any]:
+    """The device, with the vendor's libraries on a GPU."""
+    support = compiled_support(target.toolchain)
+    if target.is_host:
+        device: Device = HostDevice(support_path=support)
+        return Turns(device, target, support, PATIENT.effort, phases)
+    return Contest(CudaDevice(int(target.spec), support), target, support, PATIENT.effort, phases)
+
+
+def pack_facts(path: Path, module: ModuleType) -> dict[str, Any]:
+    """Which pack it was: runs with another one are not comparable."""
+    return {
+        "pack": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "pack_facts": {
+            "winners": len(module.WINNERS),
+            "kernels": len(module.KERNELS),
+            "bytes": path.stat().st_size,
+            "tuned_at": sorted({w.tuned_at[:10] for w in module.WINNERS}),
+        },
+    }
+
+
+def run(
+    target: Target, selection: Selection, pack: Path, output: Path, *, start: float, resume: bool, verbose: bool
+) -> ResultFile:
+    """The measurement of one part on one device."""
+    searches = selection.search_seconds > 0
+    seconds = selection.search_seconds if searches else PATIENT.seconds
+    options = PATIENT.options(seconds, Cache.CLEAN)  # as the ratios are
+    with Tuner(target, options) as tuner, planners() as pool:
+        turns = opened(target, tuner.phases)
+        module, library = imported(pack), None if target.is_host else fallback_arrays()
+        facts = facts_of(selection.command, target, turns, turns.device.sm_clock_mhz())
+        facts |= pack_facts(pack, module)
+        facts |= {
+            "draw": {"seed": selection.seed, "each": selection.each, **asdict(selection.ranges)},
+            "search_seconds": selection.search_seconds,
+            "fallback_library": library and library[0],
+        }
+        result = ResultFile(output, facts)
+        if resume and output.exists():
+            result.go_on()
+        todo = [cell for cell in selection.cells(target) if not result.measured(cell.record)]
+        cells: Iterator[tuple[Cell, Prospects | Skipped | None]] = iter([(cell, None) for cell in todo])
+        if searches:
+            _ = tuner.ceilings
+            cells = cast(Iterator[tuple[Cell, Prospects | Skipped | None]], planned(tuner, todo, pool))
+        try:
+            result.facts["complete"] = measure_cells(
+                tuner.phases,
+                Unseen(turns, module, tuner, library and library[1]).row,
+                result,
+                cells,
+                time_limit=selection.time_limit,
+                start=start,
+                verbose=verbose,
+                line=line_of,
+            )
+        finally:
+            pool.shutdown(cancel_futures=True)
+    result.write()
+    turns.device.close()
+    return result

@@ -1,0 +1,134 @@
+"""PyTorch as far as an exported module asks it, on a GPU that is not there; with DLPack's C exchange API."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from types import SimpleNamespace
+from typing import Any
+
+from tests.fabricated import device_array
+
+STRIDED = object()  # a layout
+
+
+class TypeOfTensor(str):
+    """What the module asks of a type of PyTorch's; there is one object of each."""
+
+    __slots__ = ()
+
+    @property
+    def is_complex(self) -> bool:
+        return "complex" in self
+
+
+SIZES = {"float32": 4, "float64": 8, "complex64": 8, "complex128": 16, "bfloat16": 2, "float16": 2}  # bytes
+TYPES = {f"torch.{name}": TypeOfTensor(f"torch.{name}") for name in SIZES}
+CODES = {"float": 2, "bfloat": 4, "complex": 5}  # DLPack's
+
+
+class Tensor(SimpleNamespace):
+    """What the module asks of a tensor of PyTorch: plain, on a GPU, unless told otherwise."""
+
+    def __init__(self, described: Any, **changes: Any) -> None:
+        plain = {"is_nested": False, "layout": STRIDED, "is_quantized": False, "requires_grad": False}
+        bits = {"is_conj": lambda: False, "is_neg": lambda: False}
+        changes["dtype"] = TYPES[changes.get("dtype", "torch.complex64")]
+        super().__init__(**{"device": "cuda:0", **plain, **bits, **changes})
+        if described is not None:
+            self.__cuda_array_interface__ = interface = described.__cuda_array_interface__
+            strides = tuple(one // int(interface["typestr"][2:]) for one in interface["strides"])
+            self.shape, self.stride, self.ndim = interface["shape"], lambda: strides, len(strides)
+            self.data_ptr, self.get_device = lambda: interface["data"][0], lambda: 0
+
+
+class Parameter(Tensor):
+    """A subclass that is nothing more."""
+
+
+class Masked(Tensor):
+    """A subclass that is more."""
+
+
+# How they describe themselves to a program in C
+
+
+class DlTensor(ctypes.Structure):
+    """DLPack's description of a tensor."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device", ctypes.c_int32),
+        ("dimensions", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+DESCRIBE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(DlTensor))
+
+
+class Exchange(ctypes.Structure):
+    """DLPack's table of functions, the one that is used here among them."""
+
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("previous", ctypes.c_void_p),
+        ("others", ctypes.c_void_p * 3),
+        ("describe", DESCRIBE),
+        ("current_stream", ctypes.c_void_p),
+    )
+
+
+@DESCRIBE
+def describe(tensor: Any, told: Any) -> int:
+    """Fill in the description; -1 for a tensor that has no memory."""
+    try:
+        shape, strides, address = tensor.shape, tensor.stride(), tensor.data_ptr()
+    except AttributeError:
+        return -1
+    tensor.__dict__["told"] = [(ctypes.c_int64 * len(shape))(*numbers) for numbers in (shape, strides)]
+    word = tensor.dtype.partition(".")[2]
+    told[0].data, told[0].byte_offset = address - 16, 16
+    told[0].device_type, told[0].device, told[0].dimensions = 2, tensor.get_device(), len(shape)  # 2: CUDA
+    told[0].code, told[0].bits, told[0].lanes = CODES[word.rstrip("0123456789")], 8 * SIZES[word], 1
+    told[0].shape, told[0].strides = tensor.told
+    return 0
+
+
+def exchange(major: int = 1) -> Any:
+    """The capsule that types of tensors have."""
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype, new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+    table = Exchange(major=major, minor=3, describe=describe)
+    kept.append(table)
+    return new(ctypes.addressof(table), b"dlpack_exchange_api", None)
+
+
+kept: list[Exchange] = []
+Tensor.__dlpack_c_exchange_api__ = exchange()  # type: ignore[attr-defined]
+
+
+def fake_torch() -> SimpleNamespace:
+    """PyTorch; its current stream is `stream`, and what it makes is in `made`, each at an address of its own."""
+    fake = SimpleNamespace(Tensor=Tensor, nn=SimpleNamespace(Parameter=Parameter), strided=STRIDED, stream=0)
+    fake.is_grad_enabled, fake.made = lambda: True, []
+    fake.cuda = SimpleNamespace(current_stream=lambda device: SimpleNamespace(cuda_stream=fake.stream))
+    fake.cuda.device, fake.cuda.current_device = lambda device: contextlib.nullcontext(), lambda: 0
+
+    def empty_strided(shape: Any, strides: Any, *, dtype: Any, device: Any) -> Tensor:
+        word = dtype.partition(".")[2]
+        letter = {"float": "f", "complex": "c", "bfloat": "i"}[word.rstrip("0123456789")]
+        size = SIZES[word]
+        described = device_array(shape, tuple(size * x for x in strides), at=0x6000, typestr=f"<{letter}{size}")
+        fake.made.append(Tensor(described, dtype=dtype))
+        return fake.made[-1]  # type: ignore[no-any-return]
+
+    fake.empty_strided = empty_strided
+    return fake

@@ -1,0 +1,343 @@
+"""Shapes that nobody tuned: how they are drawn, what they are given, and what is said of it."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks import pack, unseen_run
+from benchmarks.cells import LAYOUTS, Cell
+from benchmarks.contest import Contest
+from benchmarks.module_calls import called
+from benchmarks.pack import Kinds, spaces_of, winners_in
+from benchmarks.result_file import ResultFile
+from benchmarks.unseen import main
+from benchmarks.unseen_file import read_unseen
+from benchmarks.unseen_run import Unseen, ratios
+from benchmarks.unseen_shapes import OWNERS, UNSEEN_REGIMES, Ranges, drawn, range_of
+from benchmarks.unseen_tables import ranked, summary, tables, targets_text, with_fallback_us
+from benchmarks.winner import Skipped
+from tests.conftest import ONCE
+from tests.fabricated import ONE_STATE, configuration, exported, host_run, imported, trial, winners
+from tests.fabricated_rows import FACTS, row
+from tests.test_bench_contest import CEILINGS, PRODUCT, FakeCublas, FakeLt
+from tests.test_bench_contest import CONFIG as TSMT
+from tests.test_exported_launch import plain_module, recording  # noqa: F401
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.generator.render import render
+from tsm2_tune.tuner.compiler import Toolchain
+from tsm2_tune.tuner.cuda import CudaDevice
+from tsm2_tune.tuner.host.device import HostDevice
+from tsm2_tune.tuner.measure import Effort
+from tsm2_tune.tuner.operands import Operands, needed_bytes
+from tsm2_tune.tuner.phases import Phases
+from tsm2_tune.tuner.target import Target
+from tsm2_tune.tuner.tune import Tuner
+
+H200 = PROFILES["h200"]
+KINDS = (UNSEEN_REGIMES, LAYOUTS, ("f32", "f64", "c64"))
+DRAW = {"each": 14, "ranges": Ranges(), "seed": 0, "limits": H200}
+RESULTS = Path("benchmarks/results/h200-versus-cublas.json")
+
+
+# The draw
+
+
+def test_shapes_are_drawn_from_their_ranges() -> None:
+    found = drawn(*KINDS, **DRAW)
+    assert len(found) == len({cell.problem for cell in found}) == 3 * 2 * 3 * 14 >= 240
+    for cell in found:
+        p = cell.problem
+        square, long, small = {
+            "R": ((p.m, p.k), (), (p.n,)),
+            "L": ((), (p.m,), (p.n, p.k)),
+            "T": ((), (p.k,), (p.m, p.n)),
+        }[cell.regime]
+        assert all(2_000 <= extent <= 30_000 for extent in square)
+        assert all(20_000 <= extent <= 20_000_000 for extent in long)
+        assert all(1 <= extent <= 64 for extent in small)
+        assert OWNERS * needed_bytes(p) < H200.memory_bytes
+
+
+def test_extents_are_log_uniform() -> None:
+    """As many are below the geometric mean of the ends as above it, and in each quarter a quarter."""
+    found = drawn(("L",), ("column",), ("f32",), each=800, ranges=Ranges(), seed=0, limits=H200)
+    places = [math.log(cell.problem.m / 20_000) / math.log(1000) for cell in found]
+    for quarter in range(4):
+        assert 150 <= sum(quarter / 4 <= place < (quarter + 1) / 4 for place in places) <= 250
+
+
+def test_a_draw_is_the_seed_s() -> None:
+    every = drawn(*KINDS, **DRAW)
+    assert drawn(*KINDS, **DRAW) == every
+    some = drawn(("T",), ("row",), ("f64",), **DRAW)
+    assert set(some) == {cell for cell in every if cell in some}  # whatever else is asked for
+    assert not set(drawn(*KINDS, **DRAW | {"seed": 1})) & set(every)
+
+
+def test_what_does_not_fit_is_not_drawn() -> None:
+    small = replace(H200, memory_bytes=8 * 2**30)  # of which 2 GiB are for operands
+    found = drawn(*KINDS, **DRAW | {"limits": small})
+    assert all(OWNERS * needed_bytes(cell.problem) <= 2 * 2**30 for cell in found)
+    with pytest.raises(InputError, match=r"the ranges have no 2 shapes of R in f32 that fit h200"):
+        drawn(("R",), ("column",), ("f32",), each=2, ranges=Ranges(large=(9, 9), small=(2, 2)), seed=0, limits=H200)
+
+
+@pytest.mark.parametrize("text", ["", "5", "5:3", "0:4", "1:99999999999", "1:2:3", "a:b", "-1:4"])
+def test_a_range_is_two_extents(text: str) -> None:
+    with pytest.raises(InputError, match=r"--small .*expected two extents such as 2000:30000"):
+        range_of("small", text)
+    assert range_of("small", "3:3") == (3, 3)
+
+
+# The pack
+
+
+def test_the_pack_is_of_few_winners_of_each_kind() -> None:
+    kinds = Kinds(*KINDS)
+    found = winners_in(RESULTS, kinds)
+    spaces = spaces_of(found, H200)
+    assert len(found) == len(spaces) == len({problem for problem, _ in found})
+    assert all([c.config.text for c in space.kept] == [text] for space, (_, text) in zip(spaces, found, strict=True))
+    assert all(len(found) <= 12 * 18 for _ in spaces)
+
+
+def test_a_file_without_winners_of_a_kind_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    result = ResultFile(path, dict(FACTS))
+    result.add(row(Cell("R", "column", Problem(20480, 8, 20480, "f32"))))
+    with pytest.raises(InputError, match="has 0 winners of the headline's shapes of R row f32"):
+        winners_in(path, Kinds(("R",), LAYOUTS, ("f32",)))
+    with pytest.raises(InputError, match=r"gone-t1 is no configuration for .* in this version"):
+        spaces_of([(Problem(20480, 8, 20480, "f32"), "gone-t1")], H200)
+
+
+# What is said
+
+
+def measured(**changes: Any) -> dict[str, Any]:
+    """A row: ours 400 us, cuBLAS 500, cuBLASLt 480, the search's winner 380, expected 500."""
+    of_unseen = {
+        "search_us": 380.0,
+        "search_verified": True,
+        "search_configuration": "other",
+        "fallback_us": None,
+        "fallback_verified": None,
+        "falls_back": False,
+        "expected_us": 500.0,
+        "choice": "nearest",
+        "basis": "predicted",
+    }
+    return cast(dict[str, Any], row() | of_unseen | changes)
+
+
+def test_a_summary_is_of_times_over_ours() -> None:
+    found = summary([measured(), measured(ours_us=960.0, expected_us=480.0)])
+    assert found.shapes == 2
+    assert found.x_vendor == pytest.approx(math.sqrt(1.2 * 0.5))
+    assert (found.worst, found.slower, found.slower_with_fallback) == (0.5, 0.5, 0.5)
+    assert found.x_search == pytest.approx(math.sqrt(0.95 * 380 / 960))
+    assert found.search_x_vendor == pytest.approx(480 / 380)
+    assert found.median_regret == pytest.approx((400 / 380 - 1 + 960 / 380 - 1) / 2)
+    assert found.regret_of_95 == pytest.approx(960 / 380 - 1)
+    assert found.off == pytest.approx((500 / 400 + 960 / 480) / 2)
+    assert found.off_of_95 == pytest.approx(2.0)
+
+
+def test_slower_is_by_more_than_3_percent() -> None:
+    assert summary([measured(ours_us=480.0 * 1.029)]).slower == 0
+    assert summary([measured(ours_us=480.0 * 1.031)]).slower == 1
+
+
+def test_what_falls_back_takes_the_vendor_s_time() -> None:
+    left = measured(ours_us=960.0, falls_back=True, fallback_us=485.0)
+    assert (summary([left]).slower, summary([left]).slower_with_fallback) == (1, 0)
+    assert summary([measured(falls_back=None)]).slower_with_fallback is None
+    assert with_fallback_us(measured(fallback_us=1.0)) == 400.0
+
+
+def test_wrong_answers_are_no_times() -> None:
+    assert summary([measured(cublas_verified=False, cublaslt_verified=False)]).x_vendor is None
+    assert summary([measured(search_verified=False)]).x_search is None
+    wrong = measured(verified=False)
+    assert (summary([wrong]).x_vendor, summary([wrong]).x_search) == (None, None)
+    assert ratios(measured(search_verified=False, cublas_verified=False)) == {
+        "x_vendor": 1.2, "x_search": 0.95, "x_expected": 1.25,
+    }  # fmt: skip
+
+
+def test_ranked_values_are_of_the_rows() -> None:
+    assert ranked([], 0.95) is None
+    assert ranked(list(range(100, 0, -1)), 0.95) == 95
+    assert ranked([3.0], 0.95) == 3.0
+
+
+def test_targets_are_reached_or_missed() -> None:
+    text = targets_text(summary([measured(search_us=400.0)]))
+    assert text.count("reached") == 4
+    assert "missed" not in text
+    text = targets_text(summary([measured(search_us=300.0, ours_us=600.0, falls_back=None)]))
+    assert text.count("missed") == 3
+    assert "with the fallback: not measured" in text
+
+
+OF_A_RUN = {
+    "pack": "ab12",
+    "pack_facts": {"winners": 4, "kernels": 3},
+    "draw": {"seed": 0, "each": 1},
+    "search_seconds": 5.0,
+    "fallback_library": "torch",
+}
+
+
+def test_a_file_is_read_and_shown(tmp_path: Path) -> None:
+    path = tmp_path / "u.json"
+    result = ResultFile(path, FACTS | OF_A_RUN)
+    result.add(measured())
+    shown = tables(read_unseen(path))
+    assert "given a pack of 4 tuned shapes and 3 kernels" in shown
+    assert "| all |  |  | 1 | 1.20 | 1.20 | 0 % | 0 % | 1.26 | 0.950 | 5.3 % | 5.3 % | 1.25 | 1.25 |" in shown
+    assert "the fallback is to torch" in shown
+    printed = CliRunner().invoke(main, ["--table", str(path)])
+    assert (printed.exit_code, printed.output.strip()) == (0, shown)
+
+
+@pytest.mark.parametrize(
+    ("of_run", "of_row", "sentence"),
+    [
+        ({"pack": 5}, {}, "no usable pack of a run"),
+        ({"pack_facts": {}}, {}, "no usable pack_facts"),
+        ({"draw": None}, {}, "no usable draw"),
+        ({"search_seconds": "5"}, {}, "no usable search_seconds"),
+        ({}, {"search_us": "fast"}, "no usable search_us in row 1"),
+        ({}, {"falls_back": "yes"}, "no usable falls_back in row 1"),
+        ({}, {"falls_back": True}, "no time of the fallback in row 1"),
+    ],
+)
+def test_another_file_is_refused(
+    tmp_path: Path, of_run: dict[str, Any], of_row: dict[str, Any], sentence: str
+) -> None:
+    path = tmp_path / "u.json"
+    ResultFile(path, FACTS | OF_A_RUN | of_run).add(measured(**of_row))
+    shown = CliRunner().invoke(main, ["--table", str(path)])
+    assert shown.exit_code == 2
+    assert sentence in " ".join(shown.output.split())
+
+
+# The calls
+
+
+def test_device_arrays_are_the_operands(plain_module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    module = recording(plain_module, monkeypatch)
+
+    def lying(address: int, rows: int, columns: int, leading: int) -> Any:
+        filling = SimpleNamespace(leading_dimension=leading)
+        return SimpleNamespace(address=address, rows=rows, columns=columns, filling=filling, row_major=False)
+
+    operands = SimpleNamespace(
+        problem=Problem(6, 2, 3, "f32"), a=lying(0x1000, 6, 3, 7), b=lying(0x2000, 3, 2, 3), c=lying(0x3000, 6, 2, 8)
+    )
+    call = called(module, cast(Operands, operands), on_host=False, library=None)
+    assert (call.falls_back, call.fallback) == (None, None)
+    assert call.record["choice"] == str(call.choice)
+    call.launch()
+    (launch,) = module.driver.launches
+    assert launch["values"] == [6, 2, 3, 1.0, 0x1000, 7, 0x2000, 3, 0.0, 0x3000, 8]
+    assert launch["stream"] is None  # the default one, whose events the timing takes
+    asked: list[Any] = []
+    chosen = module.choice
+
+    def choice(*arrays: Any, **options: Any) -> Any:
+        return chosen(*arrays, **options) if options.get("fallback") else module.Vendor("it is faster")
+
+    monkeypatch.setattr(module, "choice", choice)
+    monkeypatch.setattr(module, "gemm", lambda *arrays, **options: asked.append(arrays))
+    call = called(module, cast(Operands, operands), on_host=False, library=lambda array: (array, "theirs"))
+    assert call.record["falls_back_because"] == "the vendor: it is faster"
+    assert call.fallback is not None
+    call.fallback()
+    ((a, _, _),) = asked
+    assert a[1] == "theirs"
+
+
+def test_a_row_has_the_vendor_beside_the_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: Toolchain, support_path: str
+) -> None:
+    """On the host, where NumPy stands for the libraries."""
+    device = HostDevice(support_path=support_path)
+    monkeypatch.setattr(device, "ceilings", lambda: CEILINGS)
+    monkeypatch.setattr("benchmarks.contest.Cublas", lambda: FakeCublas(0))
+    monkeypatch.setattr("benchmarks.contest.CublasLt", lambda *_: FakeLt())
+    target = cast(Target, SimpleNamespace(toolchain=quick, is_host=True, **ONE_STATE))
+    contest = Contest(cast(CudaDevice, device), target, support_path, ONCE, Phases())
+    tuned = Problem(5, 3, 60, "f64", "tn")
+    won = trial(500.0, TSMT, problem=tuned, source=render(tuned, TSMT))
+    text = exported("module", winners(tmp_path, (host_run(), won)))
+    unseen = Unseen(contest, imported(text, tmp_path), cast(Tuner, None), None)
+    found = unseen.row(PRODUCT, None)
+    assert found["verified"]
+    assert (found["cublas_verified"], found["cublaslt_verified"]) == (True, False)  # the latter computes nothing
+    assert found["x_vendor"] == pytest.approx(found["cublas_us"] / found["ours_us"], abs=1e-3)
+    assert (found["search_us"], found["falls_back"], found["tuned_shape"]) == (None, None, [5, 3, 60])
+    assert found["launch"]["threads"] == 128
+    with pytest.raises(Skipped, match="the pack was tuned for it"):
+        unseen.row(Cell("T", "column", tuned), None)
+    with pytest.raises(Skipped, match="f32"):
+        unseen.row(Cell("T", "column", replace(tuned, k=61, dtype_name="f32")), None)
+
+
+# The run
+
+
+SMALL = ["--device", "cpu", "--regime", "R,T", "--layout", "column", "--dtype", "f32", "--each", "1"]
+SMALL += ["--large", "40:60", "--long", "300:400", "--small", "2:4"]
+
+
+@pytest.mark.host
+def test_a_run_on_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pack from a result file, the measurement in parts and again, the tables."""
+    once = Effort(min_samples=1, max_samples=1, warm_up_seconds=0.0)
+    monkeypatch.setattr(pack, "in_set", lambda record, shape_set: True)
+    monkeypatch.setattr(unseen_run, "PATIENT", replace(unseen_run.PATIENT, effort=once, final_effort=once))
+    monkeypatch.chdir(tmp_path)
+    result = ResultFile(Path("winners.json"), dict(FACTS))
+    result.add(row(Cell("R", "column", Problem(64, 3, 64, "f32"))))
+    of_t = "tsmt-t128-m4-n4-r4-c4-p4-s1-k16-b1"
+    result.add(row(Cell("T", "column", Problem(3, 4, 300, "f32", "tn"))) | {"configuration": of_t})
+
+    def run(*arguments: str) -> Any:
+        return CliRunner().invoke(main, [*SMALL, "--pack", "pack.py", *arguments])
+
+    done = run("--pack-only", "--pack-from", "winners.json")
+    assert done.exit_code == 0, done.output
+    assert f"pack 1/2 64x3x64:f32: {configuration().text}" in done.output
+    done = run("--search-seconds", "0", "--part", "1/2", "--output", "u.json")
+    assert done.exit_code == 0, done.output
+    assert "no search beside them" in done.output
+    assert run("--output", "u.json").exit_code == 2  # it is there
+    done = run("--search-seconds", "0.1", "--resume", "--output", "u.json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(Path("u.json").read_text())
+    assert [r["regime"] for r in found["rows"]] == ["R", "T"]
+    for one in found["rows"]:
+        assert one["verified"]
+        assert one["ours_us"] > 0
+        assert one["cublas_us"] is None
+    first, second = found["rows"]
+    assert first["search_us"] is None
+    assert second["search_us"] > 0
+    assert second["search_verified"]
+    assert (first["configuration"], second["configuration"]) == (configuration().text, of_t)
+    Path("pack.py").write_text(Path("pack.py").read_text() + "\n")
+    refused = run("--resume", "--output", "u.json")
+    assert refused.exit_code == 2
+    assert "was measured with pack" in refused.output

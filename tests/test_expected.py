@@ -1,0 +1,110 @@
+"""The expected time of a launch, by planning alone."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.expected import START_US, expected_us, padded_flops, sums_us, waves_us
+from tsm2_tune.generator.families import config_spelt, family_named
+from tsm2_tune.generator.families.gemm import GemmConfig
+from tsm2_tune.generator.families.tsmr import TsmrConfig
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.generator.roofline import Ceilings, data_sheet
+from tsm2_tune.generator.rules import Candidate, Guidelines
+
+H200 = PROFILES["h200"]
+R = Problem(20480, 8, 20480, "f32")
+TSMR = TsmrConfig(128, 1, 8, 8, 4, splits=13, row_tiles=1, min_blocks=4)
+RESULTS = Path("benchmarks/results/h200-versus-cublas.json")
+
+
+def candidate(config: KernelConfig = TSMR, problem: Problem = R, limits: DeviceLimits = H200) -> Candidate:
+    return Candidate(family_named(config.family), config, problem, limits, Guidelines())
+
+
+def gemm() -> GemmConfig:
+    config = config_spelt("gemm-m128-n128-k16-x16-y16-xa16-ya16-xb16-yb16-v4-nc-l1-s1")
+    assert isinstance(config, GemmConfig)
+    return config
+
+
+def test_a_full_launch_runs_at_the_bandwidth() -> None:
+    one = candidate()
+    floor_us = data_sheet(H200).memory_us(R)
+    assert START_US + floor_us < expected_us(one) < START_US + 1.1 * floor_us
+    halved = Ceilings(H200.dram_gbytes_per_s / 2, H200.dram_gbytes_per_s / 2, data_sheet(H200).gflops)
+    assert waves_us(one, halved) == pytest.approx(2 * waves_us(one, data_sheet(H200)))
+
+
+def test_a_small_product_takes_what_starting_takes() -> None:
+    problem = replace(R, m=128, k=64)
+    one = candidate(replace(TSMR, splits=1), problem)
+    assert START_US < expected_us(one) < START_US + 2
+
+
+def test_few_bytes_on_their_way_cost_time() -> None:
+    few = candidate(replace(TSMR, prefetch=1, stages=1))
+    assert expected_us(few) > 1.4 * expected_us(candidate())
+
+
+def test_idle_multiprocessors_cost_time() -> None:
+    """One tile of X^T X: its operations take one multiprocessor's rate, 132 times as long as all of them."""
+    problem = Problem(100, 100, 10**6, "f32", "tn")
+    one = candidate(gemm(), problem)
+    assert one.launch.blocks(problem.m, problem.n) == 1
+    assert padded_flops(one) == pytest.approx(problem.flops * 1.28**2)
+    a_multiprocessor = dict(data_sheet(H200).gflops)["f32"] * 1e3 / 132
+    assert expected_us(one) == pytest.approx(START_US + padded_flops(one) / a_multiprocessor)
+    wide = replace(problem, m=1280, n=1280)
+    assert expected_us(candidate(gemm(), wide)) < 1.1 * expected_us(one)  # 100 tiles, a multiprocessor each
+
+
+def test_a_last_wave_takes_as_long_as_a_whole_one() -> None:
+    problem = Problem(128 * 264, 128, 4096, "f32")  # two tiles a multiprocessor, both resident
+    whole = expected_us(candidate(gemm(), problem))
+    one_more = expected_us(candidate(gemm(), replace(problem, m=128 * 265)))
+    assert one_more == pytest.approx(1.5 * whole, rel=0.05)
+
+
+def test_sums_of_splits_cost_time() -> None:
+    assert sums_us(candidate(replace(TSMR, splits=1))) == 0
+    few, many = (sums_us(candidate(replace(TSMR, splits=splits))) for splits in (2, 48))
+    assert 0 < few < many
+    in_groups = config_spelt("staged-t128-w128-m64-n64-d32-s3-l1-k396-b1-r8-c8-p1")
+    assert in_groups is not None
+    of_t = candidate(in_groups, Problem(64, 64, 10**6, "f32", "tn"))
+    assert of_t.launch.groups
+    assert sums_us(of_t) < 396 * 64 * 64 * 4 / (64 * H200.sm_clock_mhz)  # by one block, one after another
+
+
+def test_tensor_cores_have_their_own_rate() -> None:
+    problem = Problem(64, 64, 10**7, "bf16", "tn")
+    config = family_named("tsmt_half").preferred(problem, H200)[0]
+    assert expected_us(candidate(config, problem)) < 1.3 * START_US + data_sheet(H200).memory_us(problem) * 1.1
+
+
+def test_a_kernel_that_does_not_fit_takes_for_ever() -> None:
+    assert expected_us(candidate(replace(TSMR, threads=2048))) == math.inf
+
+
+def test_winners_took_about_as_long_as_expected() -> None:
+    """Those measured on an H200, none of which the constants here were chosen for one by one."""
+    ratios = []
+    for row in json.loads(RESULTS.read_text())["rows"]:
+        config = config_spelt(row["configuration"])
+        assert config is not None
+        problem = Problem(row["m"], row["n"], row["k"], row["dtype"], row["op"])
+        ratios.append(expected_us(candidate(config, problem)) / row["ours_us"])
+    ratios.sort()
+    assert ratios[0] > 0.4
+    assert ratios[-1] < 2
+    assert ratios[len(ratios) // 100] > 0.6
+    assert ratios[-len(ratios) // 100] < 1.4

@@ -1,0 +1,232 @@
+"""What a kernel is expected to take on a shape that was not tuned, and how it is started there."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.expected import errors, won
+from tests.fabricated import GPU, final, host_run, imported, trial, tuning_run, vendor_measurement
+from tsm2_tune.generator.families import FAMILIES
+from tsm2_tune.generator.families.staged_smma import StagedSmmaConfig
+from tsm2_tune.generator.families.tsmm import TsmmConfig
+from tsm2_tune.generator.families.tsmm_mma import TsmmMmaConfig
+from tsm2_tune.generator.families.tsmr import TsmrConfig
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.generator.render import render
+from tsm2_tune.runtime.expecting import Card, Division, Kernels, Work, carried_over_us
+from tsm2_tune.runtime.launch import Launch
+from tsm2_tune.tuner.export import export
+from tsm2_tune.tuner.store import Store
+
+SMS = 132
+CARD = Card(SMS, 4700.0, 4150.0, {"f32": 65000.0, "f64": 65000.0})
+SPLIT = (Division(8, 256, 8, 16, 0, 1.03), Launch(64, 256, 4096, 8, splits=13))  # won at 20480x8x20480
+LOOPING = (Division(6, 128, 0, 64, 0, 1.03), Launch(128, 512, 4096, 0))  # won at 10000000x8x8
+SHARING = (Division(2, 128, 64, 32, 0, 1.3), Launch(128, 128, 65536, 64, splits=264, persistent=True))
+R, L = (20480, 8, 20480), (10**7, 8, 8)
+
+
+def work(shape: tuple[int, int, int], **more: Any) -> Work:
+    return Work.of(shape, "f32", CARD, **more)
+
+
+def kernels(*ones: tuple[tuple[Division, Launch], tuple[int, int, int], float]) -> Kernels:
+    """Each with the shape that it won, and its time there."""
+    divisions, launches = zip(*(one for one, _, _ in ones), strict=True)
+    return Kernels(divisions, launches, [work(shape) for _, shape, _ in ones], [us for _, _, us in ones], CARD)
+
+
+def best(found: Kernels, at: Work) -> tuple[int, Launch, float]:
+    """Of the only kernel."""
+    return found.best(at, np.zeros(1))
+
+
+@pytest.mark.parametrize("measured_us", [380.0, 800.0])
+def test_a_long_time_is_expected_again_where_it_was_measured(measured_us: float) -> None:
+    (us,) = kernels((SPLIT, R, measured_us)).us([SPLIT[1]], work(R))
+    assert us == pytest.approx(measured_us, rel=0.1)
+
+
+def test_a_time_that_is_mostly_start_tells_little_of_a_long_one() -> None:
+    long = [kernels((SPLIT, (300, 8, 1000), us)).us([SPLIT[1]], work(R))[0] for us in (8.0, 16.0)]
+    assert 1 < long[1] / long[0] < 1.05
+
+
+@pytest.mark.parametrize("m", [300, 2048, 5000, 20480, 10**6])
+def test_a_split_of_k_gives_every_multiprocessor_a_block(m: int) -> None:
+    _, launch, _ = best(kernels((SPLIT, R, 380.0)), work((m, 8, 20480)))
+    assert launch.blocks(m, 8) >= 0.9 * SMS
+    assert launch.has_workspace
+
+
+def test_no_part_of_k_is_empty() -> None:
+    _, launch, _ = best(kernels((SPLIT, R, 380.0)), work((300, 8, 40)))
+    assert launch.splits <= 3
+
+
+@pytest.mark.parametrize("shape", [(128, 8, 320), (128, 8, 32), (10**6, 64, 4096)])
+def test_persistent_blocks_all_have_a_piece(shape: tuple[int, int, int]) -> None:
+    _, launch, _ = best(kernels((SHARING, (20480, 64, 20480), 800.0)), work(shape))
+    pieces = -(-shape[0] // 128) * -(-shape[2] // 32)
+    assert launch.persistent
+    assert launch.splits == min(264, pieces)
+
+
+def test_blocks_have_fewer_rows_where_there_are_few() -> None:
+    found = kernels((LOOPING, L, 160.0))
+    assert best(found, work(L))[1] == LOOPING[1]
+    _, launch, _ = best(found, work((100000, 8, 8)))
+    assert launch.rows_per_block == 128
+    assert best(found, work((400000, 8, 8)))[1].rows_per_block == 384
+
+
+def test_the_best_is_the_least_of_all_launches() -> None:
+    random = np.random.default_rng(7)
+    ones = [(SPLIT, R, 380.0), (LOOPING, L, 160.0), (SHARING, (20480, 64, 20480), 800.0)]
+    found = kernels(*ones)
+    for _ in range(50):
+        m, n, k = (int(x) for x in np.exp(random.uniform(0, np.log((10**6, 64, 30000)))))
+        at, launch, us = found.best(work((m, n, k)), np.zeros(3))
+        tried = [replace(one[0][1]) for one in ones]
+        for splits in range(1, 200):
+            if tried[0].has_workspace:
+                tried[0] = tried[0].with_splits(min(splits, -(-k // 16)))
+            times = found.us(tried, work((m, n, k)))
+            assert us <= 1.25 * times[0]  # it tries no more than a few splits
+            assert us <= times[2]
+        tried[at] = launch
+        assert found.us(tried, work((m, n, k)))[at] == pytest.approx(us)
+
+
+def test_far_from_where_it_won_a_kernel_counts_as_longer() -> None:
+    found = kernels((SPLIT, R, 380.0), (SPLIT, R, 380.5))
+    assert found.best(work(R), np.array((0.0, 0.0)))[0] == 0
+    assert found.best(work(R), np.array((5.0, 0.0)))[0] == 1
+
+
+def test_lines_that_are_no_whole_vectors_cost_a_staged_kernel_more() -> None:
+    ones = [(SPLIT, (20480, 64, 20480), 950.0), (SHARING, (20480, 64, 20480), 800.0)]
+    found = kernels(*ones)
+    assert found.best(work((20480, 64, 20480)), np.zeros(2))[0] == 1
+    assert found.best(work((20479, 64, 20480), has_odd_lines=True), np.zeros(2))[0] == 0
+
+
+def test_c_is_written_again_for_every_part_of_a_long_sum() -> None:
+    shallow = replace(LOOPING[0], deepest=8), LOOPING[1]
+    times = [kernels((one, L, 160.0)).us([one[1]], work((10**7, 8, 64)))[0] for one in (LOOPING, shallow)]
+    assert times[1] > 1.5 * times[0]
+
+
+def test_the_vendors_time_grows_with_the_least_time() -> None:
+    assert carried_over_us(400.0, work(R), work((20480, 8, 2 * 20480))) == pytest.approx(800, rel=0.1)
+
+
+# By the families
+
+
+@pytest.mark.parametrize(
+    ("config", "shape", "expected"),
+    [
+        (TsmrConfig(64, 1, 2, 8, 4, 13, 2, 4), (20480, 2, 20480), Division(4, 256, 2, 8, 0, 1.03)),
+        (TsmmConfig(128, 8, 1, 8, 8, 4), L, Division(4, 256, 0, 64, 0, 1.03)),
+    ],
+)
+def test_a_family_says_into_what_its_kernels_divide_their_work(
+    config: Any, shape: tuple[int, int, int], expected: Division
+) -> None:
+    problem = Problem(*shape, "f32", "nn")
+    assert FAMILIES[config.family].division(config, problem, 4) == expected
+
+
+def test_rings_copy_lines_that_are_no_whole_vectors_element_by_element() -> None:
+    config = StagedSmmaConfig.parse("staged_smma-t128-w128-m128-n64-d32-s2-l1-k264-b2-r4-c4-a0")
+    assert config is not None
+    division = FAMILIES["staged_smma"].division(config, Problem(20480, 64, 20480, "f32", "nn"), 2)
+    assert (division.tile_rows, division.tile_columns, division.step, division.odd_lines) == (128, 64, 32, 1.3)
+
+
+def test_b_in_shared_memory_is_a_part_of_k() -> None:
+    config = TsmmMmaConfig.parse("tsmm_mma-t256-m2-c64-d64-p32-s4-l1-k132-w1")
+    assert config is not None
+    division = FAMILIES["tsmm_mma"].division(config, Problem(10**6, 64, 64, "f32", "nn"), 1)
+    assert division.deepest == 64
+    assert division.tile_rows > 1
+    assert division.tile_columns == 64
+
+
+# The module's choice
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> ModuleType:
+    """Of two shapes, the vendor slower at one and faster at the other; of a host besides."""
+    config = TsmrConfig(64, 1, 8, 16, 4, 13, 1, 4)
+    wide, tall = Problem(20480, 8, 20480, "f32"), Problem(20480, 8, 640, "f32")
+    with Store.open(tmp_path / "results.db", create=True) as store:
+        for run in (tuning_run(sms=SMS), replace(host_run(), sms=2)):
+            for problem, us in ((wide, 380.0), (tall, 30.0)):
+                tried = trial(us, config, problem=problem, source=render(problem, config))
+                store.add_trial(run, replace(tried, resources=replace(tried.resources, blocks_per_sm=8)))
+        for problem, us, vendor_us in ((wide, 380.0, 600.0), (tall, 30.0, 20.0)):
+            vendor = (vendor_measurement(vendor_us),)
+            store.add_final(
+                tuning_run(sms=SMS), final((config, us), problem=problem, vendor=vendor), {"tsmr": "today"}
+            )
+        return imported(export(store, "module"), tmp_path)
+
+
+def test_a_choice_says_what_it_rests_on(module: ModuleType) -> None:
+    exact = module.match(20480, 8, 20480, "f32", GPU)
+    assert exact.basis == "tuned for this shape; 380.0 us measured, cublasSgemm 600.0 us"
+    near = module.match(10000, 8, 20480, "f32", GPU)
+    assert near.launch.blocks(10000, 8) >= 0.9 * SMS
+    assert near.launch.splits != near.winner.launch.splits
+    assert near.expected_us == pytest.approx(190, rel=0.15)
+    assert near.vendor_us == pytest.approx(300, rel=0.15)
+    assert str(near) == (
+        f"{near.winner.config} with {near.launch.splits} splits: tuned for 20480x8x20480;"
+        f" {near.expected_us:.1f} us predicted, from 380.0 us there, the vendor {near.vendor_us:.1f} us"
+    )
+    assert not near.loses
+
+
+def test_where_the_vendor_is_expected_to_be_faster_the_choice_says_so(module: ModuleType) -> None:
+    assert module.match(20480, 8, 700, "f32", GPU).loses
+
+
+def test_on_a_host_a_launch_is_fitted_and_no_time_expected(module: ModuleType) -> None:
+    found = module.match(10000, 8, 20480, "f32")
+    assert (found.winner.device, found.expected_us, found.vendor_us) == ("Some CPU", None, None)
+    assert found.launch.splits < 13  # two multiprocessors
+
+
+def test_a_card_is_of_the_latest_run_and_known_by_its_name(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "results.db", create=True) as store:
+        old = tuning_run(started_at="2020-01-01T00:00:00+00:00")  # without multiprocessors, by an older tsm2-tune
+        source = render(Problem(512, 8, 512, "f32"), TsmrConfig(64, 1, 8, 16, 4, 13, 1, 4))
+        store.add_trial(
+            old,
+            trial(50.0, TsmrConfig(64, 1, 8, 16, 4, 13, 1, 4), problem=Problem(512, 8, 512, "f32"), source=source),
+        )
+        found = imported(export(store, "module"), tmp_path)
+    assert found.CARDS[GPU].sms == PROFILES["h200"].sms == SMS
+
+
+def test_expected_times_are_near_the_measured_ones() -> None:
+    """Over the winners of this project's own results: the constants are fitted to them."""
+    facts = json.loads((Path(__file__).parents[1] / "benchmarks/results/h200-versus-cublas.json").read_text())
+    limits = PROFILES["h200"]
+    card = Card(limits.sms, facts["read_gbytes_per_s"], facts["copy_gbytes_per_s"], facts["gflops"])
+    found = [one for one in (won(row, limits) for row in facts["rows"]) if one is not None]
+    ratios = np.abs(np.log([ratio for of in errors(found, card).values() for ratio in of]))
+    assert len(ratios) > 500
+    assert np.quantile(ratios, 0.5) < 0.03
+    assert np.quantile(ratios, 0.9) < 0.1

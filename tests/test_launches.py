@@ -1,0 +1,162 @@
+"""One kernel for every launch: its text has no number of splits or of tiles of rows, and it is right with any."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from tests.conftest import TryKernel, compiled
+from tests.planting import Bug
+from tsm2_tune.generator.config import KernelConfig, Launch
+from tsm2_tune.generator.families import FAMILIES
+from tsm2_tune.generator.families.gemv import GemvConfig
+from tsm2_tune.generator.families.gram import GramConfig
+from tsm2_tune.generator.families.staged_half import StagedHalfConfig
+from tsm2_tune.generator.families.staged_mma import StagedMmaConfig
+from tsm2_tune.generator.families.tsmr import TsmrConfig
+from tsm2_tune.generator.families.tsmr_half import TsmrHalfConfig
+from tsm2_tune.generator.families.tsmr_rows import TsmrRowsConfig
+from tsm2_tune.generator.families.tsmt import TsmtConfig
+from tsm2_tune.generator.probes import launch_problems
+from tsm2_tune.generator.problem import DTYPES, Problem
+from tsm2_tune.generator.render import render
+from tsm2_tune.tuner.compiler import Toolchain
+from tsm2_tune.tuner.full import FullVerification, Run
+from tsm2_tune.tuner.full_calls import EMULATED, calls_for
+from tsm2_tune.tuner.loaded import Entry
+from tsm2_tune.tuner.requests import AttemptResult
+from tsm2_tune.tuner.trial import Outcome
+from tsm2_tune.tuner.worker import Worker
+
+TSMR = TsmrConfig(64, 1, 2, 8, 4, splits=3, row_tiles=1, min_blocks=1)
+TSMT = TsmtConfig(128, 32, 32, 8, 8, step=4, stages=2, splits=16, min_blocks=1)
+STAGED = StagedMmaConfig(128, 128, 32, 32, 16, 3, 1, splits=20, min_blocks=1, strips=1, octets=2, ahead=0)
+SHAPES = ((4096, 16, 4096), (16, 16, 4096), (4096, 16, 16), (4096, 1, 4096))  # each family supports one
+CONFIGURATIONS = 4  # of each family and problem
+LAUNCHED = [name for name, family in FAMILIES.items() if family.config_type.launch_tunables]
+
+
+def problems_of(name: str) -> Iterator[Problem]:
+    """One of each dtype and op that the family supports."""
+    for dtype, op in product(DTYPES, ("nn", "tn", "tx")):
+        every = (Problem(m, n, k, dtype, op) for m, n, k in SHAPES if m == n or op != "tx")
+        yield from [one for one in every if FAMILIES[name].supports(one)][:1]
+
+
+def otherwise_launched(config: KernelConfig) -> KernelConfig:
+    """The same kernel with another value of every tunable of the launch that it may have others of."""
+    names = [name for name in config.launch_tunables if name != "splits" or config.has_splits]
+    return replace(config, **{name: int(config.tunables[name]) + 3 for name in names})
+
+
+@pytest.mark.parametrize("name", LAUNCHED)
+def test_configurations_that_differ_only_in_the_launch_have_one_text(name: str) -> None:
+    every = list(FAMILIES[name].configurations())
+    problems = list(problems_of(name))
+    assert problems
+    for problem in problems:
+        texts = dict[str, str]()
+        for config in random.Random(name).sample(every, CONFIGURATIONS):
+            source, other = render(problem, config), render(problem, otherwise_launched(config))
+            assert source.text == other.text
+            assert as_one(source.launch) == as_one(other.launch)
+            assert texts.setdefault(config.kernel_text, source.text) == source.text
+        assert len(set(texts.values())) == len(texts), "two kernels have one text"
+
+
+def as_one(launch: Launch) -> Launch:
+    """What does not depend on the tunables of the launch."""
+    return replace(launch, splits=min(launch.splits, 2), rows_per_block=1)
+
+
+def test_there_are_families_of_which_every_launch_is_a_text() -> None:
+    assert {"tsm2", "tsmm_held", "gemm"} <= FAMILIES.keys() - set(LAUNCHED)
+    assert len(LAUNCHED) > 20
+
+
+def test_a_kernel_without_a_split_is_another() -> None:
+    problem = Problem(512, 16, 96, "f32", "nn")
+    assert TSMR.kernel_text == "tsmr-t64-v1-c2-p8-s4-k*-r*-b1"
+    assert replace(TSMR, splits=1).kernel_text == "tsmr-t64-v1-c2-p8-s4-k1-r*-b1"
+    assert render(problem, TSMR).text != render(problem, replace(TSMR, splits=1)).text
+
+
+def test_one_split_of_a_kernel_with_a_workspace_has_one() -> None:
+    launch = Launch(32, 8, 0, columns_per_block=4, splits=70).with_splits(1)
+    assert launch.grid(9, 5) == (4, 1)
+    assert launch.partial_elements(9, 5) == 4 * 32
+    assert launch.counters(9, 5) == 4
+    assert launch.with_splits(65).groups == 5
+    assert launch.with_splits(65) == Launch(32, 8, 0, columns_per_block=4, splits=65)
+
+
+@pytest.mark.parametrize("config", [TSMR, TSMT, STAGED], ids=lambda config: config.family)
+def test_launches_are_one_few_more_than_at_once_and_the_configurations(config: KernelConfig) -> None:
+    problem = Problem(512, 16, 96, "f64", "nn")
+    launch = render(problem, config).launch
+    tried = launch_problems(config, problem, most_products=1e12)
+    many = 17 if launch.persistent else launch.flat_splits + 1
+    assert {splits for splits, _ in tried} == {1, 2, 3, many, launch.splits}
+    assert {splits for splits, _ in launch_problems(config, problem, most_products=1e6)} >= {1, 2, 3}
+    assert not launch_problems(replace(TSMR, splits=1), problem, most_products=1e12)
+
+
+def with_other_splits(worker: Worker, toolchain: Toolchain, bug: Bug) -> AttemptResult:
+    """How the kernel with the bug ends in those calls of the full verification that have other splits."""
+    problem = Problem(*(bug.shape or (512, 16, 96)), bug.dtype, bug.op)
+    source = render(problem, bug.config)
+    binary = compiled(bug.plant(source.text), source.kernel, toolchain, source.defines)
+    calls = [call for call in calls_for(problem, bug.config, EMULATED, problem.index_bits) if call.splits]
+    entry = Entry(binary.path, source.kernel, source.launch)
+    run = Run("with other splits", entry, problem.index_bits, tuple(calls))
+    return worker.verify_in_full(FullVerification(problem, (run,), seed=5))
+
+
+RIGHT = (
+    (TSMR, "f32", "nn"),
+    (TSMT, "f32", "tn"),
+    (STAGED, "f64", "tn"),
+    (GemvConfig(128, 32, 2, 4, 2, 5), "f32", "tn"),
+    (GramConfig(128, 32, 16, 16, 3, 1, 40, 1, 4, 1), "f32", "tx"),
+    (TsmrHalfConfig(128, 4, 8, 32, 2, 3, 1, 1), "bf16", "nn"),
+    (TsmrRowsConfig(128, 16, 32, 4, 2, 1, 2, 4, 8, 1), "f32", "ttt"),
+    (StagedHalfConfig(128, 64, 32, 32, 3, 20), "bf16", "tn"),
+)
+
+
+@pytest.mark.host
+@pytest.mark.parametrize(("config", "dtype", "op"), RIGHT, ids=lambda one: getattr(one, "family", one))
+def test_a_kernel_is_right_with_other_splits(
+    worker: Worker, quick: Toolchain, config: KernelConfig, dtype: str, op: str
+) -> None:
+    shape = (16, 16, 96) if op == "tx" else None
+    result = with_other_splits(worker, quick, Bug("none", config, "", "", dtype=dtype, op=op, shape=shape))
+    assert result.outcome is Outcome.OK, result.detail
+
+
+# They show with no problem where the kernel is started as its configuration says.
+OTHER_LAUNCHES = (
+    Bug("sums of the configuration's splits", TSMR, "stride, splits, splits)", "stride, 3, 3)"),
+    Bug("one split that finds itself not the last", TSMR, "count_up(counter, count - 1)", "count_up(counter, 2)"),
+    Bug("the groups' sums elsewhere", TSMT, "last_sums += splits *", "last_sums += 16 *", op="tn"),
+    Bug("no groups of many splits", TSMT, "last_count = groups", "last_count = 1", op="tn"),
+    Bug("as many blocks as the configuration has", STAGED, "work.tail_blocks = splits - panel_blocks",
+        "work.tail_blocks = 20 - panel_blocks", dtype="f64", op="tn"),
+    Bug("chunks of as many blocks", STAGED, "one_tile ? splits : 1", "one_tile ? 20 : 1", dtype="f64", op="tn"),
+)  # fmt: skip
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("bug", OTHER_LAUNCHES, ids=lambda bug: bug.name)
+def test_a_bug_of_other_launches_is_rejected_in_full(
+    worker: Worker, quickest: Toolchain, try_kernel: TryKernel, bug: Bug
+) -> None:
+    problem = Problem(*(bug.shape or (512, 16, 96)), bug.dtype, bug.op)
+    assert try_kernel(bug.config, problem, bug.plant, True).outcome is Outcome.OK
+    result = with_other_splits(worker, quickest, bug)
+    assert result.outcome in (Outcome.WRONG_RESULT, Outcome.CRASHED), f"accepted: {result}"
+    assert " splits" in result.detail

@@ -1,0 +1,105 @@
+"""Families that are far behind wait until no other candidate is left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from itertools import chain, count, islice, repeat
+from types import SimpleNamespace
+from typing import Any, cast
+
+from tsm2_tune.generator.rules import Candidate
+from tsm2_tune.tuner.waiting import FAR_BEHIND, LOOK_AHEAD, Line, Pending
+
+
+def of(family: str, number: int) -> Candidate:
+    return cast(Candidate, SimpleNamespace(config=SimpleNamespace(family=family, text=f"{family}{number}")))
+
+
+def texts(candidates: Iterator[Candidate]) -> list[str]:
+    return [candidate.config.text for candidate in candidates]
+
+
+EIGHT = [of(family, number) for number in range(4) for family in ("slow", "fast")]
+
+
+def test_without_times_the_order_is_kept() -> None:
+    assert texts(Line(EIGHT)) == texts(iter(EIGHT))
+
+
+def test_who_is_far_behind_comes_last() -> None:
+    line = Line(EIGHT)
+    assert texts(islice(line, 2)) == ["slow0", "fast0"]
+    line.tell("slow", 96_000.0)
+    assert not line.is_behind(EIGHT[0])  # behind whom?
+    line.tell("fast", 650.0)
+    assert texts(line) == ["fast1", "fast2", "fast3", "slow1", "slow2", "slow3"]
+
+
+def test_what_is_many_times_is_told() -> None:
+    line = Line(EIGHT)
+    line.tell("fast", 100.0)
+    line.tell("slow", 100.0 * FAR_BEHIND)
+    assert not line.is_behind(EIGHT[0])
+    line.tell("fast", 99.0)
+    assert line.is_behind(EIGHT[0])
+    line.tell("slow", 200.0)  # another configuration of the family
+    assert not line.is_behind(EIGHT[0])
+
+
+def test_earlier_trials_count() -> None:
+    contenders: Any = [
+        SimpleNamespace(config=SimpleNamespace(family=family), median_us=us)
+        for family, us in (("slow", 900.0), ("fast", 100.0), ("slow", 800.0))
+    ]
+    assert texts(islice(Line(EIGHT, contenders), 1)) == ["fast0"]
+
+
+def test_a_long_row_of_who_waits_ends_the_waiting() -> None:
+    line = Line(chain(repeat(EIGHT[0], LOOK_AHEAD + 5), EIGHT[1:2]))
+    line.tell("slow", 900.0)
+    line.tell("fast", 100.0)
+    assert texts(islice(line, 2)) == ["slow0", "fast0"]  # the others are looked at for the second
+    assert len(texts(line)) == LOOK_AHEAD + 4
+
+
+def test_what_was_compiled_ahead_waits_too() -> None:
+    line = Line(EIGHT)
+    begun: list[str] = []
+
+    def begin(candidate: Candidate) -> Any:
+        begun.append(candidate.config.text)
+        return None, Future()
+
+    pending = Pending(line, line, begin, most=4)
+
+    def take() -> str:
+        found = pending.take()
+        assert found is not None
+        return found[0].config.text
+
+    assert [take(), take()] == ["slow0", "fast0"]
+    assert begun == ["slow0", "fast0", "slow1", "fast1", "slow2"]
+    line.tell("slow", 900.0)
+    line.tell("fast", 100.0)
+    assert take() == "fast1"
+    assert len(list(pending.compiling)) == 4  # two that wait among them, for which others were begun
+    assert [take() for _ in range(5)] == ["fast2", "fast3", "slow1", "slow2", "slow3"]
+    assert pending.take() is None
+    assert list(pending.compiling) == []
+
+
+def test_every_candidate_has_its_turn() -> None:
+    """Whatever is told when."""
+    families = [f"f{number}" for number in range(5)]
+    every = [of(family, number) for number in range(20) for family in families]
+    for seed in range(20):
+        line = Line(every)
+        pending = Pending(line, line, lambda one: cast(Any, (None, Future())), most=3)
+        found = []
+        for turn in count():
+            if (one := pending.take()) is None:
+                break
+            found.append(one[0].config.text)
+            line.tell(one[0].config.family, float(1 + (seed * 7 + turn * 13) % 50))
+        assert sorted(found) == sorted(texts(iter(every)))

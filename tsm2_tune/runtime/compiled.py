@@ -1,0 +1,97 @@
+"""The compiled launcher: the short way of PyTorch's tensors compiled, where this file holds it for this Python.
+
+It does what the short way in Python does, and calls that for whatever needs a closer look.
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import hashlib
+import importlib.util
+import os
+import sys
+import sysconfig
+import zlib
+from functools import cache
+from importlib.machinery import ExtensionFileLoader
+from typing import Any
+
+from tsm2_tune.runtime.fast import Starter, torch_current_device, torch_kinds, torch_starter
+from tsm2_tune.runtime.libraries import torch_stream
+from tsm2_tune.runtime.pack import LAUNCHER
+from tsm2_tune.runtime.plans import ADDRESSES_AT, AT, POINTERS_AT, STREAM_AT, Plan, Slot
+
+LAUNCHER_NAME = "tsm2_launcher"
+LAUNCHER_PYTHON = (3, 11)  # whose stable ABI it is built for
+
+launchers: dict[type, Any] = {}  # by the type of a, beside `starters`
+
+
+def launcher_place() -> str:
+    """What a launcher is built for, such as linux-x86_64."""
+    return f"{sys.platform}-{os.uname().machine}" if hasattr(os, "uname") else sys.platform
+
+
+@cache
+def launcher() -> Any:
+    """The compiled launcher, a Python module; None where this file holds none, or none that this Python can load.
+
+    RuntimeError where it is not the one that was exported.
+    """
+    if LAUNCHER is None or not hasattr(os, "memfd_create"):
+        return None
+    place, digest, data = LAUNCHER
+    is_stable = sys.implementation.name == "cpython" and not sysconfig.get_config_var("Py_GIL_DISABLED")
+    if place != launcher_place() or not is_stable or sys.version_info < LAUNCHER_PYTHON:
+        return None
+    binary = zlib.decompress(base64.b85decode(data))
+    if hashlib.sha256(binary).hexdigest() != digest:
+        raise RuntimeError("the compiled launcher does not match its digest: export this module again")
+    try:  # in memory: what is loaded is what was looked at, and no file lies anywhere
+        file = os.memfd_create(LAUNCHER_NAME)  # never closed: the loader of libraries knows it by this path
+        with os.fdopen(file, "wb", closefd=False) as opened:
+            opened.write(binary)
+        loader = ExtensionFileLoader(LAUNCHER_NAME, f"/proc/self/fd/{file}")
+        spec = importlib.util.spec_from_loader(LAUNCHER_NAME, loader)
+        assert spec is not None
+        module = importlib.util.module_from_spec(spec)
+        loader.exec_module(module)
+    except (ImportError, OSError):  # another C library, or a system that lets no such file be executed
+        return None
+    return module
+
+
+def compiled_starter(torch: Any, kind: type) -> Starter:
+    """How products of tensors of this type are started."""
+    plain, exchange = torch_starter(torch), getattr(kind, "__dlpack_c_exchange_api__", None)
+    launchers.pop(kind, None)
+    if exchange is None or launcher() is None:
+        return plain
+    arguments = torch_kinds(torch), torch_stream(torch), torch.empty_strided, torch_current_device(torch)
+    try:
+        made = launchers[kind] = launcher().Launcher(plain, exchange, *arguments)
+    except (TypeError, ValueError):  # a description of another version
+        return plain
+    start: Starter = made.start
+    return start
+
+
+def teach(a: Any, b: Any, out: Any, plan: Plan, asked: Any) -> None:
+    """Let the launcher start products like this one, if there is a launcher."""
+    made = launchers.get(type(a))
+    if made is None:
+        return
+    try:
+        slot = plan.slots.pop()
+    except IndexError:
+        slot = Slot(plan)
+    slot.set_factors(plan, None, None)
+    places = (*ADDRESSES_AT, AT["alpha"], AT["beta"], STREAM_AT)
+    launch = ctypes.cast(plan.kernel_launch, ctypes.c_void_p).value
+    made.add(
+        a, b, out, asked, plan.start, (launch, plan.kernel), slot.buffer[:POINTERS_AT], places, bytes(plan.places),
+        plan.spans, (plan.scalar_type, plan.largest), plan.needed_bytes is not None,
+        ((plan.out_shape, plan.out_strides), {"dtype": a.dtype, "device": a.device}),
+    )  # fmt: skip
+    plan.slots.append(slot)

@@ -1,0 +1,269 @@
+"""What a kernel is expected to take on a shape that was not tuned, and how it is best started there.
+
+A time has three parts: a start, which every launch has; the sums of the splits, where there are any; and the body,
+which grows with the shape. The body is the bytes at the memory's rate and the operations at the arithmetic's, each
+longer where blocks leave multiprocessors idle, put together as the sides of a right angle: neither hides all of the
+other. By how much a kernel's measured body differs from that, where it won, it is expected to differ elsewhere.
+
+All kernels that a product may get are looked at at once: numbers of kernels are columns of arrays, and the ways in
+which each may be started are their rows' elements.
+
+The constants were fitted to 1,033 measured winners on an H200; `python -m benchmarks.expected` says how well: from
+one shape that a kernel won, what it takes on the nearest other one that it won.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from tsm2_tune.runtime.elements import DTYPES, MATHS
+from tsm2_tune.runtime.launch import Launch
+
+START_US = 5.0  # until the first loads have arrived, and from the last store to the end
+SUMS_US = 2.0  # until the last block of a tile knows that it is, and has the sums of all
+SUMS_RATE = 0.5  # of the memory's, at which they are written and read again
+CACHED_RATE = 4.0  # of the memory's, at which lines are read again that are in the L2
+UNEVEN = 0.3  # of idle multiprocessors' share of the bandwidth, what the others cannot use instead
+SPARE = 2.0  # so many times fewer blocks on a multiprocessor than where a kernel won still keep it busy, of many
+MOSTLY_START_US = 50.0  # a measured body so long tells half of how it differs, a shorter one less
+DOUBT = 0.02  # by which an expected time counts as longer, for each unit of distance from where the kernel won
+ODD_VENDOR = 1.1  # how much longer the vendor's routines take where lines are not whole vectors
+VECTOR_BYTES = 16
+WAVES = np.array((1, 2, 3, 4, 5, 6, 8, 12))  # blocks on a multiprocessor that a split of k is tried for
+
+Floats = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A GPU's rates, as they were measured where its kernels were tuned; of a host, its emulation's."""
+
+    sms: int
+    read_gbytes_per_s: float
+    copy_gbytes_per_s: float  # bytes read and bytes written together
+    gflops: dict[str, float]  # element type -> rate; a fused multiply-add counts as two
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """Into what a kernel divides its work, whatever the shape."""
+
+    resident: int  # blocks that a multiprocessor holds at a time
+    tile_rows: int  # of C; a block computes a whole number of such tiles, one below the other
+    tile_columns: int  # of C; 0: all of them
+    step: int  # products of a sum; every part of k but the last has a whole number of such steps
+    deepest: int  # products of a sum after which C is written, to be read and written again for the next; 0: all
+    odd_lines: float  # how much longer the body is where lines of operands are not whole 16-byte vectors
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """C (m x n) = A (m x k) B (k x n) on a card, with the least times of its parts."""
+
+    m: Any
+    n: Any
+    k: Any
+    element_bytes: int
+    has_odd_lines: Any  # lines of A or B are not whole 16-byte vectors
+    memory_us: Any  # each operand and C moved once
+    arithmetic_us: Any
+
+    @classmethod
+    def of(
+        cls,
+        shape: tuple[int, int, int],
+        dtype: str,
+        card: Card,
+        *,
+        is_gram: bool = False,
+        has_odd_lines: bool = False,
+    ) -> Work:
+        """`dtype` is a name of DTYPES or in MATHS; `is_gram` says that B is A's own matrix."""
+        m, n, k = map(float, shape)
+        size = element_bytes(dtype)
+        read, written = m * k + (0 if is_gram else k * n), m * n
+        of_read = 1e-3 / card.read_gbytes_per_s
+        of_written = max(2e-3 / card.copy_gbytes_per_s - of_read, of_read)
+        gflops = card.gflops.get(dtype)
+        flops = (8.0 if dtype in ("c64", "c128") else 2.0) * m * n * k
+        arithmetic_us = flops / gflops * 1e-3 if gflops else 0.0
+        return cls(m, n, k, size, has_odd_lines, size * (read * of_read + written * of_written), arithmetic_us)
+
+    @property
+    def least_us(self) -> Any:
+        """The least body of any kernel."""
+        return np.hypot(self.memory_us, self.arithmetic_us)
+
+
+@cache
+def element_bytes(dtype: str) -> int:
+    """Bytes of an element of this type, a name of DTYPES or in MATHS."""
+    plain = next((of for (_, of), name in MATHS.items() if name == dtype), dtype)
+    return DTYPES[plain].itemsize
+
+
+def carried_over_us(measured_us: float, at: Work, to: Work) -> float:
+    """What takes `measured_us` for one work is expected to take for another: the vendor's routines."""
+    odd = ODD_VENDOR if to.has_odd_lines and not at.has_odd_lines else 1.0
+    return float(START_US + odd * vendor_factor(measured_us, at) * to.least_us)
+
+
+def vendor_factor(measured_us: float, at: Work) -> float:
+    """How much longer than the least its routine takes, without the start."""
+    return float(_factor(max(measured_us - START_US, measured_us / 10), at.least_us))
+
+
+def _factor(measured_us: Any, body_us: Any) -> Any:
+    """How much longer the body is than expected: 1 where too little of it was measured to tell."""
+    return (measured_us / body_us) ** (body_us / (body_us + MOSTLY_START_US))
+
+
+class Kernels:
+    """Kernels of one element type on one card, with what was measured of each where it won."""
+
+    def __init__(
+        self,
+        divisions: Sequence[Division],
+        launches: Sequence[Launch],
+        won: Sequence[Work],
+        measured_us: Sequence[float],
+        card: Card,
+    ) -> None:
+        self.card, self._launches = card, launches
+        self._us_per_byte = won[0].element_bytes * 1e-3 / card.read_gbytes_per_s
+        division, started = _columns(divisions, Division), _columns(launches, Launch)
+        self._resident, self._step, self._odd = division["resident"], division["step"], division["odd_lines"]
+        self._tile_rows, self._tile_columns = division["tile_rows"], _or_all(division["tile_columns"])
+        self._deepest, self._columns = _or_all(division["deepest"]), _or_all(started["columns_per_block"])
+        self._rows, self._splits = started["rows_per_block"], started["splits"]
+        self._persistent = started["persistent"] > 0
+        self._has_workspace = _column([launch.has_workspace for launch in launches]) > 0
+        at = replace(won[0], **cast(Any, _columns(won, Work)))
+        self.enough, self.factors = _column([0.0]), _column([1.0])
+        tiles = self._tiles(at)
+        blocks = self._blocks(tiles, at, self._rows, self._splits)
+        fixed = self._fixed_us(at, blocks, self._splits)
+        measured = _column(measured_us)
+        self.factors = _factor(
+            np.maximum(measured - fixed, measured / 10), self._body_us(tiles, at, blocks, self._splits)
+        )
+        self.enough = self._at_work(tiles, at, blocks) / np.where(self._persistent, 1.0, SPARE)
+
+    def us(self, launches: Sequence[Launch], work: Work) -> list[float]:
+        """The expected time of each kernel started so."""
+        started = _columns(launches, Launch)
+        times = self._us(self._tiles(work), work, started["rows_per_block"], started["splits"])
+        return [float(us) for us in times[:, 0]]
+
+    def best(self, work: Work, distances: Floats) -> tuple[int, Launch, float]:
+        """The kernel that is expected to take least, by its place, its launch, and the time; of launches that take
+        the same the one with the fewest blocks. A kernel that won far from here counts as DOUBT longer for each unit
+        of that distance.
+        """
+        tiles = self._tiles(work)
+        rows, splits = self._options(tiles, work)
+        times = self._us(tiles, work, rows, splits)
+        doubted = times * (1 + DOUBT * distances[:, None])
+        at, option = divmod(int(doubted.argmin()), times.shape[1])
+        launch, of_block, parts = self._launches[at], int(rows[at, 0]), int(splits[at, option])
+        if of_block != launch.rows_per_block:
+            launch = replace(launch, rows_per_block=of_block)
+        if parts != launch.splits:
+            launch = launch.with_splits(parts)
+        return at, launch, float(times[at, option])
+
+    def _tiles(self, work: Work) -> Tiles:
+        down, across = -(-work.m // self._tile_rows), -(-work.n // self._tile_columns)
+        steps = -(-work.k // self._step)
+        return Tiles(down, across, steps, down * across * steps)
+
+    def _options(self, tiles: Tiles, work: Work) -> tuple[Floats, Floats]:
+        """Rows of a block, and splits, with which each kernel may be started.
+
+        Rows: as many as where it won, but no more than leave every multiprocessor what it holds. Splits of k: what
+        gives a whole number of blocks to each multiprocessor, or just less.
+        """
+        sms, across = self.card.sms, -(-work.n // self._columns)
+        most = tiles.down * across * self._splits // (sms * self._resident)
+        rows = np.maximum(np.minimum(self._rows // self._tile_rows, most), 1) * self._tile_rows
+        rows = np.where(self._rows > self._tile_rows, rows, self._rows)
+        blocks = -(-work.m // rows) * across
+        of_tiles = np.minimum(np.maximum(WAVES * sms // blocks, 1), tiles.steps)
+        of_all = np.minimum(np.minimum(WAVES, np.maximum(self._splits // sms, 1)) * sms, tiles.pieces)
+        return rows, np.where(self._has_workspace, np.where(self._persistent, of_all, of_tiles), 1.0)
+
+    def _us(self, tiles: Tiles, work: Work, rows: Floats, splits: Floats) -> Floats:
+        blocks = self._blocks(tiles, work, rows, splits)
+        body = self._body_us(tiles, work, blocks, splits)
+        times: Floats = self._fixed_us(work, blocks, splits) + self.factors * body
+        return times
+
+    def _blocks(self, tiles: Tiles, work: Work, rows: Floats, splits: Floats) -> Floats:
+        """Blocks that have something to do."""
+        of_tiles = -(-work.m // rows) * -(-work.n // self._columns) * splits
+        return np.where(self._persistent, np.minimum(splits, tiles.pieces), of_tiles)
+
+    def _fixed_us(self, work: Work, blocks: Floats, splits: Floats) -> Floats:
+        """The start, and the sums of the splits."""
+        sums = np.minimum(self._tile_rows, work.m) * np.minimum(self._tile_columns, work.n) * blocks
+        has_parts = self._has_workspace & (~self._persistent | (work.k > self._step))
+        times: Floats = START_US + has_parts * (SUMS_US + 2 / SUMS_RATE * self._us_per_byte * sums)
+        return times
+
+    def _body_us(self, tiles: Tiles, work: Work, blocks: Floats, splits: Floats) -> Floats:
+        """The body of kernels that are as fast as the card."""
+        sms, (m, n, k) = self.card.sms, (work.m, work.n, work.k)
+        again = (tiles.across - 1) * m * k + (tiles.down - 1) * k * n
+        rewritten = 2 * ((k - 1) // self._deepest) * m * n
+        memory = work.memory_us + self._us_per_byte * (again / CACHED_RATE + rewritten)
+        columns = np.where(np.isinf(self._tile_columns), n, tiles.across * self._tile_columns)
+        arithmetic = work.arithmetic_us * (tiles.down * self._tile_rows * columns / (m * n))
+
+        pieces = np.where(self._persistent, tiles.pieces, tiles.steps)
+        parts = np.where(self._persistent, blocks, splits)
+        share = -(-pieces // parts) * parts / pieces
+        waves = -(-blocks // (sms * self._resident))
+        most = np.where(waves > 1, waves * self._resident, -(-blocks // sms))  # blocks of one multiprocessor
+        longest = share * most * sms / blocks  # beside what all take on average
+        idle = 1 + (blocks > sms) * UNEVEN * (longest - 1)
+        slow = np.maximum(self.enough / self._at_work(tiles, work, blocks), 1.0)
+        odd = np.where(work.has_odd_lines, self._odd, 1.0)
+        body: Floats = odd * slow * np.hypot(memory * idle, arithmetic * longest)
+        return body
+
+    def _at_work(self, tiles: Tiles, work: Work, blocks: Floats) -> Floats:
+        """Blocks on a multiprocessor at a time, as far as their tiles are filled: what keeps it busy.
+
+        Persistent blocks have rings, whose loads go on to the next piece.
+        """
+        filled: Floats = np.where(self._persistent, 1.0, work.m / (tiles.down * self._tile_rows))
+        return np.minimum(blocks / self.card.sms, self._resident) * filled
+
+
+class Tiles(NamedTuple):
+    """How many there are, for each kernel."""
+
+    down: Floats
+    across: Floats
+    steps: Floats  # along k
+    pieces: Floats  # steps of all tiles, which persistent blocks share
+
+
+def _columns(records: Sequence[Any], kind: type) -> dict[str, Floats]:
+    """Field -> column of the records' values."""
+    names = [field.name for field in fields(kind) if field.name != "element_bytes"]
+    return {name: _column([getattr(record, name) for record in records]) for name in names}
+
+
+def _column(values: Sequence[float]) -> Floats:
+    return np.array(values, np.float64)[:, None]
+
+
+def _or_all(extents: Floats) -> Floats:
+    """The extents, 0 as one that is never exceeded."""
+    return np.where(extents > 0, extents, np.inf)

@@ -1,0 +1,181 @@
+/* What a kernel is expected to take for a shape that was not tuned, and how it is started there.
+
+   The same model as the Python module's, number for number: what it says of a winner's own shape, its factor and the
+   blocks that are enough, stands in the pack. */
+
+#include "expecting.h"
+
+#include <math.h>
+
+#define START_US 5.0
+#define SUMS_US 2.0
+#define SUMS_RATE 0.5
+#define CACHED_RATE 4.0
+#define UNEVEN 0.3
+#define ODD_VENDOR 1.1
+enum { OPTIONS = 8 };
+
+static const double waves_tried[OPTIONS] = {1, 2, 3, 4, 5, 6, 8, 12};
+
+/* Of two whole numbers: how often b goes into a. b may be infinite. */
+static double quotient(double a, double b)
+{
+    const double left = fmod(a, b), exact = (a - left) / b, whole = floor(exact);
+    return exact - whole > 0.5 ? whole + 1 : whole;
+}
+
+static double quotient_rounded_up(double a, double b) { return quotient(a, b) + (fmod(a, b) != 0); }
+
+static double or_all(int extent) { return extent > 0 ? (double)extent : INFINITY; }
+
+/* A kernel's tiles for the work. */
+struct tiles {
+    double rows, columns;        /* of one */
+    double down, across, steps;  /* how many there are, along k as well */
+    double pieces;               /* steps of all tiles */
+};
+
+static struct tiles tiles_of(const struct division *division, const struct work *work)
+{
+    struct tiles t = {.rows = division->tile_rows, .columns = or_all(division->tile_columns)};
+    t.down = quotient_rounded_up(work->m, t.rows);
+    t.across = quotient_rounded_up(work->n, t.columns);
+    t.steps = quotient_rounded_up(work->k, division->step);
+    t.pieces = t.down * t.across * t.steps;
+    return t;
+}
+
+static int has_odd_lines(const struct product *product, const struct winner *winner)
+{
+    const int64_t size = element_bytes((tsm2_type)product->type);
+    for (int x = 0; x < 2; ++x) {
+        const struct matrix *matrix = &product->matrices[x];
+        const int order = winner->orders[x];
+        const int64_t lines = order == ROW_MAJOR ? matrix->rows : matrix->columns;
+        if (lines > 1 && matrix->ld[order] * size % VECTOR_BYTES != 0)
+            return 1;
+    }
+    return 0;
+}
+
+struct work work_of(const struct product *product, const struct winner *winner)
+{
+    const struct card *card = &pack_cards[winner->card];
+    struct work work = {(double)product->m, (double)product->n, (double)product->k, 0, 0,
+                        has_odd_lines(product, winner)};
+    const double m = work.m, n = work.n, k = work.k;
+    const double size = (double)element_bytes((tsm2_type)product->type);
+    const double read = m * k + (winner->is_gram ? 0 : k * n), written = m * n;
+    const double of_read = 1e-3 / card->read_gbytes_per_s;
+    const double of_written = fmax(2e-3 / card->copy_gbytes_per_s - of_read, of_read);
+    const int is_complex = product->type == TSM2_C64 || product->type == TSM2_C128;
+    const double flops = (is_complex ? 8.0 : 2.0) * m * n * k, gflops = card->gflops[product->type];
+    work.memory_us = size * (read * of_read + written * of_written);
+    work.arithmetic_us = gflops > 0 ? flops / gflops * 1e-3 : 0;
+    return work;
+}
+
+static double us_per_byte(const struct winner *winner)
+{
+    const double size = (double)element_bytes((tsm2_type)winner->type);
+    return size * 1e-3 / pack_cards[winner->card].read_gbytes_per_s;
+}
+
+/* Blocks that have something to do. */
+static double blocks_of(const struct winner *winner, const struct tiles *t, const struct work *work, double rows,
+                        double splits)
+{
+    if (winner->launch.persistent)
+        return fmin(splits, t->pieces);
+    const double across = quotient_rounded_up(work->n, or_all(winner->launch.columns_per_block));
+    return quotient_rounded_up(work->m, rows) * across * splits;
+}
+
+/* The start, and the sums of the splits. */
+static double fixed_us(const struct winner *winner, const struct tiles *t, const struct work *work, double blocks)
+{
+    const struct launch *launch = &winner->launch;
+    if (!launch->has_workspace || (launch->persistent && work->k <= winner->division.step))
+        return START_US;
+    const double sums = fmin(t->rows, work->m) * fmin(t->columns, work->n) * blocks;
+    return START_US + (SUMS_US + 2 / SUMS_RATE * us_per_byte(winner) * sums);
+}
+
+/* The body of a kernel that is as fast as the card. */
+static double body_us(const struct winner *winner, const struct tiles *t, const struct work *work, double blocks,
+                      double splits)
+{
+    const struct division *division = &winner->division;
+    const double m = work->m, n = work->n, k = work->k, sms = pack_cards[winner->card].sms;
+    const double again = (t->across - 1) * m * k + (t->down - 1) * k * n;
+    const double rewritten = 2 * quotient(k - 1, or_all(division->deepest)) * m * n;
+    const double memory = work->memory_us + us_per_byte(winner) * (again / CACHED_RATE + rewritten);
+    const double columns = isinf(t->columns) ? n : t->across * t->columns;
+    const double arithmetic = work->arithmetic_us * (t->down * t->rows * columns / (m * n));
+
+    const int persistent = winner->launch.persistent;
+    const double pieces = persistent ? t->pieces : t->steps, parts = persistent ? blocks : splits;
+    const double share = quotient_rounded_up(pieces, parts) * parts / pieces;
+    const double waves = quotient_rounded_up(blocks, sms * division->resident);
+    const double most = waves > 1 ? waves * division->resident : quotient_rounded_up(blocks, sms);
+    const double longest = share * most * sms / blocks;
+    const double idle = blocks > sms ? 1 + UNEVEN * (longest - 1) : 1;
+    const double filled = persistent ? 1.0 : m / (t->down * t->rows);
+    const double at_work = fmin(blocks / sms, division->resident) * filled;
+    const double slow = fmax(winner->enough / at_work, 1.0);
+    const double odd = work->has_odd_lines ? division->odd_lines : 1.0;
+    return odd * slow * hypot(memory * idle, arithmetic * longest);
+}
+
+/* Rows of a block: as many as where the kernel won, but no more than leave every multiprocessor what it holds. */
+static double rows_of_block(const struct winner *winner, const struct tiles *t, const struct work *work)
+{
+    const struct launch *launch = &winner->launch;
+    if (launch->rows_per_block <= winner->division.tile_rows)
+        return launch->rows_per_block;
+    const double across = quotient_rounded_up(work->n, or_all(launch->columns_per_block));
+    const double held = (double)pack_cards[winner->card].sms * winner->division.resident;
+    const double most = quotient(t->down * across * launch->splits, held);
+    return fmax(fmin(quotient(launch->rows_per_block, t->rows), most), 1) * t->rows;
+}
+
+/* Splits of k, or all blocks of a persistent kernel: a whole number for each multiprocessor, or just less. */
+static double splits_of(const struct winner *winner, const struct tiles *t, const struct work *work, double rows,
+                        double waves)
+{
+    const struct launch *launch = &winner->launch;
+    const double sms = pack_cards[winner->card].sms;
+    if (!launch->has_workspace)
+        return 1;
+    if (launch->persistent)
+        return fmin(fmin(waves, fmax(quotient(launch->splits, sms), 1)) * sms, t->pieces);
+    const double across = quotient_rounded_up(work->n, or_all(launch->columns_per_block));
+    const double blocks = quotient_rounded_up(work->m, rows) * across;
+    return fmin(fmax(quotient(waves * sms, blocks), 1), t->steps);
+}
+
+double best_launch(const struct winner *winner, const struct work *work, struct launch *launch)
+{
+    const struct tiles t = tiles_of(&winner->division, work);
+    const double rows = rows_of_block(winner, &t, work);
+    double least = INFINITY;
+    *launch = winner->launch;
+    for (int i = 0; i < OPTIONS; ++i) {
+        const double splits = splits_of(winner, &t, work, rows, waves_tried[i]);
+        const double blocks = blocks_of(winner, &t, work, rows, splits);
+        const double us =
+            fixed_us(winner, &t, work, blocks) + winner->factor * body_us(winner, &t, work, blocks, splits);
+        if (us < least) {
+            least = us;
+            launch->splits = (int)splits;
+        }
+    }
+    launch->rows_per_block = (int)rows;
+    return least;
+}
+
+double vendor_us(const struct winner *winner, const struct work *work)
+{
+    const double odd = work->has_odd_lines && !winner->had_odd_lines ? ODD_VENDOR : 1.0;
+    return START_US + odd * winner->vendor_factor * hypot(work->memory_us, work->arithmetic_us);
+}

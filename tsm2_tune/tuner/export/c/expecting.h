@@ -1,0 +1,24 @@
+/* What a kernel is expected to take for a shape that was not tuned, and how it is started there. */
+
+#ifndef TSM2_EXPECTING_H
+#define TSM2_EXPECTING_H
+
+#include "product.h"
+
+enum { VECTOR_BYTES = 16 };
+
+/* The product on the card of a winner, with the least times of its parts. */
+struct work {
+    double m, n, k, memory_us, arithmetic_us;
+    int has_odd_lines; /* lines of A or B are not whole 16-byte vectors */
+};
+
+struct work work_of(const struct product *product, const struct winner *winner);
+
+/* The winner's least expected time, and its launch. */
+double best_launch(const struct winner *winner, const struct work *work, struct launch *launch);
+
+/* What the vendor is expected to take, where its time was measured beside the winner's. */
+double vendor_us(const struct winner *winner, const struct work *work);
+
+#endif

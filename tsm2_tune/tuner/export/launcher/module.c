@@ -1,0 +1,105 @@
+/* The launcher as a Python type, and the module that has it. */
+
+#include "launcher.h"
+
+PyDoc_STRVAR(start_text, "start(a, b, out, alpha, beta, asked, stream): start the product, or ask the plain starter to");
+PyDoc_STRVAR(add_text, "add(a, b, out, asked, start, addresses, slot, places, parameters, spans, factors, has_workspace, new_out):\n"
+                       "products like this one, which Python's short way knows, are started here from now on");
+
+static PyObject *new(PyTypeObject *type, PyObject *arguments, PyObject *named)
+{
+    PyObject *plain, *exchange, *kinds, *stream_of, *empty_strided, *current_device;
+    if (named != NULL && PyDict_Size(named) > 0)
+        return PyErr_Format(PyExc_TypeError, "Launcher: no argument has a name");
+    if (!PyArg_ParseTuple(arguments, "OOO!OOO", &plain, &exchange, &PyTuple_Type, &kinds, &stream_of, &empty_strided,
+                          &current_device))
+        return NULL;
+    const struct dl_exchange *functions = PyCapsule_GetPointer(exchange, "dlpack_exchange_api");
+    if (functions == NULL)
+        return NULL;
+    if (functions->header.version.major != DL_MAJOR || functions->describe == NULL || PyTuple_Size(kinds) != 2)
+        return PyErr_Format(PyExc_ValueError, "Launcher: tensors are not described in a way that is known here");
+    PyObject *(*allocate)(PyTypeObject *, Py_ssize_t) =
+        (PyObject * (*)(PyTypeObject *, Py_ssize_t)) PyType_GetSlot(type, Py_tp_alloc);
+    struct launcher *self = (struct launcher *)allocate(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->plain = Py_NewRef(plain);
+    self->kinds = Py_NewRef(kinds);
+    self->stream_of = Py_NewRef(stream_of);
+    self->empty_strided = Py_NewRef(empty_strided);
+    self->current_device = Py_NewRef(current_device);
+    self->exchange_owner = Py_NewRef(exchange);
+    self->exchange = functions;
+    self->requires_grad = PyUnicode_InternFromString("requires_grad");
+    self->is_neg = PyUnicode_InternFromString("is_neg");
+    self->is_conj = PyUnicode_InternFromString("is_conj");
+    if (self->requires_grad == NULL || self->is_neg == NULL || self->is_conj == NULL)
+        Py_CLEAR(self);
+    return (PyObject *)self;
+}
+
+static int traverse(PyObject *object, visitproc visit, void *arg)
+{
+    struct launcher *self = (struct launcher *)object;
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->plain);
+    Py_VISIT(self->kinds);
+    Py_VISIT(self->stream_of);
+    Py_VISIT(self->empty_strided);
+    Py_VISIT(self->current_device);
+    for (int at = 0; at < BUCKETS; ++at)
+        if (self->table[at] != NULL) {
+            Py_VISIT(self->table[at]->start);
+            Py_VISIT(self->table[at]->type_of_out);
+        }
+    return 0;
+}
+
+static int clear(PyObject *object)
+{
+    struct launcher *self = (struct launcher *)object;
+    forget(self);
+    Py_CLEAR(self->plain);
+    return 0;
+}
+
+static void deallocate(PyObject *object)
+{
+    struct launcher *self = (struct launcher *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    forget(self);
+    PyObject *held[] = {self->plain,         self->kinds,  self->stream_of, self->empty_strided, self->current_device,
+                        self->requires_grad, self->is_neg, self->is_conj,   self->exchange_owner};
+    for (size_t at = 0; at < sizeof held / sizeof *held; ++at)
+        Py_XDECREF(held[at]);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
+    Py_DECREF(type);
+}
+
+static PyMethodDef methods[] = {{"start", (PyCFunction)(void (*)(void))start, METH_FASTCALL, start_text},
+                                {"add", add, METH_VARARGS, add_text},
+                                {NULL, NULL, 0, NULL}};
+static PyType_Slot slots[] = {{Py_tp_new, new},           {Py_tp_dealloc, deallocate}, {Py_tp_traverse, traverse},
+                              {Py_tp_clear, clear},       {Py_tp_methods, methods},    {0, NULL}};
+static PyType_Spec specification = {"tsm2_launcher.Launcher", sizeof(struct launcher), 0,
+                                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE, slots};
+
+static int execute(PyObject *module)
+{
+    PyObject *type = PyType_FromModuleAndSpec(module, &specification, NULL);
+    const int result = type == NULL ? -1 : PyModule_AddType(module, (PyTypeObject *)type);
+    Py_XDECREF(type);
+    return result;
+}
+
+static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, execute}, {0, NULL}};
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "tsm2_launcher", NULL, 0, NULL, module_slots, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit_tsm2_launcher(void);
+PyMODINIT_FUNC PyInit_tsm2_launcher(void)
+{
+    return PyModuleDef_Init(&definition);
+}

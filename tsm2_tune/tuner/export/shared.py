@@ -1,0 +1,37 @@
+"""Shared objects, built from C texts by the compiler that the host road uses too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from tsm2_tune.errors import InputError, ToolMissing
+from tsm2_tune.tuner import cache
+from tsm2_tune.tuner.interruptions import refuse_full_disk
+from tsm2_tune.tuner.processes import workplace
+
+LIMIT_SECONDS = 600.0  # for the C compiler
+
+
+def shared_object(files: Mapping[str, bytes], command: Callable[[Path, Path], list[str]], what: str) -> bytes:
+    """What the command, of a folder that has these files and of the file to make, makes of them.
+
+    ToolMissing where the compiler does not make it, InputError where there is no place to work.
+    """
+    parent = cache.working_parent()
+    try:
+        with workplace(parent) as work:
+            for file, content in files.items():
+                (work.folder / file).write_bytes(content)
+            output = work.folder / what
+            line, environment = command(work.folder, output), {"TMPDIR": str(work.folder), "LC_ALL": "C"}
+            ended = work.run(line, limit_seconds=LIMIT_SECONDS, environment=environment)
+            if not ended.is_well or not output.is_file():
+                refuse_full_disk(parent)
+                said = ended.messages.replace(str(work.folder), "").strip()[-2000:] or f"it {ended.how}"
+                raise ToolMissing(f"{line[0]} does not build the {what}: {said}")
+            return output.read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"cannot build the {what} in {parent} ({error.strerror}): make it writable, with space left"
+        ) from error
