@@ -2,9 +2,9 @@
 
     python -m benchmarks.call_cost --output benchmarks/results/h200-call-cost.json
 
-A module is tuned, exported and imported; then one process times its calls and those of PyTorch and CuPy in turns, on
-the same arrays, which are row-major as these libraries make them. Kernels take less time than a call, so that they
-are never waited for.
+A module is tuned, exported without the compiled launcher and with it, and imported; then one process times its calls
+and those of PyTorch and CuPy in turns, on the same arrays, which are row-major as these libraries make them. Kernels
+take less time than a call, so that they are never waited for.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ Call = Callable[[], object]
 Calls = dict[str, Call]
 
 
-def made_module(folder: Path, device: str) -> Path:
-    """A module of kernels for the small product, and for one whose kernel splits k."""
-    database, module = folder / "results.db", folder / "best_kernels.py"
+def made_modules(folder: Path, device: str) -> tuple[Path, Path]:
+    """A module of kernels for the small product, and for one whose kernel splits k; the same with the launcher."""
+    database, module, compiled = (folder / name for name in ("results.db", "best_kernels.py", "launched_kernels.py"))
     for op in OPS:
         tune = ["--device", device, "--shapes", f"{M}x{N}x{K}", "--dtype", "f32", "--op", op, "--budget", "4"]
         _run([*tune, "--db", str(database)])
     _run(["export", "--db", str(database), "--format", "module", "--output", str(module)])
-    return module
+    _run(["export", "--db", str(database), "--format", "module", "--launcher", "--output", str(compiled)])
+    return module, compiled
 
 
 def _run(arguments: list[str]) -> None:
@@ -53,11 +54,11 @@ def _run(arguments: list[str]) -> None:
 
 
 def imported(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("best_kernels", path)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["best_kernels"] = module
+    sys.modules[path.stem] = module
     spec.loader.exec_module(module)
     return module
 
@@ -72,7 +73,7 @@ def import_ms(path: Path) -> float:
     return min(float(subprocess.run(command, check=True, capture_output=True, text=True).stdout) for _ in range(3))
 
 
-def of_torch(best: ModuleType) -> tuple[Calls, Call]:
+def of_torch(best: ModuleType, compiled: ModuleType) -> tuple[Calls, Call]:
     """Calls on tensors of PyTorch, and what waits for them."""
     import torch
 
@@ -81,8 +82,10 @@ def of_torch(best: ModuleType) -> tuple[Calls, Call]:
     tall = torch.empty(N, M, device="cuda").t()
     across = torch.randn(N, K, device="cuda").t()
     expected = (a.double() @ b.double()).float()
-    assert torch.allclose(best.gemm(a, b, out=c), expected, atol=1e-3)
-    assert torch.allclose(best.gemm(a, b), expected, atol=1e-3)
+    for module in (best, compiled):
+        for _ in range(2):
+            assert torch.allclose(module.gemm(a, b, out=c.zero_()), expected, atol=1e-3)
+            assert torch.allclose(module.gemm(a, b), expected, atol=1e-3)
     planned = best.plan(a, b, c)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -97,10 +100,19 @@ def of_torch(best: ModuleType) -> tuple[Calls, Call]:
         "gemm, column-major": lambda: best.gemm(down, across, out=tall),
         "plan()": planned,
     }
+    if compiled.launchers:  # else this PyTorch does not describe its tensors to programs in C
+        calls |= {
+            "launcher: gemm(a, b, out=c)": lambda: compiled.gemm(a, b, out=c),
+            "launcher: gemm(a, b)": lambda: compiled.gemm(a, b),
+            "launcher: gemm(a, b, out=c, alpha=2.0, beta=1.0)": lambda: compiled.gemm(
+                a, b, out=c, alpha=2.0, beta=1.0
+            ),
+            "launcher: gemm, column-major": lambda: compiled.gemm(down, across, out=tall),
+        }
     return calls, torch.cuda.synchronize
 
 
-def of_cupy(best: ModuleType) -> tuple[Calls, Call]:
+def of_cupy(best: ModuleType, compiled: ModuleType) -> tuple[Calls, Call]:
     """Calls on arrays of CuPy, and what waits for them."""
     import cupy
 
@@ -119,7 +131,7 @@ def of_cupy(best: ModuleType) -> tuple[Calls, Call]:
     return calls, cupy.cuda.Device().synchronize
 
 
-def of_pycuda(best: ModuleType) -> tuple[Calls, Call]:
+def of_pycuda(best: ModuleType, compiled: ModuleType) -> tuple[Calls, Call]:
     """Calls on arrays of PyCUDA in the primary context, and what waits for them."""
     import numpy as np
     import pycuda.autoprimaryctx  # noqa: F401
@@ -228,8 +240,8 @@ def main(device: str, output: Path) -> None:
     """Measure, print the tables, and write the file."""
     target = find_target(device)
     with tempfile.TemporaryDirectory() as folder:
-        path = made_module(Path(folder), device)
-        best = imported(path)
+        path, path_of_compiled = made_modules(Path(folder), device)
+        best, compiled = imported(path), imported(path_of_compiled)
         found: dict[str, Any] = {
             "device": target.identity.name,
             "driver": target.identity.driver,
@@ -240,14 +252,18 @@ def main(device: str, output: Path) -> None:
             "product": f"{M}x{N}x{K}:f32",
             "kernels": {w.op: w.config for w in best.WINNERS},
             "module_bytes": path.stat().st_size,
+            "module_bytes_with_launcher": path_of_compiled.stat().st_size,
             "import_ms": round(import_ms(path), 1),
         }
         for library, arrays in (("torch", of_torch), ("cupy", of_cupy), ("pycuda", of_pycuda)):
-            calls, wait = arrays(best)
+            calls, wait = arrays(best, compiled)
             found[library] = {"one_thread": microseconds(calls, wait)}
             if library != "pycuda":  # whose contexts are a thread's own
+                found[library]["version"] = sys.modules[library].__version__
                 found[library]["threads_us"] = in_threads(calls, wait)
         found["first_call_us"] = first_calls(best)
+        if compiled.launchers:
+            found["first_call_with_launcher_us"] = first_calls(compiled)
         found["parts_us"] = parts()
     click.echo(json.dumps(found, indent=1))
     output.write_text(json.dumps(found, indent=1) + "\n")

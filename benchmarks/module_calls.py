@@ -42,15 +42,15 @@ def arrays_of(operands: Operands, *, on_host: bool) -> Arrays:
     return a, b, out
 
 
-def fallback_arrays() -> tuple[str, Callable[[Any], Any]] | None:
-    """The library whose products a module falls back to, and what makes its array of another one's memory."""
+def fallback_arrays(ordinal: str) -> tuple[str, Callable[[Any], Any]] | None:
+    """The library whose products a module falls back to on this GPU, and what makes its array of others' memory."""
     for name in FALLBACKS:
         try:
             library = importlib.import_module(name)
         except ImportError:
             continue
         if name == "torch":
-            return name, partial(library.as_tensor, device="cuda")
+            return name, partial(library.as_tensor, device=f"cuda:{ordinal}")
         return name, library.asarray
     return None
 

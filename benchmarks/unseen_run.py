@@ -210,7 +210,7 @@ def run(
     options = PATIENT.options(seconds, Cache.CLEAN)  # as the ratios are
     with Tuner(target, options) as tuner, planners() as pool:
         turns = opened(target, tuner.phases)
-        module, library = imported(pack), None if target.is_host else fallback_arrays()
+        module, library = imported(pack), None if target.is_host else fallback_arrays(target.spec)
         facts = facts_of(selection.command, target, turns, turns.device.sm_clock_mhz())
         facts |= pack_facts(pack, module)
         facts |= {

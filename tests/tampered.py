@@ -47,6 +47,7 @@ from tsm2_tune.tuner.tune import Options, Tuner
 from tsm2_tune.tuner.vendor.beside import Libraries
 from tsm2_tune.tuner.worker import Attempt, AttemptResult, Rematch, Rematched, Worker
 
+WITHIN = ("export", "--output", "-", "--within", "20%", "--no-measure", "--dtype", "f32")
 READS: tuple[tuple[str, ...], ...] = (
     ("best",),
     ("best", "--json"),
@@ -58,6 +59,7 @@ READS: tuple[tuple[str, ...], ...] = (
     *(("export", "--output", "-", "--format", form) for form in ("csv", "json", "markdown", "latex")),
     *(("export", "--output", "-", "--no-binaries", "--format", "module") for _ in range(4)),
     ("export", "--output", "-", "--format", "module", "--no-binaries", "--device", GPU),
+    *((*WITHIN, "--no-binaries", "--format", form) for form in ("csv", "json", "markdown", "module", "module")),
     ("space", "--audit", "--device", GPU),
     ("space", "--audit", "--device", GPU, "--json"),
     ("model", "--shapes", "20480x16x20480,64x64x64", "--device", GPU),
@@ -89,11 +91,11 @@ def read(path: Path, rng: random.Random) -> str:
     if result.exit_code != 0:
         raise Wrong(f"{command}: exit status {result.exit_code}: {result.output[:500]}")
     if "--json" in command or "json" in command:
-        json.loads(result.output, parse_constant=_no_number)
+        json.loads(result.stdout, parse_constant=_no_number)
     elif "csv" not in command and any(c < " " and c not in "\n\t" for c in result.output):
         raise Wrong(f"{command}: controls in {result.output[:500]!r}")
     if "module" in command:
-        check_module(result.output)
+        check_module(result.stdout)
     return "read"
 
 

@@ -152,6 +152,7 @@ def known_of_everything(found: Winners, seed: int) -> Known:
             step=rng.choice((1, 16, 64)),
             deepest=rng.choice((0, 0, 32)),
             odd_lines=rng.choice((1.03, 1.3)),
+            longest=rng.choice((0, 0, 256)),
         )
     rates = dict.fromkeys(TYPES, 65000.0) | {"c64": 87000.0, "f16": 617000.0}
     of_a100 = Card(108, 1600.0, 1400.0, {"f32": 19000.0})

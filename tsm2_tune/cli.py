@@ -6,8 +6,8 @@ import json
 import os
 import shlex
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -34,6 +34,7 @@ from tsm2_tune.options import (
     tuning_options,
     vendor_option,
     wait_option,
+    within_options,
 )
 from tsm2_tune.selection import Selection, selection_options
 from tsm2_tune.trials import MOST_TRIAL, forget, retry_option
@@ -42,6 +43,7 @@ from tsm2_tune.tuner import ladder as steps
 from tsm2_tune.tuner.locks import device_lock
 from tsm2_tune.tuner.stopping import stoppable
 from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.target import Target, default_spec, find_target
 from tsm2_tune.tuner.trial import Outcome, in_a_line
 from tsm2_tune.tuner.tune import FinalFailure, Options, Tuner
@@ -322,27 +324,53 @@ def _tell(sentence: str) -> None:
     is_flag=True,
     help="Let a module hold a compiled launcher, by which a call takes less time; the C++ compiler builds it.",
 )
-def export(database: str, selection: Selection, form: str, output: str, binaries: bool, launcher: bool) -> None:
+@within_options
+@wait_option
+@click.pass_context
+def export(
+    ctx: click.Context,
+    /,
+    database: str,
+    selection: Selection,
+    form: str,
+    output: str,
+    binaries: bool,
+    launcher: bool,
+    within: float | None,
+    no_measure: bool,
+    wait: bool,
+) -> None:
     """Write the winners as an importable module, a C library or a table.
 
     \b
     tsm2-tune export --format module --output best_kernels.py
     tsm2-tune export --format module --launcher --output best_kernels.py
     tsm2-tune export --format library --output libtsm2.so
+    tsm2-tune export --within 3% --format module --output best_kernels.py
     """
+    from tsm2_tune.fewest import Fewest
     from tsm2_tune.tuner import export as exports
 
     if form == "library" and not binaries:
         raise click.UsageError("--no-binaries is of a module: a library is nothing but binaries")
+    if within is None and (no_measure or wait):
+        raise click.UsageError("--no-measure and --wait are of --within: nothing is measured without it")
     if launcher and form != "module":
         raise click.UsageError(f"--launcher is of a module: leave it out with --format {form}")
     if output != "-":
         exports.refuse_database(output, database)
-    with Store.open(database, create=False) as store:
+    ended = nullcontext() if within is None else _ended_by_signals(ctx, database)
+    with ended, Store.open(database, create=False) as store:
+        among: Callable[[Sequence[BestRow]], Sequence[BestRow]] = list
+        if within is not None:
+            console = display.console(stderr=output == "-")
+            options = Options(vendor=True, budget_seconds=None, late=False)
+            among = Fewest(store, within, options, not no_measure, console, _told if wait else None)
         which: dict[str, Any] = {
             "device": selection.device_in(store),
             "chosen": selection.__contains__,
             "cache": selection.cache,
+            "among": among,
         }
         if form == "library":
             exports.export_library(store, output, tell=_tell, **which)

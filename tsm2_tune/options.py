@@ -34,6 +34,8 @@ LAYOUTS = ("column", "row")
 OPPOSITE = str.maketrans("ntcj", "tnjc")
 GRAM = "gram"
 MOST_PROBLEMS = 100_000
+MOST_PERCENT = 1000.0
+_PERCENT = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,6})?) ?%", re.ASCII)
 _PROBLEM = re.compile(r"\d{1,10}x\d{1,10}x\d{1,10}:(?:[a-z]\w*|3xtf32)(?::\w+)?", re.ASCII)
 # What others call the types.
 SPELT_OTHERWISE = {
@@ -59,6 +61,18 @@ class Seconds(click.FloatRange):
         if not math.isfinite(seconds):
             self.fail(f"{value} is no time: expected a number of seconds.", param, ctx)
         return seconds
+
+
+class Percent(click.ParamType):  # type: ignore[type-arg]
+    """A share, spelt in percent: 3%, 0.5%."""
+
+    name = "percent"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        found = _PERCENT.fullmatch(value) if isinstance(value, str) else None
+        if found is None or float(found[1]) > MOST_PERCENT:
+            self.fail(f"{value!r} is no share: expected percent up to {MOST_PERCENT:g}%, such as 3%.", param, ctx)
+        return float(found[1]) / 100
 
 
 def is_given(ctx: click.Context, name: str) -> bool:
@@ -307,6 +321,22 @@ def cache_option(default: Cache | None, about: str) -> Callable[[F], F]:
         callback=lambda ctx, param, value: None if value is None else Cache(value),
         help=about,
     )
+
+
+def within_options(function: F) -> F:
+    """--within and --no-measure."""
+    for option in (
+        click.option("--no-measure", is_flag=True, help="With --within: choose by what was measured before."),
+        click.option(
+            "--within",
+            type=Percent(),
+            metavar="PERCENT",
+            help="Only the fewest kernels that keep each shape within so much of its best time, such as 3%. What has"
+            " to be known for that is measured where the device is here.",
+        ),
+    ):
+        function = option(function)
+    return function
 
 
 def tuning_options(function: F) -> F:

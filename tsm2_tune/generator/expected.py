@@ -4,7 +4,7 @@
 
 Each term is a function below. Rates are those of `Ceilings`: measured, or the data sheet's. Of 1,033 winners on an
 H200 (benchmarks/results/h200-versus-cublas.json) it is 0.45 to 1.92 times what was measured, of 98 % of them 0.64 to
-1.31 times: `python -m benchmarks.first_choices --beside` says so.
+1.27 times: `python -m benchmarks.first_choices --beside` says so.
 """
 
 from __future__ import annotations
@@ -109,7 +109,8 @@ def waves_us(candidate: Candidate, ceilings: Ceilings) -> Any:
 def sums_us(candidate: Candidate) -> float:
     """What the last blocks take to add up the splits' sums: a tile's by one block, or in two rounds of groups.
 
-    Of persistent blocks each adds up a slice. Tables have no splits.
+    Of persistent blocks each adds up a slice; where each has whole tiles too, others still compute meanwhile. Tables
+    have no splits.
     """
     problem, launch = candidate.problem, candidate.launch
     if not launch.has_workspace:
@@ -117,7 +118,8 @@ def sums_us(candidate: Candidate) -> float:
     tile_bytes = launch.rows_per_block * (launch.columns_per_block or problem.n) * problem.dtype.sum.element_bytes
     tile_us = tile_bytes / (SUMS_BYTES_PER_CLOCK * candidate.limits.sm_clock_mhz)
     if launch.persistent:
-        return 2 * (ROUND_US + tile_us)
+        rounds = 2 if launch.tiles(problem.m, problem.n) < launch.splits else 0
+        return rounds * ROUND_US + 2 * tile_us
     if launch.groups:
         return 2 * ROUND_US + (GROUP_SPLITS + launch.groups) * tile_us
     return ROUND_US + launch.splits * tile_us

@@ -20,7 +20,7 @@ from typing import Any
 from tsm2_tune.runtime.fast import Starter, torch_current_device, torch_kinds, torch_starter
 from tsm2_tune.runtime.libraries import torch_stream
 from tsm2_tune.runtime.pack import LAUNCHER
-from tsm2_tune.runtime.plans import ADDRESSES_AT, AT, POINTERS_AT, STREAM_AT, Plan, Slot
+from tsm2_tune.runtime.plans import ADDRESSES_AT, ALPHA_AT, BETA_AT, POINTERS_AT, STREAM_AT, Plan, Slot
 
 LAUNCHER_NAME = "tsm2_launcher"
 LAUNCHER_PYTHON = (3, 11)  # whose stable ABI it is built for
@@ -87,7 +87,7 @@ def teach(a: Any, b: Any, out: Any, plan: Plan, asked: Any) -> None:
     except IndexError:
         slot = Slot(plan)
     slot.set_factors(plan, None, None)
-    places = (*ADDRESSES_AT, AT["alpha"], AT["beta"], STREAM_AT)
+    places = (*ADDRESSES_AT, ALPHA_AT, BETA_AT, STREAM_AT)
     launch = ctypes.cast(plan.kernel_launch, ctypes.c_void_p).value
     made.add(
         a, b, out, asked, plan.start, (launch, plan.kernel), slot.buffer[:POINTERS_AT], places, bytes(plan.places),

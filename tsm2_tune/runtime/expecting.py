@@ -20,6 +20,7 @@ from functools import cache
 from typing import Any, NamedTuple, cast
 
 import numpy as np
+from numpy import ceil, floor
 
 from tsm2_tune.runtime.elements import DTYPES, MATHS
 from tsm2_tune.runtime.launch import Launch
@@ -34,6 +35,7 @@ MOSTLY_START_US = 50.0  # a measured body so long tells half of how it differs, 
 DOUBT = 0.02  # by which an expected time counts as longer, for each unit of distance from where the kernel won
 ODD_VENDOR = 1.1  # how much longer the vendor's routines take where lines are not whole vectors
 VECTOR_BYTES = 16
+EVER = 2.0**60  # an extent that none reaches
 WAVES = np.array((1, 2, 3, 4, 5, 6, 8, 12))  # blocks on a multiprocessor that a split of k is tried for
 
 Floats = np.ndarray[Any, Any]
@@ -59,6 +61,7 @@ class Division:
     step: int  # products of a sum; every part of k but the last has a whole number of such steps
     deepest: int  # products of a sum after which C is written, to be read and written again for the next; 0: all
     odd_lines: float  # how much longer the body is where lines of operands are not whole 16-byte vectors
+    longest: int = 0  # products of the longest part of k for which a block keeps its part of B; 0: any
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,18 +144,26 @@ class Kernels:
         self._tile_rows, self._tile_columns = division["tile_rows"], _or_all(division["tile_columns"])
         self._deepest, self._columns = _or_all(division["deepest"]), _or_all(started["columns_per_block"])
         self._rows, self._splits = started["rows_per_block"], started["splits"]
+        self._longest = _or_all(division["longest"])
         self._persistent = started["persistent"] > 0
         self._has_workspace = _column([launch.has_workspace for launch in launches]) > 0
         at = replace(won[0], **cast(Any, _columns(won, Work)))
         self.enough, self.factors = _column([0.0]), _column([1.0])
         tiles = self._tiles(at)
         blocks = self._blocks(tiles, at, self._rows, self._splits)
-        fixed = self._fixed_us(at, blocks, self._splits)
+        each = blocks / card.sms
+        several = ~self._persistent & (self._rows > self._tile_rows)
+        self._at_once, self._waves_won = several & (each <= self._resident), np.ceil(each)
+        fixed = self._fixed_us(at, blocks, self._rows)
         measured = _column(measured_us)
         self.factors = _factor(
-            np.maximum(measured - fixed, measured / 10), self._body_us(tiles, at, blocks, self._splits)
+            np.maximum(measured - fixed, measured / 10), self._body_us(tiles, at, blocks, self._rows, self._splits)
         )
         self.enough = self._at_work(tiles, at, blocks) / np.where(self._persistent, 1.0, SPARE)
+
+    def waves_won(self, at: int) -> float:
+        """Blocks on a multiprocessor, where a block has several tiles and all blocks ran at once; elsewhere 0."""
+        return float(self._waves_won[at, 0]) if self._at_once[at, 0] else 0.0
 
     def us(self, launches: Sequence[Launch], work: Work) -> list[float]:
         """The expected time of each kernel started so."""
@@ -170,7 +181,8 @@ class Kernels:
         times = self._us(tiles, work, rows, splits)
         doubted = times * (1 + DOUBT * distances[:, None])
         at, option = divmod(int(doubted.argmin()), times.shape[1])
-        launch, of_block, parts = self._launches[at], int(rows[at, 0]), int(splits[at, option])
+        launch, parts = self._launches[at], int(splits[at, option])
+        of_block = int(rows[at, option])
         if of_block != launch.rows_per_block:
             launch = replace(launch, rows_per_block=of_block)
         if parts != launch.splits:
@@ -178,57 +190,68 @@ class Kernels:
         return at, launch, float(times[at, option])
 
     def _tiles(self, work: Work) -> Tiles:
-        down, across = -(-work.m // self._tile_rows), -(-work.n // self._tile_columns)
-        steps = -(-work.k // self._step)
+        down, across = ceil(work.m / self._tile_rows), ceil(work.n / self._tile_columns)
+        steps = ceil(work.k / self._step)
         return Tiles(down, across, steps, down * across * steps)
 
     def _options(self, tiles: Tiles, work: Work) -> tuple[Floats, Floats]:
         """Rows of a block, and splits, with which each kernel may be started.
 
-        Rows: as many as where it won, but no more than leave every multiprocessor what it holds. Splits of k: what
-        gives a whole number of blocks to each multiprocessor, or just less.
+        Splits of k: what gives a whole number of blocks to each multiprocessor, or just less. Rows: as many as where
+        it won, but no more than leave every multiprocessor what it holds. A kernel whose blocks have several tiles
+        and all ran at once where it won runs so here, with as few splits as keep B, or some more.
         """
-        sms, across = self.card.sms, -(-work.n // self._columns)
-        most = tiles.down * across * self._splits // (sms * self._resident)
-        rows = np.maximum(np.minimum(self._rows // self._tile_rows, most), 1) * self._tile_rows
+        sms, across = self.card.sms, ceil(work.n / self._columns)
+        most = floor(tiles.down * across * self._splits / (sms * self._resident))
+        rows = np.maximum(np.minimum(floor(self._rows / self._tile_rows), most), 1) * self._tile_rows
         rows = np.where(self._rows > self._tile_rows, rows, self._rows)
-        blocks = -(-work.m // rows) * across
-        of_tiles = np.minimum(np.maximum(WAVES * sms // blocks, 1), tiles.steps)
-        of_all = np.minimum(np.minimum(WAVES, np.maximum(self._splits // sms, 1)) * sms, tiles.pieces)
-        return rows, np.where(self._has_workspace, np.where(self._persistent, of_all, of_tiles), 1.0)
+        blocks = ceil(work.m / rows) * across
+        of_tiles = np.minimum(np.maximum(floor(WAVES * sms / blocks), 1), tiles.steps)
+        of_all = np.minimum(np.minimum(WAVES, np.maximum(floor(self._splits / sms), 1)) * sms, tiles.pieces)
+        fewest = np.where(self._has_workspace, ceil(work.k / self._longest), 1.0)
+        at_once = np.where(self._has_workspace, np.minimum(fewest * WAVES, tiles.steps), 1.0)
+        of_block = ceil(tiles.down * across * at_once / (sms * self._waves_won))
+        rows = np.where(self._at_once, np.clip(of_block, 1, tiles.down) * self._tile_rows, rows)
+        splits = np.where(self._persistent, of_all, np.where(self._at_once, at_once, of_tiles))
+        return rows, np.where(self._has_workspace, splits, 1.0)
 
     def _us(self, tiles: Tiles, work: Work, rows: Floats, splits: Floats) -> Floats:
         blocks = self._blocks(tiles, work, rows, splits)
-        body = self._body_us(tiles, work, blocks, splits)
-        times: Floats = self._fixed_us(work, blocks, splits) + self.factors * body
+        body = self._body_us(tiles, work, blocks, rows, splits)
+        times: Floats = self._fixed_us(work, blocks, rows) + self.factors * body
         return times
 
     def _blocks(self, tiles: Tiles, work: Work, rows: Floats, splits: Floats) -> Floats:
         """Blocks that have something to do."""
-        of_tiles = -(-work.m // rows) * -(-work.n // self._columns) * splits
+        of_tiles = ceil(work.m / rows) * ceil(work.n / self._columns) * splits
         return np.where(self._persistent, np.minimum(splits, tiles.pieces), of_tiles)
 
-    def _fixed_us(self, work: Work, blocks: Floats, splits: Floats) -> Floats:
+    def _fixed_us(self, work: Work, blocks: Floats, rows: Floats) -> Floats:
         """The start, and the sums of the splits."""
-        sums = np.minimum(self._tile_rows, work.m) * np.minimum(self._tile_columns, work.n) * blocks
+        sums = (
+            np.minimum(np.where(self._persistent, self._tile_rows, rows), work.m)
+            * np.minimum(self._tile_columns, work.n)
+            * blocks
+        )
         has_parts = self._has_workspace & (~self._persistent | (work.k > self._step))
         times: Floats = START_US + has_parts * (SUMS_US + 2 / SUMS_RATE * self._us_per_byte * sums)
         return times
 
-    def _body_us(self, tiles: Tiles, work: Work, blocks: Floats, splits: Floats) -> Floats:
+    def _body_us(self, tiles: Tiles, work: Work, blocks: Floats, rows: Floats, splits: Floats) -> Floats:
         """The body of kernels that are as fast as the card."""
         sms, (m, n, k) = self.card.sms, (work.m, work.n, work.k)
-        again = (tiles.across - 1) * m * k + (tiles.down - 1) * k * n
-        rewritten = 2 * ((k - 1) // self._deepest) * m * n
+        keeps_b = ~self._persistent & (k <= self._longest * splits)  # for all tiles of a block
+        again = (tiles.across - 1) * m * k + (np.where(keeps_b, ceil(m / rows), tiles.down) - 1) * k * n
+        rewritten = 2 * floor((k - 1) / self._deepest) * m * n
         memory = work.memory_us + self._us_per_byte * (again / CACHED_RATE + rewritten)
-        columns = np.where(np.isinf(self._tile_columns), n, tiles.across * self._tile_columns)
+        columns = np.where(self._tile_columns == EVER, n, tiles.across * self._tile_columns)
         arithmetic = work.arithmetic_us * (tiles.down * self._tile_rows * columns / (m * n))
 
         pieces = np.where(self._persistent, tiles.pieces, tiles.steps)
         parts = np.where(self._persistent, blocks, splits)
-        share = -(-pieces // parts) * parts / pieces
-        waves = -(-blocks // (sms * self._resident))
-        most = np.where(waves > 1, waves * self._resident, -(-blocks // sms))  # blocks of one multiprocessor
+        share = ceil(pieces / parts) * parts / pieces
+        waves = ceil(blocks / (sms * self._resident))
+        most = np.where(waves > 1, waves * self._resident, ceil(blocks / sms))  # blocks of one multiprocessor
         longest = share * most * sms / blocks  # beside what all take on average
         idle = 1 + (blocks > sms) * UNEVEN * (longest - 1)
         slow = np.maximum(self.enough / self._at_work(tiles, work, blocks), 1.0)
@@ -266,4 +289,4 @@ def _column(values: Sequence[float]) -> Floats:
 
 def _or_all(extents: Floats) -> Floats:
     """The extents, 0 as one that is never exceeded."""
-    return np.where(extents > 0, extents, np.inf)
+    return np.where(extents > 0, extents, EVER)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -42,12 +43,12 @@ def _library(array: Any) -> str:
 
 def is_torchs(array: Any) -> bool:
     """Whether it is a tensor of PyTorch."""
-    return _library(array) == "torch"
+    return (_libraries.get(type(array)) or _library(array)) == "torch"
 
 
 def is_cupys(array: Any) -> bool:
     """Whether it is an array of CuPy."""
-    return _library(array) == "cupy"
+    return (_libraries.get(type(array)) or _library(array)) == "cupy"
 
 
 def _is_subclass(tensor: Any) -> bool:
@@ -90,8 +91,9 @@ def device_interface(name: str, array: Any) -> Any:
     """What the array says of its device memory; None where it has none. TypeError where it will not say it."""
     try:
         if is_torchs(array):
-            if getattr(array, "is_cuda", False) and str(array.dtype) in TENSOR_TYPES:
-                return _tensor_interface(array)
+            typestr = _typestr(array.dtype)
+            if typestr is not None and getattr(array, "is_cuda", False):
+                return _tensor_interface(array, typestr)
             if array.requires_grad:  # and none is given: see TENSORS
                 array = array.detach()
             if str(array.dtype) == "torch.bfloat16":
@@ -101,13 +103,19 @@ def device_interface(name: str, array: Any) -> Any:
         raise TypeError(f"{name}: a {type(array).__name__} that does not tell its memory: {error}") from error
 
 
-def _tensor_interface(tensor: Any) -> dict[str, Any]:
+@cache
+def _typestr(dtype: Any) -> str | None:
+    """The interface's word for a type of PyTorch's; None for those that no kernel is for."""
+    return TENSOR_TYPES.get(str(dtype))
+
+
+def _tensor_interface(tensor: Any, typestr: str) -> dict[str, Any]:
     """What `__cuda_array_interface__` would say, in less time, and of what may require a gradient too."""
     size = tensor.element_size()
     return {
         "shape": tuple(tensor.shape),
-        "strides": tuple(size * elements for elements in tensor.stride()),
-        "typestr": TENSOR_TYPES[str(tensor.dtype)],
+        "strides": tuple([size * elements for elements in tensor.stride()]),
+        "typestr": typestr,
         "data": (tensor.data_ptr(), False),
     }
 

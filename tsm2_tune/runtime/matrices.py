@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -35,7 +35,7 @@ class Matrix:
     def of(cls, name: str, array: Any, *, vector: str = "") -> Matrix:
         """The matrix that an array is. A vector is a "row" or a "column", where it may be one."""
         check_plain(name, array)
-        is_bfloat16 = str(getattr(array, "dtype", "")).rpartition(".")[2] == "bfloat16"
+        is_bfloat16 = _is_bfloat16(array)
         interface = device_interface(name, array)
         on_host = interface is None
         if on_host:
@@ -94,7 +94,23 @@ class Matrix:
     def transposed(self) -> Matrix:
         """The transposed matrix, in the same memory."""
         ld = {ACROSS[order]: elements for order, elements in self.ld.items()}
-        return replace(self, rows=self.columns, columns=self.rows, ld=ld)
+        return Matrix(
+            self.name, self.array, self.on_host, self.address, self.columns, self.rows, ld, self.element, self.dtype,
+            self.read_only, self.stream, self.is_conjugate, self.is_vector,
+        )  # fmt: skip
+
+
+def _is_bfloat16(array: Any) -> bool:
+    """Whether its type has that name, in whichever library."""
+    try:
+        return _last_word(getattr(array, "dtype", None)) == "bfloat16"
+    except TypeError:  # unhashable, which no type is
+        return False
+
+
+@cache
+def _last_word(dtype: Any) -> str:
+    return str(dtype).rpartition(".")[2]
 
 
 @cache
@@ -121,12 +137,10 @@ def _leading_dimensions(name: str, shape: tuple[int, int], strides: Any, itemsiz
     if 0 in shape:
         return {"n": max(rows, 1), "t": max(columns, 1)}  # nothing lies there
     found = {}
-    lines_of = {"n": (rows, down, columns, across), "t": (columns, across, rows, down)}
-    for order, (elements, step, lines, line) in lines_of.items():
-        neighbours = step == itemsize or elements == 1
-        apart = elements * itemsize if lines == 1 else line
-        if neighbours and apart >= elements * itemsize and apart % itemsize == 0:
-            found[order] = int(apart // itemsize)
+    if apart := _apart(rows, down, columns, across, itemsize):
+        found["n"] = apart
+    if apart := _apart(columns, across, rows, down, itemsize):
+        found["t"] = apart
     if not found:
         raise ValueError(
             f"{name}: expected a {rows}x{columns} matrix whose columns or rows are contiguous, with strides"
@@ -134,6 +148,14 @@ def _leading_dimensions(name: str, shape: tuple[int, int], strides: Any, itemsiz
             f" got {tuple(strides)}: pass a contiguous copy"
         )
     return found
+
+
+def _apart(elements: int, step: int, lines: int, line: int, itemsize: int) -> int:
+    """Elements from a line to the next one, `line` bytes behind; 0 where its elements are not neighbours."""
+    if step != itemsize and elements != 1:
+        return 0
+    apart = elements * itemsize if lines == 1 else line
+    return int(apart // itemsize) if apart >= elements * itemsize and apart % itemsize == 0 else 0
 
 
 def dtype_name(dtype: Any, what: str = "dtype") -> str:
@@ -149,7 +171,7 @@ def dtype_name(dtype: Any, what: str = "dtype") -> str:
     raise TypeError(f"{what}: expected one of {', '.join(known_names)}, got {np.dtype(dtype)}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # never changed
 class Product:
     """The matrices of one call; those that no kernel has a use for are refused."""
 
@@ -168,10 +190,11 @@ class Product:
             raise ValueError("a and b: two vectors: pass one of them as a matrix, such as a[None, :]")
         vector = "column" if of_b.is_vector else "row" if of_a.is_vector else ""
         of_out = None if out is None else Matrix.of("out", out, vector=vector)
-        is_complex = of_a.dtype.kind == "c"
-        asked = [is_complex and bool(conjugated) for conjugated in conjugates]
-        conjugate_a, conjugate_b = (one != x.is_conjugate for one, x in zip(asked, (of_a, of_b), strict=True))
-        product = cls(of_a, of_b, of_out, (conjugate_a, conjugate_b), math)
+        if of_a.dtype.kind == "c":
+            conjugates = bool(conjugates[0]) != of_a.is_conjugate, bool(conjugates[1]) != of_b.is_conjugate
+        else:
+            conjugates = (False, False)
+        product = cls(of_a, of_b, of_out, conjugates, math)
         if math is not None and (math, of_a.element) not in MATHS:
             known = "".join(f", or {x} of {DTYPES[element]}" for x, element in MATHS)
             raise ValueError(f"math: expected None{known}, got {math!r} of {product.dtype}")
@@ -216,8 +239,9 @@ class Product:
     @property
     def is_gram(self) -> bool:
         """Whether b is a transposed, in the same memory."""
-        across = {ACROSS[order]: ld for order, ld in self.a.ld.items()}
-        return self.a.address == self.b.address and self.b.columns == self.a.rows and self.b.ld == across
+        if self.a.address != self.b.address or self.b.columns != self.a.rows:
+            return False
+        return self.b.ld == {ACROSS[order]: ld for order, ld in self.a.ld.items()}
 
     @property
     def given(self) -> tuple[Matrix, ...]:
@@ -225,14 +249,13 @@ class Product:
 
     def with_out(self, array: Any) -> Product:
         """The product into an array that was made for it."""
-        return replace(self, out=Matrix.of("out", array, vector="column" if self.b.is_vector else "row"))
+        out = Matrix.of("out", array, vector="column" if self.b.is_vector else "row")
+        return Product(self.a, self.b, out, self.conjugates, self.math)
 
     def transposed(self) -> Product:
         """b transposed times a transposed, into out transposed: the same numbers in the same memory."""
         out = None if self.out is None else self.out.transposed()
-        return replace(
-            self, a=self.b.transposed(), b=self.a.transposed(), out=out, conjugates=(self.conjugates[::-1])
-        )
+        return Product(self.b.transposed(), self.a.transposed(), out, self.conjugates[::-1], self.math)
 
     def _check_fit(self) -> None:
         a, b, out = self.a, self.b, self.out
@@ -255,10 +278,9 @@ class Product:
             )
         if 0 in self.shape:
             return
+        end = out.address + out.span_bytes
         for matrix in (self.a, self.b):
-            apart = (
-                out.address + out.span_bytes <= matrix.address or matrix.address + matrix.span_bytes <= out.address
-            )
+            apart = end <= matrix.address or matrix.address + matrix.span_bytes <= out.address
             if not apart and np.shares_memory(out.span, matrix.span):
                 raise ValueError(f"out: it shares memory with {matrix.name}, which the kernel still reads")
 
@@ -275,5 +297,5 @@ def too_large(factor: Any, dtype: np.dtype[Any]) -> bool:
 def index_bits(product: Product, orders: tuple[str, str, str]) -> int:
     """The width of the index that reaches every element of the matrices in these storage orders, `out` among them."""
     m, _, k = product.shape
-    reaches = (x.reach(order) for x, order in zip(product.given, orders, strict=True))
+    reaches = [x.reach(order) for x, order in zip(product.given, orders, strict=True)]
     return 32 if max(*reaches, 2 * m, 2 * k) <= LARGEST_32_BIT_OFFSET else 64

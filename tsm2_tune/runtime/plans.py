@@ -21,16 +21,24 @@ from tsm2_tune.runtime.workspace import workspace_for
 
 # A slot: CUlaunchConfig, which ends in the stream and no attributes; the addresses of the matrices; the kernel's
 # other arguments, each in 16 bytes; and the pointers to all arguments, in the kernel's order.
-HEAD, STREAM, STREAM_AND_ADDRESSES = struct.Struct("7I"), struct.Struct("Q"), struct.Struct("Q16x3Q")
+STREAM, STREAM_AND_ADDRESSES = struct.Struct("Q"), struct.Struct("Q16x3Q")
 STREAM_AT = 32  # bytes into the slot
 ADDRESSES_AT = (56, 64, 72)  # of a, b and out
 ARGUMENTS_AT, ARGUMENT_BYTES = 80, 16
 NAMES_OF_ARGUMENTS = ("m", "n", "k", "alpha", "lda", "ldb", "beta", "ldc", "partials", "counters")
 AT = {name: ARGUMENTS_AT + at * ARGUMENT_BYTES for at, name in enumerate(NAMES_OF_ARGUMENTS)}
 IN_ORDER = ("m", "n", "k", "alpha", "a", "lda", "b", "ldb", "beta", "c", "ldc", "partials", "counters")
+FIRST = {False: "abc", True: "bac"}  # of a kernel for the transposed product b is the first matrix
+PLACES = {  # of the arguments
+    swapped: tuple((AT | dict(zip(names, ADDRESSES_AT, strict=True)))[name] for name in IN_ORDER)
+    for swapped, names in FIRST.items()
+}
+ALPHA_AT, BETA_AT, WORKSPACE_AT = AT["alpha"], AT["beta"], AT["partials"]
 POINTERS_AT = ARGUMENTS_AT + len(AT) * ARGUMENT_BYTES
-SLOT_BYTES = POINTERS_AT + len(IN_ORDER) * 8
-INTEGERS, WORKSPACE, POINTERS = struct.Struct("q"), struct.Struct("Q8xQ"), struct.Struct(f"{len(IN_ORDER)}Q")
+BUFFER = ctypes.c_char * (POINTERS_AT + len(IN_ORDER) * 8)
+# Grid, block and shared memory; extents and leading dimensions; pointers.
+WHOLE, WORKSPACE = struct.Struct(f"7I52x{'q8x' * 3}16x{'q8x' * 2}16xq8x32x{len(IN_ORDER)}Q"), struct.Struct("Q8xQ")
+LARGEST = {kind: float(np.finfo(kind).max) for kind in "fdFD"}
 SCALARS = {"f": struct.Struct("f"), "d": struct.Struct("d"), "F": struct.Struct("ff"), "D": struct.Struct("dd")}
 
 
@@ -40,37 +48,38 @@ class Slot:
     __slots__ = ("alpha", "beta", "buffer", "config", "parameters")
 
     def __init__(self, plan: Plan) -> None:
-        self.buffer = ctypes.create_string_buffer(SLOT_BYTES)
+        self.buffer = BUFFER()
         first = ctypes.addressof(self.buffer)
-        HEAD.pack_into(self.buffer, 0, *plan.grid, plan.match.launch.threads, 1, 1, plan.smem_bytes)
-        for name, integer in zip(("m", "n", "k", "lda", "ldb", "ldc"), (*plan.shape, *plan.leading), strict=True):
-            INTEGERS.pack_into(self.buffer, AT[name], integer)
-        POINTERS.pack_into(self.buffer, POINTERS_AT, *(first + at for at in plan.places))
+        WHOLE.pack_into(self.buffer, 0, *plan.head, *plan.shape, *plan.leading, *[first + at for at in plan.places])
         self.config, self.parameters = ctypes.byref(self.buffer), ctypes.byref(self.buffer, POINTERS_AT)
         self.set_factors(plan, None, None)
 
     def set_factors(self, plan: Plan, alpha: complex | None, beta: complex | None) -> None:
         """Write the factors: None for those of the product alone."""
         self.alpha, self.beta = alpha, beta
-        for name, factor, unit in (("alpha", alpha, plan.units[0]), ("beta", beta, plan.units[1])):
+        for at, factor, unit in ((ALPHA_AT, alpha, plan.units[0]), (BETA_AT, beta, plan.units[1])):
             number = unit if factor is None else factor
-            parts = (number.real, number.imag) if plan.is_complex else (number,)
-            plan.scalar.pack_into(self.buffer, AT[name], *parts)
+            if plan.is_complex:
+                plan.scalar.pack_into(self.buffer, at, number.real, number.imag)
+            else:
+                plan.scalar.pack_into(self.buffer, at, number)
 
 
 class Plan:
     """A product's kernel, loaded, and its launch."""
 
     __slots__ = (
-        "context", "context_number", "function", "grid", "is_complex", "kernel", "kernel_launch", "largest",
+        "context", "context_number", "function", "head", "is_complex", "kernel", "kernel_launch", "largest",
         "leading", "match", "needed_bytes", "ordinal", "out_order", "out_shape", "out_strides", "places", "scalar",
-        "scalar_type", "shape", "slots", "smem_bytes", "spans", "units",
+        "scalar_type", "shape", "slots", "spans", "units",
     )  # fmt: skip
 
     def __init__(
         self,
         product: Product,  # as it was asked for, `out` made
         match: Match,
+        shape: tuple[int, int, int],  # of the product that the kernel computes
+        leading: tuple[int, ...],  # its leading dimensions
         *,
         context: int,
         context_number: int,  # which no later context gets
@@ -79,28 +88,23 @@ class Plan:
         units: tuple[complex, complex],
     ) -> None:
         launch, sum_dtype = match.launch, product.sum_dtype
-        oriented = product.transposed() if match.swapped else product
         self.match, self.context, self.ordinal = match, context, ordinal
         self.kernel, self.function = function.value or 0, ctypes.c_void_p.from_param(function.value or 0)
         self.context_number = context_number
-        self.shape, self.units = oriented.shape, units
-        at_a, at_b, at_out = ADDRESSES_AT
-        at = {**AT, "a": at_b if match.swapped else at_a, "b": at_a if match.swapped else at_b, "c": at_out}
-        self.places = tuple(at[name] for name in IN_ORDER)
+        self.shape, self.units = shape, units
+        self.places = PLACES[match.swapped]
         # In another context than the kernel's it refuses, and is called again within that.
         self.kernel_launch = cuda().cuLaunchKernelEx
         m, n, _ = self.shape
-        self.grid = (*launch.grid(m, n), 1)
-        self.smem_bytes = launch.smem_bytes
-        orders = match.winner.orders
-        self.leading = tuple(x.ld[order] for x, order in zip(oriented.given, orders, strict=True))
+        self.head = (*launch.grid(m, n), 1, launch.threads, 1, 1, launch.smem_bytes)
+        self.leading = leading
         self.needed_bytes: tuple[int, int] | None = None
         if launch.has_workspace:
             self.needed_bytes = (launch.partial_elements(m, n) * sum_dtype.itemsize, launch.counters(m, n) * 4)
         self.scalar_type = sum_dtype.char
         self.scalar = SCALARS[self.scalar_type]
-        self.largest, self.is_complex = float(np.finfo(sum_dtype).max), product.is_complex
-        self.spans = tuple(x.span_bytes for x in product.given)
+        self.largest, self.is_complex = LARGEST[self.scalar_type], product.is_complex
+        self.spans = tuple([x.span_bytes for x in product.given])
         self.out_shape, self.out_order = product.out_shape, made_order(match)
         self.out_strides = element_strides(self.out_shape, self.out_order)
         self.slots: list[Slot] = []
@@ -139,7 +143,7 @@ class Plan:
             return int(self.kernel_launch(slot.config, self.function, slot.parameters, None))
         with lock:
             workspace = workspace_for(self.context_number, self.needed_bytes, stream, array)
-            WORKSPACE.pack_into(slot.buffer, AT["partials"], *workspace)
+            WORKSPACE.pack_into(slot.buffer, WORKSPACE_AT, *workspace)
             return int(self.kernel_launch(slot.config, self.function, slot.parameters, None))
 
     def takes(self, factor: Any) -> bool:

@@ -277,7 +277,7 @@ def _ready(product: Product, found: Match, stream: Any) -> tuple[Product, Plan, 
         product = product.with_out(array)
     orders = found.winner.orders
     oriented = product.transposed() if found.swapped else product
-    leading = tuple(x.ld[order] for x, order in zip(oriented.given, orders, strict=True))
+    leading = tuple([x.ld[order] for x, order in zip(oriented.given, orders, strict=True)])
     number = context_id(context)
     key = (number, id(found.winner), oriented.shape, leading, product.out_shape, found.swapped)
     plan = plans.get(key)
@@ -285,19 +285,19 @@ def _ready(product: Product, found: Match, stream: Any) -> tuple[Product, Plan, 
         bits = index_bits(oriented, orders)
         function = function_of(context, number, found.winner, bits, device_of(ordinal)[1])
         units = _factors(product, None, None)
-        plan = Plan(
-            product, found, context=context, context_number=number, ordinal=ordinal, function=function, units=units
-        )
+        where = {"context": context, "context_number": number, "ordinal": ordinal}
+        plan = Plan(product, found, oriented.shape, leading, **where, function=function, units=units)
         remember(key, plan)
     return product, plan, handle
 
 
 def _await_all(product: Product, stream: Any, handle: int) -> None:
     """Wait for the streams that the arrays were last used on, where these are others."""
-    at_work = {matrix.stream for matrix in product.given}
-    if stream is None:
-        at_work |= {current_stream(matrix.array) for matrix in product.given}
-    others = [other for other in at_work if other is not None]
+    others = {matrix.stream for matrix in product.given if matrix.stream is not None}
+    one_of_each = {type(matrix.array): matrix.array for matrix in product.given}
+    if stream is None and len(one_of_each) > 1:  # the stream of a library alone, on one device, is the handle
+        at_work = {current_stream(array) for array in one_of_each.values()}
+        others |= {other for other in at_work if other is not None}
     if any(other != handle for other in others):
         with current_context(home(product.a)[0]):
             for other in others:

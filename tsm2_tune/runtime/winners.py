@@ -14,7 +14,7 @@ Leading = tuple[dict[str, int], ...]  # of a and b: storage order -> leading dim
 
 @dataclass(frozen=True, eq=False)  # each is one: what depends on it is kept by it
 class Winner:
-    """The fastest verified kernel of one shape and op on one device."""
+    """The kernel of one shape and op on one device: the fastest verified one, or by --within one nearly so."""
 
     device: str
     compute_capability: str  # "" for a host

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -154,8 +154,7 @@ def run(
         for space in searched:
             supporting = (name for name in counted(families, space) if family_named(name).supports(space.problem))
             bases = {name: basis(name, tuner.target, cache) for name in supporting}
-            turn = _Turn(space, tuner, store, claims, bases, cache)
-            yield from turn.events(order, started_at)
+            yield from Turn(space, tuner, store, claims, bases, started_at, cache).events(order)
 
 
 def counted(families: Sequence[str], space: SearchSpace) -> Sequence[str]:
@@ -164,7 +163,7 @@ def counted(families: Sequence[str], space: SearchSpace) -> Sequence[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Turn:
+class Turn:
     """The turn of one problem in a run."""
 
     space: SearchSpace
@@ -172,6 +171,7 @@ class _Turn:
     store: Store
     claims: Claims
     bases: dict[str, str]  # of each family that takes part in the finals
+    started_at: str  # of the run
     cache: Cache  # in which trials are timed
 
     @property
@@ -179,7 +179,7 @@ class _Turn:
         """Of the families that are searched."""
         return {name: one for name, one in self.bases.items() if name in self.space.families}
 
-    def events(self, order: Order, started_at: str) -> Iterator[Event]:
+    def events(self, order: Order) -> Iterator[Event]:
         """Everything that happens, stored before it is told."""
         space, tuner, store, problem = self.space, self.tuner, self.store, self.space.problem
         device = tuner.target.identity.name
@@ -192,18 +192,11 @@ class _Turn:
         new_trials = interrupted = 0
         older = store.fastest_of_older(device, problem, self.own)
         candidates = these_first(older, order(space, tuner.options.seed), space)
-        for trial in tuner.tune(candidates, past, self._claim(again)):
-            if trial.outcome is Outcome.INTERRUPTED:
-                interrupted += 1
-                yield TrialInterrupted(trial)
-                continue
-            trial_id = store.add_trial(_tuning_run(tuner, started_at), trial, again)
-            new_trials += 1
-            yield TrialStored(trial, trial_id)
-        self.claims.give_back()  # what was compiled ahead
-
-        yield from self._winner_verified(again, started_at)
-        yield from _left_out(tuner, problem)
+        for event in self.tried(candidates, past, again):
+            interrupted += isinstance(event, TrialInterrupted)
+            new_trials += isinstance(event, TrialStored)
+            yield event
+        yield from self.settled(again)
         past = past_of(store, tuner, problem, self.own, again)
         winners = store.best(device=device, problem=problem, cache=self.cache)
         configs = frozenset(filter(None, map(config_spelt, past.tried)))
@@ -218,6 +211,23 @@ class _Turn:
             elsewhere=elsewhere,
             winner=winners[0] if winners else None,
         )
+
+    def tried(
+        self, candidates: Iterable[Candidate], past: Past, again: Again
+    ) -> Iterator[TrialStored | TrialInterrupted]:
+        """Try the candidates that the past has not tried."""
+        for trial in self.tuner.tune(candidates, past, self._claim(again)):
+            if trial.outcome is Outcome.INTERRUPTED:
+                yield TrialInterrupted(trial)
+            else:
+                trial_id = self.store.add_trial(_tuning_run(self.tuner, self.started_at), trial, again)
+                yield TrialStored(trial, trial_id)
+        self.claims.give_back()  # what was compiled ahead
+
+    def settled(self, again: Again, also: Collection[str] = ()) -> Iterator[Event]:
+        """Finals, in which configurations that `also` spells take part too, and the full verification of who won."""
+        yield from self._winner_verified(again, also)
+        yield from _left_out(self.tuner, self.space.problem)
 
     def _claim(self, again: Again) -> Claim:
         """How a candidate is claimed: not past the most trials, to which those are added that give up their place."""
@@ -235,41 +245,48 @@ class _Turn:
         return claim
 
     def _winner_verified(
-        self, again: Again, started_at: str
+        self, again: Again, also: Collection[str]
     ) -> Iterator[FinalStored | FinalFailure | WinnerVerified]:
         """Finals, and the full verification of who won them: until that one is right, or nobody is left."""
-        problem, tuner, store = self.space.problem, self.tuner, self.store
-        device = tuner.target.identity.name
+        device = self.tuner.target.identity.name
         while True:
-            yield from self._finals(again, started_at)
-            winner = next(iter(store.best(device=device, problem=problem, cache=self.cache)), None)
-            if winner is None or winner.verified_in_full or winner.stale:
+            yield from self._finals(again, also)
+            winners = self.store.best(device=device, problem=self.space.problem, cache=self.cache)
+            winner = next(iter(winners), None)
+            event = self.verified(winner) if winner is not None and not winner.stale else None
+            if event is None:
                 return
-            in_each_state = [basis(winner.family, tuner.target, cache) for cache in Cache]
-            known = store.full_verdict(winner, in_each_state)
-            if known is not None:  # the same kernel won another problem
-                store.add_full_verdict(winner.trial_id, known)
-                return
-            config = config_spelt(winner.config)
-            assert config is not None  # else it would be stale
-            result = tuner.verify_in_full(problem, config)
-            if result.outcome is Outcome.OK:
-                store.add_full_verdict(winner.trial_id, result.verdict.detail if result.verdict else "")
-            elif result.outcome is not Outcome.INTERRUPTED:
-                store.refute(winner.trial_id, result.outcome, f"in the full verification: {result.detail}")
-            yield WinnerVerified(winner.config, result.outcome, result.detail)
-            if result.outcome in (Outcome.OK, Outcome.INTERRUPTED):
+            yield event
+            if event.outcome in (Outcome.OK, Outcome.INTERRUPTED):
                 return
 
-    def _finals(self, again: Again, started_at: str) -> Iterator[FinalStored | FinalFailure]:
+    def verified(self, row: BestRow) -> WinnerVerified | None:
+        """Verify the row's kernel in full, as the row starts it; None where that was done, here or elsewhere."""
+        if row.verified_in_full:
+            return None
+        in_each_state = [basis(row.family, self.tuner.target, cache) for cache in Cache]
+        known = self.store.full_verdict(row, in_each_state)
+        if known is not None:  # the same kernel won another problem
+            self.store.add_full_verdict(row.trial_id, known)
+            return None
+        config = config_spelt(row.config)
+        assert config is not None  # else it would be stale
+        result = self.tuner.verify_in_full(self.space.problem, config)
+        if result.outcome is Outcome.OK:
+            self.store.add_full_verdict(row.trial_id, result.verdict.detail if result.verdict else "")
+        elif result.outcome is not Outcome.INTERRUPTED:
+            self.store.refute(row.trial_id, result.outcome, f"in the full verification: {result.detail}")
+        return WinnerVerified(row.config, result.outcome, result.detail)
+
+    def _finals(self, again: Again, also: Collection[str]) -> Iterator[FinalStored | FinalFailure]:
         """Measure the finalists again until the fastest was among them, every round stored before its event."""
         problem, tuner, store = self.space.problem, self.tuner, self.store
         for _ in range(MOST_FINALS):
             self.claims.take_final(problem)  # and then see what another run has made of them
             try:
-                final = tuner.final(problem, past_of(store, tuner, problem, self.bases, again))
+                final = tuner.final(problem, past_of(store, tuner, problem, self.bases, again), also)
                 if isinstance(final, Final):
-                    store.add_final(_tuning_run(tuner, started_at), final, self.bases)
+                    store.add_final(_tuning_run(tuner, self.started_at), final, self.bases)
             finally:
                 self.claims.give_back()
             if final is None:

@@ -23,12 +23,15 @@ class Leading(Iterator[Candidate]):
     There may be another one after there was none: what `tell` hears of changes that.
 
     What a search tries late is made of the fastest candidates: once FIRST have a time, or no other is left, and again
-    whenever one becomes as fast. `most` is how many are given at the most; None is no limit.
+    whenever one becomes as fast. `most` is how many are given at the most; None is no limit. Without
+    `late` nothing is made of any.
     """
 
-    def __init__(self, candidates: Iterable[Candidate], past: Past, claim: Claim, most: int | None) -> None:
+    def __init__(
+        self, candidates: Iterable[Candidate], past: Past, claim: Claim, most: int | None, *, late: bool = True
+    ) -> None:
         self._candidates: Iterator[Candidate] = iter(candidates)
-        self._claim, self._left = claim, most
+        self._claim, self._left, self._makes = claim, most, late
         self._given = set(past.tried)
         self._times_us = {one.config: one.median_us for one in past.contenders}
         self._back: Candidate | None = None
@@ -67,7 +70,7 @@ class Leading(Iterator[Candidate]):
 
     def _late(self) -> Candidate | None:
         """What is made of a leading candidate, and was not given yet."""
-        if self._like is None:
+        if self._like is None or not self._makes:
             return None
         own = (config for config in self._times_us if config == config.early)
         for leader in sorted(own, key=lambda config: (self._times_us[config], config.text))[:LEADING]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -63,31 +63,35 @@ class Past:
 NOTHING_PAST = Past(frozenset(), 0.0, (), frozenset())
 
 
-def finalists(problem: Problem, past: Past) -> tuple[tuple[Contender, KernelSource], ...]:
+def finalists(problem: Problem, past: Past, also: Collection[str] = ()) -> tuple[tuple[Contender, KernelSource], ...]:
     """The fastest few contenders whose medians are within the margin of the best, each with its text.
 
-    The second is one of them however slow it is, so that the first is timed beside another. One whose text would be
-    another today takes no part: a time of that would be of another kernel.
+    The second is one of them however slow it is, so that the first is timed beside another, and so are those that
+    `also` spells. One whose text would be another today takes no part: a time of that would be of another kernel.
     """
     found: list[tuple[Contender, KernelSource]] = []
+    is_closed, missing = False, set(also)
     for contender, source in _unchanged(problem, past):
-        if len(found) >= LEAST_FINALISTS and contender.median_us > found[0][0].median_us * (1 + FINALIST_MARGIN):
-            break
-        found.append((contender, source))
-        if len(found) == FINALISTS:
+        is_near = not found or contender.median_us <= found[0][0].median_us * (1 + FINALIST_MARGIN)
+        is_closed |= len(found) >= FINALISTS or (len(found) >= LEAST_FINALISTS and not is_near)
+        if not is_closed or contender.config.text in missing:
+            found.append((contender, source))
+        missing.discard(contender.config.text)
+        if is_closed and not missing:
             break
     return tuple(found)
 
 
-def is_final_due(chosen: Sequence[Contender], past: Past) -> bool:
+def is_final_due(chosen: Sequence[Contender], past: Past, also: Collection[str] = ()) -> bool:
     """Whether these finalists, the fastest first, have yet to be measured in turns.
 
-    That is where one is new, or where the fastest was not in the last final: of those that were, each second time may
-    be worse than the first time of one that was not.
+    That is where one is new, or where the fastest, or one that `also` spells, was not in the last final: of those
+    that were, each second time may be worse than the first time of one that was not.
     """
     if len(chosen) < LEAST_FINALISTS:
         return False
-    return chosen[0].config.text not in past.last_finalists or any(one.is_new for one in chosen)
+    are_out = {chosen[0].config.text, *also} - past.last_finalists
+    return any(one.is_new or one.config.text in are_out for one in chosen)
 
 
 def _unchanged(problem: Problem, past: Past) -> Iterator[tuple[Contender, KernelSource]]:

@@ -20,6 +20,7 @@ class Options:
     run_limit_seconds: float = 60.0  # for each stage of a trial: loading, verification, timing
     retried: frozenset[Outcome] = frozenset()  # earlier trials that ended so count as untried
     vendor: bool = False  # whether cuBLAS and cuBLASLt are measured beside the finalists
+    late: bool = True  # whether what families have tried late is made of the fastest
     cache: Cache = Cache.DIRTY  # in which trials are timed on a GPU, and by which they are ranked
     final_caches: tuple[Cache, ...] = IN_FINALS  # in which finals are, besides
     effort: Effort = field(default_factory=Effort)

@@ -17,6 +17,7 @@ from sqlalchemy import (
     and_,
     case,
     func,
+    or_,
     select,
     tuple_,
     update,
@@ -26,7 +27,7 @@ from sqlalchemy.dialects.sqlite import insert
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource
-from tsm2_tune.tuner import forgetting, rows, schema, stored
+from tsm2_tune.tuner import forgetting, newest, rows, schema, stored
 from tsm2_tune.tuner.claims import Claims, settle
 from tsm2_tune.tuner.database import Database, fetched
 from tsm2_tune.tuner.domains import COUNT, MOST_DETAIL, Row, checked, shown
@@ -142,18 +143,19 @@ class Store:
                 values |= {"verdict_correct": 0, "verdict_detail": detail[:MOST_DETAIL]}
             connection.execute(row.values(values))
 
-    def full_verdict(self, row: BestRow, bases: Collection[str]) -> str | None:
+    def full_verdict(self, row: BestRow, bases: Collection[str] = ()) -> str | None:
         """What the full verification tried of the winner's kernel, also where it won another problem.
 
         Of the same configuration: others start the kernel otherwise. `bases` are the family's, in every state of the
-        L2: to be right the state does not matter.
+        L2: to be right the state does not matter. Without them it is the winner's own.
         """
-        trial = schema.trial.c
+        trial, own = schema.trial.c, schema.trial.alias("own").c
+        same = trial.basis == select(own.basis).where(own.id == row.trial_id).scalar_subquery()
         query = select(trial.id, trial.full_verdict).where(
             trial.device_name == row.device,
             trial.source_digest == row.source_digest,
             trial.config == row.config,
-            trial.basis.in_(list(bases)),
+            or_(same, trial.basis.in_(list(bases))),
             trial.full_verdict.is_not(None),
         )
         for found in self._database.rows(query.limit(1)):
@@ -268,6 +270,20 @@ class Store:
             _refuse_intervals(connection)
             return tuple(_known(connection, row) for row in found)
 
+    def row(self, trial_id: int) -> BestRow:
+        """The row of a trial that is ok, as `best` has it, though it may have won nothing: by its newest measurement.
+
+        It is verified in full also where that was done for another problem. StoreError as `best`.
+        """
+        found = self._database.rows(newest.row_of(trial_id))
+        if not found:
+            raise StoreError(f"{self.path} has no right result of trial {trial_id}: run this again")
+        row = stored.best_row(found[0])
+        with self._database.transaction() as connection:
+            row = _known(connection, row)
+        known = row.verified_in_full or self.full_verdict(row) is not None
+        return replace(row, verified_in_full=int(known))
+
     def winning(self, rows: Iterable[BestRow]) -> dict[int, TrialRecord]:
         """Trial -> everything about it, of these winners, with the source as this program renders it now.
 
@@ -316,9 +332,11 @@ class Store:
         rows = self._database.rows(query)
         return tuple(stored.trial_line(row) for row in rows)
 
-    def current(self, device: str) -> tuple[CurrentTrial, ...]:
+    def current(self, device: str, problem: Problem | None = None) -> tuple[CurrentTrial, ...]:
         """The device's trials of each family's newest basis for their problem and state of the L2, in the order they
         were stored.
+
+        Only those of this problem where it is given.
         """
         query = (
             select(schema.trial, *stored.PROBLEM_KEY, schema.measurement.c.median_us)
@@ -327,6 +345,8 @@ class Store:
             .where(schema.trial.c.device_name == device)
             .order_by(schema.trial.c.id)
         )
+        if problem is not None:
+            query = query.where(_is_problem(schema.problem.c, problem))
         rows = self._database.rows(query)
         keys = [(row["problem_id"], row["family"], row["cache"]) for row in rows]
         basis = {key: row["basis"] for key, row in zip(keys, rows, strict=True)}  # the last one's

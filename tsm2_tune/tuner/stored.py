@@ -116,7 +116,7 @@ class StoredTrial:
 
 @dataclass(frozen=True, slots=True)
 class CurrentTrial:
-    """What an audit needs of a trial whose basis is its family's newest for the device and problem."""
+    """What an audit and an export need of a trial whose basis is its family's newest for the device and problem."""
 
     id: int
     problem: Problem
@@ -125,6 +125,9 @@ class CurrentTrial:
     compiled: LoadedResources | None  # None where it was not loaded
     spill_bytes: int | None
     median_us: float | None  # of its newest measurement; None where it gave no right result, or was not measured
+    basis: str
+    source_digest: str
+    is_verified_in_full: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,6 +364,9 @@ def current_trial(row: Row) -> CurrentTrial:
             compiled=_resources(values),
             spill_bytes=values["spill_bytes"],
             median_us=values["median_us"] if is_right else None,
+            basis=values["basis"],
+            source_digest=values["source_digest"],
+            is_verified_in_full=values["full_verdict"] is not None,
         )
 
 

@@ -108,14 +108,19 @@ def stored_target(known: Sequence[str], spec: str | None, path: str) -> tuple[st
     return name, limits
 
 
-def _limits_of_name(name: str) -> DeviceLimits:
-    """Limits of the device of this name: one that is here, or a bundled card."""
+def spec_of(name: str) -> str | None:
+    """What names the device here under whose name results are stored so; None where it is not here."""
     from tsm2_tune.tuner.cuda import cuda_device_count
 
-    for spec in (*map(str, range(cuda_device_count())), HOST):
-        limits = limits_of(spec)
-        if limits.name == name:
-            return limits
+    specs = (*map(str, range(cuda_device_count())), HOST)
+    return next((spec for spec in specs if limits_of(spec).name == name), None)
+
+
+def _limits_of_name(name: str) -> DeviceLimits:
+    """Limits of the device of this name: one that is here, or a bundled card."""
+    spec = spec_of(name)
+    if spec is not None:
+        return limits_of(spec)
     for card, driver_name in DRIVER_NAMES.items():
         if driver_name == name:
             return PROFILES[card]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -144,7 +144,7 @@ class Tuner:
         self.phases.enter(BETWEEN_REQUESTS)
         line = Line(candidates, past.contenders)
         most = None if options.max_trials is None else max(0, options.max_trials - len(past.tried))
-        remaining = Leading(line, past, claim, most)
+        remaining = Leading(line, past, claim, most, late=options.late)
         first = next(remaining, None)
         if first is not None:
             _ = self.ceilings  # before the first trial, which would be lost if measuring them failed
@@ -221,12 +221,12 @@ class Tuner:
             return None
         return VendorTurn(lambda: self.worker.vendor(), self.target.identity.driver)
 
-    def final(self, problem: Problem, past: Past) -> Final | FinalFailure | None:
-        """Measure the finalists again, interleaved, and the vendor with them; None where none are or it was done."""
-        chosen, vendor = finalists(problem, past), self.vendor
+    def final(self, problem: Problem, past: Past, also: Collection[str] = ()) -> Final | FinalFailure | None:
+        """Measure finalists, and what `also` spells, again, in turns with the vendor; None where it was done."""
+        chosen, vendor = finalists(problem, past, also), self.vendor
         if vendor is not None and not (chosen and vendor.is_wanted(problem)):
             vendor = None
-        is_due = is_final_due([one for one, _ in chosen], past)
+        is_due = is_final_due([one for one, _ in chosen], past, also)
         if not is_due and (vendor is None or not vendor.is_due(past)):
             return None
         found = self._final(problem, chosen, vendor)

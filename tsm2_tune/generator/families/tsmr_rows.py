@@ -29,6 +29,7 @@ from tsm2_tune.generator.splitting import (
     split_traffic,
 )
 from tsm2_tune.generator.streaming import EVICT_FIRST, POLICIES
+from tsm2_tune.runtime.expecting import Division
 
 WARP_THREADS = 32
 PACK_BYTES = 16
@@ -93,7 +94,7 @@ class TsmrRowsConfig(KernelConfig):
         "min_blocks": "m",
         "evict_first": "e",
     }
-    launch_tunables: ClassVar[tuple[str, ...]] = ("splits",)
+    launch_tunables: ClassVar[tuple[str, ...]] = ("splits", "strips")
     late_tunables: ClassVar[Mapping[str, tuple[int, ...]]] = POLICIES
 
     threads: int  # per block
@@ -296,6 +297,10 @@ class TsmrRows(Family[TsmrRowsConfig]):
 
     def periods(self, config: TsmrRowsConfig, problem: Problem) -> Periods:
         return Periods(strip_rows(config), config.columns, prefetch(config, problem))
+
+    def division(self, config: TsmrRowsConfig, problem: Problem, resident: int) -> Division:
+        found = super().division(config, problem, resident)
+        return replace(found, tile_rows=strip_rows(config), longest=staged_rows(config, problem))
 
     def traffic(self, config: TsmrRowsConfig, problem: Problem) -> Traffic:
         return split_traffic(problem, columns=config.columns, splits=config.splits)

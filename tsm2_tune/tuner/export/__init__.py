@@ -59,6 +59,10 @@ def _all(problem: Problem) -> bool:
     return True
 
 
+def _each(rows: Sequence[BestRow]) -> Sequence[BestRow]:
+    return rows
+
+
 def export(
     store: Store,
     format_name: str,
@@ -66,6 +70,7 @@ def export(
     device: str | None = None,
     chosen: Callable[[Problem], bool] = _all,
     cache: Cache | None = None,
+    among: Callable[[Sequence[BestRow]], Sequence[BestRow]] = _each,
     binaries: bool = False,
     launcher: bool = False,
     tell: Callable[[str], None] = lambda sentence: None,
@@ -73,12 +78,14 @@ def export(
     """The store's winners, or only this device's, those of chosen problems or in this state of the L2, in one of
     FORMATS.
 
-    With `binaries` a module holds those of its kernels; why one is missing is told. With `launcher` it holds the
-    compiled launcher. InputError without winners; StoreError where a module's kernel is not as this program makes it;
-    ToolMissing where what builds the launcher is missing.
+    `among` gives the rows that stand for them: of other kernels, where fewer are to do. With `binaries` a module
+    holds those of its kernels; why one is missing is told. With `launcher` it holds the compiled launcher. InputError
+    without winners; StoreError where a module's kernel is not as this program makes it; ToolMissing where what builds
+    the launcher is missing, before `among` is asked.
     """
-    rows = [row for row in store.best(device=device, cache=cache) if chosen(row.problem)]
+    rows: Sequence[BestRow] = [row for row in store.best(device=device, cache=cache) if chosen(row.problem)]
     made = launcher_binary() if launcher and rows and format_name == "module" else None
+    rows = among(rows)
     winning = store.winning(rows) if format_name == "module" else {}
     sources = {trial_id: record.trial.source for trial_id, record in winning.items()}
     cubins: Cubins = {}

@@ -59,12 +59,14 @@ def export_library(
     device: str | None = None,
     chosen: Callable[[Problem], bool] = lambda problem: True,
     cache: Cache | None = None,
+    among: Callable[[Sequence[BestRow]], Sequence[BestRow]] = lambda rows: rows,
     tell: Callable[[str], None] = lambda sentence: None,
 ) -> None:
     """Write the store's winners as the library `output`, and what is beside it: all of it or nothing.
 
-    What is left out, and why, is told. InputError for a name that a library cannot have, and without winners;
-    ToolMissing where nvcc or the C++ compiler is missing; StoreError as `export`.
+    `among` gives the rows that stand for those that a library can have. What is left out, and why, is told.
+    InputError for a name that a library cannot have, and without winners; ToolMissing where nvcc or the C++ compiler
+    is missing; StoreError as `export`.
     """
     path = Path(output)
     if path.suffix != ".so" or not path.stem:
@@ -73,7 +75,7 @@ def export_library(
     for file in files.values():
         refuse_database(file, store.path)
     rows = [row for row in store.best(device=device, cache=cache) if chosen(row.problem)]
-    found = _usable(rows, tell)
+    found = among(_usable(rows, tell))
     if not found:
         raise InputError(
             f"nothing to export: {store.path} has no winner of what was asked for that was tuned on a GPU for one of"
@@ -177,7 +179,7 @@ def _expected(w: Winner, known: Known) -> list[str]:
     """The members of pack.h's `struct winner` from `card` on."""
     cards = known[1]
     if w.division is None or w.device not in cards:
-        return ["-1", "{0}", "1.0", "1.0", "0.0", "0"]
+        return ["-1", "{0}", "1.0", "1.0", "0.0", "0", "0.0"]
     card = cards[w.device]
     work = work_of(w, (w.m, w.n, w.k), card)
     kernels = Kernels([w.division], [w.launch], [work], [w.median_us], card)
@@ -188,6 +190,7 @@ def _expected(w: Winner, known: Known) -> list[str]:
         _list(repr(getattr(w.division, field.name)) for field in fields(Division)),
         *(repr(float(factor)) for factor in factors),
         str(int(work.has_odd_lines)),
+        repr(kernels.waves_won(0)),
     ]
 
 

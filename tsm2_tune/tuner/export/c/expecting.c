@@ -13,20 +13,12 @@
 #define CACHED_RATE 4.0
 #define UNEVEN 0.3
 #define ODD_VENDOR 1.1
+#define EVER 0x1p60 /* an extent that none reaches */
 enum { OPTIONS = 8 };
 
 static const double waves_tried[OPTIONS] = {1, 2, 3, 4, 5, 6, 8, 12};
 
-/* Of two whole numbers: how often b goes into a. b may be infinite. */
-static double quotient(double a, double b)
-{
-    const double left = fmod(a, b), exact = (a - left) / b, whole = floor(exact);
-    return exact - whole > 0.5 ? whole + 1 : whole;
-}
-
-static double quotient_rounded_up(double a, double b) { return quotient(a, b) + (fmod(a, b) != 0); }
-
-static double or_all(int extent) { return extent > 0 ? (double)extent : INFINITY; }
+static double or_all(int extent) { return extent > 0 ? (double)extent : EVER; }
 
 /* A kernel's tiles for the work. */
 struct tiles {
@@ -38,9 +30,9 @@ struct tiles {
 static struct tiles tiles_of(const struct division *division, const struct work *work)
 {
     struct tiles t = {.rows = division->tile_rows, .columns = or_all(division->tile_columns)};
-    t.down = quotient_rounded_up(work->m, t.rows);
-    t.across = quotient_rounded_up(work->n, t.columns);
-    t.steps = quotient_rounded_up(work->k, division->step);
+    t.down = ceil(work->m / t.rows);
+    t.across = ceil(work->n / t.columns);
+    t.steps = ceil(work->k / division->step);
     t.pieces = t.down * t.across * t.steps;
     return t;
 }
@@ -87,37 +79,40 @@ static double blocks_of(const struct winner *winner, const struct tiles *t, cons
 {
     if (winner->launch.persistent)
         return fmin(splits, t->pieces);
-    const double across = quotient_rounded_up(work->n, or_all(winner->launch.columns_per_block));
-    return quotient_rounded_up(work->m, rows) * across * splits;
+    const double across = ceil(work->n / or_all(winner->launch.columns_per_block));
+    return ceil(work->m / rows) * across * splits;
 }
 
 /* The start, and the sums of the splits. */
-static double fixed_us(const struct winner *winner, const struct tiles *t, const struct work *work, double blocks)
+static double fixed_us(const struct winner *winner, const struct tiles *t, const struct work *work, double blocks,
+                       double rows)
 {
     const struct launch *launch = &winner->launch;
     if (!launch->has_workspace || (launch->persistent && work->k <= winner->division.step))
         return START_US;
-    const double sums = fmin(t->rows, work->m) * fmin(t->columns, work->n) * blocks;
+    const double sums = fmin(launch->persistent ? t->rows : rows, work->m) * fmin(t->columns, work->n) * blocks;
     return START_US + (SUMS_US + 2 / SUMS_RATE * us_per_byte(winner) * sums);
 }
 
 /* The body of a kernel that is as fast as the card. */
 static double body_us(const struct winner *winner, const struct tiles *t, const struct work *work, double blocks,
-                      double splits)
+                      double rows, double splits)
 {
     const struct division *division = &winner->division;
     const double m = work->m, n = work->n, k = work->k, sms = pack_cards[winner->card].sms;
-    const double again = (t->across - 1) * m * k + (t->down - 1) * k * n;
-    const double rewritten = 2 * quotient(k - 1, or_all(division->deepest)) * m * n;
+    const int persistent = winner->launch.persistent;
+    const int keeps_b = !persistent && k <= or_all(division->longest) * splits; /* for all tiles of a block */
+    const double b_reads = keeps_b ? ceil(m / rows) : t->down;
+    const double again = (t->across - 1) * m * k + (b_reads - 1) * k * n;
+    const double rewritten = 2 * floor((k - 1) / or_all(division->deepest)) * m * n;
     const double memory = work->memory_us + us_per_byte(winner) * (again / CACHED_RATE + rewritten);
-    const double columns = isinf(t->columns) ? n : t->across * t->columns;
+    const double columns = t->columns == EVER ? n : t->across * t->columns;
     const double arithmetic = work->arithmetic_us * (t->down * t->rows * columns / (m * n));
 
-    const int persistent = winner->launch.persistent;
     const double pieces = persistent ? t->pieces : t->steps, parts = persistent ? blocks : splits;
-    const double share = quotient_rounded_up(pieces, parts) * parts / pieces;
-    const double waves = quotient_rounded_up(blocks, sms * division->resident);
-    const double most = waves > 1 ? waves * division->resident : quotient_rounded_up(blocks, sms);
+    const double share = ceil(pieces / parts) * parts / pieces;
+    const double waves = ceil(blocks / (sms * division->resident));
+    const double most = waves > 1 ? waves * division->resident : ceil(blocks / sms);
     const double longest = share * most * sms / blocks;
     const double idle = blocks > sms ? 1 + UNEVEN * (longest - 1) : 1;
     const double filled = persistent ? 1.0 : m / (t->down * t->rows);
@@ -133,10 +128,10 @@ static double rows_of_block(const struct winner *winner, const struct tiles *t, 
     const struct launch *launch = &winner->launch;
     if (launch->rows_per_block <= winner->division.tile_rows)
         return launch->rows_per_block;
-    const double across = quotient_rounded_up(work->n, or_all(launch->columns_per_block));
+    const double across = ceil(work->n / or_all(launch->columns_per_block));
     const double held = (double)pack_cards[winner->card].sms * winner->division.resident;
-    const double most = quotient(t->down * across * launch->splits, held);
-    return fmax(fmin(quotient(launch->rows_per_block, t->rows), most), 1) * t->rows;
+    const double most = floor(t->down * across * launch->splits / held);
+    return fmax(fmin(floor(launch->rows_per_block / t->rows), most), 1) * t->rows;
 }
 
 /* Splits of k, or all blocks of a persistent kernel: a whole number for each multiprocessor, or just less. */
@@ -148,29 +143,45 @@ static double splits_of(const struct winner *winner, const struct tiles *t, cons
     if (!launch->has_workspace)
         return 1;
     if (launch->persistent)
-        return fmin(fmin(waves, fmax(quotient(launch->splits, sms), 1)) * sms, t->pieces);
-    const double across = quotient_rounded_up(work->n, or_all(launch->columns_per_block));
-    const double blocks = quotient_rounded_up(work->m, rows) * across;
-    return fmin(fmax(quotient(waves * sms, blocks), 1), t->steps);
+        return fmin(fmin(waves, fmax(floor(launch->splits / sms), 1)) * sms, t->pieces);
+    const double across = ceil(work->n / or_all(launch->columns_per_block));
+    const double blocks = ceil(work->m / rows) * across;
+    return fmin(fmax(floor(waves * sms / blocks), 1), t->steps);
+}
+
+/* Of a kernel whose blocks have several tiles and all ran at once where it won: as few splits as keep B, or some more,
+   and as many rows as let all blocks run at once. */
+static void run_at_once(const struct winner *winner, const struct tiles *t, const struct work *work, double waves,
+                        double *rows, double *splits)
+{
+    const struct launch *launch = &winner->launch;
+    const double fewest = ceil(work->k / or_all(winner->division.longest));
+    const double across = ceil(work->n / or_all(launch->columns_per_block));
+    *splits = launch->has_workspace ? fmin(fewest * waves, t->steps) : 1;
+    const double of_block =
+        ceil(t->down * across * *splits / (pack_cards[winner->card].sms * winner->waves_won));
+    *rows = fmin(fmax(of_block, 1), t->down) * t->rows;
 }
 
 double best_launch(const struct winner *winner, const struct work *work, struct launch *launch)
 {
     const struct tiles t = tiles_of(&winner->division, work);
-    const double rows = rows_of_block(winner, &t, work);
     double least = INFINITY;
     *launch = winner->launch;
     for (int i = 0; i < OPTIONS; ++i) {
-        const double splits = splits_of(winner, &t, work, rows, waves_tried[i]);
+        double rows = rows_of_block(winner, &t, work);
+        double splits = splits_of(winner, &t, work, rows, waves_tried[i]);
+        if (winner->waves_won > 0)
+            run_at_once(winner, &t, work, waves_tried[i], &rows, &splits);
         const double blocks = blocks_of(winner, &t, work, rows, splits);
-        const double us =
-            fixed_us(winner, &t, work, blocks) + winner->factor * body_us(winner, &t, work, blocks, splits);
+        const double us = fixed_us(winner, &t, work, blocks, rows) +
+                          winner->factor * body_us(winner, &t, work, blocks, rows, splits);
         if (us < least) {
             least = us;
             launch->splits = (int)splits;
+            launch->rows_per_block = (int)rows;
         }
     }
-    launch->rows_per_block = (int)rows;
     return least;
 }
 

@@ -29,6 +29,7 @@ struct division {
     int step;         /* products of a sum; every part of k but the last has a whole number of such steps */
     int deepest;      /* products of a sum after which C is written, to be read and written again; 0: all */
     double odd_lines; /* how much longer it takes where lines of operands are not whole 16-byte vectors */
+    int longest;      /* products of the longest part of k for which a block keeps its part of B; 0: any */
 };
 
 /* A GPU's rates, as they were measured where its kernels were tuned. */
@@ -58,6 +59,7 @@ struct winner {
        expect; how many blocks keep a multiprocessor busy; whether lines of its operands are not whole vectors. */
     double factor, vendor_factor, enough;
     int had_odd_lines;
+    double waves_won; /* blocks on a multiprocessor, of a kernel whose blocks have several tiles and all ran at once; else 0 */
 };
 
 struct cubin {

@@ -1,0 +1,395 @@
+"""What an export measures to find the fewest kernels, by fabricated times: as little as decides, and in turns."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tests.fabricated import ONE_STATE, measurement, trial, tuning_run, vendor_measurement
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.families.tsm2 import FAMILY
+from tsm2_tune.generator.families.tsmr import TsmrConfig
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.generator.render import KernelSource, render
+from tsm2_tune.generator.rules import Candidate
+from tsm2_tune.generator.splitting import SPLITS, WIDE_SPLITS
+from tsm2_tune.tuner.basis import basis
+from tsm2_tune.tuner.export.measuring import Bench, Narrowed, Search
+from tsm2_tune.tuner.export.pairs import Selected, Tuned
+from tsm2_tune.tuner.past import Claimed, Past
+from tsm2_tune.tuner.phases import Phases
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.target import Target
+from tsm2_tune.tuner.trial import Binary, Cache, Outcome, Trial, Verdict
+from tsm2_tune.tuner.tune import Options, Tuner
+from tsm2_tune.tuner.vendor.beside import Libraries
+from tsm2_tune.tuner.worker import AttemptResult, Rematch, Rematched, Worker
+
+RUN = tuning_run()
+DEVICE = RUN.identity.name
+TARGET = cast(
+    Target,
+    SimpleNamespace(
+        identity=RUN.identity,
+        toolchain=SimpleNamespace(digest="nvcc"),
+        limits=PROFILES["h200"],
+        is_host=False,
+        **ONE_STATE,
+    ),
+)
+KERNELS = sorted((one for one in FAMILY.configurations() if one.version == "v3"), key=lambda one: one.text)[:8]
+SHAPES = [Problem(4096 * number, 16, 4096, "f32") for number in (1, 2, 3, 4, 5)]
+Times = Mapping[tuple[str, Problem], float]  # of a configuration at a shape
+TODAY = {name: basis(name, TARGET, Cache.CLEAN) for name in ("tsm2", "tsmr")}
+
+
+class Simulated(Tuner):
+    """A device on which kernels take the times that it is given; what has none crashes."""
+
+    def __init__(self, store: Store, times: Times, in_turns: Times | None = None) -> None:
+        self.target, self.options, self.phases = TARGET, Options(), Phases()
+        self._store, self._times, self._in_turns, self._ceilings = store, times, in_turns or {}, RUN.ceilings
+        libraries = Libraries((("cuBLAS", 130100),))
+        self._worker = cast(Worker, SimpleNamespace(rematch=self._rematch, vendor=lambda: libraries))
+        self._support_path = __file__
+        self.tried: list[tuple[str, Problem]] = []
+        self.rounds: list[tuple[Problem, frozenset[str]]] = []
+        self.in_full: list[tuple[str, Problem]] = []
+        self.wrong: set[str] = set()  # in the full verification
+        self.interrupted: set[str] = set()  # there
+
+    def tune(self, candidates: Any, past: Past, claim: Callable[[Candidate], Claimed] = lambda _: Claimed.YES) -> Any:
+        for one in candidates:
+            if one.config.text not in past.tried and claim(one) is Claimed.YES:
+                self.tried.append((one.config.text, one.problem))
+                yield stored_trial(one.config, one.problem, self._times.get((one.config.text, one.problem)))
+
+    def compile_ahead(self, candidates: Any) -> Any:
+        return []
+
+    def verify_in_full(self, problem: Problem, config: KernelConfig) -> AttemptResult:
+        self.in_full.append((config.text, problem))
+        outcome = Outcome.WRONG_RESULT if config.text in self.wrong else Outcome.OK
+        outcome = Outcome.INTERRUPTED if config.text in self.interrupted else outcome
+        return AttemptResult(outcome, "it was so", verdict=Verdict(True, 0.1, "right"))
+
+    def _compile(self, source: KernelSource, *_: Any) -> Binary:
+        return Binary(source.digest, source.kernel, 0, 0.0)
+
+    def _rematch(self, request: Rematch) -> Rematched | AttemptResult:
+        stored = {one.source_digest: one.config.text for one in self._store.tried(DEVICE, request.problem, TODAY)}
+        members = [stored[entry.path] for entry in request.entries]
+        self.rounds.append((request.problem, frozenset(members)))
+        pairs = [(text, request.problem) for text in members]
+        found = tuple(measurement(self._in_turns.get(p, self._times[p]), 0.1) for p in pairs)
+        return Rematched((found,), (vendor_measurement(101.0),) if request.vendor else ())
+
+
+def stored_trial(config: KernelConfig, problem: Problem, median_us: float | None, **changes: Any) -> Trial:
+    changes = {"basis": TODAY[config.family], "full_verdict": None} | changes
+    if median_us is None:
+        changes |= {"outcome": Outcome.CRASHED, "verdict": None, "measurement": None}
+    source = render(problem, config)
+    return trial(median_us or 0.0, config, problem=problem, spread_us=0.1, source=source, **changes)
+
+
+def searched(
+    store: Store, device: Simulated, within: float, problems: list[Problem] = SHAPES
+) -> tuple[Selected, list[Any]]:
+    """What an export would carry, and what happened before."""
+    tuned = Tuned(store, DEVICE, problems, within)
+    with store.claims(DEVICE) as claims:
+        bench = Bench(TARGET, device.options, store, _opened=(device, claims))
+        tuned.keep_to(bench.bases(tuned))
+        assert tuned.winners_count()
+        search = Search(tuned, bench)
+        events = list(search.events())
+    selected = tuned.selected()
+    assert len({*selected.kernels}) == search.least
+    return selected, events
+
+
+def drawn(seed: int) -> dict[tuple[str, Problem], float]:
+    """Times of all kernels at all shapes, of which some are as fast as the best one."""
+    numbers = random.Random(seed)
+    slower = (0, 0.01, 0.02, 0.1, 0.3, 0.7)
+    return {(one.text, at): 100 * (1 + numbers.choice(slower)) for one in KERNELS for at in SHAPES}
+
+
+def by_trying_all(times: Times, kernels: set[str], within: float, best: Mapping[Problem, float]) -> int:
+    """The least number of these kernels that keep all shapes so."""
+    for number in range(1, len(kernels) + 1):
+        for names in itertools.combinations(sorted(kernels), number):
+            if all(min(times[name, at] for name in names) <= best[at] * (1 + within) for at in SHAPES):
+                return number
+    pytest.fail("the best ones are among them")
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_fewer_kernels_would_do_if_all_were_measured(seed: int, store: Store) -> None:
+    times, numbers = drawn(seed), random.Random(-seed)
+    for at in SHAPES:
+        for config in numbers.sample(KERNELS, 3):
+            store.add_trial(RUN, stored_trial(config, at, times[config.text, at]))
+    device = Simulated(store, times)
+    selected, _ = searched(store, device, 0.03)
+    best = {row.problem: row.median_us for row in store.best()}
+    assert len({*selected.kernels}) == by_trying_all(
+        times, {*Tuned(store, DEVICE, SHAPES, 0.03).candidates()}, 0.03, best
+    )
+    assert len(device.tried) == len({*device.tried}) < len(KERNELS) * len(SHAPES) - 3 * len(SHAPES)
+    for row, kernel in zip(selected.rows, selected.kernels, strict=True):
+        assert (row.config, row.median_us) == (kernel, times[kernel, row.problem])
+        assert row.median_us <= best[row.problem] * 1.03
+        assert (row.verified_in_full, row.stale) == (1, 0)
+    again = Simulated(store, times)
+    assert searched(store, again, 0.03)[0] == selected
+    assert (again.tried, again.rounds, again.in_full) == ([], [], [])  # nothing is left to be known
+
+
+def test_a_kernel_that_is_fast_everywhere_is_found_though_it_was_tried_once(store: Store) -> None:
+    everywhere, *others = KERNELS
+    times = {(everywhere.text, at): 102.0 for at in SHAPES}
+    times |= {(one.text, at): 100.0 if number == place else 150.0
+              for place, one in enumerate(others) for number, at in enumerate(SHAPES)}  # fmt: skip
+    for number, at in enumerate(SHAPES):
+        store.add_trial(RUN, stored_trial(others[number], at, times[others[number].text, at]))
+    store.add_trial(RUN, stored_trial(everywhere, SHAPES[0], 102.0))
+    device = Simulated(store, times)
+    selected, events = searched(store, device, 0.03)
+    assert {*selected.kernels} == {everywhere.text}
+    assert selected.losses == pytest.approx([0.02] * len(SHAPES))
+    for at in SHAPES:  # beside the best, in one round
+        (members,) = (members for problem, members in device.rounds if problem == at)
+        assert everywhere.text in members
+        assert Tuned(store, DEVICE, [at], 0.03).winners[at].config in members
+    assert [row.round for row in selected.rows] == [1] * len(SHAPES)
+    assert events
+
+
+def test_a_trial_that_was_lucky_is_seen_through_in_turns(store: Store) -> None:
+    first, lucky = KERNELS[:2]
+    for at in SHAPES[:2]:
+        store.add_trial(RUN, stored_trial(first, at, 100.0 if at == SHAPES[0] else 120.0))
+        store.add_trial(RUN, stored_trial(lucky, at, 102.0 if at == SHAPES[0] else 100.0))
+    times = {(one.text, at): 100.0 for one in (first, lucky) for at in SHAPES[:2]} | {(first.text, SHAPES[1]): 120.0}
+    device = Simulated(store, times, in_turns={(lucky.text, SHAPES[0]): 104.0})
+    selected, _ = searched(store, device, 0.03, SHAPES[:2])
+    assert selected.kernels == (first.text, lucky.text)
+    assert [row.median_us for row in selected.rows] == [100.0, 100.0]
+
+
+def test_a_kernel_that_no_final_would_have_is_timed_beside_the_best(store: Store) -> None:
+    """Far behind five others that were as fast as the best, and verified in full before."""
+    slow, *others = KERNELS
+    times = {(one.text, SHAPES[0]): 100.0 + number / 10 for number, one in enumerate(others)}
+    times |= {(slow.text, SHAPES[0]): 115.0, (slow.text, SHAPES[1]): 100.0}
+    for text, at in times:
+        config = next(one for one in KERNELS if one.text == text)
+        store.add_trial(RUN, stored_trial(config, at, times[text, at], full_verdict="right"))
+    times |= {(one.text, SHAPES[1]): 300.0 for one in others}
+    device = Simulated(store, times, in_turns={(slow.text, SHAPES[0]): 116.0})
+    selected, _ = searched(store, device, 0.2, SHAPES[:2])
+    assert selected.kernels == (slow.text, slow.text)
+    assert device.rounds == [(SHAPES[0], frozenset({slow.text, *(one.text for one in others[:5])}))]
+    assert [(row.median_us, row.round) for row in selected.rows] == [(116.0, 1), (100.0, 0)]
+    assert selected.losses == pytest.approx([0.16, 0.0])
+
+
+def test_the_vendor_is_timed_beside_the_chosen_kernel(store: Store) -> None:
+    """So that who imports the row knows whether the vendor is faster than that kernel."""
+    both, first, second = KERNELS[:3]
+    times = {(both.text, at): 102.0 for at in SHAPES[:2]}
+    times |= {(first.text, SHAPES[0]): 100.0, (second.text, SHAPES[1]): 100.0}
+    for text, at in times:
+        config = next(one for one in KERNELS if one.text == text)
+        store.add_trial(RUN, stored_trial(config, at, times[text, at], full_verdict="right"))
+    device = Simulated(store, times | {(second.text, SHAPES[0]): 300.0, (first.text, SHAPES[1]): 300.0})
+    device.options = Options(vendor=True)
+    selected, _ = searched(store, device, 0.03, SHAPES[:2])
+    assert selected.kernels == (both.text, both.text)
+    assert [row.vendor_us for row in selected.rows] == [101.0, 101.0]
+    assert [row.x_cublas for row in selected.rows] == pytest.approx([101 / 102, 101 / 102])
+    assert [row.x_cublas for row in store.best()] == pytest.approx([1.01, 1.01])
+
+
+def test_a_kernel_that_is_too_slow_once_is_tried_no_further(store: Store) -> None:
+    first, second = KERNELS[:2]
+    best = zip((first, second, second, second, second), SHAPES, strict=True)
+    for config, at in best:
+        store.add_trial(RUN, stored_trial(config, at, 100.0))
+    times = {(one.text, at): 100.0 if one is second else 200.0 for one in (first, second) for at in SHAPES}
+    times |= {(first.text, SHAPES[0]): 100.0, (second.text, SHAPES[0]): 200.0}
+    device = Simulated(store, times)
+    tuned = Tuned(store, DEVICE, SHAPES, 0.03)
+    with store.claims(DEVICE) as claims:
+        search = Search(tuned, Bench(TARGET, device.options, store, _opened=(device, claims)))
+        decided = itertools.takewhile(
+            lambda one: not (isinstance(one, Narrowed) and one.kernels == 2), search.events()
+        )
+        list(decided)
+    assert {text for text, _ in device.tried} == {first.text, second.text}
+    assert len(device.tried) == 2
+
+
+def test_what_does_not_run_serves_nothing(store: Store) -> None:
+    first, second = KERNELS[:2]
+    store.add_trial(RUN, stored_trial(first, SHAPES[0], 100.0))
+    store.add_trial(RUN, stored_trial(second, SHAPES[1], 100.0))
+    selected, _ = searched(store, Simulated(store, {(first.text, SHAPES[0]): 100.0}), 0.03, SHAPES[:2])
+    assert selected.kernels == (first.text, second.text)
+
+
+def test_what_is_wrong_in_the_full_verification_is_not_chosen(store: Store) -> None:
+    wrong, first, second = KERNELS[:3]
+    times = {(wrong.text, at): 101.0 for at in SHAPES[:2]}
+    times |= {(first.text, SHAPES[0]): 100.0, (first.text, SHAPES[1]): 200.0}
+    times |= {(second.text, SHAPES[1]): 100.0, (second.text, SHAPES[0]): 200.0}
+    for text, at in times:
+        config = next(one for one in KERNELS if one.text == text)
+        store.add_trial(RUN, stored_trial(config, at, times[text, at]))
+    device = Simulated(store, times)
+    device.wrong = {wrong.text}
+    selected, _ = searched(store, device, 0.03, SHAPES[:2])
+    assert selected.kernels == (first.text, second.text)
+    device = Simulated(store, times)
+    assert searched(store, device, 0.03, SHAPES[:2])[0] == selected
+
+
+def test_what_the_machine_keeps_from_being_verified_is_not_chosen_now(store: Store) -> None:
+    both, first, second = KERNELS[:3]
+    times = {(both.text, at): 101.0 for at in SHAPES[:2]}
+    times |= {(first.text, SHAPES[0]): 100.0, (first.text, SHAPES[1]): 200.0}
+    times |= {(second.text, SHAPES[1]): 100.0, (second.text, SHAPES[0]): 200.0}
+    for text, at in times:
+        config = next(one for one in KERNELS if one.text == text)
+        store.add_trial(RUN, stored_trial(config, at, times[text, at]))
+    device = Simulated(store, times)
+    device.interrupted = {both.text}
+    assert searched(store, device, 0.03, SHAPES[:2])[0].kernels == (first.text, second.text)
+    device.interrupted = set()
+    assert searched(store, device, 0.03, SHAPES[:2])[0].kernels == (both.text, both.text)
+
+
+def test_a_stop_loses_nothing(store: Store) -> None:
+    times = drawn(3)
+    for number, at in enumerate(SHAPES):
+        for config in KERNELS[number : number + 2]:
+            store.add_trial(RUN, stored_trial(config, at, times[config.text, at]))
+    before = len(store.listing())
+    device = Simulated(store, times)
+    tuned = Tuned(store, DEVICE, SHAPES, 0.0)
+    with store.claims(DEVICE) as claims:
+        events = Search(tuned, Bench(TARGET, device.options, store, _opened=(device, claims))).events()
+        while not device.tried:
+            next(events)
+        next(events)
+        del events  # as Ctrl-C does
+    assert len(store.listing()) == before + len(device.tried)
+    whole, _ = searched(store, device, 0.0)
+    assert len(device.tried) == len({*device.tried})  # none twice
+    assert whole.losses == pytest.approx([0.0] * len(SHAPES))
+
+
+# How a kernel is started
+
+
+def test_a_kernel_that_splits_k_is_tried_as_it_suits_the_shape(store: Store) -> None:
+    config = TsmrConfig(128, 1, 8, 8, 2, 6, 1, 1)
+    other = replace(config, splits=24)
+    assert config.kernel_text == other.kernel_text
+    large, small = Problem(40960, 8, 20480, "f32"), Problem(5120, 8, 20480, "f32")
+    store.add_trial(RUN, stored_trial(config, large, 100.0))
+    store.add_trial(RUN, stored_trial(KERNELS[0], small, 100.0))
+    store.add_trial(RUN, stored_trial(config, small, 150.0))  # with the splits of the other shape
+
+    store.add_trial(RUN, stored_trial(KERNELS[0], large, 200.0))
+    device = Simulated(
+        store, {(replace(config, splits=splits).text, small): 101.0 for splits in (*SPLITS, *WIDE_SPLITS)}
+    )
+    tuned = Tuned(store, DEVICE, [large, small], 0.03)
+    with store.claims(DEVICE) as claims:
+        bench = Bench(TARGET, device.options, store, _opened=(device, claims))
+        list(itertools.takewhile(lambda _: not device.tried, Search(tuned, bench).events()))
+    ((text, at),) = device.tried
+    assert at == small
+    found = TsmrConfig.parse(text)
+    assert found is not None
+    assert found.kernel_text == config.kernel_text
+    assert found.splits > 2 * config.splits  # as many blocks for an eighth of the rows
+
+
+# By what is stored alone
+
+
+def test_what_was_not_measured_or_verified_counts_as_not_served(store: Store) -> None:
+    first, second, third = KERNELS[:3]
+    for config, at, median_us, verdict in (
+        (first, SHAPES[0], 100.0, "right"),
+        (first, SHAPES[1], 101.0, "right"),
+        (second, SHAPES[1], 100.0, "right"),
+        (third, SHAPES[0], 100.5, None),
+        (third, SHAPES[1], 100.5, None),
+        (third, SHAPES[2], 100.0, None),
+        (second, SHAPES[2], 101.0, "right"),
+    ):
+        store.add_trial(RUN, stored_trial(config, at, median_us, full_verdict=verdict))
+    selected = Tuned(store, DEVICE, SHAPES[:3], 0.03).selected()
+    assert selected.kernels == (first.text, second.text, second.text)
+    assert [row.median_us for row in selected.rows] == [100.0, 100.0, 101.0]
+    assert selected.unmeasured == 5  # of first one, of second one, of third three
+    assert [(len(row.kernels), row.is_chosen) for row in selected.table][1] == (2, True)
+    with pytest.raises(InputError, match=r"no kernel that was verified in full for 12288x16x4096:f32 on NVIDIA H200"):
+        Tuned(store, DEVICE, SHAPES[:3], 0.005).selected()
+
+
+def test_a_stale_winner_is_compared_with_nothing(store: Store, tmp_path: Path) -> None:
+    store.add_trial(RUN, stored_trial(KERNELS[0], SHAPES[0], 100.0))
+    store.add_trial(RUN, stored_trial(KERNELS[0], SHAPES[1], 100.0, basis="newer"))
+    with pytest.raises(InputError, match=f"stale winner for {SHAPES[0].text}"):
+        Tuned(store, DEVICE, SHAPES[:2], 0.03)
+
+
+def test_winners_of_another_compiler_are_not_measured_beside(store: Store) -> None:
+    store.add_trial(RUN, stored_trial(KERNELS[0], SHAPES[0], 100.0, basis="nvcc of before"))
+    tuned = Tuned(store, DEVICE, SHAPES[:1], 0.03)
+    assert tuned.winners_count()
+    tuned.keep_to(Bench(TARGET, Options(), store).bases(tuned))
+    assert not tuned.winners_count()
+    assert tuned.candidates() == {}
+
+
+def test_kernels_of_another_compiler_take_no_part(store: Store) -> None:
+    """Their times at one shape say nothing of what they would take at another, compiled now."""
+    of_before = TsmrConfig(128, 1, 8, 8, 2, 1, 1, 1)
+    times = {
+        (KERNELS[number].text, at): 100.0 + 50 * (number != place)
+        for number in (0, 1)
+        for place, at in enumerate(SHAPES[:2])
+    }
+    store.add_trial(RUN, stored_trial(KERNELS[0], SHAPES[0], 100.0))
+    store.add_trial(RUN, stored_trial(KERNELS[1], SHAPES[1], 100.0))
+    for at in SHAPES[:2]:
+        store.add_trial(RUN, stored_trial(of_before, at, 101.0, basis="nvcc of before"))
+    selected, _ = searched(store, Simulated(store, times), 0.03, SHAPES[:2])
+    assert selected.kernels == (KERNELS[0].text, KERNELS[1].text)
+
+
+def test_kernels_of_equal_text_are_one(store: Store) -> None:
+    config = TsmrConfig(128, 1, 8, 8, 2, 6, 1, 1)
+    shapes = [Problem(40960, 8, 20480, "f32"), Problem(5120, 8, 20480, "f32")]
+    for at, splits in zip(shapes, (6, 24), strict=True):
+        store.add_trial(RUN, stored_trial(replace(config, splits=splits), at, 100.0, full_verdict="right"))
+    selected = Tuned(store, DEVICE, shapes, 0.0).selected()
+    assert {*selected.kernels} == {config.kernel_text}
+    assert [row.config for row in selected.rows] == [replace(config, splits=splits).text for splits in (24, 6)]
+    assert len({row.source_digest for row in selected.rows}) == 1

@@ -1,0 +1,66 @@
+"""How a kernel is started for a shape that it was not tried at."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import product
+
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.families import family_named
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.rules import Candidate, Guidelines
+from tsm2_tune.generator.splitting import ROW_TILES, SPLITS, WIDE_SPLITS
+from tsm2_tune.tuner.stored import CurrentTrial
+
+OPTIONS: Mapping[str, tuple[int, ...]] = {  # of each tunable of a launch
+    "splits": tuple(sorted({*SPLITS, *WIDE_SPLITS})),
+    "row_tiles": (1, *ROW_TILES),
+}
+
+
+def configuration_for(
+    tried: Mapping[Problem, CurrentTrial], problem: Problem, limits: DeviceLimits
+) -> KernelConfig | None:
+    """The kernel's configuration for the problem; `tried` says which one was best for it where it was tried.
+
+    Of the ways to start it that its family has, the one that breaks the fewest of the family's rules, and then has
+    nearly as many blocks as at the nearest shape where it was tried. None where it cannot compute the problem.
+    """
+    nearest = min(tried, key=lambda one: (_distance(one, problem), one))
+    config = tried[nearest].config
+    family = family_named(config.family)
+    if not family.supports(problem):
+        return None
+    wanted = family.launch(config, nearest).blocks(nearest.m, nearest.n)
+    limit_rules = [rule for rule in family.rules if rule.kind == "limit"]  # the device's it has met elsewhere
+    shape_rules = [rule for rule in family.rules if rule.kind == "shape"]
+
+    def rank(candidate: Candidate) -> tuple[int, float, str]:
+        blocks = candidate.launch.blocks(problem.m, problem.n)
+        broken = sum(not rule.keeps(candidate) for rule in shape_rules)
+        return broken, abs(math.log(blocks / wanted)), candidate.config.text
+
+    able = (
+        Candidate(family, launch, problem, limits, Guidelines())
+        for launch in launches(config)
+        if family.has(launch, problem)
+    )
+    fits = [candidate for candidate in able if all(rule.keeps(candidate) for rule in limit_rules)]
+    return min(fits, key=rank).config if fits else None
+
+
+def launches(config: KernelConfig) -> Iterator[KernelConfig]:
+    """The configurations that start the same kernel."""
+    own = config.tunables
+    for values in product(*(sorted({int(own[name]), *OPTIONS[name]}) for name in config.launch_tunables)):
+        launch = replace(config, **dict(zip(config.launch_tunables, values, strict=True)))
+        if launch.kernel_text == config.kernel_text:
+            yield launch
+
+
+def _distance(one: Problem, other: Problem) -> float:
+    """Of two shapes, by the logarithms of their ratios."""
+    return math.hypot(*(math.log(a / b) for a, b in ((one.m, other.m), (one.n, other.n), (one.k, other.k))))

@@ -1,0 +1,226 @@
+"""Measuring what decides which kernels are the fewest: pairs of a kernel and a tuned shape that were not tried.
+
+What is unknown counts as well as it can be. So the choice by that is of no more kernels than the one that is looked
+for, and only what it rests on is measured; where it rests on nothing unknown, it is the one. Most pairs never are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import wait
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Self
+
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.families import FAMILIES, family_named
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.rules import Candidate, Guidelines
+from tsm2_tune.generator.space import SearchSpace
+from tsm2_tune.tuner import job
+from tsm2_tune.tuner.basis import basis
+from tsm2_tune.tuner.claims import Claims
+from tsm2_tune.tuner.export.fitting import configuration_for
+from tsm2_tune.tuner.export.pairs import Known, Tuned
+from tsm2_tune.tuner.export.within import Choice, fewest
+from tsm2_tune.tuner.locks import device_lock
+from tsm2_tune.tuner.past import Again
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.target import Target
+from tsm2_tune.tuner.trial import Cache, Outcome
+from tsm2_tune.tuner.tune import FinalFailure, Options, Tuner
+
+UNKNOWN = 1e6  # in place of a loss: so much that a choice rests on as few unknown pairs as can be
+MOST_TURNS = 3  # of a shape's finals: what is chosen, and what is best, may change by each
+
+Pair = tuple[str, Problem]  # a kernel's text, a shape
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowed:
+    """How far the search is."""
+
+    kernels: int  # that may do, by all that is known
+    resting_on: int  # pairs that are not measured, that so many may do
+
+
+Event = job.Event | Narrowed
+
+
+@dataclass(slots=True)
+class Bench:
+    """A device that measures for an export. Use as a context manager: it is taken when first needed."""
+
+    target: Target
+    options: Options
+    store: Store
+    wait: Callable[[str], object] | None = None  # told why, where another run has the device
+    started_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    _stack: ExitStack = field(default_factory=ExitStack)
+    _opened: tuple[Tuner, Claims] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def bases(self, tuned: Tuned) -> dict[str, str]:
+        """What trials rest on that it makes, of each family that was tried."""
+        return {family: basis(family, self.target, self.cache) for family in tuned.families() if family in FAMILIES}
+
+    @property
+    def cache(self) -> Cache:
+        """In which trials are timed."""
+        return self.target.cache(self.options.cache)
+
+    def turn(self, tuned: Tuned, problem: Problem) -> job.Turn:
+        """Of the shape, in which kernels are tried that others suggest."""
+        families = tuple(sorted(name for name in self.bases(tuned) if family_named(name).supports(problem)))
+        space = SearchSpace(problem, self.target.limits, families, (), (), ())
+        names = {*job.counted((), space), *families}
+        supporting = (name for name in names if family_named(name).supports(problem))
+        tuner, claims = self.opened()
+        bases = {name: basis(name, self.target, self.cache) for name in supporting}
+        return job.Turn(space, tuner, self.store, claims, bases, self.started_at, self.cache)
+
+    def opened(self) -> tuple[Tuner, Claims]:
+        """The device, which is this run's alone from now on."""
+        if self._opened is None:
+            self._stack.enter_context(device_lock(self.target, self.wait))
+            tuner = self._stack.enter_context(Tuner(self.target, self.options))
+            self._opened = tuner, self._stack.enter_context(self.store.claims(self.target.identity.name))
+        return self._opened
+
+
+@dataclass(slots=True)
+class Search:
+    """The search for the fewest kernels, which measures what it needs to know."""
+
+    tuned: Tuned
+    bench: Bench
+    least: int | None = None  # kernels, of which it is proven that no fewer would do
+    _closed: set[Pair] = field(default_factory=set)  # of which nothing more can be known
+    _unverified: set[Pair] = field(default_factory=set)  # by no fault of the kernel's
+    _turns: Counter[Problem] = field(default_factory=Counter)
+
+    def events(self) -> Iterator[Event]:
+        """Everything that happens, stored before it is told; at the end what is stored decides."""
+        tuned = self.tuned
+        while True:
+            known = tuned.candidates()
+            choice = self._choice(known)
+            if choice is None:
+                return
+            self.least = len(choice.kernels) if choice.is_proven else None
+            unknown = [pair for pair in self._resting_on(choice, known) if not self._is_within(pair, known)]
+            yield Narrowed(len(choice.kernels), len(unknown))
+            wanted = self._suited(unknown or self._untried(choice, known), known)
+            if len(wanted) < len(unknown):
+                continue  # for some there is nothing to be tried
+            if wanted:
+                yield from self._tried(wanted, stops=bool(unknown))
+            else:
+                due = [pair for pair in self._resting_on(choice, known) if self._is_due(pair, known)]
+                if not due:
+                    return
+                for pair in due:
+                    yield from self._settled(pair, known)
+
+    def _choice(self, known: Known) -> Choice | None:
+        """The fewest kernels, where unknown pairs count as served."""
+        costs: dict[str, dict[Problem, float]] = {}
+        for kernel in known:
+            costs[kernel] = {}
+            for problem in self.tuned.problems:
+                pair = (kernel, problem)
+                if self._is_within(pair, known):
+                    costs[kernel][problem] = self.tuned.loss(known[kernel][problem])
+                elif pair not in self._closed and pair not in self._unverified:
+                    costs[kernel][problem] = UNKNOWN
+        return fewest(costs, self.tuned.problems)
+
+    def _is_within(self, pair: Pair, known: Known) -> bool:
+        kernel, problem = pair
+        trial = known.get(kernel, {}).get(problem)
+        return trial is not None and pair not in self._unverified and self.tuned.loss(trial) <= self.tuned.within
+
+    def _resting_on(self, choice: Choice, known: Known) -> list[Pair]:
+        """Of each shape the kernel that is to serve it: of those that are known to the fastest, else any."""
+        pairs = []
+        for problem in self.tuned.problems:
+            within = [one for one in choice.kernels if self._is_within((one, problem), known)]
+            ranked = {one: (known[one][problem].median_us or 0.0, one) for one in within}
+            open_ = [one for one in choice.kernels if (one, problem) not in self._closed | self._unverified]
+            pairs.append((min(within, key=ranked.__getitem__) if within else open_[0], problem))
+        return pairs
+
+    def _untried(self, choice: Choice, known: Known) -> list[Pair]:
+        """Of the chosen kernels, at shapes that others serve: the table shows what fewer of them would cost."""
+        pairs = ((kernel, problem) for kernel in choice.kernels for problem in self.tuned.problems)
+        return [pair for pair in pairs if pair[1] not in known[pair[0]] and pair not in self._closed]
+
+    def _suited(self, pairs: list[Pair], known: Known) -> list[tuple[Pair, KernelConfig]]:
+        """The pairs with the configuration to try; those of which there is none, or was tried, are closed."""
+        found = []
+        for kernel, problem in pairs:
+            config = configuration_for(known[kernel], problem, self.bench.target.limits)
+            if config is None or config.text in self.tuned.tried(problem):
+                self._closed.add((kernel, problem))
+            else:
+                found.append(((kernel, problem), config))
+        return found
+
+    def _tried(self, wanted: list[tuple[Pair, KernelConfig]], *, stops: bool) -> Iterator[Event]:
+        """Try them, where the fewest kernels are fast enough first; if it `stops`, until one is not fast enough."""
+        known = self.tuned.candidates()
+        pairs = ((kernel, problem) for kernel, at in known.items() for problem in at)
+        serving = Counter(problem for _, problem in filter(lambda pair: self._is_within(pair, known), pairs))
+        wanted = sorted(wanted, key=lambda one: (serving[one[0][1]], one[0][1], one[0][0]))
+        tuner, _ = self.bench.opened()
+        candidates = [self._candidate(config, problem) for (_, problem), config in wanted]
+        begun = tuner.compile_ahead(candidates)
+        if self.bench.target.is_host:
+            wait(begun)  # a compiler beside it would disturb its times
+        for (pair, _), candidate in zip(wanted, candidates, strict=True):
+            turn = self.bench.turn(self.tuned, candidate.problem)
+            again = Again(self.bench.options.limits)
+            past = job.past_of(self.bench.store, tuner, candidate.problem, turn.own, again)
+            yield from turn.tried([candidate], past, again)
+            self._closed.add(pair)
+            self.tuned.read(candidate.problem)
+            if stops and not self._is_within(pair, self.tuned.candidates()):
+                return
+
+    def _candidate(self, config: KernelConfig, problem: Problem) -> Candidate:
+        return Candidate(family_named(config.family), config, problem, self.bench.target.limits, Guidelines())
+
+    def _is_due(self, pair: Pair, known: Known) -> bool:
+        """Whether the kernel has yet to be measured in turns with the best, or to be verified in full."""
+        kernel, problem = pair
+        row, winner = self.tuned.store.row(known[kernel][problem].id), self.tuned.winners[problem]
+        if not row.verified_in_full:
+            return True
+        if self._turns[problem] >= MOST_TURNS or self.tuned.is_alone(problem):
+            return False
+        return row.round == 0 or row.round != winner.round
+
+    def _settled(self, pair: Pair, known: Known) -> Iterator[Event]:
+        """Finals of the shape in which the kernel takes part, and its full verification."""
+        kernel, problem = pair
+        trial = known[kernel][problem]
+        turn = self.bench.turn(self.tuned, problem)
+        self._turns[problem] += 1
+        for event in turn.settled(Again(self.bench.options.limits), {trial.config.text}):
+            if isinstance(event, FinalFailure):
+                self._turns[problem] = MOST_TURNS  # times as they are decide
+            yield event
+        self.tuned.read(problem)
+        verified = turn.verified(self.tuned.store.row(trial.id)) if self.tuned.is_right(trial) else None
+        if verified is not None:
+            yield verified
+            self.tuned.read(problem)
+            if verified.outcome is Outcome.INTERRUPTED:
+                self._unverified.add(pair)

@@ -1,0 +1,220 @@
+"""The fewest kernels that keep every shape within a share of its best time, and what each further kernel buys.
+
+Nothing here measures, or knows a database: what is chosen among comes as numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tsm2_tune.generator.problem import Problem
+
+Costs = Mapping[str, Mapping[Problem, float]]  # of each kernel, by its text, at shapes that it serves
+MOST_STEPS = 20_000  # of the search for fewer kernels: a second or some
+MOST_STEPS_AMONG_EQUALS = 5_000  # of that for a cheaper choice of as few
+EQUAL = 1e-12  # of two costs
+SHOWN_BEYOND = 3  # rows of the table after the chosen one, and the last
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Kernels that serve every shape together."""
+
+    kernels: tuple[str, ...]  # by their texts, sorted
+    is_proven: bool  # that no fewer of them do
+
+    def serving(self, costs: Costs, shape: Problem) -> str:
+        """The one that costs least at the shape."""
+        return min((one for one in self.kernels if shape in costs[one]), key=lambda one: (costs[one][shape], one))
+
+
+@dataclass(frozen=True, slots=True)
+class Bought:
+    """What so many kernels reach."""
+
+    kernels: tuple[str, ...]
+    served: int  # shapes
+    worst: float  # loss at a shape that is served: 0.03 is a time of 1.03 times the best one's
+    mean: float
+    is_chosen: bool
+
+
+def fewest(costs: Costs, shapes: Sequence[Problem]) -> Choice | None:
+    """The fewest kernels of which every shape is served by one; among as few, those whose costs are the least
+    together, each shape's by the cheapest. None where a shape is served by none.
+
+    By branch and bound, from the choice that takes the kernel next which serves most of what is left. Equal costs
+    make equal choices.
+    """
+    if any(all(shape not in of_kernel for of_kernel in costs.values()) for shape in shapes):
+        return None
+    return _Search(costs, shapes).choice()
+
+
+@dataclass(slots=True)
+class _Search:
+    """Of kernels by their places in `names`; a set of shapes is a number with a bit for each."""
+
+    costs: Costs
+    shapes: Sequence[Problem]
+    names: list[str] = field(init=False)
+    rows: list[list[float]] = field(init=False)  # of each kernel, by shape; infinite where it does not serve
+    masks: list[int] = field(init=False)
+    found: tuple[int, ...] = ()
+    found_cost: float = math.inf
+    steps: int = 0
+
+    def __post_init__(self) -> None:
+        every = {name: [of.get(shape, math.inf) for shape in self.shapes] for name, of in self.costs.items()}
+        self.names = _undominated(every)
+        self.rows = [every[name] for name in self.names]
+        self.masks = [sum(1 << place for place, one in enumerate(row) if one < math.inf) for row in self.rows]
+
+    def choice(self) -> Choice:
+        """The best one that is found in the steps that there are."""
+        everything = (1 << len(self.shapes)) - 1
+        self.found = self._greedy(everything)
+        self.found_cost = self._cost(self.found)
+        self.steps = MOST_STEPS
+        self._branch((), everything, frozenset(), fewer=True)
+        is_proven = self.steps > 0
+        self.steps = MOST_STEPS_AMONG_EQUALS
+        self._branch((), everything, frozenset(), fewer=False)
+        return Choice(tuple(sorted(self.names[one] for one in self.found)), is_proven)
+
+    def _greedy(self, left: int) -> tuple[int, ...]:
+        chosen: tuple[int, ...] = ()
+        while left:
+            most = max(
+                range(len(self.names)), key=lambda one: ((self.masks[one] & left).bit_count(), -sum(self.rows[one]))
+            )
+            chosen, left = (*chosen, most), left & ~self.masks[most]
+        return chosen
+
+    def _branch(self, chosen: tuple[int, ...], left: int, without: frozenset[int], *, fewer: bool) -> None:
+        """Try every way to serve what is left, without some kernels: by fewer than were found, or by as many."""
+        self.steps -= 1
+        if self.steps < 0:
+            return
+        if not left:
+            self._take(chosen)
+            return
+        able = [one for one in range(len(self.names)) if one not in without and self.masks[one] & left]
+        most = max(((self.masks[one] & left).bit_count() for one in able), default=0)
+        room = len(self.found) - len(chosen) - fewer
+        if most == 0 or -(-left.bit_count() // most) > room:
+            return
+        place = min(_bits(left), key=lambda bit: sum(self.masks[one] >> bit & 1 for one in able))
+        serving = [one for one in able if self.masks[one] >> place & 1]
+        for one in sorted(serving, key=lambda one: (-(self.masks[one] & left).bit_count(), self.rows[one][place])):
+            self._branch((*chosen, one), left & ~self.masks[one], without, fewer=fewer)
+            without |= {one}
+
+    def _take(self, chosen: tuple[int, ...]) -> None:
+        """Keep it if it has fewer kernels, or costs less, than what was found."""
+        cost = self._cost(chosen)
+        if len(chosen) < len(self.found) or cost < self.found_cost - EQUAL:
+            self.found, self.found_cost = chosen, cost
+
+    def _cost(self, chosen: Sequence[int]) -> float:
+        return sum(min(self.rows[one][place] for one in chosen) for place in range(len(self.shapes)))
+
+
+def _undominated(rows: Mapping[str, Sequence[float]]) -> list[str]:
+    """Names, sorted, of the rows of which no other one is nowhere worse. Of equal rows the first."""
+    names: list[str] = []
+    matrix = np.array([rows[name] for name in sorted(rows)]).reshape(len(rows), -1)
+    for number, name in enumerate(sorted(rows)):
+        no_worse = (matrix <= matrix[number]).all(axis=1)
+        equal = (matrix == matrix[number]).all(axis=1)
+        if not (no_worse & ~equal).any() and not equal[:number].any():
+            names.append(name)
+    return names
+
+
+def _bits(mask: int) -> Iterator[int]:
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+# The table
+
+
+def bought(losses: Costs, shapes: Sequence[Problem], chosen: Sequence[str]) -> tuple[Bought, ...]:
+    """What 1, 2, ... kernels reach, the chosen ones among them, a few more, and as many as give every shape its best.
+
+    For each other number those kernels that leave the fewest shapes unserved, then have the least worst loss, then
+    the least mean, as far as exchanging one kernel at a time finds them.
+    """
+    table = _Table(losses, shapes)
+    wanted, last = table.places(chosen), table.places(_best_everywhere(losses, shapes))
+    rows = list[tuple[int, ...]]()
+    current: tuple[int, ...] = ()
+    for number in range(1, max(len(wanted) + 1, min(len(wanted) + SHOWN_BEYOND + 1, len(last)))):
+        current = wanted if number == len(wanted) else table.exchanged(table.with_one_more(current))
+        rows.append(current)
+    if len(last) > len(rows):
+        rows.append(last)
+    return tuple(table.bought(one, is_chosen=len(one) == len(wanted)) for one in rows)
+
+
+def _best_everywhere(losses: Costs, shapes: Sequence[Problem]) -> tuple[str, ...]:
+    """The fewest kernels of which every shape that any serves has the best."""
+    least = {shape: min((of[shape] for of in losses.values() if shape in of), default=math.inf) for shape in shapes}
+    at_best = {
+        name: {shape: 0.0 for shape, loss in of.items() if loss <= least.get(shape, -1.0)}
+        for name, of in losses.items()
+    }
+    choice = fewest(at_best, [shape for shape in shapes if least[shape] < math.inf])
+    return choice.kernels if choice else ()
+
+
+class _Table:
+    """Losses as a matrix: a row for each kernel, infinite where it does not serve the shape."""
+
+    def __init__(self, losses: Costs, shapes: Sequence[Problem]) -> None:
+        self._names = sorted(losses)
+        rows = [[losses[name].get(shape, math.inf) for shape in shapes] for name in self._names]
+        self._matrix: NDArray[np.float64] = np.array(rows, float).reshape(len(self._names), len(shapes))
+
+    def places(self, names: Sequence[str]) -> tuple[int, ...]:
+        return tuple(map(self._names.index, names))
+
+    def with_one_more(self, chosen: tuple[int, ...]) -> tuple[int, ...]:
+        """The kernels and the other one with which they are best."""
+        unserved, worst, mean = self._scores(chosen)
+        ranked = np.lexsort((mean, worst, unserved))
+        return (*chosen, next(one for one in map(int, ranked) if one not in chosen))
+
+    def exchanged(self, chosen: tuple[int, ...]) -> tuple[int, ...]:
+        """The kernels after exchanges that improve them, one at a time, until none does."""
+        while True:
+            rest = [chosen[:place] + chosen[place + 1 :] for place in range(len(chosen))]
+            better = min(map(self.with_one_more, rest), key=self._score)
+            if self._score(better) >= self._score(chosen):
+                return chosen
+            chosen = better
+
+    def bought(self, chosen: tuple[int, ...], *, is_chosen: bool) -> Bought:
+        unserved, worst, mean = self._score(chosen)
+        names = tuple(sorted(self._names[one] for one in chosen))
+        return Bought(names, self._matrix.shape[1] - unserved, worst, mean, is_chosen)
+
+    def _score(self, chosen: tuple[int, ...]) -> tuple[int, float, float]:
+        """Shapes without a kernel, worst and mean loss of the others: the less the better."""
+        unserved, worst, mean = self._scores(chosen[1:])
+        return int(unserved[chosen[0]]), float(worst[chosen[0]]), float(mean[chosen[0]])
+
+    def _scores(self, chosen: tuple[int, ...]) -> tuple[NDArray[np.int_], NDArray[np.float64], NDArray[np.float64]]:
+        """The same of these kernels with each other one."""
+        least = np.minimum(self._matrix, self._matrix[list(chosen)].min(axis=0, initial=math.inf))
+        is_served = np.isfinite(least)
+        losses, served = np.where(is_served, least, 0.0), is_served.sum(axis=1)
+        return least.shape[1] - served, losses.max(axis=1), losses.sum(axis=1) / np.maximum(served, 1)
