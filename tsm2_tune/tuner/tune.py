@@ -144,7 +144,8 @@ class Tuner:
         self.phases.enter(BETWEEN_REQUESTS)
         line = Line(candidates, past.contenders)
         most = None if options.max_trials is None else max(0, options.max_trials - len(past.tried))
-        remaining = Leading(line, past, claim, most, late=options.late)
+        makes_late = options.late and not self.target.is_host  # there is one way to load on a host
+        remaining = Leading(line, past, claim, most, late=makes_late)
         first = next(remaining, None)
         if first is not None:
             _ = self.ceilings  # before the first trial, which would be lost if measuring them failed
