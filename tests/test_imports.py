@@ -14,7 +14,7 @@ ALLOWED = {
     "tuner": {"errors", "generator", "runtime", "tuner"},
     "winners": {"tuner", "winners"},
     "display": {"errors", "generator", "tuner", "winners", "display"},
-    "options": {"errors", "generator", "options"},
+    "options": {"errors", "generator", "tuner", "options"},
     "usage": {"errors", "display"},
     "reports": {"errors", "generator", "tuner", "winners", "display"},
     "caching": {"tuner", "display", "options", "usage"},

@@ -16,6 +16,7 @@ import pytest
 from tests.command import TUNE, run
 from tests.fabricated import (
     GPU,
+    ONE_STATE,
     PROBLEM,
     configuration,
     downgrade,
@@ -66,7 +67,10 @@ class WithVendor(Replay):
         libraries = libraries or Libraries(VERSIONS)
         identity = replace(cast(DeviceIdentity, TARGET.identity), driver=driver)
         self.target = cast(
-            Any, SimpleNamespace(identity=identity, limits=TARGET.limits, toolchain=TARGET.toolchain, is_host=False)
+            Any,
+            SimpleNamespace(
+                identity=identity, limits=TARGET.limits, toolchain=TARGET.toolchain, is_host=False, **ONE_STATE
+            ),
         )
         self.options = Options(vendor=True)
         self.asked: list[bool] = []  # of each final that was measured, whether the vendor was to be

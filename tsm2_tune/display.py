@@ -32,7 +32,7 @@ from tsm2_tune.tuner.job import (
 from tsm2_tune.tuner.stored import BestRow, TrialLine, TrialRecord
 from tsm2_tune.tuner.trial import Outcome, Trial, Verdict
 from tsm2_tune.tuner.tune import FinalFailure, Options
-from tsm2_tune.winners import VENDOR_COLUMNS, WINNER_COLUMNS, rate_text, winner_text
+from tsm2_tune.winners import columns_of, device_text, rate_text, winner_text
 
 # What a terminal would obey instead of showing it: controls but for newline; and what it does not show: line ends of
 # Unicode, marks and changes of direction, characters without a width, tags.
@@ -165,6 +165,7 @@ class Display:
             note = best_text(self._best_us, trial)
         assert self._task is not None
         self._trials += 1
+        self._expected = max(self._expected, self._trials)  # which leaves out what is made of the fastest
         self._progress.update(self._task, advance=1, best=note, left=self._left_text())
         if not self._live and time.monotonic() - self._told >= SILENCE_SECONDS:
             so_far = f"{self._trials} of {self._expected} trials, {self._left_text()}"
@@ -220,17 +221,15 @@ def best_text(best_us: float, trial: Trial) -> str:
 
 
 def winners_table(rows: Iterable[BestRow], console: Console) -> None:
-    """Print the winners, device by device: as tables on a terminal and as aligned columns elsewhere.
+    """Print the winners by device and state of the L2: as tables on a terminal and as aligned columns elsewhere.
 
     Beside each median how far its 95 % confidence interval reaches, and what the vendor took where any was measured.
     """
-    for device, group in groupby(rows, key=lambda row: row.device):
+    for heading, group in groupby(sorted(rows, key=device_text), key=device_text):
         winners = list(group)
-        columns = dict(WINNER_COLUMNS)
-        if all(row.vendor_us is None for row in winners):
-            columns = {head: text for head, text in columns.items() if head not in VENDOR_COLUMNS}
+        columns = columns_of(winners)
         cells = [[text(row) for text in columns.values()] for row in winners]
-        print_line(console, device)
+        print_line(console, heading)
         print_table(console, list(columns), cells, right=range(2, len(columns) - 1))
 
 
@@ -317,13 +316,14 @@ def trials_table(rows: Iterable[TrialLine], console: Console, *, as_json: bool) 
             row.problem,
             row.config,
             row.outcome,
+            row.cache,
             "" if row.median_us is None else f"{row.median_us:.1f}",
             one_line(row.detail, 60),
         )
         for row in rows
     ]
     print_table(
-        console, ("trial", "device", "problem", "configuration", "outcome", "us", "detail"), cells, right=(0, 5)
+        console, ("trial", "device", "problem", "configuration", "outcome", "L2", "us", "detail"), cells, right=(0, 6)
     )
 
 
@@ -345,6 +345,7 @@ def trial_facts(record: TrialRecord) -> dict[str, Any]:
         "spill_bytes": trial.spill_bytes,
         "guideline_broken": trial.guideline_broken,
         "verdict": _verdict_facts(trial.verdict),
+        "cache": trial.cache,
         "floor_us": trial.floor_us,
         "compile_seconds": trial.compile_seconds,
         "total_seconds": trial.total_seconds,
