@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from benchmarks import pack, unseen_run
 from benchmarks.cells import LAYOUTS, Cell
 from benchmarks.contest import Contest
+from benchmarks.join import joined
 from benchmarks.module_calls import called
 from benchmarks.pack import Kinds, spaces_of, winners_in
 from benchmarks.result_file import ResultFile
@@ -209,6 +210,16 @@ def test_a_file_is_read_and_shown(tmp_path: Path) -> None:
     assert "the fallback is to torch" in shown
     printed = CliRunner().invoke(main, ["--table", str(path)])
     assert (printed.exit_code, printed.output.strip()) == (0, shown)
+
+
+def test_parts_are_joined(tmp_path: Path) -> None:
+    for name, n in (("1", 8), ("2", 9)):
+        ResultFile(tmp_path / name, FACTS | OF_A_RUN).add(measured(n=n))
+    joined((tmp_path / "1", tmp_path / "2"), tmp_path / "all").write()
+    assert "2 shapes of 1 drawn" in tables(read_unseen(tmp_path / "all"))
+    ResultFile(tmp_path / "3", FACTS | OF_A_RUN | {"pack": "another"}).add(measured(n=10))
+    with pytest.raises(InputError, match="was measured with pack 'another'"):
+        joined((tmp_path / "1", tmp_path / "3"), tmp_path / "all")
 
 
 @pytest.mark.parametrize(
