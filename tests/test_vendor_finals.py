@@ -35,6 +35,7 @@ from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.tuner import job
+from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.requests import AttemptResult, Rematch, Rematched
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
@@ -375,7 +376,7 @@ def test_every_export_says_how_many_times_as_fast(store: Store, tmp_path: Path) 
 
 
 def test_what_kept_the_vendor_out_is_told_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with Display(console(), Options(), 2) as shown:
+    with Display(console(), Options(), 2, Phases()) as shown:
         for problem, detail in ((None, "libcublas not found"), (PROBLEM, "no such\nproduct"), (None, "again")):
             shown.show(job.VendorLeftOut(problem, detail))
     assert capsys.readouterr().out.splitlines() == [
@@ -387,7 +388,7 @@ def test_what_kept_the_vendor_out_is_told_in_a_line(capsys: pytest.CaptureFixtur
 def test_the_winners_line_says_it(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     tried(store, {A: 100})
     space = cast(SearchSpace, SimpleNamespace(problem=PROBLEM, kept=(), families=("tsm2",)))
-    with Display(console(), Options(), 1) as shown:
+    with Display(console(), Options(), 1, Phases()) as shown:
         for event in job.run([space], WithVendor(store), store, order=lambda *_: (), families=("tsm2",)):
             shown.show(event)
     assert "0.90 x cuBLAS" in capsys.readouterr().out

@@ -141,7 +141,7 @@ def _tune(
         Store.open(database, create=True) as store,
     ):
         display.print_line(console, f"device: {target.identity.name}{_of_state(ctx, target, options)}")
-        with display.Display(console, options, len(searched)) as shown:
+        with display.Display(console, options, len(searched), tuner.phases) as shown:
             for event in job.run(searched, tuner, store):
                 shown.show(event)
                 tally.count(event)
@@ -256,7 +256,7 @@ def ladder(
             Tuner(target, options) as tuner,
             Store.open(database, create=True) as store,
         ):
-            with display.Display(console, options, len(searched)) as shown:
+            with display.Display(console, options, len(searched), tuner.phases) as shown:
                 for event in steps.climb(searched, tuner, store):
                     shown.show(event)
                     tally.count(event)

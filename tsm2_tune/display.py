@@ -19,6 +19,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Column, Table
 from rich.text import Text
 
+from tsm2_tune.liveness import Liveness
 from tsm2_tune.tuner.job import (
     Event,
     FinalStored,
@@ -29,6 +30,7 @@ from tsm2_tune.tuner.job import (
     VendorLeftOut,
     WinnerVerified,
 )
+from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.stored import BestRow, TrialLine, TrialRecord
 from tsm2_tune.tuner.trial import Outcome, Trial, Verdict
 from tsm2_tune.tuner.tune import FinalFailure, Options
@@ -44,6 +46,7 @@ _HALVES = re.compile("[\\ud800-\\udfff]")  # of characters: bytes of a path that
 GAP = "  "  # between columns, and between what a record says
 LEAST_TEXT_WIDTH = 20  # of a column that folds
 SILENCE_SECONDS = 15.0  # after which trials are counted in a line, where no bar does so
+LONG_SECONDS = 10.0  # without an event, after which its phase is shown; again after twice as long, and so on
 LEAST_BAR_WIDTH = 100  # of a terminal beside whose line of progress there is room for a bar
 
 
@@ -66,10 +69,11 @@ def print_line(console: Console, text: str) -> None:
 
 
 class Display:
-    """Shows the events of the main job. Use as a context manager."""
+    """Shows the events of the main job, and its phase where none comes for long. Use as a context manager."""
 
-    def __init__(self, console: Console, options: Options, problems: int) -> None:
+    def __init__(self, console: Console, options: Options, problems: int, phases: Phases) -> None:
         self._console, self._options, self._problems = console, options, problems
+        self._phases, self._liveness = phases, Liveness(self._goes_on, LONG_SECONDS)
         self._live = console.is_terminal
         self._progress = Progress(
             TextColumn(
@@ -83,7 +87,7 @@ class Display:
             disable=not self._live,
         )
         self._task: TaskID | None = None
-        self._number = 0
+        self._number, self._problem = 0, ""
         self._best_us: float | None = None
         self._failures: dict[str, int] = {}
         self._seconds_before, self._started, self._trials, self._expected = 0.0, 0.0, 0, 0
@@ -92,15 +96,24 @@ class Display:
 
     def __enter__(self) -> Display:
         self._progress.start()
+        self._liveness.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._liveness.__exit__(kind, error, trace)
         self._progress.stop()
+
+    def _goes_on(self, seconds: float) -> None:
+        """Say what takes so long."""
+        if self._problem:
+            text = f"no news for {seconds:.0f} s, at {self._phases.now}"
+            self._line(f"{self._of_problems()}{self._problem}: {text}")
 
     def show(self, event: Event) -> None:
         """Bring the screen up to date with the event."""
+        self._liveness.event()
         if isinstance(event, ProblemStarted):
             self._problem_started(event)
         elif isinstance(event, TrialStored | TrialInterrupted):
@@ -118,6 +131,7 @@ class Display:
 
     def _problem_started(self, event: ProblemStarted) -> None:
         self._number += 1
+        self._problem = event.space.problem.text
         self._best_us, self._failures = event.best_before_us, {}
         kept = len(event.space.kept)
         total = min(kept, self._options.max_trials) if self._options.max_trials is not None else kept
@@ -182,6 +196,7 @@ class Display:
     def _problem_ended(self, event: ProblemEnded) -> None:
         assert self._task is not None
         self._progress.remove_task(self._task)
+        self._problem = ""
         if event.winner is not None:
             text = winner_text(event.winner)
         elif event.tried:
