@@ -137,7 +137,7 @@ __device__ __forceinline__ void store_C(
 }
 
 
-constexpr int most_loads = 17;  // of splits' sums, that a thread has on their way at once
+constexpr int most_loads = 13;  // of splits' sums, that a thread has on their way at once
 
 // Adds 1 to the counter, or makes it 0 where it is `last`; returns what it was. What the block wrote before its barrier
 // is in memory before; what the other blocks wrote before they came here can be read after the block's next barrier.
