@@ -5,12 +5,15 @@ from __future__ import annotations
 import shutil
 from collections import defaultdict
 from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.array_libraries import LIBRARIES
+from tests.calls_on_gpu import made_module, same_bits, stress
 from tests.fabricated import host_run, imported, trial
 from tests.right_on_host import subject
 from tsm2_tune.generator.render import render
@@ -57,7 +60,7 @@ def module(tmp_path_factory: pytest.TempPathFactory, session_cache: None, quick:
         for spelt, text, us in TUNED:
             config, problem = (found := subject(spelt, text)).config, found.problem
             tried = trial(us, config, problem=problem, source=render(problem, config))
-            resources = replace(tried.resources, blocks_per_sm=BLOCKS_PER_SM)  # type: ignore[type-var]
+            resources = replace(tried.resources, blocks_per_sm=BLOCKS_PER_SM)
             store.add_trial(run, replace(tried, resources=resources))
         patch.setattr(host_run_module, "host_toolchain", lambda: quick)
         yield imported(export(store, "module"), folder)
@@ -126,3 +129,14 @@ def test_the_kernel_is_the_one_that_suits_the_shape(module: ModuleType) -> None:
     """Of two for the same matrices: one that splits k, and one whose blocks have several tiles of rows."""
     for shape, family in (((65, 4, 2003), "tsmr"), ((50000, 4, 30), "tsmm"), ((300, 4, 9000), "tsmr")):
         assert module.match(*shape, "f32").winner.config.partition("-")[0] == family
+
+
+def test_calls_of_many_threads_are_right(
+    tmp_path: Path, session_cache: None, quick: Toolchain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What tests/test_gpu_calls.py does on a GPU, as far as a host has it."""
+    monkeypatch.setattr(host_run_module, "host_toolchain", lambda: quick)
+    arrays = LIBRARIES["numpy"]()
+    best = made_module(arrays, tmp_path)
+    stress(arrays, best, shrink=64, products=64, threads=4, streams=2)
+    same_bits(arrays, best, shrink=64, repeats=3)
