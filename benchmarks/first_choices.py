@@ -13,6 +13,7 @@ expected times are from measured ones.
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -79,35 +80,37 @@ class First:
     """What a search tries first for a problem."""
 
     problem: str
-    configuration: str
-    expected_us: float
+    configuration: str  # empty where the rules leave none
+    expected_us: float | None
     floor_us: float  # the roofline, by the data sheet
-    least_us: float  # that any candidate is expected to take
-    times: float  # the roofline with start-up
+    least_us: float | None  # that any candidate is expected to take
     reason: str  # empty where it is within WITHIN
     is_absurd: bool  # whether another candidate should have been first
 
+    @property
+    def times(self) -> float:
+        """The roofline with start-up that it is expected to take, infinite without a configuration."""
+        return math.inf if self.expected_us is None else self.expected_us / (self.floor_us + START_US)
+
 
 def first_choice(problem: Problem, limits: DeviceLimits) -> First:
-    """By planning alone. InputError where no family computes it."""
+    """By planning alone."""
     space = search_space(problem, limits)
-    if not space.kept:
-        raise InputError(f"no configuration for {problem.text} on {limits.name}")
-    first, best = ordered(space, seed=0)[0], space.kept[int(expected_times_us(space.kept).argmin())]
     floor_us = data_sheet(limits).floor_us(problem)
+    if not space.kept:
+        dropped = ", ".join(f"{count} by {rule.name}" for rule, count in space.dropped if count)
+        reason = f"no configuration: dropped {dropped}{_of_the_transposed(problem, limits)}"
+        return First(problem.text, "", None, floor_us, None, reason, is_absurd=False)
+    first, best = ordered(space, seed=0)[0], space.kept[int(expected_times_us(space.kept).argmin())]
     us, least_us = float(expected_us(first)), float(expected_us(best))
-    times = us / (floor_us + START_US)
-    within, absurd = times <= WITHIN, us > AT_LEAST * least_us
-    why = ", ".join(reasons(first)) or "nothing in particular"
-    if within:
-        reason = ""
-    elif absurd:
+    if us <= WITHIN * (floor_us + START_US):
+        return First(problem.text, first.config.text, us, floor_us, least_us, "", is_absurd=False)
+    absurd, why = us > AT_LEAST * least_us, ", ".join(reasons(first)) or "nothing in particular"
+    if absurd:
         reason = f"{best.config.text} is expected to take {least_us:.1f} us; of the first choice: {why}"
     else:
         reason = f"no candidate is expected to take much less: {why}{_of_the_transposed(problem, limits)}"
-    return First(
-        problem.text, first.config.text, us, floor_us, min(us, least_us), times, reason, absurd and not within
-    )
+    return First(problem.text, first.config.text, us, floor_us, least_us, reason, absurd)
 
 
 def _of_the_transposed(problem: Problem, limits: DeviceLimits) -> str:
@@ -139,7 +142,8 @@ def summary(found: Sequence[First]) -> str:
     """The shares of what was planned, and the worst."""
     within = sum(not one.reason for one in found) / len(found)
     absurd = [one for one in found if one.is_absurd]
-    explained = len(found) - len(absurd) - round(within * len(found))
+    without = sum(one.expected_us is None for one in found)
+    explained = sum(bool(one.reason) for one in found) - len(absurd) - without
     lines = [
         (one.problem, number(one.expected_us), number(one.floor_us), f"{one.times:.1f}", one.reason)
         for one in worst(found, 10)
@@ -148,14 +152,14 @@ def summary(found: Sequence[First]) -> str:
     return (
         f"{len(found)} shapes: the first choice of {percent(within, 1)} is expected within {WITHIN:g} times the"
         f" roofline with start-up; of {explained} none is expected to do much better, and the reason is given;"
-        f" of {len(absurd)} another candidate is expected to take less by {AT_LEAST:g} times.\n\n"
-        + markdown(heads, lines, texts=("problem", "reason"))
+        f" of {len(absurd)} another candidate is expected to take less by {AT_LEAST:g} times; {without} have no"
+        " configuration.\n\n" + markdown(heads, lines, texts=("problem", "reason"))
     )
 
 
 def worst(found: Iterable[First], count: int) -> list[First]:
-    """Those that are furthest from the roofline."""
-    return sorted(found, key=lambda one: -one.times)[:count]
+    """Those with a configuration that are furthest from the roofline."""
+    return sorted((one for one in found if one.expected_us is not None), key=lambda one: -one.times)[:count]
 
 
 def beside(path: Path, limits: DeviceLimits) -> str:

@@ -69,15 +69,15 @@ class Called:
     def record(self) -> dict[str, Any]:
         """What a row says of the choice."""
         choice, winner = self.choice, self.choice.winner
-        basis = getattr(choice, "basis", None)
         return {
             "choice": str(choice),
-            "basis": str(choice) if basis is None else str(basis),
+            "basis": choice.basis,
             "expected_us": choice.expected_us,
+            "expected_vendor_us": choice.vendor_us,
             "kernel": winner.kernel,
             "tuned_shape": [winner.m, winner.n, winner.k],
             "swapped": choice.swapped,
-            "launch": asdict(getattr(choice, "launch", None) or winner.launch),
+            "launch": asdict(choice.launch),
             "falls_back": self.falls_back,
             "falls_back_because": self.because,
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from benchmarks.first_choices import First, beside, first_choice, grid, main, su
 from benchmarks.first_runs import problems_in, read_runs, table, times_the_roofline
 from benchmarks.winner import room_bytes
 from tsm2_tune.errors import InputError
+from tsm2_tune.generator.expected import START_US
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.tuner.measure import Effort
@@ -61,16 +63,26 @@ def test_the_transposed_product_is_in_the_same_memory(op: str, other: str) -> No
 
 
 def first(times: float, reason: str = "", *, absurd: bool = False) -> First:
-    return First(f"1x1x{times:.0f}:f32", "tsm2", 10.0, 1.0, 10.0, times, reason, absurd)
+    return First(f"1x1x{times:.0f}:f32", "tsm2", times * (START_US + 1), 1.0, 10.0, reason, absurd)
 
 
 def test_the_summary_counts() -> None:
     found = [first(1), first(1.5), first(3, "narrow"), first(9, "another", absurd=True)]
-    text = summary(found)
-    assert "4 shapes: the first choice of 50.0 %" in text
+    none = First("5x5x5:f32", "", None, 1.0, None, "no configuration", is_absurd=False)
+    text = summary([*found, none])
+    assert "5 shapes: the first choice of 40.0 %" in text
     assert "of 1 none is expected" in text
     assert "of 1 another candidate" in text
-    assert [one.times for one in worst(found, 2)] == [9, 3]
+    assert "1 have no configuration" in text
+    assert [one.times for one in worst([none, *found], 2)] == [9, 3]
+    assert none.times == math.inf
+
+
+def test_a_shape_without_a_configuration_is_told() -> None:
+    found = first_choice(Problem(3, 31623, 100_000, "f32", "tn"), H200)
+    assert (found.configuration, found.expected_us, found.is_absurd) == ("", None, False)
+    assert "no configuration: dropped" in found.reason
+    assert "the transposed product 31623x3x100000:f32:tnt" in found.reason
 
 
 def test_a_plan_is_written(tmp_path: Path) -> None:
@@ -81,7 +93,7 @@ def test_a_plan_is_written(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     found = json.loads(output.read_text())
     assert len(found["rows"]) == 3
-    rows = sorted(found["rows"], key=lambda row: -row["times"])
+    rows = sorted(found["rows"], key=lambda row: -row["expected_us"] / (row["floor_us"] + START_US))
     assert [p.text for p in problems_in(problems)] == [row["problem"] for row in rows[:2]]
     assert CliRunner().invoke(main, arguments).exit_code == 2  # it is there
 

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from benchmarks import pack, unseen_run
 from benchmarks.cells import LAYOUTS, Cell
 from benchmarks.contest import Contest
+from benchmarks.join import joined
 from benchmarks.module_calls import called
 from benchmarks.pack import Kinds, spaces_of, winners_in
 from benchmarks.result_file import ResultFile
@@ -25,7 +26,7 @@ from benchmarks.unseen_shapes import OWNERS, UNSEEN_REGIMES, Ranges, drawn, rang
 from benchmarks.unseen_tables import ranked, summary, tables, targets_text, with_fallback_us
 from benchmarks.winner import Skipped
 from tests.conftest import ONCE
-from tests.fabricated import configuration, exported, host_run, imported, trial, winners
+from tests.fabricated import ONE_STATE, configuration, exported, host_run, imported, trial, winners
 from tests.fabricated_rows import FACTS, row
 from tests.test_bench_contest import CEILINGS, PRODUCT, FakeCublas, FakeLt
 from tests.test_bench_contest import CONFIG as TSMT
@@ -211,6 +212,16 @@ def test_a_file_is_read_and_shown(tmp_path: Path) -> None:
     assert (printed.exit_code, printed.output.strip()) == (0, shown)
 
 
+def test_parts_are_joined(tmp_path: Path) -> None:
+    for name, n in (("1", 8), ("2", 9)):
+        ResultFile(tmp_path / name, FACTS | OF_A_RUN).add(measured(n=n))
+    joined((tmp_path / "1", tmp_path / "2"), tmp_path / "all").write()
+    assert "2 shapes of 1 drawn" in tables(read_unseen(tmp_path / "all"))
+    ResultFile(tmp_path / "3", FACTS | OF_A_RUN | {"pack": "another"}).add(measured(n=10))
+    with pytest.raises(InputError, match="was measured with pack 'another'"):
+        joined((tmp_path / "1", tmp_path / "3"), tmp_path / "all")
+
+
 @pytest.mark.parametrize(
     ("of_run", "of_row", "sentence"),
     [
@@ -277,7 +288,7 @@ def test_a_row_has_the_vendor_beside_the_choice(
     monkeypatch.setattr(device, "ceilings", lambda: CEILINGS)
     monkeypatch.setattr("benchmarks.contest.Cublas", lambda: FakeCublas(0))
     monkeypatch.setattr("benchmarks.contest.CublasLt", lambda *_: FakeLt())
-    target = cast(Target, SimpleNamespace(toolchain=quick, is_host=True))
+    target = cast(Target, SimpleNamespace(toolchain=quick, is_host=True, **ONE_STATE))
     contest = Contest(cast(CudaDevice, device), target, support_path, ONCE, Phases())
     tuned = Problem(5, 3, 60, "f64", "tn")
     won = trial(500.0, TSMT, problem=tuned, source=render(tuned, TSMT))

@@ -33,6 +33,7 @@ from tsm2_tune.generator.problem import LARGEST_32_BIT_OFFSET, Problem
 from tsm2_tune.tuner.cuda import cuda_device_count
 from tsm2_tune.tuner.export import export_text
 from tsm2_tune.tuner.export.binaries import compiled_cubins
+from tsm2_tune.tuner.export.compiled import launcher_binary
 
 A, B = device_array((6, 3), at=0x1000), device_array((3, 2), at=0x2000)
 OUT = device_array((6, 2), (4, 32), at=0x3000)
@@ -309,14 +310,15 @@ def test_grid_and_workspace_are_those_of_the_launch(tmp_path: Path, launch: Laun
 
 @pytest.mark.gpu
 @pytest.mark.skipif(cuda_device_count() == 0, reason="no CUDA driver answers")
+@pytest.mark.parametrize("has_launcher", [False, True], ids=["plain", "compiled"])
 @pytest.mark.parametrize("library", ["pycuda", "torch", "cupy"])
-def test_arrays_of_every_storage_order_on_a_gpu(tmp_path: Path, library: str) -> None:
+def test_arrays_of_every_storage_order_on_a_gpu(tmp_path: Path, library: str, has_launcher: bool) -> None:
     if importlib.util.find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
     problems = [Problem(4096, 8, 512, "f32", op) for op in ("nn", "tn", "nt", "ntt", "ttt")]
     problems.append(Problem(4096, 8, 512, "c64", "cn"))
     found = winners(tmp_path, *((tuning_run(), trial(problem=one, source=handmade(one))) for one in problems))
-    imported(exported("module", found), tmp_path)
+    imported(exported("module", found, launcher=launcher_binary() if has_launcher else None), tmp_path)
     script = Path(__file__).with_name("exported_on_gpu.py")
     command = [sys.executable, str(script), str(tmp_path / "best_kernels.py"), library]
     try:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tsm2_tune.runtime.choosing import check_place, choose
-from tsm2_tune.runtime.compiled import compiled_starter, teach
+from tsm2_tune.runtime.compiled import compiled_cupy_starter, compiled_torch_starter, teach
 from tsm2_tune.runtime.driver import (
     await_stream,
     context_id,
@@ -23,7 +23,6 @@ from tsm2_tune.runtime.driver import (
 from tsm2_tune.runtime.elements import INDEX_WIDTHS, UNITS
 from tsm2_tune.runtime.fast import (
     cupy_key,
-    cupy_starter,
     plans,
     remember,
     starters,
@@ -308,10 +307,12 @@ def _remember(a: Any, b: Any, out: Any, plan: Plan | tuple[int, ...], asked: Any
     """Let the next product like this one take the short way, where its arrays are of one library."""
     kind, arrays = type(a), (a, b) if out is None else (a, b, out)
     if all(map(is_torchs, arrays)):
-        starters[kind] = starters.get(kind) or compiled_starter(sys.modules["torch"], kind)
+        starters[kind] = starters.get(kind) or compiled_torch_starter(sys.modules["torch"], kind)
         remember(torch_key(a, b, out, asked), plan)
-        if isinstance(plan, Plan):
-            teach(a, b, out, plan, asked)
-    elif all(map(is_cupys, arrays)) and hasattr(kind, "_c_contiguous"):  # which the key has
-        starters[kind] = starters.get(kind) or cupy_starter(sys.modules["cupy"])
+    elif all(map(is_cupys, arrays)) and hasattr(a, "_c_contiguous"):  # which the key has
+        starters[kind] = starters.get(kind) or compiled_cupy_starter(sys.modules["cupy"], kind)
         remember(cupy_key(a, b, out, asked), plan)
+    else:
+        return
+    if isinstance(plan, Plan):
+        teach(a, b, out, plan, asked)
