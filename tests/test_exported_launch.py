@@ -21,6 +21,7 @@ from tests.fabricated import (
     device_array,
     exported,
     handmade,
+    host_run,
     imported,
     source,
     trial,
@@ -97,6 +98,23 @@ def test_a_kernel_is_loaded_once_into_each_context(gpu_module: ModuleType, drive
     assert [call for call in driver.calls if call.startswith("push")][::2] == ["push c0", "push c1", "push aa"]
     assert driver.calls.count("load") == 3
     assert len(gpu_module.compiled) == 1
+
+
+def test_load_loads_all_that_products_here_get(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of another GPU's what was not tuned here, and of a host nothing."""
+    other = tuning_run("Tesla K40c", compute_capability="3.5")
+    tried = [(tuning_run(), "f32"), (other, "f32"), (other, "f64"), (host_run(), "f64")]
+    runs, problems = zip(*((run, Problem(4096, 8, 512, dtype)) for run, dtype in tried), strict=True)
+    kernels = [trial(problem=one, source=handmade(one, splits=at + 2)) for at, one in enumerate(problems)]
+    found = winners(tmp_path, *zip(runs, kernels, strict=True))
+    module = recording(imported(exported("module", found), tmp_path), monkeypatch)
+    module.driver.owner = lambda address: 0xAA  # the context that libraries share
+    module.load()
+    assert module.driver.calls.count("load") == 4  # of two kernels, with indices of 32 and 64 bits
+    for typestr, size in (("<f4", 4), ("<f8", 8)):
+        a, b, c = (device_array((4, 4), (size, 4 * size), at=at, typestr=typestr) for at in (0x1000, 0x2000, 0x3000))
+        module.gemm(a, b, out=c)
+    assert module.driver.calls.count("load") == 4
 
 
 def test_operands_of_two_contexts_are_refused(gpu_module: ModuleType, driver: RecordingDriver) -> None:

@@ -36,18 +36,20 @@ def test_calls_are_right(library: str, check: str) -> None:
     run(library, check)
 
 
+@pytest.mark.parametrize("more", [(), ("--launcher",)], ids=["plain", "launcher"])
 @pytest.mark.parametrize("check", OF_TENSORS)
-def test_tensors_are_more_than_their_memory(check: str) -> None:
-    run("torch", check)
+def test_tensors_are_more_than_their_memory(check: str, more: tuple[str, ...]) -> None:
+    run("torch", check, *more)
 
 
-@pytest.mark.parametrize("check", [*OF_ARRAYS, *OF_TENSORS])
-def test_calls_are_right_by_the_compiled_launcher(check: str) -> None:
-    run("torch", check, "--launcher")
+@pytest.mark.parametrize("check", OF_ARRAYS)
+@pytest.mark.parametrize("library", ["torch", "cupy"])
+def test_calls_are_right_by_the_compiled_launcher(library: str, check: str) -> None:
+    run(library, check, "--launcher")
 
 
 @pytest.mark.skipif(cuda_device_count() < 2, reason="there are no two GPUs")
-@pytest.mark.parametrize("command", [("torch",), ("torch", "--launcher"), ("cupy",)], ids=" ".join)
-def test_products_run_where_their_arrays_are(command: tuple[str, ...]) -> None:
-    library, *more = command
+@pytest.mark.parametrize("more", [(), ("--launcher",)], ids=["plain", "launcher"])
+@pytest.mark.parametrize("library", ["torch", "cupy"])
+def test_products_run_where_their_arrays_are(library: str, more: tuple[str, ...]) -> None:
     run(library, "two_devices", *more)

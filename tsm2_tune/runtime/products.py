@@ -186,12 +186,16 @@ def plan(
 
 
 def load(device: int = 0) -> None:
-    """Load every kernel that was tuned for the GPU of this number, as a capture into a CUDA graph needs them."""
+    """Load every kernel that products on the GPU of this number get, as a capture into a CUDA graph needs them.
+
+    These are what was tuned for it, and for an element type and op of which nothing was, other GPUs'.
+    """
     name, arch = device_of(device)
     context = primary_context(device)
     number = context_id(context)
+    own = {(w.dtype, w.op) for w in WINNERS if w.device == name}
     for winner in WINNERS:
-        if winner.device == name:
+        if winner.device == name or not (winner.on_host or (winner.dtype, winner.op) in own):
             for bits in INDEX_WIDTHS:
                 function_of(context, number, winner, bits, arch)
 
