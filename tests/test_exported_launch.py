@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.fabricated import (
+    GPU,
     PROBLEM,
     configuration,
     device_array,
@@ -115,6 +117,18 @@ def test_load_loads_all_that_products_here_get(tmp_path: Path, monkeypatch: pyte
         a, b, c = (device_array((4, 4), (size, 4 * size), at=at, typestr=typestr) for at in (0x1000, 0x2000, 0x3000))
         module.gemm(a, b, out=c)
     assert module.driver.calls.count("load") == 4
+
+
+def test_load_says_what_does_not_load_of_this_gpus_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for device in (GPU, "Tesla K40c"):
+        (tmp_path / device).mkdir()
+        tried = trial(problem=Problem(4096, 8, 512, "f32"))
+        found = winners(tmp_path / device, (tuning_run(device, compute_capability="9.0"), tried))
+        module = recording(imported(exported("module", found), tmp_path), monkeypatch)
+        monkeypatch.setattr(module, "_by_nvrtc", lambda *_: None)
+        monkeypatch.setattr(module.shutil, "which", lambda _: None)
+        with pytest.raises(RuntimeError, match="neither NVRTC nor nvcc") if device == GPU else nullcontext():
+            module.load()
 
 
 def test_operands_of_two_contexts_are_refused(gpu_module: ModuleType, driver: RecordingDriver) -> None:
