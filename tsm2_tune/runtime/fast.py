@@ -186,7 +186,9 @@ def cupy_starter(cupy: Any) -> Starter:
         plan = plans.get(key)
         if plan is None:
             spans = vendors.get(key)
-            if spans is None or stream is not None or overlaps(pa, pb, at_out.ptr, spans):
+            if spans is None or stream is not None or on != current_device():
+                return None
+            if overlaps(pa, pb, at_out.ptr, spans):
                 return None
             return by_vendor(a, b, out, alpha, beta, asked)
         if stream is not None:

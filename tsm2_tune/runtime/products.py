@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -186,14 +187,21 @@ def plan(
 
 
 def load(device: int = 0) -> None:
-    """Load every kernel that was tuned for the GPU of this number, as a capture into a CUDA graph needs them."""
+    """Load every kernel that products on the GPU of this number get, as a capture into a CUDA graph needs them.
+
+    These are what was tuned for it, and for an element type and op of which nothing was, other GPUs'. RuntimeError
+    where one of its own does not load; another GPU's that does not is left to the product that asks for it.
+    """
     name, arch = device_of(device)
     context = primary_context(device)
     number = context_id(context)
+    tuned = {(w.dtype, w.op) for w in WINNERS if w.device == name}
     for winner in WINNERS:
-        if winner.device == name:
-            for bits in INDEX_WIDTHS:
-                function_of(context, number, winner, bits, arch)
+        is_own = winner.device == name
+        if is_own or not (winner.on_host or (winner.dtype, winner.op) in tuned):
+            with nullcontext() if is_own else suppress(RuntimeError):
+                for bits in INDEX_WIDTHS:
+                    function_of(context, number, winner, bits, arch)
 
 
 def _check_factors(product: Product, alpha: Any, beta: Any) -> None:
