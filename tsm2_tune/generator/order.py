@@ -30,7 +30,8 @@ def ordered(space: SearchSpace, seed: int) -> Sequence[Candidate]:
     preferred = [family_named(name).preferred(space.problem, space.limits) for name in space.families]
     at = places(space.kept, frozenset(chain.from_iterable(preferred)))
     times_us = expected_times_us(space.kept)
-    far_us = FAR_BEHIND * float(times_us.min(initial=np.inf))
+    alone = len(space.families) == 1  # whatever it prefers is all that is asked for
+    far_us = np.inf if alone else FAR_BEHIND * float(times_us.min(initial=np.inf))
     choices = [[at[config] for config in configs if config in at] for configs in preferred]
     worth_it = (choice for choice in choices if choice and times_us[choice[0]] <= far_us)
     turns = sorted(worth_it, key=lambda choice: float(times_us[choice[0]]))
