@@ -37,6 +37,9 @@ class Arrays(Protocol):
     def stream(self) -> Any:
         """A new one, which waits for no other."""
 
+    def default_stream(self) -> Any:
+        """The current device's, which all threads share."""
+
     def at(self, stream: Any) -> AbstractContextManager[Any]:
         """Make it the current one."""
 
@@ -94,6 +97,9 @@ class Torch:
 
     def stream(self) -> Any:
         return self.torch.cuda.Stream()
+
+    def default_stream(self) -> Any:
+        return self.torch.cuda.default_stream()
 
     def at(self, stream: Any) -> AbstractContextManager[Any]:
         return self.torch.cuda.stream(stream)  # type: ignore[no-any-return]
@@ -160,6 +166,9 @@ class Cupy:
     def stream(self) -> Any:
         return self.cupy.cuda.Stream(non_blocking=True)
 
+    def default_stream(self) -> Any:
+        return self.cupy.cuda.Stream.null
+
     def at(self, stream: Any) -> AbstractContextManager[Any]:
         return stream  # type: ignore[no-any-return]
 
@@ -218,6 +227,9 @@ class Numpy:
         return 0
 
     def stream(self) -> Any:
+        return None
+
+    def default_stream(self) -> Any:
         return None
 
     def at(self, stream: Any) -> AbstractContextManager[Any]:

@@ -122,13 +122,14 @@ def stress(
 ) -> None:
     """Products of all shapes on many streams by many threads: the bits of each are those of the first.
 
-    PyTorch has 32 streams in all, so that some are two threads'.
+    The first of each thread's streams is the default one, which all share. PyTorch has 32 others in all, so that
+    some are two threads'.
     """
     found = started(arrays, best, shrink)
     turns = -(-products // (threads * streams))
 
     def work(number: int) -> None:
-        own = [arrays.stream() for _ in range(streams)]
+        own = [arrays.default_stream(), *(arrays.stream() for _ in range(streams - 1))]
         outs = [[arrays.room_for(case.out) for case in found] for _ in own]
         wrong = [arrays.count() for _ in own]
         arrays.synchronize()

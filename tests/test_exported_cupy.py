@@ -16,6 +16,7 @@ import pytest
 from tests.fabricated import exported, imported, trial, tuning_run, winners
 from tests.recording_driver import RecordingDriver
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.export.compiled import launcher_binary
 
 SHAPE, STRIDES = (4, 4), (4, 16)  # column-major float32
 
@@ -77,13 +78,21 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> FakeCupy:
     return fake
 
 
+@pytest.fixture(scope="module", params=["plain", pytest.param("compiled", marks=pytest.mark.host)])
+def launcher(session_cache: None, request: pytest.FixtureRequest) -> bytes | None:
+    """The compiled launcher, or none."""
+    return launcher_binary() if request.param == "compiled" else None
+
+
 @pytest.fixture(params=["kernel", "vendor"])
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> ModuleType:
+def module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launcher: bytes | None, request: pytest.FixtureRequest
+) -> ModuleType:
     """A module of one winner, which is faster than the vendor, or slower; the driver records, as `driver`."""
     found, sources = winners(tmp_path, (tuning_run(), trial(problem=Problem(4, 4, 4, "f32"))))
     vendor_us = {"kernel": 900.0, "vendor": 100.0}[request.param]
     rows = [replace(row, vendor_us=vendor_us, vendor_right=1, x_cublas=vendor_us / row.median_us) for row in found]
-    module, driver = imported(exported("module", (rows, sources)), tmp_path), RecordingDriver()
+    module, driver = imported(exported("module", (rows, sources), launcher=launcher), tmp_path), RecordingDriver()
     monkeypatch.setattr(module, "cuda", lambda: driver)
     monkeypatch.setattr(module, "cubin_of", lambda *_: b"cubin")
     monkeypatch.setattr(module, "driver", driver, raising=False)
@@ -100,7 +109,7 @@ def computed(module: ModuleType, cupy: FakeCupy) -> int:
 
 
 def test_the_second_product_takes_the_short_way(
-    module: ModuleType, cupy: FakeCupy, monkeypatch: pytest.MonkeyPatch
+    module: ModuleType, cupy: FakeCupy, launcher: bytes | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, b, out = (Array(at, 0) for at in (0x1000, 0x2000, 0x3000))
     module.gemm(a, b, out=out)
@@ -109,6 +118,7 @@ def test_the_second_product_takes_the_short_way(
     assert module.gemm(a, b, out=out, alpha=2, beta=1) is out
     assert type(module.gemm(a, b)) is Array
     assert computed(module, cupy) == 4
+    assert list(module.launchers) == ([] if launcher is None else [Array])
 
 
 def test_a_product_is_computed_on_its_device_whichever_is_current(module: ModuleType, cupy: FakeCupy) -> None:
