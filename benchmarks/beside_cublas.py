@@ -3,7 +3,7 @@
     python -m benchmarks.beside_cublas --output beside-cublas.json
 
 Each version is tuned by itself for `--seconds` a problem; then the winners and cuBLAS are verified and timed
-interleaved, in one process, L2 cold, so that drift meets all alike.
+interleaved, in one process, with the L2 clean and with it dirty, so that drift meets all alike.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tsm2_tune.tuner.measure import Effort, measure_interleaved
 from tsm2_tune.tuner.operands import Operands, Support
 from tsm2_tune.tuner.past import NOTHING_PAST
 from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Binary, Outcome
+from tsm2_tune.tuner.trial import IN_FINALS, Binary, Cache, Outcome
 from tsm2_tune.tuner.tune import Options, Tuner
 from tsm2_tune.tuner.vendor.cublas import Cublas
 from tsm2_tune.tuner.verify import verify
@@ -61,7 +61,7 @@ def tuned(problem: Problem, target: Target, seconds: float) -> dict[str, KernelC
     # V0 loads A anew for each column, which the reuse guideline would drop.
     space = search_space(problem, target.limits, guidelines=Guidelines(min_reuse=1))
     winners = {}
-    with Tuner(target, Options(budget_seconds=seconds)) as tuner:
+    with Tuner(target, Options(budget_seconds=seconds, cache=Cache.CLEAN)) as tuner:
         for version, belongs in VERSIONS.items():
             kept = tuple(candidate for candidate in space.kept if belongs(candidate.config.tunables))
             medians: list[tuple[float, KernelConfig]] = []
@@ -97,12 +97,17 @@ def beside_cublas(
         launches.append(partial(loaded.start, operands.arguments(1.0, 0.0)))
     launches.append(partial(cublas.gemm, operands))
     verified.append(None)
-    found = measure_interleaved(device, launches, EFFORT)
+    found = measure_interleaved(device, launches, EFFORT, IN_FINALS)
     operands.free()
     support.free()
     rows = []
-    for name, config, measured, right in zip(
-        [*winners, "cuBLAS"], [*winners.values(), None], found, verified, strict=True
+    for name, config, measured, dirty, right in zip(
+        [*winners, "cuBLAS"],
+        [*winners.values(), None],
+        found[Cache.CLEAN],
+        found[Cache.DIRTY],
+        verified,
+        strict=True,
     ):
         rows.append(
             {
@@ -116,6 +121,8 @@ def beside_cublas(
                 "low_us": measured.low_us,
                 "high_us": measured.high_us,
                 "samples_us": measured.samples_us,
+                "dirty_us": dirty.median_us,
+                "dirty_samples_us": dirty.samples_us,
                 "sm_clock_mhz": measured.sm_clock_mhz,
                 "tflops": problem.flops / measured.median_us * 1e-6,
                 "tbytes_per_s": problem.least_bytes / measured.median_us * 1e-6,

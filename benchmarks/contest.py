@@ -1,4 +1,4 @@
-"""One cell measured: our winner, cuBLAS and cuBLASLt in turns, in one process, with a cold L2.
+"""One cell measured: our winner, cuBLAS and cuBLASLt in turns, in one process, with the L2 clean and dirty.
 
 Before that each of them computes the product of the same small integers, which must come out exact; the winner has
 passed all of the verification in its trial.
@@ -6,6 +6,7 @@ passed all of the verification in its trial.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
@@ -20,7 +21,7 @@ from tsm2_tune.tuner.measure import Effort
 from tsm2_tune.tuner.operands import Operands
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Measurement, Verdict
+from tsm2_tune.tuner.trial import Cache, Measurement, Verdict
 from tsm2_tune.tuner.vendor import syrk
 from tsm2_tune.tuner.vendor.cublas import Cublas
 from tsm2_tune.tuner.vendor.cublaslt import CublasLt
@@ -43,21 +44,30 @@ def times(name: str, measured: Measurement | None) -> dict[str, Any]:
     }
 
 
+def times_in_states(name: str, found: Mapping[Cache, Mapping[str, Measurement]]) -> dict[str, Any]:
+    """The fields of one contestant in every state that was measured; those of clean are named without it."""
+    return {
+        field: value
+        for cache, of_state in found.items()
+        for field, value in times(name if cache is Cache.CLEAN else f"{name}_{cache}", of_state.get(name)).items()
+    }
+
+
 def row_of(
     cell: Cell,
     winner: Winner,
-    found: dict[str, Measurement],
+    found: dict[Cache, dict[str, Measurement]],
     opponents: dict[str, Opponent],
     verdict: Verdict,
     floor_us: float,
 ) -> dict[str, Any]:
-    """The cell's line of the result file, without the times of its graph."""
+    """The cell's line of the result file, without the times of its graph. Times without a state are clean ones."""
     row: dict[str, Any] = dict(cell.record)
     for name in CONTESTANTS:
-        row |= times(name, found.get(name))
+        row |= times_in_states(name, found)
     for name in CONTESTANTS[1:]:
         row[f"{name}_verified"] = opponents[name].right if name in opponents else None
-    ours = found["ours"]
+    ours = found[Cache.CLEAN]["ours"]
     return {
         **row,
         "cublaslt_algorithms": opponents["cublaslt"].timed if "cublaslt" in opponents else 0,
@@ -75,10 +85,19 @@ def row_of(
 
 
 class Contest(Turns[CudaDevice]):
-    """The device with the opponents on it."""
+    """The device with the opponents on it. cuBLASLt's algorithm is the fastest one in the state `cache` of the L2."""
 
-    def __init__(self, device: CudaDevice, target: Target, support_path: str, effort: Effort, phases: Phases) -> None:
+    def __init__(
+        self,
+        device: CudaDevice,
+        target: Target,
+        support_path: str,
+        effort: Effort,
+        phases: Phases,
+        cache: Cache = Cache.CLEAN,
+    ) -> None:
         super().__init__(device, target, support_path, effort, phases)
+        self._cache = cache
         self.cublas, self.cublaslt = Cublas(), CublasLt(device, LT_WORKSPACE_BYTES)
         self._graph_workspace = device.allocate(GRAPH_WORKSPACE_BYTES)
         self._nothing = device.load(self.compiled(NOTHING_TEXT, NOTHING, ()), NOTHING)
@@ -132,7 +151,7 @@ class Contest(Turns[CudaDevice]):
         stack.callback(plan.free)
         self.phases.enter("contest: cuBLASLt's algorithms")
         with suppress(CublasError):
-            found = fastest_first(self.device, routines_of_cublaslt(plan))
+            found = fastest_first(self.device, routines_of_cublaslt(plan), self._cache)
             self.phases.enter("contest: checks")
             for one in found[:1]:
                 right = self.right(operands, one.routine.launch)

@@ -29,7 +29,7 @@ from tsm2_tune.generator.expected import START_US, expected_us
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.past import NOTHING_PAST
 from tsm2_tune.tuner.target import HOST, Target, find_target
-from tsm2_tune.tuner.trial import Outcome
+from tsm2_tune.tuner.trial import Cache, Outcome
 from tsm2_tune.tuner.tune import Options, Tuner
 
 MOST_PROBLEMS = 10_000
@@ -143,7 +143,10 @@ def run_problems(
         require_new(output, "name another --output, or go on with --resume")
     target = find_target(HOST) if spec == HOST else gpu(spec)
     command = f"python -m benchmarks.first_choices --run {path.name} --part {number_}/{parts}"
-    with Tuner(target, Options(budget_seconds=0.1, least_trials=1)) as tuner, planners() as pool:
+    with (
+        Tuner(target, Options(budget_seconds=0.1, least_trials=1, cache=Cache.CLEAN, late=False)) as tuner,
+        planners() as pool,
+    ):
         result = ResultFile(output, facts_of(target, tuner, command))
         if resume and output.exists():
             result.go_on(read_runs)

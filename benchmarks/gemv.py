@@ -4,7 +4,8 @@
     python -m benchmarks.gemv --dtype f64 --shapes-of grid --trials 4 --output gemv-f64.json
 
 Of each decomposition the first choices of the family `gemv` are verified and timed; then the fastest of each and
-cuBLAS's gemv are checked and timed in turns, in one process, L2 cold. Of several element types the first has the
+cuBLAS's gemv are checked and timed in turns, in one process, with the L2 clean and with it dirty; the tables are of
+clean. Of several element types the first has the
 whole grid of shapes, the others the largest ones. The file is written after every shape, and the tables of it are
 printed. A decomposition is left out where the model says that its first choice is hopeless: such as one thread a row
 where there are 32 rows.
@@ -40,6 +41,7 @@ from tsm2_tune.tuner.device import LaunchFailed
 from tsm2_tune.tuner.measure import Effort, measure_interleaved
 from tsm2_tune.tuner.operands import needed_bytes
 from tsm2_tune.tuner.target import Target
+from tsm2_tune.tuner.trial import IN_FINALS, Cache
 from tsm2_tune.tuner.tune import Options, Tuner
 from tsm2_tune.tuner.vendor.libraries import CublasError
 from tsm2_tune.tuner.verify import prepare, run_once
@@ -135,9 +137,10 @@ def contest_row(
             right = contest.right(operands, launch)
             launches.append(launch)
         prepare(operands, TIMED, seed=2)
-        measured = measure_interleaved(device, launches, CONTEST)
+        by_state = measure_interleaved(device, launches, CONTEST, IN_FINALS)
     ceiling = contest.ceilings.read_gbytes_per_s
-    cublas = measured[-1] if right is not None else None
+    measured, dirty = by_state[Cache.CLEAN], by_state[Cache.DIRTY]
+    cublas, cublas_dirty = (measured[-1], dirty[-1]) if right is not None else (None, None)
     return {
         "layout": layout,
         "dtype": problem.dtype_name,
@@ -147,14 +150,16 @@ def contest_row(
         "decompositions": {
             cast(GemvConfig, winner.config).decomposition: {
                 **times("ours", time),
+                **times("ours_dirty", time_dirty),
                 "percent_of_read": of_read(problem, time.median_us, ceiling),
                 "configuration": winner.config.text,
                 "verified": verdict.correct,
                 "trials": winner.outcomes,
             }
-            for winner, time, verdict in zip(found, measured, verdicts, strict=False)
+            for winner, time, time_dirty, verdict in zip(found, measured, dirty, verdicts, strict=False)
         },
         **times("cublas", cublas),
+        **times("cublas_dirty", cublas_dirty),
         "cublas_percent_of_read": of_read(problem, cublas.median_us, ceiling) if cublas else None,
         "cublas_verified": right,
     }
@@ -264,7 +269,7 @@ def run(target: Target, selection: Selection, output: Path) -> ResultFile:
     """The whole bench on one device."""
     support = compiled_support(target.toolchain)
     device = CudaDevice(int(target.spec), support)
-    with Tuner(target, Options(effort=TRIAL, final_effort=FINAL)) as tuner:
+    with Tuner(target, Options(effort=TRIAL, final_effort=FINAL, cache=Cache.CLEAN, final_caches=())) as tuner:
         contest = Contest(device, target, support, CONTEST, tuner.phases)
         facts = facts_of(selection.command, target, contest, device.sm_clock_mhz())
         result = ResultFile(output, facts)

@@ -6,8 +6,9 @@
 Four tables of cells: squares as large as those of Kurzak, Tomov and Dongarra, "Autotuning GEMMs for Fermi", in four
 storage orders; squares of many sizes, as its Figure 6; and products of a short k. Of each cell the first choices of
 the staged families are timed in turns, beside them the fastest at 4096 of the type: the global one. The fastest is
-checked, and timed in turns with the libraries, in one process, L2 cold. The fourth is of the stencil's first choices
-alone. Then a sample of its variants that the rules keep says how far the fastest is from the slowest.
+checked, and timed in turns with the libraries, in one process, with the L2 clean and with it dirty; the tables are
+of clean. The fourth is of the stencil's first choices alone. Then a sample of its variants that the rules keep says
+how far the fastest is from the slowest.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from tsm2_tune.tuner.measure import Effort, measure_interleaved
 from tsm2_tune.tuner.operands import Operands, Support
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Binary, CompileFailure, Verdict
+from tsm2_tune.tuner.trial import Binary, Cache, CompileFailure, Verdict
 from tsm2_tune.tuner.tune import cores
 from tsm2_tune.tuner.verify import prepare
 from tsm2_tune.usage import Command
@@ -123,7 +124,7 @@ class Stopwatch:
         return self._compiling[key]
 
     def times_us(self, problem: Problem, configs: Sequence[KernelConfig]) -> dict[KernelConfig, float]:
-        """Medians of those that compile and start, in turns, with a cold cache."""
+        """Medians of those that compile and start, in turns, with the L2 clean."""
         dtype = problem.dtype_name
         if dtype not in self._supports:
             self._supports[dtype] = Support(self._device, self._support_path, dtype)
@@ -141,7 +142,7 @@ class Stopwatch:
                     with suppress(LaunchFailed):
                         launch()
                         launches[config] = launch
-            found = measure_interleaved(self._device, tuple(launches.values()), TRIAL)
+            found = measure_interleaved(self._device, tuple(launches.values()), TRIAL)[Cache.CLEAN]
             return {config: measured.median_us for config, measured in zip(launches, found, strict=True)}
 
 

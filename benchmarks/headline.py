@@ -24,18 +24,25 @@ Row = dict[str, Any]
 
 LARGE = {"R": 20480, "L": 10**7, "T": 10**7}  # of the README's table: the long extent of its products
 
+DIRTY = "_dirty"  # in names of fields: with the L2 dirty; those without it are with the L2 clean
 WHO = ("ours", "cublas", "cublaslt")
 WORDS = ("regime", "layout", "dtype", "m x n x k")
 
 
 def headline(rows: Sequence[Row], cublas: str = "cuBLAS") -> str:
-    """Markdown, a line a cell: microseconds of all three, cuBLAS's time over ours, share of the floor, winner."""
-    heads = (*WORDS, "ours us", f"{cublas} us", "cuBLASLt us", "speed-up", "% of floor", "configuration")
+    """Markdown, a line a cell: microseconds of all three, cuBLAS's time over ours, share of the floor, winner.
+
+    All of that with the L2 clean; where it was measured, ours and the speed-up also with the L2 dirty.
+    """
+    has_dirty = any(map(is_dirty_too, rows))
+    of_dirty = ("ours us, dirty", "speed-up, dirty") if has_dirty else ()
+    heads = (*WORDS, "ours us", f"{cublas} us", "cuBLASLt us", "speed-up", *of_dirty, "% of floor", "configuration")
     lines = [
         (
             *words(row),
             *fastest_in_bold([time_text(row, who) for who in WHO], [right_us(row, who) for who in WHO]),
             ratio(right_us(row, "cublas"), row["ours_us"]),
+            *(dirty_texts(row) if has_dirty else ()),
             f"{row['percent_of_floor']:.0f}",
             f"`{row['configuration']}`",
         )
@@ -94,13 +101,18 @@ def means(rows: Iterable[Row]) -> list[Row]:
             "cublas": geometric_mean(speed_ups(group, "cublas")),
             "cublaslt": geometric_mean(speed_ups(group, "cublaslt")),
             "behind_lt": sum(ratio < 1 for ratio in speed_ups(group, "cublaslt")),
+            "cublas_dirty": geometric_mean(speed_ups(group, "cublas", DIRTY)),
+            "cublaslt_dirty": geometric_mean(speed_ups(group, "cublaslt", DIRTY)),
         }
         for (regime, dtype, layout), group in groups.items()
     ]
 
 
 def means_text(rows: Iterable[Row]) -> str:
-    """The means as Markdown."""
+    """The means as Markdown; those with the L2 dirty where any was measured so."""
+    found = means(rows)
+    of_dirty = any(mean["cublas_dirty"] is not None for mean in found)
+    dirty = {"cublas_dirty": "over cuBLAS, dirty", "cublaslt_dirty": "over cuBLASLt, dirty"} if of_dirty else {}
     heads = ("regime", "dtype", "layout", "cells", "over cuBLAS", "over cuBLASLt", "cells behind cuBLASLt")
     lines = [
         (
@@ -109,10 +121,11 @@ def means_text(rows: Iterable[Row]) -> str:
             number(mean["cublas"], 2),
             number(mean["cublaslt"], 2),
             str(mean["behind_lt"]),
+            *(number(mean[name], 2) for name in dirty),
         )
-        for mean in means(rows)
+        for mean in found
     ]
-    return "Geometric means of the speed-ups\n\n" + markdown(heads, lines)
+    return "Geometric means of the speed-ups\n\n" + markdown((*heads, *dirty.values()), lines)
 
 
 def means_by_type(rows: Iterable[Row]) -> str:
@@ -135,9 +148,12 @@ def fastest_in_bold(texts: Sequence[str], values: Sequence[float | None]) -> lis
     return [f"**{text}**" if value == least else text for text, value in zip(texts, values, strict=True)]
 
 
-def right_us(row: Row, who: str) -> float | None:
-    """The time of one of WHO; None where it has no such product, or gave an answer that failed the check."""
-    time: float | None = row[f"{who}_us"]
+def right_us(row: Row, who: str, state: str = "") -> float | None:
+    """The time of one of WHO; None where it has no such product, or gave an answer that failed the check.
+
+    `state` is DIRTY where that of the dirty L2 is asked for; None also where that was not measured.
+    """
+    time: float | None = row[f"{who}_us"] if not state else row.get(f"{who}{state}_us")
     return None if row.get(f"{who}_verified") is False else time
 
 
@@ -146,9 +162,22 @@ def time_text(row: Row, who: str) -> str:
     return number(row[f"{who}_us"]) + (" (wrong)" if row.get(f"{who}_verified") is False else "")
 
 
-def speed_ups(rows: Iterable[Row], opponent: str) -> list[float]:
-    """The opponent's time over ours, of the cells in which it is right."""
-    return [us / row["ours_us"] for row in rows if (us := right_us(row, opponent)) is not None]
+def speed_ups(rows: Iterable[Row], opponent: str, state: str = "") -> list[float]:
+    """The opponent's time over ours, of the cells in which it is right and was measured in the state."""
+    return [us / row[f"ours{state}_us"] for row in rows if (us := right_us(row, opponent, state)) is not None]
+
+
+def is_dirty_too(row: Row) -> bool:
+    """Whether the cell was measured with the L2 dirty as well."""
+    return row.get(f"ours{DIRTY}_us") is not None
+
+
+def dirty_texts(row: Row) -> tuple[str, str]:
+    """Of the dirty L2: microseconds of ours, and cuBLAS's time over it."""
+    if not is_dirty_too(row):
+        return "–", "–"
+    ours = row[f"ours{DIRTY}_us"]
+    return number(ours), ratio(right_us(row, "cublas", DIRTY), ours)
 
 
 def geometric_mean(ratios: Sequence[float]) -> float | None:

@@ -31,7 +31,7 @@ from tsm2_tune.tuner.measure import Effort
 from tsm2_tune.tuner.requests import AttemptResult
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Outcome
+from tsm2_tune.tuner.trial import Cache, Outcome
 from tsm2_tune.tuner.tune import Options, Tuner, cores
 from tsm2_tune.winners import winner_text
 
@@ -108,7 +108,7 @@ class Fill:
 
     def made(self, target: Target, *, end: float) -> bool:
         """Make it; whether all of its shapes were begun before `end`, as time.monotonic() has it."""
-        options = Options(vendor=not target.is_host, final_effort=FINAL)
+        options = Options(vendor=not target.is_host, final_effort=FINAL, cache=Cache.CLEAN, late=self.source is None)
         if self.source is None:
             options = replace(options, budget_seconds=self.budget_seconds)
             problems = headline_problems(self.kinds)

@@ -78,7 +78,7 @@ def draw(found: dict[str, Any], path: Path) -> None:
             line[0].set_ylabel("% of floor")
         marks = [plt.Line2D([], [], linestyle="", marker=m, color=c, label=label) for _, label, m, c in CONTESTANTS]
         figure.legend(handles=marks, loc="upper right", ncols=len(CONTESTANTS), frameon=False)
-        title = f"{found['device']}, {found['date']}, cold L2, cuBLAS {found['cublas']}"
+        title = f"{found['device']}, {found['date']}, clean L2, cuBLAS {found['cublas']}"
         figure.suptitle(title, x=0.01, y=1 - TITLE_INCHES / 4 / high, ha="left", va="top", size=POINTS + 1)
         figure.tight_layout(rect=(0, 0, 1, 1 - TITLE_INCHES / high))
         figure.savefig(path, dpi=DOTS_PER_INCH, format="png")

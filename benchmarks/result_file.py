@@ -59,6 +59,12 @@ FIELDS: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys((f"{who}{one}_us" for who in ("cublas", "cublaslt") for one in ("", "_low", "_high")), is_time),
     "sm_clock_mhz": is_time,
 }
+DIRTY_FIELDS: dict[str, Callable[[Any], bool]] = {  # all or none
+    **dict.fromkeys((f"ours_dirty{one}_us" for one in ("", "_low", "_high")), _is_number),
+    **dict.fromkeys(
+        (f"{who}_dirty{one}_us" for who in ("cublas", "cublaslt") for one in ("", "_low", "_high")), is_time
+    ),
+}
 GRAPH_FIELDS = ("ours_graph_us", "cublas_graph_us", "launch_floor_us")  # all or none
 
 
@@ -179,7 +185,9 @@ def read(path: Path) -> dict[str, Any]:
     of_a_run = {"run": lambda value: type(value) is int and 0 <= value <= len(runs)}
     for number, row in enumerate(found["rows"], start=1):
         has_graphs = isinstance(row, dict) and not set(GRAPH_FIELDS).isdisjoint(row)
-        if (unusable := unusable_field(row, (graphs if has_graphs else FIELDS) | of_a_run)) is not None:
+        has_dirty = isinstance(row, dict) and not DIRTY_FIELDS.keys().isdisjoint(row)
+        fields = (graphs if has_graphs else FIELDS) | (DIRTY_FIELDS if has_dirty else {})
+        if (unusable := unusable_field(row, fields | of_a_run)) is not None:
             raise InputError(
                 f"{path} has no usable {unusable} in row {number}: name a file of versus_cublas, or take the row out"
             )

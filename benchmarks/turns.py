@@ -20,7 +20,7 @@ from tsm2_tune.tuner.measure import Effort, measure_interleaved
 from tsm2_tune.tuner.operands import Operands, Support
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Binary, Measurement, Verdict
+from tsm2_tune.tuner.trial import IN_FINALS, Binary, Cache, Measurement, Verdict
 from tsm2_tune.tuner.verify import clear, inspect
 
 COMPILE_SECONDS = 120.0
@@ -89,10 +89,11 @@ class Turns(Generic[D]):
         self.device.synchronise()
         return inspect(operands, EXACT)
 
-    def in_turns(self, launches: Mapping[str, Launch]) -> dict[str, Measurement]:
-        """The time of each, measured in turns by the run's effort."""
-        measured = measure_interleaved(self.device, tuple(launches.values()), self._effort)
-        return dict(zip(launches, measured, strict=True))
+    def in_turns(self, launches: Mapping[str, Launch]) -> dict[Cache, dict[str, Measurement]]:
+        """The time of each in clean and, but for a host, in dirty, measured in turns by the run's effort."""
+        caches = self.target.caches(Cache.CLEAN, IN_FINALS)
+        measured = measure_interleaved(self.device, tuple(launches.values()), self._effort, caches)
+        return {cache: dict(zip(launches, times, strict=True)) for cache, times in measured.items()}
 
     def compiled(self, text: str, kernel: str, defines: tuple[str, ...]) -> str:
         """Path of the binary; ToolMissing where the compiler refuses the text."""

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from benchmarks.call_cost import imported
 from benchmarks.cells import Cell
-from benchmarks.contest import Contest, row_of, times
+from benchmarks.contest import Contest, row_of, times_in_states
 from benchmarks.module_calls import Called, called, fallback_arrays
 from benchmarks.pack import Kinds
 from benchmarks.result_file import ResultFile
@@ -29,7 +29,7 @@ from tsm2_tune.tuner.device import Device, LaunchFailed
 from tsm2_tune.tuner.host.device import HostDevice
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Verdict
+from tsm2_tune.tuner.trial import Cache, Verdict
 from tsm2_tune.tuner.tune import Tuner
 from tsm2_tune.tuner.verify import prepare, run_once
 
@@ -133,7 +133,7 @@ class Unseen:
         floor_us = turns.ceilings.floor_us(cell.problem)
         row = row_of(cell, _as_winner(call), measured, opponents, verdict, floor_us)
         for name in ("fallback", "search"):
-            row |= times(name, measured.get(name))
+            row |= times_in_states(name, measured)
         row |= call.record | verdicts
         row |= {
             "search_configuration": found and found.config.text,
@@ -206,7 +206,8 @@ def run(
 ) -> ResultFile:
     """The measurement of one part on one device."""
     searches = selection.search_seconds > 0
-    options = PATIENT.options(selection.search_seconds if searches else PATIENT.seconds)
+    seconds = selection.search_seconds if searches else PATIENT.seconds
+    options = PATIENT.options(seconds, Cache.CLEAN)  # as the ratios are
     with Tuner(target, options) as tuner, planners() as pool:
         turns = opened(target, tuner.phases)
         module, library = imported(pack), None if target.is_host else fallback_arrays(target.spec)

@@ -6,9 +6,9 @@
 
 Each cell is tuned for `--seconds`, its kernels compiled while the cells before it are measured; then the winner,
 cuBLAS with its default algorithm and the fastest of the algorithms that cuBLASLt's heuristic names are checked and
-timed in turns, in one process, L2 cold, so that drift meets all alike. The file is written after every cell;
-`--resume` goes on where it ends. Where there are several GPUs, each can measure a part of the cells; `python -m
-benchmarks.join` makes one file of theirs.
+timed in turns, in one process, with the L2 clean and with it dirty, so that drift meets all alike. The file is
+written after every cell; `--resume` goes on where it ends. Where there are several GPUs, each can measure a part of
+the cells; `python -m benchmarks.join` makes one file of theirs.
 """
 
 from __future__ import annotations
@@ -35,10 +35,12 @@ from benchmarks.result_file import ResultFile, program_facts, read, require_fold
 from benchmarks.turns import Turns, compiled_support
 from benchmarks.winner import Skipped, planned, planners, tuned
 from tsm2_tune.errors import InputError
+from tsm2_tune.options import cache_option
 from tsm2_tune.tuner.cuda import CudaDevice
 from tsm2_tune.tuner.measure import Effort
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.target import Target
+from tsm2_tune.tuner.trial import Cache
 from tsm2_tune.tuner.tune import Options, Tuner
 from tsm2_tune.usage import Command
 
@@ -60,12 +62,14 @@ class Plan:
     effort: Effort
     final_effort: Effort  # of the tuner's finalists
 
-    def options(self, seconds: float) -> Options:
+    def options(self, seconds: float, cache: Cache) -> Options:
         """The tuner's, where each cell is tuned for so long: a short search does not dwell on long kernels."""
         trial, final = Effort(), self.final_effort
         return Options(
             budget_seconds=seconds,
             least_trials=LEAST_TRIALS,
+            cache=cache,
+            final_caches=(),
             effort=replace(trial, limit_seconds=min(trial.limit_seconds, TRIAL_SHARE * seconds)),
             final_effort=replace(final, limit_seconds=min(final.limit_seconds, FINAL_SHARE * seconds)),
         )
@@ -97,6 +101,7 @@ class Selection:
     seconds: float  # of tuning, for each cell
     time_limit: float | None  # seconds, for the whole run
     part: tuple[int, int] = (1, 1)  # the how many-th of how many, each a run of its own
+    cache: Cache = Cache.DIRTY  # in which winners are found
 
     @property
     def cells(self) -> tuple[Cell, ...]:
@@ -110,7 +115,7 @@ class Selection:
         return (
             f"python -m benchmarks.versus_cublas --regime {','.join(self.regimes)} --layout {','.join(self.layouts)}"
             f" --dtype {','.join(self.dtype_names)} --shapes-of {self.shape_set} --seconds {self.seconds:g}"
-            + (f" --part {self.part[0]}/{self.part[1]}" if self.part != (1, 1) else "")
+            f" --cache {self.cache}" + (f" --part {self.part[0]}/{self.part[1]}" if self.part != (1, 1) else "")
         )
 
 
@@ -143,10 +148,13 @@ def line_of(row: dict[str, Any]) -> str:
         f"{label} {us:9.1f} us ({us / row['ours_us']:5.2f})" if us is not None else f"{label} {'none':>20}"
         for label, us in (("cuBLAS", row["cublas_us"]), ("Lt", row["cublaslt_us"]))
     ]
+    dirty = f"dirty {row['ours_dirty_us']:9.1f} us" if row.get("ours_dirty_us") else ""
+    if dirty and row["cublas_dirty_us"] is not None:
+        dirty += f" ({row['cublas_dirty_us'] / row['ours_dirty_us']:5.2f})"
     wrong = "" if row["verified"] else f"  WRONG: {row['verdict']}"
     wrong += "".join(f"  {name} differs" for name in ("cublas", "cublaslt") if row[f"{name}_verified"] is False)
     return (
-        f"{row['regime']} {row['layout']:6} {shape:26} {row['ours_us']:9.1f} us  {'  '.join(others)}"
+        f"{row['regime']} {row['layout']:6} {shape:26} {row['ours_us']:9.1f} us  {'  '.join([*others, dirty])}"
         f"  {row['percent_of_floor']:5.1f} % of the floor  {row['configuration']}{wrong}"
     )
 
@@ -206,8 +214,8 @@ def run(target: Target, selection: Selection, plan: Plan, output: Path, *, resum
     start = time.monotonic()
     support = compiled_support(target.toolchain)
     device = CudaDevice(int(target.spec), support)
-    with Tuner(target, plan.options(selection.seconds)) as tuner, planners() as pool:
-        contest = Contest(device, target, support, plan.effort, tuner.phases)
+    with Tuner(target, plan.options(selection.seconds, selection.cache)) as tuner, planners() as pool:
+        contest = Contest(device, target, support, plan.effort, tuner.phases, selection.cache)
         result = ResultFile(output, facts_of(selection.command, target, contest, device.sm_clock_mhz()))
         if resume and output.exists():
             result.go_on()
@@ -240,7 +248,14 @@ def part_of(text: str) -> tuple[int, int]:
 
 
 def selected(
-    regime: str, layout: str, dtype: str, shape_set: str, seconds: float, time_limit: float | None, part: str
+    regime: str,
+    layout: str,
+    dtype: str,
+    shape_set: str,
+    seconds: float,
+    time_limit: float | None,
+    part: str,
+    cache: Cache = Cache.DIRTY,
 ) -> Selection:
     """The selection that the command spells. InputError where a word of it is unknown."""
     selection = Selection(
@@ -251,6 +266,7 @@ def selected(
         seconds=seconds,
         time_limit=time_limit,
         part=part_of(part),
+        cache=cache,
     )
     if not (math.isfinite(seconds) and seconds > 0):
         raise InputError(f"--seconds {seconds:g}: expected a number above 0")
@@ -295,6 +311,7 @@ def troubles(rows: Sequence[dict[str, Any]]) -> str:
 @click.option(
     "--part", default="1/1", show_default=True, help="Such as 2/4: of four runs on as many GPUs, the second."
 )
+@cache_option(Cache.DIRTY, "The state of the L2 in which winners are found; all are timed in clean and dirty.")
 @click.option("--verbose", is_flag=True, help="Say where the seconds of each cell went.")
 @click.option("--resume", is_flag=True, help="Keep the rows that --output has, and measure the others.")
 @click.option(
@@ -314,6 +331,7 @@ def main(
     seconds: float | None,
     time_limit: float | None,
     part: str,
+    cache: Cache,
     verbose: bool,
     resume: bool,
     output: Path,
@@ -324,7 +342,7 @@ def main(
     plan = QUICK if shape_set == "quick" else PATIENT
     refuse_less_precision(dict(os.environ))
     seconds = plan.seconds if seconds is None else seconds
-    selection = selected(regime, layout or plan.layouts, dtype, shape_set, seconds, time_limit, part)
+    selection = selected(regime, layout or plan.layouts, dtype, shape_set, seconds, time_limit, part, cache)
     if resume and output.exists():
         read(output)  # before a device is opened
     else:

@@ -146,7 +146,8 @@ def tuned(tuner: Tuner, prospects: Prospects) -> Winner:
     if not medians:
         raise Skipped(f"no configuration ran and was right: {dict(outcomes)}")
     if isinstance(final, Final):
-        medians = [(config, measured.median_us) for config, measured in final.measurements]
+        ranking = [(config, one) for config, one in final.measurements if one.cache is tuner.cache]
+        medians = [(config, one.median_us) for config, one in ranking]
     # The worker keeps the operands, which must go where this process has no room for its own beside them.
     if 2 * needed_bytes(problem) > room_bytes(tuner.target.limits):
         tuner.worker.release()

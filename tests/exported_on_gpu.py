@@ -128,6 +128,11 @@ def torch(best: ModuleType, op: str, orders: Orders) -> None:
     in_a_graph(best, a, b, c)
     many_at_once(best, a, b)
     gradients(best, a, b, c)
+    if best.launcher() is not None and hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
+        assert torch.Tensor in best.launchers
+    for turn in range(4):
+        check(best.gemm(a, b, out=c.fill_(1), alpha=turn, beta=2).cpu().numpy(), turn * EXPECTED + 2)
+        check(best.gemm(a, b, alpha=turn).cpu().numpy(), turn * EXPECTED)
     check((a.double() @ b.double()).cpu().numpy())  # PyTorch goes on working
 
 

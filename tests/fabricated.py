@@ -22,6 +22,7 @@ from tsm2_tune.tuner.export.known import NOTHING_KNOWN, Known
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow, is_of_this_version
 from tsm2_tune.tuner.trial import (
+    Cache,
     DeviceIdentity,
     Final,
     LoadedResources,
@@ -188,6 +189,13 @@ def vendor_measurement(
     return VendorMeasurement(library, version, routine, verdict, measurement(median_us))
 
 
+# Of a target that times in one state of the L2, as the host does.
+ONE_STATE: dict[str, Any] = {
+    "cache": lambda asked: Cache.CLEAN,
+    "caches": lambda asked, others: (Cache.CLEAN,),
+}
+
+
 def host_run() -> TuningRun:
     return tuning_run("Some CPU", compute_capability="", driver="", toolkit="g++ 14", flags="-O3")
 
@@ -250,13 +258,14 @@ ADDED = (  # by each migration: table, and column where it added no whole table
     (("vendor_sample", ""), ("vendor_measurement", "")),
     (("trial", "rows_per_block"), ("trial", "splits")),
     (("run", "sms"),),
+    (("trial", "cache"), ("measurement", "cache"), ("vendor_measurement", "cache")),
 )
 
 
 def downgrade(path: Path, version: int) -> None:
     """Make the file what a tsm2-tune of this older schema left."""
     plain_sql(path, "DROP VIEW best")
-    for table, column in itertools.chain(*ADDED[version - 1 :]):
+    for table, column in itertools.chain(*reversed(ADDED[version - 1 :])):
         plain_sql(path, f"ALTER TABLE {table} DROP COLUMN {column}" if column else f"DROP TABLE {table}")
     plain_sql(path, "CREATE VIEW best AS SELECT 1")
     plain_sql(path, f"PRAGMA user_version = {version}")

@@ -1,11 +1,16 @@
-"""PyTorch as far as an exported module asks it, on a GPU that is not there; with DLPack's C exchange API."""
+"""PyTorch and CuPy as far as an exported module asks them, on a GPU that is not there."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
+import sys
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
+
+import numpy as np
 
 from tests.fabricated import device_array
 
@@ -130,5 +135,54 @@ def fake_torch() -> SimpleNamespace:
         fake.made.append(Tensor(described, dtype=dtype))
         return fake.made[-1]  # type: ignore[no-any-return]
 
-    fake.empty_strided = empty_strided
+    def empty(size_bytes: int, *, dtype: Any, device: Any) -> SimpleNamespace:
+        return SimpleNamespace(data_ptr=lambda: 0x10000000 + 0x1000 * size_bytes)
+
+    fake.empty_strided, fake.empty, fake.uint8 = empty_strided, empty, "torch.uint8"
+    fake.cuda.ExternalStream = lambda stream, device: None
+    fake.cuda.default_stream, fake.cuda.stream = lambda device: None, lambda stream: contextlib.nullcontext()
+    return fake
+
+
+# CuPy
+
+
+class Cupy(SimpleNamespace):
+    """An array of CuPy on the device of this number."""
+
+    def __init__(self, described: Any, number: int = 0) -> None:
+        interface = described.__cuda_array_interface__
+        shape, strides, dtype = interface["shape"], interface["strides"], np.dtype(interface["typestr"])
+        extents, steps = [x for x in shape if x > 1], [s for s, x in zip(strides, shape, strict=True) if x > 1]
+        row_major = [dtype.itemsize * math.prod(extents[at + 1 :]) for at in range(len(extents))]
+        data = SimpleNamespace(ptr=interface["data"][0], device_id=number)
+        told = {"shape": shape, "strides": strides, "dtype": dtype, "data": data}
+        super().__init__(**told, __cuda_array_interface__=interface, number=number, _c_contiguous=steps == row_major)
+
+    @property
+    def device(self) -> Any:
+        return sys.modules["cupy"].device(self.number)
+
+
+def fake_cupy() -> SimpleNamespace:
+    """CuPy; `streams` are current on the devices, and what it makes is in `made`."""
+    fake, current = SimpleNamespace(ndarray=Cupy, streams={0: 0, 1: 0}, made=[]), [0]
+
+    @contextlib.contextmanager
+    def device(number: int) -> Iterator[None]:
+        before, current[0] = current[0], number
+        yield
+        current[0] = before
+
+    def empty(shape: Any, dtype: Any, *, order: str) -> Cupy:
+        like = np.empty(shape, dtype, order)  # type: ignore[call-overload]
+        fake.made.append(Cupy(device_array(shape, like.strides, at=0x6000, typestr=like.dtype.str), current[0]))
+        return fake.made[-1]  # type: ignore[no-any-return]
+
+    fake.device, fake.empty = device, empty
+    fake.cuda = SimpleNamespace(get_current_stream=lambda number: SimpleNamespace(ptr=fake.streams[number]))
+    fake.cuda.runtime = SimpleNamespace(getDevice=lambda: current[0])
+    fake.cuda.alloc = lambda size_bytes: SimpleNamespace(ptr=0x10000000 + 0x1000 * size_bytes)
+    fake.cuda.ExternalStream = lambda stream: contextlib.nullcontext()
+    fake.cuda.Stream = SimpleNamespace(null=contextlib.nullcontext())
     return fake

@@ -170,7 +170,7 @@ class Compiling(Tuner):
         for entry in request.entries:
             self._started(entry)
         found = tuple(measurement(500.0 + place) for place, _ in enumerate(request.entries))
-        return Rematched(found, (vendor_measurement(480.0),) if request.vendor else ())
+        return Rematched((found,), (vendor_measurement(480.0),) if request.vendor else ())
 
 
 @cache

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
-from tests.fabricated import GPU, configuration, downgrade, final, trial, tuning_run, vendor_measurement
+from tests.fabricated import GPU, ONE_STATE, configuration, downgrade, final, trial, tuning_run, vendor_measurement
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.ism2 import Ism2Config
@@ -24,7 +24,7 @@ from tsm2_tune.tuner import schema
 from tsm2_tune.tuner.basis import basis
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Outcome, TimeLimits, Verdict
+from tsm2_tune.tuner.trial import Cache, Outcome, TimeLimits, Verdict
 
 SKINNY, SMALL, GRAM = (
     Problem(20480, 16, 20480, "f32"),
@@ -36,7 +36,11 @@ FAMILIES = ("tsm2", "ism2")  # that a tuning goes on with
 TARGET = cast(
     Target,
     SimpleNamespace(
-        identity=RUN.identity, toolchain=SimpleNamespace(digest="nvcc"), limits=PROFILES["h200"], is_host=False
+        identity=RUN.identity,
+        toolchain=SimpleNamespace(digest="nvcc"),
+        limits=PROFILES["h200"],
+        is_host=False,
+        **ONE_STATE,
     ),
 )
 
@@ -82,7 +86,7 @@ REWRITTEN = (  # of statements that create something
 
 def good_database(path: Path) -> None:
     """Trials of two devices: right ones, each kind of failure, finals, older bases, a stale winner."""
-    today = {name: basis(name, TARGET) for name in (*FAMILIES, "staged")}
+    today = {name: basis(name, TARGET, Cache.CLEAN) for name in (*FAMILIES, "staged")}
     c128, c256, ism2 = configuration(128), configuration(256), Ism2Config(1, 128, 8, 8, 4)
     staged = StagedConfig(128, 128, 16, 16, 128, 2, 0, splits=396, min_blocks=1, rows=8, columns=8, step=2)
     failed = {"resources": None, "verdict": None, "measurement": None}

@@ -91,7 +91,7 @@ def contest(
 
     def row(cell: Cell, missing: int) -> dict[str, Any]:
         monkeypatch.setattr("benchmarks.contest.Cublas", lambda: FakeCublas(missing))
-        target = cast(Target, SimpleNamespace(toolchain=quick))
+        target = cast(Target, SimpleNamespace(toolchain=quick, caches=lambda own, others: tuple(others)))
         phases = Phases()
         contest = Contest(cast(CudaDevice, device), target, support_path, ONCE, phases)
         found = contest.row(cell, Winner(CONFIG, RIGHT, kept=1, outcomes={"ok": 1}))
@@ -110,5 +110,6 @@ def test_all_compute_the_same_product(
     assert row["cublas_verified"] is True
     assert row["cublaslt_verified"] is (False if "cublaslt" in others else None)  # it computes nothing
     for name in CONTESTANTS:
-        assert (row[f"{name}_us"] is not None) is (name == "ours" or name in others)
+        for state in ("", "_dirty"):
+            assert (row[f"{name}{state}_us"] is not None) is (name == "ours" or name in others)
     assert contest(cell, 1)["cublas_verified"] is False

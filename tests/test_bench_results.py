@@ -193,10 +193,19 @@ def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pyte
 
 def test_the_headline_has_a_line_a_cell() -> None:
     lines = headline([row()]).splitlines()
-    assert lines[2] == (
+    times = "**400** | 500 | 480 | 1.25 | 410 | 1.24 | 95"
+    assert lines[2] == f"| R | column | f32 | 20480 x 8 x 20480 | {times} | `tsm2-v3-t128-c8-p4` |"
+    assert {line.count("|") for line in lines} == {13}
+
+
+def test_a_file_without_dirty_times_has_no_columns_for_them() -> None:
+    before = {name: value for name, value in row().items() if "dirty" not in name}
+    assert headline([before]).splitlines()[2] == (
         "| R | column | f32 | 20480 x 8 x 20480 | **400** | 500 | 480 | 1.25 | 95 | `tsm2-v3-t128-c8-p4` |"
     )
-    assert {line.count("|") for line in lines} == {11}
+    assert "dirty" not in means_text([before])
+    assert "| 410 | 1.24 |" in headline([row(), before])
+    assert "| 1.25 | – | – | 95 |" in headline([row(), before])
 
 
 def test_small_products_are_told_by_their_graphs() -> None:
@@ -211,7 +220,7 @@ def test_a_matrix_times_itself_has_a_table_of_its_own() -> None:
     assert gram([row()]) == ""
     heads, _, line = gram([row(), square]).splitlines()
     assert " | syrk us | cuBLASLt us | " in heads
-    assert line.startswith("| G | row | f64 | 16 x 16 x 10000000 | **400** | 500 | 480 | 1.25 | 95 | ")
+    assert line.startswith("| G | row | f64 | 16 x 16 x 10000000 | **400** | 500 | 480 | 1.25 | 410 | 1.24 | 95 | ")
     assert products([row(), row(SMALL), square]) == headline([row()])
 
 
@@ -223,7 +232,9 @@ def test_means_are_geometric_and_leave_small_cells_apart() -> None:
     assert first["cublas"] == pytest.approx(1.0)
     assert first["cublaslt"] == pytest.approx(480 / 250)
     assert (second["regime"], second["behind_lt"]) == ("L small", 1)
-    assert "| R | f32 | column | 2 | 1.00 | 1.92 | 0 |" in means_text([row(ours=250.0), row(ours=1000.0, lt=None)])
+    assert "| R | f32 | column | 2 | 1.00 | 1.92 | 0 | 1.00 | 1.88 |" in means_text(
+        [row(ours=250.0), row(ours=1000.0, lt=None)]
+    )
 
 
 def test_means_have_a_column_a_type() -> None:

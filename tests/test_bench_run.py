@@ -50,6 +50,7 @@ from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.space import search_space
 from tsm2_tune.tuner.measure import Effort
 from tsm2_tune.tuner.phases import Phases
+from tsm2_tune.tuner.trial import Cache
 from tsm2_tune.tuner.tune import Tuner
 from tsm2_tune.usage import Command
 
@@ -114,7 +115,7 @@ def test_compilers_work_for_the_cells_to_come() -> None:
     tuner = SimpleNamespace(
         target=SimpleNamespace(limits=PROFILES["h200"]),
         phases=Phases(),
-        options=PATIENT.options(1.0),
+        options=PATIENT.options(1.0, Cache.DIRTY),
         compile_ahead=lambda candidates: compiled.append(len(candidates)),
     )
     cells = [BIG, Cell("R", "column", Problem(2**31 - 1, 1, 2**31 - 1, "f64")), *[SMALL] * 5]
@@ -141,7 +142,7 @@ def test_another_process_plans_the_same_search() -> None:
 
 def test_a_planner_that_died_is_said() -> None:
     tuner = SimpleNamespace(
-        target=SimpleNamespace(limits=PROFILES["h200"]), phases=Phases(), options=PATIENT.options(1.0)
+        target=SimpleNamespace(limits=PROFILES["h200"]), phases=Phases(), options=PATIENT.options(1.0, Cache.DIRTY)
     )
     with planners() as pool:
         pool.submit(os.kill, pool.submit(os.getpid).result(), signal.SIGKILL)
@@ -256,6 +257,7 @@ def test_no_cell_is_begun_that_would_pass_the_time_limit(tmp_path: Path, capsys:
 def test_the_command_names_no_path() -> None:
     assert SELECTION.command == (
         "python -m benchmarks.versus_cublas --regime R --layout column --dtype f32 --shapes-of quick --seconds 1"
+        " --cache dirty"
     )
 
 
@@ -265,7 +267,7 @@ def test_quick_takes_about_two_minutes() -> None:
 
 
 def test_a_short_search_does_not_dwell_on_long_kernels() -> None:
-    short, long = PATIENT.options(1.0), PATIENT.options(PATIENT.seconds)
+    short, long = PATIENT.options(1.0, Cache.DIRTY), PATIENT.options(PATIENT.seconds, Cache.DIRTY)
     assert short.budget_seconds == 1.0
     assert (short.effort.limit_seconds, short.final_effort.limit_seconds) == pytest.approx((0.1, 0.05))
     assert (long.effort, long.final_effort) == (Effort(), PATIENT.final_effort)

@@ -26,7 +26,7 @@ from benchmarks.unseen_shapes import OWNERS, UNSEEN_REGIMES, Ranges, drawn, rang
 from benchmarks.unseen_tables import ranked, summary, tables, targets_text, with_fallback_us
 from benchmarks.winner import Skipped
 from tests.conftest import ONCE
-from tests.fabricated import configuration, exported, host_run, imported, trial, winners
+from tests.fabricated import ONE_STATE, configuration, exported, host_run, imported, trial, winners
 from tests.fabricated_rows import FACTS, row
 from tests.test_bench_contest import CEILINGS, PRODUCT, FakeCublas, FakeLt
 from tests.test_bench_contest import CONFIG as TSMT
@@ -288,7 +288,7 @@ def test_a_row_has_the_vendor_beside_the_choice(
     monkeypatch.setattr(device, "ceilings", lambda: CEILINGS)
     monkeypatch.setattr("benchmarks.contest.Cublas", lambda: FakeCublas(0))
     monkeypatch.setattr("benchmarks.contest.CublasLt", lambda *_: FakeLt())
-    target = cast(Target, SimpleNamespace(toolchain=quick, is_host=True))
+    target = cast(Target, SimpleNamespace(toolchain=quick, is_host=True, **ONE_STATE))
     contest = Contest(cast(CudaDevice, device), target, support_path, ONCE, Phases())
     tuned = Problem(5, 3, 60, "f64", "tn")
     won = trial(500.0, TSMT, problem=tuned, source=render(tuned, TSMT))

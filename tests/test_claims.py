@@ -27,7 +27,7 @@ from tsm2_tune.tuner.claims import STALE_SECONDS, Claims
 from tsm2_tune.tuner.database import Database
 from tsm2_tune.tuner.past import Again, Claimed
 from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.trial import Final, Outcome, TimeLimits, Trial
+from tsm2_tune.tuner.trial import Cache, Final, Outcome, TimeLimits, Trial
 from tsm2_tune.tuner.tune import Claim, Options
 
 RUN = tuning_run()
@@ -244,7 +244,7 @@ class Fabricating(Replay):
 
 def fabricated(candidate: Candidate, median_us: float) -> Trial:
     config = candidate.config
-    today, source = basis(config.family, TARGET), render(PROBLEM, config)
+    today, source = basis(config.family, TARGET, Cache.CLEAN), render(PROBLEM, config)
     return trial(median_us, config, basis=today, spread_us=0.1, source=source)  # type: ignore[arg-type]
 
 
@@ -296,7 +296,7 @@ def test_a_trial_that_another_run_stores_during_a_final_is_in_another_final(stor
 
 def test_what_another_run_is_at_is_told(store: Store) -> None:
     space = space_of(3)
-    today = basis("tsm2", TARGET)
+    today = basis("tsm2", TARGET, Cache.CLEAN)
     with store.claims(GPU) as other:
         take(other, space.kept[0].config.text, basis=today)
         *_, ended = job.run(

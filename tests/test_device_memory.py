@@ -145,7 +145,7 @@ def test_finalists_that_have_no_room_together_are_not_measured_again(
 ) -> None:
     bench = bench_on(starved, support_path)
     rematch = Rematch(PROBLEM, (entry, entry), seed=1, effort=ONCE)
-    assert len(bench.answer(rematch).measurements) == 2
+    assert len(bench.answer(rematch).measurements[0]) == 2
     starved.left = 3
     result = bench.answer(rematch)
     assert re.match(rf"{PROBLEM.text} {NO_ROOM}", result.detail)

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -16,11 +17,13 @@ from typing import Any
 import pytest
 
 from tests.fabricated import (
+    GPU,
     PROBLEM,
     configuration,
     device_array,
     exported,
     handmade,
+    host_run,
     imported,
     source,
     trial,
@@ -33,6 +36,7 @@ from tsm2_tune.generator.problem import LARGEST_32_BIT_OFFSET, Problem
 from tsm2_tune.tuner.cuda import cuda_device_count
 from tsm2_tune.tuner.export import export_text
 from tsm2_tune.tuner.export.binaries import compiled_cubins
+from tsm2_tune.tuner.export.compiled import launcher_binary
 
 A, B = device_array((6, 3), at=0x1000), device_array((3, 2), at=0x2000)
 OUT = device_array((6, 2), (4, 32), at=0x3000)
@@ -96,6 +100,35 @@ def test_a_kernel_is_loaded_once_into_each_context(gpu_module: ModuleType, drive
     assert [call for call in driver.calls if call.startswith("push")][::2] == ["push c0", "push c1", "push aa"]
     assert driver.calls.count("load") == 3
     assert len(gpu_module.compiled) == 1
+
+
+def test_load_loads_all_that_products_here_get(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of another GPU's what was not tuned here, and of a host nothing."""
+    other = tuning_run("Tesla K40c", compute_capability="3.5")
+    tried = [(tuning_run(), "f32"), (other, "f32"), (other, "f64"), (host_run(), "f64")]
+    runs, problems = zip(*((run, Problem(4096, 8, 512, dtype)) for run, dtype in tried), strict=True)
+    kernels = [trial(problem=one, source=handmade(one, splits=at + 2)) for at, one in enumerate(problems)]
+    found = winners(tmp_path, *zip(runs, kernels, strict=True))
+    module = recording(imported(exported("module", found), tmp_path), monkeypatch)
+    module.driver.owner = lambda address: 0xAA  # the context that libraries share
+    module.load()
+    assert module.driver.calls.count("load") == 4  # of two kernels, with indices of 32 and 64 bits
+    for typestr, size in (("<f4", 4), ("<f8", 8)):
+        a, b, c = (device_array((4, 4), (size, 4 * size), at=at, typestr=typestr) for at in (0x1000, 0x2000, 0x3000))
+        module.gemm(a, b, out=c)
+    assert module.driver.calls.count("load") == 4
+
+
+def test_load_says_what_does_not_load_of_this_gpus_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for device in (GPU, "Tesla K40c"):
+        (tmp_path / device).mkdir()
+        tried = trial(problem=Problem(4096, 8, 512, "f32"))
+        found = winners(tmp_path / device, (tuning_run(device, compute_capability="9.0"), tried))
+        module = recording(imported(exported("module", found), tmp_path), monkeypatch)
+        monkeypatch.setattr(module, "_by_nvrtc", lambda *_: None)
+        monkeypatch.setattr(module.shutil, "which", lambda _: None)
+        with pytest.raises(RuntimeError, match="neither NVRTC nor nvcc") if device == GPU else nullcontext():
+            module.load()
 
 
 def test_operands_of_two_contexts_are_refused(gpu_module: ModuleType, driver: RecordingDriver) -> None:
@@ -309,14 +342,15 @@ def test_grid_and_workspace_are_those_of_the_launch(tmp_path: Path, launch: Laun
 
 @pytest.mark.gpu
 @pytest.mark.skipif(cuda_device_count() == 0, reason="no CUDA driver answers")
+@pytest.mark.parametrize("has_launcher", [False, True], ids=["plain", "compiled"])
 @pytest.mark.parametrize("library", ["pycuda", "torch", "cupy"])
-def test_arrays_of_every_storage_order_on_a_gpu(tmp_path: Path, library: str) -> None:
+def test_arrays_of_every_storage_order_on_a_gpu(tmp_path: Path, library: str, has_launcher: bool) -> None:
     if importlib.util.find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
     problems = [Problem(4096, 8, 512, "f32", op) for op in ("nn", "tn", "nt", "ntt", "ttt")]
     problems.append(Problem(4096, 8, 512, "c64", "cn"))
     found = winners(tmp_path, *((tuning_run(), trial(problem=one, source=handmade(one))) for one in problems))
-    imported(exported("module", found), tmp_path)
+    imported(exported("module", found, launcher=launcher_binary() if has_launcher else None), tmp_path)
     script = Path(__file__).with_name("exported_on_gpu.py")
     command = [sys.executable, str(script), str(tmp_path / "best_kernels.py"), library]
     try:

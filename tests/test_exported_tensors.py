@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import re
 import shutil
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -17,7 +15,7 @@ import numpy as np
 import pytest
 
 from tests.fabricated import device_array, exported, handmade, imported, trial, tuning_run, winners
-from tests.fake_tensors import Masked, Parameter, Tensor, fake_torch
+from tests.fake_tensors import Cupy, Masked, Parameter, Tensor, fake_cupy, fake_torch
 from tests.recording_driver import RecordingDriver
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.export.compiled import launcher_binary
@@ -35,34 +33,10 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 @pytest.fixture
 def cupy(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """CuPy likewise; a stream is current on the device that is."""
-    fake, current = SimpleNamespace(ndarray=Cupy, streams={0: 0, 1: 0}, empty=None), [0]
-
-    @contextlib.contextmanager
-    def device(number: int) -> Iterator[None]:
-        before, current[0] = current[0], number
-        yield
-        current[0] = before
-
-    fake.device = device
-    fake.cuda = SimpleNamespace(get_current_stream=lambda number: SimpleNamespace(ptr=fake.streams[number]))
-    fake.cuda.runtime = SimpleNamespace(getDevice=lambda: current[0])
+    """CuPy likewise."""
+    fake = fake_cupy()
     monkeypatch.setitem(sys.modules, "cupy", fake)
     return fake
-
-
-class Cupy(SimpleNamespace):
-    """An array of CuPy on the device of this number."""
-
-    def __init__(self, described: Any, number: int) -> None:
-        interface = described.__cuda_array_interface__
-        told = {"shape": interface["shape"], "strides": interface["strides"], "dtype": np.dtype(interface["typestr"])}
-        data = SimpleNamespace(ptr=interface["data"][0], device_id=number)
-        super().__init__(__cuda_array_interface__=interface, number=number, data=data, **told)
-
-    @property
-    def device(self) -> Any:
-        return sys.modules["cupy"].device(self.number)
 
 
 OPS = {"c64": ("nn", "tn", "cn", "nc", "cc", "ct", "tx", "cx"), "f32": ("nn", "ttt")}
@@ -165,6 +139,17 @@ def test_a_tensor_that_is_more_than_its_memory(
     with pytest.raises(TypeError, match=f"^{name}: it {message.format(name)}"):
         module.gemm(**{other: tensor(x) if other == name else Tensor(x) for other, x in given.items()})
     assert module.driver.launches == []
+
+
+def test_a_tensor_at_no_address_is_refused(module: ModuleType, torch: Any) -> None:
+    arrays = [Tensor(matrix(6, 3)), Tensor(matrix(3, 2, at=0x2000)), Tensor(matrix(6, 2, at=0x3000))]
+    nowhere = [Tensor(matrix(6, 3, at=0)), Tensor(matrix(3, 2, at=0)), Tensor(matrix(6, 2, at=0))]
+    for _ in range(2):  # before such a product was started, and after it
+        for at, name in enumerate(("a", "b", "out")):
+            with pytest.raises(TypeError, match=f"^{name}: it has no memory of its own"):
+                module.gemm(*arrays[:at], nowhere[at], *arrays[at + 1 :])
+        module.gemm(*arrays)
+    assert len(module.driver.launches) == 2
 
 
 def test_a_parameter_is_a_tensor(module: ModuleType, torch: Any) -> None:
@@ -328,6 +313,28 @@ def test_another_conjugate_bit_is_another_product(module: ModuleType, torch: Any
     assert len(counted) == 2
 
 
+def test_the_second_product_of_cupys_arrays_takes_the_short_way(
+    module: ModuleType, cupy: Any, counted: list[Any]
+) -> None:
+    def rows(m: int, n: int, at: int, pad: int = 0) -> Cupy:
+        return Cupy(device_array((m, n), (4 * (n + pad), 4), at=at))
+
+    cupy.streams[0] = 77
+    for turn in range(2):
+        for pads in ((0, 0, 0), (5, 0, 0), (0, 5, 0), (0, 0, 5), (5, 6, 7)):
+            a, b, out = rows(6, 3, 0x1000, pads[0]), rows(3, 2, 0x2000, pads[1]), rows(6, 2, 0x3000, pads[2])
+            assert module.gemm(a, b, out=out) is out
+            launch = module.driver.launches[-1]
+            assert [launch["values"][at] for at in (5, 7, 10)] == [3 + pads[0], 2 + pads[1], 2 + pads[2]]
+            assert launch["stream"] == 77
+        assert module.gemm(a, b) is cupy.made[turn]
+        assert len(counted) == 6
+    with pytest.raises(ValueError, match="shares memory"):
+        module.gemm(a, b, out=rows(6, 2, 0x1008))
+    with pytest.raises(ValueError, match="expected 3 rows"):
+        module.gemm(a, rows(4, 2, 0x2000), out=out)
+
+
 def test_a_plan_starts_the_same_arrays(module: ModuleType, torch: Any) -> None:
     a, b, out = tensors(0x1000, 0x2000, 0x3000)
     start = module.plan(a, b, out, alpha=3, beta=0.5)
@@ -488,7 +495,8 @@ def test_the_short_way_of_pytorch(module: ModuleType, real: Any, counted: list[A
     module.gemm(columns(64, 6).mH, b, out=out)  # another product
     module.gemm(columns(64, 6).mT, b, out=out)  # and another
     assert (len(counted), len(module.driver.launches)) == (3, 5)
-    for wrong in (b.requires_grad_(), real._neg_view(columns(64, 2)), columns(64, 2).to_sparse()):
+    no_memory = real._efficientzerotensor((2, 64), dtype=real.complex64).T
+    for wrong in (b.requires_grad_(), real._neg_view(columns(64, 2)), columns(64, 2).to_sparse(), no_memory):
         with pytest.raises(TypeError, match=r"^b: it "):
             module.gemm(a, wrong, out=out)
     with pytest.raises(ValueError, match="shares memory"):

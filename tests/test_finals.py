@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.fabricated import PROBLEM, measurement, trial, tuning_run
+from tests.fabricated import ONE_STATE, PROBLEM, measurement, trial, tuning_run
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families.tsm2 import FAMILY, Tsm2Config
@@ -22,14 +22,19 @@ from tsm2_tune.tuner.basis import basis
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Binary, Outcome, Verdict
+from tsm2_tune.tuner.trial import Binary, Cache, Outcome, Verdict
 from tsm2_tune.tuner.tune import FinalFailure, Options, Tuner
 from tsm2_tune.tuner.worker import AttemptResult, Rematch, Rematched, Worker
 
 RUN = tuning_run()
 TARGET = cast(
     Target,
-    SimpleNamespace(identity=RUN.identity, limits=SimpleNamespace(sms=132), toolchain=SimpleNamespace(digest="nvcc")),
+    SimpleNamespace(
+        identity=RUN.identity,
+        limits=SimpleNamespace(sms=132),
+        toolchain=SimpleNamespace(digest="nvcc"),
+        **ONE_STATE,
+    ),
 )
 V3 = [one for one in FAMILY.configurations() if one.version == "v3" and one.threads == 128]
 A, B, C, D, E, F, G, *MANY = sorted(V3, key=lambda one: one.text)
@@ -70,21 +75,19 @@ class Replay(Tuner):
         return Binary(source.digest, source.kernel, 0, 0.0)
 
     def _rematch(self, request: Rematch) -> Rematched | AttemptResult:
-        stored = self._store.tried(RUN.identity.name, PROBLEM, {"tsm2": basis("tsm2", TARGET)})
+        stored = self._store.tried(RUN.identity.name, PROBLEM, {"tsm2": basis("tsm2", TARGET, Cache.CLEAN)})
         trials = {one.source_digest: one for one in stored}
         members = [trials[entry.path] for entry in request.entries]
         self.rounds.append(tuple(cast(Tsm2Config, one.config) for one in members))
         times = ((one.newest_us or 0.0) * self._change for one in members)
-        return Rematched(
-            tuple(
-                measurement(self._again.get(config, us), 0.1)
-                for config, us in zip(self.rounds[-1], times, strict=True)
-            )
+        measured = (
+            measurement(self._again.get(config, us), 0.1) for config, us in zip(self.rounds[-1], times, strict=True)
         )
+        return Rematched((tuple(measured),))
 
 
 def tried(store: Store, times: Mapping[Tsm2Config, float], **changes: Any) -> None:
-    today = basis("tsm2", TARGET)
+    today = basis("tsm2", TARGET, Cache.CLEAN)
     for config, median_us in times.items():
         source = render(PROBLEM, config)
         store.add_trial(

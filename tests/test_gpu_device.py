@@ -12,8 +12,10 @@ from numpy import int64, uint64
 
 from tests.on_gpu import ON_GPU
 from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.tuner.cuda import CudaDevice
+from tsm2_tune.tuner.cuda import CudaDevice, CudaKernel
+from tsm2_tune.tuner.flush import stream
 from tsm2_tune.tuner.measure import Effort, measure
+from tsm2_tune.tuner.trial import Cache
 
 pytestmark = ON_GPU
 
@@ -58,6 +60,28 @@ def test_a_cold_cache_is_slower_than_a_warm_one(gpu: CudaDevice, gpu_support_pat
     once = min(measure(gpu, lambda: read(1), Effort()).samples_us)
     twice = min(measure(gpu, lambda: read(2), Effort()).samples_us)
     assert twice - once < 0.9 * once
+
+
+def test_states_of_the_l2_differ(gpu: CudaDevice, gpu_support_path: str) -> None:
+    """A warm quarter of the L2 is read faster than one from memory; where lines are dirty, evict-first loads of much
+    wait for them, and plain ones hardly: each by the least of its samples.
+    """
+    small, large = (size // 4096 * 4096 for size in (gpu.limits.l2_bytes // 4, 20 * gpu.limits.l2_bytes))
+    data, sink = gpu.allocate(large), gpu.allocate(4096)
+    gpu.drv.memset_d32(data.address, 0x3F800000, large // 4)
+    evict_first, plain = (gpu.load(gpu_support_path, name) for name in ("stream_read", "flush_read"))
+
+    def least_us(kernel: CudaKernel, size: int, cache: Cache) -> float:
+        return min(measure(gpu, lambda: stream(kernel, data.address, size, sink.address), Effort(), cache).samples_us)
+
+    assert least_us(plain, small, Cache.WARM) < 0.9 * least_us(plain, small, Cache.CLEAN)
+    slower = {
+        kernel: least_us(kernel, large, Cache.DIRTY) / least_us(kernel, large, Cache.CLEAN)
+        for kernel in (evict_first, plain)
+    }
+    assert slower[plain] < slower[evict_first]
+    data.free()
+    sink.free()
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.ladder import in_turns, rungs
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Outcome
+from tsm2_tune.tuner.trial import Cache, Outcome
 
 ON_HOST = pytest.mark.host
 
@@ -127,7 +127,7 @@ def test_the_command_shows_what_each_step_buys(tmp_path: Path, toolchain: Toolch
 
 def test_the_fastest_right_configuration_of_a_step_is_shown(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     problem, target = Problem(64, 64, 64, "f32"), SimpleNamespace(identity=tuning_run().identity)
-    monkeypatch.setattr("tsm2_tune.tuner.ladder.basis", lambda family, target: "now")
+    monkeypatch.setattr("tsm2_tune.tuner.ladder.basis", lambda family, target, cache: "now")
 
     def add(config: LadderConfig, median_us: float, **changes: Any) -> None:
         store.add_trial(tuning_run(), trial(median_us, config=config, problem=problem, basis="now", **changes))
@@ -135,7 +135,7 @@ def test_the_fastest_right_configuration_of_a_step_is_shown(store: Store, monkey
     for median_us, config in ((90.0, NAIVE), (60.0, replace(NAIVE, tile_rows=16)), (20.0, COARSE_1D)):
         add(config, median_us)
     add(replace(NAIVE, tile_rows=32), 10.0, outcome=Outcome.WRONG_RESULT)
-    naive, coalesced, tiled, coarse, *_ = rungs(problem, cast(Target, target), store)
+    naive, coalesced, tiled, coarse, *_ = rungs(problem, cast(Target, target), store, Cache.CLEAN)
     assert (naive.tried, naive.median_us, naive.speedup_over_first) == (3, 60.0, 1.0)
     assert (coalesced.tried, coalesced.best, coalesced.facts["gflops"]) == (0, None, None)
     assert (coarse.speedup_over_previous, coarse.speedup_over_first) == (None, 3.0)

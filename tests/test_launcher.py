@@ -2,54 +2,29 @@
 
 from __future__ import annotations
 
-import base64
 import ctypes
 import gc
-import hashlib
 import itertools
-import math
 import random
 import sys
 import threading
 import tracemalloc
-import zlib
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from tests.fabricated import device_array, exported, handmade, imported, trial, tuning_run, winners
-from tests.fake_tensors import Masked, Parameter, Tensor, exchange, fake_torch
-from tests.recording_driver import RecordingDriver
-from tsm2_tune.cli import main
-from tsm2_tune.errors import ToolMissing
+from tests.fabricated import exported, handmade, imported, trial, tuning_run, winners
+from tests.fake_tensors import Parameter, Tensor, exchange, fake_cupy, fake_torch
+from tests.random_calls import TYPES, Driver, of_cupy, outcome, random_call, tensor
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.export.compiled import launcher_binary
-from tsm2_tune.tuner.store import Store
 
 pytestmark = [pytest.mark.host, pytest.mark.usefixtures("toolchain", "session_cache")]
-
-TYPES = {"f32": "<f4", "f64": "<f8", "c64": "<c8", "c128": "<c16", "bf16": "<i2", "f16": "<f2"}
-WORDS = {"f32": "float32", "f64": "float64", "c64": "complex64", "c128": "complex128", "bf16": "bfloat16"}
-WORDS["f16"] = "float16"
-
-
-class Driver(RecordingDriver):
-    """One that records each launch as the bytes that a kernel gets."""
-
-    def launch(self, config: int, function: int, parameters: int, extra: None) -> int:
-        if self._in_force() is None:
-            return 201  # CUDA_ERROR_INVALID_CONTEXT
-        pointers = (ctypes.c_void_p * 13).from_address(parameters)
-        started = ctypes.string_at(config, 56)
-        arguments = [ctypes.string_at(pointer, 16) for pointer in pointers]
-        self.launches.append({"config": started, "function": function, "arguments": arguments})
-        return 0
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +48,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory, binary: bytes) -> tuple[Modul
 def ready(module: ModuleType, patch: pytest.MonkeyPatch) -> ModuleType:
     """The module before a driver of its own, as `driver`; it has started nothing yet."""
     driver = Driver()
-    for name in ("plans", "starters", "launchers", "_workspaces"):
+    for name in ("plans", "starters", "launchers", "workspaces"):
         getattr(module, name).clear()
     patch.setattr(module, "cuda", lambda: driver)
     patch.setattr(module, "cubin_of", lambda *_: b"cubin")
@@ -90,6 +65,13 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 @pytest.fixture
+def cupy(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    fake = fake_cupy()
+    monkeypatch.setitem(sys.modules, "cupy", fake)
+    return fake
+
+
+@pytest.fixture
 def plain(pair: tuple[ModuleType, ModuleType], torch: Any, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return ready(pair[0], monkeypatch)
 
@@ -102,10 +84,10 @@ def compiled(pair: tuple[ModuleType, ModuleType], torch: Any, monkeypatch: pytes
 @pytest.fixture
 def looked(compiled: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The calls that the launcher left to Python."""
-    asked, made = list[Any](), compiled.torch_starter
+    asked = list[Any]()
 
-    def starter(torch: Any) -> Callable[..., Any]:
-        plain = made(torch)
+    def starter(made: Callable[[Any], Callable[..., Any]], library: Any) -> Callable[..., Any]:
+        plain = made(library)
 
         def start(*arguments: Any) -> Any:
             asked.append(arguments)
@@ -113,81 +95,61 @@ def looked(compiled: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
         return start
 
-    monkeypatch.setattr(compiled, "torch_starter", starter)
+    for name in ("torch_starter", "cupy_starter"):
+        monkeypatch.setattr(compiled, name, partial(starter, getattr(compiled, name)))
     return asked
 
 
-def tensor(shape: tuple[int, ...], order: str, at: int, dtype: str = "f32", pad: int = 0, **changes: Any) -> Tensor:
-    """A tensor at this address, its lines `pad` elements apart."""
-    size, kind = int(TYPES[dtype][2:]), changes.pop("kind", Tensor)
-    along = (size,) if len(shape) == 1 else (size, size * (shape[0] + pad)) if order == "F" else ()
-    strides = along or (size * (shape[1] + pad), size)
-    described = device_array(shape, strides, at=at, typestr=TYPES[dtype])
-    return kind(described, dtype=f"torch.{WORDS[dtype]}", **changes)  # type: ignore[no-any-return]
+@pytest.fixture
+def long(compiled: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The products that took the long way."""
+    products, of = list[Any](), compiled.Product.of
+
+    def counting(*arguments: Any, **named: Any) -> Any:
+        products.append(arguments)
+        return of(*arguments, **named)
+
+    monkeypatch.setattr(compiled.Product, "of", counting)
+    return products
 
 
 # The same, launch for launch
 
-FACTORS = (None, None, None, 2, 0.5, -1.0, 1e-310, 2**70, -(2**24) - 1, 0, -0.0)
-ODD_FACTORS = (True, np.float32(3), 1j, 2 - 3j, math.nan, math.inf, complex(math.nan), 1e300, "1", 2**128, 10**400)
-ODD_TENSORS: tuple[dict[str, Any], ...] = (
-    {"requires_grad": True},
-    {"is_neg": lambda: True},
-    {"kind": Masked},
-    {"kind": Parameter},
-    {"is_conj": lambda: True},
-)
-
-
-def random_call(rng: random.Random) -> tuple[list[Any], dict[str, Any]]:
-    """Arguments of gemm: mostly as programs have them, on one of few shapes."""
-    dtype = rng.choice([*TYPES])
-    m, n, k = (rng.choice(extents) for extents in ((1, 6), (2, 4), (3, 64)))
-    a_order, b_order, out_order = rng.choice(["FFF", "CCC", "CFF", "FCC"])
-    shapes = [(m, k), (k, n), (m, n)]
-    if rng.random() < 0.1:
-        shapes = rng.choice([[(k,), (k, n), (n,)], [(m, k), (k,), (m,)]])
-    ats = [0x1000, 0x3000 if rng.random() < 0.95 else 0x1000, 0x5000 if rng.random() < 0.95 else 0x1008]
-    odd = [rng.choice(ODD_TENSORS) if rng.random() < 0.03 else {} for _ in shapes]
-    pads = [3 if rng.random() < 0.1 else 0 for _ in shapes]
-    arrays = [
-        tensor(shape, order, at, dtype if rng.random() < 0.99 else "f32", pad, **changes)
-        for shape, order, at, pad, changes in zip(shapes, (a_order, b_order, out_order), ats, pads, odd, strict=True)
-    ]
-    factor = lambda: rng.choice(ODD_FACTORS if rng.random() < 0.1 else FACTORS)  # noqa: E731
-    named: dict[str, Any] = {"alpha": factor(), "beta": factor(), "out": arrays[2]}
-    if rng.random() < 0.25:
-        named |= {"out": None, "beta": factor() if rng.random() < 0.1 else None}
-    if rng.random() < 0.1:
-        named |= rng.choice([{"fallback": "error"}, {"conj_a": True}, {"conj_b": 1}, {"math": "x"}, {"stream": 78}])
-    return arrays[:2], named
-
-
-def outcome(module: ModuleType, torch: Any, arrays: list[Any], named: dict[str, Any]) -> tuple[Any, ...]:
-    """What a call did: what it returned or raised, what it made and what it started."""
-    driver, made = module.driver, len(torch.made)
-    del driver.launches[:], driver.calls[:]
-    try:
-        result: Any = module.gemm(*arrays, **named)
-        returned = "out" if result is named["out"] else ("made", result.shape, result.stride(), result.dtype)
-    except Exception as error:
-        returned = (type(error).__name__, str(error))
-    return returned, len(torch.made) - made, list(driver.launches), list(driver.calls)
-
 
 @pytest.mark.parametrize("seed", range(6))
 def test_each_call_does_what_it_does_without(
-    plain: ModuleType, compiled: ModuleType, looked: list[Any], torch: Any, seed: int
+    plain: ModuleType, compiled: ModuleType, looked: list[Any], long: list[Any], torch: Any, seed: int
 ) -> None:
     rng, by_launcher = random.Random(seed), 0
     for turn in range(1500):
         torch.stream = rng.choice((0, 77, 2**63 + 5))
         for module in (plain, compiled):  # now and then in a thread that has another context
+            module.driver.current = 0xAA if turn % 7 else None
+        arrays, named = random_call(rng)
+        expected, left = outcome(plain, torch, arrays, named), len(looked) + len(long)
+        assert outcome(compiled, torch, arrays, named) == expected, (arrays, named)
+        by_launcher += len(expected[2]) if len(looked) + len(long) == left else 0
+    assert by_launcher > 200
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_each_call_with_arrays_of_cupy_does_what_it_does_without(
+    plain: ModuleType, compiled: ModuleType, looked: list[Any], long: list[Any], cupy: Any, seed: int
+) -> None:
+    rng, by_launcher = random.Random(seed), 0
+    for turn in range(1500):
+        cupy.streams[0] = rng.choice((0, 77, 2**63 - 5))
+        for module in (plain, compiled):
             module.driver.current = 0xC0 if turn % 7 else None
         arrays, named = random_call(rng)
-        expected, left = outcome(plain, torch, arrays, named), len(looked)
-        assert outcome(compiled, torch, arrays, named) == expected, (arrays, named)
-        by_launcher += len(expected[2]) if len(looked) == left else 0
+        arrays = list(map(of_cupy, arrays))
+        named["out"] = named["out"] and of_cupy(named["out"])
+        if rng.random() < 0.02:
+            (named["out"] or arrays[0]).data.device_id = 1
+        with cupy.device(int(rng.random() < 0.02)):
+            expected, left = outcome(plain, cupy, arrays, named), len(looked) + len(long)
+            assert outcome(compiled, cupy, arrays, named) == expected, (arrays, named)
+        by_launcher += len(expected[2]) if len(looked) + len(long) == left else 0
     assert by_launcher > 200
 
 
@@ -210,6 +172,48 @@ def test_a_refused_launch_is_made_in_the_plans_context(compiled: ModuleType) -> 
         compiled.gemm(a, b, out=out)  # no context is current
     assert compiled.driver.calls[-2:] == ["push aa", "pop"]
     assert len(compiled.driver.launches) == 2
+
+
+def test_a_kernel_that_splits_k_gets_the_streams_workspace(
+    compiled: ModuleType, torch: Any, looked: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled.driver.current = 0xC0
+    by_plan, start = list[int](), compiled.Plan.start
+
+    def counting(plan: Any, *arguments: Any) -> None:
+        by_plan.append(arguments[5])
+        start(plan, *arguments)
+
+    def workspace() -> list[int]:
+        arguments = compiled.driver.launches[-1]["arguments"]
+        return [int.from_bytes(one[:8], "little") for one in arguments[-2:]]
+
+    def multiply(m: int) -> list[int]:
+        compiled.gemm(
+            tensor((m, 3), "C", 0x1000, "f64"), tensor((3, 2), "F", 0x4000, "f64"), tensor((m, 2), "F", 0x5000, "f64")
+        )
+        return workspace()
+
+    monkeypatch.setattr(compiled.Plan, "start", counting)
+    first = multiply(6)
+    assert multiply(6) == first == list(next(iter(compiled.workspaces.values())).addresses)
+    assert by_plan == [0]
+    larger = multiply(60)  # the workspace is another now, which is the smaller product's too
+    assert larger != first
+    assert multiply(6) == larger
+    assert multiply(60) == larger
+    assert by_plan == [0, 0]
+    torch.stream = 77  # which Python asks whether it is being captured
+    assert multiply(6) != larger
+    torch.stream = 1  # the legacy stream by its other name
+    assert multiply(6) == larger
+    assert by_plan == [0, 0, 77]
+    compiled.workspaces[compiled.legacy_key(0xAA)].owners = ()  # memory that is freed by hand
+    assert multiply(6) == larger
+    compiled.workspaces.clear()
+    assert multiply(6) == first
+    assert by_plan == [0, 0, 77, 1, 1]
+    assert len(looked) == 1  # the first of the larger ones
 
 
 def test_a_tensor_of_another_device_is_another_product(compiled: ModuleType, torch: Any, looked: list[Any]) -> None:
@@ -277,7 +281,7 @@ def test_a_launcher_goes_with_what_it_holds(compiled: ModuleType) -> None:
 
     argument = Argument()
     plain = lambda *_, argument=argument: argument  # noqa: E731
-    made = compiled.launcher().Launcher(plain, exchange(), (Tensor, Parameter), int, int, int)
+    made = compiled.launcher().Launcher(plain, exchange(), (Tensor, Parameter), int, int, int, {})
     plain.made = made  # type: ignore[attr-defined]  # a cycle
     assert made.start(1, 2, 3, 4, 5, 6, 7) is argument
     held = sys.getrefcount(argument)
@@ -321,42 +325,6 @@ def test_many_threads_at_once(compiled: ModuleType, torch: Any) -> None:
     assert Counter(map(told, compiled.driver.launches)) == expected
 
 
-# Which one is loaded
-
-
-def loaded(module: ModuleType, patch: pytest.MonkeyPatch, kept: tuple[str, str, str] | None) -> Any:
-    patch.setattr(module, "LAUNCHER", kept)
-    module.launcher.cache_clear()
-    try:
-        return module.launcher()
-    finally:
-        module.launcher.cache_clear()
-
-
-def packed(binary: bytes) -> tuple[str, str]:
-    return hashlib.sha256(binary).hexdigest(), base64.b85encode(zlib.compress(binary)).decode()
-
-
-def test_one_that_does_not_match_its_digest_is_not_loaded(
-    compiled: ModuleType, binary: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place, digest, data = compiled.LAUNCHER
-    assert loaded(compiled, monkeypatch, (place, digest, data)) is not None
-    changed = packed(binary[:-1] + bytes([binary[-1] ^ 1]))[1]
-    for wrong in ((place, digest, changed), (place, "0" * 64, data)):
-        with pytest.raises(RuntimeError, match="the compiled launcher does not match its digest: export this module"):
-            loaded(compiled, monkeypatch, wrong)
-
-
-def test_one_that_is_not_for_this_python_is_left_alone(compiled: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    place, *rest = compiled.LAUNCHER
-    assert loaded(compiled, monkeypatch, None) is None
-    assert loaded(compiled, monkeypatch, ("linux-other", *rest)) is None
-    assert loaded(compiled, monkeypatch, (place, *packed(b"no shared object"))) is None
-    monkeypatch.setattr(compiled.sysconfig, "get_config_var", lambda name: int(name == "Py_GIL_DISABLED"))
-    assert loaded(compiled, monkeypatch, (place, *rest)) is None
-
-
 @pytest.mark.parametrize("capsule", [None, "no capsule", exchange(major=2)])
 def test_tensors_that_describe_themselves_in_another_way_go_through_python(
     compiled: ModuleType, monkeypatch: pytest.MonkeyPatch, capsule: Any
@@ -370,7 +338,7 @@ def test_tensors_that_describe_themselves_in_another_way_go_through_python(
 
 
 def test_no_launch_that_does_not_fit_its_slot_is_taken(compiled: ModuleType, torch: Any) -> None:
-    made = compiled.launcher().Launcher(int, exchange(), (Tensor, Parameter), int, int, int)
+    made = compiled.launcher().Launcher(int, exchange(), (Tensor, Parameter), int, int, int, {})
     a, b, out = tensor((6, 3), "F", 0x1000), tensor((3, 2), "F", 0x2000), tensor((6, 2), "F", 0x3000)
 
     sound = (56, 64, 72, 128, 176, 32)
@@ -381,62 +349,25 @@ def test_no_launch_that_does_not_fit_its_slot_is_taken(compiled: ModuleType, tor
         parameters: bytes = b"\x00",
         scalar: str = "f",
         launch: int = 1,
+        workspace: int = 208,
     ) -> bool:
-        rest = ((0, 0, 0), (scalar, 1.0), False, ((), {}))
+        rest = ((0, 0, 0), (scalar, 1.0), (None, 0, 0, workspace), ((), {}))
         return bool(made.add(a, b, out, None, int, (launch, 1), bytes(slot), places, parameters, *rest))
 
     assert add()
     misplaced = [(*sound[:at], wrong, *sound[at + 1 :]) for at in range(6) for wrong in (-1, 233)]
     unsound: list[Any] = [{"places": places} for places in misplaced]
     unsound += [{"parameters": bytes([233])}, {"parameters": bytes(33)}]
-    for wrong in ({"slot": 257}, {"slot": 190}, {"scalar": "g"}, {"scalar": "\0"}, {"launch": 0}, *unsound):
+    for wrong in (
+        {"slot": 257},
+        {"slot": 190},
+        {"scalar": "g"},
+        {"scalar": "\0"},
+        {"launch": 0},
+        {"workspace": 209},
+        *unsound,
+    ):
         with pytest.raises(ValueError, match="this is no launch"):
             add(**wrong)
     a.requires_grad = True
     assert not add()
-
-
-# What makes it
-
-
-def database(folder: Path) -> str:
-    with Store.open(folder / "results.db", create=True) as store:
-        store.add_trial(tuning_run(), trial())
-    return str(folder / "results.db")
-
-
-def export(folder: Path, *arguments: str) -> Any:
-    output = str(folder / "best_kernels.py")
-    command = ["export", "--db", database(folder), "--no-binaries", "--output", output, *arguments]
-    return CliRunner().invoke(main, command)
-
-
-def test_export_puts_it_into_the_module(tmp_path: Path) -> None:
-    done = export(tmp_path, "--format", "module", "--launcher")
-    assert done.exit_code == 0, done.output
-    assert {file.name for file in tmp_path.iterdir()} == {"results.db", "best_kernels.py"}
-    module = imported((tmp_path / "best_kernels.py").read_text(), tmp_path)
-    assert module.launcher().__name__ == "tsm2_launcher"
-
-
-def test_without_it_the_module_has_none(tmp_path: Path) -> None:
-    assert export(tmp_path, "--format", "module").exit_code == 0
-    module = imported((tmp_path / "best_kernels.py").read_text(), tmp_path)
-    assert (module.LAUNCHER, module.launcher()) == (None, None)
-
-
-@pytest.mark.parametrize("form", ["csv", "library"])
-def test_it_is_of_a_module(tmp_path: Path, form: str) -> None:
-    command = ["export", "--db", database(tmp_path), "--output", "-", "--format", form, "--launcher"]
-    done = CliRunner().invoke(main, command)
-    assert done.exit_code == 2
-    assert f"--launcher is of a module: leave it out with --format {form}" in done.output
-
-
-def test_what_builds_it_may_be_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tsm2_tune.tuner.export.compiled.sysconfig.get_path", lambda name: str(tmp_path))
-    with pytest.raises(ToolMissing, match=r"^no Python\.h in .*: install Python's development files"):
-        launcher_binary()
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(ToolMissing, match="C\\+\\+ compiler 'no-such-compiler' not found"):
-        launcher_binary()

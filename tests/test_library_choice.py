@@ -79,7 +79,7 @@ def test_a_launch_is_the_python_modules(
         expected = driver.launches[-1]
         of_module = driver.memory.values()
         assert [int(line.split()[1]) for line in record.log if line.startswith("allocate")] == list(of_module)
-        module._workspaces.clear()
+        module.workspaces.clear()
         driver.memory.clear()
         assert (launch.grid, launch.block, launch.smem_bytes) == (
             expected["grid"],

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tsm2_tune.tuner.measure import Effort, measure, measure_interleaved, median_interval
+from tsm2_tune.tuner.trial import Cache
 
 
 @pytest.mark.parametrize(
@@ -24,10 +25,12 @@ class FakeDevice:
     def __init__(self, *times: Any) -> None:
         self.times = [itertools.cycle(ts) for ts in times]
         self.order: list[int] = []
+        self.caches: list[Cache] = []
 
-    def time_us(self, launch: Callable[[], Any]) -> float:
+    def time_us(self, launch: Callable[[], Any], cache: Cache) -> float:
         which = launch()
         self.order.append(which)
+        self.caches.append(cache)
         return float(next(self.times[which]))
 
     def synchronise(self) -> None: ...
@@ -56,7 +59,7 @@ def test_a_time_limit_ends_measuring() -> None:
 def test_finalists_take_turns() -> None:
     device = FakeDevice([1.0], [2.0], [3.0])
     launches = [lambda which=which: which for which in range(3)]
-    found = measure_interleaved(device, launches, FAST)  # type: ignore[arg-type]
+    found = measure_interleaved(device, launches, FAST)[Cache.CLEAN]  # type: ignore[arg-type]
     assert [one.median_us for one in found] == [1.0, 2.0, 3.0]
     assert device.order[:9] == [0, 1, 2, 1, 2, 0, 2, 0, 1]
 
@@ -64,15 +67,35 @@ def test_finalists_take_turns() -> None:
 def test_the_clock_is_read_however_early_sampling_ends() -> None:
     device, short = FakeDevice([1.0, 2.0], [2e6]), Effort(warm_up_seconds=0.0, limit_seconds=0.0)
     launches = [lambda which=which: which for which in range(2)]
-    found = measure_interleaved(device, launches, short)  # type: ignore[arg-type]
+    found = measure_interleaved(device, launches, short)[Cache.CLEAN]  # type: ignore[arg-type]
     assert [(len(one.samples_us), one.sm_clock_mhz) for one in found] == [(1, 1980.0), (1, 1980.0)]
-    slow = measure_interleaved(device, launches, FAST)[1]  # type: ignore[arg-type]
+    slow = measure_interleaved(device, launches, FAST)[Cache.CLEAN][1]  # type: ignore[arg-type]
     assert (len(slow.samples_us), slow.sm_clock_mhz) == (1, 1980.0)
 
 
 def test_who_takes_very_long_has_one_turn() -> None:
     device = FakeDevice([1.0, 2.0], [2e6])
     launches = [lambda which=which: which for which in range(2)]
-    found = measure_interleaved(device, launches, FAST)  # type: ignore[arg-type]
+    found = measure_interleaved(device, launches, FAST)[Cache.CLEAN]  # type: ignore[arg-type]
     assert [len(one.samples_us) for one in found] == [FAST.max_samples, 1]
     assert found[1].median_us == 2e6
+
+
+def test_a_trial_is_of_one_state() -> None:
+    device = FakeDevice([10.0])
+    found = measure(device, lambda: 0, FAST, Cache.WARM)  # type: ignore[arg-type, return-value]
+    assert found.cache is Cache.WARM
+    assert set(device.caches) == {Cache.WARM}
+
+
+def test_each_takes_its_turn_in_every_state() -> None:
+    device = FakeDevice([1.0], [2.0])
+    launches = [lambda which=which: which for which in range(2)]
+    states = (Cache.CLEAN, Cache.DIRTY)
+    found = measure_interleaved(device, launches, FAST, states)  # type: ignore[arg-type]
+    assert list(found) == [Cache.CLEAN, Cache.DIRTY]
+    for cache, measured in found.items():
+        assert [(one.median_us, one.cache) for one in measured] == [(1.0, cache), (2.0, cache)]
+    of_turns = list(zip(device.caches, device.order, strict=True))
+    first = [(Cache.CLEAN, 0), (Cache.CLEAN, 1), (Cache.DIRTY, 0), (Cache.DIRTY, 1)]
+    assert of_turns[:8] == [*first, *first[1:], first[0]]

@@ -75,6 +75,8 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
     (TsmrMmaConfig(128, 2, 8, 16, 2, splits=4, row_tiles=1, min_blocks=6), F64),
     (TsmrMmaConfig(128, 1, 8, 32, 4, splits=1, row_tiles=4, min_blocks=1), replace(F64, op="ttt")),
     (TsmrZmmaConfig(128, 2, 16, 16, 2, splits=4, row_tiles=1, min_blocks=3), replace(F64, dtype_name="c128")),
+    (TsmrConfig(128, 1, 8, 8, 4, splits=12, row_tiles=1, min_blocks=1, evict_first=0), F32),
+    (TsmrMmaConfig(128, 2, 8, 16, 2, splits=4, row_tiles=1, min_blocks=6, evict_first=0), F64),
     (GemmConfig(96, 96, 16, 16, 16, 32, 8, 8, 32, vector=1, read="ca"), SQUARE),
     (GemmConfig(128, 128, 16, 16, 16, 16, 16, 32, 8, vector=4, read="nc"), replace(SQUARE, op="ttt")),
     (GemmConfig(64, 64, 8, 16, 16, 32, 8, 32, 8, vector=2, read="nc"), replace(SQUARE, dtype_name="c64", op="nc")),
@@ -150,6 +152,10 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
     ),
     (TsmtZmmaConfig(128, 16, 16, 2, 2, 8, 2, splits=264, min_blocks=1), replace(GRAM, dtype_name="c128", op="cn")),
     (TsmtConfig(128, 8, 8, 8, 4, 2, 1, splits=16, min_blocks=1), replace(GRAM, dtype_name="c64", op="jtt")),
+    (
+        TsmtConfig(128, 8, 8, 8, 4, 2, 1, splits=16, min_blocks=1, evict_first=0),
+        replace(GRAM, dtype_name="c64", op="jtt"),
+    ),
     (StagedConfig(128, 128, 16, 16, 128, 2, 0, splits=396, min_blocks=1, rows=8, columns=8, step=2), GRAM),
     (
         StagedConfig(128, 32, 16, 16, 16, 3, 1, splits=264, min_blocks=1, rows=8, columns=8, step=1),

@@ -9,8 +9,9 @@ import os
 import re
 import subprocess
 import sys
+import time
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,6 +31,7 @@ from tsm2_tune.tuner.export import FORMATS
 from tsm2_tune.tuner.export.tables import csv_cell
 from tsm2_tune.tuner.job import ProblemEnded, ProblemStarted, TrialStored
 from tsm2_tune.tuner.ladder import Rung
+from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.trial import Outcome
 from tsm2_tune.tuner.tune import Options
@@ -142,7 +144,7 @@ def test_the_line_of_progress_is_whole(width: int) -> None:
     problem = Problem(20480, 16, 20480, "f32")
     console = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=width)
     space: Any = SimpleNamespace(problem=problem, kept=range(12800))
-    with display.Display(console, Options(), 12) as shown:
+    with display.Display(console, Options(), 12, Phases()) as shown:
         shown.show(ProblemStarted(space, tried_before=128, best_before_us=None, seconds_before=0.0))
         shown.show(TrialStored(trial(123456.7), 1))
     assert isinstance(console.file, io.StringIO)
@@ -155,7 +157,7 @@ def test_where_no_bar_tells_trials_and_problems_are_counted(monkeypatch: pytest.
     problem = Problem(20480, 16, 20480, "f32")
     console = Console(file=io.StringIO(), force_terminal=False, width=200)
     space: Any = SimpleNamespace(problem=problem, kept=range(128))
-    with display.Display(console, Options(), 12) as shown:
+    with display.Display(console, Options(), 12, Phases()) as shown:
         shown.show(ProblemStarted(space, tried_before=0, best_before_us=None, seconds_before=0.0))
         shown.show(TrialStored(trial(500.0), 1))
         monkeypatch.setattr(display, "SILENCE_SECONDS", 0.0)
@@ -165,6 +167,39 @@ def test_where_no_bar_tells_trials_and_problems_are_counted(monkeypatch: pytest.
     counted, ended = console.file.getvalue().splitlines()
     assert re.fullmatch(rf"1/12 {problem.text}: 2 of 128 trials, \d+ s left; best 400.0 us, .* of the floor", counted)
     assert ended.startswith(f"1/12 {problem.text}: no configuration gave a right result (2 new trials; 126 untried")
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_long_trial_is_not_silent(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
+    """Told after a while, then twice as long after that, and so on; anew after each event."""
+    monkeypatch.setattr(display, "LONG_SECONDS", 0.2)
+    console = Console(file=io.StringIO(), force_terminal=terminal, color_system=None, width=200)
+    assert isinstance(console.file, io.StringIO)
+    space: Any = SimpleNamespace(problem=Problem(20480, 16, 20480, "f32"), kept=range(128))
+    phases = Phases()
+    with display.Display(console, Options(), 2, phases) as shown:
+        time.sleep(0.3)
+        assert "no news" not in console.file.getvalue(), "there is no problem yet"
+        shown.show(ProblemStarted(space, tried_before=0, best_before_us=None, seconds_before=0.0))
+        phases.enter("compilers")
+        wait_until(lambda: console.file.getvalue().count("no news for ") >= 2)
+        phases.enter("timing")
+        shown.show(TrialStored(trial(500.0), 1))
+        wait_until(lambda: "at timing" in console.file.getvalue())
+        shown.show(ProblemEnded(Problem(20480, 16, 20480, "f32"), 1, 1, 0, 127, 0, 0, None))
+        ended = console.file.getvalue()
+        time.sleep(0.5)
+        assert "no news" not in console.file.getvalue()[len(ended) :], "the problem has ended"
+    pattern = rf"{'' if terminal else '1/2 '}20480x16x20480:f32: no news for \d+ s, at compilers"
+    assert len(re.findall(pattern, ended)) >= 2
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    """Wait 10 s at the most."""
+    end = time.monotonic() + 10.0
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 # Encodings

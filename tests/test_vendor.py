@@ -23,7 +23,7 @@ from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.operands import Operands, Support
 from tsm2_tune.tuner.requests import AttemptResult, Rematch, Rematched
 from tsm2_tune.tuner.serving import _Bench
-from tsm2_tune.tuner.trial import Outcome
+from tsm2_tune.tuner.trial import Cache, Outcome
 from tsm2_tune.tuner.vendor import libraries
 from tsm2_tune.tuner.vendor.beside import Vendor, beside
 from tsm2_tune.tuner.vendor.beside import libraries as libraries_of
@@ -101,7 +101,7 @@ def test_both_compute_the_product_of_the_operands(
     fakes = FakeLibrary(), FakeLibrary()
     opened(monkeypatch, *fakes)
     operands = operands_of(host, support_path, problem)
-    with beside(host, operands, seed=SEED) as found:
+    with beside(host, operands, seed=SEED, cache=Cache.CLEAN) as found:
         assert [one.library for one in found.entrants] == [CUBLAS, CUBLASLT], found.trouble
         assert [one.version for one in found.entrants] == [VERSION, VERSION]
         for one in found.entrants:
@@ -143,7 +143,7 @@ def test_cublas_has_routines_for_vectors_and_for_a_matrix_times_itself(
 ) -> None:
     cublas = FakeLibrary()
     opened(monkeypatch, cublas, FakeLibrary())
-    with beside(host, operands_of(host, support_path, Problem.parse(text)), seed=SEED):
+    with beside(host, operands_of(host, support_path, Problem.parse(text)), seed=SEED, cache=Cache.CLEAN):
         pass
     assert {name for name in cublas.calls if "ge" in name[7:9] or "rk_" in name or "Gemm" in name} == expected
 
@@ -154,7 +154,7 @@ def test_cublas_has_routines_for_vectors_and_for_a_matrix_times_itself(
 class Clocked:
     """A device on which a launch takes as long as it says."""
 
-    def time_us(self, launch: Callable[[], float]) -> float:
+    def time_us(self, launch: Callable[[], float], cache: Cache) -> float:
         return launch()
 
     def synchronise(self) -> None: ...
@@ -202,7 +202,7 @@ def test_a_final_has_the_vendor_beside_the_finalists(
 ) -> None:
     opened(monkeypatch, FakeLibrary(), FakeLibrary(missing=1))
     found = rematch()
-    assert (len(found.measurements), found.vendor_trouble) == (1, "")
+    assert (len(found.measurements[0]), found.vendor_trouble) == (1, "")
     cublas, cublaslt = found.vendor
     assert (cublas.library, cublas.version, cublas.routine) == (CUBLAS, VERSION, "cublasSgemm")
     assert (cublas.verdict.correct, cublas.measurement.median_us > 0) == (True, True)
@@ -240,7 +240,7 @@ def test_what_the_vendor_declines_never_fails_the_final(
 ) -> None:
     opened(monkeypatch, FakeLibrary(**cublas), FakeLibrary(**cublaslt))
     found = rematch()
-    assert len(found.measurements) == 1
+    assert len(found.measurements[0]) == 1
     assert [one.library for one in found.vendor] == measured
     assert found.vendor_trouble == (f"{trouble} answers 15 (not supported)" if trouble else "")
 
@@ -261,7 +261,7 @@ def test_a_routine_that_declines_in_the_rounds_leaves_them_to_ours(
 
     monkeypatch.setattr("tsm2_tune.tuner.vendor.cublas.Cublas.launch", declining)
     found = rematch()
-    assert (len(found.measurements), found.vendor) == (1, ())
+    assert (len(found.measurements[0]), found.vendor) == (1, ())
     assert found.vendor_trouble == "cublasSgemm answers 13 (execution failed)"
 
 

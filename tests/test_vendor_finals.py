@@ -16,6 +16,7 @@ import pytest
 from tests.command import TUNE, run
 from tests.fabricated import (
     GPU,
+    ONE_STATE,
     PROBLEM,
     configuration,
     downgrade,
@@ -34,6 +35,7 @@ from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.tuner import job
+from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.requests import AttemptResult, Rematch, Rematched
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
@@ -66,7 +68,10 @@ class WithVendor(Replay):
         libraries = libraries or Libraries(VERSIONS)
         identity = replace(cast(DeviceIdentity, TARGET.identity), driver=driver)
         self.target = cast(
-            Any, SimpleNamespace(identity=identity, limits=TARGET.limits, toolchain=TARGET.toolchain, is_host=False)
+            Any,
+            SimpleNamespace(
+                identity=identity, limits=TARGET.limits, toolchain=TARGET.toolchain, is_host=False, **ONE_STATE
+            ),
         )
         self.options = Options(vendor=True)
         self.asked: list[bool] = []  # of each final that was measured, whether the vendor was to be
@@ -371,7 +376,7 @@ def test_every_export_says_how_many_times_as_fast(store: Store, tmp_path: Path) 
 
 
 def test_what_kept_the_vendor_out_is_told_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with Display(console(), Options(), 2) as shown:
+    with Display(console(), Options(), 2, Phases()) as shown:
         for problem, detail in ((None, "libcublas not found"), (PROBLEM, "no such\nproduct"), (None, "again")):
             shown.show(job.VendorLeftOut(problem, detail))
     assert capsys.readouterr().out.splitlines() == [
@@ -383,7 +388,7 @@ def test_what_kept_the_vendor_out_is_told_in_a_line(capsys: pytest.CaptureFixtur
 def test_the_winners_line_says_it(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     tried(store, {A: 100})
     space = cast(SearchSpace, SimpleNamespace(problem=PROBLEM, kept=(), families=("tsm2",)))
-    with Display(console(), Options(), 1) as shown:
+    with Display(console(), Options(), 1, Phases()) as shown:
         for event in job.run([space], WithVendor(store), store, order=lambda *_: (), families=("tsm2",)):
             shown.show(event)
     assert "0.90 x cuBLAS" in capsys.readouterr().out

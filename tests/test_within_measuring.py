@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.fabricated import measurement, trial, tuning_run, vendor_measurement
+from tests.fabricated import ONE_STATE, measurement, trial, tuning_run, vendor_measurement
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families.tsm2 import FAMILY
@@ -29,7 +29,7 @@ from tsm2_tune.tuner.past import Claimed, Past
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Binary, Outcome, Trial, Verdict
+from tsm2_tune.tuner.trial import Binary, Cache, Outcome, Trial, Verdict
 from tsm2_tune.tuner.tune import Options, Tuner
 from tsm2_tune.tuner.vendor.beside import Libraries
 from tsm2_tune.tuner.worker import AttemptResult, Rematch, Rematched, Worker
@@ -43,12 +43,13 @@ TARGET = cast(
         toolchain=SimpleNamespace(digest="nvcc"),
         limits=PROFILES["h200"],
         is_host=False,
+        **ONE_STATE,
     ),
 )
 KERNELS = sorted((one for one in FAMILY.configurations() if one.version == "v3"), key=lambda one: one.text)[:8]
 SHAPES = [Problem(4096 * number, 16, 4096, "f32") for number in (1, 2, 3, 4, 5)]
 Times = Mapping[tuple[str, Problem], float]  # of a configuration at a shape
-TODAY = {name: basis(name, TARGET) for name in ("tsm2", "tsmr")}
+TODAY = {name: basis(name, TARGET, Cache.CLEAN) for name in ("tsm2", "tsmr")}
 
 
 class Simulated(Tuner):
@@ -90,7 +91,7 @@ class Simulated(Tuner):
         self.rounds.append((request.problem, frozenset(members)))
         pairs = [(text, request.problem) for text in members]
         found = tuple(measurement(self._in_turns.get(p, self._times[p]), 0.1) for p in pairs)
-        return Rematched(found, (vendor_measurement(101.0),) if request.vendor else ())
+        return Rematched((found,), (vendor_measurement(101.0),) if request.vendor else ())
 
 
 def stored_trial(config: KernelConfig, problem: Problem, median_us: float | None, **changes: Any) -> Trial:

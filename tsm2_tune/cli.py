@@ -44,7 +44,7 @@ from tsm2_tune.tuner.locks import device_lock
 from tsm2_tune.tuner.stopping import stoppable
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
-from tsm2_tune.tuner.target import default_spec, find_target
+from tsm2_tune.tuner.target import Target, default_spec, find_target
 from tsm2_tune.tuner.trial import Outcome, in_a_line
 from tsm2_tune.tuner.tune import FinalFailure, Options, Tuner
 from tsm2_tune.usage import Group
@@ -140,13 +140,14 @@ def _tune(
         Tuner(target, options) as tuner,
         Store.open(database, create=True) as store,
     ):
-        display.print_line(console, f"device: {target.identity.name}")
-        with display.Display(console, options, len(searched)) as shown:
+        display.print_line(console, f"device: {target.identity.name}{_of_state(ctx, target, options)}")
+        with display.Display(console, options, len(searched), tuner.phases) as shown:
             for event in job.run(searched, tuner, store):
                 shown.show(event)
                 tally.count(event)
         asked = set(problems)
-        winners = [row for row in store.best(device=target.identity.name) if row.problem in asked]
+        stored = store.best(device=target.identity.name, cache=tuner.cache)
+        winners = [row for row in stored if row.problem in asked]
         display.winners_table(winners, console)
     if winners:
         display.print_line(console, _next_step(database, is_host=target.is_host))
@@ -158,6 +159,16 @@ def _tune(
     _tell_interrupted(tally)
     if tally.unsolved or tally.interrupted:
         ctx.exit(1)
+
+
+def _of_state(ctx: click.Context, target: Target, options: Options) -> str:
+    """In which state of the L2 trials are timed; of the host only where one was asked for that it does not have."""
+    cache = target.cache(options.cache)
+    if not target.is_host:
+        return f", timed with the L2 {cache}"
+    if is_given(ctx, "cache") and options.cache is not cache:
+        return f"; --cache {options.cache} has no effect here: it is of a GPU's L2, which the host does not emulate"
+    return ""
 
 
 def _next_step(database: str, *, is_host: bool) -> str:
@@ -245,16 +256,17 @@ def ladder(
             Tuner(target, options) as tuner,
             Store.open(database, create=True) as store,
         ):
-            with display.Display(console, options, len(searched)) as shown:
+            with display.Display(console, options, len(searched), tuner.phases) as shown:
                 for event in steps.climb(searched, tuner, store):
                     shown.show(event)
                     tally.count(event)
-            found = {problem: steps.rungs(problem, target, store) for problem in problems}
+            found = {problem: steps.rungs(problem, target, store, tuner.cache) for problem in problems}
     if as_json:
         click.echo(json.dumps([steps.facts(problem, target, rungs) for problem, rungs in found.items()], indent=2))
     else:
         for problem, rungs in found.items():
-            reports.print_ladder(problem, target.identity.name, rungs, console)
+            device = target.identity.name + _of_state(ctx, target, options)
+            reports.print_ladder(problem, device, rungs, console)
     unsolved = any(rung.best is None for rungs in found.values() for rung in rungs)
     if unsolved:
         sentence = f"no time of a step: see `tsm2-tune show --db {database}`, or raise its limits"
@@ -275,7 +287,7 @@ for command in (planning.devices, planning.space, planning.model, planning.sourc
 def best(database: str, selection: Selection, as_json: bool) -> None:
     """Show the winners in the database."""
     with Store.open(database, create=False) as store:
-        every = store.best(device=selection.device_in(store))
+        every = store.best(device=selection.device_in(store), cache=selection.cache)
     rows = [row for row in every if row.problem in selection]
     _refuse_nothing("winner", len(every), len(rows), selection, database)
     if as_json:
@@ -352,22 +364,18 @@ def export(
         among: Callable[[Sequence[BestRow]], Sequence[BestRow]] = list
         if within is not None:
             console = display.console(stderr=output == "-")
-            options = Options(vendor=True, budget_seconds=None)
+            options = Options(vendor=True, budget_seconds=None, late=False)
             among = Fewest(store, within, options, not no_measure, console, _told if wait else None)
-        device, chosen = selection.device_in(store), selection.__contains__
+        which: dict[str, Any] = {
+            "device": selection.device_in(store),
+            "chosen": selection.__contains__,
+            "cache": selection.cache,
+            "among": among,
+        }
         if form == "library":
-            exports.export_library(store, output, device=device, chosen=chosen, among=among, tell=_tell)
+            exports.export_library(store, output, tell=_tell, **which)
             return
-        text = exports.export(
-            store,
-            form,
-            device=device,
-            chosen=chosen,
-            among=among,
-            binaries=binaries,
-            launcher=launcher,
-            tell=_tell,
-        )
+        text = exports.export(store, form, binaries=binaries, launcher=launcher, tell=_tell, **which)
     if output == "-":
         click.echo(text.encode(), nl=False)  # as files are, whatever a terminal has
     else:
@@ -381,14 +389,18 @@ def export(
 @json_option
 def show(trial: int | None, database: str, selection: Selection, as_json: bool) -> None:
     """Show one TRIAL in full, or list all trials."""
-    if trial is not None and (selection.device is not None or selection.is_of_problems):
-        raise click.UsageError("--device, --shapes, --dtype and --op are of the list: leave them or TRIAL out")
+    of_list = selection.device is not None or selection.cache is not None or selection.is_of_problems
+    if trial is not None and of_list:
+        raise click.UsageError(
+            "--device, --shapes, --dtype, --op and --cache are of the list: leave them or TRIAL out"
+        )
     with Store.open(database, create=False) as store:
         if trial is not None:
             display.trial_in_full(store.trial(trial), display.console(), as_json=as_json)
             return
         device = selection.device_in(store)
         every = [line for line in store.listing() if device is None or line.device == device]
+        every = [line for line in every if selection.cache is None or line.cache == selection.cache]
     lines = [line for line in every if not selection.is_of_problems or Problem.parse(line.problem) in selection]
     _refuse_nothing("trial", len(every), len(lines), selection, database)
     display.trials_table(lines, display.console(), as_json=as_json)

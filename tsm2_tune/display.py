@@ -19,6 +19,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Column, Table
 from rich.text import Text
 
+from tsm2_tune.liveness import Liveness
 from tsm2_tune.tuner.job import (
     Event,
     FinalStored,
@@ -29,10 +30,11 @@ from tsm2_tune.tuner.job import (
     VendorLeftOut,
     WinnerVerified,
 )
+from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.stored import BestRow, TrialLine, TrialRecord
 from tsm2_tune.tuner.trial import Outcome, Trial, Verdict
 from tsm2_tune.tuner.tune import FinalFailure, Options
-from tsm2_tune.winners import VENDOR_COLUMNS, WINNER_COLUMNS, rate_text, winner_text
+from tsm2_tune.winners import columns_of, device_text, rate_text, winner_text
 
 # What a terminal would obey instead of showing it: controls but for newline; and what it does not show: line ends of
 # Unicode, marks and changes of direction, characters without a width, tags.
@@ -44,6 +46,7 @@ _HALVES = re.compile("[\\ud800-\\udfff]")  # of characters: bytes of a path that
 GAP = "  "  # between columns, and between what a record says
 LEAST_TEXT_WIDTH = 20  # of a column that folds
 SILENCE_SECONDS = 15.0  # after which trials are counted in a line, where no bar does so
+LONG_SECONDS = 10.0  # without an event, after which its phase is shown; again after twice as long, and so on
 LEAST_BAR_WIDTH = 100  # of a terminal beside whose line of progress there is room for a bar
 
 
@@ -66,10 +69,11 @@ def print_line(console: Console, text: str) -> None:
 
 
 class Display:
-    """Shows the events of the main job. Use as a context manager."""
+    """Shows the events of the main job, and its phase where none comes for long. Use as a context manager."""
 
-    def __init__(self, console: Console, options: Options, problems: int) -> None:
+    def __init__(self, console: Console, options: Options, problems: int, phases: Phases) -> None:
         self._console, self._options, self._problems = console, options, problems
+        self._phases, self._liveness = phases, Liveness(self._goes_on, LONG_SECONDS)
         self._live = console.is_terminal
         self._progress = Progress(
             TextColumn(
@@ -83,7 +87,7 @@ class Display:
             disable=not self._live,
         )
         self._task: TaskID | None = None
-        self._number = 0
+        self._number, self._problem = 0, ""
         self._best_us: float | None = None
         self._failures: dict[str, int] = {}
         self._seconds_before, self._started, self._trials, self._expected = 0.0, 0.0, 0, 0
@@ -92,15 +96,24 @@ class Display:
 
     def __enter__(self) -> Display:
         self._progress.start()
+        self._liveness.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._liveness.__exit__(kind, error, trace)
         self._progress.stop()
+
+    def _goes_on(self, seconds: float) -> None:
+        """Say what takes so long."""
+        if self._problem:
+            text = f"no news for {seconds:.0f} s, at {self._phases.now}"
+            self._line(f"{self._of_problems()}{self._problem}: {text}")
 
     def show(self, event: Event) -> None:
         """Bring the screen up to date with the event."""
+        self._liveness.event()
         if isinstance(event, ProblemStarted):
             self._problem_started(event)
         elif isinstance(event, TrialStored | TrialInterrupted):
@@ -118,6 +131,7 @@ class Display:
 
     def _problem_started(self, event: ProblemStarted) -> None:
         self._number += 1
+        self._problem = event.space.problem.text
         self._best_us, self._failures = event.best_before_us, {}
         kept = len(event.space.kept)
         total = min(kept, self._options.max_trials) if self._options.max_trials is not None else kept
@@ -165,6 +179,7 @@ class Display:
             note = best_text(self._best_us, trial)
         assert self._task is not None
         self._trials += 1
+        self._expected = max(self._expected, self._trials)  # which leaves out what is made of the fastest
         self._progress.update(self._task, advance=1, best=note, left=self._left_text())
         if not self._live and time.monotonic() - self._told >= SILENCE_SECONDS:
             so_far = f"{self._trials} of {self._expected} trials, {self._left_text()}"
@@ -181,6 +196,7 @@ class Display:
     def _problem_ended(self, event: ProblemEnded) -> None:
         assert self._task is not None
         self._progress.remove_task(self._task)
+        self._problem = ""
         if event.winner is not None:
             text = winner_text(event.winner)
         elif event.tried:
@@ -220,17 +236,15 @@ def best_text(best_us: float, trial: Trial) -> str:
 
 
 def winners_table(rows: Iterable[BestRow], console: Console) -> None:
-    """Print the winners, device by device: as tables on a terminal and as aligned columns elsewhere.
+    """Print the winners by device and state of the L2: as tables on a terminal and as aligned columns elsewhere.
 
     Beside each median how far its 95 % confidence interval reaches, and what the vendor took where any was measured.
     """
-    for device, group in groupby(rows, key=lambda row: row.device):
+    for heading, group in groupby(sorted(rows, key=device_text), key=device_text):
         winners = list(group)
-        columns = dict(WINNER_COLUMNS)
-        if all(row.vendor_us is None for row in winners):
-            columns = {head: text for head, text in columns.items() if head not in VENDOR_COLUMNS}
+        columns = columns_of(winners)
         cells = [[text(row) for text in columns.values()] for row in winners]
-        print_line(console, device)
+        print_line(console, heading)
         print_table(console, list(columns), cells, right=range(2, len(columns) - 1))
 
 
@@ -317,13 +331,14 @@ def trials_table(rows: Iterable[TrialLine], console: Console, *, as_json: bool) 
             row.problem,
             row.config,
             row.outcome,
+            row.cache,
             "" if row.median_us is None else f"{row.median_us:.1f}",
             one_line(row.detail, 60),
         )
         for row in rows
     ]
     print_table(
-        console, ("trial", "device", "problem", "configuration", "outcome", "us", "detail"), cells, right=(0, 5)
+        console, ("trial", "device", "problem", "configuration", "outcome", "L2", "us", "detail"), cells, right=(0, 6)
     )
 
 
@@ -345,6 +360,7 @@ def trial_facts(record: TrialRecord) -> dict[str, Any]:
         "spill_bytes": trial.spill_bytes,
         "guideline_broken": trial.guideline_broken,
         "verdict": _verdict_facts(trial.verdict),
+        "cache": trial.cache,
         "floor_us": trial.floor_us,
         "compile_seconds": trial.compile_seconds,
         "total_seconds": trial.total_seconds,

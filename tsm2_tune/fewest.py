@@ -21,7 +21,7 @@ from tsm2_tune.tuner.export.pairs import Selected, Tuned, percent, refuse_stale
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.target import Target, find_target, spec_of
-from tsm2_tune.tuner.trial import Outcome
+from tsm2_tune.tuner.trial import Cache, Outcome
 from tsm2_tune.tuner.tune import FinalFailure, Options
 
 
@@ -44,9 +44,9 @@ class Fewest:
         for row in winners:
             refuse_stale(row, self.store)
         found: list[tuple[Selected, str]] = []  # and why nothing was measured
-        ordered = sorted(winners, key=lambda row: (row.device, row.dtype, row.op))
-        for device, of_device in groupby(ordered, key=lambda row: row.device):
-            with self._bench(device) as (bench, why):
+        ordered = sorted(winners, key=lambda row: (row.device, row.cache, row.dtype, row.op))
+        for (device, cache), of_device in groupby(ordered, key=lambda row: (row.device, Cache(row.cache))):
+            with self._bench(device, cache) as (bench, why):
                 for _, group in groupby(of_device, key=lambda row: (row.dtype, row.op)):
                     found.append(self._selected(device, list(group), bench, why))
         for selected, why in found:
@@ -55,13 +55,13 @@ class Fewest:
         return [rows[row.device, row.problem] for row in winners]
 
     @contextmanager
-    def _bench(self, device: str) -> Iterator[tuple[Bench | None, str]]:
-        """What measures on the device, or why nothing does."""
+    def _bench(self, device: str, cache: Cache) -> Iterator[tuple[Bench | None, str]]:
+        """What measures on the device, in this state of its L2, or why nothing does."""
         target = self._target(device) if self.measures else "--no-measure"
         if isinstance(target, str):
             yield None, target
         else:
-            with Bench(target, self.options, self.store, self.wait) as bench:
+            with Bench(target, replace(self.options, cache=cache), self.store, self.wait) as bench:
                 yield bench, ""
 
     def _target(self, device: str) -> Target | str:
@@ -74,7 +74,8 @@ class Fewest:
     def _selected(
         self, device: str, winners: Sequence[BestRow], bench: Bench | None, why: str
     ) -> tuple[Selected, str]:
-        tuned = Tuned(self.store, device, [row.problem for row in winners], self.within)
+        problems, cache = [row.problem for row in winners], Cache(winners[0].cache)
+        tuned = Tuned(self.store, device, problems, self.within, cache)
         tuned.keep_to(bench.bases(tuned) if bench is not None else None)
         if bench is not None and not tuned.winners_count():
             bench, why = None, "winners are of another compiler or version than is here"

@@ -18,6 +18,7 @@ from tsm2_tune.generator.problem import DTYPES, ELEMENT_TYPES, MATHS, OP_LETTERS
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.rules import Guidelines, Thresholds, parse_thresholds
 from tsm2_tune.generator.shapes import SPELLING, parse_shapes
+from tsm2_tune.tuner.trial import Cache
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -310,6 +311,18 @@ vendor_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
+def cache_option(default: Cache | None, about: str) -> Callable[[F], F]:
+    """--cache, a state of the L2, which is this one where it is not given."""
+    return click.option(
+        "--cache",
+        type=click.Choice([one.value for one in Cache]),
+        default=None if default is None else default.value,
+        show_default=default is not None,
+        callback=lambda ctx, param, value: None if value is None else Cache(value),
+        help=about,
+    )
+
+
 def within_options(function: F) -> F:
     """--within and --no-measure."""
     for option in (
@@ -327,8 +340,13 @@ def within_options(function: F) -> F:
 
 
 def tuning_options(function: F) -> F:
-    """The fields of tune.Options under their names: how much to try, and how patiently."""
+    """The fields of tune.Options under their names: how much to try, how patiently, and in which state of the L2."""
     for option in (
+        cache_option(
+            Cache.DIRTY,
+            "What is in a GPU's L2 before a trial is timed: clean, what was read before; dirty, what was written, as"
+            " in most programs; warm, the operands that fit. Finals measure clean and dirty too.",
+        ),
         click.option(
             "--run-limit",
             "run_limit_seconds",

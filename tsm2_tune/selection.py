@@ -12,9 +12,10 @@ import click
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.shapes import Shape, parse_shapes
-from tsm2_tune.options import GRAM, OP_SPELLING, dtype_name, gram_ops, items_of, spelt_problem
+from tsm2_tune.options import GRAM, OP_SPELLING, cache_option, dtype_name, gram_ops, items_of, spelt_problem
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.target import HOST, limits_of
+from tsm2_tune.tuner.trial import Cache
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -28,6 +29,7 @@ class Selection:
     shapes: frozenset[Shape]
     dtypes: frozenset[str]  # of elements, whatever the math, or of a Dtype
     ops: frozenset[str]
+    cache: Cache | None = None  # state of the L2
 
     def __contains__(self, problem: Problem) -> bool:
         is_named = problem in self.problems or (problem.m, problem.n, problem.k) in self.shapes
@@ -54,7 +56,9 @@ class Selection:
         return name
 
 
-def selected(device: str | None, shapes: str | None, dtypes: str | None, ops: str | None) -> Selection:
+def selected(
+    device: str | None, shapes: str | None, dtypes: str | None, ops: str | None, cache: Cache | None = None
+) -> Selection:
     """The selection that the options' texts spell. InputError where one is none."""
     problems, of_shapes = set[Problem](), set[Shape]()
     for item in items_of(shapes) if shapes is not None else ():
@@ -70,11 +74,12 @@ def selected(device: str | None, shapes: str | None, dtypes: str | None, ops: st
         frozenset(of_shapes),
         frozenset(dtype_name(name.strip()) for name in dtypes.split(",")) if dtypes is not None else frozenset(),
         frozenset(one for name in names for one in (gram_ops() if name == GRAM else (name,))),
+        cache,
     )
 
 
 def selection_options(function: F) -> F:
-    """--device, --shapes, --dtype and --op of results that are stored, which become one Selection."""
+    """--device, --shapes, --dtype, --op and --cache of results that are stored, which become one Selection."""
 
     @wraps(function)
     def with_selection(
@@ -83,11 +88,13 @@ def selection_options(function: F) -> F:
         shapes: str | None,
         dtypes: str | None,
         ops: str | None,
+        cache: Cache | None,
         **named: Any,
     ) -> Any:
-        return function(*arguments, selection=selected(device, shapes, dtypes, ops), **named)
+        return function(*arguments, selection=selected(device, shapes, dtypes, ops, cache), **named)
 
     for option in (
+        cache_option(None, "Only times in this state of the L2. Without it winners in dirty come before others."),
         click.option("--op", "ops", metavar="OP,...", help=f"Only these ops. {OP_SPELLING}"),
         click.option("--dtype", "dtypes", metavar="DTYPE,...", help="Only these element types."),
         click.option(

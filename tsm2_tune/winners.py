@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.vendor import texts
@@ -18,9 +18,19 @@ def winner_text(row: BestRow) -> str:
     ties = f", ties with {row.ties - 1} more" if row.ties > 1 else ""
     beside_vendor = f", {texts.x_cublas(row)} x cuBLAS" if row.x_cublas is not None else ""
     return (
-        f"{row.config} {row.median_us:.1f} us, {rate_text(row.gbytes_per_s)},"
+        f"{row.config} {row.median_us:.1f} us{_of_state(row)}, {rate_text(row.gbytes_per_s)},"
         f" {row.percent_of_floor:.0f} % of the floor{beside_vendor}{ties}"
     )
+
+
+def _of_state(row: BestRow) -> str:
+    """Which state of the L2 a GPU's time is of."""
+    return f" {row.cache}" if row.compute_capability else ""
+
+
+def device_text(row: BestRow) -> str:
+    """The heading of a table of winners: the device, and the state of its L2 where it is a GPU."""
+    return f"{row.device}, L2{_of_state(row)}" if row.compute_capability else row.device
 
 
 def _spread_text(row: BestRow) -> str:
@@ -44,3 +54,14 @@ WINNER_COLUMNS: dict[str, Callable[[BestRow], str]] = {  # heading -> the cell's
     "ties": lambda row: str(row.ties),
     "": _state_text,
 }
+
+
+def columns_of(rows: Sequence[BestRow]) -> dict[str, Callable[[BestRow], str]]:
+    """The columns of a table of these winners, which are of one state: those in which one of them has something."""
+    columns = dict(WINNER_COLUMNS)
+    others = texts.other_states(rows, us="{} us", digits=1)
+    if all(row.vendor_us is None for row in rows):
+        columns = {head: text for head, text in columns.items() if head not in VENDOR_COLUMNS}
+    heads = list(columns)
+    place = heads.index("ties")
+    return {head: columns.get(head) or others[head] for head in (*heads[:place], *others, *heads[place:])}

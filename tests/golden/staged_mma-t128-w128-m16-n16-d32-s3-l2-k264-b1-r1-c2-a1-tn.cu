@@ -105,7 +105,7 @@ template <int at_once, int places, class At>
 __device__ __forceinline__ void add_up_splits(
     vector (&sum)[places], const sum_t *from, At at, long long stride, int count, int most)
 {
-    if constexpr (at_once >= 8) {
+    if constexpr (at_once >= 16) {
         if (most <= at_once / 2)
             return add_up_splits<at_once / 2>(sum, from, at, stride, count, most);
     }
@@ -114,13 +114,14 @@ __device__ __forceinline__ void add_up_splits(
         sum[p] = {};
     #pragma unroll 1
     for (int first = 0; first < count; first += at_once) {
-        vector loaded[at_once][places];
+        vector loaded[at_once][places] = {};  // 0 where there are no more, which changes no sum
         #pragma unroll
-        for (int s = 0; s < at_once; ++s) {  // no load under a condition: it would keep registers
+        for (int s = 0; s < at_once; ++s) {
             #pragma unroll
-            for (int p = 0; p < places; ++p) {  // where there are no more, all threads load the same
-                const sum_t *one = from + (first + s < count ? at(p) + (first + s) * stride : 0);
-                loaded[s][p] = vector_of(__ldcg(reinterpret_cast<const bits_t *>(one)));
+            for (int p = 0; p < places; ++p) {
+                const sum_t *one = from + at(p) + (first + s) * stride;  // whatever the count is: no load waits for it
+                if (first + s < count)
+                    loaded[s][p] = vector_of(__ldcg(reinterpret_cast<const bits_t *>(one)));
             }
         }
         #pragma unroll
@@ -129,8 +130,7 @@ __device__ __forceinline__ void add_up_splits(
             for (int p = 0; p < places; ++p) {
                 #pragma unroll
                 for (int e = 0; e < width; ++e) {
-                    if (first + s < count)
-                        sum[p].element[e] += loaded[s][p].element[e];
+                    sum[p].element[e] += loaded[s][p].element[e];
                 }
             }
         }

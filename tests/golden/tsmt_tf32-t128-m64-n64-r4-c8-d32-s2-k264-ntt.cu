@@ -54,7 +54,7 @@ __device__ __forceinline__ void store_C(
     element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
 }
 
-constexpr int most_loads = 13;  // of splits' sums, that a thread has on their way at once
+constexpr int most_loads = 10;  // of splits' sums, that a thread has on their way at once
 
 // Adds 1 to the counter, or makes it 0 where it is `last`; returns what it was. What the block wrote before its barrier
 // is in memory before; what the other blocks wrote before they came here can be read after the block's next barrier.
@@ -93,7 +93,7 @@ template <int at_once, int places, class At>
 __device__ __forceinline__ void add_up_splits(
     sum_vector (&sum)[places], const sum_t *from, At at, long long stride, int count, int most)
 {
-    if constexpr (at_once >= 8) {
+    if constexpr (at_once >= 16) {
         if (most <= at_once / 2)
             return add_up_splits<at_once / 2>(sum, from, at, stride, count, most);
     }
@@ -102,13 +102,14 @@ __device__ __forceinline__ void add_up_splits(
         sum[p] = {};
     #pragma unroll 1
     for (int first = 0; first < count; first += at_once) {
-        sum_vector loaded[at_once][places];
+        sum_vector loaded[at_once][places] = {};  // 0 where there are no more, which changes no sum
         #pragma unroll
-        for (int s = 0; s < at_once; ++s) {  // no load under a condition: it would keep registers
+        for (int s = 0; s < at_once; ++s) {
             #pragma unroll
-            for (int p = 0; p < places; ++p) {  // where there are no more, all threads load the same
-                const sum_t *one = from + (first + s < count ? at(p) + (first + s) * stride : 0);
-                loaded[s][p] = sum_vector_of(__ldcg(reinterpret_cast<const sum_bits_t *>(one)));
+            for (int p = 0; p < places; ++p) {
+                const sum_t *one = from + at(p) + (first + s) * stride;  // whatever the count is: no load waits for it
+                if (first + s < count)
+                    loaded[s][p] = sum_vector_of(__ldcg(reinterpret_cast<const sum_bits_t *>(one)));
             }
         }
         #pragma unroll
@@ -117,8 +118,7 @@ __device__ __forceinline__ void add_up_splits(
             for (int p = 0; p < places; ++p) {
                 #pragma unroll
                 for (int e = 0; e < sum_width; ++e) {
-                    if (first + s < count)
-                        sum[p].element[e] += loaded[s][p].element[e];
+                    sum[p].element[e] += loaded[s][p].element[e];
                 }
             }
         }

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
+from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 from tsm2_tune.errors import InputError
@@ -36,6 +37,9 @@ class KernelConfig:
     launch_tunables: ClassVar[
         tuple[str, ...]
     ] = ()  # those that say how a kernel is started: its text has no such number
+    # Tunables that a search moves only in its fastest configurations: to their values. The space has the first one of
+    # these alone, which a configuration's text leaves out.
+    late_tunables: ClassVar[Mapping[str, tuple[int, ...]]] = MappingProxyType({})
 
     @property
     def tunables(self) -> dict[str, TunableValue]:
@@ -57,12 +61,27 @@ class KernelConfig:
         return self._spelt(self.tunables | dict.fromkeys(launch_tunables, "*"))
 
     @property
+    def early(self) -> Self:
+        """The configuration of the space that this one is, or was made of."""
+        return replace(self, **{name: values[0] for name, values in self.late_tunables.items()})
+
+    @property
+    def later(self) -> tuple[Self, ...]:
+        """The others that are made of one of the space, by moving one tunable."""
+        early = self.early
+        return tuple(
+            replace(early, **{name: value}) for name, values in self.late_tunables.items() for value in values[1:]
+        )
+
+    @property
     def has_splits(self) -> bool:
         """Whether blocks leave sums to be added up, of parts of k or of all work."""
         return int(self.tunables.get("splits", 1)) > 1
 
     def _spelt(self, values: Mapping[str, TunableValue]) -> str:
-        return "-".join([self.family, *(f"{self.letters[n]}{v}" for n, v in values.items())])
+        unsaid = {name: options[0] for name, options in self.late_tunables.items()}
+        said = (f"{self.letters[n]}{v}" for n, v in values.items() if n not in unsaid or v != unsaid[n])
+        return "-".join([self.family, *said])
 
     @property
     def json(self) -> str:
@@ -88,8 +107,12 @@ class KernelConfig:
 
     @classmethod
     def from_tunables(cls, values: dict[str, Any]) -> Self:
-        """The configuration with these tunables; InputError where a name or a type is not this family's."""
+        """The configuration with these tunables; InputError where a name or a type is not this family's.
+
+        Those may be missing that a search moves late: they have their first values.
+        """
         expected = {field.name: field.type for field in fields(cls)}
+        values = {name: options[0] for name, options in cls.late_tunables.items()} | values
         if set(values) != set(expected):
             raise InputError(
                 f"configuration of {cls.family}: expected the tunables {', '.join(expected)},"

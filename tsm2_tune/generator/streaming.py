@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 from tsm2_tune.generator.families.family import Tunable
 from tsm2_tune.generator.rules import Rule, columns_within_n, prefetch_within_k
 from tsm2_tune.generator.splitting import SPLITTING_RULES
+
+# Loads of A that are first to evict leave the L2 to whatever else is there: to B and C, which is of use, and to the
+# dirty lines of the kernel before, which is not. Others push those out once.
+EVICT_FIRST = Tunable("evict_first", "", "1 where loads of A are first to evict, 0 where they have no policy")
+POLICIES = MappingProxyType({EVICT_FIRST.name: (1, 0)})
 
 
 def streaming_tunables(height: Tunable, holder: str) -> tuple[Tunable, ...]:
@@ -18,6 +25,7 @@ def streaming_tunables(height: Tunable, holder: str) -> tuple[Tunable, ...]:
         Tunable("splits", "", "parts of k, each a block of its own"),
         Tunable("row_tiles", "tcf", "tiles of rows for each block of the grid"),
         Tunable("min_blocks", "", "blocks that a multiprocessor must hold, which bounds the registers"),
+        EVICT_FIRST,
     )
 
 

@@ -1,4 +1,4 @@
-"""The compiled launcher: the short way of PyTorch's tensors compiled, where this file holds it for this Python.
+"""The compiled launcher: the short way of PyTorch's tensors and CuPy's arrays, where the file holds one.
 
 It does what the short way in Python does, and calls that for whatever needs a closer look.
 """
@@ -17,10 +17,11 @@ from functools import cache
 from importlib.machinery import ExtensionFileLoader
 from typing import Any
 
-from tsm2_tune.runtime.fast import Starter, torch_current_device, torch_kinds, torch_starter
-from tsm2_tune.runtime.libraries import torch_stream
+from tsm2_tune.runtime.fast import Starter, cupy_starter, torch_current_device, torch_kinds, torch_starter
+from tsm2_tune.runtime.libraries import is_torchs, torch_stream
 from tsm2_tune.runtime.pack import LAUNCHER
-from tsm2_tune.runtime.plans import ADDRESSES_AT, ALPHA_AT, BETA_AT, POINTERS_AT, STREAM_AT, Plan, Slot
+from tsm2_tune.runtime.plans import ADDRESSES_AT, ALPHA_AT, BETA_AT, POINTERS_AT, STREAM_AT, WORKSPACE_AT, Plan, Slot
+from tsm2_tune.runtime.workspace import legacy_key, workspaces
 
 LAUNCHER_NAME = "tsm2_launcher"
 LAUNCHER_PYTHON = (3, 11)  # whose stable ABI it is built for
@@ -62,15 +63,28 @@ def launcher() -> Any:
     return module
 
 
-def compiled_starter(torch: Any, kind: type) -> Starter:
+def compiled_torch_starter(torch: Any, kind: type) -> Starter:
     """How products of tensors of this type are started."""
     plain, exchange = torch_starter(torch), getattr(kind, "__dlpack_c_exchange_api__", None)
-    launchers.pop(kind, None)
-    if exchange is None or launcher() is None:
+    if exchange is None:
         return plain
-    arguments = torch_kinds(torch), torch_stream(torch), torch.empty_strided, torch_current_device(torch)
+    of_torch = torch_kinds(torch), torch_stream(torch), torch.empty_strided, torch_current_device(torch)
+    return _compiled_starter(kind, plain, exchange, *of_torch)
+
+
+def compiled_cupy_starter(cupy: Any, kind: type) -> Starter:
+    """How products of CuPy's arrays of this type are started."""
+    of_cupy = cupy.cuda.get_current_stream, cupy.empty, cupy.cuda.runtime.getDevice
+    return _compiled_starter(kind, cupy_starter(cupy), None, (cupy.ndarray, cupy.ndarray), *of_cupy)
+
+
+def _compiled_starter(kind: type, plain: Starter, *arguments: Any) -> Starter:
+    """The launcher's, which calls the plain one; that where there is none, or none for such arrays."""
+    launchers.pop(kind, None)
+    if launcher() is None:
+        return plain
     try:
-        made = launchers[kind] = launcher().Launcher(plain, exchange, *arguments)
+        made = launchers[kind] = launcher().Launcher(plain, *arguments, workspaces)
     except (TypeError, ValueError):  # a description of another version
         return plain
     start: Starter = made.start
@@ -88,10 +102,16 @@ def teach(a: Any, b: Any, out: Any, plan: Plan, asked: Any) -> None:
         slot = Slot(plan)
     slot.set_factors(plan, None, None)
     places = (*ADDRESSES_AT, ALPHA_AT, BETA_AT, STREAM_AT)
+    if is_torchs(a):
+        new_out: Any = ((plan.out_shape, plan.out_strides), {"dtype": a.dtype, "device": a.device})
+    else:
+        new_out = ((plan.out_shape, a.dtype), {"order": plan.out_order})
+    key = None if plan.needed_bytes is None else legacy_key(plan.context_number)
+    workspace = (key, *(plan.needed_bytes or (0, 0)), WORKSPACE_AT)
     launch = ctypes.cast(plan.kernel_launch, ctypes.c_void_p).value
     made.add(
         a, b, out, asked, plan.start, (launch, plan.kernel), slot.buffer[:POINTERS_AT], places, bytes(plan.places),
-        plan.spans, (plan.scalar_type, plan.largest), plan.needed_bytes is not None,
-        ((plan.out_shape, plan.out_strides), {"dtype": a.dtype, "device": a.device}),
+        plan.spans, (plan.scalar_type, plan.largest), workspace,
+        new_out,
     )  # fmt: skip
     plan.slots.append(slot)

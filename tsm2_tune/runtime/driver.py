@@ -108,6 +108,8 @@ def context_id(context: int) -> int:
 
 def stream_handle(stream: Any) -> int:
     """The CUstream of PyCUDA's and Numba's `handle`, CuPy's `ptr`, PyTorch's `cuda_stream`, or an integer."""
+    if type(stream) is int:
+        return stream
     for attribute in ("handle", "ptr", "cuda_stream"):
         stream = getattr(stream, attribute, stream)
     stream = getattr(stream, "value", stream)  # Numba's handle is a ctypes pointer

@@ -29,6 +29,7 @@ START_US = 5.0  # until the first loads have arrived, and from the last store to
 SUMS_US = 2.0  # until the last block of a tile knows that it is, and has the sums of all
 SUMS_RATE = 0.5  # of the memory's, at which they are written and read again
 CACHED_RATE = 4.0  # of the memory's, at which lines are read again that are in the L2
+FEWER = 0.05  # how much longer the body is, at the most, where there are fewer all the same
 UNEVEN = 0.3  # of idle multiprocessors' share of the bandwidth, what the others cannot use instead
 SPARE = 2.0  # so many times fewer blocks on a multiprocessor than where a kernel won still keep it busy, of many
 MOSTLY_START_US = 50.0  # a measured body so long tells half of how it differs, a shorter one less
@@ -146,9 +147,10 @@ class Kernels:
         self._rows, self._splits = started["rows_per_block"], started["splits"]
         self._longest = _or_all(division["longest"])
         self._persistent = started["persistent"] > 0
+        self._spare = np.where(self._persistent, 1.0, SPARE)
         self._has_workspace = _column([launch.has_workspace for launch in launches]) > 0
         at = replace(won[0], **cast(Any, _columns(won, Work)))
-        self.enough, self.factors = _column([0.0]), _column([1.0])
+        self.at_work, self.factors = _column([0.0]), _column([1.0])
         tiles = self._tiles(at)
         blocks = self._blocks(tiles, at, self._rows, self._splits)
         each = blocks / card.sms
@@ -159,7 +161,7 @@ class Kernels:
         self.factors = _factor(
             np.maximum(measured - fixed, measured / 10), self._body_us(tiles, at, blocks, self._rows, self._splits)
         )
-        self.enough = self._at_work(tiles, at, blocks) / np.where(self._persistent, 1.0, SPARE)
+        self.at_work = self._at_work(tiles, at, blocks)  # where it won
 
     def waves_won(self, at: int) -> float:
         """Blocks on a multiprocessor, where a block has several tiles and all blocks ran at once; elsewhere 0."""
@@ -254,7 +256,8 @@ class Kernels:
         most = np.where(waves > 1, waves * self._resident, ceil(blocks / sms))  # blocks of one multiprocessor
         longest = share * most * sms / blocks  # beside what all take on average
         idle = 1 + (blocks > sms) * UNEVEN * (longest - 1)
-        slow = np.maximum(self.enough / self._at_work(tiles, work, blocks), 1.0)
+        fewer = self.at_work / self._at_work(tiles, work, blocks)  # how many times fewer blocks than where it won
+        slow = np.maximum(fewer / self._spare, 1.0) * (1 + FEWER * np.maximum(1 - 1 / np.maximum(fewer, 1.0), 0.0))
         odd = np.where(work.has_odd_lines, self._odd, 1.0)
         body: Floats = odd * slow * np.hypot(memory * idle, arithmetic * longest)
         return body

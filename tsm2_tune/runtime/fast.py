@@ -91,6 +91,8 @@ def torch_starter(torch: Any) -> Starter:
             pa, pb = a.data_ptr(), b.data_ptr()
         except RuntimeError:  # sparse, or otherwise without memory of its own
             return None
+        if not pa or not pb:
+            return None
         if out is None:
             key = a.shape, b.shape, None, a.stride(), b.stride(), None, dtype, on, bits, pa == pb, asked
             plan = plans.get(key)
@@ -111,6 +113,8 @@ def torch_starter(torch: Any) -> Starter:
         try:
             at, strides = out.data_ptr(), out.stride()
         except RuntimeError:
+            return None
+        if not at:
             return None
         key = a.shape, b.shape, out.shape, a.stride(), b.stride(), strides, dtype, on, bits, pa == pb, asked
         plan = plans.get(key)
@@ -182,7 +186,9 @@ def cupy_starter(cupy: Any) -> Starter:
         plan = plans.get(key)
         if plan is None:
             spans = vendors.get(key)
-            if spans is None or stream is not None or overlaps(pa, pb, at_out.ptr, spans):
+            if spans is None or stream is not None or on != current_device():
+                return None
+            if overlaps(pa, pb, at_out.ptr, spans):
                 return None
             return by_vendor(a, b, out, alpha, beta, asked)
         if stream is not None:

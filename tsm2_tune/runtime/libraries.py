@@ -72,9 +72,19 @@ TENSORS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
 )
 
 
+def _is_plain_tensor(tensor: Any) -> bool:
+    """Whether none of TENSORS is so, as of most; where it is not, one of them may be."""
+    torch = sys.modules["torch"]
+    return type(tensor) is torch.Tensor and tensor.layout is torch.strided and not (
+        tensor.is_nested or tensor.is_quantized or tensor.requires_grad or tensor.is_neg()
+    )  # fmt: skip
+
+
 def check_plain(name: str, array: Any) -> None:
     """TypeError for an array that its memory does not say all of, but for a tensor's conjugate bit."""
     if is_torchs(array):
+        if _is_plain_tensor(array):
+            return
         for what, remedy, is_so in TENSORS:
             if is_so(array):
                 raise TypeError(f"{name}: it {what}: pass {name}.{remedy}")

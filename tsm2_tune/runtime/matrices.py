@@ -58,6 +58,8 @@ class Matrix:
         if is_vector:
             shape, strides = _as_matrix(shape, strides or (dtype.itemsize,), vector)
         address, read_only = interface["data"]
+        if address == 0 and 0 not in shape:
+            raise TypeError(f"{name}: it has no memory of its own: pass {name}.clone()")
         if address % dtype.itemsize:
             raise ValueError(f"{name}: its address is not a multiple of {dtype.itemsize} bytes")
         rows, columns = shape

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from tsm2_tune.runtime.choosing import check_place, choose
-from tsm2_tune.runtime.compiled import compiled_starter, teach
+from tsm2_tune.runtime.compiled import compiled_cupy_starter, compiled_torch_starter, teach
 from tsm2_tune.runtime.driver import (
     await_stream,
     context_id,
@@ -23,7 +24,6 @@ from tsm2_tune.runtime.driver import (
 from tsm2_tune.runtime.elements import INDEX_WIDTHS, UNITS
 from tsm2_tune.runtime.fast import (
     cupy_key,
-    cupy_starter,
     plans,
     remember,
     starters,
@@ -187,14 +187,21 @@ def plan(
 
 
 def load(device: int = 0) -> None:
-    """Load every kernel that was tuned for the GPU of this number, as a capture into a CUDA graph needs them."""
+    """Load every kernel that products on the GPU of this number get, as a capture into a CUDA graph needs them.
+
+    These are what was tuned for it, and for an element type and op of which nothing was, other GPUs'. RuntimeError
+    where one of its own does not load; another GPU's that does not is left to the product that asks for it.
+    """
     name, arch = device_of(device)
     context = primary_context(device)
     number = context_id(context)
+    tuned = {(w.dtype, w.op) for w in WINNERS if w.device == name}
     for winner in WINNERS:
-        if winner.device == name:
-            for bits in INDEX_WIDTHS:
-                function_of(context, number, winner, bits, arch)
+        is_own = winner.device == name
+        if is_own or not (winner.on_host or (winner.dtype, winner.op) in tuned):
+            with nullcontext() if is_own else suppress(RuntimeError):
+                for bits in INDEX_WIDTHS:
+                    function_of(context, number, winner, bits, arch)
 
 
 def _check_factors(product: Product, alpha: Any, beta: Any) -> None:
@@ -308,10 +315,12 @@ def _remember(a: Any, b: Any, out: Any, plan: Plan | tuple[int, ...], asked: Any
     """Let the next product like this one take the short way, where its arrays are of one library."""
     kind, arrays = type(a), (a, b) if out is None else (a, b, out)
     if all(map(is_torchs, arrays)):
-        starters[kind] = starters.get(kind) or compiled_starter(sys.modules["torch"], kind)
+        starters[kind] = starters.get(kind) or compiled_torch_starter(sys.modules["torch"], kind)
         remember(torch_key(a, b, out, asked), plan)
-        if isinstance(plan, Plan):
-            teach(a, b, out, plan, asked)
-    elif all(map(is_cupys, arrays)) and hasattr(kind, "_c_contiguous"):  # which the key has
-        starters[kind] = starters.get(kind) or cupy_starter(sys.modules["cupy"])
+    elif all(map(is_cupys, arrays)) and hasattr(a, "_c_contiguous"):  # which the key has
+        starters[kind] = starters.get(kind) or compiled_cupy_starter(sys.modules["cupy"], kind)
         remember(cupy_key(a, b, out, asked), plan)
+    else:
+        return
+    if isinstance(plan, Plan):
+        teach(a, b, out, plan, asked)

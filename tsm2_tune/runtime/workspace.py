@@ -35,11 +35,16 @@ class Workspace:
     owners: tuple[Any, ...]  # of memory that a library allocated; none: the driver did
 
     def holds(self, needed_bytes: Sizes) -> bool:
-        return all(has >= needs for has, needs in zip(self.sizes_bytes, needed_bytes, strict=True))
+        return self.sizes_bytes[0] >= needed_bytes[0] and self.sizes_bytes[1] >= needed_bytes[1]
 
 
-_workspaces: dict[tuple[int, int, int], Workspace] = {}  # by context, stream, and thread where each has its own
+workspaces: dict[tuple[int, int, int], Workspace] = {}  # by context, stream, and thread where each has its own
 _of_graphs: dict[tuple[int, int, int], Workspace] = {}  # by context, stream and capture: kept for the graphs
+
+
+def legacy_key(context: int) -> tuple[int, int, int]:
+    """Of the workspace of the legacy stream in the context of this number."""
+    return context, LEGACY_STREAM, 0
 
 
 def workspace_for(context: int, needed_bytes: Sizes, stream: int, array: Any) -> tuple[int, int]:
@@ -55,15 +60,15 @@ def workspace_for(context: int, needed_bytes: Sizes, stream: int, array: Any) ->
     key = (context, stream_or_legacy, thread)
     is_ever = stream_or_legacy in (LEGACY_STREAM, PER_THREAD_STREAM)  # never destroyed
     number = stream_or_legacy if is_ever else stream_id(stream)
-    found = _workspaces.get(key)
+    found = workspaces.get(key)
     if found is not None and found.stream_id == number and found.holds(needed_bytes):
         return found.addresses
     if found is not None:
         _release(found, stream, number)
-        del _workspaces[key]
+        del workspaces[key]
         needed_bytes = (max(needed_bytes[0], found.sizes_bytes[0]), max(needed_bytes[1], found.sizes_bytes[1]))
     with at_stream(array, stream):
-        made = _workspaces[key] = _allocated(needed_bytes, stream, number, array)
+        made = workspaces[key] = _allocated(needed_bytes, stream, number, array)
     return made.addresses
 
 

@@ -16,8 +16,9 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Candidate, Guidelines, Rule, Thresholds
 from tsm2_tune.generator.space import guidelines_in_force, rules_of
 from tsm2_tune.tuner.stored import CurrentTrial, is_of_this_version
-from tsm2_tune.tuner.trial import LoadedResources
+from tsm2_tune.tuner.trial import Cache, LoadedResources
 
+Timed = tuple[Problem, Cache]  # whose times can be compared
 ALL = "all of them"  # in place of a rule's name
 Quantity = Literal["registers", "smem_bytes", "blocks_per_sm"]
 
@@ -122,16 +123,16 @@ def audit(trials: Sequence[CurrentTrial], limits: DeviceLimits, asked: Threshold
     measured = defaultdict(list)
     for trial in trials:
         if trial.median_us is not None:
-            measured[trial.problem].append(trial)
+            measured[trial.problem, trial.cache].append(trial)
     fastest_first = {
-        problem: sorted(of_problem, key=lambda trial: (trial.median_us or 0.0, trial.config.text))
-        for problem, of_problem in sorted(measured.items())
+        timed: sorted(of_problem, key=lambda trial: (trial.median_us or 0.0, trial.config.text))
+        for timed, of_problem in sorted(measured.items())
     }
     return Audit(
         trials=len(trials),
         left_out=len(every) - len(trials),
         measured=sum(map(len, fastest_first.values())),
-        problems=len(fastest_first),
+        problems=len({problem for problem, _ in fastest_first}),
         guidelines=_guidelines(fastest_first, candidates) if fastest_first else (),
         estimates=_estimates(trials, candidates, limits),
         rules=() if limits.compute_capability == HOST else _rules(trials, candidates),
@@ -139,7 +140,7 @@ def audit(trials: Sequence[CurrentTrial], limits: DeviceLimits, asked: Threshold
 
 
 def _guidelines(
-    fastest_first: Mapping[Problem, Sequence[CurrentTrial]], candidates: Mapping[int, Candidate]
+    fastest_first: Mapping[Timed, Sequence[CurrentTrial]], candidates: Mapping[int, Candidate]
 ) -> tuple[GuidelineAudit, ...]:
     dropping: dict[int, set[str]] = {}  # trial -> guidelines that would drop it
     names: dict[str, None] = {}
@@ -156,15 +157,19 @@ def _guidelines(
             GuidelineAudit(
                 rule=name,
                 would_drop=len(would_drop),
-                problems=sum(any(one.id in would_drop for one in every) for every in fastest_first.values()),
+                problems=len({timed[0] for timed, every in fastest_first.items() if _has_any(every, would_drop)}),
                 dropped=tuple(
                     _dropped_winner(problem, every, would_drop)
-                    for problem, every in fastest_first.items()
+                    for (problem, _), every in fastest_first.items()
                     if every[0].id in would_drop
                 ),
             )
         )
     return tuple(found)
+
+
+def _has_any(trials: Sequence[CurrentTrial], ids: set[int]) -> bool:
+    return any(trial.id in ids for trial in trials)
 
 
 def _dropped_winner(problem: Problem, fastest_first: Sequence[CurrentTrial], would_drop: set[int]) -> DroppedWinner:

@@ -12,17 +12,20 @@ from jinja2 import Environment, meta
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.render import environment
 from tsm2_tune.tuner.target import Target
+from tsm2_tune.tuner.trial import Cache
 
 PACKAGE = "tsm2_tune"
 _IMPORT = re.compile(rf"^from ({PACKAGE}\.generator\.[\w.]+) import ", re.MULTILINE)
 
 
-def basis(family: str, target: Target) -> str:
-    """Digest of what makes a stored trial stale when it changes.
+def basis(family: str, target: Target, cache: Cache) -> str:
+    """Digest of what makes a stored trial stale when it changes, or another measurement.
 
-    That is the family's templates, the Python that fills them in, the compiler, its version, flags and architecture.
+    That is the family's templates, the Python that fills them in, the compiler, its version, flags and architecture;
+    and the state of the L2, but for clean, which all trials had before there were others.
     """
-    facts = "\n".join([*family_texts(family), target.toolchain.digest])
+    state = [] if cache is Cache.CLEAN else [cache.value]
+    facts = "\n".join([*family_texts(family), target.toolchain.digest, *state])
     return hashlib.sha256(facts.encode()).hexdigest()
 
 

@@ -20,13 +20,11 @@ from tsm2_tune.generator.roofline import Ceilings, gflops_by_dtype
 from tsm2_tune.generator.splitting import WITH_WARPGROUP_PRODUCTS
 from tsm2_tune.tuner.compiler import Toolchain, answer
 from tsm2_tune.tuner.device import Buffer, DeviceLost, KernelFault, LaunchFailed
+from tsm2_tune.tuner.flush import Flush, stream
 from tsm2_tune.tuner.measure import median_interval
-from tsm2_tune.tuner.trial import DeviceIdentity, LoadedResources, in_a_line
+from tsm2_tune.tuner.trial import Cache, DeviceIdentity, LoadedResources, in_a_line
 
-FLUSH_L2_SIZES = 3  # bytes read to flush the L2, in its own size: twice evicts under LRU, a third for its hashing
 DYNAMIC_SMEM_WITHOUT_OPTIN = 47 * 1024  # with a kernel's static shared memory, 48 KiB
-STREAM_BYTES_PER_THREAD = 64  # of the stream kernels: four float4
-STREAM_THREADS = 256
 CEILING_STREAM_BYTES = 4 * 2**30  # far past any L2, a millisecond on today's fastest memory
 CEILING_SAMPLES = 11
 # Of the kernels mma_rate_*: the oldest compute capability that has the instruction, and the k of its m16n8k...
@@ -305,10 +303,8 @@ class CudaDevice:
         self.limits = query_limits(self.drv, device)
         self._bus_id = device.pci_bus_id()
         self._support_path = support_path
-        self._read = self.load(support_path, "stream_read")
-        flush_bytes = max(FLUSH_L2_SIZES * self.limits.l2_bytes, 2**20)
-        self._flush_buffer = self.allocate(flush_bytes + 256)
-        self.drv.memset_d8(self._flush_buffer.address, 0, flush_bytes + 256)
+        self._flush = Flush(self, support_path)
+        self.drv.memset_d8(self._flush.address, 0, self._flush.size_bytes)
         self._start, self._end = self.drv.Event(), self.drv.Event()
         self._clock = _ClockReader(self._bus_id)
 
@@ -334,9 +330,9 @@ class CudaDevice:
         except self.drv.Error as error:
             raise fault_of(error) from None
 
-    def time_us(self, launch: Callable[[], None]) -> float:
-        """CUDA events around the launch; the flush before keeps the GPU busy while both are queued."""
-        self._stream(self._read, self._flush_buffer.address, self._flush_buffer.size_bytes - 256, self._flush_buffer)
+    def time_us(self, launch: Callable[[], None], cache: Cache = Cache.CLEAN) -> float:
+        """CUDA events around the launch; what runs before for the cache's state keeps the GPU busy until then."""
+        self._flush.bring(cache, launch)
         self._start.record()
         launch()
         self._end.record()
@@ -355,9 +351,9 @@ class CudaDevice:
         size = min(CEILING_STREAM_BYTES, self.limits.memory_bytes // 8) // 4096 * 4096
         source, target = self.allocate(size), self.allocate(size)
         self.drv.memset_d32(source.address, 0x3F9D70A4, size // 4)
-        copy = self.load(self._support_path, "stream_copy")
-        read_us = self._median_us(lambda: self._stream(self._read, source.address, size, self._flush_buffer))
-        copy_us = self._median_us(lambda: self._stream(copy, source.address, size, target))
+        read, copy = (self.load(self._support_path, name) for name in ("stream_read", "stream_copy"))
+        read_us = self._median_us(lambda: stream(read, source.address, size, self._flush.sink))
+        copy_us = self._median_us(lambda: stream(copy, source.address, size, target.address))
         source.free()
         target.free()
         return Ceilings(
@@ -375,11 +371,6 @@ class CudaDevice:
     def close(self) -> None:
         self._context.pop()
 
-    def _stream(self, kernel: CudaKernel, source: int, size: int, target: CudaBuffer) -> None:
-        blocks = -(-size // (STREAM_BYTES_PER_THREAD * STREAM_THREADS))
-        sink = target.address + (target.size_bytes - 256 if target is self._flush_buffer else 0)
-        kernel((np.uint64(source), np.int64(size // 16), np.uint64(sink)), blocks=blocks, threads=STREAM_THREADS)
-
     def _median_us(self, launch: Callable[[], None]) -> float:
         launch()
         return median_interval([self.time_us(launch) for _ in range(CEILING_SAMPLES)])[0]
@@ -388,7 +379,7 @@ class CudaDevice:
         kernel = self.load(self._support_path, f"rate_{dtype.name}")
         turns, chains, threads = 4096, 8, 1024  # chains: FMA_CHAINS of the kernel
         blocks = self.limits.sms * (self.limits.threads_per_sm // threads) * 4
-        sink = np.uint64(self._flush_buffer.address + self._flush_buffer.size_bytes - 256)
+        sink = np.uint64(self._flush.sink)
         arguments = (np.int32(turns), dtype.factor(0.999), sink)
         us = self._median_us(lambda: kernel(arguments, blocks=blocks, threads=threads))
         return 2 * turns * chains * threads * blocks / us * 1e-3
@@ -401,7 +392,7 @@ class CudaDevice:
         kernel = self.load(self._support_path, f"mma_rate_{dtype_name}")
         turns, warps_per_sm = 4096, 16
         threads, blocks = 128, self.limits.sms * warps_per_sm // 4 * 4
-        sink = np.uint64(self._flush_buffer.address + self._flush_buffer.size_bytes - 256)
+        sink = np.uint64(self._flush.sink)
         us = self._median_us(lambda: kernel((np.int32(turns), sink), blocks=blocks, threads=threads))
         return MMA_CHAINS * 2 * 16 * 8 * k * turns * (threads // 32) * blocks / us * 1e-3
 

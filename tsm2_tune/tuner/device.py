@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.roofline import Ceilings
-from tsm2_tune.tuner.trial import LoadedResources
+from tsm2_tune.tuner.trial import Cache, LoadedResources
 
 
 class LaunchFailed(Exception):
@@ -88,8 +88,11 @@ class Device(Protocol):
     def synchronise(self) -> None:
         """Wait for everything started. KernelFault where a kernel faulted, DeviceLost where the device did."""
 
-    def time_us(self, launch: Callable[[], None]) -> float:
-        """Microseconds that `launch()` takes on the device, its operands not in the last-level cache."""
+    def time_us(self, launch: Callable[[], None], cache: Cache = Cache.CLEAN) -> float:
+        """Microseconds that `launch()` takes on the device, its last-level cache in this state before.
+
+        The host knows `clean` alone.
+        """
 
     def ceilings(self) -> Ceilings:
         """Measure the streaming and arithmetic rates."""

@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import Column, RowMapping
 
 from tsm2_tune.generator.problem import DTYPES, INT32_MAX
-from tsm2_tune.tuner.trial import MOST_TEXT, Outcome
+from tsm2_tune.tuner.trial import MOST_TEXT, Cache, Outcome
 from tsm2_tune.tuner.vendor.libraries import FILES
 
 Row = RowMapping | Mapping[str, Any]
@@ -78,6 +78,7 @@ BY_NAME: dict[str, Domain] = {
     **dict.fromkeys(("median_us", "newest_us"), TIME_US),
     **dict.fromkeys(("read_gbytes_per_s", "copy_gbytes_per_s"), RATE),
     **dict.fromkeys(("verdict_correct", "is_new", "stale", "verified_in_full", "persistent"), between(0, 1)),
+    "cache": set(Cache).__contains__,
     "guideline_broken": matching(_RULE),
     "text": up_to(MOST_KERNEL),
     "config": matching(_CONFIG),

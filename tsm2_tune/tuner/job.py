@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from tsm2_tune import __version__
@@ -21,7 +21,7 @@ from tsm2_tune.tuner.past import Again, Claimed, Contender, Past
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Final, Outcome, Trial, TuningRun
+from tsm2_tune.tuner.trial import Cache, Final, Outcome, Trial, TuningRun
 from tsm2_tune.tuner.tune import Claim, FinalFailure, Tuner
 
 GIB = 2**30
@@ -144,15 +144,17 @@ def run(
 
     What earlier runs tried of `families` takes part in the finals. Where none are named, these are all that are not
     only by name, also where fewer are searched now, as the winner is the problem's over all of them, and those of the
-    space. Trials and seconds count that are of the families that are searched. What another run on the database has
+    space. Trials and seconds count that are of the families that are searched, and of the state of the L2 that these
+    are timed in. What another run on the database has
     taken on is left to that one.
     """
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
+    cache = tuner.target.cache(tuner.options.cache)
     with store.claims(tuner.target.identity.name) as claims:
         for space in searched:
             supporting = (name for name in counted(families, space) if family_named(name).supports(space.problem))
-            bases = {name: basis(name, tuner.target) for name in supporting}
-            yield from Turn(space, tuner, store, claims, bases, started_at).events(order)
+            bases = {name: basis(name, tuner.target, cache) for name in supporting}
+            yield from Turn(space, tuner, store, claims, bases, started_at, cache).events(order)
 
 
 def counted(families: Sequence[str], space: SearchSpace) -> Sequence[str]:
@@ -170,6 +172,7 @@ class Turn:
     claims: Claims
     bases: dict[str, str]  # of each family that takes part in the finals
     started_at: str  # of the run
+    cache: Cache  # in which trials are timed
 
     @property
     def own(self) -> dict[str, str]:
@@ -195,7 +198,7 @@ class Turn:
             yield event
         yield from self.settled(again)
         past = past_of(store, tuner, problem, self.own, again)
-        winners = store.best(device=device, problem=problem)
+        winners = store.best(device=device, problem=problem, cache=self.cache)
         configs = frozenset(filter(None, map(config_spelt, past.tried)))
         elsewhere = self.claims.others(problem)
         yield ProblemEnded(
@@ -248,7 +251,8 @@ class Turn:
         device = self.tuner.target.identity.name
         while True:
             yield from self._finals(again, also)
-            winner = next(iter(self.store.best(device=device, problem=self.space.problem)), None)
+            winners = self.store.best(device=device, problem=self.space.problem, cache=self.cache)
+            winner = next(iter(winners), None)
             event = self.verified(winner) if winner is not None and not winner.stale else None
             if event is None:
                 return
@@ -260,7 +264,8 @@ class Turn:
         """Verify the row's kernel in full, as the row starts it; None where that was done, here or elsewhere."""
         if row.verified_in_full:
             return None
-        known = self.store.full_verdict(row)
+        in_each_state = [basis(row.family, self.tuner.target, cache) for cache in Cache]
+        known = self.store.full_verdict(row, in_each_state)
         if known is not None:  # the same kernel won another problem
             self.store.add_full_verdict(row.trial_id, known)
             return None
@@ -302,11 +307,18 @@ def _left_out(tuner: Tuner, problem: Problem) -> Iterator[VendorLeftOut]:
 
 
 def these_first(texts: Sequence[str], candidates: Sequence[Candidate], space: SearchSpace) -> Iterator[Candidate]:
-    """The candidates, those first which are spelt so: what won before they were made otherwise still competes."""
-    configs = frozenset(filter(None, map(config_spelt, texts)))
-    first = [space.kept[place] for place in places(space.kept, configs).values()]
-    yield from sorted(first, key=lambda candidate: texts.index(candidate.config.text))
-    yield from (candidate for candidate in candidates if candidate.config not in configs)
+    """The candidates, those first which are spelt so: what won before they were made otherwise still competes.
+
+    Of one that a search tries late the space has the configuration that it is made of.
+    """
+    configs = list(filter(None, map(config_spelt, texts)))
+    at = places(space.kept, frozenset(config.early for config in configs))
+    there = [config for config in configs if config.early in at]
+    early = {config: space.kept[at[config.early]] for config in there}
+    found = {config: replace(candidate, config=config) for config, candidate in early.items()}
+    usable = {config: one for config, one in found.items() if one.family.has(config, one.problem)}
+    yield from usable.values()
+    yield from (candidate for candidate in candidates if candidate.config not in usable)
 
 
 def again_of(store: Store, tuner: Tuner, problem: Problem, bases: dict[str, str]) -> Again:

@@ -18,7 +18,7 @@ from tsm2_tune.tuner.basis import basis
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import TrialRecord
 from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Outcome
+from tsm2_tune.tuner.trial import Cache, Outcome
 from tsm2_tune.tuner.tune import Tuner
 
 
@@ -55,6 +55,7 @@ class Rung:
             "tried": self.tried,
             "configuration": self.best.trial.config.text if self.best else None,
             "trial": self.best.id if self.best else None,
+            "cache": self.best.trial.cache if self.best else None,
             "median_us": self.median_us,
             "gflops": self.gflops,
             "speedup_over_previous": self.speedup_over_previous,
@@ -92,9 +93,9 @@ def climb(searched: Sequence[SearchSpace], tuner: Tuner, store: Store) -> Iterat
     return job.run(searched, tuner, store, order=in_turns, families=(FAMILY.name,))
 
 
-def rungs(problem: Problem, target: Target, store: Store) -> tuple[Rung, ...]:
-    """Every step, as the store has it for the problem on this device."""
-    tried = store.tried(target.identity.name, problem, {FAMILY.name: basis(FAMILY.name, target)})
+def rungs(problem: Problem, target: Target, store: Store, cache: Cache) -> tuple[Rung, ...]:
+    """Every step, as the store has it for the problem on this device, timed in this state of the L2."""
+    tried = store.tried(target.identity.name, problem, {FAMILY.name: basis(FAMILY.name, target, cache)})
     found: list[Rung] = []
     for name, step in STEPS.items():
         trials = [trial for trial in tried if trial.config.tunables["step"] == name]

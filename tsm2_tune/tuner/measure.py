@@ -1,4 +1,4 @@
-"""How long a launch takes: warm-up, cold cache, enough samples for a stated spread, the median."""
+"""How long a launch takes: warm-up, a stated cache, enough samples for a stated spread, the median."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tsm2_tune.tuner.device import Device
-from tsm2_tune.tuner.trial import Measurement
+from tsm2_tune.tuner.trial import Cache, Measurement
 
 CONFIDENCE = 0.95  # of the interval of the median
 
@@ -45,10 +45,10 @@ def median_interval(samples: Sequence[float]) -> tuple[float, float, float]:
     return statistics.median(ordered), ordered[rank - 1], ordered[count - rank]
 
 
-def measurement(samples: Sequence[float], sm_clock_mhz: float | None) -> Measurement:
+def measurement(samples: Sequence[float], sm_clock_mhz: float | None, cache: Cache = Cache.CLEAN) -> Measurement:
     """The record of these samples, in microseconds."""
     median, low, high = median_interval(samples)
-    return Measurement(tuple(samples), median, low, high, sm_clock_mhz)
+    return Measurement(tuple(samples), median, low, high, sm_clock_mhz, cache)
 
 
 def precise_enough(samples: Sequence[float], spread: float) -> bool:
@@ -67,14 +67,14 @@ def warm_up(device: Device, launch: Callable[[], None], seconds: float) -> None:
             return
 
 
-def measure(device: Device, launch: Callable[[], None], effort: Effort) -> Measurement:
-    """Time `launch` with a cold cache until the effort says enough."""
+def measure(device: Device, launch: Callable[[], None], effort: Effort, cache: Cache = Cache.CLEAN) -> Measurement:
+    """Time `launch`, the cache in this state, until the effort says enough."""
     warm_up(device, launch, effort.warm_up_seconds)
     samples: list[float] = []
     end = time.perf_counter() + effort.limit_seconds
     clock = None
     while len(samples) < effort.max_samples:
-        samples.append(device.time_us(launch))
+        samples.append(device.time_us(launch, cache))
         if len(samples) == effort.min_samples:
             clock = device.sm_clock_mhz()
         if len(samples) < min(3, effort.min_samples):
@@ -83,27 +83,32 @@ def measure(device: Device, launch: Callable[[], None], effort: Effort) -> Measu
             break
         if len(samples) >= effort.min_samples and precise_enough(samples, effort.spread):
             break
-    return measurement(samples, clock if clock is not None else device.sm_clock_mhz())
+    return measurement(samples, clock if clock is not None else device.sm_clock_mhz(), cache)
 
 
 def measure_interleaved(
-    device: Device, launches: Sequence[Callable[[], None]], effort: Effort
-) -> tuple[Measurement, ...]:
-    """Time several launches in turns, each round starting one further on, so that drift meets all alike.
+    device: Device,
+    launches: Sequence[Callable[[], None]],
+    effort: Effort,
+    caches: Sequence[Cache] = (Cache.CLEAN,),
+) -> dict[Cache, tuple[Measurement, ...]]:
+    """Time several launches in turns, each in every one of the states, so that drift meets all alike.
 
-    One that takes longer than the effort's limit is timed once.
+    Each round starts one further on. A launch that takes longer than the effort's limit is timed once a state.
+    Returns what each launch takes, in their order, by state.
     """
     for launch in launches:
         warm_up(device, launch, effort.warm_up_seconds)
-    samples: list[list[float]] = [[] for _ in launches]
-    clocks: list[float | None] = [None] * len(launches)
-    end = time.perf_counter() + effort.limit_seconds * len(launches)
+    timed = [(launch, cache) for cache in caches for launch in launches]
+    samples: list[list[float]] = [[] for _ in timed]
+    clocks: list[float | None] = [None] * len(timed)
+    end = time.perf_counter() + effort.limit_seconds * len(timed)
     for turn in range(effort.max_samples):
-        for step in range(len(launches)):
-            which = (turn + step) % len(launches)
+        for step in range(len(timed)):
+            which = (turn + step) % len(timed)
             if turn > 0 and samples[which][0] > effort.limit_seconds * 1e6:
                 continue
-            samples[which].append(device.time_us(launches[which]))
+            samples[which].append(device.time_us(*timed[which]))
             if turn + 1 == effort.min_samples:
                 clocks[which] = device.sm_clock_mhz()
         if turn + 1 < min(3, effort.min_samples):
@@ -113,4 +118,8 @@ def measure_interleaved(
         if turn + 1 >= effort.min_samples and all(precise_enough(s, effort.spread) for s in samples):
             break
     last = device.sm_clock_mhz() if None in clocks else None  # where sampling ended before the round that reads it
-    return tuple(measurement(s, last if c is None else c) for s, c in zip(samples, clocks, strict=True))
+    found = [
+        measurement(of_one, last if clock is None else clock, cache)
+        for of_one, clock, (_, cache) in zip(samples, clocks, timed, strict=True)
+    ]
+    return {cache: tuple(found[at * len(launches) :][: len(launches)]) for at, cache in enumerate(caches)}

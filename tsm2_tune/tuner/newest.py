@@ -16,14 +16,18 @@ def row_of(trial_id: int) -> Select[Any]:
         table.c for table in (schema.trial, schema.problem, schema.run, schema.measurement)
     )
     every, of_family = schema.measurement.alias().c, schema.trial.alias().c
-    last = select(func.max(every.round)).where(every.trial_id == trial.id).scalar_subquery()
+    of_state = and_(every.trial_id == trial.id, every.cache == trial.cache)
+    last = select(func.max(every.round)).where(of_state).scalar_subquery()
     newest = select(of_family.basis).where(
-        of_family.device_name == trial.device_name, of_family.family == trial.family
+        of_family.device_name == trial.device_name,
+        of_family.family == trial.family,
+        of_family.cache == trial.cache,
     )
     newest_basis = newest.order_by(of_family.id.desc()).limit(1).scalar_subquery()
     columns = {
         **{column.name: column for column in (*trial, *problem, *run, *measured)},
         "device": trial.device_name,
+        "cache": trial.cache,
         "parameters": trial.tunables,
         "floor_us": measured.floor_us,
         "gbytes_per_s": cast(problem.least_bytes, Float) / measured.median_us * 1e-3,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tsm2_tune.tuner.measure import Effort
-from tsm2_tune.tuner.trial import Outcome, TimeLimits
+from tsm2_tune.tuner.trial import IN_FINALS, Cache, Outcome, TimeLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,9 @@ class Options:
     run_limit_seconds: float = 60.0  # for each stage of a trial: loading, verification, timing
     retried: frozenset[Outcome] = frozenset()  # earlier trials that ended so count as untried
     vendor: bool = False  # whether cuBLAS and cuBLASLt are measured beside the finalists
+    late: bool = True  # whether what families have tried late is made of the fastest
+    cache: Cache = Cache.DIRTY  # in which trials are timed on a GPU, and by which they are ranked
+    final_caches: tuple[Cache, ...] = IN_FINALS  # in which finals are, besides
     effort: Effort = field(default_factory=Effort)
     final_effort: Effort = field(
         default_factory=lambda: Effort(spread=0.002, min_samples=21, max_samples=101, limit_seconds=2.0)

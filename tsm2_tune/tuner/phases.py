@@ -19,6 +19,11 @@ class Phases:
         self._seconds[self._phase] += now - self._since
         self._phase, self._since = name, now
 
+    @property
+    def now(self) -> str:
+        """The phase that it is in."""
+        return self._phase
+
     def taken(self) -> dict[str, float]:
         """Seconds of each phase since this was last asked; the clock goes on in the same one."""
         self.enter(self._phase)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.measure import Effort
-from tsm2_tune.tuner.trial import LoadedResources, Measurement, Outcome, VendorMeasurement, Verdict
+from tsm2_tune.tuner.trial import Cache, LoadedResources, Measurement, Outcome, VendorMeasurement, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,25 +19,27 @@ class Attempt:
     probes: tuple[Problem, ...]  # small problems to verify it on besides
     seed: int
     effort: Effort
+    cache: Cache = Cache.CLEAN  # before each sample
 
 
 @dataclass(frozen=True, slots=True)
 class Rematch:
-    """Measure several kernels on one problem again, interleaved."""
+    """Measure several kernels on one problem again, interleaved, in each of the states of the L2."""
 
     problem: Problem
     entries: tuple[Entry, ...]
     seed: int
     effort: Effort
     vendor: bool = False  # whether the vendor's routines are measured with them
+    caches: tuple[Cache, ...] = (Cache.CLEAN,)  # the last one ranks, also the vendor's routines
 
 
 @dataclass(frozen=True, slots=True)
 class Rematched:
     """What was measured, interleaved."""
 
-    measurements: tuple[Measurement, ...]  # one an entry, in their order
-    vendor: tuple[VendorMeasurement, ...] = ()
+    measurements: tuple[tuple[Measurement, ...], ...]  # of each state: one an entry, in their order
+    vendor: tuple[VendorMeasurement, ...] = ()  # each once a state
     vendor_trouble: str = ""  # why there is none of the vendor's, where it was asked for
 
 

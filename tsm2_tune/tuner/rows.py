@@ -28,6 +28,7 @@ def measurement_values(
         "high_us": measured.high_us,
         "sm_clock_mhz": measured.sm_clock_mhz,
         "floor_us": floor_us,
+        "cache": measured.cache.value,
     }
 
 
@@ -97,5 +98,6 @@ def trial_values(trial: Trial) -> dict[str, Any]:
         "total_seconds": trial.total_seconds,
         "compile_limit_seconds": trial.limits.compile_seconds if trial.limits else None,
         "run_limit_seconds": trial.limits.run_seconds if trial.limits else None,
+        "cache": trial.cache.value,
         "ended_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }

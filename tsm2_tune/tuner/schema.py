@@ -1,4 +1,4 @@
-"""The database's layout: its tables, the view `best`, and how a file is recognised, created and migrated."""
+"""The database's layout: its tables, and how a file is recognised, created and migrated."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from sqlalchemy import (
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.roofline import Ceilings
+from tsm2_tune.tuner.best_view import BEST_VIEW as BEST_VIEW
+from tsm2_tune.tuner.best_view import best as best
 from tsm2_tune.tuner.domains import MOST_JSON
 
 APPLICATION_ID = 0x74736D32  # "tsm2" in ASCII, in SQLite's file header: this file is ours
@@ -115,6 +117,9 @@ trial = Table(
     Column("full_verdict", Text),  # what the full verification of its kernel tried; NULL where there was none
     Column("rows_per_block", Integer),  # of its launch; NULL of a trial from before, whose launch is its source's
     Column("splits", Integer),
+    Column(
+        "cache", Text, nullable=False, server_default="clean"
+    ),  # state of the L2 in which it was timed, or was to be
     UniqueConstraint("device_name", "problem_id", "config", "basis"),
     ForeignKeyConstraint(["run_id", "device_name"], ["run.id", "run.device_name"]),
 )
@@ -125,12 +130,15 @@ measurement = Table(
     Column("id", Integer, primary_key=True),
     Column("trial_id", ForeignKey("trial.id"), nullable=False),
     Column("run_id", ForeignKey("run.id"), nullable=False),  # finals may be of a later run than the trial
-    Column("round", Integer, nullable=False),  # 0: the trial's own; 1, 2, ...: rounds of finals
+    Column(
+        "round", Integer, nullable=False
+    ),  # 0: the trial's own; 1, 2, ...: of finals, one for each state of the L2
     Column("median_us", Float, nullable=False),
     Column("low_us", Float, nullable=False),
     Column("high_us", Float, nullable=False),
     Column("sm_clock_mhz", Float),
     Column("floor_us", Float, nullable=False),  # of the problem, by the ceilings of this measurement's run
+    Column("cache", Text, nullable=False, server_default="clean"),
     UniqueConstraint("trial_id", "round"),
 )
 
@@ -161,6 +169,7 @@ vendor_measurement = Table(
     Column("low_us", Float, nullable=False),
     Column("high_us", Float, nullable=False),
     Column("sm_clock_mhz", Float),
+    Column("cache", Text, nullable=False, server_default="clean"),
     UniqueConstraint("run_id", "problem_id", "round", "library"),
 )
 
@@ -185,91 +194,6 @@ claim = Table(
     Column("beat_at", Float, nullable=False),  # when the owner last said that it lives; seconds since 1970, UTC
     sqlite_with_rowid=False,
 )
-
-# What the view `best` gives; in a MetaData of its own, since it is no table to create.
-best = Table(
-    "best",
-    MetaData(),
-    Column("device", Text, nullable=False),
-    Column("family", Text, nullable=False),
-    Column("op", Text, nullable=False),
-    Column("dtype", Text, nullable=False),
-    Column("m", Integer, nullable=False),
-    Column("n", Integer, nullable=False),
-    Column("k", Integer, nullable=False),
-    Column("parameters", Text, nullable=False),
-    Column("median_us", Float, nullable=False),
-    Column("low_us", Float, nullable=False),
-    Column("high_us", Float, nullable=False),
-    Column("floor_us", Float, nullable=False),
-    Column("gbytes_per_s", Float, nullable=False),
-    Column("percent_of_floor", Float, nullable=False),
-    Column("ties", Integer, nullable=False),
-    Column("stale", Integer, nullable=False),
-    Column("verified_in_full", Integer, nullable=False),
-    Column("round", Integer, nullable=False),
-    Column("config", Text, nullable=False),
-    Column("registers", Integer),
-    Column("smem_bytes", Integer),
-    Column("source_digest", Text, nullable=False),
-    Column("trial_id", Integer, nullable=False),
-    Column("run_id", Integer, nullable=False),
-    Column("compute_capability", Text, nullable=False),
-    Column("driver", Text, nullable=False),
-    Column("toolkit", Text, nullable=False),
-    Column("flags", Text, nullable=False),
-    Column("version", Text, nullable=False),
-    Column("tuned_at", Text, nullable=False),
-)
-
-# The winners: one row for a device (by name), op, dtype, m, n and k.
-#
-# current    trials of the family's newest basis for the device and problem: that of its newest trial. A changed
-#            template, Python or compiler leaves the others in the table, where they no longer compete.
-# contender  a current trial that is ok and verified, with each of its measurements.
-# racing     the newest measurement of each contender: its last finals, or its first where it was in none. The
-#            leader is the one with the least median, so that no final hides a faster trial that was not in it.
-# placed     the tie set: whatever was measured in the leader's round, has its interval's low end no higher than the
-#            leader's high end, and a median at most 5 % over the leader's. The winner is the tie's first by
-#            registers, then shared memory, then the configuration's text.
-#
-# `stale` is 1 where the family's newest basis on the device, over all problems, is another than the winner's.
-BEST_VIEW = """
-CREATE VIEW best AS
-WITH known AS (
-  SELECT trial.*,
-         first_value(basis) OVER (PARTITION BY device_name, problem_id, family ORDER BY id DESC) AS current_basis,
-         first_value(basis) OVER (PARTITION BY device_name, family ORDER BY id DESC) AS newest_basis
-  FROM trial
-), contender AS (
-  SELECT known.*, measurement.run_id AS timed_in, measurement.floor_us AS least_us, round, median_us, low_us, high_us,
-         max(round) OVER (PARTITION BY known.id) AS last_round
-  FROM known JOIN measurement ON measurement.trial_id = known.id
-  WHERE basis = current_basis AND outcome = 'ok' AND verdict_correct = 1
-), racing AS (
-  SELECT *, first_value(high_us) OVER leading AS leader_high_us, first_value(median_us) OVER leading AS leader_us,
-         first_value(round) OVER leading AS leader_round
-  FROM contender
-  WHERE round = last_round
-  WINDOW leading AS (PARTITION BY device_name, problem_id ORDER BY median_us, high_us, config)
-), placed AS (
-  SELECT *, count(*) OVER (PARTITION BY device_name, problem_id) AS ties,
-         row_number() OVER
-         (PARTITION BY device_name, problem_id ORDER BY registers, smem_bytes, config) AS place
-  FROM racing
-  WHERE low_us <= leader_high_us AND median_us <= 1.05 * leader_us AND round = leader_round
-)
-SELECT placed.device_name AS device, family, op, dtype, m, n, k, tunables AS parameters,
-       median_us, low_us, high_us, least_us AS floor_us,
-       least_bytes / median_us * 1e-3 AS gbytes_per_s,
-       100 * least_us / median_us AS percent_of_floor,
-       ties, basis <> newest_basis AS stale, full_verdict IS NOT NULL AS verified_in_full, round,
-       config, registers, smem_bytes, source_digest,
-       placed.id AS trial_id, timed_in AS run_id,
-       compute_capability, driver, toolkit, flags, version, started_at AS tuned_at
-FROM placed JOIN problem ON problem.id = placed.problem_id JOIN run ON run.id = timed_in
-WHERE place = 1
-"""
 
 Migration = Callable[[Connection], None]
 
@@ -354,6 +278,14 @@ def _add_multiprocessors(connection: Connection) -> None:
     connection.exec_driver_sql("ALTER TABLE run ADD COLUMN sms INTEGER")
 
 
+def _add_caches(connection: Connection) -> None:
+    """Times are of a state of the L2; before, all were of one that what ran last had read full."""
+    for table in ("trial", "measurement", "vendor_measurement"):
+        columns = connection.exec_driver_sql(f"PRAGMA table_info({table})")
+        if "cache" not in [column.name for column in columns]:  # as in a table that was made just now
+            connection.exec_driver_sql(f"ALTER TABLE {table} ADD COLUMN cache TEXT NOT NULL DEFAULT 'clean'")
+
+
 # The first takes version 1 to 2, the next 2 to 3, and so on.
 MIGRATIONS: tuple[Migration, ...] = (
     _add_splits,
@@ -366,6 +298,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _add_vendor,
     _add_launches,
     _add_multiprocessors,
+    _add_caches,
 )
 
 

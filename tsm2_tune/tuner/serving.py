@@ -21,7 +21,7 @@ from tsm2_tune.tuner.measure import Effort, measure, measure_interleaved
 from tsm2_tune.tuner.operands import Operands, Support
 from tsm2_tune.tuner.requests import Attempt, AttemptResult, Rematch, Rematched
 from tsm2_tune.tuner.target import open_device
-from tsm2_tune.tuner.trial import Outcome, Verdict
+from tsm2_tune.tuner.trial import Cache, Outcome, Verdict
 from tsm2_tune.tuner.vendor.beside import Beside, beside, libraries
 from tsm2_tune.tuner.vendor.libraries import CublasError
 from tsm2_tune.tuner.verify import prepare, verify
@@ -103,7 +103,8 @@ class _Bench:
                 return AttemptResult(Outcome.WRONG_RESULT, verdict.detail, resources, verdict)
             self._stage("timing")
             launched = partial(loaded.start, operands.arguments())
-            return AttemptResult(Outcome.OK, "", resources, verdict, measure(self._device, launched, request.effort))
+            measured = measure(self._device, launched, request.effort, request.cache)
+            return AttemptResult(Outcome.OK, "", resources, verdict, measured)
         except BinaryLost as error:
             return AttemptResult(Outcome.INTERRUPTED, str(error))
         except LaunchFailed as error:
@@ -149,7 +150,7 @@ class _Bench:
                 arguments = operands.arguments()
                 kernels.extend(LoadedKernel(self._device, operands, entry) for entry in request.entries)
                 ours = [partial(kernel.start, arguments) for kernel in kernels]
-                return measured_beside(self._device, ours, vendor, request.effort)
+                return measured_beside(self._device, ours, vendor, request.effort, request.caches)
         except BinaryLost as error:
             return AttemptResult(Outcome.INTERRUPTED, str(error))
         except LaunchFailed as error:
@@ -169,7 +170,7 @@ class _Bench:
         if not request.vendor:
             return nullcontext(Beside(()))
         self._stage("the vendor's routines")
-        return beside(self._device, operands, seed=request.seed)
+        return beside(self._device, operands, seed=request.seed, cache=request.caches[-1])
 
     def _verified_in_full(self, request: FullVerification) -> AttemptResult:
         self._stage("full verification")
@@ -216,16 +217,28 @@ def _no_room(request: object, error: MemoryError) -> str:
     )
 
 
-def measured_beside(device: Device, ours: Sequence[Callable[[], None]], vendor: Beside, effort: Effort) -> Rematched:
-    """Our kernels and the vendor's routines in turns; ours alone where one of the vendor's declines after all."""
+def measured_beside(
+    device: Device, ours: Sequence[Callable[[], None]], vendor: Beside, effort: Effort, caches: Sequence[Cache]
+) -> Rematched:
+    """Our kernels and the vendor's routines in turns, in each state; ours alone where one of the vendor's declines
+    after all.
+    """
     trouble = vendor.trouble
     if vendor.entrants:
         theirs = [entrant.routine.launch for entrant in vendor.entrants]
         try:
-            found = measure_interleaved(device, [*ours, *theirs], effort)
+            found = measure_interleaved(device, [*ours, *theirs], effort, caches)
         except CublasError as error:
             trouble = str(error)
         else:
-            of_vendor = zip(vendor.entrants, found[len(ours) :], strict=True)
-            return Rematched(found[: len(ours)], tuple(entrant.measured(one) for entrant, one in of_vendor))
-    return Rematched(measure_interleaved(device, ours, effort), vendor_trouble=trouble)
+            of_vendor = (
+                pair
+                for of_state in found.values()
+                for pair in zip(vendor.entrants, of_state[len(ours) :], strict=True)
+            )
+            return Rematched(
+                tuple(of_state[: len(ours)] for of_state in found.values()),
+                tuple(entrant.measured(one) for entrant, one in of_vendor),
+            )
+    found = measure_interleaved(device, ours, effort, caches)
+    return Rematched(tuple(found.values()), vendor_trouble=trouble)

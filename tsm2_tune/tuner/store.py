@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from sqlalchemy import (
     and_,
     case,
     func,
+    or_,
     select,
     tuple_,
     update,
@@ -32,7 +33,7 @@ from tsm2_tune.tuner.database import Database, fetched
 from tsm2_tune.tuner.domains import COUNT, MOST_DETAIL, Row, checked, shown
 from tsm2_tune.tuner.past import Again
 from tsm2_tune.tuner.stored import BestRow, CurrentTrial, StoredTrial, TrialLine, TrialRecord
-from tsm2_tune.tuner.trial import Final, Measurement, Outcome, Trial, TuningRun
+from tsm2_tune.tuner.trial import PREFERRED, Cache, Final, Measurement, Outcome, Trial, TuningRun
 from tsm2_tune.tuner.vendor import storing
 
 
@@ -92,7 +93,8 @@ class Store:
             return trial_id
 
     def add_final(self, run: TuningRun, final: Final, basis: Mapping[str, str]) -> int:
-        """Store the finalists' new measurements, and the vendor's, as the problem's next round; returns its number.
+        """Store the finalists' new measurements, and the vendor's, as the problem's next rounds, one for each state
+        of the L2 in the order of the final; returns the last one's number.
 
         The first is 1. `basis` gives each family's, and so tells which of a configuration's trials was measured.
         """
@@ -102,6 +104,8 @@ class Store:
             previous = connection.execute(_last_round(_of_problem(run.identity.name, final.problem))).scalar_one()
             round_ = 1 if previous is None else 1 + self._round(previous)
             floor_us = run.ceilings.floor_us(final.problem)
+            caches = dict.fromkeys(measured.cache for _, measured in final.measurements)
+            rounds = {cache: round_ + place for place, cache in enumerate(caches)}
             for config, measured in final.measurements:
                 trial_id = connection.execute(
                     select(schema.trial.c.id).where(tried, schema.trial.c.config == config.text)
@@ -110,10 +114,13 @@ class Store:
                     raise StoreError(
                         f"{self.path} has no trial of {config.text} for {final.problem.text}: run this again"
                     )
-                _add_measurement(connection, trial_id, measured, run_id=run_id, round_=round_, floor_us=floor_us)
+                number = rounds[measured.cache]
+                _add_measurement(connection, trial_id, measured, run_id=run_id, round_=number, floor_us=floor_us)
             problem_id = _found_or_added(connection, schema.problem, rows.problem_values(final.problem))
-            storing.add(connection, final.vendor, run_id=run_id, problem_id=problem_id, round_=round_)
-        return round_
+            for cache, number in rounds.items():
+                of_state = [one for one in final.vendor if one.measurement.cache is cache]
+                storing.add(connection, of_state, run_id=run_id, problem_id=problem_id, round_=number)
+        return number
 
     def _round(self, value: object) -> int:
         """The number of a round; StoreError where it is none."""
@@ -136,17 +143,19 @@ class Store:
                 values |= {"verdict_correct": 0, "verdict_detail": detail[:MOST_DETAIL]}
             connection.execute(row.values(values))
 
-    def full_verdict(self, row: BestRow) -> str | None:
+    def full_verdict(self, row: BestRow, bases: Collection[str] = ()) -> str | None:
         """What the full verification tried of the winner's kernel, also where it won another problem.
 
-        Of the same configuration: others start the kernel otherwise.
+        Of the same configuration: others start the kernel otherwise. `bases` are the family's, in every state of the
+        L2: to be right the state does not matter. Without them it is the winner's own.
         """
         trial, own = schema.trial.c, schema.trial.alias("own").c
+        same = trial.basis == select(own.basis).where(own.id == row.trial_id).scalar_subquery()
         query = select(trial.id, trial.full_verdict).where(
             trial.device_name == row.device,
             trial.source_digest == row.source_digest,
             trial.config == row.config,
-            trial.basis == select(own.basis).where(own.id == row.trial_id).scalar_subquery(),
+            or_(same, trial.basis.in_(list(bases))),
             trial.full_verdict.is_not(None),
         )
         for found in self._database.rows(query.limit(1)):
@@ -230,13 +239,19 @@ class Store:
             tell(found.counts)
 
     def best(
-        self, *, device: str | None = None, family: str | None = None, problem: Problem | None = None
+        self,
+        *,
+        device: str | None = None,
+        family: str | None = None,
+        problem: Problem | None = None,
+        cache: Cache | None = None,
     ) -> tuple[BestRow, ...]:
         """The winners, by device, dtype and shape; only those with this device, family or problem where given.
 
-        A winner is its problem's over all families: `family` leaves out the problems that another one won. One that
-        this program would make otherwise, or not at all, is stale. StoreError where a winner's rows contradict each
-        other: where it is not verified, or its time not that of its samples.
+        They are those in this state of the L2; without one, of each problem those in the first of PREFERRED that it
+        has. A winner is its problem's over all families: `family` leaves out the problems that another one won. One
+        that this program would make otherwise, or not at all, is stale. StoreError where a winner's rows contradict
+        each other: where it is not verified, or its time not that of its samples.
         """
         view = schema.best.c
         query = select(schema.best).order_by(view.device, view.op, view.dtype, view.m, view.n, view.k)
@@ -246,12 +261,14 @@ class Store:
             query = query.where(view.family == family)
         if problem is not None:
             query = query.where(_is_problem(view, problem))
-        rows = self._database.rows(query)
-        found = [stored.best_row(row) for row in rows]
+        if cache is not None:
+            query = query.where(view.cache == cache.value)
+        found = [stored.best_row(row) for row in self._database.rows(query)]
+        if cache is None:
+            found = preferred(found)
         with self._database.transaction() as connection:
             _refuse_intervals(connection)
-            found = [row if _winner(connection, row).unchanged else replace(row, stale=1) for row in found]
-            return tuple(storing.beside(connection, row) for row in found)
+            return tuple(_known(connection, row) for row in found)
 
     def row(self, trial_id: int) -> BestRow:
         """The row of a trial that is ok, as `best` has it, though it may have won nothing: by its newest measurement.
@@ -263,8 +280,7 @@ class Store:
             raise StoreError(f"{self.path} has no right result of trial {trial_id}: run this again")
         row = stored.best_row(found[0])
         with self._database.transaction() as connection:
-            row = row if _winner(connection, row).unchanged else replace(row, stale=1)
-            row = storing.beside(connection, row)
+            row = _known(connection, row)
         known = row.verified_in_full or self.full_verdict(row) is not None
         return replace(row, verified_in_full=int(known))
 
@@ -317,7 +333,8 @@ class Store:
         return tuple(stored.trial_line(row) for row in rows)
 
     def current(self, device: str, problem: Problem | None = None) -> tuple[CurrentTrial, ...]:
-        """The device's trials of each family's newest basis for their problem, in the order they were stored.
+        """The device's trials of each family's newest basis for their problem and state of the L2, in the order they
+        were stored.
 
         Only those of this problem where it is given.
         """
@@ -331,9 +348,10 @@ class Store:
         if problem is not None:
             query = query.where(_is_problem(schema.problem.c, problem))
         rows = self._database.rows(query)
-        basis = {(row["problem_id"], row["family"]): row["basis"] for row in rows}  # the last one's
+        keys = [(row["problem_id"], row["family"], row["cache"]) for row in rows]
+        basis = {key: row["basis"] for key, row in zip(keys, rows, strict=True)}  # the last one's
         return tuple(
-            stored.current_trial(row) for row in rows if basis[row["problem_id"], row["family"]] == row["basis"]
+            stored.current_trial(row) for key, row in zip(keys, rows, strict=True) if basis[key] == row["basis"]
         )
 
     def devices(self) -> tuple[str, ...]:
@@ -377,15 +395,24 @@ def _is_first() -> ColumnElement[bool]:
 
 
 def _is_newest(measurement: FromClause) -> ColumnElement[bool]:
-    """Whether a row of `measurement`, or of an alias of it, is the last of a row of `trial`."""
-    measured = schema.measurement.alias()
-    last = select(func.max(measured.c.round)).where(measured.c.trial_id == schema.trial.c.id).scalar_subquery()
+    """Whether a row of `measurement`, or of an alias of it, is the last of a row of `trial` in that one's state."""
+    measured, trial = schema.measurement.alias(), schema.trial.c
+    of_trial = and_(measured.c.trial_id == trial.id, measured.c.cache == trial.cache)
+    last = select(func.max(measured.c.round)).where(of_trial).scalar_subquery()
     return and_(measurement.c.trial_id == schema.trial.c.id, measurement.c.round == last)
 
 
 def _last_round(trials: ColumnElement[bool]) -> Select[Any]:
     measured = schema.measurement.join(schema.trial)
     return select(func.max(schema.measurement.c.round)).select_from(measured).where(trials)
+
+
+def preferred(found: Sequence[BestRow]) -> list[BestRow]:
+    """Of each device and problem the winner in the first of PREFERRED that it has one in."""
+    by_place: dict[tuple[str, Problem], BestRow] = {}
+    for row in sorted(found, key=lambda row: PREFERRED.index(Cache(row.cache))):
+        by_place.setdefault((row.device, row.problem), row)
+    return [row for row in found if by_place[row.device, row.problem] is row]
 
 
 def _row(connection: Connection, table: Table, key: Any) -> Row:
@@ -464,6 +491,12 @@ def _winner(connection: Connection, row: BestRow) -> TrialRecord:
         if not stored.is_verified(record.trial):
             raise ValueError("it won, but has no right result or no time")
         return record
+
+
+def _known(connection: Connection, row: BestRow) -> BestRow:
+    """The winner with all that is known of it besides; stale where this program makes another kernel."""
+    record = _winner(connection, row)
+    return storing.beside(connection, row if record.unchanged else replace(row, stale=1), record.rounds)
 
 
 def _refuse_intervals(connection: Connection) -> None:

@@ -22,6 +22,7 @@ from tsm2_tune.tuner import schema
 from tsm2_tune.tuner.domains import Row, checked, rates, tunables
 from tsm2_tune.tuner.measure import median_interval
 from tsm2_tune.tuner.trial import (
+    Cache,
     DeviceIdentity,
     LoadedResources,
     Measurement,
@@ -75,11 +76,18 @@ class BestRow:
     flags: str
     version: str  # of tsm2-tune
     tuned_at: str  # when that run started, ISO 8601, UTC
+    cache: str  # the state of the L2 that all of this is of: of the trials among which it is the fastest
     vendor_us: float | None = None  # of its fastest right routine in that round, or if none is, of the fastest
     vendor_right: int | None = None
     vendor_routine: str | None = None
     vendor_version: int | None = None  # of the routine's library: 130100 is 13.1.0
     x_cublas: float | None = None  # the vendor's median over ours; None also where its answer is wrong
+    clean_us: float | None = None  # the same in each state of its last final; None where that was not measured
+    clean_vendor_us: float | None = None
+    clean_x_cublas: float | None = None
+    dirty_us: float | None = None
+    dirty_vendor_us: float | None = None
+    dirty_x_cublas: float | None = None
 
     @property
     def problem(self) -> Problem:
@@ -113,6 +121,7 @@ class CurrentTrial:
     id: int
     problem: Problem
     config: KernelConfig
+    cache: Cache  # in which it was timed, or was to be
     compiled: LoadedResources | None  # None where it was not loaded
     spill_bytes: int | None
     median_us: float | None  # of its newest measurement; None where it gave no right result, or was not measured
@@ -130,6 +139,7 @@ class TrialLine:
     problem: str
     config: str
     outcome: str
+    cache: str  # the state of the L2 in which it was timed
     median_us: float | None  # of its first measurement
     detail: str
 
@@ -185,7 +195,8 @@ def _config(family_name: str, text: str, values: str) -> KernelConfig:
     InputError or ValueError where the tunables are of another type, or the text of other tunables.
     """
     found, family = tunables(values), FAMILIES.get(family_name)
-    if family is None or found.keys() != family.config_type.letters.keys():
+    known, late = (family.config_type.letters, family.config_type.late_tunables) if family else ({}, {})
+    if family is None or not known.keys() - late.keys() <= found.keys() <= known.keys():
         return OtherConfig(family_name, text, values)
     config: KernelConfig = family.config_type.from_tunables(found)
     if config.text != text:
@@ -261,7 +272,7 @@ def timed(values: Mapping[str, Any], samples: Sequence[Row]) -> Measurement:
     for value, expected in zip(stored, median_interval(samples_us), strict=True):
         if not math.isclose(value, expected, rel_tol=EQUAL):
             raise ValueError(f"round {values['round']}: {value} us where the samples have {expected}")
-    return Measurement(samples_us, *stored, values["sm_clock_mhz"])
+    return Measurement(samples_us, *stored, values["sm_clock_mhz"], Cache(values["cache"]))
 
 
 def trial(row: Row, *, problem: Row, source: Row, first: Measurement | None) -> Trial:
@@ -285,6 +296,7 @@ def trial(row: Row, *, problem: Row, source: Row, first: Measurement | None) -> 
         total_seconds=values["total_seconds"],
         limits=limits(values),
         full_verdict=values["full_verdict"],
+        cache=Cache(values["cache"]),
     )
 
 
@@ -348,6 +360,7 @@ def current_trial(row: Row) -> CurrentTrial:
             id=values["id"],
             problem=Problem(values["m"], values["n"], values["k"], values["dtype"], values["op"]),
             config=_config(values["family"], values["config"], values["tunables"]),
+            cache=Cache(values["cache"]),
             compiled=_resources(values),
             spill_bytes=values["spill_bytes"],
             median_us=values["median_us"] if is_right else None,
@@ -368,6 +381,7 @@ def trial_line(row: Row) -> TrialLine:
             problem=problem.text,
             config=values["config"],
             outcome=values["outcome"],
+            cache=values["cache"],
             median_us=values["median_us"],
             detail=values["detail"],
         )

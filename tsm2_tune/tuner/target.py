@@ -10,7 +10,7 @@ from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.profiles import DRIVER_NAMES, PROFILES, profile_named
 from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.device import Device
-from tsm2_tune.tuner.trial import DeviceIdentity
+from tsm2_tune.tuner.trial import Cache, DeviceIdentity
 
 HOST = "cpu"
 MOST_ORDINAL_DIGITS = 9  # an ordinal is a C int
@@ -29,6 +29,15 @@ class Target:
     @property
     def is_host(self) -> bool:
         return self.spec == HOST
+
+    def cache(self, asked: Cache) -> Cache:
+        """The state that trials are timed in: the one that is asked for; on the host, clean alone."""
+        return Cache.CLEAN if self.is_host else asked
+
+    def caches(self, asked: Cache, others: Sequence[Cache]) -> tuple[Cache, ...]:
+        """The state that trials are timed in, the last, and before it the others that the device has."""
+        own = self.cache(asked)
+        return (*(one for one in others if self.cache(one) is one is not own), own)
 
 
 def default_spec() -> str:

@@ -30,6 +30,18 @@ class Outcome(StrEnum):
     INTERRUPTED = "interrupted"  # the machine ended it, not the kernel: no verdict, and it is tried again
 
 
+class Cache(StrEnum):
+    """What the L2 holds when a timed kernel starts."""
+
+    CLEAN = "clean"  # what ran last read more than the L2 holds: neither the operands nor anything to write back
+    DIRTY = "dirty"  # what ran last wrote more than that: lines to write back, as in most programs
+    WARM = "warm"  # what ran last was the kernel itself: operands that fit are there
+
+
+IN_FINALS = (Cache.CLEAN, Cache.DIRTY)  # states that every final on a GPU measures
+PREFERRED = (Cache.DIRTY, Cache.CLEAN, Cache.WARM)  # of a problem with winners in several states, the one to use
+
+
 @dataclass(frozen=True, slots=True)
 class Binary:
     """A compiled kernel on disk, with what the compiler said it uses."""
@@ -76,6 +88,7 @@ class Measurement:
     low_us: float  # 95 % confidence interval of the median, by order statistics
     high_us: float
     sm_clock_mhz: float | None  # while measuring; None where the device does not tell
+    cache: Cache = Cache.CLEAN
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +125,12 @@ class Trial:
     total_seconds: float  # since the trial before it ended, or the search began: together what a budget has spent
     limits: TimeLimits | None = None  # None of a trial from before they were stored
     full_verdict: str | None = None  # what the full verification of its kernel tried; None where there was none
+    cache: Cache = Cache.CLEAN  # what its measurement is of, or was to be
 
 
 @dataclass(frozen=True, slots=True)
 class VendorMeasurement:
-    """A routine of the vendor's on one problem, measured in turns with finalists."""
+    """A routine of the vendor's on one problem, measured in turns with finalists, in one state of the L2."""
 
     library: str  # cuBLAS or cuBLASLt
     version: int  # as the library tells it: 130100 is 13.1.0
@@ -127,10 +141,10 @@ class VendorMeasurement:
 
 @dataclass(frozen=True, slots=True)
 class Final:
-    """The finalists of one problem measured again, interleaved."""
+    """The finalists of one problem measured again, interleaved, in each of some states of the L2."""
 
     problem: Problem
-    measurements: tuple[tuple[KernelConfig, Measurement], ...]
+    measurements: tuple[tuple[KernelConfig, Measurement], ...]  # each finalist once a state
     vendor: tuple[VendorMeasurement, ...] = ()  # in the same rounds
 
 

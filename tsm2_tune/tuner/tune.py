@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, count, islice
+from itertools import chain, count
 
 from tsm2_tune.errors import ToolMissing
 from tsm2_tune.generator.config import KernelConfig
@@ -23,13 +23,14 @@ from tsm2_tune.tuner.compiler import Toolchain, compile_text, kill_running, remo
 from tsm2_tune.tuner.full import full_verification
 from tsm2_tune.tuner.full_calls import EMULATED, ON_GPU
 from tsm2_tune.tuner.host.toolchain import WATCHED_SAMPLE
+from tsm2_tune.tuner.leading import Claim, Leading
 from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.past import Claimed, Contender, Past, finalists, is_final_due
 from tsm2_tune.tuner.patience import Options
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.stopping import held
 from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Binary, CompileFailure, Final, LoadedResources, Outcome, Trial
+from tsm2_tune.tuner.trial import Binary, Cache, CompileFailure, Final, LoadedResources, Outcome, Trial
 from tsm2_tune.tuner.vendor.turn import VendorTurn
 from tsm2_tune.tuner.waiting import Compiled, Line, Pending
 from tsm2_tune.tuner.worker import BETWEEN_REQUESTS, Attempt, AttemptResult, Rematch, Worker
@@ -42,7 +43,6 @@ REMEDIES = {  # where the tuner's own kernels are not compiled
     Outcome.INTERRUPTED: "see what ends it, then run this again",
 }
 KILL_AGAIN_SECONDS = 0.05  # at the end, until no compiler runs: one may have started just before
-Claim = Callable[[Candidate], Claimed]
 Text = tuple[KernelSource, Toolchain | None]  # and what compiles it: None stands for the target's toolchain
 __all__ = ["Claim", "FinalFailure", "Options", "Tuner", "cores"]
 
@@ -99,6 +99,11 @@ class Tuner:
                 wait(running, timeout=KILL_AGAIN_SECONDS)
 
     @property
+    def cache(self) -> Cache:
+        """In which trials are timed, and by which they are ranked."""
+        return self.target.cache(self.options.cache)
+
+    @property
     def ceilings(self) -> Ceilings:
         """Measured once a run, when first needed."""
         if self._ceilings is None:
@@ -132,18 +137,19 @@ class Tuner:
     ) -> Iterator[Trial]:
         """Try the candidates of one problem that the past has not tried, in their order, until the options end it.
 
-        Those of a family that proves far behind wait. Each is claimed before it is compiled. A trial that the machine
-        interrupted twice says nothing of its kernel.
+        Those of a family that proves far behind wait. Each is claimed before it is compiled. What families have tried
+        late is made of the fastest few. A trial that the machine interrupted twice says nothing of its kernel.
         """
         options, seconds = self.options, self.clock.seconds
         self.phases.enter(BETWEEN_REQUESTS)
-        line = Line((c for c in candidates if c.config.text not in past.tried), past.contenders)
+        line = Line(candidates, past.contenders)
         most = None if options.max_trials is None else max(0, options.max_trials - len(past.tried))
-        remaining: Iterator[Candidate] = islice(_claimed(line, claim), most)
+        makes_late = options.late and not self.target.is_host  # there is one way to load on a host
+        remaining = Leading(line, past, claim, most, late=makes_late)
         first = next(remaining, None)
         if first is not None:
             _ = self.ceilings  # before the first trial, which would be lost if measuring them failed
-            remaining = chain([first], remaining)
+            remaining.put_back(first)
         start = seconds()  # the budget is for trials: a device starts and is measured once for all problems
         since = start
         pending = Pending(remaining, line, self._begun, most=cores() + 1)
@@ -159,6 +165,7 @@ class Tuner:
                     wait([begun[2], *pending.compiling])  # a compiler beside it would disturb its times
                 trial = self._trial(*begun, since=since)
                 since = seconds()
+                remaining.tell(trial)
                 if trial.outcome is Outcome.OK and trial.measurement is not None:
                     line.tell(trial.config.family, trial.measurement.median_us)
                 yield trial
@@ -244,14 +251,16 @@ class Tuner:
                 entries.append(Entry(binary.path, source.kernel, source.launch))
             seed = trial_seed(self.options.seed, problem, "final")
             effort = self.options.final_effort
-            request = Rematch(problem, tuple(entries), seed, effort, vendor=vendor is not None)
+            caches = self.target.caches(self.options.cache, self.options.final_caches)
+            request = Rematch(problem, tuple(entries), seed, effort, vendor=vendor is not None, caches=caches)
             before = self._files(*(entry.path for entry in entries))
             answer = self.worker.rematch(request)
             if not isinstance(answer, AttemptResult):
                 if vendor is not None and not answer.vendor:
                     vendor.keep_out(problem, answer.vendor_trouble)
-                ours = zip((one.config for one, _ in chosen), answer.measurements, strict=True)
-                return Final(problem, tuple(ours), answer.vendor)
+                configs = [one.config for one, _ in chosen]
+                by_state = (zip(configs, of_state, strict=True) for of_state in answer.measurements)
+                return Final(problem, tuple(chain.from_iterable(by_state)), answer.vendor)
             if self._are_whole(before, [(source, None) for _, source in chosen]):
                 return FinalFailure(problem, answer.detail, answer.outcome is Outcome.INTERRUPTED)
         return FinalFailure(problem, CHANGED, interrupted=True)
@@ -330,6 +339,7 @@ class Tuner:
                     probes=edge_problems(config, problem),
                     seed=trial_seed(self.options.seed, problem, config.text),
                     effort=self.options.effort,
+                    cache=self.cache,
                 )
             )
             if result.outcome in (Outcome.OK, Outcome.TIMED_OUT) or self._are_whole(before, [(source, None)]):
@@ -345,7 +355,7 @@ class Tuner:
         return Trial(
             problem=candidate.problem,
             config=candidate.config,
-            basis=basis(candidate.config.family, self.target),
+            basis=basis(candidate.config.family, self.target, self.cache),
             source=source,
             outcome=result.outcome,
             detail=result.detail,
@@ -358,17 +368,8 @@ class Tuner:
             compile_seconds=compiled.compile_seconds if compiled else 0.0,
             total_seconds=self.clock.seconds() - since,
             limits=self.options.limits,
+            cache=self.cache,
         )
-
-
-def _claimed(candidates: Iterable[Candidate], claim: Claim) -> Iterator[Candidate]:
-    """Those that are claimed, until there are enough."""
-    for candidate in candidates:
-        answer = claim(candidate)
-        if answer is Claimed.ENOUGH:
-            return
-        if answer is Claimed.YES:
-            yield candidate
 
 
 def _file(path: str) -> tuple[int, int, int] | None:

@@ -86,7 +86,7 @@ class Worker:
 
     def rematch(self, request: Rematch) -> Rematched | AttemptResult:
         """What was measured; an AttemptResult says why nothing was."""
-        measured = len(request.entries) + len(FILES) * request.vendor
+        measured = (len(request.entries) + len(FILES) * request.vendor) * len(request.caches)
         answer = self._ask(request, limit_seconds=self.limit_seconds * measured)
         assert isinstance(answer, Rematched | AttemptResult)
         return answer

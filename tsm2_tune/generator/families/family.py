@@ -89,8 +89,12 @@ class Family(ABC, Generic[C]):
         )
 
     def has(self, config: C, problem: Problem) -> bool:
-        """Whether the configuration is one of the problem's, before any rule."""
-        return config in self._every
+        """Whether the configuration is one of the problem's, before any rule, or made of one by a late tunable."""
+        return config in self._every or (config in self.later(config) and config.early in self._every)
+
+    def later(self, config: C) -> tuple[C, ...]:
+        """What a search tries beside the configuration of the space where that is among the fastest."""
+        return config.later
 
     @cached_property
     def _every(self) -> frozenset[C]:

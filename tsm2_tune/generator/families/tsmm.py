@@ -6,7 +6,7 @@ thread, loads are 16 bytes wide, and a thread has `prefetch` columns of A on the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, ClassVar
@@ -23,6 +23,7 @@ from tsm2_tune.generator.rules import (
     columns_within_n,
     prefetch_within_k,
 )
+from tsm2_tune.generator.streaming import EVICT_FIRST, POLICIES
 from tsm2_tune.generator.tiles import covering
 
 THREADS = (64, 128, 256)
@@ -50,8 +51,10 @@ class TsmmConfig(KernelConfig):
         "columns": "c",
         "prefetch": "p",
         "row_tiles": "r",
+        "evict_first": "e",
     }
     launch_tunables: ClassVar[tuple[str, ...]] = ("row_tiles",)
+    late_tunables: ClassVar[Mapping[str, tuple[int, ...]]] = POLICIES
 
     threads: int  # per block
     vector_bytes: int  # of one load
@@ -59,6 +62,7 @@ class TsmmConfig(KernelConfig):
     columns: int  # of C that one thread accumulates in registers
     prefetch: int  # columns of A that one thread loads before it multiplies
     row_tiles: int  # tiles of rows for each block of the grid
+    evict_first: int = 1  # 1 where loads of A are first to evict, 0 where they have no policy
 
 
 def rows_per_thread(config: TsmmConfig, problem: Problem) -> int:
@@ -102,6 +106,7 @@ class Tsmm(Family[TsmmConfig]):
         Tunable("columns", "t2", "columns of C that one thread accumulates in registers"),
         Tunable("prefetch", "t3", "columns of A that one thread loads before it multiplies"),
         Tunable("row_tiles", "tcf", "tiles of rows for each block of the grid"),
+        EVICT_FIRST,
     )
     rules = (
         VECTOR_HOLDS_AN_ELEMENT,

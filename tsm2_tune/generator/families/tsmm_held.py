@@ -7,7 +7,7 @@ their way at once, and the columns of C are divided among blocks, so that many w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, ClassVar
@@ -18,6 +18,7 @@ from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.rules import VECTOR_HOLDS_AN_ELEMENT, Candidate, Rule, columns_within_n, covering_rule
+from tsm2_tune.generator.streaming import EVICT_FIRST, POLICIES
 from tsm2_tune.generator.tiles import covering
 
 THREADS = (64, 128, 256)
@@ -46,13 +47,16 @@ class TsmmHeldConfig(KernelConfig):
         "depth": "d",
         "columns": "c",
         "across": "n",
+        "evict_first": "e",
     }
+    late_tunables: ClassVar[Mapping[str, tuple[int, ...]]] = POLICIES
 
     threads: int  # per block
     vector_bytes: int  # of one load: a thread's rows
     depth: int  # columns of A that one thread has in registers
     columns: int  # of C that one thread computes at a time
     across: int  # columns of C of a block
+    evict_first: int = 1  # 1 where loads of A are first to evict, 0 where they have no policy
 
 
 def _config(candidate: Candidate) -> TsmmHeldConfig:
@@ -77,6 +81,7 @@ class TsmmHeld(Family[TsmmHeldConfig]):
         Tunable("depth", "", "columns of A that one thread has in registers"),
         Tunable("columns", "t2", "columns of C that one thread computes at a time"),
         Tunable("across", "", "columns of C of a block"),
+        EVICT_FIRST,
     )
     rules = (
         VECTOR_HOLDS_AN_ELEMENT,

@@ -9,7 +9,7 @@ elements are multiplied and added up as f32.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, ClassVar
@@ -21,6 +21,7 @@ from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.rules import VECTOR_HOLDS_AN_ELEMENT, Candidate, Rule
 from tsm2_tune.generator.splitting import REGISTERS_REACHABLE, in_turns
+from tsm2_tune.generator.streaming import EVICT_FIRST, POLICIES
 
 THREADS = 128  # per block
 VECTOR_BYTES = (16, 8, 4, 2)
@@ -70,8 +71,10 @@ class TsmmRowsConfig(KernelConfig):
         "row_tiles": "r",
         "min_blocks": "m",
         "joined": "j",
+        "evict_first": "e",
     }
     launch_tunables: ClassVar[tuple[str, ...]] = ("row_tiles",)
+    late_tunables: ClassVar[Mapping[str, tuple[int, ...]]] = POLICIES
 
     threads: int  # per block
     vector_bytes: int  # of one load
@@ -83,6 +86,7 @@ class TsmmRowsConfig(KernelConfig):
     row_tiles: int  # tiles of rows for each block of the grid
     min_blocks: int  # on a multiprocessor, which bounds the registers
     joined: int = 1  # rows of A that one vector holds
+    evict_first: int = 1  # 1 where loads of A are first to evict, 0 where they have no policy
 
 
 def width(config: TsmmRowsConfig, problem: Problem) -> int:
@@ -189,6 +193,7 @@ class TsmmRows(Family[TsmmRowsConfig]):
         Tunable("row_tiles", "tcf", "tiles of rows for each block of the grid"),
         Tunable("min_blocks", "", "blocks that a multiprocessor must hold, which bounds the registers"),
         Tunable("joined", "", "rows of A that one vector holds"),
+        EVICT_FIRST,
     )
     rules = (
         VECTOR_HOLDS_AN_ELEMENT,

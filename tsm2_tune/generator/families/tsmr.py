@@ -7,7 +7,7 @@ split over blocks, since m rows alone do not fill a large GPU.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, ClassVar
@@ -26,7 +26,7 @@ from tsm2_tune.generator.splitting import (
     split_traffic,
     with_splits,
 )
-from tsm2_tune.generator.streaming import streaming_rules, streaming_tunables
+from tsm2_tune.generator.streaming import POLICIES, streaming_rules, streaming_tunables
 from tsm2_tune.generator.tiles import LARGEST_THIN
 
 VECTOR_BYTES = 16
@@ -53,8 +53,10 @@ class TsmrConfig(KernelConfig):
         "splits": "k",
         "row_tiles": "r",
         "min_blocks": "b",
+        "evict_first": "e",
     }
     launch_tunables: ClassVar[tuple[str, ...]] = ("splits", "row_tiles")
+    late_tunables: ClassVar[Mapping[str, tuple[int, ...]]] = POLICIES
 
     threads: int  # per block
     vectors: int  # 16-byte pieces of a column of A that one thread loads
@@ -64,6 +66,7 @@ class TsmrConfig(KernelConfig):
     splits: int  # of k
     row_tiles: int  # tiles of rows for each block of the grid
     min_blocks: int  # on a multiprocessor, which bounds the registers
+    evict_first: int = 1  # 1 where loads of A are first to evict, 0 where they have no policy
 
 
 def rows_per_thread(config: TsmrConfig, problem: Problem) -> int:

@@ -7,7 +7,7 @@ permutations make two columns of one row. Sums are in f32; C is rounded once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, ClassVar
@@ -28,7 +28,7 @@ from tsm2_tune.generator.splitting import (
     split_traffic,
     splits_to_prefer,
 )
-from tsm2_tune.generator.streaming import streaming_rules, streaming_tunables
+from tsm2_tune.generator.streaming import POLICIES, streaming_rules, streaming_tunables
 
 THREADS = (128, 256)
 LANE_ROWS = (2, 4, 8, 16)
@@ -70,10 +70,9 @@ MANY_COLUMNS_SHORT = ((128, 8, 1), (128, 4, 1), (128, 2, 4))
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class TsmrHalfConfig(KernelConfig):
-    """Every choice that the template needs."""
+class HalfConfig(KernelConfig):
+    """Every choice that the templates need: of A in registers, and of A through a ring."""
 
-    family: ClassVar[str] = "tsmr_half"
     letters: ClassVar[dict[str, str]] = {
         "threads": "t",
         "lane_rows": "m",
@@ -96,26 +95,37 @@ class TsmrHalfConfig(KernelConfig):
     min_blocks: int  # on a multiprocessor, which bounds the registers
 
 
-def tile_depth(config: TsmrHalfConfig) -> int:
+@dataclass(frozen=True, slots=True, order=True)
+class TsmrHalfConfig(HalfConfig):
+    """Every choice that the template needs."""
+
+    family: ClassVar[str] = "tsmr_half"
+    letters: ClassVar[dict[str, str]] = {**HalfConfig.letters, "evict_first": "e"}
+    late_tunables: ClassVar[Mapping[str, tuple[int, ...]]] = POLICIES
+
+    evict_first: int = 1  # 1 where loads of A are first to evict, 0 where they have no policy
+
+
+def tile_depth(config: HalfConfig) -> int:
     """Rows of B staged at a time; twice as many stay where that is all."""
     return max(config.prefetch, 64, STAGED_ELEMENTS // config.columns)
 
 
-def run(config: TsmrHalfConfig, element_bytes: int) -> int:
+def run(config: HalfConfig, element_bytes: int) -> int:
     """Neighbours along k that a lane holds, of up to 16 bytes: four lanes share a group, or parts of it."""
     return min(VECTOR_BYTES // element_bytes, config.prefetch // config.stages // 4)
 
 
-def _block_rows(config: TsmrHalfConfig) -> int:
+def _block_rows(config: HalfConfig) -> int:
     return config.threads // WARP_THREADS * LANES_DOWN * config.lane_rows
 
 
 def one_wave_first(
-    family: TsmrHalf, variants: Sequence[TsmrHalfConfig], problem: Problem, limits: DeviceLimits
-) -> tuple[TsmrHalfConfig, ...]:
+    family: TsmrHalf, variants: Sequence[HalfConfig], problem: Problem, limits: DeviceLimits
+) -> tuple[HalfConfig, ...]:
     """The variants, in turns, each with its splits: those that give every slot of the device a block come first."""
 
-    def splits_of(variant: TsmrHalfConfig) -> list[int]:
+    def splits_of(variant: HalfConfig) -> list[int]:
         tiles = family.launch(variant, problem).tiles(problem.m, problem.n)
         slots = limits.sms * variant.min_blocks
         one_wave = max(splits for splits in SPLITS if splits == 1 or splits * tiles <= slots)
@@ -138,7 +148,7 @@ def long_run(tiles: int, slots: int) -> int:
     return next((run for run in LONG_RUNS if LEAST_FILLED * slots <= -(-tiles // run) <= slots), 0)
 
 
-class TsmrHalf(Family[TsmrHalfConfig]):
+class TsmrHalf(Family[HalfConfig]):
     name = "tsmr_half"
     on_tensor_cores = True
     summary = "large or tall A times skinny B in 16 bits on the tensor cores, A streaming into their fragments"
@@ -151,16 +161,16 @@ class TsmrHalf(Family[TsmrHalfConfig]):
         HAS_HALF_TENSOR_CORES,
         *streaming_rules(COLUMNS, PREFETCH_STAGES),
     )
-    config_type = TsmrHalfConfig
+    config_type: type[HalfConfig] = TsmrHalfConfig
 
-    def configurations(self) -> Iterator[TsmrHalfConfig]:
+    def configurations(self) -> Iterator[HalfConfig]:
         divisions = (*SPLITS_ROW_TILES, *((1, tiles) for tiles in LONG_RUNS))
         for threads, lane_rows, columns, ahead, division, min_blocks in product(
             THREADS, LANE_ROWS, COLUMNS, PREFETCH_STAGES, divisions, MIN_BLOCKS
         ):
             yield self.config_type(threads, lane_rows, columns, *ahead, *division, min_blocks)
 
-    def resources(self, config: TsmrHalfConfig, problem: Problem) -> Resources:
+    def resources(self, config: HalfConfig, problem: Problem) -> Resources:
         rows = LANES_DOWN * config.lane_rows
         loaded_bytes = rows * config.prefetch * problem.dtype.element_bytes // WARP_THREADS
         registers = (
@@ -175,7 +185,7 @@ class TsmrHalf(Family[TsmrHalfConfig]):
             reuse=config.columns,
         )
 
-    def launch(self, config: TsmrHalfConfig, problem: Problem) -> Launch:
+    def launch(self, config: HalfConfig, problem: Problem) -> Launch:
         return Launch(
             threads=config.threads,
             rows_per_block=_block_rows(config) * config.row_tiles,
@@ -184,19 +194,19 @@ class TsmrHalf(Family[TsmrHalfConfig]):
             splits=config.splits,
         )
 
-    def periods(self, config: TsmrHalfConfig, problem: Problem) -> Periods:
+    def periods(self, config: HalfConfig, problem: Problem) -> Periods:
         return Periods(_block_rows(config), config.columns, tile_depth(config))
 
-    def share_step(self, config: TsmrHalfConfig, problem: Problem) -> int:
+    def share_step(self, config: HalfConfig, problem: Problem) -> int:
         return config.prefetch
 
-    def traffic(self, config: TsmrHalfConfig, problem: Problem) -> Traffic:
+    def traffic(self, config: HalfConfig, problem: Problem) -> Traffic:
         return split_traffic(problem, columns=config.columns, splits=config.splits)
 
     def supports(self, problem: Problem) -> bool:
         return problem.dtype_name in self.dtypes
 
-    def probe_shapes(self, config: TsmrHalfConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
+    def probe_shapes(self, config: HalfConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """What has branches of its own, whole and in part: blocks of rows, groups of columns, shares of k.
 
         In the first three B stays in shared memory, and shares are empty; in the last three a share takes three
@@ -213,7 +223,7 @@ class TsmrHalf(Family[TsmrHalfConfig]):
             (rows + 2, 2, deep - 1),
         )
 
-    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmrHalfConfig, ...]:
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[HalfConfig, ...]:
         """Where the winners on an H200 lay: every column at once, few splits, or several tiles of rows."""
         columns = next((option for option in COLUMNS if option >= problem.n), COLUMNS[-1])
         if problem.k < 2 * LEAST_SHARE:
@@ -227,7 +237,7 @@ class TsmrHalf(Family[TsmrHalfConfig]):
         chosen = [self.config_type(t, rows, columns, p, s, 1, 1, least) for t, rows, p, s, least in variants]
         return one_wave_first(self, chosen, problem, limits)
 
-    def _preferred_of_short(self, problem: Problem, limits: DeviceLimits, columns: int) -> tuple[TsmrHalfConfig, ...]:
+    def _preferred_of_short(self, problem: Problem, limits: DeviceLimits, columns: int) -> tuple[HalfConfig, ...]:
         """Several tiles of rows a block; with few columns so many that one wave of blocks has all of them."""
         few = columns <= FEW_COLUMNS
         ahead: tuple[tuple[int, int], ...] = ((64, 4), (64, 1))
@@ -248,7 +258,7 @@ class TsmrHalf(Family[TsmrHalfConfig]):
             chosen = list(dict.fromkeys((*long, *chosen)))[:MOST_SHORT]
         return tuple(chosen)
 
-    def context(self, config: TsmrHalfConfig, problem: Problem) -> dict[str, Any]:
+    def context(self, config: HalfConfig, problem: Problem) -> dict[str, Any]:
         along_a, along_b, along_c = problem.contiguous
         element_bytes = problem.dtype.element_bytes
         transposed_b = along_b == "n" and element_bytes == 2

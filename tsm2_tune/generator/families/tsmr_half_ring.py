@@ -16,8 +16,8 @@ from tsm2_tune.generator.families.tsmr_half import (
     LANES_DOWN,
     VECTOR_BYTES,
     WARP_THREADS,
+    HalfConfig,
     TsmrHalf,
-    TsmrHalfConfig,
     one_wave_first,
 )
 from tsm2_tune.generator.limits import DeviceLimits
@@ -25,6 +25,7 @@ from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Candidate, Rule, columns_within_n
 from tsm2_tune.generator.splitting import LEAST_SHARE, SPLITS_ROW_TILES, tunable
+from tsm2_tune.generator.streaming import EVICT_FIRST
 
 THREADS = (128, 256)
 LANE_ROWS = 8
@@ -51,7 +52,7 @@ SHORT: dict[int, tuple[tuple[int, int, int, int], ...]] = {
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class TsmrHalfRingConfig(TsmrHalfConfig):
+class TsmrHalfRingConfig(HalfConfig):
     """The same choices, of which `prefetch` and `stages` are the ring's."""
 
     family: ClassVar[str] = "tsmr_half_ring"
@@ -77,6 +78,7 @@ class TsmrHalfRing(TsmrHalf):
         "large or tall A times B of many columns in 16 bits on the tensor cores, A through a ring in shared memory"
     )
     template = "tsmr_half_ring.cu.jinja"
+    tunables = tuple(one for one in TsmrHalf.tunables if one is not EVICT_FIRST)
     rules: ClassVar[tuple[Rule, ...]] = (
         MANY_COLUMNS,
         columns_within_n(COLUMNS),
@@ -102,7 +104,7 @@ class TsmrHalfRing(TsmrHalf):
         ):
             yield self.config_type(threads, LANE_ROWS, columns, *ahead, *division, min_blocks)
 
-    def resources(self, config: TsmrHalfConfig, problem: Problem) -> Resources:
+    def resources(self, config: HalfConfig, problem: Problem) -> Resources:
         own = super().resources(config, problem)
         rows = LANES_DOWN * config.lane_rows
         ring = config.threads // WARP_THREADS * rows * config.prefetch * problem.dtype.element_bytes
@@ -110,7 +112,7 @@ class TsmrHalfRing(TsmrHalf):
         fragments = 4 * config.lane_rows + config.columns // 2
         return replace(own, registers=sums + fragments + OVERHEAD_REGISTERS, smem_bytes=own.smem_bytes + ring)
 
-    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmrHalfConfig, ...]:
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[HalfConfig, ...]:
         """Where the winners on an H200 lay: every column at once; of a row-major A whole lines of memory."""
         if problem.n <= FEW_COLUMNS:
             return ()
@@ -127,7 +129,7 @@ class TsmrHalfRing(TsmrHalf):
         chosen = [self.config_type(t, LANE_ROWS, columns, p // divisor, s, 1, 1, b) for t, p, s, b in variants]
         return one_wave_first(self, chosen, problem, limits)
 
-    def context(self, config: TsmrHalfConfig, problem: Problem) -> dict[str, Any]:
+    def context(self, config: HalfConfig, problem: Problem) -> dict[str, Any]:
         return super().context(config, problem) | {
             "about": "A streams through a ring in shared memory to the tensor cores, beside B",
         }

@@ -7,7 +7,7 @@ chosen to be neighbours and come in one load. The arithmetic is that of fused mu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, ClassVar
@@ -26,7 +26,7 @@ from tsm2_tune.generator.splitting import (
     split_traffic,
     with_splits,
 )
-from tsm2_tune.generator.streaming import streaming_rules, streaming_tunables
+from tsm2_tune.generator.streaming import POLICIES, streaming_rules, streaming_tunables
 from tsm2_tune.generator.tiles import LARGEST_THIN, is_general
 
 THREADS = (64, 128, 256)
@@ -79,8 +79,10 @@ class TsmrMmaConfig(KernelConfig):
         "splits": "k",
         "row_tiles": "r",
         "min_blocks": "b",
+        "evict_first": "e",
     }
     launch_tunables: ClassVar[tuple[str, ...]] = ("splits", "row_tiles")
+    late_tunables: ClassVar[Mapping[str, tuple[int, ...]]] = POLICIES
 
     threads: int  # per block
     strips: int  # of 16 rows of A, which one warp computes
@@ -90,6 +92,7 @@ class TsmrMmaConfig(KernelConfig):
     splits: int  # of k
     row_tiles: int  # tiles of rows for each block of the grid
     min_blocks: int  # on a multiprocessor, which bounds the registers
+    evict_first: int = 1  # 1 where loads of A are first to evict, 0 where they have no policy
 
 
 def tile_depth(config: TsmrMmaConfig) -> int:

@@ -9,7 +9,7 @@ through shared memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from math import log
@@ -28,6 +28,7 @@ from tsm2_tune.generator.splitting import (
     most_loads,
     split_traffic,
 )
+from tsm2_tune.generator.streaming import EVICT_FIRST, POLICIES
 from tsm2_tune.runtime.expecting import Division
 
 WARP_THREADS = 32
@@ -91,8 +92,10 @@ class TsmrRowsConfig(KernelConfig):
         "splits": "k",
         "strips": "p",
         "min_blocks": "m",
+        "evict_first": "e",
     }
     launch_tunables: ClassVar[tuple[str, ...]] = ("splits", "strips")
+    late_tunables: ClassVar[Mapping[str, tuple[int, ...]]] = POLICIES
 
     threads: int  # per block
     vector_bytes: int  # of one load of A
@@ -104,6 +107,7 @@ class TsmrRowsConfig(KernelConfig):
     splits: int  # of k
     strips: int  # of the rows that are computed at a time, of a block
     min_blocks: int  # on a multiprocessor, which bounds the registers and the shared memory
+    evict_first: int = 1  # 1 where loads of A are first to evict, 0 where they have no policy
 
 
 def strip_rows(config: TsmrRowsConfig) -> int:
@@ -233,6 +237,7 @@ class TsmrRows(Family[TsmrRowsConfig]):
         Tunable("splits", "", "parts of k, each a block of its own"),
         Tunable("strips", "tcf", "strips of rows, as a warp computes them at a time, of a block"),
         Tunable("min_blocks", "", "blocks that a multiprocessor must hold: bounds registers and shared memory"),
+        EVICT_FIRST,
     )
     rules = (
         VECTOR_HOLDS_AN_ELEMENT,

@@ -8,7 +8,7 @@ precision.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, ClassVar
@@ -27,7 +27,7 @@ from tsm2_tune.generator.splitting import (
     split_traffic,
     with_splits,
 )
-from tsm2_tune.generator.streaming import streaming_rules, streaming_tunables
+from tsm2_tune.generator.streaming import POLICIES, streaming_rules, streaming_tunables
 from tsm2_tune.generator.tiles import LARGEST_THIN, is_general
 
 THREADS = (64, 128, 256)
@@ -67,8 +67,10 @@ class TsmrZmmaConfig(KernelConfig):
         "splits": "k",
         "row_tiles": "r",
         "min_blocks": "b",
+        "evict_first": "e",
     }
     launch_tunables: ClassVar[tuple[str, ...]] = ("splits", "row_tiles")
+    late_tunables: ClassVar[Mapping[str, tuple[int, ...]]] = POLICIES
 
     threads: int  # per block
     strips: int  # of 8 vectors of rows of A, which one warp computes
@@ -78,6 +80,7 @@ class TsmrZmmaConfig(KernelConfig):
     splits: int  # of k
     row_tiles: int  # tiles of rows for each block of the grid
     min_blocks: int  # on a multiprocessor, which bounds the registers
+    evict_first: int = 1  # 1 where loads of A are first to evict, 0 where they have no policy
 
 
 def tile_depth(config: TsmrZmmaConfig) -> int:

@@ -6,7 +6,7 @@ the sums of all teams are added up in a fixed order: over the warp, over the blo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, ClassVar
@@ -30,6 +30,7 @@ from tsm2_tune.generator.splitting import (
     splits_of_few_chunks,
     wide_splits,
 )
+from tsm2_tune.generator.streaming import EVICT_FIRST, POLICIES
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering, mirrored, tile_rules, tile_traffic
 
 THREADS = (128, 256, 512)
@@ -115,8 +116,10 @@ class TsmtConfig(KernelConfig):
         "stages": "s",
         "splits": "k",
         "min_blocks": "b",
+        "evict_first": "e",
     }
     launch_tunables: ClassVar[tuple[str, ...]] = ("splits",)
+    late_tunables: ClassVar[Mapping[str, tuple[int, ...]]] = POLICIES
 
     threads: int  # per block
     tile_rows: int  # of C, of a block
@@ -127,6 +130,7 @@ class TsmtConfig(KernelConfig):
     stages: int  # such loads that one thread has in registers
     splits: int  # of k
     min_blocks: int  # on a multiprocessor, which bounds the registers
+    evict_first: int = 1  # 1 where loads of A and B are first to evict, 0 where they have no policy
 
 
 def team(config: TsmtConfig) -> int:
@@ -170,6 +174,7 @@ class Tsmt(Family[TsmtConfig]):
         Tunable("stages", "", "such loads that one thread has in registers, on their way or arrived"),
         Tunable("splits", "", "blocks among which k is divided"),
         Tunable("min_blocks", "", "blocks that a multiprocessor must hold, which bounds the registers"),
+        EVICT_FIRST,
     )
     rules = (
         *tile_rules(TILE),

@@ -6,7 +6,7 @@ along k of each column, or across it, where X is no wider than its columns, of a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from math import gcd
@@ -29,6 +29,7 @@ from tsm2_tune.generator.splitting import (
     tunable,
     wide_splits,
 )
+from tsm2_tune.generator.streaming import EVICT_FIRST, POLICIES
 from tsm2_tune.generator.tiles import LARGEST_THIN, tile_rules, tile_traffic
 
 TILE = (1, 2, 3, 4, 5, 6, 7, 8)  # rows and columns of C
@@ -66,8 +67,10 @@ class TsmtFewConfig(KernelConfig):
         "stages": "s",
         "splits": "k",
         "min_blocks": "b",
+        "evict_first": "e",
     }
     launch_tunables: ClassVar[tuple[str, ...]] = ("splits",)
+    late_tunables: ClassVar[Mapping[str, tuple[int, ...]]] = POLICIES
 
     threads: int  # per block
     tile_rows: int  # of C, of which every thread has sums
@@ -76,6 +79,7 @@ class TsmtFewConfig(KernelConfig):
     stages: int  # such pieces that one thread has in registers
     splits: int  # of k
     min_blocks: int  # on a multiprocessor, which bounds the registers
+    evict_first: int = 1  # 1 where loads of A and B are first to evict, 0 where they have no policy
 
 
 def chunk(config: TsmtFewConfig) -> int:
@@ -120,6 +124,7 @@ class TsmtFew(Family[TsmtFewConfig]):
         Tunable("stages", "", "such pieces that one thread has in registers, on their way or arrived"),
         Tunable("splits", "", "blocks among which k is divided"),
         Tunable("min_blocks", "", "blocks that a multiprocessor must hold, which bounds the registers"),
+        EVICT_FIRST,
     )
     rules = (
         *tile_rules(TILE, covered=LARGEST_THIN),

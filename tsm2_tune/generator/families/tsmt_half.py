@@ -8,7 +8,7 @@ the last; C is rounded once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, ClassVar
@@ -30,6 +30,7 @@ from tsm2_tune.generator.splitting import (
     tunable,
     wide_splits,
 )
+from tsm2_tune.generator.streaming import EVICT_FIRST, POLICIES
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering, tile_rules, tile_traffic
 
 TILE = (16, 32, 64)  # rows and columns of C, of a block
@@ -83,8 +84,10 @@ class TsmtHalfConfig(KernelConfig):
         "chunk": "d",
         "stages": "s",
         "splits": "k",
+        "evict_first": "e",
     }
     launch_tunables: ClassVar[tuple[str, ...]] = ("splits",)
+    late_tunables: ClassVar[Mapping[str, tuple[int, ...]]] = POLICIES
 
     threads: int  # per block
     tile_rows: int  # of C, of a block
@@ -94,6 +97,7 @@ class TsmtHalfConfig(KernelConfig):
     chunk: int  # products along k in one place of the ring
     stages: int  # places of the ring: of 2 the next chunk waits in registers, of more it is copied asynchronously
     splits: int  # of k
+    evict_first: int = 1  # 1 where loads of A and B are first to evict, 0 where they have no policy
 
 
 def team(config: TsmtHalfConfig) -> int:
@@ -123,6 +127,7 @@ class TsmtHalf(Family[TsmtHalfConfig]):
         Tunable("chunk", "", "products along k in one place of the ring"),
         Tunable("stages", "", "places of the ring: 2 fed from registers, or more fed by asynchronous copies"),
         Tunable("splits", "", "blocks among which k is divided"),
+        EVICT_FIRST,
     )
     rules = (
         HAS_HALF_TENSOR_CORES,
@@ -139,6 +144,10 @@ class TsmtHalf(Family[TsmtHalfConfig]):
         *WIDE_SPLIT_RULES,
     )
     config_type = TsmtHalfConfig
+
+    def later(self, config: TsmtHalfConfig) -> tuple[TsmtHalfConfig, ...]:
+        """Only of a ring of two places pieces pass registers, by loads that have a policy."""
+        return super().later(config) if config.stages == 2 else ()
 
     def configurations(self) -> Iterator[TsmtHalfConfig]:
         tiles = [

@@ -8,7 +8,7 @@ a lane, which leaves the others to loads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, ClassVar
@@ -30,6 +30,7 @@ from tsm2_tune.generator.splitting import (
     splits_of_few_chunks,
     wide_splits,
 )
+from tsm2_tune.generator.streaming import EVICT_FIRST, POLICIES
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering, tile_rules, tile_traffic
 
 THREADS = (128, 256, 512)
@@ -82,8 +83,10 @@ class TsmtMmaConfig(KernelConfig):
         "stages": "s",
         "splits": "k",
         "min_blocks": "b",
+        "evict_first": "e",
     }
     launch_tunables: ClassVar[tuple[str, ...]] = ("splits",)
+    late_tunables: ClassVar[Mapping[str, tuple[int, ...]]] = POLICIES
 
     threads: int  # per block
     tile_rows: int  # of C, of a block
@@ -94,6 +97,7 @@ class TsmtMmaConfig(KernelConfig):
     stages: int  # such loads that one warp has in registers
     splits: int  # of k
     min_blocks: int  # on a multiprocessor, which bounds the registers
+    evict_first: int = 1  # 1 where loads of A and B are first to evict, 0 where they have no policy
 
 
 def strip_rows(config: TsmtMmaConfig) -> int:
@@ -128,6 +132,7 @@ class TsmtMma(Family[TsmtMmaConfig]):
         Tunable("stages", "", "such loads that one warp has in registers, on their way or arrived"),
         Tunable("splits", "", "blocks among which k is divided"),
         Tunable("min_blocks", "", "blocks that a multiprocessor must hold, which bounds the registers"),
+        EVICT_FIRST,
     )
     rules = (
         HAS_F64_TENSOR_CORES,

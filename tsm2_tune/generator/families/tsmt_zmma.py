@@ -7,7 +7,7 @@ multiply-adds in f32 and leave most of the issue slots free, so that c64 is comp
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, ClassVar
@@ -25,6 +25,7 @@ from tsm2_tune.generator.splitting import (
     WIDE_SPLITS,
     wide_splits,
 )
+from tsm2_tune.generator.streaming import EVICT_FIRST, POLICIES
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering, tile_rules, tile_traffic
 
 THREADS = (128, 256)
@@ -56,8 +57,10 @@ class TsmtZmmaConfig(KernelConfig):
         "stages": "s",
         "splits": "k",
         "min_blocks": "b",
+        "evict_first": "e",
     }
     launch_tunables: ClassVar[tuple[str, ...]] = ("splits",)
+    late_tunables: ClassVar[Mapping[str, tuple[int, ...]]] = POLICIES
 
     threads: int  # per block
     tile_rows: int  # of C, of a block
@@ -68,6 +71,7 @@ class TsmtZmmaConfig(KernelConfig):
     stages: int  # such loads that one warp has in registers
     splits: int  # of k
     min_blocks: int  # on a multiprocessor, which bounds the registers
+    evict_first: int = 1  # 1 where loads of A and B are first to evict, 0 where they have no policy
 
 
 def teams(config: TsmtZmmaConfig) -> int:
@@ -97,6 +101,7 @@ class TsmtZmma(Family[TsmtZmmaConfig]):
         Tunable("stages", "", "such loads that one warp has in registers, on their way or arrived"),
         Tunable("splits", "", "blocks among which k is divided"),
         Tunable("min_blocks", "", "blocks that a multiprocessor must hold, which bounds the registers"),
+        EVICT_FIRST,
     )
     rules = (
         HAS_F64_TENSOR_CORES,

@@ -16,6 +16,7 @@ from tsm2_tune.tuner.export.module import Cubins, module_text
 from tsm2_tune.tuner.export.tables import csv_text, json_text, latex_text, markdown_text
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
+from tsm2_tune.tuner.trial import Cache
 
 __all__ = ["LIBRARY_SUFFIXES", "export", "export_library", "export_text", "refuse_database", "write"]
 
@@ -68,19 +69,21 @@ def export(
     *,
     device: str | None = None,
     chosen: Callable[[Problem], bool] = _all,
+    cache: Cache | None = None,
     among: Callable[[Sequence[BestRow]], Sequence[BestRow]] = _each,
     binaries: bool = False,
     launcher: bool = False,
     tell: Callable[[str], None] = lambda sentence: None,
 ) -> str:
-    """The store's winners, or only this device's and those of chosen problems, in one of FORMATS.
+    """The store's winners, or only this device's, those of chosen problems or in this state of the L2, in one of
+    FORMATS.
 
     `among` gives the rows that stand for them: of other kernels, where fewer are to do. With `binaries` a module
     holds those of its kernels; why one is missing is told. With `launcher` it holds the compiled launcher. InputError
     without winners; StoreError where a module's kernel is not as this program makes it; ToolMissing where what builds
     the launcher is missing, before `among` is asked.
     """
-    rows: Sequence[BestRow] = [row for row in store.best(device=device) if chosen(row.problem)]
+    rows: Sequence[BestRow] = [row for row in store.best(device=device, cache=cache) if chosen(row.problem)]
     made = launcher_binary() if launcher and rows and format_name == "module" else None
     rows = among(rows)
     winning = store.winning(rows) if format_name == "module" else {}

@@ -24,6 +24,7 @@ from tsm2_tune.tuner.export.tables import facts
 from tsm2_tune.tuner.host.toolchain import compiler_command
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
+from tsm2_tune.tuner.trial import Cache
 
 SOURCES = resources.files("tsm2_tune.tuner.export") / "c"
 BESIDE = {".h": "tsm2.h", ".f90": "tsm2.f90"}  # what is written beside the shared object, and from which file
@@ -57,6 +58,7 @@ def export_library(
     *,
     device: str | None = None,
     chosen: Callable[[Problem], bool] = lambda problem: True,
+    cache: Cache | None = None,
     among: Callable[[Sequence[BestRow]], Sequence[BestRow]] = lambda rows: rows,
     tell: Callable[[str], None] = lambda sentence: None,
 ) -> None:
@@ -72,7 +74,7 @@ def export_library(
     files = {suffix: path.with_suffix(suffix) for suffix in LIBRARY_SUFFIXES}
     for file in files.values():
         refuse_database(file, store.path)
-    rows = [row for row in store.best(device=device) if chosen(row.problem)]
+    rows = [row for row in store.best(device=device, cache=cache) if chosen(row.problem)]
     found = among(_usable(rows, tell))
     if not found:
         raise InputError(
@@ -182,7 +184,7 @@ def _expected(w: Winner, known: Known) -> list[str]:
     work = work_of(w, (w.m, w.n, w.k), card)
     kernels = Kernels([w.division], [w.launch], [work], [w.median_us], card)
     vendor = vendor_factor(w.vendor_us, work) if w.vendor_us is not None else 1.0
-    factors = (kernels.factors[0, 0], vendor, kernels.enough[0, 0])
+    factors = (kernels.factors[0, 0], vendor, kernels.at_work[0, 0])
     return [
         str(list(cards).index(w.device)),
         _list(repr(getattr(w.division, field.name)) for field in fields(Division)),

@@ -29,7 +29,7 @@ from tsm2_tune.tuner.locks import device_lock
 from tsm2_tune.tuner.past import Again
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Outcome
+from tsm2_tune.tuner.trial import Cache, Outcome
 from tsm2_tune.tuner.tune import FinalFailure, Options, Tuner
 
 UNKNOWN = 1e6  # in place of a loss: so much that a choice rests on as few unknown pairs as can be
@@ -69,7 +69,12 @@ class Bench:
 
     def bases(self, tuned: Tuned) -> dict[str, str]:
         """What trials rest on that it makes, of each family that was tried."""
-        return {family: basis(family, self.target) for family in tuned.families() if family in FAMILIES}
+        return {family: basis(family, self.target, self.cache) for family in tuned.families() if family in FAMILIES}
+
+    @property
+    def cache(self) -> Cache:
+        """In which trials are timed."""
+        return self.target.cache(self.options.cache)
 
     def turn(self, tuned: Tuned, problem: Problem) -> job.Turn:
         """Of the shape, in which kernels are tried that others suggest."""
@@ -78,8 +83,8 @@ class Bench:
         names = {*job.counted((), space), *families}
         supporting = (name for name in names if family_named(name).supports(problem))
         tuner, claims = self.opened()
-        bases = {name: basis(name, self.target) for name in supporting}
-        return job.Turn(space, tuner, self.store, claims, bases, self.started_at)
+        bases = {name: basis(name, self.target, self.cache) for name in supporting}
+        return job.Turn(space, tuner, self.store, claims, bases, self.started_at, self.cache)
 
     def opened(self) -> tuple[Tuner, Claims]:
         """The device, which is this run's alone from now on."""

@@ -11,6 +11,7 @@ from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.export.within import Bought, bought, fewest
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow, CurrentTrial, is_of_this_version
+from tsm2_tune.tuner.trial import Cache
 
 Known = dict[str, dict[Problem, CurrentTrial]]  # a kernel's text, a shape: the fastest trial of that kernel there
 
@@ -43,12 +44,16 @@ class Tuned:
     """The tuned shapes of one device, element type and op, and what was tried at them.
 
     A kernel is all configurations of one `kernel_text`. Its time at a shape is the least newest median of its right
-    trials there: of finals where it was in some. A loss is what that is above the median of the shape's winner, as a
-    share; a kernel that is faster than the winner, whose time is within the noise then, loses nothing.
+    trials there, in the winner's state of the L2: of finals where it was in some. A loss is what that is above the
+    median of the shape's winner, as a share; a kernel that is faster than the winner, whose time is within the
+    noise then, loses nothing.
     """
 
-    def __init__(self, store: Store, device: str, problems: Sequence[Problem], within: float) -> None:
+    def __init__(
+        self, store: Store, device: str, problems: Sequence[Problem], within: float, cache: Cache | None = None
+    ) -> None:
         self.store, self.device, self.problems, self.within = store, device, tuple(sorted(problems)), within
+        self._cache = cache
         self.winners: dict[Problem, BestRow] = {}
         self._trials: dict[Problem, tuple[CurrentTrial, ...]] = {}
         self._right: dict[Problem, tuple[CurrentTrial, ...]] = {}
@@ -59,12 +64,13 @@ class Tuned:
 
     def read(self, problem: Problem) -> None:
         """Take from the database what it has of the shape now. InputError where it has no winner, or a stale one."""
-        winner = next(iter(self.store.best(device=self.device, problem=problem)), None)
+        winner = next(iter(self.store.best(device=self.device, problem=problem, cache=self._cache)), None)
         if winner is None:
             raise InputError(f"{self.store.path} has no right result for {problem.text} any more: tune it again")
         refuse_stale(winner, self.store)
         self.winners[problem] = winner
-        self._trials[problem] = self.store.current(self.device, problem)
+        trials = self.store.current(self.device, problem)
+        self._trials[problem] = tuple(one for one in trials if one.cache == winner.cache)
         self._right[problem] = tuple(filter(self._counts, self._trials[problem]))
 
     def keep_to(self, bases: Mapping[str, str] | None) -> None:

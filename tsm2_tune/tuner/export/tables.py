@@ -19,6 +19,7 @@ from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.vendor import texts
 
 Escape = Callable[[str], str]
+Columns = Mapping[str, Callable[[BestRow], str]]
 
 # Heading -> the cell's text. Times are medians with the 95 % confidence interval of the median.
 COLUMNS: dict[str, Callable[[BestRow], str]] = {
@@ -117,9 +118,10 @@ def markdown_text(rows: Sequence[BestRow], sources: Mapping[int, KernelSource], 
         return escaped(text, MARKDOWN)
 
     parts = []
-    rule = ["---" if name in TEXT_COLUMNS else "---:" for name in COLUMNS]
     for setting, group in by_setting(rows):
-        lines = [[escape(name) for name in COLUMNS], rule, *cells(group, escape)]
+        columns = columns_of(group)
+        rule = ["---" if name in TEXT_COLUMNS else "---:" for name in columns]
+        lines = [[escape(name) for name in columns], rule, *cells(group, columns, escape)]
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
         parts.append(f"## {escape(setting.device)}\n\n{escape(facts(setting))}\n\n{table}\n")
     return "\n".join(parts)
@@ -132,9 +134,10 @@ def latex_text(rows: Sequence[BestRow], sources: Mapping[int, KernelSource], dat
         return escaped(text, LATEX)
 
     parts = []
-    alignment = "".join("l" if name in TEXT_COLUMNS else "r" for name in COLUMNS)
     for setting, group in by_setting(rows):
-        head, *body = ([escape(name) for name in COLUMNS], *cells(group, escape))
+        columns = columns_of(group)
+        alignment = "".join("l" if name in TEXT_COLUMNS else "r" for name in columns)
+        head, *body = ([escape(name) for name in columns], *cells(group, columns, escape))
         lines = [" & ".join(line) + r" \\" for line in (head, *body)]
         parts.append(
             "\n".join(
@@ -157,10 +160,10 @@ def latex_text(rows: Sequence[BestRow], sources: Mapping[int, KernelSource], dat
 
 
 def by_setting(rows: Iterable[BestRow]) -> Iterator[tuple[BestRow, list[BestRow]]]:
-    """The rows by device and tools, each group with its first row."""
+    """The rows by device, tools and state of the L2, each group with its first row."""
 
     def setting(row: BestRow) -> tuple[str, ...]:
-        return (row.device, row.compute_capability, row.driver, row.toolkit, row.flags, row.version)
+        return (row.device, row.compute_capability, row.driver, row.toolkit, row.flags, row.version, row.cache)
 
     for _, group in groupby(sorted(rows, key=setting), key=setting):
         members = list(group)
@@ -168,12 +171,21 @@ def by_setting(rows: Iterable[BestRow]) -> Iterator[tuple[BestRow, list[BestRow]
 
 
 def facts(row: BestRow) -> str:
-    """The device's and the tools' versions, as a sentence."""
+    """The device's and the tools' versions, as a sentence, and the state of a GPU's L2, as another one."""
     capability = f"Compute capability {row.compute_capability}" if row.compute_capability else "The host's CPU"
     driver = f", driver {row.driver}" if row.driver else ""
-    return f"{capability}{driver}, {row.toolkit} with {row.flags or 'no flags'}, tsm2-tune {row.version}."
+    state = f" Times with the L2 {row.cache}." if row.compute_capability else ""
+    return f"{capability}{driver}, {row.toolkit} with {row.flags or 'no flags'}, tsm2-tune {row.version}.{state}"
 
 
-def cells(rows: Iterable[BestRow], escape: Escape) -> Iterator[list[str]]:
+def columns_of(rows: Sequence[BestRow]) -> Columns:
+    """COLUMNS, and after those of the vendor what was measured of these rows in other states of the L2."""
+    names = list(COLUMNS)
+    place = names.index("cuBLAS routine") + 1
+    others = texts.other_states(rows, us="{} (us)", digits=2)
+    return {name: COLUMNS.get(name) or others[name] for name in (*names[:place], *others, *names[place:])}
+
+
+def cells(rows: Iterable[BestRow], columns: Columns, escape: Escape) -> Iterator[list[str]]:
     for row in rows:
-        yield [escape(text(row)) for text in COLUMNS.values()]
+        yield [escape(text(row)) for text in columns.values()]

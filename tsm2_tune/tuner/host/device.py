@@ -19,7 +19,7 @@ from tsm2_tune.tuner.host.faults import Stretch
 from tsm2_tune.tuner.host.limits import WARP_THREADS, host_limits
 from tsm2_tune.tuner.host.memory import HostBuffer, as_bytes, whole_pages
 from tsm2_tune.tuner.host.toolchain import cpu_name
-from tsm2_tune.tuner.trial import DeviceIdentity, LoadedResources
+from tsm2_tune.tuner.trial import Cache, DeviceIdentity, LoadedResources
 
 __all__ = ["HostBuffer", "HostDevice", "HostKernel", "host_identity", "host_limits"]
 
@@ -119,8 +119,10 @@ class HostDevice:
         if self._fault is not None:
             raise KernelFault(self._fault)
 
-    def time_us(self, launch: Callable[[], object]) -> float:
-        """Microseconds that `launch()` takes in this thread's wall-clock time, after a flush."""
+    def time_us(self, launch: Callable[[], object], cache: Cache = Cache.CLEAN) -> float:
+        """Microseconds that `launch()` takes in this thread's wall-clock time, after a flush, whatever is asked for:
+        an emulated kernel's time says nothing of a GPU's L2.
+        """
         self._flush()
         seed, self._seed = self._seed, IN_ORDER
         try:

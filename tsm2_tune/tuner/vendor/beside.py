@@ -10,7 +10,7 @@ from tsm2_tune.errors import ToolMissing
 from tsm2_tune.tuner.checks import checks_of
 from tsm2_tune.tuner.device import Device
 from tsm2_tune.tuner.operands import Operands
-from tsm2_tune.tuner.trial import Measurement, VendorMeasurement, Verdict
+from tsm2_tune.tuner.trial import Cache, Measurement, VendorMeasurement, Verdict
 from tsm2_tune.tuner.vendor.cublas import Cublas
 from tsm2_tune.tuner.vendor.cublaslt import CublasLt
 from tsm2_tune.tuner.vendor.libraries import CUBLAS, CUBLASLT, CublasError
@@ -85,8 +85,8 @@ class Vendor:
     def close(self) -> None:
         self._stack.close()
 
-    def entrants(self, operands: Operands, *, seed: int) -> tuple[Entrant, ...]:
-        """Of each library the fastest routine that is right on the operands as the timing has them.
+    def entrants(self, operands: Operands, *, seed: int, cache: Cache) -> tuple[Entrant, ...]:
+        """Of each library the routine, fastest in this state, that is right on the operands as the timing has them.
 
         CublasError where neither has one.
         """
@@ -95,7 +95,7 @@ class Vendor:
         declined: CublasError | None = None
         for library, version in self.versions:
             try:
-                ranked = fastest_first(self._device, self._routines(library, operands))
+                ranked = fastest_first(self._device, self._routines(library, operands), cache)
                 best = right_first(self._device, operands, ranked, seed=seed)
             except CublasError as error:
                 declined = error
@@ -127,13 +127,13 @@ def libraries(device: Device) -> Libraries:
 
 
 @contextmanager
-def beside(device: Device, operands: Operands, *, seed: int) -> Iterator[Beside]:
+def beside(device: Device, operands: Operands, *, seed: int, cache: Cache) -> Iterator[Beside]:
     """The vendor's entrants, verified and ready to start on these operands; whatever keeps them away is said."""
     vendor: Vendor | None = None
     try:
         try:
             vendor = Vendor(device)
-            found = Beside(vendor.entrants(operands, seed=seed))
+            found = Beside(vendor.entrants(operands, seed=seed, cache=cache))
         except UNUSABLE as error:
             found = Beside((), _said(error))
         yield found

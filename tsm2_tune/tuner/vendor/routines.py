@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tsm2_tune.tuner.checks import checks_of
 from tsm2_tune.tuner.device import Device
 from tsm2_tune.tuner.operands import Operands
-from tsm2_tune.tuner.trial import Verdict
+from tsm2_tune.tuner.trial import Cache, Verdict
 from tsm2_tune.tuner.vendor import syrk
 from tsm2_tune.tuner.vendor.blas import GEMV_CALLS, gemm_of
 from tsm2_tune.tuner.vendor.cublas import Cublas, routine_of
@@ -60,8 +60,11 @@ def routines_of_cublaslt(plan: Plan) -> list[Routine]:
     return [Routine(f"{MATMUL} #{place}", plan.launch(one)) for place, one in enumerate(plan.heuristic(), 1)]
 
 
-def fastest_first(device: Device, routines: Sequence[Routine]) -> list[Timed]:
-    """Those of the routines that run, by the median of a few samples. CublasError where none does, but there are."""
+def fastest_first(device: Device, routines: Sequence[Routine], cache: Cache = Cache.CLEAN) -> list[Timed]:
+    """Those of the routines that run, by the median of a few samples in this state of the L2.
+
+    CublasError where none does, but there are.
+    """
     found: list[Timed] = []
     declined: CublasError | None = None
     for routine in routines:
@@ -71,9 +74,9 @@ def fastest_first(device: Device, routines: Sequence[Routine]) -> list[Timed]:
             declined = error
             continue
         device.synchronise()
-        samples = [device.time_us(routine.launch)]
+        samples = [device.time_us(routine.launch, cache)]
         if not found or samples[0] <= HOPELESS * min(one.median_us for one in found):
-            samples += [device.time_us(routine.launch) for _ in range(SHORT_SAMPLES - 1)]
+            samples += [device.time_us(routine.launch, cache) for _ in range(SHORT_SAMPLES - 1)]
         found.append(Timed(routine, statistics.median(samples)))
     if declined is not None and not found:
         raise declined

@@ -11,7 +11,7 @@ from tsm2_tune.tuner import schema, stored
 from tsm2_tune.tuner.database import fetched
 from tsm2_tune.tuner.domains import MOST_DETAIL, Row, checked
 from tsm2_tune.tuner.stored import BestRow
-from tsm2_tune.tuner.trial import VendorMeasurement
+from tsm2_tune.tuner.trial import Cache, Measurement, VendorMeasurement
 
 KIND = "vendor measurement"  # what a row is called in a message
 VENDOR, SAMPLE = schema.vendor_measurement, schema.vendor_sample
@@ -39,6 +39,7 @@ def add(
             "low_us": times.low_us,
             "high_us": times.high_us,
             "sm_clock_mhz": times.sm_clock_mhz,
+            "cache": times.cache.value,
         }
         number = connection.execute(insert(VENDOR).values(values).returning(VENDOR.c.id)).scalar_one()
         samples = [
@@ -47,28 +48,46 @@ def add(
         connection.execute(insert(SAMPLE), samples)
 
 
-def beside(connection: Connection, winner: BestRow) -> BestRow:
-    """The winner with what the vendor took in its round. StoreError where a row is not as it was stored."""
-    found = list(_of_round(connection, winner))
-    if not found:
-        return winner
-    fastest = min(found, key=lambda one: (not one.verdict.correct, one.measurement.median_us))
-    right, median_us = fastest.verdict.correct, fastest.measurement.median_us
-    return replace(
-        winner,
-        vendor_us=median_us,
-        vendor_right=int(right),
-        vendor_routine=fastest.routine,
-        vendor_version=fastest.version,
-        x_cublas=median_us / winner.median_us if right else None,
-    )
+def beside(connection: Connection, winner: BestRow, rounds: Sequence[tuple[int, Measurement]]) -> BestRow:
+    """The winner with its newest time in each state of the L2, of all its rounds, and what the vendor took there.
+
+    StoreError where a row is not as it was stored.
+    """
+    newest = {measured.cache: (number, measured.median_us) for number, measured in rounds}
+    for cache, (number, ours_us) in newest.items():
+        fastest = _fastest(connection, winner, number, cache)
+        right, vendor_us = (fastest.verdict.correct, fastest.measurement.median_us) if fastest else (False, None)
+        x_cublas = vendor_us / ours_us if vendor_us is not None and right else None
+        if cache is Cache.CLEAN:
+            winner = replace(winner, clean_us=ours_us, clean_vendor_us=vendor_us, clean_x_cublas=x_cublas)
+        elif cache is Cache.DIRTY:
+            winner = replace(winner, dirty_us=ours_us, dirty_vendor_us=vendor_us, dirty_x_cublas=x_cublas)
+        if fastest is not None and cache == winner.cache:
+            winner = replace(
+                winner,
+                vendor_us=vendor_us,
+                vendor_right=int(right),
+                vendor_routine=fastest.routine,
+                vendor_version=fastest.version,
+                x_cublas=x_cublas,
+            )
+    return winner
 
 
-def _of_round(connection: Connection, winner: BestRow) -> Iterator[VendorMeasurement]:
+def _fastest(connection: Connection, winner: BestRow, round_: int, cache: Cache) -> VendorMeasurement | None:
+    """The vendor's fastest right routine in a round of the winner's, or if none is right, the fastest."""
+    found = _of_round(connection, winner, round_, cache)
+    return min(found, key=lambda one: (not one.verdict.correct, one.measurement.median_us), default=None)
+
+
+def _of_round(connection: Connection, winner: BestRow, round_: int, cache: Cache) -> Iterator[VendorMeasurement]:
     problem = schema.trial.c.problem_id
     of_winner = select(problem).where(schema.trial.c.id == winner.trial_id).scalar_subquery()
     query = select(VENDOR).where(
-        VENDOR.c.run_id == winner.run_id, VENDOR.c.problem_id == of_winner, VENDOR.c.round == winner.round
+        VENDOR.c.run_id == winner.run_id,
+        VENDOR.c.problem_id == of_winner,
+        VENDOR.c.round == round_,
+        VENDOR.c.cache == cache.value,
     )
     for row in fetched(connection, query.order_by(VENDOR.c.id)):
         with stored.reading(row["id"], KIND):

@@ -1,8 +1,12 @@
-"""What a table says of the vendor beside a winner."""
+"""What a table says beside a winner: of the vendor, and of other states of the L2."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
+
 from tsm2_tune.tuner.stored import BestRow
+from tsm2_tune.tuner.trial import IN_FINALS, Cache
 from tsm2_tune.tuner.vendor.libraries import version_text
 
 NOT_MEASURED = "-"
@@ -25,3 +29,36 @@ def routine(row: BestRow) -> str:
     if row.vendor_routine is None or row.vendor_version is None:
         return NOT_MEASURED
     return f"{row.vendor_routine} of {version_text(row.vendor_version)}"
+
+
+def other_states(rows: Sequence[BestRow], *, us: str, digits: int) -> dict[str, Callable[[BestRow], str]]:
+    """Heading -> the cell's text, of what was measured of these rows in other states of the L2 than theirs.
+
+    `us` is the heading of the microseconds, with a place for the state's name.
+    """
+    columns: dict[str, Callable[[BestRow], str]] = {}
+    for cache in IN_FINALS:
+        others = [row for row in rows if row.cache != cache]
+        if any(_us(row, cache) is not None for row in others):
+            columns[us.format(cache)] = partial(_us_text, cache=cache, digits=digits)
+        if any(_x_cublas(row, cache) is not None for row in others):
+            columns[f"{cache} x cuBLAS"] = partial(_x_cublas_text, cache=cache)
+    return columns
+
+
+def _us(row: BestRow, cache: Cache) -> float | None:
+    return row.clean_us if cache is Cache.CLEAN else row.dirty_us
+
+
+def _x_cublas(row: BestRow, cache: Cache) -> float | None:
+    return row.clean_x_cublas if cache is Cache.CLEAN else row.dirty_x_cublas
+
+
+def _us_text(row: BestRow, cache: Cache, digits: int) -> str:
+    value = _us(row, cache)
+    return NOT_MEASURED if value is None else f"{value:.{digits}f}"
+
+
+def _x_cublas_text(row: BestRow, cache: Cache) -> str:
+    value = _x_cublas(row, cache)
+    return NOT_MEASURED if value is None else f"{value:.2f}"

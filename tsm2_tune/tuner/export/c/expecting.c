@@ -1,7 +1,7 @@
 /* What a kernel is expected to take for a shape that was not tuned, and how it is started there.
 
    The same model as the Python module's, number for number: what it says of a winner's own shape, its factor and the
-   blocks that are enough, stands in the pack. */
+   blocks that ran at a time, stands in the pack. */
 
 #include "expecting.h"
 
@@ -11,6 +11,8 @@
 #define SUMS_US 2.0
 #define SUMS_RATE 0.5
 #define CACHED_RATE 4.0
+#define SPARE 2.0
+#define FEWER 0.05
 #define UNEVEN 0.3
 #define ODD_VENDOR 1.1
 #define EVER 0x1p60 /* an extent that none reaches */
@@ -117,7 +119,8 @@ static double body_us(const struct winner *winner, const struct tiles *t, const 
     const double idle = blocks > sms ? 1 + UNEVEN * (longest - 1) : 1;
     const double filled = persistent ? 1.0 : m / (t->down * t->rows);
     const double at_work = fmin(blocks / sms, division->resident) * filled;
-    const double slow = fmax(winner->enough / at_work, 1.0);
+    const double fewer = winner->at_work / at_work; /* how many times fewer blocks than where it won */
+    const double slow = fmax(fewer / (persistent ? 1.0 : SPARE), 1.0) * (1 + FEWER * fmax(1 - 1 / fmax(fewer, 1.0), 0.0));
     const double odd = work->has_odd_lines ? division->odd_lines : 1.0;
     return odd * slow * hypot(memory * idle, arithmetic * longest);
 }

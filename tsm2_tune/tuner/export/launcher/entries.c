@@ -10,6 +10,7 @@ void drop(struct entry *entry)
     Py_XDECREF(entry->start);
     Py_XDECREF(entry->shape_of_out);
     Py_XDECREF(entry->type_of_out);
+    Py_XDECREF(entry->workspace);
     PyMem_Free(entry);
 }
 
@@ -76,7 +77,8 @@ static bool fits(const struct entry *entry, int at, int bytes)
 static bool is_sound(const struct entry *entry)
 {
     bool sound = entry->slot_bytes <= MOST_SLOT_BYTES && entry->parameter_count <= MOST_PARAMETERS &&
-                 fits(entry, entry->at_stream, 8) && entry->launch != NULL;
+                 fits(entry, entry->at_stream, 8) && entry->launch != NULL &&
+                 fits(entry, entry->at_workspace, WORKSPACE_PARTS * ARGUMENT_BYTES);
     for (int which = A; which < MATRICES; ++which)
         sound = sound && fits(entry, entry->at_matrices[which], 8);
     for (int which = 0; which < 2; ++which)
@@ -90,20 +92,20 @@ PyObject *add(PyObject *object, PyObject *arguments)
 {
     struct launcher *self = (struct launcher *)object;
     struct call call;
-    PyObject *given[ARGUMENTS] = {NULL}, *start, *shape, *type;
+    PyObject *given[ARGUMENTS] = {NULL}, *start, *workspace, *shape, *type;
     unsigned long long launch, kernel;
     const char *slot, *parameters;
     struct entry *entry = PyMem_Calloc(1, sizeof *entry);
     if (entry == NULL)
         return PyErr_NoMemory();
     entry->references = 1;
-    if (!PyArg_ParseTuple(arguments, "OOOOO(KK)y#(iiiiii)y#(KKK)(Cd)p(O!O!)", &given[ARRAY_A], &given[ARRAY_B],
+    if (!PyArg_ParseTuple(arguments, "OOOOO(KK)y#(iiiiii)y#(KKK)(Cd)(OKKi)(O!O!)", &given[ARRAY_A], &given[ARRAY_B],
                           &given[ARRAY_OUT], &given[ASKED], &start, &launch, &kernel, &slot, &entry->slot_bytes,
                           &entry->at_matrices[A], &entry->at_matrices[B], &entry->at_matrices[OUT],
                           &entry->at_factors[0], &entry->at_factors[1], &entry->at_stream, &parameters,
                           &entry->parameter_count, &entry->spans[A], &entry->spans[B], &entry->spans[OUT],
-                          &entry->scalar, &entry->largest, &entry->has_workspace, &PyTuple_Type, &shape, &PyDict_Type,
-                          &type)) {
+                          &entry->scalar, &entry->largest, &workspace, &entry->needed_bytes[0], &entry->needed_bytes[1],
+                          &entry->at_workspace, &PyTuple_Type, &shape, &PyDict_Type, &type)) {
         drop(entry);
         return NULL;
     }
@@ -126,6 +128,7 @@ PyObject *add(PyObject *object, PyObject *arguments)
     entry->start = Py_NewRef(start);
     entry->shape_of_out = Py_NewRef(shape);
     entry->type_of_out = Py_NewRef(type);
+    entry->workspace = Py_NewRef(workspace);
     memcpy(&entry->key, &call.key, sizeof call.key); /* the padding too */
     entry->hash = hash_of(&call.key, entry->asked);
     if (self->entries >= MOST_ENTRIES)

@@ -1,4 +1,4 @@
-/* The short way through gemm of PyTorch's tensors, compiled. tsm2_tune/runtime/compiled.py loads it and says what it
+/* The short way through gemm of PyTorch's tensors and CuPy's arrays, compiled. tsm2_tune/runtime/compiled.py loads it and says what it
    does; tsm2_tune/runtime/fast.py is the same in Python, which is called for whatever needs a closer look. */
 
 #ifndef LAUNCHER_H
@@ -16,7 +16,11 @@
 
 enum { A, B, OUT, MATRICES };
 enum { ARRAY_A, ARRAY_B, ARRAY_OUT, ALPHA, BETA, ASKED, STREAM, ARGUMENTS }; /* of `start` */
+enum { LEGACY_STREAM = 1, WORKSPACE_PARTS = 2, ARGUMENT_BYTES = 16 };
 enum { MOST_SLOT_BYTES = 256, MOST_PARAMETERS = 32, BUCKETS = 8192, MOST_ENTRIES = 4096 };
+
+enum { REQUIRES_GRAD, IS_NEG, IS_CONJ, SHAPE, CONTIGUOUS, STRIDES, DTYPE, DATA, PTR, DEVICE_ID, SIZES_BYTES, ADDRESSES, OWNERS,
+       NAMES };
 
 typedef int (*launch_function)(const void *config, void *kernel, void **parameters, void **extra);
 
@@ -27,16 +31,23 @@ struct matrix {
 
 struct key { /* all that decides the launch, but for `asked`; its padding is 0 */
     struct matrix matrices[MATRICES];
-    struct dl_device device;
-    struct dl_type type;
+    uint64_t type;            /* DLPack's, or the address of CuPy's */
+    int32_t device_type, device;
     int32_t has_out, is_same; /* whether a and b are at one address */
+};
+
+struct told { /* by an array */
+    uint64_t at, type;
+    struct matrix matrix;
+    int32_t device_type, device;
+    bool is_complex;
 };
 
 struct entry { /* a plan of Python's, Plan, whose launch is `slot`: what does not change in Slot's memory */
     struct key key;
     uint64_t hash;
     Py_ssize_t references;
-    PyObject *asked, *start, *shape_of_out, *type_of_out; /* `start` is the plan's own; the arguments of empty_strided */
+    PyObject *asked, *start, *shape_of_out, *type_of_out; /* `start` is the plan's own; the arguments of make_out */
     launch_function launch;
     void *kernel;
     unsigned char slot[MOST_SLOT_BYTES];
@@ -47,15 +58,18 @@ struct entry { /* a plan of Python's, Plan, whose launch is `slot`: what does no
     uint64_t spans[MATRICES]; /* bytes */
     double largest;           /* finite factor */
     int scalar;               /* its type, as NumPy's character */
-    int has_workspace;        /* which only the plan's `start` knows */
+    PyObject *workspace;      /* its key where the stream is the legacy one, or None: the kernel needs none */
+    uint64_t needed_bytes[WORKSPACE_PARTS];
+    int at_workspace; /* bytes into the slot, of two addresses 16 bytes apart */
 };
 
 struct launcher {
     PyObject_HEAD
-    PyObject *plain, *kinds, *stream_of, *empty_strided, *current_device; /* what Python's short way has besides */
-    PyObject *requires_grad, *is_neg, *is_conj;                           /* names */
+    PyObject *plain, *kinds, *stream_of, *make_out, *current_device; /* what Python's short way has besides */
+    PyObject *workspaces;                                            /* by key, as Python keeps them */
+    PyObject *names[NAMES];
     PyObject *exchange_owner;
-    const struct dl_exchange *exchange;
+    const struct dl_exchange *exchange; /* of tensors; NULL: arrays of CuPy */
     struct entry *table[BUCKETS];
     int entries;
 };
@@ -66,7 +80,10 @@ struct call {
     struct entry *entry;
 };
 
-/* tensors.c */
+/* arrays.c */
+
+/* What an array says of itself; false, perhaps with an exception, where it does not. */
+bool read_array(struct launcher *self, PyObject *array, struct told *told);
 
 /* The call's key and addresses; false where a closer look is needed. */
 bool read_call(struct launcher *self, PyObject *const *arguments, struct call *call);

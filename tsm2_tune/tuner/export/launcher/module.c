@@ -3,22 +3,31 @@
 #include "launcher.h"
 
 PyDoc_STRVAR(start_text, "start(a, b, out, alpha, beta, asked, stream): start the product, or ask the plain starter to");
-PyDoc_STRVAR(add_text, "add(a, b, out, asked, start, addresses, slot, places, parameters, spans, factors, has_workspace, new_out):\n"
+PyDoc_STRVAR(add_text, "add(a, b, out, asked, start, addresses, slot, places, parameters, spans, factors, workspace, new_out):\n"
                        "products like this one, which Python's short way knows, are started here from now on");
+
+static const char *const name_texts[NAMES] = {"requires_grad", "is_neg",    "is_conj",     "shape",     "_c_contiguous",
+                                              "strides",       "dtype",     "data",        "ptr",       "device_id",
+                                              "sizes_bytes",   "addresses", "owners"};
 
 static PyObject *new(PyTypeObject *type, PyObject *arguments, PyObject *named)
 {
-    PyObject *plain, *exchange, *kinds, *stream_of, *empty_strided, *current_device;
+    PyObject *plain, *exchange, *kinds, *stream_of, *make_out, *current_device, *workspaces;
     if (named != NULL && PyDict_Size(named) > 0)
         return PyErr_Format(PyExc_TypeError, "Launcher: no argument has a name");
-    if (!PyArg_ParseTuple(arguments, "OOO!OOO", &plain, &exchange, &PyTuple_Type, &kinds, &stream_of, &empty_strided,
-                          &current_device))
+    if (!PyArg_ParseTuple(arguments, "OOO!OOOO!", &plain, &exchange, &PyTuple_Type, &kinds, &stream_of, &make_out,
+                          &current_device, &PyDict_Type, &workspaces))
         return NULL;
-    const struct dl_exchange *functions = PyCapsule_GetPointer(exchange, "dlpack_exchange_api");
-    if (functions == NULL)
-        return NULL;
-    if (functions->header.version.major != DL_MAJOR || functions->describe == NULL || PyTuple_Size(kinds) != 2)
-        return PyErr_Format(PyExc_ValueError, "Launcher: tensors are not described in a way that is known here");
+    const struct dl_exchange *functions = NULL;
+    if (exchange != Py_None) {
+        functions = PyCapsule_GetPointer(exchange, "dlpack_exchange_api");
+        if (functions == NULL)
+            return NULL;
+        if (functions->header.version.major != DL_MAJOR || functions->describe == NULL)
+            return PyErr_Format(PyExc_ValueError, "Launcher: tensors are described in a way that is not known here");
+    }
+    if (PyTuple_Size(kinds) != 2)
+        return PyErr_Format(PyExc_ValueError, "Launcher: expected two types of arrays");
     PyObject *(*allocate)(PyTypeObject *, Py_ssize_t) =
         (PyObject * (*)(PyTypeObject *, Py_ssize_t)) PyType_GetSlot(type, Py_tp_alloc);
     struct launcher *self = (struct launcher *)allocate(type, 0);
@@ -27,14 +36,14 @@ static PyObject *new(PyTypeObject *type, PyObject *arguments, PyObject *named)
     self->plain = Py_NewRef(plain);
     self->kinds = Py_NewRef(kinds);
     self->stream_of = Py_NewRef(stream_of);
-    self->empty_strided = Py_NewRef(empty_strided);
+    self->make_out = Py_NewRef(make_out);
     self->current_device = Py_NewRef(current_device);
+    self->workspaces = Py_NewRef(workspaces);
     self->exchange_owner = Py_NewRef(exchange);
     self->exchange = functions;
-    self->requires_grad = PyUnicode_InternFromString("requires_grad");
-    self->is_neg = PyUnicode_InternFromString("is_neg");
-    self->is_conj = PyUnicode_InternFromString("is_conj");
-    if (self->requires_grad == NULL || self->is_neg == NULL || self->is_conj == NULL)
+    for (int name = 0; name < NAMES; ++name)
+        self->names[name] = PyUnicode_InternFromString(name_texts[name]);
+    if (PyErr_Occurred())
         Py_CLEAR(self);
     return (PyObject *)self;
 }
@@ -46,8 +55,9 @@ static int traverse(PyObject *object, visitproc visit, void *arg)
     Py_VISIT(self->plain);
     Py_VISIT(self->kinds);
     Py_VISIT(self->stream_of);
-    Py_VISIT(self->empty_strided);
+    Py_VISIT(self->make_out);
     Py_VISIT(self->current_device);
+    Py_VISIT(self->workspaces);
     for (int at = 0; at < BUCKETS; ++at)
         if (self->table[at] != NULL) {
             Py_VISIT(self->table[at]->start);
@@ -70,8 +80,10 @@ static void deallocate(PyObject *object)
     PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
     forget(self);
-    PyObject *held[] = {self->plain,         self->kinds,  self->stream_of, self->empty_strided, self->current_device,
-                        self->requires_grad, self->is_neg, self->is_conj,   self->exchange_owner};
+    PyObject *held[] = {self->plain,          self->kinds,      self->stream_of,     self->make_out,
+                        self->current_device, self->workspaces, self->exchange_owner};
+    for (int name = 0; name < NAMES; ++name)
+        Py_XDECREF(self->names[name]);
     for (size_t at = 0; at < sizeof held / sizeof *held; ++at)
         Py_XDECREF(held[at]);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);

@@ -47,38 +47,75 @@ static PyObject *made_out(struct launcher *self, struct call *call)
         return NULL;
     const long device = PyLong_AsLong(current);
     Py_DECREF(current);
-    if (device != call->key.device.number)
+    if (device != call->key.device)
         return NULL;
-    PyObject *out = PyObject_Call(self->empty_strided, call->entry->shape_of_out, call->entry->type_of_out);
-    struct dl_tensor told;
-    if (out == NULL)
-        return NULL;
-    if (self->exchange->describe(out, &told) != 0) {
-        Py_DECREF(out);
-        return NULL;
-    }
-    call->at[OUT] = (uint64_t)(uintptr_t)told.data + told.byte_offset;
+    PyObject *out = PyObject_Call(self->make_out, call->entry->shape_of_out, call->entry->type_of_out);
+    struct told told;
+    if (out != NULL && !read_array(self, out, &told))
+        Py_CLEAR(out);
+    call->at[OUT] = told.at;
     return out;
 }
 
 /* The current stream of the call's device in *stream; false, and an exception, where it is not told. */
 static bool current_stream(struct launcher *self, const struct call *call, uint64_t *stream)
 {
-    PyObject *device = PyLong_FromLong(call->key.device.number), *told = NULL;
+    PyObject *device = PyLong_FromLong(call->key.device), *told = NULL;
     if (device != NULL)
         told = PyObject_CallFunctionObjArgs(self->stream_of, device, NULL);
+    if (told != NULL && !PyLong_Check(told)) { /* CuPy's own */
+        PyObject *stream = told;
+        told = PyObject_GetAttr(stream, self->names[PTR]);
+        Py_DECREF(stream);
+    }
     *stream = told == NULL ? 0 : PyLong_AsUnsignedLongLong(told);
     Py_XDECREF(device);
     Py_XDECREF(told);
     return !PyErr_Occurred();
 }
 
-/* Starts what the slot holds; the plan does where there is a workspace, and where the driver refuses: it then makes
-   the plan's context current. */
-static enum way launch(const struct call *call, unsigned char *slot, uint64_t stream, PyObject *const *arguments)
+/* Two numbers of a tuple of an object's; false where that has others. */
+static bool two_numbers(PyObject *object, PyObject *name, uint64_t numbers[2])
+{
+    PyObject *pair = PyObject_GetAttr(object, name);
+    const bool is_pair = pair != NULL && PyTuple_CheckExact(pair) && PyTuple_Size(pair) == 2;
+    for (int which = 0; is_pair && which < 2; ++which)
+        numbers[which] = PyLong_AsUnsignedLongLong(PyTuple_GetItem(pair, which));
+    Py_XDECREF(pair);
+    return is_pair && !PyErr_Occurred();
+}
+
+/* Puts the legacy stream's workspace into the slot: a new reference, which keeps its memory until the launch. NULL,
+   and no exception, where there is none that is large enough, or whose memory somebody may free by hand. */
+static PyObject *put_workspace(struct launcher *self, const struct entry *entry, unsigned char *slot)
+{
+    uint64_t sizes[WORKSPACE_PARTS], at[WORKSPACE_PARTS];
+    PyObject *found = Py_XNewRef(PyDict_GetItemWithError(self->workspaces, entry->workspace));
+    PyObject *owners = found == NULL ? NULL : PyObject_GetAttr(found, self->names[OWNERS]);
+    const bool is_owned = owners != NULL && PyTuple_CheckExact(owners) && PyTuple_Size(owners) == WORKSPACE_PARTS;
+    bool is_enough =
+        is_owned && two_numbers(found, self->names[SIZES_BYTES], sizes) && two_numbers(found, self->names[ADDRESSES], at);
+    for (int part = 0; is_enough && part < WORKSPACE_PARTS; ++part) {
+        is_enough = sizes[part] >= entry->needed_bytes[part];
+        memcpy(slot + entry->at_workspace + part * ARGUMENT_BYTES, &at[part], sizeof at[part]);
+    }
+    PyErr_Clear();
+    Py_XDECREF(owners);
+    if (!is_enough)
+        Py_CLEAR(found);
+    return found;
+}
+
+/* Starts what the slot holds; the plan does where a workspace is to be made, or is another stream's, and where the
+   driver refuses: it then makes the plan's context current. */
+static enum way launch(struct launcher *self, const struct call *call, unsigned char *slot, uint64_t stream,
+                       PyObject *const *arguments)
 {
     const struct entry *entry = call->entry;
-    if (!entry->has_workspace) {
+    PyObject *workspace = NULL;
+    if (entry->workspace != Py_None && stream <= LEGACY_STREAM)
+        workspace = put_workspace(self, entry, slot);
+    if (entry->workspace == Py_None || workspace != NULL) {
         void *parameters[MOST_PARAMETERS];
         for (Py_ssize_t number = 0; number < entry->parameter_count; ++number)
             parameters[number] = slot + entry->parameters[number];
@@ -89,6 +126,7 @@ static enum way launch(const struct call *call, unsigned char *slot, uint64_t st
         Py_BEGIN_ALLOW_THREADS /* it may wait for kernels, and those for what other threads do */
         status = entry->launch(slot, entry->kernel, parameters, NULL);
         Py_END_ALLOW_THREADS
+        Py_XDECREF(workspace);
         if (status == 0)
             return STARTED;
     }
@@ -115,7 +153,7 @@ static enum way start_entry(struct launcher *self, struct call *call, PyObject *
     *out = call->key.has_out ? Py_NewRef(arguments[ARRAY_OUT]) : made_out(self, call);
     if (*out == NULL)
         return PyErr_Occurred() ? RAISED : LOOK_CLOSER;
-    const enum way way = launch(call, slot, stream, arguments);
+    const enum way way = launch(self, call, slot, stream, arguments);
     if (way != STARTED)
         Py_CLEAR(*out);
     return way;

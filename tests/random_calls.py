@@ -1,0 +1,97 @@
+"""Random calls of gemm on arrays of PyTorch and CuPy that are not there, and what they did."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import random
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from tests.fabricated import device_array
+from tests.fake_tensors import Cupy, Masked, Parameter, Tensor
+from tests.recording_driver import RecordingDriver
+
+TYPES = {"f32": "<f4", "f64": "<f8", "c64": "<c8", "c128": "<c16", "bf16": "<i2", "f16": "<f2"}
+WORDS = {"f32": "float32", "f64": "float64", "c64": "complex64", "c128": "complex128", "bf16": "bfloat16"}
+WORDS["f16"] = "float16"
+
+
+class Driver(RecordingDriver):
+    """One that records each launch as the bytes that a kernel gets."""
+
+    def launch(self, config: int, function: int, parameters: int, extra: None) -> int:
+        if self._in_force() is None:
+            return 201  # CUDA_ERROR_INVALID_CONTEXT
+        pointers = (ctypes.c_void_p * 13).from_address(parameters)
+        started = ctypes.string_at(config, 56)
+        arguments = [ctypes.string_at(pointer, 16) for pointer in pointers]
+        self.launches.append({"config": started, "function": function, "arguments": arguments})
+        return 0
+
+
+def tensor(shape: tuple[int, ...], order: str, at: int, dtype: str = "f32", pad: int = 0, **changes: Any) -> Tensor:
+    """A tensor at this address, its lines `pad` elements apart."""
+    size, kind = int(TYPES[dtype][2:]), changes.pop("kind", Tensor)
+    along = (size,) if len(shape) == 1 else (size, size * (shape[0] + pad)) if order == "F" else ()
+    strides = along or (size * (shape[1] + pad), size)
+    described = device_array(shape, strides, at=at, typestr=TYPES[dtype])
+    return kind(described, dtype=f"torch.{WORDS[dtype]}", **changes)  # type: ignore[no-any-return]
+
+
+FACTORS = (None, None, None, 2, 0.5, -1.0, 1e-310, 2**70, -(2**24) - 1, 0, -0.0)
+ODD_FACTORS = (True, np.float32(3), 1j, 2 - 3j, math.nan, math.inf, complex(math.nan), 1e300, "1", 2**128, 10**400)
+ODD_TENSORS: tuple[dict[str, Any], ...] = (
+    {"requires_grad": True},
+    {"is_neg": lambda: True},
+    {"kind": Masked},
+    {"kind": Parameter},
+    {"is_conj": lambda: True},
+)
+
+
+def random_call(rng: random.Random) -> tuple[list[Any], dict[str, Any]]:
+    """Arguments of gemm: mostly as programs have them, on one of few shapes."""
+    dtype = rng.choice([*TYPES])
+    m, n, k = (rng.choice(extents) for extents in ((1, 6), (2, 4), (3, 64)))
+    a_order, b_order, out_order = rng.choice(["FFF", "CCC", "CFF", "FCC"])
+    shapes = [(m, k), (k, n), (m, n)]
+    if rng.random() < 0.1:
+        shapes = rng.choice([[(k,), (k, n), (n,)], [(m, k), (k,), (m,)]])
+    ats = [0x1000, 0x3000 if rng.random() < 0.95 else 0x1000, 0x5000 if rng.random() < 0.95 else 0x1008]
+    odd = [rng.choice(ODD_TENSORS) if rng.random() < 0.03 else {} for _ in shapes]
+    pads = [3 if rng.random() < 0.1 else 0 for _ in shapes]
+    arrays = [
+        tensor(shape, order, at, dtype if rng.random() < 0.99 else "f32", pad, **changes)
+        for shape, order, at, pad, changes in zip(shapes, (a_order, b_order, out_order), ats, pads, odd, strict=True)
+    ]
+    factor = lambda: rng.choice(ODD_FACTORS if rng.random() < 0.1 else FACTORS)  # noqa: E731
+    named: dict[str, Any] = {"alpha": factor(), "beta": factor(), "out": arrays[2]}
+    if rng.random() < 0.25:
+        named |= {"out": None, "beta": factor() if rng.random() < 0.1 else None}
+    if rng.random() < 0.1:
+        named |= rng.choice([{"fallback": "error"}, {"conj_a": True}, {"conj_b": 1}, {"math": "x"}, {"stream": 78}])
+    return arrays[:2], named
+
+
+def outcome(module: ModuleType, library: Any, arrays: list[Any], named: dict[str, Any]) -> tuple[Any, ...]:
+    """What a call did: what it returned or raised, what it made and what it started."""
+    driver, made = module.driver, len(library.made)
+    del driver.launches[:], driver.calls[:]
+    try:
+        result: Any = module.gemm(*arrays, **named)
+        returned = "out" if result is named["out"] else ("made", str(result.__cuda_array_interface__))
+    except Exception as error:
+        returned = (type(error).__name__, str(error))
+    return returned, len(library.made) - made, list(driver.launches), list(driver.calls)
+
+
+class Subclass(Cupy):
+    """Of CuPy's arrays."""
+
+
+def of_cupy(array: Tensor) -> Cupy:
+    """CuPy's array in the memory of a tensor."""
+    return (Subclass if isinstance(array, Masked) else Cupy)(array)

@@ -1,0 +1,334 @@
+"""In which state of the L2 a time was measured: what brings it there, what is stored of it, and what tables say."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from tests.fabricated import (
+    GPU,
+    PROBLEM,
+    configuration,
+    downgrade,
+    exported,
+    final,
+    host_run,
+    measurement,
+    plain_sql,
+    trial,
+    tuning_run,
+    vendor_measurement,
+)
+from tests.on_host import ON_HOST
+from tsm2_tune.cli import main
+from tsm2_tune.display import console, winners_table
+from tsm2_tune.errors import StoreError
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.generator.render import support_source
+from tsm2_tune.tuner.basis import basis
+from tsm2_tune.tuner.compiler import compile_text
+from tsm2_tune.tuner.device import Device
+from tsm2_tune.tuner.flush import L2_SIZES, Flush
+from tsm2_tune.tuner.host.device import HostDevice
+from tsm2_tune.tuner.host.toolchain import host_toolchain
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.target import Target
+from tsm2_tune.tuner.trial import IN_FINALS, Binary, Cache, Final, Trial
+from tsm2_tune.winners import winner_text
+
+RUN = tuning_run()
+C128, C256 = configuration(128), configuration(256)
+TODAY, DIRTY_TODAY = {"tsm2": "today"}, {"tsm2": "today, dirty"}
+
+
+def on_host(test: Any) -> Any:
+    """The test with the marks of those that run kernels on the host."""
+    for mark in ON_HOST:
+        test = mark(test)
+    return test
+
+
+# --- What brings the L2 into a state ---
+
+
+class Recording:
+    """A device that has only memory and writes down what is started on it."""
+
+    def __init__(self) -> None:
+        self.limits = PROFILES["h200"]
+        self.started: list[tuple[str, int]] = []  # kernels, and the bytes that their threads touch
+
+    def allocate(self, size_bytes: int) -> Any:
+        return SimpleNamespace(address=4096, size_bytes=size_bytes)
+
+    def load(self, path: str, kernel: str) -> Any:
+        def start(arguments: Any, *, blocks: int, threads: int) -> None:
+            self.started.append((kernel, 64 * blocks * threads if kernel.startswith("flush") else 0))
+
+        return start
+
+
+@pytest.mark.parametrize(
+    ("cache", "kernels"),
+    [(Cache.CLEAN, ["flush_read"]), (Cache.DIRTY, ["flush_write"]), (Cache.WARM, ["the kernel", "rate_f32"])],
+)
+def test_what_ran_last_is_what_the_state_says(cache: Cache, kernels: list[str]) -> None:
+    device = Recording()
+    flush = Flush(cast(Device, device), "support")
+    flush.bring(cache, lambda: device.started.append(("the kernel", 0)))
+    assert [name for name, _ in device.started] == kernels
+    for name, size_bytes in device.started:
+        if name.startswith("flush"):
+            assert L2_SIZES * device.limits.l2_bytes <= size_bytes < (L2_SIZES + 1) * device.limits.l2_bytes
+
+
+@on_host
+def test_a_flush_stays_in_its_buffer() -> None:
+    """The host faults at the end of a buffer: every float4 is inside, also where the last block is not full."""
+    support = compile_text(support_source(), kernel="", defines=(), toolchain=host_toolchain(), limit_seconds=120.0)
+    assert isinstance(support, Binary)
+    device = HostDevice(support_path=support.path)
+    device.limits = replace(device.limits, l2_bytes=350_007)
+    flush, started = Flush(device, support.path), list[str]()
+    written = np.zeros(flush.size_bytes // 4, np.float32)
+    for cache in Cache:
+        flush.bring(cache, lambda: started.append("the kernel"))
+        device.synchronise()
+        if cache is Cache.DIRTY:
+            device.download(flush._buffer, written)
+            assert set(written) == {np.float32(1.23)}
+    assert started == ["the kernel"]
+    device.close()
+
+
+def test_the_host_knows_one_state() -> None:
+    gpu, host = (Target(spec, *[cast(Any, None)] * 3) for spec in ("0", "cpu"))
+    assert gpu.caches(Cache.DIRTY, IN_FINALS) == (Cache.CLEAN, Cache.DIRTY)
+    assert gpu.caches(Cache.CLEAN, IN_FINALS) == (Cache.DIRTY, Cache.CLEAN)
+    assert gpu.caches(Cache.WARM, IN_FINALS) == (Cache.CLEAN, Cache.DIRTY, Cache.WARM)
+    assert gpu.caches(Cache.DIRTY, ()) == (Cache.DIRTY,)
+    for asked in Cache:
+        assert gpu.cache(asked) is asked
+        assert host.cache(asked) is Cache.CLEAN
+        assert host.caches(asked, IN_FINALS) == (Cache.CLEAN,)
+
+
+def test_another_state_is_another_measurement() -> None:
+    target = cast(Target, SimpleNamespace(toolchain=SimpleNamespace(digest="nvcc")))
+    assert len({basis("tsm2", target, cache) for cache in Cache}) == len(Cache)
+
+
+# --- What is stored ---
+
+
+def timed(median_us: float, config: Any = C128, cache: Cache = Cache.DIRTY, **changes: Any) -> Trial:
+    today = "today" if cache is Cache.CLEAN else f"today, {cache}"
+    found = replace(measurement(median_us), cache=cache)
+    return trial(median_us, config, basis=today, measurement=found, cache=cache, **changes)
+
+
+def in_both(*us: tuple[Any, float, float], vendor: tuple[float, float] | None = None) -> Final:
+    """A final of these configurations, with what each takes with the L2 clean, and dirty."""
+    measured = [
+        (config, replace(measurement(times[place]), cache=cache))
+        for place, cache in enumerate(IN_FINALS)
+        for config, *times in us
+    ]
+    theirs = [vendor_measurement(one) for one in vendor or ()]
+    in_states = zip(theirs, IN_FINALS, strict=False)
+    return Final(
+        PROBLEM,
+        tuple(measured),
+        tuple(replace(one, measurement=replace(one.measurement, cache=cache)) for one, cache in in_states),
+    )
+
+
+def test_times_in_different_states_do_not_compete(store: Store) -> None:
+    store.add_trial(RUN, timed(500, C128, Cache.DIRTY))
+    store.add_trial(RUN, timed(400, C128, Cache.CLEAN))
+    store.add_trial(RUN, timed(390, C256, Cache.CLEAN))
+    assert len(store.listing()) == 3
+    (row,) = store.best()  # what programs see
+    assert (row.cache, row.config, row.median_us, row.ties, row.stale) == ("dirty", C128.text, 500, 1, 0)
+    (row,) = store.best(cache=Cache.CLEAN)
+    assert (row.cache, row.config, row.median_us, row.stale) == ("clean", C256.text, 390, 0)
+    assert store.best(cache=Cache.WARM) == ()
+    assert [one.config.text for one in store.tried(GPU, PROBLEM, DIRTY_TODAY)] == [C128.text]
+    assert len(store.current(GPU)) == 3
+
+
+def test_without_a_dirty_winner_there_is_a_clean_one(store: Store) -> None:
+    other = Problem(20480, 8, 20480, "f32")
+    store.add_trial(RUN, timed(500, C128, Cache.DIRTY))
+    store.add_trial(RUN, timed(450, C128, Cache.CLEAN))
+    store.add_trial(RUN, timed(300, C128, Cache.CLEAN, problem=other))
+    store.add_trial(RUN, timed(200, C128, Cache.WARM, problem=other))
+    assert {row.n: (row.cache, row.median_us) for row in store.best()} == {16: ("dirty", 500), 8: ("clean", 300)}
+
+
+def test_a_final_ranks_by_the_state_of_the_trials(store: Store) -> None:
+    for config, us in ((C128, 500), (C256, 505)):
+        store.add_trial(RUN, timed(us, config))
+    assert store.add_final(RUN, in_both((C128, 440, 510), (C256, 450, 490), vendor=(600, 735)), DIRTY_TODAY) == 2
+    (row,) = store.best()
+    assert (row.config, row.median_us, row.round, row.ties) == (C256.text, 490, 2, 1)
+    assert (row.vendor_us, row.x_cublas) == (735, 1.5)
+    assert (row.clean_us, row.clean_vendor_us, row.clean_x_cublas) == (450, 600, 600 / 450)
+    assert (row.dirty_us, row.dirty_vendor_us, row.dirty_x_cublas) == (490, 735, 1.5)
+    tried = {one.config.text: (one.newest_us, one.is_new) for one in store.tried(GPU, PROBLEM, DIRTY_TODAY)}
+    assert tried == {C128.text: (510, False), C256.text: (490, False)}
+    assert store.final_configs(GPU, PROBLEM, DIRTY_TODAY) == {C128.text, C256.text}
+    assert store.vendor_of_last_final(GPU, PROBLEM, DIRTY_TODAY) == {("580.65", "cuBLAS", 130100)}
+    assert [(one.cache, number) for number, one in store.trial(row.trial_id).rounds] == [
+        (Cache.DIRTY, 0),
+        (Cache.CLEAN, 1),
+        (Cache.DIRTY, 2),
+    ]
+    assert store.add_final(RUN, in_both((C128, 440, 480), (C256, 450, 490)), DIRTY_TODAY) == 4
+    (row,) = store.best()
+    assert (row.config, row.median_us, row.round) == (C128.text, 480, 4)
+    assert (row.vendor_us, row.clean_us, row.clean_vendor_us) == (None, 440, None)
+
+
+def test_a_clean_search_says_what_dirty_takes(store: Store) -> None:
+    store.add_trial(RUN, timed(400, C128, Cache.CLEAN))
+    store.add_final(RUN, in_both((C128, 410, 470), vendor=(615, 705)), TODAY)
+    (row,) = store.best()
+    assert (row.cache, row.median_us, row.x_cublas) == ("clean", 410, 1.5)
+    assert (row.dirty_us, row.dirty_x_cublas) == (470, 1.5)
+
+
+def test_a_kernel_is_verified_in_full_for_all_states(store: Store) -> None:
+    store.add_trial(RUN, timed(400, C128, Cache.CLEAN, full_verdict="9 calls right"))
+    store.add_trial(RUN, timed(500, C128, full_verdict=None))
+    (row,) = store.best()
+    assert row.verified_in_full == 0
+    assert store.full_verdict(row, ["today", "today, dirty"]) == "9 calls right"
+    assert store.full_verdict(row, ["yesterday", "today, dirty"]) is None
+
+
+def test_times_of_an_older_file_are_clean(path: Path) -> None:
+    with Store.open(path, create=True) as store:
+        store.add_trial(RUN, trial(500, C128))
+        store.add_final(RUN, final((C128, 490.0), vendor=(vendor_measurement(980),)), TODAY)
+    downgrade(path, 11)
+    with Store.open(path, create=True) as store:
+        (row,) = store.best()
+        assert (row.cache, row.median_us, row.clean_us, row.dirty_us) == ("clean", 490, 490, None)
+        assert (row.x_cublas, row.clean_x_cublas) == (2.0, 2.0)
+        assert [one.config for one in store.tried(GPU, PROBLEM, TODAY)] == [C128]  # so a clean search goes on
+        assert store.tried(GPU, PROBLEM, DIRTY_TODAY) == ()
+
+
+@pytest.mark.parametrize("table", ["trial", "measurement"])
+def test_a_state_that_is_none_is_refused(store: Store, path: Path, table: str) -> None:
+    store.add_trial(RUN, timed(500))
+    plain_sql(path, f"UPDATE {table} SET cache = 'cold' WHERE id = 1")
+    with pytest.raises(StoreError, match="cache = 'cold'"):
+        store.trial(1)
+
+
+def test_a_vendors_time_of_another_state_is_not_beside_ours(store: Store, path: Path) -> None:
+    store.add_trial(RUN, timed(500))
+    store.add_final(RUN, in_both((C128, 450, 500), vendor=(600, 750)), DIRTY_TODAY)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE vendor_measurement SET cache = 'clean'")
+    (row,) = store.best()
+    assert (row.vendor_us, row.dirty_x_cublas, row.clean_vendor_us) == (None, None, 600)
+
+
+# --- What is said ---
+
+
+@pytest.fixture
+def both(store: Store) -> Store:
+    """A problem that was searched dirty, with a final beside cuBLAS, and one that was searched clean alone."""
+    store.add_trial(RUN, timed(500))
+    store.add_final(RUN, in_both((C128, 450, 500), vendor=(540, 750)), DIRTY_TODAY)
+    store.add_trial(RUN, timed(300, C128, Cache.CLEAN, problem=Problem(20480, 8, 20480, "f32")))
+    return store
+
+
+def test_a_table_is_of_one_state_and_names_it(both: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    winners_table(both.best(), console())
+    lines = capsys.readouterr().out.splitlines()
+    clean, dirty = lines.index(f"{GPU}, L2 clean"), lines.index(f"{GPU}, L2 dirty")
+    assert lines[clean + 1].split()[-2:] == ["floor", "ties"]  # nothing of other states, nor of cuBLAS
+    heads, cells = lines[dirty + 1], lines[dirty + 2].split()
+    assert " x cuBLAS  clean us  clean x cuBLAS  ties" in heads
+    assert cells[-5:] == ["750.0", "1.50", "450.0", "1.20", "1"]
+
+
+def test_a_line_about_a_winner_names_the_state(both: Store, store: Store) -> None:
+    (row,) = both.best(cache=Cache.DIRTY)
+    assert "500.0 us dirty, " in winner_text(row)
+    store.add_trial(host_run(), trial(700, C128))
+    (row,) = store.best(device="Some CPU")
+    assert "700.0 us, " in winner_text(row)  # an emulated kernel's time is of no L2
+
+
+@pytest.mark.parametrize("form", ["markdown", "latex"])
+def test_an_exported_table_is_of_one_state(both: Store, form: str) -> None:
+    text = exported(form, (both.best(), {}))
+    assert text.count("Times with the L2 dirty.") == text.count("Times with the L2 clean.") == 1
+    assert text.count("clean (us)") == text.count("clean x cuBLAS") == 1
+
+
+def test_csv_and_json_have_every_state(both: Store) -> None:
+    best = json.loads(exported("json", (both.best(cache=Cache.DIRTY), {})))["best"]
+    assert [(row["cache"], row["clean_us"], row["dirty_us"], row["clean_x_cublas"]) for row in best] == [
+        ("dirty", 450, 500, 1.2)
+    ]
+    assert "clean_x_cublas" in exported("csv", (both.best(), {})).splitlines()[0]
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(main, arguments, prog_name="tsm2-tune")
+
+
+def test_results_of_one_state_can_be_asked_for(both: Store, path: Path) -> None:
+    def shown(*options: str) -> set[tuple[str, int]]:
+        rows = json.loads(run("best", "--db", str(path), "--json", *options).output)
+        return {(row["cache"], row["n"]) for row in rows}
+
+    assert shown() == {("dirty", 16), ("clean", 8)}
+    assert shown("--cache", "clean") == {("clean", 8)}
+    text = run("export", "--db", str(path), "--format", "json", "--output", "-", "--cache", "dirty").output
+    assert [row["cache"] for row in json.loads(text)["best"]] == ["dirty"]
+    lines = json.loads(run("show", "--db", str(path), "--json", "--cache", "clean").output)
+    assert [(line["id"], line["cache"]) for line in lines] == [(2, "clean")]
+    table = run("show", "--db", str(path)).output
+    assert [line.split()[-2] for line in table.splitlines()[1:]] == ["dirty", "clean"]
+    said = run("show", "1", "--db", str(path), "--cache", "dirty")
+    assert (said.exit_code, "leave them or TRIAL out" in said.output) == (2, True)
+    assert "cache: dirty" in run("show", "1", "--db", str(path)).output
+
+
+def test_another_word_is_no_state(path: Path) -> None:
+    said = run("--shapes", "64x4x64", "--cache", "cold", "--db", str(path))
+    assert said.exit_code == 2
+    assert "'cold' is not one of 'clean', 'dirty', 'warm'" in said.output
+
+
+@on_host
+def test_on_the_host_a_state_has_no_effect_and_that_is_said(path: Path) -> None:
+    tune = ("--device", "cpu", "--shapes", "64x4x64", "--max-trials", "2", "--db", str(path))
+    said = run(*tune)
+    assert said.exit_code == 0
+    assert "--cache" not in said.output
+    said = run(*tune, "--cache", "dirty")
+    assert said.exit_code == 0
+    assert "--cache dirty has no effect here" in said.output
+    assert "(0 new trials)" in said.output.replace("; ", ")")  # the same trials: nothing is measured otherwise
+    with Store.open(path, create=False) as store:
+        assert {row.cache for row in store.best()} == {"clean"}

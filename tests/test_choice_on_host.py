@@ -1,0 +1,142 @@
+"""On the host: an exported module is right for shapes that were not tuned, by kernels that are started otherwise."""
+
+from __future__ import annotations
+
+import shutil
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.array_libraries import LIBRARIES
+from tests.calls_on_gpu import made_module, same_bits, stress
+from tests.fabricated import host_run, imported, trial
+from tests.right_on_host import subject
+from tsm2_tune.generator.render import render
+from tsm2_tune.generator.roofline import Ceilings
+from tsm2_tune.tuner.compiler import Toolchain
+from tsm2_tune.tuner.export import export
+from tsm2_tune.tuner.host import run as host_run_module
+from tsm2_tune.tuner.store import Store
+
+pytestmark = [pytest.mark.host, pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")]
+
+SMS, BLOCKS_PER_SM = 8, 2
+CEILINGS = Ceilings(4.0, 3.6, (("f32", 60.0), ("f64", 30.0), ("c64", 60.0)))  # GB/s and GFLOP/s, as of an emulation
+TUNED = (  # with its time in microseconds
+    ("tsmr-t64-v1-c2-p8-s4-k3-r1-b1", "600x4x700:f32:nn", 500.0),
+    ("tsmm-t64-b4-v1-c2-p4-r4", "3000x4x20:f32:nn", 100.0),
+    ("tsmr_rows-t128-b16-l8-r2-c4-v2-s2-k2-p10-m3", "400x4x520:f32:tn", 300.0),
+    ("staged-t128-w128-m16-n16-d128-s2-l0-k16-b1-r8-c8-p2", "19x9x2600:f32:tt", 150.0),
+    ("staged_mma-t128-w128-m64-n32-d16-s3-l1-k16-b1-r2-c2-a1", "48x32x640:f64:tn", 200.0),
+    ("tsmm_mma-t128-m2-c16-d32-p16-s3-l1-k16-w1", "900x16x40:f64:nn", 200.0),
+    ("tsmt-t128-m4-n4-r4-c4-p2-s1-k16-b1", "4x2x2600:c64:cn", 100.0),
+)
+FAMILIES_STARTED = {spelt.partition("-")[0] for spelt, _, _ in TUNED}
+# Of each element type and op: what was tuned, larger, smaller, one row, one column, one product, less than a step.
+SHAPES = {
+    ("f32", "nn"): (
+        *((600, 4, 700), (3000, 4, 20), (259, 3, 1501), (65, 4, 2003), (300, 5, 90), (1501, 5, 9)),
+        *((1, 4, 700), (65, 1, 7), (33, 3, 1)),
+    ),
+    ("f32", "tn"): ((400, 4, 520), (1009, 3, 131), (37, 5, 1031), (83, 4, 260), (1, 4, 520), (90, 1, 7), (9, 9, 1)),
+    ("f32", "tt"): ((19, 9, 2600), (33, 17, 1003), (16, 16, 300), (1, 9, 777), (19, 1, 127), (5, 3, 1)),
+    ("f64", "tn"): ((48, 32, 640), (67, 37, 301), (48, 32, 33), (1, 32, 640), (65, 1, 15), (7, 5, 1)),
+    ("f64", "nn"): ((900, 16, 40), (1503, 9, 71), (129, 8, 40), (1, 16, 40), (300, 1, 31), (33, 3, 1)),
+    ("c64", "cn"): ((4, 2, 2600), (9, 7, 3001), (4, 4, 300), (1, 2, 700), (3, 1, 255), (2, 2, 1)),
+}
+
+
+@pytest.fixture(scope="module")
+def module(tmp_path_factory: pytest.TempPathFactory, session_cache: None, quick: Toolchain) -> Any:
+    """Of TUNED; kernels are compiled with little optimisation."""
+    folder = tmp_path_factory.mktemp("module")
+    run = replace(host_run(), sms=SMS, ceilings=CEILINGS)
+    with Store.open(folder / "results.db", create=True) as store, pytest.MonkeyPatch.context() as patch:
+        for spelt, text, us in TUNED:
+            config, problem = (found := subject(spelt, text)).config, found.problem
+            tried = trial(us, config, problem=problem, source=render(problem, config))
+            resources = replace(tried.resources, blocks_per_sm=BLOCKS_PER_SM)
+            store.add_trial(run, replace(tried, resources=resources))
+        patch.setattr(host_run_module, "host_toolchain", lambda: quick)
+        yield imported(export(store, "module"), folder)
+
+
+def block(rows: int, columns: int, dtype: Any, order: Any, *, padding: int) -> np.ndarray[Any, Any]:
+    """Random numbers about 0 as a block of a larger matrix, in NumPy's order C or F."""
+    random = np.random.default_rng((rows, columns, padding))
+    parts = random.random((2, rows + padding, columns + padding)) - 0.5
+    values = parts[0] + 1j * parts[1] if np.dtype(dtype).kind == "c" else parts[0]
+    return np.asarray(values.astype(dtype), order=order)[padding:, padding:]
+
+
+def check(module: ModuleType, dtype: str, op: str, shape: tuple[int, int, int], padding: int, swapped: bool) -> None:
+    """The product alone, over what is no number, then with factors, against float64's, for sums in any order."""
+    conjugated, (m, n, k) = op[0] == "c", shape
+    orders = ["F" if letter == "n" else "C" for letter in f"{op}n"[:3]]
+    a, b, out = (
+        block(rows, columns, module.DTYPES[dtype], order, padding=padding)
+        for (rows, columns), order in zip(((m, k), (k, n), (m, n)), orders, strict=True)
+    )
+    wide_a, wide_b = (x.astype(np.result_type(x, np.float64)) for x in (a.conj() if conjugated else a, b))
+    product, sums = wide_a @ wide_b, np.abs(wide_a) @ np.abs(wide_b)
+    asked = {"conj_b" if swapped else "conj_a": conjugated}
+    if swapped:  # the transposed product, of row-major matrices where these are column-major
+        a, b, out, product, sums = b.T, a.T, out.T, product.T, sums.T
+    out[...] = np.nan
+    assert module.gemm(a, b, out=out, **asked) is out
+    bound = (k + 4) * np.finfo(out.dtype).eps * sums
+    assert (np.abs(out - product) <= bound).all(), module.choice(a, b, out, **asked)
+    module.gemm(a, b, out=out, alpha=2, beta=-0.5, **asked)
+    assert (np.abs(out - 1.5 * product) <= 3 * bound).all(), module.choice(a, b, out, **asked)
+    made = module.gemm(a, b, **asked)
+    assert (np.abs(made - product) <= bound).all(), module.choice(a, b, **asked)
+    assert 1 in shape or module.choice(a, b, out, **asked).swapped == swapped
+
+
+@pytest.mark.parametrize("swapped", [False, True], ids=["", "swapped"])
+@pytest.mark.parametrize(("dtype", "op"), SHAPES)
+def test_every_shape_is_right(module: ModuleType, dtype: str, op: str, swapped: bool) -> None:
+    for shape in SHAPES[dtype, op]:
+        is_tuned = f"{'x'.join(map(str, shape))}:{dtype}:{op}" in (text for _, text, _ in TUNED)
+        check(module, dtype, op, shape, 0 if is_tuned else 3, swapped)
+
+
+def test_every_kernel_is_started_otherwise_than_where_it_won(module: ModuleType) -> None:
+    started = defaultdict[str, set[tuple[int, int]]](set)
+    won = {w.config.partition("-")[0]: (w.launch.splits, w.launch.rows_per_block) for w in module.WINNERS}
+    for (dtype, op), shapes in SHAPES.items():
+        for shape in shapes:
+            found = module.match(*shape, dtype, op=op)
+            family = found.winner.config.partition("-")[0]
+            started[family].add((found.launch.splits, found.launch.rows_per_block))
+            assert found.launch.blocks(*shape[:2]) <= 8 * SMS * BLOCKS_PER_SM
+    assert started.keys() == won.keys() == FAMILIES_STARTED
+    for family, launches in started.items():
+        assert len(launches) >= 3, family
+        assert won[family] in launches
+    for family in FAMILIES_STARTED - {"tsmm"}:
+        assert len({splits for splits, _ in started[family]}) >= 3, family
+    for family in ("tsmm", "tsmr_rows"):
+        assert len({rows for _, rows in started[family]}) >= 3, family
+
+
+def test_the_kernel_is_the_one_that_suits_the_shape(module: ModuleType) -> None:
+    """Of two for the same matrices: one that splits k, and one whose blocks have several tiles of rows."""
+    for shape, family in (((65, 4, 2003), "tsmr"), ((50000, 4, 30), "tsmm"), ((300, 4, 9000), "tsmr")):
+        assert module.match(*shape, "f32").winner.config.partition("-")[0] == family
+
+
+def test_calls_of_many_threads_are_right(
+    tmp_path: Path, session_cache: None, quick: Toolchain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What tests/test_gpu_calls.py does on a GPU, as far as a host has it."""
+    monkeypatch.setattr(host_run_module, "host_toolchain", lambda: quick)
+    arrays = LIBRARIES["numpy"]()
+    best = made_module(arrays, tmp_path)
+    stress(arrays, best, shrink=64, products=64, threads=4, streams=2)
+    same_bits(arrays, best, shrink=64, repeats=3)

@@ -1,0 +1,55 @@
+"""An exported module's calls: by many threads on many streams, again and again, captured at first, on two GPUs."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.on_gpu import ON_GPU
+from tsm2_tune.tuner.cuda import cuda_device_count
+
+pytestmark = [*ON_GPU, pytest.mark.usefixtures("session_cache")]
+LIMIT_SECONDS = 540  # of a process: libraries compile kernels of their own
+OF_ARRAYS = ("stress", "same_bits", "first_call_captured", "own_memory")
+OF_TENSORS = ("bits", "gradients")
+
+
+def run(library: str, *command: str) -> None:
+    """The check in a process of its own."""
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
+    program, at = [sys.executable, "-m", "tests.calls_on_gpu", library, *command], Path(__file__).parents[1]
+    try:
+        answer = subprocess.run(program, capture_output=True, text=True, check=False, timeout=LIMIT_SECONDS, cwd=at)
+    except subprocess.TimeoutExpired as late:
+        pytest.fail(f"it took more than {LIMIT_SECONDS} s: {(late.stderr or b'').decode()}")
+    assert answer.returncode == 0, answer.stderr
+
+
+@pytest.mark.parametrize("check", OF_ARRAYS)
+@pytest.mark.parametrize("library", ["torch", "cupy"])
+def test_calls_are_right(library: str, check: str) -> None:
+    run(library, check)
+
+
+@pytest.mark.parametrize("more", [(), ("--launcher",)], ids=["plain", "launcher"])
+@pytest.mark.parametrize("check", OF_TENSORS)
+def test_tensors_are_more_than_their_memory(check: str, more: tuple[str, ...]) -> None:
+    run("torch", check, *more)
+
+
+@pytest.mark.parametrize("check", OF_ARRAYS)
+@pytest.mark.parametrize("library", ["torch", "cupy"])
+def test_calls_are_right_by_the_compiled_launcher(library: str, check: str) -> None:
+    run(library, check, "--launcher")
+
+
+@pytest.mark.skipif(cuda_device_count() < 2, reason="there are no two GPUs")
+@pytest.mark.parametrize("more", [(), ("--launcher",)], ids=["plain", "launcher"])
+@pytest.mark.parametrize("library", ["torch", "cupy"])
+def test_products_run_where_their_arrays_are(library: str, more: tuple[str, ...]) -> None:
+    run(library, "two_devices", *more)

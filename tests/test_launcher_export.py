@@ -1,0 +1,111 @@
+"""Which compiled launcher a module loads, and how it comes into the module."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import zlib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from tests.fabricated import exported, imported, trial, tuning_run, winners
+from tsm2_tune.cli import main
+from tsm2_tune.errors import ToolMissing
+from tsm2_tune.tuner.export.compiled import launcher_binary
+from tsm2_tune.tuner.store import Store
+
+pytestmark = [pytest.mark.host, pytest.mark.usefixtures("toolchain", "session_cache")]
+
+
+@pytest.fixture(scope="module")
+def binary(session_cache: None) -> bytes:
+    return launcher_binary()
+
+
+@pytest.fixture
+def compiled(binary: bytes, tmp_path: Path) -> ModuleType:
+    """A module with the launcher."""
+    return imported(exported("module", winners(tmp_path, (tuning_run(), trial())), launcher=binary), tmp_path)
+
+
+def loaded(module: ModuleType, patch: pytest.MonkeyPatch, kept: tuple[str, str, str] | None) -> Any:
+    patch.setattr(module, "LAUNCHER", kept)
+    module.launcher.cache_clear()
+    try:
+        return module.launcher()
+    finally:
+        module.launcher.cache_clear()
+
+
+def packed(binary: bytes) -> tuple[str, str]:
+    return hashlib.sha256(binary).hexdigest(), base64.b85encode(zlib.compress(binary)).decode()
+
+
+def test_one_that_does_not_match_its_digest_is_not_loaded(
+    compiled: ModuleType, binary: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, digest, data = compiled.LAUNCHER
+    assert loaded(compiled, monkeypatch, (place, digest, data)) is not None
+    changed = packed(binary[:-1] + bytes([binary[-1] ^ 1]))[1]
+    for wrong in ((place, digest, changed), (place, "0" * 64, data)):
+        with pytest.raises(RuntimeError, match="the compiled launcher does not match its digest: export this module"):
+            loaded(compiled, monkeypatch, wrong)
+
+
+def test_one_that_is_not_for_this_python_is_left_alone(compiled: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, *rest = compiled.LAUNCHER
+    assert loaded(compiled, monkeypatch, None) is None
+    assert loaded(compiled, monkeypatch, ("linux-other", *rest)) is None
+    assert loaded(compiled, monkeypatch, (place, *packed(b"no shared object"))) is None
+    monkeypatch.setattr(compiled.sysconfig, "get_config_var", lambda name: int(name == "Py_GIL_DISABLED"))
+    assert loaded(compiled, monkeypatch, (place, *rest)) is None
+
+
+# What makes it
+
+
+def database(folder: Path) -> str:
+    with Store.open(folder / "results.db", create=True) as store:
+        store.add_trial(tuning_run(), trial())
+    return str(folder / "results.db")
+
+
+def export(folder: Path, *arguments: str) -> Any:
+    output = str(folder / "best_kernels.py")
+    command = ["export", "--db", database(folder), "--no-binaries", "--output", output, *arguments]
+    return CliRunner().invoke(main, command)
+
+
+def test_export_puts_it_into_the_module(tmp_path: Path) -> None:
+    done = export(tmp_path, "--format", "module", "--launcher")
+    assert done.exit_code == 0, done.output
+    assert {file.name for file in tmp_path.iterdir()} == {"results.db", "best_kernels.py"}
+    module = imported((tmp_path / "best_kernels.py").read_text(), tmp_path)
+    assert module.launcher().__name__ == "tsm2_launcher"
+
+
+def test_without_it_the_module_has_none(tmp_path: Path) -> None:
+    assert export(tmp_path, "--format", "module").exit_code == 0
+    module = imported((tmp_path / "best_kernels.py").read_text(), tmp_path)
+    assert (module.LAUNCHER, module.launcher()) == (None, None)
+
+
+@pytest.mark.parametrize("form", ["csv", "library"])
+def test_it_is_of_a_module(tmp_path: Path, form: str) -> None:
+    command = ["export", "--db", database(tmp_path), "--output", "-", "--format", form, "--launcher"]
+    done = CliRunner().invoke(main, command)
+    assert done.exit_code == 2
+    assert f"--launcher is of a module: leave it out with --format {form}" in done.output
+
+
+def test_what_builds_it_may_be_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tsm2_tune.tuner.export.compiled.sysconfig.get_path", lambda name: str(tmp_path))
+    with pytest.raises(ToolMissing, match=r"^no Python\.h in .*: install Python's development files"):
+        launcher_binary()
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(ToolMissing, match="C\\+\\+ compiler 'no-such-compiler' not found"):
+        launcher_binary()

@@ -1,0 +1,169 @@
+"""What a search makes of its fastest candidates, and when: loads without a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.fabricated import measurement, plain_sql, trial, tuning_run
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.families import FAMILIES, config_spelt, family_named
+from tsm2_tune.generator.order import ordered
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.generator.render import render
+from tsm2_tune.generator.rules import Candidate
+from tsm2_tune.generator.space import search_space
+from tsm2_tune.tuner import job
+from tsm2_tune.tuner.leading import FIRST, LEADING, Leading
+from tsm2_tune.tuner.past import NOTHING_PAST, Claimed, Contender, Past
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.stored import _config
+from tsm2_tune.tuner.trial import Outcome
+
+R = Problem(20480, 5, 20480, "f32")
+SPACE = search_space(R, PROFILES["h200"], families=["tsmr"])
+ORDERED = list(ordered(SPACE, 0)[: 3 * FIRST])
+LATE = [name for name, family in FAMILIES.items() if family.config_type.late_tunables]
+
+
+def yes(candidate: Candidate) -> Claimed:
+    return Claimed.YES
+
+
+def tried(
+    candidates: list[Candidate],
+    time_us: Callable[[KernelConfig], float] = lambda config: 100.0,
+    *,
+    past: Past = NOTHING_PAST,
+    claim: Callable[[Candidate], Claimed] = yes,
+    most: int | None = None,
+    ahead: int = 0,
+) -> list[KernelConfig]:
+    """The configurations in the order in which a search tries them, which compiles some ahead."""
+    leading, pending, found = Leading(candidates, past, claim, most), list[Candidate](), list[KernelConfig]()
+    while True:
+        while len(pending) <= ahead and (candidate := next(leading, None)) is not None:
+            pending.append(candidate)
+        if not pending:
+            return found
+        config = pending.pop(0).config
+        found.append(config)
+        leading.tell(trial(config=config, problem=R, measurement=measurement(time_us(config))))
+
+
+def plain(config: KernelConfig) -> KernelConfig:
+    return replace(config, evict_first=0)  # type: ignore[call-arg]
+
+
+def test_the_space_has_one_policy_and_a_search_tries_the_other_for_the_fastest_few() -> None:
+    assert all(candidate.config == candidate.config.early for candidate in SPACE.kept)
+    times = {candidate.config: 100.0 + place for place, candidate in enumerate(ORDERED)}
+    found = tried(ORDERED, lambda config: times[config.early])
+    enumerated = [candidate.config for candidate in ORDERED]
+    assert found[:FIRST] == enumerated[:FIRST]
+    assert found[FIRST : FIRST + LEADING] == [plain(config) for config in enumerated[:LEADING]]
+    assert found[FIRST + LEADING :] == enumerated[FIRST:]
+
+
+def test_whoever_comes_among_the_fastest_later_is_tried_too() -> None:
+    times = {candidate.config: 100.0 + place for place, candidate in enumerate(ORDERED)}
+    late = ORDERED[2 * FIRST].config
+    times[late] = 1.0
+    found = tried(ORDERED, lambda config: times[config.early])
+    assert found[found.index(late) + 1] == plain(late)
+    assert len(found) == len(ORDERED) + LEADING + 1
+
+
+def test_a_fast_policy_does_not_keep_others_from_it() -> None:
+    """Where it is better everywhere, the space's own are compared with one another."""
+    times = {candidate.config: 200.0 - place for place, candidate in enumerate(ORDERED)}
+    found = tried(ORDERED, lambda config: times[config.early] * (1.0 if config == config.early else 0.5))
+    assert plain(ORDERED[-1].config) in found
+    assert len(found) == 2 * len(ORDERED) - FIRST + LEADING
+
+
+@pytest.mark.parametrize("ahead", [0, 3, 30])
+def test_few_candidates_are_enough_once_none_is_left(ahead: int) -> None:
+    few = ORDERED[:2]
+    assert tried(few, ahead=ahead) == [one.config for one in few] + [plain(one.config) for one in few]
+
+
+def test_what_was_tried_before_counts() -> None:
+    done = [one.config for one in ORDERED[:FIRST]]
+    contenders = tuple(Contender(config, 100.0 + place) for place, config in enumerate(done))
+    past = Past(frozenset(config.text for config in done), 1.0, contenders, frozenset())
+    found = tried(ORDERED[:FIRST], past=past)
+    assert found == [plain(config) for config in done[:LEADING]]
+    again = Past(past.tried | {config.text for config in found}, 1.0, contenders, frozenset())
+    assert tried(ORDERED[:FIRST], past=again) == []
+
+
+def test_claims_and_the_most_trials_hold_for_them() -> None:
+    assert len(tried(ORDERED, most=FIRST + 1)) == FIRST + 1
+    elsewhere = tried(ORDERED, claim=lambda one: Claimed.YES if one.config == one.config.early else Claimed.ELSEWHERE)
+    assert elsewhere == [one.config for one in ORDERED]
+    assert tried(ORDERED, claim=lambda one: Claimed.ENOUGH) == []
+
+
+def test_nothing_is_made_of_what_failed() -> None:
+    leading = Leading(ORDERED[:1], NOTHING_PAST, yes, None)
+    first = next(leading, None)
+    assert first is not None
+    leading.tell(trial(config=first.config, problem=R, outcome=Outcome.WRONG_RESULT))
+    assert next(leading, None) is None
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_a_late_configuration_is_spelt_and_stored_beside_the_one_it_is_made_of(name: str) -> None:
+    family = family_named(name)
+    some = next(one for one in family.configurations() if family.later(one))
+    (other,) = family.later(some)
+    assert other.text == f"{some.text}-e0"
+    assert config_spelt(other.text) == other
+    assert config_spelt(some.text) == config_spelt(f"{some.text}-e1") == some
+    assert config_spelt(f"{some.text}-e7") not in family.later(some)
+    problem = R
+    assert family.has(some, problem) == family.has(other, problem)
+    assert not family.has(replace(some, evict_first=7), problem)
+    for config in (some, other):
+        assert _config(name, config.text, config.json) == config
+    before = {key: value for key, value in some.tunables.items() if key != "evict_first"}
+    assert family.config_type.from_tunables(before) == some
+
+
+def test_a_policy_that_is_of_no_load_is_no_configuration() -> None:
+    family = family_named("tsmt_half")
+    copied = next(one for one in family.configurations() if one.stages > 2)
+    assert family.later(copied) == ()
+    assert not family.has(replace(copied, evict_first=0), Problem(16, 16, 10**6, "bf16", "tn"))
+
+
+def test_the_policies_differ_in_loads_alone() -> None:
+    some = ORDERED[0].config
+    ours, theirs = (render(R, config).text.splitlines() for config in (some, plain(some)))
+    different = [(a, b) for a, b in zip(ours, theirs, strict=True) if a != b]
+    loads = [(a, b) for a, b in different if not a.lstrip().startswith("//")]
+    assert loads
+    assert all(b == a.replace("__ldcs", "__ldg") != a for a, b in loads)
+    assert len(different) == len(loads) + 2  # the head, and the comment on the loads
+
+
+def test_a_late_winner_of_before_is_tried_first() -> None:
+    texts = (f"{SPACE.kept[5].config.text}-e0", "tsmr-of-another-time", SPACE.kept[3].config.text)
+    found: list[Any] = list(job.these_first(texts, SPACE.kept, SPACE))
+    assert [one.config.text for one in found[:2]] == [texts[0], texts[2]]
+    assert [one.config for one in found[2:]] == [one.config for one in SPACE.kept if one.config.text != texts[2]]
+
+
+def test_a_winner_of_a_file_from_before_is_still_made_here(store: Store, path: Any) -> None:
+    """Its tunables lack the policy of loads, and its text is the one that this program has for it."""
+    some = ORDERED[0].config
+    store.add_trial(tuning_run(), trial(config=some, problem=R, source=render(R, some)))
+    plain_sql(path, "UPDATE trial SET tunables = json_remove(tunables, '$.evict_first')")
+    (row,) = store.best()
+    assert (row.config, row.stale) == (some.text, 0)
+    assert store.sources([row])[row.trial_id] == render(R, some)

@@ -1,0 +1,93 @@
+"""The view `best` of the database: the winners, and by which rules they are that."""
+
+from __future__ import annotations
+
+from sqlalchemy import Column, Float, Integer, MetaData, Table, Text
+
+# What the view `best` gives; in a MetaData of its own, since it is no table to create.
+best = Table(
+    "best",
+    MetaData(),
+    Column("device", Text, nullable=False),
+    Column("family", Text, nullable=False),
+    Column("op", Text, nullable=False),
+    Column("dtype", Text, nullable=False),
+    Column("m", Integer, nullable=False),
+    Column("n", Integer, nullable=False),
+    Column("k", Integer, nullable=False),
+    Column("parameters", Text, nullable=False),
+    Column("median_us", Float, nullable=False),
+    Column("low_us", Float, nullable=False),
+    Column("high_us", Float, nullable=False),
+    Column("floor_us", Float, nullable=False),
+    Column("gbytes_per_s", Float, nullable=False),
+    Column("percent_of_floor", Float, nullable=False),
+    Column("ties", Integer, nullable=False),
+    Column("stale", Integer, nullable=False),
+    Column("verified_in_full", Integer, nullable=False),
+    Column("round", Integer, nullable=False),
+    Column("config", Text, nullable=False),
+    Column("registers", Integer),
+    Column("smem_bytes", Integer),
+    Column("source_digest", Text, nullable=False),
+    Column("trial_id", Integer, nullable=False),
+    Column("run_id", Integer, nullable=False),
+    Column("compute_capability", Text, nullable=False),
+    Column("driver", Text, nullable=False),
+    Column("toolkit", Text, nullable=False),
+    Column("flags", Text, nullable=False),
+    Column("version", Text, nullable=False),
+    Column("tuned_at", Text, nullable=False),
+    Column("cache", Text, nullable=False),
+)
+
+# The winners: one row for a device (by name), op, dtype, m, n, k and state of the L2.
+#
+# current    trials of the family's newest basis for the device, problem and state: that of its newest trial. A
+#            changed template, Python or compiler leaves the others in the table, where they no longer compete.
+# contender  a current trial that is ok and verified, with each of its measurements in its state.
+# racing     the newest measurement of each contender: its last finals, or its first where it was in none. The
+#            leader is the one with the least median, so that no final hides a faster trial that was not in it.
+# placed     the tie set: whatever was measured in the leader's round, has its interval's low end no higher than the
+#            leader's high end, and a median at most 5 % over the leader's. The winner is the tie's first by
+#            registers, then shared memory, then the configuration's text.
+#
+# `stale` is 1 where the family's newest basis on the device in the state, over all problems, is another than the
+# winner's.
+BEST_VIEW = """
+CREATE VIEW best AS
+WITH known AS (
+  SELECT trial.*,
+         first_value(basis) OVER
+         (PARTITION BY device_name, problem_id, family, cache ORDER BY id DESC) AS current_basis,
+         first_value(basis) OVER (PARTITION BY device_name, family, cache ORDER BY id DESC) AS newest_basis
+  FROM trial
+), contender AS (
+  SELECT known.*, measurement.run_id AS timed_in, measurement.floor_us AS least_us, round, median_us, low_us, high_us,
+         max(round) OVER (PARTITION BY known.id) AS last_round
+  FROM known JOIN measurement ON measurement.trial_id = known.id AND measurement.cache = known.cache
+  WHERE basis = current_basis AND outcome = 'ok' AND verdict_correct = 1
+), racing AS (
+  SELECT *, first_value(high_us) OVER leading AS leader_high_us, first_value(median_us) OVER leading AS leader_us,
+         first_value(round) OVER leading AS leader_round
+  FROM contender
+  WHERE round = last_round
+  WINDOW leading AS (PARTITION BY device_name, problem_id, cache ORDER BY median_us, high_us, config)
+), placed AS (
+  SELECT *, count(*) OVER (PARTITION BY device_name, problem_id, cache) AS ties,
+         row_number() OVER
+         (PARTITION BY device_name, problem_id, cache ORDER BY registers, smem_bytes, config) AS place
+  FROM racing
+  WHERE low_us <= leader_high_us AND median_us <= 1.05 * leader_us AND round = leader_round
+)
+SELECT placed.device_name AS device, family, op, dtype, m, n, k, tunables AS parameters,
+       median_us, low_us, high_us, least_us AS floor_us,
+       least_bytes / median_us * 1e-3 AS gbytes_per_s,
+       100 * least_us / median_us AS percent_of_floor,
+       ties, basis <> newest_basis AS stale, full_verdict IS NOT NULL AS verified_in_full, round,
+       config, registers, smem_bytes, source_digest,
+       placed.id AS trial_id, timed_in AS run_id,
+       compute_capability, driver, toolkit, flags, version, started_at AS tuned_at, cache
+FROM placed JOIN problem ON problem.id = placed.problem_id JOIN run ON run.id = timed_in
+WHERE place = 1
+"""
