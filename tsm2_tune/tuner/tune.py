@@ -155,11 +155,9 @@ class Tuner:
         pending = Pending(remaining, line, self._begun, most=cores() + 1)
         try:
             for trials in count():
-                spent = past.seconds + seconds() - start
-                is_spent = options.budget_seconds is not None and spent >= options.budget_seconds
-                if is_spent and trials >= options.least_trials:
-                    return
-                if (begun := pending.take()) is None:
+                budget = options.budget_seconds
+                is_spent = budget is not None and past.seconds + seconds() - start >= budget
+                if (is_spent and trials >= options.least_trials) or (begun := pending.take()) is None:
                     return
                 if self.target.is_host:
                     wait([begun[2], *pending.compiling])  # a compiler beside it would disturb its times
