@@ -30,6 +30,7 @@ class Winner:
     median_us: float
     gbytes_per_s: float
     percent_of_floor: float
+    cache: str  # the state of the L2 in which all its times were taken: clean, dirty or warm
     vendor_us: float | None  # the fastest routine of cuBLAS or cuBLASLt, measured in turns with it; None: it was not
     vendor_right: int | None  # 1 where that one's answer was within the error bound, else 0
     vendor_routine: str | None  # such as cublasSgemm, or cublasLtMatmul #3: the third algorithm of its heuristic
@@ -95,7 +96,7 @@ class Match:
             known = "predicted"
         if self.expected_us is None:
             return shape if self.distance == 0 else f"{shape}, at distance {self.distance:.1f}"
-        times = [f"{self.expected_us:.1f} us {known}"]
+        times = [f"with the L2 {w.cache} {self.expected_us:.1f} us {known}"]
         if self.distance > 0:
             times.append(f"from {w.median_us:.1f} us there")
         if self.vendor_us is not None:

@@ -200,7 +200,7 @@ def _row(row: BestRow, source: KernelSource, kernel: int, known: Known) -> list[
     w = Winner(**{**winner(row, source), **own})  # type: ignore[arg-type]
     vendor = [literal(w.vendor_routine or ""), repr(w.vendor_us)] if w.x_cublas is not None else ["NULL", "0.0"]
     return [
-        *(literal(text) for text in (w.device, w.op, w.config)),
+        *(literal(text) for text in (w.device, w.op, w.config, w.cache)),
         f"TSM2_{w.dtype.upper()}",
         _list("ROW_MAJOR" if order == "t" else "COLUMN_MAJOR" for order in w.orders),
         _list(str(int(one)) for one in w.conjugates),

@@ -23,7 +23,7 @@ PUBLIC = (
 )  # fmt: skip
 COPIED = (  # from BestRow to the module's Winner, by the same name
     "device", "compute_capability", "driver", "toolkit", "tuned_at", "dtype", "op", "m", "n", "k", "config",
-    "median_us", "gbytes_per_s", "percent_of_floor",
+    "median_us", "gbytes_per_s", "percent_of_floor", "cache",
     "vendor_us", "vendor_right", "vendor_routine", "vendor_version", "x_cublas",
 )  # fmt: skip
 LINE_CHARACTERS = 100  # of a binary's text

@@ -156,10 +156,10 @@ void describe_match(const struct match *match, const char *device, char *text, s
     if (match->of_other_device)
         ADD(text, bytes, ", tuned on %s: no winner of %s fits, tune there for its own", w->device, device);
     if (match->distance == 0)
-        ADD(text, bytes, ": tuned for this shape; %.1f us measured", match->expected_us);
+        ADD(text, bytes, ": tuned for this shape; with the L2 %s %.1f us measured", w->cache, match->expected_us);
     else if (match->expected_us > 0)
-        ADD(text, bytes, ": tuned for %lldx%lldx%lld; %.1f us predicted, from %.1f us there", m, n, k,
-            match->expected_us, w->median_us);
+        ADD(text, bytes, ": tuned for %lldx%lldx%lld; with the L2 %s %.1f us predicted, from %.1f us there", m, n, k,
+            w->cache, match->expected_us, w->median_us);
     else
         ADD(text, bytes, ": tuned for %lldx%lldx%lld, at distance %.1f", m, n, k, match->distance);
     if (match->vendor_us > 0)

@@ -42,6 +42,7 @@ struct card {
 /* The fastest kernel of one shape and op on one device. */
 struct winner {
     const char *device, *op, *config;
+    const char *cache; /* the state of the L2 in which its times were taken */
     int type;          /* a tsm2_type */
     int orders[3];     /* of A, B and C as matrices of the kernel's product */
     int conjugates[2]; /* whether it multiplies with the complex conjugate of A, and of B */
