@@ -125,6 +125,12 @@ def test_c_is_written_again_for_every_part_of_a_long_sum() -> None:
     assert times[1] > 1.5 * times[0]
 
 
+@pytest.mark.parametrize("m", [1, 8, 100, 1000, 10**4, 10**5])
+def test_a_product_of_few_rows_takes_little(m: int) -> None:
+    found = kernels((LOOPING, (10**7, 16, 16), 332.0))
+    assert 5 < best(found, work((m, 8, 8)))[2] < 15
+
+
 def test_the_vendors_time_grows_with_the_least_time() -> None:
     assert carried_over_us(400.0, work(R), work((20480, 8, 2 * 20480))) == pytest.approx(800, rel=0.1)
 

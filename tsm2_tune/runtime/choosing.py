@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tsm2_tune.runtime.elements import ACROSS, CONJUGATED, GRAM, LARGEST_EXTENT, NAMES, ORDERS, SAME
-from tsm2_tune.runtime.expecting import Kernels, Work, carried_over_us
+from tsm2_tune.runtime.expecting import DOUBT, HOST_DOUBT, Kernels, Work, carried_over_us
 from tsm2_tune.runtime.matrices import Product, dtype_name
 from tsm2_tune.runtime.pack import CARDS, WINNERS
 from tsm2_tune.runtime.winners import Leading, Match, Winner, work_of
@@ -160,7 +160,7 @@ def _best(
     if found.kernels is None:
         return Match(nearest, nearest.launch, float(distances[at]), other, swapped)
     work = _work(found, shape, lds)
-    at, launch, us = found.kernels.best(work, distances)
+    at, launch, us = found.kernels.best(work, distances, HOST_DOUBT if nearest.on_host else DOUBT)
     expected = (None, None) if nearest.on_host else (us, _vendor_us(nearest, shape, lds))
     return Match(found.winners[at], launch, float(distances[at]), other, swapped, *expected)
 

@@ -33,7 +33,8 @@ UNEVEN = 0.3  # of idle multiprocessors' share of the bandwidth, what the others
 SPARE = 2.0  # so many times fewer blocks on a multiprocessor than where a kernel won still keep it busy
 FEWER = 0.05  # how much longer the body is with fewer blocks that do, at the most
 MOSTLY_START_US = 50.0  # a measured body so long tells half of how it differs, a shorter one less
-DOUBT = 0.02  # by which an expected time counts as longer, for each unit of distance from where the kernel won
+DOUBT = 0.05  # by which an expected time counts as longer, for each unit of distance from where the kernel won
+HOST_DOUBT = 0.5  # the same of emulated kernels, whose times follow no card's rates
 ODD_VENDOR = 1.1  # how much longer the vendor's routines take where lines are not whole vectors
 VECTOR_BYTES = 16
 EVER = 2.0**60  # an extent that none reaches
@@ -150,7 +151,8 @@ class Kernels:
         self._spare = np.where(self._persistent, 1.0, SPARE)
         self._has_workspace = _column([launch.has_workspace for launch in launches]) > 0
         at = replace(won[0], **cast(Any, _columns(won, Work)))
-        self.at_work, self.factors = _column([0.0]), _column([1.0])
+        self.at_work = self.busy = _column([0.0])
+        self.factors = _column([1.0])
         tiles = self._tiles(at)
         blocks = self._blocks(tiles, at, self._rows, self._splits)
         each = blocks / card.sms
@@ -161,7 +163,7 @@ class Kernels:
         self.factors = _factor(
             np.maximum(measured - fixed, measured / 10), self._body_us(tiles, at, blocks, self._rows, self._splits)
         )
-        self.at_work = self._at_work(tiles, at, blocks)  # where it won
+        self.at_work, self.busy = self._at_work(tiles, at, blocks), self._busy(blocks)  # where it won
 
     def waves_won(self, at: int) -> float:
         """Blocks on a multiprocessor, where a block has several tiles and all blocks ran at once; elsewhere 0."""
@@ -173,15 +175,15 @@ class Kernels:
         times = self._us(self._tiles(work), work, started["rows_per_block"], started["splits"])
         return [float(us) for us in times[:, 0]]
 
-    def best(self, work: Work, distances: Floats) -> tuple[int, Launch, float]:
+    def best(self, work: Work, distances: Floats, doubt: float = DOUBT) -> tuple[int, Launch, float]:
         """The kernel that is expected to take least, by its place, its launch, and the time; of launches that take
-        the same the one with the fewest blocks. A kernel that won far from here counts as DOUBT longer for each unit
-        of that distance.
+        the same the one with the fewest blocks. A kernel that won far from here counts as `doubt` longer for each
+        unit of that distance.
         """
         tiles = self._tiles(work)
         rows, splits = self._options(tiles, work)
         times = self._us(tiles, work, rows, splits)
-        doubted = times * (1 + DOUBT * distances[:, None])
+        doubted = times * (1 + doubt * distances[:, None])
         at, option = divmod(int(doubted.argmin()), times.shape[1])
         launch, parts = self._launches[at], int(splits[at, option])
         of_block = int(rows[at, option])
@@ -256,14 +258,22 @@ class Kernels:
         most = np.where(waves > 1, waves * self._resident, ceil(blocks / sms))  # blocks of one multiprocessor
         longest = share * most * sms / blocks  # beside what all take on average
         idle = 1 + (blocks > sms) * UNEVEN * (longest - 1)
-        fewer = self.at_work / self._at_work(tiles, work, blocks)  # how many times fewer blocks than where it won
-        slow = np.maximum(fewer / self._spare, 1.0) * (1 + FEWER * np.maximum(1 - 1 / np.maximum(fewer, 1.0), 0.0))
-        odd = np.where(work.has_odd_lines, self._odd, 1.0)
-        body: Floats = odd * slow * np.hypot(memory * idle, arithmetic * longest)
+        memory = memory * idle * self._slowed(self.at_work / self._at_work(tiles, work, blocks))
+        arithmetic = arithmetic * longest * self._slowed(self.busy / self._busy(blocks))
+        body: Floats = np.where(work.has_odd_lines, self._odd, 1.0) * np.hypot(memory, arithmetic)
         return body
 
+    def _slowed(self, fewer: Floats) -> Floats:
+        """By how much so many times fewer blocks than where it won slow a multiprocessor down."""
+        few: Floats = np.maximum(fewer, 1.0)
+        return np.maximum(few / self._spare, 1.0) * (1 + FEWER * (1 - 1 / few))
+
+    def _busy(self, blocks: Floats) -> Floats:
+        """Blocks at a time on a multiprocessor that has some."""
+        return np.minimum(np.maximum(blocks / self.card.sms, 1.0), self._resident)
+
     def _at_work(self, tiles: Tiles, work: Work, blocks: Floats) -> Floats:
-        """Blocks on a multiprocessor at a time, as far as their tiles are filled: what keeps it busy.
+        """Blocks on a multiprocessor at a time, as far as their tiles are filled: what keeps the memory busy.
 
         Persistent blocks have rings, whose loads go on to the next piece.
         """

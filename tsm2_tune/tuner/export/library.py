@@ -179,12 +179,12 @@ def _expected(w: Winner, known: Known) -> list[str]:
     """The members of pack.h's `struct winner` from `card` on."""
     cards = known[1]
     if w.division is None or w.device not in cards:
-        return ["-1", "{0}", "1.0", "1.0", "0.0", "0", "0.0"]
+        return ["-1", "{0}", "1.0", "1.0", "0.0", "0.0", "0", "0.0"]
     card = cards[w.device]
     work = work_of(w, (w.m, w.n, w.k), card)
     kernels = Kernels([w.division], [w.launch], [work], [w.median_us], card)
     vendor = vendor_factor(w.vendor_us, work) if w.vendor_us is not None else 1.0
-    factors = (kernels.factors[0, 0], vendor, kernels.at_work[0, 0])
+    factors = (kernels.factors[0, 0], vendor, kernels.at_work[0, 0], kernels.busy[0, 0])
     return [
         str(list(cards).index(w.device)),
         _list(repr(getattr(w.division, field.name)) for field in fields(Division)),

@@ -6,7 +6,7 @@
 
 #include "expecting.h"
 
-#define DOUBT 0.02 /* by which an expected time counts as longer, for each unit of distance from where it won */
+#define DOUBT 0.05 /* by which an expected time counts as longer, for each unit of distance from where it won */
 
 static int fits(const struct winner *winner, const struct product *product)
 {

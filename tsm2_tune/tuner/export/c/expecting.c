@@ -96,6 +96,13 @@ static double fixed_us(const struct winner *winner, const struct tiles *t, const
     return START_US + (SUMS_US + 2 / SUMS_RATE * us_per_byte(winner) * sums);
 }
 
+/* By how much so many times fewer blocks than where it won slow a multiprocessor down. */
+static double slowed(const struct winner *winner, double fewer)
+{
+    const double few = fmax(fewer, 1.0);
+    return fmax(few / (winner->launch.persistent ? 1.0 : SPARE), 1.0) * (1 + FEWER * (1 - 1 / few));
+}
+
 /* The body of a kernel that is as fast as the card. */
 static double body_us(const struct winner *winner, const struct tiles *t, const struct work *work, double blocks,
                       double rows, double splits)
@@ -107,9 +114,9 @@ static double body_us(const struct winner *winner, const struct tiles *t, const 
     const double b_reads = keeps_b ? ceil(m / rows) : t->down;
     const double again = (t->across - 1) * m * k + (b_reads - 1) * k * n;
     const double rewritten = 2 * floor((k - 1) / or_all(division->deepest)) * m * n;
-    const double memory = work->memory_us + us_per_byte(winner) * (again / CACHED_RATE + rewritten);
+    double memory = work->memory_us + us_per_byte(winner) * (again / CACHED_RATE + rewritten);
     const double columns = t->columns == EVER ? n : t->across * t->columns;
-    const double arithmetic = work->arithmetic_us * (t->down * t->rows * columns / (m * n));
+    double arithmetic = work->arithmetic_us * (t->down * t->rows * columns / (m * n));
 
     const double pieces = persistent ? t->pieces : t->steps, parts = persistent ? blocks : splits;
     const double share = ceil(pieces / parts) * parts / pieces;
@@ -119,10 +126,9 @@ static double body_us(const struct winner *winner, const struct tiles *t, const 
     const double idle = blocks > sms ? 1 + UNEVEN * (longest - 1) : 1;
     const double filled = persistent ? 1.0 : m / (t->down * t->rows);
     const double at_work = fmin(blocks / sms, division->resident) * filled;
-    const double fewer = winner->at_work / at_work; /* how many times fewer blocks than where it won */
-    const double slow = fmax(fewer / (persistent ? 1.0 : SPARE), 1.0) * (1 + FEWER * fmax(1 - 1 / fmax(fewer, 1.0), 0.0));
-    const double odd = work->has_odd_lines ? division->odd_lines : 1.0;
-    return odd * slow * hypot(memory * idle, arithmetic * longest);
+    memory *= idle * slowed(winner, winner->at_work / at_work);
+    arithmetic *= longest * slowed(winner, winner->busy / fmin(fmax(blocks / sms, 1.0), division->resident));
+    return (work->has_odd_lines ? division->odd_lines : 1.0) * hypot(memory, arithmetic);
 }
 
 /* Rows of a block: as many as where the kernel won, but no more than leave every multiprocessor what it holds. */

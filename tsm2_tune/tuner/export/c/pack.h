@@ -57,8 +57,9 @@ struct winner {
     int card; /* index; -1: not known, so that nothing is expected of other shapes */
     struct division division;
     /* What the winner's own shape says: by how much its time, and the vendor's, is longer than the card's rates let
-       expect; how many blocks a multiprocessor had at a time; whether lines of its operands are not whole vectors. */
-    double factor, vendor_factor, at_work;
+       expect; how many blocks a multiprocessor had at a time, as far as
+       tiles were filled, and one that had some; whether lines of its operands are not whole vectors. */
+    double factor, vendor_factor, at_work, busy;
     int had_odd_lines;
     double waves_won; /* blocks on a multiprocessor, of a kernel whose blocks have several tiles and all ran at once; else 0 */
 };
