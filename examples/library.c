@@ -2,6 +2,7 @@
 
        tsm2-tune --shapes 1e5x8x8 --dtype f64
        tsm2-tune export --format library --output libtsm2.so
+       export CUDA_HOME=/usr/local/cuda # where the toolkit is
        cc examples/library.c -I. -I$CUDA_HOME/include -L. -L$CUDA_HOME/lib64 -ltsm2 -lcudart -o product
        LD_LIBRARY_PATH=.:$CUDA_HOME/lib64 ./product */
 
@@ -50,7 +51,11 @@ int main(void)
     cudaStream_t stream;
     char text[512];
     check_cuda(cudaStreamCreate(&stream));
-    check(NULL, tsm2_create(&handle)); /* for the device that the CUDA runtime is at */
+    const tsm2_status created = tsm2_create(&handle); /* for the device that the CUDA runtime is at */
+    if (created != TSM2_SUCCESS) { /* there is no handle whose last error could be asked for */
+        fprintf(stderr, "tsm2_create: %s\n", tsm2_status_text(created));
+        return 1;
+    }
     check(handle, tsm2_set_stream(handle, stream));
 
     check_cuda(cudaDeviceSynchronize()); /* the copies to the device were on another stream */

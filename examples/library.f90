@@ -2,6 +2,7 @@
 !
 !     tsm2-tune --shapes 1e5x8x8 --dtype f64
 !     tsm2-tune export --format library --output libtsm2.so
+!     export CUDA_HOME=/usr/local/cuda # where the toolkit is
 !     gfortran libtsm2.f90 examples/library.f90 -L. -L$CUDA_HOME/lib64 -ltsm2 -lcudart -o product
 !     LD_LIBRARY_PATH=.:$CUDA_HOME/lib64 ./product
 

@@ -131,6 +131,19 @@ def test_a_product_of_few_rows_takes_little(m: int) -> None:
     assert 5 < best(found, work((m, 8, 8)))[2] < 15
 
 
+@pytest.mark.parametrize("shape", [(1, 1, 2**28), (8, 8, 2**24), (1, 4, 2**40)])
+def test_a_grid_has_no_more_splits_than_it_can(shape: tuple[int, int, int]) -> None:
+    held = Division(2, 4, 8, 64, 0, 1.03, longest=256), Launch(128, 40, 4096, 8, splits=2)
+    for one in (held, SPLIT):
+        _, launch, _ = best(kernels((one, (2000, 8, 4096), 30.0)), work(shape))
+        assert launch.splits <= 65535
+
+
+def test_a_block_has_no_more_rows_than_a_launch_can_say() -> None:
+    held = Division(2, 4, 8, 64, 0, 1.03), Launch(128, 40, 4096, 8)
+    assert best(kernels((held, (5000, 8, 4096), 30.0)), work((2**55, 1, 1)))[1].rows_per_block <= 2**30
+
+
 def test_the_vendors_time_grows_with_the_least_time() -> None:
     assert carried_over_us(400.0, work(R), work((20480, 8, 2 * 20480))) == pytest.approx(800, rel=0.1)
 

@@ -287,8 +287,9 @@ for command in (planning.devices, planning.space, planning.model, planning.sourc
 def best(database: str, selection: Selection, as_json: bool) -> None:
     """Show the winners in the database."""
     with Store.open(database, create=False) as store:
-        every = store.best(device=selection.device_in(store), cache=selection.cache)
-    rows = [row for row in every if row.problem in selection]
+        device = selection.device_in(store)
+        every, of_state = store.best(device=device), store.best(device=device, cache=selection.cache)
+    rows = [row for row in of_state if row.problem in selection]
     _refuse_nothing("winner", len(every), len(rows), selection, database)
     if as_json:
         click.echo(json.dumps([{**asdict(row), "parameters": row.tunables} for row in rows], indent=2))
@@ -298,9 +299,10 @@ def best(database: str, selection: Selection, as_json: bool) -> None:
 
 def _refuse_nothing(what: str, stored: int, found: int, selection: Selection, database: str) -> None:
     """InputError where there are some, and none was asked for."""
-    if selection.is_of_problems and stored and not found:
+    if (selection.is_of_problems or selection.cache is not None) and stored and not found:
         raise InputError(
-            f"none of {stored} {what}s in {database} is of what was asked for: leave out --shapes, --dtype or --op"
+            f"none of {stored} {what}s in {database} is of what was asked for: leave out --shapes, --dtype, --op or"
+            " --cache"
         )
 
 

@@ -160,8 +160,8 @@ def print_selected(selected: Selected, console: Console, why: str = "") -> None:
         (
             str(len(row.kernels)),
             str(row.served),
-            percent(row.worst),
-            percent(row.mean),
+            percent(row.worst) if row.served == shapes else "-",
+            percent(row.mean) if row.served == shapes else "-",
             "chosen" if row.is_chosen else "",
         )
         for row in selected.table
@@ -173,8 +173,9 @@ def print_selected(selected: Selected, console: Console, why: str = "") -> None:
     served = [(kernel, str(len(losses)), percent(max(losses))) for kernel, losses in sorted(of_kernel.items())]
     print_table(console, ("kernel", "shapes", "worst loss"), served, right=(1, 2))
     if why and selected.unmeasured:
-        text = f"{_counted(selected.unmeasured, 'pair')} of a kernel and a shape that may do count as not served"
-        print_line(console, f"{text}: not measured or not verified in full ({one_line(why)})")
+        pairs = _counted(selected.unmeasured, "kernel-shape pair")
+        text = f"{pairs} not measured or not verified in full, taken as too slow ({one_line(why)})"
+        print_line(console, text)
 
 
 def _counted(count: int, what: str) -> str:

@@ -5,20 +5,18 @@ It does what the short way in Python does, and calls that for whatever needs a c
 
 from __future__ import annotations
 
-import base64
 import ctypes
-import hashlib
 import importlib.util
 import os
 import sys
 import sysconfig
-import zlib
 from functools import cache
 from importlib.machinery import ExtensionFileLoader
 from typing import Any
 
 from tsm2_tune.runtime.fast import Starter, cupy_starter, torch_current_device, torch_kinds, torch_starter
 from tsm2_tune.runtime.libraries import is_torchs, torch_stream
+from tsm2_tune.runtime.loading import unpacked
 from tsm2_tune.runtime.pack import LAUNCHER
 from tsm2_tune.runtime.plans import ADDRESSES_AT, ALPHA_AT, BETA_AT, POINTERS_AT, STREAM_AT, WORKSPACE_AT, Plan, Slot
 from tsm2_tune.runtime.workspace import legacy_key, workspaces
@@ -46,9 +44,7 @@ def launcher() -> Any:
     is_stable = sys.implementation.name == "cpython" and not sysconfig.get_config_var("Py_GIL_DISABLED")
     if place != launcher_place() or not is_stable or sys.version_info < LAUNCHER_PYTHON:
         return None
-    binary = zlib.decompress(base64.b85decode(data))
-    if hashlib.sha256(binary).hexdigest() != digest:
-        raise RuntimeError("the compiled launcher does not match its digest: export this module again")
+    binary = unpacked(data, digest, "the compiled launcher")
     try:  # in memory: what is loaded is what was looked at, and no file lies anywhere
         file = os.memfd_create(LAUNCHER_NAME)  # never closed: the loader of libraries knows it by this path
         with os.fdopen(file, "wb", closefd=False) as opened:

@@ -37,6 +37,8 @@ DOUBT = 0.05  # by which an expected time counts as longer, for each unit of dis
 HOST_DOUBT = 0.5  # the same of emulated kernels, whose times follow no card's rates
 ODD_VENDOR = 1.1  # how much longer the vendor's routines take where lines are not whole vectors
 VECTOR_BYTES = 16
+MOST_SPLITS = 65535  # blocks of a grid in y
+MOST_ROWS = 2.0**30  # of a block
 EVER = 2.0**60  # an extent that none reaches
 WAVES = np.array((1, 2, 3, 4, 5, 6, 8, 12))  # blocks on a multiprocessor that a split of k is tried for
 
@@ -206,16 +208,18 @@ class Kernels:
         and all ran at once where it won runs so here, with as few splits as keep B, or some more.
         """
         sms, across = self.card.sms, ceil(work.n / self._columns)
-        most = floor(tiles.down * across * self._splits / (sms * self._resident))
-        rows = np.maximum(np.minimum(floor(self._rows / self._tile_rows), most), 1) * self._tile_rows
+        filling = floor(tiles.down * across * self._splits / (sms * self._resident))
+        rows = np.maximum(np.minimum(floor(self._rows / self._tile_rows), filling), 1) * self._tile_rows
         rows = np.where(self._rows > self._tile_rows, rows, self._rows)
         blocks = ceil(work.m / rows) * across
-        of_tiles = np.minimum(np.maximum(floor(WAVES * sms / blocks), 1), tiles.steps)
+        most = np.minimum(tiles.steps, MOST_SPLITS)
+        of_tiles = np.minimum(np.maximum(floor(WAVES * sms / blocks), 1), most)
         of_all = np.minimum(np.minimum(WAVES, np.maximum(floor(self._splits / sms), 1)) * sms, tiles.pieces)
         fewest = np.where(self._has_workspace, ceil(work.k / self._longest), 1.0)
-        at_once = np.where(self._has_workspace, np.minimum(fewest * WAVES, tiles.steps), 1.0)
+        at_once = np.where(self._has_workspace, np.minimum(fewest * WAVES, most), 1.0)
         of_block = ceil(tiles.down * across * at_once / (sms * self._waves_won))
-        rows = np.where(self._at_once, np.clip(of_block, 1, tiles.down) * self._tile_rows, rows)
+        of_block = np.clip(of_block, 1, np.minimum(tiles.down, floor(MOST_ROWS / self._tile_rows)))
+        rows = np.where(self._at_once, of_block * self._tile_rows, rows)
         splits = np.where(self._persistent, of_all, np.where(self._at_once, at_once, of_tiles))
         return rows, np.where(self._has_workspace, splits, 1.0)
 

@@ -20,6 +20,7 @@ from tsm2_tune.runtime.winners import Winner
 OPTIN_SMEM_BYTES = 47 * 1024  # more dynamic shared memory than this must be asked for: static counts too
 NVRTC = ("libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12", "nvrtc64_130_0.dll", "nvrtc64_120_0.dll")
 COMPILE_SECONDS = 300.0
+MOST_BINARY_BYTES = 1 << 26  # of one that is embedded
 
 lock = threading.RLock()  # over what is loaded and allocated
 _functions: dict[tuple[int, str, int], ctypes.c_void_p] = {}  # by context, digest and index width
@@ -55,13 +56,21 @@ def cubin_of(winner: Winner, bits: int, arch: str) -> bytes:
     key = (winner.digest, bits, arch)
     if key in CUBINS:
         digest, data = CUBINS[key]
-        binary = zlib.decompress(base64.b85decode(data))
-        if hashlib.sha256(binary).hexdigest() != digest:
-            raise RuntimeError(f"the binary of {winner.config} does not match its digest: export this module again")
-        return binary
+        return unpacked(data, digest, f"the binary of {winner.config}")
     if key not in _compiled:
         _compiled[key] = _by_nvrtc(winner, bits, arch) or _by_nvcc(winner, bits, arch)
     return _compiled[key]
+
+
+def unpacked(data: str, digest: str, what: str) -> bytes:
+    """The bytes in a text of this file. RuntimeError where they are not those that were exported."""
+    try:
+        binary = zlib.decompressobj().decompress(base64.b85decode(data), MOST_BINARY_BYTES)
+    except (ValueError, zlib.error):
+        binary = b""
+    if hashlib.sha256(binary).hexdigest() != digest:
+        raise RuntimeError(f"{what} does not match its digest: export this module again")
+    return binary
 
 
 def _options(bits: int) -> list[str]:

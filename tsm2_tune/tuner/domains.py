@@ -93,7 +93,7 @@ BY_NAME: dict[str, Domain] = {
     "threads": between(1, 1024),  # per block, on every CUDA device
     "rows_per_block": between(1, INT32_MAX),
     "smem_bytes": between(0, 232448),  # per block: 227 KiB, the most of any CUDA device
-    "splits": between(1, 65536),
+    "splits": between(1, 65535),
     "flat_splits": between(1, INT32_MAX),
     "sms": between(1, 65536),
 }

@@ -15,6 +15,8 @@
 #define FEWER 0.05
 #define UNEVEN 0.3
 #define ODD_VENDOR 1.1
+#define MOST_SPLITS 65535.0 /* blocks of a grid in y */
+#define MOST_ROWS 0x1p30    /* of a block */
 #define EVER 0x1p60 /* an extent that none reaches */
 enum { OPTIONS = 8 };
 
@@ -155,7 +157,7 @@ static double splits_of(const struct winner *winner, const struct tiles *t, cons
         return fmin(fmin(waves, fmax(floor(launch->splits / sms), 1)) * sms, t->pieces);
     const double across = ceil(work->n / or_all(launch->columns_per_block));
     const double blocks = ceil(work->m / rows) * across;
-    return fmin(fmax(floor(waves * sms / blocks), 1), t->steps);
+    return fmin(fmax(floor(waves * sms / blocks), 1), fmin(t->steps, MOST_SPLITS));
 }
 
 /* Of a kernel whose blocks have several tiles and all ran at once where it won: as few splits as keep B, or some more,
@@ -166,10 +168,10 @@ static void run_at_once(const struct winner *winner, const struct tiles *t, cons
     const struct launch *launch = &winner->launch;
     const double fewest = ceil(work->k / or_all(winner->division.longest));
     const double across = ceil(work->n / or_all(launch->columns_per_block));
-    *splits = launch->has_workspace ? fmin(fewest * waves, t->steps) : 1;
+    *splits = launch->has_workspace ? fmin(fewest * waves, fmin(t->steps, MOST_SPLITS)) : 1;
     const double of_block =
         ceil(t->down * across * *splits / (pack_cards[winner->card].sms * winner->waves_won));
-    *rows = fmin(fmax(of_block, 1), t->down) * t->rows;
+    *rows = fmin(fmax(of_block, 1), fmin(t->down, floor(MOST_ROWS / t->rows))) * t->rows;
 }
 
 double best_launch(const struct winner *winner, const struct work *work, struct launch *launch)
