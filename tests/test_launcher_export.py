@@ -51,7 +51,7 @@ def test_one_that_does_not_match_its_digest_is_not_loaded(
     place, digest, data = compiled.LAUNCHER
     assert loaded(compiled, monkeypatch, (place, digest, data)) is not None
     changed = packed(binary[:-1] + bytes([binary[-1] ^ 1]))[1]
-    for wrong in ((digest, changed), ("0" * 64, data), (digest, data[:-3]), (digest, "~")):
+    for wrong in ((digest, changed), ("0" * 64, data), (digest, data[:100]), (digest, "~")):
         with pytest.raises(RuntimeError, match="the compiled launcher does not match its digest: export this module"):
             loaded(compiled, monkeypatch, (place, *wrong))
 
