@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import itertools
 import random
+from itertools import islice
 
 import pytest
 
+from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.export import within
+from tsm2_tune.tuner.export.fitting import launches
 from tsm2_tune.tuner.export.within import Costs, bought, fewest
 
 SHAPES = [Problem(1000 * number, 8, 1000, "f32") for number in range(1, 9)]
@@ -127,3 +130,16 @@ def test_what_serves_fewer_shapes_comes_after_what_serves_more() -> None:
     losses = {"k": {a: 0.0, b: 3.0}, "l": {c: 0.0}, "m": {b: 0.0}}
     (first, *_) = bought(losses, [a, b, c], ("k", "l", "m"))
     assert (first.kernels, first.served, first.worst) == (("k",), 2, 3.0)
+
+
+# How a kernel may be started
+
+
+@pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if family.config_type.launch_tunables])
+def test_a_kernel_of_every_family_may_be_started_in_several_ways(name: str) -> None:
+    every = islice(FAMILIES[name].configurations(), 0, 3000, 100)
+    config = next(one for one in every if one.has_splits or "splits" not in one.launch_tunables)
+    found = list(launches(config))
+    assert config in found
+    assert len(found) > 3
+    assert {one.kernel_text for one in found} == {config.kernel_text}

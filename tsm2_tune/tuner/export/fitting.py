@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from itertools import product
 
 from tsm2_tune.generator.config import KernelConfig
@@ -15,7 +16,7 @@ from tsm2_tune.generator.rules import Candidate, Guidelines
 from tsm2_tune.generator.splitting import ROW_TILES, SPLITS, WIDE_SPLITS
 from tsm2_tune.tuner.stored import CurrentTrial
 
-OPTIONS: Mapping[str, tuple[int, ...]] = {  # of each tunable of a launch
+OPTIONS: Mapping[str, tuple[int, ...]] = {  # of tunables of a launch that several families have
     "splits": tuple(sorted({*SPLITS, *WIDE_SPLITS})),
     "row_tiles": (1, *ROW_TILES),
 }
@@ -55,10 +56,19 @@ def configuration_for(
 def launches(config: KernelConfig) -> Iterator[KernelConfig]:
     """The configurations that start the same kernel."""
     own = config.tunables
-    for values in product(*(sorted({int(own[name]), *OPTIONS[name]}) for name in config.launch_tunables)):
+    options = ({int(own[name]), *_options(config.family, name)} for name in config.launch_tunables)
+    for values in product(*map(sorted, options)):
         launch = replace(config, **dict(zip(config.launch_tunables, values, strict=True)))
         if launch.kernel_text == config.kernel_text:
             yield launch
+
+
+@cache
+def _options(family: str, name: str) -> tuple[int, ...]:
+    """Values of a tunable of a launch: of one that only this family has, those in its space."""
+    if name in OPTIONS:
+        return OPTIONS[name]
+    return tuple(sorted({int(config.tunables[name]) for config in family_named(family).configurations()}))
 
 
 def _distance(one: Problem, other: Problem) -> float:
