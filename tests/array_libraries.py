@@ -258,10 +258,10 @@ class Numpy:
         return (one.view(bits) != other.view(bits)).any()
 
     def captured(self, stream: Any, work: Callable[[], object]) -> Callable[[], object]:
-        raise NotImplementedError
+        raise NotImplementedError("a host captures nothing")
 
     def used_bytes(self) -> int:
-        raise NotImplementedError
+        raise NotImplementedError("NumPy has no allocator that tells")
 
 
 LIBRARIES: dict[str, Callable[[], Arrays]] = {"torch": Torch, "cupy": Cupy, "numpy": Numpy}

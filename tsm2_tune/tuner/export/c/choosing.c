@@ -89,7 +89,7 @@ static struct match least(const struct product *product, const char *device)
         const struct work work = work_of(product, winner);
         struct launch launch;
         const double us = best_launch(winner, &work, &launch), doubted = us * (1 + DOUBT * away);
-        if (doubted < least_us || (doubted == least_us && comes_before(winner, found.winner))) {
+        if (found.winner == NULL || doubted < least_us || (doubted == least_us && comes_before(winner, found.winner))) {
             least_us = doubted;
             found.winner = winner;
             found.launch = launch;
