@@ -27,6 +27,7 @@ from tsm2_tune.tuner import job
 from tsm2_tune.tuner.compiler import compile_text
 from tsm2_tune.tuner.export import export_text, write
 from tsm2_tune.tuner.export.binaries import compiled_cubins
+from tsm2_tune.tuner.export.known import known_of
 from tsm2_tune.tuner.measure import Effort
 from tsm2_tune.tuner.requests import AttemptResult
 from tsm2_tune.tuner.store import Store
@@ -133,12 +134,15 @@ class Fill:
     def _write(self, store: Store, target: Target, problems: frozenset[Problem]) -> None:
         """Export the winners of these problems, also those that were verified in part."""
         rows = [row for row in store.best(device=target.identity.name) if row.problem in problems]
-        sources = {row.trial_id: store.trial(row.trial_id).trial.source for row in rows}
+        records = {row.trial_id: store.trial(row.trial_id) for row in rows}
+        sources = {trial_id: record.trial.source for trial_id, record in records.items()}
         cubins, missing = compiled_cubins(rows, sources)
         for why in missing:
             click.echo(f"no binary: {why}")
-        database = str(self.database)
-        write(export_text(rows, "module", sources=sources, database=database, cubins=cubins), self.path)
+        text = export_text(
+            rows, "module", sources=sources, database=str(self.database), known=known_of(records), cubins=cubins
+        )
+        write(text, self.path)
 
 
 class InPart(Tuner):

@@ -298,11 +298,11 @@ def by_vendor_on(arrays: Arrays, best: ModuleType, repeats: int) -> None:
 
 def own_memory(arrays: Arrays, best: ModuleType, *, shrink: int = 1) -> None:
     """Results and workspaces are of the library's allocator."""
-    kept = []  # streams: one that is gone gives its workspace to another of the same handle
+    kept: list[object] = []  # streams, too: one that is gone gives its workspace to another of the same handle
     for case in started(arrays, best, shrink):
         stream, before = arrays.stream(), arrays.used_bytes()
-        kept.append(stream)
         made = best.gemm(case.a, case.b)
+        kept += stream, made
         assert type(made) is type(case.a)
         assert arrays.used_bytes() - before >= made.nbytes
         found, (m, n), before = best.choice(case.a, case.b, made), made.shape, arrays.used_bytes()

@@ -37,6 +37,7 @@ from tsm2_tune.tuner.cuda import cuda_device_count
 from tsm2_tune.tuner.export import export_text
 from tsm2_tune.tuner.export.binaries import compiled_cubins
 from tsm2_tune.tuner.export.compiled import launcher_binary
+from tsm2_tune.tuner.export.known import NOTHING_KNOWN
 
 A, B = device_array((6, 3), at=0x1000), device_array((3, 2), at=0x2000)
 OUT = device_array((6, 2), (4, 32), at=0x3000)
@@ -369,7 +370,12 @@ def test_a_module_with_binaries_runs_where_no_toolkit_is(tmp_path: Path) -> None
     found = winners(tmp_path, *((tuning_run(), trial(problem=one, source=handmade(one))) for one in problems))
     rows, sources = found
     text = export_text(
-        rows, "module", sources=sources, database="results.db", cubins=compiled_cubins(rows, sources)[0]
+        rows,
+        "module",
+        sources=sources,
+        database="results.db",
+        known=NOTHING_KNOWN,
+        cubins=compiled_cubins(rows, sources)[0],
     )
     imported(text, tmp_path)
     program = f"""

@@ -97,6 +97,7 @@ def exported_module(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "f32,f64",
         "--max-trials",
         "4",
+        "--no-vendor",  # which these products would be given to where it is faster
         "--db",
         "r.db",
     ]

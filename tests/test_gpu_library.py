@@ -29,6 +29,7 @@ from tests.library_calls import (
 from tests.on_gpu import ON_GPU
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.export.binaries import compiled_cubins
+from tsm2_tune.tuner.export.known import NOTHING_KNOWN
 from tsm2_tune.tuner.export.library import BESIDE, SOURCES, library_bytes
 from tsm2_tune.tuner.trial import Trial, TuningRun
 
@@ -102,7 +103,7 @@ def written(folder: Path, *trials: tuple[TuningRun, Trial]) -> str:
     cubins, missing = compiled_cubins(rows, sources)
     assert missing == []
     path = folder / "libtsm2.so"
-    path.write_bytes(library_bytes([(row, sources[row.trial_id]) for row in rows], cubins, path.name))
+    path.write_bytes(library_bytes([(row, sources[row.trial_id]) for row in rows], cubins, path.name, NOTHING_KNOWN))
     for suffix, name in BESIDE.items():
         path.with_suffix(suffix).write_bytes((SOURCES / name).read_bytes())
     return str(path)

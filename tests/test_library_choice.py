@@ -210,7 +210,7 @@ def test_the_choice_tells_the_vendors_time(there: InProcess, tmp_path: Path) -> 
     )
     cubins = {(row.source_digest, bits, "sm_90a"): b"cubin\0" for bits in (32, 64)}
     path = tmp_path / "libtsm2.so"
-    path.write_bytes(library_bytes([(row, sources[row.trial_id])], cubins, path.name))
+    path.write_bytes(library_bytes([(row, sources[row.trial_id])], cubins, path.name, NOTHING_KNOWN))
     ((status, text, _),) = there(choices, str(path), [PRODUCT], (GPU, 9, 0))
     assert (status, text) == (
         SUCCESS,

@@ -17,6 +17,7 @@ from tests.library_calls import H200, PRODUCT, SUCCESS, Call, InProcess, choices
 from tsm2_tune.cli import main
 from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.export.known import NOTHING_KNOWN
 from tsm2_tune.tuner.export.library import SOURCES, export_library, library_bytes
 from tsm2_tune.tuner.store import Store
 
@@ -122,7 +123,7 @@ def test_nothing_from_the_database_becomes_code(there: InProcess, tmp_path: Path
     row = replace(rows[0], device=nasty, driver=nasty, toolkit=nasty, flags=nasty, tuned_at="2026-01-02")
     cubins = {(row.source_digest, bits, "sm_90a"): b"cubin\0" for bits in (32, 64)}
     path = tmp_path / "libtsm2.so"
-    path.write_bytes(library_bytes([(row, sources[row.trial_id])], cubins, path.name))
+    path.write_bytes(library_bytes([(row, sources[row.trial_id])], cubins, path.name, NOTHING_KNOWN))
     ((status, text, _),) = there(choices, str(path), [PRODUCT], (nasty, 9, 0))
     assert (status, text) == (SUCCESS, f"{row.config}: tuned for this shape; with the L2 clean 500.0 us measured")
     ((status, text, _),) = there(choices, str(path), [PRODUCT], (GPU, 9, 0))

@@ -21,6 +21,7 @@ from tsm2_tune.generator.render import INDEX_BITS
 from tsm2_tune.runtime import elements
 from tsm2_tune.tuner.export import export_text
 from tsm2_tune.tuner.export.binaries import compiled_cubins
+from tsm2_tune.tuner.export.known import NOTHING_KNOWN
 from tsm2_tune.tuner.export.runtime import MODULES, PACKAGE
 from tsm2_tune.tuner.store import Store
 
@@ -75,7 +76,10 @@ def test_a_binary_is_there_for_each_width_of_index_and_guarded(tmp_path: Path) -
     assert missing == []
     assert [key[1:] for key in cubins] == [(32, "sm_90a"), (64, "sm_90a")]
     assert all(binary.startswith(b"\x7fELF") for binary in cubins.values())
-    module = imported(export_text(rows, "module", sources=sources, database="results.db", cubins=cubins), tmp_path)
+    module = imported(
+        export_text(rows, "module", sources=sources, database="results.db", known=NOTHING_KNOWN, cubins=cubins),
+        tmp_path,
+    )
     (winner,) = module.WINNERS
     assert winner.device == GPU
     for bits in INDEX_BITS:
@@ -124,7 +128,9 @@ def test_without_a_compiler_it_is_told_unless_no_binary_is_wanted(
 
 def test_where_there_is_no_binary_and_no_compiler_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows, sources = winners(tmp_path, (tuning_run(), trial()))
-    module = imported(export_text(rows, "module", sources=sources, database="results.db"), tmp_path)
+    module = imported(
+        export_text(rows, "module", sources=sources, database="results.db", known=NOTHING_KNOWN), tmp_path
+    )
     monkeypatch.setattr(module, "_nvrtc", lambda: None)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(RuntimeError, match=r"no binary for sm_80, and neither NVRTC nor nvcc is here to compile one"):

@@ -10,7 +10,7 @@ from tsm2_tune.generator.render import KernelSource
 from tsm2_tune.tuner.export.binaries import compiled_cubins
 from tsm2_tune.tuner.export.compiled import launcher_binary
 from tsm2_tune.tuner.export.files import refuse_database, write
-from tsm2_tune.tuner.export.known import NOTHING_KNOWN, Known, known_of
+from tsm2_tune.tuner.export.known import Known, known_of
 from tsm2_tune.tuner.export.library import LIBRARY_SUFFIXES, export_library
 from tsm2_tune.tuner.export.module import Cubins, module_text
 from tsm2_tune.tuner.export.tables import csv_text, json_text, latex_text, markdown_text
@@ -22,13 +22,13 @@ __all__ = ["LIBRARY_SUFFIXES", "export", "export_library", "export_text", "refus
 
 Export = Callable[[Sequence[BestRow], Mapping[int, KernelSource], str], str]
 
-FORMATS: dict[str, Export] = {
-    "module": module_text,
+TABLES: dict[str, Export] = {
     "csv": csv_text,
     "json": json_text,
     "markdown": markdown_text,
     "latex": latex_text,
 }
+FORMATS = ("module", *TABLES)
 
 
 def export_text(
@@ -37,12 +37,12 @@ def export_text(
     *,
     sources: Mapping[int, KernelSource],
     database: str,
+    known: Known,
     cubins: Cubins | None = None,
-    known: Known = NOTHING_KNOWN,
     launcher: bytes | None = None,
 ) -> str:
-    """The winners in one of FORMATS. `sources` maps their trials, `database` says where they come from; `cubins`,
-    what is `known` of divisions and cards, and `launcher` are for a module.
+    """The winners in one of FORMATS. `sources` maps their trials, `database` says where they come from; what is
+    `known` of divisions and cards, `cubins` and `launcher` are for a module.
 
     InputError for an unknown format, or without winners.
     """
@@ -51,8 +51,8 @@ def export_text(
     if not rows:
         raise InputError(f"nothing to export: {database} has no winner of what was asked for; tune it first")
     if format_name == "module":
-        return module_text(rows, sources, database, cubins, known, launcher)
-    return FORMATS[format_name](rows, sources, database)
+        return module_text(rows, sources, database, known, cubins, launcher)
+    return TABLES[format_name](rows, sources, database)
 
 
 def _all(problem: Problem) -> bool:
@@ -101,7 +101,7 @@ def export(
         format_name,
         sources=sources,
         database=str(store.path),
-        cubins=cubins,
         known=known_of(winning),
+        cubins=cubins,
         launcher=made,
     )

@@ -17,7 +17,7 @@ from tsm2_tune.runtime.winners import Winner, work_of
 from tsm2_tune.tuner.cuda import architecture_flag
 from tsm2_tune.tuner.export.binaries import capability, compiled_cubins
 from tsm2_tune.tuner.export.files import refuse_database, write_all
-from tsm2_tune.tuner.export.known import NOTHING_KNOWN, Known, known_of
+from tsm2_tune.tuner.export.known import Known, known_of
 from tsm2_tune.tuner.export.module import Cubins, winner
 from tsm2_tune.tuner.export.shared import shared_object
 from tsm2_tune.tuner.export.tables import facts
@@ -119,7 +119,7 @@ def _keys(row: BestRow) -> list[tuple[str, int, str]]:
     return [(row.source_digest, bits, architecture) for bits in INDEX_BITS]
 
 
-def library_bytes(winners: Winners, cubins: Cubins, name: str, known: Known = NOTHING_KNOWN) -> bytes:
+def library_bytes(winners: Winners, cubins: Cubins, name: str, known: Known) -> bytes:
     """The shared object of this name. ToolMissing where the C++ compiler is missing, or does not make it."""
     return built(pack_text(winners, cubins, known), b"".join(_aligned(cubins)), name)
 
@@ -150,7 +150,7 @@ def _command(folder: Path, sources: Sequence[str], output: Path, name: str) -> l
 # The pack's text
 
 
-def pack_text(winners: Winners, cubins: Cubins, known: Known = NOTHING_KNOWN) -> str:
+def pack_text(winners: Winners, cubins: Cubins, known: Known) -> str:
     """The tables of pack.h. Whatever is from the database stands in them as string literals."""
     kernels = {digest: number for number, digest in enumerate(dict.fromkeys(row.source_digest for row, _ in winners))}
     about = dict.fromkeys(f"{row.device}, {row.tuned_at[:10]}: {facts(row)}" for row, _ in winners)
@@ -197,7 +197,7 @@ def _expected(w: Winner, known: Known) -> list[str]:
 def _row(row: BestRow, source: KernelSource, kernel: int, known: Known) -> list[str]:
     """The members of pack.h's `struct winner`."""
     own = {"launch": source.launch, "division": known[0].get(row.trial_id)}
-    w = Winner(**{**winner(row, source), **own})  # type: ignore[arg-type]
+    w = Winner(**{**winner(row, source, known), **own})  # type: ignore[arg-type]
     vendor = [literal(w.vendor_routine or ""), repr(w.vendor_us)] if w.x_cublas is not None else ["NULL", "0.0"]
     return [
         *(literal(text) for text in (w.device, w.op, w.config, w.cache)),

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from tsm2_tune import __version__
 from tsm2_tune.generator.render import OF_LITERALS, KernelSource, filled
 from tsm2_tune.runtime.compiled import launcher_place
-from tsm2_tune.tuner.export.known import NOTHING_KNOWN, Known
+from tsm2_tune.tuner.export.known import Known
 from tsm2_tune.tuner.export.runtime import runtime_parts
 from tsm2_tune.tuner.export.tables import facts
 from tsm2_tune.tuner.stored import BestRow
@@ -35,8 +35,8 @@ def module_text(
     rows: Sequence[BestRow],
     sources: Mapping[int, KernelSource],
     database: str,
+    known: Known,
     cubins: Cubins | None = None,
-    known: Known = NOTHING_KNOWN,
     launcher: bytes | None = None,  # compiled here
 ) -> str:
     """The module. Whatever is from the database stands in it as ASCII string literals, or quoted in a comment."""
@@ -79,7 +79,7 @@ def _packed(binary: bytes) -> tuple[str, list[str]]:
     return ascii(hashlib.sha256(binary).hexdigest()), [ascii(line) for line in lines]
 
 
-def winner(row: BestRow, source: KernelSource, known: Known = NOTHING_KNOWN) -> dict[str, object]:
+def winner(row: BestRow, source: KernelSource, known: Known) -> dict[str, object]:
     """What the module's Winner holds."""
     division = known[0].get(row.trial_id)
     return {name: getattr(row, name) for name in COPIED} | {
