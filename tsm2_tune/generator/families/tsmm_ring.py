@@ -30,9 +30,10 @@ SMEM_KB = (55, 74, 112)  # of which a multiprocessor of an H100 or H200 holds 4,
 VECTOR_BYTES, WARP_THREADS = 16, 32
 LEAST_BUSY = 0.55  # of the blocks, that should have rows
 MOST_EXTENT = 64  # of n and k: of more, the families for larger products reuse A
-MOST_SUMS = 64  # registers for a lane's sums, that leave room for 16 warps on a multiprocessor
+MOST_SUMS = 32  # registers for a lane's sums: with more, 16 warps on a multiprocessor spill
+MOST_REGISTERS = 128  # of each of as many warps
+COPY_REGISTERS = 60  # for the addresses of copies, several at a time
 SMALL_STRIPS = 4  # of rows, for each multiprocessor, of fewer of which all should be at work
-WARPS = 4  # on a multiprocessor, for each warp scheduler of which there should be several
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -144,7 +145,7 @@ class TsmmRing(Family[TsmmRingConfig]):
         Rule(
             "sums-in-registers",
             "shape",
-            "with more sums in a lane, too few warps are left to wait for memory",
+            "more sums in a lane than registers of 16 warps have room for would spill",
             lambda c: _config(c).rows * _config(c).columns * c.problem.dtype.sum.registers <= MOST_SUMS,
         ),
         Rule(
@@ -167,10 +168,11 @@ class TsmmRing(Family[TsmmRingConfig]):
     def resources(self, config: TsmmRingConfig, problem: Problem) -> Resources:
         strips = most_strips(config, problem, n=problem.n, k=problem.k)
         on_their_way = config.stages * strips * strip(config) * problem.k * problem.dtype.element_bytes
+        sums = config.rows * config.columns * problem.dtype.sum.registers
         factors = config.rows * VECTOR_BYTES // 4 + config.columns * problem.dtype.registers
         return Resources(
             threads=config.threads,
-            registers=config.rows * config.columns * problem.dtype.sum.registers + factors + OVERHEAD_REGISTERS,
+            registers=min(sums + factors + COPY_REGISTERS + OVERHEAD_REGISTERS, MOST_REGISTERS),
             smem_bytes=config.smem_kb * 1024,
             bytes_in_flight=on_their_way // config.threads,
             reuse=config.columns,
@@ -218,19 +220,22 @@ class TsmmRing(Family[TsmmRingConfig]):
 
     def probe_shapes(self, config: TsmmRingConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """Several strips a block; odd rows in several groups of columns; rows of whole vectors, apart and not, and of
-        half vectors; parts of n and of k."""
+        half vectors; parts of n and of k, of which the last has lines apart and the others have not."""
         high, columns, even = strip(config), config.columns, 2 * width(problem)
+        half = (_longest(config, problem, columns) // 2 // even + 1) * even
         return (
             (2 * high * config.splits + 1, 1, 3),
             (min(high + 1, 67), 2 * columns + 1, 7),
             (2 * high + 8, max(2 * columns, even), even),
             (high + 5, 3 * even // 2, 5 * even // 2),
             (high + 3, even + even // 4 + 1, even + max(even // 4, 1)),
-            (37, 2 * columns + 1, _longest(config, problem, columns) + 3),
+            (37, 2 * columns + 1, 2 * half + 1),
         )
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmmRingConfig, ...]:
         """The fewest instructions for each row; as many blocks as fill a multiprocessor's shared memory."""
+        if not is_odd(problem):
+            return ()
         few = problem.m < SMALL_STRIPS * limits.sms * WARP_THREADS * ROWS[-1]
         shapes = [
             TsmmRingConfig(THREADS[0], rows, columns, 2, SMEM_KB[0], WIDE_SPLITS[0])
