@@ -31,6 +31,7 @@ from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.families.tsmm_held import TsmmHeldConfig
 from tsm2_tune.generator.families.tsmm_mma import TsmmMmaConfig
+from tsm2_tune.generator.families.tsmm_ring import TsmmRingConfig
 from tsm2_tune.generator.families.tsmm_rows import TsmmRowsConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.families.tsmr_half import TsmrHalfConfig
@@ -95,6 +96,9 @@ ORDERED: tuple[tuple[KernelConfig, str], ...] = (
     (TsmmMmaConfig(128, 4, 16, 32, 16, 3, 1, splits=264), "tn"),
     (TsmmMmaConfig(384, 2, 64, 32, 16, 3, 1, splits=132, teams=4), "nn"),
     (TsmmMmaConfig(192, 2, 32, 32, 32, 2, 1, splits=16, teams=2), "ttt"),
+    (TsmmRingConfig(128, 4, 8, 2, 55, splits=528), "ttt"),
+    (TsmmRingConfig(256, 2, 4, 3, 112, splits=264), "tnt"),
+    (TsmmRingConfig(128, 1, 2, 1, 74, splits=16), "ttt"),
     (TsmmRowsConfig(128, 16, 4, 1, 1, 16, 8, row_tiles=2, min_blocks=4), "ttt"),
     (TsmmRowsConfig(128, 16, 2, 2, 2, 8, 4, row_tiles=1, min_blocks=3), "tn"),
     (TsmmRowsConfig(128, 8, 16, 1, 2, 4, 2, row_tiles=4, min_blocks=2), "tt"),
@@ -206,6 +210,8 @@ CONJUGATED: tuple[tuple[KernelConfig, str], ...] = (
     (TsmmMmaConfig(128, 2, 32, 32, 32, 2, 2, splits=132), "cj"),
     (TsmmMmaConfig(256, 2, 32, 16, 16, 3, 2, splits=20), "jtt"),
     (TsmmMmaConfig(256, 2, 64, 64, 16, 3, 2, splits=132), "nn"),
+    (TsmmRingConfig(128, 2, 4, 2, 55, splits=528), "ctt"),
+    (TsmmRingConfig(256, 1, 8, 1, 112, splits=132), "tct"),
     (TsmmRowsConfig(128, 16, 4, 1, 2, 4, 8, row_tiles=2, min_blocks=4), "ctt"),
     (TsmmRowsConfig(128, 16, 8, 1, 1, 8, 4, row_tiles=4, min_blocks=4), "tct"),
     (TsmrRowsConfig(192, 16, 32, 4, 8, 1, 2, splits=16, strips=9, min_blocks=2), "cct"),
@@ -295,6 +301,7 @@ PAST_UNSIGNED = (
     (TsmmMmaConfig(256, 2, 16, 16, 16, 3, 2, 132), Problem(280_000_001, 3, 16, "f32", "nn")),
     (TsmmMmaConfig(256, 2, 16, 16, 16, 3, 2, 132), Problem(280_000_001, 3, 16, "c64", "ttt")),
     (TsmmRowsConfig(128, 16, 4, 1, 1, 4, 8, 2, 4), Problem(280_000_001, 3, 16, "f32", "ttt")),
+    (TsmmRingConfig(128, 4, 4, 2, 55, 528), Problem(280_000_001, 3, 17, "f32", "ttt")),
     (TsmmHeldConfig(256, 16, 16, 4, 4), Problem(280_000_001, 3, 16, "f32", "nn")),
     (TsmrRowsConfig(256, 16, 32, 4, 4, 1, 2, 8, 160, 2), Problem(140_001, 3, 33_016, "f32", "tn")),
     (TsmrHalfConfig(128, 8, 16, 32, 2, 12, 1, 4), Problem(140_001, 3, 33_013, "bf16", "nn")),

@@ -27,6 +27,7 @@ from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.families.tsmm_held import TsmmHeldConfig
 from tsm2_tune.generator.families.tsmm_mma import TsmmMmaConfig
+from tsm2_tune.generator.families.tsmm_ring import TsmmRingConfig
 from tsm2_tune.generator.families.tsmm_rows import TsmmRowsConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.families.tsmr_half import TsmrHalfConfig
@@ -106,6 +107,8 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
         replace(TALL, dtype_name="c64", op="ctt"),
     ),
     (TsmmMmaConfig(256, 2, 64, 64, 16, 3, 2, splits=132), replace(TALL, dtype_name="c128")),
+    (TsmmRingConfig(128, 4, 8, 2, 55, splits=528), replace(TALL, n=42, k=5, op="ttt")),
+    (TsmmRingConfig(256, 2, 8, 3, 112, splits=264), replace(TALL, n=16, k=36, dtype_name="c64", op="ctt")),
     (TsmmRowsConfig(128, 16, 4, 1, 1, 16, 8, row_tiles=2, min_blocks=4), replace(F32, op="ttt")),
     (TsmmRowsConfig(128, 16, 4, 2, 2, 8, 8, row_tiles=4, min_blocks=3), replace(F64, op="tn")),
     (TsmmRowsConfig(128, 16, 1, 2, 16, 4, 8, row_tiles=2, min_blocks=4), replace(TALL, op="ttt")),

@@ -21,6 +21,7 @@ from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.families.tsmm_held import TsmmHeldConfig
 from tsm2_tune.generator.families.tsmm_mma import TsmmMmaConfig
+from tsm2_tune.generator.families.tsmm_ring import TsmmRingConfig
 from tsm2_tune.generator.families.tsmm_rows import TsmmRowsConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.families.tsmr_half import TsmrHalfConfig
@@ -42,6 +43,7 @@ R = Problem(20480, 16, 20480, "f32")
 R64 = Problem(20480, 16, 20480, "f64")
 WIDE = Problem(10**7, 64, 64, "f32")
 TALL = Problem(10**7, 16, 16, "f32", "ttt")
+ODD = Problem(10**7, 42, 5, "f32", "ttt")
 ROWS = Problem(20480, 8, 20480, "f32", "ttt")
 ROW_MAJOR = Problem(20480, 16, 20480, "f64", "ttt")
 VECTOR = Problem(20480, 1, 20480, "f32", "tn")
@@ -176,6 +178,14 @@ COUNTER_EXAMPLES = (
         TsmmMmaConfig(256, 2, 64, 64, 64, 2, 2, splits=132),
         replace(WIDE, m=72 * 256),
     ),
+    CounterExample("columns-are-vectors", TsmmRingConfig(128, 4, 2, 2, 55, splits=528), ODD),
+    CounterExample("columns-within-n", TsmmRingConfig(128, 4, 8, 2, 55, splits=528), replace(ODD, n=3)),
+    CounterExample("sums-in-registers", TsmmRingConfig(128, 4, 16, 2, 55, splits=528), ODD),
+    CounterExample("rows-are-odd", TsmmRingConfig(128, 4, 8, 2, 55, splits=528), replace(ODD, n=64, k=8)),
+    CounterExample("all-has-room", TsmmRingConfig(128, 4, 8, 2, 55, splits=528), replace(ODD, k=63)),
+    CounterExample("rows-for-all", TsmmRingConfig(128, 4, 8, 2, 55, splits=528), replace(ODD, m=128 * 264)),
+    CounterExample("whole-waves", TsmmRingConfig(128, 4, 8, 2, 55, splits=148), ODD),
+    CounterExample("one-wave", TsmmRingConfig(128, 4, 8, 2, 112, splits=396), ODD),
     CounterExample("vectors-fit-rows", TsmmRowsConfig(128, 8, 8, 1, 1, 16, 8, row_tiles=2, min_blocks=4), TALL),
     CounterExample("joined-rows-fit", TsmmRowsConfig(128, 16, 1, 1, 1, 16, 8, 2, 4, joined=2), TALL),
     CounterExample("lanes-fit-rows", TsmmRowsConfig(128, 16, 8, 1, 1, 16, 8, row_tiles=2, min_blocks=4), TALL),

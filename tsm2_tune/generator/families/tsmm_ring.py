@@ -196,9 +196,7 @@ class TsmmRing(Family[TsmmRingConfig]):
     def division(self, config: TsmmRingConfig, problem: Problem, resident: int) -> Division:
         """All columns that have room beside the problem's k, and then as many products."""
         options = range(config.columns, max(problem.n, MOST_EXTENT) + 1, config.columns)
-        columns = max(
-            (n for n in options if most_strips(config, problem, n=n, k=problem.k)), default=config.columns
-        )
+        columns = max((n for n in options if most_strips(config, problem, n=n, k=problem.k)), default=config.columns)
         deepest = _longest(config, problem, config.columns)
         return replace(
             super().division(config, problem, resident),
@@ -220,16 +218,17 @@ class TsmmRing(Family[TsmmRingConfig]):
 
     def probe_shapes(self, config: TsmmRingConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """Several strips a block; odd rows in several groups of columns; rows of whole vectors, apart and not, and of
-        half vectors; parts of n and of k, of which the last has lines apart and the others have not."""
+        half vectors; parts of n and of k; parts of k of which the last has lines apart and the first not."""
         high, columns, even = strip(config), config.columns, 2 * width(problem)
-        half = (_longest(config, problem, columns) // 2 // even + 1) * even
+        longest = _longest(config, problem, columns)
         return (
             (2 * high * config.splits + 1, 1, 3),
             (min(high + 1, 67), 2 * columns + 1, 7),
             (2 * high + 8, max(2 * columns, even), even),
             (high + 5, 3 * even // 2, 5 * even // 2),
             (high + 3, even + even // 4 + 1, even + max(even // 4, 1)),
-            (37, 2 * columns + 1, 2 * half + 1),
+            (37, 2 * columns + 1, longest + 3),
+            (33, columns, 2 * ((longest - 1) // even * even) + 1),
         )
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmmRingConfig, ...]:
