@@ -17,7 +17,7 @@ from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources,
 from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
-from tsm2_tune.generator.problem import FMA_DTYPES, Problem
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Candidate, Rule, covering_rule
 from tsm2_tune.generator.splitting import WIDE_SPLIT_RULES, WIDE_SPLITS, wide_splits
 from tsm2_tune.runtime.expecting import Division
@@ -228,7 +228,7 @@ class TsmmRing(Family[TsmmRingConfig]):
             (high + 5, 3 * even // 2, 5 * even // 2),
             (high + 3, even + even // 4 + 1, even + max(even // 4, 1)),
             (37, 2 * columns + 1, longest + 3),
-            (33, columns, 2 * ((longest - 1) // even * even) + 1),
+            (high, columns, 2 * ((longest - 1) // even * even) + 1),
         )
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmmRingConfig, ...]:
