@@ -329,7 +329,7 @@ def test_source_prints_any_configuration_that_is_listed(family: Any) -> None:
     dtype, op = next(
         (dtype, op)
         for dtype in DTYPES.values()
-        for op in ("nn", "tn", "tx")
+        for op in ("nn", "tn", "tx", "ttt")
         for size in (1, LARGE)
         if family.supports(problem := Problem(size, size, size, dtype.name, op))
         and unfit(family, config, problem) is None

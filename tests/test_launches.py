@@ -42,7 +42,7 @@ LAUNCHED = [name for name, family in FAMILIES.items() if family.config_type.laun
 
 def problems_of(name: str) -> Iterator[Problem]:
     """One of each dtype and op that the family supports."""
-    for dtype, op in product(DTYPES, ("nn", "tn", "tx")):
+    for dtype, op in product(DTYPES, ("nn", "tn", "tx", "ttt")):
         every = (Problem(m, n, k, dtype, op) for m, n, k in SHAPES if m == n or op != "tx")
         yield from [one for one in every if FAMILIES[name].supports(one)][:1]
 
