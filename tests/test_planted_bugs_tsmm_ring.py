@@ -15,7 +15,7 @@ SHAPE = (512, 16, 16)  # of which all is whole: what finds the bugs is the confi
 # Strips of several rows a lane; one place and one row a lane; and memory that a part of k can fill.
 STRIPS = TsmmRingConfig(128, 4, 8, 2, 55, splits=16)
 ONE_PLACE = TsmmRingConfig(128, 1, 4, 1, 55, splits=16)
-FULL = TsmmRingConfig(128, 4, 8, 2, 74, splits=16)
+FULL = TsmmRingConfig(128, 2, 4, 2, 112, splits=16)
 
 
 def bug(
@@ -39,6 +39,7 @@ BUGS = (
     bug("beta again for every part of k", "first_l == 0 ? beta : sum_t(1)", "beta"),
     bug("a tile of A overwritten while it is multiplied", "await_copies<stages - 1>();", "await_copies<stages>();",
         config=ONE_PLACE),
+    bug("fewer places than stages awaited as if they were all", "part.places == stages", "true"),
     bug("C stored before all warps have put theirs", "__syncthreads();  // the tile of C is complete", "//"),
     bug("the tile of C overwritten while it is stored", "__syncthreads();  // this tile of A", "__syncwarp();  //"),
     bug("B not conjugated", "conjugate(*at)", "*at", dtype="c128", op="tct"),

@@ -15,7 +15,7 @@ using sum_t = float;  // of sums of products, alpha and beta
 constexpr int threads = 128;  // of a block
 constexpr int rows = 4;       // of C, that a lane accumulates in registers
 constexpr int columns = 8;    // of C, that a lane accumulates in registers
-constexpr int stages = 2;     // places of the ring
+constexpr int stages = 2;     // places of the ring, or fewer where lines are too long for so many
 constexpr int smem_kb = 55;    // for B, the ring of A's tiles, and a tile of C
 
 constexpr int width = 16 / sizeof(scalar);  // of a vector
@@ -24,7 +24,7 @@ constexpr int warps = threads / 32;
 constexpr int min_blocks = 512 / threads;   // on a multiprocessor: 16 warps, which leaves 128 registers to a thread
 constexpr int shared_elements = smem_kb * 1024 / sizeof(scalar);
 static_assert(columns % width == 0, "a lane's columns of B are whole vectors");
-static_assert(columns + strip * (stages + 1) * (1 + width) <= shared_elements, "one column of A and of C has room");
+static_assert(columns + strip * 2 * (1 + width) <= shared_elements, "one column of A and of C has room");
 
 // Copy `count` of `wide` neighbours from global to shared memory and put zeros in the place of the others. The thread
 // goes on; await_copies waits until at most `left` of the groups that close_copies has closed are on their way.
@@ -182,16 +182,20 @@ struct Lines {
 __device__ __forceinline__ int whole_groups(int n) { return (n + columns - 1) / columns; }
 
 // How C is divided: into parts of k and n for which B, a ring of A's tiles and a tile of C have room, one after the
-// other, where that is not all; and of m into tiles, which the blocks take in turns. None is larger than needed for
-// all blocks to have as much to do.
+// other, where that is not all; and of m into tiles of strips, which the blocks take in turns. None is larger than
+// needed for all blocks to have as much to do.
 struct Division {
-    int k, n, strips;
+    int k, n, places, strips;
     __device__ __forceinline__ Division(index_t m, index_t n_of_C, index_t k_of_A)
-        : k(k_of_A < shared_elements ? k_of_A : shared_elements), n(n_of_C < shared_elements ? n_of_C : shared_elements)
+        : k(k_of_A < shared_elements ? k_of_A : shared_elements)
+        , n(n_of_C < shared_elements ? n_of_C : shared_elements)
+        , places(stages)
     {
         int most;
         while ((most = most_strips(n_of_C, k_of_A)) < 1) {
-            if (n > columns || k == 1)
+            if (places > 1)
+                --places;
+            else if (n > columns || k == 1)
                 n = (n + 1) / 2;
             else
                 k = (k + 1) / 2;
@@ -207,7 +211,7 @@ struct Division {
     {
         const long long left = shared_elements - k * (long long)(whole_groups(n) * columns);
         const int pitch_a = k == k_of_A ? Lines(k).pitch : k + width, pitch_c = n == n_of_C ? Lines(n).pitch : n + width;
-        return left < 0 ? 0 : int(left) / (strip * (stages * pitch_a + pitch_c));
+        return left < 0 ? 0 : int(left) / (strip * (places * pitch_a + pitch_c));
     }
 };
 
@@ -309,7 +313,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmm_ring(
         const Lines of_A(depth), of_C(across);
         const int groups = whole_groups(across), pitch_b = groups * columns, place_elements = tile_rows * of_A.pitch;
         scalar *const staged_b = reinterpret_cast<scalar *>(shared_bytes);
-        scalar *const ring = staged_b + depth * pitch_b, *const staged_c = ring + stages * place_elements;
+        scalar *const ring = staged_b + depth * pitch_b, *const staged_c = ring + part.places * place_elements;
         // Where no elements of others lie between them, rows are one piece of memory, of vectors whatever their length.
         const bool one_piece_A = lda == depth && aligned(A), one_piece_C = ldc == across && aligned(C);
         const auto rows_of = [&](index_t tile) {
@@ -362,7 +366,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmm_ring(
         __syncthreads();  // what was staged before is no longer read
         index_t next_tile = first_tile;
         #pragma unroll 1
-        for (int s = 0; s < stages; ++s) {
+        for (int s = 0; s < part.places; ++s) {
             stage_a(next_tile, s);
             next_tile += next_tile < tiles ? next : 0;
         }
@@ -370,7 +374,10 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmm_ring(
         int place = 0;  // of the ring, whose tile is multiplied next
         #pragma unroll 1
         for (index_t tile = first_tile; tile < tiles; tile += next) {
-            await_copies<stages - 1>();
+            if (part.places == stages)
+                await_copies<stages - 1>();
+            else
+                await_copies<0>();
             __syncthreads();  // this tile of A has arrived, and B; the tile of C before is stored
             by_widest_packs(depth, [&](auto count) {
                 multiply_tile(ring + place * place_elements, (rows_of(tile) - 1) / strip + 1, count);
@@ -378,7 +385,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmm_ring(
             __syncthreads();  // the tile of C is complete, and that of A no longer read
             stage_a(next_tile, place);
             next_tile += next_tile < tiles ? next : 0;
-            place = place + 1 == stages ? 0 : place + 1;
+            place = place + 1 == part.places ? 0 : place + 1;
             const sum_t beta_of_part = first_l == 0 ? beta : sum_t(1);
             if (beta_of_part == 0)
                 store_c(tile, 0);

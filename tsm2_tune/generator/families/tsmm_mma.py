@@ -72,7 +72,8 @@ SHORT_WINNERS: dict[tuple[str, int], Choices] = {
     ("f64", 64): ((256, 2, 8, 4, 1), (256, 1, 8, 4, 1)),
     ("c128", 8): ((384, 1, 8, 3, 1), (256, 1, 8, 4, 1)),
 }
-ODD_ROWS = 4.0  # of a Division, row-major: the geometric mean of 6 odd shapes on an H200, 2.2 to 8.6, over the expected
+# Of a Division, row-major: the geometric mean of 6 odd shapes on an H200, 2.2 to 8.6, over what was expected.
+ODD_ROWS = 4.0
 FEW = 8  # columns of C, and of A, for which fused multiply-adds do
 
 

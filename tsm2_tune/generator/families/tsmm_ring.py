@@ -79,16 +79,16 @@ def pitch(length: int, problem: Problem) -> int:
     return length + (width(problem) if length % (2 * width(problem)) == 0 else 0)
 
 
-def most_strips(config: TsmmRingConfig, problem: Problem, *, n: int, k: int) -> int:
-    """How many strips of a tile have room, beside B, in places of the ring and in C's tile."""
+def most_strips(config: TsmmRingConfig, problem: Problem, *, n: int, k: int, places: int) -> int:
+    """How many strips of a tile have room, beside B, in so many places of the ring and in C's tile."""
     left = config.smem_kb * 1024 // problem.dtype.element_bytes - k * -(-n // config.columns) * config.columns
-    return max(left, 0) // (strip(config) * (config.stages * pitch(k, problem) + pitch(n, problem)))
+    return max(left, 0) // (strip(config) * (places * pitch(k, problem) + pitch(n, problem)))
 
 
 def _longest(config: TsmmRingConfig, problem: Problem, n: int) -> int:
-    """The most products of a sum for which all has room, of so many columns of C."""
+    """The most products of a sum for which all has room, of so many columns of C, with one place of the ring."""
     elements = config.smem_kb * 1024 // problem.dtype.element_bytes
-    return max((k for k in range(1, elements) if most_strips(config, problem, n=n, k=k)), default=1)
+    return max((k for k in range(1, elements) if most_strips(config, problem, n=n, k=k, places=1)), default=1)
 
 
 def _work(config: TsmmRingConfig, problem: Problem) -> float:
@@ -106,8 +106,8 @@ def is_odd(problem: Problem) -> bool:
 
 
 def _has_room(candidate: Candidate) -> bool:
-    problem = candidate.problem
-    return most_strips(_config(candidate), problem, n=problem.n, k=problem.k) >= 1
+    config, problem = _config(candidate), candidate.problem
+    return most_strips(config, problem, n=problem.n, k=problem.k, places=config.stages) >= 1
 
 
 def _rows_for_all(candidate: Candidate) -> bool:
@@ -154,7 +154,12 @@ class TsmmRing(Family[TsmmRingConfig]):
             "rows of a power of two of vectors are loaded and stored as they are",
             lambda c: is_odd(c.problem),
         ),
-        Rule("all-has-room", "shape", "A is read, or C written, once more for each part of n or of k", _has_room),
+        Rule(
+            "all-has-room",
+            "shape",
+            "fewer stages are another configuration; A is read, or C written, once more for each part of n or of k",
+            _has_room,
+        ),
         Rule("rows-for-all", "shape", "most blocks should have rows", _rows_for_all),
         *WIDE_SPLIT_RULES,
     )
@@ -166,7 +171,7 @@ class TsmmRing(Family[TsmmRingConfig]):
             yield TsmmRingConfig(*values)
 
     def resources(self, config: TsmmRingConfig, problem: Problem) -> Resources:
-        strips = most_strips(config, problem, n=problem.n, k=problem.k)
+        strips = most_strips(config, problem, n=problem.n, k=problem.k, places=config.stages)
         on_their_way = config.stages * strips * strip(config) * problem.k * problem.dtype.element_bytes
         sums = config.rows * config.columns * problem.dtype.sum.registers
         factors = config.rows * VECTOR_BYTES // 4 + config.columns * problem.dtype.registers
@@ -194,17 +199,10 @@ class TsmmRing(Family[TsmmRingConfig]):
         return Periods(strip(config), max(config.columns, even), even)
 
     def division(self, config: TsmmRingConfig, problem: Problem, resident: int) -> Division:
-        """All columns that have room beside the problem's k, and then as many products."""
-        options = range(config.columns, max(problem.n, MOST_EXTENT) + 1, config.columns)
-        columns = max((n for n in options if most_strips(config, problem, n=n, k=problem.k)), default=config.columns)
+        """A block has all columns, and sums of as many products as have room beside the fewest."""
         deepest = _longest(config, problem, config.columns)
-        return replace(
-            super().division(config, problem, resident),
-            tile_rows=strip(config),
-            tile_columns=columns,
-            step=deepest,
-            deepest=deepest,
-        )
+        found = super().division(config, problem, resident)
+        return replace(found, tile_rows=strip(config), tile_columns=0, step=deepest, deepest=deepest)
 
     def traffic(self, config: TsmmRingConfig, problem: Problem) -> Traffic:
         """A once, C once: what has room. B comes from the L2 for each block."""
