@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
+from math import hypot
 from typing import Any, ClassVar
 
 from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
@@ -19,7 +20,7 @@ from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Candidate, Rule, covering_rule
-from tsm2_tune.generator.splitting import WIDE_SPLIT_RULES, WIDE_SPLITS, wide_splits
+from tsm2_tune.generator.splitting import WIDE_SPLIT_RULES, WIDE_SPLITS, in_turns, wide_splits
 from tsm2_tune.runtime.expecting import Division
 
 THREADS = (128, 256)
@@ -33,7 +34,14 @@ MOST_EXTENT = 64  # of n and k: of more, the families for larger products reuse 
 MOST_SUMS = 32  # registers for a lane's sums: with more, 16 warps on a multiprocessor spill
 MOST_REGISTERS = 128  # of each of as many warps
 COPY_REGISTERS = 60  # for the addresses of copies, several at a time
-SMALL_STRIPS = 4  # of rows, for each multiprocessor, of fewer of which all should be at work
+# Of a multiprocessor, to compare configurations by.
+SCHEDULERS, BUSY_SCHEDULERS = 4, 2.5  # of warps: all of them, and as many as issue at a time
+BYTES_PER_CLOCK = 18.0  # of an H200's memory
+ITEM_INSTRUCTIONS = 60  # of a warp for a strip and a group of columns, beside products and their stores
+COPIED_BYTES = 50.0  # by an instruction of a warp, of A to shared memory and of C from there
+PROPOSED = 12
+# Threads, KiB, blocks on a multiprocessor.
+MEMORY = ((128, 55, 4), (256, 112, 2), (128, 74, 3))
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -85,18 +93,40 @@ def most_strips(config: TsmmRingConfig, problem: Problem, *, n: int, k: int, pla
     return max(left, 0) // (strip(config) * (places * pitch(k, problem) + pitch(n, problem)))
 
 
+def _tiles(config: TsmmRingConfig, problem: Problem) -> tuple[int, int]:
+    """Places of the ring and strips of a tile: as many places as leave enough strips for all warps."""
+    groups = -(-problem.n // config.columns)
+    for places in range(config.stages, 1, -1):
+        strips = most_strips(config, problem, n=problem.n, k=problem.k, places=places)
+        if strips * groups >= config.threads // WARP_THREADS:
+            return places, strips
+    return 1, most_strips(config, problem, n=problem.n, k=problem.k, places=1)
+
+
 def _longest(config: TsmmRingConfig, problem: Problem, n: int) -> int:
     """The most products of a sum for which all has room, of so many columns of C, with one place of the ring."""
     elements = config.smem_kb * 1024 // problem.dtype.element_bytes
     return max((k for k in range(1, elements) if most_strips(config, problem, n=n, k=k, places=1)), default=1)
 
 
-def _work(config: TsmmRingConfig, problem: Problem) -> float:
-    """Instructions for a row of C and a product of each of its sums: multiply-adds, reads of A and of B."""
-    parts = problem.dtype.parts
-    fmas = config.rows * config.columns * parts * parts
-    reads_of_b = config.columns // width(problem)
-    return -(-problem.n // config.columns) * (fmas + config.rows + reads_of_b + 4) / config.rows
+def _clocks(config: TsmmRingConfig, problem: Problem, sms: int) -> float:
+    """Of a multiprocessor with one wave of blocks: what its warp schedulers issue beside what the memory moves.
+
+    A warp multiplies a strip of a tile with a group of columns, then the next one that no other warp has.
+    """
+    parts, doubles = problem.dtype.parts, problem.dtype.component.element_bytes // 4
+    warps, groups = config.threads // WARP_THREADS, -(-problem.n // config.columns)
+    products = config.rows * (config.columns * parts * parts * doubles + 1) + config.columns // width(problem) + 1
+    item = problem.k * products + config.rows * config.columns + ITEM_INSTRUCTIONS
+    share = -(-problem.m // (strip(config) * config.splits))  # strips of a block
+    strips = min(_tiles(config, problem)[1], share)
+    items = strips * groups
+    turns = max(items / BUSY_SCHEDULERS, -(-items // warps) * warps / SCHEDULERS)
+    row_bytes = (problem.n + problem.k) * problem.dtype.element_bytes
+    blocks = max(config.splits // sms, 1)
+    copies = row_bytes * strip(config) / COPIED_BYTES / BUSY_SCHEDULERS
+    issue = share * blocks * (turns * item / strips + copies)
+    return hypot(issue, share * strip(config) * blocks * row_bytes / BYTES_PER_CLOCK)
 
 
 def is_odd(problem: Problem) -> bool:
@@ -106,8 +136,8 @@ def is_odd(problem: Problem) -> bool:
 
 
 def _has_room(candidate: Candidate) -> bool:
-    config, problem = _config(candidate), candidate.problem
-    return most_strips(config, problem, n=problem.n, k=problem.k, places=config.stages) >= 1
+    places, strips = _tiles(_config(candidate), candidate.problem)
+    return places == _config(candidate).stages and strips >= 1
 
 
 def _rows_for_all(candidate: Candidate) -> bool:
@@ -171,8 +201,8 @@ class TsmmRing(Family[TsmmRingConfig]):
             yield TsmmRingConfig(*values)
 
     def resources(self, config: TsmmRingConfig, problem: Problem) -> Resources:
-        strips = most_strips(config, problem, n=problem.n, k=problem.k, places=config.stages)
-        on_their_way = config.stages * strips * strip(config) * problem.k * problem.dtype.element_bytes
+        places, strips = _tiles(config, problem)
+        on_their_way = places * strips * strip(config) * problem.k * problem.dtype.element_bytes
         sums = config.rows * config.columns * problem.dtype.sum.registers
         factors = config.rows * VECTOR_BYTES // 4 + config.columns * problem.dtype.registers
         return Resources(
@@ -230,23 +260,24 @@ class TsmmRing(Family[TsmmRingConfig]):
         )
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmmRingConfig, ...]:
-        """The fewest instructions for each row; as many blocks as fill a multiprocessor's shared memory."""
+        """The least time by what is issued and what is moved; as many blocks as fill a multiprocessor's memory."""
         if not is_odd(problem):
             return ()
-        few = problem.m < SMALL_STRIPS * limits.sms * WARP_THREADS * ROWS[-1]
-        shapes = [
-            TsmmRingConfig(THREADS[0], rows, columns, 2, SMEM_KB[0], WIDE_SPLITS[0])
-            for rows, columns in product(ROWS[:2] if few else ROWS, COLUMNS)
-            if rows * columns * problem.dtype.sum.registers <= MOST_SUMS and columns % width(problem) == 0
-        ]
-        best = sorted(shapes, key=lambda config: _work(config, problem))[:3]
-        memory = ((128, 2, 55, 4), (256, 2, 112, 2), (128, 2, 74, 3), (128, 1, 55, 4))
-        found = [
-            replace(one, threads=threads, stages=stages, smem_kb=kb, splits=wide_splits(limits, blocks))
-            for threads, stages, kb, blocks in memory
-            for one in best
-        ]
-        return tuple(dict.fromkeys(found))
+
+        def clocks(config: TsmmRingConfig) -> float:
+            return _clocks(config, problem, limits.sms)
+
+        lists = []
+        for threads, smem_kb, blocks in MEMORY:
+            every = (
+                TsmmRingConfig(threads, rows, columns, stages, smem_kb, wide_splits(limits, blocks))
+                for stages, rows, columns in product(STAGES[1::-1], ROWS, COLUMNS)
+                if rows * columns * problem.dtype.sum.registers <= MOST_SUMS and columns % width(problem) == 0
+            )
+            fitting = (c for c in every if _tiles(c, problem)[0] == c.stages and _tiles(c, problem)[1])
+            lists.append(sorted(fitting, key=clocks))
+        by_first = sorted((configs for configs in lists if configs), key=lambda configs: clocks(configs[0]))
+        return in_turns(by_first)[:PROPOSED]
 
     def context(self, config: TsmmRingConfig, problem: Problem) -> dict[str, Any]:
         return {
