@@ -140,7 +140,12 @@ class Fill:
         for why in missing:
             click.echo(f"no binary: {why}")
         text = export_text(
-            rows, "module", sources=sources, database=str(self.database), known=known_of(records), cubins=cubins
+            rows,
+            "module",
+            sources=sources,
+            database=str(self.database),
+            known=known_of(store, records),
+            cubins=cubins,
         )
         write(text, self.path)
 
