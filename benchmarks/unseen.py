@@ -7,8 +7,8 @@
 
 The first makes the module, of a dozen shapes of each regime, element type and layout. Then shapes are drawn
 log-uniformly; each is given what the module chooses, which is checked, and timed in turns with cuBLAS, the fastest of
-cuBLASLt's algorithms and the winner of a search of that shape, in one process, L2 cold. The file is written after every
-shape; `--resume` goes on where it ends. With `--device cpu` kernels are emulated, and there is no vendor.
+cuBLASLt's algorithms and the winner of a search of that shape, in one process, L2 cold. The file is written after
+every shape; `--resume` goes on where it ends. With `--device cpu` kernels are emulated, and there is no vendor.
 """
 
 from __future__ import annotations
