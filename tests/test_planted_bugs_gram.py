@@ -47,10 +47,11 @@ MIRRORING_BUGS = (
         "conjugate(alpha), conjugate(value), beta", dtype="c64", op="jxt"),
 )  # fmt: skip
 
-TILE_BUGS = (
-)  # fmt: skip
-
 RING_BUGS = (
+    bug("the next chunk's elements staged", SMALL, "from - (along_k ? step_on : step_on * lda)", "from"),
+    mma("elements begin where vectors do", MMA_SMALL, "in_vectors ? Of_X::run() : Each_of_X::run()", "Of_X::run()"),
+    mma("elements of the lines below the last", MMA_LARGE, "int(m - first_row) : tile",
+        "int(m - first_row) + 1 : tile"),
     mma("sums over rings that are read", MMA_SMALL, "__syncthreads();  // the rings are", "//"),
 )  # fmt: skip
 
@@ -58,7 +59,7 @@ THREAD_BUGS = (
     bug("sums that are none", FOUR, "return e < sums_of_thread;", "return true;"),
 )  # fmt: skip
 
-ALL = [*SHARING_BUGS, *MIRRORING_BUGS, *TILE_BUGS, *RING_BUGS, *THREAD_BUGS]
+ALL = [*SHARING_BUGS, *MIRRORING_BUGS, *RING_BUGS, *THREAD_BUGS]
 
 
 @pytest.mark.parametrize("planted", ALL, ids=lambda bug: bug.name)

@@ -43,13 +43,28 @@ COPYING_BUGS = (
 )  # fmt: skip
 
 RING_BUGS = (
-    staged("a chunk fetched before the one before is put", REGISTERS, "fetch_next();\n    };",
-        "fetch_next();\n        fetch_next();\n    };"),
+    staged("a chunk fetched before the one before is put", REGISTERS, "fetch_next();\n        follow(",
+        "fetch_next();\n        fetch_next();\n        follow("),
     staged("the place that is read next refilled", GROUPS, "place == 0 ? stages - 1 : place - 1",
         "place + 1 == stages ? 0 : place + 1"),
     staged("every ring begins at the first chunk", WARPS, "to_stage = ring_of_block", "to_stage = 0"),
     staged("chunks counted one by one", WARPS, "current += rings_of_block", "current += 1"),
     mma("chunks counted one by one", MMA_WARPS, "current += rings_of_block", "current += 1"),
+)  # fmt: skip
+
+ELEMENT_BUGS = (
+    staged("elements counted as vectors", BLOCK, "in_vectors ? Of_A::run() : Each_of_A::run()", "Of_A::run()"),
+    staged("elements begin where vectors do", WARPS, "in_vectors ? Of_B::at() : Each_of_B::at()", "Of_B::at()",
+        op="ntt"),
+    staged("elements past the last line", WARPS, "return int(P::within(i, left))", "return 1", op="ntt"),
+    staged("elements of a chunk that k ends in", BLOCK, "whole_chunks = k / chunk", "whole_chunks = k / chunk + 1"),
+    staged("elements that follow put where they are read", REGISTERS, "follow(ring + before", "follow(ring + place"),
+    staged("the first elements not copied", REGISTERS, "follow(ring + place * (a_elements + b_elements));", ""),
+    staged("elements that follow not waited for", REGISTERS, "close_copies();\n            await_copies<0>();\n"
+        "        }\n    };", "}\n    };"),
+    mma("elements staged without an end", MMA_ODD, "--by_elements;", ""),
+    mma("elements staged chunk by chunk from one place", MMA_WARPS, "from_a += a_along_k ? products : products "
+        "* lda;", "from_a += unchecked > 0 ? (a_along_k ? products : products * lda) : 0;"),
 )  # fmt: skip
 
 MULTIPLYING_BUGS = (
@@ -70,7 +85,7 @@ ADDING_BUGS = (
 
 
 @pytest.mark.parametrize(
-    "bug", [*COPYING_BUGS, *RING_BUGS, *MULTIPLYING_BUGS, *ADDING_BUGS], ids=lambda bug: bug.name
+    "bug", [*COPYING_BUGS, *RING_BUGS, *ELEMENT_BUGS, *MULTIPLYING_BUGS, *ADDING_BUGS], ids=lambda bug: bug.name
 )
 def test_a_planted_bug_is_rejected(try_kernel: TryKernel, bug: Bug) -> None:
     assert_rejected(try_kernel, bug, SHAPE, probes=True)

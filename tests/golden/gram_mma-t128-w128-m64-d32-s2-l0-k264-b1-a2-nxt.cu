@@ -241,8 +241,29 @@ __device__ __forceinline__ void put(scalar *staged, const vector (&pieces)[round
     }
 }
 
-// Products l ... of lines first ... of X into one place of the ring, zeros past the ends of X: at its edges, and where
-// vectors of `wide` elements are not aligned, of fewer.
+// The same where vectors are not aligned, a chunk whole along k: neighbouring threads copy neighbouring elements.
+template <int lines, int pitch, bool along_k>
+__device__ __forceinline__ void stage_elements(
+    scalar *staged, const scalar *__restrict__ from, index_t ld, int left = lines)
+{
+    using P = Pieces<lines, along_k, 1>;
+    scalar *to = staged + P::run() * pitch + P::at();
+    const auto copy_pieces = [&](auto given) {
+        #pragma unroll
+        for (int i = 0; i < P::rounds; ++i) {
+            if (P::has(i))
+                copy_async<1>(to + (P::runs_on(i) * pitch + P::elements_on(i)), from + P::elements_on(i), given(i));
+            from += (P::runs_on(i + 1) - P::runs_on(i)) * (long long)ld;
+        }
+    };
+    if (left >= lines)
+        copy_pieces([](int) { return 1; });
+    else
+        copy_pieces([&](int i) { return int(P::within(i, left)); });
+}
+
+// Products l ... of lines first ... of X into one place of the ring, zeros past the ends of X: at its edges. Where
+// vectors of `wide` elements are not aligned, in narrower ones.
 template <int lines, int pitch, bool along_k, int wide>
 __device__ __forceinline__ void stage_at_the_edge(
     scalar *staged, const scalar *__restrict__ X, index_t ld, index_t first, index_t last, index_t l, index_t k)
@@ -401,24 +422,31 @@ extern "C" __global__ void __launch_bounds__(threads) gram_mma(
 
     if (first_row == first_column) {  // on the diagonal of C
         index_t next = begin;  // chunk to stage
-        // Vectors are aligned in every line, and no line of the tile is past the last.
+        // Vectors are aligned in every line.
         const bool vectors = (reinterpret_cast<unsigned long long>(A) | lda * sizeof(scalar)) % 16 == 0;
-        const index_t whole_chunks = vectors && first_row + tile <= m ? k / chunk : 0;
+        const bool in_vectors = vectors && first_row + tile <= m;
+        const index_t whole_chunks = k / chunk, vector_chunks = in_vectors ? whole_chunks : 0;  // the others by elements
         using Of_X = Pieces<tile, along_k, width>;
+        using Each_of_X = Pieces<tile, along_k, 1>;
+        const int run = in_vectors ? Of_X::run() : Each_of_X::run(), at = in_vectors ? Of_X::at() : Each_of_X::at();
+        const int lines = m - first_row < tile ? int(m - first_row) : tile;
         const long long first_product = begin * (long long)chunk, step_on = rings * (long long)chunk;
-        const scalar *from = A + (first_product + Of_X::run()) * lda + first_row + Of_X::at();
+        const scalar *from = A + (first_product + run) * lda + first_row + at;
         vector on_its_way[Of_X::rounds];  // the chunk after the current one
         const auto fetch_next = [&] {
-            if (next < whole_chunks)
+            if (next < vector_chunks)
                 fetch<tile, along_k>(on_its_way, from, lda);
             next += rings;
             from += along_k ? step_on : step_on * lda;
         };
         const auto put_chunk = [&](scalar *staged, index_t current) {
-            if (current < whole_chunks) {
+            if (current < vector_chunks) {
                 put<tile, pitch, along_k>(staged, on_its_way);
             } else {
-                stage_edge(staged, first_row, current);
+                if (current < whole_chunks)  // `from` is the next one's
+                    stage_elements<tile, pitch, along_k>(staged, from - (along_k ? step_on : step_on * lda), lda, lines);
+                else
+                    stage_edge(staged, first_row, current);
                 close_copies();
                 await_copies<0>();
             }

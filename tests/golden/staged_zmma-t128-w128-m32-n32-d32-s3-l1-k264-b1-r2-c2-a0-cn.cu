@@ -407,8 +407,29 @@ __device__ __forceinline__ void stage(
     }
 }
 
-// Products l ... of lines first ... of X into one place of the ring, zeros past the ends of X: at its edges, and where
-// vectors of `wide` elements are not aligned, of fewer.
+// The same where vectors are not aligned, a chunk whole along k: neighbouring threads copy neighbouring elements.
+template <int lines, int pitch, bool along_k>
+__device__ __forceinline__ void stage_elements(
+    scalar *staged, const scalar *__restrict__ from, index_t ld, int left = lines)
+{
+    using P = Pieces<lines, along_k, 1>;
+    scalar *to = staged + P::run() * pitch + P::at();
+    const auto copy_pieces = [&](auto given) {
+        #pragma unroll
+        for (int i = 0; i < P::rounds; ++i) {
+            if (P::has(i))
+                copy_async<1>(to + (P::runs_on(i) * pitch + P::elements_on(i)), from + P::elements_on(i), given(i));
+            from += (P::runs_on(i + 1) - P::runs_on(i)) * (long long)ld;
+        }
+    };
+    if (left >= lines)
+        copy_pieces([](int) { return 1; });
+    else
+        copy_pieces([&](int i) { return int(P::within(i, left)); });
+}
+
+// Products l ... of lines first ... of X into one place of the ring, zeros past the ends of X: at its edges. Where
+// vectors of `wide` elements are not aligned, in narrower ones.
 template <int lines, int pitch, bool along_k, int wide>
 __device__ __forceinline__ void stage_at_the_edge(
     scalar *staged, const scalar *__restrict__ X, index_t ld, index_t first, index_t last, index_t l, index_t k)
@@ -709,13 +730,16 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) staged_zmma(
     const bool same = A == B && lda == ldb && m == n && one_tile;  // X^T X: staged once
 
     // What to stage next: `unchecked` chunks, the first elements of the first at `from_a` and `from_b`, one after another
-    // without a look at where k or the tile ends; then chunk `to_stage` of this block's, before chunk `stop`.
-    index_t to_stage = ring_of_block, stop = own_chunks, unchecked = 0;
+    // without a look at where k or the tile ends; or, where vectors are not aligned, as many `by_elements`; then chunk
+    // `to_stage` of this block's, before chunk `stop`.
+    index_t to_stage = ring_of_block, stop = own_chunks, unchecked = 0, by_elements = 0;
     // Vectors are aligned in every line.
     const bool vectors = (reinterpret_cast<unsigned long long>(A) | reinterpret_cast<unsigned long long>(B)
                              | lda * sizeof(scalar) | ldb * sizeof(scalar)) % 16 == 0;
     using Of_A = Pieces<tile_rows, a_along_k, width>;
     using Of_B = Pieces<tile_columns, b_along_k, width>;
+    using Each_of_A = Pieces<tile_rows, a_along_k, 1>;
+    using Each_of_B = Pieces<tile_columns, b_along_k, 1>;
     const scalar *from_a = A, *from_b = B;
     int lines_a = 0, lines_b = 0;  // of the tile, that A and B have
     // The chunks from `to_stage` on that need no check, if any; returns where the first of them lies.
@@ -730,14 +754,18 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) staged_zmma(
         lines_b = n - corner.column < tile_columns ? int(n - corner.column) : tile_columns;
         const bool in_vectors = vectors && (a_along_k || lines_a % width == 0) && (b_along_k || lines_b % width == 0);
         const index_t whole_chunks = k / chunk, span_end = work.span_begin + work.span_chunks;
-        const index_t end = !in_vectors ? 0 : whole_chunks < span_end ? whole_chunks : span_end;
+        const index_t end = whole_chunks < span_end ? whole_chunks : span_end;
         const index_t ring_stride = rings_of_block * chunk_stride;  // from one of this ring's to its next
         const index_t to_end = next_chunk < end ? (end - next_chunk + ring_stride - 1) / ring_stride : 0;
         const index_t to_stop = (stop - to_stage + rings_of_block - 1) / rings_of_block;
-        unchecked = to_end < to_stop ? to_end : to_stop;
+        const index_t ahead = to_end < to_stop ? to_end : to_stop;
+        unchecked = in_vectors ? ahead : 0;
+        by_elements = in_vectors ? 0 : ahead;
         const long long product = next_chunk * (long long)chunk;
-        from_a = A + (corner.row + Of_A::run()) * (long long)lda + product + Of_A::at();
-        from_b = B + (corner.column + Of_B::run()) * (long long)ldb + product + Of_B::at();
+        const int run_a = in_vectors ? Of_A::run() : Each_of_A::run(), at_a = in_vectors ? Of_A::at() : Each_of_A::at();
+        const int run_b = in_vectors ? Of_B::run() : Each_of_B::run(), at_b = in_vectors ? Of_B::at() : Each_of_B::at();
+        from_a = A + (corner.row + run_a) * (long long)lda + product + at_a;
+        from_b = B + (corner.column + run_b) * (long long)ldb + product + at_b;
         to_stage += unchecked * rings_of_block;
         return Origin{corner, next_chunk * chunk};
     };
@@ -753,12 +781,21 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) staged_zmma(
         if (!same)
             stage_at_the_edge<tile_columns, b_pitch, b_along_k, width>(a + a_elements, B, ldb, column, n, l, k);
     };
+    const auto stage_by_elements = [&](scalar *a) {
+        stage_elements<tile_rows, a_pitch, a_along_k>(a, from_a, lda, lines_a);
+        if (!same)
+            stage_elements<tile_columns, b_pitch, b_along_k>(a + a_elements, from_b, ldb, lines_b);
+        --by_elements;
+    };
     const auto stage_next = [&](int place) {
         scalar *a = ring + place * (a_elements + b_elements), *b = a + a_elements;
         if (unchecked == 0 && to_stage < stop) {
-            const Origin edge = look_ahead();
+            const Origin edge = by_elements == 0 ? look_ahead() : Origin{};
             if (unchecked == 0) {
-                stage_edge(a, edge);
+                if (by_elements > 0)
+                    stage_by_elements(a);
+                else
+                    stage_edge(a, edge);
                 to_stage += rings_of_block;
             }
         }
@@ -785,7 +822,8 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) staged_zmma(
         meet();  // all of the chunk is there, and what is in the place to be filled next is no longer read
     };
     const auto refill = [&] {
-        stage_next(place == 0 ? stages - 1 : place - 1);
+        const int before = place == 0 ? stages - 1 : place - 1;
+        stage_next(before);
     };
     const auto fill_ring = [&] {
         place = 0;

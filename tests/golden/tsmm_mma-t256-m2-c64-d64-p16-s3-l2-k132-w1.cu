@@ -230,8 +230,29 @@ __device__ __forceinline__ void stage(
     }
 }
 
-// Products l ... of lines first ... of X into one place of the ring, zeros past the ends of X: at its edges, and where
-// vectors of `wide` elements are not aligned, of fewer.
+// The same where vectors are not aligned, a chunk whole along k: neighbouring threads copy neighbouring elements.
+template <int lines, int pitch, bool along_k>
+__device__ __forceinline__ void stage_elements(
+    scalar *staged, const scalar *__restrict__ from, index_t ld, int left = lines)
+{
+    using P = Pieces<lines, along_k, 1>;
+    scalar *to = staged + P::run() * pitch + P::at();
+    const auto copy_pieces = [&](auto given) {
+        #pragma unroll
+        for (int i = 0; i < P::rounds; ++i) {
+            if (P::has(i))
+                copy_async<1>(to + (P::runs_on(i) * pitch + P::elements_on(i)), from + P::elements_on(i), given(i));
+            from += (P::runs_on(i + 1) - P::runs_on(i)) * (long long)ld;
+        }
+    };
+    if (left >= lines)
+        copy_pieces([](int) { return 1; });
+    else
+        copy_pieces([&](int i) { return int(P::within(i, left)); });
+}
+
+// Products l ... of lines first ... of X into one place of the ring, zeros past the ends of X: at its edges. Where
+// vectors of `wide` elements are not aligned, in narrower ones.
 template <int lines, int pitch, bool along_k, int wide>
 __device__ __forceinline__ void stage_at_the_edge(
     scalar *staged, const scalar *__restrict__ X, index_t ld, index_t first, index_t last, index_t l, index_t k)
