@@ -72,8 +72,6 @@ SHORT_WINNERS: dict[tuple[str, int], Choices] = {
     ("f64", 64): ((256, 2, 8, 4, 1), (256, 1, 8, 4, 1)),
     ("c128", 8): ((384, 1, 8, 3, 1), (256, 1, 8, 4, 1)),
 }
-# Of a Division, row-major: the geometric mean of 6 odd shapes on an H200, 2.2 to 8.6, over what was expected.
-ODD_ROWS = 4.0
 FEW = 8  # columns of C, and of A, for which fused multiply-adds do
 
 
@@ -259,8 +257,7 @@ class TsmmMma(Family[TsmmMmaConfig]):
 
     def division(self, config: TsmmMmaConfig, problem: Problem, resident: int) -> Division:
         whole = self.periods(config, problem)
-        found = replace(super().division(config, problem, resident), tile_rows=whole.m, tile_columns=whole.n)
-        return replace(found, odd_lines=ODD_ROWS) if problem.contiguous[0] == "k" else found
+        return replace(super().division(config, problem, resident), tile_rows=whole.m, tile_columns=whole.n)
 
     def traffic(self, config: TsmmMmaConfig, problem: Problem) -> Traffic:
         passes = -(-problem.n // config.columns)
