@@ -151,6 +151,18 @@ def test_a_wide_c_of_a_narrow_a_is_computed_in_groups_of_columns(dtype: str) -> 
     assert not family_named("tsmm_held").preferred(Problem(10**7, 64, 64, dtype), H200)
 
 
+@pytest.mark.parametrize(
+    ("n", "k", "dtype"),
+    [(42, 5, "f32"), (4, 35, "f32"), (5, 2, "f32"), (11, 43, "f64"), (47, 3, "f64"), (16, 36, "c64")],
+)
+@pytest.mark.parametrize("m", [10**5, 10**7])
+def test_tall_rows_that_are_no_whole_vectors_pass_shared_memory(m: int, n: int, k: int, dtype: str) -> None:
+    problem = Problem(m, n, k, dtype, "ttt")
+    found = ordered(search_space(problem, H200), 0)
+    assert "tsmm_ring" in [candidate.config.family for candidate in found[:3]]
+    assert not family_named("tsmm_ring").preferred(replace(problem, n=16, k=16), H200)
+
+
 @pytest.mark.parametrize("dtype", ["f32", "f64", "c64"])
 @pytest.mark.parametrize("columns", [1, 2, 4])
 def test_a_row_major_a_that_is_not_aligned_has_first_choices(dtype: str, columns: int) -> None:

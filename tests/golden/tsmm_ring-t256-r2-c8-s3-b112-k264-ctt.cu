@@ -84,7 +84,7 @@ using sum_t = complex64;  // of sums of products, alpha and beta
 constexpr int threads = 256;  // of a block
 constexpr int rows = 2;       // of C, that a lane accumulates in registers
 constexpr int columns = 8;    // of C, that a lane accumulates in registers
-constexpr int stages = 3;     // places of the ring, or fewer where tiles would leave warps without work
+constexpr int stages = 3;     // places of the ring, or fewer where tiles would leave most warps without work
 constexpr int smem_kb = 112;    // for B, the ring of A's tiles, and a tile of C
 
 constexpr int width = 16 / sizeof(scalar);  // of a vector
@@ -261,7 +261,7 @@ struct Division {
         , places(stages)
     {
         int most;
-        while ((most = most_strips(n_of_C, k_of_A)) < 1 || (places > 1 && most * whole_groups(n) < warps)) {
+        while ((most = most_strips(n_of_C, k_of_A)) < 1 || (places > 1 && 2 * most * whole_groups(n) < warps)) {
             if (places > 1)
                 --places;
             else if (n > columns || k == 1)

@@ -94,19 +94,19 @@ def most_strips(config: TsmmRingConfig, problem: Problem, *, n: int, k: int, pla
 
 
 def _tiles(config: TsmmRingConfig, problem: Problem) -> tuple[int, int]:
-    """Places of the ring and strips of a tile: as many places as leave enough strips for all warps."""
+    """Places of the ring and strips of a tile: as many places as leave strips enough for half of the warps."""
     groups = -(-problem.n // config.columns)
     for places in range(config.stages, 1, -1):
         strips = most_strips(config, problem, n=problem.n, k=problem.k, places=places)
-        if strips * groups >= config.threads // WARP_THREADS:
+        if 2 * strips * groups >= config.threads // WARP_THREADS:
             return places, strips
     return 1, most_strips(config, problem, n=problem.n, k=problem.k, places=1)
 
 
 def _longest(config: TsmmRingConfig, problem: Problem, n: int) -> int:
     """The most products of a sum for which all has room, of so many columns of C, with one place of the ring."""
-    elements = config.smem_kb * 1024 // problem.dtype.element_bytes
-    return max((k for k in range(1, elements) if most_strips(config, problem, n=n, k=k, places=1)), default=1)
+    most = config.smem_kb * 1024 // problem.dtype.element_bytes // (strip(config) + config.columns)
+    return next(k for k in range(most, 0, -1) if most_strips(config, problem, n=n, k=k, places=1))
 
 
 def _clocks(config: TsmmRingConfig, problem: Problem, sms: int) -> float:
