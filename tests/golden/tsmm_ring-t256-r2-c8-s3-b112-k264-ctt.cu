@@ -315,6 +315,23 @@ __device__ __forceinline__ void multiply(sums_t &sum, const scalar *a, int pitch
     }
 }
 
+// A pack into shared memory. The compiler would store its elements one after the other.
+template <int count>
+__device__ __forceinline__ void store_shared(scalar *to, const Pack<count> &pack)
+{
+    const auto bits = bits_of<count>(pack);
+#if !defined(TSM2_HOST)
+    const unsigned address = unsigned(__cvta_generic_to_shared(to));
+    if constexpr (sizeof(bits) == 16)
+        asm volatile("st.shared.v4.u32 [%0], { %1, %2, %3, %4 };" ::
+                     "r"(address), "r"(bits.x), "r"(bits.y), "r"(bits.z), "r"(bits.w) : "memory");
+    else if constexpr (sizeof(bits) == 8)
+        asm volatile("st.shared.v2.u32 [%0], { %1, %2 };" :: "r"(address), "r"(bits.x), "r"(bits.y) : "memory");
+    else
+#endif
+        *reinterpret_cast<typename Pack<count>::bits_t *>(to) = bits;
+}
+
 // And into C's tile in shared memory, packs of `count` columns of those that are left.
 template <int count>
 __device__ __forceinline__ void put(scalar *to, const sums_t &sum, int pitch, int left)
@@ -328,7 +345,7 @@ __device__ __forceinline__ void put(scalar *to, const sums_t &sum, int pitch, in
                 #pragma unroll
                 for (int e = 0; e < count; ++e)
                     pack.element[e] = sum[r][c + e];
-                *reinterpret_cast<typename Pack<count>::bits_t *>(to + r * 32 * pitch + c) = bits_of<count>(pack);
+                store_shared<count>(to + r * 32 * pitch + c, pack);
             }
         }
     }
