@@ -17,6 +17,7 @@ from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.staged_smma import StagedSmmaConfig
 from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.families.tsmm_mma import TsmmMmaConfig
+from tsm2_tune.generator.families.tsmm_ring import TsmmRingConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
@@ -215,6 +216,13 @@ def test_b_in_shared_memory_is_a_part_of_k() -> None:
     assert division.deepest == 64
     assert division.tile_rows > 1
     assert division.tile_columns == 64
+
+
+def test_tiles_of_rows_that_pass_shared_memory_have_all_columns_and_no_odd_lines() -> None:
+    config = TsmmRingConfig(128, 4, 8, 2, 55, splits=528)
+    division = FAMILIES["tsmm_ring"].division(config, Problem(10**6, 42, 5, "f32", "ttt"), 4)
+    assert (division.resident, division.tile_rows, division.tile_columns, division.odd_lines) == (4, 128, 0, 1.0)
+    assert division.step == division.deepest > 64
 
 
 # The module's choice
