@@ -200,7 +200,8 @@ struct Division {
             else
                 k = (k + 1) / 2;
         }
-        const int groups = whole_groups(n), odd = groups & -groups, turns = odd < warps ? warps / odd : 1;
+        const int groups = whole_groups(n), power = groups & -groups;  // of two, by which they are divided
+        const int turns = power < warps ? warps / power : 1;
         most -= most > turns ? most % turns : 0;  // so that all warps have as many of a tile's groups of columns
         const index_t of_block = (m - 1) / strip / index_t(gridDim.x) + 1, tiles = (of_block - 1) / most + 1;
         strips = int((of_block - 1) / tiles) + 1;
@@ -324,7 +325,9 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmm_ring(
         return;
 
     const auto aligned = [](const scalar *X) { return reinterpret_cast<unsigned long long>(X) % 16 == 0; };
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    // Where there is not work for all warps, blocks that are neighbours on a multiprocessor give it to different ones,
+    // since warps of one number share a scheduler. Such blocks are as many apart as there are multiprocessors.
+    const int lane = threadIdx.x % 32, warp = (threadIdx.x / 32 + blockIdx.x / 4) % warps;
     // All products of columns of A from `first_l` on, `depth` of them, and of B from `first_j` on, `across` of them.
     const auto sweep = [&](index_t first_l, int depth, index_t first_j, int across) {
         const Lines of_A(depth), of_C(across);
