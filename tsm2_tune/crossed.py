@@ -1,0 +1,40 @@
+"""What the terminal shows while winners' kernels are measured at other tuned shapes, and what came of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+
+from rich.console import Console
+
+from tsm2_tune.display import print_line
+from tsm2_tune.fewest import Measuring
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner import job
+from tsm2_tune.tuner.crossing import Crossing
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.trial import Outcome
+from tsm2_tune.tuner.tune import FinalFailure, Tuner
+
+
+def cross(asked: frozenset[Problem], tuner: Tuner, store: Store, families: Collection[str], console: Console) -> int:
+    """Measure the pairs of what was asked for, and print how many there were; returns how often the machine
+    interrupted it.
+    """
+    outcomes, interrupted = Counter[Outcome](), 0
+    with Measuring(console, "pairs", counts=("final",)) as shown:
+        for event in Crossing(asked, tuner, store, families).events():
+            shown.show(event)
+            if isinstance(event, job.TrialStored):
+                outcomes[event.trial.outcome] += 1
+            elif isinstance(event, job.WinnerVerified):
+                interrupted += event.outcome is Outcome.INTERRUPTED
+            elif isinstance(event, job.TrialInterrupted):
+                interrupted += 1
+            elif isinstance(event, FinalFailure):
+                interrupted += event.interrupted
+    if outcomes or interrupted:
+        failed = sorted((outcome, count) for outcome, count in outcomes.items() if outcome is not Outcome.OK)
+        parts = [f"{outcomes[Outcome.OK]} measured", *(f"{count} {outcome}" for outcome, count in failed)]
+        print_line(console, f"pairs of a winner's kernel and another tuned shape: {', '.join(parts)}")
+    return interrupted
