@@ -47,7 +47,9 @@ class Group:
     won: dict[str, dict[Problem, CurrentTrial]]  # a kernel's text, the shapes that it won
     winners: dict[Problem, CurrentTrial]
     known: dict[Problem, frozenset[str]]  # the kernels that have a time there
-    unsettled: frozenset[Problem]  # where who leads was in no final, and was not verified in full
+    unsettled: frozenset[
+        Problem
+    ]  # whose winner was in no final and not verified in full: one of a run that was ended
 
     def missing(self, asked: Collection[Problem]) -> Iterator[tuple[str, Problem]]:
         """A kernel and a shape, one of the nearest, at which it has no time.
@@ -79,15 +81,18 @@ class Crossing:
     def events(self) -> Iterator[Event]:
         """Everything that happens, stored before it is told; nothing where no pair is missing."""
         groups = list(self._groups())
+        unsettled = sorted(problem for group in groups for problem in group.unsettled - self.asked)
         due = self._due(groups)
-        unsettled = frozenset[Problem]().union(*(group.unsettled for group in groups)) - self.asked
         if not due and not unsettled:
             return
-        done, total = 0, sum(map(len, due.values()))
-        yield Crossed(done, total)
         with unbounded(self.tuner), self.store.claims(self.tuner.target.identity.name) as claims:
-            for problem in dict.fromkeys([*due, *sorted(unsettled)]):
-                candidates = due.get(problem, [])
+            for problem in unsettled:
+                yield from self._settled(self._turn(problem, (), claims))
+            if unsettled:
+                due = self._due(list(self._groups()))  # by who has won there now
+            done, total = 0, sum(map(len, due.values()))
+            yield Crossed(done, total)
+            for problem, candidates in due.items():
                 turn = self._turn(problem, candidates, claims)
                 for number, event in enumerate(suggested.tried(turn, candidates), 1):
                     yield event
@@ -109,7 +114,7 @@ class Crossing:
         return [row for row in self.store.best(device=device, problem=problem, cache=cache) if not row.stale]
 
     def _group(self, rows: Sequence[BestRow]) -> Group:
-        tuner, unsettled = self.tuner, set[Problem]()
+        tuner, unsettled = self.tuner, {row.problem for row in rows if _is_unsettled(row)}
         counts = Comparable(suggested.bases_of({row.family for row in rows}, tuner.target, tuner.cache))
         won, winners, known = dict[str, dict[Problem, CurrentTrial]](), dict[Problem, CurrentTrial](), {}
         for row in rows:
@@ -120,9 +125,7 @@ class Crossing:
                 won.setdefault(winner.config.kernel_text, {})[problem] = winner
                 winners[problem] = winner
                 known[problem] = frozenset(one.config.kernel_text for one in right.values())
-                if _is_unsettled(row):
-                    unsettled.add(problem)
-        return Group(won, winners, known, frozenset(unsettled))
+        return Group(won, winners, known, frozenset(filter(unsettled.__contains__, winners)))
 
     def _due(self, groups: Sequence[Group]) -> dict[Problem, list[Candidate]]:
         """What is to be tried at each shape."""
@@ -192,7 +195,7 @@ def _nearest(problems: Iterable[Problem], at: Collection[Problem]) -> list[Probl
 
 
 def _is_unsettled(row: BestRow) -> bool:
-    """Whether it leads by its first time alone, and was not verified in full."""
+    """Whether it was in no final, and was not verified in full."""
     return row.round == 0 and not row.verified_in_full
 
 
