@@ -21,20 +21,18 @@ def cross(asked: frozenset[Problem], tuner: Tuner, store: Store, families: Colle
     """Measure the pairs of what was asked for, and print how many there were; returns how often the machine
     interrupted it.
     """
-    outcomes, interrupted = Counter[Outcome](), 0
+    outcomes, others = Counter[Outcome](), 0  # of trials, and interrupted ones of finals and full verifications
     with Measuring(console, "pairs", counts=("final",)) as shown:
         for event in Crossing(asked, tuner, store, families).events():
             shown.show(event)
-            if isinstance(event, job.TrialStored):
+            if isinstance(event, job.TrialStored | job.TrialInterrupted):
                 outcomes[event.trial.outcome] += 1
             elif isinstance(event, job.WinnerVerified):
-                interrupted += event.outcome is Outcome.INTERRUPTED
-            elif isinstance(event, job.TrialInterrupted):
-                interrupted += 1
+                others += event.outcome is Outcome.INTERRUPTED
             elif isinstance(event, FinalFailure):
-                interrupted += event.interrupted
-    if outcomes or interrupted:
+                others += event.interrupted
+    if outcomes:
         failed = sorted((outcome, count) for outcome, count in outcomes.items() if outcome is not Outcome.OK)
         parts = [f"{outcomes[Outcome.OK]} measured", *(f"{count} {outcome}" for outcome, count in failed)]
         print_line(console, f"pairs of a winner's kernel and another tuned shape: {', '.join(parts)}")
-    return interrupted
+    return outcomes[Outcome.INTERRUPTED] + others
