@@ -25,8 +25,9 @@ from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.occupancy import occupancy
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import profile_named
-from tsm2_tune.runtime.expecting import VECTOR_BYTES, Card, Division, Kernels, Work
+from tsm2_tune.runtime.expecting import Division, Kernels, Measured
 from tsm2_tune.runtime.launch import Launch
+from tsm2_tune.runtime.work import VECTOR_BYTES, Card, Work
 
 QUANTILES = (0.5, 0.75, 0.9, 0.95, 1.0)
 
@@ -46,6 +47,9 @@ class Won:
         p = self.problem
         odd = any(extent * p.dtype.element_bytes % VECTOR_BYTES for extent in _lines(p))
         return Work.of((p.m, p.n, p.k), p.dtype_name, card, is_gram=p.is_gram, has_odd_lines=odd)
+
+    def measured(self, card: Card) -> Measured:
+        return Measured(self.work(card), self.launch.rows_per_block, self.launch.splits, self.measured_us)
 
     def distance(self, other: Won) -> float:
         here, there = ((one.problem.m, one.problem.n, one.problem.k) for one in (self, other))
@@ -85,7 +89,7 @@ def errors(found: Sequence[Won], card: Card) -> dict[str, list[float]]:
         others = [other for other in alike[one.problem.dtype_name, one.problem.op, one.kernel] if other is not one]
         if others:
             at = min(others, key=one.distance)
-            kernels = Kernels([at.division], [at.launch], [at.work(card)], [at.measured_us], card)
+            kernels = Kernels([at.division], [at.launch], [at.work(card)], [[at.measured(card)]], card)
             ratios[one.family].append(kernels.us([one.launch], one.work(card))[0] / one.measured_us)
     return ratios
 

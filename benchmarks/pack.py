@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from benchmarks.cells import Layout, Regime, cells, in_set
+from benchmarks.cells import Layout, Regime, in_set, op_of
 from benchmarks.result_file import read
 from benchmarks.turns import COMPILE_SECONDS
 from tsm2_tune.errors import InputError
@@ -37,6 +37,24 @@ from tsm2_tune.tuner.tune import Options, Tuner, cores
 from tsm2_tune.winners import winner_text
 
 MOST_TUNED = 12  # shapes of a regime, element type and layout
+# A dozen of each regime, (m, n, k): small extents all over their range, lines of whole vectors and of none.
+PACK_SHAPES: dict[Regime, tuple[tuple[int, int, int], ...]] = {
+    "R": (
+        (20480, 1, 20480), (4001, 2, 9001), (10240, 3, 5120), (2503, 4, 20011), (16384, 6, 16384), (7001, 8, 3001),
+        (5120, 12, 10240), (12007, 16, 12007), (3001, 24, 6007), (8192, 32, 8192), (2503, 48, 15013),
+        (20011, 64, 5003),
+    ),
+    "L": (
+        (10_000_000, 1, 2), (300_007, 2, 16), (2_000_003, 3, 48), (30_011, 4, 4), (1_000_000, 6, 1),
+        (5_000_000, 8, 8), (100_003, 12, 32), (3_000_000, 16, 3), (40_009, 24, 12), (1_000_000, 32, 32),
+        (200_003, 48, 6), (500_000, 64, 64),
+    ),
+    "T": (
+        (1, 2, 10_000_000), (2, 16, 300_007), (3, 48, 2_000_003), (4, 4, 30_011), (6, 1, 1_000_000),
+        (8, 8, 5_000_000), (12, 32, 100_003), (16, 3, 3_000_000), (24, 12, 40_009), (32, 32, 1_000_000),
+        (48, 6, 200_003), (64, 64, 500_000),
+    ),
+}  # fmt: skip
 FINAL = Effort(spread=0.003, min_samples=21, max_samples=51, limit_seconds=0.4)  # of a winner, beside the vendor
 Tuned = tuple[Problem, str]  # with its winner's configuration as text
 
@@ -50,10 +68,13 @@ class Kinds:
     dtype_names: tuple[str, ...]
 
 
-def headline_problems(kinds: Kinds) -> tuple[Problem, ...]:
-    """The headline's shapes, which a pack is tuned for."""
-    every = cells(kinds.regimes, kinds.layouts, kinds.dtype_names, "headline")
-    return tuple(cell.problem for cell in every)
+def pack_problems(kinds: Kinds) -> tuple[Problem, ...]:
+    """The shapes that a pack is tuned for: PACK_SHAPES of each regime, element type and layout."""
+    return tuple(
+        Problem(*shape, dtype_name, op_of(regime, layout, dtype_name))
+        for regime, dtype_name, layout in product(kinds.regimes, kinds.dtype_names, kinds.layouts)
+        for shape in PACK_SHAPES[regime]
+    )
 
 
 def winners_in(path: Path, kinds: Kinds) -> tuple[Tuned, ...]:
@@ -98,7 +119,7 @@ class Fill:
     """How a pack is made: the module at `path`, its trials in `database`, from which the same call goes on.
 
     Its shapes are those of the result file `source`, each with its winner there, which is verified in a trial and
-    timed beside the vendor; without one the headline's, tuned for so many seconds each as `tsm2-tune` does.
+    timed beside the vendor; without one PACK_SHAPES, tuned for so many seconds each as `tsm2-tune` does.
     """
 
     path: Path
@@ -112,7 +133,7 @@ class Fill:
         options = Options(vendor=not target.is_host, final_effort=FINAL, cache=Cache.CLEAN, late=self.source is None)
         if self.source is None:
             options = replace(options, budget_seconds=self.budget_seconds)
-            problems = headline_problems(self.kinds)
+            problems = pack_problems(self.kinds)
             spaces: Iterable[SearchSpace] = (search_space(problem, target.limits) for problem in problems)
         else:
             spaces = chosen = spaces_of(winners_in(self.source, self.kinds), target.limits)
@@ -140,7 +161,12 @@ class Fill:
         for why in missing:
             click.echo(f"no binary: {why}")
         text = export_text(
-            rows, "module", sources=sources, database=str(self.database), known=known_of(records), cubins=cubins
+            rows,
+            "module",
+            sources=sources,
+            database=str(self.database),
+            known=known_of(store, records),
+            cubins=cubins,
         )
         write(text, self.path)
 

@@ -1,14 +1,14 @@
 """Shapes that nobody tuned, by the module of a few that were: beside cuBLAS, and beside a search of each shape.
 
-    python -m benchmarks.unseen --pack-from benchmarks/results/h200-versus-cublas.json --pack pack.py --pack-only
+    python -m benchmarks.unseen --pack pack.py --pack-only
     python -m benchmarks.unseen --pack pack.py --part 1/4 --output unseen-1.json
     python -m benchmarks.join unseen-*.json --output unseen.json
     python -m benchmarks.unseen --table unseen.json
 
-The first makes the module of the headline's shapes. Then shapes are drawn log-uniformly; each is given what the
-module chooses, which is checked, and timed in turns with cuBLAS, the fastest of cuBLASLt's algorithms and the winner
-of a search of that shape, in one process, L2 cold. The file is written after every shape; `--resume` goes on where
-it ends. With `--device cpu` kernels are emulated, and there is no vendor.
+The first makes the module, of a dozen shapes of each regime, element type and layout. Then shapes are drawn
+log-uniformly; each is given what the module chooses, which is checked, and timed in turns with cuBLAS, the fastest of
+cuBLASLt's algorithms and the winner of a search of that shape, in one process, L2 cold. The file is written after
+every shape; `--resume` goes on where it ends. With `--device cpu` kernels are emulated, and there is no vendor.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ from tsm2_tune.usage import Command
     "--pack-from",
     default=None,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Take the pack's shapes and winners from a file of versus_cublas; without it the headline's are tuned.",
+    help="Take the headline's shapes and winners from a file of versus_cublas; without it a dozen others are tuned.",
 )
 @click.option(
     "--budget",

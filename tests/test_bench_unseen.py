@@ -17,7 +17,7 @@ from benchmarks.cells import LAYOUTS, Cell
 from benchmarks.contest import Contest
 from benchmarks.join import joined
 from benchmarks.module_calls import called
-from benchmarks.pack import Kinds, spaces_of, winners_in
+from benchmarks.pack import Kinds, pack_problems, spaces_of, winners_in
 from benchmarks.result_file import ResultFile
 from benchmarks.unseen import main
 from benchmarks.unseen_file import read_unseen
@@ -110,6 +110,14 @@ def test_the_pack_is_of_few_winners_of_each_kind() -> None:
     assert len(found) == len(spaces) == len({problem for problem, _ in found})
     assert all([c.config.text for c in space.kept] == [text] for space, (_, text) in zip(spaces, found, strict=True))
     assert all(len(found) <= 12 * 18 for _ in spaces)
+
+
+def test_a_pack_is_tuned_for_a_dozen_shapes_of_each_kind() -> None:
+    kinds = Kinds(*KINDS)
+    found = pack_problems(kinds)
+    assert len(found) == len(set(found)) == 12 * 18
+    for problem in found:
+        assert needed_bytes(problem) < H200.memory_bytes / 8
 
 
 def test_a_file_without_winners_of_a_kind_is_refused(tmp_path: Path) -> None:

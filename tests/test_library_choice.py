@@ -35,7 +35,8 @@ from tests.recording_driver import RecordingDriver
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.runtime.elements import DTYPES
-from tsm2_tune.runtime.expecting import Card, Division
+from tsm2_tune.runtime.expecting import Division
+from tsm2_tune.runtime.work import Card
 from tsm2_tune.tuner.export.known import NOTHING_KNOWN, Known
 from tsm2_tune.tuner.export.library import library_bytes
 from tsm2_tune.tuner.stored import BestRow
@@ -156,7 +157,15 @@ def known_of_everything(found: Winners, seed: int) -> Known:
         )
     rates = dict.fromkeys(TYPES, 65000.0) | {"c64": 87000.0, "f16": 617000.0}
     of_a100 = Card(108, 1600.0, 1400.0, {"f32": 19000.0})
-    return divisions, {H200.identity.name: Card(132, 4684.7, 4128.3, rates), A100.identity.name: of_a100}
+    cards = {H200.identity.name: Card(132, 4684.7, 4128.3, rates), A100.identity.name: of_a100}
+    elsewhere = {
+        row.trial_id: tuple(
+            (*(rng.choice((1, 8, 64, 4096, 10**6)) for _ in "mnk"), 64, rng.choice((1, 4)), rng.uniform(5, 500))
+            for _ in range(rng.randint(0, 3))
+        )
+        for row in rows
+    }
+    return Known(divisions, cards, elsewhere)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -5,10 +5,13 @@ python -m tests.mutation --count 2500
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.mutation.arguments import EVERY_ARGUMENT
 from tests.mutation.baseline import SHORT, Baselines, compiled, verified
 from tests.mutation.command import host_tools, to_try
 from tests.mutation.edits import Edit
@@ -81,6 +84,13 @@ def test_every_family_has_subjects_in_all_dtypes_that_it_has_texts_of() -> None:
     found = subjects()
     assert {family for family, _ in found} == set(FAMILIES)
     assert all(found.values())
+
+
+def test_an_argument_is_of_a_line_that_some_template_has() -> None:
+    golden = (Path(__file__).parent / "golden").glob("*.cu")
+    lines = {line.strip() for path in golden for line in path.read_text().splitlines()}
+    quoted = {one.before for one in EVERY_ARGUMENT}
+    assert not [one for one in quoted if not any(re.search(one, line) for line in lines)]
 
 
 def test_the_sample_is_one_of_the_seed_and_has_every_operator_in_every_family_and_dtype() -> None:

@@ -50,7 +50,8 @@ MIRRORING_BUGS = (
 RING_BUGS = (
     bug("the next chunk's elements staged", SMALL, "from - (along_k ? step_on : step_on * lda)", "from"),
     mma("elements begin where vectors do", MMA_SMALL, "in_vectors ? Of_X::run() : Each_of_X::run()", "Of_X::run()"),
-    mma("elements of the lines below the last", MMA_LARGE, "int(m - first_row) : tile", "int(m - first_row) + 1 : tile"),
+    mma("elements of the lines below the last", MMA_LARGE, "int(m - first_row) : tile",
+        "int(m - first_row) + 1 : tile"),
     mma("sums over rings that are read", MMA_SMALL, "__syncthreads();  // the rings are", "//"),
 )  # fmt: skip
 

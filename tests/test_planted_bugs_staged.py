@@ -54,16 +54,17 @@ RING_BUGS = (
 
 ELEMENT_BUGS = (
     staged("elements counted as vectors", BLOCK, "in_vectors ? Of_A::run() : Each_of_A::run()", "Of_A::run()"),
-    staged("elements begin where vectors do", WARPS, "in_vectors ? Of_B::at() : Each_of_B::at()", "Of_B::at()", op="ntt"),
+    staged("elements begin where vectors do", WARPS, "in_vectors ? Of_B::at() : Each_of_B::at()", "Of_B::at()",
+        op="ntt"),
     staged("elements past the last line", WARPS, "return int(P::within(i, left))", "return 1", op="ntt"),
     staged("elements of a chunk that k ends in", BLOCK, "whole_chunks = k / chunk", "whole_chunks = k / chunk + 1"),
     staged("elements that follow put where they are read", REGISTERS, "follow(ring + before", "follow(ring + place"),
     staged("the first elements not copied", REGISTERS, "follow(ring + place * (a_elements + b_elements));", ""),
-    staged("elements that follow not waited for", REGISTERS, "close_copies();\n            await_copies<0>();\n        }\n"
-        "    };", "}\n    };"),
+    staged("elements that follow not waited for", REGISTERS, "close_copies();\n            await_copies<0>();\n"
+        "        }\n    };", "}\n    };"),
     mma("elements staged without an end", MMA_ODD, "--by_elements;", ""),
-    mma("elements staged chunk by chunk from one place", MMA_WARPS, "from_a += a_along_k ? products : products * lda;",
-        "from_a += unchecked > 0 ? (a_along_k ? products : products * lda) : 0;"),
+    mma("elements staged chunk by chunk from one place", MMA_WARPS, "from_a += a_along_k ? products : products "
+        "* lda;", "from_a += unchecked > 0 ? (a_along_k ? products : products * lda) : 0;"),
 )  # fmt: skip
 
 MULTIPLYING_BUGS = (

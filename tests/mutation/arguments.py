@@ -128,12 +128,6 @@ ARGUMENTS = (
         r" sign = none \^ 1ull << 63;$",
     ),
     Argument(
-        "of one tile the quotient is the number of the block itself",
-        ("flag",),
-        r"\bsplit = tiles == 1 \? blockIdx\.x : blockIdx\.x / tiles;",
-        r"\bsplit = false \? blockIdx\.x : blockIdx\.x / tiles;",
-    ),
-    Argument(
         "any thread of the block may do it: the others wait before and after",
         ("constant",),
         r"^if \(threadIdx\.x == 0\)",
@@ -372,11 +366,12 @@ ARGUMENTS = (
         lambda mutant: mutant.subject.source.launch.rows_per_block**2 % mutant.subject.source.launch.threads == 0,
     ),
 )
+EVERY_ARGUMENT = (*ARGUMENTS, *OF_CONFIGURATIONS, *OF_EDGES, *OF_TYPES)
 
 
 def argument(mutant: Mutant) -> str:
     """Why the mutant is equivalent; "" where nothing in the tables says so."""
-    for one in (*ARGUMENTS, *OF_CONFIGURATIONS, *OF_EDGES, *OF_TYPES):
+    for one in EVERY_ARGUMENT:
         if one.is_of(mutant):
             return one.because
     return ""

@@ -6,7 +6,6 @@ from tests.mutation.argued import Argument
 from tests.mutation.conditions import (
     INT16_MAX,
     MOST_MASKED,
-    adds_up_at_once,
     constant,
     copies_for_itself,
     ends_past,
@@ -63,13 +62,6 @@ OF_CONFIGURATIONS = (
         ("comparison",),
         r"^const bool held = k <= depth;",
         r"k < depth;",
-    ),
-    Argument(
-        "of so few splits all are loaded at once, and the turn behind them adds none",
-        ("comparison",),
-        r"^for \(int s = 0; s < most; \+\+s\) \{",
-        r"s <= most;",
-        lambda mutant: adds_up_at_once(mutant) and lines_about(mutant, 1, 2) == ["if (first + s < count) {"],
     ),
     Argument(
         "how many loads are on their way at once: sums are added up in turns of any number",
@@ -275,43 +267,11 @@ OF_CONFIGURATIONS = (
         r"^if \(true\)",
     ),
     Argument(
-        "of so few splits all are loaded in the first turn, and there is no other",
-        ("arithmetic",),
-        r"^for \(int first = 0; first < count; first \+= most\)",
-        r"first = most\)",
-        adds_up_at_once,
-    ),
-    Argument(
-        "there are as many adders as splits, so none has a second sum",
-        ("dropped term",),
-        r"^const sum_t \*one = at \+ \(first \+ s < count \? first \+ s : count - 1\) \* stride;",
-        r"count - 1\) *;",
-        lambda mutant: adds_up_at_once(mutant) and 0 < constant(mutant, "splits") <= constant(mutant, "adders"),
-    ),
-    Argument(
-        "there are as many adders as splits, so each loads its only sum, which is the last",
-        ("comparison",),
-        r"^const sum_t \*one = at \+ \(first \+ s < count \? first \+ s : count - 1\) \* stride;",
-        r"\(first \+ s >= count \? first \+ s : count - 1\) \* stride;",
-        lambda mutant: (
-            adds_up_at_once(mutant)
-            and 0 < constant(mutant, "splits") <= constant(mutant, "adders")
-            and "added_up<(most_of_adder + turns - 1) / turns>(" in mutant.text
-        ),
-    ),
-    Argument(
         "rows of C have another length than those of A, so that packs across rows are never stored",
         ("swapped name",),
         r"^&& \(across \? ldc == n && n == columns :",
         r"^&& \(across \? lda == n && n == columns :",
         packs_are_never_across,
-    ),
-    Argument(
-        "which block multiplies the last chunk, where it is not whole: one does",
-        ("swapped name",),
-        r"^const index_t rest = \(splits - whole_chunks % splits \+ split\) % splits \+ whole_chunks;",
-        r"whole_chunks % stages \+ split\)",
-        lambda mutant: 0 < constant(mutant, "stages") <= constant(mutant, "splits") + 1,
     ),
     Argument(
         "a block has one team, of all its warps",

@@ -75,16 +75,6 @@ OF_TYPES = (
         lambda mutant: mutant.subject.problem.dtype_name == "tf32",
     ),
     Argument(
-        "a vector of one element that is not loaded whole is outside",
-        ("flag",),
-        r"element\[v\] = i < m && l \+ v < end \? from\[v\] : scalar\(0\);",
-        r"= false \? ",
-        lambda mutant: (
-            mutant.subject.problem.dtype.element_bytes == 16
-            and "if (aligned && i < m && l + width <= end) {" in lines_about(mutant, -6, 0)
-        ),
-    ),
-    Argument(
         "sums of products of floats are multiples of 2**-298, none of them subnormal as a double",
         ("value",),
         r"\bsum\[",

@@ -108,11 +108,6 @@ def fits_shared_memory(mutant: Mutant) -> bool:
     return mutant.subject.source.launch.smem_bytes // mutant.subject.problem.dtype.element_bytes <= 2**16
 
 
-def adds_up_at_once(mutant: Mutant) -> bool:
-    """Whether the sums of all splits are loaded in one turn."""
-    return "constexpr int groups = 0;" in mutant.text and constant(mutant, "splits") <= constant(mutant, "most_loads")
-
-
 def ends_past(mutant: Mutant, name: str) -> bool:
     """Whether a loop is stopped no earlier than at so many turns."""
     bound = re.search(r"&& \w+ < (\d+)", mutant.after)

@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 
 from tsm2_tune.runtime.elements import ACROSS, CONJUGATED, GRAM, LARGEST_EXTENT, NAMES, ORDERS, SAME
-from tsm2_tune.runtime.expecting import DOUBT, HOST_DOUBT, Kernels, Work, carried_over_us
+from tsm2_tune.runtime.expecting import DOUBT, HOST_DOUBT, Kernels, Measured
+from tsm2_tune.runtime.interpolating import Routines
 from tsm2_tune.runtime.matrices import Product, dtype_name
 from tsm2_tune.runtime.pack import CARDS, WINNERS
 from tsm2_tune.runtime.winners import Leading, Match, Winner, work_of
+from tsm2_tune.runtime.work import Card, Work
 
 CONJUGATING = {plain: letter for letter, plain in CONJUGATED.items()}
 Orders = tuple[tuple[str, ...], ...]  # of a, b and, unless it is to be made, out: each one or both
@@ -160,8 +162,11 @@ def _best(
     if found.kernels is None:
         return Match(nearest, nearest.launch, float(distances[at]), other, swapped)
     work = _work(found, shape, lds)
-    at, launch, us = found.kernels.best(work, distances, HOST_DOUBT if nearest.on_host else DOUBT)
-    expected = (None, None) if nearest.on_host else (us, _vendor_us(nearest, shape, lds))
+    at, launch, us = found.kernels.best(work, HOST_DOUBT if nearest.on_host else DOUBT)
+    expected: tuple[float | None, float | None] = (None, None)
+    if not nearest.on_host:
+        same = work_of(nearest, shape, CARDS[found.device], lds)
+        expected = (us, None if found.routines is None else found.routines.us(same))
     return Match(found.winners[at], launch, float(distances[at]), other, swapped, *expected)
 
 
@@ -176,6 +181,7 @@ class Contest:
     kinds: list[Winner]  # one of each that works otherwise on the same matrices: in other orders, on half of C
     kind_of: list[int]  # of each winner, its place among these
     kernels: Kernels | None  # in the winners' order; None where too little is known of one to expect anything
+    routines: Routines | None  # the vendor's; None where none was measured, or right
 
 
 @lru_cache(maxsize=4096)
@@ -189,11 +195,28 @@ def _contest(winners: tuple[Winner, ...], device: str | None, wanted: str | None
     by_shape = {(w.m, w.n, w.k): w for w in reversed(chosen)}
     divisions, kernels = [w.division for w in chosen if w.division is not None], None
     if name in CARDS and len(divisions) == len(chosen):
-        works = [work_of(w, (w.m, w.n, w.k), CARDS[name]) for w in chosen]
-        kernels = Kernels(divisions, [w.launch for w in chosen], works, [w.median_us for w in chosen], CARDS[name])
+        measured = [measured_of(w, CARDS[name]) for w in chosen]
+        works = [of[0].work for of in measured]
+        kernels = Kernels(divisions, [w.launch for w in chosen], works, measured, CARDS[name])
     kinds = {(w.orders[:2], w.is_gram): w for w in chosen}
     kind_of = [list(kinds).index((w.orders[:2], w.is_gram)) for w in chosen]
-    return Contest(name, chosen, logs, by_shape, list(kinds.values()), kind_of, kernels)
+    return Contest(name, chosen, logs, by_shape, list(kinds.values()), kind_of, kernels, _routines(chosen))
+
+
+def measured_of(winner: Winner, card: Card) -> list[Measured]:
+    """What was measured of its kernel: first where it won, then elsewhere."""
+    own = (winner.m, winner.n, winner.k, winner.launch.rows_per_block, winner.launch.splits, winner.median_us)
+    everywhere = (own, *(one for one in winner.elsewhere if one[:3] != own[:3]))
+    return [Measured(work_of(winner, (m, n, k), card), rows, splits, us) for m, n, k, rows, splits, us in everywhere]
+
+
+def _routines(winners: list[Winner]) -> Routines | None:
+    """The vendor's, as they were measured beside the winners."""
+    beside = [w for w in winners if w.vendor_us is not None and w.vendor_right and w.device in CARDS]
+    if not beside:
+        return None
+    works = [work_of(w, (w.m, w.n, w.k), CARDS[w.device]) for w in beside]
+    return Routines(works, [w.vendor_us or 0.0 for w in beside])
 
 
 def _work(contest: Contest, shape: Shape, lds: Leading | None) -> Work:
@@ -206,15 +229,6 @@ def _work(contest: Contest, shape: Shape, lds: Leading | None) -> Work:
         for name in ("memory_us", "has_odd_lines")
     )
     return replace(works[0], memory_us=memory, has_odd_lines=odd)
-
-
-def _vendor_us(nearest: Winner, shape: Shape, lds: Leading | None) -> float | None:
-    """What the vendor is expected to take for the shape; None where it was not measured, or not right."""
-    if nearest.vendor_us is None or not nearest.vendor_right:
-        return None
-    card = CARDS[nearest.device]
-    at = work_of(nearest, (nearest.m, nearest.n, nearest.k), card)
-    return carried_over_us(nearest.vendor_us, at, work_of(nearest, shape, card, lds))
 
 
 def _logs(shape: Shape) -> np.ndarray[Any, Any]:

@@ -3,10 +3,11 @@
 A time has three parts: a start, which every launch has; the sums of the splits, where there are any; and the body,
 which grows with the shape. The body is the bytes at the memory's rate and the operations at the arithmetic's, each
 longer where blocks leave multiprocessors idle, put together as the sides of a right angle: neither hides all of the
-other. By how much a kernel's measured body differs from that, where it won, it is expected to differ elsewhere.
+other. By how much measured times of a kernel differ from that, it is expected to differ elsewhere, most as at the
+nearest of the shapes where it was measured.
 
 All kernels that a product may get are looked at at once: numbers of kernels are columns of arrays, and the ways in
-which each may be started are their rows' elements.
+which each may be started, or the shapes where each was measured, are their rows' elements.
 
 The constants were fitted to 1,033 measured winners on an H200; `python -m benchmarks.expected` says how well: from
 one shape that a kernel won, what it takes on the nearest other one that it won.
@@ -16,43 +17,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cache
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy import ceil, floor
 
-from tsm2_tune.runtime.elements import DTYPES, MATHS
+from tsm2_tune.runtime.interpolating import EVER, START_US, Floats, Interpolated, as_column
 from tsm2_tune.runtime.launch import Launch
+from tsm2_tune.runtime.work import Card, Work
 
-START_US = 5.0  # until the first loads have arrived, and from the last store to the end
 SUMS_US = 2.0  # until the last block of a tile knows that it is, and has the sums of all
 SUMS_RATE = 0.5  # of the memory's, at which they are written and read again
-CACHED_RATE = 4.0  # of the memory's, at which lines are read again that are in the L2
+CACHED_RATE = 1.2  # of the memory's, at which lines are read again that may be in the L2
 UNEVEN = 0.3  # of idle multiprocessors' share of the bandwidth, what the others cannot use instead
 SPARE = 2.0  # so many times fewer blocks on a multiprocessor than where a kernel won still keep it busy
 FEWER = 0.05  # how much longer the body is with fewer blocks that do, at the most
-MOSTLY_START_US = 50.0  # a measured body so long tells half of how it differs, a shorter one less
-DOUBT = 0.05  # by which an expected time counts as longer, for each unit of distance from where the kernel won
+DOUBT = 0.05  # by which a time counts as longer, for each unit of distance from where the kernel was measured
 HOST_DOUBT = 0.5  # the same of emulated kernels, whose times follow no card's rates
-ODD_VENDOR = 1.1  # how much longer the vendor's routines take where lines are not whole vectors
-VECTOR_BYTES = 16
 MOST_SPLITS = 65535  # blocks of a grid in y
 MOST_ROWS = 2.0**30  # of a block
-EVER = 2.0**60  # an extent that none reaches
+OF_WORKS = ("m", "n", "k", "has_odd_lines", "memory_us", "arithmetic_us")
 WAVES = np.array((1, 2, 3, 4, 5, 6, 8, 12))  # blocks on a multiprocessor that a split of k is tried for
-
-Floats = np.ndarray[Any, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Card:
-    """A GPU's rates, as they were measured where its kernels were tuned; of a host, its emulation's."""
-
-    sms: int
-    read_gbytes_per_s: float
-    copy_gbytes_per_s: float  # bytes read and bytes written together
-    gflops: dict[str, float]  # element type -> rate; a fused multiply-add counts as two
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,76 +54,24 @@ class Division:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """C (m x n) = A (m x k) B (k x n) on a card, with the least times of its parts."""
+class Measured:
+    """What a kernel took for a product, started so."""
 
-    m: Any
-    n: Any
-    k: Any
-    element_bytes: int
-    has_odd_lines: Any  # lines of A or B are not whole 16-byte vectors
-    memory_us: Any  # each operand and C moved once
-    arithmetic_us: Any
-
-    @classmethod
-    def of(
-        cls,
-        shape: tuple[int, int, int],
-        dtype: str,
-        card: Card,
-        *,
-        is_gram: bool = False,
-        has_odd_lines: bool = False,
-    ) -> Work:
-        """`dtype` is a name of DTYPES or in MATHS; `is_gram` says that B is A's own matrix."""
-        m, n, k = map(float, shape)
-        size = element_bytes(dtype)
-        read, written = m * k + (0 if is_gram else k * n), m * n
-        of_read = 1e-3 / card.read_gbytes_per_s
-        of_written = max(2e-3 / card.copy_gbytes_per_s - of_read, of_read)
-        gflops = card.gflops.get(dtype)
-        flops = (8.0 if dtype in ("c64", "c128") else 2.0) * m * n * k
-        arithmetic_us = flops / gflops * 1e-3 if gflops else 0.0
-        return cls(m, n, k, size, has_odd_lines, size * (read * of_read + written * of_written), arithmetic_us)
-
-    @property
-    def least_us(self) -> Any:
-        """The least body of any kernel."""
-        return np.hypot(self.memory_us, self.arithmetic_us)
-
-
-@cache
-def element_bytes(dtype: str) -> int:
-    """Bytes of an element of this type, a name of DTYPES or in MATHS."""
-    plain = next((of for (_, of), name in MATHS.items() if name == dtype), dtype)
-    return DTYPES[plain].itemsize
-
-
-def carried_over_us(measured_us: float, at: Work, to: Work) -> float:
-    """What takes `measured_us` for one work is expected to take for another: the vendor's routines."""
-    odd = ODD_VENDOR if to.has_odd_lines and not at.has_odd_lines else 1.0
-    return float(START_US + odd * vendor_factor(measured_us, at) * to.least_us)
-
-
-def vendor_factor(measured_us: float, at: Work) -> float:
-    """How much longer than the least its routine takes, without the start."""
-    return float(_factor(max(measured_us - START_US, measured_us / 10), at.least_us))
-
-
-def _factor(measured_us: Any, body_us: Any) -> Any:
-    """How much longer the body is than expected: 1 where too little of it was measured to tell."""
-    return (measured_us / body_us) ** (body_us / (body_us + MOSTLY_START_US))
+    work: Work
+    rows_per_block: int
+    splits: int
+    us: float
 
 
 class Kernels:
-    """Kernels of one element type on one card, with what was measured of each where it won."""
+    """Kernels of one element type on one card, with what was measured of each."""
 
     def __init__(
         self,
         divisions: Sequence[Division],
-        launches: Sequence[Launch],
+        launches: Sequence[Launch],  # where each won
         won: Sequence[Work],
-        measured_us: Sequence[float],
+        measured: Sequence[Sequence[Measured]],  # there and elsewhere
         card: Card,
     ) -> None:
         self.card, self._launches = card, launches
@@ -151,21 +84,30 @@ class Kernels:
         self._longest = _or_all(division["longest"])
         self._persistent = started["persistent"] > 0
         self._spare = np.where(self._persistent, 1.0, SPARE)
-        self._has_workspace = _column([launch.has_workspace for launch in launches]) > 0
+        self._has_workspace = as_column([launch.has_workspace for launch in launches]) > 0
         at = replace(won[0], **cast(Any, _columns(won, Work)))
-        self.at_work = self.busy = _column([0.0])
-        self.factors = _column([1.0])
         tiles = self._tiles(at)
         blocks = self._blocks(tiles, at, self._rows, self._splits)
         each = blocks / card.sms
         several = ~self._persistent & (self._rows > self._tile_rows)
         self._at_once, self._waves_won = several & (each <= self._resident), np.ceil(each)
-        fixed = self._fixed_us(at, blocks, self._rows)
-        measured = _column(measured_us)
-        self.factors = _factor(
-            np.maximum(measured - fixed, measured / 10), self._body_us(tiles, at, blocks, self._rows, self._splits)
-        )
         self.at_work, self.busy = self._at_work(tiles, at, blocks), self._busy(blocks)  # where it won
+        self.interpolated = self._from(measured)
+
+    def _from(self, measured: Sequence[Sequence[Measured]]) -> Interpolated:
+        """The ratios of what was measured to what is expected without them."""
+        longest = max(map(len, measured))
+        filled = [[*of, *[of[0]] * (longest - len(of))] for of in measured]
+        works = [[one.work for one in of] for of in filled]
+        columns = {name: np.array([[getattr(w, name) for w in of] for of in works], np.float64) for name in OF_WORKS}
+        work = replace(works[0][0], **cast(Any, columns))
+        rows, splits = (
+            np.array([[getattr(one, name) for one in of] for of in filled], np.float64)
+            for name in ("rows_per_block", "splits")
+        )
+        expected = self._us(self._tiles(work), work, rows, splits)
+        ratios = [[one.us / expected[i, j] for j, one in enumerate(of)] for i, of in enumerate(measured)]
+        return Interpolated([[one.work for one in of] for of in measured], ratios)
 
     def waves_won(self, at: int) -> float:
         """Blocks on a multiprocessor, where a block has several tiles and all blocks ran at once; elsewhere 0."""
@@ -174,18 +116,20 @@ class Kernels:
     def us(self, launches: Sequence[Launch], work: Work) -> list[float]:
         """The expected time of each kernel started so."""
         started = _columns(launches, Launch)
-        times = self._us(self._tiles(work), work, started["rows_per_block"], started["splits"])
+        factors, _ = self.interpolated.at(work)
+        times = factors * self._us(self._tiles(work), work, started["rows_per_block"], started["splits"])
         return [float(us) for us in times[:, 0]]
 
-    def best(self, work: Work, distances: Floats, doubt: float = DOUBT) -> tuple[int, Launch, float]:
+    def best(self, work: Work, doubt: float = DOUBT) -> tuple[int, Launch, float]:
         """The kernel that is expected to take least, by its place, its launch, and the time; of launches that take
-        the same the one with the fewest blocks. A kernel that won far from here counts as `doubt` longer for each
-        unit of that distance.
+        the same the one with the fewest blocks. A kernel that was measured far from here alone counts as `doubt`
+        longer for each unit of that distance.
         """
         tiles = self._tiles(work)
         rows, splits = self._options(tiles, work)
-        times = self._us(tiles, work, rows, splits)
-        doubted = times * (1 + doubt * distances[:, None])
+        factors, away = self.interpolated.at(work)
+        times = factors * self._us(tiles, work, rows, splits)
+        doubted = times * (1 + doubt * away)
         at, option = divmod(int(doubted.argmin()), times.shape[1])
         launch, parts = self._launches[at], int(splits[at, option])
         of_block = int(rows[at, option])
@@ -225,8 +169,7 @@ class Kernels:
 
     def _us(self, tiles: Tiles, work: Work, rows: Floats, splits: Floats) -> Floats:
         blocks = self._blocks(tiles, work, rows, splits)
-        body = self._body_us(tiles, work, blocks, rows, splits)
-        times: Floats = self._fixed_us(work, blocks, rows) + self.factors * body
+        times: Floats = self._fixed_us(work, blocks, rows) + self._body_us(tiles, work, blocks, rows, splits)
         return times
 
     def _blocks(self, tiles: Tiles, work: Work, rows: Floats, splits: Floats) -> Floats:
@@ -297,11 +240,7 @@ class Tiles(NamedTuple):
 def _columns(records: Sequence[Any], kind: type) -> dict[str, Floats]:
     """Field -> column of the records' values."""
     names = [field.name for field in fields(kind) if field.name != "element_bytes"]
-    return {name: _column([getattr(record, name) for record in records]) for name in names}
-
-
-def _column(values: Sequence[float]) -> Floats:
-    return np.array(values, np.float64)[:, None]
+    return {name: as_column([getattr(record, name) for record in records]) for name in names}
 
 
 def _or_all(extents: Floats) -> Floats:

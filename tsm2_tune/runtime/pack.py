@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tsm2_tune.runtime.expecting import Card
 from tsm2_tune.runtime.winners import Winner
+from tsm2_tune.runtime.work import Card
 
 WINNERS: tuple[Winner, ...] = ()
 CARDS: dict[str, Card] = {}  # by the name of the device

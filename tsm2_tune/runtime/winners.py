@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from tsm2_tune.runtime.elements import ACROSS, CONJUGATED, SAME
-from tsm2_tune.runtime.expecting import VECTOR_BYTES, Card, Division, Work, element_bytes
+from tsm2_tune.runtime.expecting import Division
 from tsm2_tune.runtime.launch import Launch
+from tsm2_tune.runtime.work import VECTOR_BYTES, Card, Work, element_bytes
 
 Leading = tuple[dict[str, int], ...]  # of a and b: storage order -> leading dimension
 
@@ -40,6 +43,7 @@ class Winner:
     kernel: str  # name of the entry point
     launch: Launch  # where it won
     division: Division | None = None  # None where it is not known how many blocks a multiprocessor holds
+    elsewhere: Sequence[Sequence[Any]] = ()  # of other shapes: m, n, k, rows of a block, splits, microseconds
 
     @property
     def on_host(self) -> bool:
@@ -98,7 +102,9 @@ class Match:
             return shape if self.distance == 0 else f"{shape}, at distance {self.distance:.1f}"
         times = [f"with the L2 {w.cache} {self.expected_us:.1f} us {known}"]
         if self.distance > 0:
-            times.append(f"from {w.median_us:.1f} us there")
+            count = len(w.elsewhere)
+            others = f" and times at {count} other shape{'s' if count > 1 else ''}" if count else ""
+            times.append(f"from {w.median_us:.1f} us there{others}")
         if self.vendor_us is not None:
             times.append(f"{w.vendor_routine if self.distance == 0 else 'the vendor'} {self.vendor_us:.1f} us")
         return f"{shape}; {', '.join(times)}"

@@ -101,7 +101,7 @@ def export(
         format_name,
         sources=sources,
         database=str(store.path),
-        known=known_of(winning),
+        known=known_of(store, winning),
         cubins=cubins,
         launcher=made,
     )

@@ -1,24 +1,45 @@
-"""What a winner's times on other shapes are expected from: how its kernel divides its work, and its card."""
+"""What winners' times on other shapes are expected from: what was measured of their kernels, how these divide their
+work, and their cards.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from tsm2_tune.generator.families import FAMILIES
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import DRIVER_NAMES, PROFILES
-from tsm2_tune.runtime.expecting import Card, Division
-from tsm2_tune.tuner.stored import TrialRecord
+from tsm2_tune.runtime.expecting import Division
+from tsm2_tune.runtime.work import Card
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.stored import CurrentTrial, TrialRecord
 from tsm2_tune.tuner.trial import TuningRun
 
-Known = tuple[Mapping[int, Division], Mapping[str, Card]]  # by the winner's trial, by the device's name
-NOTHING_KNOWN: Known = ({}, {})
+MOST_ELSEWHERE = 16  # shapes at which a kernel was measured, the nearest ones
+
+Elsewhere = tuple[tuple[int, int, int, int, int, float], ...]  # m, n, k, rows of a block, splits, microseconds
 
 
-def known_of(winners: Mapping[int, TrialRecord]) -> Known:
-    """By trial, and by device: a card has the ceilings of the device's latest run.
+@dataclass(frozen=True, slots=True)
+class Known:
+    """By the winners' trials, and by the device's name. None of it has what is not known."""
 
-    Neither has what is not known: of a trial that did not ask how many blocks a multiprocessor holds, of a device
-    whose multiprocessors were not stored.
+    divisions: Mapping[int, Division] = field(default_factory=dict)
+    cards: Mapping[str, Card] = field(default_factory=dict)
+    elsewhere: Mapping[int, Elsewhere] = field(default_factory=dict)
+
+
+NOTHING_KNOWN = Known()
+
+
+def known_of(store: Store, winners: Mapping[int, TrialRecord]) -> Known:
+    """What the store has of these winners, by trial, and of their devices: a card has the ceilings of the device's
+    latest run.
+
+    Not known is the division of a trial that did not ask how many blocks a multiprocessor holds, and the card of a
+    device whose multiprocessors were not stored.
     """
     divisions, cards, of_runs = dict[int, Division](), dict[str, Card](), dict[str, str]()
     for trial_id, record in winners.items():
@@ -29,7 +50,7 @@ def known_of(winners: Mapping[int, TrialRecord]) -> Known:
         device, card = run.identity.name, _card(run)
         if card is not None and of_runs.get(device, "") <= run.started_at:
             cards[device], of_runs[device] = card, run.started_at
-    return divisions, cards
+    return Known(divisions, cards, dict(_elsewhere(store, winners)))
 
 
 def _card(run: TuningRun) -> Card | None:
@@ -39,3 +60,35 @@ def _card(run: TuningRun) -> Card | None:
     if sms is None:
         return None
     return Card(sms, run.ceilings.read_gbytes_per_s, run.ceilings.copy_gbytes_per_s, dict(run.ceilings.gflops))
+
+
+def _elsewhere(store: Store, winners: Mapping[int, TrialRecord]) -> Iterator[tuple[int, Elsewhere]]:
+    """Of each winner what its kernel took at other shapes, started as was best there: at the nearest ones."""
+    for device in {record.run.identity.name for record in winners.values()}:
+        fastest = dict[tuple[str, str, str, str], dict[Problem, CurrentTrial]]()
+        for one in store.current(device):
+            if one.median_us is not None:
+                at = fastest.setdefault(_kernel(one.source_digest, one.problem, one.cache), {})
+                if one.problem not in at or one.median_us < (at[one.problem].median_us or math.inf):
+                    at[one.problem] = one
+        for trial_id, record in winners.items():
+            if record.run.identity.name == device:
+                trial = record.trial
+                at = fastest.get(_kernel(trial.source.digest, trial.problem, trial.cache), {})
+                others = [one for problem, one in at.items() if problem != trial.problem]
+                others.sort(key=lambda one, own=trial.problem: (_distance(one.problem, own), one.problem))  # type: ignore[misc]
+                yield trial_id, tuple(sorted(map(_point, others[:MOST_ELSEWHERE])))
+
+
+def _kernel(digest: str, problem: Problem, cache: str) -> tuple[str, str, str, str]:
+    return digest, problem.dtype_name, problem.op, cache
+
+
+def _point(trial: CurrentTrial) -> tuple[int, int, int, int, int, float]:
+    p, launch = trial.problem, FAMILIES[trial.config.family].launch(trial.config, trial.problem)
+    return p.m, p.n, p.k, launch.rows_per_block, launch.splits, trial.median_us or 0.0
+
+
+def _distance(one: Problem, other: Problem) -> float:
+    """Of two shapes, by the logarithms of their ratios."""
+    return math.hypot(*(math.log(a / b) for a, b in ((one.m, other.m), (one.n, other.n), (one.k, other.k))))

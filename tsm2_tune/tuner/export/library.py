@@ -12,8 +12,11 @@ from tsm2_tune import __version__
 from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.generator.problem import ELEMENT_TYPES, Problem
 from tsm2_tune.generator.render import INDEX_BITS, OF_LITERALS, KernelSource, filled
-from tsm2_tune.runtime.expecting import Card, Division, Kernels, vendor_factor
+from tsm2_tune.runtime.choosing import measured_of
+from tsm2_tune.runtime.expecting import Division, Kernels
+from tsm2_tune.runtime.interpolating import Interpolated, Routines
 from tsm2_tune.runtime.winners import Winner, work_of
+from tsm2_tune.runtime.work import Card
 from tsm2_tune.tuner.cuda import architecture_flag
 from tsm2_tune.tuner.export.binaries import capability, compiled_cubins
 from tsm2_tune.tuner.export.files import refuse_database, write_all
@@ -83,7 +86,7 @@ def export_library(
         )
     winning = store.winning(found)
     sources = {trial_id: record.trial.source for trial_id, record in winning.items()}
-    shared = library_bytes(*_with_binaries(found, sources, tell), path.name, known_of(winning))
+    shared = library_bytes(*_with_binaries(found, sources, tell), path.name, known_of(store, winning))
     beside = {files[suffix]: (SOURCES / name).read_bytes() for suffix, name in BESIDE.items()}
     write_all({**beside, files[".so"]: shared})
 
@@ -154,12 +157,15 @@ def pack_text(winners: Winners, cubins: Cubins, known: Known) -> str:
     """The tables of pack.h. Whatever is from the database stands in them as string literals."""
     kernels = {digest: number for number, digest in enumerate(dict.fromkeys(row.source_digest for row, _ in winners))}
     about = dict.fromkeys(f"{row.device}, {row.tuned_at[:10]}: {facts(row)}" for row, _ in winners)
+    points: list[list[str]] = []
+    packed = [_row(row, source, kernels[row.source_digest], known, points) for row, source in winners]
     return filled(
         "library_pack.c.jinja",
         {
             "version": __version__,
-            "rows": [_row(row, source, kernels[row.source_digest], known) for row, source in winners],
-            "cards": [_card(card) for card in known[1].values()],
+            "rows": packed,
+            "cards": [_card(card) for card in known.cards.values()],
+            "points": points,
             "cubins": list(_cubin_rows(kernels, cubins)),
             "about": [literal(f"{line}\n") for line in (f"tsm2-tune {__version__}", *about)],
             "alignment": ALIGNMENT,
@@ -175,28 +181,40 @@ def _card(card: Card) -> list[str]:
     return [str(card.sms), repr(card.read_gbytes_per_s), repr(card.copy_gbytes_per_s), gflops]
 
 
-def _expected(w: Winner, known: Known) -> list[str]:
-    """The members of pack.h's `struct winner` from `card` on."""
-    cards = known[1]
-    if w.division is None or w.device not in cards:
-        return ["-1", "{0}", "1.0", "1.0", "0.0", "0.0", "0", "0.0"]
+def _expected(w: Winner, known: Known, points: list[list[str]]) -> list[str]:
+    """The members of pack.h's `struct winner` from `card` on; those of `struct point` join the others."""
+    cards = known.cards
+    if w.device not in cards:
+        return ["-1", "{0}", "0.0", "0.0", "0.0", "0", "0", "0"]
     card = cards[w.device]
     work = work_of(w, (w.m, w.n, w.k), card)
-    kernels = Kernels([w.division], [w.launch], [work], [w.median_us], card)
-    vendor = vendor_factor(w.vendor_us, work) if w.vendor_us is not None else 1.0
-    factors = (kernels.factors[0, 0], vendor, kernels.at_work[0, 0], kernels.busy[0, 0])
+    first, vendor = len(points), -1
+    if w.vendor_us is not None and w.vendor_right:
+        vendor, first = first, first + 1
+        points += _points(Routines([work], [w.vendor_us]).interpolated)
+    busy = [0.0, 0.0, 0.0]
+    if w.division is not None:
+        kernels = Kernels([w.division], [w.launch], [work], [measured_of(w, card)], card)
+        points += _points(kernels.interpolated)
+        busy = [float(kernels.at_work[0, 0]), float(kernels.busy[0, 0]), kernels.waves_won(0)]
     return [
         str(list(cards).index(w.device)),
-        _list(repr(getattr(w.division, field.name)) for field in fields(Division)),
-        *(repr(float(factor)) for factor in factors),
-        str(int(work.has_odd_lines)),
-        repr(kernels.waves_won(0)),
+        _list(repr(getattr(w.division, field.name)) for field in fields(Division)) if w.division else "{0}",
+        *map(repr, busy),
+        str(vendor),
+        str(first),
+        str(len(points) - first),
     ]
 
 
-def _row(row: BestRow, source: KernelSource, kernel: int, known: Known) -> list[str]:
+def _points(interpolated: Interpolated) -> list[list[str]]:
+    """The members of pack.h's `struct point`, of the only kernel."""
+    return [list(map(repr, point)) for point in interpolated.points(0)]
+
+
+def _row(row: BestRow, source: KernelSource, kernel: int, known: Known, points: list[list[str]]) -> list[str]:
     """The members of pack.h's `struct winner`."""
-    own = {"launch": source.launch, "division": known[0].get(row.trial_id)}
+    own = {"launch": source.launch, "division": known.divisions.get(row.trial_id)}
     w = Winner(**{**winner(row, source, known), **own})  # type: ignore[arg-type]
     vendor = [literal(w.vendor_routine or ""), repr(w.vendor_us)] if w.x_cublas is not None else ["NULL", "0.0"]
     return [
@@ -211,7 +229,7 @@ def _row(row: BestRow, source: KernelSource, kernel: int, known: Known) -> list[
         str(kernel),
         literal(w.kernel),
         _list(str(int(getattr(w.launch, name))) for name in LAUNCH),
-        *_expected(w, known),
+        *_expected(w, known, points),
     ]
 
 

@@ -57,7 +57,7 @@ def module_text(
         "module.py.jinja",
         {
             "rows": [ascii(json.dumps(winner(row, sources[row.trial_id], known), allow_nan=False)) for row in rows],
-            "cards": [(ascii(name), ascii(json.dumps(asdict(card)))) for name, card in known[1].items()],
+            "cards": [(ascii(name), ascii(json.dumps(asdict(card)))) for name, card in known.cards.items()],
             "kernels": [
                 (ascii(digest), [ascii(line) for line in text.splitlines(keepends=True)] or ["''"])
                 for digest, text in texts.items()
@@ -81,12 +81,13 @@ def _packed(binary: bytes) -> tuple[str, list[str]]:
 
 def winner(row: BestRow, source: KernelSource, known: Known) -> dict[str, object]:
     """What the module's Winner holds."""
-    division = known[0].get(row.trial_id)
+    division = known.divisions.get(row.trial_id)
     return {name: getattr(row, name) for name in COPIED} | {
         "digest": source.digest,
         "kernel": source.kernel,
         "launch": asdict(source.launch),
         "division": asdict(division) if division is not None else None,
+        "elsewhere": known.elsewhere.get(row.trial_id, ()),
     }
 
 

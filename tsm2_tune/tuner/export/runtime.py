@@ -11,6 +11,8 @@ PACKAGE = "tsm2_tune.runtime"
 MODULES = (
     "elements",
     "launch",
+    "work",
+    "interpolating",
     "expecting",
     "winners",
     "libraries",

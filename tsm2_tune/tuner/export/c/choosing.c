@@ -6,7 +6,7 @@
 
 #include "expecting.h"
 
-#define DOUBT 0.05 /* by which an expected time counts as longer, for each unit of distance from where it won */
+#define DOUBT 0.05 /* by which a time counts as longer, for each unit of distance from where the kernel was measured */
 
 static int fits(const struct winner *winner, const struct product *product)
 {
@@ -85,19 +85,30 @@ static struct match least(const struct product *product, const char *device)
     double least_us = INFINITY;
     for (int i = next_fitting(0, product, device); i < pack_winner_count; i = next_fitting(i + 1, product, device)) {
         const struct winner *winner = &pack_winners[i];
-        const double away = distance(product, winner);
         const struct work work = work_of(product, winner);
         struct launch launch;
-        const double us = best_launch(winner, &work, &launch), doubted = us * (1 + DOUBT * away);
+        double away;
+        const double us = longer_by(winner, &work, &away) * best_launch(winner, &work, &launch);
+        const double doubted = us * (1 + DOUBT * away);
         if (found.winner == NULL || doubted < least_us || (doubted == least_us && comes_before(winner, found.winner))) {
             least_us = doubted;
             found.winner = winner;
             found.launch = launch;
-            found.distance = away;
+            found.distance = distance(product, winner);
             found.expected_us = us;
         }
     }
     return found;
+}
+
+/* What the vendor is expected to take for the work, by what it took beside the winners that fit; 0: not known. */
+static double vendors(const struct product *product, const char *device, const struct work *work)
+{
+    struct average average = {0, 0, INFINITY};
+    for (int i = next_fitting(0, product, device); i < pack_winner_count; i = next_fitting(i + 1, product, device))
+        if (pack_winners[i].vendor_point >= 0)
+            add_point(&average, &pack_points[pack_winners[i].vendor_point], work);
+    return average.weights > 0 ? vendor_us(&average, work) : 0;
 }
 
 /* The winner for the product as it is; none where no winner fits. */
@@ -116,10 +127,8 @@ static struct match choose_as_is(const struct product *product, const char *devi
         found.vendor_us = winner->vendor_us;
     } else if (is_known) {
         found = least(product, of);
-        if (winner->vendor_routine != NULL) {
-            const struct work work = work_of(product, winner);
-            found.vendor_us = vendor_us(winner, &work);
-        }
+        const struct work work = work_of(product, winner);
+        found.vendor_us = vendors(product, of, &work);
     }
     found.of_other_device = strcmp(of, device) != 0;
     return found;
@@ -162,6 +171,8 @@ void describe_match(const struct match *match, const char *device, char *text, s
             w->cache, match->expected_us, w->median_us);
     else
         ADD(text, bytes, ": tuned for %lldx%lldx%lld, at distance %.1f", m, n, k, match->distance);
+    if (match->distance != 0 && match->expected_us > 0 && w->point_count > 1)
+        ADD(text, bytes, " and times at %d other shape%s", w->point_count - 1, w->point_count > 2 ? "s" : "");
     if (match->vendor_us > 0)
         ADD(text, bytes, ", %s %.1f us", match->distance == 0 ? w->vendor_routine : "the vendor", match->vendor_us);
 }

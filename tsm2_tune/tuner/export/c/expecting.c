@@ -1,7 +1,7 @@
 /* What a kernel is expected to take for a shape that was not tuned, and how it is started there.
 
-   The same model as the Python module's, number for number: what it says of a winner's own shape, its factor and the
-   blocks that ran at a time, stands in the pack. */
+   The same model as the Python module's, number for number: what it says of the shapes where kernels were measured
+   stands in the pack. */
 
 #include "expecting.h"
 
@@ -10,11 +10,13 @@
 #define START_US 5.0
 #define SUMS_US 2.0
 #define SUMS_RATE 0.5
-#define CACHED_RATE 4.0
+#define CACHED_RATE 1.2
 #define SPARE 2.0
 #define FEWER 0.05
 #define UNEVEN 0.3
 #define ODD_VENDOR 1.1
+#define NEAR 0.2     /* added to distances */
+#define ODD_AWAY 2.0 /* square of the distance between lines that are whole vectors and lines that are not */
 #define MOST_SPLITS 65535.0 /* blocks of a grid in y */
 #define MOST_ROWS 0x1p30    /* of a block */
 #define EVER 0x1p60 /* an extent that none reaches */
@@ -186,7 +188,7 @@ double best_launch(const struct winner *winner, const struct work *work, struct 
             run_at_once(winner, &t, work, waves_tried[i], &rows, &splits);
         const double blocks = blocks_of(winner, &t, work, rows, splits);
         const double us = fixed_us(winner, &t, work, blocks, rows) +
-                          winner->factor * body_us(winner, &t, work, blocks, rows, splits);
+                          body_us(winner, &t, work, blocks, rows, splits);
         if (us < least) {
             least = us;
             launch->splits = (int)splits;
@@ -196,8 +198,28 @@ double best_launch(const struct winner *winner, const struct work *work, struct 
     return least;
 }
 
-double vendor_us(const struct winner *winner, const struct work *work)
+void add_point(struct average *average, const struct point *point, const struct work *work)
 {
-    const double odd = work->has_odd_lines && !winner->had_odd_lines ? ODD_VENDOR : 1.0;
-    return START_US + odd * winner->vendor_factor * hypot(work->memory_us, work->arithmetic_us);
+    const double m = point->log_m - log(work->m), n = point->log_n - log(work->n), k = point->log_k - log(work->k);
+    const double odd = point->has_odd_lines - work->has_odd_lines;
+    const double away = sqrt(m * m + n * n + k * k + ODD_AWAY * odd * odd), near = away + NEAR;
+    const double weight = 1 / (near * near * near);
+    average->weights += weight;
+    average->sum += weight * point->log_ratio;
+    average->nearest = fmin(average->nearest, away);
+}
+
+double longer_by(const struct winner *winner, const struct work *work, double *distance)
+{
+    struct average average = {0, 0, INFINITY};
+    for (int i = 0; i < winner->point_count; ++i)
+        add_point(&average, &pack_points[winner->first_point + i], work);
+    *distance = average.nearest;
+    return exp(average.sum / average.weights);
+}
+
+double vendor_us(const struct average *average, const struct work *work)
+{
+    const double odd = work->has_odd_lines ? ODD_VENDOR : 1.0;
+    return exp(average->sum / average->weights) * (START_US + odd * hypot(work->memory_us, work->arithmetic_us));
 }

@@ -18,7 +18,18 @@ struct work work_of(const struct product *product, const struct winner *winner);
 /* The winner's least expected time, and its launch. */
 double best_launch(const struct winner *winner, const struct work *work, struct launch *launch);
 
-/* What the vendor is expected to take, where its time was measured beside the winner's. */
-double vendor_us(const struct winner *winner, const struct work *work);
+/* Logarithms of ratios of measured to expected times, averaged, each with the reciprocal cube of its distance from the
+   work as its weight. Begin with zeros, and `nearest` infinite. */
+struct average {
+    double weights, sum;
+    double nearest; /* distance of the nearest */
+};
+void add_point(struct average *average, const struct point *point, const struct work *work);
+
+/* By how much the winner's kernel takes longer than best_launch says; `distance` from where that was measured. */
+double longer_by(const struct winner *winner, const struct work *work, double *distance);
+
+/* What the vendor is expected to take, where the average is of its points. */
+double vendor_us(const struct average *average, const struct work *work);
 
 #endif

@@ -56,12 +56,18 @@ struct winner {
     struct launch launch;
     int card; /* index; -1: not known, so that nothing is expected of other shapes */
     struct division division;
-    /* What the winner's own shape says: by how much its time, and the vendor's, is longer than the card's rates let
-       expect; how many blocks a multiprocessor had at a time, as far as
-       tiles were filled, and one that had some; whether lines of its operands are not whole vectors. */
-    double factor, vendor_factor, at_work, busy;
-    int had_odd_lines;
-    double waves_won; /* blocks on a multiprocessor, of a kernel whose blocks have several tiles and all ran at once; else 0 */
+    /* Of where it won: how many blocks a multiprocessor had at a time, as far as tiles were filled, and one that had
+       some; blocks on a multiprocessor of a kernel whose blocks have several tiles and all ran at once, else 0. */
+    double at_work, busy, waves_won;
+    int vendor_point;             /* index of what the vendor took beside it; -1: not measured, or not right */
+    int first_point, point_count; /* of what the kernel took, there and elsewhere */
+};
+
+/* A shape where a time was measured, of a kernel or of the vendor. */
+struct point {
+    double log_m, log_n, log_k;
+    double has_odd_lines; /* lines of A or B are not whole 16-byte vectors */
+    double log_ratio;     /* of the time to the one that the card's rates let expect */
 };
 
 struct cubin {
@@ -74,6 +80,7 @@ struct cubin {
 extern const struct winner pack_winners[];
 extern const int pack_winner_count;
 extern const struct card pack_cards[];
+extern const struct point pack_points[];
 extern const struct cubin pack_cubins[];
 extern const int pack_cubin_count;
 extern const unsigned char pack_bytes[];

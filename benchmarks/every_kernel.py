@@ -1,0 +1,211 @@
+"""What every kernel of a pack takes on shapes that nobody tuned, and what the choice among them loses.
+
+    python -m benchmarks.every_kernel --pack unseen_pack.py --output every-kernel.jsonl
+    python -m benchmarks.every_kernel --table every-kernel.jsonl --pack unseen_pack.py
+
+The shapes are those of `benchmarks.unseen`. Each kernel is started in the ways that the module's model expects to
+take least, and in others; times are of a clean L2, and no result is verified. The file has a line for each shape, and
+the same command goes on from it. The table expects these times anew, by the model in the pack's module.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import click
+import numpy as np
+
+from benchmarks.call_cost import imported
+from benchmarks.cells import LAYOUTS, Cell
+from benchmarks.gpu import gpu
+from benchmarks.headline import geometric_mean, markdown
+from benchmarks.module_calls import TYPES, arrays_of
+from benchmarks.pack import Kinds
+from benchmarks.turns import TIMED, Turns, compiled_support
+from benchmarks.unseen_run import Selection
+from benchmarks.unseen_shapes import UNSEEN_REGIMES, Ranges
+from benchmarks.versus_cublas import part_of
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.cuda import CudaDevice
+from tsm2_tune.tuner.measure import Effort, measure
+from tsm2_tune.tuner.phases import Phases
+from tsm2_tune.tuner.verify import prepare
+from tsm2_tune.usage import Command
+
+EFFORT = Effort(spread=0.01, min_samples=5, max_samples=7, limit_seconds=0.08, warm_up_seconds=0.003)
+STARTS = 4  # ways in which a kernel is started, at the most
+Row = dict[str, Any]
+
+
+class Pack:
+    """A module, and what its model says of a product."""
+
+    def __init__(self, module: ModuleType, device: str) -> None:
+        self.module, self._device = module, device
+
+    def contest(self, cell: Cell, lds: Any, orders: Any) -> tuple[Any, Any]:
+        """The kernels that may compute the cell, and the product as they do."""
+        problem, module = cell.problem, self.module
+        winners, swapped = module._candidates(problem.dtype_name, orders, problem.conjugated, False, False)
+        assert not swapped, "the pack has kernels for every storage order"
+        contest = module._contest(winners, self._device, None)
+        return contest, module._work(contest, (problem.m, problem.n, problem.k), lds)
+
+    def starts(self, contest: Any, work: Any) -> list[list[tuple[float, Any]]]:
+        """Of each kernel the launches that its model tries, each with its expected time, the least first."""
+        kernels = contest.kernels
+        tiles = kernels._tiles(work)
+        rows, splits = kernels._options(tiles, work)
+        factors, _ = kernels.interpolated.at(work)
+        times = factors * kernels._us(tiles, work, rows, splits)
+        rows, splits, times = np.broadcast_arrays(rows, splits, times)
+        found = []
+        for place, winner in enumerate(contest.winners):
+            of_kernel = zip(times[place], rows[place], splits[place], strict=True)
+            ways = {(int(r), int(s)): us for us, r, s in sorted(of_kernel, reverse=True)}
+            launches = [(float(us), launched(winner.launch, r, s)) for (r, s), us in ways.items()]
+            found.append(sorted(launches, key=lambda one: one[0]))
+        return found
+
+
+def launched(launch: Any, rows: int, splits: int) -> Any:
+    """The launch with so many rows of a block and splits."""
+    if rows != launch.rows_per_block:
+        launch = replace(launch, rows_per_block=rows)
+    return launch if splits == launch.splits else launch.with_splits(splits)
+
+
+def some(starts: Sequence[tuple[float, Any]]) -> list[tuple[float, Any]]:
+    """The two that are expected to take least, one in the middle and the last."""
+    if len(starts) <= STARTS:
+        return list(starts)
+    return [*starts[:2], starts[len(starts) // 2], starts[-1]]
+
+
+def measured(cell: Cell, pack: Pack, turns: Turns[Any]) -> Row:
+    """The cell's line: of each kernel and launch the expected and the measured time."""
+    module = pack.module
+    with ExitStack() as stack:
+        operands = turns.operands(cell.problem, stack)
+        prepare(operands, TIMED, seed=2)
+        arrays = arrays_of(operands, on_host=False)
+        product = module.Product.of(*arrays, conjugates=cell.problem.conjugated, math=None)
+        orders = tuple(tuple(x.ld) for x in product.given)
+        contest, work = pack.contest(cell, tuple(dict(x.ld) for x in product.given[:2]), orders)
+        times = []
+        for winner, starts in zip(contest.winners, pack.starts(contest, work), strict=True):
+            for expected, launch in some(starts):
+                match = module.Match(winner, launch, 1.0, None, False, expected, None)
+                module.plans.clear()  # one of another launch is kept for the same product
+                given, plan, handle = module._ready(product, match, None)
+                addresses = [x.address for x in given.given]
+
+                def start(plan: Any = plan, addresses: Any = addresses, handle: int = handle) -> None:
+                    plan.start(*addresses, None, None, handle, product.a.array)
+
+                us = measure(turns.device, start, EFFORT).median_us
+                place = (winner.config, winner.m, winner.n, winner.k, launch.rows_per_block, launch.splits)
+                times.append([*place, round(us, 2)])
+    p = cell.problem
+    lines = [dict(x.ld) for x in product.given[:2]]
+    return cell.record | {"text": p.text, "orders": orders, "lines": lines, "times": times}
+
+
+def measure_all(spec: str, pack: Path, selection: Selection, output: Path) -> None:
+    """Add a line for each cell that the file does not have."""
+    start, target = time.monotonic(), gpu(spec)
+    module, support = imported(pack), compiled_support(target.toolchain)
+    turns = Turns(CudaDevice(int(spec), support), target, support, EFFORT, Phases())
+    done = {(row["regime"], row["layout"], row["text"]) for row in lines_of(output)} if output.exists() else set()
+    for cell in selection.cells(target):
+        if (cell.regime, cell.layout, cell.problem.text) in done:
+            continue
+        if selection.time_limit is not None and time.monotonic() - start > selection.time_limit:
+            click.echo(f"stopped by the time limit before {cell.problem.text}: the same command goes on")
+            break
+        row = measured(cell, Pack(module, target.identity.name), turns)
+        with output.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+    turns.device.close()
+
+
+def lines_of(path: Path) -> Iterator[Row]:
+    """The rows of a file."""
+    with path.open(encoding="utf-8") as file:
+        yield from map(json.loads, file)
+
+
+def losses(rows: Sequence[Row], pack: Pack) -> dict[tuple[str, ...], list[tuple[float, float]]]:
+    """Regime, type and layout -> of each shape what the choice takes over the least, and over what was expected."""
+    found = defaultdict[tuple[str, ...], list[tuple[float, float]]](list)
+    for row in rows:
+        problem = Problem.parse(row["text"])
+        orders = tuple(map(tuple, row["orders"]))
+        contest, work = pack.contest(Cell(row["regime"], row["layout"], problem), tuple(row["lines"]), orders)
+        of = {(w.config, w.m, w.n, w.k): place for place, w in enumerate(contest.winners)}
+        kernels, best = contest.kernels, (math.inf, 0.0)
+        for *winner, r, s, us in row["times"]:
+            place = of[tuple(winner)]
+            launches = [w.launch for w in contest.winners]
+            launches[place] = launched(launches[place], r, s)
+            best = min(best, (kernels.us(launches, work)[place], us))
+        least = min(us for *_, us in row["times"])
+        found[row["regime"], row["dtype"], row["layout"]].append((best[1] / least, best[1] / best[0]))
+    return found
+
+
+def table(found: dict[tuple[str, ...], list[tuple[float, float]]]) -> str:
+    """What the choice loses, in Markdown."""
+    everything = [one for of in found.values() for one in of]
+    cells = []
+    for kind, of in (*sorted(found.items()), (("all", "", ""), everything)):
+        over = sorted(one[0] for one in of)
+        off = statistics.median(math.exp(abs(math.log(one[1]))) for one in of)
+        worst = over[math.ceil(0.95 * len(over)) - 1]
+        numbers = (geometric_mean(over), statistics.median(over), worst, off)
+        cells.append((*kind, str(len(of)), *(f"{number:.3f}" for number in numbers)))
+    heads = ("regime", "dtype", "layout", "shapes", "choice over best", "median", "95 % within", "expected off by")
+    return markdown(heads, cells)
+
+
+@click.command(cls=Command, help=__doc__)
+@click.option("--device", "spec", default="0", show_default=True, help="CUDA ordinal.")
+@click.option("--pack", type=click.Path(exists=True, dir_okay=False, path_type=Path), required=True)
+@click.option("--each", type=click.IntRange(1, 1000), default=14, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the draw.")
+@click.option("--part", default="1/1", show_default=True, help="Such as 2/4: of four runs, the second.")
+@click.option("--time-limit", type=click.FloatRange(0, min_open=True), default=None)
+@click.option(
+    "--output", default="every-kernel.jsonl", show_default=True, type=click.Path(dir_okay=False, path_type=Path)
+)
+@click.option("--table", "to_show", default=None, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def main(
+    spec: str,
+    pack: Path,
+    each: int,
+    seed: int,
+    part: str,
+    time_limit: float | None,
+    output: Path,
+    to_show: Path | None,
+) -> None:
+    if to_show is not None:
+        module = imported(pack)
+        click.echo(table(losses(list(lines_of(to_show)), Pack(module, next(iter(module.CARDS))))))
+        return
+    kinds = Kinds(UNSEEN_REGIMES, LAYOUTS, tuple(name for name in TYPES if name != "c128"))
+    measure_all(spec, pack, Selection(kinds, Ranges(), each, seed, 0, time_limit, part_of(part)), output)
+
+
+if __name__ == "__main__":
+    main()

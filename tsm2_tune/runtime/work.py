@@ -1,0 +1,69 @@
+"""What a product takes at the least on a card: its bytes at the memory's rate, its operations at the arithmetic's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from tsm2_tune.runtime.elements import DTYPES, MATHS
+
+VECTOR_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A GPU's rates, as they were measured where its kernels were tuned; of a host, its emulation's."""
+
+    sms: int
+    read_gbytes_per_s: float
+    copy_gbytes_per_s: float  # bytes read and bytes written together
+    gflops: dict[str, float]  # element type -> rate; a fused multiply-add counts as two
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """C (m x n) = A (m x k) B (k x n) on a card, with the least times of its parts."""
+
+    m: Any
+    n: Any
+    k: Any
+    element_bytes: int
+    has_odd_lines: Any  # lines of A or B are not whole 16-byte vectors
+    memory_us: Any  # each operand and C moved once
+    arithmetic_us: Any
+
+    @classmethod
+    def of(
+        cls,
+        shape: tuple[int, int, int],
+        dtype: str,
+        card: Card,
+        *,
+        is_gram: bool = False,
+        has_odd_lines: bool = False,
+    ) -> Work:
+        """`dtype` is a name of DTYPES or in MATHS; `is_gram` says that B is A's own matrix."""
+        m, n, k = map(float, shape)
+        size = element_bytes(dtype)
+        read, written = m * k + (0 if is_gram else k * n), m * n
+        of_read = 1e-3 / card.read_gbytes_per_s
+        of_written = max(2e-3 / card.copy_gbytes_per_s - of_read, of_read)
+        gflops = card.gflops.get(dtype)
+        flops = (8.0 if dtype in ("c64", "c128") else 2.0) * m * n * k
+        arithmetic_us = flops / gflops * 1e-3 if gflops else 0.0
+        return cls(m, n, k, size, has_odd_lines, size * (read * of_read + written * of_written), arithmetic_us)
+
+    @property
+    def least_us(self) -> Any:
+        """The least body of any kernel."""
+        return np.hypot(self.memory_us, self.arithmetic_us)
+
+
+@cache
+def element_bytes(dtype: str) -> int:
+    """Bytes of an element of this type, a name of DTYPES or in MATHS."""
+    plain = next((of for (_, of), name in MATHS.items() if name == dtype), dtype)
+    return DTYPES[plain].itemsize
