@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -17,12 +19,12 @@ from tests.command import run
 from tests.kills import asked
 from tests.on_host import ON_HOST
 from tests.test_resume import dump
-from tsm2_tune import fewest
+from tsm2_tune import crossed, fewest
 from tsm2_tune.fewest import Measuring
 from tsm2_tune.tuner.crossing import Crossed
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.trial import Outcome
-from tsm2_tune.tuner.worker import AttemptResult, Worker
+from tsm2_tune.tuner.worker import Attempt, AttemptResult, Worker
 
 pytestmark = [*ON_HOST, pytest.mark.usefixtures("known_ceilings")]
 
@@ -169,3 +171,15 @@ def test_where_no_bar_tells_a_line_counts_them_now_and_then(monkeypatch: pytest.
             shown.show(Crossed(done, 132))
     lines = cast(io.StringIO, console.file).getvalue().splitlines()
     assert lines == [f"pairs: {done} of 132" for done in (3, 7, 11, 15, 19)]
+
+
+def test_a_pair_that_takes_long_is_told(two_kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempt = Worker.attempt
+
+    def slow(worker: Worker, request: Attempt) -> AttemptResult:
+        time.sleep(0.5)
+        return attempt(worker, request)
+
+    monkeypatch.setattr(crossed, "LONG_SECONDS", 0.2)
+    monkeypatch.setattr(Worker, "attempt", slow)
+    assert re.search(r"^pairs: [01] of 2(; 1 final)?: no news for \d+ s, at ", tuned(two_kernels), re.MULTILINE)

@@ -7,9 +7,10 @@ from collections.abc import Collection
 
 from rich.console import Console
 
-from tsm2_tune.display import print_line
+from tsm2_tune.display import LONG_SECONDS, print_line
 from tsm2_tune.fewest import Measuring
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.liveness import Liveness
 from tsm2_tune.tuner import job
 from tsm2_tune.tuner.crossing import Crossing
 from tsm2_tune.tuner.store import Store
@@ -22,8 +23,12 @@ def cross(asked: frozenset[Problem], tuner: Tuner, store: Store, families: Colle
     interrupted it.
     """
     outcomes, others = Counter[Outcome](), 0  # of trials, and interrupted ones of finals and full verifications
-    with Measuring(console, "pairs", counts=("final",)) as shown:
+    with (
+        Measuring(console, "pairs", counts=("final",)) as shown,
+        Liveness(lambda seconds: shown.goes_on(seconds, tuner.phases.now), LONG_SECONDS) as liveness,
+    ):
         for event in Crossing(asked, tuner, store, families).events():
+            liveness.event()
             shown.show(event)
             if isinstance(event, job.TrialStored | job.TrialInterrupted):
                 outcomes[event.trial.outcome] += 1

@@ -139,9 +139,16 @@ class Measuring:
         if what in self._counts:
             self._counts[what] += 1
 
-    def _update(self) -> None:
+    def goes_on(self, seconds: float, phase: str) -> None:
+        """Say what takes so long."""
+        self._line(f"{self._text()}: no news for {seconds:.0f} s, at {phase}")
+
+    def _text(self) -> str:
         done = ", ".join(_counted(count, what) for what, count in self._counts.items() if count)
-        text = f"{self._what}: {self._so_far}{done and f'; {done}'}"
+        return f"{self._what}{self._so_far and f': {self._so_far}'}{done and f'; {done}'}"
+
+    def _update(self) -> None:
+        text = self._text()
         self._progress.update(self._task, description=text)
         if self._progress.disable and time.monotonic() - self._told >= SILENCE_SECONDS:
             self._line(text)
