@@ -6,7 +6,7 @@ at a shape that nobody tuned is expected from the times that it has, the better 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -47,9 +47,7 @@ class Group:
     won: dict[str, dict[Problem, CurrentTrial]]  # a kernel's text, the shapes that it won
     winners: dict[Problem, CurrentTrial]
     known: dict[Problem, frozenset[str]]  # the kernels that have a time there
-    unsettled: frozenset[
-        Problem
-    ]  # whose winner was in no final and not verified in full: one of a run that was ended
+    unsettled: frozenset[Problem]  # whose winner was in no final, and not verified in full: its run was ended
 
     def missing(self, asked: Collection[Problem]) -> Iterator[tuple[str, Problem]]:
         """A kernel and a shape, one of the nearest, at which it has no time.
@@ -186,12 +184,6 @@ def unbounded(tuner: Tuner) -> Iterator[None]:
         yield
     finally:
         tuner.options = options
-
-
-def _nearest(problems: Iterable[Problem], at: Collection[Problem]) -> list[Problem]:
-    """The problems that are not among `at`, the nearest to one of these first."""
-    others = (problem for problem in problems if problem not in at)
-    return sorted(others, key=lambda one: (min(distance(one, other) for other in at), one))
 
 
 def _is_unsettled(row: BestRow) -> bool:
