@@ -25,6 +25,7 @@ from tsm2_tune.generator.rules import Candidate, Guidelines
 from tsm2_tune.generator.space import SearchSpace, search_space
 from tsm2_tune.tuner import job
 from tsm2_tune.tuner.compiler import compile_text
+from tsm2_tune.tuner.crossing import Crossed, Crossing
 from tsm2_tune.tuner.export import export_text, write
 from tsm2_tune.tuner.export.binaries import compiled_cubins
 from tsm2_tune.tuner.export.known import known_of
@@ -119,7 +120,8 @@ class Fill:
     """How a pack is made: the module at `path`, its trials in `database`, from which the same call goes on.
 
     Its shapes are those of the result file `source`, each with its winner there, which is verified in a trial and
-    timed beside the vendor; without one PACK_SHAPES, tuned for so many seconds each as `tsm2-tune` does.
+    timed beside the vendor; without one PACK_SHAPES, tuned for so many seconds each as `tsm2-tune` does. Then each
+    winner's kernel is measured at the others' shapes.
     """
 
     path: Path
@@ -149,6 +151,10 @@ class Fill:
                     if isinstance(event, job.ProblemEnded):
                         found = "no winner" if event.winner is None else winner_text(event.winner)
                         click.echo(f"pack {place}/{len(problems)} {space.problem.text}: {found}")
+            for crossed in Crossing(frozenset(problems), tuner, store).events():
+                if isinstance(crossed, Crossed) and time.monotonic() > end:
+                    click.echo(f"stopped by the time limit after {crossed.done} of {crossed.total} pairs")
+                    return False
             self._write(store, target, frozenset(problems))
         return True
 

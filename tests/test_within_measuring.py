@@ -4,102 +4,22 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from tests.fabricated import ONE_STATE, measurement, trial, tuning_run, vendor_measurement
+from tests.simulated import DEVICE, KERNELS, RUN, SHAPES, TARGET, Simulated, Times, stored_trial
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.config import KernelConfig
-from tsm2_tune.generator.families.tsm2 import FAMILY
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.generator.render import KernelSource, render
-from tsm2_tune.generator.rules import Candidate
 from tsm2_tune.generator.splitting import SPLITS, WIDE_SPLITS
-from tsm2_tune.tuner.basis import basis
 from tsm2_tune.tuner.export.measuring import Bench, Narrowed, Search
 from tsm2_tune.tuner.export.pairs import Selected, Tuned
-from tsm2_tune.tuner.past import Claimed, Past
-from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Binary, Cache, Outcome, Trial, Verdict
-from tsm2_tune.tuner.tune import Options, Tuner
-from tsm2_tune.tuner.vendor.beside import Libraries
-from tsm2_tune.tuner.worker import AttemptResult, Rematch, Rematched, Worker
-
-RUN = tuning_run()
-DEVICE = RUN.identity.name
-TARGET = cast(
-    Target,
-    SimpleNamespace(
-        identity=RUN.identity,
-        toolchain=SimpleNamespace(digest="nvcc"),
-        limits=PROFILES["h200"],
-        is_host=False,
-        **ONE_STATE,
-    ),
-)
-KERNELS = sorted((one for one in FAMILY.configurations() if one.version == "v3"), key=lambda one: one.text)[:8]
-SHAPES = [Problem(4096 * number, 16, 4096, "f32") for number in (1, 2, 3, 4, 5)]
-Times = Mapping[tuple[str, Problem], float]  # of a configuration at a shape
-TODAY = {name: basis(name, TARGET, Cache.CLEAN) for name in ("tsm2", "tsmr")}
-
-
-class Simulated(Tuner):
-    """A device on which kernels take the times that it is given; what has none crashes."""
-
-    def __init__(self, store: Store, times: Times, in_turns: Times | None = None) -> None:
-        self.target, self.options, self.phases = TARGET, Options(), Phases()
-        self._store, self._times, self._in_turns, self._ceilings = store, times, in_turns or {}, RUN.ceilings
-        libraries = Libraries((("cuBLAS", 130100),))
-        self._worker = cast(Worker, SimpleNamespace(rematch=self._rematch, vendor=lambda: libraries))
-        self._support_path = __file__
-        self.tried: list[tuple[str, Problem]] = []
-        self.rounds: list[tuple[Problem, frozenset[str]]] = []
-        self.in_full: list[tuple[str, Problem]] = []
-        self.wrong: set[str] = set()  # in the full verification
-        self.interrupted: set[str] = set()  # there
-
-    def tune(self, candidates: Any, past: Past, claim: Callable[[Candidate], Claimed] = lambda _: Claimed.YES) -> Any:
-        for one in candidates:
-            if one.config.text not in past.tried and claim(one) is Claimed.YES:
-                self.tried.append((one.config.text, one.problem))
-                yield stored_trial(one.config, one.problem, self._times.get((one.config.text, one.problem)))
-
-    def compile_ahead(self, candidates: Any) -> Any:
-        return []
-
-    def verify_in_full(self, problem: Problem, config: KernelConfig) -> AttemptResult:
-        self.in_full.append((config.text, problem))
-        outcome = Outcome.WRONG_RESULT if config.text in self.wrong else Outcome.OK
-        outcome = Outcome.INTERRUPTED if config.text in self.interrupted else outcome
-        return AttemptResult(outcome, "it was so", verdict=Verdict(True, 0.1, "right"))
-
-    def _compile(self, source: KernelSource, *_: Any) -> Binary:
-        return Binary(source.digest, source.kernel, 0, 0.0)
-
-    def _rematch(self, request: Rematch) -> Rematched | AttemptResult:
-        stored = {one.source_digest: one.config.text for one in self._store.tried(DEVICE, request.problem, TODAY)}
-        members = [stored[entry.path] for entry in request.entries]
-        self.rounds.append((request.problem, frozenset(members)))
-        pairs = [(text, request.problem) for text in members]
-        found = tuple(measurement(self._in_turns.get(p, self._times[p]), 0.1) for p in pairs)
-        return Rematched((found,), (vendor_measurement(101.0),) if request.vendor else ())
-
-
-def stored_trial(config: KernelConfig, problem: Problem, median_us: float | None, **changes: Any) -> Trial:
-    changes = {"basis": TODAY[config.family], "full_verdict": None} | changes
-    if median_us is None:
-        changes |= {"outcome": Outcome.CRASHED, "verdict": None, "measurement": None}
-    source = render(problem, config)
-    return trial(median_us or 0.0, config, problem=problem, spread_us=0.1, source=source, **changes)
+from tsm2_tune.tuner.tune import Options
 
 
 def searched(

@@ -28,6 +28,7 @@ from tsm2_tune.options import (
     family_options,
     is_given,
     json_option,
+    pairs_option,
     problems_of,
     shapes_options,
     thresholds_of,
@@ -60,6 +61,7 @@ OF_A_SIGNAL = 128  # and its number: the exit status after it, as shells have it
 @family_options
 @tuning_options
 @vendor_option
+@pairs_option
 @retry_option
 @wait_option
 @database_option
@@ -76,6 +78,7 @@ def main(
     families: str | None,
     guidelines: str | None,
     no_vendor: bool,
+    pairs: bool,
     wait: bool,
     database: str,
     **patience: Any,
@@ -100,7 +103,7 @@ def main(
     problems = computable(problems_of(shapes, dtypes, ops, layout, math), names)
     with _ended_by_signals(ctx, database):
         options = Options(vendor=not no_vendor, **patience)
-        _tune(ctx, spec, problems, options, database, thresholds_of(guidelines), names, wait=wait)
+        _tune(ctx, spec, problems, options, database, thresholds_of(guidelines), names, pairs, wait=wait)
 
 
 @contextmanager
@@ -127,10 +130,13 @@ def _tune(
     database: str,
     guidelines: Thresholds,
     families: tuple[str, ...],
+    pairs: bool,
     *,
     wait: bool,
 ) -> None:
     """The main job, until it ends, with its progress on the terminal."""
+    from tsm2_tune.crossed import cross
+
     console = display.console()
     target = find_target(default_spec() if spec is None else spec)
     searched = job.spaces(problems, target, guidelines=guidelines, families=families)
@@ -145,7 +151,9 @@ def _tune(
             for event in job.run(searched, tuner, store):
                 shown.show(event)
                 tally.count(event)
-        asked = set(problems)
+        asked = frozenset(problems)
+        if pairs:
+            tally.interrupted += cross(asked, tuner, store, families, console)
         stored = store.best(device=target.identity.name, cache=tuner.cache)
         winners = [row for row in stored if row.problem in asked]
         display.winners_table(winners, console)

@@ -16,6 +16,7 @@ from rich.table import Column
 from tsm2_tune.display import SILENCE_SECONDS, one_line, print_line, print_table
 from tsm2_tune.errors import TuneError
 from tsm2_tune.tuner import job
+from tsm2_tune.tuner.crossing import Crossed
 from tsm2_tune.tuner.export.measuring import Bench, Event, Narrowed, Search
 from tsm2_tune.tuner.export.pairs import Selected, Tuned, percent, refuse_stale
 from tsm2_tune.tuner.store import Store
@@ -91,14 +92,17 @@ class Fewest:
 
 
 class Measuring:
-    """Shows how far the search for the fewest kernels of one element type and op is. Use as a context manager."""
+    """Shows how far it is with trials that no search of a shape suggests. Use as a context manager.
 
-    def __init__(self, console: Console, what: str) -> None:
+    `counts` names of what it says how many there were.
+    """
+
+    def __init__(self, console: Console, what: str, counts: Sequence[str] = ("trial", "final")) -> None:
         self._what = what
         text = TextColumn("{task.description}", table_column=Column(), markup=False)
         self._progress = Progress(SpinnerColumn(), text, console=console, disable=not console.is_terminal)
         self._task = self._progress.add_task(what, total=None)
-        self._counts = {"trial": 0, "final": 0}
+        self._counts = dict.fromkeys(counts, 0)
         self._so_far = ""
         self._told = time.monotonic()
 
@@ -109,17 +113,19 @@ class Measuring:
     def __exit__(self, *error: object) -> None:
         self._progress.stop()
 
-    def show(self, event: Event) -> None:
+    def show(self, event: Event | Crossed) -> None:
         """Bring the screen up to date with the event."""
         if isinstance(event, Narrowed):
             unknown = f", {_counted(event.resting_on, 'pair')} to measure" if event.resting_on else ""
             self._so_far = f"{_counted(event.kernels, 'kernel')} may do{unknown}"
+        elif isinstance(event, Crossed):
+            self._so_far = f"{event.done} of {event.total}"
         elif isinstance(event, job.TrialStored | job.TrialInterrupted):
-            self._counts["trial"] += 1
+            self._count("trial")
             trial = event.trial
             self._failed(f"{trial.problem.text} {trial.config.text}", trial.outcome, trial.detail)
         elif isinstance(event, job.FinalStored):
-            self._counts["final"] += 1
+            self._count("final")
         elif isinstance(event, job.WinnerVerified):
             self._failed(event.config, event.outcome, event.detail)
         elif isinstance(event, FinalFailure):
@@ -129,9 +135,20 @@ class Measuring:
             self._line(f"{of}cuBLAS not measured: {one_line(event.detail)}")
         self._update()
 
-    def _update(self) -> None:
+    def _count(self, what: str) -> None:
+        if what in self._counts:
+            self._counts[what] += 1
+
+    def goes_on(self, seconds: float, phase: str) -> None:
+        """Say what takes so long."""
+        self._line(f"{self._text()}: no news for {seconds:.0f} s, at {phase}")
+
+    def _text(self) -> str:
         done = ", ".join(_counted(count, what) for what, count in self._counts.items() if count)
-        text = f"{self._what}: {self._so_far}{done and f'; {done}'}"
+        return f"{self._what}{self._so_far and f': {self._so_far}'}{done and f'; {done}'}"
+
+    def _update(self) -> None:
+        text = self._text()
         self._progress.update(self._task, description=text)
         if self._progress.disable and time.monotonic() - self._told >= SILENCE_SECONDS:
             self._line(text)

@@ -308,6 +308,12 @@ wait_option = click.option(
 vendor_option = click.option(
     "--no-vendor", is_flag=True, help="Measure no cuBLAS and cuBLASLt beside the fastest kernels."
 )
+pairs_option = click.option(
+    "--pairs/--no-pairs",
+    default=True,
+    show_default=True,
+    help="Whether each winner's kernel is measured at the other tuned shapes too, beyond --budget and --max-trials.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tsm2_tune.tuner.measure import Effort
 from tsm2_tune.tuner.trial import IN_FINALS, Cache, Outcome, TimeLimits
@@ -31,3 +31,8 @@ class Options:
     @property
     def limits(self) -> TimeLimits:
         return TimeLimits(self.compile_limit_seconds, self.run_limit_seconds)
+
+    @property
+    def unbounded(self) -> Options:
+        """The same, but that all that a search is given is tried, and nothing else."""
+        return replace(self, max_trials=None, budget_seconds=None, late=False)

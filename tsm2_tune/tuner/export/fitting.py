@@ -30,7 +30,7 @@ def configuration_for(
     Of the ways to start it that its family has, the one that breaks the fewest of the family's rules, and then has
     nearly as many blocks as at the nearest shape where it was tried. None where it cannot compute the problem.
     """
-    nearest = min(tried, key=lambda one: (_distance(one, problem), one))
+    nearest = min(tried, key=lambda one: (distance(one, problem), one))
     config = tried[nearest].config
     family = family_named(config.family)
     if not family.supports(problem):
@@ -71,6 +71,6 @@ def _options(family: str, name: str) -> tuple[int, ...]:
     return tuple(sorted({int(config.tunables[name]) for config in family_named(family).configurations()}))
 
 
-def _distance(one: Problem, other: Problem) -> float:
-    """Of two shapes, by the logarithms of their ratios."""
+def distance(one: Problem, other: Problem) -> float:
+    """Of two shapes, by the logarithms of the ratios of m, n and k."""
     return math.hypot(*(math.log(a / b) for a, b in ((one.m, other.m), (one.n, other.n), (one.k, other.k))))

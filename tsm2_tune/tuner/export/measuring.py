@@ -15,12 +15,8 @@ from datetime import UTC, datetime
 from typing import Self
 
 from tsm2_tune.generator.config import KernelConfig
-from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Candidate, Guidelines
-from tsm2_tune.generator.space import SearchSpace
-from tsm2_tune.tuner import job
-from tsm2_tune.tuner.basis import basis
+from tsm2_tune.tuner import job, suggested
 from tsm2_tune.tuner.claims import Claims
 from tsm2_tune.tuner.export.fitting import configuration_for
 from tsm2_tune.tuner.export.pairs import Known, Tuned
@@ -69,7 +65,7 @@ class Bench:
 
     def bases(self, tuned: Tuned) -> dict[str, str]:
         """What trials rest on that it makes, of each family that was tried."""
-        return {family: basis(family, self.target, self.cache) for family in tuned.families() if family in FAMILIES}
+        return suggested.bases_of(tuned.families(), self.target, self.cache)
 
     @property
     def cache(self) -> Cache:
@@ -78,13 +74,8 @@ class Bench:
 
     def turn(self, tuned: Tuned, problem: Problem) -> job.Turn:
         """Of the shape, in which kernels are tried that others suggest."""
-        families = tuple(sorted(name for name in self.bases(tuned) if family_named(name).supports(problem)))
-        space = SearchSpace(problem, self.target.limits, families, (), (), ())
-        names = {*job.counted((), space), *families}
-        supporting = (name for name in names if family_named(name).supports(problem))
         tuner, claims = self.opened()
-        bases = {name: basis(name, self.target, self.cache) for name in supporting}
-        return job.Turn(space, tuner, self.store, claims, bases, self.started_at, self.cache)
+        return suggested.turn_of(problem, tuned.families(), tuner, self.store, claims, self.started_at)
 
     def opened(self) -> tuple[Tuner, Claims]:
         """The device, which is this run's alone from now on."""
@@ -180,22 +171,17 @@ class Search:
         serving = Counter(problem for _, problem in filter(lambda pair: self._is_within(pair, known), pairs))
         wanted = sorted(wanted, key=lambda one: (serving[one[0][1]], one[0][1], one[0][0]))
         tuner, _ = self.bench.opened()
-        candidates = [self._candidate(config, problem) for (_, problem), config in wanted]
+        limits = self.bench.target.limits
+        candidates = [suggested.candidate_of(config, problem, limits) for (_, problem), config in wanted]
         begun = tuner.compile_ahead(candidates)
         if self.bench.target.is_host:
             wait(begun)  # a compiler beside it would disturb its times
         for (pair, _), candidate in zip(wanted, candidates, strict=True):
-            turn = self.bench.turn(self.tuned, candidate.problem)
-            again = Again(self.bench.options.limits)
-            past = job.past_of(self.bench.store, tuner, candidate.problem, turn.own, again)
-            yield from turn.tried([candidate], past, again)
+            yield from suggested.tried(self.bench.turn(self.tuned, candidate.problem), [candidate])
             self._closed.add(pair)
             self.tuned.read(candidate.problem)
             if stops and not self._is_within(pair, self.tuned.candidates()):
                 return
-
-    def _candidate(self, config: KernelConfig, problem: Problem) -> Candidate:
-        return Candidate(family_named(config.family), config, problem, self.bench.target.limits, Guidelines())
 
     def _is_due(self, pair: Pair, known: Known) -> bool:
         """Whether the kernel has yet to be measured in turns with the best, or to be verified in full."""

@@ -18,6 +18,27 @@ Known = dict[str, dict[Problem, CurrentTrial]]  # a kernel's text, a shape: the 
 DIGITS = 9  # of a loss: 102 over 100 is more than 1.02 to a computer
 
 
+class Comparable:
+    """Whether a trial has a time that can be compared, and is of a kernel that this program makes.
+
+    Where there are `bases`, one of each family, it has to rest on these.
+    """
+
+    def __init__(self, bases: Mapping[str, str] | None = None) -> None:
+        self._bases = bases
+        self._digests: dict[str, str] = {}
+
+    def __call__(self, trial: CurrentTrial) -> bool:
+        if self._bases is not None and trial.basis != self._bases.get(trial.config.family):
+            return False
+        if trial.median_us is None or not is_of_this_version(trial.config, trial.problem):
+            return False
+        text = trial.config.kernel_text
+        if text not in self._digests:
+            self._digests[text] = render(trial.problem, trial.config).digest
+        return self._digests[text] == trial.source_digest
+
+
 @dataclass(frozen=True, slots=True)
 class Selected:
     """The kernels that are chosen for the tuned shapes of one device, element type and op."""
@@ -57,8 +78,7 @@ class Tuned:
         self.winners: dict[Problem, BestRow] = {}
         self._trials: dict[Problem, tuple[CurrentTrial, ...]] = {}
         self._right: dict[Problem, tuple[CurrentTrial, ...]] = {}
-        self._digests: dict[str, str] = {}
-        self._bases: Mapping[str, str] | None = None
+        self._counts = Comparable()
         for problem in self.problems:
             self.read(problem)
 
@@ -78,7 +98,7 @@ class Tuned:
 
         None: let everything count.
         """
-        self._bases = bases
+        self._counts = Comparable(bases)
         for problem, trials in self._trials.items():
             self._right[problem] = tuple(filter(self._counts, trials))
 
@@ -122,17 +142,6 @@ class Tuned:
         started = {_started(one) for one in self.store.current(self.device) if one.is_verified_in_full}
         right = (one for of_problem in self._right.values() for one in of_problem)
         return _fastest(one for one in right if _started(one) in started)
-
-    def _counts(self, trial: CurrentTrial) -> bool:
-        """Whether it has a time that can be compared, and is of a kernel that this program makes."""
-        if self._bases is not None and trial.basis != self._bases.get(trial.config.family):
-            return False
-        if trial.median_us is None or not is_of_this_version(trial.config, trial.problem):
-            return False
-        text = trial.config.kernel_text
-        if text not in self._digests:
-            self._digests[text] = render(trial.problem, trial.config).digest
-        return self._digests[text] == trial.source_digest
 
     def selected(self) -> Selected:
         """The fewest kernels by what is stored: a pair that was not measured, or verified in full, serves nothing.

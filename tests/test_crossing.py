@@ -1,0 +1,296 @@
+"""Winners' kernels at the other tuned shapes, by fabricated times: which pairs are measured, and that it is once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.simulated import DEVICE, KERNELS, RUN, SHAPES, TARGET, TODAY, Simulated, Times, stored_trial
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.families.tsmr import TsmrConfig
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner import crossing, job
+from tsm2_tune.tuner.basis import basis
+from tsm2_tune.tuner.crossing import MOST_SHAPES, Crossed, Crossing
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.trial import Cache, Outcome
+from tsm2_tune.tuner.tune import FinalFailure, Options
+
+FIRST, SECOND, THIRD = KERNELS[:3]
+Pairs = set[tuple[str, Problem]]
+
+
+def won(store: Store, *winners: tuple[KernelConfig, Problem], **changes: Any) -> None:
+    """Each was tuned by itself, and took 100 us."""
+    for config, problem in winners:
+        store.add_trial(RUN, stored_trial(config, problem, 100.0, **({"full_verdict": "right"} | changes)))
+
+
+def times(
+    configs: Iterable[KernelConfig], problems: Iterable[Problem] = SHAPES, median_us: float = 150.0
+) -> dict[tuple[str, Problem], float]:
+    at = list(problems)
+    return {(config.text, problem): median_us for config in configs for problem in at}
+
+
+THREE = list(zip(KERNELS[:3], SHAPES[:3], strict=True))
+SLOWER = times(KERNELS) | {(one.text, at): 100.0 for one, at in THREE}  # at the shapes that others won
+
+
+def crossed(device: Simulated, store: Store, asked: Iterable[Problem] = SHAPES, families: Any = ()) -> list[Any]:
+    return list(Crossing(frozenset(asked), device, store, families).events())
+
+
+def measured(store: Store, shapes: Iterable[Problem], taken: Times, **options: Any) -> Pairs:
+    """What a run that was asked for these shapes measures."""
+    device = Simulated(store, taken)
+    device.options = Options(**options)
+    crossed(device, store, shapes)
+    return set(device.tried)
+
+
+def test_every_winners_kernel_is_measured_at_every_other_shape_once(store: Store) -> None:
+    won(store, *THREE)
+    before = [(row.problem, row.config, row.median_us) for row in store.best()]
+    device = Simulated(store, SLOWER)
+    events = crossed(device, store, SHAPES[:3])
+    expected = {(one.text, at) for one, own in THREE for at in SHAPES[:3] if at is not own}
+    assert sorted(device.tried) == sorted(expected)
+    stored = {(one.config.text, one.problem): one.median_us for one in store.current(DEVICE)}
+    assert stored == dict.fromkeys(expected, 150.0) | {(one.text, at): 100.0 for one, at in THREE}
+    assert [(row.problem, row.config, row.median_us) for row in store.best()] == before
+    counted = [(one.done, one.total) for one in events if isinstance(one, Crossed)]
+    assert (counted[0], counted[-1]) == ((0, 6), (6, 6))
+    assert counted == sorted(counted)
+    again = Simulated(store, {})
+    assert crossed(again, store, SHAPES[:3]) == []
+    assert (again.tried, again.rounds) == ([], [])
+
+
+def test_a_shape_alone_has_no_pairs(store: Store) -> None:
+    won(store, (FIRST, SHAPES[0]))
+    device = Simulated(store, SLOWER)
+    assert crossed(device, store) == []
+
+
+def test_one_kernel_that_won_all_shapes_has_no_pairs(store: Store) -> None:
+    won(store, *((FIRST, at) for at in SHAPES))
+    assert crossed(Simulated(store, {}), store) == []
+
+
+def test_types_and_ops_are_apart(store: Store) -> None:
+    other_type, other_op = Problem(8192, 16, 4096, "f64"), Problem(8192, 16, 4096, "f32", "nt")
+    won(store, (FIRST, SHAPES[0]), (SECOND, other_type), (THIRD, other_op))
+    asked = (SHAPES[0], other_type, other_op)
+    assert measured(store, asked, times(KERNELS, asked)) == set()
+
+
+def test_of_other_tuned_shapes_only_pairs_with_what_was_asked_for_are_measured(store: Store) -> None:
+    won(store, *THREE)
+    assert measured(store, [SHAPES[0]], SLOWER) == {
+        (FIRST.text, SHAPES[1]), (FIRST.text, SHAPES[2]), (SECOND.text, SHAPES[0]), (THIRD.text, SHAPES[0]),
+    }  # fmt: skip
+    assert measured(store, SHAPES[:2], SLOWER) == {(SECOND.text, SHAPES[2]), (THIRD.text, SHAPES[1])}
+
+
+def test_what_was_not_tuned_here_asks_for_nothing(store: Store) -> None:
+    won(store, *THREE)
+    assert measured(store, [SHAPES[3]], SLOWER) == set()
+
+
+def test_another_compilers_winners_take_no_part_and_do_not_get_stale(store: Store) -> None:
+    """A trial of a family made otherwise would make the family's others there stale."""
+    won(store, (FIRST, SHAPES[0]), (SECOND, SHAPES[1]))
+    of_before = TsmrConfig(128, 1, 8, 8, 2, 1, 1, 1)
+    won(store, (of_before, SHAPES[2]), basis="nvcc of before")
+    assert [row.stale for row in store.best()] == [0, 0, 0]
+    assert measured(store, SHAPES[:3], SLOWER) == {(FIRST.text, SHAPES[1]), (SECOND.text, SHAPES[0])}
+    assert [row.stale for row in store.best()] == [0, 0, 0]
+
+
+def test_stale_winners_take_no_part(store: Store) -> None:
+    won(store, (FIRST, SHAPES[0]), basis="nvcc of before")
+    won(store, (SECOND, SHAPES[1]), (THIRD, SHAPES[2]))
+    assert {(row.problem, row.stale) for row in store.best()} == {(SHAPES[0], 1), (SHAPES[1], 0), (SHAPES[2], 0)}
+    assert measured(store, SHAPES[:3], SLOWER) == {(SECOND.text, SHAPES[2]), (THIRD.text, SHAPES[1])}
+
+
+def test_states_of_the_l2_are_apart(store: Store) -> None:
+    won(store, (FIRST, SHAPES[0]))
+    dirty = {"basis": basis("tsm2", TARGET, Cache.DIRTY), "cache": Cache.DIRTY}
+    config = stored_trial(SECOND, SHAPES[1], 100.0, full_verdict="right", **dirty)
+    assert config.measurement is not None
+    store.add_trial(RUN, replace(config, measurement=replace(config.measurement, cache=Cache.DIRTY)))
+    assert [row.cache for row in store.best()] == [Cache.CLEAN, Cache.DIRTY]
+    assert measured(store, SHAPES[:2], SLOWER) == set()
+
+
+def test_a_kernel_that_was_right_there_is_not_measured_again(store: Store) -> None:
+    won(store, *THREE[:2])
+    store.add_trial(RUN, stored_trial(FIRST, SHAPES[1], 180.0))
+    assert measured(store, SHAPES[:2], SLOWER) == {(SECOND.text, SHAPES[0])}
+
+
+def test_a_kernel_is_started_as_suits_the_shape_and_counts_as_one_however_it_was_started(store: Store) -> None:
+    config = TsmrConfig(128, 1, 8, 8, 2, 6, 1, 1)
+    large, small, smaller = (Problem(m, 8, 20480, "f32") for m in (40960, 5120, 2560))
+    won(store, (config, large), (FIRST, small), (FIRST, smaller))
+    store.add_trial(RUN, stored_trial(replace(config, splits=3), smaller, 400.0))
+    device = Simulated(store, times([FIRST], [large]))
+    crossed(device, store, [large, small, smaller])
+    (text,) = {text for text, at in device.tried if at == small}
+    found = TsmrConfig.parse(text)
+    assert found is not None
+    assert found.kernel_text == config.kernel_text
+    assert found.splits > 2 * config.splits  # as many blocks for an eighth of the rows
+    assert not any(at == smaller for _, at in device.tried)
+    again = Simulated(store, {})
+    crossed(again, store, [large, small, smaller])
+    assert again.tried == []  # though it had crashed
+
+
+def test_what_failed_is_tried_again_only_if_asked_for(store: Store) -> None:
+    won(store, *THREE[:2])
+    assert len(measured(store, SHAPES[:2], {})) == 2
+    assert [one.outcome for one in store.listing()][2:] == [Outcome.CRASHED] * 2
+    assert measured(store, SHAPES[:2], SLOWER) == set()
+    assert len(measured(store, SHAPES[:2], SLOWER, retried=frozenset({Outcome.CRASHED}))) == 2
+    assert [one.outcome for one in store.listing()] == [Outcome.OK] * 4
+
+
+def test_neither_most_trials_nor_budget_count(store: Store) -> None:
+    won(store, *THREE)
+    device = Simulated(store, SLOWER)
+    device.options = Options(max_trials=1, budget_seconds=1e-6)
+    crossed(device, store, SHAPES[:3])
+    assert len(device.tried) == 6
+    assert (device.options.max_trials, device.options.budget_seconds) == (1, 1e-6)
+
+
+def test_only_kernels_of_the_families_that_were_named_are_measured(store: Store) -> None:
+    other = TsmrConfig(128, 1, 8, 8, 2, 1, 1, 1)
+    won(store, (THIRD, SHAPES[0]), (other, SHAPES[1]))
+    own = {(THIRD.text, SHAPES[0]): 100.0, (other.text, SHAPES[1]): 100.0}
+    device = Simulated(store, times([THIRD, other]) | own)
+    crossed(device, store, SHAPES[:2], families=("tsm2",))
+    assert device.tried == [(THIRD.text, SHAPES[1])]
+    crossed(device, store, SHAPES[:2])
+    assert device.tried[1:] == [(other.text, SHAPES[0])]
+
+
+def test_of_many_shapes_each_kernel_is_measured_at_the_nearest(store: Store) -> None:
+    shapes = [Problem(2048 * 2**number, 16, 4096, "f32") for number in range(MOST_SHAPES + 4)]
+    won(store, (FIRST, shapes[0]), *((SECOND, at) for at in shapes[1:]))
+    pairs = measured(store, shapes, times(KERNELS, shapes))
+    assert {at for text, at in pairs if text == FIRST.text} == set(shapes[1 : 1 + MOST_SHAPES])
+    assert {at for text, at in pairs if text == SECOND.text} == {shapes[0]}
+    assert measured(store, shapes, {}) == set()
+
+
+def test_what_would_take_absurdly_long_is_left_out(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    won(store, *THREE[:2])
+    slow = {SECOND: 2000.1, FIRST: 100.0}
+    monkeypatch.setattr(crossing, "expected_us", lambda one: slow[one.config])
+    assert measured(store, SHAPES[:2], SLOWER) == {(FIRST.text, SHAPES[1])}
+    slow[SECOND] = 1999.9
+    assert measured(store, SHAPES[:2], SLOWER) == {(SECOND.text, SHAPES[0])}
+
+
+def test_what_a_family_cannot_compute_is_left_out(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    won(store, *THREE[:2])
+    monkeypatch.setattr(
+        crossing, "configuration_for", lambda at, problem, _: None if problem is SHAPES[1] else SECOND
+    )
+    assert measured(store, SHAPES[:2], SLOWER) == {(SECOND.text, SHAPES[0])}
+
+
+def test_what_does_not_fit_the_devices_memory_is_left_out(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = TsmrConfig(128, 1, 8, 8, 2, 6, 1, 1)
+    large, small = Problem(40960, 8, 20480, "f32"), Problem(5120, 8, 20480, "f32")
+    won(store, (config, large), (THIRD, small))
+    room = crossing.needed_bytes(small)  # but none for the workspace
+    with monkeypatch.context() as patch:
+        patch.setattr(TARGET, "limits", replace(TARGET.limits, memory_bytes=room))
+        assert measured(store, [large, small], {}) == set()
+    assert {at for _, at in measured(store, [large, small], {})} == {large, small}
+
+
+# A pair that is faster
+
+
+def test_a_pair_that_is_faster_wins_by_finals_alone(store: Store) -> None:
+    won(store, *THREE[:2])
+    faster = SLOWER | {(SECOND.text, SHAPES[0]): 80.0, (FIRST.text, SHAPES[0]): 100.0}
+    device = Simulated(store, faster, in_turns={(SECOND.text, SHAPES[0]): 85.0})
+    crossed(device, store, SHAPES[:2])
+    assert (SHAPES[0], frozenset({FIRST.text, SECOND.text})) in device.rounds
+    assert device.in_full == []  # it was verified in full where it won before
+    (row,) = store.best(device=DEVICE, problem=SHAPES[0])
+    assert (row.config, row.median_us, row.verified_in_full) == (SECOND.text, 85.0, 1)
+    again = Simulated(store, {})
+    assert crossed(again, store, SHAPES[:2]) == []
+
+
+def test_a_pair_that_was_lucky_once_does_not_win(store: Store) -> None:
+    won(store, *THREE[:2])
+    lucky = SLOWER | {(SECOND.text, SHAPES[0]): 99.0, (FIRST.text, SHAPES[0]): 100.0}
+    crossed(Simulated(store, lucky, in_turns={(SECOND.text, SHAPES[0]): 130.0}), store, SHAPES[:2])
+    (row,) = store.best(device=DEVICE, problem=SHAPES[0])
+    assert (row.config, row.round) == (FIRST.text, 1)
+
+
+@pytest.mark.parametrize("is_ended", [False, True], ids=["", "by the next run, where the first one was ended"])
+def test_a_pair_that_leads_where_nothing_was_asked_for_is_settled_too(is_ended: bool, store: Store) -> None:
+    won(store, *THREE[:2])
+    faster = SLOWER | {(FIRST.text, SHAPES[1]): 80.0, (SECOND.text, SHAPES[1]): 100.0}
+    device = Simulated(store, faster)
+    if is_ended:
+        events = Crossing(frozenset(SHAPES[:1]), device, store).events()
+        next(one for one in events if isinstance(one, job.TrialStored) and one.trial.problem == SHAPES[1])
+        events.close()
+        assert [row.verified_in_full for row in store.best(problem=SHAPES[1])] == [0]
+    crossed(device, store, SHAPES[:1])
+    assert device.tried[0] == (FIRST.text, SHAPES[1])
+    assert len(device.tried) == (1 if is_ended else 2)  # the other kernel is no winner's any more
+    (row,) = store.best(device=DEVICE, problem=SHAPES[1])
+    assert (row.config, row.round, row.verified_in_full) == (FIRST.text, 1, 1)
+
+
+def test_finals_of_what_was_not_asked_for_are_left_to_its_own_run(store: Store) -> None:
+    won(store, *THREE[:2])
+    near = times(KERNELS, median_us=102.0) | {(one.text, at): 100.0 for one, at in THREE[:2]}
+    device = Simulated(store, near)
+    crossed(device, store, SHAPES[:1])
+    assert [at for at, _ in device.rounds] == [SHAPES[0]]
+
+
+# Ended in the middle
+
+
+def test_an_end_in_the_middle_loses_nothing(store: Store) -> None:
+    won(store, *THREE)
+    device = Simulated(store, SLOWER)
+    events = Crossing(frozenset(SHAPES[:3]), device, store).events()
+    stored = (one for one in events if isinstance(one, job.TrialStored))
+    for _ in range(3):
+        next(stored)
+    events.close()
+    assert device.options == Options()
+    assert len(store.listing()) == 6
+    assert len(measured(store, SHAPES[:3], SLOWER)) == 3
+    assert len({(one.config, one.problem) for one in store.listing()}) == len(store.listing()) == 9
+
+
+def test_what_another_run_has_taken_on_is_left_to_it(store: Store) -> None:
+    won(store, *THREE[:2])
+    with store.claims(DEVICE) as others:
+        again = job.Again(None)
+        others.take(SHAPES[1], FIRST.text, basis=TODAY["tsm2"], again=again, bases=TODAY)
+        device = Simulated(store, SLOWER)
+        events = crossed(device, store, SHAPES[:2])
+    assert device.tried == [(SECOND.text, SHAPES[0])]
+    assert [one for one in events if isinstance(one, Crossed)][-1] == Crossed(2, 2)
+    assert not any(isinstance(one, FinalFailure) for one in events)

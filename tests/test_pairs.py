@@ -1,0 +1,185 @@
+"""Winners' kernels at the other tuned shapes, as the command measures them on this host."""
+
+from __future__ import annotations
+
+import io
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from rich.console import Console
+
+from tests.command import run
+from tests.kills import asked
+from tests.on_host import ON_HOST
+from tests.test_resume import dump
+from tsm2_tune import crossed, fewest
+from tsm2_tune.fewest import Measuring
+from tsm2_tune.tuner.crossing import Crossed
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.trial import Outcome
+from tsm2_tune.tuner.worker import Attempt, AttemptResult, Worker
+
+pytestmark = [*ON_HOST, pytest.mark.usefixtures("known_ceilings")]
+
+SHAPES = "64x2x64,33x3x17"
+TRIALS = (
+    "SELECT p.dtype, p.op, p.m, t.config, t.outcome FROM trial t JOIN problem p ON p.id = t.problem_id ORDER BY t.id"
+)
+WINNERS = "SELECT dtype, op, m, config FROM best ORDER BY 1, 2, 3"
+SAID = "pairs of a winner's kernel and another tuned shape: "
+
+
+def command(path: Path, *options: str, shapes: str = SHAPES) -> tuple[str, ...]:
+    return ("--device", "cpu", "--shapes", shapes, "--max-trials", "1", "--db", str(path), *options)
+
+
+def tuned(path: Path, *options: str, shapes: str = SHAPES) -> str:
+    """What the command says."""
+    result = run(*command(path, *options, shapes=shapes))
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def of_families(path: Path, families: dict[str, str]) -> Path:
+    """The database, with each of these shapes tuned by one family, so that others lack its kernel."""
+    for shape, family in families.items():
+        tuned(path, "--family", family, "--no-pairs", shapes=shape)
+    assert asked(path, "SELECT count(*) FROM trial") == [(len(families),)]
+    return path
+
+
+@pytest.fixture
+def two_kernels(path: Path) -> Path:
+    return of_families(path, dict(zip(SHAPES.split(","), ("tsm2", "tsmr"), strict=True)))
+
+
+def test_pairs_are_measured_after_the_last_problem_and_once(two_kernels: Path) -> None:
+    before, winners = asked(two_kernels, TRIALS), asked(two_kernels, WINNERS)
+    said = tuned(two_kernels)
+    after = asked(two_kernels, TRIALS)
+    assert after[:2] == before
+    (first, first_m), (second, second_m) = [(config, m) for _, _, m, config, _ in before]
+    assert {(config, m) for _, _, m, config, _ in after[2:]} == {(first, second_m), (second, first_m)}
+    assert {outcome for *_, outcome in after} == {"ok"}
+    assert said.index("2/2 33x3x17") < said.index(f"{SAID}2 measured\n") < said.index("% of floor")
+    assert {m for *_, m, _ in winners} == {m for *_, m, _ in asked(two_kernels, WINNERS)}
+    assert asked(two_kernels, "SELECT min(verified_in_full) FROM best") == [(1,)]
+    stored = dump(two_kernels)
+    again = tuned(two_kernels)
+    assert SAID not in again
+    assert dump(two_kernels) == stored
+
+
+def test_no_pairs_leaves_them_out(two_kernels: Path) -> None:
+    before = dump(two_kernels)
+    assert SAID not in tuned(two_kernels, "--no-pairs")
+    assert dump(two_kernels) == before
+
+
+def test_a_shape_alone_has_none(path: Path) -> None:
+    assert SAID not in tuned(path, "--family", "tsm2", shapes="64x2x64")
+    assert asked(path, "SELECT count(*) FROM trial") == [(1,)]
+
+
+def test_gram_shapes_have_pairs_of_their_own_and_types_are_not_mixed(path: Path) -> None:
+    families = {
+        "64x2x64:f32": "tsm2",
+        "33x3x17:f64": "tsmr",
+        "4x4x64:f32:tx": "gram",
+        "6x6x80:f32:tx": "tsmt",
+    }
+    of_families(path, families)
+    before = asked(path, TRIALS)
+    assert f"{SAID}2 measured\n" in tuned(path, shapes=",".join(families))
+    after = asked(path, TRIALS)[len(before) :]
+    (_, _, _, gram, _), (_, _, _, tsmt, _) = before[2:]
+    assert {(dtype, op, m, config) for dtype, op, m, config, _ in after} == {
+        ("f32", "tx", 6, gram), ("f32", "tx", 4, tsmt)
+    }  # fmt: skip
+
+
+KILLED = """
+import os, signal
+from tests.quick_command import make_quick
+from tsm2_tune.__main__ import main
+from tsm2_tune.tuner.worker import Worker
+make_quick(setattr)
+attempt, attempts = Worker.attempt, []
+def second_kills(worker, request):
+    attempts.append(request)
+    if len(attempts) == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return attempt(worker, request)
+Worker.attempt = second_kills
+main()
+"""
+
+
+def test_killed_among_them_it_goes_on(two_kernels: Path) -> None:
+    before = set(asked(two_kernels, TRIALS))
+    root = Path(__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, *command(two_kernels)], cwd=root, stdout=subprocess.DEVNULL, check=False
+    )
+    assert done.returncode == -signal.SIGKILL
+    killed = set(asked(two_kernels, TRIALS))
+    assert before < killed
+    assert len(killed) == 3
+    tuned(two_kernels)
+    ended = asked(two_kernels, TRIALS)
+    assert killed <= set(ended)
+    assert len(ended) == len(set(ended))
+    assert asked(two_kernels, "SELECT owner FROM claim") == []
+    with Store.open(two_kernels, create=False) as store:
+        rows = store.best()
+        right = [one for one in store.current(rows[0].device) if one.median_us is not None]
+    timed = {(one.config.kernel_text, one.problem) for one in right}
+    winning = {one.config.kernel_text for one in right if one.id in {row.trial_id for row in rows}}
+    assert {(kernel, row.problem) for kernel in winning for row in rows} <= timed
+
+
+def test_what_the_machine_interrupts_is_told_and_tried_again(
+    two_kernels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        lost = AttemptResult(Outcome.INTERRUPTED, "the worker died during timing (SIGKILL)")
+        patch.setattr(Worker, "attempt", lambda *_: lost)
+        result = run(*command(two_kernels))
+    assert result.exit_code == 1
+    assert f"{SAID}0 measured, 2 interrupted\n" in result.output
+    assert "2 interrupted by the machine" in result.output
+    assert f"{SAID}2 measured\n" in tuned(two_kernels)
+
+
+# What is shown
+
+
+def test_where_no_bar_tells_a_line_counts_them_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(fewest, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    console = Console(file=io.StringIO(), force_terminal=False)
+    with Measuring(console, "pairs", counts=("final",)) as shown:
+        for done in range(20):
+            now[0] += 4.0
+            shown.show(Crossed(done, 132))
+    lines = cast(io.StringIO, console.file).getvalue().splitlines()
+    assert lines == [f"pairs: {done} of 132" for done in (3, 7, 11, 15, 19)]
+
+
+def test_a_pair_that_takes_long_is_told(two_kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempt = Worker.attempt
+
+    def slow(worker: Worker, request: Attempt) -> AttemptResult:
+        time.sleep(0.5)
+        return attempt(worker, request)
+
+    monkeypatch.setattr(crossed, "LONG_SECONDS", 0.2)
+    monkeypatch.setattr(Worker, "attempt", slow)
+    assert re.search(r"^pairs: [01] of 2(; 1 final)?: no news for \d+ s, at ", tuned(two_kernels), re.MULTILINE)

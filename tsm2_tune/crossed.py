@@ -1,0 +1,43 @@
+"""What the terminal shows while winners' kernels are measured at other tuned shapes, and what came of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+
+from rich.console import Console
+
+from tsm2_tune.display import LONG_SECONDS, print_line
+from tsm2_tune.fewest import Measuring
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.liveness import Liveness
+from tsm2_tune.tuner import job
+from tsm2_tune.tuner.crossing import Crossing
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.trial import Outcome
+from tsm2_tune.tuner.tune import FinalFailure, Tuner
+
+
+def cross(asked: frozenset[Problem], tuner: Tuner, store: Store, families: Collection[str], console: Console) -> int:
+    """Measure the pairs of what was asked for, and print how many there were; returns how often the machine
+    interrupted it.
+    """
+    outcomes, others = Counter[Outcome](), 0  # of trials, and interrupted ones of finals and full verifications
+    with (
+        Measuring(console, "pairs", counts=("final",)) as shown,
+        Liveness(lambda seconds: shown.goes_on(seconds, tuner.phases.now), LONG_SECONDS) as liveness,
+    ):
+        for event in Crossing(asked, tuner, store, families).events():
+            liveness.event()
+            shown.show(event)
+            if isinstance(event, job.TrialStored | job.TrialInterrupted):
+                outcomes[event.trial.outcome] += 1
+            elif isinstance(event, job.WinnerVerified):
+                others += event.outcome is Outcome.INTERRUPTED
+            elif isinstance(event, FinalFailure):
+                others += event.interrupted
+    if outcomes:
+        failed = sorted((outcome, count) for outcome, count in outcomes.items() if outcome is not Outcome.OK)
+        parts = [f"{outcomes[Outcome.OK]} measured", *(f"{count} {outcome}" for outcome, count in failed)]
+        print_line(console, f"pairs of a winner's kernel and another tuned shape: {', '.join(parts)}")
+    return outcomes[Outcome.INTERRUPTED] + others

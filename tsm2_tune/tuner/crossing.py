@@ -1,0 +1,198 @@
+"""Measuring each winner's kernel at the other tuned shapes.
+
+A kernel has a time where a search happened to try it: at the shape that it won, and seldom elsewhere. What it takes
+at a shape that nobody tuned is expected from the times that it has, the better the more of them there are around.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import groupby
+
+from tsm2_tune.generator.expected import expected_us
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.rules import Candidate
+from tsm2_tune.tuner import job, suggested
+from tsm2_tune.tuner.claims import Claims
+from tsm2_tune.tuner.export.fitting import configuration_for, distance
+from tsm2_tune.tuner.export.pairs import Comparable
+from tsm2_tune.tuner.operands import needed_bytes
+from tsm2_tune.tuner.past import Again
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.stored import BestRow, CurrentTrial
+from tsm2_tune.tuner.tune import Tuner
+
+MOST_SHAPES = 12  # the nearest to those that a kernel won, at which it is measured
+ABSURD = 20.0  # times as long as the shape's winner, by planning: that much tells nothing of kernels worth a choice
+
+
+@dataclass(frozen=True, slots=True)
+class Crossed:
+    """How far it is."""
+
+    done: int  # pairs of a kernel and a shape
+    total: int  # that are to be tried
+
+
+Event = job.Event | Crossed
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Tuned shapes of one element type and op, whose winners are made as this run makes kernels."""
+
+    won: dict[str, dict[Problem, CurrentTrial]]  # a kernel's text, the shapes that it won
+    winners: dict[Problem, CurrentTrial]
+    known: dict[Problem, frozenset[str]]  # the kernels that have a time there
+    unsettled: frozenset[Problem]  # whose winner was in no final, and not verified in full: its run was ended
+
+    def missing(self, asked: Collection[Problem]) -> Iterator[tuple[str, Problem]]:
+        """A kernel and a shape, one of the nearest, at which it has no time.
+
+        One of what was asked for is that shape, or was won by that kernel.
+        """
+        for kernel, at in sorted(self.won.items()):
+            others = (problem for problem in self.winners if problem not in at)
+            nearest = sorted(others, key=lambda one: (min(distance(one, won) for won in at), one))
+            won_asked = any(problem in asked for problem in at)
+            for problem in nearest[:MOST_SHAPES]:
+                if kernel not in self.known[problem] and (won_asked or problem in asked):
+                    yield kernel, problem
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """The pairs that a run's problems are in, with one another and with the other tuned shapes of their groups.
+
+    They are ordinary trials, but neither the most trials nor the budget of a search ends them.
+    """
+
+    asked: frozenset[Problem]
+    tuner: Tuner
+    store: Store
+    families: Collection[str] = ()  # only kernels of these; none: of all
+    started_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+
+    def events(self) -> Iterator[Event]:
+        """Everything that happens, stored before it is told; nothing where no pair is missing."""
+        groups = list(self._groups())
+        unsettled = sorted(problem for group in groups for problem in group.unsettled - self.asked)
+        due = self._due(groups)
+        if not due and not unsettled:
+            return
+        with unbounded(self.tuner), self.store.claims(self.tuner.target.identity.name) as claims:
+            for problem in unsettled:
+                yield from self._settled(self._turn(problem, (), claims))
+            if unsettled:
+                due = self._due(list(self._groups()))  # by who has won there now
+            done, total = 0, sum(map(len, due.values()))
+            yield Crossed(done, total)
+            for problem, candidates in due.items():
+                turn = self._turn(problem, candidates, claims)
+                for number, event in enumerate(suggested.tried(turn, candidates), 1):
+                    yield event
+                    yield Crossed(done + number, total)
+                done += len(candidates)
+                yield Crossed(done, total)  # with those that another run has tried meanwhile
+                yield from self._settled(turn)
+
+    def _groups(self) -> Iterator[Group]:
+        """Those that a problem of the run is in, and another shape."""
+        rows = sorted(self._winners(), key=lambda row: (row.dtype, row.op))
+        for _, of_group in groupby(rows, key=lambda row: (row.dtype, row.op)):
+            among = list(of_group)
+            if len(among) > 1 and any(row.problem in self.asked for row in among):
+                yield self._group(among)
+
+    def _winners(self, problem: Problem | None = None) -> list[BestRow]:
+        device, cache = self.tuner.target.identity.name, self.tuner.cache
+        return [row for row in self.store.best(device=device, problem=problem, cache=cache) if not row.stale]
+
+    def _group(self, rows: Sequence[BestRow]) -> Group:
+        tuner, unsettled = self.tuner, {row.problem for row in rows if _is_unsettled(row)}
+        counts = Comparable(suggested.bases_of({row.family for row in rows}, tuner.target, tuner.cache))
+        won, winners, known = dict[str, dict[Problem, CurrentTrial]](), dict[Problem, CurrentTrial](), {}
+        for row in rows:
+            problem = row.problem
+            right = {one.id: one for one in self.store.current(row.device, problem) if counts(one)}
+            winner = right.get(row.trial_id)
+            if winner is not None:  # else another compiler made it, and a trial of now beside it would make it stale
+                won.setdefault(winner.config.kernel_text, {})[problem] = winner
+                winners[problem] = winner
+                known[problem] = frozenset(one.config.kernel_text for one in right.values())
+        return Group(won, winners, known, frozenset(filter(unsettled.__contains__, winners)))
+
+    def _due(self, groups: Sequence[Group]) -> dict[Problem, list[Candidate]]:
+        """What is to be tried at each shape."""
+        found: dict[Problem, list[Candidate]] = {}
+        for group in groups:
+            for kernel, problem in group.missing(self.asked):
+                candidate = self._candidate(group, kernel, problem)
+                if candidate is not None:
+                    found.setdefault(problem, []).append(candidate)
+        untried = {problem: self._untried(problem, candidates) for problem, candidates in found.items()}
+        return {problem: candidates for problem, candidates in untried.items() if candidates}
+
+    def _candidate(self, group: Group, kernel: str, problem: Problem) -> Candidate | None:
+        """How the kernel is tried at the shape; None where it cannot be, or is not worth the time.
+
+        As at the shapes that it won, whatever else is known of it: so the same run again tries no other one.
+        """
+        limits = self.tuner.target.limits
+        config = configuration_for(group.won[kernel], problem, limits)
+        if config is None or (self.families and config.family not in self.families):
+            return None
+        candidate = suggested.candidate_of(config, problem, limits)
+        winner = suggested.candidate_of(group.winners[problem].config, problem, limits)
+        is_absurd = expected_us(candidate) > ABSURD * expected_us(winner)
+        return None if is_absurd or _memory_bytes(candidate) > limits.memory_bytes else candidate
+
+    def _untried(self, problem: Problem, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Those of which no trial is stored that counts as tried."""
+        tuner = self.tuner
+        bases = suggested.bases_of({one.config.family for one in candidates}, tuner.target, tuner.cache)
+        again = job.again_of(self.store, tuner, problem, bases)
+        past = job.past_of(self.store, tuner, problem, bases, again)
+        return [one for one in candidates if one.config.text not in past.tried]
+
+    def _turn(self, problem: Problem, candidates: Sequence[Candidate], claims: Claims) -> job.Turn:
+        families = {one.config.family for one in candidates}
+        return suggested.turn_of(problem, families, self.tuner, self.store, claims, self.started_at)
+
+    def _settled(self, turn: job.Turn) -> Iterator[Event]:
+        """Finals, and the full verification of who won them, where these are due.
+
+        Those of a shape that was not asked for are another run's, with its options: unless a pair leads there now.
+        """
+        problem = turn.space.problem
+        if problem not in self.asked and not any(map(_is_unsettled, self._winners(problem))):
+            return
+        for event in turn.settled(Again(self.tuner.options.limits)):
+            if not isinstance(event, job.VendorLeftOut) or event.problem not in {None, *self.asked}:
+                yield event  # else it was told in the problem's own turn
+
+
+@contextmanager
+def unbounded(tuner: Tuner) -> Iterator[None]:
+    """The tuner tries all that it is given, and nothing else, for so long."""
+    options = tuner.options
+    tuner.options = options.unbounded
+    try:
+        yield
+    finally:
+        tuner.options = options
+
+
+def _is_unsettled(row: BestRow) -> bool:
+    """Whether it was in no final, and was not verified in full."""
+    return row.round == 0 and not row.verified_in_full
+
+
+def _memory_bytes(candidate: Candidate) -> int:
+    """What trying it takes on the device, about."""
+    problem = candidate.problem
+    sums = candidate.launch.partial_elements(problem.m, problem.n)
+    return needed_bytes(problem) + sums * problem.dtype.sum.element_bytes

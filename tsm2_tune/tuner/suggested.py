@@ -1,0 +1,47 @@
+"""Trials of configurations that no search of the shape has suggested, but the results of other shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.families import FAMILIES, family_named
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.rules import Candidate, Guidelines
+from tsm2_tune.generator.space import SearchSpace
+from tsm2_tune.tuner import job
+from tsm2_tune.tuner.basis import basis
+from tsm2_tune.tuner.claims import Claims
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.target import Target
+from tsm2_tune.tuner.trial import Cache
+from tsm2_tune.tuner.tune import Tuner
+
+
+def bases_of(families: Collection[str], target: Target, cache: Cache) -> dict[str, str]:
+    """What trials rest on that are made now, of each of these families that there is."""
+    return {name: basis(name, target, cache) for name in sorted(families) if name in FAMILIES}
+
+
+def candidate_of(config: KernelConfig, problem: Problem, limits: DeviceLimits) -> Candidate:
+    """The configuration, which no guideline is asked about."""
+    return Candidate(family_named(config.family), config, problem, limits, Guidelines())
+
+
+def turn_of(
+    problem: Problem, families: Collection[str], tuner: Tuner, store: Store, claims: Claims, started_at: str
+) -> job.Turn:
+    """The turn of a shape at which configurations of these families are tried; all families are in its finals."""
+    own = tuple(sorted(name for name in families if name in FAMILIES and family_named(name).supports(problem)))
+    space = SearchSpace(problem, tuner.target.limits, own, (), (), ())
+    cache = tuner.target.cache(tuner.options.cache)
+    names = {name for name in job.counted((), space) if family_named(name).supports(problem)}
+    return job.Turn(space, tuner, store, claims, bases_of(names, tuner.target, cache), started_at, cache)
+
+
+def tried(turn: job.Turn, candidates: Sequence[Candidate]) -> Iterator[job.TrialStored | job.TrialInterrupted]:
+    """Try those that were not tried at the turn's shape, each stored before it is told."""
+    again = job.again_of(turn.store, turn.tuner, turn.space.problem, turn.own)
+    past = job.past_of(turn.store, turn.tuner, turn.space.problem, turn.own, again)
+    yield from turn.tried(candidates, past, again)
