@@ -6,8 +6,9 @@ a whole vector however many lines there are. It is copied in vectors, every elem
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from math import gcd, lcm
 from typing import Any, ClassVar
@@ -16,7 +17,7 @@ from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Perio
 from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
-from tsm2_tune.generator.problem import FMA_DTYPES, TF32_DTYPES, Problem
+from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.rules import Candidate, Rule
 from tsm2_tune.generator.splitting import (
     MULTIPROCESSORS,
@@ -30,32 +31,39 @@ from tsm2_tune.generator.splitting import (
 )
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering, tile_rules, tile_traffic
 
-THREADS = (128, 256)
-# Rows or columns of C: of a block, and of a thread, those first that are to be tried first.
+THREADS = 256
+# Rows or columns of C: of a block, and those of a thread.
 LINES = {
     1: (1,),
-    2: (2,),
-    3: (3,),
+    2: (2, 1),
+    3: (3, 1),
     4: (4, 2),
     6: (6, 3),
-    8: (4, 8),
-    12: (6, 4),
-    16: (4, 8),
-    24: (8, 4),
-    32: (8, 4),
-    48: (8, 4),
-    64: (8, 4),
+    8: (8, 4, 2),
+    12: (6, 4, 3),
+    16: (8, 4, 2),
+    24: (8, 6, 4, 3),
+    32: (8, 4, 2),
+    48: (8, 6, 4, 3),
+    64: (8, 4, 2),
 }
 TILE = tuple(LINES)
-MOST_SUMS = 64  # of products, of a thread
-RINGS = ((16, 3), (8, 4), (8, 3), (16, 4), (32, 2))  # KiB of a place, about, and places
+RINGS = (
+    (16, 3),
+    (32, 2),
+    (8, 4),
+    (8, 3),
+)  # KiB of a place, about, and places; those first that are to be tried first
 SPLITS = (16, 20, 40, 64, *sorted({sms * blocks for sms in MULTIPROCESSORS for blocks in (1, 2, 3)}))
+MOST_SUM_REGISTERS = 64  # of a thread, which leave room for two blocks
 WHOLE_LANES = 4  # teams of a block, from twice as many on a multiple of it, so that their products are whole vectors
 MOST_LEFT = 8  # teams whose sums a block adds up at last
-LOADED = 32  # elements that a thread has in registers beside its sums
+LOADED = 32  # registers that a thread has for elements beside its sums
 VECTOR_BYTES = 16
-THREAD_BYTES = 128  # of sums, of a thread that has two blocks beside it
 SUM_BITS = {4: "float", 8: "float2", 16: "float4"}  # CUDA's type of so many bytes
+WARP_THREADS, WAVEFRONT_BYTES = 32, 128  # that shared memory serves in a clock
+ISSUED = 128  # instructions of threads, a clock, of a multiprocessor
+PARTS_TRIED = 3  # of a tile, for a thread: at first
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -69,6 +77,7 @@ class TsmtRingConfig(KernelConfig):
         "tile_columns": "n",
         "rows": "r",
         "columns": "c",
+        "together": "g",
         "place_kib": "d",
         "stages": "s",
         "splits": "k",
@@ -80,6 +89,7 @@ class TsmtRingConfig(KernelConfig):
     tile_columns: int  # of C, of a block
     rows: int  # of C that one thread accumulates in registers
     columns: int  # of C that one thread accumulates in registers
+    together: int  # 1 where a team's products of a chunk are neighbours, 0 where neighbouring teams' are
     place_kib: int  # of one place of the ring, about
     stages: int  # places of the ring
     splits: int  # of k
@@ -111,6 +121,39 @@ def at_once(config: TsmtRingConfig, problem: Problem) -> int:
     return max(min(LOADED // of_product, rounds), 1)
 
 
+def pitch(config: TsmtRingConfig, problem: Problem) -> int:
+    """Elements from a line along k to the next in shared memory: an odd number of vectors."""
+    vector, products = VECTOR_BYTES // problem.dtype.element_bytes, chunk(config, problem)
+    return products + vector * (1 if products // vector % 2 == 0 else 2)
+
+
+def wavefronts(places: Sequence[int], element_bytes: int) -> int:
+    """Clocks in which shared memory serves a warp whose lanes read elements at these places, each a bank."""
+    banks = WAVEFRONT_BYTES // element_bytes
+    groups = (set(places[first : first + banks]) for first in range(0, len(places), banks))
+    return sum(max(Counter(place % banks for place in group).values()) for group in groups)
+
+
+def clocks(config: TsmtRingConfig, problem: Problem) -> float:
+    """What shared memory and the issue of instructions take together for one product of every line."""
+    size, members = problem.dtype.element_bytes, team(config)
+    rounds, down = chunk(config, problem) // lanes_of_k(config), config.tile_rows // config.rows
+    apart = rounds if config.together else 1
+    teams = [min(lane // members, lanes_of_k(config) - 1) * apart for lane in range(WARP_THREADS)]
+    lines = [(lane % members % down, lane % members // down) for lane in range(WARP_THREADS)]
+    read = 0
+    for which, (of_thread, extent) in enumerate(((config.rows, problem.m), (config.columns, problem.n))):
+        if problem.contiguous[which] == "k":
+            places = [
+                own[which] * pitch(config, problem) + product for own, product in zip(lines, teams, strict=True)
+            ]
+        else:
+            places = [own[which] + product * extent for own, product in zip(lines, teams, strict=True)]
+        read += of_thread * wavefronts(places, size)
+    instructions = config.rows * config.columns * problem.dtype.parts**2 + config.rows + config.columns
+    return members * (read / WARP_THREADS + instructions / ISSUED)
+
+
 def _config(candidate: Candidate) -> TsmtRingConfig:
     assert isinstance(candidate.config, TsmtRingConfig)
     return candidate.config
@@ -125,13 +168,16 @@ class TsmtRing(Family[TsmtRingConfig]):
     name = "tsmt_ring"
     summary = "transposed tall and skinny times tall and skinny: both through shared memory, of any number of lines"
     template = "tsmt_ring.cu.jinja"
-    dtypes = (*FMA_DTYPES, *TF32_DTYPES)  # TF32 asks for no more than f32 gives
+    dtypes = FMA_DTYPES
     tunables = (
         Tunable("threads", "", "threads of a block"),
         Tunable("tile_rows", "", "rows of C that one block computes"),
         Tunable("tile_columns", "", "columns of C that one block computes"),
         Tunable("rows", "", "rows of C that one thread accumulates in registers"),
         Tunable("columns", "", "columns of C that one thread accumulates in registers"),
+        Tunable(
+            "together", "", "1 where a team's products of a chunk are neighbours, 0 where neighbouring teams' are"
+        ),
         Tunable("place_kib", "", "KiB of one place of the ring, as nearly as its products can be shared"),
         Tunable("stages", "", "places of the ring, on their way or arrived"),
         Tunable("splits", "", "blocks among which k is divided"),
@@ -139,29 +185,35 @@ class TsmtRing(Family[TsmtRingConfig]):
     rules = (
         *tile_rules(TILE),
         Rule("chunks-for-all", "shape", "most blocks should have a chunk of k", _chunks_for_all),
+        Rule(
+            "reads-differ",
+            "shape",
+            "a warp of one team reads the same, whichever products are its own",
+            lambda c: tunable(c, "together") == 0 or team(_config(c)) % WARP_THREADS > 0,
+        ),
         *WIDE_SPLIT_RULES,
     )
     odd_lines = 1.0  # of a Division
     config_type = TsmtRingConfig
 
     def configurations(self) -> Iterator[TsmtRingConfig]:
-        for tile_rows, tile_columns in product(TILE, TILE):
-            for rows, columns in product(LINES[tile_rows], LINES[tile_columns]):
-                for threads, (place_kib, stages), splits in product(THREADS, RINGS, SPLITS):
-                    config = TsmtRingConfig(
-                        threads, tile_rows, tile_columns, rows, columns, place_kib, stages, splits
-                    )
-                    if rows * columns <= MOST_SUMS and team(config) <= threads:
-                        yield config
+        for tile in product(TILE, TILE):
+            for part in self.parts_of(tile):
+                for together, ring, splits in product((0, 1), RINGS, SPLITS):
+                    yield TsmtRingConfig(THREADS, *tile, *part, together, *ring, splits)
+
+    @staticmethod
+    def parts_of(tile: tuple[int, int]) -> Iterator[tuple[int, int]]:
+        """Rows and columns of a thread that shares such a tile with a block's others."""
+        for rows, columns in product(LINES[tile[0]], LINES[tile[1]]):
+            if tile[0] // rows * (tile[1] // columns) <= THREADS:
+                yield rows, columns
 
     def smem_elements(self, config: TsmtRingConfig, problem: Problem) -> int:
         """Elements of the ring, or of the sums that take its place."""
-        pad, products = VECTOR_BYTES // problem.dtype.element_bytes, chunk(config, problem)
         a, b = (
-            lines * (products + (pad if along == "k" else 0))
-            for lines, along in zip(
-                (config.tile_rows, config.tile_columns), problem.contiguous[:2], strict=True
-            )
+            lines * (pitch if along == "k" else chunk)(config, problem)
+            for lines, along in zip((config.tile_rows, config.tile_columns), problem.contiguous[:2], strict=True)
         )
         copies = max(lanes_of_k(config) // 2, min(lanes_of_k(config), MOST_LEFT), self.adders(config, problem))
         return max(config.stages * (a + b), copies * config.tile_rows * config.tile_columns)
@@ -223,32 +275,51 @@ class TsmtRing(Family[TsmtRingConfig]):
         )
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmtRingConfig, ...]:
-        """Every product of C in one tile, as large a part of it in each thread as leaves registers for others."""
-        if max(problem.m, problem.n) > TILE[-1] or problem.dtype_name in TF32_DTYPES:
+        """Every product of C in one tile, those parts of it for each thread that keep shared memory least busy.
+
+        None where lines are whole vectors of extents that other families' tiles have.
+        """
+        if max(problem.m, problem.n) > TILE[-1] or not self._is_odd(problem):
             return ()
-        tile_rows, tile_columns = covering(TILE, problem.m), covering(TILE, problem.n)
-        most = MOST_SUMS if problem.dtype.registers == 1 else THREAD_BYTES // problem.dtype.element_bytes * 2
+        tile = covering(TILE, problem.m), covering(TILE, problem.n)
         parts = [
-            (rows, columns)
-            for rows, columns in product(LINES[tile_rows], LINES[tile_columns])
-            if rows * columns <= most
+            part for part in self.parts_of(tile) if part[0] * part[1] * problem.dtype.registers <= MOST_SUM_REGISTERS
         ]
-        return in_turns(
-            self._filling(problem, limits, (tile_rows, tile_columns, *part), THREADS[1], ring)
-            for part in parts[:2]
+
+        def clocks_of(config: TsmtRingConfig) -> float:
+            return clocks(config, problem)
+
+        by_ring = [
+            sorted(
+                (
+                    min(
+                        (TsmtRingConfig(THREADS, *tile, *part, together, *ring, 1) for together in (0, 1)),
+                        key=clocks_of,
+                    )
+                    for part in parts
+                ),
+                key=clocks_of,
+            )
             for ring in RINGS[:3]
-        )
+        ]
+        every = in_turns(configs[:PARTS_TRIED] for configs in by_ring)
+        return tuple(replace(config, splits=self._splits(config, problem, limits)) for config in every)
 
     @staticmethod
-    def _filling(
-        problem: Problem, limits: DeviceLimits, tile: tuple[int, int, int, int], threads: int, ring: tuple[int, int]
-    ) -> list[TsmtRingConfig]:
-        """With two blocks on a multiprocessor, three, or as many blocks as a small k has work for."""
-        every = [TsmtRingConfig(threads, *tile, *ring, wide_splits(limits, blocks)) for blocks in (2, 1)]
-        chunks = -(-problem.k // chunk(every[0], problem))
-        few = [splits for splits in SPLITS if splits <= min(limits.sms, max(chunks, SPLITS[0]))]
-        enough = [config for config in every if config.splits in SPLITS and config.splits * ring[1] <= chunks]
-        return enough[:1] or [TsmtRingConfig(threads, *tile, *ring, few[-1])]
+    def _is_odd(problem: Problem) -> bool:
+        """Whether lines of an operand are not whole vectors, or an extent of C is no power of two."""
+        lines = (problem.stored[name][0] * problem.dtype.element_bytes % VECTOR_BYTES for name in "AB")
+        return any(lines) or any(extent & (extent - 1) for extent in (problem.m, problem.n))
+
+    @staticmethod
+    def _splits(config: TsmtRingConfig, problem: Problem, limits: DeviceLimits) -> int:
+        """Two blocks on a multiprocessor, or one of a small k, or as many as have a chunk."""
+        chunks = -(-problem.k // chunk(config, problem))
+        for blocks in (2, 1):
+            splits = wide_splits(limits, blocks)
+            if splits in SPLITS and splits * (config.stages if blocks > 1 else 1) <= chunks:
+                return splits
+        return max((splits for splits in SPLITS if splits <= min(chunks, limits.sms)), default=SPLITS[0])
 
     def context(self, config: TsmtRingConfig, problem: Problem) -> dict[str, Any]:
         along_a, along_b, _ = problem.contiguous
@@ -261,6 +332,8 @@ class TsmtRing(Family[TsmtRingConfig]):
             "c_along_n": problem.row_major_c,
             "chunk": chunk(config, problem),
             "lanes_of_k": lanes_of_k(config),
+            "pad": pitch(config, problem) - chunk(config, problem),
+            "together": config.together,
             "at_once": at_once(config, problem),
             "most_left": MOST_LEFT,
             "sum_width": width,
