@@ -55,7 +55,8 @@ RINGS = (
     (8, 3),
 )  # KiB of a place, about, and places; those first that are to be tried first
 SPLITS = (16, 20, 40, 64, *sorted({sms * blocks for sms in MULTIPROCESSORS for blocks in (1, 2, 3)}))
-MOST_SUM_REGISTERS = 64  # of a thread, which leave room for two blocks
+MIN_BLOCKS, MOST_REGISTERS = 2, 128  # on a multiprocessor, and of each thread then
+MOST_SUM_REGISTERS = 64  # of a thread, that leave room for so many blocks
 WHOLE_LANES = 4  # teams of a block, from twice as many on a multiple of it, so that their products are whole vectors
 MOST_LEFT = 8  # teams whose sums a block adds up at last
 LOADED = 32  # registers that a thread has for elements beside its sums
@@ -336,6 +337,7 @@ class TsmtRing(Family[TsmtRingConfig]):
             "together": config.together,
             "at_once": at_once(config, problem),
             "most_left": MOST_LEFT,
+            "min_blocks": MIN_BLOCKS if self.resources(config, problem).registers <= MOST_REGISTERS else 1,
             "sum_width": width,
             "sum_bits": SUM_BITS[width * problem.dtype.sum.element_bytes],
             "flat_splits": self.launch(config, problem).flat_splits,
