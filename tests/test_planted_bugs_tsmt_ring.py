@@ -38,8 +38,8 @@ BUGS = (
         "X + product * ld + line, 1"),
     bug("products past k", ODD, IN_RANGE, "from + at, 1", op="tn"),
     bug("a part of a chunk as a whole one", LONE, "k, next < whole_chunks", "k, next < chunks", op="tn"),
-    bug("an element of a line in another's place", LONE, "product += wraps ? products_on + 1", "product += products_on"
-        " + 1; products_on < 0 ? 1"),
+    bug("an element of a line in another's place", LONE, "wraps ? products_on + 1 : products_on",
+        "products_on + 1"),
     bug("chunks that are read while copies arrive", WARP, "__syncthreads();  // every thread's copies", "//"),
     bug("sums over a ring that is read", LONE, "__syncthreads();  // the ring is", "//", dtype="c64"),
     bug("half of an odd number of teams twice", ODD, "k_lane < teams - half", "k_lane < half"),

@@ -92,8 +92,10 @@ constexpr int stages = 4;         // places of the ring
 constexpr int min_blocks = 2;     // that a multiprocessor must hold, which bounds the registers
 
 // The threads of a tile have the same k. A thread's rows of C are `team_rows` apart, and its columns likewise, so that
-// neighbouring threads read neighbours in shared memory.
+// neighbouring threads read neighbours in shared memory. Two by two of them are neighbours where they can be: where lanes
+// i and i ^ 1, or i and i ^ 2, read the same address, shared memory serves twice as many lanes at a time.
 constexpr int team_rows = tile_rows / rows, team_columns = tile_columns / columns, team = team_rows * team_columns;
+constexpr bool in_squares = team_rows % 2 == 0 && team_columns % 2 == 0;
 constexpr int lanes_of_k = 84;   // teams of a block; threads of no team only copy
 constexpr int rounds = chunk / lanes_of_k;  // of a chunk, that a team multiplies
 constexpr int at_once = 1;       // of these, whose elements a thread has in registers
@@ -248,8 +250,9 @@ __device__ __forceinline__ void await_copies()
 #endif
 
 // An operand's lines that are those of a tile of C, a chunk of k at a time, in a place of the ring. What lies side by
-// side in memory does so there. Where the lines themselves do, and the operand has no others between them, a chunk is one
-// run of elements, and begins at a whole vector if the operand does: it is copied in vectors however many lines there are.
+// side in memory does so there. Where the lines themselves do, and the operand has no others between them, a chunk is
+// one run of elements, and begins at a whole vector if the operand does: it is copied in vectors however many lines there
+// are.
 template <int most_lines, bool along_k>
 struct Operand {
     static constexpr int pitch = chunk + 2;  // along k: an odd number of vectors, for neighbouring lines in other banks
@@ -354,7 +357,9 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmt_ring(
     constexpr int a_elements = of_A.place_elements, place_elements = a_elements + of_B.place_elements;
 
     const int member = threadIdx.x % team, k_lane = threadIdx.x / team;
-    const int row = member % team_rows, column = member / team_rows;
+    const int square = member / 4, squares_down = team_rows / 2;
+    const int row = in_squares ? square % squares_down * 2 + member % 2 : member % team_rows;
+    const int column = in_squares ? square / squares_down * 2 + member / 2 % 2 : member / team_rows;
     const bool multiplies = lanes_of_k * team == threads || k_lane < lanes_of_k;
 
     scalar sum[columns][rows] = {};

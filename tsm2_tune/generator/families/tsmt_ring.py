@@ -64,6 +64,7 @@ VECTOR_BYTES = 16
 SUM_BITS = {4: "float", 8: "float2", 16: "float4"}  # CUDA's type of so many bytes
 WARP_THREADS, WAVEFRONT_BYTES = 32, 128  # that shared memory serves in a clock
 ISSUED = 128  # instructions of threads, a clock, of a multiprocessor
+THIN, TILE_OF_OTHERS = 4, 16  # times as long as wide; the longer extent from which a C is thin then
 PARTS_TRIED = 3  # of a tile, for a thread: at first
 
 
@@ -128,29 +129,39 @@ def pitch(config: TsmtRingConfig, problem: Problem) -> int:
     return products + vector * (1 if products // vector % 2 == 0 else 2)
 
 
+def place(config: TsmtRingConfig, member: int) -> tuple[int, int]:
+    """First row and first column of C of a team's member: as the template has it."""
+    down, across = config.tile_rows // config.rows, config.tile_columns // config.columns
+    if down % 2 or across % 2:
+        return member % down, member // down
+    square = member // 4
+    return square % (down // 2) * 2 + member % 2, square // (down // 2) * 2 + member // 2 % 2
+
+
 def wavefronts(places: Sequence[int], element_bytes: int) -> int:
-    """Clocks in which shared memory serves a warp whose lanes read elements at these places, each a bank."""
+    """Clocks in which shared memory serves a warp whose lanes read elements at these places.
+
+    Twice as many lanes at a time where two lanes read the same that are side by side, or one apart.
+    """
     banks = WAVEFRONT_BYTES // element_bytes
-    groups = (set(places[first : first + banks]) for first in range(0, len(places), banks))
+    shared = any(all(place == places[lane ^ by] for lane, place in enumerate(places)) for by in (1, 2))
+    lanes = banks * (2 if shared else 1)
+    groups = (set(places[first : first + lanes]) for first in range(0, len(places), lanes))
     return sum(max(Counter(place % banks for place in group).values()) for group in groups)
 
 
 def clocks(config: TsmtRingConfig, problem: Problem) -> float:
     """What shared memory and the issue of instructions take together for one product of every line."""
-    size, members = problem.dtype.element_bytes, team(config)
-    rounds, down = chunk(config, problem) // lanes_of_k(config), config.tile_rows // config.rows
-    apart = rounds if config.together else 1
-    teams = [min(lane // members, lanes_of_k(config) - 1) * apart for lane in range(WARP_THREADS)]
-    lines = [(lane % members % down, lane % members // down) for lane in range(WARP_THREADS)]
+    members, teams, products = team(config), lanes_of_k(config), chunk(config, problem)
+    apart = products // teams if config.together else 1
+    of_lanes = [min(lane // members, teams - 1) * apart for lane in range(WARP_THREADS)]
+    lines = [place(config, lane % members) for lane in range(WARP_THREADS)]
     read = 0
     for which, (of_thread, extent) in enumerate(((config.rows, problem.m), (config.columns, problem.n))):
-        if problem.contiguous[which] == "k":
-            places = [
-                own[which] * pitch(config, problem) + product for own, product in zip(lines, teams, strict=True)
-            ]
-        else:
-            places = [own[which] + product * extent for own, product in zip(lines, teams, strict=True)]
-        read += of_thread * wavefronts(places, size)
+        is_along_k = problem.contiguous[which] == "k"
+        across, along = (pitch(config, problem), 1) if is_along_k else (1, extent)
+        places = [line[which] * across + product * along for line, product in zip(lines, of_lanes, strict=True)]
+        read += of_thread * wavefronts(places, problem.dtype.element_bytes)
     instructions = config.rows * config.columns * problem.dtype.parts**2 + config.rows + config.columns
     return members * (read / WARP_THREADS + instructions / ISSUED)
 
@@ -278,9 +289,9 @@ class TsmtRing(Family[TsmtRingConfig]):
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[TsmtRingConfig, ...]:
         """Every product of C in one tile, those parts of it for each thread that keep shared memory least busy.
 
-        None where lines are whole vectors of extents that other families' tiles have.
+        None where lines are whole vectors, and extents such as other families' tiles have.
         """
-        if max(problem.m, problem.n) > TILE[-1] or not self._is_odd(problem):
+        if max(problem.m, problem.n) > TILE[-1] or self._is_for_others(problem):
             return ()
         tile = covering(TILE, problem.m), covering(TILE, problem.n)
         parts = [
@@ -307,10 +318,12 @@ class TsmtRing(Family[TsmtRingConfig]):
         return tuple(replace(config, splits=self._splits(config, problem, limits)) for config in every)
 
     @staticmethod
-    def _is_odd(problem: Problem) -> bool:
-        """Whether lines of an operand are not whole vectors, or an extent of C is no power of two."""
+    def _is_for_others(problem: Problem) -> bool:
+        """Whether lines are whole vectors, and C has as many rows and columns as other families' tiles, or nearly."""
         lines = (problem.stored[name][0] * problem.dtype.element_bytes % VECTOR_BYTES for name in "AB")
-        return any(lines) or any(extent & (extent - 1) for extent in (problem.m, problem.n))
+        extents = sorted((problem.m, problem.n))
+        is_thin = extents[1] >= max(THIN * extents[0], TILE_OF_OTHERS)
+        return not (any(lines) or any(extent & (extent - 1) for extent in extents) or is_thin)
 
     @staticmethod
     def _splits(config: TsmtRingConfig, problem: Problem, limits: DeviceLimits) -> int:
