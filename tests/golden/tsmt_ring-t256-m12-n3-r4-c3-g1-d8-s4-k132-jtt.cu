@@ -280,7 +280,7 @@ struct Operand {
         else if constexpr (along_k)
             whole ? stage_lines<true>(to, l, k) : stage_lines<false>(to, l, k);
         else
-            stage_elements(to, l, k);
+            whole ? stage_elements<true>(to, l, k) : stage_elements<false>(to, l, k);
     }
 
 private:
@@ -323,18 +323,22 @@ private:
         }
     }
 
-    // The lines' elements of one product after those of another, and zeros past the end of k.
+    // The lines' elements of one product after those of another, and zeros past the end of k where it is not whole.
+    template <bool whole>
     __device__ __forceinline__ void stage_elements(scalar *to, index_t l, index_t k) const
     {
-        const int products_on = threads / lines, lines_on = threads % lines;  // from a thread's element to its next one
+        const int count = chunk * lines, inside = whole ? count : int(k - l) * lines;
+        const int lines_on = threads % lines;  // from a thread's element to its next one
+        const index_t on = threads / lines * ld + lines_on, on_to_next_product = on + ld - lines;
+        const scalar *from = X + l * ld;
         int line = threadIdx.x % lines;
-        index_t product = l + threadIdx.x / lines;
+        index_t at = threadIdx.x / lines * ld + line;
         #pragma unroll 4
-        for (int e = threadIdx.x; e < chunk * lines; e += threads) {
-            copy_async<1>(to + e, product < k ? X + product * ld + line : X, product < k);
+        for (int e = threadIdx.x; e < count; e += threads) {
+            copy_async<1>(to + e, whole || e < inside ? from + at : X, whole || e < inside);
             const bool wraps = line + lines_on >= lines;
+            at += wraps ? on_to_next_product : on;
             line += wraps ? lines_on - lines : lines_on;
-            product += wraps ? products_on + 1 : products_on;
         }
     }
 };
