@@ -148,7 +148,7 @@ ORDERED: tuple[tuple[KernelConfig, str], ...] = (
     (TsmtRingConfig(256, 16, 8, 4, 4, 0, 16, 3, splits=264), "ntt"),
     (TsmtRingConfig(256, 12, 6, 3, 3, 1, 8, 4, splits=16), "tn"),
     (TsmtRingConfig(256, 64, 3, 8, 3, 1, 32, 2, splits=132), "tt"),
-    (TsmtRingConfig(256, 3, 3, 3, 3, 0, 8, 3, splits=40), "nnt"),  # a tile of no whole vectors of sums
+    (TsmtRingConfig(256, 3, 3, 3, 3, 0, 8, 4, splits=40), "nnt"),  # a tile of no whole vectors of sums
     (TsmtMmaConfig(128, 16, 16, 1, 2, 8, 3, splits=132, min_blocks=2), "nt"),
     (TsmtMmaConfig(256, 64, 32, 2, 2, 16, 2, splits=16, min_blocks=1), "tn"),
     (TsmtMmaConfig(256, 8, 8, 1, 1, 32, 1, splits=264, min_blocks=1), "ntt"),  # the tensor core's smaller product

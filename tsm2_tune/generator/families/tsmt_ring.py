@@ -21,6 +21,7 @@ from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.rules import Candidate, Rule
 from tsm2_tune.generator.splitting import (
     MULTIPROCESSORS,
+    SMALL_K,
     WIDE_SPLIT_RULES,
     adders,
     flat_splits,
@@ -42,19 +43,19 @@ LINES = {
     8: (8, 4, 2),
     12: (6, 4, 3),
     16: (8, 4, 2),
+    20: (5, 4),
     24: (8, 6, 4, 3),
+    28: (7, 4),
     32: (8, 4, 2),
+    40: (8, 5),
     48: (8, 6, 4, 3),
+    56: (8, 7),
     64: (8, 4, 2),
 }
 TILE = tuple(LINES)
-RINGS = (
-    (16, 3),
-    (32, 2),
-    (8, 4),
-    (8, 3),
-)  # KiB of a place, about, and places; those first that are to be tried first
-SPLITS = (16, 20, 40, 64, *sorted({sms * blocks for sms in MULTIPROCESSORS for blocks in (1, 2, 3)}))
+# KiB of one place of a ring, about, and places; those first that are to be tried first.
+RINGS = ((16, 3), (32, 2), (8, 4))
+SPLITS = (16, 40, *sorted({sms * blocks for sms in MULTIPROCESSORS for blocks in (1, 2)}))
 MIN_BLOCKS, MOST_REGISTERS = 2, 128  # on a multiprocessor, and of each thread then
 MOST_SUM_REGISTERS = 64  # of a thread, that leave room for so many blocks
 WHOLE_LANES = 4  # teams of a block, from twice as many on a multiple of it, so that their products are whole vectors
@@ -312,7 +313,7 @@ class TsmtRing(Family[TsmtRingConfig]):
                 ),
                 key=clocks_of,
             )
-            for ring in RINGS[:3]
+            for ring in RINGS
         ]
         every = in_turns(configs[:PARTS_TRIED] for configs in by_ring)
         return tuple(replace(config, splits=self._splits(config, problem, limits)) for config in every)
@@ -329,7 +330,7 @@ class TsmtRing(Family[TsmtRingConfig]):
     def _splits(config: TsmtRingConfig, problem: Problem, limits: DeviceLimits) -> int:
         """Two blocks on a multiprocessor, or one of a small k, or as many as have a chunk."""
         chunks = -(-problem.k // chunk(config, problem))
-        for blocks in (2, 1):
+        for blocks in (2, 1) if problem.k > SMALL_K else (1,):
             splits = wide_splits(limits, blocks)
             if splits in SPLITS and splits * (config.stages if blocks > 1 else 1) <= chunks:
                 return splits
