@@ -14,7 +14,7 @@ from math import gcd, lcm
 from typing import Any, ClassVar
 
 from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Periods, Resources, Traffic
-from tsm2_tune.generator.families.family import Family, Tunable
+from tsm2_tune.generator.families.family import ODD_LINES, Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
@@ -31,6 +31,7 @@ from tsm2_tune.generator.splitting import (
     wide_splits,
 )
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering, tile_rules, tile_traffic
+from tsm2_tune.runtime.expecting import Division
 
 THREADS = 256
 # Rows or columns of C: of a block, and those of a thread.
@@ -206,7 +207,7 @@ class TsmtRing(Family[TsmtRingConfig]):
         ),
         *WIDE_SPLIT_RULES,
     )
-    odd_lines = 1.0  # of a Division
+    odd_lines = 1.0  # of lines side by side, which are copied as one run
     config_type = TsmtRingConfig
 
     def configurations(self) -> Iterator[TsmtRingConfig]:
@@ -264,6 +265,10 @@ class TsmtRing(Family[TsmtRingConfig]):
 
     def periods(self, config: TsmtRingConfig, problem: Problem) -> Periods:
         return Periods(config.tile_rows, config.tile_columns, chunk(config, problem))
+
+    def division(self, config: TsmtRingConfig, problem: Problem, resident: int) -> Division:
+        found = super().division(config, problem, resident)
+        return replace(found, odd_lines=ODD_LINES) if "k" in problem.contiguous[:2] else found
 
     def traffic(self, config: TsmtRingConfig, problem: Problem) -> Traffic:
         return tile_traffic(problem, tile_rows=config.tile_rows, tile_columns=config.tile_columns)
