@@ -45,6 +45,7 @@ from tsm2_tune.generator.families.tsmt import TsmtConfig
 from tsm2_tune.generator.families.tsmt_few import TsmtFewConfig
 from tsm2_tune.generator.families.tsmt_half import TsmtHalfConfig
 from tsm2_tune.generator.families.tsmt_mma import TsmtMmaConfig
+from tsm2_tune.generator.families.tsmt_ring import TsmtRingConfig
 from tsm2_tune.generator.families.tsmt_tf32 import TsmtTf32Config
 from tsm2_tune.generator.families.tsmt_zmma import TsmtZmmaConfig
 from tsm2_tune.generator.occupancy import occupancy
@@ -148,6 +149,10 @@ ORDERED: tuple[tuple[KernelConfig, str], ...] = (
     (TsmtTf32Config(128, 64, 64, 4, 8, 32, 2, splits=132), "tn"),
     (TsmtTf32Config(128, 16, 32, 1, 2, 64, 4, splits=16), "ntt"),
     (TsmtTf32Config(256, 32, 32, 2, 2, 128, 3, splits=1), "nn"),
+    (TsmtRingConfig(256, 16, 8, 4, 4, 0, 16, 3, splits=264), "ntt"),
+    (TsmtRingConfig(256, 12, 6, 3, 3, 1, 8, 4, splits=16), "tn"),
+    (TsmtRingConfig(256, 64, 3, 8, 3, 1, 32, 2, splits=132), "tt"),
+    (TsmtRingConfig(256, 3, 3, 3, 3, 0, 8, 4, splits=40), "nnt"),  # a tile of no whole vectors of sums
     (TsmtMmaConfig(128, 16, 16, 1, 2, 8, 3, splits=132, min_blocks=2), "nt"),
     (TsmtMmaConfig(256, 64, 32, 2, 2, 16, 2, splits=16, min_blocks=1), "tn"),
     (TsmtMmaConfig(256, 8, 8, 1, 1, 32, 1, splits=264, min_blocks=1), "ntt"),  # the tensor core's smaller product
@@ -220,6 +225,8 @@ CONJUGATED: tuple[tuple[KernelConfig, str], ...] = (
     (GemvConfig(256, 128, 2, 1, 2, splits=16), "cjt"),
     (TsmrZmmaConfig(128, 2, 16, 16, 2, splits=12, row_tiles=1, min_blocks=3), "nn"),
     (TsmrZmmaConfig(128, 1, 32, 32, 4, splits=1, row_tiles=4, min_blocks=1), "cjt"),
+    (TsmtRingConfig(256, 6, 12, 6, 4, 1, 16, 3, splits=132), "jtt"),
+    (TsmtRingConfig(256, 8, 4, 2, 4, 0, 8, 4, splits=16), "cn"),
     (TsmtZmmaConfig(128, 16, 16, 2, 2, 8, 2, splits=264, min_blocks=1), "cn"),
     (TsmtZmmaConfig(256, 8, 16, 1, 1, 16, 1, splits=16, min_blocks=2), "jtt"),
     (StagedZmmaConfig(128, 128, 32, 32, 32, 3, 1, splits=132, min_blocks=1, strips=2, octets=2, ahead=1), "cn"),
@@ -311,6 +318,8 @@ PAST_UNSIGNED = (
     (TsmrTf32Config(128, 8, 16, 32, 2, 12, 1, 3), Problem(140_001, 3, 33_013, "tf32", "nnt")),
     (TsmtConfig(256, 8, 4, 8, 4, 4, 2, 264, 1), Problem(8, 3, 600_000_011, "f32", "tn")),
     (TsmtMmaConfig(128, 16, 16, 1, 2, 8, 3, 132, 2), Problem(16, 2, 270_000_001, "f64", "nt")),
+    (TsmtRingConfig(256, 8, 3, 4, 3, 0, 16, 3, 264), Problem(7, 3, 650_000_011, "f32", "ntt")),
+    (TsmtRingConfig(256, 16, 2, 8, 2, 0, 16, 3, 264), Problem(16, 2, 270_000_001, "f32", "tn")),
     (TsmtFewConfig(256, 8, 2, 8, 1, 264, 1), Problem(8, 2, 600_000_008, "bf16", "ntt")),
     (TsmtHalfConfig(256, 16, 16, 1, 2, 256, 2, 264), Problem(16, 2, 270_000_001, "bf16", "ntt")),
     (StagedConfig(128, 128, 16, 16, 128, 2, 0, 264, 1, 8, 8, 4), Problem(16, 2, 270_000_001, "f32", "tn")),
@@ -368,7 +377,7 @@ def test_repeated_runs_give_the_same_bits(
     gpu: CudaDevice, target: Target, gpu_support_path: str, config: KernelConfig, case: Problem
 ) -> None:
     """The sums of the splits are added up in one order, whichever block ends last."""
-    thin = isinstance(config, (TsmtConfig, TsmtMmaConfig, TsmtZmmaConfig, TsmtHalfConfig, TsmtFewConfig))
+    thin = config.family.startswith("tsmt")
     shape = (19, 17, 400_009) if thin else (5003, 17, 20011)
     if case.is_gram:
         shape = (19, 19, 400_009)

@@ -41,6 +41,7 @@ from tsm2_tune.generator.families.tsmt import TsmtConfig
 from tsm2_tune.generator.families.tsmt_few import TsmtFewConfig
 from tsm2_tune.generator.families.tsmt_half import TsmtHalfConfig
 from tsm2_tune.generator.families.tsmt_mma import TsmtMmaConfig
+from tsm2_tune.generator.families.tsmt_ring import TsmtRingConfig
 from tsm2_tune.generator.families.tsmt_tf32 import TsmtTf32Config
 from tsm2_tune.generator.families.tsmt_zmma import TsmtZmmaConfig
 from tsm2_tune.generator.problem import DTYPES, Problem
@@ -140,6 +141,9 @@ SOURCES: tuple[tuple[KernelConfig, Problem], ...] = (
     (TsmtConfig(128, 16, 16, 8, 8, 4, 1, splits=264, min_blocks=1), GRAM),
     (TsmtMmaConfig(128, 16, 16, 1, 2, 8, 4, splits=264, min_blocks=1), replace(GRAM, dtype_name="f64")),
     (TsmtMmaConfig(256, 8, 8, 1, 1, 32, 1, splits=264, min_blocks=1), replace(GRAM, dtype_name="f64", op="ntt")),
+    (TsmtRingConfig(256, 2, 64, 2, 8, 0, 16, 3, splits=264), replace(GRAM, op="ntt")),
+    (TsmtRingConfig(256, 48, 24, 6, 4, 1, 32, 2, splits=1), replace(GRAM, dtype_name="f64")),
+    (TsmtRingConfig(256, 12, 3, 4, 3, 1, 8, 4, splits=132), replace(GRAM, dtype_name="c64", op="jtt")),
     (TsmtFewConfig(256, 4, 4, 8, 1, splits=264, min_blocks=1), replace(GRAM, dtype_name="bf16")),
     (TsmtFewConfig(128, 8, 8, 4, 2, splits=396, min_blocks=1), replace(GRAM, dtype_name="f16", op="ntt")),
     (TsmtHalfConfig(256, 16, 16, 1, 2, 256, 2, splits=264), replace(GRAM, dtype_name="bf16")),

@@ -30,6 +30,7 @@ from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
 from tsm2_tune.generator.families.tsmr_rows import TsmrRowsConfig
 from tsm2_tune.generator.families.tsmt import TsmtConfig
 from tsm2_tune.generator.families.tsmt_few import TsmtFewConfig
+from tsm2_tune.generator.families.tsmt_ring import TsmtRingConfig
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.probes import edge_problems
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
@@ -263,6 +264,7 @@ COUNTER_EXAMPLES = (
         TsmtFewConfig(128, 1, 1, 2, 2, splits=264, min_blocks=1),
         replace(GRAM, m=1, n=1, dtype_name="bf16", op="ntt"),
     ),
+    CounterExample("reads-differ", TsmtRingConfig(256, 16, 16, 2, 2, 1, 16, 3, splits=264), GRAM),
     CounterExample("whole-waves", TsmtConfig(128, 16, 16, 8, 8, 4, 1, splits=148, min_blocks=1), GRAM),
     CounterExample("one-wave", TsmtConfig(256, 16, 16, 8, 8, 4, 2, splits=528, min_blocks=1), GRAM),
     CounterExample(

@@ -7,9 +7,9 @@ a small B, tsmt the transpose of a tall matrix times another, gram such a matrix
 last, both operands through shared memory (without a second part, transposed products alone). The second says how:
 nothing, by fused multiply-adds; mma, smma and zmma, on the f64 tensor cores for f64, f32 and complex numbers
 (tsmm_mma for all of these, gram_mma for f32 and f64); half and tf32, on those for 16-bit floats and for f32 with
-fewer bits; rows, by lanes along the rows of a row-major A; ring, A through a ring in shared memory (of tsmm_ring C
-passes it too); few, 16-bit floats in few columns, by fused multiply-adds; held, rows of up to 16 elements of A
-whole in registers.
+fewer bits; rows, by lanes along the rows of a row-major A; ring, A through a ring in shared memory, of tsmm_ring C
+too, of tsmt_ring both operands, as they lie; few, 16-bit floats in few columns, by fused multiply-adds; held, rows of
+up to 16 elements of A whole in registers.
 """
 
 from __future__ import annotations
