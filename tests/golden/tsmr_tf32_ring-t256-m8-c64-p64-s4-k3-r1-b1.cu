@@ -29,7 +29,9 @@ constexpr int warp_rows = 8 * lane_rows;
 constexpr int block_rows = threads / 32 * warp_rows;
 constexpr int pitch = columns;  // elements from one staged row of B to the next
 
-template <bool holds> struct Flag { static constexpr bool value = holds; };
+// How a row tile of A is loaded: in vectors where it is whole and its lines are aligned, else element by element.
+enum class Loads { vectors, elements };
+template <Loads how> struct Way { static constexpr Loads value = how; };
 
 constexpr int sum_width = 4;  // of a vector
 using sum_bits_t = float4;  // of the loads and stores
@@ -450,26 +452,26 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_tf32_ring
     const bool resident = end - begin <= 2 * tile_depth;  // all of B that this block needs stays in shared memory
     const int depth = resident ? 2 * tile_depth : tile_depth;
     bits_t *const ring_of_warp = ring_of_A + threadIdx.x / 32 * (stages * group_pieces);
-    const int row_of_thread = threadIdx.x / 32 * warp_rows + threadIdx.x % 32 / 4 * piece_rows;
     // This split's sums of the tile.
     sum_t *sums = partials + ((long long)split * tiles + tile_of_C) * (columns * block_rows);
 
-    // Compute the row tiles from one on, up to another. `all` says that every load of a group is whole.
-    const auto sweep = [&](auto all, index_t from, index_t to) {
-        constexpr bool all_whole = decltype(all)::value;
-        constexpr int ring = all_whole ? stages : 1;  // loads at the edges take registers of their own
+    // Compute the row tile, of which a block has one where k is split.
+    const auto sweep = [&](auto way) {
+        constexpr Loads how = decltype(way)::value;
+        constexpr int ring = stages;
+        const int row_of_thread = threadIdx.x / 32 * warp_rows + threadIdx.x % 32 / 4 * piece_rows;
         __syncthreads();  // what was staged before is no longer read
         if (resident)
             stage_b<2 * tile_depth>(staged, B, ldb, begin, end, first, n);
         else
             stage_b<tile_depth>(staged, B, ldb, begin, end, first, n);
-        index_t left = (to - from + next_tile - 1) / next_tile * ((end - begin + step - 1) / step);  // groups to load
-        index_t next_row = from, next_column = begin;                     // of the next one
+        index_t left = ((end - begin + step - 1) / step);  // groups to load
+        index_t next_row = first_row, next_column = begin;  // of the next one
         const auto load_next = [&](int g) {
             if (left-- > 0) {
                 bits_t *group = ring_of_warp + g * group_pieces;
                 const index_t row = next_row + threadIdx.x / 32 * warp_rows;
-                if (all_whole && next_column + step <= end)
+                if (how == Loads::vectors && next_column + step <= end)
                     copy_a<true>(group, A, lda, row, m, next_column, end, true);
                 else
                     copy_a<false>(group, A, lda, row, m, next_column, end, aligned);
@@ -483,12 +485,13 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_tf32_ring
         int place = 0;  // in the ring, of the next group to multiply
 
         int buffer = 0;  // that holds the current tile of B
-        for (index_t block_row = from; block_row < to; block_row += next_tile) {
+        const index_t block_row = first_row;
+        {
             sums_t sum = {};
 
             #pragma unroll 1
             for (index_t tile = begin; tile < end; tile += depth) {
-                if (!resident || block_row == from) {
+                if (!resident || block_row == first_row) {
                     await_groups<ring - 1>();
                     __syncthreads();  // this tile is staged, and nobody reads the one before
                 }
@@ -521,18 +524,15 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_tf32_ring
         await_groups<0>();
     };
 
-    // Row tiles that are whole; the last of C may be left.
-    const bool whole_columns = aligned;
-    index_t rest = first_row;
-    if (whole_columns && first_row + block_rows <= m)
-        rest += (m - block_rows - first_row) / next_tile * next_tile + next_tile;
-    if (rest > first_row)
-        sweep(Flag<true>(), first_row, rest);
-    if (rest < m)
-        sweep(Flag<false>(), rest, m);
+    const bool whole_vectors = aligned;
+    if (!whole_vectors || first_row + block_rows > m)
+        sweep(Way<Loads::elements>());
+    else
+        sweep(Way<Loads::vectors>());
     if (last_of(counters + tile_of_C, splits)) {
         const sum_t *first_sums = partials + (long long)tile_of_C * (columns * block_rows);
         const long long stride = (long long)tiles * (columns * block_rows);
+        const int row_of_thread = threadIdx.x / 32 * warp_rows + threadIdx.x % 32 / 4 * piece_rows;
         constexpr int patches = lane_vectors / patch_vectors;
         constexpr int together = patch_vectors < 4 ? places_at_once(lane_vectors) / patch_vectors : 1;
         static_assert(together > 0 && patches % together == 0, "a lane's patches are added up some at once");
