@@ -39,7 +39,7 @@ STREAMING_BUGS = (
     Bug("A read as vectors that are not aligned", ONE, "const bool aligned =", "const bool aligned = true ||"),
     Bug("a row of A too many", ONE, "down <= last", "down <= last + 1"),
     Bug("groups behind the last ring", TILES, "begin + passes * prefetch)", "end)"),
-    Bug("sums of single elements in the order of vectors' sums", SPLIT, "(i ^ exchanged)", "i"),
+    Bug("sums of single elements in the order of vectors' sums", SPLIT, "(r ^ exchanged)", "r"),
     Bug("A's address not looked at", ONE, "(reinterpret_cast<unsigned long long>(A) | lda", "(lda"),
     Bug("a part-filled block taken for a whole one", TILES, "+ next_tile;\n    if", "+ 2 * next_tile;\n    if"),
 )  # fmt: skip

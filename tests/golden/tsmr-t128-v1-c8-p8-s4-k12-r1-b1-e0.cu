@@ -299,7 +299,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr(
     const int splits = gridDim.y, split = blockIdx.y;
     const index_t tiles = gridDim.x, tiles_across = (n + columns - 1) / columns;
     const index_t first = tile_of_C % tiles_across * columns;
-    const index_t first_row = tile_of_C / tiles_across * block_rows, next_tile = tiles / tiles_across * block_rows;
+    const index_t first_row = tile_of_C / tiles_across * block_rows;
 
     // The columns of A in this split, in whole prefetches but for the last; and the groups in which they are loaded.
     const index_t share = (k + splits * prefetch - 1) / (splits * prefetch) * prefetch;
@@ -374,8 +374,8 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr(
             if constexpr (how != Loads::elements)
                 store_vectors<exchanged>(sum, 1, sums, block_rows, row - block_row, 0, n - first);
             else
-                store_elements<how>(sum, row - block_row, block_rows, 0, n - first, [&](index_t i, index_t j, scalar value) {
-                    __stcs(sums + (i ^ exchanged) + j * block_rows, value);
+                store_elements<how>(sum, row_of_thread, block_rows, 0, n - first, [&](index_t r, index_t j, scalar x) {
+                    __stcs(sums + (r ^ exchanged) + j * block_rows, x);
                 });
         }
         await_groups<0>();

@@ -432,6 +432,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_half(
     // The columns of A in this split, in whole prefetches but for the last.
     const index_t share = (k + splits * prefetch - 1) / (splits * prefetch) * prefetch;
     const index_t begin = split * share < k ? split * share : k, end = begin + share < k ? begin + share : k;
+    const int row_of_thread = threadIdx.x / 32 * warp_rows + threadIdx.x % 32 / 4;
     const bool resident = end - begin <= 2 * tile_depth;  // all of B that this block needs stays in shared memory
     const int depth = resident ? 2 * tile_depth : tile_depth;
 
@@ -439,7 +440,6 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_half(
     const auto sweep = [&](auto way, index_t from, index_t to) {
         constexpr Loads how = decltype(way)::value;
         constexpr int ring = how == Loads::vectors ? stages : 1;
-        const int row_of_thread = threadIdx.x / 32 * warp_rows + threadIdx.x % 32 / 4;
         const index_t passes = (end - begin + ring * step - 1) / (ring * step);  // over the ring, for a tile of rows
         index_t left = (to - from + next_tile - 1) / next_tile * passes * ring;  // groups of A still to load
         index_t next_row = from, next_column = begin;  // of the next one

@@ -448,6 +448,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_half_ring
     // The columns of A in this split, in whole prefetches but for the last.
     const index_t share = (k + splits * prefetch - 1) / (splits * prefetch) * prefetch;
     const index_t begin = split * share < k ? split * share : k, end = begin + share < k ? begin + share : k;
+    const int row_of_thread = threadIdx.x / 32 * warp_rows + threadIdx.x % 32 / 4;
     const bool resident = end - begin <= 2 * tile_depth;  // all of B that this block needs stays in shared memory
     const int depth = resident ? 2 * tile_depth : tile_depth;
     bits_t *const ring_of_warp = ring_of_A + threadIdx.x / 32 * (stages * group_pieces);
@@ -456,7 +457,6 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_half_ring
     const auto sweep = [&](auto way, index_t from, index_t to) {
         constexpr Loads how = decltype(way)::value;
         constexpr int ring = stages;
-        const int row_of_thread = threadIdx.x / 32 * warp_rows + threadIdx.x % 32 / 4;
         __syncthreads();  // what was staged before is no longer read
         if (resident)
             stage_b<2 * tile_depth>(staged, B, ldb, begin, end, first, n);

@@ -320,7 +320,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_mma(
     const int splits = gridDim.y, split = blockIdx.y;
     const index_t tiles = gridDim.x, tiles_across = (n + columns - 1) / columns;
     const index_t first = tile_of_C % tiles_across * columns;
-    const index_t first_row = tile_of_C / tiles_across * block_rows, next_tile = tiles / tiles_across * block_rows;
+    const index_t first_row = tile_of_C / tiles_across * block_rows;
 
     // The columns of A in this split, in whole prefetches but for the last; and the groups in which they are loaded.
     const index_t share = (k + splits * prefetch - 1) / (splits * prefetch) * prefetch;

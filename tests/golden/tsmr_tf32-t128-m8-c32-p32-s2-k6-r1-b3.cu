@@ -449,11 +449,12 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_tf32(
     const int splits = gridDim.y, split = blockIdx.y;
     const index_t tiles = gridDim.x, tiles_across = (n + columns - 1) / columns;
     const index_t first = tile_of_C % tiles_across * columns;
-    const index_t first_row = tile_of_C / tiles_across * block_rows, next_tile = tiles / tiles_across * block_rows;
+    const index_t first_row = tile_of_C / tiles_across * block_rows;
 
     // The columns of A in this split, in whole prefetches but for the last.
     const index_t share = (k + splits * prefetch - 1) / (splits * prefetch) * prefetch;
     const index_t begin = split * share < k ? split * share : k, end = begin + share < k ? begin + share : k;
+    const int row_of_thread = threadIdx.x / 32 * warp_rows + threadIdx.x % 32 / 4 * piece_rows;
     const bool resident = end - begin <= 2 * tile_depth;  // all of B that this block needs stays in shared memory
     const int depth = resident ? 2 * tile_depth : tile_depth;
     // This split's sums of the tile.
@@ -463,7 +464,6 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_tf32(
     const auto sweep = [&](auto way) {
         constexpr Loads how = decltype(way)::value;
         constexpr int ring = how == Loads::vectors ? stages : 1;
-        const int row_of_thread = threadIdx.x / 32 * warp_rows + threadIdx.x % 32 / 4 * piece_rows;
         const index_t passes = (end - begin + ring * step - 1) / (ring * step);  // over the ring, for a tile of rows
         index_t left = passes * ring;  // groups of A still to load
         index_t next_row = first_row, next_column = begin;  // of the next one
@@ -542,7 +542,6 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_tf32(
     if (last_of(counters + tile_of_C, splits)) {
         const sum_t *first_sums = partials + (long long)tile_of_C * (columns * block_rows);
         const long long stride = (long long)tiles * (columns * block_rows);
-        const int row_of_thread = threadIdx.x / 32 * warp_rows + threadIdx.x % 32 / 4 * piece_rows;
         constexpr int patches = lane_vectors / patch_vectors;
         constexpr int together = patch_vectors < 4 ? places_at_once(lane_vectors) / patch_vectors : 1;
         static_assert(together > 0 && patches % together == 0, "a lane's patches are added up some at once");

@@ -444,11 +444,12 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_tf32_ring
     const int splits = gridDim.y, split = blockIdx.y;
     const index_t tiles = gridDim.x, tiles_across = (n + columns - 1) / columns;
     const index_t first = tile_of_C % tiles_across * columns;
-    const index_t first_row = tile_of_C / tiles_across * block_rows, next_tile = tiles / tiles_across * block_rows;
+    const index_t first_row = tile_of_C / tiles_across * block_rows;
 
     // The columns of A in this split, in whole prefetches but for the last.
     const index_t share = (k + splits * prefetch - 1) / (splits * prefetch) * prefetch;
     const index_t begin = split * share < k ? split * share : k, end = begin + share < k ? begin + share : k;
+    const int row_of_thread = threadIdx.x / 32 * warp_rows + threadIdx.x % 32 / 4 * piece_rows;
     const bool resident = end - begin <= 2 * tile_depth;  // all of B that this block needs stays in shared memory
     const int depth = resident ? 2 * tile_depth : tile_depth;
     bits_t *const ring_of_warp = ring_of_A + threadIdx.x / 32 * (stages * group_pieces);
@@ -459,7 +460,6 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_tf32_ring
     const auto sweep = [&](auto way) {
         constexpr Loads how = decltype(way)::value;
         constexpr int ring = stages;
-        const int row_of_thread = threadIdx.x / 32 * warp_rows + threadIdx.x % 32 / 4 * piece_rows;
         __syncthreads();  // what was staged before is no longer read
         if (resident)
             stage_b<2 * tile_depth>(staged, B, ldb, begin, end, first, n);
@@ -532,7 +532,6 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_tf32_ring
     if (last_of(counters + tile_of_C, splits)) {
         const sum_t *first_sums = partials + (long long)tile_of_C * (columns * block_rows);
         const long long stride = (long long)tiles * (columns * block_rows);
-        const int row_of_thread = threadIdx.x / 32 * warp_rows + threadIdx.x % 32 / 4 * piece_rows;
         constexpr int patches = lane_vectors / patch_vectors;
         constexpr int together = patch_vectors < 4 ? places_at_once(lane_vectors) / patch_vectors : 1;
         static_assert(together > 0 && patches % together == 0, "a lane's patches are added up some at once");

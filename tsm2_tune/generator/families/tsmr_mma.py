@@ -123,7 +123,7 @@ class TsmrMma(Family[TsmrMmaConfig]):
         *streaming_rules(
             COLUMNS,
             PREFETCH_STAGES,
-            Rule("rows-within-m", "shape", "a block of more rows than m leaves lanes idle", _rows_within_m),
+            Rule("rows-within-m", "shape", "a block of more rows than m leaves threads idle", _rows_within_m),
         ),
     )
     config_type = TsmrMmaConfig

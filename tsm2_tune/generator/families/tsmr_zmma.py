@@ -114,7 +114,7 @@ class TsmrZmma(Family[TsmrZmmaConfig]):
         *streaming_rules(
             COLUMNS,
             PREFETCH_STAGES,
-            Rule("rows-within-m", "shape", "a block of more rows than m leaves lanes idle", _rows_within_m),
+            Rule("rows-within-m", "shape", "a block of more rows than m leaves threads idle", _rows_within_m),
         ),
     )
     config_type = TsmrZmmaConfig
