@@ -48,7 +48,7 @@ FRAGMENT_BUGS = (
     mma("a row-major A as vectors that are not aligned", MMA_ONE, "aligned =", "aligned = true ||", op="tn"),
     mma("rows of single elements in the order of vectors' rows", MMA_ONE, "how != Loads::elements;", "true;"),
     mma("sums of single elements where vectors' are", MMA_SPLIT, "__stcs(to + 8, lower)", "__stcs(to + 1, lower)"),
-    mma("half a vector of a row-major A left out", MMA_ONE, "piece.column() + 1 < mine &&", "piece.column() + 2 < mine &&",
+    mma("half a vector of a row-major A left out", MMA_ONE, "piece.column() + 1 < mine", "piece.column() + 2 < mine",
         op="tn"),
     mma("a row of A too many", MMA_ONE, "piece.row() + 8 <= last", "piece.row() + 7 <= last"),
     mma("operands of lower precision", MMA_ONE, "{bits.x, bits.y}", "{float(bits.x), bits.y}"),
