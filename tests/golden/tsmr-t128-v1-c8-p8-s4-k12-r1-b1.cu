@@ -383,12 +383,14 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr(
     };
 
     const bool whole_vectors = aligned;
-    if (!whole_vectors || first_row + block_rows > m)
+    if (whole_vectors && first_row + block_rows <= m) {
+        if ((end - begin) % prefetch == 0)
+            sweep(Way<Loads::vectors>());
+        else
+            sweep(Way<Loads::vectors_to_end>());
+    } else {
         sweep(Way<Loads::elements>());
-    else if ((end - begin) % prefetch == 0)
-        sweep(Way<Loads::vectors>());
-    else
-        sweep(Way<Loads::vectors_to_end>());
+    }
     if (last_of(counters + tile_of_C, splits)) {
         const sum_t *first_sums = partials + (long long)tile_of_C * (columns * block_rows);
         const long long stride = (long long)tiles * (columns * block_rows);

@@ -304,15 +304,17 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr(
         await_groups<0>();
     };
 
-    // Row tiles that are not whole, of which the last of C may be one; then those that are.
     const bool whole_vectors = aligned;
+    // Row tiles that are whole, and before them the last of C if it is not: that order takes fewer registers.
     index_t rest = first_row;
     if (whole_vectors && first_row + block_rows <= m)
         rest += (m - block_rows - first_row) / next_tile * next_tile + next_tile;
     if (rest < m)
         sweep(Way<Loads::elements>(), rest, m);
-    if (rest > first_row) if ((end - begin) % prefetch == 0)
-        sweep(Way<Loads::vectors>(), first_row, rest);
-    else
-        sweep(Way<Loads::vectors_to_end>(), first_row, rest);
+    if (rest > first_row) {
+        if ((end - begin) % prefetch == 0)
+            sweep(Way<Loads::vectors>(), first_row, rest);
+        else
+            sweep(Way<Loads::vectors_to_end>(), first_row, rest);
+    }
 }

@@ -438,7 +438,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_half(
     const int splits = gridDim.y, split = blockIdx.y;
     const index_t tiles = gridDim.x, tiles_across = (n + columns - 1) / columns;
     const index_t first = tile_of_C % tiles_across * columns;
-    const index_t first_row = tile_of_C / tiles_across * block_rows;
+    const index_t first_row = tile_of_C / tiles_across * block_rows, next_tile = tiles / tiles_across * block_rows;
 
     // The columns of A in this split, in whole prefetches but for the last.
     const index_t share = (k + splits * prefetch - 1) / (splits * prefetch) * prefetch;
@@ -449,13 +449,13 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_half(
     // This split's sums of the tile.
     sum_t *sums = partials + ((long long)split * tiles + tile_of_C) * (columns * block_rows);
 
-    // Compute the row tile, of which a block has one where k is split.
-    const auto sweep = [&](auto way) {
+    // Compute the row tiles from one on, up to another.
+    const auto sweep = [&](auto way, index_t from, index_t to) {
         constexpr Loads how = decltype(way)::value;
         constexpr int ring = how == Loads::vectors ? stages : 1;
         const index_t passes = (end - begin + ring * step - 1) / (ring * step);  // over the ring, for a tile of rows
-        index_t left = passes * ring;  // groups of A still to load
-        index_t next_row = first_row, next_column = begin;  // of the next one
+        index_t left = (to - from + next_tile - 1) / next_tile * passes * ring;  // groups of A still to load
+        index_t next_row = from, next_column = begin;  // of the next one
         const scalar *at;  // of this thread's first element in it
         const auto begin_tile = [&] {
             at = A + (next_row + row_of_thread) + (begin + threadIdx.x % 4 * run) * lda;
@@ -486,13 +486,12 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_half(
         commit_copies();
 
         int buffer = 0;  // that holds the current tile of B
-        const index_t block_row = first_row;
-        {
+        for (index_t block_row = from; block_row < to; block_row += next_tile) {
             sums_t sum = {};
 
             #pragma unroll 1
             for (index_t tile = begin; tile < end; tile += depth) {
-                if (!resident || block_row == first_row) {
+                if (!resident || block_row == from) {
                     await_groups<0>();
                     __syncthreads();  // this tile is staged, and nobody reads the one before
                 }
@@ -524,10 +523,14 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_half(
     };
 
     const bool whole_vectors = aligned;
-    if (!whole_vectors || first_row + block_rows > m)
-        sweep(Way<Loads::elements>());
-    else
-        sweep(Way<Loads::vectors>());
+    // Row tiles that are whole; the last of C may be left.
+    index_t rest = first_row;
+    if (whole_vectors && first_row + block_rows <= m)
+        rest += (m - block_rows - first_row) / next_tile * next_tile + next_tile;
+    if (rest > first_row)
+        sweep(Way<Loads::vectors>(), first_row, rest);
+    if (rest < m)
+        sweep(Way<Loads::elements>(), rest, m);
     if (last_of(counters + tile_of_C, splits)) {
         const sum_t *first_sums = partials + (long long)tile_of_C * (columns * block_rows);
         const long long stride = (long long)tiles * (columns * block_rows);

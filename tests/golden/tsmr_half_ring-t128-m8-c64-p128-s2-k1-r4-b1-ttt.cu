@@ -530,13 +530,13 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_half_ring
         await_groups<0>();
     };
 
-    // Row tiles that are not whole, of which the last of C may be one; then those that are.
     const bool whole_vectors = aligned && end % run == 0;
+    // Row tiles that are whole; the last of C may be left.
     index_t rest = first_row;
     if (whole_vectors && first_row + block_rows <= m)
         rest += (m - block_rows - first_row) / next_tile * next_tile + next_tile;
-    if (rest < m)
-        sweep(Way<Loads::elements>(), rest, m);
     if (rest > first_row)
         sweep(Way<Loads::vectors>(), first_row, rest);
+    if (rest < m)
+        sweep(Way<Loads::elements>(), rest, m);
 }
