@@ -267,9 +267,9 @@ PRECISION = (
         "precision",
         "f32 sums of the last split",
         TSMR_SPLIT,
-        "store_vectors<exchanged>(sum, 1, sums,",
+        "const index_t row = block_row + row_of_thread;",
         f"if (split == splits - 1) {{ for (auto &row : sum) for (auto &e : row) e = {cut('e')}; }}\n"
-        "store_vectors<exchanged>(sum, 1, sums,",
+        "const index_t row = block_row + row_of_thread;",
         dtype="f64",
     ),
     case(

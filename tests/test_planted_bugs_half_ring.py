@@ -27,8 +27,8 @@ def bug(name: str, config: KernelConfig, original: str, planted: str, *, op: str
 
 
 RING_BUGS = (
-    bug("a short group taken for a whole one", SPLIT, "all_whole && next_column + step <= end",
-        "all_whole && next_column < end"),
+    bug("a short group taken for a whole one", SPLIT, "how == Loads::vectors && next_column + step <= end",
+        "how == Loads::vectors && next_column < end"),
 )  # fmt: skip
 
 COPY_BUGS = (

@@ -35,19 +35,27 @@ SPLITTING_BUGS = (
 )  # fmt: skip
 
 STREAMING_BUGS = (
-    Bug("a column of A too many", ONE, "column + q < end", "column + q <= end"),
+    Bug("a column of A too many", ONE, "q < left", "q <= left"),
     Bug("A read as vectors that are not aligned", ONE, "const bool aligned =", "const bool aligned = true ||"),
+    Bug("a row of A too many", ONE, "down <= last", "down <= last + 1"),
+    Bug("groups behind the last ring", TILES, "begin + passes * prefetch)", "end)"),
+    Bug("sums of single elements in the order of vectors' sums", SPLIT, "(r ^ exchanged)", "r"),
     Bug("A's address not looked at", ONE, "(reinterpret_cast<unsigned long long>(A) | lda", "(lda"),
     Bug("a part-filled block taken for a whole one", TILES, "+ next_tile;\n    if", "+ 2 * next_tile;\n    if"),
 )  # fmt: skip
 
 FRAGMENT_BUGS = (
     mma("a row-major A as vectors that are not aligned", MMA_ONE, "aligned =", "aligned = true ||", op="tn"),
+    mma("rows of single elements in the order of vectors' rows", MMA_ONE, "how != Loads::elements;", "true;"),
+    mma("sums of single elements where vectors' are", MMA_SPLIT, "__stcs(to + 8, lower)", "__stcs(to + 1, lower)"),
+    mma("half a vector of a row-major A left out", MMA_ONE, "piece.column() + 1 < mine", "piece.column() + 2 < mine",
+        op="tn"),
+    mma("a row of A too many", MMA_ONE, "piece.row() + 8 <= last", "piece.row() + 7 <= last"),
     mma("operands of lower precision", MMA_ONE, "{bits.x, bits.y}", "{float(bits.x), bits.y}"),
 )  # fmt: skip
 
 ALIGNED_BUGS = (
-    mma("a row-major A's leading dimension taken for k", MMA_ONE, "load_a(a[g], at, lda)", "load_a(a[g], at, k)",
+    mma("a row-major A's leading dimension taken for k", MMA_ONE, "(a[g], at, lda,", "(a[g], at, k,",
         op="tn"),
 )  # fmt: skip
 

@@ -146,6 +146,9 @@ COUNTER_EXAMPLES = (
     CounterExample("threads-within-m", Tsm2Config("v3", 128, 8, 4), Problem(64, 8, 64, "f32")),
     CounterExample("vector-holds-an-element", TsmmConfig(64, 8, 2, 8, 4, 1), replace(R, dtype_name="c128")),
     CounterExample("rows-within-m", TsmmConfig(64, 16, 1, 8, 4, 1), Problem(255, 8, 64, "f32")),
+    CounterExample(
+        "rows-within-m", TsmrConfig(128, 1, 16, 8, 4, splits=1, row_tiles=1, min_blocks=1), replace(R, m=511)
+    ),
     CounterExample("grid-fills-device", Ism2Config(1, 128, 8, 4, 2), R),
     CounterExample("grid-fills-device", TsmrConfig(128, 1, 16, 8, 4, splits=2, row_tiles=1, min_blocks=1), R),
     CounterExample("grid-fills-device", TsmrConfig(128, 1, 16, 8, 4, splits=1, row_tiles=2, min_blocks=1), R),

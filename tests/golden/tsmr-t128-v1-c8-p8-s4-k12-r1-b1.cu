@@ -28,7 +28,11 @@ constexpr int pad = 4;             // elements between staged rows of B: a vecto
 constexpr int pitch = columns + pad;    // elements from one staged row of B to the next
 constexpr int exchanged = width > 1;         // whether the rows of each pair change places in the workspace
 
-template <bool holds> struct Flag { static constexpr bool value = holds; };
+// How a row tile of A is loaded: in vectors where it is whole and its lines are aligned; the same where the split ends
+// within a prefetch, with zeros behind its end; else element by element, with zeros behind m too. All keep a ring of
+// groups on their way.
+enum class Loads { vectors, vectors_to_end, elements };
+template <Loads how> struct Way { static constexpr Loads value = how; };
 
 using bits_t = float4;  // of the loads and stores
 struct __align__(16) vector { scalar element[width]; };
@@ -166,35 +170,35 @@ __device__ __forceinline__ void add_up_splits(
 struct group_t { vector of[step][vectors]; };  // of A: `step` columns of a thread's rows
 using sums_t = scalar[rows][columns];
 
-// One group, where it is whole: a warp's loads are side by side, and A is read once, so first to evict.
-__device__ __forceinline__ void load_a(group_t &a, const scalar *__restrict__ at, index_t lda)
+// How far a thread's row r is below its first: rows that it loads one by one are side by side with other threads'.
+template <Loads how>
+constexpr __device__ __forceinline__ int row_below(int r)
 {
-    #pragma unroll
-    for (int q = 0; q < step; ++q) {
-        #pragma unroll
-        for (int v = 0; v < vectors; ++v) {
-            a.of[q][v] = vector_of(__ldcs(reinterpret_cast<const bits_t *>(at + v * threads * width + q * lda)));
-        }
-    }
+    return how == Loads::elements ? r * threads : r / width * (threads * width) + r % width;
 }
 
-// The same where the group may end past m or past `end`, zeros there, or where vectors are not `aligned`.
-__device__ __forceinline__ void load_a_at_the_edge(
-    group_t &a, const scalar *__restrict__ A, index_t lda, index_t row, index_t m, index_t column,
-    index_t end, bool aligned)
+// One group; `at` is this thread's first element, from which `left` columns are in the split and `last` rows below it in
+// A. A warp's loads are side by side, of vectors as of elements, so that no sector is asked for twice. A is read once,
+// so first to evict.
+template <Loads how>
+__device__ __forceinline__ void load_a(
+    group_t &a, const scalar *__restrict__ at, index_t lda, index_t left, index_t last)
 {
     #pragma unroll
     for (int q = 0; q < step; ++q) {
+        const bool there = how == Loads::vectors || q < left;
         #pragma unroll
         for (int v = 0; v < vectors; ++v) {
-            const index_t i = row + v * threads * width;
-            const scalar *at = A + i + (column + q) * lda;
-            if (aligned && i + width <= m && column + q < end) {
-                a.of[q][v] = vector_of(__ldcs(reinterpret_cast<const bits_t *>(at)));
+            if constexpr (how != Loads::elements) {
+                const scalar *from = at + v * threads * width + q * lda;
+                a.of[q][v] = there ? vector_of(__ldcs(reinterpret_cast<const bits_t *>(from))) : vector{};
             } else {
                 #pragma unroll
-                for (int e = 0; e < width; ++e)
-                    a.of[q][v].element[e] = column + q < end && i + e < m ? at[e] : scalar(0);
+                for (int e = 0; e < width; ++e) {
+                    const int down = row_below<how>(v * width + e);
+                    const scalar *from = at + down + q * lda;
+                    a.of[q][v].element[e] = there && down <= last ? __ldcs(from) : scalar(0);
+                }
             }
         }
     }
@@ -266,7 +270,7 @@ __device__ __forceinline__ void store_vectors(
 }
 
 // The same element by element: put(i, j, sum) for each that is in C.
-template <class Put>
+template <Loads how, class Put>
 __device__ __forceinline__ void store_elements(
     const sums_t &sum, index_t row, index_t m, index_t first, index_t n, Put put)
 {
@@ -274,7 +278,7 @@ __device__ __forceinline__ void store_elements(
     for (int c = 0; c < columns; ++c) {
         #pragma unroll
         for (int r = 0; r < rows; ++r) {
-            const index_t i = row + r / width * (threads * width) + r % width;
+            const index_t i = row + row_below<how>(r);
             if (first + c < n && i < m)
                 put(i, first + c, sum[r][c]);
         }
@@ -296,31 +300,31 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr(
     const int splits = gridDim.y, split = blockIdx.y;
     const index_t tiles = gridDim.x, tiles_across = (n + columns - 1) / columns;
     const index_t first = tile_of_C % tiles_across * columns;
-    const index_t first_row = tile_of_C / tiles_across * block_rows, next_tile = tiles / tiles_across * block_rows;
+    const index_t first_row = tile_of_C / tiles_across * block_rows;
 
     // The columns of A in this split, in whole prefetches but for the last; and the groups in which they are loaded.
     const index_t share = (k + splits * prefetch - 1) / (splits * prefetch) * prefetch;
     const index_t begin = split * share < k ? split * share : k, end = begin + share < k ? begin + share : k;
-    const index_t groups = (end - begin + step - 1) / step;
+    const index_t passes = (end - begin + prefetch - 1) / prefetch;  // over a ring of groups, for a tile of rows
     const bool resident = end - begin <= 2 * tile_depth;  // all of B that this block needs stays in shared memory
     const int depth = resident ? 2 * tile_depth : tile_depth;
-    const int row_of_thread = threadIdx.x * width;
     // This split's sums of the tile: column-major, all its rows.
     sum_t *sums = partials + ((long long)split * tiles + tile_of_C) * (columns * block_rows);
 
-    // Compute the row tiles from one on, up to another. `all` says that every load of a group is whole.
-    const auto sweep = [&](auto all, index_t from, index_t to) {
-        constexpr bool all_whole = decltype(all)::value;
-        constexpr int ring = all_whole ? stages : 1;  // loads at the edges take registers of their own
+    // Compute the row tile, of which a block has one where k is split.
+    const auto sweep = [&](auto way) {
+        constexpr Loads how = decltype(way)::value;
+        constexpr int ring = stages;
+        const int row_of_thread = threadIdx.x * (how == Loads::elements ? 1 : width);
         __syncthreads();  // what was staged before is no longer read
         if (resident)
             stage_b<2 * tile_depth>(staged, B, ldb, begin, end, first, n);
         else
             stage_b<tile_depth>(staged, B, ldb, begin, end, first, n);
         commit_copies();
-        index_t left = (to - from + next_tile - 1) / next_tile * groups;  // groups of A still to load
-        index_t next_row = from, next_column = begin;                     // of the next one
-        const scalar *at;                                                 // of this thread's first element in it
+        index_t left = passes * stages;  // groups of A still to load
+        index_t next_row = first_row, next_column = begin;  // of the next one
+        const scalar *at;  // of this thread's first element in it
         const auto begin_tile = [&] {
             at = A + (next_row + row_of_thread) + begin * lda;
         };
@@ -328,10 +332,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr(
         const auto load_next = [&](int g) {
             if (left-- <= 0)
                 return;
-            if (all_whole)
-                load_a(a[g], at, lda);
-            else
-                load_a_at_the_edge(a[g], A, lda, next_row + row_of_thread, m, next_column, end, aligned);
+            load_a<how>(a[g], at, lda, end - next_column, m - 1 - (next_row + row_of_thread));
             at += step * (long long)lda;
             next_column += step;
         };
@@ -341,12 +342,13 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr(
             load_next(g);
 
         int buffer = 0;  // that holds the current tile of B
-        for (index_t block_row = from; block_row < to; block_row += next_tile) {
+        const index_t block_row = first_row;
+        {
             sums_t sum = {};
 
             #pragma unroll 1
             for (index_t tile = begin; tile < end; tile += depth) {
-                if (!resident || block_row == from) {
+                if (!resident || block_row == first_row) {
                     await_groups<0>();
                     __syncthreads();  // this tile is staged, and nobody reads the one before
                 }
@@ -370,20 +372,25 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr(
             }
 
             const index_t row = block_row + row_of_thread;
-            store_vectors<exchanged>(sum, 1, sums, block_rows, row - block_row, 0, n - first);
+            if constexpr (how != Loads::elements)
+                store_vectors<exchanged>(sum, 1, sums, block_rows, row - block_row, 0, n - first);
+            else
+                store_elements<how>(sum, row_of_thread, block_rows, 0, n - first, [&](index_t r, index_t j, scalar x) {
+                    __stcs(sums + (r ^ exchanged) + j * block_rows, x);
+                });
         }
         await_groups<0>();
     };
 
-    // Row tiles that are whole; the last of C may be left.
-    const bool whole_columns = aligned && (end - begin) % prefetch == 0;
-    index_t rest = first_row;
-    if (whole_columns && first_row + block_rows <= m)
-        rest += (m - block_rows - first_row) / next_tile * next_tile + next_tile;
-    if (rest > first_row)
-        sweep(Flag<true>(), first_row, rest);
-    if (rest < m)
-        sweep(Flag<false>(), rest, m);
+    const bool whole_vectors = aligned;
+    if (whole_vectors && first_row + block_rows <= m) {
+        if ((end - begin) % prefetch == 0)
+            sweep(Way<Loads::vectors>());
+        else
+            sweep(Way<Loads::vectors_to_end>());
+    } else {
+        sweep(Way<Loads::elements>());
+    }
     if (last_of(counters + tile_of_C, splits)) {
         const sum_t *first_sums = partials + (long long)tile_of_C * (columns * block_rows);
         const long long stride = (long long)tiles * (columns * block_rows);

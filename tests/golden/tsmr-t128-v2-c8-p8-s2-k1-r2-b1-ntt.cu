@@ -27,7 +27,11 @@ constexpr int block_rows = threads * rows;
 constexpr int pad = 0;             // elements between staged rows of B: a vector, where rows are staged down columns
 constexpr int pitch = columns + pad;    // elements from one staged row of B to the next
 
-template <bool holds> struct Flag { static constexpr bool value = holds; };
+// How a row tile of A is loaded: in vectors where it is whole and its lines are aligned; the same where the split ends
+// within a prefetch, with zeros behind its end; else element by element, with zeros behind m too. All keep a ring of
+// groups on their way.
+enum class Loads { vectors, vectors_to_end, elements };
+template <Loads how> struct Way { static constexpr Loads value = how; };
 
 using bits_t = float4;  // of the loads and stores
 struct __align__(16) vector { scalar element[width]; };
@@ -94,35 +98,35 @@ __device__ __forceinline__ void await_groups() { asm volatile("cp.async.wait_gro
 struct group_t { vector of[step][vectors]; };  // of A: `step` columns of a thread's rows
 using sums_t = scalar[rows][columns];
 
-// One group, where it is whole: a warp's loads are side by side, and A is read once, so first to evict.
-__device__ __forceinline__ void load_a(group_t &a, const scalar *__restrict__ at, index_t lda)
+// How far a thread's row r is below its first: rows that it loads one by one are side by side with other threads'.
+template <Loads how>
+constexpr __device__ __forceinline__ int row_below(int r)
 {
-    #pragma unroll
-    for (int q = 0; q < step; ++q) {
-        #pragma unroll
-        for (int v = 0; v < vectors; ++v) {
-            a.of[q][v] = vector_of(__ldcs(reinterpret_cast<const bits_t *>(at + v * threads * width + q * lda)));
-        }
-    }
+    return how == Loads::elements ? r * threads : r / width * (threads * width) + r % width;
 }
 
-// The same where the group may end past m or past `end`, zeros there, or where vectors are not `aligned`.
-__device__ __forceinline__ void load_a_at_the_edge(
-    group_t &a, const scalar *__restrict__ A, index_t lda, index_t row, index_t m, index_t column,
-    index_t end, bool aligned)
+// One group; `at` is this thread's first element, from which `left` columns are in the split and `last` rows below it in
+// A. A warp's loads are side by side, of vectors as of elements, so that no sector is asked for twice. A is read once,
+// so first to evict.
+template <Loads how>
+__device__ __forceinline__ void load_a(
+    group_t &a, const scalar *__restrict__ at, index_t lda, index_t left, index_t last)
 {
     #pragma unroll
     for (int q = 0; q < step; ++q) {
+        const bool there = how == Loads::vectors || q < left;
         #pragma unroll
         for (int v = 0; v < vectors; ++v) {
-            const index_t i = row + v * threads * width;
-            const scalar *at = A + i + (column + q) * lda;
-            if (aligned && i + width <= m && column + q < end) {
-                a.of[q][v] = vector_of(__ldcs(reinterpret_cast<const bits_t *>(at)));
+            if constexpr (how != Loads::elements) {
+                const scalar *from = at + v * threads * width + q * lda;
+                a.of[q][v] = there ? vector_of(__ldcs(reinterpret_cast<const bits_t *>(from))) : vector{};
             } else {
                 #pragma unroll
-                for (int e = 0; e < width; ++e)
-                    a.of[q][v].element[e] = column + q < end && i + e < m ? at[e] : scalar(0);
+                for (int e = 0; e < width; ++e) {
+                    const int down = row_below<how>(v * width + e);
+                    const scalar *from = at + down + q * lda;
+                    a.of[q][v].element[e] = there && down <= last ? __ldcs(from) : scalar(0);
+                }
             }
         }
     }
@@ -134,6 +138,7 @@ __device__ __forceinline__ void stage_b(
     scalar *staged, const scalar *__restrict__ B, index_t ldb, index_t tile, index_t end, index_t first,
     index_t n)
 {
+    #pragma unroll 1  // unrolled, its addresses take more registers than all else
     for (int e = threadIdx.x; e < count * columns; e += threads) {
         const int l = e / columns, c = e % columns;
         scalar *to = staged + l * pitch + c;
@@ -189,7 +194,7 @@ __device__ __forceinline__ void store_vectors(
 }
 
 // The same element by element: put(i, j, sum) for each that is in C.
-template <class Put>
+template <Loads how, class Put>
 __device__ __forceinline__ void store_elements(
     const sums_t &sum, index_t row, index_t m, index_t first, index_t n, Put put)
 {
@@ -197,7 +202,7 @@ __device__ __forceinline__ void store_elements(
     for (int c = 0; c < columns; ++c) {
         #pragma unroll
         for (int r = 0; r < rows; ++r) {
-            const index_t i = row + r / width * (threads * width) + r % width;
+            const index_t i = row + row_below<how>(r);
             if (first + c < n && i < m)
                 put(i, first + c, sum[r][c]);
         }
@@ -223,24 +228,24 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr(
     // The columns of A in this split, in whole prefetches but for the last; and the groups in which they are loaded.
     const index_t share = (k + splits * prefetch - 1) / (splits * prefetch) * prefetch;
     const index_t begin = split * share < k ? split * share : k, end = begin + share < k ? begin + share : k;
-    const index_t groups = (end - begin + step - 1) / step;
+    const index_t passes = (end - begin + prefetch - 1) / prefetch;  // over a ring of groups, for a tile of rows
     const bool resident = end - begin <= 2 * tile_depth;  // all of B that this block needs stays in shared memory
     const int depth = resident ? 2 * tile_depth : tile_depth;
-    const int row_of_thread = threadIdx.x * width;
 
-    // Compute the row tiles from one on, up to another. `all` says that every load of a group is whole.
-    const auto sweep = [&](auto all, index_t from, index_t to) {
-        constexpr bool all_whole = decltype(all)::value;
-        constexpr int ring = all_whole ? stages : 1;  // loads at the edges take registers of their own
+    // Compute the row tiles from one on, up to another.
+    const auto sweep = [&](auto way, index_t from, index_t to) {
+        constexpr Loads how = decltype(way)::value;
+        constexpr int ring = stages;
+        const int row_of_thread = threadIdx.x * (how == Loads::elements ? 1 : width);
         __syncthreads();  // what was staged before is no longer read
         if (resident)
             stage_b<2 * tile_depth>(staged, B, ldb, begin, end, first, n);
         else
             stage_b<tile_depth>(staged, B, ldb, begin, end, first, n);
         commit_copies();
-        index_t left = (to - from + next_tile - 1) / next_tile * groups;  // groups of A still to load
-        index_t next_row = from, next_column = begin;                     // of the next one
-        const scalar *at;                                                 // of this thread's first element in it
+        index_t left = (to - from + next_tile - 1) / next_tile * passes * stages;  // groups of A still to load
+        index_t next_row = from, next_column = begin;  // of the next one
+        const scalar *at;  // of this thread's first element in it
         const auto begin_tile = [&] {
             at = A + (next_row + row_of_thread) + begin * lda;
         };
@@ -248,13 +253,10 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr(
         const auto load_next = [&](int g) {
             if (left-- <= 0)
                 return;
-            if (all_whole)
-                load_a(a[g], at, lda);
-            else
-                load_a_at_the_edge(a[g], A, lda, next_row + row_of_thread, m, next_column, end, aligned);
+            load_a<how>(a[g], at, lda, end - next_column, m - 1 - (next_row + row_of_thread));
             at += step * (long long)lda;
             next_column += step;
-            if (next_column >= end) {
+            if (next_column >= (how == Loads::vectors ? end : begin + passes * prefetch)) {
                 next_row += next_tile;
                 next_column = begin;
                 begin_tile();
@@ -295,20 +297,24 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr(
             }
 
             const index_t row = block_row + row_of_thread;
-                store_elements(sum, row, m, first, n, [&](index_t i, index_t j, scalar value) {
+                store_elements<how>(sum, row, m, first, n, [&](index_t i, index_t j, scalar value) {
                     store_C(C, ldc, i, j, alpha, value, beta);
                 });
         }
         await_groups<0>();
     };
 
-    // Row tiles that are whole; the last of C may be left.
-    const bool whole_columns = aligned && (end - begin) % prefetch == 0;
+    const bool whole_vectors = aligned;
+    // Row tiles that are whole, and before them the last of C if it is not: that order takes fewer registers.
     index_t rest = first_row;
-    if (whole_columns && first_row + block_rows <= m)
+    if (whole_vectors && first_row + block_rows <= m)
         rest += (m - block_rows - first_row) / next_tile * next_tile + next_tile;
-    if (rest > first_row)
-        sweep(Flag<true>(), first_row, rest);
     if (rest < m)
-        sweep(Flag<false>(), rest, m);
+        sweep(Way<Loads::elements>(), rest, m);
+    if (rest > first_row) {
+        if ((end - begin) % prefetch == 0)
+            sweep(Way<Loads::vectors>(), first_row, rest);
+        else
+            sweep(Way<Loads::vectors_to_end>(), first_row, rest);
+    }
 }

@@ -66,7 +66,9 @@ constexpr int warp_rows = 8 * lane_rows;
 constexpr int block_rows = threads / 32 * warp_rows;
 constexpr int pitch = columns;  // elements from one staged row of B to the next
 
-template <bool holds> struct Flag { static constexpr bool value = holds; };
+// How a row tile of A is loaded: in vectors where it is whole and its lines are aligned, else element by element.
+enum class Loads { vectors, elements };
+template <Loads how> struct Way { static constexpr Loads value = how; };
 
 constexpr int sum_width = 4;  // of a vector
 using sum_bits_t = float4;  // of the loads and stores
@@ -446,27 +448,27 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_half_ring
     // The columns of A in this split, in whole prefetches but for the last.
     const index_t share = (k + splits * prefetch - 1) / (splits * prefetch) * prefetch;
     const index_t begin = split * share < k ? split * share : k, end = begin + share < k ? begin + share : k;
+    const int row_of_thread = threadIdx.x / 32 * warp_rows + threadIdx.x % 32 / 4;
     const bool resident = end - begin <= 2 * tile_depth;  // all of B that this block needs stays in shared memory
     const int depth = resident ? 2 * tile_depth : tile_depth;
     bits_t *const ring_of_warp = ring_of_A + threadIdx.x / 32 * (stages * group_pieces);
-    const int row_of_thread = threadIdx.x / 32 * warp_rows + threadIdx.x % 32 / 4;
 
-    // Compute the row tiles from one on, up to another. `all` says that every load of a group is whole.
-    const auto sweep = [&](auto all, index_t from, index_t to) {
-        constexpr bool all_whole = decltype(all)::value;
-        constexpr int ring = all_whole ? stages : 1;  // loads at the edges take registers of their own
+    // Compute the row tiles from one on, up to another.
+    const auto sweep = [&](auto way, index_t from, index_t to) {
+        constexpr Loads how = decltype(way)::value;
+        constexpr int ring = stages;
         __syncthreads();  // what was staged before is no longer read
         if (resident)
             stage_b<2 * tile_depth>(staged, B, ldb, begin, end, first, n);
         else
             stage_b<tile_depth>(staged, B, ldb, begin, end, first, n);
         index_t left = (to - from + next_tile - 1) / next_tile * ((end - begin + step - 1) / step);  // groups to load
-        index_t next_row = from, next_column = begin;                     // of the next one
+        index_t next_row = from, next_column = begin;  // of the next one
         const auto load_next = [&](int g) {
             if (left-- > 0) {
                 bits_t *group = ring_of_warp + g * group_pieces;
                 const index_t row = next_row + threadIdx.x / 32 * warp_rows;
-                if (all_whole && next_column + step <= end)
+                if (how == Loads::vectors && next_column + step <= end)
                     copy_a<true>(group, A, lda, row, m, next_column, end, true);
                 else
                     copy_a<false>(group, A, lda, row, m, next_column, end, aligned);
@@ -528,13 +530,13 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_half_ring
         await_groups<0>();
     };
 
+    const bool whole_vectors = aligned && end % run == 0;
     // Row tiles that are whole; the last of C may be left.
-    const bool whole_columns = aligned && end % run == 0;
     index_t rest = first_row;
-    if (whole_columns && first_row + block_rows <= m)
+    if (whole_vectors && first_row + block_rows <= m)
         rest += (m - block_rows - first_row) / next_tile * next_tile + next_tile;
     if (rest > first_row)
-        sweep(Flag<true>(), first_row, rest);
+        sweep(Way<Loads::vectors>(), first_row, rest);
     if (rest < m)
-        sweep(Flag<false>(), rest, m);
+        sweep(Way<Loads::elements>(), rest, m);
 }

@@ -28,7 +28,11 @@ constexpr int block_rows = threads / 32 * warp_rows;
 constexpr int width = 2;                     // rows in a 16-byte vector
 constexpr int pitch = columns;  // elements from one staged row of B to the next
 
-template <bool holds> struct Flag { static constexpr bool value = holds; };
+// How a row tile of A is loaded: in vectors where it is whole and its lines are aligned; the same where the split ends
+// within a prefetch, with zeros behind its end; else element by element, with zeros behind m too. All keep a ring of
+// groups on their way.
+enum class Loads { vectors, vectors_to_end, elements };
+template <Loads how> struct Way { static constexpr Loads value = how; };
 
 using bits_t = double2;  // of the loads and stores
 struct __align__(16) vector { scalar element[width]; };
@@ -195,7 +199,10 @@ __device__ __forceinline__ void multiply_add(double (&sum)[4], const double (&a)
 }
 
 // Which rows and columns the tensor core's are is free, as long as A, B and C agree. Its rows g and g + 8 are rows 2 g
-// and 2 g + 1 of the strip, neighbours in A and in C and so one load or store; its columns are those of A.
+// and 2 g + 1 of the strip, neighbours in A and in C and so one load or store; its columns are those of A. Where it takes
+// two loads they are rows g and g + 8 of the strip: lanes are side by side, and the two want different sectors.
+template <Loads how>
+constexpr bool in_pairs = how != Loads::elements;  // whether a lane's two rows are neighbours
 constexpr int pieces = depths * strips * 2;  // of a lane's part of a group, 16 bytes each
 
 // Where piece p of a group goes in it, and where it comes from.
@@ -205,10 +212,8 @@ struct Piece {
         : d(p / (2 * strips)), s(p / 2 % strips), half(p % 2)
     {
     }
-    __device__ __forceinline__ const double *from(const double *at, index_t lda) const
-    {
-        return at + 16 * s + (8 * d + 4 * half) * lda;
-    }
+    __device__ __forceinline__ int row() const { return 16 * s; }  // below the lane's first
+    __device__ __forceinline__ int column() const { return 8 * d + 4 * half; }
     __device__ __forceinline__ void put(group_t &a, bits_t bits) const
     {
         a.of[d][s][2 * half] = bits.x;
@@ -216,33 +221,27 @@ struct Piece {
     }
 };
 
-// One group, where it is whole; `at` is this lane's first element. A is read once.
-__device__ __forceinline__ void load_a(group_t &a, const double *__restrict__ at, index_t lda)
+// One group, of which `left` columns are in the split; `at` is this lane's first element, and `last` rows below it are in
+// A. A is read once.
+template <Loads how>
+__device__ __forceinline__ void load_a(
+    group_t &a, const double *__restrict__ at, index_t lda, index_t left, index_t last)
 {
-    #pragma unroll
-    for (int p = 0; p < pieces; ++p)
-        Piece(p).put(a, __ldg(reinterpret_cast<const bits_t *>(Piece(p).from(at, lda))));
-}
-
-// The same where the group may end past m or past `end`, zeros there, or where vectors are not `aligned`.
-__device__ __forceinline__ void load_a_at_the_edge(
-    group_t &a, const double *__restrict__ A, index_t lda, index_t row, index_t m,
-    index_t column, index_t end, bool aligned)
-{
+    const index_t mine = left - threadIdx.x % 4;  // from this lane's first column on
     #pragma unroll
     for (int p = 0; p < pieces; ++p) {
         const Piece piece(p);
-        const index_t i = row + 16 * piece.s, l = column + 8 * piece.d + 4 * piece.half + threadIdx.x % 4;
-        const double *at = A + i + l * lda;
-        const bool first = i < m && l < end, second = i + 1 < m && l < end;
+        const bool there = how == Loads::vectors || piece.column() < mine;
+        const double *from = at + (piece.row() + piece.column() * lda);
         bits_t bits = {0, 0};
-        if (aligned && second) {
-            bits = __ldg(reinterpret_cast<const bits_t *>(at));
+        if constexpr (how != Loads::elements) {
+            if (there)
+                bits = __ldg(reinterpret_cast<const bits_t *>(from));
         } else {
-            if (first)
-                bits.x = at[0];
-            if (second)
-                bits.y = at[1];
+            if (there && piece.row() <= last)
+                bits.x = __ldg(from);
+            if (there && piece.row() + 8 <= last)
+                bits.y = __ldg(from + 8);
         }
         piece.put(a, bits);
     }
@@ -256,7 +255,7 @@ __device__ __forceinline__ void stage_b(
     index_t n)
 {
     constexpr int across = threads / 8;  // columns at a time, of 8 rows each
-    #pragma unroll
+    #pragma unroll 1  // unrolled, its addresses take registers that loads of A need
     for (int turn = 0; turn < count * columns / threads; ++turn) {
         const int c = threadIdx.x / 8 % columns + turn * across % columns;
         const int l = (threadIdx.x / 8 / columns + turn * across / columns) * 8 + threadIdx.x % 8;
@@ -287,7 +286,7 @@ __device__ __forceinline__ void multiply(
     }
 }
 
-// This lane's sums, two neighbouring rows at a time: put(i, j, sum of row i, sum of row i + 1).
+// This lane's sums, two rows at a time: put(i, j, sum of row i, sum of the other).
 template <class Put>
 __device__ __forceinline__ void store_pairs(
     const sums_t &sum, index_t row, index_t first, index_t n, Put put)
@@ -321,31 +320,31 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_mma(
     const int splits = gridDim.y, split = blockIdx.y;
     const index_t tiles = gridDim.x, tiles_across = (n + columns - 1) / columns;
     const index_t first = tile_of_C % tiles_across * columns;
-    const index_t first_row = tile_of_C / tiles_across * block_rows, next_tile = tiles / tiles_across * block_rows;
+    const index_t first_row = tile_of_C / tiles_across * block_rows;
 
     // The columns of A in this split, in whole prefetches but for the last; and the groups in which they are loaded.
     const index_t share = (k + splits * prefetch - 1) / (splits * prefetch) * prefetch;
     const index_t begin = split * share < k ? split * share : k, end = begin + share < k ? begin + share : k;
-    const index_t groups = (end - begin + step - 1) / step;
+    const index_t passes = (end - begin + prefetch - 1) / prefetch;  // over a ring of groups, for a tile of rows
     const bool resident = end - begin <= 2 * tile_depth;  // all of B that this block needs stays in shared memory
     const int depth = resident ? 2 * tile_depth : tile_depth;
-    const int row_of_thread = threadIdx.x / 32 * warp_rows + threadIdx.x % 32 / 4 * 2;
     // This split's sums of the tile: column-major, all its rows.
     sum_t *sums = partials + ((long long)split * tiles + tile_of_C) * (columns * block_rows);
 
-    // Compute the row tiles from one on, up to another. `all` says that every load of a group is whole.
-    const auto sweep = [&](auto all, index_t from, index_t to) {
-        constexpr bool all_whole = decltype(all)::value;
-        constexpr int ring = all_whole ? stages : 1;  // loads at the edges take registers of their own
+    // Compute the row tile, of which a block has one where k is split.
+    const auto sweep = [&](auto way) {
+        constexpr Loads how = decltype(way)::value;
+        constexpr int ring = stages;
+        const int row_of_thread = threadIdx.x / 32 * warp_rows + threadIdx.x % 32 / 4 * (in_pairs<how> ? 2 : 1);
         __syncthreads();  // what was staged before is no longer read
         if (resident)
             stage_b<2 * tile_depth>(staged, B, ldb, begin, end, first, n);
         else
             stage_b<tile_depth>(staged, B, ldb, begin, end, first, n);
         commit_copies();
-        index_t left = (to - from + next_tile - 1) / next_tile * groups;  // groups of A still to load
-        index_t next_row = from, next_column = begin;                     // of the next one
-        const scalar *at;                                                 // of this thread's first element in it
+        index_t left = passes * stages;  // groups of A still to load
+        index_t next_row = first_row, next_column = begin;  // of the next one
+        const scalar *at;  // of this thread's first element in it
         const auto begin_tile = [&] {
             at = A + (next_row + row_of_thread) + (begin + threadIdx.x % 4) * lda;
         };
@@ -353,10 +352,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_mma(
         const auto load_next = [&](int g) {
             if (left-- <= 0)
                 return;
-            if (all_whole)
-                load_a(a[g], at, lda);
-            else
-                load_a_at_the_edge(a[g], A, lda, next_row + row_of_thread, m, next_column, end, aligned);
+            load_a<how>(a[g], at, lda, end - next_column, m - 1 - (next_row + row_of_thread));
             at += step * (long long)lda;
             next_column += step;
         };
@@ -366,12 +362,13 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_mma(
             load_next(g);
 
         int buffer = 0;  // that holds the current tile of B
-        for (index_t block_row = from; block_row < to; block_row += next_tile) {
+        const index_t block_row = first_row;
+        {
             sums_t sum = {};
 
             #pragma unroll 1
             for (index_t tile = begin; tile < end; tile += depth) {
-                if (!resident || block_row == from) {
+                if (!resident || block_row == first_row) {
                     await_groups<0>();
                     __syncthreads();  // this tile is staged, and nobody reads the one before
                 }
@@ -396,21 +393,27 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_mma(
 
             const index_t row = block_row + row_of_thread;
             store_pairs(sum, row - block_row, 0, n - first, [&](index_t r, index_t j, double upper, double lower) {
-                __stcs(reinterpret_cast<bits_t *>(sums + r + j * block_rows), make_double2(upper, lower));
+                double *to = sums + r + j * block_rows;
+                if constexpr (in_pairs<how>) {
+                    __stcs(reinterpret_cast<bits_t *>(to), make_double2(upper, lower));
+                } else {
+                    __stcs(to, upper);
+                    __stcs(to + 8, lower);
+                }
             });
         }
         await_groups<0>();
     };
 
-    // Row tiles that are whole; the last of C may be left.
-    const bool whole_columns = aligned && (end - begin) % prefetch == 0;
-    index_t rest = first_row;
-    if (whole_columns && first_row + block_rows <= m)
-        rest += (m - block_rows - first_row) / next_tile * next_tile + next_tile;
-    if (rest > first_row)
-        sweep(Flag<true>(), first_row, rest);
-    if (rest < m)
-        sweep(Flag<false>(), rest, m);
+    const bool whole_vectors = aligned;
+    if (whole_vectors && first_row + block_rows <= m) {
+        if ((end - begin) % prefetch == 0)
+            sweep(Way<Loads::vectors>());
+        else
+            sweep(Way<Loads::vectors_to_end>());
+    } else {
+        sweep(Way<Loads::elements>());
+    }
     if (last_of(counters + tile_of_C, splits)) {
         const sum_t *first_sums = partials + (long long)tile_of_C * (columns * block_rows);
         const long long stride = (long long)tiles * (columns * block_rows);

@@ -29,7 +29,9 @@ constexpr int warp_rows = 8 * lane_rows;
 constexpr int block_rows = threads / 32 * warp_rows;
 constexpr int pitch = columns;  // elements from one staged row of B to the next
 
-template <bool holds> struct Flag { static constexpr bool value = holds; };
+// How a row tile of A is loaded: in vectors where it is whole and its lines are aligned, else element by element.
+enum class Loads { vectors, elements };
+template <Loads how> struct Way { static constexpr Loads value = how; };
 
 constexpr int sum_width = 4;  // of a vector
 using sum_bits_t = float4;  // of the loads and stores
@@ -452,20 +454,20 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_tf32(
     // The columns of A in this split, in whole prefetches but for the last.
     const index_t share = (k + splits * prefetch - 1) / (splits * prefetch) * prefetch;
     const index_t begin = split * share < k ? split * share : k, end = begin + share < k ? begin + share : k;
+    const int row_of_thread = threadIdx.x / 32 * warp_rows + threadIdx.x % 32 / 4 * piece_rows;
     const bool resident = end - begin <= 2 * tile_depth;  // all of B that this block needs stays in shared memory
     const int depth = resident ? 2 * tile_depth : tile_depth;
-    const int row_of_thread = threadIdx.x / 32 * warp_rows + threadIdx.x % 32 / 4 * piece_rows;
     // This split's sums of the tile.
     sum_t *sums = partials + ((long long)split * tiles + tile_of_C) * (columns * block_rows);
 
-    // Compute the row tiles from one on, up to another. `all` says that every load of a group is whole.
-    const auto sweep = [&](auto all, index_t from, index_t to) {
-        constexpr bool all_whole = decltype(all)::value;
-        constexpr int ring = all_whole ? stages : 1;  // loads at the edges take registers of their own
+    // Compute the row tiles from one on, up to another.
+    const auto sweep = [&](auto way, index_t from, index_t to) {
+        constexpr Loads how = decltype(way)::value;
+        constexpr int ring = how == Loads::vectors ? stages : 1;
         const index_t passes = (end - begin + ring * step - 1) / (ring * step);  // over the ring, for a tile of rows
         index_t left = (to - from + next_tile - 1) / next_tile * passes * ring;  // groups of A still to load
-        index_t next_row = from, next_column = begin;                     // of the next one
-        const scalar *at;                                                 // of this thread's first element in it
+        index_t next_row = from, next_column = begin;  // of the next one
+        const scalar *at;  // of this thread's first element in it
         const auto begin_tile = [&] {
             at = A + (next_row + row_of_thread) + (begin + threadIdx.x % 4 * run) * lda;
         };
@@ -474,9 +476,9 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_tf32(
             group_t &group = a[g];
             if (left-- <= 0)
                 return;
-            if (all_whole && next_column + step <= end)
+            if (how == Loads::vectors && next_column + step <= end)
                 load_a<true>(group, at, lda, next_column, end);
-            else if (all_whole)
+            else if (how == Loads::vectors)
                 load_a<false>(group, at, lda, next_column + threadIdx.x % 4 * run, end);
             else
                 load_a_at_the_edge(group, A, lda, next_row + row_of_thread, m, next_column, end, aligned);
@@ -531,15 +533,15 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_tf32(
         await_groups<0>();
     };
 
+    const bool whole_vectors = aligned;
     // Row tiles that are whole; the last of C may be left.
-    const bool whole_columns = aligned;
     index_t rest = first_row;
-    if (whole_columns && first_row + block_rows <= m)
+    if (whole_vectors && first_row + block_rows <= m)
         rest += (m - block_rows - first_row) / next_tile * next_tile + next_tile;
     if (rest > first_row)
-        sweep(Flag<true>(), first_row, rest);
+        sweep(Way<Loads::vectors>(), first_row, rest);
     if (rest < m)
-        sweep(Flag<false>(), rest, m);
+        sweep(Way<Loads::elements>(), rest, m);
     if (last_of(counters + tile_of_C, splits)) {
         const sum_t *first_sums = partials + (long long)tile_of_C * (columns * block_rows);
         const long long stride = (long long)tiles * (columns * block_rows);

@@ -98,7 +98,11 @@ constexpr int warp_rows = strip_rows * strips;
 constexpr int block_rows = threads / 32 * warp_rows;
 constexpr int pitch = columns;  // elements from one staged row of B to the next
 
-template <bool holds> struct Flag { static constexpr bool value = holds; };
+// How a row tile of A is loaded: in vectors where it is whole and its lines are aligned; the same where the split ends
+// within a prefetch, with zeros behind its end; else element by element, with zeros behind m too. All keep a ring of
+// groups on their way.
+enum class Loads { vectors, vectors_to_end, elements };
+template <Loads how> struct Way { static constexpr Loads value = how; };
 
 using bits_t = double2;  // of the loads and stores
 struct __align__(16) vector { scalar element[width]; };
@@ -293,14 +297,21 @@ __device__ __forceinline__ scalar complex_sum(const double (&sum)[4], int e)
 }
 
 
+template <Loads how>
+constexpr bool in_vectors = how != Loads::elements;  // whether a lane's rows are neighbours
+
 // A lane's rows of a strip are `width` neighbours and so one load, each in a product of its own; its columns of 8 are
 // four apart.
 __device__ __forceinline__ scalar element_of(const vector (&a)[2], int row, int half) { return a[half].element[row]; }
 constexpr index_t rows_apart = 0, columns_apart = 4;  // of a lane's two loads
 
-// One group, where it is whole; `at` is this lane's first element. A is read once, so first to evict.
-__device__ __forceinline__ void load_a(group_t &a, const scalar *__restrict__ at, index_t lda)
+// One group, of which `left` columns are in the split; `at` is this lane's first element, and `last` rows below it are in
+// A. A is read once, so first to evict.
+template <Loads how>
+__device__ __forceinline__ void load_a(
+    group_t &a, const scalar *__restrict__ at, index_t lda, index_t left, index_t last)
 {
+    const index_t mine = left - threadIdx.x % 4;  // from this lane's first column on
     #pragma unroll
     for (int d = 0; d < depths; ++d) {
         #pragma unroll
@@ -308,33 +319,17 @@ __device__ __forceinline__ void load_a(group_t &a, const scalar *__restrict__ at
             #pragma unroll
             for (int e = 0; e < 2; ++e) {
                 const index_t i = strip_rows * s + e * rows_apart, l = 8 * d + e * columns_apart;
-                const scalar *from = at + i + l * lda;
-                a[d][s][e] = vector_of(__ldcs(reinterpret_cast<const bits_t *>(from)));
-            }
-        }
-    }
-}
-
-// The same where the group may end past m or past `end`, zeros there, or where vectors are not `aligned`.
-__device__ __forceinline__ void load_a_at_the_edge(
-    group_t &a, const scalar *__restrict__ A, index_t lda, index_t row, index_t m, index_t column, index_t end,
-    bool aligned)
-{
-    #pragma unroll
-    for (int d = 0; d < depths; ++d) {
-        #pragma unroll
-        for (int s = 0; s < strips; ++s) {
-            #pragma unroll
-            for (int e = 0; e < 2; ++e) {
-                const index_t i = row + strip_rows * s + e * rows_apart;
-                const index_t l = column + threadIdx.x % 4 + 8 * d + e * columns_apart;
-                const scalar *from = A + i + l * lda;
-                if (aligned && i + width <= m && l < end) {
-                    a[d][s][e] = vector_of(__ldcs(reinterpret_cast<const bits_t *>(from)));
+                if constexpr (how != Loads::elements) {
+                    const scalar *from = at + i + l * lda;
+                    const bool there = how == Loads::vectors || l < mine;
+                    a[d][s][e] = there ? vector_of(__ldcs(reinterpret_cast<const bits_t *>(from))) : vector{};
                 } else {
                     #pragma unroll
-                    for (int v = 0; v < width; ++v)
-                        a[d][s][e].element[v] = i + v < m && l < end ? from[v] : scalar(0);
+                    for (int v = 0; v < width; ++v) {
+                        const int row = i + 8 * v, column = l;
+                        const scalar *from = at + (row + column * lda);
+                        a[d][s][e].element[v] = row <= last && column < mine ? __ldcs(from) : scalar(0);
+                    }
                 }
             }
         }
@@ -390,7 +385,7 @@ __device__ __forceinline__ void multiply(sums_t &sum, const group_t &a, const sc
     }
 }
 
-// This lane's sums, a vector of neighbouring rows at a time: put(i, j, sums).
+// This lane's sums, those of a vector of rows at a time: put(i, j, sums).
 template <class Put>
 __device__ __forceinline__ void store_sums(const sums_t &sum, index_t row, index_t first, index_t n, Put put)
 {
@@ -427,31 +422,31 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_zmma(
     const int splits = gridDim.y, split = blockIdx.y;
     const index_t tiles = gridDim.x, tiles_across = (n + columns - 1) / columns;
     const index_t first = tile_of_C % tiles_across * columns;
-    const index_t first_row = tile_of_C / tiles_across * block_rows, next_tile = tiles / tiles_across * block_rows;
+    const index_t first_row = tile_of_C / tiles_across * block_rows;
 
     // The columns of A in this split, in whole prefetches but for the last; and the groups in which they are loaded.
     const index_t share = (k + splits * prefetch - 1) / (splits * prefetch) * prefetch;
     const index_t begin = split * share < k ? split * share : k, end = begin + share < k ? begin + share : k;
-    const index_t groups = (end - begin + step - 1) / step;
+    const index_t passes = (end - begin + prefetch - 1) / prefetch;  // over a ring of groups, for a tile of rows
     const bool resident = end - begin <= 2 * tile_depth;  // all of B that this block needs stays in shared memory
     const int depth = resident ? 2 * tile_depth : tile_depth;
-    const int row_of_thread = threadIdx.x / 32 * warp_rows + threadIdx.x % 32 / 4 * width;
     // This split's sums of the tile: column-major, all its rows.
     sum_t *sums = partials + ((long long)split * tiles + tile_of_C) * (columns * block_rows);
 
-    // Compute the row tiles from one on, up to another. `all` says that every load of a group is whole.
-    const auto sweep = [&](auto all, index_t from, index_t to) {
-        constexpr bool all_whole = decltype(all)::value;
-        constexpr int ring = all_whole ? stages : 1;  // loads at the edges take registers of their own
+    // Compute the row tile, of which a block has one where k is split.
+    const auto sweep = [&](auto way) {
+        constexpr Loads how = decltype(way)::value;
+        constexpr int ring = stages;
+        const int row_of_thread = threadIdx.x / 32 * warp_rows + threadIdx.x % 32 / 4 * (in_vectors<how> ? width : 1);
         __syncthreads();  // what was staged before is no longer read
         if (resident)
             stage_b<2 * tile_depth>(staged, B, ldb, begin, end, first, n);
         else
             stage_b<tile_depth>(staged, B, ldb, begin, end, first, n);
         commit_copies();
-        index_t left = (to - from + next_tile - 1) / next_tile * groups;  // groups of A still to load
-        index_t next_row = from, next_column = begin;                     // of the next one
-        const scalar *at;                                                 // of this thread's first element in it
+        index_t left = passes * stages;  // groups of A still to load
+        index_t next_row = first_row, next_column = begin;  // of the next one
+        const scalar *at;  // of this thread's first element in it
         const auto begin_tile = [&] {
             at = A + (next_row + row_of_thread) + (begin + threadIdx.x % 4) * lda;
         };
@@ -459,10 +454,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_zmma(
         const auto load_next = [&](int g) {
             if (left-- <= 0)
                 return;
-            if (all_whole)
-                load_a(a[g], at, lda);
-            else
-                load_a_at_the_edge(a[g], A, lda, next_row + row_of_thread, m, next_column, end, aligned);
+            load_a<how>(a[g], at, lda, end - next_column, m - 1 - (next_row + row_of_thread));
             at += step * (long long)lda;
             next_column += step;
         };
@@ -472,12 +464,13 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_zmma(
             load_next(g);
 
         int buffer = 0;  // that holds the current tile of B
-        for (index_t block_row = from; block_row < to; block_row += next_tile) {
+        const index_t block_row = first_row;
+        {
             sums_t sum = {};
 
             #pragma unroll 1
             for (index_t tile = begin; tile < end; tile += depth) {
-                if (!resident || block_row == from) {
+                if (!resident || block_row == first_row) {
                     await_groups<0>();
                     __syncthreads();  // this tile is staged, and nobody reads the one before
                 }
@@ -502,21 +495,28 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_zmma(
 
             const index_t row = block_row + row_of_thread;
             store_sums(sum, row - block_row, 0, n - first, [&](index_t r, index_t j, const vector &values) {
-                __stcs(reinterpret_cast<bits_t *>(sums + r + j * block_rows), bits_of(values));
+                scalar *to = sums + r + j * block_rows;
+                if constexpr (in_vectors<how>) {
+                    __stcs(reinterpret_cast<bits_t *>(to), bits_of(values));
+                } else {
+                    #pragma unroll
+                    for (int v = 0; v < width; ++v)
+                        __stcs(to + 8 * v, values.element[v]);
+                }
             });
         }
         await_groups<0>();
     };
 
-    // Row tiles that are whole; the last of C may be left.
-    const bool whole_columns = aligned && (end - begin) % prefetch == 0;
-    index_t rest = first_row;
-    if (whole_columns && first_row + block_rows <= m)
-        rest += (m - block_rows - first_row) / next_tile * next_tile + next_tile;
-    if (rest > first_row)
-        sweep(Flag<true>(), first_row, rest);
-    if (rest < m)
-        sweep(Flag<false>(), rest, m);
+    const bool whole_vectors = aligned;
+    if (whole_vectors && first_row + block_rows <= m) {
+        if ((end - begin) % prefetch == 0)
+            sweep(Way<Loads::vectors>());
+        else
+            sweep(Way<Loads::vectors_to_end>());
+    } else {
+        sweep(Way<Loads::elements>());
+    }
     if (last_of(counters + tile_of_C, splits)) {
         const sum_t *first_sums = partials + (long long)tile_of_C * (columns * block_rows);
         const long long stride = (long long)tiles * (columns * block_rows);

@@ -279,7 +279,7 @@ ARGUMENTS = (
     Argument(
         "an extent of fewer bits that is long enough is so whole; where it is refused, the way for the rest is right",
         ("early stop",),
-        r"\b(vectors|whole|inside)\w* =|^if \((whole_columns && first_row \+ block_rows|step \+ prefetch) <= [mk]\)",
+        r"\b(vectors|whole|inside)\w* =|^if \((whole_vectors && first_row \+ block_rows|step \+ prefetch) <= [mk]\)",
         r"(\([mnk] & 0x\w+\) >= \w+|<= \([mnk] & 0x\w+\)) *(&&|;|\)( \{)?$)",
     ),
     Argument(

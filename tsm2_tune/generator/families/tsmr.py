@@ -101,7 +101,7 @@ class Tsmr(Family[TsmrConfig]):
     rules: ClassVar[tuple[Rule, ...]] = streaming_rules(
         COLUMNS,
         PREFETCH_STAGES,
-        Rule("rows-within-m", "shape", "a block of more rows than m loads element by element", _rows_within_m),
+        Rule("rows-within-m", "shape", "a block of more rows than m leaves threads idle", _rows_within_m),
     )
     config_type = TsmrConfig
 
@@ -147,16 +147,17 @@ class Tsmr(Family[TsmrConfig]):
         """What has branches of its own, whole and in part: blocks of rows, groups of columns, shares of k.
 
         In the first three B stays in shared memory, and shares are empty; in the last two a share takes three
-        tiles of B. The extents are such that A's address is now and then aligned where its columns are not.
+        tiles of B. Row tiles are loaded element by element, as vectors that end within a prefetch, as whole ones, and
+        so before a part-filled one. A's address is now and then aligned where its columns are not.
         """
         rows, prefetch = _block_rows(config, problem), config.prefetch
         width = VECTOR_BYTES // problem.dtype.element_bytes
         deep = (2 * TILE_DEPTH + prefetch) * config.splits
         return (
             (rows + 1, 1, prefetch - 1),
-            (rows, 1, 2 * prefetch - 1),
+            (2 * rows * config.row_tiles, 1, prefetch + 1),
             (2 * rows * config.row_tiles, 2 * config.columns + 1, 2 * prefetch),
-            (34, config.columns + 1, deep - 1),
+            (config.threads + 34, config.columns + 1, deep - 1),
             ((2 * config.row_tiles - 1) * rows + width, 2, deep),  # the last tile of rows is part-filled, yet aligned
         )
 

@@ -123,7 +123,7 @@ class TsmrMma(Family[TsmrMmaConfig]):
         *streaming_rules(
             COLUMNS,
             PREFETCH_STAGES,
-            Rule("rows-within-m", "shape", "a block of more rows than m loads element by element", _rows_within_m),
+            Rule("rows-within-m", "shape", "a block of more rows than m leaves threads idle", _rows_within_m),
         ),
     )
     config_type = TsmrMmaConfig
@@ -171,15 +171,16 @@ class TsmrMma(Family[TsmrMmaConfig]):
         """What has branches of its own, whole and in part: blocks of rows, groups of columns, shares of k.
 
         In the first three B stays in shared memory, and shares are empty; in the last two a share takes three
-        tiles of B. The extents are such that A's address is now and then aligned where its columns or rows are not.
+        tiles of B. Row tiles are loaded element by element, as vectors that end within a prefetch, as whole ones, and
+        so before a part-filled one. A's address is now and then aligned where its columns or rows are not.
         """
         rows, prefetch = _block_rows(config), config.prefetch
         deep = (2 * tile_depth(config) + prefetch) * config.splits
         return (
             (rows + 1, 1, prefetch - 2),
-            (rows, 1, 2 * prefetch - 2),
+            (2 * rows * config.row_tiles, 1, prefetch + 2),
             (2 * rows * config.row_tiles, 2 * config.columns + 1, 2 * prefetch),
-            (34, config.columns + 1, deep - 1),
+            (42, config.columns + 1, deep - 1),
             ((2 * config.row_tiles - 1) * rows + 2, 2, deep),  # the last tile of rows is part-filled, yet aligned
         )
 
