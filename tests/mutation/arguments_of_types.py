@@ -9,7 +9,6 @@ from tests.mutation.conditions import (
     implies_alignment,
     is_16_bits,
     is_function,
-    lines_about,
     sums_are_plain_f32,
 )
 
@@ -20,17 +19,6 @@ OF_TYPES = (
         r"^if \(inside && aligned\)|^const bool aligned = .*% vector_bytes == 0;",
         r"^if \(inside ?\)|% vector_bytes == 0;",
         has_one_element,
-    ),
-    Argument(
-        "a vector of one element that is not loaded whole is outside",
-        ("value", "rounding", "narrower", "early stop", "flag"),
-        r"element\[e\] = .* && i \+ e < m \? at\[e\] : scalar\(0\);",
-        "",
-        lambda mutant: (
-            has_one_element(mutant)
-            and mutant.subject.problem.dtype.element_bytes == 16
-            and "if (aligned && i + width <= m &&" in "".join(lines_about(mutant, -6, 0))
-        ),
     ),
     Argument(
         "lines that begin at a vector by this test do so: the leading dimension is a multiple of one then",
