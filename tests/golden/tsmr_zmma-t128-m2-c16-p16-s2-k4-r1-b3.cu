@@ -342,6 +342,7 @@ template <int count>
 __device__ __forceinline__ void stage_b(
     scalar *staged, const scalar *__restrict__ B, index_t ldb, index_t tile, index_t end, index_t first, index_t n)
 {
+    #pragma unroll 1  // unrolled, its addresses take registers that loads of A need
     for (int e = threadIdx.x; e < count * columns; e += threads) {
         const int l = e % count, c = e / count;
         const int t = l % 4, half = l / 4 % 2;
