@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -12,9 +13,10 @@ from typing import Any
 
 import click
 
-from benchmarks.cells import Layout, Regime, in_set, op_of
+from benchmarks.cells import Cell, Layout, Regime, in_set, op_of
 from benchmarks.result_file import read
 from benchmarks.turns import COMPILE_SECONDS
+from benchmarks.winner import Prospects, Skipped, planned, planners
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import config_spelt, family_named
@@ -22,7 +24,7 @@ from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import INDEX_BITS, index_defines, render
 from tsm2_tune.generator.rules import Candidate, Guidelines
-from tsm2_tune.generator.space import SearchSpace, search_space
+from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.tuner import job
 from tsm2_tune.tuner.compiler import compile_text
 from tsm2_tune.tuner.crossing import Crossed, Crossing
@@ -69,10 +71,10 @@ class Kinds:
     dtype_names: tuple[str, ...]
 
 
-def pack_problems(kinds: Kinds) -> tuple[Problem, ...]:
-    """The shapes that a pack is tuned for: PACK_SHAPES of each regime, element type and layout."""
+def pack_cells(kinds: Kinds) -> tuple[Cell, ...]:
+    """What a pack is tuned for: PACK_SHAPES of each regime, element type and layout."""
     return tuple(
-        Problem(*shape, dtype_name, op_of(regime, layout, dtype_name))
+        Cell(regime, layout, Problem(*shape, dtype_name, op_of(regime, layout, dtype_name)))
         for regime, dtype_name, layout in product(kinds.regimes, kinds.dtype_names, kinds.layouts)
         for shape in PACK_SHAPES[regime]
     )
@@ -115,13 +117,21 @@ def spaces_of(tuned: Iterable[Tuned], limits: DeviceLimits) -> tuple[SearchSpace
     return tuple(found)
 
 
+def _space(found: Prospects | Skipped, limits: DeviceLimits) -> SearchSpace:
+    """What to search. Skipped where there is nothing."""
+    if isinstance(found, Skipped):
+        raise found
+    families = tuple(sorted({candidate.config.family for candidate in found.candidates}))
+    return SearchSpace(found.problem, limits, families, found.candidates, (), (Guidelines(),))
+
+
 @dataclass(frozen=True, slots=True)
 class Fill:
     """How a pack is made: the module at `path`, its trials in `database`, from which the same call goes on.
 
     Its shapes are those of the result file `source`, each with its winner there, which is verified in a trial and
-    timed beside the vendor; without one PACK_SHAPES, tuned for so many seconds each as `tsm2-tune` does. Then each
-    winner's kernel is measured at the others' shapes.
+    timed beside the vendor; without one PACK_SHAPES, tuned for so many seconds each as `tsm2-tune` does, but for
+    their verification. Then each winner's kernel is measured at the others' shapes.
     """
 
     path: Path
@@ -135,28 +145,41 @@ class Fill:
         options = Options(vendor=not target.is_host, final_effort=FINAL, cache=Cache.CLEAN, late=self.source is None)
         if self.source is None:
             options = replace(options, budget_seconds=self.budget_seconds)
-            problems = pack_problems(self.kinds)
-            spaces: Iterable[SearchSpace] = (search_space(problem, target.limits) for problem in problems)
-        else:
-            spaces = chosen = spaces_of(winners_in(self.source, self.kinds), target.limits)
-            problems = tuple(space.problem for space in chosen)
-            _compile([space.kept[0] for space in chosen], target)
-        tuners = Tuner if self.source is None else InPart
-        with tuners(target, options) as tuner, Store.open(str(self.database), create=True) as store:
-            for place, space in enumerate(spaces, 1):
+        with ExitStack() as stack:
+            tuner = stack.enter_context(InPart(target, options))
+            store = stack.enter_context(Store.open(str(self.database), create=True))
+            problems, spaces = self._spaces(tuner, store, stack)
+            for space in spaces:
+                place = f"{problems.index(space.problem) + 1}/{len(problems)}"
                 if time.monotonic() > end:
-                    click.echo(f"stopped by the time limit before {space.problem.text}, {place} of {len(problems)}")
+                    click.echo(f"stopped by the time limit before {space.problem.text}, {place}")
                     return False
                 for event in job.run([space], tuner, store):
                     if isinstance(event, job.ProblemEnded):
                         found = "no winner" if event.winner is None else winner_text(event.winner)
-                        click.echo(f"pack {place}/{len(problems)} {space.problem.text}: {found}")
+                        click.echo(f"pack {place} {space.problem.text}: {found}")
             for crossed in Crossing(frozenset(problems), tuner, store).events():
                 if isinstance(crossed, Crossed) and time.monotonic() > end:
                     click.echo(f"stopped by the time limit after {crossed.done} of {crossed.total} pairs")
                     return False
             self._write(store, target, frozenset(problems))
         return True
+
+    def _spaces(self, tuner: Tuner, store: Store, stack: ExitStack) -> tuple[list[Problem], Iterator[SearchSpace]]:
+        """The pack's shapes, and what to try for those that were in no final yet; the stack ends what plans it."""
+        target = tuner.target
+        done = {row.problem for row in store.best(device=target.identity.name) if row.round > 0}
+        if self.source is not None:
+            chosen = spaces_of(winners_in(self.source, self.kinds), target.limits)
+            left = [space for space in chosen if space.problem not in done]
+            _compile([space.kept[0] for space in left], target)
+            return [space.problem for space in chosen], iter(left)
+        cells = pack_cells(self.kinds)
+        pool = stack.enter_context(planners())
+        stack.callback(pool.shutdown, cancel_futures=True)
+        todo = [cell for cell in cells if cell.problem not in done]
+        spaces = (_space(found, target.limits) for _, found in planned(tuner, todo, pool))
+        return [cell.problem for cell in cells], spaces
 
     def _write(self, store: Store, target: Target, problems: frozenset[Problem]) -> None:
         """Export the winners of these problems, also those that were verified in part."""

@@ -17,7 +17,7 @@ from benchmarks.cells import LAYOUTS, Cell
 from benchmarks.contest import Contest
 from benchmarks.join import joined
 from benchmarks.module_calls import called
-from benchmarks.pack import Kinds, pack_problems, spaces_of, winners_in
+from benchmarks.pack import Kinds, pack_cells, spaces_of, winners_in
 from benchmarks.result_file import ResultFile
 from benchmarks.unseen import main
 from benchmarks.unseen_file import read_unseen
@@ -114,7 +114,7 @@ def test_the_pack_is_of_few_winners_of_each_kind() -> None:
 
 def test_a_pack_is_tuned_for_a_dozen_shapes_of_each_kind() -> None:
     kinds = Kinds(*KINDS)
-    found = pack_problems(kinds)
+    found = [cell.problem for cell in pack_cells(kinds)]
     assert len(found) == len(set(found)) == 12 * 18
     for problem in found:
         assert needed_bytes(problem) < H200.memory_bytes / 8
@@ -360,3 +360,22 @@ def test_a_run_on_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     refused = run("--resume", "--output", "u.json")
     assert refused.exit_code == 2
     assert "was measured with pack" in refused.output
+
+
+@pytest.mark.host
+def test_a_pack_is_tuned_once_and_has_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pack, "PACK_SHAPES", {"R": ((48, 2, 64), (70, 3, 50))})
+    monkeypatch.chdir(tmp_path)
+    asked = [*SMALL, "--regime", "R", "--pack-only", "--pack", "pack.py", "--budget", "1"]
+    done = CliRunner().invoke(main, asked)
+    assert done.exit_code == 0, done.output
+    assert "pack 1/2 48x2x64:f32: " in done.output
+    assert "pack 2/2 70x3x50:f32: " in done.output
+    winners = imported(Path("pack.py").read_text(), tmp_path).WINNERS
+    assert len(winners) == 2
+    if len({w.digest for w in winners}) == 2:
+        assert any(w.elsewhere for w in winners)
+    Path("pack.py").unlink()
+    again = CliRunner().invoke(main, asked)
+    assert again.exit_code == 0, again.output
+    assert "pack 1/2" not in again.output
