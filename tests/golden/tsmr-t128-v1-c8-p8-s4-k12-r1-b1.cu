@@ -178,8 +178,8 @@ constexpr __device__ __forceinline__ int row_below(int r)
 }
 
 // One group; `at` is this thread's first element, from which `left` columns are in the split and `last` rows below it in
-// A. A warp's loads are side by side, of vectors as of elements, so that no sector is asked for twice. A is read once,
-// so first to evict.
+// A. A warp's loads are side by side, of vectors as of elements, so that no sector is asked for twice.
+// A is read once: first to evict.
 template <Loads how>
 __device__ __forceinline__ void load_a(
     group_t &a, const scalar *__restrict__ at, index_t lda, index_t left, index_t last)
