@@ -92,16 +92,16 @@ def test_gram_shapes_have_pairs_of_their_own_and_types_are_not_mixed(path: Path)
     families = {
         "64x2x64:f32": "tsm2",
         "33x3x17:f64": "tsmr",
-        "4x4x64:f32:tx": "gram",
+        "4x4x64:f32:tx": "tsmt",
         "6x6x80:f32:tx": "tsmt",
     }
     of_families(path, families)
     before = asked(path, TRIALS)
     assert f"{SAID}2 measured\n" in tuned(path, shapes=",".join(families))
     after = asked(path, TRIALS)[len(before) :]
-    (_, _, _, gram, _), (_, _, _, tsmt, _) = before[2:]
+    (_, _, _, small, _), (_, _, _, large, _) = before[2:]
     assert {(dtype, op, m, config) for dtype, op, m, config, _ in after} == {
-        ("f32", "tx", 6, gram), ("f32", "tx", 4, tsmt)
+        ("f32", "tx", 6, small), ("f32", "tx", 4, large)
     }  # fmt: skip
 
 
