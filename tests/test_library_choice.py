@@ -168,8 +168,10 @@ def known_of_everything(found: Winners, seed: int) -> Known:
     return Known(divisions, cards, elsewhere)
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("device", [(GPU, 9, 0), OTHERS, ("NVIDIA H100", 9, 0)])
+@pytest.mark.parametrize(
+    ("seed", "device"),
+    [(0, (GPU, 9, 0)), (1, (GPU, 9, 0)), (2, (GPU, 9, 0)), (3, OTHERS), (1, ("NVIDIA H100", 9, 0))],
+)
 def test_the_choice_is_the_python_modules(
     there: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, device: tuple[str, int, int]
 ) -> None:
