@@ -35,6 +35,7 @@ from benchmarks.turns import TIMED, Turns, compiled_support
 from benchmarks.unseen_run import Selection
 from benchmarks.unseen_shapes import UNSEEN_REGIMES, Ranges
 from benchmarks.versus_cublas import part_of
+from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.cuda import CudaDevice
 from tsm2_tune.tuner.measure import Effort, measure
@@ -43,6 +44,7 @@ from tsm2_tune.tuner.verify import prepare
 from tsm2_tune.usage import Command
 
 EFFORT = Effort(spread=0.01, min_samples=5, max_samples=7, limit_seconds=0.08, warm_up_seconds=0.003)
+FIELDS = {"regime", "layout", "dtype", "text", "orders", "lines", "times"}  # of a line
 STARTS = 4  # ways in which a kernel is started, at the most
 Row = dict[str, Any]
 
@@ -59,6 +61,8 @@ class Pack:
         winners, swapped = module._candidates(problem.dtype_name, orders, problem.conjugated, False, False)
         assert not swapped, "the pack has kernels for every storage order"
         contest = module._contest(winners, self._device, None)
+        if contest.kernels is None:
+            raise LookupError("too little is known of its kernels to expect times")
         return contest, module._work(contest, (problem.m, problem.n, problem.k), lds)
 
     def starts(self, contest: Any, work: Any) -> list[list[tuple[float, Any]]]:
@@ -140,9 +144,19 @@ def measure_all(spec: str, pack: Path, selection: Selection, output: Path) -> No
 
 
 def lines_of(path: Path) -> Iterator[Row]:
-    """The rows of a file."""
-    with path.open(encoding="utf-8") as file:
-        yield from map(json.loads, file)
+    """The rows of a file. InputError where a line is none of this bench."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                row = json.loads(line)
+                Problem.parse(row["text"])
+                usable = all(0 < us < math.inf and r > 0 and s > 0 for *_, r, s, us in row["times"]) and row["times"]
+                usable = usable and row.keys() >= FIELDS
+            except (ValueError, TypeError, KeyError, AttributeError, InputError):
+                usable = False
+            if not usable:
+                raise InputError(f"{path} has no usable line {number}: name a file of every_kernel")
+            yield row
 
 
 def losses(rows: Sequence[Row], pack: Pack) -> dict[tuple[str, ...], list[tuple[float, float]]]:
@@ -151,10 +165,17 @@ def losses(rows: Sequence[Row], pack: Pack) -> dict[tuple[str, ...], list[tuple[
     for row in rows:
         problem = Problem.parse(row["text"])
         orders = tuple(map(tuple, row["orders"]))
-        contest, work = pack.contest(Cell(row["regime"], row["layout"], problem), tuple(row["lines"]), orders)
+        try:
+            contest, work = pack.contest(Cell(row["regime"], row["layout"], problem), tuple(row["lines"]), orders)
+        except (LookupError, ValueError, TypeError) as error:
+            raise InputError(
+                f"{row['text']}: the pack has no kernel for it ({error}): name the pack of the file"
+            ) from None
         of = {(w.config, w.m, w.n, w.k): place for place, w in enumerate(contest.winners)}
         kernels, best = contest.kernels, (math.inf, 0.0)
         for *winner, r, s, us in row["times"]:
+            if tuple(winner) not in of:
+                raise InputError(f"{winner[0]} is not in the pack: name the one that {row['text']} was measured with")
             place = of[tuple(winner)]
             launches = [w.launch for w in contest.winners]
             launches[place] = launched(launches[place], r, s)
@@ -201,7 +222,8 @@ def main(
 ) -> None:
     if to_show is not None:
         module = imported(pack)
-        click.echo(table(losses(list(lines_of(to_show)), Pack(module, next(iter(module.CARDS))))))
+        device = next((w.device for w in module.WINNERS if not w.on_host), "")
+        click.echo(table(losses(list(lines_of(to_show)), Pack(module, device))))
         return
     kinds = Kinds(UNSEEN_REGIMES, LAYOUTS, tuple(name for name in TYPES if name != "c128"))
     measure_all(spec, pack, Selection(kinds, Ranges(), each, seed, 0, time_limit, part_of(part)), output)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.every_kernel import Pack, launched, losses, some, table
+from benchmarks.every_kernel import Pack, launched, lines_of, losses, some, table
 from tests.fabricated import GPU, imported, trial, tuning_run
+from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
@@ -51,6 +53,23 @@ def test_another_one_loses_what_it_takes_longer(pack: Pack) -> None:
     found = losses([row(150.0, 100.0), row(100.0, 150.0)], pack)
     assert [loss for loss, _ in found["R", "f32", "column"]] == [1.5, 1]
     assert "| all |  |  | 2 | 1.225 | 1.250 | 1.500 |" in table(found)
+
+
+@pytest.mark.parametrize("line", ["", "{", "[]", "{}", '{"text": "1x1x1:f32", "times": []}', "\\xff"])
+def test_a_line_that_is_none_is_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "times.jsonl"
+    path.write_text(json.dumps(row(1.0, 2.0)) + f"\n{line}\n")
+    with pytest.raises(InputError, match="has no usable line 2"):
+        list(lines_of(path))
+
+
+def test_a_file_of_another_pack_is_refused(pack: Pack) -> None:
+    other = row(1.0, 2.0)
+    other["times"][0][0] = "tsmr-t64"
+    with pytest.raises(InputError, match="tsmr-t64 is not in the pack"):
+        losses([other], pack)
+    with pytest.raises(InputError, match="the pack has no kernel for it"):
+        losses([other | {"text": "9x9x9:f64"}], pack)
 
 
 def test_few_ways_to_start_a_kernel_are_measured() -> None:

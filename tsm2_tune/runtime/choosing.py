@@ -206,7 +206,7 @@ def _contest(winners: tuple[Winner, ...], device: str | None, wanted: str | None
 def measured_of(winner: Winner, card: Card) -> list[Measured]:
     """What was measured of its kernel: first where it won, then elsewhere."""
     own = (winner.m, winner.n, winner.k, winner.launch.rows_per_block, winner.launch.splits, winner.median_us)
-    everywhere = (own, *(one for one in winner.elsewhere if one[:3] != own[:3]))
+    everywhere = (own, *winner.elsewhere)
     return [Measured(work_of(winner, (m, n, k), card), rows, splits, us) for m, n, k, rows, splits, us in everywhere]
 
 

@@ -13,8 +13,9 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import DRIVER_NAMES, PROFILES
 from tsm2_tune.runtime.expecting import Division
 from tsm2_tune.runtime.work import Card
+from tsm2_tune.tuner.export.fitting import distance
 from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.stored import CurrentTrial, TrialRecord
+from tsm2_tune.tuner.stored import CurrentTrial, TrialRecord, is_of_this_version
 from tsm2_tune.tuner.trial import TuningRun
 
 MOST_ELSEWHERE = 16  # shapes at which a kernel was measured, the nearest ones
@@ -67,7 +68,7 @@ def _elsewhere(store: Store, winners: Mapping[int, TrialRecord]) -> Iterator[tup
     for device in {record.run.identity.name for record in winners.values()}:
         fastest = dict[tuple[str, str, str, str], dict[Problem, CurrentTrial]]()
         for one in store.current(device):
-            if one.median_us is not None:
+            if one.median_us is not None and is_of_this_version(one.config, one.problem):
                 at = fastest.setdefault(_kernel(one.source_digest, one.problem, one.cache), {})
                 if one.problem not in at or one.median_us < (at[one.problem].median_us or math.inf):
                     at[one.problem] = one
@@ -76,7 +77,7 @@ def _elsewhere(store: Store, winners: Mapping[int, TrialRecord]) -> Iterator[tup
                 trial = record.trial
                 at = fastest.get(_kernel(trial.source.digest, trial.problem, trial.cache), {})
                 others = [one for problem, one in at.items() if problem != trial.problem]
-                others.sort(key=lambda one, own=trial.problem: (_distance(one.problem, own), one.problem))  # type: ignore[misc]
+                others.sort(key=lambda one, own=trial.problem: (distance(one.problem, own), one.problem))  # type: ignore[misc]
                 yield trial_id, tuple(sorted(map(_point, others[:MOST_ELSEWHERE])))
 
 
@@ -87,8 +88,3 @@ def _kernel(digest: str, problem: Problem, cache: str) -> tuple[str, str, str, s
 def _point(trial: CurrentTrial) -> tuple[int, int, int, int, int, float]:
     p, launch = trial.problem, FAMILIES[trial.config.family].launch(trial.config, trial.problem)
     return p.m, p.n, p.k, launch.rows_per_block, launch.splits, trial.median_us or 0.0
-
-
-def _distance(one: Problem, other: Problem) -> float:
-    """Of two shapes, by the logarithms of their ratios."""
-    return math.hypot(*(math.log(a / b) for a, b in ((one.m, other.m), (one.n, other.n), (one.k, other.k))))
