@@ -70,8 +70,8 @@ class Pack:
         kernels = contest.kernels
         tiles = kernels._tiles(work)
         rows, splits = kernels._options(tiles, work)
-        factors, _ = kernels.interpolated.at(work)
-        times = factors * kernels._us(tiles, work, rows, splits)
+        plain = kernels._us(tiles, work, rows, splits)
+        times = kernels.interpolated.at(work, plain.min(axis=1)[:, None])[0] * plain
         rows, splits, times = np.broadcast_arrays(rows, splits, times)
         found = []
         for place, winner in enumerate(contest.winners):

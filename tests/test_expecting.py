@@ -64,6 +64,13 @@ def test_a_long_time_is_expected_again_where_it_was_measured(measured_us: float)
     assert us == pytest.approx(measured_us, rel=0.1)
 
 
+def test_a_time_that_is_mostly_start_tells_little_of_a_long_one() -> None:
+    found = [kernels((SPLIT, (300, 8, 1000), us)) for us in (8.0, 16.0)]
+    at = [[one.us([SPLIT[1]], work(shape))[0] for one in found] for shape in ((300, 8, 1000), R)]
+    assert at[0][1] / at[0][0] == pytest.approx(2)
+    assert 1 < at[1][1] / at[1][0] < 1.1
+
+
 @pytest.mark.parametrize("m", [300, 2048, 5000, 20480, 10**6])
 def test_a_split_of_k_gives_every_multiprocessor_a_block(m: int) -> None:
     _, launch, _ = kernels((SPLIT, R, 380.0)).best(work((m, 8, 20480)))
@@ -294,4 +301,4 @@ def test_expected_times_are_near_the_measured_ones() -> None:
     ratios = np.abs(np.log([ratio for of in errors(found, card).values() for ratio in of]))
     assert len(ratios) > 500
     assert np.quantile(ratios, 0.5) < 0.03
-    assert np.quantile(ratios, 0.9) < 0.13
+    assert np.quantile(ratios, 0.9) < 0.1

@@ -95,7 +95,7 @@ class Kernels:
         self.interpolated = self._from(measured)
 
     def _from(self, measured: Sequence[Sequence[Measured]]) -> Interpolated:
-        """The ratios of what was measured to what is expected without them."""
+        """What was measured, beside what is expected without it."""
         longest = max(map(len, measured))
         filled = [[*of, *[of[0]] * (longest - len(of))] for of in measured]
         works = [[one.work for one in of] for of in filled]
@@ -106,8 +106,11 @@ class Kernels:
             for name in ("rows_per_block", "splits")
         )
         expected = self._us(self._tiles(work), work, rows, splits)
-        ratios = [[one.us / expected[i, j] for j, one in enumerate(of)] for i, of in enumerate(measured)]
-        return Interpolated([[one.work for one in of] for of in measured], ratios)
+        return Interpolated(
+            [[one.work for one in of] for of in measured],
+            [[one.us for one in of] for of in measured],
+            [[float(us) for us in expected[i, : len(of)]] for i, of in enumerate(measured)],
+        )
 
     def waves_won(self, at: int) -> float:
         """Blocks on a multiprocessor, where a block has several tiles and all blocks ran at once; elsewhere 0."""
@@ -116,8 +119,8 @@ class Kernels:
     def us(self, launches: Sequence[Launch], work: Work) -> list[float]:
         """The expected time of each kernel started so."""
         started = _columns(launches, Launch)
-        factors, _ = self.interpolated.at(work)
-        times = factors * self._us(self._tiles(work), work, started["rows_per_block"], started["splits"])
+        plain = self._us(self._tiles(work), work, started["rows_per_block"], started["splits"])
+        times = self.interpolated.at(work, plain)[0] * plain
         return [float(us) for us in times[:, 0]]
 
     def best(self, work: Work, doubt: float = DOUBT) -> tuple[int, Launch, float]:
@@ -127,8 +130,9 @@ class Kernels:
         """
         tiles = self._tiles(work)
         rows, splits = self._options(tiles, work)
-        factors, away = self.interpolated.at(work)
-        times = factors * self._us(tiles, work, rows, splits)
+        plain = self._us(tiles, work, rows, splits)
+        factors, away = self.interpolated.at(work, plain.min(axis=1)[:, None])
+        times = factors * plain
         doubted = times * (1 + doubt * away)
         at, option = divmod(int(doubted.argmin()), times.shape[1])
         launch, parts = self._launches[at], int(splits[at, option])

@@ -13,6 +13,7 @@ from tsm2_tune.runtime.work import Work
 START_US = 5.0  # of any kernel: until the first loads have arrived, and from the last store to the end
 NEAR = 0.2  # added to distances from measured shapes, so that none alone counts; a factor of e is a distance of 1
 ODD_AWAY = 2.0  # square of the distance between lines that are whole vectors and lines that are not
+MOSTLY_START_US = 50.0  # half of the ratio of so long a body counts at any longer time, of a shorter one less
 ODD_VENDOR = 1.1  # how much longer the vendor's routines take where lines are not whole vectors
 EVER = 2.0**60  # an extent that none reaches
 
@@ -22,32 +23,48 @@ Floats = np.ndarray[Any, Any]
 class Interpolated:
     """By how much measured times differ from expected ones, carried over to other shapes.
 
-    The logarithms of their ratios are averaged, each with the reciprocal cube of its distance as its weight.
+    The logarithms of their ratios are averaged, each with the reciprocal cube of its distance as its weight. What a
+    short time is longer by is mostly of its start, and so counts for little at a longer one.
     """
 
-    def __init__(self, works: Sequence[Sequence[Work]], ratios: Sequence[Sequence[float]]) -> None:
-        """Of each kernel the works where it was measured, and measured over expected time there."""
+    def __init__(
+        self,
+        works: Sequence[Sequence[Work]],
+        measured_us: Sequence[Sequence[float]],
+        expected_us: Sequence[Sequence[float]],
+    ) -> None:
+        """Of each kernel the works where it was measured, and the measured and the expected time there."""
         self._logs = [
             _padded([[math.log(getattr(work, extent)) for work in of] for of in works]) for extent in ("m", "n", "k")
         ]
         self._odd = _padded([[float(work.has_odd_lines) for work in of] for of in works])
         self._known = _padded([[1.0] * len(of) for of in works])
+        ratios = [[a / b for a, b in zip(*of, strict=True)] for of in zip(measured_us, expected_us, strict=True)]
         self._ratios = _padded([[math.log(ratio) for ratio in of] for of in ratios])
+        self._expected_us = np.maximum(_padded(expected_us), START_US)
+        body_us = self._expected_us - START_US
+        self._of_body = body_us / (body_us + MOSTLY_START_US)
 
     def points(self, kernel: int) -> list[tuple[float, ...]]:
-        """Of each shape where it was measured: logarithms of m, n and k, whether lines are odd, log of the ratio."""
-        columns = (*self._logs, self._odd, self._ratios)
+        """Of each shape where it was measured: logarithms of m, n and k, whether lines are odd, the expected time, and
+        the logarithm of the ratio.
+        """
+        columns = (*self._logs, self._odd, self._expected_us, self._ratios)
         count = int(self._known[kernel].sum())
         return [tuple(float(column[kernel, at]) for column in columns) for at in range(count)]
 
-    def at(self, work: Work) -> tuple[Floats, Floats]:
-        """Each kernel's factor for the work, and the distance from the nearest shape where it was measured."""
+    def at(self, work: Work, expected_us: Floats) -> tuple[Floats, Floats]:
+        """Each kernel's factor for the work, and the distance from the nearest shape where it was measured.
+
+        `expected_us` is a column: what each is expected to take without the factor.
+        """
         m, n, k = (log - math.log(x) for log, x in zip(self._logs, (work.m, work.n, work.k), strict=True))
         odd = self._odd - work.has_odd_lines
         away = np.sqrt(m * m + n * n + k * k + ODD_AWAY * odd * odd)
         near = away + NEAR
         weights = self._known / (near * near * near)
-        means = np.cumsum(weights * self._ratios, axis=1)[:, -1] / np.cumsum(weights, axis=1)[:, -1]
+        ratios = self._ratios * (self._of_body + (1 - self._of_body) * np.minimum(self._expected_us / expected_us, 1))
+        means = np.cumsum(weights * ratios, axis=1)[:, -1] / np.cumsum(weights, axis=1)[:, -1]
         nearest = np.where(self._known > 0, away, EVER).min(axis=1)
         return as_column([math.exp(mean) for mean in means]), nearest[:, None]
 
@@ -56,13 +73,13 @@ class Routines:
     """What the vendor's routines take, from where they were measured."""
 
     def __init__(self, works: Sequence[Work], measured_us: Sequence[float]) -> None:
-        ratios = [us / self._plain_us(work) for work, us in zip(works, measured_us, strict=True)]
-        self.interpolated = Interpolated([works], [ratios])
+        self.interpolated = Interpolated([works], [measured_us], [list(map(self._plain_us, works))])
 
     def us(self, work: Work) -> float:
         """The expected time of the fastest."""
-        factors, _ = self.interpolated.at(work)
-        return float(factors[0, 0] * self._plain_us(work))
+        plain_us = self._plain_us(work)
+        factors, _ = self.interpolated.at(work, as_column([plain_us]))
+        return float(factors[0, 0] * plain_us)
 
     @staticmethod
     def _plain_us(work: Work) -> float:

@@ -88,7 +88,7 @@ static struct match least(const struct product *product, const char *device)
         const struct work work = work_of(product, winner);
         struct launch launch;
         double away;
-        const double us = longer_by(winner, &work, &away) * best_launch(winner, &work, &launch);
+        const double plain = best_launch(winner, &work, &launch), us = longer_by(winner, &work, plain, &away) * plain;
         const double doubted = us * (1 + DOUBT * away);
         if (found.winner == NULL || doubted < least_us || (doubted == least_us && comes_before(winner, found.winner))) {
             least_us = doubted;
@@ -107,7 +107,7 @@ static double vendors(const struct product *product, const char *device, const s
     struct average average = {0, 0, INFINITY};
     for (int i = next_fitting(0, product, device); i < pack_winner_count; i = next_fitting(i + 1, product, device))
         if (pack_winners[i].vendor_point >= 0)
-            add_point(&average, &pack_points[pack_winners[i].vendor_point], work);
+            add_point(&average, &pack_points[pack_winners[i].vendor_point], work, plain_vendor_us(work));
     return average.weights > 0 ? vendor_us(&average, work) : 0;
 }
 

@@ -15,6 +15,7 @@
 #define FEWER 0.05
 #define UNEVEN 0.3
 #define ODD_VENDOR 1.1
+#define MOSTLY_START_US 50.0
 #define NEAR 0.2     /* added to distances */
 #define ODD_AWAY 2.0 /* square of the distance between lines that are whole vectors and lines that are not */
 #define MOST_SPLITS 65535.0 /* blocks of a grid in y */
@@ -198,28 +199,34 @@ double best_launch(const struct winner *winner, const struct work *work, struct 
     return least;
 }
 
-void add_point(struct average *average, const struct point *point, const struct work *work)
+void add_point(struct average *average, const struct point *point, const struct work *work, double expected_us)
 {
     const double m = point->log_m - log(work->m), n = point->log_n - log(work->n), k = point->log_k - log(work->k);
     const double odd = point->has_odd_lines - work->has_odd_lines;
     const double away = sqrt(m * m + n * n + k * k + ODD_AWAY * odd * odd), near = away + NEAR;
     const double weight = 1 / (near * near * near);
     average->weights += weight;
-    average->sum += weight * point->log_ratio;
+    const double body_us = point->expected_us - START_US, of_body = body_us / (body_us + MOSTLY_START_US);
+    const double counts = of_body + (1 - of_body) * fmin(point->expected_us / expected_us, 1);
+    average->sum += weight * (point->log_ratio * counts);
     average->nearest = fmin(average->nearest, away);
 }
 
-double longer_by(const struct winner *winner, const struct work *work, double *distance)
+double longer_by(const struct winner *winner, const struct work *work, double expected_us, double *distance)
 {
     struct average average = {0, 0, INFINITY};
     for (int i = 0; i < winner->point_count; ++i)
-        add_point(&average, &pack_points[winner->first_point + i], work);
+        add_point(&average, &pack_points[winner->first_point + i], work, expected_us);
     *distance = average.nearest;
     return exp(average.sum / average.weights);
 }
 
+double plain_vendor_us(const struct work *work)
+{
+    return START_US + (work->has_odd_lines ? ODD_VENDOR : 1.0) * hypot(work->memory_us, work->arithmetic_us);
+}
+
 double vendor_us(const struct average *average, const struct work *work)
 {
-    const double odd = work->has_odd_lines ? ODD_VENDOR : 1.0;
-    return exp(average->sum / average->weights) * (START_US + odd * hypot(work->memory_us, work->arithmetic_us));
+    return exp(average->sum / average->weights) * plain_vendor_us(work);
 }

@@ -19,15 +19,19 @@ struct work work_of(const struct product *product, const struct winner *winner);
 double best_launch(const struct winner *winner, const struct work *work, struct launch *launch);
 
 /* Logarithms of ratios of measured to expected times, averaged, each with the reciprocal cube of its distance from the
-   work as its weight. Begin with zeros, and `nearest` infinite. */
+   work as its weight; of short times they count for little at a longer `expected_us`. Begin with zeros, and `nearest`
+   infinite. */
 struct average {
     double weights, sum;
     double nearest; /* distance of the nearest */
 };
-void add_point(struct average *average, const struct point *point, const struct work *work);
+void add_point(struct average *average, const struct point *point, const struct work *work, double expected_us);
 
 /* By how much the winner's kernel takes longer than best_launch says; `distance` from where that was measured. */
-double longer_by(const struct winner *winner, const struct work *work, double *distance);
+double longer_by(const struct winner *winner, const struct work *work, double expected_us, double *distance);
+
+/* What the vendor is expected to take without an average. */
+double plain_vendor_us(const struct work *work);
 
 /* What the vendor is expected to take, where the average is of its points. */
 double vendor_us(const struct average *average, const struct work *work);

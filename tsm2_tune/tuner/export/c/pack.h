@@ -67,7 +67,8 @@ struct winner {
 struct point {
     double log_m, log_n, log_k;
     double has_odd_lines; /* lines of A or B are not whole 16-byte vectors */
-    double log_ratio;     /* of the time to the one that the card's rates let expect */
+    double expected_us;   /* what the card's rates let expect */
+    double log_ratio;     /* of the measured time to that */
 };
 
 struct cubin {
