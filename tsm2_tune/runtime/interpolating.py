@@ -46,8 +46,8 @@ class Interpolated:
         self._of_body = body_us / (body_us + MOSTLY_START_US)
 
     def points(self, kernel: int) -> list[tuple[float, ...]]:
-        """Of each shape where it was measured: logarithms of m, n and k, whether lines are odd, the expected time, and
-        the logarithm of the ratio.
+        """Of each shape where it was measured: logarithms of m, n and k, whether lines are odd, the expected time,
+        and the logarithm of the ratio.
         """
         columns = (*self._logs, self._odd, self._expected_us, self._ratios)
         count = int(self._known[kernel].sum())
