@@ -28,7 +28,7 @@ from tsm2_tune.runtime.work import Card, Work
 
 SUMS_US = 2.0  # until the last block of a tile knows that it is, and has the sums of all
 SUMS_RATE = 0.5  # of the memory's, at which they are written and read again
-CACHED_RATE = 1.2  # of the memory's, at which lines are read again that may be in the L2
+CACHED_RATE = 1.2  # of the memory's, at which lines are read again that may be in the L2: of most kernels
 UNEVEN = 0.3  # of idle multiprocessors' share of the bandwidth, what the others cannot use instead
 SPARE = 2.0  # so many times fewer blocks on a multiprocessor than where a kernel won still keep it busy
 FEWER = 0.05  # how much longer the body is with fewer blocks that do, at the most
@@ -51,6 +51,8 @@ class Division:
     deepest: int  # products of a sum after which C is written, to be read and written again for the next; 0: all
     odd_lines: float  # how much longer the body is where lines of operands are not whole 16-byte vectors
     longest: int = 0  # products of the longest part of k for which a block keeps its part of B; 0: any
+    arithmetic_rate: float = 1.0  # of the card's, at which it multiplies
+    cached_rate: float = CACHED_RATE  # of the memory's, at which it reads lines again that may be in the L2
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ class Kernels:
         self._deepest, self._columns = _or_all(division["deepest"]), _or_all(started["columns_per_block"])
         self._rows, self._splits = started["rows_per_block"], started["splits"]
         self._longest = _or_all(division["longest"])
+        self._arithmetic_rate, self._cached_rate = division["arithmetic_rate"], division["cached_rate"]
         self._persistent = started["persistent"] > 0
         self._spare = np.where(self._persistent, 1.0, SPARE)
         self._has_workspace = as_column([launch.has_workspace for launch in launches]) > 0
@@ -92,10 +95,17 @@ class Kernels:
         several = ~self._persistent & (self._rows > self._tile_rows)
         self._at_once, self._waves_won = several & (each <= self._resident), np.ceil(each)
         self.at_work, self.busy = self._at_work(tiles, at, blocks), self._busy(blocks)  # where it won
-        self.interpolated = self._from(measured)
+        expected = self.unmeasured_us(measured)
+        self.interpolated = Interpolated(
+            [[one.work for one in of] for of in measured],
+            [[one.us for one in of] for of in measured],
+            [[float(us) for us in expected[i, : len(of)]] for i, of in enumerate(measured)],
+        )
 
-    def _from(self, measured: Sequence[Sequence[Measured]]) -> Interpolated:
-        """What was measured, beside what is expected without it."""
+    def unmeasured_us(self, measured: Sequence[Sequence[Measured]]) -> Floats:
+        """What each is expected to take where it was measured, by the card's rates alone: a row of each kernel, with
+        no meaning behind its own shapes.
+        """
         longest = max(map(len, measured))
         filled = [[*of, *[of[0]] * (longest - len(of))] for of in measured]
         works = [[one.work for one in of] for of in filled]
@@ -105,12 +115,7 @@ class Kernels:
             np.array([[getattr(one, name) for one in of] for of in filled], np.float64)
             for name in ("rows_per_block", "splits")
         )
-        expected = self._us(self._tiles(work), work, rows, splits)
-        return Interpolated(
-            [[one.work for one in of] for of in measured],
-            [[one.us for one in of] for of in measured],
-            [[float(us) for us in expected[i, : len(of)]] for i, of in enumerate(measured)],
-        )
+        return self._us(self._tiles(work), work, rows, splits)
 
     def waves_won(self, at: int) -> float:
         """Blocks on a multiprocessor, where a block has several tiles and all blocks ran at once; elsewhere 0."""
@@ -198,9 +203,10 @@ class Kernels:
         keeps_b = ~self._persistent & (k <= self._longest * splits)  # for all tiles of a block
         again = (tiles.across - 1) * m * k + (np.where(keeps_b, ceil(m / rows), tiles.down) - 1) * k * n
         rewritten = 2 * floor((k - 1) / self._deepest) * m * n
-        memory = work.memory_us + self._us_per_byte * (again / CACHED_RATE + rewritten)
+        slower = CACHED_RATE / self._cached_rate  # than lines that are read again mostly are
+        memory = work.memory_us + self._us_per_byte * slower * (again / CACHED_RATE + rewritten)
         columns = np.where(self._tile_columns == EVER, n, tiles.across * self._tile_columns)
-        arithmetic = work.arithmetic_us * (tiles.down * self._tile_rows * columns / (m * n))
+        arithmetic = work.arithmetic_us / self._arithmetic_rate * (tiles.down * self._tile_rows * columns / (m * n))
 
         pieces = np.where(self._persistent, tiles.pieces, tiles.steps)
         parts = np.where(self._persistent, blocks, splits)

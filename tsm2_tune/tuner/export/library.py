@@ -214,8 +214,7 @@ def _points(interpolated: Interpolated) -> list[list[str]]:
 
 def _row(row: BestRow, source: KernelSource, kernel: int, known: Known, points: list[list[str]]) -> list[str]:
     """The members of pack.h's `struct winner`."""
-    own = {"launch": source.launch, "division": known.divisions.get(row.trial_id)}
-    w = Winner(**{**winner(row, source, known), **own})  # type: ignore[arg-type]
+    w = winner(row, source, known)
     vendor = [literal(w.vendor_routine or ""), repr(w.vendor_us)] if w.x_cublas is not None else ["NULL", "0.0"]
     return [
         *(literal(text) for text in (w.device, w.op, w.config, w.cache)),

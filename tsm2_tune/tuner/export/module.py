@@ -7,12 +7,14 @@ import hashlib
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from tsm2_tune import __version__
 from tsm2_tune.generator.render import OF_LITERALS, KernelSource, filled
 from tsm2_tune.runtime.compiled import launcher_place
+from tsm2_tune.runtime.winners import Winner
 from tsm2_tune.tuner.export.known import Known
+from tsm2_tune.tuner.export.rates import fitted
 from tsm2_tune.tuner.export.runtime import runtime_parts
 from tsm2_tune.tuner.export.tables import facts
 from tsm2_tune.tuner.stored import BestRow
@@ -43,6 +45,7 @@ def module_text(
     cubins = cubins or {}
     texts = {row.source_digest: sources[row.trial_id].text for row in rows}
     architectures = sorted({architecture for _, _, architecture in cubins})
+    winners = [asdict(winner(row, sources[row.trial_id], known)) for row in rows]
     head = filled(
         "module_head.py.jinja",
         {
@@ -56,7 +59,7 @@ def module_text(
     data = filled(
         "module.py.jinja",
         {
-            "rows": [ascii(json.dumps(winner(row, sources[row.trial_id], known), allow_nan=False)) for row in rows],
+            "rows": [ascii(json.dumps(one, allow_nan=False)) for one in winners],
             "cards": [(ascii(name), ascii(json.dumps(asdict(card)))) for name, card in known.cards.items()],
             "kernels": [
                 (ascii(digest), [ascii(line) for line in text.splitlines(keepends=True)] or ["''"])
@@ -79,16 +82,19 @@ def _packed(binary: bytes) -> tuple[str, list[str]]:
     return ascii(hashlib.sha256(binary).hexdigest()), [ascii(line) for line in lines]
 
 
-def winner(row: BestRow, source: KernelSource, known: Known) -> dict[str, object]:
-    """What the module's Winner holds."""
-    division = known.divisions.get(row.trial_id)
-    return {name: getattr(row, name) for name in COPIED} | {
-        "digest": source.digest,
-        "kernel": source.kernel,
-        "launch": asdict(source.launch),
-        "division": asdict(division) if division is not None else None,
-        "elsewhere": known.elsewhere.get(row.trial_id, ()),
-    }
+def winner(row: BestRow, source: KernelSource, known: Known) -> Winner:
+    """What a program is given of it."""
+    found = Winner(
+        **{name: getattr(row, name) for name in COPIED},
+        digest=source.digest,
+        kernel=source.kernel,
+        launch=source.launch,
+        division=known.divisions.get(row.trial_id),
+        elsewhere=known.elsewhere.get(row.trial_id, ()),
+    )
+    if found.division is None or found.device not in known.cards:
+        return found
+    return replace(found, division=fitted(found, known.cards[found.device]))
 
 
 def provenance(rows: Sequence[BestRow]) -> list[str]:

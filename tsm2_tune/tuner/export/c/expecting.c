@@ -119,9 +119,10 @@ static double body_us(const struct winner *winner, const struct tiles *t, const 
     const double b_reads = keeps_b ? ceil(m / rows) : t->down;
     const double again = (t->across - 1) * m * k + (b_reads - 1) * k * n;
     const double rewritten = 2 * floor((k - 1) / or_all(division->deepest)) * m * n;
-    double memory = work->memory_us + us_per_byte(winner) * (again / CACHED_RATE + rewritten);
+    const double slower = CACHED_RATE / division->cached_rate; /* than lines that are read again mostly are */
+    double memory = work->memory_us + us_per_byte(winner) * slower * (again / CACHED_RATE + rewritten);
     const double columns = t->columns == EVER ? n : t->across * t->columns;
-    double arithmetic = work->arithmetic_us * (t->down * t->rows * columns / (m * n));
+    double arithmetic = work->arithmetic_us / division->arithmetic_rate * (t->down * t->rows * columns / (m * n));
 
     const double pieces = persistent ? t->pieces : t->steps, parts = persistent ? blocks : splits;
     const double share = ceil(pieces / parts) * parts / pieces;

@@ -30,6 +30,8 @@ struct division {
     int deepest;      /* products of a sum after which C is written, to be read and written again; 0: all */
     double odd_lines; /* how much longer it takes where lines of operands are not whole 16-byte vectors */
     int longest;      /* products of the longest part of k for which a block keeps its part of B; 0: any */
+    double arithmetic_rate; /* of the card's, at which it multiplies */
+    double cached_rate;     /* of the memory's, at which it reads lines again that may be in the L2 */
 };
 
 /* A GPU's rates, as they were measured where its kernels were tuned. */

@@ -1,0 +1,85 @@
+"""The rates of a kernel, from what was measured of it at several shapes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+
+from tsm2_tune.runtime.expecting import CACHED_RATE, Division, Kernels, Measured
+from tsm2_tune.runtime.launch import Launch
+from tsm2_tune.runtime.winners import Winner, work_of
+from tsm2_tune.runtime.work import Card
+from tsm2_tune.tuner.export.rates import fitted
+
+CARD = Card(132, 4700.0, 4150.0, {"f32": 65000.0})
+Shape = tuple[int, int, int]
+WON = (12, 32, 100_000)
+# Several tiles down, across and both; tiles filled in part.
+OTHERS = ((24, 12, 40_000), (64, 64, 500_000), (8, 8, 5_000_000), (16, 3, 3_000_000), (3, 48, 2_000_000))
+UNSEEN = ((6, 1, 1_000_000), (32, 32, 1_000_000), (48, 6, 200_000), (5, 40, 700_000))
+
+
+def winner(times: Sequence[tuple[Shape, float]], *, on_host: bool = False) -> Winner:
+    """A kernel of tiles of 12 by 32 that took so long, first where it won."""
+    (_, own_us), *others = times
+    return Winner(
+        device="a card", compute_capability="" if on_host else "9.0", driver="", toolkit="", tuned_at="2026-01-01",
+        dtype="f32", op="tn", m=12, n=32, k=100_000, config="tsmt", median_us=own_us, gbytes_per_s=1.0,
+        percent_of_floor=1.0, cache="clean", vendor_us=None, vendor_right=None, vendor_routine=None,
+        vendor_version=None, x_cublas=None, digest="", kernel="tsmt",
+        launch=Launch(256, 12, 4096, 32, splits=132),
+        division=Division(2, 12, 32, 96, 0, 1.03),
+        elsewhere=[(*shape, 12, 132, us) for shape, us in others],
+    )  # fmt: skip
+
+
+def expected_us(division: Division, shape: Shape) -> float:
+    """What the model expects of that kernel with these rates."""
+    model = winner([(WON, 1.0)])
+    measured = [Measured(work_of(model, shape, CARD), 12, 132, 1.0)]
+    one = Kernels([division], [model.launch], [measured[0].work], [measured], CARD)
+    return float(one.unmeasured_us([measured])[0, 0])
+
+
+def with_rates(arithmetic: float, cached: float) -> Division:
+    return Division(2, 12, 32, 96, 0, 1.03, arithmetic_rate=arithmetic, cached_rate=cached)
+
+
+def times_at(arithmetic: float, cached: float) -> list[tuple[Shape, float]]:
+    return [(shape, expected_us(with_rates(arithmetic, cached), shape)) for shape in (WON, *OTHERS)]
+
+
+@pytest.mark.parametrize("arithmetic", [1.0, 0.33, 0.11])
+def test_the_arithmetic_rate_that_times_were_made_with_is_found(arithmetic: float) -> None:
+    found = fitted(winner(times_at(arithmetic, CACHED_RATE)), CARD).arithmetic_rate
+    assert arithmetic <= found <= 1.6 * arithmetic  # usual ones count too
+
+
+@pytest.mark.parametrize(("arithmetic", "cached"), [(1.0, 0.17), (1.0, 4.0), (0.33, 0.35), (0.25, 4.0), (0.11, 0.7)])
+def test_times_at_other_shapes_are_expected_better_with_the_rates_found(arithmetic: float, cached: float) -> None:
+    true, usual = with_rates(arithmetic, cached), with_rates(1.0, CACHED_RATE)
+    found = fitted(winner(times_at(arithmetic, cached)), CARD)
+
+    def error(of: Division) -> float:
+        return sum(abs(math.log(expected_us(of, shape) / expected_us(true, shape))) for shape in UNSEEN) / len(UNSEEN)
+
+    assert error(found) < 0.7 * error(usual)
+
+
+def test_one_absurd_time_does_not_change_them() -> None:
+    times = times_at(0.33, CACHED_RATE)
+    plain = fitted(winner(times), CARD)
+    shape, us = times[-1]
+    assert fitted(winner([*times[:-1], (shape, 100 * us)]), CARD) == plain
+
+
+def test_what_was_measured_where_it_won_alone_has_usual_rates() -> None:
+    found = winner([(WON, 500.0)])
+    assert fitted(found, CARD) is found.division
+
+
+def test_a_hosts_have_usual_rates() -> None:
+    found = winner(times_at(0.11, 0.35), on_host=True)
+    assert fitted(found, CARD) is found.division

@@ -1,0 +1,47 @@
+"""The rates at which a kernel multiplies and reads lines again, from what was measured of it at several shapes.
+
+A kernel whose tiles a shape fills in part, or which passes over an operand several times, takes longer by what it
+does once more; how much longer is the kernel's own, and shows where it was measured so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+
+from tsm2_tune.runtime.choosing import measured_of
+from tsm2_tune.runtime.expecting import CACHED_RATE, Division, Kernels
+from tsm2_tune.runtime.interpolating import START_US
+from tsm2_tune.runtime.winners import Winner
+from tsm2_tune.runtime.work import Card
+
+ARITHMETIC_RATES = (1.0, 0.7, 0.5, 0.33, 0.25, 0.17, 0.11, 0.07)  # tried, of the card's
+CACHED_RATES = (8.0, 4.0, 2.0, CACHED_RATE, 0.7, 0.35, 0.17)  # tried, of the memory's
+USUAL = 0.1  # weight of the squared logarithm of each rate over its usual one, beside those of times
+FAR = 4.0  # times as long as the card's rates allow, from where on a time tells little of kernels worth a choice
+
+
+def fitted(winner: Winner, card: Card) -> Division:
+    """The winner's division with the rates that explain its times best, and are not far from usual ones.
+
+    Usual ones where it has none, or was measured where it won alone.
+    """
+    division = winner.division
+    assert division is not None
+    if winner.on_host or not winner.elsewhere:
+        return division
+    measured = measured_of(winner, card)
+    tried = [
+        replace(division, arithmetic_rate=arithmetic, cached_rate=cached)
+        for arithmetic, cached in product(ARITHMETIC_RATES, CACHED_RATES)
+    ]
+    of_each = len(tried)
+    kernels = Kernels(tried, [winner.launch] * of_each, [measured[0].work] * of_each, [measured] * of_each, card)
+    us = np.array([one.us for one in measured])
+    least_us = START_US + np.array([one.work.least_us for one in measured])
+    weights = 1 / (1 + (us / (FAR * least_us)) ** 2)
+    unexplained = (weights * np.log(us / kernels.unmeasured_us([measured] * of_each)) ** 2).sum(axis=1)
+    unusual = [np.log(one.arithmetic_rate) ** 2 + np.log(one.cached_rate / CACHED_RATE) ** 2 for one in tried]
+    return tried[int((unexplained + USUAL * np.array(unusual)).argmin())]
