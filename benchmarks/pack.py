@@ -186,7 +186,7 @@ class Fill:
         rows = [row for row in store.best(device=target.identity.name) if row.problem in problems]
         records = {row.trial_id: store.trial(row.trial_id) for row in rows}
         sources = {trial_id: record.trial.source for trial_id, record in records.items()}
-        cubins, missing = compiled_cubins(rows, sources)
+        cubins, missing = compiled_cubins(rows, sources, click.echo)
         for why in missing:
             click.echo(f"no binary: {why}")
         text = export_text(

@@ -375,7 +375,7 @@ def test_a_module_with_binaries_runs_where_no_toolkit_is(tmp_path: Path) -> None
         sources=sources,
         database="results.db",
         known=NOTHING_KNOWN,
-        cubins=compiled_cubins(rows, sources)[0],
+        cubins=compiled_cubins(rows, sources, print)[0],
     )
     imported(text, tmp_path)
     program = f"""

@@ -100,7 +100,7 @@ def memory(gpu_memory: Memory) -> Iterator[Memory]:
 def written(folder: Path, *trials: tuple[TuningRun, Trial]) -> str:
     """A library of real kernels, its header and its interface for Fortran beside it."""
     rows, sources = winners(folder, *trials)
-    cubins, missing = compiled_cubins(rows, sources)
+    cubins, missing = compiled_cubins(rows, sources, print)
     assert missing == []
     path = folder / "libtsm2.so"
     path.write_bytes(library_bytes([(row, sources[row.trial_id]) for row in rows], cubins, path.name, NOTHING_KNOWN))

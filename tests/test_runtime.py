@@ -72,7 +72,7 @@ def test_its_element_types_are_the_generators() -> None:
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
 def test_a_binary_is_there_for_each_width_of_index_and_guarded(tmp_path: Path) -> None:
     rows, sources = winners(tmp_path, (tuning_run(), trial(problem=PROBLEM, source=handmade(PROBLEM))))
-    cubins, missing = compiled_cubins(rows, sources)
+    cubins, missing = compiled_cubins(rows, sources, print)
     assert missing == []
     assert [key[1:] for key in cubins] == [(32, "sm_90a"), (64, "sm_90a")]
     assert all(binary.startswith(b"\x7fELF") for binary in cubins.values())
@@ -91,10 +91,19 @@ def test_a_binary_is_there_for_each_width_of_index_and_guarded(tmp_path: Path) -
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
+def test_how_far_the_compiler_is_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tsm2_tune.tuner.export.binaries.NEWS_SECONDS", 0.0)
+    rows, sources = winners(tmp_path, (tuning_run(), trial(problem=PROBLEM, source=handmade(PROBLEM))))
+    told: list[str] = []
+    cubins, _ = compiled_cubins(rows, sources, told.append)
+    assert (len(cubins), told) == (2, ["compiling binaries: 1 of 2"])
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
 def test_what_does_not_compile_is_told_and_the_others_do(tmp_path: Path) -> None:
     old = tuning_run("Tesla K40c", compute_capability="3.5")
     rows, sources = winners(tmp_path, *((run, trial(source=handmade(PROBLEM))) for run in (tuning_run(), old)))
-    cubins, (why,) = compiled_cubins(rows, sources)
+    cubins, (why,) = compiled_cubins(rows, sources, print)
     assert {architecture for _, _, architecture in cubins} == {"sm_90a"}
     assert re.search(r"does not compile handmade: .*sm_35", why)
 

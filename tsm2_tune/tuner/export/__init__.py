@@ -91,7 +91,7 @@ def export(
     cubins: Cubins = {}
     if binaries and format_name == "module":
         try:
-            cubins, missing = compiled_cubins(rows, sources)
+            cubins, missing = compiled_cubins(rows, sources, tell)
         except ToolMissing as error:
             missing = [str(error)]
         for why in missing:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,12 +16,16 @@ from tsm2_tune.tuner.trial import Binary
 from tsm2_tune.tuner.tune import cores
 
 COMPILE_LIMIT_SECONDS = 600.0
+NEWS_SECONDS = 3.0
 
 
-def compiled_cubins(rows: Sequence[BestRow], sources: Mapping[int, KernelSource]) -> tuple[Cubins, list[str]]:
+def compiled_cubins(
+    rows: Sequence[BestRow], sources: Mapping[int, KernelSource], tell: Callable[[str], None]
+) -> tuple[Cubins, list[str]]:
     """For each kernel of a GPU and each width of index the binary; and why some are missing.
 
-    The cache of compiled kernels may have them. ToolMissing where no compiler is here.
+    The cache of compiled kernels may have them; where it has not, how far the compiler is is told from time to time.
+    ToolMissing where no compiler is here.
     """
     of_gpus = [row for row in rows if row.compute_capability]
     wanted = dict.fromkeys((row.source_digest, row.compute_capability) for row in of_gpus)
@@ -33,10 +38,20 @@ def compiled_cubins(rows: Sequence[BestRow], sources: Mapping[int, KernelSource]
         return _cubin(kernels[digest], toolchains[of], bits)
 
     with ThreadPoolExecutor(cores()) as pool:
-        found = list(pool.map(compiled, jobs))
+        found = list(_told(pool.map(compiled, jobs), len(jobs), tell))
     keys = [(digest, bits, architecture_flag(capability(text))) for digest, text, bits in jobs]
     cubins = {key: binary for key, binary in zip(keys, found, strict=True) if isinstance(binary, bytes)}
     return cubins, sorted({why for why in found if isinstance(why, str)})
+
+
+def _told(results: Iterator[bytes | str], count: int, tell: Callable[[str], None]) -> Iterator[bytes | str]:
+    """The results, and how many there are every few seconds."""
+    last = time.monotonic()
+    for done, result in enumerate(results, 1):
+        if time.monotonic() - last >= NEWS_SECONDS and done < count:
+            tell(f"compiling binaries: {done} of {count}")
+            last = time.monotonic()
+        yield result
 
 
 def capability(text: str) -> tuple[int, int]:

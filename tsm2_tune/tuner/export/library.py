@@ -106,7 +106,7 @@ def _with_binaries(
 ) -> tuple[Winners, Cubins]:
     """The winners whose binaries could be compiled, and these. ToolMissing where a compiler is missing."""
     compiler_command()  # before kernels are compiled, which may take long
-    cubins, missing = compiled_cubins(rows, sources)
+    cubins, missing = compiled_cubins(rows, sources, tell)
     for why in missing:
         tell(f"left out: {why.rstrip('.')}")
     whole = [row for row in rows if all(key in cubins for key in _keys(row))]
