@@ -29,6 +29,7 @@ from tsm2_tune.tuner import job
 from tsm2_tune.tuner.compiler import compile_text
 from tsm2_tune.tuner.crossing import Crossed, Crossing
 from tsm2_tune.tuner.export import export_text, write
+from tsm2_tune.tuner.export.between import rows_between
 from tsm2_tune.tuner.export.binaries import compiled_cubins
 from tsm2_tune.tuner.export.known import known_of
 from tsm2_tune.tuner.measure import Effort
@@ -182,8 +183,9 @@ class Fill:
         return [cell.problem for cell in cells], spaces
 
     def _write(self, store: Store, target: Target, problems: frozenset[Problem]) -> None:
-        """Export the winners of these problems, also those that were verified in part."""
-        rows = [row for row in store.best(device=target.identity.name) if row.problem in problems]
+        """Export the winners of these problems, and what they want between, also what was verified in part."""
+        winners = [row for row in store.best(device=target.identity.name) if row.problem in problems]
+        rows = [*winners, *rows_between(store, winners)]
         records = {row.trial_id: store.trial(row.trial_id) for row in rows}
         sources = {trial_id: record.trial.source for trial_id, record in records.items()}
         cubins, missing = compiled_cubins(rows, sources, click.echo)

@@ -20,6 +20,14 @@ from tsm2_tune.tuner.trial import Cache, Outcome
 from tsm2_tune.tuner.tune import FinalFailure, Options
 
 FIRST, SECOND, THIRD = KERNELS[:3]
+
+
+@pytest.fixture(autouse=True)
+def winners_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without kernels for shapes between, which test_between.py is about."""
+    monkeypatch.setattr(crossing, "kernels_between", lambda *_: {})
+
+
 Pairs = set[tuple[str, Problem]]
 
 

@@ -9,6 +9,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import click
@@ -334,6 +335,12 @@ def _tell(sentence: str) -> None:
     is_flag=True,
     help="Let a module hold a compiled launcher, by which a call takes less time; the C++ compiler builds it.",
 )
+@click.option(
+    "--between/--no-between",
+    default=None,
+    help="Whether a module or library also holds kernels that won nothing, and are expected to be faster than winners"
+    " at shapes between the tuned ones; without --within it does.",
+)
 @within_options
 @wait_option
 @click.pass_context
@@ -346,6 +353,7 @@ def export(
     output: str,
     binaries: bool,
     launcher: bool,
+    between: bool | None,
     within: float | None,
     no_measure: bool,
     wait: bool,
@@ -367,6 +375,10 @@ def export(
         raise click.UsageError("--no-measure and --wait are of --within: nothing is measured without it")
     if launcher and form != "module":
         raise click.UsageError(f"--launcher is of a module: leave it out with --format {form}")
+    if between and within is not None:
+        raise click.UsageError("--between adds kernels, and --within takes the fewest: name one of them")
+    if between and form not in ("module", "library"):
+        raise click.UsageError(f"--between is of a module or a library: leave it out with --format {form}")
     if output != "-":
         exports.refuse_database(output, database)
     ended = nullcontext() if within is None else _ended_by_signals(ctx, database)
@@ -376,6 +388,8 @@ def export(
             console = display.console(stderr=output == "-")
             options = Options(vendor=True, budget_seconds=None, late=False)
             among = Fewest(store, within, options, not no_measure, console, _told if wait else None)
+        elif between is not False and form in ("module", "library"):
+            among = partial(exports.with_between, store, _tell)
         which: dict[str, Any] = {
             "device": selection.device_in(store),
             "chosen": selection.__contains__,

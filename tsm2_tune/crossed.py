@@ -1,4 +1,4 @@
-"""What the terminal shows while winners' kernels are measured at other tuned shapes, and what came of it."""
+"""What the terminal shows while kernels are measured at tuned shapes that they did not win, and what came of it."""
 
 from __future__ import annotations
 
@@ -39,5 +39,5 @@ def cross(asked: frozenset[Problem], tuner: Tuner, store: Store, families: Colle
     if outcomes:
         failed = sorted((outcome, count) for outcome, count in outcomes.items() if outcome is not Outcome.OK)
         parts = [f"{outcomes[Outcome.OK]} measured", *(f"{count} {outcome}" for outcome, count in failed)]
-        print_line(console, f"pairs of a winner's kernel and another tuned shape: {', '.join(parts)}")
+        print_line(console, f"pairs of another shape's kernel and a tuned shape: {', '.join(parts)}")
     return outcomes[Outcome.INTERRUPTED] + others

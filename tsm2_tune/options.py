@@ -312,7 +312,8 @@ pairs_option = click.option(
     "--pairs/--no-pairs",
     default=True,
     show_default=True,
-    help="Whether each winner's kernel is measured at the other tuned shapes too, beyond --budget and --max-trials.",
+    help="Whether each winner's kernel, and kernels for shapes between, are measured at the other tuned shapes too,"
+    " beyond --budget and --max-trials.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 

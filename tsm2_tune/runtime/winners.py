@@ -17,7 +17,10 @@ Leading = tuple[dict[str, int], ...]  # of a and b: storage order -> leading dim
 
 @dataclass(frozen=True, eq=False)  # each is one: what depends on it is kept by it
 class Winner:
-    """The kernel of one shape and op on one device: the fastest verified one, or by --within one nearly so."""
+    """The kernel of one shape and op on one device: the fastest verified one, or by --within one nearly so.
+
+    Also one that won nothing, and is for shapes between the tuned ones: by one of these at which it was measured.
+    """
 
     device: str
     compute_capability: str  # "" for a host

@@ -1,7 +1,9 @@
-"""Measuring each winner's kernel at the other tuned shapes.
+"""Measuring each winner's kernel at the other tuned shapes, and kernels for shapes between these.
 
 A kernel has a time where a search happened to try it: at the shape that it won, and seldom elsewhere. What it takes
 at a shape that nobody tuned is expected from the times that it has, the better the more of them there are around.
+Shapes between the tuned ones may want a kernel that won none of these: planning names some, and what they take at
+the tuned shapes tells which of them are worth having.
 """
 
 from __future__ import annotations
@@ -12,11 +14,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby
 
+from tsm2_tune.generator.between import kernels_between
+from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.expected import expected_us
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Candidate
 from tsm2_tune.tuner import job, suggested
 from tsm2_tune.tuner.claims import Claims
+from tsm2_tune.tuner.export.between import rows_between
 from tsm2_tune.tuner.export.fitting import configuration_for, distance
 from tsm2_tune.tuner.export.pairs import Comparable
 from tsm2_tune.tuner.operands import needed_bytes
@@ -26,6 +31,7 @@ from tsm2_tune.tuner.stored import BestRow, CurrentTrial
 from tsm2_tune.tuner.tune import Tuner
 
 MOST_SHAPES = 12  # the nearest to those that a kernel won, at which it is measured
+MOST_BETWEEN = 6  # the nearest to those between the tuned ones that a kernel is for
 ABSURD = 20.0  # times as long as the shape's winner, by planning: that much tells nothing of kernels worth a choice
 
 
@@ -44,23 +50,28 @@ Event = job.Event | Crossed
 class Group:
     """Tuned shapes of one element type and op, whose winners are made as this run makes kernels."""
 
-    won: dict[str, dict[Problem, CurrentTrial]]  # a kernel's text, the shapes that it won
+    won: dict[str, dict[Problem, KernelConfig]]  # a kernel's text, the shapes that it won, how it was started there
+    between: dict[str, dict[Problem, KernelConfig]]  # the same of others and the shapes that they are for
     winners: dict[Problem, CurrentTrial]
     known: dict[Problem, frozenset[str]]  # the kernels that have a time there
     unsettled: frozenset[Problem]  # whose winner was in no final, and not verified in full: its run was ended
 
-    def missing(self, asked: Collection[Problem]) -> Iterator[tuple[str, Problem]]:
+    def missing(self, asked: frozenset[Problem]) -> Iterator[tuple[str, Problem]]:
         """A kernel and a shape, one of the nearest, at which it has no time.
 
         One of what was asked for is that shape, or was won by that kernel.
         """
-        for kernel, at in sorted(self.won.items()):
+        for kernel, at, problem in self._nearest():
+            if kernel not in self.known[problem] and (problem in asked or not asked.isdisjoint(at)):
+                yield kernel, problem
+
+    def _nearest(self) -> Iterator[tuple[str, frozenset[Problem], Problem]]:
+        """A kernel, the shapes that it won or is for, and one of the nearest others."""
+        most = [(self.won, MOST_SHAPES), (self.between, MOST_BETWEEN)]
+        for kernel, at, count in ((kernel, at, count) for of, count in most for kernel, at in sorted(of.items())):
             others = (problem for problem in self.winners if problem not in at)
-            nearest = sorted(others, key=lambda one: (min(distance(one, won) for won in at), one))
-            won_asked = any(problem in asked for problem in at)
-            for problem in nearest[:MOST_SHAPES]:
-                if kernel not in self.known[problem] and (won_asked or problem in asked):
-                    yield kernel, problem
+            nearest = sorted(others, key=lambda one: (min(distance(one, own) for own in at), one))
+            yield from ((kernel, frozenset(at), problem) for problem in nearest[:count])
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +92,7 @@ class Crossing:
         groups = list(self._groups())
         unsettled = sorted(problem for group in groups for problem in group.unsettled - self.asked)
         due = self._due(groups)
-        if not due and not unsettled:
+        if not due and not unsettled and not self._unverified():
             return
         with unbounded(self.tuner), self.store.claims(self.tuner.target.identity.name) as claims:
             for problem in unsettled:
@@ -98,6 +109,7 @@ class Crossing:
                 done += len(candidates)
                 yield Crossed(done, total)  # with those that another run has tried meanwhile
                 yield from self._settled(turn)
+            yield from self._verified(claims)
 
     def _groups(self) -> Iterator[Group]:
         """Those that a problem of the run is in, and another shape."""
@@ -113,17 +125,24 @@ class Crossing:
 
     def _group(self, rows: Sequence[BestRow]) -> Group:
         tuner, unsettled = self.tuner, {row.problem for row in rows if _is_unsettled(row)}
-        counts = Comparable(suggested.bases_of({row.family for row in rows}, tuner.target, tuner.cache))
-        won, winners, known = dict[str, dict[Problem, CurrentTrial]](), dict[Problem, CurrentTrial](), {}
+        planned = self._planned([row.problem for row in rows])
+        families = {row.family for row in rows} | {one.family for at in planned.values() for one in at.values()}
+        counts = Comparable(suggested.bases_of(families, tuner.target, tuner.cache))
+        won, winners, known = dict[str, dict[Problem, KernelConfig]](), dict[Problem, CurrentTrial](), {}
         for row in rows:
             problem = row.problem
             right = {one.id: one for one in self.store.current(row.device, problem) if counts(one)}
             winner = right.get(row.trial_id)
             if winner is not None:  # else another compiler made it, and a trial of now beside it would make it stale
-                won.setdefault(winner.config.kernel_text, {})[problem] = winner
+                won.setdefault(winner.config.kernel_text, {})[problem] = winner.config
                 winners[problem] = winner
                 known[problem] = frozenset(one.config.kernel_text for one in right.values())
-        return Group(won, winners, known, frozenset(filter(unsettled.__contains__, winners)))
+        between = {kernel: at for kernel, at in planned.items() if kernel not in won}
+        return Group(won, between, winners, known, frozenset(filter(unsettled.__contains__, winners)))
+
+    def _planned(self, problems: Collection[Problem]) -> dict[str, dict[Problem, KernelConfig]]:
+        """Kernels for shapes between; none on a host, where no program's time is at stake."""
+        return {} if self.tuner.target.is_host else kernels_between(problems, self.tuner.target.limits)
 
     def _due(self, groups: Sequence[Group]) -> dict[Problem, list[Candidate]]:
         """What is to be tried at each shape."""
@@ -142,7 +161,7 @@ class Crossing:
         As at the shapes that it won, whatever else is known of it: so the same run again tries no other one.
         """
         limits = self.tuner.target.limits
-        config = configuration_for(group.won[kernel], problem, limits)
+        config = configuration_for(group.won.get(kernel) or group.between[kernel], problem, limits)
         if config is None or (self.families and config.family not in self.families):
             return None
         candidate = suggested.candidate_of(config, problem, limits)
@@ -161,6 +180,23 @@ class Crossing:
     def _turn(self, problem: Problem, candidates: Sequence[Candidate], claims: Claims) -> job.Turn:
         families = {one.config.family for one in candidates}
         return suggested.turn_of(problem, families, self.tuner, self.store, claims, self.started_at)
+
+    def _unverified(self) -> list[BestRow]:
+        """What an export adds for shapes between, by what is stored, and was not verified in full."""
+        kinds = {(problem.dtype_name, problem.op) for problem in self.asked}
+        winners = [row for row in self._winners() if (row.dtype, row.op) in kinds]
+        return [row for row in rows_between(self.store, winners) if not row.verified_in_full]
+
+    def _verified(self, claims: Claims) -> Iterator[job.WinnerVerified]:
+        """The full verification of these: of one that is found wrong others take the place."""
+        done = set[int]()
+        while rows := [row for row in self._unverified() if row.trial_id not in done]:
+            for row in rows:
+                done.add(row.trial_id)
+                turn = suggested.turn_of(row.problem, {row.family}, self.tuner, self.store, claims, self.started_at)
+                event = turn.verified(row)
+                if event is not None:
+                    yield event
 
     def _settled(self, turn: job.Turn) -> Iterator[Event]:
         """Finals, and the full verification of who won them, where these are due.

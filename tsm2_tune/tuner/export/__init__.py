@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource
+from tsm2_tune.tuner.export.between import with_between
 from tsm2_tune.tuner.export.binaries import compiled_cubins
 from tsm2_tune.tuner.export.compiled import launcher_binary
 from tsm2_tune.tuner.export.files import refuse_database, write
@@ -18,7 +19,7 @@ from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.trial import Cache
 
-__all__ = ["LIBRARY_SUFFIXES", "export", "export_library", "export_text", "refuse_database", "write"]
+__all__ = ["LIBRARY_SUFFIXES", "export", "export_library", "export_text", "refuse_database", "with_between", "write"]
 
 Export = Callable[[Sequence[BestRow], Mapping[int, KernelSource], str], str]
 

@@ -14,7 +14,6 @@ from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Candidate, Guidelines
 from tsm2_tune.generator.splitting import ROW_TILES, SPLITS, WIDE_SPLITS
-from tsm2_tune.tuner.stored import CurrentTrial
 
 OPTIONS: Mapping[str, tuple[int, ...]] = {  # of tunables of a launch that several families have
     "splits": tuple(sorted({*SPLITS, *WIDE_SPLITS})),
@@ -23,15 +22,15 @@ OPTIONS: Mapping[str, tuple[int, ...]] = {  # of tunables of a launch that sever
 
 
 def configuration_for(
-    tried: Mapping[Problem, CurrentTrial], problem: Problem, limits: DeviceLimits
+    known: Mapping[Problem, KernelConfig], problem: Problem, limits: DeviceLimits
 ) -> KernelConfig | None:
-    """The kernel's configuration for the problem; `tried` says which one was best for it where it was tried.
+    """The kernel's configuration for the problem; `known` says how it is best started for others.
 
     Of the ways to start it that its family has, the one that breaks the fewest of the family's rules, and then has
-    nearly as many blocks as at the nearest shape where it was tried. None where it cannot compute the problem.
+    nearly as many blocks as at the nearest shape of those. None where it cannot compute the problem.
     """
-    nearest = min(tried, key=lambda one: (distance(one, problem), one))
-    config = tried[nearest].config
+    nearest = min(known, key=lambda one: (distance(one, problem), one))
+    config = known[nearest]
     family = family_named(config.family)
     if not family.supports(problem):
         return None

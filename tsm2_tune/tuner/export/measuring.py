@@ -157,7 +157,8 @@ class Search:
         """The pairs with the configuration to try; those of which there is none, or was tried, are closed."""
         found = []
         for kernel, problem in pairs:
-            config = configuration_for(known[kernel], problem, self.bench.target.limits)
+            started = {one: trial.config for one, trial in known[kernel].items()}
+            config = configuration_for(started, problem, self.bench.target.limits)
             if config is None or config.text in self.tuned.tried(problem):
                 self._closed.add((kernel, problem))
             else:

@@ -125,7 +125,7 @@ class Tuned:
 
     def candidates(self) -> Known:
         """What is known of the kernels that are within the share at one of the shapes."""
-        known = _fastest(one for of_problem in self._right.values() for one in of_problem)
+        known = fastest(one for of_problem in self._right.values() for one in of_problem)
         return {
             kernel: at
             for kernel, at in known.items()
@@ -141,7 +141,7 @@ class Tuned:
         """What is known of kernels that were verified in full, as they are started there, at whatever shape."""
         started = {_started(one) for one in self.store.current(self.device) if one.is_verified_in_full}
         right = (one for of_problem in self._right.values() for one in of_problem)
-        return _fastest(one for one in right if _started(one) in started)
+        return fastest(one for one in right if _started(one) in started)
 
     def selected(self) -> Selected:
         """The fewest kernels by what is stored: a pair that was not measured, or verified in full, serves nothing.
@@ -205,7 +205,8 @@ def _started(trial: CurrentTrial) -> tuple[str, str, str]:
     return trial.source_digest, trial.config.text, trial.basis
 
 
-def _fastest(trials: Iterable[CurrentTrial]) -> Known:
+def fastest(trials: Iterable[CurrentTrial]) -> Known:
+    """Of each kernel the fastest trial at each shape."""
     found: Known = {}
     for trial in trials:
         at = found.setdefault(trial.config.kernel_text, {})

@@ -1,0 +1,258 @@
+"""Kernels for shapes between the tuned ones: which these are, what is measured, and what a program gets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from tests.fabricated import final, host_run, imported
+from tests.simulated import DEVICE, RUN, TARGET, Simulated, stored_trial
+from tsm2_tune.cli import main
+from tsm2_tune.generator.between import APART, KERNELS_OF_A_SHAPE, kernels_between, shapes_between
+from tsm2_tune.generator.families import FAMILIES, family_named
+from tsm2_tune.generator.families.tsmr import TsmrConfig
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.tuner.basis import basis
+from tsm2_tune.tuner.crossing import MOST_BETWEEN, Crossing
+from tsm2_tune.tuner.export.between import MEASURED, rows_between, with_between
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.stored import BestRow
+from tsm2_tune.tuner.trial import Cache
+
+H200 = PROFILES["h200"]
+
+
+def shape(m: int, n: int, k: int, dtype: str = "f32", op: str = "nn") -> Problem:
+    return Problem(m, n, k, dtype, op)
+
+
+# Shapes between
+
+
+def test_between_two_shapes_there_is_their_mean() -> None:
+    assert shapes_between([shape(4096, 4, 1024), shape(1024, 16, 4096)]) == [shape(2048, 8, 2048)]
+
+
+def test_a_third_shape_that_is_between_two_parts_them() -> None:
+    ends, middle = (shape(1000, 1, 1000), shape(1000, 64, 1000)), shape(1000, 8, 1000)
+    assert shapes_between(ends) == [middle]
+    assert shapes_between([*ends, middle]) == [shape(1000, 3, 1000), shape(1000, 23, 1000)]
+
+
+def test_the_farthest_come_first_and_there_are_no_more_than_tuned_ones() -> None:
+    tuned = [shape(m, n, 1000) for m in (1000, 4000, 1_000_000) for n in (1, 8, 64)]
+    found = shapes_between(tuned)
+    assert len(found) == len(tuned)
+    assert len({*found}) == len(found)
+    assert found[0].m == 63_246  # between 4,000 and 1,000,000
+    assert set(found).isdisjoint(tuned)
+
+
+def test_shapes_that_lie_side_by_side_have_none_between() -> None:
+    near = int(1000 * APART**2 * 0.98)
+    assert shapes_between([shape(1000, 8, 1000), shape(near, 8, 1000)]) == []
+    assert shapes_between([shape(1000, 8, 1000)]) == []
+
+
+def test_between_products_of_a_matrix_with_itself_are_such_products() -> None:
+    (found,) = shapes_between([shape(4, 4, 1000, op="tx"), shape(64, 64, 1000, op="tx")])
+    assert (found.m, found.n, found.op) == (16, 16, "tx")
+
+
+# Kernels that planning prefers
+
+
+@pytest.mark.parametrize("op", ["nn", "ttt", "tn"])
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_planning_names_kernels_of_searches_for_each_shape(dtype: str, op: str) -> None:
+    tuned = [shape(3, 5, 10**6, dtype, op), shape(40, 3, 10**5, dtype, op), shape(64, 64, 10**6, dtype, op)]
+    found = kernels_between(tuned, H200)
+    of_shape = {one: sum(one in at for at in found.values()) for one in shapes_between(tuned)}
+    assert of_shape
+    assert set(of_shape.values()) <= {*range(1, KERNELS_OF_A_SHAPE + 1)}
+    for text, at in found.items():
+        for problem, config in at.items():
+            family = family_named(config.family)
+            assert config.kernel_text == text
+            assert family.supports(problem)
+            assert not family.only_by_name
+
+
+# What is measured
+
+
+class Everything(dict[Any, float]):
+    """Whatever is tried takes longer than the winner."""
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return self[key]
+
+    def __missing__(self, key: tuple[str, Problem]) -> float:
+        return 100.0 if key[0] == WINNER.text else 150.0
+
+
+TUNED = [shape(20480, n, 4096 * step) for n, step in ((1, 1), (2, 4), (4, 2), (8, 5), (16, 3), (32, 1), (64, 4))]
+WINNER = TsmrConfig(128, 1, 2, 8, 4, 13, 1, 1)
+
+
+@pytest.fixture(autouse=True)
+def bases(monkeypatch: pytest.MonkeyPatch) -> None:
+    today = {name: basis(name, TARGET, Cache.CLEAN) for name in FAMILIES}
+    monkeypatch.setattr("tests.simulated.TODAY", today)
+
+
+def won(store: Store, config: Any = WINNER, problems: Sequence[Problem] = TUNED, **changes: Any) -> None:
+    for problem in problems:
+        store.add_trial(RUN, stored_trial(config, problem, 100.0, **({"full_verdict": "right"} | changes)))
+
+
+def test_kernels_for_shapes_between_are_measured_at_the_nearest_tuned_ones(store: Store) -> None:
+    won(store)
+    device = Simulated(store, Everything())
+    list(Crossing(frozenset(TUNED), device, store).events())
+    kernels: dict[str, set[Problem]] = {}
+    for one in store.current(DEVICE):
+        if one.config.kernel_text != WINNER.kernel_text:
+            kernels.setdefault(one.config.kernel_text, set()).add(one.problem)
+    planned = kernels_between(TUNED, H200)
+    assert kernels.keys() <= planned.keys()
+    assert len(kernels) > len(TUNED) / 2
+    assert max(map(len, kernels.values())) == MOST_BETWEEN
+    again = Simulated(store, Everything())
+    assert list(Crossing(frozenset(TUNED), again, store).events()) == []
+    assert again.tried == []
+
+
+def test_on_a_host_only_winners_kernels_are(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    won(store)
+    device = Simulated(store, Everything())
+    monkeypatch.setattr(device.target, "is_host", True)
+    list(Crossing(frozenset(TUNED), device, store).events())
+    assert device.tried == []
+
+
+# What a program gets
+
+OTHER = TsmrConfig(128, 1, 6, 8, 4, 13, 1, 1)  # whose tile of 6 columns suits shapes between those of 4 and 8
+SHAPES = [shape(20480, n, 20480) for n in (2, 4, 8, 16, 32)]
+
+
+def measured(store: Store, us: dict[int, float], config: Any = OTHER, **changes: Any) -> None:
+    """What the kernel took, by columns."""
+    for n, own_us in us.items():
+        store.add_trial(RUN, stored_trial(config, shape(20480, n, 20480), own_us, **changes))
+
+
+def tuned(store: Store) -> tuple[BestRow, ...]:
+    """A kernel of 2 columns that won everywhere: the more passes over A, the longer it took."""
+    for problem in SHAPES:
+        trial = stored_trial(WINNER, problem, 380.0 * max(problem.n // 2, 1), full_verdict="right")
+        store.add_trial(RUN, trial)
+        store.add_final(RUN, final((WINNER, 380.0 * max(problem.n // 2, 1)), problem=problem), {"tsmr": trial.basis})
+    return store.best()
+
+
+# At 8, 16 and 32 columns it has two, three and six passes over A: slower than one kernel of as many columns would be.
+SLOWER_AT_TUNED = {2: 400.0, 4: 770.0, 8: 1530.0, 16: 3050.0, 32: 6090.0}
+
+
+def test_a_kernel_that_won_nothing_is_wanted_where_it_is_expected_to_be_faster(store: Store) -> None:
+    winners = tuned(store)
+    assert rows_between(store, winners) == []
+    faster = {2: 390.0, 4: 765.0, 8: 1525.0, 16: 3045.0, 32: 6085.0}
+    measured(store, faster, full_verdict="right")
+    (row,) = rows_between(store, winners)
+    assert row.config == OTHER.text
+    assert row.problem in SHAPES
+    assert with_between(store, print, winners) == [*winners, row]
+
+
+def test_what_was_measured_at_few_shapes_is_not(store: Store) -> None:
+    winners = tuned(store)
+    few = dict(list({2: 390.0, 4: 765.0, 8: 1525.0}.items())[: MEASURED - 1])
+    measured(store, few, full_verdict="right")
+    assert rows_between(store, winners) == []
+
+
+def test_what_is_slower_everywhere_is_not(store: Store) -> None:
+    winners = tuned(store)
+    measured(store, {n: 20 * us for n, us in SLOWER_AT_TUNED.items()}, full_verdict="right")
+    assert rows_between(store, winners) == []
+
+
+def test_what_was_not_verified_in_full_is_left_out_and_told(store: Store) -> None:
+    winners = tuned(store)
+    measured(store, SLOWER_AT_TUNED)
+    told: list[str] = []
+    assert with_between(store, told.append, winners) == [*winners]
+    assert told == [
+        "left out: 1 kernel for shapes between the tuned ones, not verified in full yet: tune one of these shapes"
+        " again, which does that"
+    ]
+
+
+def test_a_run_verifies_in_full_what_an_export_adds(store: Store) -> None:
+    tuned(store)
+    measured(store, SLOWER_AT_TUNED)
+    device = Simulated(store, Everything())
+    list(Crossing(frozenset(SHAPES), device, store, families=("none",)).events())
+    assert [config for config, _ in device.in_full] == [OTHER.text]
+    (row,) = rows_between(store, store.best())
+    assert row.verified_in_full
+
+
+def test_of_one_that_is_found_wrong_nothing_is_left(store: Store) -> None:
+    tuned(store)
+    measured(store, SLOWER_AT_TUNED)
+    device = Simulated(store, Everything())
+    device.wrong = {OTHER.text}
+    list(Crossing(frozenset(SHAPES), device, store, families=("none",)).events())
+    assert len(device.in_full) == 2  # four shapes are left after the first, three after the second
+    assert rows_between(store, store.best()) == []
+
+
+def test_of_a_host_nothing_is_expected(store: Store) -> None:
+    for problem in SHAPES:
+        for config in (WINNER, OTHER):
+            store.add_trial(host_run(), stored_trial(config, problem, 100.0, full_verdict="right"))
+    assert rows_between(store, store.best()) == []
+
+
+@pytest.mark.parametrize(("option", "kernels"), [((), 2), (("--between",), 2), (("--no-between",), 1)])
+def test_an_exported_module_has_it_and_shapes_that_were_tuned_keep_their_winners(
+    store: Store, tmp_path: Path, option: tuple[str, ...], kernels: int
+) -> None:
+    tuned(store)
+    measured(store, SLOWER_AT_TUNED, full_verdict="right")
+    output = tmp_path / "kernels.py"
+    command = ["export", "--db", str(store.path), "--format", "module", "--no-binaries", *option]
+    ended = CliRunner().invoke(main, [*command, "--output", str(output)])
+    assert (ended.exit_code, ended.output) == (0, "")
+    module = imported(output.read_text(), tmp_path)
+    assert len({one.digest for one in module.WINNERS}) == kernels
+    for problem in SHAPES:
+        found = module.match(problem.m, problem.n, problem.k, "float32", DEVICE)
+        assert (found.winner.config, found.distance) == (WINNER.text, 0.0)
+    assert (OTHER.text in {module.match(20480, n, 20480, "float32", DEVICE).winner.config for n in (5, 6)}) == (
+        kernels == 2
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--format", "module", "--within", "3%"), "--between adds kernels, and --within takes the fewest"),
+        (("--format", "csv"), "--between is of a module or a library: leave it out with --format csv"),
+    ],
+)
+def test_it_is_refused_where_it_means_nothing(store: Store, arguments: tuple[str, ...], sentence: str) -> None:
+    tuned(store)
+    command = ["export", "--db", str(store.path), "--between", "--output", "-", *arguments]
+    ended = CliRunner().invoke(main, command)
+    assert ended.exit_code == 2
+    assert sentence in ended.output

@@ -1,0 +1,119 @@
+"""Kernels that won nowhere, for shapes between the tuned ones: those that are expected to be faster there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+
+import numpy as np
+
+from tsm2_tune.generator.between import shapes_between
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.runtime.choosing import measured_of
+from tsm2_tune.runtime.expecting import Kernels
+from tsm2_tune.runtime.interpolating import Floats
+from tsm2_tune.runtime.winners import Winner, work_of
+from tsm2_tune.runtime.work import Card
+from tsm2_tune.tuner.export.known import known_of
+from tsm2_tune.tuner.export.module import winner
+from tsm2_tune.tuner.export.pairs import Comparable, fastest
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.stored import BestRow, CurrentTrial
+
+MEASURED = 4  # tuned shapes at which a kernel was measured, if anything is expected of it between them
+GAIN = 1.03  # times as long as with a kernel more, from where on that is worth having
+
+
+def with_between(store: Store, tell: Callable[[str], None], winners: Sequence[BestRow]) -> list[BestRow]:
+    """The winners, and behind them rows of the kernels that they want for shapes between.
+
+    Those that were not verified in full are left out, which is told.
+    """
+    wanted = rows_between(store, winners)
+    verified = [row for row in wanted if row.verified_in_full]
+    if count := len(wanted) - len(verified):
+        tell(
+            f"left out: {count} kernel{'s' if count > 1 else ''} for shapes between the tuned ones, not verified in"
+            " full yet: tune one of these shapes again, which does that"
+        )
+    return [*winners, *verified]
+
+
+def rows_between(store: Store, winners: Sequence[BestRow]) -> list[BestRow]:
+    """Rows of the kernels that the winners want, each at the tuned shape where it is nearest to the winner.
+
+    A kernel is wanted where it is expected to be so much faster than all others, at one of the shapes between the
+    winners'; first those that gain most. Nothing is expected of hosts, nor of a GPU whose multiprocessors are not
+    known.
+    """
+    of_gpus = [row for row in winners if row.compute_capability and not row.stale]
+    ordered = sorted(of_gpus, key=lambda row: (row.device, row.cache, row.dtype, row.op, row.problem))
+    groups = []
+    for _, same in groupby(ordered, key=lambda row: (row.device, row.cache, row.dtype, row.op)):
+        group = tuple(same)
+        between = shapes_between([row.problem for row in group])
+        others = [store.row(trial.id) for trial in _others(store, group)] if between else []
+        if others:
+            groups.append((group, others, between))
+    rows = [row for group, others, _ in groups for row in (*group, *others)]
+    records = {row.trial_id: store.trial(row.trial_id) for row in rows}
+    known = known_of(store, records)
+    kernels = {row.trial_id: winner(row, records[row.trial_id].trial.source, known) for row in rows}
+    wanted = []
+    for group, others, between in groups:
+        card, own = known.cards.get(group[0].device), [kernels[row.trial_id] for row in (*group, *others)]
+        if card is not None and all(one.division is not None for one in own):
+            times = _expected_us(own, between, card)
+            least = times[: len(group)].min(axis=0)
+            wanted += [others[place] for place in _gaining(times[len(group) :], least)]
+    return wanted
+
+
+def _others(store: Store, winners: Sequence[BestRow]) -> list[CurrentTrial]:
+    """Of each kernel that won nothing and was measured at enough of the shapes, the trial nearest to a winner.
+
+    The winners are of one device, state of the L2, element type and op.
+    """
+    best_us, won = {row.problem: row.median_us for row in winners}, {row.trial_id for row in winners}
+    measured: dict[str, list[CurrentTrial]] = {}
+    for problem in best_us:
+        for one in store.current(winners[0].device, problem):
+            if one.cache == winners[0].cache and one.compiled is not None and one.compiled.blocks_per_sm:
+                measured.setdefault(one.config.kernel_text, []).append(one)
+    found, counts = [], Comparable()
+    for _, trials in sorted(measured.items()):
+        if len(trials) >= MEASURED and won.isdisjoint(one.id for one in trials):
+            for at in fastest(filter(counts, trials)).values():
+                if len(at) >= MEASURED:
+                    found.append(min(at.values(), key=lambda one: (_us(one) / best_us[one.problem], one.id)))
+    return found
+
+
+def _us(trial: CurrentTrial) -> float:
+    assert trial.median_us is not None
+    return trial.median_us
+
+
+def _expected_us(kernels: Sequence[Winner], problems: Sequence[Problem], card: Card) -> Floats:
+    """Of each kernel, started as is best, its expected time at each of the shapes."""
+
+    def row(one: Winner) -> list[float]:
+        assert one.division is not None
+        measured = measured_of(one, card)
+        alone = Kernels([one.division], [one.launch], [measured[0].work], [measured], card)
+        return [alone.best(work_of(one, (p.m, p.n, p.k), card))[2] for p in problems]
+
+    return np.array([row(one) for one in kernels], float)
+
+
+def _gaining(times: Floats, least: Floats) -> Iterator[int]:
+    """Which kernels to add: of those that gain enough at one shape first what gains most at all."""
+    left = dict(enumerate(times))
+    while True:
+        gains = {place: np.log(np.maximum(least / own, 1.0)) for place, own in left.items()}
+        enough = [place for place, gain in gains.items() if gain.max() >= np.log(GAIN)]
+        if not enough:
+            return
+        place = max(enough, key=lambda one: (float(gains[one].sum()), -one))
+        yield place
+        least = np.minimum(least, left.pop(place))
