@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import shutil
 import sys
@@ -26,6 +27,7 @@ from tests.fabricated import (
 )
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
+from tsm2_tune.tuner.export.module import packed
 
 HOST = host_run()
 
@@ -303,8 +305,9 @@ def test_partials_are_aligned_and_counters_are_zero(tmp_path: Path, monkeypatch:
 
 def test_a_tampered_module_runs_nothing(host_module: tuple[ModuleType, list[dict[str, Any]]]) -> None:
     module, calls = host_module
-    for digest in module.KERNELS:
-        module.KERNELS[digest] += "// more"
+    for winner in module.WINNERS:
+        lines = packed(f"{module.text_of(winner)}// more".encode())
+        module.KERNELS[winner.digest] = "".join(map(ast.literal_eval, lines))
     a = np.ones((4, 4), order="F")
     with pytest.raises(RuntimeError, match="does not match its digest"):
         module.gemm(a, a)

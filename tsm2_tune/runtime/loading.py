@@ -29,10 +29,7 @@ _compiled: dict[tuple[str, int, str], bytes] = {}  # by digest, index width and 
 
 def text_of(winner: Winner) -> str:
     """The winner's CUDA. RuntimeError where it is not the text that was tuned and verified."""
-    text = KERNELS[winner.digest]
-    if hashlib.sha256(text.encode()).hexdigest() != winner.digest:
-        raise RuntimeError(f"the text of {winner.config} does not match its digest: export this module again")
-    return text
+    return unpacked(KERNELS[winner.digest], winner.digest, f"the text of {winner.config}").decode()
 
 
 def function_of(context: int, number: int, winner: Winner, bits: int, arch: str) -> ctypes.c_void_p:

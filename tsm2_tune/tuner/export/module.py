@@ -21,14 +21,14 @@ from tsm2_tune.tuner.stored import BestRow
 
 PUBLIC = (
     "CARDS", "CUBINS", "KERNELS", "WINNERS", "Match", "Vendor", "Winner",
-    "choice", "gemm", "launcher", "load", "match", "plan",
+    "choice", "gemm", "launcher", "load", "match", "plan", "text_of",
 )  # fmt: skip
 COPIED = (  # from BestRow to the module's Winner, by the same name
     "device", "compute_capability", "driver", "toolkit", "tuned_at", "dtype", "op", "m", "n", "k", "config",
     "median_us", "gbytes_per_s", "percent_of_floor", "cache",
     "vendor_us", "vendor_right", "vendor_routine", "vendor_version", "x_cublas",
 )  # fmt: skip
-LINE_CHARACTERS = 100  # of a binary's text
+LINE_CHARACTERS = 100  # of a text or binary
 
 Cubins = Mapping[tuple[str, int, str], bytes]  # by a text's digest, width of index and architecture
 
@@ -61,12 +61,9 @@ def module_text(
         {
             "rows": [ascii(json.dumps(one, allow_nan=False)) for one in winners],
             "cards": [(ascii(name), ascii(json.dumps(asdict(card)))) for name, card in known.cards.items()],
-            "kernels": [
-                (ascii(digest), [ascii(line) for line in text.splitlines(keepends=True)] or ["''"])
-                for digest, text in texts.items()
-            ],
-            "cubins": [(ascii(key), *_packed(binary)) for key, binary in cubins.items()],
-            "launcher": None if launcher is None else (ascii(launcher_place()), *_packed(launcher)),
+            "kernels": [(ascii(digest), packed(text.encode())) for digest, text in texts.items()],
+            "cubins": [(ascii(key), _digest(binary), packed(binary)) for key, binary in cubins.items()],
+            "launcher": None if launcher is None else (ascii(launcher_place()), _digest(launcher), packed(launcher)),
         },
         OF_LITERALS,
     )
@@ -75,11 +72,14 @@ def module_text(
     return f"{head}{imports}\n\n{public}\n\n\n{body}\n\n\n{data}"
 
 
-def _packed(binary: bytes) -> tuple[str, list[str]]:
-    """SHA-256 of a binary, and its text in lines: compressed, in base 85, as literals."""
-    text = base64.b85encode(zlib.compress(binary, 9)).decode()
-    lines = [text[at : at + LINE_CHARACTERS] for at in range(0, len(text), LINE_CHARACTERS)]
-    return ascii(hashlib.sha256(binary).hexdigest()), [ascii(line) for line in lines]
+def packed(data: bytes) -> list[str]:
+    """A text or binary as literals, in lines: compressed, in base 85."""
+    text = base64.b85encode(zlib.compress(data, 9)).decode()
+    return [ascii(text[at : at + LINE_CHARACTERS]) for at in range(0, len(text), LINE_CHARACTERS)]
+
+
+def _digest(binary: bytes) -> str:
+    return ascii(hashlib.sha256(binary).hexdigest())
 
 
 def winner(row: BestRow, source: KernelSource, known: Known) -> Winner:
