@@ -128,6 +128,14 @@ def test_kernels_for_shapes_between_are_measured_at_the_nearest_tuned_ones(store
     assert again.tried == []
 
 
+def test_between_too_few_shapes_nothing_is(store: Store) -> None:
+    few = TUNED[: MEASURED - 1]
+    won(store, problems=few)
+    device = Simulated(store, Everything())
+    list(Crossing(frozenset(few), device, store).events())
+    assert device.tried == []
+
+
 def test_on_a_host_only_winners_kernels_are(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     won(store)
     device = Simulated(store, Everything())

@@ -21,7 +21,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Candidate
 from tsm2_tune.tuner import job, suggested
 from tsm2_tune.tuner.claims import Claims
-from tsm2_tune.tuner.export.between import rows_between
+from tsm2_tune.tuner.export.between import MEASURED, rows_between
 from tsm2_tune.tuner.export.fitting import configuration_for, distance
 from tsm2_tune.tuner.export.pairs import Comparable
 from tsm2_tune.tuner.operands import needed_bytes
@@ -141,8 +141,10 @@ class Crossing:
         return Group(won, between, winners, known, frozenset(filter(unsettled.__contains__, winners)))
 
     def _planned(self, problems: Collection[Problem]) -> dict[str, dict[Problem, KernelConfig]]:
-        """Kernels for shapes between; none on a host, where no program's time is at stake."""
-        return {} if self.tuner.target.is_host else kernels_between(problems, self.tuner.target.limits)
+        """Kernels for shapes between; none where an export would take none: of too few shapes, and of a host."""
+        if self.tuner.target.is_host or len(problems) < MEASURED:
+            return {}
+        return kernels_between(problems, self.tuner.target.limits)
 
     def _due(self, groups: Sequence[Group]) -> dict[Problem, list[Candidate]]:
         """What is to be tried at each shape."""
