@@ -1,0 +1,158 @@
+"""What a program gains over cuBLAS, the cost of the call included, on shapes that were tuned and on others.
+
+    python -m benchmarks.gains --tuned benchmarks/results/h200-versus-cublas.json \\
+        --unseen benchmarks/results/h200-unseen.json --calls benchmarks/results/h200-call-cost.json
+
+A program that multiplies in a loop waits for the slower of two: the call, which issues a kernel, and the kernel. Each
+product counts as the longer one takes, ours with `gemm(a, b, out=c)` and the vendor's with `torch.mm(a, b, out=c)`,
+both as `benchmarks.call_cost` has them. A product that the module leaves to the vendor takes the vendor's time; its
+call counts as both together.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from benchmarks.cells import REGIMES
+from benchmarks.headline import Row, geometric_mean, markdown, number
+from benchmarks.plot import DOTS_PER_INCH, INCHES_WIDE, POINTS, matplotlib
+from benchmarks.result_file import is_time, read
+from benchmarks.unseen_file import read_unseen
+from benchmarks.unseen_tables import percent, ranked, vendor_us
+from tsm2_tune.errors import InputError
+from tsm2_tune.usage import Command
+
+TUNED, UNSEEN = "tuned", "not tuned"
+KINDS = (TUNED, UNSEEN)
+OURS_CALL, VENDORS_CALL = "gemm(a, b, out=c)", "torch.mm(a, b, out=c)"
+MARGIN = 0.97  # of the vendor's speed, below which a product is slower
+NAMES = {
+    "R": "R: a large matrix, few columns",
+    "L": "L: a tall matrix, a small one",
+    "T": "T: two tall ones, transposed",
+}
+INCHES_HIGH = 3.4
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Microseconds that issuing a product takes."""
+
+    ours_us: float
+    vendors_us: float
+
+    @classmethod
+    def of(cls, path: Path) -> Calls:
+        """Those in a file of call_cost. InputError where it is none."""
+        try:
+            threads = json.loads(path.read_text(encoding="utf-8"))["torch"]["one_thread"]
+            ours, vendors = (threads[name]["median_us"] for name in (OURS_CALL, VENDORS_CALL))
+        except (OSError, ValueError, RecursionError, LookupError, TypeError) as error:
+            raise InputError(
+                f"{path} is no file of call_cost ({error}): name one that this bench has written"
+            ) from None
+        if not (ours and vendors and is_time(ours) and is_time(vendors)):
+            raise InputError(f"{path} is no file of call_cost (its times): name one that this bench has written")
+        return cls(ours, vendors)
+
+    def gain(self, ours_us: float, vendors_us: float, *, falls_back: bool) -> float:
+        """The vendor's time over ours, as a program waits for both."""
+        call_us = self.ours_us + self.vendors_us if falls_back else self.ours_us
+        return max(vendors_us, self.vendors_us) / max(vendors_us if falls_back else ours_us, call_us)
+
+
+def tuned_gains(rows: Sequence[Row], calls: Calls) -> Iterator[tuple[str, float]]:
+    """The regime and the gain of each row of versus_cublas with right answers of both."""
+    for row in rows:
+        vendors_us = vendor_us(row)
+        if row["verified"] and vendors_us is not None:
+            falls_back = vendors_us < row["ours_us"]
+            yield row["regime"], calls.gain(row["ours_us"], vendors_us, falls_back=falls_back)
+
+
+def unseen_gains(rows: Sequence[Row], calls: Calls) -> Iterator[tuple[str, float]]:
+    """The same of the rows of unseen, whose module predicts whether it falls back."""
+    for row in rows:
+        vendors_us = vendor_us(row)
+        if row["verified"] and vendors_us is not None:
+            yield row["regime"], calls.gain(row["ours_us"], vendors_us, falls_back=bool(row["falls_back"]))
+
+
+Gains = Mapping[tuple[str, str], Sequence[float]]  # by regime and kind
+
+
+def gains_of(tuned: Sequence[Row], unseen: Sequence[Row], calls: Calls) -> Gains:
+    """All gains, by regime and kind, the least first."""
+    found: dict[tuple[str, str], list[float]] = {}
+    of_kinds: tuple[tuple[str, Callable[..., Iterator[tuple[str, float]]], Sequence[Row]], ...] = (
+        (TUNED, tuned_gains, tuned),
+        (UNSEEN, unseen_gains, unseen),
+    )
+    for kind, gains, rows in of_kinds:
+        for regime, gain in gains(rows, calls):
+            found.setdefault((regime, kind), []).append(gain)
+    return {place: sorted(values) for place, values in found.items()}
+
+
+def table(gains: Gains) -> str:
+    """A line for each regime and kind."""
+    heads = ("regime", "shapes", "count", "x cuBLAS", "nine in ten", "least", "slower")
+    lines = []
+    for regime in REGIMES:
+        for kind in KINDS:
+            if values := gains.get((regime, kind)):
+                slower = sum(value < MARGIN for value in values) / len(values)
+                times = (geometric_mean(values), ranked(values, 0.1), values[0])
+                lines.append((NAMES[regime], kind, str(len(values)), *(number(x, 2) for x in times), percent(slower)))
+    if not lines:
+        raise InputError("no product with right answers of both: measure some first")
+    return markdown(heads, lines, texts=("regime", "shapes"))
+
+
+def draw(gains: Gains, title: str, path: Path) -> None:
+    """A strip for each regime and kind, a dot for each product, a line at the geometric mean."""
+    plt = matplotlib()
+    places = [(regime, kind) for regime in REGIMES for kind in KINDS if gains.get((regime, kind))]
+    with plt.rc_context({"font.size": POINTS}):
+        figure, axis = plt.subplots(figsize=(INCHES_WIDE, INCHES_HIGH))
+        for line, place in enumerate(reversed(places)):
+            values, colour = gains[place], "C0" if place[1] == TUNED else "C2"
+            heights = [
+                line + 0.5 * ((at * 0.618) % 1 - 0.5) for at in range(len(values))
+            ]  # apart, so that all are seen
+            axis.plot(values, heights, ".", color=colour, markersize=4, alpha=0.5)
+            axis.plot([geometric_mean(values)] * 2, [line - 0.4, line + 0.4], color=colour, linewidth=3)
+        axis.set_xscale("log", base=2)
+        axis.xaxis.set_major_formatter(lambda x, _: f"{x:g} x")
+        axis.axvline(1, color="grey", linewidth=0.8)
+        axis.set_yticks(range(len(places)), [f"{regime}, {kind}" for regime, kind in reversed(places)])
+        axis.set_xlabel("as fast as cuBLAS, the call included")
+        axis.set_title(title, fontsize=POINTS, loc="left")
+        figure.tight_layout()
+        figure.savefig(path, dpi=DOTS_PER_INCH, format="png")
+        plt.close(figure)
+
+
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.command(cls=Command, help=__doc__)
+@click.option("--tuned", type=FILE, required=True, help="A result file of versus_cublas.")
+@click.option("--unseen", type=FILE, required=True, help="One of unseen.")
+@click.option("--calls", type=FILE, required=True, help="One of call_cost.")
+@click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), help="A PNG to draw besides.")
+def main(tuned: Path, unseen: Path, calls: Path, picture: Path | None) -> None:
+    found = read(tuned)
+    gains = gains_of(found["rows"], read_unseen(unseen)["rows"], Calls.of(calls))
+    click.echo(table(gains))
+    if picture is not None:
+        draw(gains, f"{found['device']}: time of cuBLAS over ours, the call included", picture)
+
+
+if __name__ == "__main__":
+    main()
