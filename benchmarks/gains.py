@@ -18,7 +18,6 @@ from pathlib import Path
 
 import click
 
-from benchmarks.cells import REGIMES
 from benchmarks.headline import Row, geometric_mean, markdown, number
 from benchmarks.plot import DOTS_PER_INCH, INCHES_WIDE, POINTS, matplotlib
 from benchmarks.result_file import is_time, read
@@ -103,7 +102,7 @@ def table(gains: Gains) -> str:
     """A line for each regime and kind."""
     heads = ("regime", "shapes", "count", "x cuBLAS", "nine in ten", "least", "slower")
     lines = []
-    for regime in REGIMES:
+    for regime in NAMES:
         for kind in KINDS:
             if values := gains.get((regime, kind)):
                 slower = sum(value < MARGIN for value in values) / len(values)
@@ -117,7 +116,7 @@ def table(gains: Gains) -> str:
 def draw(gains: Gains, title: str, path: Path) -> None:
     """A strip for each regime and kind, a dot for each product, a line at the geometric mean."""
     plt = matplotlib()
-    places = [(regime, kind) for regime in REGIMES for kind in KINDS if gains.get((regime, kind))]
+    places = [(regime, kind) for regime in NAMES for kind in KINDS if gains.get((regime, kind))]
     with plt.rc_context({"font.size": POINTS}):
         figure, axis = plt.subplots(figsize=(INCHES_WIDE, INCHES_HIGH))
         for line, place in enumerate(reversed(places)):
