@@ -27,7 +27,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import profile_named
 from tsm2_tune.runtime.expecting import Division, Kernels, Measured
 from tsm2_tune.runtime.launch import Launch
-from tsm2_tune.runtime.work import VECTOR_BYTES, Card, Work
+from tsm2_tune.runtime.work import Card, Work
 
 QUANTILES = (0.5, 0.75, 0.9, 0.95, 1.0)
 
@@ -45,7 +45,7 @@ class Won:
 
     def work(self, card: Card) -> Work:
         p = self.problem
-        odd = any(extent * p.dtype.element_bytes % VECTOR_BYTES for extent in _lines(p))
+        odd = any(extent * p.dtype.element_bytes % self.division.vector_bytes for extent in _lines(p))
         return Work.of((p.m, p.n, p.k), p.dtype_name, card, is_gram=p.is_gram, has_odd_lines=odd)
 
     def measured(self, card: Card) -> Measured:

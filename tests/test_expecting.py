@@ -198,8 +198,8 @@ def test_the_vendors_time_is_interpolated() -> None:
 @pytest.mark.parametrize(
     ("config", "shape", "expected"),
     [
-        (TsmrConfig(64, 1, 2, 8, 4, 13, 2, 4), (20480, 2, 20480), Division(4, 256, 2, 8, 0, 1.03)),
-        (TsmmConfig(128, 8, 1, 8, 8, 4), L, Division(4, 256, 0, 64, 0, 1.03)),
+        (TsmrConfig(64, 1, 2, 8, 4, 13, 2, 4), (20480, 2, 20480), Division(4, 256, 2, 8, 0, 1.03, depth=8)),
+        (TsmmConfig(128, 8, 1, 8, 8, 4), L, Division(4, 256, 0, 64, 0, 1.03, depth=8)),
     ],
 )
 def test_a_family_says_into_what_its_kernels_divide_their_work(

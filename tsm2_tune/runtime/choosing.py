@@ -17,7 +17,7 @@ from tsm2_tune.runtime.interpolating import Routines
 from tsm2_tune.runtime.matrices import Product, dtype_name
 from tsm2_tune.runtime.pack import CARDS, WINNERS
 from tsm2_tune.runtime.winners import Leading, Match, Winner, work_of
-from tsm2_tune.runtime.work import Card, Work
+from tsm2_tune.runtime.work import VECTOR_BYTES, Card, Work
 
 CONJUGATING = {plain: letter for letter, plain in CONJUGATED.items()}
 Orders = tuple[tuple[str, ...], ...]  # of a, b and, unless it is to be made, out: each one or both
@@ -165,7 +165,7 @@ def _best(
     at, launch, us = found.kernels.best(work, HOST_DOUBT if nearest.on_host else DOUBT)
     expected: tuple[float | None, float | None] = (None, None)
     if not nearest.on_host:
-        same = work_of(nearest, shape, CARDS[found.device], lds)
+        same = work_of(nearest, shape, CARDS[found.device], lds, VECTOR_BYTES)
         expected = (us, None if found.routines is None else found.routines.us(same))
     return Match(found.winners[at], launch, float(distances[at]), other, swapped, *expected)
 
@@ -178,7 +178,9 @@ class Contest:
     winners: list[Winner]  # first those that compute half of the products, and of these the fastest
     logs: np.ndarray[Any, Any]  # of their shapes
     by_shape: dict[Shape, Winner]
-    kinds: list[Winner]  # one of each that works otherwise on the same matrices: in other orders, on half of C
+    kinds: list[
+        Winner
+    ]  # one of each that works otherwise on the same matrices: in other orders or vectors, on half of C
     kind_of: list[int]  # of each winner, its place among these
     kernels: Kernels | None  # in the winners' order; None where too little is known of one to expect anything
     routines: Routines | None  # the vendor's; None where none was measured, or right
@@ -198,8 +200,8 @@ def _contest(winners: tuple[Winner, ...], device: str | None, wanted: str | None
         measured = [measured_of(w, CARDS[name]) for w in chosen]
         works = [of[0].work for of in measured]
         kernels = Kernels(divisions, [w.launch for w in chosen], works, measured, CARDS[name])
-    kinds = {(w.orders[:2], w.is_gram): w for w in chosen}
-    kind_of = [list(kinds).index((w.orders[:2], w.is_gram)) for w in chosen]
+    kinds = {(w.orders[:2], w.is_gram, w.vector_bytes): w for w in chosen}
+    kind_of = [list(kinds).index((w.orders[:2], w.is_gram, w.vector_bytes)) for w in chosen]
     return Contest(name, chosen, logs, by_shape, list(kinds.values()), kind_of, kernels, _routines(chosen))
 
 
@@ -215,7 +217,7 @@ def _routines(winners: list[Winner]) -> Routines | None:
     beside = [w for w in winners if w.vendor_us is not None and w.vendor_right and w.device in CARDS]
     if not beside:
         return None
-    works = [work_of(w, (w.m, w.n, w.k), CARDS[w.device]) for w in beside]
+    works = [work_of(w, (w.m, w.n, w.k), CARDS[w.device], vector_bytes=VECTOR_BYTES) for w in beside]
     return Routines(works, [w.vendor_us or 0.0 for w in beside])
 
 

@@ -24,7 +24,7 @@ from numpy import ceil, floor
 
 from tsm2_tune.runtime.interpolating import EVER, START_US, Floats, Interpolated, as_column
 from tsm2_tune.runtime.launch import Launch
-from tsm2_tune.runtime.work import Card, Work
+from tsm2_tune.runtime.work import VECTOR_BYTES, Card, Work
 
 SUMS_US = 2.0  # until the last block of a tile knows that it is, and has the sums of all
 SUMS_RATE = 0.5  # of the memory's, at which they are written and read again
@@ -49,10 +49,12 @@ class Division:
     tile_columns: int  # of C; 0: all of them
     step: int  # products of a sum; every part of k but the last has a whole number of such steps
     deepest: int  # products of a sum after which C is written, to be read and written again for the next; 0: all
-    odd_lines: float  # how much longer the body is where lines of operands are not whole 16-byte vectors
+    odd_lines: float  # how much longer the body is where lines of operands are not whole vectors
     longest: int = 0  # products of the longest part of k for which a block keeps its part of B; 0: any
     arithmetic_rate: float = 1.0  # of the card's, at which it multiplies
     cached_rate: float = CACHED_RATE  # of the memory's, at which it reads lines again that may be in the L2
+    vector_bytes: int = VECTOR_BYTES  # lines that are whole vectors of so many bytes are not odd to it
+    depth: int = 1  # products of a sum that are multiplied as a whole, with zeros behind the last
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ class Kernels:
         self._tile_rows, self._tile_columns = division["tile_rows"], _or_all(division["tile_columns"])
         self._deepest, self._columns = _or_all(division["deepest"]), _or_all(started["columns_per_block"])
         self._rows, self._splits = started["rows_per_block"], started["splits"]
-        self._longest = _or_all(division["longest"])
+        self._longest, self._depth = _or_all(division["longest"]), division["depth"]
         self._arithmetic_rate, self._cached_rate = division["arithmetic_rate"], division["cached_rate"]
         self._persistent = started["persistent"] > 0
         self._spare = np.where(self._persistent, 1.0, SPARE)
@@ -206,7 +208,8 @@ class Kernels:
         slower = CACHED_RATE / self._cached_rate  # than lines that are read again mostly are
         memory = work.memory_us + self._us_per_byte * slower * (again / CACHED_RATE + rewritten)
         columns = np.where(self._tile_columns == EVER, n, tiles.across * self._tile_columns)
-        arithmetic = work.arithmetic_us / self._arithmetic_rate * (tiles.down * self._tile_rows * columns / (m * n))
+        whole = tiles.down * self._tile_rows * columns * (ceil(k / self._depth) * self._depth)
+        arithmetic = work.arithmetic_us / self._arithmetic_rate * (whole / (m * n * k))
 
         pieces = np.where(self._persistent, tiles.pieces, tiles.steps)
         parts = np.where(self._persistent, blocks, splits)

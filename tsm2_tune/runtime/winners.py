@@ -64,6 +64,11 @@ class Winner:
         return self.op[1] == SAME
 
     @property
+    def vector_bytes(self) -> int:
+        """Of the widest vectors in which it reads lines."""
+        return VECTOR_BYTES if self.division is None else self.division.vector_bytes
+
+    @property
     def conjugates(self) -> tuple[bool, bool]:
         """Whether it multiplies with the complex conjugate of a, and of b."""
         return self.op[0] in CONJUGATED, self.op[1] in CONJUGATED
@@ -130,10 +135,20 @@ class Vendor:
         return f"the vendor: {self.reason}"
 
 
-def work_of(winner: Winner, shape: tuple[int, int, int], card: Card, lds: Leading | None = None) -> Work:
-    """The product as the winner computes it; lines follow each other where no leading dimensions are given."""
+def work_of(
+    winner: Winner,
+    shape: tuple[int, int, int],
+    card: Card,
+    lds: Leading | None = None,
+    vector_bytes: int | None = None,
+) -> Work:
+    """The product as the winner computes it; lines follow each other where no leading dimensions are given.
+
+    Lines are odd that are not whole vectors, the kernel's where no other ones are given.
+    """
+    whole = winner.vector_bytes if vector_bytes is None else vector_bytes
     (m, n, k), (a, b, _) = shape, winner.orders
     leading = ((m, k)[a == "t"], (k, n)[b == "t"]) if lds is None else (lds[0][a], lds[1][b])
     size, lines = element_bytes(winner.dtype), ((k, m)[a == "t"], (n, k)[b == "t"])
-    odd = any(several > 1 and ld * size % VECTOR_BYTES for several, ld in zip(lines, leading, strict=True))
+    odd = any(several > 1 and ld * size % whole for several, ld in zip(lines, leading, strict=True))
     return Work.of(shape, winner.dtype, card, is_gram=winner.is_gram, has_odd_lines=odd)

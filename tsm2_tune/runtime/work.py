@@ -31,7 +31,7 @@ class Work:
     n: Any
     k: Any
     element_bytes: int
-    has_odd_lines: Any  # lines of A or B are not whole 16-byte vectors
+    has_odd_lines: Any  # lines of A or B are not whole vectors
     memory_us: Any  # each operand and C moved once
     arithmetic_us: Any
 

@@ -22,6 +22,7 @@ C = TypeVar("C", bound=KernelConfig)
 # How much longer a kernel takes, without its start, where lines of operands are not whole 16-byte vectors: on an H200
 # 0 to 6 % where they stream through registers, 13 to 59 % where shared memory gets them element by element.
 ODD_LINES, ODD_STAGED_LINES = 1.03, 1.3
+MOST_DEPTH = 64  # products of a step that are taken for multiplied as a whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +80,15 @@ class Family(ABC, Generic[C]):
         """Into what the kernel divides its work, on a device whose multiprocessors hold so many of its blocks."""
         launch = self.launch(config, problem)
         tiles = int(config.tunables.get("row_tiles", 1)) if "row_tiles" in config.launch_tunables else 1
+        step = self.share_step(config, problem)
         return Division(
             resident=resident,
             tile_rows=launch.rows_per_block // tiles,
             tile_columns=launch.columns_per_block,
-            step=self.share_step(config, problem),
+            step=step,
             deepest=self.deepest(config),
             odd_lines=self.odd_lines,
+            depth=step if step <= MOST_DEPTH else 1,
         )
 
     def has(self, config: C, problem: Problem) -> bool:

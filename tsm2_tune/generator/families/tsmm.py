@@ -7,7 +7,7 @@ thread, loads are 16 bytes wide, and a thread has `prefetch` columns of A on the
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, ClassVar
 
@@ -25,6 +25,7 @@ from tsm2_tune.generator.rules import (
 )
 from tsm2_tune.generator.streaming import EVICT_FIRST, POLICIES
 from tsm2_tune.generator.tiles import covering
+from tsm2_tune.runtime.expecting import Division
 
 THREADS = (64, 128, 256)
 VECTOR_BYTES = (4, 8, 16)
@@ -147,6 +148,9 @@ class Tsmm(Family[TsmmConfig]):
 
     def periods(self, config: TsmmConfig, problem: Problem) -> Periods:
         return Periods(_block_rows(config, problem), config.columns, tile_depth(config))
+
+    def division(self, config: TsmmConfig, problem: Problem, resident: int) -> Division:
+        return replace(super().division(config, problem, resident), depth=config.prefetch)
 
     def traffic(self, config: TsmmConfig, problem: Problem) -> Traffic:
         passes = -(-problem.n // config.columns)  # over A: one for each group of columns

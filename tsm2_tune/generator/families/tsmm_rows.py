@@ -22,6 +22,7 @@ from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.rules import VECTOR_HOLDS_AN_ELEMENT, Candidate, Rule
 from tsm2_tune.generator.splitting import REGISTERS_REACHABLE, in_turns
 from tsm2_tune.generator.streaming import EVICT_FIRST, POLICIES
+from tsm2_tune.runtime.expecting import Division
 
 THREADS = 128  # per block
 VECTOR_BYTES = (16, 8, 4, 2)
@@ -245,6 +246,9 @@ class TsmmRows(Family[TsmmRowsConfig]):
 
     def periods(self, config: TsmmRowsConfig, problem: Problem) -> Periods:
         return Periods(block_rows(config), config.teams * config.columns, depth(config, problem))
+
+    def division(self, config: TsmmRowsConfig, problem: Problem, resident: int) -> Division:
+        return replace(super().division(config, problem, resident), vector_bytes=config.vector_bytes)
 
     def traffic(self, config: TsmmRowsConfig, problem: Problem) -> Traffic:
         passes = -(-problem.n // (config.teams * config.columns))

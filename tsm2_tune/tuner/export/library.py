@@ -16,7 +16,7 @@ from tsm2_tune.runtime.choosing import measured_of
 from tsm2_tune.runtime.expecting import Division, Kernels
 from tsm2_tune.runtime.interpolating import Interpolated, Routines
 from tsm2_tune.runtime.winners import Winner, work_of
-from tsm2_tune.runtime.work import Card
+from tsm2_tune.runtime.work import VECTOR_BYTES, Card
 from tsm2_tune.tuner.cuda import architecture_flag
 from tsm2_tune.tuner.export.binaries import capability, compiled_cubins
 from tsm2_tune.tuner.export.files import refuse_database, write_all
@@ -191,7 +191,8 @@ def _expected(w: Winner, known: Known, points: list[list[str]]) -> list[str]:
     first, vendor = len(points), -1
     if w.vendor_us is not None and w.vendor_right:
         vendor, first = first, first + 1
-        points += _points(Routines([work], [w.vendor_us]).interpolated)
+        vendors = work_of(w, (w.m, w.n, w.k), card, vector_bytes=VECTOR_BYTES)
+        points += _points(Routines([vendors], [w.vendor_us]).interpolated)
     busy = [0.0, 0.0, 0.0]
     if w.division is not None:
         kernels = Kernels([w.division], [w.launch], [work], [measured_of(w, card)], card)

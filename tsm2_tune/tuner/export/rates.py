@@ -17,7 +17,19 @@ from tsm2_tune.runtime.interpolating import START_US
 from tsm2_tune.runtime.winners import Winner
 from tsm2_tune.runtime.work import Card
 
-ARITHMETIC_RATES = (1.0, 0.7, 0.5, 0.33, 0.25, 0.17, 0.11, 0.07)  # tried, of the card's
+ARITHMETIC_RATES = (
+    4.0,
+    2.5,
+    1.6,
+    1.0,
+    0.7,
+    0.5,
+    0.33,
+    0.25,
+    0.17,
+    0.11,
+    0.07,
+)  # tried, of the card's, which tensor cores exceed
 CACHED_RATES = (8.0, 4.0, 2.0, CACHED_RATE, 0.7, 0.35, 0.17)  # tried, of the memory's
 USUAL = 0.1  # weight of the squared logarithm of each rate over its usual one, beside those of times
 FAR = 4.0  # times as long as the card's rates allow, from where on a time tells little of kernels worth a choice

@@ -85,7 +85,7 @@ static struct match least(const struct product *product, const char *device)
     double least_us = INFINITY;
     for (int i = next_fitting(0, product, device); i < pack_winner_count; i = next_fitting(i + 1, product, device)) {
         const struct winner *winner = &pack_winners[i];
-        const struct work work = work_of(product, winner);
+        const struct work work = work_of(product, winner, winner->division.vector_bytes);
         struct launch launch;
         double away;
         const double plain = best_launch(winner, &work, &launch), us = longer_by(winner, &work, plain, &away) * plain;
@@ -127,7 +127,7 @@ static struct match choose_as_is(const struct product *product, const char *devi
         found.vendor_us = winner->vendor_us;
     } else if (is_known) {
         found = least(product, of);
-        const struct work work = work_of(product, winner);
+        const struct work work = work_of(product, winner, VECTOR_BYTES);
         found.vendor_us = vendors(product, of, &work);
     }
     found.of_other_device = strcmp(of, device) != 0;

@@ -44,24 +44,24 @@ static struct tiles tiles_of(const struct division *division, const struct work 
     return t;
 }
 
-static int has_odd_lines(const struct product *product, const struct winner *winner)
+static int has_odd_lines(const struct product *product, const struct winner *winner, int vector_bytes)
 {
     const int64_t size = element_bytes((tsm2_type)product->type);
     for (int x = 0; x < 2; ++x) {
         const struct matrix *matrix = &product->matrices[x];
         const int order = winner->orders[x];
         const int64_t lines = order == ROW_MAJOR ? matrix->rows : matrix->columns;
-        if (lines > 1 && matrix->ld[order] * size % VECTOR_BYTES != 0)
+        if (lines > 1 && matrix->ld[order] * size % vector_bytes != 0)
             return 1;
     }
     return 0;
 }
 
-struct work work_of(const struct product *product, const struct winner *winner)
+struct work work_of(const struct product *product, const struct winner *winner, int vector_bytes)
 {
     const struct card *card = &pack_cards[winner->card];
     struct work work = {(double)product->m, (double)product->n, (double)product->k, 0, 0,
-                        has_odd_lines(product, winner)};
+                        has_odd_lines(product, winner, vector_bytes)};
     const double m = work.m, n = work.n, k = work.k;
     const double size = (double)element_bytes((tsm2_type)product->type);
     const double read = m * k + (winner->is_gram ? 0 : k * n), written = m * n;
@@ -122,7 +122,8 @@ static double body_us(const struct winner *winner, const struct tiles *t, const 
     const double slower = CACHED_RATE / division->cached_rate; /* than lines that are read again mostly are */
     double memory = work->memory_us + us_per_byte(winner) * slower * (again / CACHED_RATE + rewritten);
     const double columns = t->columns == EVER ? n : t->across * t->columns;
-    double arithmetic = work->arithmetic_us / division->arithmetic_rate * (t->down * t->rows * columns / (m * n));
+    const double whole = t->down * t->rows * columns * (ceil(k / division->depth) * division->depth);
+    double arithmetic = work->arithmetic_us / division->arithmetic_rate * (whole / (m * n * k));
 
     const double pieces = persistent ? t->pieces : t->steps, parts = persistent ? blocks : splits;
     const double share = ceil(pieces / parts) * parts / pieces;

@@ -10,10 +10,11 @@ enum { VECTOR_BYTES = 16 };
 /* The product on the card of a winner, with the least times of its parts. */
 struct work {
     double m, n, k, memory_us, arithmetic_us;
-    int has_odd_lines; /* lines of A or B are not whole 16-byte vectors */
+    int has_odd_lines; /* lines of A or B are not whole vectors */
 };
 
-struct work work_of(const struct product *product, const struct winner *winner);
+/* `vector_bytes`: of the vectors. */
+struct work work_of(const struct product *product, const struct winner *winner, int vector_bytes);
 
 /* The winner's least expected time, and its launch. */
 double best_launch(const struct winner *winner, const struct work *work, struct launch *launch);

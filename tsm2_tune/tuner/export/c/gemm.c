@@ -19,11 +19,16 @@ union argument {
     unsigned char factor[16];
 };
 
-/* Of a matrix in a storage order what a choice depends on: that it has none, lines of whole vectors, or others. */
+/* Of a matrix in a storage order what a choice depends on: that it has none, or the widest vectors, of powers of two of
+   bytes, that its lines are made of. */
+enum { KINDS_OF_LINES = 6 };
 static int kind_of_lines(const struct product *product, int x, int order)
 {
-    const int64_t ld = product->matrices[x].ld[order];
-    return ld == 0 ? 0 : ld * element_bytes((tsm2_type)product->type) % VECTOR_BYTES == 0 ? 1 : 2;
+    int kind = 1;
+    const int64_t ld = product->matrices[x].ld[order], bytes = ld * element_bytes((tsm2_type)product->type);
+    for (int vector = 2; vector <= VECTOR_BYTES && bytes % vector == 0; vector *= 2)
+        ++kind;
+    return ld == 0 ? 0 : kind;
 }
 
 /* The winner for the product, remembered. */
@@ -34,7 +39,7 @@ static struct match chosen(tsm2_handle handle, const struct product *product)
     uint64_t place = 0;
     for (int x = 0; x < 3; ++x)
         for (int order = 0; order < ORDERS; ++order)
-            facts = facts * 3 + kind_of_lines(product, x, order);
+            facts = facts * KINDS_OF_LINES + kind_of_lines(product, x, order);
     now.key[3] += (facts * 4 + product->conjugates[0] * 2 + product->conjugates[1]) * 8;
     for (int i = 0; i < 4; ++i)
         place = (place ^ (uint64_t)now.key[i]) * 0x9e3779b97f4a7c15u;

@@ -28,10 +28,12 @@ struct division {
     int tile_columns; /* of C; 0: all of them */
     int step;         /* products of a sum; every part of k but the last has a whole number of such steps */
     int deepest;      /* products of a sum after which C is written, to be read and written again; 0: all */
-    double odd_lines; /* how much longer it takes where lines of operands are not whole 16-byte vectors */
+    double odd_lines; /* how much longer it takes where lines of operands are not whole vectors */
     int longest;      /* products of the longest part of k for which a block keeps its part of B; 0: any */
     double arithmetic_rate; /* of the card's, at which it multiplies */
     double cached_rate;     /* of the memory's, at which it reads lines again that may be in the L2 */
+    int vector_bytes; /* lines that are whole vectors of so many bytes are not odd to it */
+    int depth;        /* products of a sum that are multiplied as a whole, with zeros behind the last */
 };
 
 /* A GPU's rates, as they were measured where its kernels were tuned. */
@@ -68,7 +70,7 @@ struct winner {
 /* A shape where a time was measured, of a kernel or of the vendor. */
 struct point {
     double log_m, log_n, log_k;
-    double has_odd_lines; /* lines of A or B are not whole 16-byte vectors */
+    double has_odd_lines; /* lines of A or B are not whole vectors: the kernel's, the vendor's of 16 bytes */
     double expected_us;   /* what the card's rates let expect */
     double log_ratio;     /* of the measured time to that */
 };
