@@ -193,7 +193,7 @@ def pack_facts(path: Path, module: ModuleType) -> dict[str, Any]:
     return {
         "pack": hashlib.sha256(path.read_bytes()).hexdigest(),
         "pack_facts": {
-            "winners": len(module.WINNERS),
+            "winners": len({(w.device, w.dtype, w.op, w.m, w.n, w.k) for w in module.WINNERS}),  # not others' kernels
             "kernels": len(module.KERNELS),
             "bytes": path.stat().st_size,
             "tuned_at": sorted({w.tuned_at[:10] for w in module.WINNERS}),
