@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
+
+import pytest
 
 from tests.fabricated import GPU
 
@@ -155,3 +158,18 @@ class RecordingDriver:
             {"grid": shape[:3], "block": shape[3:], "smem": smem_bytes, "stream": stream.value, "values": values}
         )
         return 0
+
+
+def recording(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> RecordingDriver:
+    """A driver for the module that takes any address, and has memory enough."""
+    driver = RecordingDriver()
+    driver.free_bytes = 1 << 40
+
+    def attribute(value: Any, attribute: int, address: Any) -> int:
+        value._obj.value = 0 if attribute == 9 else 0xC0
+        return 0
+
+    monkeypatch.setattr(driver, "cuPointerGetAttribute", attribute)
+    monkeypatch.setattr(module, "cuda", lambda: driver)
+    monkeypatch.setattr(module, "_by_nvrtc", lambda winner, bits, arch: b"cubin")
+    return driver

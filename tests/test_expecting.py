@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from benchmarks.expected import errors, won
-from tests.fabricated import GPU, final, host_run, imported, trial, tuning_run, vendor_measurement
+from tests.fabricated import GPU, device_array, final, host_run, imported, trial, tuning_run, vendor_measurement
+from tests.recording_driver import recording
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.staged_smma import StagedSmmaConfig
 from tsm2_tune.generator.families.tsmm import TsmmConfig
@@ -272,6 +273,40 @@ def test_a_choice_says_what_it_rests_on(module: ModuleType) -> None:
 
 def test_where_the_vendor_is_expected_to_be_faster_the_choice_says_so(module: ModuleType) -> None:
     assert module.match(20480, 8, 700, "f32", GPU).loses
+
+
+@pytest.fixture
+def both_orders(tmp_path: Path) -> ModuleType:
+    """Of column-major operands at a shape of many columns of A, and of row-major ones at a tall C."""
+    tsmr, tsmm = TsmrConfig(64, 1, 8, 16, 4, 13, 1, 4), TsmmRingConfig(128, 4, 8, 2, 55, splits=528)
+    with Store.open(tmp_path / "results.db", create=True) as store:
+        for config, problem, us in (
+            (tsmr, Problem(20480, 8, 20480, "f32"), 380.0),
+            (tsmm, Problem(10**6, 16, 16, "f32", "ttt"), 35.0),
+        ):
+            tried = trial(us, config, problem=problem, source=render(problem, config))
+            store.add_trial(tuning_run(sms=SMS), replace(tried, resources=replace(tried.resources, blocks_per_sm=4)))
+        return imported(export(store, "module"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "op"),
+    [
+        (16, 10**6, "ttt"),
+        (16, 2 * 10**6, "ttt"),
+        (20480, 8, "nn"),
+        (10**6, 16, "nn"),
+    ],  # the last is tall, and no other asked
+)
+def test_a_wide_c_is_computed_as_a_tall_one_where_that_is_expected_to_be_faster(
+    both_orders: ModuleType, monkeypatch: pytest.MonkeyPatch, m: int, n: int, op: str
+) -> None:
+    recording(both_orders, monkeypatch)
+    a, b, c = (
+        device_array(shape, at=number << 40) for number, shape in enumerate(((m, 16), (16, n), (m, n)), start=1)
+    )
+    found = both_orders.choice(a, b, c, fallback="error")
+    assert (found.winner.op, found.swapped) == (op, op == "ttt")
 
 
 def test_on_a_host_a_launch_is_fitted_and_no_time_expected(module: ModuleType) -> None:

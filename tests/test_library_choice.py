@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,7 +32,7 @@ from tests.library_calls import (
     random_calls,
     tried,
 )
-from tests.recording_driver import RecordingDriver
+from tests.recording_driver import recording
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource
@@ -90,21 +90,6 @@ def test_a_launch_is_the_python_modules(
             expected["smem"],
         )
         assert launch.values(32, "f4")[:11] == expected["values"][:11]
-
-
-def recording(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> RecordingDriver:
-    """A driver for the module that takes any address, and has memory enough."""
-    driver = RecordingDriver()
-    driver.free_bytes = 1 << 40
-
-    def attribute(value: Any, attribute: int, address: Any) -> int:
-        value._obj.value = 0 if attribute == 9 else 0xC0
-        return 0
-
-    monkeypatch.setattr(driver, "cuPointerGetAttribute", attribute)
-    monkeypatch.setattr(module, "cuda", lambda: driver)
-    monkeypatch.setattr(module, "_by_nvrtc", lambda winner, bits, arch: b"cubin")
-    return driver
 
 
 def arrays(call: Call) -> list[SimpleNamespace]:

@@ -77,33 +77,42 @@ def _chosen(
     is_gram: bool,
     device: str | None,
 ) -> Match:
-    """The winner for matrices in these storage orders; else one for the transposed product.
+    """The winner for matrices in these storage orders; else one for the transposed product, as where C is wide and
+    that is expected to be faster: kernels are made for a tall C.
 
-    That has operands in the same memory, in the other's place: of C = A B it computes C^T = B^T A^T. `leading` are
+    It has operands in the same memory, in the other's place: of C = A B it computes C^T = B^T A^T. `leading` are
     the leading dimensions of a and b, for each of their orders.
     """
-    winners, swapped = _candidates(name, orders, conjugates, is_gram, device is None)
+    as_is, across = _candidates(name, orders, conjugates, is_gram, device is None)
     lds = tuple(dict(zip(order, ld, strict=True)) for order, ld in zip(orders, leading, strict=False))
-    m, n, k = shape
-    if swapped:
-        shape, lds = (n, m, k), tuple({ACROSS[order]: ld for order, ld in of.items()} for of in lds[::-1])
-    return _best(winners, shape, device, lds, make_out=len(orders) == 2, swapped=swapped)
+    (m, n, k), make_out = shape, len(orders) == 2
+    found = _best(as_is, shape, device, lds, make_out=make_out) if as_is else None
+    if found is not None and not (across and m < n and found.distance > 0 and found.expected_us is not None):
+        return found
+    of_across = tuple({ACROSS[order]: ld for order, ld in of.items()} for of in lds[::-1])
+    other = _best(across, (n, m, k), device, of_across, make_out=make_out, swapped=True)
+    return other if found is None or _is_faster(other, found) else found
+
+
+def _is_faster(one: Match, other: Match) -> bool:
+    """Whether the one is expected to take less, and is not of another GPU than the other."""
+    if one.expected_us is None or other.expected_us is None:
+        return False
+    return one.expected_us < other.expected_us and (one.other_device is None or other.other_device is not None)
 
 
 @lru_cache(maxsize=4096)
 def _candidates(
     name: str, orders: Orders, conjugates: tuple[bool, bool], is_gram: bool, on_host: bool
-) -> tuple[tuple[Winner, ...], bool]:
-    """The winners for matrices in these storage orders, and whether they are for the transposed product."""
+) -> tuple[tuple[Winner, ...], tuple[Winner, ...]]:
+    """The winners for matrices in these storage orders, and those for the transposed product."""
     tuned = _tuned(name, on_host=on_host)
-    winners = _fitting(tuned, orders, conjugates, is_gram=is_gram)
-    if winners:
-        return winners, False
-    across = tuple(tuple(ACROSS[order] for order in has) for has in (orders[1], orders[0], *orders[2:]))
-    winners = _fitting(tuned, across, conjugates[::-1], is_gram=False)
-    if winners:
-        return winners, True
-    raise ValueError(_no_kernel(name, orders, conjugates, is_gram, tuned))
+    as_is = _fitting(tuned, orders, conjugates, is_gram=is_gram)
+    mirrored = tuple(tuple(ACROSS[order] for order in has) for has in (orders[1], orders[0], *orders[2:]))
+    across = _fitting(tuned, mirrored, conjugates[::-1], is_gram=False)
+    if not as_is and not across:
+        raise ValueError(_no_kernel(name, orders, conjugates, is_gram, tuned))
+    return as_is, across
 
 
 def _fitting(

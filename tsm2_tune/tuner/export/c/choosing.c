@@ -136,13 +136,17 @@ static struct match choose_as_is(const struct product *product, const char *devi
 
 struct match choose(const struct product *product, const char *device)
 {
-    struct match found = choose_as_is(product, device);
-    if (found.winner != NULL)
+    const struct match found = choose_as_is(product, device);
+    const int is_wide = product->m < product->n; /* kernels are made for a tall C */
+    if (found.winner != NULL && !(is_wide && found.distance > 0 && found.expected_us > 0))
         return found;
     const struct product across = transposed_product(product);
-    found = choose_as_is(&across, device);
-    found.swapped = 1;
-    return found;
+    struct match other = choose_as_is(&across, device);
+    other.swapped = 1;
+    if (found.winner == NULL)
+        return other;
+    const int is_faster = other.winner != NULL && other.expected_us > 0 && other.expected_us < found.expected_us;
+    return is_faster && (!other.of_other_device || found.of_other_device) ? other : found;
 }
 
 /* Adds what printf would print to a text, as far as there is room. */
