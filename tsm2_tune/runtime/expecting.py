@@ -89,6 +89,9 @@ class Kernels:
         self._arithmetic_rate, self._cached_rate = division["arithmetic_rate"], division["cached_rate"]
         self._persistent = started["persistent"] > 0
         self._spare = np.where(self._persistent, 1.0, SPARE)
+        self._row_tiles, self._has_row_tiles = floor(self._rows / self._tile_rows), self._rows > self._tile_rows
+        self._most_tiles = floor(MOST_ROWS / self._tile_rows)
+        self._all_at_work = np.minimum(WAVES, np.maximum(floor(self._splits / card.sms), 1)) * card.sms
         self._has_workspace = as_column([launch.has_workspace for launch in launches]) > 0
         at = replace(won[0], **cast(Any, _columns(won, Work)))
         tiles = self._tiles(at)
@@ -164,16 +167,16 @@ class Kernels:
         """
         sms, across = self.card.sms, ceil(work.n / self._columns)
         filling = floor(tiles.down * across * self._splits / (sms * self._resident))
-        rows = np.maximum(np.minimum(floor(self._rows / self._tile_rows), filling), 1) * self._tile_rows
-        rows = np.where(self._rows > self._tile_rows, rows, self._rows)
+        rows = np.maximum(np.minimum(self._row_tiles, filling), 1) * self._tile_rows
+        rows = np.where(self._has_row_tiles, rows, self._rows)
         blocks = ceil(work.m / rows) * across
         most = np.minimum(tiles.steps, MOST_SPLITS)
         of_tiles = np.minimum(np.maximum(floor(WAVES * sms / blocks), 1), most)
-        of_all = np.minimum(np.minimum(WAVES, np.maximum(floor(self._splits / sms), 1)) * sms, tiles.pieces)
+        of_all = np.minimum(self._all_at_work, tiles.pieces)
         fewest = np.where(self._has_workspace, ceil(work.k / self._longest), 1.0)
         at_once = np.where(self._has_workspace, np.minimum(fewest * WAVES, most), 1.0)
         of_block = ceil(tiles.down * across * at_once / (sms * self._waves_won))
-        of_block = np.clip(of_block, 1, np.minimum(tiles.down, floor(MOST_ROWS / self._tile_rows)))
+        of_block = np.minimum(np.maximum(of_block, 1), np.minimum(tiles.down, self._most_tiles))
         rows = np.where(self._at_once, of_block * self._tile_rows, rows)
         splits = np.where(self._persistent, of_all, np.where(self._at_once, at_once, of_tiles))
         return rows, np.where(self._has_workspace, splits, 1.0)
