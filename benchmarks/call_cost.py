@@ -26,6 +26,7 @@ from typing import Any
 import click
 
 from tsm2_tune import __version__
+from tsm2_tune.errors import InputError
 from tsm2_tune.tuner.target import find_target
 from tsm2_tune.usage import Command
 
@@ -54,12 +55,18 @@ def _run(arguments: list[str]) -> None:
 
 
 def imported(path: Path) -> ModuleType:
+    """The exported module at the path. InputError where it is none."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
+    if spec is None or spec.loader is None:
+        raise InputError(f"{path} is no Python file: name a module that tsm2-tune export has written")
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # whatever the file does
+        raise InputError(f"{path} cannot be imported ({error}): export it again") from None
+    if not hasattr(module, "WINNERS"):
+        raise InputError(f"{path} is no exported module: name one that tsm2-tune export has written")
     return module
 
 

@@ -9,7 +9,6 @@ estimated: the file does not have them.
 
 from __future__ import annotations
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Sequence
@@ -20,6 +19,8 @@ from typing import Any
 import click
 import numpy as np
 
+from benchmarks.result_file import read
+from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.occupancy import occupancy
@@ -28,6 +29,7 @@ from tsm2_tune.generator.profiles import profile_named
 from tsm2_tune.runtime.expecting import Division, Kernels, Measured
 from tsm2_tune.runtime.launch import Launch
 from tsm2_tune.runtime.work import Card, Work
+from tsm2_tune.usage import Command
 
 QUANTILES = (0.5, 0.75, 0.9, 0.95, 1.0)
 
@@ -94,14 +96,16 @@ def errors(found: Sequence[Won], card: Card) -> dict[str, list[float]]:
     return ratios
 
 
-@click.command(help=__doc__)
+@click.command(cls=Command, help=__doc__)
 @click.argument("path", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--profile", default="h200", help="Limits of the card that the file is of.")
 def main(path: Path, profile: str) -> None:
-    limits, facts = profile_named(profile), json.loads(path.read_text())
+    limits, facts = profile_named(profile), read(path)
     card = Card(limits.sms, facts["read_gbytes_per_s"], facts["copy_gbytes_per_s"], facts["gflops"])
     found = [one for one in (won(row, limits) for row in facts["rows"]) if one is not None]
     ratios = errors(found, card)
+    if not ratios:
+        raise InputError(f"{path} has no kernel that won several shapes: name another of versus_cublas")
     print(f"{'family':16} pairs  |log(expected / measured)| at " + ", ".join(f"{q:.0%}" for q in QUANTILES))
     for family, values in (*sorted(ratios.items()), ("all", [x for of in ratios.values() for x in of])):
         at = np.quantile(np.abs(np.log(values)), QUANTILES)

@@ -78,8 +78,8 @@ def unseen_gains(rows: Sequence[Row], calls: Calls) -> Iterator[tuple[str, float
     """The same of the rows of unseen, whose module predicts whether it falls back."""
     for row in rows:
         vendors_us = vendor_us(row)
-        if row["verified"] and vendors_us is not None:
-            yield row["regime"], calls.gain(row["ours_us"], vendors_us, falls_back=bool(row["falls_back"]))
+        if row["verified"] and vendors_us is not None and row["falls_back"] is not None:
+            yield row["regime"], calls.gain(row["ours_us"], vendors_us, falls_back=row["falls_back"])
 
 
 Gains = Mapping[tuple[str, str], Sequence[float]]  # by regime and kind
@@ -146,8 +146,12 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--calls", type=FILE, required=True, help="One of call_cost.")
 @click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), help="A PNG to draw besides.")
 def main(tuned: Path, unseen: Path, calls: Path, picture: Path | None) -> None:
-    found = read(tuned)
-    gains = gains_of(found["rows"], read_unseen(unseen)["rows"], Calls.of(calls))
+    found, others = read(tuned), read_unseen(unseen)
+    if "pack" in found:
+        raise InputError(f"{tuned} is a file of unseen: name one of versus_cublas for --tuned")
+    if found["device"] != others["device"]:
+        raise InputError(f"{tuned} is of {found['device']}, {unseen} of {others['device']}: name files of one GPU")
+    gains = gains_of(found["rows"], others["rows"], Calls.of(calls))
     click.echo(table(gains))
     if picture is not None:
         draw(gains, f"{found['device']}: time of cuBLAS over ours, the call included", picture)

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from tests.fabricated import final, host_run, imported
+from tests.fabricated import final, host_run, imported, plain_sql
 from tests.simulated import DEVICE, RUN, TARGET, Simulated, stored_trial
 from tsm2_tune.cli import main
 from tsm2_tune.generator.between import APART, KERNELS_OF_A_SHAPE, kernels_between, shapes_between
@@ -17,9 +18,11 @@ from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.runtime.expecting import CACHED_RATE
 from tsm2_tune.tuner.basis import basis
 from tsm2_tune.tuner.crossing import MOST_BETWEEN, Crossing
-from tsm2_tune.tuner.export.between import MEASURED, rows_between, with_between
+from tsm2_tune.tuner.export.between import MEASURED, _gaining, rows_between, with_between
+from tsm2_tune.tuner.export.rates import fitted
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.trial import Cache
@@ -41,7 +44,23 @@ def test_between_two_shapes_there_is_their_mean() -> None:
 def test_a_third_shape_that_is_between_two_parts_them() -> None:
     ends, middle = (shape(1000, 1, 1000), shape(1000, 64, 1000)), shape(1000, 8, 1000)
     assert shapes_between(ends) == [middle]
-    assert shapes_between([*ends, middle]) == [shape(1000, 3, 1000), shape(1000, 23, 1000)]
+    assert sorted(shapes_between([*ends, middle])) == [shape(1000, 3, 1000), shape(1000, 23, 1000)]
+
+
+def test_a_third_shape_beside_the_mean_of_two_parts_them_too() -> None:
+    beside = shape(
+        2000, 8, 1000
+    )  # nearer to the mean of the ends than these are, and not so near that it is the mean
+    found = shapes_between([shape(1000, 1, 1000), shape(1000, 64, 1000), beside])
+    assert sorted(found) == [shape(1414, 3, 1000), shape(1414, 23, 1000)]
+
+
+def test_what_rounds_to_a_tuned_shape_is_not_between() -> None:
+    tuned = [shape(20480, n, 20480) for n in (1, 2, 4, 8)]
+    assert shapes_between(tuned) == [shape(20480, 6, 20480)] or set(shapes_between(tuned)).isdisjoint(tuned)
+    tiny = shapes_between([shape(1, 1, 1), shape(1, 2, 1), shape(2, 1, 1)])
+    assert len(tiny) == len({*tiny})
+    assert set(tiny).isdisjoint([shape(1, 1, 1), shape(1, 2, 1), shape(2, 1, 1)])
 
 
 def test_the_farthest_come_first_and_there_are_no_more_than_tuned_ones() -> None:
@@ -146,6 +165,7 @@ def test_on_a_host_only_winners_kernels_are(store: Store, monkeypatch: pytest.Mo
 
 # What a program gets
 
+THIRD = TsmrConfig(128, 1, 4, 8, 4, 13, 1, 1)
 OTHER = TsmrConfig(128, 1, 6, 8, 4, 13, 1, 1)  # whose tile of 6 columns suits shapes between those of 4 and 8
 SHAPES = [shape(20480, n, 20480) for n in (2, 4, 8, 16, 32)]
 
@@ -193,6 +213,51 @@ def test_what_is_slower_everywhere_is_not(store: Store) -> None:
     assert rows_between(store, winners) == []
 
 
+@pytest.mark.parametrize(("gain", "wanted"), [(1.01, False), (1.06, True)])
+def test_little_gain_is_not_worth_a_kernel(
+    store: Store, monkeypatch: pytest.MonkeyPatch, gain: float, wanted: bool
+) -> None:
+    winners = tuned(store)
+    measured(store, SLOWER_AT_TUNED, full_verdict="right")
+
+    def times(kernels: Sequence[Any], problems: Sequence[Problem], card: Any) -> Any:
+        return np.array([[100.0 / (gain if one.config == OTHER.text else 1.0)] * len(problems) for one in kernels])
+
+    monkeypatch.setattr("tsm2_tune.tuner.export.between._expected_us", times)
+    assert bool(rows_between(store, winners)) is wanted
+
+
+def test_of_kernels_that_gain_the_same_one_is_enough() -> None:
+    times = np.array([[50.0, 100.0, 90.0], [50.0, 100.0, 91.0], [100.0, 80.0, 100.0], [99.0, 99.0, 99.0]])
+    assert list(_gaining(times, np.array([100.0, 100.0, 100.0]))) == [0, 2]
+
+
+def test_trials_of_another_version_take_no_part(store: Store) -> None:
+    winners = tuned(store)
+    measured(store, SLOWER_AT_TUNED, full_verdict="right")
+    (before,) = rows_between(store, winners)
+    number = store.add_trial(RUN, stored_trial(THIRD, SHAPES[0], 500.0))
+    other = """family = 'bygone', config = 'bygone-t1', tunables = '{"threads": 1}'"""
+    plain_sql(store.path, f"UPDATE trial SET {other} WHERE id = {number}")
+    assert rows_between(store, winners) == [before]
+
+
+def test_other_types_ops_and_states_of_the_l2_have_groups_of_their_own(store: Store) -> None:
+    winners = tuned(store)
+    measured(store, SLOWER_AT_TUNED, full_verdict="right", cache=Cache.DIRTY)
+    assert rows_between(store, winners) == []
+
+
+def test_a_part_of_the_shapes_has_what_all_of_them_want(store: Store) -> None:
+    winners = tuned(store)
+    measured(store, SLOWER_AT_TUNED, full_verdict="right")
+    (row,) = rows_between(store, winners)
+    at = [one for one in winners if one.problem == row.problem]
+    assert with_between(store, print, at) == [*at, row]
+    others = [one for one in winners if one.problem != row.problem]
+    assert with_between(store, print, others) == others
+
+
 def test_what_was_not_verified_in_full_is_left_out_and_told(store: Store) -> None:
     winners = tuned(store)
     measured(store, SLOWER_AT_TUNED)
@@ -212,6 +277,16 @@ def test_a_run_verifies_in_full_what_an_export_adds(store: Store) -> None:
     assert [config for config, _ in device.in_full] == [OTHER.text]
     (row,) = rows_between(store, store.best())
     assert row.verified_in_full
+
+
+def test_a_full_verification_that_the_machine_interrupts_is_left_to_the_next_run(store: Store) -> None:
+    tuned(store)
+    measured(store, SLOWER_AT_TUNED)
+    device = Simulated(store, Everything())
+    device.interrupted = {OTHER.text}
+    list(Crossing(frozenset(SHAPES), device, store, families=("none",)).events())
+    assert [config for config, _ in device.in_full] == [OTHER.text]
+    assert not any(row.verified_in_full for row in rows_between(store, store.best()))
 
 
 def test_of_one_that_is_found_wrong_nothing_is_left(store: Store) -> None:
@@ -242,6 +317,10 @@ def test_an_exported_module_has_it_and_shapes_that_were_tuned_keep_their_winners
     ended = CliRunner().invoke(main, [*command, "--output", str(output)])
     assert (ended.exit_code, ended.output) == (0, "")
     module = imported(output.read_text(), tmp_path)
+    for one in module.WINNERS:  # with the rates that its times tell
+        assert one.division == fitted(one, module.CARDS[DEVICE])
+    rates = {(one.division.arithmetic_rate, one.division.cached_rate) for one in module.WINNERS}
+    assert (rates == {(1.0, CACHED_RATE)}) == (kernels == 1)
     assert len({one.digest for one in module.WINNERS}) == kernels
     for problem in SHAPES:
         found = module.match(problem.m, problem.n, problem.k, "float32", DEVICE)

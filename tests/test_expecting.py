@@ -263,7 +263,7 @@ def test_a_choice_says_what_it_rests_on(module: ModuleType) -> None:
     assert near.expected_us == pytest.approx(190, rel=0.15)
     assert near.vendor_us == pytest.approx(300, rel=0.15)
     assert str(near) == (
-        f"{near.winner.config} with {near.launch.splits} splits: tuned for 20480x8x{near.winner.k};"
+        f"{near.winner.config} with {near.launch.splits} splits: measured at 20480x8x{near.winner.k};"
         f" with the L2 clean {near.expected_us:.1f} us predicted, from {near.winner.median_us:.1f} us there"
         " and times at 1 other shape,"
         f" the vendor {near.vendor_us:.1f} us"

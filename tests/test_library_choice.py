@@ -62,14 +62,16 @@ LAUNCHES = (
 
 
 @pytest.mark.parametrize("number", range(len(LAUNCHES)))
-@pytest.mark.parametrize("op", ["nn", "tn", "ttt"])
+@pytest.mark.parametrize(("op", "is_fitted"), [("nn", False), ("nn", True), ("tn", False), ("ttt", True)])
 def test_a_launch_is_the_python_modules(
-    there: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, op: str
+    there: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, op: str, is_fitted: bool
 ) -> None:
     trials = tried(Problem(64, 8, 32, "f32", op), LAUNCHES[number])
-    library = str(fabricated_library(tmp_path, trials))
     (tmp_path / "module").mkdir()
-    module = imported(exported("module", winners(tmp_path / "module", trials)), tmp_path)
+    found = winners(tmp_path / "module", trials)
+    known = several_row_tiles(found) if is_fitted else NOTHING_KNOWN
+    library = str(fabricated_library(tmp_path, trials, known=known, found=found))
+    module = imported(exported("module", found, known=known), tmp_path)
     driver = recording(module, monkeypatch)
     ops = {"nn": "NN", "tn": "TN", "ttt": "NN"}[op]
     for m, n, k in ((1, 1, 1), (256, 5, 3), (257, 17, 400), (10**5, 33, 7)):
@@ -90,6 +92,18 @@ def test_a_launch_is_the_python_modules(
             expected["smem"],
         )
         assert launch.values(32, "f4")[:11] == expected["values"][:11]
+
+
+def several_row_tiles(found: Winners) -> Known:
+    """A card, and divisions by which a block has as many row tiles as suit the shape."""
+    (rows, sources), divisions = found, {}
+    for row in rows:
+        launch = sources[row.trial_id].launch
+        tile = max(launch.rows_per_block // 8, 1)
+        divisions[row.trial_id] = Division(
+            4, tile, launch.columns_per_block, step=4, deepest=0, odd_lines=1.1, longest=256
+        )
+    return Known(divisions, {H200.identity.name: Card(132, 4684.7, 4128.3, {"f32": 65000.0})})
 
 
 def arrays(call: Call) -> list[SimpleNamespace]:

@@ -68,6 +68,13 @@ def test_times_at_other_shapes_are_expected_better_with_the_rates_found(arithmet
     assert error(found) < 0.7 * error(usual)
 
 
+def test_where_times_tell_nothing_of_the_rates_they_are_usual() -> None:
+    usual = with_rates(1.0, CACHED_RATE)
+    filled = (WON, (12, 32, 5_000_000))  # one tile, and the memory is what limits
+    found = fitted(winner([(shape, 1.1 * expected_us(usual, shape)) for shape in filled]), CARD)
+    assert (found.arithmetic_rate, found.cached_rate) == (1.0, CACHED_RATE)
+
+
 def test_one_absurd_time_does_not_change_them() -> None:
     times = times_at(0.33, CACHED_RATE)
     plain = fitted(winner(times), CARD)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -32,19 +33,24 @@ def shapes_between(tuned: Collection[Problem]) -> list[Problem]:
     are; and of all such means the one that is farthest from the tuned shapes and those found before.
     """
     shapes = sorted(tuned)
-    logs = np.log(np.array([(one.m, one.n, one.k) for one in shapes], float))
+    logs = _logs(shapes)
     squares = ((logs[:, None] - logs[None]) ** 2).sum(axis=2)
     firsts, seconds = np.triu_indices(len(shapes), 1)
     # By Thales: a third one is within the ball around the mean where it sees the two under more than a right angle.
     alone = [bool((squares[i] + squares[j] >= squares[i, j]).all()) for i, j in zip(firsts, seconds, strict=True)]
-    means = (logs[firsts[alone]] + logs[seconds[alone]]) / 2
-    found: list[Problem] = []
-    away = ((means[:, None] - logs[None]) ** 2).sum(axis=2).min(axis=1, initial=np.inf)
+    means = np.exp((logs[firsts[alone]] + logs[seconds[alone]]) / 2).round().astype(int).tolist()
+    between = list(dict.fromkeys(replace(shapes[0], m=m, n=n, k=k) for m, n, k in means))
+    places, found = _logs(between), list[Problem]()
+    away = ((places[:, None] - logs[None]) ** 2).sum(axis=2).min(axis=1, initial=np.inf)
     while len(found) < min(len(shapes), MOST_SHAPES) and away.max(initial=0.0) >= np.log(APART) ** 2:
-        mean = means[int(away.argmax())]
-        m, n, k = (round(extent) for extent in np.exp(mean).tolist())
-        found.append(replace(shapes[0], m=m, n=n, k=k))
-        away = np.minimum(away, ((means - mean) ** 2).sum(axis=1))
+        farthest = int(away.argmax())
+        found.append(between[farthest])
+        away = np.minimum(away, ((places - places[farthest]) ** 2).sum(axis=1))
+    return found
+
+
+def _logs(shapes: Collection[Problem]) -> np.ndarray[Any, Any]:
+    found: np.ndarray[Any, Any] = np.log(np.array([(one.m, one.n, one.k) for one in shapes], float).reshape(-1, 3))
     return found
 
 

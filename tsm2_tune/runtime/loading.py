@@ -29,7 +29,7 @@ _compiled: dict[tuple[str, int, str], bytes] = {}  # by digest, index width and 
 
 def text_of(winner: Winner) -> str:
     """The winner's CUDA. RuntimeError where it is not the text that was tuned and verified."""
-    return unpacked(KERNELS[winner.digest], winner.digest, f"the text of {winner.config}").decode()
+    return unpacked(KERNELS.get(winner.digest, ""), winner.digest, f"the text of {winner.config}").decode()
 
 
 def function_of(context: int, number: int, winner: Winner, bits: int, arch: str) -> ctypes.c_void_p:
@@ -63,7 +63,7 @@ def unpacked(data: str, digest: str, what: str) -> bytes:
     """The bytes in a text of this file. RuntimeError where they are not those that were exported."""
     try:
         binary = zlib.decompressobj().decompress(base64.b85decode(data), MOST_BINARY_BYTES)
-    except (ValueError, zlib.error):
+    except (TypeError, ValueError, zlib.error):
         binary = b""
     if hashlib.sha256(binary).hexdigest() != digest:
         raise RuntimeError(f"{what} does not match its digest: export this module again")

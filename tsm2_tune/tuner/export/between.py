@@ -18,18 +18,24 @@ from tsm2_tune.tuner.export.known import known_of
 from tsm2_tune.tuner.export.module import winner
 from tsm2_tune.tuner.export.pairs import Comparable, fastest
 from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.stored import BestRow, CurrentTrial
+from tsm2_tune.tuner.stored import BestRow, CurrentTrial, is_of_this_version
+from tsm2_tune.tuner.trial import Cache
 
 MEASURED = 4  # tuned shapes at which a kernel was measured, if anything is expected of it between them
 GAIN = 1.03  # times as long as with a kernel more, from where on that is worth having
 
 
 def with_between(store: Store, tell: Callable[[str], None], winners: Sequence[BestRow]) -> list[BestRow]:
-    """The winners, and behind them rows of the kernels that they want for shapes between.
+    """The winners, and behind them rows of the kernels that are wanted for shapes between, at one of theirs.
 
-    Those that were not verified in full are left out, which is told.
+    Wanted are they by all winners of a type and op, whichever are given: as a run has them, which verifies them in
+    full. Those that were not are left out, which is told.
     """
-    wanted = rows_between(store, winners)
+    kinds = {(row.device, row.cache, row.dtype, row.op) for row in winners}
+    every = [row for cache in sorted({row.cache for row in winners}) for row in store.best(cache=Cache(cache))]
+    alike = [row for row in every if (row.device, row.cache, row.dtype, row.op) in kinds]
+    given = {(row.device, row.cache, row.problem) for row in winners}
+    wanted = [row for row in rows_between(store, alike) if (row.device, row.cache, row.problem) in given]
     verified = [row for row in wanted if row.verified_in_full]
     if count := len(wanted) - len(verified):
         tell(
@@ -78,7 +84,8 @@ def _others(store: Store, winners: Sequence[BestRow]) -> list[CurrentTrial]:
     measured: dict[str, list[CurrentTrial]] = {}
     for problem in best_us:
         for one in store.current(winners[0].device, problem):
-            if one.cache == winners[0].cache and one.compiled is not None and one.compiled.blocks_per_sm:
+            known = one.compiled is not None and one.compiled.blocks_per_sm
+            if known and one.cache == winners[0].cache and is_of_this_version(one.config, one.problem):
                 measured.setdefault(one.config.kernel_text, []).append(one)
     found, counts = [], Comparable()
     for _, trials in sorted(measured.items()):

@@ -171,7 +171,7 @@ void describe_match(const struct match *match, const char *device, char *text, s
     if (match->distance == 0)
         ADD(text, bytes, ": tuned for this shape; with the L2 %s %.1f us measured", w->cache, match->expected_us);
     else if (match->expected_us > 0)
-        ADD(text, bytes, ": tuned for %lldx%lldx%lld; with the L2 %s %.1f us predicted, from %.1f us there", m, n, k,
+        ADD(text, bytes, ": measured at %lldx%lldx%lld; with the L2 %s %.1f us predicted, from %.1f us there", m, n, k,
             w->cache, match->expected_us, w->median_us);
     else
         ADD(text, bytes, ": tuned for %lldx%lldx%lld, at distance %.1f", m, n, k, match->distance);
