@@ -160,7 +160,8 @@ class Crossing:
     def _candidate(self, group: Group, kernel: str, problem: Problem) -> Candidate | None:
         """How the kernel is tried at the shape; None where it cannot be, or is not worth the time.
 
-        As at the shapes that it won, whatever else is known of it: so the same run again tries no other one.
+        As at the shapes that it won or is for, whatever else is known of it: so the same run again tries it no other
+        way, and only has more to try where another kernel has won meanwhile.
         """
         limits = self.tuner.target.limits
         config = configuration_for(group.won.get(kernel) or group.between[kernel], problem, limits)
