@@ -58,8 +58,9 @@ class Pack:
     def contest(self, cell: Cell, lds: Any, orders: Any) -> tuple[Any, Any]:
         """The kernels that may compute the cell, and the product as they do."""
         problem, module = cell.problem, self.module
-        winners, swapped = module._candidates(problem.dtype_name, orders, problem.conjugated, False, False)
-        assert not swapped, "the pack has kernels for every storage order"
+        winners, _ = module._candidates(problem.dtype_name, orders, problem.conjugated, False, False)
+        if not winners:
+            raise LookupError("its kernels are for the transposed product alone")
         contest = module._contest(winners, self._device, None)
         if contest.kernels is None:
             raise LookupError("too little is known of its kernels to expect times")

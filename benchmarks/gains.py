@@ -121,9 +121,8 @@ def draw(gains: Gains, title: str, path: Path) -> None:
         figure, axis = plt.subplots(figsize=(INCHES_WIDE, INCHES_HIGH))
         for line, place in enumerate(reversed(places)):
             values, colour = gains[place], "C0" if place[1] == TUNED else "C2"
-            heights = [
-                line + 0.5 * ((at * 0.618) % 1 - 0.5) for at in range(len(values))
-            ]  # apart, so that all are seen
+            # Neighbours are apart in height, so that all are seen.
+            heights = [line + 0.5 * ((at * 0.618) % 1 - 0.5) for at in range(len(values))]
             axis.plot(values, heights, ".", color=colour, markersize=4, alpha=0.5)
             axis.plot([geometric_mean(values)] * 2, [line - 0.4, line + 0.4], color=colour, linewidth=3)
         axis.set_xscale("log", base=2)

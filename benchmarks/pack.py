@@ -132,7 +132,8 @@ class Fill:
 
     Its shapes are those of the result file `source`, each with its winner there, which is verified in a trial and
     timed beside the vendor; without one PACK_SHAPES, tuned for so many seconds each as `tsm2-tune` does, but for
-    their verification. Then each winner's kernel is measured at the others' shapes.
+    their verification. Then each winner's kernel is measured at the others' shapes, and so are kernels for shapes
+    between, of which the module has those that are expected to be faster there.
     """
 
     path: Path

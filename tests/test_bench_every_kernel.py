@@ -11,6 +11,7 @@ import pytest
 from benchmarks.every_kernel import Pack, launched, lines_of, losses, some, table
 from tests.fabricated import GPU, imported, trial, tuning_run
 from tsm2_tune.errors import InputError
+from tsm2_tune.generator.families.tsmm_ring import TsmmRingConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
@@ -47,6 +48,19 @@ def test_a_choice_that_is_the_best_loses_nothing(pack: Pack) -> None:
     ((loss, off),) = losses([row(100.0, 150.0)], pack)["R", "f32", "column"]
     assert loss == 1
     assert 0.5 < off < 1.5
+
+
+def test_kernels_of_the_transposed_product_are_not_asked(tmp_path: Path) -> None:
+    ring = TsmmRingConfig(128, 4, 8, 2, 55, splits=528)
+    with Store.open(tmp_path / "results.db", create=True) as store:
+        for config, problem in ((FAST, Problem(*SHAPES[FAST], "f32")), (ring, Problem(10**6, 16, 16, "f32", "ttt"))):
+            tried = trial(380.0, config, problem=problem, source=render(problem, config))
+            store.add_trial(tuning_run(sms=132), tried)
+        both = Pack(imported(export(store, "module"), tmp_path), GPU)
+    fast = row(100.0, 150.0)
+    fast["times"] = fast["times"][:1]
+    ((loss, _),) = losses([fast], both)["R", "f32", "column"]
+    assert loss == 1
 
 
 def test_another_one_loses_what_it_takes_longer(pack: Pack) -> None:

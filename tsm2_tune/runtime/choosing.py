@@ -95,7 +95,7 @@ def _chosen(
 
 
 def _is_faster(one: Match, other: Match) -> bool:
-    """Whether the one is expected to take less, and is not of another GPU than the other."""
+    """Whether the one is expected to take less, and was not tuned on another GPU where the other was on this one."""
     if one.expected_us is None or other.expected_us is None:
         return False
     return one.expected_us < other.expected_us and (one.other_device is None or other.other_device is not None)
@@ -187,9 +187,7 @@ class Contest:
     winners: list[Winner]  # first those that compute half of the products, and of these the fastest
     logs: np.ndarray[Any, Any]  # of their shapes
     by_shape: dict[Shape, Winner]
-    kinds: list[
-        Winner
-    ]  # one of each that works otherwise on the same matrices: in other orders or vectors, on half of C
+    kinds: list[Winner]  # one of each that works otherwise on the same matrices: other orders or vectors, half of C
     kind_of: list[int]  # of each winner, its place among these
     kernels: Kernels | None  # in the winners' order; None where too little is known of one to expect anything
     routines: Routines | None  # the vendor's; None where none was measured, or right
