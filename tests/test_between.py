@@ -14,14 +14,15 @@ from tests.fabricated import final, host_run, imported, plain_sql
 from tests.simulated import DEVICE, RUN, TARGET, Simulated, stored_trial
 from tsm2_tune.cli import main
 from tsm2_tune.generator.between import APART, KERNELS_OF_A_SHAPE, kernels_between, shapes_between
-from tsm2_tune.generator.families import FAMILIES, family_named
+from tsm2_tune.generator.families import FAMILIES, config_spelt, family_named
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.runtime.expecting import CACHED_RATE
 from tsm2_tune.tuner.basis import basis
-from tsm2_tune.tuner.crossing import MOST_BETWEEN, Crossing
+from tsm2_tune.tuner.crossing import MOST_BETWEEN, Crossed, Crossing
 from tsm2_tune.tuner.export.between import MEASURED, _gaining, rows_between, with_between
+from tsm2_tune.tuner.export.contending import contending
 from tsm2_tune.tuner.export.rates import fitted
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
@@ -200,6 +201,41 @@ def test_a_kernel_that_won_nothing_is_wanted_where_it_is_expected_to_be_faster(s
     assert with_between(store, print, winners) == [*winners, row]
 
 
+def test_a_kernel_contends_where_it_is_expected_to_be_nearly_as_fast_as_the_winner(store: Store) -> None:
+    winners = tuned(store)
+    assert list(contending(store, winners)) == []  # one kernel won everywhere
+    measured(store, {n: us for n, us in SLOWER_AT_TUNED.items() if n != 16}, full_verdict="right")
+    found = set(contending(store, winners))
+    assert (OTHER.kernel_text, shape(20480, 16, 20480)) in found
+    assert {text for text, _ in found} == {OTHER.kernel_text}
+    measured(store, {n: 2 * us for n, us in SLOWER_AT_TUNED.items()}, THIRD, full_verdict="right")
+    assert THIRD.kernel_text not in {text for text, _ in contending(store, winners)}
+
+
+def test_a_kernel_is_measured_wherever_it_contends_once(store: Store) -> None:
+    tuned(store)
+    missing = shape(20480, 16, 20480)
+    measured(store, {n: us for n, us in SLOWER_AT_TUNED.items() if n != missing.n}, full_verdict="right")
+    device = Simulated(store, Everything())
+    events = list(Crossing(frozenset(SHAPES), device, store, families=("tsmr",)).events())
+    tried = [(config_spelt(config).kernel_text, problem) for config, problem in device.tried]
+    assert tried.count((OTHER.kernel_text, missing)) == 1
+    assert events
+    again = Simulated(store, Everything())
+    assert list(Crossing(frozenset(SHAPES), again, store, families=("tsmr",)).events()) == []
+    assert again.tried == []
+
+
+def test_what_another_run_has_in_hand_is_not_waited_for(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    tuned(store)
+    measured(store, {n: us for n, us in SLOWER_AT_TUNED.items() if n != 16}, full_verdict="right")
+    monkeypatch.setattr(Simulated, "tune", lambda *_: iter(()))
+    device = Simulated(store, Everything())
+    events = list(Crossing(frozenset(SHAPES), device, store, families=("tsmr",)).events())
+    assert any(isinstance(one, Crossed) and one.total for one in events)
+    assert device.tried == []
+
+
 def test_what_was_measured_at_few_shapes_is_not(store: Store) -> None:
     winners = tuned(store)
     few = dict(list({2: 390.0, 4: 765.0, 8: 1525.0}.items())[: MEASURED - 1])
@@ -223,7 +259,7 @@ def test_little_gain_is_not_worth_a_kernel(
     def times(kernels: Sequence[Any], problems: Sequence[Problem], card: Any) -> Any:
         return np.array([[100.0 / (gain if one.config == OTHER.text else 1.0)] * len(problems) for one in kernels])
 
-    monkeypatch.setattr("tsm2_tune.tuner.export.between._expected_us", times)
+    monkeypatch.setattr("tsm2_tune.tuner.export.between.expected_us", times)
     assert bool(rows_between(store, winners)) is wanted
 
 

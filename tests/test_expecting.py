@@ -161,6 +161,37 @@ def test_c_is_written_again_for_every_part_of_a_long_sum() -> None:
     assert times[1] > 1.5 * times[0]
 
 
+def test_a_block_that_passes_over_its_rows_for_each_group_of_columns_takes_longer() -> None:
+    narrow = replace(LOOPING[0], tile_columns=3), LOOPING[1]
+    shape = (10**7, 18, 19)
+    times = [kernels((one, (10**7, 3, 48), 500.0)).us([one[1]], work(shape))[0] for one in (LOOPING, narrow)]
+    assert times[1] > 1.5 * times[0]
+
+
+def test_many_small_tiles_one_after_the_other_take_longer_than_their_bytes() -> None:
+    lanes = Division(8, 1, 1, 512, 0, 1.03), Launch(256, 1, 0, 1)  # a block for each row
+    found = kernels((lanes, (2000, 1, 20480), 70.0))
+    waves = 10**6 / (SMS * 8)
+    assert 0.5 * (waves - 1) < found.us([lanes[1]], work((10**6, 1, 4)))[0] < waves
+
+
+def test_blocks_that_compute_whole_tiles_from_a_ring_have_the_next_on_its_way() -> None:
+    ring = Division(2, 32, 0, 0, 256, 1.0), Launch(256, 1, 112 * 1024, 1, splits=264, persistent=True)
+    found = kernels((ring, (10**6, 8, 48), 60.0))
+    at = found.us([ring[1]], work((10**7, 8, 4)))[0]
+    parts = found.us([ring[1]], work((10**4, 8, 25600)))[0]  # a hundred parts of k
+    assert at < 1.6 * work((10**7, 8, 4)).memory_us
+    assert parts > work((10**4, 8, 25600)).memory_us
+    assert found.best(work((1000, 8, 48)))[1].splits == 32  # its rows alone are divided: strips of 32
+
+
+def test_no_kernel_is_expected_to_be_faster_than_the_memory() -> None:
+    impossible = kernels((SPLIT, R, 40.0))
+    shape = (20480, 8, 40960)
+    assert impossible.best(work(shape))[2] == 0.95 * work(shape).memory_us
+    assert impossible.us([SPLIT[1]], work(shape)) == [0.95 * work(shape).memory_us]
+
+
 @pytest.mark.parametrize("m", [1, 8, 100, 1000, 10**4, 10**5])
 def test_a_product_of_few_rows_takes_little(m: int) -> None:
     found = kernels((LOOPING, (10**7, 16, 16), 332.0))
@@ -200,7 +231,7 @@ def test_the_vendors_time_is_interpolated() -> None:
     ("config", "shape", "expected"),
     [
         (TsmrConfig(64, 1, 2, 8, 4, 13, 2, 4), (20480, 2, 20480), Division(4, 256, 2, 8, 0, 1.03, depth=8)),
-        (TsmmConfig(128, 8, 1, 8, 8, 4), L, Division(4, 256, 0, 64, 0, 1.03, depth=8)),
+        (TsmmConfig(128, 8, 1, 8, 8, 4), L, Division(4, 256, 8, 64, 0, 1.03, depth=8)),  # passes of 8 columns
     ],
 )
 def test_a_family_says_into_what_its_kernels_divide_their_work(
@@ -230,7 +261,7 @@ def test_tiles_of_rows_that_pass_shared_memory_have_all_columns_and_no_odd_lines
     config = TsmmRingConfig(128, 4, 8, 2, 55, splits=528)
     division = FAMILIES["tsmm_ring"].division(config, Problem(10**6, 42, 5, "f32", "ttt"), 4)
     assert (division.resident, division.tile_rows, division.tile_columns, division.odd_lines) == (4, 128, 0, 1.0)
-    assert division.step == division.deepest > 64
+    assert (division.step, division.deepest > 64) == (0, True)  # no sum is divided among blocks
 
 
 # The module's choice

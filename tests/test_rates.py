@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -66,6 +67,15 @@ def test_times_at_other_shapes_are_expected_better_with_the_rates_found(arithmet
         return sum(abs(math.log(expected_us(of, shape) / expected_us(true, shape))) for shape in UNSEEN) / len(UNSEEN)
 
     assert error(found) < 0.7 * error(usual)
+
+
+@pytest.mark.parametrize("odd_lines", [1.0, 1.4, 2.4])
+def test_what_odd_lines_cost_is_found_where_some_are(odd_lines: float) -> None:
+    true = replace(with_rates(1.0, CACHED_RATE), odd_lines=odd_lines)
+    odd = ((12, 31, 1_000_001), (9, 32, 3_000_001), (11, 30, 500_001))
+    found = fitted(winner([(shape, expected_us(true, shape)) for shape in (WON, *OTHERS, *odd)]), CARD)
+    assert found.odd_lines == pytest.approx(odd_lines, rel=0.2)
+    assert fitted(winner([(shape, expected_us(true, shape)) for shape in (WON, *OTHERS[:3])]), CARD).odd_lines == 1.03
 
 
 def test_where_times_tell_nothing_of_the_rates_they_are_usual() -> None:

@@ -30,9 +30,11 @@ SUMS_US = 2.0  # until the last block of a tile knows that it is, and has the su
 SUMS_RATE = 0.5  # of the memory's, at which they are written and read again
 CACHED_RATE = 1.2  # of the memory's, at which lines are read again that may be in the L2: of most kernels
 UNEVEN = 0.3  # of idle multiprocessors' share of the bandwidth, what the others cannot use instead
+LEAST = 0.95  # of what the card's rates allow for the bytes alone, below which no kernel is expected
+TURN_US = 0.5  # from one tile of C to the next that is computed in its place
 SPARE = 2.0  # so many times fewer blocks on a multiprocessor than where a kernel won still keep it busy
 FEWER = 0.05  # how much longer the body is with fewer blocks that do, at the most
-DOUBT = 0.05  # by which a time counts as longer, for each unit of distance from where the kernel was measured
+DOUBT = 0.15  # a time counts as e to this longer, for each unit of distance from where the kernel was measured
 HOST_DOUBT = 0.5  # the same of emulated kernels, whose times follow no card's rates
 MOST_SPLITS = 65535  # blocks of a grid in y
 MOST_ROWS = 2.0**30  # of a block
@@ -47,7 +49,7 @@ class Division:
     resident: int  # blocks that a multiprocessor holds at a time
     tile_rows: int  # of C; a block computes a whole number of such tiles, one below the other
     tile_columns: int  # of C; 0: all of them
-    step: int  # products of a sum; every part of k but the last has a whole number of such steps
+    step: int  # products of a sum; every part of k but the last has a whole number of such steps; 0: k has no parts
     deepest: int  # products of a sum after which C is written, to be read and written again for the next; 0: all
     odd_lines: float  # how much longer the body is where lines of operands are not whole vectors
     longest: int = 0  # products of the longest part of k for which a block keeps its part of B; 0: any
@@ -81,7 +83,8 @@ class Kernels:
         self.card, self._launches = card, launches
         self._us_per_byte = won[0].element_bytes * 1e-3 / card.read_gbytes_per_s
         division, started = _columns(divisions, Division), _columns(launches, Launch)
-        self._resident, self._step, self._odd = division["resident"], division["step"], division["odd_lines"]
+        self._resident, self._odd = division["resident"], division["odd_lines"]
+        self._step, self._is_whole = _or_all(division["step"]), division["step"] == 0
         self._tile_rows, self._tile_columns = division["tile_rows"], _or_all(division["tile_columns"])
         self._deepest, self._columns = _or_all(division["deepest"]), _or_all(started["columns_per_block"])
         self._rows, self._splits = started["rows_per_block"], started["splits"]
@@ -130,28 +133,35 @@ class Kernels:
         """The expected time of each kernel started so."""
         started = _columns(launches, Launch)
         plain = self._us(self._tiles(work), work, started["rows_per_block"], started["splits"])
-        times = self.interpolated.at(work, plain)[0] * plain
+        times = self._carried_over(work, plain, self.interpolated.at(work, plain)[0])
         return [float(us) for us in times[:, 0]]
 
     def best(self, work: Work, doubt: float = DOUBT) -> tuple[int, Launch, float]:
         """The kernel that is expected to take least, by its place, its launch, and the time; of launches that take
-        the same the one with the fewest blocks. A kernel that was measured far from here alone counts as `doubt`
-        longer for each unit of that distance.
+        the same the one with the fewest blocks. A kernel that was measured far from here alone counts as e to the
+        `doubt` longer for each unit of that distance: what sets it apart from others is less known.
         """
         tiles = self._tiles(work)
         rows, splits = self._options(tiles, work)
-        plain = self._us(tiles, work, rows, splits)
-        factors, away = self.interpolated.at(work, plain.min(axis=1)[:, None])
-        times = factors * plain
-        doubted = times * (1 + doubt * away)
-        at, option = divmod(int(doubted.argmin()), times.shape[1])
+        every = self._us(tiles, work, rows, splits)
+        plain = every.min(axis=1)[:, None]
+        factors, away = self.interpolated.at(work, plain)
+        times = self._carried_over(work, plain, factors)
+        at = int((times * np.exp(doubt * away)).argmin())
+        option = int(every[at].argmin())
         launch, parts = self._launches[at], int(splits[at, option])
         of_block = int(rows[at, option])
         if of_block != launch.rows_per_block:
             launch = replace(launch, rows_per_block=of_block)
         if parts != launch.splits:
             launch = launch.with_splits(parts)
-        return at, launch, float(times[at, option])
+        return at, launch, float(times[at, 0])
+
+    @staticmethod
+    def _carried_over(work: Work, plain_us: Floats, factors: Floats) -> Floats:
+        """The times with the factors by which measured ones differ, as far as the memory allows."""
+        times: Floats = np.maximum(factors * plain_us, LEAST * work.memory_us)
+        return times
 
     def _tiles(self, work: Work) -> Tiles:
         down, across = ceil(work.m / self._tile_rows), ceil(work.n / self._tile_columns)
@@ -223,8 +233,20 @@ class Kernels:
         idle = 1 + (blocks > sms) * UNEVEN * (longest - 1)
         memory = memory * idle * self._slowed(self.at_work / self._at_work(tiles, work, blocks))
         arithmetic = arithmetic * longest * self._slowed(self.busy / self._busy(blocks))
-        body: Floats = np.where(work.has_odd_lines, self._odd, 1.0) * np.hypot(memory, arithmetic)
-        return body
+        turns = self._turns(tiles, work, blocks, splits)
+        body: Floats = np.hypot(np.hypot(memory, arithmetic), TURN_US * (turns - 1))
+        return np.where(work.has_odd_lines, self._odd, 1.0) * body
+
+    def _turns(self, tiles: Tiles, work: Work, blocks: Floats, splits: Floats) -> Floats:
+        """Tiles of C, and parts of k, that are computed one after the other where a block has its place.
+
+        Blocks that compute whole tiles from a ring have the next one on its way.
+        """
+        parts = np.where(self._persistent, 1.0, splits)
+        each = tiles.down * tiles.across * parts / np.minimum(blocks, self.card.sms * self._resident)
+        of_tiles = np.where(self._is_whole, 1.0, np.maximum(each, 1.0))
+        turns: Floats = of_tiles * ceil(work.k / self._deepest)
+        return turns
 
     def _slowed(self, fewer: Floats) -> Floats:
         """By how much so many times fewer blocks than where it won slow a multiprocessor down."""

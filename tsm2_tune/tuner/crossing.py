@@ -3,12 +3,13 @@
 A kernel has a time where a search happened to try it: at the shape that it won, and seldom elsewhere. What it takes
 at a shape that nobody tuned is expected from the times that it has, the better the more of them there are around.
 Shapes between the tuned ones may want a kernel that won none of these: planning names some, and what they take at
-the tuned shapes tells which of them are worth having.
+the tuned shapes tells which of them are worth having. At last a kernel is measured wherever it is expected to be
+nearly as fast as the winner: what is expected too soon of it would mislead a choice around there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -22,6 +23,7 @@ from tsm2_tune.generator.rules import Candidate
 from tsm2_tune.tuner import job, suggested
 from tsm2_tune.tuner.claims import Claims
 from tsm2_tune.tuner.export.between import MEASURED, rows_between
+from tsm2_tune.tuner.export.contending import contending
 from tsm2_tune.tuner.export.fitting import configuration_for, distance
 from tsm2_tune.tuner.export.pairs import Comparable
 from tsm2_tune.tuner.operands import needed_bytes
@@ -57,21 +59,25 @@ class Group:
     unsettled: frozenset[Problem]  # whose winner was in no final, and not verified in full: its run was ended
 
     def missing(self, asked: frozenset[Problem]) -> Iterator[tuple[str, Problem]]:
-        """A kernel and a shape, one of the nearest, at which it has no time.
-
-        One of what was asked for is that shape, or was won by that kernel.
-        """
-        for kernel, at, problem in self._nearest():
-            if kernel not in self.known[problem] and (problem in asked or not asked.isdisjoint(at)):
+        """A kernel and a shape, one of the nearest, at which it has no time."""
+        for kernel, problem in self._nearest():
+            if self.is_missing(kernel, problem, asked):
                 yield kernel, problem
 
-    def _nearest(self) -> Iterator[tuple[str, frozenset[Problem], Problem]]:
-        """A kernel, the shapes that it won or is for, and one of the nearest others."""
+    def is_missing(self, kernel: str, problem: Problem, asked: frozenset[Problem]) -> bool:
+        """Whether the kernel has no time at the shape, and one of what was asked for is that, or was won by it."""
+        at = self.won.get(kernel) or self.between.get(kernel)
+        if at is None or problem not in self.winners or kernel in self.known[problem]:
+            return False
+        return problem in asked or not asked.isdisjoint(at)
+
+    def _nearest(self) -> Iterator[tuple[str, Problem]]:
+        """A kernel, and one of the shapes nearest to those that it won or is for."""
         most = [(self.won, MOST_SHAPES), (self.between, MOST_BETWEEN)]
         for kernel, at, count in ((kernel, at, count) for of, count in most for kernel, at in sorted(of.items())):
             others = (problem for problem in self.winners if problem not in at)
             nearest = sorted(others, key=lambda one: (min(distance(one, own) for own in at), one))
-            yield from ((kernel, frozenset(at), problem) for problem in nearest[:count])
+            yield from ((kernel, problem) for problem in nearest[:count])
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +97,7 @@ class Crossing:
         """Everything that happens, stored before it is told; nothing where no pair is missing."""
         groups = list(self._groups())
         unsettled = sorted(problem for group in groups for problem in group.unsettled - self.asked)
-        due = self._due(groups)
+        due = self._due(groups) or self._contending(groups)
         if not due and not unsettled and not self._unverified():
             return
         with unbounded(self.tuner), self.store.claims(self.tuner.target.identity.name) as claims:
@@ -99,17 +105,28 @@ class Crossing:
                 yield from self._settled(self._turn(problem, (), claims))
             if unsettled:
                 due = self._due(list(self._groups()))  # by who has won there now
-            done, total = 0, sum(map(len, due.values()))
-            yield Crossed(done, total)
-            for problem, candidates in due.items():
-                turn = self._turn(problem, candidates, claims)
-                for number, event in enumerate(suggested.tried(turn, candidates), 1):
-                    yield event
-                    yield Crossed(done + number, total)
-                done += len(candidates)
-                yield Crossed(done, total)  # with those that another run has tried meanwhile
-                yield from self._settled(turn)
+            yield from self._tried(due, claims)
+            tried: set[tuple[Problem, str]] = set()
+            while due := self._contending(list(self._groups())):  # a time changes what is expected elsewhere
+                pairs = {(problem, one.config.text) for problem, candidates in due.items() for one in candidates}
+                if pairs <= tried:
+                    break  # another run has them in hand
+                tried |= pairs
+                yield from self._tried(due, claims)
             yield from self._verified(claims)
+
+    def _tried(self, due: Mapping[Problem, Sequence[Candidate]], claims: Claims) -> Iterator[Event]:
+        """Try these at their shapes, with finals where they are due."""
+        done, total = 0, sum(map(len, due.values()))
+        yield Crossed(done, total)
+        for problem, candidates in due.items():
+            turn = self._turn(problem, candidates, claims)
+            for number, event in enumerate(suggested.tried(turn, candidates), 1):
+                yield event
+                yield Crossed(done + number, total)
+            done += len(candidates)
+            yield Crossed(done, total)  # with those that another run has tried meanwhile
+            yield from self._settled(turn)
 
     def _groups(self) -> Iterator[Group]:
         """Those that a problem of the run is in, and another shape."""
@@ -147,18 +164,41 @@ class Crossing:
         return kernels_between(problems, self.tuner.target.limits)
 
     def _due(self, groups: Sequence[Group]) -> dict[Problem, list[Candidate]]:
-        """What is to be tried at each shape."""
+        """What is to be tried at each shape, the nearest ones of each kernel."""
+        missing = ((group, *pair) for group in groups for pair in group.missing(self.asked))
+        return self._untried_at(
+            (problem, candidate)
+            for group, kernel, problem in missing
+            if (candidate := self._candidate(group, kernel, problem)) is not None
+            and expected_us(candidate) <= ABSURD * expected_us(self._winner(group, problem))
+        )
+
+    def _contending(self, groups: Sequence[Group]) -> dict[Problem, list[Candidate]]:
+        """What is to be tried wherever it is expected to take little longer than the winner."""
+        if self.tuner.target.is_host or not groups:
+            return {}
+        of_kinds = {(one.dtype_name, one.op): group for group in groups for one in group.winners}
+        winners = [row for row in self._winners() if (row.dtype, row.op) in of_kinds]
+        pairs = (
+            (of_kinds[problem.dtype_name, problem.op], kernel, problem)
+            for kernel, problem in contending(self.store, winners)
+        )
+        return self._untried_at(
+            (problem, candidate)
+            for group, kernel, problem in pairs
+            if group.is_missing(kernel, problem, self.asked)
+            and (candidate := self._candidate(group, kernel, problem)) is not None
+        )
+
+    def _untried_at(self, pairs: Iterable[tuple[Problem, Candidate]]) -> dict[Problem, list[Candidate]]:
         found: dict[Problem, list[Candidate]] = {}
-        for group in groups:
-            for kernel, problem in group.missing(self.asked):
-                candidate = self._candidate(group, kernel, problem)
-                if candidate is not None:
-                    found.setdefault(problem, []).append(candidate)
+        for problem, candidate in pairs:
+            found.setdefault(problem, []).append(candidate)
         untried = {problem: self._untried(problem, candidates) for problem, candidates in found.items()}
         return {problem: candidates for problem, candidates in untried.items() if candidates}
 
     def _candidate(self, group: Group, kernel: str, problem: Problem) -> Candidate | None:
-        """How the kernel is tried at the shape; None where it cannot be, or is not worth the time.
+        """How the kernel is tried at the shape; None where it cannot be.
 
         As at the shapes that it won or is for, whatever else is known of it: so the same run again tries it no other
         way, and only has more to try where another kernel has won meanwhile.
@@ -168,9 +208,10 @@ class Crossing:
         if config is None or (self.families and config.family not in self.families):
             return None
         candidate = suggested.candidate_of(config, problem, limits)
-        winner = suggested.candidate_of(group.winners[problem].config, problem, limits)
-        is_absurd = expected_us(candidate) > ABSURD * expected_us(winner)
-        return None if is_absurd or _memory_bytes(candidate) > limits.memory_bytes else candidate
+        return None if _memory_bytes(candidate) > limits.memory_bytes else candidate
+
+    def _winner(self, group: Group, problem: Problem) -> Candidate:
+        return suggested.candidate_of(group.winners[problem].config, problem, self.tuner.target.limits)
 
     def _untried(self, problem: Problem, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Those of which no trial is stored that counts as tried."""

@@ -7,7 +7,7 @@ GPUs", section 5.2 (Algorithms 6 and 7).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, ClassVar
 
@@ -23,6 +23,7 @@ from tsm2_tune.generator.families.tsm2 import (
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Candidate, Rule
+from tsm2_tune.runtime.expecting import Division
 
 ROW_TILES = (1, 2, 4, 8, 16, 32, 64)  # [tcf]; past 64 the paper saw the speed decline (section 5.2)
 
@@ -108,6 +109,11 @@ class Ism2(Family[Ism2Config]):
 
     def periods(self, config: Ism2Config, problem: Problem) -> Periods:
         return Periods(config.threads, config.columns, max(config.threads, config.prefetch))
+
+    def division(self, config: Ism2Config, problem: Problem, resident: int) -> Division:
+        """A block goes over its rows of A once for each group of columns."""
+        found = super().division(config, problem, resident)
+        return replace(found, tile_columns=config.columns, depth=config.prefetch)
 
     def traffic(self, config: Ism2Config, problem: Problem) -> Traffic:
         passes = -(-problem.n // config.columns)  # over A: one for each group of columns

@@ -7,7 +7,7 @@ GPUs", sections 3.2 to 3.6 (Algorithms 1 to 4) and 4.2 (the versions V0 to V3).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, ClassVar
 
@@ -18,6 +18,7 @@ from tsm2_tune.generator.model import OVERHEAD_REGISTERS, choose
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import columns_within_n, covering_rule, prefetch_within_k
 from tsm2_tune.generator.tiles import covering
+from tsm2_tune.runtime.expecting import Division
 
 THREADS = (32, 64, 128, 256, 512, 1024)
 COLUMNS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
@@ -114,6 +115,11 @@ class Tsm2(Family[Tsm2Config]):
 
     def periods(self, config: Tsm2Config, problem: Problem) -> Periods:
         return Periods(config.threads, config.columns, max(config.threads, config.prefetch))
+
+    def division(self, config: Tsm2Config, problem: Problem, resident: int) -> Division:
+        """A block goes over its rows of A once for each group of columns."""
+        found = super().division(config, problem, resident)
+        return replace(found, tile_columns=config.columns, depth=config.prefetch)
 
     def traffic(self, config: Tsm2Config, problem: Problem) -> Traffic:
         passes = -(-problem.n // config.columns)  # over A: one for each group of columns

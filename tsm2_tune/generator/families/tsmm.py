@@ -150,7 +150,9 @@ class Tsmm(Family[TsmmConfig]):
         return Periods(_block_rows(config, problem), config.columns, tile_depth(config))
 
     def division(self, config: TsmmConfig, problem: Problem, resident: int) -> Division:
-        return replace(super().division(config, problem, resident), depth=config.prefetch)
+        """A block goes over its rows of A once for each group of columns."""
+        found = super().division(config, problem, resident)
+        return replace(found, tile_columns=config.columns, depth=config.prefetch)
 
     def traffic(self, config: TsmmConfig, problem: Problem) -> Traffic:
         passes = -(-problem.n // config.columns)  # over A: one for each group of columns

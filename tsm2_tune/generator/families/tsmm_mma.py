@@ -257,7 +257,7 @@ class TsmmMma(Family[TsmmMmaConfig]):
 
     def division(self, config: TsmmMmaConfig, problem: Problem, resident: int) -> Division:
         whole = self.periods(config, problem)
-        return replace(super().division(config, problem, resident), tile_rows=whole.m, tile_columns=whole.n)
+        return replace(super().division(config, problem, resident), tile_rows=whole.m, tile_columns=whole.n, step=0)
 
     def traffic(self, config: TsmmMmaConfig, problem: Problem) -> Traffic:
         passes = -(-problem.n // config.columns)

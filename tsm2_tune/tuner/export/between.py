@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 import numpy as np
@@ -61,18 +61,27 @@ def rows_between(store: Store, winners: Sequence[BestRow]) -> list[BestRow]:
         others = [store.row(trial.id) for trial in _others(store, group)] if between else []
         if others:
             groups.append((group, others, between))
-    rows = [row for group, others, _ in groups for row in (*group, *others)]
-    records = {row.trial_id: store.trial(row.trial_id) for row in rows}
-    known = known_of(store, records)
-    kernels = {row.trial_id: winner(row, records[row.trial_id].trial.source, known) for row in rows}
+    kernels, _, cards = kernels_of(store, [row for group, others, _ in groups for row in (*group, *others)])
     wanted = []
     for group, others, between in groups:
-        card, own = known.cards.get(group[0].device), [kernels[row.trial_id] for row in (*group, *others)]
+        card, own = cards.get(group[0].device), [kernels[row.trial_id] for row in (*group, *others)]
         if card is not None and all(one.division is not None for one in own):
-            times = _expected_us(own, between, card)
+            times = expected_us(own, between, card)
             least = times[: len(group)].min(axis=0)
             wanted += [others[place] for place in _gaining(times[len(group) :], least)]
     return wanted
+
+
+def kernels_of(
+    store: Store, rows: Iterable[BestRow]
+) -> tuple[dict[int, Winner], dict[int, str], Mapping[str, Card]]:
+    """By trial what a program is given of these rows, and their kernels' texts; and the devices' cards."""
+    rows = list(rows)
+    records = {row.trial_id: store.trial(row.trial_id) for row in rows}
+    known = known_of(store, records)
+    kernels = {row.trial_id: winner(row, records[row.trial_id].trial.source, known) for row in rows}
+    texts = {trial_id: record.trial.config.kernel_text for trial_id, record in records.items()}
+    return kernels, texts, known.cards
 
 
 def _others(store: Store, winners: Sequence[BestRow]) -> list[CurrentTrial]:
@@ -101,7 +110,7 @@ def _us(trial: CurrentTrial) -> float:
     return trial.median_us
 
 
-def _expected_us(kernels: Sequence[Winner], problems: Sequence[Problem], card: Card) -> Floats:
+def expected_us(kernels: Sequence[Winner], problems: Sequence[Problem], card: Card) -> Floats:
     """Of each kernel, started as is best, its expected time at each of the shapes."""
 
     def row(one: Winner) -> list[float]:

@@ -17,20 +17,10 @@ from tsm2_tune.runtime.interpolating import START_US
 from tsm2_tune.runtime.winners import Winner
 from tsm2_tune.runtime.work import Card
 
-ARITHMETIC_RATES = (
-    4.0,
-    2.5,
-    1.6,
-    1.0,
-    0.7,
-    0.5,
-    0.33,
-    0.25,
-    0.17,
-    0.11,
-    0.07,
-)  # tried, of the card's, which tensor cores exceed
-CACHED_RATES = (8.0, 4.0, 2.0, CACHED_RATE, 0.7, 0.35, 0.17)  # tried, of the memory's
+# Tried: of the card's rate, which tensor cores exceed; of the memory's; times as long with odd lines.
+ARITHMETIC_RATES = (4.0, 2.5, 1.6, 1.0, 0.7, 0.5, 0.33, 0.25, 0.17, 0.11, 0.07)
+CACHED_RATES = (8.0, 4.0, 2.0, CACHED_RATE, 0.7, 0.35, 0.17)
+ODD_LINES = (1.0, 1.15, 1.4, 1.8, 2.4)
 USUAL = 0.1  # weight of the squared logarithm of each rate over its usual one, beside those of times
 FAR = 4.0  # times as long as the card's rates allow, from where on a time tells little of kernels worth a choice
 
@@ -45,15 +35,18 @@ def fitted(winner: Winner, card: Card) -> Division:
     if winner.on_host or not winner.elsewhere:
         return division
     measured = measured_of(winner, card)
+    odd = {bool(one.work.has_odd_lines) for one in measured}
+    odd_lines = sorted({*ODD_LINES, division.odd_lines}) if len(odd) > 1 else [division.odd_lines]
     tried = [
-        replace(division, arithmetic_rate=arithmetic, cached_rate=cached)
-        for arithmetic, cached in product(ARITHMETIC_RATES, CACHED_RATES)
+        replace(division, arithmetic_rate=arithmetic, cached_rate=cached, odd_lines=longer)
+        for arithmetic, cached, longer in product(ARITHMETIC_RATES, CACHED_RATES, odd_lines)
     ]
-    of_each = len(tried)
-    kernels = Kernels(tried, [winner.launch] * of_each, [measured[0].work] * of_each, [measured] * of_each, card)
+    kernels = Kernels(tried, [winner.launch], [measured[0].work], [measured], card)  # the same for all of them
     us = np.array([one.us for one in measured])
     least_us = START_US + np.array([one.work.least_us for one in measured])
     weights = 1 / (1 + (us / (FAR * least_us)) ** 2)
-    unexplained = (weights * np.log(us / kernels.unmeasured_us([measured] * of_each)) ** 2).sum(axis=1)
-    unusual = [np.log(one.arithmetic_rate) ** 2 + np.log(one.cached_rate / CACHED_RATE) ** 2 for one in tried]
-    return tried[int((unexplained + USUAL * np.array(unusual)).argmin())]
+    unexplained = (weights * np.log(us / kernels.unmeasured_us([measured])) ** 2).sum(axis=1)
+    usual = np.array([1.0, CACHED_RATE, division.odd_lines])
+    rates = np.array([(one.arithmetic_rate, one.cached_rate, one.odd_lines) for one in tried])
+    unusual = (np.log(rates / usual) ** 2).sum(axis=1)
+    return tried[int((unexplained + USUAL * unusual).argmin())]

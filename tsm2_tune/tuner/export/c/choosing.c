@@ -6,7 +6,8 @@
 
 #include "expecting.h"
 
-#define DOUBT 0.05 /* by which a time counts as longer, for each unit of distance from where the kernel was measured */
+/* A time counts as e to this longer, for each unit of distance from where the kernel was measured. */
+#define DOUBT 0.15
 
 static int fits(const struct winner *winner, const struct product *product)
 {
@@ -88,8 +89,8 @@ static struct match least(const struct product *product, const char *device)
         const struct work work = work_of(product, winner, winner->division.vector_bytes);
         struct launch launch;
         double away;
-        const double plain = best_launch(winner, &work, &launch), us = longer_by(winner, &work, plain, &away) * plain;
-        const double doubted = us * (1 + DOUBT * away);
+        const double us = carried_over_us(winner, &work, best_launch(winner, &work, &launch), &away);
+        const double doubted = us * exp(DOUBT * away);
         if (found.winner == NULL || doubted < least_us || (doubted == least_us && comes_before(winner, found.winner))) {
             least_us = doubted;
             found.winner = winner;

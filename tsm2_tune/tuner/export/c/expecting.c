@@ -11,6 +11,8 @@
 #define SUMS_US 2.0
 #define SUMS_RATE 0.5
 #define CACHED_RATE 1.2
+#define LEAST 0.95  /* of what the card takes for the bytes alone, below which no kernel is expected */
+#define TURN_US 0.5 /* from one tile of C to the next that is computed in its place */
 #define SPARE 2.0
 #define FEWER 0.05
 #define UNEVEN 0.3
@@ -39,7 +41,7 @@ static struct tiles tiles_of(const struct division *division, const struct work 
     struct tiles t = {.rows = division->tile_rows, .columns = or_all(division->tile_columns)};
     t.down = ceil(work->m / t.rows);
     t.across = ceil(work->n / t.columns);
-    t.steps = ceil(work->k / division->step);
+    t.steps = ceil(work->k / or_all(division->step));
     t.pieces = t.down * t.across * t.steps;
     return t;
 }
@@ -95,7 +97,7 @@ static double fixed_us(const struct winner *winner, const struct tiles *t, const
                        double rows)
 {
     const struct launch *launch = &winner->launch;
-    if (!launch->has_workspace || (launch->persistent && work->k <= winner->division.step))
+    if (!launch->has_workspace || (launch->persistent && work->k <= or_all(winner->division.step)))
         return START_US;
     const double sums = fmin(launch->persistent ? t->rows : rows, work->m) * fmin(t->columns, work->n) * blocks;
     return START_US + (SUMS_US + 2 / SUMS_RATE * us_per_byte(winner) * sums);
@@ -106,6 +108,17 @@ static double slowed(const struct winner *winner, double fewer)
 {
     const double few = fmax(fewer, 1.0);
     return fmax(few / (winner->launch.persistent ? 1.0 : SPARE), 1.0) * (1 + FEWER * (1 - 1 / few));
+}
+
+/* Tiles of C, and parts of k, that are computed one after the other where a block has its place. Blocks that compute
+   whole tiles from a ring have the next one on its way. */
+static double turns_of(const struct winner *winner, const struct tiles *t, const struct work *work, double blocks,
+                       double splits)
+{
+    const struct division *division = &winner->division;
+    const double at_a_time = fmin(blocks, (double)pack_cards[winner->card].sms * division->resident);
+    const double each = t->down * t->across * (winner->launch.persistent ? 1.0 : splits) / at_a_time;
+    return (division->step == 0 ? 1.0 : fmax(each, 1.0)) * ceil(work->k / or_all(division->deepest));
 }
 
 /* The body of a kernel that is as fast as the card. */
@@ -135,7 +148,8 @@ static double body_us(const struct winner *winner, const struct tiles *t, const 
     const double at_work = fmin(blocks / sms, division->resident) * filled;
     memory *= idle * slowed(winner, winner->at_work / at_work);
     arithmetic *= longest * slowed(winner, winner->busy / fmin(fmax(blocks / sms, 1.0), division->resident));
-    return (work->has_odd_lines ? division->odd_lines : 1.0) * hypot(memory, arithmetic);
+    const double turn_us = TURN_US * (turns_of(winner, t, work, blocks, splits) - 1);
+    return (work->has_odd_lines ? division->odd_lines : 1.0) * hypot(hypot(memory, arithmetic), turn_us);
 }
 
 /* Rows of a block: as many as where the kernel won, but no more than leave every multiprocessor what it holds. */
@@ -214,13 +228,13 @@ void add_point(struct average *average, const struct point *point, const struct 
     average->nearest = fmin(average->nearest, away);
 }
 
-double longer_by(const struct winner *winner, const struct work *work, double expected_us, double *distance)
+double carried_over_us(const struct winner *winner, const struct work *work, double plain_us, double *distance)
 {
     struct average average = {0, 0, INFINITY};
     for (int i = 0; i < winner->point_count; ++i)
-        add_point(&average, &pack_points[winner->first_point + i], work, expected_us);
+        add_point(&average, &pack_points[winner->first_point + i], work, plain_us);
     *distance = average.nearest;
-    return exp(average.sum / average.weights);
+    return fmax(exp(average.sum / average.weights) * plain_us, LEAST * work->memory_us);
 }
 
 double plain_vendor_us(const struct work *work)

@@ -28,8 +28,9 @@ struct average {
 };
 void add_point(struct average *average, const struct point *point, const struct work *work, double expected_us);
 
-/* By how much the winner's kernel takes longer than best_launch says; `distance` from where that was measured. */
-double longer_by(const struct winner *winner, const struct work *work, double expected_us, double *distance);
+/* What the winner's kernel is expected to take where best_launch says `plain_us`, by how much measured times differ
+   from expected ones; `distance` from where it was measured. */
+double carried_over_us(const struct winner *winner, const struct work *work, double plain_us, double *distance);
 
 /* What the vendor is expected to take without an average. */
 double plain_vendor_us(const struct work *work);

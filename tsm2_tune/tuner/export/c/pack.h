@@ -26,7 +26,7 @@ struct division {
     int resident;     /* blocks that a multiprocessor holds at a time; 0: not known */
     int tile_rows;    /* of C; a block computes a whole number of such tiles, one below the other */
     int tile_columns; /* of C; 0: all of them */
-    int step;         /* products of a sum; every part of k but the last has a whole number of such steps */
+    int step;         /* products of a sum; every part of k but the last is a multiple; 0: k has no parts */
     int deepest;      /* products of a sum after which C is written, to be read and written again; 0: all */
     double odd_lines; /* how much longer it takes where lines of operands are not whole vectors */
     int longest;      /* products of the longest part of k for which a block keeps its part of B; 0: any */
