@@ -72,9 +72,7 @@ def rows_between(store: Store, winners: Sequence[BestRow]) -> list[BestRow]:
     return wanted
 
 
-def kernels_of(
-    store: Store, rows: Iterable[BestRow]
-) -> tuple[dict[int, Winner], dict[int, str], Mapping[str, Card]]:
+def kernels_of(store: Store, rows: Iterable[BestRow]) -> tuple[dict[int, Winner], dict[int, str], Mapping[str, Card]]:
     """By trial what a program is given of these rows, and their kernels' texts; and the devices' cards."""
     rows = list(rows)
     records = {row.trial_id: store.trial(row.trial_id) for row in rows}
