@@ -230,6 +230,26 @@ def test_the_working_folder_of_a_living_owner_stays_however_old_it_is(folder: Pa
     assert not work.folder.exists()
 
 
+def test_a_folder_that_is_taken_for_a_leftover_before_it_is_locked_is_made_again(folder: Path) -> None:
+    ended = threading.Event()
+
+    def remove() -> None:
+        while not ended.is_set():
+            remove_leftovers()
+
+    others = [threading.Thread(target=remove) for _ in range(2)]
+    for other in others:
+        other.start()
+    try:
+        for _ in range(300):
+            with workplace(cache.working_parent()) as work:
+                assert work.folder.is_dir()
+    finally:
+        ended.set()
+        for other in others:
+            other.join()
+
+
 def test_the_working_folder_of_a_dead_owner_goes_however_new_it_is(folder: Path) -> None:
     left = cache.working_parent() / "left"
     left.mkdir()

@@ -25,6 +25,7 @@ SUPERVISOR = Path(__file__).with_name("supervisor.py")
 ANSWER_SECONDS = 60.0  # for a supervisor to answer, past the limit of what it runs: a busy machine takes a while
 END_SECONDS = 10.0  # for a supervisor to kill what it runs and to end
 Answer = dict[str, Any]
+MOST_FOLDERS = 20  # tried, where others remove them before they are locked
 STILL_SECONDS = 600.0  # that a command may be stopped
 TICK_SECONDS = 1.0  # more than two at once pass only where this process stands still: they do not count
 
@@ -265,20 +266,33 @@ class Workplace:
         return Ended(Ending(answer["how"]), answer["status"], messages, answer["seconds"])
 
 
+def _made(supervisor: _Supervisor, parent: Path) -> Path:
+    """A new folder, locked; another one where somebody took it for a leftover before it was."""
+    for is_last in (*[False] * (MOST_FOLDERS - 1), True):
+        folder = parent / secrets.token_hex(8)
+        try:
+            supervisor.ask({"make": str(folder)})
+            break
+        except FileNotFoundError:
+            if is_last:
+                raise
+    return folder
+
+
 @contextmanager
 def workplace(parent: Path) -> Iterator[Workplace]:
     """A new working folder, which nothing of remains. OSError where it cannot be made."""
-    folder = parent / secrets.token_hex(8)
+    folder = parent
     try:
         with _taken() as supervisor:
-            supervisor.ask({"make": str(folder)})
+            folder = _made(supervisor, parent)
             yield Workplace(supervisor, folder)
             if not supervisor.is_broken:
                 supervisor.ask({"remove": True})
     except _Lost:
         raise ConnectionAbortedError(errno.ECONNABORTED, "the process that watches compilers was ended") from None
     finally:
-        if os.path.lexists(folder):  # whose supervisor was killed
+        if folder != parent and os.path.lexists(folder):  # whose supervisor was killed
             shutil.rmtree(folder, ignore_errors=True)
 
 
