@@ -259,6 +259,7 @@ ADDED = (  # by each migration: table, and column where it added no whole table
     (("trial", "rows_per_block"), ("trial", "splits")),
     (("run", "sms"),),
     (("trial", "cache"), ("measurement", "cache"), ("vendor_measurement", "cache")),
+    (("trial", "is_between"),),
 )
 
 

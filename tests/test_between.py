@@ -18,15 +18,19 @@ from tsm2_tune.generator.families import FAMILIES, config_spelt, family_named
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.generator.space import search_space
 from tsm2_tune.runtime.expecting import CACHED_RATE
+from tsm2_tune.tuner import job
 from tsm2_tune.tuner.basis import basis
 from tsm2_tune.tuner.crossing import MOST_BETWEEN, Crossed, Crossing
 from tsm2_tune.tuner.export.between import MEASURED, _gaining, rows_between, with_between
 from tsm2_tune.tuner.export.contending import contending
+from tsm2_tune.tuner.export.known import known_of
 from tsm2_tune.tuner.export.rates import fitted
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.trial import Cache
+from tsm2_tune.tuner.tune import Options
 
 H200 = PROFILES["h200"]
 
@@ -203,11 +207,11 @@ def test_a_kernel_that_won_nothing_is_wanted_where_it_is_expected_to_be_faster(s
 
 def test_a_kernel_contends_where_it_is_expected_to_be_nearly_as_fast_as_the_winner(store: Store) -> None:
     winners = tuned(store)
-    assert list(contending(store, winners)) == []  # one kernel won everywhere
+    assert {text for text, _ in contending(store, winners)} == {WINNER.kernel_text}  # it won everywhere
     measured(store, {n: us for n, us in SLOWER_AT_TUNED.items() if n != 16}, full_verdict="right")
     found = set(contending(store, winners))
     assert (OTHER.kernel_text, shape(20480, 16, 20480)) in found
-    assert {text for text, _ in found} == {OTHER.kernel_text}
+    assert {problem for text, problem in found if text == OTHER.kernel_text} > set(shapes_between(SHAPES))
     measured(store, {n: 2 * us for n, us in SLOWER_AT_TUNED.items()}, THIRD, full_verdict="right")
     assert THIRD.kernel_text not in {text for text, _ in contending(store, winners)}
 
@@ -224,6 +228,59 @@ def test_a_kernel_is_measured_wherever_it_contends_once(store: Store) -> None:
     again = Simulated(store, Everything())
     assert list(Crossing(frozenset(SHAPES), again, store, families=("tsmr",)).events()) == []
     assert again.tried == []
+
+
+BETWEEN = shapes_between(SHAPES)
+
+
+def measured_between(store: Store) -> Simulated:
+    """A run after which there are times between the tuned shapes."""
+    tuned(store)
+    device = Simulated(store, Everything())
+    device.options = Options(vendor=True)
+    list(Crossing(frozenset(SHAPES), device, store, families=("tsmr",)).events())
+    return device
+
+
+def test_between_tuned_shapes_what_contends_is_measured_beside_the_vendor(store: Store) -> None:
+    device = measured_between(store)
+    tried = {problem for _, problem in device.tried}
+    assert tried >= set(BETWEEN)
+    assert {problem for problem, _ in device.rounds} >= set(BETWEEN)
+    assert {problem for _, problem in device.in_full}.isdisjoint(BETWEEN)
+    assert {row.problem for row in store.best()} == set(SHAPES)
+    there = store.best(between=True)
+    assert {row.problem for row in there} == set(BETWEEN)
+    assert {row.vendor_us for row in there} == {101.0}
+    winners = {row.trial_id: store.trial(row.trial_id) for row in store.best()}
+    known = known_of(store, winners)
+    assert sorted(point[:3] for of in known.vendor.values() for point in of) == sorted(
+        (one.m, one.n, one.k) for one in BETWEEN
+    )
+    assert {point[:3] for of in known.elsewhere.values() for point in of} >= {(p.m, p.n, p.k) for p in BETWEEN}
+
+
+def test_a_shape_between_that_is_tuned_later_has_a_winner(store: Store) -> None:
+    measured_between(store)
+    (later, *_) = BETWEEN
+    space = search_space(later, H200, families=("tsmr",))
+    device = Simulated(store, Everything())
+    device.options = Options(max_trials=1)
+    list(job.run([space], device, store, order=lambda space, _: space.kept))
+    assert later in {row.problem for row in store.best()}
+    assert later not in {row.problem for row in store.best(between=True)}
+
+
+def test_an_exported_module_expects_the_vendor_by_its_times_between_too(store: Store, tmp_path: Path) -> None:
+    measured_between(store)
+    output = tmp_path / "kernels.py"
+    command = ["export", "--db", str(store.path), "--format", "module", "--no-binaries", "--output", str(output)]
+    assert CliRunner().invoke(main, command).exit_code == 0
+    module = imported(output.read_text(), tmp_path)
+    at = BETWEEN[0]
+    found = module.match(at.m, at.n, at.k, "float32", DEVICE)
+    assert found.vendor_us == pytest.approx(101.0, rel=0.02)
+    assert found.distance > 0
 
 
 def test_what_another_run_has_in_hand_is_not_waited_for(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,7 +170,14 @@ def known_of_everything(found: Winners, seed: int) -> Known:
         )
         for row in rows
     }
-    return Known(divisions, cards, elsewhere)
+    vendor = {
+        row.trial_id: tuple(
+            (*(rng.choice((1, 8, 64, 4096, 10**6)) for _ in "mnk"), rng.uniform(5, 500))
+            for _ in range(rng.randint(0, 2))
+        )
+        for row in rows
+    }
+    return Known(divisions, cards, elsewhere, vendor)
 
 
 @pytest.mark.parametrize(

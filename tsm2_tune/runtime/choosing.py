@@ -219,13 +219,21 @@ def measured_of(winner: Winner, card: Card) -> list[Measured]:
     return [Measured(work_of(winner, (m, n, k), card), rows, splits, us) for m, n, k, rows, splits, us in everywhere]
 
 
+def vendor_of(winner: Winner) -> list[tuple[Shape, float]]:
+    """What the vendor's fastest routine took, where its answer was right: beside the winner, and around there."""
+    around = [((m, n, k), us) for m, n, k, us in winner.vendor_elsewhere]
+    if winner.vendor_us is None or not winner.vendor_right:
+        return around
+    return [((winner.m, winner.n, winner.k), winner.vendor_us), *around]
+
+
 def _routines(winners: list[Winner]) -> Routines | None:
-    """The vendor's, as they were measured beside the winners."""
-    beside = [w for w in winners if w.vendor_us is not None and w.vendor_right and w.device in CARDS]
-    if not beside:
+    """The vendor's, as they were measured beside the winners and around them."""
+    times = [(w, shape, us) for w in winners if w.device in CARDS for shape, us in vendor_of(w)]
+    if not times:
         return None
-    works = [work_of(w, (w.m, w.n, w.k), CARDS[w.device], vector_bytes=VECTOR_BYTES) for w in beside]
-    return Routines(works, [w.vendor_us or 0.0 for w in beside])
+    works = [work_of(w, shape, CARDS[w.device], vector_bytes=VECTOR_BYTES) for w, shape, _ in times]
+    return Routines(works, [us for *_, us in times])
 
 
 def _work(contest: Contest, shape: Shape, lds: Leading | None) -> Work:

@@ -47,6 +47,9 @@ class Winner:
     launch: Launch  # where it won
     division: Division | None = None  # None where it is not known how many blocks a multiprocessor holds
     elsewhere: Sequence[Sequence[Any]] = ()  # of other shapes: m, n, k, rows of a block, splits, microseconds
+    vendor_elsewhere: Sequence[
+        Sequence[Any]
+    ] = ()  # of others, nearest to this winner's: m, n, k, microseconds; right
 
     @property
     def on_host(self) -> bool:

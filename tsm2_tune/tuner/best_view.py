@@ -39,6 +39,7 @@ best = Table(
     Column("version", Text, nullable=False),
     Column("tuned_at", Text, nullable=False),
     Column("cache", Text, nullable=False),
+    Column("is_between", Integer, nullable=False),
 )
 
 # The winners: one row for a device (by name), op, dtype, m, n, k and state of the L2.
@@ -52,6 +53,9 @@ best = Table(
 #            leader's high end, and a median at most 5 % over the leader's. The winner is the tie's first by
 #            registers, then shared memory, then the configuration's text.
 #
+# `is_between` is 1 where the problem was not tuned: none of its trials in the state is of a search. It is a shape
+# between tuned ones, where some of their kernels were tried to know what they take there.
+#
 # `stale` is 1 where the family's newest basis on the device in the state, over all problems, is another than the
 # winner's.
 BEST_VIEW = """
@@ -60,7 +64,8 @@ WITH known AS (
   SELECT trial.*,
          first_value(basis) OVER
          (PARTITION BY device_name, problem_id, family, cache ORDER BY id DESC) AS current_basis,
-         first_value(basis) OVER (PARTITION BY device_name, family, cache ORDER BY id DESC) AS newest_basis
+         first_value(basis) OVER (PARTITION BY device_name, family, cache ORDER BY id DESC) AS newest_basis,
+         min(is_between) OVER (PARTITION BY device_name, problem_id, cache) AS untuned
   FROM trial
 ), contender AS (
   SELECT known.*, measurement.run_id AS timed_in, measurement.floor_us AS least_us, round, median_us, low_us, high_us,
@@ -87,7 +92,7 @@ SELECT placed.device_name AS device, family, op, dtype, m, n, k, tunables AS par
        ties, basis <> newest_basis AS stale, full_verdict IS NOT NULL AS verified_in_full, round,
        config, registers, smem_bytes, source_digest,
        placed.id AS trial_id, timed_in AS run_id,
-       compute_capability, driver, toolkit, flags, version, started_at AS tuned_at, cache
+       compute_capability, driver, toolkit, flags, version, started_at AS tuned_at, cache, untuned AS is_between
 FROM placed JOIN problem ON problem.id = placed.problem_id JOIN run ON run.id = timed_in
 WHERE place = 1
 """

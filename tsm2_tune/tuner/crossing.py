@@ -3,8 +3,9 @@
 A kernel has a time where a search happened to try it: at the shape that it won, and seldom elsewhere. What it takes
 at a shape that nobody tuned is expected from the times that it has, the better the more of them there are around.
 Shapes between the tuned ones may want a kernel that won none of these: planning names some, and what they take at
-the tuned shapes tells which of them are worth having. At last a kernel is measured wherever it is expected to be
-nearly as fast as the winner: what is expected too soon of it would mislead a choice around there.
+the tuned shapes tells which of them are worth having. At last kernels that an export has are measured wherever they
+are expected to be nearly the fastest, at tuned shapes and between them: what is expected wrongly would mislead a
+choice around there. Between tuned shapes the vendor is measured beside them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby
 
-from tsm2_tune.generator.between import kernels_between
+from tsm2_tune.generator.between import kernels_between, shapes_between
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.expected import expected_us
 from tsm2_tune.generator.problem import Problem
@@ -55,7 +56,7 @@ class Group:
     won: dict[str, dict[Problem, KernelConfig]]  # a kernel's text, the shapes that it won, how it was started there
     between: dict[str, dict[Problem, KernelConfig]]  # the same of others and the shapes that they are for
     winners: dict[Problem, CurrentTrial]
-    known: dict[Problem, frozenset[str]]  # the kernels that have a time there
+    known: dict[Problem, frozenset[str]]  # the kernels that have a time there, of tuned shapes and those between
     unsettled: frozenset[Problem]  # whose winner was in no final, and not verified in full: its run was ended
 
     def missing(self, asked: frozenset[Problem]) -> Iterator[tuple[str, Problem]]:
@@ -67,7 +68,7 @@ class Group:
     def is_missing(self, kernel: str, problem: Problem, asked: frozenset[Problem]) -> bool:
         """Whether the kernel has no time at the shape, and one of what was asked for is that, or was won by it."""
         at = self.won.get(kernel) or self.between.get(kernel)
-        if at is None or problem not in self.winners or kernel in self.known[problem]:
+        if at is None or problem not in self.known or kernel in self.known[problem]:
             return False
         return problem in asked or not asked.isdisjoint(at)
 
@@ -97,8 +98,9 @@ class Crossing:
         """Everything that happens, stored before it is told; nothing where no pair is missing."""
         groups = list(self._groups())
         unsettled = sorted(problem for group in groups for problem in group.unsettled - self.asked)
-        due = self._due(groups) or self._contending(groups)
-        if not due and not unsettled and not self._unverified():
+        due = self._due(groups)
+        kinds = [next(iter(group.winners)) for group in groups if group.winners]
+        if not due and not unsettled and not any(map(self._contending, kinds)) and not self._unverified():
             return
         with unbounded(self.tuner), self.store.claims(self.tuner.target.identity.name) as claims:
             for problem in unsettled:
@@ -106,21 +108,27 @@ class Crossing:
             if unsettled:
                 due = self._due(list(self._groups()))  # by who has won there now
             yield from self._tried(due, claims)
-            tried: set[tuple[Problem, str]] = set()
-            while due := self._contending(list(self._groups())):  # a time changes what is expected elsewhere
-                pairs = {(problem, one.config.text) for problem, candidates in due.items() for one in candidates}
-                if pairs <= tried:
-                    break  # another run has them in hand
-                tried |= pairs
-                yield from self._tried(due, claims)
+            for kind in kinds:
+                yield from self._contended(kind, claims)
             yield from self._verified(claims)
+
+    def _contended(self, kind: Problem, claims: Claims) -> Iterator[Event]:
+        """Try what contends of this one's element type and op, until nothing does that was not tried."""
+        tried: set[tuple[Problem, str]] = set()
+        while due := self._contending(kind):  # a time changes what is expected elsewhere
+            pairs = {(problem, one.config.text) for problem, candidates in due.items() for one in candidates}
+            if pairs <= tried:
+                return  # another run has them in hand
+            tried |= pairs
+            yield from self._tried(due, claims)
 
     def _tried(self, due: Mapping[Problem, Sequence[Candidate]], claims: Claims) -> Iterator[Event]:
         """Try these at their shapes, with finals where they are due."""
         done, total = 0, sum(map(len, due.values()))
         yield Crossed(done, total)
+        tuned = {row.problem for problem in due for row in self._winners(problem=problem)}
         for problem, candidates in due.items():
-            turn = self._turn(problem, candidates, claims)
+            turn = self._turn(problem, candidates, claims, is_between=problem not in tuned)
             for number, event in enumerate(suggested.tried(turn, candidates), 1):
                 yield event
                 yield Crossed(done + number, total)
@@ -136,13 +144,16 @@ class Crossing:
             if len(among) > 1 and any(row.problem in self.asked for row in among):
                 yield self._group(among)
 
-    def _winners(self, problem: Problem | None = None) -> list[BestRow]:
+    def _winners(self, problem: Problem | None = None, alike: Problem | None = None) -> list[BestRow]:
+        """Of tuned shapes."""
         device, cache = self.tuner.target.identity.name, self.tuner.cache
-        return [row for row in self.store.best(device=device, problem=problem, cache=cache) if not row.stale]
+        found = self.store.best(device=device, problem=problem, alike=alike, cache=cache)
+        return [row for row in found if not row.stale]
 
     def _group(self, rows: Sequence[BestRow]) -> Group:
         tuner, unsettled = self.tuner, {row.problem for row in rows if _is_unsettled(row)}
-        planned = self._planned([row.problem for row in rows])
+        tuned = [row.problem for row in rows]
+        planned, between_shapes = self._planned(tuned)
         families = {row.family for row in rows} | {one.family for at in planned.values() for one in at.values()}
         counts = Comparable(suggested.bases_of(families, tuner.target, tuner.cache))
         won, winners, known = dict[str, dict[Problem, KernelConfig]](), dict[Problem, CurrentTrial](), {}
@@ -154,14 +165,19 @@ class Crossing:
                 won.setdefault(winner.config.kernel_text, {})[problem] = winner.config
                 winners[problem] = winner
                 known[problem] = frozenset(one.config.kernel_text for one in right.values())
+        for problem in between_shapes:
+            there = self.store.current(tuner.target.identity.name, problem)
+            known[problem] = frozenset(one.config.kernel_text for one in there if counts(one))
         between = {kernel: at for kernel, at in planned.items() if kernel not in won}
         return Group(won, between, winners, known, frozenset(filter(unsettled.__contains__, winners)))
 
-    def _planned(self, problems: Collection[Problem]) -> dict[str, dict[Problem, KernelConfig]]:
-        """Kernels for shapes between; none where an export would take none: of too few shapes, and of a host."""
+    def _planned(
+        self, problems: Collection[Problem]
+    ) -> tuple[dict[str, dict[Problem, KernelConfig]], Sequence[Problem]]:
+        """Kernels for shapes between, and these; none where an export takes none: of few shapes, and of a host."""
         if self.tuner.target.is_host or len(problems) < MEASURED:
-            return {}
-        return kernels_between(problems, self.tuner.target.limits)
+            return {}, ()
+        return kernels_between(problems, self.tuner.target.limits), shapes_between(problems)
 
     def _due(self, groups: Sequence[Group]) -> dict[Problem, list[Candidate]]:
         """What is to be tried at each shape, the nearest ones of each kernel."""
@@ -173,21 +189,17 @@ class Crossing:
             and expected_us(candidate) <= ABSURD * expected_us(self._winner(group, problem))
         )
 
-    def _contending(self, groups: Sequence[Group]) -> dict[Problem, list[Candidate]]:
-        """What is to be tried wherever it is expected to take little longer than the winner."""
-        if self.tuner.target.is_host or not groups:
+    def _contending(self, kind: Problem) -> dict[Problem, list[Candidate]]:
+        """What is to be tried wherever it is expected to be nearly the fastest, of this one's element type and op."""
+        winners = self._winners(alike=kind)
+        if self.tuner.target.is_host or len(winners) < 2:
             return {}
-        of_kinds = {(one.dtype_name, one.op): group for group in groups for one in group.winners}
-        winners = [row for row in self._winners() if (row.dtype, row.op) in of_kinds]
-        pairs = (
-            (of_kinds[problem.dtype_name, problem.op], kernel, problem)
-            for kernel, problem in contending(self.store, winners)
-        )
+        group = self._group(winners)
+        missing = (pair for pair in contending(self.store, winners) if group.is_missing(*pair, self.asked))
         return self._untried_at(
             (problem, candidate)
-            for group, kernel, problem in pairs
-            if group.is_missing(kernel, problem, self.asked)
-            and (candidate := self._candidate(group, kernel, problem)) is not None
+            for kernel, problem in missing
+            if (candidate := self._candidate(group, kernel, problem)) is not None
         )
 
     def _untried_at(self, pairs: Iterable[tuple[Problem, Candidate]]) -> dict[Problem, list[Candidate]]:
@@ -221,9 +233,13 @@ class Crossing:
         past = job.past_of(self.store, tuner, problem, bases, again)
         return [one for one in candidates if one.config.text not in past.tried]
 
-    def _turn(self, problem: Problem, candidates: Sequence[Candidate], claims: Claims) -> job.Turn:
+    def _turn(
+        self, problem: Problem, candidates: Sequence[Candidate], claims: Claims, *, is_between: bool = False
+    ) -> job.Turn:
         families = {one.config.family for one in candidates}
-        return suggested.turn_of(problem, families, self.tuner, self.store, claims, self.started_at)
+        return suggested.turn_of(
+            problem, families, self.tuner, self.store, claims, self.started_at, is_between=is_between
+        )
 
     def _unverified(self) -> list[BestRow]:
         """What an export adds for shapes between, by what is stored, and was not verified in full."""
@@ -248,7 +264,8 @@ class Crossing:
         Those of a shape that was not asked for are another run's, with its options: unless a pair leads there now.
         """
         problem = turn.space.problem
-        if problem not in self.asked and not any(map(_is_unsettled, self._winners(problem))):
+        is_due = turn.is_between or any(map(_is_unsettled, self._winners(problem=problem)))
+        if problem not in self.asked and not is_due:
             return
         for event in turn.settled(Again(self.tuner.options.limits)):
             if not isinstance(event, job.VendorLeftOut) or event.problem not in {None, *self.asked}:

@@ -173,6 +173,7 @@ class Turn:
     bases: dict[str, str]  # of each family that takes part in the finals
     started_at: str  # of the run
     cache: Cache  # in which trials are timed
+    is_between: bool = False  # whether the problem is no search's, but between those of searches
 
     @property
     def own(self) -> dict[str, str]:
@@ -183,6 +184,7 @@ class Turn:
         """Everything that happens, stored before it is told."""
         space, tuner, store, problem = self.space, self.tuner, self.store, self.space.problem
         device = tuner.target.identity.name
+        store.count_as_tuned(device, problem)
         again = again_of(store, tuner, problem, self.own)
         past = past_of(store, tuner, problem, self.own, again)
         contenders = past_of(store, tuner, problem, self.bases, again).contenders
@@ -220,13 +222,14 @@ class Turn:
             if trial.outcome is Outcome.INTERRUPTED:
                 yield TrialInterrupted(trial)
             else:
+                trial = replace(trial, is_between=self.is_between)
                 trial_id = self.store.add_trial(_tuning_run(self.tuner, self.started_at), trial, again)
                 yield TrialStored(trial, trial_id)
         self.claims.give_back()  # what was compiled ahead
 
     def settled(self, again: Again, also: Collection[str] = ()) -> Iterator[Event]:
         """Finals, in which configurations that `also` spells take part too, and the full verification of who won."""
-        yield from self._winner_verified(again, also)
+        yield from self._finals(again, also) if self.is_between else self._winner_verified(again, also)
         yield from _left_out(self.tuner, self.space.problem)
 
     def _claim(self, again: Again) -> Claim:

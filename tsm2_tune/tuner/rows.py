@@ -99,5 +99,6 @@ def trial_values(trial: Trial) -> dict[str, Any]:
         "compile_limit_seconds": trial.limits.compile_seconds if trial.limits else None,
         "run_limit_seconds": trial.limits.run_seconds if trial.limits else None,
         "cache": trial.cache.value,
+        "is_between": int(trial.is_between),
         "ended_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }

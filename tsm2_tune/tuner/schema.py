@@ -120,6 +120,7 @@ trial = Table(
     Column(
         "cache", Text, nullable=False, server_default="clean"
     ),  # state of the L2 in which it was timed, or was to be
+    Column("is_between", Integer, nullable=False, server_default="0"),  # 1: of no search, see best_view.py
     UniqueConstraint("device_name", "problem_id", "config", "basis"),
     ForeignKeyConstraint(["run_id", "device_name"], ["run.id", "run.device_name"]),
 )
@@ -286,6 +287,11 @@ def _add_caches(connection: Connection) -> None:
             connection.exec_driver_sql(f"ALTER TABLE {table} ADD COLUMN cache TEXT NOT NULL DEFAULT 'clean'")
 
 
+def _add_between(connection: Connection) -> None:
+    """Kernels are also timed at shapes that nobody tuned; before, all trials were of a search."""
+    connection.exec_driver_sql("ALTER TABLE trial ADD COLUMN is_between INTEGER NOT NULL DEFAULT 0")
+
+
 # The first takes version 1 to 2, the next 2 to 3, and so on.
 MIGRATIONS: tuple[Migration, ...] = (
     _add_splits,
@@ -299,6 +305,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _add_launches,
     _add_multiprocessors,
     _add_caches,
+    _add_between,
 )
 
 

@@ -143,6 +143,12 @@ class Store:
                 values |= {"verdict_correct": 0, "verdict_detail": detail[:MOST_DETAIL]}
             connection.execute(row.values(values))
 
+    def count_as_tuned(self, device_name: str, problem: Problem) -> None:
+        """Store that the problem is searched: what was tried of it before, between tuned ones, competes."""
+        with self._database.transaction(writes=True) as connection:
+            row = update(schema.trial).where(_of_problem(device_name, problem), schema.trial.c.is_between == 1)
+            connection.execute(row.values(is_between=0))
+
     def full_verdict(self, row: BestRow, bases: Collection[str] = ()) -> str | None:
         """What the full verification tried of the winner's kernel, also where it won another problem.
 
@@ -245,8 +251,11 @@ class Store:
         family: str | None = None,
         problem: Problem | None = None,
         cache: Cache | None = None,
+        alike: Problem | None = None,
+        between: bool = False,
     ) -> tuple[BestRow, ...]:
-        """The winners, by device, dtype and shape; only those with this device, family or problem where given.
+        """The winners, by device, dtype and shape; only those with this device, family or problem where given, or of
+        the element type and op of the one that is `alike`. Those of shapes between tuned ones alone where `between`.
 
         They are those in this state of the L2; without one, of each problem those in the first of PREFERRED that it
         has. A winner is its problem's over all families: `family` leaves out the problems that another one won. One
@@ -261,8 +270,11 @@ class Store:
             query = query.where(view.family == family)
         if problem is not None:
             query = query.where(_is_problem(view, problem))
+        if alike is not None:
+            query = query.where(view.dtype == alike.dtype_name, view.op == alike.op)
         if cache is not None:
             query = query.where(view.cache == cache.value)
+        query = query.where(view.is_between == int(between))
         found = [stored.best_row(row) for row in self._database.rows(query)]
         if cache is None:
             found = preferred(found)
@@ -332,11 +344,13 @@ class Store:
         rows = self._database.rows(query)
         return tuple(stored.trial_line(row) for row in rows)
 
-    def current(self, device: str, problem: Problem | None = None) -> tuple[CurrentTrial, ...]:
+    def current(
+        self, device: str, problem: Problem | None = None, *, alike: Problem | None = None
+    ) -> tuple[CurrentTrial, ...]:
         """The device's trials of each family's newest basis for their problem and state of the L2, in the order they
         were stored.
 
-        Only those of this problem where it is given.
+        Only those of this problem where it is given, or of the element type and op of the one that is `alike`.
         """
         query = (
             select(schema.trial, *stored.PROBLEM_KEY, schema.measurement.c.median_us)
@@ -347,6 +361,8 @@ class Store:
         )
         if problem is not None:
             query = query.where(_is_problem(schema.problem.c, problem))
+        if alike is not None:
+            query = query.where(schema.problem.c.dtype == alike.dtype_name, schema.problem.c.op == alike.op)
         rows = self._database.rows(query)
         keys = [(row["problem_id"], row["family"], row["cache"]) for row in rows]
         basis = {key: row["basis"] for key, row in zip(keys, rows, strict=True)}  # the last one's

@@ -172,7 +172,9 @@ def reading(number: int, kind: str = "trial") -> Iterator[None]:
 def best_row(row: Row) -> BestRow:
     """The winner in a row of the view."""
     with reading(row["trial_id"]):
-        best = BestRow(**checked(row, schema.best.columns))
+        values = checked(row, schema.best.columns)
+        del values["is_between"]  # by which rows are chosen
+        best = BestRow(**values)
         _config(best.family, best.config, best.parameters)
         check_interval(best.low_us, best.median_us, best.high_us)
         computed = (best.problem.least_bytes / best.median_us * 1e-3, 100 * best.floor_us / best.median_us)
@@ -297,6 +299,7 @@ def trial(row: Row, *, problem: Row, source: Row, first: Measurement | None) -> 
         limits=limits(values),
         full_verdict=values["full_verdict"],
         cache=Cache(values["cache"]),
+        is_between=bool(values["is_between"]),
     )
 
 

@@ -30,14 +30,21 @@ def candidate_of(config: KernelConfig, problem: Problem, limits: DeviceLimits) -
 
 
 def turn_of(
-    problem: Problem, families: Collection[str], tuner: Tuner, store: Store, claims: Claims, started_at: str
+    problem: Problem,
+    families: Collection[str],
+    tuner: Tuner,
+    store: Store,
+    claims: Claims,
+    started_at: str,
+    *,
+    is_between: bool = False,
 ) -> job.Turn:
     """The turn of a shape at which configurations of these families are tried; all families are in its finals."""
     own = tuple(sorted(name for name in families if name in FAMILIES and family_named(name).supports(problem)))
     space = SearchSpace(problem, tuner.target.limits, own, (), (), ())
     cache = tuner.target.cache(tuner.options.cache)
     names = {name for name in job.counted((), space) if family_named(name).supports(problem)}
-    return job.Turn(space, tuner, store, claims, bases_of(names, tuner.target, cache), started_at, cache)
+    return job.Turn(space, tuner, store, claims, bases_of(names, tuner.target, cache), started_at, cache, is_between)
 
 
 def tried(turn: job.Turn, candidates: Sequence[Candidate]) -> Iterator[job.TrialStored | job.TrialInterrupted]:

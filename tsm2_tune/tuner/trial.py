@@ -126,6 +126,7 @@ class Trial:
     limits: TimeLimits | None = None  # None of a trial from before they were stored
     full_verdict: str | None = None  # what the full verification of its kernel tried; None where there was none
     cache: Cache = Cache.CLEAN  # what its measurement is of, or was to be
+    is_between: bool = False  # of no search: tried to know what its kernel takes at a shape between tuned ones
 
 
 @dataclass(frozen=True, slots=True)

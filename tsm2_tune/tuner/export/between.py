@@ -76,7 +76,7 @@ def kernels_of(store: Store, rows: Iterable[BestRow]) -> tuple[dict[int, Winner]
     """By trial what a program is given of these rows, and their kernels' texts; and the devices' cards."""
     rows = list(rows)
     records = {row.trial_id: store.trial(row.trial_id) for row in rows}
-    known = known_of(store, records)
+    known = known_of(store, records, vendor=False)
     kernels = {row.trial_id: winner(row, records[row.trial_id].trial.source, known) for row in rows}
     texts = {trial_id: record.trial.config.kernel_text for trial_id, record in records.items()}
     return kernels, texts, known.cards

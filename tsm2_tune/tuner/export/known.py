@@ -16,11 +16,14 @@ from tsm2_tune.runtime.work import Card
 from tsm2_tune.tuner.export.fitting import distance
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import CurrentTrial, TrialRecord, is_of_this_version
-from tsm2_tune.tuner.trial import TuningRun
+from tsm2_tune.tuner.trial import Trial, TuningRun
 
-MOST_ELSEWHERE = 16  # shapes at which a kernel was measured, the nearest ones
+MOST_ELSEWHERE = 24  # shapes at which a kernel was measured, the nearest ones
 
 Elsewhere = tuple[tuple[int, int, int, int, int, float], ...]  # m, n, k, rows of a block, splits, microseconds
+
+
+VendorElsewhere = tuple[tuple[int, int, int, float], ...]  # m, n, k, microseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +33,15 @@ class Known:
     divisions: Mapping[int, Division] = field(default_factory=dict)
     cards: Mapping[str, Card] = field(default_factory=dict)
     elsewhere: Mapping[int, Elsewhere] = field(default_factory=dict)
+    vendor: Mapping[int, VendorElsewhere] = field(default_factory=dict)
 
 
 NOTHING_KNOWN = Known()
 
 
-def known_of(store: Store, winners: Mapping[int, TrialRecord]) -> Known:
+def known_of(store: Store, winners: Mapping[int, TrialRecord], *, vendor: bool = True) -> Known:
     """What the store has of these winners, by trial, and of their devices: a card has the ceilings of the device's
-    latest run.
+    latest run. Without `vendor` not what the vendor took between tuned shapes.
 
     Not known is the division of a trial that did not ask how many blocks a multiprocessor holds, and the card of a
     device whose multiprocessors were not stored.
@@ -51,7 +55,8 @@ def known_of(store: Store, winners: Mapping[int, TrialRecord]) -> Known:
         device, card = run.identity.name, _card(run)
         if card is not None and of_runs.get(device, "") <= run.started_at:
             cards[device], of_runs[device] = card, run.started_at
-    return Known(divisions, cards, dict(_elsewhere(store, winners)))
+    between = _vendor(store, winners) if vendor else {}
+    return Known(divisions, cards, dict(_elsewhere(store, winners)), between)
 
 
 def _card(run: TuningRun) -> Card | None:
@@ -65,24 +70,42 @@ def _card(run: TuningRun) -> Card | None:
 
 def _elsewhere(store: Store, winners: Mapping[int, TrialRecord]) -> Iterator[tuple[int, Elsewhere]]:
     """Of each winner what its kernel took at other shapes, started as was best there: at the nearest ones."""
-    for device in {record.run.identity.name for record in winners.values()}:
-        fastest = dict[tuple[str, str, str, str], dict[Problem, CurrentTrial]]()
-        for one in store.current(device):
+    for (device, *_), alike in _alike(winners).items():
+        fastest = dict[tuple[str, str], dict[Problem, CurrentTrial]]()
+        for one in store.current(device, alike=next(iter(alike.values())).problem):
             if one.median_us is not None and is_of_this_version(one.config, one.problem):
-                at = fastest.setdefault(_kernel(one.source_digest, one.problem, one.cache), {})
+                at = fastest.setdefault((one.source_digest, one.cache), {})
                 if one.problem not in at or one.median_us < (at[one.problem].median_us or math.inf):
                     at[one.problem] = one
-        for trial_id, record in winners.items():
-            if record.run.identity.name == device:
-                trial = record.trial
-                at = fastest.get(_kernel(trial.source.digest, trial.problem, trial.cache), {})
-                others = [one for problem, one in at.items() if problem != trial.problem]
-                others.sort(key=lambda one, own=trial.problem: (distance(one.problem, own), one.problem))  # type: ignore[misc]
-                yield trial_id, tuple(sorted(map(_point, others[:MOST_ELSEWHERE])))
+        for trial_id, trial in alike.items():
+            at = fastest.get((trial.source.digest, trial.cache), {})
+            others = [one for problem, one in at.items() if problem != trial.problem]
+            others.sort(key=lambda one, own=trial.problem: (distance(one.problem, own), one.problem))  # type: ignore[misc]
+            yield trial_id, tuple(sorted(map(_point, others[:MOST_ELSEWHERE])))
 
 
-def _kernel(digest: str, problem: Problem, cache: str) -> tuple[str, str, str, str]:
-    return digest, problem.dtype_name, problem.op, cache
+def _alike(winners: Mapping[int, TrialRecord]) -> dict[tuple[str, str, str], dict[int, Trial]]:
+    """By device, element type and op the winners' trials, by their numbers."""
+    found: dict[tuple[str, str, str], dict[int, Trial]] = {}
+    for trial_id, record in winners.items():
+        kind = (record.run.identity.name, record.trial.problem.dtype_name, record.trial.problem.op)
+        found.setdefault(kind, {})[trial_id] = record.trial
+    return found
+
+
+def _vendor(store: Store, winners: Mapping[int, TrialRecord]) -> dict[int, VendorElsewhere]:
+    """What the vendor took between tuned shapes, right: each with the winner that is nearest."""
+    found: dict[int, list[tuple[int, int, int, float]]] = {}
+    for (device, *_), alike in _alike(winners).items():
+        for cache in sorted({trial.cache for trial in alike.values()}):
+            places = {trial_id: trial.problem for trial_id, trial in alike.items() if trial.cache is cache}
+            kind = next(iter(places.values()))
+            for row in store.best(device=device, cache=cache, alike=kind, between=True):
+                p = row.problem
+                if row.vendor_us is not None and row.vendor_right:
+                    nearest = min(places, key=lambda one, p=p, at=places: (distance(p, at[one]), one))  # type: ignore[misc]
+                    found.setdefault(nearest, []).append((p.m, p.n, p.k, row.vendor_us))
+    return {trial_id: tuple(sorted(times)) for trial_id, times in found.items()}
 
 
 def _point(trial: CurrentTrial) -> tuple[int, int, int, int, int, float]:

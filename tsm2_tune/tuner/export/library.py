@@ -12,7 +12,7 @@ from tsm2_tune import __version__
 from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.generator.problem import ELEMENT_TYPES, Problem
 from tsm2_tune.generator.render import INDEX_BITS, OF_LITERALS, KernelSource, filled
-from tsm2_tune.runtime.choosing import measured_of
+from tsm2_tune.runtime.choosing import measured_of, vendor_of
 from tsm2_tune.runtime.expecting import Division, Kernels
 from tsm2_tune.runtime.interpolating import Interpolated, Routines
 from tsm2_tune.runtime.winners import Winner, work_of
@@ -185,14 +185,14 @@ def _expected(w: Winner, known: Known, points: list[list[str]]) -> list[str]:
     """The members of pack.h's `struct winner` from `card` on; those of `struct point` join the others."""
     cards = known.cards
     if w.device not in cards:
-        return ["-1", "{0}", "0.0", "0.0", "0.0", "0", "0", "0"]
+        return ["-1", "{0}", "0.0", "0.0", "0.0", "0", "0", "0", "0"]
     card = cards[w.device]
     work = work_of(w, (w.m, w.n, w.k), card)
-    first, vendor = len(points), -1
-    if w.vendor_us is not None and w.vendor_right:
-        vendor, first = first, first + 1
-        vendors = work_of(w, (w.m, w.n, w.k), card, vector_bytes=VECTOR_BYTES)
-        points += _points(Routines([vendors], [w.vendor_us]).interpolated)
+    first_vendor, vendors = len(points), vendor_of(w)
+    if vendors:
+        works = [work_of(w, shape, card, vector_bytes=VECTOR_BYTES) for shape, _ in vendors]
+        points += _points(Routines(works, [us for _, us in vendors]).interpolated)
+    first = len(points)
     busy = [0.0, 0.0, 0.0]
     if w.division is not None:
         kernels = Kernels([w.division], [w.launch], [work], [measured_of(w, card)], card)
@@ -202,7 +202,8 @@ def _expected(w: Winner, known: Known, points: list[list[str]]) -> list[str]:
         str(list(cards).index(w.device)),
         _list(repr(getattr(w.division, field.name)) for field in fields(Division)) if w.division else "{0}",
         *map(repr, busy),
-        str(vendor),
+        str(first_vendor),
+        str(len(vendors)),
         str(first),
         str(len(points) - first),
     ]

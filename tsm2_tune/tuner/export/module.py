@@ -91,6 +91,7 @@ def winner(row: BestRow, source: KernelSource, known: Known) -> Winner:
         launch=source.launch,
         division=known.divisions.get(row.trial_id),
         elsewhere=known.elsewhere.get(row.trial_id, ()),
+        vendor_elsewhere=known.vendor.get(row.trial_id, ()),
     )
     if found.division is None or found.device not in known.cards:
         return found

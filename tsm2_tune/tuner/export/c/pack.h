@@ -63,8 +63,8 @@ struct winner {
     /* Of where it won: how many blocks a multiprocessor had at a time, as far as tiles were filled, and one that had
        some; blocks on a multiprocessor of a kernel whose blocks have several tiles and all ran at once, else 0. */
     double at_work, busy, waves_won;
-    int vendor_point;             /* index of what the vendor took beside it; -1: not measured, or not right */
-    int first_point, point_count; /* of what the kernel took, there and elsewhere */
+    int first_vendor_point, vendor_point_count; /* of what the vendor took beside it and around there, right */
+    int first_point, point_count;               /* of what the kernel took, there and elsewhere */
 };
 
 /* A shape where a time was measured, of a kernel or of the vendor. */
