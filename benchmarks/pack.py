@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -174,7 +174,7 @@ class Fill:
         if self.source is not None:
             chosen = spaces_of(winners_in(self.source, self.kinds), target.limits)
             left = [space for space in chosen if space.problem not in done]
-            _compile([space.kept[0] for space in left], target)
+            compile_all([(space.problem, space.kept[0].config) for space in left], target)
             return [space.problem for space in chosen], iter(left)
         cells = pack_cells(self.kinds)
         pool = stack.enter_context(planners())
@@ -214,9 +214,9 @@ class InPart(Tuner):
         return AttemptResult(Outcome.INTERRUPTED, "the full verification is left out")
 
 
-def _compile(candidates: Sequence[Candidate], target: Target) -> None:
+def compile_all(kernels: Iterable[tuple[Problem, KernelConfig]], target: Target) -> None:
     """Fill the cache with the kernels for both widths of index, on all cores: a search compiles one after another."""
-    sources = {source.digest: source for c in candidates if (source := render(c.problem, c.config))}
+    sources = {source.digest: source for problem, config in kernels if (source := render(problem, config))}
 
     def compiled(job: tuple[Any, int]) -> object:
         source, bits = job

@@ -25,6 +25,7 @@ from benchmarks.gpu import gpu
 from benchmarks.module_calls import TYPES
 from benchmarks.pack import Fill, Kinds
 from benchmarks.result_file import require_folder, require_new
+from benchmarks.searched import searched_in as winners_of_searches
 from benchmarks.unseen_file import read_unseen
 from benchmarks.unseen_run import Selection, run
 from benchmarks.unseen_shapes import UNSEEN_REGIMES, Ranges, range_of, spelt
@@ -56,6 +57,12 @@ from tsm2_tune.usage import Command
     default=5.0,
     show_default=True,
     help="Of a search of each shape, whose winner is timed beside the choice; 0 leaves it out.",
+)
+@click.option(
+    "--searched-in",
+    default=None,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Search nothing: time the winners in this file, of an earlier run, at its shapes.",
 )
 @click.option(
     "--pack",
@@ -114,6 +121,7 @@ def main(
     resume: bool,
     output: Path,
     to_show: Path | None,
+    searched_in: Path | None,
     **asked: Any,
 ) -> None:
     """Give shapes that nobody tuned to the module of a few that were, and say what that costs."""
@@ -129,6 +137,7 @@ def main(
     else:
         require_new(output, "name another --output, or go on with --resume")
     refuse_less_precision(dict(os.environ))
+    searched = None if searched_in is None else winners_of_searches(searched_in)
     target = find_target(HOST) if spec == HOST else gpu(spec)
     if not pack.exists():
         end = start + (selection.time_limit or float("inf"))
@@ -138,7 +147,7 @@ def main(
     if pack_only:
         click.echo(f"{pack}: {pack.stat().st_size} bytes")
         return
-    result = run(target, selection, pack, output, start=start, resume=resume, verbose=verbose)
+    result = run(target, selection, pack, output, start=start, resume=resume, verbose=verbose, searched=searched)
     click.echo(f"\n{tables({**result.facts, **result.lists})}")
     if trouble := troubles(result.rows):
         raise SystemExit(trouble)

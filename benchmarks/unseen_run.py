@@ -6,11 +6,11 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import Any
 
 from benchmarks.call_cost import imported
 from benchmarks.cells import Cell
@@ -18,11 +18,13 @@ from benchmarks.contest import Contest, row_of, times_in_states
 from benchmarks.module_calls import Called, called, fallback_arrays
 from benchmarks.pack import Kinds
 from benchmarks.result_file import ResultFile
+from benchmarks.searched import Searched
 from benchmarks.turns import EXACT, TIMED, Launch, Turns, compiled_support
 from benchmarks.unseen_shapes import Ranges, drawn
 from benchmarks.unseen_tables import vendor_us
 from benchmarks.versus_cublas import PATIENT, facts_of, measure_cells
 from benchmarks.winner import Prospects, Skipped, Winner, planned, planners, tuned
+from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import config_spelt
 from tsm2_tune.tuner.cuda import CudaDevice
 from tsm2_tune.tuner.device import Device, LaunchFailed
@@ -82,7 +84,7 @@ class Unseen:
         self._turns, self._module, self._tuner, self._library = turns, module, tuner, library
         self._tuned = {(w.dtype, w.op, w.m, w.n, w.k) for w in module.WINNERS}
 
-    def row(self, cell: Cell, prospects: Prospects | None) -> dict[str, Any]:
+    def row(self, cell: Cell, prospects: Prospects | Winner | None) -> dict[str, Any]:
         """The cell's line of the result file. Skipped where it was tuned, or where it cannot be measured."""
         problem = cell.problem
         if (problem.dtype_name, problem.op, problem.m, problem.n, problem.k) in self._tuned:
@@ -99,10 +101,10 @@ class Unseen:
                 raise Skipped(str(error)) from None
         return row | {"search_trouble": trouble, "search_seconds_taken": round(seconds, 2)}
 
-    def _searched(self, prospects: Prospects | None) -> tuple[Winner | None, str]:
+    def _searched(self, prospects: Prospects | Winner | None) -> tuple[Winner | None, str]:
         """The winner of a search, or why there is none."""
-        if prospects is None:
-            return None, ""
+        if prospects is None or isinstance(prospects, Winner):
+            return prospects, ""
         try:
             return tuned(self._tuner, prospects), ""
         except Skipped as reason:
@@ -202,10 +204,25 @@ def pack_facts(path: Path, module: ModuleType) -> dict[str, Any]:
 
 
 def run(
-    target: Target, selection: Selection, pack: Path, output: Path, *, start: float, resume: bool, verbose: bool
+    target: Target,
+    selection: Selection,
+    pack: Path,
+    output: Path,
+    *,
+    start: float,
+    resume: bool,
+    verbose: bool,
+    searched: Searched | None = None,
 ) -> ResultFile:
-    """The measurement of one part on one device."""
-    searches = selection.search_seconds > 0
+    """The measurement of one part on one device; with `searched` of the shapes that this has, without a search.
+
+    InputError where that is of another device.
+    """
+    if searched is not None:
+        if searched.device != target.identity.name:
+            raise InputError(f"the searches were on {searched.device}, not on {target.identity.name}: search here")
+        selection = replace(selection, search_seconds=searched.seconds)
+    searches = selection.search_seconds > 0 and searched is None
     seconds = selection.search_seconds if searches else PATIENT.seconds
     options = PATIENT.options(seconds, Cache.CLEAN)  # as the ratios are
     with Tuner(target, options) as tuner, planners() as pool:
@@ -218,14 +235,20 @@ def run(
             "search_seconds": selection.search_seconds,
             "fallback_library": library and library[0],
         }
+        if searched is not None:
+            facts["searched_at"] = searched.date
         result = ResultFile(output, facts)
         if resume and output.exists():
             result.go_on()
         todo = [cell for cell in selection.cells(target) if not result.measured(cell.record)]
-        cells: Iterator[tuple[Cell, Prospects | Skipped | None]] = iter([(cell, None) for cell in todo])
-        if searches:
+        cells: Iterator[tuple[Cell, Any]] = ((cell, None) for cell in todo)
+        if searched is not None:
+            found = [(cell, searched.of(cell)) for cell in todo]
+            searched.compile(todo, target)
+            cells = ((cell, winner) for cell, winner in found if winner is not None)
+        elif searches:
             _ = tuner.ceilings
-            cells = cast(Iterator[tuple[Cell, Prospects | Skipped | None]], planned(tuner, todo, pool))
+            cells = planned(tuner, todo, pool)
         try:
             result.facts["complete"] = measure_cells(
                 tuner.phases,

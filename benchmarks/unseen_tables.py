@@ -204,6 +204,7 @@ def what_it_is(found: Row) -> str:
     left = f"the fallback is to {fallback}" if fallback else "no library was there to fall back to"
     seconds = found["search_seconds"]
     search = f"beside them the winner of a search of {seconds:g} s each" if seconds else "no search beside them"
+    search += f", made until {found['searched_at']}" if "searched_at" in found else ""
     return (
         f"{len(rows)} shapes of {draw['each']} drawn for each regime, element type and layout (seed {draw['seed']}),"
         f" given a pack of {pack['winners']} tuned shapes and {pack['kernels']} kernels; {search}."

@@ -360,6 +360,34 @@ def test_a_run_on_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     refused = run("--resume", "--output", "u.json")
     assert refused.exit_code == 2
     assert "was measured with pack" in refused.output
+    searched = run("--searched-in", "u.json", "--output", "again.json")  # beside another pack
+    assert searched.exit_code == 0, searched.output
+    assert "beside them the winner of a search of 0.1 s each, made until" in searched.output
+    (again,) = json.loads(Path("again.json").read_text())["rows"]
+    assert (again["regime"], again["search_configuration"]) == ("T", second["search_configuration"])
+    assert again["search_us"] > 0
+    assert again["search_verified"]
+
+
+@pytest.mark.parametrize(
+    ("of_run", "of_row", "sentence"),
+    [
+        ({"search_seconds": 0}, {}, "is not of searches of one length on one device"),
+        ({}, {"search_configuration": "tsmr-t7"}, "tsmr-t7 is of another version"),
+        ({}, {"search_verified": False}, "has no winner of a search"),
+        ({}, {}, "the searches were on a GPU, not on"),
+    ],
+)
+def test_a_file_without_searches_of_this_device_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_run: dict[str, Any], of_row: dict[str, Any], sentence: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("pack.py").write_text("")
+    given = {"search_configuration": configuration().text, "search_verified": True} | of_row
+    ResultFile(Path("u.json"), FACTS | OF_A_RUN | {"device": "a GPU"} | of_run).add(measured(**given))
+    refused = CliRunner().invoke(main, [*SMALL, "--pack", "pack.py", "--searched-in", "u.json", "--output", "2.json"])
+    assert refused.exit_code == 2
+    assert sentence in " ".join(refused.output.split())
 
 
 @pytest.mark.host

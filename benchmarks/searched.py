@@ -1,0 +1,59 @@
+"""Winners of searches in a file of `benchmarks.unseen`, to be timed beside what another pack is given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.cells import Cell
+from benchmarks.pack import compile_all
+from benchmarks.unseen_file import read_unseen
+from benchmarks.winner import Winner
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.families import config_spelt, family_named
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.target import Target
+from tsm2_tune.tuner.trial import Verdict
+
+FOUND = Verdict(True, 0.0, "right in the search that found it")  # and verified again where it is timed
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """What searches of some shapes found."""
+
+    seconds: float  # of each search
+    date: str  # of the last one
+    device: str
+    winners: dict[tuple[str, str, Problem], Winner]  # regime, layout, problem
+
+    def of(self, cell: Cell) -> Winner | None:
+        return self.winners.get((cell.regime, cell.layout, cell.problem))
+
+    def compile(self, cells: Iterable[Cell], target: Target) -> None:
+        """Fill the cache with the kernels of these cells."""
+        found = ((cell.problem, self.of(cell)) for cell in cells)
+        compile_all([(problem, winner.config) for problem, winner in found if winner is not None], target)
+
+
+def searched_in(path: Path) -> Searched:
+    """What the file's searches found. InputError where it has none of one length, or of another version's kernels."""
+    file = read_unseen(path)
+    runs = [*file["earlier_runs"], file]
+    seconds = {run["search_seconds"] for run in runs if run["search_seconds"] > 0}
+    devices = {run["device"] for run in runs}
+    if len(seconds) != 1 or len(devices) != 1:
+        raise InputError(f"{path} is not of searches of one length on one device: name a file of these")
+    winners = {}
+    for row in file["rows"]:
+        text, problem = row["search_configuration"], Problem(row["m"], row["n"], row["k"], row["dtype"], row["op"])
+        if text is None or not row["search_verified"]:
+            continue
+        config = config_spelt(text)
+        if config is None or not family_named(config.family).has(config, problem):
+            raise InputError(f"{path}: {text} is of another version: search {problem.text} again")
+        winners[row["regime"], row["layout"], problem] = Winner(config, FOUND, row["configurations_kept"], {})
+    if not winners:
+        raise InputError(f"{path} has no winner of a search: name another file")
+    return Searched(seconds.pop(), max(str(run["date"]) for run in runs), devices.pop(), winners)
