@@ -2,9 +2,9 @@
 
 A time has three parts: a start, which every launch has; the sums of the splits, where there are any; and the body,
 which grows with the shape. The body is the bytes at the memory's rate and the operations at the arithmetic's, each
-longer where blocks leave multiprocessors idle, put together as the sides of a right angle: neither hides all of the
-other. By how much measured times of a kernel differ from that, it is expected to differ elsewhere, most as at the
-nearest of the shapes where it was measured.
+longer where blocks leave multiprocessors idle, and what tiles take one after the other, put together as the edges of
+a box whose diagonal it is: none hides all of the others. By how much measured times of a kernel differ from that, it
+is expected to differ elsewhere, most as at the nearest of the shapes where it was measured.
 
 All kernels that a product may get are looked at at once: numbers of kernels are columns of arrays, and the ways in
 which each may be started, or the shapes where each was measured, are their rows' elements.
