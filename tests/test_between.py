@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tsm2_tune.cli import main
 from tsm2_tune.generator.between import APART, KERNELS_OF_A_SHAPE, kernels_between, shapes_between
 from tsm2_tune.generator.families import FAMILIES, config_spelt, family_named
 from tsm2_tune.generator.families.tsmr import TsmrConfig
+from tsm2_tune.generator.order import FAR_BEHIND
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.space import search_space
@@ -105,6 +107,21 @@ def test_planning_names_kernels_of_searches_for_each_shape(dtype: str, op: str) 
             assert config.kernel_text == text
             assert family.supports(problem)
             assert not family.only_by_name
+
+
+def test_what_is_expected_far_behind_the_first_choice_is_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    tuned = [shape(3, 5, 10**6, op="tn"), shape(40, 3, 10**5, op="tn"), shape(64, 64, 10**6, op="tn")]
+    first = kernels_between(tuned, H200)
+    times: dict[Problem, int] = {}
+
+    def expected(candidate: Any) -> float:
+        times[candidate.problem] = times.get(candidate.problem, 0) + 1
+        return (1.01 * FAR_BEHIND) ** times[candidate.problem]  # of each family so many times the one before
+
+    monkeypatch.setattr("tsm2_tune.generator.between.expected_us", expected)
+    found = kernels_between(tuned, H200)
+    assert sum(len(at) for at in found.values()) == len(shapes_between(tuned))
+    assert len(first) > len(found)
 
 
 # What is measured
@@ -201,6 +218,7 @@ def test_a_kernel_that_won_nothing_is_wanted_where_it_is_expected_to_be_faster(s
     measured(store, faster, full_verdict="right")
     (row,) = rows_between(store, winners)
     assert row.config == OTHER.text
+    assert row.problem.n == 32  # where it is nearest to the winner
     assert row.problem in SHAPES
     assert with_between(store, print, winners) == [*winners, row]
 
@@ -339,6 +357,33 @@ def test_other_types_ops_and_states_of_the_l2_have_groups_of_their_own(store: St
     winners = tuned(store)
     measured(store, SLOWER_AT_TUNED, full_verdict="right", cache=Cache.DIRTY)
     assert rows_between(store, winners) == []
+
+
+def test_types_and_ops_do_not_mix(store: Store) -> None:
+    winners = tuned(store)
+    for problem in SHAPES:
+        for other in (replace(problem, dtype_name="f64"), replace(problem, op="nnt")):
+            store.add_trial(RUN, stored_trial(WINNER, other, 500.0, full_verdict="right"))
+    measured(store, SLOWER_AT_TUNED, full_verdict="right")
+    alone = rows_between(store, winners)
+    assert rows_between(store, store.best()) == alone
+    assert {(row.dtype, row.op) for row in alone} == {("f32", "nn")}
+
+
+def test_stale_winners_want_nothing(store: Store) -> None:
+    winners = tuned(store)
+    measured(store, SLOWER_AT_TUNED, full_verdict="right")
+    assert rows_between(store, [replace(row, stale=1) for row in winners]) == []
+
+
+def test_a_run_verifies_what_is_added_for_its_own_types_alone(store: Store) -> None:
+    tuned(store)
+    measured(store, SLOWER_AT_TUNED)
+    others = [replace(problem, dtype_name="f64") for problem in SHAPES]
+    won(store, problems=others)
+    device = Simulated(store, Everything())
+    list(Crossing(frozenset(others), device, store, families=("none",)).events())
+    assert device.in_full == []
 
 
 def test_a_part_of_the_shapes_has_what_all_of_them_want(store: Store) -> None:
