@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from tests.fabricated import final, host_run, imported, plain_sql
 from tests.simulated import DEVICE, RUN, TARGET, Simulated, stored_trial
 from tsm2_tune.cli import main
+from tsm2_tune.crossed import cross
 from tsm2_tune.generator.between import APART, KERNELS_OF_A_SHAPE, kernels_between, shapes_between
 from tsm2_tune.generator.families import FAMILIES, config_spelt, family_named
 from tsm2_tune.generator.families.tsmr import TsmrConfig
@@ -276,6 +279,17 @@ def test_between_tuned_shapes_what_contends_is_measured_beside_the_vendor(store:
         (one.m, one.n, one.k) for one in BETWEEN
     )
     assert {point[:3] for of in known.elsewhere.values() for point in of} >= {(p.m, p.n, p.k) for p in BETWEEN}
+
+
+def test_what_is_measured_between_is_told(store: Store) -> None:
+    tuned(store)
+    text = StringIO()
+    device = Simulated(store, Everything())
+    cross(frozenset(SHAPES), device, store, ("tsmr",), Console(file=text, width=200))
+    at = [problem for _, problem in device.tried]
+    between = sum(problem in BETWEEN for problem in at)
+    said = f"kernels at shapes that they did not win: {len(at)} measured ({between} at shapes between the tuned ones)"
+    assert said in text.getvalue()
 
 
 def test_a_shape_between_that_is_tuned_later_has_a_winner(store: Store) -> None:

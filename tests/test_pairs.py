@@ -33,7 +33,7 @@ TRIALS = (
     "SELECT p.dtype, p.op, p.m, t.config, t.outcome FROM trial t JOIN problem p ON p.id = t.problem_id ORDER BY t.id"
 )
 WINNERS = "SELECT dtype, op, m, config FROM best ORDER BY 1, 2, 3"
-SAID = "pairs of another shape's kernel and a tuned shape: "
+SAID = "kernels at shapes that they did not win: "
 
 
 def command(path: Path, *options: str, shapes: str = SHAPES) -> tuple[str, ...]:

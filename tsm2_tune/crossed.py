@@ -1,4 +1,4 @@
-"""What the terminal shows while kernels are measured at tuned shapes that they did not win, and what came of it."""
+"""What the terminal shows while kernels are measured at shapes that they did not win, and what came of it."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ def cross(asked: frozenset[Problem], tuner: Tuner, store: Store, families: Colle
     interrupted it.
     """
     outcomes, others = Counter[Outcome](), 0  # of trials, and interrupted ones of finals and full verifications
+    between = 0  # trials that were right at shapes that nobody tuned
     with (
         Measuring(console, "pairs", counts=("final",)) as shown,
         Liveness(lambda seconds: shown.goes_on(seconds, tuner.phases.now), LONG_SECONDS) as liveness,
@@ -32,12 +33,14 @@ def cross(asked: frozenset[Problem], tuner: Tuner, store: Store, families: Colle
             shown.show(event)
             if isinstance(event, job.TrialStored | job.TrialInterrupted):
                 outcomes[event.trial.outcome] += 1
+                between += event.trial.is_between and event.trial.outcome is Outcome.OK
             elif isinstance(event, job.WinnerVerified):
                 others += event.outcome is Outcome.INTERRUPTED
             elif isinstance(event, FinalFailure):
                 others += event.interrupted
     if outcomes:
         failed = sorted((outcome, count) for outcome, count in outcomes.items() if outcome is not Outcome.OK)
-        parts = [f"{outcomes[Outcome.OK]} measured", *(f"{count} {outcome}" for outcome, count in failed)]
-        print_line(console, f"pairs of another shape's kernel and a tuned shape: {', '.join(parts)}")
+        where = f" ({between} at shapes between the tuned ones)" if between else ""
+        parts = [f"{outcomes[Outcome.OK]} measured{where}", *(f"{count} {outcome}" for outcome, count in failed)]
+        print_line(console, f"kernels at shapes that they did not win: {', '.join(parts)}")
     return outcomes[Outcome.INTERRUPTED] + others
