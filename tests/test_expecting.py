@@ -217,6 +217,13 @@ def test_the_vendors_time_grows_with_the_least_time() -> None:
     assert routines.us(work((20480, 8, 2 * 20480))) == pytest.approx(800, rel=0.1)
 
 
+def test_the_vendor_computes_whole_tiles() -> None:
+    filled, partly = (500_000, 64, 64), (500_000, 33, 33)
+    routines = Routines([work(filled)], [400.0])
+    assert routines.us(work(filled)) == pytest.approx(400.0)
+    assert routines.us(work(partly)) > 0.6 * 400.0  # of 0.27 times the operations, and half of the bytes
+
+
 def test_the_vendors_time_is_interpolated() -> None:
     small = (100, 8, 1000)
     routines = Routines([work(R), work(small)], [400.0, 50.0])

@@ -14,6 +14,8 @@ START_US = 5.0  # of any kernel: until the first loads have arrived, and from th
 NEAR = 0.2  # added to distances from measured shapes, so that none alone counts; a factor of e is a distance of 1
 ODD_AWAY = 2.0  # square of the distance between lines that are whole vectors and lines that are not
 MOSTLY_START_US = 50.0  # half of the ratio of so long a body counts at any longer time, of a shorter one less
+VENDOR_TILE = (64.0, 32.0, 32.0)  # of m, n and k, which the vendor's routines compute as a whole
+VENDOR_RATE = 0.7  # of the card's, at which they multiply
 ODD_VENDOR = 1.1  # how much longer the vendor's routines take where lines are not whole vectors
 EVER = 2.0**60  # an extent that none reaches
 
@@ -83,7 +85,10 @@ class Routines:
 
     @staticmethod
     def _plain_us(work: Work) -> float:
-        return float(START_US + (ODD_VENDOR if work.has_odd_lines else 1.0) * work.least_us)
+        m, n, k = (math.ceil(x / tile) * tile for x, tile in zip((work.m, work.n, work.k), VENDOR_TILE, strict=True))
+        arithmetic_us = work.arithmetic_us / VENDOR_RATE * (m * n * k / (work.m * work.n * work.k))
+        body_us = math.hypot(work.memory_us, arithmetic_us)
+        return START_US + (ODD_VENDOR if work.has_odd_lines else 1.0) * body_us
 
 
 def _padded(rows: Sequence[Sequence[float]]) -> Floats:

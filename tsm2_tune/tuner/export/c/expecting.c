@@ -17,6 +17,7 @@
 #define FEWER 0.05
 #define UNEVEN 0.3
 #define ODD_VENDOR 1.1
+#define VENDOR_RATE 0.7 /* of the card's, at which the vendor's routines multiply */
 #define MOSTLY_START_US 50.0
 #define NEAR 0.2     /* added to distances */
 #define ODD_AWAY 2.0 /* square of the distance between lines that are whole vectors and lines that are not */
@@ -239,7 +240,9 @@ double carried_over_us(const struct winner *winner, const struct work *work, dou
 
 double plain_vendor_us(const struct work *work)
 {
-    return START_US + (work->has_odd_lines ? ODD_VENDOR : 1.0) * hypot(work->memory_us, work->arithmetic_us);
+    const double m = ceil(work->m / 64) * 64, n = ceil(work->n / 32) * 32, k = ceil(work->k / 32) * 32; /* tiles */
+    const double arithmetic = work->arithmetic_us / VENDOR_RATE * (m * n * k / (work->m * work->n * work->k));
+    return START_US + (work->has_odd_lines ? ODD_VENDOR : 1.0) * hypot(work->memory_us, arithmetic);
 }
 
 double vendor_us(const struct average *average, const struct work *work)
