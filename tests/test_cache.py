@@ -11,7 +11,10 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import platformdirs
 import pytest
@@ -22,7 +25,7 @@ from tests.fake_compilers import WRITE, calls, compiled, fake, mode
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner import cache
+from tsm2_tune.tuner import cache, processes
 from tsm2_tune.tuner.compiler import Toolchain, cache_folder, remove_leftovers
 from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.processes import workplace
@@ -248,6 +251,60 @@ def test_a_folder_that_is_taken_for_a_leftover_before_it_is_locked_is_made_again
         ended.set()
         for other in others:
             other.join()
+
+
+@pytest.mark.parametrize(("lost", "made"), [(0, True), (3, True), (19, True), (20, False)])
+def test_so_many_folders_are_tried(tmp_path: Path, lost: int, made: bool) -> None:
+    asked: list[str] = []
+
+    def ask(request: dict[str, str]) -> None:
+        asked.append(request["make"])
+        if len(asked) <= lost:
+            raise FileNotFoundError
+
+    with nullcontext() if made else pytest.raises(FileNotFoundError):
+        assert str(processes._made(cast(Any, SimpleNamespace(ask=ask)), tmp_path)) == asked[-1]
+    assert len({*asked}) == len(asked) == min(lost + 1, 20)
+
+
+def test_a_folder_that_cannot_be_made_is_asked_for_once(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def ask(request: dict[str, str]) -> None:
+        asked.append(request["make"])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        processes._made(cast(Any, SimpleNamespace(ask=ask)), tmp_path)
+    assert len(asked) == 1
+
+
+def test_a_new_folder_is_left_to_who_is_about_to_lock_it(folder: Path) -> None:
+    new, old = cache.working_parent() / "new", cache.working_parent() / "old"
+    new.mkdir()
+    old.mkdir()
+    os.utime(old, (0, 0))
+    remove_leftovers()
+    assert list(cache.working_parent().iterdir()) == [new]
+
+
+def test_a_folder_that_another_process_made_anew_meanwhile_stays(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = cache.working_parent() / "left"
+    left.mkdir()
+    (left / "lock").touch()
+    flock = fcntl.flock
+
+    def quicker(lock: int, how: int) -> None:
+        if (left / "lock").exists() and how & fcntl.LOCK_NB:
+            (left / "lock").unlink()  # by another remover
+            (left / "lock").touch()  # by the folder's new owner
+        flock(lock, how)
+
+    monkeypatch.setattr(fcntl, "flock", quicker)
+    remove_leftovers()
+    assert left.is_dir()
 
 
 def test_the_working_folder_of_a_dead_owner_goes_however_new_it_is(folder: Path) -> None:

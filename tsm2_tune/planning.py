@@ -158,7 +158,7 @@ def _audit(
     """Audit the database's trials of the device."""
     with Store.open(database, create=False) as store:
         name, limits = stored_target(store.devices(), spec, database)
-        trials = store.current(name)
+        trials = [trial for trial in store.current(name) if not trial.is_between]
     of_families = [trial for trial in trials if not families or trial.config.family in families]
     limits = replace(limits, name=name)
     found = audit(of_families, limits, guidelines)

@@ -144,9 +144,7 @@ class Kernels:
         tiles = self._tiles(work)
         rows, splits = self._options(tiles, work)
         every = self._us(tiles, work, rows, splits)
-        plain = every.min(axis=1)[:, None]
-        factors, away = self.interpolated.at(work, plain)
-        times = self._carried_over(work, plain, factors)
+        times, away = self._least_us(work, every)
         at = int((times * np.exp(doubt * away)).argmin())
         option = int(every[at].argmin())
         launch, parts = self._launches[at], int(splits[at, option])
@@ -156,6 +154,17 @@ class Kernels:
         if parts != launch.splits:
             launch = launch.with_splits(parts)
         return at, launch, float(times[at, 0])
+
+    def least_us(self, work: Work) -> Floats:
+        """Of each kernel, started as is best, the expected time: a column."""
+        tiles = self._tiles(work)
+        return self._least_us(work, self._us(tiles, work, *self._options(tiles, work)))[0]
+
+    def _least_us(self, work: Work, every: Floats) -> tuple[Floats, Floats]:
+        """The same by the times of all launches, and how far away each kernel was measured."""
+        plain = every.min(axis=1)[:, None]
+        factors, away = self.interpolated.at(work, plain)
+        return self._carried_over(work, plain, factors), away
 
     @staticmethod
     def _carried_over(work: Work, plain_us: Floats, factors: Floats) -> Floats:

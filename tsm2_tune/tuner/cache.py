@@ -26,6 +26,7 @@ LIMIT_BYTES = 2 * 2**30
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 KEPT_OF_LIMIT = 0.9  # that eviction leaves, so that the next run need not evict again
 SPARED_SECONDS = 3600.0  # since its last use, in which no run evicts another's binary
+UNLOCKED_SECONDS = 60.0  # within which who has made a working folder locks it
 MOST_REPORT_BYTES = 2**16
 WORKING = "working"
 STARTED = time.time()
@@ -219,9 +220,13 @@ def _remove_if_dead(folder: Path) -> bool:
         if not stat.S_ISDIR(os.lstat(folder).st_mode):
             folder.unlink()
             return True
+        if not (folder / LOCK).exists() and time.time() - os.lstat(folder).st_mtime < UNLOCKED_SECONDS:
+            return False
         lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | _NO_FOLLOWING, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.path.samestat(os.fstat(lock), os.lstat(folder / LOCK)):
+                return False  # another process was quicker, and a new owner may be
             shutil.rmtree(folder, ignore_errors=True)
         finally:
             os.close(lock)

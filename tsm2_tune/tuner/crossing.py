@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby
 
-from tsm2_tune.generator.between import kernels_between, shapes_between
+from tsm2_tune.generator.between import kernels_between
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.expected import expected_us
 from tsm2_tune.generator.problem import Problem
@@ -24,7 +24,7 @@ from tsm2_tune.generator.rules import Candidate
 from tsm2_tune.tuner import job, suggested
 from tsm2_tune.tuner.claims import Claims
 from tsm2_tune.tuner.export.between import MEASURED, rows_between
-from tsm2_tune.tuner.export.contending import contending
+from tsm2_tune.tuner.export.contending import Contender, contending, unsearched_between
 from tsm2_tune.tuner.export.fitting import configuration_for, distance
 from tsm2_tune.tuner.export.pairs import Comparable
 from tsm2_tune.tuner.operands import needed_bytes
@@ -66,11 +66,19 @@ class Group:
                 yield kernel, problem
 
     def is_missing(self, kernel: str, problem: Problem, asked: frozenset[Problem]) -> bool:
-        """Whether the kernel has no time at the shape, and one of what was asked for is that, or was won by it."""
-        at = self.won.get(kernel) or self.between.get(kernel)
-        if at is None or problem not in self.known or kernel in self.known[problem]:
+        """Whether the kernel has no time at the shape, and one of what was asked for is that, or was won by it.
+
+        Of a kernel that won nothing, what was asked for is also between its shapes, if any of the group was.
+        """
+        if problem not in self.known or kernel in self.known[problem]:
             return False
-        return problem in asked or not asked.isdisjoint(at)
+        if problem in self.winners or kernel in self.won:
+            return problem in asked or not asked.isdisjoint(self.won.get(kernel, ()))
+        return not asked.isdisjoint(self.winners)
+
+    def started(self, kernel: str) -> dict[Problem, KernelConfig]:
+        """How it was started at the shapes that it won or is for; of others nothing."""
+        return self.won.get(kernel) or self.between.get(kernel, {})
 
     def _nearest(self) -> Iterator[tuple[str, Problem]]:
         """A kernel, and one of the shapes nearest to those that it won or is for."""
@@ -93,6 +101,7 @@ class Crossing:
     store: Store
     families: Collection[str] = ()  # only kernels of these; none: of all
     started_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    _tried_here: dict[tuple[Problem, str], bool] = field(default_factory=dict)  # whether it is done
 
     def events(self) -> Iterator[Event]:
         """Everything that happens, stored before it is told; nothing where no pair is missing."""
@@ -100,7 +109,8 @@ class Crossing:
         unsettled = sorted(problem for group in groups for problem in group.unsettled - self.asked)
         due = self._due(groups)
         kinds = [next(iter(group.winners)) for group in groups if group.winners]
-        if not due and not unsettled and not any(map(self._contending, kinds)) and not self._unverified():
+        nothing = not due and not unsettled and not any(map(self._contending, kinds))
+        if nothing and not any(map(self._unsettled_between, kinds)) and not self._unverified():
             return
         with unbounded(self.tuner), self.store.claims(self.tuner.target.identity.name) as claims:
             for problem in unsettled:
@@ -113,28 +123,42 @@ class Crossing:
             yield from self._verified(claims)
 
     def _contended(self, kind: Problem, claims: Claims) -> Iterator[Event]:
-        """Try what contends of this one's element type and op, until nothing does that was not tried."""
-        tried: set[tuple[Problem, str]] = set()
+        """Try what contends of this one's element type and op, until nothing does that this run has not tried.
+
+        And end what a run that was ended has left between tuned shapes.
+        """
         while due := self._contending(kind):  # a time changes what is expected elsewhere
-            pairs = {(problem, one.config.text) for problem, candidates in due.items() for one in candidates}
-            if pairs <= tried:
-                return  # another run has them in hand
-            tried |= pairs
             yield from self._tried(due, claims)
+        for problem in self._unsettled_between(kind):
+            yield from self._settled(self._turn(problem, (), claims, is_between=True))
+
+    def _unsettled_between(self, kind: Problem) -> list[Problem]:
+        """Shapes between where what was tried was in no final, or in none with the vendor where that is wanted."""
+        device, cache, vendor = self.tuner.target.identity.name, self.tuner.cache, self.tuner.options.vendor
+        rows = self.store.best(device=device, cache=cache, alike=kind, between=True)
+        return [
+            row.problem for row in rows if not row.stale and (row.round == 0 or (vendor and row.vendor_us is None))
+        ]
 
     def _tried(self, due: Mapping[Problem, Sequence[Candidate]], claims: Claims) -> Iterator[Event]:
         """Try these at their shapes, with finals where they are due."""
-        done, total = 0, sum(map(len, due.values()))
-        yield Crossed(done, total)
+        pairs = [(problem, one.config.text) for problem, candidates in due.items() for one in candidates]
+        self._tried_here.update(dict.fromkeys(pairs, False))
+        if due:
+            yield self._crossed()
         tuned = {row.problem for problem in due for row in self._winners(problem=problem)}
         for problem, candidates in due.items():
             turn = self._turn(problem, candidates, claims, is_between=problem not in tuned)
-            for number, event in enumerate(suggested.tried(turn, candidates), 1):
+            for event in suggested.tried(turn, candidates):
+                self._tried_here[problem, event.trial.config.text] = True
                 yield event
-                yield Crossed(done + number, total)
-            done += len(candidates)
-            yield Crossed(done, total)  # with those that another run has tried meanwhile
+                yield self._crossed()
+            self._tried_here.update(dict.fromkeys([(problem, one.config.text) for one in candidates], True))
+            yield self._crossed()  # with those that another run has tried meanwhile
             yield from self._settled(turn)
+
+    def _crossed(self) -> Crossed:
+        return Crossed(sum(self._tried_here.values()), len(self._tried_here))
 
     def _groups(self) -> Iterator[Group]:
         """Those that a problem of the run is in, and another shape."""
@@ -153,7 +177,8 @@ class Crossing:
     def _group(self, rows: Sequence[BestRow]) -> Group:
         tuner, unsettled = self.tuner, {row.problem for row in rows if _is_unsettled(row)}
         tuned = [row.problem for row in rows]
-        planned, between_shapes = self._planned(tuned)
+        planned = self._planned(tuned)
+        between_shapes = [] if self.tuner.target.is_host else unsearched_between(self.store, rows)
         families = {row.family for row in rows} | {one.family for at in planned.values() for one in at.values()}
         counts = Comparable(suggested.bases_of(families, tuner.target, tuner.cache))
         won, winners, known = dict[str, dict[Problem, KernelConfig]](), dict[Problem, CurrentTrial](), {}
@@ -171,13 +196,11 @@ class Crossing:
         between = {kernel: at for kernel, at in planned.items() if kernel not in won}
         return Group(won, between, winners, known, frozenset(filter(unsettled.__contains__, winners)))
 
-    def _planned(
-        self, problems: Collection[Problem]
-    ) -> tuple[dict[str, dict[Problem, KernelConfig]], Sequence[Problem]]:
-        """Kernels for shapes between, and these; none where an export takes none: of few shapes, and of a host."""
+    def _planned(self, problems: Collection[Problem]) -> dict[str, dict[Problem, KernelConfig]]:
+        """Kernels for shapes between; none where an export would take none: of few shapes, and of a host."""
         if self.tuner.target.is_host or len(problems) < MEASURED:
-            return {}, ()
-        return kernels_between(problems, self.tuner.target.limits), shapes_between(problems)
+            return {}
+        return kernels_between(problems, self.tuner.target.limits)
 
     def _due(self, groups: Sequence[Group]) -> dict[Problem, list[Candidate]]:
         """What is to be tried at each shape, the nearest ones of each kernel."""
@@ -185,21 +208,32 @@ class Crossing:
         return self._untried_at(
             (problem, candidate)
             for group, kernel, problem in missing
-            if (candidate := self._candidate(group, kernel, problem)) is not None
+            if (candidate := self._candidate(group.started(kernel), problem)) is not None
             and expected_us(candidate) <= ABSURD * expected_us(self._winner(group, problem))
         )
 
     def _contending(self, kind: Problem) -> dict[Problem, list[Candidate]]:
-        """What is to be tried wherever it is expected to be nearly the fastest, of this one's element type and op."""
+        """What is to be tried wherever it is expected to be nearly the fastest, of this one's element type and op.
+
+        It is what this run has not tried yet.
+        """
         winners = self._winners(alike=kind)
         if self.tuner.target.is_host or len(winners) < 2:
             return {}
         group = self._group(winners)
-        missing = (pair for pair in contending(self.store, winners) if group.is_missing(*pair, self.asked))
+
+        def candidate(one: Contender) -> Candidate | None:
+            started = group.started(one.config.kernel_text) or {one.own: one.config}
+            return self._candidate(started, one.at)
+
+        found = contending(self.store, winners, lambda one: candidate(one) is not None)
+        pairs = (
+            (one.at, candidate(one)) for one in found if group.is_missing(one.config.kernel_text, one.at, self.asked)
+        )
         return self._untried_at(
-            (problem, candidate)
-            for kernel, problem in missing
-            if (candidate := self._candidate(group, kernel, problem)) is not None
+            (problem, one)
+            for problem, one in pairs
+            if one is not None and (problem, one.config.text) not in self._tried_here
         )
 
     def _untried_at(self, pairs: Iterable[tuple[Problem, Candidate]]) -> dict[Problem, list[Candidate]]:
@@ -209,14 +243,14 @@ class Crossing:
         untried = {problem: self._untried(problem, candidates) for problem, candidates in found.items()}
         return {problem: candidates for problem, candidates in untried.items() if candidates}
 
-    def _candidate(self, group: Group, kernel: str, problem: Problem) -> Candidate | None:
-        """How the kernel is tried at the shape; None where it cannot be.
+    def _candidate(self, started: Mapping[Problem, KernelConfig], problem: Problem) -> Candidate | None:
+        """How the kernel that was started so elsewhere is tried at the shape; None where it cannot be.
 
         As at the shapes that it won or is for, whatever else is known of it: so the same run again tries it no other
         way, and only has more to try where another kernel has won meanwhile.
         """
         limits = self.tuner.target.limits
-        config = configuration_for(group.won.get(kernel) or group.between[kernel], problem, limits)
+        config = configuration_for(started, problem, limits)
         if config is None or (self.families and config.family not in self.families):
             return None
         candidate = suggested.candidate_of(config, problem, limits)

@@ -184,7 +184,7 @@ class Turn:
         """Everything that happens, stored before it is told."""
         space, tuner, store, problem = self.space, self.tuner, self.store, self.space.problem
         device = tuner.target.identity.name
-        store.count_as_tuned(device, problem)
+        store.count_as_tuned(device, problem, self.cache)
         again = again_of(store, tuner, problem, self.own)
         past = past_of(store, tuner, problem, self.own, again)
         contenders = past_of(store, tuner, problem, self.bases, again).contenders
@@ -228,8 +228,11 @@ class Turn:
         self.claims.give_back()  # what was compiled ahead
 
     def settled(self, again: Again, also: Collection[str] = ()) -> Iterator[Event]:
-        """Finals, in which configurations that `also` spells take part too, and the full verification of who won."""
-        yield from self._finals(again, also) if self.is_between else self._winner_verified(again, also)
+        """Finals, in which configurations that `also` spells take part too, and the full verification of who won.
+
+        Nobody has where no search tried anything.
+        """
+        yield from self._winner_verified(again, also)
         yield from _left_out(self.tuner, self.space.problem)
 
     def _claim(self, again: Again) -> Claim:

@@ -143,11 +143,24 @@ class Store:
                 values |= {"verdict_correct": 0, "verdict_detail": detail[:MOST_DETAIL]}
             connection.execute(row.values(values))
 
-    def count_as_tuned(self, device_name: str, problem: Problem) -> None:
-        """Store that the problem is searched: what was tried of it before, between tuned ones, competes."""
+    def count_as_tuned(self, device_name: str, problem: Problem, cache: Cache) -> None:
+        """Store that the problem is searched in this state of the L2: what was tried before counts as of a search."""
+        trial = schema.trial.c
         with self._database.transaction(writes=True) as connection:
-            row = update(schema.trial).where(_of_problem(device_name, problem), schema.trial.c.is_between == 1)
-            connection.execute(row.values(is_between=0))
+            row = update(schema.trial).where(_of_problem(device_name, problem), trial.cache == cache.value)
+            connection.execute(row.where(trial.is_between == 1).values(is_between=0))
+
+    def searched(self, device_name: str, cache: Cache, alike: Problem) -> frozenset[Problem]:
+        """The problems of this one's element type and op that a search tried anything of, in this state of the L2."""
+        trial = schema.trial.c
+        query = (
+            select(func.min(trial.id).label("id"), *stored.PROBLEM_KEY)
+            .join(schema.problem, schema.problem.c.id == trial.problem_id)
+            .where(trial.device_name == device_name, trial.cache == cache.value, trial.is_between == 0)
+            .where(schema.problem.c.dtype == alike.dtype_name, schema.problem.c.op == alike.op)
+            .group_by(trial.problem_id)
+        )
+        return frozenset(map(stored.problem_of, self._database.rows(query)))
 
     def full_verdict(self, row: BestRow, bases: Collection[str] = ()) -> str | None:
         """What the full verification tried of the winner's kernel, also where it won another problem.
@@ -280,6 +293,7 @@ class Store:
             found = preferred(found)
         with self._database.transaction() as connection:
             _refuse_intervals(connection)
+            _refuse_marks(connection)
             return tuple(_known(connection, row) for row in found)
 
     def row(self, trial_id: int) -> BestRow:
@@ -513,6 +527,15 @@ def _known(connection: Connection, row: BestRow) -> BestRow:
     """The winner with all that is known of it besides; stale where this program makes another kernel."""
     record = _winner(connection, row)
     return storing.beside(connection, row if record.unchanged else replace(row, stale=1), record.rounds)
+
+
+def _refuse_marks(connection: Connection) -> None:
+    """StoreError where it cannot be told whether a trial is of a search: it would be passed over without a word."""
+    trial = schema.trial.c
+    trial_id = connection.execute(select(trial.id).where(trial.is_between.not_in((0, 1))).limit(1)).scalar()
+    if trial_id is not None:
+        with stored.reading(trial_id):
+            raise ValueError("is_between is neither 0 nor 1")
 
 
 def _refuse_intervals(connection: Connection) -> None:

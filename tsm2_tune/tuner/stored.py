@@ -128,6 +128,7 @@ class CurrentTrial:
     basis: str
     source_digest: str
     is_verified_in_full: bool
+    is_between: bool  # of no search
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,6 +371,7 @@ def current_trial(row: Row) -> CurrentTrial:
             basis=values["basis"],
             source_digest=values["source_digest"],
             is_verified_in_full=values["full_verdict"] is not None,
+            is_between=bool(values["is_between"]),
         )
 
 
@@ -415,6 +417,13 @@ def stored_trial(row: Row, problem: Problem) -> StoredTrial:
             limits=limits(values),
             source_digest=values["source_digest"],
         )
+
+
+def problem_of(row: Row) -> Problem:
+    """The problem in a row of `trial` that has its problem."""
+    with reading(row["id"]):
+        values = checked(row, PROBLEM_KEY)
+        return Problem(values["m"], values["n"], values["k"], values["dtype"], values["op"])
 
 
 def device_name(row: Row) -> str:

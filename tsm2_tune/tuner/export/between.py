@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 
 import numpy as np
 
 from tsm2_tune.generator.between import shapes_between
+from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.runtime.choosing import measured_of
 from tsm2_tune.runtime.expecting import Kernels
-from tsm2_tune.runtime.interpolating import Floats
+from tsm2_tune.runtime.interpolating import Floats, as_column
 from tsm2_tune.runtime.winners import Winner, work_of
 from tsm2_tune.runtime.work import Card
 from tsm2_tune.tuner.export.known import known_of
@@ -72,14 +74,16 @@ def rows_between(store: Store, winners: Sequence[BestRow]) -> list[BestRow]:
     return wanted
 
 
-def kernels_of(store: Store, rows: Iterable[BestRow]) -> tuple[dict[int, Winner], dict[int, str], Mapping[str, Card]]:
-    """By trial what a program is given of these rows, and their kernels' texts; and the devices' cards."""
+def kernels_of(
+    store: Store, rows: Iterable[BestRow]
+) -> tuple[dict[int, Winner], dict[int, KernelConfig], Mapping[str, Card]]:
+    """By trial what a program is given of these rows, and their configurations; and the devices' cards."""
     rows = list(rows)
     records = {row.trial_id: store.trial(row.trial_id) for row in rows}
     known = known_of(store, records, vendor=False)
     kernels = {row.trial_id: winner(row, records[row.trial_id].trial.source, known) for row in rows}
-    texts = {trial_id: record.trial.config.kernel_text for trial_id, record in records.items()}
-    return kernels, texts, known.cards
+    configs = {trial_id: record.trial.config for trial_id, record in records.items()}
+    return kernels, configs, known.cards
 
 
 def _others(store: Store, winners: Sequence[BestRow]) -> list[CurrentTrial]:
@@ -109,15 +113,17 @@ def _us(trial: CurrentTrial) -> float:
 
 
 def expected_us(kernels: Sequence[Winner], problems: Sequence[Problem], card: Card) -> Floats:
-    """Of each kernel, started as is best, its expected time at each of the shapes."""
+    """Of each kernel, started as is best, its expected time at each of the shapes; all know how they divide work."""
+    measured = [measured_of(one, card) for one in kernels]
+    divisions = [one.division for one in kernels if one.division is not None]
+    every = Kernels(divisions, [one.launch for one in kernels], [of[0].work for of in measured], measured, card)
 
-    def row(one: Winner) -> list[float]:
-        assert one.division is not None
-        measured = measured_of(one, card)
-        alone = Kernels([one.division], [one.launch], [measured[0].work], [measured], card)
-        return [alone.best(work_of(one, (p.m, p.n, p.k), card))[2] for p in problems]
+    def column(p: Problem) -> Floats:
+        works = [work_of(one, (p.m, p.n, p.k), card) for one in kernels]
+        odd, memory = (as_column([getattr(work, name) for work in works]) for name in ("has_odd_lines", "memory_us"))
+        return every.least_us(replace(works[0], has_odd_lines=odd, memory_us=memory))
 
-    return np.array([row(one) for one in kernels], float)
+    return np.hstack([column(p) for p in problems])
 
 
 def _gaining(times: Floats, least: Floats) -> Iterator[int]:

@@ -4,41 +4,63 @@ around there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from tsm2_tune.generator.between import shapes_between
+from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.runtime.interpolating import Floats
 from tsm2_tune.tuner.export.between import MEASURED, expected_us, kernels_of, rows_between
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
+from tsm2_tune.tuner.trial import Cache
 
 NEARLY = 1.15  # times as long as the fastest
 MOST_CONTENDING = 6  # kernels at a shape, those that are expected to take least
 
 
-def contending(store: Store, winners: Sequence[BestRow]) -> Iterator[tuple[str, Problem]]:
-    """The text of a kernel that an export of these winners has, and a tuned shape or one between them.
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A kernel that an export has, and a shape where it is expected to be nearly the fastest."""
+
+    config: KernelConfig
+    own: Problem  # at which it is started as this configuration says
+    at: Problem
+
+
+def contending(store: Store, winners: Sequence[BestRow], fits: Callable[[Contender], bool]) -> Iterator[Contender]:
+    """Of each tuned shape, and of each between them that nobody searched, those that fit there, the fastest first.
 
     The winners are of one device, state of the L2, element type and op. Nothing is expected of hosts, nor of a GPU
     whose multiprocessors are not known.
     """
     rows = [*winners, *rows_between(store, winners)]
-    kernels, texts, cards = kernels_of(store, rows)
-    card = cards.get(winners[0].device)
-    own = {texts[row.trial_id]: kernels[row.trial_id] for row in rows}  # one of each text
-    if card is None or any(one.division is None for one in own.values()):
+    kernels, configs, cards = kernels_of(store, rows)
+    card, own = cards.get(winners[0].device), {configs[row.trial_id].kernel_text: row for row in rows}
+    if card is None or any(kernels[row.trial_id].division is None for row in rows):
         return
-    tuned = [row.problem for row in winners]
-    between = shapes_between(tuned) if len(tuned) >= MEASURED else []
-    times = expected_us(list(own.values()), [*tuned, *between], card)
+    tuned, one_of_each = [row.problem for row in winners], list(own.values())
+    between = unsearched_between(store, winners)
+    times = expected_us([kernels[row.trial_id] for row in one_of_each], [*tuned, *between], card)
     least = np.array([*(row.median_us for row in winners), *times[:, len(tuned) :].min(axis=0)])
     for place, problem in enumerate([*tuned, *between]):
-        yield from ((list(own)[at], problem) for at in _nearest(times[:, place] / least[place]))
+        found = 0
+        for at in np.argsort(times[:, place], kind="stable"):
+            row = one_of_each[at]
+            contender = Contender(configs[row.trial_id], row.problem, problem)
+            if times[at, place] > NEARLY * least[place] or found == MOST_CONTENDING:
+                break
+            if fits(contender):
+                found += 1
+                yield contender
 
 
-def _nearest(ratios: Floats) -> list[int]:
-    """Places of the least, as far as they are near."""
-    return [int(at) for at in np.argsort(ratios, kind="stable")[:MOST_CONTENDING] if ratios[at] <= NEARLY]
+def unsearched_between(store: Store, winners: Sequence[BestRow]) -> list[Problem]:
+    """The shapes between the winners' that no search tried anything at; none between few."""
+    if len(winners) < MEASURED:
+        return []
+    kind = winners[0]
+    searched = store.searched(kind.device, Cache(kind.cache), kind.problem)
+    return [problem for problem in shapes_between([row.problem for row in winners]) if problem not in searched]
