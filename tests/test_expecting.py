@@ -15,7 +15,9 @@ from benchmarks.expected import errors, won
 from tests.fabricated import GPU, device_array, final, host_run, imported, trial, tuning_run, vendor_measurement
 from tests.recording_driver import recording
 from tsm2_tune.generator.families import FAMILIES
+from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.staged_smma import StagedSmmaConfig
+from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.families.tsmm_mma import TsmmMmaConfig
 from tsm2_tune.generator.families.tsmm_ring import TsmmRingConfig
@@ -185,6 +187,57 @@ def test_blocks_that_compute_whole_tiles_from_a_ring_have_the_next_on_its_way() 
     assert found.best(work((1000, 8, 48)))[1].splits == 32  # its rows alone are divided: strips of 32
 
 
+def plain_us(one: tuple[Division, Launch], shape: tuple[int, int, int], **more: Any) -> float:
+    """By the card's rates alone."""
+    measured = [Measured(work(shape, **more), one[1].rows_per_block, one[1].splits, 1.0)]
+    found = Kernels([one[0]], [one[1]], [measured[0].work], [measured], CARD)
+    return float(found.unmeasured_us([measured])[0, 0])
+
+
+def test_parts_of_k_take_half_a_microsecond_each() -> None:
+    ring = Division(2, 32, 0, 0, 1, 1.0), Launch(256, 1, 112 * 1024, 1, splits=264, persistent=True)
+    shape = (8448, 1, 4000)  # a strip for each block; after each product C is written
+    without = replace(ring[0], deepest=0), ring[1]
+    rewritten = 2 * 3999 * 8448 * 4e-3 / CARD.read_gbytes_per_s
+    body, bytes_alone = (plain_us(one, shape) - 5 for one in (ring, without))
+    assert body == pytest.approx(np.hypot(bytes_alone + rewritten, 0.5 * 3999), rel=0.01)
+    assert body > 0.5 * 3999
+
+
+def test_one_tile_for_each_block_takes_no_turn_more() -> None:
+    one = Division(8, 128, 8, 8, 0, 1.0), Launch(128, 128, 0, 8)
+    shape = (128 * SMS, 8, 64)
+    assert plain_us(one, shape) == pytest.approx(5 + work(shape).least_us, abs=0.05)  # B again for each block
+
+
+def test_a_blocks_passes_are_turns_where_there_are_few_blocks() -> None:
+    one = Division(8, 128, 1, 8, 0, 1.0, cached_rate=1e9), Launch(128, 128, 0, 0)  # a pass for each column
+    shape = (128 * 4, 64, 8)
+    assert plain_us(one, shape) > 5 + 0.5 * 63
+    assert plain_us(one, shape) == pytest.approx(5 + 0.5 * 63, rel=0.05)
+
+
+def test_odd_lines_make_turns_longer_too() -> None:
+    one = Division(8, 128, 1, 8, 0, 2.0), Launch(128, 128, 0, 0)
+    shape = (128 * 4, 64, 8)
+    odd, even = (plain_us(one, shape, has_odd_lines=odd) - 5 for odd in (True, False))
+    assert odd == pytest.approx(2 * even)
+
+
+def test_far_away_doubt_grows_faster_than_distance() -> None:
+    """At 7 units of distance beside 1: e to the 0.9 are 2.5 times, where the distance alone would be 1.8 times."""
+    near, far = (20480, 8, 20480 // 3), (20480, 8, 22)
+    at = work(R)
+    plain = plain_us(SPLIT, R)
+    ones = [
+        ((SPLIT[0], SPLIT[1]), shape, ratio * plain_us(SPLIT, shape)) for shape, ratio in ((near, 2.0), (far, 1.0))
+    ]
+    found = kernels(*ones)
+    assert found.best(at, doubt=0.0)[0] == 1
+    assert found.best(at)[0] == 0
+    assert plain > 50
+
+
 def test_no_kernel_is_expected_to_be_faster_than_the_memory() -> None:
     impossible = kernels((SPLIT, R, 40.0))
     shape = (20480, 8, 40960)
@@ -239,6 +292,8 @@ def test_the_vendors_time_is_interpolated() -> None:
     [
         (TsmrConfig(64, 1, 2, 8, 4, 13, 2, 4), (20480, 2, 20480), Division(4, 256, 2, 8, 0, 1.03, depth=8)),
         (TsmmConfig(128, 8, 1, 8, 8, 4), L, Division(4, 256, 8, 64, 0, 1.03, depth=8)),  # passes of 8 columns
+        (Tsm2Config("v3", 128, 4, 8), L, Division(4, 128, 4, 128, 0, 1.03, depth=8)),
+        (Ism2Config(1, 128, 4, 8, 2), L, Division(4, 128, 4, 128, 0, 1.03, depth=8)),
     ],
 )
 def test_a_family_says_into_what_its_kernels_divide_their_work(

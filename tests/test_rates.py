@@ -76,6 +76,15 @@ def test_what_odd_lines_cost_is_found_where_some_are(odd_lines: float) -> None:
     found = fitted(winner([(shape, expected_us(true, shape)) for shape in (WON, *OTHERS, *odd)]), CARD)
     assert found.odd_lines == pytest.approx(odd_lines, rel=0.2)
     assert fitted(winner([(shape, expected_us(true, shape)) for shape in (WON, *OTHERS[:3])]), CARD).odd_lines == 1.03
+    of_odd_alone = winner([(shape, expected_us(true, shape)) for shape in odd])
+    assert fitted(replace(of_odd_alone, m=12, n=31, k=1_000_001), CARD).odd_lines == 1.03
+
+
+def test_where_times_tell_nothing_of_odd_lines_these_are_the_familys() -> None:
+    staged = replace(winner([(WON, 1.0)]), division=replace(with_rates(1.0, CACHED_RATE), odd_lines=1.3))
+    small = [(shape, 5.0 + 1e-3 * shape[2]) for shape in ((1, 1, 40), (3, 2, 41), (2, 2, 44))]  # all of it is start
+    found = replace(staged, elsewhere=[(*shape, 12, 1, us) for shape, us in small])
+    assert fitted(replace(found, m=4, n=4, k=40, median_us=5.0), CARD).odd_lines == 1.3
 
 
 def test_where_times_tell_nothing_of_the_rates_they_are_usual() -> None:
