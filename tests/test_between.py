@@ -413,6 +413,27 @@ def test_what_a_killed_run_leaves_between_is_ended_by_the_next(store: Store, ven
     assert all(row.round > 0 for row in store.best(between=True))
 
 
+def test_what_alone_contends_is_tried(store: Store) -> None:
+    tuned(store)
+    list(Crossing(frozenset(SHAPES), Simulated(store, Slower()), store, families=("tsmr",)).events())
+    between = [one for one in store.current(DEVICE) if one.is_between]
+    store.forget([between[0].id], [], lambda _: None)
+    again = Simulated(store, Slower())
+    list(Crossing(frozenset(SHAPES), again, store, families=("tsmr",)).events())
+    assert again.tried == [(between[0].config.text, between[0].problem)]
+
+
+def test_winners_and_trials_are_found_by_type_and_op(store: Store) -> None:
+    tuned(store)
+    for other in (replace(SHAPES[0], op="nnt"), replace(SHAPES[0], dtype_name="f64")):
+        store.add_trial(RUN, stored_trial(WINNER, other, 100.0, full_verdict="right"))
+    for found in (store.best(alike=SHAPES[0]), store.current(DEVICE, alike=SHAPES[0])):
+        assert {one.problem for one in found} == set(SHAPES)
+    assert store.searched(DEVICE, Cache.CLEAN, SHAPES[0]) == set(SHAPES)
+    assert store.searched(DEVICE, Cache.WARM, SHAPES[0]) == set()
+    assert store.searched("another GPU", Cache.CLEAN, SHAPES[0]) == set()
+
+
 def test_what_fails_is_tried_once_in_a_run(store: Store) -> None:
     tuned(store)
     measured(store, SLOWER_AT_TUNED, full_verdict="right")

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from tsm2_tune.runtime.choosing import vendor_of
 from tsm2_tune.runtime.expecting import CACHED_RATE, Division, Kernels, Measured
 from tsm2_tune.runtime.launch import Launch
 from tsm2_tune.runtime.winners import Winner, work_of
@@ -109,3 +110,11 @@ def test_what_was_measured_where_it_won_alone_has_usual_rates() -> None:
 def test_a_hosts_have_usual_rates() -> None:
     found = winner(times_at(0.11, 0.35), on_host=True)
     assert fitted(found, CARD) is found.division
+
+
+def test_the_vendors_wrong_answer_is_no_time() -> None:
+    around = ((1, 2, 3, 4.0),)
+    beside = replace(winner([(WON, 500.0)]), vendor_us=50.0, vendor_right=1, vendor_elsewhere=around)
+    assert vendor_of(beside) == [(WON, 50.0), ((1, 2, 3), 4.0)]
+    assert vendor_of(replace(beside, vendor_right=0)) == [((1, 2, 3), 4.0)]
+    assert vendor_of(replace(beside, vendor_us=None, vendor_right=None)) == [((1, 2, 3), 4.0)]
