@@ -415,10 +415,11 @@ def test_what_a_killed_run_leaves_between_is_ended_by_the_next(store: Store, ven
 
 def test_what_alone_contends_is_tried(store: Store) -> None:
     tuned(store)
-    list(Crossing(frozenset(SHAPES), Simulated(store, Slower()), store, families=("tsmr",)).events())
+    device, again = Simulated(store, Slower()), Simulated(store, Slower())
+    device.options = again.options = Options(vendor=True)
+    list(Crossing(frozenset(SHAPES), device, store, families=("tsmr",)).events())
     between = [one for one in store.current(DEVICE) if one.is_between]
     store.forget([between[0].id], [], lambda _: None)
-    again = Simulated(store, Slower())
     list(Crossing(frozenset(SHAPES), again, store, families=("tsmr",)).events())
     assert again.tried == [(between[0].config.text, between[0].problem)]
 
