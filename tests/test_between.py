@@ -26,7 +26,7 @@ from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.order import FAR_BEHIND
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.generator.space import search_space
+from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.runtime.expecting import CACHED_RATE
 from tsm2_tune.tuner import job
 from tsm2_tune.tuner.basis import basis
@@ -37,6 +37,7 @@ from tsm2_tune.tuner.export.known import known_of
 from tsm2_tune.tuner.export.rates import fitted
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
+from tsm2_tune.tuner.suggested import candidate_of
 from tsm2_tune.tuner.trial import Cache, Outcome
 from tsm2_tune.tuner.tune import Options
 
@@ -335,9 +336,12 @@ def test_what_is_measured_between_is_told(store: Store) -> None:
 
 
 def searched(store: Store, problem: Problem, cache: Cache = Cache.CLEAN) -> None:
-    space = search_space(problem, H200, families=("tsmr",))
+    configs = [
+        TsmrConfig(128, 1, columns, 8, 4, splits, 1, 1) for columns, splits in product((1, 2, 3, 4), (6, 9, 13))
+    ]
+    space = SearchSpace(problem, H200, ("tsmr",), [candidate_of(one, problem, H200) for one in configs], (), ())
     device = Simulated(store, Everything())
-    device.options = Options(max_trials=30, cache=cache)
+    device.options = Options(cache=cache)
     list(job.run([space], device, store, order=lambda space, _: space.kept))
 
 
