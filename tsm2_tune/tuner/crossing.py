@@ -68,7 +68,7 @@ class Group:
     def is_missing(self, kernel: str, problem: Problem, asked: frozenset[Problem]) -> bool:
         """Whether the kernel has no time at the shape, and one of what was asked for is that, or was won by it.
 
-        Of a kernel that won nothing, what was asked for is also between its shapes, if any of the group was.
+        A kernel that won nothing is missing at a shape between whichever of the group's shapes was asked for.
         """
         if problem not in self.known or kernel in self.known[problem]:
             return False
@@ -101,7 +101,7 @@ class Crossing:
     store: Store
     families: Collection[str] = ()  # only kernels of these; none: of all
     started_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
-    _tried_here: dict[tuple[Problem, str], bool] = field(default_factory=dict)  # whether it is done
+    _tried_here: dict[tuple[Problem, str], bool] = field(default_factory=dict)  # each pair of this run: is it done
 
     def events(self) -> Iterator[Event]:
         """Everything that happens, stored before it is told; nothing where no pair is missing."""
