@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,13 +28,12 @@ class Searched:
     device: str
     winners: dict[tuple[str, str, Problem], Winner]  # regime, layout, problem
 
-    def of(self, cell: Cell) -> Winner | None:
-        return self.winners.get((cell.regime, cell.layout, cell.problem))
-
-    def compile(self, cells: Iterable[Cell], target: Target) -> None:
-        """Fill the cache with the kernels of these cells."""
-        found = ((cell.problem, self.of(cell)) for cell in cells)
-        compile_all([(problem, winner.config) for problem, winner in found if winner is not None], target)
+    def beside(self, cells: Iterable[Cell], target: Target) -> Iterator[tuple[Cell, Winner]]:
+        """Those of the cells that were searched, with their winners, whose kernels are compiled first."""
+        found = ((cell, self.winners.get((cell.regime, cell.layout, cell.problem))) for cell in cells)
+        there = [(cell, winner) for cell, winner in found if winner is not None]
+        compile_all([(cell.problem, winner.config) for cell, winner in there], target)
+        yield from there
 
 
 def searched_in(path: Path) -> Searched:

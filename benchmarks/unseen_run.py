@@ -243,9 +243,7 @@ def run(
         todo = [cell for cell in selection.cells(target) if not result.measured(cell.record)]
         cells: Iterator[tuple[Cell, Any]] = ((cell, None) for cell in todo)
         if searched is not None:
-            found = [(cell, searched.of(cell)) for cell in todo]
-            searched.compile(todo, target)
-            cells = ((cell, winner) for cell, winner in found if winner is not None)
+            cells = searched.beside(todo, target)
         elif searches:
             _ = tuner.ceilings
             cells = planned(tuner, todo, pool)
