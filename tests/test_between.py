@@ -2,44 +2,32 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from io import StringIO
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from rich.console import Console
 
-from tests.fabricated import final, host_run, imported, measurement, plain_sql, tuning_run
+from tests.fabricated import final, host_run, imported, plain_sql
 from tests.simulated import DEVICE, RUN, TARGET, Simulated, stored_trial
 from tsm2_tune.cli import main
-from tsm2_tune.crossed import cross
-from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.between import APART, KERNELS_OF_A_SHAPE, kernels_between, shapes_between
-from tsm2_tune.generator.families import FAMILIES, config_spelt, family_named
+from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.order import FAR_BEHIND
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.runtime.expecting import CACHED_RATE
-from tsm2_tune.tuner import job
 from tsm2_tune.tuner.basis import basis
-from tsm2_tune.tuner.crossing import MOST_BETWEEN, Crossed, Crossing
+from tsm2_tune.tuner.crossing import MOST_BETWEEN, Crossing
 from tsm2_tune.tuner.export.between import MEASURED, _gaining, rows_between, with_between
-from tsm2_tune.tuner.export.contending import contending
-from tsm2_tune.tuner.export.known import known_of
 from tsm2_tune.tuner.export.rates import fitted
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
-from tsm2_tune.tuner.suggested import candidate_of
-from tsm2_tune.tuner.trial import Cache, Outcome
-from tsm2_tune.tuner.tune import Options
+from tsm2_tune.tuner.trial import Cache
 
 H200 = PROFILES["h200"]
 
@@ -238,272 +226,6 @@ def test_a_kernel_that_won_nothing_is_wanted_where_it_is_expected_to_be_faster(s
     assert row.problem.n == 32  # where it is nearest to the winner
     assert row.problem in SHAPES
     assert with_between(store, print, winners) == [*winners, row]
-
-
-def contenders(store: Store, winners: Sequence[BestRow], without: Any = None) -> Iterator[tuple[str, Problem]]:
-    for one in contending(store, winners, lambda one: one.config.kernel_text != getattr(without, "kernel_text", "")):
-        yield one.config.kernel_text, one.at
-
-
-def test_a_kernel_contends_where_it_is_expected_to_be_nearly_as_fast_as_the_winner(store: Store) -> None:
-    winners = tuned(store)
-    assert {text for text, _ in contenders(store, winners)} == {WINNER.kernel_text}  # it won everywhere
-    measured(store, {n: us for n, us in SLOWER_AT_TUNED.items() if n != 16}, full_verdict="right")
-    found = set(contenders(store, winners))
-    assert (OTHER.kernel_text, shape(20480, 16, 20480)) in found
-    assert {problem for text, problem in found if text == OTHER.kernel_text} > set(shapes_between(SHAPES))
-    assert OTHER.kernel_text not in {text for text, _ in contenders(store, winners, without=OTHER)}
-    measured(store, {n: 2 * us for n, us in SLOWER_AT_TUNED.items()}, THIRD, full_verdict="right")
-    assert THIRD.kernel_text not in {text for text, _ in contenders(store, winners)}
-
-
-def test_of_many_kernels_that_are_nearly_as_fast_the_fastest_contend(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ones = [TsmrConfig(128, 1, columns, 8, 4, 13, 1, 1) for columns in (1, 2, 3, 4, 6, 8, 12)]
-    for config, problem in product(ones, SHAPES):
-        us = 100.0 if config == ones[SHAPES.index(problem)] else 200.0
-        store.add_trial(RUN, stored_trial(config, problem, us, full_verdict="right"))
-    winners = store.best()
-    at = [1 + place / 100 for place in range(len({row.config for row in winners}))]
-
-    def times(kernels: Sequence[Any], problems: Sequence[Problem], card: Any) -> Any:
-        return np.array([[50.0 * at[place]] * len(problems) for place in range(len(kernels))])
-
-    monkeypatch.setattr("tsm2_tune.tuner.export.contending.expected_us", times)
-    monkeypatch.setattr("tsm2_tune.tuner.export.contending.MOST_CONTENDING", 3)
-    found = list(contenders(store, winners))
-    assert {sum(problem == one for _, problem in found) for one in [*SHAPES, *shapes_between(SHAPES)]} == {3}
-    monkeypatch.setattr("tsm2_tune.tuner.export.contending.NEARLY", 0.505)  # of the winner's 100 us at tuned shapes
-    found = list(contenders(store, winners))
-    assert {sum(problem == one for _, problem in found) for one in SHAPES} == {2}
-    assert {sum(problem == one for _, problem in found) for one in shapes_between(SHAPES)} == {0}
-
-
-def test_a_kernel_is_measured_wherever_it_contends_once(store: Store) -> None:
-    tuned(store)
-    missing = shape(20480, 16, 20480)
-    measured(store, {n: us for n, us in SLOWER_AT_TUNED.items() if n != missing.n}, full_verdict="right")
-    device = Simulated(store, Everything())
-    events = list(Crossing(frozenset(SHAPES), device, store, families=("tsmr",)).events())
-    tried = [(config_spelt(config).kernel_text, problem) for config, problem in device.tried]
-    assert tried.count((OTHER.kernel_text, missing)) == 1
-    assert events
-    again = Simulated(store, Everything())
-    assert list(Crossing(frozenset(SHAPES), again, store, families=("tsmr",)).events()) == []
-    assert again.tried == []
-
-
-BETWEEN = shapes_between(SHAPES)
-
-
-def measured_between(store: Store) -> Simulated:
-    """A run after which there are times between the tuned shapes."""
-    tuned(store)
-    device = Simulated(store, Everything())
-    device.options = Options(vendor=True)
-    list(Crossing(frozenset(SHAPES), device, store, families=("tsmr",)).events())
-    return device
-
-
-def test_between_tuned_shapes_what_contends_is_measured_beside_the_vendor(store: Store) -> None:
-    device = measured_between(store)
-    tried = {problem for _, problem in device.tried}
-    assert tried >= set(BETWEEN)
-    assert {problem for problem, _ in device.rounds} >= set(BETWEEN)
-    assert {problem for _, problem in device.in_full}.isdisjoint(BETWEEN)
-    assert {row.problem for row in store.best()} == set(SHAPES)
-    there = store.best(between=True)
-    assert {row.problem for row in there} == set(BETWEEN)
-    assert {row.vendor_us for row in there} == {101.0}
-    winners = {row.trial_id: store.trial(row.trial_id) for row in store.best()}
-    known = known_of(store, winners)
-    assert sorted(point[:3] for of in known.vendor.values() for point in of) == sorted(
-        (one.m, one.n, one.k) for one in BETWEEN
-    )
-    assert {point[:3] for of in known.elsewhere.values() for point in of} >= {(p.m, p.n, p.k) for p in BETWEEN}
-
-
-def test_what_is_measured_between_is_told(store: Store) -> None:
-    tuned(store)
-    text = StringIO()
-    device = Simulated(store, Everything())
-    cross(frozenset(SHAPES), device, store, ("tsmr",), Console(file=text, width=200))
-    at = [problem for _, problem in device.tried]
-    between = sum(problem in BETWEEN for problem in at)
-    said = f"kernels at shapes that they did not win: {len(at)} measured ({between} at shapes between the tuned ones)"
-    assert said in text.getvalue()
-
-
-def searched(store: Store, problem: Problem, cache: Cache = Cache.CLEAN) -> None:
-    configs = [
-        TsmrConfig(128, 1, columns, 8, 4, splits, 1, 1) for columns, splits in product((1, 2, 3, 4), (6, 9, 13))
-    ]
-    space = SearchSpace(problem, H200, ("tsmr",), [candidate_of(one, problem, H200) for one in configs], (), ())
-    device = Simulated(store, Everything())
-    device.options = Options(cache=cache)
-    list(job.run([space], device, store, order=lambda space, _: space.kept))
-
-
-def test_a_shape_between_that_is_tuned_later_has_a_winner(store: Store) -> None:
-    measured_between(store)
-    later, other = BETWEEN[:2]
-    searched(store, later)
-    assert {row.problem for row in store.best()} - set(SHAPES) == {later}
-    assert {row.problem for row in store.best(between=True)} == {*BETWEEN} - {later}
-    assert all(row.verified_in_full for row in store.best(problem=later))
-    other_gpu = tuning_run("another GPU")
-    for problem in (later, other):
-        store.add_trial(other_gpu, stored_trial(WINNER, problem, 100.0, is_between=True))
-    searched(store, other)
-    assert {row.problem for row in store.best(device="another GPU", between=True)} == {later, other}
-
-
-def test_a_shape_between_that_is_tuned_in_another_state_of_the_l2_is_one_in_this(store: Store) -> None:
-    measured_between(store)
-    later = BETWEEN[0]
-    dirty = {"cache": Cache.DIRTY, "measurement": replace(measurement(100.0, 0.1), cache=Cache.DIRTY)}
-    store.add_trial(RUN, stored_trial(WINNER, later, 100.0, basis="dirty", full_verdict="right", **dirty))
-    store.count_as_tuned(DEVICE, later, Cache.DIRTY)
-    (row,) = store.best(problem=later)
-    assert (row.cache, row.verified_in_full) == ("dirty", 1)
-    assert later in {row.problem for row in store.best(between=True, cache=Cache.CLEAN)}
-
-
-@pytest.mark.parametrize("us", [None, 1000.0])
-def test_a_tuned_shape_without_a_winner_of_now_is_none_between(store: Store, us: float | None) -> None:
-    store.add_trial(RUN, stored_trial(THIRD, BETWEEN[0], us, basis="old nvcc", full_verdict="right"))
-    before = store.best(problem=BETWEEN[0])
-    device = measured_between(store)
-    assert BETWEEN[0] not in {problem for _, problem in device.tried}
-    assert {problem for _, problem in device.tried} >= set(BETWEEN[1:])
-    assert [row.config for row in store.best(problem=BETWEEN[0])] == [row.config for row in before]
-
-
-def test_a_kernel_that_won_nothing_is_measured_between_too(store: Store) -> None:
-    tuned(store)
-    measured(store, SLOWER_AT_TUNED, full_verdict="right")
-    device = Simulated(store, Slower())
-    list(Crossing(frozenset(SHAPES[:1]), device, store, families=("tsmr",)).events())
-    at = {problem for text, problem in device.tried if config_spelt(text).kernel_text == OTHER.kernel_text}
-    assert at == set(BETWEEN)
-
-
-def test_one_that_was_not_planned_either_is_measured(store: Store) -> None:
-    tuned(store)
-    unplanned = TsmrConfig(64, 1, 6, 8, 4, 13, 1, 1)
-    measured(store, {n: 0.98 * us for n, us in SLOWER_AT_TUNED.items() if n != 16}, unplanned, full_verdict="right")
-    device = Simulated(store, Everything())
-    list(Crossing(frozenset(SHAPES), device, store, families=("tsmr",)).events())
-    at = {problem for text, problem in device.tried if config_spelt(text).kernel_text == unplanned.kernel_text}
-    assert shape(20480, 16, 20480) in at
-
-
-@pytest.mark.parametrize("vendor", [False, True])
-def test_what_a_killed_run_leaves_between_is_ended_by_the_next(store: Store, vendor: bool) -> None:
-    tuned(store)
-    device = Simulated(store, Everything())
-    device.options = Options(vendor=vendor)
-    events = Crossing(frozenset(SHAPES), device, store, families=("tsmr",)).events()
-    if vendor:  # killed between a trial and the finals
-        next(one for one in events if isinstance(one, job.TrialStored) and one.trial.is_between)
-        events.close()
-    else:  # or without the vendor
-        list(events)
-    again = Simulated(store, Everything())
-    again.options = Options(vendor=True)
-    list(Crossing(frozenset(SHAPES), again, store, families=("tsmr",)).events())
-    assert {row.vendor_us for row in store.best(between=True)} == {101.0}
-    assert all(row.round > 0 for row in store.best(between=True))
-
-
-def test_what_alone_contends_is_tried(store: Store) -> None:
-    tuned(store)
-    device, again = Simulated(store, Slower()), Simulated(store, Slower())
-    device.options = again.options = Options(vendor=True)
-    list(Crossing(frozenset(SHAPES), device, store, families=("tsmr",)).events())
-    between = [one for one in store.current(DEVICE) if one.is_between]
-    store.forget([between[0].id], [], lambda _: None)
-    list(Crossing(frozenset(SHAPES), again, store, families=("tsmr",)).events())
-    assert again.tried == [(between[0].config.text, between[0].problem)]
-
-
-def test_winners_and_trials_are_found_by_type_and_op(store: Store) -> None:
-    tuned(store)
-    for other in (replace(SHAPES[0], op="nnt"), replace(SHAPES[0], dtype_name="f64")):
-        store.add_trial(RUN, stored_trial(WINNER, other, 100.0, full_verdict="right"))
-    for found in (store.best(alike=SHAPES[0]), store.current(DEVICE, alike=SHAPES[0])):
-        assert {one.problem for one in found} == set(SHAPES)
-    assert store.searched(DEVICE, Cache.CLEAN, SHAPES[0]) == set(SHAPES)
-    assert store.searched(DEVICE, Cache.WARM, SHAPES[0]) == set()
-    assert store.searched("another GPU", Cache.CLEAN, SHAPES[0]) == set()
-
-
-def test_what_fails_is_tried_once_in_a_run(store: Store) -> None:
-    tuned(store)
-    measured(store, SLOWER_AT_TUNED, full_verdict="right")
-    times = {(WINNER.text, problem): 380.0 * max(problem.n // 2, 1) for problem in SHAPES}  # all else crashes
-    device = Simulated(store, times | {(OTHER.text, shape(20480, n, 20480)): us for n, us in SLOWER_AT_TUNED.items()})
-    device.options = Options(retried=frozenset({Outcome.CRASHED}))
-    list(Crossing(frozenset(SHAPES), device, store, families=("tsmr",)).events())
-    assert device.tried
-    assert len(device.tried) == len({*device.tried})
-
-
-def test_the_count_goes_on_from_round_to_round(store: Store) -> None:
-    tuned(store)
-    device = Simulated(store, Everything())
-    events = Crossing(frozenset(SHAPES), device, store, families=("tsmr",)).events()
-    counted = [(one.done, one.total) for one in events if isinstance(one, Crossed)]
-    assert counted == sorted(counted)
-    assert counted[-1] == (len(device.tried), len(device.tried))
-
-
-@pytest.mark.parametrize("mark", ["2", "'x'", "0.5", "-1", "x'00'"])
-def test_an_edited_mark_is_refused(store: Store, mark: str) -> None:
-    tuned(store)
-    plain_sql(store.path, f"UPDATE trial SET is_between = {mark} WHERE id = 1")
-    with pytest.raises(StoreError, match="trial 1 is not as this tsm2-tune stores it"):
-        store.best()
-
-
-def test_the_vendors_wrong_answers_and_other_states_tell_nothing(store: Store) -> None:
-    measured_between(store)
-    winners = {row.trial_id: store.trial(row.trial_id) for row in store.best()}
-    points = {(point, number) for number, of in known_of(store, winners).vendor.items() for point in of}
-    for (m, n, k, _), number in points:
-        own = {one: math.dist(logs(shape(m, n, k)), logs(record.trial.problem)) for one, record in winners.items()}
-        assert own[number] == min(own.values())
-    plain_sql(store.path, "UPDATE vendor_measurement SET verdict_correct = 0, verdict_worst_ratio = 2.0")
-    assert known_of(store, winners).vendor == {}
-    warm = {one: replace(record, trial=replace(record.trial, cache=Cache.WARM)) for one, record in winners.items()}
-    assert known_of(store, warm).vendor == {}
-
-
-def logs(problem: Problem) -> tuple[float, ...]:
-    return tuple(map(math.log, (problem.m, problem.n, problem.k)))
-
-
-def test_an_exported_module_expects_the_vendor_by_its_times_between_too(store: Store, tmp_path: Path) -> None:
-    measured_between(store)
-    output = tmp_path / "kernels.py"
-    command = ["export", "--db", str(store.path), "--format", "module", "--no-binaries", "--output", str(output)]
-    assert CliRunner().invoke(main, command).exit_code == 0
-    module = imported(output.read_text(), tmp_path)
-    at = BETWEEN[0]
-    found = module.match(at.m, at.n, at.k, "float32", DEVICE)
-    assert found.vendor_us == pytest.approx(101.0, rel=0.02)
-    assert found.distance > 0
-
-
-def test_what_another_run_has_in_hand_is_not_waited_for(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    tuned(store)
-    measured(store, {n: us for n, us in SLOWER_AT_TUNED.items() if n != 16}, full_verdict="right")
-    monkeypatch.setattr(Simulated, "tune", lambda *_: iter(()))
-    device = Simulated(store, Everything())
-    events = list(Crossing(frozenset(SHAPES), device, store, families=("tsmr",)).events())
-    assert any(isinstance(one, Crossed) and one.total for one in events)
-    assert device.tried == []
 
 
 def test_what_was_measured_at_few_shapes_is_not(store: Store) -> None:
