@@ -19,6 +19,7 @@ from itertools import groupby
 from tsm2_tune.generator.between import kernels_between
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.expected import expected_us
+from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Candidate
 from tsm2_tune.tuner import job, suggested
@@ -125,7 +126,7 @@ class Crossing:
     def _contended(self, kind: Problem, claims: Claims) -> Iterator[Event]:
         """Try what contends of this one's element type and op, until nothing does that this run has not tried.
 
-        And end what a run that was ended has left between tuned shapes.
+        Then finals between tuned shapes, at which times of trials alone decide what is tried next.
         """
         while due := self._contending(kind):  # a time changes what is expected elsewhere
             yield from self._tried(due, claims)
@@ -141,7 +142,7 @@ class Crossing:
         ]
 
     def _tried(self, due: Mapping[Problem, Sequence[Candidate]], claims: Claims) -> Iterator[Event]:
-        """Try these at their shapes, with finals where they are due."""
+        """Try these at their shapes, with finals at tuned ones where they are due."""
         pairs = [(problem, one.config.text) for problem, candidates in due.items() for one in candidates]
         self._tried_here.update(dict.fromkeys(pairs, False))
         if due:
@@ -155,7 +156,8 @@ class Crossing:
                 yield self._crossed()
             self._tried_here.update(dict.fromkeys([(problem, one.config.text) for one in candidates], True))
             yield self._crossed()  # with those that another run has tried meanwhile
-            yield from self._settled(turn)
+            if not turn.is_between:
+                yield from self._settled(turn)
 
     def _crossed(self) -> Crossed:
         return Crossed(sum(self._tried_here.values()), len(self._tried_here))
@@ -226,10 +228,11 @@ class Crossing:
             started = group.started(one.config.kernel_text) or {one.own: one.config}
             return self._candidate(started, one.at)
 
-        found = contending(self.store, winners, lambda one: candidate(one) is not None)
-        pairs = (
-            (one.at, candidate(one)) for one in found if group.is_missing(one.config.kernel_text, one.at, self.asked)
-        )
+        def is_missing(one: Contender) -> bool:
+            return group.is_missing(one.config.kernel_text, one.at, self.asked)
+
+        found = contending(self.store, winners, lambda one: not is_missing(one) or candidate(one) is not None)
+        pairs = ((one.at, candidate(one)) for one in found if is_missing(one))
         return self._untried_at(
             (problem, one)
             for problem, one in pairs
@@ -247,11 +250,14 @@ class Crossing:
         """How the kernel that was started so elsewhere is tried at the shape; None where it cannot be.
 
         As at the shapes that it won or is for, whatever else is known of it: so the same run again tries it no other
-        way, and only has more to try where another kernel has won meanwhile.
+        way, and only has more to try where another kernel has won meanwhile. None where k is more than what it
+        computes before C is written: others have a better way there.
         """
         limits = self.tuner.target.limits
         config = configuration_for(started, problem, limits)
         if config is None or (self.families and config.family not in self.families):
+            return None
+        if 0 < family_named(config.family).deepest(config) < problem.k:
             return None
         candidate = suggested.candidate_of(config, problem, limits)
         return None if _memory_bytes(candidate) > limits.memory_bytes else candidate

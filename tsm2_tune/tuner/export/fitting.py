@@ -52,8 +52,13 @@ def configuration_for(
     return min(fits, key=rank).config if fits else None
 
 
-def launches(config: KernelConfig) -> Iterator[KernelConfig]:
+@cache
+def launches(config: KernelConfig) -> tuple[KernelConfig, ...]:
     """The configurations that start the same kernel."""
+    return tuple(_launches(config))
+
+
+def _launches(config: KernelConfig) -> Iterator[KernelConfig]:
     own = config.tunables
     options = ({int(own[name]), *_options(config.family, name)} for name in config.launch_tunables)
     for values in product(*map(sorted, options)):
