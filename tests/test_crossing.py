@@ -10,6 +10,7 @@ import pytest
 
 from tests.simulated import DEVICE, KERNELS, RUN, SHAPES, TARGET, TODAY, Simulated, Times, stored_trial
 from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import crossing, job
@@ -214,6 +215,15 @@ def test_what_a_family_cannot_compute_is_left_out(store: Store, monkeypatch: pyt
         crossing, "configuration_for", lambda at, problem, _: None if problem is SHAPES[1] else SECOND
     )
     assert measured(store, SHAPES[:2], SLOWER) == {(SECOND.text, SHAPES[0])}
+
+
+@pytest.mark.parametrize(("deepest", "count"), [(0, 2), (4096, 2), (4095, 0)])
+def test_a_kernel_is_not_measured_where_k_is_more_than_its_sums(
+    store: Store, monkeypatch: pytest.MonkeyPatch, deepest: int, count: int
+) -> None:
+    won(store, *THREE[:2])
+    monkeypatch.setattr(type(FAMILIES["tsm2"]), "deepest", lambda *_: deepest)
+    assert len(measured(store, SHAPES[:2], SLOWER)) == count
 
 
 def test_what_does_not_fit_the_devices_memory_is_left_out(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

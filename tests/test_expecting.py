@@ -163,6 +163,17 @@ def test_c_is_written_again_for_every_part_of_a_long_sum() -> None:
     assert times[1] > 1.5 * times[0]
 
 
+@pytest.mark.parametrize(("k", "best"), [(8, 0), (9, 1)])
+def test_a_kernel_counts_last_where_k_is_more_than_its_sums(k: int, best: int) -> None:
+    shallow = replace(LOOPING[0], deepest=8), LOOPING[1]
+    found = kernels((shallow, L, 160.0), (LOOPING, L, 320.0))
+    at, _, us = found.best(work((10**7, 8, k)))
+    assert at == best
+    assert found.least_us(work((10**7, 8, k)))[best, 0] == us
+    alone = kernels((shallow, L, 160.0))
+    assert alone.best(work((10**7, 8, 9)))[2] > 3 * alone.best(work(L))[2]
+
+
 def test_a_block_that_passes_over_its_rows_for_each_group_of_columns_takes_longer() -> None:
     narrow = replace(LOOPING[0], tile_columns=3), LOOPING[1]
     shape = (10**7, 18, 19)
@@ -290,10 +301,18 @@ def test_the_vendors_time_is_interpolated() -> None:
 @pytest.mark.parametrize(
     ("config", "shape", "expected"),
     [
-        (TsmrConfig(64, 1, 2, 8, 4, 13, 2, 4), (20480, 2, 20480), Division(4, 256, 2, 8, 0, 1.03, depth=8)),
-        (TsmmConfig(128, 8, 1, 8, 8, 4), L, Division(4, 256, 8, 64, 0, 1.03, depth=8)),  # passes of 8 columns
-        (Tsm2Config("v3", 128, 4, 8), L, Division(4, 128, 4, 128, 0, 1.03, depth=8)),
-        (Ism2Config(1, 128, 4, 8, 2), L, Division(4, 128, 4, 128, 0, 1.03, depth=8)),
+        (
+            TsmrConfig(64, 1, 2, 8, 4, 13, 2, 4),
+            (20480, 2, 20480),
+            Division(4, 256, 2, 8, 0, 1.03, depth=8, vectors_of_c=True),
+        ),
+        (
+            TsmmConfig(128, 8, 1, 8, 8, 4),
+            L,
+            Division(4, 256, 8, 64, 0, 1.03, depth=8, vectors_of_c=True),
+        ),  # of 8 columns
+        (Tsm2Config("v3", 128, 4, 8), L, Division(4, 128, 4, 128, 0, 1.03, depth=8, vectors_of_c=True)),
+        (Ism2Config(1, 128, 4, 8, 2), L, Division(4, 128, 4, 128, 0, 1.03, depth=8, vectors_of_c=True)),
     ],
 )
 def test_a_family_says_into_what_its_kernels_divide_their_work(

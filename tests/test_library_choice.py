@@ -159,6 +159,7 @@ def known_of_everything(found: Winners, seed: int) -> Known:
             cached_rate=rng.choice((1.2, 0.35)),
             vector_bytes=rng.choice((16, 16, 4)),
             depth=rng.choice((1, 1, 16)),
+            vectors_of_c=rng.choice((False, True)),
         )
     rates = dict.fromkeys(TYPES, 65000.0) | {"c64": 87000.0, "f16": 617000.0}
     of_a100 = Card(108, 1600.0, 1400.0, {"f32": 19000.0})

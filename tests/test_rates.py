@@ -118,3 +118,31 @@ def test_the_vendors_wrong_answer_is_no_time() -> None:
     assert vendor_of(beside) == [(WON, 50.0), ((1, 2, 3), 4.0)]
     assert vendor_of(replace(beside, vendor_right=0)) == [((1, 2, 3), 4.0)]
     assert vendor_of(replace(beside, vendor_us=None, vendor_right=None)) == [((1, 2, 3), 4.0)]
+
+
+@pytest.mark.parametrize(
+    ("of_c", "op", "shape", "lds", "odd"),
+    [
+        (False, "nn", (64, 8, 5), None, True),  # of B, which has lines of 5
+        (True, "nn", (64, 8, 5), None, False),
+        (True, "nn", (65, 8, 1), None, True),  # of C: A is one line
+        (False, "nn", (65, 8, 1), None, True),  # of B: 1 apart
+        (False, "nn", (65, 8, 1), ({"n": 68}, {"n": 4}), False),
+        (True, "nn", (65, 8, 4), ({"n": 68}, {"n": 5}, {"n": 68}), False),
+        (True, "nn", (64, 8, 4), ({"n": 64}, {"n": 4}, {"n": 65}), True),
+        (True, "ttt", (64, 7, 4), None, True),
+        (True, "ntt", (63, 8, 4), None, True),  # of A, which is k lines of m
+        (True, "ttt", (64, 8, 4), ({"t": 5}, {"t": 8}), True),
+    ],
+)
+def test_lines_are_odd_of_a_and_b_or_c(
+    of_c: bool, op: str, shape: Shape, lds: tuple[dict[str, int], ...] | None, odd: bool
+) -> None:
+    one = replace(winner([(WON, 1.0)]), op=op)
+    assert one.division is not None
+    one = replace(one, division=replace(one.division, vectors_of_c=of_c))
+    assert work_of(one, shape, CARD, lds).has_odd_lines == odd
+    assert (
+        work_of(one, shape, CARD, lds, of_vendor=True).has_odd_lines
+        == work_of(replace(one, division=None), shape, CARD, lds).has_odd_lines
+    )

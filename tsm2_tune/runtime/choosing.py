@@ -17,7 +17,7 @@ from tsm2_tune.runtime.interpolating import Routines
 from tsm2_tune.runtime.matrices import Product, dtype_name
 from tsm2_tune.runtime.pack import CARDS, WINNERS
 from tsm2_tune.runtime.winners import Leading, Match, Winner, work_of
-from tsm2_tune.runtime.work import VECTOR_BYTES, Card, Work
+from tsm2_tune.runtime.work import Card, Work
 
 CONJUGATING = {plain: letter for letter, plain in CONJUGATED.items()}
 Orders = tuple[tuple[str, ...], ...]  # of a, b and, unless it is to be made, out: each one or both
@@ -53,7 +53,7 @@ def choose(product: Product, device: str | None) -> Match:
     ValueError where none is for its storage orders, LookupError where none is for its type.
     """
     orders = tuple(tuple(x.ld) for x in product.given)
-    leading = tuple(tuple(x.ld.values()) for x in product.given[:2])
+    leading = tuple(tuple(x.ld.values()) for x in product.given)
     return _chosen(product.name, product.shape, orders, leading, product.conjugates, product.is_gram, device)
 
 
@@ -81,15 +81,16 @@ def _chosen(
     that is expected to be faster: kernels are made for a tall C.
 
     It has operands in the same memory, in the other's place: of C = A B it computes C^T = B^T A^T. `leading` are
-    the leading dimensions of a and b, for each of their orders.
+    the leading dimensions of the matrices, for each of their orders.
     """
     as_is, across = _candidates(name, orders, conjugates, is_gram, device is None)
-    lds = tuple(dict(zip(order, ld, strict=True)) for order, ld in zip(orders, leading, strict=False))
+    lds = tuple(dict(zip(order, ld, strict=True)) for order, ld in zip(orders, leading, strict=True))
     (m, n, k), make_out = shape, len(orders) == 2
     found = _best(as_is, shape, device, lds, make_out=make_out) if as_is else None
     if found is not None and not (across and m < n and found.distance > 0 and found.expected_us is not None):
         return found
-    of_across = tuple({ACROSS[order]: ld for order, ld in of.items()} for of in lds[::-1])
+    mirrored = (lds[1], lds[0], *lds[2:])
+    of_across = tuple({ACROSS[order]: ld for order, ld in of.items()} for of in mirrored)
     other = _best(across, (n, m, k), device, of_across, make_out=make_out, swapped=True)
     return other if found is None or _is_faster(other, found) else found
 
@@ -174,7 +175,7 @@ def _best(
     at, launch, us = found.kernels.best(work, HOST_DOUBT if nearest.on_host else DOUBT)
     expected: tuple[float | None, float | None] = (None, None)
     if not nearest.on_host:
-        same = work_of(nearest, shape, CARDS[found.device], lds, VECTOR_BYTES)
+        same = work_of(nearest, shape, CARDS[found.device], lds, of_vendor=True)
         expected = (us, None if found.routines is None else found.routines.us(same))
     return Match(found.winners[at], launch, float(distances[at]), other, swapped, *expected)
 
@@ -187,7 +188,7 @@ class Contest:
     winners: list[Winner]  # first those that compute half of the products, and of these the fastest
     logs: np.ndarray[Any, Any]  # of their shapes
     by_shape: dict[Shape, Winner]
-    kinds: list[Winner]  # one of each that works otherwise on the same matrices: other orders or vectors, half of C
+    kinds: list[Winner]  # one of each whose work for the same matrices is another: by orders or vectors, or half of C
     kind_of: list[int]  # of each winner, its place among these
     kernels: Kernels | None  # in the winners' order; None where too little is known of one to expect anything
     routines: Routines | None  # the vendor's; None where none was measured, or right
@@ -207,8 +208,8 @@ def _contest(winners: tuple[Winner, ...], device: str | None, wanted: str | None
         measured = [measured_of(w, CARDS[name]) for w in chosen]
         works = [of[0].work for of in measured]
         kernels = Kernels(divisions, [w.launch for w in chosen], works, measured, CARDS[name])
-    kinds = {(w.orders[:2], w.is_gram, w.vector_bytes): w for w in chosen}
-    kind_of = [list(kinds).index((w.orders[:2], w.is_gram, w.vector_bytes)) for w in chosen]
+    kinds = {w.works_alike: w for w in chosen}
+    kind_of = [list(kinds).index(w.works_alike) for w in chosen]
     return Contest(name, chosen, logs, by_shape, list(kinds.values()), kind_of, kernels, _routines(chosen))
 
 
@@ -232,7 +233,7 @@ def _routines(winners: list[Winner]) -> Routines | None:
     times = [(w, shape, us) for w in winners if w.device in CARDS for shape, us in vendor_of(w)]
     if not times:
         return None
-    works = [work_of(w, shape, CARDS[w.device], vector_bytes=VECTOR_BYTES) for w, shape, _ in times]
+    works = [work_of(w, shape, CARDS[w.device], of_vendor=True) for w, shape, _ in times]
     return Routines(works, [us for *_, us in times])
 
 

@@ -34,6 +34,7 @@ LEAST = 0.95  # of what the card's rates allow for the bytes alone, below which 
 TURN_US = 0.5  # from one tile of C to the next that is computed in its place
 SPARE = 2.0  # so many times fewer blocks on a multiprocessor than where a kernel won still keep it busy
 FEWER = 0.05  # how much longer the body is with fewer blocks that do, at the most
+BEYOND = 3.0  # times as long a kernel counts where k is more than it computes before C is written
 DOUBT = 0.15  # a time counts as e to this longer, for each unit of distance from where the kernel was measured
 HOST_DOUBT = 0.5  # the same of emulated kernels, whose times follow no card's rates
 MOST_SPLITS = 65535  # blocks of a grid in y
@@ -57,6 +58,7 @@ class Division:
     cached_rate: float = CACHED_RATE  # of the memory's, at which it reads lines again that may be in the L2
     vector_bytes: int = VECTOR_BYTES  # lines that are whole vectors of so many bytes are not odd to it
     depth: int = 1  # products of a sum that are multiplied as a whole, with zeros behind the last
+    vectors_of_c: bool = False  # it has vectors of A and C, else of A and B: so whose lines may be odd
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,9 @@ class Kernels:
         return at, launch, float(times[at, 0])
 
     def least_us(self, work: Work) -> Floats:
-        """Of each kernel, started as is best, the expected time: a column."""
+        """Of each kernel, started as is best, the expected time, which counts as longer where k is beyond what it is
+        for: a column.
+        """
         tiles = self._tiles(work)
         return self._least_us(work, self._us(tiles, work, *self._options(tiles, work)))[0]
 
@@ -164,7 +168,8 @@ class Kernels:
         """The same by the times of all launches, and how far away each kernel was measured."""
         plain = every.min(axis=1)[:, None]
         factors, away = self.interpolated.at(work, plain)
-        return self._carried_over(work, plain, factors), away
+        beyond = np.where(work.k > self._deepest, BEYOND, 1.0)  # others have a better way there
+        return self._carried_over(work, plain, factors) * beyond, away
 
     @staticmethod
     def _carried_over(work: Work, plain_us: Floats, factors: Floats) -> Floats:

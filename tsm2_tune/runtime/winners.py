@@ -12,7 +12,7 @@ from tsm2_tune.runtime.expecting import Division
 from tsm2_tune.runtime.launch import Launch
 from tsm2_tune.runtime.work import VECTOR_BYTES, Card, Work, element_bytes
 
-Leading = tuple[dict[str, int], ...]  # of a and b: storage order -> leading dimension
+Leading = tuple[dict[str, int], ...]  # of a, b and out, where it is there: storage order -> leading dimension
 
 
 @dataclass(frozen=True, eq=False)  # each is one: what depends on it is kept by it
@@ -70,6 +70,12 @@ class Winner:
     def vector_bytes(self) -> int:
         """Of the widest vectors in which it reads lines."""
         return VECTOR_BYTES if self.division is None else self.division.vector_bytes
+
+    @property
+    def works_alike(self) -> tuple[object, ...]:
+        """What its work for given matrices depends on, beside these."""
+        of_c = self.division is not None and self.division.vectors_of_c
+        return self.orders, self.is_gram, self.vector_bytes, of_c
 
     @property
     def conjugates(self) -> tuple[bool, bool]:
@@ -145,15 +151,22 @@ def work_of(
     shape: tuple[int, int, int],
     card: Card,
     lds: Leading | None = None,
-    vector_bytes: int | None = None,
+    *,
+    of_vendor: bool = False,
 ) -> Work:
     """The product as the winner computes it; lines follow each other where no leading dimensions are given.
 
-    Lines are odd that are not whole vectors, the kernel's where no other ones are given.
+    Lines are odd that are not whole vectors of the kernel: those of A or B that are not of 16 bytes, to the vendor.
     """
-    whole = winner.vector_bytes if vector_bytes is None else vector_bytes
-    (m, n, k), (a, b, _) = shape, winner.orders
-    leading = ((m, k)[a == "t"], (k, n)[b == "t"]) if lds is None else (lds[0][a], lds[1][b])
-    size, lines = element_bytes(winner.dtype), ((k, m)[a == "t"], (n, k)[b == "t"])
-    odd = any(several > 1 and ld * size % whole for several, ld in zip(lines, leading, strict=True))
+    (m, n, k), given = shape, dict(enumerate(lds or ()))
+    division = None if of_vendor else winner.division
+    whole = VECTOR_BYTES if of_vendor else winner.vector_bytes
+    extents = ((m, k), (k, n), (m, n))
+    counts = (0, 2) if division is not None and division.vectors_of_c else (0, 1)
+    size, odd = element_bytes(winner.dtype), False
+    for place in counts:
+        order = winner.orders[place]
+        length, lines = extents[place] if order == "n" else extents[place][::-1]
+        ld = given[place][order] if place in given else length
+        odd = odd or (lines > 1 and ld * size % whole != 0)
     return Work.of(shape, winner.dtype, card, is_gram=winner.is_gram, has_odd_lines=odd)

@@ -31,7 +31,7 @@ class Work:
     n: Any
     k: Any
     element_bytes: int
-    has_odd_lines: Any  # lines of A or B are not whole vectors
+    has_odd_lines: Any  # lines of A, or of B or C, are not whole vectors
     memory_us: Any  # each operand and C moved once
     arithmetic_us: Any
 

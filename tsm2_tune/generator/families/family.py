@@ -44,6 +44,7 @@ class Family(ABC, Generic[C]):
     tunables: ClassVar[tuple[Tunable, ...]]
     rules: ClassVar[tuple[Rule, ...]]  # this family's own, tried after the hardware's
     odd_lines: ClassVar[float] = ODD_LINES  # of a Division
+    vectors_of_c: ClassVar[bool] = False  # of a Division
     on_tensor_cores: ClassVar[bool] = False  # whether it computes products there
     only_by_name: ClassVar[bool] = False  # whether a search takes it only where it is named
     config_type: type[C]
@@ -89,6 +90,7 @@ class Family(ABC, Generic[C]):
             deepest=self.deepest(config),
             odd_lines=self.odd_lines,
             depth=step if step <= MOST_DEPTH else 1,
+            vectors_of_c=self.vectors_of_c,
         )
 
     def has(self, config: C, problem: Problem) -> bool:

@@ -65,6 +65,7 @@ class Ism2(Family[Ism2Config]):
     name = "ism2"
     summary = "tall and skinny A times small B, m/tcf threads stride over the rows; optimisations 1 and 2"
     template = "ism2.cu.jinja"
+    vectors_of_c = True
     tunables = (
         Tunable("optimisation", "", "1: rows outermost; 2: rows inside the tile of B, C prefetched"),
         Tunable("threads", "t1", "threads of a block; also the rows of B staged at a time"),

@@ -68,6 +68,7 @@ class Tsm2(Family[Tsm2Config]):
     name = "tsm2"
     summary = "large A times skinny B, one row of A a thread; published versions V0 to V3"
     template = "tsm2.cu.jinja"
+    vectors_of_c = True
     tunables = (
         Tunable("version", "V", "published version: v0, v1, v2 or v3"),
         Tunable("threads", "t1", "threads of a block; also the rows of B staged at a time"),

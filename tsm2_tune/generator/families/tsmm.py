@@ -99,6 +99,7 @@ class Tsmm(Family[TsmmConfig]):
     name = "tsmm"
     summary = "tall and skinny A times small B, several rows a thread in wide loads"
     template = "tsmm.cu.jinja"
+    vectors_of_c = True
     dtypes = (*FMA_DTYPES, "bf16", "f16")  # of the last two products are added up in f32
     tunables = (
         Tunable("threads", "", "threads of a block"),

@@ -74,6 +74,7 @@ class TsmmHeld(Family[TsmmHeldConfig]):
     name = "tsmm_held"
     summary = "tall A of a few columns times small B, rows of A in registers, C written some columns at a time"
     template = "tsmm_held.cu.jinja"
+    vectors_of_c = True
     dtypes = (*FMA_DTYPES, "bf16", "f16")  # of the last two products are added up in f32
     tunables = (
         Tunable("threads", "", "threads of a block"),

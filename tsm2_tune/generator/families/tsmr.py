@@ -95,6 +95,7 @@ class Tsmr(Family[TsmrConfig]):
     name = "tsmr"
     summary = "large A times skinny B: A streams through registers, k is split over blocks"
     template = "tsmr.cu.jinja"
+    vectors_of_c = True
     tunables = streaming_tunables(
         Tunable("vectors", "", "16-byte pieces of a column of A that one thread loads"), "one thread"
     )

@@ -116,6 +116,7 @@ class TsmrMma(Family[TsmrMmaConfig]):
     on_tensor_cores = True
     summary = "large or tall A times skinny B on the f64 tensor cores, A streaming into their fragments"
     template = "tsmr_mma.cu.jinja"
+    vectors_of_c = True
     dtypes = ("f64",)
     tunables = streaming_tunables(Tunable("strips", "", "strips of 16 rows of A that one warp computes"), "one warp")
     rules: ClassVar[tuple[Rule, ...]] = (

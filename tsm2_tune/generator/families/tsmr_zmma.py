@@ -105,6 +105,7 @@ class TsmrZmma(Family[TsmrZmmaConfig]):
     on_tensor_cores = True
     summary = "large or tall A times skinny B, complex, on the f64 tensor cores, A streaming into their fragments"
     template = "tsmr_zmma.cu.jinja"
+    vectors_of_c = True
     dtypes = ("c64", "c128")
     tunables = streaming_tunables(
         Tunable("strips", "", "strips of 8 vectors of rows of A that one warp computes"), "one warp"

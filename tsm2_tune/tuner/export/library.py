@@ -16,7 +16,7 @@ from tsm2_tune.runtime.choosing import measured_of, vendor_of
 from tsm2_tune.runtime.expecting import Division, Kernels
 from tsm2_tune.runtime.interpolating import Interpolated, Routines
 from tsm2_tune.runtime.winners import Winner, work_of
-from tsm2_tune.runtime.work import VECTOR_BYTES, Card
+from tsm2_tune.runtime.work import Card
 from tsm2_tune.tuner.cuda import architecture_flag
 from tsm2_tune.tuner.export.binaries import capability, compiled_cubins
 from tsm2_tune.tuner.export.files import refuse_database, write_all
@@ -190,7 +190,7 @@ def _expected(w: Winner, known: Known, points: list[list[str]]) -> list[str]:
     work = work_of(w, (w.m, w.n, w.k), card)
     first_vendor, vendors = len(points), vendor_of(w)
     if vendors:
-        works = [work_of(w, shape, card, vector_bytes=VECTOR_BYTES) for shape, _ in vendors]
+        works = [work_of(w, shape, card, of_vendor=True) for shape, _ in vendors]
         points += _points(Routines(works, [us for _, us in vendors]).interpolated)
     first = len(points)
     busy = [0.0, 0.0, 0.0]
@@ -200,7 +200,7 @@ def _expected(w: Winner, known: Known, points: list[list[str]]) -> list[str]:
         busy = [float(kernels.at_work[0, 0]), float(kernels.busy[0, 0]), kernels.waves_won(0)]
     return [
         str(list(cards).index(w.device)),
-        _list(repr(getattr(w.division, field.name)) for field in fields(Division)) if w.division else "{0}",
+        _list(repr(+getattr(w.division, field.name)) for field in fields(Division)) if w.division else "{0}",
         *map(repr, busy),
         str(first_vendor),
         str(len(vendors)),

@@ -86,7 +86,7 @@ static struct match least(const struct product *product, const char *device)
     double least_us = INFINITY;
     for (int i = next_fitting(0, product, device); i < pack_winner_count; i = next_fitting(i + 1, product, device)) {
         const struct winner *winner = &pack_winners[i];
-        const struct work work = work_of(product, winner, winner->division.vector_bytes);
+        const struct work work = work_of(product, winner, 0);
         struct launch launch;
         double away;
         const double us = carried_over_us(winner, &work, best_launch(winner, &work, &launch), &away);
@@ -130,7 +130,7 @@ static struct match choose_as_is(const struct product *product, const char *devi
         found.vendor_us = winner->vendor_us;
     } else if (is_known) {
         found = least(product, of);
-        const struct work work = work_of(product, winner, VECTOR_BYTES);
+        const struct work work = work_of(product, winner, 1);
         found.vendor_us = vendors(product, of, &work);
     }
     found.of_other_device = strcmp(of, device) != 0;

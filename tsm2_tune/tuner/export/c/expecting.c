@@ -11,6 +11,7 @@
 #define SUMS_US 2.0
 #define SUMS_RATE 0.5
 #define CACHED_RATE 1.2
+#define BEYOND 3.0  /* times as long a kernel counts where k is more than it computes before C is written */
 #define LEAST 0.95  /* of what the card takes for the bytes alone, below which no kernel is expected */
 #define TURN_US 0.5 /* from one tile of C to the next that is computed in its place */
 #define SPARE 2.0
@@ -47,24 +48,22 @@ static struct tiles tiles_of(const struct division *division, const struct work 
     return t;
 }
 
-static int has_odd_lines(const struct product *product, const struct winner *winner, int vector_bytes)
+static int is_odd(const struct product *product, const struct winner *winner, int x, int vector_bytes)
 {
-    const int64_t size = element_bytes((tsm2_type)product->type);
-    for (int x = 0; x < 2; ++x) {
-        const struct matrix *matrix = &product->matrices[x];
-        const int order = winner->orders[x];
-        const int64_t lines = order == ROW_MAJOR ? matrix->rows : matrix->columns;
-        if (lines > 1 && matrix->ld[order] * size % vector_bytes != 0)
-            return 1;
-    }
-    return 0;
+    const struct matrix *matrix = &product->matrices[x];
+    const int order = winner->orders[x];
+    const int64_t lines = order == ROW_MAJOR ? matrix->rows : matrix->columns;
+    return lines > 1 && matrix->ld[order] * element_bytes((tsm2_type)product->type) % vector_bytes != 0;
 }
 
-struct work work_of(const struct product *product, const struct winner *winner, int vector_bytes)
+struct work work_of(const struct product *product, const struct winner *winner, int of_vendor)
 {
+    const struct division *division = &winner->division;
+    const int bytes = of_vendor ? VECTOR_BYTES : division->vector_bytes;
+    const int other = !of_vendor && division->vectors_of_c ? 2 : 1;
+    const int odd = is_odd(product, winner, 0, bytes) || is_odd(product, winner, other, bytes);
     const struct card *card = &pack_cards[winner->card];
-    struct work work = {(double)product->m, (double)product->n, (double)product->k, 0, 0,
-                        has_odd_lines(product, winner, vector_bytes)};
+    struct work work = {(double)product->m, (double)product->n, (double)product->k, 0, 0, odd};
     const double m = work.m, n = work.n, k = work.k;
     const double size = (double)element_bytes((tsm2_type)product->type);
     const double read = m * k + (winner->is_gram ? 0 : k * n), written = m * n;
@@ -235,7 +234,8 @@ double carried_over_us(const struct winner *winner, const struct work *work, dou
     for (int i = 0; i < winner->point_count; ++i)
         add_point(&average, &pack_points[winner->first_point + i], work, plain_us);
     *distance = average.nearest;
-    return fmax(exp(average.sum / average.weights) * plain_us, LEAST * work->memory_us);
+    const double beyond = work->k > or_all(winner->division.deepest) ? BEYOND : 1.0;
+    return beyond * fmax(exp(average.sum / average.weights) * plain_us, LEAST * work->memory_us);
 }
 
 double plain_vendor_us(const struct work *work)

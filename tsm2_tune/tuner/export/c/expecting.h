@@ -10,11 +10,11 @@ enum { VECTOR_BYTES = 16 };
 /* The product on the card of a winner, with the least times of its parts. */
 struct work {
     double m, n, k, memory_us, arithmetic_us;
-    int has_odd_lines; /* lines of A or B are not whole vectors */
+    int has_odd_lines; /* lines of A, or of B or C, are not whole vectors */
 };
 
-/* `vector_bytes`: of the vectors. */
-struct work work_of(const struct product *product, const struct winner *winner, int vector_bytes);
+/* `of_vendor`: whose lines are odd where those of A or B are not whole vectors of 16 bytes. */
+struct work work_of(const struct product *product, const struct winner *winner, int of_vendor);
 
 /* The winner's least expected time, and its launch. */
 double best_launch(const struct winner *winner, const struct work *work, struct launch *launch);

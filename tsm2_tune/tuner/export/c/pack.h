@@ -34,6 +34,7 @@ struct division {
     double cached_rate;     /* of the memory's, at which it reads lines again that may be in the L2 */
     int vector_bytes; /* lines that are whole vectors of so many bytes are not odd to it */
     int depth;        /* products of a sum that are multiplied as a whole, with zeros behind the last */
+    int vectors_of_c; /* it has vectors of A and C, else of A and B: so whose lines may be odd */
 };
 
 /* A GPU's rates, as they were measured where its kernels were tuned. */
@@ -70,7 +71,7 @@ struct winner {
 /* A shape where a time was measured, of a kernel or of the vendor. */
 struct point {
     double log_m, log_n, log_k;
-    double has_odd_lines; /* lines of A or B are not whole vectors: the kernel's, the vendor's of 16 bytes */
+    double has_odd_lines; /* lines are not whole vectors: the kernel's; of the vendor's A or B, of 16 bytes */
     double expected_us;   /* what the card's rates let expect */
     double log_ratio;     /* of the measured time to that */
 };
