@@ -26,7 +26,7 @@ tune: $(VENV)/installed
 	fi
 
 test: $(VENV)/installed
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: $(VENV)/installed
 	@$(BIN)/pip install -q -e '.[lint]'

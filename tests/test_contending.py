@@ -33,6 +33,7 @@ from tests.test_between import (
 )
 from tsm2_tune.cli import main
 from tsm2_tune.crossed import cross
+from tsm2_tune.display import trial_facts
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.between import shapes_between
 from tsm2_tune.generator.families import config_spelt
@@ -143,6 +144,8 @@ def test_what_is_measured_between_is_told(store: Store) -> None:
     cross(frozenset(SHAPES), device, store, ("tsmr",), Console(file=text, width=200))
     at = [problem for _, problem in device.tried]
     between = sum(problem in BETWEEN for problem in at)
+    shown = [trial_facts(store.trial(line.id)) for line in store.listing()]
+    assert sum(facts["is_between"] for facts in shown) == between > 0
     said = f"kernels at shapes that they did not win: {len(at)} measured ({between} at shapes between the tuned ones)"
     assert said in text.getvalue()
 
