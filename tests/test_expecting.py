@@ -19,6 +19,7 @@ from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.staged_smma import StagedSmmaConfig
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmm import TsmmConfig
+from tsm2_tune.generator.families.tsmm_held import TsmmHeldConfig
 from tsm2_tune.generator.families.tsmm_mma import TsmmMmaConfig
 from tsm2_tune.generator.families.tsmm_ring import TsmmRingConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
@@ -309,8 +310,13 @@ def test_the_vendors_time_is_interpolated() -> None:
         (
             TsmmConfig(128, 8, 1, 8, 8, 4),
             L,
-            Division(4, 256, 8, 64, 0, 1.03, depth=8, vectors_of_c=True),
+            Division(4, 256, 8, 64, 0, 1.03, vector_bytes=8, depth=8, vectors_of_c=True),
         ),  # of 8 columns
+        (
+            TsmmHeldConfig(128, 4, 8, 8, 8),
+            L,
+            Division(4, 128, 8, 8, 8, 1.03, vector_bytes=4, depth=8, vectors_of_c=True),
+        ),
         (Tsm2Config("v3", 128, 4, 8), L, Division(4, 128, 4, 128, 0, 1.03, depth=8, vectors_of_c=True)),
         (Ism2Config(1, 128, 4, 8, 2), L, Division(4, 128, 4, 128, 0, 1.03, depth=8, vectors_of_c=True)),
     ],

@@ -8,7 +8,7 @@ their way at once, and the columns of C are divided among blocks, so that many w
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, ClassVar
 
@@ -20,6 +20,7 @@ from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.rules import VECTOR_HOLDS_AN_ELEMENT, Candidate, Rule, columns_within_n, covering_rule
 from tsm2_tune.generator.streaming import EVICT_FIRST, POLICIES
 from tsm2_tune.generator.tiles import covering
+from tsm2_tune.runtime.expecting import Division
 
 THREADS = (64, 128, 256)
 VECTOR_BYTES = (4, 8, 16)
@@ -141,6 +142,9 @@ class TsmmHeld(Family[TsmmHeldConfig]):
 
     def deepest(self, config: TsmmHeldConfig) -> int:
         return config.depth
+
+    def division(self, config: TsmmHeldConfig, problem: Problem, resident: int) -> Division:
+        return replace(super().division(config, problem, resident), vector_bytes=config.vector_bytes)
 
     def traffic(self, config: TsmmHeldConfig, problem: Problem) -> Traffic:
         passes = -(-problem.n // config.across)
