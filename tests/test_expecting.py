@@ -175,6 +175,15 @@ def test_a_kernel_counts_last_where_k_is_more_than_its_sums(k: int, best: int) -
     assert alone.best(work((10**7, 8, 9)))[2] > 3 * alone.best(work(L))[2]
 
 
+@pytest.mark.parametrize(("n", "columns"), [(1, 8), (8, 8), (9, 16), (60, 64), (64, 64)])
+def test_columns_behind_the_last_are_multiplied_too(n: int, columns: int) -> None:
+    ones = [(replace(SHARING[0], width=width), SHARING[1]) for width in (8, 0)]
+    shape = (20480, n, 20480)
+    alone = [replace(one[0], arithmetic_rate=1e-3) for one in ones]
+    by_width, by_tile = (plain_us((one, SHARING[1]), shape) for one in alone)
+    assert by_width / by_tile == pytest.approx(columns / 64, rel=0.01)
+
+
 def test_a_block_that_passes_over_its_rows_for_each_group_of_columns_takes_longer() -> None:
     narrow = replace(LOOPING[0], tile_columns=3), LOOPING[1]
     shape = (10**7, 18, 19)
@@ -315,7 +324,7 @@ def test_the_vendors_time_is_interpolated() -> None:
         (
             TsmmHeldConfig(128, 4, 8, 8, 8),
             L,
-            Division(4, 128, 8, 8, 8, 1.03, vector_bytes=4, depth=8, vectors_of_c=True),
+            Division(4, 128, 8, 8, 8, 1.03, vector_bytes=4, depth=8, width=8, vectors_of_c=True),
         ),
         (Tsm2Config("v3", 128, 4, 8), L, Division(4, 128, 4, 128, 0, 1.03, depth=8, vectors_of_c=True)),
         (Ism2Config(1, 128, 4, 8, 2), L, Division(4, 128, 4, 128, 0, 1.03, depth=8, vectors_of_c=True)),
@@ -349,6 +358,7 @@ def test_tiles_of_rows_that_pass_shared_memory_have_all_columns_and_no_odd_lines
     division = FAMILIES["tsmm_ring"].division(config, Problem(10**6, 42, 5, "f32", "ttt"), 4)
     assert (division.resident, division.tile_rows, division.tile_columns, division.odd_lines) == (4, 128, 0, 1.0)
     assert (division.step, division.deepest > 64) == (0, True)  # no sum is divided among blocks
+    assert division.width == 8  # of a lane
 
 
 # The module's choice

@@ -58,6 +58,7 @@ class Division:
     cached_rate: float = CACHED_RATE  # of the memory's, at which it reads lines again that may be in the L2
     vector_bytes: int = VECTOR_BYTES  # lines that are whole vectors of so many bytes are not odd to it
     depth: int = 1  # products of a sum that are multiplied as a whole, with zeros behind the last
+    width: int = 0  # columns of C that are multiplied as a whole, with zeros behind the last; 0: those of a tile
     vectors_of_c: bool = False  # it has vectors of A and C, else of A and B: so whose lines may be odd
 
 
@@ -91,6 +92,8 @@ class Kernels:
         self._deepest, self._columns = _or_all(division["deepest"]), _or_all(started["columns_per_block"])
         self._rows, self._splits = started["rows_per_block"], started["splits"]
         self._longest, self._depth = _or_all(division["longest"]), division["depth"]
+        width = np.where(division["width"] > 0, division["width"], division["tile_columns"])
+        self._width = np.maximum(width, 1.0)
         self._arithmetic_rate, self._cached_rate = division["arithmetic_rate"], division["cached_rate"]
         self._persistent = started["persistent"] > 0
         self._spare = np.where(self._persistent, 1.0, SPARE)
@@ -234,8 +237,8 @@ class Kernels:
         rewritten = 2 * floor((k - 1) / self._deepest) * m * n
         slower = CACHED_RATE / self._cached_rate  # than lines that are read again mostly are
         memory = work.memory_us + self._us_per_byte * slower * (again / CACHED_RATE + rewritten)
-        columns = np.where(self._tile_columns == EVER, n, tiles.across * self._tile_columns)
-        whole = tiles.down * self._tile_rows * columns * (ceil(k / self._depth) * self._depth)
+        multiplied = (ceil(n / self._width) * self._width) * (ceil(k / self._depth) * self._depth)
+        whole = tiles.down * self._tile_rows * multiplied
         arithmetic = work.arithmetic_us / self._arithmetic_rate * (whole / (m * n * k))
 
         pieces = np.where(self._persistent, tiles.pieces, tiles.steps)

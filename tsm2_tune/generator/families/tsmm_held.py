@@ -144,7 +144,8 @@ class TsmmHeld(Family[TsmmHeldConfig]):
         return config.depth
 
     def division(self, config: TsmmHeldConfig, problem: Problem, resident: int) -> Division:
-        return replace(super().division(config, problem, resident), vector_bytes=config.vector_bytes)
+        found = super().division(config, problem, resident)
+        return replace(found, vector_bytes=config.vector_bytes, width=config.columns)
 
     def traffic(self, config: TsmmHeldConfig, problem: Problem) -> Traffic:
         passes = -(-problem.n // config.across)

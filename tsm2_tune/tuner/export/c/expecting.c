@@ -134,8 +134,9 @@ static double body_us(const struct winner *winner, const struct tiles *t, const 
     const double rewritten = 2 * floor((k - 1) / or_all(division->deepest)) * m * n;
     const double slower = CACHED_RATE / division->cached_rate; /* than lines that are read again mostly are */
     double memory = work->memory_us + us_per_byte(winner) * slower * (again / CACHED_RATE + rewritten);
-    const double columns = t->columns == EVER ? n : t->across * t->columns;
-    const double whole = t->down * t->rows * columns * (ceil(k / division->depth) * division->depth);
+    const double width = fmax(division->width > 0 ? division->width : division->tile_columns, 1.0);
+    const double multiplied = (ceil(n / width) * width) * (ceil(k / division->depth) * division->depth);
+    const double whole = t->down * t->rows * multiplied;
     double arithmetic = work->arithmetic_us / division->arithmetic_rate * (whole / (m * n * k));
 
     const double pieces = persistent ? t->pieces : t->steps, parts = persistent ? blocks : splits;

@@ -34,6 +34,7 @@ struct division {
     double cached_rate;     /* of the memory's, at which it reads lines again that may be in the L2 */
     int vector_bytes; /* lines that are whole vectors of so many bytes are not odd to it */
     int depth;        /* products of a sum that are multiplied as a whole, with zeros behind the last */
+    int width;        /* columns of C that are multiplied as a whole, with zeros behind the last; 0: of a tile */
     int vectors_of_c; /* it has vectors of A and C, else of A and B: so whose lines may be odd */
 };
 
