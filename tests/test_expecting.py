@@ -199,7 +199,7 @@ def test_many_small_tiles_one_after_the_other_take_longer_than_their_bytes() -> 
 
 
 def test_blocks_that_compute_whole_tiles_from_a_ring_have_the_next_on_its_way() -> None:
-    ring = Division(2, 32, 0, 0, 256, 1.0), Launch(256, 1, 112 * 1024, 1, splits=264, persistent=True)
+    ring = Division(2, 32, 0, 0, 256, 1.0, flows=True), Launch(256, 1, 112 * 1024, 1, splits=264, persistent=True)
     found = kernels((ring, (10**6, 8, 48), 60.0))
     at = found.us([ring[1]], work((10**7, 8, 4)))[0]
     parts = found.us([ring[1]], work((10**4, 8, 25600)))[0]  # a hundred parts of k
@@ -216,7 +216,7 @@ def plain_us(one: tuple[Division, Launch], shape: tuple[int, int, int], **more: 
 
 
 def test_parts_of_k_take_half_a_microsecond_each() -> None:
-    ring = Division(2, 32, 0, 0, 1, 1.0), Launch(256, 1, 112 * 1024, 1, splits=264, persistent=True)
+    ring = Division(2, 32, 0, 0, 1, 1.0, flows=True), Launch(256, 1, 112 * 1024, 1, splits=264, persistent=True)
     shape = (8448, 1, 4000)  # a strip for each block; after each product C is written
     without = replace(ring[0], deepest=0), ring[1]
     rewritten = 2 * 3999 * 8448 * 4e-3 / CARD.read_gbytes_per_s

@@ -160,6 +160,7 @@ def known_of_everything(found: Winners, seed: int) -> Known:
             vector_bytes=rng.choice((16, 16, 4)),
             depth=rng.choice((1, 1, 16)),
             width=rng.choice((0, 1, 8)),
+            flows=rng.choice((False, True)),
             vectors_of_c=rng.choice((False, True)),
         )
     rates = dict.fromkeys(TYPES, 65000.0) | {"c64": 87000.0, "f16": 617000.0}

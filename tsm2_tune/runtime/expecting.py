@@ -59,6 +59,7 @@ class Division:
     vector_bytes: int = VECTOR_BYTES  # lines that are whole vectors of so many bytes are not odd to it
     depth: int = 1  # products of a sum that are multiplied as a whole, with zeros behind the last
     width: int = 0  # columns of C that are multiplied as a whole, with zeros behind the last; 0: those of a tile
+    flows: bool = False  # while a block computes a tile of C, loads of the next are on their way
     vectors_of_c: bool = False  # it has vectors of A and C, else of A and B: so whose lines may be odd
 
 
@@ -87,7 +88,7 @@ class Kernels:
         self._us_per_byte = won[0].element_bytes * 1e-3 / card.read_gbytes_per_s
         division, started = _columns(divisions, Division), _columns(launches, Launch)
         self._resident, self._odd = division["resident"], division["odd_lines"]
-        self._step, self._is_whole = _or_all(division["step"]), division["step"] == 0
+        self._step, self._flows = _or_all(division["step"]), division["flows"] > 0
         self._tile_rows, self._tile_columns = division["tile_rows"], _or_all(division["tile_columns"])
         self._deepest, self._columns = _or_all(division["deepest"]), _or_all(started["columns_per_block"])
         self._rows, self._splits = started["rows_per_block"], started["splits"]
@@ -257,11 +258,11 @@ class Kernels:
     def _turns(self, tiles: Tiles, work: Work, blocks: Floats, splits: Floats) -> Floats:
         """Tiles of C, and parts of k, that are computed one after the other where a block has its place.
 
-        Blocks that compute whole tiles from a ring have the next one on its way.
+        Of blocks that have the next tile on its way only the parts of k.
         """
         parts = np.where(self._persistent, 1.0, splits)
         each = tiles.down * tiles.across * parts / np.minimum(blocks, self.card.sms * self._resident)
-        of_tiles = np.where(self._is_whole, 1.0, np.maximum(each, 1.0))
+        of_tiles = np.where(self._flows, 1.0, np.maximum(each, 1.0))
         turns: Floats = of_tiles * ceil(work.k / self._deepest)
         return turns
 

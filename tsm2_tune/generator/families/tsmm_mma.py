@@ -257,7 +257,8 @@ class TsmmMma(Family[TsmmMmaConfig]):
 
     def division(self, config: TsmmMmaConfig, problem: Problem, resident: int) -> Division:
         whole = self.periods(config, problem)
-        return replace(super().division(config, problem, resident), tile_rows=whole.m, tile_columns=whole.n, step=0)
+        found = super().division(config, problem, resident)
+        return replace(found, tile_rows=whole.m, tile_columns=whole.n, step=0, flows=True)
 
     def traffic(self, config: TsmmMmaConfig, problem: Problem) -> Traffic:
         passes = -(-problem.n // config.columns)

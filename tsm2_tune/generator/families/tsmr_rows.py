@@ -300,7 +300,7 @@ class TsmrRows(Family[TsmrRowsConfig]):
 
     def division(self, config: TsmrRowsConfig, problem: Problem, resident: int) -> Division:
         found = super().division(config, problem, resident)
-        return replace(found, tile_rows=strip_rows(config), longest=staged_rows(config, problem))
+        return replace(found, tile_rows=strip_rows(config), longest=staged_rows(config, problem), flows=True)
 
     def traffic(self, config: TsmrRowsConfig, problem: Problem) -> Traffic:
         return split_traffic(problem, columns=config.columns, splits=config.splits)

@@ -110,15 +110,15 @@ static double slowed(const struct winner *winner, double fewer)
     return fmax(few / (winner->launch.persistent ? 1.0 : SPARE), 1.0) * (1 + FEWER * (1 - 1 / few));
 }
 
-/* Tiles of C, and parts of k, that are computed one after the other where a block has its place. Blocks that compute
-   whole tiles from a ring have the next one on its way. */
+/* Tiles of C, and parts of k, that are computed one after the other where a block has its place; of blocks
+   that have the next tile on its way only the parts of k. */
 static double turns_of(const struct winner *winner, const struct tiles *t, const struct work *work, double blocks,
                        double splits)
 {
     const struct division *division = &winner->division;
     const double at_a_time = fmin(blocks, (double)pack_cards[winner->card].sms * division->resident);
     const double each = t->down * t->across * (winner->launch.persistent ? 1.0 : splits) / at_a_time;
-    return (division->step == 0 ? 1.0 : fmax(each, 1.0)) * ceil(work->k / or_all(division->deepest));
+    return (division->flows ? 1.0 : fmax(each, 1.0)) * ceil(work->k / or_all(division->deepest));
 }
 
 /* The body of a kernel that is as fast as the card. */

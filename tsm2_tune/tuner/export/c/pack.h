@@ -35,6 +35,7 @@ struct division {
     int vector_bytes; /* lines that are whole vectors of so many bytes are not odd to it */
     int depth;        /* products of a sum that are multiplied as a whole, with zeros behind the last */
     int width;        /* columns of C that are multiplied as a whole, with zeros behind the last; 0: of a tile */
+    int flows;        /* while a block computes a tile of C, loads of the next are on their way */
     int vectors_of_c; /* it has vectors of A and C, else of A and B: so whose lines may be odd */
 };
 
