@@ -5,24 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
-from benchmarks.headline import WORDS, markdown, number, right_us, words
+from benchmarks.headline import OPPONENTS, WORDS, markdown, number, right_us, rival, speed_ups, words
 
 Row = dict[str, Any]
 Outcome = Literal["ahead", "even", "behind"]
 
-OPPONENTS = ("cublas", "cublaslt")
 MATTERS = 0.02  # of our time, that an opponent takes less
 REAL_AND_COMPLEX = ("f32", "f64", "c64", "c128")
 WIDTHS: dict[str, Callable[[Row], bool]] = {
     "up to 16": lambda row: row["n"] <= 16,
     "32 and 64": lambda row: row["n"] in (32, 64),
 }
-
-
-def rival(row: Row) -> str | None:
-    """The faster one of those whose answer was right; None where none has the product."""
-    times = {who: us for who in OPPONENTS if (us := right_us(row, who)) is not None}
-    return min(times, key=lambda who: times[who]) if times else None
 
 
 def outcome(row: Row) -> Outcome:
@@ -82,7 +75,7 @@ def behind(rows: Iterable[Row]) -> str:
 
 def ranges(rows: Sequence[Row]) -> str:
     """Markdown of column-major products that take longer than starting them, a column a regime, a line an element
-    type and width: least and most speed-up over cuBLAS, and least and most percent of the floor."""
+    type and width: least and most speed-up over the faster opponent, and percent of the floor."""
     lines = []
     for dtype in REAL_AND_COMPLEX:
         for width, is_so in WIDTHS.items():
@@ -95,9 +88,8 @@ def ranges(rows: Sequence[Row]) -> str:
                     and not row["small"]
                     and is_so(row)
                 ]
-                speed_ups = [us / row["ours_us"] for row in group if (us := right_us(row, "cublas")) is not None]
                 shares = [row["percent_of_floor"] for row in group]
-                cells.append(f"{_range(speed_ups, '.1f')}; {_range(shares, '.0f')} %" if group else "–")
+                cells.append(f"{_range(speed_ups(group), '.2f')}; {_range(shares, '.0f')} %" if group else "–")
             lines.append((dtype, width, *cells))
     return markdown(("dtype", "columns", "R", "L", "T"), lines, texts=("dtype", "columns"))
 

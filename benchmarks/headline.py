@@ -25,12 +25,14 @@ Row = dict[str, Any]
 LARGE = {"R": 20480, "L": 10**7, "T": 10**7}  # of the README's table: the long extent of its products
 
 DIRTY = "_dirty"  # in names of fields: with the L2 dirty; those without it are with the L2 clean
-WHO = ("ours", "cublas", "cublaslt")
+OPPONENTS = ("cublas", "cublaslt")
+WHO = ("ours", *OPPONENTS)
 WORDS = ("regime", "layout", "dtype", "m x n x k")
 
 
 def headline(rows: Sequence[Row], cublas: str = "cuBLAS") -> str:
-    """Markdown, a line a cell: microseconds of all three, cuBLAS's time over ours, share of the floor, winner.
+    """Markdown, a line a cell: microseconds of all three, the faster opponent's time over ours, share of the floor,
+    winner.
 
     All of that with the L2 clean; where it was measured, ours and the speed-up also with the L2 dirty.
     """
@@ -41,7 +43,7 @@ def headline(rows: Sequence[Row], cublas: str = "cuBLAS") -> str:
         (
             *words(row),
             *fastest_in_bold([time_text(row, who) for who in WHO], [right_us(row, who) for who in WHO]),
-            ratio(right_us(row, "cublas"), row["ours_us"]),
+            ratio(rivals_us(row), row["ours_us"]),
             *(dirty_texts(row) if has_dirty else ()),
             f"{row['percent_of_floor']:.0f}",
             f"`{row['configuration']}`",
@@ -83,8 +85,8 @@ def small_products(rows: Sequence[Row]) -> str:
 def means(rows: Iterable[Row]) -> list[Row]:
     """Of each regime, element type and layout, the small cells apart: geometric means of the speed-ups.
 
-    `behind_lt` counts the cells in which cuBLASLt is faster. X^T X is left out: cuBLAS takes hundreds of times as
-    long there.
+    `faster` is over the faster opponent in each cell; `behind` counts the cells in which that is faster than ours.
+    X^T X is left out: cuBLAS takes hundreds of times as long there.
     """
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
@@ -98,11 +100,13 @@ def means(rows: Iterable[Row]) -> list[Row]:
             "dtype": dtype,
             "layout": layout,
             "cells": len(group),
-            "cublas": geometric_mean(speed_ups(group, "cublas")),
-            "cublaslt": geometric_mean(speed_ups(group, "cublaslt")),
-            "behind_lt": sum(ratio < 1 for ratio in speed_ups(group, "cublaslt")),
-            "cublas_dirty": geometric_mean(speed_ups(group, "cublas", DIRTY)),
-            "cublaslt_dirty": geometric_mean(speed_ups(group, "cublaslt", DIRTY)),
+            "faster": geometric_mean(speed_ups(group)),
+            "cublas": geometric_mean(speed_ups(group, ["cublas"])),
+            "cublaslt": geometric_mean(speed_ups(group, ["cublaslt"])),
+            "behind": sum(ratio < 1 for ratio in speed_ups(group)),
+            "faster_dirty": geometric_mean(speed_ups(group, state=DIRTY)),
+            "cublas_dirty": geometric_mean(speed_ups(group, ["cublas"], DIRTY)),
+            "cublaslt_dirty": geometric_mean(speed_ups(group, ["cublaslt"], DIRTY)),
         }
         for (regime, dtype, layout), group in groups.items()
     ]
@@ -112,15 +116,15 @@ def means_text(rows: Iterable[Row]) -> str:
     """The means as Markdown; those with the L2 dirty where any was measured so."""
     found = means(rows)
     of_dirty = any(mean["cublas_dirty"] is not None for mean in found)
-    dirty = {"cublas_dirty": "over cuBLAS, dirty", "cublaslt_dirty": "over cuBLASLt, dirty"} if of_dirty else {}
-    heads = ("regime", "dtype", "layout", "cells", "over cuBLAS", "over cuBLASLt", "cells behind cuBLASLt")
+    over = {"faster": "over the faster", "cublas": "over cuBLAS", "cublaslt": "over cuBLASLt"}
+    dirty = {f"{name}{DIRTY}": f"{head}, dirty" for name, head in over.items()} if of_dirty else {}
+    heads = ("regime", "dtype", "layout", "cells", *over.values(), "cells behind")
     lines = [
         (
             *(mean[name] for name in ("regime", "dtype", "layout")),
             str(mean["cells"]),
-            number(mean["cublas"], 2),
-            number(mean["cublaslt"], 2),
-            str(mean["behind_lt"]),
+            *(number(mean[name], 2) for name in over),
+            str(mean["behind"]),
             *(number(mean[name], 2) for name in dirty),
         )
         for mean in found
@@ -129,13 +133,13 @@ def means_text(rows: Iterable[Row]) -> str:
 
 
 def means_by_type(rows: Iterable[Row]) -> str:
-    """Markdown, a column an element type: geometric mean over cuBLAS, and in how many cells cuBLASLt is faster."""
+    """Markdown, a column an element type: mean over the faster opponent, and cells behind it."""
     found = means(rows)
     names = list(dict.fromkeys(mean["dtype"] for mean in found))
     lines: dict[tuple[str, str], dict[str, str]] = {}
     for mean in found:
-        behind = f" ({mean['behind_lt']} of {mean['cells']})" if mean["behind_lt"] else ""
-        lines.setdefault((mean["regime"], mean["layout"]), {})[mean["dtype"]] = number(mean["cublas"], 2) + behind
+        behind = f" ({mean['behind']} of {mean['cells']})" if mean["behind"] else ""
+        lines.setdefault((mean["regime"], mean["layout"]), {})[mean["dtype"]] = number(mean["faster"], 2) + behind
     ordered = sorted(lines, key=lambda key: (REGIMES.index(key[0].split()[0]), key))
     return markdown(
         ("regime", "layout", *names), [(*key, *(lines[key].get(name, "–") for name in names)) for key in ordered]
@@ -162,9 +166,21 @@ def time_text(row: Row, who: str) -> str:
     return number(row[f"{who}_us"]) + (" (wrong)" if row.get(f"{who}_verified") is False else "")
 
 
-def speed_ups(rows: Iterable[Row], opponent: str, state: str = "") -> list[float]:
-    """The opponent's time over ours, of the cells in which it is right and was measured in the state."""
-    return [us / row[f"ours{state}_us"] for row in rows if (us := right_us(row, opponent, state)) is not None]
+def rival(row: Row, opponents: Sequence[str] = OPPONENTS, state: str = "") -> str | None:
+    """The faster one of those whose answer was right; None where none has the product, or was measured."""
+    times = {who: us for who in opponents if (us := right_us(row, who, state)) is not None}
+    return min(times, key=lambda who: times[who]) if times else None
+
+
+def rivals_us(row: Row, opponents: Sequence[str] = OPPONENTS, state: str = "") -> float | None:
+    """Its time."""
+    who = rival(row, opponents, state)
+    return None if who is None else right_us(row, who, state)
+
+
+def speed_ups(rows: Iterable[Row], opponents: Sequence[str] = OPPONENTS, state: str = "") -> list[float]:
+    """The faster opponent's time over ours, of the cells in which one is right and was measured in the state."""
+    return [us / row[f"ours{state}_us"] for row in rows if (us := rivals_us(row, opponents, state)) is not None]
 
 
 def is_dirty_too(row: Row) -> bool:
@@ -173,11 +189,11 @@ def is_dirty_too(row: Row) -> bool:
 
 
 def dirty_texts(row: Row) -> tuple[str, str]:
-    """Of the dirty L2: microseconds of ours, and cuBLAS's time over it."""
+    """Of the dirty L2: microseconds of ours, and the faster opponent's time over it."""
     if not is_dirty_too(row):
         return "–", "–"
     ours = row[f"ours{DIRTY}_us"]
-    return number(ours), ratio(right_us(row, "cublas", DIRTY), ours)
+    return number(ours), ratio(rivals_us(row, state=DIRTY), ours)
 
 
 def geometric_mean(ratios: Sequence[float]) -> float | None:

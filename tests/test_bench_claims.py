@@ -58,13 +58,13 @@ def test_cells_far_behind_are_named_farthest_first() -> None:
 def test_ranges_are_of_large_column_major_cells() -> None:
     wide = row(Cell("R", "column", Problem(20480, 32, 20480, "f32")), ours=250.0)
     assert ranges([row(), {**row(ours=250.0), "percent_of_floor": 60.0}, wide]).splitlines()[2:4] == [
-        "| f32 | up to 16 | 1.2 to 2.0; 60 to 95 % | – | – |",
-        "| f32 | 32 and 64 | 2.0; 152 % | – | – |",
+        "| f32 | up to 16 | 1.20 to 1.92; 60 to 95 % | – | – |",
+        "| f32 | 32 and 64 | 1.92; 152 % | – | – |",
     ]
 
 
 def test_a_wrong_answer_is_said_and_counts_nowhere() -> None:
     found = {**row(BIG, ours=600.0), **WRONG}
-    assert " | 600 | 500 (wrong) | **480** | – | " in headline([found])
+    assert " | 600 | 500 (wrong) | **480** | 0.80 | " in headline([found])
     (mean,) = means([found, row()])
     assert mean["cublas"] == pytest.approx(500 / 400)

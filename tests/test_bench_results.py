@@ -193,7 +193,7 @@ def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pyte
 
 def test_the_headline_has_a_line_a_cell() -> None:
     lines = headline([row()]).splitlines()
-    times = "**400** | 500 | 480 | 1.25 | 410 | 1.24 | 95"
+    times = "**400** | 500 | 480 | 1.20 | 410 | 1.20 | 95"
     assert lines[2] == f"| R | column | f32 | 20480 x 8 x 20480 | {times} | `tsm2-v3-t128-c8-p4` |"
     assert {line.count("|") for line in lines} == {13}
 
@@ -201,11 +201,11 @@ def test_the_headline_has_a_line_a_cell() -> None:
 def test_a_file_without_dirty_times_has_no_columns_for_them() -> None:
     before = {name: value for name, value in row().items() if "dirty" not in name}
     assert headline([before]).splitlines()[2] == (
-        "| R | column | f32 | 20480 x 8 x 20480 | **400** | 500 | 480 | 1.25 | 95 | `tsm2-v3-t128-c8-p4` |"
+        "| R | column | f32 | 20480 x 8 x 20480 | **400** | 500 | 480 | 1.20 | 95 | `tsm2-v3-t128-c8-p4` |"
     )
     assert "dirty" not in means_text([before])
-    assert "| 410 | 1.24 |" in headline([row(), before])
-    assert "| 1.25 | – | – | 95 |" in headline([row(), before])
+    assert "| 410 | 1.20 |" in headline([row(), before])
+    assert "| 1.20 | – | – | 95 |" in headline([row(), before])
 
 
 def test_small_products_are_told_by_their_graphs() -> None:
@@ -220,7 +220,7 @@ def test_a_matrix_times_itself_has_a_table_of_its_own() -> None:
     assert gram([row()]) == ""
     heads, _, line = gram([row(), square]).splitlines()
     assert " | syrk us | cuBLASLt us | " in heads
-    assert line.startswith("| G | row | f64 | 16 x 16 x 10000000 | **400** | 500 | 480 | 1.25 | 410 | 1.24 | 95 | ")
+    assert line.startswith("| G | row | f64 | 16 x 16 x 10000000 | **400** | 500 | 480 | 1.20 | 410 | 1.20 | 95 | ")
     assert products([row(), row(SMALL), square]) == headline([row()])
 
 
@@ -228,18 +228,19 @@ def test_means_are_geometric_and_leave_small_cells_apart() -> None:
     assert geometric_mean([2.0, 8.0]) == pytest.approx(4.0)
     assert geometric_mean([]) is None
     first, second = means([row(ours=250.0), row(ours=1000.0, lt=None), row(SMALL, lt=300.0)])
-    assert (first["regime"], first["cells"], first["behind_lt"]) == ("R", 2, 0)
+    assert (first["regime"], first["cells"], first["behind"]) == ("R", 2, 1)  # cuBLAS, where cuBLASLt has none
+    assert first["faster"] == pytest.approx((480 / 250 * 500 / 1000) ** 0.5)
     assert first["cublas"] == pytest.approx(1.0)
     assert first["cublaslt"] == pytest.approx(480 / 250)
-    assert (second["regime"], second["behind_lt"]) == ("L small", 1)
-    assert "| R | f32 | column | 2 | 1.00 | 1.92 | 0 | 1.00 | 1.88 |" in means_text(
+    assert (second["regime"], second["behind"]) == ("L small", 1)
+    assert "| R | f32 | column | 2 | 0.98 | 1.00 | 1.92 | 1 | 0.98 | 1.00 | 1.88 |" in means_text(
         [row(ours=250.0), row(ours=1000.0, lt=None)]
     )
 
 
 def test_means_have_a_column_a_type() -> None:
     text = means_by_type([row(), row(SMALL, ours=250.0, lt=200.0)])
-    assert text.splitlines()[2:] == ["| R | column | 1.25 | – |", "| L small | row | – | 2.00 (1 of 1) |"]
+    assert text.splitlines()[2:] == ["| R | column | 1.20 | – |", "| L small | row | – | 0.80 (1 of 1) |"]
 
 
 def test_the_headline_shows_the_shapes_of_its_set() -> None:
