@@ -20,9 +20,9 @@ tune: $(VENV)/installed
 	    { echo "nvcc not found: looked in PATH and \$$CUDA_HOME/bin; install the CUDA toolkit, or set CUDA_HOME"; exit 2; }; \
 	  $(BIN)/python -c 'import pycuda' 2>/dev/null || \
 	    PATH="$${CUDA_HOME:-/usr/local/cuda}/bin:$$PATH" $(BIN)/python -m pip install -q -e '.[cuda]'; \
-	  $(BIN)/tsm2-tune --device 0 --shapes $(GPU_SHAPES) --dtype f32,f64 --budget 10 --db $(DB); \
+	  $(BIN)/tsm2-tune --device 0 --shapes $(GPU_SHAPES) --dtype f32,f64 --layout row --budget 10 --db $(DB); \
 	else \
-	  $(BIN)/tsm2-tune --device cpu --shapes $(HOST_SHAPES) --dtype f32,f64 --max-trials 12 --budget 20 --db $(DB); \
+	  $(BIN)/tsm2-tune --device cpu --shapes $(HOST_SHAPES) --dtype f32,f64 --layout row --max-trials 12 --budget 20 --db $(DB); \
 	fi
 
 test: $(VENV)/installed

@@ -1,6 +1,6 @@
 /* C = A B by an exported C library, checked on the host. A is 100000 x 8, B is 8 x 8, in f64.
 
-       tsm2-tune --shapes 1e5x8x8 --dtype f64
+       tsm2-tune --device 0 --shapes 1e5x8x8 --dtype f64
        tsm2-tune export --format library --output libtsm2.so
        export CUDA_HOME=/usr/local/cuda # where the toolkit is
        cc examples/library.c -I. -I$CUDA_HOME/include -L. -L$CUDA_HOME/lib64 -ltsm2 -lcudart -o product

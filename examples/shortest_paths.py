@@ -27,8 +27,12 @@ from typing import Any
 import click
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import shortest_path
+
+try:
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import shortest_path
+except ImportError:
+    sys.exit("SciPy is not installed, whose shortest paths these are compared with: pip install scipy")
 
 METRES, JITTER = 1000, 350  # from crossing to crossing, and how far each is moved at most
 CLOSED, ONE_WAY = 0.3, 0.1  # shares of the roads

@@ -67,7 +67,10 @@ def database(tmp_path: Path) -> str:
         (("--shapes", "8x8x8", "best"), "put them behind it"),
         (("model", "--device", "cpu"), "--shapes"),
         (("space", "--device", "k80", "--shapes", "8x8x8"), "unknown device 'k80'"),
-        (("source", "tsm2-v9"), "tsm2 has no configuration 'tsm2-v9'"),
+        (("source", "tsm2-v9"), "tsm2 has no configuration 'tsm2-v9': they are spelt like tsm2-v0-t32-c1-p1"),
+        (("source", "tsm2-v3-t128-c16-p9"), "p (prefetch) is one of 1, 2, 4, 6, 8"),
+        (("source", "tsm2-v0-t32-c1-p4"), "each of its values is right, but not with the others"),
+        (("best", "--layout", "row"), "--layout row says how the matrices of --op lie"),
         (("source", "nothing"), "unknown family 'nothing'"),
         (("best", "--db", "none.db"), "none.db"),
         (("export", "--db", "none.db", "--format", "csv", "--output", "-"), "none.db"),
@@ -365,6 +368,7 @@ def test_best_and_show(database: str) -> None:
 @pytest.mark.parametrize("form", ["module", "csv", "json", "markdown", "latex"])
 def test_every_format_is_exported(form: str, database: str, tmp_path: Path) -> None:
     path = tmp_path / "out"
-    assert run("export", "--db", database, "--format", form, "--output", str(path)).exit_code == 0
+    done = run("export", "--db", database, "--format", form, "--output", str(path))
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "", f"wrote {path}\n")
     assert "NVIDIA H200" in path.read_text()
     assert run("export", "--db", database, "--format", form, "--output", "-").output == path.read_text()

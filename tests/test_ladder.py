@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from rich.console import Console
 
 from tests.command import run
 from tests.conftest import TryKernel
 from tests.fabricated import trial, tuning_run
 from tests.planting import Bug, assert_rejected
+from tsm2_tune.cli import NO_GPU
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.ladder import STEPS, LadderConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.space import search_space
+from tsm2_tune.reports import print_ladder
 from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.ladder import in_turns, rungs
 from tsm2_tune.tuner.store import Store
@@ -89,6 +93,7 @@ SHAPE = "33x17x20"
 
 @ON_HOST
 @pytest.mark.usefixtures("no_driver", "known_ceilings")
+@pytest.mark.usefixtures("no_driver")
 def test_the_command_shows_what_each_step_buys(tmp_path: Path, toolchain: Toolchain) -> None:
     """Steps take turns, their trials are stored as any others, and the same command again goes on from there."""
     database = ("--db", str(tmp_path / "r.db"))
@@ -96,6 +101,7 @@ def test_the_command_shows_what_each_step_buys(tmp_path: Path, toolchain: Toolch
     stopped = run(*command, "--max-trials", "5", "--json")
     assert stopped.exit_code == 1
     assert "no time of a step: see `tsm2-tune show" in stopped.stderr
+    assert "or raise --budget or --max-trials, or choose a smaller shape" in stopped.stderr
     assert [step["tried"] for step in json.loads(stopped.stdout)[0]["steps"]] == [1, 1, 1, 1, 1, 0]
 
     done = run(*command, "--max-trials", "6", "--json")
@@ -121,7 +127,9 @@ def test_the_command_shows_what_each_step_buys(tmp_path: Path, toolchain: Toolch
     assert [line.split()[0] for line in lines[3:]] == list(STEPS)
     assert lines[-1].split()[-3:] == ["1348", "1.37", "60.54"]  # of the article's steps 5 and 1
 
-    search = run(*command[1:], "--max-trials", "1")
+    assert NO_GPU not in run(*command[1:], "--max-trials", "1").output
+    search = run(*command[3:], "--max-trials", "2")
+    assert NO_GPU in " ".join(search.output.split())
     assert "(1 new trial;" in search.output, "what was tried of the ladder must count for nothing in a search"
 
 
@@ -140,6 +148,10 @@ def test_the_fastest_right_configuration_of_a_step_is_shown(store: Store, monkey
     assert (coalesced.tried, coalesced.best, coalesced.facts["gflops"]) == (0, None, None)
     assert (coarse.speedup_over_previous, coarse.speedup_over_first) == (None, 3.0)
     assert tiled.percent_of_floor is None
+    text = StringIO()
+    print_ladder(problem, "a device", [naive, coalesced, tiled], Console(file=text, width=200))
+    assert text.getvalue().count("not tried") == 2
+    assert "right" not in text.getvalue()
 
 
 @pytest.mark.parametrize(("extent", "first"), [(1024, "fastest_of_few"), (4096, "fastest_of_many")])

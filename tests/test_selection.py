@@ -70,6 +70,17 @@ def test_one_trial_is_not_selected(database: str) -> None:
     assert "leave them or TRIAL out" in result.output
 
 
+def test_ops_are_selected_as_they_are_tuned() -> None:
+    row_major = selected(None, None, None, "nn,tn", layout="row")
+    assert [Problem(8, 8, 8, "f32", op) in row_major for op in ("ttt", "ntt", "nn", "tn")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert Problem(8, 8, 8, "f32", "nxt") in selected(None, None, None, "gram", layout="row")
+
+
 def test_gram_matrices_are_of_real_and_of_complex_numbers() -> None:
     selection = selected(None, None, None, "gram")
     assert Problem(8, 8, 8, "f32", "tx") in selection

@@ -52,6 +52,10 @@ from tsm2_tune.tuner.tune import FinalFailure, Options, Tuner
 from tsm2_tune.usage import Group
 
 FORMATS = ("module", "csv", "json", "markdown", "latex", "library")
+NO_GPU = (
+    "no CUDA driver answers: the host emulates the kernels, which is for smaller shapes than a GPU's;"
+    " --device cpu leaves this sentence out"
+)
 OF_A_SIGNAL = 128  # and its number: the exit status after it, as shells have it
 
 
@@ -148,6 +152,8 @@ def _tune(
         Store.open(database, create=True) as store,
     ):
         display.print_line(console, f"device: {target.identity.name}{_of_state(ctx, target, options)}")
+        if spec is None and target.is_host:
+            display.print_line(console, NO_GPU)
         with display.Display(console, options, len(searched), tuner.phases) as shown:
             for event in job.run(searched, tuner, store):
                 shown.show(event)
@@ -278,7 +284,9 @@ def ladder(
             reports.print_ladder(problem, device, rungs, console)
     unsolved = any(rung.best is None for rungs in found.values() for rung in rungs)
     if unsolved:
-        sentence = f"no time of a step: see `tsm2-tune show --db {database}`, or raise its limits"
+        untried = any(not rung.tried for rungs in found.values() for rung in rungs)
+        more = "raise --budget or --max-trials, or choose a smaller shape" if untried else "raise its limits"
+        sentence = f"no time of a step: see `tsm2-tune show --db {database}`, or {more}"
         display.print_line(display.console(stderr=True), sentence)
     _tell_interrupted(tally)
     if unsolved or tally.interrupted:
@@ -398,12 +406,14 @@ def export(
         }
         if form == "library":
             exports.export_library(store, output, tell=_tell, **which)
+            _tell(f"wrote {output}, and beside it libtsm2.h and libtsm2.f90")
             return
         text = exports.export(store, form, binaries=binaries, launcher=launcher, tell=_tell, **which)
     if output == "-":
         click.echo(text.encode(), nl=False)  # as files are, whatever a terminal has
     else:
         exports.write(text, output)
+        _tell(f"wrote {output}")
 
 
 @main.command()

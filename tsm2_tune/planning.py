@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
+from typing import Any
 
 import click
 
 from tsm2_tune import display, reports
 from tsm2_tune.errors import InputError, TuneError
+from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import family_named
+from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
@@ -214,6 +217,18 @@ def model(
         reports.print_model(found, limits, source, display.console())
 
 
+def _what_is_wrong(family: Family[Any], config: KernelConfig | None) -> str:
+    """How configurations are spelt, or which value of this one's tunables none has."""
+    every = list(family.configurations())
+    if config is None:
+        return f"they are spelt like {every[0].text}"
+    for name, value in config.early.tunables.items():
+        known = sorted({one.tunables[name] for one in every})
+        if value not in known:
+            return f"{config.letters[name]} ({name}) is one of {', '.join(map(str, known))}"
+    return "each of its values is right, but not with the others; tsm2-tune space --list names all"
+
+
 @click.command()
 @click.argument("configuration")
 @click.option("--dtype", "dtype", default="f32", show_default=True, help="Element type.")
@@ -237,8 +252,7 @@ def source(configuration: str, dtype: str, math: str, op: str, layout: str) -> N
         )
     config = family.config_type.parse(configuration)
     if config is None or not family.has(config, problem):
-        example = next(family.configurations()).text
-        raise InputError(f"{family.name} has no configuration {configuration!r}: they are spelt like {example}")
+        raise InputError(f"{family.name} has no configuration {configuration!r}: {_what_is_wrong(family, config)}")
     why_not = unfit(family, config, problem)
     if why_not is not None:
         raise InputError(

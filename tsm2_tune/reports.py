@@ -177,7 +177,7 @@ def print_ladder(problem: Problem, device: str, rungs: Sequence[Rung], console: 
     cells = [
         (
             rung.step.name,
-            rung.best.trial.config.text if rung.best else f"none of {rung.tried} right",
+            rung.best.trial.config.text if rung.best else _not_right(rung.tried),
             *map(_number, (rung.median_us, rung.gflops, rung.speedup_over_previous, rung.speedup_over_first)),
             _number(rung.percent_of_floor),
             *map(_number, (rate, rate / before if before else None, rate / rates[0])),
@@ -185,6 +185,10 @@ def print_ladder(problem: Problem, device: str, rungs: Sequence[Rung], console: 
         for rung, rate, before in zip(rungs, rates, [None, *rates], strict=False)
     ]
     print_table(console, (*heads, *published), cells, right=range(2, 10))
+
+
+def _not_right(tried: int) -> str:
+    return f"none of {tried} right" if tried else "not tried"
 
 
 def _number(value: float | None) -> str:

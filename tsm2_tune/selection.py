@@ -12,7 +12,17 @@ import click
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.shapes import Shape, parse_shapes
-from tsm2_tune.options import GRAM, OP_SPELLING, cache_option, dtype_name, gram_ops, items_of, spelt_problem
+from tsm2_tune.options import (
+    GRAM,
+    OP_SPELLING,
+    cache_option,
+    dtype_name,
+    gram_ops,
+    items_of,
+    layout_option,
+    op_in,
+    spelt_problem,
+)
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.target import HOST, limits_of
 from tsm2_tune.tuner.trial import Cache
@@ -57,9 +67,16 @@ class Selection:
 
 
 def selected(
-    device: str | None, shapes: str | None, dtypes: str | None, ops: str | None, cache: Cache | None = None
+    device: str | None,
+    shapes: str | None,
+    dtypes: str | None,
+    ops: str | None,
+    cache: Cache | None = None,
+    layout: str = "column",
 ) -> Selection:
     """The selection that the options' texts spell. InputError where one is none."""
+    if ops is None and layout != "column":
+        raise InputError(f"--layout {layout} says how the matrices of --op lie: name ops, such as --op nn")
     problems, of_shapes = set[Problem](), set[Shape]()
     for item in items_of(shapes) if shapes is not None else ():
         problem = spelt_problem(item)
@@ -73,13 +90,13 @@ def selected(
         frozenset(problems),
         frozenset(of_shapes),
         frozenset(dtype_name(name.strip()) for name in dtypes.split(",")) if dtypes is not None else frozenset(),
-        frozenset(one for name in names for one in (gram_ops() if name == GRAM else (name,))),
+        frozenset(op_in(layout, one) for name in names for one in (gram_ops() if name == GRAM else (name,))),
         cache,
     )
 
 
 def selection_options(function: F) -> F:
-    """--device, --shapes, --dtype, --op and --cache of results that are stored, which become one Selection."""
+    """--device, --shapes, --dtype, --op, --layout and --cache of results that are stored: one Selection."""
 
     @wraps(function)
     def with_selection(
@@ -88,13 +105,15 @@ def selection_options(function: F) -> F:
         shapes: str | None,
         dtypes: str | None,
         ops: str | None,
+        layout: str,
         cache: Cache | None,
         **named: Any,
     ) -> Any:
-        return function(*arguments, selection=selected(device, shapes, dtypes, ops, cache), **named)
+        return function(*arguments, selection=selected(device, shapes, dtypes, ops, cache, layout), **named)
 
     for option in (
         cache_option(None, "Only times in this state of the L2. Without it winners in dirty come before others."),
+        layout_option,
         click.option("--op", "ops", metavar="OP,...", help=f"Only these ops. {OP_SPELLING}"),
         click.option("--dtype", "dtypes", metavar="DTYPE,...", help="Only these element types."),
         click.option(

@@ -78,8 +78,8 @@ def gemm(
     tuned, the one that is expected to take least, started as suits the shape. Where a and b are one matrix, the same
     elements in memory, as in gemm(x.T, x), a kernel that computes half of the symmetric or Hermitian result may run.
     Where there is none, one for the transposed product runs, b transposed times a transposed,
-    which lies in the same memory. Where there is none either, or an extent is 0, the arrays' own library computes the
-    product, PyTorch, CuPy or NumPy; with fallback="error" no kernel is an error.
+    which lies in the same memory. Where there is none either, PyTorch and CuPy compute the product of their arrays;
+    of others, and with fallback="error", that is an error. Where an extent is 0 the arrays' own library computes it.
 
     Without `out` a new array of the library of `a` is made, by its allocator: column-major where
     a kernel for a and b computes that, else row-major. At beta = 0, of minplus infinity, what `out` held is not read.
@@ -170,7 +170,7 @@ def plan(
     """
     product = Product.of(a, b, out, conjugates=(conj_a, conj_b), math=math)
     if product.on_host or product.out is None:
-        raise TypeError("a plan is for device arrays, out among them")
+        raise TypeError("a plan needs an out, and a, b and out in a GPU's memory: without these call gemm")
     _check_factors(product, alpha, beta)
     found = _chosen_or_vendor(product, "error")
     assert isinstance(found, Match)
