@@ -22,7 +22,7 @@ tune: $(VENV)/installed
 	    PATH="$${CUDA_HOME:-/usr/local/cuda}/bin:$$PATH" $(BIN)/python -m pip install -q -e '.[cuda]'; \
 	  $(BIN)/tsm2-tune --device 0 --shapes $(GPU_SHAPES) --dtype f32,f64 --layout row --budget 10 --db $(DB); \
 	else \
-	  $(BIN)/tsm2-tune --device cpu --shapes $(HOST_SHAPES) --dtype f32,f64 --layout row --max-trials 12 --budget 20 --db $(DB); \
+	  $(BIN)/tsm2-tune --device cpu --shapes $(HOST_SHAPES) --dtype f32,f64 --layout row --max-trials 12 --budget 15 --db $(DB); \
 	fi
 
 test: $(VENV)/installed
