@@ -79,9 +79,10 @@ def test_of_many_kernels_that_are_nearly_as_fast_the_fastest_contend(
     at = [1 + place / 100 for place in range(len({row.config for row in winners}))]
 
     def times(kernels: Sequence[Any], problems: Sequence[Problem], card: Any) -> Any:
-        return np.array([[50.0 * at[place]] * len(problems) for place in range(len(kernels))])
+        us = np.array([[50.0 * at[place]] * len(problems) for place in range(len(kernels))])
+        return us, np.full_like(us, 132)
 
-    monkeypatch.setattr("tsm2_tune.tuner.export.contending.expected_us", times)
+    monkeypatch.setattr("tsm2_tune.tuner.export.contending.expected", times)
     monkeypatch.setattr("tsm2_tune.tuner.export.contending.MOST_CONTENDING", 3)
     found = list(contenders(store, winners))
     assert {sum(problem == one for _, problem in found) for one in [*SHAPES, *shapes_between(SHAPES)]} == {3}
@@ -103,6 +104,20 @@ def test_a_kernel_is_measured_wherever_it_contends_once(store: Store) -> None:
     again = Simulated(store, Everything())
     assert list(Crossing(frozenset(SHAPES), again, store, families=("tsmr",)).events()) == []
     assert again.tried == []
+
+
+def test_a_kernel_that_was_started_badly_is_measured_as_it_would_be_started(store: Store) -> None:
+    tuned(store)
+    measured(store, {n: us for n, us in SLOWER_AT_TUNED.items() if n != 16}, full_verdict="right")
+    badly = replace(OTHER, splits=1)  # too few blocks: 264 are expected to take a third of that
+    problem = shape(20480, 16, 20480)
+    store.add_trial(RUN, stored_trial(badly, problem, 3 * SLOWER_AT_TUNED[16], full_verdict="right"))
+    device = Simulated(store, Everything())
+    list(Crossing(frozenset(SHAPES), device, store, families=("tsmr",)).events())
+    again = [config_spelt(text) for text, at in device.tried if at == problem]
+    (found,) = (one for one in again if one is not None and one.kernel_text == OTHER.kernel_text)
+    assert isinstance(found, TsmrConfig)
+    assert found.splits > 1
 
 
 BETWEEN = shapes_between(SHAPES)

@@ -212,7 +212,7 @@ def test_what_would_take_absurdly_long_is_left_out(store: Store, monkeypatch: py
 def test_what_a_family_cannot_compute_is_left_out(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     won(store, *THREE[:2])
     monkeypatch.setattr(
-        crossing, "configuration_for", lambda at, problem, _: None if problem is SHAPES[1] else SECOND
+        crossing, "configuration_for", lambda at, problem, *_: None if problem is SHAPES[1] else SECOND
     )
     assert measured(store, SHAPES[:2], SLOWER) == {(SECOND.text, SHAPES[0])}
 

@@ -170,7 +170,9 @@ def test_a_kernel_counts_last_where_k_is_more_than_its_sums(k: int, best: int) -
     found = kernels((shallow, L, 160.0), (LOOPING, L, 320.0))
     at, _, us = found.best(work((10**7, 8, k)))
     assert at == best
-    assert found.least_us(work((10**7, 8, k)))[best, 0] == us
+    times, blocks = found.least(work((10**7, 8, k)))
+    assert times[best, 0] == us
+    assert blocks[best, 0] == found.best(work((10**7, 8, k)))[1].blocks(10**7, 8)
     alone = kernels((shallow, L, 160.0))
     assert alone.best(work((10**7, 8, 9)))[2] > 3 * alone.best(work(L))[2]
 

@@ -161,12 +161,15 @@ class Kernels:
             launch = launch.with_splits(parts)
         return at, launch, float(times[at, 0])
 
-    def least_us(self, work: Work) -> Floats:
+    def least(self, work: Work) -> tuple[Floats, Floats]:
         """Of each kernel, started as is best, the expected time, which counts as longer where k is beyond what it is
-        for: a column.
+        for, and its blocks: columns.
         """
         tiles = self._tiles(work)
-        return self._least_us(work, self._us(tiles, work, *self._options(tiles, work)))[0]
+        rows, splits = self._options(tiles, work)
+        every = self._us(tiles, work, rows, splits)
+        blocks = np.broadcast_to(self._blocks(tiles, work, rows, splits), every.shape)
+        return self._least_us(work, every)[0], np.take_along_axis(blocks, every.argmin(axis=1)[:, None], axis=1)
 
     def _least_us(self, work: Work, every: Floats) -> tuple[Floats, Floats]:
         """The same by the times of all launches, and how far away each kernel was measured."""

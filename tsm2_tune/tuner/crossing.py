@@ -10,6 +10,7 @@ choice around there. Between tuned shapes the vendor is measured beside them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ from tsm2_tune.tuner.tune import Tuner
 
 MOST_SHAPES = 12  # the nearest to those that a kernel won, at which it is measured
 MOST_BETWEEN = 6  # the nearest to those between the tuned ones that a kernel is for
+SOONER = 0.9  # of a kernel's time at a shape, below which it is tried there as it is expected to be started best
 ABSURD = 20.0  # times as long as the shape's winner, by planning: that much tells nothing of kernels worth a choice
 
 
@@ -57,7 +59,7 @@ class Group:
     won: dict[str, dict[Problem, KernelConfig]]  # a kernel's text, the shapes that it won, how it was started there
     between: dict[str, dict[Problem, KernelConfig]]  # the same of others and the shapes that they are for
     winners: dict[Problem, CurrentTrial]
-    known: dict[Problem, frozenset[str]]  # the kernels that have a time there, of tuned shapes and those between
+    known: dict[Problem, dict[str, float]]  # at tuned shapes and those between the fastest times of kernels, by text
     unsettled: frozenset[Problem]  # whose winner was in no final, and not verified in full: its run was ended
 
     def missing(self, asked: frozenset[Problem]) -> Iterator[tuple[str, Problem]]:
@@ -66,12 +68,16 @@ class Group:
             if self.is_missing(kernel, problem, asked):
                 yield kernel, problem
 
-    def is_missing(self, kernel: str, problem: Problem, asked: frozenset[Problem]) -> bool:
-        """Whether the kernel has no time at the shape, and one of what was asked for is that, or was won by it.
+    def is_missing(
+        self, kernel: str, problem: Problem, asked: frozenset[Problem], expected_us: float = math.inf
+    ) -> bool:
+        """Whether the kernel has no time at the shape, or one that is far above what it is expected to take, started
+        otherwise: and one of what was asked for is that, or was won by it.
 
         A kernel that won nothing is missing at a shape between whichever of the group's shapes was asked for.
         """
-        if problem not in self.known or kernel in self.known[problem]:
+        known_us = self.known.get(problem, {}).get(kernel)
+        if problem not in self.known or (known_us is not None and expected_us >= SOONER * known_us):
             return False
         if problem in self.winners or kernel in self.won:
             return problem in asked or not asked.isdisjoint(self.won.get(kernel, ()))
@@ -191,10 +197,10 @@ class Crossing:
             if winner is not None:  # else another compiler made it, and a trial of now beside it would make it stale
                 won.setdefault(winner.config.kernel_text, {})[problem] = winner.config
                 winners[problem] = winner
-                known[problem] = frozenset(one.config.kernel_text for one in right.values())
+                known[problem] = _fastest(right.values())
         for problem in between_shapes:
             there = self.store.current(tuner.target.identity.name, problem)
-            known[problem] = frozenset(one.config.kernel_text for one in there if counts(one))
+            known[problem] = _fastest(filter(counts, there))
         between = {kernel: at for kernel, at in planned.items() if kernel not in won}
         return Group(won, between, winners, known, frozenset(filter(unsettled.__contains__, winners)))
 
@@ -226,10 +232,10 @@ class Crossing:
 
         def candidate(one: Contender) -> Candidate | None:
             started = group.started(one.config.kernel_text) or {one.own: one.config}
-            return self._candidate(started, one.at)
+            return self._candidate(started, one.at, one.blocks)
 
         def is_missing(one: Contender) -> bool:
-            return group.is_missing(one.config.kernel_text, one.at, self.asked)
+            return group.is_missing(one.config.kernel_text, one.at, self.asked, one.us)
 
         found = contending(self.store, winners, lambda one: not is_missing(one) or candidate(one) is not None)
         pairs = ((one.at, candidate(one)) for one in found if is_missing(one))
@@ -246,15 +252,17 @@ class Crossing:
         untried = {problem: self._untried(problem, candidates) for problem, candidates in found.items()}
         return {problem: candidates for problem, candidates in untried.items() if candidates}
 
-    def _candidate(self, started: Mapping[Problem, KernelConfig], problem: Problem) -> Candidate | None:
+    def _candidate(
+        self, started: Mapping[Problem, KernelConfig], problem: Problem, blocks: float | None = None
+    ) -> Candidate | None:
         """How the kernel that was started so elsewhere is tried at the shape; None where it cannot be.
 
-        As at the shapes that it won or is for, whatever else is known of it: so the same run again tries it no other
-        way, and only has more to try where another kernel has won meanwhile. None where k is more than what it
-        computes before C is written: others have a better way there.
+        With so many blocks, or else as at the shapes that it won or is for, whatever else is known of it: so the same
+        run again tries it no other way, and only has more to try where another kernel has won meanwhile. None where k
+        is more than what it computes before C is written: others have a better way there.
         """
         limits = self.tuner.target.limits
-        config = configuration_for(started, problem, limits)
+        config = configuration_for(started, problem, limits, blocks)
         if config is None or (self.families and config.family not in self.families):
             return None
         if 0 < family_named(config.family).deepest(config) < problem.k:
@@ -310,6 +318,15 @@ class Crossing:
         for event in turn.settled(Again(self.tuner.options.limits)):
             if not isinstance(event, job.VendorLeftOut) or event.problem not in {None, *self.asked}:
                 yield event  # else it was told in the problem's own turn
+
+
+def _fastest(trials: Iterable[CurrentTrial]) -> dict[str, float]:
+    """Of each kernel, by its text, the least time."""
+    found: dict[str, float] = {}
+    for one in trials:
+        text, us = one.config.kernel_text, math.inf if one.median_us is None else one.median_us
+        found[text] = min(us, found.get(text, math.inf))
+    return found
 
 
 @contextmanager

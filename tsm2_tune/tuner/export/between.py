@@ -68,7 +68,7 @@ def rows_between(store: Store, winners: Sequence[BestRow]) -> list[BestRow]:
     for group, others, between in groups:
         card, own = cards.get(group[0].device), [kernels[row.trial_id] for row in (*group, *others)]
         if card is not None and all(one.division is not None for one in own):
-            times = expected_us(own, between, card)
+            times, _ = expected(own, between, card)
             least = times[: len(group)].min(axis=0)
             wanted += [others[place] for place in _gaining(times[len(group) :], least)]
     return wanted
@@ -112,18 +112,21 @@ def _us(trial: CurrentTrial) -> float:
     return trial.median_us
 
 
-def expected_us(kernels: Sequence[Winner], problems: Sequence[Problem], card: Card) -> Floats:
-    """Of each kernel, started as is best, its expected time at each of the shapes; all know how they divide work."""
+def expected(kernels: Sequence[Winner], problems: Sequence[Problem], card: Card) -> tuple[Floats, Floats]:
+    """Of each kernel, started as is best, its expected time at each of the shapes, and its blocks there; all know how
+    they divide work.
+    """
     measured = [measured_of(one, card) for one in kernels]
     divisions = [one.division for one in kernels if one.division is not None]
     every = Kernels(divisions, [one.launch for one in kernels], [of[0].work for of in measured], measured, card)
 
-    def column(p: Problem) -> Floats:
+    def columns(p: Problem) -> tuple[Floats, Floats]:
         works = [work_of(one, (p.m, p.n, p.k), card) for one in kernels]
         odd, memory = (as_column([getattr(work, name) for work in works]) for name in ("has_odd_lines", "memory_us"))
-        return every.least_us(replace(works[0], has_odd_lines=odd, memory_us=memory))
+        return every.least(replace(works[0], has_odd_lines=odd, memory_us=memory))
 
-    return np.hstack([column(p) for p in problems])
+    times, blocks = zip(*map(columns, problems), strict=True)
+    return np.hstack(times), np.hstack(blocks)
 
 
 def _gaining(times: Floats, least: Floats) -> Iterator[int]:

@@ -12,7 +12,7 @@ import numpy as np
 from tsm2_tune.generator.between import shapes_between
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.export.between import MEASURED, expected_us, kernels_of, rows_between
+from tsm2_tune.tuner.export.between import MEASURED, expected, kernels_of, rows_between
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.trial import Cache
@@ -28,6 +28,8 @@ class Contender:
     config: KernelConfig
     own: Problem  # at which it is started as this configuration says
     at: Problem
+    us: float  # that it is expected to take there
+    blocks: float  # so started
 
 
 def contending(store: Store, winners: Sequence[BestRow], fits: Callable[[Contender], bool]) -> Iterator[Contender]:
@@ -43,14 +45,15 @@ def contending(store: Store, winners: Sequence[BestRow], fits: Callable[[Contend
         return
     tuned, one_of_each = [row.problem for row in winners], list(own.values())
     between = unsearched_between(store, winners)
-    times = expected_us([kernels[row.trial_id] for row in one_of_each], [*tuned, *between], card)
+    times, blocks = expected([kernels[row.trial_id] for row in one_of_each], [*tuned, *between], card)
     least = np.array([*(row.median_us for row in winners), *times[:, len(tuned) :].min(axis=0)])
     for place, problem in enumerate([*tuned, *between]):
         found = 0
         for at in np.argsort(times[:, place], kind="stable"):
             row = one_of_each[at]
-            contender = Contender(configs[row.trial_id], row.problem, problem)
-            if times[at, place] > NEARLY * least[place] or found == MOST_CONTENDING:
+            us = float(times[at, place])
+            contender = Contender(configs[row.trial_id], row.problem, problem, us, float(blocks[at, place]))
+            if us > NEARLY * least[place] or found == MOST_CONTENDING:
                 break
             if fits(contender):
                 found += 1

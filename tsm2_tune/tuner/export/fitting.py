@@ -22,26 +22,27 @@ OPTIONS: Mapping[str, tuple[int, ...]] = {  # of tunables of a launch that sever
 
 
 def configuration_for(
-    known: Mapping[Problem, KernelConfig], problem: Problem, limits: DeviceLimits
+    known: Mapping[Problem, KernelConfig], problem: Problem, limits: DeviceLimits, blocks: float | None = None
 ) -> KernelConfig | None:
     """The kernel's configuration for the problem; `known` says how it is best started for others.
 
     Of the ways to start it that its family has, the one that breaks the fewest of the family's rules, and then has
-    nearly as many blocks as at the nearest shape of those. None where it cannot compute the problem.
+    nearly as many blocks as are given, or else as at the nearest shape of those. None where it cannot compute the
+    problem.
     """
     nearest = min(known, key=lambda one: (distance(one, problem), one))
     config = known[nearest]
     family = family_named(config.family)
     if not family.supports(problem):
         return None
-    wanted = family.launch(config, nearest).blocks(nearest.m, nearest.n)
+    wanted = blocks or family.launch(config, nearest).blocks(nearest.m, nearest.n)
     limit_rules = [rule for rule in family.rules if rule.kind == "limit"]  # the device's it has met elsewhere
     shape_rules = [rule for rule in family.rules if rule.kind == "shape"]
 
     def rank(candidate: Candidate) -> tuple[int, float, str]:
-        blocks = candidate.launch.blocks(problem.m, problem.n)
+        own = candidate.launch.blocks(problem.m, problem.n)
         broken = sum(not rule.keeps(candidate) for rule in shape_rules)
-        return broken, abs(math.log(blocks / wanted)), candidate.config.text
+        return broken, abs(math.log(own / wanted)), candidate.config.text
 
     able = (
         Candidate(family, launch, problem, limits, Guidelines())
