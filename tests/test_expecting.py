@@ -437,6 +437,7 @@ def test_a_wide_c_is_computed_as_a_tall_one_where_that_is_expected_to_be_faster(
     )
     found = both_orders.choice(a, b, c, fallback="error")
     assert (found.winner.op, found.swapped) == (op, op == "ttt")
+    assert (f", by op ttt as the transposed product {n}x{m}x16: " in str(found)) == found.swapped
 
 
 def test_on_a_host_a_launch_is_fitted_and_no_time_expected(module: ModuleType) -> None:

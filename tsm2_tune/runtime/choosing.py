@@ -161,23 +161,25 @@ def _best(
         wanted = "t" if swapped else "n"  # of the kernel's C, where out would be column-major
     found = _contest(winners, device, wanted)
     other = None if device in (None, found.device) else device
+    across = shape if swapped else None
     own = found.by_shape.get(shape)
     if own is not None:
-        known = (None, None) if own.on_host else (own.median_us, own.vendor_us if own.vendor_right else None)
-        return Match(own, own.launch, 0.0, other, swapped, *known)
+        us = None if own.on_host else own.median_us
+        vendor_us = own.vendor_us if own.vendor_right and not own.on_host else None
+        return Match(own, own.launch, 0.0, other, swapped, us, vendor_us, across)
     away = found.logs - _logs(shape)
     distances = np.sqrt((away * away).sum(axis=1))
     at = int(distances.argmin())
     nearest = found.winners[at]
     if found.kernels is None:
-        return Match(nearest, nearest.launch, float(distances[at]), other, swapped)
+        return Match(nearest, nearest.launch, float(distances[at]), other, swapped, across=across)
     work = _work(found, shape, lds)
     at, launch, us = found.kernels.best(work, HOST_DOUBT if nearest.on_host else DOUBT)
     expected: tuple[float | None, float | None] = (None, None)
     if not nearest.on_host:
         same = work_of(nearest, shape, CARDS[found.device], lds, of_vendor=True)
         expected = (us, None if found.routines is None else found.routines.us(same))
-    return Match(found.winners[at], launch, float(distances[at]), other, swapped, *expected)
+    return Match(found.winners[at], launch, float(distances[at]), other, swapped, *expected, across)
 
 
 @dataclass(frozen=True)

@@ -94,6 +94,7 @@ class Match:
     swapped: bool = False  # whether it computes the transposed product, b transposed times a transposed
     expected_us: float | None = None  # on a GPU: measured, where it is exact, else predicted; None: not known
     vendor_us: float | None = None  # the same of the vendor's fastest routine, where its answer was right
+    across: tuple[int, int, int] | None = None  # m, n and k of the transposed product, where that is computed
 
     def __str__(self) -> str:
         w = self.winner
@@ -101,7 +102,7 @@ class Match:
         if self.launch.splits > 1:
             how += f" with {self.launch.splits} {'blocks' if self.launch.persistent else 'splits'}"
         if self.swapped:
-            how += f", by op {w.op} as the transposed product"
+            how += f", by op {w.op} as the transposed product {'x'.join(map(str, self.across or ()))}"
         if self.other_device is not None:
             how += f", tuned on {w.device}: no winner of {self.other_device} fits, tune there for its own"
         return f"{how}: {self.basis}"

@@ -146,6 +146,9 @@ struct match choose(const struct product *product, const char *device)
     const struct product across = transposed_product(product);
     struct match other = choose_as_is(&across, device);
     other.swapped = 1;
+    other.m = across.m;
+    other.n = across.n;
+    other.k = across.k;
     if (found.winner == NULL)
         return other;
     const int is_faster = other.winner != NULL && other.expected_us > 0 && other.expected_us < found.expected_us;
@@ -168,7 +171,8 @@ void describe_match(const struct match *match, const char *device, char *text, s
     if (match->launch.splits > 1)
         ADD(text, bytes, " with %d %s", match->launch.splits, match->launch.persistent ? "blocks" : "splits");
     if (match->swapped)
-        ADD(text, bytes, ", by op %s as the transposed product", w->op);
+        ADD(text, bytes, ", by op %s as the transposed product %lldx%lldx%lld", w->op, (long long)match->m,
+            (long long)match->n, (long long)match->k);
     if (match->of_other_device)
         ADD(text, bytes, ", tuned on %s: no winner of %s fits, tune there for its own", w->device, device);
     if (match->distance == 0)

@@ -44,6 +44,7 @@ struct match {
     struct launch launch;
     double distance; /* of the logarithms of m, n and k; 0 is exact */
     int of_other_device, swapped;
+    int64_t m, n, k; /* of the transposed product, where that is computed */
     double expected_us, vendor_us; /* measured, where it is exact, else predicted; 0: not known */
 };
 
