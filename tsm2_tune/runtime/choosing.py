@@ -191,7 +191,7 @@ class Contest:
     logs: np.ndarray[Any, Any]  # of their shapes
     by_shape: dict[Shape, Winner]
     kinds: list[Winner]  # one of each whose work for the same matrices is another: by orders or vectors, or half of C
-    kind_of: list[int]  # of each winner, its place among these
+    kind_of: np.ndarray[Any, Any]  # of each winner, its place among these
     kernels: Kernels | None  # in the winners' order; None where too little is known of one to expect anything
     routines: Routines | None  # the vendor's; None where none was measured, or right
 
@@ -211,7 +211,7 @@ def _contest(winners: tuple[Winner, ...], device: str | None, wanted: str | None
         works = [of[0].work for of in measured]
         kernels = Kernels(divisions, [w.launch for w in chosen], works, measured, CARDS[name])
     kinds = {w.works_alike: w for w in chosen}
-    kind_of = [list(kinds).index(w.works_alike) for w in chosen]
+    kind_of = np.array([list(kinds).index(w.works_alike) for w in chosen])
     return Contest(name, chosen, logs, by_shape, list(kinds.values()), kind_of, kernels, _routines(chosen))
 
 
@@ -244,11 +244,8 @@ def _work(contest: Contest, shape: Shape, lds: Leading | None) -> Work:
     works = [work_of(w, shape, CARDS[contest.device], lds) for w in contest.kinds]
     if len(works) == 1:
         return works[0]
-    memory, odd = (
-        np.array([[getattr(works[kind], name)] for kind in contest.kind_of])
-        for name in ("memory_us", "has_odd_lines")
-    )
-    return replace(works[0], memory_us=memory, has_odd_lines=odd)
+    facts = np.array([(work.memory_us, work.has_odd_lines) for work in works])[contest.kind_of]
+    return replace(works[0], memory_us=facts[:, :1], has_odd_lines=facts[:, 1:])
 
 
 def _logs(shape: Shape) -> np.ndarray[Any, Any]:
