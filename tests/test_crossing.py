@@ -217,13 +217,16 @@ def test_what_a_family_cannot_compute_is_left_out(store: Store, monkeypatch: pyt
     assert measured(store, SHAPES[:2], SLOWER) == {(SECOND.text, SHAPES[0])}
 
 
-@pytest.mark.parametrize(("deepest", "count"), [(0, 2), (4096, 2), (4095, 0)])
-def test_a_kernel_is_not_measured_where_k_is_more_than_its_sums(
+@pytest.mark.parametrize(("deepest", "count"), [(0, 2), (8192, 2), (8191, 1), (4096, 1), (4095, 2)])
+def test_a_kernel_is_not_measured_where_k_is_more_than_its_sums_unless_it_was_where_it_won(
     store: Store, monkeypatch: pytest.MonkeyPatch, deepest: int, count: int
 ) -> None:
-    won(store, *THREE[:2])
+    short, long = SHAPES[0], replace(SHAPES[1], k=8192)
+    won(store, (FIRST, short), (SECOND, long))
     monkeypatch.setattr(type(FAMILIES["tsm2"]), "deepest", lambda *_: deepest)
-    assert len(measured(store, SHAPES[:2], SLOWER)) == count
+    pairs = measured(store, [short, long], times([FIRST, SECOND], [short, long]))
+    assert len(pairs) == count
+    assert (SECOND.text, short) in pairs
 
 
 def test_what_does_not_fit_the_devices_memory_is_left_out(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

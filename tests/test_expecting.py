@@ -173,6 +173,8 @@ def test_a_kernel_counts_last_where_k_is_more_than_its_sums(k: int, best: int) -
     times, blocks = found.least(work((10**7, 8, k)))
     assert times[best, 0] == us
     assert blocks[best, 0] == found.best(work((10**7, 8, k)))[1].blocks(10**7, 8)
+    meant = kernels((shallow, (10**7, 8, 9), 400.0))
+    assert meant.best(work((10**7, 8, 9)))[2] == pytest.approx(400, rel=0.01)  # where it won
     alone = kernels((shallow, L, 160.0))
     assert alone.best(work((10**7, 8, 9)))[2] > 3 * alone.best(work(L))[2]
 

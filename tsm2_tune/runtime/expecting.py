@@ -34,7 +34,7 @@ LEAST = 0.95  # of what the card's rates allow for the bytes alone, below which 
 TURN_US = 0.5  # from one tile of C to the next that is computed in its place
 SPARE = 2.0  # so many times fewer blocks on a multiprocessor than where a kernel won still keep it busy
 FEWER = 0.05  # how much longer the body is with fewer blocks that do, at the most
-BEYOND = 3.0  # times as long a kernel counts where k is more than it computes before C is written
+BEYOND = 3.0  # times as long a kernel counts where k is more than it computes before C is written, as where it won
 DOUBT = 0.15  # a time counts as e to this longer, for each unit of distance from where the kernel was measured
 HOST_DOUBT = 0.5  # the same of emulated kernels, whose times follow no card's rates
 MOST_SPLITS = 65535  # blocks of a grid in y
@@ -103,6 +103,7 @@ class Kernels:
         self._all_at_work = np.minimum(WAVES, np.maximum(floor(self._splits / card.sms), 1)) * card.sms
         self._has_workspace = as_column([launch.has_workspace for launch in launches]) > 0
         at = replace(won[0], **cast(Any, _columns(won, Work)))
+        self._longest_sum = np.where(at.k > self._deepest, EVER, self._deepest)  # that it is for
         tiles = self._tiles(at)
         blocks = self._blocks(tiles, at, self._rows, self._splits)
         each = blocks / card.sms
@@ -175,7 +176,7 @@ class Kernels:
         """The same by the times of all launches, and how far away each kernel was measured."""
         plain = every.min(axis=1)[:, None]
         factors, away = self.interpolated.at(work, plain)
-        beyond = np.where(work.k > self._deepest, BEYOND, 1.0)  # others have a better way there
+        beyond = np.where(work.k > self._longest_sum, BEYOND, 1.0)  # others have a better way there
         return self._carried_over(work, plain, factors) * beyond, away
 
     @staticmethod

@@ -136,8 +136,18 @@ class Crossing:
         """
         while due := self._contending(kind):  # a time changes what is expected elsewhere
             yield from self._tried(due, claims)
-        for problem in self._unsettled_between(kind):
+        here = (problem for problem, _ in self._tried_here if problem.dtype_name == kind.dtype_name)
+        alike = dict.fromkeys(problem for problem in here if problem.op == kind.op)
+        searched = self._searched([kind])
+        tried = [problem for problem in alike if problem not in searched]
+        for problem in dict.fromkeys([*self._unsettled_between(kind), *tried]):
             yield from self._settled(self._turn(problem, (), claims, is_between=True))
+
+    def _searched(self, alike: Iterable[Problem]) -> frozenset[Problem]:
+        """The shapes of these types and ops that a search tried anything at."""
+        device, cache = self.tuner.target.identity.name, self.tuner.cache
+        kinds = {(problem.dtype_name, problem.op): problem for problem in alike}
+        return frozenset().union(*(self.store.searched(device, cache, kind) for kind in kinds.values()))
 
     def _unsettled_between(self, kind: Problem) -> list[Problem]:
         """Shapes between where what was tried was in no final, or in none with the vendor where that is wanted."""
@@ -153,9 +163,9 @@ class Crossing:
         self._tried_here.update(dict.fromkeys(pairs, False))
         if due:
             yield self._crossed()
-        tuned = {row.problem for problem in due for row in self._winners(problem=problem)}
+        searched = self._searched(due)
         for problem, candidates in due.items():
-            turn = self._turn(problem, candidates, claims, is_between=problem not in tuned)
+            turn = self._turn(problem, candidates, claims, is_between=problem not in searched)
             for event in suggested.tried(turn, candidates):
                 self._tried_here[problem, event.trial.config.text] = True
                 yield event
@@ -259,13 +269,14 @@ class Crossing:
 
         With so many blocks, or else as at the shapes that it won or is for, whatever else is known of it: so the same
         run again tries it no other way, and only has more to try where another kernel has won meanwhile. None where k
-        is more than what it computes before C is written: others have a better way there.
+        is more than what it computes before C is written, and was not where it won: others have a better way there.
         """
         limits = self.tuner.target.limits
         config = configuration_for(started, problem, limits, blocks)
         if config is None or (self.families and config.family not in self.families):
             return None
-        if 0 < family_named(config.family).deepest(config) < problem.k:
+        deepest = family_named(config.family).deepest(config) or math.inf
+        if problem.k > deepest and all(one.k <= deepest for one in started):
             return None
         candidate = suggested.candidate_of(config, problem, limits)
         return None if _memory_bytes(candidate) > limits.memory_bytes else candidate

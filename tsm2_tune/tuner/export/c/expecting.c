@@ -11,7 +11,7 @@
 #define SUMS_US 2.0
 #define SUMS_RATE 0.5
 #define CACHED_RATE 1.2
-#define BEYOND 3.0  /* times as long a kernel counts where k is more than it computes before C is written */
+#define BEYOND 3.0  /* times as long a kernel counts where k is more than it computes before C is written, as where it won */
 #define LEAST 0.95  /* of what the card takes for the bytes alone, below which no kernel is expected */
 #define TURN_US 0.5 /* from one tile of C to the next that is computed in its place */
 #define SPARE 2.0
@@ -235,7 +235,8 @@ double carried_over_us(const struct winner *winner, const struct work *work, dou
     for (int i = 0; i < winner->point_count; ++i)
         add_point(&average, &pack_points[winner->first_point + i], work, plain_us);
     *distance = average.nearest;
-    const double beyond = work->k > or_all(winner->division.deepest) ? BEYOND : 1.0;
+    const double deepest = or_all(winner->division.deepest);
+    const double beyond = work->k > deepest && (double)winner->k <= deepest ? BEYOND : 1.0;
     return beyond * fmax(exp(average.sum / average.weights) * plain_us, LEAST * work->memory_us);
 }
 
