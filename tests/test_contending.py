@@ -37,12 +37,13 @@ from tsm2_tune.display import trial_facts
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.between import shapes_between
 from tsm2_tune.generator.families import config_spelt
+from tsm2_tune.generator.families.tsmm import TsmmConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space import SearchSpace
-from tsm2_tune.tuner import job
+from tsm2_tune.tuner import crossing, job
 from tsm2_tune.tuner.crossing import Crossed, Crossing
-from tsm2_tune.tuner.export.contending import contending
+from tsm2_tune.tuner.export.contending import Contender, contending
 from tsm2_tune.tuner.export.known import known_of
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
@@ -150,6 +151,49 @@ def test_between_tuned_shapes_what_contends_is_measured_beside_the_vendor(store:
         (one.m, one.n, one.k) for one in BETWEEN
     )
     assert {point[:3] for of in known.elsewhere.values() for point in of} >= {(p.m, p.n, p.k) for p in BETWEEN}
+
+
+class NearlyTied(dict[tuple[str, Problem], float]):
+    """The winner's kernel takes 1, one of 6 columns nearly that, others half as much more."""
+
+    def get(self, key: tuple[str, Problem], default: Any = None) -> float:
+        return self[key]
+
+    def __missing__(self, key: tuple[str, Problem]) -> float:
+        text, problem = key
+        factor = 1.0 if text == WINNER.text else 1.02 if "-c6-" in text else 1.5
+        return factor * 380.0 * max(problem.n // 2, 1)
+
+
+def test_a_later_kernel_that_nearly_ties_between_has_a_final(store: Store) -> None:
+    tuned(store)
+
+    def run() -> Simulated:
+        device = Simulated(store, NearlyTied())
+        device.options = Options(vendor=True)
+        list(Crossing(frozenset(SHAPES), device, store, families=("tsmr",)).events())
+        return device
+
+    assert {problem for problem, _ in run().rounds} >= set(BETWEEN)
+    later = replace(OTHER, threads=64)
+    measured(store, {n: 1.001 * 380.0 * max(n // 2, 1) for n in (2, 4, 8, 16, 32)}, later, full_verdict="right")
+    second = run()
+    tried = {problem for _, problem in second.tried if problem in BETWEEN}
+    assert tried
+    assert {problem for problem, _ in second.rounds if problem in BETWEEN} >= tried
+    assert [problem for _, problem in run().tried] == []
+
+
+def test_each_type_has_contenders_and_finals_between(store: Store) -> None:
+    tuned(store)
+    others = [replace(problem, dtype_name="f64") for problem in SHAPES]
+    for problem, us in zip(others, (380.0, 760.0, 1520.0, 3040.0, 6080.0), strict=True):
+        store.add_trial(RUN, stored_trial(WINNER, problem, us, full_verdict="right"))
+    device = Simulated(store, Everything())
+    device.options = Options(vendor=True)
+    list(Crossing(frozenset([*SHAPES, *others]), device, store, families=("tsmr",)).events())
+    at = {problem for problem, _ in device.rounds}
+    assert at >= {*BETWEEN, *shapes_between(others)}
 
 
 def test_what_is_measured_between_is_told(store: Store) -> None:
@@ -334,3 +378,12 @@ def test_what_another_run_has_in_hand_is_not_waited_for(store: Store, monkeypatc
     events = list(Crossing(frozenset(SHAPES), device, store, families=("tsmr",)).events())
     assert any(isinstance(one, Crossed) and one.total for one in events)
     assert device.tried == []
+
+
+def test_a_kernel_that_has_a_time_is_one_of_those_that_contend(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    winners, seen = tuned(store), list[Any]()
+    monkeypatch.setattr(crossing, "contending", lambda _, of, fits: seen.append(fits) or [])
+    list(Crossing(frozenset(SHAPES), Simulated(store, Everything()), store, families=("tsmr",)).events())
+    at = winners[0].problem
+    assert seen[0](Contender(WINNER, at, at, 1e9, 132.0))
+    assert not seen[0](Contender(TsmmConfig(128, 8, 1, 8, 8, 4), at, BETWEEN[0], 1e9, 132.0))  # not asked for

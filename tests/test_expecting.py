@@ -26,6 +26,7 @@ from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
+from tsm2_tune.runtime import choosing
 from tsm2_tune.runtime.expecting import Division, Kernels, Measured
 from tsm2_tune.runtime.interpolating import Routines
 from tsm2_tune.runtime.launch import Launch
@@ -341,6 +342,12 @@ def test_a_family_says_into_what_its_kernels_divide_their_work(
     assert FAMILIES[config.family].division(config, problem, 4) == expected
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_those_that_stream_a_through_registers_down_its_columns_have_vectors_of_c(family: str) -> None:
+    streaming = {"tsm2", "ism2", "tsmm", "tsmm_held", "tsmr", "tsmr_mma", "tsmr_zmma"}
+    assert FAMILIES[family].vectors_of_c == (family in streaming)
+
+
 def test_rings_copy_lines_that_are_no_whole_vectors_element_by_element() -> None:
     config = StagedSmmaConfig.parse("staged_smma-t128-w128-m128-n64-d32-s2-l1-k264-b2-r4-c4-a0")
     assert config is not None
@@ -440,6 +447,22 @@ def test_a_wide_c_is_computed_as_a_tall_one_where_that_is_expected_to_be_faster(
     found = both_orders.choice(a, b, c, fallback="error")
     assert (found.winner.op, found.swapped) == (op, op == "ttt")
     assert (f", by op ttt as the transposed product {n}x{m}x16: " in str(found)) == found.swapped
+
+
+def test_of_the_transposed_product_all_leading_dimensions_are_the_transposed_matrices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = list[Any]()
+
+    def best(winners: Any, shape: Any, device: Any, lds: Any, **_: Any) -> Any:
+        seen.append((shape, lds))
+        return "a match"
+
+    monkeypatch.setattr(choosing, "_candidates", lambda *_: ((), ("a winner",)))
+    monkeypatch.setattr(choosing, "_best", best)
+    row_major = (("t",),) * 3
+    choosing._chosen.__wrapped__("f32", (3, 4, 5), row_major, ((7,), (8,), (9,)), (False, False), False, "a GPU")
+    assert seen == [((4, 3, 5), ({"n": 8}, {"n": 7}, {"n": 9}))]
 
 
 def test_on_a_host_a_launch_is_fitted_and_no_time_expected(module: ModuleType) -> None:
