@@ -107,18 +107,20 @@ def test_a_kernel_is_measured_wherever_it_contends_once(store: Store) -> None:
     assert again.tried == []
 
 
-def test_a_kernel_that_was_started_badly_is_measured_as_it_would_be_started(store: Store) -> None:
+@pytest.mark.parametrize(("expected", "is_tried"), [(0.89, True), (0.91, False)])
+def test_a_kernel_that_is_expected_to_be_faster_otherwise_started_is_tried_so(
+    store: Store, monkeypatch: pytest.MonkeyPatch, expected: float, is_tried: bool
+) -> None:
     tuned(store)
-    measured(store, {n: us for n, us in SLOWER_AT_TUNED.items() if n != 16}, full_verdict="right")
-    badly = replace(OTHER, splits=1)  # too few blocks: 264 are expected to take a third of that
-    problem = shape(20480, 16, 20480)
-    store.add_trial(RUN, stored_trial(badly, problem, 3 * SLOWER_AT_TUNED[16], full_verdict="right"))
+    measured(store, SLOWER_AT_TUNED, full_verdict="right")
+    at = shape(20480, 16, 20480)
+    blocks = 40 * 3 * 48  # of 512 rows and 6 columns, in 48 parts of k: at the shapes that it won it has 13
+    one = Contender(OTHER, SHAPES[0], at, expected * SLOWER_AT_TUNED[16], blocks)
+    monkeypatch.setattr(crossing, "contending", lambda store, winners, fits: filter(fits, [one]))
     device = Simulated(store, Everything())
     list(Crossing(frozenset(SHAPES), device, store, families=("tsmr",)).events())
-    again = [config_spelt(text) for text, at in device.tried if at == problem]
-    (found,) = (one for one in again if one is not None and one.kernel_text == OTHER.kernel_text)
-    assert isinstance(found, TsmrConfig)
-    assert found.splits > 1
+    tried = [text for text, problem in device.tried if problem == at and "-c6-" in text]
+    assert tried == [replace(OTHER, splits=48).text] * is_tried
 
 
 BETWEEN = shapes_between(SHAPES)
