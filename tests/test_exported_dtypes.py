@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -124,11 +124,19 @@ def test_other_math_runs_only_where_it_is_asked_for(tmp_path: Path) -> None:
     assert module.choice(a, b, math="3xtf32").winner.dtype == "3xtf32"
     with pytest.raises(LookupError, match="no f32 kernel tuned on a host is in this module"):
         module.gemm(a, b)
-    for arrays, math in (((a, b), "bf16"), ((a.astype(np.float64), b.astype(np.float64)), "tf32")):
+    of_doubles = a.astype(np.float64), b.astype(np.float64)
+    for arrays, math in (((a, b), "bf16"), (of_doubles, "tf32"), ((a, b), ["tf32"])):
         with pytest.raises(
             ValueError, match="math: expected None, or tf32 of float32, or 3xtf32 of float32, or minplus of float32"
         ):
             module.gemm(*arrays, math=math)
+
+
+@pytest.mark.parametrize("interface", [5, {}, {"shape": (4, 4), "typestr": "<f4"}, "typestr shape data"])
+def test_what_says_that_it_is_a_device_array_and_is_none(tmp_path: Path, interface: Any) -> None:
+    module = module_of(tmp_path, Problem(40, 6, 90, "f32"))
+    with pytest.raises(TypeError, match="a: its __cuda_array_interface__ is not one: expected typestr"):
+        module.gemm(SimpleNamespace(__cuda_array_interface__=interface), np.ones((90, 6), np.float32))
 
 
 def test_a_conjugate_needs_a_kernel_for_it(tmp_path: Path) -> None:

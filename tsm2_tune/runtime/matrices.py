@@ -45,6 +45,8 @@ class Matrix:
                     f" got {type(array).__name__}"
                 )
             interface = array.__array_interface__
+        elif not (isinstance(interface, dict) and interface.keys() >= {"typestr", "shape", "data"}):
+            raise TypeError(f"{name}: its __cuda_array_interface__ is not one: expected typestr, shape and data")
         elif interface.get("mask") is not None:
             raise TypeError(f"{name}: masked arrays are not supported")
         if is_bfloat16:
@@ -197,7 +199,7 @@ class Product:
         else:
             conjugates = (False, False)
         product = cls(of_a, of_b, of_out, conjugates, math)
-        if math is not None and (math, of_a.element) not in MATHS:
+        if math is not None and not (isinstance(math, str) and (math, of_a.element) in MATHS):
             known = "".join(f", or {x} of {DTYPES[element]}" for x, element in MATHS)
             raise ValueError(f"math: expected None{known}, got {math!r} of {product.dtype}")
         product._check_fit()

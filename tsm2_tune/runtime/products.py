@@ -94,7 +94,8 @@ def gemm(
     own (CuPy's do), or, without `stream`, is of a library that is at another one, is waited for.
 
     On the host any thread may call it, and a call returns when its product is computed. Where a kernel faults there,
-    that call alone raises tsm2_tune's KernelFault, and what its `out` holds is undefined.
+    that call alone raises tsm2_tune's KernelFault, and what its `out` holds is undefined; its InputError and
+    ToolMissing say that the cache of compiled kernels, or a compiler, cannot be used.
 
     A kernel that splits k needs device memory of its own. Each stream has some, of PyTorch's or CuPy's allocator for
     their arrays, which is kept and grows with the products; growing waits for the stream. A product may be captured

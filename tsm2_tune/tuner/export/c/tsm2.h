@@ -114,7 +114,8 @@ tsm2_status tsm2_gemm_f16(tsm2_handle handle, tsm2_operation transa, tsm2_operat
                           const float *beta, void *C, int64_t ldc);
 
 /* Which kernel such a product gets, in words, with the time that was measured of it where it was tuned at this very
-   shape: as much as fits into `bytes`, the end included. Of A and B only the addresses matter. */
+   shape: as much as fits into `bytes`, the end included. Of A and B only the addresses matter.
+   Where that kernel has no binary for the device, which is not asked about here, gemm answers TSM2_NOT_SUPPORTED. */
 tsm2_status tsm2_choice(tsm2_handle handle, tsm2_type type, tsm2_operation transa, tsm2_operation transb, int64_t m,
                         int64_t n, int64_t k, const void *A, int64_t lda, const void *B, int64_t ldb, int64_t ldc,
                         char *text, size_t bytes);
