@@ -406,7 +406,7 @@ def export(
         }
         if form == "library":
             exports.export_library(store, output, tell=_tell, **which)
-            _tell(f"wrote {output}, and beside it libtsm2.h and libtsm2.f90")
+            _tell(f"wrote {', '.join(output.removesuffix('.so') + one for one in exports.LIBRARY_SUFFIXES)}")
             return
         text = exports.export(store, form, binaries=binaries, launcher=launcher, tell=_tell, **which)
     if output == "-":
