@@ -110,7 +110,7 @@ def measured(cell: Cell, pack: Pack, turns: Turns[Any]) -> Row:
         times = []
         for winner, starts in zip(contest.winners, pack.starts(contest, work), strict=True):
             for expected, launch in some(starts):
-                match = module.Match(winner, launch, 1.0, None, False, expected, None)
+                match = module.Match(winner, launch, 1.0, None, None, expected, None)
                 module.plans.clear()  # one of another launch is kept for the same product
                 given, plan, handle = module._ready(product, match, None)
                 addresses = [x.address for x in given.given]

@@ -166,20 +166,20 @@ def _best(
     if own is not None:
         us = None if own.on_host else own.median_us
         vendor_us = own.vendor_us if own.vendor_right and not own.on_host else None
-        return Match(own, own.launch, 0.0, other, swapped, us, vendor_us, across)
+        return Match(own, own.launch, 0.0, other, across, us, vendor_us)
     away = found.logs - _logs(shape)
     distances = np.sqrt((away * away).sum(axis=1))
     at = int(distances.argmin())
     nearest = found.winners[at]
     if found.kernels is None:
-        return Match(nearest, nearest.launch, float(distances[at]), other, swapped, across=across)
+        return Match(nearest, nearest.launch, float(distances[at]), other, across)
     work = _work(found, shape, lds)
     at, launch, us = found.kernels.best(work, HOST_DOUBT if nearest.on_host else DOUBT)
     expected: tuple[float | None, float | None] = (None, None)
     if not nearest.on_host:
         same = work_of(nearest, shape, CARDS[found.device], lds, of_vendor=True)
         expected = (us, None if found.routines is None else found.routines.us(same))
-    return Match(found.winners[at], launch, float(distances[at]), other, swapped, *expected, across)
+    return Match(found.winners[at], launch, float(distances[at]), other, across, *expected)
 
 
 @dataclass(frozen=True)
@@ -210,8 +210,8 @@ def _contest(winners: tuple[Winner, ...], device: str | None, wanted: str | None
         measured = [measured_of(w, CARDS[name]) for w in chosen]
         works = [of[0].work for of in measured]
         kernels = Kernels(divisions, [w.launch for w in chosen], works, measured, CARDS[name])
-    kinds = {w.works_alike: w for w in chosen}
-    kind_of = np.array([list(kinds).index(w.works_alike) for w in chosen])
+    kinds = {w.kind_of_work: w for w in chosen}
+    kind_of = np.array([list(kinds).index(w.kind_of_work) for w in chosen])
     return Contest(name, chosen, logs, by_shape, list(kinds.values()), kind_of, kernels, _routines(chosen))
 
 

@@ -72,7 +72,7 @@ class Winner:
         return VECTOR_BYTES if self.division is None else self.division.vector_bytes
 
     @property
-    def works_alike(self) -> tuple[object, ...]:
+    def kind_of_work(self) -> tuple[object, ...]:
         """What its work for given matrices depends on, beside these."""
         of_c = self.division is not None and self.division.vectors_of_c
         return self.orders, self.is_gram, self.vector_bytes, of_c
@@ -91,18 +91,24 @@ class Match:
     launch: Launch
     distance: float  # sqrt of the sum of log(m/m')^2, log(n/n')^2 and log(k/k')^2; 0 is exact
     other_device: str | None  # the GPU asked for, where none of its own winners fits and another's serves
-    swapped: bool = False  # whether it computes the transposed product, b transposed times a transposed
+    across: tuple[int, int, int] | None = (
+        None  # m, n and k of b transposed times a transposed, where it computes that
+    )
     expected_us: float | None = None  # on a GPU: measured, where it is exact, else predicted; None: not known
     vendor_us: float | None = None  # the same of the vendor's fastest routine, where its answer was right
-    across: tuple[int, int, int] | None = None  # m, n and k of the transposed product, where that is computed
+
+    @property
+    def swapped(self) -> bool:
+        """Whether it computes the transposed product."""
+        return self.across is not None
 
     def __str__(self) -> str:
         w = self.winner
         how = w.config
         if self.launch.splits > 1:
             how += f" with {self.launch.splits} {'blocks' if self.launch.persistent else 'splits'}"
-        if self.swapped:
-            how += f", by op {w.op} as the transposed product {'x'.join(map(str, self.across or ()))}"
+        if self.across is not None:
+            how += f", by op {w.op} as the transposed product {'x'.join(map(str, self.across))}"
         if self.other_device is not None:
             how += f", tuned on {w.device}: no winner of {self.other_device} fits, tune there for its own"
         return f"{how}: {self.basis}"

@@ -153,8 +153,8 @@ class Tsmm(Family[TsmmConfig]):
     def division(self, config: TsmmConfig, problem: Problem, resident: int) -> Division:
         """A block goes over its rows of A once for each group of columns."""
         found = super().division(config, problem, resident)
-        found = replace(found, tile_columns=config.columns, depth=config.prefetch)
-        return replace(found, vector_bytes=config.vector_bytes)
+        columns, depth = config.columns, config.prefetch
+        return replace(found, tile_columns=columns, depth=depth, vector_bytes=config.vector_bytes)
 
     def traffic(self, config: TsmmConfig, problem: Problem) -> Traffic:
         passes = -(-problem.n // config.columns)  # over A: one for each group of columns

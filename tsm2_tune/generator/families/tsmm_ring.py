@@ -232,8 +232,8 @@ class TsmmRing(Family[TsmmRingConfig]):
         """A block has all columns, and sums of as many products as have room beside the fewest."""
         deepest = _longest(config, problem, config.columns)
         found = super().division(config, problem, resident)
-        found = replace(found, tile_rows=strip(config), tile_columns=0, step=0, deepest=deepest, width=config.columns)
-        return replace(found, flows=True)
+        found = replace(found, tile_rows=strip(config), tile_columns=0, width=config.columns)
+        return replace(found, step=0, deepest=deepest, flows=True)
 
     def traffic(self, config: TsmmRingConfig, problem: Problem) -> Traffic:
         """A once, C once: what has room. B comes from the L2 for each block."""

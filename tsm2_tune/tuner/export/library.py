@@ -200,7 +200,9 @@ def _expected(w: Winner, known: Known, points: list[list[str]]) -> list[str]:
         busy = [float(kernels.at_work[0, 0]), float(kernels.busy[0, 0]), kernels.waves_won(0)]
     return [
         str(list(cards).index(w.device)),
-        _list(repr(+getattr(w.division, field.name)) for field in fields(Division)) if w.division else "{0}",
+        _list(repr(+getattr(w.division, field.name)) for field in fields(Division))
+        if w.division
+        else "{0}",  # True: 1
         *map(repr, busy),
         str(first_vendor),
         str(len(vendors)),

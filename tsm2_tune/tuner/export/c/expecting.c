@@ -11,7 +11,7 @@
 #define SUMS_US 2.0
 #define SUMS_RATE 0.5
 #define CACHED_RATE 1.2
-#define BEYOND 3.0  /* times as long a kernel counts where k is more than it computes before C is written, as where it won */
+#define BEYOND 3.0  /* times as long a kernel counts where k, not as where it won, is more than it sums up at once */
 #define LEAST 0.95  /* of what the card takes for the bytes alone, below which no kernel is expected */
 #define TURN_US 0.5 /* from one tile of C to the next that is computed in its place */
 #define SPARE 2.0
