@@ -1,0 +1,131 @@
+"""What a module chooses for shapes that were not tuned, and what it says that this rests on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.fabricated import GPU, device_array, final, host_run, imported, trial, tuning_run, vendor_measurement
+from tests.recording_driver import recording
+from tsm2_tune.generator.families.tsmm_ring import TsmmRingConfig
+from tsm2_tune.generator.families.tsmr import TsmrConfig
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.generator.render import render
+from tsm2_tune.runtime import choosing
+from tsm2_tune.tuner.export import export
+from tsm2_tune.tuner.store import Store
+
+SMS = 132
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> ModuleType:
+    """Of two shapes, the vendor slower at one and faster at the other; of a host besides."""
+    config = TsmrConfig(64, 1, 8, 16, 4, 13, 1, 4)
+    wide, tall = Problem(20480, 8, 20480, "f32"), Problem(20480, 8, 640, "f32")
+    with Store.open(tmp_path / "results.db", create=True) as store:
+        for run in (tuning_run(sms=SMS), replace(host_run(), sms=2)):
+            for problem, us in ((wide, 380.0), (tall, 30.0)):
+                tried = trial(us, config, problem=problem, source=render(problem, config))
+                store.add_trial(run, replace(tried, resources=replace(tried.resources, blocks_per_sm=8)))
+        for problem, us, vendor_us in ((wide, 380.0, 600.0), (tall, 30.0, 20.0)):
+            vendor = (vendor_measurement(vendor_us),)
+            store.add_final(
+                tuning_run(sms=SMS), final((config, us), problem=problem, vendor=vendor), {"tsmr": "today"}
+            )
+        return imported(export(store, "module"), tmp_path)
+
+
+def test_a_choice_says_what_it_rests_on(module: ModuleType) -> None:
+    exact = module.match(20480, 8, 20480, "f32", GPU)
+    assert exact.basis == "tuned for this shape; with the L2 clean 380.0 us measured, cublasSgemm 600.0 us"
+    near = module.match(10000, 8, 20480, "f32", GPU)
+    assert near.launch.blocks(10000, 8) >= 0.9 * SMS
+    assert near.launch.splits != near.winner.launch.splits
+    assert near.expected_us == pytest.approx(190, rel=0.15)
+    assert near.vendor_us == pytest.approx(300, rel=0.15)
+    assert str(near) == (
+        f"{near.winner.config} with {near.launch.splits} splits: measured at 20480x8x{near.winner.k};"
+        f" with the L2 clean {near.expected_us:.1f} us predicted, from {near.winner.median_us:.1f} us there"
+        " and times at 1 other shape,"
+        f" the vendor {near.vendor_us:.1f} us"
+    )
+    assert not near.loses
+
+
+def test_where_the_vendor_is_expected_to_be_faster_the_choice_says_so(module: ModuleType) -> None:
+    assert module.match(20480, 8, 700, "f32", GPU).loses
+
+
+@pytest.fixture
+def both_orders(tmp_path: Path) -> ModuleType:
+    """Of column-major operands at a shape of many columns of A, and of row-major ones at a tall C."""
+    tsmr, tsmm = TsmrConfig(64, 1, 8, 16, 4, 13, 1, 4), TsmmRingConfig(128, 4, 8, 2, 55, splits=528)
+    with Store.open(tmp_path / "results.db", create=True) as store:
+        for config, problem, us in (
+            (tsmr, Problem(20480, 8, 20480, "f32"), 380.0),
+            (tsmm, Problem(10**6, 16, 16, "f32", "ttt"), 35.0),
+        ):
+            tried = trial(us, config, problem=problem, source=render(problem, config))
+            store.add_trial(tuning_run(sms=SMS), replace(tried, resources=replace(tried.resources, blocks_per_sm=4)))
+        return imported(export(store, "module"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "op"),
+    [
+        (16, 10**6, "ttt"),
+        (16, 2 * 10**6, "ttt"),
+        (20480, 8, "nn"),
+        (10**6, 16, "nn"),
+    ],  # the last is tall, and no other asked
+)
+def test_a_wide_c_is_computed_as_a_tall_one_where_that_is_expected_to_be_faster(
+    both_orders: ModuleType, monkeypatch: pytest.MonkeyPatch, m: int, n: int, op: str
+) -> None:
+    recording(both_orders, monkeypatch)
+    a, b, c = (
+        device_array(shape, at=number << 40) for number, shape in enumerate(((m, 16), (16, n), (m, n)), start=1)
+    )
+    found = both_orders.choice(a, b, c, fallback="error")
+    assert (found.winner.op, found.swapped) == (op, op == "ttt")
+    assert (f", by op ttt as the transposed product {n}x{m}x16: " in str(found)) == found.swapped
+
+
+def test_of_the_transposed_product_all_leading_dimensions_are_the_transposed_matrices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = list[Any]()
+
+    def best(winners: Any, shape: Any, device: Any, lds: Any, **_: Any) -> Any:
+        seen.append((shape, lds))
+        return "a match"
+
+    monkeypatch.setattr(choosing, "_candidates", lambda *_: ((), ("a winner",)))
+    monkeypatch.setattr(choosing, "_best", best)
+    row_major = (("t",),) * 3
+    choosing._chosen.__wrapped__("f32", (3, 4, 5), row_major, ((7,), (8,), (9,)), (False, False), False, "a GPU")
+    assert seen == [((4, 3, 5), ({"n": 8}, {"n": 7}, {"n": 9}))]
+
+
+def test_on_a_host_a_launch_is_fitted_and_no_time_expected(module: ModuleType) -> None:
+    found = module.match(10000, 8, 20480, "f32")
+    assert (found.winner.device, found.expected_us, found.vendor_us) == ("Some CPU", None, None)
+    assert found.launch.splits < 13  # two multiprocessors
+
+
+def test_a_card_is_of_the_latest_run_and_known_by_its_name(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "results.db", create=True) as store:
+        old = tuning_run(started_at="2020-01-01T00:00:00+00:00")  # without multiprocessors, by an older tsm2-tune
+        source = render(Problem(512, 8, 512, "f32"), TsmrConfig(64, 1, 8, 16, 4, 13, 1, 4))
+        store.add_trial(
+            old,
+            trial(50.0, TsmrConfig(64, 1, 8, 16, 4, 13, 1, 4), problem=Problem(512, 8, 512, "f32"), source=source),
+        )
+        found = imported(export(store, "module"), tmp_path)
+    assert found.CARDS[GPU].sms == PROFILES["h200"].sms == SMS

@@ -1,0 +1,80 @@
+"""Into what each family says that its kernels divide their work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tsm2_tune.generator.families import FAMILIES
+from tsm2_tune.generator.families.ism2 import Ism2Config
+from tsm2_tune.generator.families.staged_smma import StagedSmmaConfig
+from tsm2_tune.generator.families.tsm2 import Tsm2Config
+from tsm2_tune.generator.families.tsmm import TsmmConfig
+from tsm2_tune.generator.families.tsmm_held import TsmmHeldConfig
+from tsm2_tune.generator.families.tsmm_mma import TsmmMmaConfig
+from tsm2_tune.generator.families.tsmm_ring import TsmmRingConfig
+from tsm2_tune.generator.families.tsmr import TsmrConfig
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.runtime.expecting import Division
+
+L = (10**7, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("config", "shape", "expected"),
+    [
+        (
+            TsmrConfig(64, 1, 2, 8, 4, 13, 2, 4),
+            (20480, 2, 20480),
+            Division(4, 256, 2, 8, 0, 1.03, depth=8, vectors_of_c=True),
+        ),
+        (
+            TsmmConfig(128, 8, 1, 8, 8, 4),
+            L,
+            Division(4, 256, 8, 64, 0, 1.03, vector_bytes=8, depth=8, vectors_of_c=True),
+        ),  # of 8 columns
+        (
+            TsmmHeldConfig(128, 4, 8, 8, 8),
+            L,
+            Division(4, 128, 8, 8, 8, 1.03, vector_bytes=4, depth=8, width=8, vectors_of_c=True),
+        ),
+        (Tsm2Config("v3", 128, 4, 8), L, Division(4, 128, 4, 128, 0, 1.03, depth=8, vectors_of_c=True)),
+        (Ism2Config(1, 128, 4, 8, 2), L, Division(4, 128, 4, 128, 0, 1.03, depth=8, vectors_of_c=True)),
+    ],
+)
+def test_a_family_says_into_what_its_kernels_divide_their_work(
+    config: Any, shape: tuple[int, int, int], expected: Division
+) -> None:
+    problem = Problem(*shape, "f32", "nn")
+    assert FAMILIES[config.family].division(config, problem, 4) == expected
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_those_that_stream_a_through_registers_down_its_columns_have_vectors_of_c(family: str) -> None:
+    streaming = {"tsm2", "ism2", "tsmm", "tsmm_held", "tsmr", "tsmr_mma", "tsmr_zmma"}
+    assert FAMILIES[family].vectors_of_c == (family in streaming)
+
+
+def test_rings_copy_lines_that_are_no_whole_vectors_element_by_element() -> None:
+    config = StagedSmmaConfig.parse("staged_smma-t128-w128-m128-n64-d32-s2-l1-k264-b2-r4-c4-a0")
+    assert config is not None
+    division = FAMILIES["staged_smma"].division(config, Problem(20480, 64, 20480, "f32", "nn"), 2)
+    assert (division.tile_rows, division.tile_columns, division.step, division.odd_lines) == (128, 64, 32, 1.3)
+
+
+def test_b_in_shared_memory_is_a_part_of_k() -> None:
+    config = TsmmMmaConfig.parse("tsmm_mma-t256-m2-c64-d64-p32-s4-l1-k132-w1")
+    assert config is not None
+    division = FAMILIES["tsmm_mma"].division(config, Problem(10**6, 64, 64, "f32", "nn"), 1)
+    assert division.deepest == 64
+    assert division.tile_rows > 1
+    assert division.tile_columns == 64
+
+
+def test_tiles_of_rows_that_pass_shared_memory_have_all_columns_and_no_odd_lines() -> None:
+    config = TsmmRingConfig(128, 4, 8, 2, 55, splits=528)
+    division = FAMILIES["tsmm_ring"].division(config, Problem(10**6, 42, 5, "f32", "ttt"), 4)
+    assert (division.resident, division.tile_rows, division.tile_columns, division.odd_lines) == (4, 128, 0, 1.0)
+    assert (division.step, division.deepest > 64) == (0, True)  # no sum is divided among blocks
+    assert division.width == 8  # of a lane
