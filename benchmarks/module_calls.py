@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -81,6 +82,36 @@ class Called:
             "falls_back": self.falls_back,
             "falls_back_because": self.because,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A plan that the module made by timing."""
+
+    plan: Any
+    seconds: float  # that it took
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What a row says of it."""
+        return {"plan": str(self.plan.match), "plan_seconds": round(self.seconds, 4)}
+
+    def launch(self) -> None:
+        self.plan()
+
+
+def timed(module: ModuleType, operands: Operands, *, library: Callable[[Any], Any] | None) -> Timed:
+    """The product of the operands by a plan that the module makes by timing, of the library's own products too.
+
+    LookupError or ValueError where it has no kernel for it.
+    """
+    arrays: Arrays = arrays_of(operands, on_host=False)
+    if library is not None:
+        arrays = library(arrays[0]), library(arrays[1]), library(arrays[2])
+    conjugates = dict(zip(("conj_a", "conj_b"), operands.problem.conjugated, strict=True))
+    start = time.perf_counter()
+    plan = module.plan(*arrays, **conjugates, measure=True)
+    return Timed(plan, time.perf_counter() - start)
 
 
 def called(module: ModuleType, operands: Operands, *, on_host: bool, library: Callable[[Any], Any] | None) -> Called:

@@ -30,8 +30,8 @@ OF_A_RUN: dict[str, Callable[[Any], bool]] = {
     "fallback_library": _is_text_or_none,
 }
 OF_A_ROW: dict[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("search_us", "fallback_us", "expected_us"), is_time),
-    **dict.fromkeys(("falls_back", "search_verified", "fallback_verified"), _is_flag_or_unknown),
+    **dict.fromkeys(("plan_us", "search_us", "fallback_us", "expected_us"), is_time),
+    **dict.fromkeys(("falls_back", "plan_verified", "search_verified", "fallback_verified"), _is_flag_or_unknown),
     **dict.fromkeys(("choice", "basis"), is_text),
     "search_configuration": _is_text_or_none,
 }
@@ -46,6 +46,8 @@ def read_unseen(path: Path) -> dict[str, Any]:
     for number, row in enumerate(found["rows"], start=1):
         if (unusable := unusable_field(row, OF_A_ROW)) is not None:
             raise InputError(f"{path} has no usable {unusable} in row {number}: name a file of unseen")
+        if row["plan_us"] is not None and not (is_text(row.get("plan")) and is_time(row.get("plan_seconds"))):
+            raise InputError(f"{path} does not say the plan of row {number}: name a file of unseen")
         if row["falls_back"] and row["fallback_us"] is None:
             raise InputError(f"{path} has no time of the fallback in row {number}: name a file of unseen")
     return {"earlier_runs": [], "skipped": [], **found}

@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.call_cost import imported
 from benchmarks.cells import Cell
 from benchmarks.contest import Contest, row_of, times_in_states
-from benchmarks.module_calls import Called, called, fallback_arrays
+from benchmarks.module_calls import Called, called, fallback_arrays, timed
 from benchmarks.pack import Kinds
 from benchmarks.result_file import ResultFile
 from benchmarks.searched import Searched
@@ -35,6 +35,7 @@ from tsm2_tune.tuner.trial import Cache, Verdict
 from tsm2_tune.tuner.tune import Tuner
 from tsm2_tune.tuner.verify import prepare, run_once
 
+CHECKED = ("plan_verified", "search_verified", "fallback_verified")
 RIGHT = Verdict(True, 0.0, "exact on small integers")
 
 
@@ -114,12 +115,18 @@ class Unseen:
         turns, phases = self._turns, self._turns.phases
         phases.enter("contest: operands")
         operands = turns.operands(cell.problem, stack)
+        phases.enter("contest: plan")
+        prepare(operands, TIMED, seed=2)
+        plan = None if turns.target.is_host else timed(self._module, operands, library=self._library)
         phases.enter("contest: checks")
         prepare(operands, EXACT, seed=1)
         call = called(self._module, operands, on_host=turns.target.is_host, library=self._library)
         verdict = turns.verdict(operands, call.launch)
         launches: dict[str, Launch] = {"ours": call.launch}
-        verdicts: dict[str, bool | None] = {"search_verified": None, "fallback_verified": None}
+        verdicts: dict[str, bool | None] = dict.fromkeys(CHECKED)
+        if plan is not None:
+            verdicts["plan_verified"] = turns.verdict(operands, plan.launch).correct
+            launches["plan"] = plan.launch
         if call.fallback is not None:
             verdicts["fallback_verified"] = turns.verdict(operands, call.fallback).correct
             launches["fallback"] = call.fallback
@@ -134,9 +141,9 @@ class Unseen:
         measured = turns.in_turns(launches)
         floor_us = turns.ceilings.floor_us(cell.problem)
         row = row_of(cell, _as_winner(call), measured, opponents, verdict, floor_us)
-        for name in ("fallback", "search"):
+        for name in ("plan", "fallback", "search"):
             row |= times_in_states(name, measured)
-        row |= call.record | verdicts
+        row |= call.record | verdicts | (plan.record if plan else {"plan": None, "plan_seconds": None})
         row |= {
             "search_configuration": found and found.config.text,
             "search_trials": found and found.outcomes,
@@ -157,22 +164,27 @@ def _as_winner(call: Called) -> Winner:
 
 def ratios(row: dict[str, Any]) -> dict[str, float | None]:
     """The times of the others over ours."""
-    ours, vendor, search = row["ours_us"], vendor_us(row), row["search_us"]
+    ours, plan, vendor, search = row["ours_us"], row["plan_us"], vendor_us(row), row["search_us"]
     return {
         "x_vendor": vendor and round(vendor / ours, 4),
         "x_search": search and round(search / ours, 4),
+        "x_search_of_plan": search and plan and round(search / plan, 4),
         "x_expected": row["expected_us"] and round(row["expected_us"] / ours, 4),
     }
+
+
+SHOWN = (
+    ("x cuBLAS", "x_vendor"),
+    ("x search", "x_search"),
+    ("planned", "x_search_of_plan"),
+    ("x expected", "x_expected"),
+)
 
 
 def line_of(row: dict[str, Any]) -> str:
     """What the terminal shows of a measured shape."""
     shape = f"{row['m']}x{row['n']}x{row['k']}:{row['dtype']}"
-    others = [
-        f"{label} {row[name]:5.2f}"
-        for label, name in (("x cuBLAS", "x_vendor"), ("x search", "x_search"), ("x expected", "x_expected"))
-        if row[name] is not None
-    ]
+    others = [f"{label} {row[name]:5.2f}" for label, name in SHOWN if row[name] is not None]
     wrong = "" if row["verified"] else f"  WRONG: {row['verdict']}"
     left = "  to the vendor" if row["falls_back"] else ""
     return (

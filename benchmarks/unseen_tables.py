@@ -46,14 +46,17 @@ def ours_us(row: Row) -> float | None:
     return right_us({**row, "ours_verified": row["verified"]}, "ours")
 
 
+def plan_us(row: Row) -> float | None:
+    """The time of the plan that the module made by timing."""
+    return right_us(row, "plan")
+
+
 def expected_us(row: Row) -> float | None:
     us: float | None = row["expected_us"]
     return us
 
 
-X_VENDOR = over(vendor_us, ours_us)
 X_VENDOR_WITH_FALLBACK = over(vendor_us, with_fallback_us)
-X_SEARCH = over(search_us, ours_us)
 SEARCH_X_VENDOR = over(vendor_us, search_us)
 X_EXPECTED = over(ours_us, expected_us)
 
@@ -82,10 +85,12 @@ class Summary:
     off_of_95: float | None  # that 95 % of the shapes do not exceed
 
 
-def summary(rows: Sequence[Row]) -> Summary:
-    """The numbers of these rows."""
-    x_vendor, with_fallback = X_VENDOR(rows), X_VENDOR_WITH_FALLBACK(rows)
-    regrets = [1 / ratio - 1 for ratio in X_SEARCH(rows)]
+def summary(rows: Sequence[Row], by_timing: bool = False) -> Summary:
+    """The numbers of these rows, of the module's choices or of its plans by timing, which may be the vendor's."""
+    taken_us = plan_us if by_timing else ours_us
+    x_vendor, x_search = over(vendor_us, taken_us)(rows), over(search_us, taken_us)(rows)
+    with_fallback = x_vendor if by_timing else X_VENDOR_WITH_FALLBACK(rows)
+    regrets = [1 / ratio - 1 for ratio in x_search]
     factors = [max(ratio, 1 / ratio) for ratio in X_EXPECTED(rows)]
     return Summary(
         shapes=len(rows),
@@ -94,7 +99,7 @@ def summary(rows: Sequence[Row]) -> Summary:
         slower=_slower(x_vendor),
         slower_with_fallback=_slower(with_fallback),
         search_x_vendor=geometric_mean(SEARCH_X_VENDOR(rows)),
-        x_search=geometric_mean(X_SEARCH(rows)),
+        x_search=geometric_mean(x_search),
         median_regret=statistics.median(regrets) if regrets else None,
         regret_of_95=ranked(regrets, 0.95),
         off=statistics.median(factors) if factors else None,
@@ -119,38 +124,29 @@ def percent(share: float | None, digits: int = 0) -> str:
     return "–" if share is None else f"{100 * share:.{digits}f} %"
 
 
-HEADS = (
-    *KIND,
-    "shapes",
-    "x cuBLAS",
-    "worst",
-    "slower than cuBLAS by over 3 %",
-    "with the fallback",
-    "search x cuBLAS",
-    "x search",
-    "median regret",
-    "95 % regret at most",
-    "expected times off by",
-    "95 % by at most",
+# Columns: the head, what stands below it, and whether it is of plans by timing too.
+COLUMNS: tuple[tuple[str, Callable[[Summary], str], bool], ...] = (
+    ("shapes", lambda s: str(s.shapes), True),
+    ("x cuBLAS", lambda s: number(s.x_vendor, 2), True),
+    ("worst", lambda s: number(s.worst, 2), True),
+    ("slower than cuBLAS by over 3 %", lambda s: percent(s.slower), True),
+    ("with the fallback", lambda s: percent(s.slower_with_fallback), False),
+    ("search x cuBLAS", lambda s: number(s.search_x_vendor, 2), True),
+    ("x search", lambda s: number(s.x_search, 3), True),
+    ("median regret", lambda s: percent(s.median_regret, 1), True),
+    ("95 % regret at most", lambda s: percent(s.regret_of_95, 1), True),
+    ("expected times off by", lambda s: number(s.off, 2), False),
+    ("95 % by at most", lambda s: number(s.off_of_95, 2), False),
 )
 
 
-def line_of(kind: Sequence[str], found: Summary) -> tuple[str, ...]:
-    """A line of the table."""
-    return (
-        *kind,
-        str(found.shapes),
-        number(found.x_vendor, 2),
-        number(found.worst, 2),
-        percent(found.slower),
-        percent(found.slower_with_fallback),
-        number(found.search_x_vendor, 2),
-        number(found.x_search, 3),
-        percent(found.median_regret, 1),
-        percent(found.regret_of_95, 1),
-        number(found.off, 2),
-        number(found.off_of_95, 2),
-    )
+def table(rows: Sequence[Row], *, by_timing: bool) -> str:
+    """Markdown of the rows by their kinds, and of all."""
+    columns = [(head, text_of) for head, text_of, of_plans in COLUMNS if of_plans or not by_timing]
+    groups = [*sorted(by_kind(rows).items()), (("all", "", ""), list(rows))]
+    summaries = [(kind, summary(of, by_timing)) for kind, of in groups]
+    lines = [(*kind, *(text_of(found) for _, text_of in columns)) for kind, found in summaries]
+    return markdown((*KIND, *(head for head, _ in columns)), lines)
 
 
 # What is to be reached in all: the words, the number, and whether that is enough.
@@ -215,11 +211,23 @@ def what_it_is(found: Row) -> str:
 def tables(found: Row) -> str:
     """All that is printed of a file, as Markdown."""
     rows = found["rows"]
-    kinds = by_kind(rows)
-    lines = [line_of(kind, summary(kinds[kind])) for kind in sorted(kinds)]
-    every = summary(rows)
-    lines.append(line_of(("all", "", ""), every))
-    parts = [runs_of(found), what_it_is(found), markdown(HEADS, lines), targets_text(every), slowest(rows)]
+    parts = [runs_of(found), what_it_is(found), table(rows, by_timing=False), targets_text(summary(rows))]
+    timed = [row for row in rows if row["plan_us"] is not None]
+    if timed:
+        parts += [of_plans(timed), table(timed, by_timing=True), targets_text(summary(timed, by_timing=True))]
+    parts.append(slowest(rows))
     wrong = [row["configuration"] for row in rows if not row["verified"]]
+    wrong += [row["plan"] for row in rows if row["plan_verified"] is False]
     parts.append(f"wrong results: {', '.join(wrong)}" if wrong else "")
     return "\n\n".join(part for part in parts if part)
+
+
+def of_plans(rows: Sequence[Row]) -> str:
+    """What the table of plans is of, in words."""
+    seconds = [row["plan_seconds"] for row in rows]
+    to_vendor = sum(row["plan"].startswith("the vendor") for row in rows)
+    return (
+        "With `plan(a, b, out, measure=True)`, which times up to twenty ways and the vendor on the arrays:"
+        f" {len(rows)} shapes, of which {to_vendor} are left to the vendor; making a plan took"
+        f" {1e3 * statistics.median(seconds):.0f} ms (median) and {max(seconds):.2f} s at most."
+    )

@@ -85,6 +85,11 @@ def pycuda(best: ModuleType, op: str, orders: Orders) -> None:
     assert made.flags.f_contiguous if best.choice(a, b).winner.orders[2] == "n" else made.flags.c_contiguous
     best.plan(a, b, c, alpha=2)()
     check(c.get(), 2 * EXPECTED)
+    start = best.plan(a, b, c, alpha=3, measure=True)
+    start()
+    check(c.get(), 3 * EXPECTED)
+    print(start.match)
+    assert start.match.is_timed
 
 
 def torch(best: ModuleType, op: str, orders: Orders) -> None:
@@ -118,6 +123,7 @@ def torch(best: ModuleType, op: str, orders: Orders) -> None:
     c.zero_()
     assert start() is c
     check(c.cpu().numpy(), 2 * EXPECTED)
+    by_timing(best, a, b, c)
     of_nothing(best, a, b, c)
     best.gemm(a[5:], b, out=c[5:])
     torch.cuda.synchronize()
@@ -134,6 +140,19 @@ def torch(best: ModuleType, op: str, orders: Orders) -> None:
         check(best.gemm(a, b, out=c.fill_(1), alpha=turn, beta=2).cpu().numpy(), turn * EXPECTED + 2)
         check(best.gemm(a, b, alpha=turn).cpu().numpy(), turn * EXPECTED)
     check((a.double() @ b.double()).cpu().numpy())  # PyTorch goes on working
+
+
+def by_timing(best: ModuleType, a: Any, b: Any, c: Any) -> None:
+    """What out holds is kept where beta needs it, and a plan is right whoever is the fastest."""
+    held = c * 1.0
+    start = best.plan(a, b, c, alpha=2, beta=1, measure=True)
+    assert bool((held == c).all())
+    print(start.match)
+    assert start() is c
+    on_host = (lambda x: x.get()) if hasattr(c, "get") else (lambda x: x.cpu().numpy())
+    check(on_host(c), on_host(held).astype(np.float64) + 2 * EXPECTED)
+    best.plan(a, b, c, measure=True)()
+    check(on_host(c))
 
 
 def in_many_streams(best: ModuleType, a: Any, b: Any, c: Any) -> None:
@@ -300,6 +319,7 @@ def cupy(best: ModuleType, op: str, orders: Orders) -> None:
     start = best.plan(a, b, c, alpha=2)
     start()
     check(c.get(), 2 * EXPECTED)
+    by_timing(best, a, b, c)
     with cupy.cuda.Stream(non_blocking=True) as stream:
         stream.begin_capture()
         best.gemm(a, b, out=c)

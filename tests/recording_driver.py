@@ -33,6 +33,10 @@ class RecordingDriver:
         self.current: int | None = None  # context of the thread, where none is pushed
         self.pushed: list[int] = []
         self.stream_ids: dict[int | None, int] = {}  # where it is not the handle
+        self.takes_us: Callable[[dict[str, Any] | None], float] = lambda launch: (
+            1.0
+        )  # None: what is no launch of ours
+        self.marks: dict[int, int] = {}  # event -> launches before it
         self.cuLaunchKernelEx = LAUNCH(self.launch)  # which programs in C call too
 
     def cuInit(self, flags: int) -> int:
@@ -54,7 +58,7 @@ class RecordingDriver:
         return 0
 
     def cuDeviceGetAttribute(self, value: Any, attribute: int, device: Any) -> int:
-        value._obj.value = {75: 9, 76: 0}[attribute]
+        value._obj.value = {38: 50 << 20, 75: 9, 76: 0}[attribute]
         return 0
 
     def cuDevicePrimaryCtxRetain(self, context: Any, device: Any) -> int:
@@ -124,6 +128,33 @@ class RecordingDriver:
         assert value == 0
         self.zeroed.append((address.value, words.value, stream.value))
         self.calls.append("zero")
+        return 0
+
+    def cuMemsetD8Async(self, address: Any, value: int, size: Any, stream: Any) -> int:
+        assert self.memory[address.value] == size.value
+        self.calls.append(f"fill on {stream.value}")
+        return 0
+
+    def cuEventCreate(self, event: Any, flags: int) -> int:
+        event._obj.value = 0xE0 + len(self.marks)
+        self.marks[event._obj.value] = 0
+        return 0
+
+    def cuEventDestroy_v2(self, event: Any) -> int:
+        del self.marks[event.value]
+        return 0
+
+    def cuEventRecord(self, event: Any, stream: Any) -> int:
+        self.marks[event.value] = len(self.launches)
+        return 0
+
+    def cuEventSynchronize(self, event: Any) -> int:
+        return 0
+
+    def cuEventElapsedTime(self, milliseconds: Any, before: Any, after: Any) -> int:
+        first, last = self.marks[before.value], self.marks[after.value]
+        assert last - first <= 1
+        milliseconds._obj.value = 1e-3 * self.takes_us(self.launches[first] if last > first else None)
         return 0
 
     def cuCtxGetCurrent(self, context: Any) -> int:

@@ -139,6 +139,10 @@ def measured(**changes: Any) -> dict[str, Any]:
         "search_us": 380.0,
         "search_verified": True,
         "search_configuration": "other",
+        "plan_us": 384.0,
+        "plan_verified": True,
+        "plan": "another",
+        "plan_seconds": 0.03,
         "fallback_us": None,
         "fallback_verified": None,
         "falls_back": False,
@@ -162,6 +166,16 @@ def test_a_summary_is_of_times_over_ours() -> None:
     assert found.off_of_95 == pytest.approx(2.0)
 
 
+def test_of_plans_by_timing_the_times_are_these() -> None:
+    found = summary([measured(), measured(ours_us=960.0)], by_timing=True)
+    assert found.x_vendor == pytest.approx(480 / 384)
+    assert found.x_search == pytest.approx(380 / 384)
+    assert found.median_regret == found.regret_of_95 == pytest.approx(384 / 380 - 1)
+    slow = measured(plan_us=500.0, falls_back=True, fallback_us=480.0)
+    assert (summary([slow], by_timing=True).slower, summary([slow], by_timing=True).slower_with_fallback) == (1, 1)
+    assert summary([measured(plan_verified=False)], by_timing=True).x_search is None
+
+
 def test_slower_is_by_more_than_3_percent() -> None:
     assert summary([measured(ours_us=480.0 * 1.029)]).slower == 0
     assert summary([measured(ours_us=480.0 * 1.031)]).slower == 1
@@ -180,7 +194,7 @@ def test_wrong_answers_are_no_times() -> None:
     wrong = measured(verified=False)
     assert (summary([wrong]).x_vendor, summary([wrong]).x_search) == (None, None)
     assert ratios(measured(search_verified=False, cublas_verified=False)) == {
-        "x_vendor": 1.2, "x_search": 0.95, "x_expected": 1.25,
+        "x_vendor": 1.2, "x_search": 0.95, "x_search_of_plan": 0.9896, "x_expected": 1.25,
     }  # fmt: skip
 
 
@@ -213,6 +227,8 @@ def test_a_file_is_read_and_shown(tmp_path: Path) -> None:
     result = ResultFile(path, FACTS | OF_A_RUN)
     result.add(measured())
     shown = tables(read_unseen(path))
+    assert "1 shapes, of which 0 are left to the vendor; making a plan took 30 ms (median) and 0.03 s" in shown
+    assert shown.count("| all |") == 2
     assert "given a pack of 4 tuned shapes and 3 kernels" in shown
     assert "| all |  |  | 1 | 1.20 | 1.20 | 0 % | 0 % | 1.26 | 0.950 | 5.3 % | 5.3 % | 1.25 | 1.25 |" in shown
     assert "the fallback is to torch" in shown

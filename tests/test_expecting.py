@@ -234,12 +234,12 @@ def test_odd_lines_make_turns_longer_too() -> None:
 
 
 def test_far_away_doubt_grows_faster_than_distance() -> None:
-    """At 7 units of distance beside 1: e to the 0.9 are 2.5 times, where the distance alone would be 1.8 times."""
+    """At 7 units of distance beside 1: e to the 0.3 are 1.35 times, where the distance alone would be 1.29 times."""
     near, far = (20480, 8, 20480 // 3), (20480, 8, 22)
     at = work(R)
     plain = plain_us(SPLIT, R)
     ones = [
-        ((SPLIT[0], SPLIT[1]), shape, ratio * plain_us(SPLIT, shape)) for shape, ratio in ((near, 2.0), (far, 1.0))
+        ((SPLIT[0], SPLIT[1]), shape, ratio * plain_us(SPLIT, shape)) for shape, ratio in ((near, 1.32), (far, 1.0))
     ]
     found = kernels(*ones)
     assert found.best(at, doubt=0.0)[0] == 1

@@ -19,6 +19,8 @@ from tsm2_tune.runtime.pack import CARDS, WINNERS
 from tsm2_tune.runtime.winners import Leading, Match, Winner, work_of
 from tsm2_tune.runtime.work import Card, Work
 
+ABOUT = 2.0  # so many times the least expected time: what is worth a timing
+MOST_CONTENDERS, LAUNCHES_OF_A_KERNEL = 20, 2  # that are timed
 CONJUGATING = {plain: letter for letter, plain in CONJUGATED.items()}
 Orders = tuple[tuple[str, ...], ...]  # of a, b and, unless it is to be made, out: each one or both
 Shape = tuple[int, int, int]  # m, n, k
@@ -57,6 +59,38 @@ def choose(product: Product, device: str | None) -> Match:
     return _chosen(product.name, product.shape, orders, leading, product.conjugates, product.is_gram, device)
 
 
+def contenders(product: Product, device: str) -> list[Match]:
+    """Ways to compute a product whose `out` is there that are expected to be about as fast as the fastest on this
+    GPU. The first is the one that gemm takes.
+    """
+    first = choose(product, device)
+    orders = tuple(tuple(x.ld) for x in product.given)
+    lds, of_across = _leading(orders, tuple(tuple(x.ld.values()) for x in product.given))
+    as_is, across = _candidates(product.name, orders, product.conjugates, product.is_gram, on_host=False)
+    m, n, k = product.shape
+    found = [*_ways(as_is, (m, n, k), device, lds), *_ways(across, (n, m, k), device, of_across, swapped=True)]
+    known = {(first.winner, first.launch, first.swapped)}
+    others = [one for one in found if (one.winner, one.launch, one.swapped) not in known]
+    others.sort(key=lambda one: one.expected_us or math.inf)
+    least_us = min((one.expected_us for one in [first, *found] if one.expected_us is not None), default=0.0)
+    near = [one for one in others if one.expected_us is not None and one.expected_us <= ABOUT * least_us]
+    return [first, *near[: MOST_CONTENDERS - 1]]
+
+
+def _ways(
+    winners: tuple[Winner, ...], shape: Shape, device: str, lds: Leading, *, swapped: bool = False
+) -> list[Match]:
+    """Ways to compute the product by kernels of these winners; none where too little is known of them."""
+    contest = _contest(winners, device, None) if winners else None
+    if contest is None or contest.kernels is None:
+        return []
+    other = None if contest.device == device else device
+    away = np.sqrt(((contest.logs - _logs(shape)) ** 2).sum(axis=1)).tolist()
+    ways = contest.kernels.ways(_work(contest, shape, lds), LAUNCHES_OF_A_KERNEL)
+    across = shape if swapped else None
+    return [Match(contest.winners[at], launch, away[at], other, across, us) for at, launch, us in ways]
+
+
 def check_place(product: Product) -> None:
     """TypeError or RuntimeError where all winners were tuned on a host, and the product is on a GPU, or otherwise."""
     if all(w.on_host != product.on_host for w in WINNERS):
@@ -84,15 +118,20 @@ def _chosen(
     the leading dimensions of the matrices, for each of their orders.
     """
     as_is, across = _candidates(name, orders, conjugates, is_gram, device is None)
-    lds = tuple(dict(zip(order, ld, strict=True)) for order, ld in zip(orders, leading, strict=True))
+    lds, of_across = _leading(orders, leading)
     (m, n, k), make_out = shape, len(orders) == 2
     found = _best(as_is, shape, device, lds, make_out=make_out) if as_is else None
     if found is not None and not (across and m < n and found.distance > 0 and found.expected_us is not None):
         return found
-    mirrored = (lds[1], lds[0], *lds[2:])
-    of_across = tuple({ACROSS[order]: ld for order, ld in of.items()} for of in mirrored)
     other = _best(across, (n, m, k), device, of_across, make_out=make_out, swapped=True)
     return other if found is None or _is_faster(other, found) else found
+
+
+def _leading(orders: Orders, leading: tuple[tuple[int, ...], ...]) -> tuple[Leading, Leading]:
+    """The matrices' leading dimensions by their orders, and those of the matrices of the transposed product."""
+    lds = tuple(dict(zip(order, ld, strict=True)) for order, ld in zip(orders, leading, strict=True))
+    mirrored = (lds[1], lds[0], *lds[2:])
+    return lds, tuple({ACROSS[order]: ld for order, ld in of.items()} for of in mirrored)
 
 
 def _is_faster(one: Match, other: Match) -> bool:

@@ -35,7 +35,7 @@ TURN_US = 0.5  # from one tile of C to the next that is computed in its place
 SPARE = 2.0  # so many times fewer blocks on a multiprocessor than where a kernel won still keep it busy
 FEWER = 0.05  # how much longer the body is with fewer blocks that do, at the most
 BEYOND = 3.0  # times as long a kernel counts where k, not as where it won, is more than it sums up at once
-DOUBT = 0.15  # a time counts as e to this longer, for each unit of distance from where the kernel was measured
+DOUBT = 0.05  # a time counts as e to this longer, for each unit of distance from where the kernel was measured
 HOST_DOUBT = 0.5  # the same of emulated kernels, whose times follow no card's rates
 MOST_SPLITS = 65535  # blocks of a grid in y
 MOST_ROWS = 2.0**30  # of a block
@@ -154,13 +154,31 @@ class Kernels:
         times, away = self._least_us(work, every)
         at = int((times * np.exp(doubt * away)).argmin())
         option = int(every[at].argmin())
-        launch, parts = self._launches[at], int(splits[at, option])
-        of_block = int(rows[at, option])
-        if of_block != launch.rows_per_block:
-            launch = replace(launch, rows_per_block=of_block)
-        if parts != launch.splits:
-            launch = launch.with_splits(parts)
-        return at, launch, float(times[at, 0])
+        return at, self._started(at, int(rows[at, option]), int(splits[at, option])), float(times[at, 0])
+
+    def ways(self, work: Work, of_kernel: int) -> list[tuple[int, Launch, float]]:
+        """Kernels by their places, launches and expected times, those that are expected to take least first: of each
+        kernel at most so many launches.
+        """
+        tiles = self._tiles(work)
+        rows, splits = self._options(tiles, work)
+        plain = self._us(tiles, work, rows, splits)
+        longer = self._least_us(work, plain)[0] / plain.min(axis=1)[:, None]
+        rows, splits, times = np.broadcast_arrays(rows, splits, plain * longer)
+        found: list[dict[tuple[int, int], float]] = [{} for _ in self._launches]
+        for at, option in zip(*np.unravel_index(times.argsort(axis=None, kind="stable"), times.shape), strict=True):
+            of, way = found[at], (int(rows[at, option]), int(splits[at, option]))
+            if len(of) < of_kernel and way not in of:
+                of[way] = float(times[at, option])
+        every = [(at, self._started(at, *way), us) for at, of in enumerate(found) for way, us in of.items()]
+        return sorted(every, key=lambda one: one[2])
+
+    def _started(self, at: int, rows: int, splits: int) -> Launch:
+        """The launch of the kernel at this place with so many rows of a block, and splits."""
+        launch = self._launches[at]
+        if rows != launch.rows_per_block:
+            launch = replace(launch, rows_per_block=rows)
+        return launch if splits == launch.splits else launch.with_splits(splits)
 
     def least(self, work: Work) -> tuple[Floats, Floats]:
         """Of each kernel, started as is best, the expected time, which counts as longer where k is beyond what it is

@@ -188,6 +188,21 @@ def new_array(array: Any, shape: tuple[int, ...], strides: tuple[int, ...], orde
     return None
 
 
+@contextmanager
+def preserved(name: str, array: Any) -> Iterator[None]:
+    """Put back, when done, what the array holds. TypeError for an array of a library that is not known to copy it."""
+    if is_torchs(array):
+        held = array.clone()
+    elif is_cupys(array):
+        held = array.copy()
+    else:
+        raise TypeError(f"{name}: a {type(array).__name__} cannot be kept as it is: pass arrays of PyTorch or CuPy")
+    try:
+        yield
+    finally:
+        array[...] = held
+
+
 def scratch(array: Any, size_bytes: int) -> tuple[int, Any] | None:
     """Address and owner of so much device memory of the array's library; None of another library.
 

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from tsm2_tune.runtime.driver import cuda, current_context, error_name
+from tsm2_tune.runtime.libraries import at_stream
 from tsm2_tune.runtime.loading import lock
 from tsm2_tune.runtime.matrices import Product
-from tsm2_tune.runtime.winners import Match
+from tsm2_tune.runtime.winners import Match, Vendor
 from tsm2_tune.runtime.workspace import workspace_for
 
 # A slot: CUlaunchConfig, which ends in the stream and no attributes; the addresses of the matrices; the kernel's
@@ -161,11 +162,11 @@ class Bound:
     __slots__ = ("addresses", "alpha", "arrays", "beta", "match", "plan", "slots", "stream")
 
     def __init__(
-        self, plan: Plan, arrays: tuple[Any, Any, Any], addresses: tuple[int, int, int], alpha: Any, beta: Any,
-        stream: Callable[[], int],
+        self, plan: Plan, match: Match, arrays: tuple[Any, Any, Any], addresses: tuple[int, int, int], alpha: Any,
+        beta: Any, stream: Callable[[], int],
     ) -> None:  # fmt: skip
         self.plan, self.arrays, self.alpha, self.beta, self.stream = plan, arrays, alpha, beta, stream
-        self.match, self.addresses, self.slots = plan.match, addresses, list[Slot]()
+        self.match, self.addresses, self.slots = match, addresses, list[Slot]()
 
     def __call__(self) -> Any:
         """Start it on the stream that is current, or that it was planned for; returns `out`."""
@@ -181,6 +182,28 @@ class Bound:
         if plan.needed_bytes is not None or plan.kernel_launch(slot.config, plan.function, slot.parameters, None):
             plan.launch(slot, stream, out)
         self.slots.append(slot)
+        return out
+
+
+class BoundVendor:
+    """Arrays whose product their own library computes: calling it starts that."""
+
+    __slots__ = ("arrays", "match", "multiply", "stream")
+
+    def __init__(
+        self,
+        match: Vendor,
+        arrays: tuple[Any, Any, Any],
+        stream: Callable[[], int],
+        multiply: Callable[[], Any],
+    ) -> None:
+        self.match, self.arrays, self.stream, self.multiply = match, arrays, stream, multiply
+
+    def __call__(self) -> Any:
+        """Start it on the stream that is current, or that it was planned for; returns `out`."""
+        out = self.arrays[2]
+        with at_stream(out, self.stream()):
+            self.multiply()
         return out
 
 

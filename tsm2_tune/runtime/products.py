@@ -8,23 +8,17 @@ from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from tsm2_tune.runtime.choosing import check_place, choose
 from tsm2_tune.runtime.compiled import compiled_cupy_starter, compiled_torch_starter, teach
 from tsm2_tune.runtime.driver import (
-    await_stream,
     context_id,
-    current_context,
     device_of,
     home,
     primary_context,
-    stream_handle,
 )
-from tsm2_tune.runtime.elements import INDEX_WIDTHS, UNITS
+from tsm2_tune.runtime.elements import INDEX_WIDTHS
 from tsm2_tune.runtime.fast import (
     cupy_key,
-    plans,
     remember,
     starters,
     torch_key,
@@ -33,18 +27,17 @@ from tsm2_tune.runtime.host import multiply_on_host
 from tsm2_tune.runtime.libraries import (
     at_stream,
     cupy_stream,
-    current_stream,
     is_cupys,
     is_torchs,
-    new_array,
     torch_stream,
     vendors_product,
 )
 from tsm2_tune.runtime.loading import function_of
-from tsm2_tune.runtime.matrices import Product, index_bits, too_large
+from tsm2_tune.runtime.matrices import Product
+from tsm2_tune.runtime.measuring import fastest_way, vendors_of
 from tsm2_tune.runtime.pack import WINNERS
-from tsm2_tune.runtime.plans import Bound, Plan, element_strides, made_order
-from tsm2_tune.runtime.pycuda_arrays import new_gpu_array
+from tsm2_tune.runtime.plans import Bound, BoundVendor, Plan
+from tsm2_tune.runtime.starting import await_all, check_factors, factors_of, ready, stream_of
 from tsm2_tune.runtime.winners import Match, Vendor
 
 
@@ -117,7 +110,7 @@ def gemm(
         if done is not None:
             return done
     product = Product.of(a, b, out, conjugates=(conj_a, conj_b), math=math)
-    _check_factors(product, alpha, beta)
+    check_factors(product, alpha, beta)
     found = _chosen_or_vendor(product, fallback)
     if isinstance(found, Vendor):
         done = _by_vendor(product, found, alpha, beta, stream)
@@ -126,9 +119,9 @@ def gemm(
     if product.on_host:
         if stream is not None:
             raise TypeError("stream: NumPy arrays have none")
-        return multiply_on_host(product, found, *_factors(product, alpha, beta))
-    product, plan, handle = _ready(product, found, stream)
-    _await_all(product, stream, handle)
+        return multiply_on_host(product, found, *factors_of(product, alpha, beta))
+    product, plan, handle = ready(product, found, stream)
+    await_all(product, stream, handle)
     at_a, at_b, at_out = (x.address for x in product.given)
     plan.start(at_a, at_b, at_out, alpha, beta, handle, product.a.array)
     assert product.out is not None
@@ -161,21 +154,30 @@ def plan(
     conj_b: bool = False,
     math: str | None = None,
     stream: Any = None,
-) -> Bound:
+    measure: bool = False,
+) -> Bound | BoundVendor:
     """gemm of these device arrays, all decided that can be before: calling the plan starts it.
 
     That takes the least time. The arrays stay where they are, and alive with the plan; they are read when it is
     called.
     It goes to `stream`, or, without one, to the stream that is current at the call; other streams are not waited for.
     It raises what gemm raises with fallback="error".
+
+    With `measure` the kernel and its launch are not those that are expected to take least, but those that do: up to
+    twenty that come near are timed on these arrays first, and PyTorch's or CuPy's own product of its arrays, which
+    becomes the plan where it is the fastest. The plan's `match` has the times. They are taken with the L2 full of
+    lines to be written, in memory of twice its size, and last as long as a hundred products. What `out` holds is
+    undefined then, unless beta keeps it: it is copied and put back, in arrays of PyTorch and CuPy alone. Another
+    process may find another kernel the fastest, whose sums are rounded otherwise.
     """
     product = Product.of(a, b, out, conjugates=(conj_a, conj_b), math=math)
     if product.on_host or product.out is None:
         raise TypeError("a plan needs an out, and a, b and out in a GPU's memory: without these call gemm")
-    _check_factors(product, alpha, beta)
+    check_factors(product, alpha, beta)
     found = _chosen_or_vendor(product, "error")
-    assert isinstance(found, Match)
-    product, made, handle = _ready(product, found, stream)
+    if isinstance(found, Vendor):
+        raise ValueError(f"a plan needs a kernel, and here {found.reason}: call gemm")
+    product, made, handle = ready(product, found, stream)
     ordinal = made.ordinal
     where: Callable[[], int]
     if stream is not None or not (is_torchs(out) or is_cupys(out)):
@@ -183,8 +185,15 @@ def plan(
     else:
         of = torch_stream(sys.modules["torch"]) if is_torchs(out) else cupy_stream(sys.modules["cupy"])
         where = partial(of, ordinal)
+    if measure:
+        multiply = vendors_of(product, alpha, beta)
+        fastest = fastest_way(product, found, alpha, beta, handle, multiply)
+        if isinstance(fastest, Vendor):
+            assert multiply is not None
+            return BoundVendor(fastest, (a, b, out), where, multiply)
+        _, made, _ = ready(product, found := fastest, stream)
     at_a, at_b, at_out = (x.address for x in product.given)
-    return Bound(made, (a, b, out), (at_a, at_b, at_out), alpha, beta, where)
+    return Bound(made, found, (a, b, out), (at_a, at_b, at_out), alpha, beta, where)
 
 
 def load(device: int = 0) -> None:
@@ -205,25 +214,6 @@ def load(device: int = 0) -> None:
             with nullcontext() if is_own else suppress(RuntimeError):
                 for bits in INDEX_WIDTHS:
                     function_of(context, number, winner, bits, arch)
-
-
-def _check_factors(product: Product, alpha: Any, beta: Any) -> None:
-    """TypeError or ValueError for a factor that is no number of the product's, or a beta without `out`."""
-    for name, factor in (("alpha", alpha), ("beta", beta)):
-        real = factor is None or isinstance(factor, (int, float, np.integer, np.floating))
-        if not real and not (product.is_complex and isinstance(factor, (complex, np.complexfloating))):
-            kind = "number" if product.is_complex else "real number"
-            raise TypeError(f"{name}: expected a {kind}, got {type(factor).__name__}")
-        if factor is not None and too_large(factor, product.sum_dtype):
-            raise ValueError(f"{name}: too large for {product.sum_dtype}")
-    if product.out is None and _factors(product, alpha, beta)[1] != _factors(product, None, None)[1]:
-        raise ValueError(f"beta = {beta}: give the matrix that it scales as out")
-
-
-def _factors(product: Product, alpha: Any, beta: Any) -> tuple[Any, Any]:
-    """Alpha and beta, those of the product alone where none is given."""
-    one, zero = UNITS.get(product.math or "", (1, 0))
-    return one if alpha is None else alpha, zero if beta is None else beta
 
 
 def _chosen_or_vendor(product: Product, fallback: str) -> Match | Vendor:
@@ -249,69 +239,15 @@ def _by_vendor(product: Product, found: Vendor, alpha: Any, beta: Any, stream: A
     a, b = product.a.array, product.b.array
     asked = product.conjugates[0] != product.a.is_conjugate, product.conjugates[1] != product.b.is_conjugate
     out = None if product.out is None else product.out.array
-    factors = _factors(product, alpha, beta)
+    factors = factors_of(product, alpha, beta)
     if product.math is not None or not (product.on_host or is_torchs(a) or is_cupys(a)):
         raise ValueError(f"no kernel computes this: {found.reason}")
     if product.on_host:
         return vendors_product(a, b, out, *factors, asked)
-    handle = _stream_of(product, stream)
-    _await_all(product, stream, handle)
+    handle = stream_of(product, stream)
+    await_all(product, stream, handle)
     with at_stream(a, handle):
         return vendors_product(a, b, out, *factors, asked)
-
-
-def _stream_of(product: Product, stream: Any) -> int:
-    """The stream that the product goes to."""
-    if stream is None:
-        stream = current_stream((product.out or product.a).array)
-    return stream_handle(stream)
-
-
-def _ready(product: Product, found: Match, stream: Any) -> tuple[Product, Plan, int]:
-    """The product with an `out`, its plan, and the stream that it goes to."""
-    context, ordinal = home(product.a)
-    for other in product.given[1:]:
-        if home(other) != (context, ordinal):
-            raise ValueError(
-                f"{other.name} and a are not of one CUDA context: put them on one device, and in"
-                " PyCUDA use pycuda.autoprimaryctx with arrays of other libraries"
-            )
-    handle = _stream_of(product, stream)
-    if product.out is None:
-        order = made_order(found)
-        strides = element_strides(product.out_shape, order)
-        with at_stream(product.a.array, handle):
-            array = new_array(product.a.array, product.out_shape, strides, order)
-        if array is None:
-            array = new_gpu_array(context, ordinal, product, order)
-        product = product.with_out(array)
-    orders = found.winner.orders
-    oriented = product.transposed() if found.swapped else product
-    leading = tuple([x.ld[order] for x, order in zip(oriented.given, orders, strict=True)])
-    number = context_id(context)
-    key = (number, id(found.winner), oriented.shape, leading, product.out_shape, found.swapped)
-    plan = plans.get(key)
-    if plan is None:
-        bits = index_bits(oriented, orders)
-        function = function_of(context, number, found.winner, bits, device_of(ordinal)[1])
-        units = _factors(product, None, None)
-        where = {"context": context, "context_number": number, "ordinal": ordinal}
-        plan = Plan(product, found, oriented.shape, leading, **where, function=function, units=units)
-        remember(key, plan)
-    return product, plan, handle
-
-
-def _await_all(product: Product, stream: Any, handle: int) -> None:
-    """Wait for the streams that the arrays were last used on, where these are others."""
-    others = {matrix.stream for matrix in product.given if matrix.stream is not None}
-    one_of_each = {type(matrix.array): matrix.array for matrix in product.given}
-    if stream is None and len(one_of_each) > 1:  # the stream of a library alone, on one device, is the handle
-        at_work = {current_stream(array) for array in one_of_each.values()}
-        others |= {other for other in at_work if other is not None}
-    if any(other != handle for other in others):
-        with current_context(home(product.a)[0]):
-            for other in others:
-                await_stream(other, handle)
 
 
 def _remember(a: Any, b: Any, out: Any, plan: Plan | tuple[int, ...], asked: Any) -> None:

@@ -96,6 +96,7 @@ class Match:
     )
     expected_us: float | None = None  # on a GPU: measured, where it is exact, else predicted; None: not known
     vendor_us: float | None = None  # the same of the vendor's fastest routine, where its answer was right
+    is_timed: bool = False  # for a plan, on its arrays: both times are of that
 
     @property
     def swapped(self) -> bool:
@@ -117,6 +118,9 @@ class Match:
     def basis(self) -> str:
         """What the choice and its expected times rest on."""
         w = self.winner
+        if self.is_timed:
+            vendors = "" if self.vendor_us is None else f", the vendor {self.vendor_us:.1f} us"
+            return f"timed on these arrays, with the L2 dirty {self.expected_us:.1f} us{vendors}"
         if self.distance == 0:
             shape, known = "tuned for this shape", "measured"
         else:

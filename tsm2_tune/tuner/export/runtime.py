@@ -26,6 +26,8 @@ MODULES = (
     "compiled",
     "pycuda_arrays",
     "host",
+    "starting",
+    "measuring",
     "products",
 )
 

@@ -7,7 +7,7 @@
 #include "expecting.h"
 
 /* A time counts as e to this longer, for each unit of distance from where the kernel was measured. */
-#define DOUBT 0.15
+#define DOUBT 0.05
 
 static int fits(const struct winner *winner, const struct product *product)
 {

@@ -1,0 +1,98 @@
+"""What every product needs before its launch: its factors, its stream, its plan, and arrays that are not in use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tsm2_tune.runtime.driver import (
+    await_stream,
+    context_id,
+    current_context,
+    device_of,
+    home,
+    stream_handle,
+)
+from tsm2_tune.runtime.elements import UNITS
+from tsm2_tune.runtime.fast import plans, remember
+from tsm2_tune.runtime.libraries import at_stream, current_stream, new_array
+from tsm2_tune.runtime.loading import function_of
+from tsm2_tune.runtime.matrices import Product, index_bits, too_large
+from tsm2_tune.runtime.plans import Plan, element_strides, made_order
+from tsm2_tune.runtime.pycuda_arrays import new_gpu_array
+from tsm2_tune.runtime.winners import Match
+
+
+def check_factors(product: Product, alpha: Any, beta: Any) -> None:
+    """TypeError or ValueError for a factor that is no number of the product's, or a beta without `out`."""
+    for name, factor in (("alpha", alpha), ("beta", beta)):
+        real = factor is None or isinstance(factor, (int, float, np.integer, np.floating))
+        if not real and not (product.is_complex and isinstance(factor, (complex, np.complexfloating))):
+            kind = "number" if product.is_complex else "real number"
+            raise TypeError(f"{name}: expected a {kind}, got {type(factor).__name__}")
+        if factor is not None and too_large(factor, product.sum_dtype):
+            raise ValueError(f"{name}: too large for {product.sum_dtype}")
+    if product.out is None and factors_of(product, alpha, beta)[1] != factors_of(product, None, None)[1]:
+        raise ValueError(f"beta = {beta}: give the matrix that it scales as out")
+
+
+def factors_of(product: Product, alpha: Any, beta: Any) -> tuple[Any, Any]:
+    """Alpha and beta, those of the product alone where none is given."""
+    one, zero = UNITS.get(product.math or "", (1, 0))
+    return one if alpha is None else alpha, zero if beta is None else beta
+
+
+def stream_of(product: Product, stream: Any) -> int:
+    """The stream that the product goes to."""
+    if stream is None:
+        stream = current_stream((product.out or product.a).array)
+    return stream_handle(stream)
+
+
+def ready(product: Product, found: Match, stream: Any) -> tuple[Product, Plan, int]:
+    """The product with an `out`, its plan, and the stream that it goes to."""
+    context, ordinal = home(product.a)
+    for other in product.given[1:]:
+        if home(other) != (context, ordinal):
+            raise ValueError(
+                f"{other.name} and a are not of one CUDA context: put them on one device, and in"
+                " PyCUDA use pycuda.autoprimaryctx with arrays of other libraries"
+            )
+    handle = stream_of(product, stream)
+    if product.out is None:
+        order = made_order(found)
+        strides = element_strides(product.out_shape, order)
+        with at_stream(product.a.array, handle):
+            array = new_array(product.a.array, product.out_shape, strides, order)
+        if array is None:
+            array = new_gpu_array(context, ordinal, product, order)
+        product = product.with_out(array)
+    orders = found.winner.orders
+    oriented = product.transposed() if found.swapped else product
+    leading = tuple([x.ld[order] for x, order in zip(oriented.given, orders, strict=True)])
+    number = context_id(context)
+    started = (found.launch.rows_per_block, found.launch.splits)
+    key = (number, id(found.winner), started, oriented.shape, leading, product.out_shape, found.swapped)
+    plan = plans.get(key)
+    if plan is None:
+        bits = index_bits(oriented, orders)
+        function = function_of(context, number, found.winner, bits, device_of(ordinal)[1])
+        units = factors_of(product, None, None)
+        where = {"context": context, "context_number": number, "ordinal": ordinal}
+        plan = Plan(product, found, oriented.shape, leading, **where, function=function, units=units)
+        remember(key, plan)
+    return product, plan, handle
+
+
+def await_all(product: Product, stream: Any, handle: int) -> None:
+    """Wait for the streams that the arrays were last used on, where these are others."""
+    others = {matrix.stream for matrix in product.given if matrix.stream is not None}
+    one_of_each = {type(matrix.array): matrix.array for matrix in product.given}
+    if stream is None and len(one_of_each) > 1:  # the stream of a library alone, on one device, is the handle
+        at_work = {current_stream(array) for array in one_of_each.values()}
+        others |= {other for other in at_work if other is not None}
+    if any(other != handle for other in others):
+        with current_context(home(product.a)[0]):
+            for other in others:
+                await_stream(other, handle)
