@@ -301,7 +301,8 @@ def test_what_alone_contends_is_tried(store: Store) -> None:
     between = [one for one in store.current(DEVICE) if one.is_between]
     store.forget([between[0].id], [], lambda _: None)
     list(Crossing(frozenset(SHAPES), again, store, families=("tsmr",)).events())
-    assert again.tried == [(between[0].config.text, between[0].problem)]
+    assert (between[0].config.text, between[0].problem) in again.tried
+    assert len(again.tried) <= len(device.tried) / 4  # without it others are expected otherwise
 
 
 def test_winners_and_trials_are_found_by_type_and_op(store: Store) -> None:

@@ -15,6 +15,7 @@ one shape that a kernel won, what it takes on the nearest other one that it won.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, cast
@@ -32,15 +33,18 @@ CACHED_RATE = 1.2  # of the memory's, at which lines are read again that may be 
 UNEVEN = 0.3  # of idle multiprocessors' share of the bandwidth, what the others cannot use instead
 LEAST = 0.95  # of what the card's rates allow for the bytes alone, below which no kernel is expected
 TURN_US = 0.5  # from one tile of C to the next that is computed in its place
-SPARE = 2.0  # so many times fewer blocks on a multiprocessor than where a kernel won still keep it busy
-FEWER = 0.05  # how much longer the body is with fewer blocks that do, at the most
+ENOUGH = (
+    0.5  # of the blocks on a multiprocessor where a kernel won: as many as could keep it busy if all were at work
+)
+MORE = 2.0  # times the blocks where it won, beyond which still more gain nothing
+SPARE = 2.0  # at so many times fewer blocks than that, each time fewer takes as many times longer
 BEYOND = 3.0  # times as long a kernel counts where k, not as where it won, is more than it sums up at once
 DOUBT = 0.05  # a time counts as e to this longer, for each unit of distance from where the kernel was measured
 HOST_DOUBT = 0.5  # the same of emulated kernels, whose times follow no card's rates
 MOST_SPLITS = 65535  # blocks of a grid in y
 MOST_ROWS = 2.0**30  # of a block
 OF_WORKS = ("m", "n", "k", "has_odd_lines", "memory_us", "arithmetic_us")
-WAVES = np.array((1, 2, 3, 4, 5, 6, 8, 12))  # blocks on a multiprocessor that a split of k is tried for
+WAVES = np.array((1, 2, 3, 4, 5, 6, 8, 12, 16, 24))  # blocks on a multiprocessor that a split of k is tried for
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,8 +294,8 @@ class Kernels:
 
     def _slowed(self, fewer: Floats) -> Floats:
         """By how much so many times fewer blocks than where it won slow a multiprocessor down."""
-        few: Floats = np.maximum(fewer, 1.0)
-        return np.maximum(few / self._spare, 1.0) * (1 + FEWER * (1 - 1 / few))
+        few: Floats = np.maximum(fewer, 1 / MORE)
+        return np.maximum(few / self._spare, np.hypot(1.0, ENOUGH * few) / math.hypot(1.0, ENOUGH))
 
     def _busy(self, blocks: Floats) -> Floats:
         """Blocks at a time on a multiprocessor that has some."""

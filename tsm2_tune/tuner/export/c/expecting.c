@@ -14,8 +14,9 @@
 #define BEYOND 3.0  /* times as long a kernel counts where k, not as where it won, is more than it sums up at once */
 #define LEAST 0.95  /* of what the card takes for the bytes alone, below which no kernel is expected */
 #define TURN_US 0.5 /* from one tile of C to the next that is computed in its place */
+#define ENOUGH 0.5
+#define MORE 2.0
 #define SPARE 2.0
-#define FEWER 0.05
 #define UNEVEN 0.3
 #define ODD_VENDOR 1.1
 #define VENDOR_RATE 0.7 /* of the card's, at which the vendor's routines multiply */
@@ -25,9 +26,9 @@
 #define MOST_SPLITS 65535.0 /* blocks of a grid in y */
 #define MOST_ROWS 0x1p30    /* of a block */
 #define EVER 0x1p60 /* an extent that none reaches */
-enum { OPTIONS = 8 };
+enum { OPTIONS = 10 };
 
-static const double waves_tried[OPTIONS] = {1, 2, 3, 4, 5, 6, 8, 12};
+static const double waves_tried[OPTIONS] = {1, 2, 3, 4, 5, 6, 8, 12, 16, 24};
 
 static double or_all(int extent) { return extent > 0 ? (double)extent : EVER; }
 
@@ -106,8 +107,8 @@ static double fixed_us(const struct winner *winner, const struct tiles *t, const
 /* By how much so many times fewer blocks than where it won slow a multiprocessor down. */
 static double slowed(const struct winner *winner, double fewer)
 {
-    const double few = fmax(fewer, 1.0);
-    return fmax(few / (winner->launch.persistent ? 1.0 : SPARE), 1.0) * (1 + FEWER * (1 - 1 / few));
+    const double few = fmax(fewer, 1 / MORE);
+    return fmax(few / (winner->launch.persistent ? 1.0 : SPARE), hypot(1.0, ENOUGH * few) / hypot(1.0, ENOUGH));
 }
 
 /* Tiles of C, and parts of k, that are computed one after the other where a block has its place; of blocks
