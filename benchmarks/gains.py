@@ -6,7 +6,7 @@
 A program that multiplies in a loop waits for the slower of two: the call, which issues a kernel, and the kernel. Each
 product counts as the longer one takes, ours with `gemm(a, b, out=c)` and the vendor's with `torch.mm(a, b, out=c)`,
 both as `benchmarks.call_cost` has them. A product that the module leaves to the vendor takes the vendor's time; its
-call counts as both together.
+call counts as both together. A measured plan is started by `plan()`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from benchmarks.headline import Row, geometric_mean, markdown, number
 from benchmarks.plot import DOTS_PER_INCH, INCHES_WIDE, POINTS, matplotlib
 from benchmarks.result_file import is_time, read
 from benchmarks.unseen_file import read_unseen
-from benchmarks.unseen_tables import percent, ranked, vendor_us
+from benchmarks.unseen_tables import percent, plan_us, ranked, vendor_us
 from tsm2_tune.errors import InputError
 from tsm2_tune.usage import Command
 
-TUNED, UNSEEN = "tuned", "not tuned"
-KINDS = (TUNED, UNSEEN)
-OURS_CALL, VENDORS_CALL = "gemm(a, b, out=c)", "torch.mm(a, b, out=c)"
+TUNED, UNSEEN, PLANNED = "tuned", "not tuned", "not tuned, measured plan"
+KINDS = (TUNED, UNSEEN, PLANNED)
+COLOURS = dict(zip(KINDS, ("C0", "C2", "C1"), strict=True))
+OURS_CALL, PLANS_CALL, VENDORS_CALL = "gemm(a, b, out=c)", "plan()", "torch.mm(a, b, out=c)"
 MARGIN = 0.97  # of the vendor's speed, below which a product is slower
 NAMES = {
     "R": "R: a large matrix, few columns",
@@ -43,6 +44,7 @@ class Calls:
     """Microseconds that issuing a product takes."""
 
     ours_us: float
+    plans_us: float
     vendors_us: float
 
     @classmethod
@@ -50,19 +52,25 @@ class Calls:
         """Those in a file of call_cost. InputError where it is none."""
         try:
             threads = json.loads(path.read_text(encoding="utf-8"))["torch"]["one_thread"]
-            ours, vendors = (threads[name]["median_us"] for name in (OURS_CALL, VENDORS_CALL))
+            names = (OURS_CALL, PLANS_CALL, VENDORS_CALL)
+            ours, plans, vendors = (threads[name]["median_us"] for name in names)
         except (OSError, ValueError, RecursionError, LookupError, TypeError) as error:
             raise InputError(
                 f"{path} is no file of call_cost ({error}): name one that this bench has written"
             ) from None
-        if not (ours and vendors and is_time(ours) and is_time(vendors)):
+        if not all(us and is_time(us) for us in (ours, plans, vendors)):
             raise InputError(f"{path} is no file of call_cost (its times): name one that this bench has written")
-        return cls(ours, vendors)
+        return cls(ours, plans, vendors)
 
     def gain(self, ours_us: float, vendors_us: float, *, falls_back: bool) -> float:
         """The vendor's time over ours, as a program waits for both."""
         call_us = self.ours_us + self.vendors_us if falls_back else self.ours_us
         return max(vendors_us, self.vendors_us) / max(vendors_us if falls_back else ours_us, call_us)
+
+    def plans_gain(self, plan_us: float, vendors_us: float, *, falls_back: bool) -> float:
+        """The same of a plan, whose time is its own where it is the vendor's too."""
+        call_us = self.plans_us + self.vendors_us if falls_back else self.plans_us
+        return max(vendors_us, self.vendors_us) / max(plan_us, call_us)
 
 
 def tuned_gains(rows: Sequence[Row], calls: Calls) -> Iterator[tuple[str, float]]:
@@ -82,6 +90,15 @@ def unseen_gains(rows: Sequence[Row], calls: Calls) -> Iterator[tuple[str, float
             yield row["regime"], calls.gain(row["ours_us"], vendors_us, falls_back=row["falls_back"])
 
 
+def planned_gains(rows: Sequence[Row], calls: Calls) -> Iterator[tuple[str, float]]:
+    """The same of the plans that the module made by timing."""
+    for row in rows:
+        vendors_us, own_us = vendor_us(row), plan_us(row)
+        if own_us is not None and vendors_us is not None:
+            falls_back = row["plan"].startswith("the vendor")
+            yield row["regime"], calls.plans_gain(own_us, vendors_us, falls_back=falls_back)
+
+
 Gains = Mapping[tuple[str, str], Sequence[float]]  # by regime and kind
 
 
@@ -91,6 +108,7 @@ def gains_of(tuned: Sequence[Row], unseen: Sequence[Row], calls: Calls) -> Gains
     of_kinds: tuple[tuple[str, Callable[..., Iterator[tuple[str, float]]], Sequence[Row]], ...] = (
         (TUNED, tuned_gains, tuned),
         (UNSEEN, unseen_gains, unseen),
+        (PLANNED, planned_gains, unseen),
     )
     for kind, gains, rows in of_kinds:
         for regime, gain in gains(rows, calls):
@@ -120,7 +138,7 @@ def draw(gains: Gains, title: str, path: Path) -> None:
     with plt.rc_context({"font.size": POINTS}):
         figure, axis = plt.subplots(figsize=(INCHES_WIDE, INCHES_HIGH))
         for line, place in enumerate(reversed(places)):
-            values, colour = gains[place], "C0" if place[1] == TUNED else "C2"
+            values, colour = gains[place], COLOURS[place[1]]
             # Neighbours are apart in height, so that all are seen.
             heights = [line + 0.5 * ((at * 0.618) % 1 - 0.5) for at in range(len(values))]
             axis.plot(values, heights, ".", color=colour, markersize=4, alpha=0.5)

@@ -9,15 +9,27 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.gains import OURS_CALL, TUNED, UNSEEN, VENDORS_CALL, Calls, draw, gains_of, main, table
+from benchmarks.gains import (
+    OURS_CALL,
+    PLANNED,
+    TUNED,
+    UNSEEN,
+    VENDORS_CALL,
+    Calls,
+    draw,
+    gains_of,
+    main,
+    table,
+)
 from tests.fabricated_rows import row
 from tsm2_tune.errors import InputError
 
-CALLS = Calls(ours_us=6.0, vendors_us=12.0)
+CALLS = Calls(ours_us=6.0, plans_us=4.0, vendors_us=12.0)
 
 
 def product(ours: float, vendors: float, **changes: Any) -> dict[str, Any]:
-    return row() | {"ours_us": ours, "cublas_us": vendors, "cublaslt_us": None, "falls_back": False} | changes
+    plain = {"cublas_us": vendors, "cublaslt_us": None, "falls_back": False, "plan_us": None}
+    return row() | plain | {"ours_us": ours} | changes
 
 
 def only(ours: float, vendors: float, **changes: Any) -> float:
@@ -44,6 +56,22 @@ def test_what_is_left_to_the_vendor_takes_its_time_and_both_calls() -> None:
 def test_a_tuned_product_is_left_to_the_vendor_where_that_was_faster() -> None:
     (values,) = gains_of([product(300.0, 200.0), product(100.0, 200.0)], [], CALLS).values()
     assert values == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("plan_us", "plan", "vendors_us", "gain"),
+    [
+        (80.0, "tsmr", 200.0, 2.5),
+        (3.0, "tsmr", 5.0, 12.0 / 4.0),
+        (190.0, "the vendor: timed", 200.0, 200.0 / 190.0),
+        (5.0, "the vendor: timed", 5.0, 12.0 / 16.0),
+    ],
+)
+def test_a_measured_plan_is_a_kind_of_its_own(plan_us: float, plan: str, vendors_us: float, gain: float) -> None:
+    found = gains_of([], [product(100.0, vendors_us, plan_us=plan_us, plan_verified=True, plan=plan)], CALLS)
+    assert found["R", PLANNED] == [gain]
+    wrong = product(100.0, vendors_us, plan_us=plan_us, plan_verified=False, plan=plan)
+    assert ("R", PLANNED) not in gains_of([], [wrong], CALLS)
 
 
 def test_wrong_answers_count_for_nobody() -> None:
