@@ -46,6 +46,9 @@ class Tensor(SimpleNamespace):
             self.shape, self.stride, self.ndim = interface["shape"], lambda: strides, len(strides)
             self.data_ptr, self.get_device = lambda: interface["data"][0], lambda: 0
 
+    def detach(self) -> Tensor:
+        return self
+
 
 class Parameter(Tensor):
     """A subclass that is nothing more."""
@@ -123,6 +126,7 @@ Tensor.__dlpack_c_exchange_api__ = exchange()  # type: ignore[attr-defined]
 def fake_torch() -> SimpleNamespace:
     """PyTorch; its current stream is `stream`, and what it makes is in `made`, each at an address of its own."""
     fake = SimpleNamespace(Tensor=Tensor, nn=SimpleNamespace(Parameter=Parameter), strided=STRIDED, stream=0)
+    fake.inference_mode = contextlib.nullcontext
     fake.is_grad_enabled, fake.made = lambda: True, []
     fake.cuda = SimpleNamespace(current_stream=lambda device: SimpleNamespace(cuda_stream=fake.stream))
     fake.cuda.device, fake.cuda.current_device = lambda device: contextlib.nullcontext(), lambda: 0

@@ -33,10 +33,10 @@ class RecordingDriver:
         self.current: int | None = None  # context of the thread, where none is pushed
         self.pushed: list[int] = []
         self.stream_ids: dict[int | None, int] = {}  # where it is not the handle
-        self.takes_us: Callable[[dict[str, Any] | None], float] = lambda launch: (
-            1.0
-        )  # None: what is no launch of ours
-        self.marks: dict[int, int] = {}  # event -> launches before it
+        self.takes_us: Callable[[dict[str, Any]], float] = lambda launch: 1.0
+        self.now_us = 0.0  # on the GPU
+        self.events: dict[int, tuple[float, bool]] = {}  # when each was recorded, and whether that was waited for
+        self.l2_bytes = 50 << 20
         self.cuLaunchKernelEx = LAUNCH(self.launch)  # which programs in C call too
 
     def cuInit(self, flags: int) -> int:
@@ -58,7 +58,7 @@ class RecordingDriver:
         return 0
 
     def cuDeviceGetAttribute(self, value: Any, attribute: int, device: Any) -> int:
-        value._obj.value = {38: 50 << 20, 75: 9, 76: 0}[attribute]
+        value._obj.value = {38: self.l2_bytes, 75: 9, 76: 0}[attribute]
         return 0
 
     def cuDevicePrimaryCtxRetain(self, context: Any, device: Any) -> int:
@@ -106,6 +106,10 @@ class RecordingDriver:
         return 0
 
     def cuStreamIsCapturing(self, stream: Any, status: Any) -> int:
+        if self._in_force() is None:
+            return 201  # CUDA_ERROR_INVALID_CONTEXT
+        if not stream.value and self.capturing:
+            return 906  # CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
         status._obj.value = stream.value in self.capturing
         return 0
 
@@ -131,31 +135,33 @@ class RecordingDriver:
         return 0
 
     def cuMemsetD8Async(self, address: Any, value: int, size: Any, stream: Any) -> int:
-        assert self.memory[address.value] == size.value
-        self.calls.append(f"fill on {stream.value}")
+        assert self.memory.get(address.value, size.value) == size.value
+        self.now_us += 1000.0
+        self.calls.append(f"fill {size.value} on {stream.value}")
         return 0
 
     def cuEventCreate(self, event: Any, flags: int) -> int:
-        event._obj.value = 0xE0 + len(self.marks)
-        self.marks[event._obj.value] = 0
+        event._obj.value = 0xE0 + len(self.events)
+        self.events[event._obj.value] = 0.0, False
         return 0
 
     def cuEventDestroy_v2(self, event: Any) -> int:
-        del self.marks[event.value]
+        del self.events[event.value]
         return 0
 
     def cuEventRecord(self, event: Any, stream: Any) -> int:
-        self.marks[event.value] = len(self.launches)
+        self.calls.append(f"event on {stream.value}")
+        self.events[event.value] = self.now_us, False
         return 0
 
     def cuEventSynchronize(self, event: Any) -> int:
+        self.events = {other: (us, waited or other == event.value) for other, (us, waited) in self.events.items()}
         return 0
 
     def cuEventElapsedTime(self, milliseconds: Any, before: Any, after: Any) -> int:
-        first, last = self.marks[before.value], self.marks[after.value]
-        assert last - first <= 1
-        milliseconds._obj.value = 1e-3 * self.takes_us(self.launches[first] if last > first else None)
-        return 0
+        (first_us, _), (last_us, is_over) = self.events[before.value], self.events[after.value]
+        milliseconds._obj.value = 1e-3 * (last_us - first_us)
+        return 0 if is_over else 600  # CUDA_ERROR_NOT_READY
 
     def cuCtxGetCurrent(self, context: Any) -> int:
         context._obj.value = self._in_force()
@@ -188,6 +194,7 @@ class RecordingDriver:
         self.launches.append(
             {"grid": shape[:3], "block": shape[3:], "smem": smem_bytes, "stream": stream.value, "values": values}
         )
+        self.now_us += self.takes_us(self.launches[-1])
         return 0
 
 

@@ -15,6 +15,7 @@ from tsm2_tune.runtime.libraries import is_torchs
 from tsm2_tune.runtime.matrices import Matrix
 
 OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
+CAPTURED_BESIDE = 906  # CUDA_ERROR_STREAM_CAPTURE_IMPLICIT: of the legacy stream, while another one is captured
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 LEGACY_STREAM, PER_THREAD_STREAM = 1, 2  # handles that stand for a stream; 0 is the legacy one too
 
@@ -136,10 +137,13 @@ def stream_id(stream: int) -> int:
 
 
 def is_capturing(stream: int) -> bool:
-    """Whether what is started on the stream goes into a CUDA graph."""
-    status = ctypes.c_int()
-    ask_driver("cuStreamIsCapturing", ctypes.c_void_p(stream), ctypes.byref(status))
-    return status.value != 0
+    """Whether what is started on the stream goes into a CUDA graph, or would end the capture of another stream.
+
+    The context of the stream is current.
+    """
+    status, handle = ctypes.c_int(), ctypes.c_void_p(stream)
+    beside = ask_driver("cuStreamIsCapturing", handle, ctypes.byref(status), expected=CAPTURED_BESIDE)
+    return beside != 0 or status.value != 0
 
 
 @contextmanager

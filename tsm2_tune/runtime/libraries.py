@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
@@ -190,17 +190,20 @@ def new_array(array: Any, shape: tuple[int, ...], strides: tuple[int, ...], orde
 
 @contextmanager
 def preserved(name: str, array: Any) -> Iterator[None]:
-    """Put back, when done, what the array holds. TypeError for an array of a library that is not known to copy it."""
-    if is_torchs(array):
-        held = array.clone()
-    elif is_cupys(array):
-        held = array.copy()
-    else:
+    """Put back, when done, what the array holds. TypeError for an array of a library that is not known to copy it,
+    MemoryError without room for the copy.
+    """
+    if not (is_torchs(array) or is_cupys(array)):
         raise TypeError(f"{name}: a {type(array).__name__} cannot be kept as it is: pass arrays of PyTorch or CuPy")
+    try:
+        held = array.clone() if is_torchs(array) else array.copy()
+    except Exception as error:  # each library has its own
+        raise MemoryError(f"{name}: what it holds cannot be kept: {error}") from error
     try:
         yield
     finally:
-        array[...] = held
+        with sys.modules["torch"].inference_mode() if is_torchs(array) else nullcontext():  # it may be of that mode
+            array[...] = held
 
 
 def scratch(array: Any, size_bytes: int) -> tuple[int, Any] | None:
@@ -233,7 +236,11 @@ def vendors_product(a: Any, b: Any, out: Any, alpha: complex, beta: complex, con
             return _combined(torch.matmul(a, b), out, alpha, beta)
         return torch.addmm(out, a, b, beta=beta, alpha=alpha, out=out)
     library = sys.modules["cupy"] if is_cupys(a) else np if isinstance(a, np.ndarray) else None
-    return None if library is None else _combined(library.matmul(a, b), out, alpha, beta)
+    if library is None:
+        return None
+    if out is not None and alpha == 1 and beta == 0 and a.ndim == b.ndim == 2:
+        return library.matmul(a, b, out=out)
+    return _combined(library.matmul(a, b), out, alpha, beta)
 
 
 def _combined(product: Any, out: Any, alpha: complex, beta: complex) -> Any:

@@ -59,6 +59,12 @@ def cubin_of(winner: Winner, bits: int, arch: str) -> bytes:
     return _compiled[key]
 
 
+def is_compiled(winner: Winner, bits: int, arch: str) -> bool:
+    """Whether there is a binary of the winner for the architecture, without compiling one."""
+    key = (winner.digest, bits, arch)
+    return key in CUBINS or key in _compiled
+
+
 def unpacked(data: str, digest: str, what: str) -> bytes:
     """The bytes in a text of this file. RuntimeError where they are not those that were exported."""
     try:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import math
 import statistics
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -13,7 +15,6 @@ from typing import Any
 
 from tsm2_tune.runtime.choosing import contenders
 from tsm2_tune.runtime.driver import (
-    OUT_OF_MEMORY,
     ask_driver,
     cuda,
     current_context,
@@ -21,10 +22,12 @@ from tsm2_tune.runtime.driver import (
     home,
     is_capturing,
 )
-from tsm2_tune.runtime.libraries import at_stream, is_cupys, is_torchs, preserved, vendors_product
-from tsm2_tune.runtime.matrices import Product
-from tsm2_tune.runtime.starting import await_all, factors_of, ready
+from tsm2_tune.runtime.libraries import at_stream, is_cupys, is_torchs, preserved, scratch, vendors_product
+from tsm2_tune.runtime.loading import is_compiled
+from tsm2_tune.runtime.matrices import Product, index_bits
+from tsm2_tune.runtime.starting import await_all, factors_of, ready, stream_of
 from tsm2_tune.runtime.winners import Match, Vendor
+from tsm2_tune.runtime.workspace import of_driver
 
 ROUNDS = 7  # in which those that may be the fastest are timed
 FAR = 1.2  # times the least of the first round, past which a way is not timed again
@@ -32,78 +35,104 @@ L2_BYTES = 38  # CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE
 NEVER = math.inf  # microseconds of a way that fails
 LEAST_FILL_BYTES = 1 << 24  # written before each, also where the L2 is small or not told of
 FILLS = 3  # one after the other: so long the host may take to start the next
+_measuring = threading.Lock()  # what others start meanwhile is in the times
 
 
 def vendors_of(product: Product, alpha: Any, beta: Any) -> Callable[[], Any] | None:
-    """The product by the library that all its arrays are of; None where that multiplies none so."""
+    """The product by the library that all its arrays are of; None where that computes it otherwise, as of vectors."""
     a, b, out = (x.array for x in product.given)
-    if product.math is not None or not any(all(map(of, (a, b, out))) for of in (is_torchs, is_cupys)):
+    factors = factors_of(product, alpha, beta)
+    of_torch, of_cupy = (all(map(of, (a, b, out))) for of in (is_torchs, is_cupys))
+    if product.math is not None or not (of_torch or (of_cupy and factors == factors_of(product, None, None))):
         return None
+    if any(len(x.shape) != 2 for x in (a, b, out)):
+        return None
+    if of_torch:
+        a, b, out = (x.detach() for x in (a, b, out))  # wherever the plan is called, gradients are not recorded
     asked = product.conjugates[0] != product.a.is_conjugate, product.conjugates[1] != product.b.is_conjugate
-    return partial(vendors_product, a, b, out, *factors_of(product, alpha, beta), asked)
+    return partial(vendors_product, a, b, out, *factors, asked)
 
 
 def fastest_way(
-    product: Product, found: Match, alpha: Any, beta: Any, handle: int, multiply: Callable[[], Any] | None
+    product: Product, found: Match, alpha: Any, beta: Any, stream: Any, multiply: Callable[[], Any] | None
 ) -> Match | Vendor:
-    """What takes least on this stream, by timing: of the ways that are expected to be about as fast as the one found,
-    and the vendor's.
+    """What takes least, by timing: of the ways that are expected to be about as fast as the one found, and the
+    vendor's, which takes at least what the host needs to start it.
     """
     assert product.out is not None
-    if is_capturing(handle):
-        raise RuntimeError("measure: a stream that is captured times nothing: make the plan before the capture")
+    handle = stream_of(product, stream)
     context, ordinal = home(product.a)
-    at_a, at_b, at_out = (x.address for x in product.given)
-    ways: list[Match] = []
-    starts: list[Callable[[], Any]] = []
-    for way in contenders(product, device_of(ordinal)[0]):
-        with suppress(RuntimeError):  # one that does not load
-            _, made, _ = ready(product, way, handle)
-            starts.append(partial(made.start, at_a, at_b, at_out, alpha, beta, handle, product.a.array))
-            ways.append(way)
-    if multiply is not None:
-        starts.append(multiply)
-    await_all(product, handle, handle)
+    with current_context(context):
+        if is_capturing(handle):
+            raise RuntimeError("measure: nothing is timed while a stream is captured: make the plan before that")
+    await_all(product, stream, handle)
     out, zero = product.out.array, factors_of(product, None, None)[1]
-    with at_stream(out, handle), nullcontext() if beta in (None, zero) else preserved("out", out):
-        times = times_us(starts, context, ordinal, handle)
-    us, vendor_us = min(times[: len(ways)]), NEVER if multiply is None else times[-1]
+    keeps = nullcontext() if beta in (None, zero) else preserved("out", out)
+    with _measuring, at_stream(out, handle), keeps:
+        ways, starts = _ways_to(product, alpha, beta, handle, ordinal)
+        if multiply is not None:
+            starts.append(multiply)
+        times, hosts_us = times_us(starts, out, context, ordinal, handle)
+    us, vendor_us = min(times[: len(ways)], default=NEVER), NEVER if multiply is None else times[-1]
     if min(us, vendor_us) == NEVER:
         return found  # whose start says what is wrong
-    if vendor_us < us:
+    if max(vendor_us, hosts_us[-1]) < us:
         return Vendor(f"timed on these arrays, with the L2 dirty {vendor_us:.1f} us, the fastest kernel {us:.1f} us")
     fastest = ways[times.index(us)]
     return replace(fastest, expected_us=us, vendor_us=vendor_us if vendor_us < NEVER else None, is_timed=True)
 
 
-def times_us(starts: Sequence[Callable[[], object]], context: int, ordinal: int, stream: int) -> list[float]:
-    """The median time of each on the stream, NEVER where it fails; of what falls behind in the first round that
-    round's.
+def _ways_to(
+    product: Product, alpha: Any, beta: Any, handle: int, ordinal: int
+) -> tuple[list[Match], list[Callable[[], Any]]]:
+    """The ways that can be started, the one that gemm takes first, and their starts on the stream."""
+    name, arch = device_of(ordinal)
+    at_a, at_b, at_out = (x.address for x in product.given)
+    ways: list[Match] = []
+    starts: list[Callable[[], Any]] = []
+    for place, way in enumerate(contenders(product, name)):
+        bits = index_bits(product.transposed() if way.swapped else product, way.winner.orders)
+        if place == 0 or is_compiled(way.winner, bits, arch):
+            with suppress(RuntimeError):  # one that does not load
+                _, made, _ = ready(product, way, handle, is_kept=False)
+                starts.append(partial(made.start, at_a, at_b, at_out, alpha, beta, handle, product.a.array))
+                ways.append(way)
+    return ways, starts
+
+
+def times_us(
+    starts: Sequence[Callable[[], object]], array: Any, context: int, ordinal: int, stream: int
+) -> tuple[list[float], list[float]]:
+    """The median time of each on the stream, NEVER where it fails, and the least that the host took to start it.
 
     They are timed in turns, each when twice as much as the L2 holds has been written: its lines are dirty then, as in
-    programs, and the host is ahead of the GPU. RuntimeError where all fail, MemoryError without room for these bytes.
+    programs, and the host is ahead of the GPU. What has fallen behind after two turns is timed no more. MemoryError
+    without room for these bytes, which the library of the array allocates.
     """
     size, handle = ctypes.c_int(), ctypes.c_void_p(stream)
     ask_driver("cuDeviceGetAttribute", ctypes.byref(size), L2_BYTES, _device(ordinal))
     fill_bytes = max(2 * size.value, LEAST_FILL_BYTES)
     samples: list[list[float]] = [[] for _ in starts]
-    with current_context(context), _filled(fill_bytes) as room, _events() as (before, after):
+    hosts_us = [NEVER for _ in starts]
+    with current_context(context), _filled(fill_bytes, array) as room, _events() as (before, after):
         able = [at for at, start in enumerate(starts) if _starts(start)]
         for turn in range(ROUNDS):
             least = min((min(of) for of in samples if of), default=NEVER)
             for at in able:
-                if turn and samples[at][0] > FAR * least:
+                if turn > 1 and min(samples[at]) > FAR * least:
                     continue
                 for _ in range(FILLS):
                     ask_driver("cuMemsetD8Async", room, turn, ctypes.c_size_t(fill_bytes), handle)
                 ask_driver("cuEventRecord", before, handle)
+                started = time.perf_counter()
                 starts[at]()
+                hosts_us[at] = min(hosts_us[at], 1e6 * (time.perf_counter() - started))
                 ask_driver("cuEventRecord", after, handle)
                 ask_driver("cuEventSynchronize", after)
                 milliseconds = ctypes.c_float()
                 ask_driver("cuEventElapsedTime", ctypes.byref(milliseconds), before, after)
                 samples[at].append(1e3 * milliseconds.value)
-    return [statistics.median(of) if of else NEVER for of in samples]
+    return [statistics.median(of) if of else NEVER for of in samples], hosts_us
 
 
 def _starts(start: Callable[[], object]) -> bool:
@@ -121,15 +150,21 @@ def _device(ordinal: int) -> ctypes.c_int:
 
 
 @contextmanager
-def _filled(size_bytes: int) -> Iterator[ctypes.c_uint64]:
-    """The address of so much memory."""
-    address = ctypes.c_uint64()
-    if ask_driver("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size_bytes), expected=OUT_OF_MEMORY):
-        raise MemoryError(f"the GPU has no room for the {size_bytes} bytes that are written between timings")
+def _filled(size_bytes: int, array: Any) -> Iterator[ctypes.c_uint64]:
+    """The address of so much memory, of the array's library where that allocates. The array's stream is current."""
+    try:
+        of_library = scratch(array, size_bytes)
+        address = ctypes.c_uint64(of_driver(size_bytes) if of_library is None else of_library[0])
+    except MemoryError as error:
+        raise MemoryError(
+            f"the GPU has no room for the {size_bytes} bytes that are written between timings: free memory on it,"
+            " also what a library's allocator keeps, or plan without measure"
+        ) from error
     try:
         yield address
     finally:
-        ask_driver("cuMemFree_v2", address)
+        if of_library is None:
+            ask_driver("cuMemFree_v2", address)
 
 
 @contextmanager

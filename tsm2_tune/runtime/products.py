@@ -164,9 +164,11 @@ def plan(
     It raises what gemm raises with fallback="error".
 
     With `measure` the kernel and its launch are not those that are expected to take least, but those that do: up to
-    twenty that come near are timed on these arrays first, and PyTorch's or CuPy's own product of its arrays, which
-    becomes the plan where it is the fastest. The plan's `match` has the times. They are taken with the L2 full of
-    lines to be written, in memory of twice its size, and last as long as a hundred products. What `out` holds is
+    twenty that come near and have a binary for this GPU are timed on these arrays first, on the stream, and PyTorch's
+    or CuPy's own product of its matrices (of CuPy's without alpha and beta), as that is set to multiply. This becomes
+    the plan where it takes less, also to be called; CuPy lets no product of its own be captured in a graph. The
+    plan's `match` says the times. They are taken with the L2 full of lines to be written, in memory of twice its
+    size, and last as long as two hundred products; the workspace of all that are timed stays. What `out` holds is
     undefined then, unless beta keeps it: it is copied and put back, in arrays of PyTorch and CuPy alone. Another
     process may find another kernel the fastest, whose sums are rounded otherwise.
     """
@@ -181,13 +183,15 @@ def plan(
     ordinal = made.ordinal
     where: Callable[[], int]
     if stream is not None or not (is_torchs(out) or is_cupys(out)):
-        where = lambda: handle  # noqa: E731
+
+        def where(_stream: Any = stream) -> int:  # which lives as long as the plan
+            return handle
     else:
         of = torch_stream(sys.modules["torch"]) if is_torchs(out) else cupy_stream(sys.modules["cupy"])
         where = partial(of, ordinal)
     if measure:
         multiply = vendors_of(product, alpha, beta)
-        fastest = fastest_way(product, found, alpha, beta, handle, multiply)
+        fastest = fastest_way(product, found, alpha, beta, stream, multiply)
         if isinstance(fastest, Vendor):
             assert multiply is not None
             return BoundVendor(fastest, (a, b, out), where, multiply)

@@ -50,8 +50,8 @@ def stream_of(product: Product, stream: Any) -> int:
     return stream_handle(stream)
 
 
-def ready(product: Product, found: Match, stream: Any) -> tuple[Product, Plan, int]:
-    """The product with an `out`, its plan, and the stream that it goes to."""
+def ready(product: Product, found: Match, stream: Any, *, is_kept: bool = True) -> tuple[Product, Plan, int]:
+    """The product with an `out`, its plan, which is kept for others like it, and the stream that it goes to."""
     context, ordinal = home(product.a)
     for other in product.given[1:]:
         if home(other) != (context, ordinal):
@@ -81,7 +81,8 @@ def ready(product: Product, found: Match, stream: Any) -> tuple[Product, Plan, i
         units = factors_of(product, None, None)
         where = {"context": context, "context_number": number, "ordinal": ordinal}
         plan = Plan(product, found, oriented.shape, leading, **where, function=function, units=units)
-        remember(key, plan)
+        if is_kept:
+            remember(key, plan)
     return product, plan, handle
 
 

@@ -95,7 +95,7 @@ def _allocated(sizes_bytes: Sizes, stream: int, number: int, array: Any) -> Work
         for size_bytes in sizes_bytes:
             of_library = scratch(array, size_bytes)
             if of_library is None:
-                addresses.append(_of_driver(size_bytes))
+                addresses.append(of_driver(size_bytes))
             else:
                 addresses.append(of_library[0])
                 owners.append(of_library[1])
@@ -113,7 +113,7 @@ def _allocated(sizes_bytes: Sizes, stream: int, number: int, array: Any) -> Work
     return Workspace(number, sizes_bytes, (partials, counters), tuple(owners))
 
 
-def _of_driver(size_bytes: int) -> int:
+def of_driver(size_bytes: int) -> int:
     """The address of so much memory that the driver allocates."""
     address = ctypes.c_uint64()
     if ask_driver("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size_bytes), expected=OUT_OF_MEMORY):
