@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -47,3 +47,32 @@ def row(cell: Cell = BIG, *, ours: float = 400.0, lt: float | None = 480.0, verd
         opponents["cublaslt"] = Opponent(launch, right=True, timed=8)
     dirty = {name: measurement(clean.median_us + 10) for name, clean in found.items()}
     return row_of(cell, winner, {Cache.CLEAN: found, Cache.DIRTY: dirty}, opponents, verdict, 380.0)
+
+
+OF_AN_UNSEEN_RUN = {
+    "pack": "ab12",
+    "pack_facts": {"winners": 4, "kernels": 3},
+    "draw": {"seed": 0, "each": 1},
+    "search_seconds": 5.0,
+    "fallback_library": "torch",
+}
+
+
+def measured(**changes: Any) -> dict[str, Any]:
+    """A row of unseen: ours 400 us, cuBLAS 500, cuBLASLt 480, the search's winner 380, expected 500."""
+    of_unseen = {
+        "search_us": 380.0,
+        "search_verified": True,
+        "search_configuration": "other",
+        "plan_us": 384.0,
+        "plan_verified": True,
+        "plan": "another",
+        "plan_seconds": 0.03,
+        "fallback_us": None,
+        "fallback_verified": None,
+        "falls_back": False,
+        "expected_us": 500.0,
+        "choice": "nearest",
+        "basis": "predicted",
+    }
+    return cast(dict[str, Any], row() | of_unseen | changes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -303,3 +304,37 @@ def test_expected_times_are_near_the_measured_ones() -> None:
     assert len(ratios) > 500
     assert np.quantile(ratios, 0.5) < 0.03
     assert np.quantile(ratios, 0.9) < 0.1
+
+
+def test_ways_are_sorted_by_their_expected_times_with_a_few_launches_of_each_kernel() -> None:
+    found = kernels((SPLIT, R, 500.0), (SHARING, (20480, 64, 20480), 800.0))
+    at = work((5000, 8, 30000))
+    ways = found.ways(at, 3)
+    times = [us for *_, us in ways]
+    assert times == sorted(times)
+    for kernel, (_, launch) in enumerate((SPLIT, SHARING)):
+        own = [(way, us) for place, way, us in ways if place == kernel]
+        assert 2 <= len(own) <= 3
+        assert len({way.splits for way, _ in own}) == len(own)
+        assert own[0][1] == pytest.approx(found.least(at)[0][kernel, 0])
+        assert {way.with_splits(launch.splits) for way, _ in own} == {launch}
+    best = found.best(at, doubt=0.0)
+    assert ways[0] == best
+    assert found.ways(at, 1) == [
+        next(way for way in ways if way[0] == place) for place in (ways[0][0], 1 - ways[0][0])
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fewer", "slowed"),
+    [
+        (1.0, (1.0, 1.0)),
+        (2.0, (math.sqrt(2 / 1.25), 2.0)),  # the second kernel goes on from piece to piece
+        (6.0, (3.0, 6.0)),
+        (0.5, (math.sqrt(1.0625 / 1.25),) * 2),
+        (0.1, (math.sqrt(1.0625 / 1.25),) * 2),
+    ],
+)
+def test_blocks_fewer_and_more_than_where_a_kernel_won(fewer: float, slowed: tuple[float, float]) -> None:
+    found = kernels((SPLIT, R, 380.0), (SHARING, (20480, 64, 20480), 800.0))
+    assert found._slowed(np.full((2, 1), fewer))[:, 0] == pytest.approx(slowed)
