@@ -37,6 +37,7 @@ class RecordingDriver:
         self.now_us = 0.0  # on the GPU
         self.events: dict[int, tuple[float, bool]] = {}  # when each was recorded, and whether that was waited for
         self.l2_bytes = 50 << 20
+        self.devices: set[int] = set()  # that were asked for
         self.cuLaunchKernelEx = LAUNCH(self.launch)  # which programs in C call too
 
     def cuInit(self, flags: int) -> int:
@@ -51,6 +52,7 @@ class RecordingDriver:
         return 0
 
     def cuDeviceGet(self, device: Any, ordinal: int) -> int:
+        self.devices.add(ordinal)
         return 0
 
     def cuDeviceGetName(self, name: Any, length: int, device: Any) -> int:
@@ -135,6 +137,8 @@ class RecordingDriver:
         return 0
 
     def cuMemsetD8Async(self, address: Any, value: int, size: Any, stream: Any) -> int:
+        if self._in_force() is None:
+            return 201  # CUDA_ERROR_INVALID_CONTEXT
         assert self.memory.get(address.value, size.value) == size.value
         self.now_us += 1000.0
         self.calls.append(f"fill {size.value} on {stream.value}")

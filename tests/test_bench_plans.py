@@ -44,7 +44,7 @@ def test_plans_have_a_table_and_targets_of_their_own(tmp_path: Path) -> None:
     lines = shown(
         tmp_path,
         measured(),
-        measured(n=2, plan_us=480.0, plan_seconds=0.05),
+        measured(n=2, plan_us=480.0, plan_seconds=0.05, falls_back=True, fallback_us=490.0),
         measured(n=3, ours_us=960.0, falls_back=True, fallback_us=500.0, **of_vendor),
         measured(n=4, plan_us=None, plan_verified=None, plan=None, plan_seconds=None),
     )

@@ -144,6 +144,7 @@ def test_kernels_for_the_transposed_product_are_ways_too(
     monkeypatch.setattr(module, "ABOUT", 1e9)
     ways = ways_to(module, *given)
     across = [one for one in ways if one.swapped]
+    assert len(across) == 2  # the ring's launches
     assert {one.winner.op for one in ways} == {"nn", "ttt"}
     assert {one.winner.op for one in across} == {"ttt"}
     assert {one.across for one in across} == {(2 * 10**6, 16, 16)}
@@ -258,7 +259,9 @@ def test_medians_decide_and_one_bad_sample_of_the_fastest_does_not(module: Modul
     assert timed([10.0] * 7, [12.1] * 2) == pytest.approx([10.0, 12.1])
 
 
-def test_the_arrays_are_waited_for_and_their_context_is_current(module: ModuleType) -> None:
+def test_the_arrays_are_waited_for_and_their_context_is_current(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """CuPy's arrays state the stream that they are in use on."""
     a, b, out = arrays()
     a.__cuda_array_interface__["stream"] = 21
@@ -268,6 +271,14 @@ def test_the_arrays_are_waited_for_and_their_context_is_current(module: ModuleTy
     module.driver.current = None
     module.plan(*arrays(), measure=True)  # of a thread that has none
     assert module.driver.pushed == []
+    module.driver.devices.clear()
+    monkeypatch.setattr(module, "home", lambda matrix: (0xC0, 3))
+    module.times_us([lambda: None], a, 0xC0, 3, 7)
+    assert module.driver.devices == {3}
+    ordinals: list[int] = []
+    monkeypatch.setattr(module, "times_us", lambda starts, *more: ordinals.append(more[2]) or ([1.0] * 9, [1.0] * 9))
+    module.plan(*arrays(), measure=True)
+    assert ordinals == [3]
 
 
 def test_one_thread_times_at_a_time(module: ModuleType) -> None:
@@ -404,12 +415,16 @@ def test_the_vendor_multiplies_plain_tensors_by_both_factors(module: ModuleType,
     assert multiply.args == (*plain, 2.0, 0.5, (False, False))
 
 
-def test_the_vendor_is_asked_for_conjugates_that_no_bit_says(module: ModuleType, torch: SimpleNamespace) -> None:
+@pytest.mark.parametrize("asked", [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize("bits", [(False, False), (True, False), (False, True)])
+def test_the_vendor_is_asked_for_conjugates_that_no_bit_says(
+    module: ModuleType, torch: SimpleNamespace, asked: tuple[bool, bool], bits: tuple[bool, bool]
+) -> None:
     described = [device_array((64, 64), (8, 512), at=at << 40, typestr="<c8") for at in (1, 2, 3)]
     a, b, out = [Tensor(one, dtype="torch.complex64") for one in described]
-    b.is_conj = lambda: True
-    product = module.Product.of(a, b, out, conjugates=(True, False), math=None)
-    assert module.vendors_of(product, None, None).args[-1] == (True, False)
+    a.is_conj, b.is_conj = (lambda: bits[0]), (lambda: bits[1])
+    product = module.Product.of(a, b, out, conjugates=asked, math=None)
+    assert module.vendors_of(product, None, None).args[-1] == asked
 
 
 def test_what_the_vendor_computes_otherwise_is_not_its(module: ModuleType, torch: SimpleNamespace) -> None:
@@ -532,6 +547,12 @@ def test_plans_differ_by_all_that_their_launch_depends_on(module: ModuleType) ->
     assert len({id(module.ready(product, match, None)[1]) for match in matches}) == len(matches)
     plans = {id(module.ready(product, match, None)[1]) for match in matches}
     assert plans == {id(plan) for plan in module.plans.values()}  # and each is kept
+    gaps = [device_array((64, 64), (4, 400), at=at << 40) for at in (1, 2, 3)]
+    (lds, leading) = (
+        module.ready(module.Product.of(*of, conjugates=(False, False), math=None), found, None)[1].leading
+        for of in (given, gaps)
+    )
+    assert (lds, leading) == ((64, 64, 64), (100, 100, 100))
     square, longer = arrays(64, 64, 64), arrays(64, 64, 32)
     longer[0], longer[1] = device_array((64, 32), (4, 256), at=1 << 40), device_array((32, 64), (4, 256), at=2 << 40)
     made = [
