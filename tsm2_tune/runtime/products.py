@@ -168,9 +168,9 @@ def plan(
     or CuPy's own product of its matrices (of CuPy's without alpha and beta), as that is set to multiply. This becomes
     the plan where it takes less, also to be called; CuPy lets no product of its own be captured in a graph. The
     plan's `match` says the times. They are taken with the L2 full of lines to be written, in memory of twice its
-    size, and last as long as two hundred products; the workspace of all that are timed stays. What `out` holds is
-    undefined then, unless beta keeps it: it is copied and put back, in arrays of PyTorch and CuPy alone. Another
-    process may find another kernel the fastest, whose sums are rounded otherwise.
+    size, and last 10 to 20 ms, or as long as a hundred products; the workspace of all that are timed stays. What
+    `out` holds is undefined then, unless beta keeps it: it is copied and put back, in arrays of PyTorch and CuPy
+    alone. Another process may find another kernel the fastest, whose sums are rounded otherwise.
     """
     product = Product.of(a, b, out, conjugates=(conj_a, conj_b), math=math)
     if product.on_host or product.out is None:
