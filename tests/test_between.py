@@ -23,6 +23,7 @@ from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.runtime.expecting import CACHED_RATE
 from tsm2_tune.tuner.basis import basis
 from tsm2_tune.tuner.crossing import MOST_BETWEEN, Crossing
+from tsm2_tune.tuner.export import between as export_between
 from tsm2_tune.tuner.export.between import MEASURED, _gaining, rows_between, with_between
 from tsm2_tune.tuner.export.rates import fitted
 from tsm2_tune.tuner.store import Store
@@ -72,6 +73,10 @@ def test_the_farthest_come_first_and_there_are_no_more_than_tuned_ones() -> None
     assert len({*found}) == len(found)
     assert found[0].m == 63_246  # between 4,000 and 1,000,000
     assert set(found).isdisjoint(tuned)
+    more = shapes_between(tuned, 96)
+    assert more[: len(found)] == found
+    assert len(found) < len(more) < 96
+    assert shapes_between(tuned, 2) == found[:2]
 
 
 def test_shapes_that_lie_side_by_side_have_none_between() -> None:
@@ -191,6 +196,17 @@ def test_on_a_host_only_winners_kernels_are(store: Store, monkeypatch: pytest.Mo
 
 
 # What a program gets
+
+
+def test_what_a_kernel_gains_is_asked_at_more_shapes_than_kernels_are_planned_for(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int | None] = []
+    monkeypatch.setattr(export_between, "shapes_between", lambda _, most=None: asked.append(most) or [])
+    won(store)
+    assert rows_between(store, store.best()) == []
+    assert asked == [export_between.MOST_PROBES]
+
 
 THIRD = TsmrConfig(128, 1, 4, 8, 4, 13, 1, 1)
 OTHER = TsmrConfig(128, 1, 6, 8, 4, 13, 1, 1)  # whose tile of 6 columns suits shapes between those of 4 and 8

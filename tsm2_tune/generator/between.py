@@ -26,8 +26,8 @@ MOST_SHAPES = 48  # between the tuned ones of an element type and op
 APART = 1.3  # a shape that is less than so many times another's size in one extent is not between, but beside it
 
 
-def shapes_between(tuned: Collection[Problem]) -> list[Problem]:
-    """At most as many as are tuned, all of one element type and op.
+def shapes_between(tuned: Collection[Problem], most: int | None = None) -> list[Problem]:
+    """At most so many, or else as many as are tuned, all of one element type and op.
 
     Each is the geometric mean of two that have no third one between them, which is no nearer to their mean than they
     are; and of all such means the one that is farthest from the tuned shapes and those found before.
@@ -42,7 +42,8 @@ def shapes_between(tuned: Collection[Problem]) -> list[Problem]:
     between = list(dict.fromkeys(replace(shapes[0], m=m, n=n, k=k) for m, n, k in means))
     places, found = _logs(between), list[Problem]()
     away = ((places[:, None] - logs[None]) ** 2).sum(axis=2).min(axis=1, initial=np.inf)
-    while len(found) < min(len(shapes), MOST_SHAPES) and away.max(initial=0.0) >= np.log(APART) ** 2:
+    most = min(len(shapes), MOST_SHAPES) if most is None else most
+    while len(found) < most and away.max(initial=0.0) >= np.log(APART) ** 2:
         farthest = int(away.argmax())
         found.append(between[farthest])
         away = np.minimum(away, ((places - places[farthest]) ** 2).sum(axis=1))

@@ -24,6 +24,7 @@ from tsm2_tune.tuner.stored import BestRow, CurrentTrial, is_of_this_version
 from tsm2_tune.tuner.trial import Cache
 
 MEASURED = 4  # tuned shapes at which a kernel was measured, if anything is expected of it between them
+MOST_PROBES = 96  # shapes between, at which it is asked what a kernel gains
 GAIN = 1.03  # times as long as with a kernel more, from where on that is worth having
 
 
@@ -59,7 +60,7 @@ def rows_between(store: Store, winners: Sequence[BestRow]) -> list[BestRow]:
     groups = []
     for _, same in groupby(ordered, key=lambda row: (row.device, row.cache, row.dtype, row.op)):
         group = tuple(same)
-        between = shapes_between([row.problem for row in group])
+        between = shapes_between([row.problem for row in group], MOST_PROBES)
         others = [store.row(trial.id) for trial in _others(store, group)] if between else []
         if others:
             groups.append((group, others, between))
