@@ -1,0 +1,145 @@
+"""The same trials in two databases, of two runs or of two cards: by how much their times differ.
+
+    python -m benchmarks.repeated first.db second.db --output repeated.json
+    python -m benchmarks.repeated --table repeated.json
+
+Of each configuration of each problem, timed in the same state of the L2 on devices of the same name, the first
+measurement counts. The winners are those of both databases where each had a final.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from benchmarks.headline import markdown
+from benchmarks.result_file import is_time, require_new
+from tsm2_tune.errors import InputError
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.trial import Outcome, TuningRun
+from tsm2_tune.usage import Command
+
+CLASSES = ((0.0, 10.0), (10.0, 100.0), (100.0, float("inf")))  # us
+WITHIN = (0.01, 0.02, 0.05)
+Key = tuple[str, ...]
+Times = dict[Key, float]
+
+
+def trials_of(store: Store) -> Times:
+    """(device, problem, configuration, state of the L2) -> the median of the first measurement, in us."""
+    lines = (line for line in store.listing() if line.outcome == Outcome.OK.value and line.median_us is not None)
+    return {(line.device, line.problem, line.config, line.cache): line.median_us or 0.0 for line in lines}
+
+
+def winners_of(store: Store) -> dict[Key, tuple[str, float]]:
+    """(device, problem, state of the L2) -> the winner of the last final and its median there, in us."""
+    rows = (row for row in store.best() if row.round > 0)
+    return {(row.device, row.problem.text, row.cache): (row.config, row.median_us) for row in rows}
+
+
+def facts_of(runs: Sequence[TuningRun]) -> dict[str, Any]:
+    """What the two databases are of; whether on one card, its name does not tell."""
+    return {
+        "devices": [run.identity.name for run in runs],
+        "drivers": [run.identity.driver for run in runs],
+        "toolkits": [run.identity.toolkit for run in runs],
+        "started_at": [run.started_at for run in runs],
+        "one_card": len({run.identity.uuid for run in runs}) == 1,
+    }
+
+
+def compared(first: Store, second: Store) -> dict[str, Any]:
+    """The trials and the winners that both have. InputError where there is no such trial."""
+    trials = [trials_of(store) for store in (first, second)]
+    winners = [winners_of(store) for store in (first, second)]
+    both = [key for key in trials[0] if key in trials[1]]
+    if not both:
+        raise InputError(
+            f"{first.path} and {second.path} have no trial in common: name two runs of the same problems"
+        )
+    rows = [{"problem": key[1], "config": key[2], "us": [of[key] for of in trials]} for key in both]
+    won = [
+        {"problem": key[1], "configs": [of[key][0] for of in winners], "us": [of[key][1] for of in winners]}
+        for key in winners[0]
+        if key in winners[1]
+    ]
+    return {**facts_of([store.newest_run(both[0][0]) for store in (first, second)]), "rows": rows, "winners": won}
+
+
+def line_of(name: str, pairs: Iterable[Sequence[float]]) -> list[str]:
+    """A line of the table; the ratio is of the second time to the first."""
+    ratios = np.array([second / first for first, second in pairs])
+    if not len(ratios):
+        return [name, "0", *[""] * (3 + len(WITHIN))]
+    low, middle, high = np.quantile(ratios, (0.05, 0.5, 0.95))
+    shares = (np.mean(np.maximum(ratios, 1 / ratios) <= 1 + within) for within in WITHIN)
+    return [name, str(len(ratios)), *(f"{x:.3f}" for x in (low, middle, high)), *(f"{100 * x:.1f} %" for x in shares)]
+
+
+def table(found: dict[str, Any]) -> str:
+    """Markdown: trials by how long they take, then winners."""
+    rows, won = found["rows"], found["winners"]
+    lines = []
+    for low, high in CLASSES:
+        name = (
+            f"under {high:g} us" if low == 0 else f"{low:g} us and more" if high > 1e9 else f"{low:g} to {high:g} us"
+        )
+        lines.append(line_of(f"trials, {name}", (row["us"] for row in rows if low <= row["us"][0] < high)))
+    lines += [line_of("all trials", (row["us"] for row in rows)), line_of("winners", (row["us"] for row in won))]
+    heads = ("", "pairs", "5 %", "median", "95 %", *(f"within {100 * within:g} %" for within in WITHIN))
+    same = sum(len(set(row["configs"])) == 1 for row in won)
+    cards = "one card" if found["one_card"] else "two cards"
+    about = f"{' and '.join(dict.fromkeys(found['devices']))}, {cards}: {same} of {len(won)} winners are the same."
+    return f"{about}\n\n{markdown(heads, lines, heads[:1])}"
+
+
+def read_repeated(path: Path) -> dict[str, Any]:
+    """The file of an earlier call. InputError where it is none."""
+    try:
+        found = json.loads(path.read_text())
+        times = [us for row in (*found["rows"], *found["winners"]) for us in row["us"]]
+        texts = [*found["devices"], *(text for row in found["winners"] for text in row["configs"])]
+        pairs = all(len(row["us"]) == 2 for row in (*found["rows"], *found["winners"]))
+        right = pairs and found["one_card"] in (True, False) and all(isinstance(text, str) for text in texts)
+        if not right or None in times or not all(map(is_time, times)):
+            raise ValueError
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        raise InputError(f"{path} is no file of benchmarks.repeated: name one that it wrote") from None
+    return dict(found)
+
+
+@click.command(cls=Command)
+@click.argument("databases", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--output", default=None, type=click.Path(dir_okay=False, path_type=Path), help="Write the pairs there."
+)
+@click.option(
+    "--table",
+    "to_show",
+    default=None,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Print the table of a file.",
+)
+def main(databases: tuple[Path, ...], output: Path | None, to_show: Path | None) -> None:
+    """Say how well the times of one database repeat those of another."""
+    if len(databases) != (2 if to_show is None else 0):
+        raise InputError("expected two databases, or --table and a file")
+    if to_show is not None:
+        click.echo(table(read_repeated(to_show)))
+        return
+    if output is not None:
+        require_new(output, "name another --output")
+    with Store.open(databases[0], create=False) as first, Store.open(databases[1], create=False) as second:
+        found = compared(first, second)
+    if output is not None:
+        output.write_text(json.dumps(found, separators=(",", ":")) + "\n")
+    click.echo(table(found))
+
+
+if __name__ == "__main__":
+    main()
