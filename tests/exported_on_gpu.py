@@ -229,6 +229,12 @@ def of_nothing(best: ModuleType, a: Any, b: Any, c: Any) -> None:
     halves = a.half(), b.half()
     assert isinstance(best.choice(*halves), best.Vendor)
     torch.testing.assert_close(best.gemm(*halves), halves[0] @ halves[1])
+    import cupy
+
+    pair = torch.tensor([[1.0, 2.0**-11]], device="cuda").half(), torch.ones(2, 1, device="cuda").half()
+    for x, y in (pair, map(cupy.from_dlpack, pair)):  # 3 + 3/2048, which is 3 when rounded before it is tripled
+        assert float(best.gemm(x, y, alpha=3.0)[0, 0]) == 3.001953125
+        assert float(best.gemm(x, y[:, 0], alpha=3.0)[0]) == 3.001953125
     with pytest.raises(LookupError, match="no f16 kernel tuned on a GPU"):
         best.gemm(*halves, fallback="error")
     best.gemm(a, b, out=c)

@@ -227,27 +227,48 @@ def scratch(array: Any, size_bytes: int) -> tuple[int, Any] | None:
 def vendors_product(a: Any, b: Any, out: Any, alpha: complex, beta: complex, conjugates: tuple[bool, bool]) -> Any:
     """The product by the arrays' own library, whose kernels are the vendor's: out = alpha a b + beta out.
 
-    None where that library multiplies no matrices.
+    Elements of 16 bits are rounded once. None where that library multiplies no matrices.
     """
     a, b = (x.conj() if conjugated else x for x, conjugated in zip((a, b), conjugates, strict=True))
     if is_torchs(a):
-        torch = sys.modules["torch"]
-        if out is None or a.ndim != 2 or b.ndim != 2:
-            return _combined(torch.matmul(a, b), out, alpha, beta)
-        return torch.addmm(out, a, b, beta=beta, alpha=alpha, out=out)
+        return _torchs_product(a, b, out, alpha, beta)
     library = sys.modules["cupy"] if is_cupys(a) else np if isinstance(a, np.ndarray) else None
     if library is None:
         return None
-    if out is not None and alpha == 1 and beta == 0 and a.ndim == b.ndim == 2:
-        return library.matmul(a, b, out=out)
-    return _combined(library.matmul(a, b), out, alpha, beta)
+    if alpha == 1 and beta == 0:
+        if out is not None and a.ndim == b.ndim == 2:
+            return library.matmul(a, b, out=out)
+        return _put(library.matmul(a, b), out)
+    if a.dtype != np.float16:
+        return _put(_combined(library.matmul(a, b), out, alpha, beta), out)
+    wide_out = None if out is None else out.astype(np.float32)
+    wide = _combined(library.matmul(a.astype(np.float32), b.astype(np.float32)), wide_out, alpha, beta)
+    return _put(wide.astype(np.float16), out)
+
+
+def _torchs_product(a: Any, b: Any, out: Any, alpha: complex, beta: complex) -> Any:
+    torch, are_matrices = sys.modules["torch"], a.ndim == b.ndim == 2
+    if alpha == 1 and beta == 0 and not (are_matrices and out is not None):
+        return _put(torch.matmul(a, b), out)
+    rows, columns = (a if a.ndim == 2 else a[None, :]), (b if b.ndim == 2 else b[:, None])
+    if out is None:
+        product = torch.addmm(a.new_zeros(()), rows, columns, beta=0, alpha=alpha)
+        return product.reshape((*a.shape[:-1], *b.shape[1:]))
+    matrix = out if are_matrices else out.reshape(rows.shape[0], columns.shape[1])  # in the same memory
+    torch.addmm(matrix, rows, columns, beta=beta, alpha=alpha, out=matrix)
+    return out
 
 
 def _combined(product: Any, out: Any, alpha: complex, beta: complex) -> Any:
-    """alpha product + beta out, in `out` where there is one."""
+    """alpha product + beta out."""
     if alpha != 1:
         product *= alpha
+    return product if out is None or beta == 0 else product + beta * out
+
+
+def _put(product: Any, out: Any) -> Any:
+    """The product, in `out` where there is one."""
     if out is None:
         return product
-    out[...] = product if beta == 0 else product + beta * out
+    out[...] = product
     return out

@@ -1,0 +1,93 @@
+"""Products by the arrays' own library: what they are, where they lie, and that 16-bit elements are rounded once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tsm2_tune.runtime.libraries import vendors_product
+
+SHAPES = [((5, 7), (7, 3)), ((7,), (7, 3)), ((5, 7), (7,)), ((7,), (7,))]
+FACTORS = [(1, 0), (0.5, 0), (1, 1), (-1.5, 0.25)]
+PLAIN = (False, False)
+
+
+def operands(shapes: Any, dtype: Any) -> tuple[Any, Any, Any]:
+    random = np.random.default_rng(3)
+
+    def drawn(shape: tuple[int, ...]) -> Any:
+        real, imaginary = random.standard_normal((2, *shape))
+        return (real + 1j * imaginary if dtype is np.complex64 else real).astype(dtype)
+
+    a, b = map(drawn, shapes)
+    return a, b, drawn(np.shape(a @ b))
+
+
+def exact(a: Any, b: Any, out: Any, alpha: float, beta: float) -> Any:
+    wide = np.complex128 if np.iscomplexobj(a) else np.float64
+    return alpha * (a.astype(wide) @ b.astype(wide)) + beta * out.astype(wide)
+
+
+@pytest.mark.parametrize("factors", FACTORS)
+@pytest.mark.parametrize("shapes", SHAPES)
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.complex64])
+def test_the_product_is_in_out_or_a_new_array(shapes: Any, dtype: Any, factors: tuple[float, float]) -> None:
+    a, b, out = operands(shapes, dtype)
+    alpha, beta = factors
+    expected, near = exact(a, b, out, alpha, beta), {"rtol": 2e-3 if dtype is np.float16 else 1e-5, "atol": 1e-2}
+    held = np.array(out)
+    assert vendors_product(a, b, held, alpha, beta, PLAIN) is held
+    np.testing.assert_allclose(held, expected, **near)
+    if beta == 0:
+        made = vendors_product(a, b, None, alpha, 0, PLAIN)
+        assert made.dtype == dtype
+        np.testing.assert_allclose(made, expected, **near)
+
+
+def test_a_conjugated_operand_is_one() -> None:
+    a, b, out = operands(SHAPES[0], np.complex64)
+    found = vendors_product(a, b, None, 2, 0, (True, False))
+    np.testing.assert_allclose(found, exact(a.conj(), b, out, 2, 0), rtol=1e-4)
+
+
+@pytest.mark.parametrize("is_made", [False, True])
+def test_16_bit_elements_are_rounded_once(is_made: bool) -> None:
+    """1 + 2^-11 is between two numbers of f16, and rounded before it is doubled, 2 + 2^-10 would be 2."""
+    a, b = np.array([[1.0, 2.0**-11]], np.float16), np.ones((2, 1), np.float16)
+    out = None if is_made else np.ones((1, 1), np.float16)
+    found = vendors_product(a, b, out, 3, 0 if is_made else -1, PLAIN)
+    exactly = 3 * (1 + 2.0**-11) - (not is_made)
+    assert found[0, 0] == np.float16(exactly) != np.float16(3 - (not is_made))
+
+
+@pytest.mark.parametrize("factors", FACTORS)
+@pytest.mark.parametrize("shapes", SHAPES)
+@pytest.mark.parametrize("name", ["bfloat16", "float32", "complex64"])
+def test_tensors_are_multiplied_alike(shapes: Any, name: str, factors: tuple[float, float]) -> None:
+    torch = pytest.importorskip("torch")
+    alpha, beta = factors
+    arrays = operands(shapes, np.complex64 if name == "complex64" else np.float32)
+    a, b, out = (torch.from_numpy(np.atleast_1d(x)).to(getattr(torch, name)) for x in arrays)
+    out = out.reshape(arrays[2].shape)
+    wide = [x.to(torch.complex128 if name == "complex64" else torch.float64).numpy() for x in (a, b, out)]
+    expected = torch.from_numpy(np.asarray(exact(*wide, alpha, beta)))
+    strided = torch.empty((2 * max(out.shape, default=1),), dtype=out.dtype)[::2] if out.ndim == 1 else out.clone()
+    held = strided.copy_(out)
+    assert vendors_product(a, b, held, alpha, beta, PLAIN) is held
+    close = {"rtol": 1e-2 if name == "bfloat16" else 1e-5, "atol": 1e-4}
+    torch.testing.assert_close(held.to(expected.dtype), expected, **close)
+    if beta == 0:
+        made = vendors_product(a.requires_grad_(), b, None, alpha, 0, PLAIN)
+        torch.testing.assert_close(made.detach().to(expected.dtype), expected, **close)
+        assert made.requires_grad
+
+
+def test_tensors_of_16_bits_are_rounded_once() -> None:
+    torch = pytest.importorskip("torch")
+    a = torch.tensor([[1.0, 2.0**-8]], dtype=torch.bfloat16)
+    for b in (torch.ones((2, 1), dtype=torch.bfloat16), torch.ones(2, dtype=torch.bfloat16)):
+        out = torch.ones(a.shape[:1] + b.shape[1:], dtype=torch.bfloat16)
+        vendors_product(a, b, out, 3, -1, PLAIN)
+        assert out.flatten()[0] == torch.tensor(2 + 3 * 2.0**-8).to(torch.bfloat16) != 2
