@@ -143,7 +143,10 @@ class Fill:
     budget_seconds: float
 
     def made(self, target: Target, *, end: float) -> bool:
-        """Make it; whether all of its shapes were begun before `end`, as time.monotonic() has it."""
+        """Make it; whether all of its shapes were begun before `end`, as time.monotonic() has it.
+
+        Where `end` comes among the pairs, the module is of what is measured by then.
+        """
         options = Options(vendor=not target.is_host, final_effort=FINAL, cache=Cache.CLEAN, late=self.source is None)
         if self.source is None:
             options = replace(options, budget_seconds=self.budget_seconds)
@@ -160,12 +163,20 @@ class Fill:
                     if isinstance(event, job.ProblemEnded):
                         found = "no winner" if event.winner is None else winner_text(event.winner)
                         click.echo(f"pack {place} {space.problem.text}: {found}")
-            for crossed in Crossing(frozenset(problems), tuner, store).events():
-                if isinstance(crossed, Crossed) and time.monotonic() > end:
-                    click.echo(f"stopped by the time limit after {crossed.done} of {crossed.total} pairs")
-                    return False
+            self._cross(Crossing(frozenset(problems), tuner, store), end)
             self._write(store, target, frozenset(problems))
         return True
+
+    @staticmethod
+    def _cross(crossing: Crossing, end: float) -> None:
+        """Measure the pairs until `end`."""
+        done = "none"
+        for event in crossing.events():
+            if isinstance(event, Crossed):
+                done = f"{event.done} of {event.total}"
+            if time.monotonic() > end:
+                click.echo(f"stopped by the time limit among the pairs, {done} tried: --pack-only goes on with them")
+                return
 
     def _spaces(self, tuner: Tuner, store: Store, stack: ExitStack) -> tuple[list[Problem], Iterator[SearchSpace]]:
         """The pack's shapes, and what to try for those that were in no final yet; the stack ends what plans it."""

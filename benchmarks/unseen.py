@@ -71,7 +71,7 @@ from tsm2_tune.usage import Command
     type=click.Path(dir_okay=False, path_type=Path),
     help="The module: used where it exists, else made first.",
 )
-@click.option("--pack-only", is_flag=True, help="Make the module and measure nothing.")
+@click.option("--pack-only", is_flag=True, help="Make the module, or go on with it, and measure nothing else.")
 @click.option(
     "--pack-from",
     default=None,
@@ -97,7 +97,7 @@ from tsm2_tune.usage import Command
     "--time-limit",
     type=click.FloatRange(0, min_open=True),
     default=None,
-    help="Seconds after which no other shape is begun.",
+    help="Seconds after which no other shape, and no other pair of the pack, is begun.",
 )
 @click.option("--part", default="1/1", show_default=True, help="Such as 2/4: of four runs, the second.")
 @click.option("--verbose", is_flag=True, help="Say where the seconds of each shape went.")
@@ -139,7 +139,7 @@ def main(
     refuse_less_precision(dict(os.environ))
     searched = None if searched_in is None else winners_of_searches(searched_in)
     target = find_target(HOST) if spec == HOST else gpu(spec)
-    if not pack.exists():
+    if not pack.exists() or (pack_only and database.exists()):
         end = start + (selection.time_limit or float("inf"))
         fill = Fill(pack, selection.kinds, database, pack_from, budget)
         if not fill.made(target, end=end):

@@ -36,6 +36,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.compiler import Toolchain
+from tsm2_tune.tuner.crossing import Crossed
 from tsm2_tune.tuner.cuda import CudaDevice
 from tsm2_tune.tuner.host.device import HostDevice
 from tsm2_tune.tuner.measure import Effort
@@ -378,7 +379,17 @@ def test_a_pack_is_tuned_once_and_has_pairs(tmp_path: Path, monkeypatch: pytest.
     assert len(winners) == 2
     if len({w.digest for w in winners}) == 2:
         assert any(w.elsewhere for w in winners)
-    Path("pack.py").unlink()
+    Path("pack.py").write_text("of before")
     again = CliRunner().invoke(main, asked)
     assert again.exit_code == 0, again.output
     assert "pack 1/2" not in again.output
+    assert len(imported(Path("pack.py").read_text(), tmp_path).WINNERS) == 2
+
+
+def test_pairs_are_tried_until_the_time_limit(capsys: pytest.CaptureFixture[str]) -> None:
+    told = iter([Crossed(0, 5), "a final", Crossed(1, 5), Crossed(2, 5)])
+    crossing = cast(Any, SimpleNamespace(events=lambda: told))
+    pack.Fill._cross(crossing, end=0.0)
+    assert "among the pairs, 0 of 5 tried" in capsys.readouterr().out
+    pack.Fill._cross(crossing, end=math.inf)
+    assert (list(told), capsys.readouterr().out) == ([], "")
