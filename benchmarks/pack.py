@@ -16,6 +16,7 @@ import click
 from benchmarks.cells import Cell, Layout, Regime, in_set, op_of
 from benchmarks.result_file import read
 from benchmarks.turns import COMPILE_SECONDS
+from benchmarks.versus_cublas import seconds_text
 from benchmarks.winner import Prospects, Skipped, planned, planners
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig
@@ -141,6 +142,7 @@ class Fill:
     database: Path
     source: Path | None
     budget_seconds: float
+    verbose: bool = False  # say where the seconds went
 
     def made(self, target: Target, *, end: float) -> bool:
         """Make it; whether all of its shapes were begun before `end`, as time.monotonic() has it.
@@ -163,9 +165,16 @@ class Fill:
                     if isinstance(event, job.ProblemEnded):
                         found = "no winner" if event.winner is None else winner_text(event.winner)
                         click.echo(f"pack {place} {space.problem.text}: {found}")
+            self._say_seconds("winners", tuner)
             self._cross(Crossing(frozenset(problems), tuner, store), end)
+            self._say_seconds("pairs", tuner)
             self._write(store, target, frozenset(problems))
         return True
+
+    def _say_seconds(self, what: str, tuner: Tuner) -> None:
+        seconds = tuner.phases.taken()
+        if self.verbose:
+            click.echo(f"{what}: {seconds_text(seconds)}")
 
     @staticmethod
     def _cross(crossing: Crossing, end: float) -> None:

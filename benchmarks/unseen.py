@@ -100,7 +100,7 @@ from tsm2_tune.usage import Command
     help="Seconds after which no other shape, and no other pair of the pack, is begun.",
 )
 @click.option("--part", default="1/1", show_default=True, help="Such as 2/4: of four runs, the second.")
-@click.option("--verbose", is_flag=True, help="Say where the seconds of each shape went.")
+@click.option("--verbose", is_flag=True, help="Say where the seconds of the pack and of each shape went.")
 @click.option("--resume", is_flag=True, help="Keep the rows that --output has, and measure the others.")
 @click.option("--output", default="unseen.json", show_default=True, type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
@@ -141,7 +141,7 @@ def main(
     target = find_target(HOST) if spec == HOST else gpu(spec)
     if not pack.exists() or (pack_only and database.exists()):
         end = start + (selection.time_limit or float("inf"))
-        fill = Fill(pack, selection.kinds, database, pack_from, budget)
+        fill = Fill(pack, selection.kinds, database, pack_from, budget, verbose)
         if not fill.made(target, end=end):
             raise SystemExit("the pack is not made yet: the same command goes on")
     if pack_only:

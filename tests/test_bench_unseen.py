@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -370,11 +371,13 @@ def test_a_file_without_searches_of_this_device_is_refused(
 def test_a_pack_is_tuned_once_and_has_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pack, "PACK_SHAPES", {"R": ((48, 2, 64), (70, 3, 50))})
     monkeypatch.chdir(tmp_path)
-    asked = [*SMALL, "--regime", "R", "--pack-only", "--pack", "pack.py", "--budget", "0.3"]
+    asked = [*SMALL, "--regime", "R", "--pack-only", "--pack", "pack.py", "--budget", "0.3", "--verbose"]
     done = CliRunner().invoke(main, asked)
     assert done.exit_code == 0, done.output
     assert "pack 1/2 48x2x64:f32: " in done.output
     assert "pack 2/2 70x3x50:f32: " in done.output
+    assert re.search(r"^winners: .*\bs\b", done.output, re.MULTILINE)
+    assert re.search(r"^pairs: .*\bs\b", done.output, re.MULTILINE)
     winners = imported(Path("pack.py").read_text(), tmp_path).WINNERS
     assert len(winners) == 2
     if len({w.digest for w in winners}) == 2:
