@@ -1,111 +1,43 @@
-"""Plans that are made by timing: which ways are timed, how, and what becomes of the fastest."""
+"""Plans that are made by timing: which ways are timed, how, and what fails."""
 
 from __future__ import annotations
 
-import contextlib
-import sys
 import threading
-from collections.abc import Callable
-from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
-from tests.fabricated import device_array, imported, trial, tuning_run
-from tests.fake_tensors import Cupy, Tensor, fake_cupy, fake_torch
-from tests.recording_driver import recording
-from tsm2_tune.generator.families.tsmm_ring import TsmmRingConfig
-from tsm2_tune.generator.families.tsmr import TsmrConfig
-from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import render
-from tsm2_tune.tuner.export import export
-from tsm2_tune.tuner.store import Store
-
-GPU_NAME = "NVIDIA H200"
-M, N, K = 10000, 8, 20000
-L2_FILL = 100 << 20  # twice what the L2 holds
-NARROW, WIDE = TsmrConfig(64, 1, 8, 16, 4, 13, 1, 4), TsmrConfig(128, 1, 8, 16, 4, 13, 1, 4)
-RING = TsmmRingConfig(128, 4, 8, 2, 55, splits=528)
-WON = (  # by each kernel, and its time there
-    (NARROW, Problem(20480, N, 20480, "f32"), 380.0),
-    (WIDE, Problem(20000, N, 20480, "f32"), 390.0),
-    (RING, Problem(10**6, 16, 16, "f32", "ttt"), 35.0),
+from tests.fabricated import device_array
+from tests.measured_plans import (
+    GPU_NAME,
+    L2_FILL,
+    K,
+    N,
+    arrays,
+    before_a_driver,
+    module_of_all,
+    slow_but,
+    started,
+    tensors,
+    torch_in,
+    ways_to,
 )
 
 
 @pytest.fixture(scope="module")
-def module_of_all(tmp_path_factory: pytest.TempPathFactory, session_cache: None) -> ModuleType:
-    """Two kernels of column-major operands, one of row-major ones for a tall C."""
-    folder = tmp_path_factory.mktemp("module")
-    with Store.open(folder / "results.db", create=True) as store:
-        for config, problem, us in WON:
-            tried = trial(us, config, problem=problem, source=render(problem, config))
-            store.add_trial(tuning_run(sms=132), replace(tried, resources=replace(tried.resources, blocks_per_sm=4)))
-        return imported(export(store, "module"), folder)
+def of_all(tmp_path_factory: pytest.TempPathFactory, session_cache: None) -> ModuleType:
+    return module_of_all(tmp_path_factory.mktemp("module"))
 
 
 @pytest.fixture
-def module(module_of_all: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The same before a driver that records, as `driver`; every kernel has a binary."""
-    module_of_all.plans.clear()
-    driver = recording(module_of_all, monkeypatch)
-    driver.workspaces = True
-    monkeypatch.setattr(module_of_all, "is_compiled", lambda *_: True)
-    monkeypatch.setattr(module_of_all, "driver", driver, raising=False)
-    return module_of_all
+def module(of_all: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    return before_a_driver(of_all, monkeypatch)
 
 
 @pytest.fixture
 def torch(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """PyTorch: `asked` are the products that it was asked for, each of which takes `takes_us`."""
-    fake = fake_torch()
-    fake.asked, fake.takes_us, fake.driver = [], 50.0, None
-
-    def addmm(c: Any, a: Any, b: Any, *, beta: Any, alpha: Any, out: Any) -> Any:
-        fake.asked.append((a, b, out, alpha, beta, fake.stream))
-        if fake.driver is not None:
-            fake.driver.now_us += fake.takes_us
-        return "another tensor of the same memory"
-
-    @contextlib.contextmanager
-    def stream(given: Any) -> Any:
-        before, fake.stream = fake.stream, 0 if given is None else given
-        yield
-        fake.stream = before
-
-    fake.addmm, fake.cuda.stream = addmm, stream
-    fake.cuda.ExternalStream = lambda handle, device: handle
-    monkeypatch.setitem(sys.modules, "torch", fake)
-    return fake
-
-
-def arrays(m: int = M, n: int = N, k: int = K, order: str = "F") -> list[Any]:
-    shapes = ((m, k), (k, n), (m, n))
-    strides = [(4, 4 * rows) if order == "F" else (4 * columns, 4) for rows, columns in shapes]
-    return [
-        device_array(shape, lies, at=at << 40)
-        for at, (shape, lies) in enumerate(zip(shapes, strides, strict=True), start=1)
-    ]
-
-
-def tensors(*shape: int, order: str = "F") -> list[Any]:
-    return [Tensor(one, dtype="torch.float32") for one in arrays(*shape, order=order)]
-
-
-def ways_to(module: ModuleType, *given: Any, device: str = GPU_NAME) -> Any:
-    product = module.Product.of(*given, conjugates=(False, False), math=None)
-    return module.contenders(product, device)
-
-
-def started(launch: dict[str, Any]) -> tuple[int, int]:
-    """The kernel, by its threads, and its splits."""
-    return launch["block"][0], launch["grid"][1]
-
-
-def slow_but(wanted: tuple[int, int], us: float = 100.0) -> Callable[[dict[str, Any]], float]:
-    return lambda launch: us if started(launch) == wanted else 2 * us
+    return torch_in(monkeypatch)
 
 
 # Which ways there are
@@ -369,215 +301,3 @@ def test_a_plan_of_nothing_is_refused(module: ModuleType, measure: bool) -> None
     a, b, out = (device_array(shape, at=0x1000) for shape in ((0, K), (K, N), (0, N)))
     with pytest.raises(ValueError, match="a plan needs a kernel, and here an extent is 0: call gemm"):
         module.plan(a, b, out, measure=measure)
-
-
-# The vendor
-
-
-def test_the_vendor_becomes_the_plan_where_it_is_faster(module: ModuleType, torch: SimpleNamespace) -> None:
-    a, b, out = tensors()
-    torch.driver, torch.takes_us, module.driver.takes_us = module.driver, 8000.0, lambda launch: 10000.0
-    start = module.plan(a, b, out, alpha=2.0, measure=True)
-    assert str(start.match) == (
-        "the vendor: timed on these arrays, with the L2 dirty 8000.0 us, the fastest kernel 10000.0 us"
-    )
-    launches, torch.asked = len(module.driver.launches), []
-    assert start() is out
-    assert len(module.driver.launches) == launches
-    assert torch.asked == [(a, b, out, 2.0, 0, 0)]
-    torch.stream = 33  # that is current at the call
-    start()
-    assert torch.asked[-1][-1] == 33
-    on_stream = module.plan(a, b, out, stream=77, measure=True)
-    assert torch.asked[-1][-1] == 77  # where it is timed too
-    torch.stream, torch.asked = 33, []
-    on_stream()
-    assert torch.asked[-1][-1] == 77
-    torch.takes_us = 12000.0
-    start = module.plan(a, b, out, measure=True)
-    assert start.match.basis == "timed on these arrays, with the L2 dirty 10000.0 us, the vendor 12000.0 us"
-    assert not start.match.loses
-
-
-def test_what_the_host_needs_to_start_the_vendor_counts(module: ModuleType, torch: SimpleNamespace) -> None:
-    torch.driver, torch.takes_us, module.driver.takes_us = module.driver, 0.5, lambda launch: 1.0
-    found = module.plan(*tensors(), measure=True).match  # which no Python starts in less than a microsecond
-    assert (found.is_timed, found.vendor_us) == (True, pytest.approx(0.5))
-
-
-def test_the_vendor_multiplies_plain_tensors_by_both_factors(module: ModuleType, torch: SimpleNamespace) -> None:
-    plain = [object() for _ in range(3)]
-    given = tensors()
-    for tensor, one in zip(given, plain, strict=True):
-        tensor.detach = lambda one=one: one
-    product = module.Product.of(*given, conjugates=(False, False), math=None)
-    multiply = module.vendors_of(product, 2.0, 0.5)
-    assert multiply.args == (*plain, 2.0, 0.5, (False, False))
-
-
-@pytest.mark.parametrize("asked", [(False, False), (True, False), (False, True)])
-@pytest.mark.parametrize("bits", [(False, False), (True, False), (False, True)])
-def test_the_vendor_is_asked_for_conjugates_that_no_bit_says(
-    module: ModuleType, torch: SimpleNamespace, asked: tuple[bool, bool], bits: tuple[bool, bool]
-) -> None:
-    described = [device_array((64, 64), (8, 512), at=at << 40, typestr="<c8") for at in (1, 2, 3)]
-    a, b, out = [Tensor(one, dtype="torch.complex64") for one in described]
-    a.is_conj, b.is_conj = (lambda: bits[0]), (lambda: bits[1])
-    product = module.Product.of(a, b, out, conjugates=asked, math=None)
-    assert module.vendors_of(product, None, None).args[-1] == asked
-
-
-def test_what_the_vendor_computes_otherwise_is_not_its(module: ModuleType, torch: SimpleNamespace) -> None:
-    def product(*given: Any, math: str | None = None) -> Any:
-        return module.Product.of(*given, conjugates=(False, False), math=math)
-
-    assert module.vendors_of(product(*tensors()), 1, 0) is not None
-    assert module.vendors_of(product(*tensors(), math="tf32"), 1, 0) is None
-    assert module.vendors_of(product(*tensors(), math="minplus"), None, None) is None
-    a, b, _ = tensors()
-    assert module.vendors_of(product(a, b, arrays()[2]), 1, 0) is None  # of two libraries
-    vectors = [device_array((K,), (4,), at=2 << 40), device_array((M,), (4,), at=3 << 40)]
-    column = [Tensor(one, dtype="torch.float32") for one in vectors]
-    assert module.vendors_of(product(a, *column), 1, 0) is None
-    assert module.vendors_of(product(*arrays()), 1, 0) is None
-
-
-def test_cupy_multiplies_without_factors_alone(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake, asked = fake_cupy(), list[Any]()
-    fake.matmul = lambda a, b, out: asked.append((a, b, out)) or out
-    monkeypatch.setitem(sys.modules, "cupy", fake)
-    a, b, out = [Cupy(one) for one in arrays()]
-    for one in (a, b, out):
-        one.ndim = 2
-    product = module.Product.of(a, b, out, conjugates=(False, False), math=None)
-    assert module.vendors_of(product, None, None)() is out
-    assert asked == [(a, b, out)]
-    assert module.vendors_of(product, 2.0, None) is None
-    assert module.vendors_of(product, None, 0.5) is None
-
-
-# What out holds
-
-
-@pytest.fixture
-def held(monkeypatch: pytest.MonkeyPatch, torch: SimpleNamespace) -> list[str]:
-    """What becomes of tensors, which can be copied and put back."""
-    log: list[str] = []
-    monkeypatch.setattr(Tensor, "clone", lambda self: log.append("copied") or "what it held", raising=False)
-    put = lambda self, place, value: log.append(f"put back {value}")  # noqa: E731
-    monkeypatch.setattr(Tensor, "__setitem__", put, raising=False)
-
-    @contextlib.contextmanager
-    def inference_mode() -> Any:
-        log.append("in inference mode")
-        yield
-
-    torch.inference_mode = inference_mode
-    return log
-
-
-def test_what_out_holds_is_put_back_where_beta_keeps_it(
-    module: ModuleType, held: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module.plan(*tensors(), beta=0.0, measure=True)
-    module.plan(*tensors(), measure=True)
-    assert held == []
-    module.plan(*tensors(), alpha=3.0, beta=0.5, measure=True)
-    assert held == ["copied", "in inference mode", "put back what it held"]
-    assert [module.driver.launches[-1]["values"][at] for at in (3, 8)] == [3.0, 0.5]
-    with pytest.raises(TypeError, match="out: a SimpleNamespace cannot be kept as it is: pass arrays of PyTorch or"):
-        module.plan(*arrays(), beta=0.5, measure=True)
-    module.driver.free_bytes, held[:] = 0, []
-    monkeypatch.setattr(module, "scratch", lambda *_: None)
-    with pytest.raises(MemoryError, match="no room"):
-        module.plan(*tensors(), beta=0.5, measure=True)
-    assert held[-1] == "put back what it held"
-
-
-def test_of_minplus_beta_0_keeps_what_out_holds(module: ModuleType, held: list[str]) -> None:
-    def kept(**factors: Any) -> bool:
-        held.clear()
-        product = module.Product.of(*tensors(), conjugates=(False, False), math="minplus")
-        found = module.choice(*tensors(), fallback="error")
-        module.contenders, plain = lambda *_: [found], module.contenders
-        try:
-            module.fastest_way(product, found, factors.get("alpha"), factors.get("beta"), None, None)
-        finally:
-            module.contenders = plain
-        return "copied" in held
-
-    assert kept(beta=0.0)
-    assert not kept(beta=np.inf)
-    assert not kept()
-
-
-def test_a_copy_that_cannot_be_made_is_told(
-    module: ModuleType, torch: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(self: Any) -> Any:
-        raise RuntimeError("CUDA out of memory")
-
-    monkeypatch.setattr(Tensor, "clone", full, raising=False)
-    with pytest.raises(MemoryError, match="out: what it holds cannot be kept: CUDA out of memory"):
-        module.plan(*tensors(), beta=0.5, measure=True)
-
-
-# What is kept
-
-
-def test_plans_of_ways_that_lost_are_not_kept(module: ModuleType) -> None:
-    module.plan(*arrays(), measure=True)
-    assert len(module.plans) <= 2  # the one that gemm takes, and the fastest
-
-
-def test_plans_differ_by_all_that_their_launch_depends_on(module: ModuleType) -> None:
-    """Two that differ in one of these alone are not one."""
-    given = arrays(64, 64, 64)
-    product = module.Product.of(*given, conjugates=(False, False), math=None)
-    found = module.choice(*given, fallback="error")
-    other = next(w for w in module.WINNERS if w.op == found.winner.op and w is not found.winner)
-    ring = next(w for w in module.WINNERS if w.op == "ttt")
-    matches = [
-        found,
-        replace(found, winner=other),
-        replace(found, launch=replace(found.launch, rows_per_block=2 * found.launch.rows_per_block)),
-        replace(found, launch=found.launch.with_splits(found.launch.splits + 1)),
-        replace(found, winner=ring, launch=ring.launch, across=(64, 64, 64)),
-    ]
-    assert len({id(module.ready(product, match, None)[1]) for match in matches}) == len(matches)
-    plans = {id(module.ready(product, match, None)[1]) for match in matches}
-    assert plans == {id(plan) for plan in module.plans.values()}  # and each is kept
-    gaps = [device_array((64, 64), (4, 400), at=at << 40) for at in (1, 2, 3)]
-    (lds, leading) = (
-        module.ready(module.Product.of(*of, conjugates=(False, False), math=None), found, None)[1].leading
-        for of in (given, gaps)
-    )
-    assert (lds, leading) == ((64, 64, 64), (100, 100, 100))
-    square, longer = arrays(64, 64, 64), arrays(64, 64, 32)
-    longer[0], longer[1] = device_array((64, 32), (4, 256), at=1 << 40), device_array((32, 64), (4, 256), at=2 << 40)
-    made = [
-        module.ready(module.Product.of(*of, conjugates=(False, False), math=None), found, None)[1]
-        for of in (square, longer)
-    ]
-    assert made[0].shape != made[1].shape
-    vector = [
-        device_array((64, 64), (4, 256), at=1 << 40),
-        *(device_array((64,), (4,), at=at << 40) for at in (2, 3)),
-    ]
-    column = [device_array(shape, at=at << 40) for at, shape in enumerate(((64, 64), (64, 1), (64, 1)), start=1)]
-    made = [
-        module.ready(module.Product.of(*of, conjugates=(False, False), math=None), found, None)[1]
-        for of in (vector, column)
-    ]
-    assert [one.out_shape for one in made] == [(64,), (64, 1)]
-
-
-def test_a_plan_keeps_its_stream_alive(module: ModuleType) -> None:
-    class Stream:
-        handle = 7
-
-    given = Stream()
-    start = module.plan(*arrays(), stream=given)
-    count = sys.getrefcount(given)
-    del start
-    assert sys.getrefcount(given) == count - 1
