@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tsm2_tune.runtime.compiled import compiled_match
 from tsm2_tune.runtime.elements import ACROSS, CONJUGATED, GRAM, LARGEST_EXTENT, NAMES, ORDERS, SAME
 from tsm2_tune.runtime.expecting import DOUBT, HOST_DOUBT, Kernels, Measured
 from tsm2_tune.runtime.interpolating import Routines
@@ -112,11 +113,14 @@ def _chosen(
     device: str | None,
 ) -> Match:
     """The winner for matrices in these storage orders; else one for the transposed product, as where C is wide and
-    that is expected to be faster: kernels are made for a tall C.
+    that is expected to be faster: kernels are made for a tall C. The launcher chooses the same, sooner.
 
     It has operands in the same memory, in the other's place: of C = A B it computes C^T = B^T A^T. `leading` are
     the leading dimensions of the matrices, for each of their orders.
     """
+    compiled = compiled_match(name, shape, orders, leading, conjugates, is_gram, device)
+    if compiled is not None:
+        return compiled
     as_is, across = _candidates(name, orders, conjugates, is_gram, device is None)
     lds, of_across = _leading(orders, leading)
     (m, n, k), make_out = shape, len(orders) == 2

@@ -10,6 +10,7 @@ import importlib.util
 import os
 import sys
 import sysconfig
+from dataclasses import replace
 from functools import cache
 from importlib.machinery import ExtensionFileLoader
 from typing import Any
@@ -17,12 +18,14 @@ from typing import Any
 from tsm2_tune.runtime.fast import Starter, cupy_starter, torch_current_device, torch_kinds, torch_starter
 from tsm2_tune.runtime.libraries import is_torchs, torch_stream
 from tsm2_tune.runtime.loading import unpacked
-from tsm2_tune.runtime.pack import LAUNCHER
+from tsm2_tune.runtime.pack import LAUNCHER, WINNERS
 from tsm2_tune.runtime.plans import ADDRESSES_AT, ALPHA_AT, BETA_AT, POINTERS_AT, STREAM_AT, WORKSPACE_AT, Plan, Slot
+from tsm2_tune.runtime.winners import Match, Winner
 from tsm2_tune.runtime.workspace import legacy_key, workspaces
 
 LAUNCHER_NAME = "tsm2_launcher"
 LAUNCHER_PYTHON = (3, 11)  # whose stable ABI it is built for
+TYPES_IN_C = ("f32", "f64", "c64", "c128", "bf16", "f16")  # tsm2_type
 
 launchers: dict[type, Any] = {}  # by the type of a, beside `starters`
 
@@ -57,6 +60,44 @@ def launcher() -> Any:
     except (ImportError, OSError):  # another C library, or a system that lets no such file be executed
         return None
     return module
+
+
+def compiled_match(
+    name: str,
+    shape: tuple[int, int, int],
+    orders: tuple[tuple[str, ...], ...],
+    leading: tuple[tuple[int, ...], ...],
+    conjugates: tuple[bool, bool],
+    is_gram: bool,
+    device: str | None,
+) -> Match | None:
+    """The launcher's choice among the same winners, of the same times; None where it has none.
+
+    `leading` are the leading dimensions of a, b and out, for each of their orders; an `out` to be made is not its.
+    """
+    if device is None or len(orders) < 3 or name not in TYPES_IN_C or not all(ld > 0 for of in leading for ld in of):
+        return None
+    made, winners = launcher(), _winners_in_c()
+    if made is None or made.winner_count != len(winners):
+        return None
+    lds = (dict(zip(order, ld, strict=True)) for order, ld in zip(orders, leading, strict=True))
+    found = made.choose(
+        TYPES_IN_C.index(name), shape, *((of.get("n", 0), of.get("t", 0)) for of in lds), conjugates, is_gram, device
+    )
+    if found is None:
+        return None
+    at, rows, splits, distance, is_of_other, is_swapped, us, vendor_us = found
+    winner = winners[at]
+    launch = winner.launch if rows == winner.launch.rows_per_block else replace(winner.launch, rows_per_block=rows)
+    launch = launch if splits == launch.splits else launch.with_splits(splits)
+    across = (shape[1], shape[0], shape[2]) if is_swapped else None
+    return Match(winner, launch, distance, device if is_of_other else None, across, us or None, vendor_us or None)
+
+
+@cache
+def _winners_in_c() -> tuple[Winner, ...]:
+    """Those of which the launcher has tables, in their order."""
+    return tuple(w for w in WINNERS if not w.on_host and w.dtype in TYPES_IN_C)
 
 
 def compiled_torch_starter(torch: Any, kind: type) -> Starter:

@@ -85,7 +85,9 @@ def export(
     the launcher is missing, before `among` is asked.
     """
     rows: Sequence[BestRow] = [row for row in store.best(device=device, cache=cache) if chosen(row.problem)]
-    made = launcher_binary() if launcher and rows and format_name == "module" else None
+    has_launcher = launcher and bool(rows) and format_name == "module"
+    if has_launcher:
+        launcher_binary()  # before what may take long: whatever builds it is there
     rows = among(rows)
     winning = store.winning(rows) if format_name == "module" else {}
     sources = {trial_id: record.trial.source for trial_id, record in winning.items()}
@@ -97,12 +99,13 @@ def export(
             missing = [str(error)]
         for why in missing:
             tell(f"no binary: {why.rstrip('.')}; the module compiles at the first call")
+    known = known_of(store, winning)
     return export_text(
         rows,
         format_name,
         sources=sources,
         database=str(store.path),
-        known=known_of(store, winning),
+        known=known,
         cubins=cubins,
-        launcher=made,
+        launcher=launcher_binary([(row, sources[row.trial_id]) for row in rows], known) if has_launcher else None,
     )

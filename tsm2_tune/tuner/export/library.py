@@ -34,9 +34,10 @@ BESIDE = {".h": "tsm2.h", ".f90": "tsm2.f90"}  # what is written beside the shar
 LIBRARY_SUFFIXES = (*BESIDE, ".so")
 PACK, BINARIES = "pack.c", "pack.bin"
 ALIGNMENT = 64  # bytes, of each binary
+EXACT = "-ffp-contract=off"  # times are expected to be the same in C as in the Python module, to the last bit
 FLAGS = (
     "-std=c11", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-lto", "-Wall", "-Wextra",
-    "-ffp-contract=off",  # so that times are expected to be the same here as in the Python module, to the last bit
+    EXACT,
 )  # fmt: skip
 # What the compiler links by itself depends on the language that it is for: C++'s library is not to be needed.
 LINKING = ("-nodefaultlibs", "-s", "-Wl,--as-needed", "-Wl,-z,defs", "-Wl,-z,noexecstack")
@@ -153,8 +154,10 @@ def _command(folder: Path, sources: Sequence[str], output: Path, name: str) -> l
 # The pack's text
 
 
-def pack_text(winners: Winners, cubins: Cubins, known: Known) -> str:
-    """The tables of pack.h. Whatever is from the database stands in them as string literals."""
+def pack_text(winners: Winners, cubins: Cubins | None, known: Known) -> str:
+    """The tables of pack.h, those of binaries where there are some. Whatever is from the database stands in them as
+    string literals.
+    """
     kernels = {digest: number for number, digest in enumerate(dict.fromkeys(row.source_digest for row, _ in winners))}
     about = dict.fromkeys(f"{row.device}, {row.tuned_at[:10]}: {facts(row)}" for row, _ in winners)
     points: list[list[str]] = []
@@ -166,10 +169,10 @@ def pack_text(winners: Winners, cubins: Cubins, known: Known) -> str:
             "rows": packed,
             "cards": [_card(card) for card in known.cards.values()],
             "points": points,
-            "cubins": list(_cubin_rows(kernels, cubins)),
+            "cubins": list(_cubin_rows(kernels, cubins or {})),
             "about": [literal(f"{line}\n") for line in (f"tsm2-tune {__version__}", *about)],
             "alignment": ALIGNMENT,
-            "file": BINARIES,
+            "file": None if cubins is None else BINARIES,
         },
         OF_LITERALS,
     )

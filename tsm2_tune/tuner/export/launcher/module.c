@@ -2,6 +2,8 @@
 
 #include "launcher.h"
 
+#include "choice.h"
+
 PyDoc_STRVAR(start_text, "start(a, b, out, alpha, beta, asked, stream): start the product, or ask the plain starter to");
 PyDoc_STRVAR(add_text, "add(a, b, out, asked, start, addresses, slot, places, parameters, spans, factors, workspace, new_out):\n"
                        "products like this one, which Python's short way knows, are started here from now on");
@@ -103,12 +105,17 @@ static int execute(PyObject *module)
     PyObject *type = PyType_FromModuleAndSpec(module, &specification, NULL);
     const int result = type == NULL ? -1 : PyModule_AddType(module, (PyTypeObject *)type);
     Py_XDECREF(type);
-    return result;
+    return result < 0 ? result : PyModule_AddIntConstant(module, "winner_count", winners_here());
 }
+
+PyDoc_STRVAR(choose_text, "choose(type, extents, ld_of_a, ld_of_b, ld_of_out, conjugates, is_gram, device): place of the "
+                          "winner, rows_per_block, splits, distance, of_other_device, swapped, expected_us, vendor_us");
+static PyMethodDef functions[] = {{"choose", choose_winner, METH_VARARGS, choose_text}, {NULL, NULL, 0, NULL}};
+
 
 static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, execute}, {0, NULL}};
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "tsm2_launcher", NULL, 0, NULL, module_slots, NULL, NULL, NULL};
+    PyModuleDef_HEAD_INIT, "tsm2_launcher", NULL, 0, functions, module_slots, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit_tsm2_launcher(void);
 PyMODINIT_FUNC PyInit_tsm2_launcher(void)

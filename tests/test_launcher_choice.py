@@ -1,0 +1,122 @@
+"""The launcher's choice is the Python's: kernel, launch, words, and times but for the rounding of sums."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import astuple
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.fabricated import GPU, Winners, exported, imported, trial, tuning_run, winners
+from tests.library_calls import H200, Call, random_calls, tried
+from tests.test_library_choice import arrays, known_of_everything, pack_of_everything, slower_ones, with_vendor
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.runtime.compiled import TYPES_IN_C
+from tsm2_tune.tuner.export.compiled import launcher_binary
+from tsm2_tune.tuner.export.known import NOTHING_KNOWN, Known
+
+pytestmark = [pytest.mark.host, pytest.mark.usefixtures("toolchain", "session_cache")]
+
+
+def modules(folder: Path, found: Winners, known: Known) -> tuple[ModuleType, ModuleType]:
+    """A module without a launcher, and one whose launcher chooses."""
+    rows, sources = found
+    binary = launcher_binary([(row, sources[row.trial_id]) for row in rows], known)
+    plain, compiled = (imported(exported("module", found, known=known, launcher=x), folder) for x in (None, binary))
+    return plain, compiled
+
+
+def told(match: Any) -> tuple[Any, list[float]]:
+    """What must be the same, and numbers."""
+    w = match.winner
+    numbers = [match.distance, match.expected_us, match.vendor_us]
+    place = (w.dtype, w.op, w.m, w.n, w.k, w.config, w.device, w.digest)
+    same = (*place, astuple(match.launch), match.other_device, match.across, str(match))
+    return same, [-1.0 if number is None else number for number in numbers]
+
+
+def chosen(module: ModuleType, call: Call, device: str) -> tuple[Any, list[float]]:
+    conjugates = tuple(operation == "C" for operation in call.ops)
+    try:
+        return told(module.choose(module.Product.of(*arrays(call), conjugates=conjugates, math=None), device))
+    except (LookupError, ValueError) as error:
+        return str(error), []
+
+
+def refuse(*_: Any, **__: Any) -> Any:
+    raise AssertionError("Python chose")
+
+
+@pytest.mark.parametrize(("seed", "device"), [(0, GPU), (1, GPU), (2, GPU), (3, "another"), (1, "NVIDIA A100")])
+def test_the_choice_is_the_pythons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, device: str) -> None:
+    rows, sources = winners(tmp_path, *pack_of_everything(seed))
+    rows = tuple(with_vendor(row, place) for place, row in enumerate(rows))
+    if seed > 1:
+        rows += slower_ones(rows, sources)
+    known = known_of_everything((rows, sources), seed) if seed else NOTHING_KNOWN
+    plain, compiled = modules(tmp_path, (rows, sources), known)
+    calls = random_calls(600, seed)
+    expected = [chosen(plain, call, device) for call in calls]
+    of_kernels = [bool(numbers) for _, numbers in expected]
+    assert sum(of_kernels) > 100
+    for call, (same, numbers) in zip(calls, expected, strict=True):
+        found = chosen(compiled, call, device)
+        assert found == (same, pytest.approx(numbers, rel=1e-12)), call
+    monkeypatch.setattr(compiled, "_best", refuse)
+    compiled._chosen.cache_clear()
+    for call, is_there in zip(calls, of_kernels, strict=True):
+        if is_there:
+            chosen(compiled, call, device)  # not by Python
+
+
+def test_python_chooses_where_the_launcher_has_other_winners(tmp_path: Path) -> None:
+    """One that was built for none, or for more; and for the kernels that the library has no function for."""
+    others = [tried(Problem(64, 4, k, "f32"), median_us=k) for k in (64, 128)]
+    found, sources = winners(tmp_path, *others)
+    for rows in ((), found[:1]):
+        binary = launcher_binary([(row, sources[row.trial_id]) for row in rows])
+        module = imported(exported("module", (found, sources), launcher=binary), tmp_path)
+        assert module.launcher().winner_count == len(rows)
+        call = Call("f32", "NN", 64, 4, 128, ldc=64)
+        product = module.Product.of(*arrays(call), conjugates=(False, False), math=None)
+        assert module.choose(product, H200.identity.name).winner.k == 128
+
+
+def test_an_out_to_be_made_is_python_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, sources = winners(tmp_path, (tuning_run(), trial(problem=Problem(64, 4, 64, "f32"))))
+    _, compiled = modules(tmp_path, (found, sources), NOTHING_KNOWN)
+    a, b, _ = arrays(Call("f32", "NN", 64, 4, 64, ldc=64))
+    monkeypatch.setattr(compiled, "_best", refuse)
+    with pytest.raises(AssertionError, match="Python chose"):
+        compiled.choose(compiled.Product.of(a, b, None, conjugates=(False, False), math=None), GPU)
+
+
+def test_types_are_numbered_alike() -> None:
+    header = (Path(__file__).parents[1] / "tsm2_tune/tuner/export/c/tsm2.h").read_text()
+    named = ", ".join(f"TSM2_{name.upper()} = {number}" for number, name in enumerate(TYPES_IN_C))
+    assert f"typedef enum {{ {named} }} tsm2_type;" in header
+
+
+def test_what_is_no_description_of_a_product_is_refused(tmp_path: Path) -> None:
+    found, sources = winners(tmp_path, (tuning_run(), trial(problem=Problem(64, 4, 64, "f32"))))
+    _, compiled = modules(tmp_path, (found, sources), NOTHING_KNOWN)
+    right = (0, (64, 4, 64), (64, 0), (64, 0), (64, 0), (False, False), False, GPU)
+    assert compiled.launcher().choose(*right)[0] == 0
+    assert compiled.launcher().choose(*right[:-1], "another")[4] == 1
+    rng = random.Random(0)
+    for at in range(len(right)):
+        for wrong in (None, "x", (1,), 1.5):
+            with (
+                pytest.raises((TypeError, OverflowError)) if not is_fine(at, wrong) else pytest.MonkeyPatch.context()
+            ):
+                compiled.launcher().choose(*right[:at], wrong, *right[at + 1 :])
+    with pytest.raises(TypeError):
+        compiled.launcher().choose(*right[: rng.randrange(7)])
+
+
+def is_fine(at: int, wrong: Any) -> bool:
+    """Anything is true or false; and any text is a device."""
+    return at == 6 or (at == 7 and isinstance(wrong, str))
