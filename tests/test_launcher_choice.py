@@ -38,16 +38,27 @@ def told(match: Any) -> tuple[Any, list[float]]:
     return same, [-1.0 if number is None else number for number in numbers]
 
 
-def chosen(module: ModuleType, call: Call, device: str) -> tuple[Any, list[float]]:
+def chosen(module: ModuleType, call: Call, device: str, *, is_made: bool = False) -> tuple[Any, list[float]]:
+    """`is_made`: out is."""
     conjugates = tuple(operation == "C" for operation in call.ops)
+    a, b, out = arrays(call)
     try:
-        return told(module.choose(module.Product.of(*arrays(call), conjugates=conjugates, math=None), device))
+        product = module.Product.of(a, b, None if is_made else out, conjugates=conjugates, math=None)
+        return told(module.choose(product, device))
     except (LookupError, ValueError) as error:
         return str(error), []
 
 
-def refuse(*_: Any, **__: Any) -> Any:
-    raise AssertionError("Python chose")
+def counted(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The choices that Python makes."""
+    asked, best = list[Any](), module._best
+
+    def counting(*arguments: Any, **named: Any) -> Any:
+        asked.append(arguments)
+        return best(*arguments, **named)
+
+    monkeypatch.setattr(module, "_best", counting)
+    return asked
 
 
 @pytest.mark.parametrize(("seed", "device"), [(0, GPU), (1, GPU), (2, GPU), (3, "another"), (1, "NVIDIA A100")])
@@ -60,16 +71,22 @@ def test_the_choice_is_the_pythons(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     plain, compiled = modules(tmp_path, (rows, sources), known)
     calls = random_calls(600, seed)
     expected = [chosen(plain, call, device) for call in calls]
+    made = [chosen(plain, call, device, is_made=True) for call in calls]
     of_kernels = [bool(numbers) for _, numbers in expected]
     assert sum(of_kernels) > 100
     for call, (same, numbers) in zip(calls, expected, strict=True):
         found = chosen(compiled, call, device)
         assert found == (same, pytest.approx(numbers, rel=1e-12)), call
-    monkeypatch.setattr(compiled, "_best", refuse)
+    by_python = counted(compiled, monkeypatch)
     compiled._chosen.cache_clear()
     for call, is_there in zip(calls, of_kernels, strict=True):
-        if is_there:
-            chosen(compiled, call, device)  # not by Python
+        chosen(compiled, call, device)
+        assert not (by_python and is_there), call
+        by_python.clear()
+    for call, (same, numbers) in zip(calls, made, strict=True):
+        found = chosen(compiled, call, device, is_made=True)
+        assert found == (same, pytest.approx(numbers, rel=1e-12)), call
+    assert len(by_python) < 0.8 * sum(bool(numbers) for _, numbers in made) or device != GPU
 
 
 def test_python_chooses_where_the_launcher_has_other_winners(tmp_path: Path) -> None:
@@ -83,15 +100,6 @@ def test_python_chooses_where_the_launcher_has_other_winners(tmp_path: Path) -> 
         call = Call("f32", "NN", 64, 4, 128, ldc=64)
         product = module.Product.of(*arrays(call), conjugates=(False, False), math=None)
         assert module.choose(product, H200.identity.name).winner.k == 128
-
-
-def test_an_out_to_be_made_is_python_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found, sources = winners(tmp_path, (tuning_run(), trial(problem=Problem(64, 4, 64, "f32"))))
-    _, compiled = modules(tmp_path, (found, sources), NOTHING_KNOWN)
-    a, b, _ = arrays(Call("f32", "NN", 64, 4, 64, ldc=64))
-    monkeypatch.setattr(compiled, "_best", refuse)
-    with pytest.raises(AssertionError, match="Python chose"):
-        compiled.choose(compiled.Product.of(a, b, None, conjugates=(False, False), math=None), GPU)
 
 
 def test_types_are_numbered_alike() -> None:

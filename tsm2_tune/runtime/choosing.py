@@ -118,7 +118,7 @@ def _chosen(
     It has operands in the same memory, in the other's place: of C = A B it computes C^T = B^T A^T. `leading` are
     the leading dimensions of the matrices, for each of their orders.
     """
-    compiled = compiled_match(name, shape, orders, leading, conjugates, is_gram, device)
+    compiled = None if device is None else _by_launcher(name, shape, orders, leading, conjugates, is_gram, device)
     if compiled is not None:
         return compiled
     as_is, across = _candidates(name, orders, conjugates, is_gram, device is None)
@@ -129,6 +129,38 @@ def _chosen(
         return found
     other = _best(across, (n, m, k), device, of_across, make_out=make_out, swapped=True)
     return other if found is None or _is_faster(other, found) else found
+
+
+def _by_launcher(
+    name: str,
+    shape: Shape,
+    orders: Orders,
+    leading: tuple[tuple[int, ...], ...],
+    conjugates: tuple[bool, bool],
+    is_gram: bool,
+    device: str,
+) -> Match | None:
+    """The same by the launcher; None where that does not choose.
+
+    An `out` that is to be made is column-major to it, so it chooses where there are winners for such a one.
+    """
+    lds = [tuple(zip(*of, strict=True)) for of in zip(orders, leading, strict=True)]
+    if len(orders) == 2:
+        is_vector = min(shape[:2]) == 1
+        if not is_vector and not _have_columns(name, orders, conjugates, is_gram, device):
+            return None
+        lds.append((("n", shape[0]), ("t", shape[1])) if is_vector else (("n", shape[0]),))
+    return compiled_match(name, shape, lds, conjugates, is_gram, device)
+
+
+@lru_cache(maxsize=4096)
+def _have_columns(name: str, orders: Orders, conjugates: tuple[bool, bool], is_gram: bool, device: str) -> bool:
+    """Whether there are winners of the device for a column-major `out`, as it is and transposed, if there are any."""
+    as_is, across = _candidates(name, orders, conjugates, is_gram, on_host=False)
+    wanted = [
+        [w.orders[2] == order and w.device == device for w in of] for of, order in ((as_is, "n"), (across, "t"))
+    ]
+    return not is_gram and all(map(any, filter(None, wanted)))
 
 
 def _leading(orders: Orders, leading: tuple[tuple[int, ...], ...]) -> tuple[Leading, Leading]:

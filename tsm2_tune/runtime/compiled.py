@@ -10,6 +10,7 @@ import importlib.util
 import os
 import sys
 import sysconfig
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from importlib.machinery import ExtensionFileLoader
@@ -65,25 +66,22 @@ def launcher() -> Any:
 def compiled_match(
     name: str,
     shape: tuple[int, int, int],
-    orders: tuple[tuple[str, ...], ...],
-    leading: tuple[tuple[int, ...], ...],
+    leading: Iterable[Iterable[tuple[str, int]]],
     conjugates: tuple[bool, bool],
     is_gram: bool,
-    device: str | None,
+    device: str,
 ) -> Match | None:
     """The launcher's choice among the same winners, of the same times; None where it has none.
 
-    `leading` are the leading dimensions of a, b and out, for each of their orders; an `out` to be made is not its.
+    `leading` are the storage orders of a, b and out, each with its leading dimension.
     """
-    if device is None or len(orders) < 3 or name not in TYPES_IN_C or not all(ld > 0 for of in leading for ld in of):
-        return None
     made, winners = launcher(), _winners_in_c()
-    if made is None or made.winner_count != len(winners):
+    if made is None or made.winner_count != len(winners) or name not in TYPES_IN_C:
         return None
-    lds = (dict(zip(order, ld, strict=True)) for order, ld in zip(orders, leading, strict=True))
-    found = made.choose(
-        TYPES_IN_C.index(name), shape, *((of.get("n", 0), of.get("t", 0)) for of in lds), conjugates, is_gram, device
-    )
+    lds = [(of.get("n", 0), of.get("t", 0)) for of in map(dict, leading)]
+    if any(min(of) < 0 or max(of) == 0 for of in lds):
+        return None
+    found = made.choose(TYPES_IN_C.index(name), shape, *lds, conjugates, is_gram, device)
     if found is None:
         return None
     at, rows, splits, distance, is_of_other, is_swapped, us, vendor_us = found
