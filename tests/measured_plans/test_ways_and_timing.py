@@ -9,36 +9,17 @@ from typing import Any
 import pytest
 
 from tests.fabricated import device_array
-from tests.measured_plans import (
+from tests.measured_plans.helpers import (
     GPU_NAME,
     L2_FILL,
     K,
     N,
     arrays,
-    before_a_driver,
-    module_of_all,
     slow_but,
     started,
     tensors,
-    torch_in,
     ways_to,
 )
-
-
-@pytest.fixture(scope="module")
-def of_all(tmp_path_factory: pytest.TempPathFactory, session_cache: None) -> ModuleType:
-    return module_of_all(tmp_path_factory.mktemp("module"))
-
-
-@pytest.fixture
-def module(of_all: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    return before_a_driver(of_all, monkeypatch)
-
-
-@pytest.fixture
-def torch(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    return torch_in(monkeypatch)
-
 
 # Which ways there are
 

@@ -13,31 +13,12 @@ import pytest
 
 from tests.fabricated import device_array
 from tests.fake_tensors import Cupy, Tensor, fake_cupy
-from tests.measured_plans import (
+from tests.measured_plans.helpers import (
     K,
     M,
     arrays,
-    before_a_driver,
-    module_of_all,
     tensors,
-    torch_in,
 )
-
-
-@pytest.fixture(scope="module")
-def of_all(tmp_path_factory: pytest.TempPathFactory, session_cache: None) -> ModuleType:
-    return module_of_all(tmp_path_factory.mktemp("module"))
-
-
-@pytest.fixture
-def module(of_all: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    return before_a_driver(of_all, monkeypatch)
-
-
-@pytest.fixture
-def torch(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    return torch_in(monkeypatch)
-
 
 # The vendor
 

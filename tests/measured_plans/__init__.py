@@ -1,0 +1,1 @@
+"""Plans that an exported module makes by timing."""
