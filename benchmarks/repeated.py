@@ -43,7 +43,7 @@ def winners_of(store: Store) -> dict[Key, tuple[str, float]]:
 
 
 def facts_of(runs: Sequence[TuningRun]) -> dict[str, Any]:
-    """What the two databases are of; whether on one card, its name does not tell."""
+    """What the two databases are of. That it is one card is told by its UUID, which is not kept."""
     return {
         "devices": [run.identity.name for run in runs],
         "drivers": [run.identity.driver for run in runs],
@@ -137,7 +137,10 @@ def main(databases: tuple[Path, ...], output: Path | None, to_show: Path | None)
     with Store.open(databases[0], create=False) as first, Store.open(databases[1], create=False) as second:
         found = compared(first, second)
     if output is not None:
-        output.write_text(json.dumps(found, separators=(",", ":")) + "\n")
+        try:
+            output.write_text(json.dumps(found, separators=(",", ":")) + "\n")
+        except OSError as error:
+            raise InputError(f"{output} cannot be written ({error.strerror}): name another --output") from None
     click.echo(table(found))
 
 

@@ -16,6 +16,7 @@ from functools import cache
 from importlib.machinery import ExtensionFileLoader
 from typing import Any
 
+from tsm2_tune.runtime.elements import DTYPES
 from tsm2_tune.runtime.fast import Starter, cupy_starter, torch_current_device, torch_kinds, torch_starter
 from tsm2_tune.runtime.libraries import is_torchs, torch_stream
 from tsm2_tune.runtime.loading import unpacked
@@ -26,7 +27,7 @@ from tsm2_tune.runtime.workspace import legacy_key, workspaces
 
 LAUNCHER_NAME = "tsm2_launcher"
 LAUNCHER_PYTHON = (3, 11)  # whose stable ABI it is built for
-TYPES_IN_C = ("f32", "f64", "c64", "c128", "bf16", "f16")  # tsm2_type
+TYPES_IN_C = tuple(DTYPES)  # of tsm2_type
 
 launchers: dict[type, Any] = {}  # by the type of a, beside `starters`
 

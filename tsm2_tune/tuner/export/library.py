@@ -34,7 +34,7 @@ BESIDE = {".h": "tsm2.h", ".f90": "tsm2.f90"}  # what is written beside the shar
 LIBRARY_SUFFIXES = (*BESIDE, ".so")
 PACK, BINARIES = "pack.c", "pack.bin"
 ALIGNMENT = 64  # bytes, of each binary
-EXACT = "-ffp-contract=off"  # times are expected to be the same in C as in the Python module, to the last bit
+EXACT = "-ffp-contract=off"  # each operation is rounded as in the Python module, so that both choose the same
 FLAGS = (
     "-std=c11", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-lto", "-Wall", "-Wextra",
     EXACT,
