@@ -162,6 +162,25 @@ def test_a_winner_is_stale_where_its_family_moved_on_elsewhere(store: Store) -> 
     }
 
 
+def test_winners_of_one_problem_or_kind_are_those_of_the_whole_view(store: Store) -> None:
+    wide, double = Problem(20480, 8, 20480, "f32"), Problem(20480, 16, 20480, "f64")
+    for device in (GPU, "Tesla K40c"):
+        store.add_trial(tuning_run(device), trial(400, C128, problem=PROBLEM, basis="yesterday"))
+        store.add_trial(tuning_run(device), trial(300, C256, problem=wide, basis="yesterday"))
+        store.add_trial(
+            tuning_run(device), trial(500, C512, problem=double, basis="today")
+        )  # so the others are stale
+    every = store.best()
+    assert [row.stale for row in every if row.problem == PROBLEM] == [1, 1]
+    for problem in (PROBLEM, wide, double):
+        assert store.best(problem=problem) == tuple(row for row in every if row.problem == problem)
+    assert store.best(alike=PROBLEM) == tuple(row for row in every if row.dtype == "f32")
+    assert store.best(alike=PROBLEM, device=GPU) == tuple(
+        row for row in every if row.dtype == "f32" and row.device == GPU
+    )
+    assert store.best(problem=Problem(4096, 4, 4096, "f32")) == ()
+
+
 def test_the_fastest_of_each_family_that_moved_on_is_known(store: Store) -> None:
     ism2 = Ism2Config(1, 128, 4, 4, 2)
     store.add_trial(RUN, trial(400, C128, basis="yesterday"))

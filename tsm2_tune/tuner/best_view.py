@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Column, Float, Integer, MetaData, Table, Text
+from sqlalchemy import Column, Float, Integer, MetaData, Subquery, Table, Text, text
+
+from tsm2_tune.generator.problem import Problem
 
 # What the view `best` gives; in a MetaData of its own, since it is no table to create.
 best = Table(
@@ -57,16 +59,19 @@ best = Table(
 # between tuned ones, where some of their kernels were tried to know what they take there.
 #
 # `stale` is 1 where the family's newest basis on the device in the state, over all problems, is another than the
-# winner's.
-BEST_VIEW = """
-CREATE VIEW best AS
-WITH known AS (
+# winner's. Of `newest` SQLite takes the basis from the row that has the largest id.
+#
+# Windows look at every trial of every problem. Who asks for one problem's winners, or those of one type and op, says
+# so within (`among`): SQLite would not carry a condition on the rows through the windows.
+_WINNERS = """
+WITH newest AS (
+  SELECT device_name, family, cache, basis, max(id) FROM trial GROUP BY device_name, family, cache
+), known AS (
   SELECT trial.*,
          first_value(basis) OVER
          (PARTITION BY device_name, problem_id, family, cache ORDER BY id DESC) AS current_basis,
-         first_value(basis) OVER (PARTITION BY device_name, family, cache ORDER BY id DESC) AS newest_basis,
          min(is_between) OVER (PARTITION BY device_name, problem_id, cache) AS untuned
-  FROM trial
+  FROM trial{among}
 ), contender AS (
   SELECT known.*, measurement.run_id AS timed_in, measurement.floor_us AS least_us, round, median_us, low_us, high_us,
          max(round) OVER (PARTITION BY known.id) AS last_round
@@ -85,14 +90,36 @@ WITH known AS (
   FROM racing
   WHERE low_us <= leader_high_us AND median_us <= 1.05 * leader_us AND round = leader_round
 )
-SELECT placed.device_name AS device, family, op, dtype, m, n, k, tunables AS parameters,
+SELECT placed.device_name AS device, placed.family, op, dtype, m, n, k, tunables AS parameters,
        median_us, low_us, high_us, least_us AS floor_us,
        least_bytes / median_us * 1e-3 AS gbytes_per_s,
        100 * least_us / median_us AS percent_of_floor,
-       ties, basis <> newest_basis AS stale, full_verdict IS NOT NULL AS verified_in_full, round,
+       ties, placed.basis <> newest.basis AS stale, full_verdict IS NOT NULL AS verified_in_full, round,
        config, registers, smem_bytes, source_digest,
        placed.id AS trial_id, timed_in AS run_id,
-       compute_capability, driver, toolkit, flags, version, started_at AS tuned_at, cache, untuned AS is_between
+       compute_capability, driver, toolkit, flags, version, started_at AS tuned_at, placed.cache,
+       untuned AS is_between
 FROM placed JOIN problem ON problem.id = placed.problem_id JOIN run ON run.id = timed_in
+     JOIN newest ON newest.device_name = placed.device_name AND newest.family = placed.family
+                    AND newest.cache = placed.cache
 WHERE place = 1
 """
+BEST_VIEW = f"CREATE VIEW best AS{_WINNERS.format(among='')}"
+_AMONG = """
+  WHERE problem_id IN (SELECT id FROM problem WHERE op = :op AND dtype = :dtype{of_shape})"""
+_OF_SHAPE = " AND m = :m AND n = :n AND k = :k"
+
+
+def winners_at(problem: Problem) -> Subquery:
+    """What the view has of this problem, without a look at the trials of others."""
+    return _winners(_OF_SHAPE, op=problem.op, dtype=problem.dtype_name, m=problem.m, n=problem.n, k=problem.k)
+
+
+def winners_alike(kind: Problem) -> Subquery:
+    """What the view has of this one's element type and op."""
+    return _winners("", op=kind.op, dtype=kind.dtype_name)
+
+
+def _winners(of_shape: str, **values: str | int) -> Subquery:
+    query = text(_WINNERS.format(among=_AMONG.format(of_shape=of_shape))).bindparams(**values)
+    return query.columns(*(Column(one.name, one.type) for one in best.columns)).subquery(best.name)

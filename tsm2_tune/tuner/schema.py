@@ -292,6 +292,10 @@ def _add_between(connection: Connection) -> None:
     connection.exec_driver_sql("ALTER TABLE trial ADD COLUMN is_between INTEGER NOT NULL DEFAULT 0")
 
 
+def _make_view_anew(_: Connection) -> None:
+    """The view of winners is another text with the same rows, and is made anew after every migration."""
+
+
 # The first takes version 1 to 2, the next 2 to 3, and so on.
 MIGRATIONS: tuple[Migration, ...] = (
     _add_splits,
@@ -306,6 +310,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _add_multiprocessors,
     _add_caches,
     _add_between,
+    _make_view_anew,
 )
 
 

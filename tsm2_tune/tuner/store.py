@@ -28,6 +28,7 @@ from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource
 from tsm2_tune.tuner import forgetting, newest, rows, schema, stored
+from tsm2_tune.tuner.best_view import winners_alike, winners_at
 from tsm2_tune.tuner.claims import Claims, settle
 from tsm2_tune.tuner.database import Database, fetched
 from tsm2_tune.tuner.domains import COUNT, MOST_DETAIL, Row, checked, shown
@@ -275,16 +276,13 @@ class Store:
         that this program would make otherwise, or not at all, is stale. StoreError where a winner's rows contradict
         each other: where it is not verified, or its time not that of its samples.
         """
-        view = schema.best.c
-        query = select(schema.best).order_by(view.device, view.op, view.dtype, view.m, view.n, view.k)
+        best = winners_at(problem) if problem else winners_alike(alike) if alike else schema.best
+        view = best.c
+        query = select(best).order_by(view.device, view.op, view.dtype, view.m, view.n, view.k)
         if device is not None:
             query = query.where(view.device == device)
         if family is not None:
             query = query.where(view.family == family)
-        if problem is not None:
-            query = query.where(_is_problem(view, problem))
-        if alike is not None:
-            query = query.where(view.dtype == alike.dtype_name, view.op == alike.op)
         if cache is not None:
             query = query.where(view.cache == cache.value)
         query = query.where(view.is_between == int(between))
