@@ -365,9 +365,7 @@ def test_no_library_is_imported_for_a_stream(module_of_all: ModuleType) -> None:
 def losing(tmp_path: Path, torch: Any, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """A module of a winner that took 500 us, where the vendor took 400; and what PyTorch was asked, as `asked`."""
     found, sources = winners(tmp_path, (tuning_run(), trial(problem=Problem(4, 4, 4, "f32"))))
-    slower = [
-        replace(row, vendor_us=400.0, vendor_right=1, vendor_routine="cublasSgemm", x_cublas=0.8) for row in found
-    ]
+    slower = [replace(row, cublas_us=400.0, cublas_right=1, cublas_routine="cublasSgemm") for row in found]
     module, asked = imported(exported("module", (slower, sources)), tmp_path), list[Any]()
     monkeypatch.setattr(module, "cuda", RecordingDriver)
     monkeypatch.setattr(module, "asked", asked, raising=False)

@@ -228,7 +228,7 @@ def slower_ones(rows: Sequence[BestRow], sources: dict[int, KernelSource]) -> tu
         source = sources[row.trial_id]
         sources[-row.trial_id] = replace(source, text=f"{source.text}// another")
         other: dict[str, Any] = {"trial_id": -row.trial_id, "source_digest": sources[-row.trial_id].digest}
-        other |= dict.fromkeys(("vendor_us", "vendor_right", "vendor_routine", "x_cublas"))
+        other |= dict.fromkeys(("cublas_us", "cublas_right", "cublas_routine"))
         found.append(replace(row, median_us=1.5 * row.median_us, **other))
     return tuple(found)
 
@@ -237,17 +237,13 @@ def with_vendor(row: BestRow, place: int) -> BestRow:
     """Every other one with a vendor's time, of which some are of wrong answers."""
     if place % 2:
         return row
-    right = int(place % 8 != 0)
-    x_cublas = 300.0 / row.median_us if right else None
-    return replace(row, vendor_us=300.0, vendor_right=right, vendor_routine="cublasSgemm", x_cublas=x_cublas)
+    return replace(row, cublas_us=300.0, cublas_right=int(place % 8 != 0), cublas_routine="cublasSgemm")
 
 
 def test_the_choice_tells_the_vendors_time(there: InProcess, tmp_path: Path) -> None:
     rows, sources = winners(tmp_path, tried())
     told = vendor_measurement(470.0)
-    row = replace(
-        rows[0], vendor_us=told.measurement.median_us, vendor_right=1, vendor_routine=told.routine, x_cublas=0.94
-    )
+    row = replace(rows[0], cublas_us=told.measurement.median_us, cublas_right=1, cublas_routine=told.routine)
     cubins = {(row.source_digest, bits, "sm_90a"): b"cubin\0" for bits in (32, 64)}
     path = tmp_path / "libtsm2.so"
     path.write_bytes(library_bytes([(row, sources[row.trial_id])], cubins, path.name, NOTHING_KNOWN))

@@ -298,7 +298,7 @@ def measured_of(winner: Winner, card: Card) -> list[Measured]:
 
 
 def vendor_of(winner: Winner) -> list[tuple[Shape, float]]:
-    """What the vendor's fastest routine took, where its answer was right: beside the winner, and around there."""
+    """What the vendor's routine took, where its answer was right: beside the winner, and around there."""
     around = [((m, n, k), us) for m, n, k, us in winner.vendor_elsewhere]
     if winner.vendor_us is None or not winner.vendor_right:
         return around

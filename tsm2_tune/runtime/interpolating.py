@@ -78,7 +78,7 @@ class Routines:
         self.interpolated = Interpolated([works], [measured_us], [list(map(self._plain_us, works))])
 
     def us(self, work: Work) -> float:
-        """The expected time of the fastest."""
+        """The expected time."""
         plain_us = self._plain_us(work)
         factors, _ = self.interpolated.at(work, as_column([plain_us]))
         return float(factors[0, 0] * plain_us)

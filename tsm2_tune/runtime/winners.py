@@ -37,9 +37,9 @@ class Winner:
     gbytes_per_s: float
     percent_of_floor: float
     cache: str  # the state of the L2 in which all its times were taken: clean, dirty or warm
-    vendor_us: float | None  # the fastest routine of cuBLAS or cuBLASLt, measured in turns with it; None: it was not
+    vendor_us: float | None  # cuBLAS's own routine, measured in turns with it; None: it was not
     vendor_right: int | None  # 1 where that one's answer was within the error bound, else 0
-    vendor_routine: str | None  # such as cublasSgemm, or cublasLtMatmul #3: the third algorithm of its heuristic
+    vendor_routine: str | None  # such as cublasSgemm
     vendor_version: int | None  # of its library: 130100 is 13.1.0
     x_cublas: float | None  # vendor_us over median_us, below 1 where the vendor is faster; None also if not right
     digest: str  # SHA-256 of its text in KERNELS
@@ -95,7 +95,7 @@ class Match:
         None  # m, n and k of b transposed times a transposed, where it computes that
     )
     expected_us: float | None = None  # on a GPU: measured, where it is exact, else predicted; None: not known
-    vendor_us: float | None = None  # the same of the vendor's fastest routine, where its answer was right
+    vendor_us: float | None = None  # the same of cuBLAS's own routine, where its answer was right
     is_timed: bool = False  # for a plan, on its arrays: both times are of that
 
     @property

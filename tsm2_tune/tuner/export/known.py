@@ -94,7 +94,7 @@ def _alike(winners: Mapping[int, TrialRecord]) -> dict[tuple[str, str, str], dic
 
 
 def _vendor(store: Store, winners: Mapping[int, TrialRecord]) -> dict[int, VendorElsewhere]:
-    """What the vendor took between tuned shapes, right: each with the winner that is nearest."""
+    """What cuBLAS's own routine took between tuned shapes, right: each with the winner that is nearest."""
     found: dict[int, list[tuple[int, int, int, float]]] = {}
     for (device, *_), alike in _alike(winners).items():
         for cache in sorted({trial.cache for trial in alike.values()}):
@@ -102,9 +102,9 @@ def _vendor(store: Store, winners: Mapping[int, TrialRecord]) -> dict[int, Vendo
             kind = next(iter(places.values()))
             for row in store.best(device=device, cache=cache, alike=kind, between=True):
                 p = row.problem
-                if row.vendor_us is not None and row.vendor_right:
+                if row.cublas_us is not None and row.cublas_right:
                     nearest = min(places, key=lambda one, p=p, at=places: (distance(p, at[one]), one))  # type: ignore[misc]
-                    found.setdefault(nearest, []).append((p.m, p.n, p.k, row.vendor_us))
+                    found.setdefault(nearest, []).append((p.m, p.n, p.k, row.cublas_us))
     return {trial_id: tuple(sorted(times)) for trial_id, times in found.items()}
 
 

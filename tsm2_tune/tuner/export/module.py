@@ -26,7 +26,6 @@ PUBLIC = (
 COPIED = (  # from BestRow to the module's Winner, by the same name
     "device", "compute_capability", "driver", "toolkit", "tuned_at", "dtype", "op", "m", "n", "k", "config",
     "median_us", "gbytes_per_s", "percent_of_floor", "cache",
-    "vendor_us", "vendor_right", "vendor_routine", "vendor_version", "x_cublas",
 )  # fmt: skip
 LINE_CHARACTERS = 100  # of a text or binary
 
@@ -83,9 +82,16 @@ def _digest(binary: bytes) -> str:
 
 
 def winner(row: BestRow, source: KernelSource, known: Known) -> Winner:
-    """What a program is given of it."""
+    """What a program is given of it. The vendor is cuBLAS's own routine: what a program has without the winner, and
+    what PyTorch and CuPy start where the product is left to them; none of cuBLASLt's other algorithms.
+    """
     found = Winner(
         **{name: getattr(row, name) for name in COPIED},
+        vendor_us=row.cublas_us,
+        vendor_right=row.cublas_right,
+        vendor_routine=row.cublas_routine,
+        vendor_version=row.cublas_version,
+        x_cublas=row.cublas_us / row.median_us if row.cublas_us is not None and row.cublas_right else None,
         digest=source.digest,
         kernel=source.kernel,
         launch=source.launch,

@@ -12,6 +12,7 @@ from tsm2_tune.tuner.database import fetched
 from tsm2_tune.tuner.domains import MOST_DETAIL, Row, checked
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.trial import Cache, Measurement, VendorMeasurement
+from tsm2_tune.tuner.vendor.libraries import CUBLAS
 
 KIND = "vendor measurement"  # what a row is called in a message
 VENDOR, SAMPLE = schema.vendor_measurement, schema.vendor_sample
@@ -55,7 +56,8 @@ def beside(connection: Connection, winner: BestRow, rounds: Sequence[tuple[int, 
     """
     newest = {measured.cache: (number, measured.median_us) for number, measured in rounds}
     for cache, (number, ours_us) in newest.items():
-        fastest = _fastest(connection, winner, number, cache)
+        found = tuple(_of_round(connection, winner, number, cache))
+        fastest = min(found, key=lambda one: (not one.verdict.correct, one.measurement.median_us), default=None)
         right, vendor_us = (fastest.verdict.correct, fastest.measurement.median_us) if fastest else (False, None)
         x_cublas = vendor_us / ours_us if vendor_us is not None and right else None
         if cache is Cache.CLEAN:
@@ -71,13 +73,19 @@ def beside(connection: Connection, winner: BestRow, rounds: Sequence[tuple[int, 
                 vendor_version=fastest.version,
                 x_cublas=x_cublas,
             )
+            own = next((one for one in found if one.library == CUBLAS), None)
+            winner = winner if own is None else _beside_cublas(winner, own)
     return winner
 
 
-def _fastest(connection: Connection, winner: BestRow, round_: int, cache: Cache) -> VendorMeasurement | None:
-    """The vendor's fastest right routine in a round of the winner's, or if none is right, the fastest."""
-    found = _of_round(connection, winner, round_, cache)
-    return min(found, key=lambda one: (not one.verdict.correct, one.measurement.median_us), default=None)
+def _beside_cublas(winner: BestRow, own: VendorMeasurement) -> BestRow:
+    return replace(
+        winner,
+        cublas_us=own.measurement.median_us,
+        cublas_right=int(own.verdict.correct),
+        cublas_routine=own.routine,
+        cublas_version=own.version,
+    )
 
 
 def _of_round(connection: Connection, winner: BestRow, round_: int, cache: Cache) -> Iterator[VendorMeasurement]:
