@@ -37,6 +37,7 @@ class RecordingDriver:
         self.now_us = 0.0  # on the GPU
         self.events: dict[int, tuple[float, bool]] = {}  # when each was recorded, and whether that was waited for
         self.l2_bytes = 50 << 20
+        self.host_needs_fills = 0  # while which it starts a product
         self.devices: set[int] = set()  # that were asked for
         self.cuLaunchKernelEx = LAUNCH(self.launch)  # which programs in C call too
 
@@ -157,6 +158,12 @@ class RecordingDriver:
         self.calls.append(f"event on {stream.value}")
         self.events[event.value] = self.now_us, False
         return 0
+
+    def cuEventQuery(self, event: Any) -> int:
+        """Whether the last event is over: not while the GPU has as many fills before it as the host needs."""
+        before = self.calls[: max(at for at, call in enumerate(self.calls) if call.startswith("event"))]
+        fills = next((at for at, call in enumerate(reversed(before)) if not call.startswith("fill")), len(before))
+        return 600 if fills >= self.host_needs_fills else 0  # CUDA_ERROR_NOT_READY
 
     def cuEventSynchronize(self, event: Any) -> int:
         self.events = {other: (us, waited or other == event.value) for other, (us, waited) in self.events.items()}

@@ -8,12 +8,13 @@ from dataclasses import replace
 
 import pytest
 
+from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.runtime.choosing import vendor_of
 from tsm2_tune.runtime.expecting import CACHED_RATE, Division, Kernels, Measured
 from tsm2_tune.runtime.launch import Launch
 from tsm2_tune.runtime.winners import Winner, work_of
 from tsm2_tune.runtime.work import Card
-from tsm2_tune.tuner.export.rates import fitted
+from tsm2_tune.tuner.export.rates import USUAL_ARITHMETIC, fitted
 
 CARD = Card(132, 4700.0, 4150.0, {"f32": 65000.0})
 Shape = tuple[int, int, int]
@@ -104,7 +105,20 @@ def test_one_absurd_time_does_not_change_them() -> None:
 
 def test_what_was_measured_where_it_won_alone_has_usual_rates() -> None:
     found = winner([(WON, 500.0)])
-    assert fitted(found, CARD) is found.division
+    assert fitted(found, CARD) == found.division
+
+
+def test_usual_rates_are_the_familys() -> None:
+    """Times of next to nothing say little of a rate, and so leave the family's."""
+    assert set(USUAL_ARITHMETIC) < set(FAMILIES)
+    shapes = ((4, 4, 40), (3, 2, 41), (2, 2, 44))
+    tiny = winner([(shape, expected_us(with_rates(0.35, CACHED_RATE), shape)) for shape in shapes])
+    tiny = replace(tiny, m=4, n=4, k=40)
+    of_family = replace(tiny, config="tsmm_rows-t128-b16-l4-v1-w1-c2-p4-r2-m8-j1")
+    assert fitted(of_family, CARD).arithmetic_rate == 0.33  # the nearest that is tried
+    assert fitted(tiny, CARD).arithmetic_rate > 0.5
+    alone = replace(of_family, elsewhere=())
+    assert fitted(alone, CARD).arithmetic_rate == USUAL_ARITHMETIC["tsmm_rows"]
 
 
 def test_a_hosts_have_usual_rates() -> None:

@@ -148,6 +148,25 @@ def test_each_is_timed_between_two_events_after_the_l2_is_full_of_lines_to_be_wr
     assert f"allocate {1 << 24}" in driver.calls
 
 
+def test_what_the_host_starts_late_is_timed_again_after_more_writing(module: ModuleType) -> None:
+    driver = module.driver
+
+    def fills_before_launches() -> list[int]:
+        calls = [call.split()[0] for call in driver.calls if call.startswith(("fill", "event", "launch"))]
+        rounds = " ".join(calls).split("event launch event")
+        return [one.split().count("fill") for one in rounds if "fill" in one]
+
+    driver.host_needs_fills = 10
+    module.plan(*arrays(), stream=7, measure=True)
+    fills = fills_before_launches()
+    ways = len(ways_to(module, *arrays()))
+    assert fills[: 3 * ways] == [3, 6, 12] * ways  # of each way the first sample that counts is the third
+    assert set(fills[3 * ways :]) == {12}
+    driver.host_needs_fills, driver.calls = 10**9, []
+    assert module.plan(*arrays(), stream=7, measure=True).match.is_timed  # at last it is taken as it is
+    assert max(fills_before_launches()) == 96
+
+
 def test_the_memory_between_is_of_the_arrays_library(module: ModuleType, torch: SimpleNamespace) -> None:
     sizes: list[int] = []
     torch.empty = lambda size, **_: sizes.append(size) or SimpleNamespace(data_ptr=lambda: 1 << 50)

@@ -34,7 +34,7 @@ FAR = 1.2  # times the least of the first round, past which a way is not timed a
 L2_BYTES = 38  # CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE
 NEVER = math.inf  # microseconds of a way that fails
 LEAST_FILL_BYTES = 1 << 24  # written before each, also where the L2 is small or not told of
-FILLS = 3  # one after the other: so long the host may take to start the next
+FILLS, MOST_FILLS = 3, 96  # written one after the other while the host starts the next; more where it needs longer
 _measuring = threading.Lock()  # what others start meanwhile is in the times
 
 
@@ -106,33 +106,55 @@ def times_us(
     """The median time of each on the stream, NEVER where it fails, and the least that the host took to start it.
 
     They are timed in turns, each when twice as much as the L2 holds has been written: its lines are dirty then, as in
-    programs, and the host is ahead of the GPU. What has fallen behind after two turns is timed no more. MemoryError
-    without room for these bytes, which the library of the array allocates.
+    programs, and the host is ahead of the GPU. Where it was not, its own time is in the sample, which is taken again
+    after more writing. What has fallen behind after two turns is timed no more. MemoryError without room for these
+    bytes, which the library of the array allocates.
     """
     size, handle = ctypes.c_int(), ctypes.c_void_p(stream)
     ask_driver("cuDeviceGetAttribute", ctypes.byref(size), L2_BYTES, _device(ordinal))
     fill_bytes = max(2 * size.value, LEAST_FILL_BYTES)
     samples: list[list[float]] = [[] for _ in starts]
-    hosts_us = [NEVER for _ in starts]
-    with current_context(context), _filled(fill_bytes, array) as room, _events() as (before, after):
+    hosts_us, fills = [NEVER for _ in starts], [FILLS for _ in starts]
+    with current_context(context), _filled(fill_bytes, array) as room, _events() as events:
+
+        def fill(times: int) -> None:
+            for _ in range(times):
+                ask_driver("cuMemsetD8Async", room, turn, ctypes.c_size_t(fill_bytes), handle)
+
         able = [at for at, start in enumerate(starts) if _starts(start)]
         for turn in range(ROUNDS):
             least = min((min(of) for of in samples if of), default=NEVER)
             for at in able:
                 if turn > 1 and min(samples[at]) > FAR * least:
                     continue
-                for _ in range(FILLS):
-                    ask_driver("cuMemsetD8Async", room, turn, ctypes.c_size_t(fill_bytes), handle)
-                ask_driver("cuEventRecord", before, handle)
-                started = time.perf_counter()
-                starts[at]()
-                hosts_us[at] = min(hosts_us[at], 1e6 * (time.perf_counter() - started))
-                ask_driver("cuEventRecord", after, handle)
-                ask_driver("cuEventSynchronize", after)
-                milliseconds = ctypes.c_float()
-                ask_driver("cuEventElapsedTime", ctypes.byref(milliseconds), before, after)
-                samples[at].append(1e3 * milliseconds.value)
+                us, host_us, is_late = _sample(starts[at], partial(fill, fills[at]), events, handle)
+                while is_late and fills[at] < MOST_FILLS:
+                    fills[at] *= 2
+                    us, host_us, is_late = _sample(starts[at], partial(fill, fills[at]), events, handle)
+                samples[at].append(us)
+                hosts_us[at] = min(hosts_us[at], host_us)
     return [statistics.median(of) if of else NEVER for of in samples], hosts_us
+
+
+def _sample(
+    start: Callable[[], object],
+    fill: Callable[[], None],
+    events: tuple[ctypes.c_void_p, ctypes.c_void_p],
+    stream: ctypes.c_void_p,
+) -> tuple[float, float, bool]:
+    """The time of one on the GPU, after a fill, and on the host; and whether the GPU has waited for the host."""
+    before, after = events
+    fill()
+    ask_driver("cuEventRecord", before, stream)
+    started = time.perf_counter()
+    start()
+    host_us = 1e6 * (time.perf_counter() - started)
+    is_late = cuda().cuEventQuery(before) == 0
+    ask_driver("cuEventRecord", after, stream)
+    ask_driver("cuEventSynchronize", after)
+    milliseconds = ctypes.c_float()
+    ask_driver("cuEventElapsedTime", ctypes.byref(milliseconds), before, after)
+    return 1e3 * milliseconds.value, host_us, is_late
 
 
 def _starts(start: Callable[[], object]) -> bool:

@@ -53,6 +53,7 @@ def gemm(
     math: str | None = None,
     stream: Any = None,
     fallback: str = "vendor",
+    measure: bool = False,
 ) -> Any:
     """out = alpha a b + beta out; returns `out`. Without alpha and beta these are 1 and 0.
 
@@ -73,6 +74,10 @@ def gemm(
     Where there is none, one for the transposed product runs, b transposed times a transposed,
     which lies in the same memory. Where there is none either, PyTorch and CuPy compute the product of their arrays;
     of others, and with fallback="error", that is an error. Where an extent is 0 the arrays' own library computes it.
+
+    With `measure` the first product of a kind is timed as `plan` does that; what takes least computes it, and all
+    others that differ from it in addresses and factors alone. Another process may find something else the fastest,
+    whose sums are rounded otherwise; without `measure` results are the same bits in every process.
 
     Without `out` a new array of the library of `a` is made, by its allocator: column-major where
     a kernel for a and b computes that, else row-major. At beta = 0, of minplus infinity, what `out` held is not read.
@@ -99,8 +104,8 @@ def gemm(
     needs; RuntimeError tells what CUDA refused.
     """
     asked = None
-    if conj_a or conj_b or math is not None or fallback != "vendor":
-        asked = (bool(conj_a), bool(conj_b), math, fallback)
+    if conj_a or conj_b or math is not None or fallback != "vendor" or measure:
+        asked = (bool(conj_a), bool(conj_b), math, fallback, bool(measure))
     starter = starters.get(type(a))
     if starter is not None:
         try:
@@ -112,6 +117,8 @@ def gemm(
     product = Product.of(a, b, out, conjugates=(conj_a, conj_b), math=math)
     check_factors(product, alpha, beta)
     found = _chosen_or_vendor(product, fallback)
+    if measure and not product.on_host:
+        found = _measured(product, found, fallback, alpha, beta, stream)
     if isinstance(found, Vendor):
         done = _by_vendor(product, found, alpha, beta, stream)
         _remember(a, b, out, tuple(x.span_bytes for x in product.given), asked)
@@ -236,6 +243,27 @@ def _chosen_or_vendor(product: Product, fallback: str) -> Match | Vendor:
             raise
         return Vendor(str(error))
     return Vendor(str(found)) if falls_back and found.loses else found
+
+
+def _measured(
+    product: Product, expected: Match | Vendor, fallback: str, alpha: Any, beta: Any, stream: Any
+) -> Match | Vendor:
+    """What takes least, by timing: where there is no `out`, on a new one. What is expected to, where no kernel is for
+    it, or where that is the vendor's product and this cannot be timed.
+    """
+    kernel = expected
+    if isinstance(expected, Vendor):
+        try:
+            kernel = _chosen_or_vendor(product, "error")
+        except (LookupError, ValueError):
+            return expected
+    if isinstance(kernel, Vendor):
+        return expected
+    product, _, _ = ready(product, kernel, stream)
+    multiply = vendors_of(product, alpha, beta) if fallback == "vendor" else None
+    if multiply is None and isinstance(expected, Vendor):
+        return expected
+    return fastest_way(product, kernel, alpha, beta, stream, multiply)
 
 
 def _by_vendor(product: Product, found: Vendor, alpha: Any, beta: Any, stream: Any) -> Any:

@@ -30,6 +30,7 @@ CEILING_SAMPLES = 11
 # Of the kernels mma_rate_*: the oldest compute capability that has the instruction, and the k of its m16n8k...
 MMA_TYPES = {"f64": ((9, 0), 8), "bf16": ((8, 0), 16), "f16": ((8, 0), 16), "tf32": ((8, 0), 8)}
 MMA_CHAINS = 8  # independent ones in a warp
+MOST_FLUSHES = 32  # before a sample: milliseconds, which Python's start of a library's product takes at the most
 OUT_OF_MEMORY = 2  # CUresult
 # CUresult of faults that a kernel can cause: addresses, instructions, the stack, asserts, a time limit of the driver.
 FAULTS = frozenset({700, 701, 702, 710, *range(714, 720)})
@@ -331,16 +332,26 @@ class CudaDevice:
             raise fault_of(error) from None
 
     def time_us(self, launch: Callable[[], None], cache: Cache = Cache.CLEAN) -> float:
-        """CUDA events around the launch; what runs before for the cache's state keeps the GPU busy until then."""
-        self._flush.bring(cache, launch)
-        self._start.record()
-        launch()
-        self._end.record()
-        try:
-            self._end.synchronize()
-        except self.drv.Error as error:
-            raise fault_of(error) from None
-        return float(self._end.time_since(self._start)) * 1e3
+        """CUDA events around the launch; what runs before for the cache's state keeps the GPU busy until then.
+
+        Where the GPU was done with that before the host was with the launch, the host's time is in the sample: it is
+        taken again after more of the same.
+        """
+        flushes = 1
+        while True:
+            for _ in range(flushes):
+                self._flush.bring(cache, launch)
+            self._start.record()
+            launch()
+            try:
+                is_late = self._start.query()
+                self._end.record()
+                self._end.synchronize()
+            except self.drv.Error as error:
+                raise fault_of(error) from None
+            if not is_late or flushes >= MOST_FLUSHES:
+                return float(self._end.time_since(self._start)) * 1e3
+            flushes *= 2
 
     def ceilings(self) -> Ceilings:
         """Streaming read and copy of a few GB, and arithmetic in registers; medians, in this context now.
