@@ -1,12 +1,13 @@
 """What a program gains over cuBLAS, the cost of the call included, on shapes that were tuned and on others.
 
-    python -m benchmarks.gains --tuned benchmarks/results/h200-versus-cublas.json \\
-        --unseen benchmarks/results/h200-unseen.json --calls benchmarks/results/h200-call-cost.json
+    tsm2-tune export --db unseen.db --format json --output tuned.json
+    python -m benchmarks.gains --tuned tuned.json --unseen unseen.json --calls call-cost.json
 
 A program that multiplies in a loop waits for the slower of two: the call, which issues a kernel, and the kernel. Each
 product counts as the longer one takes, ours with `gemm(a, b, out=c)` and the vendor's with `torch.mm(a, b, out=c)`,
-both as `benchmarks.call_cost` has them. A product that the module leaves to the vendor takes the vendor's time; its
-call counts as both together. A measured plan is started by `plan()`.
+both as `benchmarks.call_cost` has them. The vendor's time is that of the faster one of cuBLAS and cuBLASLt's
+algorithms. A product that the module leaves to the vendor takes what cuBLAS's own routine does, which PyTorch starts;
+its call counts as both together. With `measure=True` it is what the module has found to be the fastest by timing.
 """
 
 from __future__ import annotations
@@ -15,21 +16,22 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
 from benchmarks.headline import Row, geometric_mean, markdown, number
 from benchmarks.plot import DOTS_PER_INCH, INCHES_WIDE, POINTS, matplotlib
-from benchmarks.result_file import is_time, read
+from benchmarks.result_file import is_text, is_time, unusable_field
 from benchmarks.unseen_file import read_unseen
-from benchmarks.unseen_tables import percent, plan_us, ranked, vendor_us
+from benchmarks.unseen_tables import cublas_us, percent, plan_us, ranked, vendor_us
 from tsm2_tune.errors import InputError
 from tsm2_tune.usage import Command
 
-TUNED, UNSEEN, PLANNED = "tuned", "not tuned", "not tuned, measured plan"
-KINDS = (TUNED, UNSEEN, PLANNED)
+TUNED, UNSEEN, TIMED = "tuned", "not tuned", "not tuned, measure=True"
+KINDS = (TUNED, UNSEEN, TIMED)
 COLOURS = dict(zip(KINDS, ("C0", "C2", "C1"), strict=True))
-OURS_CALL, PLANS_CALL, VENDORS_CALL = "gemm(a, b, out=c)", "plan()", "torch.mm(a, b, out=c)"
+OURS_CALL, VENDORS_CALL = "gemm(a, b, out=c)", "torch.mm(a, b, out=c)"
 MARGIN = 0.97  # of the vendor's speed, below which a product is slower
 NAMES = {
     "R": "R: a large matrix, few columns",
@@ -44,7 +46,6 @@ class Calls:
     """Microseconds that issuing a product takes."""
 
     ours_us: float
-    plans_us: float
     vendors_us: float
 
     @classmethod
@@ -52,51 +53,82 @@ class Calls:
         """Those in a file of call_cost. InputError where it is none."""
         try:
             threads = json.loads(path.read_text(encoding="utf-8"))["torch"]["one_thread"]
-            names = (OURS_CALL, PLANS_CALL, VENDORS_CALL)
-            ours, plans, vendors = (threads[name]["median_us"] for name in names)
+            ours, vendors = (threads[name]["median_us"] for name in (OURS_CALL, VENDORS_CALL))
         except (OSError, ValueError, RecursionError, LookupError, TypeError) as error:
             raise InputError(
                 f"{path} is no file of call_cost ({error}): name one that this bench has written"
             ) from None
-        if not all(us and is_time(us) for us in (ours, plans, vendors)):
+        if not all(us and is_time(us) for us in (ours, vendors)):
             raise InputError(f"{path} is no file of call_cost (its times): name one that this bench has written")
-        return cls(ours, plans, vendors)
+        return cls(ours, vendors)
 
-    def gain(self, ours_us: float, vendors_us: float, *, falls_back: bool) -> float:
-        """The vendor's time over ours, as a program waits for both."""
+    def gain(self, taken_us: float, vendors_us: float, *, falls_back: bool) -> float:
+        """The vendor's time over what the module takes, as a program waits for both."""
         call_us = self.ours_us + self.vendors_us if falls_back else self.ours_us
-        return max(vendors_us, self.vendors_us) / max(vendors_us if falls_back else ours_us, call_us)
+        return max(vendors_us, self.vendors_us) / max(taken_us, call_us)
 
-    def plans_gain(self, plan_us: float, vendors_us: float, *, falls_back: bool) -> float:
-        """The same of a plan, whose time is its own where it is the vendor's too."""
-        call_us = self.plans_us + self.vendors_us if falls_back else self.plans_us
-        return max(vendors_us, self.vendors_us) / max(plan_us, call_us)
+
+OF_A_TUNED_SHAPE: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("m", "n", "k"), lambda value: type(value) is int and value > 0),
+    **dict.fromkeys(("device", "cache"), is_text),
+    "median_us": lambda value: bool(value) and is_time(value),
+    **dict.fromkeys(("vendor_us", "cublas_us"), is_time),
+    **dict.fromkeys(("vendor_right", "cublas_right"), lambda value: value in (None, 0, 1)),
+}
+SMALL = 64  # the longest extent that is not large
+
+
+def regime_of(m: int, n: int, k: int) -> str:
+    """R, L or T, by which extents are small."""
+    if max(n, k) <= SMALL < m:
+        return "L"
+    return "T" if max(m, n) <= SMALL < k else "R"
+
+
+def read_tuned(path: Path) -> tuple[str, list[Row]]:
+    """The device and the winners, with the L2 clean, in a JSON export. InputError where it is none of one GPU."""
+    try:
+        rows = list(json.loads(path.read_text(encoding="utf-8"))["best"])
+    except (OSError, ValueError, RecursionError, LookupError, TypeError):
+        rows = []
+    if not rows:
+        raise InputError(f"{path} has no winners: name what tsm2-tune export --format json has written")
+    for number_of, row in enumerate(rows, start=1):
+        if (unusable := unusable_field(row, OF_A_TUNED_SHAPE)) is not None:
+            raise InputError(f"{path} has no usable {unusable} in winner {number_of}: export it again")
+    found = {(row["device"], row["cache"]) for row in rows}
+    if len(found) > 1 or found != {(rows[0]["device"], "clean")}:
+        raise InputError(f"{path} has times of {len(found)} GPUs and states of the L2: export --cache clean --device")
+    return rows[0]["device"], rows
 
 
 def tuned_gains(rows: Sequence[Row], calls: Calls) -> Iterator[tuple[str, float]]:
-    """The regime and the gain of each row of versus_cublas with right answers of both."""
+    """The regime and the gain of each winner with right answers of the vendor beside it."""
     for row in rows:
-        vendors_us = vendor_us(row)
-        if row["verified"] and vendors_us is not None:
-            falls_back = vendors_us < row["ours_us"]
-            yield row["regime"], calls.gain(row["ours_us"], vendors_us, falls_back=falls_back)
+        vendors_us = row["vendor_us"] if row["vendor_right"] else None
+        own_us, ours_us = row["cublas_us"] if row["cublas_right"] else None, row["median_us"]
+        if vendors_us is not None:
+            falls_back = own_us is not None and own_us < ours_us
+            taken_us = own_us if falls_back else ours_us
+            yield regime_of(row["m"], row["n"], row["k"]), calls.gain(taken_us, vendors_us, falls_back=falls_back)
 
 
 def unseen_gains(rows: Sequence[Row], calls: Calls) -> Iterator[tuple[str, float]]:
     """The same of the rows of unseen, whose module predicts whether it falls back."""
     for row in rows:
-        vendors_us = vendor_us(row)
-        if row["verified"] and vendors_us is not None and row["falls_back"] is not None:
-            yield row["regime"], calls.gain(row["ours_us"], vendors_us, falls_back=row["falls_back"])
+        vendors_us, falls_back = vendor_us(row), row["falls_back"]
+        taken_us = cublas_us(row) if falls_back else row["ours_us"]
+        if row["verified"] and falls_back is not None and vendors_us is not None and taken_us is not None:
+            yield row["regime"], calls.gain(taken_us, vendors_us, falls_back=falls_back)
 
 
-def planned_gains(rows: Sequence[Row], calls: Calls) -> Iterator[tuple[str, float]]:
-    """The same of the plans that the module made by timing."""
+def timed_gains(rows: Sequence[Row], calls: Calls) -> Iterator[tuple[str, float]]:
+    """The same of what the module found by timing."""
     for row in rows:
         vendors_us, own_us = vendor_us(row), plan_us(row)
         if own_us is not None and vendors_us is not None:
             falls_back = row["plan"].startswith("the vendor")
-            yield row["regime"], calls.plans_gain(own_us, vendors_us, falls_back=falls_back)
+            yield row["regime"], calls.gain(own_us, vendors_us, falls_back=falls_back)
 
 
 Gains = Mapping[tuple[str, str], Sequence[float]]  # by regime and kind
@@ -108,7 +140,7 @@ def gains_of(tuned: Sequence[Row], unseen: Sequence[Row], calls: Calls) -> Gains
     of_kinds: tuple[tuple[str, Callable[..., Iterator[tuple[str, float]]], Sequence[Row]], ...] = (
         (TUNED, tuned_gains, tuned),
         (UNSEEN, unseen_gains, unseen),
-        (PLANNED, planned_gains, unseen),
+        (TIMED, timed_gains, unseen),
     )
     for kind, gains, rows in of_kinds:
         for regime, gain in gains(rows, calls):
@@ -158,20 +190,18 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command(cls=Command, help=__doc__)
-@click.option("--tuned", type=FILE, required=True, help="A result file of versus_cublas.")
+@click.option("--tuned", type=FILE, required=True, help="The pack's winners, as export --format json writes them.")
 @click.option("--unseen", type=FILE, required=True, help="One of unseen.")
 @click.option("--calls", type=FILE, required=True, help="One of call_cost.")
 @click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), help="A PNG to draw besides.")
 def main(tuned: Path, unseen: Path, calls: Path, picture: Path | None) -> None:
-    found, others = read(tuned), read_unseen(unseen)
-    if "pack" in found:
-        raise InputError(f"{tuned} is a file of unseen: name one of versus_cublas for --tuned")
-    if found["device"] != others["device"]:
-        raise InputError(f"{tuned} is of {found['device']}, {unseen} of {others['device']}: name files of one GPU")
-    gains = gains_of(found["rows"], others["rows"], Calls.of(calls))
+    (device, rows), others = read_tuned(tuned), read_unseen(unseen)
+    if device != others["device"]:
+        raise InputError(f"{tuned} is of {device}, {unseen} of {others['device']}: name files of one GPU")
+    gains = gains_of(rows, others["rows"], Calls.of(calls))
     click.echo(table(gains))
     if picture is not None:
-        draw(gains, f"{found['device']}: time of cuBLAS over ours, the call included", picture)
+        draw(gains, f"{device}: time of cuBLAS over ours, the call included", picture)
 
 
 if __name__ == "__main__":

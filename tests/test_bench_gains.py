@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from benchmarks.gains import (
     OURS_CALL,
-    PLANNED,
+    TIMED,
     TUNED,
     UNSEEN,
     VENDORS_CALL,
@@ -19,17 +19,37 @@ from benchmarks.gains import (
     draw,
     gains_of,
     main,
+    read_tuned,
+    regime_of,
     table,
 )
 from tests.fabricated_rows import row
 from tsm2_tune.errors import InputError
 
-CALLS = Calls(ours_us=6.0, plans_us=4.0, vendors_us=12.0)
+CALLS = Calls(ours_us=6.0, vendors_us=12.0)
 
 
 def product(ours: float, vendors: float, **changes: Any) -> dict[str, Any]:
     plain = {"cublas_us": vendors, "cublaslt_us": None, "falls_back": False, "plan_us": None}
     return row() | plain | {"ours_us": ours} | changes
+
+
+def winner(ours: float, vendors: float, cublas: float | None = None, **changes: Any) -> dict[str, Any]:
+    """A winner as a JSON export has it."""
+    plain = {
+        "device": "a card",
+        "cache": "clean",
+        "m": 20480,
+        "n": 8,
+        "k": 20480,
+        "vendor_right": 1,
+        "cublas_right": 1,
+    }
+    return (
+        plain
+        | {"median_us": ours, "vendor_us": vendors, "cublas_us": vendors if cublas is None else cublas}
+        | changes
+    )
 
 
 def only(ours: float, vendors: float, **changes: Any) -> float:
@@ -51,35 +71,74 @@ def test_of_a_short_one_the_call_is_what_takes_time() -> None:
 def test_what_is_left_to_the_vendor_takes_its_time_and_both_calls() -> None:
     assert only(300.0, 200.0, falls_back=True) == 1.0
     assert only(7.0, 5.0, falls_back=True) == 12.0 / 18.0
+    # cuBLASLt's fastest algorithm is what it is compared with, and cuBLAS's own routine what PyTorch starts.
+    assert only(300.0, 250.0, cublaslt_us=200.0, cublaslt_verified=True, falls_back=True) == 200.0 / 250.0
 
 
 def test_a_tuned_product_is_left_to_the_vendor_where_that_was_faster() -> None:
-    (values,) = gains_of([product(300.0, 200.0), product(100.0, 200.0)], [], CALLS).values()
-    assert values == [1.0, 2.0]
+    others = [winner(300.0, 200.0), winner(100.0, 200.0), winner(300.0, 200.0, 250.0), winner(240.0, 200.0, 250.0)]
+    (values,) = gains_of(others, [], CALLS).values()
+    assert values == pytest.approx([0.8, 200 / 240, 1.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("shape", "regime"),
+    [
+        ((20480, 8, 20480), "R"), ((20480, 64, 65), "R"), ((100, 100, 1000), "R"), ((8, 8, 8), "R"),
+        ((10**7, 8, 8), "L"), ((65, 64, 64), "L"), ((8, 64, 10**7), "T"),
+    ],
+)  # fmt: skip
+def test_small_extents_say_the_regime(shape: tuple[int, int, int], regime: str) -> None:
+    assert regime_of(*shape) == regime
+
+
+def test_winners_are_read_from_an_export(tmp_path: Path) -> None:
+    path = tmp_path / "tuned.json"
+    path.write_text(json.dumps({"best": [winner(100.0, 200.0), winner(50.0, 60.0, n=1)]}))
+    device, rows = read_tuned(path)
+    assert (device, [row["median_us"] for row in rows]) == ("a card", [100.0, 50.0])
+    for best, sentence in (
+        ([], "has no winners"),
+        ([winner(100.0, 200.0, cache="dirty")], "export --cache clean"),
+        ([winner(100.0, 200.0), winner(100.0, 200.0, device="another")], "of 2 GPUs"),
+        ([winner(100.0, 200.0, m="x")], "no usable m in winner 1"),
+        ([winner(0.0, 200.0)], "no usable median_us"),
+        ([3], "no usable fields"),
+    ):
+        path.write_text(json.dumps({"best": best}))
+        with pytest.raises(InputError, match=sentence):
+            read_tuned(path)
+    for text in ("", "[]", '{"best": 3}'):
+        path.write_text(text)
+        with pytest.raises(InputError, match="has no winners"):
+            read_tuned(path)
 
 
 @pytest.mark.parametrize(
     ("plan_us", "plan", "vendors_us", "gain"),
     [
         (80.0, "tsmr", 200.0, 2.5),
-        (3.0, "tsmr", 5.0, 12.0 / 4.0),
+        (3.0, "tsmr", 5.0, 12.0 / 6.0),
         (190.0, "the vendor: timed", 200.0, 200.0 / 190.0),
-        (5.0, "the vendor: timed", 5.0, 12.0 / 16.0),
+        (5.0, "the vendor: timed", 5.0, 12.0 / 18.0),
     ],
 )
-def test_a_measured_plan_is_a_kind_of_its_own(plan_us: float, plan: str, vendors_us: float, gain: float) -> None:
+def test_what_is_found_by_timing_is_a_kind_of_its_own(
+    plan_us: float, plan: str, vendors_us: float, gain: float
+) -> None:
     found = gains_of([], [product(100.0, vendors_us, plan_us=plan_us, plan_verified=True, plan=plan)], CALLS)
-    assert found["R", PLANNED] == [gain]
+    assert found["R", TIMED] == [gain]
     wrong = product(100.0, vendors_us, plan_us=plan_us, plan_verified=False, plan=plan)
-    assert ("R", PLANNED) not in gains_of([], [wrong], CALLS)
+    assert ("R", TIMED) not in gains_of([], [wrong], CALLS)
 
 
 def test_wrong_answers_count_for_nobody() -> None:
-    assert gains_of([product(100.0, 200.0, verified=False)], [product(1.0, 2.0, cublas_verified=False)], CALLS) == {}
+    wrong = winner(100.0, 200.0, vendor_right=0)
+    assert gains_of([wrong], [product(1.0, 2.0, cublas_verified=False)], CALLS) == {}
 
 
 def test_the_table_has_a_line_for_each_regime_and_kind() -> None:
-    gains = gains_of([product(100.0, 200.0)], [product(100.0, us) for us in (90.0, 200.0, 405.0)], CALLS)
+    gains = gains_of([winner(100.0, 200.0)], [product(100.0, us) for us in (90.0, 200.0, 405.0)], CALLS)
     _, _, tuned, unseen = table(gains).splitlines()
     assert tuned == f"| R: a large matrix, few columns | {TUNED} | 1 | 2.00 | 2.00 | 2.00 | 0 % |"
     assert unseen == f"| R: a large matrix, few columns | {UNSEEN} | 3 | 1.94 | 0.90 | 0.90 | 33 % |"
@@ -89,7 +148,7 @@ def test_the_table_has_a_line_for_each_regime_and_kind() -> None:
 
 def test_the_picture_has_all_of_them(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    gains = gains_of([product(100.0, 200.0)], [product(100.0, us) for us in (90.0, 200.0)], CALLS)
+    gains = gains_of([winner(100.0, 200.0)], [product(100.0, us) for us in (90.0, 200.0)], CALLS)
     draw(gains, "a card", tmp_path / "gains.png")
     assert (tmp_path / "gains.png").read_bytes().startswith(b"\x89PNG")
 
@@ -109,11 +168,16 @@ def test_what_is_no_file_of_call_cost_is_refused(tmp_path: Path, content: str) -
         Calls.of(tmp_path / "calls.json")
 
 
-def test_the_committed_files_of_calls_and_cells_are_read(tmp_path: Path) -> None:
+def test_a_file_of_another_bench_is_refused(tmp_path: Path) -> None:
     results = Path("benchmarks/results")
     calls = Calls.of(results / "h200-call-cost.json")
     assert 0 < calls.ours_us < calls.vendors_us
-    arguments = ["--tuned", results / "h200-versus-cublas.json", "--unseen", results / "h200-versus-cublas.json"]
-    ended = CliRunner().invoke(main, [*map(str, arguments), "--calls", str(results / "h200-call-cost.json")])
-    assert ended.exit_code == 2  # a file of another bench
-    assert "name a file of unseen" in ended.output
+    (tmp_path / "tuned.json").write_text(json.dumps({"best": [winner(100.0, 200.0)]}))
+    for tuned, sentence in (
+        (results / "h200-versus-cublas.json", "has no winners"),
+        (tmp_path / "tuned.json", "name a file of unseen"),
+    ):
+        arguments = ["--tuned", tuned, "--unseen", results / "h200-versus-cublas.json"]
+        ended = CliRunner().invoke(main, [*map(str, arguments), "--calls", str(results / "h200-call-cost.json")])
+        assert ended.exit_code == 2
+        assert sentence in " ".join(ended.output.split())
