@@ -278,7 +278,8 @@ class Kernels:
         memory = memory * idle * self._slowed(self.at_work / self._at_work(tiles, work, blocks))
         arithmetic = arithmetic * longest * self._slowed(self.busy / self._busy(blocks))
         turns = self._turns(tiles, work, blocks, splits)
-        body: Floats = np.hypot(np.hypot(memory, arithmetic), TURN_US * (turns - 1))
+        turns_us = TURN_US * (turns - 1)
+        body: Floats = np.sqrt(memory * memory + arithmetic * arithmetic + turns_us * turns_us)
         return np.where(work.has_odd_lines, self._odd, 1.0) * body
 
     def _turns(self, tiles: Tiles, work: Work, blocks: Floats, splits: Floats) -> Floats:
@@ -295,7 +296,8 @@ class Kernels:
     def _slowed(self, fewer: Floats) -> Floats:
         """By how much so many times fewer blocks than where it won slow a multiprocessor down."""
         few: Floats = np.maximum(fewer, 1 / MORE)
-        return np.maximum(few / self._spare, np.hypot(1.0, ENOUGH * few) / math.hypot(1.0, ENOUGH))
+        slower = np.sqrt(1.0 + ENOUGH * few * (ENOUGH * few)) / math.sqrt(1.0 + ENOUGH * ENOUGH)
+        return np.maximum(few / self._spare, slower)
 
     def _busy(self, blocks: Floats) -> Floats:
         """Blocks at a time on a multiprocessor that has some."""

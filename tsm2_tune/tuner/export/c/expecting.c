@@ -64,7 +64,7 @@ struct work work_of(const struct product *product, const struct winner *winner, 
     const int other = !of_vendor && division->vectors_of_c ? 2 : 1;
     const int odd = is_odd(product, winner, 0, bytes) || is_odd(product, winner, other, bytes);
     const struct card *card = &pack_cards[winner->card];
-    struct work work = {(double)product->m, (double)product->n, (double)product->k, 0, 0, odd};
+    struct work work = {.m = (double)product->m, .n = (double)product->n, .k = (double)product->k, .has_odd_lines = odd};
     const double m = work.m, n = work.n, k = work.k;
     const double size = (double)element_bytes((tsm2_type)product->type);
     const double read = m * k + (winner->is_gram ? 0 : k * n), written = m * n;
@@ -74,6 +74,7 @@ struct work work_of(const struct product *product, const struct winner *winner, 
     const double flops = (is_complex ? 8.0 : 2.0) * m * n * k, gflops = card->gflops[product->type];
     work.memory_us = size * (read * of_read + written * of_written);
     work.arithmetic_us = gflops > 0 ? flops / gflops * 1e-3 : 0;
+    work.log_m = log(m), work.log_n = log(n), work.log_k = log(k);
     return work;
 }
 
@@ -108,7 +109,8 @@ static double fixed_us(const struct winner *winner, const struct tiles *t, const
 static double slowed(const struct winner *winner, double fewer)
 {
     const double few = fmax(fewer, 1 / MORE);
-    return fmax(few / (winner->launch.persistent ? 1.0 : SPARE), hypot(1.0, ENOUGH * few) / hypot(1.0, ENOUGH));
+    const double slower = sqrt(1.0 + ENOUGH * few * (ENOUGH * few)) / sqrt(1.0 + ENOUGH * ENOUGH);
+    return fmax(few / (winner->launch.persistent ? 1.0 : SPARE), slower);
 }
 
 /* Tiles of C, and parts of k, that are computed one after the other where a block has its place; of blocks
@@ -151,7 +153,8 @@ static double body_us(const struct winner *winner, const struct tiles *t, const 
     memory *= idle * slowed(winner, winner->at_work / at_work);
     arithmetic *= longest * slowed(winner, winner->busy / fmin(fmax(blocks / sms, 1.0), division->resident));
     const double turn_us = TURN_US * (turns_of(winner, t, work, blocks, splits) - 1);
-    return (work->has_odd_lines ? division->odd_lines : 1.0) * hypot(hypot(memory, arithmetic), turn_us);
+    const double diagonal = sqrt(memory * memory + arithmetic * arithmetic + turn_us * turn_us);
+    return (work->has_odd_lines ? division->odd_lines : 1.0) * diagonal;
 }
 
 /* Rows of a block: as many as where the kernel won, but no more than leave every multiprocessor what it holds. */
@@ -219,7 +222,7 @@ double best_launch(const struct winner *winner, const struct work *work, struct 
 
 void add_point(struct average *average, const struct point *point, const struct work *work, double expected_us)
 {
-    const double m = point->log_m - log(work->m), n = point->log_n - log(work->n), k = point->log_k - log(work->k);
+    const double m = point->log_m - work->log_m, n = point->log_n - work->log_n, k = point->log_k - work->log_k;
     const double odd = point->has_odd_lines - work->has_odd_lines;
     const double away = sqrt(m * m + n * n + k * k + ODD_AWAY * odd * odd), near = away + NEAR;
     const double weight = 1 / (near * near * near);

@@ -11,6 +11,7 @@ enum { VECTOR_BYTES = 16 };
 struct work {
     double m, n, k, memory_us, arithmetic_us;
     int has_odd_lines; /* lines of A, or of B or C, are not whole vectors */
+    double log_m, log_n, log_k;
 };
 
 /* `of_vendor`: whose lines are odd where those of A or B are not whole vectors of 16 bytes. */
