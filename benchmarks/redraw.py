@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from benchmarks import claims, gemv, general_tables, minplus_tables
+from benchmarks import claims, gemv, general_tables, minplus_tables, unseen_tables
 from benchmarks.cells import in_set
 from benchmarks.headline import (
     gram,
@@ -30,6 +30,7 @@ from benchmarks.headline import (
 )
 from benchmarks.plot import draw
 from benchmarks.result_file import read
+from benchmarks.unseen_file import read_unseen
 from tsm2_tune.errors import InputError
 from tsm2_tune.usage import Command
 
@@ -38,7 +39,9 @@ RESULT = ROOT / "benchmarks/results/h200-versus-cublas.json"
 GEMV = ROOT / "benchmarks/results/h200-gemv.json"
 GENERAL = ROOT / "benchmarks/results/h200-general.json"
 MINPLUS = ROOT / "benchmarks/results/h200-minplus.json"
-PAGES = (ROOT / "README.md", *(ROOT / f"docs/{name}.md" for name in ("versus_cublas", "gemv", "general", "minplus")))
+UNSEEN = ROOT / "benchmarks/results/h100-unseen.json"
+NAMES = ("versus_cublas", "gemv", "general", "minplus", "unseen")
+PAGES = (ROOT / "README.md", *(ROOT / f"docs/{name}.md" for name in NAMES))
 REGION = re.compile(r"(<!-- drawn: ([a-z-]+) -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
 
 
@@ -67,9 +70,8 @@ def drawn(found: dict[str, Any]) -> dict[str, str]:
 def all_drawn() -> dict[str, str]:
     """Of the result files of all benches."""
     of_vectors, general, minplus = (json.loads(path.read_text(encoding="utf-8")) for path in (GEMV, GENERAL, MINPLUS))
-    return (
-        drawn(read(RESULT)) | gemv.drawn(of_vectors) | general_tables.tables(general) | minplus_tables.tables(minplus)
-    )
+    parts = drawn(read(RESULT)) | gemv.drawn(of_vectors) | general_tables.tables(general)
+    return parts | minplus_tables.tables(minplus) | {"unseen": unseen_tables.tables(read_unseen(UNSEEN))}
 
 
 def redrawn(page: str, parts: Mapping[str, str]) -> str:
