@@ -42,7 +42,7 @@ from tsm2_tune.tuner.tune import Options, Tuner, cores
 from tsm2_tune.winners import winner_text
 
 MOST_TUNED = 12  # shapes of a regime, element type and layout
-# A dozen of each regime, (m, n, k): small extents all over their range, lines of whole vectors and of none.
+# A dozen of each regime, (m, n, k): small extents of all sizes, long and short lines of whole vectors and of none.
 PACK_SHAPES: dict[Regime, tuple[tuple[int, int, int], ...]] = {
     "R": (
         (20480, 1, 20480), (4001, 2, 9001), (10240, 3, 5120), (2503, 4, 20011), (16384, 6, 16384), (7001, 8, 3001),
@@ -56,7 +56,7 @@ PACK_SHAPES: dict[Regime, tuple[tuple[int, int, int], ...]] = {
     ),
     "T": (
         (1, 2, 10_000_000), (2, 16, 300_007), (3, 48, 2_000_003), (4, 4, 30_011), (6, 1, 1_000_000),
-        (8, 8, 5_000_000), (12, 32, 100_003), (16, 3, 3_000_000), (24, 12, 40_009), (32, 32, 1_000_000),
+        (8, 8, 5_000_011), (12, 32, 100_003), (16, 3, 3_000_017), (24, 12, 40_009), (32, 32, 1_000_000),
         (48, 6, 200_003), (64, 64, 500_000),
     ),
 }  # fmt: skip
