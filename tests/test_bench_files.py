@@ -15,6 +15,12 @@ RESULTS = Path(__file__).parents[1] / "benchmarks/results"
 CELLS, CALLS = RESULTS / "h200-versus-cublas.json", RESULTS / "h200-call-cost.json"
 
 
+WINNER = {  # as a JSON export has it
+    "device": "NVIDIA H200", "cache": "clean", "m": 20480, "n": 8, "k": 20480, "median_us": 400.0,
+    "vendor_us": 500.0, "vendor_right": 1, "cublas_us": 520.0, "cublas_right": 1,
+}  # fmt: skip
+
+
 def refused(command: click.Command, *arguments: object) -> str:
     ended = CliRunner().invoke(command, [str(one) for one in arguments])
     assert ended.exit_code == 2, ended.exception
@@ -61,11 +67,11 @@ def test_gains_are_of_one_gpu_and_of_two_benches(tmp_path: Path) -> None:
     of_unseen = json.loads(CELLS.read_text()) | run | {"rows": [], "earlier_runs": [], "skipped": []}
     (tmp_path / "unseen.json").write_text(json.dumps(of_unseen))
     (tmp_path / "other.json").write_text(json.dumps(of_unseen | {"device": "another"}))
-    calls = ("--calls", CALLS)
-    tuned = ("--tuned", CELLS)
+    (tmp_path / "tuned.json").write_text(json.dumps({"best": [WINNER]}))
+    calls, tuned = ("--calls", CALLS), ("--tuned", tmp_path / "tuned.json")
     assert "is of NVIDIA H200" in refused(gains.main, *tuned, "--unseen", tmp_path / "other.json", *calls)
     twice = ("--tuned", tmp_path / "unseen.json", "--unseen", tmp_path / "unseen.json")
-    assert "is a file of unseen" in refused(gains.main, *twice, *calls)
+    assert "has no winners" in refused(gains.main, *twice, *calls)
     ended = CliRunner().invoke(gains.main, list(map(str, (*tuned, "--unseen", tmp_path / "unseen.json", *calls))))
     assert ended.exit_code == 0
     assert "| tuned |" in ended.output
