@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,25 @@ def test_a_cold_cache_is_slower_than_a_warm_one(gpu: CudaDevice, gpu_support_pat
     once = min(measure(gpu, lambda: read(1), Effort()).samples_us)
     twice = min(measure(gpu, lambda: read(2), Effort()).samples_us)
     assert twice - once < 0.9 * once
+
+
+def test_what_a_late_host_takes_is_not_in_the_time(gpu: CudaDevice, gpu_support_path: str) -> None:
+    """As of a library whose Python is slow to start a product; the medians of two samples of samples."""
+    size = gpu.limits.l2_bytes // 4096 * 4096
+    data, sink = gpu.allocate(size), gpu.allocate(4096)
+    gpu.drv.memset_d32(data.address, 0x3F800000, size // 4)
+    kernel = gpu.load(gpu_support_path, "flush_read")
+
+    def after(seconds: float) -> float:
+        def launch() -> None:
+            time.sleep(seconds)
+            stream(kernel, data.address, size, sink.address)
+
+        return measure(gpu, launch, Effort(max_samples=9)).median_us
+
+    assert after(0.0005) < 1.2 * after(0.0) + 2
+    data.free()
+    sink.free()
 
 
 def test_states_of_the_l2_differ(gpu: CudaDevice, gpu_support_path: str) -> None:
