@@ -17,7 +17,7 @@ import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from itertools import cycle, product
 from multiprocessing import get_context
@@ -40,6 +40,7 @@ from tsm2_tune.generator.problem import Problem, dtype_named
 from tsm2_tune.generator.roofline import data_sheet
 from tsm2_tune.generator.rules import Candidate, Guidelines
 from tsm2_tune.generator.space import search_space
+from tsm2_tune.generator.transposed import transposed
 from tsm2_tune.tuner.operands import needed_bytes
 from tsm2_tune.tuner.target import limits_of
 from tsm2_tune.tuner.tune import cores
@@ -49,7 +50,6 @@ A_DECADE = 2  # extents of the grid
 LARGEST = 10**8
 OPS = ("nn", "ttt", "tn", "ntt")  # of real numbers; of complex ones the transposed operand is conjugated
 CONJUGATED = {"tn": "cn", "ntt": "jtt"}
-TRANSPOSED = {"n": "t", "t": "n", "j": "c", "c": "j"}  # a matrix's letter -> that of the transposed one in its memory
 WITHIN = 2.0  # times the roofline with start-up
 AT_LEAST = 1.25  # times the least of all candidates, from where another one should have been first
 
@@ -123,13 +123,6 @@ def _of_the_transposed(problem: Problem, limits: DeviceLimits) -> str:
         return ""
     us = float(expected_times_us(space.kept).min())
     return f"; the transposed product {other.text}, in the same memory, is expected to take {us:.1f} us"
-
-
-def transposed(problem: Problem) -> Problem:
-    """C^T = B^T A^T on the same memory: what is column-major there is row-major here, conjugates stay."""
-    a, b, c = (*problem.op, "n")[:3]
-    op = "".join(TRANSPOSED[letter] for letter in (b, a, c))
-    return replace(problem, m=problem.n, n=problem.m, op=op.removesuffix("n"))
 
 
 def planned(problems: Sequence[Problem], limits: DeviceLimits, processes: int) -> Iterator[First]:

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks import first_runs
-from benchmarks.first_choices import First, beside, first_choice, grid, main, summary, transposed, worst
+from benchmarks.first_choices import First, beside, first_choice, grid, main, summary, worst
 from benchmarks.first_runs import problems_in, read_runs, table, times_the_roofline
 from benchmarks.winner import room_bytes
 from tsm2_tune.errors import InputError
@@ -51,15 +51,6 @@ def test_what_is_not_has_a_reason() -> None:
     assert "no candidate is expected to take much less" in found.reason
     assert "times the operations for 3x1000000" in found.reason
     assert "the transposed product 1000000x3x1000:f32:nt" in found.reason
-
-
-@pytest.mark.parametrize(
-    ("op", "other"), [("nn", "ttt"), ("ttt", "nn"), ("tn", "tnt"), ("ntt", "nt"), ("cn", "tjt"), ("jtt", "nc")]
-)
-def test_the_transposed_product_is_in_the_same_memory(op: str, other: str) -> None:
-    problem = Problem(3, 5, 7, "c64", op)
-    assert transposed(problem) == Problem(5, 3, 7, "c64", other)
-    assert transposed(transposed(problem)) == problem
 
 
 def first(times: float, reason: str = "", *, absurd: bool = False) -> First:

@@ -9,11 +9,13 @@ from datetime import UTC, datetime
 from tsm2_tune import __version__
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import FAMILIES, config_spelt, family_named
+from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.order import ordered
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Candidate, Thresholds
 from tsm2_tune.generator.space import SearchSpace, search_space
 from tsm2_tune.generator.tables import places
+from tsm2_tune.generator.transposed import transposed
 from tsm2_tune.tuner.basis import basis
 from tsm2_tune.tuner.claims import Claims
 from tsm2_tune.tuner.operands import needed_bytes
@@ -126,10 +128,19 @@ def spaces(
             counts = ", ".join(f"{count} by {rule.name}" for rule, count in space.dropped if count)
             raise InputError(
                 f"no configuration left for {problem.text} on {limits.name}: dropped {counts};"
-                " loosen --guidelines or name other families"
+                f" {_instead(problem, limits, guidelines, families)}loosen --guidelines or name other families"
             )
         found.append(space)
     return tuple(found)
+
+
+def _instead(problem: Problem, limits: DeviceLimits, guidelines: Thresholds, families: Sequence[str]) -> str:
+    """That the transposed product can be tuned, where it can: an exported module serves this one by its kernels."""
+    if problem.is_gram:
+        return ""
+    other = transposed(problem)
+    space = search_space(other, limits, guidelines=guidelines, families=families)
+    return f"tune the transposed product {other.text}, whose kernels serve it too, " if space.kept else ""
 
 
 def run(
