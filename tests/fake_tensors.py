@@ -160,7 +160,7 @@ class Cupy(SimpleNamespace):
         extents, steps = [x for x in shape if x > 1], [s for s, x in zip(strides, shape, strict=True) if x > 1]
         row_major = [dtype.itemsize * math.prod(extents[at + 1 :]) for at in range(len(extents))]
         data = SimpleNamespace(ptr=interface["data"][0], device_id=number)
-        told = {"shape": shape, "strides": strides, "dtype": dtype, "data": data}
+        told = {"shape": shape, "strides": strides, "dtype": dtype, "data": data, "ndim": len(shape)}
         super().__init__(**told, __cuda_array_interface__=interface, number=number, _c_contiguous=steps == row_major)
 
     @property

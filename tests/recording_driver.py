@@ -38,6 +38,8 @@ class RecordingDriver:
         self.events: dict[int, tuple[float, bool]] = {}  # when each was recorded, and whether that was waited for
         self.l2_bytes = 50 << 20
         self.host_needs_fills = 0  # while which it starts a product
+        self.queried: list[tuple[int, int]] = []  # events that were asked whether they are over, and launches before
+        self.query_error = 0
         self.devices: set[int] = set()  # that were asked for
         self.cuLaunchKernelEx = LAUNCH(self.launch)  # which programs in C call too
 
@@ -161,6 +163,9 @@ class RecordingDriver:
 
     def cuEventQuery(self, event: Any) -> int:
         """Whether the last event is over: not while the GPU has as many fills before it as the host needs."""
+        self.queried.append((event.value, len(self.launches)))
+        if self.query_error:
+            return self.query_error
         before = self.calls[: max(at for at, call in enumerate(self.calls) if call.startswith("event"))]
         fills = next((at for at, call in enumerate(reversed(before)) if not call.startswith("fill")), len(before))
         return 600 if fills >= self.host_needs_fills else 0  # CUDA_ERROR_NOT_READY

@@ -185,6 +185,7 @@ def test_a_final_ranks_by_the_state_of_the_trials(store: Store) -> None:
     assert (row.vendor_us, row.x_cublas) == (735, 1.5)
     assert (row.clean_us, row.clean_vendor_us, row.clean_x_cublas) == (450, 600, 600 / 450)
     assert (row.dirty_us, row.dirty_vendor_us, row.dirty_x_cublas) == (490, 735, 1.5)
+    assert row.cublas_us == 735  # in the state that ranks
     tried = {one.config.text: (one.newest_us, one.is_new) for one in store.tried(GPU, PROBLEM, DIRTY_TODAY)}
     assert tried == {C128.text: (510, False), C256.text: (490, False)}
     assert store.final_configs(GPU, PROBLEM, DIRTY_TODAY) == {C128.text, C256.text}

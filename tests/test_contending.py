@@ -361,6 +361,16 @@ def logs(problem: Problem) -> tuple[float, ...]:
     return tuple(map(math.log, (problem.m, problem.n, problem.k)))
 
 
+def test_of_the_vendor_between_a_module_is_given_what_libraries_start(store: Store) -> None:
+    measured_between(store)
+    winners = {row.trial_id: store.trial(row.trial_id) for row in store.best()}
+    before = known_of(store, winners).vendor
+    assert {us for of in before.values() for *_, us in of} == {101.0}
+    plain_sql(store.path, "UPDATE vendor_measurement SET library = 'cuBLASLt', routine = 'cublasLtMatmul #1'")
+    assert {row.vendor_us for row in store.best(between=True)} == {101.0}
+    assert known_of(store, winners).vendor == {}
+
+
 def test_an_exported_module_expects_the_vendor_by_its_times_between_too(store: Store, tmp_path: Path) -> None:
     measured_between(store)
     output = tmp_path / "kernels.py"

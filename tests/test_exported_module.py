@@ -238,6 +238,7 @@ def test_numpy_arrays_run_on_the_host(
     expected = 2 * (a @ b) - c
     assert module.gemm(a, b, out=c, alpha=2, beta=-1) is c
     np.testing.assert_allclose(c, expected, rtol=1e-4)
+    np.testing.assert_allclose(module.gemm(a, b, measure=True), a @ b, rtol=1e-5)  # nothing is timed on a host
     assert calls[0]["leading"] == (300, 20, 200)
     assert (calls[0]["kernel"], calls[0]["defines"]) == ("tsm2", ("INDEX_BITS=32",))
     assert (calls[0]["blocks"], calls[0]["threads"], calls[0]["smem_bytes"]) == (2, 128, 1024 * a.itemsize)

@@ -2,10 +2,12 @@
 
 import itertools
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from tsm2_tune.tuner.cuda import MOST_FLUSHES, CudaDevice
 from tsm2_tune.tuner.measure import Effort, measure, measure_interleaved, median_interval
 from tsm2_tune.tuner.trial import Cache
 
@@ -40,6 +42,49 @@ class FakeDevice:
 
 
 FAST = Effort(warm_up_seconds=0.0)
+
+
+class LateHost:
+    """What a CudaDevice asks of PyCUDA: a GPU that is busy for a turn with each flush, and a host that needs some."""
+
+    def __init__(self, turns: int) -> None:
+        self.turns, self.flushes, self.calls = turns, 0, list[str]()
+        self.Error = ZeroDivisionError
+        self.device = CudaDevice.__new__(CudaDevice)
+        self.device.drv, self.device._flush = self, cast(Any, SimpleNamespace(bring=self._bring))
+        self.device._start, self.device._end = self._event("start"), self._event("end")
+
+    def _event(self, name: str) -> Any:
+        return SimpleNamespace(
+            record=lambda: self.calls.append(f"record {name}"),
+            query=lambda: self.calls.append(f"query {name}") or self.flushes < self.turns,
+            synchronize=lambda: None,
+            time_since=lambda other: 1e-3 * (10.0 if self.flushes >= self.turns else 500.0),
+        )
+
+    def _bring(self, cache: Cache, launch: Callable[[], Any]) -> None:
+        self.flushes += 1
+
+    def time_us(self) -> float:
+        def launch() -> None:
+            self.calls.append("launch")
+
+        found = self.device.time_us(launch)
+        return found
+
+
+@pytest.mark.parametrize(("turns", "flushes"), [(0, 1), (1, 1), (2, 3), (4, 7)])
+def test_a_sample_with_the_hosts_time_in_it_is_taken_again(turns: int, flushes: int) -> None:
+    host = LateHost(turns)
+    assert host.time_us() == 10.0
+    assert host.flushes == flushes
+    assert host.calls[:4] == ["record start", "launch", "query start", "record end"]
+
+
+def test_a_host_that_is_always_late_ends() -> None:
+    host = LateHost(10**9)
+    assert host.time_us() == 500.0
+    assert host.flushes == 2 * MOST_FLUSHES - 1
 
 
 def test_steady_times_need_few_samples_and_noisy_ones_many() -> None:

@@ -163,21 +163,21 @@ def test_a_winner_is_stale_where_its_family_moved_on_elsewhere(store: Store) -> 
 
 
 def test_winners_of_one_problem_or_kind_are_those_of_the_whole_view(store: Store) -> None:
-    wide, double = Problem(20480, 8, 20480, "f32"), Problem(20480, 16, 20480, "f64")
+    alike = [PROBLEM, Problem(20480, 8, 20480, "f32"), Problem(20480, 16, 640, "f32"), Problem(640, 16, 20480, "f32")]
+    others = [Problem(20480, 16, 20480, "f64"), Problem(20480, 16, 20480, "f32", "ttt")]
     for device in (GPU, "Tesla K40c"):
-        store.add_trial(tuning_run(device), trial(400, C128, problem=PROBLEM, basis="yesterday"))
-        store.add_trial(tuning_run(device), trial(300, C256, problem=wide, basis="yesterday"))
-        store.add_trial(
-            tuning_run(device), trial(500, C512, problem=double, basis="today")
-        )  # so the others are stale
+        for problem in alike:
+            store.add_trial(tuning_run(device), trial(400, C128, problem=problem, basis="yesterday"))
+        for problem in others:  # so all of the others are stale
+            store.add_trial(tuning_run(device), trial(500, C512, problem=problem, basis="today"))
     every = store.best()
-    assert [row.stale for row in every if row.problem == PROBLEM] == [1, 1]
-    for problem in (PROBLEM, wide, double):
+    assert {row.problem: row.stale for row in every if row.op == "nn"} == dict.fromkeys(alike, 1) | {others[0]: 0}
+    for problem in (*alike, *others):
         assert store.best(problem=problem) == tuple(row for row in every if row.problem == problem)
-    assert store.best(alike=PROBLEM) == tuple(row for row in every if row.dtype == "f32")
-    assert store.best(alike=PROBLEM, device=GPU) == tuple(
-        row for row in every if row.dtype == "f32" and row.device == GPU
-    )
+        kind = (problem.dtype_name, problem.op)
+        assert store.best(alike=problem) == tuple(row for row in every if (row.dtype, row.op) == kind)
+    of_gpu = tuple(row for row in every if row.problem in alike and row.device == GPU)
+    assert store.best(alike=PROBLEM, device=GPU) == of_gpu
     assert store.best(problem=Problem(4096, 4, 4096, "f32")) == ()
 
 

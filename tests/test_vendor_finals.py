@@ -381,6 +381,20 @@ def test_a_module_knows_the_routine_that_it_can_leave_a_product_to(store: Store,
     assert told == (480, 1, "cublasSgemm", 130100, 0.48)
 
 
+@pytest.mark.parametrize("routine", ["cublasSsyrk", "cublasSgemv"])
+def test_a_module_compares_with_no_routine_that_libraries_do_not_start(store: Store, routine: str) -> None:
+    row = stored(store, vendor_measurement(480, routine))
+    assert (row.vendor_us, row.vendor_routine, row.cublas_us, row.cublas_routine) == (480, routine, None, None)
+
+
+def test_a_module_knows_the_routines_own_version(store: Store, tmp_path: Path) -> None:
+    row = stored(
+        store, vendor_measurement(480, version=130100), vendor_measurement(470, "cublasLtMatmul #3", version=130200)
+    )
+    (winner,) = imported(exported("module", ((row,), store.sources([row]))), tmp_path).WINNERS
+    assert (row.vendor_version, winner.vendor_version) == (130200, 130100)
+
+
 def test_a_module_knows_no_vendor_where_only_cublaslt_was_measured(store: Store, tmp_path: Path) -> None:
     row = stored(store, LT)
     (winner,) = imported(exported("module", ((row,), store.sources([row]))), tmp_path).WINNERS

@@ -45,7 +45,13 @@ def module_of_all(folder: Path) -> ModuleType:
 
 def before_a_driver(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The module before a driver that records, as `driver`; every kernel has a binary."""
-    for kept in (module.plans, module.vendors, module.starters, module.workspaces):  # of another test's driver
+    for kept in (
+        module.plans,
+        module.vendors,
+        module.starters,
+        module.workspaces,
+        module.decided,
+    ):  # of another test's driver
         kept.clear()
     driver = recording(module, monkeypatch)
     driver.workspaces = True

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+import threading
+import time
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from tests.measured_plans.helpers import arrays, slow_but, started, tensors, ways_to
+from tests.fake_tensors import Cupy, fake_cupy
+from tests.measured_plans.helpers import K, M, N, arrays, slow_but, started, tensors, ways_to
 
 
 @pytest.fixture
@@ -21,6 +27,7 @@ def test_the_first_product_is_timed_and_the_others_start_at_once(module: ModuleT
     given, driver = tensors(), module.driver
     for way in ways_to(module, *given):  # each in its turn is the fastest
         module.plans.clear()
+        module.decided.clear()
         wanted = way.launch.threads, way.launch.splits
         driver.takes_us, driver.launches = slow_but(wanted), []
         a, b, out = given
@@ -56,6 +63,19 @@ def test_a_new_out_is_made_once_for_each_product(module: ModuleType, slow: Simpl
     count = len(made)
     assert module.gemm(a, b, measure=True) is made[-1]
     assert len(made) == count + 1
+
+
+def test_what_the_vendor_computes_lies_as_a_kernels_result_would(module: ModuleType, torch: SimpleNamespace) -> None:
+    """However long each takes: a result's layout is no matter of timing."""
+    a, b, _ = tensors()
+    made: list[Any] = []
+    torch.empty_strided = lambda shape, strides, **_: made.append((shape, strides)) or tensors()[2]
+    torch.driver, torch.takes_us, module.driver.takes_us = module.driver, 8000.0, lambda launch: 10000.0
+    for _ in range(3):
+        module.gemm(a, b, measure=True)
+    assert set(made) == {((M, N), (1, M))}
+    assert len(torch.asked) > 3
+    assert torch.asked[-1][2] is not None
 
 
 def test_the_vendor_computes_it_where_that_is_faster(module: ModuleType, torch: SimpleNamespace) -> None:
@@ -98,7 +118,164 @@ def test_nothing_is_timed_while_a_stream_is_captured(module: ModuleType, slow: S
     assert len(module.driver.launches) == launches + 1
 
 
-def test_arrays_of_other_libraries_are_timed_too(module: ModuleType) -> None:
+def once(module: ModuleType, multiply: Any) -> None:
+    """The first product is timed, and of two more each is one launch, or one of the vendor's products."""
+    multiply()
+    launches = len(module.driver.launches)
+    assert launches > 7
+    multiply()
+    multiply()
+    assert len(module.driver.launches) <= launches + 2
+
+
+def test_arrays_of_other_libraries_are_timed_once_too(module: ModuleType) -> None:
     given = arrays()
-    module.gemm(*given, measure=True)
-    assert len(module.driver.launches) > 7
+    once(module, lambda: module.gemm(*given, measure=True))
+
+
+@pytest.mark.parametrize("takes_us", [1e6, 0.001])
+@pytest.mark.parametrize(
+    "more", [{"stream": 7}, {"alpha": np.float32(2)}, {"beta": 0}, {"alpha": 2 + 0.0}, {"fallback": "error"}]
+)
+@pytest.mark.parametrize("is_made", [True, False])
+def test_what_the_short_way_declines_is_timed_once_too(
+    module: ModuleType, torch: SimpleNamespace, more: dict[str, Any], takes_us: float, is_made: bool
+) -> None:
+    torch.driver, torch.takes_us = module.driver, takes_us
+    torch.empty_strided = lambda *_, **__: tensors()[2]
+    a, b, out = tensors()
+    once(module, lambda: module.gemm(a, b, None if is_made else out, measure=True, **more))
+
+
+def test_a_weight_that_requires_a_gradient_is_timed_once_too(module: ModuleType, slow: SimpleNamespace) -> None:
+    a, b, out = tensors()
+    slow.is_grad_enabled, b.requires_grad = lambda: False, True
+    once(module, lambda: module.gemm(a, b, out=out, measure=True))
+
+
+def test_what_was_decided_outlives_the_plans(module: ModuleType, slow: SimpleNamespace) -> None:
+    a, b, out = tensors()
+    module.gemm(a, b, out=out, measure=True)
+    module.plans.clear()
+    launches = len(module.driver.launches)
+    module.gemm(a, b, out=out, measure=True)
+    assert len(module.driver.launches) == launches + 1
+    others = [tensors()[0], tensors()[1], tensors()[2]]
+    module.gemm(*others[:2], out=others[2], measure=True)
+    assert len(module.driver.launches) == launches + 2
+    wider = tensors(M, N + 1, K)
+    module.gemm(*wider[:2], out=wider[2], measure=True)  # another kind
+    assert len(module.driver.launches) > launches + 9
+
+
+def test_of_threads_that_begin_at_once_one_times(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    timed: list[Any] = []
+
+    def slowly(product: Any, found: Any, *_: Any) -> Any:
+        timed.append(found)
+        time.sleep(0.05)
+        return found
+
+    monkeypatch.setattr(module, "fastest_way", slowly)
+    product = module.Product.of(*arrays(), conjugates=(False, False), math=None)
+    kernel = module.choice(*arrays(), fallback="error")
+
+    def decide() -> None:
+        assert module.by_timing(product, kernel, kernel, "vendor", None, None, None) is kernel
+
+    threads = [threading.Thread(target=decide) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert timed == [kernel]
+
+
+def test_what_is_timed_is_the_product_that_was_asked_for(
+    module: ModuleType, torch: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(module, "vendors_of", lambda product, alpha, beta: asked.append((alpha, beta)) or len)
+
+    def fastest(product: Any, found: Any, *rest: Any) -> Any:
+        asked.append(rest)
+        return found
+
+    monkeypatch.setattr(module, "fastest_way", fastest)
+    a, b, out = tensors()
+    module.gemm(a, b, out=out, alpha=2.0, beta=3.0, stream=7, measure=True)
+    assert asked == [(2.0, 3.0), (2.0, 3.0, 7, len)]
+
+
+def test_what_out_holds_is_kept(module: ModuleType, slow: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[Any] = []
+
+    @contextlib.contextmanager
+    def preserved(name: str, array: Any) -> Any:
+        kept.append(array)
+        yield
+
+    monkeypatch.setattr(module, "preserved", preserved)
+    a, b, out = tensors()
+    module.gemm(a, b, out=out, beta=1, measure=True)
+    assert kept == [out]
+    described = arrays()
+    expected = module.choice(*described, fallback="error").launch
+    module.driver.launches = []
+    module.gemm(*described, beta=1, measure=True)  # which nobody can copy: untimed
+    assert [started(one) for one in module.driver.launches] == [(expected.threads, expected.splits)]
+
+
+@pytest.mark.parametrize("what", ["load", "room", "vectors"])
+def test_what_cannot_be_timed_is_computed_as_expected(
+    module: ModuleType, torch: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    def fails(*_: Any, **__: Any) -> Any:
+        raise {"load": RuntimeError, "room": MemoryError}[what]("no")
+
+    plain = module._chosen_or_vendor
+    left = module.Vendor("expected to be faster")
+    monkeypatch.setattr(
+        module, "_chosen_or_vendor", lambda p, fallback: left if fallback == "vendor" else plain(p, fallback)
+    )
+    if what == "vectors":
+        monkeypatch.setattr(module, "vendors_of", lambda *_: None)
+    else:
+        monkeypatch.setattr(module, {"load": "ready", "room": "fastest_way"}[what], fails)
+    a, b, out = tensors()
+    assert module.gemm(a, b, out=out, measure=True) is out
+    assert (len(torch.asked), module.driver.launches) == (1, [])
+
+
+def test_of_an_extent_of_0_nothing_is_timed(module: ModuleType, torch: SimpleNamespace) -> None:
+    a, b, out = tensors(M, N, 0)
+    assert module.gemm(a, b, out=out, measure=True) is out
+    assert (len(torch.asked), module.driver.launches) == (1, [])
+
+
+def test_cupys_products_with_factors_are_decided_by_themselves(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CuPy multiplies by factors in operations of their own, so it is timed without alone."""
+    cupy = fake_cupy()
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    products: list[Any] = []
+
+    def matmul(a: Any, b: Any, out: Any = None) -> Any:
+        products.append(out)
+        return out
+
+    cupy.matmul = matmul
+    a, b, out = (Cupy(one) for one in arrays())
+    module.driver.takes_us = lambda launch: 1e9
+    module.gemm(a, b, out=out, measure=True)  # CuPy's takes no time here
+    launches, products[:] = len(module.driver.launches), []
+    module.gemm(a, b, out=out, measure=True)
+    assert (len(products), len(module.driver.launches)) == (1, launches)
+    module.gemm(a, b, out=out, alpha=2.0, measure=True)  # of kernels alone
+    assert len(products) == 1
+    assert len(module.driver.launches) > launches + 7
+    launches = len(module.driver.launches)
+    module.gemm(a, b, out=out, alpha=2.0, measure=True)
+    module.gemm(a, b, out=out, measure=True)
+    assert (len(products), len(module.driver.launches)) == (2, launches + 1)

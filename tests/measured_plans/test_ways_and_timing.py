@@ -167,6 +167,39 @@ def test_what_the_host_starts_late_is_timed_again_after_more_writing(module: Mod
     assert max(fills_before_launches()) == 96
 
 
+def test_whether_the_host_was_late_is_asked_of_the_event_before_when_the_product_is_started(
+    module: ModuleType,
+) -> None:
+    driver = module.driver
+    module.plan(*arrays(), stream=7, measure=True)
+    (before,) = {event for event, _ in driver.queried}
+    assert before == 0xE0  # the first that was made
+    launches = [count for _, count in driver.queried]
+    assert launches == sorted(set(launches))  # each after one launch more
+    driver.query_error, driver.calls = 700, []
+    module.plan(*arrays(), stream=7, measure=True)
+    fills = sum(call.startswith("fill") for call in driver.calls)
+    assert fills == 3 * sum(call == "event on 7" for call in driver.calls) // 2  # an error says nothing of the host
+
+
+def test_a_late_sample_counts_for_nothing(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = iter([(900.0, 70.0, True), (10.0, 5.0, False), *[(20.0, 9.0, False)] * 6])
+    monkeypatch.setattr(module, "_sample", lambda *_: next(told))
+    assert module.times_us([lambda: None], arrays()[0], 0xC0, 0, 0) == ([20.0], [5.0])
+
+
+def test_what_fails_only_while_it_is_timed_takes_for_ever(module: ModuleType) -> None:
+    started = []
+
+    def fails() -> None:
+        started.append(len(started))
+        if len(started) == 4:
+            raise RuntimeError("out of memory")
+
+    times, _ = module.times_us([fails, lambda: None], arrays()[0], 0xC0, 0, 0)
+    assert times == [float("inf"), 0.0]
+
+
 def test_the_memory_between_is_of_the_arrays_library(module: ModuleType, torch: SimpleNamespace) -> None:
     sizes: list[int] = []
     torch.empty = lambda size, **_: sizes.append(size) or SimpleNamespace(data_ptr=lambda: 1 << 50)

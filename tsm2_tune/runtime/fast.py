@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tsm2_tune.runtime.driver import stream_handle
-from tsm2_tune.runtime.libraries import torch_stream, vendors_product
+from tsm2_tune.runtime.libraries import is_cupys, torch_stream, vendors_product
 from tsm2_tune.runtime.plans import Plan
 
 Starter = Callable[..., Any]
@@ -44,6 +44,8 @@ def by_vendor(a: Any, b: Any, out: Any, alpha: Any, beta: Any, asked: Any) -> An
     """The product by the arrays' own library, on its current stream; None where that needs a closer look."""
     if type(alpha) not in PLAIN or type(beta) not in PLAIN or (out is None and beta is not None):
         return None
+    if asked and asked[4] and not (alpha is None and beta is None) and is_cupys(a):
+        return None  # which was timed without
     return vendors_product(
         a, b, out, 1 if alpha is None else alpha, 0 if beta is None else beta, asked[:2] if asked else NO_CONJUGATES
     )

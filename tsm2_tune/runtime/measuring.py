@@ -64,7 +64,10 @@ def fastest_way(
     context, ordinal = home(product.a)
     with current_context(context):
         if is_capturing(handle):
-            raise RuntimeError("measure: nothing is timed while a stream is captured: make the plan before that")
+            raise RuntimeError(
+                "measure: nothing is timed while a stream is captured: make the plan, or the first such product,"
+                " before that"
+            )
     await_all(product, stream, handle)
     out, zero = product.out.array, factors_of(product, None, None)[1]
     keeps = nullcontext() if beta in (None, zero) else preserved("out", out)
@@ -127,13 +130,16 @@ def times_us(
             for at in able:
                 if turn > 1 and min(samples[at]) > FAR * least:
                     continue
-                us, host_us, is_late = _sample(starts[at], partial(fill, fills[at]), events, handle)
-                while is_late and fills[at] < MOST_FILLS:
-                    fills[at] *= 2
+                try:
                     us, host_us, is_late = _sample(starts[at], partial(fill, fills[at]), events, handle)
+                    while is_late and fills[at] < MOST_FILLS:
+                        fills[at] *= 2
+                        us, host_us, is_late = _sample(starts[at], partial(fill, fills[at]), events, handle)
+                except Exception:  # each library has its own
+                    us, host_us = NEVER, NEVER
                 samples[at].append(us)
                 hosts_us[at] = min(hosts_us[at], host_us)
-    return [statistics.median(of) if of else NEVER for of in samples], hosts_us
+    return [statistics.median(of) if NEVER not in of and of else NEVER for of in samples], hosts_us
 
 
 def _sample(

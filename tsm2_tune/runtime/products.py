@@ -10,6 +10,7 @@ from typing import Any
 
 from tsm2_tune.runtime.choosing import check_place, choose
 from tsm2_tune.runtime.compiled import compiled_cupy_starter, compiled_torch_starter, teach
+from tsm2_tune.runtime.deciding import by_timing, has_factors
 from tsm2_tune.runtime.driver import (
     context_id,
     device_of,
@@ -75,9 +76,11 @@ def gemm(
     which lies in the same memory. Where there is none either, PyTorch and CuPy compute the product of their arrays;
     of others, and with fallback="error", that is an error. Where an extent is 0 the arrays' own library computes it.
 
-    With `measure` the first product of a kind is timed as `plan` does that; what takes least computes it, and all
-    others that differ from it in addresses and factors alone. Another process may find something else the fastest,
-    whose sums are rounded otherwise; without `measure` results are the same bits in every process.
+    With `measure` the first product of a kind is timed as `plan` does that, with PyTorch's or CuPy's own product as
+    that is set to multiply then; what takes least computes it, and all others that differ from it in addresses and
+    factors alone. Another process may find something else the fastest, whose sums are rounded otherwise; without
+    `measure` results are the same bits in every process. Where nothing can be timed, for want of memory or of a way
+    to keep what `out` holds, what is expected to take least computes the product.
 
     Without `out` a new array of the library of `a` is made, by its allocator: column-major where
     a kernel for a and b computes that, else row-major. At beta = 0, of minplus infinity, what `out` held is not read.
@@ -117,11 +120,17 @@ def gemm(
     product = Product.of(a, b, out, conjugates=(conj_a, conj_b), math=math)
     check_factors(product, alpha, beta)
     found = _chosen_or_vendor(product, fallback)
-    if measure and not product.on_host:
-        found = _measured(product, found, fallback, alpha, beta, stream)
+    is_timed = measure and not product.on_host
+    if is_timed:
+        product, found = _measured(product, found, fallback, alpha, beta, stream)
+    # What a factor decides the short way does not see: CuPy multiplies by it in operations of their own.
+    is_kept = not (is_timed and is_cupys(a) and has_factors(product, alpha, beta))
     if isinstance(found, Vendor):
         done = _by_vendor(product, found, alpha, beta, stream)
-        _remember(a, b, out, tuple(x.span_bytes for x in product.given), asked)
+        if is_kept and not (
+            is_timed and out is None
+        ):  # which lies as a kernel's, and not as the library would make it
+            _remember(a, b, out, tuple(x.span_bytes for x in product.given), asked)
         return done
     if product.on_host:
         if stream is not None:
@@ -132,7 +141,8 @@ def gemm(
     at_a, at_b, at_out = (x.address for x in product.given)
     plan.start(at_a, at_b, at_out, alpha, beta, handle, product.a.array)
     assert product.out is not None
-    _remember(a, b, out, plan, asked)
+    if is_kept:
+        _remember(a, b, out, plan, asked)
     return product.out.array
 
 
@@ -175,9 +185,9 @@ def plan(
     or CuPy's own product of its matrices (of CuPy's without alpha and beta), as that is set to multiply. This becomes
     the plan where it takes less, also to be called; CuPy lets no product of its own be captured in a graph. The
     plan's `match` says the times. They are taken with the L2 full of lines to be written, in memory of twice its
-    size, and last 10 to 20 ms, or as long as a hundred products; the workspace of all that are timed stays. What
-    `out` holds is undefined then, unless beta keeps it: it is copied and put back, in arrays of PyTorch and CuPy
-    alone. Another process may find another kernel the fastest, whose sums are rounded otherwise.
+    size, and last some tens of milliseconds, or as long as a hundred products; the workspace of all that are timed
+    stays. What `out` holds is undefined then, unless beta keeps it: it is copied and put back, in arrays of PyTorch
+    and CuPy alone. Another process may find another kernel the fastest, whose sums are rounded otherwise.
     """
     product = Product.of(a, b, out, conjugates=(conj_a, conj_b), math=math)
     if product.on_host or product.out is None:
@@ -247,23 +257,22 @@ def _chosen_or_vendor(product: Product, fallback: str) -> Match | Vendor:
 
 def _measured(
     product: Product, expected: Match | Vendor, fallback: str, alpha: Any, beta: Any, stream: Any
-) -> Match | Vendor:
-    """What takes least, by timing: where there is no `out`, on a new one. What is expected to, where no kernel is for
-    it, or where that is the vendor's product and this cannot be timed.
+) -> tuple[Product, Match | Vendor]:
+    """The product with an `out`, and what takes least, by timing; as it is, and what is expected to, where no kernel
+    is for it, or none that loads where the vendor's product is expected to.
     """
     kernel = expected
-    if isinstance(expected, Vendor):
-        try:
+    try:
+        if isinstance(expected, Vendor):
             kernel = _chosen_or_vendor(product, "error")
-        except (LookupError, ValueError):
-            return expected
-    if isinstance(kernel, Vendor):
-        return expected
-    product, _, _ = ready(product, kernel, stream)
-    multiply = vendors_of(product, alpha, beta) if fallback == "vendor" else None
-    if multiply is None and isinstance(expected, Vendor):
-        return expected
-    return fastest_way(product, kernel, alpha, beta, stream, multiply)
+        if isinstance(kernel, Vendor):
+            return product, expected
+        product, _, _ = ready(product, kernel, stream)
+    except (LookupError, RuntimeError, ValueError):
+        if not isinstance(expected, Vendor):
+            raise
+        return product, expected
+    return product, by_timing(product, expected, kernel, fallback, alpha, beta, stream)
 
 
 def _by_vendor(product: Product, found: Vendor, alpha: Any, beta: Any, stream: Any) -> Any:

@@ -96,7 +96,7 @@ class Match:
     )
     expected_us: float | None = None  # on a GPU: measured, where it is exact, else predicted; None: not known
     vendor_us: float | None = None  # the same of cuBLAS's own routine, where its answer was right
-    is_timed: bool = False  # for a plan, on its arrays: both times are of that
+    is_timed: bool = False  # with `measure`, on arrays of the product: both times are of that
 
     @property
     def swapped(self) -> bool:

@@ -28,6 +28,7 @@ MODULES = (
     "host",
     "starting",
     "measuring",
+    "deciding",
     "products",
 )
 

@@ -15,6 +15,7 @@ from tsm2_tune.tuner.trial import Cache, Measurement, VendorMeasurement
 from tsm2_tune.tuner.vendor.libraries import CUBLAS
 
 KIND = "vendor measurement"  # what a row is called in a message
+GEMM = "gemm"  # in the name of what PyTorch and CuPy start of cuBLAS; no syrk for X^T X, no gemv for n = 1
 VENDOR, SAMPLE = schema.vendor_measurement, schema.vendor_sample
 
 
@@ -73,7 +74,7 @@ def beside(connection: Connection, winner: BestRow, rounds: Sequence[tuple[int, 
                 vendor_version=fastest.version,
                 x_cublas=x_cublas,
             )
-            own = next((one for one in found if one.library == CUBLAS), None)
+            own = next((one for one in found if one.library == CUBLAS and GEMM in one.routine.lower()), None)
             winner = winner if own is None else _beside_cublas(winner, own)
     return winner
 

@@ -1,0 +1,55 @@
+"""What was found by timing, for products of a kind: those that differ in addresses and factors alone."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from tsm2_tune.runtime.driver import context_id, home
+from tsm2_tune.runtime.libraries import is_cupys, is_torchs
+from tsm2_tune.runtime.matrices import Product
+from tsm2_tune.runtime.measuring import fastest_way, vendors_of
+from tsm2_tune.runtime.starting import factors_of
+from tsm2_tune.runtime.winners import Match, Vendor
+
+MOST_DECIDED = 1 << 16  # kinds that are kept
+decided: dict[Any, Match | Vendor] = {}
+_deciding = threading.RLock()  # of threads that begin with products of one kind, one times
+
+
+def has_factors(product: Product, alpha: Any, beta: Any) -> bool:
+    """Whether any is given that is not of the product alone."""
+    return factors_of(product, alpha, beta) != factors_of(product, None, None)
+
+
+def by_timing(
+    product: Product, expected: Match | Vendor, kernel: Match, fallback: str, alpha: Any, beta: Any, stream: Any
+) -> Match | Vendor:
+    """What takes least, by timing at the first product of a kind: the vendor's, or one of the ways that are expected
+    to take about as long as the kernel's. What is expected to, where the vendor's is that and cannot be timed, or
+    where nothing can: without room, or where `out` is to be kept and of a library that is not known to copy it.
+    """
+    keeps = beta is not None and beta != factors_of(product, None, None)[1]
+    multiply = vendors_of(product, alpha, beta) if fallback == "vendor" else None
+    others = keeps and not all(is_torchs(x.array) or is_cupys(x.array) for x in product.given)
+    if others or (multiply is None and isinstance(expected, Vendor)):
+        return expected
+    with _deciding:
+        kind = _kind(product, fallback, is_vendor_timed=multiply is not None)
+        found = decided.get(kind)
+        if found is None:
+            try:
+                found = fastest_way(product, kernel, alpha, beta, stream, multiply)
+            except MemoryError:
+                return expected
+            if len(decided) >= MOST_DECIDED:
+                decided.clear()
+            decided[kind] = found
+    return found
+
+
+def _kind(product: Product, fallback: str, *, is_vendor_timed: bool) -> Any:
+    """All that decides what takes least."""
+    layouts = tuple((x.rows, x.columns, *x.ld.items()) for x in product.given)
+    where = context_id(home(product.a)[0])
+    return where, product.name, layouts, product.conjugates, product.is_gram, fallback, is_vendor_timed
