@@ -28,7 +28,7 @@ def test_the_transposed_product_is_in_the_same_memory(op: str, other: str) -> No
     ("guidelines", "instead"),
     [
         ({}, "tune the transposed product 1000x10x100:f32, whose kernels serve it too, "),
-        ({"min-reuse": 1e9, "min-threads-per-sm": 1e9}, ""),  # none of that one is left either
+        ({"min_reuse": 1e9, "min_threads_per_sm": 1e9}, ""),  # none of that one is left either
     ],
 )
 def test_what_has_no_configuration_names_the_product_that_serves_it(
