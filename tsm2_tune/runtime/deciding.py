@@ -34,9 +34,12 @@ def by_timing(
     others = keeps and not all(is_torchs(x.array) or is_cupys(x.array) for x in product.given)
     if others or (multiply is None and isinstance(expected, Vendor)):
         return expected
+    kind = _kind(product, fallback, is_vendor_timed=multiply is not None)
+    found = decided.get(kind)
+    if found is not None:
+        return found
     with _deciding:
-        kind = _kind(product, fallback, is_vendor_timed=multiply is not None)
-        found = decided.get(kind)
+        found = decided.get(kind)  # another thread's
         if found is None:
             try:
                 found = fastest_way(product, kernel, alpha, beta, stream, multiply)
