@@ -57,10 +57,10 @@ def test_plans_have_a_table_and_targets_of_their_own(tmp_path: Path) -> None:
     of_all = [line.split("|")[4:-1] for line in lines if line.startswith("| all |")]
     assert [cells[0].strip() for cells in of_all] == ["4", "3"]
     assert [cell.strip() for cell in of_all[1][1:4]] == ["1.16", "1.00", "0 %"]
-    medians = [line for line in lines if line.startswith("- median regret")]
+    medians = [line for line in lines if line.startswith("- goal: median regret")]
     assert medians == [
-        "- median regret at most 2 %: missed, at 0.05263",
-        "- median regret at most 2 %: reached, at 0.01053",
+        "- goal: median regret at most 2 %; missed: 0.0526",
+        "- goal: median regret at most 2 %; reached: 0.0105",
     ]
 
 

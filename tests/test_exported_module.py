@@ -224,6 +224,18 @@ def host_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Module
     return imported(exported("module", found), tmp_path), calls
 
 
+def test_a_wide_product_on_the_host_takes_the_tuned_one_that_is_its_transposed(tmp_path: Path) -> None:
+    """By distance, as nothing is expected there: the shape itself before another one of the same storage order."""
+    shapes = (Problem(1000, 10, 100, "f32"), Problem(1, 1, 1000, "f32", "ttt"), Problem(900, 10, 100, "f32", "ttt"))
+    found = winners(tmp_path, *((HOST, trial(100 + at, problem=one)) for at, one in enumerate(shapes)))
+    module = imported(exported("module", found), tmp_path)
+    wide, tall = (np.ones(shape, np.float32) for shape in ((10, 100), (100, 1000)))
+    chosen = module.choice(wide, tall)
+    assert (chosen.winner.op, chosen.distance, chosen.swapped) == ("nn", 0, True)
+    chosen = module.choice(tall.T.copy(), wide.T.copy())  # a tall one, for which its own order has a winner
+    assert (chosen.winner.m, chosen.winner.op, chosen.swapped) == (900, "ttt", False)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_numpy_arrays_run_on_the_host(
     host_module: tuple[ModuleType, list[dict[str, Any]]], dtype: type[np.floating[Any]]

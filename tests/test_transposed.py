@@ -24,17 +24,25 @@ def test_the_transposed_product_is_in_the_same_memory(op: str, other: str) -> No
     assert transposed(transposed(problem)) == problem
 
 
+WIDE, SQUARE = Problem(10, 1000, 100, "f32", "ttt"), Problem(20480, 16, 20480, "f32")
+INSTEAD = "; tune the transposed product, whose kernels serve it too: --shapes 1000x10x100 --dtype f32 --op nn"
+STRICT = {"min_reuse": 1e9, "min_threads_per_sm": 1e9}  # of the transposed product none is left either
+
+
 @pytest.mark.parametrize(
-    ("guidelines", "instead"),
+    ("problem", "guidelines", "families", "remedies"),
     [
-        ({}, "tune the transposed product 1000x10x100:f32, whose kernels serve it too, "),
-        ({"min_reuse": 1e9, "min_threads_per_sm": 1e9}, ""),  # none of that one is left either
+        (WIDE, {}, (), INSTEAD),
+        (WIDE, {}, ("tsm2", "tsmm"), f"no family computes it{INSTEAD} or name other families"),
+        (WIDE, STRICT, (), "; choose another shape"),
+        (SQUARE, STRICT, (), "; loosen --guidelines"),
+        (SQUARE, STRICT, ("tsm2",), "; loosen --guidelines or name other families"),
     ],
 )
-def test_what_has_no_configuration_names_the_product_that_serves_it(
-    guidelines: dict[str, float], instead: str
+def test_what_has_no_configuration_names_what_can_be_tuned(
+    problem: Problem, guidelines: dict[str, float], families: tuple[str, ...], remedies: str
 ) -> None:
     target = cast(Target, SimpleNamespace(limits=PROFILES["h100"]))
     with pytest.raises(InputError) as refused:
-        spaces([Problem(10, 1000, 100, "f32", "ttt")], target, guidelines=guidelines, families=())
-    assert f"; {instead}loosen --guidelines or name other families" in str(refused.value)
+        spaces([problem], target, guidelines=guidelines, families=families)
+    assert str(refused.value).endswith(remedies)

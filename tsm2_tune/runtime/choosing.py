@@ -113,7 +113,8 @@ def _chosen(
     device: str | None,
 ) -> Match:
     """The winner for matrices in these storage orders; else one for the transposed product, as where C is wide and
-    that is expected to be faster: kernels are made for a tall C. The launcher chooses the same, sooner.
+    that is expected to be faster, or on a host is nearer: kernels are made for a tall C. The launcher chooses the
+    same, sooner.
 
     It has operands in the same memory, in the other's place: of C = A B it computes C^T = B^T A^T. `leading` are
     the leading dimensions of the matrices, for each of their orders.
@@ -125,10 +126,15 @@ def _chosen(
     lds, of_across = _leading(orders, leading)
     (m, n, k), make_out = shape, len(orders) == 2
     found = _best(as_is, shape, device, lds, make_out=make_out) if as_is else None
-    if found is not None and not (across and m < n and found.distance > 0 and found.expected_us is not None):
+    on_host = device is None  # of which nothing is expected
+    is_known = on_host or (found is not None and found.expected_us is not None)
+    if found is not None and not (across and m < n and found.distance > 0 and is_known):
         return found
     other = _best(across, (n, m, k), device, of_across, make_out=make_out, swapped=True)
-    return other if found is None or _is_faster(other, found) else found
+    if found is None:
+        return other
+    is_better = other.distance < found.distance if on_host else _is_faster(other, found)
+    return other if is_better else found
 
 
 def _by_launcher(

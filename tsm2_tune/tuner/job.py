@@ -125,22 +125,32 @@ def spaces(
             )
         space = search_space(problem, limits, guidelines=guidelines, families=families)
         if not space.kept:
-            counts = ", ".join(f"{count} by {rule.name}" for rule, count in space.dropped if count)
+            dropped = [(rule, count) for rule, count in space.dropped if count]
+            counts = ", ".join(f"{count} by {rule.name}" for rule, count in dropped)
+            others = ["loosen --guidelines"] if any(rule.kind == "guideline" for rule, _ in dropped) else []
+            if families:
+                others.append("name other families")
+            remedies = [*_instead(problem, limits, guidelines, families), *others] or ["choose another shape"]
+            why = f"dropped {counts}" if counts else "no family computes it"
             raise InputError(
-                f"no configuration left for {problem.text} on {limits.name}: dropped {counts};"
-                f" {_instead(problem, limits, guidelines, families)}loosen --guidelines or name other families"
+                f"no configuration left for {problem.text} on {limits.name}: {why}; {' or '.join(remedies)}"
             )
         found.append(space)
     return tuple(found)
 
 
-def _instead(problem: Problem, limits: DeviceLimits, guidelines: Thresholds, families: Sequence[str]) -> str:
+def _instead(problem: Problem, limits: DeviceLimits, guidelines: Thresholds, families: Sequence[str]) -> list[str]:
     """That the transposed product can be tuned, where it can: an exported module serves this one by its kernels."""
     if problem.is_gram:
-        return ""
+        return []
     other = transposed(problem)
-    space = search_space(other, limits, guidelines=guidelines, families=families)
-    return f"tune the transposed product {other.text}, whose kernels serve it too, " if space.kept else ""
+    if not search_space(other, limits, guidelines=guidelines, families=families).kept:
+        return []
+    shape = f"{other.m}x{other.n}x{other.k}"
+    return [
+        f"tune the transposed product, whose kernels serve it too: --shapes {shape} --dtype {other.dtype_name}"
+        f" --op {other.op}"
+    ]
 
 
 def run(
