@@ -281,6 +281,8 @@ def test_every_command_has_help(name: str | None) -> None:
         ),
         (("--shapes", "8x8x8", "best"), "options of tuning before 'best'"),
         (("nothing",), "No such command 'nothing'; --help says more"),
+        (("bset",), "did you mean 'best'? --help says more"),
+        (("source", "tsm2-v9-t128-c16-p4"), "'tsm2-v9-t128-c16-p4': version is one of v0, v1, v2, v3"),
         (("export", "--output", "-"), "Missing option '--format'; choose from: module, csv"),
         (("source",), "Missing argument 'CONFIGURATION'; --help says more"),
         (("show", "first"), "'first' is not a valid integer"),

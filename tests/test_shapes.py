@@ -39,6 +39,7 @@ def test_spellings(text: str, shapes: list[tuple[int, int, int]]) -> None:
         ("1e400x8x8", "no whole number"),
         ("1e99x8x8", "at most"),
         ("axbxc", "no whole number"),
+        ("10:30x10x10", "a range is FROM:TO:STEP"),
         ("9" * 5000 + "x8x8", "a number of 5000 characters"),
         ("kx8xm", "a letter must stand"),
         ("mx8x8", "as itself"),

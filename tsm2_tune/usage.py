@@ -73,7 +73,8 @@ def _in_a_line(error: click.UsageError) -> str:
         return f"No such option: {error.option_name}; did you mean {error.possibilities[0]}?"
     text = _LINE_ENDS.sub(" ", error.format_message()).strip().rstrip(".")
     text = re.sub(r"\. ([A-Z])", lambda found: f"; {found[1].lower()}", text)
-    return text if error.ctx is None or "--help" in text else f"{text}; --help says more"
+    end = "" if text.endswith("?") else ";"
+    return text if error.ctx is None or "--help" in text else f"{text}{end} --help says more"
 
 
 def _drop_unwritten() -> None:

@@ -96,7 +96,10 @@ def _parse_number(text: str, item: str) -> int:
             f" a dimension must be at least 1, at most {LARGEST_DIMENSION}"
         )
     if not re.fullmatch(r"-?\d+(\.\d+)?(e\+?\d{1,2})?", text):
-        raise InputError(f"shape {item!r}: {text!r} is no whole number; expected MxNxK, such as 20480x16x20480")
+        spelt = (
+            "a range is FROM:TO:STEP or FROM:TO:*FACTOR" if ":" in text else "expected MxNxK, such as 20480x16x20480"
+        )
+        raise InputError(f"shape {item!r}: {text!r} is no whole number; {spelt}")
     value = float(text) if re.search(r"[.e]", text) else int(text)
     if value != int(value):
         raise InputError(f"shape {item!r}: {text!r} is no whole number")
