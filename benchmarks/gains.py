@@ -93,11 +93,11 @@ def read_tuned(path: Path) -> tuple[str, list[Row]]:
         rows = []
     if not rows:
         raise InputError(f"{path} has no winners: name what tsm2-tune export --format json has written")
-    for number_of, row in enumerate(rows, start=1):
+    for place, row in enumerate(rows, start=1):
         if (unusable := unusable_field(row, OF_A_TUNED_SHAPE)) is not None:
-            raise InputError(f"{path} has no usable {unusable} in winner {number_of}: export it again")
+            raise InputError(f"{path} has no usable {unusable} in winner {place}: export it again")
     found = {(row["device"], row["cache"]) for row in rows}
-    if len(found) > 1 or found != {(rows[0]["device"], "clean")}:
+    if found != {(rows[0]["device"], "clean")}:
         raise InputError(f"{path} has times of {len(found)} GPUs and states of the L2: export --cache clean --device")
     return rows[0]["device"], rows
 

@@ -127,9 +127,8 @@ def gemm(
     is_kept = not (is_timed and is_cupys(a) and has_factors(product, alpha, beta))
     if isinstance(found, Vendor):
         done = _by_vendor(product, found, alpha, beta, stream)
-        if is_kept and not (
-            is_timed and out is None
-        ):  # which lies as a kernel's, and not as the library would make it
+        # A new `out` for timing lies as a kernel's, and not as the library would make it.
+        if is_kept and not (is_timed and out is None):
             _remember(a, b, out, tuple(x.span_bytes for x in product.given), asked)
         return done
     if product.on_host:

@@ -82,8 +82,8 @@ class BestRow:
     vendor_routine: str | None = None
     vendor_version: int | None = None  # of the routine's library: 130100 is 13.1.0
     x_cublas: float | None = None  # the vendor's median over ours; None also where its answer is wrong
-    cublas_us: float | None = None  # of cuBLAS's gemm there, which PyTorch and CuPy start; None: not measured, as
-    # where another routine of cuBLAS was faster, a syrk or a gemv
+    # Of cuBLAS's gemm there, which PyTorch and CuPy start; None: not measured, as where its syrk or gemv was faster.
+    cublas_us: float | None = None
     cublas_right: int | None = None
     cublas_routine: str | None = None
     cublas_version: int | None = None
