@@ -62,6 +62,18 @@ def test_where_the_vendor_is_expected_to_be_faster_the_choice_says_so(module: Mo
     assert module.match(20480, 8, 700, "f32", GPU).loses
 
 
+def test_a_predicted_gain_is_to_be_more_than_nothing(module: ModuleType) -> None:
+    near, exact = (module.match(m, 8, 20480, "f32", GPU) for m in (10000, 20480))
+    for found, times, loses in (
+        (near, 1.02, True),
+        (near, 1.04, False),
+        (replace(near, is_timed=True), 1.02, False),
+        (exact, 1.001, False),
+        (exact, 0.999, True),
+    ):
+        assert replace(found, vendor_us=times * found.expected_us).loses == loses
+
+
 @pytest.fixture
 def both_orders(tmp_path: Path) -> ModuleType:
     """Of column-major operands at a shape of many columns of A, and of row-major ones at a tall C."""

@@ -287,6 +287,17 @@ def test_the_vendor_computes_whole_tiles() -> None:
     assert routines.us(work(partly)) > 0.6 * 400.0  # of 0.27 times the operations, and half of the bytes
 
 
+def test_the_vendors_vectors_tell_little_of_its_matrices() -> None:
+    """Of which another routine computes the products, that has no tiles."""
+    column, matrix = (20480, 1, 20480), (20480, 2, 20480)
+    routines = Routines([work(column), work((20480, 8, 20480))], [1000.0, 400.0])
+    assert routines.us(work(column)) == pytest.approx(1000, rel=0.02)
+    assert routines.us(work(matrix)) == pytest.approx(400, rel=0.15)
+    routines = Routines([work((10**6, 8, 8))], [50.0])
+    for vector, tiled in (((10**6, 1, 8), (10**6, 2, 8)), ((1, 10**6, 8), (2, 10**6, 8))):
+        assert routines.us(work(vector)) < 0.5 * routines.us(work(tiled))
+
+
 def test_the_vendors_time_is_interpolated() -> None:
     small = (100, 8, 1000)
     routines = Routines([work(R), work(small)], [400.0, 50.0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ ODD_AWAY = 2.0  # square of the distance between lines that are whole vectors an
 MOSTLY_START_US = 50.0  # half of the ratio of so long a body counts at any longer time, of a shorter one less
 VENDOR_TILE = (64.0, 32.0, 32.0)  # of m, n and k, which the vendor's routines compute as a whole
 VENDOR_RATE = 0.7  # of the card's, at which they multiply
+VECTOR = 0.05  # for the extent of 1 in distances: another of the vendor's routines multiplies a matrix and a vector
 ODD_VENDOR = 1.1  # how much longer the vendor's routines take where lines are not whole vectors
 EVER = 2.0**60  # an extent that none reaches
 
@@ -75,20 +77,28 @@ class Routines:
     """What the vendor's routines take, from where they were measured."""
 
     def __init__(self, works: Sequence[Work], measured_us: Sequence[float]) -> None:
-        self.interpolated = Interpolated([works], [measured_us], [list(map(self._plain_us, works))])
+        expected_us = list(map(self._plain_us, works))
+        self.interpolated = Interpolated([list(map(_vectors_apart, works))], [measured_us], [expected_us])
 
     def us(self, work: Work) -> float:
         """The expected time."""
         plain_us = self._plain_us(work)
-        factors, _ = self.interpolated.at(work, as_column([plain_us]))
+        factors, _ = self.interpolated.at(_vectors_apart(work), as_column([plain_us]))
         return float(factors[0, 0] * plain_us)
 
     @staticmethod
     def _plain_us(work: Work) -> float:
-        m, n, k = (math.ceil(x / tile) * tile for x, tile in zip((work.m, work.n, work.k), VENDOR_TILE, strict=True))
-        arithmetic_us = work.arithmetic_us / VENDOR_RATE * (m * n * k / (work.m * work.n * work.k))
+        m, n, k = extents = work.m, work.n, work.k
+        if min(m, n) > 1:  # tiles, of which a product with a vector has none
+            m, n, k = (math.ceil(x / tile) * tile for x, tile in zip(extents, VENDOR_TILE, strict=True))
+        arithmetic_us = work.arithmetic_us / VENDOR_RATE * (m * n * k / math.prod(extents))
         body_us = math.hypot(work.memory_us, arithmetic_us)
         return START_US + (ODD_VENDOR if work.has_odd_lines else 1.0) * body_us
+
+
+def _vectors_apart(work: Work) -> Work:
+    """The work by whose extents its distance from others is told."""
+    return replace(work, m=VECTOR if work.m == 1 else work.m, n=VECTOR if work.n == 1 else work.n)
 
 
 def _padded(rows: Sequence[Sequence[float]]) -> Floats:

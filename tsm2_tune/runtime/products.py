@@ -251,7 +251,7 @@ def _chosen_or_vendor(product: Product, fallback: str) -> Match | Vendor:
         if not falls_back:
             raise
         return Vendor(str(error))
-    return Vendor(str(found)) if falls_back and found.loses else found
+    return Vendor(found.why_it_loses) if falls_back and found.loses else found
 
 
 def _measured(

@@ -12,6 +12,8 @@ from tsm2_tune.runtime.expecting import Division
 from tsm2_tune.runtime.launch import Launch
 from tsm2_tune.runtime.work import VECTOR_BYTES, Card, Work, element_bytes
 
+NO_GAIN = 1.03  # times as long as the kernel's predicted time, which the vendor's has to exceed: both are off by more
+
 Leading = tuple[dict[str, int], ...]  # of a, b and out, where it is there: storage order -> leading dimension
 
 
@@ -141,10 +143,17 @@ class Match:
 
     @property
     def loses(self) -> bool:
-        """Whether the vendor is expected to be faster."""
+        """Whether the vendor is expected to be faster, or nearly as fast where the times are predicted."""
         if self.expected_us is None:
             return self.winner.x_cublas is not None and self.winner.x_cublas < 1
-        return self.vendor_us is not None and self.vendor_us < self.expected_us
+        doubt = NO_GAIN if self.distance > 0 and not self.is_timed else 1.0
+        return self.vendor_us is not None and self.vendor_us < doubt * self.expected_us
+
+    @property
+    def why_it_loses(self) -> str:
+        """Both times, and that one is hardly less where it is."""
+        near = self.vendor_us is not None and self.expected_us is not None and self.vendor_us >= self.expected_us
+        return f"{self}{', too little more to rely on' if near else ''}"
 
 
 @dataclass(frozen=True)

@@ -107,10 +107,11 @@ static double vendors(const struct product *product, const char *device, const s
 {
     struct average average = {0, 0, INFINITY};
     const double plain_us = plain_vendor_us(work);
+    const struct work apart = vectors_apart(*work);
     for (int i = next_fitting(0, product, device); i < pack_winner_count; i = next_fitting(i + 1, product, device)) {
         const struct winner *winner = &pack_winners[i];
         for (int at = 0; at < winner->vendor_point_count; ++at)
-            add_point(&average, &pack_points[winner->first_vendor_point + at], work, plain_us);
+            add_point(&average, &pack_points[winner->first_vendor_point + at], &apart, plain_us);
     }
     return average.weights > 0 ? vendor_us(&average, work) : 0;
 }

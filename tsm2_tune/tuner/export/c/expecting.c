@@ -18,6 +18,7 @@
 #define MORE 2.0
 #define SPARE 2.0
 #define UNEVEN 0.3
+#define VECTOR 0.05 /* for the extent of 1 in distances: another of the vendor's routines multiplies by a vector */
 #define ODD_VENDOR 1.1
 #define VENDOR_RATE 0.7 /* of the card's, at which the vendor's routines multiply */
 #define MOSTLY_START_US 50.0
@@ -246,9 +247,18 @@ double carried_over_us(const struct winner *winner, const struct work *work, dou
 
 double plain_vendor_us(const struct work *work)
 {
-    const double m = ceil(work->m / 64) * 64, n = ceil(work->n / 32) * 32, k = ceil(work->k / 32) * 32; /* tiles */
+    double m = work->m, n = work->n, k = work->k;
+    if (fmin(m, n) > 1) /* tiles, of which a product with a vector has none */
+        m = ceil(m / 64) * 64, n = ceil(n / 32) * 32, k = ceil(k / 32) * 32;
     const double arithmetic = work->arithmetic_us / VENDOR_RATE * (m * n * k / (work->m * work->n * work->k));
     return START_US + (work->has_odd_lines ? ODD_VENDOR : 1.0) * hypot(work->memory_us, arithmetic);
+}
+
+struct work vectors_apart(struct work work)
+{
+    work.log_m = work.m == 1 ? log(VECTOR) : work.log_m;
+    work.log_n = work.n == 1 ? log(VECTOR) : work.log_n;
+    return work;
 }
 
 double vendor_us(const struct average *average, const struct work *work)

@@ -36,6 +36,9 @@ double carried_over_us(const struct winner *winner, const struct work *work, dou
 /* What the vendor is expected to take without an average. */
 double plain_vendor_us(const struct work *work);
 
+/* The work by which its distance from the vendor's points is told. */
+struct work vectors_apart(struct work work);
+
 /* What the vendor is expected to take, where the average is of its points. */
 double vendor_us(const struct average *average, const struct work *work);
 
