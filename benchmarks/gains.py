@@ -163,7 +163,12 @@ def table(gains: Gains) -> str:
     return markdown(heads, lines, texts=("regime", "shapes"))
 
 
-def draw(gains: Gains, title: str, path: Path) -> None:
+def title(device: str) -> str:
+    """Of the picture."""
+    return f"{device}: time of cuBLAS over ours, the call included"
+
+
+def draw(gains: Gains, heading: str, path: Path) -> None:
     """A strip for each regime and kind, a dot for each product, a line at the geometric mean."""
     plt = matplotlib()
     places = [(regime, kind) for regime in NAMES for kind in KINDS if gains.get((regime, kind))]
@@ -180,7 +185,7 @@ def draw(gains: Gains, title: str, path: Path) -> None:
         axis.axvline(1, color="grey", linewidth=0.8)
         axis.set_yticks(range(len(places)), [f"{regime}, {kind}" for regime, kind in reversed(places)])
         axis.set_xlabel("as fast as cuBLAS, the call included")
-        axis.set_title(title, fontsize=POINTS, loc="left")
+        axis.set_title(heading, fontsize=POINTS, loc="left")
         figure.tight_layout()
         figure.savefig(path, dpi=DOTS_PER_INCH, format="png")
         plt.close(figure)
@@ -201,7 +206,7 @@ def main(tuned: Path, unseen: Path, calls: Path, picture: Path | None) -> None:
     gains = gains_of(rows, others["rows"], Calls.of(calls))
     click.echo(table(gains))
     if picture is not None:
-        draw(gains, f"{device}: time of cuBLAS over ours, the call included", picture)
+        draw(gains, title(device), picture)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Draw the tables of the README and of the pages in `docs/`, and the picture, from the result files anew.
+"""Draw the tables of the README and of the pages in `docs/`, and the pictures, from the result files anew.
 
     python -m benchmarks.redraw
 
@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from benchmarks import claims, gemv, general_tables, minplus_tables, unseen_tables
+from benchmarks import claims, gains, gemv, general_tables, minplus_tables, unseen_tables
 from benchmarks.cells import in_set
 from benchmarks.headline import (
     gram,
@@ -40,6 +40,9 @@ GEMV = ROOT / "benchmarks/results/h200-gemv.json"
 GENERAL = ROOT / "benchmarks/results/h200-general.json"
 MINPLUS = ROOT / "benchmarks/results/h200-minplus.json"
 UNSEEN = ROOT / "benchmarks/results/h100-unseen.json"
+TUNED = ROOT / "benchmarks/results/h100-tuned.json"
+CALLS = ROOT / "benchmarks/results/h100-call-cost.json"
+GAINS = ROOT / "benchmarks/results/h100-gains.png"
 NAMES = ("versus_cublas", "gemv", "general", "minplus", "unseen")
 PAGES = (ROOT / "README.md", *(ROOT / f"docs/{name}.md" for name in NAMES))
 REGION = re.compile(r"(<!-- drawn: ([a-z-]+) -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
@@ -67,11 +70,17 @@ def drawn(found: dict[str, Any]) -> dict[str, str]:
     return parts | ({"gram": table} if (table := gram(named)) else {})
 
 
+def gained() -> gains.Gains:
+    """What a program gains, for the README's first screen."""
+    return gains.gains_of(gains.read_tuned(TUNED)[1], read_unseen(UNSEEN)["rows"], gains.Calls.of(CALLS))
+
+
 def all_drawn() -> dict[str, str]:
     """Of the result files of all benches."""
     of_vectors, general, minplus = (json.loads(path.read_text(encoding="utf-8")) for path in (GEMV, GENERAL, MINPLUS))
     parts = drawn(read(RESULT)) | gemv.drawn(of_vectors) | general_tables.tables(general)
-    return parts | minplus_tables.tables(minplus) | {"unseen": unseen_tables.tables(read_unseen(UNSEEN))}
+    parts |= {"unseen": unseen_tables.tables(read_unseen(UNSEEN)), "gains": gains.table(gained())}
+    return parts | minplus_tables.tables(minplus)
 
 
 def redrawn(page: str, parts: Mapping[str, str]) -> str:
@@ -87,10 +96,11 @@ def redrawn(page: str, parts: Mapping[str, str]) -> str:
 
 @click.command(cls=Command)
 def main() -> None:
-    """Write the pages and the picture."""
+    """Write the pages and the pictures."""
     parts = all_drawn()
     pages = {path: redrawn(path.read_text(encoding="utf-8"), parts) for path in PAGES}
     draw(read(RESULT), RESULT.with_suffix(".png"))
+    gains.draw(gained(), gains.title(gains.read_tuned(TUNED)[0]), GAINS)
     for path, page in pages.items():
         same = page == path.read_text(encoding="utf-8")
         path.write_text(page, encoding="utf-8")
