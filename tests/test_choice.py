@@ -71,7 +71,9 @@ def test_a_predicted_gain_is_to_be_more_than_nothing(module: ModuleType) -> None
         (exact, 1.001, False),
         (exact, 0.999, True),
     ):
-        assert replace(found, vendor_us=times * found.expected_us).loses == loses
+        beside = replace(found, vendor_us=times * found.expected_us)
+        assert beside.loses == loses
+        assert beside.why_it_loses.endswith(" us, too little more to rely on") == (times > 1)
 
 
 @pytest.fixture

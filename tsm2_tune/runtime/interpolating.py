@@ -17,7 +17,7 @@ ODD_AWAY = 2.0  # square of the distance between lines that are whole vectors an
 MOSTLY_START_US = 50.0  # half of the ratio of so long a body counts at any longer time, of a shorter one less
 VENDOR_TILE = (64.0, 32.0, 32.0)  # of m, n and k, which the vendor's routines compute as a whole
 VENDOR_RATE = 0.7  # of the card's, at which they multiply
-VECTOR = 0.05  # for the extent of 1 in distances: another of the vendor's routines multiplies a matrix and a vector
+VECTORS_EXTENT = 0.05  # in distances, instead of 1: another of the vendor's routines multiplies a matrix and a vector
 ODD_VENDOR = 1.1  # how much longer the vendor's routines take where lines are not whole vectors
 EVER = 2.0**60  # an extent that none reaches
 
@@ -98,7 +98,7 @@ class Routines:
 
 def _vectors_apart(work: Work) -> Work:
     """The work by whose extents its distance from others is told."""
-    return replace(work, m=VECTOR if work.m == 1 else work.m, n=VECTOR if work.n == 1 else work.n)
+    return replace(work, m=VECTORS_EXTENT if work.m == 1 else work.m, n=VECTORS_EXTENT if work.n == 1 else work.n)
 
 
 def _padded(rows: Sequence[Sequence[float]]) -> Floats:

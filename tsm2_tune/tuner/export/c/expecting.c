@@ -18,7 +18,7 @@
 #define MORE 2.0
 #define SPARE 2.0
 #define UNEVEN 0.3
-#define VECTOR 0.05 /* for the extent of 1 in distances: another of the vendor's routines multiplies by a vector */
+#define VECTORS_EXTENT 0.05 /* in distances, instead of 1: another of the vendor's routines multiplies by a vector */
 #define ODD_VENDOR 1.1
 #define VENDOR_RATE 0.7 /* of the card's, at which the vendor's routines multiply */
 #define MOSTLY_START_US 50.0
@@ -256,8 +256,8 @@ double plain_vendor_us(const struct work *work)
 
 struct work vectors_apart(struct work work)
 {
-    work.log_m = work.m == 1 ? log(VECTOR) : work.log_m;
-    work.log_n = work.n == 1 ? log(VECTOR) : work.log_n;
+    work.log_m = work.m == 1 ? log(VECTORS_EXTENT) : work.log_m;
+    work.log_n = work.n == 1 ? log(VECTORS_EXTENT) : work.log_n;
     return work;
 }
 
