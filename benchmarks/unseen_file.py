@@ -46,6 +46,9 @@ def read_unseen(path: Path) -> dict[str, Any]:
     for number, row in enumerate(found["rows"], start=1):
         if (unusable := unusable_field(row, OF_A_ROW)) is not None:
             raise InputError(f"{path} has no usable {unusable} in row {number}: name a file of unseen")
+        dirty = {f"{who}_dirty_us": is_time for who in ("plan", "search", "fallback") if f"{who}_dirty_us" in row}
+        if (unusable := unusable_field(row, dirty)) is not None:
+            raise InputError(f"{path} has no usable {unusable} in row {number}: name a file of unseen")
         if row["plan_us"] is not None and not (is_text(row.get("plan")) and is_time(row.get("plan_seconds"))):
             raise InputError(f"{path} does not say the plan of row {number}: name a file of unseen")
         if row["falls_back"] and row["fallback_us"] is None:

@@ -39,7 +39,7 @@ def shown(tmp_path: Path, *rows: dict[str, Any]) -> list[str]:
     return tables(read_unseen(tmp_path / "u.json")).splitlines()
 
 
-def test_plans_have_a_table_and_targets_of_their_own(tmp_path: Path) -> None:
+def test_plans_have_a_table_and_goals_of_their_own(tmp_path: Path) -> None:
     of_vendor = {"plan": "the vendor: timed on these arrays", "plan_seconds": 0.4}
     lines = shown(
         tmp_path,
@@ -57,11 +57,8 @@ def test_plans_have_a_table_and_targets_of_their_own(tmp_path: Path) -> None:
     of_all = [line.split("|")[4:-1] for line in lines if line.startswith("| all |")]
     assert [cells[0].strip() for cells in of_all] == ["4", "3"]
     assert [cell.strip() for cell in of_all[1][1:4]] == ["1.16", "1.00", "0 %"]
-    medians = [line for line in lines if line.startswith("- goal: median regret")]
-    assert medians == [
-        "- goal: median regret at most 2 %; missed: 0.0526",
-        "- goal: median regret at most 2 %; reached: 0.0105",
-    ]
+    of_goals = [line.split("|")[5].strip() for line in lines if line.startswith("| `") and "| clean |" in line]
+    assert of_goals == ["17.1 %", "**1.1 %**"]
 
 
 def test_a_wrong_plan_is_told(tmp_path: Path) -> None:
@@ -80,6 +77,7 @@ def test_without_plans_there_is_one_table(tmp_path: Path) -> None:
         ({"plan_seconds": "long"}, "does not say the plan of row 1"),
         ({"plan_us": "short"}, "no usable plan_us in row 1"),
         ({"plan_verified": "yes"}, "no usable plan_verified in row 1"),
+        ({"plan_dirty_us": "short"}, "no usable plan_dirty_us in row 1"),
     ],
 )
 def test_a_plan_that_is_none_is_refused(tmp_path: Path, changes: dict[str, Any], sentence: str) -> None:

@@ -1,4 +1,4 @@
-"""Shapes that nobody tuned: how they are drawn, what they are given, and what is said of it."""
+"""Shapes that nobody tuned: how they are drawn, the pack, what the module gives them, and the runs."""
 
 from __future__ import annotations
 
@@ -16,15 +16,12 @@ from click.testing import CliRunner
 from benchmarks import pack, unseen_run
 from benchmarks.cells import LAYOUTS, Cell
 from benchmarks.contest import Contest
-from benchmarks.join import joined
 from benchmarks.module_calls import called
 from benchmarks.pack import Kinds, pack_cells, spaces_of, winners_in
 from benchmarks.result_file import ResultFile
 from benchmarks.unseen import main
-from benchmarks.unseen_file import read_unseen
-from benchmarks.unseen_run import Unseen, ratios
+from benchmarks.unseen_run import Unseen
 from benchmarks.unseen_shapes import OWNERS, UNSEEN_REGIMES, Ranges, drawn, range_of
-from benchmarks.unseen_tables import ranked, summary, tables, targets_text, with_fallback_us
 from benchmarks.winner import Skipped
 from tests.conftest import ONCE
 from tests.fabricated import ONE_STATE, configuration, exported, host_run, imported, trial, winners
@@ -130,111 +127,6 @@ def test_a_file_without_winners_of_a_kind_is_refused(tmp_path: Path) -> None:
         winners_in(path, Kinds(("R",), LAYOUTS, ("f32",)))
     with pytest.raises(InputError, match=r"gone-t1 is no configuration for .* in this version"):
         spaces_of([(Problem(20480, 8, 20480, "f32"), "gone-t1")], H200)
-
-
-# What is said
-
-
-def test_a_summary_is_of_times_over_ours() -> None:
-    found = summary([measured(), measured(ours_us=960.0, expected_us=480.0)])
-    assert found.shapes == 2
-    assert found.x_vendor == pytest.approx(math.sqrt(1.2 * 0.5))
-    assert (found.worst, found.slower, found.slower_with_fallback) == (0.5, 0.5, 0.5)
-    assert found.x_search == pytest.approx(math.sqrt(0.95 * 380 / 960))
-    assert found.search_x_vendor == pytest.approx(480 / 380)
-    assert found.median_regret == pytest.approx((400 / 380 - 1 + 960 / 380 - 1) / 2)
-    assert found.regret_of_95 == pytest.approx(960 / 380 - 1)
-    assert found.off == pytest.approx((500 / 400 + 960 / 480) / 2)
-    assert found.off_of_95 == pytest.approx(2.0)
-
-
-def test_slower_is_by_more_than_3_percent() -> None:
-    assert summary([measured(ours_us=480.0 * 1.029)]).slower == 0
-    assert summary([measured(ours_us=480.0 * 1.031)]).slower == 1
-
-
-def test_what_falls_back_takes_the_vendor_s_time() -> None:
-    left = measured(ours_us=960.0, falls_back=True, fallback_us=485.0)
-    assert (summary([left]).slower, summary([left]).slower_with_fallback) == (1, 0)
-    assert summary([measured(falls_back=None)]).slower_with_fallback is None
-    assert with_fallback_us(measured(fallback_us=1.0)) == 400.0
-
-
-def test_wrong_answers_are_no_times() -> None:
-    assert summary([measured(cublas_verified=False, cublaslt_verified=False)]).x_vendor is None
-    assert summary([measured(search_verified=False)]).x_search is None
-    wrong = measured(verified=False)
-    assert (summary([wrong]).x_vendor, summary([wrong]).x_search) == (None, None)
-    assert ratios(measured(search_verified=False, cublas_verified=False)) == {
-        "x_vendor": 1.2, "x_search": 0.95, "x_search_of_plan": 0.9896, "x_expected": 1.25,
-    }  # fmt: skip
-
-
-def test_ranked_values_are_of_the_rows() -> None:
-    assert ranked([], 0.95) is None
-    assert ranked(list(range(100, 0, -1)), 0.95) == 95
-    assert ranked([3.0], 0.95) == 3.0
-
-
-def test_a_fallback_is_compared_with_what_it_starts() -> None:
-    """cuBLAS's own routine takes longer than cuBLASLt's fastest algorithm, and is what the library has."""
-    row = measured(ours_us=450.0, cublas_us=440.0, cublaslt_us=400.0, fallback_us=441.0, falls_back=True)
-    found = summary([row])
-    assert (found.slower, found.slower_with_fallback, found.slower_than_cublas) == (1.0, 1.0, 0.0)
-    assert summary([measured(plan_us=470.0, cublas_us=440.0)], by_timing=True).slower_than_cublas == 1.0
-
-
-def test_targets_are_reached_or_missed() -> None:
-    text = targets_text(summary([measured(search_us=400.0)]))
-    assert text.count("reached") == 5
-    assert "missed" not in text
-    text = targets_text(summary([measured(search_us=300.0, ours_us=600.0, falls_back=None)]))
-    assert text.count("missed") == 3
-    assert "with the fallback; not measured" in text
-
-
-def test_a_file_is_read_and_shown(tmp_path: Path) -> None:
-    path = tmp_path / "u.json"
-    result = ResultFile(path, FACTS | OF_AN_UNSEEN_RUN)
-    result.add(measured())
-    shown = tables(read_unseen(path))
-    assert "given a pack of 4 tuned shapes and 3 kernels" in shown
-    assert "| all |  |  | 1 | 1.20 | 1.20 | 0 % | 0 % | 0 % | 1.26 | 0.950 | 5.3 % | 5.3 % | 1.25 | 1.25 |" in shown
-    assert "the *fallback* leaves a product to torch" in shown
-    printed = CliRunner().invoke(main, ["--table", str(path)])
-    assert (printed.exit_code, printed.output.strip()) == (0, shown)
-
-
-def test_parts_are_joined(tmp_path: Path) -> None:
-    for name, n in (("1", 8), ("2", 9)):
-        ResultFile(tmp_path / name, FACTS | OF_AN_UNSEEN_RUN).add(measured(n=n))
-    joined((tmp_path / "1", tmp_path / "2"), tmp_path / "all").write()
-    assert "2 shapes, of 1 that were drawn" in tables(read_unseen(tmp_path / "all"))
-    ResultFile(tmp_path / "3", FACTS | OF_AN_UNSEEN_RUN | {"pack": "another"}).add(measured(n=10))
-    with pytest.raises(InputError, match="was measured with pack 'another'"):
-        joined((tmp_path / "1", tmp_path / "3"), tmp_path / "all")
-
-
-@pytest.mark.parametrize(
-    ("of_run", "of_row", "sentence"),
-    [
-        ({"pack": 5}, {}, "no usable pack of a run"),
-        ({"pack_facts": {}}, {}, "no usable pack_facts"),
-        ({"draw": None}, {}, "no usable draw"),
-        ({"search_seconds": "5"}, {}, "no usable search_seconds"),
-        ({}, {"search_us": "fast"}, "no usable search_us in row 1"),
-        ({}, {"falls_back": "yes"}, "no usable falls_back in row 1"),
-        ({}, {"falls_back": True}, "no time of the fallback in row 1"),
-    ],
-)
-def test_another_file_is_refused(
-    tmp_path: Path, of_run: dict[str, Any], of_row: dict[str, Any], sentence: str
-) -> None:
-    path = tmp_path / "u.json"
-    ResultFile(path, FACTS | OF_AN_UNSEEN_RUN | of_run).add(measured(**of_row))
-    shown = CliRunner().invoke(main, ["--table", str(path)])
-    assert shown.exit_code == 2
-    assert sentence in " ".join(shown.output.split())
 
 
 # The calls
