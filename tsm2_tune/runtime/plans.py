@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from tsm2_tune.runtime.driver import cuda, current_context, error_name
+from tsm2_tune.runtime.driver import LEGACY_STREAM, cuda, current_context, error_name
 from tsm2_tune.runtime.libraries import at_stream
 from tsm2_tune.runtime.loading import lock
 from tsm2_tune.runtime.matrices import Product
 from tsm2_tune.runtime.winners import Match, Vendor
-from tsm2_tune.runtime.workspace import workspace_for
+from tsm2_tune.runtime.workspace import legacy_key, workspace_for, workspaces
 
 # A slot: CUlaunchConfig, which ends in the stream and no attributes; the addresses of the matrices; the kernel's
 # other arguments, each in 16 bytes; and the pointers to all arguments, in the kernel's order.
@@ -46,9 +46,12 @@ SCALARS = {"f": struct.Struct("f"), "d": struct.Struct("d"), "F": struct.Struct(
 class Slot:
     """One launch's memory: `config` and `parameters` are what the driver is told of it."""
 
-    __slots__ = ("alpha", "beta", "buffer", "config", "parameters")
+    __slots__ = ("alpha", "beta", "buffer", "config", "parameters", "room")
 
     def __init__(self, plan: Plan) -> None:
+        self.room: tuple[int, int] | None = (
+            None  # addresses of the legacy stream's workspace, where these are written
+        )
         self.buffer = BUFFER()
         first = ctypes.addressof(self.buffer)
         WHOLE.pack_into(self.buffer, 0, *plan.head, *plan.shape, *plan.leading, *[first + at for at in plan.places])
@@ -71,8 +74,8 @@ class Plan:
 
     __slots__ = (
         "context", "context_number", "function", "head", "is_complex", "kernel", "kernel_launch", "largest",
-        "leading", "match", "needed_bytes", "ordinal", "out_order", "out_shape", "out_strides", "places", "scalar",
-        "scalar_type", "shape", "slots", "spans", "units",
+        "leading", "legacy", "match", "needed_bytes", "ordinal", "out_order", "out_shape", "out_strides", "places",
+        "scalar", "scalar_type", "shape", "slots", "spans", "units",
     )  # fmt: skip
 
     def __init__(
@@ -91,7 +94,7 @@ class Plan:
         launch, sum_dtype = match.launch, product.sum_dtype
         self.match, self.context, self.ordinal = match, context, ordinal
         self.kernel, self.function = function.value or 0, ctypes.c_void_p.from_param(function.value or 0)
-        self.context_number = context_number
+        self.context_number, self.legacy = context_number, legacy_key(context_number)
         self.shape, self.units = shape, units
         self.places = PLACES[match.swapped]
         # In another context than the kernel's it refuses, and is called again within that.
@@ -122,9 +125,26 @@ class Plan:
         STREAM_AND_ADDRESSES.pack_into(slot.buffer, STREAM_AT, stream, a, b, out)
         if slot.alpha is not alpha or slot.beta is not beta:
             slot.set_factors(self, alpha, beta)
-        if self.needed_bytes is not None or self.kernel_launch(slot.config, self.function, slot.parameters, None):
+        if self.needed_bytes is not None:
+            if stream > LEGACY_STREAM or not self.launched_at_once(slot):
+                self.launch(slot, stream, array)
+        elif self.kernel_launch(slot.config, self.function, slot.parameters, None):
             self.launch(slot, stream, array)
         self.slots.append(slot)
+
+    def launched_at_once(self, slot: Slot) -> bool:
+        """Start what the slot holds on the legacy stream, with the workspace that this has; false where it has none
+        that is large enough, or the launch was refused."""
+        with lock:
+            found = workspaces.get(self.legacy)
+            if found is None:
+                return False
+            if found.addresses is not slot.room:
+                if not found.holds(self.needed_bytes or (0, 0)):
+                    return False
+                WORKSPACE.pack_into(slot.buffer, WORKSPACE_AT, *found.addresses)
+                slot.room = found.addresses
+            return not self.kernel_launch(slot.config, self.function, slot.parameters, None)
 
     def launch(self, slot: Slot, stream: int, array: Any) -> None:
         """Start what the slot holds on the stream, in the plan's context. RuntimeError says what was refused."""
@@ -144,6 +164,7 @@ class Plan:
             return int(self.kernel_launch(slot.config, self.function, slot.parameters, None))
         with lock:
             workspace = workspace_for(self.context_number, self.needed_bytes, stream, array)
+            slot.room = None
             WORKSPACE.pack_into(slot.buffer, WORKSPACE_AT, *workspace)
             return int(self.kernel_launch(slot.config, self.function, slot.parameters, None))
 
@@ -179,7 +200,10 @@ class Bound:
         out = self.arrays[2]
         plan, stream = self.plan, self.stream()
         STREAM.pack_into(slot.buffer, STREAM_AT, stream)
-        if plan.needed_bytes is not None or plan.kernel_launch(slot.config, plan.function, slot.parameters, None):
+        if plan.needed_bytes is not None:
+            if stream > LEGACY_STREAM or not plan.launched_at_once(slot):
+                plan.launch(slot, stream, out)
+        elif plan.kernel_launch(slot.config, plan.function, slot.parameters, None):
             plan.launch(slot, stream, out)
         self.slots.append(slot)
         return out

@@ -1,0 +1,174 @@
+"""The workspace of an exported module's kernels that split k: here in 3, with tiles of 32 x 4."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.fabricated import (
+    configuration,
+    device_array,
+    exported,
+    handmade,
+    imported,
+    source,
+    trial,
+    tuning_run,
+    winners,
+)
+from tests.test_exported_launch import recording
+from tsm2_tune.generator.config import Launch
+from tsm2_tune.generator.problem import Problem
+
+
+@pytest.fixture
+def split_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A module with such a kernel for column-major matrices of each type, and its driver as `driver`."""
+    problems = [Problem(64, 4, 64, dtype_name) for dtype_name in ("f32", "f64")]
+    found = winners(tmp_path, *((tuning_run(), trial(problem=one, source=handmade(one))) for one in problems))
+    module = recording(imported(exported("module", found), tmp_path), monkeypatch)
+    module.driver.workspaces = True
+    return module
+
+
+def multiply(module: ModuleType, m: int, n: int, stream: int | None = None, typestr: str = "<f4") -> list[str]:
+    """What the driver is asked for a product with a column-major C of m x n."""
+    before, size = len(module.driver.calls), int(typestr[-1])
+    a, b, c = (
+        device_array((rows, columns), (size, size * rows), at=at, typestr=typestr)
+        for rows, columns, at in ((m, 2, 0x1000), (2, n, 0x4000), (m, n, 0x8000))
+    )
+    module.gemm(a, b, out=c, stream=stream)
+    return [call for call in module.driver.calls[before:] if call not in ("load", "pop") and "push" not in call]
+
+
+def test_a_split_kernel_gets_partials_and_zeroed_counters(split_module: ModuleType) -> None:
+    assert multiply(split_module, 33, 5, stream=77) == ["allocate 6144", "allocate 16", "zero", "launch"]
+    driver = split_module.driver
+    partials, counters = driver.memory
+    assert driver.zeroed == [(counters, 4, 77)]
+    (launch,) = driver.launches
+    assert launch["values"] == [33, 5, 2, 1.0, 0x1000, 33, 0x4000, 2, 0.0, 0x8000, 33, partials, counters]
+    assert launch["grid"] == [4, 3, 1]
+
+
+def test_the_workspace_stays_and_grows(split_module: ModuleType) -> None:
+    multiply(split_module, 33, 5, stream=77)
+    assert multiply(split_module, 33, 5, stream=77) == ["launch"]
+    assert multiply(split_module, 20, 1, stream=77) == ["launch"]
+    grown = ["wait for 77", "free 6144", "free 16", "allocate 49152", "allocate 128", "zero", "launch"]
+    assert multiply(split_module, 1000, 1, stream=77) == grown
+    assert multiply(split_module, 33, 5, stream=77) == ["launch"]
+    assert len(split_module.driver.memory) == 2
+
+
+def test_neither_part_of_the_workspace_shrinks(split_module: ModuleType) -> None:
+    multiply(split_module, 33, 5, typestr="<f8")
+    grown = ["wait for None", "free 12288", "free 16", "allocate 12288", "allocate 24", "zero", "launch"]
+    assert multiply(split_module, 65, 5) == grown  # fewer bytes of partials, more tiles
+    assert multiply(split_module, 33, 5, typestr="<f8") == ["launch"]
+
+
+def test_on_the_legacy_stream_the_workspace_is_taken_without_a_question(split_module: ModuleType) -> None:
+    driver = split_module.driver
+    multiply(split_module, 33, 5)
+    plans = list(split_module.plans.values())
+    driver.current = driver.owner(0x1000)
+    driver.calls.clear()
+    assert multiply(split_module, 33, 5) == ["launch"]
+    assert driver.calls == ["launch"]  # in the context that is current
+    multiply(split_module, 1000, 1)  # another workspace, which the plan of before has to take
+    assert multiply(split_module, 33, 5) == ["launch"]
+    assert driver.launches[-1]["values"][-2:] == list(driver.memory)
+    driver.current = None
+    assert multiply(split_module, 33, 5) == ["launch"]  # refused, and made in the plan's context
+    assert driver.calls[-3:] == [f"push {driver.owner(0x1000):x}", "launch", "pop"]
+    assert driver.launches[-1]["values"][-2:] == list(driver.memory)
+    assert list(split_module.plans.values())[: len(plans)] == plans
+
+
+def test_every_stream_and_context_has_a_workspace_of_its_own(split_module: ModuleType) -> None:
+    new = ["allocate 6144", "allocate 16", "zero", "launch"]
+    for stream in (None, 77, 78):
+        assert multiply(split_module, 33, 5, stream=stream) == new
+    assert multiply(split_module, 33, 5, stream=1) == ["launch"]  # the legacy default stream, as None is
+    split_module.driver.owner = lambda address: 0xC1
+    assert multiply(split_module, 33, 5, stream=77) == new
+    workspaces = [tuple(launch["values"][-2:]) for launch in split_module.driver.launches]
+    assert len(set(workspaces)) == 4
+
+
+def test_every_thread_has_one_for_its_own_default_stream(split_module: ModuleType) -> None:
+    found: list[list[str]] = []
+    inside, go_on = threading.Event(), threading.Event()
+
+    def other() -> None:
+        found.append(multiply(split_module, 33, 5, stream=2))
+        inside.set()
+        go_on.wait(10)  # its number is not another thread's meanwhile
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    inside.wait(10)
+    assert multiply(split_module, 33, 5, stream=2) == found[0] == ["allocate 6144", "allocate 16", "zero", "launch"]
+    assert multiply(split_module, 33, 5, stream=2) == ["launch"]
+    go_on.set()
+    thread.join()
+
+
+def test_a_new_stream_with_the_handle_of_a_destroyed_one(split_module: ModuleType) -> None:
+    multiply(split_module, 33, 5, stream=77)
+    split_module.driver.stream_ids[77] = 123
+    renewed = ["wait for all", "free 6144", "free 16", "allocate 6144", "allocate 16", "zero", "launch"]
+    assert multiply(split_module, 33, 5, stream=77) == renewed
+    assert multiply(split_module, 33, 5, stream=77) == ["launch"]
+
+
+def test_a_capture_has_a_workspace_of_its_own(split_module: ModuleType) -> None:
+    driver, new = split_module.driver, ["allocate 6144", "allocate 16", "zero", "launch"]
+    driver.capturing = {77}
+    assert multiply(split_module, 33, 5, stream=77) == new
+    assert multiply(split_module, 33, 5, stream=77) == ["launch"]  # the products of a graph follow one another
+    assert multiply(split_module, 1000, 1, stream=77) == ["allocate 49152", "allocate 128", "zero", "launch"]
+    driver.captures += 1
+    assert multiply(split_module, 33, 5, stream=77) == new
+    driver.capturing = set()
+    assert multiply(split_module, 33, 5, stream=77) == new
+    assert not driver.relaxed
+    assert sorted(driver.memory.values()) == [16, 16, 16, 128, 6144, 6144, 6144, 49152]
+
+
+@pytest.mark.parametrize("free_bytes", [100, 6150])  # no room for the partials; none for the counters
+def test_without_memory_it_says_so_and_goes_on(split_module: ModuleType, free_bytes: int) -> None:
+    driver = split_module.driver
+    driver.free_bytes = free_bytes
+    with pytest.raises(MemoryError, match="no room for the 6160 bytes in which a kernel splits k"):
+        multiply(split_module, 33, 5)
+    assert (driver.memory, driver.launches) == ({}, [])
+    driver.free_bytes = 6160
+    multiply(split_module, 33, 5)
+    with pytest.raises(MemoryError, match="49280 bytes"):
+        multiply(split_module, 1000, 1)
+    assert multiply(split_module, 33, 5) == ["allocate 6144", "allocate 16", "zero", "launch"]
+
+
+@pytest.mark.parametrize(
+    "launch",
+    [
+        Launch(64, 256, 0),
+        Launch(32, 48, 16, 5, 7),
+        Launch(32, 32, 0, 0, 300),
+        Launch(64, 32, 0, 16, 264, persistent=True),
+    ],
+    ids=str,
+)
+def test_grid_and_workspace_are_those_of_the_launch(tmp_path: Path, launch: Launch) -> None:
+    found = winners(tmp_path, (tuning_run(), trial(source=replace(source(configuration()), launch=launch))))
+    (winner,) = imported(exported("module", found), tmp_path).WINNERS
+    for shape in ((1, 1), (256, 5), (257, 6), (10**7, 33)):
+        for number in ("tiles", "grid", "partial_elements", "counters"):
+            assert getattr(winner.launch, number)(*shape) == getattr(launch, number)(*shape), (number, shape)
