@@ -25,16 +25,18 @@ from typing import Any
 
 import click
 
+from benchmarks.call_tables import BY_LAUNCHER, LEFT, NEW, OUT, OWN, PLAN, SPLIT, table
 from tsm2_tune import __version__
 from tsm2_tune.errors import InputError
 from tsm2_tune.tuner.target import find_target
 from tsm2_tune.usage import Command
 
 M, N, K = 1024, 8, 256
-OPS = ("ttt", "nn")
+SIDE, LONG = 8, 8192  # of X^T Y, whose kernel splits the long dimension
 ROUNDS, CALLS, THREADS = 30, 200, 8
 FRESH = 200  # shapes that are called once
 
+FACTORS = "gemm(a, b, out=c, alpha=2.0, beta=1.0)"
 Call = Callable[[], object]
 Calls = dict[str, Call]
 
@@ -42,9 +44,8 @@ Calls = dict[str, Call]
 def made_modules(folder: Path, device: str) -> tuple[Path, Path]:
     """A module of kernels for the small product, and for one whose kernel splits k; the same with the launcher."""
     database, module, compiled = (folder / name for name in ("results.db", "best_kernels.py", "launched_kernels.py"))
-    for op in OPS:
-        tune = ["--device", device, "--shapes", f"{M}x{N}x{K}", "--dtype", "f32", "--op", op, "--budget", "4"]
-        _run([*tune, "--db", str(database)])
+    for problem in (f"{M}x{N}x{K}:f32:ttt", f"{SIDE}x{SIDE}x{LONG}:f32:ntt"):
+        _run(["--device", device, "--shapes", problem, "--budget", "4", "--db", str(database)])
     _run(["export", "--db", str(database), "--format", "module", "--output", str(module)])
     _run(["export", "--db", str(database), "--format", "module", "--launcher", "--output", str(compiled)])
     return module, compiled
@@ -85,36 +86,38 @@ def of_torch(best: ModuleType, compiled: ModuleType) -> tuple[Calls, Call]:
     import torch
 
     a, b = torch.randn(M, K, device="cuda"), torch.randn(K, N, device="cuda")
-    c, down = torch.empty(M, N, device="cuda"), torch.randn(K, M, device="cuda").t()
-    tall = torch.empty(N, M, device="cuda").t()
-    across = torch.randn(N, K, device="cuda").t()
+    c, wide = torch.empty(M, N, device="cuda"), [torch.ones(x.shape, device="cuda").double() for x in (a, b, a @ b)]
+    x, y = (torch.randn(LONG, SIDE, device="cuda") for _ in range(2))
+    x, z = x.t(), torch.empty(SIDE, SIDE, device="cuda")
     expected = (a.double() @ b.double()).float()
     for module in (best, compiled):
         for _ in range(2):
             assert torch.allclose(module.gemm(a, b, out=c.zero_()), expected, atol=1e-3)
             assert torch.allclose(module.gemm(a, b), expected, atol=1e-3)
+        assert torch.allclose(module.gemm(x, y, out=z), x @ y, atol=0.1)
+        assert module.choice(x, y, z).launch.has_workspace
+        assert torch.equal(module.gemm(*wide[:2], out=wide[2]), wide[0] @ wide[1])
     planned = best.plan(a, b, c)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         torch.mm(a, b, out=c)
     calls = {
-        "torch.mm(a, b, out=c)": lambda: torch.mm(a, b, out=c),
+        OWN["torch"]: lambda: torch.mm(a, b, out=c),
         "torch.mm(a, b)": lambda: torch.mm(a, b),
         "graph of torch.mm, replay": graph.replay,
-        "gemm(a, b, out=c)": lambda: best.gemm(a, b, out=c),
-        "gemm(a, b)": lambda: best.gemm(a, b),
-        "gemm(a, b, out=c, alpha=2.0, beta=1.0)": lambda: best.gemm(a, b, out=c, alpha=2.0, beta=1.0),
-        "gemm, column-major": lambda: best.gemm(down, across, out=tall),
-        "plan()": planned,
+        OUT: lambda: best.gemm(a, b, out=c),
+        NEW: lambda: best.gemm(a, b),
+        FACTORS: lambda: best.gemm(a, b, out=c, alpha=2.0, beta=1.0),
+        SPLIT: lambda: best.gemm(x, y, out=z),
+        LEFT: lambda: best.gemm(*wide[:2], out=wide[2]),
+        PLAN: planned,
     }
     if torch.Tensor in compiled.launchers:  # else this PyTorch does not describe its tensors to programs in C
         calls |= {
-            "launcher: gemm(a, b, out=c)": lambda: compiled.gemm(a, b, out=c),
-            "launcher: gemm(a, b)": lambda: compiled.gemm(a, b),
-            "launcher: gemm(a, b, out=c, alpha=2.0, beta=1.0)": lambda: compiled.gemm(
-                a, b, out=c, alpha=2.0, beta=1.0
-            ),
-            "launcher: gemm, column-major": lambda: compiled.gemm(down, across, out=tall),
+            BY_LAUNCHER + OUT: lambda: compiled.gemm(a, b, out=c),
+            BY_LAUNCHER + NEW: lambda: compiled.gemm(a, b),
+            BY_LAUNCHER + FACTORS: lambda: compiled.gemm(a, b, out=c, alpha=2.0, beta=1.0),
+            BY_LAUNCHER + SPLIT: lambda: compiled.gemm(x, y, out=z),
         }
     return calls, torch.cuda.synchronize
 
@@ -125,20 +128,25 @@ def of_cupy(best: ModuleType, compiled: ModuleType) -> tuple[Calls, Call]:
 
     a, b = cupy.random.rand(M, K, dtype=cupy.float32), cupy.random.rand(K, N, dtype=cupy.float32)
     c = cupy.empty((M, N), cupy.float32)
+    x, y = (cupy.random.rand(LONG, SIDE, dtype=cupy.float32) for _ in range(2))
+    x, z = x.T, cupy.empty((SIDE, SIDE), cupy.float32)
     expected = a.astype(cupy.float64) @ b.astype(cupy.float64)
     for module in (best, compiled):
         for _ in range(2):
             c.fill(0)
             assert cupy.allclose(module.gemm(a, b, out=c), expected, atol=1e-3)
             assert cupy.allclose(module.gemm(a, b), expected, atol=1e-3)
+            assert cupy.allclose(module.gemm(x, y, out=z), x @ y, rtol=1e-4)
     calls = {
-        "cupy.matmul(a, b, out=c)": lambda: cupy.matmul(a, b, out=c),
+        OWN["cupy"]: lambda: cupy.matmul(a, b, out=c),
         "cupy.matmul(a, b)": lambda: cupy.matmul(a, b),
-        "gemm(a, b, out=c)": lambda: best.gemm(a, b, out=c),
-        "gemm(a, b)": lambda: best.gemm(a, b),
-        "plan()": best.plan(a, b, c),
-        "launcher: gemm(a, b, out=c)": lambda: compiled.gemm(a, b, out=c),
-        "launcher: gemm(a, b)": lambda: compiled.gemm(a, b),
+        OUT: lambda: best.gemm(a, b, out=c),
+        NEW: lambda: best.gemm(a, b),
+        SPLIT: lambda: best.gemm(x, y, out=z),
+        PLAN: best.plan(a, b, c),
+        BY_LAUNCHER + OUT: lambda: compiled.gemm(a, b, out=c),
+        BY_LAUNCHER + NEW: lambda: compiled.gemm(a, b),
+        BY_LAUNCHER + SPLIT: lambda: compiled.gemm(x, y, out=z),
     }
     return calls, cupy.cuda.Device().synchronize
 
@@ -154,7 +162,7 @@ def of_pycuda(best: ModuleType, compiled: ModuleType) -> tuple[Calls, Call]:
     c = gpuarray.zeros((M, N), np.float32)
     best.gemm(a, b, out=c)
     assert (c.get() == K).all()
-    calls = {"gemm(a, b, out=c)": lambda: best.gemm(a, b, out=c), "plan()": best.plan(a, b, c)}
+    calls = {OUT: lambda: best.gemm(a, b, out=c), PLAN: best.plan(a, b, c)}
     return calls, drv.Context.synchronize
 
 
@@ -249,7 +257,7 @@ def parts() -> dict[str, float]:
 @click.option("--device", default="0", show_default=True)
 @click.option("--output", type=click.Path(path_type=Path), required=True)
 def main(device: str, output: Path) -> None:
-    """Measure, print the tables, and write the file."""
+    """Measure, print the table, and write the file."""
     target = find_target(device)
     with tempfile.TemporaryDirectory() as folder:
         path, path_of_compiled = made_modules(Path(folder), device)
@@ -274,10 +282,10 @@ def main(device: str, output: Path) -> None:
                 found[library]["version"] = sys.modules[library].__version__
                 found[library]["threads_us"] = in_threads(calls, wait)
         found["first_call_us"] = first_calls(best)
-        if "launcher: gemm(a, b)" in found["torch"]["one_thread"]:
+        if BY_LAUNCHER + NEW in found["torch"]["one_thread"]:
             found["first_call_with_launcher_us"] = first_calls(compiled)
         found["parts_us"] = parts()
-    click.echo(json.dumps(found, indent=1))
+    click.echo(table(found))
     output.write_text(json.dumps(found, indent=1) + "\n")
 
 

@@ -5,14 +5,15 @@
 
 A program that multiplies in a loop waits for the slower of two: the call, which issues a kernel, and the kernel. Each
 product counts as the longer one takes, ours with `gemm(a, b, out=c)` and the vendor's with `torch.mm(a, b, out=c)`,
-both as `benchmarks.call_cost` has them. The vendor's time is that of the faster one of cuBLAS and cuBLASLt's
-algorithms. A product that the module leaves to the vendor takes what cuBLAS's own routine does, which PyTorch starts;
-its call counts as both together. With `measure=True` it is what the module has found to be the fastest by timing.
+both as `benchmarks.call_cost` has them for one small product. The vendor's time is that of the faster one of cuBLAS
+and cuBLASLt's algorithms. A product that the module leaves to the vendor takes what cuBLAS's own routine does, which
+PyTorch starts. With `measure=True` it is what the module has found to be the fastest by timing.
 """
 
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any
 
 import click
 
+from benchmarks.call_tables import LEFT, OUT, OWN, SPLIT, call_us, read_calls
 from benchmarks.headline import Row, geometric_mean, markdown, number
 from benchmarks.plot import DOTS_PER_INCH, INCHES_WIDE, POINTS, matplotlib
 from benchmarks.result_file import is_text, is_time, unusable_field
@@ -31,7 +33,6 @@ from tsm2_tune.usage import Command
 TUNED, UNSEEN, TIMED = "tuned", "not tuned", "not tuned, measure=True"
 KINDS = (TUNED, UNSEEN, TIMED)
 COLOURS = dict(zip(KINDS, ("C0", "C2", "C1"), strict=True))
-OURS_CALL, VENDORS_CALL = "gemm(a, b, out=c)", "torch.mm(a, b, out=c)"
 MARGIN = 0.97  # of the vendor's speed, below which a product is slower
 NAMES = {
     "R": "R: a large matrix, few columns",
@@ -39,33 +40,35 @@ NAMES = {
     "T": "T: two tall ones, transposed",
 }
 INCHES_HIGH = 3.4
+RIGHTMOST = 16.0  # of the picture: what gains more stands there
 
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """Microseconds that issuing a product takes."""
+    """Microseconds that issuing a product takes: by our kernel, by the vendor, and by the vendor through our call."""
 
     ours_us: float
     vendors_us: float
+    left_us: float
 
     @classmethod
     def of(cls, path: Path) -> Calls:
-        """Those in a file of call_cost. InputError where it is none."""
-        try:
-            threads = json.loads(path.read_text(encoding="utf-8"))["torch"]["one_thread"]
-            ours, vendors = (threads[name]["median_us"] for name in (OURS_CALL, VENDORS_CALL))
-        except (OSError, ValueError, RecursionError, LookupError, TypeError) as error:
-            raise InputError(
-                f"{path} is no file of call_cost ({error}): name one that this bench has written"
-            ) from None
-        if not all(us and is_time(us) for us in (ours, vendors)):
-            raise InputError(f"{path} is no file of call_cost (its times): name one that this bench has written")
-        return cls(ours, vendors)
+        """Those of PyTorch's tensors in a file of call_cost. InputError where it is none.
+
+        Ours is the longer one of a kernel that splits k and one that does not.
+        """
+        found = read_calls(path)
+        ours, split, vendors, left = (
+            call_us(found, "torch", name) or 0.0 for name in (OUT, SPLIT, OWN["torch"], LEFT)
+        )
+        return cls(max(ours, split), vendors, left or ours + vendors)
 
     def gain(self, taken_us: float, vendors_us: float, *, falls_back: bool) -> float:
         """The vendor's time over what the module takes, as a program waits for both."""
-        call_us = self.ours_us + self.vendors_us if falls_back else self.ours_us
-        return max(vendors_us, self.vendors_us) / max(taken_us, call_us)
+        return max(vendors_us, self.vendors_us) / max(taken_us, self.left_us if falls_back else self.ours_us)
+
+
+NO_CALLS = Calls(0.0, 0.0, 0.0)  # of the kernels alone
 
 
 OF_A_TUNED_SHAPE: dict[str, Callable[[Any], bool]] = {
@@ -148,16 +151,24 @@ def gains_of(tuned: Sequence[Row], unseen: Sequence[Row], calls: Calls) -> Gains
     return {place: sorted(values) for place, values in found.items()}
 
 
-def table(gains: Gains) -> str:
-    """A line for each regime and kind."""
-    heads = ("regime", "shapes", "count", "x cuBLAS", "nine in ten", "least", "slower")
+def table(gains: Gains, of_kernels: Gains) -> str:
+    """A line for each regime and kind: geometric means of the kernels alone and with the call, and its spread."""
+    heads = (
+        "regime", "shapes", "count", "kernels alone", "with the call", "median", "10th percentile", "least",
+        "over 3 % slower",
+    )  # fmt: skip
     lines = []
     for regime in NAMES:
         for kind in KINDS:
             if values := gains.get((regime, kind)):
                 slower = sum(value < MARGIN for value in values) / len(values)
-                times = (geometric_mean(values), ranked(values, 0.1), values[0])
-                lines.append((NAMES[regime], kind, str(len(values)), *(number(x, 2) for x in times), percent(slower)))
+                ratios = (
+                    geometric_mean(of_kernels[regime, kind]), geometric_mean(values), statistics.median(values),
+                    ranked(values, 0.1), values[0],
+                )  # fmt: skip
+                lines.append(
+                    (NAMES[regime], kind, str(len(values)), *(number(x, 2) for x in ratios), percent(slower))
+                )
     if not lines:
         raise InputError("no product with right answers of both: measure some first")
     return markdown(heads, lines, texts=("regime", "shapes"))
@@ -165,7 +176,7 @@ def table(gains: Gains) -> str:
 
 def title(device: str) -> str:
     """Of the picture."""
-    return f"{device}: time of cuBLAS over ours, the call included"
+    return f"{device}, L2 clean: time of cuBLAS over ours"
 
 
 def draw(gains: Gains, heading: str, path: Path) -> None:
@@ -178,13 +189,18 @@ def draw(gains: Gains, heading: str, path: Path) -> None:
             values, colour = gains[place], COLOURS[place[1]]
             # Neighbours are apart in height, so that all are seen.
             heights = [line + 0.5 * ((at * 0.618) % 1 - 0.5) for at in range(len(values))]
-            axis.plot(values, heights, ".", color=colour, markersize=4, alpha=0.5)
+            shown = [min(value, RIGHTMOST) for value in values]
+            axis.plot(shown, heights, ".", color=colour, markersize=4, alpha=0.5)
+            beyond = sum(value > RIGHTMOST for value in values)
+            if beyond:
+                axis.text(RIGHTMOST * 1.06, line, f"{beyond} up to {values[-1]:.0f} x", va="center", color=colour)
             axis.plot([geometric_mean(values)] * 2, [line - 0.4, line + 0.4], color=colour, linewidth=3)
         axis.set_xscale("log", base=2)
+        axis.set_xlim(right=RIGHTMOST * 2)
         axis.xaxis.set_major_formatter(lambda x, _: f"{x:g} x")
         axis.axvline(1, color="grey", linewidth=0.8)
         axis.set_yticks(range(len(places)), [f"{regime}, {kind}" for regime, kind in reversed(places)])
-        axis.set_xlabel("as fast as cuBLAS, the call included")
+        axis.set_xlabel("speed-up over cuBLAS, the call included; a dot is a product, a bar their geometric mean")
         axis.set_title(heading, fontsize=POINTS, loc="left")
         figure.tight_layout()
         figure.savefig(path, dpi=DOTS_PER_INCH, format="png")
@@ -203,8 +219,8 @@ def main(tuned: Path, unseen: Path, calls: Path, picture: Path | None) -> None:
     (device, rows), others = read_tuned(tuned), read_unseen(unseen)
     if device != others["device"]:
         raise InputError(f"{tuned} is of {device}, {unseen} of {others['device']}: name files of one GPU")
-    gains = gains_of(rows, others["rows"], Calls.of(calls))
-    click.echo(table(gains))
+    gains, of_kernels = (gains_of(rows, others["rows"], one) for one in (Calls.of(calls), NO_CALLS))
+    click.echo(table(gains, of_kernels))
     if picture is not None:
         draw(gains, title(device), picture)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from benchmarks import claims, gains, gemv, general_tables, minplus_tables, unseen_tables
+from benchmarks import call_tables, claims, gains, gemv, general_tables, minplus_tables, unseen_tables
 from benchmarks.cells import in_set
 from benchmarks.headline import (
     gram,
@@ -70,16 +70,18 @@ def drawn(found: dict[str, Any]) -> dict[str, str]:
     return parts | ({"gram": table} if (table := gram(named)) else {})
 
 
-def gained() -> gains.Gains:
-    """What a program gains, for the README's first screen."""
-    return gains.gains_of(gains.read_tuned(TUNED)[1], read_unseen(UNSEEN)["rows"], gains.Calls.of(CALLS))
+def gained(calls: gains.Calls) -> gains.Gains:
+    """What a program gains with calls that take so long, for the README's first screen."""
+    return gains.gains_of(gains.read_tuned(TUNED)[1], read_unseen(UNSEEN)["rows"], calls)
 
 
 def all_drawn() -> dict[str, str]:
     """Of the result files of all benches."""
     of_vectors, general, minplus = (json.loads(path.read_text(encoding="utf-8")) for path in (GEMV, GENERAL, MINPLUS))
     parts = drawn(read(RESULT)) | gemv.drawn(of_vectors) | general_tables.tables(general)
-    parts |= {"unseen": unseen_tables.tables(read_unseen(UNSEEN)), "gains": gains.table(gained())}
+    gained_at_all, by_kernels = gained(gains.Calls.of(CALLS)), gained(gains.NO_CALLS)
+    parts |= {"unseen": unseen_tables.tables(read_unseen(UNSEEN)), "gains": gains.table(gained_at_all, by_kernels)}
+    parts |= {"calls": call_tables.table(call_tables.read_calls(CALLS))}
     return parts | minplus_tables.tables(minplus)
 
 
@@ -100,7 +102,7 @@ def main() -> None:
     parts = all_drawn()
     pages = {path: redrawn(path.read_text(encoding="utf-8"), parts) for path in PAGES}
     draw(read(RESULT), RESULT.with_suffix(".png"))
-    gains.draw(gained(), gains.title(gains.read_tuned(TUNED)[0]), GAINS)
+    gains.draw(gained(gains.Calls.of(CALLS)), gains.title(gains.read_tuned(TUNED)[0]), GAINS)
     for path, page in pages.items():
         same = page == path.read_text(encoding="utf-8")
         path.write_text(page, encoding="utf-8")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,7 +9,6 @@ from typing import Any, cast
 import pytest
 
 from benchmarks import module_calls
-from benchmarks.gains import OURS_CALL, VENDORS_CALL, Calls
 from benchmarks.module_calls import timed
 from benchmarks.result_file import ResultFile
 from benchmarks.unseen_file import read_unseen
@@ -83,21 +81,6 @@ def test_without_plans_there_is_one_table(tmp_path: Path) -> None:
 def test_a_plan_that_is_none_is_refused(tmp_path: Path, changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         shown(tmp_path, measured(**changes))
-
-
-def test_gains_takes_the_times_of_both_calls(tmp_path: Path) -> None:
-    times = {OURS_CALL: 7.0, VENDORS_CALL: 13.0}
-    path = tmp_path / "calls.json"
-
-    def of(changes: dict[str, Any]) -> Calls:
-        told = {name: {"median_us": us} for name, us in (times | changes).items()}
-        path.write_text(json.dumps({"torch": {"one_thread": told}}))
-        return Calls.of(path)
-
-    assert of({}) == Calls(7.0, 13.0)
-    for wrong in ("x", 0, None):
-        with pytest.raises(InputError, match="is no file of call_cost"):
-            of({OURS_CALL: wrong})
 
 
 @pytest.mark.parametrize("library", [None, lambda array: (array, "theirs")])

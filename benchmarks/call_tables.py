@@ -1,0 +1,64 @@
+"""What a file of `benchmarks.call_cost` says: read, checked, and as a table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.headline import markdown, number
+from benchmarks.result_file import is_time
+from tsm2_tune.errors import InputError
+
+OUT, NEW = "gemm(a, b, out=c)", "gemm(a, b)"
+SPLIT = "gemm(x, y, out=z), whose kernel splits k"
+LEFT = "gemm(a, b, out=c) of another type, left to the library"
+PLAN = "plan()"
+OWN = {"torch": "torch.mm(a, b, out=c)", "cupy": "cupy.matmul(a, b, out=c)"}
+BY_LAUNCHER = "launcher: "
+LINES = (  # the words of a line, and of which call it is
+    ("`gemm(a, b, out=c)`", OUT),
+    ("the same, where the kernel splits k", SPLIT),
+    ("`gemm(a, b)`", NEW),
+    ("`gemm(a, b, out=c)` with the launcher", BY_LAUNCHER + OUT),
+    ("the same, where the kernel splits k", BY_LAUNCHER + SPLIT),
+    ("`gemm(a, b)` with the launcher", BY_LAUNCHER + NEW),
+    ("`plan(a, b, c)()`", PLAN),
+    ("`gemm(a, b, out=c)` that is left to the library", LEFT),
+)
+
+
+def read_calls(path: Path) -> dict[str, Any]:
+    """The file's content. InputError where it is none of this bench, or lacks the library's own call or ours."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        times = [one["median_us"] for library in OWN for one in found[library]["one_thread"].values()]
+        times += [
+            found[library]["one_thread"][name]["median_us"] for library, own in OWN.items() for name in (own, OUT)
+        ]
+    except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
+        raise InputError(f"{path} is no file of call_cost ({error}): name one that this bench has written") from None
+    if not all(us and is_time(us) for us in times):
+        raise InputError(f"{path} is no file of call_cost (its times): name one that this bench has written")
+    return found
+
+
+def call_us(found: Mapping[str, Any], library: str, name: str) -> float | None:
+    """Microseconds of the call of this name by one thread; None where it was not made."""
+    us: float | None = found[library]["one_thread"].get(name, {}).get("median_us")
+    return us
+
+
+def table(found: Mapping[str, Any]) -> str:
+    """Markdown: microseconds of each call of both libraries' arrays, and the share of the library's own."""
+    owns = {library: call_us(found, library, own) or 0.0 for library, own in OWN.items()}
+    own_words = "the library's own: `torch.mm(a, b, out=c)`, `cupy.matmul(a, b, out=c)`"
+    lines = [(own_words, *(number(us, 1) for us in owns.values()))]
+    for words, name in LINES:
+        times = {library: call_us(found, library, name) for library in OWN}
+        if any(times.values()):
+            lines.append(
+                (words, *("–" if us is None else f"{us:.1f} ({us / owns[at]:.2f})" for at, us in times.items()))
+            )
+    return markdown(("one call", "PyTorch tensors", "CuPy arrays"), lines, texts=("one call",))
