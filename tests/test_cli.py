@@ -70,7 +70,6 @@ def database(tmp_path: Path) -> str:
         (("source", "tsm2-v9"), "tsm2 has no configuration 'tsm2-v9': they are spelt like tsm2-v0-t32-c1-p1"),
         (("source", "tsm2-v3-t128-c16-p9"), "p (prefetch) is one of 1, 2, 4, 6, 8"),
         (("source", "tsm2-v0-t32-c1-p4"), "each of its values is right, but not with the others"),
-        (("best", "--layout", "row"), "--layout row says how the matrices of --op lie"),
         (("source", "nothing"), "unknown family 'nothing'"),
         (("best", "--db", "none.db"), "none.db"),
         (("export", "--db", "none.db", "--format", "csv", "--output", "-"), "none.db"),
@@ -369,8 +368,11 @@ def test_best_and_show(database: str) -> None:
 
 @pytest.mark.parametrize("form", ["module", "csv", "json", "markdown", "latex"])
 def test_every_format_is_exported(form: str, database: str, tmp_path: Path) -> None:
-    path = tmp_path / "out"
+    path, other = tmp_path / "out", tmp_path / "best-kernels.py"
     done = run("export", "--db", database, "--format", form, "--output", str(path))
     assert (done.exit_code, done.stdout, done.stderr) == (0, "", f"wrote {path}\n")
+    said = run("export", "--db", database, "--format", form, "--output", str(other)).stderr
+    rename = ": rename it before you import it, to letters, digits and _"
+    assert said == f"wrote {other}{rename if form == 'module' else ''}\n"
     assert "NVIDIA H200" in path.read_text()
     assert run("export", "--db", database, "--format", form, "--output", "-").output == path.read_text()

@@ -90,9 +90,9 @@ def test_the_faster_of_two_kernels_that_are_as_near(tmp_path: Path) -> None:
             "CF",
             r"^a row-major, b column-major: this module has no f64 kernel for that, only for"
             r" op nn \(a, b and out column-major\) and op ntt \(a column-major, b and out row-major\);"
-            r" tune with --op tn and export again, or pass copies in the order of one of these$",
+            r" tune with --op tn, without --layout, and export again, or pass copies in the order of one of these$",
         ),
-        ("FFC", "^a and b column-major, out row-major: .*; tune with --op nnt and"),
+        ("FFC", "^a and b column-major, out row-major: .*; tune with --op nnt, without --layout, and"),
     ],
 )
 def test_orders_that_no_kernel_is_for(tmp_path: Path, orders: str, message: str) -> None:

@@ -44,6 +44,7 @@ def database(path: Path) -> str:
         (("--op", "nn"), PROBLEMS),
         (("--device", "other"), PROBLEMS[2:]),
         (("--device", GPU, "--dtype", "f32"), PROBLEMS[:1]),
+        (("--device", GPU.split()[-1].lower()), PROBLEMS[:2]),
     ],
 )
 def test_only_what_was_asked_for_is_shown(given: tuple[str, ...], found: tuple[Problem, ...], database: str) -> None:
@@ -79,6 +80,19 @@ def test_ops_are_selected_as_they_are_tuned() -> None:
         False,
     ]
     assert Problem(8, 8, 8, "f32", "nxt") in selected(None, None, None, "gram", layout="row")
+
+
+def test_a_layout_alone_selects_all_that_lie_so() -> None:
+    row_major = selected(None, None, None, None, layout="row")
+    ops = ("ttt", "ntt", "nnt", "jtt", "nxt", "nn", "tn", "tx")
+    assert [Problem(8, 8, 8, "c64", op) in row_major for op in ops] == [*[True] * 5, *[False] * 3]
+
+
+@pytest.mark.parametrize("device", ["", "h", "another"])  # no name, a part of both, of none
+def test_a_device_is_named_by_what_is_of_one_alone(device: str, database: str) -> None:
+    result = run("best", "--db", database, "--device", device)
+    assert (result.exit_code, result.output.count("\n")) == (2, 1)
+    assert f"no trial of the device {device!r}" in result.output
 
 
 def test_gram_matrices_are_of_real_and_of_complex_numbers() -> None:

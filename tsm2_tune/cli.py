@@ -413,7 +413,7 @@ def export(
         click.echo(text.encode(), nl=False)  # as files are, whatever a terminal has
     else:
         exports.write(text, output)
-        _tell(f"wrote {output}")
+        _tell(exports.written(form, output))
 
 
 @main.command()

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.problem import OP_LETTERS, SAME, Problem
 from tsm2_tune.generator.shapes import Shape, parse_shapes
 from tsm2_tune.options import (
     GRAM,
@@ -60,6 +60,9 @@ class Selection:
             return None
         is_here = self.device == HOST or self.device.isdecimal()
         name = limits_of(self.device).name if is_here else self.device
+        parts_of = [known for known in store.devices() if name and name.lower() in known.lower()]
+        if name not in store.devices() and len(parts_of) == 1:
+            return parts_of[0]  # h100 of NVIDIA H100 80GB HBM3
         if name not in store.devices():
             known = ", ".join(map(repr, store.devices())) or "none"
             raise InputError(f"no trial of the device {name!r} in {store.path}: it has {known}")
@@ -75,8 +78,6 @@ def selected(
     layout: str = "column",
 ) -> Selection:
     """The selection that the options' texts spell. InputError where one is none."""
-    if ops is None and layout != "column":
-        raise InputError(f"--layout {layout} says how the matrices of --op lie: name ops, such as --op nn")
     problems, of_shapes = set[Problem](), set[Shape]()
     for item in items_of(shapes) if shapes is not None else ():
         problem = spelt_problem(item)
@@ -85,6 +86,8 @@ def selected(
         else:
             problems.add(problem)
     names = [op.strip() for op in ops.split(",")] if ops is not None else []
+    if ops is None and layout != "column":
+        names = [of_a + of_b for of_a in OP_LETTERS for of_b in (*OP_LETTERS, SAME)]  # all that lie so
     return Selection(
         device,
         frozenset(problems),
@@ -121,7 +124,7 @@ def selection_options(function: F) -> F:
             metavar="MxNxK,...",
             help="Only these shapes, spelt as for tuning, or problems as they are printed: 16x16x1000:f64:tn.",
         ),
-        click.option("--device", help="Only this device: cpu, a CUDA ordinal, or the name that is stored."),
+        click.option("--device", help="Only this device: cpu, a CUDA ordinal, or the stored name or a part of it."),
     ):
         with_selection = option(with_selection)
     return with_selection  # type: ignore[return-value]

@@ -46,7 +46,9 @@ def match(m: int, n: int, k: int, dtype: Any, device: str | None = None, op: str
     tuned = _tuned(dtype_name(dtype), on_host=device is None)
     winners = tuple(w for w in tuned if w.op == op or (op == GRAM and w.is_gram))
     if not winners:
-        raise LookupError(f"no kernel of op {op} is in this module, only of {_ops(tuned)}: tune with --op {op}")
+        raise LookupError(
+            f"no kernel of op {op} is in this module, only of {_ops(tuned)}: tune with --op {op}, without --layout"
+        )
     return _best(winners, (m, n, k), device)
 
 
@@ -214,7 +216,7 @@ def _no_kernel(name: str, orders: Orders, conjugates: tuple[bool, bool], is_gram
     came = {name: " or ".join(ORDERS[order] for order in has) for name, has in zip(NAMES, orders, strict=False)}
     return (
         f"{_in_words(came, conjugates)}: this module has no {name} kernel for that, only for {_ops(tuned)};"
-        f" tune with --op {op} and export again, or pass copies in the order of one of these"
+        f" tune with --op {op}, without --layout, and export again, or pass copies in the order of one of these"
     )
 
 

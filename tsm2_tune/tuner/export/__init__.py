@@ -10,7 +10,7 @@ from tsm2_tune.generator.render import KernelSource
 from tsm2_tune.tuner.export.between import with_between
 from tsm2_tune.tuner.export.binaries import compiled_cubins
 from tsm2_tune.tuner.export.compiled import launcher_binary
-from tsm2_tune.tuner.export.files import refuse_database, write
+from tsm2_tune.tuner.export.files import refuse_database, write, written
 from tsm2_tune.tuner.export.known import Known, known_of
 from tsm2_tune.tuner.export.library import LIBRARY_SUFFIXES, export_library
 from tsm2_tune.tuner.export.module import Cubins, module_text
@@ -19,7 +19,16 @@ from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.trial import Cache
 
-__all__ = ["LIBRARY_SUFFIXES", "export", "export_library", "export_text", "refuse_database", "with_between", "write"]
+__all__ = [
+    "LIBRARY_SUFFIXES",
+    "export",
+    "export_library",
+    "export_text",
+    "refuse_database",
+    "with_between",
+    "write",
+    "written",
+]
 
 Export = Callable[[Sequence[BestRow], Mapping[int, KernelSource], str], str]
 

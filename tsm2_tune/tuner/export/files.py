@@ -35,6 +35,12 @@ def write(text: str, output: str | Path) -> None:
         write_all({path: text.encode()})
 
 
+def written(form: str, output: str) -> str:
+    """What is said of the file: where it is, and whether Python could import a module of this name."""
+    importable = form != "module" or Path(output).stem.isidentifier()
+    return f"wrote {output}" + ("" if importable else ": rename it before you import it, to letters, digits and _")
+
+
 def write_all(contents: Mapping[Path, bytes]) -> None:
     """Put the contents into these files, in this order, once all of them are on the disk.
 
