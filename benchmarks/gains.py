@@ -26,14 +26,13 @@ from benchmarks.headline import Row, geometric_mean, markdown, number
 from benchmarks.plot import DOTS_PER_INCH, INCHES_WIDE, POINTS, matplotlib
 from benchmarks.result_file import is_text, is_time, unusable_field
 from benchmarks.unseen_file import read_unseen
-from benchmarks.unseen_tables import cublas_us, percent, plan_us, ranked, vendor_us
+from benchmarks.unseen_tables import MARGIN, cublas_us, percent, plan_us, ranked, vendor_us
 from tsm2_tune.errors import InputError
 from tsm2_tune.usage import Command
 
 TUNED, UNSEEN, TIMED = "tuned", "not tuned", "not tuned, measure=True"
 KINDS = (TUNED, UNSEEN, TIMED)
 COLOURS = dict(zip(KINDS, ("C0", "C2", "C1"), strict=True))
-MARGIN = 0.97  # of the vendor's speed, below which a product is slower
 NAMES = {
     "R": "R: a large matrix, few columns",
     "L": "L: a tall matrix, a small one",
@@ -161,7 +160,7 @@ def table(gains: Gains, of_kernels: Gains) -> str:
     for regime in NAMES:
         for kind in KINDS:
             if values := gains.get((regime, kind)):
-                slower = sum(value < MARGIN for value in values) / len(values)
+                slower = sum(value * (1 + MARGIN) < 1 for value in values) / len(values)
                 ratios = (
                     geometric_mean(of_kernels[regime, kind]), geometric_mean(values), statistics.median(values),
                     ranked(values, 0.1), values[0],

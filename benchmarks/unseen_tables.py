@@ -253,10 +253,15 @@ def what_it_is(found: Row) -> str:
     )
 
 
+def summed_up(found: Row) -> str:
+    """What was measured, and what is reached in all, as Markdown."""
+    return "\n\n".join((runs_of(found), what_it_is(found), goals(found["rows"])))
+
+
 def tables(found: Row) -> str:
     """All that is printed of a file, as Markdown."""
     rows = found["rows"]
-    parts = [runs_of(found), what_it_is(found), goals(rows), BY_KIND, table(rows, by_timing=False)]
+    parts = [summed_up(found), BY_KIND, table(rows, by_timing=False)]
     timed = [row for row in rows if row["plan_us"] is not None]
     if timed:
         parts += [of_plans(timed), table(timed, by_timing=True)]
