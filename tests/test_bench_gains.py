@@ -134,6 +134,14 @@ def test_what_is_found_by_timing_is_a_kind_of_its_own(
 def test_wrong_answers_count_for_nobody() -> None:
     wrong = winner(100.0, 200.0, vendor_right=0)
     assert gains_of([wrong], [product(1.0, 2.0, cublas_verified=False)], CALLS) == {}
+    assert gains_of([], [product(100.0, 200.0, verified=False)], CALLS) == {}
+    (values,) = gains_of([winner(300.0, 200.0, 250.0, cublas_right=0)], [], CALLS).values()
+    assert values == [200.0 / 300.0]  # it is not left to a routine that is wrong
+
+
+def test_slower_is_by_more_than_3_percent_of_the_vendors_time() -> None:
+    rows = [], [product(102.9, 100.0), product(103.05, 100.0)]
+    assert table(gains_of(*rows, CALLS), gains_of(*rows, NO_CALLS)).splitlines()[-1].endswith("| 50 % |")
 
 
 def test_the_table_has_a_line_for_each_regime_and_kind() -> None:

@@ -148,6 +148,15 @@ def test_wide_matrices_get_wide_indices(gpu_module: ModuleType, driver: Recordin
     assert driver.launches[1]["values"][:6] == [6, 2, 3, 1.0, 0x8000, ld + 1]
 
 
+@pytest.mark.parametrize("more", [0, 1])
+def test_long_sums_get_wide_indices(gpu_module: ModuleType, driver: RecordingDriver, more: int) -> None:
+    """An index runs up to a step past k, which may be as long as k is."""
+    k, driver.bits = LARGEST_32_BIT_OFFSET // 2 + more, 64 if more else 32
+    a, b = device_array((1, k), (4, 4), at=0x1000), device_array((k, 1), (4, 4 * k), at=0x1000)
+    gpu_module.gemm(a, b, out=device_array((1, 1), (4, 4), at=0x100))
+    assert [bits for _, bits, _ in gpu_module.compiled] == [driver.bits]
+
+
 @pytest.mark.parametrize(
     ("stream", "handle"),
     [
@@ -169,6 +178,42 @@ def test_streams_of_every_library(
 def test_what_is_no_stream(gpu_module: ModuleType, driver: RecordingDriver) -> None:
     with pytest.raises(TypeError, match="stream: expected a stream, its handle or None, got str"):
         gpu_module.gemm(A, B, out=OUT, stream="default")
+    for handle in (-1, 2**64, 2**70):
+        with pytest.raises(ValueError, match=f"stream: {handle} is no handle: expected 0 to"):
+            gpu_module.gemm(A, B, out=OUT, stream=handle)
+    assert driver.launches == []
+
+
+@pytest.mark.parametrize("name", ["a", "b", "out"])
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        *(({"typestr": typestr}, "a text as typestr") for typestr in (None, 4, ["<f4"])),
+        *(({"shape": shape}, "whole numbers from 0 on as shape") for shape in (None, 6, (6.0, 3), (-6, 3), ("6", 3))),
+        *(({"strides": strides}, "whole numbers as strides") for strides in (4, (4.0, 24), (None, 24))),
+        *(
+            ({"data": data}, "an address and whether it is read-only as data")
+            for data in (None, 4096, (4096,), ("a", False), (-16, False), (2**64 + 16, False), (4096.0, False))
+        ),
+        *(({"stream": stream}, "a handle or None as stream") for stream in ("x", -1, 1.0)),
+    ],
+)
+def test_an_array_that_is_described_wrongly_is_named(
+    gpu_module: ModuleType, driver: RecordingDriver, name: str, changes: dict[str, Any], expected: str
+) -> None:
+    given = {"a": A, "b": B, "out": OUT}
+    wrong = SimpleNamespace(__cuda_array_interface__=given[name].__cuda_array_interface__ | changes)
+    with pytest.raises(TypeError, match=f"^{name}: its __cuda_array_interface__ is not one: expected {expected}$"):
+        gpu_module.gemm(**given | {name: wrong})
+    assert driver.launches == []
+
+
+def test_a_product_of_more_tiles_than_blocks_is_refused(
+    gpu_module: ModuleType, driver: RecordingDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_module, "MOST_BLOCKS", 0)
+    with pytest.raises(ValueError, match="a product of 6x2 has more tiles than a launch has blocks"):
+        gpu_module.gemm(A, B, out=OUT)
     assert driver.launches == []
 
 

@@ -123,6 +123,12 @@ def test_a_matrix_transposed_times_itself(tmp_path: Path, order: str) -> None:
     wide = matrix(300, 20, order)
     assert module.choice(wide[:, 3:11].T, wide[:, 3:11]).winner.op == gram
     assert module.choice(wide[:, 3:11].T, wide[:, 4:12]).winner.op == general
+    room = matrix(300 * 40, 1, "F").reshape(-1)  # two matrices at one address, whose lines are otherwise apart
+    lines = (300, 400) if order == "F" else (8, 12)
+    first, second = (
+        np.lib.stride_tricks.as_strided(room, (300, 8), (8, 8 * ld) if order == "F" else (8 * ld, 8)) for ld in lines
+    )
+    assert module.choice(first.T, second).winner.op == general
     for name in (gram, "gram"):
         assert module.match(8, 8, 300, "f64", op=name).winner.op == gram
         with pytest.raises(ValueError, match=f"8x7x300 with op {name}: a matrix times itself has m = n"):

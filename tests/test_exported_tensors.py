@@ -400,6 +400,35 @@ def test_without_a_fallback_nothing_is_left_to_the_vendor(
     assert (len(losing.asked), len(driver.launches)) == (2, 2)
 
 
+def beside_a_long_b(at_out: int) -> tuple[Tensor, ...]:
+    """Of 32, 1024 and 512 bytes: a, b at 0x2000 and out, column-major."""
+    lies = (((2, 4), (4, 8), 0x1000), ((4, 64), (4, 16), 0x2000), ((2, 64), (4, 8), at_out))
+    return tuple(
+        Tensor(device_array(shape, strides, at=at), dtype="torch.float32", ndim=2) for shape, strides, at in lies
+    )
+
+
+def test_an_out_in_the_end_of_b_is_refused_on_the_short_way(
+    module: ModuleType, losing: ModuleType, torch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for of_kernels in (module, losing):
+        of_kernels.gemm(*beside_a_long_b(0x3000)[:2], out=beside_a_long_b(0x3000)[2])
+        a, b, out = beside_a_long_b(0x2000 + 1016)
+        with pytest.raises(ValueError, match="out: it shares memory with b"):
+            of_kernels.gemm(a, b, out=out)
+    assert len(module.driver.launches) == 1
+
+
+def test_a_conjugate_that_is_left_to_the_vendor_is_one_already(module: ModuleType, torch: Any) -> None:
+    asked = list[Any]()
+    torch.addmm = lambda c, a, b, *, beta, alpha, out: asked.append((a, b)) or out
+    a, b, out = conjugate(matrix(6, 3)), Tensor(matrix(3, 2, at=0x2000)), Tensor(matrix(6, 2, at=0x3000))
+    for one in (a, b, out):
+        one.ndim = 2
+    assert module.gemm(a, b, out=out, alpha=2) is out  # no kernel is for it
+    assert asked == [(a, b)]
+
+
 def test_an_out_of_the_vendors_shares_no_memory_either(losing: ModuleType) -> None:
     a, b, out = (Tensor(f32(at), dtype="torch.float32", ndim=2) for at in (0x1000, 0x2000, 0x3000))
     for _ in range(2):

@@ -62,6 +62,24 @@ def test_16_bit_elements_are_rounded_once(is_made: bool) -> None:
     assert found[0, 0] == np.float16(exactly) != np.float16(3 - (not is_made))
 
 
+def test_16_bit_elements_of_out_are_rounded_once() -> None:
+    """3 (1 + 2^-10) is between two numbers of f16, rounded upwards alone, and with the product's -2^-12 downwards."""
+    a, b, out = (np.array([[x]], np.float16) for x in (-(2.0**-12), 1.0, 1 + 2.0**-10))
+    found = vendors_product(a, b, out, 1, 3, PLAIN)
+    assert found[0, 0] == np.float16(3 * (1 + 2.0**-10) - 2.0**-12)
+    assert found[0, 0] != np.float16(3 * (1 + 2.0**-10))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.complex64])
+@pytest.mark.parametrize("alpha", [1, 2])
+def test_without_beta_what_out_held_is_not_read(dtype: Any, alpha: float) -> None:
+    a, b, out = operands(SHAPES[0], dtype)
+    out.fill(np.nan)
+    np.testing.assert_allclose(
+        vendors_product(a, b, out, alpha, 0, PLAIN), exact(a, b, np.zeros_like(out), alpha, 0), rtol=1e-2, atol=1e-2
+    )
+
+
 @pytest.mark.parametrize("factors", FACTORS)
 @pytest.mark.parametrize("shapes", SHAPES)
 @pytest.mark.parametrize("name", ["bfloat16", "float32", "complex64"])

@@ -17,6 +17,7 @@ from tsm2_tune.runtime.matrices import Matrix
 OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 CAPTURED_BESIDE = 906  # CUDA_ERROR_STREAM_CAPTURE_IMPLICIT: of the legacy stream, while another one is captured
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
+LARGEST_HANDLE = 2**64 - 1
 LEGACY_STREAM, PER_THREAD_STREAM = 1, 2  # handles that stand for a stream; 0 is the legacy one too
 
 
@@ -109,7 +110,7 @@ def context_id(context: int) -> int:
 
 def stream_handle(stream: Any) -> int:
     """The CUstream of PyCUDA's and Numba's `handle`, CuPy's `ptr`, PyTorch's `cuda_stream`, or an integer."""
-    if type(stream) is int:
+    if type(stream) is int and 0 <= stream <= LARGEST_HANDLE:
         return stream
     for attribute in ("handle", "ptr", "cuda_stream"):
         stream = getattr(stream, attribute, stream)
@@ -118,6 +119,8 @@ def stream_handle(stream: Any) -> int:
         return 0
     if not isinstance(stream, (int, np.integer)):
         raise TypeError(f"stream: expected a stream, its handle or None, got {type(stream).__name__}")
+    if not 0 <= stream <= LARGEST_HANDLE:
+        raise ValueError(f"stream: {stream} is no handle: expected 0 to {LARGEST_HANDLE}")
     return int(stream)
 
 

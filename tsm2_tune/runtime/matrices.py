@@ -12,6 +12,8 @@ import numpy as np
 from tsm2_tune.runtime.elements import ACROSS, DTYPES, LARGEST_32_BIT_OFFSET, MATHS, SUMS
 from tsm2_tune.runtime.libraries import check_plain, device_interface, is_conjugate
 
+LARGEST_ADDRESS = 2**64 - 1
+
 
 @dataclass(slots=True)  # never changed; a frozen one takes twice as long to make
 class Matrix:
@@ -45,8 +47,8 @@ class Matrix:
                     f" got {type(array).__name__}"
                 )
             interface = array.__array_interface__
-        elif not (isinstance(interface, dict) and interface.keys() >= {"typestr", "shape", "data"}):
-            raise TypeError(f"{name}: its __cuda_array_interface__ is not one: expected typestr, shape and data")
+        elif wrong := _wrong_with(interface):
+            raise TypeError(f"{name}: its __cuda_array_interface__ is not one: {wrong}")
         elif interface.get("mask") is not None:
             raise TypeError(f"{name}: masked arrays are not supported")
         if is_bfloat16:
@@ -102,6 +104,29 @@ class Matrix:
             self.name, self.array, self.on_host, self.address, self.columns, self.rows, ld, self.element, self.dtype,
             self.read_only, self.stream, self.is_conjugate, self.is_vector,
         )  # fmt: skip
+
+
+def _wrong_with(interface: Any) -> str:
+    """What the description of a device array lacks, or has that none has; empty where it is one."""
+    if not (isinstance(interface, dict) and interface.keys() >= {"typestr", "shape", "data"}):
+        return "expected typestr, shape and data"
+    shape, data, strides, stream = (interface.get(field) for field in ("shape", "data", "strides", "stream"))
+    if not isinstance(interface["typestr"], str):
+        return "expected a text as typestr"
+    if not isinstance(shape, (tuple, list)) or not all(_is_whole(extent, 0) for extent in shape):
+        return "expected whole numbers from 0 on as shape"
+    if strides is not None and not (isinstance(strides, (tuple, list)) and all(map(_is_whole, strides))):
+        return "expected whole numbers as strides"
+    if not (isinstance(data, (tuple, list)) and len(data) == 2 and _is_whole(data[0], 0)):
+        return "expected an address and whether it is read-only as data"
+    if stream is not None and not _is_whole(stream, 0):
+        return "expected a handle or None as stream"
+    return ""
+
+
+def _is_whole(number: Any, least: int = -LARGEST_ADDRESS) -> bool:
+    """Whether it is a whole number that an address, an extent or a stride may be."""
+    return isinstance(number, (int, np.integer)) and least <= int(number) <= LARGEST_ADDRESS
 
 
 def _is_bfloat16(array: Any) -> bool:
@@ -168,11 +193,17 @@ def dtype_name(dtype: Any, what: str = "dtype") -> str:
         raise TypeError(f"{what}: expected a type, got None")
     if isinstance(dtype, str) and (dtype in DTYPES or dtype in MATHS.values()):
         return dtype
-    for name, known in DTYPES.items():
-        if str(dtype) == "bfloat16" if name == "bf16" else np.dtype(dtype) == known:
-            return name
+    if str(dtype) == "bfloat16":
+        return "bf16"
     known_names = ("bfloat16" if name == "bf16" else str(known) for name, known in DTYPES.items())
-    raise TypeError(f"{what}: expected one of {', '.join(known_names)}, got {np.dtype(dtype)}")
+    try:
+        asked = np.dtype(dtype)
+    except (TypeError, ValueError):
+        raise TypeError(f"{what}: expected one of {', '.join(known_names)}, got {dtype!r}") from None
+    for name, known in DTYPES.items():
+        if name != "bf16" and asked == known:
+            return name
+    raise TypeError(f"{what}: expected one of {', '.join(known_names)}, got {asked}")
 
 
 @dataclass(slots=True)  # never changed
@@ -293,7 +324,9 @@ def too_large(factor: Any, dtype: np.dtype[Any]) -> bool:
     """Whether a finite number is none in this type."""
     try:
         with np.errstate(over="ignore"):
-            return bool(np.isfinite(complex(factor)) and not np.isfinite(dtype.type(factor)))
+            is_wide = isinstance(factor, np.inexact)  # perhaps wider than Python's own numbers
+            is_finite = np.isfinite(factor if is_wide else complex(factor))
+            return bool(is_finite and not np.isfinite(dtype.type(factor)))
     except OverflowError:  # an int that no float holds
         return True
 

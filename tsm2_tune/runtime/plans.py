@@ -39,6 +39,7 @@ POINTERS_AT = ARGUMENTS_AT + len(AT) * ARGUMENT_BYTES
 BUFFER = ctypes.c_char * (POINTERS_AT + len(IN_ORDER) * 8)
 # Grid, block and shared memory; extents and leading dimensions; pointers.
 WHOLE, WORKSPACE = struct.Struct(f"7I52x{'q8x' * 3}16x{'q8x' * 2}16xq8x32x{len(IN_ORDER)}Q"), struct.Struct("Q8xQ")
+MOST_BLOCKS = 2**31 - 1  # in a grid
 LARGEST = {kind: float(np.finfo(kind).max) for kind in "fdFD"}
 SCALARS = {"f": struct.Struct("f"), "d": struct.Struct("d"), "F": struct.Struct("ff"), "D": struct.Struct("dd")}
 
@@ -101,6 +102,8 @@ class Plan:
         self.kernel_launch = cuda().cuLaunchKernelEx
         m, n, _ = self.shape
         self.head = (*launch.grid(m, n), 1, launch.threads, 1, 1, launch.smem_bytes)
+        if max(self.head) > MOST_BLOCKS:
+            raise ValueError(f"a product of {m}x{n} has more tiles than a launch has blocks: compute it in parts")
         self.leading = leading
         self.needed_bytes: tuple[int, int] | None = None
         if launch.has_workspace:
