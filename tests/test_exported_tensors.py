@@ -387,6 +387,17 @@ def test_what_the_vendor_is_faster_at_is_left_to_it(losing: ModuleType, monkeypa
     assert losing.asked == [(a, b, 2, 0), (a, b, 1, 1)]
 
 
+@pytest.mark.parametrize("is_right", [0, 1])
+def test_the_vendors_times_count_where_its_answer_was_right(tmp_path: Path, torch: Any, is_right: int) -> None:
+    found, sources = winners(tmp_path, (tuning_run(), trial(problem=Problem(4, 4, 4, "f32"))))
+    beside = [replace(row, cublas_us=400.0, cublas_right=is_right, cublas_routine="cublasSgemm") for row in found]
+    module = imported(exported("module", (beside, sources)), tmp_path)
+    (winner,) = module.WINNERS
+    assert module.vendor_of(winner) == ([((4, 4, 4), 400.0)] if is_right else [])
+    nothing_expected = module.Match(winner, winner.launch, 1.0, None, None)
+    assert nothing_expected.loses == bool(is_right)  # of what is not expected, where it won counts
+
+
 def test_without_a_fallback_nothing_is_left_to_the_vendor(
     losing: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
