@@ -1,0 +1,122 @@
+"""What an exported module leaves to the arrays' own library, whose kernels are the vendor's."""
+# ruff: noqa: F811  # fixtures of another file
+
+from __future__ import annotations
+
+import re
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.fabricated import device_array, exported, imported, trial, tuning_run, winners
+from tests.fake_tensors import Tensor
+from tests.recording_driver import RecordingDriver
+from tests.test_exported_tensors import conjugate, f32, matrix, module, module_of_all, torch  # noqa: F401
+from tsm2_tune.generator.problem import Problem
+
+
+@pytest.fixture
+def losing(tmp_path: Path, torch: Any, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A module of a winner that took 500 us, where the vendor took 400; and what PyTorch was asked, as `asked`."""
+    found, sources = winners(tmp_path, (tuning_run(), trial(problem=Problem(4, 4, 4, "f32"))))
+    slower = [replace(row, cublas_us=400.0, cublas_right=1, cublas_routine="cublasSgemm") for row in found]
+    module, asked = imported(exported("module", (slower, sources)), tmp_path), list[Any]()
+    monkeypatch.setattr(module, "cuda", RecordingDriver)
+    monkeypatch.setattr(module, "asked", asked, raising=False)
+    torch.addmm = lambda c, a, b, *, beta, alpha, out: asked.append((a, b, alpha, beta)) or out
+    return module
+
+
+def test_what_the_vendor_is_faster_at_is_left_to_it(losing: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, out = (Tensor(f32(at), dtype="torch.float32", ndim=2) for at in (0x1000, 0x2000, 0x3000))
+    chosen = losing.choice(a, b, out)
+    assert isinstance(chosen, losing.Vendor)
+    assert re.search(
+        r"tuned for this shape; with the L2 clean 500\.0 us measured, cublasSgemm 400\.0 us$", str(chosen)
+    )
+    assert losing.choice(a, b, out, fallback="error").winner.x_cublas == 0.8
+    assert losing.gemm(a, b, out=out, alpha=2) is out
+    monkeypatch.setattr(losing.Product, "of", None)  # then by the short way
+    assert losing.gemm(a, b, out=out, beta=1) is out
+    assert losing.asked == [(a, b, 2, 0), (a, b, 1, 1)]
+
+
+@pytest.mark.parametrize("has_out", [False, True])
+def test_a_stream_is_the_vendors_too(
+    losing: ModuleType, torch: Any, monkeypatch: pytest.MonkeyPatch, has_out: bool
+) -> None:
+    streams = list[int]()
+    monkeypatch.setattr(losing, "at_stream", lambda array, handle: nullcontext(streams.append(handle)))
+    torch.stream = 77
+    torch.matmul = lambda a, b: losing.asked.append((a, b)) or "made"
+    a, b, out = (Tensor(f32(at), dtype="torch.float32", ndim=2) for at in (0x1000, 0x2000, 0x3000))
+    for stream in (None, None, 5):
+        losing.gemm(a, b, out=out if has_out else None, stream=stream)
+    assert len(losing.asked) == 3
+    assert streams == [77, 5]  # the second one took the short way, on the stream that is current
+
+
+@pytest.mark.parametrize("is_right", [0, 1])
+def test_the_vendors_times_count_where_its_answer_was_right(tmp_path: Path, torch: Any, is_right: int) -> None:
+    found, sources = winners(tmp_path, (tuning_run(), trial(problem=Problem(4, 4, 4, "f32"))))
+    beside = [replace(row, cublas_us=400.0, cublas_right=is_right, cublas_routine="cublasSgemm") for row in found]
+    module = imported(exported("module", (beside, sources)), tmp_path)
+    (winner,) = module.WINNERS
+    assert module.vendor_of(winner) == ([((4, 4, 4), 400.0)] if is_right else [])
+    nothing_expected = module.Match(winner, winner.launch, 1.0, None, None)
+    assert nothing_expected.loses == bool(is_right)  # of what is not expected, where it won counts
+
+
+def test_without_a_fallback_nothing_is_left_to_the_vendor(
+    losing: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = RecordingDriver()
+    monkeypatch.setattr(losing, "cuda", lambda: driver)
+    monkeypatch.setattr(losing, "cubin_of", lambda *_: b"cubin")
+    a, b, out = (Tensor(f32(at), dtype="torch.float32", ndim=2) for at in (0x1000, 0x2000, 0x3000))
+    for _ in range(2):
+        losing.gemm(a, b, out=out)
+        losing.gemm(a, b, out=out, fallback="error")
+    assert (len(losing.asked), len(driver.launches)) == (2, 2)
+
+
+def beside_a_long_b(at_out: int) -> tuple[Tensor, ...]:
+    """Of 32, 1024 and 512 bytes: a, b at 0x2000 and out, column-major."""
+    lies = (((2, 4), (4, 8), 0x1000), ((4, 64), (4, 16), 0x2000), ((2, 64), (4, 8), at_out))
+    return tuple(
+        Tensor(device_array(shape, strides, at=at), dtype="torch.float32", ndim=2) for shape, strides, at in lies
+    )
+
+
+def test_an_out_in_the_end_of_b_is_refused_on_the_short_way(
+    module: ModuleType, losing: ModuleType, torch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for of_kernels in (module, losing):
+        of_kernels.gemm(*beside_a_long_b(0x3000)[:2], out=beside_a_long_b(0x3000)[2])
+        a, b, out = beside_a_long_b(0x2000 + 1016)
+        with pytest.raises(ValueError, match="out: it shares memory with b"):
+            of_kernels.gemm(a, b, out=out)
+    assert len(module.driver.launches) == 1
+
+
+def test_a_conjugate_that_is_left_to_the_vendor_is_one_already(module: ModuleType, torch: Any) -> None:
+    asked = list[Any]()
+    torch.addmm = lambda c, a, b, *, beta, alpha, out: asked.append((a, b)) or out
+    a, b, out = conjugate(matrix(6, 3)), Tensor(matrix(3, 2, at=0x2000)), Tensor(matrix(6, 2, at=0x3000))
+    for one in (a, b, out):
+        one.ndim = 2
+    assert module.gemm(a, b, out=out, alpha=2) is out  # no kernel is for it
+    assert asked == [(a, b)]
+
+
+def test_an_out_of_the_vendors_shares_no_memory_either(losing: ModuleType) -> None:
+    a, b, out = (Tensor(f32(at), dtype="torch.float32", ndim=2) for at in (0x1000, 0x2000, 0x3000))
+    for _ in range(2):
+        losing.gemm(a, b, out=out)
+        with pytest.raises(ValueError, match="out: it shares memory with a"):
+            losing.gemm(a, b, out=Tensor(f32(0x1010), dtype="torch.float32", ndim=2))
+    assert len(losing.asked) == 2
