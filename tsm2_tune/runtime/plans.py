@@ -50,9 +50,8 @@ class Slot:
     __slots__ = ("alpha", "beta", "buffer", "config", "parameters", "room")
 
     def __init__(self, plan: Plan) -> None:
-        self.room: tuple[int, int] | None = (
-            None  # addresses of the legacy stream's workspace, where these are written
-        )
+        # Addresses of the legacy stream's workspace, where these are what the slot has.
+        self.room: tuple[int, int] | None = None
         self.buffer = BUFFER()
         first = ctypes.addressof(self.buffer)
         WHOLE.pack_into(self.buffer, 0, *plan.head, *plan.shape, *plan.leading, *[first + at for at in plan.places])
@@ -128,14 +127,11 @@ class Plan:
         STREAM_AND_ADDRESSES.pack_into(slot.buffer, STREAM_AT, stream, a, b, out)
         if slot.alpha is not alpha or slot.beta is not beta:
             slot.set_factors(self, alpha, beta)
-        if self.needed_bytes is not None:
-            if stream > LEGACY_STREAM or not self.launched_at_once(slot):
-                self.launch(slot, stream, array)
-        elif self.kernel_launch(slot.config, self.function, slot.parameters, None):
+        if self.needed_bytes is not None or self.kernel_launch(slot.config, self.function, slot.parameters, None):
             self.launch(slot, stream, array)
         self.slots.append(slot)
 
-    def launched_at_once(self, slot: Slot) -> bool:
+    def _launched_at_once(self, slot: Slot, needed_bytes: tuple[int, int]) -> bool:
         """Start what the slot holds on the legacy stream, with the workspace that this has; false where it has none
         that is large enough, or the launch was refused."""
         with lock:
@@ -143,7 +139,7 @@ class Plan:
             if found is None:
                 return False
             if found.addresses is not slot.room:
-                if not found.holds(self.needed_bytes or (0, 0)):
+                if not found.holds(needed_bytes):
                     return False
                 WORKSPACE.pack_into(slot.buffer, WORKSPACE_AT, *found.addresses)
                 slot.room = found.addresses
@@ -151,6 +147,12 @@ class Plan:
 
     def launch(self, slot: Slot, stream: int, array: Any) -> None:
         """Start what the slot holds on the stream, in the plan's context. RuntimeError says what was refused."""
+        if (
+            self.needed_bytes is not None
+            and stream <= LEGACY_STREAM
+            and self._launched_at_once(slot, self.needed_bytes)
+        ):
+            return
         current = ctypes.c_void_p()
         cuda().cuCtxGetCurrent(ctypes.byref(current))
         if current.value == self.context:
@@ -203,10 +205,7 @@ class Bound:
         out = self.arrays[2]
         plan, stream = self.plan, self.stream()
         STREAM.pack_into(slot.buffer, STREAM_AT, stream)
-        if plan.needed_bytes is not None:
-            if stream > LEGACY_STREAM or not plan.launched_at_once(slot):
-                plan.launch(slot, stream, out)
-        elif plan.kernel_launch(slot.config, plan.function, slot.parameters, None):
+        if plan.needed_bytes is not None or plan.kernel_launch(slot.config, plan.function, slot.parameters, None):
             plan.launch(slot, stream, out)
         self.slots.append(slot)
         return out
