@@ -1,6 +1,6 @@
 """What it costs a program to call: microseconds to start one small product, beside what it would call instead.
 
-    python -m benchmarks.call_cost --output benchmarks/results/h200-call-cost.json
+    python -m benchmarks.call_cost --output benchmarks/results/h100-call-cost.json
 
 A module is tuned, exported without the compiled launcher and with it, and imported; then one process times its calls
 and those of PyTorch and CuPy in turns, on the same arrays, which are row-major as these libraries make them. Kernels
@@ -96,6 +96,7 @@ def of_torch(best: ModuleType, compiled: ModuleType) -> tuple[Calls, Call]:
             assert torch.allclose(module.gemm(a, b), expected, atol=1e-3)
         assert torch.allclose(module.gemm(x, y, out=z), x @ y, atol=0.1)
         assert module.choice(x, y, z).launch.has_workspace
+        assert isinstance(module.choice(*wide), module.Vendor)
         assert torch.equal(module.gemm(*wide[:2], out=wide[2]), wide[0] @ wide[1])
     planned = best.plan(a, b, c)
     graph = torch.cuda.CUDAGraph()

@@ -60,13 +60,15 @@ class Selection:
             return None
         is_here = self.device == HOST or self.device.isdecimal()
         name = limits_of(self.device).name if is_here else self.device
-        parts_of = [known for known in store.devices() if name and name.lower() in known.lower()]
-        if name not in store.devices() and len(parts_of) == 1:
+        devices = store.devices()
+        if name in devices:
+            return name
+        parts_of = [known for known in devices if name and name.lower() in known.lower()]
+        if len(parts_of) == 1:
             return parts_of[0]  # h100 of NVIDIA H100 80GB HBM3
-        if name not in store.devices():
-            known = ", ".join(map(repr, store.devices())) or "none"
-            raise InputError(f"no trial of the device {name!r} in {store.path}: it has {known}")
-        return name
+        raise InputError(
+            f"no trial of the device {name!r} in {store.path}: it has {', '.join(map(repr, devices)) or 'none'}"
+        )
 
 
 def selected(

@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 
 from tsm2_tune.runtime.libraries import is_torchs
-from tsm2_tune.runtime.matrices import Matrix
+from tsm2_tune.runtime.matrices import LARGEST_ADDRESS, Matrix
 
 OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 CAPTURED_BESIDE = 906  # CUDA_ERROR_STREAM_CAPTURE_IMPLICIT: of the legacy stream, while another one is captured
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
-LARGEST_HANDLE = 2**64 - 1
 LEGACY_STREAM, PER_THREAD_STREAM = 1, 2  # handles that stand for a stream; 0 is the legacy one too
 
 
@@ -110,7 +109,7 @@ def context_id(context: int) -> int:
 
 def stream_handle(stream: Any) -> int:
     """The CUstream of PyCUDA's and Numba's `handle`, CuPy's `ptr`, PyTorch's `cuda_stream`, or an integer."""
-    if type(stream) is int and 0 <= stream <= LARGEST_HANDLE:
+    if type(stream) is int and 0 <= stream <= LARGEST_ADDRESS:
         return stream
     for attribute in ("handle", "ptr", "cuda_stream"):
         stream = getattr(stream, attribute, stream)
@@ -119,8 +118,8 @@ def stream_handle(stream: Any) -> int:
         return 0
     if not isinstance(stream, (int, np.integer)):
         raise TypeError(f"stream: expected a stream, its handle or None, got {type(stream).__name__}")
-    if not 0 <= stream <= LARGEST_HANDLE:
-        raise ValueError(f"stream: {stream} is no handle: expected 0 to {LARGEST_HANDLE}")
+    if not 0 <= stream <= LARGEST_ADDRESS:
+        raise ValueError(f"stream: {stream} is no handle: expected 0 to {LARGEST_ADDRESS}")
     return int(stream)
 
 

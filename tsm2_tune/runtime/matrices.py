@@ -12,7 +12,7 @@ import numpy as np
 from tsm2_tune.runtime.elements import ACROSS, DTYPES, LARGEST_32_BIT_OFFSET, MATHS, SUMS
 from tsm2_tune.runtime.libraries import check_plain, device_interface, is_conjugate
 
-LARGEST_ADDRESS = 2**64 - 1
+LARGEST_ADDRESS = 2**64 - 1  # and the largest handle
 
 
 @dataclass(slots=True)  # never changed; a frozen one takes twice as long to make
