@@ -233,6 +233,20 @@ def first_calls(best: ModuleType) -> dict[str, float]:
     return {name: round(statistics.median(one), 2) for name, one in zip(("first", "second"), times, strict=True)}
 
 
+def of_pack(path: Path) -> dict[str, Any]:
+    """The same of a module of many kernels, without its launcher and with it."""
+    found: dict[str, Any] = {"bytes": path.stat().st_size}
+    for name in ("first_call_us", "first_call_with_launcher_us"):
+        module = imported(path)
+        found["kernels"] = len({winner.digest for winner in module.WINNERS})
+        if name == "first_call_us":
+            module.LAUNCHER = None
+        elif module.launcher() is None:
+            raise InputError(f"{path} holds no launcher that loads here: export it with --launcher")
+        found[name] = first_calls(module)
+    return found
+
+
 def parts() -> dict[str, float]:
     """Microseconds of what a call consists of, each alone."""
     import ctypes
@@ -256,8 +270,13 @@ def parts() -> dict[str, float]:
 
 @click.command(cls=Command)
 @click.option("--device", default="0", show_default=True)
+@click.option(
+    "--pack",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="An exported module with the launcher: first calls are measured of its kernels too, among which it chooses.",
+)
 @click.option("--output", type=click.Path(path_type=Path), required=True)
-def main(device: str, output: Path) -> None:
+def main(device: str, pack: Path | None, output: Path) -> None:
     """Measure, print the table, and write the file."""
     target = find_target(device)
     with tempfile.TemporaryDirectory() as folder:
@@ -285,6 +304,8 @@ def main(device: str, output: Path) -> None:
         found["first_call_us"] = first_calls(best)
         if BY_LAUNCHER + NEW in found["torch"]["one_thread"]:
             found["first_call_with_launcher_us"] = first_calls(compiled)
+        if pack is not None:
+            found["first_calls_of_a_pack"] = of_pack(pack)
         found["parts_us"] = parts()
     click.echo(table(found))
     output.write_text(json.dumps(found, indent=1) + "\n")

@@ -45,6 +45,7 @@ class Tensor(SimpleNamespace):
             strides = tuple(one // int(interface["typestr"][2:]) for one in interface["strides"])
             self.shape, self.stride, self.ndim = interface["shape"], lambda: strides, len(strides)
             self.data_ptr, self.get_device = lambda: interface["data"][0], lambda: 0
+            self.is_cuda, self.element_size = True, lambda: int(interface["typestr"][2:])
 
     def detach(self) -> Tensor:
         return self

@@ -16,7 +16,8 @@ from functools import cache
 from importlib.machinery import ExtensionFileLoader
 from typing import Any
 
-from tsm2_tune.runtime.elements import DTYPES
+from tsm2_tune.runtime.driver import device_of
+from tsm2_tune.runtime.elements import DTYPES, INDEX_WIDTHS
 from tsm2_tune.runtime.fast import Starter, cupy_starter, torch_current_device, torch_kinds, torch_starter
 from tsm2_tune.runtime.libraries import is_torchs, torch_stream
 from tsm2_tune.runtime.loading import unpacked
@@ -99,6 +100,13 @@ def _winners_in_c() -> tuple[Winner, ...]:
     return tuple(w for w in WINNERS if not w.on_host and w.dtype in TYPES_IN_C)
 
 
+@cache
+def _places_in_c() -> dict[int, int]:
+    """Those of winners in the launcher's tables, by id; none where it has other tables."""
+    winners = _winners_in_c()
+    return {id(w): at for at, w in enumerate(winners)} if launcher().winner_count == len(winners) else {}
+
+
 def compiled_torch_starter(torch: Any, kind: type) -> Starter:
     """How products of tensors of this type are started."""
     plain, exchange = torch_starter(torch), getattr(kind, "__dlpack_c_exchange_api__", None)
@@ -128,7 +136,7 @@ def _compiled_starter(kind: type, plain: Starter, *arguments: Any) -> Starter:
 
 
 def teach(a: Any, b: Any, out: Any, plan: Plan, asked: Any) -> None:
-    """Let the launcher start products like this one, if there is a launcher."""
+    """Let the launcher, if there is one, start products like this one, and first ones that get its kernel."""
     made = launchers.get(type(a))
     if made is None:
         return
@@ -142,8 +150,8 @@ def teach(a: Any, b: Any, out: Any, plan: Plan, asked: Any) -> None:
         new_out: Any = ((plan.out_shape, plan.out_strides), {"dtype": a.dtype, "device": a.device})
     else:
         new_out = ((plan.out_shape, a.dtype), {"order": plan.out_order})
-    key = None if plan.needed_bytes is None else legacy_key(plan.context_number)
-    workspace = (key, *(plan.needed_bytes or (0, 0)), WORKSPACE_AT)
+    key = legacy_key(plan.context_number)
+    workspace = (None if plan.needed_bytes is None else key, *(plan.needed_bytes or (0, 0)), WORKSPACE_AT)
     launch = ctypes.cast(plan.kernel_launch, ctypes.c_void_p).value
     made.add(
         a, b, out, asked, plan.start, (launch, plan.kernel), slot.buffer[:POINTERS_AT], places, bytes(plan.places),
@@ -151,3 +159,10 @@ def teach(a: Any, b: Any, out: Any, plan: Plan, asked: Any) -> None:
         new_out,
     )  # fmt: skip
     plan.slots.append(slot)
+    found = plan.match.winner
+    place = _places_in_c().get(id(found))
+    if place is not None:
+        kernel = (place, INDEX_WIDTHS.index(plan.index_bits))
+        told = new_out[1] if is_torchs(a) else a.dtype
+        name, of_type = device_of(plan.ordinal)[0], TYPES_IN_C.index(found.dtype)
+        made.know(a, name, of_type, told, kernel, (launch, plan.kernel), key)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tsm2_tune.runtime.elements import ACROSS, DTYPES, LARGEST_32_BIT_OFFSET, MATHS, SUMS
-from tsm2_tune.runtime.libraries import check_plain, device_interface, is_conjugate
+from tsm2_tune.runtime.libraries import check_plain, device_interface, is_conjugate, is_torchs
 
 LARGEST_ADDRESS = 2**64 - 1  # and the largest handle
 
@@ -47,7 +47,7 @@ class Matrix:
                     f" got {type(array).__name__}"
                 )
             interface = array.__array_interface__
-        elif wrong := _wrong_with(interface):
+        elif not is_torchs(array) and (wrong := _wrong_with(interface)):
             raise TypeError(f"{name}: its __cuda_array_interface__ is not one: {wrong}")
         elif interface.get("mask") is not None:
             raise TypeError(f"{name}: masked arrays are not supported")

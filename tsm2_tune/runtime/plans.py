@@ -73,9 +73,9 @@ class Plan:
     """A product's kernel, loaded, and its launch."""
 
     __slots__ = (
-        "context", "context_number", "function", "head", "is_complex", "kernel", "kernel_launch", "largest",
-        "leading", "legacy", "match", "needed_bytes", "ordinal", "out_order", "out_shape", "out_strides", "places",
-        "scalar", "scalar_type", "shape", "slots", "spans", "units",
+        "context", "context_number", "function", "head", "index_bits", "is_complex", "kernel", "kernel_launch",
+        "largest", "leading", "legacy", "match", "needed_bytes", "ordinal", "out_order", "out_shape", "out_strides",
+        "places", "scalar", "scalar_type", "shape", "slots", "spans", "units",
     )  # fmt: skip
 
     def __init__(
@@ -89,13 +89,14 @@ class Plan:
         context_number: int,  # which no later context gets
         ordinal: int,
         function: ctypes.c_void_p,
+        index_bits: int,
         units: tuple[complex, complex],
     ) -> None:
         launch, sum_dtype = match.launch, product.sum_dtype
         self.match, self.context, self.ordinal = match, context, ordinal
         self.kernel, self.function = function.value or 0, ctypes.c_void_p.from_param(function.value or 0)
         self.context_number, self.legacy = context_number, legacy_key(context_number)
-        self.shape, self.units = shape, units
+        self.shape, self.units, self.index_bits = shape, units, index_bits
         self.places = PLACES[match.swapped]
         # In another context than the kernel's it refuses, and is called again within that.
         self.kernel_launch = cuda().cuLaunchKernelEx

@@ -79,7 +79,7 @@ def ready(product: Product, found: Match, stream: Any, *, is_kept: bool = True) 
         bits = index_bits(oriented, orders)
         function = function_of(context, number, found.winner, bits, device_of(ordinal)[1])
         units = factors_of(product, None, None)
-        where = {"context": context, "context_number": number, "ordinal": ordinal}
+        where = {"context": context, "context_number": number, "ordinal": ordinal, "index_bits": bits}
         plan = Plan(product, found, oriented.shape, leading, **where, function=function, units=units)
         if is_kept:
             remember(key, plan)

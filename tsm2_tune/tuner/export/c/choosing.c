@@ -9,13 +9,16 @@
 /* A time counts as e to this longer, for each unit of distance from where the kernel was measured. */
 #define DOUBT 0.05
 
+int fits_operands(const struct winner *winner, const struct product *product)
+{
+    return winner->type == product->type && product->matrices[0].ld[winner->orders[0]] != 0 &&
+           product->matrices[1].ld[winner->orders[1]] != 0 && winner->conjugates[0] == product->conjugates[0] &&
+           winner->conjugates[1] == product->conjugates[1] && (product->is_gram || !winner->is_gram);
+}
+
 static int fits(const struct winner *winner, const struct product *product)
 {
-    for (int x = 0; x < 3; ++x)
-        if (product->matrices[x].ld[winner->orders[x]] == 0)
-            return 0;
-    return winner->type == product->type && winner->conjugates[0] == product->conjugates[0] &&
-           winner->conjugates[1] == product->conjugates[1] && (product->is_gram || !winner->is_gram);
+    return fits_operands(winner, product) && product->matrices[2].ld[winner->orders[2]] != 0;
 }
 
 static double distance(const struct product *product, const struct winner *winner)

@@ -31,6 +31,10 @@ enum { OPTIONS = 10 };
 
 static const double waves_tried[OPTIONS] = {1, 2, 3, 4, 5, 6, 8, 12, 16, 24};
 
+/* As fmin and fmax, of what is no NaN, without a call. */
+static inline double least_of(double a, double b) { return a < b ? a : b; }
+static inline double most_of(double a, double b) { return a > b ? a : b; }
+
 static double or_all(int extent) { return extent > 0 ? (double)extent : EVER; }
 
 /* A kernel's tiles for the work. */
@@ -70,7 +74,7 @@ struct work work_of(const struct product *product, const struct winner *winner, 
     const double size = (double)element_bytes((tsm2_type)product->type);
     const double read = m * k + (winner->is_gram ? 0 : k * n), written = m * n;
     const double of_read = 1e-3 / card->read_gbytes_per_s;
-    const double of_written = fmax(2e-3 / card->copy_gbytes_per_s - of_read, of_read);
+    const double of_written = most_of(2e-3 / card->copy_gbytes_per_s - of_read, of_read);
     const int is_complex = product->type == TSM2_C64 || product->type == TSM2_C128;
     const double flops = (is_complex ? 8.0 : 2.0) * m * n * k, gflops = card->gflops[product->type];
     work.memory_us = size * (read * of_read + written * of_written);
@@ -90,7 +94,7 @@ static double blocks_of(const struct winner *winner, const struct tiles *t, cons
                         double splits)
 {
     if (winner->launch.persistent)
-        return fmin(splits, t->pieces);
+        return least_of(splits, t->pieces);
     const double across = ceil(work->n / or_all(winner->launch.columns_per_block));
     return ceil(work->m / rows) * across * splits;
 }
@@ -102,16 +106,16 @@ static double fixed_us(const struct winner *winner, const struct tiles *t, const
     const struct launch *launch = &winner->launch;
     if (!launch->has_workspace || (launch->persistent && work->k <= or_all(winner->division.step)))
         return START_US;
-    const double sums = fmin(launch->persistent ? t->rows : rows, work->m) * fmin(t->columns, work->n) * blocks;
+    const double sums = least_of(launch->persistent ? t->rows : rows, work->m) * least_of(t->columns, work->n) * blocks;
     return START_US + (SUMS_US + 2 / SUMS_RATE * us_per_byte(winner) * sums);
 }
 
 /* By how much so many times fewer blocks than where it won slow a multiprocessor down. */
 static double slowed(const struct winner *winner, double fewer)
 {
-    const double few = fmax(fewer, 1 / MORE);
+    const double few = most_of(fewer, 1 / MORE);
     const double slower = sqrt(1.0 + ENOUGH * few * (ENOUGH * few)) / sqrt(1.0 + ENOUGH * ENOUGH);
-    return fmax(few / (winner->launch.persistent ? 1.0 : SPARE), slower);
+    return most_of(few / (winner->launch.persistent ? 1.0 : SPARE), slower);
 }
 
 /* Tiles of C, and parts of k, that are computed one after the other where a block has its place; of blocks
@@ -120,9 +124,9 @@ static double turns_of(const struct winner *winner, const struct tiles *t, const
                        double splits)
 {
     const struct division *division = &winner->division;
-    const double at_a_time = fmin(blocks, (double)pack_cards[winner->card].sms * division->resident);
+    const double at_a_time = least_of(blocks, (double)pack_cards[winner->card].sms * division->resident);
     const double each = t->down * t->across * (winner->launch.persistent ? 1.0 : splits) / at_a_time;
-    return (division->flows ? 1.0 : fmax(each, 1.0)) * ceil(work->k / or_all(division->deepest));
+    return (division->flows ? 1.0 : most_of(each, 1.0)) * ceil(work->k / or_all(division->deepest));
 }
 
 /* The body of a kernel that is as fast as the card. */
@@ -138,7 +142,7 @@ static double body_us(const struct winner *winner, const struct tiles *t, const 
     const double rewritten = 2 * floor((k - 1) / or_all(division->deepest)) * m * n;
     const double slower = CACHED_RATE / division->cached_rate; /* than lines that are read again mostly are */
     double memory = work->memory_us + us_per_byte(winner) * slower * (again / CACHED_RATE + rewritten);
-    const double width = fmax(division->width > 0 ? division->width : division->tile_columns, 1.0);
+    const double width = most_of(division->width > 0 ? division->width : division->tile_columns, 1.0);
     const double multiplied = (ceil(n / width) * width) * (ceil(k / division->depth) * division->depth);
     const double whole = t->down * t->rows * multiplied;
     double arithmetic = work->arithmetic_us / division->arithmetic_rate * (whole / (m * n * k));
@@ -150,9 +154,9 @@ static double body_us(const struct winner *winner, const struct tiles *t, const 
     const double longest = share * most * sms / blocks;
     const double idle = blocks > sms ? 1 + UNEVEN * (longest - 1) : 1;
     const double filled = persistent ? 1.0 : m / (t->down * t->rows);
-    const double at_work = fmin(blocks / sms, division->resident) * filled;
+    const double at_work = least_of(blocks / sms, division->resident) * filled;
     memory *= idle * slowed(winner, winner->at_work / at_work);
-    arithmetic *= longest * slowed(winner, winner->busy / fmin(fmax(blocks / sms, 1.0), division->resident));
+    arithmetic *= longest * slowed(winner, winner->busy / least_of(most_of(blocks / sms, 1.0), division->resident));
     const double turn_us = TURN_US * (turns_of(winner, t, work, blocks, splits) - 1);
     const double diagonal = sqrt(memory * memory + arithmetic * arithmetic + turn_us * turn_us);
     return (work->has_odd_lines ? division->odd_lines : 1.0) * diagonal;
@@ -167,7 +171,7 @@ static double rows_of_block(const struct winner *winner, const struct tiles *t, 
     const double across = ceil(work->n / or_all(launch->columns_per_block));
     const double held = (double)pack_cards[winner->card].sms * winner->division.resident;
     const double most = floor(t->down * across * launch->splits / held);
-    return fmax(fmin(floor(launch->rows_per_block / t->rows), most), 1) * t->rows;
+    return most_of(least_of(floor(launch->rows_per_block / t->rows), most), 1) * t->rows;
 }
 
 /* Splits of k, or all blocks of a persistent kernel: a whole number for each multiprocessor, or just less. */
@@ -179,10 +183,10 @@ static double splits_of(const struct winner *winner, const struct tiles *t, cons
     if (!launch->has_workspace)
         return 1;
     if (launch->persistent)
-        return fmin(fmin(waves, fmax(floor(launch->splits / sms), 1)) * sms, t->pieces);
+        return least_of(least_of(waves, most_of(floor(launch->splits / sms), 1)) * sms, t->pieces);
     const double across = ceil(work->n / or_all(launch->columns_per_block));
     const double blocks = ceil(work->m / rows) * across;
-    return fmin(fmax(floor(waves * sms / blocks), 1), fmin(t->steps, MOST_SPLITS));
+    return least_of(most_of(floor(waves * sms / blocks), 1), least_of(t->steps, MOST_SPLITS));
 }
 
 /* Of a kernel whose blocks have several tiles and all ran at once where it won: as few splits as keep B, or some more,
@@ -193,22 +197,25 @@ static void run_at_once(const struct winner *winner, const struct tiles *t, cons
     const struct launch *launch = &winner->launch;
     const double fewest = ceil(work->k / or_all(winner->division.longest));
     const double across = ceil(work->n / or_all(launch->columns_per_block));
-    *splits = launch->has_workspace ? fmin(fewest * waves, fmin(t->steps, MOST_SPLITS)) : 1;
+    *splits = launch->has_workspace ? least_of(fewest * waves, least_of(t->steps, MOST_SPLITS)) : 1;
     const double of_block =
         ceil(t->down * across * *splits / (pack_cards[winner->card].sms * winner->waves_won));
-    *rows = fmin(fmax(of_block, 1), fmin(t->down, floor(MOST_ROWS / t->rows))) * t->rows;
+    *rows = least_of(most_of(of_block, 1), least_of(t->down, floor(MOST_ROWS / t->rows))) * t->rows;
 }
 
 double best_launch(const struct winner *winner, const struct work *work, struct launch *launch)
 {
     const struct tiles t = tiles_of(&winner->division, work);
-    double least = INFINITY;
+    const double rows_won = rows_of_block(winner, &t, work);
+    double least = INFINITY, rows_before = 0, splits_before = 0;
     *launch = winner->launch;
     for (int i = 0; i < OPTIONS; ++i) {
-        double rows = rows_of_block(winner, &t, work);
-        double splits = splits_of(winner, &t, work, rows, waves_tried[i]);
+        double rows = rows_won, splits = splits_of(winner, &t, work, rows, waves_tried[i]);
         if (winner->waves_won > 0)
             run_at_once(winner, &t, work, waves_tried[i], &rows, &splits);
+        if (rows == rows_before && splits == splits_before)
+            continue;
+        rows_before = rows, splits_before = splits;
         const double blocks = blocks_of(winner, &t, work, rows, splits);
         const double us = fixed_us(winner, &t, work, blocks, rows) +
                           body_us(winner, &t, work, blocks, rows, splits);
@@ -229,9 +236,9 @@ void add_point(struct average *average, const struct point *point, const struct 
     const double weight = 1 / (near * near * near);
     average->weights += weight;
     const double body_us = point->expected_us - START_US, of_body = body_us / (body_us + MOSTLY_START_US);
-    const double counts = of_body + (1 - of_body) * fmin(point->expected_us / expected_us, 1);
+    const double counts = of_body + (1 - of_body) * least_of(point->expected_us / expected_us, 1);
     average->sum += weight * (point->log_ratio * counts);
-    average->nearest = fmin(average->nearest, away);
+    average->nearest = least_of(average->nearest, away);
 }
 
 double carried_over_us(const struct winner *winner, const struct work *work, double plain_us, double *distance)
@@ -242,13 +249,13 @@ double carried_over_us(const struct winner *winner, const struct work *work, dou
     *distance = average.nearest;
     const double deepest = or_all(winner->division.deepest);
     const double beyond = work->k > deepest && (double)winner->k <= deepest ? BEYOND : 1.0;
-    return beyond * fmax(exp(average.sum / average.weights) * plain_us, LEAST * work->memory_us);
+    return beyond * most_of(exp(average.sum / average.weights) * plain_us, LEAST * work->memory_us);
 }
 
 double plain_vendor_us(const struct work *work)
 {
     double m = work->m, n = work->n, k = work->k;
-    if (fmin(m, n) > 1) /* tiles, of which a product with a vector has none */
+    if (least_of(m, n) > 1) /* tiles, of which a product with a vector has none */
         m = ceil(m / 64) * 64, n = ceil(n / 32) * 32, k = ceil(k / 32) * 32;
     const double arithmetic = work->arithmetic_us / VENDOR_RATE * (m * n * k / (work->m * work->n * work->k));
     return START_US + (work->has_odd_lines ? ODD_VENDOR : 1.0) * hypot(work->memory_us, arithmetic);

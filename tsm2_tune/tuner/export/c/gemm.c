@@ -52,19 +52,6 @@ static struct match chosen(tsm2_handle handle, const struct product *product)
     return now.match;
 }
 
-/* The width of the index that reaches every element. */
-static int index_width(const struct product *oriented, const struct winner *winner)
-{
-    int64_t most = oriented->m > oriented->k ? oriented->m : oriented->k;
-    int is_wide = most > LARGEST_32_BIT_OFFSET / 2;
-    for (int x = 0; x < 3; ++x) {
-        const struct matrix *matrix = &oriented->matrices[x];
-        const int order = winner->orders[x];
-        is_wide |= matrix->ld[order] * (order == COLUMN_MAJOR ? matrix->columns : matrix->rows) > LARGEST_32_BIT_OFFSET;
-    }
-    return is_wide;
-}
-
 static union argument index_of(int64_t value, int width)
 {
     union argument argument = {0};
@@ -86,17 +73,6 @@ static union argument factor_of(const void *factor, int64_t bytes)
     union argument argument = {0};
     memcpy(argument.factor, factor, (size_t)bytes);
     return argument;
-}
-
-static uint64_t partials_bytes(const struct launch *launch, const struct product *oriented)
-{
-    const uint64_t elements = launch_partial_elements(launch, (uint64_t)oriented->m, (uint64_t)oriented->n);
-    return elements * (uint64_t)sum_bytes((tsm2_type)oriented->type);
-}
-
-static uint64_t counters_bytes(const struct launch *launch, const struct product *oriented)
-{
-    return launch_counters(launch, (uint64_t)oriented->m, (uint64_t)oriented->n) * 4;
 }
 
 /* Start the winner's kernel. */

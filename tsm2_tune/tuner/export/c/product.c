@@ -1,5 +1,7 @@
 #include "product.h"
 
+#include "launch.h"
+
 int64_t element_bytes(tsm2_type type)
 {
     static const int64_t bytes[] = {4, 8, 8, 16, 2, 2};
@@ -70,4 +72,27 @@ struct product transposed_product(const struct product *product)
         .is_gram = 0,
     };
     return across;
+}
+
+int index_width(const struct product *oriented, const struct winner *winner)
+{
+    int64_t most = oriented->m > oriented->k ? oriented->m : oriented->k;
+    int is_wide = most > LARGEST_32_BIT_OFFSET / 2;
+    for (int x = 0; x < 3; ++x) {
+        const struct matrix *matrix = &oriented->matrices[x];
+        const int order = winner->orders[x];
+        is_wide |= matrix->ld[order] * (order == COLUMN_MAJOR ? matrix->columns : matrix->rows) > LARGEST_32_BIT_OFFSET;
+    }
+    return is_wide;
+}
+
+uint64_t partials_bytes(const struct launch *launch, const struct product *oriented)
+{
+    const uint64_t elements = launch_partial_elements(launch, (uint64_t)oriented->m, (uint64_t)oriented->n);
+    return elements * (uint64_t)sum_bytes((tsm2_type)oriented->type);
+}
+
+uint64_t counters_bytes(const struct launch *launch, const struct product *oriented)
+{
+    return launch_counters(launch, (uint64_t)oriented->m, (uint64_t)oriented->n) * 4;
 }

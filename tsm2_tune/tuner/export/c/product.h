@@ -56,6 +56,16 @@ struct product product_of(const struct call *call);
 /* B transposed times A transposed, into C transposed: the same numbers in the same memory. */
 struct product transposed_product(const struct product *product);
 
+/* The width of the index that reaches every element of the product that the winner computes: 0 is 32 bits, 1 is 64. */
+int index_width(const struct product *oriented, const struct winner *winner);
+
+/* The bytes of its workspace: of the sums, and of the counters. */
+uint64_t partials_bytes(const struct launch *launch, const struct product *oriented);
+uint64_t counters_bytes(const struct launch *launch, const struct product *oriented);
+
+/* Whether the winner is for such an A and B, whatever C. */
+int fits_operands(const struct winner *winner, const struct product *product);
+
 /* The winner for the product on this GPU; its `winner` is NULL where none is for these operations. */
 struct match choose(const struct product *product, const char *device);
 

@@ -68,6 +68,20 @@ struct entry *entry_of(struct launcher *self, const struct call *call, PyObject 
     return *place(self, &call->key, asked, hash_of(&call->key, asked));
 }
 
+void put_entry(struct launcher *self, struct entry *entry, PyObject *asked)
+{
+    entry->asked = Py_NewRef(asked);
+    entry->hash = hash_of(&entry->key, asked);
+    if (self->entries >= MOST_ENTRIES)
+        forget(self);
+    struct entry **at = place(self, &entry->key, asked, entry->hash), *before = *at;
+    *at = entry;
+    if (before != NULL)
+        drop(before);
+    else
+        ++self->entries;
+}
+
 /* Whether what lies at this place, of so many bytes, is in the entry's slot. */
 static bool fits(const struct entry *entry, int at, int bytes)
 {
@@ -124,20 +138,11 @@ PyObject *add(PyObject *object, PyObject *arguments)
         PyErr_Clear();
         Py_RETURN_FALSE;
     }
-    entry->asked = Py_NewRef(given[ASKED]);
     entry->start = Py_NewRef(start);
     entry->shape_of_out = Py_NewRef(shape);
     entry->type_of_out = Py_NewRef(type);
     entry->workspace = Py_NewRef(workspace);
     memcpy(&entry->key, &call.key, sizeof call.key); /* the padding too */
-    entry->hash = hash_of(&call.key, entry->asked);
-    if (self->entries >= MOST_ENTRIES)
-        forget(self);
-    struct entry **at = place(self, &entry->key, entry->asked, entry->hash), *before = *at;
-    *at = entry;
-    if (before != NULL)
-        drop(before);
-    else
-        ++self->entries;
+    put_entry(self, entry, given[ASKED]);
     Py_RETURN_TRUE;
 }

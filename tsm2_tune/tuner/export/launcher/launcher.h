@@ -9,6 +9,7 @@
 #include <Python.h>
 #include <math.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -17,6 +18,7 @@
 enum { A, B, OUT, MATRICES };
 enum { ARRAY_A, ARRAY_B, ARRAY_OUT, ALPHA, BETA, ASKED, STREAM, ARGUMENTS }; /* of `start` */
 enum { LEGACY_STREAM = 1, WORKSPACE_PARTS = 2, ARGUMENT_BYTES = 16 };
+enum { TYPES = 6, INDEX_WIDTHS_HERE = 2, MOST_HOMES = 16, MOST_NAME_BYTES = 256 }; /* of tsm2_type; of an index: 32 and 64 bits */
 enum { MOST_SLOT_BYTES = 256, MOST_PARAMETERS = 32, BUCKETS = 8192, MOST_ENTRIES = 4096 };
 
 enum { REQUIRES_GRAD, IS_NEG, IS_CONJ, SHAPE, CONTIGUOUS, STRIDES, DTYPE, DATA, PTR, DEVICE_ID, SIZES_BYTES, ADDRESSES, OWNERS,
@@ -47,9 +49,10 @@ struct entry { /* a plan of Python's, Plan, whose launch is `slot`: what does no
     struct key key;
     uint64_t hash;
     Py_ssize_t references;
-    PyObject *asked, *start, *shape_of_out, *type_of_out; /* `start` is the plan's own; the arguments of make_out */
+    PyObject *asked, *shape_of_out, *type_of_out; /* the arguments of make_out */
+    PyObject *start;                              /* the plan's own; NULL of an entry that was made here */
     launch_function launch;
-    void *kernel;
+    void *kernel; /* NULL: such products are left to Python */
     unsigned char slot[MOST_SLOT_BYTES];
     Py_ssize_t slot_bytes;
     int at_matrices[MATRICES], at_factors[2], at_stream; /* bytes into the slot */
@@ -63,6 +66,16 @@ struct entry { /* a plan of Python's, Plan, whose launch is `slot`: what does no
     int at_workspace; /* bytes into the slot, of two addresses 16 bytes apart */
 };
 
+struct home { /* a device, and what is loaded in the context of its arrays */
+    int32_t device_type, device;
+    char name[MOST_NAME_BYTES];  /* the GPU's */
+    PyObject *workspace;         /* the key of its legacy stream's */
+    launch_function launch;
+    void **kernels;              /* by winner and width of index; NULL: not loaded */
+    uint64_t types[TYPES];       /* as a key has it, where there is a new_out */
+    PyObject *new_out[TYPES];    /* of tensors: what make_out is told beside shape and strides; of CuPy's arrays: their dtype */
+};
+
 struct launcher {
     PyObject_HEAD
     PyObject *plain, *kinds, *stream_of, *make_out, *current_device; /* what Python's short way has besides */
@@ -72,6 +85,8 @@ struct launcher {
     const struct dl_exchange *exchange; /* of tensors; NULL: arrays of CuPy */
     struct entry *table[BUCKETS];
     int entries;
+    struct home homes[MOST_HOMES];
+    int home_count;
 };
 
 struct call {
@@ -96,12 +111,26 @@ void forget(struct launcher *self);
 /* Whether `asked` is None or a tuple of Python's own constants and texts, which compare without running other code. */
 bool is_plain(PyObject *asked);
 
+/* Puts the entry, which is of what was asked, into the table, in the place of one before. */
+void put_entry(struct launcher *self, struct entry *entry, PyObject *asked);
+
 /* The entry of the call; NULL where none is. */
 struct entry *entry_of(struct launcher *self, const struct call *call, PyObject *asked);
 
-/* start.c and entries.c: the launcher's methods. */
+/* first.c */
+
+/* The entry of a call that has none, also in the table; NULL, perhaps with an exception, where Python decides. */
+struct entry *first_entry(struct launcher *self, const struct call *call, PyObject *asked);
+
+/* What is known of the device; NULL where nothing is. */
+struct home *home_of(struct launcher *self, int32_t device_type, int32_t device);
+
+void forget_homes(struct launcher *self);
+
+/* start.c, entries.c and first.c: the launcher's methods. */
 
 PyObject *start(PyObject *object, PyObject *const *arguments, Py_ssize_t count);
 PyObject *add(PyObject *object, PyObject *arguments);
+PyObject *know(PyObject *object, PyObject *arguments);
 
 #endif

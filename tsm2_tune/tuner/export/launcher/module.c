@@ -8,6 +8,9 @@ PyDoc_STRVAR(start_text, "start(a, b, out, alpha, beta, asked, stream): start th
 PyDoc_STRVAR(add_text, "add(a, b, out, asked, start, addresses, slot, places, parameters, spans, factors, workspace, new_out):\n"
                        "products like this one, which Python's short way knows, are started here from now on");
 
+PyDoc_STRVAR(know_text, "know(array, name, type, new_out, (winner, width), (launch, kernel), workspace): a winner's kernel that\n"
+                        "is loaded where arrays like this one are: first products of such arrays are started here from now on");
+
 static const char *const name_texts[NAMES] = {"requires_grad", "is_neg",    "is_conj",     "shape",     "_c_contiguous",
                                               "strides",       "dtype",     "data",        "ptr",       "device_id",
                                               "sizes_bytes",   "addresses", "owners"};
@@ -65,6 +68,9 @@ static int traverse(PyObject *object, visitproc visit, void *arg)
             Py_VISIT(self->table[at]->start);
             Py_VISIT(self->table[at]->type_of_out);
         }
+    for (int at = 0; at < self->home_count; ++at)
+        for (int type = 0; type < TYPES; ++type)
+            Py_VISIT(self->homes[at].new_out[type]);
     return 0;
 }
 
@@ -72,6 +78,7 @@ static int clear(PyObject *object)
 {
     struct launcher *self = (struct launcher *)object;
     forget(self);
+    forget_homes(self);
     Py_CLEAR(self->plain);
     return 0;
 }
@@ -82,6 +89,7 @@ static void deallocate(PyObject *object)
     PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
     forget(self);
+    forget_homes(self);
     PyObject *held[] = {self->plain,          self->kinds,      self->stream_of,     self->make_out,
                         self->current_device, self->workspaces, self->exchange_owner};
     for (int name = 0; name < NAMES; ++name)
@@ -94,6 +102,7 @@ static void deallocate(PyObject *object)
 
 static PyMethodDef methods[] = {{"start", (PyCFunction)(void (*)(void))start, METH_FASTCALL, start_text},
                                 {"add", add, METH_VARARGS, add_text},
+                                {"know", know, METH_VARARGS, know_text},
                                 {NULL, NULL, 0, NULL}};
 static PyType_Slot slots[] = {{Py_tp_new, new},           {Py_tp_dealloc, deallocate}, {Py_tp_traverse, traverse},
                               {Py_tp_clear, clear},       {Py_tp_methods, methods},    {0, NULL}};

@@ -106,16 +106,13 @@ static PyObject *put_workspace(struct launcher *self, const struct entry *entry,
     return found;
 }
 
-/* Starts what the slot holds; the plan does where a workspace is to be made, or is another stream's, and where the
-   driver refuses: it then makes the plan's context current. */
-static enum way launch(struct launcher *self, const struct call *call, unsigned char *slot, uint64_t stream,
+/* Starts what the slot holds, unless it lacks a workspace; the plan does where it does, or where the driver refuses: it
+   then makes the plan's context current. */
+static enum way launch(const struct call *call, unsigned char *slot, bool is_whole, uint64_t stream,
                        PyObject *const *arguments)
 {
     const struct entry *entry = call->entry;
-    PyObject *workspace = NULL;
-    if (entry->workspace != Py_None && stream <= LEGACY_STREAM)
-        workspace = put_workspace(self, entry, slot);
-    if (entry->workspace == Py_None || workspace != NULL) {
+    if (is_whole) {
         void *parameters[MOST_PARAMETERS];
         for (Py_ssize_t number = 0; number < entry->parameter_count; ++number)
             parameters[number] = slot + entry->parameters[number];
@@ -126,10 +123,11 @@ static enum way launch(struct launcher *self, const struct call *call, unsigned 
         Py_BEGIN_ALLOW_THREADS /* it may wait for kernels, and those for what other threads do */
         status = entry->launch(slot, entry->kernel, parameters, NULL);
         Py_END_ALLOW_THREADS
-        Py_XDECREF(workspace);
         if (status == 0)
             return STARTED;
     }
+    if (entry->start == NULL)
+        return LOOK_CLOSER;
     PyObject *started = PyObject_CallFunction(entry->start, "KKKOOKO", call->at[A], call->at[B], call->at[OUT],
                                               arguments[ALPHA], arguments[BETA], stream, arguments[ARRAY_A]);
     Py_XDECREF(started);
@@ -150,10 +148,18 @@ static enum way start_entry(struct launcher *self, struct call *call, PyObject *
         return LOOK_CLOSER;
     if (!current_stream(self, call, &stream))
         return LOOK_CLOSER;
-    *out = call->key.has_out ? Py_NewRef(arguments[ARRAY_OUT]) : made_out(self, call);
-    if (*out == NULL)
-        return PyErr_Occurred() ? RAISED : LOOK_CLOSER;
-    const enum way way = launch(self, call, slot, stream, arguments);
+    const bool needs_none = entry->workspace == Py_None;
+    PyObject *workspace = needs_none || stream > LEGACY_STREAM ? NULL : put_workspace(self, entry, slot);
+    const bool is_whole = needs_none || workspace != NULL;
+    enum way way = LOOK_CLOSER;
+    if (is_whole || entry->start != NULL) {
+        *out = call->key.has_out ? Py_NewRef(arguments[ARRAY_OUT]) : made_out(self, call);
+        if (*out != NULL)
+            way = launch(call, slot, is_whole, stream, arguments);
+        else if (PyErr_Occurred())
+            way = RAISED;
+    }
+    Py_XDECREF(workspace);
     if (way != STARTED)
         Py_CLEAR(*out);
     return way;
@@ -171,7 +177,9 @@ PyObject *start(PyObject *object, PyObject *const *arguments, Py_ssize_t count)
     enum way way = LOOK_CLOSER;
     if (arguments[STREAM] == Py_None && is_plain(arguments[ASKED]) && read_call(self, arguments, &call)) {
         call.entry = entry_of(self, &call, arguments[ASKED]);
-        if (call.entry != NULL) {
+        if (call.entry == NULL)
+            call.entry = first_entry(self, &call, arguments[ASKED]);
+        if (call.entry != NULL && call.entry->kernel != NULL) {
             ++call.entry->references; /* other threads may clear the table while this one is in Python */
             way = start_entry(self, &call, arguments, &out);
             drop(call.entry);

@@ -1,0 +1,269 @@
+"""First calls of products that the compiled launcher starts itself: launch for launch what Python starts."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import random
+import sys
+import tracemalloc
+import zlib
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.fabricated import Winners, exported, imported, winners
+from tests.fake_tensors import TYPES, Parameter, Tensor, exchange, fake_cupy, fake_torch
+from tests.library_calls import H200
+from tests.random_calls import Driver, of_cupy, outcome, tensor
+from tests.test_library_choice import known_of_everything, pack_of_everything, slower_ones, with_vendor
+from tsm2_tune.generator.problem import ELEMENT_TYPES
+from tsm2_tune.tuner.export.compiled import launcher_binary
+from tsm2_tune.tuner.export.known import NOTHING_KNOWN
+
+pytestmark = [pytest.mark.host, pytest.mark.usefixtures("toolchain", "session_cache")]
+
+EXTENTS = (1, 2, 3, 8, 60, 64, 500, 4096, 20480)
+PLACES = (1 << 40, 2 << 40, 3 << 40)  # of a, b and out, which nobody reads
+
+
+class Loading(Driver):
+    """A driver that has a function of its own for each binary, and all addresses."""
+
+    def cuPointerGetAttribute(self, value: Any, attribute: int, address: Any) -> int:
+        return super().cuPointerGetAttribute(value, attribute, ctypes.c_uint64(0x1000))
+
+    def cuModuleLoadData(self, module: Any, image: bytes) -> int:
+        module._obj.value = 1 + zlib.crc32(image)
+        return super().cuModuleLoadData(module, image)
+
+    def cuModuleGetFunction(self, function: Any, module: Any, name: bytes) -> int:
+        function._obj.value = module.value
+        return 0
+
+
+def modules(folder: Path, found: Winners, known: Any) -> tuple[ModuleType, ModuleType]:
+    """A module without the launcher and one with it, neither of which has started anything."""
+    rows, sources = found
+    binary = launcher_binary([(row, sources[row.trial_id]) for row in rows], known)
+    plain, compiled = (imported(exported("module", found, known=known, launcher=x), folder) for x in (None, binary))
+    return plain, compiled
+
+
+def before_a_driver(module: ModuleType, patch: pytest.MonkeyPatch) -> None:
+    driver = Loading()
+    driver.current = 0xAA
+    patch.setattr(module, "cuda", lambda: driver)
+    patch.setattr(module, "cubin_of", lambda winner, bits, arch: f"{winner.digest} {bits} {arch}".encode())
+    patch.setattr(module, "driver", driver, raising=False)
+
+
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    fake = fake_torch()
+    fake.addmm = lambda c, a, b, *, beta, alpha, out: out
+    fake.mm = lambda a, b, out=None: out
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    return fake
+
+
+@pytest.fixture
+def cupy(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    fake = fake_cupy()
+    monkeypatch.setitem(sys.modules, "cupy", fake)
+    return fake
+
+
+@pytest.fixture
+def pair(tmp_path: Path, torch: Any, cupy: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, ModuleType]:
+    """Modules of winners of everything, each before a driver of its own."""
+    made = everything(tmp_path, 1)
+    for module in made:
+        before_a_driver(module, monkeypatch)
+    return made
+
+
+def everything(folder: Path, seed: int) -> tuple[ModuleType, ModuleType]:
+    """Modules of winners of every type and op, of two GPUs; of seed 0 nothing more is known of them."""
+    rows, sources = winners(folder, *pack_of_everything(seed))
+    rows = tuple(with_vendor(row, place) for place, row in enumerate(rows))
+    if seed > 1:
+        rows += slower_ones(rows, sources)
+    return modules(folder, (rows, sources), known_of_everything((rows, sources), seed) if seed else NOTHING_KNOWN)
+
+
+def random_product(rng: random.Random) -> tuple[list[Tensor], dict[str, Any]]:
+    """Arguments of gemm for a shape that is seldom the same twice."""
+    dtype = rng.choice(tuple(ELEMENT_TYPES))
+    m, n, k = (rng.choice(EXTENTS) for _ in "mnk")
+    pad = [rng.choice((0, 0, 1, 4)) for _ in "abc"]
+    order = rng.choice(("FFF", "CCC", "CFF", "CFC", "FCC"))
+    ats = [at + 64 * rng.randrange(4) for at in PLACES]
+    if rng.random() < 0.1:  # a matrix and itself, transposed
+        n, ats[1], order, pad[1] = m, ats[0], rng.choice(("CFF", "FCF", "CFC")), rng.choice((pad[0], pad[1]))
+    if rng.random() < 0.03:
+        ats[0] += 1
+    shapes = [(m, k), (k, n), (m, n)]
+    if rng.random() < 0.05:
+        shapes[rng.randrange(3)] = (3, 7)
+    arrays = [tensor(*one) for one in zip(shapes, order, ats, [dtype] * 3, pad, strict=True)]
+    named: dict[str, Any] = {"out": arrays[2] if rng.random() < 0.6 else None}
+    named |= rng.choice(({}, {}, {"alpha": 2.0}, {"fallback": "error"}))
+    return arrays[:2], named
+
+
+def served(pair: tuple[ModuleType, ModuleType], library: Any, seed: int, kind: Any) -> tuple[int, set[Any]]:
+    """Makes the same first and second calls of both; how many first calls the launcher served, of which kinds."""
+    plain, compiled = pair
+    long, of = list[Any](), compiled.Product.of
+    compiled.Product.of = lambda *arguments, **named: long.append(arguments) or of(*arguments, **named)
+    rng, count, kinds = random.Random(seed), 0, set[Any]()
+    for turn in range(2500):
+        arrays, named = random_product(rng)
+        given = [kind(one) for one in arrays], named | {"out": named["out"] and kind(named["out"])}
+        library.stream = stream = rng.choice((0, 0, 0, 77))
+        getattr(library, "streams", {})[0] = stream
+        for again in range(2):
+            del long[:]
+            expected = outcome(plain, library, *given)
+            assert outcome(compiled, library, *given) == expected, (turn, again, given)
+            if not again and not long and expected[2]:
+                count += 1
+                config, function = expected[2][0]["config"], expected[2][0]["function"]
+                kinds.add((arrays[0].dtype, function, named["out"] is None, config[28:32]))
+    compiled.Product.of = of
+    return count, kinds
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_first_call_does_what_it_does_without(
+    tmp_path: Path, torch: Any, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    made = everything(tmp_path, seed)
+    for module in made:
+        before_a_driver(module, monkeypatch)
+    count, kinds = served(made, torch, seed, lambda one: one)
+    assert count > 150
+    assert {dtype for dtype, *_ in kinds} == set(TYPES)
+    assert {is_made for _, _, is_made, _ in kinds} == {False, True}
+
+
+def test_a_first_call_with_arrays_of_cupy_does_what_it_does_without(
+    pair: tuple[ModuleType, ModuleType], cupy: Any
+) -> None:
+    for module in pair:
+        module.driver.current = 0xC0  # whose all arrays are
+    count, kinds = served(pair, cupy, 5, of_cupy)
+    assert count > 150
+    assert {is_made for _, _, is_made, _ in kinds} == {False, True}
+
+
+def products(module: ModuleType, count: int) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Arrays of that many shapes, for which a winner of this GPU's is."""
+    of_gpu = [w for w in module.WINNERS if w.device == H200.identity.name]
+    winner = next(w for w in of_gpu if w.dtype == "f32" and w.op in ("nn", "tn", "nt", "tt"))
+    orders = ["FC"[order == "t"] for order in winner.orders]
+    extents = [(4096 + 64 * turn, winner.n, winner.k) for turn in range(count)]
+    shapes = [((m, k), (k, n), (m, n)) for m, n, k in extents]
+    return [tuple(map(tensor, each, orders, PLACES)) for each in shapes]  # type: ignore[misc]
+
+
+def counting_choices(module: ModuleType, patch: pytest.MonkeyPatch) -> list[Any]:
+    asked, choose = list[Any](), module.choose
+    patch.setattr(module, "choose", lambda *arguments: asked.append(arguments) or choose(*arguments))
+    return asked
+
+
+def test_python_chooses_once_for_each_kernel(
+    pair: tuple[ModuleType, ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, compiled = pair
+    asked = counting_choices(compiled, monkeypatch)
+    for a, b, out in products(compiled, 300):
+        assert compiled.gemm(a, b, out=out, fallback="error") is out
+    launches = compiled.driver.launches
+    assert len(launches) == 300
+    assert len(asked) == len({launch["function"] for launch in launches})
+
+
+def test_a_refused_first_launch_is_made_in_the_plans_context(pair: tuple[ModuleType, ModuleType], torch: Any) -> None:
+    for turn, (a, b, out) in enumerate(products(pair[1], 40)):
+        for module in pair:
+            module.driver.current = 0xAA if turn < 20 else None
+        named = {"out": out, "fallback": "error"}
+        assert outcome(pair[1], torch, [a, b], named) == outcome(pair[0], torch, [a, b], named)
+    assert pair[1].driver.calls == ["push aa", "pop"]
+
+
+def test_no_kernel_of_another_context_is_started(
+    pair: tuple[ModuleType, ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after the device was reset: handles of kernels are others then."""
+    _, compiled = pair
+    made = products(compiled, 40)
+    asked = counting_choices(compiled, monkeypatch)
+    for a, b, out in made[:20]:
+        compiled.gemm(a, b, out=out, fallback="error")
+    before, kernels = len(asked), {launch["function"] for launch in compiled.driver.launches}
+    compiled.driver.cuCtxGetId = lambda context, number: setattr(number._obj, "value", 0xAB) or 0
+    compiled.driver.cuModuleGetFunction = lambda function, module, name: (
+        setattr(function._obj, "value", module.value << 8) or 0
+    )
+    del compiled.driver.launches[:]
+    for a, b, out in made[20:]:
+        launcher, told = compiled.launchers[Tensor], compiled._places_in_c()
+        compiled.gemm(a, b, out=out, fallback="error", stream=0)  # which is Python's
+        assert launcher.know(a, H200.identity.name, 0, {}, (len(told) - 1, 1), (1, 1), (0xAB, 1, 0))
+        compiled.gemm(a, b, out=out, fallback="error")
+    assert len(asked) > before
+    assert kernels.isdisjoint(launch["function"] for launch in compiled.driver.launches)
+
+
+def test_nothing_is_kept_of_first_calls(pair: tuple[ModuleType, ModuleType], torch: Any) -> None:
+    _, compiled = pair
+    compiled.driver.cuLaunchKernelEx = ctypes.CDLL(None).sched_yield  # returns 0, and records nothing
+    made = products(compiled, 2300)  # more calls than the table has places: all is forgotten on the way
+    counted = (made[0][0].dtype, torch.empty_strided, compiled.Plan, None)
+
+    def calls() -> None:
+        for a, b, out in made:
+            compiled.gemm(a, b, out=out, fallback="error")
+            compiled.gemm(a, b)
+        for kept in ("plans", "vendors", "starters", "launchers"):  # the launcher goes, with all that it knows
+            getattr(compiled, kept).clear()
+        compiled.driver.calls.clear()
+        torch.made.clear()
+        gc.collect()
+
+    calls()
+    before = [sys.getrefcount(one) for one in counted]
+    tracemalloc.start()
+    calls()
+    allocated = tracemalloc.get_traced_memory()[0]
+    calls()
+    grown = tracemalloc.get_traced_memory()[0] - allocated
+    tracemalloc.stop()
+    changed = [sys.getrefcount(one) - then for one, then in zip(counted, before, strict=True)]
+    assert max(map(abs, changed)) < 50, changed
+    assert grown < 20_000  # bytes
+
+
+def test_what_is_no_kernel_is_not_taken(pair: tuple[ModuleType, ModuleType]) -> None:
+    made = pair[1].launcher().Launcher(int, exchange(), (Tensor, Parameter), int, int, int, {})
+    (a, _, _), count = products(pair[1], 1)[0], pair[1].launcher().winner_count
+    sound = (a, "a GPU", 0, {}, (0, 0), (1, 1), (1, 1, 0))
+    assert made.know(*sound)
+    for at, wrong in [(2, -1), (2, 6), (4, (-1, 0)), (4, (count, 0)), (4, (0, 2)), (4, (0, -1)), (5, (0, 1)),
+                      (5, (1, 0)), (1, 256 * "x")]:  # fmt: skip
+        with pytest.raises(ValueError, match="this is no kernel"):
+            made.know(*sound[:at], wrong, *sound[at + 1 :])
+    for at, wrong in [(1, 3), (2, "f32"), (4, 0), (6, [])]:
+        with pytest.raises(TypeError):
+            made.know(*sound[:at], wrong, *sound[at + 1 :])
+    devices = []
+    for number in range(1, 20):
+        a.get_device = lambda number=number: number
+        devices.append(made.know(*sound))
+    assert devices == [True] * 15 + [False] * 4
