@@ -284,7 +284,7 @@ def test_every_command_has_help(name: str | None) -> None:
         (("source", "tsm2-v9-t128-c16-p4"), "'tsm2-v9-t128-c16-p4': version is one of v0, v1, v2, v3"),
         (("export", "--output", "-"), "Missing option '--format'; choose from: module, csv"),
         (("source",), "Missing argument 'CONFIGURATION'; --help says more"),
-        (("show", "first"), "'first' is not a valid integer"),
+        (("show", "first"), "'first' is not a valid trial's number"),
         (("best", "--db", "/"), "'/' is a directory"),
         (("best", "--db", "/no/such\nfolder.db"), "no database /no/such folder.db"),
         (("devices", "3"), "unexpected extra argument (3)"),

@@ -45,20 +45,28 @@ class Array:
 
 
 class FakeCupy(ModuleType):
-    """CuPy as far as the module asks it; `multiplied` are the devices that were current when it multiplied."""
+    """CuPy as far as the module asks it; `multiplied` and `at` are the devices and streams where it multiplied."""
 
     def __init__(self) -> None:
         super().__init__("cupy")
-        self.current, self.multiplied = 0, list[int]()
+        self.current, self.stream, self.multiplied, self.at = 0, 0, list[int](), list[int]()
         self.ndarray = Array
         self.cuda = SimpleNamespace(
-            get_current_stream=lambda number: SimpleNamespace(ptr=0),
+            get_current_stream=lambda number: SimpleNamespace(ptr=self.stream),
             runtime=SimpleNamespace(getDevice=lambda: self.current),
             Stream=SimpleNamespace(null=contextlib.nullcontext()),
+            ExternalStream=self._at,
         )
+
+    @contextlib.contextmanager
+    def _at(self, stream: int) -> Iterator[None]:
+        before, self.stream = self.stream, stream
+        yield
+        self.stream = before
 
     def matmul(self, a: Array, b: Array, out: Array | None = None) -> Array:
         self.multiplied.append(self.current)
+        self.at.append(self.stream)
         return out or Array(0x9000, self.current)
 
     def empty(self, shape: Any, dtype: Any, order: str) -> Array:
@@ -129,3 +137,12 @@ def test_a_product_is_computed_on_its_device_whichever_is_current(module: Module
         assert cupy.current == 0
         assert computed(module, cupy) == 2 * (turn + 1)
     assert set(cupy.multiplied) <= {1}
+
+
+def test_a_given_stream_is_where_it_is_computed(module: ModuleType, cupy: FakeCupy) -> None:
+    a, b, out = (Array(at, 0) for at in (0x1000, 0x2000, 0x3000))
+    for made in (out, None):
+        for stream in (None, None, 78, None, 78):
+            module.gemm(a, b, out=made, stream=stream)
+    streams = [launch["stream"] for launch in module.driver.launches] or cupy.at
+    assert [stream or 0 for stream in streams] == 2 * [0, 0, 78, 0, 78]

@@ -335,3 +335,17 @@ def test_blocks_of_one_matrix_may_be_operands(host_module: tuple[ModuleType, lis
     np.testing.assert_allclose(whole[5000:], whole[:5000])
     with pytest.raises(ValueError, match="out: it shares memory with a"):
         module.gemm(whole[:5000], b, out=whole[4999:9999])
+
+
+def test_memory_that_is_too_entangled_to_tell_apart_is_refused(
+    host_module: tuple[ModuleType, list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, _ = host_module
+    memory = np.zeros(20_000)
+    a, out = (
+        np.lib.stride_tricks.as_strided(memory[at:], (50, 7), (8, 8 * line)) for at, line in ((0, 1009), (500, 977))
+    )
+    assert module.gemm(a, np.asfortranarray(np.eye(7)), out=out) is out
+    monkeypatch.setattr(module, "MOST_WORK", 1)
+    with pytest.raises(ValueError, match="out: it may share memory with a, which the kernel still reads"):
+        module.gemm(a, np.asfortranarray(np.eye(7)), out=out)

@@ -281,7 +281,7 @@ def test_a_launcher_goes_with_what_it_holds(compiled: ModuleType) -> None:
 
     argument = Argument()
     plain = lambda *_, argument=argument: argument  # noqa: E731
-    made = compiled.launcher().Launcher(plain, exchange(), (Tensor, Parameter), int, int, int, {})
+    made = compiled.launcher().Launcher(plain, exchange(), (Tensor, Parameter), int, int, int, {}, int)
     plain.made = made  # type: ignore[attr-defined]  # a cycle
     assert made.start(1, 2, 3, 4, 5, 6, 7) is argument
     held = sys.getrefcount(argument)
@@ -338,7 +338,7 @@ def test_tensors_that_describe_themselves_in_another_way_go_through_python(
 
 
 def test_no_launch_that_does_not_fit_its_slot_is_taken(compiled: ModuleType, torch: Any) -> None:
-    made = compiled.launcher().Launcher(int, exchange(), (Tensor, Parameter), int, int, int, {})
+    made = compiled.launcher().Launcher(int, exchange(), (Tensor, Parameter), int, int, int, {}, int)
     a, b, out = tensor((6, 3), "F", 0x1000), tensor((3, 2), "F", 0x2000), tensor((6, 2), "F", 0x3000)
 
     sound = (56, 64, 72, 128, 176, 32)

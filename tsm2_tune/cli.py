@@ -39,7 +39,7 @@ from tsm2_tune.options import (
     within_options,
 )
 from tsm2_tune.selection import Selection, selection_options
-from tsm2_tune.trials import MOST_TRIAL, forget, retry_option
+from tsm2_tune.trials import TrialNumber, forget, retry_option
 from tsm2_tune.tuner import job
 from tsm2_tune.tuner import ladder as steps
 from tsm2_tune.tuner.locks import device_lock
@@ -417,7 +417,7 @@ def export(
 
 
 @main.command()
-@click.argument("trial", type=click.IntRange(1, MOST_TRIAL), required=False)
+@click.argument("trial", type=TrialNumber(), required=False)
 @database_option
 @selection_options
 @json_option

@@ -44,8 +44,17 @@ def outcomes_option(name: str, variable: str, known: Sequence[Outcome], about: s
 retry_option = outcomes_option("--retry", "retried", FAILURES, "Try again what ended so")
 
 
+class TrialNumber(click.IntRange):
+    """The number of a trial, as `tsm2-tune show` lists it."""
+
+    name = "trial's number"
+
+    def __init__(self) -> None:
+        super().__init__(1, MOST_TRIAL)
+
+
 @click.command()
-@click.argument("trials", metavar="[TRIAL]...", type=click.IntRange(1, MOST_TRIAL), nargs=-1)
+@click.argument("trials", metavar="[TRIAL]...", type=TrialNumber(), nargs=-1)
 @outcomes_option("--outcome", "outcomes", STORED_OUTCOMES, "All trials that ended so")
 @database_option
 def forget(trials: tuple[int, ...], outcomes: frozenset[Outcome], database: str) -> None:

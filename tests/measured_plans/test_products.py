@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.fabricated import device_array
 from tests.fake_tensors import Cupy, fake_cupy
 from tests.measured_plans.helpers import K, M, N, arrays, slow_but, started, tensors, ways_to
 
@@ -166,6 +167,20 @@ def test_what_was_decided_outlives_the_plans(module: ModuleType, slow: SimpleNam
     wider = tensors(M, N + 1, K)
     module.gemm(*wider[:2], out=wider[2], measure=True)  # another kind
     assert len(module.driver.launches) > launches + 9
+
+
+def test_what_lies_otherwise_is_another_kind(module: ModuleType) -> None:
+    def kind(*given: Any, fallback: str = "vendor", timed: bool = True) -> Any:
+        product = module.Product.of(*given, conjugates=(False, False), math=None)
+        return module._kind(product, fallback, is_vendor_timed=timed)
+
+    a, b, out = arrays(8, 8, 64)
+    padded = device_array((8, 64), (4, 48), at=1 << 40)  # at the same address, of the same shape
+    mirrored, elsewhere = (device_array((64, 8), (32, 4), at=at << 40) for at in (1, 2))  # a transposed
+    kinds = [kind(a, b, out), kind(padded, b, out), kind(a, mirrored, out), kind(a, elsewhere, out)]
+    kinds += [kind(a, b, out, fallback="error"), kind(a, b, out, timed=False)]
+    assert len(set(kinds)) == len(kinds)
+    assert kind(*arrays(8, 8, 64)) == kinds[0]
 
 
 def test_of_threads_that_begin_at_once_one_times(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

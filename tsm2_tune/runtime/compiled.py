@@ -18,7 +18,7 @@ from typing import Any
 
 from tsm2_tune.runtime.driver import device_of
 from tsm2_tune.runtime.elements import DTYPES, INDEX_WIDTHS
-from tsm2_tune.runtime.fast import Starter, cupy_starter, torch_current_device, torch_kinds, torch_starter
+from tsm2_tune.runtime.fast import Starter, by_vendor, cupy_starter, torch_current_device, torch_kinds, torch_starter
 from tsm2_tune.runtime.libraries import is_torchs, torch_stream
 from tsm2_tune.runtime.loading import unpacked
 from tsm2_tune.runtime.pack import LAUNCHER, WINNERS
@@ -128,7 +128,7 @@ def _compiled_starter(kind: type, plain: Starter, *arguments: Any) -> Starter:
     if launcher() is None:
         return plain
     try:
-        made = launchers[kind] = launcher().Launcher(plain, *arguments, workspaces)
+        made = launchers[kind] = launcher().Launcher(plain, *arguments, workspaces, by_vendor)
     except (TypeError, ValueError):  # a description of another version
         return plain
     start: Starter = made.start

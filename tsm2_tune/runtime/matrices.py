@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from tsm2_tune.runtime.elements import ACROSS, DTYPES, LARGEST_32_BIT_OFFSET, MA
 from tsm2_tune.runtime.libraries import check_plain, device_interface, is_conjugate, is_torchs
 
 LARGEST_ADDRESS = 2**64 - 1  # and the largest handle
+MOST_WORK = 1_000_000  # NumPy's steps to tell whether lines lie between others: some milliseconds
 
 
 @dataclass(slots=True)  # never changed; a frozen one takes twice as long to make
@@ -316,8 +317,16 @@ class Product:
         end = out.address + out.span_bytes
         for matrix in (self.a, self.b):
             apart = end <= matrix.address or matrix.address + matrix.span_bytes <= out.address
-            if not apart and np.shares_memory(out.span, matrix.span):
-                raise ValueError(f"out: it shares memory with {matrix.name}, which the kernel still reads")
+            if not apart and (how := _shares(out, matrix)):
+                raise ValueError(f"out: it {how} memory with {matrix.name}, which the kernel still reads")
+
+
+def _shares(x: Matrix, y: Matrix) -> str:
+    """Whether they share memory, as a verb; empty where they do not."""
+    try:
+        return "shares" if np.shares_memory(x.span, y.span, max_work=cast(Any, MOST_WORK)) else ""
+    except RuntimeError:  # too much work to tell
+        return "may share"
 
 
 def too_large(factor: Any, dtype: np.dtype[Any]) -> bool:

@@ -1,5 +1,5 @@
-/* The first call of a product whose kernel is loaded: its entry is made here, as Python would make it. What Python
-   alone decides is left to it: vectors, conjugates, what the vendor computes, and whatever is to be refused. */
+/* The first call of a product whose kernel is loaded, or that is the vendor's: its entry is made here, as Python would
+   make it. What Python alone decides is left to it: vectors, conjugates, and whatever is to be refused. */
 
 #include "launcher.h"
 
@@ -113,13 +113,13 @@ static bool read_request(const struct launcher *self, const struct call *call, i
 static void put(struct slot *slot, int which, int64_t value) { memcpy(slot->arguments[which], &value, sizeof value); }
 
 /* The entry's slot, and where what changes goes in it. */
-static void lay_out(struct entry *entry, int type, const struct decision *decision)
+static void lay_out(struct entry *entry, const struct decision *decision)
 {
     const struct slot bare = {.grid = {decision->blocks[0], decision->blocks[1], 1},
                               .block = {decision->threads, 1, 1},
                               .smem_bytes = decision->smem_bytes};
     struct slot slot = bare;
-    const bool is_double = "fdFDff"[type] == 'd' || "fdFDff"[type] == 'D';
+    const bool is_double = entry->largest > FLT_MAX;
     const double one = 1;
     const float one_of_float = 1;
     for (int which = 0; which < 3; ++which)
@@ -131,8 +131,6 @@ static void lay_out(struct entry *entry, int type, const struct decision *decisi
            is_double ? sizeof one : sizeof one_of_float);
     memcpy(entry->slot, &slot, sizeof slot);
     entry->slot_bytes = sizeof slot;
-    entry->scalar = "fdFDff"[type];
-    entry->largest = is_double ? DBL_MAX : FLT_MAX;
     for (int which = A; which < MATRICES; ++which)
         entry->at_matrices[which] = AT_MATRICES + which * (int)sizeof slot.matrices[0];
     entry->at_factors[0] = at_argument(ALPHA_OF);
@@ -177,12 +175,14 @@ static struct entry *made_entry(const struct launcher *self, const struct call *
     entry->launch = home->launch;
     entry->kernel = kernel;
     memcpy(&entry->key, &call->key, sizeof call->key);
-    if (kernel == NULL) /* Python's */
-        return entry;
-    lay_out(entry, request->type, decision);
+    entry->scalar = "fdFDff"[request->type]; /* NumPy's character of the type of factors */
+    entry->largest = entry->scalar == 'd' || entry->scalar == 'D' ? DBL_MAX : FLT_MAX;
     const int64_t rows[] = {request->m, request->k, request->m}, columns[] = {request->k, request->n, request->n};
     for (int which = A; which < (request->has_out ? MATRICES : OUT); ++which)
         entry->spans[which] = span(rows[which], columns[which], request->ld[which], bytes_of_element(request->type));
+    if (kernel == NULL)
+        return entry;
+    lay_out(entry, decision);
     for (int part = 0; part < WORKSPACE_PARTS; ++part)
         entry->needed_bytes[part] = decision->workspace_bytes[part];
     entry->workspace = Py_NewRef(decision->workspace_bytes[0] > 0 ? home->workspace : Py_None);
@@ -203,9 +203,9 @@ struct entry *first_entry(struct launcher *self, const struct call *call, PyObje
     if (type < 0 || !is_plain_call(asked, &falls_back) || !read_request(self, call, type, &request) ||
         !decide(&request, home->name, &decision))
         return NULL;
-    const bool is_pythons = falls_back && decision.is_vendors;
-    void *kernel = is_pythons ? NULL : home->kernels[decision.winner * INDEX_WIDTHS_HERE + decision.width];
-    if (kernel == NULL && !is_pythons)
+    const bool is_vendors = falls_back && decision.is_vendors;
+    void *kernel = is_vendors ? NULL : home->kernels[decision.winner * INDEX_WIDTHS_HERE + decision.width];
+    if (kernel == NULL && !is_vendors)
         return NULL; /* not loaded */
     struct entry *entry = made_entry(self, call, &request, &decision, home, kernel);
     if (entry != NULL)

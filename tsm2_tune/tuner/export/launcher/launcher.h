@@ -52,7 +52,7 @@ struct entry { /* a plan of Python's, Plan, whose launch is `slot`: what does no
     PyObject *asked, *shape_of_out, *type_of_out; /* the arguments of make_out */
     PyObject *start;                              /* the plan's own; NULL of an entry that was made here */
     launch_function launch;
-    void *kernel; /* NULL: such products are left to Python */
+    void *kernel; /* NULL: such products are the vendor's */
     unsigned char slot[MOST_SLOT_BYTES];
     Py_ssize_t slot_bytes;
     int at_matrices[MATRICES], at_factors[2], at_stream; /* bytes into the slot */
@@ -80,6 +80,7 @@ struct launcher {
     PyObject_HEAD
     PyObject *plain, *kinds, *stream_of, *make_out, *current_device; /* what Python's short way has besides */
     PyObject *workspaces;                                            /* by key, as Python keeps them */
+    PyObject *by_vendor;                                             /* what computes the vendor's products */
     PyObject *names[NAMES];
     PyObject *exchange_owner;
     const struct dl_exchange *exchange; /* of tensors; NULL: arrays of CuPy */

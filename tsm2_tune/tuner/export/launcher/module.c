@@ -17,11 +17,11 @@ static const char *const name_texts[NAMES] = {"requires_grad", "is_neg",    "is_
 
 static PyObject *new(PyTypeObject *type, PyObject *arguments, PyObject *named)
 {
-    PyObject *plain, *exchange, *kinds, *stream_of, *make_out, *current_device, *workspaces;
+    PyObject *plain, *exchange, *kinds, *stream_of, *make_out, *current_device, *workspaces, *by_vendor;
     if (named != NULL && PyDict_Size(named) > 0)
         return PyErr_Format(PyExc_TypeError, "Launcher: no argument has a name");
-    if (!PyArg_ParseTuple(arguments, "OOO!OOOO!", &plain, &exchange, &PyTuple_Type, &kinds, &stream_of, &make_out,
-                          &current_device, &PyDict_Type, &workspaces))
+    if (!PyArg_ParseTuple(arguments, "OOO!OOOO!O", &plain, &exchange, &PyTuple_Type, &kinds, &stream_of, &make_out,
+                          &current_device, &PyDict_Type, &workspaces, &by_vendor))
         return NULL;
     const struct dl_exchange *functions = NULL;
     if (exchange != Py_None) {
@@ -44,6 +44,7 @@ static PyObject *new(PyTypeObject *type, PyObject *arguments, PyObject *named)
     self->make_out = Py_NewRef(make_out);
     self->current_device = Py_NewRef(current_device);
     self->workspaces = Py_NewRef(workspaces);
+    self->by_vendor = Py_NewRef(by_vendor);
     self->exchange_owner = Py_NewRef(exchange);
     self->exchange = functions;
     for (int name = 0; name < NAMES; ++name)
@@ -63,6 +64,7 @@ static int traverse(PyObject *object, visitproc visit, void *arg)
     Py_VISIT(self->make_out);
     Py_VISIT(self->current_device);
     Py_VISIT(self->workspaces);
+    Py_VISIT(self->by_vendor);
     for (int at = 0; at < BUCKETS; ++at)
         if (self->table[at] != NULL) {
             Py_VISIT(self->table[at]->start);
@@ -90,8 +92,8 @@ static void deallocate(PyObject *object)
     PyObject_GC_UnTrack(object);
     forget(self);
     forget_homes(self);
-    PyObject *held[] = {self->plain,          self->kinds,      self->stream_of,     self->make_out,
-                        self->current_device, self->workspaces, self->exchange_owner};
+    PyObject *held[] = {self->plain,          self->kinds,      self->stream_of, self->make_out,
+                        self->current_device, self->workspaces, self->by_vendor, self->exchange_owner};
     for (int name = 0; name < NAMES; ++name)
         Py_XDECREF(self->names[name]);
     for (size_t at = 0; at < sizeof held / sizeof *held; ++at)

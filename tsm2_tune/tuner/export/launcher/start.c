@@ -39,15 +39,19 @@ static bool put_factor(const struct entry *entry, unsigned char *place, PyObject
     return true;
 }
 
+/* Whether the call's device is the current one; false, perhaps with an exception, where it is not. */
+static bool is_on_current_device(struct launcher *self, const struct call *call)
+{
+    PyObject *current = PyObject_CallFunctionObjArgs(self->current_device, NULL);
+    const long device = current == NULL ? -1 : PyLong_AsLong(current);
+    Py_XDECREF(current);
+    return device == call->key.device && !PyErr_Occurred();
+}
+
 /* A new `out`, a new reference, on the current device: else a closer look is needed. NULL, and what was raised. */
 static PyObject *made_out(struct launcher *self, struct call *call)
 {
-    PyObject *current = PyObject_CallFunctionObjArgs(self->current_device, NULL);
-    if (current == NULL)
-        return NULL;
-    const long device = PyLong_AsLong(current);
-    Py_DECREF(current);
-    if (device != call->key.device)
+    if (!is_on_current_device(self, call))
         return NULL;
     PyObject *out = PyObject_Call(self->make_out, call->entry->shape_of_out, call->entry->type_of_out);
     struct told told;
@@ -165,6 +169,25 @@ static enum way start_entry(struct launcher *self, struct call *call, PyObject *
     return way;
 }
 
+/* The vendor's product. *out is a new reference where it was started. */
+static enum way start_vendors(struct launcher *self, const struct call *call, PyObject *const *arguments, PyObject **out)
+{
+    const bool is_cupys = self->exchange == NULL;
+    unsigned char unused[ARGUMENT_BYTES];
+    for (int which = 0; which < 2; ++which)
+        if (!put_factor(call->entry, unused, arguments[ALPHA + which]))
+            return LOOK_CLOSER;
+    if ((call->key.has_out && overlaps(call)) || (is_cupys && !is_on_current_device(self, call)))
+        return LOOK_CLOSER;
+    *out = PyObject_CallFunctionObjArgs(self->by_vendor, arguments[ARRAY_A], arguments[ARRAY_B], arguments[ARRAY_OUT],
+                                        arguments[ALPHA], arguments[BETA], arguments[ASKED], NULL);
+    if (*out == Py_None)
+        Py_CLEAR(*out);
+    else
+        return *out == NULL ? RAISED : STARTED;
+    return LOOK_CLOSER;
+}
+
 PyObject *start(PyObject *object, PyObject *const *arguments, Py_ssize_t count)
 {
     struct launcher *self = (struct launcher *)object;
@@ -179,9 +202,10 @@ PyObject *start(PyObject *object, PyObject *const *arguments, Py_ssize_t count)
         call.entry = entry_of(self, &call, arguments[ASKED]);
         if (call.entry == NULL)
             call.entry = first_entry(self, &call, arguments[ASKED]);
-        if (call.entry != NULL && call.entry->kernel != NULL) {
+        if (call.entry != NULL) {
             ++call.entry->references; /* other threads may clear the table while this one is in Python */
-            way = start_entry(self, &call, arguments, &out);
+            way = call.entry->kernel == NULL ? start_vendors(self, &call, arguments, &out)
+                                             : start_entry(self, &call, arguments, &out);
             drop(call.entry);
         }
     }
