@@ -35,6 +35,7 @@ M, N, K = 1024, 8, 256
 SIDE, LONG = 8, 8192  # of X^T Y, whose kernel splits the long dimension
 ROUNDS, CALLS, THREADS = 30, 200, 8
 FRESH = 200  # shapes that are called once
+OF_PACK = 4096  # m and k of a product that a pack of many has a kernel for
 
 FACTORS = "gemm(a, b, out=c, alpha=2.0, beta=1.0)"
 Call = Callable[[], object]
@@ -214,11 +215,11 @@ def in_threads(calls: Calls, wait: Call) -> dict[str, float]:
     return found
 
 
-def first_calls(best: ModuleType) -> dict[str, float]:
+def first_calls(best: ModuleType, m: int = M, k: int = K) -> dict[str, float]:
     """Microseconds of the first call of a shape whose kernel is loaded, and of the second one."""
     import torch
 
-    shapes = [(M + 8 * turn, N, K) for turn in range(1, FRESH + 1)]
+    shapes = [(m + 8 * turn, N, k) for turn in range(1, FRESH + 1)]
     arrays = [
         (torch.randn(m, k, device="cuda"), torch.randn(k, n, device="cuda"), torch.empty(m, n, device="cuda"))
         for m, n, k in shapes
@@ -235,7 +236,7 @@ def first_calls(best: ModuleType) -> dict[str, float]:
 
 def of_pack(path: Path) -> dict[str, Any]:
     """The same of a module of many kernels, without its launcher and with it."""
-    found: dict[str, Any] = {"bytes": path.stat().st_size}
+    found: dict[str, Any] = {"bytes": path.stat().st_size, "product": f"{OF_PACK}x{N}x{OF_PACK}:f32"}
     for name in ("first_call_us", "first_call_with_launcher_us"):
         module = imported(path)
         found["kernels"] = len({winner.digest for winner in module.WINNERS})
@@ -243,7 +244,7 @@ def of_pack(path: Path) -> dict[str, Any]:
             module.LAUNCHER = None
         elif module.launcher() is None:
             raise InputError(f"{path} holds no launcher that loads here: export it with --launcher")
-        found[name] = first_calls(module)
+        found[name] = first_calls(module, OF_PACK, OF_PACK)
     return found
 
 
