@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import random
@@ -17,6 +18,7 @@ import pytest
 from tests.fabricated import Winners, exported, imported, winners
 from tests.fake_tensors import TYPES, Parameter, Tensor, exchange, fake_cupy, fake_torch
 from tests.library_calls import H200
+from tests.random_calls import TYPES as KINDS
 from tests.random_calls import Driver, of_cupy, outcome, tensor
 from tests.test_library_choice import known_of_everything, pack_of_everything, slower_ones, with_vendor
 from tsm2_tune.generator.problem import ELEMENT_TYPES
@@ -106,10 +108,17 @@ def random_product(rng: random.Random) -> tuple[list[Tensor], dict[str, Any]]:
         n, ats[1], order, pad[1] = m, ats[0], rng.choice(("CFF", "FCF", "CFC")), rng.choice((pad[0], pad[1]))
     if rng.random() < 0.03:
         ats[0] += 1
+    if rng.random() < 0.2:  # out ends where a or b begins, or begins where it ends, or nearly so
+        x, size = rng.randrange(2), int(KINDS[dtype][2:])
+        (rows, columns), away = [(m, k), (k, n), (m, n)][x], rng.choice((-size, 0, size))
+        lines, elements = (columns, rows) if order[x] == "F" else (rows, columns)
+        ats[2] = ats[x] + away + size * ((lines - 1) * (elements + pad[x]) + elements)
     shapes = [(m, k), (k, n), (m, n)]
     if rng.random() < 0.05:
         shapes[rng.randrange(3)] = (3, 7)
     arrays = [tensor(*one) for one in zip(shapes, order, ats, [dtype] * 3, pad, strict=True)]
+    if rng.random() < 0.05:
+        rng.choice(arrays).is_conj = lambda: dtype.startswith("c")
     named: dict[str, Any] = {"out": arrays[2] if rng.random() < 0.6 else None}
     named |= rng.choice(({}, {}, {"alpha": 2.0}, {"fallback": "error"}, {"fallback": "vendor"}))
     named |= rng.choice(({}, {}, {}, {}, {"alpha": 1e300}, {"beta": 0.5}, {"beta": 10**400}, {"alpha": 1j}))
@@ -164,14 +173,14 @@ def test_a_first_call_with_arrays_of_cupy_does_what_it_does_without(
     assert {is_made for _, is_made in kinds} == {False, True}
 
 
-def products(module: ModuleType, count: int) -> list[tuple[Tensor, Tensor, Tensor]]:
+def products(module: ModuleType, count: int, dtype: str = "f32") -> list[tuple[Tensor, Tensor, Tensor]]:
     """Arrays of that many shapes, for which a winner of this GPU's is."""
     of_gpu = [w for w in module.WINNERS if w.device == H200.identity.name]
-    winner = next(w for w in of_gpu if w.dtype == "f32" and w.op in ("nn", "tn", "nt", "tt"))
+    winner = next(w for w in of_gpu if w.dtype == dtype and w.op in ("nn", "tn", "nt", "tt"))
     orders = ["FC"[order == "t"] for order in winner.orders]
     extents = [(4096 + 64 * turn, winner.n, winner.k) for turn in range(count)]
     shapes = [((m, k), (k, n), (m, n)) for m, n, k in extents]
-    return [tuple(map(tensor, each, orders, PLACES)) for each in shapes]  # type: ignore[misc]
+    return [tuple(map(tensor, each, orders, PLACES, [dtype] * 3)) for each in shapes]  # type: ignore[misc]
 
 
 def counting_choices(module: ModuleType, patch: pytest.MonkeyPatch) -> list[Any]:
@@ -206,23 +215,50 @@ def test_no_kernel_of_another_context_is_started(
 ) -> None:
     """As after the device was reset: handles of kernels are others then."""
     _, compiled = pair
-    made = products(compiled, 40)
-    asked = counting_choices(compiled, monkeypatch)
+    made = [products(compiled, 20, dtype) for dtype in ("f32", "f64")]
+
+    def started(each: Any) -> set[int]:
+        del compiled.driver.launches[:]
+        for a, b, out in each:
+            compiled.gemm(a, b, out=out, fallback="error")
+        return {launch["function"] for launch in compiled.driver.launches}
+
+    before = started(made[0][:9] + made[1][:9])
+    compiled.driver.cuCtxGetId = lambda context, number: setattr(number._obj, "value", 0xAB) or 0
+    get = compiled.driver.cuModuleGetFunction
+    compiled.driver.cuModuleGetFunction = lambda function, module, name: get(
+        function, SimpleNamespace(value=module.value + 1), name
+    )
+    for a, b, out in (made[0][9], made[0][10]):
+        compiled.gemm(a, b, out=out, fallback="error", stream=0)  # which Python starts
+    assert before.isdisjoint(started(made[0][11:] + made[1][11:]))
+
+
+def test_a_product_that_is_to_be_timed_is_pythons(
+    pair: tuple[ModuleType, ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, compiled = pair
+    made, asked = products(compiled, 40), list[Any]()
     for a, b, out in made[:20]:
         compiled.gemm(a, b, out=out, fallback="error")
-    before, kernels = len(asked), {launch["function"] for launch in compiled.driver.launches}
-    compiled.driver.cuCtxGetId = lambda context, number: setattr(number._obj, "value", 0xAB) or 0
-    compiled.driver.cuModuleGetFunction = lambda function, module, name: (
-        setattr(function._obj, "value", module.value << 8) or 0
-    )
-    del compiled.driver.launches[:]
+    monkeypatch.setattr(compiled, "by_timing", lambda product, expected, *_: asked.append(product) or expected)
     for a, b, out in made[20:]:
-        launcher, told = compiled.launchers[Tensor], compiled._places_in_c()
-        compiled.gemm(a, b, out=out, fallback="error", stream=0)  # which is Python's
-        assert launcher.know(a, H200.identity.name, 0, {}, (len(told) - 1, 1), (1, 1), (0xAB, 1, 0))
-        compiled.gemm(a, b, out=out, fallback="error")
-    assert len(asked) > before
-    assert kernels.isdisjoint(launch["function"] for launch in compiled.driver.launches)
+        compiled.gemm(a, b, out=out, fallback="error", measure=True)
+    assert len(asked) == 20
+
+
+def test_cupys_own_product_is_made_on_its_device(pair: tuple[ModuleType, ModuleType], cupy: Any) -> None:
+    _, compiled = pair
+    compiled.driver.current = 0xC0
+    at: list[int] = []
+    cupy.matmul = lambda a, b, out=None: at.append(cupy.cuda.runtime.getDevice()) or out
+    rng = random.Random(0)
+    for _ in range(1500):
+        arrays, named = random_product(rng)
+        with cupy.device(1), contextlib.suppress(Exception):
+            compiled.gemm(*map(of_cupy, arrays), out=of_cupy(named["out"] or tensor((1, 1), "F", 1 << 40)))
+    assert len(at) > 100
+    assert set(at) == {0}
 
 
 def test_nothing_is_kept_of_first_calls(pair: tuple[ModuleType, ModuleType], torch: Any) -> None:
