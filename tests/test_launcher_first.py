@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.fabricated import Winners, exported, imported, winners
+from tests.fabricated import Winners, device_array, exported, imported, winners
 from tests.fake_tensors import TYPES, Parameter, Tensor, exchange, fake_cupy, fake_torch
 from tests.library_calls import H200
 from tests.random_calls import TYPES as KINDS
@@ -245,6 +245,24 @@ def test_a_product_that_is_to_be_timed_is_pythons(
     for a, b, out in made[20:]:
         compiled.gemm(a, b, out=out, fallback="error", measure=True)
     assert len(asked) == 20
+
+
+def test_an_element_that_is_broadcast_is_no_matrix(pair: tuple[ModuleType, ModuleType], cupy: Any) -> None:
+    """CuPy's broadcast_to: strides of 0, which are not those of a row-major array that tells none."""
+    for module in pair:
+        module.driver.current = 0xC0
+        rows = [w for w in module.WINNERS if w.op in ("tn", "tt", "tnt", "ttt") and w.dtype != "bf16"]
+        winner = next(w for w in rows if w.device == H200.identity.name)
+        orders = ["FC"[order == "t"] for order in winner.orders]
+        shapes = [(winner.m, winner.k), (winner.k, winner.n), (winner.m, winner.n)]
+        arrays = [of_cupy(tensor(*one, winner.dtype)) for one in zip(shapes, orders, PLACES, strict=True)]
+        module.gemm(*arrays[:2], out=arrays[2], fallback="error")
+        assert len(module.driver.launches) == 1
+        described = device_array(shapes[0], (0, 0), at=PLACES[0], typestr=KINDS[winner.dtype])
+        broadcast = of_cupy(SimpleNamespace(__cuda_array_interface__=described.__cuda_array_interface__))  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=r"a: expected a .* matrix whose columns or rows"):
+            module.gemm(broadcast, arrays[1], out=arrays[2], fallback="error")
+        assert len(module.driver.launches) == 1
 
 
 def test_cupys_own_product_is_made_on_its_device(pair: tuple[ModuleType, ModuleType], cupy: Any) -> None:

@@ -39,6 +39,8 @@ static bool read_attributes(struct launcher *self, PyObject *array, struct told 
     if (!is_known || dtype == NULL ||
         (has_strides && !integers(PyObject_GetAttr(array, names[STRIDES]), told->matrix.strides, &told->matrix.dimensions)))
         return false;
+    if (has_strides && told->matrix.strides[0] == 0 && told->matrix.strides[1] == 0)
+        return false; /* one element, again and again: no matrix of ours */
     PyObject *data = PyObject_GetAttr(array, names[DATA]);
     if (data == NULL)
         return false;
