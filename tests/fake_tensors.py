@@ -124,6 +124,13 @@ kept: list[Exchange] = []
 Tensor.__dlpack_c_exchange_api__ = exchange()  # type: ignore[attr-defined]
 
 
+def allocated(size_bytes: int) -> int:
+    """The address of so much memory."""
+    if size_bytes > 1 << 40:
+        raise MemoryError("out of memory")
+    return 0x10000000 + 0x1000 * size_bytes
+
+
 def fake_torch() -> SimpleNamespace:
     """PyTorch; its current stream is `stream`, and what it makes is in `made`, each at an address of its own."""
     fake = SimpleNamespace(Tensor=Tensor, nn=SimpleNamespace(Parameter=Parameter), strided=STRIDED, stream=0)
@@ -141,7 +148,8 @@ def fake_torch() -> SimpleNamespace:
         return fake.made[-1]  # type: ignore[no-any-return]
 
     def empty(size_bytes: int, *, dtype: Any, device: Any) -> SimpleNamespace:
-        return SimpleNamespace(data_ptr=lambda: 0x10000000 + 0x1000 * size_bytes)
+        address = allocated(size_bytes)
+        return SimpleNamespace(data_ptr=lambda: address)
 
     fake.empty_strided, fake.empty, fake.uint8 = empty_strided, empty, "torch.uint8"
     fake.cuda.ExternalStream = lambda stream, device: None
@@ -187,7 +195,7 @@ def fake_cupy() -> SimpleNamespace:
     fake.device, fake.empty = device, empty
     fake.cuda = SimpleNamespace(get_current_stream=lambda number: SimpleNamespace(ptr=fake.streams[number]))
     fake.cuda.runtime = SimpleNamespace(getDevice=lambda: current[0])
-    fake.cuda.alloc = lambda size_bytes: SimpleNamespace(ptr=0x10000000 + 0x1000 * size_bytes)
+    fake.cuda.alloc = lambda size_bytes: SimpleNamespace(ptr=allocated(size_bytes))
     fake.cuda.ExternalStream = lambda stream: contextlib.nullcontext()
     fake.cuda.Stream = SimpleNamespace(null=contextlib.nullcontext())
     return fake

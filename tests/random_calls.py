@@ -41,6 +41,8 @@ def tensor(shape: tuple[int, ...], order: str, at: int, dtype: str = "f32", pad:
     return kind(described, dtype=f"torch.{WORDS[dtype]}", **changes)  # type: ignore[no-any-return]
 
 
+EXTENTS = (1, 2, 3, 8, 60, 64, 500, 4096, 20480)
+PLACES = (1 << 40, 2 << 40, 3 << 40)  # of a, b and out, which nobody reads
 FACTORS = (None, None, None, 2, 0.5, -1.0, 1e-310, 2**70, -(2**24) - 1, 0, -0.0)
 ODD_FACTORS = (True, np.float32(3), 1j, 2 - 3j, math.nan, math.inf, complex(math.nan), 1e300, "1", 2**128, 10**400)
 ODD_TENSORS: tuple[dict[str, Any], ...] = (
@@ -73,6 +75,60 @@ def random_call(rng: random.Random) -> tuple[list[Any], dict[str, Any]]:
         named |= {"out": None, "beta": factor() if rng.random() < 0.1 else None}
     if rng.random() < 0.1:
         named |= rng.choice([{"fallback": "error"}, {"conj_a": True}, {"conj_b": 1}, {"math": "x"}, {"stream": 78}])
+    return arrays[:2], named
+
+
+def random_product(rng: random.Random) -> tuple[list[Tensor], dict[str, Any]]:
+    """Arguments of gemm on a shape that is seldom the same twice."""
+    dtype = rng.choice(tuple(TYPES))
+    m, n, k = (rng.choice(EXTENTS) for _ in "mnk")
+    pad = [rng.choice((0, 0, 1, 4)) for _ in "abc"]
+    order = rng.choice(("FFF", "CCC", "CFF", "CFC", "FCC"))
+    ats = [at + 64 * rng.randrange(4) for at in PLACES]
+    if rng.random() < 0.1:  # a matrix and itself, transposed
+        n, ats[1], order, pad[1] = m, ats[0], rng.choice(("CFF", "FCF", "CFC")), rng.choice((pad[0], pad[1]))
+    if rng.random() < 0.03:
+        ats[0] += 1
+    if rng.random() < 0.2:  # out ends where a or b begins, or begins where it ends, or nearly so
+        x, size = rng.randrange(2), int(TYPES[dtype][2:])
+        (rows, columns), away = [(m, k), (k, n), (m, n)][x], rng.choice((-size, 0, size))
+        lines, elements = (columns, rows) if order[x] == "F" else (rows, columns)
+        ats[2] = ats[x] + away + size * ((lines - 1) * (elements + pad[x]) + elements)
+    shapes = [(m, k), (k, n), (m, n)]
+    if rng.random() < 0.05:
+        shapes[rng.randrange(3)] = (3, 7)
+    arrays = [tensor(*one) for one in zip(shapes, order, ats, [dtype] * 3, pad, strict=True)]
+    if rng.random() < 0.05:
+        rng.choice(arrays).is_conj = lambda: dtype.startswith("c")
+    named: dict[str, Any] = {"out": arrays[2] if rng.random() < 0.6 else None}
+    named |= rng.choice(({}, {}, {"alpha": 2.0}, {"fallback": "error"}, {"fallback": "vendor"}))
+    named |= rng.choice(({}, {}, {}, {}, {"alpha": 1e300}, {"beta": 0.5}, {"beta": 10**400}, {"alpha": 1j}))
+    return arrays[:2], named
+
+
+def odd_product(rng: random.Random) -> tuple[list[Tensor], dict[str, Any]]:
+    """Arguments of gemm, most of which no kernel takes: of odd strides, empty, enormous, vectors."""
+    dtype = rng.choice(tuple(TYPES))
+    size = int(TYPES[dtype][2:])
+    extents = (0, 1, 1, 2, 8, 60, 500, 4096) if rng.random() < 0.8 else (1, 2, 2**31 - 2**22, 2**33, 2**58, 2**62)
+    m, n, k = (rng.choice(extents) for _ in "mnk")
+    shapes: list[tuple[int, ...]] = [(m, k), (k, n), (m, n)]
+    if rng.random() < 0.2:
+        shapes = rng.choice(([(k,), (k, n), (n,)], [(m, k), (k,), (m,)], [(m, k, 2), *shapes[1:]]))
+    arrays = []
+    for shape, at in zip(shapes, PLACES, strict=True):
+        rows, columns = shape[0], shape[-1]
+        plain = [(1, rows + rng.choice((0, 1, 3))), (columns + rng.choice((0, 4)), 1)]
+        odd = [(1, rng.choice((0, -rows, rows - 1, 2**40, 2**59))), (0, 1), (0, 0), (-1, rows), (2, 2 * rows), (1, 1)]
+        of_vector = (rng.choice((1, 1, 0, 2, -1)),)
+        of_matrix = rng.choice(plain if rng.random() < 0.7 else odd)
+        strides = {1: of_vector, 2: of_matrix, 3: (2 * columns, 2, 1)}[len(shape)]
+        described = device_array(shape, tuple(size * one for one in strides), at=at, typestr=TYPES[dtype])
+        arrays.append(Tensor(described, dtype=f"torch.{WORDS[dtype]}"))
+    named: dict[str, Any] = {"out": arrays[2] if rng.random() < 0.6 else None}
+    if rng.random() < 0.3:
+        odd = [{"conj_a": True}, {"conj_b": 1}, {"math": "x"}, {"math": 3}, {"fallback": "x"}, {"fallback": 3}]
+        named |= rng.choice(({"fallback": "error"}, {"fallback": "vendor"})) | rng.choice(odd)
     return arrays[:2], named
 
 

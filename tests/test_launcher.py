@@ -349,10 +349,11 @@ def test_no_launch_that_does_not_fit_its_slot_is_taken(compiled: ModuleType, tor
         parameters: bytes = b"\x00",
         scalar: str = "f",
         launch: int = 1,
+        kernel: int = 1,
         workspace: int = 208,
     ) -> bool:
-        rest = ((0, 0, 0), (scalar, 1.0), (None, 0, 0, workspace), ((), {}))
-        return bool(made.add(a, b, out, None, int, (launch, 1), bytes(slot), places, parameters, *rest))
+        rest = ((0, 0, 0, 0), (scalar, 1.0), (None, 0, 0, workspace), ((), {}))
+        return bool(made.add(a, b, out, None, int, (launch, kernel), bytes(slot), places, parameters, *rest))
 
     assert add()
     misplaced = [(*sound[:at], wrong, *sound[at + 1 :]) for at in range(6) for wrong in (-1, 233)]
@@ -364,6 +365,7 @@ def test_no_launch_that_does_not_fit_its_slot_is_taken(compiled: ModuleType, tor
         {"scalar": "g"},
         {"scalar": "\0"},
         {"launch": 0},
+        {"kernel": 0},
         {"workspace": 209},
         *unsound,
     ):

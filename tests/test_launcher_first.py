@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import itertools
 import random
 import sys
+import threading
 import tracemalloc
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -18,17 +21,13 @@ import pytest
 from tests.fabricated import Winners, device_array, exported, imported, winners
 from tests.fake_tensors import TYPES, Parameter, Tensor, exchange, fake_cupy, fake_torch
 from tests.library_calls import H200
+from tests.random_calls import PLACES, Driver, odd_product, of_cupy, outcome, random_product, tensor
 from tests.random_calls import TYPES as KINDS
-from tests.random_calls import Driver, of_cupy, outcome, tensor
 from tests.test_library_choice import known_of_everything, pack_of_everything, slower_ones, with_vendor
-from tsm2_tune.generator.problem import ELEMENT_TYPES
 from tsm2_tune.tuner.export.compiled import launcher_binary
 from tsm2_tune.tuner.export.known import NOTHING_KNOWN
 
 pytestmark = [pytest.mark.host, pytest.mark.usefixtures("toolchain", "session_cache")]
-
-EXTENTS = (1, 2, 3, 8, 60, 64, 500, 4096, 20480)
-PLACES = (1 << 40, 2 << 40, 3 << 40)  # of a, b and out, which nobody reads
 
 
 class Loading(Driver):
@@ -97,34 +96,6 @@ def everything(folder: Path, seed: int) -> tuple[ModuleType, ModuleType]:
     return modules(folder, (rows, sources), known_of_everything((rows, sources), seed) if seed else NOTHING_KNOWN)
 
 
-def random_product(rng: random.Random) -> tuple[list[Tensor], dict[str, Any]]:
-    """Arguments of gemm for a shape that is seldom the same twice."""
-    dtype = rng.choice(tuple(ELEMENT_TYPES))
-    m, n, k = (rng.choice(EXTENTS) for _ in "mnk")
-    pad = [rng.choice((0, 0, 1, 4)) for _ in "abc"]
-    order = rng.choice(("FFF", "CCC", "CFF", "CFC", "FCC"))
-    ats = [at + 64 * rng.randrange(4) for at in PLACES]
-    if rng.random() < 0.1:  # a matrix and itself, transposed
-        n, ats[1], order, pad[1] = m, ats[0], rng.choice(("CFF", "FCF", "CFC")), rng.choice((pad[0], pad[1]))
-    if rng.random() < 0.03:
-        ats[0] += 1
-    if rng.random() < 0.2:  # out ends where a or b begins, or begins where it ends, or nearly so
-        x, size = rng.randrange(2), int(KINDS[dtype][2:])
-        (rows, columns), away = [(m, k), (k, n), (m, n)][x], rng.choice((-size, 0, size))
-        lines, elements = (columns, rows) if order[x] == "F" else (rows, columns)
-        ats[2] = ats[x] + away + size * ((lines - 1) * (elements + pad[x]) + elements)
-    shapes = [(m, k), (k, n), (m, n)]
-    if rng.random() < 0.05:
-        shapes[rng.randrange(3)] = (3, 7)
-    arrays = [tensor(*one) for one in zip(shapes, order, ats, [dtype] * 3, pad, strict=True)]
-    if rng.random() < 0.05:
-        rng.choice(arrays).is_conj = lambda: dtype.startswith("c")
-    named: dict[str, Any] = {"out": arrays[2] if rng.random() < 0.6 else None}
-    named |= rng.choice(({}, {}, {"alpha": 2.0}, {"fallback": "error"}, {"fallback": "vendor"}))
-    named |= rng.choice(({}, {}, {}, {}, {"alpha": 1e300}, {"beta": 0.5}, {"beta": 10**400}, {"alpha": 1j}))
-    return arrays[:2], named
-
-
 def served(pair: tuple[ModuleType, ModuleType], library: Any, seed: int, kind: Any) -> tuple[int, set[Any]]:
     """Makes the same first and second calls of both; how many first calls the launcher started a kernel for, of which
     kinds."""
@@ -132,8 +103,8 @@ def served(pair: tuple[ModuleType, ModuleType], library: Any, seed: int, kind: A
     long, of = list[Any](), compiled.Product.of
     compiled.Product.of = lambda *arguments, **named: long.append(arguments) or of(*arguments, **named)
     rng, count, by_vendor, kinds = random.Random(seed), 0, 0, set[Any]()
-    for turn in range(2500):
-        arrays, named = random_product(rng)
+    for turn in range(3000):
+        arrays, named = (odd_product if turn % 6 == 5 else random_product)(rng)
         given = [kind(one) for one in arrays], named | {"out": named["out"] and kind(named["out"])}
         library.stream = stream = rng.choice((0, 0, 0, 77))
         getattr(library, "streams", {})[0] = stream
@@ -173,14 +144,16 @@ def test_a_first_call_with_arrays_of_cupy_does_what_it_does_without(
     assert {is_made for _, is_made in kinds} == {False, True}
 
 
-def products(module: ModuleType, count: int, dtype: str = "f32") -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Arrays of that many shapes, for which a winner of this GPU's is."""
+def products(
+    module: ModuleType, count: int, dtype: str = "f32", ats: Sequence[int] = PLACES
+) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Arrays of that many shapes at these addresses, for which a winner of this GPU's is."""
     of_gpu = [w for w in module.WINNERS if w.device == H200.identity.name]
     winner = next(w for w in of_gpu if w.dtype == dtype and w.op in ("nn", "tn", "nt", "tt"))
     orders = ["FC"[order == "t"] for order in winner.orders]
     extents = [(4096 + 64 * turn, winner.n, winner.k) for turn in range(count)]
     shapes = [((m, k), (k, n), (m, n)) for m, n, k in extents]
-    return [tuple(map(tensor, each, orders, PLACES, [dtype] * 3)) for each in shapes]  # type: ignore[misc]
+    return [tuple(map(tensor, each, orders, ats, [dtype] * 3)) for each in shapes]  # type: ignore[misc]
 
 
 def counting_choices(module: ModuleType, patch: pytest.MonkeyPatch) -> list[Any]:
@@ -265,6 +238,57 @@ def test_an_element_that_is_broadcast_is_no_matrix(pair: tuple[ModuleType, Modul
         assert len(module.driver.launches) == 1
 
 
+@pytest.mark.parametrize("library", ["torch", "cupy"])
+def test_an_array_that_lies_where_none_of_its_type_can_is_refused_again(
+    pair: tuple[ModuleType, ModuleType], library: str
+) -> None:
+    for module in pair:
+        module.driver.current = {"torch": 0xAA, "cupy": 0xC0}[library]
+        kind: Any = {"torch": lambda one: one, "cupy": of_cupy}[library]
+        a, b, out = map(kind, products(module, 1)[0])
+        module.gemm(a, b, out=out, fallback="error")
+        module.gemm(a, b, fallback="error")
+        count = len(module.driver.launches)
+        for at, which in enumerate(("a", "b", "out")):
+            ats = [place + 2 * (at == other) for other, place in enumerate(PLACES)]
+            a, b, out = map(kind, products(module, 1, ats=ats)[0])
+            for into in (out, None) if at < 2 else (out,):
+                with pytest.raises(ValueError, match=f"{which}: its address is not a multiple of 4 bytes"):
+                    module.gemm(a, b, out=into, fallback="error")
+        assert len(module.driver.launches) == count
+
+
+def test_threads_start_first_products_while_the_table_is_forgotten(pair: tuple[ModuleType, ModuleType]) -> None:
+    _, compiled = pair
+    compiled.driver.cuLaunchKernelEx = ctypes.CDLL(None).sched_yield
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    made, errors = products(compiled, 2300), list[BaseException]()
+
+    def work(seed: int) -> None:
+        rng = random.Random(seed)
+        try:
+            for turn in range(3000):
+                a, b, out = rng.choice(made)
+                given = None if rng.random() < 0.3 else out
+                result = compiled.gemm(a, b, out=given, fallback=rng.choice(("error", "vendor")))
+                assert given is None or result is out
+                if turn % 500 == 0:
+                    for kept in ("plans", "vendors", "starters", "launchers"):
+                        getattr(compiled, kept).clear()
+                    gc.collect()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    sys.setswitchinterval(interval)
+    assert errors == []
+
+
 def test_cupys_own_product_is_made_on_its_device(pair: tuple[ModuleType, ModuleType], cupy: Any) -> None:
     _, compiled = pair
     compiled.driver.current = 0xC0
@@ -308,6 +332,20 @@ def test_nothing_is_kept_of_first_calls(pair: tuple[ModuleType, ModuleType], tor
     assert grown < 20_000  # bytes
 
 
+def test_no_kernel_of_another_device_is_started(pair: tuple[ModuleType, ModuleType]) -> None:
+    module = pair[1]
+    made = module.launcher().Launcher(lambda *_: "plain", exchange(), (Tensor, Parameter), int, int, int, {}, int)
+    a, b, out = products(module, 1)[0]
+    returns_0 = ctypes.cast(ctypes.CDLL(None).sched_yield, ctypes.c_void_p).value
+    for kernel in itertools.product(range(module.launcher().winner_count), (0, 1)):
+        assert made.know(a, H200.identity.name, 0, {}, kernel, (returns_0, 1), (1, 1, 0))
+    asked = (False, False, None, "error", False)
+    assert made.start(a, b, out, None, None, asked, None) is out
+    for one in (a, b, out):
+        one.get_device = lambda: 1
+    assert made.start(a, b, out, None, None, asked, None) == "plain"
+
+
 def test_what_is_no_kernel_is_not_taken(pair: tuple[ModuleType, ModuleType]) -> None:
     made = pair[1].launcher().Launcher(int, exchange(), (Tensor, Parameter), int, int, int, {}, int)
     (a, _, _), count = products(pair[1], 1)[0], pair[1].launcher().winner_count
@@ -320,6 +358,7 @@ def test_what_is_no_kernel_is_not_taken(pair: tuple[ModuleType, ModuleType]) -> 
     for at, wrong in [(1, 3), (2, "f32"), (4, 0), (6, [])]:
         with pytest.raises(TypeError):
             made.know(*sound[:at], wrong, *sound[at + 1 :])
+    assert not made.know(object(), *sound[1:])  # which describes itself in no way
     devices = []
     for number in range(1, 20):
         a.get_device = lambda number=number: number

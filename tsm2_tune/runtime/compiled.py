@@ -155,7 +155,7 @@ def teach(a: Any, b: Any, out: Any, plan: Plan, asked: Any) -> None:
     launch = ctypes.cast(plan.kernel_launch, ctypes.c_void_p).value
     made.add(
         a, b, out, asked, plan.start, (launch, plan.kernel), slot.buffer[:POINTERS_AT], places, bytes(plan.places),
-        plan.spans, (plan.scalar_type, plan.largest), workspace,
+        (*plan.spans, plan.alignment_mask), (plan.scalar_type, plan.largest), workspace,
         new_out,
     )  # fmt: skip
     plan.slots.append(slot)

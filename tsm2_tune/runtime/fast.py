@@ -102,6 +102,8 @@ def torch_starter(torch: Any) -> Starter:
                 return by_vendor(a, b, None, alpha, beta, asked)
             if plan is None or stream is not None or beta is not None or on != current_device():
                 return None
+            if (pa | pb) & plan.alignment_mask:
+                return None
             if alpha is not None and not plan.takes(alpha):
                 return None
             out = empty_strided(plan.out_shape, plan.out_strides, dtype=dtype, device=a.device)
@@ -128,6 +130,8 @@ def torch_starter(torch: Any) -> Starter:
         of_a, of_b, of_out = plan.spans
         end = at + of_out
         if (pa < end and at < pa + of_a) or (pb < end and at < pb + of_b):  # as `overlaps`, without a call
+            return None
+        if (pa | pb | at) & plan.alignment_mask:
             return None
         if (alpha is not None or beta is not None) and not (plan.takes(alpha) and plan.takes(beta)):
             return None
@@ -171,7 +175,7 @@ def cupy_starter(cupy: Any) -> Starter:
             plan = plans.get(key)
             if plan is None and key in vendors and stream is None:
                 return by_vendor(a, b, None, alpha, beta, asked)
-            if plan is None or stream is not None or beta is not None:
+            if plan is None or stream is not None or beta is not None or (pa | pb) & plan.alignment_mask:
                 return None
             if alpha is not None and not plan.takes(alpha):
                 return None
@@ -199,6 +203,8 @@ def cupy_starter(cupy: Any) -> Starter:
         of_a, of_b, of_out = plan.spans
         end = at + of_out
         if (pa < end and at < pa + of_a) or (pb < end and at < pb + of_b):  # as `overlaps`, without a call
+            return None
+        if (pa | pb | at) & plan.alignment_mask:
             return None
         if (alpha is not None or beta is not None) and not (plan.takes(alpha) and plan.takes(beta)):
             return None

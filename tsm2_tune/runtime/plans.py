@@ -73,9 +73,9 @@ class Plan:
     """A product's kernel, loaded, and its launch."""
 
     __slots__ = (
-        "context", "context_number", "function", "head", "index_bits", "is_complex", "kernel", "kernel_launch",
-        "largest", "leading", "legacy", "match", "needed_bytes", "ordinal", "out_order", "out_shape", "out_strides",
-        "places", "scalar", "scalar_type", "shape", "slots", "spans", "units",
+        "alignment_mask", "context", "context_number", "function", "head", "index_bits", "is_complex", "kernel",
+        "kernel_launch", "largest", "leading", "legacy", "match", "needed_bytes", "ordinal", "out_order", "out_shape",
+        "out_strides", "places", "scalar", "scalar_type", "shape", "slots", "spans", "units",
     )  # fmt: skip
 
     def __init__(
@@ -111,6 +111,7 @@ class Plan:
         self.scalar_type = sum_dtype.char
         self.scalar = SCALARS[self.scalar_type]
         self.largest, self.is_complex = LARGEST[self.scalar_type], product.is_complex
+        self.alignment_mask = product.dtype.itemsize - 1  # bits that no address of an array has
         self.spans = tuple([x.span_bytes for x in product.given])
         self.out_shape, self.out_order = product.out_shape, made_order(match)
         self.out_strides = element_strides(self.out_shape, self.out_order)

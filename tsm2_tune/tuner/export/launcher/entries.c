@@ -16,13 +16,13 @@ void drop(struct entry *entry)
 
 void forget(struct launcher *self)
 {
+    self->entries = 0; /* first: what an entry drops may run code that puts another one here */
     for (int at = 0; at < BUCKETS; ++at) {
         struct entry *entry = self->table[at];
         self->table[at] = NULL;
         if (entry != NULL)
             drop(entry);
     }
-    self->entries = 0;
 }
 
 bool is_plain(PyObject *asked)
@@ -91,7 +91,7 @@ static bool fits(const struct entry *entry, int at, int bytes)
 static bool is_sound(const struct entry *entry)
 {
     bool sound = entry->slot_bytes <= MOST_SLOT_BYTES && entry->parameter_count <= MOST_PARAMETERS &&
-                 fits(entry, entry->at_stream, 8) && entry->launch != NULL &&
+                 fits(entry, entry->at_stream, 8) && entry->launch != NULL && entry->kernel != NULL &&
                  fits(entry, entry->at_workspace, WORKSPACE_PARTS * ARGUMENT_BYTES);
     for (int which = A; which < MATRICES; ++which)
         sound = sound && fits(entry, entry->at_matrices[which], 8);
@@ -113,13 +113,13 @@ PyObject *add(PyObject *object, PyObject *arguments)
     if (entry == NULL)
         return PyErr_NoMemory();
     entry->references = 1;
-    if (!PyArg_ParseTuple(arguments, "OOOOO(KK)y#(iiiiii)y#(KKK)(Cd)(OKKi)(O!O!)", &given[ARRAY_A], &given[ARRAY_B],
+    if (!PyArg_ParseTuple(arguments, "OOOOO(KK)y#(iiiiii)y#(KKKK)(Cd)(OKKi)(O!O!)", &given[ARRAY_A], &given[ARRAY_B],
                           &given[ARRAY_OUT], &given[ASKED], &start, &launch, &kernel, &slot, &entry->slot_bytes,
                           &entry->at_matrices[A], &entry->at_matrices[B], &entry->at_matrices[OUT],
                           &entry->at_factors[0], &entry->at_factors[1], &entry->at_stream, &parameters,
                           &entry->parameter_count, &entry->spans[A], &entry->spans[B], &entry->spans[OUT],
-                          &entry->scalar, &entry->largest, &workspace, &entry->needed_bytes[0], &entry->needed_bytes[1],
-                          &entry->at_workspace, &PyTuple_Type, &shape, &PyDict_Type, &type)) {
+                          &entry->alignment_mask, &entry->scalar, &entry->largest, &workspace,
+                          &entry->needed_bytes[0], &entry->needed_bytes[1], &entry->at_workspace, &PyTuple_Type, &shape, &PyDict_Type, &type)) {
         drop(entry);
         return NULL;
     }

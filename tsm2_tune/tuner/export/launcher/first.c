@@ -18,6 +18,8 @@ enum { M, N, K, ALPHA_OF, LDA, LDB, BETA_OF, LDC, PARTIALS, COUNTERS };
 enum { AT_ARGUMENTS = offsetof(struct slot, arguments), AT_MATRICES = offsetof(struct slot, matrices) };
 _Static_assert(sizeof(struct slot) <= MOST_SLOT_BYTES && AT_MATRICES == 56, "a slot is larger than an entry's");
 
+#define MOST_ELEMENTS (INT64_MAX / 16) /* of a matrix: bytes of more do not fit an int64_t */
+
 static int at_argument(int which) { return AT_ARGUMENTS + which * ARGUMENT_BYTES; }
 
 struct home *home_of(struct launcher *self, int32_t device_type, int32_t device)
@@ -61,7 +63,8 @@ static int64_t apart(int64_t elements, int64_t step, int64_t lines, int64_t line
     return found >= elements ? found : 0;
 }
 
-/* The storage orders that a matrix has, with its leading dimensions in elements; false where it has none. CuPy tells
+/* The storage orders that a matrix has, with its leading dimensions in elements; false where it has none, or is larger
+   than memory can be. CuPy tells
    strides in bytes, and none of a row-major array without padding. */
 static bool read_orders(const struct launcher *self, const struct matrix *matrix, int64_t element_bytes, int64_t ld[2])
 {
@@ -79,7 +82,7 @@ static bool read_orders(const struct launcher *self, const struct matrix *matrix
     }
     ld[0] = apart(rows, down, columns, across);
     ld[1] = apart(columns, across, rows, down);
-    return ld[0] != 0 || ld[1] != 0;
+    return (ld[0] != 0 || ld[1] != 0) && ld[0] <= MOST_ELEMENTS / columns && ld[1] <= MOST_ELEMENTS / rows;
 }
 
 /* Bytes from the first one of a matrix to past the last one. */
@@ -106,7 +109,7 @@ static bool read_request(const struct launcher *self, const struct call *call, i
     request->k = a->extents[1];
     request->is_gram = call->key.is_same && request->m == request->n && request->ld[A][0] == request->ld[B][1] &&
                        request->ld[A][1] == request->ld[B][0];
-    return b->extents[0] == request->k &&
+    return b->extents[0] == request->k && request->m <= MOST_ELEMENTS / request->n &&
            (!request->has_out || (out->extents[0] == request->m && out->extents[1] == request->n));
 }
 
@@ -148,23 +151,23 @@ static void lay_out(struct entry *entry, const struct decision *decision)
         entry->parameters[number] = (unsigned char)parameters[number];
 }
 
-/* How an `out` like the product's is made: the arguments of make_out. False, and an exception, where memory lacks. */
-static bool put_new_out(const struct launcher *self, struct entry *entry, PyObject *new_out,
-                        const struct request *request, bool is_row_major)
+/* How an `out` like the product's is made: the arguments of make_out. `new_out` is held by the entry. False, and an
+   exception, where memory lacks. */
+static bool put_new_out(const struct launcher *self, struct entry *entry, const struct request *request, bool is_row_major)
 {
     const long long m = request->m, n = request->n;
     if (self->exchange != NULL) {
         entry->shape_of_out =
             Py_BuildValue("((LL)(LL))", m, n, is_row_major ? n : 1LL, is_row_major ? 1LL : m);
-        entry->type_of_out = Py_NewRef(new_out);
     } else {
-        entry->shape_of_out = Py_BuildValue("((LL)O)", m, n, new_out);
+        entry->shape_of_out = Py_BuildValue("((LL)N)", m, n, entry->type_of_out);
         entry->type_of_out = Py_BuildValue("{s:s}", "order", is_row_major ? "C" : "F");
     }
     return entry->shape_of_out != NULL && entry->type_of_out != NULL;
 }
 
-/* An entry of the decision. NULL, and an exception, where memory lacks. */
+/* An entry of the decision, held once. NULL, and an exception, where memory lacks. Other Python code may run, and change
+   what is known of the home, as soon as a Python object is made here. */
 static struct entry *made_entry(const struct launcher *self, const struct call *call, const struct request *request,
                                 const struct decision *decision, const struct home *home, void *kernel)
 {
@@ -174,6 +177,7 @@ static struct entry *made_entry(const struct launcher *self, const struct call *
     entry->references = 1;
     entry->launch = home->launch;
     entry->kernel = kernel;
+    entry->type_of_out = Py_NewRef(home->new_out[request->type]); /* the key's type lives as long as this does */
     memcpy(&entry->key, &call->key, sizeof call->key);
     entry->scalar = "fdFDff"[request->type]; /* NumPy's character of the type of factors */
     entry->largest = entry->scalar == 'd' || entry->scalar == 'D' ? DBL_MAX : FLT_MAX;
@@ -186,7 +190,8 @@ static struct entry *made_entry(const struct launcher *self, const struct call *
     for (int part = 0; part < WORKSPACE_PARTS; ++part)
         entry->needed_bytes[part] = decision->workspace_bytes[part];
     entry->workspace = Py_NewRef(decision->workspace_bytes[0] > 0 ? home->workspace : Py_None);
-    if (!put_new_out(self, entry, home->new_out[request->type], request, decision->is_row_major)) {
+    entry->alignment_mask = (uint64_t)bytes_of_element(request->type) - 1;
+    if (!put_new_out(self, entry, request, decision->is_row_major)) {
         drop(entry);
         return NULL;
     }
@@ -208,8 +213,10 @@ struct entry *first_entry(struct launcher *self, const struct call *call, PyObje
     if (kernel == NULL && !is_vendors)
         return NULL; /* not loaded */
     struct entry *entry = made_entry(self, call, &request, &decision, home, kernel);
-    if (entry != NULL)
+    if (entry != NULL) {
+        ++entry->references; /* the caller's: what the table drops may run code that clears it */
         put_entry(self, entry, asked);
+    }
     return entry;
 }
 
@@ -243,13 +250,17 @@ static struct home *home_in(struct launcher *self, const struct told *told, PyOb
         const int is_same = PyObject_RichCompareBool(home->workspace, workspace, Py_EQ);
         if (is_same != 0)
             return is_same < 0 ? NULL : home;
-        clear_home(home); /* another context: its kernels are others */
     }
-    home->kernels = PyMem_Calloc((size_t)winners_here() * INDEX_WIDTHS_HERE, sizeof *home->kernels);
-    if (home->kernels == NULL) {
+    void **kernels = PyMem_Calloc((size_t)winners_here() * INDEX_WIDTHS_HERE, sizeof *kernels);
+    if (kernels == NULL) {
         PyErr_NoMemory();
         return NULL;
     }
+    if (home->kernels != NULL) { /* another context: its kernels are others */
+        forget(self);
+        clear_home(home);
+    }
+    home->kernels = kernels;
     home->workspace = Py_NewRef(workspace);
     home->device_type = told->device_type;
     home->device = told->device;
@@ -275,7 +286,11 @@ PyObject *know(PyObject *object, PyObject *arguments)
         PyErr_SetString(PyExc_ValueError, "know: this is no kernel");
         return NULL;
     }
-    struct home *home = read_array(self, array, &told) ? home_in(self, &told, workspace) : NULL;
+    if (!read_array(self, array, &told)) {
+        PyErr_Clear();
+        Py_RETURN_FALSE;
+    }
+    struct home *home = home_in(self, &told, workspace);
     if (home == NULL) {
         if (PyErr_Occurred())
             return NULL;

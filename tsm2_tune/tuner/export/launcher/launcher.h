@@ -59,6 +59,7 @@ struct entry { /* a plan of Python's, Plan, whose launch is `slot`: what does no
     unsigned char parameters[MOST_PARAMETERS];           /* so too, of the kernel's parameters in its order */
     Py_ssize_t parameter_count;
     uint64_t spans[MATRICES]; /* bytes */
+    uint64_t alignment_mask;  /* bits that no address has: those below an element's bytes; 0 of the vendor's */
     double largest;           /* finite factor */
     int scalar;               /* its type, as NumPy's character */
     PyObject *workspace;      /* its key where the stream is the legacy one, or None: the kernel needs none */
@@ -120,7 +121,8 @@ struct entry *entry_of(struct launcher *self, const struct call *call, PyObject 
 
 /* first.c */
 
-/* The entry of a call that has none, also in the table; NULL, perhaps with an exception, where Python decides. */
+/* The entry of a call that has none, held for the caller, also in the table; NULL, perhaps with an exception, where
+   Python decides. */
 struct entry *first_entry(struct launcher *self, const struct call *call, PyObject *asked);
 
 /* What is known of the device; NULL where nothing is. */

@@ -4,6 +4,12 @@
 
 enum way { STARTED, RAISED, LOOK_CLOSER };
 
+/* Whether an array lies where none of its type can: the new `out` of the library's never does. */
+static bool is_misaligned(const struct call *call)
+{
+    return ((call->at[A] | call->at[B] | call->at[OUT]) & call->entry->alignment_mask) != 0;
+}
+
 static bool overlaps(const struct call *call)
 {
     const uint64_t *at = call->at, *spans = call->entry->spans, end = at[OUT] + spans[OUT];
@@ -54,7 +60,7 @@ static PyObject *made_out(struct launcher *self, struct call *call)
     if (!is_on_current_device(self, call))
         return NULL;
     PyObject *out = PyObject_Call(self->make_out, call->entry->shape_of_out, call->entry->type_of_out);
-    struct told told;
+    struct told told = {0};
     if (out != NULL && !read_array(self, out, &told))
         Py_CLEAR(out);
     call->at[OUT] = told.at;
@@ -148,7 +154,7 @@ static enum way start_entry(struct launcher *self, struct call *call, PyObject *
     for (int which = 0; which < 2; ++which)
         if (!put_factor(entry, slot + entry->at_factors[which], arguments[ALPHA + which]))
             return LOOK_CLOSER;
-    if (call->key.has_out ? overlaps(call) : arguments[BETA] != Py_None)
+    if (is_misaligned(call) || (call->key.has_out ? overlaps(call) : arguments[BETA] != Py_None))
         return LOOK_CLOSER;
     if (!current_stream(self, call, &stream))
         return LOOK_CLOSER;
@@ -200,10 +206,11 @@ PyObject *start(PyObject *object, PyObject *const *arguments, Py_ssize_t count)
     enum way way = LOOK_CLOSER;
     if (arguments[STREAM] == Py_None && is_plain(arguments[ASKED]) && read_call(self, arguments, &call)) {
         call.entry = entry_of(self, &call, arguments[ASKED]);
-        if (call.entry == NULL)
+        if (call.entry != NULL)
+            ++call.entry->references; /* other threads may clear the table while this one is in Python */
+        else
             call.entry = first_entry(self, &call, arguments[ASKED]);
         if (call.entry != NULL) {
-            ++call.entry->references; /* other threads may clear the table while this one is in Python */
             way = call.entry->kernel == NULL ? start_vendors(self, &call, arguments, &out)
                                              : start_entry(self, &call, arguments, &out);
             drop(call.entry);
