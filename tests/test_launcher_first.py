@@ -220,8 +220,12 @@ def test_a_product_that_is_to_be_timed_is_pythons(
     assert len(asked) == 20
 
 
-def test_an_element_that_is_broadcast_is_no_matrix(pair: tuple[ModuleType, ModuleType], cupy: Any) -> None:
-    """CuPy's broadcast_to: strides of 0, which are not those of a row-major array that tells none."""
+@pytest.mark.parametrize("is_broadcast", [True, False])
+def test_strides_that_no_matrix_has_are_refused(
+    pair: tuple[ModuleType, ModuleType], cupy: Any, is_broadcast: bool
+) -> None:
+    """CuPy's broadcast_to: strides of 0, which are not those of a row-major array that tells none; and rows that are
+    no whole number of elements apart."""
     for module in pair:
         module.driver.current = 0xC0
         rows = [w for w in module.WINNERS if w.op in ("tn", "tt", "tnt", "ttt") and w.dtype != "bf16"]
@@ -231,10 +235,12 @@ def test_an_element_that_is_broadcast_is_no_matrix(pair: tuple[ModuleType, Modul
         arrays = [of_cupy(tensor(*one, winner.dtype)) for one in zip(shapes, orders, PLACES, strict=True)]
         module.gemm(*arrays[:2], out=arrays[2], fallback="error")
         assert len(module.driver.launches) == 1
-        described = device_array(shapes[0], (0, 0), at=PLACES[0], typestr=KINDS[winner.dtype])
-        broadcast = of_cupy(SimpleNamespace(__cuda_array_interface__=described.__cuda_array_interface__))  # type: ignore[arg-type]
+        size = int(KINDS[winner.dtype][2:])
+        strides = (0, 0) if is_broadcast else (size * winner.k + size // 2, size)
+        described = device_array(shapes[0], strides, at=PLACES[0], typestr=KINDS[winner.dtype])
+        odd = of_cupy(SimpleNamespace(__cuda_array_interface__=described.__cuda_array_interface__))  # type: ignore[arg-type]
         with pytest.raises(ValueError, match=r"a: expected a .* matrix whose columns or rows"):
-            module.gemm(broadcast, arrays[1], out=arrays[2], fallback="error")
+            module.gemm(odd, arrays[1], out=arrays[2], fallback="error")
         assert len(module.driver.launches) == 1
 
 
@@ -332,18 +338,45 @@ def test_nothing_is_kept_of_first_calls(pair: tuple[ModuleType, ModuleType], tor
     assert grown < 20_000  # bytes
 
 
-def test_no_kernel_of_another_device_is_started(pair: tuple[ModuleType, ModuleType]) -> None:
-    module = pair[1]
-    made = module.launcher().Launcher(lambda *_: "plain", exchange(), (Tensor, Parameter), int, int, int, {}, int)
-    a, b, out = products(module, 1)[0]
+def launcher_of_all_kernels(module: ModuleType, array: Tensor, of_type: int = 0) -> Any:
+    """A launcher to which every kernel is loaded where the array is. Each launch succeeds, and what it does not start
+    is "plain"."""
+    key, endless = (1, 1, 0), SimpleNamespace(sizes_bytes=(2**64 - 1,) * 2, addresses=(256, 256), owners=(None,) * 2)
+    like_torch = (exchange(), (Tensor, Parameter), int, int, int)
+    made = module.launcher().Launcher(lambda *_: "plain", *like_torch, {key: endless}, int)
     returns_0 = ctypes.cast(ctypes.CDLL(None).sched_yield, ctypes.c_void_p).value
     for kernel in itertools.product(range(module.launcher().winner_count), (0, 1)):
-        assert made.know(a, H200.identity.name, 0, {}, kernel, (returns_0, 1), (1, 1, 0))
-    asked = (False, False, None, "error", False)
-    assert made.start(a, b, out, None, None, asked, None) is out
+        assert made.know(array, H200.identity.name, of_type, {}, kernel, (returns_0, 1), key)
+    return made
+
+
+ASKED = (False, False, None, "error", False)
+
+
+def test_no_kernel_of_another_device_is_started(pair: tuple[ModuleType, ModuleType]) -> None:
+    a, b, out = products(pair[1], 1)[0]
+    made = launcher_of_all_kernels(pair[1], a)
+    assert made.start(a, b, out, None, None, ASKED, None) is out
     for one in (a, b, out):
         one.get_device = lambda: 1
-    assert made.start(a, b, out, None, None, asked, None) == "plain"
+    assert made.start(a, b, out, None, None, ASKED, None) == "plain"
+
+
+def test_a_product_of_more_blocks_than_a_grid_has_is_not_started(pair: tuple[ModuleType, ModuleType]) -> None:
+    made = launcher_of_all_kernels(pair[1], products(pair[1], 1)[0][0])
+    refused = []
+    for (m, n, k), orders in itertools.product(itertools.product((4096, 2**45), (1, 2, 8), (1, 8)), ("FFF", "CCC")):
+        shapes = [(m, k), (k, n), (m, n)]
+        a, b, out = map(tensor, shapes, orders, [1 << 56, 2 << 56, 3 << 56], ["f32"] * 3)
+        started = made.start(a, b, out, None, None, ASKED, None)
+        assert started is out or m > 4096
+        if m > 4096 and started == "plain":
+            with pytest.raises(ValueError, match="more tiles than a launch has blocks"):
+                pair[0].gemm(a, b, out=out, fallback="error")
+            refused.append(started)
+        else:
+            pair[0].gemm(a, b, out=out, fallback="error")
+    assert refused
 
 
 def test_what_is_no_kernel_is_not_taken(pair: tuple[ModuleType, ModuleType]) -> None:
