@@ -205,6 +205,7 @@ def test_no_kernel_of_another_context_is_started(
     for a, b, out in (made[0][9], made[0][10]):
         compiled.gemm(a, b, out=out, fallback="error", stream=0)  # which Python starts
     assert before.isdisjoint(started(made[0][11:] + made[1][11:]))
+    assert before.isdisjoint(started(made[0][1:9] + made[1][1:9]))  # which the launcher started itself before
 
 
 def test_a_product_that_is_to_be_timed_is_pythons(
