@@ -201,6 +201,15 @@ int cuStreamSynchronize(void *stream)
     return 0;
 }
 
+int cuThreadExchangeStreamCaptureMode(int *mode)
+{
+    static _Thread_local int now;
+    const int before = now;
+    now = *mode;
+    *mode = before;
+    return now < 0 || now > 2;
+}
+
 int cuStreamIsCapturing(void *stream, int *status)
 {
     NEEDS_CONTEXT("cuStreamIsCapturing")

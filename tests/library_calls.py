@@ -113,6 +113,18 @@ class Handle:
         assert self.library.tsm2_workspace_size(*self._asked(call), ctypes.byref(size)) == SUCCESS, self.error
         return size.value
 
+    def compare(self, call: Call) -> tuple[int, float, float, bool]:
+        us, vendor_us, is_slower = ctypes.c_double(), ctypes.c_double(), ctypes.c_int(-1)
+        found = self.library.tsm2_compare(*self._asked(call), *map(ctypes.byref, (us, vendor_us, is_slower)))
+        return int(found), us.value, vendor_us.value, bool(is_slower.value)
+
+    def beside(self) -> Handle:
+        """Another one, which shares its kernels."""
+        other = Handle.__new__(Handle)
+        other.library, other.handle = self.library, ctypes.c_void_p()
+        other.created = self.library.tsm2_create_beside(self.handle, ctypes.byref(other.handle))
+        return other
+
     def set_workspace(self, address: int | None, size: int) -> int:
         return int(self.library.tsm2_set_workspace(self.handle, ctypes.c_void_p(address), ctypes.c_size_t(size)))
 
@@ -276,6 +288,23 @@ def play(path: str, steps: Sequence[Any], device: tuple[str, int, int] = ("NVIDI
     return record
 
 
+def beside_each_other(path: str) -> Record:
+    """Two handles that share kernels, the first of which ends before the other; and one in another context."""
+    fake = driver()
+    first = Handle(path)
+    second = first.beside()
+    record = Record([], statuses=[first.created, second.created])
+    record.statuses += [first.gemm(PRODUCT), second.gemm(PRODUCT)]
+    record.values["loaded"] = fake.fake_log().decode().count("load ")
+    record.statuses += [first.destroy(), second.gemm(PRODUCT)]
+    fake.fake_context(0xC1)
+    record.values["elsewhere"] = second.beside().created
+    record.values["unloaded"] = fake.fake_log().decode().count("unload ")
+    record.statuses.append(second.destroy())
+    record.log = fake.fake_log().decode(errors="replace").splitlines()
+    return record
+
+
 def created(steps: Sequence[tuple[Any, ...]], path: str) -> tuple[int, str]:
     """The status of a handle made after the driver was told so, and that status in words."""
     fake = driver()
@@ -295,6 +324,15 @@ def choices(path: str, calls: Sequence[Call], device: tuple[str, int, int]) -> l
     found = [(*handle.choice(call), handle.error) for call in calls]
     again = [(*handle.choice(call), handle.error) for call in calls]  # of what is remembered
     assert found == again
+    handle.destroy()
+    return found
+
+
+def compared(path: str, calls: Sequence[Call], device: tuple[str, int, int]) -> list[tuple[int, float, float, bool]]:
+    """Of each call the status, the expected times of the library and of cuBLAS, and whether the library's is longer."""
+    driver().fake_device(device[0].encode(), *device[1:])
+    handle = Handle(path)
+    found = [handle.compare(call) for call in calls]
     handle.destroy()
     return found
 

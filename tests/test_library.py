@@ -31,6 +31,7 @@ from tests.library_calls import (
     Call,
     InProcess,
     Record,
+    beside_each_other,
     choices,
     created,
     in_threads,
@@ -87,6 +88,13 @@ def test_kernels_are_loaded_once_and_unloaded(there: InProcess, plain: str) -> N
     loads = [line for line in record.log if line.startswith("load ")]
     assert len(loads) == len(set(loads)) == 2 * 7
     assert record.log.count("attribute 8 = 50000") == 2  # more shared memory than a kernel has unasked
+
+
+def test_handles_beside_each_other_load_a_kernel_once(there: InProcess, plain: str) -> None:
+    record = there(beside_each_other, plain)
+    assert record.statuses == [SUCCESS] * 7
+    assert record.values == {"loaded": 1, "unloaded": 0, "elsewhere": INVALID_VALUE}
+    assert sum(line.startswith("unload ") for line in record.log) == 1
 
 
 def test_a_call_in_another_context_is_in_the_handles(there: InProcess, plain: str) -> None:

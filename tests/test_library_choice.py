@@ -27,6 +27,7 @@ from tests.library_calls import (
     Call,
     InProcess,
     choices,
+    compared,
     fabricated_library,
     play,
     random_calls,
@@ -203,8 +204,9 @@ def test_the_choice_is_the_python_modules(
     monkeypatch.setattr(module, "device_of", lambda ordinal: (device[0], "sm_90a"))
     calls = random_calls(600, seed)
     found = there(choices, library, calls, device)
-    swapped = grams = predicted = 0
-    for call, (status, text, error) in zip(calls, found, strict=True):
+    compared_times = there(compared, library, calls, device)
+    swapped = grams = predicted = slower = 0
+    for call, (status, text, error), times in zip(calls, found, compared_times, strict=True):
         conjugates = {f"conj_{x}": operation == "C" for x, operation in zip("ab", call.ops, strict=True)}
         try:
             match = module.choice(*arrays(call), **conjugates, fallback="error")
@@ -213,11 +215,19 @@ def test_the_choice_is_the_python_modules(
             assert error.startswith(f"no {call.dtype} kernel for op "), call
             continue
         assert (status, text) == (SUCCESS, str(match)), call
+        if times[0] == SUCCESS:
+            expected = match.expected_us or 0.0, match.vendor_us or 0.0
+            assert times[1:3] == pytest.approx(expected, rel=1e-12), call
+            assert times[3] == match.loses, call
+            slower += match.loses
+        else:  # no binary of it for this GPU
+            assert (times, match.winner.device != device[0]) == ((NOT_SUPPORTED, 0.0, 0.0, True), True), call
         predicted += match.expected_us is not None and match.distance > 0
         swapped += match.swapped
         grams += match.winner.is_gram
     assert swapped > 10
     assert grams > 0
+    assert slower > 10
     assert predicted > 50 or not seed
 
 

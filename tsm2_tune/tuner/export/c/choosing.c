@@ -9,6 +9,8 @@
 /* A time counts as e to this longer, for each unit of distance from where the kernel was measured. */
 #define DOUBT 0.05
 
+#define NO_GAIN 1.03 /* times as long as the kernel's predicted time, which the vendor's has to exceed */
+
 int fits_operands(const struct winner *winner, const struct product *product)
 {
     return winner->type == product->type && product->matrices[0].ld[winner->orders[0]] != 0 &&
@@ -158,6 +160,14 @@ struct match choose(const struct product *product, const char *device)
         return other;
     const int is_faster = other.winner != NULL && other.expected_us > 0 && other.expected_us < found.expected_us;
     return is_faster && (!other.of_other_device || found.of_other_device) ? other : found;
+}
+
+int loses(const struct match *match)
+{
+    const struct winner *winner = match->winner;
+    if (match->expected_us <= 0)
+        return winner->vendor_routine != NULL && winner->vendor_us < winner->median_us;
+    return match->vendor_us > 0 && match->vendor_us < (match->distance > 0 ? NO_GAIN : 1.0) * match->expected_us;
 }
 
 /* Adds what printf would print to a text, as far as there is room. */

@@ -11,6 +11,7 @@ typedef unsigned long long cu_pointer; /* CUdeviceptr */
 
 enum { CU_OUT_OF_MEMORY = 2, CU_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8 };
 enum { CU_COMPUTE_CAPABILITY_MAJOR = 75, CU_COMPUTE_CAPABILITY_MINOR = 76 };
+enum { CU_CAPTURE_RELAXED = 2 }; /* in which a thread may load and allocate while streams are captured into graphs */
 
 /* Name in the table, symbol, parameters. */
 #define DRIVER_FUNCTIONS(X)                                                                                          \
@@ -36,6 +37,7 @@ enum { CU_COMPUTE_CAPABILITY_MAJOR = 75, CU_COMPUTE_CAPABILITY_MINOR = 76 };
     X(set_lines, "cuMemsetD2D8Async",                                                                                \
       (cu_pointer address, size_t pitch, unsigned char value, size_t width, size_t height, cu_stream stream))        \
     X(await_stream, "cuStreamSynchronize", (cu_stream stream))                                                       \
+    X(exchange_capture_mode, "cuThreadExchangeStreamCaptureMode", (int *mode))                                       \
     X(stream_is_capturing, "cuStreamIsCapturing", (cu_stream stream, int *status))
 
 struct driver {

@@ -219,6 +219,25 @@ EXPORTED tsm2_status tsm2_choice(tsm2_handle handle, tsm2_type type, tsm2_operat
     return TSM2_SUCCESS;
 }
 
+EXPORTED tsm2_status tsm2_compare(tsm2_handle handle, tsm2_type type, tsm2_operation transa, tsm2_operation transb,
+                                  int64_t m, int64_t n, int64_t k, const void *A, int64_t lda, const void *B,
+                                  int64_t ldb, int64_t ldc, double *us, double *cublas_us, int *is_slower)
+{
+    const struct call call = {type, transa, transb, m, n, k, NULL, A, lda, B, ldb, NULL, NULL, ldc};
+    struct product oriented;
+    struct match match;
+    if (handle == NULL || us == NULL || cublas_us == NULL || is_slower == NULL)
+        return TSM2_INVALID_VALUE;
+    *us = *cublas_us = 0;
+    *is_slower = 1;
+    TRY(ask(handle, &call, &oriented, &match));
+    TRY(find_kernel(handle, match.winner, index_width(&oriented, match.winner)));
+    *us = match.expected_us;
+    *cublas_us = match.vendor_us;
+    *is_slower = loses(&match);
+    return TSM2_SUCCESS;
+}
+
 EXPORTED tsm2_status tsm2_workspace_size(tsm2_handle handle, tsm2_type type, tsm2_operation transa,
                                          tsm2_operation transb, int64_t m, int64_t n, int64_t k, const void *A,
                                          int64_t lda, const void *B, int64_t ldb, int64_t ldc, size_t *bytes)

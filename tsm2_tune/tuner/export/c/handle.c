@@ -26,6 +26,8 @@ EXPORTED const char *tsm2_status_text(tsm2_status status)
     return is_known ? texts[status] : "no status of this library";
 }
 
+EXPORTED int tsm2_interface(void) { return TSM2_INTERFACE; }
+
 EXPORTED const char *tsm2_about(void) { return pack_about; }
 
 tsm2_status fail(tsm2_handle handle, tsm2_status status, const char *format, ...)
@@ -80,35 +82,83 @@ static void find_cubins(tsm2_handle handle)
     }
 }
 
+static struct kernels *new_kernels(void)
+{
+    struct kernels *made = calloc(1, sizeof *made);
+    if (made == NULL)
+        return NULL;
+    made->holders = 1;
+    made->modules = calloc((size_t)pack_cubin_count, sizeof *made->modules);
+    made->functions = calloc((size_t)pack_cubin_count, sizeof *made->functions);
+    if (made->modules != NULL && made->functions != NULL && pthread_mutex_init(&made->lock, NULL) == 0)
+        return made;
+    free(made->modules);
+    free(made->functions);
+    free(made);
+    return NULL;
+}
+
+/* Those of the other handle, which is of this context, or new ones; NULL: no memory. */
+static struct kernels *held_kernels(tsm2_handle other)
+{
+    if (other == NULL)
+        return new_kernels();
+    pthread_mutex_lock(&other->kernels->lock);
+    ++other->kernels->holders;
+    pthread_mutex_unlock(&other->kernels->lock);
+    return other->kernels;
+}
+
+/* Unloads the kernels where no other handle has them, in their context, if that is current: else it is gone. */
+static cu_result drop_kernels(tsm2_handle handle, int is_current)
+{
+    struct kernels *kernels = handle->kernels;
+    cu_result result = 0;
+    pthread_mutex_lock(&kernels->lock);
+    const int holders = --kernels->holders;
+    pthread_mutex_unlock(&kernels->lock);
+    if (holders > 0)
+        return 0;
+    for (int i = 0; is_current && i < pack_cubin_count && result == 0; ++i)
+        if (kernels->modules[i] != NULL)
+            result = handle->driver.unload_module(kernels->modules[i]);
+    pthread_mutex_destroy(&kernels->lock);
+    free(kernels->modules);
+    free(kernels->functions);
+    free(kernels);
+    return result;
+}
+
 static void free_handle(tsm2_handle handle)
 {
     driver_close(&handle->driver);
     free(handle->cubins);
-    free(handle->modules);
     free(handle->functions);
     free(handle);
 }
 
-EXPORTED tsm2_status tsm2_create(tsm2_handle *handle)
+/* A handle for the current context, which has the kernels of the other one, if there is one. */
+static tsm2_status create(tsm2_handle other, tsm2_handle *handle)
 {
-    if (handle == NULL)
-        return TSM2_INVALID_VALUE;
     *handle = NULL;
     tsm2_handle made = calloc(1, sizeof *made);
     if (made == NULL)
         return TSM2_OUT_OF_MEMORY;
     made->cubins = calloc((size_t)pack_winner_count, sizeof *made->cubins);
-    made->modules = calloc((size_t)pack_cubin_count, sizeof *made->modules);
     made->functions = calloc((size_t)pack_cubin_count, sizeof *made->functions);
     tsm2_status status = TSM2_SUCCESS;
-    if (made->cubins == NULL || made->modules == NULL || made->functions == NULL)
+    if (made->cubins == NULL || made->functions == NULL)
         status = TSM2_OUT_OF_MEMORY;
     else if (!driver_open(&made->driver))
         status = TSM2_NO_DRIVER;
     else if (made->driver.current_context(&made->context) != 0 || made->context == NULL)
         status = TSM2_NO_CONTEXT;
+    else if (other != NULL && other->context != made->context)
+        status = TSM2_INVALID_VALUE;
     else if (read_device(made) != 0)
         status = TSM2_DRIVER_ERROR;
+    else if ((made->kernels = held_kernels(other)) == NULL)
+        status = TSM2_OUT_OF_MEMORY;
     if (status != TSM2_SUCCESS) {
         free_handle(made);
         return status;
@@ -118,13 +168,20 @@ EXPORTED tsm2_status tsm2_create(tsm2_handle *handle)
     return TSM2_SUCCESS;
 }
 
+EXPORTED tsm2_status tsm2_create(tsm2_handle *handle)
+{
+    return handle == NULL ? TSM2_INVALID_VALUE : create(NULL, handle);
+}
+
+EXPORTED tsm2_status tsm2_create_beside(tsm2_handle other, tsm2_handle *handle)
+{
+    return handle == NULL || other == NULL ? TSM2_INVALID_VALUE : create(other, handle);
+}
+
 static cu_result free_device_memory(tsm2_handle handle)
 {
     const struct driver *driver = &handle->driver;
     cu_result result = driver->await_context();
-    for (int i = 0; i < pack_cubin_count && result == 0; ++i)
-        if (handle->modules[i] != NULL)
-            result = driver->unload_module(handle->modules[i]);
     if (handle->own.partials_bytes != 0 && result == 0)
         result = driver->release(handle->own.partials);
     if (handle->own.partials_bytes != 0 && result == 0)
@@ -139,8 +196,12 @@ EXPORTED tsm2_status tsm2_destroy(tsm2_handle handle)
     cu_result result = handle->driver.push_context(handle->context);
     if (result == 0) {
         result = free_device_memory(handle);
+        const cu_result dropped = drop_kernels(handle, result == 0);
+        result = result == 0 ? dropped : result;
         cu_context popped;
         handle->driver.pop_context(&popped);
+    } else {
+        drop_kernels(handle, 0);
     }
     free_handle(handle);
     return result == 0 ? TSM2_SUCCESS : TSM2_DRIVER_ERROR;

@@ -3,6 +3,8 @@
 #ifndef TSM2_HANDLE_H
 #define TSM2_HANDLE_H
 
+#include <pthread.h>
+
 #include "driver.h"
 #include "product.h"
 
@@ -12,6 +14,14 @@ enum { MEMORY = 256, ERROR_BYTES = 512 }; /* products whose choice is remembered
 struct workspace {
     cu_pointer partials, counters;
     uint64_t partials_bytes, counters_bytes;
+};
+
+/* Kernels that are loaded in a context, of one handle or of several that share them. */
+struct kernels {
+    pthread_mutex_t lock;
+    int holders;
+    cu_module *modules; /* of each cubin; NULL: not loaded */
+    cu_function *functions;
 };
 
 /* A product whose winner was chosen. */
@@ -26,8 +36,8 @@ struct tsm2_state {
     cu_stream stream;
     char device[256], architecture[16];
     int (*cubins)[INDEX_WIDTHS]; /* of each winner by width of index; -1 where none is for this GPU */
-    cu_module *modules;          /* of each cubin; NULL: not loaded */
-    cu_function *functions;
+    struct kernels *kernels;
+    cu_function *functions; /* of the cubins that this handle has used; else NULL */
     struct workspace own, given; /* the caller's, if it has bytes */
     unsigned long long own_stream_id; /* where the own one was last used */
     struct remembered memory[MEMORY];
@@ -44,6 +54,9 @@ tsm2_status answered(tsm2_handle handle, const char *name, cu_result result);
 /* Makes the handle's context current, unless it is; `leave` ends that, and returns the status. */
 tsm2_status enter(tsm2_handle handle, int *has_entered);
 tsm2_status leave(tsm2_handle handle, int has_entered, tsm2_status status);
+
+/* Whether a binary of the winner's kernel for this GPU is here. */
+tsm2_status find_kernel(tsm2_handle handle, const struct winner *winner, int width);
 
 /* The winner's kernel, loaded, for an index of this width. */
 tsm2_status load_kernel(tsm2_handle handle, const struct winner *winner, int width, cu_function *function);

@@ -7,8 +7,11 @@
 
 enum { OPTIN_SMEM_BYTES = 47 * 1024 }; /* more dynamic shared memory than this must be asked for: static counts too */
 
+/* Puts the cubin's kernel into the context. */
 static tsm2_status load_cubin(tsm2_handle handle, const struct winner *winner, int index)
 {
+    struct kernels *kernels = handle->kernels;
+    const struct driver *driver = &handle->driver;
     const struct cubin *cubin = &pack_cubins[index];
     const unsigned char *image = pack_bytes + cubin->offset;
     unsigned char digest[sizeof cubin->sha256];
@@ -18,34 +21,47 @@ static tsm2_status load_cubin(tsm2_handle handle, const struct winner *winner, i
                     winner->config);
     cu_module module = NULL;
     cu_function function = NULL;
-    TRY(answered(handle, "cuModuleLoadData", handle->driver.load_module(&module, image)));
-    const cu_result result = handle->driver.module_function(&function, module, winner->entry);
-    if (result != 0) {
-        handle->driver.unload_module(module);
-        return answered(handle, "cuModuleGetFunction", result);
+    TRY(answered(handle, "cuModuleLoadData", driver->load_module(&module, image)));
+    const char *call = "cuModuleGetFunction";
+    cu_result result = driver->module_function(&function, module, winner->entry);
+    if (result == 0 && winner->launch.smem_bytes > OPTIN_SMEM_BYTES) {
+        call = "cuFuncSetAttribute";
+        result = driver->set_function_attribute(function, CU_MAX_DYNAMIC_SHARED_SIZE_BYTES, winner->launch.smem_bytes);
     }
-    handle->modules[index] = module;
-    handle->functions[index] = function;
+    if (result != 0) {
+        driver->unload_module(module);
+        return answered(handle, call, result);
+    }
+    kernels->modules[index] = module;
+    kernels->functions[index] = function;
     return TSM2_SUCCESS;
+}
+
+tsm2_status find_kernel(tsm2_handle handle, const struct winner *winner, int width)
+{
+    if (handle->cubins[winner - pack_winners][width] >= 0)
+        return TSM2_SUCCESS;
+    return fail(handle, TSM2_NOT_SUPPORTED, "%s of %s: no binary of it for %s is in this library: tune on such a GPU",
+                winner->config, winner->device, handle->architecture);
 }
 
 tsm2_status load_kernel(tsm2_handle handle, const struct winner *winner, int width, cu_function *function)
 {
+    TRY(find_kernel(handle, winner, width));
     const int index = handle->cubins[winner - pack_winners][width];
-    if (index < 0)
-        return fail(handle, TSM2_NOT_SUPPORTED, "%s of %s: no binary of it for %s is in this library: tune on such a GPU",
-                    winner->config, winner->device, handle->architecture);
-    if (handle->modules[index] == NULL) {
-        TRY(load_cubin(handle, winner, index));
-        if (winner->launch.smem_bytes > OPTIN_SMEM_BYTES) {
-            const cu_result result = handle->driver.set_function_attribute(
-                handle->functions[index], CU_MAX_DYNAMIC_SHARED_SIZE_BYTES, winner->launch.smem_bytes);
-            if (result != 0) {
-                handle->driver.unload_module(handle->modules[index]);
-                handle->modules[index] = NULL;
-                return answered(handle, "cuFuncSetAttribute", result);
-            }
+    if (handle->functions[index] == NULL) {
+        struct kernels *kernels = handle->kernels;
+        tsm2_status status = TSM2_SUCCESS;
+        pthread_mutex_lock(&kernels->lock);
+        if (kernels->modules[index] == NULL) {
+            int mode = CU_CAPTURE_RELAXED;
+            handle->driver.exchange_capture_mode(&mode);
+            status = load_cubin(handle, winner, index);
+            handle->driver.exchange_capture_mode(&mode);
         }
+        handle->functions[index] = kernels->functions[index];
+        pthread_mutex_unlock(&kernels->lock);
+        TRY(status);
     }
     *function = handle->functions[index];
     return TSM2_SUCCESS;

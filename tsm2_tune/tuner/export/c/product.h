@@ -69,6 +69,9 @@ int fits_operands(const struct winner *winner, const struct product *product);
 /* The winner for the product on this GPU; its `winner` is NULL where none is for these operations. */
 struct match choose(const struct product *product, const char *device);
 
+/* Whether the vendor is expected to be faster, or nearly as fast where the times are predicted. */
+int loses(const struct match *match);
+
 /* What a match is, in words. */
 void describe_match(const struct match *match, const char *device, char *text, size_t bytes);
 

@@ -42,6 +42,16 @@ module tsm2
             type(c_ptr), intent(out) :: handle
         end function
 
+        integer(c_int) function tsm2_create_beside(other, handle) bind(c)
+            import :: c_int, c_ptr
+            type(c_ptr), value :: other
+            type(c_ptr), intent(out) :: handle
+        end function
+
+        integer(c_int) function tsm2_interface() bind(c)
+            import :: c_int
+        end function
+
         integer(c_int) function tsm2_destroy(handle) bind(c)
             import :: c_int, c_ptr
             type(c_ptr), value :: handle
@@ -78,6 +88,17 @@ module tsm2
             integer(c_int64_t), value :: m, n, k, lda, ldb, ldc
             character(kind=c_char), intent(out) :: text(*)
             integer(c_size_t), value :: bytes
+        end function
+
+        ! `is_slower` is 0 where the library is expected to be faster than cuBLAS.
+        integer(c_int) function tsm2_compare(handle, element_type, transa, transb, m, n, k, A, lda, B, ldb, ldc, &
+                                             us, cublas_us, is_slower) bind(c)
+            import :: c_double, c_int, c_int64_t, c_ptr
+            type(c_ptr), value :: handle, A, B
+            integer(c_int), value :: element_type, transa, transb
+            integer(c_int64_t), value :: m, n, k, lda, ldb, ldc
+            real(c_double), intent(out) :: us, cublas_us
+            integer(c_int), intent(out) :: is_slower
         end function
 
         integer(c_int) function tsm2_workspace_size(handle, element_type, transa, transb, m, n, k, A, lda, B, ldb, ldc, &

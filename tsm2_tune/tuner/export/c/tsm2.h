@@ -28,6 +28,8 @@
 extern "C" {
 #endif
 
+#define TSM2_INTERFACE 2 /* of this header; a larger number has functions more */
+
 typedef struct tsm2_state *tsm2_handle;
 typedef void *tsm2_stream; /* a cudaStream_t or CUstream */
 
@@ -51,12 +53,19 @@ typedef enum { TSM2_F32 = 0, TSM2_F64 = 1, TSM2_C64 = 2, TSM2_C128 = 3, TSM2_BF1
 /* What a status means, in words. */
 const char *tsm2_status_text(tsm2_status status);
 
+/* The TSM2_INTERFACE that the library was built with. */
+int tsm2_interface(void);
+
 /* Where the kernels were tuned: program, devices, drivers, toolkits, days. A line for each. */
 const char *tsm2_about(void);
 
 /* A handle for the device of the context that is current. It belongs to this context: its calls work in it, whichever
    is current then. Kernels are loaded when they are first needed. */
 tsm2_status tsm2_create(tsm2_handle *handle);
+
+/* Another handle for the same context, which must be current: it has the other one's kernels, whichever of the two loads
+   them. So a program has a handle for each of its streams, and each kernel is loaded once. */
+tsm2_status tsm2_create_beside(tsm2_handle other, tsm2_handle *handle);
 
 /* Waits for the context's work, and frees what the handle has. NULL is none. */
 tsm2_status tsm2_destroy(tsm2_handle handle);
@@ -119,6 +128,12 @@ tsm2_status tsm2_gemm_f16(tsm2_handle handle, tsm2_operation transa, tsm2_operat
 tsm2_status tsm2_choice(tsm2_handle handle, tsm2_type type, tsm2_operation transa, tsm2_operation transb, int64_t m,
                         int64_t n, int64_t k, const void *A, int64_t lda, const void *B, int64_t ldb, int64_t ldc,
                         char *text, size_t bytes);
+
+/* What such a product is expected to take here and by cuBLAS, in microseconds, 0 where that is not known; and whether cuBLAS
+   is faster, or as good as that where times are predicted, so that the product had better be left to it. */
+tsm2_status tsm2_compare(tsm2_handle handle, tsm2_type type, tsm2_operation transa, tsm2_operation transb, int64_t m,
+                         int64_t n, int64_t k, const void *A, int64_t lda, const void *B, int64_t ldb, int64_t ldc,
+                         double *us, double *cublas_us, int *is_slower);
 
 /* The bytes that tsm2_set_workspace must have for such a product: 0 where it needs none. */
 tsm2_status tsm2_workspace_size(tsm2_handle handle, tsm2_type type, tsm2_operation transa, tsm2_operation transb,

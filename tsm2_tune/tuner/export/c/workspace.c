@@ -52,6 +52,8 @@ static tsm2_status allocate(tsm2_handle handle, uint64_t partials_bytes, uint64_
         TRY(answered(handle, "cuMemFree", driver->release(own->counters)));
         *own = none;
     }
+    int mode = CU_CAPTURE_RELAXED;
+    driver->exchange_capture_mode(&mode);
     cu_result result = driver->allocate(&made.partials, partials_bytes);
     if (result == 0) {
         result = driver->allocate(&made.counters, counters_bytes);
@@ -62,6 +64,7 @@ static tsm2_status allocate(tsm2_handle handle, uint64_t partials_bytes, uint64_
         if (result != 0 && made.counters != 0)
             driver->release(made.counters);
     }
+    driver->exchange_capture_mode(&mode);
     if (result == CU_OUT_OF_MEMORY)
         return fail(handle, TSM2_OUT_OF_MEMORY, "the GPU has no room for the %llu bytes in which a kernel splits k",
                     (unsigned long long)(partials_bytes + counters_bytes));

@@ -8,8 +8,6 @@
 #include "launch.h"
 #include "product.h"
 
-#define NO_GAIN 1.03 /* times as long as the kernel's predicted time, which the vendor's has to exceed */
-
 static void set_matrices(struct product *product, int64_t ld[3][ORDERS])
 {
     const int64_t extents[3][2] = {{product->m, product->k}, {product->k, product->n}, {product->m, product->n}};
@@ -53,15 +51,6 @@ PyObject *choose_winner(PyObject *module, PyObject *arguments)
 int winners_here(void) { return pack_winner_count; }
 
 int64_t bytes_of_element(int type) { return element_bytes((tsm2_type)type); }
-
-/* Whether the vendor is expected to be faster, or nearly as fast where the times are predicted. */
-static bool loses(const struct match *match)
-{
-    const struct winner *winner = match->winner;
-    if (match->expected_us <= 0)
-        return winner->vendor_routine != NULL && winner->vendor_us < winner->median_us;
-    return match->vendor_us > 0 && match->vendor_us < (match->distance > 0 ? NO_GAIN : 1.0) * match->expected_us;
-}
 
 /* Whether the device's own winners, as far as any are for these operands, are also for a C in this order. */
 static bool have_order(const struct product *product, int order, const char *device)
