@@ -329,7 +329,7 @@ def choices(path: str, calls: Sequence[Call], device: tuple[str, int, int]) -> l
 
 
 def compared(path: str, calls: Sequence[Call], device: tuple[str, int, int]) -> list[tuple[int, float, float, bool]]:
-    """Of each call the status, the expected times of the library and of cuBLAS, and whether the library's is longer."""
+    """Of each call the status, the expected times of the library and of cuBLAS, and whether that is faster."""
     driver().fake_device(device[0].encode(), *device[1:])
     handle = Handle(path)
     found = [handle.compare(call) for call in calls]
