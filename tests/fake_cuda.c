@@ -31,6 +31,7 @@ static void note(const char *format, ...)
 
 /* What a test asks for. */
 
+void fake_note(const char *line) { note("%s\n", line); }
 const char *fake_log(void) { return text; }
 void fake_reset(void) { written = 0, text[0] = '\0', failing[0] = '\0', free_bytes = 1 << 30, capturing = first_stream_id = 0; }
 void fake_fail(const char *name, int result) { snprintf(failing, sizeof failing, "%s", name), failure = result; }
@@ -214,6 +215,71 @@ int cuStreamIsCapturing(void *stream, int *status)
 {
     NEEDS_CONTEXT("cuStreamIsCapturing")
     *status = capturing != 0 && (pointer)stream == capturing;
+    return 0;
+}
+
+int cuCtxGetId(void *context, unsigned long long *id)
+{
+    NEEDS_CONTEXT("cuCtxGetId")
+    *id = (pointer)(context == NULL ? contexts[depth] : context);
+    return 0;
+}
+
+/* Events: an event's time is the number of launches and notes until then, in milliseconds. */
+
+static int moments;
+
+int cuEventCreate(void **event, unsigned flags)
+{
+    NEEDS_CONTEXT("cuEventCreate")
+    *event = calloc(1, sizeof(int));
+    return (int)flags;
+}
+
+int cuEventRecord(void *event, void *stream)
+{
+    NEEDS_CONTEXT("cuEventRecord")
+    (void)stream;
+    *(int *)event = ++moments;
+    return 0;
+}
+
+int cuEventQuery(void *event)
+{
+    NEEDS_CONTEXT("cuEventQuery")
+    return *(int *)event == 0;
+}
+
+int cuEventElapsedTime(float *ms, void *begin, void *end)
+{
+    NEEDS_CONTEXT("cuEventElapsedTime")
+    *ms = (float)(*(int *)end - *(int *)begin);
+    return 0;
+}
+
+struct copy_2d {
+    size_t source_x, source_y;
+    int source_kind;
+    const unsigned char *source_host;
+    pointer source_device;
+    void *source_array;
+    size_t source_pitch, target_x, target_y;
+    int target_kind;
+    unsigned char *target_host;
+    pointer target_device;
+    void *target_array;
+    size_t target_pitch, width_bytes, height;
+};
+
+/* Device memory is the host's here. */
+int cuMemcpy2DAsync_v2(const struct copy_2d *copy, void *stream)
+{
+    NEEDS_CONTEXT("cuMemcpy2DAsync")
+    (void)stream;
+    const unsigned char *from = copy->source_kind == 1 ? copy->source_host : (unsigned char *)(size_t)copy->source_device;
+    unsigned char *to = copy->target_kind == 1 ? copy->target_host : (unsigned char *)(size_t)copy->target_device;
+    for (size_t line = 0; line < copy->height; ++line)
+        memcpy(to + line * copy->target_pitch, from + line * copy->source_pitch, copy->width_bytes);
     return 0;
 }
 

@@ -20,6 +20,8 @@ ALLOWED = {
     "reports": {"errors", "generator", "tuner", "winners", "display"},
     "caching": {"tuner", "display", "options", "usage"},
     "trials": {"errors", "generator", "tuner", "display", "options", "usage"},
+    "standin": {"errors", "generator", "tuner", "standin"},
+    "programs": {"errors", "generator", "tuner", "standin", "display", "options", "usage"},
     "planning": {"errors", "generator", "tuner", "options", "reports"},
 }
 

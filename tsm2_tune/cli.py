@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from tsm2_tune import __version__, caching, display, planning, reports
+from tsm2_tune import __version__, caching, display, planning, programs, reports
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Thresholds
@@ -293,7 +293,17 @@ def ladder(
         ctx.exit(1)
 
 
-for command in (planning.devices, planning.space, planning.model, planning.source, caching.cache, forget):
+COMMANDS = (
+    planning.devices,
+    planning.space,
+    planning.model,
+    planning.source,
+    caching.cache,
+    forget,
+    programs.run,
+    programs.record,
+)
+for command in COMMANDS:
     main.add_command(command)
 
 

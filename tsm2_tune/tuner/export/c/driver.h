@@ -11,6 +11,7 @@ typedef unsigned long long cu_pointer; /* CUdeviceptr */
 
 enum { CU_OUT_OF_MEMORY = 2, CU_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8 };
 enum { CU_COMPUTE_CAPABILITY_MAJOR = 75, CU_COMPUTE_CAPABILITY_MINOR = 76 };
+enum { LEGACY_STREAM = 1 }; /* and 0: handles that stand for the default stream */
 enum { CU_CAPTURE_RELAXED = 2 }; /* in which a thread may load and allocate while streams are captured into graphs */
 
 /* Name in the table, symbol, parameters. */

@@ -37,6 +37,18 @@ static tsm2_status load_cubin(tsm2_handle handle, const struct winner *winner, i
     return TSM2_SUCCESS;
 }
 
+/* A stream whose work goes into a CUDA graph: loading would end that. */
+static tsm2_status refuse_capture(tsm2_handle handle)
+{
+    int is_capturing = 0;
+    if ((uintptr_t)handle->stream > LEGACY_STREAM)
+        TRY(answered(handle, "cuStreamIsCapturing",
+                     handle->driver.stream_is_capturing(handle->stream, &is_capturing)));
+    return is_capturing ? fail(handle, TSM2_NOT_SUPPORTED,
+                               "this product's kernel is not loaded, which a CUDA graph needs: tsm2_load before it")
+                        : TSM2_SUCCESS;
+}
+
 tsm2_status find_kernel(tsm2_handle handle, const struct winner *winner, int width)
 {
     if (handle->cubins[winner - pack_winners][width] >= 0)
@@ -53,7 +65,9 @@ tsm2_status load_kernel(tsm2_handle handle, const struct winner *winner, int wid
         struct kernels *kernels = handle->kernels;
         tsm2_status status = TSM2_SUCCESS;
         pthread_mutex_lock(&kernels->lock);
-        if (kernels->modules[index] == NULL) {
+        if (kernels->modules[index] == NULL)
+            status = refuse_capture(handle);
+        if (kernels->modules[index] == NULL && status == TSM2_SUCCESS) {
             int mode = CU_CAPTURE_RELAXED;
             handle->driver.exchange_capture_mode(&mode);
             status = load_cubin(handle, winner, index);

@@ -10,7 +10,6 @@ enum {
                             for a tile, and sums of two tiles or more */
     ALIGNMENT = 16,
     GRANULARITY = 256,
-    LEGACY_STREAM = 1 /* and 0: handles that stand for the default stream */
 };
 #define ID_OF_LEGACY (~0ull) /* which no other stream has */
 

@@ -1,0 +1,138 @@
+/* A cuBLAS that writes down its calls in the driver's log, and multiplies where it is told to: its matrices are in the
+   host's memory. It calls a routine of its own by its public name, as the real one may. */
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+void fake_note(const char *text);
+
+struct handle {
+    void *stream;
+    int pointer_mode, math_mode;
+};
+
+int cublasCreate_v2(void **handle) { return (*handle = calloc(1, sizeof(struct handle))) == NULL; }
+int cublasDestroy_v2(void *handle) { return free(handle), 0; }
+int cublasSetStream_v2(struct handle *handle, void *stream) { return handle->stream = stream, 0; }
+int cublasGetStream_v2(struct handle *handle, void **stream) { return *stream = handle->stream, 0; }
+int cublasSetPointerMode_v2(struct handle *handle, int mode) { return handle->pointer_mode = mode, 0; }
+int cublasGetPointerMode_v2(struct handle *handle, int *mode) { return *mode = handle->pointer_mode, 0; }
+int cublasSetMathMode(struct handle *handle, int mode) { return handle->math_mode = mode, 0; }
+int cublasGetMathMode(struct handle *handle, int *mode) { return *mode = handle->math_mode, 0; }
+
+static int noted(const char *name, const struct handle *handle, const long long *numbers, int count)
+{
+    char line[1024];
+    int at = snprintf(line, sizeof line, "%s stream %llx", name, (unsigned long long)(uintptr_t)handle->stream);
+    for (int i = 0; i < count; ++i)
+        at += snprintf(line + at, sizeof line - (size_t)at, " %lld", numbers[i]);
+    fake_note(line);
+    return 0;
+}
+#define NOTE(name, ...)                                                                                              \
+    const long long numbers[] = {__VA_ARGS__};                                                                       \
+    const int status = noted(name, handle, numbers, (int)(sizeof numbers / sizeof *numbers))
+#define AT(pointer) (long long)(uintptr_t)(pointer)
+
+/* C = alpha op(A) op(B) + beta C, of doubles in the host's memory. */
+static void multiply(int transa, int transb, int64_t m, int64_t n, int64_t k, double alpha, const double *A, int64_t lda,
+                     const double *B, int64_t ldb, double beta, double *C, int64_t ldc)
+{
+    for (int64_t i = 0; i < m; ++i)
+        for (int64_t j = 0; j < n; ++j) {
+            double sum = 0;
+            for (int64_t l = 0; l < k; ++l)
+                sum += (transa ? A[l + i * lda] : A[i + l * lda]) * (transb ? B[j + l * ldb] : B[l + j * ldb]);
+            C[i + j * ldc] = alpha * sum + (beta == 0 ? 0 : beta * C[i + j * ldc]);
+        }
+}
+
+#define GEMM(name, integer)                                                                                          \
+    int name(struct handle *handle, int transa, int transb, integer m, integer n, integer k, const void *alpha,      \
+             const void *A, integer lda, const void *B, integer ldb, const void *beta, void *C, integer ldc)         \
+    {                                                                                                                \
+        NOTE(#name, transa, transb, m, n, k, AT(alpha), AT(A), lda, AT(B), ldb, AT(beta), AT(C), ldc);               \
+        return status;                                                                                               \
+    }
+#define GEMV(name, integer)                                                                                          \
+    int name(struct handle *handle, int trans, integer m, integer n, const void *alpha, const void *A, integer lda,  \
+             const void *x, integer step_x, const void *beta, void *y, integer step_y)                               \
+    {                                                                                                                \
+        NOTE(#name, trans, m, n, AT(alpha), AT(A), lda, AT(x), step_x, AT(beta), AT(y), step_y);                     \
+        return status;                                                                                               \
+    }
+#define BATCHED(name, integer)                                                                                       \
+    int name(struct handle *handle, int transa, int transb, integer m, integer n, integer k, const void *alpha,      \
+             const void *A, integer lda, long long stride_a, const void *B, integer ldb, long long stride_b,         \
+             const void *beta, void *C, integer ldc, long long stride_c, integer count)                              \
+    {                                                                                                                \
+        NOTE(#name, transa, transb, m, n, k, AT(alpha), AT(A), lda, stride_a, AT(B), ldb, stride_b, AT(beta), AT(C), \
+             ldc, stride_c, count);                                                                                  \
+        return status;                                                                                               \
+    }
+
+GEMM(cublasCgemm_v2, int)
+GEMM(cublasZgemm_v2, int)
+GEMM(cublasSgemm_v2_64, int64_t)
+GEMM(cublasDgemm_v2_64, int64_t)
+GEMM(cublasCgemm_v2_64, int64_t)
+GEMM(cublasZgemm_v2_64, int64_t)
+GEMV(cublasSgemv_v2, int)
+GEMV(cublasDgemv_v2, int)
+GEMV(cublasCgemv_v2, int)
+GEMV(cublasZgemv_v2, int)
+GEMV(cublasSgemv_v2_64, int64_t)
+GEMV(cublasDgemv_v2_64, int64_t)
+GEMV(cublasCgemv_v2_64, int64_t)
+GEMV(cublasZgemv_v2_64, int64_t)
+BATCHED(cublasSgemmStridedBatched, int)
+BATCHED(cublasDgemmStridedBatched, int)
+BATCHED(cublasCgemmStridedBatched, int)
+BATCHED(cublasZgemmStridedBatched, int)
+BATCHED(cublasSgemmStridedBatched_64, int64_t)
+BATCHED(cublasDgemmStridedBatched_64, int64_t)
+BATCHED(cublasCgemmStridedBatched_64, int64_t)
+BATCHED(cublasZgemmStridedBatched_64, int64_t)
+
+int cublasDgemm_v2(struct handle *handle, int transa, int transb, int m, int n, int k, const double *alpha,
+                   const double *A, int lda, const double *B, int ldb, const double *beta, double *C, int ldc)
+{
+    NOTE("cublasDgemm_v2", transa, transb, m, n, k, AT(alpha), AT(A), lda, AT(B), ldb, AT(beta), AT(C), ldc);
+    if (getenv("FAKE_CUBLAS_MULTIPLIES") != NULL)
+        multiply(transa, transb, m, n, k, *alpha, A, lda, B, ldb, *beta, C, ldc);
+    return status;
+}
+
+#define EX(name, integer)                                                                                            \
+    int name(struct handle *handle, int transa, int transb, integer m, integer n, integer k, const void *alpha,      \
+             const void *A, int type_a, integer lda, const void *B, int type_b, integer ldb, const void *beta,       \
+             void *C, int type_c, integer ldc, int compute, int algorithm)                                           \
+    {                                                                                                                \
+        NOTE(#name, transa, transb, m, n, k, AT(alpha), AT(A), type_a, lda, AT(B), type_b, ldb, AT(beta), AT(C),     \
+             type_c, ldc, compute, algorithm);                                                                       \
+        return status;                                                                                               \
+    }
+EX(cublasGemmEx, int)
+EX(cublasGemmEx_64, int64_t)
+
+#define BATCHED_EX(name, integer)                                                                                    \
+    int name(struct handle *handle, int transa, int transb, integer m, integer n, integer k, const void *alpha,      \
+             const void *A, int type_a, integer lda, long long stride_a, const void *B, int type_b, integer ldb,     \
+             long long stride_b, const void *beta, void *C, int type_c, integer ldc, long long stride_c,             \
+             integer count, int compute, int algorithm)                                                              \
+    {                                                                                                                \
+        NOTE(#name, transa, transb, m, n, k, AT(alpha), AT(A), type_a, lda, stride_a, AT(B), type_b, ldb, stride_b,  \
+             AT(beta), AT(C), type_c, ldc, stride_c, count, compute, algorithm);                                     \
+        return status;                                                                                               \
+    }
+BATCHED_EX(cublasGemmStridedBatchedEx, int)
+BATCHED_EX(cublasGemmStridedBatchedEx_64, int64_t)
+
+/* By another routine of its own. */
+int cublasSgemm_v2(struct handle *handle, int transa, int transb, int m, int n, int k, const void *alpha, const void *A,
+                   int lda, const void *B, int ldb, const void *beta, void *C, int ldc)
+{
+    NOTE("cublasSgemm_v2", transa, transb, m, n, k, AT(alpha), AT(A), lda, AT(B), ldb, AT(beta), AT(C), ldc);
+    return status | cublasSgemm_v2_64(handle, transa, transb, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc);
+}

@@ -1,0 +1,174 @@
+"""The commands that run a program as it is: with kernels of a database, or to see which products it does."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+from tsm2_tune import display
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.families import FAMILIES
+from tsm2_tune.options import database_option
+from tsm2_tune.standin.build import pack_path, standin_path
+from tsm2_tune.standin.journal import Seen, seen_in, total_us
+from tsm2_tune.standin.running import Standing, become, journal_folder, ran
+from tsm2_tune.tuner.export.files import write
+from tsm2_tune.tuner.trial import in_a_line
+from tsm2_tune.usage import Command
+
+VERIFIED = 3  # products of each shape
+MOST_LEFT = 10  # that a report names
+PROGRAM = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+
+program_argument = click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
+
+
+@click.command(cls=Command, context_settings=PROGRAM)
+@database_option
+@click.option("--library", metavar="PATH", help="Take kernels from this exported C library, not from a database.")
+@click.option(
+    "--report", is_flag=True, help="Say at the end which products there were, and their GPU time before and after."
+)
+@click.option(
+    "--verify",
+    is_flag=True,
+    help=f"Let cuBLAS compute the first {VERIFIED} products of each shape too, and compare: a kernel that is off is"
+    " left out.",
+)
+@program_argument
+@click.pass_context
+def run(
+    ctx: click.Context, database: str, library: str | None, report: bool, verify: bool, program: tuple[str, ...]
+) -> None:
+    """Run a PROGRAM whose products by cuBLAS are computed by tuned kernels where these are faster.
+
+    \b
+    tsm2-tune run -- python simulation.py
+    tsm2-tune run --report --verify -- ./simulation input.txt
+
+    The program is not changed: a library that stands in for cuBLAS is loaded before it (LD_PRELOAD), and before those
+    that it starts. Whatever no kernel is for goes to cuBLAS. A program that has cuBLAS linked into itself is not
+    reached.
+    """
+    pack = _library(library) if library is not None else pack_path(database, _tell)
+    standing = Standing(standin_path(), pack, has_times=report, compared=VERIFIED if verify else 0)
+    if not report and not verify:
+        become(program, standing)
+    with journal_folder() as journal:
+        status = ran(program, standing, journal)
+        _report(seen_in(journal), has_times=report)
+    ctx.exit(status)
+
+
+def _library(name: str) -> Path:
+    if not Path(name).is_file():
+        raise InputError(
+            f"no library {name}: tsm2-tune export --format library --output {shlex.quote(name)} makes one"
+        )
+    return Path(name)
+
+
+@click.command(cls=Command, context_settings=PROGRAM)
+@click.option(
+    "--output", required=True, metavar="FILE", help="The file to write, for --shapes @FILE; - is standard output."
+)
+@program_argument
+@click.pass_context
+def record(ctx: click.Context, output: str, program: tuple[str, ...]) -> None:
+    """Run a PROGRAM as it is, and write down which products it lets cuBLAS compute, in how much GPU time.
+
+    \b
+    tsm2-tune record --output products.txt -- python simulation.py
+    tsm2-tune --shapes @products.txt --device 0
+    """
+    if output != "-" and not os.access(Path(output).parent, os.W_OK):  # before the program takes its hours
+        raise InputError(f"cannot write {output}: its folder is not there, or cannot be written to")
+    standing = Standing(standin_path(), has_times=True)
+    with journal_folder() as journal:
+        status = ran(program, standing, journal)
+        seen = seen_in(journal)
+    text = "".join(f"{line}\n" for line in recorded(seen, program))
+    if output == "-":
+        click.echo(text, nl=False)
+    else:
+        write(text, output)
+        _tell(f"wrote {output}: {_count(len(seen), 'different product')}, {sum(one.calls for one in seen)} in all")
+    ctx.exit(status)
+
+
+def recorded(seen: Sequence[Seen], program: Sequence[str]) -> Iterator[str]:
+    """Lines of a shapes file: problems, most time first, each with how often it came and its share of the time."""
+    yield f"# Products of {in_a_line(shlex.join(program))}, by cuBLAS, most GPU time first."
+    if not seen:
+        yield "# none was seen: the program called no cuBLAS, or has it linked into itself"
+    whole = total_us(seen)
+    for one in seen:
+        problem = one.problem
+        about = f"{one.calls} times, {one.total_us:.1f} us in all"
+        if whole:
+            about += f", {100 * one.total_us / whole:.1f} %"
+        about += f", {one.routine} {one.op}" + (", odd lines" if one.has_odd_lines else "")
+        if problem is None or not any(family.supports(problem) for family in FAMILIES.values()):
+            m, n, k = one.shape
+            yield f"# left out, as no kernel family computes it: {m}x{n}x{k} {one.dtype}: {about}"
+        else:
+            yield f"{problem.text}  # {about}"
+
+
+def _report(seen: Sequence[Seen], *, has_times: bool) -> None:
+    """What became of a program's products, on standard error."""
+    console = display.console(stderr=True)
+    calls, taken = sum(one.calls for one in seen), sum(one.taken for one in seen)
+    if not calls:
+        _tell("no product was seen: the program called no cuBLAS, or has it linked into itself")
+        return
+    _tell(f"{_count(calls, 'product')} seen, {taken} computed by tuned kernels, {calls - taken} left to cuBLAS")
+    of_taken = [one for one in seen if one.taken]
+    if has_times:
+        both = [one for one in of_taken if one.cublas_us[0] and one.taken_us[0]]
+        if both:
+            before = sum(one.calls * mean(one.cublas_us) for one in both)
+            after = sum(one.calls * mean(one.taken_us) for one in both)
+            _tell(
+                f"GPU time of the shapes that were taken: {before / 1e3:.2f} ms by cuBLAS, {after / 1e3:.2f} ms by"
+                f" the kernels, {before / after:.2f} times as fast"
+            )
+        console.print(_table(of_taken, "taken"))
+    left = sorted((one for one in seen if one.calls > one.taken), key=lambda one: one.taken - one.calls)[:MOST_LEFT]
+    if left:
+        console.print(_table(left, "left to cuBLAS"))
+    for one in seen:
+        if one.compared:
+            spelt = f"{'x'.join(map(str, one.shape))} {one.dtype} {one.op}"
+            _tell(f"verified: {spelt}, {one.compared} times, worst {one.worst:.3g} of the bound")
+
+
+def mean(timed: tuple[int, float]) -> float:
+    count, total = timed
+    return total / count if count else 0.0
+
+
+def _table(seen: Sequence[Seen], title: str) -> Table:
+    columns = ("routine", "type", "op", "m x n x k", "calls", "taken", "cuBLAS us", "kernel us", "why left")
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, justify="right" if column in columns[3:8] else "left")
+    for one in seen:
+        cells: list[Any] = [one.routine, one.dtype, one.op, "x".join(map(str, one.shape)), one.calls, one.taken]
+        cells += [f"{mean(timed):.1f}" if timed[0] else "-" for timed in (one.cublas_us, one.taken_us)]
+        table.add_row(*map(str, cells), one.reason if one.calls > one.taken else "")
+    return table
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _tell(sentence: str) -> None:
+    click.echo(in_a_line(sentence), err=True)

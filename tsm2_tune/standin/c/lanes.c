@@ -1,0 +1,206 @@
+/* The pack, and a handle of it for each stream. */
+
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <string.h>
+
+#include "standin.h"
+
+enum { MOST_LANES = 64, LEGACY_STREAM = 1, STREAM_OF_THREAD = 2 };
+
+#define PACK(X)                                                                                                      \
+    X(interface, int, (void))                                                                                        \
+    X(status_text, const char *, (tsm2_status status))                                                               \
+    X(last_error, const char *, (tsm2_handle handle))                                                                \
+    X(create, tsm2_status, (tsm2_handle *handle))                                                                    \
+    X(create_beside, tsm2_status, (tsm2_handle other, tsm2_handle *handle))                                          \
+    X(set_stream, tsm2_status, (tsm2_handle handle, tsm2_stream stream))                                             \
+    X(compare, tsm2_status,                                                                                          \
+      (tsm2_handle handle, tsm2_type type, tsm2_operation transa, tsm2_operation transb, int64_t m, int64_t n,       \
+       int64_t k, const void *A, int64_t lda, const void *B, int64_t ldb, int64_t ldc, double *us, double *cublas_us,\
+       int *is_slower))
+
+typedef tsm2_status (*gemm_function)(tsm2_handle handle, tsm2_operation transa, tsm2_operation transb, int64_t m,
+                                     int64_t n, int64_t k, const void *alpha, const void *A, int64_t lda, const void *B,
+                                     int64_t ldb, const void *beta, void *C, int64_t ldc);
+
+static struct {
+#define MEMBER(name, result, parameters) result(*name) parameters;
+    PACK(MEMBER)
+#undef MEMBER
+    gemm_function gemm[6]; /* by tsm2_type */
+} pack;
+static bool has_pack;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static bool find(void *library, const char *symbol, void *function)
+{
+    void *found = next_dlsym(library, symbol);
+    memcpy(function, &found, sizeof found);
+    return found != NULL;
+}
+
+static void open_pack(void)
+{
+    static const char *const gemms[] = {"tsm2_gemm_f32",  "tsm2_gemm_f64",  "tsm2_gemm_c64",
+                                        "tsm2_gemm_c128", "tsm2_gemm_bf16", "tsm2_gemm_f16"};
+    if (settings.pack == NULL)
+        return;
+    void *library = dlopen(settings.pack, RTLD_NOW | RTLD_LOCAL);
+    if (library == NULL) {
+        tell("all products are left to cuBLAS: %s", dlerror());
+        return;
+    }
+    bool has_all = true;
+#define FIND(name, result, parameters) has_all = has_all && find(library, "tsm2_" #name, &pack.name);
+    PACK(FIND)
+#undef FIND
+    for (int type = 0; type < 6; ++type)
+        has_all = has_all && find(library, gemms[type], &pack.gemm[type]);
+    has_pack = has_all && pack.interface() >= TSM2_INTERFACE;
+    if (!has_pack)
+        tell("all products are left to cuBLAS: %s is no library of tsm2-tune's, or an older one: export it again",
+             settings.pack);
+}
+
+static struct lane lanes[MOST_LANES];
+static _Atomic int lane_count;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static _Thread_local struct lane *last;
+
+/* A stream that the driver calls by the same name in all threads is another one in each. Its number (cuStreamGetId) would
+   tell, but asking for that ends a capture. A later stream at the same address has the same lane: the pack notices it. */
+static const void *thread_of(cu_stream stream)
+{
+    return (uintptr_t)stream == STREAM_OF_THREAD ? &last : NULL;
+}
+
+static bool is_lane_of(const struct lane *lane, unsigned long long context, cu_stream stream)
+{
+    return lane->context == context && lane->stream == stream && lane->thread == thread_of(stream);
+}
+
+static struct lane *known_lane(unsigned long long context, cu_stream stream)
+{
+    const int count = atomic_load_explicit(&lane_count, memory_order_acquire);
+    for (int at = 0; at < count; ++at)
+        if (is_lane_of(&lanes[at], context, stream))
+            return &lanes[at];
+    return NULL;
+}
+
+/* A handle for the lane's context, which shares kernels with another one's there; NULL after a sentence. */
+static tsm2_handle new_handle(unsigned long long context)
+{
+    tsm2_handle handle = NULL;
+    const int count = atomic_load(&lane_count);
+    for (int at = 0; at < count; ++at) {
+        if (lanes[at].context != context)
+            continue;
+        if (lanes[at].handle != NULL)
+            pack.create_beside(lanes[at].handle, &handle);
+        return handle; /* of what failed here before was told */
+    }
+    const tsm2_status status = pack.create(&handle);
+    if (status != TSM2_SUCCESS)
+        tell("products of a GPU are left to cuBLAS: %s", pack.status_text(status));
+    return handle;
+}
+
+/* A lane more; the lock is held. */
+static struct lane *new_lane(unsigned long long context, cu_stream stream)
+{
+    const int count = atomic_load(&lane_count);
+    if (count == MOST_LANES)
+        return NULL;
+    struct lane *lane = &lanes[count];
+    if (driver()->current_device(&lane->device) != 0 || pthread_mutex_init(&lane->lock, NULL) != 0)
+        return NULL;
+    lane->context = context;
+    lane->stream = stream;
+    lane->thread = thread_of(stream);
+    lane->handle = has_pack ? new_handle(context) : NULL;
+    if (lane->handle != NULL)
+        pack.set_stream(lane->handle, stream);
+    atomic_store_explicit(&lane_count, count + 1, memory_order_release);
+    return lane;
+}
+
+struct lane *lane_of(cu_stream stream, enum reason *reason)
+{
+    unsigned long long context;
+    pthread_once(&once, open_pack);
+    *reason = FAILED;
+    if (driver()->context_id(NULL, &context) != 0)
+        return NULL;
+    if ((uintptr_t)stream == LEGACY_STREAM)
+        stream = NULL; /* its other name */
+    if (last != NULL && is_lane_of(last, context, stream))
+        return last;
+    struct lane *lane = known_lane(context, stream);
+    if (lane == NULL) {
+        pthread_mutex_lock(&lock);
+        lane = known_lane(context, stream);
+        if (lane == NULL)
+            lane = new_lane(context, stream);
+        pthread_mutex_unlock(&lock);
+    }
+    *reason = CROWD;
+    return last = lane;
+}
+
+int element_bytes(int type)
+{
+    static const int bytes[] = {4, 8, 8, 16, 2, 2};
+    return bytes[type];
+}
+
+enum reason decided(struct lane *lane, const struct asked *asked, struct line *line)
+{
+    int decision = atomic_load_explicit(&line->decision, memory_order_acquire);
+    if (decision >= 0)
+        return (enum reason)decision;
+    int is_slower = 1;
+    double us = 0, cublas_us = 0;
+    if (asked->unfit != NOT_LEFT) {
+        decision = asked->unfit;
+    } else if (lane->handle == NULL) {
+        decision = NO_PACK;
+    } else {
+        pthread_mutex_lock(&lane->lock);
+        const tsm2_status status =
+            pack.compare(lane->handle, (tsm2_type)asked->type, (tsm2_operation)asked->transa,
+                         (tsm2_operation)asked->transb, asked->m, asked->n, asked->k, asked->A, asked->lda, asked->B,
+                         asked->ldb, asked->ldc, &us, &cublas_us, &is_slower);
+        pthread_mutex_unlock(&lane->lock);
+        decision = status == TSM2_NOT_SUPPORTED ? NO_KERNEL : status != TSM2_SUCCESS ? ZERO : is_slower ? EXPECTED : NOT_LEFT;
+        line->expected_us = us;
+        line->cublas_expected_us = cublas_us;
+    }
+    int before = -1; /* which another thread, or a comparison, may have changed */
+    if (!atomic_compare_exchange_strong(&line->decision, &before, decision))
+        decision = before;
+    return (enum reason)decision;
+}
+
+enum reason start_kernel(struct lane *lane, const struct asked *asked)
+{
+    pthread_mutex_lock(&lane->lock);
+    const tsm2_status status =
+        pack.gemm[asked->type](lane->handle, (tsm2_operation)asked->transa, (tsm2_operation)asked->transb, asked->m,
+                               asked->n, asked->k, asked->alpha, asked->A, asked->lda, asked->B, asked->ldb, asked->beta,
+                               asked->C, asked->ldc);
+    if (status != TSM2_SUCCESS && status != TSM2_NOT_SUPPORTED && status != TSM2_OUT_OF_MEMORY)
+        tell("a product is left to cuBLAS: %s", pack.last_error(lane->handle));
+    pthread_mutex_unlock(&lane->lock);
+    switch (status) {
+    case TSM2_SUCCESS:
+        return NOT_LEFT;
+    case TSM2_NOT_SUPPORTED:
+        return CAPTURED;
+    case TSM2_OUT_OF_MEMORY:
+        return NO_MEMORY;
+    default:
+        return FAILED;
+    }
+}

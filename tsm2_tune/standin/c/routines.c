@@ -1,0 +1,193 @@
+/* cuBLAS's routines for products, each with its own arguments. */
+
+#include <string.h>
+
+#include "standin.h"
+
+/* The type of matrices, with products summed up as a kernel does; -1 where none does. */
+static int type_of(int a, int b, int c, int compute)
+{
+    const bool is_single = compute == COMPUTE_32F || compute == COMPUTE_32F_PEDANTIC;
+    const bool is_double = compute == COMPUTE_64F || compute == COMPUTE_64F_PEDANTIC;
+    if (a != b || a != c || !(is_single || is_double))
+        return -1;
+    switch (a) {
+    case R_32F:
+        return is_single ? (int)TSM2_F32 : -1;
+    case C_32F:
+        return is_single ? (int)TSM2_C64 : -1;
+    case R_16BF:
+        return is_single ? (int)TSM2_BF16 : -1;
+    case R_16F:
+        return is_single ? (int)TSM2_F16 : -1;
+    case R_64F:
+        return is_double ? (int)TSM2_F64 : -1;
+    case C_64F:
+        return is_double ? (int)TSM2_C128 : -1;
+    default:
+        return -1;
+    }
+}
+
+/* The product, with the reason where a kernel cannot be asked for it. */
+static struct asked checked(struct asked asked)
+{
+    const bool a_is_plain = asked.transa == TSM2_N, b_is_plain = asked.transb == TSM2_N;
+    const int64_t m = asked.m, n = asked.n, k = asked.k;
+    const bool is_known = asked.transa >= TSM2_N && asked.transa <= TSM2_C && asked.transb >= TSM2_N && asked.transb <= TSM2_C;
+    if (asked.unfit != NOT_LEFT)
+        return asked;
+    if (!is_known || m < 1 || n < 1 || k < 1 || asked.lda < (a_is_plain ? m : k) || asked.ldb < (b_is_plain ? k : n) ||
+        asked.ldc < m)
+        asked.unfit = ZERO;
+    return asked;
+}
+
+/* A batch of products with equal strides: one product, where it has one, or where all have one A and the others lie
+   behind each other, column by column. */
+static struct asked batched(struct asked asked, int64_t stride_a, int64_t stride_b, int64_t stride_c, int64_t count)
+{
+    asked.batches = count;
+    if (count == 1)
+        return checked(asked);
+    const bool is_wide = count > 1 && stride_a == 0 && asked.transb == TSM2_N && asked.n > 0 &&
+                         stride_b == asked.ldb * asked.n && stride_c == asked.ldc * asked.n;
+    if (is_wide)
+        asked.n *= count;
+    else
+        asked.unfit = BATCH;
+    return checked(asked);
+}
+
+/* Visits the product, which has a type, and asks cuBLAS if it was not started. */
+#define VISITED(symbol, handle, product, ...)                                                                        \
+    static _Atomic(void *) place;                                                                                    \
+    struct visit visit;                                                                                              \
+    const struct asked asked = product;                                                                              \
+    if (begin_visit(&visit, handle, &asked))                                                                         \
+        return end_visit(&visit, CUBLAS_SUCCESS);                                                                    \
+    void *found = cublas_function(#symbol, handle, &place);                                                          \
+    memcpy(&next, &found, sizeof found);                                                                             \
+    return end_visit(&visit, next == NULL ? CUBLAS_NOT_INITIALIZED : next(__VA_ARGS__))
+
+#define GEMM_OF(symbol, integer, element)                                                                            \
+    EXPORTED int symbol(cublas_handle handle, int transa, int transb, integer m, integer n, integer k,               \
+                        const void *alpha, const void *A, integer lda, const void *B, integer ldb, const void *beta, \
+                        void *C, integer ldc)                                                                        \
+    {                                                                                                                \
+        int (*next)(cublas_handle, int, int, integer, integer, integer, const void *, const void *, integer,         \
+                    const void *, integer, const void *, void *, integer);                                           \
+        VISITED(symbol, handle,                                                                                      \
+                checked((struct asked){GEMM, element, transa, transb, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc,  \
+                                       1, NOT_LEFT}),                                                                \
+                handle, transa, transb, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc);                               \
+    }
+
+#define GEMM_EX_OF(symbol, integer)                                                                                  \
+    EXPORTED int symbol(cublas_handle handle, int transa, int transb, integer m, integer n, integer k,               \
+                        const void *alpha, const void *A, int type_a, integer lda, const void *B, int type_b,        \
+                        integer ldb, const void *beta, void *C, int type_c, integer ldc, int compute, int algorithm) \
+    {                                                                                                                \
+        int (*next)(cublas_handle, int, int, integer, integer, integer, const void *, const void *, int, integer,    \
+                    const void *, int, integer, const void *, void *, int, integer, int, int);                       \
+        const int type = type_of(type_a, type_b, type_c, compute);                                                   \
+        VISITED(symbol, handle,                                                                                      \
+                checked((struct asked){GEMM_EX, type, transa, transb, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc,  \
+                                       1, NOT_LEFT}),                                                                \
+                handle, transa, transb, m, n, k, alpha, A, type_a, lda, B, type_b, ldb, beta, C, type_c, ldc,        \
+                compute, algorithm);                                                                                 \
+    }
+
+#define GEMM_BATCHED_OF(symbol, integer, element)                                                                    \
+    EXPORTED int symbol(cublas_handle handle, int transa, int transb, integer m, integer n, integer k,               \
+                        const void *alpha, const void *A, integer lda, long long stride_a, const void *B,            \
+                        integer ldb, long long stride_b, const void *beta, void *C, integer ldc,                     \
+                        long long stride_c, integer count)                                                           \
+    {                                                                                                                \
+        int (*next)(cublas_handle, int, int, integer, integer, integer, const void *, const void *, integer,         \
+                    long long, const void *, integer, long long, const void *, void *, integer, long long, integer); \
+        VISITED(symbol, handle,                                                                                      \
+                batched((struct asked){GEMM_BATCHED, element, transa, transb, m, n, k, alpha, A, lda, B, ldb, beta,  \
+                                       C, ldc, 1, NOT_LEFT},                                                         \
+                        stride_a, stride_b, stride_c, count),                                                        \
+                handle, transa, transb, m, n, k, alpha, A, lda, stride_a, B, ldb, stride_b, beta, C, ldc, stride_c,  \
+                count);                                                                                              \
+    }
+
+#define GEMM_BATCHED_EX_OF(symbol, integer)                                                                          \
+    EXPORTED int symbol(cublas_handle handle, int transa, int transb, integer m, integer n, integer k,               \
+                        const void *alpha, const void *A, int type_a, integer lda, long long stride_a,               \
+                        const void *B, int type_b, integer ldb, long long stride_b, const void *beta, void *C,       \
+                        int type_c, integer ldc, long long stride_c, integer count, int compute, int algorithm)      \
+    {                                                                                                                \
+        int (*next)(cublas_handle, int, int, integer, integer, integer, const void *, const void *, int, integer,    \
+                    long long, const void *, int, integer, long long, const void *, void *, int, integer,            \
+                    long long, integer, int, int);                                                                   \
+        const int type = type_of(type_a, type_b, type_c, compute);                                                   \
+        VISITED(symbol, handle,                                                                                      \
+                batched((struct asked){GEMM_BATCHED_EX, type, transa, transb, m, n, k, alpha, A, lda, B, ldb, beta,  \
+                                       C, ldc, 1, NOT_LEFT},                                                         \
+                        stride_a, stride_b, stride_c, count),                                                        \
+                handle, transa, transb, m, n, k, alpha, A, type_a, lda, stride_a, B, type_b, ldb, stride_b, beta, C, \
+                type_c, ldc, stride_c, count, compute, algorithm);                                                   \
+    }
+
+/* y = alpha op(A) x + beta y: of a y without gaps the product of op(A) and a matrix of one column, or, where x has gaps,
+   of one row that is transposed. */
+static struct asked vector(int type, int trans, int64_t m, int64_t n, const void *alpha, const void *A, int64_t lda,
+                           const void *x, int64_t step_x, const void *beta, void *y, int64_t step_y)
+{
+    const bool is_plain = trans == TSM2_N;
+    const int64_t rows = is_plain ? m : n, depth = is_plain ? n : m;
+    const struct asked asked = {GEMV,   type, trans, step_x == 1 ? TSM2_N : TSM2_T, rows, 1, depth, alpha,
+                                A,      lda,  x,     step_x == 1 ? depth : step_x,  beta, y, rows,  1,
+                                step_y == 1 && step_x > 0 ? NOT_LEFT : STRIDES};
+    return checked(asked);
+}
+
+#define GEMV_OF(symbol, integer, element)                                                                            \
+    EXPORTED int symbol(cublas_handle handle, int trans, integer m, integer n, const void *alpha, const void *A,     \
+                        integer lda, const void *x, integer step_x, const void *beta, void *y, integer step_y)       \
+    {                                                                                                                \
+        int (*next)(cublas_handle, int, integer, integer, const void *, const void *, integer, const void *,         \
+                    integer, const void *, void *, integer);                                                         \
+        VISITED(symbol, handle, vector(element, trans, m, n, alpha, A, lda, x, step_x, beta, y, step_y), handle,     \
+                trans, m, n, alpha, A, lda, x, step_x, beta, y, step_y);                                             \
+    }
+
+#define OF_TYPES(X)                                                                                                  \
+    X(S, TSM2_F32) X(D, TSM2_F64) X(C, TSM2_C64) X(Z, TSM2_C128)
+#define OF_TYPE(letter, element)                                                                                     \
+    GEMM_OF(cublas##letter##gemm_v2, int, element)                                                                   \
+    GEMM_OF(cublas##letter##gemm_v2_64, int64_t, element)                                                            \
+    GEMM_BATCHED_OF(cublas##letter##gemmStridedBatched, int, element)                                                \
+    GEMM_BATCHED_OF(cublas##letter##gemmStridedBatched_64, int64_t, element)                                         \
+    GEMV_OF(cublas##letter##gemv_v2, int, element)                                                                   \
+    GEMV_OF(cublas##letter##gemv_v2_64, int64_t, element)
+OF_TYPES(OF_TYPE)
+GEMM_EX_OF(cublasGemmEx, int)
+GEMM_EX_OF(cublasGemmEx_64, int64_t)
+GEMM_BATCHED_EX_OF(cublasGemmStridedBatchedEx, int)
+GEMM_BATCHED_EX_OF(cublasGemmStridedBatchedEx_64, int64_t)
+
+int cublasCreate_v2(cublas_handle *handle);
+
+void *function_here(const char *name)
+{
+    typedef void (*any)(void);
+    static const struct {
+        const char *name;
+        any function;
+    } here[] = {
+#define ENTRY(symbol) {#symbol, (any)symbol},
+#define ENTRIES(letter, element)                                                                                     \
+    ENTRY(cublas##letter##gemm_v2) ENTRY(cublas##letter##gemm_v2_64) ENTRY(cublas##letter##gemmStridedBatched)       \
+    ENTRY(cublas##letter##gemmStridedBatched_64) ENTRY(cublas##letter##gemv_v2) ENTRY(cublas##letter##gemv_v2_64)
+        OF_TYPES(ENTRIES) ENTRY(cublasGemmEx) ENTRY(cublasGemmEx_64) ENTRY(cublasGemmStridedBatchedEx)
+            ENTRY(cublasGemmStridedBatchedEx_64) ENTRY(cublasCreate_v2)};
+    void *found = NULL;
+    for (size_t at = 0; at < sizeof here / sizeof *here; ++at)
+        if (strcmp(here[at].name, name) == 0)
+            memcpy(&found, &here[at].function, sizeof found);
+    return found;
+}

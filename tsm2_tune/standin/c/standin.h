@@ -1,0 +1,208 @@
+/* The library that stands in for cuBLAS in a program, put before it by LD_PRELOAD.
+
+   It defines cuBLAS's routines for products (routines.c). Each describes its product (struct asked) and is visited
+   (visit.c): a product that the pack's kernels are expected to compute faster is started there (lanes.c), any other
+   call goes to cuBLAS as it is (loaded.c). What was seen is written down (journal.c), its GPU time taken (times.c), its
+   result compared with cuBLAS's (comparing.c) where that is asked for. */
+
+#ifndef STANDIN_H
+#define STANDIN_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "tsm2.h"
+
+#define EXPORTED __attribute__((visibility("default")))
+
+/* cuBLAS's numbers */
+enum { CUBLAS_SUCCESS = 0, CUBLAS_NOT_INITIALIZED = 1 };
+enum { HOST_POINTERS = 0 };
+enum { MATH_KIND = 15, PEDANTIC_MATH = 2 }; /* of a math mode: kinds up to this one give up no precision */
+enum { R_32F = 0, R_64F = 1, R_16F = 2, C_32F = 4, C_64F = 5, R_16BF = 14 }; /* cudaDataType_t */
+enum { COMPUTE_32F = 68, COMPUTE_32F_PEDANTIC = 69, COMPUTE_64F = 70, COMPUTE_64F_PEDANTIC = 71 };
+
+typedef void *cublas_handle;
+
+/* The routines that are stood in for; journal.py has their names in this order. */
+enum routine { GEMM, GEMM_EX, GEMM_BATCHED, GEMM_BATCHED_EX, GEMV, ROUTINES };
+
+/* Why a product was left to cuBLAS; journal.py has the sentences in this order. */
+enum reason {
+    NOT_LEFT,
+    NO_PACK,        /* there is none, or none that can be used */
+    NO_KERNEL,      /* for this product and GPU */
+    EXPECTED,       /* to be faster, or as fast */
+    BATCH,          /* that is no single product */
+    PRECISION,      /* the program allows less, or asks for a type that no kernel has */
+    DEVICE_FACTORS, /* alpha and beta are in device memory */
+    ZERO,           /* alpha or an extent is 0, an argument is wrong, or C overlaps A or B */
+    STRIDES,        /* of a vector */
+    CAPTURED,       /* into a CUDA graph, where the kernel needs a workspace, or to be loaded */
+    NO_MEMORY,      /* for a workspace */
+    FAILED,         /* the kernel could not be started */
+    OFF,            /* its result was outside of the bound */
+    CROWD,          /* more streams, or more products, than are kept apart */
+    TIMED,          /* to be compared by time */
+    COMPARED,       /* to be compared by result, or was: cuBLAS's is what the program got */
+    REASONS
+};
+
+/* A product as the program asks for it, column-major. */
+struct asked {
+    enum routine routine;
+    int type; /* a tsm2_type, or -1: none that is known */
+    int transa, transb;
+    int64_t m, n, k;
+    const void *alpha, *A;
+    int64_t lda;
+    const void *B;
+    int64_t ldb;
+    const void *beta;
+    void *C;
+    int64_t ldc;
+    int64_t batches;       /* of the call: 1 where it is one product */
+    enum reason unfit;     /* why no kernel can be asked, or NOT_LEFT */
+};
+
+enum { LINES = 4096 };
+
+/* What is known of all products that are alike: a line of the journal, which other processes read: journal.py. */
+struct line {
+    _Atomic uint32_t state; /* 0: free, 1: being written, 2: written */
+    int32_t routine, type, transa, transb, device, is_gram;
+    _Atomic int32_t decision; /* an enum reason: NOT_LEFT where the kernel is expected to be faster; -1: not yet made */
+    int64_t m, n, k, lda, ldb, ldc, batches;
+    double expected_us, cublas_expected_us; /* 0: not known */
+    _Atomic uint64_t calls, taken, left[REASONS];
+    _Atomic uint64_t first_ns; /* of the first product, in which cuBLAS or the pack may load a kernel */
+    _Atomic uint64_t cublas_timed, cublas_ns, taken_timed, taken_ns; /* of those after it */
+    _Atomic uint64_t compared;
+    double worst; /* difference from cuBLAS's result, as a share of the bound */
+};
+
+struct journal {
+    char magic[8];
+    uint32_t line_bytes, lines;
+    int64_t process;
+    char program[232];
+    struct line at[LINES];
+};
+
+/* What was asked of the stand-in by its environment. */
+struct settings {
+    const char *pack, *journal; /* paths; NULL: none */
+    bool has_times;
+    int compared; /* products of each line */
+};
+extern struct settings settings;
+
+/* One line on standard error. */
+void tell(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* loaded.c: the cuBLAS that the program has loaded. */
+
+/* Its function of this name, for a call with this handle; NULL where there is none. `place` keeps what was found. */
+void *cublas_function(const char *name, cublas_handle handle, _Atomic(void *) *place);
+/* As dlsym of the C library: also in the program's place. */
+void *next_dlsym(void *library, const char *name);
+/* The function here that stands in for cuBLAS's of this name; NULL: none. */
+void *function_here(const char *name);
+
+/* journal.c */
+
+/* The line of such products on this device, new or old; NULL where there is no more room. */
+struct line *line_of(const struct asked *asked, int device);
+
+/* driver.c: of the CUDA driver, found in the process. */
+
+typedef int cu_result;
+typedef void *cu_stream, *cu_event, *cu_context;
+typedef unsigned long long cu_pointer;
+struct copy_2d { /* CUDA_MEMCPY2D */
+    size_t source_x, source_y;
+    int source_kind;
+    const void *source_host;
+    cu_pointer source_device;
+    void *source_array;
+    size_t source_pitch;
+    size_t target_x, target_y;
+    int target_kind;
+    void *target_host;
+    cu_pointer target_device;
+    void *target_array;
+    size_t target_pitch;
+    size_t width_bytes, height;
+};
+enum { ON_HOST = 1, ON_DEVICE = 2 };
+#define DRIVER(X)                                                                                                    \
+    X(current_context, "cuCtxGetCurrent", (cu_context *context))                                                     \
+    X(context_id, "cuCtxGetId", (cu_context context, unsigned long long *id))                                        \
+    X(current_device, "cuCtxGetDevice", (int *device))                                                               \
+    X(is_capturing, "cuStreamIsCapturing", (cu_stream stream, int *status))                                          \
+    X(await_stream, "cuStreamSynchronize", (cu_stream stream))                                                       \
+    X(create_event, "cuEventCreate", (cu_event * event, unsigned flags))                                             \
+    X(record_event, "cuEventRecord", (cu_event event, cu_stream stream))                                             \
+    X(query_event, "cuEventQuery", (cu_event event))                                                                 \
+    X(elapsed, "cuEventElapsedTime", (float *ms, cu_event begin, cu_event end))                                      \
+    X(allocate, "cuMemAlloc_v2", (cu_pointer * address, size_t bytes))                                               \
+    X(release, "cuMemFree_v2", (cu_pointer address))                                                                 \
+    X(copy, "cuMemcpy2DAsync_v2", (const struct copy_2d *copy, cu_stream stream))
+struct driver_functions {
+#define MEMBER(name, symbol, parameters) cu_result(*name) parameters;
+    DRIVER(MEMBER)
+#undef MEMBER
+};
+/* NULL where the process has no driver, or one that is too old. */
+const struct driver_functions *driver(void);
+
+/* lanes.c: a lane is a stream with the pack's handle for it. */
+
+struct lane {
+    unsigned long long context;
+    cu_stream stream;
+    const void *thread; /* whose stream it is; NULL: everyone's */
+    tsm2_handle handle; /* NULL: the pack has none for this context */
+    pthread_mutex_t lock;
+    int device;
+};
+/* The lane of the stream in the current context; NULL, and the reason. */
+struct lane *lane_of(cu_stream stream, enum reason *reason);
+/* What the line's products are expected to take: its decision, made in the lane. */
+enum reason decided(struct lane *lane, const struct asked *asked, struct line *line);
+/* Start the kernel: NOT_LEFT, or why it was not started. */
+enum reason start_kernel(struct lane *lane, const struct asked *asked);
+int element_bytes(int type);
+
+/* visit.c */
+
+struct visit {
+    struct line *line;
+    cu_stream stream;
+    struct waiting *waiting; /* for its time; NULL: that is not taken */
+    struct comparison *comparison; /* NULL: none */
+    bool is_first, is_taken;
+};
+/* Whether the product was started here: else the caller asks cuBLAS. Either way end_visit follows. */
+bool begin_visit(struct visit *visit, cublas_handle handle, const struct asked *asked);
+int end_visit(struct visit *visit, int status);
+extern _Thread_local int is_inside; /* a call of cuBLAS's, which may call its own routines */
+
+/* times.c */
+
+/* Begin to take the GPU time of what follows on the visit's stream, where there is a place for it. */
+void begin_time(struct visit *visit);
+void end_time(struct visit *visit);
+
+/* comparing.c */
+
+/* The kernel's result, C as it was before, and what the bound needs; NULL where there is no memory, or the kernel was not
+   started. cuBLAS's routine follows, then end_comparison. */
+struct comparison *begin_comparison(struct lane *lane, const struct asked *asked);
+/* Compares with what C holds now. The line's decision becomes OFF where the kernel's is outside of the bound. */
+void end_comparison(struct comparison *comparison, struct line *line);
+
+#endif

@@ -1,0 +1,96 @@
+/* GPU times of products, by events on their streams, read when they have passed. */
+
+#include "standin.h"
+
+#include <stdlib.h>
+
+enum { MOST_WAITING = 512, NOT_READY = 600 }; /* CUDA_ERROR_NOT_READY */
+
+enum state { FREE, BEGUN, ENDED };
+struct waiting {
+    enum state state;
+    unsigned long long context; /* of the events; 0: there are none */
+    cu_event begin, end;
+    struct line *line;
+    bool is_first, is_taken;
+};
+static struct waiting waiting[MOST_WAITING];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void add_time(const struct waiting *one, uint64_t ns)
+{
+    struct line *line = one->line;
+    if (one->is_first) {
+        atomic_store(&line->first_ns, ns);
+        return;
+    }
+    atomic_fetch_add(one->is_taken ? &line->taken_ns : &line->cublas_ns, ns);
+    atomic_fetch_add(one->is_taken ? &line->taken_timed : &line->cublas_timed, 1);
+}
+
+/* Reads the times that have passed. The lock is held. */
+static void read_times(void)
+{
+    for (int at = 0; at < MOST_WAITING; ++at) {
+        struct waiting *one = &waiting[at];
+        float ms;
+        if (one->state != ENDED)
+            continue;
+        const cu_result result = driver()->query_event(one->end);
+        if (result == NOT_READY)
+            continue;
+        one->state = FREE;
+        if (result == 0 && driver()->elapsed(&ms, one->begin, one->end) == 0)
+            add_time(one, (uint64_t)((double)ms * 1e6));
+    }
+}
+
+static void read_the_last(void)
+{
+    pthread_mutex_lock(&lock);
+    read_times();
+    pthread_mutex_unlock(&lock);
+}
+
+static bool make_events(struct waiting *one, unsigned long long context)
+{
+    if (driver()->create_event(&one->begin, 0) != 0 || driver()->create_event(&one->end, 0) != 0)
+        return false;
+    one->context = context;
+    return true;
+}
+
+void begin_time(struct visit *visit)
+{
+    static bool is_watching;
+    unsigned long long context;
+    if (driver()->context_id(NULL, &context) != 0)
+        return;
+    pthread_mutex_lock(&lock);
+    if (!is_watching)
+        is_watching = atexit(read_the_last) == 0; /* after the driver's own, so that it runs before that */
+    read_times();
+    for (int at = 0; at < MOST_WAITING; ++at) {
+        struct waiting *one = &waiting[at];
+        if (one->state != FREE || (one->context != 0 && one->context != context))
+            continue;
+        if ((one->context == 0 && !make_events(one, context)) || driver()->record_event(one->begin, visit->stream) != 0)
+            break;
+        one->state = BEGUN;
+        one->line = visit->line;
+        visit->waiting = one;
+        break;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+void end_time(struct visit *visit)
+{
+    struct waiting *one = visit->waiting;
+    const bool has_ended = driver()->record_event(one->end, visit->stream) == 0;
+    pthread_mutex_lock(&lock);
+    one->is_taken = visit->is_taken;
+    one->is_first = visit->is_first;
+    one->state = has_ended ? ENDED : FREE;
+    pthread_mutex_unlock(&lock);
+}

@@ -1,0 +1,174 @@
+/* What becomes of a product: the pack's kernel, or cuBLAS. */
+
+#define _GNU_SOURCE
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "standin.h"
+
+struct settings settings;
+_Thread_local int is_inside;
+
+enum { TIMED_OF_CUBLAS = 4 }; /* products of each line, the first of which does not count */
+
+__attribute__((constructor)) static void read_settings(void)
+{
+    const char *compared = secure_getenv("TSM2_COMPARED");
+    settings.pack = secure_getenv("TSM2_LIBRARY");
+    settings.journal = secure_getenv("TSM2_JOURNAL");
+    settings.has_times = secure_getenv("TSM2_TIMES") != NULL;
+    settings.compared = compared == NULL ? 0 : atoi(compared);
+}
+
+void tell(const char *format, ...)
+{
+    char text[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    const int written = snprintf(text, sizeof text, "tsm2-tune: ");
+    vsnprintf(text + written, sizeof text - (size_t)written, format, arguments);
+    va_end(arguments);
+    fprintf(stderr, "%s\n", text);
+}
+
+static bool is_zero(const struct asked *asked)
+{
+    double parts[2] = {0, 0};
+    float small[2] = {0, 0};
+    switch (asked->type) {
+    case TSM2_F64:
+        memcpy(parts, asked->alpha, sizeof *parts);
+        break;
+    case TSM2_C128:
+        memcpy(parts, asked->alpha, sizeof parts);
+        break;
+    default:
+        memcpy(small, asked->alpha, asked->type == TSM2_C64 ? sizeof small : sizeof *small);
+        return small[0] == 0 && small[1] == 0;
+    }
+    return parts[0] == 0 && parts[1] == 0;
+}
+
+struct span {
+    uintptr_t begin, end;
+};
+
+static struct span span_of(const void *address, int64_t ld, int64_t rows, int64_t columns, int bytes)
+{
+    const uintptr_t begin = (uintptr_t)address;
+    const struct span span = {begin, begin + (uintptr_t)(((columns - 1) * ld + rows) * bytes)};
+    return span;
+}
+
+static bool share(struct span x, struct span y) { return x.begin < y.end && y.begin < x.end; }
+
+/* Whether C shares memory with A or B, as far as their spans tell. */
+static bool overlaps(const struct asked *asked)
+{
+    const int bytes = element_bytes(asked->type);
+    const bool a_is_plain = asked->transa == TSM2_N, b_is_plain = asked->transb == TSM2_N;
+    const int64_t m = asked->m, n = asked->n, k = asked->k;
+    const struct span a = span_of(asked->A, asked->lda, a_is_plain ? m : k, a_is_plain ? k : m, bytes);
+    const struct span b = span_of(asked->B, asked->ldb, b_is_plain ? k : n, b_is_plain ? n : k, bytes);
+    const struct span c = span_of(asked->C, asked->ldc, m, n, bytes);
+    return share(c, a) || share(c, b);
+}
+
+/* What the handle is set to: of its functions, found once. */
+static int setting(const char *name, _Atomic(void *) *place, cublas_handle handle, int fallback)
+{
+    int (*get)(cublas_handle, int *), value = fallback;
+    void *found = cublas_function(name, handle, place);
+    memcpy(&get, &found, sizeof found);
+    return get == NULL || get(handle, &value) != CUBLAS_SUCCESS ? fallback : value;
+}
+
+static bool stream_of(cublas_handle handle, cu_stream *stream)
+{
+    static _Atomic(void *) place;
+    int (*get)(cublas_handle, cu_stream *);
+    void *found = cublas_function("cublasGetStream_v2", handle, &place);
+    memcpy(&get, &found, sizeof found);
+    return get != NULL && get(handle, stream) == CUBLAS_SUCCESS;
+}
+
+/* Why this call of a product whose kernel is faster has to be cuBLAS's; NOT_LEFT if it has not. */
+static enum reason reason_now(cublas_handle handle, const struct asked *asked)
+{
+    static _Atomic(void *) pointers, math;
+    if (setting("cublasGetPointerMode_v2", &pointers, handle, -1) != HOST_POINTERS)
+        return DEVICE_FACTORS;
+    const int mode = setting("cublasGetMathMode", &math, handle, -1);
+    const bool may_be_rounded = asked->type != TSM2_F64 && asked->type != TSM2_C128;
+    if (mode < 0 || ((mode & MATH_KIND) > PEDANTIC_MATH && may_be_rounded))
+        return PRECISION;
+    return asked->alpha == NULL || asked->beta == NULL || is_zero(asked) || overlaps(asked) ? ZERO : NOT_LEFT;
+}
+
+/* Whether the stream's work goes into a CUDA graph, or that is not known. */
+static bool is_capturing(cu_stream stream)
+{
+    int status = 0;
+    return driver()->is_capturing(stream, &status) != 0 || status != 0;
+}
+
+/* Whether the product is cuBLAS's to be compared with. */
+static enum reason reason_to_measure(struct visit *visit, struct lane *lane, const struct asked *asked)
+{
+    struct line *line = visit->line;
+    if (settings.compared > 0 && atomic_load(&line->compared) < (uint64_t)settings.compared) {
+        visit->comparison = begin_comparison(lane, asked);
+        if (visit->comparison != NULL)
+            return COMPARED;
+    }
+    return settings.has_times && atomic_load(&line->left[TIMED]) < TIMED_OF_CUBLAS ? TIMED : NOT_LEFT;
+}
+
+static enum reason visited(struct visit *visit, cublas_handle handle, const struct asked *asked)
+{
+    enum reason reason;
+    struct lane *lane = lane_of(visit->stream, &reason);
+    if (lane == NULL)
+        return reason;
+    visit->line = line_of(asked, lane->device);
+    if (visit->line == NULL)
+        return CROWD;
+    visit->is_first = atomic_fetch_add_explicit(&visit->line->calls, 1, memory_order_relaxed) == 0;
+    const bool is_measured = (settings.has_times || settings.compared > 0) && !is_capturing(visit->stream);
+    reason = decided(lane, asked, visit->line);
+    if (reason == NOT_LEFT)
+        reason = reason_now(handle, asked);
+    if (reason == NOT_LEFT)
+        reason = is_measured ? reason_to_measure(visit, lane, asked) : NOT_LEFT;
+    if (settings.has_times && is_measured && reason != COMPARED)
+        begin_time(visit);
+    if (reason == NOT_LEFT)
+        reason = start_kernel(lane, asked);
+    if (reason == FAILED)
+        atomic_store(&visit->line->decision, FAILED);
+    atomic_fetch_add_explicit(reason == NOT_LEFT ? &visit->line->taken : &visit->line->left[reason], 1,
+                              memory_order_relaxed);
+    return reason;
+}
+
+bool begin_visit(struct visit *visit, cublas_handle handle, const struct asked *asked)
+{
+    memset(visit, 0, sizeof *visit);
+    if (is_inside++ > 0 || driver() == NULL || asked->type < 0 || !stream_of(handle, &visit->stream))
+        return false;
+    visit->is_taken = visited(visit, handle, asked) == NOT_LEFT;
+    return visit->is_taken;
+}
+
+int end_visit(struct visit *visit, int status)
+{
+    --is_inside;
+    if (visit->waiting != NULL)
+        end_time(visit);
+    if (visit->comparison != NULL)
+        end_comparison(visit->comparison, visit->line);
+    return status;
+}

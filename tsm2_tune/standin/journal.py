@@ -1,0 +1,166 @@
+"""What the stand-in wrote down of a program's products: a file of each process, which stays however that ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.problem import DTYPES, ELEMENT_TYPES, Problem
+from tsm2_tune.generator.transposed import transposed
+
+MAGIC = b"TSM2JRN1"
+ROUTINES = ("gemm", "GemmEx", "gemmStridedBatched", "GemmStridedBatchedEx", "gemv")  # of standin.h's enum routine
+REASONS = (  # of standin.h's enum reason
+    "",
+    "no pack is there",
+    "no kernel is in the pack for it",
+    "cuBLAS is expected to be as fast",
+    "a batch of products",
+    "the program lets cuBLAS round more",
+    "alpha and beta are in device memory",
+    "alpha or an extent is 0, or C overlaps",
+    "the vector has gaps",
+    "captured, and the kernel needs a workspace or is not loaded",
+    "no memory for a workspace",
+    "the kernel could not be started",
+    "the kernel's result was off",
+    "more streams or shapes than are kept apart",
+    "timed, to be compared",
+    "its result was compared",
+)
+TYPES = tuple(ELEMENT_TYPES)  # of tsm2_type
+OPERATIONS = "NTC"
+WRITTEN = 2  # of a line's state
+HEAD = np.dtype([("magic", "S8"), ("line_bytes", "u4"), ("lines", "u4"), ("process", "i8"), ("program", "S232")])
+LINE = np.dtype(
+    [(name, "i4") for name in ("state", "routine", "type", "transa", "transb", "device", "is_gram", "decision")]
+    + [(name, "i8") for name in ("m", "n", "k", "lda", "ldb", "ldc", "batches")]
+    + [(name, "f8") for name in ("expected_us", "cublas_expected_us")]
+    + [(name, "u8") for name in ("calls", "taken")]
+    + [("left", "u8", (len(REASONS),))]
+    + [(name, "u8") for name in ("first_ns", "cublas_timed", "cublas_ns", "taken_timed", "taken_ns", "compared")]
+    + [("worst", "f8")]
+)
+VECTOR_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Products of a program that are alike."""
+
+    routine: str
+    dtype: str
+    op: str  # cuBLAS's, such as NT
+    shape: tuple[int, int, int]  # m, n and k as cuBLAS has them
+    leading: tuple[int, int, int]
+    batches: int
+    is_gram: bool
+    calls: int
+    taken: int
+    left: tuple[int, ...]  # by REASONS
+    first_us: float  # GPU time of the first of them; 0: not taken
+    cublas_us: tuple[int, float]  # how many of the others were timed, and their total
+    taken_us: tuple[int, float]
+    compared: int = 0
+    worst: float = 0.0  # difference from cuBLAS's result, as a share of the bound
+
+    @property
+    def us(self) -> float:
+        """What one takes as the program ran, on average; 0: not known."""
+        count, total = self.cublas_us[0] + self.taken_us[0], self.cublas_us[1] + self.taken_us[1]
+        return total / count if count else self.first_us
+
+    @property
+    def total_us(self) -> float:
+        """What all of them take at their average."""
+        return self.calls * self.us
+
+    @property
+    def problem(self) -> Problem | None:
+        """What is to be tuned for it: of a tall C, as kernels are for such; None where none can be."""
+        ops = self.op.lower() if self.dtype.startswith("c") else self.op.lower().replace("c", "t")
+        try:
+            plain = Problem(*self.shape, self.dtype, ops[0] + "x" if self.is_gram else ops)
+        except InputError:  # an extent of more than is tuned
+            return None
+        m, n, _ = self.shape
+        return transposed(plain) if m < n and not self.is_gram else plain
+
+    @property
+    def has_odd_lines(self) -> bool:
+        """Whether lines of a matrix are no whole vectors of 16 bytes."""
+        size = DTYPES[self.dtype].element_bytes
+        return any(ld * size % VECTOR_BYTES for ld in self.leading)
+
+    @property
+    def reason(self) -> str:
+        """Why most of those that were left to cuBLAS were."""
+        most = max(range(len(self.left)), key=lambda at: self.left[at])
+        return REASONS[most] if self.left[most] else ""
+
+
+def seen_in(folder: Path) -> tuple[Seen, ...]:
+    """What the processes of a program wrote into the folder, most time first."""
+    found: dict[tuple[object, ...], Seen] = {}
+    for file in sorted(folder.iterdir()):
+        for one in _read(file):
+            key = (one.routine, one.dtype, one.op, one.shape, one.leading, one.batches, one.is_gram)
+            found[key] = _together(found[key], one) if key in found else one
+    return tuple(sorted(found.values(), key=lambda one: (-one.total_us, -one.calls, one.shape)))
+
+
+def _read(file: Path) -> Iterable[Seen]:
+    """The lines of one process; none of a file that it had no time to begin."""
+    data = file.read_bytes()
+    if len(data) < HEAD.itemsize or not data.startswith(MAGIC):
+        return
+    lines = np.frombuffer(data, LINE, (len(data) - HEAD.itemsize) // LINE.itemsize, HEAD.itemsize)
+    for line in lines[lines["state"] == WRITTEN]:
+        if not (0 <= line["routine"] < len(ROUTINES) and 0 <= line["type"] < len(TYPES)):
+            continue
+        if not (0 <= line["transa"] < len(OPERATIONS) and 0 <= line["transb"] < len(OPERATIONS)):
+            continue  # no operation: cuBLAS refused it
+        yield Seen(
+            ROUTINES[line["routine"]],
+            TYPES[line["type"]],
+            OPERATIONS[line["transa"]] + OPERATIONS[line["transb"]],
+            (int(line["m"]), int(line["n"]), int(line["k"])),
+            (int(line["lda"]), int(line["ldb"]), int(line["ldc"])),
+            int(line["batches"]),
+            bool(line["is_gram"]),
+            int(line["calls"]),
+            int(line["taken"]),
+            tuple(map(int, line["left"])),
+            float(line["first_ns"]) / 1e3,
+            (int(line["cublas_timed"]), float(line["cublas_ns"]) / 1e3),
+            (int(line["taken_timed"]), float(line["taken_ns"]) / 1e3),
+            int(line["compared"]),
+            float(line["worst"]),
+        )
+
+
+def _together(one: Seen, other: Seen) -> Seen:
+    """The same products of two processes or devices."""
+    return replace(
+        one,
+        calls=one.calls + other.calls,
+        taken=one.taken + other.taken,
+        left=tuple(x + y for x, y in zip(one.left, other.left, strict=True)),
+        first_us=one.first_us or other.first_us,
+        cublas_us=_sum(one.cublas_us, other.cublas_us),
+        taken_us=_sum(one.taken_us, other.taken_us),
+        compared=one.compared + other.compared,
+        worst=max(one.worst, other.worst),
+    )
+
+
+def _sum(one: tuple[int, float], other: tuple[int, float]) -> tuple[int, float]:
+    return one[0] + other[0], one[1] + other[1]
+
+
+def total_us(seen: Sequence[Seen]) -> float:
+    return sum(one.total_us for one in seen)
