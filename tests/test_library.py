@@ -193,12 +193,16 @@ def test_a_workspace_of_the_callers(there: InProcess, plain: str) -> None:
 
 
 def test_a_captured_product_has_the_callers_workspace(there: InProcess, plain: str) -> None:
-    captured = [("set_stream", 7), ("fake_capture", 7)]
+    captured = [("load",), ("set_stream", 7), ("fake_capture", 7)]
+    record = there(play, plain, [*captured[1:], PRODUCT, ("fake_capture", 0), PRODUCT, ("fake_capture", 7), PRODUCT])
+    assert record.statuses == [NOT_SUPPORTED, SUCCESS, SUCCESS]
+    assert "kernel is not loaded, which a CUDA graph needs: tsm2_load before it" in record.errors[0]
     record = there(play, plain, [*captured, SPLIT_PRODUCT, PRODUCT])
+    del record.statuses[0], record.errors[0]  # of the load
     assert record.statuses == [NOT_SUPPORTED, SUCCESS]
     assert "a CUDA graph has from the caller: tsm2_set_workspace" in record.errors[0]
     record = there(play, plain, [("set_workspace", 0x7000000, 1 << 20), *captured, SPLIT_PRODUCT])
-    assert record.statuses == [SUCCESS] * 2
+    assert record.statuses == [SUCCESS] * 3
 
 
 @pytest.mark.parametrize("free_bytes", [0, SPLIT_BYTES])

@@ -286,7 +286,7 @@ def ladder(
     if unsolved:
         untried = any(not rung.tried for rungs in found.values() for rung in rungs)
         more = "raise --budget or --max-trials, or choose a smaller shape" if untried else "raise its limits"
-        sentence = f"no time of a step: see `tsm2-tune show --db {database}`, or {more}"
+        sentence = f"some steps have no time: see `tsm2-tune show --db {database}`, or {more}"
         display.print_line(display.console(stderr=True), sentence)
     _tell_interrupted(tally)
     if unsolved or tally.interrupted:

@@ -13,6 +13,7 @@ import click
 from tsm2_tune.display import printable
 from tsm2_tune.errors import ToolMissing, TuneError
 
+STOPPED = 130  # the exit status after Ctrl-C, as shells have it
 MOST_CHARACTERS = 2000  # of a sentence
 _LINE_ENDS = re.compile(r"\s*[\n\r]\s*")  # in names that a user gives, and in what click says
 
@@ -46,6 +47,8 @@ def _one_sentence() -> Iterator[None]:
         raise _refusal(_in_a_line(error)) from None
     except BrokenPipeError:
         raise
+    except KeyboardInterrupt:
+        raise click.exceptions.Exit(STOPPED) from None
     except OSError as error:
         _drop_unwritten()
         what = error.filename if error.filename is not None else "the output"

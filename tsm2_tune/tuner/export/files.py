@@ -27,7 +27,9 @@ def write(text: str, output: str | Path) -> None:
     path = Path(os.path.realpath(output))  # a link keeps pointing where it points
     if path.exists() and not path.is_file():
         try:
-            with path.open("w", encoding="utf-8", newline="") as device:
+            number = os.open(path, os.O_WRONLY | os.O_NONBLOCK)  # a pipe that nobody reads is refused
+            os.set_blocking(number, True)
+            with open(number, "w", encoding="utf-8", newline="") as device:
                 device.write(text)
         except OSError as error:
             raise _refused(path, error) from error
