@@ -1,0 +1,125 @@
+"""The stand-in for cuBLAS before a cuBLAS and a driver that write down their calls."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.cublas_program import WIDE, names_of
+from tsm2_tune.standin.build import standin_path
+from tsm2_tune.standin.journal import Seen, seen_in
+from tsm2_tune.standin.running import Standing
+
+TESTS = Path(__file__).parent
+FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O1", "-fPIC", "-shared", "-pthread")
+LETTERS = "SDCZ"
+OF_LETTERS = tuple(
+    f"cublas{letter}{name}{wide}"
+    for letter in LETTERS
+    for name, suffix in (("gemm", "_v2"), ("gemmStridedBatched", ""), ("gemv", "_v2"))
+    for wide in (suffix, suffix + WIDE)
+)
+ROUTINES = (
+    *OF_LETTERS,
+    *(name + wide for name in ("cublasGemmEx", "cublasGemmStridedBatchedEx") for wide in ("", WIDE)),
+)
+A, B, C = 1 << 40, 1 << 50, 1 << 60  # addresses that nobody reads
+ONE, ZERO = [1.0, 0.0], [0.0, 0.0]
+
+
+def build_fakes(folder: Path) -> None:
+    """libcuda.so.1 and libcublas.so.13 in the folder."""
+    for source, name, libraries in (
+        ("fake_cuda.c", "libcuda.so.1", ()),
+        ("fake_cublas.c", "libcublas.so.13", (f"-L{folder}", "-l:libcuda.so.1")),
+    ):
+        command = ["cc", *FLAGS, f"-Wl,-soname,{name}", str(TESTS / source), *libraries, "-o", str(folder / name)]
+        subprocess.run(command, check=True)
+
+
+@dataclass(frozen=True)
+class Played:
+    """What became of a program's steps."""
+
+    statuses: list[list[int]]  # by thread
+    log: list[str]  # of the driver and of cuBLAS
+    told: str  # on standard error
+    seen: tuple[Seen, ...]
+    status: int
+
+    @property
+    def launches(self) -> list[str]:
+        return [line for line in self.log if line.startswith("launch ")]
+
+    @property
+    def left(self) -> list[str]:
+        """Calls of cuBLAS's, without the addresses of factors, which are other ones in each process."""
+        return [line for line in self.log if line.startswith("cublas")]
+
+
+def play(
+    fakes: Path,
+    *threads: Sequence[Any],
+    standin: bool = True,
+    environment: dict[str, str] | None = None,
+    **named: Any,
+) -> Played:
+    """Let each thread of a program do its steps, with the stand-in before cuBLAS, or without."""
+    with tempfile.TemporaryDirectory() as folder:
+        told = Standing(standin_path(), **named).environment(Path(folder)) if standin else dict(os.environ)
+        told["LD_LIBRARY_PATH"] = str(fakes)
+        told |= environment or {}
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.cublas_program"],
+            input=json.dumps(threads),
+            env=told,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            cwd=TESTS.parent,
+        )
+        seen = seen_in(Path(folder))
+    found = json.loads(done.stdout) if done.stdout else {"statuses": [], "log": []}
+    return Played(found["statuses"], found["log"], done.stderr, seen, done.returncode)
+
+
+def gemm(routine: str = "cublasSgemm_v2", m: int = 6, n: int = 2, k: int = 3, **changes: Any) -> list[Any]:
+    """A call of a routine for products, leading dimensions the least, of one product."""
+    values: dict[str, Any] = {"transa": 0, "transb": 0, "m": m, "n": n, "k": k, "alpha": ONE, "beta": ZERO} | {
+        "A": A, "B": B, "C": C, "algorithm": -1, "count": 1, "type_a": 0, "type_b": 0, "type_c": 0, "compute": 68,
+        "x": B, "y": C, "incx": 1, "incy": 1, "trans": 0,
+    } | changes  # fmt: skip
+    least = {"lda": m if not values["transa"] else k, "ldb": k if not values["transb"] else n, "ldc": m}
+    if "gemv" in routine:
+        least["lda"] = m
+    strides = {"stride_a": 10**6, "stride_b": 10**6, "stride_c": 10**6}
+    values = {**least, **strides, **values}
+    return [routine, {name: values[name] for name in names_of(routine)}]
+
+
+def random_calls(count: int, seed: int) -> list[Any]:
+    """Of every routine, with arguments of every kind, wrong ones too."""
+    rng = random.Random(seed)
+    calls = list[Any]()
+    for _ in range(count):
+        m, n, k = (rng.choice((0, 1, 2, 3, 8, 500)) for _ in "mnk")
+        changes = {
+            "transa": rng.choice((0, 0, 1, 2, 3)), "transb": rng.choice((0, 0, 1, 2)), "trans": rng.choice((0, 1, 2)),
+            "alpha": rng.choice((ONE, ONE, [2.0, 1.0], ZERO)), "beta": rng.choice((ZERO, ONE, [0.5, -1.0])),
+            "type_a": rng.choice((0, 1, 2, 4, 5, 14)), "compute": rng.choice((64, 68, 69, 70, 74, 77)),
+            "count": rng.choice((1, 1, 3)), "incx": rng.choice((1, 1, 2, -1)), "incy": rng.choice((1, 1, 2)),
+            "C": rng.choice((C, C, A)), "stride_a": rng.choice((0, 10**6)),
+        }  # fmt: skip
+        changes["type_b"] = changes["type_c"] = changes["type_a"]
+        if rng.random() < 0.2:
+            changes[rng.choice(("lda", "ldb", "ldc"))] = rng.choice((0, 1, 600))
+        calls.append(gemm(rng.choice(ROUTINES), m, n, k, **changes))
+    return calls
