@@ -24,8 +24,8 @@ ARGUMENTS = {
     "gemv_v2": "trans m n alpha A lda x incx beta y incy",
     "GemmEx": "transa transb m n k alpha A type_a lda B type_b ldb beta C type_c ldc compute algorithm",
     "GemmStridedBatchedEx": (
-        "transa transb m n k alpha A type_a lda stride_a B type_b ldb stride_b beta C type_c ldc stride_c count compute"
-        " algorithm"
+        "transa transb m n k alpha A type_a lda stride_a B type_b ldb stride_b beta C type_c ldc stride_c count"
+        " compute algorithm"
     ),
 }
 

@@ -117,7 +117,7 @@ def test_what_a_kernel_does_not_compute_as_cublas_would_is_left(
     pack = fabricated_library(tmp_path, tried(Problem(6, 2, 3, "f32")))
     played = play(fakes, steps, pack=pack)
     assert played.launches == []
-    assert [line.split()[0] for line in played.left][0] == steps[-1][0]
+    assert played.left[0].split()[0] == steps[-1][0]
     if steps[-1][1].get("transa") != 3:  # which is no operation, and stands nowhere
         assert by_reason(played) == {reason: 1}
 
@@ -345,11 +345,11 @@ int main(void)
     void *handle;
     const double one = 1, zero = 0;
     cublasCreate_v2(&handle);
-    const int status = cublasDgemm_v2(handle, 0, 0, 6, 2, 3, &one, (double *)(1l << 40), 6, (double *)(1l << 50), 3, &zero,
-                                      (double *)(1l << 60), 6);
+    const int status = cublasDgemm_v2(handle, 0, 0, 6, 2, 3, &one, (double *)(1l << 40), 6, (double *)(1l << 50), 3,
+                                      &zero, (double *)(1l << 60), 6);
     void *next = dlsym(RTLD_NEXT, "main"), *standard = dlsym(RTLD_DEFAULT, "cublasDgemm_v2");
-    printf("%d %d %d %d\\n%s", status, next == NULL, standard == (void *)cublasDgemm_v2, dlsym(RTLD_NEXT, "printf") != NULL,
-           fake_log());
+    printf("%d %d %d %d\\n%s", status, next == NULL, standard == (void *)cublasDgemm_v2,
+           dlsym(RTLD_NEXT, "printf") != NULL, fake_log());
     return 7;
 }
 """
