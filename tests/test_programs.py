@@ -26,6 +26,7 @@ pytestmark = [
     pytest.mark.usefixtures("toolchain", "session_cache"),
     pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
 ]
+BY_LIBRARY = "run --library {library}"
 PROGRAM = (sys.executable, "-m", "tests.cublas_program")
 SEEN = Seen("gemm", "f32", "NT", (8, 10**6, 16), (8, 10**6, 8), 1, False, 100, 0, (0, 0, 100) + (0,) * 13, 90.0,
             (99, 4950.0), (0, 0.0))  # fmt: skip
@@ -121,18 +122,18 @@ def test_a_signal_goes_to_the_program(fakes: Path, plain: str, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("run", "--library", "{library}", "--", "nosuchprogram"), "cannot run nosuchprogram: no such program is in PATH"),
-        (("run", "--report", "--library", "{library}", "--", "nosuchprogram"), "cannot run nosuchprogram: no such program"),
-        (("run", "--library", "{library}", "--", "/etc/passwd"), "cannot run /etc/passwd: "),
-        (("run", "--library", "/nowhere/libtsm2.so", "--", "true"), "no library /nowhere/libtsm2.so: tsm2-tune export"),
-        (("run", "--db", "/nowhere/results.db", "--", "true"), "no database /nowhere/results.db"),
-        (("run",), "Missing argument 'PROGRAM...'"),
-        (("record", "--output", "/nowhere/products.txt", "--", "true"), "cannot write /nowhere/products.txt: its folder"),
-        (("record", "--", "true"), "Missing option '--output'"),
+        (f"{BY_LIBRARY} nosuchprogram", "cannot run nosuchprogram: no such program is in PATH"),
+        (f"{BY_LIBRARY} --report nosuchprogram", "cannot run nosuchprogram: no such program is in PATH"),
+        (f"{BY_LIBRARY} /etc/passwd", "cannot run /etc/passwd: "),
+        ("run --library /nowhere/libtsm2.so -- true", "no library /nowhere/libtsm2.so: tsm2-tune export"),
+        ("run --db /nowhere/results.db -- true", "no database /nowhere/results.db"),
+        ("run", "Missing argument 'PROGRAM...'"),
+        ("record --output /nowhere/products.txt -- true", "cannot write /nowhere/products.txt: its folder"),
+        ("record -- true", "Missing option '--output'"),
     ],
-)  # fmt: skip
-def test_what_cannot_be_run_is_refused(fakes: Path, plain: str, arguments: tuple[str, ...], sentence: str) -> None:
-    done = tsm2_tune(fakes, *(one.format(library=plain) for one in arguments))
+)
+def test_what_cannot_be_run_is_refused(fakes: Path, plain: str, arguments: str, sentence: str) -> None:
+    done = tsm2_tune(fakes, *arguments.format(library=plain).split())
     assert done.returncode == 2
     assert done.stderr.startswith(f"Error: {sentence}")
     assert done.stderr.count("\n") == 1
