@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.cublas_program import WIDE, names_of
 from tsm2_tune.standin.build import standin_path
-from tsm2_tune.standin.journal import Seen, seen_in
+from tsm2_tune.standin.journal import Seen, crowded_in, seen_in
 from tsm2_tune.standin.running import Standing
 
 TESTS = Path(__file__).parent
@@ -54,6 +54,7 @@ class Played:
     told: str  # on standard error
     seen: tuple[Seen, ...]
     status: int
+    crowded: int
 
     @property
     def launches(self) -> list[str]:
@@ -86,9 +87,9 @@ def play(
             timeout=120,
             cwd=TESTS.parent,
         )
-        seen = seen_in(Path(folder))
+        seen, crowded = seen_in(Path(folder)), crowded_in(Path(folder))
     found = json.loads(done.stdout) if done.stdout else {"statuses": [], "log": []}
-    return Played(found["statuses"], found["log"], done.stderr, seen, done.returncode)
+    return Played(found["statuses"], found["log"], done.stderr, seen, done.returncode, crowded)
 
 
 def gemm(routine: str = "cublasSgemm_v2", m: int = 6, n: int = 2, k: int = 3, **changes: Any) -> list[Any]:

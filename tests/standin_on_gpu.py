@@ -134,7 +134,6 @@ def work(
         streams = cp.cuda.Stream(non_blocking=True), cp.cuda.Stream.null
         stream = streams[rng.random() < 0.3]
         again, kept = c.copy(), list[Any]()
-        cp.cuda.Device().synchronize()
         cublas.cublasSetStream_v2(handle, ctypes.c_void_p(stream.ptr))
         cublas.cublasSetMathMode(handle, ctypes.c_int(rng.choice((0, 0, 0, 3))))
         on_device = rng.random() < 0.15
@@ -146,6 +145,7 @@ def work(
                 plain = np.array([value if kind in (4, 5) else value.real]).astype(kinds[kind])
                 factors[at : at + plain.nbytes] = cp.asarray(plain.view(np.uint8))
                 changes[name] = factors.data.ptr + at
+        cp.cuda.Device().synchronize()  # all that was written by CuPy, on another stream
         before = 0 if journal is None else journal.taken
         statuses = []
         for library, out in ((cublas, c), (real, again)):

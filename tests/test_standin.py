@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.fabricated import vendor_measurement, winners
-from tests.library_calls import Call, InProcess, fabricated_library, tried
+from tests.library_calls import TYPES, Call, InProcess, fabricated_library, tried
 from tests.library_calls import play as play_library
 from tests.standin_calls import ONE, ROUTINES, A, B, C, Played, build_fakes, gemm, play, random_calls
 from tsm2_tune.generator.problem import Problem
@@ -108,6 +108,8 @@ def test_each_call_is_taken_or_left_and_none_is_both(fakes: Path, pack: Path) ->
         ([gemm("cublasSgemmStridedBatched", count=2)], "a batch of products"),
         ([gemm("cublasSgemmStridedBatched", count=-1)], "a batch of products"),
         ([gemm("cublasSgemmStridedBatched", count=2, stride_a=0, stride_b=6, stride_c=13)], "a batch of products"),
+        ([gemm("cublasSgemmStridedBatched", count=2, stride_a=18, stride_b=6, stride_c=12)], "a batch of products"),
+        ([gemm("cublasSgemmStridedBatched", count=2, stride_a=0, stride_b=7, stride_c=12)], "a batch of products"),
         ([gemm(transa=1)], "no kernel is in the pack for it"),
     ],
 )
@@ -243,6 +245,22 @@ def test_threads_have_their_streams(fakes: Path, pack: Path) -> None:
     assert len(set.union(*room.values())) == 8
 
 
+def test_of_many_streams_some_share_a_workspace(fakes: Path, pack: Path) -> None:
+    split = gemm(m=70, n=9, k=3, transa=1)
+    streams = range(3, 103)
+    played = play(fakes, [step for stream in streams for step in (["cublasSetStream_v2", stream], split)], pack=pack)
+    assert [int(line.split(" ")[8]) for line in played.launches] == list(streams)
+    assert sum(line.startswith("allocate ") for line in played.log) == 2 * 64
+    assert sum(line.startswith("wait for all") for line in played.log) == 100 - 64
+
+
+def test_of_many_shapes_some_are_left(fakes: Path, pack: Path) -> None:
+    played = play(fakes, [gemm("cublasDgemm_v2", m=m) for m in range(1, 4201)], pack=pack)
+    assert len(played.launches) == 4096
+    assert len(played.left) == 104
+    assert played.crowded == 104
+
+
 # A pack that is none
 
 
@@ -253,7 +271,10 @@ def test_a_pack_that_is_none_is_told_once(fakes: Path, tmp_path: Path, what: str
         path.write_text("no library")
     elif what != "missing":
         source = tmp_path / "other.c"
-        source.write_text("int tsm2_interface(void) { return 1; }" if what == "older" else "int other;")
+        functions = ["interface", "status_text", "last_error", "create", "create_beside", "set_stream", "compare"]
+        functions += [f"gemm_{dtype}" for dtype in TYPES]
+        older = "".join(f"long tsm2_{name}(void) {{ return {name == 'interface':d}; }}\n" for name in functions)
+        source.write_text(older if what == "older" else "int other;")
         subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(path)], check=True)
     played = play(fakes, [gemm(), gemm(), gemm("cublasDgemm_v2")], pack=path)
     assert played.told.count("\n") == 1

@@ -16,7 +16,7 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.options import database_option
 from tsm2_tune.standin.build import pack_path, standin_path
-from tsm2_tune.standin.journal import Seen, seen_in, total_us
+from tsm2_tune.standin.journal import Seen, crowded_in, seen_in, total_us
 from tsm2_tune.standin.running import Standing, become, journal_folder, ran
 from tsm2_tune.tuner.export.files import write
 from tsm2_tune.tuner.trial import in_a_line
@@ -62,7 +62,7 @@ def run(
         become(program, standing)
     with journal_folder() as journal:
         status = ran(program, standing, journal)
-        _report(seen_in(journal), has_times=report)
+        _report(seen_in(journal), crowded_in(journal), has_times=report)
     ctx.exit(status)
 
 
@@ -121,7 +121,7 @@ def recorded(seen: Sequence[Seen], program: Sequence[str]) -> Iterator[str]:
             yield f"{problem.text}  # {about}"
 
 
-def _report(seen: Sequence[Seen], *, has_times: bool) -> None:
+def _report(seen: Sequence[Seen], crowded: int, *, has_times: bool) -> None:
     """What became of a program's products, on standard error."""
     console = display.console(stderr=True)
     calls, taken = sum(one.calls for one in seen), sum(one.taken for one in seen)
@@ -129,6 +129,8 @@ def _report(seen: Sequence[Seen], *, has_times: bool) -> None:
         _tell("no product was seen: the program called no cuBLAS, or has it linked into itself")
         return
     _tell(f"{_count(calls, 'product')} seen, {taken} computed by tuned kernels, {calls - taken} left to cuBLAS")
+    if crowded:
+        _tell(f"{_count(crowded, 'product')} more, of more shapes than are kept apart, were left to cuBLAS")
     of_taken = [one for one in seen if one.taken]
     if has_times:
         both = [one for one in of_taken if one.cublas_us[0] and one.taken_us[0]]

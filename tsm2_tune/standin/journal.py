@@ -35,7 +35,16 @@ REASONS = (  # of standin.h's enum reason
 TYPES = tuple(ELEMENT_TYPES)  # of tsm2_type
 OPERATIONS = "NTC"
 WRITTEN = 2  # of a line's state
-HEAD = np.dtype([("magic", "S8"), ("line_bytes", "u4"), ("lines", "u4"), ("process", "i8"), ("program", "S232")])
+HEAD = np.dtype(
+    [
+        ("magic", "S8"),
+        ("line_bytes", "u4"),
+        ("lines", "u4"),
+        ("process", "i8"),
+        ("program", "S232"),
+        ("crowded", "u8"),
+    ]
+)
 LINE = np.dtype(
     [(name, "i4") for name in ("state", "routine", "type", "transa", "transb", "device", "is_gram", "decision")]
     + [(name, "i8") for name in ("m", "n", "k", "lda", "ldb", "ldc", "batches")]
@@ -111,6 +120,13 @@ def seen_in(folder: Path) -> tuple[Seen, ...]:
             key = (one.routine, one.dtype, one.op, one.shape, one.leading, one.batches, one.is_gram)
             found[key] = _together(found[key], one) if key in found else one
     return tuple(sorted(found.values(), key=lambda one: (-one.total_us, -one.calls, one.shape)))
+
+
+def crowded_in(folder: Path) -> int:
+    """How many products more there were than were kept apart, by streams or shapes."""
+    heads = [file.read_bytes()[: HEAD.itemsize] for file in sorted(folder.iterdir())]
+    whole = [head for head in heads if len(head) == HEAD.itemsize and head.startswith(MAGIC)]
+    return sum(int(np.frombuffer(head, HEAD)["crowded"][0]) for head in whole)
 
 
 def _read(file: Path) -> Iterable[Seen]:

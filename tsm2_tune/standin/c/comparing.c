@@ -111,14 +111,14 @@ static int64_t columns_of_a(const struct asked *asked) { return asked->transa ==
 static int64_t rows_of_b(const struct asked *asked) { return asked->transb == TSM2_N ? asked->k : asked->n; }
 static int64_t columns_of_b(const struct asked *asked) { return asked->transb == TSM2_N ? asked->n : asked->k; }
 
-struct comparison *begin_comparison(struct lane *lane, const struct asked *asked)
+struct comparison *begin_comparison(struct lane *lane, cu_stream stream, const struct asked *asked)
 {
     struct comparison *made = calloc(1, sizeof *made);
     if (made == NULL)
         return NULL;
     const size_t bytes = (size_t)element_bytes(asked->type), of_c = (size_t)(asked->m * asked->n) * bytes;
     made->asked = *asked;
-    made->stream = lane->stream;
+    made->stream = stream;
     made->alpha = absolute_factor(asked->type, asked->alpha);
     made->beta = absolute_factor(asked->type, asked->beta);
     made->a = malloc((size_t)(asked->m * asked->k) * bytes);
@@ -130,7 +130,7 @@ struct comparison *begin_comparison(struct lane *lane, const struct asked *asked
     if (has_memory && copy(made, asked->A, asked->lda, rows_of_a(asked), columns_of_a(asked), made->a, false) &&
         copy(made, asked->B, asked->ldb, rows_of_b(asked), columns_of_b(asked), made->b, false) &&
         copy(made, asked->C, asked->ldc, asked->m, asked->n, made->before, false) &&
-        start_kernel(lane, asked) == NOT_LEFT) {
+        start_kernel(lane, stream, asked) == NOT_LEFT) {
         const bool is_there = copy(made, asked->C, asked->ldc, asked->m, asked->n, made->ours, false);
         if (copy(made, asked->C, asked->ldc, asked->m, asked->n, made->before, true) && is_there)
             return made;

@@ -120,10 +120,20 @@ static struct lane *new_lane(unsigned long long context, cu_stream stream)
     lane->stream = stream;
     lane->thread = thread_of(stream);
     lane->handle = has_pack ? new_handle(context) : NULL;
-    if (lane->handle != NULL)
-        pack.set_stream(lane->handle, stream);
     atomic_store_explicit(&lane_count, count + 1, memory_order_release);
     return lane;
+}
+
+/* A lane of the context's that the stream shares with others, as there are no more: what needs its workspace waits. */
+static struct lane *shared_lane(unsigned long long context, cu_stream stream)
+{
+    const int first = (int)(((uintptr_t)stream >> 4) % MOST_LANES);
+    for (int step = 0; step < MOST_LANES; ++step) {
+        struct lane *lane = &lanes[(first + step) % MOST_LANES];
+        if (lane->context == context)
+            return lane;
+    }
+    return NULL;
 }
 
 struct lane *lane_of(cu_stream stream, enum reason *reason)
@@ -138,7 +148,7 @@ struct lane *lane_of(cu_stream stream, enum reason *reason)
     if (last != NULL && is_lane_of(last, context, stream))
         return last;
     struct lane *lane = known_lane(context, stream);
-    if (lane == NULL) {
+    if (lane == NULL && atomic_load(&lane_count) < MOST_LANES) {
         pthread_mutex_lock(&lock);
         lane = known_lane(context, stream);
         if (lane == NULL)
@@ -146,6 +156,8 @@ struct lane *lane_of(cu_stream stream, enum reason *reason)
         pthread_mutex_unlock(&lock);
     }
     *reason = CROWD;
+    if (lane == NULL)
+        return shared_lane(context, stream);
     return last = lane;
 }
 
@@ -183,9 +195,10 @@ enum reason decided(struct lane *lane, const struct asked *asked, struct line *l
     return (enum reason)decision;
 }
 
-enum reason start_kernel(struct lane *lane, const struct asked *asked)
+enum reason start_kernel(struct lane *lane, cu_stream stream, const struct asked *asked)
 {
     pthread_mutex_lock(&lane->lock);
+    pack.set_stream(lane->handle, stream);
     const tsm2_status status =
         pack.gemm[asked->type](lane->handle, (tsm2_operation)asked->transa, (tsm2_operation)asked->transb, asked->m,
                                asked->n, asked->k, asked->alpha, asked->A, asked->lda, asked->B, asked->ldb, asked->beta,

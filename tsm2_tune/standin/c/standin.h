@@ -89,6 +89,7 @@ struct journal {
     uint32_t line_bytes, lines;
     int64_t process;
     char program[232];
+    _Atomic uint64_t crowded; /* products without a line */
     struct line at[LINES];
 };
 
@@ -116,6 +117,8 @@ void *function_here(const char *name);
 
 /* The line of such products on this device, new or old; NULL where there is no more room. */
 struct line *line_of(const struct asked *asked, int device);
+/* One product more has no line. */
+void count_crowded(void);
 
 /* driver.c: of the CUDA driver, found in the process. */
 
@@ -159,7 +162,7 @@ struct driver_functions {
 /* NULL where the process has no driver, or one that is too old. */
 const struct driver_functions *driver(void);
 
-/* lanes.c: a lane is a stream with the pack's handle for it. */
+/* lanes.c: a lane is a handle of the pack's, for a stream, or for several where there are many. */
 
 struct lane {
     unsigned long long context;
@@ -173,8 +176,8 @@ struct lane {
 struct lane *lane_of(cu_stream stream, enum reason *reason);
 /* What the line's products are expected to take: its decision, made in the lane. */
 enum reason decided(struct lane *lane, const struct asked *asked, struct line *line);
-/* Start the kernel: NOT_LEFT, or why it was not started. */
-enum reason start_kernel(struct lane *lane, const struct asked *asked);
+/* Start the kernel on the stream: NOT_LEFT, or why it was not started. */
+enum reason start_kernel(struct lane *lane, cu_stream stream, const struct asked *asked);
 int element_bytes(int type);
 
 /* visit.c */
@@ -201,7 +204,7 @@ void end_time(struct visit *visit);
 
 /* The kernel's result, C as it was before, and what the bound needs; NULL where there is no memory, or the kernel was not
    started. cuBLAS's routine follows, then end_comparison. */
-struct comparison *begin_comparison(struct lane *lane, const struct asked *asked);
+struct comparison *begin_comparison(struct lane *lane, cu_stream stream, const struct asked *asked);
 /* Compares with what C holds now. The line's decision becomes OFF where the kernel's is outside of the bound. */
 void end_comparison(struct comparison *comparison, struct line *line);
 

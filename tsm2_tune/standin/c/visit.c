@@ -120,7 +120,7 @@ static enum reason reason_to_measure(struct visit *visit, struct lane *lane, con
 {
     struct line *line = visit->line;
     if (settings.compared > 0 && atomic_load(&line->compared) < (uint64_t)settings.compared) {
-        visit->comparison = begin_comparison(lane, asked);
+        visit->comparison = begin_comparison(lane, visit->stream, asked);
         if (visit->comparison != NULL)
             return COMPARED;
     }
@@ -131,11 +131,11 @@ static enum reason visited(struct visit *visit, cublas_handle handle, const stru
 {
     enum reason reason;
     struct lane *lane = lane_of(visit->stream, &reason);
-    if (lane == NULL)
+    visit->line = lane == NULL ? NULL : line_of(asked, lane->device);
+    if (visit->line == NULL) {
+        count_crowded();
         return reason;
-    visit->line = line_of(asked, lane->device);
-    if (visit->line == NULL)
-        return CROWD;
+    }
     visit->is_first = atomic_fetch_add_explicit(&visit->line->calls, 1, memory_order_relaxed) == 0;
     const bool is_measured = (settings.has_times || settings.compared > 0) && !is_capturing(visit->stream);
     reason = decided(lane, asked, visit->line);
@@ -146,7 +146,7 @@ static enum reason visited(struct visit *visit, cublas_handle handle, const stru
     if (settings.has_times && is_measured && reason != COMPARED)
         begin_time(visit);
     if (reason == NOT_LEFT)
-        reason = start_kernel(lane, asked);
+        reason = start_kernel(lane, visit->stream, asked);
     if (reason == FAILED)
         atomic_store(&visit->line->decision, FAILED);
     atomic_fetch_add_explicit(reason == NOT_LEFT ? &visit->line->taken : &visit->line->left[reason], 1,
