@@ -124,6 +124,28 @@ def test_what_a_kernel_does_not_compute_as_cublas_would_is_left(
         assert by_reason(played) == {reason: 1}
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize(
+    ("fit", "unfit"),
+    [
+        (gemm("cublasDgemv_v2", 6, 3), gemm("cublasDgemv_v2", 6, 3, incy=2)),
+        (
+            gemm("cublasSgemmStridedBatched", count=2, stride_a=0, stride_b=6, stride_c=12),
+            gemm("cublasSgemmStridedBatched", n=4, count=2),
+        ),
+    ],
+)
+def test_what_is_left_does_not_decide_for_what_looks_alike(
+    fakes: Path, tmp_path: Path, fit: Any, unfit: Any, is_first: bool
+) -> None:
+    pack = fabricated_library(tmp_path, *(tried(Problem(6, 1, 3, dtype)) for dtype in ("f32", "f64")))
+    steps = [fit, unfit] * 2 if is_first else [unfit, fit] * 2
+    played = play(fakes, steps, pack=pack)
+    assert (len(played.launches), len(played.left)) == (2, 2)
+    (one,) = played.seen
+    assert (one.calls, one.taken) == (4, 2)
+
+
 @pytest.mark.parametrize("routine", ["cublasDgemm_v2", "cublasZgemm_v2_64"])
 def test_what_tf32_does_not_round_is_taken_in_its_mode(fakes: Path, pack: Path, routine: str) -> None:
     played = play(fakes, [["cublasSetMathMode", TF32_MATH], gemm(routine)], pack=pack)

@@ -174,9 +174,7 @@ enum reason decided(struct lane *lane, const struct asked *asked, struct line *l
         return (enum reason)decision;
     int is_slower = 1;
     double us = 0, cublas_us = 0;
-    if (asked->unfit != NOT_LEFT) {
-        decision = asked->unfit;
-    } else if (lane->handle == NULL) {
+    if (lane->handle == NULL) {
         decision = NO_PACK;
     } else {
         pthread_mutex_lock(&lane->lock);

@@ -174,7 +174,8 @@ struct lane {
 };
 /* The lane of the stream in the current context; NULL, and the reason. */
 struct lane *lane_of(cu_stream stream, enum reason *reason);
-/* What the line's products are expected to take: its decision, made in the lane. */
+/* The decision of the line, made in the lane; of products that a kernel can be asked for, which others of the line may not
+   be: of a batch, say. */
 enum reason decided(struct lane *lane, const struct asked *asked, struct line *line);
 /* Start the kernel on the stream: NOT_LEFT, or why it was not started. */
 enum reason start_kernel(struct lane *lane, cu_stream stream, const struct asked *asked);

@@ -138,7 +138,7 @@ static enum reason visited(struct visit *visit, cublas_handle handle, const stru
     }
     visit->is_first = atomic_fetch_add_explicit(&visit->line->calls, 1, memory_order_relaxed) == 0;
     const bool is_measured = (settings.has_times || settings.compared > 0) && !is_capturing(visit->stream);
-    reason = decided(lane, asked, visit->line);
+    reason = asked->unfit != NOT_LEFT ? asked->unfit : decided(lane, asked, visit->line);
     if (reason == NOT_LEFT)
         reason = reason_now(handle, asked);
     if (reason == NOT_LEFT)
