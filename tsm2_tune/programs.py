@@ -130,7 +130,7 @@ def _report(seen: Sequence[Seen], crowded: int, *, has_times: bool) -> None:
         return
     _tell(f"{_count(calls, 'product')} seen, {taken} computed by tuned kernels, {calls - taken} left to cuBLAS")
     if crowded:
-        _tell(f"{_count(crowded, 'product')} more, of more shapes than are kept apart, were left to cuBLAS")
+        _tell(f"{_count(crowded, 'product')} more, of more shapes than are told apart, are not counted")
     of_taken = [one for one in seen if one.taken]
     if has_times:
         both = [one for one in of_taken if one.cublas_us[0] and one.taken_us[0]]

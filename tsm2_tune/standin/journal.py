@@ -28,7 +28,7 @@ REASONS = (  # of standin.h's enum reason
     "no memory for a workspace",
     "the kernel could not be started",
     "the kernel's result was off",
-    "more streams or shapes than are kept apart",
+    "more contexts than are kept apart",
     "timed, to be compared",
     "its result was compared",
 )
@@ -123,7 +123,7 @@ def seen_in(folder: Path) -> tuple[Seen, ...]:
 
 
 def crowded_in(folder: Path) -> int:
-    """How many products more there were than were kept apart, by streams or shapes."""
+    """How many products more there were, of more shapes than are kept apart."""
     heads = [file.read_bytes()[: HEAD.itemsize] for file in sorted(folder.iterdir())]
     whole = [head for head in heads if len(head) == HEAD.itemsize and head.startswith(MAGIC)]
     return sum(int(np.frombuffer(head, HEAD)["crowded"][0]) for head in whole)

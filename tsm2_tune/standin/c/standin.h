@@ -45,7 +45,7 @@ enum reason {
     NO_MEMORY,      /* for a workspace */
     FAILED,         /* the kernel could not be started */
     OFF,            /* its result was outside of the bound */
-    CROWD,          /* more streams, or more products, than are kept apart */
+    CROWD,          /* more contexts than are kept apart */
     TIMED,          /* to be compared by time */
     COMPARED,       /* to be compared by result, or was: cuBLAS's is what the program got */
     REASONS
@@ -68,7 +68,7 @@ struct asked {
     enum reason unfit;     /* why no kernel can be asked, or NOT_LEFT */
 };
 
-enum { LINES = 4096 };
+enum { LINES = 16384 };
 
 /* What is known of all products that are alike: a line of the journal, which other processes read: journal.py. */
 struct line {

@@ -131,13 +131,18 @@ static enum reason visited(struct visit *visit, cublas_handle handle, const stru
 {
     enum reason reason;
     struct lane *lane = lane_of(visit->stream, &reason);
-    visit->line = lane == NULL ? NULL : line_of(asked, lane->device);
-    if (visit->line == NULL) {
-        count_crowded();
+    if (lane == NULL)
         return reason;
+    visit->line = line_of(asked, lane->device);
+    if (visit->line == NULL) { /* it is decided anew each time, and not written down */
+        static _Thread_local struct line spare;
+        memset(&spare, 0, sizeof spare);
+        atomic_store(&spare.decision, -1);
+        visit->line = &spare;
+        count_crowded();
     }
     visit->is_first = atomic_fetch_add_explicit(&visit->line->calls, 1, memory_order_relaxed) == 0;
-    const bool is_measured = (settings.has_times || settings.compared > 0) && !is_capturing(visit->stream);
+    const bool is_measured = (settings.has_times || settings.compared > 0) && visit->line->state != 0 && !is_capturing(visit->stream);
     reason = asked->unfit != NOT_LEFT ? asked->unfit : decided(lane, asked, visit->line);
     if (reason == NOT_LEFT)
         reason = reason_now(handle, asked);
