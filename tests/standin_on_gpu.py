@@ -11,7 +11,6 @@ import ctypes
 import json
 import os
 import random
-import re
 import sys
 import threading
 from collections import Counter
@@ -21,6 +20,7 @@ from typing import Any
 import cupy as cp
 import numpy as np
 
+from benchmarks.real_cublas import Real, loaded
 from tests.cublas_program import WIDE, call
 from tests.standin_calls import gemm
 from tsm2_tune.standin.journal import HEAD, LINE
@@ -30,32 +30,6 @@ DTYPES = {0: "f4", 1: "f8", 4: "c8", 5: "c16", 2: "f2", 14: "u2"}
 COMPUTE = {0: 68, 1: 70, 4: 68, 5: 70, 2: 68, 14: 68}
 MOST = 1 << 21  # elements of a matrix
 BUFFER_BYTES = 16 * MOST
-
-
-class Real:
-    """The functions of the library itself, which no other's stand before."""
-
-    def __init__(self, library: ctypes.CDLL, version: str) -> None:
-        self._find, self._library = ctypes.CDLL(None).dlvsym, library
-        self._find.restype, self._find.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p]
-        self._version = version.encode()
-
-    def __getattr__(self, name: str) -> Any:
-        address = self._find(self._library._handle, name.encode(), self._version)
-        assert address, (name, self._version)
-        return ctypes.CFUNCTYPE(ctypes.c_int)(address)
-
-
-def loaded() -> tuple[ctypes.CDLL, Real]:
-    """CuPy's cuBLAS by its names, and itself."""
-    cp.cuda.device.get_cublas_handle()
-    path = next(
-        line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libcublas.so" in line
-    )
-    library = ctypes.CDLL(path)
-    version = re.search(r"libcublas\.so\.\d+", path)
-    assert version is not None
-    return library, Real(library, version[0])
 
 
 def filled(rng: np.random.Generator, size: int, kind: int) -> Any:

@@ -1,0 +1,37 @@
+"""CuPy's cuBLAS, by its names, which a library may stand before, and itself."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from pathlib import Path
+from typing import Any
+
+MAPS = Path("/proc/self/maps")
+
+
+class Real:
+    """The functions of the library itself, which no other's stand before: `dlvsym` is nobody's here."""
+
+    def __init__(self, library: ctypes.CDLL, version: str) -> None:
+        self._find, self._library = ctypes.CDLL(None).dlvsym, library
+        self._find.restype, self._find.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p]
+        self._version = version.encode()
+
+    def __getattr__(self, name: str) -> Any:
+        address = self._find(self._library._handle, name.encode(), self._version)
+        if not address:
+            raise AttributeError(f"{name} is not in {self._version.decode()}")
+        return ctypes.CFUNCTYPE(ctypes.c_int)(address)
+
+
+def loaded() -> tuple[ctypes.CDLL, Real]:
+    """The cuBLAS that CuPy loads in this process. LookupError where there is none."""
+    import cupy
+
+    cupy.cuda.device.get_cublas_handle()
+    paths = [line.split()[-1] for line in MAPS.read_text(encoding="utf-8").splitlines() if "libcublas.so" in line]
+    version = re.search(r"libcublas\.so\.\d+", paths[0]) if paths else None
+    if version is None:
+        raise LookupError("CuPy has loaded no libcublas.so")
+    return ctypes.CDLL(paths[0]), Real(ctypes.CDLL(paths[0]), version[0])

@@ -1,0 +1,112 @@
+"""What a call of cuBLAS costs with the stand-in before it: of a product that is left, and of one that is taken.
+
+    python -m benchmarks.standin_cost --library libtsm2.so --output benchmarks/results/h100-standin-cost.json
+
+One process times the same calls by name, which go through the stand-in, and by the addresses of cuBLAS's own
+functions, in turns. The difference of a product that is left is what passing on costs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tsm2_tune import __version__
+from tsm2_tune.errors import InputError
+from tsm2_tune.standin.build import standin_path
+from tsm2_tune.standin.running import Standing
+from tsm2_tune.usage import Command
+
+ROUNDS, CALLS = 60, 200
+PRODUCTS = {  # as cuBLAS has them, m x n x k of an f32 product without transposes
+    "a square product, left to cuBLAS": (256, 256, 256),
+    "a wide product, left or taken as the pack says": (8, 100_000, 16),
+    "a product of many columns, left or taken as the pack says": (16, 50_000, 40),
+}
+WITHIN = "TSM2_BENCH_STANDIN"  # in the environment of the process that is timed
+
+
+def timed() -> dict[str, Any]:
+    """Of each product the microseconds of a call, by both ways, in this process."""
+    import cupy as cp
+
+    from benchmarks.real_cublas import loaded
+
+    by_name, real = loaded()
+    handle, one, zero = ctypes.c_void_p(), ctypes.c_float(1), ctypes.c_float(0)
+    if by_name.cublasCreate_v2(ctypes.byref(handle)) != 0:
+        raise InputError("cuBLAS makes no handle")
+    found: dict[str, Any] = {}
+    for what, (m, n, k) in PRODUCTS.items():
+        a, b, c = (cp.ones(rows * columns, cp.float32) for rows, columns in ((m, k), (k, n), (m, n)))
+        extents = [ctypes.c_int(number) for number in (0, 0, m, n, k)]
+        factors = [ctypes.cast(ctypes.byref(factor), ctypes.c_void_p) for factor in (one, zero)]
+        matrices = [ctypes.c_void_p(x.data.ptr) for x in (a, b, c)]
+        arguments = [handle, *extents, factors[0], matrices[0], ctypes.c_int(m), matrices[1], ctypes.c_int(k),
+                     factors[1], matrices[2], ctypes.c_int(m)]  # fmt: skip
+        ways = {"by name": by_name.cublasSgemm_v2, "cuBLAS's own": real.cublasSgemm_v2}
+        times: dict[str, list[float]] = {way: [] for way in ways}
+        for turn in range(ROUNDS + 1):
+            for way, function in ways.items():
+                cp.cuda.Device().synchronize()
+                begin = time.perf_counter_ns()
+                for _ in range(CALLS):
+                    function(*arguments)
+                if turn:
+                    times[way].append((time.perf_counter_ns() - begin) / CALLS / 1e3)
+        found[what] = {
+            "m": m, "n": n, "k": k,
+            **{way: {"median_us": statistics.median(us), "quarter_us": statistics.quantiles(us)[0]}
+               for way, us in times.items()},
+        }  # fmt: skip
+    properties = cp.cuda.runtime.getDeviceProperties(0)
+    about = {
+        "device": properties["name"].decode(),
+        "driver": cp.cuda.runtime.driverGetVersion(),
+        "cupy": cp.__version__,
+    }
+    return {**about, "calls": found}
+
+
+@click.command(cls=Command)
+@click.option(
+    "--library", required=True, metavar="PATH", help="The exported C library that the stand-in takes kernels from."
+)
+@click.option("--output", required=True, metavar="FILE", help="The file to write, JSON.")
+def main(library: str, output: str) -> None:
+    """Time calls of cuBLAS with the stand-in before it."""
+    if not Path(library).is_file():
+        raise InputError(f"no library {library}: tsm2-tune export --format library makes one")
+    environment = Standing(standin_path(), Path(library)).environment(None) | {WITHIN: "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.standin_cost"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    if done.returncode:
+        raise InputError(f"the calls were not timed: {done.stderr.strip()[-500:] or 'the process ended'}")
+    told = {"tsm2_tune": __version__, "date": datetime.now(UTC).isoformat(timespec="seconds")}
+    found = told | json.loads(done.stdout)
+    Path(output).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    for what, one in found["calls"].items():
+        ours, own = one["by name"]["median_us"], one["cuBLAS's own"]["median_us"]
+        click.echo(f"{what}: {ours:.2f} us by name, {own:.2f} cuBLAS's own, {ours - own:+.2f}")
+
+
+if __name__ == "__main__":
+    if os.environ.get(WITHIN):
+        print(json.dumps(timed()))
+    else:
+        main()
