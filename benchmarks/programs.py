@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -35,9 +36,10 @@ PROGRAMS = {
     "torch.lobpcg, 8 vectors of 2,000,000, f64": ("eigenvectors.py",),
 }
 TURNS = 3
+OURS = (sys.executable, "-m", "tsm2_tune")
 
 
-def run(before: list[str], program: tuple[str, ...]) -> tuple[float, str, str]:
+def run(before: Sequence[str], program: tuple[str, ...]) -> tuple[float, str, str]:
     """The milliseconds that the program says, its result, and its standard error. InputError where it fails."""
     command = [*before, sys.executable, str(FOLDER / program[0]), *program[1:]]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
@@ -49,43 +51,61 @@ def run(before: list[str], program: tuple[str, ...]) -> tuple[float, str, str]:
 
 @click.command(cls=Command)
 @click.option("--output", required=True, metavar="FILE", help="The file to write, JSON.")
+@click.option("--library", metavar="PATH", help="Take kernels from this exported C library: tune nothing.")
+@click.option("--only", metavar="FILE.py", help="Only of this program.")
 @click.option("--budget", default="6", show_default=True, metavar="SECONDS", help="Of tuning a product.")
 @click.option(
     "--worth", default=2.0, show_default=True, metavar="PERCENT", help="Tune products of at least this share."
 )
-def main(output: str, budget: str, worth: float) -> None:
+def main(output: str, library: str | None, only: str | None, budget: str, worth: float) -> None:
     """Record, tune and run the programs in examples/programs."""
-    ours = [sys.executable, "-m", "tsm2_tune"]
-    found: dict[str, Any] = {}
+    programs = {name: program for name, program in PROGRAMS.items() if only in (None, program[0])}
+    if not programs:
+        raise InputError(f"no program {only}: one of {', '.join(sorted({one[0] for one in PROGRAMS.values()}))}")
+    found: dict[str, Any] = {name: {"program": " ".join(program)} for name, program in programs.items()}
     with tempfile.TemporaryDirectory() as folder:
-        database, shapes = str(Path(folder, "results.db")), Path(folder, "products.txt")
-        recorded = ""
-        for name, program in PROGRAMS.items():
-            run([*ours, "record", "--output", str(shapes), "--"], program)
-            text = shapes.read_text(encoding="utf-8")
-            found[name] = {"program": " ".join(program), "recorded": text}
-            recorded += "".join(f"{line}\n" for line in text.splitlines() if _is_worth(line, worth))
-        shapes.write_text(recorded, encoding="utf-8")
-        subprocess.run(
-            [*ours, "--device", "0", "--shapes", f"@{shapes}", "--budget", budget, "--db", database],
-            check=True,
-            stdout=2,
-        )
-        for name, program in PROGRAMS.items():
-            turns = [(run([], program), run([*ours, "run", "--db", database, "--"], program)) for _ in range(TURNS)]
-            before, after = ([turn[way][0] for turn in turns] for way in (0, 1))
-            report = run([*ours, "run", "--report", "--db", database, "--"], program)[2]
-            found[name] |= {
-                "before_ms": before, "after_ms": after, "report": report,
-                "before_result": turns[0][0][1], "after_result": turns[0][1][1],
-            }  # fmt: skip
-            faster = statistics.median(before) / statistics.median(after)
-            click.echo(f"{name}: {statistics.median(before):.2f} -> {statistics.median(after):.2f} ms, {faster:.2f}")
+        if library is None:
+            kernels = ["--db", _tuned(programs, found, Path(folder), budget, worth)]
+        else:
+            kernels = ["--library", library]
+        for name, program in programs.items():
+            found[name] |= compared(program, [*OURS, "run", *kernels])
+            before, after = (statistics.median(found[name][when]) for when in ("before_ms", "after_ms"))
+            click.echo(f"{name}: {before:.2f} -> {after:.2f} ms, {before / after:.2f}")
     device = subprocess.run(
         ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True, text=True
     ).stdout.strip()
     about = {"device": device, "tsm2_tune": __version__, "date": datetime.now(UTC).isoformat(timespec="seconds")}
+    about["kernels"] = "tuned for the programs" if library is None else Path(library).name
     Path(output).write_text(json.dumps({**about, "programs": found}, indent=1) + "\n", encoding="utf-8")
+
+
+def _tuned(
+    programs: dict[str, tuple[str, ...]], found: dict[str, Any], folder: Path, budget: str, worth: float
+) -> str:
+    """The database of winners for what the programs were seen to compute."""
+    database, shapes = str(folder / "results.db"), folder / "products.txt"
+    recorded = ""
+    for name, program in programs.items():
+        run([*OURS, "record", "--output", str(shapes), "--"], program)
+        found[name]["recorded"] = text = shapes.read_text(encoding="utf-8")
+        recorded += "".join(f"{line}\n" for line in text.splitlines() if _is_worth(line, worth))
+    shapes.write_text(recorded, encoding="utf-8")
+    command = [*OURS, "--device", "0", "--shapes", f"@{shapes}", "--budget", budget, "--db", database]
+    subprocess.run(command, check=True, stdout=2)
+    return database
+
+
+def compared(program: tuple[str, ...], before: Sequence[str]) -> dict[str, Any]:
+    """The program alone and with kernels, in turns, and what the stand-in reports of it."""
+    turns = [(run([], program), run([*before, "--"], program)) for _ in range(TURNS)]
+    return {
+        "before_ms": [turn[0][0] for turn in turns],
+        "after_ms": [turn[1][0] for turn in turns],
+        "before_result": turns[0][0][1],
+        "after_result": turns[0][1][1],
+        "report": run([*before, "--report", "--"], program)[2],
+    }
 
 
 def _is_worth(line: str, percent: float) -> bool:

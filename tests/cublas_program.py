@@ -64,8 +64,8 @@ def call(
     return int(getattr(cublas, routine)(*arguments))
 
 
-def play(cublas: Any, driver: Any, steps: list[Any]) -> list[int]:
-    """The statuses of the calls among the steps, with a handle of their own."""
+def play(cublas: Any, driver: Any, steps: list[Any], results: list[list[float]]) -> list[int]:
+    """The statuses of the calls among the steps, with a handle of their own. What C holds joins the results."""
     handle, kept, statuses = ctypes.c_void_p(), list[Any](), list[int]()
     memory = dict[str, Any]()  # of matrices, where they have some
     assert cublas.cublasCreate_v2(ctypes.byref(handle)) == 0
@@ -77,7 +77,7 @@ def play(cublas: Any, driver: Any, steps: list[Any]) -> list[int]:
         elif name == "fork":
             child = os.fork()
             if child == 0:
-                play(cublas, driver, rest[0])
+                play(cublas, driver, rest[0], results)
                 os._exit(0)
             os.waitpid(child, 0)
         elif name == "kill":
@@ -86,6 +86,7 @@ def play(cublas: Any, driver: Any, steps: list[Any]) -> list[int]:
             getattr(cublas, name)(handle, ctypes.c_void_p(rest[0]))
         else:
             statuses.append(call(cublas, handle, name, rest[0], kept, memory))
+            results.extend(list(memory[which]) for which in ("C",) if memory)
     return statuses
 
 
@@ -96,10 +97,11 @@ def main() -> None:
     for name in ("fake_memory", "fake_capture", "fake_context"):
         getattr(driver, name).argtypes = [ctypes.c_ulonglong]
     statuses = dict[int, list[int]]()
+    results = list[list[float]]()
 
     def work(number: int, steps: list[Any]) -> None:
         driver.fake_context(0xC0)
-        statuses[number] = play(cublas, driver, steps)
+        statuses[number] = play(cublas, driver, steps, results)
 
     threads = [threading.Thread(target=work, args=item) for item in enumerate(told)]
     if len(told) == 1:  # which may fork
@@ -110,7 +112,9 @@ def main() -> None:
         for thread in threads:
             thread.join()
     log = driver.fake_log().decode(errors="replace").splitlines()
-    json.dump({"statuses": [statuses[number] for number in sorted(statuses)], "log": log}, sys.stdout)
+    json.dump(
+        {"statuses": [statuses[number] for number in sorted(statuses)], "log": log, "results": results}, sys.stdout
+    )
 
 
 if __name__ == "__main__":

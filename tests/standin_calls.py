@@ -55,6 +55,7 @@ class Played:
     seen: tuple[Seen, ...]
     status: int
     crowded: int
+    results: list[list[float]]  # what C held after each call, where it has memory
 
     @property
     def launches(self) -> list[str]:
@@ -88,8 +89,8 @@ def play(
             cwd=TESTS.parent,
         )
         seen, crowded = seen_in(Path(folder)), crowded_in(Path(folder))
-    found = json.loads(done.stdout) if done.stdout else {"statuses": [], "log": []}
-    return Played(found["statuses"], found["log"], done.stderr, seen, done.returncode, crowded)
+    found = json.loads(done.stdout) if done.stdout else {"statuses": [], "log": [], "results": []}
+    return Played(found["statuses"], found["log"], done.stderr, seen, done.returncode, crowded, found["results"])
 
 
 def gemm(routine: str = "cublasSgemm_v2", m: int = 6, n: int = 2, k: int = 3, **changes: Any) -> list[Any]:

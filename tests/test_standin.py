@@ -321,27 +321,46 @@ def multiplying() -> dict[str, str]:
     return {"FAKE_CUBLAS_MULTIPLIES": "1"}
 
 
-def test_a_kernel_that_is_off_is_left_out(fakes: Path, pack: Path, multiplying: dict[str, str]) -> None:
-    """The kernel here computes nothing: C stays as it is."""
-    steps = [["memory", {"A": [1.0] * 18, "B": [1.0] * 6, "C": [0.0] * 12}], *[gemm("cublasDgemm_v2")] * 3]
-    played = play(fakes, steps, pack=pack, compared=3, environment=multiplying)
-    assert played.told.count("\n") == 1
-    assert "6x2x3 of f64: C[0, 0] of the kernel is 0, of cuBLAS 3" in played.told
-    assert len(played.launches) == 1
-    assert len(played.left) == 3
-    assert by_reason(played) == {"its result was compared": 1, "the kernel's result was off": 2}
-    assert played.seen[0].worst > 1
+def verified(fakes: Path, pack: Path, multiplying: dict[str, str], writes: float, **changes: Any) -> Played:
+    """Three products of ones, by a kernel that writes a number into the first element of C, and nothing else."""
+    c = [3.0 + changes.pop("before", 0.0)] * 12
+    steps = [["memory", {"A": [1.0] * 18, "B": [1.0] * 6, "C": c}], *[gemm("cublasDgemm_v2", **changes)] * 5]
+    environment = multiplying | {"FAKE_KERNEL_WRITES": repr(writes)}
+    return play(fakes, steps, pack=pack, compared=3, environment=environment)
 
 
-def test_a_kernel_that_is_right_is_taken_after_the_comparison(
-    fakes: Path, pack: Path, multiplying: dict[str, str]
+@pytest.mark.parametrize("writes", [0.0, 3 + 1e-10, float("nan"), float("inf")])
+def test_a_kernel_that_is_off_is_left_out(
+    fakes: Path, pack: Path, multiplying: dict[str, str], writes: float
 ) -> None:
-    steps = [["memory", {"A": [1.0] * 18, "B": [1.0] * 6, "C": [3.0] * 12}], *[gemm("cublasDgemm_v2")] * 5]
-    played = play(fakes, steps, pack=pack, compared=3, environment=multiplying)
+    played = verified(fakes, pack, multiplying, writes)
+    assert played.told.count("\n") == 1
+    assert f"6x2x3 of f64: C[0, 0] of the kernel is {writes:.9g}, of cuBLAS 3" in played.told
+    assert len(played.launches) == 1
+    assert len(played.left) == 5
+    assert by_reason(played) == {"its result was compared": 1, "the kernel's result was off": 4}
+    assert played.seen[0].worst > 1
+    assert played.results == [[3.0] * 12] * 5
+
+
+@pytest.mark.parametrize("writes", [3.0, 3 + 1e-15])
+def test_a_kernel_that_is_right_is_taken_after_the_comparison(
+    fakes: Path, pack: Path, multiplying: dict[str, str], writes: float
+) -> None:
+    played = verified(fakes, pack, multiplying, writes)
     assert played.told == ""
     assert (len(played.launches), len(played.left)) == (5, 3)
     (one,) = played.seen
-    assert (one.compared, one.taken, one.worst) == (3, 2, 0.0)
+    assert (one.compared, one.taken) == (3, 2)
+    assert one.worst < 0.1
+
+
+def test_a_comparison_leaves_what_cublas_computes_of_the_c_before(
+    fakes: Path, pack: Path, multiplying: dict[str, str]
+) -> None:
+    played = verified(fakes, pack, multiplying, -7.0, before=1.0, beta=ONE)
+    assert played.results[0] == [7.0] * 12
+    assert "of the kernel is -7, of cuBLAS 7" in played.told
 
 
 # The journal
@@ -352,6 +371,12 @@ def test_what_was_seen_stays_however_the_program_ends(fakes: Path, pack: Path) -
     played = play(fakes, [gemm(), ["fork", child], gemm(), ["kill", 9]], pack=pack)
     assert played.status == -9
     assert {one.dtype: (one.calls, one.taken) for one in played.seen} == {"f32": (2, 2), "f64": (3, 3)}
+
+
+def test_what_differs_is_counted_apart(fakes: Path, pack: Path) -> None:
+    played = play(fakes, [gemm(), gemm(lda=7), gemm(ldc=7), gemm("cublasDgemm_v2"), gemm(n=4)] * 2, pack=pack)
+    assert [(one.calls, one.taken) for one in played.seen] == [(2, 2)] * 5
+    assert len({(one.dtype, one.leading, one.shape) for one in played.seen}) == 5
 
 
 def test_times_are_of_what_ran(fakes: Path, pack: Path) -> None:

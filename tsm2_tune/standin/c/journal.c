@@ -36,7 +36,7 @@ static int open_file(void)
 static struct journal *made(void)
 {
     const int file = open_file();
-    const int kind = file < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
+    const int kind = file < 0 ? MAP_SHARED | MAP_ANONYMOUS : MAP_SHARED;
     struct journal *new = mmap(NULL, sizeof *new, PROT_READ | PROT_WRITE, kind, file, 0);
     if (file >= 0)
         close(file);
@@ -50,21 +50,16 @@ static struct journal *made(void)
     return new;
 }
 
-/* A child that was forked has one of its own. */
-static void forget(void) { atomic_store(&journal, NULL); }
-
+/* That of this process, and of those that it forks: the memory is shared. */
 static struct journal *own(void)
 {
     struct journal *found = atomic_load_explicit(&journal, memory_order_acquire);
     if (found != NULL)
         return found;
-    static bool is_watching;
     pthread_mutex_lock(&lock);
     found = atomic_load(&journal);
     if (found == NULL && (found = made()) != NULL)
         atomic_store_explicit(&journal, found, memory_order_release);
-    if (!is_watching)
-        is_watching = pthread_atfork(NULL, NULL, forget) == 0;
     pthread_mutex_unlock(&lock);
     return found;
 }
