@@ -57,7 +57,7 @@ def run(before: Sequence[str], program: tuple[str, ...]) -> tuple[float, str, st
 @click.option(
     "--worth", default=2.0, show_default=True, metavar="PERCENT", help="Tune products of at least this share."
 )
-def main(output: str, library: str | None, only: str | None, budget: str, worth: float) -> None:
+def main(output: str, library: str | None, only: str | None, budget: str, worth: str) -> None:
     """Record, tune and run the programs in examples/programs."""
     programs = {name: program for name, program in PROGRAMS.items() if only in (None, program[0])}
     if not programs:
@@ -80,16 +80,14 @@ def main(output: str, library: str | None, only: str | None, budget: str, worth:
     Path(output).write_text(json.dumps({**about, "programs": found}, indent=1) + "\n", encoding="utf-8")
 
 
-def _tuned(
-    programs: dict[str, tuple[str, ...]], found: dict[str, Any], folder: Path, budget: str, worth: float
-) -> str:
+def _tuned(programs: dict[str, tuple[str, ...]], found: dict[str, Any], folder: Path, budget: str, worth: str) -> str:
     """The database of winners for what the programs were seen to compute."""
     database, shapes = str(folder / "results.db"), folder / "products.txt"
     recorded = ""
     for name, program in programs.items():
-        run([*OURS, "record", "--output", str(shapes), "--"], program)
+        run([*OURS, "record", "--worth", worth, "--output", str(shapes), "--"], program)
         found[name]["recorded"] = text = shapes.read_text(encoding="utf-8")
-        recorded += "".join(f"{line}\n" for line in text.splitlines() if _is_worth(line, worth))
+        recorded += text
     shapes.write_text(recorded, encoding="utf-8")
     command = [*OURS, "--device", "0", "--shapes", f"@{shapes}", "--budget", budget, "--db", database]
     subprocess.run(command, check=True, stdout=2)
@@ -106,11 +104,6 @@ def compared(program: tuple[str, ...], before: Sequence[str]) -> dict[str, Any]:
         "after_result": turns[0][1][1],
         "report": run([*before, "--report", "--"], program)[2],
     }
-
-
-def _is_worth(line: str, percent: float) -> bool:
-    share = re.search(r"([0-9.]+) %", line)
-    return not line.startswith("#") and share is not None and float(share[1]) >= percent
 
 
 if __name__ == "__main__":

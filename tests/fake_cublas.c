@@ -9,7 +9,7 @@ void fake_note(const char *text);
 
 struct handle {
     void *stream;
-    int pointer_mode, math_mode;
+    int pointer_mode, math_mode, sm_count_target;
 };
 
 int cublasCreate_v2(void **handle) { return (*handle = calloc(1, sizeof(struct handle))) == NULL; }
@@ -20,6 +20,9 @@ int cublasSetPointerMode_v2(struct handle *handle, int mode) { return handle->po
 int cublasGetPointerMode_v2(struct handle *handle, int *mode) { return *mode = handle->pointer_mode, 0; }
 int cublasSetMathMode(struct handle *handle, int mode) { return handle->math_mode = mode, 0; }
 int cublasGetMathMode(struct handle *handle, int *mode) { return *mode = handle->math_mode, 0; }
+
+int cublasSetSmCountTarget(struct handle *handle, int count) { return handle->sm_count_target = count, 0; }
+int cublasGetSmCountTarget(struct handle *handle, int *count) { return *count = handle->sm_count_target, 0; }
 
 static int noted(const char *name, const struct handle *handle, const long long *numbers, int count)
 {

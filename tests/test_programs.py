@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ pytestmark = [
 ]
 BY_LIBRARY = "run --library {library}"
 PROGRAM = (sys.executable, "-m", "tests.cublas_program")
-SEEN = Seen("gemm", "f32", "NT", (8, 10**6, 16), (8, 10**6, 8), 1, False, 100, 0, (0, 0, 100) + (0,) * 13, 90.0,
+SEEN = Seen("gemm", "f32", "NT", (8, 10**6, 16), (8, 10**6, 8), 1, False, 100, 0, (0, 0, 100) + (0,) * 14, 90.0,
             (99, 4950.0), (0, 0.0))  # fmt: skip
 
 
@@ -75,11 +76,20 @@ def test_record_of_a_program_without_products_says_so(fakes: Path) -> None:
 
 
 def test_what_no_family_computes_is_left_out_in_words() -> None:
-    of_16_bits = Seen("GemmEx", "f16", "CC", (8, 8, 8), (8, 8, 8), 1, False, 1, 0, (0,) * 16, 0.0, (0, 0.0), (0, 0.0))
+    of_16_bits = Seen("GemmEx", "f16", "CC", (8, 8, 8), (8, 8, 8), 1, False, 1, 0, (0,) * 17, 0.0, (0, 0.0), (0, 0.0))
     lines = list(recorded([SEEN, of_16_bits], ["./program", "a b"]))
     assert lines[0] == "# Products of ./program 'a b', by cuBLAS, most GPU time first."
     assert lines[1] == "1000000x8x16:f32:ntt  # 100 times, 5000.0 us in all, 100.0 %, gemm NT"
     assert all(line.startswith(("#", "8x8x8:f16")) for line in lines[2:])
+
+
+def test_what_is_worth_little_is_left_out() -> None:
+    little = replace(SEEN, shape=(8, 1000, 16), calls=1)
+    whole = list(recorded([SEEN, little], ["program"]))
+    assert whole[2].startswith("1000x8x16:f32:ntt  # 1 time, 50.0 us in all, 1.0 %")
+    _, first, second = recorded([SEEN, little], ["program"], worth=0.01)
+    assert first == whole[1]
+    assert second.startswith("# left out, as it is worth little: 1000x8x16:f32:ntt: 1 time")
 
 
 def test_run_takes_kernels_of_a_library_and_reports(fakes: Path, plain: str) -> None:

@@ -96,6 +96,7 @@ def test_each_call_is_taken_or_left_and_none_is_both(fakes: Path, pack: Path) ->
         ([["cublasSetPointerMode_v2", 1], gemm(alpha=0x1000, beta=0x2000)], "alpha and beta are in device memory"),
         ([["cublasSetMathMode", TF32_MATH], gemm()], "the program lets cuBLAS round more"),
         ([["cublasSetMathMode", TF32_MATH + 16], gemm()], "the program lets cuBLAS round more"),
+        ([["cublasSetSmCountTarget", 100], gemm()], "the program wants multiprocessors left free"),
         ([gemm(alpha=[0.0, 0.0])], "alpha or an extent is 0, or C overlaps"),
         ([gemm(alpha=[-0.0, 0.0])], "alpha or an extent is 0, or C overlaps"),
         ([gemm(C=A + 4 * 17)], "alpha or an extent is 0, or C overlaps"),

@@ -14,7 +14,7 @@ from rich.table import Table
 from tsm2_tune import display
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import FAMILIES
-from tsm2_tune.options import database_option
+from tsm2_tune.options import Percent, database_option
 from tsm2_tune.standin.build import pack_path, standin_path
 from tsm2_tune.standin.journal import Seen, crowded_in, seen_in, total_us
 from tsm2_tune.standin.running import Standing, become, journal_folder, ran
@@ -78,13 +78,21 @@ def _library(name: str) -> Path:
 @click.option(
     "--output", required=True, metavar="FILE", help="The file to write, for --shapes @FILE; - is standard output."
 )
+@click.option(
+    "--worth",
+    type=Percent(),
+    default="0%",
+    show_default=True,
+    metavar="PERCENT",
+    help="Leave out, as comments, products that take a smaller share of the GPU time of all.",
+)
 @program_argument
 @click.pass_context
-def record(ctx: click.Context, output: str, program: tuple[str, ...]) -> None:
+def record(ctx: click.Context, output: str, worth: float, program: tuple[str, ...]) -> None:
     """Run a PROGRAM as it is, and write down which products it lets cuBLAS compute, in how much GPU time.
 
     \b
-    tsm2-tune record --output products.txt -- python simulation.py
+    tsm2-tune record --output products.txt --worth 1% -- python simulation.py
     tsm2-tune --shapes @products.txt --device 0
     """
     if output != "-" and not os.access(Path(output).parent, os.W_OK):  # before the program takes its hours
@@ -93,7 +101,7 @@ def record(ctx: click.Context, output: str, program: tuple[str, ...]) -> None:
     with journal_folder() as journal:
         status = ran(program, standing, journal)
         seen = seen_in(journal)
-    text = "".join(f"{line}\n" for line in recorded(seen, program))
+    text = "".join(f"{line}\n" for line in recorded(seen, program, worth))
     if output == "-":
         click.echo(text, nl=False)
     else:
@@ -102,7 +110,7 @@ def record(ctx: click.Context, output: str, program: tuple[str, ...]) -> None:
     ctx.exit(status)
 
 
-def recorded(seen: Sequence[Seen], program: Sequence[str]) -> Iterator[str]:
+def recorded(seen: Sequence[Seen], program: Sequence[str], worth: float = 0.0) -> Iterator[str]:
     """Lines of a shapes file: problems, most time first, each with how often it came and its share of the time."""
     yield f"# Products of {in_a_line(shlex.join(program))}, by cuBLAS, most GPU time first."
     if not seen:
@@ -110,13 +118,15 @@ def recorded(seen: Sequence[Seen], program: Sequence[str]) -> Iterator[str]:
     whole = total_us(seen)
     for one in seen:
         problem = one.problem
-        about = f"{one.calls} times, {one.total_us:.1f} us in all"
+        about = f"{_count(one.calls, 'time')}, {one.total_us:.1f} us in all"
         if whole:
             about += f", {100 * one.total_us / whole:.1f} %"
         about += f", {one.routine} {one.op}" + (", odd lines" if one.has_odd_lines else "")
         if problem is None or not any(family.supports(problem) for family in FAMILIES.values()):
             m, n, k = one.shape
             yield f"# left out, as no kernel family computes it: {m}x{n}x{k} {one.dtype}: {about}"
+        elif whole and one.total_us < worth * whole:
+            yield f"# left out, as it is worth little: {problem.text}: {about}"
         else:
             yield f"{problem.text}  # {about}"
 

@@ -22,6 +22,7 @@ REASONS = (  # of standin.h's enum reason
     "a batch of products",
     "the program lets cuBLAS round more",
     "alpha and beta are in device memory",
+    "the program wants multiprocessors left free",
     "alpha or an extent is 0, or C overlaps",
     "the vector has gaps",
     "captured, and the kernel needs a workspace or is not loaded",

@@ -39,6 +39,7 @@ enum reason {
     BATCH,          /* that is no single product */
     PRECISION,      /* the program allows less, or asks for a type that no kernel has */
     DEVICE_FACTORS, /* alpha and beta are in device memory */
+    FEWER_SMS,      /* the program wants multiprocessors left free */
     ZERO,           /* alpha or an extent is 0, an argument is wrong, or C overlaps A or B */
     STRIDES,        /* of a vector */
     CAPTURED,       /* into a CUDA graph, where the kernel needs a workspace, or to be loaded */

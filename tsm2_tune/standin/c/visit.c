@@ -98,13 +98,15 @@ static bool stream_of(cublas_handle handle, cu_stream *stream)
 /* Why this call of a product whose kernel is faster has to be cuBLAS's; NOT_LEFT if it has not. */
 static enum reason reason_now(cublas_handle handle, const struct asked *asked)
 {
-    static _Atomic(void *) pointers, math;
+    static _Atomic(void *) pointers, math, multiprocessors;
     if (setting("cublasGetPointerMode_v2", &pointers, handle, -1) != HOST_POINTERS)
         return DEVICE_FACTORS;
     const int mode = setting("cublasGetMathMode", &math, handle, -1);
     const bool may_be_rounded = asked->type != TSM2_F64 && asked->type != TSM2_C128;
     if (mode < 0 || ((mode & MATH_KIND) > PEDANTIC_MATH && may_be_rounded))
         return PRECISION;
+    if (setting("cublasGetSmCountTarget", &multiprocessors, handle, 0) != 0)
+        return FEWER_SMS;
     return asked->alpha == NULL || asked->beta == NULL || is_zero(asked) || overlaps(asked) ? ZERO : NOT_LEFT;
 }
 
