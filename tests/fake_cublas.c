@@ -5,6 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#ifndef PREFIX
+#define PREFIX "" /* of the lines of this library, among those of others */
+#endif
+
 void fake_note(const char *text);
 
 struct handle {
@@ -27,7 +31,7 @@ int cublasGetSmCountTarget(struct handle *handle, int *count) { return *count = 
 static int noted(const char *name, const struct handle *handle, const long long *numbers, int count)
 {
     char line[1024];
-    int at = snprintf(line, sizeof line, "%s stream %llx", name, (unsigned long long)(uintptr_t)handle->stream);
+    int at = snprintf(line, sizeof line, PREFIX "%s stream %llx", name, (unsigned long long)(uintptr_t)handle->stream);
     for (int i = 0; i < count; ++i)
         at += snprintf(line + at, sizeof line - (size_t)at, " %lld", numbers[i]);
     fake_note(line);

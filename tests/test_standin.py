@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from tests.fabricated import vendor_measurement, winners
 from tests.library_calls import TYPES, Call, InProcess, fabricated_library, tried
 from tests.library_calls import play as play_library
-from tests.standin_calls import ONE, ROUTINES, A, B, C, Played, build_fakes, gemm, play, random_calls
+from tests.standin_calls import FLAGS, ONE, ROUTINES, A, B, C, Played, build_fakes, gemm, play, random_calls
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.standin.build import standin_path
 from tsm2_tune.standin.journal import REASONS
@@ -436,3 +437,61 @@ def test_a_program_that_is_linked_with_cublas_is_reached(fakes: Path, pack: Path
     assert (done.returncode, first) == (7, "0 1 1 1")
     assert sum(line.startswith("launch ") for line in log) == 1
     assert not any(line.startswith("cublas") for line in log)
+
+
+PLUGIN = """
+int cublasCreate_v2(void **);
+int cublasDgemm_v2(void *, int, int, int, int, int, const double *, const double *, int, const double *, int,
+                   const double *, double *, int);
+int multiply(int transa)
+{
+    void *handle;
+    const double one = 1, zero = 0;
+    cublasCreate_v2(&handle);
+    return cublasDgemm_v2(handle, transa, 0, 6, 2, 3, &one, (double *)(1l << 40), 6, (double *)(1l << 50), 3, &zero,
+                          (double *)(1l << 60), 6);
+}
+"""
+TWO = """
+import ctypes, sys
+driver = ctypes.CDLL("libcuda.so.1")
+driver.fake_log.restype = ctypes.c_char_p
+first, second = ctypes.CDLL("libcublas.so.13"), ctypes.CDLL(sys.argv[1])
+for plugin in (ctypes.CDLL(sys.argv[2]), ctypes.CDLL(sys.argv[3])) * 2:
+    for transa in (0, 1):
+        assert plugin.multiply(transa) == 0
+handle = ctypes.c_void_p()
+second.cublasCreate_v2(ctypes.byref(handle))
+assert second.cublasSetStream_v2(handle, ctypes.c_void_p(9)) == 0
+print(driver.fake_log().decode())
+"""
+
+
+def test_each_of_two_cublas_libraries_gets_its_own_calls(fakes: Path, tmp_path: Path) -> None:
+    pack = fabricated_library(tmp_path, tried(Problem(6, 2, 3, "f64")))
+    other = tmp_path / "libcublas.so.12"
+    linked = (f"-L{fakes}", "-l:libcuda.so.1")
+    source = str(Path(__file__).with_name("fake_cublas.c"))
+    command = ["cc", *FLAGS, '-DPREFIX="of 12: "', "-Wl,-soname,libcublas.so.12", source, *linked, "-o", str(other)]
+    subprocess.run(command, check=True)
+    (tmp_path / "plugin.c").write_text(PLUGIN)
+    plugins = []
+    for folder, library in ((fakes, "libcublas.so.13"), (tmp_path, "libcublas.so.12")):
+        plugins.append(str(tmp_path / f"plugin-{library}.so"))
+        build = [
+            "cc",
+            "-shared",
+            "-fPIC",
+            str(tmp_path / "plugin.c"),
+            f"-L{folder}",
+            f"-l:{library}",
+            "-o",
+            plugins[-1],
+        ]
+        subprocess.run(build, check=True)
+    told = Standing(standin_path(), pack).environment(None) | {"LD_LIBRARY_PATH": f"{fakes}:{tmp_path}"}
+    done = subprocess.run([sys.executable, "-c", TWO, str(other), *plugins], env=told, capture_output=True, text=True)
+    assert done.stderr == ""
+    calls = [line.split(" stream")[0] for line in done.stdout.splitlines() if "cublas" in line]
+    assert calls == ["cublasDgemm_v2", "of 12: cublasDgemm_v2"] * 2
+    assert sum(line.startswith("launch ") for line in done.stdout.splitlines()) == 4
