@@ -239,14 +239,35 @@ def test_each_stream_has_a_workspace_and_all_have_the_kernels(fakes: Path, pack:
     assert not any(line.startswith("wait for all") for line in played.log)
 
 
-def test_what_cannot_be_captured_is_left(fakes: Path, pack: Path) -> None:
+def test_what_is_captured_has_a_workspace_of_its_own(fakes: Path, pack: Path) -> None:
     split, whole = gemm(m=70, n=9, k=3, transa=1), gemm()
     warm = [["cublasSetStream_v2", 5], split, whole, ["cublasSetStream_v2", 7], ["fake_capture", 7]]
-    played = play(fakes, [*warm, split, whole, gemm("cublasDgemm_v2")], pack=pack)
-    assert len(played.launches) == 3
-    assert [line.split()[0] for line in played.left] == ["cublasSgemm_v2", "cublasSgemm_v2_64", "cublasDgemm_v2"]
-    assert by_reason(played) == {"captured, and the kernel needs a workspace or is not loaded": 2}
-    assert not any(line.startswith("zero") for line in played.log[played.log.index(played.launches[-1]) :])
+    after = [["fake_capture", 0], split]
+    played = play(fakes, [*warm, split, whole, split, gemm("cublasDgemm_v2"), *after], pack=pack)
+    assert [line.split()[0] for line in played.left] == ["cublasDgemm_v2"]
+    assert by_reason(played) == {"captured, and the kernel is not loaded, or has no workspace": 1}
+    assert len(played.launches) == 6
+    room = [line.split(" ")[20] for line in played.launches if set(line.split(" ")[20]) != {"0"}]
+    assert len(set(room)) == 4  # of stream 5, of each of the graph's two, and of stream 7
+    captured = played.log[played.log.index(played.launches[1]) + 1 : played.log.index(played.launches[-1])]
+    assert [line for line in captured if line.startswith("wait")] == [f"wait for {0x5001}"] * 2
+    assert sum(line.startswith("zero") and line.endswith(f"on {0x5001}") for line in captured) == 2
+
+
+def test_without_memory_a_captured_product_is_left(fakes: Path, pack: Path) -> None:
+    split = gemm(m=70, n=9, k=3, transa=1)
+    steps = [
+        ["cublasSetStream_v2", 7],
+        split,
+        ["fake_memory", 0],
+        ["fake_capture", 7],
+        split,
+        ["fake_capture", 0],
+        split,
+    ]
+    played = play(fakes, steps, pack=pack)
+    assert len(played.launches) == 2
+    assert by_reason(played) == {"captured, and the kernel is not loaded, or has no workspace": 1}
 
 
 def test_threads_have_their_streams(fakes: Path, pack: Path) -> None:

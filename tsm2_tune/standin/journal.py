@@ -25,7 +25,7 @@ REASONS = (  # of standin.h's enum reason
     "the program wants multiprocessors left free",
     "alpha or an extent is 0, or C overlaps",
     "the vector has gaps",
-    "captured, and the kernel needs a workspace or is not loaded",
+    "captured, and the kernel is not loaded, or has no workspace",
     "no memory for a workspace",
     "the kernel could not be started",
     "the kernel's result was off",

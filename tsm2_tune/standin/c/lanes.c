@@ -6,6 +6,8 @@
 
 #include "standin.h"
 
+#define MOST_GRAPH_BYTES ((size_t)1 << 30) /* of workspaces of CUDA graphs, which stay as long as the program runs */
+enum { RELAXED_CAPTURE = 2, NON_BLOCKING = 1 };
 enum { MOST_LANES = 64, LEGACY_STREAM = 1, STREAM_OF_THREAD = 2 };
 
 #define PACK(X)                                                                                                      \
@@ -14,6 +16,10 @@ enum { MOST_LANES = 64, LEGACY_STREAM = 1, STREAM_OF_THREAD = 2 };
     X(last_error, const char *, (tsm2_handle handle))                                                                \
     X(create, tsm2_status, (tsm2_handle *handle))                                                                    \
     X(create_beside, tsm2_status, (tsm2_handle other, tsm2_handle *handle))                                          \
+    X(set_workspace, tsm2_status, (tsm2_handle handle, void *workspace, size_t bytes))                               \
+    X(workspace_size, tsm2_status,                                                                                   \
+      (tsm2_handle handle, tsm2_type type, tsm2_operation transa, tsm2_operation transb, int64_t m, int64_t n,       \
+       int64_t k, const void *A, int64_t lda, const void *B, int64_t ldb, int64_t ldc, size_t *bytes))               \
     X(set_stream, tsm2_status, (tsm2_handle handle, tsm2_stream stream))                                             \
     X(compare, tsm2_status,                                                                                          \
       (tsm2_handle handle, tsm2_type type, tsm2_operation transa, tsm2_operation transb, int64_t m, int64_t n,       \
@@ -193,14 +199,58 @@ enum reason decided(struct lane *lane, const struct asked *asked, struct line *l
     return (enum reason)decision;
 }
 
+static tsm2_status multiply(struct lane *lane, const struct asked *asked)
+{
+    return pack.gemm[asked->type](lane->handle, (tsm2_operation)asked->transa, (tsm2_operation)asked->transb, asked->m,
+                                  asked->n, asked->k, asked->alpha, asked->A, asked->lda, asked->B, asked->ldb,
+                                  asked->beta, asked->C, asked->ldc);
+}
+
+/* Room for so many bytes that a graph keeps; 0 where there is none. Its capture goes on. */
+static cu_pointer room_of_graph(size_t bytes)
+{
+    static _Atomic size_t given;
+    cu_pointer room = 0;
+    if (bytes == 0 || bytes > MOST_GRAPH_BYTES || atomic_fetch_add(&given, bytes) > MOST_GRAPH_BYTES - bytes)
+        return 0;
+    return driver()->allocate(&room, bytes) == 0 ? room : 0;
+}
+
+/* Starts a kernel that needs a workspace on a stream that is captured, with one that the graph alone has. The lane is
+   locked, and this thread may allocate. */
+static tsm2_status multiply_in_graph(struct lane *lane, cu_stream stream, const struct asked *asked)
+{
+    size_t bytes = 0;
+    pack.workspace_size(lane->handle, (tsm2_type)asked->type, (tsm2_operation)asked->transa,
+                        (tsm2_operation)asked->transb, asked->m, asked->n, asked->k, asked->A, asked->lda, asked->B,
+                        asked->ldb, asked->ldc, &bytes);
+    if (lane->aside == NULL && driver()->create_stream(&lane->aside, NON_BLOCKING) != 0)
+        return TSM2_NOT_SUPPORTED;
+    const cu_pointer room = room_of_graph(bytes);
+    if (room == 0)
+        return TSM2_NOT_SUPPORTED;
+    pack.set_stream(lane->handle, lane->aside);
+    tsm2_status status = pack.set_workspace(lane->handle, (void *)(uintptr_t)room, bytes);
+    pack.set_stream(lane->handle, stream);
+    if (status == TSM2_SUCCESS)
+        status = multiply(lane, asked);
+    pack.set_workspace(lane->handle, NULL, 0);
+    if (status != TSM2_SUCCESS)
+        driver()->release(room);
+    return status;
+}
+
 enum reason start_kernel(struct lane *lane, cu_stream stream, const struct asked *asked)
 {
     pthread_mutex_lock(&lane->lock);
     pack.set_stream(lane->handle, stream);
-    const tsm2_status status =
-        pack.gemm[asked->type](lane->handle, (tsm2_operation)asked->transa, (tsm2_operation)asked->transb, asked->m,
-                               asked->n, asked->k, asked->alpha, asked->A, asked->lda, asked->B, asked->ldb, asked->beta,
-                               asked->C, asked->ldc);
+    tsm2_status status = multiply(lane, asked);
+    if (status == TSM2_NOT_SUPPORTED) { /* of what a kernel is for: the stream is captured */
+        int mode = RELAXED_CAPTURE;
+        driver()->exchange_capture_mode(&mode);
+        status = multiply_in_graph(lane, stream, asked);
+        driver()->exchange_capture_mode(&mode);
+    }
     if (status != TSM2_SUCCESS && status != TSM2_NOT_SUPPORTED && status != TSM2_OUT_OF_MEMORY)
         tell("a product is left to cuBLAS: %s", pack.last_error(lane->handle));
     pthread_mutex_unlock(&lane->lock);

@@ -42,7 +42,7 @@ enum reason {
     FEWER_SMS,      /* the program wants multiprocessors left free */
     ZERO,           /* alpha or an extent is 0, an argument is wrong, or C overlaps A or B */
     STRIDES,        /* of a vector */
-    CAPTURED,       /* into a CUDA graph, where the kernel needs a workspace, or to be loaded */
+    CAPTURED,       /* into a CUDA graph, where the kernel is not loaded, or there is no room for its workspace */
     NO_MEMORY,      /* for a workspace */
     FAILED,         /* the kernel could not be started */
     OFF,            /* its result was outside of the bound */
@@ -148,6 +148,8 @@ enum { ON_HOST = 1, ON_DEVICE = 2 };
     X(current_device, "cuCtxGetDevice", (int *device))                                                               \
     X(is_capturing, "cuStreamIsCapturing", (cu_stream stream, int *status))                                          \
     X(await_stream, "cuStreamSynchronize", (cu_stream stream))                                                       \
+    X(create_stream, "cuStreamCreate", (cu_stream * stream, unsigned flags))                                         \
+    X(exchange_capture_mode, "cuThreadExchangeStreamCaptureMode", (int *mode))                                       \
     X(create_event, "cuEventCreate", (cu_event * event, unsigned flags))                                             \
     X(record_event, "cuEventRecord", (cu_event event, cu_stream stream))                                             \
     X(query_event, "cuEventQuery", (cu_event event))                                                                 \
@@ -171,6 +173,7 @@ struct lane {
     const void *thread; /* whose stream it is; NULL: everyone's */
     tsm2_handle handle; /* NULL: the pack has none for this context */
     pthread_mutex_t lock;
+    cu_stream aside; /* on which a graph's workspace is zeroed; NULL: not yet made */
     int device;
 };
 /* The lane of the stream in the current context; NULL, and the reason. */
