@@ -35,7 +35,7 @@ PROGRAMS = {
     "Gram-Schmidt of 50 vectors of 2,000,000, f64": ("gram_schmidt.py",),
     "torch.lobpcg, 8 vectors of 2,000,000, f64": ("eigenvectors.py",),
 }
-TURNS = 3
+TURNS = 2
 OURS = (sys.executable, "-m", "tsm2_tune")
 
 
