@@ -43,12 +43,18 @@ static struct match chosen(tsm2_handle handle, const struct product *product)
     now.key[3] += (facts * 4 + product->conjugates[0] * 2 + product->conjugates[1]) * 8;
     for (int i = 0; i < 4; ++i)
         place = (place ^ (uint64_t)now.key[i]) * 0x9e3779b97f4a7c15u;
-    struct remembered *before = &handle->memory[(place >> 32) % MEMORY];
-    if (before->match.winner != NULL && memcmp(before->key, now.key, sizeof now.key) == 0)
-        return before->match;
+    struct remembered *first = &handle->memory[(place >> 32) % (MEMORY / WAYS) * WAYS], *free = NULL;
+    for (int way = 0; way < WAYS; ++way) {
+        if (first[way].match.winner == NULL)
+            free = free == NULL ? &first[way] : free;
+        else if (memcmp(first[way].key, now.key, sizeof now.key) == 0)
+            return first[way].match;
+    }
     now.match = choose(product, handle->device);
+    if (free == NULL)
+        free = &first[handle->forgotten++ % WAYS];
     if (now.match.winner != NULL)
-        *before = now;
+        *free = now;
     return now.match;
 }
 

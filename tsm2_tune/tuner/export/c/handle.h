@@ -8,7 +8,8 @@
 #include "driver.h"
 #include "product.h"
 
-enum { MEMORY = 256, ERROR_BYTES = 512 }; /* products whose choice is remembered; of the last error's text */
+enum { MEMORY = 2048, WAYS = 8, ERROR_BYTES = 512 }; /* products whose choice is remembered, and places of each; of the
+                                                       last error's text */
 
 /* Memory for a kernel that splits k: its sums, and counters, which are 0 between launches. */
 struct workspace {
@@ -41,6 +42,7 @@ struct tsm2_state {
     struct workspace own, given; /* the caller's, if it has bytes */
     unsigned long long own_stream_id; /* where the own one was last used */
     struct remembered memory[MEMORY];
+    unsigned forgotten; /* of them so many: which place of a product's is the next to go */
     char error[ERROR_BYTES];
 };
 
