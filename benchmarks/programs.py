@@ -54,9 +54,7 @@ def run(before: Sequence[str], program: tuple[str, ...]) -> tuple[float, str, st
 @click.option("--library", metavar="PATH", help="Take kernels from this exported C library: tune nothing.")
 @click.option("--only", metavar="FILE.py", help="Only of this program.")
 @click.option("--budget", default="6", show_default=True, metavar="SECONDS", help="Of tuning a product.")
-@click.option(
-    "--worth", default=2.0, show_default=True, metavar="PERCENT", help="Tune products of at least this share."
-)
+@click.option("--worth", default="2%", show_default=True, metavar="PERCENT", help="Tune products of this share.")
 def main(output: str, library: str | None, only: str | None, budget: str, worth: str) -> None:
     """Record, tune and run the programs in examples/programs."""
     programs = {name: program for name, program in PROGRAMS.items() if only in (None, program[0])}
@@ -94,6 +92,12 @@ def _tuned(programs: dict[str, tuple[str, ...]], found: dict[str, Any], folder: 
     return database
 
 
+def report_in(errors: str) -> str:
+    """The stand-in's report, without what the program itself wrote to standard error before it."""
+    found = re.search(r"^(?:[0-9]+ products? seen|no product was seen).*", errors, re.MULTILINE | re.DOTALL)
+    return "" if found is None else found[0]
+
+
 def compared(program: tuple[str, ...], before: Sequence[str]) -> dict[str, Any]:
     """The program alone and with kernels, in turns, and what the stand-in reports of it."""
     turns = [(run([], program), run([*before, "--"], program)) for _ in range(TURNS)]
@@ -102,7 +106,7 @@ def compared(program: tuple[str, ...], before: Sequence[str]) -> dict[str, Any]:
         "after_ms": [turn[1][0] for turn in turns],
         "before_result": turns[0][0][1],
         "after_result": turns[0][1][1],
-        "report": run([*before, "--report", "--"], program)[2],
+        "report": report_in(run([*before, "--report", "--"], program)[2]),
     }
 
 

@@ -12,10 +12,13 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from benchmarks import programs as bench
 from tests.standin_calls import TESTS, build_fakes, gemm
 from tsm2_tune.options import problems_of
 from tsm2_tune.programs import recorded
@@ -156,6 +159,28 @@ def test_a_journal_that_is_none_has_no_products(tmp_path: Path) -> None:
     ):
         (tmp_path / str(number)).write_bytes(content)
     assert seen_in(tmp_path) == ()
+
+
+def test_the_bench_keeps_the_report_and_hands_its_options_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    commands = list[list[str]]()
+
+    def ran(before: Any, program: Any) -> tuple[float, str, str]:
+        commands.append(list(before))
+        if "record" in before:
+            Path(before[before.index("--output") + 1]).write_text("8x8x8:f32\n")
+        return 2.0, "7", "/home/me/a.py: a warning\n12 products seen, 3 computed by tuned kernels\nmore\n"
+
+    monkeypatch.setattr(bench, "run", ran)
+    told = SimpleNamespace(stdout="")
+    monkeypatch.setattr(bench.subprocess, "run", lambda command, **_: commands.append(command) or told)
+    output = tmp_path / "programs.json"
+    done = CliRunner().invoke(bench.main, ["--only", "tall_qr.py", "--output", str(output)])
+    assert done.exit_code == 0, done.output
+    (one,) = json.loads(output.read_text())["programs"].values()
+    assert one["report"] == "12 products seen, 3 computed by tuned kernels\nmore\n"
+    assert (one["before_ms"], one["after_ms"], one["recorded"]) == ([2.0] * 2, [2.0] * 2, "8x8x8:f32\n")
+    assert all(isinstance(word, str) for command in commands for word in command)
+    assert commands[0][3:6] == ["record", "--worth", "2%"]
 
 
 def test_reasons_have_the_journals_order() -> None:

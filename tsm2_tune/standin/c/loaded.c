@@ -19,11 +19,10 @@
 
 typedef void *(*dlsym_function)(void *library, const char *name);
 
-enum { MOST_LIBRARIES = 4, MOST_HANDLES = 1024 };
+enum { MOST_HANDLES = 1024 };
 
-/* cuBLAS's of this process, in the order in which they were found; the first is that of handles nothing is known of. */
-static void *_Atomic libraries[MOST_LIBRARIES];
-static _Atomic int library_count;
+/* The cuBLAS that was found first: that of handles nothing is known of. */
+static _Atomic(void *) first;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* Handles of other libraries than the first. */
@@ -60,33 +59,17 @@ static int is_cublas(struct dl_phdr_info *info, size_t bytes, void *found)
     return 1;
 }
 
-/* The number of a library among those that are known; it joins them. */
-static int number_of(void *library)
-{
-    int number = 0;
-    pthread_mutex_lock(&lock);
-    const int count = atomic_load(&library_count);
-    while (number < count && libraries[number] != library)
-        ++number;
-    if (number == count && count < MOST_LIBRARIES) {
-        libraries[number] = library;
-        atomic_store(&library_count, count + 1);
-    }
-    pthread_mutex_unlock(&lock);
-    return number;
-}
-
 static void *first_library(void)
 {
-    void *library = atomic_load(&libraries[0]);
+    void *library = atomic_load(&first), *before = NULL;
     char path[PATH_MAX] = "";
     if (library != NULL)
         return library;
     if (dl_iterate_phdr(is_cublas, path) != 0)
         library = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
-    if (library != NULL)
-        number_of(library);
-    return atomic_load(&libraries[0]);
+    if (library == NULL || atomic_compare_exchange_strong(&first, &before, library))
+        return library;
+    return before; /* another thread found it, too */
 }
 
 static void *library_of(cublas_handle handle)
@@ -132,16 +115,16 @@ static void *library_of_code(const void *address, const char *name)
 EXPORTED int cublasCreate_v2(cublas_handle *handle)
 {
     static const char name[] = "cublasCreate_v2";
-    void *first = first_library(), *library = library_of_code(__builtin_return_address(0), name);
+    void *usual = first_library(), *library = library_of_code(__builtin_return_address(0), name);
     if (library == NULL)
-        library = first;
+        library = usual;
     void *found = next_dlsym(library == NULL ? RTLD_NEXT : library, name);
     int (*create)(cublas_handle *);
     memcpy(&create, &found, sizeof found);
     if (create == NULL)
         return CUBLAS_NOT_INITIALIZED;
     const int status = create(handle);
-    if (status != CUBLAS_SUCCESS || library == first || library == NULL)
+    if (status != CUBLAS_SUCCESS || library == usual || library == NULL)
         return status;
     pthread_mutex_lock(&lock);
     const int at = atomic_load(&other_count);
