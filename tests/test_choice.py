@@ -67,6 +67,10 @@ def test_a_predicted_gain_is_to_be_more_than_nothing(module: ModuleType) -> None
     for found, times, loses in (
         (near, 1.02, True),
         (near, 1.04, False),
+        (replace(near, distance=6.0), 1.04, False),
+        (replace(near, distance=10.0), 2.7, True),
+        (replace(near, distance=10.0), 2.9, False),
+        (replace(near, distance=10.0, is_timed=True), 1.02, False),
         (replace(near, is_timed=True), 1.02, False),
         (exact, 1.001, False),
         (exact, 0.999, True),

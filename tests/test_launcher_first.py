@@ -65,7 +65,7 @@ def before_a_driver(module: ModuleType, patch: pytest.MonkeyPatch) -> None:
 def torch(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     fake = fake_torch()
     fake.addmm = lambda c, a, b, *, beta, alpha, out: out
-    fake.mm = lambda a, b, out=None: out
+    fake.mm = fake.matmul = lambda a, b, out=None: out
     monkeypatch.setitem(sys.modules, "torch", fake)
     return fake
 
@@ -319,7 +319,7 @@ def test_nothing_is_kept_of_first_calls(pair: tuple[ModuleType, ModuleType], tor
     def calls() -> None:
         for a, b, out in made:
             compiled.gemm(a, b, out=out, fallback="error")
-            compiled.gemm(a, b)
+            compiled.gemm(a, b, fallback="error")
         for kept in ("plans", "vendors", "starters", "launchers"):  # the launcher goes, with all that it knows
             getattr(compiled, kept).clear()
         compiled.driver.calls.clear()

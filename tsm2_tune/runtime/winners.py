@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +14,8 @@ from tsm2_tune.runtime.launch import Launch
 from tsm2_tune.runtime.work import VECTOR_BYTES, Card, Work, element_bytes
 
 NO_GAIN = 1.03  # times as long as the kernel's predicted time, which the vendor's has to exceed: both are off by more
+KNOWN_WITHIN = 6.0  # the distance from its winner's shape up to which a prediction is doubted no more than that
+DOUBT_BEYOND = 0.25  # and beyond it e to the power of so much for each unit of distance
 
 Leading = tuple[dict[str, int], ...]  # of a, b and out, where it is there: storage order -> leading dimension
 
@@ -146,8 +149,14 @@ class Match:
         """Whether the vendor is expected to be faster, or nearly as fast where the times are predicted."""
         if self.expected_us is None:
             return self.winner.x_cublas is not None and self.winner.x_cublas < 1
-        doubt = NO_GAIN if self.distance > 0 and not self.is_timed else 1.0
-        return self.vendor_us is not None and self.vendor_us < doubt * self.expected_us
+        return self.vendor_us is not None and self.vendor_us < self.doubt * self.expected_us
+
+    @property
+    def doubt(self) -> float:
+        """Times as long as the kernel's expected time, which the vendor's has to exceed."""
+        if self.distance == 0 or self.is_timed:
+            return 1.0
+        return NO_GAIN * math.exp(DOUBT_BEYOND * max(self.distance - KNOWN_WITHIN, 0.0))
 
     @property
     def why_it_loses(self) -> str:

@@ -10,6 +10,8 @@
 #define DOUBT 0.05
 
 #define NO_GAIN 1.03 /* times as long as the kernel's predicted time, which the vendor's has to exceed */
+#define KNOWN_WITHIN 6.0  /* the distance from its winner's shape up to which a prediction is doubted no more */
+#define DOUBT_BEYOND 0.25 /* and beyond it e to the power of so much for each unit of distance */
 
 int fits_operands(const struct winner *winner, const struct product *product)
 {
@@ -162,12 +164,18 @@ struct match choose(const struct product *product, const char *device)
     return is_faster && (!other.of_other_device || found.of_other_device) ? other : found;
 }
 
+/* Times as long as the kernel's expected time, which the vendor's has to exceed. */
+static double doubt(const struct match *match)
+{
+    return match->distance > 0 ? NO_GAIN * exp(DOUBT_BEYOND * fmax(match->distance - KNOWN_WITHIN, 0.0)) : 1.0;
+}
+
 int loses(const struct match *match)
 {
     const struct winner *winner = match->winner;
     if (match->expected_us <= 0)
         return winner->vendor_routine != NULL && winner->vendor_us < winner->median_us;
-    return match->vendor_us > 0 && match->vendor_us < (match->distance > 0 ? NO_GAIN : 1.0) * match->expected_us;
+    return match->vendor_us > 0 && match->vendor_us < doubt(match) * match->expected_us;
 }
 
 /* Adds what printf would print to a text, as far as there is room. */
