@@ -15,6 +15,7 @@ from tests.fabricated import tuning_run
 from tests.library_calls import SPLIT, TYPES, InProcess, fabricated_library, recording_process, tried
 from tests.quick import quick_toolchain
 from tests.quick_command import make_quick
+from tests.standin_calls import build_fakes
 from tsm2_tune.errors import ToolMissing, TuneError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.probes import edge_problems
@@ -219,3 +220,16 @@ def plain(tmp_path_factory: pytest.TempPathFactory, session_cache: None) -> str:
     trials = [tried(Problem(6, 2, 3, dtype)) for dtype in TYPES]
     trials.append(tried(Problem(6, 2, 3, "f32", "tn"), SPLIT))
     return str(fabricated_library(tmp_path_factory.mktemp("plain"), *trials))
+
+
+@pytest.fixture(scope="module")
+def fakes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a driver and a cuBLAS that write down their calls."""
+    folder = tmp_path_factory.mktemp("fakes")
+    build_fakes(folder)
+    return folder
+
+
+@pytest.fixture
+def pack(plain: str) -> Path:
+    return Path(plain)

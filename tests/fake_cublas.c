@@ -10,14 +10,16 @@
 #endif
 
 void fake_note(const char *text);
+void *fake_take(size_t bytes);
+void fake_give_back(void *memory);
 
 struct handle {
     void *stream;
     int pointer_mode, math_mode, sm_count_target;
 };
 
-int cublasCreate_v2(void **handle) { return (*handle = calloc(1, sizeof(struct handle))) == NULL; }
-int cublasDestroy_v2(void *handle) { return free(handle), 0; }
+int cublasCreate_v2(void **handle) { return (*handle = fake_take(sizeof(struct handle))) == NULL; }
+int cublasDestroy_v2(void *handle) { return fake_give_back(handle), 0; }
 int cublasSetStream_v2(struct handle *handle, void *stream) { return handle->stream = stream, 0; }
 int cublasGetStream_v2(struct handle *handle, void **stream) { return *stream = handle->stream, 0; }
 int cublasSetPointerMode_v2(struct handle *handle, int mode) { return handle->pointer_mode = mode, 0; }

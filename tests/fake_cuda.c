@@ -15,6 +15,7 @@ static char device[256] = "NVIDIA H200", failing[64];
 static int failure, major_version = 9, minor_version = 0;
 static unsigned long long free_bytes = 1 << 30, allocations, first_stream_id, capturing;
 static size_t sizes[1 << 12];
+static _Thread_local int capture_mode; /* 2: relaxed */
 static _Thread_local void *contexts[16] = {(void *)0xC0};
 static _Thread_local int depth;
 
@@ -27,6 +28,28 @@ static void note(const char *format, ...)
         written += (size_t)vsnprintf(text + written, 4096, format, arguments);
     pthread_mutex_unlock(&lock);
     va_end(arguments);
+}
+
+/* Memory of handles: what was given back last is taken first. */
+
+static void *given_back;
+
+void *fake_take(size_t bytes)
+{
+    pthread_mutex_lock(&lock);
+    void *found = given_back;
+    if (found != NULL)
+        given_back = *(void **)found;
+    pthread_mutex_unlock(&lock);
+    return found != NULL ? memset(found, 0, bytes) : calloc(1, bytes);
+}
+
+void fake_give_back(void *memory)
+{
+    pthread_mutex_lock(&lock);
+    *(void **)memory = given_back;
+    given_back = memory;
+    pthread_mutex_unlock(&lock);
 }
 
 /* What a test asks for. */
@@ -52,6 +75,13 @@ void fake_device(const char *name, int major, int minor)
     FAIL(name)                                                                                                        \
     if (contexts[depth] == NULL)                                                                                      \
         return 201; /* CUDA_ERROR_INVALID_CONTEXT */
+
+/* A call that ends a capture on any stream, unless its thread is in the relaxed mode. */
+static void unsafe(const char *name)
+{
+    if (capturing != 0 && capture_mode != 2)
+        note("capture ended by %s\n", name);
+}
 
 int cuInit(unsigned flags)
 {
@@ -89,6 +119,7 @@ int cuCtxPopCurrent_v2(void **context)
 int cuCtxSynchronize(void)
 {
     NEEDS_CONTEXT("cuCtxSynchronize")
+    unsafe("cuCtxSynchronize");
     note("wait for all\n");
     return 0;
 }
@@ -115,6 +146,7 @@ int cuDeviceGetAttribute(int *value, int attribute, int found)
 int cuModuleLoadData(void **module, const void *image)
 {
     NEEDS_CONTEXT("cuModuleLoadData")
+    unsafe("cuModuleLoadData");
     note("load %.40s\n", (const char *)image);
     *module = (void *)image;
     return (size_t)image % 64 != 0;
@@ -151,8 +183,10 @@ int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned gr
         for (int byte = 0; byte < 16; ++byte)
             sprintf(line + strlen(line), "%02x", ((unsigned char *)parameters[i])[byte]);
     }
-    if (getenv("FAKE_KERNEL_WRITES") != NULL) /* into C's first element, of doubles in the host's memory */
-        **(double **)parameters[9] = atof(getenv("FAKE_KERNEL_WRITES"));
+    if (getenv("FAKE_KERNEL_WRITES") != NULL) { /* one of the doubles of C, in the host's memory */
+        const char *place = getenv("FAKE_KERNEL_WRITES_AT");
+        (*(double **)parameters[9])[place == NULL ? 0 : atoi(place)] = atof(getenv("FAKE_KERNEL_WRITES"));
+    }
     note("launch %u %u %u %u %u %u %u %llu%s %.40s\n", grid_x, grid_y, grid_z, block_x, block_y, block_z, smem_bytes,
          (pointer)stream, line, (const char *)function);
     return extra != NULL;
@@ -161,6 +195,7 @@ int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned gr
 int cuMemAlloc_v2(pointer *address, size_t bytes)
 {
     NEEDS_CONTEXT("cuMemAlloc")
+    unsafe("cuMemAlloc");
     if (bytes > free_bytes)
         return 2;
     pthread_mutex_lock(&lock);
@@ -207,6 +242,7 @@ int cuStreamCreate(void **stream, unsigned flags)
 int cuStreamSynchronize(void *stream)
 {
     NEEDS_CONTEXT("cuStreamSynchronize")
+    unsafe("cuStreamSynchronize");
     if (capturing != 0 && (pointer)stream == capturing)
         return 900; /* CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED */
     note("wait for %llu\n", (pointer)stream);
@@ -215,11 +251,10 @@ int cuStreamSynchronize(void *stream)
 
 int cuThreadExchangeStreamCaptureMode(int *mode)
 {
-    static _Thread_local int now;
-    const int before = now;
-    now = *mode;
+    const int before = capture_mode;
+    capture_mode = *mode;
     *mode = before;
-    return now < 0 || now > 2;
+    return capture_mode < 0 || capture_mode > 2;
 }
 
 int cuStreamIsCapturing(void *stream, int *status)
@@ -255,9 +290,17 @@ int cuEventRecord(void *event, void *stream)
     return 0;
 }
 
+int cuEventDestroy_v2(void *event)
+{
+    NEEDS_CONTEXT("cuEventDestroy")
+    free(event);
+    return 0;
+}
+
 int cuEventQuery(void *event)
 {
     NEEDS_CONTEXT("cuEventQuery")
+    unsafe("cuEventQuery");
     return *(int *)event == 0;
 }
 
@@ -286,6 +329,7 @@ struct copy_2d {
 int cuMemcpy2DAsync_v2(const struct copy_2d *copy, void *stream)
 {
     NEEDS_CONTEXT("cuMemcpy2DAsync")
+    unsafe("cuMemcpy2DAsync");
     (void)stream;
     const unsigned char *from = copy->source_kind == 1 ? copy->source_host : (unsigned char *)(size_t)copy->source_device;
     unsigned char *to = copy->target_kind == 1 ? copy->target_host : (unsigned char *)(size_t)copy->target_device;

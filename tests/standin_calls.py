@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.cublas_program import WIDE, names_of
 from tsm2_tune.standin.build import standin_path
-from tsm2_tune.standin.journal import Seen, crowded_in, seen_in
+from tsm2_tune.standin.journal import REASONS, Seen, crowded_in, seen_in
 from tsm2_tune.standin.running import Standing
 
 TESTS = Path(__file__).parent
@@ -125,3 +125,13 @@ def random_calls(count: int, seed: int) -> list[Any]:
             changes[rng.choice(("lda", "ldb", "ldc"))] = rng.choice((0, 1, 600))
         calls.append(gemm(rng.choice(ROUTINES), m, n, k, **changes))
     return calls
+
+
+def by_reason(played: Played) -> dict[str, int]:
+    """How many products were left for each reason."""
+    found = dict[str, int]()
+    for one in played.seen:
+        for reason, count in zip(REASONS, one.left, strict=True):
+            if count:
+                found[reason] = found.get(reason, 0) + count
+    return found

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,19 @@ import pytest
 from tests.fabricated import vendor_measurement, winners
 from tests.library_calls import TYPES, Call, InProcess, fabricated_library, tried
 from tests.library_calls import play as play_library
-from tests.standin_calls import FLAGS, ONE, ROUTINES, A, B, C, Played, build_fakes, gemm, play, random_calls
+from tests.standin_calls import (
+    ONE,
+    ROUTINES,
+    ZERO,
+    A,
+    B,
+    C,
+    by_reason,
+    gemm,
+    play,
+    random_calls,
+)
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.standin.build import standin_path
-from tsm2_tune.standin.journal import REASONS
 from tsm2_tune.standin.running import Standing
 from tsm2_tune.tuner.export.known import NOTHING_KNOWN
 from tsm2_tune.tuner.export.library import library_bytes
@@ -28,19 +36,8 @@ pytestmark = [
     pytest.mark.usefixtures("toolchain", "session_cache"),
     pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
 ]
-TF32_MATH = 3
-
-
-@pytest.fixture(scope="module")
-def fakes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("fakes")
-    build_fakes(folder)
-    return folder
-
-
-@pytest.fixture
-def pack(plain: str) -> Path:
-    return Path(plain)
+TENSOR_OP_MATH, TF32_MATH, BF16X9_MATH, FP64_EMULATED_MATH = 1, 3, 4, 8
+WIDE_BATCH: dict[str, Any] = {"routine": "cublasSgemmStridedBatched_64", "count": 2, "stride_a": 0}
 
 
 def without_factors(lines: list[str]) -> list[str]:
@@ -52,16 +49,6 @@ def of_the_program(lines: list[str]) -> list[str]:
     """Calls of cuBLAS without those that its Sgemm makes itself."""
     before = ["", *lines]
     return [line for line, last in zip(lines, before, strict=False) if not last.startswith("cublasSgemm_v2 ")]
-
-
-def by_reason(played: Played) -> dict[str, int]:
-    """How many products were left for each reason."""
-    found = dict[str, int]()
-    for one in played.seen:
-        for reason, count in zip(REASONS, one.left, strict=True):
-            if count:
-                found[reason] = found.get(reason, 0) + count
-    return found
 
 
 # What it leaves
@@ -97,6 +84,8 @@ def test_each_call_is_taken_or_left_and_none_is_both(fakes: Path, pack: Path) ->
         ([["cublasSetPointerMode_v2", 1], gemm(alpha=0x1000, beta=0x2000)], "alpha and beta are in device memory"),
         ([["cublasSetMathMode", TF32_MATH], gemm()], "the program lets cuBLAS round more"),
         ([["cublasSetMathMode", TF32_MATH + 16], gemm()], "the program lets cuBLAS round more"),
+        ([["cublasSetMathMode", TENSOR_OP_MATH], gemm()], "the program lets cuBLAS round more"),
+        ([["cublasSetMathMode", BF16X9_MATH], gemm()], "the program lets cuBLAS round more"),
         ([["cublasSetSmCountTarget", 100], gemm()], "the program wants multiprocessors left free"),
         ([gemm(alpha=[0.0, 0.0])], "alpha or an extent is 0, or C overlaps"),
         ([gemm(alpha=[-0.0, 0.0])], "alpha or an extent is 0, or C overlaps"),
@@ -112,6 +101,16 @@ def test_each_call_is_taken_or_left_and_none_is_both(fakes: Path, pack: Path) ->
         ([gemm("cublasSgemmStridedBatched", count=2, stride_a=0, stride_b=6, stride_c=13)], "a batch of products"),
         ([gemm("cublasSgemmStridedBatched", count=2, stride_a=18, stride_b=6, stride_c=12)], "a batch of products"),
         ([gemm("cublasSgemmStridedBatched", count=2, stride_a=0, stride_b=7, stride_c=12)], "a batch of products"),
+        ([gemm(**WIDE_BATCH, stride_b=6 + 2**32, stride_c=12)], "a batch of products"),
+        ([gemm(**WIDE_BATCH, stride_b=6, stride_c=12 + 2**32)], "a batch of products"),
+        ([gemm(**WIDE_BATCH | {"stride_a": 2**32}, stride_b=6, stride_c=12)], "a batch of products"),
+        ([gemm(**WIDE_BATCH, ldb=2**63 - 1, stride_b=-2, stride_c=12)], "a batch of products"),  # 2 ldb, wrapped
+        ([gemm(**WIDE_BATCH | {"count": 2**62 + 1}, stride_b=6, stride_c=12)], "a batch of products"),
+        ([gemm(A=0)], "alpha or an extent is 0, or C overlaps"),
+        ([gemm(A=A + 2)], "alpha or an extent is 0, or C overlaps"),
+        ([gemm(B=B + 1)], "alpha or an extent is 0, or C overlaps"),
+        ([gemm(C=0)], "alpha or an extent is 0, or C overlaps"),
+        ([gemm(C=C + 1)], "alpha or an extent is 0, or C overlaps"),
         ([gemm(transa=1)], "no kernel is in the pack for it"),
     ],
 )
@@ -149,9 +148,44 @@ def test_what_is_left_does_not_decide_for_what_looks_alike(
 
 
 @pytest.mark.parametrize("routine", ["cublasDgemm_v2", "cublasZgemm_v2_64"])
-def test_what_tf32_does_not_round_is_taken_in_its_mode(fakes: Path, pack: Path, routine: str) -> None:
-    played = play(fakes, [["cublasSetMathMode", TF32_MATH], gemm(routine)], pack=pack)
-    assert (len(played.launches), played.left) == (1, [])
+@pytest.mark.parametrize("math", [TENSOR_OP_MATH, TF32_MATH, BF16X9_MATH, FP64_EMULATED_MATH])
+def test_modes_of_single_precision_do_not_concern_double(fakes: Path, pack: Path, routine: str, math: int) -> None:
+    played = play(fakes, [["cublasSetMathMode", math], gemm(routine)], pack=pack)
+    assert (len(played.launches), len(played.left)) == ((0, 1) if math == FP64_EMULATED_MATH else (1, 0))
+
+
+@pytest.mark.parametrize("wrong", [{"A": 0}, {"A": A + 2}, {"C": C + 1}, {"alpha": [0.0, 0.0]}, {"C": A}])
+def test_a_call_with_a_wrong_argument_does_not_decide_for_others(
+    fakes: Path, pack: Path, wrong: dict[str, Any]
+) -> None:
+    played = play(fakes, [gemm(**wrong), gemm(), gemm(**wrong), gemm()], pack=pack)
+    assert played.told == ""
+    assert len(played.launches) == 2
+    assert by_reason(played) == {"alpha or an extent is 0, or C overlaps": 2}
+
+
+def test_a_kernel_that_cannot_be_started_is_tried_three_times(fakes: Path, pack: Path) -> None:
+    failing = [["fake_fail", "cuLaunchKernel", 700], *[gemm()] * 5, ["fake_fail", "", 0], gemm()]
+    played = play(fakes, [*failing, gemm("cublasDgemm_v2")], pack=pack)
+    assert played.told.count("a product is left to cuBLAS: ") == played.told.count("\n") == 3
+    assert by_reason(played) == {"the kernel could not be started": 6}
+    assert len(played.launches) == 1  # of another kernel
+    once = [["fake_fail", "cuLaunchKernel", 700], gemm(), ["fake_fail", "", 0], gemm()]
+    assert len(play(fakes, once, pack=pack).launches) == 1
+
+
+def test_without_memory_for_a_workspace_a_product_is_left(fakes: Path, pack: Path) -> None:
+    split = gemm(m=70, n=9, k=3, transa=1)
+    played = play(fakes, [["fake_memory", 0], *[split] * 4, ["fake_memory", 1 << 30], split], pack=pack)
+    assert by_reason(played) == {"no memory for a workspace": 4}
+    assert len(played.launches) == 1
+
+
+def test_a_complex_factor_is_zero_by_both_parts(fakes: Path, pack: Path) -> None:
+    factors = [[0.0, 2.0], [2.0, 0.0], ZERO]
+    for routine in ("cublasCgemm_v2", "cublasZgemm_v2"):
+        played = play(fakes, [gemm(routine, alpha=alpha) for alpha in factors], pack=pack)
+        assert (len(played.launches), len(played.left)) == (2, 1)
 
 
 @pytest.mark.parametrize(
@@ -218,6 +252,68 @@ def test_an_x_with_gaps_is_a_row_that_is_transposed(there: InProcess, fakes: Pat
     expected = there(play_library, str(pack), [own])
     assert played.launches == [line for line in expected.log if line.startswith("launch ")]
     assert len(played.launches) == 1
+
+
+def test_operations_and_extents_of_64_bits_are_the_librarys(there: InProcess, fakes: Path, tmp_path: Path) -> None:
+    problems = [
+        Problem(6, 1, 3, dtype, op)
+        for dtype in ("c64", "f32")
+        for op in ("nn", "tn", "cn")
+        if op != "cn" or dtype == "c64"
+    ]
+    pack = fabricated_library(tmp_path, *map(tried, problems))
+    long = 2**33 + 6
+    cases = [
+        (
+            gemm("cublasCgemv_v2", 6, 3, trans=trans),
+            Call("c64", f"{'NTC'[trans]}N", rows, 1, depth, lda=6, a=A, b=B, c=C),
+        )
+        for trans, rows, depth in ((0, 6, 3), (1, 3, 6), (2, 3, 6))
+    ]
+    cases += [
+        (
+            gemm("cublasSgemv_v2_64", long, 3, trans=trans),
+            Call("f32", f"{'NT'[trans]}N", rows, 1, depth, lda=long, a=A, b=B, c=C),
+        )
+        for trans, rows, depth in ((0, long, 3), (1, 3, long))
+    ]
+    cases.append(
+        (
+            gemm("cublasSgemm_v2_64", long, 1, 3, ldc=long + 1),
+            Call("f32", "NN", long, 1, 3, ldc=long + 1, a=A, b=B, c=C),
+        )
+    )
+    expected = there(play_library, str(pack), [own for _, own in cases])
+    played = play(fakes, [step for step, _ in cases], pack=pack)
+    assert (played.left, expected.statuses) == ([], [0] * len(cases))
+    assert played.launches == [line for line in expected.log if line.startswith("launch ")]
+
+
+def test_a_context_has_its_kernels_and_workspaces(fakes: Path, pack: Path) -> None:
+    split = gemm(m=70, n=9, k=3, transa=1)
+    steps = [step for context in (0xC0, 0xC1, 0xC0, 0xC1) for step in (["fake_context", context], split)]
+    played = play(fakes, steps, pack=pack)
+    assert len(played.launches) == 4
+    assert sum(line.startswith("load ") for line in played.log) == 2
+    assert sum(line.startswith("allocate ") for line in played.log) == 2 * 2
+
+
+def test_of_many_contexts_each_has_a_lane_of_its_own_or_none(fakes: Path, pack: Path) -> None:
+    steps = [step for number in range(70) for step in (["fake_context", 0xC0 + number], gemm())]
+    played = play(fakes, steps, pack=pack)
+    assert len(played.launches) == 64
+    assert by_reason(played) == {}  # of a context without a lane no line is known
+    assert len(of_the_program(played.left)) == 70 - 64
+
+
+def test_a_threads_own_stream_is_no_others_and_both_names_of_the_default_one_are_the_same(
+    fakes: Path, pack: Path
+) -> None:
+    split = gemm(m=70, n=9, k=3, transa=1)
+    played = play(fakes, [["cublasSetStream_v2", 2], split], [["cublasSetStream_v2", 2], split], pack=pack)
+    assert len({line.split(" ")[20] for line in played.launches}) == 2
+    played = play(fakes, [["cublasSetStream_v2", 0], split, ["cublasSetStream_v2", 1], split], pack=pack)
+    assert len({line.split(" ")[20] for line in played.launches}) == 1
 
 
 def test_cublas_may_call_its_own_routines(fakes: Path, pack: Path) -> None:
@@ -301,10 +397,13 @@ def test_of_many_streams_some_share_a_workspace(fakes: Path, pack: Path) -> None
 
 def test_of_more_shapes_than_have_lines_kernels_are_taken_too(fakes: Path, pack: Path) -> None:
     steps = [gemm("cublasDgemm_v2", m=m) for m in range(1, 16501)]
-    played = play(fakes, [*steps[:16384], ["fake_reset"], *steps[16384:]], pack=pack)  # of all the log has no room
-    assert (len(played.launches), played.left) == (116, [])
+    without = [gemm("cublasDgemm_v2", m=m, transa=1) for m in range(2, 9)]  # for which no kernel is
+    played = play(
+        fakes, [*steps[:16384], ["fake_reset"], *without, *steps[16384:], *without], pack=pack
+    )  # of all the log has no room
+    assert (len(played.launches), len(played.left)) == (116, 14)
     assert sum(one.taken for one in played.seen) == 16384
-    assert played.crowded == 116
+    assert played.crowded == 116 + 14
 
 
 # A pack that is none
@@ -336,56 +435,6 @@ def test_another_gpu_leaves_all_to_cublas(fakes: Path, pack: Path) -> None:
     assert played.told == ""
 
 
-# Verifying
-
-
-@pytest.fixture
-def multiplying() -> dict[str, str]:
-    return {"FAKE_CUBLAS_MULTIPLIES": "1"}
-
-
-def verified(fakes: Path, pack: Path, multiplying: dict[str, str], writes: float, **changes: Any) -> Played:
-    """Three products of ones, by a kernel that writes a number into the first element of C, and nothing else."""
-    c = [3.0 + changes.pop("before", 0.0)] * 12
-    steps = [["memory", {"A": [1.0] * 18, "B": [1.0] * 6, "C": c}], *[gemm("cublasDgemm_v2", **changes)] * 5]
-    environment = multiplying | {"FAKE_KERNEL_WRITES": repr(writes)}
-    return play(fakes, steps, pack=pack, compared=3, environment=environment)
-
-
-@pytest.mark.parametrize("writes", [0.0, 3 + 1e-10, float("nan"), float("inf")])
-def test_a_kernel_that_is_off_is_left_out(
-    fakes: Path, pack: Path, multiplying: dict[str, str], writes: float
-) -> None:
-    played = verified(fakes, pack, multiplying, writes)
-    assert played.told.count("\n") == 1
-    assert f"6x2x3 of f64: C[0, 0] of the kernel is {writes:.9g}, of cuBLAS 3" in played.told
-    assert len(played.launches) == 1
-    assert len(played.left) == 5
-    assert by_reason(played) == {"its result was compared": 1, "the kernel's result was off": 4}
-    assert played.seen[0].worst > 1
-    assert played.results == [[3.0] * 12] * 5
-
-
-@pytest.mark.parametrize("writes", [3.0, 3 + 1e-15])
-def test_a_kernel_that_is_right_is_taken_after_the_comparison(
-    fakes: Path, pack: Path, multiplying: dict[str, str], writes: float
-) -> None:
-    played = verified(fakes, pack, multiplying, writes)
-    assert played.told == ""
-    assert (len(played.launches), len(played.left)) == (5, 3)
-    (one,) = played.seen
-    assert (one.compared, one.taken) == (3, 2)
-    assert one.worst < 0.1
-
-
-def test_a_comparison_leaves_what_cublas_computes_of_the_c_before(
-    fakes: Path, pack: Path, multiplying: dict[str, str]
-) -> None:
-    played = verified(fakes, pack, multiplying, -7.0, before=1.0, beta=ONE)
-    assert played.results[0] == [7.0] * 12
-    assert "of the kernel is -7, of cuBLAS 7" in played.told
-
-
 # The journal
 
 
@@ -397,9 +446,18 @@ def test_what_was_seen_stays_however_the_program_ends(fakes: Path, pack: Path) -
 
 
 def test_what_differs_is_counted_apart(fakes: Path, pack: Path) -> None:
-    played = play(fakes, [gemm(), gemm(lda=7), gemm(ldc=7), gemm("cublasDgemm_v2"), gemm(n=4)] * 2, pack=pack)
-    assert [(one.calls, one.taken) for one in played.seen] == [(2, 2)] * 5
-    assert len({(one.dtype, one.leading, one.shape) for one in played.seen}) == 5
+    steps = [gemm(), gemm(lda=7), gemm(ldb=4), gemm(ldc=7), gemm("cublasDgemm_v2"), gemm(n=4)]
+    played = play(fakes, steps * 2, pack=pack)
+    assert [(one.calls, one.taken) for one in played.seen] == [(2, 2)] * 6
+    assert len({(one.dtype, one.leading, one.shape) for one in played.seen}) == 6
+
+
+def test_a_matrix_and_the_same_one_transposed_are_counted_apart(fakes: Path) -> None:
+    same = {"m": 3, "n": 3, "k": 6, "transa": 1, "lda": 6}
+    of_others = [{"B": B}, {"B": A, "ldb": 7}, {"B": A, "transa": 0, "k": 3}, {"B": A, "n": 2}]
+    played = play(fakes, [gemm(**same | {"B": A}), *(gemm(**same | one) for one in of_others)])
+    assert len(played.seen) == 5
+    assert [(one.shape, one.leading) for one in played.seen if one.is_gram] == [((3, 3, 6), (6, 6, 3))]
 
 
 def test_times_are_of_what_ran(fakes: Path, pack: Path) -> None:
@@ -413,106 +471,42 @@ def test_times_are_of_what_ran(fakes: Path, pack: Path) -> None:
     assert len(played.left) == 2 * 4
 
 
+def test_no_times_are_taken_of_what_is_captured(fakes: Path, pack: Path) -> None:
+    steps = [["cublasSetStream_v2", 7], *[gemm()] * 5, ["fake_capture", 7], *[gemm()] * 9]
+    played = play(fakes, steps, pack=pack, has_times=True)
+    (one,) = played.seen
+    assert (one.calls, one.taken, one.cublas_us[0], one.taken_us[0]) == (14, 10, 3, 1)
+
+
+def test_taking_times_ends_no_capture_on_another_stream(fakes: Path, pack: Path) -> None:
+    split = gemm(m=70, n=9, k=3, transa=1)
+    played = play(fakes, [["fake_capture", 7], *[gemm(), split] * 9], pack=pack, has_times=True)
+    assert {one.cublas_us[0] for one in played.seen} == {3}
+    assert not any("capture ended" in line for line in played.log)
+
+
+def test_of_more_products_than_are_waited_for_some_have_no_time(fakes: Path, pack: Path) -> None:
+    played = play(
+        fakes,
+        [["fake_fail", "cuEventQuery", 600], *[gemm()] * 700, ["fake_fail", "", 0], *[gemm()] * 9],
+        pack=pack,
+        has_times=True,
+    )
+    (one,) = played.seen
+    assert (one.calls, one.taken) == (709, 705)
+    assert one.taken_us[0] == 512 - 4 + 9
+
+
+def test_each_context_has_events_of_its_own(fakes: Path, pack: Path) -> None:
+    steps = [step for turn in range(1200) for step in (["fake_context", 0xC0 + turn % 2], gemm())]
+    played = play(fakes, steps, pack=pack, has_times=True)
+    (one,) = played.seen
+    assert one.taken_us[0] + one.cublas_us[0] == 1200 - 1
+
+
 def test_the_environment_is_the_programs_own_besides(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TSM2_TIMES", "1")
     monkeypatch.setenv("LD_PRELOAD", "libother.so")
     told = Standing(tmp_path / "standin.so", tmp_path / "pack.so").environment(None)
     assert told["LD_PRELOAD"] == f"{tmp_path}/standin.so:libother.so"
     assert {name for name in told if name.startswith("TSM2_")} == {"TSM2_LIBRARY"}
-
-
-# Programs that are linked with cuBLAS, and how they ask for functions
-
-LINKED = """
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <stdio.h>
-int cublasCreate_v2(void **);
-int cublasDgemm_v2(void *, int, int, int, int, int, const double *, const double *, int, const double *, int,
-                   const double *, double *, int);
-const char *fake_log(void);
-double cos(double);
-int main(void)
-{
-    void *handle;
-    const double one = 1, zero = 0;
-    cublasCreate_v2(&handle);
-    const int status = cublasDgemm_v2(handle, 0, 0, 6, 2, 3, &one, (double *)(1l << 40), 6, (double *)(1l << 50), 3,
-                                      &zero, (double *)(1l << 60), 6);
-    void *next = dlsym(RTLD_NEXT, "main"), *standard = dlsym(RTLD_DEFAULT, "cublasDgemm_v2");
-    printf("%d %d %d %d\\n%s", status, next == NULL, standard == (void *)cublasDgemm_v2,
-           dlsym(RTLD_NEXT, "printf") != NULL, fake_log());
-    return 7;
-}
-"""
-
-
-def test_a_program_that_is_linked_with_cublas_is_reached(fakes: Path, pack: Path, tmp_path: Path) -> None:
-    source, program = tmp_path / "linked.c", tmp_path / "linked"
-    source.write_text(LINKED)
-    command = ["cc", str(source), f"-L{fakes}", "-l:libcublas.so.13", "-l:libcuda.so.1", "-o", str(program)]
-    subprocess.run(command, check=True)
-    told = Standing(standin_path(), pack).environment(None) | {"LD_LIBRARY_PATH": str(fakes)}
-    done = subprocess.run([program], env=told, capture_output=True, text=True)
-    first, *log = done.stdout.splitlines()
-    assert (done.returncode, first) == (7, "0 1 1 1")
-    assert sum(line.startswith("launch ") for line in log) == 1
-    assert not any(line.startswith("cublas") for line in log)
-
-
-PLUGIN = """
-int cublasCreate_v2(void **);
-int cublasDgemm_v2(void *, int, int, int, int, int, const double *, const double *, int, const double *, int,
-                   const double *, double *, int);
-int multiply(int transa)
-{
-    void *handle;
-    const double one = 1, zero = 0;
-    cublasCreate_v2(&handle);
-    return cublasDgemm_v2(handle, transa, 0, 6, 2, 3, &one, (double *)(1l << 40), 6, (double *)(1l << 50), 3, &zero,
-                          (double *)(1l << 60), 6);
-}
-"""
-TWO = """
-import ctypes, sys
-driver = ctypes.CDLL("libcuda.so.1")
-driver.fake_log.restype = ctypes.c_char_p
-first, second = ctypes.CDLL("libcublas.so.13"), ctypes.CDLL(sys.argv[1])
-for plugin in (ctypes.CDLL(sys.argv[2]), ctypes.CDLL(sys.argv[3])) * 2:
-    for transa in (0, 1):
-        assert plugin.multiply(transa) == 0
-handle = ctypes.c_void_p()
-second.cublasCreate_v2(ctypes.byref(handle))
-assert second.cublasSetStream_v2(handle, ctypes.c_void_p(9)) == 0
-print(driver.fake_log().decode())
-"""
-
-
-def test_each_of_two_cublas_libraries_gets_its_own_calls(fakes: Path, tmp_path: Path) -> None:
-    pack = fabricated_library(tmp_path, tried(Problem(6, 2, 3, "f64")))
-    other = tmp_path / "libcublas.so.12"
-    linked = (f"-L{fakes}", "-l:libcuda.so.1")
-    source = str(Path(__file__).with_name("fake_cublas.c"))
-    command = ["cc", *FLAGS, '-DPREFIX="of 12: "', "-Wl,-soname,libcublas.so.12", source, *linked, "-o", str(other)]
-    subprocess.run(command, check=True)
-    (tmp_path / "plugin.c").write_text(PLUGIN)
-    plugins = []
-    for folder, library in ((fakes, "libcublas.so.13"), (tmp_path, "libcublas.so.12")):
-        plugins.append(str(tmp_path / f"plugin-{library}.so"))
-        build = [
-            "cc",
-            "-shared",
-            "-fPIC",
-            str(tmp_path / "plugin.c"),
-            f"-L{folder}",
-            f"-l:{library}",
-            "-o",
-            plugins[-1],
-        ]
-        subprocess.run(build, check=True)
-    told = Standing(standin_path(), pack).environment(None) | {"LD_LIBRARY_PATH": f"{fakes}:{tmp_path}"}
-    done = subprocess.run([sys.executable, "-c", TWO, str(other), *plugins], env=told, capture_output=True, text=True)
-    assert done.stderr == ""
-    calls = [line.split(" stream")[0] for line in done.stdout.splitlines() if "cublas" in line]
-    assert calls == ["cublasDgemm_v2", "of 12: cublasDgemm_v2"] * 2
-    assert sum(line.startswith("launch ") for line in done.stdout.splitlines()) == 4

@@ -32,7 +32,10 @@ static bool copy(const struct comparison *comparison, const void *device, int64_
         plan.source_kind = ON_DEVICE, plan.source_device = (uintptr_t)device, plan.source_pitch = (size_t)ld * bytes;
         plan.target_kind = ON_HOST, plan.target_host = host, plan.target_pitch = plan.width_bytes;
     }
-    return driver()->copy(&plan, comparison->stream) == 0 && driver()->await_stream(comparison->stream) == 0;
+    const int mode = relax_captures();
+    const bool is_done = driver()->copy(&plan, comparison->stream) == 0 && driver()->await_stream(comparison->stream) == 0;
+    restore_captures(mode);
+    return is_done;
 }
 
 static double half(const unsigned char *at, bool is_bfloat)
@@ -80,19 +83,22 @@ static double absolute_factor(int type, const void *factor)
     return hypot(parts[0], parts[1]);
 }
 
-/* Lengths of the rows of a rows x columns matrix, or of its columns. NULL without memory. */
-static double *lengths(int type, const void *matrix, int64_t rows, int64_t columns, bool of_rows)
+/* Lengths of the rows of a rows x columns matrix, or of its columns. NULL without memory. A long double has room for the
+   square of any double. */
+static long double *lengths(int type, const void *matrix, int64_t rows, int64_t columns, bool of_rows)
 {
-    double *found = calloc((size_t)(of_rows ? rows : columns), sizeof *found), parts[2];
+    long double *found = calloc((size_t)(of_rows ? rows : columns), sizeof *found);
     if (found == NULL)
         return NULL;
     for (int64_t column = 0; column < columns; ++column)
         for (int64_t row = 0; row < rows; ++row) {
+            double parts[2];
             element(type, matrix, column * rows + row, parts);
-            found[of_rows ? row : column] += parts[0] * parts[0] + parts[1] * parts[1];
+            const long double real = parts[0], imaginary = parts[1];
+            found[of_rows ? row : column] += real * real + imaginary * imaginary;
         }
     for (int64_t at = 0; at < (of_rows ? rows : columns); ++at)
-        found[at] = sqrt(found[at]);
+        found[at] = sqrtl(found[at]);
     return found;
 }
 
@@ -140,13 +146,16 @@ struct comparison *begin_comparison(struct lane *lane, cu_stream stream, const s
 }
 
 /* The difference of two results as a share of the bound; infinite where one of them alone is no number. */
-static double share_of_bound(const double ours[2], const double theirs[2], double bound)
+static double share_of_bound(const double ours[2], const double theirs[2], long double bound)
 {
     const bool is_finite = isfinite(theirs[0]) && isfinite(theirs[1]);
     if (!is_finite || !(isfinite(ours[0]) && isfinite(ours[1])))
         return is_finite == (isfinite(ours[0]) && isfinite(ours[1])) ? 0 : (double)INFINITY;
-    const double difference = hypot(ours[0] - theirs[0], ours[1] - theirs[1]);
-    return difference == 0 ? 0 : difference / bound;
+    const long double real = (long double)ours[0] - theirs[0], imaginary = (long double)ours[1] - theirs[1];
+    const long double difference = hypotl(real, imaginary);
+    if (difference == 0)
+        return 0;
+    return isfinite(bound) ? (double)(difference / bound) : (double)INFINITY;
 }
 
 /* The worst share, with its place in C; -1 without memory. */
@@ -158,8 +167,8 @@ static double worst_share(const struct comparison *comparison, int64_t place[2],
     const double unit = ldexp(1, is_double ? -53 : -24);
     const double of_result = type == TSM2_BF16 ? ldexp(1, -8) : is_half ? ldexp(1, -11) : unit;
     const double growth = 8 * unit * (sqrt((double)asked->k) + 8);
-    double *rows = lengths(type, comparison->a, rows_of_a(asked), columns_of_a(asked), asked->transa == TSM2_N);
-    double *columns = lengths(type, comparison->b, rows_of_b(asked), columns_of_b(asked), asked->transb != TSM2_N);
+    long double *rows = lengths(type, comparison->a, rows_of_a(asked), columns_of_a(asked), asked->transa == TSM2_N);
+    long double *columns = lengths(type, comparison->b, rows_of_b(asked), columns_of_b(asked), asked->transb != TSM2_N);
     double worst = rows == NULL || columns == NULL ? -1 : 0;
     for (int64_t at = 0; worst >= 0 && at < asked->m * asked->n; ++at) {
         double ours[2], theirs[2], before[2];
@@ -167,9 +176,9 @@ static double worst_share(const struct comparison *comparison, int64_t place[2],
         element(type, comparison->ours, at, ours);
         element(type, comparison->theirs, at, theirs);
         element(type, comparison->before, at, before);
-        const double of_c = comparison->beta == 0 ? 0 : comparison->beta * hypot(before[0], before[1]);
-        const double bound = growth * (comparison->alpha * rows[row] * columns[column] + of_c) +
-                             4 * of_result * hypot(theirs[0], theirs[1]) + (is_half ? ldexp(1, -24) : 0);
+        const long double of_c = comparison->beta == 0 ? 0 : comparison->beta * hypotl(before[0], before[1]);
+        const long double bound = growth * (comparison->alpha * rows[row] * columns[column] + of_c) +
+                                  4 * of_result * hypotl(theirs[0], theirs[1]) + (is_half ? ldexp(1, -24) : 0);
         const double share = share_of_bound(ours, theirs, bound);
         if (share > worst) {
             worst = share;

@@ -6,26 +6,50 @@
 
 #include "standin.h"
 
+enum { UNKNOWN, WHOLE, MISSING };
+enum { RELAXED_CAPTURE = 2 };
 static struct driver_functions functions;
-static bool is_whole;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+static _Atomic int state;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-static void find_all(void)
+/* Finds all functions. No lock is held: a thread that opens a library may be waiting for one in that library's
+   constructor, while dlopen waits for that thread. */
+static int find_all(void)
 {
+    struct driver_functions found_here;
     void *library = dlopen("libcuda.so.1", RTLD_LAZY);
-    is_whole = library != NULL;
+    bool is_whole = library != NULL;
 #define FIND(name, symbol, parameters)                                                                               \
     if (is_whole) {                                                                                                  \
         void *found = next_dlsym(library, symbol);                                                                   \
-        memcpy(&functions.name, &found, sizeof found);                                                               \
+        memcpy(&found_here.name, &found, sizeof found);                                                              \
         is_whole = found != NULL;                                                                                    \
     }
     DRIVER(FIND)
 #undef FIND
+    pthread_mutex_lock(&lock);
+    if (atomic_load(&state) == UNKNOWN) {
+        if (is_whole)
+            functions = found_here;
+        atomic_store_explicit(&state, is_whole ? WHOLE : MISSING, memory_order_release);
+    }
+    pthread_mutex_unlock(&lock);
+    return atomic_load(&state);
 }
 
 const struct driver_functions *driver(void)
 {
-    pthread_once(&once, find_all);
-    return is_whole ? &functions : NULL;
+    int found = atomic_load_explicit(&state, memory_order_acquire);
+    if (found == UNKNOWN)
+        found = find_all();
+    return found == WHOLE ? &functions : NULL;
 }
+
+int relax_captures(void)
+{
+    int mode = RELAXED_CAPTURE;
+    driver()->exchange_capture_mode(&mode);
+    return mode;
+}
+
+void restore_captures(int mode) { driver()->exchange_capture_mode(&mode); }

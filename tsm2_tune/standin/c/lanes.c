@@ -2,12 +2,13 @@
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "standin.h"
 
 #define MOST_GRAPH_BYTES ((size_t)1 << 30) /* of workspaces of CUDA graphs, which stay as long as the program runs */
-enum { RELAXED_CAPTURE = 2, NON_BLOCKING = 1 };
+enum { NON_BLOCKING = 1 };
 enum { MOST_LANES = 64, LEGACY_STREAM = 1, STREAM_OF_THREAD = 2 };
 
 #define PACK(X)                                                                                                      \
@@ -30,14 +31,16 @@ typedef tsm2_status (*gemm_function)(tsm2_handle handle, tsm2_operation transa, 
                                      int64_t n, int64_t k, const void *alpha, const void *A, int64_t lda, const void *B,
                                      int64_t ldb, const void *beta, void *C, int64_t ldc);
 
-static struct {
+struct pack {
 #define MEMBER(name, result, parameters) result(*name) parameters;
     PACK(MEMBER)
 #undef MEMBER
     gemm_function gemm[6]; /* by tsm2_type */
-} pack;
-static bool has_pack;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+    bool is_whole;
+};
+static struct pack pack;
+static atomic_bool is_pack_known;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static bool find(void *library, const char *symbol, void *function)
 {
@@ -46,32 +49,44 @@ static bool find(void *library, const char *symbol, void *function)
     return found != NULL;
 }
 
-static void open_pack(void)
+static struct pack functions_of(void *library)
 {
     static const char *const gemms[] = {"tsm2_gemm_f32",  "tsm2_gemm_f64",  "tsm2_gemm_c64",
                                         "tsm2_gemm_c128", "tsm2_gemm_bf16", "tsm2_gemm_f16"};
-    if (settings.pack == NULL)
-        return;
-    void *library = dlopen(settings.pack, RTLD_NOW | RTLD_LOCAL);
-    if (library == NULL) {
-        tell("all products are left to cuBLAS: %s", dlerror());
-        return;
-    }
-    bool has_all = true;
-#define FIND(name, result, parameters) has_all = has_all && find(library, "tsm2_" #name, &pack.name);
+    struct pack found = {.is_whole = true};
+#define FIND(name, result, parameters) found.is_whole = found.is_whole && find(library, "tsm2_" #name, &found.name);
     PACK(FIND)
 #undef FIND
     for (int type = 0; type < 6; ++type)
-        has_all = has_all && find(library, gemms[type], &pack.gemm[type]);
-    has_pack = has_all && pack.interface() >= TSM2_INTERFACE;
-    if (!has_pack)
-        tell("all products are left to cuBLAS: %s is no library of tsm2-tune's, or an older one: export it again",
-             settings.pack);
+        found.is_whole = found.is_whole && find(library, gemms[type], &found.gemm[type]);
+    found.is_whole = found.is_whole && found.interface() >= TSM2_INTERFACE;
+    return found;
+}
+
+/* Opens the pack, without a lock, as of the driver. */
+static void open_pack(void)
+{
+    char why[512] = "";
+    struct pack found = {.is_whole = false};
+    void *library = settings.pack == NULL ? NULL : dlopen(settings.pack, RTLD_NOW | RTLD_LOCAL);
+    if (library != NULL)
+        found = functions_of(library);
+    else if (settings.pack != NULL)
+        snprintf(why, sizeof why, "%s", dlerror());
+    if (library != NULL && !found.is_whole)
+        snprintf(why, sizeof why, "%s is no library of tsm2-tune's, or an older one: export it again", settings.pack);
+    pthread_mutex_lock(&lock);
+    if (!atomic_load(&is_pack_known)) {
+        pack = found;
+        atomic_store_explicit(&is_pack_known, true, memory_order_release);
+        if (why[0] != '\0')
+            tell("all products are left to cuBLAS: %s", why);
+    }
+    pthread_mutex_unlock(&lock);
 }
 
 static struct lane lanes[MOST_LANES];
 static _Atomic int lane_count;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Thread_local struct lane *last;
 
 /* A stream that the driver calls by the same name in all threads is another one in each. Its number (cuStreamGetId) would
@@ -125,7 +140,7 @@ static struct lane *new_lane(unsigned long long context, cu_stream stream)
     lane->context = context;
     lane->stream = stream;
     lane->thread = thread_of(stream);
-    lane->handle = has_pack ? new_handle(context) : NULL;
+    lane->handle = pack.is_whole ? new_handle(context) : NULL;
     atomic_store_explicit(&lane_count, count + 1, memory_order_release);
     return lane;
 }
@@ -145,7 +160,8 @@ static struct lane *shared_lane(unsigned long long context, cu_stream stream)
 struct lane *lane_of(cu_stream stream, enum reason *reason)
 {
     unsigned long long context;
-    pthread_once(&once, open_pack);
+    if (!atomic_load_explicit(&is_pack_known, memory_order_acquire))
+        open_pack();
     *reason = FAILED;
     if (driver()->context_id(NULL, &context) != 0)
         return NULL;
@@ -189,7 +205,9 @@ enum reason decided(struct lane *lane, const struct asked *asked, struct line *l
                          (tsm2_operation)asked->transb, asked->m, asked->n, asked->k, asked->A, asked->lda, asked->B,
                          asked->ldb, asked->ldc, &us, &cublas_us, &is_slower);
         pthread_mutex_unlock(&lane->lock);
-        decision = status == TSM2_NOT_SUPPORTED ? NO_KERNEL : status != TSM2_SUCCESS ? ZERO : is_slower ? EXPECTED : NOT_LEFT;
+        if (status != TSM2_SUCCESS && status != TSM2_NOT_SUPPORTED)
+            return ZERO; /* this call's addresses, say: it does not decide for those that look alike */
+        decision = status == TSM2_NOT_SUPPORTED ? NO_KERNEL : is_slower ? EXPECTED : NOT_LEFT;
         line->expected_us = us;
         line->cublas_expected_us = cublas_us;
     }
@@ -240,20 +258,8 @@ static tsm2_status multiply_in_graph(struct lane *lane, cu_stream stream, const 
     return status;
 }
 
-enum reason start_kernel(struct lane *lane, cu_stream stream, const struct asked *asked)
+static enum reason reason_of(tsm2_status status)
 {
-    pthread_mutex_lock(&lane->lock);
-    pack.set_stream(lane->handle, stream);
-    tsm2_status status = multiply(lane, asked);
-    if (status == TSM2_NOT_SUPPORTED) { /* of what a kernel is for: the stream is captured */
-        int mode = RELAXED_CAPTURE;
-        driver()->exchange_capture_mode(&mode);
-        status = multiply_in_graph(lane, stream, asked);
-        driver()->exchange_capture_mode(&mode);
-    }
-    if (status != TSM2_SUCCESS && status != TSM2_NOT_SUPPORTED && status != TSM2_OUT_OF_MEMORY)
-        tell("a product is left to cuBLAS: %s", pack.last_error(lane->handle));
-    pthread_mutex_unlock(&lane->lock);
     switch (status) {
     case TSM2_SUCCESS:
         return NOT_LEFT;
@@ -261,7 +267,26 @@ enum reason start_kernel(struct lane *lane, cu_stream stream, const struct asked
         return CAPTURED;
     case TSM2_OUT_OF_MEMORY:
         return NO_MEMORY;
+    case TSM2_INVALID_VALUE: /* of which cuBLAS tells */
+        return ZERO;
     default:
         return FAILED;
     }
+}
+
+enum reason start_kernel(struct lane *lane, cu_stream stream, const struct asked *asked)
+{
+    pthread_mutex_lock(&lane->lock);
+    pack.set_stream(lane->handle, stream);
+    tsm2_status status = multiply(lane, asked);
+    if (status == TSM2_NOT_SUPPORTED) { /* of what a kernel is for: the stream is captured */
+        const int mode = relax_captures();
+        status = multiply_in_graph(lane, stream, asked);
+        restore_captures(mode);
+    }
+    const enum reason reason = reason_of(status);
+    if (reason == FAILED)
+        tell("a product is left to cuBLAS: %s", pack.last_error(lane->handle));
+    pthread_mutex_unlock(&lane->lock);
+    return reason;
 }

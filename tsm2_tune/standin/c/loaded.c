@@ -2,9 +2,8 @@
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
-#include <limits.h>
 #include <link.h>
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "standin.h"
@@ -19,18 +18,17 @@
 
 typedef void *(*dlsym_function)(void *library, const char *name);
 
-enum { MOST_HANDLES = 1024 };
-
 /* The cuBLAS that was found first: that of handles nothing is known of. */
 static _Atomic(void *) first;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Handles of other libraries than the first. */
-static struct {
-    _Atomic(cublas_handle) handle;
-    void *library;
-} others[MOST_HANDLES];
-static _Atomic int other_count;
+/* A handle of another library than the first. Entries stay, and serve later handles. */
+struct other {
+    _Atomic(cublas_handle) handle; /* NULL: the entry is free */
+    _Atomic(void *) library;
+    struct other *next;
+};
+static struct other *_Atomic others;
 
 static dlsym_function of_c_library(void)
 {
@@ -49,100 +47,177 @@ static dlsym_function of_c_library(void)
 
 void *next_dlsym(void *library, const char *name) { return of_c_library()(library, name); }
 
-static int is_cublas(struct dl_phdr_info *info, size_t bytes, void *found)
+static bool is_called_cublas(const char *path)
 {
+    const char *slash = strrchr(path, '/'), *name = slash == NULL ? path : slash + 1;
+    return strncmp(name, "libcublas.so", 12) == 0 || strncmp(name, "libcublas-", 10) == 0; /* wheels add a hash */
+}
+
+/* Paths of the loaded objects. */
+struct paths {
+    char **at;
+    size_t count;
+};
+
+static int add_path(struct dl_phdr_info *info, size_t bytes, void *found)
+{
+    struct paths *paths = found;
+    char **more = realloc(paths->at, (paths->count + 1) * sizeof *more);
     (void)bytes;
-    const char *slash = strrchr(info->dlpi_name, '/');
-    if (strncmp(slash == NULL ? info->dlpi_name : slash + 1, "libcublas.so", 12) != 0)
-        return 0;
-    snprintf(found, PATH_MAX, "%s", info->dlpi_name);
-    return 1;
+    if (more == NULL)
+        return 1;
+    paths->at = more;
+    more[paths->count] = strdup(info->dlpi_name);
+    return more[paths->count++] == NULL;
+}
+
+static void *object_of(const void *function)
+{
+    Dl_info found;
+    const bool is_known = function != NULL && dladdr(function, &found) != 0 && found.dli_fname != NULL;
+    return is_known ? dlopen(found.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : NULL;
+}
+
+/* The object, opened, if it is called as cuBLAS is, or, by its functions, if it or one that it needs has cuBLAS's. */
+static void *cublas_at(const char *path, bool by_functions)
+{
+    if (path[0] == '\0' || !(by_functions || is_called_cublas(path)))
+        return NULL;
+    void *object = dlopen(path, RTLD_LAZY | RTLD_NOLOAD), *library = object;
+    if (object != NULL && by_functions) {
+        const void *function = next_dlsym(object, "cublasCreate_v2");
+        library = function == function_here("cublasCreate_v2") ? NULL : object_of(function);
+        dlclose(object);
+    }
+    return library;
 }
 
 static void *first_library(void)
 {
     void *library = atomic_load(&first), *before = NULL;
-    char path[PATH_MAX] = "";
+    struct paths paths = {NULL, 0};
     if (library != NULL)
         return library;
-    if (dl_iterate_phdr(is_cublas, path) != 0)
-        library = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
+    dl_iterate_phdr(add_path, &paths);
+    for (int by_functions = 0; by_functions < 2; ++by_functions)
+        for (size_t at = 0; at < paths.count && library == NULL; ++at)
+            library = paths.at[at] == NULL ? NULL : cublas_at(paths.at[at], by_functions);
+    for (size_t at = 0; at < paths.count; ++at)
+        free(paths.at[at]);
+    free(paths.at);
     if (library == NULL || atomic_compare_exchange_strong(&first, &before, library))
         return library;
     return before; /* another thread found it, too */
 }
 
-static void *library_of(cublas_handle handle)
+/* The entry of the handle; NULL: it is the first library's. */
+static struct other *other_of(cublas_handle handle)
 {
-    const int count = atomic_load_explicit(&other_count, memory_order_acquire);
-    for (int at = 0; at < count; ++at)
-        if (atomic_load_explicit(&others[at].handle, memory_order_relaxed) == handle)
-            return others[at].library;
-    return first_library();
+    struct other *one = handle == NULL ? NULL : atomic_load_explicit(&others, memory_order_acquire);
+    while (one != NULL && atomic_load_explicit(&one->handle, memory_order_acquire) != handle)
+        one = one->next;
+    return one;
+}
+
+/* The function that follows this one in the process: that of a tool which stands between, or of the first cuBLAS. */
+static void *following_function(const char *name)
+{
+    void *function = next_dlsym(RTLD_NEXT, name), *library = first_library();
+    Dl_info found;
+    if (library == NULL || (function != NULL && dladdr(function, &found) != 0 && !is_called_cublas(found.dli_fname)))
+        return function;
+    return next_dlsym(library, name);
 }
 
 void *cublas_function(const char *name, cublas_handle handle, _Atomic(void *) *place)
 {
-    const bool is_first = atomic_load_explicit(&other_count, memory_order_relaxed) == 0;
-    void *found = is_first ? atomic_load_explicit(place, memory_order_acquire) : NULL;
-    if (found != NULL)
-        return found;
-    void *library = library_of(handle);
-    found = next_dlsym(library == NULL ? RTLD_NEXT : library, name);
-    if (is_first)
+    struct other *other = other_of(handle);
+    if (other != NULL)
+        return next_dlsym(atomic_load(&other->library), name);
+    void *found = atomic_load_explicit(place, memory_order_acquire);
+    if (found == NULL) {
+        found = following_function(name);
         atomic_store_explicit(place, found, memory_order_release);
+    }
     return found;
 }
 
 /* The cuBLAS that the code at this address was linked with; NULL where it was with none. */
-static void *library_of_code(const void *address, const char *name)
+static void *library_of_code(const void *address)
 {
-    Dl_info of_code, of_function;
+    Dl_info of_code;
     struct link_map *map = NULL;
     if (dladdr1(address, &of_code, (void **)&map, RTLD_DL_LINKMAP) == 0 || map == NULL || map->l_name[0] == '\0')
         return NULL; /* of the program itself: its libraries come behind this one in one order */
     void *object = dlopen(map->l_name, RTLD_LAZY | RTLD_NOLOAD);
-    void *function = object == NULL ? NULL : next_dlsym(object, name); /* among what it was linked with alone */
-    void *library = NULL;
-    if (function != NULL && dladdr(function, &of_function) != 0 && of_function.dli_fname != NULL)
-        library = dlopen(of_function.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
-    if (object != NULL)
-        dlclose(object);
+    if (object == NULL)
+        return NULL;
+    void *library = object_of(next_dlsym(object, "cublasCreate_v2")); /* among what it was linked with alone */
+    dlclose(object);
     return library;
+}
+
+/* From now on the handle is this library's; NULL: the first one's, or it is gone. */
+static void assign(cublas_handle handle, void *library)
+{
+    pthread_mutex_lock(&lock);
+    struct other *one = other_of(handle);
+    if (library == NULL) {
+        if (one != NULL)
+            atomic_store_explicit(&one->handle, NULL, memory_order_release);
+        pthread_mutex_unlock(&lock);
+        return;
+    }
+    for (one = one == NULL ? atomic_load(&others) : one; one != NULL; one = one->next)
+        if (atomic_load(&one->handle) == NULL || atomic_load(&one->handle) == handle)
+            break;
+    struct other *new = one == NULL ? calloc(1, sizeof *new) : one;
+    if (new != NULL) {
+        atomic_store(&new->library, library);
+        atomic_store_explicit(&new->handle, handle, memory_order_release);
+    }
+    if (one == NULL && new != NULL) {
+        new->next = atomic_load(&others);
+        atomic_store_explicit(&others, new, memory_order_release);
+    }
+    pthread_mutex_unlock(&lock);
 }
 
 /* cublasCreate by a program that has two cuBLAS libraries is of the one that the caller was linked with. */
 EXPORTED int cublasCreate_v2(cublas_handle *handle)
 {
     static const char name[] = "cublasCreate_v2";
-    void *usual = first_library(), *library = library_of_code(__builtin_return_address(0), name);
-    if (library == NULL)
-        library = usual;
-    void *found = next_dlsym(library == NULL ? RTLD_NEXT : library, name);
+    void *library = library_of_code(__builtin_return_address(0));
+    const bool is_other = library != NULL && library != first_library();
+    void *found = is_other ? next_dlsym(library, name) : following_function(name);
     int (*create)(cublas_handle *);
     memcpy(&create, &found, sizeof found);
     if (create == NULL)
         return CUBLAS_NOT_INITIALIZED;
     const int status = create(handle);
-    if (status != CUBLAS_SUCCESS || library == usual || library == NULL)
-        return status;
-    pthread_mutex_lock(&lock);
-    const int at = atomic_load(&other_count);
-    if (at < MOST_HANDLES) {
-        others[at].library = library;
-        atomic_store(&others[at].handle, *handle);
-        atomic_store_explicit(&other_count, at + 1, memory_order_release);
-    }
-    pthread_mutex_unlock(&lock);
+    if (status == CUBLAS_SUCCESS)
+        assign(*handle, is_other ? library : NULL);
     return status;
+}
+
+EXPORTED int cublasDestroy_v2(cublas_handle handle)
+{
+    static _Atomic(void *) place;
+    void *found = cublas_function("cublasDestroy_v2", handle, &place);
+    int (*destroy)(cublas_handle);
+    memcpy(&destroy, &found, sizeof found);
+    assign(handle, NULL); /* another thread may get the same address for its handle, before this returns */
+    return destroy == NULL ? CUBLAS_NOT_INITIALIZED : destroy(handle);
 }
 
 /* A program asks for a function by name: it gets the one here where it would get that of the first cuBLAS. */
 EXPORTED void *dlsym(void *library, const char *name)
 {
-    if (strncmp(name, "cublas", 6) == 0 && library != RTLD_NEXT && library != RTLD_DEFAULT) {
+    if (strncmp(name, "cublas", 6) == 0 && library != RTLD_NEXT) {
         void *here = function_here(name);
-        void *found = here == NULL ? NULL : next_dlsym(library, name);
+        void *found = here == NULL ? NULL : next_dlsym(library == RTLD_DEFAULT ? RTLD_NEXT : library, name);
+        if (here != NULL && library == RTLD_DEFAULT)
+            return found == NULL ? NULL : here; /* found is what would be without this library */
         if (found != NULL)
             return next_dlsym(first_library(), name) == found ? here : found;
     }

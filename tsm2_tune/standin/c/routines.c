@@ -50,12 +50,13 @@ static struct asked batched(struct asked asked, int64_t stride_a, int64_t stride
     asked.batches = count;
     if (count == 1)
         return checked(asked);
-    const bool is_wide = count > 1 && stride_a == 0 && asked.transb == TSM2_N && asked.n > 0 &&
-                         stride_b == asked.ldb * asked.n && stride_c == asked.ldc * asked.n;
-    if (is_wide)
-        asked.n *= count;
-    else
-        asked.unfit = BATCH;
+    const int64_t n = asked.n;
+    int64_t of_b, of_c;
+    const bool is_small = !__builtin_mul_overflow(asked.ldb, n, &of_b) && !__builtin_mul_overflow(asked.ldc, n, &of_c);
+    const bool is_wide = count > 1 && stride_a == 0 && asked.transb == TSM2_N && n > 0 && is_small && stride_b == of_b &&
+                         stride_c == of_c;
+    if (!is_wide || __builtin_mul_overflow(n, count, &asked.n))
+        asked.n = n, asked.unfit = BATCH;
     return checked(asked);
 }
 
@@ -171,6 +172,7 @@ GEMM_BATCHED_EX_OF(cublasGemmStridedBatchedEx, int)
 GEMM_BATCHED_EX_OF(cublasGemmStridedBatchedEx_64, int64_t)
 
 int cublasCreate_v2(cublas_handle *handle);
+int cublasDestroy_v2(cublas_handle handle);
 
 void *function_here(const char *name)
 {
@@ -184,7 +186,7 @@ void *function_here(const char *name)
     ENTRY(cublas##letter##gemm_v2) ENTRY(cublas##letter##gemm_v2_64) ENTRY(cublas##letter##gemmStridedBatched)       \
     ENTRY(cublas##letter##gemmStridedBatched_64) ENTRY(cublas##letter##gemv_v2) ENTRY(cublas##letter##gemv_v2_64)
         OF_TYPES(ENTRIES) ENTRY(cublasGemmEx) ENTRY(cublasGemmEx_64) ENTRY(cublasGemmStridedBatchedEx)
-            ENTRY(cublasGemmStridedBatchedEx_64) ENTRY(cublasCreate_v2)};
+            ENTRY(cublasGemmStridedBatchedEx_64) ENTRY(cublasCreate_v2) ENTRY(cublasDestroy_v2)};
     void *found = NULL;
     for (size_t at = 0; at < sizeof here / sizeof *here; ++at)
         if (strcmp(here[at].name, name) == 0)

@@ -21,7 +21,7 @@
 /* cuBLAS's numbers */
 enum { CUBLAS_SUCCESS = 0, CUBLAS_NOT_INITIALIZED = 1 };
 enum { HOST_POINTERS = 0 };
-enum { MATH_KIND = 15, PEDANTIC_MATH = 2 }; /* of a math mode: kinds up to this one give up no precision */
+enum { MATH_KIND = 15, DEFAULT_MATH = 0, PEDANTIC_MATH = 2, BF16X9_MATH = 4 }; /* of a math mode */
 enum { R_32F = 0, R_64F = 1, R_16F = 2, C_32F = 4, C_64F = 5, R_16BF = 14 }; /* cudaDataType_t */
 enum { COMPUTE_32F = 68, COMPUTE_32F_PEDANTIC = 69, COMPUTE_64F = 70, COMPUTE_64F_PEDANTIC = 71 };
 
@@ -152,6 +152,7 @@ enum { ON_HOST = 1, ON_DEVICE = 2 };
     X(exchange_capture_mode, "cuThreadExchangeStreamCaptureMode", (int *mode))                                       \
     X(create_event, "cuEventCreate", (cu_event * event, unsigned flags))                                             \
     X(record_event, "cuEventRecord", (cu_event event, cu_stream stream))                                             \
+    X(destroy_event, "cuEventDestroy_v2", (cu_event event))                                                          \
     X(query_event, "cuEventQuery", (cu_event event))                                                                 \
     X(elapsed, "cuEventElapsedTime", (float *ms, cu_event begin, cu_event end))                                      \
     X(allocate, "cuMemAlloc_v2", (cu_pointer * address, size_t bytes))                                               \
@@ -164,6 +165,10 @@ struct driver_functions {
 };
 /* NULL where the process has no driver, or one that is too old. */
 const struct driver_functions *driver(void);
+/* From now on this thread may do what ends a capture on another stream: allocate, load, wait, ask for events. The mode
+   before. */
+int relax_captures(void);
+void restore_captures(int mode);
 
 /* lanes.c: a lane is a handle of the pack's, for a stream, or for several where there are many. */
 

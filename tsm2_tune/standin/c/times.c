@@ -15,6 +15,7 @@ struct waiting {
     bool is_first, is_taken;
 };
 static struct waiting waiting[MOST_WAITING];
+static unsigned oldest, newest; /* places that are not free, in their order; they are counted on, without an end */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void add_time(const struct waiting *one, uint64_t ns)
@@ -28,21 +29,21 @@ static void add_time(const struct waiting *one, uint64_t ns)
     atomic_fetch_add(one->is_taken ? &line->taken_timed : &line->cublas_timed, 1);
 }
 
-/* Reads the times that have passed. The lock is held. */
+/* Reads times, from the oldest to the first that has not passed. The lock is held. */
 static void read_times(void)
 {
-    for (int at = 0; at < MOST_WAITING; ++at) {
-        struct waiting *one = &waiting[at];
+    const int mode = relax_captures();
+    for (; oldest != newest; ++oldest) {
+        struct waiting *one = &waiting[oldest % MOST_WAITING];
+        const cu_result result = one->state == ENDED ? driver()->query_event(one->end) : 0;
         float ms;
-        if (one->state != ENDED)
-            continue;
-        const cu_result result = driver()->query_event(one->end);
-        if (result == NOT_READY)
-            continue;
-        one->state = FREE;
-        if (result == 0 && driver()->elapsed(&ms, one->begin, one->end) == 0)
+        if (one->state == BEGUN || result == NOT_READY)
+            break;
+        if (one->state == ENDED && result == 0 && driver()->elapsed(&ms, one->begin, one->end) == 0)
             add_time(one, (uint64_t)((double)ms * 1e6));
+        one->state = FREE;
     }
+    restore_captures(mode);
 }
 
 static void read_the_last(void)
@@ -52,8 +53,16 @@ static void read_the_last(void)
     pthread_mutex_unlock(&lock);
 }
 
+/* Events of the context. */
 static bool make_events(struct waiting *one, unsigned long long context)
 {
+    if (one->context == context)
+        return true;
+    if (one->context != 0) {
+        driver()->destroy_event(one->begin);
+        driver()->destroy_event(one->end);
+    }
+    one->context = 0;
     if (driver()->create_event(&one->begin, 0) != 0 || driver()->create_event(&one->end, 0) != 0)
         return false;
     one->context = context;
@@ -70,16 +79,13 @@ void begin_time(struct visit *visit)
     if (!is_watching)
         is_watching = atexit(read_the_last) == 0; /* after the driver's own, so that it runs before that */
     read_times();
-    for (int at = 0; at < MOST_WAITING; ++at) {
-        struct waiting *one = &waiting[at];
-        if (one->state != FREE || (one->context != 0 && one->context != context))
-            continue;
-        if ((one->context == 0 && !make_events(one, context)) || driver()->record_event(one->begin, visit->stream) != 0)
-            break;
+    struct waiting *one = &waiting[newest % MOST_WAITING];
+    if (newest - oldest < MOST_WAITING && make_events(one, context) &&
+        driver()->record_event(one->begin, visit->stream) == 0) {
+        ++newest;
         one->state = BEGUN;
         one->line = visit->line;
         visit->waiting = one;
-        break;
     }
     pthread_mutex_unlock(&lock);
 }

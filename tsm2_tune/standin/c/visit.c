@@ -13,14 +13,28 @@ struct settings settings;
 _Thread_local int is_inside;
 
 enum { TIMED_OF_CUBLAS = 4 }; /* products of each line, the first of which does not count */
+enum { MOST_FAILURES = 3 };    /* of kernels of a line, after which none is started */
 
-__attribute__((constructor)) static void read_settings(void)
+static char *copy_of_setting(const char *name)
+{
+    const char *value = secure_getenv(name);
+    return value == NULL ? NULL : strdup(value); /* programs write over their environment */
+}
+
+static void read_settings(void)
 {
     const char *compared = secure_getenv("TSM2_COMPARED");
-    settings.pack = secure_getenv("TSM2_LIBRARY");
-    settings.journal = secure_getenv("TSM2_JOURNAL");
+    settings.pack = copy_of_setting("TSM2_LIBRARY");
+    settings.journal = copy_of_setting("TSM2_JOURNAL");
     settings.has_times = secure_getenv("TSM2_TIMES") != NULL;
     settings.compared = compared == NULL ? 0 : atoi(compared);
+}
+
+/* Before the program can change its environment; at a product in another library's constructor, before that. */
+__attribute__((constructor)) static void know_settings(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, read_settings);
 }
 
 void tell(const char *format, ...)
@@ -95,15 +109,31 @@ static bool stream_of(cublas_handle handle, cu_stream *stream)
     return get != NULL && get(handle, stream) == CUBLAS_SUCCESS;
 }
 
+/* Whether the math mode lets cuBLAS give up no precision of this type. */
+static bool is_exact(int mode, int type)
+{
+    const int kind = mode & MATH_KIND;
+    if (mode < 0)
+        return false;
+    switch (type) {
+    case TSM2_F64:
+    case TSM2_C128:
+        return kind <= BF16X9_MATH; /* which are of single precision */
+    case TSM2_F32:
+    case TSM2_C64:
+        return kind == DEFAULT_MATH || kind == PEDANTIC_MATH;
+    default:
+        return kind <= PEDANTIC_MATH;
+    }
+}
+
 /* Why this call of a product whose kernel is faster has to be cuBLAS's; NOT_LEFT if it has not. */
 static enum reason reason_now(cublas_handle handle, const struct asked *asked)
 {
     static _Atomic(void *) pointers, math, multiprocessors;
     if (setting("cublasGetPointerMode_v2", &pointers, handle, -1) != HOST_POINTERS)
         return DEVICE_FACTORS;
-    const int mode = setting("cublasGetMathMode", &math, handle, -1);
-    const bool may_be_rounded = asked->type != TSM2_F64 && asked->type != TSM2_C128;
-    if (mode < 0 || ((mode & MATH_KIND) > PEDANTIC_MATH && may_be_rounded))
+    if (!is_exact(setting("cublasGetMathMode", &math, handle, -1), asked->type))
         return PRECISION;
     if (setting("cublasGetSmCountTarget", &multiprocessors, handle, 0) != 0)
         return FEWER_SMS;
@@ -154,16 +184,16 @@ static enum reason visited(struct visit *visit, cublas_handle handle, const stru
         begin_time(visit);
     if (reason == NOT_LEFT)
         reason = start_kernel(lane, visit->stream, asked);
-    if (reason == FAILED)
+    _Atomic uint64_t *count = reason == NOT_LEFT ? &visit->line->taken : &visit->line->left[reason];
+    if (atomic_fetch_add_explicit(count, 1, memory_order_relaxed) + 1 == MOST_FAILURES && reason == FAILED)
         atomic_store(&visit->line->decision, FAILED);
-    atomic_fetch_add_explicit(reason == NOT_LEFT ? &visit->line->taken : &visit->line->left[reason], 1,
-                              memory_order_relaxed);
     return reason;
 }
 
 bool begin_visit(struct visit *visit, cublas_handle handle, const struct asked *asked)
 {
     memset(visit, 0, sizeof *visit);
+    know_settings();
     if (is_inside++ > 0 || driver() == NULL || asked->type < 0 || !stream_of(handle, &visit->stream))
         return false;
     visit->is_taken = visited(visit, handle, asked) == NOT_LEFT;
