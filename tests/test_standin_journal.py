@@ -1,0 +1,62 @@
+"""What the stand-in writes down: that it harms no program, and says what is missing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.standin_calls import TESTS, build_fakes, gemm
+from tsm2_tune.standin.build import standin_path
+from tsm2_tune.standin.running import Standing
+
+pytestmark = [
+    pytest.mark.host,
+    pytest.mark.usefixtures("toolchain", "session_cache"),
+    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
+]
+PROGRAM = f"{sys.executable} -m tests.cublas_program"
+
+
+@pytest.fixture(scope="module")
+def fakes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("fakes")
+    build_fakes(folder)
+    return folder
+
+
+def with_journal(fakes: Path, journal: Path, script: str, steps: Any) -> subprocess.CompletedProcess[str]:
+    """A shell's script, in which cuBLAS's calls are written down in that folder."""
+    told = Standing(standin_path()).environment(journal) | {"LD_LIBRARY_PATH": str(fakes)}
+    return subprocess.run(
+        ["sh", "-c", script], input=json.dumps([steps]), env=told, capture_output=True, text=True, cwd=TESTS.parent
+    )
+
+
+def test_a_limit_of_file_sizes_leaves_the_program_alone(fakes: Path, tmp_path: Path) -> None:
+    done = with_journal(fakes, tmp_path, f"ulimit -f 100; {PROGRAM}", [gemm()] * 3)
+    assert (done.returncode, done.stderr.count("\n")) == (0, 1)
+    assert "are not in the report, as nothing can be written to" in done.stderr
+    assert done.stderr.endswith("File too large\n")
+    assert json.loads(done.stdout)["statuses"] == [[0] * 3]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_leaves_the_program_alone(fakes: Path, tmp_path: Path) -> None:
+    mounted = f"mount -t tmpfs -o size=1m none {tmp_path} && {PROGRAM}"
+    if subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode:
+        pytest.skip("no file system can be mounted here")
+    done = with_journal(fakes, tmp_path, f"unshare -rm sh -c '{mounted}'", [gemm()] * 3)
+    assert (done.returncode, done.stderr.count("\n")) == (0, 1)
+    assert done.stderr.endswith("No space left on device\n")
+    assert json.loads(done.stdout)["statuses"] == [[0] * 3]
+
+
+def test_a_folder_that_is_gone_is_nobodys_loss(fakes: Path, tmp_path: Path) -> None:
+    done = with_journal(fakes, tmp_path / "gone", PROGRAM, [gemm()])
+    assert (done.returncode, done.stderr) == (0, "")
