@@ -13,6 +13,7 @@ import pytest
 
 from tests.standin_calls import TESTS, build_fakes, gemm
 from tsm2_tune.standin.build import standin_path
+from tsm2_tune.standin.journal import seen_in
 from tsm2_tune.standin.running import Standing
 
 pytestmark = [
@@ -60,3 +61,45 @@ def test_a_full_disk_leaves_the_program_alone(fakes: Path, tmp_path: Path) -> No
 def test_a_folder_that_is_gone_is_nobodys_loss(fakes: Path, tmp_path: Path) -> None:
     done = with_journal(fakes, tmp_path / "gone", PROGRAM, [gemm()])
     assert (done.returncode, done.stderr) == (0, "")
+
+
+# A product; a child that makes another, and exits as programs do; the parent exits.
+FORKS = """
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+int cublasCreate_v2(void **);
+int cublasDgemm_v2(void *, int, int, int, int, int, const double *, const double *, int, const double *, int,
+                   const double *, double *, int);
+static void multiply(void *handle)
+{
+    const double one = 1;
+    cublasDgemm_v2(handle, 0, 0, 6, 2, 3, &one, (double *)(1l << 40), 6, (double *)(1l << 50), 3, &one,
+                   (double *)(1l << 60), 6);
+}
+int main(void)
+{
+    void *handle;
+    int status;
+    cublasCreate_v2(&handle);
+    multiply(handle);
+    multiply(handle);
+    if (fork() == 0) {
+        multiply(handle);
+        exit(0);
+    }
+    return wait(&status) < 0 || status != 0;
+}
+"""
+
+
+def test_a_forked_child_takes_no_times_and_counts_none_twice(fakes: Path, tmp_path: Path) -> None:
+    source, program = tmp_path / "forks.c", tmp_path / "forks"
+    source.write_text(FORKS)
+    subprocess.run(["cc", source, f"-L{fakes}", "-l:libcublas.so.13", "-l:libcuda.so.1", "-o", program], check=True)
+    journal = tmp_path / "journal"
+    journal.mkdir()
+    told = Standing(standin_path(), has_times=True).environment(journal) | {"LD_LIBRARY_PATH": str(fakes)}
+    subprocess.run([program], env=told, check=True, timeout=60)
+    (one,) = seen_in(journal)
+    assert (one.calls, one.first_us > 0, one.cublas_us[0]) == (3, True, 1)
