@@ -299,14 +299,6 @@ def test_of_many_streams_some_share_a_workspace(fakes: Path, pack: Path) -> None
     assert sum(line.startswith("wait for all") for line in played.log) == 100 - 64
 
 
-def test_of_more_shapes_than_have_lines_kernels_are_taken_too(fakes: Path, pack: Path) -> None:
-    steps = [gemm("cublasDgemm_v2", m=m) for m in range(1, 16501)]
-    played = play(fakes, [*steps[:16384], ["fake_reset"], *steps[16384:]], pack=pack)  # of all the log has no room
-    assert (len(played.launches), played.left) == (116, [])
-    assert sum(one.taken for one in played.seen) == 16384
-    assert played.crowded == 116
-
-
 # A pack that is none
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.standin_calls import TESTS, build_fakes, gemm
+from tests.standin_calls import FLAGS, TESTS, build_fakes, gemm, play
 from tsm2_tune.standin.build import standin_path
-from tsm2_tune.standin.journal import seen_in
+from tsm2_tune.standin.journal import written_in
 from tsm2_tune.standin.running import Standing
 
 pytestmark = [
@@ -101,5 +101,36 @@ def test_a_forked_child_takes_no_times_and_counts_none_twice(fakes: Path, tmp_pa
     journal.mkdir()
     told = Standing(standin_path(), has_times=True).environment(journal) | {"LD_LIBRARY_PATH": str(fakes)}
     subprocess.run([program], env=told, check=True, timeout=60)
-    (one,) = seen_in(journal)
+    (one,) = written_in(journal).seen
     assert (one.calls, one.first_us > 0, one.cublas_us[0]) == (3, True, 1)
+
+
+def test_of_more_shapes_than_are_told_apart_kernels_are_taken_too(fakes: Path, plain: str) -> None:
+    """Few places are tried for a line, so that some shapes find none before all are taken."""
+    steps = [gemm("cublasDgemm_v2", m=m) for m in range(1, 16501)]
+    steps = [*steps[:16384], ["fake_reset"], *steps[16384:]]  # of all the log has no room
+    played = play(fakes, steps, pack=Path(plain))
+    assert (len(played.launches), played.left) == (116, [])
+    crowded, *others = played.uncounted
+    assert 116 < crowded < 1000
+    assert sum(one.taken for one in played.seen) == len(played.seen) == 16500 - crowded
+    assert others == [0, 0]
+
+
+def test_products_that_are_not_understood_are_counted(fakes: Path, plain: str) -> None:
+    mixed, halves = {"type_b": 1}, {"compute": 64}
+    ex = [gemm("cublasGemmEx", **mixed), gemm("cublasGemmStridedBatchedEx_64", **halves)] * 2
+    played = play(fakes, [*ex, gemm()], pack=Path(plain))
+    assert (played.told, played.uncounted) == ("", (0, 4, 0))
+    assert sum(one.calls for one in played.seen) == 1
+    assert len(played.left) == 4
+
+
+def test_products_before_a_driver_that_is_too_old_are_counted(fakes: Path, plain: str, tmp_path: Path) -> None:
+    """It lacks a function of a later one."""
+    older = ["cc", *FLAGS, "-DcuCtxGetId=cuCtxLacksIt", "-Wl,-soname,libcuda.so.1", str(TESTS / "fake_cuda.c")]
+    subprocess.run([*older, "-o", str(tmp_path / "libcuda.so.1")], check=True)
+    shutil.copy(fakes / "libcublas.so.13", tmp_path)
+    played = play(tmp_path, [gemm("cublasDgemm_v2")] * 3, pack=Path(plain))
+    assert (played.told, played.seen, played.uncounted) == ("", (), (0, 0, 3))
+    assert (len(played.left), played.launches) == (3, [])

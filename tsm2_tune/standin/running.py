@@ -69,7 +69,7 @@ def become(program: Sequence[str], standing: Standing) -> NoReturn:
 @contextmanager
 def journal_folder() -> Iterator[Path]:
     """A folder for what the stand-in writes down, which goes in the end."""
-    with tempfile.TemporaryDirectory(prefix="tsm2-tune-") as folder:
+    with tempfile.TemporaryDirectory(prefix="tsm2-tune-", ignore_cleanup_errors=True) as folder:
         yield Path(folder)
 
 

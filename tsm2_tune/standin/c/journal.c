@@ -13,6 +13,11 @@
 
 #include "standin.h"
 
+enum {
+    MOST_TRIED = 32,  /* places for a line: where nearly all are taken, to look at all of them would cost more than a product */
+    MOST_TURNS = 10000 /* that a line is waited for: its thread may have been ended */
+};
+
 static struct journal *_Atomic journal;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -134,26 +139,26 @@ struct line *line_of(const struct asked *asked, int device)
     struct journal *found = own();
     if (found == NULL)
         return NULL;
-    const uint64_t hash = hash_of(asked, device);
-    for (uint64_t step = 0; step < LINES; ++step) {
-        struct line *line = &found->at[(hash + step) % LINES];
+    const uint64_t hash = hash_of(asked, device), stride = hash >> 32 | 1; /* which comes by all places: it is odd */
+    for (uint64_t step = 0; step < MOST_TRIED; ++step) {
+        struct line *line = &found->at[(hash + step * stride) % LINES];
         uint32_t state = atomic_load_explicit(&line->state, memory_order_acquire);
         if (state == 0 && atomic_compare_exchange_strong(&line->state, &state, 1)) {
             write_line(line, asked, device);
             atomic_store_explicit(&line->state, 2, memory_order_release);
             return line;
         }
-        while (state == 1) /* another thread writes it: a few numbers */
+        for (int turn = 0; state == 1 && turn < MOST_TURNS; ++turn) /* another thread writes it: a few numbers */
             state = atomic_load_explicit(&line->state, memory_order_acquire);
-        if (is_of(line, asked, device))
+        if (state == 2 && is_of(line, asked, device))
             return line;
     }
     return NULL;
 }
 
-void count_crowded(void)
+void count_without_line(enum uncounted why)
 {
     struct journal *found = own();
     if (found != NULL)
-        atomic_fetch_add(&found->crowded, 1);
+        atomic_fetch_add_explicit(&found->uncounted[why], 1, memory_order_relaxed);
 }
