@@ -194,6 +194,18 @@ def test_products_that_were_not_understood_are_told(fakes: Path, plain: str, way
     assert "no product was seen" not in done.stdout + done.stderr
 
 
+def test_kernels_that_cannot_be_started_are_told(fakes: Path, plain: str, tmp_path: Path) -> None:
+    text = tmp_path / "text.so"
+    text.write_text("no library")
+    for library, why in ((plain, "kernels could not be started"), (text, "the library of kernels cannot be used")):
+        steps = [["fake_fail", "cuModuleLoadData", 218], *[gemm()] * 6]
+        done = tsm2_tune(fakes, "run", "--report", "--library", str(library), "--", *PROGRAM, steps=steps)
+        assert done.returncode == 0
+        assert re.search(
+            rf"^[26] products left to cuBLAS as {why}: .* driver may be older", done.stderr, re.MULTILINE
+        )
+
+
 @pytest.mark.parametrize("output", [".", "nowhere/products.txt", "file/products.txt", "x" * 300])
 def test_an_output_that_cannot_be_written_is_refused_before_the_program_runs(
     fakes: Path, tmp_path: Path, output: str

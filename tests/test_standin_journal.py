@@ -63,6 +63,29 @@ def test_a_folder_that_is_gone_is_nobodys_loss(fakes: Path, tmp_path: Path) -> N
     assert (done.returncode, done.stderr) == (0, "")
 
 
+# Another process was ended while it wrote lines, of which none is whole.
+HALF_WRITTEN = """
+import ctypes, json, mmap, os, sys
+from tests.cublas_program import play
+from tsm2_tune.standin.journal import HEAD, LINE
+driver, cublas = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL("libcublas.so.13")
+first, second = json.load(sys.stdin)[0]
+play(cublas, driver, [first], [])
+(name,) = os.listdir(os.environ["TSM2_JOURNAL"])
+with open(os.path.join(os.environ["TSM2_JOURNAL"], name), "r+b") as file, mmap.mmap(file.fileno(), 0) as journal:
+    for at in range(HEAD.itemsize, len(journal), LINE.itemsize):
+        journal[at : at + 4] = (1).to_bytes(4, "little")
+print(play(cublas, driver, [second, first], []))
+"""
+
+
+def test_a_line_that_is_never_finished_is_not_awaited(fakes: Path, tmp_path: Path) -> None:
+    script = f"exec timeout 60 {sys.executable} -c '{HALF_WRITTEN}'"
+    done = with_journal(fakes, tmp_path, script, [gemm(), gemm(m=7)])
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[0, 0]\n", "")
+    assert written_in(tmp_path).uncounted == (2, 0, 0)
+
+
 # A product; a child that makes another, and exits as programs do; the parent exits.
 FORKS = """
 #include <stdlib.h>

@@ -17,7 +17,7 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.options import MOST_PROBLEMS, MOST_SHAPES_BYTES, Percent, database_option
 from tsm2_tune.standin.build import pack_path, standin_path
-from tsm2_tune.standin.journal import Seen, Written, count_of, total_us, written_in
+from tsm2_tune.standin.journal import REASONS, Seen, Written, count_of, total_us, written_in
 from tsm2_tune.standin.running import Standing, become, journal_folder, ran
 from tsm2_tune.tuner.export.files import write
 from tsm2_tune.tuner.trial import in_a_line
@@ -26,6 +26,10 @@ from tsm2_tune.usage import Command
 VERIFIED = 3  # products of each shape
 MOST_LEFT = 10  # that a report names
 ROOM_FOR_THE_REST = 100  # bytes of a comment
+TROUBLES = {  # reasons that are to be mended, in a report
+    "no pack is there": "the library of kernels cannot be used",
+    "the kernel could not be started": "kernels could not be started",
+}
 NONE_SEEN = "no product was seen: the program called no cuBLAS, or has it linked into itself"
 PROGRAM = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
@@ -188,7 +192,7 @@ def _report(written: Written, *, has_times: bool) -> None:
         _tell(NONE_SEEN)
         return
     _tell(f"{count_of(calls, 'product')} seen, {taken} computed by tuned kernels, {calls - taken} left to cuBLAS")
-    for sentence in written.besides:
+    for sentence in (*written.besides, *_troubles(seen)):
         _tell(sentence)
     of_taken = [one for one in seen if one.taken]
     if has_times:
@@ -208,6 +212,14 @@ def _report(written: Written, *, has_times: bool) -> None:
         if one.compared:
             spelt = f"{'x'.join(map(str, one.shape))} {one.dtype} {one.op}"
             _tell(f"verified: {spelt}, {one.compared} times, worst {one.worst:.3g} of the bound")
+
+
+def _troubles(seen: Sequence[Seen]) -> Iterator[str]:
+    for reason, why in TROUBLES.items():
+        count = sum(one.left[REASONS.index(reason)] for one in seen)
+        if count:
+            told = "a message above says more; the CUDA driver may be older than the toolkit that compiled them"
+            yield f"{count_of(count, 'product')} left to cuBLAS as {why}: {told}"
 
 
 def mean(timed: tuple[int, float]) -> float:

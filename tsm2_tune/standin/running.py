@@ -94,7 +94,8 @@ def ran(program: Sequence[str], standing: Standing, journal: Path) -> int:
     def start(path: str, words: Sequence[str]) -> subprocess.Popen[bytes]:
         return subprocess.Popen(words, executable=path, env=environment, close_fds=False)
 
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, nobody learns a child's exit status
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # where nobody learns a child's exit status
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     before = _handled(pass_on, is_ignored=False)
     try:
         started = _started(program, start)
