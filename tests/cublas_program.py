@@ -64,7 +64,13 @@ def call(
     return int(getattr(cublas, routine)(*arguments))
 
 
-def play(cublas: Any, driver: Any, steps: list[Any], results: list[list[float]]) -> list[int]:
+def play(
+    cublas: Any,
+    driver: Any,
+    steps: list[Any],
+    results: list[list[float]],
+    meeting: threading.Barrier | None = None,
+) -> list[int]:
     """The statuses of the calls among the steps, with a handle of their own. What C holds joins the results."""
     handle, kept, statuses = ctypes.c_void_p(), list[Any](), list[int]()
     memory = dict[str, Any]()  # of matrices, where they have some
@@ -80,6 +86,8 @@ def play(cublas: Any, driver: Any, steps: list[Any], results: list[list[float]])
                 play(cublas, driver, rest[0], results)
                 os._exit(0)
             os.waitpid(child, 0)
+        elif name == "meet" and meeting is not None:
+            meeting.wait(60)
         elif name == "kill":
             os.kill(os.getpid(), rest[0])
         elif name.startswith("cublasSet"):
@@ -98,10 +106,11 @@ def main() -> None:
         getattr(driver, name).argtypes = [ctypes.c_ulonglong]
     statuses = dict[int, list[int]]()
     results = list[list[float]]()
+    meeting = threading.Barrier(len(told))
 
     def work(number: int, steps: list[Any]) -> None:
         driver.fake_context(0xC0)
-        statuses[number] = play(cublas, driver, steps, results)
+        statuses[number] = play(cublas, driver, steps, results, meeting)
 
     threads = [threading.Thread(target=work, args=item) for item in enumerate(told)]
     if len(told) == 1:  # which may fork

@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.cublas_program import WIDE, names_of
 from tsm2_tune.standin.build import standin_path
-from tsm2_tune.standin.journal import REASONS, Seen, crowded_in, seen_in
+from tsm2_tune.standin.journal import REASONS, Seen, written_in
 from tsm2_tune.standin.running import Standing
 
 TESTS = Path(__file__).parent
@@ -54,7 +54,7 @@ class Played:
     told: str  # on standard error
     seen: tuple[Seen, ...]
     status: int
-    crowded: int
+    uncounted: tuple[int, ...]
     results: list[list[float]]  # what C held after each call, where it has memory
 
     @property
@@ -88,9 +88,10 @@ def play(
             timeout=120,
             cwd=TESTS.parent,
         )
-        seen, crowded = seen_in(Path(folder)), crowded_in(Path(folder))
+        written = written_in(Path(folder))
     found = json.loads(done.stdout) if done.stdout else {"statuses": [], "log": [], "results": []}
-    return Played(found["statuses"], found["log"], done.stderr, seen, done.returncode, crowded, found["results"])
+    told = (done.stderr, written.seen, done.returncode, written.uncounted)
+    return Played(found["statuses"], found["log"], *told, found["results"])
 
 
 def gemm(routine: str = "cublasSgemm_v2", m: int = 6, n: int = 2, k: int = 3, **changes: Any) -> list[Any]:

@@ -16,7 +16,7 @@ from tests.on_gpu import ON_GPU
 from tests.test_gpu_library import Memory, written
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.standin.build import standin_path
-from tsm2_tune.standin.journal import seen_in
+from tsm2_tune.standin.journal import written_in
 from tsm2_tune.standin.running import Standing
 
 pytestmark = [*ON_GPU, pytest.mark.usefixtures("session_cache")]
@@ -47,7 +47,7 @@ def test_random_products_are_what_cublas_computes(library: Path, tmp_path: Path,
     command = [sys.executable, "-m", "tests.standin_on_gpu", str(COUNT // threads), "1", str(threads)]
     done = subprocess.run(command, env=told, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stderr[-3000:]
-    seen = seen_in(tmp_path)
+    seen = written_in(tmp_path).seen
     taken = sum(one.taken for one in seen)
     print(f"{sum(one.calls for one in seen)} seen, {taken} taken", done.stderr[-300:])
     assert taken > COUNT // 5

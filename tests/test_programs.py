@@ -19,11 +19,12 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks import programs as bench
-from tests.standin_calls import TESTS, build_fakes, gemm
+from tests.standin_calls import TESTS, gemm
+from tsm2_tune import programs
 from tsm2_tune.options import problems_of
 from tsm2_tune.programs import recorded
 from tsm2_tune.standin.build import SOURCES
-from tsm2_tune.standin.journal import HEAD, LINE, MAGIC, REASONS, Seen, seen_in
+from tsm2_tune.standin.journal import HEAD, LINE, MAGIC, REASONS, UNCOUNTED, Seen, Written, written_in
 
 pytestmark = [
     pytest.mark.host,
@@ -34,13 +35,6 @@ BY_LIBRARY = "run --library {library}"
 PROGRAM = (sys.executable, "-m", "tests.cublas_program")
 SEEN = Seen("gemm", "f32", "NT", (8, 10**6, 16), (8, 10**6, 8), 1, False, 100, 0, (0, 0, 100) + (0,) * 14, 90.0,
             (99, 4950.0), (0, 0.0))  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def fakes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("fakes")
-    build_fakes(folder)
-    return folder
 
 
 def tsm2_tune(fakes: Path, *arguments: str, steps: Any = ()) -> subprocess.CompletedProcess[str]:
@@ -73,24 +67,57 @@ def test_record_of_a_program_without_products_says_so(fakes: Path) -> None:
     done = tsm2_tune(fakes, "record", "--output", "-", "--", "true")
     assert done.stdout == (
         "# Products of true, by cuBLAS, most GPU time first.\n"
-        "# none was seen: the program called no cuBLAS, or has it linked into itself\n"
+        "# no product was seen: the program called no cuBLAS, or has it linked into itself\n"
     )
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_what_no_family_computes_is_left_out_in_words() -> None:
     of_16_bits = Seen("GemmEx", "f16", "CC", (8, 8, 8), (8, 8, 8), 1, False, 1, 0, (0,) * 17, 0.0, (0, 0.0), (0, 0.0))
-    lines = list(recorded([SEEN, of_16_bits], ["./program", "a b"]))
+    lines = list(recorded(Written((SEEN, of_16_bits)), ["./program", "a b"]))
     assert lines[0] == "# Products of ./program 'a b', by cuBLAS, most GPU time first."
     assert lines[1] == "1000000x8x16:f32:ntt  # 100 times, 5000.0 us in all, 100.0 %, gemm NT"
     assert all(line.startswith(("#", "8x8x8:f16")) for line in lines[2:])
 
 
+def test_a_matrix_times_its_own_conjugate_transpose_is_a_problem_that_tuning_knows() -> None:
+    def text(dtype: str, op: str) -> str:
+        problem = replace(SEEN, dtype=dtype, op=op, shape=(8, 8, 1000), is_gram=True).problem
+        return problem.text if problem is not None else ""
+
+    assert [text("c64", op) for op in ("NC", "NT", "CN", "TN")] == [
+        f"8x8x1000:c64:{op}" for op in ("nc", "nx", "cx", "tx")
+    ]
+    assert [text("f32", op) for op in ("NC", "CN")] == ["8x8x1000:f32:nx", "8x8x1000:f32:tx"]
+
+
+def test_of_very_many_products_all_are_written_and_read(tmp_path: Path) -> None:
+    many = tuple(replace(SEEN, shape=(8, 10**6 + count, 16), cublas_us=(99, 1e6 - count)) for count in range(20_000))
+    output = tmp_path / "products.txt"
+    output.write_text("".join(f"{line}\n" for line in recorded(Written(many), ["program"])))
+    assert output.stat().st_size > 1_000_000
+    assert [one.m for one in problems_of(f"@{output}", "f32", "nn", "column")] == [10**6 + at for at in range(20_000)]
+
+
+@pytest.mark.parametrize(("limit", "value"), [("MOST_SHAPES_BYTES", 1000), ("MOST_PROBLEMS", 11)])
+def test_of_more_products_than_are_read_the_most_worthy_are_written(
+    monkeypatch: pytest.MonkeyPatch, limit: str, value: int
+) -> None:
+    monkeypatch.setattr(programs, limit, value)
+    many = tuple(replace(SEEN, shape=(8, 10**6 + count, 16)) for count in range(100))
+    lines = list(recorded(Written(many), ["program"]))
+    assert len("\n".join(lines)) < 1000
+    assert [line.partition("x")[0] for line in lines[1:-1]] == [str(10**6 + at) for at in range(len(lines) - 2)]
+    left = 100 - (len(lines) - 2)
+    assert lines[-1] == f"# left out, as a file for --shapes can have no more: {left} products of less time"
+    assert 85 < left < 95
+
+
 def test_what_is_worth_little_is_left_out() -> None:
     little = replace(SEEN, shape=(8, 1000, 16), calls=1)
-    whole = list(recorded([SEEN, little], ["program"]))
+    whole = list(recorded(Written((SEEN, little)), ["program"]))
     assert whole[2].startswith("1000x8x16:f32:ntt  # 1 time, 50.0 us in all, 1.0 %")
-    _, first, second = recorded([SEEN, little], ["program"], worth=0.01)
+    _, first, second = recorded(Written((SEEN, little)), ["program"], worth=0.01)
     assert first == whole[1]
     assert second.startswith("# left out, as it is worth little: 1000x8x16:f32:ntt: 1 time")
 
@@ -132,6 +159,67 @@ def test_a_signal_goes_to_the_program(fakes: Path, plain: str, tmp_path: Path) -
     assert started.wait(30) == 3
 
 
+@pytest.mark.parametrize("way", [f"{BY_LIBRARY} --report", "record --output {folder}/products.txt"])
+@pytest.mark.parametrize(
+    ("script", "sentence"),
+    [
+        ("rm -r $TSM2_JOURNAL", "what was written down is gone: something removed /"),
+        ("cd $TSM2_JOURNAL; mkfifo 1-aaaaaa; mkdir 2; echo foreign > 3; ln -s 3 4; : > 5", "4 files in /"),
+    ],
+)
+def test_a_journal_that_was_meddled_with_changes_no_status(
+    fakes: Path, plain: str, tmp_path: Path, way: str, script: str, sentence: str
+) -> None:
+    arguments = way.format(library=plain, folder=tmp_path).split()
+    done = tsm2_tune(fakes, *arguments, "--", "sh", "-c", f"{script}; exit 5")
+    assert done.returncode == 5
+    assert sum(line.startswith(sentence) for line in done.stderr.splitlines()) == 1
+    if "record" in way:
+        assert f"# {sentence}" in (tmp_path / "products.txt").read_text()
+
+
+@pytest.mark.parametrize("way", [f"{BY_LIBRARY} --report", "record --output -"])
+def test_products_that_were_not_understood_are_told(fakes: Path, plain: str, way: str) -> None:
+    steps = [gemm("cublasGemmEx", compute=64)] * 3
+    done = tsm2_tune(fakes, *way.format(library=plain).split(), "--", *PROGRAM, steps=steps)
+    assert done.returncode == 0
+    assert "3 products more were not understood, as no kernel has their types" in done.stdout + done.stderr
+    assert "no product was seen" not in done.stdout + done.stderr
+
+
+def test_kernels_that_cannot_be_started_are_told(fakes: Path, plain: str, tmp_path: Path) -> None:
+    text = tmp_path / "text.so"
+    text.write_text("no library")
+    for library, why in ((plain, "kernels could not be started"), (text, "the library of kernels cannot be used")):
+        steps = [["fake_fail", "cuModuleLoadData", 218], *[gemm()] * 6]
+        done = tsm2_tune(fakes, "run", "--report", "--library", str(library), "--", *PROGRAM, steps=steps)
+        assert done.returncode == 0
+        assert re.search(
+            rf"^[26] products left to cuBLAS as {why}: .* driver may be older", done.stderr, re.MULTILINE
+        )
+
+
+@pytest.mark.parametrize("output", [".", "nowhere/products.txt", "file/products.txt", "x" * 300])
+def test_an_output_that_cannot_be_written_is_refused_before_the_program_runs(
+    fakes: Path, tmp_path: Path, output: str
+) -> None:
+    (tmp_path / "file").touch()
+    done = tsm2_tune(fakes, "record", "--output", f"{tmp_path}/{output}", "--", "touch", f"{tmp_path}/ran")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"Error: cannot write {tmp_path}/{output}: it")
+    assert done.stderr.count("\n") == 1
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_what_was_recorded_is_shown_where_it_cannot_be_written(fakes: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    done = tsm2_tune(fakes, "record", "--output", f"{folder}/products.txt", "--", "rm", "-r", str(folder))
+    assert done.returncode == 2
+    assert done.stdout.startswith(f"# Products of rm -r {folder}, by cuBLAS")
+    assert done.stderr.endswith("; what was recorded is on standard output\n")
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -158,7 +246,9 @@ def test_a_journal_that_is_none_has_no_products(tmp_path: Path) -> None:
         (b"", MAGIC, head, head + b"\xff" * LINE.itemsize, head + b"\2\0\0\0" + b"\xff" * 999)
     ):
         (tmp_path / str(number)).write_bytes(content)
-    assert seen_in(tmp_path) == ()
+    written = written_in(tmp_path)
+    assert (written.seen, written.uncounted) == ((), (0, 0, 0))
+    assert written.missing == (f"4 files in {tmp_path} could not be read as products: left out",)
 
 
 def test_the_bench_keeps_the_report_and_hands_its_options_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -183,9 +273,10 @@ def test_the_bench_keeps_the_report_and_hands_its_options_on(monkeypatch: pytest
     assert commands[0][3:6] == ["record", "--worth", "2%"]
 
 
-def test_reasons_have_the_journals_order() -> None:
-    assert len(REASONS) == LINE["left"].shape[0]
+@pytest.mark.parametrize(("enum", "sentences"), [("reason", REASONS), ("uncounted", UNCOUNTED)])
+def test_sentences_have_the_journals_order(enum: str, sentences: tuple[str, ...]) -> None:
+    assert len(sentences) == (LINE["left"] if enum == "reason" else HEAD["uncounted"]).shape[0]
     text = (SOURCES / "standin.h").read_text(encoding="utf-8")
-    names = text[text.index("enum reason {") :].partition("REASONS")[0]
-    assert len(re.findall(r"^    [A-Z_]+,", names, re.MULTILINE)) == len(REASONS)
+    names = re.sub(r"/\*.*?\*/", "", text.partition(f"enum {enum} {{")[2].partition("}")[0], flags=re.DOTALL)
+    assert names.count(",") == len(sentences)
     assert (SEEN.us, SEEN.reason) == (50.0, "no kernel is in the pack for it")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,9 @@ from rich.table import Table
 from tsm2_tune import display
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import FAMILIES
-from tsm2_tune.options import Percent, database_option
+from tsm2_tune.options import MOST_PROBLEMS, MOST_SHAPES_BYTES, Percent, database_option
 from tsm2_tune.standin.build import pack_path, standin_path
-from tsm2_tune.standin.journal import Seen, crowded_in, seen_in, total_us
+from tsm2_tune.standin.journal import REASONS, Seen, Written, count_of, total_us, written_in
 from tsm2_tune.standin.running import Standing, become, journal_folder, ran
 from tsm2_tune.tuner.export.files import write
 from tsm2_tune.tuner.trial import in_a_line
@@ -24,6 +25,12 @@ from tsm2_tune.usage import Command
 
 VERIFIED = 3  # products of each shape
 MOST_LEFT = 10  # that a report names
+ROOM_FOR_THE_REST = 100  # bytes of a comment
+TROUBLES = {  # reasons that are to be mended, in a report
+    "no pack is there": "the library of kernels cannot be used",
+    "the kernel could not be started": "kernels could not be started",
+}
+NONE_SEEN = "no product was seen: the program called no cuBLAS, or has it linked into itself"
 PROGRAM = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
 program_argument = click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -62,7 +69,7 @@ def run(
         become(program, standing)
     with journal_folder() as journal:
         status = ran(program, standing, journal)
-        _report(seen_in(journal), crowded_in(journal), has_times=report)
+        _report(written_in(journal), has_times=report)
     ctx.exit(status)
 
 
@@ -95,30 +102,76 @@ def record(ctx: click.Context, output: str, worth: float, program: tuple[str, ..
     tsm2-tune record --output products.txt --worth 1% -- python simulation.py
     tsm2-tune --shapes @products.txt --device 0
     """
-    if output != "-" and not os.access(Path(output).parent, os.W_OK):  # before the program takes its hours
-        raise InputError(f"cannot write {output}: its folder is not there, or cannot be written to")
+    if output != "-":
+        _refuse_unwritable(output)  # before the program takes its hours
     standing = Standing(standin_path(), has_times=True)
     with journal_folder() as journal:
         status = ran(program, standing, journal)
-        seen = seen_in(journal)
-    text = "".join(f"{line}\n" for line in recorded(seen, program, worth))
+        written = written_in(journal)
+    text = "".join(f"{line}\n" for line in recorded(written, program, worth))
     if output == "-":
         click.echo(text, nl=False)
     else:
-        write(text, output)
-        _tell(f"wrote {output}: {_count(len(seen), 'different product')}, {sum(one.calls for one in seen)} in all")
+        _write(text, output)
+        calls = sum(one.calls for one in written.seen)
+        _tell(f"wrote {output}: {count_of(len(written.seen), 'different product')}, {calls} in all")
+        for sentence in written.besides:
+            _tell(sentence)
     ctx.exit(status)
 
 
-def recorded(seen: Sequence[Seen], program: Sequence[str], worth: float = 0.0) -> Iterator[str]:
-    """Lines of a shapes file: problems, most time first, each with how often it came and its share of the time."""
-    yield f"# Products of {in_a_line(shlex.join(program))}, by cuBLAS, most GPU time first."
-    if not seen:
-        yield "# none was seen: the program called no cuBLAS, or has it linked into itself"
+def _refuse_unwritable(output: str) -> None:
+    """InputError where the file could not be written."""
+    path = os.path.realpath(output)
+    folder = os.path.dirname(path)
+    if os.path.isdir(path):
+        raise InputError(f"cannot write {output}: it is a folder; name a file in it")
+    if os.path.exists(path) and not os.path.isfile(path):
+        if not os.access(path, os.W_OK):
+            raise InputError(f"cannot write {output}: it cannot be written to")
+        return
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{os.path.basename(path)}."):
+            pass
+    except OSError as error:
+        raise InputError(
+            f"cannot write {output}: its folder is not there, or cannot be written to ({error.strerror})"
+        ) from None
+
+
+def _write(text: str, output: str) -> None:
+    """Puts the text into the file, or to standard output where that cannot be written: it may have taken hours."""
+    try:
+        write(text, output)
+    except InputError as error:
+        click.echo(text, nl=False)
+        raise InputError(f"{error}; what was recorded is on standard output") from None
+
+
+def recorded(written: Written, program: Sequence[str], worth: float = 0.0) -> Iterator[str]:
+    """Lines of a shapes file, as many as one may have: problems, most time first, each with how often it came and its
+    share of the time."""
+    head = [f"# Products of {in_a_line(shlex.join(program))}, by cuBLAS, most GPU time first."]
+    head += [f"# {in_a_line(sentence)}" for sentence in written.besides]
+    if not written.seen and not written.besides:
+        head.append(f"# {NONE_SEEN}")
+    room = MOST_SHAPES_BYTES - sum(len(line.encode()) + 1 for line in head) - ROOM_FOR_THE_REST
+    yield from head
+    for count, line in enumerate(_lines(written.seen, worth)):
+        room -= len(line.encode()) + 1
+        if room < 0 or count == MOST_PROBLEMS:
+            rest = count_of(len(written.seen) - count, "product")
+            yield f"# left out, as a file for --shapes can have no more: {rest} of less time"
+            return
+        yield line
+
+
+def _lines(seen: Sequence[Seen], worth: float) -> Iterator[str]:
+    """A line for each product."""
     whole = total_us(seen)
     for one in seen:
         problem = one.problem
-        about = f"{_count(one.calls, 'time')}, {one.total_us:.1f} us in all"
+        about = f"{count_of(one.calls, 'time')}, {one.total_us:.1f} us in all"
         if whole:
             about += f", {100 * one.total_us / whole:.1f} %"
         about += f", {one.routine} {one.op}" + (", odd lines" if one.has_odd_lines else "")
@@ -131,16 +184,16 @@ def recorded(seen: Sequence[Seen], program: Sequence[str], worth: float = 0.0) -
             yield f"{problem.text}  # {about}"
 
 
-def _report(seen: Sequence[Seen], crowded: int, *, has_times: bool) -> None:
+def _report(written: Written, *, has_times: bool) -> None:
     """What became of a program's products, on standard error."""
-    console = display.console(stderr=True)
+    console, seen = display.console(stderr=True), written.seen
     calls, taken = sum(one.calls for one in seen), sum(one.taken for one in seen)
-    if not calls:
-        _tell("no product was seen: the program called no cuBLAS, or has it linked into itself")
+    if not calls and not written.besides:
+        _tell(NONE_SEEN)
         return
-    _tell(f"{_count(calls, 'product')} seen, {taken} computed by tuned kernels, {calls - taken} left to cuBLAS")
-    if crowded:
-        _tell(f"{_count(crowded, 'product')} more, of more shapes than are told apart, are not counted")
+    _tell(f"{count_of(calls, 'product')} seen, {taken} computed by tuned kernels, {calls - taken} left to cuBLAS")
+    for sentence in (*written.besides, *_troubles(seen)):
+        _tell(sentence)
     of_taken = [one for one in seen if one.taken]
     if has_times:
         both = [one for one in of_taken if one.cublas_us[0] and one.taken_us[0]]
@@ -161,6 +214,14 @@ def _report(seen: Sequence[Seen], crowded: int, *, has_times: bool) -> None:
             _tell(f"verified: {spelt}, {one.compared} times, worst {one.worst:.3g} of the bound")
 
 
+def _troubles(seen: Sequence[Seen]) -> Iterator[str]:
+    for reason, why in TROUBLES.items():
+        count = sum(one.left[REASONS.index(reason)] for one in seen)
+        if count:
+            told = "a message above says more; the CUDA driver may be older than the toolkit that compiled them"
+            yield f"{count_of(count, 'product')} left to cuBLAS as {why}: {told}"
+
+
 def mean(timed: tuple[int, float]) -> float:
     count, total = timed
     return total / count if count else 0.0
@@ -176,10 +237,6 @@ def _table(seen: Sequence[Seen], title: str) -> Table:
         cells += [f"{mean(timed):.1f}" if timed[0] else "-" for timed in (one.cublas_us, one.taken_us)]
         table.add_row(*map(str, cells), one.reason if one.calls > one.taken else "")
     return table
-
-
-def _count(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _tell(sentence: str) -> None:

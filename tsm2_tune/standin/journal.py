@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import stat
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -33,6 +35,11 @@ REASONS = (  # of standin.h's enum reason
     "timed, to be compared",
     "its result was compared",
 )
+UNCOUNTED = (  # of standin.h's enum uncounted, behind a number of products
+    "more, of more shapes than are told apart, are not counted",
+    "more were not understood, as no kernel has their types or their way of summing up: cuBLAS computed them",
+    "more were left to cuBLAS unseen, as the CUDA driver is missing, or older than tuned kernels need",
+)
 TYPES = tuple(ELEMENT_TYPES)  # of tsm2_type
 OPERATIONS = "NTC"
 WRITTEN = 2  # of a line's state
@@ -42,8 +49,8 @@ HEAD = np.dtype(
         ("line_bytes", "u4"),
         ("lines", "u4"),
         ("process", "i8"),
-        ("program", "S232"),
-        ("crowded", "u8"),
+        ("program", "S216"),
+        ("uncounted", "u8", (len(UNCOUNTED),)),
     ]
 )
 LINE = np.dtype(
@@ -93,12 +100,13 @@ class Seen:
     def problem(self) -> Problem | None:
         """What is to be tuned for it: of a tall C, as kernels are for such; None where none can be."""
         ops = self.op.lower() if self.dtype.startswith("c") else self.op.lower().replace("c", "t")
+        is_gram = self.is_gram and ops != "nc"  # whose first factor alone would be conjugated: no op has that
         try:
-            plain = Problem(*self.shape, self.dtype, ops[0] + "x" if self.is_gram else ops)
+            plain = Problem(*self.shape, self.dtype, ops[0] + "x" if is_gram else ops)
         except InputError:  # an extent of more than is tuned
             return None
         m, n, _ = self.shape
-        return transposed(plain) if m < n and not self.is_gram else plain
+        return transposed(plain) if m < n and not is_gram else plain
 
     @property
     def has_odd_lines(self) -> bool:
@@ -113,29 +121,69 @@ class Seen:
         return REASONS[most] if self.left[most] else ""
 
 
-def seen_in(folder: Path) -> tuple[Seen, ...]:
-    """What the processes of a program wrote into the folder, most time first."""
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What the processes of a program wrote down."""
+
+    seen: tuple[Seen, ...] = ()  # most time first
+    uncounted: tuple[int, ...] = (0,) * len(UNCOUNTED)  # products that are none of those
+    missing: tuple[str, ...] = ()  # what could not be read, in sentences
+
+    @property
+    def besides(self) -> tuple[str, ...]:
+        """What is to be said besides the products that were seen, in sentences."""
+        counts = zip(self.uncounted, UNCOUNTED, strict=True)
+        return (*self.missing, *(f"{count_of(count, 'product')} {told}" for count, told in counts if count))
+
+
+def count_of(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def written_in(folder: Path) -> Written:
+    """What the processes of a program wrote into the folder, which the program may have emptied, or filled."""
     found: dict[tuple[object, ...], Seen] = {}
-    for file in sorted(folder.iterdir()):
-        for one in _read(file):
+    uncounted, foreign = [0] * len(UNCOUNTED), 0
+    try:
+        files = sorted(folder.iterdir())
+    except OSError:
+        return Written(missing=(f"what was written down is gone: something removed {folder}",))
+    for file in files:
+        content = _content(file)
+        if content is None:
+            foreign += 1
+            continue
+        head, lines = content
+        uncounted = [int(one) + before for one, before in zip(head["uncounted"], uncounted, strict=True)]
+        for one in _seen(lines):
             key = (one.routine, one.dtype, one.op, one.shape, one.leading, one.batches, one.is_gram)
             found[key] = _together(found[key], one) if key in found else one
-    return tuple(sorted(found.values(), key=lambda one: (-one.total_us, -one.calls, one.shape)))
+    seen = tuple(sorted(found.values(), key=lambda one: (-one.total_us, -one.calls, one.shape)))
+    told = f"{count_of(foreign, 'file')} in {folder} could not be read as products: left out"
+    return Written(seen, tuple(uncounted), (told,) if foreign else ())
 
 
-def crowded_in(folder: Path) -> int:
-    """How many products more there were, of more shapes than are kept apart."""
-    heads = [file.read_bytes()[: HEAD.itemsize] for file in sorted(folder.iterdir())]
-    whole = [head for head in heads if len(head) == HEAD.itemsize and head.startswith(MAGIC)]
-    return sum(int(np.frombuffer(head, HEAD)["crowded"][0]) for head in whole)
+def _content(file: Path) -> tuple[Any, Any] | None:
+    """The head and the lines of what one process wrote; None of a file that is none of the stand-in's."""
+    try:
+        if not stat.S_ISREG(file.lstat().st_mode):  # before opening it: a pipe would wait
+            return None
+        with file.open("rb") as opened:
+            begun = opened.read(HEAD.itemsize)
+            head = np.frombuffer(begun.ljust(HEAD.itemsize, b"\0"), HEAD)[0]
+            is_own = head["magic"] == MAGIC and head["line_bytes"] == LINE.itemsize and len(begun) == HEAD.itemsize
+            if begun.strip(b"\0") and not is_own:
+                return None
+            data = opened.read(
+                int(head["lines"]) * LINE.itemsize
+            )  # nothing, where a process was ended before its head
+    except OSError:
+        return None
+    return head, np.frombuffer(data, LINE, len(data) // LINE.itemsize)
 
 
-def _read(file: Path) -> Iterable[Seen]:
-    """The lines of one process; none of a file that it had no time to begin."""
-    data = file.read_bytes()
-    if len(data) < HEAD.itemsize or not data.startswith(MAGIC):
-        return
-    lines = np.frombuffer(data, LINE, (len(data) - HEAD.itemsize) // LINE.itemsize, HEAD.itemsize)
+def _seen(lines: Any) -> Iterator[Seen]:
+    """Its products, by its lines."""
     for line in lines[lines["state"] == WRITTEN]:
         if not (0 <= line["routine"] < len(ROUTINES) and 0 <= line["type"] < len(TYPES)):
             continue

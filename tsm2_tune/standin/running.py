@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from tsm2_tune.errors import InputError
 
 OF_A_SIGNAL = 128  # and its number: the exit status after it, as shells have it
-PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+OF_TERMINALS = (signal.SIGINT, signal.SIGQUIT, signal.SIGWINCH)  # they send these to all processes in the foreground
+PASSED_ON = (
+    *OF_TERMINALS,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGCONT,
+    signal.SIGALRM,
+)
+IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)  # in itself, when it starts
+SHELL = "/bin/sh"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,37 +57,89 @@ class Standing:
 def become(program: Sequence[str], standing: Standing) -> NoReturn:
     """Let this process become the program. InputError where it cannot."""
     environment = standing.environment(None)
-    path = _found(program[0])
-    try:
-        os.execve(path, list(program), environment)
-    except OSError as error:
-        raise InputError(f"cannot run {program[0]}: {error.strerror}") from None
+    for number in IGNORED_BY_PYTHON:
+        signal.signal(number, signal.SIG_DFL)
+
+    def start(path: str, words: Sequence[str]) -> NoReturn:
+        os.execve(path, list(words), environment)
+
+    _started(program, start)
 
 
 @contextmanager
 def journal_folder() -> Iterator[Path]:
     """A folder for what the stand-in writes down, which goes in the end."""
-    with tempfile.TemporaryDirectory(prefix="tsm2-tune-") as folder:
+    with tempfile.TemporaryDirectory(prefix="tsm2-tune-", ignore_cleanup_errors=True) as folder:
         yield Path(folder)
 
 
 def ran(program: Sequence[str], standing: Standing, journal: Path) -> int:
-    """The program's exit status, as a shell has it. Signals that end programs are passed on to it, and awaited.
+    """The program's exit status, as a shell has it: 128 and the signal's number where one ended it.
+
+    A signal that is sent to this process alone goes on to the program, which is awaited. What a terminal sends, such
+    as Ctrl-C, does not: the program is in the terminal's foreground, too, and gets it as well. Neither does there an
+    interrupt that another process sends, which looks the same; it does where this is not in a terminal's foreground.
 
     InputError where it cannot be started.
     """
-    path = _found(program[0])
+    environment, early = standing.environment(journal), list[int]()
+    started: subprocess.Popen[bytes] | None = None
+
+    def pass_on(number: int, _: object) -> None:
+        if started is None:
+            early.append(number)
+        elif number not in OF_TERMINALS or not _is_in_foreground():
+            started.send_signal(number)
+
+    def start(path: str, words: Sequence[str]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(words, executable=path, env=environment, close_fds=False)
+
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # where nobody learns a child's exit status
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    before = _handled(pass_on, is_ignored=False)
     try:
-        started = subprocess.Popen(program, executable=path, env=standing.environment(journal))
-    except OSError as error:
-        raise InputError(f"cannot run {program[0]}: {error.strerror}") from None
-    before = {number: signal.signal(number, lambda number, _: started.send_signal(number)) for number in PASSED_ON}
-    try:
+        started = _started(program, start)
+        before |= _handled(pass_on, is_ignored=True)  # not before: the program is to ignore them, too
+        for number in early:
+            started.send_signal(number)
         status = started.wait()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        if started is None:
+            for number in early:
+                signal.raise_signal(number)
     return status if status >= 0 else OF_A_SIGNAL - status
+
+
+def _handled(handler: Callable[[int, object], None], *, is_ignored: bool) -> dict[int, Any]:
+    """Sets the handler of those signals that are ignored, or of those that are not. What they had before."""
+    which = [number for number in PASSED_ON if (signal.getsignal(number) is signal.SIG_IGN) == is_ignored]
+    return {number: signal.signal(number, handler) for number in which}
+
+
+def _is_in_foreground() -> bool:
+    """Whether this process has a terminal, and gets what that sends."""
+    try:
+        with open("/dev/tty", "rb", buffering=0) as terminal:
+            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    except OSError:
+        return False
+
+
+def _started(program: Sequence[str], start: Callable[[str, Sequence[str]], T]) -> T:
+    """What starts the program, by its path and its words; a script that names no interpreter is the shell's, as
+    execvp has it. InputError where it cannot be started."""
+    path = _found(program[0])
+    try:
+        try:
+            return start(path, program)
+        except OSError as error:
+            if error.errno != errno.ENOEXEC:
+                raise
+        return start(SHELL, [SHELL, path, *program[1:]])
+    except OSError as error:
+        raise InputError(f"cannot run {program[0]}: {error.strerror}") from None
 
 
 def _found(name: str) -> str:

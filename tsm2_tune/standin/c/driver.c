@@ -6,7 +6,7 @@
 
 #include "standin.h"
 
-enum { UNKNOWN, WHOLE, MISSING };
+enum { NOT_LOOKED_FOR, WHOLE, MISSING };
 enum { RELAXED_CAPTURE = 2 };
 static struct driver_functions functions;
 static _Atomic int state;
@@ -28,7 +28,7 @@ static int find_all(void)
     DRIVER(FIND)
 #undef FIND
     pthread_mutex_lock(&lock);
-    if (atomic_load(&state) == UNKNOWN) {
+    if (atomic_load(&state) == NOT_LOOKED_FOR) {
         if (is_whole)
             functions = found_here;
         atomic_store_explicit(&state, is_whole ? WHOLE : MISSING, memory_order_release);
@@ -40,7 +40,7 @@ static int find_all(void)
 const struct driver_functions *driver(void)
 {
     int found = atomic_load_explicit(&state, memory_order_acquire);
-    if (found == UNKNOWN)
+    if (found == NOT_LOOKED_FOR)
         found = find_all();
     return found == WHOLE ? &functions : NULL;
 }

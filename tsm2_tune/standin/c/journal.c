@@ -8,38 +8,64 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "standin.h"
 
+enum {
+    MOST_TRIED = 32,  /* places for a line: where nearly all are taken, to look at all of them would cost more than a product */
+    MOST_TURNS = 10000 /* that a line is waited for: its thread may have been ended */
+};
+
 static struct journal *_Atomic journal;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* The file of this process in the journal's folder, open; -1: none. */
-static int open_file(void)
+/* Sets aside all that the file will hold: a page that a mapping finds no room for ends the process. 0, or the error. */
+static int set_aside(int file)
+{
+    struct rlimit largest;
+    if (getrlimit(RLIMIT_FSIZE, &largest) == 0 && largest.rlim_cur < sizeof(struct journal))
+        return EFBIG; /* asked for more, the kernel would send SIGXFSZ */
+    int error;
+    do
+        error = posix_fallocate(file, 0, (off_t)sizeof(struct journal));
+    while (error == EINTR);
+    return error;
+}
+
+/* A journal in a file of this process in the journal's folder. NULL where there is none: after a sentence, but for a
+   folder that is gone, since whoever wanted to read it is gone, too. */
+static struct journal *in_file(void)
 {
     char path[PATH_MAX];
-    if (settings.journal == NULL)
-        return -1;
-    const int file = snprintf(path, sizeof path, "%s/%ld-XXXXXX", settings.journal, (long)getpid()) < (int)sizeof path
-                         ? mkostemp(path, O_CLOEXEC)
-                         : -1;
-    if (file >= 0 && ftruncate(file, (off_t)sizeof(struct journal)) == 0)
-        return file;
-    tell("cannot write what was seen to %s: %s", settings.journal, strerror(errno));
+    void *mapped = MAP_FAILED;
+    const int bytes = snprintf(path, sizeof path, "%s/%ld-XXXXXX", settings.journal, (long)getpid());
+    errno = ENAMETOOLONG;
+    const int file = bytes < (int)sizeof path ? mkostemp(path, O_CLOEXEC) : -1;
+    int error = file < 0 ? errno : set_aside(file);
+    if (error == 0) {
+        mapped = mmap(NULL, sizeof(struct journal), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+        error = mapped == MAP_FAILED ? errno : 0;
+    }
     if (file >= 0)
         close(file);
-    return -1;
+    if (error == 0)
+        return mapped;
+    if (file >= 0)
+        unlink(path);
+    if (error != ENOENT)
+        tell("products of process %ld are not in the report, as nothing can be written to %s: %s", (long)getpid(),
+             settings.journal, strerror(error));
+    return NULL;
 }
 
 /* A new journal; NULL without memory. */
 static struct journal *made(void)
 {
-    const int file = open_file();
-    const int kind = file < 0 ? MAP_SHARED | MAP_ANONYMOUS : MAP_SHARED;
-    struct journal *new = mmap(NULL, sizeof *new, PROT_READ | PROT_WRITE, kind, file, 0);
-    if (file >= 0)
-        close(file);
+    struct journal *new = settings.journal == NULL ? NULL : in_file();
+    if (new == NULL)
+        new = mmap(NULL, sizeof *new, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (new == MAP_FAILED)
         return NULL;
     new->line_bytes = sizeof *new->at;
@@ -50,16 +76,18 @@ static struct journal *made(void)
     return new;
 }
 
-/* That of this process, and of those that it forks: the memory is shared. */
+/* That of this process, and of those that it forks: the memory is shared. NULL without memory. */
 static struct journal *own(void)
 {
+    static bool was_tried;
     struct journal *found = atomic_load_explicit(&journal, memory_order_acquire);
     if (found != NULL)
         return found;
     pthread_mutex_lock(&lock);
     found = atomic_load(&journal);
-    if (found == NULL && (found = made()) != NULL)
-        atomic_store_explicit(&journal, found, memory_order_release);
+    if (found == NULL && !was_tried)
+        atomic_store_explicit(&journal, found = made(), memory_order_release);
+    was_tried = true;
     pthread_mutex_unlock(&lock);
     return found;
 }
@@ -111,26 +139,26 @@ struct line *line_of(const struct asked *asked, int device)
     struct journal *found = own();
     if (found == NULL)
         return NULL;
-    const uint64_t hash = hash_of(asked, device);
-    for (uint64_t step = 0; step < LINES; ++step) {
-        struct line *line = &found->at[(hash + step) % LINES];
+    const uint64_t hash = hash_of(asked, device), stride = hash >> 32 | 1; /* which comes by all places: it is odd */
+    for (uint64_t step = 0; step < MOST_TRIED; ++step) {
+        struct line *line = &found->at[(hash + step * stride) % LINES];
         uint32_t state = atomic_load_explicit(&line->state, memory_order_acquire);
         if (state == 0 && atomic_compare_exchange_strong(&line->state, &state, 1)) {
             write_line(line, asked, device);
             atomic_store_explicit(&line->state, 2, memory_order_release);
             return line;
         }
-        while (state == 1) /* another thread writes it: a few numbers */
+        for (int turn = 0; state == 1 && turn < MOST_TURNS; ++turn) /* another thread writes it: a few numbers */
             state = atomic_load_explicit(&line->state, memory_order_acquire);
-        if (is_of(line, asked, device))
+        if (state == 2 && is_of(line, asked, device))
             return line;
     }
     return NULL;
 }
 
-void count_crowded(void)
+void count_without_line(enum uncounted why)
 {
     struct journal *found = own();
     if (found != NULL)
-        atomic_fetch_add(&found->crowded, 1);
+        atomic_fetch_add_explicit(&found->uncounted[why], 1, memory_order_relaxed);
 }

@@ -51,7 +51,7 @@ static struct asked batched(struct asked asked, int64_t stride_a, int64_t stride
     if (count == 1)
         return checked(asked);
     const int64_t n = asked.n;
-    int64_t of_b, of_c;
+    int64_t of_b = 0, of_c = 0;
     const bool is_small = !__builtin_mul_overflow(asked.ldb, n, &of_b) && !__builtin_mul_overflow(asked.ldc, n, &of_c);
     const bool is_wide = count > 1 && stride_a == 0 && asked.transb == TSM2_N && n > 0 && is_small && stride_b == of_b &&
                          stride_c == of_c;

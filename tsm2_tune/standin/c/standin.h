@@ -69,7 +69,10 @@ struct asked {
     enum reason unfit;     /* why no kernel can be asked, or NOT_LEFT */
 };
 
-enum { LINES = 16384 };
+/* Why a product has no line of the journal; journal.py has the sentences in this order. */
+enum uncounted { CROWDED, UNKNOWN, WITHOUT_DRIVER, UNCOUNTED };
+
+enum { LINES = 16384 }; /* a power of two */
 
 /* What is known of all products that are alike: a line of the journal, which other processes read: journal.py. */
 struct line {
@@ -89,8 +92,8 @@ struct journal {
     char magic[8];
     uint32_t line_bytes, lines;
     int64_t process;
-    char program[232];
-    _Atomic uint64_t crowded; /* products without a line */
+    char program[216];
+    _Atomic uint64_t uncounted[UNCOUNTED]; /* products without a line */
     struct line at[LINES];
 };
 
@@ -116,10 +119,10 @@ void *function_here(const char *name);
 
 /* journal.c */
 
-/* The line of such products on this device, new or old; NULL where there is no more room. */
+/* The line of such products on this device, new or old; NULL where no room is found in a few places. */
 struct line *line_of(const struct asked *asked, int device);
 /* One product more has no line. */
-void count_crowded(void);
+void count_without_line(enum uncounted why);
 
 /* driver.c: of the CUDA driver, found in the process. */
 

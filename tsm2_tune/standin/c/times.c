@@ -1,8 +1,10 @@
 /* GPU times of products, by events on their streams, read when they have passed. */
 
-#include "standin.h"
-
+#define _GNU_SOURCE
 #include <stdlib.h>
+#include <unistd.h>
+
+#include "standin.h"
 
 enum { MOST_WAITING = 512, NOT_READY = 600 }; /* CUDA_ERROR_NOT_READY */
 
@@ -17,6 +19,15 @@ struct waiting {
 static struct waiting waiting[MOST_WAITING];
 static unsigned oldest, newest; /* places that are not free, in their order; they are counted on, without an end */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Whether this process is the one that takes times, which the first to begin is. A child that it forks later has a copy of
+   what waits, which would count twice, and of a lock that a thread may have held, which nobody there gives back. */
+static bool is_own(void)
+{
+    static _Atomic pid_t own;
+    pid_t found = 0;
+    return atomic_compare_exchange_strong(&own, &found, getpid()) || found == getpid();
+}
 
 static void add_time(const struct waiting *one, uint64_t ns)
 {
@@ -48,6 +59,8 @@ static void read_times(void)
 
 static void read_the_last(void)
 {
+    if (!is_own())
+        return;
     pthread_mutex_lock(&lock);
     read_times();
     pthread_mutex_unlock(&lock);
@@ -73,7 +86,7 @@ void begin_time(struct visit *visit)
 {
     static bool is_watching;
     unsigned long long context;
-    if (driver()->context_id(NULL, &context) != 0)
+    if (!is_own() || driver()->context_id(NULL, &context) != 0)
         return;
     pthread_mutex_lock(&lock);
     if (!is_watching)

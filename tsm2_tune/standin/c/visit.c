@@ -171,7 +171,7 @@ static enum reason visited(struct visit *visit, cublas_handle handle, const stru
         memset(&spare, 0, sizeof spare);
         atomic_store(&spare.decision, -1);
         visit->line = &spare;
-        count_crowded();
+        count_without_line(CROWDED);
     }
     visit->is_first = atomic_fetch_add_explicit(&visit->line->calls, 1, memory_order_relaxed) == 0;
     const bool is_measured = (settings.has_times || settings.compared > 0) && visit->line->state != 0 && !is_capturing(visit->stream);
@@ -194,7 +194,13 @@ bool begin_visit(struct visit *visit, cublas_handle handle, const struct asked *
 {
     memset(visit, 0, sizeof *visit);
     know_settings();
-    if (is_inside++ > 0 || driver() == NULL || asked->type < 0 || !stream_of(handle, &visit->stream))
+    if (is_inside++ > 0)
+        return false;
+    if (driver() == NULL || asked->type < 0) {
+        count_without_line(asked->type < 0 ? UNKNOWN : WITHOUT_DRIVER);
+        return false;
+    }
+    if (!stream_of(handle, &visit->stream))
         return false;
     visit->is_taken = visited(visit, handle, asked) == NOT_LEFT;
     return visit->is_taken;

@@ -1,0 +1,176 @@
+"""A program in a process of its own: it has the descriptors and the signals that it has when it is run by itself."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.standin_calls import TESTS
+from tsm2_tune.errors import InputError
+from tsm2_tune.standin.running import PASSED_ON, Standing, ran
+
+pytestmark = [
+    pytest.mark.host,
+    pytest.mark.usefixtures("toolchain", "session_cache"),
+    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
+]
+BY_ITSELF = ("env",)
+WAYS = ("run --library {library}", "run --report --library {library}", "record --output {folder}/products.txt")
+# Writes down each signal as it comes; ends at SIGTERM.
+COUNTS = """
+import pathlib, signal, sys
+seen = []
+def note(number, frame):
+    seen.append(signal.Signals(number).name)
+    pathlib.Path(sys.argv[1]).write_text(" ".join(seen))
+    if number == signal.SIGTERM:
+        sys.exit(4)
+for name in sys.argv[2:]:
+    signal.signal(signal.Signals[name], note)
+pathlib.Path(sys.argv[1]).write_text("ready")
+while True:
+    signal.pause()
+"""
+# Of its standard input, in a session of its own.
+WITH_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+@pytest.fixture
+def command(plain: str, tmp_path: Path) -> Callable[[str], list[str]]:
+    def of(way: str) -> list[str]:
+        return [sys.executable, "-m", "tsm2_tune", *way.format(library=plain, folder=tmp_path).split(), "--"]
+
+    return of
+
+
+def counting(file: Path, *names: str) -> list[str]:
+    return [sys.executable, "-c", COUNTS, str(file), *names]
+
+
+def awaited(file: Path, text: str) -> None:
+    """Until the program has written this."""
+    deadline = time.monotonic() + 60
+    while not (file.exists() and file.read_text() == text):
+        assert time.monotonic() < deadline, file.read_text() if file.exists() else "the program has not begun"
+        time.sleep(0.02)
+
+
+def output_of(command: Sequence[str], **named: Any) -> str:
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=TESTS.parent, **named).stdout
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_program_has_its_descriptors(command: Callable[[str], list[str]], way: str) -> None:
+    reading, writing = os.pipe()
+    with open(reading) as read, open(writing) as written:
+        output_of([*command(way), "sh", "-c", f"echo said >/dev/fd/{writing}"], pass_fds=(writing,))
+        written.close()
+        assert read.read() == "said\n"
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("before", ["", "trap '' HUP INT QUIT; ", "trap '' USR1 WINCH CHLD; "])
+def test_a_program_has_its_signals(command: Callable[[str], list[str]], way: str, before: str) -> None:
+    """But for an ignored SIGCHLD, without which nobody learns a status, and two of the C library's (32, 33)."""
+    own = 1 << signal.SIGCHLD - 1 | 3 << 31
+    script, told = f"{before}exec $0 $@", ["grep", "^Sig[BIC]", "/proc/self/status"]
+    alone, played = (
+        [int(line.split()[1], 16) | own for line in output_of(["sh", "-c", script, *of, *told]).splitlines()]
+        for of in (BY_ITSELF, command(way))
+    )
+    assert len(alone) == 3
+    assert played == alone
+
+
+@pytest.mark.parametrize("way", WAYS[1:])
+def test_signals_go_to_the_program_once(command: Callable[[str], list[str]], tmp_path: Path, way: str) -> None:
+    file = tmp_path / "signals"
+    names = [name.name for name in PASSED_ON]
+    program = [*command(way), *counting(file, *names)]
+    started = subprocess.Popen(program, stderr=subprocess.DEVNULL, cwd=TESTS.parent, start_new_session=True)
+    awaited(file, "ready")
+    sent = list[str]()
+    for name in sorted(names, key=lambda name: name == "SIGTERM"):
+        started.send_signal(signal.Signals[name])
+        sent.append(name)
+        awaited(file, " ".join(sent))
+    assert started.wait(60) == 4
+    assert file.read_text().split() == sent
+
+
+@pytest.mark.parametrize(("typed", "name"), [(b"\x03", "SIGINT"), (b"\x1c", "SIGQUIT")])
+def test_what_is_typed_reaches_the_program_once(
+    command: Callable[[str], list[str]], tmp_path: Path, typed: bytes, name: str
+) -> None:
+    file = tmp_path / "signals"
+    program = [*command(WAYS[1]), *counting(file, name, "SIGUSR1", "SIGTERM")]
+    typing, terminal = os.openpty()
+    started = subprocess.Popen(
+        [sys.executable, "-c", WITH_TERMINAL, *program], stdin=terminal, cwd=TESTS.parent, start_new_session=True
+    )
+    awaited(file, "ready")
+    os.write(typing, typed)
+    awaited(file, name)
+    started.send_signal(signal.SIGUSR1)  # before which a second one would come
+    awaited(file, f"{name} SIGUSR1")
+    started.send_signal(signal.SIGTERM)
+    assert started.wait(60) == 4
+    os.close(terminal)
+    os.close(typing)
+    assert file.read_text() == f"{name} SIGUSR1 SIGTERM"
+
+
+def test_a_signal_that_comes_before_the_program_reaches_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    popen, standing = subprocess.Popen, Standing(tmp_path / "none.so")
+
+    def late(*arguments: Any, **named: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return popen(*arguments, **named)
+
+    monkeypatch.setattr(subprocess, "Popen", late)
+    monkeypatch.setattr(Standing, "environment", lambda *_: dict(os.environ))
+    assert ran(["sleep", "100"], standing, tmp_path) == 128 + signal.SIGTERM
+
+
+def test_a_signal_that_comes_where_no_program_does_ends_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    came = list[int]()
+    before = signal.signal(signal.SIGTERM, lambda number, _: came.append(number))
+
+    def refused(*_: Any, **__: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise OSError(7, "Argument list too long")
+
+    monkeypatch.setattr(subprocess, "Popen", refused)
+    with pytest.raises(InputError, match="cannot run true: Argument list too long"):
+        ran(["true"], Standing(tmp_path / "none.so"), tmp_path)
+    assert came == [signal.SIGTERM]
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_script_without_an_interpreter_is_the_shells(
+    command: Callable[[str], list[str]], tmp_path: Path, way: str
+) -> None:
+    script = tmp_path / "a script"
+    script.write_text('echo "$0 $2 $LD_PRELOAD"; exit 6\n')
+    script.chmod(0o755)
+    done = subprocess.run(
+        [*command(way), str(script), "-x", "two words"], stdout=subprocess.PIPE, text=True, cwd=TESTS.parent
+    )
+    assert done.returncode == 6
+    assert done.stdout.startswith(f"{script} two words /")

@@ -1,0 +1,153 @@
+"""What the stand-in writes down: that it harms no program, and says what is missing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.standin_calls import FLAGS, TESTS, gemm, play
+from tsm2_tune.standin.build import standin_path
+from tsm2_tune.standin.journal import written_in
+from tsm2_tune.standin.running import Standing
+
+pytestmark = [
+    pytest.mark.host,
+    pytest.mark.usefixtures("toolchain", "session_cache"),
+    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
+]
+PROGRAM = f"{sys.executable} -m tests.cublas_program"
+
+
+def with_journal(fakes: Path, journal: Path, script: str, steps: Any) -> subprocess.CompletedProcess[str]:
+    """A shell's script, in which cuBLAS's calls are written down in that folder."""
+    told = Standing(standin_path()).environment(journal) | {"LD_LIBRARY_PATH": str(fakes)}
+    return subprocess.run(
+        ["sh", "-c", script], input=json.dumps([steps]), env=told, capture_output=True, text=True, cwd=TESTS.parent
+    )
+
+
+def test_a_limit_of_file_sizes_leaves_the_program_alone(fakes: Path, tmp_path: Path) -> None:
+    done = with_journal(fakes, tmp_path, f"ulimit -f 100; {PROGRAM}", [gemm()] * 3)
+    assert (done.returncode, done.stderr.count("\n")) == (0, 1)
+    assert "are not in the report, as nothing can be written to" in done.stderr
+    assert done.stderr.endswith("File too large\n")
+    assert json.loads(done.stdout)["statuses"] == [[0] * 3]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_leaves_the_program_alone(fakes: Path, tmp_path: Path) -> None:
+    mounted = f"mount -t tmpfs -o size=1m none {tmp_path} && {PROGRAM}"
+    if subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode:
+        pytest.skip("no file system can be mounted here")
+    done = with_journal(fakes, tmp_path, f"unshare -rm sh -c '{mounted}'", [gemm()] * 3)
+    assert (done.returncode, done.stderr.count("\n")) == (0, 1)
+    assert done.stderr.endswith("No space left on device\n")
+    assert json.loads(done.stdout)["statuses"] == [[0] * 3]
+
+
+def test_a_folder_that_is_gone_is_nobodys_loss(fakes: Path, tmp_path: Path) -> None:
+    done = with_journal(fakes, tmp_path / "gone", PROGRAM, [gemm()])
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# Another process was ended while it wrote lines, of which none is whole.
+HALF_WRITTEN = """
+import ctypes, json, mmap, os, sys
+from tests.cublas_program import play
+from tsm2_tune.standin.journal import HEAD, LINE
+driver, cublas = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL("libcublas.so.13")
+first, second = json.load(sys.stdin)[0]
+play(cublas, driver, [first], [])
+(name,) = os.listdir(os.environ["TSM2_JOURNAL"])
+with open(os.path.join(os.environ["TSM2_JOURNAL"], name), "r+b") as file, mmap.mmap(file.fileno(), 0) as journal:
+    for at in range(HEAD.itemsize, len(journal), LINE.itemsize):
+        journal[at : at + 4] = (1).to_bytes(4, "little")
+print(play(cublas, driver, [second, first], []))
+"""
+
+
+def test_a_line_that_is_never_finished_is_not_awaited(fakes: Path, tmp_path: Path) -> None:
+    script = f"exec timeout 60 {sys.executable} -c '{HALF_WRITTEN}'"
+    done = with_journal(fakes, tmp_path, script, [gemm(), gemm(m=7)])
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[0, 0]\n", "")
+    assert written_in(tmp_path).uncounted == (2, 0, 0)
+
+
+# A product; a child that makes another, and exits as programs do; the parent exits.
+FORKS = """
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+int cublasCreate_v2(void **);
+int cublasDgemm_v2(void *, int, int, int, int, int, const double *, const double *, int, const double *, int,
+                   const double *, double *, int);
+static void multiply(void *handle)
+{
+    const double one = 1;
+    cublasDgemm_v2(handle, 0, 0, 6, 2, 3, &one, (double *)(1l << 40), 6, (double *)(1l << 50), 3, &one,
+                   (double *)(1l << 60), 6);
+}
+int main(void)
+{
+    void *handle;
+    int status;
+    cublasCreate_v2(&handle);
+    multiply(handle);
+    multiply(handle);
+    if (fork() == 0) {
+        multiply(handle);
+        exit(0);
+    }
+    return wait(&status) < 0 || status != 0;
+}
+"""
+
+
+def test_a_forked_child_takes_no_times_and_counts_none_twice(fakes: Path, tmp_path: Path) -> None:
+    source, program = tmp_path / "forks.c", tmp_path / "forks"
+    source.write_text(FORKS)
+    subprocess.run(["cc", source, f"-L{fakes}", "-l:libcublas.so.13", "-l:libcuda.so.1", "-o", program], check=True)
+    journal = tmp_path / "journal"
+    journal.mkdir()
+    told = Standing(standin_path(), has_times=True).environment(journal) | {"LD_LIBRARY_PATH": str(fakes)}
+    subprocess.run([program], env=told, check=True, timeout=60)
+    (one,) = written_in(journal).seen
+    assert (one.calls, one.first_us > 0, one.cublas_us[0]) == (3, True, 1)
+
+
+def test_of_more_shapes_than_are_told_apart_kernels_are_taken_too(fakes: Path, plain: str) -> None:
+    """Few places are tried for a line, so that some shapes find none before all are taken."""
+    steps = [gemm("cublasDgemm_v2", m=m) for m in range(1, 16501)]
+    without = [gemm("cublasDgemm_v2", m=m, transa=1) for m in range(2, 118)]  # for which no kernel is
+    mixed = [one for pair in zip(steps[16384:], without, strict=True) for one in pair]
+    played = play(fakes, [*steps[:16384], ["fake_reset"], *mixed], pack=Path(plain))  # of all the log has no room
+    assert (len(played.launches), len(played.left)) == (116, 116)
+    crowded, *others = played.uncounted
+    assert 2 * 116 < crowded < 1000
+    assert sum(one.calls for one in played.seen) == 16500 + 116 - crowded
+    assert others == [0, 0]
+
+
+def test_products_that_are_not_understood_are_counted(fakes: Path, plain: str) -> None:
+    mixed, halves = {"type_b": 1}, {"compute": 64}
+    ex = [gemm("cublasGemmEx", **mixed), gemm("cublasGemmStridedBatchedEx_64", **halves)] * 2
+    played = play(fakes, [*ex, gemm()], pack=Path(plain))
+    assert (played.told, played.uncounted) == ("", (0, 4, 0))
+    assert sum(one.calls for one in played.seen) == 1
+    assert len(played.left) == 4
+
+
+def test_products_before_a_driver_that_is_too_old_are_counted(fakes: Path, plain: str, tmp_path: Path) -> None:
+    """It lacks a function of a later one."""
+    older = ["cc", *FLAGS, "-DcuCtxGetId=cuCtxLacksIt", "-Wl,-soname,libcuda.so.1", str(TESTS / "fake_cuda.c")]
+    subprocess.run([*older, "-o", str(tmp_path / "libcuda.so.1")], check=True)
+    shutil.copy(fakes / "libcublas.so.13", tmp_path)
+    played = play(tmp_path, [gemm("cublasDgemm_v2")] * 3, pack=Path(plain))
+    assert (played.told, played.seen, played.uncounted) == ("", (), (0, 0, 3))
+    assert (len(played.left), played.launches) == (3, [])
