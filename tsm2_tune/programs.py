@@ -12,9 +12,9 @@ import click
 from rich.table import Table
 
 from tsm2_tune import display
+from tsm2_tune.command_options import Percent, database_option
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import FAMILIES
-from tsm2_tune.options import Percent, database_option
 from tsm2_tune.standin.build import pack_path, standin_path
 from tsm2_tune.standin.journal import Seen, crowded_in, seen_in, total_us
 from tsm2_tune.standin.running import Standing, become, journal_folder, ran
