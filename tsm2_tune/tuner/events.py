@@ -139,10 +139,10 @@ class ProblemEnded:
 
 @dataclass(frozen=True, slots=True)
 class PairsStarted:
-    """From here on kernels are measured at shapes that they did not win, so that times elsewhere can be expected."""
+    """From here on kernels are measured at shapes that they did not win, if any are to be: see `pairs` of `tune`."""
 
     def __str__(self) -> str:
-        return "measuring kernels at shapes that they did not win"
+        return "looking for kernels to measure at shapes that they did not win"
 
 
 @dataclass(frozen=True, slots=True)
