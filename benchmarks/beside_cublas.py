@@ -21,6 +21,7 @@ import click
 
 from benchmarks.gpu import gpu
 from benchmarks.result_file import program_facts, require_new
+from tsm2_tune.command_options import Seconds
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.order import ordered
 from tsm2_tune.generator.problem import Problem
@@ -28,7 +29,6 @@ from tsm2_tune.generator.render import render, support_source
 from tsm2_tune.generator.rules import Guidelines
 from tsm2_tune.generator.shapes import parse_shapes
 from tsm2_tune.generator.space import search_space
-from tsm2_tune.options import Seconds
 from tsm2_tune.tuner.compiler import compile_text
 from tsm2_tune.tuner.cuda import CudaDevice
 from tsm2_tune.tuner.loaded import Entry, LoadedKernel

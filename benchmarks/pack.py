@@ -28,7 +28,8 @@ from tsm2_tune.generator.rules import Candidate, Guidelines
 from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.tuner import job
 from tsm2_tune.tuner.compiler import compile_text
-from tsm2_tune.tuner.crossing import Crossed, Crossing
+from tsm2_tune.tuner.crossing import Crossing
+from tsm2_tune.tuner.events import Crossed, ProblemEnded
 from tsm2_tune.tuner.export import export_text, write
 from tsm2_tune.tuner.export.between import rows_between
 from tsm2_tune.tuner.export.binaries import compiled_cubins
@@ -163,7 +164,7 @@ class Fill:
                     click.echo(f"stopped by the time limit before {space.problem.text}, {place}")
                     return False
                 for event in job.run([space], tuner, store):
-                    if isinstance(event, job.ProblemEnded):
+                    if isinstance(event, ProblemEnded):
                         found = "no winner" if event.winner is None else winner_text(event.winner)
                         click.echo(f"pack {place} {space.problem.text}: {found}")
             self._say_seconds("winners", tuner)

@@ -34,8 +34,8 @@ from benchmarks.plot import draw, matplotlib
 from benchmarks.result_file import ResultFile, program_facts, read, require_folder, require_new
 from benchmarks.turns import Turns, compiled_support
 from benchmarks.winner import Skipped, planned, planners, tuned
+from tsm2_tune.command_options import cache_option
 from tsm2_tune.errors import InputError
-from tsm2_tune.options import cache_option
 from tsm2_tune.tuner.cuda import CudaDevice
 from tsm2_tune.tuner.measure import Effort
 from tsm2_tune.tuner.phases import Phases

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import importlib.util
 import math
-import subprocess
 import sys
 import tempfile
 import time
@@ -27,6 +26,8 @@ from typing import Any
 import click
 import numpy as np
 import numpy.typing as npt
+
+import tsm2_tune
 
 try:
     from scipy.sparse import csr_array
@@ -69,16 +70,14 @@ def road_map(side: int, seed: int) -> Lengths:
 
 def tuned_module(device: str, nodes: int, trials: int, folder: Path) -> Path:
     """The product of this size, tuned on the device and exported."""
-    command, database, module = [sys.executable, "-m", "tsm2_tune"], folder / "results.db", folder / "best_kernels.py"
-    problem = ["--shapes", f"{nodes}x{nodes}x{nodes}", "--dtype", "f32", "--math", "minplus"]
-    limits = ["--device", device, "--max-trials", str(trials), "--db", str(database)]
-    for step in (
-        [*problem, *limits],
-        ["export", "--format", "module", "--db", str(database), "--output", str(module)],
-    ):
-        ended = subprocess.run([*command, *step], check=False)
-        if ended.returncode != 0:
-            raise SystemExit(ended.returncode)  # the tool has said why
+    database, module = folder / "results.db", folder / "best_kernels.py"
+    try:
+        tsm2_tune.tune(
+            f"{nodes}x{nodes}x{nodes}", math="minplus", device=device, max_trials=trials, db=database, on_event=print
+        )
+        tsm2_tune.export(database, format="module", output=module, on_event=print)
+    except tsm2_tune.TuneError as error:
+        raise click.ClickException(str(error)) from None
     return module
 
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from tsm2_tune import cli
 from tsm2_tune.__main__ import main
+from tsm2_tune.api import results, tuning
 from tsm2_tune.tuner import tune
 from tsm2_tune.tuner.full_calls import EMULATED
 from tsm2_tune.tuner.measure import Effort
@@ -24,7 +24,8 @@ CALLS = replace(
 def make_quick(setattr: Callable[[object, str, object], None]) -> None:
     """Have the command tune so from now on."""
     setattr(tune, "EMULATED", CALLS)
-    setattr(cli, "Options", partial(tune.Options, effort=SAMPLES, final_effort=SAMPLES))
+    for module in (tuning, results):
+        setattr(module, "Options", partial(tune.Options, effort=SAMPLES, final_effort=SAMPLES))
 
 
 if __name__ == "__main__":

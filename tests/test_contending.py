@@ -32,7 +32,7 @@ from tests.test_between import (
     tuned,
 )
 from tsm2_tune.cli import main
-from tsm2_tune.crossed import cross
+from tsm2_tune.crossed import Pairs
 from tsm2_tune.display import trial_facts
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.between import shapes_between
@@ -202,7 +202,9 @@ def test_what_is_measured_between_is_told(store: Store) -> None:
     tuned(store)
     text = StringIO()
     device = Simulated(store, Everything())
-    cross(frozenset(SHAPES), device, store, ("tsmr",), Console(file=text, width=200))
+    with Pairs(Console(file=text, width=200), device.phases) as shown:
+        for event in Crossing(frozenset(SHAPES), device, store, ("tsmr",)).events():
+            shown.show(event)
     at = [problem for _, problem in device.tried]
     between = sum(problem in BETWEEN for problem in at)
     shown = [trial_facts(store.trial(line.id)) for line in store.listing()]

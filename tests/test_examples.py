@@ -12,13 +12,34 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    """The example, as it is run in a source tree."""
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "PYTHONPATH": path}
+    return subprocess.run(
+        [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.host
+@pytest.mark.usefixtures("toolchain", "session_cache")
+def test_the_api_tunes_exports_and_multiplies() -> None:
+    ended = run("examples/api.py", "--device", "cpu", "--shapes", "128x4x64", "--trials", "1")
+    assert ended.returncode == 0, ended.stderr
+    lines = ended.stdout.splitlines()
+    assert "configurations are worth a trial" in lines[0]
+    assert lines[1].startswith("tuning 1 problem on cpu")
+    assert lines[-2].startswith("128x4x64:f32:ttt: ")
+    assert lines[-1] == "128x4x64:f32:ttt: the largest error is 0"
+    refused = run("examples/api.py", "--device", "cpu", "--shapes", "128x4")
+    assert (refused.returncode, refused.stderr) == (1, "shape '128x4': expected MxNxK, such as 20480x16x20480\n")
+
+
 @pytest.mark.host
 @pytest.mark.usefixtures("toolchain", "session_cache")
 def test_shortest_paths_are_those_of_scipy() -> None:
     pytest.importorskip("scipy", reason="SciPy is not installed: pip install scipy")
-    command = [sys.executable, "examples/shortest_paths.py", "--device", "cpu", "--nodes", "36", "--trials", "1"]
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    ended = subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+    ended = run("examples/shortest_paths.py", "--device", "cpu", "--nodes", "36", "--trials", "1")
     assert ended.returncode == 0, ended.stderr
     assert "36 crossings" in ended.stdout
     assert ended.stdout.endswith("all distances are equal\n")

@@ -15,14 +15,17 @@ ALLOWED = {
     "winners": {"tuner", "winners"},
     "liveness": set[str](),
     "display": {"errors", "generator", "liveness", "tuner", "winners", "display"},
-    "options": {"errors", "generator", "tuner", "options"},
-    "usage": {"errors", "display"},
+    "options": {"errors", "generator", "tuner"},
+    "selection": {"errors", "generator", "tuner", "options"},
+    "api": {"errors", "generator", "tuner", "options", "selection", "api"},
+    "command_options": {"generator", "tuner", "options"},
+    "usage": {"errors", "tuner", "display"},
     "reports": {"errors", "generator", "tuner", "winners", "display"},
-    "caching": {"tuner", "display", "options", "usage"},
-    "trials": {"errors", "generator", "tuner", "display", "options", "usage"},
+    "caching": {"tuner", "display", "command_options", "usage"},
+    "trials": {"tuner", "display", "options", "command_options", "usage"},
     "standin": {"errors", "generator", "tuner", "standin"},
-    "programs": {"errors", "generator", "tuner", "standin", "display", "options", "usage"},
-    "planning": {"errors", "generator", "tuner", "options", "reports"},
+    "programs": {"errors", "generator", "tuner", "standin", "display", "options", "command_options", "usage"},
+    "planning": {"errors", "generator", "tuner", "options", "command_options", "reports"},
 }
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from multiprocessing.connection import Connection
@@ -208,3 +210,18 @@ def test_a_limit_that_measuring_the_ceilings_passes(support_path: str) -> None:
     with pytest.raises(WorkerError, match=r"ceilings took more than 0\.001 s; raise --run-limit$"):
         worker.ceilings()
     worker.close()
+
+
+@pytest.mark.parametrize("by", ["a file", "standard input"])
+def test_the_worker_does_not_run_the_script_that_asks_for_it(by: str, support_path: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "print('runs')\n"
+        "from tsm2_tune.tuner.worker import Worker\n"
+        f"worker = Worker('cpu', {support_path!r}, limit_seconds=30)\n"
+        "print(worker.ceilings().copy_gbytes_per_s > 0)\n"
+        "worker.close()\n"
+    )
+    command = [sys.executable, str(script) if by == "a file" else "-"]
+    ended = subprocess.run(command, input=script.read_text(), capture_output=True, text=True, check=False)
+    assert (ended.stdout, ended.stderr) == ("runs\nTrue\n", "")

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import click
 
 from tsm2_tune import display
-from tsm2_tune.options import json_option
+from tsm2_tune.command_options import json_option
 from tsm2_tune.tuner import cache as binaries
 from tsm2_tune.usage import Group
 

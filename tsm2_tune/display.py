@@ -20,8 +20,9 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from tsm2_tune.liveness import Liveness
-from tsm2_tune.tuner.job import (
+from tsm2_tune.tuner.events import (
     Event,
+    FinalFailure,
     FinalStored,
     ProblemEnded,
     ProblemStarted,
@@ -33,7 +34,7 @@ from tsm2_tune.tuner.job import (
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.stored import BestRow, TrialLine, TrialRecord
 from tsm2_tune.tuner.trial import Outcome, Trial, Verdict
-from tsm2_tune.tuner.tune import FinalFailure, Options
+from tsm2_tune.tuner.tune import Options
 from tsm2_tune.winners import columns_of, device_text, rate_text, winner_text
 
 # What a terminal would obey instead of showing it: controls but for newline; and what it does not show: line ends of
@@ -69,7 +70,7 @@ def print_line(console: Console, text: str) -> None:
 
 
 class Display:
-    """Shows the events of the main job, and its phase where none comes for long. Use as a context manager."""
+    """Shows the events of a search, and its phase where none comes for long. Use as a context manager."""
 
     def __init__(self, console: Console, options: Options, problems: int, phases: Phases) -> None:
         self._console, self._options, self._problems = console, options, problems
@@ -126,7 +127,7 @@ class Display:
             self._winner_verified(event)
         elif isinstance(event, VendorLeftOut):
             self._vendor_left_out(event)
-        else:
+        elif isinstance(event, ProblemEnded):
             self._problem_ended(event)
 
     def _problem_started(self, event: ProblemStarted) -> None:

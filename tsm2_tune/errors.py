@@ -20,5 +20,9 @@ class ToolMissing(TuneError):
     """A compiler or a package that the work needs is not installed."""
 
 
+class WorkerError(TuneError):
+    """The device, or the process that uses it, failed in a way that no kernel explains: see what else runs there."""
+
+
 class StoreError(TuneError):
     """The database cannot be used as it is: another file, or a newer version of the program."""

@@ -4,91 +4,58 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from itertools import groupby
+from collections.abc import Sequence
+from contextlib import ExitStack
 
+import click
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Column
 
 from tsm2_tune.display import SILENCE_SECONDS, one_line, print_line, print_table
-from tsm2_tune.errors import TuneError
-from tsm2_tune.tuner import job
-from tsm2_tune.tuner.crossing import Crossed
-from tsm2_tune.tuner.export.measuring import Bench, Event, Narrowed, Search
-from tsm2_tune.tuner.export.pairs import Selected, Tuned, percent, refuse_stale
-from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.stored import BestRow
-from tsm2_tune.tuner.target import Target, find_target, spec_of
-from tsm2_tune.tuner.trial import Cache, Outcome
-from tsm2_tune.tuner.tune import FinalFailure, Options
+from tsm2_tune.tuner.events import (
+    Crossed,
+    Event,
+    FinalFailure,
+    FinalStored,
+    Noted,
+    TrialInterrupted,
+    TrialStored,
+    VendorLeftOut,
+    WinnerVerified,
+)
+from tsm2_tune.tuner.export.fewest import ChoiceStarted, ExportEvent, KernelsChosen
+from tsm2_tune.tuner.export.measuring import Narrowed
+from tsm2_tune.tuner.export.pairs import Selected, percent
+from tsm2_tune.tuner.trial import Outcome
 
 
-@dataclass(frozen=True, slots=True)
-class Fewest:
-    """What stands for winners: rows of the fewest kernels that keep their shapes within a share of the best time."""
+class Choosing:
+    """Shows what an export does that looks for the fewest kernels. Use as a context manager."""
 
-    store: Store
-    within: float
-    options: Options
-    measures: bool
-    console: Console
-    wait: Callable[[str], object] | None
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._measuring = ExitStack()
+        self._shown: Measuring | None = None
 
-    def __call__(self, winners: Sequence[BestRow]) -> list[BestRow]:
-        """A row for each winner, in the same order, of the kernel that is chosen for its shape.
+    def __enter__(self) -> Choosing:
+        return self
 
-        InputError where a winner is stale, and where no kernel serves a shape.
-        """
-        for row in winners:
-            refuse_stale(row, self.store)
-        found: list[tuple[Selected, str]] = []  # and why nothing was measured
-        ordered = sorted(winners, key=lambda row: (row.device, row.cache, row.dtype, row.op))
-        for (device, cache), of_device in groupby(ordered, key=lambda row: (row.device, Cache(row.cache))):
-            with self._bench(device, cache) as (bench, why):
-                for _, group in groupby(of_device, key=lambda row: (row.dtype, row.op)):
-                    found.append(self._selected(device, list(group), bench, why))
-        for selected, why in found:
-            print_selected(selected, self.console, why)
-        rows = {(row.device, row.problem): row for selected, _ in found for row in selected.rows}
-        return [rows[row.device, row.problem] for row in winners]
+    def __exit__(self, *error: object) -> None:
+        self._measuring.close()
 
-    @contextmanager
-    def _bench(self, device: str, cache: Cache) -> Iterator[tuple[Bench | None, str]]:
-        """What measures on the device, in this state of its L2, or why nothing does."""
-        target = self._target(device) if self.measures else "--no-measure"
-        if isinstance(target, str):
-            yield None, target
-        else:
-            with Bench(target, replace(self.options, cache=cache), self.store, self.wait) as bench:
-                yield bench, ""
-
-    def _target(self, device: str) -> Target | str:
-        try:
-            spec = spec_of(device)
-            return "the device is not here" if spec is None else find_target(spec)
-        except TuneError as error:  # without a compiler, for one
-            return str(error)
-
-    def _selected(
-        self, device: str, winners: Sequence[BestRow], bench: Bench | None, why: str
-    ) -> tuple[Selected, str]:
-        problems, cache = [row.problem for row in winners], Cache(winners[0].cache)
-        tuned = Tuned(self.store, device, problems, self.within, cache)
-        tuned.keep_to(bench.bases(tuned) if bench is not None else None)
-        if bench is not None and not tuned.winners_count():
-            bench, why = None, "winners are of another compiler or version than is here"
-            tuned.keep_to(None)
-        if bench is None:
-            return tuned.selected(), why
-        search = Search(tuned, bench)
-        with Measuring(self.console, f"{winners[0].dtype} {winners[0].op}") as shown:
-            for event in search.events():
-                shown.show(event)
-        selected = tuned.selected()
-        return replace(selected, is_proven=len({*selected.kernels}) == search.least), why
+    def show(self, event: ExportEvent) -> None:
+        """Bring the screen up to date with the event."""
+        if isinstance(event, Noted):
+            click.echo(str(event), err=True)
+        elif isinstance(event, ChoiceStarted):
+            self._measuring.close()
+            self._shown = self._measuring.enter_context(Measuring(self._console, f"{event.dtype} {event.op}"))
+        elif isinstance(event, KernelsChosen):
+            self._measuring.close()
+            print_selected(event.selected, self._console, event.unmeasured_because)
+        elif self._shown is not None:
+            self._shown.show(event)
 
 
 class Measuring:
@@ -113,24 +80,24 @@ class Measuring:
     def __exit__(self, *error: object) -> None:
         self._progress.stop()
 
-    def show(self, event: Event | Crossed) -> None:
+    def show(self, event: Event | ExportEvent) -> None:
         """Bring the screen up to date with the event."""
         if isinstance(event, Narrowed):
             unknown = f", {_counted(event.resting_on, 'pair')} to measure" if event.resting_on else ""
             self._so_far = f"{_counted(event.kernels, 'kernel')} may do{unknown}"
         elif isinstance(event, Crossed):
             self._so_far = f"{event.done} of {event.total}"
-        elif isinstance(event, job.TrialStored | job.TrialInterrupted):
+        elif isinstance(event, TrialStored | TrialInterrupted):
             self._count("trial")
             trial = event.trial
             self._failed(f"{trial.problem.text} {trial.config.text}", trial.outcome, trial.detail)
-        elif isinstance(event, job.FinalStored):
+        elif isinstance(event, FinalStored):
             self._count("final")
-        elif isinstance(event, job.WinnerVerified):
+        elif isinstance(event, WinnerVerified):
             self._failed(event.config, event.outcome, event.detail)
         elif isinstance(event, FinalFailure):
             self._line(f"{event.problem.text}: not measured in turns: {one_line(event.detail)}")
-        elif isinstance(event, job.VendorLeftOut):
+        elif isinstance(event, VendorLeftOut):
             of = f"{event.problem.text}: " if event.problem is not None else ""
             self._line(f"{of}cuBLAS not measured: {one_line(event.detail)}")
         self._update()

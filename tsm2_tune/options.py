@@ -1,26 +1,19 @@
-"""The options that several commands share, and how their texts become records."""
+"""What the texts spell that the command and the library are given: problems, families, thresholds, outcomes."""
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
-
-import click
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.problem import DTYPES, ELEMENT_TYPES, MATHS, OP_LETTERS, SAME, Problem, dtype_named
-from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.generator.rules import Guidelines, Thresholds, parse_thresholds
-from tsm2_tune.generator.shapes import SPELLING, parse_shapes
-from tsm2_tune.tuner.trial import Cache
-
-F = TypeVar("F", bound=Callable[..., Any])
+from tsm2_tune.generator.rules import Thresholds, parse_thresholds
+from tsm2_tune.generator.shapes import parse_shapes
+from tsm2_tune.tuner.trial import Cache, Outcome
 
 DEFAULT_DATABASE = "results.db"
 LADDER_DATABASE = "ladder.db"  # apart, so that no teaching kernel is exported as the best one of a shape
@@ -29,13 +22,18 @@ LARGE_SQUARE = f"{LARGE}x{LARGE}x{LARGE}"
 MOST_SHAPES_BYTES = 16_000_000  # of a shapes file, in which MOST_PROBLEMS find room with what is said of them
 DEFAULT_BUDGET_SECONDS = 120.0
 MOST_BUDGET_SECONDS = 1e9  # 30 years
+DEFAULT_COMPILE_LIMIT_SECONDS = 120.0
+DEFAULT_RUN_LIMIT_SECONDS = 60.0
 MOST_LIMIT_SECONDS = 86400.0  # a day
 LAYOUTS = ("column", "row")
 OPPOSITE = str.maketrans("ntcj", "tnjc")
 GRAM = "gram"
+MOST_SEED = 2**31 - 1
 MOST_PROBLEMS = 100_000
-MOST_PERCENT = 1000.0
-_PERCENT = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,6})?) ?%", re.ASCII)
+MOST_WITHIN = 10.0  # of the best time, that may be lost
+FAILED = "failed"
+STORED_OUTCOMES = tuple(one for one in Outcome if one is not Outcome.INTERRUPTED)
+FAILURES = tuple(one for one in STORED_OUTCOMES if one is not Outcome.OK)
 _PROBLEM = re.compile(r"\d{1,10}x\d{1,10}x\d{1,10}:(?:[a-z]\w*|3xtf32)(?::\w+)?", re.ASCII)
 # What others call the types.
 SPELT_OTHERWISE = {
@@ -52,50 +50,39 @@ OP_SPELLING = (
     f" matrix, as in BLAS's syrk and herk: {GRAM} is tx, X^T X, and with complex numbers cx, X^H X."
 )
 
-
-class Seconds(click.FloatRange):
-    """A time in seconds: a number in the range, which "nan" is not."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        seconds = super().convert(value, param, ctx)
-        if not math.isfinite(seconds):
-            self.fail(f"{value} is no time: expected a number of seconds.", param, ctx)
-        return seconds
+Texts = str | Iterable[str]  # a text with commas, or the texts between them
+Products = str | Problem | Iterable[str | Problem]
 
 
-class Percent(click.ParamType):  # type: ignore[type-arg]
-    """A share, spelt in percent: 3%, 0.5%."""
-
-    name = "percent"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        found = _PERCENT.fullmatch(value) if isinstance(value, str) else None
-        if found is None or float(found[1]) > MOST_PERCENT:
-            self.fail(f"{value!r} is no share: expected percent up to {MOST_PERCENT:g}%, such as 3%.", param, ctx)
-        return float(found[1]) / 100
+def texts(value: Texts) -> str:
+    """Texts in a row, separated by commas, as a command line has them."""
+    return value if isinstance(value, str) else ",".join(value)
 
 
-def is_given(ctx: click.Context, name: str) -> bool:
-    """Whether the command line has the option whose parameter is called so."""
-    return ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+def family_names(names: Texts | None) -> tuple[str, ...]:
+    """The families that are named; none where none are. InputError for an unknown one."""
+    if not isinstance(names, str):
+        names = ",".join(names or ()) or None
+    return () if names is None else tuple(family_named(name.strip()).name for name in names.split(","))
 
 
-def family_names(text: str | None) -> tuple[str, ...]:
-    """The families that the option names; none where it is not given. InputError for an unknown one."""
-    return () if text is None else tuple(family_named(name.strip()).name for name in text.split(","))
-
-
-def problems_of(shapes: str, dtypes: str, ops: str, layout: str, math: str = MATHS[0]) -> tuple[Problem, ...]:
-    """The problems that the options spell: every shape in every dtype and op, and problems as they are printed."""
-    names = tuple(dict.fromkeys(dtype_with(math, name.strip()) for name in dtypes.split(",")))
-    spelt = tuple(dict.fromkeys(op.strip() for op in ops.split(",")))
+def problems_of(
+    products: Products, dtypes: Texts, ops: Texts, layout: str, math: str = MATHS[0]
+) -> tuple[Problem, ...]:
+    """Problems as they are, and those that texts spell: every shape in every dtype and op, and problems as they are
+    printed. InputError for a text that spells none.
+    """
+    check_named("layout", layout, LAYOUTS)
+    check_named("math", math, MATHS)
+    names = tuple(dict.fromkeys(dtype_with(math, name.strip()) for name in texts(dtypes).split(",")))
+    spelt = tuple(dict.fromkeys(op.strip() for op in texts(ops).split(",")))
     found = dict[Problem, None]()
-    for item in items_of(shapes):
-        problem = spelt_problem(item)
+    for item in items(products):
+        problem = spelt_problem(item) if isinstance(item, str) else item
         found.update(
             dict.fromkeys(
                 Problem(m, n, k, name, op_in(layout, op_of(op, name)))
-                for m, n, k in parse_shapes(item)
+                for m, n, k in parse_shapes(str(item))
                 for name in names
                 for op in spelt
             )
@@ -103,8 +90,28 @@ def problems_of(shapes: str, dtypes: str, ops: str, layout: str, math: str = MAT
             else {problem: None}
         )
         if len(found) > MOST_PROBLEMS:
-            raise InputError(f"{shapes!r} makes more than {MOST_PROBLEMS} problems: name fewer at a time")
+            raise InputError(f"{str(products)!r} makes more than {MOST_PROBLEMS} problems: name fewer at a time")
     return tuple(found)
+
+
+def items(products: Products) -> Iterator[str | Problem]:
+    """Problems, and the items of texts one by one. InputError where there is none, and for anything else."""
+    every = [products] if isinstance(products, str | Problem) else list(products)
+    if not every:
+        raise InputError("no product: name one, such as '20480x16x20480'")
+    for product in every:
+        if isinstance(product, Problem):
+            yield product
+        elif isinstance(product, str):
+            yield from items_of(product)
+        else:
+            raise InputError(f"product {product!r}: expected a text, such as '20480x16x20480', or a Problem")
+
+
+def check_named(what: str, name: str, known: Sequence[str]) -> None:
+    """InputError where the name is none of those that are known."""
+    if name not in known:
+        raise InputError(f"unknown {what} {name!r}: expected one of {', '.join(known)}")
 
 
 def items_of(shapes: str) -> tuple[str, ...]:
@@ -173,9 +180,32 @@ def op_in(layout: str, op: str) -> str:
     return op.translate(OPPOSITE) + "t"
 
 
-def thresholds_of(text: str | None) -> Thresholds:
-    """The thresholds that --guidelines moves; none where it is not given."""
-    return parse_thresholds(text or "")
+def thresholds_of(guidelines: str | Thresholds | None) -> Thresholds:
+    """The thresholds that are moved, or that the text of --guidelines moves; none without. InputError for others."""
+    if guidelines is None or isinstance(guidelines, str):
+        return parse_thresholds(guidelines or "")
+    return parse_thresholds(",".join(f"{name}={value}" for name, value in guidelines.items()))
+
+
+def cache_named(name: str | None) -> Cache | None:
+    """The state of the L2 that is called so, None of None. InputError for an unknown one."""
+    if name is not None:
+        check_named("cache", name, [one.value for one in Cache])
+    return None if name is None else Cache(name)
+
+
+def outcomes_of(names: Texts | None, known: Sequence[Outcome]) -> frozenset[Outcome]:
+    """The outcomes that are named, of those that are known; none where none are. InputError for another."""
+    if not isinstance(names, str):
+        names = ",".join(names or ()) or None
+    if names is None:
+        return frozenset()
+    named = {one.value: frozenset({one}) for one in known} | {FAILED: frozenset(FAILURES)}
+    asked = [name.strip() for name in names.split(",")]
+    for name in asked:
+        if name not in named:
+            raise InputError(f"unknown outcome {name!r}: expected {', '.join(named)}")
+    return frozenset().union(*(named[name] for name in asked))
 
 
 def computable(problems: Sequence[Problem], families: Sequence[str]) -> tuple[Problem, ...]:
@@ -213,184 +243,3 @@ def _shapes_file(name: str) -> str:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text"
         raise InputError(f"shapes file {name!r} cannot be read: {reason}") from None
-
-
-math_option = click.option(
-    "--math",
-    type=click.Choice(MATHS),
-    default=MATHS[0],
-    show_default=True,
-    help="How elements are multiplied: full, in their own precision; tf32, f32 on tensor cores, 11 bits of each"
-    " factor; 3xtf32, on them in three products, nearly as exact as f32; minplus, in f32 and f64, by sums, of which"
-    " the least is taken.",
-)
-
-
-layout_option = click.option(
-    "--layout",
-    type=click.Choice(LAYOUTS),
-    default="column",
-    show_default=True,
-    help="What --op calls n: row takes every matrix as row-major, C too, so that nn is ttt and tn is ntt.",
-)
-
-
-def shapes_options(required: bool) -> Callable[[F], F]:
-    """--shapes, --dtype, --math, --op and --layout, together."""
-
-    def decorate(function: F) -> F:
-        """The command with these options."""
-        function = layout_option(function)
-        function = click.option(
-            "--op",
-            "ops",
-            default="nn",
-            show_default=True,
-            metavar="OP,...",
-            help=f"How the matrices lie, separated by commas. {OP_SPELLING}",
-        )(function)
-        function = math_option(function)
-        function = click.option(
-            "--dtype",
-            "dtypes",
-            default="f32",
-            show_default=True,
-            help=f"Element types, separated by commas: {', '.join(ELEMENT_TYPES)}.",
-        )(function)
-        return click.option("--shapes", required=required, metavar="MxNxK,...", help=SPELLING)(function)
-
-    return decorate
-
-
-def family_options(function: F) -> F:
-    """--family and --guidelines, together."""
-    function = click.option(
-        "--guidelines",
-        metavar="NAME=VALUE,...",
-        help="Move thresholds of the guideline rules: a lower one keeps more configurations, a higher one fewer, and"
-        " those that are not named stay each family's own. none takes all of them away, none,min-reuse=4 all but"
-        " that."
-        f" [default: {Guidelines().text}; of gemm those that leave hundreds of configurations; `space` prints them]",
-    )(function)
-    unasked = ", ".join(name for name, family in FAMILIES.items() if family.only_by_name)
-    return click.option(
-        "--family",
-        "families",
-        metavar="NAME,...",
-        help=f"Only these kernel families: {', '.join(FAMILIES)}. Without it all of them but {unasked}.",
-    )(function)
-
-
-def database_option_of(default: str) -> Callable[[F], F]:
-    """--db, with this file where it is not given."""
-    return click.option(
-        "--db",
-        "database",
-        default=default,
-        show_default=True,
-        type=click.Path(dir_okay=False),
-        help="The tuning database.",
-    )
-
-
-database_option = database_option_of(DEFAULT_DATABASE)
-device_option = click.option(
-    "--device", "spec", help="CUDA ordinal, or cpu. [default: GPU 0 if there is one, else cpu]"
-)
-planning_device_option = click.option(
-    "--device",
-    "spec",
-    help=f"CUDA ordinal, cpu, or a card: {', '.join(PROFILES)}. [default: GPU 0, else cpu]",
-)
-wait_option = click.option(
-    "--wait", is_flag=True, help="Where another run uses the device, wait until that has ended."
-)
-vendor_option = click.option(
-    "--no-vendor", is_flag=True, help="Measure no cuBLAS and cuBLASLt beside the fastest kernels."
-)
-pairs_option = click.option(
-    "--pairs/--no-pairs",
-    default=True,
-    show_default=True,
-    help="Whether each winner's kernel, and kernels for shapes between, are measured at the other tuned shapes too,"
-    " beyond --budget and --max-trials.",
-)
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-
-
-def cache_option(default: Cache | None, about: str) -> Callable[[F], F]:
-    """--cache, a state of the L2, which is this one where it is not given."""
-    return click.option(
-        "--cache",
-        type=click.Choice([one.value for one in Cache]),
-        default=None if default is None else default.value,
-        show_default=default is not None,
-        callback=lambda ctx, param, value: None if value is None else Cache(value),
-        help=about,
-    )
-
-
-def within_options(function: F) -> F:
-    """--within and --no-measure."""
-    for option in (
-        click.option("--no-measure", is_flag=True, help="With --within: choose by what was measured before."),
-        click.option(
-            "--within",
-            type=Percent(),
-            metavar="PERCENT",
-            help="Only the fewest kernels that keep each shape within so much of its best time, such as 3%. What has"
-            " to be known for that is measured where the device is here.",
-        ),
-    ):
-        function = option(function)
-    return function
-
-
-def tuning_options(function: F) -> F:
-    """The fields of tune.Options under their names: how much to try, how patiently, and in which state of the L2."""
-    for option in (
-        cache_option(
-            Cache.DIRTY,
-            "What is in a GPU's L2 before a trial is timed: clean, what was read before; dirty, what was written, as"
-            " in most programs; warm, the operands that fit. Finals measure clean and dirty too.",
-        ),
-        click.option(
-            "--run-limit",
-            "run_limit_seconds",
-            type=Seconds(min=0, min_open=True, max=MOST_LIMIT_SECONDS),
-            default=60.0,
-            show_default=True,
-            metavar="SECONDS",
-            help="For each stage of a trial: verifying, timing.",
-        ),
-        click.option(
-            "--compile-limit",
-            "compile_limit_seconds",
-            type=Seconds(min=0, min_open=True, max=MOST_LIMIT_SECONDS),
-            default=120.0,
-            show_default=True,
-            metavar="SECONDS",
-            help="For compiling one configuration.",
-        ),
-        click.option(
-            "--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Of inputs and order."
-        ),
-        click.option(
-            "--max-trials",
-            type=click.IntRange(min=1),
-            metavar="N",
-            help="Configurations for each problem, those of earlier runs included.",
-        ),
-        click.option(
-            "--budget",
-            "budget_seconds",
-            type=Seconds(min=0, max=MOST_BUDGET_SECONDS),
-            default=DEFAULT_BUDGET_SECONDS,
-            show_default=True,
-            metavar="SECONDS",
-            callback=lambda ctx, param, seconds: seconds or None,
-            help="Time for each problem, that of earlier runs included; 0 is no limit.",
-        ),
-    ):
-        function = option(function)
-    return function

@@ -8,7 +8,18 @@ from typing import Any
 
 import click
 
+import tsm2_tune
 from tsm2_tune import display, reports
+from tsm2_tune.command_options import (
+    database_option,
+    family_options,
+    is_given,
+    json_option,
+    layout_option,
+    math_option,
+    planning_device_option,
+    shapes_options,
+)
 from tsm2_tune.errors import InputError, TuneError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import family_named
@@ -18,25 +29,16 @@ from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.roofline import data_sheet, modelled
 from tsm2_tune.generator.rules import Thresholds
-from tsm2_tune.generator.space import search_space, unfit
+from tsm2_tune.generator.space import unfit
 from tsm2_tune.options import (
     LARGE,
     LARGE_SQUARE,
     OP_SPELLING,
-    computable,
-    database_option,
     dtype_with,
     family_names,
-    family_options,
-    is_given,
-    json_option,
-    layout_option,
-    math_option,
     op_in,
     op_of,
-    planning_device_option,
     problems_of,
-    shapes_options,
     thresholds_of,
 )
 from tsm2_tune.tuner.audit import audit
@@ -120,8 +122,8 @@ def space(
     limits = limits_of(default_spec() if spec is None else spec)
     chosen, names = thresholds_of(guidelines), family_names(families)
     searched = [
-        search_space(problem, limits, guidelines=chosen, families=names)
-        for problem in computable(problems_of(shapes or LARGE_SQUARE, dtypes, ops, layout, math), names)
+        tsm2_tune.plan_space(problem, device=limits, family=names, guidelines=chosen)
+        for problem in problems_of(shapes or LARGE_SQUARE, dtypes, ops, layout, math)
     ]
     if as_lines:
         for one in searched:

@@ -13,9 +13,10 @@ import click
 from rich.table import Table
 
 from tsm2_tune import display
+from tsm2_tune.command_options import Percent, database_option
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import FAMILIES
-from tsm2_tune.options import MOST_PROBLEMS, MOST_SHAPES_BYTES, Percent, database_option
+from tsm2_tune.options import MOST_PROBLEMS, MOST_SHAPES_BYTES
 from tsm2_tune.standin.build import pack_path, standin_path
 from tsm2_tune.standin.journal import REASONS, Seen, Written, count_of, total_us, written_in
 from tsm2_tune.standin.running import Standing, become, journal_folder, ran

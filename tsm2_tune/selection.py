@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import wraps
-from typing import Any, TypeVar
-
-import click
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import OP_LETTERS, SAME, Problem
 from tsm2_tune.generator.shapes import Shape, parse_shapes
 from tsm2_tune.options import (
     GRAM,
-    OP_SPELLING,
-    cache_option,
+    LAYOUTS,
+    Products,
+    Texts,
+    cache_named,
+    check_named,
     dtype_name,
     gram_ops,
-    items_of,
-    layout_option,
+    items,
     op_in,
     spelt_problem,
+    texts,
 )
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.target import HOST, limits_of
 from tsm2_tune.tuner.trial import Cache
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,61 +68,33 @@ class Selection:
 
 
 def selected(
-    device: str | None,
-    shapes: str | None,
-    dtypes: str | None,
-    ops: str | None,
-    cache: Cache | None = None,
+    device: str | int | None = None,
+    products: Products | None = None,
+    dtype: Texts | None = None,
+    op: Texts | None = None,
+    cache: str | None = None,
     layout: str = "column",
 ) -> Selection:
-    """The selection that the options' texts spell. InputError where one is none."""
+    """The selection of what is named, by texts as a command line has them or by records.
+
+    InputError for a text that spells none.
+    """
     problems, of_shapes = set[Problem](), set[Shape]()
-    for item in items_of(shapes) if shapes is not None else ():
-        problem = spelt_problem(item)
+    for item in items(products) if products is not None else ():
+        problem = spelt_problem(item) if isinstance(item, str) else item
         if problem is None:
-            of_shapes.update(parse_shapes(item))
+            of_shapes.update(parse_shapes(str(item)))
         else:
             problems.add(problem)
-    names = [op.strip() for op in ops.split(",")] if ops is not None else []
-    if ops is None and layout != "column":
+    check_named("layout", layout, LAYOUTS)
+    names = [one.strip() for one in texts(op).split(",")] if op is not None else []
+    if op is None and layout != "column":
         names = [of_a + of_b for of_a in OP_LETTERS for of_b in (*OP_LETTERS, SAME)]  # all that lie so
     return Selection(
-        device,
+        None if device is None else str(device),
         frozenset(problems),
         frozenset(of_shapes),
-        frozenset(dtype_name(name.strip()) for name in dtypes.split(",")) if dtypes is not None else frozenset(),
+        frozenset(dtype_name(name.strip()) for name in texts(dtype).split(",")) if dtype is not None else frozenset(),
         frozenset(op_in(layout, one) for name in names for one in (gram_ops() if name == GRAM else (name,))),
-        cache,
+        cache_named(cache),
     )
-
-
-def selection_options(function: F) -> F:
-    """--device, --shapes, --dtype, --op, --layout and --cache of results that are stored: one Selection."""
-
-    @wraps(function)
-    def with_selection(
-        *arguments: Any,
-        device: str | None,
-        shapes: str | None,
-        dtypes: str | None,
-        ops: str | None,
-        layout: str,
-        cache: Cache | None,
-        **named: Any,
-    ) -> Any:
-        return function(*arguments, selection=selected(device, shapes, dtypes, ops, cache, layout), **named)
-
-    for option in (
-        cache_option(None, "Only times in this state of the L2. Without it winners in dirty come before others."),
-        layout_option,
-        click.option("--op", "ops", metavar="OP,...", help=f"Only these ops. {OP_SPELLING}"),
-        click.option("--dtype", "dtypes", metavar="DTYPE,...", help="Only these element types."),
-        click.option(
-            "--shapes",
-            metavar="MxNxK,...",
-            help="Only these shapes, spelt as for tuning, or problems as they are printed: 16x16x1000:f64:tn.",
-        ),
-        click.option("--device", help="Only this device: cpu, a CUDA ordinal, or the stored name or a part of it."),
-    ):
-        with_selection = option(with_selection)
-    return with_selection  # type: ignore[return-value]

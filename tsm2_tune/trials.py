@@ -2,46 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 
 import click
 
+from tsm2_tune.command_options import database_option, outcomes_option
 from tsm2_tune.display import printable
-from tsm2_tune.errors import InputError
-from tsm2_tune.options import F, database_option
+from tsm2_tune.options import STORED_OUTCOMES
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.trial import Outcome
 
 MOST_TRIAL = 2**63 - 1  # SQLite's largest
-FAILED = "failed"
-STORED_OUTCOMES = tuple(one for one in Outcome if one is not Outcome.INTERRUPTED)
-FAILURES = tuple(one for one in STORED_OUTCOMES if one is not Outcome.OK)
-
-
-def outcomes_of(text: str | None, known: Sequence[Outcome]) -> frozenset[Outcome]:
-    """The outcomes that the option names, of those it knows; none where it is not given. InputError for another."""
-    if text is None:
-        return frozenset()
-    named = {one.value: frozenset({one}) for one in known} | {FAILED: frozenset(FAILURES)}
-    names = [name.strip() for name in text.split(",")]
-    for name in names:
-        if name not in named:
-            raise InputError(f"unknown outcome {name!r}: expected {', '.join(named)}")
-    return frozenset().union(*(named[name] for name in names))
-
-
-def outcomes_option(name: str, variable: str, known: Sequence[Outcome], about: str) -> Callable[[F], F]:
-    """An option that names outcomes, separated by commas."""
-    return click.option(
-        name,
-        variable,
-        metavar="OUTCOME,...",
-        callback=lambda ctx, param, text: outcomes_of(text, known),
-        help=f"{about}: {', '.join(known)}, or {FAILED} for all that failed.",
-    )
-
-
-retry_option = outcomes_option("--retry", "retried", FAILURES, "Try again what ended so")
 
 
 class TrialNumber(click.IntRange):

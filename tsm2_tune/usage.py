@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -10,9 +12,12 @@ from typing import IO, Any
 
 import click
 
-from tsm2_tune.display import printable
+from tsm2_tune.display import console, print_line, printable
 from tsm2_tune.errors import ToolMissing, TuneError
+from tsm2_tune.tuner.stopping import stoppable
+from tsm2_tune.tuner.trial import in_a_line
 
+OF_A_SIGNAL = 128  # and its number: the exit status after it, as shells have it
 STOPPED = 130  # the exit status after Ctrl-C, as shells have it
 MOST_CHARACTERS = 2000  # of a sentence
 _LINE_ENDS = re.compile(r"\s*[\n\r]\s*")  # in names that a user gives, and in what click says
@@ -62,6 +67,27 @@ class Refusal(click.UsageError):
 
     def show(self, file: IO[Any] | None = None) -> None:
         super().show(sys.stderr if file is None else file)
+
+
+@contextmanager
+def ended_by_signals(ctx: click.Context, database: str) -> Iterator[None]:
+    """Ctrl-C, SIGTERM or SIGHUP ends what tunes into the database with a sentence."""
+    try:
+        with stoppable():
+            yield
+    except KeyboardInterrupt as stop:
+        if os.path.exists(database):
+            text = f"stopped; every trial that ended is in {database}: the same command goes on from there"
+        else:
+            text = f"stopped; no trial had ended, and {database} is not made yet: the same command starts again"
+        with suppress(OSError):  # the terminal may be what is gone
+            print_line(console(), text)
+        ctx.exit(OF_A_SIGNAL + getattr(stop, "number", signal.SIGINT))
+
+
+def tell(sentence: str) -> None:
+    """Say it on standard error, in a line."""
+    click.echo(in_a_line(sentence), err=True)
 
 
 def _refusal(sentence: str) -> Refusal:

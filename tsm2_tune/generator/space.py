@@ -24,15 +24,16 @@ OWN: Thresholds = MappingProxyType({})  # no threshold is moved
 class SearchSpace:
     """The candidates that every rule kept, and how many each rule dropped."""
 
-    problem: Problem
-    limits: DeviceLimits
-    families: tuple[str, ...]
-    kept: Sequence[Candidate]
+    problem: Problem  # whose space it is
+    limits: DeviceLimits  # of the device
+    families: tuple[str, ...]  # that were enumerated
+    kept: Sequence[Candidate]  # what a search tries, by family
     dropped: tuple[tuple[Rule, int], ...]  # every rule, in the order tried; 0 where it dropped nothing
     guidelines: tuple[Guidelines, ...]  # in force, of each family
 
     @property
     def total(self) -> int:
+        """How many configurations there are, dropped ones included."""
         return len(self.kept) + sum(count for _, count in self.dropped)
 
 

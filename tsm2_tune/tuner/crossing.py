@@ -25,6 +25,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Candidate
 from tsm2_tune.tuner import job, suggested
 from tsm2_tune.tuner.claims import Claims
+from tsm2_tune.tuner.events import Crossed, VendorLeftOut, WinnerVerified
 from tsm2_tune.tuner.export.between import MEASURED, rows_between
 from tsm2_tune.tuner.export.contending import Contender, contending, unsearched_between
 from tsm2_tune.tuner.export.fitting import configuration_for, distance
@@ -39,14 +40,6 @@ MOST_SHAPES = 12  # the nearest to those that a kernel won, at which it is measu
 MOST_BETWEEN = 6  # the nearest to those between the tuned ones that a kernel is for
 SOONER = 0.9  # of a kernel's time at a shape, below which it is tried there as it is expected to be started best
 ABSURD = 20.0  # times as long as the shape's winner, by planning: that much tells nothing of kernels worth a choice
-
-
-@dataclass(frozen=True, slots=True)
-class Crossed:
-    """How far it is."""
-
-    done: int  # pairs of a kernel and a shape
-    total: int  # that are to be tried
 
 
 Event = job.Event | Crossed
@@ -306,7 +299,7 @@ class Crossing:
         winners = [row for row in self._winners() if (row.dtype, row.op) in kinds]
         return [row for row in rows_between(self.store, winners) if not row.verified_in_full]
 
-    def _verified(self, claims: Claims) -> Iterator[job.WinnerVerified]:
+    def _verified(self, claims: Claims) -> Iterator[WinnerVerified]:
         """The full verification of these: of one that is found wrong others take the place."""
         done = set[int]()
         while rows := [row for row in self._unverified() if row.trial_id not in done]:
@@ -327,7 +320,7 @@ class Crossing:
         if problem not in self.asked and not is_due:
             return
         for event in turn.settled(Again(self.tuner.options.limits)):
-            if not isinstance(event, job.VendorLeftOut) or event.problem not in {None, *self.asked}:
+            if not isinstance(event, VendorLeftOut) or event.problem not in {None, *self.asked}:
                 yield event  # else it was told in the problem's own turn
 
 

@@ -18,79 +18,26 @@ from tsm2_tune.generator.tables import places
 from tsm2_tune.generator.transposed import transposed
 from tsm2_tune.tuner.basis import basis
 from tsm2_tune.tuner.claims import Claims
+from tsm2_tune.tuner.events import (
+    FinalFailure,
+    FinalStored,
+    ProblemEnded,
+    ProblemStarted,
+    TrialInterrupted,
+    TrialStored,
+    VendorLeftOut,
+    WinnerVerified,
+)
 from tsm2_tune.tuner.operands import needed_bytes
 from tsm2_tune.tuner.past import Again, Claimed, Contender, Past
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Cache, Final, Outcome, Trial, TuningRun
-from tsm2_tune.tuner.tune import Claim, FinalFailure, Tuner
+from tsm2_tune.tuner.trial import Cache, Final, Outcome, TuningRun
+from tsm2_tune.tuner.tune import Claim, Tuner
 
 GIB = 2**30
 MOST_FINALS = 3  # of a problem in a run: rounds until the fastest was in the last one
-
-
-@dataclass(frozen=True, slots=True)
-class ProblemStarted:
-    """A problem's turn begins."""
-
-    space: SearchSpace
-    tried_before: int
-    seconds_before: float  # that earlier runs spent on it
-    best_before_us: float | None  # the least median of earlier runs
-
-
-@dataclass(frozen=True, slots=True)
-class TrialStored:
-    """A trial ended and is in the database."""
-
-    trial: Trial
-    trial_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class TrialInterrupted:
-    """The machine ended a trial, also when it was tried again at once. It says nothing of its kernel: not stored."""
-
-    trial: Trial
-
-
-@dataclass(frozen=True, slots=True)
-class FinalStored:
-    """The finalists were measured again, and that is in the database."""
-
-    final: Final
-
-
-@dataclass(frozen=True, slots=True)
-class ProblemEnded:
-    """A problem's turn is over; `winner` is None where no configuration gave a right result."""
-
-    problem: Problem
-    new_trials: int
-    tried: int  # those of earlier runs included
-    timed_out: int  # of those tried
-    untried: int  # kept configurations that the budget or the most trials left out
-    interrupted: int  # by the machine, and left untried
-    elsewhere: int  # that another run is trying
-    winner: BestRow | None
-
-
-@dataclass(frozen=True, slots=True)
-class WinnerVerified:
-    """What was about to win was verified in full. Where it was not right, another one wins."""
-
-    config: str
-    outcome: Outcome
-    detail: str  # what was tried, or what went wrong
-
-
-@dataclass(frozen=True, slots=True)
-class VendorLeftOut:
-    """Why the vendor was not measured beside the finalists, where it was to be."""
-
-    problem: Problem | None  # None: of no problem in this run
-    detail: str
 
 
 Event = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -33,12 +33,12 @@ _state = _State()
 
 
 @contextmanager
-def stoppable() -> Iterator[None]:
+def stoppable(signals: Sequence[signal.Signals] = SIGNALS) -> Iterator[None]:
     """Each of the signals raises Stopped here, but for those that are ignored, as nohup has it."""
     before = {}
     if threading.current_thread() is threading.main_thread():
         _state.stopping, _state.waiting = False, None
-        for number in SIGNALS:
+        for number in signals:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 before[number] = signal.signal(number, _stop)
     try:
@@ -46,6 +46,19 @@ def stoppable() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Ctrl-C raises Stopped here, as in `stoppable`, where Python's own handler would have raised KeyboardInterrupt.
+
+    Whoever has a handler of its own keeps it, as all other signals do.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        with stoppable((signal.SIGINT,)):
+            yield
+    else:
+        yield
 
 
 @contextmanager

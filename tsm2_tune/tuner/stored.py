@@ -44,62 +44,64 @@ PROBLEM_KEY = tuple(schema.problem.c[name] for name in ("op", "dtype", "m", "n",
 
 @dataclass(frozen=True, slots=True)
 class BestRow:
-    """One row of the view `best`: the winner of one problem on one device, by the rules of schema.BEST_VIEW."""
+    """The winner of one problem on one device: a row of the view `best`, by the rules of schema.BEST_VIEW."""
 
-    device: str
-    family: str
-    op: str
-    dtype: str
-    m: int
-    n: int
-    k: int
+    device: str  # its name, as the driver has it
+    family: str  # of kernels, such as tsmr
+    op: str  # how the matrices lie, as Problem has it
+    dtype: str  # element type, as Problem has it
+    m: int  # rows of C
+    n: int  # columns of C
+    k: int  # products of each element of C
     parameters: str  # the tunables as a JSON object
-    median_us: float
-    low_us: float
-    high_us: float
-    floor_us: float
+    median_us: float  # of its newest measurement, in microseconds
+    low_us: float  # where the 95 % confidence interval of the median begins
+    high_us: float  # where it ends
+    floor_us: float  # the least time that the measured ceilings allow
     gbytes_per_s: float  # least bytes over the median
     percent_of_floor: float  # 100 is the least time that the device's measured ceilings allow
     ties: int  # configurations within the noise, the winner included
     stale: int  # 1: made by a template, Python or toolkit that the family has left behind, or not as is stored
     verified_in_full: int  # 1: its kernel was right on every remainder, long extents and by both widths of index
     round: int  # of finals; 0 where it was measured only once
-    config: str
-    registers: int | None
-    smem_bytes: int | None
-    source_digest: str
-    trial_id: int
+    config: str  # its text, such as tsm2-v3-t128-c16-p4
+    registers: int | None  # of a thread, as the driver reports them; None where it does not
+    smem_bytes: int | None  # of shared memory, per block
+    source_digest: str  # SHA-256 of its kernel's text
+    trial_id: int  # the number of its trial, as `tsm2-tune show` has it
     run_id: int  # the run that measured it
     compute_capability: str  # "" for the host
-    driver: str
-    toolkit: str
-    flags: str
+    driver: str  # the GPU's, or what runs kernels on a host
+    toolkit: str  # the compiler and its version
+    flags: str  # of the compiler, as one line
     version: str  # of tsm2-tune
     tuned_at: str  # when that run started, ISO 8601, UTC
     cache: str  # the state of the L2 that all of this is of: of the trials among which it is the fastest
-    vendor_us: float | None = None  # of its fastest right routine in that round, or if none is, of the fastest
-    vendor_right: int | None = None
-    vendor_routine: str | None = None
+    vendor_us: float | None = None  # of the fastest right routine in that round, or if none is, of the fastest
+    vendor_right: int | None = None  # 1: by the bounds that hold for our kernels
+    vendor_routine: str | None = None  # such as cublasSgemm, or cublasLtMatmul #3
     vendor_version: int | None = None  # of the routine's library: 130100 is 13.1.0
     x_cublas: float | None = None  # the vendor's median over ours; None also where its answer is wrong
     # Of cuBLAS's gemm there, which PyTorch and CuPy start; None: not measured, as where its syrk or gemv was faster.
     cublas_us: float | None = None
-    cublas_right: int | None = None
-    cublas_routine: str | None = None
-    cublas_version: int | None = None
-    clean_us: float | None = None  # the same in each state of its last final; None where that was not measured
-    clean_vendor_us: float | None = None
-    clean_x_cublas: float | None = None
-    dirty_us: float | None = None
-    dirty_vendor_us: float | None = None
-    dirty_x_cublas: float | None = None
+    cublas_right: int | None = None  # 1: by the same bounds
+    cublas_routine: str | None = None  # such as cublasSgemm
+    cublas_version: int | None = None  # 130100 is 13.1.0
+    clean_us: float | None = None  # its median in clean, of its last final; None where that was not measured
+    clean_vendor_us: float | None = None  # the vendor's, there
+    clean_x_cublas: float | None = None  # the vendor's median over ours, there
+    dirty_us: float | None = None  # its median in dirty, of its last final
+    dirty_vendor_us: float | None = None  # the vendor's, there
+    dirty_x_cublas: float | None = None  # the vendor's median over ours, there
 
     @property
     def problem(self) -> Problem:
+        """What it won."""
         return Problem(self.m, self.n, self.k, self.dtype, self.op)
 
     @property
     def tunables(self) -> dict[str, Any]:
+        """Tunable -> value."""
         return dict(json.loads(self.parameters))
 
 

@@ -13,6 +13,7 @@ from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.tuner import job
 from tsm2_tune.tuner.basis import basis
 from tsm2_tune.tuner.claims import Claims
+from tsm2_tune.tuner.events import TrialInterrupted, TrialStored
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Cache
@@ -47,7 +48,7 @@ def turn_of(
     return job.Turn(space, tuner, store, claims, bases_of(names, tuner.target, cache), started_at, cache, is_between)
 
 
-def tried(turn: job.Turn, candidates: Sequence[Candidate]) -> Iterator[job.TrialStored | job.TrialInterrupted]:
+def tried(turn: job.Turn, candidates: Sequence[Candidate]) -> Iterator[TrialStored | TrialInterrupted]:
     """Try those that were not tried at the turn's shape, each stored before it is told."""
     again = job.again_of(turn.store, turn.tuner, turn.space.problem, turn.own)
     past = job.past_of(turn.store, turn.tuner, turn.space.problem, turn.own, again)

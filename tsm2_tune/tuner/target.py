@@ -21,13 +21,14 @@ class Target:
     """A device that can run kernels, with the compiler for it."""
 
     spec: str  # CUDA ordinal, or "cpu"
-    limits: DeviceLimits
-    identity: DeviceIdentity
-    toolchain: Toolchain
+    limits: DeviceLimits  # by which configurations are pruned
+    identity: DeviceIdentity  # the facts that a number must travel with
+    toolchain: Toolchain  # the compiler and its flags
     watching: Toolchain | None = None  # of a host: for kernels in which races are told
 
     @property
     def is_host(self) -> bool:
+        """Whether it emulates the kernels: then its times are no GPU's."""
         return self.spec == HOST
 
     def cache(self, asked: Cache) -> Cache:

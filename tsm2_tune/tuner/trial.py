@@ -21,7 +21,7 @@ def in_a_line(text: str) -> str:
 class Outcome(StrEnum):
     """How a try ended, decided by where it failed and never by words in a message."""
 
-    OK = "ok"
+    OK = "ok"  # right, and measured
     COMPILE_FAILED = "compile-failed"  # the compiler refused the text
     LAUNCH_FAILED = "launch-failed"  # the driver refused to load or to start the kernel
     WRONG_RESULT = "wrong-result"  # verification rejected what it computed
@@ -74,7 +74,7 @@ class LoadedResources:
 class Verdict:
     """Comparison of every element with the reference."""
 
-    correct: bool
+    correct: bool  # whether every element was within its bound
     worst_ratio: float  # largest error over its bound; infinite where a value is NaN or should be exact
     detail: str  # one sentence: the worst element where wrong, what was checked where right
 
@@ -83,12 +83,12 @@ class Verdict:
 class Measurement:
     """Times of one kernel on one problem, in microseconds."""
 
-    samples_us: tuple[float, ...]
-    median_us: float
-    low_us: float  # 95 % confidence interval of the median, by order statistics
-    high_us: float
+    samples_us: tuple[float, ...]  # in the order in which they were taken
+    median_us: float  # of the samples
+    low_us: float  # where the 95 % confidence interval of the median begins, by order statistics
+    high_us: float  # where it ends
     sm_clock_mhz: float | None  # while measuring; None where the device does not tell
-    cache: Cache = Cache.CLEAN
+    cache: Cache = Cache.CLEAN  # the state of the L2 before each sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,19 +109,19 @@ class TimeLimits:
 class Trial:
     """One try of one configuration on one problem."""
 
-    problem: Problem
-    config: KernelConfig
+    problem: Problem  # what was computed
+    config: KernelConfig  # how
     basis: str  # digest of what would make this try stale: family template, compiler and version, flags
-    source: KernelSource
-    outcome: Outcome
-    detail: str
-    resources: LoadedResources | None
-    spill_bytes: int | None
+    source: KernelSource  # the CUDA text, its entry point and its launch
+    outcome: Outcome  # how it ended
+    detail: str  # one sentence: what was checked, or what went wrong
+    resources: LoadedResources | None  # of the loaded kernel; None where it was not loaded
+    spill_bytes: int | None  # stores and loads of spilled registers, per thread; None where it was not compiled
     guideline_broken: str | None  # the guideline that the real occupancy breaks, if any
-    verdict: Verdict | None
-    measurement: Measurement | None
-    floor_us: float
-    compile_seconds: float
+    verdict: Verdict | None  # None where it did not come to that
+    measurement: Measurement | None  # None where it gave no right result
+    floor_us: float  # the least time that the measured ceilings allow
+    compile_seconds: float  # 0 where it came from the cache
     total_seconds: float  # since the trial before it ended, or the search began: together what a budget has spent
     limits: TimeLimits | None = None  # None of a trial from before they were stored
     full_verdict: str | None = None  # what the full verification of its kernel tried; None where there was none
@@ -144,7 +144,7 @@ class VendorMeasurement:
 class Final:
     """The finalists of one problem measured again, interleaved, in each of some states of the L2."""
 
-    problem: Problem
+    problem: Problem  # whose finalists they are
     measurements: tuple[tuple[KernelConfig, Measurement], ...]  # each finalist once a state
     vendor: tuple[VendorMeasurement, ...] = ()  # in the same rounds
 
@@ -154,9 +154,9 @@ class DeviceIdentity:
     """Which device, and with which tools: the facts that a number must travel with."""
 
     name: str  # results are pooled by this name
-    uuid: str
+    uuid: str  # of the GPU; "" for the host
     compute_capability: str  # "9.0"; "" for the host
-    driver: str
+    driver: str  # its version; "host" for the host
     toolkit: str  # the compiler and its version
     flags: str  # compiler flags, as one line
 

@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import chain, count
 
@@ -20,6 +20,7 @@ from tsm2_tune.generator.rules import GUIDELINE_RULES, Candidate
 from tsm2_tune.tuner.basis import basis
 from tsm2_tune.tuner.clock import RunningClock
 from tsm2_tune.tuner.compiler import Toolchain, compile_text, kill_running, remove_leftovers
+from tsm2_tune.tuner.events import FinalFailure
 from tsm2_tune.tuner.full import full_verification
 from tsm2_tune.tuner.full_calls import EMULATED, ON_GPU
 from tsm2_tune.tuner.host.toolchain import WATCHED_SAMPLE
@@ -45,15 +46,6 @@ REMEDIES = {  # where the tuner's own kernels are not compiled
 KILL_AGAIN_SECONDS = 0.05  # at the end, until no compiler runs: one may have started just before
 Text = tuple[KernelSource, Toolchain | None]  # and what compiles it: None stands for the target's toolchain
 __all__ = ["Claim", "FinalFailure", "Options", "Tuner", "cores"]
-
-
-@dataclass(frozen=True, slots=True)
-class FinalFailure:
-    """Why the finalists have no new measurements; their first ones stand."""
-
-    problem: Problem
-    detail: str
-    interrupted: bool = False  # by the machine: they are due again in the next run
 
 
 class Tuner:

@@ -10,10 +10,15 @@ from __future__ import annotations
 import errno
 import multiprocessing
 import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
+from types import ModuleType
 from typing import Any
 
-from tsm2_tune.errors import DeviceError, TuneError
+from tsm2_tune.errors import DeviceError, TuneError, WorkerError
 from tsm2_tune.generator.roofline import Ceilings
 from tsm2_tune.tuner.clock import answers_in_time
 from tsm2_tune.tuner.full import FullVerification
@@ -41,13 +46,10 @@ OF_KERNELS = (
 BEFORE_THE_KERNEL = (None, "release", "ceilings", "operands")  # stages that no kernel under test takes part in
 BETWEEN_REQUESTS = "search"  # the phase in which the worker waits
 REQUESTS_PER_PROCESS = 1000  # a library once loaded stays mapped, and mappings are limited (65530 on Linux)
+_starting = threading.Lock()  # held while a process starts, from which the script is hidden
 
 
 __all__ = ["Attempt", "AttemptResult", "Rematch", "Rematched", "Worker", "WorkerError"]
-
-
-class WorkerError(TuneError):
-    """The worker failed in a way that no kernel explains."""
 
 
 class _Innocent(Exception):
@@ -216,7 +218,8 @@ class Worker:
                 process = context.Process(
                     target=serve, args=(theirs, self._spec, self._support_path), daemon=True, name="tsm2-tune worker"
                 )
-                process.start()
+                with _no_script():
+                    process.start()
             except OSError:
                 ours.close()
                 raise
@@ -233,6 +236,18 @@ class Worker:
                 f"no process can be started for device {self._spec} ({error.strerror or error}): {mend}"
             ) from None
         return process, ours
+
+
+@contextmanager
+def _no_script() -> Iterator[None]:
+    """A process that starts here does not run the script that asks for it, of which it needs nothing."""
+    with _starting:
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
 
 
 def _is_from_outside(exit_code: int | None) -> bool:

@@ -18,6 +18,7 @@ from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import job, suggested
 from tsm2_tune.tuner.claims import Claims
+from tsm2_tune.tuner.events import FinalFailure
 from tsm2_tune.tuner.export.fitting import configuration_for
 from tsm2_tune.tuner.export.pairs import Known, Tuned
 from tsm2_tune.tuner.export.within import Choice, fewest
@@ -26,7 +27,7 @@ from tsm2_tune.tuner.past import Again
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Cache, Outcome
-from tsm2_tune.tuner.tune import FinalFailure, Options, Tuner
+from tsm2_tune.tuner.tune import Options, Tuner
 
 UNKNOWN = 1e6  # in place of a loss: so much that a choice rests on as few unknown pairs as can be
 MOST_TURNS = 3  # of a shape's finals: what is chosen, and what is best, may change by each
@@ -36,10 +37,13 @@ Pair = tuple[str, Problem]  # a kernel's text, a shape
 
 @dataclass(frozen=True, slots=True)
 class Narrowed:
-    """How far the search is."""
+    """How far the search for the fewest kernels is."""
 
     kernels: int  # that may do, by all that is known
-    resting_on: int  # pairs that are not measured, that so many may do
+    resting_on: int  # pairs of a kernel and a shape that are not measured, on which that rests
+
+    def __str__(self) -> str:
+        return f"kernels that may do: {self.kernels}; pairs to measure: {self.resting_on}"
 
 
 Event = job.Event | Narrowed

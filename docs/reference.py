@@ -1,0 +1,175 @@
+"""Draw the reference in docs/api.md anew, from signatures, docstrings and the comments of fields.
+
+    python docs/reference.py
+
+It stands between a line `<!-- drawn: reference -->` and a line `<!-- end -->`; all else on the page is written by
+people.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import io
+import re
+import textwrap
+import tokenize
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from types import UnionType
+from typing import Any
+
+import tsm2_tune
+
+PAGE = Path(__file__).parent / "api.md"
+REGION = re.compile(r"(<!-- drawn: reference -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
+GROUPS = {  # heading -> names, in the order of the page
+    "Functions": ("tune", "best", "export", "plan_space", "problems"),
+    "What they return": ("TuningResult", "BestRow", "Exported", "SearchSpace"),
+    "Problems and devices": ("Problem", "Target", "DeviceIdentity", "DeviceLimits"),
+    "Configurations and trials": (
+        "KernelConfig", "Candidate", "Rule", "Trial", "Outcome", "Verdict", "Measurement", "Cache", "Final",
+    ),
+    "Events": (
+        "Event", "RunStarted", "ProblemStarted", "TrialStored", "TrialInterrupted", "FinalStored", "FinalFailure",
+        "WinnerVerified", "VendorLeftOut", "ProblemEnded", "PairsStarted", "Crossed", "Noted",
+        "ExportEvent", "ChoiceStarted", "Narrowed", "KernelsChosen",
+    ),
+    "Errors": ("TuneError", "InputError", "DeviceError", "ToolMissing", "StoreError", "WorkerError"),
+}  # fmt: skip
+SIGNATURE_CHARACTERS = 100  # of a line
+
+
+# Of records whose files decide whether trials are stale: a comment there would have every kernel tuned anew.
+SAID_HERE = {
+    "Problem.m": "rows of C",
+    "Problem.n": "columns of C",
+    "Problem.k": "products of each element of C",
+    "Problem.dtype_name": "the name of its Dtype: an element type, or tf32, 3xtf32, minplus_f32, minplus_f64",
+    "Problem.op": "how the matrices lie, as above",
+    "Problem.dtype": "Facts of its elements and arithmetic.",
+    "Problem.row_major_c": "Whether C is row-major.",
+    "DeviceLimits.name": "as the driver has it",
+    "DeviceLimits.compute_capability": "(9, 0) is an H100's",
+    "Candidate.family": "what its template needs, and which rules it has",
+    "Candidate.config": "the configuration",
+    "Candidate.problem": "of the space",
+    "Candidate.limits": "of the device",
+    "Candidate.guidelines": "the thresholds in force",
+    "Candidate.resources": "What one block needs, as far as it can be known before compiling.",
+    "Candidate.launch": "What a kernel needs to be started: blocks, splits, threads.",
+    "Candidate.occupancy": "Blocks and warps a multiprocessor, and what limits them.",
+    "Rule.name": "such as registers-per-thread",
+    "Rule.kind": '"limit" of the device or template, "shape" of the problem, or "guideline"',
+    "Rule.because": "the reason, in a sentence",
+    "Rule.keeps": "false for a configuration that the rule drops",
+}
+
+
+def page(text: str) -> str:
+    """The page with the reference of now."""
+    return REGION.sub(lambda found: found[1] + reference() + found[2], text)
+
+
+def reference() -> str:
+    """All groups, as Markdown."""
+    return "\n\n".join(
+        part for heading, names in GROUPS.items() for part in (f"## {heading}", *map(described, names))
+    )
+
+
+def described(name: str) -> str:
+    """What there is to say of a public name."""
+    found = getattr(tsm2_tune, name)
+    if isinstance(found, UnionType):
+        members = ", ".join(f"`{one.__name__}`" for one in found.__args__)
+        return f"### {name}\n\nOne of {members}."
+    about = (inspect.getdoc(found) or "").strip()
+    if inspect.isfunction(found):
+        return f"### {name}\n\n```python\n{signature(found)}\n```\n\n{about}"
+    parts = [f"### {name}", about]
+    for heading, lines in (("Fields", fields(found)), ("Computed", properties(found)), ("Made by", makers(found))):
+        listed = "\n".join(f"- {line}" for line in lines)
+        if listed:
+            parts.append(listed if heading == "Fields" else f"{heading}:\n\n{listed}")
+    return "\n\n".join(parts)
+
+
+def signature(function: Any) -> str:
+    """How it is called: as many parameters on a line as there is room for."""
+    found = inspect.signature(function)
+    parts, lines = [], [f"{function.__name__}("]
+    for parameter in found.parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in parts:
+            parts.append("*")
+        default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}".replace("'", '"')
+        parts.append(f"{parameter.name}: {parameter.annotation}{default}")
+    for part in parts:
+        line = f"{lines[-1]} {part}," if len(lines) > 1 else ""
+        if line and len(line) <= SIGNATURE_CHARACTERS:
+            lines[-1] = line
+        else:
+            lines.append(f"    {part},")
+    return "\n".join([*lines, f") -> {found.return_annotation}"])
+
+
+def fields(record: type) -> Iterator[str]:
+    """Its fields or members, each with its type and what its comment says."""
+    comments = comments_of(record)
+    if issubclass(record, Enum):
+        yield from (f"`{one.name}` = {one.value!r}: {comments[one.name]}" for one in record)
+    elif dataclasses.is_dataclass(record):
+        for one in dataclasses.fields(record):
+            yield f"`{one.name}: {one.type}`: {comments[one.name]}"
+
+
+def properties(record: type) -> Iterator[str]:
+    """What is computed of its fields, each with the first line of its docstring."""
+    for name, member in vars(record).items():
+        compute = getattr(member, "fget", None) or getattr(member, "func", None)
+        if compute is not None and not name.startswith("_"):
+            yield f"`{name}: {inspect.signature(compute).return_annotation}`: {_first(member, record, name)}"
+
+
+def makers(record: type) -> Iterator[str]:
+    """The functions of the class that make one, each with the first line of its docstring."""
+    for name, member in vars(record).items():
+        if isinstance(member, classmethod) and not name.startswith("_"):
+            bound = getattr(record, name)
+            spelt = f"{record.__name__}.{name}{inspect.signature(bound)}".replace("'", "")
+            yield f"`{spelt}`: {_first(bound, record, name)}"
+
+
+def comments_of(record: type) -> dict[str, str]:
+    """What the comments of its fields say: those on their lines, else those above them."""
+    source = textwrap.dedent(inspect.getsource(record))
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    comments = {one.start[0]: one for one in tokens if one.type == tokenize.COMMENT}
+    (tree,) = ast.parse(source).body
+    assert isinstance(tree, ast.ClassDef)
+    found = {}
+    for node in tree.body:
+        if not isinstance(node, ast.AnnAssign | ast.Assign):
+            continue
+        target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+        own = [comments[line] for line in range(node.lineno, (node.end_lineno or 0) + 1) if line in comments]
+        above, line = [], node.lineno - 1
+        while line in comments and comments[line].line.lstrip().startswith("#"):
+            above.insert(0, comments[line])
+            line -= 1
+        assert isinstance(target, ast.Name)
+        text = " ".join(one.string.lstrip("# ") for one in own or above)
+        found[target.id] = text or SAID_HERE.get(f"{record.__name__}.{target.id}", "")
+    return found
+
+
+def _first(member: object, record: type, name: str) -> str:
+    """The first paragraph of a docstring, on one line."""
+    text = inspect.getdoc(member) or SAID_HERE.get(f"{record.__name__}.{name}", "")
+    return " ".join(text.partition("\n\n")[0].split())
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text()))

@@ -1,0 +1,349 @@
+"""The Python API: what is public, how it is called, and that it is what the command does."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+import json
+import os
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+from types import ModuleType, UnionType
+from typing import Any
+
+import pytest
+
+import tsm2_tune
+from tests.command import run
+from tests.fabricated import configuration, trial, tuning_run
+from tests.test_imports import loaded_modules
+from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.tuner.store import Store
+
+pytestmark = pytest.mark.usefixtures("no_driver")
+
+ROOT = Path(__file__).parents[1]
+PROBLEMS = (
+    tsm2_tune.Problem(20480, 16, 20480, "f32"),
+    tsm2_tune.Problem(10**7, 8, 8, "f32"),
+    tsm2_tune.Problem(20480, 16, 20480, "f64"),
+)
+FUNCTIONS = {  # what a program may rely on: a change here is one that users are told of
+    "best": "db: 'str | PathLike[str]' = 'results.db', *, device: 'int | str | None' = None,"
+    " products: 'Products | None' = None, dtype: 'Texts | None' = None, op: 'Texts | None' = None,"
+    " layout: 'str' = 'column', cache: 'str | None' = None",
+    "export": "db: 'str | PathLike[str]' = 'results.db', *, format: 'str',"
+    " output: 'str | PathLike[str] | None' = None, device: 'int | str | None' = None,"
+    " products: 'Products | None' = None, dtype: 'Texts | None' = None, op: 'Texts | None' = None,"
+    " layout: 'str' = 'column', cache: 'str | None' = None, binaries: 'bool' = True, launcher: 'bool' = False,"
+    " between: 'bool | None' = None, within: 'float | None' = None, measure: 'bool' = True, wait: 'bool' = False,"
+    " on_event: 'Callable[[ExportEvent], object] | None' = None",
+    "plan_space": "product: 'str | Problem', *, dtype: 'str' = 'f32', op: 'str' = 'nn', layout: 'str' = 'column',"
+    " math: 'str' = 'full', device: 'int | str | DeviceLimits | None' = None, family: 'Texts | None' = None,"
+    " guidelines: 'str | Thresholds | None' = None",
+    "problems": "products: 'Products', *, dtype: 'Texts' = 'f32', op: 'Texts' = 'nn', layout: 'str' = 'column',"
+    " math: 'str' = 'full'",
+    "tune": "products: 'Products', *, dtype: 'Texts' = 'f32', op: 'Texts' = 'nn', layout: 'str' = 'column',"
+    " math: 'str' = 'full', device: 'int | str | Target | None' = None, db: 'str | PathLike[str]' = 'results.db',"
+    " budget: 'float | None' = 120.0, max_trials: 'int | None' = None, compile_limit: 'float' = 120.0,"
+    " run_limit: 'float' = 60.0, cache: 'str' = 'dirty', family: 'Texts | None' = None,"
+    " guidelines: 'str | Thresholds | None' = None, retry: 'Texts | None' = None, seed: 'int' = 0,"
+    " vendor: 'bool' = True, pairs: 'bool' = True, wait: 'bool' = False,"
+    " on_event: 'Callable[[Event], object] | None' = None",
+}
+RETURNED = {
+    "best": "tuple[BestRow, ...]",
+    "export": "Exported",
+    "plan_space": "SearchSpace",
+    "problems": "tuple[Problem, ...]",
+    "tune": "TuningResult",
+}
+RECORDS = {
+    "BestRow", "Cache", "Candidate", "DeviceIdentity", "DeviceLimits", "Exported", "Final", "KernelConfig",
+    "Measurement", "Outcome", "Problem", "Rule", "SearchSpace", "Target", "Trial", "TuningResult", "Verdict",
+}  # fmt: skip
+EVENTS = {
+    "ChoiceStarted", "Crossed", "FinalFailure", "FinalStored", "KernelsChosen", "Narrowed", "Noted", "PairsStarted",
+    "ProblemEnded", "ProblemStarted", "RunStarted", "TrialInterrupted", "TrialStored", "VendorLeftOut",
+    "WinnerVerified",
+}  # fmt: skip
+ERRORS = {"DeviceError", "InputError", "StoreError", "ToolMissing", "TuneError", "WorkerError"}
+
+
+@pytest.fixture
+def database(path: Path) -> str:
+    """A database with a winner of each problem."""
+    with Store.open(path, create=True) as store:
+        for number, problem in enumerate(PROBLEMS):
+            store.add_trial(tuning_run(), trial(500.0 + number, configuration(128), problem=problem))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def drawing() -> ModuleType:
+    """The script that draws the reference."""
+    spec = importlib.util.spec_from_file_location("reference", ROOT / "docs/reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+# What is public
+
+
+def test_public_are_these_names() -> None:
+    aliases = {"Event", "ExportEvent"}
+    assert set(tsm2_tune.__all__) == {*FUNCTIONS, *RECORDS, *EVENTS, *ERRORS, *aliases, "__version__"}
+    assert set(tsm2_tune.__all__) <= set(dir(tsm2_tune))
+    assert all(isinstance(getattr(tsm2_tune, name), UnionType) for name in aliases)
+
+
+def test_functions_are_called_so() -> None:
+    for name, expected in FUNCTIONS.items():
+        assert str(inspect.signature(getattr(tsm2_tune, name))) == f"({expected}) -> {RETURNED[name]!r}"
+
+
+def test_nothing_else_is_there() -> None:
+    with pytest.raises(AttributeError, match="module 'tsm2_tune' has no attribute 'tuned'"):
+        _ = tsm2_tune.tuned  # type: ignore[attr-defined]
+
+
+def test_type_checkers_are_told_the_same_places() -> None:
+    tree = ast.parse(Path(tsm2_tune.__file__).read_text())
+    told = {
+        alias.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tsm2_tune.")
+        for alias in node.names
+    }
+    assert told == tsm2_tune._HOME
+    assert set(told) | {"__version__"} == set(tsm2_tune.__all__)
+
+
+def test_importing_loads_nothing_until_a_name_is_used() -> None:
+    heavy = {"click", "jinja2", "numpy", "rich", "sqlalchemy", "importlib.metadata", "typing"}
+    before = loaded_modules("pass")
+    assert not (loaded_modules("import tsm2_tune") - before) & heavy
+    used = loaded_modules("import tsm2_tune; tsm2_tune.plan_space('64x4x64', device='h200'); tsm2_tune.tune")
+    assert not {name.partition(".")[0] for name in used} & {"click", "rich", "pycuda", "pynvml"}
+
+
+@pytest.mark.parametrize("name", sorted(RECORDS | EVENTS))
+def test_records_do_not_change(name: str) -> None:
+    record = getattr(tsm2_tune, name)
+    if name not in ("Outcome", "Cache"):
+        assert record.__dataclass_params__.frozen
+    if name in EVENTS:
+        assert "__str__" in vars(record)
+
+
+# What is said of it
+
+
+def test_the_reference_is_drawn_from_the_docstrings(drawing: ModuleType) -> None:
+    page = (ROOT / "docs/api.md").read_text()
+    assert drawing.page(page) == page, "docs/api.md is not what the docstrings say: python docs/reference.py"
+
+
+def test_the_reference_has_every_public_name_once(drawing: ModuleType) -> None:
+    names = [name for group in drawing.GROUPS.values() for name in group]
+    assert sorted([*names, "__version__"]) == sorted(tsm2_tune.__all__)
+
+
+@pytest.mark.parametrize("name", sorted(RECORDS | EVENTS))
+def test_every_public_field_is_described(name: str, drawing: ModuleType) -> None:
+    record = getattr(tsm2_tune, name)
+    listed = [*drawing.fields(record), *drawing.properties(record), *drawing.makers(record)]
+    assert [line for line in listed if line.endswith(": ")] == []
+
+
+def test_every_argument_is_described() -> None:
+    for name in FUNCTIONS:
+        function = getattr(tsm2_tune, name)
+        assert function.__doc__ is not None
+        for argument in inspect.signature(function).parameters:
+            assert f"`{argument}`" in function.__doc__, (name, argument)
+
+
+# Texts or records
+
+
+@pytest.mark.parametrize(
+    ("products", "options", "texts"),
+    [
+        ("8x2x8", {}, ["8x2x8:f32"]),
+        ("8x2x8,9x2x9", {"dtype": "f32,f64"}, ["8x2x8:f32", "8x2x8:f64", "9x2x9:f32", "9x2x9:f64"]),
+        (["8x2x8", "9x2x9"], {"dtype": ["f64"]}, ["8x2x8:f64", "9x2x9:f64"]),
+        ("8x2/4x8", {"layout": "row"}, ["8x2x8:f32:ttt", "8x4x8:f32:ttt"]),
+        ("8x2x8", {"op": ["nn", "tn"]}, ["8x2x8:f32", "8x2x8:f32:tn"]),
+        ("8x8x9", {"op": "gram", "dtype": "c64"}, ["8x8x9:c64:cx"]),
+        ("8x2x8:f64:tn", {"layout": "row"}, ["8x2x8:f64:tn"]),
+        ([PROBLEMS[0], "8x2x8"], {"dtype": "f64"}, [PROBLEMS[0].text, "8x2x8:f64"]),
+        ((PROBLEMS[0], PROBLEMS[0]), {}, [PROBLEMS[0].text]),
+        ("8x2x8", {"math": "tf32"}, ["8x2x8:tf32"]),
+    ],
+)
+def test_products_are_texts_or_problems(products: Any, options: dict[str, Any], texts: list[str]) -> None:
+    assert [problem.text for problem in tsm2_tune.problems(products, **options)] == texts
+
+
+@pytest.mark.parametrize(
+    ("products", "options", "complaint"),
+    [
+        ([], {}, "no product: name one"),
+        ((8, 2, 8), {}, r"product 8: expected a text, such as '20480x16x20480', or a Problem"),
+        ("8x2x8", {"layout": "diagonal"}, "unknown layout 'diagonal': expected one of column, row"),
+        ("8x2x8", {"math": "half"}, "unknown math 'half': expected one of full, tf32"),
+    ],
+)
+def test_what_is_neither_is_refused(products: Any, options: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(tsm2_tune.InputError, match=complaint):
+        tsm2_tune.problems(products, **options)
+
+
+# Errors are the command's sentences
+
+
+@pytest.mark.parametrize(
+    ("arguments", "call"),
+    [
+        (("--shapes", "8x8"), lambda: tsm2_tune.tune("8x8")),
+        (("--shapes", "8x8x8", "--dtype", "f8"), lambda: tsm2_tune.tune("8x8x8", dtype="f8")),
+        (("--shapes", "8x8x8", "--family", "tsm9"), lambda: tsm2_tune.tune("8x8x8", family="tsm9")),
+        (("--shapes", "8x8x8", "--guidelines", "x=1"), lambda: tsm2_tune.tune("8x8x8", guidelines={"x": 1})),
+        (("--shapes", "8x8x8", "--device", "tpu"), lambda: tsm2_tune.tune("8x8x8", device="tpu")),
+        (("--shapes", "8x8x8", "--device", "0"), lambda: tsm2_tune.tune("8x8x8", device=0)),
+        (("--shapes", "8x8x8", "--device", "h200"), lambda: tsm2_tune.tune("8x8x8", device="h200")),
+        (("--device", "cpu", "--shapes", "1e9x64x64"), lambda: tsm2_tune.tune("1e9x64x64", device="cpu")),
+        (("best", "--db", "none.db"), lambda: tsm2_tune.best("none.db")),
+        (("space", "--device", "k80"), lambda: tsm2_tune.plan_space("8x8x8", device="k80")),
+        (("export", "--db", "none.db", "--format", "csv", "--output", "-"),
+         lambda: tsm2_tune.export("none.db", format="csv")),
+        (("export", "--db", "none.db", "--format", "csv", "--output", "none.db"),
+         lambda: tsm2_tune.export("none.db", format="csv", output="none.db")),
+        (("export", "--db", "none.db", "--format", "library", "--output", "-"),
+         lambda: tsm2_tune.export("none.db", format="library")),
+    ],
+)  # fmt: skip
+def test_errors_are_the_sentences_of_the_command(
+    arguments: tuple[str, ...], call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(tsm2_tune.TuneError) as caught:
+        call()
+    said = run(*arguments)
+    assert said.exit_code == 2
+    assert said.output == f"Error: {caught.value}\n"
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"budget": 0}, "budget = 0: expected seconds, above 0 and at most 1e"),
+        ({"budget": float("nan")}, "budget = nan"),
+        ({"budget": "10"}, "budget = '10': expected seconds"),
+        ({"max_trials": 0}, "max_trials = 0: expected a whole number of at least 1"),
+        ({"max_trials": 1.5}, "max_trials = 1.5: expected a whole number"),
+        ({"seed": -1}, "seed = -1: expected a whole number of at least 0, at most 2147483647"),
+        ({"run_limit": -1}, "run_limit = -1: expected seconds"),
+        ({"compile_limit": 1e6}, "compile_limit = 1000000.0: expected seconds, above 0 and at most 86400"),
+        ({"cache": "cold"}, "unknown cache 'cold': expected one of clean, dirty, warm"),
+        ({"retry": ["slow"]}, "unknown outcome 'slow': expected compile-failed"),
+        ({"family": "tsm2", "op": "ntt"}, "8x8x8:f32:ntt is computed by .*, not by tsm2"),
+        ({"guidelines": {"min_reuse": -1}}, "guideline min_reuse=-1: expected a number of at least 0"),
+    ],
+)
+def test_options_that_no_run_can_have_are_refused(options: dict[str, Any], complaint: str, tmp_path: Path) -> None:
+    with pytest.raises(tsm2_tune.InputError, match=complaint):
+        tsm2_tune.tune("8x8x8", device="cpu", db=tmp_path / "r.db", **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"format": "xml"}, "unknown format 'xml': expected one of module, csv"),
+        ({"format": "library", "binaries": False}, "a library is nothing but binaries"),
+        ({"format": "csv", "wait": True}, "--no-measure and --wait are of --within"),
+        ({"format": "csv", "launcher": True}, "--launcher is of a module"),
+        ({"format": "csv", "between": True}, "--between is of a module or a library"),
+        ({"format": "module", "between": True, "within": 0.03}, "--between adds kernels"),
+        ({"format": "csv", "within": -0.1}, "within = -0.1: expected a share from 0 to 10"),
+        ({"format": "csv", "within": float("nan")}, "within = nan"),
+    ],
+)
+def test_exports_that_cannot_be_are_refused(options: dict[str, Any], complaint: str, database: str) -> None:
+    with pytest.raises(tsm2_tune.InputError, match=complaint):
+        tsm2_tune.export(database, **options)
+
+
+# What the command does
+
+
+@pytest.mark.parametrize(
+    ("options", "arguments"),
+    [
+        ({}, ()),
+        ({"products": "20480x16x20480"}, ("--shapes", "20480x16x20480")),
+        ({"products": PROBLEMS[1]}, ("--shapes", PROBLEMS[1].text)),
+        ({"dtype": ["f64"]}, ("--dtype", "f64")),
+        ({"cache": "clean", "op": "nn"}, ("--cache", "clean", "--op", "nn")),
+        ({"device": "nvidia"}, ("--device", "nvidia")),
+    ],
+)
+def test_best_is_what_the_command_prints(options: dict[str, Any], arguments: tuple[str, ...], database: str) -> None:
+    rows = tsm2_tune.best(database, **options)
+    printed = json.loads(run("best", "--db", database, "--json", *arguments).output)
+    assert [(row.problem.text, row.config, row.median_us) for row in rows] == [
+        (f"{one['m']}x{one['n']}x{one['k']}:{one['dtype']}", one["config"], one["median_us"]) for one in printed
+    ]
+    assert rows
+
+
+def test_nothing_that_was_asked_for_is_no_error(database: str) -> None:
+    assert tsm2_tune.best(Path(database), products="8x8x8") == ()
+
+
+@pytest.mark.parametrize("format", ["module", "csv", "json", "markdown", "latex"])
+def test_export_makes_what_the_command_writes(format: str, database: str, tmp_path: Path) -> None:
+    ours, theirs, notes = tmp_path / "ours.txt", tmp_path / "theirs.txt", list[Any]()
+    exported = tsm2_tune.export(database, format=format, output=ours, dtype="f32", on_event=notes.append)
+    said = run("export", "--db", database, "--format", format, "--output", str(theirs), "--dtype", "f32")
+    assert exported.files == (ours,)
+    assert exported.text is not None
+    assert ours.read_bytes() == theirs.read_bytes() == exported.text.encode()
+    assert [*map(str, notes), f"wrote {theirs}"] == said.output.splitlines()
+    assert tsm2_tune.export(database, format=format, dtype="f32") == tsm2_tune.Exported((), exported.text)
+
+
+def test_the_fewest_kernels_are_told(database: str) -> None:
+    events = list[Any]()
+    exported = tsm2_tune.export(database, format="json", within=0.03, measure=False, on_event=events.append)
+    assert exported.text is not None
+    assert len(json.loads(exported.text)["best"]) == len(PROBLEMS)
+    assert [type(event).__name__ for event in events] == ["KernelsChosen", "KernelsChosen"]
+    assert str(events[0]) == "f32 nn: kernels: 1, for shapes: 2"
+    assert events[0].unmeasured_because == "--no-measure"
+
+
+def test_a_space_is_what_the_command_counts() -> None:
+    space = tsm2_tune.plan_space(
+        "20480x16x20480", dtype="f64", device="h200", family=["tsm2", "tsmr"], guidelines={"min_reuse": 2}
+    )
+    arguments = ("--shapes", "20480x16x20480", "--dtype", "f64", "--device", "h200", "--family", "tsm2,tsmr")
+    (printed,) = json.loads(run("space", *arguments, "--guidelines", "min-reuse=2", "--json").output)
+    assert (len(space.kept), space.total) == (printed["kept"], printed["total"])
+    again = tsm2_tune.plan_space(space.problem, device=PROFILES["h200"], family="tsm2,tsmr", guidelines="min-reuse=2")
+    assert [one.config for one in again.kept] == [one.config for one in space.kept]
+    with pytest.raises(tsm2_tune.InputError, match=r"'8x2/4x8' spells 2 problems: plan the space of one at a time"):
+        tsm2_tune.plan_space("8x2/4x8", device="h200")
+
+
+def test_a_result_is_not_changed(database: str) -> None:
+    (row, *_) = tsm2_tune.best(database)
+    with pytest.raises(FrozenInstanceError):
+        row.median_us = 1.0  # type: ignore[misc]

@@ -1,0 +1,176 @@
+"""What is stored: the winners, and files that are made of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from tsm2_tune.errors import InputError
+from tsm2_tune.options import DEFAULT_DATABASE, MOST_WITHIN, Products, Texts, check_named
+from tsm2_tune.selection import Selection, selected
+from tsm2_tune.tuner import export as exports
+from tsm2_tune.tuner.events import Noted
+from tsm2_tune.tuner.export.fewest import ExportEvent, Fewest
+from tsm2_tune.tuner.stopping import interruptible
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.stored import BestRow
+from tsm2_tune.tuner.tune import Options
+
+FORMATS = (*exports.FORMATS, "library")
+NOWHERE = "-"  # as the command spells it
+PACKS = ("module", "library")  # formats that serve all shapes
+
+
+def best(
+    db: str | PathLike[str] = DEFAULT_DATABASE,
+    *,
+    device: int | str | None = None,
+    products: Products | None = None,
+    dtype: Texts | None = None,
+    op: Texts | None = None,
+    layout: str = "column",
+    cache: str | None = None,
+) -> tuple[BestRow, ...]:
+    """The winners in a database, by device, op, element type and shape. `tsm2-tune best` shows them.
+
+    - `db`: the database.
+    - `device`: only winners on "cpu", on a CUDA ordinal, or on the device of this stored name or part of one.
+    - `products`, `dtype`, `op`, `layout`: only these shapes or problems, element types and ops, as of `problems`.
+    - `cache`: only winners in this state of the L2, "dirty", "clean" or "warm"; without it of each problem the first
+      of these that it has.
+
+    InputError for a text that spells nothing, and for a device that the database does not have; StoreError for a
+    database that is missing or cannot be used.
+    """
+    selection = selected(device, products, dtype, op, cache, layout)
+    with Store.open(Path(db), create=False) as store:
+        rows = store.best(device=selection.device_in(store), cache=selection.cache)
+    return tuple(row for row in rows if row.problem in selection)
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What an export has made."""
+
+    files: tuple[Path, ...]  # that were written
+    text: str | None  # the module or table; None of a library, which is no text
+
+
+def export(
+    db: str | PathLike[str] = DEFAULT_DATABASE, *, format: str, output: str | PathLike[str] | None = None,
+    device: int | str | None = None, products: Products | None = None, dtype: Texts | None = None,
+    op: Texts | None = None, layout: str = "column", cache: str | None = None,
+    binaries: bool = True, launcher: bool = False, between: bool | None = None,
+    within: float | None = None, measure: bool = True, wait: bool = False,
+    on_event: Callable[[ExportEvent], object] | None = None,
+) -> Exported:  # fmt: skip
+    """Write the winners as an importable module, a C library or a table. `tsm2-tune export` does this.
+
+    - `db`, `device`, `products`, `dtype`, `op`, `layout`, `cache`: which winners, as of `best`.
+    - `format`: "module", "library", "csv", "json", "markdown", "latex".
+    - `output`: the file, of a library one that ends in .so; None writes none, and the result has the text.
+    - `binaries`: whether a module holds compiled kernels, where nvcc is here to make them.
+    - `launcher`: whether it holds a compiled launcher, by which a call takes less time.
+    - `between`: whether a module or library has kernels for shapes between the tuned ones; without `within` it does.
+    - `within`: a share such as 0.03: only the fewest kernels that keep each shape within so much of its best time.
+    - `measure`: with `within`, whether what has to be known is measured where the device is here.
+    - `wait`: with `within`, whether to wait for another run on the device.
+    - `on_event`: called with what happens, such as a note on a kernel that is left out.
+
+    InputError for what cannot be asked for, without winners, and for a file that cannot be written; StoreError for a
+    database that cannot be used, and for a kernel that this version would make otherwise; ToolMissing where a
+    compiler is missing; with `within` also the errors of `tune`.
+    """
+    check_named("format", format, FORMATS)
+    made = _Export(format, binaries, launcher, between, within, measure, wait, on_event or _ignore)
+    wrong = contradiction(
+        format, binaries=binaries, launcher=launcher, between=between, within=within, measure=measure, wait=wait
+    )
+    if wrong is not None:
+        raise InputError(wrong)
+    if within is not None and not 0 <= within <= MOST_WITHIN:
+        raise InputError(f"within = {within!r}: expected a share from 0 to {MOST_WITHIN:g}, such as 0.03 for 3%")
+    selection = selected(device, products, dtype, op, cache, layout)
+    path = None if output is None else os.fspath(output)
+    if path is not None:
+        exports.refuse_database(path, Path(db))
+    with nullcontext() if within is None else interruptible(), Store.open(Path(db), create=False) as store:
+        return made.exported(store, selection, path)
+
+
+@dataclass(frozen=True, slots=True)
+class _Export:
+    """What is to be made of winners."""
+
+    format: str
+    binaries: bool
+    launcher: bool
+    between: bool | None
+    within: float | None
+    measure: bool
+    wait: bool
+    tell: Callable[[ExportEvent], object]
+
+    def exported(self, store: Store, selection: Selection, path: str | None) -> Exported:
+        """The selection of the store's winners, written to the path if there is one."""
+        which: dict[str, Any] = {
+            "device": selection.device_in(store),
+            "chosen": selection.__contains__,
+            "cache": selection.cache,
+            "among": self._among(store),
+            "tell": self._note,
+        }
+        if self.format == "library":
+            exports.export_library(store, path or NOWHERE, **which)
+            return Exported(tuple(Path(path or NOWHERE).with_suffix(one) for one in exports.LIBRARY_SUFFIXES), None)
+        text = exports.export(store, self.format, binaries=self.binaries, launcher=self.launcher, **which)
+        if path is None:
+            return Exported((), text)
+        exports.write(text, path)
+        return Exported((Path(path),), text)
+
+    def _among(self, store: Store) -> Callable[[Sequence[BestRow]], Sequence[BestRow]]:
+        """What gives the rows that stand for winners."""
+        if self.within is not None:
+            options = Options(vendor=True, budget_seconds=None, late=False)
+            return Fewest(store, self.within, options, self.measure, self._note if self.wait else None, self.tell)
+        if self.between is not False and self.format in PACKS:
+            return partial(exports.with_between, store, self._note)
+        return list
+
+    def _note(self, sentence: str) -> None:
+        self.tell(Noted(sentence))
+
+
+def contradiction(
+    format: str,
+    *,
+    binaries: bool,
+    launcher: bool,
+    between: bool | None,
+    within: float | None,
+    measure: bool,
+    wait: bool,
+) -> str | None:
+    """Which of these cannot be asked for together, in a sentence; None where all can."""
+    if format == "library" and not binaries:
+        return "--no-binaries is of a module: a library is nothing but binaries"
+    if within is None and (not measure or wait):
+        return "--no-measure and --wait are of --within: nothing is measured without it"
+    if launcher and format != "module":
+        return f"--launcher is of a module: leave it out with --format {format}"
+    if between and within is not None:
+        return "--between adds kernels, and --within takes the fewest: name one of them"
+    if between and format not in PACKS:
+        return f"--between is of a module or a library: leave it out with --format {format}"
+    return None
+
+
+def _ignore(event: ExportEvent) -> None:
+    pass

@@ -1,0 +1,298 @@
+"""The options that several commands share, as click has them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, TypeVar
+
+import click
+
+from tsm2_tune.generator.families import FAMILIES
+from tsm2_tune.generator.problem import ELEMENT_TYPES, MATHS
+from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.generator.rules import Guidelines
+from tsm2_tune.generator.shapes import SPELLING
+from tsm2_tune.options import (
+    DEFAULT_BUDGET_SECONDS,
+    DEFAULT_COMPILE_LIMIT_SECONDS,
+    DEFAULT_DATABASE,
+    DEFAULT_RUN_LIMIT_SECONDS,
+    FAILED,
+    FAILURES,
+    LAYOUTS,
+    MOST_BUDGET_SECONDS,
+    MOST_LIMIT_SECONDS,
+    MOST_SEED,
+    MOST_WITHIN,
+    OP_SPELLING,
+    outcomes_of,
+)
+from tsm2_tune.tuner.trial import Cache, Outcome
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_PERCENT = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,6})?) ?%", re.ASCII)
+
+
+class Seconds(click.FloatRange):
+    """A time in seconds: a number in the range, which "nan" is not."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        seconds = super().convert(value, param, ctx)
+        if not math.isfinite(seconds):
+            self.fail(f"{value} is no time: expected a number of seconds.", param, ctx)
+        return seconds
+
+
+class Percent(click.ParamType):  # type: ignore[type-arg]
+    """A share, spelt in percent: 3%, 0.5%."""
+
+    name = "percent"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        found = _PERCENT.fullmatch(value) if isinstance(value, str) else None
+        if found is None or float(found[1]) > 100 * MOST_WITHIN:
+            self.fail(
+                f"{value!r} is no share: expected percent up to {100 * MOST_WITHIN:g}%, such as 3%.", param, ctx
+            )
+        return float(found[1]) / 100
+
+
+def is_given(ctx: click.Context, name: str) -> bool:
+    """Whether the command line has the option whose parameter is called so."""
+    return ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+
+
+math_option = click.option(
+    "--math",
+    type=click.Choice(MATHS),
+    default=MATHS[0],
+    show_default=True,
+    help="How elements are multiplied: full, in their own precision; tf32, f32 on tensor cores, 11 bits of each"
+    " factor; 3xtf32, on them in three products, nearly as exact as f32; minplus, in f32 and f64, by sums, of which"
+    " the least is taken.",
+)
+
+
+layout_option = click.option(
+    "--layout",
+    type=click.Choice(LAYOUTS),
+    default="column",
+    show_default=True,
+    help="What --op calls n: row takes every matrix as row-major, C too, so that nn is ttt and tn is ntt.",
+)
+
+
+def shapes_options(required: bool) -> Callable[[F], F]:
+    """--shapes, --dtype, --math, --op and --layout, together."""
+
+    def decorate(function: F) -> F:
+        """The command with these options."""
+        function = layout_option(function)
+        function = click.option(
+            "--op",
+            "ops",
+            default="nn",
+            show_default=True,
+            metavar="OP,...",
+            help=f"How the matrices lie, separated by commas. {OP_SPELLING}",
+        )(function)
+        function = math_option(function)
+        function = click.option(
+            "--dtype",
+            "dtypes",
+            default="f32",
+            show_default=True,
+            help=f"Element types, separated by commas: {', '.join(ELEMENT_TYPES)}.",
+        )(function)
+        return click.option("--shapes", required=required, metavar="MxNxK,...", help=SPELLING)(function)
+
+    return decorate
+
+
+def family_options(function: F) -> F:
+    """--family and --guidelines, together."""
+    function = click.option(
+        "--guidelines",
+        metavar="NAME=VALUE,...",
+        help="Move thresholds of the guideline rules: a lower one keeps more configurations, a higher one fewer, and"
+        " those that are not named stay each family's own. none takes all of them away, none,min-reuse=4 all but"
+        " that."
+        f" [default: {Guidelines().text}; of gemm those that leave hundreds of configurations; `space` prints them]",
+    )(function)
+    unasked = ", ".join(name for name, family in FAMILIES.items() if family.only_by_name)
+    return click.option(
+        "--family",
+        "families",
+        metavar="NAME,...",
+        help=f"Only these kernel families: {', '.join(FAMILIES)}. Without it all of them but {unasked}.",
+    )(function)
+
+
+def database_option_of(default: str) -> Callable[[F], F]:
+    """--db, with this file where it is not given."""
+    return click.option(
+        "--db",
+        "database",
+        default=default,
+        show_default=True,
+        type=click.Path(dir_okay=False),
+        help="The tuning database.",
+    )
+
+
+database_option = database_option_of(DEFAULT_DATABASE)
+device_option = click.option(
+    "--device", "spec", help="CUDA ordinal, or cpu. [default: GPU 0 if there is one, else cpu]"
+)
+planning_device_option = click.option(
+    "--device",
+    "spec",
+    help=f"CUDA ordinal, cpu, or a card: {', '.join(PROFILES)}. [default: GPU 0, else cpu]",
+)
+wait_option = click.option(
+    "--wait", is_flag=True, help="Where another run uses the device, wait until that has ended."
+)
+vendor_option = click.option(
+    "--no-vendor", is_flag=True, help="Measure no cuBLAS and cuBLASLt beside the fastest kernels."
+)
+pairs_option = click.option(
+    "--pairs/--no-pairs",
+    default=True,
+    show_default=True,
+    help="Whether each winner's kernel, and kernels for shapes between, are measured at the other tuned shapes too,"
+    " beyond --budget and --max-trials.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def cache_option(default: Cache | None, about: str) -> Callable[[F], F]:
+    """--cache, a state of the L2, which is this one where it is not given."""
+    return click.option(
+        "--cache",
+        type=click.Choice([one.value for one in Cache]),
+        default=None if default is None else default.value,
+        show_default=default is not None,
+        callback=lambda ctx, param, value: None if value is None else Cache(value),
+        help=about,
+    )
+
+
+def within_options(function: F) -> F:
+    """--within and --no-measure."""
+    for option in (
+        click.option("--no-measure", is_flag=True, help="With --within: choose by what was measured before."),
+        click.option(
+            "--within",
+            type=Percent(),
+            metavar="PERCENT",
+            help="Only the fewest kernels that keep each shape within so much of its best time, such as 3%. What has"
+            " to be known for that is measured where the device is here.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def outcomes_option(name: str, variable: str, known: Sequence[Outcome], about: str) -> Callable[[F], F]:
+    """An option that names outcomes, separated by commas."""
+    return click.option(
+        name,
+        variable,
+        metavar="OUTCOME,...",
+        callback=lambda ctx, param, text: outcomes_of(text, known),
+        help=f"{about}: {', '.join(known)}, or {FAILED} for all that failed.",
+    )
+
+
+retry_option = outcomes_option("--retry", "retry", FAILURES, "Try again what ended so")
+
+
+def tuning_options(function: F) -> F:
+    """What `options_of` takes, but for the vendor: how much to try, how patiently, and in which state of the L2."""
+    for option in (
+        cache_option(
+            Cache.DIRTY,
+            "What is in a GPU's L2 before a trial is timed: clean, what was read before; dirty, what was written, as"
+            " in most programs; warm, the operands that fit. Finals measure clean and dirty too.",
+        ),
+        click.option(
+            "--run-limit",
+            type=Seconds(min=0, min_open=True, max=MOST_LIMIT_SECONDS),
+            default=DEFAULT_RUN_LIMIT_SECONDS,
+            show_default=True,
+            metavar="SECONDS",
+            help="For each stage of a trial: verifying, timing.",
+        ),
+        click.option(
+            "--compile-limit",
+            type=Seconds(min=0, min_open=True, max=MOST_LIMIT_SECONDS),
+            default=DEFAULT_COMPILE_LIMIT_SECONDS,
+            show_default=True,
+            metavar="SECONDS",
+            help="For compiling one configuration.",
+        ),
+        click.option(
+            "--seed", type=click.IntRange(0, MOST_SEED), default=0, show_default=True, help="Of inputs and order."
+        ),
+        click.option(
+            "--max-trials",
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="Configurations for each problem, those of earlier runs included.",
+        ),
+        click.option(
+            "--budget",
+            type=Seconds(min=0, max=MOST_BUDGET_SECONDS),
+            default=DEFAULT_BUDGET_SECONDS,
+            show_default=True,
+            metavar="SECONDS",
+            callback=lambda ctx, param, seconds: seconds or None,
+            help="Time for each problem, that of earlier runs included; 0 is no limit.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def selection_options(function: F) -> F:
+    """--device, --shapes, --dtype, --op, --layout and --cache of results that are stored: what `selected` takes."""
+
+    @wraps(function)
+    def with_selection(
+        *arguments: Any,
+        device: str | None,
+        shapes: str | None,
+        dtypes: str | None,
+        ops: str | None,
+        layout: str,
+        cache: Cache | None,
+        **named: Any,
+    ) -> Any:
+        which = {
+            "device": device,
+            "products": shapes,
+            "dtype": dtypes,
+            "op": ops,
+            "layout": layout,
+            "cache": cache,
+        }
+        return function(*arguments, which=which, **named)
+
+    for option in (
+        cache_option(None, "Only times in this state of the L2. Without it winners in dirty come before others."),
+        layout_option,
+        click.option("--op", "ops", metavar="OP,...", help=f"Only these ops. {OP_SPELLING}"),
+        click.option("--dtype", "dtypes", metavar="DTYPE,...", help="Only these element types."),
+        click.option(
+            "--shapes",
+            metavar="MxNxK,...",
+            help="Only these shapes, spelt as for tuning, or problems as they are printed: 16x16x1000:f64:tn.",
+        ),
+        click.option("--device", help="Only this device: cpu, a CUDA ordinal, or the stored name or a part of it."),
+    ):
+        with_selection = option(with_selection)
+    return with_selection  # type: ignore[return-value]

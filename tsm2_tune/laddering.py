@@ -1,0 +1,94 @@
+"""The command of the ladder."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from tsm2_tune import display, reports
+from tsm2_tune.api.tuning import options_of
+from tsm2_tune.command_options import (
+    database_option_of,
+    device_option,
+    is_given,
+    json_option,
+    retry_option,
+    shapes_options,
+    tuning_options,
+    wait_option,
+)
+from tsm2_tune.options import LADDER_DATABASE, problems_of
+from tsm2_tune.progress import of_state, tell_interrupted
+from tsm2_tune.tuner import ladder as steps
+from tsm2_tune.tuner.events import is_interruption
+from tsm2_tune.tuner.locks import device_lock
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.target import default_spec, find_target
+from tsm2_tune.tuner.tune import Tuner
+from tsm2_tune.usage import ended_by_signals, tell
+
+
+@click.command()
+@device_option
+@shapes_options(required=True)
+@tuning_options
+@retry_option
+@wait_option
+@database_option_of(LADDER_DATABASE)
+@json_option
+@click.pass_context
+def ladder(
+    ctx: click.Context,
+    /,
+    spec: str | None,
+    shapes: str,
+    dtypes: str,
+    ops: str,
+    layout: str,
+    math: str,
+    wait: bool,
+    database: str,
+    as_json: bool,
+    **patience: Any,
+) -> None:
+    """Show what each step of a six-step GEMM buys.
+
+    \b
+    tsm2-tune ladder --device 0 --shapes 1024x1024x1024
+
+    tunes, verifies and times the steps as any kernel is: naive, coalesced, tiled, coarsened in one dimension and in
+    two, with vector loads. Beside them is what the article reports that they are from.
+    """
+    problems = problems_of(shapes, dtypes, ops, layout, math)
+    interrupted = 0
+    with ended_by_signals(ctx, database):
+        console, options = display.console(stderr=as_json), options_of(**patience)
+        target = find_target(default_spec() if spec is None else spec)
+        searched = steps.spaces(problems, target)
+        with (
+            device_lock(target, tell if wait else None),
+            Tuner(target, options) as tuner,
+            Store.open(database, create=True) as store,
+        ):
+            with display.Display(console, options, len(searched), tuner.phases) as shown:
+                for event in steps.climb(searched, tuner, store):
+                    shown.show(event)
+                    interrupted += is_interruption(event)
+            found = {problem: steps.rungs(problem, target, store, tuner.cache) for problem in problems}
+    if as_json:
+        click.echo(json.dumps([steps.facts(problem, target, rungs) for problem, rungs in found.items()], indent=2))
+    else:
+        for problem, rungs in found.items():
+            device = target.identity.name + of_state(target, options, is_asked=is_given(ctx, "cache"))
+            reports.print_ladder(problem, device, rungs, console)
+    unsolved = any(rung.best is None for rungs in found.values() for rung in rungs)
+    if unsolved:
+        untried = any(not rung.tried for rungs in found.values() for rung in rungs)
+        more = "raise --budget or --max-trials, or choose a smaller shape" if untried else "raise its limits"
+        sentence = f"some steps have no time: see `tsm2-tune show --db {database}`, or {more}"
+        display.print_line(display.console(stderr=True), sentence)
+    tell_interrupted(interrupted)
+    if unsolved or interrupted:
+        ctx.exit(1)

@@ -1,0 +1,192 @@
+"""What happens in a run, as records. The text of each, by `str`, is one line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.space import SearchSpace
+from tsm2_tune.tuner.patience import Options
+from tsm2_tune.tuner.phases import Phases
+from tsm2_tune.tuner.stored import BestRow
+from tsm2_tune.tuner.target import Target
+from tsm2_tune.tuner.trial import Final, Outcome, Trial, in_a_line
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """Something that a user may want to know, such as that another run has the device and this one waits."""
+
+    text: str  # a sentence
+
+    def __str__(self) -> str:
+        return in_a_line(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted:
+    """The device is this run's, and the database is open: the search begins."""
+
+    target: Target  # the device
+    spaces: tuple[SearchSpace, ...]  # of each problem, in the order in which they are tuned
+    options: Options  # how much is tried, and how patiently
+    phases: Phases  # `phases.now` says what the run is at, also where no event comes for long
+
+    def __str__(self) -> str:
+        return f"tuning {_counted(len(self.spaces), 'problem')} on {in_a_line(self.target.identity.name)}"
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemStarted:
+    """A problem's turn begins."""
+
+    space: SearchSpace  # of the problem
+    tried_before: int  # configurations, by earlier runs
+    seconds_before: float  # that earlier runs spent on it
+    best_before_us: float | None  # the least median of earlier runs
+
+    def __str__(self) -> str:
+        kept = _counted(len(self.space.kept), "configuration")
+        return f"{self.space.problem.text}: {kept}, {self.tried_before} tried before"
+
+
+@dataclass(frozen=True, slots=True)
+class TrialStored:
+    """A trial ended and is in the database."""
+
+    trial: Trial  # how it ended, and what was measured
+    trial_id: int  # its number, as `tsm2-tune show` has it
+
+    def __str__(self) -> str:
+        return _trial_text(self.trial)
+
+
+@dataclass(frozen=True, slots=True)
+class TrialInterrupted:
+    """The machine ended a trial, also when it was tried again at once. It says nothing of its kernel: not stored."""
+
+    trial: Trial  # what it was of; its `detail` says what ended it
+
+    def __str__(self) -> str:
+        return _trial_text(self.trial)
+
+
+@dataclass(frozen=True, slots=True)
+class FinalStored:
+    """The finalists were measured again, and that is in the database."""
+
+    final: Final  # who took part, and their times
+
+    def __str__(self) -> str:
+        finalists = {config for config, _ in self.final.measurements}
+        return f"{self.final.problem.text}: {_counted(len(finalists), 'finalist')} measured again"
+
+
+@dataclass(frozen=True, slots=True)
+class FinalFailure:
+    """Why the finalists have no new measurements; their first ones stand."""
+
+    problem: Problem  # whose finalists they are
+    detail: str  # the reason
+    interrupted: bool = False  # by the machine: they are due again in the next run
+
+    def __str__(self) -> str:
+        return f"{self.problem.text}: finalists not measured again: {in_a_line(self.detail)}"
+
+
+@dataclass(frozen=True, slots=True)
+class WinnerVerified:
+    """What was about to win was verified in full. Where it was not right, another one wins."""
+
+    config: str  # its text, such as tsm2-v3-t128-c16-p4
+    outcome: Outcome  # OK where every call was right
+    detail: str  # what was tried, or what went wrong
+
+    def __str__(self) -> str:
+        return f"{in_a_line(self.config)}: verified in full: {self.outcome}"
+
+
+@dataclass(frozen=True, slots=True)
+class VendorLeftOut:
+    """Why the vendor was not measured beside the finalists, where it was to be."""
+
+    problem: Problem | None  # None: of no problem in this run
+    detail: str  # the reason
+
+    def __str__(self) -> str:
+        of = f"{self.problem.text}: " if self.problem is not None else ""
+        return f"{of}cuBLAS not measured: {in_a_line(self.detail)}"
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemEnded:
+    """A problem's turn is over; `winner` is None where no configuration gave a right result."""
+
+    problem: Problem  # that was tuned
+    new_trials: int  # of this run
+    tried: int  # those of earlier runs included
+    timed_out: int  # of those tried
+    untried: int  # kept configurations that the budget or the most trials left out
+    interrupted: int  # by the machine, and left untried
+    elsewhere: int  # that another run is trying
+    winner: BestRow | None  # the fastest that is right
+
+    def __str__(self) -> str:
+        won = self.winner
+        text = f"{in_a_line(won.config)} {won.median_us:.1f} us" if won is not None else "no winner"
+        return f"{self.problem.text}: {text} ({_counted(self.new_trials, 'new trial')})"
+
+
+@dataclass(frozen=True, slots=True)
+class PairsStarted:
+    """From here on kernels are measured at shapes that they did not win, if any are to be: see `pairs` of `tune`."""
+
+    def __str__(self) -> str:
+        return "looking for kernels to measure at shapes that they did not win"
+
+
+@dataclass(frozen=True, slots=True)
+class Crossed:
+    """How far the measuring of pairs is, of a kernel and a shape that it did not win."""
+
+    done: int  # pairs
+    total: int  # that are to be tried
+
+    def __str__(self) -> str:
+        return f"{self.done} of {_counted(self.total, 'pair')} measured"
+
+
+Event = (
+    Noted
+    | RunStarted
+    | ProblemStarted
+    | TrialStored
+    | TrialInterrupted
+    | FinalStored
+    | FinalFailure
+    | WinnerVerified
+    | VendorLeftOut
+    | ProblemEnded
+    | PairsStarted
+    | Crossed
+)
+
+
+def is_interruption(event: Event) -> bool:
+    """Whether it tells that the machine kept something from being judged."""
+    if isinstance(event, FinalFailure):
+        return event.interrupted
+    return isinstance(event, TrialInterrupted) or (
+        isinstance(event, WinnerVerified) and event.outcome is Outcome.INTERRUPTED
+    )
+
+
+def _trial_text(trial: Trial) -> str:
+    spelt = f"{trial.problem.text} {in_a_line(trial.config.text)}: {trial.outcome}"
+    if trial.outcome is not Outcome.OK:
+        return f"{spelt}: {in_a_line(trial.detail)}"
+    return f"{spelt}, {trial.measurement.median_us:.1f} us" if trial.measurement is not None else spelt
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
