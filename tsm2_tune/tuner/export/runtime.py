@@ -30,6 +30,8 @@ MODULES = (
     "measuring",
     "deciding",
     "products",
+    "cupy_products",
+    "namespaces",
 )
 
 

@@ -1,0 +1,173 @@
+"""`cupy.matmul` of an exported module is CuPy's: results, where these lie, and errors; without a GPU, by NumPy."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.cupy_on_host import Cupy, Ndarray
+from tests.fabricated import exported, imported, trial, tuning_run, winners
+from tests.pretended_gpu import computed
+from tests.recording_driver import recording
+from tsm2_tune.generator.problem import Problem
+
+OPS = ("ttt", "ntt", "tnt")  # of kernels with a row-major result
+RANDOM = np.random.default_rng(11)
+
+
+@pytest.fixture
+def cupy(monkeypatch: pytest.MonkeyPatch) -> Cupy:
+    fake = Cupy()
+    monkeypatch.setitem(sys.modules, "cupy", fake)
+    return fake
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A module with kernels for OPS in f32 and c64, on a GPU that is pretended; `by_kernel` counts its products."""
+    problems = [Problem(64, 4, 64, dtype, op) for dtype in ("f32", "c64") for op in OPS]
+    module = imported(
+        exported("module", winners(tmp_path, *((tuning_run(), trial(problem=p)) for p in problems))), tmp_path
+    )
+    recording(module, monkeypatch)
+    module.by_kernel = 0  # type: ignore[attr-defined]
+
+    def start(*launch: Any) -> None:
+        module.by_kernel += 1
+        computed(*launch)
+
+    monkeypatch.setattr(module.Plan, "start", start)
+    return module
+
+
+def numbers(shape: tuple[int, ...], dtype: str = "f4", order: str = "C") -> Ndarray:
+    """Small whole numbers, whose products are exact."""
+    drawn = RANDOM.integers(-4, 5, shape)
+    return Ndarray(
+        np.asarray(drawn + (1j * RANDOM.integers(-4, 5, shape) if dtype[0] == "c" else 0), dtype, order=order)
+    )  # type: ignore[call-overload]
+
+
+def check(module: ModuleType, cupy: Cupy, a: Ndarray, b: Ndarray, *, by_kernel: bool, **named: Any) -> None:
+    """Twice, so that the second product takes the short way: as NumPy has it, by the kernel or by CuPy."""
+    for _ in range(2):
+        before = module.by_kernel, cupy.multiplied
+        found = module.cupy.matmul(a, b, **named)
+        expected = np.matmul(a.held, b.held)
+        assert found.shape == expected.shape
+        assert found.dtype == (named["out"].dtype if "out" in named else expected.dtype)
+        np.testing.assert_array_equal(found.held, expected)
+        if "out" in named:
+            assert found is named["out"]
+            found.held[...] = np.nan
+        else:
+            assert found._c_contiguous
+        done = module.by_kernel - before[0], cupy.multiplied - before[1]
+        assert done == ((1, 0) if by_kernel else (0, 1))
+
+
+@pytest.mark.parametrize("dtype", ["f4", "c8"])
+@pytest.mark.parametrize("orders", ["CC", "FC", "CF"])
+def test_matrices_are_multiplied_by_kernels(module: ModuleType, cupy: Cupy, orders: str, dtype: str) -> None:
+    a, b = numbers((30, 20), dtype, orders[0]), numbers((20, 3), dtype, orders[1])
+    check(module, cupy, a, b, by_kernel=True)
+    check(module, cupy, a, b, by_kernel=True, out=numbers((30, 3), dtype))
+
+
+def test_vectors_are(module: ModuleType, cupy: Cupy) -> None:
+    check(module, cupy, numbers((30, 20)), numbers((20,)), by_kernel=True)
+    check(module, cupy, numbers((20,)), numbers((20, 3)), by_kernel=True, out=numbers((3,)))
+    check(module, cupy, numbers((20,)), Ndarray(numbers((3, 20)).held.T), by_kernel=True)
+
+
+def test_a_batch_that_lies_as_one_matrix_is_one_product(module: ModuleType, cupy: Cupy) -> None:
+    a, b = numbers((5, 6, 20)), numbers((20, 3))
+    check(module, cupy, a, b, by_kernel=True)
+    check(module, cupy, a, b, by_kernel=True, out=numbers((5, 6, 3)))
+    check(module, cupy, a, numbers((20,)), by_kernel=True)
+    check(module, cupy, numbers((2, 5, 6, 20)), b, by_kernel=True)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (numbers((20,)), numbers((20,))),
+        (numbers((5, 6, 20)), numbers((5, 20, 3))),
+        (numbers((6, 20)), numbers((5, 20, 3))),
+        (numbers((5, 6, 20), order="F"), numbers((20, 3))),
+        (numbers((6, 20)), numbers((20, 3), "f8")),
+        (numbers((6, 20), "f8"), numbers((20, 3), "f8")),  # of which there are no kernels
+        (numbers((6, 20), "i4"), numbers((20, 3), "i4")),
+        (Ndarray(numbers((12, 40)).held[::2, ::2]), numbers((20, 3))),
+        (numbers((6, 0)), numbers((0, 3))),
+        (numbers((0, 6, 20)), numbers((20, 3))),
+    ],
+    ids=lambda x: f"{x.shape}{x.dtype.char}",
+)
+def test_what_is_left_to_cupy(module: ModuleType, cupy: Cupy, a: Ndarray, b: Ndarray) -> None:
+    check(module, cupy, a, b, by_kernel=False)
+
+
+def test_an_out_that_no_kernel_writes_is_left_to_cupy(module: ModuleType, cupy: Cupy) -> None:
+    a, b = numbers((6, 20)), numbers((20, 3))
+    check(module, cupy, a, b, by_kernel=False, out=numbers((6, 3), "f8"))
+    check(module, cupy, a, b, by_kernel=False, out=Ndarray(numbers((12, 6)).held[::2, ::2]))
+    check(module, cupy, numbers((5, 6, 20)), b, by_kernel=False, out=numbers((5, 6, 3), order="F"))
+    check(module, cupy, a, b, by_kernel=False, dtype=np.float32)
+
+
+def test_a_product_over_its_own_operand_is_left_to_cupy(module: ModuleType, cupy: Cupy) -> None:
+    a, b = numbers((6, 6)), numbers((6, 6))
+    expected = a.held @ b.held
+    assert module.cupy.matmul(a, b, out=a) is a
+    np.testing.assert_array_equal(a.held, expected)
+    assert (module.by_kernel, cupy.multiplied) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "out"),
+    [
+        (numbers((6, 20)), numbers((19, 3)), None),
+        (numbers((6, 20)), numbers((20, 3)), numbers((6, 4))),
+        (numbers((6, 20)), numbers((20, 3)), numbers((6, 3), "i4")),
+        (numbers(()), numbers((20, 3)), None),
+        (numbers((5, 6, 20)), numbers((20, 3)), numbers((6, 5, 3))),
+        (numbers((6, 20)), Ndarray(numbers((20, 3)).held, 1), None),
+        (numbers((6, 20)), numbers((20, 3)).held, None),
+        ([[1.0]], numbers((1, 1)), None),
+    ],
+    ids=["inner", "out", "type", "scalar", "batch", "device", "numpy", "list"],
+)
+def test_errors_are_cupys(module: ModuleType, cupy: Cupy, a: Any, b: Any, out: Any) -> None:
+    with pytest.raises((TypeError, ValueError)) as theirs:
+        cupy.matmul(a, b, out)
+    with pytest.raises(type(theirs.value)) as ours:
+        module.cupy.matmul(a, b, out)
+    assert str(ours.value) == str(theirs.value)
+    assert module.by_kernel == 0
+
+
+def test_what_cupy_is_expected_to_be_faster_for_is_its(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cupy: Cupy
+) -> None:
+    found, sources = winners(tmp_path, (tuning_run(), trial(problem=Problem(64, 4, 64, "f32", "ttt"))))
+    rows = [replace(row, cublas_us=100.0, cublas_right=1) for row in found]
+    module = imported(exported("module", (rows, sources)), tmp_path)
+    recording(module, monkeypatch)
+    module.by_kernel = 0  # type: ignore[attr-defined]
+    check(module, cupy, numbers((64, 64)), numbers((64, 4)), by_kernel=False)
+
+
+def test_without_cupy_there_is_no_such_name(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    assert not hasattr(module, "cupy")
+    with pytest.raises(AttributeError, match=r"^module 'best_kernels' has no attribute 'cupy' here: "):
+        module.cupy  # noqa: B018
+    with pytest.raises(AttributeError, match=r"^module 'best_kernels' has no attribute 'numpy'$"):
+        module.numpy  # noqa: B018

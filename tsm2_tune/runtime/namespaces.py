@@ -1,0 +1,21 @@
+"""Libraries whose functions an exported module has, under their names: made, and imported, when first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tsm2_tune.runtime.cupy_products import cupy_namespace
+
+NAMESPACES: dict[str, Callable[[], Any]] = {"cupy": cupy_namespace}
+
+
+def __getattr__(name: str) -> Any:
+    """The namespace of this name. AttributeError, too, where its library is not here."""
+    if name not in NAMESPACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        found = globals()[name] = NAMESPACES[name]()
+    except ImportError as error:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r} here: {error}") from error
+    return found
