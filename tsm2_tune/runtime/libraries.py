@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from tsm2_tune.runtime.dlpack import dlpack_interface, speaks_dlpack
+
 TENSOR_TYPES = {  # what PyTorch calls a type, and the interface's word for it
     "torch.float32": "<f4",
     "torch.float64": "<f8",
@@ -28,6 +30,7 @@ def _is_of(kind: type, library: str, name: str) -> bool:
     return issubclass(kind, getattr(sys.modules.get(library), name, ()))
 
 
+NAMES_OF_ARRAYS = {"torch": "Tensor", "cupy": "ndarray", "jax": "Array"}  # by library
 _libraries: dict[type, str] = {}  # by type of array
 
 
@@ -36,8 +39,8 @@ def _library(array: Any) -> str:
     kind = type(array)
     found = _libraries.get(kind)
     if found is None:
-        of_torch, of_cupy = _is_of(kind, "torch", "Tensor"), _is_of(kind, "cupy", "ndarray")
-        found = _libraries[kind] = "torch" if of_torch else "cupy" if of_cupy else ""
+        found = next((library for library, name in NAMES_OF_ARRAYS.items() if _is_of(kind, library, name)), "")
+        _libraries[kind] = found
     return found
 
 
@@ -49,6 +52,11 @@ def is_torchs(array: Any) -> bool:
 def is_cupys(array: Any) -> bool:
     """Whether it is an array of CuPy."""
     return (_libraries.get(type(array)) or _library(array)) == "cupy"
+
+
+def is_jaxs(array: Any) -> bool:
+    """Whether it is an array of JAX."""
+    return (_libraries.get(type(array)) or _library(array)) == "jax"
 
 
 def _is_subclass(tensor: Any) -> bool:
@@ -108,6 +116,8 @@ def device_interface(name: str, array: Any) -> Any:
                 array = array.detach()
             if str(array.dtype) == "torch.bfloat16":
                 array = array.view(sys.modules["torch"].int16)  # it describes bfloat16 as another type, or not at all
+        if speaks_dlpack(array):
+            return dlpack_interface(array)
         return getattr(array, "__cuda_array_interface__", None)
     except Exception as error:  # each library has its own
         raise TypeError(f"{name}: a {type(array).__name__} that does not tell its memory: {error}") from error
@@ -177,7 +187,8 @@ def at_stream(array: Any, stream: int) -> Iterator[None]:
 def new_array(array: Any, shape: tuple[int, ...], strides: tuple[int, ...], order: str) -> Any:
     """An array of the type and on the device of another, by its library's allocator; None of another library.
 
-    `order` is NumPy's: F column-major, C row-major; `strides`, in elements, say the same.
+    `order` is NumPy's: F column-major, C row-major; `strides`, in elements, say the same. TypeError for JAX's, which
+    nothing but JAX may write.
     """
     if is_torchs(array):
         return sys.modules["torch"].empty_strided(shape, strides, dtype=array.dtype, device=array.device)
@@ -185,7 +196,18 @@ def new_array(array: Any, shape: tuple[int, ...], strides: tuple[int, ...], orde
         return sys.modules["cupy"].empty(shape, array.dtype, order=order)
     if _is_of(type(array), "numba.cuda.cudadrv.devicearray", "DeviceNDArray"):
         return sys.modules["numba.cuda"].device_array(shape, array.dtype, order=order)
+    if is_jaxs(array):
+        raise TypeError("a: JAX's arrays are written by JAX alone: call this module's jax.matmul, or give out")
+    if speaks_dlpack(array) and hasattr(array, "__array_namespace__"):
+        return _standard_array(array, shape, order)
     return None
+
+
+def _standard_array(array: Any, shape: tuple[int, ...], order: str) -> Any:
+    """The same, as the array API standard has it."""
+    library, is_across = array.__array_namespace__(), order == "F" and len(shape) == 2
+    made = library.empty(shape[::-1] if is_across else shape, dtype=array.dtype, device=array.device)
+    return library.permute_dims(made, (1, 0)) if is_across else made
 
 
 @contextmanager

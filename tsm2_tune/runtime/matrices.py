@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from tsm2_tune.runtime.dlpack import TYPE_OF_BFLOAT16, speaks_dlpack
 from tsm2_tune.runtime.elements import ACROSS, DTYPES, LARGEST_32_BIT_OFFSET, MATHS, SUMS
 from tsm2_tune.runtime.libraries import check_plain, device_interface, is_conjugate, is_torchs
 
@@ -44,7 +45,7 @@ class Matrix:
         if on_host:
             if not isinstance(array, np.ndarray):
                 raise TypeError(
-                    f"{name}: expected a device array (with __cuda_array_interface__) or a NumPy array,"
+                    f"{name}: expected a device array (with __cuda_array_interface__ or __dlpack__) or a NumPy array,"
                     f" got {type(array).__name__}"
                 )
             interface = array.__array_interface__
@@ -52,7 +53,7 @@ class Matrix:
             raise TypeError(f"{name}: its __cuda_array_interface__ is not one: {wrong}")
         elif interface.get("mask") is not None:
             raise TypeError(f"{name}: masked arrays are not supported")
-        if is_bfloat16:
+        if is_bfloat16 or interface["typestr"] == TYPE_OF_BFLOAT16:
             dtype, element = array.dtype if on_host else np.dtype(interface["typestr"]), "bf16"
         else:
             dtype, element = _type_of(interface["typestr"], name)
@@ -307,7 +308,8 @@ class Product:
 
     def _check_writable(self, out: Matrix) -> None:
         if out.read_only:
-            raise ValueError("out: it is read-only")
+            unsaid = ", or does not say otherwise" if speaks_dlpack(out.array) else ""
+            raise ValueError(f"out: it is read-only{unsaid}")
         if out.is_conjugate:
             raise TypeError(
                 "out: its conjugate bit is set, and no kernel writes conjugates: pass a tensor without it"

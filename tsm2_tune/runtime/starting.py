@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tsm2_tune.runtime.dlpack import let_wait, speaks_dlpack
 from tsm2_tune.runtime.driver import (
     await_stream,
     context_id,
@@ -68,6 +69,8 @@ def ready(product: Product, found: Match, stream: Any, *, is_kept: bool = True) 
         if array is None:
             array = new_gpu_array(context, ordinal, product, order)
         product = product.with_out(array)
+        if product.given[2].read_only:
+            raise TypeError(f"a: a {type(array).__name__} makes no array that may be written: give out")
     orders = found.winner.orders
     oriented = product.transposed() if found.swapped else product
     leading = tuple([x.ld[order] for x, order in zip(oriented.given, orders, strict=True)])
@@ -87,7 +90,10 @@ def ready(product: Product, found: Match, stream: Any, *, is_kept: bool = True) 
 
 
 def await_all(product: Product, stream: Any, handle: int) -> None:
-    """Wait for the streams that the arrays were last used on, where these are others."""
+    """Wait for the streams that the arrays were last used on, where these are others; DLPack lets the stream wait."""
+    for matrix in product.given:
+        if speaks_dlpack(matrix.array):
+            let_wait(matrix.name, matrix.array, handle)
     others = {matrix.stream for matrix in product.given if matrix.stream is not None}
     one_of_each = {type(matrix.array): matrix.array for matrix in product.given}
     if stream is None and len(one_of_each) > 1:  # the stream of a library alone, on one device, is the handle

@@ -15,6 +15,7 @@ MODULES = (
     "interpolating",
     "expecting",
     "winners",
+    "dlpack",
     "libraries",
     "matrices",
     "driver",

@@ -1,0 +1,176 @@
+"""An exported module's products of arrays that DLPack describes: fabricated ones, on a GPU that is pretended."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.cupy_on_host import Cupy, Ndarray
+from tests.dlpack_arrays import CPU, Exported, Standard
+from tests.fabricated import exported, imported, trial, tuning_run, winners
+from tests.pretended_gpu import computed
+from tests.recording_driver import recording
+from tsm2_tune.generator.problem import Problem
+
+RANDOM = np.random.default_rng(12)
+LEGACY = 1  # in DLPack
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A module with kernels in f32 and bf16; `streams` are where its products went."""
+    problems = [Problem(64, 4, 64, dtype, op) for dtype, op in (("f32", "nn"), ("f32", "ttt"), ("bf16", "nn"))]
+    found = winners(tmp_path, *((tuning_run(), trial(problem=p)) for p in problems))
+    module = imported(exported("module", found), tmp_path)
+    recording(module, monkeypatch)
+    module.streams = []  # type: ignore[attr-defined]
+
+    def start(plan: Any, *launch: Any) -> None:
+        module.streams.append(launch[5])
+        computed(plan, *launch)
+
+    monkeypatch.setattr(module.Plan, "start", start)
+    return module
+
+
+def numbers(rows: int, columns: int, order: str = "C") -> Any:
+    return np.asarray(RANDOM.integers(-4, 5, (rows, columns)), np.float32, order=order)  # type: ignore[call-overload]
+
+
+VERSIONS = pytest.mark.parametrize("version", [None, (1, 0), (1, 3)])
+
+
+@VERSIONS
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_what_dlpack_describes_is_multiplied(module: ModuleType, version: Any, order: str) -> None:
+    a, b = (Exported(numbers(*shape, order), version=version) for shape in ((30, 20), (20, 3)))
+    out = Exported(np.full((30, 3), np.nan, np.float32, order=order))  # type: ignore[call-overload]
+    assert module.gemm(a, b, out=out) is out
+    np.testing.assert_array_equal(out.held, a.held @ b.held)
+
+
+def test_every_capsule_is_given_back(module: ModuleType) -> None:
+    arrays = [Exported(numbers(*shape)) for shape in ((30, 20), (20, 3), (30, 3))]
+    module.gemm(arrays[0], arrays[1], out=arrays[2], stream=77)
+    assert [x.given_back for x in arrays] == [len(x.streams) for x in arrays] == [2, 2, 2]
+
+
+def test_a_part_without_strides_and_with_an_offset(module: ModuleType) -> None:
+    a, b = Exported(numbers(30, 20), is_dense=True, byte_offset=64), Exported(numbers(40, 3)[::2])
+    out = Exported(numbers(30, 3))
+    module.gemm(a, b, out=out)
+    np.testing.assert_array_equal(out.held, a.held @ b.held)
+
+
+@pytest.mark.parametrize(("stream", "waiting"), [(None, LEGACY), (0, LEGACY), (77, 77)])
+def test_the_products_stream_waits(module: ModuleType, stream: int | None, waiting: int) -> None:
+    arrays = [Exported(numbers(*shape)) for shape in ((30, 20), (20, 3), (30, 3))]
+    module.gemm(arrays[0], arrays[1], out=arrays[2], stream=stream)
+    assert module.streams == [stream or 0]
+    assert [x.streams[-1] for x in arrays] == 3 * [waiting]
+
+
+def test_it_is_the_stream_of_the_library_that_out_is_of(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    cupy = Cupy()
+    cupy.cuda.get_current_stream = lambda number: SimpleNamespace(ptr=78)
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    a, b, out = Exported(numbers(30, 20)), Exported(numbers(20, 3)), Ndarray(numbers(30, 3))
+    for _ in range(2):
+        module.gemm(a, b, out=out)
+    assert module.streams == [78, 78]
+    assert a.streams[-1] == b.streams[-1] == 78
+    np.testing.assert_array_equal(out.held, a.held @ b.held)
+
+
+def test_a_library_that_lets_no_stream_wait_is_named(module: ModuleType) -> None:
+    a, b, out = Exported(numbers(30, 20)), Exported(numbers(20, 3), refuses=[77]), Exported(numbers(30, 3))
+    with pytest.raises(RuntimeError, match=r"^b: its __dlpack__ lets no stream wait: no stream 77$"):
+        module.gemm(a, b, out=out, stream=77)
+    assert module.streams == []
+
+
+def test_bfloat16_is_told_by_dlpack(module: ModuleType) -> None:
+    held = [np.full(shape, 0x3F80, np.uint16) for shape in ((30, 20), (20, 3), (30, 3))]  # 1.0
+    a, b, out = (Exported(np.asfortranarray(x).view("V2")) for x in held)
+    module.gemm(a, b, out=out)
+    assert (out.held.view(np.uint16) == 0x41A0).all()  # 20.0
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("told", [{"version": None}, {"read_only": True}])
+def test_only_what_says_so_is_written(module: ModuleType, told: dict[str, Any]) -> None:
+    a, b, out = Exported(numbers(30, 20)), Exported(numbers(20, 3)), Exported(numbers(30, 3), **told)
+    with pytest.raises(ValueError, match=r"^out: it is read-only, or does not say otherwise$"):
+        module.gemm(a, b, out=out)
+    assert module.streams == []
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (
+            Exported(numbers(30, 20), version=(2, 0)),
+            r"that does not tell its memory: its DLPack has version 2\.0, expected 1",
+        ),
+        (Exported(numbers(30, 20).astype(np.int32)), r"expected one of .*, got int32"),
+        (Exported(numbers(30, 20), lanes=2), r"expected one of .*, got \|V8"),
+        (Exported(numbers(30, 20), device_type=CPU), r"expected a device array \(with .* or __dlpack__\)"),
+        (Exported(numbers(30, 20), refuses=[LEGACY]), r"a Exported that does not tell its memory: no stream 1"),
+    ],
+    ids=["version", "type", "lanes", "host", "refused"],
+)
+def test_what_is_refused(module: ModuleType, array: Exported, message: str) -> None:
+    with pytest.raises(TypeError, match=f"^a: .*{message}"):
+        module.gemm(array, Exported(numbers(20, 3)), out=Exported(numbers(30, 3)))
+
+
+# New arrays
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_result_is_of_the_callers_library(module: ModuleType, order: str) -> None:
+    a, b = (Standard(numbers(*shape, order)) for shape in ((30, 20), (20, 3)))
+    found = module.gemm(a, b)
+    assert type(found) is Standard
+    assert found.held.flags.f_contiguous == (order == "F")
+    np.testing.assert_array_equal(found.held, a.held @ b.held)
+    vector = module.gemm(a, Standard(numbers(20, 1)[:, 0]))
+    assert vector.held.shape == (30,)
+
+
+def test_a_library_whose_arrays_are_read_only_makes_none(module: ModuleType) -> None:
+    a, b = Standard(numbers(30, 20), read_only=True), Standard(numbers(20, 3))
+    with pytest.raises(TypeError, match=r"^a: a Standard makes no array that may be written: give out$"):
+        module.gemm(a, b)
+
+
+def test_a_library_that_makes_none_is_asked_for_out(module: ModuleType) -> None:
+    with pytest.raises(RuntimeError, match=r"^a Exported makes no array for the result: give out"):
+        module.gemm(Exported(numbers(30, 20)), Exported(numbers(20, 3)))
+
+
+def test_nothing_but_jax_writes_its_arrays(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(Array=Jaxs))
+    a, b = Jaxs(numbers(30, 20), version=None), Jaxs(numbers(20, 3), version=None)
+    with pytest.raises(TypeError, match=r"^a: JAX's arrays are written by JAX alone: call this module's jax\.matmul"):
+        module.gemm(a, b)
+    with pytest.raises(ValueError, match=r"^out: it is read-only"):
+        module.gemm(a, b, out=Jaxs(numbers(30, 3), version=None))
+    out = Exported(numbers(30, 3))
+    module.gemm(a, b, out=out)
+    np.testing.assert_array_equal(out.held, a.held @ b.held)
+
+
+class Jaxs(Exported):
+    """An array of JAX's, which has the other interface too, and blocks the host for it."""
+
+    @property
+    def __cuda_array_interface__(self) -> Any:
+        raise AssertionError("it was asked by the other interface")

@@ -1,0 +1,124 @@
+"""Arrays that describe their device memory by DLPack: those that have no other way to, and JAX's.
+
+What an array tells is read at once, and the capsule given back: the caller's array keeps the memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import Any
+
+import numpy as np
+
+NEWEST_VERSION = (1, 0)  # that is asked for: the first one which says what is read-only
+CUDA_DEVICES = (2, 13)  # types of devices: kDLCUDA, kDLCUDAManaged
+READ_ONLY = 1  # DLPACK_FLAG_BITMASK_READ_ONLY
+LEGACY_IN_DLPACK = 1  # the legacy default stream, which has no 0
+KINDS_IN_DLPACK = {0: "<i", 1: "<u", 2: "<f", 4: "<V", 5: "<c"}  # by code; of others "|V", which no kernel is for
+TYPE_OF_BFLOAT16 = "<V2"
+
+
+class DescribedTensor(ctypes.Structure):
+    """DLTensor."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device", ctypes.c_int32),
+        ("dimensions", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),  # in elements; none: row-major
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class VersionedTensor(ctypes.Structure):
+    """DLManagedTensorVersioned, as all of 1.x have it."""
+
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("owner", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", DescribedTensor),
+    )
+
+
+_speaking: dict[type, bool] = {}  # by type of array
+
+
+def speaks_dlpack(array: Any) -> bool:
+    """Whether it is asked by DLPack."""
+    kind = type(array)
+    found = _speaking.get(kind)
+    if found is None:
+        speaks = hasattr(kind, "__dlpack__") and hasattr(kind, "__dlpack_device__")
+        is_jaxs = issubclass(kind, getattr(sys.modules.get("jax"), "Array", ()))
+        by_another = hasattr(kind, "__cuda_array_interface__") or issubclass(kind, np.ndarray)
+        found = _speaking[kind] = speaks and (is_jaxs or not by_another)
+    return found
+
+
+def dlpack_interface(array: Any) -> dict[str, Any] | None:
+    """What its `__cuda_array_interface__` would say; None where it is in no memory of a CUDA device.
+
+    The legacy stream waits for what the array is made by. ValueError for what is no such description.
+    """
+    if array.__dlpack_device__()[0] not in CUDA_DEVICES:
+        return None
+    capsule = capsule_of(array, LEGACY_IN_DLPACK)
+    name = _capsule_name(capsule)
+    if name == b"dltensor_versioned":
+        versioned = VersionedTensor.from_address(_capsule_pointer(capsule, name))
+        if versioned.major != NEWEST_VERSION[0]:
+            raise ValueError(
+                f"its DLPack has version {versioned.major}.{versioned.minor}, expected {NEWEST_VERSION[0]}"
+            )
+        told, read_only = versioned.tensor, bool(versioned.flags & READ_ONLY)
+    elif name == b"dltensor":
+        told, read_only = DescribedTensor.from_address(_capsule_pointer(capsule, name)), True  # it does not say
+    else:
+        raise ValueError(f"its __dlpack__ gives a capsule of {name!r}, expected b'dltensor'")
+    size = told.bits * told.lanes // 8
+    kind = KINDS_IN_DLPACK.get(told.code, "|V") if told.lanes == 1 else "|V"
+    return {
+        "shape": tuple(told.shape[: told.dimensions]),
+        "strides": tuple(size * elements for elements in told.strides[: told.dimensions]) if told.strides else None,
+        "typestr": f"{kind}{size}",
+        "data": ((told.data or 0) + told.byte_offset, read_only),
+    }
+
+
+def capsule_of(array: Any, stream: int) -> Any:
+    """Its description; the stream, DLPack's number or a handle, waits for what the array is made by."""
+    try:
+        return array.__dlpack__(stream=stream, max_version=NEWEST_VERSION)
+    except TypeError:  # of a library from before there were versions
+        return array.__dlpack__(stream=stream)
+
+
+def let_wait(name: str, array: Any, stream: int) -> None:
+    """Let the stream of this handle wait for what the array is made by. RuntimeError where its library refuses."""
+    try:
+        capsule_of(array, stream or LEGACY_IN_DLPACK)
+    except Exception as error:  # each library has its own
+        raise RuntimeError(f"{name}: its __dlpack__ lets no stream wait: {error}") from error
+
+
+def _capsule_name(capsule: Any) -> bytes | None:
+    """ValueError for what is no capsule."""
+    told = ctypes.pythonapi.PyCapsule_GetName
+    told.restype, told.argtypes = ctypes.c_char_p, (ctypes.py_object,)
+    found: bytes | None = told(capsule)
+    return found
+
+
+def _capsule_pointer(capsule: Any, name: bytes) -> int:
+    told = ctypes.pythonapi.PyCapsule_GetPointer
+    told.restype, told.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    return int(told(capsule, name) or 0)
