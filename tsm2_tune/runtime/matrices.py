@@ -70,7 +70,7 @@ class Matrix:
             raise ValueError(f"{name}: its address is not a multiple of {dtype.itemsize} bytes")
         rows, columns = shape
         strides = strides or (columns * dtype.itemsize, dtype.itemsize)  # None: row-major, without padding
-        ld = _leading_dimensions(name, shape, strides, dtype.itemsize)
+        ld = leading_dimensions(name, shape, strides, dtype.itemsize)
         told = interface.get("stream"), is_conjugate(array)
         return cls(name, array, on_host, address, rows, columns, ld, element, dtype, read_only, *told, is_vector)
 
@@ -159,7 +159,7 @@ def _as_matrix(
     return ((1, elements), (step * elements, step)) if vector == "row" else ((elements, 1), (step, step * elements))
 
 
-def _leading_dimensions(name: str, shape: tuple[int, int], strides: Any, itemsize: int) -> dict[str, int]:
+def leading_dimensions(name: str, shape: tuple[int, int], strides: Any, itemsize: int) -> dict[str, int]:
     """Each storage order that the strides are of, with the elements from a line to the next.
 
     The stride along an extent of 1 says nothing, so that a vector may have both orders.

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tsm2_tune.runtime.cupy_products import cupy_namespace
+from tsm2_tune.runtime.jax_products import jax_namespace
 
-NAMESPACES: dict[str, Callable[[], Any]] = {"cupy": cupy_namespace}
+NAMESPACES: dict[str, Callable[[], Any]] = {"cupy": cupy_namespace, "jax": jax_namespace}
 
 
 def __getattr__(name: str) -> Any:

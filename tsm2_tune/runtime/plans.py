@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tsm2_tune.runtime.driver import LEGACY_STREAM, cuda, current_context, error_name
+from tsm2_tune.runtime.driver import LEGACY_STREAM, ask_driver, cuda, current_context, error_name
 from tsm2_tune.runtime.libraries import at_stream
 from tsm2_tune.runtime.loading import lock
 from tsm2_tune.runtime.matrices import Product
@@ -105,9 +105,7 @@ class Plan:
         if max(self.head) > MOST_BLOCKS:
             raise ValueError(f"a product of {m}x{n} has more tiles than a launch has blocks: compute it in parts")
         self.leading = leading
-        self.needed_bytes: tuple[int, int] | None = None
-        if launch.has_workspace:
-            self.needed_bytes = (launch.partial_elements(m, n) * sum_dtype.itemsize, launch.counters(m, n) * 4)
+        self.needed_bytes = workspace_bytes(match, (m, n), sum_dtype)
         self.scalar_type = sum_dtype.char
         self.scalar = SCALARS[self.scalar_type]
         self.largest, self.is_complex = LARGEST[self.scalar_type], product.is_complex
@@ -132,6 +130,27 @@ class Plan:
         if self.needed_bytes is not None or self.kernel_launch(slot.config, self.function, slot.parameters, None):
             self.launch(slot, stream, array)
         self.slots.append(slot)
+
+    def start_within(self, a: int, b: int, out: int, stream: int, partials: int, counters: int) -> None:
+        """Launch the product alone with the matrices at these addresses on the stream, whose context is the plan's
+        and current. Its workspace, if it needs one, is of this launch alone, and zeroed here where it has to be.
+
+        RuntimeError says what was refused.
+        """
+        try:
+            slot = self.slots.pop()
+        except IndexError:
+            slot = Slot(self)
+        STREAM_AND_ADDRESSES.pack_into(slot.buffer, STREAM_AT, stream, a, b, out)
+        if self.needed_bytes is not None:
+            words = ctypes.c_size_t(self.needed_bytes[1] // 4)
+            ask_driver("cuMemsetD32Async", ctypes.c_uint64(counters), 0, words, ctypes.c_void_p(stream))
+            WORKSPACE.pack_into(slot.buffer, WORKSPACE_AT, partials, counters)
+            slot.room = None
+        status = self.kernel_launch(slot.config, self.function, slot.parameters, None)
+        self.slots.append(slot)
+        if status:
+            raise RuntimeError(f"cuLaunchKernelEx failed: {error_name(status)}")
 
     def _launched_at_once(self, slot: Slot, needed_bytes: tuple[int, int]) -> bool:
         """Start what the slot holds on the legacy stream, with the workspace that this has; false where it has none
@@ -233,6 +252,14 @@ class BoundVendor:
         with at_stream(out, self.stream()):
             self.multiply()
         return out
+
+
+def workspace_bytes(match: Match, shape: tuple[int, int], sum_dtype: np.dtype[Any]) -> tuple[int, int] | None:
+    """What a product of an m x n result needs for partials and for counters; None where its kernel splits no k."""
+    launch = match.launch
+    if not launch.has_workspace:
+        return None
+    return launch.partial_elements(*shape) * sum_dtype.itemsize, launch.counters(*shape) * 4
 
 
 def made_order(match: Match) -> str:

@@ -68,7 +68,8 @@ def module_text(
     )
     imports, body = runtime_parts()
     public = f"__all__ = [{', '.join(json.dumps(name) for name in PUBLIC)}]"
-    return f"{head}{imports}\n\n{public}\n\n\n{body}\n\n\n{data}"
+    text = f"{head}{imports}\n\n{public}\n\n\n{body}\n\n\n{data}"
+    return f"{text}\nIDENTITY = {_digest(text.encode())}\n"
 
 
 def packed(data: bytes) -> list[str]:

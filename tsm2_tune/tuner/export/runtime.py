@@ -32,6 +32,9 @@ MODULES = (
     "deciding",
     "products",
     "cupy_products",
+    "xla",
+    "traced",
+    "jax_products",
     "namespaces",
 )
 

@@ -1,0 +1,482 @@
+"""`jax` of an exported module multiplies as JAX does: on the host, by emulated kernels; a GPU is pretended."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.fabricated import GPU, exported, handmade, host_run, imported, trial, tuning_run, winners
+from tests.recording_driver import RecordingDriver
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.compiler import Toolchain
+from tsm2_tune.tuner.host import run as host_run_module
+
+jax = pytest.importorskip("jax")
+jnp = jax.numpy
+
+OPS = {"f32": ("ttt", "ntt", "tnt", "nxt"), "c64": ("ttt", "ntt", "tnt"), "bf16": ("ttt",)}
+RANDOM = np.random.default_rng(13)
+OVER_FIRST, OVER_LAST = (((0,), (0,)), ((), ())), (((1,), (1,)), ((), ()))
+
+
+@pytest.fixture(scope="module")
+def best(tmp_path_factory: pytest.TempPathFactory, session_cache: None, quick: Toolchain) -> Iterator[ModuleType]:
+    """A module of a host's kernels for OPS."""
+    folder = tmp_path_factory.mktemp("module")
+    problems = [Problem(64, 64 if "x" in op else 4, 64, dtype, op) for dtype, ops in OPS.items() for op in ops]
+    found = winners(folder, *((host_run(), trial(problem=p, source=handmade(p))) for p in problems))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(host_run_module, "host_toolchain", lambda: quick)
+        yield imported(exported("module", found), folder)
+
+
+def numbers(*shape: int, dtype: str = "float32") -> Any:
+    """Small whole numbers, whose products are exact."""
+    drawn = RANDOM.integers(-3, 4, shape)
+    return jnp.asarray(drawn + 1j * RANDOM.integers(-3, 4, shape) if dtype[0] == "c" else drawn, dtype)
+
+
+def calls(best: ModuleType, function: Callable[..., Any], *arrays: Any) -> int:
+    """Products by kernels in the program that JAX compiles."""
+    return int(jax.jit(function).lower(*arrays).as_text().count(f"@{best.target_of_xla()}("))
+
+
+def check(function: Callable[..., Any], expected: Callable[..., Any], *arrays: Any) -> None:
+    """Compiled and not, the same numbers."""
+    wanted = expected(*arrays)
+    for found in (function(*arrays), jax.jit(function)(*arrays)):
+        jax.tree.map(np.testing.assert_array_equal, found, wanted)
+        assert jax.tree.map(lambda x: (x.shape, x.dtype), found) == jax.tree.map(lambda x: (x.shape, x.dtype), wanted)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64", "bfloat16"])
+@pytest.mark.parametrize(
+    "shapes", [((40, 6), (6, 3)), ((6,), (6, 3)), ((40, 6), (6,)), ((2, 5, 7, 6), (6, 3)), ((3, 1, 6), (6,))]
+)
+def test_one_product_is_a_kernels(best: ModuleType, shapes: Any, dtype: str) -> None:
+    a, b = (numbers(*shape, dtype=dtype) for shape in shapes)
+    check(best.jax.matmul, jnp.matmul, a, b)
+    assert calls(best, best.jax.matmul, a, b) == 1
+
+
+@pytest.mark.parametrize(
+    "shapes", [((6,), (6,)), ((4, 40, 6), (4, 6, 3)), ((40, 6), (4, 6, 3)), ((0, 6), (6, 3)), ((4, 0), (0, 3))]
+)
+def test_other_shapes_are_jaxs(best: ModuleType, shapes: Any) -> None:
+    a, b = (numbers(*shape) for shape in shapes)
+    check(best.jax.matmul, jnp.matmul, a, b)
+    assert calls(best, best.jax.matmul, a, b) == 0
+
+
+@pytest.mark.parametrize(
+    "types", [("int32", "int32"), ("float16", "float16"), ("float32", "bfloat16"), ("float32", "complex64")]
+)
+def test_other_types_are_jaxs(best: ModuleType, types: Any) -> None:
+    a, b = (numbers(*shape, dtype=dtype) for shape, dtype in zip(((40, 6), (6, 3)), types, strict=True))
+    check(best.jax.matmul, jnp.matmul, a, b)
+    assert calls(best, best.jax.matmul, a, b) == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        lambda: (numbers(40, 6), numbers(40, 6)),
+        lambda: (1.0, numbers(6, 3)),
+        lambda: ([[1.0]], numbers(1, 1)),
+        lambda: (numbers(6, 3), jnp.float32(2)),
+        lambda: (numbers(2, 3, 6), numbers(3, 6, 2)),
+    ],
+    ids=["inner", "number", "list", "scalar", "batches"],
+)
+def test_errors_are_jaxs(best: ModuleType, arguments: Callable[[], Any]) -> None:
+    given = arguments()
+    with pytest.raises((TypeError, ValueError)) as theirs:
+        jnp.matmul(*given)
+    with pytest.raises(type(theirs.value)) as ours:
+        best.jax.matmul(*given)
+    assert str(ours.value) == str(theirs.value)
+
+
+# dot_general
+
+
+@pytest.mark.parametrize(
+    ("shapes", "dimensions", "by_kernels"),
+    [
+        (((6, 40), (6, 3)), OVER_FIRST, 1),
+        (((40, 6), (3, 6)), OVER_LAST, 1),
+        (((2, 3, 40), (2, 3, 5)), (((0, 1), (0, 1)), ((), ())), 1),
+        (((4, 5, 2, 3), (2, 3, 5)), (((2, 3), (0, 1)), ((), ())), 1),
+        (((4, 5, 6), (6, 2, 2)), (((2,), (0,)), ((), ())), 1),
+        (((6, 4), (4, 6)), (((0,), (1,)), ((), ())), 0),  # of which there is no kernel
+        (((2, 3, 40), (3, 2, 5)), (((0, 1), (1, 0)), ((), ())), 0),
+        (((4, 6, 5), (6, 3)), (((1,), (0,)), ((), ())), 0),
+        (((4, 5, 6), (4, 6, 3)), (((2,), (1,)), ((0,), (0,))), 0),
+        (((6, 3), (6, 3)), (((0, 1), (0, 1)), ((), ())), 0),
+        (((6,), (4,)), (((), ()), ((), ())), 0),
+    ],
+)
+def test_dot_general_is_jaxs(best: ModuleType, shapes: Any, dimensions: Any, by_kernels: int) -> None:
+    a, b = (numbers(*shape) for shape in shapes)
+    check(
+        lambda a, b: best.jax.dot_general(a, b, dimensions), lambda a, b: jax.lax.dot_general(a, b, dimensions), a, b
+    )
+    assert calls(best, lambda a, b: best.jax.dot_general(a, b, dimensions), a, b) == by_kernels
+
+
+@pytest.mark.parametrize(
+    "precision", [None, "high", "float32", jax.lax.Precision.HIGHEST, ("default", "highest"), ["high", "high"]]
+)
+def test_kernels_are_as_precise_as_is_asked(best: ModuleType, precision: Any) -> None:
+    a, b = numbers(40, 6), numbers(6, 3)
+    assert calls(best, lambda a, b: best.jax.matmul(a, b, precision=precision), a, b) == 1
+
+
+def test_another_way_to_multiply_is_jaxs(best: ModuleType) -> None:
+    a, b, preset = numbers(40, 6), numbers(6, 3), jax.lax.DotAlgorithmPreset.BF16_BF16_F32
+    assert calls(best, lambda a, b: best.jax.matmul(a, b, precision=preset), a, b) == 0
+    with jax.default_matmul_precision("BF16_BF16_F32"):
+        assert calls(best, lambda a, b: best.jax.matmul(a, b), a, b) == 0
+    half = a.astype(jnp.bfloat16), b.astype(jnp.bfloat16)
+    wide = lambda a, b: best.jax.dot_general(a, b, (((1,), (0,)), ((), ())), preferred_element_type=jnp.float32)  # noqa: E731
+    assert (calls(best, wide, *half), wide(*half).dtype) == (0, jnp.float32)
+
+
+def test_a_precision_is_jaxs_where_the_product_is(best: ModuleType) -> None:
+    a, b = numbers(40, 6, dtype="float16"), numbers(6, 3, dtype="float16")
+    assert calls(best, best.jax.matmul, a, b) == 0
+    with jax.default_matmul_precision("highest"):
+        assert "HIGHEST" in jax.jit(lambda a, b: best.jax.matmul(a, b)).lower(a, b).as_text()
+
+
+def test_what_flax_passes_changes_nothing(best: ModuleType) -> None:
+    a, b, none = (
+        numbers(40, 6),
+        numbers(6, 3),
+        {"precision": None, "preferred_element_type": None, "out_sharding": None},
+    )
+    assert calls(best, lambda a, b: best.jax.dot_general(a, b, (((1,), (0,)), ((), ())), **none), a, b) == 1
+    assert calls(best, lambda a, b: best.jax.matmul(a, b, preferred_element_type=None), a, b) == 1
+
+
+# What JAX does with it
+
+
+def loss(multiply: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda a, b: (multiply(a, b) ** 2).real.sum()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+@pytest.mark.parametrize("over", [(1, 0), (0, 0), (1, 1)])
+def test_gradients_are_such_products(best: ModuleType, over: tuple[int, int], dtype: str) -> None:
+    dimensions = ((over[:1], over[1:]), ((), ()))
+    a, b = (
+        numbers(*(8, 6)[:: 1 if over[0] else -1], dtype=dtype),
+        numbers(*(6, 3)[:: -1 if over[1] else 1], dtype=dtype),
+    )
+    ours = jax.grad(loss(lambda a, b: best.jax.dot_general(a, b, dimensions)), (0, 1))
+    check(ours, jax.grad(loss(lambda a, b: jax.lax.dot_general(a, b, dimensions)), (0, 1)), a, b)
+    assert calls(best, ours, a, b) == 3
+
+
+def test_all_derivatives_are_jaxs(best: ModuleType) -> None:
+    a, b = numbers(4, 3), numbers(3, 2)
+    for derivative in (jax.hessian, jax.jacfwd, jax.jacrev, lambda f: jax.grad(jax.checkpoint(f))):
+        check(derivative(loss(best.jax.matmul)), derivative(loss(jnp.matmul)), a, b)
+    both = [lambda a, b, f=f: jax.jvp(f, (a, b), (2 * a, b)) for f in (best.jax.matmul, jnp.matmul)]
+    check(*both, a, b)
+    assert calls(best, both[0], a, b) == 3
+    linear = [
+        lambda a, b, f=f: jax.linear_transpose(lambda x: f(x, b), a)(f(a, b))[0]
+        for f in (best.jax.matmul, jnp.matmul)
+    ]
+    check(*linear, a, b)
+
+
+@pytest.mark.parametrize(
+    ("axes", "over", "by_kernels"),
+    [
+        ((0, None), (1, 0), 1),
+        ((2, None), (1, 0), 1),
+        ((None, 0), (1, 1), 1),
+        ((None, 0), (1, 0), 0),
+        ((0, None), (0, 0), 0),
+        ((0, 0), (1, 0), 0),
+        ((0, 1), (0, 0), 0),
+    ],
+)
+def test_batches_are_jaxs_or_one_product(best: ModuleType, axes: Any, over: Any, by_kernels: int) -> None:
+    dimensions = ((over[:1], over[1:]), ((), ()))
+    a, b = numbers(*(8, 6)[:: 1 if over[0] else -1]), numbers(*(6, 3)[:: -1 if over[1] else 1])
+    given = [
+        x if axis is None else jnp.stack([x, 2 * x, -x, x, 3 * x], axis) for x, axis in zip((a, b), axes, strict=True)
+    ]
+    ours, theirs = (
+        jax.vmap(lambda a, b, f=f: f(a, b, dimensions), axes) for f in (best.jax.dot_general, jax.lax.dot_general)
+    )
+    check(ours, theirs, *given)
+    assert calls(best, ours, *given) == by_kernels
+
+
+def test_gradients_of_batches_and_batches_of_gradients(best: ModuleType) -> None:
+    a, b = numbers(5, 8, 6), numbers(6, 3)
+    for of in (
+        lambda f: jax.vmap(jax.grad(loss(f), (0, 1)), (0, None)),
+        lambda f: jax.grad(loss(jax.vmap(f, (0, None))), (0, 1)),
+    ):
+        check(of(best.jax.matmul), of(jnp.matmul), a, b)
+
+
+def test_loops_and_conditions(best: ModuleType) -> None:
+    a, b = numbers(6, 6), numbers(6, 3)
+    for of in (
+        lambda f: lambda a, b: jax.lax.scan(lambda x, _: (f(a, x) % 5, f(x.T, x).sum()), b, None, length=4),
+        lambda f: lambda a, b: jax.lax.fori_loop(0, 3, lambda _, x: f(a, x) % 5, b),
+        lambda f: lambda a, b: jax.lax.cond(a[0, 0] > 100, lambda: b, lambda: f(a, b)),
+    ):
+        check(of(best.jax.matmul), of(jnp.matmul), a, b)
+
+
+# X^T X
+
+
+def gram(multiply: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda x: multiply(x, x, OVER_FIRST)
+
+
+def test_a_matrix_by_itself_is_told_so(best: ModuleType) -> None:
+    """It changes nothing that the kernel of op nx does, here, multiply all; derivatives are of two factors."""
+    x = numbers(40, 6)
+    check(gram(best.jax.dot_general), gram(jax.lax.dot_general), x)
+    assert '"f32", [true, false], true,' in _texts(best, gram(best.jax.dot_general), x)
+    assert '"f32", [true, false], false,' in _texts(best, lambda x, y: best.jax.dot_general(x, y, OVER_FIRST), x, x)
+    check(
+        jax.grad(lambda x: (gram(best.jax.dot_general)(x) ** 2).sum()), jax.grad(lambda x: ((x.T @ x) ** 2).sum()), x
+    )
+    check(jax.jacfwd(gram(best.jax.dot_general)), jax.jacfwd(lambda x: x.T @ x), x)
+    check(jax.vmap(gram(best.jax.dot_general)), jax.vmap(lambda x: x.T @ x), jnp.stack([x, 1 + x]))
+
+
+def _texts(best: ModuleType, function: Callable[..., Any], *arrays: Any) -> str:
+    return str(jax.jit(function).lower(*arrays).as_text()).replace("\\22", '"')
+
+
+# What leaves the process
+
+
+def test_extents_without_numbers_are_jaxs(best: ModuleType) -> None:
+    (rows,) = jax.export.symbolic_shape("m")
+    arrays = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((rows, 6), (6, 3))]
+    assert best.target_of_xla() not in jax.export.export(jax.jit(best.jax.matmul))(*arrays).mlir_module()
+
+
+OTHER_PROCESS = """
+import sys, importlib.util, numpy as np, jax
+spec = importlib.util.spec_from_file_location("best_kernels", sys.argv[1])
+best = sys.modules["best_kernels"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(best)
+assert "jax" not in vars(best)
+best.jax
+a, b = np.arange(240, dtype=np.float32).reshape(40, 6) % 7, np.arange(18, dtype=np.float32).reshape(6, 3) % 5
+program = jax.export.deserialize(bytearray(open(sys.argv[2], "rb").read()))
+np.testing.assert_array_equal(program.call(a, b), a @ b)
+"""
+
+
+def test_a_program_runs_in_another_process_with_the_same_file(best: ModuleType, tmp_path: Path) -> None:
+    pytest.importorskip("flatbuffers")
+    arrays = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((40, 6), (6, 3))]
+    known = jax.export.DisabledSafetyCheck.custom_call(best.target_of_xla())
+    made = jax.export.export(jax.jit(best.jax.matmul), disabled_checks=[known])(*arrays)
+    assert best.target_of_xla() in made.mlir_module()
+    (path := tmp_path / "program").write_bytes(made.serialize())
+    run_python(OTHER_PROCESS, str(best.__file__), str(path))
+
+
+SEVERAL_DEVICES = """
+import sys, numpy as np, jax, jax.numpy as jnp
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+import importlib.util
+spec = importlib.util.spec_from_file_location("best_kernels", sys.argv[1])
+best = sys.modules["best_kernels"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(best)
+a, b = jnp.arange(240.0).reshape(40, 6) % 7, jnp.arange(18.0).reshape(6, 3) % 5
+mesh = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Auto,))
+parts, whole = P("d", None), P(None, None)
+name = f"@{best.target_of_xla()}("
+
+def each(f, out=parts):
+    return jax.jit(jax.shard_map(f, mesh=mesh, in_specs=(parts, whole), out_specs=out))
+
+def same(ours, theirs, *arrays):
+    jax.tree.map(np.testing.assert_array_equal, ours(*arrays), theirs(*arrays))
+    return jax.jit(ours).lower(*arrays).as_text().count(name)
+
+loss = lambda f: lambda a, b: (f(a, b) ** 2).sum()
+assert same(each(best.jax.matmul), each(jnp.matmul), a, b) == 1
+assert same(*(jax.grad(loss(each(f)), (0, 1)) for f in (best.jax.matmul, jnp.matmul)), a, b) == 3
+divided = jax.device_put(a, NamedSharding(mesh, parts)), jax.device_put(b, NamedSharding(mesh, whole))
+assert same(best.jax.matmul, jnp.matmul, *divided) == 0
+told = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Explicit,))
+with jax.set_mesh(told):
+    divided = jax.device_put(a.T, NamedSharding(told, whole)), jax.device_put(b, NamedSharding(told, P(None, None)))
+    divided = jax.device_put(a, NamedSharding(told, parts)), divided[1]
+    assert same(best.jax.matmul, jnp.matmul, *divided) == 0
+    assert jax.typeof(best.jax.matmul(*divided)) == jax.typeof(jnp.matmul(*divided))
+"""
+
+
+def test_products_on_several_devices_are_jaxs_but_for_shard_maps(best: ModuleType) -> None:
+    run_python(SEVERAL_DEVICES, str(best.__file__), XLA_FLAGS="--xla_force_host_platform_device_count=2")
+
+
+def run_python(program: str, *arguments: str, **environment: str) -> None:
+    """A program in a process of its own, on the CPU."""
+    at = {**os.environ, "JAX_PLATFORMS": "cpu", **environment}
+    command = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(command, env=at, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_two_modules_of_one_file_are_one_to_xla(best: ModuleType, tmp_path: Path) -> None:
+    a, b = numbers(40, 6), numbers(6, 3)
+    before = sys.modules["best_kernels"]
+    other = imported(Path(str(best.__file__)).read_text(encoding="utf-8"), tmp_path)
+    sys.modules["best_kernels"] = before
+    check(other.jax.matmul, best.jax.matmul, a, b)
+
+
+def test_without_jax_there_is_no_such_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = winners(tmp_path, (tuning_run(), trial(problem=Problem(64, 4, 64, "f32", "ttt"))))
+    module = imported(exported("module", found), tmp_path)
+    monkeypatch.setitem(sys.modules, "jax", None)
+    with pytest.raises(AttributeError, match=r"^module 'best_kernels' has no attribute 'jax' here: "):
+        module.jax  # noqa: B018
+
+
+# A GPU that is pretended: XLA's CPU calls the handler, and the driver records
+
+
+class Driver(RecordingDriver):
+    def cuCtxGetDevice(self, device: Any) -> int:
+        device._obj.value = 0
+        return 0
+
+
+@pytest.fixture(scope="module")
+def of_gpu(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    """A module of a GPU's winners; its second one splits k."""
+    folder = tmp_path_factory.mktemp("of_gpu")
+    problems = [Problem(64, 4, 64, "f32", op) for op in ("ttt", "ntt")]
+    texts = {"ttt": None, "ntt": handmade(problems[1], splits=5)}
+    tried = [trial(problem=p, **({"source": texts[p.op]} if texts[p.op] else {})) for p in problems]
+    return imported(exported("module", winners(folder, *((tuning_run(), one) for one in tried)), "of_gpu.db"), folder)
+
+
+@pytest.fixture
+def driver(of_gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Driver:
+    driver = Driver()
+    driver.current = 0xC0
+    changes = {
+        "cuda": lambda: driver, "cubin_of": lambda *_: b"cubin", "PLATFORM_OF_HOST": "none",
+        "_device_name": lambda *_: GPU, "_stream": lambda call: 0x77,
+    }  # fmt: skip
+    for name, change in changes.items():
+        monkeypatch.setattr(of_gpu, name, change, raising=False)
+    of_gpu._texts.clear()
+    return driver
+
+
+def launched(of_gpu: ModuleType, driver: Driver, function: Callable[..., Any], *arrays: Any) -> Any:
+    """The one launch that the program makes."""
+    driver.launches.clear()
+    jax.block_until_ready(jax.jit(function)(*arrays))
+    (launch,) = driver.launches
+    assert launch["stream"] == 0x77
+    return launch["values"]
+
+
+def test_the_kernel_is_started_on_xlas_stream_and_memory(of_gpu: ModuleType, driver: Driver) -> None:
+    m, n, k, alpha, a, lda, b, ldb, beta, c, ldc = launched(
+        of_gpu, driver, of_gpu.jax.matmul, numbers(40, 6), numbers(6, 3)
+    )
+    assert (m, n, k, alpha, beta, lda, ldb, ldc) == (40, 3, 6, 1, 0, 6, 3, 3)
+    assert 0 not in (a, b, c)
+    assert driver.zeroed == []
+
+
+def test_the_workspace_is_xlas_and_its_counters_are_zeroed_before_each_start(
+    of_gpu: ModuleType, driver: Driver
+) -> None:
+    def across(x: Any, y: Any) -> Any:
+        return of_gpu.jax.dot_general(x, y, OVER_FIRST)
+
+    driver.workspaces = True
+    text = jax.jit(across).lower(numbers(6, 40), numbers(6, 3)).as_text()
+    (row,) = [row for row in text.splitlines() if "custom_call" in row]
+    traced = of_gpu.Traced((40, 3, 6), "f32", (True, False))
+    found = traced.choice(GPU)
+    room_bytes = traced.room_bytes(found)
+    assert f"tensor<{room_bytes}xui8>" in row
+    for _ in range(2):
+        driver.zeroed.clear()
+        *_, partials, counters = launched(of_gpu, driver, across, numbers(6, 40), numbers(6, 3))
+        sizes = found.launch.partial_elements(40, 3) * 4, found.launch.counters(40, 3) * 4
+        assert (partials % 16, counters % 4) == (0, 0)
+        assert partials + sizes[0] <= counters
+        assert counters + sizes[1] == partials + room_bytes
+        assert driver.zeroed == [(counters, sizes[1] // 4, 0x77)]
+    assert driver.memory == {}
+
+
+def test_a_kernel_is_loaded_once_also_while_xla_captures(of_gpu: ModuleType, driver: Driver) -> None:
+    relaxed: list[bool] = []
+    driver.cuModuleLoadData = lambda module, image: relaxed.append(driver.relaxed) or 0  # type: ignore[method-assign]
+    of_gpu._functions.clear()
+    for _ in range(2):
+        launched(of_gpu, driver, of_gpu.jax.matmul, numbers(33, 6), numbers(6, 3))
+    assert relaxed == [True]
+    assert not driver.relaxed
+
+
+def test_what_cuda_refuses_is_jaxs_error(of_gpu: ModuleType, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    launch = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)(lambda *_: 1)
+    monkeypatch.setattr(driver, "cuLaunchKernelEx", launch)
+    with pytest.raises(
+        jax.errors.JaxRuntimeError, match=r"INTERNAL: cuLaunchKernelEx failed: CUDA_ERROR_INVALID_VALUE"
+    ):
+        jax.block_until_ready(jax.jit(of_gpu.jax.matmul)(numbers(37, 6), numbers(6, 3)))
+
+
+def test_without_a_stream_xla_is_told(of_gpu: ModuleType, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    for name, change in {"cuda": lambda: driver, "PLATFORM_OF_HOST": "none", "_device_name": lambda *_: GPU}.items():
+        monkeypatch.setattr(of_gpu, name, change)
+    monkeypatch.setattr(of_gpu, "cubin_of", lambda *_: b"cubin")
+    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL: XLA has no stream here"):
+        jax.block_until_ready(jax.jit(of_gpu.jax.matmul)(numbers(36, 6), numbers(6, 3)))
+
+
+def test_what_the_vendor_is_expected_to_be_faster_for_is_jaxs(
+    of_gpu: ModuleType, driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = numbers(41, 6), numbers(6, 3)
+    assert calls(of_gpu, of_gpu.jax.matmul, a, b) == 1
+    monkeypatch.setattr(of_gpu.Match, "loses", True)
+    jax.clear_caches()
+    assert calls(of_gpu, of_gpu.jax.matmul, a, b) == 0
+
+
+def test_a_program_for_a_gpu_that_is_not_here_is_jaxs(of_gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((40, 6), (6, 3))]
+    program = jax.export.export(jax.jit(of_gpu.jax.matmul), platforms=["cuda"])(*arrays)
+    assert of_gpu.target_of_xla() not in program.mlir_module()

@@ -1,0 +1,215 @@
+"""XLA's interface for foreign functions, in the C ABI that it keeps stable (xla/ffi/api/c_api.h, version 0.x): a
+handler in Python, without JAX's headers and without a compiler.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+MAJOR, MINOR = 0, 4  # of the interface that the structures below were written for
+EXECUTE = 3  # XLA_FFI_ExecutionStage_EXECUTE
+OF_METADATA = 1  # XLA_FFI_Extension_Metadata
+IS_CAPTURABLE = 1  # XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE
+IS_STRING = 4  # XLA_FFI_AttrType_STRING
+RESOURCE_EXHAUSTED, INTERNAL = 8, 13  # XLA_FFI_Error_Code
+
+
+class XlaBuffer(ctypes.Structure):
+    """XLA_FFI_Buffer."""
+
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("extension", ctypes.c_void_p),
+        ("dtype", ctypes.c_int),
+        ("address", ctypes.c_void_p),
+    )
+
+
+class XlaText(ctypes.Structure):
+    """XLA_FFI_ByteSpan."""
+
+    _fields_ = (("first", ctypes.c_void_p), ("size", ctypes.c_size_t))
+
+
+class XlaBuffers(ctypes.Structure):
+    """XLA_FFI_Args and XLA_FFI_Rets."""
+
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("extension", ctypes.c_void_p),
+        ("count", ctypes.c_int64),
+        ("types", ctypes.c_void_p),
+        ("buffers", ctypes.POINTER(ctypes.POINTER(XlaBuffer))),
+    )
+
+
+class XlaAttributes(ctypes.Structure):
+    """XLA_FFI_Attrs."""
+
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("extension", ctypes.c_void_p),
+        ("count", ctypes.c_int64),
+        ("types", ctypes.POINTER(ctypes.c_int)),
+        ("names", ctypes.c_void_p),
+        ("values", ctypes.POINTER(ctypes.POINTER(XlaText))),
+    )
+
+
+class XlaVersion(ctypes.Structure):
+    """XLA_FFI_Api_Version."""
+
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("extension", ctypes.c_void_p),
+        ("major", ctypes.c_int),
+        ("minor", ctypes.c_int),
+    )
+
+
+class XlaMetadata(ctypes.Structure):
+    """XLA_FFI_Metadata, as far as a handler without a state fills it in."""
+
+    _fields_ = (("struct_size", ctypes.c_size_t), ("version", XlaVersion), ("traits", ctypes.c_uint32))
+
+
+class XlaExtension(ctypes.Structure):
+    """XLA_FFI_Metadata_Extension."""
+
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("kind", ctypes.c_int),
+        ("next", ctypes.c_void_p),
+        ("metadata", ctypes.POINTER(XlaMetadata)),
+    )
+
+
+class XlaError(ctypes.Structure):
+    """XLA_FFI_Error_Create_Args."""
+
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("extension", ctypes.c_void_p),
+        ("message", ctypes.c_char_p),
+        ("code", ctypes.c_int),
+    )
+
+
+class XlaDestroyed(ctypes.Structure):
+    """XLA_FFI_Error_Destroy_Args."""
+
+    _fields_ = (("struct_size", ctypes.c_size_t), ("extension", ctypes.c_void_p), ("error", ctypes.c_void_p))
+
+
+class XlaStream(ctypes.Structure):
+    """XLA_FFI_Stream_Get_Args."""
+
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("extension", ctypes.c_void_p),
+        ("context", ctypes.c_void_p),
+        ("stream", ctypes.c_void_p),
+    )
+
+
+# That hold Python's lock: they return at once.
+CREATE_ERROR = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(XlaError))
+DESTROY_ERROR = ctypes.PYFUNCTYPE(None, ctypes.POINTER(XlaDestroyed))
+TELL_STREAM = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(XlaStream))
+
+
+class XlaApi(ctypes.Structure):
+    """XLA_FFI_Api, as far as it is used here."""
+
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("extension", ctypes.c_void_p),
+        ("version", XlaVersion),
+        ("internal", ctypes.c_void_p),
+        ("create_error", CREATE_ERROR),
+        ("tell_error", ctypes.c_void_p),
+        ("destroy_error", DESTROY_ERROR),
+        ("register_handler", ctypes.c_void_p),
+        ("tell_stream", TELL_STREAM),
+    )
+
+
+class XlaCall(ctypes.Structure):
+    """XLA_FFI_CallFrame."""
+
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("extension", ctypes.POINTER(XlaExtension)),
+        ("api", ctypes.POINTER(XlaApi)),
+        ("context", ctypes.c_void_p),
+        ("stage", ctypes.c_int),
+        ("arguments", XlaBuffers),
+        ("results", XlaBuffers),
+        ("attributes", XlaAttributes),
+    )
+
+
+HANDLER = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(XlaCall))
+# What a handler does: of the text that the call was traced with, the addresses of arguments and results, and the
+# stream, which it has where it asks for it.
+Execution = Callable[[bytes, list[int], list[int], Callable[[], int]], None]
+
+
+def xla_handler(execute: Execution) -> Any:
+    """A handler that executes calls with one attribute, a text. What it raises is XLA's error."""
+
+    def handle(frame: Any) -> int | None:
+        call = frame[0]
+        try:
+            if call.extension and call.extension[0].kind == OF_METADATA:
+                _tell_metadata(call)
+            elif call.stage == EXECUTE:
+                execute(_text_of(call), _addresses(call.arguments), _addresses(call.results), lambda: _stream(call))
+        except MemoryError as error:
+            return _xla_error(call, RESOURCE_EXHAUSTED, error)
+        except BaseException as error:  # nothing may pass through C
+            return _xla_error(call, INTERNAL, error)
+        return None
+
+    return HANDLER(handle)
+
+
+def _tell_metadata(call: Any) -> None:
+    """Tell XLA the interface that the handler is for, which is any of version 0.x, and that it may be captured."""
+    metadata = call.extension[0].metadata[0]
+    told = call.api[0].version if call.api else None
+    is_known = told is not None and told.major == MAJOR
+    metadata.version.major, metadata.version.minor = MAJOR, told.minor if told is not None and is_known else MINOR
+    metadata.traits = IS_CAPTURABLE
+
+
+def _text_of(call: Any) -> bytes:
+    attributes = call.attributes
+    if attributes.count != 1 or attributes.types[0] != IS_STRING:
+        raise ValueError("expected one attribute, a text")
+    text = attributes.values[0][0]
+    return ctypes.string_at(text.first, text.size)
+
+
+def _addresses(buffers: Any) -> list[int]:
+    return [buffers.buffers[at][0].address or 0 for at in range(buffers.count)]
+
+
+def _stream(call: Any) -> int:
+    """The handle of the stream that the call is to be started on. RuntimeError where XLA has none."""
+    asked = XlaStream(ctypes.sizeof(XlaStream), None, call.context, None)
+    error = call.api[0].tell_stream(asked)
+    if error:
+        call.api[0].destroy_error(XlaDestroyed(ctypes.sizeof(XlaDestroyed), None, error))
+        raise RuntimeError("XLA has no stream here")
+    return asked.stream or 0
+
+
+def _xla_error(call: Any, code: int, error: BaseException) -> int | None:
+    """An error of XLA's with this message."""
+    text = str(error) or type(error).__name__
+    told = XlaError(ctypes.sizeof(XlaError), None, text.encode(), code)
+    made: int | None = call.api[0].create_error(told)
+    return made
