@@ -1,0 +1,34 @@
+"""JAX's, CuPy's and DLPack's arrays in an exported module, on a GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.on_gpu import ON_GPU
+
+pytestmark = [*ON_GPU, pytest.mark.usefixtures("session_cache")]
+LIMIT_SECONDS = 300  # of a process
+GROUPS = {  # each a process, with the libraries that it needs
+    ("products", "gradients", "programs"): ("jax",),
+    ("captured",): ("jax",),
+    ("cupys",): ("cupy",),
+    ("dlpack",): ("jax", "cupy", "torch"),
+}
+
+
+@pytest.mark.parametrize("checks", GROUPS, ids=lambda checks: checks[0])
+def test_arrays_are_multiplied_right(checks: tuple[str, ...]) -> None:
+    for library in GROUPS[checks]:
+        if importlib.util.find_spec(library) is None:
+            pytest.skip(f"{library} is not installed")
+    program, at = [sys.executable, "-m", "tests.arrays_on_gpu", *checks], Path(__file__).parents[1]
+    try:
+        done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=LIMIT_SECONDS, cwd=at)
+    except subprocess.TimeoutExpired as late:
+        pytest.fail(f"it took more than {LIMIT_SECONDS} s: {(late.stderr or b'').decode()}")
+    assert done.returncode == 0, done.stdout + done.stderr
