@@ -384,6 +384,7 @@ def dlpack(best: ModuleType) -> None:
                 cupy.cuda.Device().synchronize()
                 right(out.cpu() if name == "torch" else out.get(), a, b)
     _ordered(best, jax, torch)
+    _held(best, jax, torch)
     _refused(best, jnp, torch)
 
 
@@ -404,6 +405,23 @@ def _ordered(best: ModuleType, jax: Any, torch: Any) -> None:
             best.gemm(made, y, out=out)
             stream.synchronize()
             assert bool((out == 64).all())
+
+
+def _held(best: ModuleType, jax: Any, torch: Any) -> None:
+    """What nobody has any more, and JAX would use the memory of, is there until its product is done."""
+    jnp, stream = jax.numpy, torch.cuda.Stream()
+    y, shape = jnp.ones((64, 8), jnp.float32), (40_000, 64)
+    for turn in range(5):
+        made = (jnp.ones(shape, jnp.float32) + turn).block_until_ready()
+        with torch.cuda.stream(stream):
+            out = torch.full((shape[0], 8), float("nan"), device="cuda")
+            torch.cuda._sleep(200_000_000)  # cycles, about 0.1 s
+            best.gemm(made, y, out=out)
+            del made
+            others = [jnp.full(shape, 100 + other, jnp.float32) for other in range(20)]
+            jax.block_until_ready(others)
+            stream.synchronize()
+            assert bool((out == 64 * (1 + turn)).all()), turn
 
 
 def _refused(best: ModuleType, jnp: Any, torch: Any) -> None:

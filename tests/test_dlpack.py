@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+import weakref
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -92,6 +94,52 @@ def test_a_library_that_lets_no_stream_wait_is_named(module: ModuleType) -> None
     with pytest.raises(RuntimeError, match=r"^b: its __dlpack__ lets no stream wait: no stream 77$"):
         module.gemm(a, b, out=out, stream=77)
     assert module.streams == []
+
+
+def test_arrays_are_held_until_their_product_is_done(module: ModuleType) -> None:
+    """Their library may use the memory again, on another stream, as soon as nobody has them."""
+    driver, done = module.cuda(), set[int]()
+    driver.cuEventQuery = lambda event: 0 if event.value in done else 600
+    out = Exported(numbers(30, 3))
+
+    def multiply() -> list[Any]:
+        a, b = Exported(numbers(30, 20)), Exported(numbers(20, 3))
+        module.gemm(a, b, out=out, stream=77)
+        assert driver.calls[-1] == "pop"
+        assert "event on 77" in driver.calls
+        return [weakref.ref(x) for x in (a, b)]
+
+    first, second = multiply(), multiply()
+    gc.collect()
+    assert all(one() is not None for one in (*first, *second))
+    done.update(list(driver.events)[:1])
+    third = multiply()
+    gc.collect()
+    assert [one() is None for one in (*first, *second, *third)] == [True, True, False, False, False, False]
+    assert not done & set(driver.events)
+
+
+def test_a_graphs_arrays_are_its_users(module: ModuleType) -> None:
+    a, b, out = (Exported(numbers(*shape)) for shape in ((30, 20), (20, 3), (30, 3)))
+    module.gemm(a, b, out=out, stream=77)
+    driver = module.cuda()
+    before = len(driver.events)
+    driver.capturing.add(77)
+    module.gemm(a, b, out=out, stream=77)
+    assert len(driver.events) == before
+
+
+@pytest.mark.parametrize("others", [0, 1, 2])
+def test_no_library_multiplies_what_is_anothers(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", cupy := Cupy())
+    arrays = [Ndarray(numbers(*shape)) for shape in ((30, 20), (20, 3), (30, 3))]
+    wide = [x.held.astype(np.float64) for x in arrays]
+    given: list[Any] = [Exported(x) if at == others else Ndarray(x) for at, x in enumerate(wide)]
+    with pytest.raises(LookupError, match=r"^no f64 kernel tuned on a GPU is in this module"):
+        module.gemm(given[0], given[1], out=given[2])
+    assert cupy.multiplied == 0
 
 
 def test_bfloat16_is_told_by_dlpack(module: ModuleType) -> None:

@@ -24,6 +24,7 @@ from tsm2_tune.runtime.fast import (
     starters,
     torch_key,
 )
+from tsm2_tune.runtime.holding import hold_until_done
 from tsm2_tune.runtime.host import multiply_on_host
 from tsm2_tune.runtime.libraries import (
     at_stream,
@@ -139,6 +140,7 @@ def gemm(
     await_all(product, stream, handle)
     at_a, at_b, at_out = (x.address for x in product.given)
     plan.start(at_a, at_b, at_out, alpha, beta, handle, product.a.array)
+    hold_until_done(product, plan.context, handle)
     assert product.out is not None
     if is_kept:
         _remember(a, b, out, plan, asked)
@@ -243,7 +245,7 @@ def _chosen_or_vendor(product: Product, fallback: str) -> Match | Vendor:
     if 0 in product.shape:
         return Vendor("an extent is 0")
     check_place(product)
-    has_one = is_torchs(product.a.array) or is_cupys(product.a.array)
+    has_one = any(all(is_its(x.array) for x in product.given) for is_its in (is_torchs, is_cupys))
     falls_back = fallback == "vendor" and product.math is None and has_one
     try:
         found = choose(product, None if product.on_host else device_of(home(product.a)[1])[0])

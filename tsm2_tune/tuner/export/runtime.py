@@ -28,6 +28,7 @@ MODULES = (
     "pycuda_arrays",
     "host",
     "starting",
+    "holding",
     "measuring",
     "deciding",
     "products",
