@@ -42,6 +42,8 @@ def best(tmp_path_factory: pytest.TempPathFactory, session_cache: None, quick: T
 def numbers(*shape: int, dtype: str = "float32") -> Any:
     """Small whole numbers, whose products are exact."""
     drawn = RANDOM.integers(-3, 4, shape)
+    if dtype == "bool":
+        return jnp.asarray(drawn > 2)
     return jnp.asarray(drawn + 1j * RANDOM.integers(-3, 4, shape) if dtype[0] == "c" else drawn, dtype)
 
 
@@ -78,7 +80,8 @@ def test_other_shapes_are_jaxs(best: ModuleType, shapes: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "types", [("int32", "int32"), ("float16", "float16"), ("float32", "bfloat16"), ("float32", "complex64")]
+    "types",
+    [("int32", "int32"), ("bool", "bool"), ("float16", "float16"), ("float32", "bfloat16"), ("float32", "complex64")],
 )
 def test_other_types_are_jaxs(best: ModuleType, types: Any) -> None:
     a, b = (numbers(*shape, dtype=dtype) for shape, dtype in zip(((40, 6), (6, 3)), types, strict=True))

@@ -7,7 +7,7 @@ products; what computes it is decided when JAX compiles: a call of XLA's handler
 from __future__ import annotations
 
 import math
-from functools import partial
+from functools import lru_cache, partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -49,18 +49,15 @@ def jax_namespace() -> SimpleNamespace:
         dot_general(x, x, ...) may compute half of it. All else is JAX's own product.
         """
         named = {name: value for name, value in named.items() if value is not None}
-        own = partial(
-            jax.lax.dot_general, precision=precision, preferred_element_type=preferred_element_type, **named
-        )
         kept = precision if precision is not None else jax.config.jax_default_matmul_precision
         kept = tuple(kept) if isinstance(kept, list) else kept
-        if named or not _is_kept(kept) or not _may_be_taken(lhs, rhs, preferred_element_type):
-            return own(lhs, rhs, dimension_numbers)
-        found = _as_matrices(lhs.shape, rhs.shape, dimension_numbers)
-        if found is None or _is_divided(jax, lhs) or _is_divided(jax, rhs):
-            return own(lhs, rhs, dimension_numbers)
+        found = None if named else _found_matrices(lhs, rhs, dimension_numbers, preferred_element_type, kept)
+        types = None if found is None else (jax.typeof(lhs), jax.typeof(rhs))
+        if found is None or types is None or any(map(_is_divided, types)):
+            named |= {"precision": precision, "preferred_element_type": preferred_element_type}
+            return jax.lax.dot_general(lhs, rhs, dimension_numbers, **named)
         is_same = lhs is rhs
-        lhs, rhs = _varying_alike(jax, lhs, rhs)
+        lhs, rhs = _varying_alike(jax, (lhs, rhs), types)
         return general(lhs, rhs, dimensions=found, precision=kept, is_same=is_same)
 
     def matmul(a: Any, b: Any, *, precision: Any = None, **named: Any) -> Any:
@@ -70,11 +67,14 @@ def jax_namespace() -> SimpleNamespace:
         JAX's own product: two vectors, batches of b, types that differ or that no kernel is for.
         """
         named = {name: value for name, value in named.items() if value is not None}
-        if named or not _may_be_taken(a, b, None) or not (0 < b.ndim <= 2 and a.ndim and a.ndim + b.ndim > 2):
+        of_a: Any = getattr(a, "shape", ())
+        of_b: Any = getattr(b, "shape", ())
+        if named or not (0 < len(of_b) <= 2 and len(of_a) > 0 and len(of_a) + len(of_b) > 2):
             return jax.numpy.matmul(a, b, precision=precision, **named)
-        if a.shape[-1] != b.shape[0]:
+        numbers = ((len(of_a) - 1,), (0,)), ((), ())
+        if _found_matrices(a, b, numbers, None, None) is None:
             return jax.numpy.matmul(a, b, precision=precision)
-        return dot_general(a, b, (((a.ndim - 1,), (0,)), ((), ())), precision)
+        return dot_general(a, b, numbers, precision)
 
     return SimpleNamespace(dot_general=dot_general, matmul=matmul)
 
@@ -84,12 +84,37 @@ def jax_namespace() -> SimpleNamespace:
 Dimensions = tuple[int, int, bool, bool]  # of lhs and rhs: how many are summed over, and whether these are the first
 
 
-def _may_be_taken(a: Any, b: Any, preferred: Any) -> bool:
-    """Whether they are arrays of one type that kernels may be for, and so is the result."""
-    types = [getattr(x, "dtype", None) for x in (a, b)]
-    if types[0] is None or types[0] != types[1] or not all(hasattr(x, "ndim") for x in (a, b)):
-        return False
-    return _element(types[0]) is not None and (preferred is None or _element(preferred) == _element(types[0]))
+def _found_matrices(a: Any, b: Any, dimension_numbers: Any, preferred: Any, precision: Any) -> Dimensions | None:
+    """How the arrays are matrices that a kernel may be for, also by their types and precision; None where they are
+    not.
+    """
+    try:
+        asked = (a.shape, b.shape, a.dtype, b.dtype, dimension_numbers, preferred, precision)
+    except AttributeError:  # no arrays
+        return None
+    try:
+        return _known_matrices(*asked)
+    except TypeError:  # what cannot be looked up, such as lists
+        return _as_matrices(*asked)
+
+
+def _as_matrices(
+    of_a: tuple[Any, ...],
+    of_b: tuple[Any, ...],
+    type_a: Any,
+    type_b: Any,
+    numbers: Any,
+    preferred: Any,
+    precision: Any,
+) -> Dimensions | None:
+    """The same, of arrays of these shapes and types."""
+    element = _element(type_a) if type_a == type_b else None
+    if element is None or not _is_kept(precision) or (preferred is not None and _element(preferred) != element):
+        return None
+    return _matrix_dimensions(of_a, of_b, numbers)
+
+
+_known_matrices = lru_cache(maxsize=4096)(_as_matrices)
 
 
 def _element(dtype: Any) -> str | None:
@@ -100,15 +125,17 @@ def _element(dtype: Any) -> str | None:
         return None
 
 
-def _is_divided(jax: Any, array: Any) -> bool:
-    """Whether its type says that several devices have parts of it."""
-    sharding = getattr(jax.typeof(array), "sharding", None)
+def _is_divided(of_type: Any) -> bool:
+    """Whether the type of an array says that several devices have parts of it."""
+    sharding = getattr(of_type, "sharding", None)
     return sharding is not None and any(part is not None for part in sharding.spec)
 
 
-def _varying_alike(jax: Any, *arrays: Any) -> list[Any]:
+def _varying_alike(jax: Any, arrays: tuple[Any, Any], types: tuple[Any, Any]) -> Any:
     """The arrays, each as different in every part of a mesh as the other is, where shard_map keeps count of that."""
-    of_each = [getattr(jax.typeof(x), "manual_axis_type", None) for x in arrays]
+    of_each = [getattr(of, "manual_axis_type", None) for of in types]
+    if of_each[0] == of_each[1]:
+        return arrays
     varying = [frozenset() if of is None else of.varying for of in of_each]
     lacking = [tuple(frozenset().union(*varying) - of) for of in varying]
     return [jax.lax.pcast(x, names, to="varying") if names else x for x, names in zip(arrays, lacking, strict=True)]
@@ -120,7 +147,7 @@ def _is_kept(precision: Any) -> bool:
     return all(one is None or str(getattr(one, "name", one)).lower() in PRECISIONS for one in both)
 
 
-def _as_matrices(of_a: tuple[Any, ...], of_b: tuple[Any, ...], dimension_numbers: Any) -> Dimensions | None:
+def _matrix_dimensions(of_a: tuple[Any, ...], of_b: tuple[Any, ...], dimension_numbers: Any) -> Dimensions | None:
     """How arrays of these shapes are two matrices; None where they are not, or JAX will say what is wrong."""
     try:
         (over_a, over_b), (batch_a, batch_b) = dimension_numbers
