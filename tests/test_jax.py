@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -107,6 +108,14 @@ def test_errors_are_jaxs(best: ModuleType, arguments: Callable[[], Any]) -> None
     with pytest.raises(type(theirs.value)) as ours:
         best.jax.matmul(*given)
     assert str(ours.value) == str(theirs.value)
+
+
+def test_a_result_is_as_weakly_typed_as_jaxs(best: ModuleType) -> None:
+    weak, strong = jax.lax.broadcast(1.0, (40, 6)), numbers(40, 6)
+    for a, b in ((weak, weak.T), (weak, strong.T), (strong, weak.T)):
+        assert jax.typeof(best.jax.matmul(a, b)) == jax.typeof(jnp.matmul(a, b))
+        gradients = [jax.grad(loss(f), (0, 1))(a, b) for f in (best.jax.matmul, jnp.matmul)]
+        assert [jax.typeof(x) for x in gradients[0]] == [jax.typeof(x) for x in gradients[1]]
 
 
 # dot_general
@@ -261,11 +270,14 @@ def test_a_matrix_by_itself_is_told_so(best: ModuleType) -> None:
     x = numbers(40, 6)
     check(gram(best.jax.dot_general), gram(jax.lax.dot_general), x)
     assert '"f32", [true, false], true,' in _texts(best, gram(best.jax.dot_general), x)
+    assert re.search(rf"@{best.target_of_xla()}\((%\w+), \1\)", _texts(best, gram(best.jax.dot_general), x))
     assert '"f32", [true, false], false,' in _texts(best, lambda x, y: best.jax.dot_general(x, y, OVER_FIRST), x, x)
     check(
         jax.grad(lambda x: (gram(best.jax.dot_general)(x) ** 2).sum()), jax.grad(lambda x: ((x.T @ x) ** 2).sum()), x
     )
     check(jax.jacfwd(gram(best.jax.dot_general)), jax.jacfwd(lambda x: x.T @ x), x)
+    tangents = [lambda x, f=f: jax.jvp(f, (x,), (1 + x,)) for f in (gram(best.jax.dot_general), lambda x: x.T @ x)]
+    check(*tangents, x)
     check(jax.vmap(gram(best.jax.dot_general)), jax.vmap(lambda x: x.T @ x), jnp.stack([x, 1 + x]))
 
 
@@ -280,6 +292,9 @@ def test_extents_without_numbers_are_jaxs(best: ModuleType) -> None:
     (rows,) = jax.export.symbolic_shape("m")
     arrays = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((rows, 6), (6, 3))]
     assert best.target_of_xla() not in jax.export.export(jax.jit(best.jax.matmul))(*arrays).mlir_module()
+    batch = jax.ShapeDtypeStruct((rows, 5, 6), jnp.float32)
+    each = jax.jit(jax.vmap(best.jax.matmul, (0, None)))
+    assert best.target_of_xla() not in jax.export.export(each)(batch, arrays[1]).mlir_module()
 
 
 OTHER_PROCESS = """
@@ -331,10 +346,10 @@ divided = jax.device_put(a, NamedSharding(mesh, parts)), jax.device_put(b, Named
 assert same(best.jax.matmul, jnp.matmul, *divided) == 0
 told = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Explicit,))
 with jax.set_mesh(told):
-    divided = jax.device_put(a.T, NamedSharding(told, whole)), jax.device_put(b, NamedSharding(told, P(None, None)))
-    divided = jax.device_put(a, NamedSharding(told, parts)), divided[1]
-    assert same(best.jax.matmul, jnp.matmul, *divided) == 0
-    assert jax.typeof(best.jax.matmul(*divided)) == jax.typeof(jnp.matmul(*divided))
+    for of_a, of_b in ((parts, whole), (whole, P(None, "d"))):
+        divided = [jax.device_put(x, NamedSharding(told, of)) for x, of in ((a, of_a), (b[:, :2], of_b))]
+        assert same(best.jax.matmul, jnp.matmul, *divided) == 0
+        assert jax.typeof(best.jax.matmul(*divided)) == jax.typeof(jnp.matmul(*divided))
 """
 
 

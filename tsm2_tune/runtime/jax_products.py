@@ -210,7 +210,7 @@ def _primitive(jax: Any) -> Any:
 
 
 def _abstract(jax: Any, a: Any, b: Any, *, over: tuple[int, int], precision: Any, is_same: bool) -> Any:
-    return a.update(shape=(a.shape[1 - over[0]], b.shape[1 - over[1]]), weak_type=False)
+    return a.update(shape=(a.shape[1 - over[0]], b.shape[1 - over[1]]), weak_type=a.weak_type and b.weak_type)
 
 
 def _by_jax(jax: Any, a: Any, b: Any, *, over: tuple[int, int], precision: Any, is_same: bool) -> Any:

@@ -106,7 +106,7 @@ def started(text: bytes, arguments: list[int], results: list[int], stream: Calla
     found = _texts.get(text)
     if found is None:
         found = _texts[text] = _read(text)
-    a, b = arguments[0], arguments[0 if found.match.winner.is_gram else 1]
+    a, b = arguments
     if found.traced.on_host:
         _start_on_host(found, (a, b, results[0]))
         return
