@@ -270,7 +270,7 @@ def _lowered(jax: Any, mlir: Any, own: Any, platform: str, context: Any, a: Any,
         results = [jax.ShapeDtypeStruct(extents[:2], array_a.dtype)]
         if room_bytes:  # XLA's memory, which it keeps from all others until the product is done
             results.append(jax.ShapeDtypeStruct((room_bytes,), jax.numpy.uint8))
-        return jax.ffi.ffi_call(target_of_xla(), results)(a, a if is_same else b, product=text)[0]
+        return jax.ffi.ffi_call(target_of_xla(), results)(a, b, product=text)[0]
 
     return mlir.lower_fun(call, multiple_results=False)(context, a, b)
 
