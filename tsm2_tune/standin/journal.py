@@ -15,7 +15,15 @@ from tsm2_tune.generator.problem import DTYPES, ELEMENT_TYPES, Problem
 from tsm2_tune.generator.transposed import transposed
 
 MAGIC = b"TSM2JRN1"
-ROUTINES = ("gemm", "GemmEx", "gemmStridedBatched", "GemmStridedBatchedEx", "gemv")  # of standin.h's enum routine
+ROUTINES = (  # of standin.h's enum routine
+    "gemm",
+    "GemmEx",
+    "gemmStridedBatched",
+    "GemmStridedBatchedEx",
+    "gemv",
+    "syrk",
+    "herk",
+)
 REASONS = (  # of standin.h's enum reason
     "",
     "no pack is there",

@@ -20,7 +20,7 @@
 
 /* cuBLAS's numbers */
 enum { CUBLAS_SUCCESS = 0, CUBLAS_NOT_INITIALIZED = 1 };
-enum { HOST_POINTERS = 0 };
+enum { HOST_POINTERS = 0, FILL_LOWER = 0, FILL_UPPER = 1 };
 enum { MATH_KIND = 15, DEFAULT_MATH = 0, PEDANTIC_MATH = 2, BF16X9_MATH = 4 }; /* of a math mode */
 enum { R_32F = 0, R_64F = 1, R_16F = 2, C_32F = 4, C_64F = 5, R_16BF = 14 }; /* cudaDataType_t */
 enum { COMPUTE_32F = 68, COMPUTE_32F_PEDANTIC = 69, COMPUTE_64F = 70, COMPUTE_64F_PEDANTIC = 71 };
@@ -28,7 +28,7 @@ enum { COMPUTE_32F = 68, COMPUTE_32F_PEDANTIC = 69, COMPUTE_64F = 70, COMPUTE_64
 typedef void *cublas_handle;
 
 /* The routines that are stood in for; journal.py has their names in this order. */
-enum routine { GEMM, GEMM_EX, GEMM_BATCHED, GEMM_BATCHED_EX, GEMV, ROUTINES };
+enum routine { GEMM, GEMM_EX, GEMM_BATCHED, GEMM_BATCHED_EX, GEMV, SYRK, HERK, ROUTINES };
 
 /* Why a product was left to cuBLAS; journal.py has the sentences in this order. */
 enum reason {
@@ -52,7 +52,10 @@ enum reason {
     REASONS
 };
 
-/* A product as the program asks for it, column-major. */
+/* The whole of C, or a triangle with the diagonal. */
+enum part { WHOLE_C, LOWER_C, UPPER_C };
+
+/* A product as the program asks for it, column-major. Those of HERK have real factors, whatever their type. */
 struct asked {
     enum routine routine;
     int type; /* a tsm2_type, or -1: none that is known */
@@ -67,6 +70,8 @@ struct asked {
     int64_t ldc;
     int64_t batches;       /* of the call: 1 where it is one product */
     enum reason unfit;     /* why no kernel can be asked, or NOT_LEFT */
+    enum part part;        /* of C, which alone is written */
+    cublas_handle handle;  /* where that is a triangle: its routines copy one */
 };
 
 /* Why a product has no line of the journal; journal.py has the sentences in this order. */
@@ -160,6 +165,8 @@ enum { ON_HOST = 1, ON_DEVICE = 2 };
     X(elapsed, "cuEventElapsedTime", (float *ms, cu_event begin, cu_event end))                                      \
     X(allocate, "cuMemAlloc_v2", (cu_pointer * address, size_t bytes))                                               \
     X(release, "cuMemFree_v2", (cu_pointer address))                                                                 \
+    X(set_words, "cuMemsetD2D32Async",                                                                               \
+      (cu_pointer address, size_t pitch, unsigned value, size_t words, size_t height, cu_stream stream))             \
     X(copy, "cuMemcpy2DAsync_v2", (const struct copy_2d *copy, cu_stream stream))
 struct driver_functions {
 #define MEMBER(name, symbol, parameters) cu_result(*name) parameters;
@@ -172,6 +179,8 @@ const struct driver_functions *driver(void);
    before. */
 int relax_captures(void);
 void restore_captures(int mode);
+/* Whether the stream's work goes into a CUDA graph, or that is not known. */
+bool is_capturing(cu_stream stream);
 
 /* lanes.c: a lane is a handle of the pack's, for a stream, or for several where there are many. */
 
@@ -181,7 +190,8 @@ struct lane {
     const void *thread; /* whose stream it is; NULL: everyone's */
     tsm2_handle handle; /* NULL: the pack has none for this context */
     pthread_mutex_t lock;
-    cu_stream aside; /* on which a graph's workspace is zeroed; NULL: not yet made */
+    cu_stream aside;    /* on which a graph's workspace is zeroed; NULL: not yet made */
+    cu_pointer scratch; /* for a product of which a triangle is wanted; 0: not yet allocated */
     int device;
 };
 /* The lane of the stream in the current context; NULL, and the reason. */
@@ -193,7 +203,19 @@ enum reason decided(struct lane *lane, const struct asked *asked, struct line *l
 enum reason start_kernel(struct lane *lane, cu_stream stream, const struct asked *asked);
 int element_bytes(int type);
 
+/* triangle.c */
+
+enum { MOST_OF_TRIANGLE = 256 }; /* columns of C, for which a lane has scratch memory */
+/* Start the kernel, by `start`, for the triangle of C that is asked for. The lane is locked, and its stream is this one. */
+enum reason start_triangle(struct lane *lane, cu_stream stream, const struct asked *asked,
+                           enum reason (*start)(struct lane *, cu_stream, const struct asked *));
+/* A factor of the product as the pack takes it: `parts` holds it where the program's is real and the pack's is not. */
+const void *pack_factor(const struct asked *asked, const void *factor, void *parts);
+
 /* visit.c */
+
+/* Whether one of the product's factors is 0. */
+bool is_zero(const struct asked *asked, const void *factor);
 
 struct visit {
     struct line *line;

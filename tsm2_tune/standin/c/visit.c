@@ -48,22 +48,17 @@ void tell(const char *format, ...)
     fprintf(stderr, "%s\n", text);
 }
 
-static bool is_zero(const struct asked *asked)
+bool is_zero(const struct asked *asked, const void *factor)
 {
     double parts[2] = {0, 0};
     float small[2] = {0, 0};
-    switch (asked->type) {
-    case TSM2_F64:
-        memcpy(parts, asked->alpha, sizeof *parts);
-        break;
-    case TSM2_C128:
-        memcpy(parts, asked->alpha, sizeof parts);
-        break;
-    default:
-        memcpy(small, asked->alpha, asked->type == TSM2_C64 ? sizeof small : sizeof *small);
-        return small[0] == 0 && small[1] == 0;
+    const bool is_complex = (asked->type == TSM2_C64 || asked->type == TSM2_C128) && asked->routine != HERK;
+    if (asked->type == TSM2_F64 || asked->type == TSM2_C128) {
+        memcpy(parts, factor, is_complex ? sizeof parts : sizeof *parts);
+        return parts[0] == 0 && parts[1] == 0;
     }
-    return parts[0] == 0 && parts[1] == 0;
+    memcpy(small, factor, is_complex ? sizeof small : sizeof *small);
+    return small[0] == 0 && small[1] == 0;
 }
 
 struct span {
@@ -137,14 +132,7 @@ static enum reason reason_now(cublas_handle handle, const struct asked *asked)
         return PRECISION;
     if (setting("cublasGetSmCountTarget", &multiprocessors, handle, 0) != 0)
         return FEWER_SMS;
-    return asked->alpha == NULL || asked->beta == NULL || is_zero(asked) || overlaps(asked) ? ZERO : NOT_LEFT;
-}
-
-/* Whether the stream's work goes into a CUDA graph, or that is not known. */
-static bool is_capturing(cu_stream stream)
-{
-    int status = 0;
-    return driver()->is_capturing(stream, &status) != 0 || status != 0;
+    return asked->alpha == NULL || asked->beta == NULL || is_zero(asked, asked->alpha) || overlaps(asked) ? ZERO : NOT_LEFT;
 }
 
 /* Whether the product is cuBLAS's to be compared with. */
