@@ -12,3 +12,4 @@ CUBINS: dict[
     tuple[str, int, str], tuple[str, str]
 ] = {}  # by a text's digest, index width and architecture: digest, data
 LAUNCHER: tuple[str, str, str] | None = None  # what it is built for, digest, data
+IDENTITY = ""  # digest of the file

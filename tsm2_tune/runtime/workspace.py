@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,9 +68,23 @@ def workspace_for(context: int, needed_bytes: Sizes, stream: int, array: Any) ->
         _release(found, stream, number)
         del workspaces[key]
         needed_bytes = (max(needed_bytes[0], found.sizes_bytes[0]), max(needed_bytes[1], found.sizes_bytes[1]))
-    with at_stream(array, stream):
-        made = workspaces[key] = _allocated(needed_bytes, stream, number, array)
+    made = workspaces[key] = _lasting(needed_bytes, stream, number, array)
     return made.addresses
+
+
+def _lasting(sizes_bytes: Sizes, stream: int, number: int, array: Any) -> Workspace:
+    """A new workspace that is kept. PyTorch may allocate what this thread asks for in a pool that is for a while, as
+    when torch.compile warms up for a CUDA graph: another thread asks for it.
+    """
+
+    def allocate() -> Workspace:
+        with at_stream(array, stream):
+            return _allocated(sizes_bytes, stream, number, array)
+
+    if not is_torchs(array):
+        return allocate()
+    with ThreadPoolExecutor(max_workers=1) as other:
+        return other.submit(allocate).result()
 
 
 def _in_a_capture(context: int, needed_bytes: Sizes, stream: int, array: Any) -> tuple[int, int]:

@@ -30,6 +30,9 @@ MODULES = (
     "measuring",
     "deciding",
     "products",
+    "taking",
+    "operators",
+    "overriding",
 )
 
 

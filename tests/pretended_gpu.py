@@ -1,0 +1,80 @@
+"""A GPU that is not there, for PyTorch's own tensors: the CPU's, whose products NumPy computes as a kernel would."""
+
+from __future__ import annotations
+
+import ctypes
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.recording_driver import RecordingDriver
+
+WIDER = {"e": np.float32, "V": np.float32, "f": np.float64, "F": np.complex128}  # in which sums are added up
+
+
+def pretend(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> RecordingDriver:
+    """Let the module take PyTorch's tensors of the CPU for those of a GPU, and override what computes them there."""
+    driver = RecordingDriver()
+    changes = {
+        "cuda": lambda: driver,
+        "KEY_OF_GPUS": "CPU",
+        "home": lambda matrix: (0xC0, 0),
+        "cubin_of": lambda *_: b"cubin",
+        "torch_stream": lambda torch: lambda ordinal: 0,
+        "current_stream": lambda array: 0,
+        "device_interface": lambda name, array: described(module, name, array),
+    }
+    for name, change in changes.items():
+        monkeypatch.setattr(module, name, change)
+    monkeypatch.setattr(module.Plan, "start", computed)
+    for table in (module.plans, module.vendors, module.starters):
+        table.clear()
+    return driver
+
+
+def described(module: ModuleType, name: str, array: Any) -> Any:
+    """What a tensor of a GPU says of its memory."""
+    if array.device.type != "cpu" or (typestr := module._typestr(array.dtype)) is None:
+        return None
+    return module._tensor_interface(array, typestr)
+
+
+def computed(plan: Any, a: int, b: int, out: int, alpha: Any, beta: Any, stream: int, array: Any) -> None:
+    """What the plan's kernel computes, of matrices at these addresses."""
+    winner, (m, n, k) = plan.match.winner, plan.shape
+    at = (b, a, out) if plan.match.swapped else (a, b, out)
+    matrices = [
+        in_memory(address, shape, order, ld, winner.dtype)
+        for address, shape, order, ld in zip(at, ((m, k), (k, n), (m, n)), winner.orders, plan.leading, strict=True)
+    ]
+    first, second = (
+        numbers(x, winner.dtype).conj() if conjugated else numbers(x, winner.dtype)
+        for x, conjugated in zip(matrices[:2], winner.conjugates, strict=True)
+    )
+    result = (1 if alpha is None else alpha) * (first @ second)
+    if beta:
+        result = result + beta * numbers(matrices[2], winner.dtype)
+    if winner.dtype == "bf16":
+        bits = np.ascontiguousarray(result, np.float32).view(np.uint32)
+        matrices[2][...] = ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+    else:
+        matrices[2][...] = result
+
+
+def in_memory(address: int, shape: tuple[int, int], order: str, ld: int, dtype: str) -> Any:
+    """The matrix that lies there; of bf16 its bits."""
+    kind = np.dtype({"f32": "f4", "f64": "f8", "c64": "c8", "c128": "c16", "f16": "f2", "bf16": "u2"}[dtype])
+    lines, elements = shape if order == "t" else shape[::-1]
+    size = ((lines - 1) * ld + elements) * kind.itemsize
+    flat = np.frombuffer((ctypes.c_char * size).from_address(address), kind)
+    strides = (ld * kind.itemsize, kind.itemsize)
+    return np.lib.stride_tricks.as_strided(flat, shape, strides if order == "t" else strides[::-1])
+
+
+def numbers(matrix: Any, dtype: str) -> Any:
+    """In a wider type."""
+    if dtype == "bf16":
+        return (matrix.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    return matrix.astype(np.complex128 if matrix.dtype.kind == "c" else np.float64)
