@@ -54,3 +54,60 @@ def test_random_products_are_what_cublas_computes(library: Path, tmp_path: Path,
     found = json.loads(done.stdout)
     if threads == 1:
         assert found["taken"] == taken
+        assert all(any(name in key and count for key, count in found.items()) for name in ("gemv", "syrk", "herk"))
+
+
+def test_results_are_within_the_bound_of_cublass(library: Path, tmp_path: Path) -> None:
+    told = Standing(standin_path(), library, compared=3).environment(tmp_path)
+    command = [sys.executable, "-m", "tests.standin_on_gpu", str(COUNT // 3), "2", "1"]
+    done = subprocess.run(command, env=told, capture_output=True, text=True, timeout=1200)
+    assert (done.returncode, done.stderr) == (0, "")
+    compared = [one for one in written_in(tmp_path).seen if one.compared]
+    assert {one.dtype for one in compared} == set(OPS)
+    assert {one.routine for one in compared} >= {"gemm", "GemmEx", "gemv", "syrk", "herk"}
+    assert max(one.worst for one in compared) <= 1
+
+
+CAPTURED = """
+import ctypes
+import cupy as cp
+from benchmarks.real_cublas import loaded
+from tests.cublas_program import call
+from tests.standin_calls import gemm
+cublas, _ = loaded()
+handle, kept = ctypes.c_void_p(), []
+assert cublas.cublasCreate_v2(ctypes.byref(handle)) == 0
+one, other = cp.cuda.Stream(non_blocking=True), cp.cuda.Stream(non_blocking=True)
+a, b, c, d = (cp.ones(size, cp.float32) for size in (256 * 64, 64 * 8, 256 * 8, 1000))
+cublas.cublasSetStream_v2(handle, ctypes.c_void_p(one.ptr))
+def multiply(rows):
+    at = {"A": a.data.ptr, "B": b.data.ptr, "C": c.data.ptr}
+    routine, values = gemm("cublasSgemm_v2", rows, 8, 64, lda=256, ldc=256, **at)
+    assert call(cublas, handle, routine, values, kept, {}) == 0
+for turn in range(8):
+    multiply(256)
+with other:
+    d *= 2  # which loads its kernel
+one.synchronize()
+cp.cuda.Device().synchronize()
+with other:
+    other.begin_capture(cp.cuda.runtime.streamCaptureModeGlobal)
+    d *= 2
+    for turn in range(8):
+        multiply(256)
+        multiply(255)  # whose comparison copies and waits
+    graph = other.end_capture()
+    graph.launch()
+other.synchronize()
+one.synchronize()
+assert float(d[0]) == 4 and float(c[0]) == 64
+"""
+
+
+def test_measuring_ends_no_capture_on_another_stream(library: Path, tmp_path: Path) -> None:
+    told = Standing(standin_path(), library, has_times=True, compared=2).environment(tmp_path)
+    done = subprocess.run([sys.executable, "-c", CAPTURED], env=told, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")
+    seen = {one.shape[0]: one for one in written_in(tmp_path).seen}
+    assert (seen[255].compared, seen[256].compared) == (2, 2)
+    assert seen[256].taken > 4
