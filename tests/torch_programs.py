@@ -46,7 +46,9 @@ def operators(best: ModuleType, device: str) -> None:
             for row in (z, z[0]):
                 same(own.addmm(row, x, y, beta=2, alpha=0.5), torch.addmm(row, x, y, beta=2, alpha=0.5))
         is_kernels = isinstance(best.choice(x, y, z), best.Match) if x.stride() != (2 * K, 3) else False
-        assert len(started) == (2 + (best.FEW * z.numel() <= x.numel() + y.numel())) * is_kernels
+        expected_count = (2 + (best.FEW * z.numel() <= x.numel() + y.numel())) * is_kernels
+        told = x.shape, x.stride(), [plan.shape for plan in started], str(best.choice(x, y, z))
+        assert len(started) == expected_count, told
     for wrong in ((a, a), (a, b.double()), (a[None], b[None])):
         with pytest.raises(RuntimeError) as expected:
             torch.mm(*wrong)
