@@ -2,10 +2,8 @@
 
     python -m tests.torch_on_gpu export best_kernels.py
     python -m tests.torch_on_gpu best_kernels.py samples layouts
-    python -m tests.torch_on_gpu best_kernels.py cost
 
-The checks are those of tests/torch_checks.py, of tests/torch_programs.py, and the following, which need a GPU. `cost`
-prints what calls cost the host, with the overrides and without.
+The checks are those of tests/torch_checks.py, of tests/torch_programs.py, and the following, which need a GPU.
 """
 
 from __future__ import annotations
@@ -14,8 +12,6 @@ import faulthandler
 import sys
 import tempfile
 import time
-import timeit
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,8 +25,6 @@ from tsm2_tune.tuner.export import export_text
 from tsm2_tune.tuner.export.binaries import compiled_cubins
 from tsm2_tune.tuner.export.compiled import launcher_binary
 from tsm2_tune.tuner.export.known import NOTHING_KNOWN
-
-CALLS, ROUNDS = 2000, 7  # of `cost`
 
 
 def module_of_gpu(path: Path, *, launcher: bool = False) -> None:
@@ -160,47 +154,6 @@ def on_two_devices(best: ModuleType, device: str) -> None:
     assert len(started) == 2
 
 
-def timed(best: ModuleType, device: str) -> None:
-    """Print what calls cost the host, in microseconds: products that a kernel takes, and ones that are left."""
-    import torch
-
-    a, b = torch.randn(1024, 256, device=device), torch.randn(256, 8, device=device)
-    out, row = torch.empty(1024, 8, device=device), torch.randn(8, device=device)
-    left = a[::2, ::2], b[:128]
-    weight = b.clone().requires_grad_()
-    calls: dict[str, Callable[[], Any]] = {
-        "torch.mm(a, b)": lambda: torch.mm(a, b),
-        "torch.mm(a, b, out=c)": lambda: torch.mm(a, b, out=out),
-        "torch.mm(a, weight), recorded": lambda: torch.mm(a, weight),
-        "torch.addmm(c, a, b)": lambda: torch.addmm(out, a, b),
-        "c.addmm_(a, b)": lambda: out.addmm_(a, b, beta=0),
-        "torch.mm(a, b), left": lambda: torch.mm(*left),
-        "torch.addmm(row, a, b), left": lambda: torch.addmm(row, a, b),
-        "torch.bmm of two, left": lambda: torch.bmm(a.expand(2, -1, -1), b.expand(2, -1, -1)),
-        "best.gemm(a, b, out=c)": lambda: best.gemm(a, b, out=out),
-        "best.torch.mm(a, b)": lambda: best.torch.mm(a, b),
-        "best.torch.mm(a, weight), recorded": lambda: best.torch.mm(a, weight),
-        "best.torch.addmm(c, a, b)": lambda: best.torch.addmm(out, a, b),
-    }
-    print(f"{'':38}{'without':>10}{'installed':>10}")
-    for name, call in calls.items():
-        without = _host_us(call)
-        with best.installed():
-            print(f"{name:38}{without:10.2f}{_host_us(call):10.2f}")
-
-
-def _host_us(call: Callable[[], Any]) -> float:
-    """The least of several rounds, each of as many calls as the queue of launches has room for."""
-    import torch
-
-    call()
-    best_us = float("inf")
-    for _ in range(ROUNDS * CALLS // 500):
-        torch.cuda.synchronize()
-        best_us = min(best_us, 1e6 * timeit.timeit(call, number=500) / 500)
-    return best_us
-
-
 ALL = CHECKS | PROGRAMS | {
     one.__name__: one for one in (captured, in_compiled_graphs, in_streams, on_two_devices)
 }  # fmt: skip
@@ -214,9 +167,6 @@ if __name__ == "__main__":
         module = imported(sys.argv[1])
         for check in sys.argv[2:]:
             began = time.monotonic()
-            if check == "cost":
-                timed(module, "cuda")
-            else:
-                is_untouched(ALL[check], module, "cuda")
+            is_untouched(ALL[check], module, "cuda")
             print(f"{check}: {time.monotonic() - began:.1f} s", flush=True)
     faulthandler.cancel_dump_traceback_later()
