@@ -18,7 +18,7 @@ right = cupy.random.standard_normal(unknowns)
 
 def solved() -> cupy.ndarray:
     """After one cycle."""
-    return gmres(matrix, right, restart=vectors, maxiter=vectors, tol=1e-14)[0]
+    return gmres(matrix, right, restart=vectors, maxiter=vectors, rtol=1e-14)[0]
 
 
 solved()
