@@ -257,7 +257,7 @@ def test_a_journal_that_is_none_has_no_products(tmp_path: Path) -> None:
 def test_the_bench_keeps_the_report_and_hands_its_options_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     commands = list[list[str]]()
 
-    def ran(before: Any, program: Any) -> tuple[float, str, str]:
+    def ran(before: Any) -> tuple[float, str, str]:
         commands.append(list(before))
         if "record" in before:
             Path(before[before.index("--output") + 1]).write_text("8x8x8:f32\n")
