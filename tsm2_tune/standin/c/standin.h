@@ -263,7 +263,8 @@ void end_time(struct visit *visit);
 /* The kernel's result, C as it was before, and what the bound needs; NULL where there is no memory, or the kernel was not
    started. cuBLAS's routine follows, then end_comparison. */
 struct comparison *begin_comparison(struct lane *lane, cu_stream stream, const struct asked *asked);
-/* Compares with what C holds now. The line's decision becomes OFF where the kernel's is outside of the bound. */
+/* Compares with what C holds now. The line's decision becomes OFF where the kernel's is outside of the bound. Without a line
+   nothing is compared: cuBLAS refused the product. */
 void end_comparison(struct comparison *comparison, struct line *line);
 
 #endif

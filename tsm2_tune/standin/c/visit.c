@@ -223,6 +223,6 @@ int end_visit(struct visit *visit, int status)
     if (visit->waiting != NULL)
         end_time(visit);
     if (visit->comparison != NULL)
-        end_comparison(visit->comparison, visit->line);
+        end_comparison(visit->comparison, status == CUBLAS_SUCCESS ? visit->line : NULL);
     return status;
 }
