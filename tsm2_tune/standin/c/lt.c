@@ -47,7 +47,8 @@ static bool matrix_of(const struct caller *of, const void *layout, struct matrix
         return true;
     if (!GET(ORDER, found->order) || !GET(BATCH_COUNT, found->batches) || !GET(BATCH_STRIDE, stride))
         return false;
-    found->is_known = SET(ORDER, found->order) && SET(BATCH_COUNT, found->batches) && SET(BATCH_STRIDE, stride) &&
+    found->is_known = (found->order == COLUMN_MAJOR || SET(ORDER, found->order)) &&
+                      (found->batches == 1 || SET(BATCH_COUNT, found->batches)) && SET(BATCH_STRIDE, stride) &&
                       is_like(layout, made, &of->of_layout);
     return true;
 }
