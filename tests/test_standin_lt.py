@@ -280,6 +280,13 @@ def test_products_of_both_libraries_share_streams_and_kernels(fakes: Path, narro
     assert {one.routine: (one.calls, one.taken) for one in played.seen} == {"gemm": (1, 1), "cublasLtMatmul": (2, 2)}
 
 
+def test_times_are_of_what_ran(fakes: Path, narrow: Path) -> None:
+    played = play(fakes, [matmul(stream=7)] * 10, pack=narrow, has_times=True)
+    (one,) = played.seen
+    assert (one.calls, one.taken, one.cublas_us[0], one.taken_us[0]) == (10, 6, 3, 6)
+    assert by_reason(played) == {"timed, to be compared": 4}
+
+
 def test_what_is_left_does_not_decide_for_what_looks_alike(fakes: Path, narrow: Path) -> None:
     unfit = matmul(operation={EPILOGUE: 4, BIAS: A})
     played = play(fakes, [unfit, matmul(), unfit, matmul()], pack=narrow)
