@@ -115,6 +115,7 @@ LEFT: list[tuple[dict[str, Any], str]] = [
     ({"alpha": ZERO}, WRONG),
     ({"alpha": 0}, WRONG),
     ({"beta": 0}, WRONG),
+    ({"beta": 0, "C": C}, WRONG),
     ({"A": 0}, WRONG),
     ({"A": A + 2}, WRONG),
     ({"C": A, "D": A}, WRONG),

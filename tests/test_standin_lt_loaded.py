@@ -220,16 +220,21 @@ int multiply(int transa)
 {
     int status = 0;
     prepare(transa);
-    FOUR(MANY(status |= MULTIPLY;))
+    MANY(status |= MULTIPLY;)
     return status;
 }
 """
 
 
 def test_of_more_calling_places_than_are_kept_each_is_known(fakes: Path, tmp_path: Path, narrow: Path) -> None:
-    plugin = built(tmp_path, "plugin.so", MANY, "-shared", "-O0", *linked(fakes))
-    lines = run([sys.executable, "-c", DRIVEN, str(plugin)], [fakes], narrow)
-    assert counted(lines) == (4096, ["cublasLtMatmul"] * 4096)
+    """1024 of each of two libraries, some of which would be kept in the same place."""
+    other_lt(fakes, tmp_path / "libcublasLt.so.12", "of 12: ", "-DREVERSED")
+    plugins = [
+        built(tmp_path, f"plugin{number}.so", MANY, "-shared", "-O0", *linked(folder, f"libcublasLt.so.{number}"))
+        for number, folder in ((13, fakes), (12, tmp_path))
+    ]
+    lines = run([sys.executable, "-c", DRIVEN, *map(str, plugins)], [fakes, tmp_path], narrow)
+    assert counted(lines) == (2048, ["cublasLtMatmul"] * 1024 + ["of 12: cublasLtMatmul"] * 1024)
 
 
 # cuBLAS multiplies by cuBLASLt, in a routine that is not stood in for, and in one that is.
