@@ -13,6 +13,8 @@ import sys
 import threading
 from typing import Any
 
+from tests import lt_calls
+
 WIDE = "_64"
 SCALARS = {"S": "f", "D": "d", "C": "ff", "Z": "dd"}
 KINDS = {0: "f", 1: "d", 2: "f", 14: "f", 4: "ff", 5: "dd"}  # of cudaDataType_t: alpha and beta
@@ -96,6 +98,8 @@ def play(
             os.kill(os.getpid(), rest[0])
         elif name.startswith("cublasSet"):
             getattr(cublas, name)(handle, ctypes.c_void_p(rest[0]))
+        elif name == lt_calls.MATMUL:
+            statuses.append(lt_calls.call(ctypes.CDLL("libcublasLt.so.13"), handle, rest[0], kept))
         else:
             statuses.append(call(cublas, handle, name, rest[0], kept, memory))
             results.extend(list(memory[which]) for which in ("C",) if memory)

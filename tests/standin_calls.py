@@ -38,10 +38,11 @@ ONE, ZERO = [1.0, 0.0], [0.0, 0.0]
 
 
 def build_fakes(folder: Path) -> None:
-    """libcuda.so.1 and libcublas.so.13 in the folder."""
+    """libcuda.so.1, libcublas.so.13 and libcublasLt.so.13 in the folder."""
     for source, name, libraries in (
         ("fake_cuda.c", "libcuda.so.1", ()),
         ("fake_cublas.c", "libcublas.so.13", (f"-L{folder}", "-l:libcuda.so.1")),
+        ("fake_cublaslt.c", "libcublasLt.so.13", (f"-L{folder}", "-l:libcuda.so.1", "-Wl,--default-symver")),
     ):
         command = ["cc", *FLAGS, f"-Wl,-soname,{name}", str(TESTS / source), *libraries, "-o", str(folder / name)]
         subprocess.run(command, check=True)

@@ -14,6 +14,7 @@ import random
 import sys
 import threading
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from tsm2_tune.standin.journal import HEAD, LINE
 KINDS = {"S": 0, "D": 1, "C": 4, "Z": 5}
 DTYPES = {0: "f4", 1: "f8", 4: "c8", 5: "c16", 2: "f2", 14: "u2"}
 COMPUTE = {0: 68, 1: 70, 4: 68, 5: 70, 2: 68, 14: 68}
+Work = Callable[[tuple[ctypes.CDLL, Real], int, int, "Journal | None", Counter[str]], None]
 MOST = 1 << 21  # elements of a matrix
 BUFFER_BYTES = 16 * MOST
 
@@ -164,9 +166,9 @@ def work(
         found[f"taken {routine}"] += is_taken
 
 
-def main() -> None:
+def main(work: Work, libraries: tuple[ctypes.CDLL, Real]) -> None:
     count, seed, threads = map(int, sys.argv[1:])
-    libraries, found = loaded(), Counter[str]()
+    found = Counter[str]()
     journal = Journal(os.environ["TSM2_JOURNAL"]) if threads == 1 else None
     failures = list[BaseException]()
 
@@ -188,4 +190,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(work, loaded())

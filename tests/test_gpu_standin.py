@@ -16,7 +16,7 @@ from tests.on_gpu import ON_GPU
 from tests.test_gpu_library import Memory, written
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.standin.build import standin_path
-from tsm2_tune.standin.journal import written_in
+from tsm2_tune.standin.journal import REASONS, written_in
 from tsm2_tune.standin.running import Standing
 
 pytestmark = [*ON_GPU, pytest.mark.usefixtures("session_cache")]
@@ -57,14 +57,59 @@ def test_random_products_are_what_cublas_computes(library: Path, tmp_path: Path,
         assert all(any(name in key and count for key, count in found.items()) for name in ("gemv", "syrk", "herk"))
 
 
-def test_results_are_within_the_bound_of_cublass(library: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("threads", [1, 8])
+def test_random_products_are_what_cublaslt_computes(library: Path, tmp_path: Path, threads: int) -> None:
+    told = Standing(standin_path(), library).environment(tmp_path)
+    command = [sys.executable, "-m", "tests.lt_on_gpu", str(COUNT // threads), "3", str(threads)]
+    done = subprocess.run(command, env=told, capture_output=True, text=True, timeout=1200)
+    assert (done.returncode, done.stderr[-3000:]) == (0, "")
+    found, seen = json.loads(done.stdout), written_in(tmp_path).seen
+    print(found)
+    assert {one.routine for one in seen} == {"cublasLtMatmul"}  # and none of cuBLAS's own
+    taken = sum(one.taken for one in seen)
+    assert taken > COUNT // 5
+    assert {one.dtype for one in seen if one.taken} == set(OPS)
+    if threads == 1:
+        assert found["taken"] == taken
+        assert all(found[f"taken {orders}"] for orders in ("ccc", "rcc", "crc", "rrc", "rrr"))
+
+
+IN_PYTORCH = """
+import torch
+torch.backends.cuda.preferred_blas_library("cublaslt")
+a, b = (torch.randint(-2, 3, shape, device="cuda").float() for shape in ((300, 64), (64, 8)))
+row, whole = (torch.randint(-2, 3, shape, device="cuda").float() for shape in ((8,), (300, 8)))
+expected = (a.double() @ b.double()).float()
+assert torch.equal(a @ b, expected)
+assert torch.equal(torch.addmm(whole, a, b, beta=2), expected + 2 * whole)
+assert torch.equal(torch.addmm(row, a, b), expected + row)
+"""
+
+
+def test_pytorchs_products_by_cublaslt_are_taken_but_for_those_with_a_bias(library: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    told = Standing(standin_path(), library).environment(tmp_path)
+    done = subprocess.run([sys.executable, "-c", IN_PYTORCH], env=told, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (one,) = [one for one in written_in(tmp_path).seen if one.routine == "cublasLtMatmul" and one.dtype == "f32"]
+    assert (one.shape, one.calls, one.taken) == ((8, 300, 64), 3, 2)
+    assert one.left[REASONS.index("an epilogue is asked for")] == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "routines"),
+    [("standin_on_gpu", {"gemm", "GemmEx", "gemv", "syrk", "herk"}), ("lt_on_gpu", {"cublasLtMatmul"})],
+)
+def test_results_are_within_the_bound_of_cublass(
+    library: Path, tmp_path: Path, module: str, routines: set[str]
+) -> None:
     told = Standing(standin_path(), library, compared=3).environment(tmp_path)
-    command = [sys.executable, "-m", "tests.standin_on_gpu", str(COUNT // 3), "2", "1"]
+    command = [sys.executable, "-m", f"tests.{module}", str(COUNT // 3), "2", "1"]
     done = subprocess.run(command, env=told, capture_output=True, text=True, timeout=1200)
     assert (done.returncode, done.stderr) == (0, "")
     compared = [one for one in written_in(tmp_path).seen if one.compared]
     assert {one.dtype for one in compared} == set(OPS)
-    assert {one.routine for one in compared} >= {"gemm", "GemmEx", "gemv", "syrk", "herk"}
+    assert {one.routine for one in compared} >= routines
     assert max(one.worst for one in compared) <= 1
 
 

@@ -30,6 +30,10 @@ TROUBLES = {  # reasons that are to be mended, in a report
     "no pack is there": "the library of kernels cannot be used",
     "the kernel could not be started": "kernels could not be started",
 }
+NO_PRODUCTS = (  # reasons for which a product stays with cuBLAS whatever is tuned
+    "an epilogue is asked for",
+    "cuBLASLt is asked for more than a product in place",
+)
 NONE_SEEN = "no product was seen: the program called no cuBLAS, or has it linked into itself"
 PROGRAM = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
@@ -178,6 +182,8 @@ def _lines(seen: Sequence[Seen], worth: float) -> Iterator[str]:
         if problem is None or not any(family.supports(problem) for family in FAMILIES.values()):
             m, n, k = one.shape
             yield f"# left out, as no kernel family computes it: {m}x{n}x{k} {one.dtype}: {about}"
+        elif sum(one.left[REASONS.index(reason)] for reason in NO_PRODUCTS) == one.calls:
+            yield f"# left out, as {one.reason}: {problem.text}: {about}"
         elif whole and one.total_us < worth * whole:
             yield f"# left out, as it is worth little: {problem.text}: {about}"
         else:

@@ -23,6 +23,7 @@ ROUTINES = (  # of standin.h's enum routine
     "gemv",
     "syrk",
     "herk",
+    "cublasLtMatmul",
 )
 REASONS = (  # of standin.h's enum reason
     "",
@@ -42,6 +43,8 @@ REASONS = (  # of standin.h's enum reason
     "more contexts than are kept apart",
     "timed, to be compared",
     "its result was compared",
+    "an epilogue is asked for",
+    "cuBLASLt is asked for more than a product in place",
 )
 UNCOUNTED = (  # of standin.h's enum uncounted, behind a number of products
     "more, of more shapes than are told apart, are not counted",

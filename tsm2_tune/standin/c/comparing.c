@@ -197,7 +197,7 @@ void end_comparison(struct comparison *comparison, struct line *line)
     const struct asked *asked = &comparison->asked;
     int64_t place[2] = {0, 0};
     double seen[2] = {0, 0}, worst = -1;
-    if (copy(comparison, asked->C, asked->ldc, asked->m, asked->n, comparison->theirs, false))
+    if (line != NULL && copy(comparison, asked->C, asked->ldc, asked->m, asked->n, comparison->theirs, false))
         worst = worst_share(comparison, place, seen);
     if (worst >= 0) {
         atomic_fetch_add(&line->compared, 1);

@@ -2,10 +2,10 @@
 
 #include <string.h>
 
+#include "lt.h"
 #include "standin.h"
 
-/* The type of matrices, with products summed up as a kernel does; -1 where none does. */
-static int type_of(int a, int b, int c, int compute)
+int type_of(int a, int b, int c, int compute)
 {
     const bool is_single = compute == COMPUTE_32F || compute == COMPUTE_32F_PEDANTIC;
     const bool is_double = compute == COMPUTE_64F || compute == COMPUTE_64F_PEDANTIC;
@@ -38,8 +38,7 @@ static struct asked product(enum routine routine, int type, int transa, int tran
                           .batches = 1, .unfit = NOT_LEFT};
 }
 
-/* The product, with the reason where a kernel cannot be asked for it. */
-static struct asked checked(struct asked asked)
+struct asked checked(struct asked asked)
 {
     const bool a_is_plain = asked.transa == TSM2_N, b_is_plain = asked.transb == TSM2_N;
     const int64_t m = asked.m, n = asked.n, k = asked.k;
@@ -226,7 +225,8 @@ void *function_here(const char *name)
     ENTRY(cublas##letter##syrk_v2) ENTRY(cublas##letter##syrk_v2_64)
         OF_TYPES(ENTRIES) ENTRY(cublasGemmEx) ENTRY(cublasGemmEx_64) ENTRY(cublasGemmStridedBatchedEx)
             ENTRY(cublasGemmStridedBatchedEx_64) ENTRY(cublasCherk_v2) ENTRY(cublasCherk_v2_64) ENTRY(cublasZherk_v2)
-            ENTRY(cublasZherk_v2_64) ENTRY(cublasCreate_v2) ENTRY(cublasDestroy_v2)};
+            ENTRY(cublasZherk_v2_64) ENTRY(cublasCreate_v2) ENTRY(cublasDestroy_v2)
+            ENTRY(cublasLtMatmul)};
     void *found = NULL;
     for (size_t at = 0; at < sizeof here / sizeof *here; ++at)
         if (strcmp(here[at].name, name) == 0)

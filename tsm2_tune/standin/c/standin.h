@@ -1,6 +1,6 @@
 /* The library that stands in for cuBLAS in a program, put before it by LD_PRELOAD.
 
-   It defines cuBLAS's routines for products (routines.c). Each describes its product (struct asked) and is visited
+   It defines cuBLAS's routines for products (routines.c) and cuBLASLt's (lt.c). Each describes its product (struct asked) and is visited
    (visit.c): a product that the pack's kernels are expected to compute faster is started there (lanes.c), any other
    call goes to cuBLAS as it is (loaded.c). What was seen is written down (journal.c), its GPU time taken (times.c), its
    result compared with cuBLAS's (comparing.c) where that is asked for. */
@@ -28,7 +28,7 @@ enum { COMPUTE_32F = 68, COMPUTE_32F_PEDANTIC = 69, COMPUTE_64F = 70, COMPUTE_64
 typedef void *cublas_handle;
 
 /* The routines that are stood in for; journal.py has their names in this order. */
-enum routine { GEMM, GEMM_EX, GEMM_BATCHED, GEMM_BATCHED_EX, GEMV, SYRK, HERK, ROUTINES };
+enum routine { GEMM, GEMM_EX, GEMM_BATCHED, GEMM_BATCHED_EX, GEMV, SYRK, HERK, LT_MATMUL, ROUTINES };
 
 /* Why a product was left to cuBLAS; journal.py has the sentences in this order. */
 enum reason {
@@ -49,6 +49,8 @@ enum reason {
     CROWD,          /* more contexts than are kept apart */
     TIMED,          /* to be compared by time */
     COMPARED,       /* to be compared by result, or was: cuBLAS's is what the program got */
+    EPILOGUE,       /* what cuBLASLt does to the result besides */
+    MORE,           /* is asked of cuBLASLt: another order, C apart from D, an attribute that is not known */
     REASONS
 };
 
@@ -113,7 +115,26 @@ extern struct settings settings;
 /* One line on standard error. */
 void tell(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* loaded.c: the cuBLAS that the program has loaded. */
+/* routines.c */
+
+/* The type of matrices, with products summed up as a kernel does; -1 where none does. */
+int type_of(int a, int b, int c, int compute);
+/* The product, with the reason where a kernel cannot be asked for it. */
+struct asked checked(struct asked asked);
+
+/* loaded.c: the libraries that the program has loaded. */
+
+/* A kind of library: cuBLAS, cuBLASLt. */
+struct kind {
+    const char *plain, *hashed; /* beginnings of its file's name: wheels add a hash */
+    const char *function;       /* that it alone has */
+    _Atomic(void *) first;      /* of this kind that was found: that of handles and callers nothing is known of */
+};
+extern struct kind cublas_kind, lt_kind;
+/* Whether the code at this address is such a library's own. */
+bool is_code_of(const struct kind *kind, const void *address);
+/* The library's function of this name for a call from the code at this address; NULL where there is none. */
+void *function_for_code(struct kind *kind, const void *address, const char *name);
 
 /* Its function of this name, for a call with this handle; NULL where there is none. `place` keeps what was found. */
 void *cublas_function(const char *name, cublas_handle handle, _Atomic(void *) *place);
@@ -226,6 +247,8 @@ struct visit {
 };
 /* Whether the product was started here: else the caller asks cuBLAS. Either way end_visit follows. */
 bool begin_visit(struct visit *visit, cublas_handle handle, const struct asked *asked);
+/* The same, of a product that comes with its stream and all its settings. */
+bool begin_visit_on(struct visit *visit, cu_stream stream, const struct asked *asked);
 int end_visit(struct visit *visit, int status);
 extern _Thread_local int is_inside; /* a call of cuBLAS's, which may call its own routines */
 
@@ -240,7 +263,8 @@ void end_time(struct visit *visit);
 /* The kernel's result, C as it was before, and what the bound needs; NULL where there is no memory, or the kernel was not
    started. cuBLAS's routine follows, then end_comparison. */
 struct comparison *begin_comparison(struct lane *lane, cu_stream stream, const struct asked *asked);
-/* Compares with what C holds now. The line's decision becomes OFF where the kernel's is outside of the bound. */
+/* Compares with what C holds now. The line's decision becomes OFF where the kernel's is outside of the bound. Without a line
+   nothing is compared: cuBLAS refused the product. */
 void end_comparison(struct comparison *comparison, struct line *line);
 
 #endif
