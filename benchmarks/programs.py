@@ -34,40 +34,61 @@ PROGRAMS = {
     "CholeskyQR2 of 10,000,000 x 32, f64": ("tall_qr.py",),
     "Gram-Schmidt of 50 vectors of 2,000,000, f64": ("gram_schmidt.py",),
     "torch.lobpcg, 8 vectors of 2,000,000, f64": ("eigenvectors.py",),
+    "torch.pca_lowrank of 20,480 x 20,480, rank 8, f32": ("low_rank.py", "20480", "8", "10", "pca"),
+    "CuPy's lobpcg, 8 vectors of 2,000,000, f64": ("sparse_eigenvectors.py",),
+    "CuPy's gmres, 50 vectors of 2,000,000, f64": ("gmres.py",),
+    "subspace iteration in C, 8 vectors of 16,384, f32": ("subspace.c",),
+    "subspace iteration in Fortran, 8 vectors of 8,192, f64": ("subspace.f90",),
 }
 TURNS = 2
 OURS = (sys.executable, "-m", "tsm2_tune")
 
 
-def run(before: Sequence[str], program: tuple[str, ...]) -> tuple[float, str, str]:
+def started(program: tuple[str, ...], binaries: str | None) -> list[str]:
+    """The command that starts the program. One in C or Fortran is compiled already: InputError where it is not."""
+    name = program[0]
+    if name.endswith(".py"):
+        return [sys.executable, str(FOLDER / name), *program[1:]]
+    path = Path(binaries or FOLDER).absolute() / name.replace(".", "_")
+    if not path.is_file():
+        raise InputError(f"{path} is missing: compile {FOLDER / name} to that, or name its folder with --binaries")
+    return [str(path), *program[1:]]
+
+
+def run(command: Sequence[str]) -> tuple[float, str, str]:
     """The milliseconds that the program says, its result, and its standard error. InputError where it fails."""
-    command = [*before, sys.executable, str(FOLDER / program[0]), *program[1:]]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     said = re.search(r"([0-9.]+) ms .*?result ([^\s,]+)", done.stdout)
     if done.returncode or said is None:
-        raise InputError(f"{program[0]} failed: {done.stderr.strip()[-500:]}")
+        raise InputError(f"{' '.join(command)} failed: {done.stderr.strip()[-500:]}")
     return float(said[1]), said[2], done.stderr
 
 
 @click.command(cls=Command)
 @click.option("--output", required=True, metavar="FILE", help="The file to write, JSON.")
 @click.option("--library", metavar="PATH", help="Take kernels from this exported C library: tune nothing.")
-@click.option("--only", metavar="FILE.py", help="Only of this program.")
+@click.option("--only", metavar="FILE,...", help="Only of these programs.")
+@click.option(
+    "--binaries", metavar="FOLDER", help="Where subspace.c is compiled as subspace_c, subspace.f90 as subspace_f90."
+)
 @click.option("--budget", default="6", show_default=True, metavar="SECONDS", help="Of tuning a product.")
 @click.option("--worth", default="2%", show_default=True, metavar="PERCENT", help="Tune products of this share.")
-def main(output: str, library: str | None, only: str | None, budget: str, worth: str) -> None:
+def main(output: str, library: str | None, only: str | None, binaries: str | None, budget: str, worth: str) -> None:
     """Record, tune and run the programs in examples/programs."""
-    programs = {name: program for name, program in PROGRAMS.items() if only in (None, program[0])}
-    if not programs:
-        raise InputError(f"no program {only}: one of {', '.join(sorted({one[0] for one in PROGRAMS.values()}))}")
+    all_of_them = sorted({program[0] for program in PROGRAMS.values()})
+    files = all_of_them if only is None else only.split(",")
+    if unknown := [file for file in files if file not in all_of_them]:
+        raise InputError(f"no program {unknown[0]}: one of {', '.join(all_of_them)}")
+    programs = {name: program for name, program in PROGRAMS.items() if program[0] in files}
+    commands = {name: started(program, binaries) for name, program in programs.items()}
     found: dict[str, Any] = {name: {"program": " ".join(program)} for name, program in programs.items()}
     with tempfile.TemporaryDirectory() as folder:
         if library is None:
-            kernels = ["--db", _tuned(programs, found, Path(folder), budget, worth)]
+            kernels = ["--db", _tuned(commands, found, Path(folder), budget, worth)]
         else:
             kernels = ["--library", library]
-        for name, program in programs.items():
-            found[name] |= compared(program, [*OURS, "run", *kernels])
+        for name, command in commands.items():
+            found[name] |= compared(command, [*OURS, "run", *kernels])
             before, after = (statistics.median(found[name][when]) for when in ("before_ms", "after_ms"))
             click.echo(f"{name}: {before:.2f} -> {after:.2f} ms, {before / after:.2f}")
     device = subprocess.run(
@@ -78,17 +99,17 @@ def main(output: str, library: str | None, only: str | None, budget: str, worth:
     Path(output).write_text(json.dumps({**about, "programs": found}, indent=1) + "\n", encoding="utf-8")
 
 
-def _tuned(programs: dict[str, tuple[str, ...]], found: dict[str, Any], folder: Path, budget: str, worth: str) -> str:
+def _tuned(commands: dict[str, list[str]], found: dict[str, Any], folder: Path, budget: str, worth: str) -> str:
     """The database of winners for what the programs were seen to compute."""
     database, shapes = str(folder / "results.db"), folder / "products.txt"
     recorded = ""
-    for name, program in programs.items():
-        run([*OURS, "record", "--worth", worth, "--output", str(shapes), "--"], program)
+    for name, command in commands.items():
+        run([*OURS, "record", "--worth", worth, "--output", str(shapes), "--", *command])
         found[name]["recorded"] = text = shapes.read_text(encoding="utf-8")
         recorded += text
     shapes.write_text(recorded, encoding="utf-8")
-    command = [*OURS, "--device", "0", "--shapes", f"@{shapes}", "--budget", budget, "--db", database]
-    subprocess.run(command, check=True, stdout=2)
+    tune = [*OURS, "--device", "0", "--shapes", f"@{shapes}", "--budget", budget, "--db", database]
+    subprocess.run(tune, check=True, stdout=2)
     return database
 
 
@@ -98,15 +119,15 @@ def report_in(errors: str) -> str:
     return "" if found is None else found[0]
 
 
-def compared(program: tuple[str, ...], before: Sequence[str]) -> dict[str, Any]:
+def compared(command: Sequence[str], before: Sequence[str]) -> dict[str, Any]:
     """The program alone and with kernels, in turns, and what the stand-in reports of it."""
-    turns = [(run([], program), run([*before, "--"], program)) for _ in range(TURNS)]
+    turns = [(run(command), run([*before, "--", *command])) for _ in range(TURNS)]
     return {
         "before_ms": [turn[0][0] for turn in turns],
         "after_ms": [turn[1][0] for turn in turns],
         "before_result": turns[0][0][1],
         "after_result": turns[0][1][1],
-        "report": report_in(run([*before, "--report", "--"], program)[2]),
+        "report": report_in(run([*before, "--report", "--", *command])[2]),
     }
 
 

@@ -1,4 +1,4 @@
-"""CuPy's cuBLAS, by its names, which a library may stand before, and itself."""
+"""CuPy's cuBLAS and cuBLASLt, by their names, which a library may stand before, and themselves."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Real:
         return ctypes.CFUNCTYPE(ctypes.c_int)(address)
 
 
-def loaded() -> tuple[ctypes.CDLL, Real]:
-    """The cuBLAS that CuPy loads in this process. LookupError where there is none."""
+def loaded(name: str = "libcublas") -> tuple[ctypes.CDLL, Real]:
+    """The cuBLAS that CuPy loads in this process, or the libcublasLt it needs. LookupError where there is none."""
     import cupy
 
     cupy.cuda.device.get_cublas_handle()
-    paths = [line.split()[-1] for line in MAPS.read_text(encoding="utf-8").splitlines() if "libcublas.so" in line]
-    version = re.search(r"libcublas\.so\.\d+", paths[0]) if paths else None
+    paths = [line.split()[-1] for line in MAPS.read_text(encoding="utf-8").splitlines() if f"/{name}.so" in line]
+    version = re.search(rf"{name}\.so\.\d+", paths[0]) if paths else None
     if version is None:
-        raise LookupError("CuPy has loaded no libcublas.so")
+        raise LookupError(f"CuPy has loaded no {name}.so")
     return ctypes.CDLL(paths[0]), Real(ctypes.CDLL(paths[0]), version[0])

@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from benchmarks import call_tables, claims, gains, gemv, general_tables, minplus_tables, unseen_tables
+from benchmarks import call_tables, claims, gains, gemv, general_tables, minplus_tables, program_tables, unseen_tables
 from benchmarks.cells import in_set
 from benchmarks.headline import (
     gram,
@@ -43,6 +43,8 @@ UNSEEN = ROOT / "benchmarks/results/h100-unseen.json"
 UNSEEN_LATER = ROOT / "benchmarks/results/h100-unseen-4.json"  # another draw, by a later version
 TUNED = ROOT / "benchmarks/results/h100-tuned.json"
 CALLS = ROOT / "benchmarks/results/h100-call-cost.json"
+PROGRAMS = ROOT / "benchmarks/results/h100-programs.json"
+PROGRAMS_TUNED = ROOT / "benchmarks/results/h100-programs-tuned.json"
 GAINS = ROOT / "benchmarks/results/h100-gains.png"
 NAMES = ("versus_cublas", "gemv", "general", "minplus", "unseen")
 PAGES = (ROOT / "README.md", *(ROOT / f"docs/{name}.md" for name in NAMES))
@@ -84,6 +86,8 @@ def all_drawn() -> dict[str, str]:
     parts |= {"unseen": unseen_tables.tables(read_unseen(UNSEEN)), "gains": gains.table(gained_at_all, by_kernels)}
     parts |= {"unseen-later": unseen_tables.summed_up(read_unseen(UNSEEN_LATER))}
     parts |= {"calls": call_tables.table(call_tables.read_calls(CALLS))}
+    programs = map(program_tables.read_programs, (PROGRAMS_TUNED, PROGRAMS))
+    parts |= {"programs": program_tables.table(*programs)}
     return parts | minplus_tables.tables(minplus)
 
 

@@ -28,6 +28,7 @@ from tsm2_tune.standin.running import Standing
 from tsm2_tune.usage import Command
 
 ROUNDS, CALLS = 60, 200
+COMPUTE_32F, WORKSPACE_BYTES = 68, 32 << 20
 PRODUCTS = {  # as cuBLAS has them, m x n x k of an f32 product without transposes
     "a square product, left to cuBLAS": (256, 256, 256),
     "a wide product, left or taken as the pack says": (8, 100_000, 16),
@@ -36,16 +37,51 @@ PRODUCTS = {  # as cuBLAS has them, m x n x k of an f32 product without transpos
 WITHIN = "TSM2_BENCH_STANDIN"  # in the environment of the process that is timed
 
 
+def descriptors(lt: ctypes.CDLL, m: int, n: int, k: int) -> tuple[ctypes.c_void_p, list[ctypes.c_void_p]]:
+    """cuBLASLt's, of a plain f32 product: the operation, and A, B and C."""
+    operation, layouts = ctypes.c_void_p(), [ctypes.c_void_p() for _ in "abc"]
+    status = lt.cublasLtMatmulDescCreate(ctypes.byref(operation), ctypes.c_int(COMPUTE_32F), ctypes.c_int(0))
+    for made, (rows, columns) in zip(layouts, ((m, k), (k, n), (m, n)), strict=True):
+        extents = [ctypes.c_int64(number) for number in (rows, columns, rows)]
+        status |= lt.cublasLtMatrixLayoutCreate(ctypes.byref(made), ctypes.c_int(0), *extents)
+    if status:
+        raise InputError("cuBLASLt makes no descriptors")
+    return operation, layouts
+
+
+def call_times(by_name: Any, own: Any, arguments: list[Any]) -> dict[str, Any]:
+    """Microseconds of a call by both ways, in turns."""
+    import cupy as cp
+
+    ways = {"by name": by_name, "cuBLAS's own": own}
+    times: dict[str, list[float]] = {way: [] for way in ways}
+    for turn in range(ROUNDS + 1):
+        for way, function in ways.items():
+            cp.cuda.Device().synchronize()
+            begin = time.perf_counter_ns()
+            for _ in range(CALLS):
+                status = function(*arguments)
+            if status:
+                raise InputError(f"a call failed with status {status}")
+            if turn:
+                times[way].append((time.perf_counter_ns() - begin) / CALLS / 1e3)
+    return {
+        way: {"median_us": statistics.median(us), "quarter_us": statistics.quantiles(us)[0]}
+        for way, us in times.items()
+    }
+
+
 def timed() -> dict[str, Any]:
     """Of each product the microseconds of a call, by both ways, in this process."""
     import cupy as cp
 
     from benchmarks.real_cublas import loaded
 
-    by_name, real = loaded()
+    (by_name, real), (lt, real_lt) = loaded(), loaded("libcublasLt")
     handle, one, zero = ctypes.c_void_p(), ctypes.c_float(1), ctypes.c_float(0)
     if by_name.cublasCreate_v2(ctypes.byref(handle)) != 0:
         raise InputError("cuBLAS makes no handle")
+    workspace, none = cp.empty(WORKSPACE_BYTES, cp.uint8), ctypes.c_void_p()
     found: dict[str, Any] = {}
     for what, (m, n, k) in PRODUCTS.items():
         a, b, c = (cp.ones(rows * columns, cp.float32) for rows, columns in ((m, k), (k, n), (m, n)))
@@ -54,21 +90,13 @@ def timed() -> dict[str, Any]:
         matrices = [ctypes.c_void_p(x.data.ptr) for x in (a, b, c)]
         arguments = [handle, *extents, factors[0], matrices[0], ctypes.c_int(m), matrices[1], ctypes.c_int(k),
                      factors[1], matrices[2], ctypes.c_int(m)]  # fmt: skip
-        ways = {"by name": by_name.cublasSgemm_v2, "cuBLAS's own": real.cublasSgemm_v2}
-        times: dict[str, list[float]] = {way: [] for way in ways}
-        for turn in range(ROUNDS + 1):
-            for way, function in ways.items():
-                cp.cuda.Device().synchronize()
-                begin = time.perf_counter_ns()
-                for _ in range(CALLS):
-                    function(*arguments)
-                if turn:
-                    times[way].append((time.perf_counter_ns() - begin) / CALLS / 1e3)
-        found[what] = {
-            "m": m, "n": n, "k": k,
-            **{way: {"median_us": statistics.median(us), "quarter_us": statistics.quantiles(us)[0]}
-               for way, us in times.items()},
-        }  # fmt: skip
+        product = {"m": m, "n": n, "k": k}
+        found[what] = product | call_times(by_name.cublasSgemm_v2, real.cublasSgemm_v2, arguments)
+        operation, layouts = descriptors(lt, m, n, k)
+        arguments = [handle, operation, factors[0], matrices[0], layouts[0], matrices[1], layouts[1], factors[1],
+                     matrices[2], layouts[2], matrices[2], layouts[2], none, ctypes.c_void_p(workspace.data.ptr),
+                     ctypes.c_size_t(WORKSPACE_BYTES), none]  # fmt: skip
+        found[f"{what}, by cuBLASLt"] = product | call_times(lt.cublasLtMatmul, real_lt.cublasLtMatmul, arguments)
     properties = cp.cuda.runtime.getDeviceProperties(0)
     about = {
         "device": properties["name"].decode(),

@@ -13,6 +13,8 @@ import sys
 import threading
 from typing import Any
 
+from tests import lt_calls
+
 WIDE = "_64"
 SCALARS = {"S": "f", "D": "d", "C": "ff", "Z": "dd"}
 KINDS = {0: "f", 1: "d", 2: "f", 14: "f", 4: "ff", 5: "dd"}  # of cudaDataType_t: alpha and beta
@@ -22,6 +24,8 @@ ARGUMENTS = {
     "gemm_v2": GEMM,
     "gemmStridedBatched": "transa transb m n k alpha A lda stride_a B ldb stride_b beta C ldc stride_c count",
     "gemv_v2": "trans m n alpha A lda x incx beta y incy",
+    "syrk_v2": "uplo trans n k alpha A lda beta C ldc",
+    "herk_v2": "uplo trans n k alpha A lda beta C ldc",
     "GemmEx": "transa transb m n k alpha A type_a lda B type_b ldb beta C type_c ldc compute algorithm",
     "GemmStridedBatchedEx": (
         "transa transb m n k alpha A type_a lda stride_a B type_b ldb stride_b beta C type_c ldc stride_c count"
@@ -42,6 +46,8 @@ def call(
     """The routine's status. Factors are numbers, real and imaginary part, which are put into memory."""
     letter = routine.removeprefix("cublas")[0]
     kind = KINDS[values["type_a"]] if "type_a" in values else SCALARS[letter]
+    if "herk" in routine:  # which has real factors
+        kind = kind[0]
     arguments = [handle]
     for name in names_of(routine):
         value = values[name]
@@ -55,7 +61,7 @@ def call(
             arguments.append(ctypes.c_longlong(value))
         elif (
             routine.endswith(WIDE)
-            and name not in ("transa", "transb", "trans", "compute", "algorithm")
+            and name not in ("transa", "transb", "trans", "uplo", "compute", "algorithm")
             and not (name.startswith("type"))
         ):
             arguments.append(ctypes.c_int64(value))
@@ -92,6 +98,8 @@ def play(
             os.kill(os.getpid(), rest[0])
         elif name.startswith("cublasSet"):
             getattr(cublas, name)(handle, ctypes.c_void_p(rest[0]))
+        elif name == lt_calls.MATMUL:
+            statuses.append(lt_calls.call(ctypes.CDLL("libcublasLt.so.13"), handle, rest[0], kept))
         else:
             statuses.append(call(cublas, handle, name, rest[0], kept, memory))
             results.extend(list(memory[which]) for which in ("C",) if memory)

@@ -37,7 +37,7 @@ static int noted(const char *name, const struct handle *handle, const long long 
     for (int i = 0; i < count; ++i)
         at += snprintf(line + at, sizeof line - (size_t)at, " %lld", numbers[i]);
     fake_note(line);
-    return 0;
+    return getenv("FAKE_CUBLAS_REFUSES") == NULL ? 0 : 15; /* CUBLAS_STATUS_NOT_SUPPORTED */
 }
 #define NOTE(name, ...)                                                                                              \
     const long long numbers[] = {__VA_ARGS__};                                                                       \
@@ -145,3 +145,35 @@ int cublasSgemm_v2(struct handle *handle, int transa, int transb, int m, int n, 
     NOTE("cublasSgemm_v2", transa, transb, m, n, k, AT(alpha), AT(A), lda, AT(B), ldb, AT(beta), AT(C), ldc);
     return status | cublasSgemm_v2_64(handle, transa, transb, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc);
 }
+
+/* Triangles of products with the same matrix transposed, and between full and packed ones. */
+#define TRIANGLE(name, integer)                                                                                      \
+    int name(struct handle *handle, int uplo, int trans, integer n, integer k, const void *alpha, const void *A,     \
+             integer lda, const void *beta, void *C, integer ldc)                                                    \
+    {                                                                                                                \
+        NOTE(#name, uplo, trans, n, k, AT(alpha), AT(A), lda, AT(beta), AT(C), ldc);                                 \
+        return status;                                                                                               \
+    }
+#define TRIANGLES(name) TRIANGLE(name, int) TRIANGLE(name##_64, int64_t)
+TRIANGLES(cublasSsyrk_v2)
+TRIANGLES(cublasDsyrk_v2)
+TRIANGLES(cublasCsyrk_v2)
+TRIANGLES(cublasZsyrk_v2)
+TRIANGLES(cublasCherk_v2)
+TRIANGLES(cublasZherk_v2)
+
+#define PACKING(letter)                                                                                              \
+    int cublas##letter##trttp(struct handle *handle, int uplo, int n, const void *full, int ld, void *packed)        \
+    {                                                                                                                \
+        NOTE("cublas" #letter "trttp", uplo, n, AT(full), ld, AT(packed));                                           \
+        return status;                                                                                               \
+    }                                                                                                                \
+    int cublas##letter##tpttr(struct handle *handle, int uplo, int n, const void *packed, void *full, int ld)        \
+    {                                                                                                                \
+        NOTE("cublas" #letter "tpttr", uplo, n, AT(packed), AT(full), ld);                                           \
+        return getenv("FAKE_CUBLAS_PACKS") == NULL ? status : atoi(getenv("FAKE_CUBLAS_PACKS"));                     \
+    }
+PACKING(S)
+PACKING(D)
+PACKING(C)
+PACKING(Z)

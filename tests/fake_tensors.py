@@ -50,6 +50,16 @@ class Tensor(SimpleNamespace):
     def detach(self) -> Tensor:
         return self
 
+    def dim(self) -> int:
+        return int(self.ndim)
+
+    def untyped_storage(self) -> SimpleNamespace:
+        return SimpleNamespace(data_ptr=self.data_ptr)
+
+    def copy_(self, other: Any) -> None:
+        """Say what is copied."""
+        self.copied = other
+
 
 class Parameter(Tensor):
     """A subclass that is nothing more."""
@@ -147,11 +157,15 @@ def fake_torch() -> SimpleNamespace:
         fake.made.append(Tensor(described, dtype=dtype))
         return fake.made[-1]  # type: ignore[no-any-return]
 
-    def empty(size_bytes: int, *, dtype: Any, device: Any) -> SimpleNamespace:
-        address = allocated(size_bytes)
+    def empty(size: Any, *, dtype: Any, device: Any) -> Any:
+        if isinstance(size, tuple):
+            return empty_strided(size, (size[1], 1), dtype=dtype, device=device)
+        address = allocated(size)
         return SimpleNamespace(data_ptr=lambda: address)
 
     fake.empty_strided, fake.empty, fake.uint8 = empty_strided, empty, "torch.uint8"
+    fake.float32, fake.precision = TYPES["torch.float32"], "none"
+    fake._C = SimpleNamespace(_get_fp32_precision_getter=lambda *_: fake.precision)
     fake.cuda.ExternalStream = lambda stream, device: None
     fake.cuda.default_stream, fake.cuda.stream = lambda device: None, lambda stream: contextlib.nullcontext()
     return fake

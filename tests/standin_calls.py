@@ -24,11 +24,13 @@ LETTERS = "SDCZ"
 OF_LETTERS = tuple(
     f"cublas{letter}{name}{wide}"
     for letter in LETTERS
-    for name, suffix in (("gemm", "_v2"), ("gemmStridedBatched", ""), ("gemv", "_v2"))
+    for name, suffix in (("gemm", "_v2"), ("gemmStridedBatched", ""), ("gemv", "_v2"), ("syrk", "_v2"))
     for wide in (suffix, suffix + WIDE)
 )
+HERK = tuple(f"cublas{letter}herk_v2{wide}" for letter in "CZ" for wide in ("", WIDE))
 ROUTINES = (
     *OF_LETTERS,
+    *HERK,
     *(name + wide for name in ("cublasGemmEx", "cublasGemmStridedBatchedEx") for wide in ("", WIDE)),
 )
 A, B, C = 1 << 40, 1 << 50, 1 << 60  # addresses that nobody reads
@@ -36,10 +38,11 @@ ONE, ZERO = [1.0, 0.0], [0.0, 0.0]
 
 
 def build_fakes(folder: Path) -> None:
-    """libcuda.so.1 and libcublas.so.13 in the folder."""
+    """libcuda.so.1, libcublas.so.13 and libcublasLt.so.13 in the folder."""
     for source, name, libraries in (
         ("fake_cuda.c", "libcuda.so.1", ()),
         ("fake_cublas.c", "libcublas.so.13", (f"-L{folder}", "-l:libcuda.so.1")),
+        ("fake_cublaslt.c", "libcublasLt.so.13", (f"-L{folder}", "-l:libcuda.so.1", "-Wl,--default-symver")),
     ):
         command = ["cc", *FLAGS, f"-Wl,-soname,{name}", str(TESTS / source), *libraries, "-o", str(folder / name)]
         subprocess.run(command, check=True)
@@ -98,11 +101,13 @@ def gemm(routine: str = "cublasSgemm_v2", m: int = 6, n: int = 2, k: int = 3, **
     """A call of a routine for products, leading dimensions the least, of one product."""
     values: dict[str, Any] = {"transa": 0, "transb": 0, "m": m, "n": n, "k": k, "alpha": ONE, "beta": ZERO} | {
         "A": A, "B": B, "C": C, "algorithm": -1, "count": 1, "type_a": 0, "type_b": 0, "type_c": 0, "compute": 68,
-        "x": B, "y": C, "incx": 1, "incy": 1, "trans": 0,
+        "x": B, "y": C, "incx": 1, "incy": 1, "trans": 0, "uplo": 0,
     } | changes  # fmt: skip
     least = {"lda": m if not values["transa"] else k, "ldb": k if not values["transb"] else n, "ldc": m}
     if "gemv" in routine:
         least["lda"] = m
+    if "rk_v2" in routine:
+        least = {"lda": n if not values["trans"] else k, "ldc": n}
     strides = {"stride_a": 10**6, "stride_b": 10**6, "stride_c": 10**6}
     values = {**least, **strides, **values}
     return [routine, {name: values[name] for name in names_of(routine)}]
@@ -118,7 +123,8 @@ def random_calls(count: int, seed: int) -> list[Any]:
             "transa": rng.choice((0, 0, 1, 2, 3)), "transb": rng.choice((0, 0, 1, 2)), "trans": rng.choice((0, 1, 2)),
             "alpha": rng.choice((ONE, ONE, [2.0, 1.0], ZERO)), "beta": rng.choice((ZERO, ONE, [0.5, -1.0])),
             "type_a": rng.choice((0, 1, 2, 4, 5, 14)), "compute": rng.choice((64, 68, 69, 70, 74, 77)),
-            "count": rng.choice((1, 1, 3)), "incx": rng.choice((1, 1, 2, -1)), "incy": rng.choice((1, 1, 2)),
+            "count": rng.choice((1, 1, 3)),
+            "uplo": rng.choice((0, 1, 1, 2)), "incx": rng.choice((1, 1, 2, -1)), "incy": rng.choice((1, 1, 2)),
             "C": rng.choice((C, C, A)), "stride_a": rng.choice((0, 10**6)),
         }  # fmt: skip
         changes["type_b"] = changes["type_c"] = changes["type_a"]

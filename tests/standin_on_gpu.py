@@ -14,6 +14,7 @@ import random
 import sys
 import threading
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from tsm2_tune.standin.journal import HEAD, LINE
 KINDS = {"S": 0, "D": 1, "C": 4, "Z": 5}
 DTYPES = {0: "f4", 1: "f8", 4: "c8", 5: "c16", 2: "f2", 14: "u2"}
 COMPUTE = {0: 68, 1: 70, 4: 68, 5: 70, 2: 68, 14: 68}
+Work = Callable[[tuple[ctypes.CDLL, Real], int, int, "Journal | None", Counter[str]], None]
 MOST = 1 << 21  # elements of a matrix
 BUFFER_BYTES = 16 * MOST
 
@@ -51,7 +53,9 @@ def random_product(rng: random.Random) -> tuple[str, int, dict[str, Any], tuple[
     """A routine, its type, its arguments but for addresses, and the elements of A, B and C that it reaches."""
     letter = rng.choice("SDCZ")
     wide = rng.choice(("", "", WIDE))
-    name = rng.choice(("gemm_v2", "gemm_v2", "GemmEx", "gemmStridedBatched", "gemv_v2"))
+    name = rng.choice(("gemm_v2", "gemm_v2", "GemmEx", "gemmStridedBatched", "gemv_v2", "syrk_v2", "herk_v2"))
+    if name in ("syrk_v2", "herk_v2"):
+        return random_triangle(rng, letter, "syrk_v2" if letter in "SD" else name, wide)
     kind = rng.choice((*KINDS.values(), 2, 14)) if name == "GemmEx" else KINDS[letter]
     extents = [1, 2, 5, 8, 16, 40]
     m, n, k = rng.choice(extents), rng.choice(extents), rng.choice(extents)
@@ -78,6 +82,24 @@ def random_product(rng: random.Random) -> tuple[str, int, dict[str, Any], tuple[
     routine = f"cublas{'' if name == 'GemmEx' else letter}{name}{wide}"
     count = changes["count"] if "Batched" in name else 1
     return routine, kind, changes | {"m": m, "n": n, "k": k}, tuple(count * one for one in reached)  # type: ignore[return-value]
+
+
+def random_triangle(
+    rng: random.Random, letter: str, name: str, wide: str
+) -> tuple[str, int, dict[str, Any], tuple[int, int, int]]:
+    """As random_product, of syrk or herk."""
+    n, k = rng.choice((1, 2, 5, 8, 16, 40, 257)), rng.choice((1, 8, 500, 4099))
+    across = 2 if name == "herk_v2" else 1
+    changes: dict[str, Any] = {
+        "n": n, "k": k, "uplo": rng.choice((0, 1)), "trans": rng.choice((0, across)),
+        "alpha": [float(rng.choice((1, 2, -1, 0))), float(rng.choice((0, 1)))],
+        "beta": [float(rng.choice((0, 0, 1, -2))), float(rng.choice((0, 0, 1)))],
+        "ldc": n + rng.choice((0, 0, 1, 4)),
+    }  # fmt: skip
+    rows, columns = (k, n) if changes["trans"] else (n, k)
+    changes["lda"] = rows + rng.choice((0, 0, 1, 3))
+    reached = changes["lda"] * columns, 1, changes["ldc"] * n
+    return f"cublas{letter}{name}{wide}", KINDS[letter], changes, reached
 
 
 class Journal:
@@ -122,6 +144,8 @@ def work(
             for at, name in ((0, "alpha"), (16, "beta")):
                 value = complex(*changes[name])
                 plain = np.array([value if kind in (4, 5) else value.real]).astype(kinds[kind])
+                if "herk" in routine:
+                    plain = plain.real.copy()
                 factors[at : at + plain.nbytes] = cp.asarray(plain.view(np.uint8))
                 changes[name] = factors.data.ptr + at
         cp.cuda.Device().synchronize()  # all that was written by CuPy, on another stream
@@ -142,9 +166,9 @@ def work(
         found[f"taken {routine}"] += is_taken
 
 
-def main() -> None:
+def main(work: Work, libraries: tuple[ctypes.CDLL, Real]) -> None:
     count, seed, threads = map(int, sys.argv[1:])
-    libraries, found = loaded(), Counter[str]()
+    found = Counter[str]()
     journal = Journal(os.environ["TSM2_JOURNAL"]) if threads == 1 else None
     failures = list[BaseException]()
 
@@ -166,4 +190,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(work, loaded())

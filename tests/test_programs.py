@@ -19,6 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks import programs as bench
+from tests.lt_calls import BIAS, EPILOGUE, matmul
 from tests.standin_calls import TESTS, gemm
 from tsm2_tune import programs
 from tsm2_tune.options import problems_of
@@ -33,7 +34,8 @@ pytestmark = [
 ]
 BY_LIBRARY = "run --library {library}"
 PROGRAM = (sys.executable, "-m", "tests.cublas_program")
-SEEN = Seen("gemm", "f32", "NT", (8, 10**6, 16), (8, 10**6, 8), 1, False, 100, 0, (0, 0, 100) + (0,) * 14, 90.0,
+NONE = (0,) * len(REASONS)
+SEEN = Seen("gemm", "f32", "NT", (8, 10**6, 16), (8, 10**6, 8), 1, False, 100, 0, (0, 0, 100, *NONE[3:]), 90.0,
             (99, 4950.0), (0, 0.0))  # fmt: skip
 
 
@@ -63,6 +65,20 @@ def test_record_writes_what_shapes_takes(fakes: Path, tmp_path: Path) -> None:
     assert [one.text for one in found] == ["600x2x3:f32:ttt", "7x2x5000:c128:cn"]
 
 
+def test_record_leaves_out_what_no_kernel_is_taken_for(fakes: Path) -> None:
+    """Some of the second shape are plain products."""
+    bias = {"operation": {EPILOGUE: 4, BIAS: 1 << 40}}
+    steps = [matmul(600, 2, 3, **bias)] * 3 + [matmul(700, 2, 3, **bias), matmul(700, 2, 3)]
+    done = tsm2_tune(fakes, "record", "--output", "-", "--", *PROGRAM, steps=steps)
+    _, *lines = done.stdout[done.stdout.index("# Products") :].splitlines()
+    assert done.stderr == ""
+    assert [line.partition(":f32")[0] for line in lines] == [
+        "# left out, as an epilogue is asked for: 600x2x3",
+        "700x2x3",
+    ]
+    assert all("cublasLtMatmul NN" in line for line in lines)
+
+
 def test_record_of_a_program_without_products_says_so(fakes: Path) -> None:
     done = tsm2_tune(fakes, "record", "--output", "-", "--", "true")
     assert done.stdout == (
@@ -73,7 +89,7 @@ def test_record_of_a_program_without_products_says_so(fakes: Path) -> None:
 
 
 def test_what_no_family_computes_is_left_out_in_words() -> None:
-    of_16_bits = Seen("GemmEx", "f16", "CC", (8, 8, 8), (8, 8, 8), 1, False, 1, 0, (0,) * 17, 0.0, (0, 0.0), (0, 0.0))
+    of_16_bits = Seen("GemmEx", "f16", "CC", (8, 8, 8), (8, 8, 8), 1, False, 1, 0, NONE, 0.0, (0, 0.0), (0, 0.0))
     lines = list(recorded(Written((SEEN, of_16_bits)), ["./program", "a b"]))
     assert lines[0] == "# Products of ./program 'a b', by cuBLAS, most GPU time first."
     assert lines[1] == "1000000x8x16:f32:ntt  # 100 times, 5000.0 us in all, 100.0 %, gemm NT"
@@ -130,7 +146,10 @@ def test_run_takes_kernels_of_a_library_and_reports(fakes: Path, plain: str) -> 
     assert sum(line.startswith("launch ") for line in log) == 6
     assert "13 products seen, 6 computed by tuned kernels, 7 left to cuBLAS\n" in done.stderr
     assert "10.00 ms by cuBLAS, 10.00 ms by the kernels, 1.00 times as fast\n" in done.stderr
-    assert "6x2x3" in done.stderr
+    taken, left = done.stderr.split("\nleft to cuBLAS:\n")
+    assert re.search(r"^gemm +f32 +NN +6x2x3 +10 +6 +1000.0 +1000.0$", taken, re.MULTILINE)
+    (row,) = left.splitlines()[1:]
+    assert re.match(r"gemm +f32 +CT +6x2x3 +3 +0 +1000.0 +- +no kernel is in the pack for it$", row)
 
 
 def test_run_becomes_the_program(fakes: Path, plain: str) -> None:
@@ -254,7 +273,7 @@ def test_a_journal_that_is_none_has_no_products(tmp_path: Path) -> None:
 def test_the_bench_keeps_the_report_and_hands_its_options_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     commands = list[list[str]]()
 
-    def ran(before: Any, program: Any) -> tuple[float, str, str]:
+    def ran(before: Any) -> tuple[float, str, str]:
         commands.append(list(before))
         if "record" in before:
             Path(before[before.index("--output") + 1]).write_text("8x8x8:f32\n")

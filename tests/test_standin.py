@@ -51,6 +51,11 @@ def of_the_program(lines: list[str]) -> list[str]:
     return [line for line, last in zip(lines, before, strict=False) if not last.startswith("cublasSgemm_v2 ")]
 
 
+def without_copies(lines: list[str]) -> list[str]:
+    """Calls of cuBLAS without those of the stand-in, which copies triangles."""
+    return [line for line in lines if line.split()[0][7:] not in ("trttp", "tpttr")]
+
+
 # What it leaves
 
 
@@ -67,15 +72,16 @@ def test_what_no_kernel_is_for_goes_to_cublas_as_it_is(fakes: Path, math: int) -
 
 
 def test_each_call_is_taken_or_left_and_none_is_both(fakes: Path, pack: Path) -> None:
-    steps = random_calls(3000, 2)
+    steps = random_calls(4000, 2)
     alone, played = play(fakes, steps, standin=False), play(fakes, steps, pack=pack)
     assert played.told == ""
-    assert len(played.launches) + len(of_the_program(played.left)) == len(of_the_program(alone.left)) == 3000
+    left = without_copies(played.left)
+    assert len(played.launches) + len(of_the_program(left)) == len(of_the_program(alone.left)) == 4000
     assert len(played.launches) > 300
     assert sum(one.taken for one in played.seen) == len(played.launches)
     assert all(one.calls == one.taken + sum(one.left) for one in played.seen)
     rest = iter(without_factors(alone.left))
-    assert all(line in rest for line in without_factors(played.left))  # in their order
+    assert all(line in rest for line in without_factors(left))  # in their order
 
 
 @pytest.mark.parametrize(

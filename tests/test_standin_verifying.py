@@ -92,3 +92,10 @@ def test_a_comparison_leaves_what_cublas_computes_of_the_c_before(
     played = verified(fakes, pack, multiplying, -7.0, before=1.0, beta=ONE)
     assert played.results[0] == [7.0] * 12
     assert "of the kernel is -7, of cuBLAS 7" in played.told
+
+
+def test_what_cublas_refuses_is_not_compared(fakes: Path, pack: Path) -> None:
+    played = verified(fakes, pack, {"FAKE_CUBLAS_REFUSES": "1"}, 7.0, before=1.0)
+    assert (played.statuses, played.told) == ([[15] * 5], "")
+    assert (played.seen[0].compared, played.seen[0].worst) == (0, 0)
+    assert played.results == [[4.0] * 12] * 5

@@ -7,10 +7,9 @@ import shlex
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import click
-from rich.table import Table
+from rich.console import Console
 
 from tsm2_tune import display
 from tsm2_tune.command_options import Percent, database_option
@@ -31,6 +30,10 @@ TROUBLES = {  # reasons that are to be mended, in a report
     "no pack is there": "the library of kernels cannot be used",
     "the kernel could not be started": "kernels could not be started",
 }
+NO_PRODUCTS = (  # reasons for which a product stays with cuBLAS whatever is tuned
+    "an epilogue is asked for",
+    "cuBLASLt is asked for more than a product in place",
+)
 NONE_SEEN = "no product was seen: the program called no cuBLAS, or has it linked into itself"
 PROGRAM = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
@@ -179,6 +182,8 @@ def _lines(seen: Sequence[Seen], worth: float) -> Iterator[str]:
         if problem is None or not any(family.supports(problem) for family in FAMILIES.values()):
             m, n, k = one.shape
             yield f"# left out, as no kernel family computes it: {m}x{n}x{k} {one.dtype}: {about}"
+        elif sum(one.left[REASONS.index(reason)] for reason in NO_PRODUCTS) == one.calls:
+            yield f"# left out, as {one.reason}: {problem.text}: {about}"
         elif whole and one.total_us < worth * whole:
             yield f"# left out, as it is worth little: {problem.text}: {about}"
         else:
@@ -205,10 +210,13 @@ def _report(written: Written, *, has_times: bool) -> None:
                 f"GPU time of the shapes that were taken: {before / 1e3:.2f} ms by cuBLAS, {after / 1e3:.2f} ms by"
                 f" the kernels, {before / after:.2f} times as fast"
             )
-        console.print(_table(of_taken, "taken"))
-    left = sorted((one for one in seen if one.calls > one.taken), key=lambda one: one.taken - one.calls)[:MOST_LEFT]
-    if left:
-        console.print(_table(left, "left to cuBLAS"))
+        _print(console, of_taken, "taken:")
+    left = sorted((one for one in seen if one.lost), key=lambda one: (-one.us * one.lost, -one.lost))
+    _print(
+        console,
+        left[:MOST_LEFT],
+        "left to cuBLAS:" if len(left) <= MOST_LEFT else f"left to cuBLAS, {MOST_LEFT} of {len(left)}:",
+    )
     for one in seen:
         if one.compared:
             spelt = f"{'x'.join(map(str, one.shape))} {one.dtype} {one.op}"
@@ -228,16 +236,17 @@ def mean(timed: tuple[int, float]) -> float:
     return total / count if count else 0.0
 
 
-def _table(seen: Sequence[Seen], title: str) -> Table:
-    columns = ("routine", "type", "op", "m x n x k", "calls", "taken", "cuBLAS us", "kernel us", "why left")
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for column in columns:
-        table.add_column(column, justify="right" if column in columns[3:8] else "left")
+def _print(console: Console, seen: Sequence[Seen], title: str) -> None:
+    """A table of products, where there are some."""
+    heads = ("routine", "type", "op", "m x n x k", "calls", "taken", "cuBLAS us", "kernel us", "why left")
+    cells = []
     for one in seen:
-        cells: list[Any] = [one.routine, one.dtype, one.op, "x".join(map(str, one.shape)), one.calls, one.taken]
-        cells += [f"{mean(timed):.1f}" if timed[0] else "-" for timed in (one.cublas_us, one.taken_us)]
-        table.add_row(*map(str, cells), one.reason if one.calls > one.taken else "")
-    return table
+        numbers = [f"{mean(timed):.1f}" if timed[0] else "-" for timed in (one.cublas_us, one.taken_us)]
+        shape, why = "x".join(map(str, one.shape)), one.reason if one.lost else ""
+        cells.append([one.routine, one.dtype, one.op, shape, str(one.calls), str(one.taken), *numbers, why])
+    if cells:
+        display.print_line(console, title)
+        display.print_table(console, heads, cells, right=range(3, 8))
 
 
 def _tell(sentence: str) -> None:

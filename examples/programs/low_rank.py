@@ -1,6 +1,6 @@
-"""A low-rank approximation by `torch.svd_lowrank`, as it is.
+"""A low-rank approximation by `torch.svd_lowrank`, or by `torch.pca_lowrank`, as it is.
 
-python low_rank.py [SIDE RANK TURNS]
+python low_rank.py [SIDE RANK TURNS [pca]]
 """
 
 import sys
@@ -8,7 +8,8 @@ import time
 
 import torch
 
-side, rank, turns = map(int, sys.argv[1:]) if len(sys.argv) > 1 else (20480, 8, 10)
+side, rank, turns = map(int, sys.argv[1:4]) if len(sys.argv) > 1 else (20480, 8, 10)
+approximate = torch.pca_lowrank if sys.argv[4:] == ["pca"] else torch.svd_lowrank
 torch.manual_seed(0)
 a = torch.randn(side, 64, device="cuda") @ torch.randn(64, side, device="cuda")
 
@@ -16,7 +17,7 @@ a = torch.randn(side, 64, device="cuda") @ torch.randn(64, side, device="cuda")
 def approximated() -> torch.Tensor:
     """The largest singular values."""
     torch.manual_seed(1)
-    return torch.svd_lowrank(a, q=rank, niter=2)[1]
+    return approximate(a, q=rank, niter=2)[1]
 
 
 for _ in range(5):

@@ -248,10 +248,10 @@ def test_what_cannot_be_timed_is_computed_as_expected(
     def fails(*_: Any, **__: Any) -> Any:
         raise {"load": RuntimeError, "room": MemoryError}[what]("no")
 
-    plain = module._chosen_or_vendor
+    plain = module.chosen_or_vendor
     left = module.Vendor("expected to be faster")
     monkeypatch.setattr(
-        module, "_chosen_or_vendor", lambda p, fallback: left if fallback == "vendor" else plain(p, fallback)
+        module, "chosen_or_vendor", lambda p, fallback: left if fallback == "vendor" else plain(p, fallback)
     )
     if what == "vectors":
         monkeypatch.setattr(module, "vendors_of", lambda *_: None)

@@ -6,6 +6,7 @@ No library is imported for that: where an array is of one, somebody has.
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache
@@ -268,7 +269,24 @@ def vendors_product(a: Any, b: Any, out: Any, alpha: complex, beta: complex, con
     return _put(wide.astype(np.float16), out)
 
 
+class _Asked(threading.local):
+    """What this thread asks PyTorch for."""
+
+    is_own = False  # its own product, whatever overrides that
+
+
+asked_of_torch = _Asked()
+
+
 def _torchs_product(a: Any, b: Any, out: Any, alpha: complex, beta: complex) -> Any:
+    before, asked_of_torch.is_own = asked_of_torch.is_own, True
+    try:
+        return _by_torch(a, b, out, alpha, beta)
+    finally:
+        asked_of_torch.is_own = before
+
+
+def _by_torch(a: Any, b: Any, out: Any, alpha: complex, beta: complex) -> Any:
     torch, are_matrices = sys.modules["torch"], a.ndim == b.ndim == 2
     if alpha == 1 and beta == 0 and not (are_matrices and out is not None):
         return _put(torch.matmul(a, b), out)

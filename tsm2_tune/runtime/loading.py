@@ -48,6 +48,11 @@ def function_of(context: int, number: int, winner: Winner, bits: int, arch: str)
         return function
 
 
+def is_loaded(number: int, winner: Winner, bits: int) -> bool:
+    """Whether the winner's kernel is loaded into the context of this number."""
+    return (number, winner.digest, bits) in _functions
+
+
 def cubin_of(winner: Winner, bits: int, arch: str) -> bytes:
     """The winner's binary for the architecture. RuntimeError where it is not the one that was exported."""
     key = (winner.digest, bits, arch)

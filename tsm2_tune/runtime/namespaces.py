@@ -7,8 +7,14 @@ from typing import Any
 
 from tsm2_tune.runtime.cupy_products import cupy_namespace
 from tsm2_tune.runtime.jax_products import jax_namespace
+from tsm2_tune.runtime.operators import torch_operators
+from tsm2_tune.runtime.taking import imported_torch
 
-NAMESPACES: dict[str, Callable[[], Any]] = {"cupy": cupy_namespace, "jax": jax_namespace}
+NAMESPACES: dict[str, Callable[[], Any]] = {
+    "cupy": cupy_namespace,
+    "jax": jax_namespace,
+    "torch": lambda: torch_operators(imported_torch()),
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -17,6 +23,6 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
         found = globals()[name] = NAMESPACES[name]()
-    except ImportError as error:
+    except (ImportError, RuntimeError) as error:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r} here: {error}") from error
     return found

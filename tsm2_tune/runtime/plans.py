@@ -189,7 +189,7 @@ class Plan:
         if self.needed_bytes is None:
             return int(self.kernel_launch(slot.config, self.function, slot.parameters, None))
         with lock:
-            workspace = workspace_for(self.context_number, self.needed_bytes, stream, array)
+            workspace = workspace_for(self.context, self.context_number, self.needed_bytes, stream, array)
             slot.room = None
             WORKSPACE.pack_into(slot.buffer, WORKSPACE_AT, *workspace)
             return int(self.kernel_launch(slot.config, self.function, slot.parameters, None))

@@ -120,7 +120,7 @@ def gemm(
             return done
     product = Product.of(a, b, out, conjugates=(conj_a, conj_b), math=math)
     check_factors(product, alpha, beta)
-    found = _chosen_or_vendor(product, fallback)
+    found = chosen_or_vendor(product, fallback)
     is_timed = measure and not product.on_host
     if is_timed:
         product, found = _measured(product, found, fallback, alpha, beta, stream)
@@ -158,7 +158,7 @@ def choice(
     fallback: str = "vendor",
 ) -> Match | Vendor:
     """The winner that gemm uses for these arguments, or the vendor. It raises what gemm raises for them."""
-    return _chosen_or_vendor(Product.of(a, b, out, conjugates=(conj_a, conj_b), math=math), fallback)
+    return chosen_or_vendor(Product.of(a, b, out, conjugates=(conj_a, conj_b), math=math), fallback)
 
 
 def plan(
@@ -194,7 +194,7 @@ def plan(
     if product.on_host or product.out is None:
         raise TypeError("a plan needs an out, and a, b and out in a GPU's memory: without these call gemm")
     check_factors(product, alpha, beta)
-    found = _chosen_or_vendor(product, "error")
+    found = chosen_or_vendor(product, "error")
     if isinstance(found, Vendor):
         raise ValueError(f"a plan needs a kernel, and here {found.reason}: call gemm")
     product, made, handle = ready(product, found, stream)
@@ -238,7 +238,7 @@ def load(device: int = 0) -> None:
                     function_of(context, number, winner, bits, arch)
 
 
-def _chosen_or_vendor(product: Product, fallback: str) -> Match | Vendor:
+def chosen_or_vendor(product: Product, fallback: str) -> Match | Vendor:
     """The winner for the product, or why the vendor computes it."""
     if fallback not in ("vendor", "error"):
         raise ValueError(f"fallback: expected 'vendor' or 'error', got {fallback!r}")
@@ -265,7 +265,7 @@ def _measured(
     kernel = expected
     try:
         if isinstance(expected, Vendor):
-            kernel = _chosen_or_vendor(product, "error")
+            kernel = chosen_or_vendor(product, "error")
         if isinstance(kernel, Vendor):
             return product, expected
         product, _, _ = ready(product, kernel, stream)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from tsm2_tune.runtime.driver import (
     OUT_OF_MEMORY,
     PER_THREAD_STREAM,
     ask_driver,
+    current_context,
     is_capturing,
     relaxed_capture,
     stream_id,
@@ -23,6 +25,7 @@ from tsm2_tune.runtime.driver import (
 from tsm2_tune.runtime.libraries import at_stream, is_torchs, scratch
 
 Sizes = tuple[int, int]  # bytes of the partials and of the counters
+Room = tuple[tuple[int, int], tuple[Any, ...]]  # their addresses, and the owners of the memory
 
 
 @dataclass
@@ -47,36 +50,52 @@ def legacy_key(context: int) -> tuple[int, int, int]:
     return context, LEGACY_STREAM, 0
 
 
-def workspace_for(context: int, needed_bytes: Sizes, stream: int, array: Any) -> tuple[int, int]:
+def workspace_for(context: int, context_number: int, needed_bytes: Sizes, stream: int, array: Any) -> tuple[int, int]:
     """Addresses of room for the partials and of zeroed counters, of the array's library where that allocates.
 
-    The context of this number is current, and `lock` is held until the launch, since another thread may replace the
-    stream's workspace.
+    The stream is of this context, which need not be current where the stream is a default one. `lock` is held until
+    the launch, since another thread may replace the stream's workspace.
     """
     if stream not in (0, LEGACY_STREAM) and is_capturing(stream):
-        return _in_a_capture(context, needed_bytes, stream, array)
+        return _in_a_capture(context_number, needed_bytes, stream, array)
     thread = threading.get_ident() if stream == PER_THREAD_STREAM else 0
     stream_or_legacy = stream or LEGACY_STREAM
-    key = (context, stream_or_legacy, thread)
+    key = (context_number, stream_or_legacy, thread)
     is_ever = stream_or_legacy in (LEGACY_STREAM, PER_THREAD_STREAM)  # never destroyed
     number = stream_or_legacy if is_ever else stream_id(stream)
     found = workspaces.get(key)
     if found is not None and found.stream_id == number and found.holds(needed_bytes):
         return found.addresses
-    if found is not None:
-        _release(found, stream, number)
-        del workspaces[key]
-        needed_bytes = (max(needed_bytes[0], found.sizes_bytes[0]), max(needed_bytes[1], found.sizes_bytes[1]))
-    with at_stream(array, stream):
-        made = workspaces[key] = _allocated(needed_bytes, stream, number, array)
+    with current_context(context):
+        if found is not None:
+            _release(found, stream, number)
+            del workspaces[key]
+            needed_bytes = (max(needed_bytes[0], found.sizes_bytes[0]), max(needed_bytes[1], found.sizes_bytes[1]))
+        made = workspaces[key] = _lasting(needed_bytes, stream, number, array)
     return made.addresses
+
+
+def _lasting(sizes_bytes: Sizes, stream: int, number: int, array: Any) -> Workspace:
+    """A new workspace that is kept. PyTorch may allocate what this thread asks for in a pool that is for a while, as
+    when torch.compile warms up for a CUDA graph: another thread asks for it. This one zeroes it, whose stream it is.
+    """
+
+    def allocate() -> Room:
+        with at_stream(array, stream):
+            return _allocated(sizes_bytes, array)
+
+    if not is_torchs(array):
+        return _zeroed(sizes_bytes, allocate(), stream, number)
+    with ThreadPoolExecutor(max_workers=1) as other:
+        return _zeroed(sizes_bytes, other.submit(allocate).result(), stream, number)
 
 
 def _in_a_capture(context: int, needed_bytes: Sizes, stream: int, array: Any) -> tuple[int, int]:
     """A workspace that goes into the graph: of PyTorch's pool for it, or kept as long as this process runs."""
     if is_torchs(array):
         with at_stream(array, stream):
-            return _allocated(needed_bytes, stream, 0, array).addresses  # a later one may have the same, after this
+            room = _allocated(needed_bytes, array)
+        return _zeroed(needed_bytes, room, stream, 0).addresses  # a later one may have the same, after this
     status, capture = ctypes.c_int(), ctypes.c_ulonglong()
     ask_driver(
         "cuStreamGetCaptureInfo_v2", ctypes.c_void_p(stream), ctypes.byref(status), ctypes.byref(capture), *[None] * 3
@@ -84,13 +103,13 @@ def _in_a_capture(context: int, needed_bytes: Sizes, stream: int, array: Any) ->
     key = (context, stream, capture.value)
     if key not in _of_graphs or not _of_graphs[key].holds(needed_bytes):
         with relaxed_capture():
-            _of_graphs[key] = _allocated(needed_bytes, stream, 0, None)
+            _of_graphs[key] = _zeroed(needed_bytes, _allocated(needed_bytes, None), stream, 0)
     return _of_graphs[key].addresses
 
 
-def _allocated(sizes_bytes: Sizes, stream: int, number: int, array: Any) -> Workspace:
-    """A new workspace, the second part zeroed on the stream."""
-    addresses, owners = [], []
+def _allocated(sizes_bytes: Sizes, array: Any) -> Room:
+    """Room for a workspace."""
+    addresses, owners = list[int](), list[Any]()
     try:
         for size_bytes in sizes_bytes:
             of_library = scratch(array, size_bytes)
@@ -107,10 +126,15 @@ def _allocated(sizes_bytes: Sizes, stream: int, number: int, array: Any) -> Work
             f"the GPU has no room for the {sum(sizes_bytes)} bytes in which a kernel splits k: free memory on it,"
             " also what a library's allocator keeps, or tune this shape"
         ) from error
-    partials, counters = addresses
+    return (addresses[0], addresses[1]), tuple(owners)
+
+
+def _zeroed(sizes_bytes: Sizes, room: Room, stream: int, number: int) -> Workspace:
+    """A workspace in the room, its counters zeroed on the stream."""
+    addresses, owners = room
     words = ctypes.c_size_t(sizes_bytes[1] // 4)
-    ask_driver("cuMemsetD32Async", ctypes.c_uint64(counters), 0, words, ctypes.c_void_p(stream))
-    return Workspace(number, sizes_bytes, (partials, counters), tuple(owners))
+    ask_driver("cuMemsetD32Async", ctypes.c_uint64(addresses[1]), 0, words, ctypes.c_void_p(stream))
+    return Workspace(number, sizes_bytes, addresses, owners)
 
 
 def of_driver(size_bytes: int) -> int:

@@ -15,7 +15,16 @@ from tsm2_tune.generator.problem import DTYPES, ELEMENT_TYPES, Problem
 from tsm2_tune.generator.transposed import transposed
 
 MAGIC = b"TSM2JRN1"
-ROUTINES = ("gemm", "GemmEx", "gemmStridedBatched", "GemmStridedBatchedEx", "gemv")  # of standin.h's enum routine
+ROUTINES = (  # of standin.h's enum routine
+    "gemm",
+    "GemmEx",
+    "gemmStridedBatched",
+    "GemmStridedBatchedEx",
+    "gemv",
+    "syrk",
+    "herk",
+    "cublasLtMatmul",
+)
 REASONS = (  # of standin.h's enum reason
     "",
     "no pack is there",
@@ -34,12 +43,15 @@ REASONS = (  # of standin.h's enum reason
     "more contexts than are kept apart",
     "timed, to be compared",
     "its result was compared",
+    "an epilogue is asked for",
+    "cuBLASLt is asked for more than a product in place",
 )
 UNCOUNTED = (  # of standin.h's enum uncounted, behind a number of products
     "more, of more shapes than are told apart, are not counted",
     "more were not understood, as no kernel has their types or their way of summing up: cuBLAS computed them",
     "more were left to cuBLAS unseen, as the CUDA driver is missing, or older than tuned kernels need",
 )
+TO_COMPARE = ("timed, to be compared", "its result was compared")  # of which the kernel's turn comes later
 TYPES = tuple(ELEMENT_TYPES)  # of tsm2_type
 OPERATIONS = "NTC"
 WRITTEN = 2  # of a line's state
@@ -115,10 +127,16 @@ class Seen:
         return any(ld * size % VECTOR_BYTES for ld in self.leading)
 
     @property
+    def lost(self) -> int:
+        """How many were left to cuBLAS, but for those by which both are compared."""
+        return sum(count for why, count in zip(REASONS, self.left, strict=True) if why not in TO_COMPARE)
+
+    @property
     def reason(self) -> str:
-        """Why most of those that were left to cuBLAS were."""
-        most = max(range(len(self.left)), key=lambda at: self.left[at])
-        return REASONS[most] if self.left[most] else ""
+        """Why most of those that were left to cuBLAS for good were."""
+        counts = {why: count for why, count in zip(REASONS, self.left, strict=True) if why not in TO_COMPARE}
+        most = max(counts, key=counts.__getitem__)
+        return most if counts[most] else ""
 
 
 @dataclass(frozen=True, slots=True)

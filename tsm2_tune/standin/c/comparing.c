@@ -76,10 +76,11 @@ static void element(int type, const void *matrix, int64_t place, double parts[2]
     }
 }
 
-static double absolute_factor(int type, const void *factor)
+static double absolute_factor(const struct asked *asked, const void *factor)
 {
-    double parts[2];
-    element(type == TSM2_BF16 || type == TSM2_F16 ? (int)TSM2_F32 : type, factor, 0, parts);
+    const bool is_half = asked->type == TSM2_BF16 || asked->type == TSM2_F16;
+    double parts[2], room[2];
+    element(is_half ? (int)TSM2_F32 : asked->type, pack_factor(asked, factor, room), 0, parts);
     return hypot(parts[0], parts[1]);
 }
 
@@ -125,8 +126,8 @@ struct comparison *begin_comparison(struct lane *lane, cu_stream stream, const s
     const size_t bytes = (size_t)element_bytes(asked->type), of_c = (size_t)(asked->m * asked->n) * bytes;
     made->asked = *asked;
     made->stream = stream;
-    made->alpha = absolute_factor(asked->type, asked->alpha);
-    made->beta = absolute_factor(asked->type, asked->beta);
+    made->alpha = absolute_factor(asked, asked->alpha);
+    made->beta = absolute_factor(asked, asked->beta);
     made->a = malloc((size_t)(asked->m * asked->k) * bytes);
     made->b = malloc((size_t)(asked->k * asked->n) * bytes);
     made->before = malloc(of_c);
@@ -196,7 +197,7 @@ void end_comparison(struct comparison *comparison, struct line *line)
     const struct asked *asked = &comparison->asked;
     int64_t place[2] = {0, 0};
     double seen[2] = {0, 0}, worst = -1;
-    if (copy(comparison, asked->C, asked->ldc, asked->m, asked->n, comparison->theirs, false))
+    if (line != NULL && copy(comparison, asked->C, asked->ldc, asked->m, asked->n, comparison->theirs, false))
         worst = worst_share(comparison, place, seen);
     if (worst >= 0) {
         atomic_fetch_add(&line->compared, 1);

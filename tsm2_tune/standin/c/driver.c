@@ -53,3 +53,9 @@ int relax_captures(void)
 }
 
 void restore_captures(int mode) { driver()->exchange_capture_mode(&mode); }
+
+bool is_capturing(cu_stream stream)
+{
+    int status = 0;
+    return driver()->is_capturing(stream, &status) != 0 || status != 0;
+}

@@ -219,9 +219,10 @@ enum reason decided(struct lane *lane, const struct asked *asked, struct line *l
 
 static tsm2_status multiply(struct lane *lane, const struct asked *asked)
 {
+    double alpha[2], beta[2]; /* with room for a complex factor */
     return pack.gemm[asked->type](lane->handle, (tsm2_operation)asked->transa, (tsm2_operation)asked->transb, asked->m,
-                                  asked->n, asked->k, asked->alpha, asked->A, asked->lda, asked->B, asked->ldb,
-                                  asked->beta, asked->C, asked->ldc);
+                                  asked->n, asked->k, pack_factor(asked, asked->alpha, alpha), asked->A, asked->lda,
+                                  asked->B, asked->ldb, pack_factor(asked, asked->beta, beta), asked->C, asked->ldc);
 }
 
 /* Room for so many bytes that a graph keeps; 0 where there is none. Its capture goes on. */
@@ -274,9 +275,9 @@ static enum reason reason_of(tsm2_status status)
     }
 }
 
-enum reason start_kernel(struct lane *lane, cu_stream stream, const struct asked *asked)
+/* The lane is locked. */
+static enum reason start_whole(struct lane *lane, cu_stream stream, const struct asked *asked)
 {
-    pthread_mutex_lock(&lane->lock);
     pack.set_stream(lane->handle, stream);
     tsm2_status status = multiply(lane, asked);
     if (status == TSM2_NOT_SUPPORTED) { /* of what a kernel is for: the stream is captured */
@@ -287,6 +288,18 @@ enum reason start_kernel(struct lane *lane, cu_stream stream, const struct asked
     const enum reason reason = reason_of(status);
     if (reason == FAILED)
         tell("a product is left to cuBLAS: %s", pack.last_error(lane->handle));
+    return reason;
+}
+
+enum reason start_kernel(struct lane *lane, cu_stream stream, const struct asked *asked)
+{
+    const bool is_own = lane->stream == ((uintptr_t)stream == LEGACY_STREAM ? NULL : stream);
+    enum reason reason = CROWD; /* a stream that shares the lane would share its scratch memory */
+    pthread_mutex_lock(&lane->lock);
+    if (asked->part == WHOLE_C)
+        reason = start_whole(lane, stream, asked);
+    else if (is_own)
+        reason = is_capturing(stream) ? CAPTURED : start_triangle(lane, stream, asked, start_whole);
     pthread_mutex_unlock(&lane->lock);
     return reason;
 }

@@ -1,4 +1,4 @@
-/* The cuBLAS that the program has loaded, and dlsym, by which programs ask for its functions. */
+/* The cuBLAS and the cuBLASLt that the program has loaded, and dlsym, by which programs ask for their functions. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -18,8 +18,8 @@
 
 typedef void *(*dlsym_function)(void *library, const char *name);
 
-/* The cuBLAS that was found first: that of handles nothing is known of. */
-static _Atomic(void *) first;
+struct kind cublas_kind = {"libcublas.so", "libcublas-", "cublasCreate_v2", NULL};
+struct kind lt_kind = {"libcublasLt.so", "libcublasLt-", "cublasLtMatmul", NULL};
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* A handle of another library than the first. Entries stay, and serve later handles. */
@@ -47,10 +47,12 @@ static dlsym_function of_c_library(void)
 
 void *next_dlsym(void *library, const char *name) { return of_c_library()(library, name); }
 
-static bool is_called_cublas(const char *path)
+static bool begins(const char *name, const char *with) { return strncmp(name, with, strlen(with)) == 0; }
+
+static bool is_called(const struct kind *kind, const char *path)
 {
     const char *slash = strrchr(path, '/'), *name = slash == NULL ? path : slash + 1;
-    return strncmp(name, "libcublas.so", 12) == 0 || strncmp(name, "libcublas-", 10) == 0; /* wheels add a hash */
+    return begins(name, kind->plain) || begins(name, kind->hashed);
 }
 
 /* Paths of the loaded objects. */
@@ -78,34 +80,34 @@ static void *object_of(const void *function)
     return is_known ? dlopen(found.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : NULL;
 }
 
-/* The object, opened, if it is called as cuBLAS is, or, by its functions, if it or one that it needs has cuBLAS's. */
-static void *cublas_at(const char *path, bool by_functions)
+/* The object, opened, if it is called as this kind is, or, by its functions, if it or one that it needs has them. */
+static void *library_at(const struct kind *kind, const char *path, bool by_functions)
 {
-    if (path[0] == '\0' || !(by_functions || is_called_cublas(path)))
+    if (path[0] == '\0' || !(by_functions || is_called(kind, path)))
         return NULL;
     void *object = dlopen(path, RTLD_LAZY | RTLD_NOLOAD), *library = object;
     if (object != NULL && by_functions) {
-        const void *function = next_dlsym(object, "cublasCreate_v2");
-        library = function == function_here("cublasCreate_v2") ? NULL : object_of(function);
+        const void *function = next_dlsym(object, kind->function);
+        library = function == function_here(kind->function) ? NULL : object_of(function);
         dlclose(object);
     }
     return library;
 }
 
-static void *first_library(void)
+static void *first_library(struct kind *kind)
 {
-    void *library = atomic_load(&first), *before = NULL;
+    void *library = atomic_load(&kind->first), *before = NULL;
     struct paths paths = {NULL, 0};
     if (library != NULL)
         return library;
     dl_iterate_phdr(add_path, &paths);
     for (int by_functions = 0; by_functions < 2; ++by_functions)
         for (size_t at = 0; at < paths.count && library == NULL; ++at)
-            library = paths.at[at] == NULL ? NULL : cublas_at(paths.at[at], by_functions);
+            library = paths.at[at] == NULL ? NULL : library_at(kind, paths.at[at], by_functions);
     for (size_t at = 0; at < paths.count; ++at)
         free(paths.at[at]);
     free(paths.at);
-    if (library == NULL || atomic_compare_exchange_strong(&first, &before, library))
+    if (library == NULL || atomic_compare_exchange_strong(&kind->first, &before, library))
         return library;
     return before; /* another thread found it, too */
 }
@@ -119,12 +121,12 @@ static struct other *other_of(cublas_handle handle)
     return one;
 }
 
-/* The function that follows this one in the process: that of a tool which stands between, or of the first cuBLAS. */
-static void *following_function(const char *name)
+/* The function that follows this one in the process: that of a tool which stands between, or of the first library. */
+static void *following_function(struct kind *kind, const char *name)
 {
-    void *function = next_dlsym(RTLD_NEXT, name), *library = first_library();
+    void *function = next_dlsym(RTLD_NEXT, name), *library = first_library(kind);
     Dl_info found;
-    if (library == NULL || (function != NULL && dladdr(function, &found) != 0 && !is_called_cublas(found.dli_fname)))
+    if (library == NULL || (function != NULL && dladdr(function, &found) != 0 && !is_called(kind, found.dli_fname)))
         return function;
     return next_dlsym(library, name);
 }
@@ -136,25 +138,49 @@ void *cublas_function(const char *name, cublas_handle handle, _Atomic(void *) *p
         return next_dlsym(atomic_load(&other->library), name);
     void *found = atomic_load_explicit(place, memory_order_acquire);
     if (found == NULL) {
-        found = following_function(name);
+        found = following_function(&cublas_kind, name);
         atomic_store_explicit(place, found, memory_order_release);
     }
     return found;
 }
 
-/* The cuBLAS that the code at this address was linked with; NULL where it was with none. */
-static void *library_of_code(const void *address)
+/* The object of the code at this address, opened; NULL of the program itself, whose libraries come behind this one in one
+   order, and of code that is in no object. */
+static void *object_of_code(const void *address)
 {
     Dl_info of_code;
     struct link_map *map = NULL;
     if (dladdr1(address, &of_code, (void **)&map, RTLD_DL_LINKMAP) == 0 || map == NULL || map->l_name[0] == '\0')
-        return NULL; /* of the program itself: its libraries come behind this one in one order */
-    void *object = dlopen(map->l_name, RTLD_LAZY | RTLD_NOLOAD);
+        return NULL;
+    return dlopen(map->l_name, RTLD_LAZY | RTLD_NOLOAD);
+}
+
+bool is_code_of(const struct kind *kind, const void *address)
+{
+    void *object = object_of_code(address);
+    const bool is_own = object != NULL && object_of(next_dlsym(object, kind->function)) == object;
+    if (object != NULL)
+        dlclose(object);
+    return is_own;
+}
+
+/* The library of this kind that the code at this address was linked with; NULL where it was with none, or has functions of
+   these names itself, which ask dlsym for the library's. */
+static void *library_of_code(const struct kind *kind, const void *address)
+{
+    void *object = object_of_code(address);
     if (object == NULL)
         return NULL;
-    void *library = object_of(next_dlsym(object, "cublasCreate_v2")); /* among what it was linked with alone */
+    void *library = object_of(next_dlsym(object, kind->function)); /* among what it was linked with alone */
     dlclose(object);
-    return library;
+    return library == object ? NULL : library;
+}
+
+void *function_for_code(struct kind *kind, const void *address, const char *name)
+{
+    void *library = library_of_code(kind, address);
+    const bool is_other = library != NULL && library != first_library(kind);
+    return is_other ? next_dlsym(library, name) : following_function(kind, name);
 }
 
 /* From now on the handle is this library's; NULL: the first one's, or it is gone. */
@@ -187,9 +213,9 @@ static void assign(cublas_handle handle, void *library)
 EXPORTED int cublasCreate_v2(cublas_handle *handle)
 {
     static const char name[] = "cublasCreate_v2";
-    void *library = library_of_code(__builtin_return_address(0));
-    const bool is_other = library != NULL && library != first_library();
-    void *found = is_other ? next_dlsym(library, name) : following_function(name);
+    void *library = library_of_code(&cublas_kind, __builtin_return_address(0));
+    const bool is_other = library != NULL && library != first_library(&cublas_kind);
+    void *found = is_other ? next_dlsym(library, name) : following_function(&cublas_kind, name);
     int (*create)(cublas_handle *);
     memcpy(&create, &found, sizeof found);
     if (create == NULL)
@@ -210,16 +236,17 @@ EXPORTED int cublasDestroy_v2(cublas_handle handle)
     return destroy == NULL ? CUBLAS_NOT_INITIALIZED : destroy(handle);
 }
 
-/* A program asks for a function by name: it gets the one here where it would get that of the first cuBLAS. */
+/* A program asks for a function by name: it gets the one here where it would get that of the first library. */
 EXPORTED void *dlsym(void *library, const char *name)
 {
     if (strncmp(name, "cublas", 6) == 0 && library != RTLD_NEXT) {
+        struct kind *kind = begins(name, "cublasLt") ? &lt_kind : &cublas_kind;
         void *here = function_here(name);
         void *found = here == NULL ? NULL : next_dlsym(library == RTLD_DEFAULT ? RTLD_NEXT : library, name);
         if (here != NULL && library == RTLD_DEFAULT)
             return found == NULL ? NULL : here; /* found is what would be without this library */
         if (found != NULL)
-            return next_dlsym(first_library(), name) == found ? here : found;
+            return next_dlsym(first_library(kind), name) == found ? here : found;
     }
     return of_c_library()(library, name); /* a jump, so that RTLD_NEXT is the caller's */
 }

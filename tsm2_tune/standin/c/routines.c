@@ -2,10 +2,10 @@
 
 #include <string.h>
 
+#include "lt.h"
 #include "standin.h"
 
-/* The type of matrices, with products summed up as a kernel does; -1 where none does. */
-static int type_of(int a, int b, int c, int compute)
+int type_of(int a, int b, int c, int compute)
 {
     const bool is_single = compute == COMPUTE_32F || compute == COMPUTE_32F_PEDANTIC;
     const bool is_double = compute == COMPUTE_64F || compute == COMPUTE_64F_PEDANTIC;
@@ -29,8 +29,16 @@ static int type_of(int a, int b, int c, int compute)
     }
 }
 
-/* The product, with the reason where a kernel cannot be asked for it. */
-static struct asked checked(struct asked asked)
+static struct asked product(enum routine routine, int type, int transa, int transb, int64_t m, int64_t n, int64_t k,
+                            const void *alpha, const void *A, int64_t lda, const void *B, int64_t ldb, const void *beta,
+                            void *C, int64_t ldc)
+{
+    return (struct asked){.routine = routine, .type = type, .transa = transa, .transb = transb, .m = m, .n = n, .k = k,
+                          .alpha = alpha, .A = A, .lda = lda, .B = B, .ldb = ldb, .beta = beta, .C = C, .ldc = ldc,
+                          .batches = 1, .unfit = NOT_LEFT};
+}
+
+struct asked checked(struct asked asked)
 {
     const bool a_is_plain = asked.transa == TSM2_N, b_is_plain = asked.transb == TSM2_N;
     const int64_t m = asked.m, n = asked.n, k = asked.k;
@@ -61,10 +69,10 @@ static struct asked batched(struct asked asked, int64_t stride_a, int64_t stride
 }
 
 /* Visits the product, which has a type, and asks cuBLAS if it was not started. */
-#define VISITED(symbol, handle, product, ...)                                                                        \
+#define VISITED(symbol, handle, asked_for, ...)                                                                      \
     static _Atomic(void *) place;                                                                                    \
     struct visit visit;                                                                                              \
-    const struct asked asked = product;                                                                              \
+    const struct asked asked = asked_for;                                                                            \
     if (begin_visit(&visit, handle, &asked))                                                                         \
         return end_visit(&visit, CUBLAS_SUCCESS);                                                                    \
     void *found = cublas_function(#symbol, handle, &place);                                                          \
@@ -79,8 +87,7 @@ static struct asked batched(struct asked asked, int64_t stride_a, int64_t stride
         int (*next)(cublas_handle, int, int, integer, integer, integer, const void *, const void *, integer,         \
                     const void *, integer, const void *, void *, integer);                                           \
         VISITED(symbol, handle,                                                                                      \
-                checked((struct asked){GEMM, element, transa, transb, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc,  \
-                                       1, NOT_LEFT}),                                                                \
+                checked(product(GEMM, element, transa, transb, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc)),       \
                 handle, transa, transb, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc);                               \
     }
 
@@ -93,8 +100,7 @@ static struct asked batched(struct asked asked, int64_t stride_a, int64_t stride
                     const void *, int, integer, const void *, void *, int, integer, int, int);                       \
         const int type = type_of(type_a, type_b, type_c, compute);                                                   \
         VISITED(symbol, handle,                                                                                      \
-                checked((struct asked){GEMM_EX, type, transa, transb, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc,  \
-                                       1, NOT_LEFT}),                                                                \
+                checked(product(GEMM_EX, type, transa, transb, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc)),       \
                 handle, transa, transb, m, n, k, alpha, A, type_a, lda, B, type_b, ldb, beta, C, type_c, ldc,        \
                 compute, algorithm);                                                                                 \
     }
@@ -108,8 +114,7 @@ static struct asked batched(struct asked asked, int64_t stride_a, int64_t stride
         int (*next)(cublas_handle, int, int, integer, integer, integer, const void *, const void *, integer,         \
                     long long, const void *, integer, long long, const void *, void *, integer, long long, integer); \
         VISITED(symbol, handle,                                                                                      \
-                batched((struct asked){GEMM_BATCHED, element, transa, transb, m, n, k, alpha, A, lda, B, ldb, beta,  \
-                                       C, ldc, 1, NOT_LEFT},                                                         \
+                batched(product(GEMM_BATCHED, element, transa, transb, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc), \
                         stride_a, stride_b, stride_c, count),                                                        \
                 handle, transa, transb, m, n, k, alpha, A, lda, stride_a, B, ldb, stride_b, beta, C, ldc, stride_c,  \
                 count);                                                                                              \
@@ -126,8 +131,7 @@ static struct asked batched(struct asked asked, int64_t stride_a, int64_t stride
                     long long, integer, int, int);                                                                   \
         const int type = type_of(type_a, type_b, type_c, compute);                                                   \
         VISITED(symbol, handle,                                                                                      \
-                batched((struct asked){GEMM_BATCHED_EX, type, transa, transb, m, n, k, alpha, A, lda, B, ldb, beta,  \
-                                       C, ldc, 1, NOT_LEFT},                                                         \
+                batched(product(GEMM_BATCHED_EX, type, transa, transb, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc), \
                         stride_a, stride_b, stride_c, count),                                                        \
                 handle, transa, transb, m, n, k, alpha, A, type_a, lda, stride_a, B, type_b, ldb, stride_b, beta, C, \
                 type_c, ldc, stride_c, count, compute, algorithm);                                                   \
@@ -140,9 +144,10 @@ static struct asked vector(int type, int trans, int64_t m, int64_t n, const void
 {
     const bool is_plain = trans == TSM2_N;
     const int64_t rows = is_plain ? m : n, depth = is_plain ? n : m;
-    const struct asked asked = {GEMV,   type, trans, step_x == 1 ? TSM2_N : TSM2_T, rows, 1, depth, alpha,
-                                A,      lda,  x,     step_x == 1 ? depth : step_x,  beta, y, rows,  1,
-                                step_y == 1 && step_x > 0 ? NOT_LEFT : STRIDES};
+    const bool is_dense = step_x == 1;
+    struct asked asked = product(GEMV, type, trans, is_dense ? TSM2_N : TSM2_T, rows, 1, depth, alpha, A, lda, x,
+                                 is_dense ? depth : step_x, beta, y, rows);
+    asked.unfit = step_y == 1 && step_x > 0 ? NOT_LEFT : STRIDES;
     return checked(asked);
 }
 
@@ -156,6 +161,32 @@ static struct asked vector(int type, int trans, int64_t m, int64_t n, const void
                 trans, m, n, alpha, A, lda, x, step_x, beta, y, step_y);                                             \
     }
 
+/* A triangle of C = alpha op(A) op(A)^T + beta C, or with the conjugate transpose. */
+static struct asked triangle(enum routine routine, int type, cublas_handle handle, int uplo, int trans, int64_t n,
+                             int64_t k, const void *alpha, const void *A, int64_t lda, const void *beta, void *C,
+                             int64_t ldc)
+{
+    const int across = routine == HERK ? TSM2_C : TSM2_T;
+    const bool is_known = (uplo == FILL_LOWER || uplo == FILL_UPPER) && (trans == TSM2_N || trans == across);
+    const bool is_small = n <= MOST_OF_TRIANGLE && ldc <= INT32_MAX;
+    struct asked asked = product(routine, type, trans, trans == TSM2_N ? across : TSM2_N, n, n, k, alpha, A, lda, A, lda,
+                                 beta, C, ldc);
+    asked.unfit = !is_known ? ZERO : !is_small ? NO_KERNEL : NOT_LEFT;
+    asked.part = uplo == FILL_LOWER ? LOWER_C : UPPER_C;
+    asked.handle = handle;
+    return checked(asked);
+}
+
+#define TRIANGLE_OF(symbol, integer, routine, element)                                                               \
+    EXPORTED int symbol(cublas_handle handle, int uplo, int trans, integer n, integer k, const void *alpha,          \
+                        const void *A, integer lda, const void *beta, void *C, integer ldc)                          \
+    {                                                                                                                \
+        int (*next)(cublas_handle, int, int, integer, integer, const void *, const void *, integer, const void *,    \
+                    void *, integer);                                                                                \
+        VISITED(symbol, handle, triangle(routine, element, handle, uplo, trans, n, k, alpha, A, lda, beta, C, ldc),  \
+                handle, uplo, trans, n, k, alpha, A, lda, beta, C, ldc);                                             \
+    }
+
 #define OF_TYPES(X)                                                                                                  \
     X(S, TSM2_F32) X(D, TSM2_F64) X(C, TSM2_C64) X(Z, TSM2_C128)
 #define OF_TYPE(letter, element)                                                                                     \
@@ -164,8 +195,14 @@ static struct asked vector(int type, int trans, int64_t m, int64_t n, const void
     GEMM_BATCHED_OF(cublas##letter##gemmStridedBatched, int, element)                                                \
     GEMM_BATCHED_OF(cublas##letter##gemmStridedBatched_64, int64_t, element)                                         \
     GEMV_OF(cublas##letter##gemv_v2, int, element)                                                                   \
-    GEMV_OF(cublas##letter##gemv_v2_64, int64_t, element)
+    GEMV_OF(cublas##letter##gemv_v2_64, int64_t, element)                                                            \
+    TRIANGLE_OF(cublas##letter##syrk_v2, int, SYRK, element)                                                         \
+    TRIANGLE_OF(cublas##letter##syrk_v2_64, int64_t, SYRK, element)
 OF_TYPES(OF_TYPE)
+TRIANGLE_OF(cublasCherk_v2, int, HERK, TSM2_C64)
+TRIANGLE_OF(cublasCherk_v2_64, int64_t, HERK, TSM2_C64)
+TRIANGLE_OF(cublasZherk_v2, int, HERK, TSM2_C128)
+TRIANGLE_OF(cublasZherk_v2_64, int64_t, HERK, TSM2_C128)
 GEMM_EX_OF(cublasGemmEx, int)
 GEMM_EX_OF(cublasGemmEx_64, int64_t)
 GEMM_BATCHED_EX_OF(cublasGemmStridedBatchedEx, int)
@@ -184,9 +221,12 @@ void *function_here(const char *name)
 #define ENTRY(symbol) {#symbol, (any)symbol},
 #define ENTRIES(letter, element)                                                                                     \
     ENTRY(cublas##letter##gemm_v2) ENTRY(cublas##letter##gemm_v2_64) ENTRY(cublas##letter##gemmStridedBatched)       \
-    ENTRY(cublas##letter##gemmStridedBatched_64) ENTRY(cublas##letter##gemv_v2) ENTRY(cublas##letter##gemv_v2_64)
+    ENTRY(cublas##letter##gemmStridedBatched_64) ENTRY(cublas##letter##gemv_v2) ENTRY(cublas##letter##gemv_v2_64)    \
+    ENTRY(cublas##letter##syrk_v2) ENTRY(cublas##letter##syrk_v2_64)
         OF_TYPES(ENTRIES) ENTRY(cublasGemmEx) ENTRY(cublasGemmEx_64) ENTRY(cublasGemmStridedBatchedEx)
-            ENTRY(cublasGemmStridedBatchedEx_64) ENTRY(cublasCreate_v2) ENTRY(cublasDestroy_v2)};
+            ENTRY(cublasGemmStridedBatchedEx_64) ENTRY(cublasCherk_v2) ENTRY(cublasCherk_v2_64) ENTRY(cublasZherk_v2)
+            ENTRY(cublasZherk_v2_64) ENTRY(cublasCreate_v2) ENTRY(cublasDestroy_v2)
+            ENTRY(cublasLtMatmul)};
     void *found = NULL;
     for (size_t at = 0; at < sizeof here / sizeof *here; ++at)
         if (strcmp(here[at].name, name) == 0)

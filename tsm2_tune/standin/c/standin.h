@@ -1,6 +1,6 @@
 /* The library that stands in for cuBLAS in a program, put before it by LD_PRELOAD.
 
-   It defines cuBLAS's routines for products (routines.c). Each describes its product (struct asked) and is visited
+   It defines cuBLAS's routines for products (routines.c) and cuBLASLt's (lt.c). Each describes its product (struct asked) and is visited
    (visit.c): a product that the pack's kernels are expected to compute faster is started there (lanes.c), any other
    call goes to cuBLAS as it is (loaded.c). What was seen is written down (journal.c), its GPU time taken (times.c), its
    result compared with cuBLAS's (comparing.c) where that is asked for. */
@@ -20,7 +20,7 @@
 
 /* cuBLAS's numbers */
 enum { CUBLAS_SUCCESS = 0, CUBLAS_NOT_INITIALIZED = 1 };
-enum { HOST_POINTERS = 0 };
+enum { HOST_POINTERS = 0, FILL_LOWER = 0, FILL_UPPER = 1 };
 enum { MATH_KIND = 15, DEFAULT_MATH = 0, PEDANTIC_MATH = 2, BF16X9_MATH = 4 }; /* of a math mode */
 enum { R_32F = 0, R_64F = 1, R_16F = 2, C_32F = 4, C_64F = 5, R_16BF = 14 }; /* cudaDataType_t */
 enum { COMPUTE_32F = 68, COMPUTE_32F_PEDANTIC = 69, COMPUTE_64F = 70, COMPUTE_64F_PEDANTIC = 71 };
@@ -28,7 +28,7 @@ enum { COMPUTE_32F = 68, COMPUTE_32F_PEDANTIC = 69, COMPUTE_64F = 70, COMPUTE_64
 typedef void *cublas_handle;
 
 /* The routines that are stood in for; journal.py has their names in this order. */
-enum routine { GEMM, GEMM_EX, GEMM_BATCHED, GEMM_BATCHED_EX, GEMV, ROUTINES };
+enum routine { GEMM, GEMM_EX, GEMM_BATCHED, GEMM_BATCHED_EX, GEMV, SYRK, HERK, LT_MATMUL, ROUTINES };
 
 /* Why a product was left to cuBLAS; journal.py has the sentences in this order. */
 enum reason {
@@ -49,10 +49,15 @@ enum reason {
     CROWD,          /* more contexts than are kept apart */
     TIMED,          /* to be compared by time */
     COMPARED,       /* to be compared by result, or was: cuBLAS's is what the program got */
+    EPILOGUE,       /* what cuBLASLt does to the result besides */
+    MORE,           /* is asked of cuBLASLt: another order, C apart from D, an attribute that is not known */
     REASONS
 };
 
-/* A product as the program asks for it, column-major. */
+/* The whole of C, or a triangle with the diagonal. */
+enum part { WHOLE_C, LOWER_C, UPPER_C };
+
+/* A product as the program asks for it, column-major. Those of HERK have real factors, whatever their type. */
 struct asked {
     enum routine routine;
     int type; /* a tsm2_type, or -1: none that is known */
@@ -67,6 +72,8 @@ struct asked {
     int64_t ldc;
     int64_t batches;       /* of the call: 1 where it is one product */
     enum reason unfit;     /* why no kernel can be asked, or NOT_LEFT */
+    enum part part;        /* of C, which alone is written */
+    cublas_handle handle;  /* where that is a triangle: its routines copy one */
 };
 
 /* Why a product has no line of the journal; journal.py has the sentences in this order. */
@@ -108,7 +115,26 @@ extern struct settings settings;
 /* One line on standard error. */
 void tell(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* loaded.c: the cuBLAS that the program has loaded. */
+/* routines.c */
+
+/* The type of matrices, with products summed up as a kernel does; -1 where none does. */
+int type_of(int a, int b, int c, int compute);
+/* The product, with the reason where a kernel cannot be asked for it. */
+struct asked checked(struct asked asked);
+
+/* loaded.c: the libraries that the program has loaded. */
+
+/* A kind of library: cuBLAS, cuBLASLt. */
+struct kind {
+    const char *plain, *hashed; /* beginnings of its file's name: wheels add a hash */
+    const char *function;       /* that it alone has */
+    _Atomic(void *) first;      /* of this kind that was found: that of handles and callers nothing is known of */
+};
+extern struct kind cublas_kind, lt_kind;
+/* Whether the code at this address is such a library's own. */
+bool is_code_of(const struct kind *kind, const void *address);
+/* The library's function of this name for a call from the code at this address; NULL where there is none. */
+void *function_for_code(struct kind *kind, const void *address, const char *name);
 
 /* Its function of this name, for a call with this handle; NULL where there is none. `place` keeps what was found. */
 void *cublas_function(const char *name, cublas_handle handle, _Atomic(void *) *place);
@@ -160,6 +186,8 @@ enum { ON_HOST = 1, ON_DEVICE = 2 };
     X(elapsed, "cuEventElapsedTime", (float *ms, cu_event begin, cu_event end))                                      \
     X(allocate, "cuMemAlloc_v2", (cu_pointer * address, size_t bytes))                                               \
     X(release, "cuMemFree_v2", (cu_pointer address))                                                                 \
+    X(set_words, "cuMemsetD2D32Async",                                                                               \
+      (cu_pointer address, size_t pitch, unsigned value, size_t words, size_t height, cu_stream stream))             \
     X(copy, "cuMemcpy2DAsync_v2", (const struct copy_2d *copy, cu_stream stream))
 struct driver_functions {
 #define MEMBER(name, symbol, parameters) cu_result(*name) parameters;
@@ -172,6 +200,8 @@ const struct driver_functions *driver(void);
    before. */
 int relax_captures(void);
 void restore_captures(int mode);
+/* Whether the stream's work goes into a CUDA graph, or that is not known. */
+bool is_capturing(cu_stream stream);
 
 /* lanes.c: a lane is a handle of the pack's, for a stream, or for several where there are many. */
 
@@ -181,7 +211,8 @@ struct lane {
     const void *thread; /* whose stream it is; NULL: everyone's */
     tsm2_handle handle; /* NULL: the pack has none for this context */
     pthread_mutex_t lock;
-    cu_stream aside; /* on which a graph's workspace is zeroed; NULL: not yet made */
+    cu_stream aside;    /* on which a graph's workspace is zeroed; NULL: not yet made */
+    cu_pointer scratch; /* for a product of which a triangle is wanted; 0: not yet allocated */
     int device;
 };
 /* The lane of the stream in the current context; NULL, and the reason. */
@@ -193,7 +224,19 @@ enum reason decided(struct lane *lane, const struct asked *asked, struct line *l
 enum reason start_kernel(struct lane *lane, cu_stream stream, const struct asked *asked);
 int element_bytes(int type);
 
+/* triangle.c */
+
+enum { MOST_OF_TRIANGLE = 256 }; /* columns of C, for which a lane has scratch memory */
+/* Start the kernel, by `start`, for the triangle of C that is asked for. The lane is locked, and its stream is this one. */
+enum reason start_triangle(struct lane *lane, cu_stream stream, const struct asked *asked,
+                           enum reason (*start)(struct lane *, cu_stream, const struct asked *));
+/* A factor of the product as the pack takes it: `parts` holds it where the program's is real and the pack's is not. */
+const void *pack_factor(const struct asked *asked, const void *factor, void *parts);
+
 /* visit.c */
+
+/* Whether one of the product's factors is 0. */
+bool is_zero(const struct asked *asked, const void *factor);
 
 struct visit {
     struct line *line;
@@ -204,6 +247,8 @@ struct visit {
 };
 /* Whether the product was started here: else the caller asks cuBLAS. Either way end_visit follows. */
 bool begin_visit(struct visit *visit, cublas_handle handle, const struct asked *asked);
+/* The same, of a product that comes with its stream and all its settings. */
+bool begin_visit_on(struct visit *visit, cu_stream stream, const struct asked *asked);
 int end_visit(struct visit *visit, int status);
 extern _Thread_local int is_inside; /* a call of cuBLAS's, which may call its own routines */
 
@@ -218,7 +263,8 @@ void end_time(struct visit *visit);
 /* The kernel's result, C as it was before, and what the bound needs; NULL where there is no memory, or the kernel was not
    started. cuBLAS's routine follows, then end_comparison. */
 struct comparison *begin_comparison(struct lane *lane, cu_stream stream, const struct asked *asked);
-/* Compares with what C holds now. The line's decision becomes OFF where the kernel's is outside of the bound. */
+/* Compares with what C holds now. The line's decision becomes OFF where the kernel's is outside of the bound. Without a line
+   nothing is compared: cuBLAS refused the product. */
 void end_comparison(struct comparison *comparison, struct line *line);
 
 #endif

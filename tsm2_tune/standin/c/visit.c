@@ -48,22 +48,17 @@ void tell(const char *format, ...)
     fprintf(stderr, "%s\n", text);
 }
 
-static bool is_zero(const struct asked *asked)
+bool is_zero(const struct asked *asked, const void *factor)
 {
     double parts[2] = {0, 0};
     float small[2] = {0, 0};
-    switch (asked->type) {
-    case TSM2_F64:
-        memcpy(parts, asked->alpha, sizeof *parts);
-        break;
-    case TSM2_C128:
-        memcpy(parts, asked->alpha, sizeof parts);
-        break;
-    default:
-        memcpy(small, asked->alpha, asked->type == TSM2_C64 ? sizeof small : sizeof *small);
-        return small[0] == 0 && small[1] == 0;
+    const bool is_complex = (asked->type == TSM2_C64 || asked->type == TSM2_C128) && asked->routine != HERK;
+    if (asked->type == TSM2_F64 || asked->type == TSM2_C128) {
+        memcpy(parts, factor, is_complex ? sizeof parts : sizeof *parts);
+        return parts[0] == 0 && parts[1] == 0;
     }
-    return parts[0] == 0 && parts[1] == 0;
+    memcpy(small, factor, is_complex ? sizeof small : sizeof *small);
+    return small[0] == 0 && small[1] == 0;
 }
 
 struct span {
@@ -127,8 +122,8 @@ static bool is_exact(int mode, int type)
     }
 }
 
-/* Why this call of a product whose kernel is faster has to be cuBLAS's; NOT_LEFT if it has not. */
-static enum reason reason_now(cublas_handle handle, const struct asked *asked)
+/* Why the handle's settings do not allow a kernel; NOT_LEFT if they do. */
+static enum reason reason_of_handle(cublas_handle handle, const struct asked *asked)
 {
     static _Atomic(void *) pointers, math, multiprocessors;
     if (setting("cublasGetPointerMode_v2", &pointers, handle, -1) != HOST_POINTERS)
@@ -137,14 +132,16 @@ static enum reason reason_now(cublas_handle handle, const struct asked *asked)
         return PRECISION;
     if (setting("cublasGetSmCountTarget", &multiprocessors, handle, 0) != 0)
         return FEWER_SMS;
-    return asked->alpha == NULL || asked->beta == NULL || is_zero(asked) || overlaps(asked) ? ZERO : NOT_LEFT;
+    return NOT_LEFT;
 }
 
-/* Whether the stream's work goes into a CUDA graph, or that is not known. */
-static bool is_capturing(cu_stream stream)
+/* Why this call of a product whose kernel is faster has to be cuBLAS's; NOT_LEFT if it has not. */
+static enum reason reason_now(cublas_handle handle, const struct asked *asked)
 {
-    int status = 0;
-    return driver()->is_capturing(stream, &status) != 0 || status != 0;
+    const enum reason reason = handle == NULL ? NOT_LEFT : reason_of_handle(handle, asked);
+    if (reason != NOT_LEFT)
+        return reason;
+    return asked->alpha == NULL || asked->beta == NULL || is_zero(asked, asked->alpha) || overlaps(asked) ? ZERO : NOT_LEFT;
 }
 
 /* Whether the product is cuBLAS's to be compared with. */
@@ -159,6 +156,7 @@ static enum reason reason_to_measure(struct visit *visit, struct lane *lane, con
     return settings.has_times && atomic_load(&line->left[TIMED]) < TIMED_OF_CUBLAS ? TIMED : NOT_LEFT;
 }
 
+/* What is decided of the product, whose kernel is started then. The handle is NULL where its settings do not concern it. */
 static enum reason visited(struct visit *visit, cublas_handle handle, const struct asked *asked)
 {
     enum reason reason;
@@ -190,7 +188,8 @@ static enum reason visited(struct visit *visit, cublas_handle handle, const stru
     return reason;
 }
 
-bool begin_visit(struct visit *visit, cublas_handle handle, const struct asked *asked)
+/* Whether the product is the program's own, and one that can be decided about. */
+static bool begin(struct visit *visit, const struct asked *asked)
 {
     memset(visit, 0, sizeof *visit);
     know_settings();
@@ -200,10 +199,22 @@ bool begin_visit(struct visit *visit, cublas_handle handle, const struct asked *
         count_without_line(asked->type < 0 ? UNKNOWN : WITHOUT_DRIVER);
         return false;
     }
-    if (!stream_of(handle, &visit->stream))
+    return true;
+}
+
+bool begin_visit(struct visit *visit, cublas_handle handle, const struct asked *asked)
+{
+    if (!begin(visit, asked) || !stream_of(handle, &visit->stream))
         return false;
-    visit->is_taken = visited(visit, handle, asked) == NOT_LEFT;
-    return visit->is_taken;
+    return visit->is_taken = visited(visit, handle, asked) == NOT_LEFT;
+}
+
+bool begin_visit_on(struct visit *visit, cu_stream stream, const struct asked *asked)
+{
+    if (!begin(visit, asked))
+        return false;
+    visit->stream = stream;
+    return visit->is_taken = visited(visit, NULL, asked) == NOT_LEFT;
 }
 
 int end_visit(struct visit *visit, int status)
@@ -212,6 +223,6 @@ int end_visit(struct visit *visit, int status)
     if (visit->waiting != NULL)
         end_time(visit);
     if (visit->comparison != NULL)
-        end_comparison(visit->comparison, visit->line);
+        end_comparison(visit->comparison, status == CUBLAS_SUCCESS ? visit->line : NULL);
     return status;
 }

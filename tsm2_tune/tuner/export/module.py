@@ -21,7 +21,7 @@ from tsm2_tune.tuner.stored import BestRow
 
 PUBLIC = (
     "CARDS", "CUBINS", "KERNELS", "WINNERS", "Match", "Vendor", "Winner",
-    "choice", "gemm", "launcher", "load", "match", "plan", "text_of",
+    "choice", "gemm", "install", "installed", "launcher", "load", "match", "plan", "text_of", "uninstall",
 )  # fmt: skip
 COPIED = (  # from BestRow to the module's Winner, by the same name
     "device", "compute_capability", "driver", "toolkit", "tuned_at", "dtype", "op", "m", "n", "k", "config",

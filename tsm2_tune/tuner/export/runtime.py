@@ -36,6 +36,9 @@ MODULES = (
     "xla",
     "traced",
     "jax_products",
+    "taking",
+    "operators",
+    "overriding",
     "namespaces",
 )
 

@@ -1,0 +1,142 @@
+"""Calls of cublasLtMatmul: what they are asked, and how a program makes them."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import struct
+from typing import Any
+
+MATMUL = "cublasLtMatmul"
+COMPUTE_OF = {0: 68, 1: 70, 2: 68, 14: 68, 4: 68, 5: 70}  # by cudaDataType_t, which the scale is of, but for 16 bits
+FACTORS = {0: "f", 1: "d", 4: "ff", 5: "dd"}
+A, B, C, D = 1 << 40, 1 << 50, 1 << 60, 1 << 61  # addresses that nobody reads
+ONE, ZERO = [1.0, 0.0], [0.0, 0.0]
+# cublasLtMatmulDescAttributes_t, of which 99 is none that is known, and how many bytes one has
+POINTER_MODE, TRANS_A, TRANS_B, EPILOGUE, BIAS, SM_COUNT, SCALE_OF_A, FAST_SUMS, EMULATION, UNKNOWN = (
+    2, 3, 4, 7, 8, 15, 17, 25, 38, 99,
+)  # fmt: skip
+OPERATION_BYTES = {BIAS: "q", SCALE_OF_A: "q", FAST_SUMS: "b", EMULATION: "q", UNKNOWN: "b"}
+# cublasLtMatrixLayoutAttribute_t
+ORDER, BATCHES, STRIDE, PLANE = 1, 5, 6, 7
+LAYOUT_BYTES = {STRIDE: "q", PLANE: "q", UNKNOWN: "b"}
+
+
+def layout(type_: int, rows: int, columns: int, order: int = 0, ld: int | None = None) -> dict[str, Any]:
+    least = rows if order == 0 else columns
+    return {
+        "type": type_, "rows": rows, "columns": columns, "ld": least if ld is None else ld,
+        "more": {} if order == 0 else {ORDER: order},
+    }  # fmt: skip
+
+
+def matmul(
+    m: int = 6,
+    n: int = 2,
+    k: int = 3,
+    type_: int = 0,
+    transa: int = 0,
+    transb: int = 0,
+    orders: str = "ccc",
+    **changes: Any,
+) -> list[Any]:
+    """A call on dense matrices, in place, each of column or row order; `a`, `b`, `c` and `d` change a layout's
+    values, and `operation` has attributes."""
+    extents = {
+        "a": (m, k) if not transa else (k, m),
+        "b": (k, n) if not transb else (n, k),
+        "d": (m, n),
+    }
+    layouts = {
+        name: layout(type_, *extent, order="cr".index(order))
+        for (name, extent), order in zip(extents.items(), orders, strict=True)
+    }
+    for name in layouts:
+        layouts[name] |= changes.pop(name, {})
+    if "c" in changes:
+        layouts["c"] = layouts["d"] | changes.pop("c")
+    transposes = {number: value for number, value in ((TRANS_A, transa), (TRANS_B, transb)) if value}
+    values = {
+        "compute": COMPUTE_OF.get(type_, 68), "scale": type_ if type_ in FACTORS else 0, "layouts": layouts,
+        "alpha": ONE, "beta": ZERO, "A": A, "B": B, "C": D, "D": D,
+        "algorithm": 0, "workspace": 0, "workspace_bytes": 0, "stream": 0,
+    } | changes  # fmt: skip
+    return [MATMUL, values | {"operation": transposes | changes.get("operation", {})}]
+
+
+def random_matmuls(count: int, seed: int) -> list[Any]:
+    """Calls of every kind; in most of them one thing or none is unusual."""
+    rng = random.Random(seed)
+    calls = list[Any]()
+    for turn in range(count):
+        m, n, k = (rng.choice((1, 2, 3, 6, 500)) for _ in "mnk")
+        changes: dict[str, Any] = {"stream": turn % 3 + 5}
+        for _ in range(rng.choice((0, 0, 1, 1, 2))):
+            changes |= rng.choice(UNUSUAL)
+        type_, transa, transb = rng.choice((0, 0, 1, 2, 4, 5, 14)), rng.choice((0, 0, 1, 2)), rng.choice((0, 0, 1, 2))
+        calls.append(
+            matmul(m, n, k, type_, transa, transb, rng.choice(("ccc", "ccc", "rcc", "crc", "rrr")), **changes)
+        )
+    return calls
+
+
+UNUSUAL: tuple[dict[str, Any], ...] = (
+    {"operation": {EPILOGUE: 4, BIAS: A}}, {"operation": {EPILOGUE: 2}}, {"operation": {BIAS: A}},
+    {"operation": {POINTER_MODE: 1}, "alpha": 0x1000, "beta": 0x2000}, {"operation": {SM_COUNT: 20}},
+    {"operation": {FAST_SUMS: 1}}, {"operation": {UNKNOWN: 1}}, {"operation": {EMULATION: A}}, {"compute": 77},
+    {"compute": 64, "scale": 2}, {"scale": 4}, {"a": {"type": 3}}, {"d": {"more": {BATCHES: 3}}}, {"a": {"ld": 600}},
+    {"b": {"more": {PLANE: 64}}}, {"a": {"more": {UNKNOWN: 1}}}, {"c": {}}, {"c": {"ld": 600}},
+    {"c": {"more": {ORDER: 1}}},
+    {"C": C}, {"C": C, "beta": ONE}, {"beta": [0.5, 0.0]}, {"alpha": ZERO}, {"D": A, "C": A}, {"A": A + 1},
+    {"a": {"rows": 7}},
+    {"algorithm": B, "workspace": A, "workspace_bytes": 100}, {"b": {"more": {STRIDE: 77}}},
+)  # fmt: skip
+
+
+def set_attributes(setting: Any, descriptor: Any, values: dict[int, Any], kinds: dict[int, str]) -> None:
+    """Sets attributes to numbers of their kinds, or each to a kind and a number."""
+    for number, value in values.items():
+        kind, told = value if isinstance(value, list) else (kinds.get(int(number), "i"), value)
+        data = struct.pack(kind, told)
+        assert setting(descriptor, ctypes.c_int(int(number)), data, ctypes.c_size_t(len(data))) == 0, (number, value)
+
+
+def made_operation(lt: Any, values: dict[str, Any]) -> ctypes.c_void_p:
+    made = ctypes.c_void_p()
+    assert (
+        lt.cublasLtMatmulDescCreate(
+            ctypes.byref(made), ctypes.c_int(values["compute"]), ctypes.c_int(values["scale"])
+        )
+        == 0
+    )
+    set_attributes(lt.cublasLtMatmulDescSetAttribute, made, values["operation"], OPERATION_BYTES)
+    return made
+
+
+def made_layout(lt: Any, values: dict[str, Any]) -> ctypes.c_void_p:
+    made, extents = ctypes.c_void_p(), [ctypes.c_int64(values[name]) for name in ("rows", "columns", "ld")]
+    assert lt.cublasLtMatrixLayoutCreate(ctypes.byref(made), ctypes.c_int(values["type"]), *extents) == 0
+    set_attributes(lt.cublasLtMatrixLayoutSetAttribute, made, values["more"], LAYOUT_BYTES)
+    return made
+
+
+def call(lt: Any, handle: Any, values: dict[str, Any], kept: list[Any]) -> int:
+    """The status of cublasLtMatmul, by descriptors that are made for it. Factors are numbers, or addresses."""
+
+    def factor(value: Any) -> Any:
+        if not isinstance(value, list):
+            return ctypes.c_void_p(value)
+        kind = FACTORS.get(values["scale"], "ff")
+        kept.append(ctypes.create_string_buffer(struct.pack(kind, *value[: len(kind)])))
+        return ctypes.cast(kept[-1], ctypes.c_void_p)
+
+    made = {name: made_layout(lt, one) for name, one in values["layouts"].items()}
+    made.setdefault("c", made["d"])
+    at = {name: ctypes.c_void_p(values[name]) for name in ("A", "B", "C", "D", "algorithm", "workspace", "stream")}
+    return int(
+        lt.cublasLtMatmul(
+            handle, made_operation(lt, values), factor(values["alpha"]), at["A"], made["a"], at["B"], made["b"],
+            factor(values["beta"]), at["C"], made["c"], at["D"], made["d"], at["algorithm"], at["workspace"],
+            ctypes.c_size_t(values["workspace_bytes"]), at["stream"],
+        )
+    )  # fmt: skip

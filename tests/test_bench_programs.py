@@ -1,0 +1,42 @@
+"""What is read and said of files of programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.program_tables import read_programs, table
+from tsm2_tune.errors import InputError
+
+
+def written(path: Path, programs: dict[str, Any]) -> Path:
+    path.write_text(json.dumps({"programs": programs}))
+    return path
+
+
+def program(before: list[Any], after: list[Any]) -> dict[str, Any]:
+    return {"before_ms": before, "after_ms": after}
+
+
+def test_the_table_has_each_program_by_itself_and_by_both_packs(tmp_path: Path) -> None:
+    tuned = read_programs(written(tmp_path / "tuned.json", {"one": program([4.0, 4.2], [2.0, 2.2])}))
+    other = {"one": program([3.8, 4.0], [5.0, 5.0]), "two": program([9.0], [3.0])}
+    lines = table(tuned, read_programs(written(tmp_path / "other.json", other))).splitlines()[2:]
+    assert lines == ["| one | 4.00 | 5.00 | 0.80 | 2.10 | 1.90 |", "| two | 9.00 | 3.00 | 3.00 | - | - |"]
+
+
+@pytest.mark.parametrize("wrong", [[], [0], ["x"], [None], [-1.0], 3, {"before_ms": [1.0]}])
+def test_what_is_no_file_of_programs_is_refused(tmp_path: Path, wrong: Any) -> None:
+    found = wrong if isinstance(wrong, dict) else program(wrong, wrong)
+    with pytest.raises(InputError, match="is no file of programs"):
+        read_programs(written(tmp_path / "programs.json", {"one": found}))
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"programs": 3}', '{"programs": {}}'])
+def test_another_file_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "programs.json").write_text(content)
+    with pytest.raises(InputError, match="is no file of programs"):
+        read_programs(tmp_path / "programs.json")

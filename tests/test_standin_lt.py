@@ -1,0 +1,298 @@
+"""cublasLtMatmul, stood in for: what is taken, by what its descriptors say, and what is left as it is."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.library_calls import Call, InProcess, fabricated_library, tried
+from tests.library_calls import play as play_library
+from tests.lt_calls import (
+    BATCHES,
+    BIAS,
+    EMULATION,
+    EPILOGUE,
+    FAST_SUMS,
+    ORDER,
+    PLANE,
+    POINTER_MODE,
+    SCALE_OF_A,
+    SM_COUNT,
+    STRIDE,
+    TRANS_A,
+    UNKNOWN,
+    A,
+    B,
+    C,
+    D,
+    matmul,
+    random_matmuls,
+)
+from tests.standin_calls import ONE, ZERO, by_reason, gemm, play
+from tests.test_standin_loaded import run
+from tsm2_tune.generator.problem import Problem
+
+pytestmark = [
+    pytest.mark.host,
+    pytest.mark.usefixtures("toolchain", "session_cache"),
+    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
+]
+MORE = "cuBLASLt is asked for more than a product in place"
+WRONG = "alpha or an extent is 0, or C overlaps"
+LONG = 2**33 + 6
+
+
+def without_addresses(lines: list[str]) -> list[str]:
+    """Those of host memory are other ones in each process."""
+    return [re.sub(r"\b(?:9[0-9]{13}|1[0-9]{14})\b", "host", line) for line in lines]
+
+
+# What it leaves
+
+
+def test_a_call_is_passed_on_as_it_is(fakes: Path) -> None:
+    steps = random_matmuls(600, 1)
+    alone, played = play(fakes, steps, standin=False), play(fakes, steps)
+    assert played.told == ""
+    assert played.statuses == alone.statuses
+    assert len(alone.left) == 600
+    assert without_addresses(played.left) == without_addresses(alone.left)
+    assert played.launches == []
+
+
+def test_each_call_is_taken_or_left_and_none_is_both(fakes: Path, pack: Path) -> None:
+    steps = random_matmuls(1500, 2)
+    alone, played = play(fakes, steps, standin=False), play(fakes, steps, pack=pack)
+    assert played.told == ""
+    assert len(played.launches) + len(played.left) == len(alone.left) == 1500
+    assert len(played.launches) > 200
+    assert sum(one.taken for one in played.seen) == len(played.launches)
+    assert sum(one.calls for one in played.seen) + played.uncounted[1] == 1500
+    assert {one.routine for one in played.seen} == {"cublasLtMatmul"}
+    rest = iter(without_addresses(alone.left))
+    assert all(line in rest for line in without_addresses(played.left))  # in their order
+
+
+LEFT: list[tuple[dict[str, Any], str]] = [
+    ({"operation": {EPILOGUE: 4}}, "an epilogue is asked for"),
+    ({"operation": {EPILOGUE: 4, BIAS: A}}, "an epilogue is asked for"),
+    ({"operation": {EPILOGUE: 2, POINTER_MODE: 1}, "alpha": 0x1000, "beta": 0x1000}, "an epilogue is asked for"),
+    ({"operation": {POINTER_MODE: 1}, "alpha": 0x1000, "beta": 0x1000}, "alpha and beta are in device memory"),
+    ({"operation": {POINTER_MODE: 4}, "alpha": 0x1000}, "alpha and beta are in device memory"),
+    ({"operation": {SM_COUNT: 100}}, "the program wants multiprocessors left free"),
+    ({"operation": {BIAS: A}}, MORE),
+    ({"operation": {SCALE_OF_A: A}}, MORE),
+    ({"operation": {FAST_SUMS: 1}}, MORE),
+    ({"operation": {EMULATION: A}}, MORE),
+    ({"a": {"more": {PLANE: 64}}}, MORE),
+    ({"b": {"more": {PLANE: 64}}}, MORE),
+    ({"d": {"more": {PLANE: 64}}}, MORE),
+    ({"c": {"more": {PLANE: 64}}}, MORE),
+    ({"d": {"more": {PLANE: 64}}, "c": {"more": {}}}, MORE),
+    ({"a": {"more": {ORDER: 2}}}, MORE),
+    ({"b": {"more": {ORDER: 2}}}, MORE),
+    ({"d": {"more": {ORDER: 2}}}, MORE),
+    ({"c": {"more": {ORDER: 1}}}, MORE),
+    ({"c": {"rows": 7}}, MORE),
+    ({"c": {"columns": 3}}, MORE),
+    ({"C": C, "beta": ONE}, MORE),
+    ({"c": {"ld": 7}, "beta": ONE}, MORE),
+    ({"a": {"more": {BATCHES: 2}}}, "a batch of products"),
+    ({"d": {"more": {BATCHES: 2, STRIDE: 12}}}, "a batch of products"),
+    ({"c": {"more": {BATCHES: 0}}}, "a batch of products"),
+    ({"a": {"rows": 5}}, WRONG),
+    ({"a": {"columns": 4}}, WRONG),
+    ({"b": {"columns": 3}}, WRONG),
+    ({"a": {"ld": 5}}, WRONG),
+    ({"d": {"ld": 5}}, WRONG),
+    ({"k": 0}, WRONG),
+    ({"k": -1}, WRONG),
+    ({"alpha": ZERO}, WRONG),
+    ({"alpha": 0}, WRONG),
+    ({"beta": 0}, WRONG),
+    ({"beta": 0, "C": C}, WRONG),
+    ({"A": 0}, WRONG),
+    ({"A": A + 2}, WRONG),
+    ({"C": A, "D": A}, WRONG),
+    ({"C": A, "D": B - 4}, WRONG),
+    ({"transa": 1}, "no kernel is in the pack for it"),
+]
+
+
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory: pytest.TempPathFactory, session_cache: None) -> Path:
+    """A pack of one kernel."""
+    return fabricated_library(tmp_path_factory.mktemp("narrow"), tried(Problem(6, 2, 3, "f32")))
+
+
+@pytest.mark.parametrize("changes", [
+    {}, {"C": C}, {"beta": ONE}, {"c": {"ld": 7}}, {"b": {"more": {STRIDE: 77}}}, {"c": {}, "beta": ONE},
+    {"algorithm": A, "workspace": A, "workspace_bytes": 9}, {"operation": {EPILOGUE: 1, POINTER_MODE: 0, TRANS_A: 0}},
+])  # fmt: skip
+def test_a_plain_product_is_taken(fakes: Path, narrow: Path, changes: dict[str, Any]) -> None:
+    played = play(fakes, [matmul(**changes)], pack=narrow)
+    assert (len(played.launches), played.left, played.told) == (1, [], "")
+
+
+@pytest.mark.parametrize(("changes", "reason"), LEFT)
+def test_what_a_kernel_does_not_compute_as_cublaslt_would_is_left(
+    fakes: Path, narrow: Path, changes: dict[str, Any], reason: str
+) -> None:
+    played = play(fakes, [matmul(**changes)], pack=narrow)
+    assert (played.launches, len(played.left), played.told) == ([], 1, "")
+    assert by_reason(played) == {reason: 1}
+
+
+@pytest.mark.parametrize("where", ["operation", "a", "b", "c", "d"])
+def test_an_attribute_that_is_not_known_is_not_passed_over(fakes: Path, narrow: Path, where: str) -> None:
+    changes: dict[str, Any] = {"operation": {UNKNOWN: 1}} if where == "operation" else {where: {"more": {UNKNOWN: 1}}}
+    played = play(fakes, [matmul(**changes), matmul()], pack=narrow)
+    assert (len(played.launches), by_reason(played)) == (1, {MORE: 1})
+
+
+@pytest.mark.parametrize("changes", [
+    {"compute": 77}, {"compute": 74}, {"compute": 64, "scale": 2}, {"compute": 70}, {"scale": 1}, {"scale": 4},
+    {"type_": 3}, {"type_": 28}, {"a": {"type": 2}}, {"b": {"type": 14}}, {"d": {"type": 2}}, {"c": {"type": 2}},
+    {"type_": 2, "scale": 2},
+])  # fmt: skip
+def test_types_that_are_not_summed_up_as_kernels_do_are_left(
+    fakes: Path, pack: Path, changes: dict[str, Any]
+) -> None:
+    played = play(fakes, [matmul(**changes)], pack=pack)
+    assert (played.launches, len(played.left), played.uncounted) == ([], 1, (0, 1, 0))
+
+
+@pytest.mark.parametrize(
+    ("type_", "compute"), [(0, 68), (0, 69), (1, 70), (1, 71), (2, 68), (14, 68), (4, 68), (5, 70)]
+)
+def test_types_that_are_summed_up_as_kernels_do_are_taken(fakes: Path, pack: Path, type_: int, compute: int) -> None:
+    played = play(fakes, [matmul(type_=type_, compute=compute)], pack=pack)
+    assert (len(played.launches), played.left) == (1, [])
+
+
+NULLS = """
+import ctypes, os, sys
+from tests import lt_calls
+lt, driver = ctypes.CDLL("libcublasLt.so.13"), ctypes.CDLL("libcuda.so.1")
+driver.fake_log.restype = ctypes.c_char_p
+_, values = lt_calls.matmul()
+layouts = [lt_calls.made_layout(lt, values["layouts"][name]) for name in "abd"]
+factor, none = ctypes.c_float(1), ctypes.c_void_p()
+plain = [ctypes.c_void_p(1), lt_calls.made_operation(lt, values), ctypes.byref(factor), ctypes.c_void_p(1 << 40),
+         layouts[0], ctypes.c_void_p(1 << 50), layouts[1], ctypes.byref(factor), ctypes.c_void_p(1 << 60), layouts[2],
+         ctypes.c_void_p(1 << 60), layouts[2], none, none, ctypes.c_size_t(0), none]
+for missing in (None, 0, 1, 4, 6, 9, 11):
+    lt.cublasLtMatmul(*[none if at == missing else value for at, value in enumerate(plain)])
+print(driver.fake_log().decode())
+"""
+
+
+def test_what_is_missing_is_for_cublaslt_to_tell(fakes: Path, narrow: Path) -> None:
+    lines = run([sys.executable, "-c", NULLS], [fakes], narrow)
+    assert [line.split()[0] for line in lines if line.startswith(("launch", "cublas"))] == [
+        "launch",
+        *["cublasLtMatmul"] * 6,
+    ]
+
+
+# What it takes
+
+OTHER = {"N": "T", "T": "N", "C": "J", "J": "C"}  # J: conjugated, and not transposed
+
+
+def own_call(dtype: str, transa: str, transb: str, orders: str, **changes: Any) -> Call | None:
+    """The column-major product of the same memory that C = op(A) op(B) of such orders is; None: there is none."""
+    m, n, k = 6, 2, 3
+    ops = [OTHER[op] if order == "r" else op for op, order in zip((transa, transb), orders, strict=False)]
+    lds = [
+        {"c": shape[0], "r": shape[1]}[order]
+        for shape, order in zip(
+            ((m, k) if transa == "N" else (k, m), (k, n) if transb == "N" else (n, k), (m, n)), orders, strict=True
+        )
+    ]
+    lda, ldb, ldc = lds
+    if "J" in ([OTHER[op] for op in ops] if orders[2] == "r" else ops):
+        return None
+    if orders[2] == "r":
+        return Call(
+            dtype, OTHER[ops[1]] + OTHER[ops[0]], n, m, k, a=B, b=A, c=D, lda=ldb, ldb=lda, ldc=ldc, **changes
+        )
+    return Call(dtype, ops[0] + ops[1], m, n, k, a=A, b=B, c=D, lda=lda, ldb=ldb, ldc=ldc, **changes)
+
+
+@pytest.fixture(scope="module")
+def wide_pack(tmp_path_factory: pytest.TempPathFactory, session_cache: None) -> Path:
+    """Of each operation, and of both shapes that one product has."""
+    ops = {"f32": ("nn", "tn", "nt", "tt"), "c64": ("nn", "tn", "nt", "tt", "cn", "nc", "cc")}
+    problems = [Problem(*mnk, dtype, op) for dtype in ops for op in ops[dtype] for mnk in ((6, 2, 3), (2, 6, 3))]
+    return fabricated_library(tmp_path_factory.mktemp("wide"), *map(tried, problems))
+
+
+@pytest.mark.parametrize("orders", ["ccc", "rcc", "crc", "rrc", "ccr", "rcr", "crr", "rrr"])
+@pytest.mark.parametrize("dtype", ["f32", "c64"])
+def test_what_is_started_is_what_the_library_starts(
+    there: InProcess, fakes: Path, wide_pack: Path, dtype: str, orders: str
+) -> None:
+    letters = "NT" if dtype == "f32" else "NTC"
+    type_, factors = {"f32": 0, "c64": 4}[dtype], {"alpha": [2.0, 0.0], "beta": [0.5, 0.0]}
+    cases = [(transa, transb) for transa in letters for transb in letters]
+    steps = [
+        matmul(6, 2, 3, type_, "NTC".index(transa), "NTC".index(transb), orders, stream=77, **factors)
+        for transa, transb in cases
+    ]
+    own = [own_call(dtype, *ops, orders, alpha=2, beta=0.5) for ops in cases]
+    played = play(fakes, steps, pack=wide_pack)
+    expected = there(play_library, str(wide_pack), [("set_stream", 77), *(one for one in own if one is not None)])
+    assert played.launches == [line for line in expected.log if line.startswith("launch ")]
+    assert len(played.launches) == expected.statuses.count(0)
+    assert len(played.launches) >= len(cases) // 3
+    assert len(played.launches) + len(played.left) == len(cases)
+    assert by_reason(played).get(MORE, 0) == own.count(None)
+
+
+def test_extents_of_64_bits_and_leading_dimensions_are_the_librarys(
+    there: InProcess, fakes: Path, narrow: Path
+) -> None:
+    step = matmul(LONG, 1, 3, stream=7, a={"ld": LONG + 1}, b={"ld": 4}, d={"ld": LONG + 2}, D=D, C=D, alpha=ONE)
+    own = Call("f32", "NN", LONG, 1, 3, a=A, b=B, c=D, lda=LONG + 1, ldb=4, ldc=LONG + 2)
+    expected = there(play_library, str(narrow), [("set_stream", 7), own])
+    played = play(fakes, [step], pack=narrow)
+    assert (expected.statuses, len(played.launches)) == ([0], 1)
+    assert played.launches == [line for line in expected.log if line.startswith("launch ")]
+
+
+def test_where_beta_is_0_c_may_be_elsewhere_and_is_not_read(there: InProcess, fakes: Path, narrow: Path) -> None:
+    expected = there(play_library, str(narrow), [Call("f32", "NN", 6, 2, 3, a=A, b=B, c=D)])
+    for C_at in (0, A, C):
+        played = play(fakes, [matmul(C=C_at, D=D)], pack=narrow)
+        assert played.launches == [line for line in expected.log if line.startswith("launch ")]
+
+
+def test_products_of_both_libraries_share_streams_and_kernels(fakes: Path, narrow: Path) -> None:
+    """The settings of a handle of cuBLAS's do not concern cuBLASLt."""
+    settings = [["cublasSetPointerMode_v2", 1], ["cublasSetMathMode", 3], ["cublasSetSmCountTarget", 9]]
+    played = play(
+        fakes, [["cublasSetStream_v2", 9], gemm(), *settings, matmul(stream=9), matmul(stream=8)], pack=narrow
+    )
+    assert [int(line.split(" ")[8]) for line in played.launches] == [9, 9, 8]
+    assert {one.routine: (one.calls, one.taken) for one in played.seen} == {"gemm": (1, 1), "cublasLtMatmul": (2, 2)}
+
+
+def test_times_are_of_what_ran(fakes: Path, narrow: Path) -> None:
+    played = play(fakes, [matmul(stream=7)] * 10, pack=narrow, has_times=True)
+    (one,) = played.seen
+    assert (one.calls, one.taken, one.cublas_us[0], one.taken_us[0]) == (10, 6, 3, 6)
+    assert by_reason(played) == {"timed, to be compared": 4}
+
+
+def test_what_is_left_does_not_decide_for_what_looks_alike(fakes: Path, narrow: Path) -> None:
+    unfit = matmul(operation={EPILOGUE: 4, BIAS: A})
+    played = play(fakes, [unfit, matmul(), unfit, matmul()], pack=narrow)
+    assert (len(played.launches), by_reason(played)) == (2, {"an epilogue is asked for": 2})
+    (one,) = played.seen
+    assert (one.shape, one.leading, one.batches) == ((6, 2, 3), (6, 3, 6), 1)

@@ -1,0 +1,135 @@
+"""cublasLtMatmul, stood in for, with descriptors of the real cuBLASLt, which makes and reads them without a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.library_calls import fabricated_library, tried
+from tests.lt_calls import (
+    BATCHES,
+    EPILOGUE,
+    OPERATION_BYTES,
+    ORDER,
+    POINTER_MODE,
+    SM_COUNT,
+    STRIDE,
+    TRANS_A,
+    TRANS_B,
+    matmul,
+)
+from tests.standin_calls import FLAGS, ONE, Played, by_reason, play
+from tests.test_standin_lt import LEFT, MORE, WRONG
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.standin.build import standin_path
+
+PLACES = ("nvidia/cu13/lib", "nvidia/cublas/lib")  # of wheels
+
+
+def library() -> Path | None:
+    """The real libcublasLt: TSM2_CUBLASLT, or that of a wheel."""
+    named = os.environ.get("TSM2_CUBLASLT")
+    found = [Path(folder, place) for folder in sys.path for place in PLACES]
+    return Path(named) if named else next((one for folder in found for one in folder.glob("libcublasLt.so.*")), None)
+
+
+pytestmark = [
+    pytest.mark.host,
+    pytest.mark.usefixtures("toolchain", "session_cache"),
+    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
+    pytest.mark.skipif(library() is None, reason="no libcublasLt: pip install nvidia-cublas, or set TSM2_CUBLASLT"),
+]
+# It stands behind the stand-in, and before the real one, which would need a GPU.
+NOTING = """
+void fake_note(const char *line);
+int cublasLtMatmul(void) { fake_note("cublasLtMatmul"); return 0; }
+"""
+
+
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory: pytest.TempPathFactory, session_cache: None) -> Path:
+    return fabricated_library(tmp_path_factory.mktemp("narrow"), tried(Problem(6, 2, 3, "f32")))
+
+
+@pytest.fixture(scope="module")
+def noting(fakes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of the libraries that a program loads, and of what is put before the real one."""
+    folder, real = tmp_path_factory.mktemp("noting"), library()
+    assert real is not None
+    (folder / "noting.c").write_text(NOTING)
+    (folder / "libcublasLt.so.13").symlink_to(real)
+    for name in ("libcublas.so.13", "libcuda.so.1"):
+        (folder / name).symlink_to(fakes / name)
+    command = ["cc", *FLAGS, str(folder / "noting.c"), f"-L{fakes}", "-l:libcuda.so.1", "-o"]
+    subprocess.run([*command, str(folder / "noting.so")], check=True)
+    return folder
+
+
+@pytest.fixture
+def played(noting: Path, narrow: Path) -> Callable[..., Played]:
+    preloaded = {"LD_PRELOAD": f"{standin_path()}:{noting / 'noting.so'}"}
+    return lambda *steps: play(noting, steps, pack=narrow, environment=preloaded)
+
+
+@pytest.mark.parametrize("changes", [
+    {}, {"m": 500, "k": 7}, {"c": {}, "beta": ONE}, {"operation": {TRANS_A: 0, POINTER_MODE: 0, EPILOGUE: 1}},
+    {"b": {"more": {STRIDE: 77, BATCHES: 1}}}, {"transa": 1, "orders": "rcc"}, {"compute": 69},
+])  # fmt: skip
+def test_a_plain_product_is_taken(played: Callable[..., Played], changes: dict[str, Any]) -> None:
+    found = played(matmul(**changes))
+    assert (len(found.launches), found.left, found.told) == (1, [], "")
+
+
+OF_OPERATION, OF_LAYOUT = {0, 1, TRANS_A, TRANS_B}, {0, ORDER, 2, 3, 4, BATCHES, STRIDE}
+KINDS = {1: "b", 2: "h", 4: "i", 8: "q"}
+
+
+def attributes(which: str) -> Iterator[tuple[int, list[Any]]]:
+    """The attributes that this version has, with another value than they have by default."""
+    lt, made, written = ctypes.CDLL(str(library())), ctypes.c_void_p(), ctypes.c_size_t()
+    if which == "operation":
+        get, status = lt.cublasLtMatmulDescGetAttribute, lt.cublasLtMatmulDescCreate(ctypes.byref(made), 68, 0)
+    else:
+        get, extents = lt.cublasLtMatrixLayoutGetAttribute, [ctypes.c_int64(one) for one in (6, 2, 6)]
+        status = lt.cublasLtMatrixLayoutCreate(ctypes.byref(made), 0, *extents)
+    assert status == 0
+    for number in range(200):
+        if get(made, number, None, ctypes.c_size_t(0), ctypes.byref(written)) == 0:
+            data = ctypes.create_string_buffer(8)
+            assert get(made, number, data, written, ctypes.byref(written)) == 0
+            kind = KINDS[written.value]
+            yield number, [kind, struct.unpack_from(kind, data)[0] ^ 1]
+
+
+def test_what_a_kernel_does_not_compute_as_cublaslt_would_is_left(played: Callable[..., Played]) -> None:
+    there = {(number, kind) for number, (kind, _) in attributes("operation")}
+    asked = [({(one, OPERATION_BYTES.get(one, "i")) for one in case[0].get("operation", {})}, case) for case in LEFT]
+    cases = [case for attributes_asked, case in asked if attributes_asked <= there]
+    cases.remove(({"k": -1}, WRONG))  # for which no layout is made
+    found = played(*(matmul(**changes) for changes, _ in cases))
+    assert (found.launches, found.told) == ([], "")
+    assert by_reason(found) == Counter(reason for _, reason in cases)
+
+
+@pytest.mark.parametrize("where", ["operation", "a", "b", "c", "d"])
+def test_no_attribute_of_this_version_is_passed_over(played: Callable[..., Played], where: str) -> None:
+    """But for those that are read, and say which product it is."""
+    which, is_read = ("operation", OF_OPERATION) if where == "operation" else ("layout", OF_LAYOUT)
+    others = {number: value for number, value in attributes(which) if number not in is_read}
+    assert len(others) >= (20 if where == "operation" else 2)
+    each = [{number: value} for number, value in others.items()]
+    steps = [matmul(operation=one) if where == "operation" else matmul(**{where: {"more": one}}) for one in each]
+    found = played(*steps, matmul())
+    assert (len(found.launches), len(found.left)) == (1, len(steps))
+    named = {POINTER_MODE, EPILOGUE, SM_COUNT} if where == "operation" else set()
+    assert by_reason(found)[MORE] == len(others.keys() - named)

@@ -1,0 +1,123 @@
+"""syrk and herk: a kernel computes the whole of C in scratch memory, a triangle of which is copied into C."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.library_calls import Call, InProcess, fabricated_library, tried
+from tests.library_calls import play as play_library
+from tests.standin_calls import ONE, ZERO, A, C, by_reason, gemm, play
+from tsm2_tune.generator.problem import Problem
+
+pytestmark = [
+    pytest.mark.host,
+    pytest.mark.usefixtures("toolchain", "session_cache"),
+    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
+]
+SIZES = {"f32": 4, "f64": 8, "c64": 8, "c128": 16}
+LETTERS = {"S": "f32", "D": "f64", "C": "c64", "Z": "c128"}
+OPERATIONS = {"syrk": ("NT", "TN"), "herk": ("NC", "CN")}
+SCRATCH_BYTES = 2 * 256 * 256 * 16
+ROUTINES = [
+    *((f"cublas{letter}syrk_v2{wide}", dtype) for letter, dtype in LETTERS.items() for wide in ("", "_64")),
+    *((f"cublas{letter}herk_v2{wide}", LETTERS[letter]) for letter in "CZ" for wide in ("", "_64")),
+]
+
+
+@pytest.fixture(scope="module")
+def pack(tmp_path_factory: pytest.TempPathFactory, session_cache: None) -> Path:
+    """Of every type the products of a matrix of 6 lines and the same one transposed."""
+    ops = {dtype: ("nt", "tn") if dtype[0] == "f" else ("nt", "tn", "nc", "cn") for dtype in SIZES}
+    problems = [Problem(6, 6, 3, dtype, op) for dtype, of_type in ops.items() for op in of_type]
+    return fabricated_library(tmp_path_factory.mktemp("pack"), *map(tried, problems))
+
+
+def syrk(routine: str, is_plain: bool = True, **changes: Any) -> list[Any]:
+    across = 2 if "herk" in routine else 1
+    return gemm(**{"routine": routine, "n": 6, "trans": 0 if is_plain else across} | changes)
+
+
+@pytest.mark.parametrize(("routine", "dtype"), ROUTINES)
+@pytest.mark.parametrize("uplo", [0, 1])
+@pytest.mark.parametrize("beta", [ZERO, [0.5, 0.0]])
+def test_a_triangle_is_copied_of_what_the_library_computes(
+    there: InProcess, fakes: Path, pack: Path, routine: str, dtype: str, uplo: int, beta: list[float]
+) -> None:
+    steps = [syrk(routine, plain, uplo=uplo, beta=beta, alpha=[2.0, 0.0], ldc=9) for plain in (True, False)]
+    played = play(fakes, [["cublasSetStream_v2", 77], *steps], pack=pack)
+    scratch, size = 1 << 20, SIZES[dtype]
+    assert f"allocate {SCRATCH_BYTES}" in played.log
+    own = [
+        Call(dtype, operations, 6, 6, 3, alpha=2, beta=beta[0], lda=lda, ldb=lda, a=A, b=A, c=scratch, ldc=6)
+        for operations, lda in zip(OPERATIONS["herk" if "herk" in routine else "syrk"], (6, 3), strict=True)
+    ]
+    expected = there(play_library, str(pack), [("set_stream", 77), *own])
+    assert expected.statuses == [0, 0]
+    copied = f"copy {C:x} pitch {9 * size} to {scratch:x} pitch {6 * size} width {6 * size} height 6 on 77"
+    cleared = f"set {scratch + size // 2:x} pitch {7 * size} words {size // 8} height 6 on 77"
+    packed, letter = scratch + SCRATCH_BYTES // 2, routine[6]
+    for launch in (line for line in expected.log if line.startswith("launch ")):
+        lines = [copied] if beta != ZERO else []
+        lines += [launch]
+        lines += [cleared] if "herk" in routine else []
+        lines.append(f"cublas{letter}trttp stream 4d {uplo} 6 {scratch} 6 {packed}")
+        lines.append(f"cublas{letter}tpttr stream 4d {uplo} 6 {packed} {C} 9")
+        at = played.log.index(lines[0])
+        told = [
+            line for line in played.log[at : at + 12] if line.split()[0] not in ("push", "pop", "load", "function")
+        ]
+        assert told[: len(lines)] == lines
+        del played.log[: at + len(lines)]
+    assert {one.routine for one in played.seen} == {routine[7:11]}
+    assert all(one.is_gram and one.taken == 1 for one in played.seen)
+
+
+@pytest.mark.parametrize(
+    ("step", "reason"),
+    [
+        (syrk("cublasSsyrk_v2", n=257, ldc=257, lda=257), "no kernel is in the pack for it"),
+        (syrk("cublasSsyrk_v2_64", ldc=2**31), "no kernel is in the pack for it"),
+        (syrk("cublasSsyrk_v2", uplo=2), "alpha or an extent is 0, or C overlaps"),
+        (syrk("cublasZherk_v2", trans=1), "alpha or an extent is 0, or C overlaps"),
+        (syrk("cublasCsyrk_v2", trans=2), "alpha or an extent is 0, or C overlaps"),
+        (syrk("cublasSsyrk_v2", lda=5), "alpha or an extent is 0, or C overlaps"),
+        (syrk("cublasSsyrk_v2", C=A), "alpha or an extent is 0, or C overlaps"),
+        (syrk("cublasZherk_v2", alpha=ZERO), "alpha or an extent is 0, or C overlaps"),
+    ],
+)
+def test_what_cannot_be_computed_so_is_left(fakes: Path, pack: Path, step: Any, reason: str) -> None:
+    played = play(fakes, [step], pack=pack)
+    assert (by_reason(played), played.launches, len(played.left)) == ({reason: 1}, [], 1)
+
+
+def test_what_is_captured_or_shares_its_lane_is_left(fakes: Path, pack: Path) -> None:
+    one = syrk("cublasDsyrk_v2")
+    captured = [["cublasSetStream_v2", 7], one, ["fake_capture", 7], one, ["fake_capture", 0], one]
+    played = play(fakes, captured, pack=pack)
+    assert by_reason(played) == {"captured, and the kernel is not loaded, or has no workspace": 1}
+    assert len(played.launches) == 2
+    many = [step for stream in range(3, 70) for step in (["cublasSetStream_v2", stream], one)]
+    played = play(fakes, many, pack=pack)
+    assert (len(played.launches), by_reason(played)) == (64, {"more contexts than are kept apart": 3})
+    both_names = [["cublasSetStream_v2", 0], one, ["cublasSetStream_v2", 1], one]
+    assert len(play(fakes, both_names, pack=pack).launches) == 2
+
+
+def test_without_scratch_memory_or_a_copy_cublas_computes_it(fakes: Path, pack: Path) -> None:
+    one = syrk("cublasDsyrk_v2")
+    played = play(fakes, [["fake_memory", 0], one, one], pack=pack)
+    assert (by_reason(played), played.launches) == ({"no memory for a workspace": 2}, [])
+    played = play(fakes, [one] * 5, pack=pack, environment={"FAKE_CUBLAS_PACKS": "13"})
+    assert by_reason(played) == {"the kernel could not be started": 5}
+    assert (len(played.launches), played.statuses) == (3, [[0] * 5])
+    assert sum(line.startswith("cublasDsyrk_v2 ") for line in played.left) == 5
+
+
+def test_a_product_with_a_triangle_is_none_of_the_whole(fakes: Path, pack: Path) -> None:
+    whole = gemm("cublasDgemm_v2", 6, 6, 3, transb=1, B=A, beta=ONE)
+    played = play(fakes, [whole, syrk("cublasDsyrk_v2"), syrk("cublasDsyrk_v2", uplo=1)], pack=pack)
+    assert {one.routine: one.taken for one in played.seen} == {"gemm": 1, "syrk": 2}

@@ -1,0 +1,91 @@
+/* Places in code that call cuBLASLt. A call comes with no handle that tells which library it is for, where there are two:
+   descriptors are read by the library that made them. The place in code tells, and whether that is one of cuBLAS's. */
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "lt.h"
+
+enum { CALLERS = 1024, MOST_TRIED = 8 }; /* a power of two; places for one */
+static struct caller *_Atomic callers[CALLERS];
+
+/* The bits that two descriptors have alike, which were made the same in different memory. */
+static struct meaning meaning_of(const uint64_t *zeros, const uint64_t *ones)
+{
+    struct meaning found = {.words = 0};
+    for (int at = 0; at < MOST_WORDS; ++at) {
+        found.mask[at] = ~(zeros[at] ^ ones[at]);
+        if (found.mask[at] != 0)
+            found.words = at + 1;
+    }
+    return found;
+}
+
+static bool find_meanings(struct caller *caller)
+{
+    uint64_t zeros[MOST_WORDS], ones[MOST_WORDS];
+    memset(zeros, 0, sizeof zeros);
+    memset(ones, 255, sizeof ones);
+    if (caller->make_operation(zeros, sizeof zeros, COMPUTE_32F, R_32F) != CUBLAS_SUCCESS ||
+        caller->make_operation(ones, sizeof ones, COMPUTE_32F, R_32F) != CUBLAS_SUCCESS)
+        return false;
+    caller->of_operation = meaning_of(zeros, ones);
+    memset(zeros, 0, sizeof zeros);
+    memset(ones, 255, sizeof ones);
+    if (caller->make_layout(zeros, sizeof zeros, R_32F, 3, 2, 4) != CUBLAS_SUCCESS ||
+        caller->make_layout(ones, sizeof ones, R_32F, 3, 2, 4) != CUBLAS_SUCCESS)
+        return false;
+    caller->of_layout = meaning_of(zeros, ones);
+    return true;
+}
+
+/* A new caller; one without a matmul where no library is found. NULL without memory. */
+static struct caller *new_caller(const void *address)
+{
+    struct caller *made = calloc(1, sizeof *made);
+    if (made == NULL)
+        return NULL;
+    void *found = function_for_code(&lt_kind, address, "cublasLtMatmul");
+    memcpy(&made->matmul, &found, sizeof found);
+    made->address = address;
+    made->is_cublas = is_code_of(&cublas_kind, address);
+    made->is_whole = found != NULL;
+#define FIND(name, symbol, parameters)                                                                               \
+    found = function_for_code(&lt_kind, address, symbol);                                                            \
+    memcpy(&made->name, &found, sizeof found);                                                                       \
+    made->is_whole = made->is_whole && found != NULL;
+    DESCRIPTORS(FIND)
+#undef FIND
+    made->is_whole = made->is_whole && find_meanings(made);
+    return made;
+}
+
+const struct caller *caller_at(const void *address)
+{
+    static _Thread_local struct caller spare; /* for callers that find no place */
+    const uint64_t hash = (uint64_t)(uintptr_t)address * 0x9E3779B97F4A7C15u >> 32;
+    struct caller *made = NULL, *before;
+    for (int step = 0; step < MOST_TRIED; ++step) {
+        struct caller *_Atomic *place = &callers[(hash + (uint64_t)step) % CALLERS];
+        before = atomic_load_explicit(place, memory_order_acquire);
+        if (before == NULL) {
+            made = made == NULL ? new_caller(address) : made;
+            if (made == NULL || made->matmul == NULL) /* which may be loaded later */
+                break;
+            if (atomic_compare_exchange_strong(place, &before, made))
+                return made;
+        }
+        if (before->address == address) { /* another thread's, maybe */
+            free(made);
+            return before;
+        }
+    }
+    made = made == NULL ? new_caller(address) : made;
+    if (made == NULL || made->matmul == NULL) {
+        free(made);
+        return NULL;
+    }
+    spare = *made;
+    free(made);
+    return &spare;
+}

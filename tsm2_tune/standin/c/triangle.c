@@ -1,0 +1,87 @@
+/* Products of which a triangle is wanted, as of syrk and herk: the whole of C is computed in scratch memory, and the
+   triangle copied from there into the program's C by cuBLAS's own routines, through its packed form. Nothing else of the
+   program's C is written. */
+
+#include <string.h>
+
+#include "standin.h"
+
+enum { FULL_BYTES = MOST_OF_TRIANGLE * MOST_OF_TRIANGLE * 16, SCRATCH_BYTES = 2 * FULL_BYTES }; /* full, then packed */
+
+const void *pack_factor(const struct asked *asked, const void *factor, void *parts)
+{
+    if (asked->routine != HERK)
+        return factor;
+    const size_t bytes = (size_t)element_bytes(asked->type);
+    memset(parts, 0, bytes);
+    memcpy(parts, factor, bytes / 2);
+    return parts;
+}
+
+/* The lane's scratch memory; 0 where there is none. */
+static cu_pointer scratch_of(struct lane *lane)
+{
+    if (lane->scratch == 0) {
+        const int mode = relax_captures();
+        if (driver()->allocate(&lane->scratch, SCRATCH_BYTES) != 0)
+            lane->scratch = 0;
+        restore_captures(mode);
+    }
+    return lane->scratch;
+}
+
+/* Copies C to scratch memory, without gaps between its lines. */
+static bool copy_c(const struct asked *asked, cu_pointer to, cu_stream stream)
+{
+    const size_t bytes = (size_t)element_bytes(asked->type), line = (size_t)asked->n * bytes;
+    const struct copy_2d plan = {.source_kind = ON_DEVICE, .source_device = (uintptr_t)asked->C,
+                                 .source_pitch = (size_t)asked->ldc * bytes, .target_kind = ON_DEVICE,
+                                 .target_device = to, .target_pitch = line, .width_bytes = line,
+                                 .height = (size_t)asked->n};
+    return driver()->copy(&plan, stream) == 0;
+}
+
+/* Copies the triangle of the full matrix in scratch memory to C. */
+static bool copy_triangle(const struct asked *asked, cu_pointer scratch)
+{
+    static const char *const names[2][4] = {{"cublasStrttp", "cublasDtrttp", "cublasCtrttp", "cublasZtrttp"},
+                                            {"cublasStpttr", "cublasDtpttr", "cublasCtpttr", "cublasZtpttr"}};
+    static _Atomic(void *) places[2][4];
+    int (*pack)(cublas_handle, int uplo, int n, const void *full, int ld, void *packed);
+    int (*unpack)(cublas_handle, int uplo, int n, const void *packed, void *full, int ld);
+    const int type = asked->type, n = (int)asked->n, uplo = asked->part == LOWER_C ? FILL_LOWER : FILL_UPPER;
+    void *const packing = cublas_function(names[0][type], asked->handle, &places[0][type]);
+    void *const unpacking = cublas_function(names[1][type], asked->handle, &places[1][type]);
+    void *const full = (void *)(uintptr_t)scratch, *const packed = (void *)(uintptr_t)(scratch + FULL_BYTES);
+    memcpy(&pack, &packing, sizeof pack);
+    memcpy(&unpack, &unpacking, sizeof unpack);
+    return pack != NULL && unpack != NULL && pack(asked->handle, uplo, n, full, n, packed) == CUBLAS_SUCCESS &&
+           unpack(asked->handle, uplo, n, packed, asked->C, (int)asked->ldc) == CUBLAS_SUCCESS;
+}
+
+/* Makes the diagonal of the full matrix real, as herk has it: it is, but for rounding. */
+static bool clear_diagonal(const struct asked *asked, cu_pointer scratch, cu_stream stream)
+{
+    const size_t half = (size_t)element_bytes(asked->type) / 2, n = (size_t)asked->n;
+    return driver()->set_words(scratch + half, (n + 1) * 2 * half, 0, half / sizeof(uint32_t), n, stream) == 0;
+}
+
+enum reason start_triangle(struct lane *lane, cu_stream stream, const struct asked *asked,
+                           enum reason (*start)(struct lane *, cu_stream, const struct asked *))
+{
+    const cu_pointer scratch = scratch_of(lane);
+    struct asked whole = *asked;
+    if (scratch == 0)
+        return NO_MEMORY;
+    whole.part = WHOLE_C;
+    whole.C = (void *)(uintptr_t)scratch;
+    whole.ldc = asked->n;
+    if (!is_zero(asked, asked->beta) && !copy_c(asked, scratch, stream))
+        return FAILED;
+    const enum reason reason = start(lane, stream, &whole);
+    if (reason != NOT_LEFT)
+        return reason;
+    if (asked->routine == HERK && !clear_diagonal(asked, scratch, stream))
+        return FAILED;
+    return copy_triangle(asked, scratch) ? NOT_LEFT : FAILED;
+}
