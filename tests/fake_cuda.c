@@ -281,19 +281,26 @@ int cuCtxGetId(void *context, unsigned long long *id)
 /* Events: an event's time is the number of launches and notes until then, in milliseconds. */
 
 static int moments;
+struct event {
+    int moment;
+    void *context;
+};
 
-int cuEventCreate(void **event, unsigned flags)
+int cuEventCreate(struct event **event, unsigned flags)
 {
     NEEDS_CONTEXT("cuEventCreate")
-    *event = calloc(1, sizeof(int));
+    *event = calloc(1, sizeof **event);
+    (*event)->context = contexts[depth];
     return (int)flags;
 }
 
-int cuEventRecord(void *event, void *stream)
+int cuEventRecord(struct event *event, void *stream)
 {
     NEEDS_CONTEXT("cuEventRecord")
     (void)stream;
-    *(int *)event = ++moments;
+    if (event->context != contexts[depth])
+        return 400; /* CUDA_ERROR_INVALID_HANDLE */
+    event->moment = ++moments;
     return 0;
 }
 
@@ -308,13 +315,13 @@ int cuEventQuery(void *event)
 {
     NEEDS_CONTEXT("cuEventQuery")
     unsafe("cuEventQuery");
-    return *(int *)event == 0;
+    return ((struct event *)event)->moment == 0;
 }
 
-int cuEventElapsedTime(float *ms, void *begin, void *end)
+int cuEventElapsedTime(float *ms, const struct event *begin, const struct event *end)
 {
     NEEDS_CONTEXT("cuEventElapsedTime")
-    *ms = (float)(*(int *)end - *(int *)begin);
+    *ms = (float)(end->moment - begin->moment);
     return 0;
 }
 

@@ -180,6 +180,13 @@ def test_a_kernel_that_cannot_be_started_is_tried_three_times(fakes: Path, pack:
     assert len(play(fakes, once, pack=pack).launches) == 1
 
 
+def test_a_choice_that_fails_does_not_decide_for_others(fakes: Path, pack: Path) -> None:
+    """The kernel of the first could not be loaded."""
+    steps = [["fake_fail", "cuModuleLoadData", 2], gemm(), ["fake_fail", "", 0], gemm()]
+    played = play(fakes, steps, pack=pack)
+    assert (len(played.launches), len(of_the_program(played.left))) == (1, 1)
+
+
 def test_without_memory_for_a_workspace_a_product_is_left(fakes: Path, pack: Path) -> None:
     split = gemm(m=70, n=9, k=3, transa=1)
     played = play(fakes, [["fake_memory", 0], *[split] * 4, ["fake_memory", 1 << 30], split], pack=pack)
@@ -494,7 +501,7 @@ def test_of_more_products_than_are_waited_for_some_have_no_time(fakes: Path, pac
 
 
 def test_each_context_has_events_of_its_own(fakes: Path, pack: Path) -> None:
-    steps = [step for turn in range(1200) for step in (["fake_context", 0xC0 + turn % 2], gemm())]
+    steps = [step for turn in range(1200) for step in (["fake_context", 0xC0 + turn % 3], gemm())]
     played = play(fakes, steps, pack=pack, has_times=True)
     (one,) = played.seen
     assert one.taken_us[0] + one.cublas_us[0] == 1200 - 1

@@ -154,9 +154,7 @@ static double share_of_bound(const double ours[2], const double theirs[2], long 
         return is_finite == (isfinite(ours[0]) && isfinite(ours[1])) ? 0 : (double)INFINITY;
     const long double real = (long double)ours[0] - theirs[0], imaginary = (long double)ours[1] - theirs[1];
     const long double difference = hypotl(real, imaginary);
-    if (difference == 0)
-        return 0;
-    return isfinite(bound) ? (double)(difference / bound) : (double)INFINITY;
+    return difference == 0 ? 0 : (double)(difference / bound);
 }
 
 /* The worst share, with its place in C; -1 without memory. */
