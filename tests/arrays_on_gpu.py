@@ -3,109 +3,30 @@
     python -m tests.arrays_on_gpu products gradients    # of JAX's; and so the other names of CHECKS
     python -m tests.arrays_on_gpu cost                  # what calls cost the host, in microseconds
 
-The module has real kernels of row-major results, and is made for the GPU that is here.
+The module is that of tests/module_on_gpu.py.
 """
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+from tests.cupy_on_gpu import cupys, dlpack
 from tests.exported_on_gpu import PATIENCE_SECONDS, in_threads
-from tests.fabricated import imported, trial, tuning_run
-from tests.right_on_host import subject
-from tsm2_tune.generator.render import render
-from tsm2_tune.runtime.driver import ask_driver, device_of
-from tsm2_tune.tuner.export import export
-from tsm2_tune.tuner.store import Store
+from tests.module_on_gpu import counted, drawn, imported_jax, made_module, right
 
-TUNED = (
-    ("tsmr_rows-t256-b16-l32-r4-c8-v1-s2-k8-p160-m2", "20480x8x20480:f32:ttt"),
-    ("staged-t128-w128-m16-n16-d128-s2-l0-k264-b3-r8-c8-p2", "16x16x1000000:f32:ntt"),
-    ("tsmr_rows-t128-b16-l8-r2-c4-v2-s2-k2-p10-m3", "20480x8x1024:f32:tnt"),
-    ("gram-t128-w128-m16-d128-s2-l0-k264-b1-c8-p2", "16x16x1000000:f32:nxt"),
-    ("tsmm_rows-t128-b16-l4-v1-w1-c16-p8-r2-m4-j1", "1000000x16x256:f64:ttt"),
-    ("staged-t128-w128-m16-n16-d128-s2-l0-k264-b3-r8-c8-p2", "16x16x1000000:f64:ntt"),
-    ("tsmr_zmma-t64-m1-c8-p16-s2-k3-r1-b1", "129x7x67:c64:ttt"),
-    ("tsmr_half-t256-m2-c8-p128-s2-k3-r1-b2", "10240x4x10240:bf16:ttt"),
-)
 SHAPES = ((2049, 8, 3001), (100_000, 8, 16), (7, 5, 33), (1, 6, 700), (300, 1, 700), (16, 16, 50_001))
 LAST, FIRST = (((1,), (0,)), ((), ())), (((0,), (0,)), ((), ()))
 ROUNDS, CALLS = 7, 1000  # of `cost`
-
-
-def made_module(folder: Path, *, launcher: bool = False) -> ModuleType:
-    """Of TUNED, with binaries."""
-    numbers = []
-    name, _ = device_of(0)
-    for attribute in (75, 76, 16):  # of the compute capability, and MULTIPROCESSOR_COUNT
-        value = ctypes.c_int()
-        ask_driver("cuDeviceGetAttribute", ctypes.byref(value), attribute, ctypes.c_int(0))
-        numbers.append(value.value)
-    run = tuning_run(name, compute_capability=f"{numbers[0]}.{numbers[1]}", sms=numbers[2])
-    with Store.open(folder / "results.db", create=True) as store:
-        for spelt, text in TUNED:
-            config, problem = (found := subject(spelt, text)).config, found.problem
-            tried = trial(50.0, config, problem=problem, source=render(problem, config))
-            store.add_trial(run, replace(tried, resources=replace(tried.resources, blocks_per_sm=2)))
-        return imported(export(store, "module", binaries=True, launcher=launcher), folder)
-
-
-def drawn(*shape: int, dtype: str = "float32", seed: int = 1) -> Any:
-    """Random numbers about 0, of NumPy; for bfloat16 such as that has."""
-    parts = np.random.default_rng((seed, *shape)).random((2, *shape)) - 0.5
-    if dtype == "bfloat16":
-        return (np.round(parts[0] * 128) / 128).astype(np.float32)
-    return (parts[0] + 1j * parts[1] if dtype[0] == "c" else parts[0]).astype(dtype)
-
-
-def right(found: Any, a: Any, b: Any, dtype: str = "float32", terms: int | None = None) -> None:
-    """AssertionError where it is not a b, within the bound of sums in any order."""
-    wide = [np.asarray(x).astype(np.complex128 if dtype[0] == "c" else np.float64) for x in (a, b)]
-    eps = np.finfo(np.float32 if dtype == "bfloat16" else dtype).eps
-    exact, sums = wide[0] @ wide[1], np.abs(wide[0]) @ np.abs(wide[1])
-    bound = ((terms or wide[0].shape[-1]) + 4) * eps * sums + (2.0**-8 * np.abs(exact) if dtype == "bfloat16" else 0)
-    error = np.abs(np.asarray(found).astype(exact.dtype) - exact)
-    assert error.shape == exact.shape
-    assert (error <= bound).all(), f"{dtype} {exact.shape}: {np.nanmax(error)}"
-
-
-@contextmanager
-def counted(best: ModuleType, name: str) -> Iterator[list[Any]]:
-    """The plans that are started so meanwhile."""
-    starts, start = [], getattr(best.Plan, name)
-
-    def counting(plan: Any, *arguments: Any) -> None:
-        starts.append(plan)
-        start(plan, *arguments)
-
-    setattr(best.Plan, name, counting)
-    try:
-        yield starts
-    finally:
-        setattr(best.Plan, name, start)
-
-
-def imported_jax() -> Any:
-    """JAX, which takes memory as it needs it, and has types of 64 bits."""
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    import jax
-
-    jax.config.update("jax_enable_x64", True)
-    assert jax.default_backend() == "gpu", jax.default_backend()
-    return jax
 
 
 def taken(best: ModuleType, jax: Any, function: Callable[..., Any], *arrays: Any) -> int:
@@ -252,190 +173,6 @@ def captured(best: ModuleType) -> None:
             np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-3)
     print(f"captured: {12 * runs} products, {len(starts)} starts by Python")
     assert len(starts) < 12 * runs
-
-
-# CuPy
-
-
-def cupys(best: ModuleType) -> None:
-    """cupy.matmul's results, where they lie and its errors, for random arrays; kernels compute what they can."""
-    import cupy
-
-    random = np.random.default_rng(21)
-    draws = 400
-    with counted(best, "start") as starts:
-        for _ in range(draws):
-            a, b, out = _random_arrays(cupy, random)
-            for arguments in ((a, b), (a, b, out)):
-                _same_as_cupys(cupy, best, *arguments)
-    print(f"cupys: {len(starts)} starts of kernels in {4 * draws} calls")
-    assert draws // 4 < len(starts)
-    stream = cupy.cuda.Stream(non_blocking=True)
-    a, b = (cupy.asarray(drawn(*shape)) for shape in ((2049, 3001), (3001, 8)))
-    cupy.cuda.Device().synchronize()
-    with stream:
-        found = [best.cupy.matmul(a, b) for _ in range(50)]
-        stream.synchronize()
-    right(found[0].get(), a.get(), b.get())
-    assert all((one == found[0]).all() for one in found)
-
-
-def _random_arrays(cupy: Any, random: np.random.Generator) -> tuple[Any, Any, Any]:
-    """Arrays of whole numbers, whose products are exact; most fit together, and most are a kernel's."""
-    m, n, k = (int(random.integers(1, high)) for high in (300, 9, 80))
-    dtypes = ("float32", "float32", "float32", "float64", "complex64", "float16", "int32")
-    dtype = str(random.choice(dtypes))
-
-    def array(shape: tuple[int, ...], of: str) -> Any:
-        numbers = random.integers(-3, 4, shape).astype(of)
-        numbers = numbers + (1j * random.integers(-3, 4, shape)).astype(of) if of[0] == "c" else numbers
-        whole = cupy.asarray(numbers, order=str(random.choice(["C", "F"])))
-        way = random.random()
-        if way < 0.15 and numbers.ndim == 2:  # a part of a larger one, which is a matrix, or none
-            larger = cupy.zeros((2 * shape[0], 2 * shape[1]), of)
-            part = larger[: shape[0], : shape[1]] if way < 0.1 else larger[::2, ::2]
-            part[...] = whole
-            return part
-        return whole
-
-    shapes: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
-        ((m, k), (k, n)), ((m, k), (k, n)), ((m, k), (k, n)), ((k,), (k, n)), ((m, k), (k,)), ((k,), (k,)),
-        ((3, m, k), (k, n)), ((3, m, k), (3, k, n)), ((2, 3, m, k), (k,)), ((m, k), (k + 1, n)), ((m, 0), (0, n)),
-    ]  # fmt: skip
-    of_a, of_b = shapes[int(random.integers(len(shapes)))]
-    other = "float64" if random.random() < 0.1 else dtype
-    a, b = array(of_a, dtype), array(of_b, other)
-    try:
-        shape = np.empty(of_a) @ np.empty(of_b)
-    except ValueError:
-        return a, b, array((m, n), dtype)
-    wrong = (*np.shape(shape)[:-1], 2) if random.random() < 0.05 and np.shape(shape) else np.shape(shape)
-    return a, b, array(tuple(wrong), dtype)
-
-
-def _same_as_cupys(cupy: Any, best: ModuleType, a: Any, b: Any, out: Any = None) -> None:
-    """Twice, the second time by the short way."""
-    held = None if out is None else out.copy()
-    theirs = _answer(cupy.matmul, a, b, held)
-    for _ in range(2):
-        if out is not None and not isinstance(theirs, Exception):
-            out.fill(7)
-        ours = _answer(best.cupy.matmul, a, b, out)
-        if isinstance(theirs, Exception) or isinstance(ours, Exception):
-            assert (type(ours), str(ours)) == (type(theirs), str(theirs)), (ours, theirs)
-            continue
-        assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
-        assert (ours is out) if out is not None else ours.flags.c_contiguous == theirs.flags.c_contiguous
-        np.testing.assert_array_equal(ours.get(), theirs.get())
-
-
-def _answer(function: Callable[..., Any], *arguments: Any) -> Any:
-    try:
-        return function(*arguments)
-    except Exception as error:
-        return error
-
-
-# DLPack
-
-
-class Only:
-    """An array of which DLPack alone is known."""
-
-    def __init__(self, array: Any) -> None:
-        self.array = array
-
-    def __dlpack__(self, **asked: Any) -> Any:
-        return self.array.__dlpack__(**asked)
-
-    def __dlpack_device__(self) -> Any:
-        return self.array.__dlpack_device__()
-
-
-def dlpack(best: ModuleType) -> None:
-    """JAX's arrays, and CuPy's and PyTorch's by DLPack alone, into arrays of each; ordered by streams alone."""
-    jax = imported_jax()
-    import cupy
-    import torch
-
-    jnp = jax.numpy
-    a, b = drawn(2049, 3001), drawn(3001, 8, seed=2)
-    makers: dict[str, Callable[[Any], Any]] = {
-        "jax": jnp.asarray,
-        "cupy": lambda x: Only(cupy.asarray(x)),
-        "torch": lambda x: Only(torch.from_numpy(x).cuda()),
-    }
-    outs: dict[str, Callable[[], Any]] = {
-        "cupy": lambda: cupy.full((2049, 8), np.nan, np.float32),
-        "torch": lambda: torch.full((2049, 8), float("nan"), device="cuda"),
-    }
-    for maker in makers.values():
-        of_a, of_b = maker(a), maker(b)
-        for name, empty in outs.items():
-            for is_only in (False, True):
-                out = empty()
-                cupy.cuda.Device().synchronize()
-                given = Only(out) if is_only else out
-                is_told = not is_only or _says_writable(best, given)
-                if not is_told:
-                    print(f"dlpack: {name} does not say that it may be written")
-                    continue
-                assert best.gemm(of_a, of_b, out=given) is given
-                cupy.cuda.Device().synchronize()
-                right(out.cpu() if name == "torch" else out.get(), a, b)
-    _ordered(best, jax, torch)
-    _held(best, jax, torch)
-    _refused(best, jnp, torch)
-
-
-def _says_writable(best: ModuleType, array: Any) -> bool:
-    return not best.Matrix.of("out", array).read_only
-
-
-def _ordered(best: ModuleType, jax: Any, torch: Any) -> None:
-    """What JAX still computes is waited for, on a stream that waits for nothing else."""
-    jnp, stream = jax.numpy, torch.cuda.Stream()
-    long = jax.jit(lambda x: jax.lax.fori_loop(0, 2000, lambda i, y: jnp.sin(y) + i * 0, x) * 0 + 1)
-    x, y = jnp.zeros((40_000, 64)), jnp.ones((64, 8), jnp.float32)
-    long(x.astype(jnp.float32)).block_until_ready()
-    for _ in range(5):
-        made = long(x.astype(jnp.float32))
-        with torch.cuda.stream(stream):
-            out = torch.full((40_000, 8), float("nan"), device="cuda")
-            best.gemm(made, y, out=out)
-            stream.synchronize()
-            assert bool((out == 64).all())
-
-
-def _held(best: ModuleType, jax: Any, torch: Any) -> None:
-    """What nobody has any more, and JAX would use the memory of, is there until its product is done."""
-    jnp, stream = jax.numpy, torch.cuda.Stream()
-    y, shape = jnp.ones((64, 8), jnp.float32), (40_000, 64)
-    for turn in range(5):
-        made = (jnp.ones(shape, jnp.float32) + turn).block_until_ready()
-        with torch.cuda.stream(stream):
-            out = torch.full((shape[0], 8), float("nan"), device="cuda")
-            torch.cuda._sleep(200_000_000)  # cycles, about 0.1 s
-            best.gemm(made, y, out=out)
-            del made
-            others = [jnp.full(shape, 100 + other, jnp.float32) for other in range(20)]
-            jax.block_until_ready(others)
-            stream.synchronize()
-            assert bool((out == 64 * (1 + turn)).all()), turn
-
-
-def _refused(best: ModuleType, jnp: Any, torch: Any) -> None:
-    a, b, out = jnp.ones((64, 8), jnp.float32), jnp.ones((8, 8), jnp.float32), jnp.zeros((64, 8), jnp.float32)
-    refused = _answer(lambda: best.gemm(a, b, out=out))
-    assert isinstance(refused, ValueError), refused
-    assert str(refused) == "out: it is read-only, or does not say otherwise"
-    refused = _answer(lambda: best.gemm(a, b))
-    assert isinstance(refused, TypeError), refused
-    assert "jax.matmul" in str(refused)
-    half = [x.astype(jnp.bfloat16) for x in (a, b)]
-    into = torch.zeros((64, 8), dtype=torch.bfloat16, device="cuda")
-    best.gemm(*half, out=into)
-    assert bool((into == 8).all())
 
 
 # What calls cost

@@ -1,8 +1,7 @@
-"""`jax` of an exported module multiplies as JAX does: on the host, by emulated kernels; a GPU is pretended."""
+"""`jax` of an exported module multiplies as JAX does: on the host, by emulated kernels."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import subprocess
@@ -15,18 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.fabricated import GPU, exported, handmade, host_run, imported, trial, tuning_run, winners
-from tests.recording_driver import RecordingDriver
+from tests.fabricated import exported, handmade, host_run, imported, trial, tuning_run, winners
+from tests.jax_calls import OVER_FIRST, OVER_LAST, calls, jax, jnp, numbers
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.host import run as host_run_module
 
-jax = pytest.importorskip("jax")
-jnp = jax.numpy
-
 OPS = {"f32": ("ttt", "ntt", "tnt", "nxt"), "c64": ("ttt", "ntt", "tnt"), "bf16": ("ttt",)}
-RANDOM = np.random.default_rng(13)
-OVER_FIRST, OVER_LAST = (((0,), (0,)), ((), ())), (((1,), (1,)), ((), ()))
 
 
 @pytest.fixture(scope="module")
@@ -38,19 +32,6 @@ def best(tmp_path_factory: pytest.TempPathFactory, session_cache: None, quick: T
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(host_run_module, "host_toolchain", lambda: quick)
         yield imported(exported("module", found), folder)
-
-
-def numbers(*shape: int, dtype: str = "float32") -> Any:
-    """Small whole numbers, whose products are exact."""
-    drawn = RANDOM.integers(-3, 4, shape)
-    if dtype == "bool":
-        return jnp.asarray(drawn > 2)
-    return jnp.asarray(drawn + 1j * RANDOM.integers(-3, 4, shape) if dtype[0] == "c" else drawn, dtype)
-
-
-def calls(best: ModuleType, function: Callable[..., Any], *arrays: Any) -> int:
-    """Products by kernels in the program that JAX compiles."""
-    return int(jax.jit(function).lower(*arrays).as_text().count(f"@{best.target_of_xla()}("))
 
 
 def check(function: Callable[..., Any], expected: Callable[..., Any], *arrays: Any) -> None:
@@ -379,122 +360,3 @@ def test_without_jax_there_is_no_such_name(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "jax", None)
     with pytest.raises(AttributeError, match=r"^module 'best_kernels' has no attribute 'jax' here: "):
         module.jax  # noqa: B018
-
-
-# A GPU that is pretended: XLA's CPU calls the handler, and the driver records
-
-
-class Driver(RecordingDriver):
-    def cuCtxGetDevice(self, device: Any) -> int:
-        device._obj.value = 0
-        return 0
-
-
-@pytest.fixture(scope="module")
-def of_gpu(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    """A module of a GPU's winners; its second one splits k."""
-    folder = tmp_path_factory.mktemp("of_gpu")
-    problems = [Problem(64, 4, 64, "f32", op) for op in ("ttt", "ntt")]
-    texts = {"ttt": None, "ntt": handmade(problems[1], splits=5)}
-    tried = [trial(problem=p, **({"source": texts[p.op]} if texts[p.op] else {})) for p in problems]
-    return imported(exported("module", winners(folder, *((tuning_run(), one) for one in tried)), "of_gpu.db"), folder)
-
-
-@pytest.fixture
-def driver(of_gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Driver:
-    driver = Driver()
-    driver.current = 0xC0
-    changes = {
-        "cuda": lambda: driver, "cubin_of": lambda *_: b"cubin", "PLATFORM_OF_HOST": "none",
-        "_device_name": lambda *_: GPU, "_stream": lambda call: 0x77,
-    }  # fmt: skip
-    for name, change in changes.items():
-        monkeypatch.setattr(of_gpu, name, change, raising=False)
-    of_gpu._texts.clear()
-    return driver
-
-
-def launched(of_gpu: ModuleType, driver: Driver, function: Callable[..., Any], *arrays: Any) -> Any:
-    """The one launch that the program makes."""
-    driver.launches.clear()
-    jax.block_until_ready(jax.jit(function)(*arrays))
-    (launch,) = driver.launches
-    assert launch["stream"] == 0x77
-    return launch["values"]
-
-
-def test_the_kernel_is_started_on_xlas_stream_and_memory(of_gpu: ModuleType, driver: Driver) -> None:
-    m, n, k, alpha, a, lda, b, ldb, beta, c, ldc = launched(
-        of_gpu, driver, of_gpu.jax.matmul, numbers(40, 6), numbers(6, 3)
-    )
-    assert (m, n, k, alpha, beta, lda, ldb, ldc) == (40, 3, 6, 1, 0, 6, 3, 3)
-    assert 0 not in (a, b, c)
-    assert driver.zeroed == []
-
-
-def test_the_workspace_is_xlas_and_its_counters_are_zeroed_before_each_start(
-    of_gpu: ModuleType, driver: Driver
-) -> None:
-    def across(x: Any, y: Any) -> Any:
-        return of_gpu.jax.dot_general(x, y, OVER_FIRST)
-
-    driver.workspaces = True
-    text = jax.jit(across).lower(numbers(6, 40), numbers(6, 3)).as_text()
-    (row,) = [row for row in text.splitlines() if "custom_call" in row]
-    traced = of_gpu.Traced((40, 3, 6), "f32", (True, False))
-    found = traced.choice(GPU)
-    room_bytes = traced.room_bytes(found)
-    assert f"tensor<{room_bytes}xui8>" in row
-    for _ in range(2):
-        driver.zeroed.clear()
-        *_, partials, counters = launched(of_gpu, driver, across, numbers(6, 40), numbers(6, 3))
-        sizes = found.launch.partial_elements(40, 3) * 4, found.launch.counters(40, 3) * 4
-        assert (partials % 16, counters % 4) == (0, 0)
-        assert partials + sizes[0] <= counters
-        assert counters + sizes[1] == partials + room_bytes
-        assert driver.zeroed == [(counters, sizes[1] // 4, 0x77)]
-    assert driver.memory == {}
-
-
-def test_a_kernel_is_loaded_once_also_while_xla_captures(of_gpu: ModuleType, driver: Driver) -> None:
-    relaxed: list[bool] = []
-    driver.cuModuleLoadData = lambda module, image: relaxed.append(driver.relaxed) or 0  # type: ignore[method-assign]
-    of_gpu._functions.clear()
-    for _ in range(2):
-        launched(of_gpu, driver, of_gpu.jax.matmul, numbers(33, 6), numbers(6, 3))
-    assert relaxed == [True]
-    assert not driver.relaxed
-
-
-def test_what_cuda_refuses_is_jaxs_error(of_gpu: ModuleType, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    launch = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)(lambda *_: 1)
-    monkeypatch.setattr(driver, "cuLaunchKernelEx", launch)
-    with pytest.raises(
-        jax.errors.JaxRuntimeError, match=r"INTERNAL: cuLaunchKernelEx failed: CUDA_ERROR_INVALID_VALUE"
-    ):
-        jax.block_until_ready(jax.jit(of_gpu.jax.matmul)(numbers(37, 6), numbers(6, 3)))
-
-
-def test_without_a_stream_xla_is_told(of_gpu: ModuleType, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    for name, change in {"cuda": lambda: driver, "PLATFORM_OF_HOST": "none", "_device_name": lambda *_: GPU}.items():
-        monkeypatch.setattr(of_gpu, name, change)
-    monkeypatch.setattr(of_gpu, "cubin_of", lambda *_: b"cubin")
-    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL: XLA has no stream here"):
-        jax.block_until_ready(jax.jit(of_gpu.jax.matmul)(numbers(36, 6), numbers(6, 3)))
-
-
-def test_what_the_vendor_is_expected_to_be_faster_for_is_jaxs(
-    of_gpu: ModuleType, driver: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    a, b = numbers(41, 6), numbers(6, 3)
-    assert calls(of_gpu, of_gpu.jax.matmul, a, b) == 1
-    monkeypatch.setattr(of_gpu.Match, "loses", True)
-    jax.clear_caches()
-    assert calls(of_gpu, of_gpu.jax.matmul, a, b) == 0
-
-
-def test_a_program_for_a_gpu_that_is_not_here_is_jaxs(of_gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    arrays = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((40, 6), (6, 3))]
-    program = jax.export.export(jax.jit(of_gpu.jax.matmul), platforms=["cuda"])(*arrays)
-    assert of_gpu.target_of_xla() not in program.mlir_module()

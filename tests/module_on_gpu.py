@@ -1,0 +1,94 @@
+"""An exported module with kernels of row-major results for the GPU that is here, and what checks of it need."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from tests.fabricated import imported, trial, tuning_run
+from tests.right_on_host import subject
+from tsm2_tune.generator.render import render
+from tsm2_tune.runtime.driver import ask_driver, device_of
+from tsm2_tune.tuner.export import export
+from tsm2_tune.tuner.store import Store
+
+TUNED = (
+    ("tsmr_rows-t256-b16-l32-r4-c8-v1-s2-k8-p160-m2", "20480x8x20480:f32:ttt"),
+    ("staged-t128-w128-m16-n16-d128-s2-l0-k264-b3-r8-c8-p2", "16x16x1000000:f32:ntt"),
+    ("tsmr_rows-t128-b16-l8-r2-c4-v2-s2-k2-p10-m3", "20480x8x1024:f32:tnt"),
+    ("gram-t128-w128-m16-d128-s2-l0-k264-b1-c8-p2", "16x16x1000000:f32:nxt"),
+    ("tsmm_rows-t128-b16-l4-v1-w1-c16-p8-r2-m4-j1", "1000000x16x256:f64:ttt"),
+    ("staged-t128-w128-m16-n16-d128-s2-l0-k264-b3-r8-c8-p2", "16x16x1000000:f64:ntt"),
+    ("tsmr_zmma-t64-m1-c8-p16-s2-k3-r1-b1", "129x7x67:c64:ttt"),
+    ("tsmr_half-t256-m2-c8-p128-s2-k3-r1-b2", "10240x4x10240:bf16:ttt"),
+)
+
+
+def made_module(folder: Path, *, launcher: bool = False) -> ModuleType:
+    """Of TUNED, with binaries."""
+    numbers = []
+    name, _ = device_of(0)
+    for attribute in (75, 76, 16):  # of the compute capability, and MULTIPROCESSOR_COUNT
+        value = ctypes.c_int()
+        ask_driver("cuDeviceGetAttribute", ctypes.byref(value), attribute, ctypes.c_int(0))
+        numbers.append(value.value)
+    run = tuning_run(name, compute_capability=f"{numbers[0]}.{numbers[1]}", sms=numbers[2])
+    with Store.open(folder / "results.db", create=True) as store:
+        for spelt, text in TUNED:
+            config, problem = (found := subject(spelt, text)).config, found.problem
+            tried = trial(50.0, config, problem=problem, source=render(problem, config))
+            store.add_trial(run, replace(tried, resources=replace(tried.resources, blocks_per_sm=2)))
+        return imported(export(store, "module", binaries=True, launcher=launcher), folder)
+
+
+def drawn(*shape: int, dtype: str = "float32", seed: int = 1) -> Any:
+    """Random numbers about 0, of NumPy; for bfloat16 such as that has."""
+    parts = np.random.default_rng((seed, *shape)).random((2, *shape)) - 0.5
+    if dtype == "bfloat16":
+        return (np.round(parts[0] * 128) / 128).astype(np.float32)
+    return (parts[0] + 1j * parts[1] if dtype[0] == "c" else parts[0]).astype(dtype)
+
+
+def right(found: Any, a: Any, b: Any, dtype: str = "float32", terms: int | None = None) -> None:
+    """AssertionError where it is not a b, within the bound of sums in any order."""
+    wide = [np.asarray(x).astype(np.complex128 if dtype[0] == "c" else np.float64) for x in (a, b)]
+    eps = np.finfo(np.float32 if dtype == "bfloat16" else dtype).eps
+    exact, sums = wide[0] @ wide[1], np.abs(wide[0]) @ np.abs(wide[1])
+    bound = ((terms or wide[0].shape[-1]) + 4) * eps * sums + (2.0**-8 * np.abs(exact) if dtype == "bfloat16" else 0)
+    error = np.abs(np.asarray(found).astype(exact.dtype) - exact)
+    assert error.shape == exact.shape
+    assert (error <= bound).all(), f"{dtype} {exact.shape}: {np.nanmax(error)}"
+
+
+@contextmanager
+def counted(best: ModuleType, name: str) -> Iterator[list[Any]]:
+    """The plans that are started so meanwhile."""
+    starts, start = [], getattr(best.Plan, name)
+
+    def counting(plan: Any, *arguments: Any) -> None:
+        starts.append(plan)
+        start(plan, *arguments)
+
+    setattr(best.Plan, name, counting)
+    try:
+        yield starts
+    finally:
+        setattr(best.Plan, name, start)
+
+
+def imported_jax() -> Any:
+    """JAX, which takes memory as it needs it, and has types of 64 bits."""
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    assert jax.default_backend() == "gpu", jax.default_backend()
+    return jax
