@@ -10,10 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import tsm2_tune
+from benchmarks import pretuned as bench
 from tests.command import run
-from tests.fabricated import GPU, configuration, final, trial, tuning_run, vendor_measurement
+from tests.fabricated import GPU, configuration, final, plain_sql, trial, tuning_run, vendor_measurement
+from tests.on_host import has_compiler
 from tests.standin_calls import TESTS, gemm
 from tsm2_tune import pretuned
 from tsm2_tune.generator.problem import Problem
@@ -29,6 +32,7 @@ if [ "$1" = --version ]; then echo "Cuda compilation tools, release 13.0, V13.0.
 while [ "$1" != -o ]; do shift; done
 printf "\\177ELF cubin" > "$2"
 """
+QUICK = ["tests.quick_command", "--device", "cpu"]
 LEFT = "the program's products are left to cuBLAS"
 
 
@@ -66,6 +70,28 @@ def test_a_card_has_its_own_text_and_another_one_its_sisters() -> None:
     assert name("NVIDIA H100 80GB HBM3", "9.0") == "h100"
     assert name("NVIDIA H100 PCIe", "9.0") == "h200"
     assert name("NVIDIA A100", "8.0") is None
+
+
+@pytest.mark.host
+@pytest.mark.usefixtures("session_cache")
+@pytest.mark.skipif(not has_compiler(), reason="no C++ compiler")
+def test_the_bench_verifies_winners_searches_nothing_and_writes_the_text(tmp_path: Path) -> None:
+    database, output = tmp_path / "tuned.db", tmp_path / "cpu.jsonl"
+    tuned = [*QUICK, "--shapes", "64x2x64", "--family", "tsm2", "--max-trials", "1", "--db", str(database)]
+    subprocess.run([sys.executable, "-m", *tuned], cwd=TESTS.parent, check=True, capture_output=True)
+    plain_sql(database, "UPDATE trial SET full_verdict = NULL")
+    text = ["--dtype", "f32", "--device", "cpu", "--output", str(output)]
+    said = CliRunner().invoke(bench.main, [str(database), "--no-verify", *text])
+    assert said.output == f"wrote {output}: 1 winners, 0 of them verified in full\n"
+    said = CliRunner().invoke(bench.main, [str(database), *text])
+    assert said.output.endswith(f"wrote {output}: 1 winners, 1 of them verified in full\n")
+    assert plain_sql(database, "SELECT count(*), count(full_verdict) FROM trial") == [(1, 1)]
+    assert "calls right" in output.read_text()
+    plain_sql(database, "PRAGMA foreign_keys = OFF")
+    plain_sql(database, "UPDATE run SET device_name = 'GPU'")
+    plain_sql(database, "UPDATE trial SET device_name = 'GPU'")
+    said = CliRunner().invoke(bench.main, [str(database), *text])
+    assert (said.exit_code, "run this where its winners were tuned" in said.stderr) == (2, True)
 
 
 # Programs

@@ -25,6 +25,12 @@ class Pretuned:
     compute_capability: str  # "9.0"
     file: Traversable
 
+    def is_verified(self) -> bool:
+        """Whether any kernel of it was verified in full."""
+        with self.file.open(encoding="utf-8") as lines:
+            place = 1 + json.loads(lines.readline())["lines"]["trial"].index("full_verdict")
+            return any(line[0] == "trial" and line[place] is not None for line in map(json.loads, lines))
+
     @contextmanager
     def path(self) -> Iterator[Path]:
         """The file, on a disk."""

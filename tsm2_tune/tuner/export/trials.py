@@ -90,15 +90,13 @@ def _places(store: Store, trials: Collection[int]) -> dict[tuple[str, Problem], 
 
 def _entries(store: Store, wanted: set[int], of_vendor: frozenset[tuple[str, Problem]]) -> Iterator[Entry]:
     """What the store has of these trials, and of the vendor at these places."""
-    places = _places(store, wanted)
-    with store.database.transaction() as connection:
-        reader = Reader(connection)
-        for (device, problem), keys in places.items():
-            part = reader.part(device, problem)
-            trials = {key: part.trials[key] for key in keys if has_line(part.trials[key])}
-            last = _last(part, trials) if (device, problem) in of_vendor else frozenset()
-            rounds = [one if one.number in last else replace(one, vendor={}) for one in part.rounds]
-            yield problem, Part(trials, rounds)
+    for (device, problem), keys in _places(store, wanted).items():
+        with store.database.transaction() as connection:
+            part = Reader(connection).part(device, problem)
+        trials = {key: part.trials[key] for key in keys if has_line(part.trials[key])}
+        last = _last(part, trials) if (device, problem) in of_vendor else frozenset()
+        rounds = [one if one.number in last else replace(one, vendor={}) for one in part.rounds]
+        yield problem, Part(trials, rounds)
 
 
 def _last(part: Part, trials: Collection[TrialKey]) -> frozenset[int]:

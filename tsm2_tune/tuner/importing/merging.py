@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from tsm2_tune.errors import StoreError
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.database import Database
 from tsm2_tune.tuner.importing.parts import Reader, places, write
 from tsm2_tune.tuner.importing.union import Part, other_kernels, union
@@ -23,8 +24,11 @@ class Imported:
     left_out: tuple[str, ...] = ()  # a sentence for each configuration that was not imported
 
     def __str__(self) -> str:
-        found = f"{self.trials} trial{'s' if self.trials != 1 else ''} added, {self.known} were there"
-        return f"{found}; {self.times} measurement{'s' if self.times != 1 else ''} added, of {self.problems} problems"
+        trials, times, problems = (
+            f"{number} {what}{'s' if number != 1 else ''}"
+            for number, what in ((self.trials, "trial"), (self.times, "measurement"), (self.problems, "problem"))
+        )
+        return f"{trials} added, {self.known} were there; {times} added, of {problems}"
 
 
 def merge(into: Callable[[], AbstractContextManager[Database]], other: Database) -> Imported:
@@ -36,26 +40,33 @@ def merge(into: Callable[[], AbstractContextManager[Database]], other: Database)
     """
     trials = known = times = 0
     sentences = list[str]()
-    with other.transaction() as theirs:
-        reader = Reader(theirs)
-        with _of(other):
-            parts = [(place, reader.part(*place)) for place in places(theirs)]
-        with into() as database:
-            for (device_name, problem), new in parts:
-                with _of(database), database.transaction(writes=True) as ours:
-                    old = Reader(ours).part(device_name, problem)
-                    found = union(old, new)
-                    if found is not old:
-                        write(ours, device_name, problem, found, reader.source)
-                added = len(found.trials) - len(old.trials)
-                trials, known = trials + added, known + len(new.trials) - added
-                times += _times(found) - _times(old)
-                sentences += (
-                    f"left out: one trial of {config} for {problem.text} on {device_name}, of which both files have"
-                    " one, of different kernels, though made in the same way"
-                    for config, _ in other_kernels(old, new)
-                )
+    with _of(other):
+        parts = list(_parts(other))
+    with into() as database:
+        for (device_name, problem), new in parts:
+            with _of(database), database.transaction(writes=True) as ours, other.transaction() as theirs:
+                old = Reader(ours).part(device_name, problem)
+                found = union(old, new)
+                if found is not old:
+                    write(ours, device_name, problem, found, Reader(theirs).source)
+            added = len(found.trials) - len(old.trials)
+            trials, known = trials + added, known + len(new.trials) - added
+            times += _times(found) - _times(old)
+            sentences += (
+                f"left out: one trial of {config} for {problem.text} on {device_name}, of which both files have"
+                " one, of different kernels, though made in the same way"
+                for config, _ in other_kernels(old, new)
+            )
     return Imported(trials, known, times, len(parts), tuple(sentences))
+
+
+def _parts(database: Database) -> Iterator[tuple[tuple[str, Problem], Part]]:
+    """Each device and problem, with all that the database has of it."""
+    with database.transaction() as connection:
+        every = places(connection)
+    for place in every:
+        with database.transaction() as connection:
+            yield place, Reader(connection).part(*place)
 
 
 def _times(part: Part) -> int:

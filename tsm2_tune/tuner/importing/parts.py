@@ -35,7 +35,7 @@ def places(connection: Connection) -> list[tuple[str, Problem]]:
 
 
 class Reader:
-    """Reads parts of one open database."""
+    """Reads from one database, in a transaction for each part: a part is less than what that may read of a file."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -60,10 +60,7 @@ class Reader:
 
     def source(self, digest: str) -> Row:
         """The kernel of this digest; KeyError where a damaged file has none."""
-        found = fetched(self._connection, select(schema.source).where(schema.source.c.digest == digest))
-        if not found:
-            raise KeyError(f"no source {digest}")
-        return found[0]
+        return self._one(schema.source, digest)
 
     def _measured(self, of_part: ColumnElement[bool]) -> dict[int, list[tuple[Row, Sequence[Row]]]]:
         """By trial each row of `measurement` with its samples in order."""

@@ -9,7 +9,7 @@ but the sentences of a trial that the other database has, too.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -143,10 +143,10 @@ def _rounds(ours: Part, theirs: Part, trials: Mapping[TrialKey, Tried]) -> Seque
     """The finals of both, each once, without the times of kernels that were left out; numbered anew by the start of
     their runs where both have some of their own.
     """
-    own = [_of_kernels(one, ours, trials) for one in ours.rounds]
+    own = list(_of_kernels(ours, trials))
     order = [one.number for one in own]  # within a run
     added = list[Round]()
-    for new in (_of_kernels(one, theirs, trials) for one in theirs.rounds):
+    for new in _of_kernels(theirs, trials):
         place = _same(own, new)
         if place is None:
             added.append(new)
@@ -160,9 +160,12 @@ def _rounds(ours: Part, theirs: Part, trials: Mapping[TrialKey, Tried]) -> Seque
     return [replace(one, number=number) for number, (one, _) in enumerate(in_time, 1)]
 
 
-def _of_kernels(one: Round, part: Part, trials: Mapping[TrialKey, Tried]) -> Round:
-    kept = {key: timed for key, timed in one.timed.items() if _kernel(part.trials[key]) == _kernel(trials[key])}
-    return replace(one, timed=kept)
+def _of_kernels(part: Part, trials: Mapping[TrialKey, Tried]) -> Iterator[Round]:
+    """The part's rounds, with the times of the kernels that these trials are of."""
+    for one in part.rounds:
+        kept = {key: timed for key, timed in one.timed.items() if _kernel(part.trials[key]) == _kernel(trials[key])}
+        if kept or one.vendor:
+            yield replace(one, timed=kept)
 
 
 def _same(own: Sequence[Round], new: Round) -> int | None:
