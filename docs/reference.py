@@ -26,8 +26,8 @@ import tsm2_tune
 PAGE = Path(__file__).parent / "api.md"
 REGION = re.compile(r"(<!-- drawn: reference -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
 GROUPS = {  # heading -> names, in the order of the page
-    "Functions": ("tune", "best", "export", "plan_space", "problems"),
-    "What they return": ("TuningResult", "BestRow", "Exported", "SearchSpace"),
+    "Functions": ("tune", "best", "export", "import_trials", "plan_space", "problems"),
+    "What they return": ("TuningResult", "BestRow", "Exported", "Imported", "SearchSpace"),
     "Problems and devices": ("Problem", "Target", "DeviceIdentity", "DeviceLimits"),
     "Configurations and trials": (
         "KernelConfig", "Candidate", "Rule", "Trial", "Outcome", "Verdict", "Measurement", "Cache", "Final",

@@ -260,6 +260,8 @@ ADDED = (  # by each migration: table, and column where it added no whole table
     (("run", "sms"),),
     (("trial", "cache"), ("measurement", "cache"), ("vendor_measurement", "cache")),
     (("trial", "is_between"),),
+    (),  # the view alone
+    (("measurement", "summary_of"), ("vendor_measurement", "summary_of")),
 )
 
 

@@ -131,6 +131,12 @@ int cuCtxGetDevice(int *found)
     return 0;
 }
 
+int cuDeviceGet(int *found, int ordinal)
+{
+    *found = ordinal;
+    return 0;
+}
+
 int cuDeviceGetName(char *name, int bytes, int found)
 {
     snprintf(name, (size_t)bytes, "%s", device);

@@ -39,6 +39,7 @@ FUNCTIONS = {  # what a program may rely on: a change here is one that users are
     " layout: 'str' = 'column', cache: 'str | None' = None, binaries: 'bool' = True, launcher: 'bool' = False,"
     " between: 'bool | None' = None, within: 'float | None' = None, measure: 'bool' = True, wait: 'bool' = False,"
     " on_event: 'Callable[[ExportEvent], object] | None' = None",
+    "import_trials": "source: 'str | PathLike[str]', db: 'str | PathLike[str]' = 'results.db'",
     "plan_space": "product: 'str | Problem', *, dtype: 'str' = 'f32', op: 'str' = 'nn', layout: 'str' = 'column',"
     " math: 'str' = 'full', device: 'int | str | DeviceLimits | None' = None, family: 'Texts | None' = None,"
     " guidelines: 'str | Thresholds | None' = None",
@@ -55,13 +56,15 @@ FUNCTIONS = {  # what a program may rely on: a change here is one that users are
 RETURNED = {
     "best": "tuple[BestRow, ...]",
     "export": "Exported",
+    "import_trials": "Imported",
     "plan_space": "SearchSpace",
     "problems": "tuple[Problem, ...]",
     "tune": "TuningResult",
 }
 RECORDS = {
-    "BestRow", "Cache", "Candidate", "DeviceIdentity", "DeviceLimits", "Exported", "Final", "KernelConfig",
-    "Measurement", "Outcome", "Problem", "Rule", "SearchSpace", "Target", "Trial", "TuningResult", "Verdict",
+    "BestRow", "Cache", "Candidate", "DeviceIdentity", "DeviceLimits", "Exported", "Final", "Imported",
+    "KernelConfig", "Measurement", "Outcome", "Problem", "Rule", "SearchSpace", "Target", "Trial", "TuningResult",
+    "Verdict",
 }  # fmt: skip
 EVENTS = {
     "ChoiceStarted", "Crossed", "FinalFailure", "FinalStored", "KernelsChosen", "Narrowed", "Noted", "PairsStarted",

@@ -42,6 +42,7 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> tuple[set[str], P
 def test_the_source_distribution_has_types_documentation_and_examples(distributions: tuple[set[str], Path]) -> None:
     names, _ = distributions
     assert {"tsm2_tune/py.typed", "docs/api.md", "docs/reference.py", "examples/api.py", "README.md"} <= names
+    assert {"tsm2_tune/pretuned/h100.jsonl", "tsm2_tune/pretuned/h200.jsonl"} <= names
 
 
 def test_the_wheel_has_all_of_the_package(distributions: tuple[set[str], Path]) -> None:
@@ -63,7 +64,9 @@ def test_what_is_in_the_wheel_works(distributions: tuple[set[str], Path], tmp_pa
         archive.extractall(unpacked)
     program = (
         f"import sys; sys.path.insert(0, {str(unpacked)!r}); import tsm2_tune; print(tsm2_tune.__file__);"
-        "print(len(tsm2_tune.plan_space('64x4x64', device='h200').kept) > 0)"
+        "print(len(tsm2_tune.plan_space('64x4x64', device='h200').kept) > 0);"
+        "from tsm2_tune.pretuned import pretuned; print(*(one.name for one in pretuned()))"
     )
     ended = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (ended.stdout.splitlines(), ended.stderr) == ([str(unpacked / "tsm2_tune/__init__.py"), "True"], "")
+    assert ended.stderr == ""
+    assert ended.stdout.splitlines() == [str(unpacked / "tsm2_tune/__init__.py"), "True", "h100 h200"]

@@ -348,7 +348,7 @@ def test_every_domain_is_of_a_column() -> None:
         "trial SET tunables = '{\"threads\": [1]}'",
         "trial SET tunables = '{\"\\ud800\": 1}'",
         "measurement SET sm_clock_mhz = -9e999",
-        "measurement SET round = -1",
+        "measurement SET round = -2147483648",
         "sample SET us = 9e999",
         "sample SET us = 'x'",
         "sample SET ordinal = ordinal + 10",

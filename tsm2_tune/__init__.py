@@ -16,6 +16,7 @@ from importlib import import_module
 TYPE_CHECKING = False  # type checkers take it for true; typing takes longer to import than all of this
 
 if TYPE_CHECKING:
+    from tsm2_tune.api.importing import import_trials
     from tsm2_tune.api.planning import plan_space, problems
     from tsm2_tune.api.results import Exported, best, export
     from tsm2_tune.api.tuning import TuningResult, tune
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     )
     from tsm2_tune.tuner.export.fewest import ChoiceStarted, ExportEvent, KernelsChosen
     from tsm2_tune.tuner.export.measuring import Narrowed
+    from tsm2_tune.tuner.importing.merging import Imported
     from tsm2_tune.tuner.stored import BestRow
     from tsm2_tune.tuner.target import Target
     from tsm2_tune.tuner.trial import Cache, DeviceIdentity, Final, Measurement, Outcome, Trial, Verdict
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOMES = {
+    "api.importing": ("import_trials",),
     "api.planning": ("plan_space", "problems"),
     "api.results": ("Exported", "best", "export"),
     "api.tuning": ("TuningResult", "tune"),
@@ -64,6 +67,7 @@ _HOMES = {
     ),
     "tuner.export.fewest": ("ChoiceStarted", "ExportEvent", "KernelsChosen"),
     "tuner.export.measuring": ("Narrowed",),
+    "tuner.importing.merging": ("Imported",),
     "tuner.stored": ("BestRow",),
     "tuner.target": ("Target",),
     "tuner.trial": ("Cache", "DeviceIdentity", "Final", "Measurement", "Outcome", "Trial", "Verdict"),
@@ -85,6 +89,7 @@ __all__ = [
     "Final",
     "FinalFailure",
     "FinalStored",
+    "Imported",
     "InputError",
     "KernelConfig",
     "KernelsChosen",
@@ -114,6 +119,7 @@ __all__ = [
     "__version__",
     "best",
     "export",
+    "import_trials",
     "plan_space",
     "problems",
     "tune",

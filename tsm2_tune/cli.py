@@ -9,7 +9,18 @@ from typing import Any
 import click
 
 import tsm2_tune
-from tsm2_tune import TuningResult, caching, display, exporting, laddering, listing, planning, programs, trials
+from tsm2_tune import (
+    TuningResult,
+    caching,
+    display,
+    exporting,
+    importing,
+    laddering,
+    listing,
+    planning,
+    programs,
+    trials,
+)
 from tsm2_tune.command_options import (
     database_option,
     device_option,
@@ -147,5 +158,6 @@ for command in (
     listing.best,
     listing.show,
     exporting.export,
+    importing.import_,
 ):
     main.add_command(command)

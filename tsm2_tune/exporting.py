@@ -55,13 +55,14 @@ def export(
     no_measure: bool,
     wait: bool,
 ) -> None:
-    """Write the winners as an importable module, a C library or a table.
+    """Write the winners as an importable module, a C library, a table or a text of trials to import.
 
     \b
     tsm2-tune export --format module --output best_kernels.py
     tsm2-tune export --format module --launcher --output best_kernels.py
     tsm2-tune export --format library --output libtsm2.so
     tsm2-tune export --within 3% --format module --output best_kernels.py
+    tsm2-tune export --format trials --output h200.jsonl
     """
     measures = not no_measure
     wrong = contradiction(

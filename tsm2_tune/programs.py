@@ -12,11 +12,11 @@ import click
 from rich.console import Console
 
 from tsm2_tune import display
-from tsm2_tune.command_options import Percent, database_option
+from tsm2_tune.command_options import Percent, database_option, is_given
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.options import MOST_PROBLEMS, MOST_SHAPES_BYTES
-from tsm2_tune.standin.build import pack_path, standin_path
+from tsm2_tune.standin.build import pack_path, pretuned_path, standin_path
 from tsm2_tune.standin.journal import REASONS, Seen, Written, count_of, total_us, written_in
 from tsm2_tune.standin.running import Standing, become, journal_folder, ran
 from tsm2_tune.tuner.export.files import write
@@ -44,6 +44,11 @@ program_argument = click.argument("program", nargs=-1, required=True, type=click
 @database_option
 @click.option("--library", metavar="PATH", help="Take kernels from this exported C library, not from a database.")
 @click.option(
+    "--pretuned",
+    is_flag=True,
+    help="Take the kernels that the package brings for this GPU, or for one of its compute capability.",
+)
+@click.option(
     "--report", is_flag=True, help="Say at the end which products there were, and their GPU time before and after."
 )
 @click.option(
@@ -55,19 +60,33 @@ program_argument = click.argument("program", nargs=-1, required=True, type=click
 @program_argument
 @click.pass_context
 def run(
-    ctx: click.Context, database: str, library: str | None, report: bool, verify: bool, program: tuple[str, ...]
+    ctx: click.Context,
+    database: str,
+    library: str | None,
+    pretuned: bool,
+    report: bool,
+    verify: bool,
+    program: tuple[str, ...],
 ) -> None:
     """Run a PROGRAM whose products by cuBLAS are computed by tuned kernels where these are faster.
 
     \b
     tsm2-tune run -- python simulation.py
+    tsm2-tune run --pretuned -- python simulation.py
     tsm2-tune run --report --verify -- ./simulation input.txt
 
     The program is not changed: a library that stands in for cuBLAS is loaded before it (LD_PRELOAD), and before those
     that it starts. Whatever no kernel is for goes to cuBLAS. A program that has cuBLAS linked into itself is not
     reached.
     """
-    pack = _library(library) if library is not None else pack_path(database, _tell)
+    given = [f"--{name}" for name in ("db", "library") if is_given(ctx, name.replace("db", "database"))]
+    if pretuned and given:
+        raise click.UsageError(f"--pretuned and {given[0]} each say where kernels are from: name one of them")
+    pack = (
+        pretuned_path(_tell)
+        if pretuned
+        else _library(library) if library is not None else pack_path(database, _tell)
+    )  # fmt: skip
     standing = Standing(standin_path(), pack, has_times=report, compared=VERIFIED if verify else 0)
     if not report and not verify:
         become(program, standing)

@@ -22,7 +22,8 @@ from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.tune import Options
 
-FORMATS = (*exports.FORMATS, "library")
+TRIALS = "trials"  # a text, which `import_trials` reads
+FORMATS = (*exports.FORMATS, TRIALS, "library")
 NOWHERE = "-"  # as the command spells it
 PACKS = ("module", "library")  # formats that serve all shapes
 
@@ -59,7 +60,7 @@ class Exported:
     """What an export has made."""
 
     files: tuple[Path, ...]  # that were written
-    text: str | None  # the module or table; None of a library, which is no text
+    text: str | None  # the module, table or trials; None of a library, which is no text
 
 
 def export(
@@ -70,10 +71,11 @@ def export(
     within: float | None = None, measure: bool = True, wait: bool = False,
     on_event: Callable[[ExportEvent], object] | None = None,
 ) -> Exported:  # fmt: skip
-    """Write the winners as an importable module, a C library or a table. `tsm2-tune export` does this.
+    """Write the winners as an importable module, a C library, a table or a text of trials, for `import_trials`.
+    `tsm2-tune export` does this.
 
     - `db`, `device`, `products`, `dtype`, `op`, `layout`, `cache`: which winners, as of `best`.
-    - `format`: "module", "library", "csv", "json", "markdown", "latex".
+    - `format`: "module", "library", "csv", "json", "markdown", "latex", "trials".
     - `output`: the file, of a library one that ends in .so; None writes none, and the result has the text.
     - `binaries`: whether a module holds compiled kernels, where nvcc is here to make them.
     - `launcher`: whether it holds a compiled launcher, by which a call takes less time.
@@ -123,13 +125,15 @@ class _Export:
             "device": selection.device_in(store),
             "chosen": selection.__contains__,
             "cache": selection.cache,
-            "among": self._among(store),
-            "tell": self._note,
         }
+        made: dict[str, Any] = {"among": self._among(store), "tell": self._note}
         if self.format == "library":
-            exports.export_library(store, path or NOWHERE, **which)
+            exports.export_library(store, path or NOWHERE, **which, **made)
             return Exported(tuple(Path(path or NOWHERE).with_suffix(one) for one in exports.LIBRARY_SUFFIXES), None)
-        text = exports.export(store, self.format, binaries=self.binaries, launcher=self.launcher, **which)
+        if self.format == TRIALS:
+            text = exports.export_trials(store, **which)
+        else:
+            text = exports.export(store, self.format, binaries=self.binaries, launcher=self.launcher, **which, **made)
         if path is None:
             return Exported((), text)
         exports.write(text, path)
@@ -163,6 +167,8 @@ def contradiction(
         return "--no-binaries is of a module: a library is nothing but binaries"
     if within is None and (not measure or wait):
         return "--no-measure and --wait are of --within: nothing is measured without it"
+    if within is not None and format == TRIALS:
+        return f"--within chooses kernels, and --format {TRIALS} has all that were measured: leave one out"
     if launcher and format != "module":
         return f"--launcher is of a module: leave it out with --format {format}"
     if between and within is not None:

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import resources
 from pathlib import Path
 
 from tsm2_tune import __version__
-from tsm2_tune.errors import InputError
+from tsm2_tune.errors import InputError, ToolMissing
+from tsm2_tune.pretuned import PREFIX, Pretuned, for_card
+from tsm2_tune.runtime.driver import device_of
 from tsm2_tune.tuner import cache
 from tsm2_tune.tuner import export as exports
+from tsm2_tune.tuner.cuda import nvcc_path
 from tsm2_tune.tuner.export import library
 from tsm2_tune.tuner.export.shared import shared_object
 from tsm2_tune.tuner.host.toolchain import compiler_command
+from tsm2_tune.tuner.importing.files import opened
 from tsm2_tune.tuner.processes import workplace
 from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.stored import BestRow
 
 SOURCES = resources.files("tsm2_tune.standin") / "c"
 FLAGS = ("-std=c11", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-lto", "-Wall", "-Wextra")
 LINKING = ("-nodefaultlibs", "-s", "-Wl,--as-needed", "-Wl,-z,defs", "-Wl,-z,noexecstack")
 LIBRARIES = ("-ldl", "-lpthread", "-lm", "-lc", "-lgcc")
 SEPARATORS = " :"  # of paths in LD_PRELOAD
+LEFT = "the program's products are left to cuBLAS"
+Among = Callable[[Sequence[BestRow]], Sequence[BestRow]]
 
 
 def standin_path() -> Path:
@@ -66,14 +73,70 @@ def pack_path(database: str, tell: Callable[[str], None]) -> Path:
             if file.is_file():
                 found.update(file.read_bytes())
 
-        def made() -> bytes:
-            with workplace(cache.working_parent()) as work:
-                output = work.folder / "libtsm2.so"
-                among = partial(exports.with_between, store, tell)
-                exports.export_library(store, str(output), among=among, tell=tell)
-                return output.read_bytes()
+        return _kept(found.hexdigest(), lambda: _library(store, partial(exports.with_between, store, tell), tell))
 
-        return _kept(found.hexdigest(), made)
+
+def pretuned_path(tell: Callable[[str], None]) -> Path | None:
+    """The C library of the kernels that the package brings for GPU 0, of those that were verified in full, built
+    where it is not in the cache; None, which is told, where there are none, or what builds it is missing.
+
+    A GPU that was not measured borrows those of one of the same compute capability, which is told.
+    """
+    try:
+        device_name, compute_capability = _gpu()
+    except (RuntimeError, AttributeError) as error:  # the latter of a driver that lacks a function
+        tell(f"{error}: {LEFT}")
+        return None
+    found = for_card(device_name, compute_capability)
+    if found is None:
+        tell(f"no kernels are pretuned for {device_name}, nor for another GPU of compute capability"
+             f" {compute_capability}: {LEFT}")  # fmt: skip
+        return None
+    if found.device_name != device_name:
+        tell(f"{device_name} borrows kernels that were measured on {found.device_name}: tune here for its own")
+    key = _digest(__version__, PREFIX, found.file.read_text(encoding="utf-8"))
+    try:
+        return _kept(key, lambda: _pretuned(found, tell))
+    except (InputError, ToolMissing) as error:
+        tell(f"{error}: {LEFT}")
+        return None
+
+
+def _gpu() -> tuple[str, str]:
+    """The name and the compute capability of GPU 0. RuntimeError where there is none."""
+    device_name, architecture = device_of(0)
+    major, minor = divmod(int("".join(filter(str.isdecimal, architecture))), 10)
+    return device_name, f"{major}.{minor}"
+
+
+def _pretuned(text: Pretuned, tell: Callable[[str], None]) -> bytes:
+    """The library of the text's kernels. InputError where none is verified in full, ToolMissing without compiler."""
+    if not text.is_verified():
+        raise InputError(f"no kernel that was measured on {text.device_name} is verified in full yet")
+    compiler_command()
+    nvcc_path()
+    with text.path() as path, opened(path) as (database, left_out):
+        store = Store(database)
+        if left_out:
+            tell(f"left out: {len(left_out)} pretuned configurations, of which this tsm2-tune makes other kernels")
+
+        def verified(rows: Sequence[BestRow]) -> list[BestRow]:
+            found = [row for row in rows if row.verified_in_full]
+            if count := len(rows) - len(found):
+                tell(f"left out: {count} pretuned kernel{'s' if count > 1 else ''}, not verified in full")
+            if found:
+                tell(f"compiling what was measured on {text.device_name}, the first time only")
+            return exports.with_between(store, tell, found)
+
+        return _library(store, verified, tell)
+
+
+def _library(store: Store, among: Among, tell: Callable[[str], None]) -> bytes:
+    """The C library of the store's winners that are chosen, and of what is added to them."""
+    with workplace(cache.working_parent()) as work:
+        output = work.folder / "libtsm2.so"
+        exports.export_library(store, str(output), among=among, tell=tell)
+        return output.read_bytes()
 
 
 def _digest(*texts: str) -> str:

@@ -46,8 +46,9 @@ best = Table(
 
 # The winners: one row for a device (by name), op, dtype, m, n, k and state of the L2.
 #
-# current    trials of the family's newest basis for the device, problem and state: that of its newest trial. A
-#            changed template, Python or compiler leaves the others in the table, where they no longer compete.
+# current    trials of the family's newest basis for the device, problem and state: that of the trial that ended
+#            last, wherever it was stored. A changed template, Python or compiler leaves the others in the table,
+#            where they no longer compete.
 # contender  a current trial that is ok and verified, with each of its measurements in its state.
 # racing     the newest measurement of each contender: its last finals, or its first where it was in none. The
 #            leader is the one with the least median, so that no final hides a faster trial that was not in it.
@@ -59,17 +60,18 @@ best = Table(
 # between tuned ones, where some of their kernels were tried to know what they take there.
 #
 # `stale` is 1 where the family's newest basis on the device in the state, over all problems, is another than the
-# winner's. Of `newest` SQLite takes the basis from the row that has the largest id.
+# winner's. Of `newest` SQLite takes the basis from the row that has the largest time and, of these, id.
 #
 # Windows look at every trial of every problem. Who asks for one problem's winners, or those of one type and op, says
 # so within (`among`): SQLite would not carry a condition on the rows through the windows.
 _WINNERS = """
 WITH newest AS (
-  SELECT device_name, family, cache, basis, max(id) FROM trial GROUP BY device_name, family, cache
+  SELECT device_name, family, cache, basis, max(ended_at || printf('%020d', id))
+  FROM trial GROUP BY device_name, family, cache
 ), known AS (
   SELECT trial.*,
          first_value(basis) OVER
-         (PARTITION BY device_name, problem_id, family, cache ORDER BY id DESC) AS current_basis,
+         (PARTITION BY device_name, problem_id, family, cache ORDER BY ended_at DESC, id DESC) AS current_basis,
          min(is_between) OVER (PARTITION BY device_name, problem_id, cache) AS untuned
   FROM trial{among}
 ), contender AS (
@@ -102,9 +104,10 @@ SELECT placed.device_name AS device, placed.family, op, dtype, m, n, k, tunables
 FROM placed JOIN problem ON problem.id = placed.problem_id JOIN run ON run.id = timed_in
      JOIN newest ON newest.device_name = placed.device_name AND newest.family = placed.family
                     AND newest.cache = placed.cache
-WHERE place = 1
+WHERE {which}
 """
-BEST_VIEW = f"CREATE VIEW best AS{_WINNERS.format(among='')}"
+_FIRST = "place = 1"
+BEST_VIEW = f"CREATE VIEW best AS{_WINNERS.format(among='', which=_FIRST)}"
 _AMONG = """
   WHERE problem_id IN (SELECT id FROM problem WHERE op = :op AND dtype = :dtype{of_shape})"""
 _OF_SHAPE = " AND m = :m AND n = :n AND k = :k"
@@ -120,6 +123,12 @@ def winners_alike(kind: Problem) -> Subquery:
     return _winners("", op=kind.op, dtype=kind.dtype_name)
 
 
-def _winners(of_shape: str, **values: str | int) -> Subquery:
-    query = text(_WINNERS.format(among=_AMONG.format(of_shape=of_shape))).bindparams(**values)
+def ties_alike(kind: Problem) -> Subquery:
+    """The same, and what ties with each winner: the one with the least median among them."""
+    return _winners("", which="place >= 1", op=kind.op, dtype=kind.dtype_name)
+
+
+def _winners(of_shape: str, which: str = _FIRST, **values: str | int) -> Subquery:
+    among = _AMONG.format(of_shape=of_shape)
+    query = text(_WINNERS.format(among=among, which=which)).bindparams(**values)
     return query.columns(*(Column(one.name, one.type) for one in best.columns)).subquery(best.name)

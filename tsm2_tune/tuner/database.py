@@ -7,11 +7,12 @@ with this program's before anything is read, and what is read is bounded by the 
 from __future__ import annotations
 
 import os
+import shlex
 import sqlite3
 import stat
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ class Database:
     """A file of ours, open: every use of it is one transaction."""
 
     def __init__(self, path: Path, engine: Engine) -> None:
-        self.path = path
+        self.path = path  # by which messages call it
         self._engine = engine
 
     @classmethod
@@ -75,19 +76,8 @@ class Database:
         StoreError where it cannot be used: missing, no database, another program's, a newer version's, locked,
         or not writable. A file of an older schema is migrated.
         """
-        if os.path.isdir(path):  # unlike Path's, these do not raise below a folder that cannot be read
-            raise StoreError(f"{path} is a folder: name a file with --db")
-        if not create and not os.path.exists(path):
-            raise StoreError(f"no database {path}: tune first, or name another file with --db")
-        _refuse_companions(path)
-        try:
-            engine = _engine(path, create=create)
-        except OSError as error:  # only a relative path is looked up here
-            raise StoreError(
-                f"{path} cannot be found ({error.strerror}: the working folder):"
-                " go to a folder that is there, or name the whole path with --db"
-            ) from error
-        database = cls(path, engine)
+        _refuse_others(path, create=create)
+        database = cls(path, _engine(path, create=create))
         try:
             database._prepare(create=create)
             yield database
@@ -120,10 +110,7 @@ class Database:
             with self._engine.execution_options(writes=writes).begin() as connection:
                 yield connection
         except DBAPIError as error:
-            code = getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-            said = " ".join(str(error.orig)[:DETAIL_CHARACTERS].split())
-            refusal = f"was refused by SQLite ({said}): restore a copy, or name another file with --db"
-            raise StoreError(f"{self.path} {REMEDIES.get(code, refusal)}") from error
+            raise _refused(self.path, error.orig) from error
         except (
             UnicodeDecodeError,
             MemoryError,
@@ -134,6 +121,44 @@ class Database:
         """What the query gives, in a transaction of its own; StoreError as `transaction`."""
         with self.transaction() as connection:
             return fetched(connection, query)
+
+
+def copy(path: Path, into: Path) -> None:
+    """Copy the database at `path` as it is now to a new file; it is only read.
+
+    StoreError where it cannot be read, is no database, or where a program was ended while it wrote.
+    """
+    _refuse_others(path, create=False)
+    try:
+        with closing(_connected(path, "ro")) as source, closing(sqlite3.connect(into)) as target:
+            source.execute("BEGIN")
+            source.execute("SELECT 1 FROM sqlite_master").fetchone()  # waits for a lock, and not for ever
+            source.backup(target)
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+        if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN) and os.path.exists(f"{path}-journal"):
+            raise StoreError(
+                f"{path} was left half written by a program that was ended:"
+                f" tsm2-tune best --db {shlex.quote(str(path))} mends it, then run this again"
+            ) from error
+        raise _refused(path, error) from error
+
+
+def _refused(path: Path, error: object) -> StoreError:
+    """What SQLite's refusal means."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    said = " ".join(str(error)[:DETAIL_CHARACTERS].split())
+    refusal = f"was refused by SQLite ({said}): restore a copy, or name another file with --db"
+    return StoreError(f"{path} {REMEDIES.get(code, refusal)}")
+
+
+def _refuse_others(path: Path, *, create: bool) -> None:
+    """StoreError where no database can be opened there."""
+    if os.path.isdir(path):  # unlike Path's, these do not raise below a folder that cannot be read
+        raise StoreError(f"{path} is a folder: name a file with --db")
+    if not create and not os.path.exists(path):
+        raise StoreError(f"no database {path}: tune first, or name another file with --db")
+    _refuse_companions(path)
 
 
 def _refuse_companions(path: Path) -> None:
@@ -170,17 +195,10 @@ def fetched(connection: Connection, query: Executable) -> Sequence[RowMapping]:
 
 def _engine(path: Path, *, create: bool) -> Engine:
     """Connections in which SQLite alone, and not Python's driver, begins and ends transactions."""
-    uri = f"{path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}"
-
-    def connect() -> sqlite3.Connection:
-        connection = sqlite3.connect(
-            uri, uri=True, timeout=BUSY_TIMEOUT_SECONDS, isolation_level=None, check_same_thread=False
-        )
-        _harden(connection)
-        connection.execute("PRAGMA foreign_keys = ON")
-        return connection
-
-    engine = create_engine("sqlite://", creator=connect, poolclass=QueuePool)
+    absolute = _absolute(path)
+    engine = create_engine(
+        "sqlite://", creator=lambda: _connected(absolute, "rwc" if create else "rw"), poolclass=QueuePool
+    )
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
@@ -192,6 +210,30 @@ def _engine(path: Path, *, create: bool) -> Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
+
+
+def _connected(path: Path, mode: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        f"{_absolute(path).as_uri()}?mode={mode}",
+        uri=True,
+        timeout=BUSY_TIMEOUT_SECONDS,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    _harden(connection)
+    connection.execute("PRAGMA foreign_keys = ON")
+    return connection
+
+
+def _absolute(path: Path) -> Path:
+    """The whole path. StoreError where the working folder is gone."""
+    try:
+        return path.absolute()
+    except OSError as error:  # only a relative path is looked up here
+        raise StoreError(
+            f"{path} cannot be found ({error.strerror}: the working folder):"
+            " go to a folder that is there, or name the whole path with --db"
+        ) from error
 
 
 def _harden(connection: sqlite3.Connection) -> None:

@@ -26,6 +26,7 @@ MOST_ID = 2**63 - 1  # SQLite's largest
 LEAST_TIME_US, MOST_TIME_US = 1e-6, 1e15  # of what was measured: to 30 years
 LEAST_RATE, MOST_RATE = 1e-6, 1e12  # in 1e9 a second
 MOST_MEMBERS, MOST_JSON = 64, 4096  # of a JSON object; characters
+MOST_SAMPLES = 4096  # of a measurement
 SHOWN = 60  # characters of a value in a message
 
 _RULE = re.compile(r"[a-z][a-z0-9-]{0,63}")
@@ -88,6 +89,8 @@ BY_NAME: dict[str, Domain] = {
     "dtype": DTYPES.__contains__,
     "op": matching(_WORD),
     "seed": ID,
+    "round": between(-INT32_MAX, INT32_MAX),
+    "summary_of": between(1, MOST_SAMPLES),
     "library": set(FILES).__contains__,
     "routine": matching(_ROUTINE),
     "verdict_worst_ratio": between(0.0, math.inf),

@@ -23,7 +23,7 @@ def row_of(trial_id: int) -> Select[Any]:
         of_family.family == trial.family,
         of_family.cache == trial.cache,
     )
-    newest_basis = newest.order_by(of_family.id.desc()).limit(1).scalar_subquery()
+    newest_basis = newest.order_by(of_family.ended_at.desc(), of_family.id.desc()).limit(1).scalar_subquery()
     columns = {
         **{column.name: column for column in (*trial, *problem, *run, *measured)},
         "device": trial.device_name,

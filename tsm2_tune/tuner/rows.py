@@ -29,6 +29,7 @@ def measurement_values(
         "sm_clock_mhz": measured.sm_clock_mhz,
         "floor_us": floor_us,
         "cache": measured.cache.value,
+        "summary_of": measured.summary_of,
     }
 
 

@@ -131,15 +131,16 @@ measurement = Table(
     Column("id", Integer, primary_key=True),
     Column("trial_id", ForeignKey("trial.id"), nullable=False),
     Column("run_id", ForeignKey("run.id"), nullable=False),  # finals may be of a later run than the trial
-    Column(
-        "round", Integer, nullable=False
-    ),  # 0: the trial's own; 1, 2, ...: of finals, one for each state of the L2
+    # 0: the trial's own; 1, 2, ...: of finals, one for each state of the L2; -1, -2, ...: the own ones of the same
+    # trial in other databases, which were imported.
+    Column("round", Integer, nullable=False),
     Column("median_us", Float, nullable=False),
     Column("low_us", Float, nullable=False),
     Column("high_us", Float, nullable=False),
     Column("sm_clock_mhz", Float),
     Column("floor_us", Float, nullable=False),  # of the problem, by the ceilings of this measurement's run
     Column("cache", Text, nullable=False, server_default="clean"),
+    Column("summary_of", Integer),  # samples, where only their median and its interval are known; else NULL
     UniqueConstraint("trial_id", "round"),
 )
 
@@ -171,6 +172,7 @@ vendor_measurement = Table(
     Column("high_us", Float, nullable=False),
     Column("sm_clock_mhz", Float),
     Column("cache", Text, nullable=False, server_default="clean"),
+    Column("summary_of", Integer),
     UniqueConstraint("run_id", "problem_id", "round", "library"),
 )
 
@@ -296,6 +298,14 @@ def _make_view_anew(_: Connection) -> None:
     """The view of winners is another text with the same rows, and is made anew after every migration."""
 
 
+def _add_summaries(connection: Connection) -> None:
+    """Trials may be imported from a text, which has no samples; and which basis is the newest is told by the time."""
+    for table in ("measurement", "vendor_measurement"):
+        columns = connection.exec_driver_sql(f"PRAGMA table_info({table})")
+        if "summary_of" not in [column.name for column in columns]:  # as in a table that was made just now
+            connection.exec_driver_sql(f"ALTER TABLE {table} ADD COLUMN summary_of INTEGER")
+
+
 # The first takes version 1 to 2, the next 2 to 3, and so on.
 MIGRATIONS: tuple[Migration, ...] = (
     _add_splits,
@@ -311,6 +321,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _add_caches,
     _add_between,
     _make_view_anew,
+    _add_summaries,
 )
 
 

@@ -52,6 +52,11 @@ class Store:
         with Database.open(Path(path), create=create) as database:
             yield cls(database)
 
+    @property
+    def database(self) -> Database:
+        """The file itself, for what reads all of it."""
+        return self._database
+
     def claims(self, device_name: str) -> Claims:
         """What a run on the device takes on of the work that other runs may do."""
         return Claims(self._database, device_name)
@@ -377,7 +382,8 @@ class Store:
             query = query.where(schema.problem.c.dtype == alike.dtype_name, schema.problem.c.op == alike.op)
         rows = self._database.rows(query)
         keys = [(row["problem_id"], row["family"], row["cache"]) for row in rows]
-        basis = {key: row["basis"] for key, row in zip(keys, rows, strict=True)}  # the last one's
+        in_time = sorted(zip(keys, rows, strict=True), key=lambda pair: str(pair[1]["ended_at"]))
+        basis = {key: row["basis"] for key, row in in_time}  # the last one's
         return tuple(
             stored.current_trial(row) for key, row in zip(keys, rows, strict=True) if basis[key] == row["basis"]
         )
@@ -494,7 +500,8 @@ def _trial_record(connection: Connection, trial_id: int) -> TrialRecord:
     found = _row(connection, schema.trial, trial_id)
     rounds = tuple(_measurements(connection, trial_id))
     rivals = (schema.trial.c[name] == found[name] for name in ("device_name", "problem_id", "family"))
-    newest_basis = select(schema.trial.c.basis).where(*rivals).order_by(schema.trial.c.id.desc()).limit(1)
+    last = (schema.trial.c.ended_at.desc(), schema.trial.c.id.desc())
+    newest_basis = select(schema.trial.c.basis).where(*rivals).order_by(*last).limit(1)
     trial = stored.trial(
         found,
         problem=_row(connection, schema.problem, found["problem_id"]),

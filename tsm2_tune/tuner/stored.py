@@ -19,7 +19,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource, index_defines, render
 from tsm2_tune.generator.roofline import Ceilings
 from tsm2_tune.tuner import schema
-from tsm2_tune.tuner.domains import Row, checked, rates, tunables
+from tsm2_tune.tuner.domains import MOST_SAMPLES, Row, checked, rates, tunables
 from tsm2_tune.tuner.measure import median_interval
 from tsm2_tune.tuner.trial import (
     Cache,
@@ -37,7 +37,6 @@ from tsm2_tune.tuner.trial import (
 MEDIAN_US = Column("median_us", Float)  # NULL where the trial was not measured
 NEWEST = (Column("newest_us", Float), Column("newest_high_us", Float), Column("is_new", Integer))  # the same
 SAMPLE = (schema.sample.c.ordinal, schema.sample.c.us)
-MOST_SAMPLES = 4096  # of a measurement
 EQUAL = 1e-9  # two computations of one number, relative
 PROBLEM_KEY = tuple(schema.problem.c[name] for name in ("op", "dtype", "m", "n", "k"))
 
@@ -275,10 +274,15 @@ def measurement(row: Row, samples: Sequence[Row]) -> Measurement:
 def timed(values: Mapping[str, Any], samples: Sequence[Row]) -> Measurement:
     """The same by the values of a row that has times."""
     found = [checked(sample, SAMPLE) for sample in samples[: MOST_SAMPLES + 1]]
+    stored = (values["median_us"], values["low_us"], values["high_us"])
+    if values["summary_of"] is not None:
+        if found:
+            raise ValueError(f"samples of round {values['round']}, which is of a summary")
+        check_interval(values["low_us"], values["median_us"], values["high_us"])
+        return Measurement((), *stored, values["sm_clock_mhz"], Cache(values["cache"]), values["summary_of"])
     if not 1 <= len(found) <= MOST_SAMPLES or [one["ordinal"] for one in found] != list(range(len(found))):
         raise ValueError(f"samples of round {values['round']} are missing, or are too many")
     samples_us = tuple(one["us"] for one in found)
-    stored = (values["median_us"], values["low_us"], values["high_us"])
     for value, expected in zip(stored, median_interval(samples_us), strict=True):
         if not math.isclose(value, expected, rel_tol=EQUAL):
             raise ValueError(f"round {values['round']}: {value} us where the samples have {expected}")

@@ -83,12 +83,13 @@ class Verdict:
 class Measurement:
     """Times of one kernel on one problem, in microseconds."""
 
-    samples_us: tuple[float, ...]  # in the order in which they were taken
+    samples_us: tuple[float, ...]  # in the order in which they were taken; none of a summary
     median_us: float  # of the samples
     low_us: float  # where the 95 % confidence interval of the median begins, by order statistics
     high_us: float  # where it ends
     sm_clock_mhz: float | None  # while measuring; None where the device does not tell
     cache: Cache = Cache.CLEAN  # the state of the L2 before each sample
+    summary_of: int | None = None  # samples of which no more is known, as from a text; None where they are here
 
 
 @dataclass(frozen=True, slots=True)

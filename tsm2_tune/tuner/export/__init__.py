@@ -15,6 +15,7 @@ from tsm2_tune.tuner.export.known import Known, known_of
 from tsm2_tune.tuner.export.library import LIBRARY_SUFFIXES, export_library
 from tsm2_tune.tuner.export.module import Cubins, module_text
 from tsm2_tune.tuner.export.tables import csv_text, json_text, latex_text, markdown_text
+from tsm2_tune.tuner.export.trials import export_trials
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.trial import Cache
@@ -24,6 +25,7 @@ __all__ = [
     "export",
     "export_library",
     "export_text",
+    "export_trials",
     "refuse_database",
     "with_between",
     "write",

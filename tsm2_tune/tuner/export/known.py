@@ -5,7 +5,7 @@ work, and their cards.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tsm2_tune.generator.families import FAMILIES
@@ -69,19 +69,31 @@ def _card(run: TuningRun) -> Card | None:
 
 
 def _elsewhere(store: Store, winners: Mapping[int, TrialRecord]) -> Iterator[tuple[int, Elsewhere]]:
-    """Of each winner what its kernel took at other shapes, started as was best there: at the nearest ones."""
+    """Of each winner what its kernel took at other shapes, in their order."""
+    for trial_id, trials in trials_elsewhere(store, winners):
+        yield trial_id, tuple(sorted(map(_point, trials)))
+
+
+def trials_elsewhere(
+    store: Store, winners: Mapping[int, TrialRecord]
+) -> Iterator[tuple[int, Sequence[CurrentTrial]]]:
+    """Of each winner its kernel's trials at other shapes, started as was best there: at the nearest ones."""
     for (device, *_), alike in _alike(winners).items():
         fastest = dict[tuple[str, str], dict[Problem, CurrentTrial]]()
         for one in store.current(device, alike=next(iter(alike.values())).problem):
             if one.median_us is not None and is_of_this_version(one.config, one.problem):
                 at = fastest.setdefault((one.source_digest, one.cache), {})
-                if one.problem not in at or one.median_us < (at[one.problem].median_us or math.inf):
-                    at[one.problem] = one
+                at[one.problem] = min(at.get(one.problem, one), one, key=_time_and_text)
         for trial_id, trial in alike.items():
             at = fastest.get((trial.source.digest, trial.cache), {})
             others = [one for problem, one in at.items() if problem != trial.problem]
             others.sort(key=lambda one, own=trial.problem: (distance(one.problem, own), one.problem))  # type: ignore[misc]
-            yield trial_id, tuple(sorted(map(_point, others[:MOST_ELSEWHERE])))
+            yield trial_id, others[:MOST_ELSEWHERE]
+
+
+def _time_and_text(trial: CurrentTrial) -> tuple[float, str]:
+    """By which one of two trials is taken: in whatever order they are stored, it is the same one."""
+    return trial.median_us or math.inf, trial.config.text
 
 
 def _alike(winners: Mapping[int, TrialRecord]) -> dict[tuple[str, str, str], dict[int, Trial]]:

@@ -42,6 +42,7 @@ def add(
             "high_us": times.high_us,
             "sm_clock_mhz": times.sm_clock_mhz,
             "cache": times.cache.value,
+            "summary_of": times.summary_of,
         }
         number = connection.execute(insert(VENDOR).values(values).returning(VENDOR.c.id)).scalar_one()
         samples = [

@@ -1,0 +1,311 @@
+"""Trials of other databases: what is there is recognised, nothing is lost, and no order of imports matters."""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tsm2_tune
+from tests.command import run
+from tests.fabricated import (
+    PROBLEM,
+    configuration,
+    downgrade,
+    final,
+    measurement,
+    plain_sql,
+    source,
+    trial,
+    tuning_run,
+    vendor_measurement,
+)
+from tests.tampering import good_database
+from tsm2_tune.errors import InputError, StoreError
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.database import Database
+from tsm2_tune.tuner.importing import merging
+from tsm2_tune.tuner.importing.parts import Reader, places
+from tsm2_tune.tuner.importing.union import Part, union
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.trial import Outcome, Verdict
+
+pytestmark = pytest.mark.usefixtures("session_cache")
+
+C128, C256, C512 = configuration(128), configuration(256), configuration(512)
+OTHER = Problem(20480, 8, 20480, "f32")
+EARLY, LATE = tuning_run(), tuning_run(uuid="GPU-2", started_at="2026-03-04T05:06:07+00:00")
+TODAY = {"tsm2": "today"}
+Facts = dict[tuple[str, Problem], Part]
+
+
+def facts(path: Path) -> Facts:
+    """All that a database has, without its own numbers of trials, runs and measurements."""
+    with Database.open(path, create=False) as database, database.transaction() as connection:
+        reader = Reader(connection)
+        return {place: reader.part(*place) for place in places(connection)}
+
+
+def best(path: Path) -> list[Any]:
+    return [replace(row, trial_id=0, run_id=0) for row in tsm2_tune.best(path)]
+
+
+def ended(path: Path, when: str) -> None:
+    """Let all trials of the database have ended then."""
+    plain_sql(path, f"UPDATE trial SET ended_at = '{when}'")
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> tuple[Path, Path]:
+    """Two databases of two GPUs of one name: of one problem they share a configuration."""
+    ours, theirs = tmp_path / "ours.db", tmp_path / "theirs.db"
+    with Store.open(ours, create=True) as store:
+        for tried in (trial(500, C128), trial(520, C256), trial(90, C128, problem=OTHER, full_verdict=None)):
+            store.add_trial(EARLY, tried)
+        store.add_final(EARLY, final((C128, 505), (C256, 515), vendor=(vendor_measurement(800),)), TODAY)
+    with Store.open(theirs, create=True) as store:
+        for tried in (trial(501, C128), trial(400, C512)):
+            store.add_trial(LATE, tried)
+        store.add_final(LATE, final((C128, 506), (C512, 410), vendor=(vendor_measurement(700),)), TODAY)
+    ended(ours, "2026-01-02T03:05:00+00:00")
+    ended(theirs, "2026-03-04T05:07:00+00:00")
+    return ours, theirs
+
+
+def test_both_ways_there_is_the_same_union(two: tuple[Path, Path]) -> None:
+    ours, theirs = two
+    before = facts(theirs)
+    found = tsm2_tune.import_trials(theirs, ours)
+    assert (found.trials, found.known, found.times, found.problems) == (1, 1, 5, 1)
+    assert facts(theirs) == before
+    tsm2_tune.import_trials(ours, theirs)
+    assert facts(ours) == facts(theirs)
+    assert [row.config for row in best(ours)] == [C128.text, C512.text]
+    assert best(ours) == best(theirs)
+    row = best(ours)[1]
+    assert (row.round, row.median_us, row.vendor_us) == (2, 410, 700)
+
+
+def test_a_third_time_of_the_same_trial_is_kept_beside_its_own(two: tuple[Path, Path]) -> None:
+    ours, theirs = two
+    tsm2_tune.import_trials(theirs, ours)
+    times = plain_sql(ours, "SELECT round, median_us FROM measurement JOIN trial ON trial.id = trial_id"
+                            f" WHERE config = '{C128.text}' AND problem_id = 1 ORDER BY round")  # fmt: skip
+    assert times == [(-1, 501), (0, 500), (1, 505), (2, 506)]
+
+
+def test_twice_is_as_once(two: tuple[Path, Path]) -> None:
+    ours, theirs = two
+    tsm2_tune.import_trials(theirs, ours)
+    content = ours.read_bytes()
+    for source_path in (theirs, ours):
+        found = tsm2_tune.import_trials(source_path, ours)
+        assert (found.trials, found.times) == (0, 0)
+    assert plain_sql(ours, "PRAGMA integrity_check") == [("ok",)]
+    assert ours.read_bytes()[100:] == content[100:]  # behind the header, which counts openings
+
+
+def test_trials_keep_their_numbers(two: tuple[Path, Path]) -> None:
+    ours, theirs = two
+    numbers = "SELECT id, problem_id, config FROM trial WHERE id <= 3 ORDER BY id"
+    before = plain_sql(ours, numbers)
+    tsm2_tune.import_trials(theirs, ours)
+    assert plain_sql(ours, numbers) == before
+
+
+def test_an_import_into_nothing_is_a_copy(two: tuple[Path, Path], tmp_path: Path) -> None:
+    tsm2_tune.import_trials(two[0], tmp_path / "new.db")
+    assert facts(tmp_path / "new.db") == facts(two[0])
+    assert best(tmp_path / "new.db") == best(two[0])
+
+
+def test_all_of_a_database_with_every_kind_of_trial_is_imported(tmp_path: Path) -> None:
+    good, new = tmp_path / "good.db", tmp_path / "new.db"
+    good_database(good)
+    said = run("import", str(good), "--db", str(new))
+    assert (said.exit_code, said.stderr) == (0, "")
+    assert said.stdout == f"{new}: 12 trials added, 0 were there; 14 measurements added, of 4 problems\n"
+    assert facts(new) == facts(good)
+    assert run("best", "--db", str(new), "--json").stdout.count("config") == len(best(good))
+
+
+@pytest.mark.parametrize("version", [1, 7, 10, 13, 14])
+def test_a_database_of_an_older_schema_is_read_and_left_as_it_is(
+    version: int, two: tuple[Path, Path], tmp_path: Path
+) -> None:
+    _, theirs = two
+    downgrade(theirs, version)
+    content = theirs.read_bytes()
+    tsm2_tune.import_trials(theirs, tmp_path / "new.db")
+    assert theirs.read_bytes() == content
+    assert [row.median_us for row in best(tmp_path / "new.db")] == [410]
+
+
+def test_a_database_that_may_only_be_read(two: tuple[Path, Path], tmp_path: Path) -> None:
+    two[1].chmod(0o400)
+    assert tsm2_tune.import_trials(two[1], two[0]).trials == 1
+
+
+def test_a_kill_in_the_middle_and_the_same_again(
+    two: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = two
+    write, calls = merging.write, []
+
+    def dies(*arguments: Any) -> None:
+        calls.append(arguments)
+        write(*arguments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(merging, "write", dies)
+    with pytest.raises(KeyboardInterrupt):
+        tsm2_tune.import_trials(ours, theirs)
+    monkeypatch.undo()
+    assert 0 < len(facts(theirs)) < 3
+    tsm2_tune.import_trials(ours, theirs)
+    tsm2_tune.import_trials(theirs, ours)
+    assert facts(ours) == facts(theirs)
+
+
+def test_older_trials_make_no_newer_ones_stale(tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "ours.db", tmp_path / "theirs.db"
+    for path, basis, when in ((ours, "today", "2026-05-05"), (theirs, "yesterday", "2026-04-04")):
+        with Store.open(path, create=True) as store:
+            store.add_trial(EARLY, trial(500 if path == ours else 400, C128, basis=basis))
+        ended(path, f"{when}T00:00:00+00:00")
+    tsm2_tune.import_trials(theirs, ours)
+    tsm2_tune.import_trials(ours, theirs)
+    for path in (ours, theirs):
+        assert [(row.median_us, row.stale) for row in best(path)] == [(500, 0)]
+        with Store.open(path, create=False) as store:
+            (row,) = store.best()
+            assert [one.basis for one in store.current(EARLY.identity.name)] == ["today"]
+            assert store.trial(row.trial_id).current
+            assert [one.stale for one in (store.row(1), store.row(2))].count(1) == 1
+
+
+WRONG = {"outcome": Outcome.WRONG_RESULT, "verdict": Verdict(False, 9.0, "C[0, 0]"), "measurement": None}
+LATER = {"outcome": Outcome.TIMED_OUT, "verdict": None, "measurement": None, "resources": None}
+
+
+@pytest.mark.parametrize(("changes", "outcome"), [(WRONG, Outcome.WRONG_RESULT), (LATER, Outcome.OK)])
+def test_a_wrong_result_anywhere_counts_and_a_right_one_before_one_in_no_time(
+    changes: dict[str, Any], outcome: Outcome, tmp_path: Path
+) -> None:
+    for first, second in (("a", "b"), ("b", "a")):
+        paths = {name: tmp_path / f"{first}{name}.db" for name in "ab"}
+        for name, path in paths.items():
+            with Store.open(path, create=True) as store:
+                store.add_trial(EARLY, trial(500, C128) if name == "a" else replace(trial(500, C128), **changes))
+        tsm2_tune.import_trials(paths[second], paths[first])
+        kept = plain_sql(paths[first], "SELECT outcome, count(*) FROM trial")
+        assert kept == [(outcome.value, 1)]
+        assert plain_sql(paths[first], "SELECT count(*) FROM sample") == [(3,)]
+
+
+def test_what_was_verified_in_full_anywhere_is_known_then(tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "ours.db", tmp_path / "theirs.db"
+    for path, verdict in ((ours, None), (theirs, "right in 9 calls")):
+        with Store.open(path, create=True) as store:
+            store.add_trial(EARLY, trial(500, C128, full_verdict=verdict, is_between=path == ours))
+    tsm2_tune.import_trials(theirs, ours)
+    assert plain_sql(ours, "SELECT full_verdict, is_between FROM trial") == [("right in 9 calls", 0)]
+
+
+def test_another_kernel_of_the_same_basis_is_left_out_and_told(tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "ours.db", tmp_path / "theirs.db"
+    for path, text in ((ours, "// one\n"), (theirs, "// other\n")):
+        with Store.open(path, create=True) as store:
+            store.add_trial(EARLY, trial(500, C128, source=source(C128, text=text)))
+            store.add_final(EARLY, final((C128, 490)), TODAY)
+    said = run("import", str(theirs), "--db", str(ours))
+    assert said.exit_code == 0
+    assert f"left out: one trial of {C128.text} for {PROBLEM.text} on NVIDIA H200, of which both" in said.stderr
+    assert "0 trials added, 1 were there; 0 measurements added" in said.stdout
+    tsm2_tune.import_trials(ours, theirs)
+    assert facts(ours) == facts(theirs)
+
+
+def test_a_damaged_database_is_refused_and_nothing_is_made(two: tuple[Path, Path], tmp_path: Path) -> None:
+    _, theirs = two
+    plain_sql(theirs, "UPDATE sample SET us = -1 WHERE measurement_id = 2")
+    said = run("import", str(theirs), "--db", str(tmp_path / "new.db"))
+    assert (said.exit_code, said.stdout) == (2, "")
+    assert said.stderr.startswith(f"Error: {theirs}: trial ")
+    assert said.stderr.count("\n") == 1
+    assert not (tmp_path / "new.db").exists()
+
+
+def test_what_is_no_database_is_refused(two: tuple[Path, Path], tmp_path: Path) -> None:
+    ours, _ = two
+    pipe, empty, other = tmp_path / "pipe", tmp_path / "empty", tmp_path / "other"
+    os.mkfifo(pipe)
+    empty.touch()
+    other.write_text("SELECT 1")
+    plain_sql(tmp_path / "foreign.db", "CREATE TABLE t (x)")
+    for name, sentence in {
+        str(pipe): "is no regular file",
+        str(tmp_path): "is no regular file",
+        str(tmp_path / "missing"): "No such file or directory",
+        str(empty): "holds no results yet",
+        str(other): "it is neither a database nor a text of trials",
+        str(tmp_path / "foreign.db"): "is a database of another program",
+        "pretuned:tpu": "unknown 'pretuned:tpu': expected a file, or one of ",
+    }.items():
+        said = run("import", name, "--db", str(ours))
+        assert (said.exit_code, said.stdout) == (2, "")
+        assert sentence in said.stderr
+        assert "tsm2-tune-" not in said.stderr.replace(str(tmp_path), "")
+    with pytest.raises((InputError, StoreError)):
+        tsm2_tune.import_trials("x\0y", ours)
+
+
+def random_database(path: Path, rng: random.Random) -> None:
+    """Some of a few trials and finals, of which other databases may have the same."""
+    runs = [tuning_run(uuid=f"GPU-{which}", started_at=f"2026-01-0{which}T00:00:00+00:00") for which in (1, 2, 3)]
+    with Store.open(path, create=True) as store:
+        for config in (C128, C256, C512):
+            for one in rng.sample(runs, k=1):
+                us = 500.0 + int(one.identity.uuid[-1]) + config.threads / 100
+                verdict = rng.choice((None, "right"))
+                store.add_trial(one, trial(us, config, full_verdict=verdict))
+        for one in sorted(rng.sample(runs, k=rng.randint(0, 3)), key=lambda run: run.started_at):
+            at = int(one.identity.uuid[-1])
+            store.add_final(
+                one, final((C128, 480.0 + at), (C256, 490 + at), vendor=(vendor_measurement(600.0 + at),)), TODAY
+            )
+    ended(path, "2026-01-05T00:00:00+00:00")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_order_of_imports_matters(seed: int, tmp_path: Path) -> None:
+    rng = random.Random(seed)
+    paths = [tmp_path / f"{which}.db" for which in range(3)]
+    for path in paths:
+        random_database(path, rng)
+    ends = []
+    for order in ((0, 1, 2), (2, 1, 0), (1, 2, 0, 1, 0)):
+        path = tmp_path / f"{''.join(map(str, order))}.db"
+        for which in order:
+            tsm2_tune.import_trials(paths[which], path)
+        ends.append(facts(path))
+    assert ends[0] == ends[1] == ends[2]
+    (part,) = ends[0].values()
+    assert union(part, part) is part
+
+
+def test_a_search_goes_on_with_what_was_imported(two: tuple[Path, Path]) -> None:
+    ours, theirs = two
+    tsm2_tune.import_trials(theirs, ours)
+    with Store.open(ours, create=False) as store:
+        tried = store.tried(EARLY.identity.name, PROBLEM, TODAY)
+        assert {one.config for one in tried} == {C128, C256, C512}
+        assert not any(one.is_new for one in tried)
+        store.add_trial(EARLY, replace(trial(1, configuration(64)), measurement=measurement(300)))
+        assert [one.is_new for one in store.tried(EARLY.identity.name, PROBLEM, TODAY)] == [False] * 3 + [True]
+        assert store.add_final(EARLY, final((configuration(64), 301)), TODAY) == 3

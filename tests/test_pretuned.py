@@ -1,0 +1,224 @@
+"""Kernels that the package brings: what it has, and programs that are run with them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import tsm2_tune
+from benchmarks import pretuned as bench
+from tests.command import run
+from tests.fabricated import GPU, configuration, final, plain_sql, trial, tuning_run, vendor_measurement
+from tests.on_host import has_compiler
+from tests.standin_calls import TESTS, gemm
+from tsm2_tune import pretuned
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.profiles import DRIVER_NAMES
+from tsm2_tune.tuner.importing.reading import told_in
+from tsm2_tune.tuner.store import Store
+
+CONFIG, SKINNY = configuration(128, 2, 1), Problem(6, 2, 3, "f32")  # the program's product
+PROGRAM = (sys.executable, "-m", "tests.cublas_program")
+OTHER = Problem(600, 2, 300, "f64")
+NVCC = """#!/bin/sh
+if [ "$1" = --version ]; then echo "Cuda compilation tools, release 13.0, V13.0.88"; exit; fi
+while [ "$1" != -o ]; do shift; done
+printf "\\177ELF cubin" > "$2"
+"""
+QUICK = ["tests.quick_command", "--device", "cpu"]
+LEFT = "the program's products are left to cuBLAS"
+
+
+# What it has
+
+
+@pytest.mark.parametrize("name", ["h100", "h200"])
+def test_every_text_is_of_this_versions_kernels(name: str) -> None:
+    (found,) = (one for one in pretuned.pretuned() if one.name == name)
+    assert (found.device_name, found.compute_capability) == (DRIVER_NAMES[name], "9.0")
+    with found.path() as path:
+        told = told_in(path)
+    assert told.left_out == {}
+    assert {device for device, _ in told.parts} == {found.device_name}
+    assert {"f32", "f64"} <= {problem.dtype_name for _, problem in told.parts}
+
+
+def test_they_are_small() -> None:
+    assert sum(len(one.file.read_bytes()) for one in pretuned.pretuned()) < 2_500_000
+
+
+@pytest.mark.usefixtures("session_cache")
+def test_a_text_is_imported_by_its_name(tmp_path: Path) -> None:
+    found = tsm2_tune.import_trials("pretuned:h200", tmp_path / "results.db")
+    assert found.trials > 100
+    assert {row.device for row in tsm2_tune.best(tmp_path / "results.db")} == {"NVIDIA H200"}
+
+
+def test_a_card_has_its_own_text_and_another_one_its_sisters() -> None:
+    def name(device: str, capability: str) -> str | None:
+        found = pretuned.for_card(device, capability)
+        return None if found is None else found.name
+
+    assert name("NVIDIA H200", "9.0") == "h200"
+    assert name("NVIDIA H100 80GB HBM3", "9.0") == "h100"
+    assert name("NVIDIA H100 PCIe", "9.0") == "h200"
+    assert name("NVIDIA A100", "8.0") is None
+
+
+@pytest.mark.host
+@pytest.mark.usefixtures("session_cache")
+@pytest.mark.skipif(not has_compiler(), reason="no C++ compiler")
+def test_the_bench_verifies_winners_searches_nothing_and_writes_the_text(tmp_path: Path) -> None:
+    database, output = tmp_path / "tuned.db", tmp_path / "cpu.jsonl"
+    tuned = [*QUICK, "--shapes", "64x2x64", "--family", "tsm2", "--max-trials", "1", "--db", str(database)]
+    subprocess.run([sys.executable, "-m", *tuned], cwd=TESTS.parent, check=True, capture_output=True)
+    plain_sql(database, "UPDATE trial SET full_verdict = NULL")
+    text = ["--dtype", "f32", "--device", "cpu", "--output", str(output)]
+    said = CliRunner().invoke(bench.main, [str(database), "--no-verify", *text])
+    assert said.output == f"wrote {output}: 1 winners, 0 of them verified in full\n"
+    said = CliRunner().invoke(bench.main, [str(database), *text])
+    assert said.output.endswith(f"wrote {output}: 1 winners, 1 of them verified in full\n")
+    assert plain_sql(database, "SELECT count(*), count(full_verdict) FROM trial") == [(1, 1)]
+    assert "calls right" in output.read_text()
+    plain_sql(database, "PRAGMA foreign_keys = OFF")
+    plain_sql(database, "UPDATE run SET device_name = 'GPU'")
+    plain_sql(database, "UPDATE trial SET device_name = 'GPU'")
+    said = CliRunner().invoke(bench.main, [str(database), *text])
+    assert (said.exit_code, "run this where its winners were tuned" in said.stderr) == (2, True)
+
+
+# Programs
+
+
+@pytest.fixture
+def texts(tmp_path: Path, session_cache: None) -> Path:
+    """A folder with the text of a card: a winner that is verified in full, and one that is not."""
+    database, folder = tmp_path / "tuned.db", tmp_path / "texts"
+    folder.mkdir()
+    with Store.open(database, create=True) as store:
+        for problem, verdict in ((SKINNY, "right in 9 calls"), (OTHER, None)):
+            store.add_trial(tuning_run(), trial(5, CONFIG, problem=problem, full_verdict=verdict))
+            vendor = (vendor_measurement(50),)
+            store.add_final(tuning_run(), final((CONFIG, 5), problem=problem, vendor=vendor), {"tsm2": "today"})
+    tsm2_tune.export(database, format="trials", output=folder / "card.jsonl")
+    return folder
+
+
+@pytest.fixture
+def toolkit(tmp_path: Path) -> Path:
+    """A CUDA toolkit whose compiler makes something at once."""
+    nvcc = tmp_path / "toolkit" / "bin" / "nvcc"
+    nvcc.parent.mkdir(parents=True)
+    nvcc.write_text(NVCC)
+    nvcc.chmod(0o755)
+    return nvcc.parents[1]
+
+
+def ran(
+    texts: Path, *program: str, drivers: Path | str = "", toolkit: Path | str = "", path: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    """`tsm2-tune run --pretuned` of the program, with these texts, this driver and this toolkit."""
+    script = (
+        f"from pathlib import Path; from tsm2_tune import pretuned; pretuned.FOLDER = Path({str(texts)!r})\n"
+        f"from tsm2_tune.__main__ import main; main()"
+    )
+    told = {"LD_LIBRARY_PATH": str(drivers), "CUDA_HOME": str(toolkit), "PATH": path or os.environ["PATH"]}
+    return subprocess.run(
+        [sys.executable, "-c", script, "run", "--pretuned", "--", *program],
+        input=json.dumps([[gemm()] * 3]),
+        env=os.environ | {"CUDA_PATH": "", "COLUMNS": "200"} | told,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=TESTS.parent,
+        check=False,
+    )
+
+
+def launches(done: subprocess.CompletedProcess[str]) -> int:
+    return sum(line.startswith("launch ") for line in json.loads(done.stdout)["log"])
+
+
+needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+
+
+@pytest.mark.host
+@needs_compiler
+def test_a_program_gets_what_was_verified_in_full_and_nothing_else(fakes: Path, texts: Path, toolkit: Path) -> None:
+    done = ran(texts, *PROGRAM, drivers=fakes, toolkit=toolkit)
+    assert (done.returncode, launches(done)) == (0, 3)
+    assert done.stderr.splitlines() == [
+        "left out: 1 pretuned kernel, not verified in full",
+        f"compiling what was measured on {GPU}, the first time only",
+    ]
+    again = ran(texts, *PROGRAM, drivers=fakes)  # no compiler is asked for again
+    assert (again.returncode, launches(again), again.stderr) == (0, 3, "")
+
+
+@pytest.mark.host
+@needs_compiler
+def test_a_sister_says_from_whom_it_borrows(fakes: Path, texts: Path, toolkit: Path) -> None:
+    text = (texts / "card.jsonl").read_text()
+    (texts / "card.jsonl").write_text(text.replace(GPU, "NVIDIA H300"))
+    done = ran(texts, *PROGRAM, drivers=fakes, toolkit=toolkit)
+    assert done.stderr.splitlines()[0] == (
+        f"{GPU} borrows kernels that were measured on NVIDIA H300: tune here for its own"
+    )
+    assert (done.returncode, launches(done)) == (0, 3)
+    (texts / "card.jsonl").write_text(text.replace(GPU, "NVIDIA A100").replace('"9.0"', '"8.0"'))
+    done = ran(texts, *PROGRAM, drivers=fakes, toolkit=toolkit)
+    said = f"no kernels are pretuned for {GPU}, nor for another GPU of compute capability 9.0: {LEFT}\n"
+    assert (done.returncode, launches(done), done.stderr) == (0, 0, said)
+
+
+@pytest.mark.host
+@needs_compiler
+def test_what_is_not_verified_in_full_is_not_served(fakes: Path, texts: Path, toolkit: Path) -> None:
+    text = (texts / "card.jsonl").read_text()
+    (texts / "card.jsonl").write_text(text.replace('"right in 9 calls"', "null"))
+    done = ran(texts, *PROGRAM, drivers=fakes, toolkit=toolkit)
+    said = f"no kernel that was measured on {GPU} is verified in full yet: {LEFT}\n"
+    assert (done.returncode, launches(done), done.stderr) == (0, 0, said)
+
+
+@pytest.mark.host
+@needs_compiler
+def test_without_a_compiler_or_a_gpu_the_program_runs_as_it_is(fakes: Path, texts: Path, tmp_path: Path) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("c++", "g++", "cc", "gcc", "as", "ld", "sh"):
+        if found := shutil.which(name):
+            (tools / name).symlink_to(found)
+    if not Path("/usr/local/cuda/bin/nvcc").exists():
+        done = ran(texts, "sh", "-c", "exit 7", drivers=fakes, path=str(tools))
+        assert (done.returncode, done.stderr.count("\n")) == (7, 1)
+        assert done.stderr.startswith("nvcc not found: ")
+        assert done.stderr.endswith(f": {LEFT}\n")
+    done = ran(texts, "sh", "-c", "exit 7", drivers=tmp_path)
+    assert done.returncode == 7
+    if "borrows" not in done.stderr and "compiling" not in done.stderr:  # as where a GPU answers
+        assert done.stderr == f"no CUDA driver: libcuda.so.1 not found: {LEFT}\n"
+
+
+@pytest.mark.parametrize("other", ["--db=x.db", "--library=x.so"])
+def test_kernels_are_from_one_place(other: str) -> None:
+    said = run("run", "--pretuned", other, "--", "true")
+    assert said.exit_code == 2
+    assert f"--pretuned and {other.partition('=')[0]} each say where kernels are from" in said.stderr
+
+
+@pytest.mark.host
+@needs_compiler
+def test_a_damaged_text_is_refused_in_a_sentence(texts: Path, fakes: Path, toolkit: Path) -> None:
+    text = (texts / "card.jsonl").read_text()
+    (texts / "card.jsonl").write_text(text.replace(",64,", ",-64,"))
+    done = ran(texts, "true", drivers=fakes, toolkit=toolkit)
+    assert "registers = -64 is none" in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,248 @@
+"""Trials as a text: what an export writes of them, and what an import makes of that."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tsm2_tune
+from tests.command import run
+from tests.fabricated import configuration, final, plain_sql, source, trial, tuning_run, vendor_measurement
+from tests.test_importing import TODAY, facts
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.importing import reading
+from tsm2_tune.tuner.importing.text import LINES
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.trial import LoadedResources, Verdict
+
+pytestmark = pytest.mark.usefixtures("session_cache")
+
+C128, C256, C512 = configuration(128), configuration(256), configuration(512)
+RUN = replace(tuning_run(), sms=132)
+SHAPES = tuple(Problem(20480, n, 20480, "f32") for n in (8, 16, 32))
+TIMES = (100.0 + 1 / 3, math.nextafter(200.0, 300.0), 300.1)  # that take all digits
+FORMATS: dict[str, dict[str, Any]] = {"module": {"binaries": False}, "json": {}, "csv": {}}
+
+
+@pytest.fixture
+def tuned(tmp_path: Path) -> Path:
+    """Three shapes: winners, one that ties with them, one that is far behind, and one that failed."""
+    path = tmp_path / "tuned.db"
+    resources = LoadedResources(64, 0, 4096, blocks_per_sm=8)
+    with Store.open(path, create=True) as store:
+        for problem, us in zip(SHAPES, TIMES, strict=True):
+            for config, times in ((C128, 1.0), (C256, 1.001), (C512, 2.0)):
+                own = trial(us * times, config, problem=problem, resources=resources, full_verdict=None)
+                store.add_trial(RUN, replace(own, verdict=Verdict(True, 0.0123456, "right")))
+            wrong = (vendor_measurement(us * 3), vendor_measurement(us * 2, "cublasLtMatmul #3", right=False))
+            store.add_final(RUN, final((C128, us), (C256, us * 1.001), problem=problem, vendor=wrong), TODAY)
+        (winner,) = store.best(problem=SHAPES[0])
+        store.add_full_verdict(winner.trial_id, "every element of 9 calls right")
+    return path
+
+
+def text(path: Path, **which: Any) -> str:
+    found = tsm2_tune.export(path, format="trials", **which).text
+    assert found is not None
+    return found
+
+
+def lines(found: str, kind: str) -> list[dict[str, Any]]:
+    """The lines of a kind, by the names of their members."""
+    every = [json.loads(line) for line in found.splitlines()[1:]]
+    return [dict(zip(LINES[kind], line[1:], strict=True)) for line in every if line[0] == kind]
+
+
+def test_a_text_has_a_line_for_each_trial_that_counts(tuned: Path) -> None:
+    found = text(tuned)
+    trials = lines(found, "trial")
+    assert [(one["problem"], one["config"]) for one in trials] == [
+        (problem.text, config.text) for problem in SHAPES for config in (C128, C256)
+    ]
+    assert [one["times"][-1][3] for one in trials[::2]] == list(TIMES)
+    assert [one["full_verdict"] for one in trials] == ["every element of 9 calls right"] + [None] * 5
+    assert {one["verdict_worst_ratio"] for one in trials} == {0.0123}
+    assert [one["verdict_worst_ratio"] for one in lines(found, "vendor")] == [0.25, None] * 3
+    assert {len(lines(found, kind)) for kind in ("tools", "run", "basis")} == {1}
+    assert "// " not in found  # no kernel's text
+    assert max(map(len, found.splitlines())) < 1000
+
+
+def test_the_same_trials_have_the_same_text_in_whatever_order_they_came(tuned: Path, tmp_path: Path) -> None:
+    parts = []
+    for number, problem in enumerate(reversed(SHAPES)):
+        parts.append(tmp_path / f"{number}.jsonl")
+        said = run("export", "--db", str(tuned), "--shapes", problem.shape, "--format", "trials", "--output",
+                   str(parts[-1]))  # fmt: skip
+        assert (said.exit_code, said.stderr) == (0, f"wrote {parts[-1]}\n")
+        tsm2_tune.import_trials(parts[-1], tmp_path / "new.db")
+    assert text(tmp_path / "new.db") == text(tuned)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_what_was_imported_is_exported_as_what_it_was_made_of(form: str, tuned: Path, tmp_path: Path) -> None:
+    written = tmp_path / "trials.jsonl"
+    tsm2_tune.export(tuned, format="trials", output=written)
+    for path in (tuned, tmp_path / "new.db"):
+        tsm2_tune.import_trials(written, path)
+    plain_sql(tmp_path / "new.db", "UPDATE trial SET full_verdict = 'right'")
+    plain_sql(tuned, "UPDATE trial SET full_verdict = 'right'")
+
+    def exported(path: Path) -> list[str]:
+        found = tsm2_tune.export(path, format=form, **FORMATS[form]).text or ""
+        lines = found.replace(str(path), "results.db").splitlines()
+        return [line for line in lines if not any(name in line for name in ('"trial_id"', '"run_id"'))]
+
+    if form == "csv":
+        assert len(exported(tuned)) == len(exported(tmp_path / "new.db")) == 4
+    else:
+        assert exported(tuned) == exported(tmp_path / "new.db")
+
+
+def test_a_text_of_what_is_there_adds_nothing_and_its_database_the_samples(tuned: Path, tmp_path: Path) -> None:
+    written, new = tmp_path / "trials.jsonl", tmp_path / "new.db"
+    tsm2_tune.export(tuned, format="trials", output=written)
+    before = facts(tuned)
+    found = tsm2_tune.import_trials(written, tuned)
+    assert (found.trials, found.known, found.times, facts(tuned)) == (0, 6, 0, before)
+    tsm2_tune.import_trials(written, new)
+    assert plain_sql(new, "SELECT count(*), count(summary_of), min(summary_of) FROM measurement") == [(12, 12, 3)]
+    assert plain_sql(new, "SELECT count(*) FROM sample") == [(0,)]
+    assert json.loads(run("show", "1", "--db", str(new), "--json").stdout)["measurements"][0]["summary_of"] == 3
+    assert run("show", "1", "--db", str(new)).exit_code == 0
+    assert tsm2_tune.import_trials(tuned, new).trials == 3
+    assert facts(new) == facts(tuned)
+
+
+def test_another_kernel_is_told_and_the_rest_is_imported(tuned: Path, tmp_path: Path) -> None:
+    odd = trial(50, configuration(64), problem=SHAPES[1], source=source(configuration(64), text="// of before\n"))
+    with Store.open(tuned, create=False) as store:
+        store.add_trial(RUN, odd)
+    written, new = tmp_path / "trials.jsonl", tmp_path / "new.db"
+    written.write_text(text(tuned).replace('"tsm2-v3-t256-c8-p4"', '"tsm9-v3-t256"'))
+    said = run("import", str(written), "--db", str(new))
+    assert said.exit_code == 0
+    assert said.stderr.splitlines() == [
+        "left out: tsm9-v3-t256, measured on NVIDIA H200, is no configuration of this tsm2-tune",
+        "left out: tsm2-v3-t64-c8-p4, measured on NVIDIA H200, is made otherwise by this tsm2-tune: tune"
+        " 20480x16x20480:f32 again",
+    ]
+    assert said.stdout.startswith(f"{new}: 3 trials added, 0 were there; ")
+    assert [row.config for row in tsm2_tune.best(new)] == [C128.text] * 3
+
+
+def test_a_text_of_other_kernels_alone_makes_no_database(tuned: Path, tmp_path: Path) -> None:
+    written = tmp_path / "trials.jsonl"
+    written.write_text(text(tuned).replace('"tsm2-v3', '"tsm9-v3'))
+    said = run("import", str(written), "--db", str(tmp_path / "new.db"))
+    assert (said.exit_code, said.stderr.count("\n")) == (2, 1)
+    assert f"nothing to import: {written}: left out: tsm9-" in said.stderr
+    assert not (tmp_path / "new.db").exists()
+
+
+def changed(kind: str, name: str, value: object) -> Callable[[str], str]:
+    """The text with this member of the first line of a kind."""
+
+    def change(found: str) -> str:
+        every = found.splitlines()
+        at = next(at for at, line in enumerate(every) if line.startswith(f'["{kind}"'))
+        line = json.loads(every[at])
+        line[1 + LINES[kind].index(name)] = value
+        every[at] = json.dumps(line)
+        return "\n".join(every)
+
+    return change
+
+
+def of_time(place: int, value: object) -> Callable[[str], str]:
+    def change(found: str) -> str:
+        times = lines(found, "trial")[0]["times"]
+        times[0][place] = value
+        return changed("trial", "times", times)(found)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (changed("tools", "device_name", "a\n"), "device_name = 'a\\n' is none"),
+        (changed("tools", "read_gbytes_per_s", -1), "read_gbytes_per_s = -1 is none"),
+        (changed("tools", "gflops", "[]"), "is no JSON object of ours"),
+        (changed("tools", "sms", "many"), "sms = 'many' is no int"),
+        (changed("tools", "key", "x"), "'x' is no key"),
+        (changed("run", "started_at", "today"), "started_at = 'today' is none"),
+        (changed("run", "tools", "00000000"), "00000000"),
+        (changed("basis", "basis", 1), "basis = 1 is no str"),
+        (changed("trial", "problem", "1x1:f32"), "expected MxNxK:DTYPE"),
+        (changed("trial", "problem", "08x8x8:f32"), "is spelt otherwise"),
+        (changed("trial", "problem", ["x"]), "is no problem"),
+        (changed("trial", "problem", "9" * 5000 + "x1x1:f32"), "line 5, is not"),
+        (changed("trial", "config", "tsm2;"), "config = 'tsm2;' is none"),
+        (changed("trial", "source", "x"), "is no beginning of a digest"),
+        (changed("trial", "is_between", 2), "is_between = 2 is none"),
+        (changed("trial", "registers", None), "a part of what was loaded is missing"),
+        (changed("trial", "smem_bytes", 10**9), "smem_bytes = 1000000000 is none"),
+        (changed("trial", "verdict_worst_ratio", 1.5), "error of 1.5 times its bound"),
+        (changed("trial", "verdict_worst_ratio", None), "error of None times its bound"),
+        (changed("trial", "full_verdict", "x" * 20000), "full_verdict = "),
+        (changed("trial", "times", []), "is no list of ours"),
+        (of_time(0, 1), "its first time is none of its own"),
+        (of_time(1, "00000000"), "00000000"),
+        (of_time(2, "cold"), "cache = 'cold' is none"),
+        (of_time(3, 1e300), "median_us = 1e+300 is none"),
+        (of_time(4, 1e6), "is not between"),
+        (of_time(7, 0), "summary_of = 0 is none"),
+        (of_time(7, None), "a time is of no samples"),
+        (changed("vendor", "library", "MKL"), "library = 'MKL' is none"),
+        (changed("vendor", "round", 0), "0 is no round of a final"),
+        (changed("vendor", "verdict_worst_ratio", None), "a right result with an error of inf"),
+        (lambda found: found.replace("100.33333333333333", "NaN"), "NaN is no number"),
+        (lambda found: found.replace("100.33333333333333", "1e999"), "median_us = inf is none"),
+        (lambda found: found.replace("100.33333333333333", "9" * 5000), "line 5, is not"),
+        (lambda found: found + found.splitlines()[4], "is there twice"),
+        (lambda found: found + found.splitlines()[-1], "is there twice"),
+        (lambda found: found + '["trial", 1]', "trial has 1 members, and not 14"),
+        (lambda found: found + '["trail"]', "is no line of ours"),
+        (lambda found: found + '[["trial"]]', "is no line of ours"),
+        (lambda found: found + "7", "7 is no line of ours"),
+        (lambda found: found + "[" * 100_000, "is not as this tsm2-tune writes it"),
+        (lambda found: found + '{"x"', "it is no JSON"),
+        (lambda found: found.replace('trials":1', 'trials":2'), "expected tsm2-tune trials 1"),
+        (lambda found: found.replace('["problem","config"', '["config","problem"'), "its lines have other members"),
+    ],
+)
+def test_what_is_not_as_it_was_written_is_refused_in_a_sentence(
+    change: Callable[[str], str], said: str, tuned: Path, tmp_path: Path
+) -> None:
+    written, before = tmp_path / "trials.jsonl", facts(tuned)
+    written.write_text(change(text(tuned)))
+    found = run("import", str(written), "--db", str(tuned))
+    assert (found.exit_code, found.stdout, found.stderr.count("\n")) == (2, "", 1), found.stderr
+    assert found.stderr.startswith(f"Error: {written}, line ")
+    assert said in found.stderr
+    assert facts(tuned) == before
+
+
+def test_bytes_that_are_no_text_and_too_many(tuned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = tmp_path / "trials.jsonl"
+    written.write_bytes(text(tuned).encode() + b"\xff")
+    assert "is not as this tsm2-tune writes it" in run("import", str(written)).stderr
+    monkeypatch.setattr(reading, "MOST_BYTES", 100)
+    assert "has more than 100 bytes" in run("import", str(written)).stderr
+
+
+def test_within_is_of_no_text_of_trials(tuned: Path) -> None:
+    said = run("export", "--db", str(tuned), "--format", "trials", "--within", "3%", "--output", "-")
+    assert (said.exit_code, "--within chooses kernels" in said.stderr) == (2, True)
+
+
+def test_a_text_of_nothing_is_refused(tuned: Path) -> None:
+    said = run("export", "--db", str(tuned), "--format", "trials", "--dtype", "f64", "--output", "-")
+    assert (said.exit_code, "nothing to export" in said.stderr) == (2, True)

@@ -1,0 +1,32 @@
+"""Trials from elsewhere."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+
+from tsm2_tune import pretuned
+from tsm2_tune.options import DEFAULT_DATABASE
+from tsm2_tune.tuner.database import Database
+from tsm2_tune.tuner.importing.files import opened
+from tsm2_tune.tuner.importing.merging import Imported, merge
+
+
+def import_trials(source: str | PathLike[str], db: str | PathLike[str] = DEFAULT_DATABASE) -> Imported:
+    """Add the trials of another database, or of a text of trials. `tsm2-tune import` does this.
+
+    - `source`: a database, which is only read; a text that `export` wrote with the format "trials"; or a text that
+      the package brings, such as "pretuned:h200".
+    - `db`: the database that they are added to, made where it is missing.
+
+    What is there already is recognised and stays. Twice is as once, the order of several imports does not matter, and
+    after a kill the same call adds what is missing.
+
+    InputError for a source that cannot be read, or is not as this version writes it; StoreError for a database that
+    cannot be used. Of a source that is refused nothing is added.
+    """
+    with pretuned.named(os.fspath(source)) as path, opened(path) as (other, left_out):
+        found = merge(lambda: Database.open(Path(db), create=True), other)
+    return replace(found, left_out=(*left_out, *found.left_out))

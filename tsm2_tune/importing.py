@@ -1,0 +1,34 @@
+"""The command that imports."""
+
+from __future__ import annotations
+
+import click
+
+import tsm2_tune
+from tsm2_tune.command_options import database_option
+from tsm2_tune.display import printable
+from tsm2_tune.usage import Command, tell
+
+MOST_TOLD = 20  # configurations that are left out
+
+
+@click.command("import", cls=Command)
+@click.argument("source", metavar="FILE")
+@database_option
+def import_(source: str, database: str) -> None:
+    """Add the trials of FILE to the database: of another database, or of a text of trials.
+
+    \b
+    tsm2-tune import colleague.db
+    tsm2-tune import h200.jsonl --db results.db
+    tsm2-tune import pretuned:h200
+
+    FILE is only read. What is there already stays as it is, so that the same again adds nothing. A text is written by
+    `tsm2-tune export --format trials`; those of this package are pretuned:h100 and pretuned:h200.
+    """
+    found = tsm2_tune.import_trials(source, database)
+    for sentence in found.left_out[:MOST_TOLD]:
+        tell(sentence)
+    if len(found.left_out) > MOST_TOLD:
+        tell(f"left out: {len(found.left_out) - MOST_TOLD} more configurations, for reasons like these")
+    click.echo(printable(f"{database}: {found}"))

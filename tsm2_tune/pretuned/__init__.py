@@ -1,0 +1,73 @@
+"""What was measured on real cards, as texts of trials that the package brings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from tsm2_tune.errors import InputError
+
+PREFIX, SUFFIX = "pretuned:", ".jsonl"  # of a name that stands for such a text, and of its file
+FOLDER = resources.files(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Pretuned:
+    """A text that the package brings, of one card."""
+
+    name: str  # such as h200
+    device_name: str  # as the driver has it
+    compute_capability: str  # "9.0"
+    file: Traversable
+
+    def is_verified(self) -> bool:
+        """Whether any kernel of it was verified in full."""
+        with self.file.open(encoding="utf-8") as lines:
+            place = 1 + json.loads(lines.readline())["lines"]["trial"].index("full_verdict")
+            return any(line[0] == "trial" and line[place] is not None for line in map(json.loads, lines))
+
+    @contextmanager
+    def path(self) -> Iterator[Path]:
+        """The file, on a disk."""
+        with resources.as_file(self.file) as path:
+            yield path
+
+
+def pretuned() -> tuple[Pretuned, ...]:
+    """All of them, by name."""
+    files = (file for file in FOLDER.iterdir() if file.name.endswith(SUFFIX))
+    return tuple(_read(file) for file in sorted(files, key=lambda file: file.name))
+
+
+def _read(file: Traversable) -> Pretuned:
+    """By its first two lines, of which the second says where it was measured."""
+    with file.open(encoding="utf-8") as lines:
+        head, tools = json.loads(lines.readline()), json.loads(lines.readline())
+    values = dict(zip(head["lines"]["tools"], tools[1:], strict=True))
+    return Pretuned(file.name.removesuffix(SUFFIX), values["device_name"], values["compute_capability"], file)
+
+
+@contextmanager
+def named(source: str) -> Iterator[Path]:
+    """The file that is named: one of ours by "pretuned:" and its name, else the path. InputError for another name."""
+    if not source.startswith(PREFIX):
+        yield Path(source)
+        return
+    known = {PREFIX + one.name: one for one in pretuned()}
+    if source not in known:
+        raise InputError(f"unknown {source!r}: expected a file, or one of {', '.join(known) or 'none'}")
+    with ExitStack() as stack:
+        yield stack.enter_context(known[source].path())
+
+
+def for_card(device_name: str, compute_capability: str) -> Pretuned | None:
+    """The text of this card, else that of a sister, of the same compute capability; None where there is neither."""
+    every = pretuned()
+    own = [one for one in every if one.device_name == device_name]
+    sisters = [one for one in reversed(every) if one.compute_capability == compute_capability]
+    return next(iter((*own, *sisters)), None)

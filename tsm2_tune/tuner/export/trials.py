@@ -1,0 +1,107 @@
+"""Winners as a text of trials, with what a module or library of them is made of besides."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+
+from sqlalchemy import select
+
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner import schema, stored
+from tsm2_tune.tuner.best_view import ties_alike
+from tsm2_tune.tuner.export.between import rows_between
+from tsm2_tune.tuner.export.known import trials_elsewhere
+from tsm2_tune.tuner.importing.parts import Reader
+from tsm2_tune.tuner.importing.text import Entry, has_line, text_of
+from tsm2_tune.tuner.importing.union import Part, TrialKey
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.stored import BestRow
+from tsm2_tune.tuner.trial import Cache
+
+
+def export_trials(
+    store: Store,
+    *,
+    device: str | None = None,
+    chosen: Callable[[Problem], bool] = lambda problem: True,
+    cache: Cache | None = None,
+) -> str:
+    """The text of the store's winners, or only of this device's, those of chosen problems or in this state of the L2.
+
+    InputError without winners; StoreError where a row is not as it was stored.
+    """
+    rows = [row for row in store.best(device=device, cache=cache) if chosen(row.problem)]
+    if not rows:
+        raise InputError(f"nothing to export: {store.path} has no winner of what was asked for; tune it first")
+    return trials_text(store, rows)
+
+
+def trials_text(store: Store, winners: Sequence[BestRow]) -> str:
+    """The text of these winners, and of what ties with them; of the kernels for shapes between that they want,
+    verified in full or not; of what was measured of all these kernels at other shapes, as far as an export would have
+    it; and of what the vendor took at all of these shapes. StoreError where a row is not as it was stored.
+    """
+    known = [*winners, *rows_between(store, winners), *_between_tuned(store, winners)]
+    wanted = {row.trial_id for row in known}
+    of_vendor = frozenset((row.device, row.problem) for row in known)
+    problems = {(row.device, row.cache, row.problem) for row in known}
+    for kind in _kinds(known):
+        wanted.update(one for one, problem in _ties(store, kind) if (kind.device, kind.cache, problem) in problems)
+    for _, elsewhere in trials_elsewhere(store, {row.trial_id: store.trial(row.trial_id) for row in known}):
+        wanted.update(one.id for one in elsewhere)
+    return text_of(_entries(store, wanted, of_vendor))
+
+
+def _kinds(rows: Sequence[BestRow]) -> list[BestRow]:
+    """A row of each device, state of the L2, element type and op."""
+    found = {(row.device, row.cache, row.dtype, row.op): row for row in rows}
+    return [found[key] for key in sorted(found)]
+
+
+def _between_tuned(store: Store, winners: Sequence[BestRow]) -> Iterator[BestRow]:
+    """What is the fastest between the winners' shapes, where the vendor was timed beside it."""
+    for kind in _kinds(winners):
+        rows = store.best(device=kind.device, cache=Cache(kind.cache), alike=kind.problem, between=True)
+        yield from (row for row in rows if row.cublas_us is not None)
+
+
+def _ties(store: Store, kind: BestRow) -> Iterator[tuple[int, Problem]]:
+    """Trials that tie with winners of this one's device, state of the L2, element type and op, these included."""
+    view = ties_alike(kind.problem).c
+    query = select(view.trial_id, *(view[column.name] for column in stored.PROBLEM_KEY))
+    for row in store.database.rows(query.where(view.device == kind.device, view.cache == kind.cache)):
+        yield row["trial_id"], stored.problem_of({**row, "id": row["trial_id"]})
+
+
+def _places(store: Store, trials: Collection[int]) -> dict[tuple[str, Problem], list[TrialKey]]:
+    """By device and problem how these trials are known there."""
+    trial = schema.trial.c
+    query = select(trial.id, trial.device_name, trial.config, trial.basis, *stored.PROBLEM_KEY).join(schema.problem)
+    found = defaultdict[tuple[str, Problem], list[TrialKey]](list)
+    for row in store.database.rows(query.order_by(trial.id)):
+        if row["id"] in trials:
+            place = (stored.device_name(row), stored.problem_of(row))
+            found[place].append((stored.config_text(row), str(row["basis"])))
+    return found
+
+
+def _entries(store: Store, wanted: set[int], of_vendor: frozenset[tuple[str, Problem]]) -> Iterator[Entry]:
+    """What the store has of these trials, and of the vendor at these places."""
+    for (device, problem), keys in _places(store, wanted).items():
+        with store.database.transaction() as connection:
+            part = Reader(connection).part(device, problem)
+        trials = {key: part.trials[key] for key in keys if has_line(part.trials[key])}
+        last = _last(part, trials) if (device, problem) in of_vendor else frozenset()
+        rounds = [one if one.number in last else replace(one, vendor={}) for one in part.rounds]
+        yield problem, Part(trials, rounds)
+
+
+def _last(part: Part, trials: Collection[TrialKey]) -> frozenset[int]:
+    """The rounds in which the last time of a trial in a state of the L2 was taken."""
+    found = dict[tuple[TrialKey, str], int]()
+    for one in part.rounds:
+        found |= {(key, timed.values["cache"]): one.number for key, timed in one.timed.items() if key in trials}
+    return frozenset(found.values())

@@ -1,0 +1,1 @@
+"""Trials of other databases and of texts -> the database."""

@@ -1,0 +1,51 @@
+"""A file of trials, a database or a text, as a database to read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tsm2_tune.errors import InputError, StoreError
+from tsm2_tune.tuner import cache, database
+from tsm2_tune.tuner.database import Database
+from tsm2_tune.tuner.importing.parts import write
+from tsm2_tune.tuner.importing.reading import is_text, told_in
+from tsm2_tune.tuner.processes import workplace
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[tuple[Database, tuple[str, ...]]]:
+    """A copy of the database, as it is now but of today's schema, or a database of what the text tells; and a
+    sentence for each configuration of the text that is left out. The file itself is only read.
+
+    InputError where it is no regular file, and where a text is not as this program writes it; StoreError as
+    Database.open.
+    """
+    of_text = is_text(path)
+    with workplace(cache.working_parent()) as work:
+        copy = work.folder / "results.db"
+        try:
+            left_out = _written(path, copy) if of_text else _copied(path, copy)
+            with Database.open(copy, create=of_text) as found:
+                found.path = path  # by which messages call it
+                yield found, left_out
+        except StoreError as error:
+            raise StoreError(str(error).replace(str(copy), str(path))) from error
+
+
+def _copied(path: Path, copy: Path) -> tuple[str, ...]:
+    database.copy(path, copy)
+    return ()
+
+
+def _written(path: Path, copy: Path) -> tuple[str, ...]:
+    """Write what the text tells into a new database; a sentence for each configuration that is left out."""
+    told = told_in(path)
+    if not told.parts:
+        why = next(iter(told.left_out.values()), "it has no trial")
+        raise InputError(f"nothing to import: {path}: {why}")
+    with Database.open(copy, create=True) as made, made.transaction(writes=True) as connection:
+        for (device_name, problem), part in told.parts.items():
+            write(connection, device_name, problem, part, told.sources.__getitem__)
+    return tuple(told.left_out.values())

@@ -1,0 +1,84 @@
+"""One database's trials into another: twice is as once, and after a kill the same again adds what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+
+from tsm2_tune.errors import StoreError
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.database import Database
+from tsm2_tune.tuner.importing.parts import Reader, places, write
+from tsm2_tune.tuner.importing.union import Part, other_kernels, union
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What an import has come to."""
+
+    trials: int  # that were added
+    known: int  # trials that were there
+    times: int  # measurements that were added, the vendor's included
+    problems: int  # of a device each, that had any of it
+    left_out: tuple[str, ...] = ()  # a sentence for each configuration that was not imported
+
+    def __str__(self) -> str:
+        trials, times, problems = (
+            f"{number} {what}{'s' if number != 1 else ''}"
+            for number, what in ((self.trials, "trial"), (self.times, "measurement"), (self.problems, "problem"))
+        )
+        return f"{trials} added, {self.known} were there; {times} added, of {problems}"
+
+
+def merge(into: Callable[[], AbstractContextManager[Database]], other: Database) -> Imported:
+    """Add what the other database has and the one that `into` opens lacks: problem by problem, each in a transaction,
+    so that nobody waits for long, and after a kill the same again adds the rest.
+
+    All of the other one is read before. StoreError where either cannot be used, or has a row that is not as it was
+    stored.
+    """
+    trials = known = times = 0
+    sentences = list[str]()
+    with _of(other):
+        parts = list(_parts(other))
+    with into() as database:
+        for (device_name, problem), new in parts:
+            with _of(database), database.transaction(writes=True) as ours, other.transaction() as theirs:
+                old = Reader(ours).part(device_name, problem)
+                found = union(old, new)
+                if found is not old:
+                    write(ours, device_name, problem, found, Reader(theirs).source)
+            added = len(found.trials) - len(old.trials)
+            trials, known = trials + added, known + len(new.trials) - added
+            times += _times(found) - _times(old)
+            sentences += (
+                f"left out: one trial of {config} for {problem.text} on {device_name}, of which both files have"
+                " one, of different kernels, though made in the same way"
+                for config, _ in other_kernels(old, new)
+            )
+    return Imported(trials, known, times, len(parts), tuple(sentences))
+
+
+def _parts(database: Database) -> Iterator[tuple[tuple[str, Problem], Part]]:
+    """Each device and problem, with all that the database has of it."""
+    with database.transaction() as connection:
+        every = places(connection)
+    for place in every:
+        with database.transaction() as connection:
+            yield place, Reader(connection).part(*place)
+
+
+def _times(part: Part) -> int:
+    own = sum(len(one.others) + (one.first is not None) for one in part.trials.values())
+    return own + sum(len(one.members) for one in part.rounds)
+
+
+@contextmanager
+def _of(of: Database) -> Iterator[None]:
+    """Whatever is wrong with a row is said of the file that has it."""
+    try:
+        yield
+    except StoreError as error:
+        text = str(error)
+        raise StoreError(text if text.startswith(str(of.path)) else f"{of.path}: {text}") from error

@@ -1,0 +1,222 @@
+"""A database's rows of one problem on one device, as values and back."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, Table, and_, delete, select, update
+from sqlalchemy.dialects.sqlite import insert
+
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner import forgetting, rows, schema, stored
+from tsm2_tune.tuner.database import fetched
+from tsm2_tune.tuner.domains import Row, checked
+from tsm2_tune.tuner.importing.union import RUN, Part, Round, RunKey, Timed, TrialKey, Tried
+from tsm2_tune.tuner.trial import Measurement
+from tsm2_tune.tuner.vendor import storing
+
+Place = tuple[int, int]  # the number of a round, and of its run
+_Times = tuple[dict[TrialKey, Timed], dict[str, Timed]]
+IDS = frozenset({"id", "run_id", "problem_id", "device_name", "trial_id", "round"})
+
+
+def places(connection: Connection) -> list[tuple[str, Problem]]:
+    """Each device and problem that the database has trials of. StoreError where a row is not as it was stored."""
+    trial = schema.trial.c
+    query = (
+        select(trial.id, trial.device_name, *stored.PROBLEM_KEY)
+        .join(schema.problem)
+        .group_by(trial.device_name, trial.problem_id)
+    )
+    found = fetched(connection, query.order_by(trial.device_name, *stored.PROBLEM_KEY))
+    return [(stored.device_name(row), stored.problem_of(row)) for row in found]
+
+
+class Reader:
+    """Reads from one database, in a transaction for each part: a part is less than what that may read of a file."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._runs: dict[int, RunKey] = {}
+        self._rows: dict[tuple[str, Any], Row] = {}
+
+    def part(self, device_name: str, problem: Problem) -> Part:
+        """All of this device and problem; StoreError where a row is not as it was stored."""
+        trial, problem_id = schema.trial, _problem_id(self._connection, problem)
+        of_part = and_(trial.c.device_name == device_name, trial.c.problem_id == problem_id)
+        measured = self._measured(of_part)
+        trials, rounds = dict[TrialKey, Tried](), defaultdict[Place, _Times](lambda: ({}, {}))
+        for row in fetched(self._connection, select(trial).where(of_part).order_by(trial.c.id)):
+            with stored.reading(row["id"]):
+                key, tried, finals = self._tried(row, measured[row["id"]])
+            trials[key] = tried
+            for place, timed in finals.items():
+                rounds[place][0][key] = timed
+        for place, library, timed in self._vendor(device_name, problem_id):
+            rounds[place][1][library] = timed
+        return Part(trials, [Round(self._run(place[1]), place[0], *rounds[place]) for place in sorted(rounds)])
+
+    def source(self, digest: str) -> Row:
+        """The kernel of this digest; KeyError where a damaged file has none."""
+        return self._one(schema.source, digest)
+
+    def _measured(self, of_part: ColumnElement[bool]) -> dict[int, list[tuple[Row, Sequence[Row]]]]:
+        """By trial each row of `measurement` with its samples in order."""
+        table = schema.measurement
+        samples = self._samples(schema.sample, select(table.c.id).join(schema.trial).where(of_part))
+        found = defaultdict[int, list[tuple[Row, Sequence[Row]]]](list)
+        for row in fetched(self._connection, select(table).join(schema.trial).where(of_part)):
+            found[row["trial_id"]].append((row, samples[row["id"]]))
+        return found
+
+    def _tried(
+        self, row: Row, measured: Sequence[tuple[Row, Sequence[Row]]]
+    ) -> tuple[TrialKey, Tried, dict[Place, Timed]]:
+        """A trial, and its times in finals by round and run."""
+        firsts, finals = dict[int, Timed](), dict[Place, Timed]()
+        first: Measurement | None = None
+        for one, samples in measured:
+            time = stored.measurement(one, samples)
+            timed = self._timed(one, schema.measurement, samples)
+            if one["round"] > 0:
+                finals[one["round"], one["run_id"]] = timed
+            else:
+                firsts[one["round"]] = timed
+                first = time if one["round"] == 0 else first
+        source = self.source(row["source_digest"])
+        problem = self._one(schema.problem, row["problem_id"])
+        trial = stored.trial(row, problem=problem, source=source, first=first)
+        others = tuple(one for number, one in sorted(firsts.items(), reverse=True) if number < 0)
+        tried = Tried(self._run(row["run_id"]), _values(row, schema.trial), firsts.get(0), others)
+        return (trial.config.text, trial.basis), tried, finals
+
+    def _vendor(self, device_name: str, problem_id: int) -> Iterator[tuple[Place, str, Timed]]:
+        """Each time of the vendor's by round and run, and its library."""
+        table, run = schema.vendor_measurement, schema.run.c
+        of_part = and_(table.c.problem_id == problem_id, run.device_name == device_name)
+        samples = self._samples(schema.vendor_sample, select(table.c.id).join(schema.run).where(of_part))
+        for row in fetched(self._connection, select(table).join(schema.run).where(of_part).order_by(table.c.id)):
+            with stored.reading(row["id"], storing.KIND):
+                storing.vendor_measurement(row, samples[row["id"]])
+                yield (row["round"], row["run_id"]), row["library"], self._timed(row, table, samples[row["id"]])
+
+    def _samples(self, table: Table, of: Select[Any]) -> dict[int, list[Row]]:
+        """The samples of these measurements, in order."""
+        query = select(table).where(table.c.measurement_id.in_(of)).order_by(table.c.measurement_id, table.c.ordinal)
+        found = defaultdict[int, list[Row]](list)
+        for row in fetched(self._connection, query):
+            found[row["measurement_id"]].append(row)
+        return found
+
+    def _timed(self, row: Row, table: Table, samples: Sequence[Row]) -> Timed:
+        return Timed(self._run(row["run_id"]), _values(row, table), tuple(one["us"] for one in samples))
+
+    def _run(self, number: int) -> RunKey:
+        if number not in self._runs:
+            row = self._one(schema.run, number)
+            stored.tuning_run(row)
+            self._runs[number] = tuple(row[name] for name in RUN)
+        return self._runs[number]
+
+    def _one(self, table: Table, key: Any) -> Row:
+        """The row of this primary key; KeyError where a damaged file has none."""
+        (column,) = table.primary_key.columns
+        place = (table.name, key)
+        if place not in self._rows:
+            found = fetched(self._connection, select(table).where(column == key))
+            if not found:
+                raise KeyError(f"no {table.name} {key}")
+            self._rows[place] = found[0]
+        return self._rows[place]
+
+
+def write(
+    connection: Connection, device_name: str, problem: Problem, part: Part, source: Callable[[str], Row]
+) -> None:
+    """Let the database have this part in the place of what it has of the device and problem.
+
+    Trials keep their numbers. `source` gives the kernels, by digest, that the database lacks.
+    """
+    trial, kernel = schema.trial, schema.source.c
+    problem_id = _added_once(connection, schema.problem, rows.problem_values(problem))
+    of_part = (trial.c.device_name == device_name, trial.c.problem_id == problem_id)
+    ids = {(row.config, row.basis): row.id for row in connection.execute(select(trial).where(*of_part))}
+    forgetting.remove_measurements(connection, list(ids.values()))
+    _remove_vendor(connection, device_name, problem_id)
+    runs: dict[RunKey, int] = {}
+
+    def run_id(key: RunKey) -> int:
+        if key not in runs:
+            runs[key] = _added_once(connection, schema.run, dict(zip(RUN, key, strict=True)))
+        return runs[key]
+
+    for key, tried in sorted(part.trials.items(), key=lambda item: (item[1].values["ended_at"], item[0])):
+        digest = tried.values["source_digest"]
+        if connection.execute(select(kernel.digest).where(kernel.digest == digest)).first() is None:
+            row = source(digest)
+            connection.execute(insert(schema.source).values({one.name: row[one.name] for one in kernel}))
+        values = {**tried.values, "run_id": run_id(tried.run), "device_name": device_name, "problem_id": problem_id}
+        if key in ids:
+            connection.execute(update(trial).where(trial.c.id == ids[key]).values(values))
+        else:
+            ids[key] = connection.execute(insert(trial).values(values).returning(trial.c.id)).scalar_one()
+
+    def add(key: TrialKey, number: int, timed: Timed) -> None:
+        place = {"trial_id": ids[key], "run_id": run_id(timed.run), "round": number}
+        _add(connection, schema.measurement, schema.sample, place, timed)
+
+    # What was in no final comes last: by that it is known to be new to them.
+    in_finals = {key for one in part.rounds for key in one.timed}
+    for is_late in (False, True):
+        for key, tried in part.trials.items():
+            if (key not in in_finals) == is_late:
+                for number, timed in enumerate(tried.others, 1):
+                    add(key, -number, timed)
+                if tried.first is not None:
+                    add(key, 0, tried.first)
+        for one in () if is_late else part.rounds:
+            for key, timed in one.timed.items():
+                add(key, one.number, timed)
+            for timed in one.vendor.values():
+                place = {"problem_id": problem_id, "run_id": run_id(timed.run), "round": one.number}
+                _add(connection, schema.vendor_measurement, schema.vendor_sample, place, timed)
+
+
+def _values(row: Row, table: Table) -> dict[str, Any]:
+    """The row's values but for what numbers it in this database; TypeError or ValueError where one is wrong."""
+    values = checked(row, table.columns)
+    return {name: value for name, value in values.items() if name not in IDS}
+
+
+def _problem_id(connection: Connection, problem: Problem) -> int:
+    """The number of the problem; -1 where the database has none."""
+    key = (schema.problem.c[name] == value for name, value in rows.problem_key(problem).items())
+    found = connection.execute(select(schema.problem.c.id).where(*key)).scalar()
+    return -1 if found is None else int(found)
+
+
+def _added_once(connection: Connection, table: Table, values: Mapping[str, Any]) -> int:
+    """The number of the row with these values, which is added where there is none."""
+    same = (table.c[name].is_not_distinct_from(value) for name, value in values.items())
+    found = connection.execute(select(table.c.id).where(*same)).scalar()
+    if found is None:
+        found = connection.execute(insert(table).values(values).returning(table.c.id)).scalar_one()
+    return int(found)
+
+
+def _remove_vendor(connection: Connection, device_name: str, problem_id: int) -> None:
+    table, sample, run = schema.vendor_measurement, schema.vendor_sample, schema.run.c
+    of_device = table.c.run_id.in_(select(run.id).where(run.device_name == device_name))
+    numbers = select(table.c.id).where(table.c.problem_id == problem_id, of_device)
+    connection.execute(delete(sample).where(sample.c.measurement_id.in_(numbers)))
+    connection.execute(delete(table).where(table.c.problem_id == problem_id, of_device))
+
+
+def _add(connection: Connection, table: Table, samples: Table, place: Mapping[str, Any], timed: Timed) -> None:
+    row = insert(table).values({**timed.values, **place}).returning(table.c.id)
+    number = connection.execute(row).scalar_one()
+    every = [{"measurement_id": number, "ordinal": at, "us": us} for at, us in enumerate(timed.samples_us)]
+    if every:
+        connection.execute(insert(samples), every)
