@@ -74,11 +74,11 @@ def _random_arrays(cupy: Any, random: np.random.Generator) -> tuple[Any, Any, An
 def _same_as_cupys(cupy: Any, best: ModuleType, a: Any, b: Any, out: Any = None) -> None:
     """Twice, the second time by the short way."""
     held = None if out is None else out.copy()
-    theirs = _answer(cupy.matmul, a, b, held)
+    theirs = _answer(cupy.matmul, a, b, out=held)
     for _ in range(2):
         if out is not None and not isinstance(theirs, Exception):
             out.fill(7)
-        ours = _answer(best.cupy.matmul, a, b, out)
+        ours = _answer(best.cupy.matmul, a, b, out=out)
         if isinstance(theirs, Exception) or isinstance(ours, Exception):
             assert (type(ours), str(ours)) == (type(theirs), str(theirs)), (ours, theirs)
             continue
@@ -87,9 +87,9 @@ def _same_as_cupys(cupy: Any, best: ModuleType, a: Any, b: Any, out: Any = None)
         np.testing.assert_array_equal(ours.get(), theirs.get())
 
 
-def _answer(function: Callable[..., Any], *arguments: Any) -> Any:
+def _answer(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
     try:
-        return function(*arguments)
+        return function(*arguments, **named)
     except Exception as error:
         return error
 

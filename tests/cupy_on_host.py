@@ -43,7 +43,7 @@ class Cupy(ModuleType):
         here, at_0 = SimpleNamespace(getDevice=lambda: 0), SimpleNamespace(ptr=0)
         self.cuda = SimpleNamespace(get_current_stream=lambda number: at_0, runtime=here, Stream=stream)
 
-    def matmul(self, a: Any, b: Any, out: Any = None, **named: Any) -> Any:
+    def matmul(self, a: Any, b: Any, *, out: Any = None, **named: Any) -> Any:
         self.multiplied += 1
         for x in (a, b, out):
             if not isinstance(x, Ndarray | None):

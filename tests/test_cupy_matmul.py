@@ -146,9 +146,9 @@ def test_a_product_over_its_own_operand_is_left_to_cupy(module: ModuleType, cupy
 )
 def test_errors_are_cupys(module: ModuleType, cupy: Cupy, a: Any, b: Any, out: Any) -> None:
     with pytest.raises((TypeError, ValueError)) as theirs:
-        cupy.matmul(a, b, out)
+        cupy.matmul(a, b, out=out)
     with pytest.raises(type(theirs.value)) as ours:
-        module.cupy.matmul(a, b, out)
+        module.cupy.matmul(a, b, out=out)
     assert str(ours.value) == str(theirs.value)
     assert module.by_kernel == 0
 

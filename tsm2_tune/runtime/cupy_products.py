@@ -29,13 +29,13 @@ def cupy_namespace() -> SimpleNamespace:
         another type, or that shares memory with a or b, and whatever more of CuPy's arguments is given.
         """
         if named or type(a) is not kind or type(b) is not kind or (out is not None and type(out) is not kind):
-            return of_cupy(a, b, out, **named)
+            return of_cupy(a, b, out=out, **named)
         dtype, on = a.dtype, current_device()
         if b.dtype != dtype or dtype.char not in TYPES_OF_KERNELS or not a.data.device_id == b.data.device_id == on:
-            return of_cupy(a, b, out)
+            return of_cupy(a, b, out=out)
         rows, shape = _as_one_product(a, b)
         if rows is None or (out is not None and (out.shape != shape or not (out.ndim == 2 or out._c_contiguous))):
-            return of_cupy(a, b, out)
+            return of_cupy(a, b, out=out)
         made = empty(shape, dtype) if out is None else out
         matrix = made if rows is a else made.reshape((rows.shape[0], *shape[a.ndim - 1 :]))  # in the same memory
         starter = starters.get(kind)
@@ -44,7 +44,7 @@ def cupy_namespace() -> SimpleNamespace:
             try:
                 Product.of(rows, b, matrix)
             except (TypeError, ValueError):  # CuPy copies what is no matrix in memory, or says what is wrong
-                return of_cupy(a, b, out)
+                return of_cupy(a, b, out=out)
             gemm(rows, b, out=matrix)
         return made
 
