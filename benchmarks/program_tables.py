@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.headline import markdown, number
+from benchmarks.plot import DOTS_PER_INCH, INCHES_WIDE, POINTS, matplotlib
 from benchmarks.result_file import is_time
 from tsm2_tune.errors import InputError
 
@@ -27,16 +28,45 @@ def read_programs(path: Path) -> dict[str, Any]:
     return found
 
 
-def table(tuned: Mapping[str, Any], untuned: Mapping[str, Any]) -> str:
-    """Markdown: milliseconds of each program by itself, with a pack of other shapes, and tuned for its products."""
+def times_as_fast(program: Mapping[str, Any]) -> float:
+    before, after = (statistics.median(program[turn]) for turn in TURNS)
+    return before / after
+
+
+def draw(tuned: Mapping[str, Any], others: Mapping[str, Any], cards: tuple[str, str], path: Path) -> None:
+    """Write the picture: a bar for each program and pack, how many times as fast it is."""
+    plt = matplotlib()
+    names = [*{**tuned, **others}]
+    figure, axes = plt.subplots(figsize=(INCHES_WIDE, 0.5 * len(names) + 1), dpi=DOTS_PER_INCH, layout="constrained")
+    packs = ((tuned, f"tuned for it, {cards[0]}", -0.2), (others, f"kernels of other shapes, {cards[1]}", 0.2))
+    for found, label, offset in packs:
+        bars = [(at + offset, times_as_fast(found[name])) for at, name in enumerate(names) if name in found]
+        drawn = axes.barh(*zip(*bars, strict=True), height=0.38, label=label)
+        axes.bar_label(drawn, fmt=" %.2f", fontsize=POINTS)
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.set_yticks(range(len(names)), names, fontsize=POINTS)
+    axes.invert_yaxis()
+    axes.set_xlabel("times as fast as by cuBLAS alone", fontsize=POINTS)
+    axes.legend(fontsize=POINTS)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, metadata={"Software": None})
+    plt.close(figure)
+
+
+def table(tuned: Mapping[str, Any], others: Mapping[str, Any], cards: tuple[str, str]) -> str:
+    """Markdown: milliseconds of each program by itself, and tuned for its products, on one card; on another by itself,
+    and with kernels of other shapes.
+    """
     lines = []
-    for name in {**tuned, **untuned}:
-        of_program = [found[name] for found in (tuned, untuned) if name in found]
-        before = statistics.median(ms for program in of_program for ms in program["before_ms"])
-        cells = [name, number(before, 2)]
-        for found in (untuned, tuned):
-            after = statistics.median(found[name]["after_ms"]) if name in found else None
-            cells += ["-", "-"] if after is None else [number(after, 2), number(before / after, 2)]
+    for name in {**tuned, **others}:
+        cells = [name]
+        for found in (tuned, others):
+            if name not in found:
+                cells += ["-"] * 3
+                continue
+            before, after = (statistics.median(found[name][turn]) for turn in TURNS)
+            cells += [number(before, 2), number(after, 2), number(times_as_fast(found[name]), 2)]
         lines.append(tuple(cells))
-    head = ("program", "by itself, ms", "with other shapes' kernels, ms", "times as fast", "tuned for it, ms")
-    return markdown((*head, "times as fast"), lines, texts=("program",))
+    heads = [(f"{cards[0]} by itself", "tuned for it", "times as fast")]
+    heads += [(f"{cards[1]} by itself", "kernels of other shapes", "times as fast")]
+    return markdown(("program", *heads[0], *heads[1]), lines, texts=("program",))

@@ -1,6 +1,6 @@
 """Programs as they are, before and after: recorded, tuned, and run with the stand-in for cuBLAS.
 
-    python -m benchmarks.programs --output benchmarks/results/h100-programs.json
+    python -m benchmarks.programs --output benchmarks/results/h100-programs-tuned.json
 
 The three commands of the README are run for the programs in `examples/programs`, then each program runs alone and
 with tuned kernels in turns. What a program prints of its time and of its result is written down.

@@ -43,7 +43,9 @@ UNSEEN = ROOT / "benchmarks/results/h100-unseen.json"
 UNSEEN_LATER = ROOT / "benchmarks/results/h100-unseen-4.json"  # another draw, by a later version
 TUNED = ROOT / "benchmarks/results/h100-tuned.json"
 CALLS = ROOT / "benchmarks/results/h100-call-cost.json"
-PROGRAMS = ROOT / "benchmarks/results/h100-programs.json"
+PROGRAMS = ROOT / "benchmarks/results/h200-programs.json"
+PROGRAMS_PICTURE = ROOT / "benchmarks/results/programs.png"
+PROGRAMS_CARDS = ("H100", "H200")
 PROGRAMS_TUNED = ROOT / "benchmarks/results/h100-programs-tuned.json"
 GAINS = ROOT / "benchmarks/results/h100-gains.png"
 NAMES = ("versus_cublas", "gemv", "general", "minplus", "unseen")
@@ -86,9 +88,13 @@ def all_drawn() -> dict[str, str]:
     parts |= {"unseen": unseen_tables.tables(read_unseen(UNSEEN)), "gains": gains.table(gained_at_all, by_kernels)}
     parts |= {"unseen-later": unseen_tables.summed_up(read_unseen(UNSEEN_LATER))}
     parts |= {"calls": call_tables.table(call_tables.read_calls(CALLS))}
-    programs = map(program_tables.read_programs, (PROGRAMS_TUNED, PROGRAMS))
-    parts |= {"programs": program_tables.table(*programs)}
+    parts |= {"programs": program_tables.table(*of_programs(), PROGRAMS_CARDS)}
     return parts | minplus_tables.tables(minplus)
+
+
+def of_programs() -> tuple[dict[str, Any], dict[str, Any]]:
+    """Programs before and after, tuned for, and with kernels of other shapes."""
+    return program_tables.read_programs(PROGRAMS_TUNED), program_tables.read_programs(PROGRAMS)
 
 
 def redrawn(page: str, parts: Mapping[str, str]) -> str:
@@ -109,6 +115,7 @@ def main() -> None:
     pages = {path: redrawn(path.read_text(encoding="utf-8"), parts) for path in PAGES}
     draw(read(RESULT), RESULT.with_suffix(".png"))
     gains.draw(gained(gains.Calls.of(CALLS)), gains.title(gains.read_tuned(TUNED)[0]), GAINS)
+    program_tables.draw(*of_programs(), PROGRAMS_CARDS, PROGRAMS_PICTURE)
     for path, page in pages.items():
         same = page == path.read_text(encoding="utf-8")
         path.write_text(page, encoding="utf-8")

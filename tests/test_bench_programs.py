@@ -24,8 +24,12 @@ def program(before: list[Any], after: list[Any]) -> dict[str, Any]:
 def test_the_table_has_each_program_by_itself_and_by_both_packs(tmp_path: Path) -> None:
     tuned = read_programs(written(tmp_path / "tuned.json", {"one": program([4.0, 4.2], [2.0, 2.2])}))
     other = {"one": program([3.8, 4.0], [5.0, 5.0]), "two": program([9.0], [3.0])}
-    lines = table(tuned, read_programs(written(tmp_path / "other.json", other))).splitlines()[2:]
-    assert lines == ["| one | 4.00 | 5.00 | 0.80 | 2.10 | 1.90 |", "| two | 9.00 | 3.00 | 3.00 | - | - |"]
+    lines = table(tuned, read_programs(written(tmp_path / "other.json", other)), ("A", "B")).splitlines()
+    assert lines[0].startswith("| program | A by itself | tuned for it |")
+    assert lines[2:] == [
+        "| one | 4.10 | 2.10 | 1.95 | 3.90 | 5.00 | 0.78 |",
+        "| two | - | - | - | 9.00 | 3.00 | 3.00 |",
+    ]
 
 
 @pytest.mark.parametrize("wrong", [[], [0], ["x"], [None], [-1.0], 3, {"before_ms": [1.0]}])
