@@ -54,8 +54,8 @@ def draw(tuned: Mapping[str, Any], others: Mapping[str, Any], cards: tuple[str, 
 
 
 def table(tuned: Mapping[str, Any], others: Mapping[str, Any], cards: tuple[str, str]) -> str:
-    """Markdown: milliseconds of each program by itself, and tuned for its products, on one card; on another by itself,
-    and with kernels of other shapes.
+    """Markdown: milliseconds of each program by itself, and tuned for its products, on one card; on another by
+    itself, and with kernels of other shapes.
     """
     lines = []
     for name in {**tuned, **others}:
