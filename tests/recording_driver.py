@@ -48,7 +48,7 @@ class RecordingDriver:
 
     def cuPointerGetAttribute(self, value: Any, attribute: int, address: Any) -> int:
         value._obj.value = 0 if attribute == 9 else self.owner(address.value)
-        return 0 if address.value < 0x10000 else 1
+        return 0 if address.value and address.value < 0x10000 else 1
 
     def cuGetErrorName(self, status: int, name: Any) -> int:
         name._obj.value = b"CUDA_ERROR_INVALID_VALUE"

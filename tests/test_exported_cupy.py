@@ -146,3 +146,16 @@ def test_a_given_stream_is_where_it_is_computed(module: ModuleType, cupy: FakeCu
             module.gemm(a, b, out=made, stream=stream)
     streams = [launch["stream"] for launch in module.driver.launches] or cupy.at
     assert [stream or 0 for stream in streams] == 2 * [0, 0, 78, 0, 78]
+
+
+def test_what_is_empty_has_no_memory_and_is_not_waited_for(module: ModuleType, cupy: FakeCupy) -> None:
+    """CuPy's empty arrays are at the address 0, and state a stream."""
+    a, b, out = Array(0, 0), Array(0, 0), Array(0x3000, 0)
+    for array, shape in ((a, (4, 0)), (b, (0, 4)), (out, SHAPE)):
+        array.shape = shape  # type: ignore[misc]
+        array.__cuda_array_interface__ |= {"shape": shape, "stream": 5}
+    assert module.gemm(a, b, out=out) is out
+    assert cupy.multiplied == [0]
+    module.gemm(a, b)
+    assert cupy.multiplied == [0, 0]
+    assert module.driver.launches == []
