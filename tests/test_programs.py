@@ -208,7 +208,7 @@ def test_products_that_were_not_understood_are_told(fakes: Path, plain: str, way
 
 def test_kernels_that_cannot_be_started_are_told(fakes: Path, plain: str, tmp_path: Path) -> None:
     text = tmp_path / "text.so"
-    text.write_text("no library")
+    text.write_bytes(b"\x7fELF, and no library")
     for library, why in ((plain, "kernels could not be started"), (text, "the library of kernels cannot be used")):
         steps = [["fake_fail", "cuModuleLoadData", 218], *[gemm()] * 6]
         done = tsm2_tune(fakes, "run", "--report", "--library", str(library), "--", *PROGRAM, steps=steps)
@@ -299,3 +299,16 @@ def test_sentences_have_the_journals_order(enum: str, sentences: tuple[str, ...]
     names = re.sub(r"/\*.*?\*/", "", text.partition(f"enum {enum} {{")[2].partition("}")[0], flags=re.DOTALL)
     assert names.count(",") == len(sentences)
     assert (SEEN.us, SEEN.reason) == (50.0, "no kernel is in the pack for it")
+
+
+def test_a_file_that_is_no_library_is_refused(fakes: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.so").write_text("text")
+    done = tsm2_tune(fakes, "run", "--library", f"{tmp_path}/text.so", "--", "true")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith(f"Error: {tmp_path}/text.so is no library: ")
+
+
+def test_a_record_of_nothing_says_why(fakes: Path, tmp_path: Path) -> None:
+    done = tsm2_tune(fakes, "record", "--output", f"{tmp_path}/products.txt", "--", "true")
+    told = f"wrote {tmp_path}/products.txt: no product was seen: the program called no cuBLAS, or has it linked"
+    assert (done.returncode, done.stderr.startswith(told)) == (0, True)

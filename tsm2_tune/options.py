@@ -55,8 +55,13 @@ Products = str | Problem | Iterable[str | Problem]
 
 
 def texts(value: Texts) -> str:
-    """Texts in a row, separated by commas, as a command line has them."""
-    return value if isinstance(value, str) else ",".join(value)
+    """Texts in a row, separated by commas, as a command line has them. InputError for what is none."""
+    if isinstance(value, str):
+        return value
+    try:
+        return ",".join(value)
+    except TypeError:
+        raise InputError(f"expected a text or several, got {value!r}") from None
 
 
 def family_names(names: Texts | None) -> tuple[str, ...]:
@@ -96,7 +101,10 @@ def problems_of(
 
 def items(products: Products) -> Iterator[str | Problem]:
     """Problems, and the items of texts one by one. InputError where there is none, and for anything else."""
-    every = [products] if isinstance(products, str | Problem) else list(products)
+    try:
+        every = [products] if isinstance(products, str | Problem) else list(products)
+    except TypeError:
+        raise InputError(f"products = {products!r}: expected texts, such as '20480x16x20480', or Problems") from None
     if not every:
         raise InputError("no product: name one, such as '20480x16x20480'")
     for product in every:

@@ -34,6 +34,7 @@ NO_PRODUCTS = (  # reasons for which a product stays with cuBLAS whatever is tun
     "an epilogue is asked for",
     "cuBLASLt is asked for more than a product in place",
 )
+ELF = b"\x7fELF"  # with which shared libraries begin
 NONE_SEEN = "no product was seen: the program called no cuBLAS, or has it linked into itself"
 PROGRAM = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
@@ -87,6 +88,8 @@ def run(
         if pretuned
         else _library(library) if library is not None else pack_path(database, _tell)
     )  # fmt: skip
+    if pack is None and not report:  # which was told
+        become(program, None)
     standing = Standing(standin_path(), pack, has_times=report, compared=VERIFIED if verify else 0)
     if not report and not verify:
         become(program, standing)
@@ -101,6 +104,9 @@ def _library(name: str) -> Path:
         raise InputError(
             f"no library {name}: tsm2-tune export --format library --output {shlex.quote(name)} makes one"
         )
+    with open(name, "rb") as file:
+        if file.read(len(ELF)) != ELF:
+            raise InputError(f"{name} is no library: tsm2-tune export --format library makes one")
     return Path(name)
 
 
@@ -137,7 +143,8 @@ def record(ctx: click.Context, output: str, worth: float, program: tuple[str, ..
     else:
         _write(text, output)
         calls = sum(one.calls for one in written.seen)
-        _tell(f"wrote {output}: {count_of(len(written.seen), 'different product')}, {calls} in all")
+        products = f"{count_of(len(written.seen), 'different product')}, {calls} in all"
+        _tell(f"wrote {output}: {products if written.seen or written.besides else NONE_SEEN}")
         for sentence in written.besides:
             _tell(sentence)
     ctx.exit(status)

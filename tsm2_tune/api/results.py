@@ -96,7 +96,7 @@ def export(
     )
     if wrong is not None:
         raise InputError(wrong)
-    if within is not None and not 0 <= within <= MOST_WITHIN:
+    if within is not None and not (isinstance(within, int | float) and 0 <= within <= MOST_WITHIN):
         raise InputError(f"within = {within!r}: expected a share from 0 to {MOST_WITHIN:g}, such as 0.03 for 3%")
     selection = selected(device, products, dtype, op, cache, layout)
     path = None if output is None else os.fspath(output)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from functools import partial
 from importlib import resources
 from pathlib import Path
 
@@ -64,16 +63,29 @@ def _command(compiler: list[str], folder: Path, output: Path) -> list[str]:
 def pack_path(database: str, tell: Callable[[str], None]) -> Path:
     """The C library of the database's winners and of kernels between them, built where it is not in the cache.
 
-    As `export_library` fails where a compiler is missing, and without winners.
+    Of those that were verified in full: that others are left out is told, as imported ones are. InputError where none
+    is of a GPU, ToolMissing without compiler.
     """
+
+    def verified(rows: Sequence[BestRow]) -> list[BestRow]:
+        found = [row for row in rows if row.verified_in_full]
+        if count := len(rows) - len(found):
+            tell(f"left out: {count} winner{'s' if count > 1 else ''}, not verified in full: tuning there does that")
+        return exports.with_between(store, tell, found)
+
     with Store.open(database, create=False) as store:
+        if not any(row.compute_capability and row.verified_in_full for row in store.best()):
+            raise InputError(
+                f"{database} has no winner of a GPU that was verified in full: tune there, or name --pretuned or"
+                " --library"
+            )
         found = hashlib.sha256(__version__.encode())
         for beside in ("", "-wal"):  # what SQLite has not yet put into the file itself
             file = Path(f"{store.path}{beside}")
             if file.is_file():
                 found.update(file.read_bytes())
 
-        return _kept(found.hexdigest(), lambda: _library(store, partial(exports.with_between, store, tell), tell))
+        return _kept(found.hexdigest(), lambda: _library(store, verified, tell))
 
 
 def pretuned_path(tell: Callable[[str], None]) -> Path | None:

@@ -54,9 +54,9 @@ class Standing:
         return plain | {name: value for name, value in told.items() if value is not None}
 
 
-def become(program: Sequence[str], standing: Standing) -> NoReturn:
-    """Let this process become the program. InputError where it cannot."""
-    environment = standing.environment(None)
+def become(program: Sequence[str], standing: Standing | None) -> NoReturn:
+    """Let this process become the program, as it is where nothing is to stand in. InputError where it cannot."""
+    environment = dict(os.environ) if standing is None else standing.environment(None)
     for number in IGNORED_BY_PYTHON:
         signal.signal(number, signal.SIG_DFL)
 
