@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -277,3 +278,14 @@ int main(void)
 def test_without_cublas_its_functions_are_not_there(fakes: Path, tmp_path: Path, narrow: Path) -> None:
     program = built(tmp_path, "asking", ASKING, "-O2", "-ldl")
     assert run([str(program)], [fakes], narrow) == ["1 1 1 1", "1"]
+
+
+def test_a_sentence_that_nobody_reads_ends_no_program(fakes: Path, tmp_path: Path) -> None:
+    """Standard error is a pipe whose other end is closed."""
+    program = built(tmp_path, "tooled", TOOLED, *linked(fakes))
+    told = Standing(standin_path(), tmp_path / "missing.so").environment(None) | {"LD_LIBRARY_PATH": str(fakes)}
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([program], env=told, stdout=subprocess.PIPE, stderr=writing, timeout=60)
+    os.close(writing)
+    assert done.returncode == 0

@@ -48,8 +48,17 @@ def between(least: float, most: float) -> Domain:
 
 
 def up_to(characters: int) -> Domain:
-    """Texts of any characters, but so many at the most."""
-    return lambda text: len(text) <= characters
+    """Texts of any characters that a file can hold, but so many at the most."""
+    return lambda text: len(text) <= characters and _is_encodable(text)
+
+
+def _is_encodable(text: str) -> bool:
+    """Whether it has no half of a pair of UTF-16, as JSON can spell one."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_line(text: str) -> bool:

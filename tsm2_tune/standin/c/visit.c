@@ -1,10 +1,13 @@
 /* What becomes of a product: the pack's kernel, or cuBLAS. */
 
 #define _GNU_SOURCE
+#include <errno.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "standin.h"
@@ -37,15 +40,30 @@ __attribute__((constructor)) static void know_settings(void)
     pthread_once(&once, read_settings);
 }
 
+/* Writes to standard error. Where that is a pipe which nobody reads, the signal of it is the program's no more. */
+static void write_quietly(const char *text)
+{
+    sigset_t of_pipes, pending, before;
+    sigemptyset(&of_pipes);
+    sigaddset(&of_pipes, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &of_pipes, &before);
+    sigpending(&pending);
+    if (write(STDERR_FILENO, text, strlen(text)) < 0 && errno == EPIPE && !sigismember(&pending, SIGPIPE)) {
+        const struct timespec at_once = {0, 0};
+        sigtimedwait(&of_pipes, NULL, &at_once);
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
 void tell(const char *format, ...)
 {
     char text[1024];
     va_list arguments;
     va_start(arguments, format);
     const int written = snprintf(text, sizeof text, "tsm2-tune: ");
-    vsnprintf(text + written, sizeof text - (size_t)written, format, arguments);
+    vsnprintf(text + written, sizeof text - (size_t)written - 1, format, arguments);
     va_end(arguments);
-    fprintf(stderr, "%s\n", text);
+    write_quietly(strcat(text, "\n"));
 }
 
 bool is_zero(const struct asked *asked, const void *factor)

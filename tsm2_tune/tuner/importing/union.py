@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from tsm2_tune.errors import InputError
 from tsm2_tune.tuner import schema
 from tsm2_tune.tuner.trial import Outcome
 
@@ -23,6 +24,7 @@ K = TypeVar("K")
 
 RUN = tuple(column.name for column in schema.run.columns if column.name != "id")
 STARTED_AT = RUN.index("started_at")
+MOST_FINALS = 1_000_000  # of a problem
 
 # Of two trials of one kernel what counts, the first: a fault that was found once is a fault. Whatever was right
 # somewhere did compile, load and end in time.
@@ -83,6 +85,10 @@ class Round:
     number: int
     timed: Mapping[TrialKey, Timed]
     vendor: Mapping[str, Timed]
+
+    def __post_init__(self) -> None:
+        if self.number > MOST_FINALS:  # the next one's number could not be stored
+            raise InputError(f"round {self.number} of a final: nobody has made so many")
 
     @property
     def members(self) -> dict[tuple[Any, ...], Timed]:
