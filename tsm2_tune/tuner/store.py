@@ -333,7 +333,8 @@ class Store:
                 if not row.verified_in_full:
                     raise StoreError(
                         f"{self.path} has a winner for {found.problem.text} on {row.device} that was not verified in"
-                        f" full, {found.config.text}: tune {found.problem.text} there again, which does that first"
+                        f" full, {found.config.text}: tune {found.problem.text} there again, which does that first,"
+                        " or export other devices alone with --device"
                     )
                 records[row.trial_id] = record
         return records
