@@ -27,7 +27,7 @@ BY_ITSELF = ("env",)
 WAYS = ("run --library {library}", "run --report --library {library}", "record --output {folder}/products.txt")
 # Writes down each signal as it comes; ends at SIGTERM.
 COUNTS = """
-import pathlib, signal, sys
+import pathlib, signal, sys, time
 seen = []
 def note(number, frame):
     seen.append(signal.Signals(number).name)
@@ -38,7 +38,7 @@ for name in sys.argv[2:]:
     signal.signal(signal.Signals[name], note)
 pathlib.Path(sys.argv[1]).write_text("ready")
 while True:
-    signal.pause()
+    time.sleep(0.01)  # pause would not see a signal that comes just before it
 """
 # Of its standard input, in a session of its own.
 WITH_TERMINAL = """
