@@ -105,7 +105,8 @@ def _tuned(commands: dict[str, list[str]], found: dict[str, Any], folder: Path, 
     recorded = ""
     for name, command in commands.items():
         run([*OURS, "record", "--worth", worth, "--output", str(shapes), "--", *command])
-        found[name]["recorded"] = text = shapes.read_text(encoding="utf-8")
+        text = shapes.read_text(encoding="utf-8")
+        found[name]["recorded"] = text[text.index("\n") + 1 :]  # without the head, which names the program's path
         recorded += text
     shapes.write_text(recorded, encoding="utf-8")
     tune = [*OURS, "--device", "0", "--shapes", f"@{shapes}", "--budget", budget, "--db", database]

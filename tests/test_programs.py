@@ -276,7 +276,7 @@ def test_the_bench_keeps_the_report_and_hands_its_options_on(monkeypatch: pytest
     def ran(before: Any) -> tuple[float, str, str]:
         commands.append(list(before))
         if "record" in before:
-            Path(before[before.index("--output") + 1]).write_text("8x8x8:f32\n")
+            Path(before[before.index("--output") + 1]).write_text("# Products of /a.py\n8x8x8:f32\n")
         return 2.0, "7", "/home/me/a.py: a warning\n12 products seen, 3 computed by tuned kernels\nmore\n"
 
     monkeypatch.setattr(bench, "run", ran)
