@@ -10,6 +10,7 @@ import threading
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from tsm2_tune.errors import DeviceError
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner import worker as worker_module
 from tsm2_tune.tuner.compiler import Toolchain, compile_text
 from tsm2_tune.tuner.loaded import Entry
 from tsm2_tune.tuner.trial import CompileFailure, Outcome
@@ -205,10 +207,18 @@ def test_a_device_that_does_not_open_is_an_error_of_its_own(support_path: str) -
     worker.close()
 
 
-def test_a_limit_that_measuring_the_ceilings_passes(support_path: str) -> None:
+def test_a_limit_that_measuring_the_ceilings_passes(support_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits, answers_in_time = list[float](), worker_module.answers_in_time
+
+    def until_it_measures(connection: Any, process: Any, limit_seconds: float) -> bool:
+        limits.append(limit_seconds)
+        return answers_in_time(connection, process, 60 if len(limits) == 1 else limit_seconds)
+
+    monkeypatch.setattr(worker_module, "answers_in_time", until_it_measures)
     worker = Worker("cpu", support_path, limit_seconds=0.001)
-    with pytest.raises(WorkerError, match=r"(start|ceilings) took more than 0\.001 s; raise --run-limit$"):
+    with pytest.raises(WorkerError, match=r"ceilings took more than 0\.001 s; raise --run-limit$"):
         worker.ceilings()
+    assert limits == [0.001, 0.001]
     worker.close()
 
 
