@@ -212,13 +212,13 @@ def test_a_limit_that_measuring_the_ceilings_passes(support_path: str, monkeypat
 
     def until_it_measures(connection: Any, process: Any, limit_seconds: float) -> bool:
         limits.append(limit_seconds)
-        return answers_in_time(connection, process, 60 if len(limits) == 1 else limit_seconds)
+        return answers_in_time(connection, process, 60 if len(limits) < 3 else limit_seconds)
 
     monkeypatch.setattr(worker_module, "answers_in_time", until_it_measures)
     worker = Worker("cpu", support_path, limit_seconds=0.001)
     with pytest.raises(WorkerError, match=r"ceilings took more than 0\.001 s; raise --run-limit$"):
         worker.ceilings()
-    assert limits == [0.001, 0.001]
+    assert limits[1:] == [0.001, 0.001]  # until it is there, it has begun, and it has measured
     worker.close()
 
 
