@@ -157,28 +157,7 @@ module tsm2
             integer(c_int64_t), value :: m, n, k, lda, ldb, ldc
             real(c_float), intent(in) :: alpha, beta
         end function
-
-        type(c_ptr) function status_text(status) bind(c, name="tsm2_status_text")
-            import :: c_int, c_ptr
-            integer(c_int), value :: status
-        end function
-
-        type(c_ptr) function last_error(handle) bind(c, name="tsm2_last_error")
-            import :: c_ptr
-            type(c_ptr), value :: handle
-        end function
-
-        type(c_ptr) function about() bind(c, name="tsm2_about")
-            import :: c_ptr
-        end function
-
-        integer(c_size_t) function c_length(text) bind(c, name="strlen")
-            import :: c_ptr, c_size_t
-            type(c_ptr), value :: text
-        end function
     end interface
-
-    private :: status_text, last_error, about, c_length
 
 contains
 
@@ -186,6 +165,12 @@ contains
     function tsm2_status_text(status) result(text)
         integer(c_int), intent(in) :: status
         character(len=:), allocatable :: text
+        interface
+            type(c_ptr) function status_text(status) bind(c, name="tsm2_status_text")
+                import :: c_int, c_ptr
+                integer(c_int), value :: status
+            end function
+        end interface
         text = c_text(status_text(status))
     end function
 
@@ -193,12 +178,23 @@ contains
     function tsm2_last_error(handle) result(text)
         type(c_ptr), intent(in) :: handle
         character(len=:), allocatable :: text
+        interface
+            type(c_ptr) function last_error(handle) bind(c, name="tsm2_last_error")
+                import :: c_ptr
+                type(c_ptr), value :: handle
+            end function
+        end interface
         text = c_text(last_error(handle))
     end function
 
     ! Where the kernels were tuned.
     function tsm2_about() result(text)
         character(len=:), allocatable :: text
+        interface
+            type(c_ptr) function about() bind(c, name="tsm2_about")
+                import :: c_ptr
+            end function
+        end interface
         text = c_text(about())
     end function
 
@@ -207,6 +203,12 @@ contains
         character(len=:), allocatable :: text
         character(kind=c_char), pointer :: letters(:)
         integer :: i
+        interface
+            integer(c_size_t) function c_length(text) bind(c, name="strlen")
+                import :: c_ptr, c_size_t
+                type(c_ptr), value :: text
+            end function
+        end interface
         call c_f_pointer(address, letters, [c_length(address)])
         allocate (character(len=size(letters)) :: text)
         do i = 1, size(letters)
