@@ -156,12 +156,12 @@ def write(
         digest = tried.values["source_digest"]
         if connection.execute(select(kernel.digest).where(kernel.digest == digest)).first() is None:
             row = source(digest)
-            connection.execute(insert(schema.source).values({one.name: row[one.name] for one in kernel}))
+            connection.execute(insert(schema.source), {one.name: row[one.name] for one in kernel})
         values = {**tried.values, "run_id": run_id(tried.run), "device_name": device_name, "problem_id": problem_id}
         if key in ids:
-            connection.execute(update(trial).where(trial.c.id == ids[key]).values(values))
+            connection.execute(update(trial).where(trial.c.id == ids[key]), values)
         else:
-            ids[key] = connection.execute(insert(trial).values(values).returning(trial.c.id)).scalar_one()
+            ids[key] = connection.execute(insert(trial).returning(trial.c.id), values).scalar_one()
 
     def add(key: TrialKey, number: int, timed: Timed) -> None:
         place = {"trial_id": ids[key], "run_id": run_id(timed.run), "round": number}
@@ -202,7 +202,7 @@ def _added_once(connection: Connection, table: Table, values: Mapping[str, Any])
     same = (table.c[name].is_not_distinct_from(value) for name, value in values.items())
     found = connection.execute(select(table.c.id).where(*same)).scalar()
     if found is None:
-        found = connection.execute(insert(table).values(values).returning(table.c.id)).scalar_one()
+        found = connection.execute(insert(table).returning(table.c.id), values).scalar_one()
     return int(found)
 
 
@@ -215,8 +215,7 @@ def _remove_vendor(connection: Connection, device_name: str, problem_id: int) ->
 
 
 def _add(connection: Connection, table: Table, samples: Table, place: Mapping[str, Any], timed: Timed) -> None:
-    row = insert(table).values({**timed.values, **place}).returning(table.c.id)
-    number = connection.execute(row).scalar_one()
+    number = connection.execute(insert(table).returning(table.c.id), {**timed.values, **place}).scalar_one()
     every = [{"measurement_id": number, "ordinal": at, "us": us} for at, us in enumerate(timed.samples_us)]
     if every:
         connection.execute(insert(samples), every)
