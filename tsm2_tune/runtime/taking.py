@@ -47,6 +47,8 @@ def torch_taker(torch: Any) -> Taker:
         c may be `out`; None where there is no beta. All have so many dimensions, c perhaps fewer: 2, or 3 for a batch
         of one product.
         """
+        if c is not None and c.dim() == 1 and a.dim() == b.dim() == 2 and not _is_small(*a.shape, b.shape[1]):
+            return None  # a linear layer with a bias, most often: the quickest way out
         key = torch_key(a, b, out, OF_OPERATOR)
         if key in vendors:
             return None
@@ -108,7 +110,12 @@ def _is_spread(c: Any, shape: tuple[int, ...], out: Any, plan: Plan) -> bool:
         return True
     m, n, k = plan.shape
     fits = c.dim() <= len(shape) and all(x in (1, y) for x, y in zip(c.shape[::-1], shape[::-1], strict=False))
-    return fits and FEW * m * n <= (m + n) * k
+    return fits and _is_small(m, k, n)
+
+
+def _is_small(m: int, k: int, n: int) -> bool:
+    """Whether a result of m x n is so small that spreading a row into it costs little beside the product."""
+    return FEW * m * n <= (m + n) * k
 
 
 def _first_plan(torch: Any, a: Any, b: Any, out: Any, key: Any) -> Plan | None:
