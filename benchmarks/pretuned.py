@@ -10,29 +10,72 @@ stopped, also after a kill. `--no-verify` leaves it out: the text says then of e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import click
 
 import tsm2_tune
 from tsm2_tune.errors import InputError
-from tsm2_tune.options import texts
-from tsm2_tune.tuner.target import find_target
+from tsm2_tune.generator.families import config_spelt
+from tsm2_tune.generator.render import INDEX_BITS, index_defines, render
+from tsm2_tune.tuner.compiler import compile_text
+from tsm2_tune.tuner.export.between import rows_between
+from tsm2_tune.tuner.job import verified
+from tsm2_tune.tuner.locks import device_lock
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.target import Target, find_target
+from tsm2_tune.tuner.trial import Outcome
+from tsm2_tune.tuner.tune import Options, Tuner, cores
 from tsm2_tune.usage import Command
 
 
-def verify(database: str, winners: Sequence[tsm2_tune.BestRow], device: str, *, pairs: bool) -> None:
-    """Let runs on the device verify these winners, and with `pairs` the kernels for shapes between; no search is
-    made, as the problems have trials. InputError where they are of another device.
+def verify(database: str, dtypes: Sequence[str], device: str) -> None:
+    """Verify the winners of these types in full, on the device, and the kernels that an export adds for shapes
+    between. InputError where they are of another device.
+
+    Of a winner that is found wrong the next one takes the place. It goes on where the last call stopped.
     """
     target = find_target(device)
-    if {row.device for row in winners} != {target.identity.name}:
-        raise InputError(f"{database} is not of {target.identity.name} alone: run this where its winners were tuned")
-    for cache in sorted({row.cache for row in winners}):
-        problems = [row.problem for row in winners if row.cache == cache]
-        tsm2_tune.tune(
-            problems, db=database, device=target, cache=cache, max_trials=1, budget=1, pairs=pairs, on_event=print
-        )
+    interrupted = set[int]()
+    with device_lock(target), Tuner(target, Options()) as tuner, Store.open(Path(database), create=False) as store:
+        while rows := [row for row in unverified(store, dtypes, target) if row.trial_id not in interrupted]:
+            with ThreadPoolExecutor(cores()) as compilers:  # ahead of the verification, into the cache
+                for row in rows:
+                    for one in texts_of(row, tuner):
+                        compilers.submit(compile_text, **one)
+                for number, row in enumerate(rows, 1):
+                    since = time.monotonic()
+                    event = verified(row, tuner, store)
+                    if event is not None and event.outcome is Outcome.INTERRUPTED:
+                        interrupted.add(row.trial_id)
+                    seconds = time.monotonic() - since
+                    click.echo(f"{number}/{len(rows)} {seconds:.1f} s {row.problem.text} {event or 'known'}")
+
+
+def unverified(store: Store, dtypes: Sequence[str], target: Target) -> list[tsm2_tune.BestRow]:
+    """The rows, each kernel's once. InputError where a winner is of another device."""
+    every = store.best()
+    if {row.device for row in every} != {target.identity.name}:
+        raise InputError(f"it is not of {target.identity.name} alone: run this where its winners were tuned")
+    winners = [row for row in every if row.dtype in dtypes and not row.stale]
+    rows = [*winners, *rows_between(store, winners)]
+    return [row for row in rows if not row.verified_in_full]
+
+
+def texts_of(row: tsm2_tune.BestRow, tuner: Tuner) -> Iterator[dict[str, Any]]:
+    """What is compiled for the full verification of the row's kernel, as `compile_text` takes it."""
+    config = config_spelt(row.config)
+    assert config is not None  # else it would be stale
+    source = render(row.problem, config)
+    for bits in INDEX_BITS:
+        yield {
+            "text": source.text, "kernel": source.kernel, "defines": index_defines(bits),
+            "toolchain": tuner.target.toolchain, "limit_seconds": tuner.options.compile_limit_seconds,
+        }  # fmt: skip
 
 
 @click.command(cls=Command)
@@ -40,14 +83,14 @@ def verify(database: str, winners: Sequence[tsm2_tune.BestRow], device: str, *, 
 @click.option("--dtype", default="f32,f64", show_default=True, help="Element types of the winners.")
 @click.option("--device", default="0", show_default=True, help="The CUDA ordinal of the card.")
 @click.option("--verify/--no-verify", "is_verified", default=True, help="Whether winners are verified before.")
-@click.option("--pairs/--no-pairs", default=False, help="Whether kernels are measured at each other's shapes, too.")
 @click.option("--output", required=True, metavar="FILE", help="The text.")
-def main(database: str, dtype: str, device: str, is_verified: bool, pairs: bool, output: str) -> None:
+def main(database: str, dtype: str, device: str, is_verified: bool, output: str) -> None:
     """Write the text of trials of DATABASE that the package brings."""
+    dtypes = dtype.split(",")
     if is_verified:
-        verify(database, tsm2_tune.best(database, dtype=texts(dtype)), device, pairs=pairs)
-    rows = tsm2_tune.best(database, dtype=texts(dtype))
-    tsm2_tune.export(database, format="trials", dtype=texts(dtype), output=output)
+        verify(database, dtypes, device)
+    rows = tsm2_tune.best(database, dtype=dtypes)
+    tsm2_tune.export(database, format="trials", dtype=dtypes, output=output)
     done = sum(row.verified_in_full for row in rows)
     click.echo(f"wrote {output}: {len(rows)} winners, {done} of them verified in full")
 

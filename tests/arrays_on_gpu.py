@@ -200,7 +200,7 @@ def cost(best: ModuleType) -> None:
         "jit(best_kernels.jax.dot_general)(x, x), splits k": lambda: across(tall, tall),
         "cupy.matmul(a, b)": lambda: cupy.matmul(*of_cupy),
         "best_kernels.cupy.matmul(a, b)": lambda: best.cupy.matmul(*of_cupy),
-        "cupy.matmul(a, b, out)": lambda: cupy.matmul(*of_cupy, out),
+        "cupy.matmul(a, b, out=out)": lambda: cupy.matmul(*of_cupy, out=out),
         "best_kernels.cupy.matmul(a, b, out)": lambda: best.cupy.matmul(*of_cupy, out),
     }
     times: dict[str, list[float]] = {name: [] for name in ways}

@@ -38,9 +38,13 @@ static int place_of(const struct attribute *table, int count, int number)
     return -1;
 }
 
+static int attributes_asked;
+int fake_attributes_asked(void) { return attributes_asked; }
+
 static int get(const struct attribute *table, int count, const uint64_t *words, int number, void *value, size_t bytes,
                size_t *written)
 {
+    ++attributes_asked;
     const int at = place_of(table, count, number);
     if (words == NULL || at < 0 || bytes != (size_t)table[at].bytes)
         return INVALID;

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import re
 import shutil
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -296,3 +298,38 @@ def test_what_is_left_does_not_decide_for_what_looks_alike(fakes: Path, narrow: 
     assert (len(played.launches), by_reason(played)) == (2, {"an epilogue is asked for": 2})
     (one,) = played.seen
     assert (one.shape, one.leading, one.batches) == ((6, 2, 3), (6, 3, 6), 1)
+
+
+ASKED_TWICE = """
+import ctypes
+from tests import lt_calls
+lt, driver = ctypes.CDLL("libcublasLt.so.13"), ctypes.CDLL("libcuda.so.1")
+factor, none, most = ctypes.c_float(1), ctypes.c_void_p(), 0
+for turn in range(3):
+    for n in range(1, 4):
+        _, values = lt_calls.matmul(n=n)
+        a, b, d = (lt_calls.made_layout(lt, values["layouts"][name]) for name in "abd")
+        lt.cublasLtMatmul(ctypes.c_void_p(1), lt_calls.made_operation(lt, values), ctypes.byref(factor),
+                          ctypes.c_void_p(1 << 40), a, ctypes.c_void_p(1 << 50), b, ctypes.byref(factor),
+                          ctypes.c_void_p(1 << 60), d, ctypes.c_void_p(1 << 60), d, none, none,
+                          ctypes.c_size_t(0), none)
+    print(lt.fake_attributes_asked())
+"""
+
+
+def test_descriptors_that_came_before_are_not_asked_again(fakes: Path, narrow: Path) -> None:
+    """Of new ones in other memory, too."""
+    first, second, third = map(int, run([sys.executable, "-c", ASKED_TWICE], [fakes], narrow))
+    assert first >= 3 * len(("compute", "scale", "transa", "transb"))
+    assert first == second == third
+
+
+def test_whatever_came_before_descriptors_are_told_apart(fakes: Path, narrow: Path) -> None:
+    """Of each kind there are two calls, with others between them; more than are kept, too."""
+    rng = random.Random(3)
+    taken = [*({"n": 3 + n} for n in range(300)), {}, {"C": C}]
+    cases = [*LEFT, *((changes, "") for changes in taken)] * 2
+    rng.shuffle(cases)
+    played = play(fakes, [matmul(**changes) for changes, _ in cases], pack=narrow)
+    assert (len(played.launches), len(played.left)) == (2 * len(taken), 2 * len(LEFT))
+    assert by_reason(played) == Counter(reason for _, reason in cases if reason)

@@ -47,8 +47,10 @@ def torch_taker(torch: Any) -> Taker:
         c may be `out`; None where there is no beta. All have so many dimensions, c perhaps fewer: 2, or 3 for a batch
         of one product.
         """
-        if c is not None and c.dim() == 1 and a.dim() == b.dim() == 2 and not _is_small(*a.shape, b.shape[1]):
-            return None  # a linear layer with a bias, most often: the quickest way out
+        if c is not None and c.dim() == 1 and a.dim() == b.dim() == 2:
+            m, k = a.shape
+            if not _is_small(m, k, b.shape[1]):
+                return None  # a linear layer with a bias, most often: the quickest way out
         key = torch_key(a, b, out, OF_OPERATOR)
         if key in vendors:
             return None

@@ -120,7 +120,7 @@ class Crossing:
             yield from self._tried(due, claims)
             for kind in kinds:
                 yield from self._contended(kind, claims)
-            yield from self._verified(claims)
+            yield from self._verified()
 
     def _contended(self, kind: Problem, claims: Claims) -> Iterator[Event]:
         """Try what contends of this one's element type and op, until nothing does that this run has not tried.
@@ -299,14 +299,13 @@ class Crossing:
         winners = [row for row in self._winners() if (row.dtype, row.op) in kinds]
         return [row for row in rows_between(self.store, winners) if not row.verified_in_full]
 
-    def _verified(self, claims: Claims) -> Iterator[WinnerVerified]:
+    def _verified(self) -> Iterator[WinnerVerified]:
         """The full verification of these: of one that is found wrong others take the place."""
         done = set[int]()
         while rows := [row for row in self._unverified() if row.trial_id not in done]:
             for row in rows:
                 done.add(row.trial_id)
-                turn = suggested.turn_of(row.problem, {row.family}, self.tuner, self.store, claims, self.started_at)
-                event = turn.verified(row)
+                event = job.verified(row, self.tuner, self.store)
                 if event is not None:
                     yield event
 

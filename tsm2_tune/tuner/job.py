@@ -227,30 +227,12 @@ class Turn:
             yield from self._finals(again, also)
             winners = self.store.best(device=device, problem=self.space.problem, cache=self.cache)
             winner = next(iter(winners), None)
-            event = self.verified(winner) if winner is not None and not winner.stale else None
+            event = verified(winner, self.tuner, self.store) if winner is not None and not winner.stale else None
             if event is None:
                 return
             yield event
             if event.outcome in (Outcome.OK, Outcome.INTERRUPTED):
                 return
-
-    def verified(self, row: BestRow) -> WinnerVerified | None:
-        """Verify the row's kernel in full, as the row starts it; None where that was done, here or elsewhere."""
-        if row.verified_in_full:
-            return None
-        in_each_state = [basis(row.family, self.tuner.target, cache) for cache in Cache]
-        known = self.store.full_verdict(row, in_each_state)
-        if known is not None:  # the same kernel won another problem
-            self.store.add_full_verdict(row.trial_id, known)
-            return None
-        config = config_spelt(row.config)
-        assert config is not None  # else it would be stale
-        result = self.tuner.verify_in_full(self.space.problem, config)
-        if result.outcome is Outcome.OK:
-            self.store.add_full_verdict(row.trial_id, result.verdict.detail if result.verdict else "")
-        elif result.outcome is not Outcome.INTERRUPTED:
-            self.store.refute(row.trial_id, result.outcome, f"in the full verification: {result.detail}")
-        return WinnerVerified(row.config, result.outcome, result.detail)
 
     def _finals(self, again: Again, also: Collection[str]) -> Iterator[FinalStored | FinalFailure]:
         """Measure the finalists again until the fastest was among them, every round stored before its event."""
@@ -268,6 +250,25 @@ class Turn:
             yield final if isinstance(final, FinalFailure) else FinalStored(final)
             if isinstance(final, FinalFailure):
                 return
+
+
+def verified(row: BestRow, tuner: Tuner, store: Store) -> WinnerVerified | None:
+    """Verify the row's kernel in full, as the row starts it; None where that was done, here or elsewhere."""
+    if row.verified_in_full:
+        return None
+    in_each_state = [basis(row.family, tuner.target, cache) for cache in Cache]
+    known = store.full_verdict(row, in_each_state)
+    if known is not None:  # the same kernel won another problem
+        store.add_full_verdict(row.trial_id, known)
+        return None
+    config = config_spelt(row.config)
+    assert config is not None  # else it would be stale
+    result = tuner.verify_in_full(row.problem, config)
+    if result.outcome is Outcome.OK:
+        store.add_full_verdict(row.trial_id, result.verdict.detail if result.verdict else "")
+    elif result.outcome is not Outcome.INTERRUPTED:
+        store.refute(row.trial_id, result.outcome, f"in the full verification: {result.detail}")
+    return WinnerVerified(row.config, result.outcome, result.detail)
 
 
 def _left_out(tuner: Tuner, problem: Problem) -> Iterator[VendorLeftOut]:

@@ -60,6 +60,13 @@ static struct caller *new_caller(const void *address)
     return made;
 }
 
+static void give_up(struct caller *made)
+{
+    if (made != NULL)
+        free((void *)made->known);
+    free(made);
+}
+
 const struct caller *caller_at(const void *address)
 {
     static _Thread_local struct caller spare; /* for callers that find no place */
@@ -72,20 +79,23 @@ const struct caller *caller_at(const void *address)
             made = made == NULL ? new_caller(address) : made;
             if (made == NULL || made->matmul == NULL) /* which may be loaded later */
                 break;
+            if (made->known == NULL)
+                made->known = calloc(KNOWN, sizeof *made->known);
             if (atomic_compare_exchange_strong(place, &before, made))
                 return made;
         }
         if (before->address == address) { /* another thread's, maybe */
-            free(made);
+            give_up(made);
             return before;
         }
     }
     made = made == NULL ? new_caller(address) : made;
     if (made == NULL || made->matmul == NULL) {
-        free(made);
+        give_up(made);
         return NULL;
     }
     spare = *made;
-    free(made);
+    spare.known = NULL; /* what it knew would be lost with it */
+    give_up(made);
     return &spare;
 }

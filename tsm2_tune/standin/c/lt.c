@@ -13,7 +13,7 @@ enum { COMPUTE_TYPE = 0, SCALE_TYPE = 1, POINTER_MODE = 2, TRANS_A = 3, TRANS_B 
 enum { LAYOUT_TYPE = 0, ORDER = 1, ROWS = 2, COLUMNS = 3, LD = 4, BATCH_COUNT = 5, BATCH_STRIDE = 6 };
 enum { COLUMN_MAJOR = 0, ROW_MAJOR = 1, NO_EPILOGUE = 1, CONJUGATED = 3 };
 
-static bool is_like(const void *descriptor, const uint64_t *made, const struct meaning *meaning)
+bool is_like(const void *descriptor, const uint64_t *made, const struct meaning *meaning)
 {
     const uint64_t *words = descriptor;
     for (int at = 0; at < meaning->words; ++at) /* it ends in the first words of one that an older header made smaller */
@@ -110,22 +110,24 @@ static int transposed(int operation)
 
 /* The product, whose matrices are of known orders, as the one of column-major matrices in the same memory: where C is
    row-major, that of the transposed matrices. It is left where an operation would be to conjugate and no more. */
-static struct asked by_columns(struct asked asked, const struct matrix *a, const struct matrix *b, const struct matrix *d)
+static struct described by_columns(struct described described, const struct matrix *a, const struct matrix *b,
+                                   const struct matrix *d)
 {
-    struct asked found = asked;
+    const struct asked asked = described.asked;
+    struct described found = described;
     const int transa = a->order == ROW_MAJOR ? transposed(asked.transa) : asked.transa;
     const int transb = b->order == ROW_MAJOR ? transposed(asked.transb) : asked.transb;
-    found.transa = transa, found.transb = transb;
+    found.asked.transa = transa, found.asked.transb = transb;
     if (d->order == ROW_MAJOR) {
-        found.transa = transposed(transb), found.transb = transposed(transa);
-        found.m = asked.n, found.n = asked.m;
-        found.A = asked.B, found.B = asked.A;
-        found.lda = asked.ldb, found.ldb = asked.lda;
+        found.asked.transa = transposed(transb), found.asked.transb = transposed(transa);
+        found.asked.m = asked.n, found.asked.n = asked.m;
+        found.asked.lda = asked.ldb, found.asked.ldb = asked.lda;
+        found.is_swapped = true;
     }
-    if (found.transa != CONJUGATED && found.transb != CONJUGATED)
+    if (found.asked.transa != CONJUGATED && found.asked.transb != CONJUGATED)
         return found;
-    asked.unfit = MORE;
-    return asked;
+    described.asked.unfit = MORE;
+    return described;
 }
 
 static bool has_order(const struct matrix *matrix) { return matrix->order == COLUMN_MAJOR || matrix->order == ROW_MAJOR; }
@@ -146,34 +148,34 @@ static enum reason reason_of_matrices(const struct asked *asked, const struct ma
     return c->rows != d->rows || c->columns != d->columns || c->order != d->order ? MORE : NOT_LEFT;
 }
 
-/* The product, of which nothing is known but its type where that is -1. */
-static struct asked described(const struct caller *of, const void *layouts[4], const void *operation, struct asked asked,
-                              const void *C)
+struct described described(const struct caller *of, const struct descriptors *descriptors)
 {
     struct matrix a, b, c, d;
     struct operation done;
-    asked.type = -1;
-    if (!of->is_whole || !operation_of(of, operation, &done) || !matrix_of(of, layouts[3], &d) ||
+    struct described found = {.asked = {.routine = LT_MATMUL, .type = -1, .batches = 1, .unfit = NOT_LEFT}};
+    struct asked *asked = &found.asked;
+    const void *const *layouts = descriptors->layouts;
+    if (!of->is_whole || !operation_of(of, descriptors->operation, &done) || !matrix_of(of, layouts[3], &d) ||
         type_of(d.type, d.type, d.type, done.compute) < 0) /* most of what no kernel is for is passed on here */
-        return asked;
+        return found;
     if (!matrix_of(of, layouts[0], &a) || !matrix_of(of, layouts[1], &b))
-        return asked;
+        return found;
     if (layouts[2] == layouts[3])
         c = d;
     else if (!matrix_of(of, layouts[2], &c))
-        return asked;
-    asked.type = type_of_matrices(&a, &b, &c, &d, &done);
-    if (asked.type < 0)
-        return asked;
-    asked.transa = done.transa, asked.transb = done.transb;
-    asked.m = (int64_t)d.rows, asked.n = (int64_t)d.columns, asked.k = (int64_t)(done.transa == TSM2_N ? a.columns : a.rows);
-    asked.lda = a.ld, asked.ldb = b.ld, asked.ldc = d.ld;
-    asked.batches = d.batches;
-    asked.unfit = done.unfit != NOT_LEFT ? done.unfit : reason_of_matrices(&asked, &a, &b, &c, &d);
-    if (asked.unfit == NOT_LEFT && asked.beta != NULL && (C != asked.C || c.ld != d.ld) && !is_zero(&asked, asked.beta))
-        asked.unfit = MORE;
+        return found;
+    asked->type = type_of_matrices(&a, &b, &c, &d, &done);
+    if (asked->type < 0)
+        return found;
+    asked->transa = done.transa, asked->transb = done.transb;
+    asked->m = (int64_t)d.rows, asked->n = (int64_t)d.columns;
+    asked->k = (int64_t)(done.transa == TSM2_N ? a.columns : a.rows);
+    asked->lda = a.ld, asked->ldb = b.ld, asked->ldc = d.ld;
+    asked->batches = d.batches;
+    asked->unfit = done.unfit != NOT_LEFT ? done.unfit : reason_of_matrices(asked, &a, &b, &c, &d);
+    found.has_other_c = c.ld != d.ld;
     const bool is_known = done.transa >= TSM2_N && done.transa <= TSM2_C && done.transb >= TSM2_N && done.transb <= TSM2_C;
-    return checked(asked.unfit == NOT_LEFT && is_known ? by_columns(asked, &a, &b, &d) : asked);
+    return asked->unfit == NOT_LEFT && is_known ? by_columns(found, &a, &b, &d) : found;
 }
 
 EXPORTED int cublasLtMatmul(void *handle, const void *operation, const void *alpha, const void *A, const void *layout_a,
@@ -189,10 +191,14 @@ EXPORTED int cublasLtMatmul(void *handle, const void *operation, const void *alp
         return CUBLAS_NOT_INITIALIZED;
     if (caller->is_cublas)
         return caller->matmul REST;
-    const void *layouts[] = {layout_a, layout_b, layout_c, layout_d};
-    const struct asked begun = {.routine = LT_MATMUL, .alpha = alpha, .A = A, .B = B, .beta = beta, .C = D, .batches = 1,
-                                .unfit = NOT_LEFT};
-    struct asked asked = described(caller, layouts, operation, begun, C);
+    const struct descriptors descriptors = {operation, {layout_a, layout_b, layout_c, layout_d}};
+    const struct described of_descriptors = known_or_described(caller, &descriptors);
+    struct asked asked = of_descriptors.asked;
+    asked.alpha = alpha, asked.beta = beta, asked.C = D;
+    asked.A = of_descriptors.is_swapped ? B : A, asked.B = of_descriptors.is_swapped ? A : B;
+    if (asked.unfit == NOT_LEFT && beta != NULL && (C != D || of_descriptors.has_other_c) && !is_zero(&asked, beta))
+        asked.unfit = MORE;
+    asked = checked(asked);
     if (handle == NULL)
         asked.unfit = ZERO; /* of which cuBLASLt tells */
     struct visit visit;

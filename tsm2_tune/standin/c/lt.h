@@ -1,4 +1,5 @@
-/* cuBLASLt's routine for products (lt.c), and the library that a call of it is for (callers.c). */
+/* cuBLASLt's routine for products (lt.c), the library that a call of it is for (callers.c), and what is known of the
+   descriptors that it comes with (known.c). */
 
 #ifndef LT_H
 #define LT_H
@@ -42,8 +43,29 @@ struct caller {
     DESCRIPTORS(MEMBER)
 #undef MEMBER
     struct meaning of_operation, of_layout;
+    struct known *_Atomic *known; /* KNOWN of them, by their hash; NULL: none is kept */
 };
 /* What is known of calls from this address; NULL where no cuBLASLt is found for them. */
 const struct caller *caller_at(const void *address);
+
+/* Of a call: A's, B's, C's and D's layouts. */
+struct descriptors {
+    const void *operation, *layouts[4];
+};
+
+/* What they say, whatever the matrices' addresses are. */
+struct described {
+    struct asked asked; /* without addresses; nothing is known but its type where that is -1 */
+    bool is_swapped;    /* its A is the call's B */
+    bool has_other_c;   /* C's leading dimension is not D's */
+};
+/* Asks cuBLASLt what they say. */
+struct described described(const struct caller *of, const struct descriptors *descriptors);
+/* The same; of descriptors that are, bit by bit, like ones that came before, what those said. */
+struct described known_or_described(const struct caller *of, const struct descriptors *descriptors);
+/* Whether the descriptor is like another, in the bits that mean something. */
+bool is_like(const void *descriptor, const uint64_t *made, const struct meaning *meaning);
+
+enum { KNOWN = 256 }; /* a power of two; products of a caller */
 
 #endif

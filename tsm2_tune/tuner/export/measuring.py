@@ -209,7 +209,11 @@ class Search:
                 self._turns[problem] = MOST_TURNS  # times as they are decide
             yield event
         self.tuned.read(problem)
-        verified = turn.verified(self.tuned.store.row(trial.id)) if self.tuned.is_right(trial) else None
+        verified = (
+            job.verified(self.tuned.store.row(trial.id), turn.tuner, turn.store)
+            if self.tuned.is_right(trial)
+            else None
+        )
         if verified is not None:
             yield verified
             self.tuned.read(problem)
