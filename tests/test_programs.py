@@ -21,9 +21,9 @@ from click.testing import CliRunner
 from benchmarks import programs as bench
 from tests.lt_calls import BIAS, EPILOGUE, matmul
 from tests.standin_calls import TESTS, gemm
-from tsm2_tune import programs
+from tsm2_tune import recording
 from tsm2_tune.options import problems_of
-from tsm2_tune.programs import recorded
+from tsm2_tune.recording import recorded
 from tsm2_tune.standin.build import SOURCES
 from tsm2_tune.standin.journal import HEAD, LINE, MAGIC, REASONS, UNCOUNTED, Seen, Written, written_in
 
@@ -119,7 +119,7 @@ def test_of_very_many_products_all_are_written_and_read(tmp_path: Path) -> None:
 def test_of_more_products_than_are_read_the_most_worthy_are_written(
     monkeypatch: pytest.MonkeyPatch, limit: str, value: int
 ) -> None:
-    monkeypatch.setattr(programs, limit, value)
+    monkeypatch.setattr(recording, limit, value)
     many = tuple(replace(SEEN, shape=(8, 10**6 + count, 16)) for count in range(100))
     lines = list(recorded(Written(many), ["program"]))
     assert len("\n".join(lines)) < 1000
@@ -136,6 +136,26 @@ def test_what_is_worth_little_is_left_out() -> None:
     _, first, second = recorded(Written((SEEN, little)), ["program"], worth=0.01)
     assert first == whole[1]
     assert second.startswith("# left out, as it is worth little: 1000x8x16:f32:ntt: 1 time")
+
+
+def test_of_products_that_are_alike_but_for_one_extent_a_few_stay() -> None:
+    """A vector and 1, 2, ... 50 others, each worth less than what is asked for."""
+    series = [replace(SEEN, op="TN", shape=(count, 1, 10**6), calls=3) for count in range(1, 51)]
+    lonely = replace(SEEN, op="TN", shape=(5, 2, 10**6), calls=3)
+    lines = list(recorded(Written((SEEN, *series, lonely)), ["program"], worth=0.1))
+    kept = [line for line in lines if line[0] != "#"]
+    assert [line.partition("x")[0] for line in kept[1:]] == ["1", "2", "3", "5", "8", "12", "18", "27", "41", "50"]
+    assert kept[1].endswith(", for 50 products that differ in one extent")
+    left = [line for line in lines if line.startswith("# left out, as it is worth little: ")]
+    assert len(kept) + len(left) == 52
+
+
+def test_few_products_that_are_alike_or_worth_little_together_are_left_out() -> None:
+    few = [replace(SEEN, op="TN", shape=(count, 1, 10**6), calls=30) for count in (1, 20, 50)]
+    many = [replace(SEEN, op="TN", shape=(count, 1, 10**6), calls=1, cublas_us=(1, 0.01)) for count in range(1, 51)]
+    for little in (few, many):
+        kept = [line for line in recorded(Written((SEEN, *little)), ["program"], worth=0.2) if line[0] != "#"]
+        assert len(kept) == 1
 
 
 def test_run_takes_kernels_of_a_library_and_reports(fakes: Path, plain: str) -> None:

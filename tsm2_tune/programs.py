@@ -14,10 +14,9 @@ from rich.console import Console
 from tsm2_tune import display
 from tsm2_tune.command_options import Percent, database_option, is_given
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.families import FAMILIES
-from tsm2_tune.options import MOST_PROBLEMS, MOST_SHAPES_BYTES
+from tsm2_tune.recording import NONE_SEEN, recorded
 from tsm2_tune.standin.build import pack_path, pretuned_path, standin_path
-from tsm2_tune.standin.journal import REASONS, Seen, Written, count_of, total_us, written_in
+from tsm2_tune.standin.journal import REASONS, Seen, Written, count_of, written_in
 from tsm2_tune.standin.running import Standing, become, journal_folder, ran
 from tsm2_tune.tuner.export.files import write
 from tsm2_tune.tuner.trial import in_a_line
@@ -25,17 +24,11 @@ from tsm2_tune.usage import Command
 
 VERIFIED = 3  # products of each shape
 MOST_LEFT = 10  # that a report names
-ROOM_FOR_THE_REST = 100  # bytes of a comment
 TROUBLES = {  # reasons that are to be mended, in a report
     "no pack is there": "the library of kernels cannot be used",
     "the kernel could not be started": "kernels could not be started",
 }
-NO_PRODUCTS = (  # reasons for which a product stays with cuBLAS whatever is tuned
-    "an epilogue is asked for",
-    "cuBLASLt is asked for more than a product in place",
-)
 ELF = b"\x7fELF"  # with which shared libraries begin
-NONE_SEEN = "no product was seen: the program called no cuBLAS, or has it linked into itself"
 PROGRAM = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
 program_argument = click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -120,7 +113,8 @@ def _library(name: str) -> Path:
     default="0%",
     show_default=True,
     metavar="PERCENT",
-    help="Leave out, as comments, products that take a smaller share of the GPU time of all.",
+    help="Leave out, as comments, products that take a smaller share of the GPU time of all. Of several that differ"
+    " in one extent alone, and take that share together, a few stay.",
 )
 @program_argument
 @click.pass_context
@@ -176,44 +170,6 @@ def _write(text: str, output: str) -> None:
     except InputError as error:
         click.echo(text, nl=False)
         raise InputError(f"{error}; what was recorded is on standard output") from None
-
-
-def recorded(written: Written, program: Sequence[str], worth: float = 0.0) -> Iterator[str]:
-    """Lines of a shapes file, as many as one may have: problems, most time first, each with how often it came and its
-    share of the time."""
-    head = [f"# Products of {in_a_line(shlex.join(program))}, by cuBLAS, most GPU time first."]
-    head += [f"# {in_a_line(sentence)}" for sentence in written.besides]
-    if not written.seen and not written.besides:
-        head.append(f"# {NONE_SEEN}")
-    room = MOST_SHAPES_BYTES - sum(len(line.encode()) + 1 for line in head) - ROOM_FOR_THE_REST
-    yield from head
-    for count, line in enumerate(_lines(written.seen, worth)):
-        room -= len(line.encode()) + 1
-        if room < 0 or count == MOST_PROBLEMS:
-            rest = count_of(len(written.seen) - count, "product")
-            yield f"# left out, as a file for --shapes can have no more: {rest} of less time"
-            return
-        yield line
-
-
-def _lines(seen: Sequence[Seen], worth: float) -> Iterator[str]:
-    """A line for each product."""
-    whole = total_us(seen)
-    for one in seen:
-        problem = one.problem
-        about = f"{count_of(one.calls, 'time')}, {one.total_us:.1f} us in all"
-        if whole:
-            about += f", {100 * one.total_us / whole:.1f} %"
-        about += f", {one.routine} {one.op}" + (", odd lines" if one.has_odd_lines else "")
-        if problem is None or not any(family.supports(problem) for family in FAMILIES.values()):
-            m, n, k = one.shape
-            yield f"# left out, as no kernel family computes it: {m}x{n}x{k} {one.dtype}: {about}"
-        elif sum(one.left[REASONS.index(reason)] for reason in NO_PRODUCTS) == one.calls:
-            yield f"# left out, as {one.reason}: {problem.text}: {about}"
-        elif whole and one.total_us < worth * whole:
-            yield f"# left out, as it is worth little: {problem.text}: {about}"
-        else:
-            yield f"{problem.text}  # {about}"
 
 
 def _report(written: Written, *, has_times: bool) -> None:

@@ -1,0 +1,98 @@
+"""What is written of a program's products: a file for --shapes."""
+
+from __future__ import annotations
+
+import shlex
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from tsm2_tune.generator.families import FAMILIES
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.options import MOST_PROBLEMS, MOST_SHAPES_BYTES
+from tsm2_tune.standin.journal import REASONS, Seen, Written, count_of, total_us
+from tsm2_tune.tuner.trial import in_a_line
+
+NONE_SEEN = "no product was seen: the program called no cuBLAS, or has it linked into itself"
+ROOM_FOR_THE_REST = 100  # bytes of a comment
+LEAST_OF_SERIES = 4  # products that differ in one extent alone
+STEP = 1.5  # from one extent of a series that stays to the next one, at least
+NO_PRODUCTS = (  # reasons for which a product stays with cuBLAS whatever is tuned
+    "an epilogue is asked for",
+    "cuBLASLt is asked for more than a product in place",
+)
+
+
+def recorded(written: Written, program: Sequence[str], worth: float = 0.0) -> Iterator[str]:
+    """Lines of a shapes file, as many as one may have: problems, most time first, each with how often it came and its
+    share of the time."""
+    head = [f"# Products of {in_a_line(shlex.join(program))}, by cuBLAS, most GPU time first."]
+    head += [f"# {in_a_line(sentence)}" for sentence in written.besides]
+    if not written.seen and not written.besides:
+        head.append(f"# {NONE_SEEN}")
+    room = MOST_SHAPES_BYTES - sum(len(line.encode()) + 1 for line in head) - ROOM_FOR_THE_REST
+    yield from head
+    for count, line in enumerate(_lines(written.seen, worth)):
+        room -= len(line.encode()) + 1
+        if room < 0 or count == MOST_PROBLEMS:
+            rest = count_of(len(written.seen) - count, "product")
+            yield f"# left out, as a file for --shapes can have no more: {rest} of less time"
+            return
+        yield line
+
+
+def _lines(seen: Sequence[Seen], worth: float) -> Iterator[str]:
+    """A line for each product."""
+    whole = total_us(seen)
+    of_series = stand_for_series(seen, worth * whole)
+    for one in seen:
+        problem = one.problem
+        about = f"{count_of(one.calls, 'time')}, {one.total_us:.1f} us in all"
+        if whole:
+            about += f", {100 * one.total_us / whole:.1f} %"
+        about += f", {one.routine} {one.op}" + (", odd lines" if one.has_odd_lines else "")
+        if problem is None or not is_computed(problem):
+            m, n, k = one.shape
+            yield f"# left out, as no kernel family computes it: {m}x{n}x{k} {one.dtype}: {about}"
+        elif is_no_product(one):
+            yield f"# left out, as {one.reason}: {problem.text}: {about}"
+        elif problem in of_series:
+            yield f"{problem.text}  # {about}, for {of_series[problem]} that differ in one extent"
+        elif whole and one.total_us < worth * whole:
+            yield f"# left out, as it is worth little: {problem.text}: {about}"
+        else:
+            yield f"{problem.text}  # {about}"
+
+
+def is_computed(problem: Problem) -> bool:
+    return any(family.supports(problem) for family in FAMILIES.values())
+
+
+def is_no_product(one: Seen) -> bool:
+    """Whether cuBLAS was asked for more than a product, each time."""
+    return sum(one.left[REASONS.index(reason)] for reason in NO_PRODUCTS) == one.calls
+
+
+def stand_for_series(seen: Sequence[Seen], worth_us: float) -> dict[Problem, str]:
+    """Those that stay of each series, and what each is in: of products that are worth less, alike but for one extent,
+    such as a vector and 1, 2, ... 50 others, and worth it together. A kernel serves shapes between.
+    """
+    little = defaultdict[Problem, float](float)
+    for one in seen:
+        problem = one.problem
+        if problem is not None and one.total_us < worth_us and is_computed(problem) and not is_no_product(one):
+            little[problem] += one.total_us
+    series = defaultdict[tuple[object, ...], dict[int, Problem]](dict)
+    for problem in little:
+        m, n, k = extents = problem.m, problem.n, problem.k
+        for extent, others in zip(extents, ((n, k, "m"), (m, k, "n"), (m, n, "k")), strict=True):
+            series[problem.dtype_name, problem.op, *others][extent] = problem
+    found = dict[Problem, str]()
+    for members in series.values():
+        if len(members) < LEAST_OF_SERIES or sum(map(little.__getitem__, members.values())) < worth_us:
+            continue
+        last = 0
+        for extent in sorted(members):
+            if extent >= STEP * last or extent == max(members):
+                found[members[extent]] = count_of(len(members), "product")
+                last = extent
+    return found
