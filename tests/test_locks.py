@@ -64,6 +64,15 @@ def test_who_waits_says_so_and_comes_next() -> None:
     assert told == [f"device NVIDIA H200 is in use by a run of process {os.getpid()}: waiting for its end"]
 
 
+def test_a_run_that_another_one_calls_does_not_wait_for_that() -> None:
+    """By its callback, say: it would wait for ever."""
+    with device_lock(target()):
+        with pytest.raises(DeviceError, match="in use by a run of process"), device_lock(target(), print):
+            pass
+    with device_lock(target(), print):
+        pass
+
+
 def test_a_lock_with_odd_content_names_nobody(folder: Path) -> None:
     with device_lock(target()):
         (lock,) = folder.iterdir()

@@ -7,6 +7,7 @@ import os
 import re
 import stat
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from tsm2_tune.errors import DeviceError
 from tsm2_tune.tuner.target import Target
 
 MOST_DIGITS = 10  # of a process's number
+_threads: dict[str, int] = {}  # of this process, that have a lock, by its name
 
 
 @contextmanager
@@ -22,6 +24,7 @@ def device_lock(target: Target, wait: Callable[[str], object] | None = None) -> 
     """The device is this run's alone, of all runs of this user, while this is open and the process lives.
 
     Where another run has it: DeviceError, or with `wait`, which is told so once, not before that one has ended.
+    Nobody waits for the run which called this one.
     """
     folder = _folder()
     name = re.sub(r"[^\w.-]+", "_", target.identity.uuid or target.spec, flags=re.ASCII)
@@ -41,8 +44,12 @@ def device_lock(target: Target, wait: Callable[[str], object] | None = None) -> 
             " set XDG_RUNTIME_DIR to a folder of yours"
         ) from None
     try:
-        _lock(opened, target, wait)
-        yield
+        _lock(opened, target, None if _threads.get(name) == threading.get_ident() else wait)
+        _threads[name] = threading.get_ident()
+        try:
+            yield
+        finally:
+            del _threads[name]
     finally:
         os.close(opened)
 
