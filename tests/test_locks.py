@@ -66,9 +66,9 @@ def test_who_waits_says_so_and_comes_next() -> None:
 
 def test_a_run_that_another_one_calls_does_not_wait_for_that() -> None:
     """By its callback, say: it would wait for ever."""
-    with device_lock(target()):
-        with pytest.raises(DeviceError, match="in use by a run of process"), device_lock(target(), print):
-            pass
+    busy = "in use by a run of process"
+    with device_lock(target()), pytest.raises(DeviceError, match=busy), device_lock(target(), print):
+        pass
     with device_lock(target(), print):
         pass
 
