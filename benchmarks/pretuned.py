@@ -14,23 +14,21 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import click
 
 import tsm2_tune
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.families import config_spelt
-from tsm2_tune.generator.render import INDEX_BITS, index_defines, render
-from tsm2_tune.tuner.compiler import compile_text
 from tsm2_tune.tuner.export.between import rows_between
 from tsm2_tune.tuner.job import verified
 from tsm2_tune.tuner.locks import device_lock
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.target import Target, find_target
-from tsm2_tune.tuner.trial import Outcome
 from tsm2_tune.tuner.tune import Options, Tuner, cores
 from tsm2_tune.usage import Command
+
+BYTES_OF_ONE = 2**35  # of the device, for one kernel's verification: what finds no room is left out of that
+CORES_OF_ONE = 4
 
 
 def verify(database: str, dtypes: Sequence[str], device: str) -> None:
@@ -40,20 +38,27 @@ def verify(database: str, dtypes: Sequence[str], device: str) -> None:
     Of a winner that is found wrong the next one takes the place. It goes on where the last call stopped.
     """
     target = find_target(device)
-    interrupted = set[int]()
-    with device_lock(target), Tuner(target, Options()) as tuner, Store.open(Path(database), create=False) as store:
-        while rows := [row for row in unverified(store, dtypes, target) if row.trial_id not in interrupted]:
-            with ThreadPoolExecutor(cores()) as compilers:  # ahead of the verification, into the cache
-                for row in rows:
-                    for one in texts_of(row, tuner):
-                        compilers.submit(compile_text, **one)
-                for number, row in enumerate(rows, 1):
-                    since = time.monotonic()
-                    event = verified(row, tuner, store)
-                    if event is not None and event.outcome is Outcome.INTERRUPTED:
-                        interrupted.add(row.trial_id)
-                    seconds = time.monotonic() - since
-                    click.echo(f"{number}/{len(rows)} {seconds:.1f} s {row.problem.text} {event or 'known'}")
+    several = max(1, min(target.limits.memory_bytes // BYTES_OF_ONE, cores() // CORES_OF_ONE))
+    done = set[int]()
+    with device_lock(target), ThreadPoolExecutor(several) as verifying:
+        while True:
+            with Store.open(Path(database), create=False) as store:
+                rows = [row for row in unverified(store, dtypes, target) if row.trial_id not in done]
+            if not rows:
+                return
+            done |= {row.trial_id for row in rows}
+            left = iter(rows)
+            for one in [verifying.submit(verify_these, left, target, database) for _ in range(several)]:
+                one.result()
+
+
+def verify_these(rows: Iterator[tsm2_tune.BestRow], target: Target, database: str) -> None:
+    """Verify what the others leave of these rows; nothing is timed."""
+    with Tuner(target, Options()) as tuner, Store.open(Path(database), create=False) as store:
+        for row in rows:
+            since = time.monotonic()
+            event = verified(row, tuner, store)
+            click.echo(f"{time.monotonic() - since:.1f} s {row.problem.text} {event or 'known'}")
 
 
 def unverified(store: Store, dtypes: Sequence[str], target: Target) -> list[tsm2_tune.BestRow]:
@@ -64,18 +69,6 @@ def unverified(store: Store, dtypes: Sequence[str], target: Target) -> list[tsm2
     winners = [row for row in every if row.dtype in dtypes and not row.stale]
     rows = [*winners, *rows_between(store, winners)]
     return [row for row in rows if not row.verified_in_full]
-
-
-def texts_of(row: tsm2_tune.BestRow, tuner: Tuner) -> Iterator[dict[str, Any]]:
-    """What is compiled for the full verification of the row's kernel, as `compile_text` takes it."""
-    config = config_spelt(row.config)
-    assert config is not None  # else it would be stale
-    source = render(row.problem, config)
-    for bits in INDEX_BITS:
-        yield {
-            "text": source.text, "kernel": source.kernel, "defines": index_defines(bits),
-            "toolchain": tuner.target.toolchain, "limit_seconds": tuner.options.compile_limit_seconds,
-        }  # fmt: skip
 
 
 @click.command(cls=Command)

@@ -270,8 +270,9 @@ class Tuner:
             named.append("races watched")
         for _ in range(TRIES):
             entries = []
-            for (source, toolchain), name in zip(texts, named, strict=True):
-                binary = self._compile(source, toolchain)
+            begun = [self._compile_text(one.text, one.kernel, one.defines, toolchain) for one, toolchain in texts]
+            for (source, toolchain), name, compiling in zip(texts, named, begun, strict=True):
+                binary = self._compile(source, toolchain, compiling)
                 if isinstance(binary, CompileFailure):
                     return AttemptResult(binary.outcome, f"with {name}: {binary.detail}")
                 entries.append(Entry(binary.path, source.kernel, source.launch))
