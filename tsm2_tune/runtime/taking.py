@@ -23,7 +23,8 @@ from tsm2_tune.runtime.winners import Vendor
 
 KEY_OF_GPUS = "CUDA"  # the dispatch key at which operators compute there
 OF_OPERATOR = "operator"  # in a key, for what a call of gemm asks besides
-FEW = 16  # a and b together have so many times the elements of a result into which a smaller matrix is spread first
+FEW = 16  # a and b together have so many times the elements of a result into which a smaller matrix is spread first,
+LONG = 2**23  # and so many at least: to start one kernel more takes as long as a small product
 
 Taker = Callable[..., Any]
 
@@ -117,7 +118,7 @@ def _is_spread(c: Any, shape: tuple[int, ...], out: Any, plan: Plan) -> bool:
 
 def _is_small(m: int, k: int, n: int) -> bool:
     """Whether a result of m x n is so small that spreading a row into it costs little beside the product."""
-    return FEW * m * n <= (m + n) * k
+    return max(FEW * m * n, LONG) <= (m + n) * k
 
 
 def _first_plan(torch: Any, a: Any, b: Any, out: Any, key: Any) -> Plan | None:
