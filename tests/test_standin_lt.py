@@ -327,7 +327,7 @@ def test_descriptors_that_came_before_are_not_asked_again(fakes: Path, narrow: P
 def test_whatever_came_before_descriptors_are_told_apart(fakes: Path, narrow: Path) -> None:
     """Of each kind there are two calls, with others between them; more than are kept, too."""
     rng = random.Random(3)
-    taken = [*({"n": 3 + n} for n in range(300)), {}, {"C": C}]
+    taken = [*({"n": 3 + n} for n in range(1200)), {}, {"C": C}]
     cases = [*LEFT, *((changes, "") for changes in taken)] * 2
     rng.shuffle(cases)
     played = play(fakes, [matmul(**changes) for changes, _ in cases], pack=narrow)

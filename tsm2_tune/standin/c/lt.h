@@ -66,6 +66,6 @@ struct described known_or_described(const struct caller *of, const struct descri
 /* Whether the descriptor is like another, in the bits that mean something. */
 bool is_like(const void *descriptor, const uint64_t *made, const struct meaning *meaning);
 
-enum { KNOWN = 256 }; /* a power of two; products of a caller */
+enum { KNOWN = 1024 }; /* a power of two; products of a caller */
 
 #endif
