@@ -11,8 +11,7 @@ stopped, also after a kill. `--no-verify` leaves it out: the text says then of e
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -24,41 +23,26 @@ from tsm2_tune.tuner.job import verified
 from tsm2_tune.tuner.locks import device_lock
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.target import Target, find_target
-from tsm2_tune.tuner.tune import Options, Tuner, cores
+from tsm2_tune.tuner.tune import Options, Tuner
 from tsm2_tune.usage import Command
-
-BYTES_OF_ONE = 2**35  # of the device, for one kernel's verification: what finds no room is left out of that
-CORES_OF_ONE = 4
 
 
 def verify(database: str, dtypes: Sequence[str], device: str) -> None:
     """Verify the winners of these types in full, on the device, and the kernels that an export adds for shapes
     between. InputError where they are of another device.
 
-    Of a winner that is found wrong the next one takes the place. It goes on where the last call stopped.
+    Of a winner that is found wrong the next one takes the place. It goes on where the last call stopped. Several at
+    a time take as long: the GPU is what is waited for.
     """
-    target = find_target(device)
-    several = max(1, min(target.limits.memory_bytes // BYTES_OF_ONE, cores() // CORES_OF_ONE))
-    done = set[int]()
-    with device_lock(target), ThreadPoolExecutor(several) as verifying:
-        while True:
-            with Store.open(Path(database), create=False) as store:
-                rows = [row for row in unverified(store, dtypes, target) if row.trial_id not in done]
-            if not rows:
-                return
-            done |= {row.trial_id for row in rows}
-            left = iter(rows)
-            for one in [verifying.submit(verify_these, left, target, database) for _ in range(several)]:
-                one.result()
-
-
-def verify_these(rows: Iterator[tsm2_tune.BestRow], target: Target, database: str) -> None:
-    """Verify what the others leave of these rows; nothing is timed."""
-    with Tuner(target, Options()) as tuner, Store.open(Path(database), create=False) as store:
-        for row in rows:
-            since = time.monotonic()
-            event = verified(row, tuner, store)
-            click.echo(f"{time.monotonic() - since:.1f} s {row.problem.text} {event or 'known'}")
+    target, done = find_target(device), set[int]()
+    with device_lock(target), Tuner(target, Options()) as tuner, Store.open(Path(database), create=False) as store:
+        while rows := [row for row in unverified(store, dtypes, target) if row.trial_id not in done]:
+            for number, row in enumerate(rows, 1):
+                since = time.monotonic()
+                event = verified(row, tuner, store)
+                done.add(row.trial_id)
+                seconds = time.monotonic() - since
+                click.echo(f"{number}/{len(rows)} {seconds:.1f} s {row.problem.text} {event or 'known'}")
 
 
 def unverified(store: Store, dtypes: Sequence[str], target: Target) -> list[tsm2_tune.BestRow]:
