@@ -15,7 +15,7 @@ from tsm2_tune.tuner.trial import in_a_line
 NONE_SEEN = "no product was seen: the program called no cuBLAS, or has it linked into itself"
 ROOM_FOR_THE_REST = 100  # bytes of a comment
 LEAST_OF_SERIES = 4  # products that differ in one extent alone
-STEP = 1.5  # from one extent of a series that stays to the next one, at least
+STEP = 2  # from one extent of a series that stays to the next one, at least
 NO_PRODUCTS = (  # reasons for which a product stays with cuBLAS whatever is tuned
     "an epilogue is asked for",
     "cuBLASLt is asked for more than a product in place",
