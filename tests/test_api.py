@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import json
 import os
+from collections.abc import Callable
 from dataclasses import FrozenInstanceError
 from pathlib import Path
 from types import ModuleType, UnionType
@@ -37,7 +38,8 @@ FUNCTIONS = {  # what a program may rely on: a change here is one that users are
     " output: 'str | PathLike[str] | None' = None, device: 'int | str | None' = None,"
     " products: 'Products | None' = None, dtype: 'Texts | None' = None, op: 'Texts | None' = None,"
     " layout: 'str' = 'column', cache: 'str | None' = None, binaries: 'bool' = True, launcher: 'bool' = False,"
-    " between: 'bool | None' = None, within: 'float | None' = None, measure: 'bool' = True, wait: 'bool' = False,"
+    " between: 'bool | None' = None, within: 'float | str | None' = None, measure: 'bool' = True,"
+    " wait: 'bool' = False,"
     " on_event: 'Callable[[ExportEvent], object] | None' = None",
     "import_trials": "source: 'str | PathLike[str]', db: 'str | PathLike[str]' = 'results.db'",
     "plan_space": "product: 'str | Problem', *, dtype: 'str' = 'f32', op: 'str' = 'nn', layout: 'str' = 'column',"
@@ -258,6 +260,11 @@ def test_errors_are_the_sentences_of_the_command(
         ({"retry": ["slow"]}, "unknown outcome 'slow': expected compile-failed"),
         ({"family": "tsm2", "op": "ntt"}, "8x8x8:f32:ntt is computed by .*, not by tsm2"),
         ({"guidelines": {"min_reuse": -1}}, "guideline min_reuse=-1: expected a number of at least 0"),
+        ({"guidelines": 0}, "guidelines = 0: expected a text, or thresholds by their names"),
+        ({"budget": 10**400}, r"budget = 1000*\.\.\.: expected seconds"),
+        ({"run_limit": 10**5000}, "run_limit = a number of thousands of digits: expected seconds"),
+        ({"family": 1.5}, "expected a text or several, got 1.5"),
+        ({"retry": [1]}, r"expected a text or several, got \[1\]"),
     ],
 )
 def test_options_that_no_run_can_have_are_refused(options: dict[str, Any], complaint: str, tmp_path: Path) -> None:
@@ -277,11 +284,36 @@ def test_options_that_no_run_can_have_are_refused(options: dict[str, Any], compl
         ({"format": "module", "between": True, "within": 0.03}, "--between adds kernels"),
         ({"format": "csv", "within": -0.1}, "within = -0.1: expected a share from 0 to 10"),
         ({"format": "csv", "within": float("nan")}, "within = nan"),
+        ({"format": "csv", "within": "3"}, "'3' is no share: expected percent up to 1000%, such as 3%"),
+        ({"format": "csv", "within": 10**5000}, "within = a number of thousands of digits: expected a share"),
     ],
 )
 def test_exports_that_cannot_be_are_refused(options: dict[str, Any], complaint: str, database: str) -> None:
     with pytest.raises(tsm2_tune.InputError, match=complaint):
         tsm2_tune.export(database, **options)
+
+
+@pytest.mark.parametrize("name", ["", "a\0b", "a\ud800b", ".", "x" * 300, "file/below"])
+def test_a_name_that_is_no_file_is_a_sentence(
+    name: str, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    store, asked = tsm2_tune.StoreError, tsm2_tune.InputError
+    calls: list[tuple[type[tsm2_tune.TuneError], Callable[[], object]]] = [
+        (store, lambda: tsm2_tune.best(name)),
+        (store, lambda: tsm2_tune.tune("8x8x8", device="cpu", db=name)),
+        (store, lambda: tsm2_tune.export(name, format="csv", output="out.csv")),
+        (asked, lambda: tsm2_tune.export(database, format="csv", output=name)),
+        (asked, lambda: tsm2_tune.import_trials(name, "into.db")),
+        (store, lambda: tsm2_tune.import_trials(database, name)),
+        (asked, lambda: tsm2_tune.problems(f"@{name}")),
+    ]
+    for error, call in calls:
+        with pytest.raises(error) as caught:
+            call()
+        assert "\n" not in str(caught.value)
+    assert sorted(os.listdir(tmp_path)) == ["file", Path(database).name]
 
 
 # What the command does

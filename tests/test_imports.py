@@ -20,7 +20,7 @@ ALLOWED = {
     "api": {"errors", "generator", "tuner", "options", "selection", "pretuned", "api"},
     "pretuned": {"errors", "pretuned"},
     "importing": {"display", "command_options", "usage"},
-    "command_options": {"generator", "tuner", "options"},
+    "command_options": {"errors", "generator", "tuner", "options"},
     "usage": {"errors", "tuner", "display"},
     "reports": {"errors", "generator", "tuner", "winners", "display"},
     "caching": {"tuner", "display", "command_options", "usage"},

@@ -1,5 +1,7 @@
 """What is asked for: how a problem is spelt, how its matrices lie, which bytes and operations it has."""
 
+from typing import Any
+
 import pytest
 
 from tsm2_tune.errors import InputError
@@ -95,3 +97,22 @@ def test_a_conjugated_gram_matrix_is_hermitian() -> None:
         Problem(5, 5, 7, "f32", "cx")
     with pytest.raises(InputError, match="5x4x7 with op tx: a matrix times itself has m = n"):
         Problem(5, 4, 7, "f32", "tx")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (
+            (8, 8, 8, "f99"),
+            "unknown dtype 'f99': expected one of f32, f64, c64, c128, bf16, f16, or, of another math, tf32",
+        ),
+        ((8, 8, 8, "float32"), r"unknown dtype 'float32': did you mean f32\?"),
+        ((8, 8, 8, ["f32"]), r"unknown dtype \['f32'\]"),
+        ((8, 8, 8, "f32", 1), "unknown op 1: expected two of the letters"),
+        ((8, 8.5, 8, "f32"), "n = 8.5: expected a whole number"),
+        (("8", 8, 8, "f32"), "m = '8': expected a whole number"),
+    ],
+)
+def test_what_is_no_problem_is_a_sentence(arguments: Any, complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        Problem(*arguments)

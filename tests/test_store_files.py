@@ -85,6 +85,13 @@ def test_a_read_only_folder_can_be_read_but_not_written(tmp_path: Path, path: Pa
         tmp_path.chmod(0o755)
 
 
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may look anywhere")
+def test_a_folder_in_which_nobody_may_look(tmp_path: Path) -> None:
+    folder = tmp_path / "denied"
+    folder.mkdir(mode=0)
+    assert "cannot be opened (Permission denied)" in refused(folder / "results.db", create=True)
+
+
 def test_a_locked_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "BUSY_TIMEOUT_SECONDS", 0.05)
     with Store.open(path, create=True), closing(sqlite3.connect(path, isolation_level=None)) as other:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, TypeVar
 
 import click
 
+from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.problem import ELEMENT_TYPES, MATHS
 from tsm2_tune.generator.profiles import PROFILES
@@ -26,15 +26,13 @@ from tsm2_tune.options import (
     MOST_BUDGET_SECONDS,
     MOST_LIMIT_SECONDS,
     MOST_SEED,
-    MOST_WITHIN,
     OP_SPELLING,
     outcomes_of,
+    share_of,
 )
 from tsm2_tune.tuner.trial import Cache, Outcome
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-_PERCENT = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,6})?) ?%", re.ASCII)
 
 
 class Seconds(click.FloatRange):
@@ -53,12 +51,10 @@ class Percent(click.ParamType):  # type: ignore[type-arg]
     name = "percent"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        found = _PERCENT.fullmatch(value) if isinstance(value, str) else None
-        if found is None or float(found[1]) > 100 * MOST_WITHIN:
-            self.fail(
-                f"{value!r} is no share: expected percent up to {100 * MOST_WITHIN:g}%, such as 3%.", param, ctx
-            )
-        return float(found[1]) / 100
+        try:
+            return share_of(value)
+        except InputError as error:
+            self.fail(f"{error}.", param, ctx)
 
 
 def is_given(ctx: click.Context, name: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tsm2_tune.errors import InputError
@@ -13,7 +13,7 @@ from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.problem import DTYPES, ELEMENT_TYPES, MATHS, OP_LETTERS, SAME, Problem, dtype_named
 from tsm2_tune.generator.rules import Thresholds, parse_thresholds
 from tsm2_tune.generator.shapes import parse_shapes
-from tsm2_tune.tuner.trial import Cache, Outcome
+from tsm2_tune.tuner.trial import Cache, Outcome, shown
 
 DEFAULT_DATABASE = "results.db"
 LADDER_DATABASE = "ladder.db"  # apart, so that no teaching kernel is exported as the best one of a shape
@@ -34,16 +34,8 @@ MOST_WITHIN = 10.0  # of the best time, that may be lost
 FAILED = "failed"
 STORED_OUTCOMES = tuple(one for one in Outcome if one is not Outcome.INTERRUPTED)
 FAILURES = tuple(one for one in STORED_OUTCOMES if one is not Outcome.OK)
+_PERCENT = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,6})?) ?%", re.ASCII)
 _PROBLEM = re.compile(r"\d{1,10}x\d{1,10}x\d{1,10}:(?:[a-z]\w*|3xtf32)(?::\w+)?", re.ASCII)
-# What others call the types.
-SPELT_OTHERWISE = {
-    **dict.fromkeys(("float32", "float", "single", "fp32", "s", "r_32f"), "f32"),
-    **dict.fromkeys(("float64", "double", "fp64", "d", "r_64f"), "f64"),
-    **dict.fromkeys(("complex64", "cfloat", "cf32", "c", "c_32f"), "c64"),
-    **dict.fromkeys(("complex128", "cdouble", "cf64", "z", "c_64f"), "c128"),
-    **dict.fromkeys(("float16", "half", "fp16", "h", "r_16f"), "f16"),
-    **dict.fromkeys(("bfloat16", "r_16bf"), "bf16"),
-}
 OP_SPELLING = (
     "A letter for A and one for B: n column-major, t row-major, which is transposed to BLAS, and with complex numbers"
     " c conjugate transposed, j conjugated; then a third, t, where C is row-major. x for B where that is A's own"
@@ -64,10 +56,14 @@ def texts(value: Texts) -> str:
         raise InputError(f"expected a text or several, got {value!r}") from None
 
 
+def joined(names: Texts | None) -> str | None:
+    """The names in a row, separated by commas; None where there are none. InputError for what is no text."""
+    return names if names is None or isinstance(names, str) else texts(names) or None
+
+
 def family_names(names: Texts | None) -> tuple[str, ...]:
     """The families that are named; none where none are. InputError for an unknown one."""
-    if not isinstance(names, str):
-        names = ",".join(names or ()) or None
+    names = joined(names)
     return () if names is None else tuple(family_named(name.strip()).name for name in names.split(","))
 
 
@@ -138,12 +134,8 @@ def spelt_problem(item: str) -> Problem | None:
 
 
 def dtype_name(name: str) -> str:
-    """The name of a Dtype or of elements. InputError, with what may be meant, where it is none."""
-    if name not in DTYPES and name not in ELEMENT_TYPES:
-        hint = SPELT_OTHERWISE.get(name.lower())
-        meant = f"did you mean {hint}?" if hint else f"expected one of {', '.join(ELEMENT_TYPES)}"
-        raise InputError(f"unknown dtype {name!r}: {meant}")
-    return name
+    """The name of a Dtype. InputError, with what may be meant, where it is none."""
+    return dtype_named(name).name
 
 
 def dtype_with(math: str, name: str) -> str:
@@ -192,7 +184,17 @@ def thresholds_of(guidelines: str | Thresholds | None) -> Thresholds:
     """The thresholds that are moved, or that the text of --guidelines moves; none without. InputError for others."""
     if guidelines is None or isinstance(guidelines, str):
         return parse_thresholds(guidelines or "")
+    if not isinstance(guidelines, Mapping):
+        raise InputError(f"guidelines = {shown(guidelines)}: expected a text, or thresholds by their names")
     return parse_thresholds(",".join(f"{name}={value}" for name, value in guidelines.items()))
+
+
+def share_of(text: str) -> float:
+    """The share that is spelt in percent: 3%, 0.5%. InputError where none is, or more than may be lost."""
+    found = _PERCENT.fullmatch(text)
+    if found is None or float(found[1]) > 100 * MOST_WITHIN:
+        raise InputError(f"{text!r} is no share: expected percent up to {100 * MOST_WITHIN:g}%, such as 3%")
+    return float(found[1]) / 100
 
 
 def cache_named(name: str | None) -> Cache | None:
@@ -204,8 +206,7 @@ def cache_named(name: str | None) -> Cache | None:
 
 def outcomes_of(names: Texts | None, known: Sequence[Outcome]) -> frozenset[Outcome]:
     """The outcomes that are named, of those that are known; none where none are. InputError for another."""
-    if not isinstance(names, str):
-        names = ",".join(names or ()) or None
+    names = joined(names)
     if names is None:
         return frozenset()
     named = {one.value: frozenset({one}) for one in known} | {FAILED: frozenset(FAILURES)}
@@ -248,6 +249,8 @@ def _shapes_file(name: str) -> str:
         if len(content) > MOST_SHAPES_BYTES:
             raise InputError(f"shapes file {name!r} has more than {MOST_SHAPES_BYTES} bytes: name fewer shapes")
         return content.decode()
+    except UnicodeDecodeError:
+        raise InputError(f"shapes file {name!r} cannot be read: it is no text") from None
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        reason = error.strerror if isinstance(error, OSError) else "no file can be called so"
         raise InputError(f"shapes file {name!r} cannot be read: {reason}") from None

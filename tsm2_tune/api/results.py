@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tsm2_tune.errors import InputError
-from tsm2_tune.options import DEFAULT_DATABASE, MOST_WITHIN, Products, Texts, check_named
+from tsm2_tune.options import DEFAULT_DATABASE, MOST_WITHIN, Products, Texts, check_named, share_of
 from tsm2_tune.selection import Selection, selected
 from tsm2_tune.tuner import export as exports
 from tsm2_tune.tuner.events import Noted
@@ -20,6 +20,7 @@ from tsm2_tune.tuner.export.fewest import ExportEvent, Fewest
 from tsm2_tune.tuner.stopping import interruptible
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
+from tsm2_tune.tuner.trial import shown
 from tsm2_tune.tuner.tune import Options
 
 TRIALS = "trials"  # a text, which `import_trials` reads
@@ -50,7 +51,7 @@ def best(
     database that is missing or cannot be used.
     """
     selection = selected(device, products, dtype, op, cache, layout)
-    with Store.open(Path(db), create=False) as store:
+    with Store.open(db, create=False) as store:
         rows = store.best(device=selection.device_in(store), cache=selection.cache)
     return tuple(row for row in rows if row.problem in selection)
 
@@ -68,7 +69,7 @@ def export(
     device: int | str | None = None, products: Products | None = None, dtype: Texts | None = None,
     op: Texts | None = None, layout: str = "column", cache: str | None = None,
     binaries: bool = True, launcher: bool = False, between: bool | None = None,
-    within: float | None = None, measure: bool = True, wait: bool = False,
+    within: float | str | None = None, measure: bool = True, wait: bool = False,
     on_event: Callable[[ExportEvent], object] | None = None,
 ) -> Exported:  # fmt: skip
     """Write the winners as an importable module, a C library, a table or a text of trials, for `import_trials`.
@@ -80,7 +81,7 @@ def export(
     - `binaries`: whether a module holds compiled kernels, where nvcc is here to make them.
     - `launcher`: whether it holds a compiled launcher, by which a call takes less time.
     - `between`: whether a module or library has kernels for shapes between the tuned ones; without `within` it does.
-    - `within`: a share such as 0.03: only the fewest kernels that keep each shape within so much of its best time.
+    - `within`: a share, 0.03 or "3%": only the fewest kernels that keep each shape within so much of its best time.
     - `measure`: with `within`, whether what has to be known is measured where the device is here.
     - `wait`: with `within`, whether to wait for another run on the device.
     - `on_event`: called with what happens, such as a note on a kernel that is left out.
@@ -90,19 +91,18 @@ def export(
     compiler is missing; with `within` also the errors of `tune`.
     """
     check_named("format", format, FORMATS)
-    made = _Export(format, binaries, launcher, between, within, measure, wait, on_event or _ignore)
+    share = _share(within)
+    made = _Export(format, binaries, launcher, between, share, measure, wait, on_event or _ignore)
     wrong = contradiction(
-        format, binaries=binaries, launcher=launcher, between=between, within=within, measure=measure, wait=wait
+        format, binaries=binaries, launcher=launcher, between=between, within=share, measure=measure, wait=wait
     )
     if wrong is not None:
         raise InputError(wrong)
-    if within is not None and not (isinstance(within, int | float) and 0 <= within <= MOST_WITHIN):
-        raise InputError(f"within = {within!r}: expected a share from 0 to {MOST_WITHIN:g}, such as 0.03 for 3%")
     selection = selected(device, products, dtype, op, cache, layout)
     path = None if output is None else os.fspath(output)
     if path is not None:
-        exports.refuse_database(path, Path(db))
-    with nullcontext() if within is None else interruptible(), Store.open(Path(db), create=False) as store:
+        exports.refuse_database(path, db)
+    with nullcontext() if share is None else interruptible(), Store.open(db, create=False) as store:
         return made.exported(store, selection, path)
 
 
@@ -176,6 +176,16 @@ def contradiction(
     if between and format not in PACKS:
         return f"--between is of a module or a library: leave it out with --format {format}"
     return None
+
+
+def _share(within: float | str | None) -> float | None:
+    """The share of the best time that may be lost. InputError where it is none."""
+    if isinstance(within, str):
+        return share_of(within)
+    if within is not None and not (isinstance(within, int | float) and 0 <= within <= MOST_WITHIN):
+        expected = f"a share from 0 to {MOST_WITHIN:g}, such as 0.03, or a text such as '3%'"
+        raise InputError(f"within = {shown(within)}: expected {expected}")
+    return within
 
 
 def _ignore(event: ExportEvent) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math as mathematics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from os import PathLike
-from pathlib import Path
 
 from tsm2_tune.api.planning import problems, spec_of
 from tsm2_tune.errors import InputError
@@ -38,7 +36,7 @@ from tsm2_tune.tuner.stopping import interruptible
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import BestRow
 from tsm2_tune.tuner.target import Target, find_target
-from tsm2_tune.tuner.trial import Cache
+from tsm2_tune.tuner.trial import Cache, shown
 from tsm2_tune.tuner.tune import Options, Tuner
 
 
@@ -136,7 +134,7 @@ class _Run:
         with (
             device_lock(target, self._note if self.wait else None),
             Tuner(target, self.options) as tuner,
-            Store.open(Path(db), create=True) as store,
+            Store.open(db, create=True) as store,
         ):
             self._told(RunStarted(target, tuple(spaces), self.options, tuner.phases))
             for event in job.run(spaces, tuner, store):
@@ -162,8 +160,8 @@ class _Run:
 
 def _seconds(name: str, value: float, most: float) -> float:
     """The value, if it is a time that may be asked for. InputError for another."""
-    if not isinstance(value, int | float) or not mathematics.isfinite(value) or not 0 < value <= most:
-        raise InputError(f"{name} = {value!r}: expected seconds, above 0 and at most {most:g}")
+    if not isinstance(value, int | float) or not 0 < value <= most:
+        raise InputError(f"{name} = {shown(value)}: expected seconds, above 0 and at most {most:g}")
     return float(value)
 
 
@@ -171,7 +169,7 @@ def _whole(name: str, value: int, least: int, most: int | None = None) -> int:
     """The value, if it is a number that may be asked for. InputError for another."""
     if not isinstance(value, int) or value < least or (most is not None and value > most):
         raise InputError(
-            f"{name} = {value!r}: expected a whole number of at least {least}"
+            f"{name} = {shown(value)}: expected a whole number of at least {least}"
             + ("" if most is None else f", at most {most}")
         )
     return value

@@ -182,12 +182,30 @@ TF32_DTYPES = ("tf32", "3xtf32")
 MATHS = tuple(dict.fromkeys(dtype.math for dtype in DTYPES.values()))
 ELEMENT_TYPES = tuple(name for name, dtype in DTYPES.items() if dtype.math == FULL_MATH)
 
+# What others call the types.
+SPELT_OTHERWISE = {
+    **dict.fromkeys(("float32", "float", "single", "fp32", "s", "r_32f"), "f32"),
+    **dict.fromkeys(("float64", "double", "fp64", "d", "r_64f"), "f64"),
+    **dict.fromkeys(("complex64", "cfloat", "cf32", "c", "c_32f"), "c64"),
+    **dict.fromkeys(("complex128", "cdouble", "cf64", "z", "c_64f"), "c128"),
+    **dict.fromkeys(("float16", "half", "fp16", "h", "r_16f"), "f16"),
+    **dict.fromkeys(("bfloat16", "r_16bf"), "bf16"),
+}
+
 
 def dtype_named(name: str) -> Dtype:
-    """The element type called `name`; InputError for an unknown one."""
-    if name not in DTYPES:
-        raise InputError(f"unknown dtype {name!r}: expected one of {', '.join(DTYPES)}")
+    """The element type called `name`; InputError, with what may be meant, for an unknown one."""
+    if not isinstance(name, str) or name not in DTYPES:
+        raise InputError(f"unknown dtype {name!r}: {_meant(name)}")
     return DTYPES[name]
+
+
+def _meant(name: object) -> str:
+    """What may be meant by the name of a type that is none, or which names there are."""
+    spelt = SPELT_OTHERWISE.get(name.lower()) if isinstance(name, str) else None
+    others = [known for known in DTYPES if known not in ELEMENT_TYPES]
+    known = f"{', '.join(ELEMENT_TYPES)}, or, of another math, {', '.join(others)}"
+    return f"did you mean {spelt}?" if spelt else f"expected one of {known}"
 
 
 Extent = Literal["m", "n", "k"]
@@ -231,10 +249,12 @@ class Problem:
     def __post_init__(self) -> None:
         for name in ("m", "n", "k"):
             size = getattr(self, name)
+            if not hasattr(size, "__index__"):  # as NumPy's whole numbers have, too
+                raise InputError(f"{name} = {size!r}: expected a whole number")
             if not 1 <= size <= INT32_MAX:
                 raise InputError(f"shape {self.shape}: {name} = {size} is outside 1 ... {INT32_MAX}")
         letters = "".join(OP_LETTERS)
-        if not re.fullmatch(f"[{letters}][{letters}{SAME}]t?", self.op):
+        if not isinstance(self.op, str) or not re.fullmatch(f"[{letters}][{letters}{SAME}]t?", self.op):
             raise InputError(
                 f"unknown op {self.op!r}: expected two of the letters {', '.join(OP_LETTERS)}, such as nn or tn,"
                 f" and a third t where C is row-major; {SAME} for the second where B is A's own matrix"

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from itertools import chain, repeat
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -154,11 +155,30 @@ def _refused(path: Path, error: object) -> StoreError:
 
 def _refuse_others(path: Path, *, create: bool) -> None:
     """StoreError where no database can be opened there."""
+    _refuse_name(path)
     if os.path.isdir(path):  # unlike Path's, these do not raise below a folder that cannot be read
         raise StoreError(f"{path} is a folder: name a file with --db")
     if not create and not os.path.exists(path):
         raise StoreError(f"no database {path}: tune first, or name another file with --db")
     _refuse_companions(path)
+
+
+def path_of(name: str | PathLike[str]) -> Path:
+    """The path of this name. StoreError where that is empty: Path would take it for the working folder."""
+    if not os.fspath(name):
+        raise StoreError("the name of the database is empty: name a file with --db")
+    return Path(name)
+
+
+def _refuse_name(path: Path) -> None:
+    """StoreError where no file can be called so, or beside it as SQLite does, or where nobody may look for it."""
+    try:
+        os.lstat(f"{path}{max(COMPANIONS, key=len)}")
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "no file can be called so"
+        raise StoreError(f"{path} cannot be opened ({why}): name another file with --db") from error
 
 
 def _refuse_companions(path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import Column, RowMapping
 
 from tsm2_tune.generator.problem import DTYPES, INT32_MAX
-from tsm2_tune.tuner.trial import MOST_TEXT, Cache, Outcome
+from tsm2_tune.tuner.trial import MOST_TEXT, Cache, Outcome, shown
 from tsm2_tune.tuner.vendor.libraries import FILES
 
 Row = RowMapping | Mapping[str, Any]
@@ -27,7 +27,6 @@ LEAST_TIME_US, MOST_TIME_US = 1e-6, 1e15  # of what was measured: to 30 years
 LEAST_RATE, MOST_RATE = 1e-6, 1e12  # in 1e9 a second
 MOST_MEMBERS, MOST_JSON = 64, 4096  # of a JSON object; characters
 MOST_SAMPLES = 4096  # of a measurement
-SHOWN = 60  # characters of a value in a message
 
 _RULE = re.compile(r"[a-z][a-z0-9-]{0,63}")
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
@@ -129,12 +128,6 @@ def checked(row: Row, columns: Iterable[Column[Any]]) -> dict[str, Any]:
         if not BY_NAME.get(column.name, BY_TYPE[kind])(value):
             raise ValueError(f"{column.name} = {shown(value)} is none that is stored there")
     return values
-
-
-def shown(value: object) -> str:
-    """The value as Python writes it, or its beginning."""
-    text = repr(value[:SHOWN] if isinstance(value, str | bytes) else value)
-    return text if len(text) <= 2 * SHOWN else f"{text[:SHOWN]}..."
 
 
 def tunables(text: str) -> dict[str, int | str]:

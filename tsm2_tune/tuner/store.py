@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
+from os import PathLike
 from typing import Any
 
 from sqlalchemy import (
@@ -30,11 +30,11 @@ from tsm2_tune.generator.render import KernelSource
 from tsm2_tune.tuner import forgetting, newest, rows, schema, stored
 from tsm2_tune.tuner.best_view import winners_alike, winners_at
 from tsm2_tune.tuner.claims import Claims, settle
-from tsm2_tune.tuner.database import Database, fetched
-from tsm2_tune.tuner.domains import COUNT, MOST_DETAIL, Row, checked, shown
+from tsm2_tune.tuner.database import Database, fetched, path_of
+from tsm2_tune.tuner.domains import COUNT, MOST_DETAIL, Row, checked
 from tsm2_tune.tuner.past import Again
 from tsm2_tune.tuner.stored import BestRow, CurrentTrial, StoredTrial, TrialLine, TrialRecord
-from tsm2_tune.tuner.trial import PREFERRED, Cache, Final, Measurement, Outcome, Trial, TuningRun
+from tsm2_tune.tuner.trial import PREFERRED, Cache, Final, Measurement, Outcome, Trial, TuningRun, shown
 from tsm2_tune.tuner.vendor import storing
 
 
@@ -47,9 +47,9 @@ class Store:
 
     @classmethod
     @contextmanager
-    def open(cls, path: str | Path, *, create: bool) -> Iterator[Store]:
+    def open(cls, path: str | PathLike[str], *, create: bool) -> Iterator[Store]:
         """The store in the database at `path`, made where it is missing if `create`; StoreError as Database.open."""
-        with Database.open(Path(path), create=create) as database:
+        with Database.open(path_of(path), create=create) as database:
             yield cls(database)
 
     @property

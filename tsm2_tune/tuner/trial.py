@@ -11,11 +11,21 @@ from tsm2_tune.generator.render import KernelSource
 from tsm2_tune.generator.roofline import Ceilings
 
 MOST_TEXT = 1000  # characters of a name
+SHOWN = 60  # characters of a value in a message
 
 
 def in_a_line(text: str) -> str:
     """The text as a name may be in a row: whatever cannot be printed is a space, and it is not too long."""
     return "".join(c if c.isprintable() else " " for c in text)[:MOST_TEXT]
+
+
+def shown(value: object) -> str:
+    """The value as Python writes it, or its beginning."""
+    try:
+        text = repr(value[:SHOWN] if isinstance(value, str | bytes) else value)
+    except ValueError:  # Python writes no whole number of thousands of digits
+        return "a number of thousands of digits"
+    return text if len(text) <= 2 * SHOWN else f"{text[:SHOWN]}..."
 
 
 class Outcome(StrEnum):

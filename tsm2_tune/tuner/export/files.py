@@ -5,27 +5,45 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
+from os import PathLike
 from pathlib import Path
 
 from tsm2_tune.errors import InputError
 
 
-def refuse_database(output: str | Path, database: str | Path) -> None:
-    """InputError where `output` is the database, or a file that SQLite keeps beside it."""
-    for suffix in ("", "-wal", "-shm", "-journal"):
-        path = os.path.realpath(database) + suffix
-        same = os.path.exists(path) and os.path.exists(output) and os.path.samefile(path, output)
-        if same or os.path.realpath(output) == path:
-            raise InputError(f"cannot write {output}: it is part of the database {database}; name another --output")
+def refuse_name(output: str | PathLike[str]) -> None:
+    """InputError where no file can be called so."""
+    name = os.fspath(output)
+    try:
+        os.lstat(name)
+    except ValueError:
+        raise InputError(f"cannot write {name}: no file can be called so; name another --output") from None
+    except OSError:  # which writing says
+        if not name:
+            raise InputError("the name of the file to write is empty: name one with --output") from None
 
 
-def write(text: str, output: str | Path) -> None:
+def refuse_database(output: str | PathLike[str], database: str | PathLike[str]) -> None:
+    """InputError where `output` is the database, or a file that SQLite keeps beside it, or no name of a file."""
+    refuse_name(output)
+    with suppress(ValueError):  # of a database that no file can be called like, which opening it says
+        for suffix in ("", "-wal", "-shm", "-journal"):
+            path = os.path.realpath(database) + suffix
+            same = os.path.exists(path) and os.path.exists(output) and os.path.samefile(path, output)
+            if same or os.path.realpath(output) == path:
+                raise InputError(
+                    f"cannot write {output}: it is part of the database {database}; name another --output"
+                )
+
+
+def write(text: str, output: str | PathLike[str]) -> None:
     """Put the text into the file `output`, whole or not at all; into a device or a pipe it is written as it comes.
 
     InputError where it cannot be written.
     """
     path = Path(os.path.realpath(output))  # a link keeps pointing where it points
-    if path.exists() and not path.is_file():
+    if os.path.exists(path) and not os.path.isfile(path):  # unlike Path's, these raise nothing
         try:
             number = os.open(path, os.O_WRONLY | os.O_NONBLOCK)  # a pipe that nobody reads is refused
             os.set_blocking(number, True)

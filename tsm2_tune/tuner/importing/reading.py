@@ -20,7 +20,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource, render
 from tsm2_tune.generator.roofline import Ceilings
 from tsm2_tune.tuner import rows, schema, stored
-from tsm2_tune.tuner.domains import Row, checked, shown
+from tsm2_tune.tuner.domains import Row, checked
 from tsm2_tune.tuner.importing.parts import IDS
 from tsm2_tune.tuner.importing.text import (
     DIGITS,
@@ -35,7 +35,7 @@ from tsm2_tune.tuner.importing.text import (
     VERSION,
 )
 from tsm2_tune.tuner.importing.union import RUN, STARTED_AT, Part, Round, RunKey, Timed, TrialKey, Tried
-from tsm2_tune.tuner.trial import Cache, LoadedResources, Measurement, Outcome, Trial, Verdict, in_a_line
+from tsm2_tune.tuner.trial import Cache, LoadedResources, Measurement, Outcome, Trial, Verdict, in_a_line, shown
 
 MOST_BYTES = 64_000_000  # of a text; one of 5,000 trials has 1.2 MB
 FIRST = f'{{"{NAME}":'.encode()  # what such a text begins with
@@ -65,7 +65,7 @@ def is_text(path: Path) -> bool:
         with path.open("rb") as file:
             begin = file.read(len(FIRST))
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "its name is none"
+        reason = error.strerror if isinstance(error, OSError) else "no file can be called so"
         raise InputError(f"cannot import {path}: {reason}") from None
     if begin and begin != FIRST and not begin.startswith(DATABASE):
         raise InputError(f"cannot import {path}: it is neither a database nor a text of trials; name another file")
