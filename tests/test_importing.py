@@ -265,7 +265,9 @@ def test_what_is_no_database_is_refused(two: tuple[Path, Path], tmp_path: Path) 
         str(empty): "holds no results yet",
         str(other): "it is neither a database nor a text of trials",
         str(tmp_path / "foreign.db"): "is a database of another program",
-        "pretuned:tpu": "unknown 'pretuned:tpu': expected a file, or one of ",
+        "pretuned:tpu": "unknown 'pretuned:tpu': expected a file, or one of pretuned:h100, pretuned:h200",
+        "H200": "cannot import H200: no such file; did you mean pretuned:h200, which the package brings?",
+        "": "the name of the file to import is empty: name a database or a text of trials",
     }.items():
         said = run("import", name, "--db", str(ours))
         assert (said.exit_code, said.stdout) == (2, "")

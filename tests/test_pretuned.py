@@ -59,6 +59,15 @@ def test_a_text_is_imported_by_its_name(tmp_path: Path) -> None:
     found = tsm2_tune.import_trials("pretuned:h200", tmp_path / "results.db")
     assert found.trials > 100
     assert {row.device for row in tsm2_tune.best(tmp_path / "results.db")} == {"NVIDIA H200"}
+    again = tsm2_tune.import_trials("Pretuned:H200", tmp_path / "results.db")
+    assert (again.trials, again.known) == (0, found.trials)
+
+
+def test_a_file_of_a_texts_name_is_that_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "h200").touch()
+    with pretuned.named("h200") as path:
+        assert path == Path("h200")
 
 
 def test_a_card_has_its_own_text_and_another_one_its_sisters() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -54,15 +55,25 @@ def _read(file: Traversable) -> Pretuned:
 
 @contextmanager
 def named(source: str) -> Iterator[Path]:
-    """The file that is named: one of ours by "pretuned:" and its name, else the path. InputError for another name."""
-    if not source.startswith(PREFIX):
-        yield Path(source)
-        return
+    """The file that is named: one of ours by "pretuned:" and its name, in letters of either case, else the path.
+
+    InputError for an empty name, and for one that is neither; where one of ours may be meant, it says so.
+    """
+    if not source:
+        raise InputError("the name of the file to import is empty: name a database or a text of trials")
     known = {PREFIX + one.name: one for one in pretuned()}
-    if source not in known:
-        raise InputError(f"unknown {source!r}: expected a file, or one of {', '.join(known) or 'none'}")
-    with ExitStack() as stack:
-        yield stack.enter_context(known[source].path())
+    spelt = source.lower()
+    if spelt.startswith(PREFIX):
+        if spelt not in known:
+            raise InputError(f"unknown {source!r}: expected a file, or one of {', '.join(known) or 'none'}")
+        with known[spelt].path() as path:
+            yield path
+        return
+    if PREFIX + spelt in known and not os.path.lexists(source):
+        raise InputError(
+            f"cannot import {source}: no such file; did you mean {PREFIX}{spelt}, which the package brings?"
+        )
+    yield Path(source)
 
 
 def for_card(device_name: str, compute_capability: str) -> Pretuned | None:
