@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
@@ -313,14 +315,14 @@ class Store:
         known = row.verified_in_full or self.full_verdict(row) is not None
         return replace(row, verified_in_full=int(known))
 
-    def winning(self, rows: Iterable[BestRow]) -> dict[int, TrialRecord]:
+    def winning(self, winners: Iterable[BestRow]) -> dict[int, TrialRecord]:
         """Trial -> everything about it, of these winners, with the source as this program renders it now.
 
         StoreError where the file has another text, entry point, launch or type: what it alone has is not given.
         """
-        records = {}
+        records, every = {}, tuple(winners)
         with self._database.transaction() as connection:
-            for row in rows:
+            for row in every:
                 record = _winner(connection, row)
                 found = record.trial
                 if not record.unchanged:
@@ -330,13 +332,8 @@ class Store:
                         f" {found.problem.text} there again, into another --db where that changes nothing, or export"
                         " other devices alone with --device"
                     )
-                if not row.verified_in_full:
-                    raise StoreError(
-                        f"{self.path} has a winner for {found.problem.text} on {row.device} that was not verified in"
-                        f" full, {found.config.text}: tune {found.problem.text} there again, which does that first,"
-                        " or export other devices alone with --device"
-                    )
                 records[row.trial_id] = record
+        _refuse_unverified(self.path, [row for row in every if not row.verified_in_full])
         return records
 
     def sources(self, rows: Iterable[BestRow]) -> dict[int, KernelSource]:
@@ -403,6 +400,23 @@ class Store:
             raise StoreError(f"{self.path} has no run on {device!r}, though it has trials: restore a copy of it")
         with stored.reading(rows[0]["id"], "run"):
             return stored.tuning_run(rows[0])
+
+
+def _refuse_unverified(path: Path, winners: Sequence[BestRow]) -> None:
+    """StoreError where there are some of these, which were not verified in full, with the command that does that."""
+    if not winners:
+        return
+    first = winners[0]
+    others = sum(row.device == first.device for row in winners) - 1
+    count = f"{others + 1} winners on {first.device} that were" if others else f"a winner on {first.device} that was"
+    state = f" --cache {first.cache}" if first.compute_capability and first.cache != Cache.DIRTY else ""
+    on = "" if first.compute_capability else " --device cpu"
+    raise StoreError(
+        f"{path} has {count} not verified in full, {'such as ' if others else ''}{first.config} for"
+        f" {first.problem.text}: `tsm2-tune --db {shlex.quote(str(path))}{on}{state} --shapes"
+        f" {first.problem.text}{',...' if others else ''}` on that device verifies"
+        f" {'those that it names' if others else 'it'}, or export those of another device alone with --device"
+    )
 
 
 def _is_problem(columns: Any, problem: Problem) -> ColumnElement[bool]:
