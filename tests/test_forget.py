@@ -17,6 +17,7 @@ from tsm2_tune.tuner.trial import Outcome, TimeLimits
 from tsm2_tune.tuner.worker import AttemptResult, Worker
 
 RUN, LATER = tuning_run(), tuning_run(started_at="2026-02-02T00:00:00+00:00")
+ELSEWHERE = tuning_run("NVIDIA H100", started_at="2026-02-02T00:00:00+00:00")
 C128, C256, C512 = configuration(128), configuration(256), configuration(512)
 FAILED = {"verdict": None, "measurement": None, "resources": None}
 TABLES = ("trial", "measurement", "sample", "source", "problem", "run")
@@ -28,13 +29,13 @@ def counts(path: Path) -> list[int]:
 
 @pytest.fixture
 def filled(store: Store, path: Path) -> Path:
-    """Two that are right and were in a final, one that crashed, and of another problem one that timed out."""
+    """Two that are right and were in a final, one that crashed, and one that timed out on another card."""
     store.add_trial(RUN, trial(500, C128))
     store.add_trial(RUN, trial(510, C256))
     store.add_final(RUN, final((C128, 500), (C256, 510)), {"tsm2": "today"})
     store.add_trial(RUN, trial(0, C512, outcome=Outcome.CRASHED, **FAILED))
     late = trial(0, C512, outcome=Outcome.TIMED_OUT, problem=Problem(1, 1, 1, "f64"), **FAILED)
-    store.add_trial(LATER, late)
+    store.add_trial(ELSEWHERE, late)
     assert counts(path) == [4, 4, 12, 4, 2, 2]
     return path
 
@@ -47,6 +48,17 @@ def filled(store: Store, path: Path) -> Path:
         (("--outcome", "timed-out"), "1 trial of DB: 1 timed-out", [3, 4, 12, 3, 1, 1]),
         (("--outcome", "failed"), "2 trials of DB: 1 crashed, 1 timed-out", [2, 4, 12, 2, 1, 1]),
         (("--outcome", "ok, crashed", "4"), "4 trials of DB: 1 crashed, 2 ok, 1 timed-out", [0] * 6),
+        (("--device", "h200"), "3 trials of DB on NVIDIA H200: 1 crashed, 2 ok", [1, 0, 0, 1, 1, 1]),
+        (
+            ("--device", "h100", "--outcome", "failed"),
+            "1 trial of DB on NVIDIA H100: 1 timed-out",
+            [3, 4, 12, 3, 1, 1],
+        ),
+        (
+            ("--device", "h100", "--outcome", "ok"),
+            "0 trials of DB on NVIDIA H100: none ended so",
+            [4, 4, 12, 4, 2, 2],
+        ),
         (("--outcome", "wrong-result"), "0 trials of DB: none ended so", [4, 4, 12, 4, 2, 2]),
     ],
 )
@@ -62,7 +74,10 @@ def test_what_is_forgotten_leaves_nothing(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ((), "nothing to forget: name trials, or outcomes with --outcome"),
+        ((), "nothing to forget: name trials, outcomes with --outcome, or a device with --device; "),
+        (("1", "--device", "h200"), "a trial's number says which device it is of"),
+        (("--device", "nvidia"), "no trial of the device 'nvidia' in"),
+        (("--device", ""), "no trial of the device '' in"),
         (("1", "99"), "no trial 99 in"),
         (("0",), "not in the range"),
         (("--outcome", "splendid"), "unknown outcome 'splendid': expected ok, compile-failed, "),

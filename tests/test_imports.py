@@ -24,7 +24,7 @@ ALLOWED = {
     "usage": {"errors", "tuner", "display"},
     "reports": {"errors", "generator", "tuner", "winners", "display"},
     "caching": {"tuner", "display", "command_options", "usage"},
-    "trials": {"tuner", "display", "options", "command_options", "usage"},
+    "trials": {"tuner", "display", "options", "selection", "command_options", "usage"},
     "standin": {"errors", "generator", "runtime", "tuner", "pretuned", "standin"},
     "programs": {"errors", "generator", "tuner", "standin", "display", "options", "command_options", "usage"},
     "planning": {"errors", "generator", "tuner", "options", "command_options", "reports"},

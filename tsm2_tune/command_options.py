@@ -144,6 +144,9 @@ database_option = database_option_of(DEFAULT_DATABASE)
 device_option = click.option(
     "--device", "spec", help="CUDA ordinal, or cpu. [default: GPU 0 if there is one, else cpu]"
 )
+stored_device_option = click.option(
+    "--device", help="Only this device: cpu, a CUDA ordinal, or the stored name or a part of it."
+)
 planning_device_option = click.option(
     "--device",
     "spec",
@@ -288,7 +291,7 @@ def selection_options(function: F) -> F:
             metavar="MxNxK,...",
             help="Only these shapes, spelt as for tuning, or problems as they are printed: 16x16x1000:f64:tn.",
         ),
-        click.option("--device", help="Only this device: cpu, a CUDA ordinal, or the stored name or a part of it."),
+        stored_device_option,
     ):
         with_selection = option(with_selection)
     return with_selection  # type: ignore[return-value]

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 import click
 
-from tsm2_tune.command_options import database_option, outcomes_option
+from tsm2_tune.command_options import database_option, outcomes_option, stored_device_option
 from tsm2_tune.display import printable
 from tsm2_tune.options import STORED_OUTCOMES
+from tsm2_tune.selection import selected
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.trial import Outcome
 
@@ -27,26 +28,34 @@ class TrialNumber(click.IntRange):
 @click.command()
 @click.argument("trials", metavar="[TRIAL]...", type=TrialNumber(), nargs=-1)
 @outcomes_option("--outcome", "outcomes", STORED_OUTCOMES, "All trials that ended so")
+@stored_device_option
 @database_option
-def forget(trials: tuple[int, ...], outcomes: frozenset[Outcome], database: str) -> None:
+def forget(trials: tuple[int, ...], outcomes: frozenset[Outcome], device: str | None, database: str) -> None:
     """Remove TRIALs and what was measured of them: a search tries their configurations anew.
 
     \b
     tsm2-tune forget --outcome failed
+    tsm2-tune forget --device h100
     tsm2-tune forget 17 18
+
+    --device alone removes all that the database has of that device, such as what was imported.
 
     `tsm2-tune --retry failed` tries failures again without removing them before.
     """
-    if not trials and not outcomes:
+    if not trials and not outcomes and device is None:
         raise click.UsageError(
-            "nothing to forget: name trials, or outcomes with --outcome; `tsm2-tune show` lists both"
+            "nothing to forget: name trials, outcomes with --outcome, or a device with --device; `tsm2-tune show`"
+            " lists all three"
         )
+    if trials and device is not None:
+        raise click.UsageError("a trial's number says which device it is of: leave --device or the numbers out")
 
     def tell(counts: Mapping[str, int]) -> None:
         parts = [f"{count} {outcome}" for outcome, count in sorted(counts.items())]
         total = sum(counts.values())
-        which = f"{total} trial{'s' if total != 1 else ''} of {database}"
+        which = f"{total} trial{'s' if total != 1 else ''} of {database}{'' if name is None else f' on {name}'}"
         click.echo(printable(f"forgetting {which}: {', '.join(parts) or 'none ended so'}"))
 
     with Store.open(database, create=False) as store:
-        store.forget(trials, outcomes, tell)
+        name = selected(device).device_in(store)
+        store.forget(trials, outcomes, tell, device=name)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, delete, or_, select
+from sqlalchemy import ColumnElement, Connection, delete, or_, select
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.tuner import schema
@@ -24,8 +24,12 @@ class Named:
     counts: Mapping[str, int]  # of each outcome
 
 
-def named(connection: Connection, trials: Collection[int], outcomes: Collection[Outcome], path: str) -> Named:
-    """These trials and those of the outcomes. InputError where one is not there."""
+def named(
+    connection: Connection, trials: Collection[int], outcomes: Collection[Outcome], device: str | None, path: str
+) -> Named:
+    """These trials and those of the outcomes, of this device alone where it is given, whatever the outcome where none
+    is. InputError where one of the trials is not there.
+    """
     column = schema.trial.c
     both = select(column.id, column.outcome)
     found: dict[int, str] = {}
@@ -34,8 +38,10 @@ def named(connection: Connection, trials: Collection[int], outcomes: Collection[
     missing = sorted(set(trials) - set(found))
     if missing:
         raise InputError(f"no trial {missing[0]} in {path}: tsm2-tune show lists them")
-    of_outcomes = both.where(column.outcome.in_([one.value for one in outcomes]))
-    found |= {row.id: row.outcome for row in connection.execute(of_outcomes)}
+    which: list[ColumnElement[bool]] = [column.outcome.in_([one.value for one in outcomes])] if outcomes else []
+    which += [] if device is None else [column.device_name == device]
+    if which:
+        found |= {row.id: row.outcome for row in connection.execute(both.where(*which))}
     return Named(tuple(found), Counter(map(str, found.values())))
 
 

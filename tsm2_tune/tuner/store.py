@@ -253,15 +253,21 @@ class Store:
         return storing.versions(self._database.rows(storing.of_finals(device_name, _problem_id(problem), finals)))
 
     def forget(
-        self, trials: Collection[int], outcomes: Collection[Outcome], tell: Callable[[Mapping[str, int]], object]
+        self,
+        trials: Collection[int],
+        outcomes: Collection[Outcome],
+        tell: Callable[[Mapping[str, int]], object],
+        *,
+        device: str | None = None,
     ) -> None:
-        """Remove these trials, and those of the outcomes, with all that is theirs alone.
+        """Remove these trials, and those of the outcomes, with all that is theirs alone; of this device those of the
+        outcomes, or all where there are none.
 
         `tell` is called with the number of each outcome before that is done for good: not where it raises. InputError
         where there is no such trial.
         """
         with self._database.transaction(writes=True) as connection:
-            found = forgetting.named(connection, trials, outcomes, str(self.path))
+            found = forgetting.named(connection, trials, outcomes, device, str(self.path))
             forgetting.remove(connection, found.ids)
             tell(found.counts)
 
