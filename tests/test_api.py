@@ -345,7 +345,7 @@ def test_nothing_that_was_asked_for_is_no_error(database: str) -> None:
 
 @pytest.mark.parametrize("format", ["module", "csv", "json", "markdown", "latex"])
 def test_export_makes_what_the_command_writes(format: str, database: str, tmp_path: Path) -> None:
-    ours, theirs, notes = tmp_path / "ours.txt", tmp_path / "theirs.txt", list[Any]()
+    ours, theirs, notes = tmp_path / "ours.py", tmp_path / "theirs.py", list[Any]()
     exported = tsm2_tune.export(database, format=format, output=ours, dtype="f32", on_event=notes.append)
     said = run("export", "--db", database, "--format", format, "--output", str(theirs), "--dtype", "f32")
     assert exported.files == (ours,)

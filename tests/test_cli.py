@@ -278,6 +278,8 @@ def test_every_command_has_help(name: str | None) -> None:
             ("--shapes", "8x8x8", "--math", "x"),
             "'x' is not one of 'full', 'tf32', '3xtf32', 'minplus'; --help says more",
         ),
+        (("--shapes", "8x8x8", "--math", "tf23"), "'3xtf32', 'minplus'; did you mean tf32? --help says more"),
+        (("export", "--format", "Modul", "--output", "-"), "'library'; did you mean module? --help says more"),
         (("--shapes", "8x8x8", "best"), "options of tuning before 'best'"),
         (("nothing",), "No such command 'nothing'; --help says more"),
         (("bset",), "did you mean 'best'? --help says more"),
@@ -368,11 +370,14 @@ def test_best_and_show(database: str) -> None:
 
 @pytest.mark.parametrize("form", ["module", "csv", "json", "markdown", "latex"])
 def test_every_format_is_exported(form: str, database: str, tmp_path: Path) -> None:
-    path, other = tmp_path / "out", tmp_path / "best-kernels.py"
+    path, other, text = tmp_path / "out.py", tmp_path / "best-kernels.py", tmp_path / "best-kernels.txt"
     done = run("export", "--db", database, "--format", form, "--output", str(path))
     assert (done.exit_code, done.stdout, done.stderr) == (0, "", f"wrote {path}\n")
     said = run("export", "--db", database, "--format", form, "--output", str(other)).stderr
     rename = ": rename it before you import it, to letters, digits and _"
     assert said == f"wrote {other}{rename if form == 'module' else ''}\n"
+    said = run("export", "--db", database, "--format", form, "--output", str(text)).stderr
+    assert said == f"wrote {text}{f'{rename}, and .py at the end' if form == 'module' else ''}\n"
+    assert run("export", "--db", database, "--format", form, "--output", "/dev/null").stderr == "wrote /dev/null\n"
     assert "NVIDIA H200" in path.read_text()
     assert run("export", "--db", database, "--format", form, "--output", "-").output == path.read_text()

@@ -65,6 +65,45 @@ def test_where_there_is_none_it_is_said(command: tuple[str, ...], database: str)
     assert "of what was asked for" in result.output
 
 
+@pytest.mark.parametrize(
+    ("given", "there"),
+    [
+        (("--op", "tn"), "it has --op nn"),
+        (("--dtype", "c64"), "it has --dtype f32, f64"),
+        (("--shapes", "8x8x8"), "it has --shapes 10000000x8x8, 20480x16x20480"),
+        (("--cache", "warm"), "it has --cache clean"),
+        (("--dtype", "f64", "--op", "tn"), "it has --op nn with the rest as asked"),
+        (
+            ("--dtype", "f64", "--shapes", "1e7x8x8"),
+            "it has --shapes 20480x16x20480 or --dtype f32 with the rest as asked",
+        ),
+        (("--dtype", "c64", "--op", "tn"), "it has --dtype f32, f64 or --op nn"),
+    ],
+)
+@pytest.mark.parametrize("command", [("best",), ("show",), ("export", "--format", "csv", "--output", "-")])
+def test_where_there_is_none_what_there_is_is_named(
+    given: tuple[str, ...], there: str, command: tuple[str, ...], database: str
+) -> None:
+    result = run(*command, "--db", database, *given)
+    assert result.exit_code == 2
+    what = "trials" if command == ("show",) else "winners"
+    assert result.output == f"Error: none of 3 {what} in {database} is of what was asked for: {there}\n"
+
+
+def test_of_many_only_some_are_named(path: Path) -> None:
+    with Store.open(path, create=True) as store:
+        for m in range(10, 20):
+            store.add_trial(tuning_run(), trial(500.0, configuration(128), problem=Problem(m, 8, 8, "f32")))
+    named = ", ".join(f"{m}x8x8" for m in range(10, 18))
+    assert f"it has --shapes {named} and 2 more\n" in run("best", "--db", str(path), "--shapes", "8x8x8").output
+
+
+def test_an_op_that_is_none_is_refused(database: str) -> None:
+    result = run("best", "--db", database, "--op", "nq")
+    assert (result.exit_code, result.output.count("\n")) == (2, 1)
+    assert "unknown op 'nq': expected two of the letters n, t, c, j" in result.output
+
+
 def test_one_trial_is_not_selected(database: str) -> None:
     result = run("show", "1", "--dtype", "f32", "--db", database)
     assert result.exit_code == 2
@@ -138,12 +177,20 @@ def test_a_problem_that_is_none(item: str, complaint: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "meant"),
-    [("float32", "f32"), ("double", "f64"), ("complex64", "c64"), ("Half", "f16"), ("bfloat16", "bf16")],
+    [
+        ("float32", "f32"),
+        ("double", "f64"),
+        ("complex64", "c64"),
+        ("Half", "f16"),
+        ("bfloat16", "bf16"),
+        ("flaot32", "f32"),
+    ],
 )
 def test_another_name_of_a_type_is_told_as_ours(name: str, meant: str) -> None:
     result = run("space", "--device", "H200", "--shapes", "8x8x8", "--dtype", name)
     assert result.exit_code == 2
-    assert result.output == f"Error: unknown dtype '{name}': did you mean {meant}?\n"
+    expected = "expected one of f32, f64, c64, c128, bf16, f16"
+    assert result.output == f"Error: unknown dtype '{name}': {expected}; did you mean {meant}?\n"
 
 
 def test_a_card_has_its_name_in_capitals_too() -> None:

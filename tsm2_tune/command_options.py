@@ -27,6 +27,7 @@ from tsm2_tune.options import (
     MOST_LIMIT_SECONDS,
     MOST_SEED,
     OP_SPELLING,
+    hint_of,
     outcomes_of,
     share_of,
 )
@@ -57,6 +58,16 @@ class Percent(click.ParamType):  # type: ignore[type-arg]
             self.fail(f"{error}.", param, ctx)
 
 
+class Choice(click.Choice):  # type: ignore[type-arg]
+    """One of some names; of another one it says which may be meant."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            self.fail(error.message.rstrip(".") + hint_of(value, self.choices), param, ctx)
+
+
 def is_given(ctx: click.Context, name: str) -> bool:
     """Whether the command line has the option whose parameter is called so."""
     return ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
@@ -64,7 +75,7 @@ def is_given(ctx: click.Context, name: str) -> bool:
 
 math_option = click.option(
     "--math",
-    type=click.Choice(MATHS),
+    type=Choice(MATHS),
     default=MATHS[0],
     show_default=True,
     help="How elements are multiplied: full, in their own precision; tf32, f32 on tensor cores, 11 bits of each"
@@ -75,7 +86,7 @@ math_option = click.option(
 
 layout_option = click.option(
     "--layout",
-    type=click.Choice(LAYOUTS),
+    type=Choice(LAYOUTS),
     default="column",
     show_default=True,
     help="What --op calls n: row takes every matrix as row-major, C too, so that nn is ttt and tn is ntt.",
@@ -172,7 +183,7 @@ def cache_option(default: Cache | None, about: str) -> Callable[[F], F]:
     """--cache, a state of the L2, which is this one where it is not given."""
     return click.option(
         "--cache",
-        type=click.Choice([one.value for one in Cache]),
+        type=Choice([one.value for one in Cache]),
         default=None if default is None else default.value,
         show_default=default is not None,
         callback=lambda ctx, param, value: None if value is None else Cache(value),

@@ -10,7 +10,7 @@ import click
 import tsm2_tune
 from tsm2_tune import display
 from tsm2_tune.api.results import FORMATS, contradiction
-from tsm2_tune.command_options import database_option, selection_options, wait_option, within_options
+from tsm2_tune.command_options import Choice, database_option, selection_options, wait_option, within_options
 from tsm2_tune.fewest import Choosing
 from tsm2_tune.tuner.export import LIBRARY_SUFFIXES, written
 from tsm2_tune.usage import ended_by_signals, tell
@@ -19,8 +19,8 @@ from tsm2_tune.usage import ended_by_signals, tell
 @click.command()
 @database_option
 @selection_options
-@click.option("--format", "form", type=click.Choice(FORMATS), required=True, help="What to write.")
-@click.option("--output", required=True, metavar="PATH", help="The file to write; - is standard output.")
+@click.option("--format", "form", type=Choice(FORMATS), required=True, help="What to write.")
+@click.option("--output", required=True, metavar="FILE", help="The file to write; - is standard output.")
 @click.option(
     "--binaries/--no-binaries",
     default=True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -27,20 +28,18 @@ def best(database: str, which: dict[str, Any], as_json: bool) -> None:
     rows = tsm2_tune.best(database, **which)
     if not rows:
         selection = selected(**which)
-        _refuse_nothing("winner", len(tsm2_tune.best(database, device=selection.device)), 0, selection, database)
+        every = tsm2_tune.best(database, device=selection.device)
+        _refuse_nothing("winner", [(row.problem, row.cache) for row in every], selection, database)
     if as_json:
         click.echo(json.dumps([{**asdict(row), "parameters": row.tunables} for row in rows], indent=2))
     else:
         display.winners_table(rows, display.console())
 
 
-def _refuse_nothing(what: str, stored: int, found: int, selection: Selection, database: str) -> None:
-    """InputError where there are some, and none was asked for."""
-    if (selection.is_of_problems or selection.cache is not None) and stored and not found:
-        raise InputError(
-            f"none of {stored} {what}s in {database} is of what was asked for: leave out --shapes, --dtype, --op or"
-            " --cache"
-        )
+def _refuse_nothing(what: str, stored: Sequence[tuple[Problem, str]], selection: Selection, database: str) -> None:
+    """InputError where there are some, none of which was asked for."""
+    if (selection.is_of_problems or selection.cache is not None) and stored:
+        raise InputError(selection.none_of(what, stored, database))
 
 
 @click.command()
@@ -62,7 +61,9 @@ def show(trial: int | None, database: str, which: dict[str, Any], as_json: bool)
             return
         device = selection.device_in(store)
         every = [line for line in store.listing() if device is None or line.device == device]
-        every = [line for line in every if selection.cache is None or line.cache == selection.cache]
-    lines = [line for line in every if not selection.is_of_problems or Problem.parse(line.problem) in selection]
-    _refuse_nothing("trial", len(every), len(lines), selection, database)
+    of_state = [line for line in every if selection.cache is None or line.cache == selection.cache]
+    lines = [line for line in of_state if not selection.is_of_problems or Problem.parse(line.problem) in selection]
+    if not lines:
+        stored = [(Problem.parse(line.problem), line.cache) for line in every]
+        _refuse_nothing("trial", stored, selection, database)
     display.trials_table(lines, display.console(), as_json=as_json)

@@ -10,7 +10,17 @@ from pathlib import Path
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import FAMILIES, family_named
-from tsm2_tune.generator.problem import DTYPES, ELEMENT_TYPES, MATHS, OP_LETTERS, SAME, Problem, dtype_named
+from tsm2_tune.generator.problem import (
+    DTYPES,
+    ELEMENT_TYPES,
+    MATHS,
+    OP_LETTERS,
+    SAME,
+    Problem,
+    dtype_named,
+    nearest,
+    unknown_dtype,
+)
 from tsm2_tune.generator.rules import Thresholds, parse_thresholds
 from tsm2_tune.generator.shapes import parse_shapes
 from tsm2_tune.tuner.trial import Cache, Outcome, shown
@@ -115,7 +125,13 @@ def items(products: Products) -> Iterator[str | Problem]:
 def check_named(what: str, name: str, known: Sequence[str]) -> None:
     """InputError where the name is none of those that are known."""
     if name not in known:
-        raise InputError(f"unknown {what} {name!r}: expected one of {', '.join(known)}")
+        raise InputError(f"unknown {what} {name!r}: expected one of {', '.join(known)}{hint_of(name, known)}")
+
+
+def hint_of(name: object, known: Sequence[str]) -> str:
+    """The end of a sentence, which says which of the known names may be meant; empty where none is near."""
+    near = nearest(name, known)
+    return f"; did you mean {near}?" if near else ""
 
 
 def items_of(shapes: str) -> tuple[str, ...]:
@@ -142,9 +158,8 @@ def dtype_with(math: str, name: str) -> str:
     """The name of the Dtype whose products are computed so. InputError where the type has no such products."""
     if name in MATHS:
         raise InputError(f"unknown dtype {name!r}: that is how f32 may be multiplied: --dtype f32 --math {name}")
-    if name in DTYPES and name not in ELEMENT_TYPES:
-        raise InputError(f"unknown dtype {name!r}: expected one of {', '.join(ELEMENT_TYPES)}")
-    dtype_name(name)
+    if name not in ELEMENT_TYPES:
+        raise unknown_dtype(name)
     known = {dtype.element_name: dtype.name for dtype in DTYPES.values() if dtype.math == math}
     if name not in known:
         raise InputError(

@@ -179,7 +179,7 @@ def _audit(
 @click.option(
     "--db",
     "database",
-    metavar="PATH",
+    metavar="FILE",
     type=click.Path(dir_okay=False),
     help="Take the rates that the newest run in this database measured on the device, not the data sheet's.",
 )

@@ -36,7 +36,7 @@ program_argument = click.argument("program", nargs=-1, required=True, type=click
 
 @click.command(cls=Command, context_settings=PROGRAM)
 @database_option
-@click.option("--library", metavar="PATH", help="Take kernels from this exported C library, not from a database.")
+@click.option("--library", metavar="FILE", help="Take kernels from this exported C library, not from a database.")
 @click.option(
     "--pretuned",
     is_flag=True,

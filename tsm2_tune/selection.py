@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import OP_LETTERS, SAME, Problem
@@ -24,6 +26,8 @@ from tsm2_tune.options import (
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.target import HOST, limits_of
 from tsm2_tune.tuner.trial import Cache
+
+MOST_NAMED = 8  # of what a database has, in a sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,28 @@ class Selection:
         """Whether some problems may be left out."""
         return bool(self.problems or self.shapes or self.dtypes or self.ops)
 
+    def none_of(self, what: str, stored: Collection[tuple[Problem, str]], path: str | Path) -> str:
+        """A sentence on that none of these, each with its state of the L2, is of the selection: what there is."""
+        kinds: dict[str, tuple[Selection, Callable[[Problem, str], str]]] = {}
+        if self.shapes or self.problems:
+            others = replace(self, shapes=frozenset(), problems=frozenset())
+            kinds["--shapes"] = others, lambda problem, _: problem.text if self.problems else problem.shape
+        if self.dtypes:
+            kinds["--dtype"] = replace(self, dtypes=frozenset()), lambda problem, _: problem.dtype_name
+        if self.ops:
+            kinds["--op"] = replace(self, ops=frozenset()), lambda problem, _: problem.op
+        if self.cache is not None:
+            kinds["--cache"] = replace(self, cache=None), lambda _, cache: cache
+        there = {
+            name: {value(*one) for one in stored if one[0] in others and others.cache in (None, one[1])}
+            for name, (others, value) in kinds.items()
+        }
+        rest = " with the rest as asked" if len(kinds) > 1 and any(there.values()) else ""
+        if not any(there.values()):
+            there = {name: {value(*one) for one in stored} for name, (_, value) in kinds.items()}
+        known = (f"{name} {_few(values)}" for name, values in there.items() if values)
+        return f"none of {len(stored)} {what}s in {path} is of what was asked for: it has {' or '.join(known)}{rest}"
+
     def device_in(self, store: Store) -> str | None:
         """The name under which the store has the device; InputError where it has none."""
         if self.device is None:
@@ -65,6 +91,12 @@ class Selection:
         raise InputError(
             f"no trial of the device {name!r} in {store.path}: it has {', '.join(map(repr, devices)) or 'none'}"
         )
+
+
+def _few(values: Collection[str]) -> str:
+    """The first of these, in their order."""
+    first = sorted(values)[:MOST_NAMED]
+    return ", ".join(first) + (f" and {len(values) - MOST_NAMED} more" if len(values) > MOST_NAMED else "")
 
 
 def selected(
@@ -90,11 +122,14 @@ def selected(
     names = [one.strip() for one in texts(op).split(",")] if op is not None else []
     if op is None and layout != "column":
         names = [of_a + of_b for of_a in OP_LETTERS for of_b in (*OP_LETTERS, SAME)]  # all that lie so
+    ops = frozenset(op_in(layout, one) for name in names for one in (gram_ops() if name == GRAM else (name,)))
+    for one in ops:
+        Problem(1, 1, 1, "c64", one)  # which says what an op is
     return Selection(
         None if device is None else str(device),
         frozenset(problems),
         frozenset(of_shapes),
         frozenset(dtype_name(name.strip()) for name in texts(dtype).split(",")) if dtype is not None else frozenset(),
-        frozenset(op_in(layout, one) for name in names for one in (gram_ops() if name == GRAM else (name,))),
+        ops,
         cache_named(cache),
     )

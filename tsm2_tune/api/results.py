@@ -103,7 +103,11 @@ def export(
     if path is not None:
         exports.refuse_database(path, db)
     with nullcontext() if share is None else interruptible(), Store.open(db, create=False) as store:
-        return made.exported(store, selection, path)
+        try:
+            return made.exported(store, selection, path)
+        except InputError:
+            _refuse_nothing(store, selection)
+            raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +180,14 @@ def contradiction(
     if between and format not in PACKS:
         return f"--between is of a module or a library: leave it out with --format {format}"
     return None
+
+
+def _refuse_nothing(store: Store, selection: Selection) -> None:
+    """InputError where there are winners, none of which was asked for."""
+    device = selection.device_in(store)
+    found, every = store.best(device=device, cache=selection.cache), store.best(device=device)
+    if every and not any(row.problem in selection for row in found):
+        raise InputError(selection.none_of("winner", [(row.problem, row.cache) for row in every], store.path))
 
 
 def _share(within: float | str | None) -> float | None:

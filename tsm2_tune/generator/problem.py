@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, Literal
 
 import numpy as np
@@ -196,16 +197,22 @@ SPELT_OTHERWISE = {
 def dtype_named(name: str) -> Dtype:
     """The element type called `name`; InputError, with what may be meant, for an unknown one."""
     if not isinstance(name, str) or name not in DTYPES:
-        raise InputError(f"unknown dtype {name!r}: {_meant(name)}")
+        others = ", ".join(one for one in DTYPES if one not in ELEMENT_TYPES)
+        raise unknown_dtype(name, f", or, of another math, {others}")
     return DTYPES[name]
 
 
-def _meant(name: object) -> str:
-    """What may be meant by the name of a type that is none, or which names there are."""
-    spelt = SPELT_OTHERWISE.get(name.lower()) if isinstance(name, str) else None
-    others = [known for known in DTYPES if known not in ELEMENT_TYPES]
-    known = f"{', '.join(ELEMENT_TYPES)}, or, of another math, {', '.join(others)}"
-    return f"did you mean {spelt}?" if spelt else f"expected one of {known}"
+def unknown_dtype(name: object, others: str = "") -> InputError:
+    """The error of a name that no type has: which element types there are, with others, and what may be meant."""
+    known = {one: one for one in DTYPES} | {one: of for one, of in SPELT_OTHERWISE.items() if len(one) > 1}
+    meant = SPELT_OTHERWISE.get(str(name).lower()) or known.get(nearest(name, known), "")
+    expected = f"expected one of {', '.join(ELEMENT_TYPES)}{others}"
+    return InputError(f"unknown dtype {name!r}: {expected}" + (f"; did you mean {meant}?" if meant else ""))
+
+
+def nearest(name: object, known: Iterable[str]) -> str:
+    """Of the known names the one that may be meant; empty where none is near."""
+    return next(iter(get_close_matches(str(name).lower(), list(known), 1)), "")
 
 
 Extent = Literal["m", "n", "k"]

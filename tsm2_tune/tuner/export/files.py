@@ -57,8 +57,12 @@ def write(text: str, output: str | PathLike[str]) -> None:
 
 def written(form: str, output: str) -> str:
     """What is said of the file: where it is, and whether Python could import a module of this name."""
-    importable = form != "module" or Path(output).stem.isidentifier()
-    return f"wrote {output}" + ("" if importable else ": rename it before you import it, to letters, digits and _")
+    path = Path(output)
+    if form != "module" or not path.is_file() or (path.stem.isidentifier() and path.suffix == ".py"):
+        return f"wrote {output}"
+    of = [] if path.stem.isidentifier() else ["letters, digits and _"]
+    of += [] if path.suffix == ".py" else [".py at the end"]
+    return f"wrote {output}: rename it before you import it, to {', and '.join(of)}"
 
 
 def write_all(contents: Mapping[Path, bytes]) -> None:
