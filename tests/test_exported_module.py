@@ -59,6 +59,14 @@ def test_the_exact_shape_comes_first(gpu_module: ModuleType) -> None:
     assert (match.distance, match.winner.n) == (0, 16)
 
 
+def test_what_is_listed_is_public(gpu_module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("cupy", "jax", "torch"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    assert dir(gpu_module) == sorted(gpu_module.__all__)
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+    assert dir(gpu_module) == sorted([*gpu_module.__all__, "torch"])
+
+
 @pytest.mark.parametrize(
     ("shape", "nearest"),
     [

@@ -14,8 +14,11 @@ TYPES_OF_KERNELS = "fdFDe"  # of CuPy's elements, NumPy's letters
 
 
 def cupy_namespace() -> SimpleNamespace:
-    """What has CuPy's names. ImportError where CuPy is not installed."""
-    import cupy
+    """What has CuPy's names. RuntimeError where CuPy is not installed."""
+    try:
+        import cupy
+    except ImportError as error:
+        raise RuntimeError(f"CuPy is needed: {error}") from error
 
     kind, empty, current_device = cupy.ndarray, cupy.empty, cupy.cuda.runtime.getDevice
     of_cupy = cupy.matmul

@@ -24,8 +24,11 @@ HANDLERS = "_tsm2_handlers"  # of JAX's module: one for each exported file, for 
 
 
 def jax_namespace() -> SimpleNamespace:
-    """What has JAX's names. ImportError where JAX is not installed."""
-    import jax
+    """What has JAX's names. RuntimeError where JAX is not installed."""
+    try:
+        import jax
+    except ImportError as error:
+        raise RuntimeError(f"JAX is needed: {error}") from error
 
     for platform in PLATFORMS.values():
         _register(jax, platform)

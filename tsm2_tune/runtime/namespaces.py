@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -18,11 +19,18 @@ NAMESPACES: dict[str, Callable[[], Any]] = {
 
 
 def __getattr__(name: str) -> Any:
-    """The namespace of this name. AttributeError, too, where its library is not here."""
+    """The namespace of this name. ImportError where its library is not here, or is too old; so that whoever imports
+    the name from the module is told why.
+    """
     if name not in NAMESPACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
         found = globals()[name] = NAMESPACES[name]()
     except (ImportError, RuntimeError) as error:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r} here: {error}") from error
+        raise ImportError(f"{__name__}.{name} cannot be had here: {error}", name=name) from error
     return found
+
+
+def __dir__() -> list[str]:
+    """What is public, and the namespaces of libraries that the program has imported."""
+    return sorted([*globals().get("__all__", ()), *(name for name in NAMESPACES if sys.modules.get(name))])
