@@ -105,11 +105,14 @@ LEFT: list[tuple[dict[str, Any], str]] = [
     ({"C": C, "beta": ONE}, MORE),
     ({"c": {"ld": 7}, "beta": ONE}, MORE),
     ({"a": {"more": {BATCHES: 2}}}, "a batch of products"),
+    ({"b": {"more": {BATCHES: 2}}}, "a batch of products"),
     ({"d": {"more": {BATCHES: 2, STRIDE: 12}}}, "a batch of products"),
+    ({"d": {"more": {BATCHES: 2, STRIDE: 12}}, "c": {"more": {}}}, "a batch of products"),
     ({"c": {"more": {BATCHES: 0}}}, "a batch of products"),
     ({"a": {"rows": 5}}, WRONG),
     ({"a": {"columns": 4}}, WRONG),
     ({"b": {"columns": 3}}, WRONG),
+    ({"b": {"rows": 4, "ld": 4}}, WRONG),
     ({"a": {"ld": 5}}, WRONG),
     ({"d": {"ld": 5}}, WRONG),
     ({"k": 0}, WRONG),
@@ -155,6 +158,14 @@ def test_an_attribute_that_is_not_known_is_not_passed_over(fakes: Path, narrow: 
     changes: dict[str, Any] = {"operation": {UNKNOWN: 1}} if where == "operation" else {where: {"more": {UNKNOWN: 1}}}
     played = play(fakes, [matmul(**changes), matmul()], pack=narrow)
     assert (len(played.launches), by_reason(played)) == (1, {MORE: 1})
+
+
+@pytest.mark.parametrize("operation", [3, 4, -1])
+@pytest.mark.parametrize("orders", ["ccc", "rcc", "crc", "rrr"])
+def test_what_is_no_operation_of_a_kernels_is_left(fakes: Path, wide_pack: Path, operation: int, orders: str) -> None:
+    steps = [matmul(6, 2, 3, 0, *ops, orders) for ops in ((operation, 0), (0, operation))]
+    played = play(fakes, steps, pack=wide_pack)
+    assert (played.launches, len(played.left), played.told) == ([], 2, "")
 
 
 @pytest.mark.parametrize("changes", [
@@ -290,6 +301,11 @@ def test_times_are_of_what_ran(fakes: Path, narrow: Path) -> None:
     (one,) = played.seen
     assert (one.calls, one.taken, one.cublas_us[0], one.taken_us[0]) == (10, 6, 3, 6)
     assert by_reason(played) == {"timed, to be compared": 4}
+
+
+def test_a_batch_is_counted_apart(fakes: Path, narrow: Path) -> None:
+    played = play(fakes, [matmul(), matmul(d={"more": {BATCHES: 3}})], pack=narrow)
+    assert {one.batches: (one.calls, one.taken) for one in played.seen} == {1: (1, 1), 3: (1, 0)}
 
 
 def test_what_is_left_does_not_decide_for_what_looks_alike(fakes: Path, narrow: Path) -> None:
