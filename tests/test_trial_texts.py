@@ -15,7 +15,9 @@ import tsm2_tune
 from tests.command import run
 from tests.fabricated import configuration, final, plain_sql, source, trial, tuning_run, vendor_measurement
 from tests.test_importing import TODAY, facts
+from tsm2_tune.generator.families import config_spelt
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.importing import reading
 from tsm2_tune.tuner.importing.text import LINES
 from tsm2_tune.tuner.store import Store
@@ -137,6 +139,18 @@ def test_another_kernel_is_told_and_the_rest_is_imported(tuned: Path, tmp_path: 
     assert [row.config for row in tsm2_tune.best(new)] == [C128.text] * 3
 
 
+def test_a_configuration_has_one_spelling(tuned: Path, tmp_path: Path) -> None:
+    config = config_spelt("tsmr-t128-v1-c8-p8-s4-k12-r1-b1")
+    assert config is not None
+    written, digest = tmp_path / "trials.jsonl", render(SHAPES[0], config).digest
+    for spelling, sentences in ((config.text, 0), (f"{config.text}-e1", 1)):
+        named = changed("trial", "config", spelling)(text(tuned))
+        written.write_text(changed("trial", "source", digest[:16])(named))
+        said = run("import", str(written), "--db", str(tmp_path / f"{sentences}.db"))
+        assert said.stdout.startswith(f"{tmp_path}/{sentences}.db: {6 - sentences} trials added, ")
+        assert said.stderr.count(f"left out: {spelling}, measured on NVIDIA H200, is no configuration") == sentences
+
+
 def test_a_text_of_other_kernels_alone_makes_no_database(tuned: Path, tmp_path: Path) -> None:
     written = tmp_path / "trials.jsonl"
     written.write_text(text(tuned).replace('"tsm2-v3', '"tsm9-v3'))
@@ -160,13 +174,24 @@ def changed(kind: str, name: str, value: object) -> Callable[[str], str]:
     return change
 
 
-def of_time(place: int, value: object) -> Callable[[str], str]:
+def of_time(place: int, value: object, *, at: int = 0) -> Callable[[str], str]:
+    """The text with this member of a time of the first trial: of its own, or of its one in a final."""
+
     def change(found: str) -> str:
         times = lines(found, "trial")[0]["times"]
-        times[0][place] = value
+        times[at][place] = value
         return changed("trial", "times", times)(found)
 
     return change
+
+
+def elsewhere(found: str) -> str:
+    """The text where the first trial's final is of a run on another device."""
+    tools, run = (found.splitlines()[at].replace(RUN.identity.name, "NVIDIA H100") for at in (1, 2))
+    of_tools, of_run = (json.loads(line)[1] for line in (tools, run))
+    tools, run = tools.replace(of_tools, "0" * 8), run.replace(of_run, "1" * 8).replace(of_tools, "0" * 8)
+    head, *rest = of_time(1, "1" * 8, at=1)(found).split("\n", 1)
+    return "\n".join([head, tools, run, *rest])
 
 
 @pytest.mark.parametrize(
@@ -186,6 +211,7 @@ def of_time(place: int, value: object) -> Callable[[str], str]:
         (changed("trial", "problem", "9" * 5000 + "x1x1:f32"), "line 5, is not"),
         (changed("trial", "config", "tsm2;"), "config = 'tsm2;' is none"),
         (changed("trial", "source", "x"), "is no beginning of a digest"),
+        (changed("trial", "source", "0" * 15), "is no beginning of a digest"),
         (changed("trial", "is_between", 2), "is_between = 2 is none"),
         (changed("trial", "registers", None), "a part of what was loaded is missing"),
         (changed("trial", "smem_bytes", 10**9), "smem_bytes = 1000000000 is none"),
@@ -195,6 +221,8 @@ def of_time(place: int, value: object) -> Callable[[str], str]:
         (changed("trial", "full_verdict", "\ud800"), "full_verdict = "),
         (changed("trial", "times", []), "is no list of ours"),
         (of_time(0, 1), "its first time is none of its own"),
+        (of_time(0, 0, at=1), "another is not of a final on its device"),
+        (elsewhere, "another is not of a final on its device"),
         (of_time(1, "00000000"), "00000000"),
         (of_time(2, "cold"), "cache = 'cold' is none"),
         (of_time(3, 1e300), "median_us = 1e+300 is none"),
