@@ -26,6 +26,7 @@ from tests.fabricated import (
 )
 from tests.tampering import good_database
 from tsm2_tune.errors import InputError, StoreError
+from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.database import Database
 from tsm2_tune.tuner.importing import merging
@@ -189,8 +190,9 @@ def test_older_trials_make_no_newer_ones_stale(tmp_path: Path) -> None:
             assert [one.stale for one in (store.row(1), store.row(2))].count(1) == 1
 
 
-WRONG = {"outcome": Outcome.WRONG_RESULT, "verdict": Verdict(False, 9.0, "C[0, 0]"), "measurement": None}
-LATER = {"outcome": Outcome.TIMED_OUT, "verdict": None, "measurement": None, "resources": None}
+NEVER = {"measurement": None, "full_verdict": None}
+WRONG = {"outcome": Outcome.WRONG_RESULT, "verdict": Verdict(False, 9.0, "C[0, 0]")} | NEVER
+LATER = {"outcome": Outcome.TIMED_OUT, "verdict": None, "resources": None} | NEVER
 
 
 @pytest.mark.parametrize(("changes", "outcome"), [(WRONG, Outcome.WRONG_RESULT), (LATER, Outcome.OK)])
@@ -203,8 +205,8 @@ def test_a_wrong_result_anywhere_counts_and_a_right_one_before_one_in_no_time(
             with Store.open(path, create=True) as store:
                 store.add_trial(EARLY, trial(500, C128) if name == "a" else replace(trial(500, C128), **changes))
         tsm2_tune.import_trials(paths[second], paths[first])
-        kept = plain_sql(paths[first], "SELECT outcome, count(*) FROM trial")
-        assert kept == [(outcome.value, 1)]
+        kept = plain_sql(paths[first], "SELECT outcome, full_verdict IS NOT NULL, count(*) FROM trial")
+        assert kept == [(outcome.value, outcome == Outcome.OK, 1)]
         assert plain_sql(paths[first], "SELECT count(*) FROM sample") == [(3,)]
 
 
@@ -229,6 +231,56 @@ def test_another_kernel_of_the_same_basis_is_left_out_and_told(tmp_path: Path) -
     assert "0 trials added, 1 were there; 0 measurements added" in said.stdout
     tsm2_tune.import_trials(ours, theirs)
     assert facts(ours) == facts(theirs)
+
+
+@pytest.mark.parametrize("launch", [{"splits": 3}, {"rows_per_block": 64}])
+def test_a_text_that_is_started_otherwise_is_another_kernel(launch: dict[str, int], tmp_path: Path) -> None:
+    ours, theirs, plain = tmp_path / "ours.db", tmp_path / "theirs.db", source(C128)
+    for path, changes in ((ours, {}), (theirs, launch)):
+        with Store.open(path, create=True) as store:
+            made = replace(plain, launch=replace(plain.launch, **changes))
+            store.add_trial(EARLY, trial(500, C128, source=made))
+    found = tsm2_tune.import_trials(theirs, ours)
+    assert (found.trials, found.known, found.times, len(found.left_out)) == (0, 1, 0, 1)
+
+
+def rounds(path: Path) -> list[tuple[int, dict[KernelConfig, float]]]:
+    """The finals of PROBLEM by number, each with its times."""
+    (part,) = facts(path).values()
+    spelt = {config.text: config for config in (C128, C256, C512)}
+    return [
+        (one.number, {spelt[key[0]]: us.values["median_us"] for key, us in one.timed.items()}) for one in part.rounds
+    ]
+
+
+def with_finals(path: Path, *finals: dict[KernelConfig, float]) -> None:
+    """A database of one run with these finals."""
+    with Store.open(path, create=True) as store:
+        for config in (C128, C256, C512):
+            store.add_trial(EARLY, trial(500, config))
+        for times in finals:
+            store.add_final(EARLY, final(*times.items()), TODAY)
+    ended(path, "2026-01-02T03:05:00+00:00")
+
+
+@pytest.mark.parametrize("other", [{C128: 480.0, C256: 491.0, C512: 492.0}, {C512: 492.0}])
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_final_is_another_where_one_of_its_times_is_or_all_are(
+    is_there: bool, other: dict[KernelConfig, float], tmp_path: Path
+) -> None:
+    one, ours, theirs = {C128: 480.0, C256: 490.0}, tmp_path / "ours.db", tmp_path / "theirs.db"
+    with_finals(ours, *([one, other] if is_there else [one]))
+    with_finals(theirs, other)
+    assert tsm2_tune.import_trials(theirs, ours).times == (0 if is_there else len(other))
+    assert rounds(ours) == [(1, one), (2, other)]
+
+
+def test_what_is_more_of_a_final_goes_to_the_one_that_shares_most_with_it(tmp_path: Path) -> None:
+    part, most, whole = {C128: 480.0}, {C128: 480.0, C256: 490.0}, {C128: 480.0, C256: 490.0, C512: 492.0}
+    with_finals(tmp_path / "ours.db", part, most, part)
+    with_finals(tmp_path / "theirs.db", whole)
+    assert tsm2_tune.import_trials(tmp_path / "theirs.db", tmp_path / "ours.db").times == 1
+    assert rounds(tmp_path / "ours.db") == [(1, part), (2, whole), (3, part)]
 
 
 def test_a_damaged_database_is_refused_and_nothing_is_made(two: tuple[Path, Path], tmp_path: Path) -> None:
