@@ -52,7 +52,7 @@ def call(
     for name in names_of(routine):
         value = values[name]
         if name in ("alpha", "beta") and isinstance(value, list):
-            value = ctypes.create_string_buffer(struct.pack(kind, *value[: len(kind)]))
+            value = ctypes.create_string_buffer(struct.pack(kind, *value[: len(kind)]) + lt_calls.BEHIND)
             kept.append(value)
             arguments.append(ctypes.cast(value, ctypes.c_void_p))
         elif name in POINTERS:

@@ -12,6 +12,7 @@ COMPUTE_OF = {0: 68, 1: 70, 2: 68, 14: 68, 4: 68, 5: 70}  # by cudaDataType_t, w
 FACTORS = {0: "f", 1: "d", 4: "ff", 5: "dd"}
 A, B, C, D = 1 << 40, 1 << 50, 1 << 60, 1 << 61  # addresses that nobody reads
 ONE, ZERO = [1.0, 0.0], [0.0, 0.0]
+BEHIND = b"\x41" * 16  # a factor, in memory: nobody's, and no 0
 # cublasLtMatmulDescAttributes_t, of which 99 is none that is known, and how many bytes one has
 POINTER_MODE, TRANS_A, TRANS_B, EPILOGUE, BIAS, SM_COUNT, SCALE_OF_A, FAST_SUMS, EMULATION, UNKNOWN = (
     2, 3, 4, 7, 8, 15, 17, 25, 38, 99,
@@ -127,7 +128,7 @@ def call(lt: Any, handle: Any, values: dict[str, Any], kept: list[Any]) -> int:
         if not isinstance(value, list):
             return ctypes.c_void_p(value)
         kind = FACTORS.get(values["scale"], "ff")
-        kept.append(ctypes.create_string_buffer(struct.pack(kind, *value[: len(kind)])))
+        kept.append(ctypes.create_string_buffer(struct.pack(kind, *value[: len(kind)]) + BEHIND))
         return ctypes.cast(kept[-1], ctypes.c_void_p)
 
     made = {name: made_layout(lt, one) for name, one in values["layouts"].items()}

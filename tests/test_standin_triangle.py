@@ -117,6 +117,22 @@ def test_without_scratch_memory_or_a_copy_cublas_computes_it(fakes: Path, pack: 
     assert sum(line.startswith("cublasDsyrk_v2 ") for line in played.left) == 5
 
 
+@pytest.mark.parametrize("failing", ["cuMemcpy2DAsync", "cuLaunchKernel", "cuMemsetD2D32Async", "cublasZtrttp"])
+def test_what_fails_before_the_triangle_is_copied_leaves_c_to_cublas(fakes: Path, pack: Path, failing: str) -> None:
+    refused = [failing] if failing.startswith("cublas") else []
+    environment = {"FAKE_CUBLAS_REFUSES": "1"} if refused else {}
+    steps = [["fake_fail", failing, 700], syrk("cublasZherk_v2", beta=ONE)]
+    played = play(fakes, steps, pack=pack, environment=environment)
+    assert by_reason(played) == {"the kernel could not be started": 1}
+    assert [line.split()[0] for line in played.left] == [*refused, "cublasZherk_v2"]
+
+
+def test_scratch_memory_ends_no_capture_on_another_stream(fakes: Path, pack: Path) -> None:
+    played = play(fakes, [["fake_capture", 7], syrk("cublasDsyrk_v2")], pack=pack)
+    assert len(played.launches) == 1
+    assert not any("capture ended" in line for line in played.log)
+
+
 def test_a_product_with_a_triangle_is_none_of_the_whole(fakes: Path, pack: Path) -> None:
     whole = gemm("cublasDgemm_v2", 6, 6, 3, transb=1, B=A, beta=ONE)
     played = play(fakes, [whole, syrk("cublasDsyrk_v2"), syrk("cublasDsyrk_v2", uplo=1)], pack=pack)

@@ -13,7 +13,16 @@ import pytest
 
 import tsm2_tune
 from tests.command import run
-from tests.fabricated import configuration, final, plain_sql, source, trial, tuning_run, vendor_measurement
+from tests.fabricated import (
+    configuration,
+    final,
+    measurement,
+    plain_sql,
+    source,
+    trial,
+    tuning_run,
+    vendor_measurement,
+)
 from tests.test_importing import TODAY, facts
 from tsm2_tune.generator.families import config_spelt
 from tsm2_tune.generator.problem import Problem
@@ -21,7 +30,7 @@ from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.importing import reading
 from tsm2_tune.tuner.importing.text import LINES
 from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.trial import LoadedResources, Verdict
+from tsm2_tune.tuner.trial import Cache, LoadedResources, Verdict
 
 pytestmark = pytest.mark.usefixtures("session_cache")
 
@@ -74,6 +83,29 @@ def test_a_text_has_a_line_for_each_trial_that_counts(tuned: Path) -> None:
     assert {len(lines(found, kind)) for kind in ("tools", "run", "basis")} == {1}
     assert "// " not in found  # no kernel's text
     assert max(map(len, found.splitlines())) < 1000
+
+
+def test_what_a_text_tells_of_a_trial_is_stored_as_it_was(tmp_path: Path) -> None:
+    """All but what it does not tell: how long it took, and when it ended, which is no later than its run began."""
+    ours, new, written = tmp_path / "ours.db", tmp_path / "new.db", tmp_path / "trials.jsonl"
+    right, samples = Verdict(True, 0.9996, "just right"), (49.0, 49.5, 50.0, 50.5, 51.0)
+    told = {"resources": LoadedResources(65, 16, 2048, blocks_per_sm=3), "spill_bytes": 8, "verdict": right}
+    timed = {"cache": Cache.WARM, "measurement": replace(measurement(50), cache=Cache.WARM, samples_us=samples)}
+    with Store.open(ours, create=True) as store:
+        for problem, is_between in ((SHAPES[0], False), (SHAPES[1], True)):
+            tried = trial(config=C128, problem=problem, guideline_broken="occupancy", is_between=is_between)
+            store.add_trial(RUN, replace(tried, **told, **timed))
+        beside = (replace(vendor_measurement(60), verdict=right),)
+        store.add_final(RUN, final((C128, 51), problem=SHAPES[0], vendor=beside), TODAY)
+    tsm2_tune.export(ours, format="trials", output=written)
+    tsm2_tune.import_trials(written, new)
+    kept = "registers, local_bytes, smem_bytes, blocks_per_sm, spill_bytes, guideline_broken, is_between, cache"
+    found = plain_sql(new, f"SELECT {kept} FROM trial ORDER BY is_between")
+    assert found == [(65, 16, 2048, 3, 8, "occupancy", is_between, "warm") for is_between in (0, 1)]
+    assert plain_sql(new, "SELECT cache, summary_of FROM measurement WHERE round = 0") == [("warm", 5)] * 2
+    assert plain_sql(new, "SELECT ended_at, verdict_worst_ratio FROM trial") == [(RUN.started_at, 1.0)] * 2
+    told_of_vendor = plain_sql(new, "SELECT verdict_worst_ratio, verdict_detail FROM vendor_measurement")
+    assert told_of_vendor == [(1.0, "right, by a text of trials")]
 
 
 def test_the_same_trials_have_the_same_text_in_whatever_order_they_came(tuned: Path, tmp_path: Path) -> None:
@@ -139,16 +171,24 @@ def test_another_kernel_is_told_and_the_rest_is_imported(tuned: Path, tmp_path: 
     assert [row.config for row in tsm2_tune.best(new)] == [C128.text] * 3
 
 
-def test_a_configuration_has_one_spelling(tuned: Path, tmp_path: Path) -> None:
-    config = config_spelt("tsmr-t128-v1-c8-p8-s4-k12-r1-b1")
-    assert config is not None
-    written, digest = tmp_path / "trials.jsonl", render(SHAPES[0], config).digest
-    for spelling, sentences in ((config.text, 0), (f"{config.text}-e1", 1)):
-        named = changed("trial", "config", spelling)(text(tuned))
-        written.write_text(changed("trial", "source", digest[:16])(named))
-        said = run("import", str(written), "--db", str(tmp_path / f"{sentences}.db"))
-        assert said.stdout.startswith(f"{tmp_path}/{sentences}.db: {6 - sentences} trials added, ")
-        assert said.stderr.count(f"left out: {spelling}, measured on NVIDIA H200, is no configuration") == sentences
+@pytest.mark.parametrize(
+    ("config", "spelling"),
+    [
+        ("tsmr-t128-v1-c8-p8-s4-k12-r1-b1", None),
+        ("tsmr-t128-v1-c8-p8-s4-k12-r1-b1", "tsmr-t128-v1-c8-p8-s4-k12-r1-b1-e1"),  # which says what is not said
+        ("tsm2-v3-t100-c8-p4", "tsm2-v3-t100-c8-p4"),  # of no space
+    ],
+)
+def test_a_configuration_is_one_of_a_search_in_its_own_spelling(
+    config: str, spelling: str | None, tuned: Path, tmp_path: Path
+) -> None:
+    written, new, spelt = tmp_path / "trials.jsonl", tmp_path / "new.db", config_spelt(config)
+    assert spelt is not None
+    named = changed("trial", "config", spelling or config)(text(tuned))
+    written.write_text(changed("trial", "source", render(SHAPES[0], spelt).digest[:16])(named))
+    said = run("import", str(written), "--db", str(new))
+    assert said.stdout.startswith(f"{new}: {5 if spelling else 6} trials added, ")
+    assert said.stderr.count(f"left out: {spelling}, measured on NVIDIA H200, is no configuration") == bool(spelling)
 
 
 def test_a_text_of_other_kernels_alone_makes_no_database(tuned: Path, tmp_path: Path) -> None:
@@ -183,6 +223,11 @@ def of_time(place: int, value: object, *, at: int = 0) -> Callable[[str], str]:
         return changed("trial", "times", times)(found)
 
     return change
+
+
+def twice_in_a_final(found: str) -> str:
+    times = lines(found, "trial")[0]["times"]
+    return changed("trial", "times", [*times, times[-1]])(found)
 
 
 def elsewhere(found: str) -> str:
@@ -236,16 +281,21 @@ def elsewhere(found: str) -> str:
         (lambda found: found.replace("100.33333333333333", "NaN"), "NaN is no number"),
         (lambda found: found.replace("100.33333333333333", "1e999"), "median_us = inf is none"),
         (lambda found: found.replace("100.33333333333333", "9" * 5000), "line 5, is not"),
-        (lambda found: found + found.splitlines()[4], "is there twice"),
-        (lambda found: found + found.splitlines()[-1], "is there twice"),
+        *((lambda found, at=at: found + found.splitlines()[at], "is there twice") for at in (1, 2, 3, 4, -1)),
+        (twice_in_a_final, "is there twice"),
         (lambda found: found + '["trial", 1]', "trial has 1 members, and not 14"),
         (lambda found: found + '["trail"]', "is no line of ours"),
         (lambda found: found + '[["trial"]]', "is no line of ours"),
+        (lambda found: found + found.splitlines()[0], "is no line of ours"),
         (lambda found: found + "7", "7 is no line of ours"),
         (lambda found: found + "[" * 100_000, "is not as this tsm2-tune writes it"),
         (lambda found: found + '{"x"', "it is no JSON"),
         (lambda found: found.replace('trials":1', 'trials":2'), "expected tsm2-tune trials 1"),
         (lambda found: found.replace('["problem","config"', '["config","problem"'), "its lines have other members"),
+        (
+            lambda found: found.replace('"times":["round","run"', '"times":["run","round"'),
+            "its lines have other members",
+        ),
     ],
 )
 def test_what_is_not_as_it_was_written_is_refused_in_a_sentence(
