@@ -50,6 +50,14 @@ class Tensor(SimpleNamespace):
     def detach(self) -> Tensor:
         return self
 
+    def __getitem__(self, at: int) -> Tensor:
+        """One of a batch."""
+        interface, size = self.__cuda_array_interface__, self.element_size()
+        first = interface["data"][0] + at * size * self.stride()[0]
+        steps = tuple(size * step for step in self.stride()[1:])
+        described = device_array(self.shape[1:], steps, at=first, typestr=interface["typestr"])
+        return Tensor(described, dtype=self.dtype)
+
     def dim(self) -> int:
         return int(self.ndim)
 
@@ -159,7 +167,8 @@ def fake_torch() -> SimpleNamespace:
 
     def empty(size: Any, *, dtype: Any, device: Any) -> Any:
         if isinstance(size, tuple):
-            return empty_strided(size, (size[1], 1), dtype=dtype, device=device)
+            steps = tuple(math.prod(size[at + 1 :]) for at in range(len(size)))
+            return empty_strided(size, steps, dtype=dtype, device=device)
         address = allocated(size)
         return SimpleNamespace(data_ptr=lambda: address)
 

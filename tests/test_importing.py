@@ -33,7 +33,7 @@ from tsm2_tune.tuner.importing import merging
 from tsm2_tune.tuner.importing.parts import Reader, places
 from tsm2_tune.tuner.importing.union import Part, union
 from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.trial import Outcome, Verdict
+from tsm2_tune.tuner.trial import Outcome, VendorMeasurement, Verdict
 
 pytestmark = pytest.mark.usefixtures("session_cache")
 
@@ -221,16 +221,20 @@ def test_what_was_verified_in_full_anywhere_is_known_then(tmp_path: Path) -> Non
 
 def test_another_kernel_of_the_same_basis_is_left_out_and_told(tmp_path: Path) -> None:
     ours, theirs = tmp_path / "ours.db", tmp_path / "theirs.db"
-    for path, text in ((ours, "// one\n"), (theirs, "// other\n")):
+    for path, text, us in ((ours, "// one\n", 490), (theirs, "// other\n", 480)):
         with Store.open(path, create=True) as store:
             store.add_trial(EARLY, trial(500, C128, source=source(C128, text=text)))
-            store.add_final(EARLY, final((C128, 490)), TODAY)
+            store.add_final(EARLY, final((C128, us), vendor=(vendor_measurement(us + 100),)), TODAY)
     said = run("import", str(theirs), "--db", str(ours))
     assert said.exit_code == 0
     assert f"left out: one trial of {C128.text} for {PROBLEM.text} on NVIDIA H200, of which both" in said.stderr
-    assert "0 trials added, 1 were there; 0 measurements added" in said.stdout
+    assert "0 trials added, 1 were there; 1 measurement added" in said.stdout  # the vendor's
     tsm2_tune.import_trials(ours, theirs)
     assert facts(ours) == facts(theirs)
+    ((kept,),) = plain_sql(ours, "SELECT text FROM trial JOIN source ON digest = source_digest")
+    times = plain_sql(ours, "SELECT median_us FROM measurement WHERE round > 0")
+    assert times == [(490 if kept == "// one\n" else 480,)]
+    assert plain_sql(ours, "SELECT median_us FROM vendor_measurement ORDER BY median_us") == [(580,), (590,)]
 
 
 @pytest.mark.parametrize("launch", [{"splits": 3}, {"rows_per_block": 64}])
@@ -253,13 +257,13 @@ def rounds(path: Path) -> list[tuple[int, dict[KernelConfig, float]]]:
     ]
 
 
-def with_finals(path: Path, *finals: dict[KernelConfig, float]) -> None:
-    """A database of one run with these finals."""
+def with_finals(path: Path, *finals: dict[KernelConfig, float], vendor: tuple[VendorMeasurement, ...] = ()) -> None:
+    """A database of one run with these finals, the vendor's times in each."""
     with Store.open(path, create=True) as store:
         for config in (C128, C256, C512):
             store.add_trial(EARLY, trial(500, config))
         for times in finals:
-            store.add_final(EARLY, final(*times.items()), TODAY)
+            store.add_final(EARLY, final(*times.items(), vendor=vendor), TODAY)
     ended(path, "2026-01-02T03:05:00+00:00")
 
 
@@ -278,8 +282,9 @@ def test_a_final_is_another_where_one_of_its_times_is_or_all_are(
 def test_what_is_more_of_a_final_goes_to_the_one_that_shares_most_with_it(tmp_path: Path) -> None:
     part, most, whole = {C128: 480.0}, {C128: 480.0, C256: 490.0}, {C128: 480.0, C256: 490.0, C512: 492.0}
     with_finals(tmp_path / "ours.db", part, most, part)
-    with_finals(tmp_path / "theirs.db", whole)
-    assert tsm2_tune.import_trials(tmp_path / "theirs.db", tmp_path / "ours.db").times == 1
+    with_finals(tmp_path / "theirs.db", whole, vendor=(vendor_measurement(700),))
+    assert tsm2_tune.import_trials(tmp_path / "theirs.db", tmp_path / "ours.db").times == 2
+    assert plain_sql(tmp_path / "ours.db", "SELECT round, median_us FROM vendor_measurement") == [(2, 700)]
     assert rounds(tmp_path / "ours.db") == [(1, part), (2, whole), (3, part)]
 
 

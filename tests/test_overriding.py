@@ -11,7 +11,7 @@ import pytest
 
 from tests.fabricated import device_array, exported, host_run, imported, trial, tuning_run, winners
 from tests.fake_dispatcher import Dispatcher
-from tests.fake_tensors import Masked, Parameter, Tensor, fake_torch
+from tests.fake_tensors import Parameter, Tensor, fake_torch
 from tests.recording_driver import RecordingDriver
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.export import export_text
@@ -121,53 +121,7 @@ def test_a_tensor_that_requires_a_gradient_is_its_memory(module: ModuleType, tor
         assert torch.table.call("mm", a, tensor(90, 2, 0x2000, kind=Parameter)) is torch.made[-1]
 
 
-# What is left
-
-
-def left() -> dict[str, tuple[Any, ...]]:
-    """Operands of mm."""
-    a, b = factors()
-    strided = Tensor(device_array((6, 90), (8 * 90, 8)), dtype="torch.float32")
-    return {
-        "a subclass": (tensor(6, 90, 0x1000, kind=Masked), b),
-        "negative": (a, tensor(90, 2, 0x2000, is_neg=lambda: True)),
-        "of two types": (a, tensor(90, 2, 0x2000, dtype="torch.float64")),
-        "of no kernel's type": (
-            tensor(6, 90, 0x1000, dtype="torch.float16"),
-            tensor(90, 2, 0x2000, dtype="torch.float16"),
-        ),
-        "no matrix in memory": (strided, b),
-        "of no fit": (a, a),
-        "without elements": (tensor(0, 90, 0), b),
-        "of one dimension": (a, Tensor(device_array((90,), (4,)), dtype="torch.float32")),
-        "without memory": (tensor(6, 90, 0), b),
-    }
-
-
-@pytest.mark.parametrize("name", left())
-def test_what_is_unusual_is_pytorchs(module: ModuleType, torch: Any, name: str) -> None:
-    with module.installed():
-        for _ in range(2):
-            assert torch.table.call("mm", *left()[name]) == OWN
-    assert module.driver.launches == []
-
-
-@pytest.mark.parametrize(
-    "out",
-    [
-        tensor(6, 2, 0x1008),  # in a's memory
-        tensor(6, 2, 0x3000, is_conj=lambda: True),
-        tensor(6, 2, 0x3000, dtype="torch.float64"),
-        tensor(6, 3, 0x3000),
-        tensor(6, 2, 0x3000, kind=Masked),
-    ],
-)
-def test_an_unusual_result_is_pytorchs(module: ModuleType, torch: Any, out: Tensor) -> None:
-    with module.installed():
-        assert torch.table.call("mm.out", *factors(), out=tensor(6, 2, 0x3000)) != OWN
-        for _ in range(2):
-            assert torch.table.call("mm.out", *factors(), out=out) == OWN
-        assert torch.table.call("mm.out", *factors(), out=tensor(6, 2, 0x3000)) != OWN
+# What is left: of which operands, test_overriding_operands.py has
 
 
 def test_products_of_tf32_are_pytorchs(module: ModuleType, torch: Any) -> None:
@@ -178,20 +132,6 @@ def test_products_of_tf32_are_pytorchs(module: ModuleType, torch: Any) -> None:
         assert torch.table.call("mm", *factors(dtype="torch.float64")) != OWN
         torch.precision = "ieee"
         assert torch.table.call("mm", *factors()) != OWN
-
-
-def test_a_factor_of_no_number_is_pytorchs(module: ModuleType, torch: Any) -> None:
-    c = tensor(6, 2, 0x4000)
-    with module.installed():
-        for factor in (True, 1e300, 1j):
-            assert torch.table.call("addmm", c, *factors(), alpha=factor) == OWN
-
-
-def test_batches_are_pytorchs(module: ModuleType, torch: Any) -> None:
-    batch = [Tensor(device_array((2, 6, 6), (144, 24, 4), at=at), dtype="torch.float32") for at in (0x1000, 0x2000)]
-    with module.installed():
-        assert torch.table.call("bmm", *batch) == OWN
-        assert torch.table.call("bmm.out", *batch, out=batch[0]) == OWN
 
 
 def test_where_the_vendor_is_expected_to_be_faster_it_is_pytorchs(
@@ -231,15 +171,16 @@ def test_what_cannot_be_loaded_is_pytorchs_and_told_once(
         assert torch.table.call("mm", *factors()) == OWN
 
 
+@pytest.mark.parametrize("step", ["ready", "start"])
 def test_without_room_for_a_workspace_it_is_pytorchs_for_now(
-    module: ModuleType, torch: Any, monkeypatch: pytest.MonkeyPatch
+    module: ModuleType, torch: Any, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     def full(*_: Any) -> None:
         raise MemoryError
 
     with module.installed():
         with monkeypatch.context() as patch:
-            patch.setattr(module.Plan, "start", full)
+            patch.setattr(module if step == "ready" else module.Plan, step, full)
             assert torch.table.call("mm", *factors()) == OWN
         assert torch.table.call("mm", *factors()) != OWN
 
@@ -273,6 +214,21 @@ def test_what_is_left_goes_to_an_earlier_override(module: ModuleType, torch: Any
         assert torch.table.call("mm", a, a) == ["theirs", OWN]
     assert torch.table.state == before
     library._destroy()
+
+
+def test_an_earlier_override_that_goes_below_a_later_one_is_an_error_of_the_call(
+    module: ModuleType, torch: Any
+) -> None:
+    earlier, (a, _) = torch.table.override("mm", twice), factors()
+    with module.installed():
+        later = torch.table.override("mm", twice)
+        earlier._destroy()
+        before = torch.table.state
+        with pytest.raises(RuntimeError, match=r"^invalidated"):
+            torch.table.call("mm", a, a)
+        assert torch.table.state == before
+        later._destroy()
+        assert torch.table.call("mm", a, a) == OWN
 
 
 def test_an_earlier_override_that_goes_is_no_longer_called(module: ModuleType, torch: Any) -> None:
@@ -363,6 +319,13 @@ def test_a_module_of_a_hosts_kernels_is_told(tmp_path: Path, torch: Any) -> None
     module = imported(exported("module", found), tmp_path)
     with pytest.raises(RuntimeError, match=r"^install: this module has no kernel for a GPU"), module.installed():
         pass
+
+
+def test_a_module_with_kernels_of_a_host_besides_is_installed(tmp_path: Path, torch: Any) -> None:
+    found = winners(tmp_path, (host_run(), trial()), (tuning_run(), trial()))
+    module = imported(exported("module", found), tmp_path)
+    with module.installed():
+        assert len(torch.table.of["aten::mm"]) == 2
 
 
 def test_modules_that_differ_have_names_that_differ(tmp_path: Path) -> None:

@@ -126,6 +126,8 @@ def _first_plan(torch: Any, a: Any, b: Any, out: Any, key: Any) -> Plan | None:
     is_batch = a.dim() == 3
     if is_batch and any(x.shape[0] != 1 for x in (a, b, a if out is None else out)):
         return None
+    if any(not x.data_ptr() or x.data_ptr() % x.element_size() for x in (a, b)):
+        return None  # of the same at other addresses nothing follows
     of_a, of_b = (x.detach()[0] if is_batch else x.detach() for x in (a, b))
     try:
         Product.of(of_a, of_b, None)
