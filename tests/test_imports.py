@@ -26,7 +26,8 @@ ALLOWED = {
     "caching": {"tuner", "display", "command_options", "usage"},
     "trials": {"tuner", "display", "options", "selection", "command_options", "usage"},
     "standin": {"errors", "generator", "runtime", "tuner", "pretuned", "standin"},
-    "programs": {"errors", "generator", "tuner", "standin", "display", "options", "command_options", "usage"},
+    "recording": {"generator", "tuner", "standin", "options"},
+    "programs": {"errors", "tuner", "standin", "display", "command_options", "recording", "usage"},
     "planning": {"errors", "generator", "tuner", "options", "command_options", "reports"},
 }
 
