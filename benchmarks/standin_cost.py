@@ -1,6 +1,6 @@
 """What a call of cuBLAS costs with the stand-in before it: of a product that is left, and of one that is taken.
 
-    python -m benchmarks.standin_cost --library libtsm2.so --output benchmarks/results/h200-standin-cost.json
+    python -m benchmarks.standin_cost --library libtsm2.so --output benchmarks/results/h100-standin-cost.json
 
 One process times the same calls by name, which go through the stand-in, and by the addresses of cuBLAS's own
 functions, in turns. The difference of a product that is left is what passing on costs.
