@@ -1,4 +1,5 @@
-"""The command for tests of what is around its trials: few samples, and winners verified in full by few calls.
+"""The command for tests of what is around its trials: few samples, and winners verified in full by few calls; and
+databases that do not wait for the disk, by which a process that is killed loses nothing.
 
 python -m tests.quick_command --device cpu --shapes 64x2x64
 """
@@ -8,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from sqlite3 import Connection
 
 from tsm2_tune.__main__ import main
 from tsm2_tune.api import results, tuning
-from tsm2_tune.tuner import tune
+from tsm2_tune.tuner import database, tune
 from tsm2_tune.tuner.full_calls import EMULATED
 from tsm2_tune.tuner.measure import Effort
 
@@ -23,6 +26,14 @@ CALLS = replace(
 
 def make_quick(setattr: Callable[[object, str, object], None]) -> None:
     """Have the command tune so from now on."""
+    connected = database._connected
+
+    def connected_quickly(path: Path, mode: str) -> Connection:
+        connection = connected(path, mode)
+        connection.execute("PRAGMA synchronous = OFF")
+        return connection
+
+    setattr(database, "_connected", connected_quickly)
     setattr(tune, "EMULATED", CALLS)
     for module in (tuning, results):
         setattr(module, "Options", partial(tune.Options, effort=SAMPLES, final_effort=SAMPLES))

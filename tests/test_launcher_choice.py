@@ -12,7 +12,7 @@ import pytest
 
 from tests.fabricated import GPU, Winners, exported, imported, trial, tuning_run, winners
 from tests.library_calls import H200, Call, random_calls, tried
-from tests.test_library_choice import arrays, known_of_everything, pack_of_everything, slower_ones, with_vendor
+from tests.test_library_choice import arrays, everything
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.runtime.compiled import TYPES_IN_C
 from tsm2_tune.tuner.export.compiled import launcher_binary
@@ -63,12 +63,7 @@ def counted(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.mark.parametrize(("seed", "device"), [(0, GPU), (1, GPU), (2, GPU), (3, "another"), (1, "NVIDIA A100")])
 def test_the_choice_is_the_pythons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, device: str) -> None:
-    rows, sources = winners(tmp_path, *pack_of_everything(seed))
-    rows = tuple(with_vendor(row, place) for place, row in enumerate(rows))
-    if seed > 1:
-        rows += slower_ones(rows, sources)
-    known = known_of_everything((rows, sources), seed) if seed else NOTHING_KNOWN
-    plain, compiled = modules(tmp_path, (rows, sources), known)
+    plain, compiled = modules(tmp_path, *everything(seed))
     calls = random_calls(600, seed)
     expected = [chosen(plain, call, device) for call in calls]
     made = [chosen(plain, call, device, is_made=True) for call in calls]

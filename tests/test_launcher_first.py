@@ -12,20 +12,20 @@ import threading
 import tracemalloc
 import zlib
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.fabricated import Winners, device_array, exported, imported, winners
+from tests.fabricated import Winners, device_array, exported, imported
 from tests.fake_tensors import TYPES, Parameter, Tensor, exchange, fake_cupy, fake_torch
 from tests.library_calls import H200
 from tests.random_calls import PLACES, Driver, odd_product, of_cupy, outcome, random_product, tensor
 from tests.random_calls import TYPES as KINDS
-from tests.test_library_choice import known_of_everything, pack_of_everything, slower_ones, with_vendor
+from tests.test_library_choice import everything
 from tsm2_tune.tuner.export.compiled import launcher_binary
-from tsm2_tune.tuner.export.known import NOTHING_KNOWN
 
 pytestmark = [pytest.mark.host, pytest.mark.usefixtures("toolchain", "session_cache")]
 
@@ -47,10 +47,15 @@ class Loading(Driver):
 
 def modules(folder: Path, found: Winners, known: Any) -> tuple[ModuleType, ModuleType]:
     """A module without the launcher and one with it, neither of which has started anything."""
+    plain, compiled = (imported(text, folder) for text in texts(found, known))
+    return plain, compiled
+
+
+def texts(found: Winners, known: Any) -> tuple[str, str]:
+    """Of a module without the launcher, and of one with it."""
     rows, sources = found
     binary = launcher_binary([(row, sources[row.trial_id]) for row in rows], known)
-    plain, compiled = (imported(exported("module", found, known=known, launcher=x), folder) for x in (None, binary))
-    return plain, compiled
+    return exported("module", found, known=known), exported("module", found, known=known, launcher=binary)
 
 
 def before_a_driver(module: ModuleType, patch: pytest.MonkeyPatch) -> None:
@@ -81,19 +86,21 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 @pytest.fixture
 def pair(tmp_path: Path, torch: Any, cupy: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, ModuleType]:
     """Modules of winners of everything, each before a driver of its own."""
-    made = everything(tmp_path, 1)
+    made = of_everything(tmp_path, 1)
     for module in made:
         before_a_driver(module, monkeypatch)
     return made
 
 
-def everything(folder: Path, seed: int) -> tuple[ModuleType, ModuleType]:
+def of_everything(folder: Path, seed: int) -> tuple[ModuleType, ModuleType]:
     """Modules of winners of every type and op, of two GPUs; of seed 0 nothing more is known of them."""
-    rows, sources = winners(folder, *pack_of_everything(seed))
-    rows = tuple(with_vendor(row, place) for place, row in enumerate(rows))
-    if seed > 1:
-        rows += slower_ones(rows, sources)
-    return modules(folder, (rows, sources), known_of_everything((rows, sources), seed) if seed else NOTHING_KNOWN)
+    plain, compiled = (imported(text, folder) for text in texts_of_everything(seed))
+    return plain, compiled
+
+
+@cache
+def texts_of_everything(seed: int) -> tuple[str, str]:
+    return texts(*everything(seed))
 
 
 def served(pair: tuple[ModuleType, ModuleType], library: Any, seed: int, kind: Any) -> tuple[int, set[Any]]:
@@ -125,7 +132,7 @@ def served(pair: tuple[ModuleType, ModuleType], library: Any, seed: int, kind: A
 def test_a_first_call_does_what_it_does_without(
     tmp_path: Path, torch: Any, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    made = everything(tmp_path, seed)
+    made = of_everything(tmp_path, seed)
     for module in made:
         before_a_driver(module, monkeypatch)
     count, kinds = served(made, torch, seed, lambda one: one)

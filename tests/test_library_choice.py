@@ -6,8 +6,10 @@ import random
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
@@ -143,6 +145,17 @@ def pack_of_everything(seed: int) -> list[tuple[TuningRun, Trial]]:
     return trials
 
 
+@cache
+def everything(seed: int) -> tuple[Winners, Known]:
+    """These as winners, and what is known of them, of seed 0 nothing; the same objects for every test."""
+    with TemporaryDirectory() as folder:
+        rows, sources = winners(Path(folder), *pack_of_everything(seed))
+    rows = tuple(with_vendor(row, place) for place, row in enumerate(rows))
+    if seed > 1:
+        rows += slower_ones(rows, sources)
+    return (rows, sources), known_of_everything((rows, sources), seed) if seed else NOTHING_KNOWN
+
+
 def known_of_everything(found: Winners, seed: int) -> Known:
     """Divisions that fit the winners' launches, and two cards."""
     (rows, sources), rng, divisions = found, random.Random(seed), dict[int, Division]()
@@ -191,15 +204,9 @@ def known_of_everything(found: Winners, seed: int) -> Known:
 def test_the_choice_is_the_python_modules(
     there: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, device: tuple[str, int, int]
 ) -> None:
-    trials = pack_of_everything(seed)
-    (tmp_path / "module").mkdir()
-    rows, sources = winners(tmp_path / "module", *trials)
-    rows = tuple(with_vendor(row, place) for place, row in enumerate(rows))
-    if seed > 1:
-        rows += slower_ones(rows, sources)
-    known = known_of_everything((rows, sources), seed) if seed else NOTHING_KNOWN
-    library = str(fabricated_library(tmp_path, *trials, known=known, found=(rows, sources)))
-    module = imported(exported("module", (rows, sources), known=known), tmp_path)
+    found, known = everything(seed)
+    library = str(fabricated_library(tmp_path, *pack_of_everything(seed), known=known, found=found))
+    module = imported(exported("module", found, known=known), tmp_path)
     recording(module, monkeypatch)
     monkeypatch.setattr(module, "device_of", lambda ordinal: (device[0], "sm_90a"))
     calls = random_calls(600, seed)
