@@ -23,6 +23,7 @@ from tests.lt_calls import BIAS, EPILOGUE, matmul
 from tests.standin_calls import TESTS, gemm
 from tsm2_tune import recording
 from tsm2_tune.options import problems_of
+from tsm2_tune.programs import FUNCTION
 from tsm2_tune.recording import recorded
 from tsm2_tune.standin.build import SOURCES
 from tsm2_tune.standin.journal import HEAD, LINE, MAGIC, REASONS, UNCOUNTED, Seen, Written, written_in
@@ -228,7 +229,7 @@ def test_products_that_were_not_understood_are_told(fakes: Path, plain: str, way
 
 def test_kernels_that_cannot_be_started_are_told(fakes: Path, plain: str, tmp_path: Path) -> None:
     text = tmp_path / "text.so"
-    text.write_bytes(b"\x7fELF, and no library")
+    text.write_bytes(b"\x7fELF, and no library" + FUNCTION)
     for library, why in ((plain, "kernels could not be started"), (text, "the library of kernels cannot be used")):
         steps = [["fake_fail", "cuModuleLoadData", 218], *[gemm()] * 6]
         done = tsm2_tune(fakes, "run", "--report", "--library", str(library), "--", *PROGRAM, steps=steps)
@@ -266,8 +267,17 @@ def test_what_was_recorded_is_shown_where_it_cannot_be_written(fakes: Path, tmp_
         (f"{BY_LIBRARY} --report nosuchprogram", "cannot run nosuchprogram: no such program is in PATH"),
         (f"{BY_LIBRARY} /etc/passwd", "cannot run /etc/passwd: "),
         ("run --library /nowhere/libtsm2.so -- true", "no library /nowhere/libtsm2.so: tsm2-tune export"),
-        ("run --db /nowhere/results.db -- true", "no database /nowhere/results.db"),
-        ("run", "Missing argument 'PROGRAM...'"),
+        ("run --db /nowhere/results.db -- true", "no database /nowhere/results.db: tune first, name another with"),
+        ("run", "no program to run: name one behind --, such as tsm2-tune run -- python simulation.py"),
+        ("record --output - --", "no program to run: name one behind --, such as tsm2-tune record -- python"),
+        ("run --pretuned -- nosuchprogram", "cannot run nosuchprogram: no such program is in PATH"),
+        ("run -- /nowhere/program", "cannot run /nowhere/program: no such file"),
+        ("run -- README.md", "cannot run README.md: no such program is in PATH; for the file here say ./README.md"),
+        ("run -- ./README.md", "cannot run ./README.md: it is no executable file; name before it what runs it"),
+        ("run -- ./docs", "cannot run ./docs: it is a folder"),
+        ("run --library= -- true", "the name of the library is empty: name the file with --library"),
+        ("run --library docs -- true", "docs is a folder: name the library in it with --library"),
+        ("record --output= -- true", "the name of the file to write is empty: name one with --output"),
         ("record --output /nowhere/products.txt -- true", "cannot write /nowhere/products.txt: its folder"),
         ("record -- true", "Missing option '--output'"),
     ],
@@ -321,11 +331,12 @@ def test_sentences_have_the_journals_order(enum: str, sentences: tuple[str, ...]
     assert (SEEN.us, SEEN.reason) == (50.0, "no kernel is in the pack for it")
 
 
-def test_a_file_that_is_no_library_is_refused(fakes: Path, tmp_path: Path) -> None:
-    (tmp_path / "text.so").write_text("text")
+@pytest.mark.parametrize("content", [b"text" + FUNCTION, b"\x7fELF of another library", b""])
+def test_a_file_that_is_no_library_is_refused(content: bytes, fakes: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.so").write_bytes(content)
     done = tsm2_tune(fakes, "run", "--library", f"{tmp_path}/text.so", "--", "true")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert done.stderr.startswith(f"Error: {tmp_path}/text.so is no library: ")
+    assert done.stderr.startswith(f"Error: {tmp_path}/text.so is no library of kernels: ")
 
 
 def test_a_record_of_nothing_says_why(fakes: Path, tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.recording import NONE_SEEN, recorded
 from tsm2_tune.standin.build import pack_path, pretuned_path, standin_path
 from tsm2_tune.standin.journal import REASONS, Seen, Written, count_of, written_in
-from tsm2_tune.standin.running import Standing, become, journal_folder, ran
-from tsm2_tune.tuner.export.files import write
+from tsm2_tune.standin.running import Standing, become, journal_folder, path_of_program, ran
+from tsm2_tune.tuner.export.files import refuse_name, write
 from tsm2_tune.tuner.trial import in_a_line
 from tsm2_tune.usage import Command
 
@@ -29,9 +29,20 @@ TROUBLES = {  # reasons that are to be mended, in a report
     "the kernel could not be started": "kernels could not be started",
 }
 ELF = b"\x7fELF"  # with which shared libraries begin
+FUNCTION = b"\0tsm2_gemm_f32\0"  # among the names in an exported one
 PROGRAM = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
-program_argument = click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
+
+def _given(ctx: click.Context, param: click.Parameter, program: tuple[str, ...]) -> tuple[str, ...]:
+    """The program's words. UsageError where there are none."""
+    if not program and not ctx.resilient_parsing:
+        raise click.UsageError(
+            f"no program to run: name one behind --, such as tsm2-tune {ctx.info_name} -- python simulation.py"
+        )
+    return program
+
+
+program_argument = click.argument("program", nargs=-1, metavar="PROGRAM...", callback=_given, type=click.UNPROCESSED)
 
 
 @click.command(cls=Command, context_settings=PROGRAM)
@@ -76,6 +87,7 @@ def run(
     given = [f"--{name}" for name in ("db", "library") if is_given(ctx, name.replace("db", "database"))]
     if pretuned and given:
         raise click.UsageError(f"--pretuned and {given[0]} each say where kernels are from: name one of them")
+    path_of_program(program[0])  # before kernels are compiled, which may take minutes
     pack = (
         pretuned_path(_tell)
         if pretuned
@@ -93,13 +105,19 @@ def run(
 
 
 def _library(name: str) -> Path:
+    """The file of this name. InputError where it is none that has a C library's functions."""
+    if not name:
+        raise InputError("the name of the library is empty: name the file with --library")
+    if Path(name).is_dir():
+        raise InputError(f"{name} is a folder: name the library in it with --library")
     if not Path(name).is_file():
         raise InputError(
             f"no library {name}: tsm2-tune export --format library --output {shlex.quote(name)} makes one"
         )
     with open(name, "rb") as file:
-        if file.read(len(ELF)) != ELF:
-            raise InputError(f"{name} is no library: tsm2-tune export --format library makes one")
+        content = file.read(len(ELF))
+        if content != ELF or FUNCTION not in file.read():
+            raise InputError(f"{name} is no library of kernels: tsm2-tune export --format library makes one")
     return Path(name)
 
 
@@ -127,6 +145,7 @@ def record(ctx: click.Context, output: str, worth: float, program: tuple[str, ..
     """
     if output != "-":
         _refuse_unwritable(output)  # before the program takes its hours
+    path_of_program(program[0])
     standing = Standing(standin_path(), has_times=True)
     with journal_folder() as journal:
         status = ran(program, standing, journal)
@@ -146,6 +165,7 @@ def record(ctx: click.Context, output: str, worth: float, program: tuple[str, ..
 
 def _refuse_unwritable(output: str) -> None:
     """InputError where the file could not be written."""
+    refuse_name(output)
     path = os.path.realpath(output)
     folder = os.path.dirname(path)
     if os.path.isdir(path):

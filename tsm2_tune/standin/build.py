@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
@@ -73,6 +74,11 @@ def pack_path(database: str, tell: Callable[[str], None]) -> Path:
             tell(f"left out: {count} winner{'s' if count > 1 else ''}, not verified in full: tuning there does that")
         return exports.with_between(store, tell, found)
 
+    if database and not os.path.exists(database):
+        raise InputError(
+            f"no database {database}: tune first, name another with --db, or take the kernels that the package brings"
+            " with --pretuned"
+        )
     with Store.open(database, create=False) as store:
         if not any(row.compute_capability and row.verified_in_full for row in store.best()):
             raise InputError(
@@ -97,7 +103,7 @@ def pretuned_path(tell: Callable[[str], None]) -> Path | None:
     try:
         device_name, compute_capability = _gpu()
     except (RuntimeError, AttributeError) as error:  # the latter of a driver that lacks a function
-        tell(f"{error}: {LEFT}")
+        tell(f"--pretuned has no GPU to use ({error}): {LEFT}")
         return None
     found = for_card(device_name, compute_capability)
     if found is None:

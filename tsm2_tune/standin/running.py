@@ -130,7 +130,7 @@ def _is_in_foreground() -> bool:
 def _started(program: Sequence[str], start: Callable[[str, Sequence[str]], T]) -> T:
     """What starts the program, by its path and its words; a script that names no interpreter is the shell's, as
     execvp has it. InputError where it cannot be started."""
-    path = _found(program[0])
+    path = path_of_program(program[0])
     try:
         try:
             return start(path, program)
@@ -142,8 +142,16 @@ def _started(program: Sequence[str], start: Callable[[str, Sequence[str]], T]) -
         raise InputError(f"cannot run {program[0]}: {error.strerror}") from None
 
 
-def _found(name: str) -> str:
+def path_of_program(name: str) -> str:
+    """The program's file. InputError where there is none that can be run."""
     path = shutil.which(name)
-    if path is None:
-        raise InputError(f"cannot run {name}: no such program is in PATH, or it is no executable file")
-    return path
+    if path is not None:
+        return path
+    is_file = os.path.isfile(name)
+    if not os.path.dirname(name):
+        why = "no such program is in PATH" + (f"; for the file here say ./{name}" if is_file else "")
+    elif is_file:
+        why = "it is no executable file; name before it what runs it, such as python or sh, or make it executable"
+    else:
+        why = "it is a folder" if os.path.isdir(name) else "no such file"
+    raise InputError(f"cannot run {name or 'a program of no name'}: {why}")
