@@ -26,9 +26,9 @@ from typing import Any
 import click
 
 from benchmarks.call_tables import BY_LAUNCHER, LEFT, NEW, OUT, OWN, PLAN, SPLIT, table
+from benchmarks.gpu import gpu
 from tsm2_tune import __version__
 from tsm2_tune.errors import InputError
-from tsm2_tune.tuner.target import find_target
 from tsm2_tune.usage import Command
 
 M, N, K = 1024, 8, 256
@@ -53,7 +53,9 @@ def made_modules(folder: Path, device: str) -> tuple[Path, Path]:
 
 
 def _run(arguments: list[str]) -> None:
-    subprocess.run([sys.executable, "-m", "tsm2_tune", *arguments], check=True, stdout=subprocess.DEVNULL)
+    done = subprocess.run([sys.executable, "-m", "tsm2_tune", *arguments], check=False, stdout=subprocess.DEVNULL)
+    if done.returncode:  # it has said why
+        sys.exit(done.returncode)
 
 
 def imported(path: Path) -> ModuleType:
@@ -279,7 +281,7 @@ def parts() -> dict[str, float]:
 @click.option("--output", type=click.Path(path_type=Path), required=True)
 def main(device: str, pack: Path | None, output: Path) -> None:
     """Measure, print the table, and write the file."""
-    target = find_target(device)
+    target = gpu(device)
     with tempfile.TemporaryDirectory() as folder:
         path, path_of_compiled = made_modules(Path(folder), device)
         best, compiled = imported(path), imported(path_of_compiled)

@@ -39,6 +39,8 @@ METRES, JITTER = 1000, 350  # from crossing to crossing, and how far each is mov
 CLOSED, ONE_WAY = 0.3, 0.1  # shares of the roads
 HIGHWAYS, EXIT, PACE = 4, 5, 0.4  # rows that have one; crossings from exit to exit; time of a metre on it
 
+ON_HOST = "--device cpu --nodes 144"  # which emulates kernels: the default has too many nodes for that
+
 Lengths = npt.NDArray[np.float32]
 
 
@@ -76,8 +78,9 @@ def tuned_module(device: str, nodes: int, trials: int, folder: Path) -> Path:
             f"{nodes}x{nodes}x{nodes}", math="minplus", device=device, max_trials=trials, db=database, on_event=print
         )
         tsm2_tune.export(database, format="module", output=module, on_event=print)
-    except tsm2_tune.TuneError as error:
-        raise click.ClickException(str(error)) from None
+    except tsm2_tune.TuneError as error:  # whose advice is the command's
+        advice = str(error).partition(", or --help")[0].replace("--device cpu", ON_HOST)
+        raise click.ClickException(advice) from None
     return module
 
 
@@ -100,7 +103,9 @@ def all_distances(kernels: ModuleType, lengths: Lengths, device: str) -> tuple[L
             import pycuda.autoprimaryctx  # the first GPU's
             from pycuda import gpuarray
         except ImportError:
-            raise click.ClickException("PyCUDA is not installed: pip install pycuda, or use --device cpu") from None
+            raise click.ClickException(
+                f"PyCUDA is not installed: pip install pycuda, or use {ON_HOST} without --module"
+            ) from None
 
         squared, into = gpuarray.to_gpu(squared), gpuarray.to_gpu(into)
     kernels.gemm(squared, squared, out=into, math="minplus")  # compiles the kernel

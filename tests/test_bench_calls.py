@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from benchmarks import call_cost
+from benchmarks import gpu as bench_gpu
 from benchmarks.call_tables import BY_LAUNCHER, LEFT, NEW, OUT, OWN, SPLIT, read_calls, table
 from benchmarks.gains import Calls
 from tsm2_tune.errors import InputError
@@ -54,3 +57,16 @@ def test_what_is_no_file_of_call_cost_is_refused(tmp_path: Path, content: str) -
 def test_a_file_without_the_librarys_own_call_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is no file of call_cost"):
         read_calls(written(tmp_path / "calls.json", {OUT: 7.0}, OF_CUPY))
+
+
+@pytest.mark.parametrize(
+    ("device", "sentence"),
+    [("0", "no CUDA driver answers, and cuBLAS has no host: run this where there is a GPU"),
+     ("cpu", "cuBLAS has no host: use a CUDA ordinal")],
+)  # fmt: skip
+def test_without_a_gpu_no_advice_names_the_host(
+    device: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench_gpu, "cuda_device_count", lambda: 0)
+    said = CliRunner().invoke(call_cost.main, ["--device", device, "--output", str(tmp_path / "calls.json")])
+    assert (said.exit_code, said.output) == (2, f"Error: {sentence}\n")

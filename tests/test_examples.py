@@ -43,3 +43,11 @@ def test_shortest_paths_are_those_of_scipy() -> None:
     assert ended.returncode == 0, ended.stderr
     assert "36 crossings" in ended.stdout
     assert ended.stdout.endswith("all distances are equal\n")
+
+
+@pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="there is a GPU")
+def test_without_a_gpu_shortest_paths_advises_what_a_host_can_do() -> None:
+    pytest.importorskip("scipy", reason="SciPy is not installed: pip install scipy")
+    ended = run("examples/shortest_paths.py")
+    assert (ended.returncode, ended.stderr.count("\n")) == (1, 1)
+    assert ended.stderr.endswith("use --device cpu --nodes 144\n")
