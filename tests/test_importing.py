@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,9 @@ from tests.tampering import good_database
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.cache import cache_folder
 from tsm2_tune.tuner.database import Database
-from tsm2_tune.tuner.importing import merging
+from tsm2_tune.tuner.importing import files, merging
 from tsm2_tune.tuner.importing.parts import Reader, places
 from tsm2_tune.tuner.importing.union import Part, union
 from tsm2_tune.tuner.store import Store
@@ -332,6 +334,44 @@ def test_what_is_no_database_is_refused(two: tuple[Path, Path], tmp_path: Path) 
         assert "tsm2-tune-" not in said.stderr.replace(str(tmp_path), "")
     with pytest.raises((InputError, StoreError)):
         tsm2_tune.import_trials("x\0y", ours)
+
+
+@pytest.mark.parametrize("source", ["theirs", "pretuned:h200"])
+def test_where_there_is_no_room_for_a_copy_that_is_said_of_its_folder(
+    source: str, two: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = two
+    connect = sqlite3.connect
+
+    def small(name: object, *arguments: Any, **named: Any) -> sqlite3.Connection:
+        connection = connect(name, *arguments, **named)  # type: ignore[arg-type]
+        if "/working/" in str(name):
+            connection.execute("PRAGMA max_page_count = 2")
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", small)
+    said = run("import", str(theirs) if source == "theirs" else source, "--db", str(ours))
+    assert (said.exit_code, said.stdout, said.stderr.count("\n")) == (2, "", 1)
+    assert " to import it: the disk of " in said.stderr
+    assert said.stderr.endswith(f"{cache_folder()} is full: free some space there, then run this again\n")
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), StoreError])
+def test_where_no_copy_can_be_made_its_folder_is_named(
+    error: OSError | type[StoreError], two: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = two
+
+    def none(*arguments: Any) -> None:
+        raise error if isinstance(error, OSError) else error(f"{arguments[1]} cannot be opened: why")
+
+    monkeypatch.setattr(files, "workplace", none) if isinstance(error, OSError) else monkeypatch.setattr(
+        files, "_copied", none
+    )
+    said = run("import", str(theirs), "--db", str(ours))
+    assert (said.exit_code, said.stdout, said.stderr.count("\n")) == (2, "", 1)
+    assert said.stderr.startswith(f"Error: cannot copy {theirs} to import it (")
+    assert f"make {cache_folder()} writable, with space left, or set XDG_CACHE_HOME" in said.stderr
 
 
 def random_database(path: Path, rng: random.Random) -> None:

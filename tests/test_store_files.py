@@ -7,6 +7,7 @@ import sqlite3
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -98,6 +99,26 @@ def test_a_locked_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         other.execute("BEGIN EXCLUSIVE")
         assert "is locked" in refused(path, create=True)
         assert "is locked" in refused(path, create=False)
+
+
+def test_a_full_disk_is_named_by_its_folder(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the file's own has room it is the one in which SQLite sorts."""
+
+    def said() -> str:
+        with Store.open(path, create=True) as store:
+            with store._database.transaction() as connection:
+                connection.exec_driver_sql("PRAGMA max_page_count = 1")
+            with pytest.raises(StoreError) as caught, store._database.transaction(writes=True) as connection:
+                connection.exec_driver_sql("CREATE TABLE more (x)")
+        return str(caught.value)
+
+    roomy, full = SimpleNamespace(f_bavail=2**20, f_frsize=4096), SimpleNamespace(f_bavail=0, f_frsize=4096)
+    assert (
+        said() == f"{path} cannot grow, the disk of {path.parent} is full: free some space there, then run this again"
+    )
+    monkeypatch.setenv("SQLITE_TMPDIR", "/sorting")
+    monkeypatch.setattr(os, "statvfs", lambda folder: full if folder == "/sorting" else roomy)
+    assert "cannot grow, the disk of /sorting is full" in said()
 
 
 def test_damage_that_sqlite_cannot_spell(path: Path) -> None:

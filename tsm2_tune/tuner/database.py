@@ -11,6 +11,7 @@ import shlex
 import sqlite3
 import stat
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from itertools import chain, repeat
@@ -25,6 +26,7 @@ from sqlalchemy.pool import QueuePool
 from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner import layout, schema
 
+LEAST_FREE_BYTES = 1 << 20  # of a disk that is not full
 BUSY_TIMEOUT_SECONDS = 30.0  # how long to wait for another program's lock
 MOST_VALUE_BYTES = 1 << 20  # of a text, and of a row; a kernel's text, the longest, has 60 KB
 # Steps of SQLite's machine in a transaction. The view, the longest query, takes one for each byte of a file of
@@ -53,7 +55,7 @@ REMEDIES = {
     sqlite3.SQLITE_READONLY: "cannot be written: make it and its folder writable, or name another with --db",
     sqlite3.SQLITE_CANTOPEN: "cannot be opened: make its folder exist and be writable, or name another with --db",
     sqlite3.SQLITE_PERM: "cannot be opened: check its permissions, or name another file with --db",
-    sqlite3.SQLITE_FULL: "cannot grow, the disk is full: free some space, then run this again",
+    sqlite3.SQLITE_FULL: "cannot grow, the disk of {full} is full: free some space there, then run this again",
     sqlite3.SQLITE_IOERR: "cannot be read or written, the disk reports an error: name another file with --db",
     sqlite3.SQLITE_TOOBIG: "holds a value of more than 1 MiB, as tsm2-tune stores none: restore a copy of it, or"
     " name another file with --db",
@@ -127,14 +129,18 @@ class Database:
 def copy(path: Path, into: Path) -> None:
     """Copy the database at `path` as it is now to a new file; it is only read.
 
-    StoreError where it cannot be read, is no database, or where a program was ended while it wrote.
+    StoreError where it cannot be read, is no database, or where a program was ended while it wrote; of the new file
+    where that cannot be made, or its disk is full.
     """
     _refuse_others(path, create=False)
+    at = path
     try:
-        with closing(_connected(path, "ro")) as source, closing(sqlite3.connect(into)) as target:
+        with closing(_connected(path, "ro")) as source:
             source.execute("BEGIN")
             source.execute("SELECT 1 FROM sqlite_master").fetchone()  # waits for a lock, and not for ever
-            source.backup(target)
+            at = into
+            with closing(sqlite3.connect(into)) as target:
+                source.backup(target)
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
         if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN) and os.path.exists(f"{path}-journal"):
@@ -142,7 +148,7 @@ def copy(path: Path, into: Path) -> None:
                 f"{path} was left half written by a program that was ended:"
                 f" tsm2-tune best --db {shlex.quote(str(path))} mends it, then run this again"
             ) from error
-        raise _refused(path, error) from error
+        raise _refused(at if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN) else path, error) from error
 
 
 def _refused(path: Path, error: object) -> StoreError:
@@ -150,7 +156,19 @@ def _refused(path: Path, error: object) -> StoreError:
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     said = " ".join(str(error)[:DETAIL_CHARACTERS].split())
     refusal = f"was refused by SQLite ({said}): restore a copy, or name another file with --db"
-    return StoreError(f"{path} {REMEDIES.get(code, refusal)}")
+    remedy = REMEDIES.get(code, refusal)
+    return StoreError(f"{path} {remedy.format(full=_full_folder(path)) if code == sqlite3.SQLITE_FULL else remedy}")
+
+
+def _full_folder(path: Path) -> str:
+    """The folder that has no room left: the file's own, or the one in which SQLite sorts what is large."""
+    own = os.path.dirname(os.path.abspath(path))
+    for folder in (own, os.environ.get("SQLITE_TMPDIR") or tempfile.gettempdir()):
+        with suppress(OSError):
+            found = os.statvfs(folder)
+            if found.f_bavail * found.f_frsize < LEAST_FREE_BYTES:
+                return folder
+    return own
 
 
 def _refuse_others(path: Path, *, create: bool) -> None:

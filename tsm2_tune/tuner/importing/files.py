@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tsm2_tune.errors import InputError, StoreError
@@ -11,7 +11,7 @@ from tsm2_tune.tuner import cache, database
 from tsm2_tune.tuner.database import Database
 from tsm2_tune.tuner.importing.parts import write
 from tsm2_tune.tuner.importing.reading import is_text, told_in
-from tsm2_tune.tuner.processes import workplace
+from tsm2_tune.tuner.processes import Workplace, workplace
 
 
 @contextmanager
@@ -19,11 +19,11 @@ def opened(path: Path) -> Iterator[tuple[Database, tuple[str, ...]]]:
     """A copy of the database, as it is now but of today's schema, or a database of what the text tells; and a
     sentence for each configuration of the text that is left out. The file itself is only read.
 
-    InputError where it is no regular file, and where a text is not as this program writes it; StoreError as
-    Database.open.
+    InputError where it is no regular file, where a text is not as this program writes it, and where it cannot be
+    copied; StoreError as Database.open.
     """
     of_text = is_text(path)
-    with workplace(cache.working_parent()) as work:
+    with _workplace(path) as work:
         copy = work.folder / "results.db"
         try:
             left_out = _written(path, copy) if of_text else _copied(path, copy)
@@ -31,7 +31,30 @@ def opened(path: Path) -> Iterator[tuple[Database, tuple[str, ...]]]:
                 found.path = path  # by which messages call it
                 yield found, left_out
         except StoreError as error:
-            raise StoreError(str(error).replace(str(copy), str(path))) from error
+            told = str(error)
+            if told.startswith(f"{copy} cannot be opened"):
+                raise _no_place(path, "no file can be made") from error
+            told = told.replace(f"{copy} cannot grow, ", f"cannot copy {path} to import it: ")
+            told = told.replace(str(copy), str(path)).replace(str(work.folder), str(cache.cache_folder()))
+            raise StoreError(told) from error
+
+
+@contextmanager
+def _workplace(path: Path) -> Iterator[Workplace]:
+    """Where the file is copied to. InputError where that cannot be made."""
+    with ExitStack() as stack:
+        try:
+            work = stack.enter_context(workplace(cache.working_parent()))
+        except OSError as error:
+            raise _no_place(path, str(error.strerror)) from error
+        yield work
+
+
+def _no_place(path: Path, why: str) -> InputError:
+    return InputError(
+        f"cannot copy {path} to import it ({why}): make {cache.cache_folder()} writable, with space left, or set"
+        " XDG_CACHE_HOME to another folder"
+    )
 
 
 def _copied(path: Path, copy: Path) -> tuple[str, ...]:
