@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -142,3 +143,19 @@ def by_reason(played: Played) -> dict[str, int]:
             if count:
                 found[reason] = found.get(reason, 0) + count
     return found
+
+
+def without_factors(lines: list[str]) -> list[str]:
+    """Addresses of host memory are other ones in each process."""
+    return [re.sub(r"\b(?:9[0-9]{13}|1[0-9]{14})\b", "host", line) for line in lines]
+
+
+def of_the_program(lines: list[str]) -> list[str]:
+    """Calls of cuBLAS without those that its Sgemm makes itself."""
+    before = ["", *lines]
+    return [line for line, last in zip(lines, before, strict=False) if not last.startswith("cublasSgemm_v2 ")]
+
+
+def without_copies(lines: list[str]) -> list[str]:
+    """Calls of cuBLAS without those of the stand-in, which copies triangles."""
+    return [line for line in lines if line.split()[0][7:] not in ("trttp", "tpttr")]

@@ -27,7 +27,6 @@ from tests.fabricated import (
 )
 from tests.tampering import good_database
 from tsm2_tune.errors import InputError, StoreError
-from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.cache import cache_folder
 from tsm2_tune.tuner.database import Database
@@ -35,7 +34,7 @@ from tsm2_tune.tuner.importing import files, merging
 from tsm2_tune.tuner.importing.parts import Reader, places
 from tsm2_tune.tuner.importing.union import Part, union
 from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.trial import Outcome, VendorMeasurement, Verdict
+from tsm2_tune.tuner.trial import Outcome, TimeLimits, Verdict
 
 pytestmark = pytest.mark.usefixtures("session_cache")
 
@@ -195,10 +194,13 @@ def test_older_trials_make_no_newer_ones_stale(tmp_path: Path) -> None:
 NEVER = {"measurement": None, "full_verdict": None}
 WRONG = {"outcome": Outcome.WRONG_RESULT, "verdict": Verdict(False, 9.0, "C[0, 0]")} | NEVER
 LATER = {"outcome": Outcome.TIMED_OUT, "verdict": None, "resources": None} | NEVER
+FAULT = LATER | {"outcome": Outcome.CRASHED}
 
 
-@pytest.mark.parametrize(("changes", "outcome"), [(WRONG, Outcome.WRONG_RESULT), (LATER, Outcome.OK)])
-def test_a_wrong_result_anywhere_counts_and_a_right_one_before_one_in_no_time(
+@pytest.mark.parametrize(
+    ("changes", "outcome"), [(WRONG, Outcome.WRONG_RESULT), (FAULT, Outcome.CRASHED), (LATER, Outcome.OK)]
+)
+def test_a_fault_anywhere_counts_and_a_right_one_before_one_in_no_time(
     changes: dict[str, Any], outcome: Outcome, tmp_path: Path
 ) -> None:
     for first, second in (("a", "b"), ("b", "a")):
@@ -212,13 +214,26 @@ def test_a_wrong_result_anywhere_counts_and_a_right_one_before_one_in_no_time(
         assert plain_sql(paths[first], "SELECT count(*) FROM sample") == [(3,)]
 
 
-def test_what_was_verified_in_full_anywhere_is_known_then(tmp_path: Path) -> None:
-    ours, theirs = tmp_path / "ours.db", tmp_path / "theirs.db"
-    for path, verdict in ((ours, None), (theirs, "right in 9 calls")):
+@pytest.mark.parametrize("searched", ["ours", "theirs"])
+def test_what_was_verified_in_full_or_searched_anywhere_is_known_then(searched: str, tmp_path: Path) -> None:
+    paths = {name: tmp_path / f"{name}.db" for name in ("ours", "theirs")}
+    for name, path in paths.items():
+        verdict = "right in 9 calls" if name == "theirs" else None
         with Store.open(path, create=True) as store:
-            store.add_trial(EARLY, trial(500, C128, full_verdict=verdict, is_between=path == ours))
-    tsm2_tune.import_trials(theirs, ours)
-    assert plain_sql(ours, "SELECT full_verdict, is_between FROM trial") == [("right in 9 calls", 0)]
+            store.add_trial(EARLY, trial(500, C128, full_verdict=verdict, is_between=name != searched))
+    ended(paths["ours"], "2026-01-02T03:05:00+00:00")
+    tsm2_tune.import_trials(paths["theirs"], paths["ours"])
+    assert plain_sql(paths["ours"], "SELECT full_verdict, is_between FROM trial") == [("right in 9 calls", 0)]
+
+
+def test_of_trials_that_timed_out_the_one_that_had_more_time_counts(tmp_path: Path) -> None:
+    short, long = tmp_path / "short.db", tmp_path / "long.db"
+    for path, seconds in ((short, 60.0), (long, 90.0)):
+        with Store.open(path, create=True) as store:
+            store.add_trial(EARLY, replace(trial(500, C128), limits=TimeLimits(120.0, seconds), **LATER))
+    for path, other in ((short, long), (long, short)):
+        tsm2_tune.import_trials(other, path)
+        assert plain_sql(path, "SELECT run_limit_seconds FROM trial") == [(90.0,)]
 
 
 def test_another_kernel_of_the_same_basis_is_left_out_and_told(tmp_path: Path) -> None:
@@ -248,46 +263,6 @@ def test_a_text_that_is_started_otherwise_is_another_kernel(launch: dict[str, in
             store.add_trial(EARLY, trial(500, C128, source=made))
     found = tsm2_tune.import_trials(theirs, ours)
     assert (found.trials, found.known, found.times, len(found.left_out)) == (0, 1, 0, 1)
-
-
-def rounds(path: Path) -> list[tuple[int, dict[KernelConfig, float]]]:
-    """The finals of PROBLEM by number, each with its times."""
-    (part,) = facts(path).values()
-    spelt = {config.text: config for config in (C128, C256, C512)}
-    return [
-        (one.number, {spelt[key[0]]: us.values["median_us"] for key, us in one.timed.items()}) for one in part.rounds
-    ]
-
-
-def with_finals(path: Path, *finals: dict[KernelConfig, float], vendor: tuple[VendorMeasurement, ...] = ()) -> None:
-    """A database of one run with these finals, the vendor's times in each."""
-    with Store.open(path, create=True) as store:
-        for config in (C128, C256, C512):
-            store.add_trial(EARLY, trial(500, config))
-        for times in finals:
-            store.add_final(EARLY, final(*times.items(), vendor=vendor), TODAY)
-    ended(path, "2026-01-02T03:05:00+00:00")
-
-
-@pytest.mark.parametrize("other", [{C128: 480.0, C256: 491.0, C512: 492.0}, {C512: 492.0}])
-@pytest.mark.parametrize("is_there", [False, True])
-def test_a_final_is_another_where_one_of_its_times_is_or_all_are(
-    is_there: bool, other: dict[KernelConfig, float], tmp_path: Path
-) -> None:
-    one, ours, theirs = {C128: 480.0, C256: 490.0}, tmp_path / "ours.db", tmp_path / "theirs.db"
-    with_finals(ours, *([one, other] if is_there else [one]))
-    with_finals(theirs, other)
-    assert tsm2_tune.import_trials(theirs, ours).times == (0 if is_there else len(other))
-    assert rounds(ours) == [(1, one), (2, other)]
-
-
-def test_what_is_more_of_a_final_goes_to_the_one_that_shares_most_with_it(tmp_path: Path) -> None:
-    part, most, whole = {C128: 480.0}, {C128: 480.0, C256: 490.0}, {C128: 480.0, C256: 490.0, C512: 492.0}
-    with_finals(tmp_path / "ours.db", part, most, part)
-    with_finals(tmp_path / "theirs.db", whole, vendor=(vendor_measurement(700),))
-    assert tsm2_tune.import_trials(tmp_path / "theirs.db", tmp_path / "ours.db").times == 2
-    assert plain_sql(tmp_path / "ours.db", "SELECT round, median_us FROM vendor_measurement") == [(2, 700)]
-    assert rounds(tmp_path / "ours.db") == [(1, part), (2, whole), (3, part)]
 
 
 def test_a_damaged_database_is_refused_and_nothing_is_made(two: tuple[Path, Path], tmp_path: Path) -> None:
@@ -418,3 +393,13 @@ def test_a_search_goes_on_with_what_was_imported(two: tuple[Path, Path]) -> None
         store.add_trial(EARLY, replace(trial(1, configuration(64)), measurement=measurement(300)))
         assert [one.is_new for one in store.tried(EARLY.identity.name, PROBLEM, TODAY)] == [False] * 3 + [True]
         assert store.add_final(EARLY, final((configuration(64), 301)), TODAY) == 3
+
+
+def test_what_was_in_no_final_is_new_to_the_next_one(two: tuple[Path, Path]) -> None:
+    ours, theirs = two
+    with Store.open(theirs, create=False) as store:
+        store.add_trial(LATE, trial(430, configuration(64)))
+    tsm2_tune.import_trials(theirs, ours)
+    with Store.open(ours, create=False) as store:
+        tried = store.tried(EARLY.identity.name, PROBLEM, TODAY)
+    assert [one.config for one in tried if one.is_new] == [configuration(64)]
