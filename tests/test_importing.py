@@ -14,6 +14,7 @@ import pytest
 import tsm2_tune
 from tests.command import run
 from tests.fabricated import (
+    GPU,
     PROBLEM,
     configuration,
     downgrade,
@@ -34,7 +35,7 @@ from tsm2_tune.tuner.importing import files, merging
 from tsm2_tune.tuner.importing.parts import Reader, places
 from tsm2_tune.tuner.importing.union import Part, union
 from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.trial import Outcome, TimeLimits, Verdict
+from tsm2_tune.tuner.trial import Final, Outcome, TimeLimits, Verdict
 
 pytestmark = pytest.mark.usefixtures("session_cache")
 
@@ -90,6 +91,7 @@ def test_both_ways_there_is_the_same_union(two: tuple[Path, Path]) -> None:
     assert best(ours) == best(theirs)
     row = best(ours)[1]
     assert (row.round, row.median_us, row.vendor_us) == (2, 410, 700)
+    assert plain_sql(ours, "SELECT count(*) FROM run") == [(2,)]
 
 
 def test_a_third_time_of_the_same_trial_is_kept_beside_its_own(two: tuple[Path, Path]) -> None:
@@ -98,6 +100,25 @@ def test_a_third_time_of_the_same_trial_is_kept_beside_its_own(two: tuple[Path, 
     times = plain_sql(ours, "SELECT round, median_us FROM measurement JOIN trial ON trial.id = trial_id"
                             f" WHERE config = '{C128.text}' AND problem_id = 1 ORDER BY round")  # fmt: skip
     assert times == [(-1, 501), (0, 500), (1, 505), (2, 506)]
+
+
+def test_each_device_keeps_its_own_times_in_the_order_in_which_they_were_taken(tmp_path: Path) -> None:
+    here, there = tmp_path / "here.db", tmp_path / "there.db"
+    for path, run_, us in ((here, EARLY, 500.0), (there, tuning_run("NVIDIA H100"), 600.0)):
+        timed = replace(measurement(us), samples_us=(us + 1, us - 1, us))
+        with Store.open(path, create=True) as store:
+            store.add_trial(run_, trial(us, C128))
+            vendor = (replace(vendor_measurement(us), measurement=timed),)
+            store.add_final(run_, Final(PROBLEM, ((C128, timed),), vendor), TODAY)
+    tsm2_tune.import_trials(there, here)
+    of_kernel = "sample JOIN measurement ON measurement_id = measurement.id AND round = 1"
+    of_vendor = "vendor_sample JOIN vendor_measurement AS measurement ON measurement_id = measurement.id"
+    for table in (of_kernel, of_vendor):
+        query = f"SELECT device_name, us FROM {table} JOIN run ON run.id = run_id ORDER BY device_name, ordinal"
+        expected = [(name, us + step) for name, us in (("NVIDIA H100", 600), (GPU, 500)) for step in (1, -1, 0)]
+        assert plain_sql(here, query) == expected
+    assert len(facts(here)) == 2
+    assert [len(one.vendor) for part in facts(here).values() for one in part.rounds] == [1, 1]
 
 
 def test_twice_is_as_once(two: tuple[Path, Path]) -> None:
