@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -306,6 +307,32 @@ def test_times_are_of_what_ran(fakes: Path, narrow: Path) -> None:
 def test_a_batch_is_counted_apart(fakes: Path, narrow: Path) -> None:
     played = play(fakes, [matmul(), matmul(d={"more": {BATCHES: 3}})], pack=narrow)
     assert {one.batches: (one.calls, one.taken) for one in played.seen} == {1: (1, 1), 3: (1, 0)}
+
+
+@pytest.mark.parametrize(("where", "place", "least"), [("a", 0, 6), ("b", 1, 3), ("d", 2, 6)])
+def test_of_many_products_that_differ_in_one_layout_each_is_its_own(
+    fakes: Path, narrow: Path, where: str, place: int, least: int
+) -> None:
+    steps = [matmul(**{where: {"ld": least + more}}, c={"ld": 6}) for more in range(1200)]
+    seen = play(fakes, steps, pack=narrow).seen
+    assert sorted(one.leading[place] for one in seen if one.calls == one.taken == 1) == list(
+        range(least, least + 1200)
+    )
+
+
+@pytest.mark.parametrize(
+    "unfit",
+    [
+        lambda more: {"beta": ONE, "c": {"ld": 6 + more}},
+        lambda more: {"beta": ONE, "c": {}, "operation": {BIAS: A + more}},
+    ],
+)
+def test_of_many_products_that_differ_in_c_or_the_operation_the_plain_one_is_taken(
+    fakes: Path, narrow: Path, unfit: Callable[[int], dict[str, Any]]
+) -> None:
+    plain = matmul(beta=ONE, c={})
+    played = play(fakes, [plain, *(matmul(**unfit(more)) for more in range(1, 1200)), plain], pack=narrow)
+    assert (len(played.launches), by_reason(played)) == (2, {MORE: 1199})
 
 
 def test_what_is_left_does_not_decide_for_what_looks_alike(fakes: Path, narrow: Path) -> None:
