@@ -10,7 +10,8 @@ import numpy as np
 
 from tests.fake_tensors import DlTensor
 
-CUDA, CPU = 2, 1
+CUDA, CPU, MANAGED = 2, 1, 13
+READ_ONLY, COPIED = 1, 2  # flags
 CODES = {"f": 2, "c": 5, "i": 0, "V": 4}  # V: bfloat16
 DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 DESTRUCTOR = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -45,6 +46,10 @@ class Exported:
         self.device, self.streams, self.given_back = "cuda:0", list[int](), 0
         self.dtype = held.dtype
 
+    @property
+    def flags(self) -> int:
+        return int(self.told.get("flags", READ_ONLY if self.read_only else 0))
+
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.told.get("device_type", CUDA), 0
 
@@ -54,7 +59,7 @@ class Exported:
         if asked["stream"] in self.told.get("refuses", ()):
             raise BufferError(f"no stream {asked['stream']}")
         self.streams.append(asked["stream"])
-        managed = Managed() if self.version is None else Versioned(*self.version, flags=int(self.read_only))
+        managed = Managed() if self.version is None else Versioned(*self.version, flags=self.flags)
         self._describe(managed.tensor)
         name = b"dltensor" if self.version is None else b"dltensor_versioned"
         new = ctypes.pythonapi.PyCapsule_New

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.cupy_on_host import Cupy, Ndarray
-from tests.dlpack_arrays import CPU, Exported, Standard
+from tests.dlpack_arrays import COPIED, CPU, MANAGED, READ_ONLY, Exported, Standard
 from tests.fabricated import exported, imported, trial, tuning_run, winners
 from tests.pretended_gpu import computed
 from tests.recording_driver import recording
@@ -65,6 +65,13 @@ def test_every_capsule_is_given_back(module: ModuleType) -> None:
 def test_a_part_without_strides_and_with_an_offset(module: ModuleType) -> None:
     a, b = Exported(numbers(30, 20), is_dense=True, byte_offset=64), Exported(numbers(40, 3)[::2])
     out = Exported(numbers(30, 3))
+    module.gemm(a, b, out=out)
+    np.testing.assert_array_equal(out.held, a.held @ b.held)
+
+
+@pytest.mark.parametrize("told", [{"device_type": MANAGED}, {"flags": COPIED}])
+def test_managed_memory_and_copies_are_multiplied_too(module: ModuleType, told: dict[str, Any]) -> None:
+    a, b, out = (Exported(numbers(*shape), **told) for shape in ((30, 20), (20, 3), (30, 3)))
     module.gemm(a, b, out=out)
     np.testing.assert_array_equal(out.held, a.held @ b.held)
 
@@ -152,7 +159,7 @@ def test_bfloat16_is_told_by_dlpack(module: ModuleType) -> None:
 # What is refused
 
 
-@pytest.mark.parametrize("told", [{"version": None}, {"read_only": True}])
+@pytest.mark.parametrize("told", [{"version": None}, {"read_only": True}, {"flags": READ_ONLY | COPIED}])
 def test_only_what_says_so_is_written(module: ModuleType, told: dict[str, Any]) -> None:
     a, b, out = Exported(numbers(30, 20)), Exported(numbers(20, 3)), Exported(numbers(30, 3), **told)
     with pytest.raises(ValueError, match=r"^out: it is read-only, or does not say otherwise$"):
