@@ -325,4 +325,4 @@ def test_within_is_of_no_text_of_trials(tuned: Path) -> None:
 
 def test_a_text_of_nothing_is_refused(tuned: Path) -> None:
     said = run("export", "--db", str(tuned), "--format", "trials", "--dtype", "f64", "--output", "-")
-    assert (said.exit_code, "nothing to export" in said.stderr) == (2, True)
+    assert (said.exit_code, "of what was asked for: it has --dtype f32" in said.stderr) == (2, True)
