@@ -108,6 +108,13 @@ def test_what_a_text_tells_of_a_trial_is_stored_as_it_was(tmp_path: Path) -> Non
     assert told_of_vendor == [(1.0, "right, by a text of trials")]
 
 
+def test_of_several_finals_a_text_has_the_last_one(tuned: Path) -> None:
+    with Store.open(tuned, create=False) as store:
+        store.add_final(RUN, final((C128, 90.0), (C256, 91.0), problem=SHAPES[0]), TODAY)
+    for one, us in zip(lines(text(tuned), "trial"), (90.0, 91.0), strict=False):
+        assert [(time[0], time[3]) for time in one["times"][1:]] == [(2, us)]
+
+
 def test_the_same_trials_have_the_same_text_in_whatever_order_they_came(tuned: Path, tmp_path: Path) -> None:
     parts = []
     for number, problem in enumerate(reversed(SHAPES)):
