@@ -358,3 +358,17 @@ def test_a_size_that_is_none_counts_for_nothing(size: str, monkeypatch: pytest.M
     result = run("space", "--shapes", "64x4x64", "--family", "tsm2", "--device", "h200")
     assert result.exit_code == 0, result.output
     assert "configurations" in result.output
+
+
+def test_what_takes_long_says_what_it_does_on_a_terminal_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with display.waiting("reading results.db"):
+        pass
+    assert tuple(capsys.readouterr()) == ("", "")
+    shown = io.StringIO()
+    monkeypatch.setattr(display, "console", lambda stderr: Console(file=shown, force_terminal=True, width=80))
+    with display.waiting(f"reading {OBEYED}"):
+        pass
+    assert "- reading [31m2Jtxt.exe" in re.sub("\x1b\\[[0-9]*m", "", shown.getvalue())
+    assert shown.getvalue().isascii()

@@ -16,6 +16,7 @@ from typing import Any
 from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.status import Status
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -62,6 +63,11 @@ def console(*, stderr: bool = False) -> Console:
         if not re.fullmatch("[0-9]{1,5}", os.environ.get(name, "0")):
             del os.environ[name]
     return Console(stderr=stderr)
+
+
+def waiting(what: str) -> Status:
+    """As a context manager: what takes its time, on standard error while it is a terminal, and then gone."""
+    return console(stderr=True).status(Text(printable(what)), spinner="line")
 
 
 def print_line(console: Console, text: str) -> None:

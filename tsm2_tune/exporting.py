@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 import click
@@ -71,7 +70,7 @@ def export(
     if wrong is not None:
         raise click.UsageError(wrong)
     into_file = output != "-"
-    ended = nullcontext() if within is None else ended_by_signals(ctx, database)
+    ended = display.waiting(f"exporting {database}") if within is None else ended_by_signals(ctx, database)
     with ended, Choosing(display.console(stderr=not into_file)) as shown:
         exported = tsm2_tune.export(
             database,

@@ -6,7 +6,7 @@ import click
 
 import tsm2_tune
 from tsm2_tune.command_options import database_option
-from tsm2_tune.display import printable
+from tsm2_tune.display import printable, waiting
 from tsm2_tune.usage import Command, tell
 
 MOST_TOLD = 20  # configurations that are left out
@@ -26,7 +26,8 @@ def import_(source: str, database: str) -> None:
     FILE is only read. What is there already stays as it is, so that the same again adds nothing. A text is written by
     `tsm2-tune export --format trials`; those of this package are pretuned:h100 and pretuned:h200.
     """
-    found = tsm2_tune.import_trials(source, database)
+    with waiting(f"importing {source}"):
+        found = tsm2_tune.import_trials(source, database)
     for sentence in found.left_out[:MOST_TOLD]:
         tell(sentence)
     if len(found.left_out) > MOST_TOLD:

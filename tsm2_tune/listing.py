@@ -25,7 +25,8 @@ from tsm2_tune.tuner.store import Store
 @json_option
 def best(database: str, which: dict[str, Any], as_json: bool) -> None:
     """Show the winners in the database."""
-    rows = tsm2_tune.best(database, **which)
+    with display.waiting(f"reading {database}"):
+        rows = tsm2_tune.best(database, **which)
     if not rows:
         selection = selected(**which)
         every = tsm2_tune.best(database, device=selection.device)
