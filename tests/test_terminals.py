@@ -363,10 +363,12 @@ def test_a_size_that_is_none_counts_for_nothing(size: str, monkeypatch: pytest.M
 def test_what_takes_long_says_what_it_does_on_a_terminal_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
     with display.waiting("reading results.db"):
         pass
     assert tuple(capsys.readouterr()) == ("", "")
     shown = io.StringIO()
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setattr(display, "console", lambda stderr: Console(file=shown, force_terminal=True, width=80))
     with display.waiting(f"reading {OBEYED}"):
         pass

@@ -6,8 +6,10 @@ import json
 import math
 import os
 import re
+import sys
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from itertools import groupby
 from types import TracebackType
@@ -16,7 +18,6 @@ from typing import Any
 from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
-from rich.status import Status
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -65,8 +66,10 @@ def console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr)
 
 
-def waiting(what: str) -> Status:
-    """As a context manager: what takes its time, on standard error while it is a terminal, and then gone."""
+def waiting(what: str) -> AbstractContextManager[object]:
+    """What takes its time: on standard error where that is a terminal, whatever FORCE_COLOR says, and then gone."""
+    if not sys.stderr.isatty():
+        return nullcontext()
     return console(stderr=True).status(Text(printable(what)), spinner="line")
 
 
