@@ -1,5 +1,5 @@
-/* A cuBLASLt that writes down its calls in the driver's log. A descriptor is a table of attributes, with gaps that keep what
-   its memory held before. */
+/* A cuBLASLt that writes down its calls in the driver's log. A descriptor is a table of attributes behind the number of its
+   words, with gaps that keep what its memory held before. An operation may lack the last words, as of an older header. */
 
 #include <stdint.h>
 #include <stdio.h>
@@ -10,9 +10,9 @@
 #define PREFIX "" /* of the lines of this library, among those of others */
 #endif
 #ifdef REVERSED /* descriptors of another version */
-#define PLACE(at, count) ((count)-1 - (at))
+#define PLACE(at, count) ((count) - (at))
 #else
-#define PLACE(at, count) (at)
+#define PLACE(at, count) ((at) + 1)
 #endif
 
 void fake_note(const char *text);
@@ -28,6 +28,7 @@ static const struct attribute of_operation[] = { /* the last one is of a version
     {25, 1, 0}, {26, 4, 0xFFFFFFFF}, {31, 4, 0}, {38, 8, 0}, {41, 4, 0x8000}, {99, 1, 0}};
 static const struct attribute of_layout[] = {{0, 4, 0}, {1, 4, 0}, {2, 8, 0}, {3, 8, 0}, {4, 8, 0},
                                              {5, 4, 1}, {6, 8, 0}, {7, 8, 0}, {8, 4, 0}, {99, 1, 0}};
+enum { OLDER = 3 }; /* words that an operation may lack */
 enum { IN_OPERATION = sizeof of_operation / sizeof *of_operation, IN_LAYOUT = sizeof of_layout / sizeof *of_layout };
 
 static int place_of(const struct attribute *table, int count, int number)
@@ -46,7 +47,7 @@ static int get(const struct attribute *table, int count, const uint64_t *words, 
 {
     ++attributes_asked;
     const int at = place_of(table, count, number);
-    if (words == NULL || at < 0 || bytes != (size_t)table[at].bytes)
+    if (words == NULL || at < 0 || (uint64_t)PLACE(at, count) >= words[0] || bytes != (size_t)table[at].bytes)
         return INVALID;
     memcpy(value, &words[PLACE(at, count)], bytes);
     *written = bytes;
@@ -56,7 +57,7 @@ static int get(const struct attribute *table, int count, const uint64_t *words, 
 static int set(const struct attribute *table, int count, uint64_t *words, int number, const void *value, size_t bytes)
 {
     const int at = place_of(table, count, number);
-    if (words == NULL || at < 0 || bytes != (size_t)table[at].bytes)
+    if (words == NULL || at < 0 || (uint64_t)PLACE(at, count) >= words[0] || bytes != (size_t)table[at].bytes)
         return INVALID;
     memcpy(&words[PLACE(at, count)], value, bytes);
     return 0;
@@ -64,10 +65,13 @@ static int set(const struct attribute *table, int count, uint64_t *words, int nu
 
 static int make(const struct attribute *table, int count, uint64_t *words, size_t bytes)
 {
-    if (bytes < (size_t)count * sizeof *words)
+    const size_t all = (size_t)count + 1, given = bytes / sizeof *words;
+    if (given < (table == of_operation ? all - OLDER : all))
         return TOO_SMALL;
+    words[0] = given < all ? given : all;
     for (int at = 0; at < count; ++at)
-        memcpy(&words[PLACE(at, count)], &table[at].standard, (size_t)table[at].bytes);
+        if ((uint64_t)PLACE(at, count) < words[0])
+            memcpy(&words[PLACE(at, count)], &table[at].standard, (size_t)table[at].bytes);
     return 0;
 }
 
@@ -75,8 +79,9 @@ static int make(const struct attribute *table, int count, uint64_t *words, size_
 static uint64_t *taken(int count)
 {
     static unsigned char turn;
-    uint64_t *words = malloc((size_t)count * sizeof *words);
-    return words == NULL ? NULL : memset(words, ++turn, (size_t)count * sizeof *words);
+    const size_t bytes = ((size_t)count + 1) * sizeof(uint64_t);
+    uint64_t *words = malloc(bytes);
+    return words == NULL ? NULL : memset(words, ++turn, bytes);
 }
 
 int cublasLtMatmulDescGetAttribute(const uint64_t *words, int number, void *value, size_t bytes, size_t *written)
@@ -120,13 +125,13 @@ int cublasLtMatrixLayoutInit_internal(uint64_t *words, size_t bytes, int type, u
 int cublasLtMatmulDescCreate(uint64_t **made, int compute, int scale)
 {
     *made = taken(IN_OPERATION);
-    return cublasLtMatmulDescInit_internal(*made, IN_OPERATION * sizeof **made, compute, scale);
+    return cublasLtMatmulDescInit_internal(*made, (IN_OPERATION + 1) * sizeof **made, compute, scale);
 }
 
 int cublasLtMatrixLayoutCreate(uint64_t **made, int type, uint64_t rows, uint64_t columns, int64_t ld)
 {
     *made = taken(IN_LAYOUT);
-    return cublasLtMatrixLayoutInit_internal(*made, IN_LAYOUT * sizeof **made, type, rows, columns, ld);
+    return cublasLtMatrixLayoutInit_internal(*made, (IN_LAYOUT + 1) * sizeof **made, type, rows, columns, ld);
 }
 
 static int told(char *line, int at, const char *name, const struct attribute *table, int count, const uint64_t *words)
@@ -134,7 +139,8 @@ static int told(char *line, int at, const char *name, const struct attribute *ta
     at += sprintf(line + at, " %s", name);
     for (int i = 0; words != NULL && i < count; ++i) {
         uint64_t value = 0;
-        memcpy(&value, &words[PLACE(i, count)], (size_t)table[i].bytes);
+        if ((uint64_t)PLACE(i, count) < words[0])
+            memcpy(&value, &words[PLACE(i, count)], (size_t)table[i].bytes);
         at += sprintf(line + at, ",%lld", (long long)value);
     }
     return at;

@@ -131,6 +131,40 @@ def test_descriptors_are_read_by_the_library_that_made_them(fakes: Path, tmp_pat
     assert counted(lines) == (4, ["cublasLtMatmul", "of 12: cublasLtMatmul"] * 2)
 
 
+ONE_BY_ONE = """
+#include <link.h>
+int main(int count, char **paths)
+{
+    for (int at = 1; at < count; ++at) {
+        void *plugin = dlopen(paths[at], RTLD_NOW | RTLD_LOCAL);
+        int (*multiply)(int);
+        struct link_map *map;
+        *(void **)&multiply = dlsym(plugin, "multiply");
+        dlinfo(plugin, RTLD_DI_LINKMAP, &map);
+        printf("%lx %d\\n", (long)map->l_addr, multiply(1));
+        dlclose(plugin);
+    }
+    puts(fake_log());
+    return 0;
+}
+"""
+
+
+def test_code_that_comes_to_where_other_code_was_calls_its_own_library(
+    fakes: Path, tmp_path: Path, narrow: Path
+) -> None:
+    """A plugin was closed, and one that was linked with another library lies where it lay."""
+    other_lt(fakes, tmp_path / "libcublasLt.so.12", "of 12: ", "-DREVERSED")
+    plugins = [
+        built(tmp_path, f"plugin{number}.so", PLUGIN, "-shared", *linked(folder, f"libcublasLt.so.{number}"))
+        for number, folder in ((13, fakes), (12, tmp_path))
+    ]
+    program = built(tmp_path, "program", ONE_BY_ONE, "-O1", *linked(fakes, "libcuda.so.1"), "-ldl")
+    first, second, third, *lines = run([str(program), *map(str, [*plugins, plugins[0]])], [fakes, tmp_path], narrow)
+    assert first == second == third
+    assert counted(lines) == (0, ["cublasLtMatmul", "of 12: cublasLtMatmul", "cublasLtMatmul"])
+
+
 ASKING_ITSELF = """
 #define FOUND(name, ...) \\
     (((int (*)(__VA_ARGS__))dlsym(dlopen("libcublasLt.so.13", RTLD_NOW), name)))

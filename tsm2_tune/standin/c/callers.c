@@ -21,6 +21,31 @@ static struct meaning meaning_of(const uint64_t *zeros, const uint64_t *ones)
     return found;
 }
 
+/* Finds how an operation tells its size: by bits of its first word that its types do not change. False where a smaller one
+   is not told from a whole one. */
+static bool find_size(struct caller *caller)
+{
+    uint64_t whole[MOST_WORDS], other[MOST_WORDS];
+    const int words = caller->of_operation.words;
+    memset(whole, 0, sizeof whole);
+    memset(other, 0, sizeof other);
+    if (caller->make_operation(whole, sizeof whole, COMPUTE_32F, R_32F) != CUBLAS_SUCCESS ||
+        caller->make_operation(other, sizeof other, COMPUTE_64F, R_64F) != CUBLAS_SUCCESS)
+        return false;
+    caller->size = whole[0];
+    caller->size_mask = caller->of_operation.mask[0] & ~(whole[0] ^ other[0]);
+    for (int fewer = 1; fewer < words; ++fewer) {
+        memset(other, 0, sizeof other);
+        if (caller->make_operation(other, (size_t)fewer * sizeof *other, COMPUTE_32F, R_32F) == CUBLAS_SUCCESS &&
+            ((other[0] ^ caller->size) & caller->size_mask) == 0)
+            return false;
+    }
+    for (int fewer = 1; fewer < caller->of_layout.words; ++fewer)
+        if (caller->make_layout(other, (size_t)fewer * sizeof *other, R_32F, 3, 2, 4) == CUBLAS_SUCCESS)
+            return false;
+    return true;
+}
+
 static bool find_meanings(struct caller *caller)
 {
     uint64_t zeros[MOST_WORDS], ones[MOST_WORDS];
@@ -48,6 +73,7 @@ static struct caller *new_caller(const void *address)
     void *found = function_for_code(&lt_kind, address, "cublasLtMatmul");
     memcpy(&made->matmul, &found, sizeof found);
     made->address = address;
+    made->closings = atomic_load(&closings);
     made->is_cublas = is_code_of(&cublas_kind, address);
     made->is_whole = found != NULL;
 #define FIND(name, symbol, parameters)                                                                               \
@@ -67,9 +93,25 @@ static void give_up(struct caller *made)
     free(made);
 }
 
-const struct caller *caller_at(const void *address)
+/* Whether the place has got this caller in the place of the one before; else that is the one which is there now. */
+static bool is_kept(struct caller *made, struct caller *_Atomic *place, struct caller **before)
+{
+    if (made->known == NULL && made->is_whole && find_size(made))
+        made->known = calloc(KNOWN, sizeof *made->known);
+    return atomic_compare_exchange_strong(place, before, made);
+}
+
+/* Whether calls are for the same library as before. */
+static bool is_same(const struct caller *one, const struct caller *other)
+{
+    return one->matmul == other->matmul && one->is_cublas == other->is_cublas && one->is_whole == other->is_whole &&
+           one->make_operation == other->make_operation;
+}
+
+struct caller *caller_at(const void *address)
 {
     static _Thread_local struct caller spare; /* for callers that find no place */
+    const uint64_t closed = atomic_load_explicit(&closings, memory_order_acquire);
     const uint64_t hash = (uint64_t)(uintptr_t)address * 0x9E3779B97F4A7C15u >> 32;
     struct caller *made = NULL, *before;
     for (int step = 0; step < MOST_TRIED; ++step) {
@@ -79,15 +121,24 @@ const struct caller *caller_at(const void *address)
             made = made == NULL ? new_caller(address) : made;
             if (made == NULL || made->matmul == NULL) /* which may be loaded later */
                 break;
-            if (made->known == NULL)
-                made->known = calloc(KNOWN, sizeof *made->known);
-            if (atomic_compare_exchange_strong(place, &before, made))
+            if (is_kept(made, place, &before))
                 return made;
         }
-        if (before->address == address) { /* another thread's, maybe */
+        if (before->address != address)
+            continue;
+        if (atomic_load(&before->closings) == closed || made != NULL) { /* another thread's, maybe */
             give_up(made);
             return before;
         }
+        made = new_caller(address);
+        if (made == NULL || made->matmul == NULL)
+            break;
+        if (is_same(made, before))
+            atomic_store(&before->closings, closed);
+        else if (is_kept(made, place, &before)) /* the other one stays: threads may be in it */
+            return made;
+        give_up(made);
+        return before;
     }
     made = made == NULL ? new_caller(address) : made;
     if (made == NULL || made->matmul == NULL) {

@@ -1,5 +1,6 @@
 /* What descriptors said that came before. To ask cuBLASLt for twenty attributes takes longer than all else that a call
-   which is passed on costs; to compare descriptors with known ones does not. */
+   which is passed on costs; to compare descriptors with known ones does not. Operations that an older header made smaller
+   are not looked at here: what lies behind them may be nobody's memory. */
 
 #include <stdlib.h>
 #include <string.h>
@@ -55,11 +56,25 @@ static struct known *new_known(const struct caller *of, const struct descriptors
     return made;
 }
 
-struct described known_or_described(const struct caller *of, const struct descriptors *descriptors)
+static bool has_whole_size(const struct caller *of, const void *operation)
+{
+    const uint64_t *words = operation;
+    return ((words[0] ^ of->size) & of->size_mask) == 0;
+}
+
+/* Whether there is room for what was found. Operations that no kernel can be asked for may have a pointer that is another
+   one each time: they get a quarter of the places. */
+static bool has_room(struct caller *of, const struct described *found)
+{
+    const bool is_fit = found->asked.type >= 0 && found->asked.unfit == NOT_LEFT;
+    return is_fit || atomic_fetch_add(&of->unfit, 1) < KNOWN / 4;
+}
+
+struct described known_or_described(struct caller *of, const struct descriptors *descriptors)
 {
     const void *const *layouts = descriptors->layouts;
     if (of->known == NULL || !of->is_whole || descriptors->operation == NULL || layouts[0] == NULL || layouts[1] == NULL ||
-        layouts[2] == NULL || layouts[3] == NULL)
+        layouts[2] == NULL || layouts[3] == NULL || !has_whole_size(of, descriptors->operation))
         return described(of, descriptors);
     const uint64_t hash = hash_of(of, descriptors);
     for (int step = 0; step < MOST_PLACES; ++step) {
@@ -67,7 +82,7 @@ struct described known_or_described(const struct caller *of, const struct descri
         struct known *known = atomic_load_explicit(place, memory_order_acquire);
         if (known == NULL) {
             const struct described found = described(of, descriptors);
-            struct known *made = new_known(of, descriptors, &found);
+            struct known *made = has_room(of, &found) ? new_known(of, descriptors, &found) : NULL;
             if (made != NULL && !atomic_compare_exchange_strong(place, &known, made))
                 free(made); /* another thread's is there */
             return found;

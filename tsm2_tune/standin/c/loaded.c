@@ -47,6 +47,28 @@ static dlsym_function of_c_library(void)
 
 void *next_dlsym(void *library, const char *name) { return of_c_library()(library, name); }
 
+_Atomic uint64_t closings;
+
+static int close_object(void *object)
+{
+    static _Atomic(void *) place;
+    void *found = atomic_load(&place);
+    if (found == NULL)
+        atomic_store(&place, found = next_dlsym(RTLD_NEXT, "dlclose"));
+    int (*close)(void *);
+    memcpy(&close, &found, sizeof found);
+    return close(object);
+}
+
+/* Another object may come to where the closed one was: at any time between the two counts. */
+EXPORTED int dlclose(void *object)
+{
+    atomic_fetch_add(&closings, 1);
+    const int status = close_object(object);
+    atomic_fetch_add(&closings, 1);
+    return status;
+}
+
 static bool begins(const char *name, const char *with) { return strncmp(name, with, strlen(with)) == 0; }
 
 static bool is_called(const struct kind *kind, const char *path)
@@ -89,7 +111,7 @@ static void *library_at(const struct kind *kind, const char *path, bool by_funct
     if (object != NULL && by_functions) {
         const void *function = next_dlsym(object, kind->function);
         library = function == function_here(kind->function) ? NULL : object_of(function);
-        dlclose(object);
+        close_object(object);
     }
     return library;
 }
@@ -160,7 +182,7 @@ bool is_code_of(const struct kind *kind, const void *address)
     void *object = object_of_code(address);
     const bool is_own = object != NULL && object_of(next_dlsym(object, kind->function)) == object;
     if (object != NULL)
-        dlclose(object);
+        close_object(object);
     return is_own;
 }
 
@@ -172,7 +194,7 @@ static void *library_of_code(const struct kind *kind, const void *address)
     if (object == NULL)
         return NULL;
     void *library = object_of(next_dlsym(object, kind->function)); /* among what it was linked with alone */
-    dlclose(object);
+    close_object(object);
     return library == object ? NULL : library;
 }
 

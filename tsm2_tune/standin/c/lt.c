@@ -186,7 +186,7 @@ EXPORTED int cublasLtMatmul(void *handle, const void *operation, const void *alp
 #define REST                                                                                                         \
     (handle, operation, alpha, A, layout_a, B, layout_b, beta, C, layout_c, D, layout_d, algorithm, workspace,       \
      workspace_bytes, stream)
-    const struct caller *caller = caller_at(__builtin_return_address(0));
+    struct caller *caller = caller_at(__builtin_return_address(0));
     if (caller == NULL)
         return CUBLAS_NOT_INITIALIZED;
     if (caller->is_cublas)

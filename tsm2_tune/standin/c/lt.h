@@ -43,10 +43,13 @@ struct caller {
     DESCRIPTORS(MEMBER)
 #undef MEMBER
     struct meaning of_operation, of_layout;
+    uint64_t size_mask, size;     /* bits of an operation's first word that tell how much memory it has, and of a whole one */
     struct known *_Atomic *known; /* KNOWN of them, by their hash; NULL: none is kept */
+    _Atomic int unfit;            /* of these, that no kernel can be asked for */
+    _Atomic uint64_t closings;    /* after which this was found */
 };
 /* What is known of calls from this address; NULL where no cuBLASLt is found for them. */
-const struct caller *caller_at(const void *address);
+struct caller *caller_at(const void *address);
 
 /* Of a call: A's, B's, C's and D's layouts. */
 struct descriptors {
@@ -62,7 +65,7 @@ struct described {
 /* Asks cuBLASLt what they say. */
 struct described described(const struct caller *of, const struct descriptors *descriptors);
 /* The same; of descriptors that are, bit by bit, like ones that came before, what those said. */
-struct described known_or_described(const struct caller *of, const struct descriptors *descriptors);
+struct described known_or_described(struct caller *of, const struct descriptors *descriptors);
 /* Whether the descriptor is like another, in the bits that mean something. */
 bool is_like(const void *descriptor, const uint64_t *made, const struct meaning *meaning);
 

@@ -131,6 +131,8 @@ struct kind {
     _Atomic(void *) first;      /* of this kind that was found: that of handles and callers nothing is known of */
 };
 extern struct kind cublas_kind, lt_kind;
+/* Counts what the program closes by dlclose: code at an address may be another object's since. */
+extern _Atomic uint64_t closings;
 /* Whether the code at this address is such a library's own. */
 bool is_code_of(const struct kind *kind, const void *address);
 /* The library's function of this name for a call from the code at this address; NULL where there is none. */
