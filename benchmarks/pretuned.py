@@ -63,7 +63,7 @@ def unverified(store: Store, dtypes: Sequence[str], target: Target) -> list[tsm2
 @click.option("--output", required=True, metavar="FILE", help="The text.")
 def main(database: str, dtype: str, device: str, is_verified: bool, output: str) -> None:
     """Write the text of trials of DATABASE that the package brings."""
-    dtypes = dtype.split(",")
+    dtypes = [one.strip() for one in dtype.split(",")]
     if is_verified:
         verify(database, dtypes, device)
     rows = tsm2_tune.best(database, dtype=dtypes)

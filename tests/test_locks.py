@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -71,6 +72,15 @@ def test_a_run_that_another_one_calls_does_not_wait_for_that() -> None:
         pass
     with device_lock(target(), print):
         pass
+
+
+def test_a_lock_whose_folder_was_removed_ends_without_a_word(folder: Path) -> None:
+    """Two threads have it then."""
+    with device_lock(target()):
+        shutil.rmtree(folder)
+        other = threading.Thread(target=lambda: device_lock(target()).__enter__())
+        other.start()
+        other.join()
 
 
 def test_a_lock_with_odd_content_names_nobody(folder: Path) -> None:

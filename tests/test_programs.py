@@ -151,6 +151,17 @@ def test_of_products_that_are_alike_but_for_one_extent_a_few_stay() -> None:
     assert len(kept) + len(left) == 52
 
 
+def test_what_a_problem_takes_by_several_routines_is_its_worth() -> None:
+    by_two = [
+        replace(SEEN, routine=name, shape=(8, 1000, 16), calls=1, cublas_us=(1, 30.0)) for name in ("gemm", "Lt")
+    ]
+    series = [replace(SEEN, shape=(8, 1000 + count, 16), calls=1, cublas_us=(1, 40.0)) for count in range(1, 5)]
+    lines = list(recorded(Written((SEEN, *by_two, *series)), ["program"], worth=0.01))
+    assert [line.partition("  # ")[0] for line in lines if line.startswith("1000x8x16:")] == ["1000x8x16:f32:ntt"] * 2
+    assert sum(" that differ in one extent" in line for line in lines) == 2
+    assert all("for 4 products" in line for line in lines if " that differ" in line)
+
+
 def test_few_products_that_are_alike_or_worth_little_together_are_left_out() -> None:
     few = [replace(SEEN, op="TN", shape=(count, 1, 10**6), calls=30) for count in (1, 20, 50)]
     many = [replace(SEEN, op="TN", shape=(count, 1, 10**6), calls=1, cublas_us=(1, 0.01)) for count in range(1, 51)]

@@ -37,7 +37,7 @@ NEAREST = 1e-9
 SAMPLED = ("mm", "addmm", "matmul", "bmm", "nn.functional.linear", "einsum")
 SHAPES = ((70, 4, 900), (5, 3, 7), (1, 6, 33), (6, 1, 33), (40, 9, 1), (4, 4, 300))
 K_OF_LINEAR = 900  # so many for each result that a row to be added is little
-FACTORS = ((1, 1), (0.5, 0), (-2, 3))
+FACTORS = ((1, 1), (0, 0.5), (-2, 3))
 
 
 def trials_of_all(name: str, capability: str, sms: int) -> list[tuple[TuningRun, Trial]]:
@@ -260,6 +260,7 @@ def _left() -> dict[str, Callable[[Any, Any, Any], Any]]:
         "is no matrix in memory": lambda a, b, c: a[::2, ::2] @ b[::2, ::2],
         "is one row again and again": lambda a, b, c: a[:1].expand(a.shape) @ b,
         "is resized": lambda a, b, c: torch.mm(a, b, out=torch.empty(0, device=a.device)),
+        "scales by 0": lambda a, b, c: torch.addmm(c, a / 0, b, alpha=0),
         "adds a row to a large result": lambda a, b, c: torch.addmm(c[0], a[:, :3], b[:3]),
         "is resized to a batch": lambda a, b, c: torch.bmm(a[None], b[None], out=c.clone()),
         "shrinks a batch": lambda a, b, c: torch.bmm(a[None], b[None], out=torch.stack((c, c))),
@@ -281,8 +282,11 @@ def _refused() -> dict[str, Callable[[Any, Any, Any], Any]]:
         "is added in another type": lambda a, b, c: torch.addmm(c.double(), a, b),
         "has an out of another type": lambda a, b, c: torch.mm(a, b, out=c.double()),
         "has no such c": lambda a, b, c: torch.addmm(c[:2], a, b),
+        "has no such c to scale by 0": lambda a, b, c: torch.addmm(c[:2], a, b, beta=0),
+        "has a c of another type to scale by 0": lambda a, b, c: torch.addmm(c.double(), a, b, beta=0),
         "is no matrix": lambda a, b, c: torch.mm(a[None], b[None]),
         "is no batch": lambda a, b, c: torch.bmm(a[:1], b),
+        "is a number": lambda a, b, c: torch.bmm(a[0, 0], b[None]),
         "needs a gradient of out": lambda a, b, c: torch.mm(a, b, out=c.requires_grad_()),
         "is elsewhere": lambda a, b, c: a @ (b.cpu() if b.is_cuda else b.int()),
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.problem import Problem
@@ -42,8 +42,8 @@ def recorded(written: Written, program: Sequence[str], worth: float = 0.0) -> It
 
 def _lines(seen: Sequence[Seen], worth: float) -> Iterator[str]:
     """A line for each product."""
-    whole = total_us(seen)
-    of_series = stand_for_series(seen, worth * whole)
+    whole, totals = total_us(seen), totals_of(seen)
+    of_series = stand_for_series(totals, worth * whole)
     for one in seen:
         problem = one.problem
         about = f"{count_of(one.calls, 'time')}, {one.total_us:.1f} us in all"
@@ -57,7 +57,7 @@ def _lines(seen: Sequence[Seen], worth: float) -> Iterator[str]:
             yield f"# left out, as {one.reason}: {problem.text}: {about}"
         elif problem in of_series:
             yield f"{problem.text}  # {about}, for {of_series[problem]} that differ in one extent"
-        elif whole and one.total_us < worth * whole:
+        elif whole and totals[problem] < worth * whole:
             yield f"# left out, as it is worth little: {problem.text}: {about}"
         else:
             yield f"{problem.text}  # {about}"
@@ -72,27 +72,32 @@ def is_no_product(one: Seen) -> bool:
     return sum(one.left[REASONS.index(reason)] for reason in NO_PRODUCTS) == one.calls
 
 
-def stand_for_series(seen: Sequence[Seen], worth_us: float) -> dict[Problem, str]:
+def totals_of(seen: Sequence[Seen]) -> dict[Problem, float]:
+    """What the products of each problem take together, by whichever routine and with whichever leading dimensions."""
+    totals = defaultdict[Problem, float](float)
+    for one in seen:
+        problem = one.problem
+        if problem is not None and is_computed(problem) and not is_no_product(one):
+            totals[problem] += one.total_us
+    return totals
+
+
+def stand_for_series(totals: Mapping[Problem, float], worth_us: float) -> dict[Problem, str]:
     """Those that stay of each series, and what each is in: of products that are worth less, alike but for one extent,
     such as a vector and 1, 2, ... 50 others, and worth it together. A kernel serves shapes between.
     """
-    little = defaultdict[Problem, float](float)
-    for one in seen:
-        problem = one.problem
-        if problem is not None and one.total_us < worth_us and is_computed(problem) and not is_no_product(one):
-            little[problem] += one.total_us
     series = defaultdict[tuple[object, ...], dict[int, Problem]](dict)
-    for problem in little:
+    for problem in (one for one, us in totals.items() if us < worth_us):
         m, n, k = extents = problem.m, problem.n, problem.k
         for extent, others in zip(extents, ((n, k, "m"), (m, k, "n"), (m, n, "k")), strict=True):
             series[problem.dtype_name, problem.op, *others][extent] = problem
     found = dict[Problem, str]()
     for members in series.values():
-        if len(members) < LEAST_OF_SERIES or sum(map(little.__getitem__, members.values())) < worth_us:
+        if len(members) < LEAST_OF_SERIES or sum(totals[one] for one in members.values()) < worth_us:
             continue
-        last = 0
+        last, largest = 0, max(members)
         for extent in sorted(members):
-            if extent >= STEP * last or extent == max(members):
+            if extent >= STEP * last or extent == largest:
                 found[members[extent]] = count_of(len(members), "product")
                 last = extent
     return found

@@ -19,15 +19,13 @@ NAMESPACES: dict[str, Callable[[], Any]] = {
 
 
 def __getattr__(name: str) -> Any:
-    """The namespace of this name. ImportError where its library is not here, or is too old; so that whoever imports
-    the name from the module is told why.
-    """
+    """The namespace of this name. AttributeError, which says why, where its library is not here, or is too old."""
     if name not in NAMESPACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
         found = globals()[name] = NAMESPACES[name]()
     except (ImportError, RuntimeError) as error:
-        raise ImportError(f"{__name__}.{name} cannot be had here: {error}", name=name) from error
+        raise AttributeError(f"{__name__}.{name} cannot be had here: {error}") from error
     return found
 
 

@@ -142,7 +142,7 @@ class Overrides:
             self.known[name].is_at_work = True
 
 
-_overrides = Overrides()
+_overrides: Overrides = globals().get("_overrides") or Overrides()  # those from before, where the module is reloaded
 
 
 # The operators, as PyTorch calls them: what is None is left to it
@@ -161,7 +161,7 @@ def _addmm_in_place(take: Taker) -> Callable[..., Any]:
 
 
 def _bmm(take: Taker) -> Callable[..., Any]:
-    return lambda a, b, out=None: take(3, a, b, out, None, None, None) if a.shape[0] == 1 else None
+    return lambda a, b, out=None: take(3, a, b, out, None, None, None) if a.shape[:1] == (1,) else None
 
 
 OPERATORS: dict[str, Callable[[Taker], Callable[..., Any]]] = {

@@ -53,7 +53,7 @@ def torch_taker(torch: Any) -> Taker:
             if not _is_small(m, k, b.shape[1]):
                 return None  # a linear layer with a bias, most often: the quickest way out
         key = torch_key(a, b, out, OF_OPERATOR)
-        if key in vendors:
+        if key in vendors or (alpha is not None and alpha == 0):  # then nobody reads a and b
             return None
         dtype, on = a.dtype, a.get_device()
         if (
@@ -75,7 +75,7 @@ def torch_taker(torch: Any) -> Taker:
             return None
         if out is not None and (not at or overlaps(pa, pb, at, plan.spans)):
             return None
-        if beta is not None and c is not out and beta != 0 and not (
+        if c is not None and c is not out and not (
             type(c) in kinds and c.dtype is dtype and c.get_device() == on and not c.is_neg()
             and _is_spread(c, (*a.shape[:-1], b.shape[-1]), out, plan)
         ):  # fmt: skip
@@ -83,7 +83,7 @@ def torch_taker(torch: Any) -> Taker:
         if out is None:
             out = empty((*a.shape[:-1], b.shape[-1]), dtype=dtype, device=a.device)
             at = out.data_ptr()
-        if beta is not None and c is not out and beta != 0:
+        if c is not None and c is not out and beta != 0:
             out.copy_(c)
         try:
             plan.start(pa, pb, at, alpha, beta, stream_at(on), a)

@@ -49,7 +49,7 @@ def device_lock(target: Target, wait: Callable[[str], object] | None = None) -> 
         try:
             yield
         finally:
-            del _threads[name]
+            _threads.pop(name, None)  # another thread's, where the file was removed meanwhile
     finally:
         os.close(opened)
 
