@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import tsm2_tune
 from tests.fabricated import (
     GPU,
     Winners,
@@ -26,7 +27,7 @@ from tests.fabricated import (
     tuning_run,
     winners,
 )
-from tsm2_tune.errors import InputError
+from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.export import FORMATS, export, write
 from tsm2_tune.tuner.store import Store
@@ -101,6 +102,29 @@ def test_tables_show_the_op(tmp_path: Path, format_name: str, separator: str) ->
 def test_nothing_to_export() -> None:
     with pytest.raises(InputError, match=r"nothing to export: results\.db has no winner"):
         exported("csv", ((), {}))
+
+
+def test_winners_that_were_not_verified_in_full_are_left_out_of_modules_alone(path: Path) -> None:
+    other = Problem(64, 2, 64, "f64")
+    with Store.open(path, create=True) as store:
+        store.add_trial(tuning_run(), trial(full_verdict="right in 9 calls"))
+        store.add_trial(tuning_run(), trial(problem=other, full_verdict=None))
+    told = list[str]()
+    found = tsm2_tune.export(path, format="module", binaries=False, on_event=lambda event: told.append(str(event)))
+    assert told == [
+        f"left out: 1 winner, not verified in full, {trial().config.text} for {other.text} on {GPU}:"
+        " tuning that there does it"
+    ]
+    assert (found.text or "").count("    Winner(") == 1
+    assert len((tsm2_tune.export(path, format="csv").text or "").splitlines()) == 3
+    with pytest.raises(StoreError, match="a winner on NVIDIA H200 that was not verified in full"):
+        tsm2_tune.export(path, format="module", binaries=False, products=[other])
+
+
+def test_a_library_of_a_wrong_name_is_refused_before_anything_is_read(path: Path) -> None:
+    path.write_text("no database")
+    with pytest.raises(InputError, match=r"cannot write a library to x\.txt: name a file that ends in \.so"):
+        tsm2_tune.export(path, format="library", output="x.txt")
 
 
 def test_one_device_alone(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks import programs as bench
+from tests.command import run as run_command
 from tests.lt_calls import BIAS, EPILOGUE, matmul
 from tests.standin_calls import TESTS, gemm
 from tsm2_tune import recording
@@ -160,6 +161,15 @@ def test_what_a_problem_takes_by_several_routines_is_its_worth() -> None:
     assert [line.partition("  # ")[0] for line in lines if line.startswith("1000x8x16:")] == ["1000x8x16:f32:ntt"] * 2
     assert sum(" that differ in one extent" in line for line in lines) == 2
     assert all("for 4 products" in line for line in lines if " that differ" in line)
+
+
+@pytest.mark.parametrize("command", ["run", "record --output -"])
+def test_a_misspelt_option_is_no_program(command: str) -> None:
+    result = run_command(*command.split(), "--reprot", "--", "true")
+    assert (result.exit_code, result.output) == (
+        2,
+        "Error: no option --reprot: see tsm2-tune run --help; the program and its arguments come after --\n",
+    )
 
 
 def test_few_products_that_are_alike_or_worth_little_together_are_left_out() -> None:

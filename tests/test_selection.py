@@ -127,11 +127,22 @@ def test_a_layout_alone_selects_all_that_lie_so() -> None:
     assert [Problem(8, 8, 8, "c64", op) in row_major for op in ops] == [*[True] * 5, *[False] * 3]
 
 
-@pytest.mark.parametrize("device", ["", "h", "another"])  # no name, a part of both, of none
+@pytest.mark.parametrize("device", ["", "h", "h20", "another"])  # no name, parts of words, and none
 def test_a_device_is_named_by_what_is_of_one_alone(device: str, database: str) -> None:
     result = run("best", "--db", database, "--device", device)
     assert (result.exit_code, result.output.count("\n")) == (2, 1)
     assert f"no trial of the device {device!r}" in result.output
+
+
+def test_a_device_that_may_be_several_is_asked_for_by_more(database: str, path: Path) -> None:
+    with Store.open(path, create=True) as store:
+        for name in ("NVIDIA H100 80GB HBM3", "NVIDIA H200"):
+            store.add_trial(tuning_run(name), trial())
+    assert run("best", "--db", str(path), "--device", "h100").exit_code == 0
+    result = run("best", "--db", str(path), "--device", "nvidia")
+    assert (result.exit_code, result.output) == (
+        2, f"Error: the device 'nvidia' may be 'NVIDIA H100 80GB HBM3' or 'NVIDIA H200' in {path}: name more of it\n"
+    )  # fmt: skip
 
 
 def test_gram_matrices_are_of_real_and_of_complex_numbers() -> None:

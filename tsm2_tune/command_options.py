@@ -156,7 +156,7 @@ device_option = click.option(
     "--device", "spec", help="CUDA ordinal, or cpu. [default: GPU 0 if there is one, else cpu]"
 )
 stored_device_option = click.option(
-    "--device", help="Only this device: cpu, a CUDA ordinal, or the stored name or a part of it."
+    "--device", help="Only this device: cpu, a CUDA ordinal, or the stored name or words of it."
 )
 planning_device_option = click.option(
     "--device",

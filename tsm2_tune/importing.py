@@ -21,7 +21,7 @@ def import_(source: str, database: str) -> None:
     \b
     tsm2-tune import colleague.db
     tsm2-tune import h200.jsonl --db results.db
-    tsm2-tune import pretuned:h200
+    tsm2-tune import pretuned:h200 --db h200.db
 
     FILE is only read. What is there already stays as it is, so that the same again adds nothing. A text is written by
     `tsm2-tune export --format trials`; those of this package are pretuned:h100 and pretuned:h200.

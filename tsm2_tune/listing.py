@@ -17,6 +17,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.selection import Selection, selected
 from tsm2_tune.trials import TrialNumber
 from tsm2_tune.tuner.store import Store
+from tsm2_tune.usage import tell
 
 
 @click.command()
@@ -31,6 +32,8 @@ def best(database: str, which: dict[str, Any], as_json: bool) -> None:
         selection = selected(**which)
         every = tsm2_tune.best(database, device=selection.device)
         _refuse_nothing("winner", [(row.problem, row.cache) for row in every], selection, database)
+        if not every and not as_json:
+            tell(f"{database} has no winner yet: tune first")
     if as_json:
         click.echo(json.dumps([{**asdict(row), "parameters": row.tunables} for row in rows], indent=2))
     else:

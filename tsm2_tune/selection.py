@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -85,9 +86,13 @@ class Selection:
         devices = store.devices()
         if name in devices:
             return name
-        parts_of = [known for known in devices if name and name.lower() in known.lower()]
+        parts_of = [known for known in devices if name and re.search(rf"\b{re.escape(name)}\b", known, re.IGNORECASE)]
         if len(parts_of) == 1:
             return parts_of[0]  # h100 of NVIDIA H100 80GB HBM3
+        if parts_of:
+            raise InputError(
+                f"the device {name!r} may be {' or '.join(map(repr, parts_of))} in {store.path}: name more of it"
+            )
         raise InputError(
             f"no trial of the device {name!r} in {store.path}: it has {', '.join(map(repr, devices)) or 'none'}"
         )

@@ -101,7 +101,9 @@ def export(
     selection = selected(device, products, dtype, op, cache, layout)
     path = None if output is None else os.fspath(output)
     if path is not None:
-        exports.refuse_database(path, db)
+        exports.refuse_database(path, db)  # before winners are read, which may take long
+    if path is not None and format == "library":
+        exports.refuse_name(path)
     with nullcontext() if share is None else interruptible(), Store.open(db, create=False) as store:
         try:
             return made.exported(store, selection, path)
@@ -148,9 +150,14 @@ class _Export:
         if self.within is not None:
             options = Options(vendor=True, budget_seconds=None, late=False)
             return Fewest(store, self.within, options, self.measure, self._note if self.wait else None, self.tell)
-        if self.between is not False and self.format in PACKS:
-            return partial(exports.with_between, store, self._note)
-        return list
+        if self.format not in PACKS:
+            return list
+        return partial(self._verified, store)
+
+    def _verified(self, store: Store, winners: Sequence[BestRow]) -> Sequence[BestRow]:
+        """Those that may be exported, with kernels for shapes between where these are wanted."""
+        found = exports.verified_in_full(winners, self._note)
+        return found if self.between is False else exports.with_between(store, self._note, found)
 
     def _note(self, sentence: str) -> None:
         self.tell(Noted(sentence))

@@ -68,30 +68,33 @@ def pack_path(database: str, tell: Callable[[str], None]) -> Path:
     is of a GPU, ToolMissing without compiler.
     """
 
-    def verified(rows: Sequence[BestRow]) -> list[BestRow]:
-        found = [row for row in rows if row.verified_in_full]
-        if count := len(rows) - len(found):
-            tell(f"left out: {count} winner{'s' if count > 1 else ''}, not verified in full: tuning there does that")
-        return exports.with_between(store, tell, found)
-
     if database and not os.path.exists(database):
         raise InputError(
             f"no database {database}: tune first, name another with --db, or take the kernels that the package brings"
             " with --pretuned"
         )
     with Store.open(database, create=False) as store:
-        if not any(row.compute_capability and row.verified_in_full for row in store.best()):
-            raise InputError(
-                f"{database} has no winner of a GPU that was verified in full: tune there, or name --pretuned or"
-                " --library"
-            )
         found = hashlib.sha256(__version__.encode())
         for beside in ("", "-wal"):  # what SQLite has not yet put into the file itself
             file = Path(f"{store.path}{beside}")
             if file.is_file():
                 found.update(file.read_bytes())
+        return _kept(found.hexdigest(), lambda: _pack(store, tell))
 
-        return _kept(found.hexdigest(), lambda: _library(store, verified, tell))
+
+def _pack(store: Store, tell: Callable[[str], None]) -> bytes:
+    """The library of the store's winners on GPUs that were verified in full. InputError where there are none."""
+    if not any(row.compute_capability and row.verified_in_full for row in store.best()):
+        raise InputError(
+            f"{store.path} has no winner of a GPU that was verified in full: tune there, or name --pretuned or"
+            " --library"
+        )
+    tell(f"making a library of the kernels in {store.path}, the first time only")
+
+    def verified(rows: Sequence[BestRow]) -> list[BestRow]:
+        return exports.with_between(store, tell, exports.verified_in_full(rows, tell))
+
+    return _library(store, verified, tell)
 
 
 def pretuned_path(tell: Callable[[str], None]) -> Path | None:

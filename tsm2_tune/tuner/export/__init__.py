@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource
-from tsm2_tune.tuner.export.between import with_between
+from tsm2_tune.tuner.export.between import verified_in_full, with_between
 from tsm2_tune.tuner.export.binaries import compiled_cubins
 from tsm2_tune.tuner.export.compiled import launcher_binary
 from tsm2_tune.tuner.export.files import refuse_database, write, written
 from tsm2_tune.tuner.export.known import Known, known_of
-from tsm2_tune.tuner.export.library import LIBRARY_SUFFIXES, export_library
+from tsm2_tune.tuner.export.library import LIBRARY_SUFFIXES, export_library, refuse_name
 from tsm2_tune.tuner.export.module import Cubins, module_text
 from tsm2_tune.tuner.export.tables import csv_text, json_text, latex_text, markdown_text
 from tsm2_tune.tuner.export.trials import export_trials
@@ -27,6 +27,8 @@ __all__ = [
     "export_text",
     "export_trials",
     "refuse_database",
+    "refuse_name",
+    "verified_in_full",
     "with_between",
     "write",
     "written",

@@ -28,6 +28,24 @@ MOST_PROBES = 96  # shapes between, at which it is asked what a kernel gains
 GAIN = 1.03  # times as long as with a kernel more, from where on that is worth having
 
 
+def verified_in_full(rows: Sequence[BestRow], tell: Callable[[str], None]) -> Sequence[BestRow]:
+    """Those of the rows that were verified in full; that others are left out, as imported ones are, is told.
+
+    All where none was: these are refused, with what to do.
+    """
+    found = [row for row in rows if row.verified_in_full]
+    if not found or len(found) == len(rows):
+        return rows
+    first = next(row for row in rows if not row.verified_in_full)
+    count = len(rows) - len(found)
+    tell(
+        f"left out: {count} winner{'s' if count > 1 else ''}, not verified in full,"
+        f" {'such as ' if count > 1 else ''}{first.config} for {first.problem.text} on {first.device}: tuning that"
+        " there does it"
+    )
+    return found
+
+
 def with_between(store: Store, tell: Callable[[str], None], winners: Sequence[BestRow]) -> list[BestRow]:
     """The winners, and behind them rows of the kernels that are wanted for shapes between, at one of theirs.
 

@@ -72,9 +72,8 @@ def export_library(
     InputError for a name that a library cannot have, and without winners; ToolMissing where nvcc or the C++ compiler
     is missing; StoreError as `export`.
     """
+    refuse_name(output)
     path = Path(output)
-    if path.suffix != ".so" or not path.stem:
-        raise InputError(f"cannot write a library to {output}: name a file that ends in .so, such as libtsm2.so")
     files = {suffix: path.with_suffix(suffix) for suffix in LIBRARY_SUFFIXES}
     for file in files.values():
         refuse_database(file, store.path)
@@ -90,6 +89,13 @@ def export_library(
     shared = library_bytes(*_with_binaries(found, sources, tell), path.name, known_of(store, winning))
     beside = {files[suffix]: (SOURCES / name).read_bytes() for suffix, name in BESIDE.items()}
     write_all({**beside, files[".so"]: shared})
+
+
+def refuse_name(output: str) -> None:
+    """InputError for a name that a library cannot have."""
+    path = Path(output)
+    if path.suffix != ".so" or not path.stem:
+        raise InputError(f"cannot write a library to {output}: name a file that ends in .so, such as libtsm2.so")
 
 
 def _usable(rows: Sequence[BestRow], tell: Callable[[str], None]) -> list[BestRow]:
