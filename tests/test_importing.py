@@ -323,6 +323,7 @@ def test_what_is_no_database_is_refused(two: tuple[Path, Path], tmp_path: Path) 
         "pretuned:tpu": "unknown 'pretuned:tpu': expected a file, or one of pretuned:h100, pretuned:h200",
         "H200": "cannot import H200: no such file; did you mean pretuned:h200, which the package brings?",
         "": "the name of the file to import is empty: name a database or a text of trials",
+        '["tsm2-tune"]\n': "what is to be imported is a text and no name of a file: write it to a file",
     }.items():
         said = run("import", name, "--db", str(ours))
         assert (said.exit_code, said.stdout) == (2, "")

@@ -61,6 +61,8 @@ def named(source: str) -> Iterator[Path]:
     """
     if not source:
         raise InputError("the name of the file to import is empty: name a database or a text of trials")
+    if "\n" in source:
+        raise InputError("what is to be imported is a text and no name of a file: write it to a file, and name that")
     known = {PREFIX + one.name: one for one in pretuned()}
     spelt = source.lower()
     if spelt.startswith(PREFIX):
