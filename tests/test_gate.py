@@ -1,0 +1,90 @@
+"""The gate of templates: what changes a kernel's code is told, and what changes its text alone is not."""
+
+from __future__ import annotations
+
+import lzma
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks import gate
+from tsm2_tune.errors import ToolMissing
+from tsm2_tune.generator.families import FAMILIES, config_spelt
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.render import KernelSource, render
+from tsm2_tune.tuner.cuda import nvcc_path
+
+NAME = "ism2-o1-t32-c2-p4-r2"
+LINE = f"{NAME} 181x5x67:f64"
+
+
+def has_nvcc() -> bool:
+    try:
+        return bool(nvcc_path())
+    except ToolMissing:
+        return False
+
+
+needs_nvcc = pytest.mark.skipif(not has_nvcc(), reason="no nvcc")
+
+
+def test_every_kernel_is_one_that_this_version_makes() -> None:
+    found = gate.subjects()
+    configs = [config_spelt(spelt) for spelt, _ in found]
+    assert None not in configs
+    assert {config.family for config in configs if config} == set(FAMILIES)
+    assert len(found) == len(set(found)) > 900
+
+
+@pytest.fixture
+def before(tmp_path: Path, session_cache: None) -> Path:
+    """What was recorded of one kernel."""
+    path = tmp_path / "before.jsonl.xz"
+    said = CliRunner().invoke(gate.main, ["record", "--only", NAME, "--output", str(path)])
+    assert (said.exit_code, said.output) == (0, f"wrote {path}: 1 kernels\n")
+    return path
+
+
+def compared(before: Path, monkeypatch: pytest.MonkeyPatch, edit: Callable[[str], str]) -> tuple[int, list[str]]:
+    """The status and the lines of a comparison with kernels whose text is edited."""
+
+    def edited(problem: Problem, config: object) -> KernelSource:
+        source = render(problem, config)  # type: ignore[arg-type]
+        return replace(source, text=edit(source.text))
+
+    monkeypatch.setattr(gate, "render", edited)
+    said = CliRunner().invoke(gate.main, ["compare", str(before)])
+    return said.exit_code, said.output.splitlines()
+
+
+@needs_nvcc
+def test_a_kernel_that_is_the_same_is_told_to_be(before: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    status, lines = compared(before, monkeypatch, lambda text: text)
+    assert (status, lines) == (0, ["1 of 1 kernels are the same, 1 of them by the letter"])
+
+
+@needs_nvcc
+def test_comments_and_names_may_change(before: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    status, lines = compared(before, monkeypatch, lambda text: f"// new\n{text.replace('alpha', 'alpha_')}")
+    assert (status, lines) == (0, ["1 of 1 kernels are the same, 0 of them by the letter"])
+
+
+@needs_nvcc
+def test_other_instructions_are_told(before: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    status, lines = compared(before, monkeypatch, lambda text: text.replace("beta *", "beta + ", 1))
+    assert status == 1
+    assert lines[0].startswith(f"{LINE}: ")
+    assert lines[-1] == "0 of 1 kernels are the same, 0 of them by the letter"
+
+
+@needs_nvcc
+def test_a_configuration_that_is_gone_is_told(before: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with lzma.open(before, "rt") as file:
+        text = file.read()
+    with lzma.open(before, "wt") as file:
+        file.write(text.replace(NAME, "ism2-o1-t32-c2-p4-r3.5"))
+    status, lines = compared(before, monkeypatch, lambda text: text)
+    assert (status, lines[0]) == (1, "ism2-o1-t32-c2-p4-r3.5 181x5x67:f64: gone")
