@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import click
+from rich.console import Console
 
 import tsm2_tune
 from tsm2_tune import (
@@ -39,6 +40,7 @@ from tsm2_tune.tuner.events import RunStarted
 from tsm2_tune.tuner.target import default_spec, find_target
 from tsm2_tune.usage import Group, ended_by_signals
 
+MOST_CHANGED = 5  # problems whose winner changed, that are named
 NO_GPU = (
     "no CUDA driver answers: the host emulates the kernels, which is for smaller shapes than a GPU's;"
     " --device cpu leaves this sentence out"
@@ -116,6 +118,7 @@ def main(
                 on_event=shown.show,
                 **patience,
             )
+        _tell_changed(result, console)
         display.winners_table(result.winners, console)
         if result.winners:
             display.print_line(console, _next_step(database, is_host=target.is_host))
@@ -123,6 +126,15 @@ def main(
     tell_interrupted(result.interrupted)
     if result.unsolved or result.interrupted:
         ctx.exit(1)
+
+
+def _tell_changed(result: TuningResult, console: Console) -> None:
+    """Say for which problems the kernel of another one has won since their searches ended, if for any."""
+    ended = {one.problem: one.winner.config for one in result.ended if one.winner is not None}
+    changed = [row.problem.text for row in result.winners if ended.get(row.problem, row.config) != row.config]
+    if changed:
+        shown = ", ".join(changed[:MOST_CHANGED]) + (", ..." if len(changed) > MOST_CHANGED else "")
+        display.print_line(console, f"faster kernels than their searches found: {shown}")
 
 
 def _tell_unsolved(result: TuningResult, database: str) -> None:
