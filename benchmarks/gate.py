@@ -23,9 +23,10 @@ import click
 from elftools.elf.elffile import ELFFile
 
 from tsm2_tune.errors import InputError
+from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.families import config_spelt
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import render
+from tsm2_tune.generator.render import KernelSource, render
 from tsm2_tune.tuner.compiler import Toolchain, compile_text
 from tsm2_tune.tuner.cuda import cuda_toolchain
 from tsm2_tune.tuner.trial import Binary
@@ -59,7 +60,15 @@ class Recorded:
     configuration: str
     problem: str
     compiled: Compiled
-    text: str
+    source: KernelSource  # for a comparison of times, where another one differs
+
+    @classmethod
+    def of_line(cls, line: str) -> Recorded:
+        """KeyError, TypeError or ValueError for a line that is none."""
+        values = json.loads(line)
+        source = values["source"]
+        made = source | {"launch": Launch(**source["launch"]), "defines": tuple(source["defines"])}
+        return cls(values["configuration"], values["problem"], Compiled(**values["compiled"]), KernelSource(**made))
 
 
 def subjects() -> list[Subject]:
@@ -113,7 +122,7 @@ def recorded(subject: Subject, toolchain: Toolchain) -> Recorded | None:
     )
     if not isinstance(binary, Binary):
         raise InputError(f"{spelt} for {problem} does not compile: {binary.detail}")
-    return Recorded(spelt, problem, of_binary(binary, source.launch.smem_bytes), source.text)
+    return Recorded(spelt, problem, of_binary(binary, source.launch.smem_bytes), source)
 
 
 def all_recorded(of: list[Subject]) -> Iterator[Recorded | None]:
@@ -146,15 +155,14 @@ def record(output: str, only: str) -> None:
 def compare(ctx: click.Context, before: str) -> None:
     """Compile the kernels of FILE anew, and tell which are others."""
     with lzma.open(before, "rt", encoding="utf-8") as file:
-        lines = [json.loads(line) for line in file]
-    old = [Recorded(**line | {"compiled": Compiled(**line["compiled"])}) for line in lines]
+        old = [Recorded.of_line(line) for line in file]
     same = texts = 0
     for was, now in zip(old, all_recorded([(one.configuration, one.problem) for one in old]), strict=True):
         name = f"{was.configuration} {was.problem}"
         if now is None:
             click.echo(f"{name}: gone")
         elif now.compiled == was.compiled:
-            same, texts = same + 1, texts + (now.text == was.text)
+            same, texts = same + 1, texts + (now.source.text == was.source.text)
         else:
             click.echo(f"{name}: {difference(was.compiled, now.compiled)}")
     click.echo(f"{same} of {len(old)} kernels are the same, {texts} of them by the letter")
