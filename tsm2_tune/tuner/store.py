@@ -11,17 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
-    ColumnElement,
     Connection,
-    FromClause,
-    Select,
     Table,
     and_,
     case,
     func,
     or_,
     select,
-    tuple_,
     update,
 )
 from sqlalchemy.dialects.sqlite import insert
@@ -29,11 +25,11 @@ from sqlalchemy.dialects.sqlite import insert
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource
-from tsm2_tune.tuner import forgetting, newest, rows, schema, stored
+from tsm2_tune.tuner import conditions, forgetting, newest, records, rows, schema, stored
 from tsm2_tune.tuner.best_view import winners_alike, winners_at
 from tsm2_tune.tuner.claims import Claims, settle
-from tsm2_tune.tuner.database import Database, fetched, path_of
-from tsm2_tune.tuner.domains import COUNT, MOST_DETAIL, Row, checked
+from tsm2_tune.tuner.database import Database, path_of
+from tsm2_tune.tuner.domains import COUNT, MOST_DETAIL, checked
 from tsm2_tune.tuner.past import Again
 from tsm2_tune.tuner.stored import BestRow, CurrentTrial, StoredTrial, TrialLine, TrialRecord
 from tsm2_tune.tuner.trial import PREFERRED, Cache, Final, Measurement, Outcome, Trial, TuningRun, shown
@@ -108,8 +104,10 @@ class Store:
         """
         with self._database.transaction(writes=True) as connection:
             run_id = _found_or_added(connection, schema.run, rows.run_values(run))
-            tried = _tried(run.identity.name, final.problem, basis)
-            previous = connection.execute(_last_round(_of_problem(run.identity.name, final.problem))).scalar_one()
+            tried = conditions.tried(run.identity.name, final.problem, basis)
+            previous = connection.execute(
+                conditions.last_round(conditions.of_problem(run.identity.name, final.problem))
+            ).scalar_one()
             round_ = 1 if previous is None else 1 + self._round(previous)
             floor_us = run.ceilings.floor_us(final.problem)
             caches = dict.fromkeys(measured.cache for _, measured in final.measurements)
@@ -155,7 +153,7 @@ class Store:
         """Store that the problem is searched in this state of the L2: what was tried before counts as of a search."""
         trial = schema.trial.c
         with self._database.transaction(writes=True) as connection:
-            row = update(schema.trial).where(_of_problem(device_name, problem), trial.cache == cache.value)
+            row = update(schema.trial).where(conditions.of_problem(device_name, problem), trial.cache == cache.value)
             connection.execute(row.where(trial.is_between == 1).values(is_between=0))
 
     def searched(self, device_name: str, cache: Cache, alike: Problem) -> frozenset[Problem]:
@@ -195,7 +193,11 @@ class Store:
 
         `basis` maps family to basis; trials of other families, or of another basis, are not given.
         """
-        tried, first, newest = _tried(device_name, problem, basis), schema.measurement, schema.measurement.alias()
+        tried, first, newest = (
+            conditions.tried(device_name, problem, basis),
+            schema.measurement,
+            schema.measurement.alias(),
+        )
         finals = select(func.max(schema.measurement.c.id)).join(schema.trial).where(tried, first.c.round > 0)
         is_new = first.c.id > func.coalesce(finals.scalar_subquery(), 0)
         given = (
@@ -205,8 +207,8 @@ class Store:
         )
         query = (
             select(schema.trial, first.c.median_us, *given)
-            .outerjoin(first, _is_first())
-            .outerjoin(newest, _is_newest(newest))
+            .outerjoin(first, conditions.is_first())
+            .outerjoin(newest, conditions.is_newest(newest))
             .where(tried)
             .order_by(schema.trial.c.id)
         )
@@ -219,11 +221,15 @@ class Store:
         Their times are of kernels that are made otherwise now, or by another compiler.
         """
         trial, first = schema.trial.c, schema.measurement.c
-        tried = select(trial.family).where(_tried(device_name, problem, basis))
+        tried = select(trial.family).where(conditions.tried(device_name, problem, basis))
         query = (
             select(trial.id, trial.family, trial.config)
-            .join(schema.measurement, _is_first())
-            .where(_of_problem(device_name, problem), trial.outcome == Outcome.OK.value, trial.verdict_correct == 1)
+            .join(schema.measurement, conditions.is_first())
+            .where(
+                conditions.of_problem(device_name, problem),
+                trial.outcome == Outcome.OK.value,
+                trial.verdict_correct == 1,
+            )
             .where(trial.family.in_(list(basis)), trial.family.not_in(tried))
             .order_by(first.median_us)
         )
@@ -234,12 +240,12 @@ class Store:
 
     def final_configs(self, device_name: str, problem: Problem, basis: Mapping[str, str]) -> frozenset[str]:
         """Texts of the configurations in the last finals of the trials that `tried` gives; none before a final."""
-        tried = _tried(device_name, problem, basis)
+        tried = conditions.tried(device_name, problem, basis)
         query = (
             select(schema.trial.c.id, schema.trial.c.config)
             .join(schema.measurement)
             .where(tried, schema.measurement.c.round > 0)
-            .where(schema.measurement.c.round == _last_round(tried).scalar_subquery())
+            .where(schema.measurement.c.round == conditions.last_round(tried).scalar_subquery())
         )
         return frozenset(map(stored.config_text, self._database.rows(query)))
 
@@ -247,10 +253,12 @@ class Store:
         self, device_name: str, problem: Problem, basis: Mapping[str, str]
     ) -> frozenset[tuple[str, str, int]]:
         """Of the vendor's libraries in the last finals of the trials that `tried` gives: driver, library, version."""
-        tried, measured = _tried(device_name, problem, basis), schema.measurement.c
-        last = and_(tried, measured.round == _last_round(tried).scalar_subquery())
+        tried, measured = conditions.tried(device_name, problem, basis), schema.measurement.c
+        last = and_(tried, measured.round == conditions.last_round(tried).scalar_subquery())
         finals = select(measured.run_id, measured.round).join(schema.trial).where(last)
-        return storing.versions(self._database.rows(storing.of_finals(device_name, _problem_id(problem), finals)))
+        return storing.versions(
+            self._database.rows(storing.of_finals(device_name, conditions.problem_id(problem), finals))
+        )
 
     def forget(
         self,
@@ -303,9 +311,9 @@ class Store:
         if cache is None:
             found = preferred(found)
         with self._database.transaction() as connection:
-            _refuse_intervals(connection)
-            _refuse_marks(connection)
-            return tuple(_known(connection, row) for row in found)
+            records.refuse_intervals(connection)
+            records.refuse_marks(connection)
+            return tuple(records.as_known(connection, row) for row in found)
 
     def row(self, trial_id: int) -> BestRow:
         """The row of a trial that is ok, as `best` has it, though it may have won nothing: by its newest measurement.
@@ -317,7 +325,7 @@ class Store:
             raise StoreError(f"{self.path} has no right result of trial {trial_id}: run this again")
         row = stored.best_row(found[0])
         with self._database.transaction() as connection:
-            row = _known(connection, row)
+            row = records.as_known(connection, row)
         known = row.verified_in_full or self.full_verdict(row) is not None
         return replace(row, verified_in_full=int(known))
 
@@ -326,10 +334,10 @@ class Store:
 
         StoreError where the file has another text, entry point, launch or type: what it alone has is not given.
         """
-        records, every = {}, tuple(winners)
+        by_trial, every = dict[int, TrialRecord](), tuple(winners)
         with self._database.transaction() as connection:
             for row in every:
-                record = _winner(connection, row)
+                record = records.winner_record(connection, row)
                 found = record.trial
                 if not record.unchanged:
                     raise StoreError(
@@ -338,9 +346,9 @@ class Store:
                         f" {found.problem.text} there again, into another --db where that changes nothing, or export"
                         " other devices alone with --device"
                     )
-                records[row.trial_id] = record
+                by_trial[row.trial_id] = record
         _refuse_unverified(self.path, [row for row in every if not row.verified_in_full])
-        return records
+        return by_trial
 
     def sources(self, rows: Iterable[BestRow]) -> dict[int, KernelSource]:
         """Trial -> source of these winners; StoreError as `winning`."""
@@ -352,14 +360,14 @@ class Store:
             if _found(connection, schema.trial, {"id": trial_id}) is None:
                 raise InputError(f"no trial {trial_id} in {self.path}: tsm2-tune show lists them")
             with stored.reading(trial_id):
-                return _trial_record(connection, trial_id)
+                return records.trial_record(connection, trial_id)
 
     def listing(self) -> tuple[TrialLine, ...]:
         """Every trial, in the order they were stored."""
         query = (
             select(schema.trial, *stored.PROBLEM_KEY, schema.measurement.c.median_us)
             .join(schema.problem)
-            .outerjoin(schema.measurement, _is_first())
+            .outerjoin(schema.measurement, conditions.is_first())
             .order_by(schema.trial.c.id)
         )
         rows = self._database.rows(query)
@@ -376,12 +384,12 @@ class Store:
         query = (
             select(schema.trial, *stored.PROBLEM_KEY, schema.measurement.c.median_us)
             .join(schema.problem)
-            .outerjoin(schema.measurement, _is_newest(schema.measurement))
+            .outerjoin(schema.measurement, conditions.is_newest(schema.measurement))
             .where(schema.trial.c.device_name == device)
             .order_by(schema.trial.c.id)
         )
         if problem is not None:
-            query = query.where(_is_problem(schema.problem.c, problem))
+            query = query.where(conditions.is_problem(schema.problem.c, problem))
         if alike is not None:
             query = query.where(schema.problem.c.dtype == alike.dtype_name, schema.problem.c.op == alike.op)
         rows = self._database.rows(query)
@@ -425,58 +433,12 @@ def _refuse_unverified(path: Path, winners: Sequence[BestRow]) -> None:
     )
 
 
-def _is_problem(columns: Any, problem: Problem) -> ColumnElement[bool]:
-    return and_(*(columns[name] == value for name, value in rows.problem_key(problem).items()))
-
-
-def _of_problem(device_name: str, problem: Problem) -> ColumnElement[bool]:
-    """Whether a row of `trial` is of this device and problem."""
-    return and_(schema.trial.c.device_name == device_name, schema.trial.c.problem_id == _problem_id(problem))
-
-
-def _problem_id(problem: Problem) -> ColumnElement[int]:
-    return select(schema.problem.c.id).where(_is_problem(schema.problem.c, problem)).scalar_subquery()
-
-
-def _tried(device_name: str, problem: Problem, basis: Mapping[str, str]) -> ColumnElement[bool]:
-    """Whether a row of `trial` is of this device and problem, and its basis the one given for its family."""
-    given = tuple_(schema.trial.c.family, schema.trial.c.basis).in_(list(basis.items()))
-    return and_(_of_problem(device_name, problem), given)
-
-
-def _is_first() -> ColumnElement[bool]:
-    """Whether a row of `measurement` is the first of a row of `trial`."""
-    return and_(schema.measurement.c.trial_id == schema.trial.c.id, schema.measurement.c.round == 0)
-
-
-def _is_newest(measurement: FromClause) -> ColumnElement[bool]:
-    """Whether a row of `measurement`, or of an alias of it, is the last of a row of `trial` in that one's state."""
-    measured, trial = schema.measurement.alias(), schema.trial.c
-    of_trial = and_(measured.c.trial_id == trial.id, measured.c.cache == trial.cache)
-    last = select(func.max(measured.c.round)).where(of_trial).scalar_subquery()
-    return and_(measurement.c.trial_id == schema.trial.c.id, measurement.c.round == last)
-
-
-def _last_round(trials: ColumnElement[bool]) -> Select[Any]:
-    measured = schema.measurement.join(schema.trial)
-    return select(func.max(schema.measurement.c.round)).select_from(measured).where(trials)
-
-
 def preferred(found: Sequence[BestRow]) -> list[BestRow]:
     """Of each device and problem the winner in the first of PREFERRED that it has one in."""
     by_place: dict[tuple[str, Problem], BestRow] = {}
     for row in sorted(found, key=lambda row: PREFERRED.index(Cache(row.cache))):
         by_place.setdefault((row.device, row.problem), row)
     return [row for row in found if by_place[row.device, row.problem] is row]
-
-
-def _row(connection: Connection, table: Table, key: Any) -> Row:
-    """The row of this primary key; KeyError where a damaged file has none."""
-    (column,) = table.primary_key.columns
-    row = connection.execute(select(table).where(column == key)).mappings().first()
-    if row is None:
-        raise KeyError(f"no {table.name} {key}")
-    return row
 
 
 def _found(connection: Connection, table: Table, values: Mapping[str, Any]) -> int | None:
@@ -502,7 +464,7 @@ def _most(column: Any, value: float | None) -> Any:
 def _gives_place(connection: Connection, trial_id: int, again: Again) -> bool:
     """Whether the trial that is stored counts as untried."""
     with stored.reading(trial_id):
-        row = checked(_row(connection, schema.trial, trial_id), schema.trial.columns)
+        row = checked(records.row_of(connection, schema.trial, trial_id), schema.trial.columns)
         return again.includes(trial_id, Outcome(row["outcome"]), stored.limits(row), row["total_seconds"])
 
 
@@ -515,72 +477,6 @@ def _replace(connection: Connection, trial_id: int, values: Mapping[str, Any]) -
     most = {name: case((timed_out, _most(column[name], values[name])), else_=values[name]) for name in rows.LIMITS}
     row = update(schema.trial).where(column.id == trial_id)
     connection.execute(row.values({**values, **most, "total_seconds": seconds}))
-
-
-def _trial_record(connection: Connection, trial_id: int) -> TrialRecord:
-    found = _row(connection, schema.trial, trial_id)
-    rounds = tuple(_measurements(connection, trial_id))
-    rivals = (schema.trial.c[name] == found[name] for name in ("device_name", "problem_id", "family"))
-    last = (schema.trial.c.ended_at.desc(), schema.trial.c.id.desc())
-    newest_basis = select(schema.trial.c.basis).where(*rivals).order_by(*last).limit(1)
-    trial = stored.trial(
-        found,
-        problem=_row(connection, schema.problem, found["problem_id"]),
-        source=_row(connection, schema.source, found["source_digest"]),
-        first=dict(rounds).get(0),
-    )
-    return TrialRecord(
-        id=trial_id,
-        run=stored.tuning_run(_row(connection, schema.run, found["run_id"])),
-        trial=trial,
-        rounds=rounds,
-        ended_at=found["ended_at"],
-        current=connection.execute(newest_basis).scalar() == found["basis"],
-        unchanged=stored.is_unchanged(trial),
-    )
-
-
-def _winner(connection: Connection, row: BestRow) -> TrialRecord:
-    """The trial of a winner; StoreError where what is stored of it does not make a winner."""
-    with stored.reading(row.trial_id):
-        record = _trial_record(connection, row.trial_id)
-        if not stored.is_verified(record.trial):
-            raise ValueError("it won, but has no right result or no time")
-        return record
-
-
-def _known(connection: Connection, row: BestRow) -> BestRow:
-    """The winner with all that is known of it besides; stale where this program makes another kernel."""
-    record = _winner(connection, row)
-    return storing.beside(connection, row if record.unchanged else replace(row, stale=1), record.rounds)
-
-
-def _refuse_marks(connection: Connection) -> None:
-    """StoreError where it cannot be told whether a trial is of a search: it would be passed over without a word."""
-    trial = schema.trial.c
-    trial_id = connection.execute(select(trial.id).where(trial.is_between.not_in((0, 1))).limit(1)).scalar()
-    if trial_id is not None:
-        with stored.reading(trial_id):
-            raise ValueError("is_between is neither 0 nor 1")
-
-
-def _refuse_intervals(connection: Connection) -> None:
-    """StoreError where a median is not in its interval: the view would pass over the trial without a word."""
-    times = schema.measurement.c
-    inside = and_(times.low_us <= times.median_us, times.median_us <= times.high_us)
-    trial_id = connection.execute(select(times.trial_id).where(~inside).limit(1)).scalar()
-    if trial_id is not None:
-        with stored.reading(trial_id):
-            raise ValueError("a median is not in its interval")
-
-
-def _measurements(connection: Connection, trial_id: int) -> Iterator[tuple[int, Measurement]]:
-    """Each measurement of the trial with its round, in order."""
-    table, sample = schema.measurement, schema.sample
-    query = select(table).where(table.c.trial_id == trial_id).order_by(table.c.round)
-    for row in fetched(connection, query):
-        samples = select(sample).where(sample.c.measurement_id == row["id"]).order_by(sample.c.ordinal)
-        yield row["round"], stored.measurement(row, fetched(connection, samples))
 
 
 def _add_measurement(

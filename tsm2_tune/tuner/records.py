@@ -1,0 +1,91 @@
+"""What the store tells of a trial, read from its rows. Each raises StoreError where one is not as it was stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import Connection, Table, and_, select
+
+from tsm2_tune.tuner import schema, stored
+from tsm2_tune.tuner.database import fetched
+from tsm2_tune.tuner.domains import Row
+from tsm2_tune.tuner.stored import BestRow, TrialRecord
+from tsm2_tune.tuner.trial import Measurement
+from tsm2_tune.tuner.vendor import storing
+
+
+def row_of(connection: Connection, table: Table, key: Any) -> Row:
+    """The row of this primary key; KeyError where a damaged file has none."""
+    (column,) = table.primary_key.columns
+    row = connection.execute(select(table).where(column == key)).mappings().first()
+    if row is None:
+        raise KeyError(f"no {table.name} {key}")
+    return row
+
+
+def measurements_of(connection: Connection, trial_id: int) -> Iterator[tuple[int, Measurement]]:
+    """Each measurement of the trial with its round, in order."""
+    table, sample = schema.measurement, schema.sample
+    query = select(table).where(table.c.trial_id == trial_id).order_by(table.c.round)
+    for row in fetched(connection, query):
+        samples = select(sample).where(sample.c.measurement_id == row["id"]).order_by(sample.c.ordinal)
+        yield row["round"], stored.measurement(row, fetched(connection, samples))
+
+
+def trial_record(connection: Connection, trial_id: int) -> TrialRecord:
+    found = row_of(connection, schema.trial, trial_id)
+    rounds = tuple(measurements_of(connection, trial_id))
+    rivals = (schema.trial.c[name] == found[name] for name in ("device_name", "problem_id", "family"))
+    last = (schema.trial.c.ended_at.desc(), schema.trial.c.id.desc())
+    newest_basis = select(schema.trial.c.basis).where(*rivals).order_by(*last).limit(1)
+    trial = stored.trial(
+        found,
+        problem=row_of(connection, schema.problem, found["problem_id"]),
+        source=row_of(connection, schema.source, found["source_digest"]),
+        first=dict(rounds).get(0),
+    )
+    return TrialRecord(
+        id=trial_id,
+        run=stored.tuning_run(row_of(connection, schema.run, found["run_id"])),
+        trial=trial,
+        rounds=rounds,
+        ended_at=found["ended_at"],
+        current=connection.execute(newest_basis).scalar() == found["basis"],
+        unchanged=stored.is_unchanged(trial),
+    )
+
+
+def winner_record(connection: Connection, row: BestRow) -> TrialRecord:
+    """The trial of a winner; StoreError where what is stored of it does not make a winner."""
+    with stored.reading(row.trial_id):
+        record = trial_record(connection, row.trial_id)
+        if not stored.is_verified(record.trial):
+            raise ValueError("it won, but has no right result or no time")
+        return record
+
+
+def as_known(connection: Connection, row: BestRow) -> BestRow:
+    """The winner with all that is known of it besides; stale where this program makes another kernel."""
+    record = winner_record(connection, row)
+    return storing.beside(connection, row if record.unchanged else replace(row, stale=1), record.rounds)
+
+
+def refuse_marks(connection: Connection) -> None:
+    """StoreError where it cannot be told whether a trial is of a search: it would be passed over without a word."""
+    trial = schema.trial.c
+    trial_id = connection.execute(select(trial.id).where(trial.is_between.not_in((0, 1))).limit(1)).scalar()
+    if trial_id is not None:
+        with stored.reading(trial_id):
+            raise ValueError("is_between is neither 0 nor 1")
+
+
+def refuse_intervals(connection: Connection) -> None:
+    """StoreError where a median is not in its interval: the view would pass over the trial without a word."""
+    times = schema.measurement.c
+    inside = and_(times.low_us <= times.median_us, times.median_us <= times.high_us)
+    trial_id = connection.execute(select(times.trial_id).where(~inside).limit(1)).scalar()
+    if trial_id is not None:
+        with stored.reading(trial_id):
+            raise ValueError("a median is not in its interval")
