@@ -1,11 +1,12 @@
 """Whether a change of templates left kernels as they were: their machine code, registers, spills and shared memory.
 
-    python -m benchmarks.gate record --output before.jsonl.xz    # with the version before
-    python -m benchmarks.gate compare before.jsonl.xz            # with the one after: exit status 1 where any differs
+    python -m benchmarks.gate record --output kernels.jsonl.xz     # with the version before
+    python -m benchmarks.gate compare kernels.jsonl.xz            # with the one after: status 1 where any differs
 
 The kernels are the winners that the result files of an H200 have, and those of `tests/right_on_host.txt`, in which
 every line of every template is in each of its types. They are compiled for an H200, which needs nvcc and no GPU.
 Names and comments are not compared, so that they may change; a configuration is looked up as it was spelt then.
+benchmarks/results/h200-kernels.jsonl.xz has those of version 0.1.0, by nvcc 13.0.
 """
 
 from __future__ import annotations
@@ -125,6 +126,12 @@ def recorded(subject: Subject, toolchain: Toolchain) -> Recorded | None:
     return Recorded(spelt, problem, of_binary(binary, source.launch.smem_bytes), source)
 
 
+def compiler() -> list[str]:
+    """Its version and flags: another one makes other code."""
+    toolchain = cuda_toolchain(HOPPER)
+    return [toolchain.version, *toolchain.flags]
+
+
 def all_recorded(of: list[Subject]) -> Iterator[Recorded | None]:
     """Each of these, in their order."""
     toolchain = cuda_toolchain(HOPPER)
@@ -144,6 +151,7 @@ def record(output: str, only: str) -> None:
     """Compile the kernels, and write down what becomes of them."""
     of = [one for one in subjects() if one[0].startswith(only)]
     with lzma.open(output, "wt", encoding="utf-8") as file:
+        file.write(json.dumps(compiler()) + "\n")
         for one in filter(None, all_recorded(of)):
             file.write(json.dumps(asdict(one)) + "\n")
     click.echo(f"wrote {output}: {len(of)} kernels")
@@ -155,6 +163,9 @@ def record(output: str, only: str) -> None:
 def compare(ctx: click.Context, before: str) -> None:
     """Compile the kernels of FILE anew, and tell which are others."""
     with lzma.open(before, "rt", encoding="utf-8") as file:
+        by = json.loads(next(file))
+        if by != compiler():
+            raise InputError(f"{before} was compiled by {' '.join(by)}, here is {' '.join(compiler())}: install that")
         old = [Recorded.of_line(line) for line in file]
     same = texts = 0
     for was, now in zip(old, all_recorded([(one.configuration, one.problem) for one in old]), strict=True):

@@ -88,3 +88,10 @@ def test_a_configuration_that_is_gone_is_told(before: Path, monkeypatch: pytest.
         file.write(text.replace(NAME, "ism2-o1-t32-c2-p4-r3.5"))
     status, lines = compared(before, monkeypatch, lambda text: text)
     assert (status, lines[0]) == (1, "ism2-o1-t32-c2-p4-r3.5 181x5x67:f64: gone")
+
+
+@needs_nvcc
+def test_what_another_compiler_made_is_not_compared(before: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "compiler", lambda: ["nvcc 99"])
+    said = CliRunner().invoke(gate.main, ["compare", str(before)])
+    assert (said.exit_code, said.output.endswith(", here is nvcc 99: install that\n")) == (2, True)
