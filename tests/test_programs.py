@@ -168,7 +168,7 @@ def test_a_misspelt_option_is_no_program(command: str) -> None:
     result = run_command(*command.split(), "--reprot", "--", "true")
     assert (result.exit_code, result.output) == (
         2,
-        "Error: no option --reprot: see tsm2-tune run --help; the program and its arguments come after --\n",
+        "Error: no option --reprot: see --help; the program and its arguments come after --\n",
     )
 
 

@@ -3,6 +3,16 @@
 Every message is one sentence that names the thing, the value, the bound and the next step.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def nearest_name(name: object, known: Iterable[str]) -> str:
+    """Of the known names the one that may be meant by a misspelt one; empty where none is near."""
+    return next(iter(get_close_matches(str(name).lower(), list(known), 1)), "")
+
 
 class TuneError(Exception):
     """Base of every error that a user can cause; its text is meant for the user."""

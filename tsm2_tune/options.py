@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tsm2_tune.errors import InputError
+from tsm2_tune.errors import InputError, nearest_name
 from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.problem import (
     DTYPES,
@@ -18,7 +18,6 @@ from tsm2_tune.generator.problem import (
     SAME,
     Problem,
     dtype_named,
-    nearest,
     unknown_dtype,
 )
 from tsm2_tune.generator.rules import Thresholds, parse_thresholds
@@ -130,7 +129,7 @@ def check_named(what: str, name: str, known: Sequence[str]) -> None:
 
 def hint_of(name: object, known: Sequence[str]) -> str:
     """The end of a sentence, which says which of the known names may be meant; empty where none is near."""
-    near = nearest(name, known)
+    near = nearest_name(name, known)
     return f"; did you mean {near}?" if near else ""
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, Literal
 
 import numpy as np
 
-from tsm2_tune.errors import InputError
+from tsm2_tune.errors import InputError, nearest_name
 
 INT32_MAX = 2**31 - 1
 PADDING_ROWS = 20  # the most rows that verification adds to a leading dimension
@@ -205,14 +204,9 @@ def dtype_named(name: str) -> Dtype:
 def unknown_dtype(name: object, others: str = "") -> InputError:
     """The error of a name that no type has: which element types there are, with others, and what may be meant."""
     known = {one: one for one in DTYPES} | {one: of for one, of in SPELT_OTHERWISE.items() if len(one) > 1}
-    meant = SPELT_OTHERWISE.get(str(name).lower()) or known.get(nearest(name, known), "")
+    meant = SPELT_OTHERWISE.get(str(name).lower()) or known.get(nearest_name(name, known), "")
     expected = f"expected one of {', '.join(ELEMENT_TYPES)}{others}"
     return InputError(f"unknown dtype {name!r}: {expected}" + (f"; did you mean {meant}?" if meant else ""))
-
-
-def nearest(name: object, known: Iterable[str]) -> str:
-    """Of the known names the one that may be meant; empty where none is near."""
-    return next(iter(get_close_matches(str(name).lower(), list(known), 1)), "")
 
 
 Extent = Literal["m", "n", "k"]

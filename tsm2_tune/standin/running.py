@@ -145,7 +145,7 @@ def _started(program: Sequence[str], start: Callable[[str, Sequence[str]], T]) -
 def path_of_program(name: str) -> str:
     """The program's file. InputError where there is none that can be run."""
     if name.startswith("-"):
-        raise InputError(f"no option {name}: see tsm2-tune run --help; the program and its arguments come after --")
+        raise InputError(f"no option {name}: see --help; the program and its arguments come after --")
     path = shutil.which(name)
     if path is not None:
         return path
