@@ -40,7 +40,6 @@ PROGRAMS = {
     "subspace iteration in C, 8 vectors of 16,384, f32": ("subspace.c",),
     "subspace iteration in Fortran, 8 vectors of 8,192, f64": ("subspace.f90",),
 }
-TURNS = 2
 OURS = (sys.executable, "-m", "tsm2_tune")
 
 
@@ -73,7 +72,10 @@ def run(command: Sequence[str]) -> tuple[float, str, str]:
 )
 @click.option("--budget", default="6", show_default=True, metavar="SECONDS", help="Of tuning a product.")
 @click.option("--worth", default="2%", show_default=True, metavar="PERCENT", help="Tune products of this share.")
-def main(output: str, library: str | None, only: str | None, binaries: str | None, budget: str, worth: str) -> None:
+@click.option("--turns", type=click.IntRange(min=1), default=2, show_default=True, help="Of each program.")
+def main(
+    output: str, library: str | None, only: str | None, binaries: str | None, budget: str, worth: str, turns: int
+) -> None:
     """Record, tune and run the programs in examples/programs."""
     all_of_them = sorted({program[0] for program in PROGRAMS.values()})
     files = all_of_them if only is None else only.split(",")
@@ -88,7 +90,7 @@ def main(output: str, library: str | None, only: str | None, binaries: str | Non
         else:
             kernels = ["--library", library]
         for name, command in commands.items():
-            found[name] |= compared(command, [*OURS, "run", *kernels])
+            found[name] |= compared(command, [*OURS, "run", *kernels], turns)
             before, after = (statistics.median(found[name][when]) for when in ("before_ms", "after_ms"))
             click.echo(f"{name}: {before:.2f} -> {after:.2f} ms, {before / after:.2f}")
     device = subprocess.run(
@@ -120,14 +122,14 @@ def report_in(errors: str) -> str:
     return "" if found is None else found[0]
 
 
-def compared(command: Sequence[str], before: Sequence[str]) -> dict[str, Any]:
+def compared(command: Sequence[str], before: Sequence[str], turns: int) -> dict[str, Any]:
     """The program alone and with kernels, in turns, and what the stand-in reports of it."""
-    turns = [(run(command), run([*before, "--", *command])) for _ in range(TURNS)]
+    ran = [(run(command), run([*before, "--", *command])) for _ in range(turns)]
     return {
-        "before_ms": [turn[0][0] for turn in turns],
-        "after_ms": [turn[1][0] for turn in turns],
-        "before_result": turns[0][0][1],
-        "after_result": turns[0][1][1],
+        "before_ms": [turn[0][0] for turn in ran],
+        "after_ms": [turn[1][0] for turn in ran],
+        "before_result": ran[0][0][1],
+        "after_result": ran[0][1][1],
         "report": report_in(run([*before, "--report", "--", *command])[2]),
     }
 

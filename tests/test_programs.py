@@ -186,7 +186,10 @@ def test_run_takes_kernels_of_a_library_and_reports(fakes: Path, plain: str) -> 
     assert done.returncode == 0
     log = json.loads(done.stdout)["log"]
     assert sum(line.startswith("launch ") for line in log) == 6
-    assert "13 products seen, 6 computed by tuned kernels, 7 left to cuBLAS\n" in done.stderr
+    assert (
+        "13 products seen, 6 computed by tuned kernels, 7 left to cuBLAS, 4 of these to compare with it\n"
+        in done.stderr
+    )
     assert "10.00 ms by cuBLAS, 10.00 ms by the kernels, 1.00 times as fast\n" in done.stderr
     taken, left = done.stderr.split("\nleft to cuBLAS:\n")
     assert re.search(r"^gemm +f32 +NN +6x2x3 +10 +6 +1000.0 +1000.0$", taken, re.MULTILINE)

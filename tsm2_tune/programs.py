@@ -199,7 +199,11 @@ def _report(written: Written, *, has_times: bool) -> None:
     if not calls and not written.besides:
         _tell(NONE_SEEN)
         return
-    _tell(f"{count_of(calls, 'product')} seen, {taken} computed by tuned kernels, {calls - taken} left to cuBLAS")
+    compared = sum(one.calls - one.taken - one.lost for one in seen)
+    of_these = f", {compared} of these to compare with it" if compared else ""
+    _tell(
+        f"{count_of(calls, 'product')} seen, {taken} computed by tuned kernels, {calls - taken} left to cuBLAS{of_these}"
+    )
     for sentence in (*written.besides, *_troubles(seen)):
         _tell(sentence)
     of_taken = [one for one in seen if one.taken]
@@ -213,11 +217,11 @@ def _report(written: Written, *, has_times: bool) -> None:
                 f" the kernels, {before / after:.2f} times as fast"
             )
         _print(console, of_taken, "taken:")
-    left = sorted((one for one in seen if one.lost), key=lambda one: (-one.us * one.lost, -one.lost))
+    lost = sorted((one for one in seen if one.lost), key=lambda one: (-one.us * one.lost, -one.lost))
     _print(
         console,
-        left[:MOST_LEFT],
-        "left to cuBLAS:" if len(left) <= MOST_LEFT else f"left to cuBLAS, {MOST_LEFT} of {len(left)}:",
+        lost[:MOST_LEFT],
+        "left to cuBLAS:" if len(lost) <= MOST_LEFT else f"left to cuBLAS, {MOST_LEFT} of {len(lost)}:",
     )
     for one in seen:
         if one.compared:
