@@ -200,10 +200,8 @@ def _report(written: Written, *, has_times: bool) -> None:
         _tell(NONE_SEEN)
         return
     compared = sum(one.calls - one.taken - one.lost for one in seen)
-    of_these = f", {compared} of these to compare with it" if compared else ""
-    _tell(
-        f"{count_of(calls, 'product')} seen, {taken} computed by tuned kernels, {calls - taken} left to cuBLAS{of_these}"
-    )
+    left = f"{calls - taken} left to cuBLAS" + (f", {compared} of these to compare with it" if compared else "")
+    _tell(f"{count_of(calls, 'product')} seen, {taken} computed by tuned kernels, {left}")
     for sentence in (*written.besides, *_troubles(seen)):
         _tell(sentence)
     of_taken = [one for one in seen if one.taken]
