@@ -17,6 +17,7 @@ from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource, environment, render
 from tsm2_tune.generator.roofline import Ceilings
+from tsm2_tune.tuner.basis import basis
 from tsm2_tune.tuner.export import export_text
 from tsm2_tune.tuner.export.known import NOTHING_KNOWN, Known
 from tsm2_tune.tuner.store import Store
@@ -60,6 +61,9 @@ def tuning_run(device: str = GPU, **changes: Any) -> TuningRun:
     return TuningRun(DeviceIdentity(**identity), ceilings, **run)
 
 
+BASIS = basis(tuning_run().identity.toolkit, tuning_run().identity.flags, Cache.CLEAN)  # of its trials
+
+
 def measurement(median_us: float, spread_us: float = 1.0) -> Measurement:
     low, high = median_us - spread_us, median_us + spread_us
     return Measurement((low, median_us, high), median_us, low, high, sm_clock_mhz=1980.0)
@@ -67,7 +71,7 @@ def measurement(median_us: float, spread_us: float = 1.0) -> Measurement:
 
 def source(config: KernelConfig, dtype_name: str = "f32", text: str | None = None) -> KernelSource:
     launch = Launch(threads=128, rows_per_block=128, smem_bytes=4096)
-    text = text if text is not None else f"// {config.text} {dtype_name}\n"
+    text = text if text is not None else f"extern int {config.text.replace('-', '_')}_{dtype_name};\n"
     return KernelSource(config.family, text, ("INDEX_BITS=32",), launch, dtype_name)
 
 
@@ -147,7 +151,7 @@ def trial(
     config: KernelConfig | None = None,
     *,
     problem: Problem = PROBLEM,
-    basis: str = "today",
+    basis: str = BASIS,
     registers: int = 64,
     smem_bytes: int = 4096,
     spread_us: float = 1.0,
@@ -193,6 +197,7 @@ def vendor_measurement(
 ONE_STATE: dict[str, Any] = {
     "cache": lambda asked: Cache.CLEAN,
     "caches": lambda asked, others: (Cache.CLEAN,),
+    "basis": lambda cache: basis("nvcc", "", cache),
 }
 
 
@@ -262,6 +267,7 @@ ADDED = (  # by each migration: table, and column where it added no whole table
     (("trial", "is_between"),),
     (),  # the view alone
     (("measurement", "summary_of"), ("vendor_measurement", "summary_of")),
+    (("trial", "superseded"),),
 )
 
 

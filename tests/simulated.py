@@ -8,12 +8,12 @@ from typing import Any, cast
 
 from tests.fabricated import ONE_STATE, measurement, trial, tuning_run, vendor_measurement
 from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.tsm2 import FAMILY
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import KernelSource, render
 from tsm2_tune.generator.rules import Candidate
-from tsm2_tune.tuner.basis import basis
 from tsm2_tune.tuner.past import Claimed, Past
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.store import Store
@@ -38,7 +38,7 @@ TARGET = cast(
 KERNELS = sorted((one for one in FAMILY.configurations() if one.version == "v3"), key=lambda one: one.text)[:8]
 SHAPES = [Problem(4096 * number, 16, 4096, "f32") for number in (1, 2, 3, 4, 5)]
 Times = Mapping[tuple[str, Problem], float]  # of a configuration at a shape
-TODAY = {name: basis(name, TARGET, Cache.CLEAN) for name in ("tsm2", "tsmr")}
+TODAY = TARGET.basis(Cache.CLEAN)
 
 
 class Simulated(Tuner):
@@ -75,7 +75,9 @@ class Simulated(Tuner):
         return Binary(source.digest, source.kernel, 0, 0.0)
 
     def _rematch(self, request: Rematch) -> Rematched | AttemptResult:
-        stored = {one.source_digest: one.config.text for one in self._store.tried(DEVICE, request.problem, TODAY)}
+        at = request.problem
+        tried = self._store.tried(DEVICE, at, tuple(FAMILIES), TODAY)
+        stored = {render(at, one.config).digest: one.config.text for one in tried}
         members = [stored[entry.path] for entry in request.entries]
         self.rounds.append((request.problem, frozenset(members)))
         pairs = [(text, request.problem) for text in members]
@@ -84,7 +86,7 @@ class Simulated(Tuner):
 
 
 def stored_trial(config: KernelConfig, problem: Problem, median_us: float | None, **changes: Any) -> Trial:
-    changes = {"basis": TODAY[config.family], "full_verdict": None} | changes
+    changes = {"basis": TODAY, "full_verdict": None} | changes
     if median_us is None:
         changes |= {"outcome": Outcome.CRASHED, "verdict": None, "measurement": None}
     source = render(problem, config)

@@ -20,8 +20,7 @@ from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.staged import StagedConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.tuner import schema
-from tsm2_tune.tuner.basis import basis
+from tsm2_tune.tuner import migrations, schema
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.target import Target
 from tsm2_tune.tuner.trial import Cache, Outcome, TimeLimits, Verdict
@@ -86,32 +85,30 @@ REWRITTEN = (  # of statements that create something
 
 def good_database(path: Path) -> None:
     """Trials of two devices: right ones, each kind of failure, finals, older bases, a stale winner."""
-    today = {name: basis(name, TARGET, Cache.CLEAN) for name in (*FAMILIES, "staged")}
+    today = TARGET.basis(Cache.CLEAN)
     c128, c256, ism2 = configuration(128), configuration(256), Ism2Config(1, 128, 8, 8, 4)
     staged = StagedConfig(128, 128, 16, 16, 128, 2, 0, splits=396, min_blocks=1, rows=8, columns=8, step=2)
     failed = {"resources": None, "verdict": None, "measurement": None}
     with Store.open(path, create=True) as store:
         for problem in (SKINNY, SMALL):
             for tried in (
-                trial(500, c128, problem=problem, basis=today["tsm2"], limits=TimeLimits(120.0, 60.0)),
-                trial(510, c256, problem=problem, basis=today["tsm2"], guideline_broken="min-reuse"),
-                trial(520, ism2, problem=problem, basis=today["ism2"]),
+                trial(500, c128, problem=problem, basis=today, limits=TimeLimits(120.0, 60.0)),
+                trial(510, c256, problem=problem, basis=today, guideline_broken="min-reuse"),
+                trial(520, ism2, problem=problem, basis=today),
             ):
                 store.add_trial(RUN, tried)
         wrong = Verdict(False, float("inf"), "C[0, 0] = nan")
-        late = replace(trial(1, configuration(512), basis=today["tsm2"]), outcome=Outcome.TIMED_OUT, **failed)
+        late = replace(trial(1, configuration(512), basis=today), outcome=Outcome.TIMED_OUT, **failed)
         store.add_trial(RUN, replace(late, limits=TimeLimits(1.0, 1.0)))
-        refused = trial(
-            1, configuration(64), basis=today["tsm2"], outcome=Outcome.COMPILE_FAILED, detail="x\ny", **failed
-        )
+        refused = trial(1, configuration(64), basis=today, outcome=Outcome.COMPILE_FAILED, detail="x\ny", **failed)
         store.add_trial(RUN, refused)
-        broken = trial(1, configuration(64, 4), basis=today["tsm2"], outcome=Outcome.WRONG_RESULT, verdict=wrong)
+        broken = trial(1, configuration(64, 4), basis=today, outcome=Outcome.WRONG_RESULT, verdict=wrong)
         store.add_trial(RUN, replace(broken, measurement=None))
-        store.add_trial(RUN, trial(300, staged, problem=GRAM, basis=today["staged"]))
+        store.add_trial(RUN, trial(300, staged, problem=GRAM, basis=today))
         store.add_trial(RUN, trial(490, c128, basis="yesterday"))
         later = tuning_run(seed=2, started_at="2026-02-03T04:05:06+00:00")
         vendor = (vendor_measurement(480), vendor_measurement(470, "cublasLtMatmul #3", right=False))
-        store.add_final(later, final((c128, 495), (c256, 505), (ism2, 515), vendor=vendor), today)
+        store.add_final(later, final((c128, 495), (c256, 505), (ism2, 515), vendor=vendor), tuple(FAMILIES), today)
         store.add_trial(tuning_run("Tesla K40c", compute_capability="3.5"), trial(900, c128, problem=SMALL))
 
 
@@ -262,7 +259,7 @@ def tamper(path: Path, rng: random.Random) -> str:
         return corrupted_bytes.__name__
     change = rng.choice(IN_SQL)
     if rng.random() < 0.05:
-        downgrade(path, rng.randint(1, schema.version() - 1))
+        downgrade(path, rng.randint(1, migrations.version() - 1))
     with closing(sqlite3.connect(path)) as connection, suppress(sqlite3.Error), connection:
         connection.execute("PRAGMA synchronous = OFF")
         change(rng, connection)

@@ -10,7 +10,18 @@ from typing import Any
 import pytest
 
 from tests.command import TUNE, run
-from tests.fabricated import GPU, PROBLEM, configuration, downgrade, final, host_run, plain_sql, trial, tuning_run
+from tests.fabricated import (
+    BASIS,
+    GPU,
+    PROBLEM,
+    configuration,
+    downgrade,
+    final,
+    host_run,
+    plain_sql,
+    trial,
+    tuning_run,
+)
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.architecture import HOST
 from tsm2_tune.generator.families.gemm import GemmConfig
@@ -21,7 +32,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.rules import Thresholds
 from tsm2_tune.generator.space import OWN
-from tsm2_tune.tuner import schema
+from tsm2_tune.tuner import migrations
 from tsm2_tune.tuner.audit import ALL, Audit, Estimate, GuidelineAudit, audit
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.trial import LoadedResources, Outcome, Verdict
@@ -103,7 +114,7 @@ def test_the_newest_measurement_of_trials_that_compete_counts(store: Store) -> N
     store.add_trial(RUN, trial(100, NARROW, basis="older"))
     store.add_trial(RUN, trial(400, NARROW))
     store.add_trial(RUN, trial(500, WIDE))
-    store.add_final(RUN, final((NARROW, 410), (WIDE, 492)), {"tsm2": "today"})
+    store.add_final(RUN, final((NARROW, 410), (WIDE, 492)), ("tsm2",), BASIS)
     found = audited(store)
     assert (found.trials, found.measured) == (2, 2)
     (dropped,) = of_rule(found, "min-reuse").dropped
@@ -257,7 +268,7 @@ def test_what_cannot_be_audited_is_refused_in_a_sentence(database: str, tmp_path
         assert complaint in refused(*arguments), arguments
     plain_sql(Path(database), "UPDATE trial SET registers = 'many'")
     assert "trial 1 is not as this tsm2-tune stores it" in refused("--audit", "--db", database)
-    plain_sql(Path(database), f"PRAGMA user_version = {schema.version() + 1}")
+    plain_sql(Path(database), f"PRAGMA user_version = {migrations.version() + 1}")
     assert "newer than" in refused("--audit", "--db", database)
 
 

@@ -1,71 +1,196 @@
-"""What makes stored trials stale, and that no time is stored of a text that was not tried."""
+"""When a stored trial counts no more: another compiler or state of the L2, or another kernel of its configuration."""
 
 from __future__ import annotations
 
-import ast
+import hashlib
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
-from importlib.util import find_spec
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.fabricated import plain_sql
+from tests.fabricated import BASIS, GPU, PROBLEM, configuration, downgrade, plain_sql, trial, tuning_run
 from tests.on_host import has_compiler
-from tsm2_tune.generator.families import FAMILIES, tsmr
-from tsm2_tune.generator.families.tsm2 import Tsm2Config
-from tsm2_tune.generator.families.tsmr import TsmrConfig
-from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import environment, render
-from tsm2_tune.tuner.basis import needed_modules, referenced_templates
-from tsm2_tune.tuner.past import Contender, Past, finalists
+from tsm2_tune.generator.families import FAMILIES
+from tsm2_tune.generator.families.ism2 import Ism2Config
+from tsm2_tune.generator.render import KernelSource, code, digest_of, render
+from tsm2_tune.tuner.basis import basis
+from tsm2_tune.tuner.store import Store
+from tsm2_tune.tuner.trial import Cache
 
-PROBLEM = Problem(200, 2, 300, "f32")
-TSMR, TSM2 = TsmrConfig(64, 1, 2, 4, 2, splits=3, row_tiles=1, min_blocks=1), Tsm2Config("v2", 32, 2, 4)
 PACKAGE = Path(__file__).parents[1] / "tsm2_tune"
+RUN = tuning_run()
+C128, C256 = configuration(128), configuration(256)
 
 
-def imported(module: str) -> set[str]:
-    """The generator's modules that this one's own statements import, those within its functions left out."""
-    spec = find_spec(module)
-    assert spec is not None
-    assert spec.origin is not None
-    found = set[str]()
-    for statement in ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body:
-        if isinstance(statement, ast.ImportFrom):
-            assert statement.level == 0, f"{module}: write the whole name of what is imported"
-            found.add(statement.module or "")
-        elif isinstance(statement, ast.Import):
-            found |= {alias.name for alias in statement.names}
-    return {name for name in found if name.startswith("tsm2_tune.generator")}
+@pytest.mark.parametrize(
+    ("text", "bare"),
+    [
+        ("a;  // why\nb;\n", "a;\nb;"),
+        ("// first\n\n\n  a;  \n", "  a;"),
+        ("a /* one\n two */ b;", "a   b;"),
+        ("a;  // goes \\\n on\nb;", "a;\nb;"),
+        ('f("// no comment");', 'f("// no comment");'),
+        ('f("\\"// none"); // one', 'f("\\"// none");'),
+        ("c = '\"'; // one \"", "c = '\"';"),
+        ("c = '\\''; // one '", "c = '\\'';"),
+        ("a / b / c;", "a / b / c;"),
+    ],
+)
+def test_a_comment_is_no_code(text: str, bare: str) -> None:
+    assert code(text) == bare
 
 
-def test_a_change_of_any_template_that_a_family_uses_makes_its_trials_stale() -> None:
-    used = referenced_templates(environment(), FAMILIES["tsmr"].template)
-    parts = {"parts.cu.jinja", "numbers.cu.jinja", "splits.cu.jinja"}
-    assert used == {"tsmr.cu.jinja", "streaming.cu.jinja", *parts}
+def test_two_texts_that_differ_in_comments_are_one_kernel_and_others_are_not() -> None:
+    source = render(PROBLEM, C128)
+    commented = replace(source, text=f"// more\n{source.text}")
+    assert commented != source
+    assert commented.is_same_kernel(source)
+    assert commented.digest == source.digest == digest_of(code(source.text))
+    others: list[KernelSource] = [
+        replace(source, text=f"{source.text}int more;\n"),
+        replace(source, kernel="other"),
+        replace(source, defines=("INDEX_BITS=64",)),
+        replace(source, launch=replace(source.launch, splits=7)),
+        replace(source, dtype_name="f64"),
+    ]
+    assert not any(other.is_same_kernel(source) for other in others)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_and_one_of_any_python_that_it_needs(family: str) -> None:
-    own = f"tsm2_tune.generator.families.{family}"
-    assert type(FAMILIES[family]).__module__ == own
-    expected, unread = set[str](), [own]
-    while unread:
-        module = unread.pop()
-        if module not in expected:
-            expected.add(module)
-            unread.extend(imported(module))
-    assert needed_modules(own) == expected
-    assert "tsm2_tune.generator.config" in expected
+def test_times_rest_on_the_compiler_its_flags_and_the_state_of_the_l2() -> None:
+    known = {
+        basis("nvcc 13", "-O3", Cache.CLEAN),
+        basis("nvcc 12", "-O3", Cache.CLEAN),
+        basis("nvcc 13", "-O2", Cache.CLEAN),
+        basis("nvcc 13", "-O3", Cache.DIRTY),
+        basis("nvcc 13", "-O3", Cache.CLEAN, "headers"),
+    }
+    assert len(known) == 5
+
+
+# In a database
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "results.db"
+    with Store.open(path, create=True) as store:
+        for median_us, config in ((490, C128), (500, C256)):
+            store.add_trial(RUN, trial(median_us, config))
+    return path
+
+
+def texts_of(store: Store) -> set[str]:
+    return {one.config.text for one in store.tried(GPU, PROBLEM, ("tsm2",), BASIS)}
+
+
+def changed(path: Path, day: int = 9) -> None:
+    """The file as if another kernel of C128 had been tried last, on this day."""
+    other = "int other;\n"
+    columns = "kernel, dtype, threads, rows_per_block, smem_bytes, columns_per_block, splits, flat_splits, persistent"
+    plain_sql(
+        path,
+        f"INSERT OR IGNORE INTO source (digest, text, {columns})"
+        f" SELECT '{digest_of(other)}', '{other}', {columns} FROM source LIMIT 1",
+    )
+    plain_sql(
+        path,
+        f"UPDATE trial SET source_digest = '{digest_of(other)}', ended_at = '2026-09-0{day}T00:00:00+00:00'"
+        f" WHERE config = '{C128.text}' AND superseded = 0",
+    )
+
+
+def test_kernels_that_are_made_so_still_are_kept(path: Path) -> None:
+    with Store.open(path, create=False) as store:
+        store.supersede(GPU, PROBLEM, BASIS)
+        assert texts_of(store) == {C128.text, C256.text}
+
+
+def test_one_that_is_made_otherwise_now_counts_as_untried_and_the_others_do_not(path: Path) -> None:
+    changed(path)
+    with Store.open(path, create=False) as store:
+        assert store.best()[0].config == C128.text
+        store.supersede(GPU, PROBLEM, BASIS)
+        assert texts_of(store) == {C256.text}
+        (row,) = store.best()
+        assert (row.config, row.stale) == (C256.text, 0)
+        assert [one.config for one in store.current(GPU)] == [C256]
+        assert (store.trial(1).current, store.trial(2).current) == (False, True)
+        number = store.add_trial(RUN, trial(480, C128))
+        assert number == 3  # the old one stays as it was
+        assert store.best()[0].trial_id == number
+
+
+@pytest.mark.parametrize("change", ["rows_per_block = 64", "splits = 7"])
+def test_another_launch_is_another_kernel(change: str, path: Path) -> None:
+    plain_sql(path, f"UPDATE trial SET {change} WHERE config = '{C128.text}'")
+    with Store.open(path, create=False) as store:
+        store.supersede(GPU, PROBLEM, BASIS)
+        assert texts_of(store) == {C256.text}
+
+
+def test_a_configuration_that_is_no_more_counts_no_more(path: Path) -> None:
+    plain_sql(path, "UPDATE trial SET config = 'gone-x1', family = 'gone', tunables = '{}' WHERE id = 1")
+    with Store.open(path, create=False) as store:
+        store.supersede(GPU, PROBLEM, BASIS)
+        assert texts_of(store) == {C256.text}
+
+
+def test_only_trials_of_the_basis_are_looked_at(path: Path) -> None:
+    changed(path)
+    with Store.open(path, create=False) as store:
+        store.supersede(GPU, PROBLEM, "another")
+        store.supersede("another", PROBLEM, BASIS)
+        assert store.best()[0].config == C128.text
+
+
+def test_a_kernel_that_changes_again_and_again_is_kept_each_time(path: Path) -> None:
+    with Store.open(path, create=False) as store:
+        for day in (1, 2, 3):
+            changed(path, day)
+            store.supersede(GPU, PROBLEM, BASIS)
+            store.add_trial(RUN, trial(480, C128))
+    assert plain_sql(path, f"SELECT count(*), sum(superseded) FROM trial WHERE config = '{C128.text}'") == [(4, 3)]
+
+
+def test_of_an_older_file_the_newest_of_each_family_are_kept(path: Path) -> None:
+    """It told a family's trials apart by its files, and kernels by their texts, comments included."""
+    with Store.open(path, create=False) as store:
+        store.add_trial(RUN, trial(480, Ism2Config(1, 128, 8, 8, 4)))
+        before = store.best()
+    downgrade(path, 15)
+    plain_sql(path, "UPDATE trial SET basis = family || ' of today'")
+    plain_sql(
+        path,
+        f"UPDATE trial SET basis = 'tsm2 of before', ended_at = '2020-01-01T00:00:00+00:00' WHERE config = '{C256.text}'",
+    )
+    for digest, text in plain_sql(path, "SELECT digest, text FROM source"):
+        full = hashlib.sha256(str(text).encode()).hexdigest()
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("UPDATE source SET digest = ? WHERE digest = ?", (full, digest))
+            connection.execute("UPDATE trial SET source_digest = ? WHERE source_digest = ?", (full, digest))
+    with Store.open(path, create=False) as store:
+        assert store.best() == before
+        assert texts_of(store) == {C128.text}
+        assert store.tried(GPU, PROBLEM, ("ism2",), BASIS)[0].config.family == "ism2"
+        assert not store.trial(2).current
+        store.supersede(GPU, PROBLEM, BASIS)
+        assert texts_of(store) == {C128.text}
+    assert plain_sql(path, "PRAGMA foreign_key_check") == []
+
+
+# A whole program
 
 
 @pytest.mark.host
 @pytest.mark.usefixtures("session_cache")
 @pytest.mark.skipif(not has_compiler(), reason="no C++ compiler")
-def test_a_changed_constant_makes_trials_stale_and_they_are_tried_again(tmp_path: Path) -> None:
+def test_a_changed_constant_makes_trials_stale_and_a_comment_does_not(tmp_path: Path) -> None:
     tree, path = tmp_path / "tree", tmp_path / "results.db"
     shutil.copytree(PACKAGE, tree / "tsm2_tune")
     command = [sys.executable, "-m", "tests.quick_command", "--device", "cpu", "--shapes", "40x2x70"]
@@ -75,23 +200,20 @@ def test_a_changed_constant_makes_trials_stale_and_they_are_tried_again(tmp_path
         environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tree), *sys.path])}
         return subprocess.run(command, cwd=tree, env=environment, check=True, capture_output=True, text=True).stdout
 
+    def change(file: str, old: str, new: str) -> None:
+        changed = tree / "tsm2_tune" / file
+        text = changed.read_text()
+        assert text.count(old) == 1
+        changed.write_text(text.replace(old, new))
+
     assert "(1 new trial;" in tune()
     assert "(0 new trials" in tune()
-    changed = tree / "tsm2_tune" / "generator" / "families" / "tsmr.py"
-    changed.write_text(changed.read_text().replace("TILE_DEPTH = 64 ", "TILE_DEPTH = 32 "))
+    template = f"templates/{FAMILIES['tsmr'].template}"
+    change(template, "constexpr int threads = ", "// said otherwise\nconstexpr int threads = ")
+    change("generator/families/tsmr.py", "TILE_DEPTH = 64 ", "# said otherwise\nTILE_DEPTH = 64 ")
+    assert "(0 new trials" in tune()
+    change("generator/families/tsmr.py", "TILE_DEPTH = 64 ", "TILE_DEPTH = 32 ")
     assert "(1 new trial;" in tune()
-    kept = "SELECT count(*), count(DISTINCT config), count(DISTINCT basis), count(DISTINCT source_digest) FROM trial"
-    assert plain_sql(path, kept) == [(2, 1, 2, 2)]
+    kept = "SELECT count(*), count(DISTINCT config), sum(superseded), count(DISTINCT source_digest) FROM trial"
+    assert plain_sql(path, kept) == [(2, 1, 1, 2)]
     assert plain_sql(path, "SELECT trial_id > 1, stale FROM best") == [(1, 0)]
-
-
-def test_who_would_have_another_text_today_is_in_no_final(monkeypatch: pytest.MonkeyPatch) -> None:
-    contenders = tuple(
-        Contender(config, median_us, source_digest=render(PROBLEM, config).digest)
-        for config, median_us in ((TSMR, 100.0), (TSM2, 101.0))
-    )
-    past = Past(frozenset(), 0.0, contenders, frozenset())
-    assert [one.config for one, _ in finalists(PROBLEM, past)] == [TSMR, TSM2]
-    assert [source.digest for _, source in finalists(PROBLEM, past)] == [one.source_digest for one in contenders]
-    monkeypatch.setattr(tsmr, "TILE_DEPTH", 32)
-    assert [one.config for one, _ in finalists(PROBLEM, past)] == [TSM2]

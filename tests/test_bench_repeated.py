@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.repeated import main
-from tests.fabricated import GPU, configuration, final, trial, tuning_run
+from tests.fabricated import BASIS, GPU, configuration, final, trial, tuning_run
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.trial import Cache, Outcome
@@ -26,7 +26,7 @@ def database(path: Path, times: dict[str, float], winner: float, uuid: str, devi
                 store.add_trial(run, trial(times[config.text], config))
         store.add_trial(run, trial(5.0, SLIM, problem=OTHER))
         store.add_trial(run, trial(3.0, WIDE, problem=OTHER, outcome=Outcome.WRONG_RESULT, measurement=None))
-        store.add_final(run, final((SLIM, winner)), {SLIM.family: "today"})
+        store.add_final(run, final((SLIM, winner)), (SLIM.family,), BASIS)
     return path
 
 

@@ -15,13 +15,12 @@ from tests.fabricated import final, host_run, imported, plain_sql
 from tests.simulated import DEVICE, RUN, TARGET, Simulated, stored_trial
 from tsm2_tune.cli import main
 from tsm2_tune.generator.between import APART, KERNELS_OF_A_SHAPE, kernels_between, shapes_between
-from tsm2_tune.generator.families import FAMILIES, family_named
+from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.order import FAR_BEHIND
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.runtime.expecting import CACHED_RATE
-from tsm2_tune.tuner.basis import basis
 from tsm2_tune.tuner.crossing import MOST_BETWEEN, Crossing
 from tsm2_tune.tuner.export import between as export_between
 from tsm2_tune.tuner.export.between import MEASURED, _gaining, rows_between, with_between
@@ -153,7 +152,7 @@ WINNER = TsmrConfig(128, 1, 2, 8, 4, 13, 1, 1)
 
 @pytest.fixture(autouse=True)
 def bases(monkeypatch: pytest.MonkeyPatch) -> None:
-    today = {name: basis(name, TARGET, Cache.CLEAN) for name in FAMILIES}
+    today = TARGET.basis(Cache.CLEAN)
     monkeypatch.setattr("tests.simulated.TODAY", today)
 
 
@@ -224,7 +223,7 @@ def tuned(store: Store) -> tuple[BestRow, ...]:
     for problem in SHAPES:
         trial = stored_trial(WINNER, problem, 380.0 * max(problem.n // 2, 1), full_verdict="right")
         store.add_trial(RUN, trial)
-        store.add_final(RUN, final((WINNER, 380.0 * max(problem.n // 2, 1)), problem=problem), {"tsmr": trial.basis})
+        store.add_final(RUN, final((WINNER, 380.0 * max(problem.n // 2, 1)), problem=problem), ("tsmr",), trial.basis)
     return store.best()
 
 

@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.fabricated import (
+    BASIS,
     GPU,
     PROBLEM,
     configuration,
@@ -48,7 +49,7 @@ from tsm2_tune.winners import winner_text
 
 RUN = tuning_run()
 C128, C256 = configuration(128), configuration(256)
-TODAY, DIRTY_TODAY = {"tsm2": "today"}, {"tsm2": "today, dirty"}
+TODAY, DIRTY_TODAY = (("tsm2",), BASIS), (("tsm2",), "today, dirty")
 
 
 def on_host(test: Any) -> Any:
@@ -124,15 +125,14 @@ def test_the_host_knows_one_state() -> None:
 
 
 def test_another_state_is_another_measurement() -> None:
-    target = cast(Target, SimpleNamespace(toolchain=SimpleNamespace(digest="nvcc")))
-    assert len({basis("tsm2", target, cache) for cache in Cache}) == len(Cache)
+    assert len({basis("nvcc", "", cache) for cache in Cache}) == len(Cache)
 
 
 # --- What is stored ---
 
 
 def timed(median_us: float, config: Any = C128, cache: Cache = Cache.DIRTY, **changes: Any) -> Trial:
-    today = "today" if cache is Cache.CLEAN else f"today, {cache}"
+    today = BASIS if cache is Cache.CLEAN else f"today, {cache}"
     found = replace(measurement(median_us), cache=cache)
     return trial(median_us, config, basis=today, measurement=found, cache=cache, **changes)
 
@@ -163,7 +163,7 @@ def test_times_in_different_states_do_not_compete(store: Store) -> None:
     (row,) = store.best(cache=Cache.CLEAN)
     assert (row.cache, row.config, row.median_us, row.stale) == ("clean", C256.text, 390, 0)
     assert store.best(cache=Cache.WARM) == ()
-    assert [one.config.text for one in store.tried(GPU, PROBLEM, DIRTY_TODAY)] == [C128.text]
+    assert [one.config.text for one in store.tried(GPU, PROBLEM, *DIRTY_TODAY)] == [C128.text]
     assert len(store.current(GPU)) == 3
 
 
@@ -179,23 +179,23 @@ def test_without_a_dirty_winner_there_is_a_clean_one(store: Store) -> None:
 def test_a_final_ranks_by_the_state_of_the_trials(store: Store) -> None:
     for config, us in ((C128, 500), (C256, 505)):
         store.add_trial(RUN, timed(us, config))
-    assert store.add_final(RUN, in_both((C128, 440, 510), (C256, 450, 490), vendor=(600, 735)), DIRTY_TODAY) == 2
+    assert store.add_final(RUN, in_both((C128, 440, 510), (C256, 450, 490), vendor=(600, 735)), *DIRTY_TODAY) == 2
     (row,) = store.best()
     assert (row.config, row.median_us, row.round, row.ties) == (C256.text, 490, 2, 1)
     assert (row.vendor_us, row.x_cublas) == (735, 1.5)
     assert (row.clean_us, row.clean_vendor_us, row.clean_x_cublas) == (450, 600, 600 / 450)
     assert (row.dirty_us, row.dirty_vendor_us, row.dirty_x_cublas) == (490, 735, 1.5)
     assert row.cublas_us == 735  # in the state that ranks
-    tried = {one.config.text: (one.newest_us, one.is_new) for one in store.tried(GPU, PROBLEM, DIRTY_TODAY)}
+    tried = {one.config.text: (one.newest_us, one.is_new) for one in store.tried(GPU, PROBLEM, *DIRTY_TODAY)}
     assert tried == {C128.text: (510, False), C256.text: (490, False)}
-    assert store.final_configs(GPU, PROBLEM, DIRTY_TODAY) == {C128.text, C256.text}
-    assert store.vendor_of_last_final(GPU, PROBLEM, DIRTY_TODAY) == {("580.65", "cuBLAS", 130100)}
+    assert store.final_configs(GPU, PROBLEM, *DIRTY_TODAY) == {C128.text, C256.text}
+    assert store.vendor_of_last_final(GPU, PROBLEM, *DIRTY_TODAY) == {("580.65", "cuBLAS", 130100)}
     assert [(one.cache, number) for number, one in store.trial(row.trial_id).rounds] == [
         (Cache.DIRTY, 0),
         (Cache.CLEAN, 1),
         (Cache.DIRTY, 2),
     ]
-    assert store.add_final(RUN, in_both((C128, 440, 480), (C256, 450, 490)), DIRTY_TODAY) == 4
+    assert store.add_final(RUN, in_both((C128, 440, 480), (C256, 450, 490)), *DIRTY_TODAY) == 4
     (row,) = store.best()
     assert (row.config, row.median_us, row.round) == (C128.text, 480, 4)
     assert (row.vendor_us, row.clean_us, row.clean_vendor_us) == (None, 440, None)
@@ -203,7 +203,7 @@ def test_a_final_ranks_by_the_state_of_the_trials(store: Store) -> None:
 
 def test_a_clean_search_says_what_dirty_takes(store: Store) -> None:
     store.add_trial(RUN, timed(400, C128, Cache.CLEAN))
-    store.add_final(RUN, in_both((C128, 410, 470), vendor=(615, 705)), TODAY)
+    store.add_final(RUN, in_both((C128, 410, 470), vendor=(615, 705)), *TODAY)
     (row,) = store.best()
     assert (row.cache, row.median_us, row.x_cublas) == ("clean", 410, 1.5)
     assert (row.dirty_us, row.dirty_x_cublas) == (470, 1.5)
@@ -214,21 +214,21 @@ def test_a_kernel_is_verified_in_full_for_all_states(store: Store) -> None:
     store.add_trial(RUN, timed(500, C128, full_verdict=None))
     (row,) = store.best()
     assert row.verified_in_full == 0
-    assert store.full_verdict(row, ["today", "today, dirty"]) == "9 calls right"
+    assert store.full_verdict(row, [BASIS, "today, dirty"]) == "9 calls right"
     assert store.full_verdict(row, ["yesterday", "today, dirty"]) is None
 
 
 def test_times_of_an_older_file_are_clean(path: Path) -> None:
     with Store.open(path, create=True) as store:
         store.add_trial(RUN, trial(500, C128))
-        store.add_final(RUN, final((C128, 490.0), vendor=(vendor_measurement(980),)), TODAY)
+        store.add_final(RUN, final((C128, 490.0), vendor=(vendor_measurement(980),)), *TODAY)
     downgrade(path, 11)
     with Store.open(path, create=True) as store:
         (row,) = store.best()
         assert (row.cache, row.median_us, row.clean_us, row.dirty_us) == ("clean", 490, 490, None)
         assert (row.x_cublas, row.clean_x_cublas) == (2.0, 2.0)
-        assert [one.config for one in store.tried(GPU, PROBLEM, TODAY)] == [C128]  # so a clean search goes on
-        assert store.tried(GPU, PROBLEM, DIRTY_TODAY) == ()
+        assert [one.config for one in store.tried(GPU, PROBLEM, *TODAY)] == [C128]  # so a clean search goes on
+        assert store.tried(GPU, PROBLEM, *DIRTY_TODAY) == ()
 
 
 @pytest.mark.parametrize("table", ["trial", "measurement"])
@@ -241,7 +241,7 @@ def test_a_state_that_is_none_is_refused(store: Store, path: Path, table: str) -
 
 def test_a_vendors_time_of_another_state_is_not_beside_ours(store: Store, path: Path) -> None:
     store.add_trial(RUN, timed(500))
-    store.add_final(RUN, in_both((C128, 450, 500), vendor=(600, 750)), DIRTY_TODAY)
+    store.add_final(RUN, in_both((C128, 450, 500), vendor=(600, 750)), *DIRTY_TODAY)
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE vendor_measurement SET cache = 'clean'")
     (row,) = store.best()
@@ -255,7 +255,7 @@ def test_a_vendors_time_of_another_state_is_not_beside_ours(store: Store, path: 
 def both(store: Store) -> Store:
     """A problem that was searched dirty, with a final beside cuBLAS, and one that was searched clean alone."""
     store.add_trial(RUN, timed(500))
-    store.add_final(RUN, in_both((C128, 450, 500), vendor=(540, 750)), DIRTY_TODAY)
+    store.add_final(RUN, in_both((C128, 450, 500), vendor=(540, 750)), *DIRTY_TODAY)
     store.add_trial(RUN, timed(300, C128, Cache.CLEAN, problem=Problem(20480, 8, 20480, "f32")))
     return store
 

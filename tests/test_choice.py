@@ -9,7 +9,17 @@ from typing import Any
 
 import pytest
 
-from tests.fabricated import GPU, device_array, final, host_run, imported, trial, tuning_run, vendor_measurement
+from tests.fabricated import (
+    BASIS,
+    GPU,
+    device_array,
+    final,
+    host_run,
+    imported,
+    trial,
+    tuning_run,
+    vendor_measurement,
+)
 from tests.recording_driver import recording
 from tsm2_tune.generator.families.tsmm_ring import TsmmRingConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
@@ -36,7 +46,7 @@ def module(tmp_path: Path) -> ModuleType:
         for problem, us, vendor_us in ((wide, 380.0, 600.0), (tall, 30.0, 20.0)):
             vendor = (vendor_measurement(vendor_us),)
             store.add_final(
-                tuning_run(sms=SMS), final((config, us), problem=problem, vendor=vendor), {"tsmr": "today"}
+                tuning_run(sms=SMS), final((config, us), problem=problem, vendor=vendor), ("tsmr",), BASIS
             )
         return imported(export(store, "module"), tmp_path)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.fabricated import GPU, PROBLEM, configuration, downgrade, plain_sql, trial, tuning_run
+from tests.fabricated import BASIS, GPU, PROBLEM, configuration, downgrade, plain_sql, trial, tuning_run
 from tests.test_finals import RUN as FINALS_RUN
 from tests.test_finals import TARGET, Replay
 from tsm2_tune.generator.problem import Problem
@@ -22,7 +22,6 @@ from tsm2_tune.generator.render import render
 from tsm2_tune.generator.rules import Candidate
 from tsm2_tune.generator.space import search_space
 from tsm2_tune.tuner import claims, job
-from tsm2_tune.tuner.basis import basis
 from tsm2_tune.tuner.claims import STALE_SECONDS, Claims
 from tsm2_tune.tuner.database import Database
 from tsm2_tune.tuner.past import Again, Claimed
@@ -49,7 +48,7 @@ def theirs(path: Path, ours: Claims) -> Iterator[Claims]:
 
 
 def take(taking: Claims, config: str = C128, **changes: Any) -> Claimed:
-    return taking.take(**{"problem": PROBLEM, "config": config, "basis": "today", "again": Again(LIMITS), **changes})
+    return taking.take(**{"problem": PROBLEM, "config": config, "basis": BASIS, "again": Again(LIMITS), **changes})
 
 
 def test_what_one_has_claimed_the_other_leaves(ours: Claims, theirs: Claims) -> None:
@@ -91,7 +90,7 @@ def test_what_counts_as_untried_is_claimed(store: Store, ours: Claims) -> None:
 
 
 def test_there_are_no_more_trials_than_asked_for(store: Store, ours: Claims, theirs: Claims) -> None:
-    most = {"bases": {"tsm2": "today"}, "most": 3}
+    most = {"families": ("tsm2",), "most": 3}
     store.add_trial(RUN, trial())
     store.add_trial(RUN, trial(basis="yesterday"))
     assert take(ours, C256, **most) is Claimed.YES
@@ -244,7 +243,7 @@ class Fabricating(Replay):
 
 def fabricated(candidate: Candidate, median_us: float) -> Trial:
     config = candidate.config
-    today, source = basis(config.family, TARGET, Cache.CLEAN), render(PROBLEM, config)
+    today, source = TARGET.basis(Cache.CLEAN), render(PROBLEM, config)
     return trial(median_us, config, basis=today, spread_us=0.1, source=source)  # type: ignore[arg-type]
 
 
@@ -296,7 +295,7 @@ def test_a_trial_that_another_run_stores_during_a_final_is_in_another_final(stor
 
 def test_what_another_run_is_at_is_told(store: Store) -> None:
     space = space_of(3)
-    today = basis("tsm2", TARGET, Cache.CLEAN)
+    today = TARGET.basis(Cache.CLEAN)
     with store.claims(GPU) as other:
         take(other, space.kept[0].config.text, basis=today)
         *_, ended = job.run(

@@ -14,7 +14,6 @@ from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import crossing, job
-from tsm2_tune.tuner.basis import basis
 from tsm2_tune.tuner.crossing import MOST_SHAPES, Crossed, Crossing
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.trial import Cache, Outcome
@@ -130,7 +129,7 @@ def test_stale_winners_take_no_part(store: Store) -> None:
 
 def test_states_of_the_l2_are_apart(store: Store) -> None:
     won(store, (FIRST, SHAPES[0]))
-    dirty = {"basis": basis("tsm2", TARGET, Cache.DIRTY), "cache": Cache.DIRTY}
+    dirty = {"basis": TARGET.basis(Cache.DIRTY), "cache": Cache.DIRTY}
     config = stored_trial(SECOND, SHAPES[1], 100.0, full_verdict="right", **dirty)
     assert config.measurement is not None
     store.add_trial(RUN, replace(config, measurement=replace(config.measurement, cache=Cache.DIRTY)))
@@ -310,7 +309,7 @@ def test_what_another_run_has_taken_on_is_left_to_it(store: Store) -> None:
     won(store, *THREE[:2])
     with store.claims(DEVICE) as others:
         again = job.Again(None)
-        others.take(SHAPES[1], FIRST.text, basis=TODAY["tsm2"], again=again, bases=TODAY)
+        others.take(SHAPES[1], FIRST.text, basis=TODAY, again=again)
         device = Simulated(store, SLOWER)
         events = crossed(device, store, SHAPES[:2])
     assert device.tried == [(SECOND.text, SHAPES[0])]

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.command import run
-from tests.fabricated import GPU, configuration, final, imported, trial, tuning_run, vendor_measurement
+from tests.fabricated import BASIS, GPU, configuration, final, imported, trial, tuning_run, vendor_measurement
 from tsm2_tune.cli import main
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.problem import Problem
@@ -135,7 +135,7 @@ def test_the_vendor_is_compared_with_the_chosen_kernel(path: Path) -> None:
     with Store.open(path, create=False) as store:
         beside = (vendor_measurement(101.0),)
         store.add_final(
-            tuning_run(), final((A, 100.5), (B, 102.5), problem=SHAPES[0], vendor=beside), {"tsm2": "today"}
+            tuning_run(), final((A, 100.5), (B, 102.5), problem=SHAPES[0], vendor=beside), ("tsm2",), BASIS
         )
     first, _ = exported(str(path), "--within", "3%", "--no-measure")[0]
     assert (first["config"], first["median_us"], first["round"]) == (B.text, 102.5, 1)

@@ -18,7 +18,6 @@ from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import KernelSource, render
 from tsm2_tune.generator.space import SearchSpace, search_space
 from tsm2_tune.tuner import export, job
-from tsm2_tune.tuner.basis import basis
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.target import Target
@@ -75,8 +74,8 @@ class Replay(Tuner):
         return Binary(source.digest, source.kernel, 0, 0.0)
 
     def _rematch(self, request: Rematch) -> Rematched | AttemptResult:
-        stored = self._store.tried(RUN.identity.name, PROBLEM, {"tsm2": basis("tsm2", TARGET, Cache.CLEAN)})
-        trials = {one.source_digest: one for one in stored}
+        stored = self._store.tried(RUN.identity.name, PROBLEM, ("tsm2",), TARGET.basis(Cache.CLEAN))
+        trials = {render(PROBLEM, one.config).digest: one for one in stored}
         members = [trials[entry.path] for entry in request.entries]
         self.rounds.append(tuple(cast(Tsm2Config, one.config) for one in members))
         times = ((one.newest_us or 0.0) * self._change for one in members)
@@ -87,7 +86,7 @@ class Replay(Tuner):
 
 
 def tried(store: Store, times: Mapping[Tsm2Config, float], **changes: Any) -> None:
-    today = basis("tsm2", TARGET, Cache.CLEAN)
+    today = TARGET.basis(Cache.CLEAN)
     for config, median_us in times.items():
         source = render(PROBLEM, config)
         store.add_trial(

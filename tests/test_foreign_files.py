@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import sqlite3
@@ -14,21 +13,21 @@ from pathlib import Path
 import pytest
 
 from tests.command import run
-from tests.fabricated import GPU, PROBLEM, configuration, downgrade, final, plain_sql, trial, tuning_run
+from tests.fabricated import BASIS, GPU, PROBLEM, configuration, downgrade, final, plain_sql, trial, tuning_run
 from tests.tampered import Compiling
-from tests.tampering import EVIL, REWRITTEN, SCHEMA, SKINNY, good_database
+from tests.tampering import EVIL, REWRITTEN, SCHEMA, SKINNY, TARGET, good_database
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.generator.render import render
+from tsm2_tune.generator.render import digest_of, render
 from tsm2_tune.generator.space import search_space
-from tsm2_tune.tuner import database, job, schema
+from tsm2_tune.tuner import database, job, migrations, schema
 from tsm2_tune.tuner.database import Database
 from tsm2_tune.tuner.domains import BY_NAME, BY_TYPE, checked
 from tsm2_tune.tuner.schema import LAUNCH_OF_TRIAL
 from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.trial import MOST_TEXT, in_a_line
+from tsm2_tune.tuner.trial import MOST_TEXT, Cache, in_a_line
 
 RUN = tuning_run()
 C128 = configuration(128)
@@ -106,7 +105,7 @@ def test_a_journal_of_a_killed_run_is_rolled_back(tried: Path) -> None:
 
 def plant(path: Path, config: KernelConfig, text: str) -> None:
     """Another text of the configuration's kernels, with the digest that goes with it: whoever prepares a file can."""
-    digest = hashlib.sha256(text.encode()).hexdigest()
+    digest = digest_of(text)
     columns = ", ".join(column.name for column in schema.source.columns if column.name not in ("digest", "text"))
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute(
@@ -120,6 +119,17 @@ def plant(path: Path, config: KernelConfig, text: str) -> None:
 def planted(problem: Problem) -> str:
     """The text that a tsm2-tune made which printed the version that a run has."""
     return render(problem, C128).text.replace("tsm2-tune.", f"tsm2-tune 0.1.0\n{EVIL}.")
+
+
+def test_a_planted_comment_is_not_exported_either(tried: Path) -> None:
+    own = render(PROBLEM, C128)
+    plain = f"{own.text}// {EVIL}\n"
+    assert digest_of(plain) == own.digest
+    with closing(sqlite3.connect(tried)) as connection, connection:
+        connection.execute("UPDATE source SET text = ? WHERE digest = ?", (plain, own.digest))
+    with Store.open(tried, create=False) as store:
+        (row,) = (row for row in store.best() if row.config == C128.text)
+        assert store.sources([row])[row.trial_id] == own
 
 
 @pytest.mark.parametrize("form", WITH_KERNELS)
@@ -190,17 +200,15 @@ def test_a_version_of_two_lines_is_refused(tried: Path) -> None:
     assert "version = '0.1.0\\nint evil;' is none that is stored there" in refused("best", path=tried)
 
 
-def test_tuning_on_refuses_a_configuration_of_no_space(path: Path) -> None:
+def test_tuning_on_passes_over_a_configuration_of_no_space(path: Path) -> None:
     good_database(path)
     plain_sql(
         path, "UPDATE trial SET config = 'tsm2-v9-t128-c8-p4', tunables = replace(tunables, 'v3', 'v9') WHERE id = 1"
     )
-    space = search_space(SKINNY, PROFILES["h200"], families=("tsm2", "ism2"))
-    with (
-        Store.open(path, create=True) as store,
-        pytest.raises(StoreError, match=r"^trial 1 .*tsm2 has no configuration tsm2-v9-t128-c8-p4"),
-    ):
-        list(job.run([space], Compiling(SKINNY), store))
+    with Store.open(path, create=True) as store:
+        today = (TARGET.identity.name, SKINNY, TARGET.basis(Cache.CLEAN))
+        store.supersede(*today)
+        assert plain_sql(path, "SELECT count(*) FROM trial WHERE superseded = 1") == [(1,)]
 
 
 # Tables, views and bytes
@@ -228,7 +236,7 @@ def test_a_rewritten_schema_is_refused(tried: Path, name: str, before: str, afte
         pass
 
 
-@pytest.mark.parametrize("version", range(1, schema.version()))
+@pytest.mark.parametrize("version", range(1, migrations.version()))
 def test_an_older_schema_with_a_trigger_is_not_migrated(tried: Path, version: int) -> None:
     downgrade(tried, version)
     plain_sql(tried, SCHEMA[0])
@@ -393,14 +401,14 @@ def test_a_trial_is_ok_only_with_a_verdict_and_a_time(tried: Path) -> None:
         Store.open(tried, create=False) as store,
         pytest.raises(StoreError, match="it is ok, but has no right result"),
     ):
-        store.tried(GPU, PROBLEM, {"tsm2": "today"})
+        store.tried(GPU, PROBLEM, ("tsm2",), BASIS)
 
 
 @pytest.mark.parametrize("value", ["'x'", "1.5", "9e999", "-5", "x'00'"])
 def test_a_final_after_a_round_that_is_none(tried: Path, value: str) -> None:
     plain_sql(tried, f"UPDATE measurement SET round = {value}")
     with Store.open(tried, create=True) as store, pytest.raises(StoreError, match="has a final of the round"):
-        store.add_final(RUN, final((C128, 400.0)), {"tsm2": "today"})
+        store.add_final(RUN, final((C128, 400.0)), ("tsm2",), BASIS)
 
 
 def test_a_device_without_its_run(tried: Path) -> None:

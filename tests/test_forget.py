@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.command import TUNE, run
-from tests.fabricated import configuration, final, plain_sql, trial, tuning_run
+from tests.fabricated import BASIS, configuration, final, plain_sql, trial, tuning_run
 from tests.on_host import ON_HOST
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
@@ -32,7 +32,7 @@ def filled(store: Store, path: Path) -> Path:
     """Two that are right and were in a final, one that crashed, and one that timed out on another card."""
     store.add_trial(RUN, trial(500, C128))
     store.add_trial(RUN, trial(510, C256))
-    store.add_final(RUN, final((C128, 500), (C256, 510)), {"tsm2": "today"})
+    store.add_final(RUN, final((C128, 500), (C256, 510)), ("tsm2",), BASIS)
     store.add_trial(RUN, trial(0, C512, outcome=Outcome.CRASHED, **FAILED))
     late = trial(0, C512, outcome=Outcome.TIMED_OUT, problem=Problem(1, 1, 1, "f64"), **FAILED)
     store.add_trial(ELSEWHERE, late)

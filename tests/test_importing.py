@@ -14,6 +14,7 @@ import pytest
 import tsm2_tune
 from tests.command import run
 from tests.fabricated import (
+    BASIS,
     GPU,
     PROBLEM,
     configuration,
@@ -42,7 +43,7 @@ pytestmark = pytest.mark.usefixtures("session_cache")
 C128, C256, C512 = configuration(128), configuration(256), configuration(512)
 OTHER = Problem(20480, 8, 20480, "f32")
 EARLY, LATE = tuning_run(), tuning_run(uuid="GPU-2", started_at="2026-03-04T05:06:07+00:00")
-TODAY = {"tsm2": "today"}
+TODAY = ("tsm2",), BASIS
 Facts = dict[tuple[str, Problem], Part]
 
 
@@ -69,11 +70,11 @@ def two(tmp_path: Path) -> tuple[Path, Path]:
     with Store.open(ours, create=True) as store:
         for tried in (trial(500, C128), trial(520, C256), trial(90, C128, problem=OTHER, full_verdict=None)):
             store.add_trial(EARLY, tried)
-        store.add_final(EARLY, final((C128, 505), (C256, 515), vendor=(vendor_measurement(800),)), TODAY)
+        store.add_final(EARLY, final((C128, 505), (C256, 515), vendor=(vendor_measurement(800),)), *TODAY)
     with Store.open(theirs, create=True) as store:
         for tried in (trial(501, C128), trial(400, C512)):
             store.add_trial(LATE, tried)
-        store.add_final(LATE, final((C128, 506), (C512, 410), vendor=(vendor_measurement(700),)), TODAY)
+        store.add_final(LATE, final((C128, 506), (C512, 410), vendor=(vendor_measurement(700),)), *TODAY)
     ended(ours, "2026-01-02T03:05:00+00:00")
     ended(theirs, "2026-03-04T05:07:00+00:00")
     return ours, theirs
@@ -109,7 +110,7 @@ def test_each_device_keeps_its_own_times_in_the_order_in_which_they_were_taken(t
         with Store.open(path, create=True) as store:
             store.add_trial(run_, trial(us, C128))
             vendor = (replace(vendor_measurement(us), measurement=timed),)
-            store.add_final(run_, Final(PROBLEM, ((C128, timed),), vendor), TODAY)
+            store.add_final(run_, Final(PROBLEM, ((C128, timed),), vendor), *TODAY)
     tsm2_tune.import_trials(there, here)
     of_kernel = "sample JOIN measurement ON measurement_id = measurement.id AND round = 1"
     of_vendor = "vendor_sample JOIN vendor_measurement AS measurement ON measurement_id = measurement.id"
@@ -197,7 +198,7 @@ def test_a_kill_in_the_middle_and_the_same_again(
 
 def test_older_trials_make_no_newer_ones_stale(tmp_path: Path) -> None:
     ours, theirs = tmp_path / "ours.db", tmp_path / "theirs.db"
-    for path, basis, when in ((ours, "today", "2026-05-05"), (theirs, "yesterday", "2026-04-04")):
+    for path, basis, when in ((ours, BASIS, "2026-05-05"), (theirs, "yesterday", "2026-04-04")):
         with Store.open(path, create=True) as store:
             store.add_trial(EARLY, trial(500 if path == ours else 400, C128, basis=basis))
         ended(path, f"{when}T00:00:00+00:00")
@@ -207,7 +208,7 @@ def test_older_trials_make_no_newer_ones_stale(tmp_path: Path) -> None:
         assert [(row.median_us, row.stale) for row in best(path)] == [(500, 0)]
         with Store.open(path, create=False) as store:
             (row,) = store.best()
-            assert [one.basis for one in store.current(EARLY.identity.name)] == ["today"]
+            assert [one.basis for one in store.current(EARLY.identity.name)] == [BASIS]
             assert store.trial(row.trial_id).current
             assert [one.stale for one in (store.row(1), store.row(2))].count(1) == 1
 
@@ -259,10 +260,10 @@ def test_of_trials_that_timed_out_the_one_that_had_more_time_counts(tmp_path: Pa
 
 def test_another_kernel_of_the_same_basis_is_left_out_and_told(tmp_path: Path) -> None:
     ours, theirs = tmp_path / "ours.db", tmp_path / "theirs.db"
-    for path, text, us in ((ours, "// one\n", 490), (theirs, "// other\n", 480)):
+    for path, text, us in ((ours, "int one;\n", 490), (theirs, "int other;\n", 480)):
         with Store.open(path, create=True) as store:
             store.add_trial(EARLY, trial(500, C128, source=source(C128, text=text)))
-            store.add_final(EARLY, final((C128, us), vendor=(vendor_measurement(us + 100),)), TODAY)
+            store.add_final(EARLY, final((C128, us), vendor=(vendor_measurement(us + 100),)), *TODAY)
     said = run("import", str(theirs), "--db", str(ours))
     assert said.exit_code == 0
     assert f"left out: one trial of {C128.text} for {PROBLEM.text} on NVIDIA H200, of which both" in said.stderr
@@ -271,7 +272,7 @@ def test_another_kernel_of_the_same_basis_is_left_out_and_told(tmp_path: Path) -
     assert facts(ours) == facts(theirs)
     ((kept,),) = plain_sql(ours, "SELECT text FROM trial JOIN source ON digest = source_digest")
     times = plain_sql(ours, "SELECT median_us FROM measurement WHERE round > 0")
-    assert times == [(490 if kept == "// one\n" else 480,)]
+    assert times == [(490 if kept == "int one;\n" else 480,)]
     assert plain_sql(ours, "SELECT median_us FROM vendor_measurement ORDER BY median_us") == [(580,), (590,)]
 
 
@@ -383,7 +384,7 @@ def random_database(path: Path, rng: random.Random) -> None:
         for one in sorted(rng.sample(runs, k=rng.randint(0, 3)), key=lambda run: run.started_at):
             at = int(one.identity.uuid[-1])
             store.add_final(
-                one, final((C128, 480.0 + at), (C256, 490 + at), vendor=(vendor_measurement(600.0 + at),)), TODAY
+                one, final((C128, 480.0 + at), (C256, 490 + at), vendor=(vendor_measurement(600.0 + at),)), *TODAY
             )
     ended(path, "2026-01-05T00:00:00+00:00")
 
@@ -409,12 +410,12 @@ def test_a_search_goes_on_with_what_was_imported(two: tuple[Path, Path]) -> None
     ours, theirs = two
     tsm2_tune.import_trials(theirs, ours)
     with Store.open(ours, create=False) as store:
-        tried = store.tried(EARLY.identity.name, PROBLEM, TODAY)
+        tried = store.tried(EARLY.identity.name, PROBLEM, *TODAY)
         assert {one.config for one in tried} == {C128, C256, C512}
         assert not any(one.is_new for one in tried)
         store.add_trial(EARLY, replace(trial(1, configuration(64)), measurement=measurement(300)))
-        assert [one.is_new for one in store.tried(EARLY.identity.name, PROBLEM, TODAY)] == [False] * 3 + [True]
-        assert store.add_final(EARLY, final((configuration(64), 301)), TODAY) == 3
+        assert [one.is_new for one in store.tried(EARLY.identity.name, PROBLEM, *TODAY)] == [False] * 3 + [True]
+        assert store.add_final(EARLY, final((configuration(64), 301)), *TODAY) == 3
 
 
 def test_what_was_in_no_final_is_new_to_the_next_one(two: tuple[Path, Path]) -> None:
@@ -423,5 +424,5 @@ def test_what_was_in_no_final_is_new_to_the_next_one(two: tuple[Path, Path]) -> 
         store.add_trial(LATE, trial(430, configuration(64)))
     tsm2_tune.import_trials(theirs, ours)
     with Store.open(ours, create=False) as store:
-        tried = store.tried(EARLY.identity.name, PROBLEM, TODAY)
+        tried = store.tried(EARLY.identity.name, PROBLEM, *TODAY)
     assert [one.config for one in tried if one.is_new] == [configuration(64)]

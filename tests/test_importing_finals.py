@@ -33,7 +33,7 @@ def with_finals(
         for config in (C128, C256, C512):
             store.add_trial(run, trial(500, config))
         for times in finals:
-            store.add_final(run, final(*times.items(), vendor=vendor), TODAY)
+            store.add_final(run, final(*times.items(), vendor=vendor), *TODAY)
     ended(path, "2026-01-02T03:05:00+00:00")
 
 

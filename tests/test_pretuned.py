@@ -15,7 +15,7 @@ from click.testing import CliRunner
 import tsm2_tune
 from benchmarks import pretuned as bench
 from tests.command import run
-from tests.fabricated import GPU, configuration, final, plain_sql, trial, tuning_run, vendor_measurement
+from tests.fabricated import BASIS, GPU, configuration, final, plain_sql, trial, tuning_run, vendor_measurement
 from tests.on_host import has_compiler
 from tests.standin_calls import TESTS, gemm
 from tsm2_tune import pretuned
@@ -115,7 +115,7 @@ def texts(tmp_path: Path, session_cache: None) -> Path:
         for problem, verdict in ((SKINNY, "right in 9 calls"), (OTHER, None)):
             store.add_trial(tuning_run(), trial(5, CONFIG, problem=problem, full_verdict=verdict))
             vendor = (vendor_measurement(50),)
-            store.add_final(tuning_run(), final((CONFIG, 5), problem=problem, vendor=vendor), {"tsm2": "today"})
+            store.add_final(tuning_run(), final((CONFIG, 5), problem=problem, vendor=vendor), ("tsm2",), BASIS)
     tsm2_tune.export(database, format="trials", output=folder / "card.jsonl")
     return folder
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fabricated import GPU, PROBLEM, configuration, final, measurement, plain_sql, trial, tuning_run
+from tests.fabricated import BASIS, GPU, PROBLEM, configuration, final, measurement, plain_sql, trial, tuning_run
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.problem import Problem
@@ -21,7 +21,7 @@ from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.trial import Outcome, Verdict
 
 RUN = tuning_run()
-TODAY = {"tsm2": "today", "ism2": "today"}
+TODAY = ("tsm2", "ism2"), BASIS
 C128, C256, C512 = configuration(128), configuration(256), configuration(512)
 
 
@@ -93,20 +93,20 @@ def test_a_device_that_tells_no_registers_ties_by_text(store: Store) -> None:
 def test_finals_supersede_the_first_measurements(store: Store) -> None:
     for config, median_us in ((C128, 500), (C256, 510), (C512, 900)):
         store.add_trial(RUN, trial(median_us, config))
-    assert store.final_configs(GPU, PROBLEM, TODAY) == frozenset()
-    assert store.add_final(RUN, final((C128, 520), (C256, 505)), TODAY) == 1
+    assert store.final_configs(GPU, PROBLEM, *TODAY) == frozenset()
+    assert store.add_final(RUN, final((C128, 520), (C256, 505)), *TODAY) == 1
     assert [(row.config, row.median_us, row.round) for row in store.best()] == [(C256.text, 505, 1)]
     later = tuning_run(started_at="2026-02-02T00:00:00+00:00")
-    assert store.add_final(later, final((C128, 480), (C512, 490)), TODAY) == 2
+    assert store.add_final(later, final((C128, 480), (C512, 490)), *TODAY) == 2
     (row,) = store.best()
     assert (row.config, row.median_us, row.round, row.tuned_at) == (C128.text, 480, 2, later.started_at)
-    assert store.final_configs(GPU, PROBLEM, TODAY) == {C128.text, C512.text}
+    assert store.final_configs(GPU, PROBLEM, *TODAY) == {C128.text, C512.text}
 
 
 def test_a_final_hides_no_faster_trial_that_was_not_in_it(store: Store) -> None:
     for config, median_us in ((C128, 500), (C256, 510)):
         store.add_trial(RUN, trial(median_us, config))
-    store.add_final(RUN, final((C128, 501), (C256, 511)), TODAY)
+    store.add_final(RUN, final((C128, 501), (C256, 511)), *TODAY)
     store.add_trial(RUN, trial(250, C512))
     assert [(row.config, row.round) for row in store.best()] == [(C512.text, 0)]
 
@@ -122,15 +122,15 @@ def test_finals_of_one_problem_leave_the_others_alone(store: Store) -> None:
     other = Problem(20480, 8, 20480, "f32")
     for problem in (PROBLEM, other):
         store.add_trial(RUN, trial(500, C128, problem=problem))
-    store.add_final(RUN, final((C128, 600)), TODAY)
+    store.add_final(RUN, final((C128, 600)), *TODAY)
     assert {row.problem: row.median_us for row in store.best()} == {PROBLEM: 600, other: 500}
 
 
 def test_a_final_needs_its_trial(store: Store) -> None:
     store.add_trial(RUN, trial(500, C128))
     with pytest.raises(StoreError, match="no trial of tsm2-v3-t256"):
-        store.add_final(RUN, final((C128, 600), (C256, 600)), TODAY)
-    assert store.final_configs(GPU, PROBLEM, TODAY) == frozenset()  # nothing of it was kept
+        store.add_final(RUN, final((C128, 600), (C256, 600)), *TODAY)
+    assert store.final_configs(GPU, PROBLEM, *TODAY) == frozenset()  # nothing of it was kept
 
 
 # What becomes stale
@@ -138,22 +138,22 @@ def test_a_final_needs_its_trial(store: Store) -> None:
 
 def test_a_newer_basis_takes_the_older_out_of_the_race(store: Store, path: Path) -> None:
     store.add_trial(RUN, trial(400, C128, basis="yesterday"))
-    store.add_final(RUN, final((C128, 400)), {"tsm2": "yesterday"})
-    store.add_trial(RUN, trial(500, C128, basis="today"))
+    store.add_final(RUN, final((C128, 400)), ("tsm2",), "yesterday")
+    store.add_trial(RUN, trial(500, C128, basis=BASIS))
     assert [row.median_us for row in store.best()] == [500]
     assert plain_sql(path, "SELECT count(*) FROM trial") == [(2,)]  # stale, not wrong: it stays
 
 
 def test_a_changed_family_leaves_the_others_in_the_race(store: Store) -> None:
     store.add_trial(RUN, trial(400, Ism2Config(1, 128, 4, 4, 2), basis="yesterday"))
-    store.add_trial(RUN, trial(500, C128, basis="today"))
+    store.add_trial(RUN, trial(500, C128, basis=BASIS))
     assert [row.family for row in store.best()] == ["ism2"]
 
 
 def test_a_winner_is_stale_where_its_family_moved_on_elsewhere(store: Store) -> None:
     other = Problem(20480, 8, 20480, "f32")
     store.add_trial(RUN, trial(400, basis="yesterday"))
-    store.add_trial(RUN, trial(400, problem=other, basis="today"))
+    store.add_trial(RUN, trial(400, problem=other, basis=BASIS))
     store.add_trial(tuning_run("Tesla K40c"), trial(900, basis="yesterday"))
     assert {(row.device, row.n): row.stale for row in store.best()} == {
         (GPU, 16): 1,
@@ -169,7 +169,7 @@ def test_winners_of_one_problem_or_kind_are_those_of_the_whole_view(store: Store
         for problem in alike:
             store.add_trial(tuning_run(device), trial(400, C128, problem=problem, basis="yesterday"))
         for problem in others:  # so all of the others are stale
-            store.add_trial(tuning_run(device), trial(500, C512, problem=problem, basis="today"))
+            store.add_trial(tuning_run(device), trial(500, C512, problem=problem, basis=BASIS))
     every = store.best()
     assert {row.problem: row.stale for row in every if row.op == "nn"} == dict.fromkeys(alike, 1) | {others[0]: 0}
     for problem in (*alike, *others):
@@ -187,11 +187,11 @@ def test_the_fastest_of_each_family_that_moved_on_is_known(store: Store) -> None
     store.add_trial(RUN, trial(300, C256, basis="yesterday"))
     store.add_trial(RUN, trial(100, C512, basis="yesterday", verdict=Verdict(False, 2.0, "wrong")))
     store.add_trial(RUN, trial(200, ism2, basis="yesterday"))
-    assert store.fastest_of_older(GPU, PROBLEM, TODAY) == (ism2.text, C256.text)
-    assert store.fastest_of_older(GPU, PROBLEM, {"tsm2": "today"}) == (C256.text,)
-    assert store.fastest_of_older(GPU, PROBLEM, {"tsm2": "yesterday", "ism2": "yesterday"}) == ()
-    store.add_trial(RUN, trial(500, C128, basis="today"))
-    assert store.fastest_of_older(GPU, PROBLEM, TODAY) == (ism2.text,)
+    assert store.fastest_of_older(GPU, PROBLEM, *TODAY) == (ism2.text, C256.text)
+    assert store.fastest_of_older(GPU, PROBLEM, ("tsm2",), BASIS) == (C256.text,)
+    assert store.fastest_of_older(GPU, PROBLEM, ("tsm2", "ism2"), "yesterday") == ()
+    store.add_trial(RUN, trial(500, C128, basis=BASIS))
+    assert store.fastest_of_older(GPU, PROBLEM, *TODAY) == (ism2.text,)
 
 
 # What a restart finds
@@ -224,18 +224,18 @@ def test_a_restart_finds_what_was_tried(path: Path) -> None:
         store.add_trial(tuning_run("Tesla K40c"), trial(500, C512))
         store.add_trial(RUN, trial(500, C512, problem=Problem(1, 1, 1, "f64")))
     with Store.open(path, create=True) as store:
-        tried = store.tried(GPU, PROBLEM, TODAY)
+        tried = store.tried(GPU, PROBLEM, *TODAY)
         assert [(t.id, t.config, t.outcome, t.median_us) for t in tried] == [
             (ok, C128, Outcome.OK, 500),
             (failed, C256, Outcome.TIMED_OUT, None),
         ]
-        assert store.tried(GPU, PROBLEM, {}) == ()
+        assert store.tried(GPU, PROBLEM, (), "") == ()
 
 
 def test_a_run_that_stores_nothing_leaves_no_row(path: Path) -> None:
     with Store.open(path, create=True) as store:
         store.add_trial(RUN, trial(500))
-        store.tried(GPU, PROBLEM, TODAY)
+        store.tried(GPU, PROBLEM, *TODAY)
         store.add_trial(RUN, trial(500, C256))
     assert plain_sql(path, "SELECT count(*) FROM run") == [(1,)]
 
@@ -256,14 +256,14 @@ def test_a_killed_writer_loses_nothing_it_reported(path: Path) -> None:
         writer.send_signal(signal.SIGKILL)
         reported += [int(line) for line in writer.stdout if line.endswith("\n")]
     with Store.open(path, create=True) as store:
-        assert {t.id for t in store.tried(GPU, PROBLEM, TODAY)} >= set(reported)
-        assert plain_sql(path, "SELECT count(*) FROM sample") == [(3 * len(store.tried(GPU, PROBLEM, TODAY)),)]
+        assert {t.id for t in store.tried(GPU, PROBLEM, *TODAY)} >= set(reported)
+        assert plain_sql(path, "SELECT count(*) FROM sample") == [(3 * len(store.tried(GPU, PROBLEM, *TODAY)),)]
 
 
 def test_show_gives_back_what_was_stored(store: Store) -> None:
     stored = trial(500, C128, guideline_broken="blocks-per-sm", detail="fine")
     trial_id = store.add_trial(RUN, stored)
-    store.add_final(RUN, final((C128, 490)), TODAY)
+    store.add_final(RUN, final((C128, 490)), *TODAY)
     record = store.trial(trial_id)
     assert (record.trial, record.run, record.current) == (stored, RUN, True)
     assert record.rounds == ((0, measurement(500)), (1, measurement(490)))

@@ -11,15 +11,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.fabricated import GPU, PROBLEM, configuration, downgrade, final, plain_sql, trial, tuning_run
+from tests.fabricated import BASIS, GPU, PROBLEM, configuration, downgrade, final, plain_sql, trial, tuning_run
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
-from tsm2_tune.tuner import database, schema
+from tsm2_tune.tuner import database, migrations
 from tsm2_tune.tuner.store import Store
 
 RUN = tuning_run()
-TODAY = {"tsm2": "today", "ism2": "today"}
+TODAY = ("tsm2", "ism2"), BASIS
 C128, C256 = configuration(128), configuration(256)
 
 
@@ -61,8 +61,8 @@ def test_the_database_of_another_program(path: Path, create: bool) -> None:
 @pytest.mark.parametrize("create", [True, False])
 def test_a_newer_schema(path: Path, create: bool) -> None:
     with Store.open(path, create=True):
-        plain_sql(path, f"PRAGMA user_version = {schema.version() + 1}")
-    assert f"schema {schema.version() + 1}, newer than {schema.version()}" in refused(path, create=create)
+        plain_sql(path, f"PRAGMA user_version = {migrations.version() + 1}")
+    assert f"schema {migrations.version() + 1}, newer than {migrations.version()}" in refused(path, create=create)
 
 
 def test_a_folder_and_a_path_under_a_file(tmp_path: Path, path: Path) -> None:
@@ -142,9 +142,9 @@ def test_an_older_schema_is_migrated(path: Path, monkeypatch: pytest.MonkeyPatch
     with Store.open(path, create=True) as store:
         store.add_trial(RUN, trial(500))
     steps = ("UPDATE trial SET detail = 'migrated'", "UPDATE trial SET detail = detail || ', twice'")
-    migrations = [lambda connection, sql=sql: connection.exec_driver_sql(sql) for sql in steps]
-    before = schema.version()
-    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, *migrations))
+    added = [lambda connection, sql=sql: connection.exec_driver_sql(sql) for sql in steps]
+    before = migrations.version()
+    monkeypatch.setattr(migrations, "MIGRATIONS", (*migrations.MIGRATIONS, *added))
     with Store.open(path, create=False) as store:
         assert len(store.best()) == 1
     assert plain_sql(path, "SELECT detail FROM trial") == [("migrated, twice",)]
@@ -159,7 +159,7 @@ def test_the_winner_and_its_floor_are_of_one_run(path: Path) -> None:
     with Store.open(path, create=True) as store:
         for config in (C128, C256):
             store.add_trial(RUN, trial(5000, config, full_verdict=None))
-        store.add_final(slow, final((C128, 4900), (C256, 5100)), TODAY)
+        store.add_final(slow, final((C128, 4900), (C256, 5100)), *TODAY)
         store.add_trial(slow, trial(5000, C128, problem=other, floor_us=7.0, full_verdict=None))
         before = store.best()
     found = {row.n: row.floor_us for row in before}
@@ -176,7 +176,7 @@ def test_the_winner_and_its_floor_are_of_one_run(path: Path) -> None:
 def test_ceilings_that_are_none_do_not_keep_a_file_from_opening(rates: str, path: Path) -> None:
     with Store.open(path, create=True) as store:
         store.add_trial(RUN, trial(500))
-        store.add_final(tuning_run(seed=2), final((C128, 490)), TODAY)
+        store.add_final(tuning_run(seed=2), final((C128, 490)), *TODAY)
     plain_sql(path, f"UPDATE run SET gflops = {rates} WHERE seed = 2")
     downgrade(path, 4)
     with Store.open(path, create=False) as store:
@@ -196,9 +196,9 @@ def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.
     with Store.open(path, create=True) as store:
         store.add_trial(RUN, trial(500))
     steps = ("ALTER TABLE trial ADD COLUMN note TEXT", "UPDATE nothing SET x = 1")
-    migrations = [lambda connection, sql=sql: connection.exec_driver_sql(sql) for sql in steps]
-    before = schema.version()
-    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, *migrations))
+    added = [lambda connection, sql=sql: connection.exec_driver_sql(sql) for sql in steps]
+    before = migrations.version()
+    monkeypatch.setattr(migrations, "MIGRATIONS", (*migrations.MIGRATIONS, *added))
     assert "refused by SQLite" in refused(path, create=True)
     assert plain_sql(path, "PRAGMA user_version") == [(before,)]
     monkeypatch.undo()
@@ -219,7 +219,7 @@ def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.
         "UPDATE trial SET config = 'tsm2-v3-t1-c1-p1'",
         "UPDATE trial SET outcome = 'splendid'",
         "UPDATE trial SET registers = 'many'",
-        "UPDATE source SET text = text || '// more'",
+        "UPDATE source SET text = text || 'int more;'",
         "UPDATE source SET kernel = 'f(); evil'",
         "UPDATE problem SET m = -1",
         "UPDATE measurement SET median_us = 'x'",
@@ -287,7 +287,7 @@ def test_tampered_parameters_are_refused(store: Store, path: Path, parameters: s
     with pytest.raises(StoreError, match=rf"^trial {trial_id} "):
         store.best()
     with pytest.raises(StoreError, match=rf"^trial {trial_id} "):
-        store.tried(GPU, PROBLEM, TODAY)
+        store.tried(GPU, PROBLEM, *TODAY)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.command import TUNE, run
-from tests.fabricated import GPU, PROBLEM, downgrade, plain_sql, trial, tuning_run
+from tests.fabricated import BASIS, GPU, PROBLEM, downgrade, plain_sql, trial, tuning_run
 from tests.on_host import has_compiler
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.trial import Outcome, TimeLimits
@@ -67,7 +67,7 @@ def test_limits_that_take_turns_end(store: Store) -> None:
     for limits in (*both, both[0]):
         late = trial(outcome=Outcome.TIMED_OUT, verdict=None, measurement=None, limits=limits)
         trial_id = store.add_trial(RUN, late)
-    (stored,) = store.tried(RUN.identity.name, PROBLEM, {"tsm2": "today"})
+    (stored,) = store.tried(RUN.identity.name, PROBLEM, ("tsm2",), BASIS)
     assert (stored.id, stored.limits) == (trial_id, TimeLimits(120.0, 100.0))
     assert not any(limits.exceed(stored.limits) for limits in both)
 
@@ -77,7 +77,7 @@ def test_a_trial_of_an_older_schema_has_unknown_limits_and_is_outdone(path: Path
         store.add_trial(RUN, trial(limits=LONG, **LATE))
     downgrade(path, 5)
     with Store.open(path, create=True) as store:
-        (old,) = store.tried(GPU, PROBLEM, {"tsm2": "today"})
+        (old,) = store.tried(GPU, PROBLEM, ("tsm2",), BASIS)
         assert old.limits is None
         assert SHORT.exceed(old.limits)
         store.add_trial(RUN, trial(500, limits=SHORT))

@@ -15,6 +15,7 @@ import pytest
 
 from tests.command import TUNE, run
 from tests.fabricated import (
+    BASIS,
     GPU,
     ONE_STATE,
     PROBLEM,
@@ -43,7 +44,7 @@ from tsm2_tune.tuner.trial import DeviceIdentity, Outcome, VendorMeasurement
 from tsm2_tune.tuner.tune import Options
 from tsm2_tune.tuner.vendor.beside import Libraries
 
-TODAY = {"tsm2": "today", "ism2": "today"}
+TODAY = ("tsm2", "ism2"), BASIS
 VERSIONS = (("cuBLAS", 130100), ("cuBLASLt", 130100))
 C128, C256 = configuration(128), configuration(256)
 GEMM, LT = vendor_measurement(480), vendor_measurement(470, "cublasLtMatmul #3")
@@ -204,7 +205,7 @@ def test_nothing_is_said_of_it_on_a_host(path: Path) -> None:
 def stored(store: Store, *vendor: VendorMeasurement, ours: float = 500) -> BestRow:
     store.add_trial(RUN, trial(ours, C128))
     store.add_trial(RUN, trial(ours + 100, C256))
-    store.add_final(RUN, final((C128, ours), (C256, ours + 100), vendor=vendor), TODAY)
+    store.add_final(RUN, final((C128, ours), (C256, ours + 100), vendor=vendor), *TODAY)
     (row,) = store.best()
     return row
 
@@ -227,18 +228,18 @@ def test_where_all_are_wrong_nothing_is_compared(store: Store) -> None:
 
 def test_only_the_vendor_of_the_winners_round_counts(store: Store) -> None:
     stored(store, GEMM)
-    store.add_final(RUN, final((C128, 510), (C256, 600)), TODAY)
+    store.add_final(RUN, final((C128, 510), (C256, 600)), *TODAY)
     assert [(row.round, row.vendor_us) for row in store.best()] == [(2, None)]
-    assert store.vendor_of_last_final(GPU, PROBLEM, TODAY) == frozenset()
+    assert store.vendor_of_last_final(GPU, PROBLEM, *TODAY) == frozenset()
 
 
 def test_the_last_final_tells_driver_library_and_version(store: Store) -> None:
     stored(store, GEMM, LT)
     driver = RUN.identity.driver
     expected = {(driver, "cuBLAS", 130100), (driver, "cuBLASLt", 130100)}
-    assert store.vendor_of_last_final(GPU, PROBLEM, TODAY) == expected
-    assert store.vendor_of_last_final("another", PROBLEM, TODAY) == frozenset()
-    assert store.vendor_of_last_final(GPU, replace(PROBLEM, n=8), TODAY) == frozenset()
+    assert store.vendor_of_last_final(GPU, PROBLEM, *TODAY) == expected
+    assert store.vendor_of_last_final("another", PROBLEM, *TODAY) == frozenset()
+    assert store.vendor_of_last_final(GPU, replace(PROBLEM, n=8), *TODAY) == frozenset()
 
 
 def test_the_vendor_is_forgotten_with_the_last_trial_of_its_final(store: Store, path: Path) -> None:
@@ -260,7 +261,7 @@ def test_a_file_of_before_has_no_vendor(path: Path) -> None:
     with Store.open(path, create=False) as store:
         (row,) = store.best()
         assert (row.vendor_us, row.x_cublas) == (None, None)
-        store.add_final(RUN, final((C128, 500), (C256, 600), vendor=(GEMM,)), TODAY)
+        store.add_final(RUN, final((C128, 500), (C256, 600), vendor=(GEMM,)), *TODAY)
         assert [row.vendor_us for row in store.best()] == [480]
 
 
@@ -308,7 +309,7 @@ def test_a_tampered_version_is_refused_by_a_search(store: Store, path: Path, tam
     stored(store, GEMM)
     plain_sql(path, f"UPDATE vendor_measurement SET {tampering}")
     with pytest.raises(StoreError, match=r"^vendor measurement 1 "):
-        store.vendor_of_last_final(GPU, PROBLEM, TODAY)
+        store.vendor_of_last_final(GPU, PROBLEM, *TODAY)
 
 
 @pytest.mark.parametrize("change", ["DROP TABLE vendor_sample", "ALTER TABLE vendor_measurement ADD COLUMN x TEXT"])

@@ -29,7 +29,7 @@ def searched(
     tuned = Tuned(store, DEVICE, problems, within)
     with store.claims(DEVICE) as claims:
         bench = Bench(TARGET, device.options, store, _opened=(device, claims))
-        tuned.keep_to(bench.bases(tuned))
+        tuned.keep_to(bench.basis)
         assert tuned.winners_count()
         search = Search(tuned, bench)
         events = list(search.events())
@@ -283,7 +283,7 @@ def test_winners_of_another_compiler_are_not_measured_beside(store: Store) -> No
     store.add_trial(RUN, stored_trial(KERNELS[0], SHAPES[0], 100.0, basis="nvcc of before"))
     tuned = Tuned(store, DEVICE, SHAPES[:1], 0.03)
     assert tuned.winners_count()
-    tuned.keep_to(Bench(TARGET, Options(), store).bases(tuned))
+    tuned.keep_to(Bench(TARGET, Options(), store).basis)
     assert not tuned.winners_count()
     assert tuned.candidates() == {}
 

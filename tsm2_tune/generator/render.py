@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -25,6 +25,9 @@ REFERENCE_BLOCKS_PER_SM = 2  # of those that compute the reference, which bounds
 # line, and in other texts the literals of their languages, which are one line of ASCII.
 OF_KERNELS = re.compile(r"[\w .,:;'()+*%-]*", re.ASCII)
 OF_LITERALS = re.compile(r"[ -~]*")
+_LITERAL_OR_COMMENT = re.compile(
+    r"""("(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*') | //(?:\\\n|[^\n])* | /\*.*?\*/""", re.DOTALL | re.VERBOSE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +46,23 @@ class KernelSource:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the text."""
-        return hashlib.sha256(self.text.encode()).hexdigest()
+        """SHA-256 of what a compiler reads of the text: two that differ in comments are one kernel."""
+        return digest_of(self.text)
+
+    def is_same_kernel(self, other: KernelSource) -> bool:
+        """Whether the other is the same code, started in the same way."""
+        return replace(self, text="") == replace(other, text="") and self.digest == other.digest
+
+
+def digest_of(text: str) -> str:
+    """SHA-256 of the text's code."""
+    return hashlib.sha256(code(text).encode(errors="surrogatepass")).hexdigest()
+
+
+def code(text: str) -> str:
+    """The CUDA text without its comments, without empty lines and without spaces at the ends of lines."""
+    bare = _LITERAL_OR_COMMENT.sub(lambda found: found[1] or " ", text)
+    return "\n".join(line.rstrip() for line in bare.splitlines() if line.strip())
 
 
 @cache

@@ -29,7 +29,8 @@ _compiled: dict[tuple[str, int, str], bytes] = {}  # by digest, index width and 
 
 def text_of(winner: Winner) -> str:
     """The winner's CUDA. RuntimeError where it is not the text that was tuned and verified."""
-    return unpacked(KERNELS.get(winner.digest, ""), winner.digest, f"the text of {winner.config}").decode()
+    digest, data = KERNELS.get(winner.digest, ("", ""))
+    return unpacked(data, digest, f"the text of {winner.config}").decode()
 
 
 def function_of(context: int, number: int, winner: Winner, bits: int, arch: str) -> ctypes.c_void_p:

@@ -7,7 +7,7 @@ from tsm2_tune.runtime.work import Card
 
 WINNERS: tuple[Winner, ...] = ()
 CARDS: dict[str, Card] = {}  # by the name of the device
-KERNELS: dict[str, str] = {}  # data of CUDA texts by their SHA-256
+KERNELS: dict[str, tuple[str, str]] = {}  # SHA-256 and data of CUDA texts, by the digest of their code
 CUBINS: dict[
     tuple[str, int, str], tuple[str, str]
 ] = {}  # by a text's digest, index width and architecture: digest, data

@@ -47,7 +47,7 @@ class Winner:
     vendor_routine: str | None  # such as cublasSgemm
     vendor_version: int | None  # of its library: 130100 is 13.1.0
     x_cublas: float | None  # vendor_us over median_us, below 1 where the vendor is faster; None also if not right
-    digest: str  # SHA-256 of its text in KERNELS
+    digest: str  # of its code, by which KERNELS has its text
     kernel: str  # name of the entry point
     launch: Launch  # where it won
     division: Division | None = None  # None where it is not known how many blocks a multiprocessor holds

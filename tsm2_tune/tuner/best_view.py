@@ -46,9 +46,9 @@ best = Table(
 
 # The winners: one row for a device (by name), op, dtype, m, n, k and state of the L2.
 #
-# current    trials of the family's newest basis for the device, problem and state: that of the trial that ended
-#            last, wherever it was stored. A changed template, Python or compiler leaves the others in the table,
-#            where they no longer compete.
+# current    trials that are not superseded, and of the family's newest basis for the device, problem and state: that
+#            of the trial that ended last, wherever it was stored. A kernel that is made otherwise now, or another
+#            compiler, leaves the others in the table, where they no longer compete.
 # contender  a current trial that is ok and verified, with each of its measurements in its state.
 # racing     the newest measurement of each contender: its last finals, or its first where it was in none. The
 #            leader is the one with the least median, so that no final hides a faster trial that was not in it.
@@ -67,13 +67,13 @@ best = Table(
 _WINNERS = """
 WITH newest AS (
   SELECT device_name, family, cache, basis, max(ended_at || printf('%020d', id))
-  FROM trial GROUP BY device_name, family, cache
+  FROM trial WHERE superseded = 0 GROUP BY device_name, family, cache
 ), known AS (
   SELECT trial.*,
          first_value(basis) OVER
          (PARTITION BY device_name, problem_id, family, cache ORDER BY ended_at DESC, id DESC) AS current_basis,
          min(is_between) OVER (PARTITION BY device_name, problem_id, cache) AS untuned
-  FROM trial{among}
+  FROM trial WHERE superseded = 0{among}
 ), contender AS (
   SELECT known.*, measurement.run_id AS timed_in, measurement.floor_us AS least_us, round, median_us, low_us, high_us,
          max(round) OVER (PARTITION BY known.id) AS last_round
@@ -109,7 +109,7 @@ WHERE {which}
 _FIRST = "place = 1"
 BEST_VIEW = f"CREATE VIEW best AS{_WINNERS.format(among='', which=_FIRST)}"
 _AMONG = """
-  WHERE problem_id IN (SELECT id FROM problem WHERE op = :op AND dtype = :dtype{of_shape})"""
+  AND problem_id IN (SELECT id FROM problem WHERE op = :op AND dtype = :dtype{of_shape})"""
 _OF_SHAPE = " AND m = :m AND n = :n AND k = :k"
 
 

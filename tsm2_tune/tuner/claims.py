@@ -12,20 +12,21 @@ import threading
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, func, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, func, select, update
 from sqlalchemy.dialects.sqlite import insert
 
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import schema, stored
 from tsm2_tune.tuner.clock import process_fields
+from tsm2_tune.tuner.conditions import of_kernels
 from tsm2_tune.tuner.database import Database
 from tsm2_tune.tuner.domains import checked
 from tsm2_tune.tuner.past import Again, Claimed
@@ -69,19 +70,19 @@ class Claims:
         *,
         basis: str,
         again: Again,
-        bases: Mapping[str, str] | None = None,
+        families: Collection[str] = (),
         most: int | None = None,
     ) -> Claimed:
         """Claim a configuration that nobody has tried, or has claimed and lives.
 
-        `most` is how many trials of the families' `bases` there may be, with all claims.
+        `most` is how many trials of these families and this basis there may be, with all claims.
         """
         with self._database.transaction(writes=True) as connection:
             if _is_tried(connection, self._device_name, problem, config, basis, again):
                 return Claimed.ELSEWHERE
             if self._owned_by_other(connection, problem, config, basis):
                 return Claimed.ELSEWHERE
-            if most is not None and self._count(connection, problem, bases or {}) >= most:
+            if most is not None and self._count(connection, problem, families, basis) >= most:
                 return Claimed.ENOUGH
             self._add(connection, problem, config, basis)
             return Claimed.YES
@@ -123,10 +124,9 @@ class Claims:
         added = insert(schema.claim).values(**values, **ours)
         connection.execute(added.on_conflict_do_update(index_elements=list(values), set_=ours))
 
-    def _count(self, connection: Connection, problem: Problem, bases: Mapping[str, str]) -> int:
-        """Trials of these bases, and claims."""
-        trial, claim = schema.trial.c, schema.claim.c
-        given = tuple_(trial.family, trial.basis).in_(list(bases.items()))
+    def _count(self, connection: Connection, problem: Problem, families: Collection[str], basis: str) -> int:
+        """Trials of these families and this basis, and claims."""
+        claim, given = schema.claim.c, of_kernels(families, basis)
         trials = select(func.count()).select_from(schema.trial.join(schema.problem))
         claims = select(func.count()).where(
             claim.device_name == self._device_name, claim.problem == problem.text, claim.config != FINAL

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tsm2_tune.errors import InputError, ToolMissing
+from tsm2_tune.generator.render import code
 from tsm2_tune.tuner import cache
 from tsm2_tune.tuner.cache import cache_folder, remove_leftovers
 from tsm2_tune.tuner.interruptions import PASSING, interruption, out_of_memory_kills, refuse_full_disk, signal_name
@@ -78,7 +79,7 @@ def compile_text(
     `kernel` names the entry point; "" for a text with several. What fails is compiled again at once: a refusal
     stands when it came twice, as the text's fault comes again and the machine's may not.
     """
-    key = hashlib.sha256(json.dumps([text, defines, toolchain.digest]).encode()).hexdigest()
+    key = hashlib.sha256(json.dumps([code(text), defines, toolchain.digest]).encode()).hexdigest()
     found = cache.find(key, toolchain.suffix)
     if found is not None:
         return Binary(str(found[0]), kernel, found[1], compile_seconds=0.0)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import ColumnElement, FromClause, Select, and_, func, select, tuple_
+from sqlalchemy import ColumnElement, FromClause, Select, and_, func, select
 
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner import rows, schema
@@ -24,10 +24,15 @@ def of_problem(device_name: str, problem: Problem) -> ColumnElement[bool]:
     return and_(schema.trial.c.device_name == device_name, schema.trial.c.problem_id == problem_id(problem))
 
 
-def tried(device_name: str, problem: Problem, basis: Mapping[str, str]) -> ColumnElement[bool]:
-    """Whether a row of `trial` is of this device and problem, and its basis the one given for its family."""
-    given = tuple_(schema.trial.c.family, schema.trial.c.basis).in_(list(basis.items()))
-    return and_(of_problem(device_name, problem), given)
+def of_kernels(families: Collection[str], basis: str) -> ColumnElement[bool]:
+    """Whether a row of `trial` is of these families and this basis, and its kernel is made so still."""
+    trial = schema.trial.c
+    return and_(trial.family.in_(list(families)), trial.basis == basis, trial.superseded == 0)
+
+
+def tried(device_name: str, problem: Problem, families: Collection[str], basis: str) -> ColumnElement[bool]:
+    """The same of this device and problem alone."""
+    return and_(of_problem(device_name, problem), of_kernels(families, basis))
 
 
 def is_first() -> ColumnElement[bool]:

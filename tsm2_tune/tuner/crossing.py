@@ -190,8 +190,7 @@ class Crossing:
         tuned = [row.problem for row in rows]
         planned = self._planned(tuned)
         between_shapes = [] if self.tuner.target.is_host else unsearched_between(self.store, rows)
-        families = {row.family for row in rows} | {one.family for at in planned.values() for one in at.values()}
-        counts = Comparable(suggested.bases_of(families, tuner.target, tuner.cache))
+        counts = Comparable(tuner.basis)
         won, winners, known = dict[str, dict[Problem, KernelConfig]](), dict[Problem, CurrentTrial](), {}
         for row in rows:
             problem = row.problem
@@ -280,9 +279,10 @@ class Crossing:
     def _untried(self, problem: Problem, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Those of which no trial is stored that counts as tried."""
         tuner = self.tuner
-        bases = suggested.bases_of({one.config.family for one in candidates}, tuner.target, tuner.cache)
-        again = job.again_of(self.store, tuner, problem, bases)
-        past = job.past_of(self.store, tuner, problem, bases, again)
+        families = {one.config.family for one in candidates}
+        self.store.supersede(tuner.target.identity.name, problem, tuner.basis)
+        again = job.again_of(self.store, tuner, problem, families)
+        past = job.past_of(self.store, tuner, problem, families, again)
         return [one for one in candidates if one.config.text not in past.tried]
 
     def _turn(

@@ -24,7 +24,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool
 
 from tsm2_tune.errors import StoreError
-from tsm2_tune.tuner import layout, schema
+from tsm2_tune.tuner import layout, migrations
 
 LEAST_FREE_BYTES = 1 << 20  # of a disk that is not full
 BUSY_TIMEOUT_SECONDS = 30.0  # how long to wait for another program's lock
@@ -90,19 +90,19 @@ class Database:
     def _prepare(self, *, create: bool) -> None:
         """Create or migrate the file where needed, and see that it is ours."""
         with self.transaction() as connection:
-            found = schema.found_version(connection, str(self.path))
+            found = migrations.found_version(connection, str(self.path))
             if found:
                 layout.refuse_others(connection, str(self.path), found)
                 layout.refuse_dangling(connection, str(self.path))
         if found == 0 and not create:
             raise StoreError(f"{self.path} holds no results yet: tune first, or name another file with --db")
-        if not create and found == schema.version():
+        if not create and found == migrations.version():
             return
         with self.transaction(writes=True) as connection:
-            found = schema.found_version(connection, str(self.path))  # again: now nobody else can change it
-            if found < schema.version():
-                schema.upgrade(connection, found)
-                layout.refuse_others(connection, str(self.path), schema.version())
+            found = migrations.found_version(connection, str(self.path))  # again: now nobody else can change it
+            if found < migrations.version():
+                migrations.upgrade(connection, found)
+                layout.refuse_others(connection, str(self.path), migrations.version())
             else:  # a write that changes nothing, so that a file that refuses it does so before the work
                 connection.exec_driver_sql(f"PRAGMA user_version = {found}")
 

@@ -87,7 +87,8 @@ BY_NAME: dict[str, Domain] = {
     **dict.fromkeys(("median_us", "newest_us"), TIME_US),
     **dict.fromkeys(("read_gbytes_per_s", "copy_gbytes_per_s"), RATE),
     **dict.fromkeys(
-        ("verdict_correct", "is_new", "stale", "verified_in_full", "persistent", "is_between"), between(0, 1)
+        ("verdict_correct", "is_new", "stale", "verified_in_full", "persistent", "is_between", "superseded"),
+        between(0, 1),
     ),
     "cache": set(Cache).__contains__,
     "guideline_broken": matching(_RULE),

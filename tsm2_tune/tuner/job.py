@@ -16,7 +16,6 @@ from tsm2_tune.generator.rules import Candidate, Thresholds
 from tsm2_tune.generator.space import SearchSpace, search_space
 from tsm2_tune.generator.tables import places
 from tsm2_tune.generator.transposed import transposed
-from tsm2_tune.tuner.basis import basis
 from tsm2_tune.tuner.claims import Claims
 from tsm2_tune.tuner.events import (
     FinalFailure,
@@ -120,9 +119,8 @@ def run(
     cache = tuner.target.cache(tuner.options.cache)
     with store.claims(tuner.target.identity.name) as claims:
         for space in searched:
-            supporting = (name for name in counted(families, space) if family_named(name).supports(space.problem))
-            bases = {name: basis(name, tuner.target, cache) for name in supporting}
-            yield from Turn(space, tuner, store, claims, bases, started_at, cache).events(order)
+            names = tuple(name for name in counted(families, space) if family_named(name).supports(space.problem))
+            yield from Turn(space, tuner, store, claims, names, started_at, cache).events(order)
 
 
 def counted(families: Sequence[str], space: SearchSpace) -> Sequence[str]:
@@ -138,29 +136,30 @@ class Turn:
     tuner: Tuner
     store: Store
     claims: Claims
-    bases: dict[str, str]  # of each family that takes part in the finals
+    families: tuple[str, ...]  # that take part in the finals
     started_at: str  # of the run
     cache: Cache  # in which trials are timed
     is_between: bool = False  # whether the problem is no search's, but between those of searches
 
     @property
-    def own(self) -> dict[str, str]:
-        """Of the families that are searched."""
-        return {name: one for name, one in self.bases.items() if name in self.space.families}
+    def own(self) -> tuple[str, ...]:
+        """The families that are searched."""
+        return tuple(name for name in self.families if name in self.space.families)
 
     def events(self, order: Order) -> Iterator[Event]:
         """Everything that happens, stored before it is told."""
         space, tuner, store, problem = self.space, self.tuner, self.store, self.space.problem
         device = tuner.target.identity.name
+        store.supersede(device, problem, tuner.basis)
         store.count_as_tuned(device, problem, self.cache)
         again = again_of(store, tuner, problem, self.own)
         past = past_of(store, tuner, problem, self.own, again)
-        contenders = past_of(store, tuner, problem, self.bases, again).contenders
+        contenders = past_of(store, tuner, problem, self.families, again).contenders
         best_before_us = min((one.median_us for one in contenders), default=None)
         yield ProblemStarted(space, len(past.tried), past.seconds, best_before_us)
 
         new_trials = interrupted = 0
-        older = store.fastest_of_older(device, problem, self.own)
+        older = store.fastest_of_older(device, problem, self.own, tuner.basis)
         candidates = these_first(older, order(space, tuner.options.seed), space)
         for event in self.tried(candidates, past, again):
             interrupted += isinstance(event, TrialInterrupted)
@@ -206,15 +205,14 @@ class Turn:
     def _claim(self, again: Again) -> Claim:
         """How a candidate is claimed: not past the most trials, to which those are added that give up their place."""
         options, own = self.tuner.options, self.own
-        tried = self.store.tried(self.tuner.target.identity.name, self.space.problem, own)
+        basis = self.tuner.basis
+        tried = self.store.tried(self.tuner.target.identity.name, self.space.problem, own, basis)
         replaced = sum(again.includes(one.id, one.outcome, one.limits, one.total_seconds) for one in tried)
         most = None if options.max_trials is None else options.max_trials + replaced
 
         def claim(candidate: Candidate) -> Claimed:
             config = candidate.config
-            return self.claims.take(
-                candidate.problem, config.text, basis=own[config.family], again=again, bases=own, most=most
-            )
+            return self.claims.take(candidate.problem, config.text, basis=basis, again=again, families=own, most=most)
 
         return claim
 
@@ -240,9 +238,9 @@ class Turn:
         for _ in range(MOST_FINALS):
             self.claims.take_final(problem)  # and then see what another run has made of them
             try:
-                final = tuner.final(problem, past_of(store, tuner, problem, self.bases, again), also)
+                final = tuner.final(problem, past_of(store, tuner, problem, self.families, again), also)
                 if isinstance(final, Final):
-                    store.add_final(_tuning_run(tuner, self.started_at), final, self.bases)
+                    store.add_final(_tuning_run(tuner, self.started_at), final, self.families, tuner.basis)
             finally:
                 self.claims.give_back()
             if final is None:
@@ -256,7 +254,7 @@ def verified(row: BestRow, tuner: Tuner, store: Store) -> WinnerVerified | None:
     """Verify the row's kernel in full, as the row starts it; None where that was done, here or elsewhere."""
     if row.verified_in_full:
         return None
-    in_each_state = [basis(row.family, tuner.target, cache) for cache in Cache]
+    in_each_state = [tuner.target.basis(cache) for cache in Cache]
     known = store.full_verdict(row, in_each_state)
     if known is not None:  # the same kernel won another problem
         store.add_full_verdict(row.trial_id, known)
@@ -296,19 +294,20 @@ def these_first(texts: Sequence[str], candidates: Sequence[Candidate], space: Se
     yield from (candidate for candidate in candidates if candidate.config not in usable)
 
 
-def again_of(store: Store, tuner: Tuner, problem: Problem, bases: dict[str, str]) -> Again:
+def again_of(store: Store, tuner: Tuner, problem: Problem, families: Collection[str]) -> Again:
     """Which trials count as untried from now on: of those of outcomes to retry the ones that are there now."""
     options = tuner.options
-    tried = store.tried(tuner.target.identity.name, problem, bases) if options.retried else ()
+    device = tuner.target.identity.name
+    tried = store.tried(device, problem, families, tuner.basis) if options.retried else ()
     retried = frozenset((trial.id, trial.total_seconds) for trial in tried if trial.outcome in options.retried)
     return Again(options.limits, retried)
 
 
-def past_of(store: Store, tuner: Tuner, problem: Problem, bases: dict[str, str], again: Again) -> Past:
+def past_of(store: Store, tuner: Tuner, problem: Problem, families: Collection[str], again: Again) -> Past:
     """What the store holds of the problem on this device. What counts as untried counts only as time that was spent,
     and not even so where it is retried."""
     device = tuner.target.identity.name
-    found = store.tried(device, problem, bases)
+    found = store.tried(device, problem, families, tuner.basis)
     tried = [one for one in found if not again.includes(one.id, one.outcome, one.limits, one.total_seconds)]
     return Past(
         tried=frozenset(trial.config.text for trial in tried),
@@ -319,13 +318,12 @@ def past_of(store: Store, tuner: Tuner, problem: Problem, bases: dict[str, str],
                 trial.newest_us,
                 trial.newest_high_us,
                 is_new=trial.is_new,
-                source_digest=trial.source_digest,
             )
             for trial in found
             if trial.outcome is Outcome.OK and trial.newest_us is not None and trial.newest_high_us is not None
         ),
-        last_finalists=store.final_configs(device, problem, bases),
-        vendor=store.vendor_of_last_final(device, problem, bases),
+        last_finalists=store.final_configs(device, problem, families, tuner.basis),
+        vendor=store.vendor_of_last_final(device, problem, families, tuner.basis),
         timed_out=sum(trial.outcome is Outcome.TIMED_OUT for trial in tried),
     )
 

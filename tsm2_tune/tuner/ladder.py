@@ -14,7 +14,6 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Candidate
 from tsm2_tune.generator.space import OWN, SearchSpace
 from tsm2_tune.tuner import job
-from tsm2_tune.tuner.basis import basis
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.stored import TrialRecord
 from tsm2_tune.tuner.target import Target
@@ -95,7 +94,7 @@ def climb(searched: Sequence[SearchSpace], tuner: Tuner, store: Store) -> Iterat
 
 def rungs(problem: Problem, target: Target, store: Store, cache: Cache) -> tuple[Rung, ...]:
     """Every step, as the store has it for the problem on this device, timed in this state of the L2."""
-    tried = store.tried(target.identity.name, problem, {FAMILY.name: basis(FAMILY.name, target, cache)})
+    tried = store.tried(target.identity.name, problem, (FAMILY.name,), target.basis(cache))
     found: list[Rung] = []
     for name, step in STEPS.items():
         trials = [trial for trial in tried if trial.config.tunables["step"] == name]

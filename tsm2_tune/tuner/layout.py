@@ -9,7 +9,8 @@ from functools import cache
 from sqlalchemy import Connection, create_engine
 
 from tsm2_tune.errors import StoreError
-from tsm2_tune.tuner import schema
+from tsm2_tune.tuner import migrations, schema
+from tsm2_tune.tuner.best_view import BEST_VIEW
 
 VIEW = schema.best.name
 Facts = tuple[object, ...]
@@ -29,12 +30,12 @@ def refuse_others(connection: Connection, path: str, version: int) -> None:
 
     One of an older schema may lack tables and columns, which its migration adds, and its view is made anew.
     """
-    expected, is_current = made_here(), version == schema.version()
+    expected, is_current = made_here(), version == migrations.version()
     texts = {str(name): text for name, text in connection.exec_driver_sql(_OBJECTS)}
     others = [name for name in texts if name not in (*expected, VIEW)]
     lacking = [name for name in (*expected, VIEW) if is_current and name not in texts]
     altered = [name for name in expected if name in texts and not _is_ours(connection, name, is_current=is_current)]
-    if is_current and _in_a_line(texts.get(VIEW)) != _in_a_line(schema.BEST_VIEW):
+    if is_current and _in_a_line(texts.get(VIEW)) != _in_a_line(BEST_VIEW):
         altered.append(VIEW)
     for names, what in ((others, "has"), (lacking, "lacks"), (altered, "has an altered")):
         if names:

@@ -22,6 +22,7 @@ def row_of(trial_id: int) -> Select[Any]:
         of_family.device_name == trial.device_name,
         of_family.family == trial.family,
         of_family.cache == trial.cache,
+        of_family.superseded == 0,
     )
     newest_basis = newest.order_by(of_family.ended_at.desc(), of_family.id.desc()).limit(1).scalar_subquery()
     columns = {

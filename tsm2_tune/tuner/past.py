@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -23,7 +23,6 @@ class Contender:
     median_us: float
     high_us: float = 0.0  # end of the median's interval
     is_new: bool = True  # tried after the last final
-    source_digest: str | None = None  # of the text that was tried; None where it is today's
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ class Claimed(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What earlier runs stored of one problem on this device, with today's basis."""
+    """What earlier runs stored of one problem on this device, of kernels that are made so still."""
 
     tried: frozenset[str]  # texts of configurations; without those that timed out under limits less than today's
     seconds: float
@@ -67,15 +66,15 @@ def finalists(problem: Problem, past: Past, also: Collection[str] = ()) -> tuple
     """The fastest few contenders whose medians are within the margin of the best, each with its text.
 
     The second is one of them however slow it is, so that the first is timed beside another, and so are those that
-    `also` spells. One whose text would be another today takes no part: a time of that would be of another kernel.
+    `also` spells.
     """
     found: list[tuple[Contender, KernelSource]] = []
     is_closed, missing = False, set(also)
-    for contender, source in _unchanged(problem, past):
+    for contender in sorted(past.contenders, key=_rank):
         is_near = not found or contender.median_us <= found[0][0].median_us * (1 + FINALIST_MARGIN)
         is_closed |= len(found) >= FINALISTS or (len(found) >= LEAST_FINALISTS and not is_near)
         if not is_closed or contender.config.text in missing:
-            found.append((contender, source))
+            found.append((contender, render(problem, contender.config)))
         missing.discard(contender.config.text)
         if is_closed and not missing:
             break
@@ -92,14 +91,6 @@ def is_final_due(chosen: Sequence[Contender], past: Past, also: Collection[str] 
         return False
     are_out = {chosen[0].config.text, *also} - past.last_finalists
     return any(one.is_new or one.config.text in are_out for one in chosen)
-
-
-def _unchanged(problem: Problem, past: Past) -> Iterator[tuple[Contender, KernelSource]]:
-    """The contenders whose text is the one that was tried, with it, the fastest first."""
-    for contender in sorted(past.contenders, key=_rank):
-        source = render(problem, contender.config)
-        if contender.source_digest in (None, source.digest):
-            yield contender, source
 
 
 def _rank(contender: Contender) -> tuple[float, float, str]:

@@ -37,7 +37,8 @@ def measurements_of(connection: Connection, trial_id: int) -> Iterator[tuple[int
 def trial_record(connection: Connection, trial_id: int) -> TrialRecord:
     found = row_of(connection, schema.trial, trial_id)
     rounds = tuple(measurements_of(connection, trial_id))
-    rivals = (schema.trial.c[name] == found[name] for name in ("device_name", "problem_id", "family"))
+    rivals = [schema.trial.c[name] == found[name] for name in ("device_name", "problem_id", "family")]
+    rivals.append(schema.trial.c.superseded == 0)
     last = (schema.trial.c.ended_at.desc(), schema.trial.c.id.desc())
     newest_basis = select(schema.trial.c.basis).where(*rivals).order_by(*last).limit(1)
     trial = stored.trial(
@@ -52,7 +53,7 @@ def trial_record(connection: Connection, trial_id: int) -> TrialRecord:
         trial=trial,
         rounds=rounds,
         ended_at=found["ended_at"],
-        current=connection.execute(newest_basis).scalar() == found["basis"],
+        current=not found["superseded"] and connection.execute(newest_basis).scalar() == found["basis"],
         unchanged=stored.is_unchanged(trial),
     )
 

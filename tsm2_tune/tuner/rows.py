@@ -101,5 +101,6 @@ def trial_values(trial: Trial) -> dict[str, Any]:
         "run_limit_seconds": trial.limits.run_seconds if trial.limits else None,
         "cache": trial.cache.value,
         "is_between": int(trial.is_between),
+        "superseded": 0,
         "ended_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }

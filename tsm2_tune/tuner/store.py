@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,7 +26,7 @@ from sqlalchemy.dialects.sqlite import insert
 
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import KernelSource
+from tsm2_tune.generator.render import KernelSource, render
 from tsm2_tune.tuner import conditions, forgetting, newest, records, rows, schema, stored
 from tsm2_tune.tuner.best_view import winners_alike, winners_at
 from tsm2_tune.tuner.claims import Claims, settle
@@ -96,15 +98,15 @@ class Store:
                 )
             return trial_id
 
-    def add_final(self, run: TuningRun, final: Final, basis: Mapping[str, str]) -> int:
+    def add_final(self, run: TuningRun, final: Final, families: Collection[str], basis: str) -> int:
         """Store the finalists' new measurements, and the vendor's, as the problem's next rounds, one for each state
         of the L2 in the order of the final; returns the last one's number.
 
-        The first is 1. `basis` gives each family's, and so tells which of a configuration's trials was measured.
+        The first is 1. Families and basis tell which of a configuration's trials was measured, as in `tried`.
         """
         with self._database.transaction(writes=True) as connection:
             run_id = _found_or_added(connection, schema.run, rows.run_values(run))
-            tried = conditions.tried(run.identity.name, final.problem, basis)
+            tried = conditions.tried(run.identity.name, final.problem, families, basis)
             previous = connection.execute(
                 conditions.last_round(conditions.of_problem(run.identity.name, final.problem))
             ).scalar_one()
@@ -171,8 +173,8 @@ class Store:
     def full_verdict(self, row: BestRow, bases: Collection[str] = ()) -> str | None:
         """What the full verification tried of the winner's kernel, also where it won another problem.
 
-        Of the same configuration: others start the kernel otherwise. `bases` are the family's, in every state of the
-        L2: to be right the state does not matter. Without them it is the winner's own.
+        Of the same configuration: others start the kernel otherwise. `bases` are those of every state of the L2: to
+        be right the state does not matter. Without them it is the winner's own.
         """
         trial, own = schema.trial.c, schema.trial.alias("own").c
         same = trial.basis == select(own.basis).where(own.id == row.trial_id).scalar_subquery()
@@ -188,13 +190,29 @@ class Store:
                 return str(checked(found, [schema.trial.c.full_verdict])["full_verdict"])
         return None
 
-    def tried(self, device_name: str, problem: Problem, basis: Mapping[str, str]) -> tuple[StoredTrial, ...]:
-        """The problem's trials on the device, in the order they were stored, whose basis is their family's.
+    def supersede(self, device_name: str, problem: Problem, basis: str) -> None:
+        """Store which of the problem's trials on the device are of kernels that this program makes otherwise now, or
+        not at all. They compete no more, and their configurations count as untried.
+        """
+        trial = schema.trial.c
+        current = and_(conditions.of_problem(device_name, problem), trial.basis == basis, trial.superseded == 0)
+        launch = (schema.source.c[name].label(f"source_{name}") for name in stored.LAUNCH)
+        query = select(schema.trial, schema.source.c.kernel, *launch).join(schema.source).where(current)
+        changed = [row for row in self._database.rows(query) if not stored.is_made_so(row, problem)]
+        with self._database.transaction(writes=bool(changed)) as connection:
+            for row in changed:
+                own = [row[name] for name in ("basis", "source_digest", *schema.LAUNCH_OF_TRIAL, "ended_at")]
+                values = {"superseded": 1, "basis": hashlib.sha256(json.dumps(own).encode()).hexdigest()}
+                connection.execute(update(schema.trial).where(trial.id == row["id"]).values(values))
 
-        `basis` maps family to basis; trials of other families, or of another basis, are not given.
+    def tried(
+        self, device_name: str, problem: Problem, families: Collection[str], basis: str
+    ) -> tuple[StoredTrial, ...]:
+        """The problem's trials on the device that are of these families and this basis, and not superseded, in the
+        order they were stored.
         """
         tried, first, newest = (
-            conditions.tried(device_name, problem, basis),
+            conditions.tried(device_name, problem, families, basis),
             schema.measurement,
             schema.measurement.alias(),
         )
@@ -215,13 +233,15 @@ class Store:
         rows = self._database.rows(query)
         return tuple(stored.stored_trial(row, problem) for row in rows)
 
-    def fastest_of_older(self, device_name: str, problem: Problem, basis: Mapping[str, str]) -> tuple[str, ...]:
-        """Texts of configurations, fastest first: of each family without a trial of its basis the fastest right one.
+    def fastest_of_older(
+        self, device_name: str, problem: Problem, families: Collection[str], basis: str
+    ) -> tuple[str, ...]:
+        """Texts of configurations, fastest first: of each family without a trial of this basis the fastest right one.
 
         Their times are of kernels that are made otherwise now, or by another compiler.
         """
         trial, first = schema.trial.c, schema.measurement.c
-        tried = select(trial.family).where(conditions.tried(device_name, problem, basis))
+        tried = select(trial.family).where(conditions.tried(device_name, problem, families, basis))
         query = (
             select(trial.id, trial.family, trial.config)
             .join(schema.measurement, conditions.is_first())
@@ -230,7 +250,7 @@ class Store:
                 trial.outcome == Outcome.OK.value,
                 trial.verdict_correct == 1,
             )
-            .where(trial.family.in_(list(basis)), trial.family.not_in(tried))
+            .where(trial.family.in_(list(families)), trial.family.not_in(tried))
             .order_by(first.median_us)
         )
         fastest: dict[str, str] = {}
@@ -238,9 +258,11 @@ class Store:
             fastest.setdefault(row["family"], stored.config_text(row))
         return tuple(fastest.values())
 
-    def final_configs(self, device_name: str, problem: Problem, basis: Mapping[str, str]) -> frozenset[str]:
+    def final_configs(
+        self, device_name: str, problem: Problem, families: Collection[str], basis: str
+    ) -> frozenset[str]:
         """Texts of the configurations in the last finals of the trials that `tried` gives; none before a final."""
-        tried = conditions.tried(device_name, problem, basis)
+        tried = conditions.tried(device_name, problem, families, basis)
         query = (
             select(schema.trial.c.id, schema.trial.c.config)
             .join(schema.measurement)
@@ -250,10 +272,10 @@ class Store:
         return frozenset(map(stored.config_text, self._database.rows(query)))
 
     def vendor_of_last_final(
-        self, device_name: str, problem: Problem, basis: Mapping[str, str]
+        self, device_name: str, problem: Problem, families: Collection[str], basis: str
     ) -> frozenset[tuple[str, str, int]]:
         """Of the vendor's libraries in the last finals of the trials that `tried` gives: driver, library, version."""
-        tried, measured = conditions.tried(device_name, problem, basis), schema.measurement.c
+        tried, measured = conditions.tried(device_name, problem, families, basis), schema.measurement.c
         last = and_(tried, measured.round == conditions.last_round(tried).scalar_subquery())
         finals = select(measured.run_id, measured.round).join(schema.trial).where(last)
         return storing.versions(
@@ -346,7 +368,8 @@ class Store:
                         f" {found.problem.text} there again, into another --db where that changes nothing, or export"
                         " other devices alone with --device"
                     )
-                by_trial[row.trial_id] = record
+                made = render(found.problem, found.config)  # the same code, with the comments of this version
+                by_trial[row.trial_id] = replace(record, trial=replace(found, source=made))
         _refuse_unverified(self.path, [row for row in every if not row.verified_in_full])
         return by_trial
 
@@ -376,8 +399,8 @@ class Store:
     def current(
         self, device: str, problem: Problem | None = None, *, alike: Problem | None = None
     ) -> tuple[CurrentTrial, ...]:
-        """The device's trials of each family's newest basis for their problem and state of the L2, in the order they
-        were stored.
+        """The device's trials that are not superseded, of each family's newest basis for their problem and state of
+        the L2, in the order they were stored.
 
         Only those of this problem where it is given, or of the element type and op of the one that is `alike`.
         """
@@ -385,7 +408,7 @@ class Store:
             select(schema.trial, *stored.PROBLEM_KEY, schema.measurement.c.median_us)
             .join(schema.problem)
             .outerjoin(schema.measurement, conditions.is_newest(schema.measurement))
-            .where(schema.trial.c.device_name == device)
+            .where(schema.trial.c.device_name == device, schema.trial.c.superseded == 0)
             .order_by(schema.trial.c.id)
         )
         if problem is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,12 +37,13 @@ MEDIAN_US = Column("median_us", Float)  # NULL where the trial was not measured
 NEWEST = (Column("newest_us", Float), Column("newest_high_us", Float), Column("is_new", Integer))  # the same
 SAMPLE = (schema.sample.c.ordinal, schema.sample.c.us)
 EQUAL = 1e-9  # two computations of one number, relative
+LAUNCH = tuple(field.name for field in fields(Launch) if field.name in schema.source.c)  # columns of `source`
 PROBLEM_KEY = tuple(schema.problem.c[name] for name in ("op", "dtype", "m", "n", "k"))
 
 
 @dataclass(frozen=True, slots=True)
 class BestRow:
-    """The winner of one problem on one device: a row of the view `best`, by the rules of schema.BEST_VIEW."""
+    """The winner of one problem on one device: a row of the view `best`, by the rules of best_view.BEST_VIEW."""
 
     device: str  # its name, as the driver has it
     family: str  # of kernels, such as tsmr
@@ -60,13 +60,13 @@ class BestRow:
     gbytes_per_s: float  # least bytes over the median
     percent_of_floor: float  # 100 is the least time that the device's measured ceilings allow
     ties: int  # configurations within the noise, the winner included
-    stale: int  # 1: made by a template, Python or toolkit that the family has left behind, or not as is stored
+    stale: int  # 1: made by a toolkit that the family has left behind, or otherwise by this program now
     verified_in_full: int  # 1: its kernel was right on every remainder, long extents and by both widths of index
     round: int  # of finals; 0 where it was measured only once
     config: str  # its text, such as tsm2-v3-t128-c16-p4
     registers: int | None  # of a thread, as the driver reports them; None where it does not
     smem_bytes: int | None  # of shared memory, per block
-    source_digest: str  # SHA-256 of its kernel's text
+    source_digest: str  # SHA-256 of its kernel's code: the text without comments
     trial_id: int  # the number of its trial, as `tsm2-tune show` has it
     run_id: int  # the run that measured it
     compute_capability: str  # "" for the host
@@ -117,12 +117,13 @@ class StoredTrial:
     is_new: bool  # first measured after the last final of those that are given together
     total_seconds: float
     limits: TimeLimits | None  # None where they were not stored
-    source_digest: str
 
 
 @dataclass(frozen=True, slots=True)
 class CurrentTrial:
-    """What an audit and an export need of a trial whose basis is its family's newest for the device and problem."""
+    """What an audit and an export need of a trial that is not superseded, and of its family's newest basis for the
+    device and problem.
+    """
 
     id: int
     problem: Problem
@@ -160,8 +161,8 @@ class TrialRecord:
     trial: Trial  # its `measurement` is the first, round 0
     rounds: tuple[tuple[int, Measurement], ...]  # every measurement with its round, raw samples included
     ended_at: str  # ISO 8601, UTC
-    current: bool  # it still competes: its basis is its family's newest for this device and problem
-    unchanged: bool  # this program makes the same kernel: text, entry point and launch
+    current: bool  # it still competes: not superseded, and of its family's newest basis for this device and problem
+    unchanged: bool  # this program makes the same kernel: code, entry point and launch
 
 
 @contextmanager
@@ -222,27 +223,42 @@ def is_of_this_version(config: KernelConfig, problem: Problem) -> bool:
 
 
 def is_unchanged(trial: Trial) -> bool:
-    """Whether this program makes the very kernel that is stored: its text, entry point, launch and type.
+    """Whether this program makes the very kernel that is stored: its code, entry point, launch and type.
 
     So it is known to be this program's own, whoever wrote the file.
     """
     of_this_version = is_of_this_version(trial.config, trial.problem)
-    return of_this_version and render(trial.problem, trial.config) == trial.source
+    return of_this_version and render(trial.problem, trial.config).is_same_kernel(trial.source)
+
+
+def is_made_so(row: Row, problem: Problem) -> bool:
+    """The same by a row of `trial` of this problem, with its source's entry point, and launch as `source_...`."""
+    with reading(row["id"]):
+        values = checked(row, [*schema.trial.columns, schema.source.c.kernel])
+        config = _config(values["family"], values["config"], values["tunables"])
+        if not is_of_this_version(config, problem):
+            return False
+        made = render(problem, config)
+        launch = {name: row[f"source_{name}"] for name in LAUNCH}
+        launch |= {name: values[name] for name in schema.LAUNCH_OF_TRIAL if values[name] is not None}
+        known = (values["source_digest"], values["kernel"], launch)
+        return known == (made.digest, made.kernel, {name: int(getattr(made.launch, name)) for name in LAUNCH})
 
 
 def kernel_source(row: Row, defines: tuple[str, ...] = ()) -> KernelSource:
     """The kernel in a row of `source`; ValueError where the text is not the one that its digest was made of."""
     values = checked(row, schema.source.columns)
-    if hashlib.sha256(values["text"].encode(errors="surrogatepass")).hexdigest() != values["digest"]:
-        raise ValueError(f"the kernel's text does not match its digest {values['digest']}")
-    launch = {field.name: values[field.name] for field in fields(Launch) if field.name in values}
-    return KernelSource(
+    launch = {name: values[name] for name in LAUNCH}
+    found = KernelSource(
         kernel=values["kernel"],
         text=values["text"],
         defines=defines,
         launch=Launch(**launch | {"persistent": bool(values["persistent"])}),
         dtype_name=values["dtype"],
     )
+    if found.digest != values["digest"]:
+        raise ValueError(f"the kernel's text does not match its digest {values['digest']}")
+    return found
 
 
 def tuning_run(row: Row) -> TuningRun:
@@ -426,7 +442,6 @@ def stored_trial(row: Row, problem: Problem) -> StoredTrial:
             is_new=bool(values["is_new"]),
             total_seconds=values["total_seconds"],
             limits=limits(values),
-            source_digest=values["source_digest"],
         )
 
 

@@ -11,18 +11,10 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Candidate, Guidelines
 from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.tuner import job
-from tsm2_tune.tuner.basis import basis
 from tsm2_tune.tuner.claims import Claims
 from tsm2_tune.tuner.events import TrialInterrupted, TrialStored
 from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.target import Target
-from tsm2_tune.tuner.trial import Cache
 from tsm2_tune.tuner.tune import Tuner
-
-
-def bases_of(families: Collection[str], target: Target, cache: Cache) -> dict[str, str]:
-    """What trials rest on that are made now, of each of these families that there is."""
-    return {name: basis(name, target, cache) for name in sorted(families) if name in FAMILIES}
 
 
 def candidate_of(config: KernelConfig, problem: Problem, limits: DeviceLimits) -> Candidate:
@@ -44,12 +36,13 @@ def turn_of(
     own = tuple(sorted(name for name in families if name in FAMILIES and family_named(name).supports(problem)))
     space = SearchSpace(problem, tuner.target.limits, own, (), (), ())
     cache = tuner.target.cache(tuner.options.cache)
-    names = {name for name in job.counted((), space) if family_named(name).supports(problem)}
-    return job.Turn(space, tuner, store, claims, bases_of(names, tuner.target, cache), started_at, cache, is_between)
+    names = tuple(name for name in job.counted((), space) if family_named(name).supports(problem))
+    return job.Turn(space, tuner, store, claims, names, started_at, cache, is_between)
 
 
 def tried(turn: job.Turn, candidates: Sequence[Candidate]) -> Iterator[TrialStored | TrialInterrupted]:
     """Try those that were not tried at the turn's shape, each stored before it is told."""
+    turn.store.supersede(turn.tuner.target.identity.name, turn.space.problem, turn.tuner.basis)
     again = job.again_of(turn.store, turn.tuner, turn.space.problem, turn.own)
     past = job.past_of(turn.store, turn.tuner, turn.space.problem, turn.own, again)
     yield from turn.tried(candidates, past, again)

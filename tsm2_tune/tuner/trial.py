@@ -122,7 +122,7 @@ class Trial:
 
     problem: Problem  # what was computed
     config: KernelConfig  # how
-    basis: str  # digest of what would make this try stale: family template, compiler and version, flags
+    basis: str  # digest of what its time rests on besides the kernel: compiler, flags, state of the L2
     source: KernelSource  # the CUDA text, its entry point and its launch
     outcome: Outcome  # how it ended
     detail: str  # one sentence: what was checked, or what went wrong

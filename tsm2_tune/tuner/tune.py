@@ -17,7 +17,6 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import INDEX_BITS, KernelSource, index_defines, render, support_source
 from tsm2_tune.generator.roofline import Ceilings
 from tsm2_tune.generator.rules import GUIDELINE_RULES, Candidate
-from tsm2_tune.tuner.basis import basis
 from tsm2_tune.tuner.clock import RunningClock
 from tsm2_tune.tuner.compiler import Toolchain, compile_text, kill_running, remove_leftovers
 from tsm2_tune.tuner.events import FinalFailure
@@ -94,6 +93,11 @@ class Tuner:
     def cache(self) -> Cache:
         """In which trials are timed, and by which they are ranked."""
         return self.target.cache(self.options.cache)
+
+    @property
+    def basis(self) -> str:
+        """What the times of trials rest on besides their kernels."""
+        return self.target.basis(self.cache)
 
     @property
     def ceilings(self) -> Ceilings:
@@ -346,7 +350,7 @@ class Tuner:
         return Trial(
             problem=candidate.problem,
             config=candidate.config,
-            basis=basis(candidate.config.family, self.target, self.cache),
+            basis=self.basis,
             source=source,
             outcome=result.outcome,
             detail=result.detail,

@@ -95,7 +95,7 @@ class Fewest:
     def _chosen(self, device: str, winners: Sequence[BestRow], bench: Bench | None, why: str) -> KernelsChosen:
         problems, cache = [row.problem for row in winners], Cache(winners[0].cache)
         tuned = Tuned(self.store, device, problems, self.within, cache)
-        tuned.keep_to(bench.bases(tuned) if bench is not None else None)
+        tuned.keep_to(bench.basis if bench is not None else None)
         if bench is not None and not tuned.winners_count():
             bench, why = None, "winners are of another compiler or version than is here"
             tuned.keep_to(None)

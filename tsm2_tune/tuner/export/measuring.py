@@ -67,9 +67,10 @@ class Bench:
     def __exit__(self, *error: object) -> None:
         self._stack.close()
 
-    def bases(self, tuned: Tuned) -> dict[str, str]:
-        """What trials rest on that it makes, of each family that was tried."""
-        return suggested.bases_of(tuned.families(), self.target, self.cache)
+    @property
+    def basis(self) -> str:
+        """What trials rest on that it makes."""
+        return self.target.basis(self.cache)
 
     @property
     def cache(self) -> Cache:

@@ -29,7 +29,7 @@ COPIED = (  # from BestRow to the module's Winner, by the same name
 )  # fmt: skip
 LINE_CHARACTERS = 100  # of a text or binary
 
-Cubins = Mapping[tuple[str, int, str], bytes]  # by a text's digest, width of index and architecture
+Cubins = Mapping[tuple[str, int, str], bytes]  # by a kernel's digest, width of index and architecture
 
 
 def module_text(
@@ -42,7 +42,7 @@ def module_text(
 ) -> str:
     """The module. Whatever is from the database stands in it as ASCII string literals, or quoted in a comment."""
     cubins = cubins or {}
-    texts = {row.source_digest: sources[row.trial_id].text for row in rows}
+    texts = {row.source_digest: sources[row.trial_id].text.encode() for row in rows}
     architectures = sorted({architecture for _, _, architecture in cubins})
     winners = [asdict(winner(row, sources[row.trial_id], known)) for row in rows]
     head = filled(
@@ -60,7 +60,7 @@ def module_text(
         {
             "rows": [ascii(json.dumps(one, allow_nan=False)) for one in winners],
             "cards": [(ascii(name), ascii(json.dumps(asdict(card)))) for name, card in known.cards.items()],
-            "kernels": [(ascii(digest), packed(text.encode())) for digest, text in texts.items()],
+            "kernels": [(ascii(name), _digest(text), packed(text)) for name, text in texts.items()],
             "cubins": [(ascii(key), _digest(binary), packed(binary)) for key, binary in cubins.items()],
             "launcher": None if launcher is None else (ascii(launcher_place()), _digest(launcher), packed(launcher)),
         },

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tsm2_tune.errors import InputError
@@ -21,15 +21,15 @@ DIGITS = 9  # of a loss: 102 over 100 is more than 1.02 to a computer
 class Comparable:
     """Whether a trial has a time that can be compared, and is of a kernel that this program makes.
 
-    Where there are `bases`, one of each family, it has to rest on these.
+    Where a basis is given, it has to rest on that.
     """
 
-    def __init__(self, bases: Mapping[str, str] | None = None) -> None:
-        self._bases = bases
+    def __init__(self, basis: str | None = None) -> None:
+        self._basis = basis
         self._digests: dict[str, str] = {}
 
     def __call__(self, trial: CurrentTrial) -> bool:
-        if self._bases is not None and trial.basis != self._bases.get(trial.config.family):
+        if self._basis is not None and trial.basis != self._basis:
             return False
         if trial.median_us is None or not is_of_this_version(trial.config, trial.problem):
             return False
@@ -93,12 +93,12 @@ class Tuned:
         self._trials[problem] = tuple(one for one in trials if one.cache == winner.cache)
         self._right[problem] = tuple(filter(self._counts, self._trials[problem]))
 
-    def keep_to(self, bases: Mapping[str, str] | None) -> None:
-        """Let count only what rests on these, one of each family: what is measured now can be compared with no other.
+    def keep_to(self, basis: str | None) -> None:
+        """Let count only what rests on this: what is measured now can be compared with no other.
 
         None: let everything count.
         """
-        self._counts = Comparable(bases)
+        self._counts = Comparable(basis)
         for problem, trials in self._trials.items():
             self._right[problem] = tuple(filter(self._counts, trials))
 

@@ -20,6 +20,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource, render
 from tsm2_tune.generator.roofline import Ceilings
 from tsm2_tune.tuner import rows, schema, stored
+from tsm2_tune.tuner.basis import basis
 from tsm2_tune.tuner.domains import Row, checked
 from tsm2_tune.tuner.importing.parts import IDS
 from tsm2_tune.tuner.importing.text import (
@@ -99,14 +100,12 @@ class _Reader:
     def __init__(self) -> None:
         self._tools: dict[str, dict[str, Any]] = {}
         self._runs: dict[str, tuple[RunKey, Ceilings]] = {}
-        self._bases: dict[str, str] = {}
         self._trials = defaultdict[tuple[str, Problem], dict[TrialKey, Tried]](dict)
         self._rounds = defaultdict[tuple[str, Problem], dict[tuple[int, RunKey], Round]](dict)
         self._told = Told()
         self._kinds = {
             "tools": self._read_tools,
             "run": self._read_run,
-            "basis": self._read_basis,
             "trial": self._read_trial,
             "vendor": self._read_vendor,
         }
@@ -141,14 +140,10 @@ class _Reader:
         run = stored.tuning_run({"id": 0, **values})
         _once(self._runs, _key(line["key"]), (tuple(values[name] for name in RUN), run.ceilings))
 
-    def _read_basis(self, line: dict[str, Any]) -> None:
-        column = schema.trial.c.basis
-        _once(self._bases, _key(line["key"]), str(checked(line, [column])["basis"]))
-
     def _read_trial(self, line: dict[str, Any]) -> None:
         columns = schema.trial.c
         values = checked(line, [columns.config, *(columns[name] for name in OF_TRIAL)])
-        problem, basis = _problem(line["problem"]), self._bases[_key(line["basis"])]
+        problem = _problem(line["problem"])
         times = [self._time(problem, time) for time in _list(line["times"])]
         device = _device(times[0][1].run)
         config, source = self._kernel(problem, values["config"], line["source"], device)
@@ -158,13 +153,15 @@ class _Reader:
         if number != 0 or any(number < 1 or _device(one.run) != device for number, one in finals):
             raise ValueError("its first time is none of its own, or another is not of a final on its device")
         self._told.sources[source.digest] = rows.source_values(source)
-        trial = _trial(problem, config, basis, source, values, own)
-        stored_values = {"config": config.text, "basis": basis, **rows.trial_values(trial)}
+        toolkit, flags = (str(own.run[RUN.index(name)]) for name in ("toolkit", "flags"))
+        own_basis = basis(toolkit, flags, Cache(own.values["cache"]))
+        trial = _trial(problem, config, own_basis, source, values, own)
+        stored_values = {"config": config.text, "basis": own_basis, **rows.trial_values(trial)}
         stored_values["ended_at"] = own.run[STARTED_AT]  # a text tells no more of it
         place = (device, problem)
-        _once(self._trials[place], (config.text, basis), Tried(own.run, stored_values, own))
+        _once(self._trials[place], (config.text, own_basis), Tried(own.run, stored_values, own))
         for number, timed in finals:
-            _once(dict_of(self._round(place, number, timed).timed), (config.text, basis), timed)
+            _once(dict_of(self._round(place, number, timed).timed), (config.text, own_basis), timed)
 
     def _read_vendor(self, line: dict[str, Any]) -> None:
         ratio = math.inf if line["verdict_worst_ratio"] is None else line["verdict_worst_ratio"]
@@ -227,7 +224,7 @@ def dict_of(found: Any) -> dict[Any, Any]:
 
 
 def _trial(
-    problem: Problem, config: KernelConfig, basis: str, source: KernelSource, values: dict[str, Any], own: Timed
+    problem: Problem, config: KernelConfig, own_basis: str, source: KernelSource, values: dict[str, Any], own: Timed
 ) -> Trial:
     """The record of a line."""
     loaded = [values[name] for name in ("registers", "local_bytes", "smem_bytes", "blocks_per_sm")]
@@ -239,7 +236,7 @@ def _trial(
     return Trial(
         problem=problem,
         config=config,
-        basis=basis,
+        basis=own_basis,
         source=source,
         outcome=Outcome.OK,
         detail="",

@@ -1,7 +1,7 @@
 """Trials as a text: a line each, in JSON, in an order that a second text of them has, too.
 
-The first line says what the members of the others are. A run, a basis and a kernel stand in a trial's line by the
-beginning of their digests. Of a time the median is there, its interval and of how many samples they are, to the last
+The first line says what the members of the others are. A run and a kernel stand in a trial's line by the beginning
+of their digests. Of a time the median is there, its interval and of how many samples they are, to the last
 digit, and of an error over its bound three digits; of a kernel the configuration, from which this program makes its
 text, and the beginning of its digest, by which it is told whether that is the one that was measured. Only trials that
 went well are in it.
@@ -18,7 +18,7 @@ from typing import Any
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.importing.union import RUN, STARTED_AT, Part, Round, RunKey, Timed, Tried
 
-NAME, VERSION = "tsm2-tune trials", 1
+NAME, VERSION = "tsm2-tune trials", 2
 DIGITS, SOURCE_DIGITS = 8, 16  # of a digest, that stand for it in the file; that tell kernels apart
 TOOLS = tuple(name for name in RUN if name != "started_at")
 TIME = ("round", "run", "cache", "median_us", "low_us", "high_us", "sm_clock_mhz", "samples")
@@ -30,8 +30,7 @@ OF_VENDOR = ("library", "library_version", "routine", "verdict_correct", "verdic
 LINES = {
     "tools": ("key", *TOOLS),
     "run": ("key", "tools", "started_at"),
-    "basis": ("key", "basis"),
-    "trial": ("problem", "config", "basis", "source", *OF_TRIAL, "times"),
+    "trial": ("problem", "config", "source", *OF_TRIAL, "times"),
     "vendor": ("problem", *OF_VENDOR, *TIME),
 }
 HEAD = {
@@ -61,7 +60,6 @@ class _Writer:
     def __init__(self) -> None:
         self._tools: dict[str, list[Any]] = {}
         self._runs: dict[str, list[Any]] = {}
-        self._bases: dict[str, str] = {}
         self._trials: list[tuple[Any, list[Any]]] = []  # each with what it is sorted by
         self._vendor: list[tuple[Any, list[Any]]] = []
 
@@ -72,9 +70,9 @@ class _Writer:
             values = tried.values
             times = [self._time(0, tried.first)]
             times += [self._time(one.number, one.timed[config, basis]) for one in _last(part.rounds, (config, basis))]
-            line = [problem.text, config, self._basis(basis), values["source_digest"][:SOURCE_DIGITS]]
-            order = (_device(tried.run), problem, config, basis)
-            self._trials.append((order, ["trial", *line, *(_short(values[name]) for name in OF_TRIAL), times]))
+            facts = (_short(values[name]) for name in OF_TRIAL)
+            line = ["trial", problem.text, config, values["source_digest"][:SOURCE_DIGITS], *facts, times]
+            self._trials.append(((_device(tried.run), problem, config, _line(line)), line))
         for one in part.rounds:
             for library, timed in one.vendor.items():
                 facts = (_short(timed.values[name]) for name in OF_VENDOR)
@@ -85,7 +83,6 @@ class _Writer:
         """All of them, in their order."""
         yield from (["tools", key, *values] for key, values in sorted(self._tools.items()))
         yield from (["run", key, *values] for key, values in sorted(self._runs.items(), key=lambda run: run[1][::-1]))
-        yield from (["basis", key, basis] for key, basis in sorted(self._bases.items()))
         yield from (line for _, line in sorted(self._trials, key=lambda pair: pair[0]))
         yield from (line for _, line in sorted(self._vendor, key=lambda pair: pair[0]))
 
@@ -97,11 +94,6 @@ class _Writer:
     def _keyed(self, known: dict[str, list[Any]], values: list[Any]) -> str:
         key = hashlib.sha256(_line(values).encode()).hexdigest()[:DIGITS]
         assert known.setdefault(key, values) == values
-        return key
-
-    def _basis(self, basis: str) -> str:
-        key = hashlib.sha256(basis.encode()).hexdigest()[:DIGITS]
-        assert self._bases.setdefault(key, basis) == basis
         return key
 
     def _time(self, number: int, timed: Timed) -> list[Any]:
