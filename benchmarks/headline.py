@@ -1,9 +1,9 @@
 """The tables of the tuned kernels beside cuBLAS and cuBLASLt, from a result file of `versus_cublas`.
 
     python -m benchmarks.headline benchmarks/results/h200-versus-cublas.json
-    python -m benchmarks.headline --readme benchmarks/results/h200-versus-cublas.json
+    python -m benchmarks.headline --largest benchmarks/results/h200-versus-cublas.json
 
-With `--readme`, the README's table: the column-major products of the largest shapes.
+With `--largest`, the table of the column-major products of the largest shapes alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tsm2_tune.usage import Command
 
 Row = dict[str, Any]
 
-LARGE = {"R": 20480, "L": 10**7, "T": 10**7}  # of the README's table: the long extent of its products
+LARGE = {"R": 20480, "L": 10**7, "T": 10**7}  # of the largest products: their long extent
 
 DIRTY = "_dirty"  # in names of fields: with the L2 dirty; those without it are with the L2 clean
 OPPONENTS = ("cublas", "cublaslt")
@@ -223,13 +223,48 @@ def markdown(heads: Sequence[str], lines: Iterable[Sequence[str]], texts: Sequen
     return "\n".join(["| " + " | ".join(heads) + " |", rule, *("| " + " | ".join(line) + " |" for line in lines)])
 
 
+def gram_by_columns(rows: Iterable[Row]) -> str:
+    """X^T X, a line an element type and layout, a column a number of columns: speed-up over the faster of both, and
+    percent of the floor."""
+    lines: dict[tuple[str, str], dict[int, str]] = {}
+    for row in rows:
+        if row["regime"] == "G":
+            said = f"{ratio(rivals_us(row), row['ours_us'])}; {row['percent_of_floor']:.0f} %"
+            lines.setdefault((row["dtype"], row["layout"]), {})[row["n"]] = said
+    columns = sorted({n for cells in lines.values() for n in cells})
+    return markdown(
+        ("dtype", "layout", *(f"{n} columns" for n in columns)),
+        [(*key, *(cells.get(n, "–") for n in columns)) for key, cells in lines.items()],
+    )
+
+
 def runs_of(found: dict[str, Any]) -> str:
     """What the numbers belong to: a paragraph for each run of the bench."""
-    runs = [*found.get("earlier_runs", ()), found]
-    return "\n\n".join(f"{provenance(run)} `{run['command']}`" for run in runs)
+    return "\n\n".join(f"{provenance(run)} `{run['command']}`" for run in _runs(found))
 
 
-def of_the_readme(rows: Iterable[Row]) -> list[Row]:
+def runs_table(found: dict[str, Any]) -> str:
+    """The same as a table, after what all runs have in common."""
+    runs = _runs(found)
+    (same,) = {(run["device"], run["driver"], run["toolkit"], f"cuBLAS {run['cublas']}") for run in runs}
+    heads = ("date", "read TB/s", "copy TB/s", "f32 FMA TFLOP/s", "f64 tensor cores TFLOP/s", "command")
+    lines = [
+        (
+            run["date"],
+            *(f"{run[f'{what}_gbytes_per_s'] / 1e3:.2f}" for what in ("read", "copy")),
+            *(f"{run['gflops'][name] / 1e3:.1f}" for name in ("f32", "f64")),
+            f"`{run['command']}`",
+        )
+        for run in runs
+    ]
+    return ", ".join(same) + ":\n\n" + markdown(heads, lines, texts=("date", "command"))
+
+
+def _runs(found: dict[str, Any]) -> list[dict[str, Any]]:
+    return [*found.get("earlier_runs", ()), found]
+
+
+def largest(rows: Iterable[Row]) -> list[Row]:
     """The column-major cells in f32 and f64 of the regime's large extent, but for vectors, all of them."""
     return [
         row
@@ -245,13 +280,13 @@ def of_the_readme(rows: Iterable[Row]) -> list[Row]:
 @click.command(cls=Command)
 @click.argument("path", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--shapes-of", "shape_set", type=click.Choice(SHAPE_SETS), default="headline", show_default=True)
-@click.option("--readme", is_flag=True, help="The README's table only.")
-def main(path: Path, shape_set: ShapeSet, readme: bool) -> None:
+@click.option("--largest", "largest_only", is_flag=True, help="The column-major products of the largest shapes only.")
+def main(path: Path, shape_set: ShapeSet, largest_only: bool) -> None:
     """Print the tables of the shapes in the set, their means, and what the numbers belong to."""
     found = read(path)
     rows = [row for row in found["rows"] if in_set(row, shape_set)]
-    if readme:
-        click.echo(headline(of_the_readme(rows)))
+    if largest_only:
+        click.echo(headline(largest(rows)))
         return
     parts = [
         runs_of(found),

@@ -1,4 +1,4 @@
-"""Draw the tables of the README and of the pages in `docs/`, and the pictures, from the result files anew.
+"""Draw the tables of the README and of the pages in `docs/`, the pictures and the CSV, from the result files anew.
 
     python -m benchmarks.redraw
 
@@ -18,16 +18,8 @@ import click
 
 from benchmarks import call_tables, claims, gains, gemv, general_tables, minplus_tables, program_tables, unseen_tables
 from benchmarks.cells import in_set
-from benchmarks.headline import (
-    gram,
-    headline,
-    means_by_type,
-    means_text,
-    of_the_readme,
-    products,
-    runs_of,
-    small_products,
-)
+from benchmarks.cells_csv import cells_csv
+from benchmarks.headline import gram_by_columns, headline, largest, means_by_type, runs_table
 from benchmarks.plot import draw
 from benchmarks.result_file import read
 from benchmarks.unseen_file import read_unseen
@@ -36,6 +28,7 @@ from tsm2_tune.usage import Command
 
 ROOT = Path(__file__).parents[1]
 RESULT = ROOT / "benchmarks/results/h200-versus-cublas.json"
+CELLS = RESULT.with_suffix(".csv")  # all cells of it
 GEMV = ROOT / "benchmarks/results/h200-gemv.json"
 GENERAL = ROOT / "benchmarks/results/h200-general.json"
 MINPLUS = ROOT / "benchmarks/results/h200-minplus.json"
@@ -54,25 +47,19 @@ REGION = re.compile(r"(<!-- drawn: ([a-z-]+) -->\n\n).*?(\n\n<!-- end -->)", re.
 
 
 def drawn(found: dict[str, Any]) -> dict[str, str]:
-    """Markdown by the name of its region; that of X^T X where it was measured."""
+    """Markdown by the name of its region, of the products beside cuBLAS and cuBLASLt."""
     rows = found["rows"]
     named = [row for row in rows if in_set(row, "headline")]
-    others = [row for row in rows if not in_set(row, "headline")]
-    parts = {
-        "readme": headline(of_the_readme(named)),
+    return {
+        "largest": headline(largest(named)),
         "ranges": claims.ranges(named),
         "counts": claims.counts(rows),
         "behind": claims.behind(rows),
         "means-by-type": means_by_type(named),
-        "means": means_text(named),
-        "runs": runs_of(found),
-        "headline": products(named),
-        "small": small_products([row for row in named if row["small"]]),
-        "others": products(others),
-        "others-small": small_products([row for row in others if row["small"]]),
-        "all-means": means_text(rows),
+        "all-means-by-type": means_by_type(rows),
+        "gram": gram_by_columns(named),
+        "runs": runs_table(found),
     }
-    return parts | ({"gram": table} if (table := gram(named)) else {})
 
 
 def gained(calls: gains.Calls) -> gains.Gains:
@@ -110,14 +97,15 @@ def redrawn(page: str, parts: Mapping[str, str]) -> str:
 
 @click.command(cls=Command)
 def main() -> None:
-    """Write the pages and the pictures."""
-    parts = all_drawn()
+    """Write the pages, the pictures and the CSV."""
+    parts, found = all_drawn(), read(RESULT)
     pages = {path: redrawn(path.read_text(encoding="utf-8"), parts) for path in PAGES}
-    draw(read(RESULT), RESULT.with_suffix(".png"))
+    pages[CELLS] = cells_csv(found["rows"])
+    draw(found, RESULT.with_suffix(".png"))
     gains.draw(gained(gains.Calls.of(CALLS)), gains.title(gains.read_tuned(TUNED)[0]), GAINS)
     program_tables.draw(*of_programs(), PROGRAMS_CARDS, PROGRAMS_PICTURE)
     for path, page in pages.items():
-        same = page == path.read_text(encoding="utf-8")
+        same = path.exists() and page == path.read_text(encoding="utf-8")
         path.write_text(page, encoding="utf-8")
         click.echo(f"{path.relative_to(ROOT)}: {'as before' if same else 'drawn anew'}")
 

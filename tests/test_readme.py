@@ -1,5 +1,6 @@
 """The README's numbers are those of the result file that it names."""
 
+import csv
 import importlib
 import json
 import re
@@ -7,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.redraw import GEMV, GENERAL, MINPLUS, PAGES, REGION, RESULT, all_drawn, redrawn
+from benchmarks.cells_csv import HEADS, cells_csv
+from benchmarks.redraw import CELLS, GEMV, GENERAL, MINPLUS, PAGES, REGION, RESULT, all_drawn, redrawn
+from benchmarks.result_file import read
 from benchmarks.table import provenance, table
 from tests.planting import Bug
 from tsm2_tune.errors import InputError
@@ -36,6 +39,20 @@ def test_the_pages_are_drawn_from_the_bench() -> None:
     assert all(row["verified"] for path in (RESULT, GENERAL, MINPLUS) for row in json.loads(path.read_text())["rows"])
     of_vectors = json.loads(GEMV.read_text())["rows"]
     assert all(found["verified"] for row in of_vectors for found in row["decompositions"].values())
+
+
+def test_the_csv_has_every_cell_of_the_result_file() -> None:
+    rows = read(RESULT)["rows"]
+    text = CELLS.read_text(encoding="utf-8")
+    assert text == cells_csv(rows), f"{CELLS.name} is not what the bench measured: python -m benchmarks.redraw"
+    assert len(text.splitlines()) == 1 + len(rows)
+    wrong = [
+        line
+        for line in csv.DictReader(text.splitlines())
+        if "false" in (line["cublas_verified"], line["cublaslt_verified"])
+    ]
+    assert len(wrong) == 6
+    assert set(wrong[0]) == set(HEADS)
 
 
 def test_so_many_bugs_are_planted() -> None:

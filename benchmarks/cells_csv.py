@@ -1,0 +1,49 @@
+"""All cells of a result file of `versus_cublas` as CSV, a line a cell: times with their intervals, and the winner.
+
+Times are in microseconds, medians with the ends of their 95 % intervals, with the L2 clean. `regime` G is X^T X, whose
+cuBLAS times are those of syrk or herk. `speed_up` is the faster right answer of cuBLAS and cuBLASLt over ours. Times
+with `graph` are replays of a graph, of small products alone; `launch_floor_us` is a kernel that does nothing.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable
+
+from benchmarks.cells import in_set
+from benchmarks.headline import OPPONENTS, WHO, Row, rivals_us
+
+WORDS = ("regime", "layout", "dtype", "op", "m", "n", "k")
+TIMES = tuple(f"{who}_{part}us" for who in WHO for part in ("", "low_", "high_"))
+GRAPHS = ("ours_graph_us", "cublas_graph_us", "launch_floor_us")
+HEADS = (
+    *WORDS, "set", *TIMES, *(f"{who}_verified" for who in OPPONENTS), "speed_up", "percent_of_floor", *GRAPHS,
+    "sm_clock_mhz", "configuration",
+)  # fmt: skip
+
+
+def cells_csv(rows: Iterable[Row]) -> str:
+    """The head, then a line for each row, in the file's order."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(HEADS)
+    writer.writerows([_text(described(row).get(head)) for head in HEADS] for row in rows)
+    return text.getvalue()
+
+
+def described(row: Row) -> Row:
+    """The row with what follows from it."""
+    rivals = rivals_us(row)
+    return row | {
+        "set": "headline" if in_set(row, "headline") else "other",
+        "speed_up": None if rivals is None else rivals / row["ours_us"],
+    }
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
