@@ -1,1 +1,1 @@
-"""The measurements behind the README's tables, one command each. They need a GPU."""
+"""The measurements behind the tables in docs, one command each. They need a GPU."""

@@ -1,8 +1,8 @@
 """All cells of a result file of `versus_cublas` as CSV, a line a cell: times with their intervals, and the winner.
 
-Times are in microseconds, medians with the ends of their 95 % intervals, with the L2 clean. `regime` G is X^T X, whose
-cuBLAS times are those of syrk or herk. `speed_up` is the faster right answer of cuBLAS and cuBLASLt over ours. Times
-with `graph` are replays of a graph, of small products alone; `launch_floor_us` is a kernel that does nothing.
+Times are in microseconds: medians with the ends of their 95 % intervals, with the L2 clean. `regime` G is X^T X,
+where cuBLAS's times are those of syrk or herk. `speed_up` is the faster right answer of cuBLAS and cuBLASLt over
+ours. Small products are timed as replays of a graph too; `launch_floor_us` is a kernel that does nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the README claims of a result file of `versus_cublas`: how much faster, and where it is not."""
+"""What the pages claim of a result file of `versus_cublas`: how much faster, and where it is not."""
 
 from __future__ import annotations
 

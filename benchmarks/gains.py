@@ -160,17 +160,35 @@ def table(gains: Gains, of_kernels: Gains) -> str:
     for regime in NAMES:
         for kind in KINDS:
             if values := gains.get((regime, kind)):
-                slower = sum(value * (1 + MARGIN) < 1 for value in values) / len(values)
                 ratios = (
                     geometric_mean(of_kernels[regime, kind]), geometric_mean(values), statistics.median(values),
                     ranked(values, 0.1), values[0],
                 )  # fmt: skip
-                lines.append(
-                    (NAMES[regime], kind, str(len(values)), *(number(x, 2) for x in ratios), percent(slower))
-                )
+                slower = percent(share_slower(values))
+                lines.append((NAMES[regime], kind, str(len(values)), *(number(x, 2) for x in ratios), slower))
     if not lines:
         raise InputError("no product with right answers of both: measure some first")
     return markdown(heads, lines, texts=("regime", "shapes"))
+
+
+def short_table(gains: Gains) -> str:
+    """A line for each regime and kind but by timing: the geometric mean with the call, and how it spreads."""
+    heads = ("regime", "shapes", "count", "speed-up", "10th percentile", "over 3 % slower")
+    lines = [
+        (
+            NAMES[regime], kind, str(len(values)), number(geometric_mean(values), 2), number(ranked(values, 0.1), 2),
+            percent(share_slower(values)),
+        )
+        for regime in NAMES
+        for kind in (TUNED, UNSEEN)
+        if (values := gains.get((regime, kind)))
+    ]  # fmt: skip
+    return markdown(heads, lines, texts=("regime", "shapes"))
+
+
+def share_slower(values: Sequence[float]) -> float:
+    """The share of the gains that are losses of more than the margin."""
+    return sum(value * (1 + MARGIN) < 1 for value in values) / len(values)
 
 
 def title(device: str) -> str:

@@ -22,6 +22,7 @@ from benchmarks.cells_csv import cells_csv
 from benchmarks.headline import gram_by_columns, headline, largest, means_by_type, runs_table
 from benchmarks.plot import draw
 from benchmarks.result_file import read
+from benchmarks.table import provenance, table
 from benchmarks.unseen_file import read_unseen
 from tsm2_tune.errors import InputError
 from tsm2_tune.usage import Command
@@ -32,6 +33,7 @@ CELLS = RESULT.with_suffix(".csv")  # all cells of it
 GEMV = ROOT / "benchmarks/results/h200-gemv.json"
 GENERAL = ROOT / "benchmarks/results/h200-general.json"
 MINPLUS = ROOT / "benchmarks/results/h200-minplus.json"
+BESIDE = ROOT / "benchmarks/results/h200-beside-cublas.json"  # the published versions
 UNSEEN = ROOT / "benchmarks/results/h100-unseen.json"
 UNSEEN_LATER = ROOT / "benchmarks/results/h100-unseen-4.json"  # another draw, by a later version
 TUNED = ROOT / "benchmarks/results/h100-tuned.json"
@@ -41,7 +43,9 @@ PROGRAMS_PICTURE = ROOT / "benchmarks/results/programs.png"
 PROGRAMS_CARDS = ("H100", "H200")
 PROGRAMS_TUNED = ROOT / "benchmarks/results/h100-programs-tuned.json"
 GAINS = ROOT / "benchmarks/results/h100-gains.png"
-NAMES = ("versus_cublas", "gemv", "general", "minplus", "unseen")
+NAMES = (
+    "results", "versus_cublas", "gemv", "general", "minplus", "unseen", "kernels-in-python", "programs",
+)  # fmt: skip
 PAGES = (ROOT / "README.md", *(ROOT / f"docs/{name}.md" for name in NAMES))
 REGION = re.compile(r"(<!-- drawn: ([a-z-]+) -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
 
@@ -63,7 +67,7 @@ def drawn(found: dict[str, Any]) -> dict[str, str]:
 
 
 def gained(calls: gains.Calls) -> gains.Gains:
-    """What a program gains with calls that take so long, for the README's first screen."""
+    """What a program gains with calls that take so long."""
     return gains.gains_of(gains.read_tuned(TUNED)[1], read_unseen(UNSEEN_LATER)["rows"], calls)
 
 
@@ -73,7 +77,10 @@ def all_drawn() -> dict[str, str]:
     parts = drawn(read(RESULT)) | gemv.drawn(of_vectors) | general_tables.tables(general)
     gained_at_all, by_kernels = gained(gains.Calls.of(CALLS)), gained(gains.NO_CALLS)
     parts |= {"unseen": unseen_tables.tables(read_unseen(UNSEEN)), "gains": gains.table(gained_at_all, by_kernels)}
+    parts |= {"reached": gains.short_table(gained_at_all)}
     parts |= {"unseen-later": unseen_tables.summed_up(read_unseen(UNSEEN_LATER))}
+    beside = json.loads(BESIDE.read_text(encoding="utf-8"))
+    parts |= {"published": f"{table(beside)}\n\n{provenance(beside)} Every kernel in it was verified."}
     parts |= {"calls": call_tables.table(call_tables.read_calls(CALLS))}
     parts |= {"programs": program_tables.table(*of_programs(), PROGRAMS_CARDS)}
     return parts | minplus_tables.tables(minplus)

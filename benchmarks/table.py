@@ -1,4 +1,4 @@
-"""The README's table of every version beside cuBLAS, from a result file.
+"""The table of every version beside cuBLAS, from a result file.
 
 python -m benchmarks.table benchmarks/results/h200-beside-cublas.json
 """
