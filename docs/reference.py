@@ -1,8 +1,9 @@
-"""Draw the reference in docs/api.md anew, from signatures, docstrings and the comments of fields.
+"""Draw the references anew: docs/api.md from signatures, docstrings and the comments of fields; docs/cli.md from the
+commands and their options.
 
     python docs/reference.py
 
-It stands between a line `<!-- drawn: reference -->` and a line `<!-- end -->`; all else on the page is written by
+A reference stands between a line `<!-- drawn: NAME -->` and a line `<!-- end -->`; all else on a page is written by
 people.
 """
 
@@ -21,10 +22,13 @@ from pathlib import Path
 from types import UnionType
 from typing import Any
 
-import tsm2_tune
+import click
 
-PAGE = Path(__file__).parent / "api.md"
-REGION = re.compile(r"(<!-- drawn: reference -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
+import tsm2_tune
+from tsm2_tune.cli import main
+
+PAGES = tuple(Path(__file__).parent / name for name in ("api.md", "cli.md"))
+REGION = re.compile(r"(<!-- drawn: (reference|commands) -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
 GROUPS = {  # heading -> names, in the order of the page
     "Functions": ("tune", "best", "export", "import_trials", "plan_space", "problems"),
     "What they return": ("TuningResult", "BestRow", "Exported", "Imported", "SearchSpace"),
@@ -70,7 +74,77 @@ SAID_HERE = {
 
 def page(text: str) -> str:
     """The page with the reference of now."""
-    return REGION.sub(lambda found: found[1] + reference() + found[2], text)
+    draw = {"reference": reference, "commands": commands}
+    return REGION.sub(lambda found: found[1] + draw[found[2]]() + found[3], text)
+
+
+def commands() -> str:
+    """All commands, as Markdown: that which tunes first, then the others by name."""
+    return "\n\n".join(said_of(name, one) for name, one in commands_of("tsm2-tune", main))
+
+
+def commands_of(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    """The command, if it does something by itself, and those below it."""
+    if not isinstance(command, click.Group) or command.invoke_without_command:
+        yield name, command
+    if isinstance(command, click.Group):
+        for below in sorted(command.commands):
+            yield from commands_of(f"{name} {below}", command.commands[below])
+
+
+def said_of(name: str, command: click.Command) -> str:
+    """The heading, the usage, the help and a table of the options."""
+    arguments = [
+        one.make_metavar(click.Context(command)) for one in command.params if isinstance(one, click.Argument)
+    ]
+    options = [one for one in command.params if isinstance(one, click.Option)]
+    lines = "\n".join(f"| {spelt(one)} | {option_help(one)} |" for one in options)
+    parts = [f"## {name}", f"```\n{' '.join([name, '[OPTIONS]', *arguments])}\n```", *paragraphs(command.help or "")]
+    return "\n\n".join([*parts, *([f"| option | |\n|---|---|\n{lines}"] if options else [])])
+
+
+def argument_text(argument: click.Argument) -> str:
+    """How the usage spells it."""
+    name = (argument.name or "").upper()
+    return argument.metavar or (name if argument.required else f"[{name}]")
+
+
+def paragraphs(text: str) -> Iterator[str]:
+    """Those of a help text; what click is told to leave as it is becomes a block."""
+    for one in inspect.cleandoc(text).split("\n\n"):
+        if one.startswith("\b\n"):
+            yield "```\n" + textwrap.dedent(one[2:]) + "\n```"
+        else:
+            yield textwrap.fill(" ".join(one.split()), 120, break_long_words=False, break_on_hyphens=False)
+
+
+def spelt(option: click.Option) -> str:
+    """Its names, and what it takes."""
+    names = ", ".join([*option.opts, *option.secondary_opts])
+    if option.is_flag:
+        return f"`{names}`"
+    kind = option.type
+    takes = option.metavar or ("\\|".join(kind.choices) if isinstance(kind, click.Choice) else kind.name.upper())
+    return f"`{names} {takes.replace(' RANGE', '')}`"
+
+
+def option_help(option: click.Option) -> str:
+    """Its help, its bounds and its default."""
+    text = " ".join((option.help or "").split()).replace("|", "\\|")
+    facts = []
+    kind = option.type
+    if isinstance(kind, click.IntRange | click.FloatRange):
+        least = None if kind.min is None else f"{'above' if kind.min_open else 'at least'} {kind.min:.12g}"
+        most = None if kind.max is None else f"at most {kind.max:.12g}"
+        facts.append(", ".join(filter(None, (least, most))))
+    if option.required:
+        facts.append("required")
+    elif option.show_default and not (option.is_flag and not option.secondary_opts):
+        default = option.default
+        if option.secondary_opts:
+            default = (option.opts if default else option.secondary_opts)[0]
+        facts.append(f"default: `{default}`")
+    return f"{text} ({'; '.join(facts)})" if facts else text
 
 
 def reference() -> str:
@@ -172,4 +246,5 @@ def _first(member: object, record: type, name: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(PAGE.read_text()))
+    for path in PAGES:
+        path.write_text(page(path.read_text()))

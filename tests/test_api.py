@@ -7,18 +7,21 @@ import importlib.util
 import inspect
 import json
 import os
+import re
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError
 from pathlib import Path
 from types import ModuleType, UnionType
 from typing import Any
 
+import click
 import pytest
 
 import tsm2_tune
 from tests.command import run
 from tests.fabricated import configuration, trial, tuning_run
 from tests.test_imports import loaded_modules
+from tsm2_tune.cli import main
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.tuner.store import Store
 
@@ -148,9 +151,21 @@ def test_records_do_not_change(name: str) -> None:
 # What is said of it
 
 
-def test_the_reference_is_drawn_from_the_docstrings(drawing: ModuleType) -> None:
-    page = (ROOT / "docs/api.md").read_text()
-    assert drawing.page(page) == page, "docs/api.md is not what the docstrings say: python docs/reference.py"
+@pytest.mark.parametrize("name", ["api.md", "cli.md"])
+def test_the_references_are_drawn_from_the_code(name: str, drawing: ModuleType) -> None:
+    page = (ROOT / "docs" / name).read_text()
+    assert drawing.page(page) == page, f"docs/{name} is not what the code says: python docs/reference.py"
+
+
+def test_every_command_and_option_is_in_the_reference(drawing: ModuleType) -> None:
+    page = (ROOT / "docs/cli.md").read_text()
+    commands = dict(drawing.commands_of("tsm2-tune", main))
+    assert {"tsm2-tune", "tsm2-tune cache clear", "tsm2-tune run"} <= set(commands)
+    for name, command in commands.items():
+        (section,) = re.findall(rf"^## {name}\n(.*?)(?=^## |^<!-- end)", page, re.DOTALL | re.MULTILINE)
+        options = [one for one in command.params if isinstance(one, click.Option)]
+        for spelling in (name for one in options for name in (*one.opts, *one.secondary_opts)):
+            assert re.search(rf"[`, ]{spelling}[`, ]", section), (name, spelling)
 
 
 def test_the_reference_has_every_public_name_once(drawing: ModuleType) -> None:
