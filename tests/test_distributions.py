@@ -41,7 +41,9 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> tuple[set[str], P
 
 def test_the_source_distribution_has_types_documentation_and_examples(distributions: tuple[set[str], Path]) -> None:
     names, _ = distributions
-    assert {"tsm2_tune/py.typed", "docs/api.md", "docs/reference.py", "examples/api.py", "README.md"} <= names
+    assert {"tsm2_tune/py.typed", "docs/reference.py", "examples/api.py", "README.md", "setup.py"} <= names
+    pages = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    assert {"docs/tuning.md", "docs/cli.md", "docs/decisions/README.md"} <= pages <= names
     assert {"tsm2_tune/pretuned/h100.jsonl", "tsm2_tune/pretuned/h200.jsonl"} <= names
 
 
@@ -55,6 +57,18 @@ def test_the_wheel_has_all_of_the_package(distributions: tuple[set[str], Path]) 
         name for name in names if name.startswith("tsm2_tune/")
     }
     assert "tsm2_tune/py.typed" in names
+
+
+def test_the_package_page_has_no_relative_link(distributions: tuple[set[str], Path]) -> None:
+    _, wheel = distributions
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (one for one in archive.namelist() if one.endswith(".dist-info/METADATA"))
+        head, _, page = archive.read(name).decode().partition("\n\n")
+    assert "Description-Content-Type: text/markdown" in head
+    assert page.startswith("# tsm2-tune\n")
+    assert "make tune" in page
+    assert "Tuning (docs/tuning.md) explains" in " ".join(page.split())
+    assert "](" not in page
 
 
 def test_what_is_in_the_wheel_works(distributions: tuple[set[str], Path], tmp_path: Path) -> None:

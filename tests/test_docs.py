@@ -1,0 +1,228 @@
+"""The README and the pages in docs: links and anchors resolve, examples parse, lines and words are few."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+import tsm2_tune
+from tsm2_tune.cli import main
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+DOCS = ROOT / "docs"
+PAGES = (README, *sorted(DOCS.rglob("*.md")))
+GUIDE = (README, *sorted(DOCS.glob("*.md")))  # all but decisions, which stay as they were written
+MOST_WORDS = 1300  # of the README, code and tables included, but for what is drawn
+MOST_CHARACTERS = 120  # of a line outside of tables and of what is drawn
+FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
+DRAWN = re.compile(r"<!-- drawn: [a-z-]+ -->.*?<!-- end -->", re.DOTALL)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def anchors(page: str) -> set[str]:
+    """Those that its headings have on a code host."""
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ +(.+)$", FENCE.sub("", page), re.MULTILINE):
+        words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
+        slug = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
+        copies = (slug if not number else f"{slug}-{number}" for number in range(1000))
+        found.add(next(one for one in copies if one not in found))
+    return found
+
+
+def broken_links(path: Path) -> Iterator[str]:
+    """Relative links of the page that lead nowhere."""
+    prose = re.sub(r"`[^`\n]*`", "code", FENCE.sub("", path.read_text(encoding="utf-8")))
+    for link in LINK.findall(prose):
+        if link.startswith(("http:", "https:", "mailto:")):
+            continue
+        file, _, anchor = link.partition("#")
+        target = (path.parent / file).resolve() if file else path
+        if not target.is_relative_to(ROOT) or not target.exists():
+            yield f"{link}: no such file"
+        elif anchor and (target.suffix != ".md" or anchor not in anchors(target.read_text(encoding="utf-8"))):
+            yield f"{link}: no such heading"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_links_resolve(path: Path) -> None:
+    assert list(broken_links(path)) == []
+
+
+def test_a_broken_link_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.test_docs.ROOT", tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# One `two`: three\n\n## Same\n\n## Same\n\n[a](page.md#one-two-three) [b](#same-1) [c](#same-2) [d](no.md)"
+        " [e](https://example.org/x) `[f](code.md)`\n\n```\n# Four\n[g](fence.md)\n```\n\n[h](../up.md) [i](#four)\n"
+    )
+    assert list(broken_links(page)) == [
+        "#same-2: no such heading",
+        "no.md: no such file",
+        "../up.md: no such file",
+        "#four: no such heading",
+    ]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_result_files_and_modules_that_are_named_are_there(path: Path) -> None:
+    page = path.read_text(encoding="utf-8")
+    for name in re.findall(r"benchmarks/results/[\w-]+(?:\.\w+)+", page):
+        assert (ROOT / name).exists(), name
+    for module in re.findall(r"python -m ((?:benchmarks|tests)\.\w+)", page):
+        place = ROOT / module.replace(".", "/")
+        assert place.with_suffix(".py").exists() or (place / "__main__.py").exists(), module
+
+
+# Examples
+
+
+def written(path: Path) -> str:
+    """The page without what is no example: signatures and usage lines."""
+    page = path.read_text(encoding="utf-8")
+    if path.name == "api.md":
+        return DRAWN.sub("", page)
+    return re.sub(r"^.*\[OPTIONS\].*$", "", page, flags=re.MULTILINE)
+
+
+def python_blocks() -> Iterator[tuple[str, str]]:
+    for path in GUIDE:
+        for language, body in FENCE.findall(written(path)):
+            if language == "python":
+                yield name_of(path), body
+
+
+def test_python_parses() -> None:
+    blocks = list(python_blocks())
+    assert len(blocks) > 5
+    for page, body in blocks:
+        try:
+            ast.parse(body)
+        except SyntaxError as error:
+            pytest.fail(f"{page}: {error}\n{body}")
+
+
+def command_lines() -> Iterator[tuple[str, str]]:
+    """Those of tsm2-tune in blocks, and in the prose those that leave nothing out."""
+    for path in GUIDE:
+        page = written(path)
+        for language, body in FENCE.findall(page):
+            if language != "python":
+                for line in body.splitlines():
+                    line = line.strip().removeprefix("$ ")
+                    if line.startswith("tsm2-tune "):
+                        yield name_of(path), line
+        for inline in re.findall(r"(?<!`)`(tsm2-tune [^`]+)`(?!`)", FENCE.sub("", page)):
+            line = " ".join(inline.split())
+            if "..." not in line:
+                yield name_of(path), line
+
+
+def check_command(line: str) -> None:
+    """Parse it as the command does, and execute nothing. UsageError for what it refuses."""
+    program, *words = shlex.split(line, comments=True)
+    assert program == "tsm2-tune"
+    command: click.Command = main
+    while True:
+        ctx = click.Context(command, info_name=program)
+        values, rest, _ = command.make_parser(ctx).parse_args(words)
+        for parameter in command.params:
+            found = values.get(parameter.name or "")
+            if isinstance(found, str) and not isinstance(parameter.type, click.Path):
+                parameter.type.convert(found, parameter, ctx)
+        texts = {key: found for key, found in values.items() if isinstance(found, str)}
+        if "shapes" in texts and not texts["shapes"].startswith("@"):
+            tsm2_tune.problems(
+                texts["shapes"],
+                **{name: texts[key] for name, key in (("dtype", "dtypes"), ("op", "ops")) if key in texts},
+                **{name: texts[name] for name in ("layout", "math") if name in texts},
+            )
+        if not isinstance(command, click.Group) or not rest:
+            if command.params and not isinstance(command, click.Group):
+                return
+            assert not rest, f"{line}: {rest}"
+            return
+        name, words = rest[0], rest[1:]
+        if name not in command.commands:
+            raise click.UsageError(f"no such command {name!r}")
+        command = command.commands[name]
+
+
+def test_command_lines_parse() -> None:
+    lines = list(command_lines())
+    assert len(lines) > 40
+    for page, line in lines:
+        try:
+            check_command(line)
+        except (click.UsageError, tsm2_tune.TuneError) as error:
+            pytest.fail(f"{page}: {line}: {error}")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "tsm2-tune --shape 8x8x8",
+        "tsm2-tune --shapes 8x8",
+        "tsm2-tune --shapes 8x8x8 --dtype f8",
+        "tsm2-tune --shapes 8x8x8 --cache cold",
+        "tsm2-tune --shapes 8x8x8 --max-trials 0",
+        "tsm2-tune worst",
+        "tsm2-tune export --output x.py --launch",
+        "tsm2-tune cache empty",
+    ],
+)
+def test_a_wrong_command_line_is_found(line: str) -> None:
+    with pytest.raises((click.UsageError, tsm2_tune.InputError)):
+        check_command(line)
+
+
+# Size
+
+
+def test_the_readme_is_short() -> None:
+    page = DRAWN.sub("", README.read_text(encoding="utf-8"))
+    assert len(page.split()) <= MOST_WORDS
+
+
+def test_lines_are_short() -> None:
+    for path in PAGES:
+        page = DRAWN.sub("", path.read_text(encoding="utf-8"))
+        long = [line for line in page.splitlines() if len(line) > MOST_CHARACTERS and not line.startswith("|")]
+        assert long == [], name_of(path)
+
+
+def test_the_two_commands_are_in_the_readme() -> None:
+    blocks = [body for _, body in FENCE.findall(README.read_text(encoding="utf-8"))]
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    named = {name for body in blocks for name in re.findall(r"^make ([a-z]+)", body, re.MULTILINE)}
+    assert {"test", "tune"} <= named <= targets
+
+
+def test_a_decision_has_a_number_of_its_own_and_is_in_the_index() -> None:
+    index = (DOCS / "decisions/README.md").read_text(encoding="utf-8")
+    files = sorted((DOCS / "decisions").glob("[0-9]*.md"))
+    assert [int(path.name[:4]) for path in files] == list(range(1, len(files) + 1))
+    for path in files:
+        number = path.name[:4]
+        head, dated, *_ = path.read_text(encoding="utf-8").split("\n\n")
+        assert head.startswith(f"# {number} · ")
+        (line,) = (
+            one for one in index.splitlines() if one.startswith(f"| [{number}]({path.name}) | {dated[:10]} | ")
+        )
+        title, superseded = line.split(" | ")[-2:]
+        assert title == head.partition(" · ")[2]
+        later = re.findall(r"\[(\d{4}), ", dated)
+        assert re.findall(r"\[(\d{4})\]", superseded) == later
+        assert all(one > number for one in later)
+        assert ("in part" in superseded) == ("Superseded in part by" in " ".join(dated.split()))
