@@ -167,7 +167,8 @@ def test_of_an_older_file_the_newest_of_each_family_are_kept(path: Path) -> None
     plain_sql(path, "UPDATE trial SET basis = family || ' of today'")
     plain_sql(
         path,
-        f"UPDATE trial SET basis = 'tsm2 of before', ended_at = '2020-01-01T00:00:00+00:00' WHERE config = '{C256.text}'",
+        "UPDATE trial SET basis = 'tsm2 of before', ended_at = '2020-01-01T00:00:00+00:00'"
+        f" WHERE config = '{C256.text}'",
     )
     for digest, text in plain_sql(path, "SELECT digest, text FROM source"):
         full = hashlib.sha256(str(text).encode()).hexdigest()
