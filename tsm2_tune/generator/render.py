@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig, Launch
@@ -68,7 +68,7 @@ def code(text: str) -> str:
 @cache
 def environment() -> Environment:
     return Environment(
-        loader=PackageLoader("tsm2_tune"),
+        loader=ChoiceLoader([PackageLoader("tsm2_tune"), PackageLoader("tsm2_tune", "kernels")]),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -59,3 +59,23 @@ static void forget_copies()
 }
 
 }  // namespace tsm2_host
+
+// What kernels call, as kernels/async_copy.cuh has it for a GPU.
+enum class CacheOp { ca, ca_L2_128B, cg_L2_128B };
+
+template <int bytes, CacheOp op = CacheOp::ca> inline void cp_async(void *to, const void *from)
+{
+    tsm2_host::copy_later(to, from, bytes, bytes);
+}
+template <int bytes, CacheOp op = CacheOp::ca> inline void cp_async_zfill(void *to, const void *from, int given)
+{
+    tsm2_host::copy_later(to, from, bytes, given);
+}
+template <CacheOp op> inline void cp_async_if(void *to, const void *from, bool wanted, bool given)
+{
+    if (wanted)
+        tsm2_host::copy_later(to, from, 16, given ? 16 : 0);
+}
+inline void cp_async_fence() { tsm2_host::close_copies(); }
+template <int groups_left> inline void cp_async_wait() { tsm2_host::await_copies(groups_left); }
+inline void cp_async_wait_all() { tsm2_host::await_all_copies(); }

@@ -80,6 +80,8 @@ inline void meet_lanes(int line = __builtin_LINE())
 
 }  // namespace tsm2_host
 
+#include "mma_on_host.h"
+
 // One thread of the operating system runs every block: writes are seen in the order they are made.
 inline void __threadfence_block() {}
 inline void __threadfence() {}

@@ -1,0 +1,101 @@
+// Asynchronous copies from global to shared memory: PTX's cp.async, by CUTLASS's names. A thread starts copies and goes
+// on. cp_async_fence closes a group of those that it has started; cp_async_wait waits until at most so many of its
+// groups are on their way. Both addresses are aligned to the bytes of a copy. Before compute capability 8.0 a copy is
+// done at once. The host's own are in copies.h.
+#ifndef TSM2_HOST
+// Through the L1, or past it, which only 16 bytes go; and whether the L2 fetches 128 bytes for them.
+enum class CacheOp { ca, ca_L2_128B, cg_L2_128B };
+
+template <int bytes> struct Word;
+template <> struct Word<2> { using type = unsigned short; };
+template <> struct Word<4> { using type = unsigned; };
+template <> struct Word<8> { using type = uint2; };
+template <> struct Word<16> { using type = uint4; };
+
+// Copy so many bytes. Two are copied at once: no asynchronous copy is smaller than four.
+template <int bytes, CacheOp op = CacheOp::ca, class T>
+__device__ __forceinline__ void cp_async(T *to, const T *from)
+{
+#if __CUDA_ARCH__ >= 800
+    if constexpr (bytes >= 4 && op == CacheOp::ca_L2_128B)
+        asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %2;" ::
+                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "n"(bytes) : "memory");
+    else if constexpr (bytes >= 4)
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::
+                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "n"(bytes) : "memory");
+    else
+#endif
+    {
+        using word_t = typename Word<bytes>::type;
+        *reinterpret_cast<word_t *>(to) = *reinterpret_cast<const word_t *>(from);
+    }
+}
+
+// Copy the first `given` of so many bytes, and zeros behind them. Where none is given, `from` is not read.
+template <int bytes, CacheOp op = CacheOp::ca, class To, class From>
+__device__ __forceinline__ void cp_async_zfill(To *to, const From *from, int given)
+{
+#if __CUDA_ARCH__ >= 800
+    if constexpr (op == CacheOp::cg_L2_128B)
+        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], %2, %3;" ::
+                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "n"(bytes), "r"(given) : "memory");
+    else if constexpr (op == CacheOp::ca_L2_128B)
+        asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %2, %3;" ::
+                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "n"(bytes), "r"(given) : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::
+                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "n"(bytes), "r"(given) : "memory");
+#else
+    if (given == bytes) {
+        cp_async<bytes>(reinterpret_cast<From *>(to), from);
+    } else {
+        const unsigned short *some = reinterpret_cast<const unsigned short *>(from);
+        for (int at = 0; at < bytes / 2; ++at)
+            reinterpret_cast<unsigned short *>(to)[at] = 2 * at < given ? some[at] : 0;
+    }
+#endif
+}
+
+// Copy 16 bytes where they are `wanted`, zeros where they are not `given`: without a branch, past which the compiler
+// moves no products.
+template <CacheOp op, class T>
+__device__ __forceinline__ void cp_async_if(T *to, const T *from, bool wanted, bool given)
+{
+#if __CUDA_ARCH__ >= 800
+    if constexpr (op == CacheOp::cg_L2_128B)
+        asm volatile("{ .reg .pred wanted, left_out; setp.ne.b32 wanted, %2, 0; setp.eq.b32 left_out, %3, 0;"
+                     " @wanted cp.async.cg.shared.global.L2::128B [%0], [%1], 16, left_out; }" ::
+                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "r"(int(wanted)), "r"(int(given)) : "memory");
+    else
+        asm volatile("{ .reg .pred wanted, left_out; setp.ne.b32 wanted, %2, 0; setp.eq.b32 left_out, %3, 0;"
+                     " @wanted cp.async.ca.shared.global.L2::128B [%0], [%1], 16, left_out; }" ::
+                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "r"(int(wanted)), "r"(int(given)) : "memory");
+#else
+    if (wanted)
+        cp_async_zfill<16>(to, from, given ? 16 : 0);
+#endif
+}
+
+__device__ __forceinline__ void cp_async_fence()
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+template <int groups_left>
+__device__ __forceinline__ void cp_async_wait()
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" :: "n"(groups_left) : "memory");
+#endif
+}
+
+// Wait for all copies, in a group or not.
+__device__ __forceinline__ void cp_async_wait_all()
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+#endif
