@@ -31,27 +31,29 @@ __device__ __forceinline__ void cp_async(T *to, const T *from)
     }
 }
 
-// Copy the first `given` of so many bytes, and zeros behind them. Where none is given, `from` is not read.
+// Copy the first `given` elements of so many bytes, and zeros behind them. Where none is given, `from` is not read.
 template <int bytes, CacheOp op = CacheOp::ca, class To, class From>
 __device__ __forceinline__ void cp_async_zfill(To *to, const From *from, int given)
 {
 #if __CUDA_ARCH__ >= 800
+    const unsigned address = unsigned(__cvta_generic_to_shared(to));
+    const int given_bytes = given * int(sizeof(From));
     if constexpr (op == CacheOp::cg_L2_128B)
         asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], %2, %3;" ::
-                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "n"(bytes), "r"(given) : "memory");
+                     "r"(address), "l"(from), "n"(bytes), "r"(given_bytes) : "memory");
     else if constexpr (op == CacheOp::ca_L2_128B)
         asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %2, %3;" ::
-                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "n"(bytes), "r"(given) : "memory");
+                     "r"(address), "l"(from), "n"(bytes), "r"(given_bytes) : "memory");
     else
         asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::
-                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "n"(bytes), "r"(given) : "memory");
+                     "r"(address), "l"(from), "n"(bytes), "r"(given_bytes) : "memory");
 #else
-    if (given == bytes) {
-        cp_async<bytes>(reinterpret_cast<From *>(to), from);
+    From *elements = reinterpret_cast<From *>(to);
+    if (given * sizeof(From) == bytes) {
+        cp_async<bytes>(elements, from);
     } else {
-        const unsigned short *some = reinterpret_cast<const unsigned short *>(from);
-        for (int at = 0; at < bytes / 2; ++at)
-            reinterpret_cast<unsigned short *>(to)[at] = 2 * at < given ? some[at] : 0;
+        for (int e = 0; e < bytes / int(sizeof(From)); ++e)
+            elements[e] = e < given ? from[e] : From();
     }
 #endif
 }
@@ -72,7 +74,7 @@ __device__ __forceinline__ void cp_async_if(T *to, const T *from, bool wanted, b
                      "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "r"(int(wanted)), "r"(int(given)) : "memory");
 #else
     if (wanted)
-        cp_async_zfill<16>(to, from, given ? 16 : 0);
+        cp_async_zfill<16>(to, from, given ? 16 / int(sizeof(T)) : 0);
 #endif
 }
 

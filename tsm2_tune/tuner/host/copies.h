@@ -67,9 +67,9 @@ template <int bytes, CacheOp op = CacheOp::ca> inline void cp_async(void *to, co
 {
     tsm2_host::copy_later(to, from, bytes, bytes);
 }
-template <int bytes, CacheOp op = CacheOp::ca> inline void cp_async_zfill(void *to, const void *from, int given)
+template <int bytes, CacheOp op = CacheOp::ca, class T> inline void cp_async_zfill(void *to, const T *from, int given)
 {
-    tsm2_host::copy_later(to, from, bytes, given);
+    tsm2_host::copy_later(to, from, bytes, given * sizeof(T));
 }
 template <CacheOp op> inline void cp_async_if(void *to, const void *from, bool wanted, bool given)
 {
