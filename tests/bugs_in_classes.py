@@ -9,62 +9,39 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tests.planting import Bug, Shape
+from tests.spelling import spelt
 from tsm2_tune.generator.config import KernelConfig
-from tsm2_tune.generator.families.gemm import GemmConfig
-from tsm2_tune.generator.families.gemv import GemvConfig
-from tsm2_tune.generator.families.gram import GramConfig
-from tsm2_tune.generator.families.gram_mma import GramMmaConfig
-from tsm2_tune.generator.families.ism2 import Ism2Config
-from tsm2_tune.generator.families.ladder import STEPS
-from tsm2_tune.generator.families.minplus import MinplusConfig
-from tsm2_tune.generator.families.staged import StagedConfig
-from tsm2_tune.generator.families.staged_half import StagedHalfConfig
-from tsm2_tune.generator.families.staged_mma import StagedMmaConfig
-from tsm2_tune.generator.families.staged_zmma import StagedZmmaConfig
-from tsm2_tune.generator.families.tsm2 import Tsm2Config
-from tsm2_tune.generator.families.tsmm import TsmmConfig
-from tsm2_tune.generator.families.tsmm_held import TsmmHeldConfig
-from tsm2_tune.generator.families.tsmm_mma import TsmmMmaConfig
-from tsm2_tune.generator.families.tsmm_rows import TsmmRowsConfig
-from tsm2_tune.generator.families.tsmr import TsmrConfig
-from tsm2_tune.generator.families.tsmr_half import TsmrHalfConfig
-from tsm2_tune.generator.families.tsmr_mma import TsmrMmaConfig
-from tsm2_tune.generator.families.tsmr_rows import TsmrRowsConfig
-from tsm2_tune.generator.families.tsmr_tf32 import TsmrTf32Config
-from tsm2_tune.generator.families.tsmt import TsmtConfig
-from tsm2_tune.generator.families.tsmt_few import TsmtFewConfig
-from tsm2_tune.generator.families.tsmt_mma import TsmtMmaConfig
 
-TSM2 = Tsm2Config("v3", threads=32, columns=2, prefetch=4)
-TSM2_AHEAD = Tsm2Config("v3", threads=32, columns=2, prefetch=8)
-TSM2_PLAIN = Tsm2Config("v1", threads=32, columns=2, prefetch=1)
-ISM2 = Ism2Config(2, threads=32, columns=2, prefetch=4, row_tiles=2)
-TSMM = TsmmConfig(threads=64, vector_bytes=16, vectors=1, columns=2, prefetch=4, row_tiles=2)
-HELD = TsmmHeldConfig(64, 16, 8, 4, 32)
-TSMM_MMA = TsmmMmaConfig(64, 2, 32, 32, 32, 2, 2, splits=2)
-TSMM_ROWS = TsmmRowsConfig(128, 16, 2, 2, 2, 8, 4, row_tiles=1, min_blocks=1)
-TSMR = TsmrConfig(64, 2, 4, 16, 2, splits=1, row_tiles=2, min_blocks=1)
-TSMR_SPLIT = TsmrConfig(64, 1, 2, 8, 4, splits=3, row_tiles=1, min_blocks=1)
-TSMR_MMA = TsmrMmaConfig(64, 1, 8, 32, 4, splits=1, row_tiles=2, min_blocks=1)
-TSMR_ROWS = TsmrRowsConfig(128, 16, 32, 4, 8, 1, 2, splits=3, strips=6, min_blocks=3)
-TSMR_HALF = TsmrHalfConfig(64, 4, 16, 32, 2, splits=1, row_tiles=1, min_blocks=1)
-TSMR_TF32 = TsmrTf32Config(64, 8, 16, 32, 2, splits=1, row_tiles=1, min_blocks=1)
-TSMT = TsmtConfig(128, 8, 8, 8, 8, step=2, stages=2, splits=4, min_blocks=1)
-TSMT_MMA = TsmtMmaConfig(128, 16, 16, 1, 2, step=8, stages=2, splits=3, min_blocks=1)
-FEW = TsmtFewConfig(128, 4, 4, piece=4, stages=2, splits=4, min_blocks=1)
-STAGED = StagedConfig(64, 64, 16, 16, 32, 3, 1, splits=3, min_blocks=1, rows=8, columns=8, step=1)
-STAGED_MMA = StagedMmaConfig(128, 32, 16, 16, 16, 2, 1, splits=1, min_blocks=1, strips=1, octets=2, ahead=1)
-STAGED_ZMMA = StagedZmmaConfig(128, 128, 16, 16, 32, 2, 0, splits=2, min_blocks=1, strips=2, octets=2, ahead=0)
-STAGED_HALF = StagedHalfConfig(128, 64, 32, 32, 3, splits=2)
-GRAM = GramConfig(128, 128, 16, 128, 2, 0, splits=2, min_blocks=1, lines=8, step=2)
-GRAM_MMA = GramMmaConfig(128, 32, 16, 16, 3, 1, splits=2, min_blocks=1, warps=1)
-GEMM = GemmConfig(32, 32, 8, 8, 8, 32, 2, 8, 8, vector=1, read="nc", load=1, buffers=2)
-GEMM_PIECES = GemmConfig(64, 64, 8, 8, 8, 32, 2, 4, 16, vector=2, read="nc", load=2)
-GEMV = GemvConfig(128, 1, 4, 4, 8, splits=3)
-GEMV_ROWS = GemvConfig(128, 128, 4, 2, 2, splits=1)
-MINPLUS = MinplusConfig(64, 32, 16, 8, 8, 16, 4, 4, 16, vector=4, read="nc", load=4)
-MINPLUS_F64 = MinplusConfig(64, 32, 16, 8, 8, 32, 2, 8, 8, vector=2, read="nc", load=2)
-LADDER = STEPS["coarse1d"].published
+TSM2 = spelt("tsm2-v3-t32-c2-p4")
+TSM2_AHEAD = spelt("tsm2-v3-t32-c2-p8")
+TSM2_PLAIN = spelt("tsm2-v1-t32-c2-p1")
+ISM2 = spelt("ism2-o2-t32-c2-p4-r2")
+TSMM = spelt("tsmm-t64-b16-v1-c2-p4-r2")
+HELD = spelt("tsmm_held-t64-b16-d8-c4-n32")
+TSMM_MMA = spelt("tsmm_mma-t64-m2-c32-d32-p32-s2-l2-k2-w1")
+TSMM_ROWS = spelt("tsmm_rows-t128-b16-l2-v2-w2-c8-p4-r1-m1-j1")
+TSMR = spelt("tsmr-t64-v2-c4-p16-s2-k1-r2-b1")
+TSMR_SPLIT = spelt("tsmr-t64-v1-c2-p8-s4-k3-r1-b1")
+TSMR_MMA = spelt("tsmr_mma-t64-m1-c8-p32-s4-k1-r2-b1")
+TSMR_ROWS = spelt("tsmr_rows-t128-b16-l32-r4-c8-v1-s2-k3-p6-m3")
+TSMR_HALF = spelt("tsmr_half-t64-m4-c16-p32-s2-k1-r1-b1")
+TSMR_TF32 = spelt("tsmr_tf32-t64-m8-c16-p32-s2-k1-r1-b1")
+TSMT = spelt("tsmt-t128-m8-n8-r8-c8-p2-s2-k4-b1")
+TSMT_MMA = spelt("tsmt_mma-t128-m16-n16-r1-c2-p8-s2-k3-b1")
+FEW = spelt("tsmt_few-t128-m4-n4-p4-s2-k4-b1")
+STAGED = spelt("staged-t64-w64-m16-n16-d32-s3-l1-k3-b1-r8-c8-p1")
+STAGED_MMA = spelt("staged_mma-t128-w32-m16-n16-d16-s2-l1-k1-b1-r1-c2-a1")
+STAGED_ZMMA = spelt("staged_zmma-t128-w128-m16-n16-d32-s2-l0-k2-b1-r2-c2-a0")
+STAGED_HALF = spelt("staged_half-t128-m64-n32-d32-s3-k2")
+GRAM = spelt("gram-t128-w128-m16-d128-s2-l0-k2-b1-c8-p2")
+GRAM_MMA = spelt("gram_mma-t128-w32-m16-d16-s3-l1-k2-b1-a1")
+GEMM = spelt("gemm-m32-n32-k8-x8-y8-xa32-ya2-xb8-yb8-v1-nc-l1-s2")
+GEMM_PIECES = spelt("gemm-m64-n64-k8-x8-y8-xa32-ya2-xb4-yb16-v2-nc-l2-s1")
+GEMV = spelt("gemv-t128-l1-r4-v4-p8-k3")
+GEMV_ROWS = spelt("gemv-t128-l128-r4-v2-p2-k1")
+MINPLUS = spelt("minplus-m64-n32-k16-x8-y8-xa16-ya4-xb4-yb16-v4-nc-l4-s1")
+MINPLUS_F64 = spelt("minplus-m64-n32-k16-x8-y8-xa32-ya2-xb8-yb8-v2-nc-l2-s1")
+LADDER = spelt("ladder-coarse1d-m64-n64-k8-r8-c1")
 
 STORE = "element = scalar(beta == 0 ?"  # store_C's one statement
 KERNEL = "sum_t beta, scalar *__restrict__ C, index_t ldc)\n{"  # where a kernel's body begins

@@ -13,9 +13,9 @@ from dataclasses import fields, replace
 import click
 
 from benchmarks.versus_cublas import part_of
+from tests.cases import CASES
 from tests.conftest import compiled
 from tests.quick import quick_toolchain
-from tests.test_gpu import CASES
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render, support_source

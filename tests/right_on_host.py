@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.mutation.subjects import Subject, candidates, cost_of, covering, lines_of
-from tsm2_tune.generator.families import config_spelt
+from tests.spelling import spelt
 from tsm2_tune.generator.problem import Problem
 
 PATH = Path(__file__).parent / "right_on_host.txt"
@@ -23,11 +23,9 @@ def stored() -> list[Subject]:
     return [subject(*line.split()) for line in PATH.read_text().splitlines()]
 
 
-def subject(spelt: str, problem: str) -> Subject:
+def subject(config: str, problem: str) -> Subject:
     """The configuration that is spelt so, for the problem."""
-    config = config_spelt(spelt)
-    assert config is not None, f"no configuration is spelt {spelt}: python -m tests.right_on_host"
-    return Subject(config, Problem.parse(problem))
+    return Subject(spelt(config), Problem.parse(problem))
 
 
 def facts(subject: Subject) -> frozenset[str]:

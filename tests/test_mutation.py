@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from tests.cases import SOURCES
 from tests.mutation.arguments import EVERY_ARGUMENT
 from tests.mutation.baseline import SHORT, Baselines, compiled, verified
 from tests.mutation.command import host_tools, to_try
@@ -25,6 +25,7 @@ from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.trial import Binary, Outcome
 from tsm2_tune.tuner.worker import Worker
@@ -87,8 +88,8 @@ def test_every_family_has_subjects_in_all_dtypes_that_it_has_texts_of() -> None:
 
 
 def test_an_argument_is_of_a_line_that_some_template_has() -> None:
-    golden = (Path(__file__).parent / "golden").glob("*.cu")
-    lines = {line.strip() for path in golden for line in path.read_text().splitlines()}
+    texts = (render(problem, config).text for config, problem in SOURCES)
+    lines = {line.strip() for text in texts for line in text.splitlines()}
     quoted = {one.before for one in EVERY_ARGUMENT}
     assert not [one for one in quoted if not any(re.search(one, line) for line in lines)]
 

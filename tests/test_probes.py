@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.test_gpu import CASES
+from tests.cases import CASES
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.probes import (

@@ -11,8 +11,8 @@ from __future__ import annotations
 import click
 
 from benchmarks.versus_cublas import part_of
+from tests.cases import CASES, GENERAL
 from tests.conftest import compiled
-from tests.test_gpu import CASES, GENERAL
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.problem import Problem

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cache
 
+from tests.cases import CASES, SOURCES
 from tests.mutation.tokens import Text, shared_lines
-from tests.test_gpu import CASES
-from tests.test_render import SOURCES
 from tsm2_tune.generator.config import FLAT_SPLITS, GROUP_SPLITS, KernelConfig
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.probes import edge_problems

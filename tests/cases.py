@@ -1,0 +1,82 @@
+"""The kernels that tests are of: cases.txt spells them, in lists by what each is there for."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import product
+from pathlib import Path
+
+from tests.spelling import spelt
+from tests.stencil_kernels import STENCILS
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.families import family_named
+from tsm2_tune.generator.problem import DTYPES, FMA_DTYPES, Problem
+from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.generator.space import unfit
+
+PATH = Path(__file__).with_name("cases.txt")
+
+
+@cache
+def lists() -> dict[str, list[tuple[str, str]]]:
+    """What the file has: by its list, each kernel's two words."""
+    found = dict[str, list[tuple[str, str]]]()
+    for line in PATH.read_text().splitlines():
+        said = line.partition("#")[0].strip()
+        if said.startswith("["):
+            last = found[said.strip("[]")] = []
+        elif said:
+            config, of = said.split()
+            last.append((config, of))
+    return found
+
+
+def with_problems(name: str) -> list[tuple[KernelConfig, Problem]]:
+    return [(spelt(config), Problem.parse(text)) for config, text in lists()[name]]
+
+
+def with_orders(name: str) -> list[tuple[KernelConfig, str]]:
+    return [(spelt(config), op) for config, op in lists()[name]]
+
+
+SOURCES = with_problems("golden")
+HERMITIAN = {"tx": "cx", "nxt": "jxt", "txt": "cxt", "nx": "jx"}
+# Every configuration in the dtypes that its family knows in that order.
+CASES = [
+    (config, Problem(64, 4, 64, dtype, op))
+    for config, op in with_orders("ordered")
+    for dtype in DTYPES
+    if family_named(config.family).supports(Problem(64, 4, 64, dtype, op))
+    and int(config.tunables.get("vector_bytes", 16)) // int(config.tunables.get("joined", 1))
+    >= DTYPES[dtype].element_bytes
+    and unfit(family_named(config.family), config, Problem(64, 4, 64, dtype, op)) is None
+] + [
+    (config, Problem(64, 4, 64, dtype, op))
+    for config, op in with_orders("conjugated")
+    for dtype in family_named(config.family).dtypes
+    if DTYPES[dtype].is_complex
+]
+CASES += [
+    (config, Problem(64, 64, 64, dtype, one))
+    for config, op in with_orders("of itself")
+    for dtype in DTYPES
+    for one in ((op, HERMITIAN[op]) if DTYPES[dtype].is_complex else (op,))
+    if family_named(config.family).supports(Problem(64, 64, 64, dtype, one))
+]
+# What a search tries late, one of a family and type: loads without a policy.
+FIRST_OF = {(config.family, case.dtype_name): (config, case) for config, case in reversed(CASES)}
+CASES += [(later, case) for config, case in FIRST_OF.values() for later in family_named(config.family).later(config)]
+CASES += STENCILS
+# The first choices where C is large both ways, in each case that BLAS has: of many tiles in two bands, and of a few.
+GENERAL = [
+    (config, problem)
+    for dtype in FMA_DTYPES
+    for ops in product("ntc" if DTYPES[dtype].is_complex else "nt", repeat=2)
+    for shape in ((2611, 1937, 333), (515, 509, 517))
+    for problem in (Problem(*shape, dtype, "".join(ops)),)
+    for name in ("staged_mma", "staged_smma", "staged_zmma")
+    if family_named(name).supports(problem)
+    for config in family_named(name).preferred(problem, PROFILES["h200"])[:1]
+]
+PAST_INT = with_problems("past 31 bits")
+PAST_UNSIGNED = with_problems("past 32 bits")
