@@ -1,17 +1,22 @@
-# make tune   set up, then tune a handful of shapes: on GPU 0 where a CUDA driver answers, else on the CPU
-# make test   set up, then run the tests
-# make lint   style and types
-# make clean  remove what the others made
+# make tune      set up, then tune a handful of shapes: on GPU 0 where a CUDA driver answers, else on the CPU
+# make test      set up, then run the tests that are not slow, of the planted bugs a third: by SEED=0, 1 or 2
+# make test-all  set up, then run all tests, where there is a GPU on it too
+# make lint      style and types
+# make clean     remove what the others made
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DB ?= results.db
+SEED ?= 0
 
 GPU_SHAPES := 20480x2/16x20480,1e7x8x8
 HOST_SHAPES := 2048x2/8x2048,100000x8x8
 
-.PHONY: tune test lint clean
+unexport PYTHONDONTWRITEBYTECODE  # tests start Python hundreds of times
+PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
+
+.PHONY: tune test test-all lint clean
 
 tune: $(VENV)/installed
 	@gpus=$$($(BIN)/python -c 'from tsm2_tune.tuner.cuda import cuda_device_count; print(cuda_device_count())') || exit 1; \
@@ -26,7 +31,10 @@ tune: $(VENV)/installed
 	fi
 
 test: $(VENV)/installed
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	$(PYTEST) -m "unit or host or planted" --third-of-planted $(SEED)
+
+test-all: $(VENV)/installed
+	$(PYTEST) tests
 
 lint: $(VENV)/installed
 	@$(BIN)/pip install -q -e '.[lint]'

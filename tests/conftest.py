@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -11,6 +12,7 @@ from typing import Protocol
 
 import pytest
 
+from tests import layers
 from tests.fabricated import tuning_run
 from tests.library_calls import SPLIT, TYPES, InProcess, fabricated_library, recording_process, tried
 from tests.quick import quick_toolchain
@@ -33,8 +35,10 @@ from tsm2_tune.tuner.target import Target, find_target
 from tsm2_tune.tuner.trial import Binary
 from tsm2_tune.tuner.worker import Attempt, AttemptResult, Worker
 
+# What nohup or a shell's & ignores would be ignored by what tests start and end.
 if hasattr(signal, "SIGHUP"):
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # what nohup ignores would be ignored by what tests start and end
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ONCE = Effort(min_samples=1, max_samples=1, warm_up_seconds=0.0)
 
@@ -48,6 +52,27 @@ class TryKernel(Protocol):
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden sources anew")
+    layers.add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    layers.choose(config)
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    return layers.header(config)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    layers.put_in_layers(config, items)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_garbage() -> None:
+    """A collection looks at what the file's own tests make: all that stays of others would take it long."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from tests.conftest import TryKernel
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.trial import Outcome
+
+if TYPE_CHECKING:
+    from tests.conftest import TryKernel
 
 Shape = tuple[int, int, int]
 

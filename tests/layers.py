@@ -1,0 +1,103 @@
+"""The layers of the tests: which one a test is of, and which of them run.
+
+    pytest                        # unit alone, in seconds
+    pytest tests/test_space.py    # all tests of what is named, by a path, -m or -k
+    make test                     # unit, host, and a third of planted
+    make test-all                 # everything
+
+A test is of the first layer that fits:
+
+- gpu: it is marked so;
+- planted: a parameter of it is a bug, which verification must find in a kernel on the host;
+- slow: it is in a file of SLOW;
+- host: it is marked so, or one of its fixtures needs a C++ compiler;
+- unit: any other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+
+from tests.bugs_in_classes import Case
+from tests.planting import Bug
+
+LAYERS = {
+    "unit": "takes no time; what a bare pytest runs",
+    "host": "compiles kernels, or what starts them, and runs them on the CPU; needs a C++ compiler",
+    "planted": "plants a bug in a kernel, and verification on the CPU must find it",
+    "slow": "takes long: whole search spaces and runs, on the CPU or made up",
+    "gpu": "runs kernels on a GPU through PyCUDA",
+}
+COMPILING = {"toolchain", "device", "fakes", "plain", "there"}  # fixtures
+PARTS = 3  # of the planted bugs
+SLOW_FILES = """
+    order contending bacugen tampered trial_texts space cli guidelines api importing pretuned terminals tsmt_ring
+    exported_launch foreign_files within_measuring between dlpack transposed interruptions crossing cupy_matmul
+    exported_orders exported_module exported_workspace bench_run bench_first_choices vendor_finals forget gate
+    launches choice bench_files bench_unseen cli_ops export_within distributions cache claims selection
+    exported_cupy exported_vendor imports compilers launcher_first launcher_choice pairs kills resume interrupted
+    examples basis mutation
+"""
+SLOW = {f"tests/test_{name}.py" for name in SLOW_FILES.split()}
+
+
+def layer_of(item: pytest.Item) -> str:
+    """The one layer that the test is of."""
+    given = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    marked = {mark.name for mark in item.iter_markers()}
+    if "gpu" in marked:
+        return "gpu"
+    if any(isinstance(one, (Bug, Case)) for one in given):
+        return "planted"
+    if item.nodeid.partition("::")[0] in SLOW:
+        return "slow"
+    return "host" if "host" in marked or COMPILING & set(getattr(item, "fixturenames", ())) else "unit"
+
+
+def add_options(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--third-of-planted",
+        type=int,
+        metavar="SEED",
+        help="run only a third of the planted bugs: seeds 0, 1 and 2 have each a third of its own",
+    )
+
+
+def choose(config: pytest.Config) -> None:
+    """Where nothing is asked for, unit tests are."""
+    for name, what in LAYERS.items():
+        config.addinivalue_line("markers", f"{name}: {what}")
+    named = config.args_source is pytest.Config.ArgsSource.ARGS
+    if not (named or config.option.markexpr or config.option.keyword or hasattr(config, "workerinput")):
+        config.option.markexpr = "unit"
+
+
+def header(config: pytest.Config) -> list[str]:
+    """What is said of this before the tests."""
+    seed = config.option.third_of_planted
+    third = [] if seed is None else [f"planted bugs: a third, by --third-of-planted={seed}"]
+    return [f"layers: {config.option.markexpr or 'all'}", *third]
+
+
+def in_third(name: str, seed: int) -> bool:
+    """Whether the test of this name is in the seed's third, which depends on no other test."""
+    return (int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) + seed) % PARTS == 0
+
+
+def put_in_layers(config: pytest.Config, items: list[Any]) -> None:
+    """Mark each test by its layer; leave planted bugs out that are not in the third that is asked for."""
+    for item in items:
+        item.add_marker(layer_of(item))
+    seed = config.option.third_of_planted
+    if seed is None:
+        return
+    out = [item for item in items if is_left_out(item, seed)]
+    items[:] = [item for item in items if not is_left_out(item, seed)]
+    config.hook.pytest_deselected(items=out)
+
+
+def is_left_out(item: pytest.Item, seed: int) -> bool:
+    return item.get_closest_marker("planted") is not None and not in_third(item.nodeid, seed)
