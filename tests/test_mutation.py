@@ -49,7 +49,7 @@ FIXED = (
     (SIMPLE, "value", "alpha", "mutant::finite", Judged.KILLED),
     (SPLIT, "constant", "4", "5", Judged.KILLED),
     (SPLIT, "arithmetic", "*", "+", Judged.KILLED),
-    (SPLIT, "copy", "commit_copies", "", Judged.KILLED),
+    (SPLIT, "copy", "cp_async_fence", "", Judged.KILLED),
     (SPLIT, "barrier", "__syncthreads()", "", Judged.KILLED),
     (SPLIT, "state", "", "static ", Judged.KILLED),
 )

@@ -60,7 +60,7 @@ ELEMENT_BUGS = (
     staged("elements of a chunk that k ends in", BLOCK, "whole_chunks = k / chunk", "whole_chunks = k / chunk + 1"),
     staged("elements that follow put where they are read", REGISTERS, "follow(ring + before", "follow(ring + place"),
     staged("the first elements not copied", REGISTERS, "follow(ring + place * (a_elements + b_elements));", ""),
-    staged("elements that follow not waited for", REGISTERS, "close_copies();\n            await_copies<0>();\n"
+    staged("elements that follow not waited for", REGISTERS, "cp_async_fence();\n            cp_async_wait<0>();\n"
         "        }\n    };", "}\n    };"),
     mma("elements staged without an end", MMA_ODD, "--by_elements;", ""),
     mma("elements staged chunk by chunk from one place", MMA_WARPS, "from_a += a_along_k ? products : products "

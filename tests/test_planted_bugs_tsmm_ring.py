@@ -37,7 +37,7 @@ BUGS = (
     bug("no room for lines apart in a last part", "k == k_of_A ? Lines(k).pitch : k + width", "Lines(k).pitch",
         config=FULL),
     bug("beta again for every part of k", "first_l == 0 ? beta : sum_t(1)", "beta"),
-    bug("a tile of A overwritten while it is multiplied", "await_copies<stages - 1>();", "await_copies<stages>();",
+    bug("a tile of A overwritten while it is multiplied", "cp_async_wait<stages - 1>();", "cp_async_wait<stages>();",
         config=ONE_PLACE),
     bug("fewer places than stages awaited as if they were all", "part.places == stages", "true"),
     bug("C stored before all warps have put theirs", "__syncthreads();  // the tile of C is complete", "//"),

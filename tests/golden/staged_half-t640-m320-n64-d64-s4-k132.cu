@@ -154,31 +154,121 @@ __device__ __forceinline__ unsigned word(const Bits &bits, int w)
     return reinterpret_cast<const unsigned *>(&bits)[w];
 }
 
-// 16 bytes from global to shared memory, past the L1: the first `count` elements, and zeros behind. The thread goes
-// on, until it waits for all of the groups of copies that it has closed but the last `left`. Then the tensor cores may
-// read what has come.
-#if defined(TSM2_HOST)
-__device__ __forceinline__ void copy_async(piece_t *to, const scalar *from, int count)
+// Asynchronous copies from global to shared memory: PTX's cp.async, by CUTLASS's names. A thread starts copies and goes
+// on. cp_async_fence closes a group of those that it has started; cp_async_wait waits until at most so many of its
+// groups are on their way. Both addresses are aligned to the bytes of a copy. Before compute capability 8.0 a copy is
+// done at once. The host's own are in copies.h.
+#ifndef TSM2_HOST
+// Through the L1, or past it, which only 16 bytes go; and whether the L2 fetches 128 bytes for them.
+enum class CacheOp { ca, ca_L2_128B, cg_L2_128B };
+
+template <int bytes> struct Word;
+template <> struct Word<2> { using type = unsigned short; };
+template <> struct Word<4> { using type = unsigned; };
+template <> struct Word<8> { using type = uint2; };
+template <> struct Word<16> { using type = uint4; };
+
+// Copy so many bytes. Two are copied at once: no asynchronous copy is smaller than four.
+template <int bytes, CacheOp op = CacheOp::ca, class T>
+__device__ __forceinline__ void cp_async(T *to, const T *from)
 {
-    tsm2_host::copy_later(to, from, 16, count * sizeof(scalar));
+#if __CUDA_ARCH__ >= 800
+    if constexpr (bytes >= 4 && op == CacheOp::ca_L2_128B)
+        asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %2;" ::
+                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "n"(bytes) : "memory");
+    else if constexpr (bytes >= 4)
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::
+                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "n"(bytes) : "memory");
+    else
+#endif
+    {
+        using word_t = typename Word<bytes>::type;
+        *reinterpret_cast<word_t *>(to) = *reinterpret_cast<const word_t *>(from);
+    }
 }
-__device__ __forceinline__ void close_copies() { tsm2_host::close_copies(); }
-template <int left>
-__device__ __forceinline__ void await_copies() { tsm2_host::await_copies(left); }
+
+// Copy the first `given` elements of so many bytes, and zeros behind them. Where none is given, `from` is not read.
+template <int bytes, CacheOp op = CacheOp::ca, class To, class From>
+__device__ __forceinline__ void cp_async_zfill(To *to, const From *from, int given)
+{
+#if __CUDA_ARCH__ >= 800
+    const unsigned address = unsigned(__cvta_generic_to_shared(to));
+    const int given_bytes = given * int(sizeof(From));
+    if constexpr (op == CacheOp::cg_L2_128B)
+        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], %2, %3;" ::
+                     "r"(address), "l"(from), "n"(bytes), "r"(given_bytes) : "memory");
+    else if constexpr (op == CacheOp::ca_L2_128B)
+        asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %2, %3;" ::
+                     "r"(address), "l"(from), "n"(bytes), "r"(given_bytes) : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::
+                     "r"(address), "l"(from), "n"(bytes), "r"(given_bytes) : "memory");
 #else
-__device__ __forceinline__ void copy_async(piece_t *to, const scalar *from, int count)
-{
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::
-                 "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "r"(int(count * sizeof(scalar))) : "memory");
+    From *elements = reinterpret_cast<From *>(to);
+    if (given * sizeof(From) == bytes) {
+        cp_async<bytes>(elements, from);
+    } else {
+        for (int e = 0; e < bytes / int(sizeof(From)); ++e)
+            elements[e] = e < given ? from[e] : From();
+    }
+#endif
 }
-__device__ __forceinline__ void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int left>
-__device__ __forceinline__ void await_copies()
+
+// Copy 16 bytes where they are `wanted`, zeros where they are not `given`: without a branch, past which the compiler
+// moves no products.
+template <CacheOp op, class T>
+__device__ __forceinline__ void cp_async_if(T *to, const T *from, bool wanted, bool given)
 {
-    asm volatile("cp.async.wait_group %0;" :: "n"(left) : "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#if __CUDA_ARCH__ >= 800
+    if constexpr (op == CacheOp::cg_L2_128B)
+        asm volatile("{ .reg .pred wanted, left_out; setp.ne.b32 wanted, %2, 0; setp.eq.b32 left_out, %3, 0;"
+                     " @wanted cp.async.cg.shared.global.L2::128B [%0], [%1], 16, left_out; }" ::
+                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "r"(int(wanted)), "r"(int(given))
+                     : "memory");
+    else
+        asm volatile("{ .reg .pred wanted, left_out; setp.ne.b32 wanted, %2, 0; setp.eq.b32 left_out, %3, 0;"
+                     " @wanted cp.async.ca.shared.global.L2::128B [%0], [%1], 16, left_out; }" ::
+                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "r"(int(wanted)), "r"(int(given))
+                     : "memory");
+#else
+    if (wanted)
+        cp_async_zfill<16>(to, from, given ? 16 / int(sizeof(T)) : 0);
+#endif
+}
+
+__device__ __forceinline__ void cp_async_fence()
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+template <int groups_left>
+__device__ __forceinline__ void cp_async_wait()
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" :: "n"(groups_left) : "memory");
+#endif
+}
+
+// Wait for all copies, in a group or not.
+__device__ __forceinline__ void cp_async_wait_all()
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
 }
 #endif
+
+// As cp_async_wait. Then the tensor cores may read what has come.
+template <int groups_left>
+__device__ __forceinline__ void await_copies()
+{
+    cp_async_wait<groups_left>();
+#ifndef TSM2_HOST
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
 
 // How a chunk of an operand lies in shared memory: in rows of 32 or 64 neighbours, along k or across it as in global
 // memory, which are side by side in blocks. The pieces of 16 bytes of a row of 128 bytes are in another order than those
@@ -237,7 +327,7 @@ struct Operand {
         #pragma unroll
         for (int i = 0; i < rounds; ++i) {
             if (pieces % threads == 0 || i * threads + int(threadIdx.x) < pieces)
-                copy_async(reinterpret_cast<piece_t *>(place + i * runs_of_round * row), from, wide);
+                cp_async_zfill<16, CacheOp::cg_L2_128B>(place + i * runs_of_round * row, from, wide);
             from += runs_of_round * (long long)ld;
         }
     }
@@ -258,7 +348,7 @@ struct Operand {
             piece_t *to = reinterpret_cast<piece_t *>(place + i * runs_of_round * row);
             if (line < last && r < rows) {
                 if (aligned)
-                    copy_async(to, inside > 0 ? from : X, inside);
+                    cp_async_zfill<16, CacheOp::cg_L2_128B>(to, inside > 0 ? from : X, inside);
                 else
                     *to = gathered<piece_t>(from, 1, inside);
             }
@@ -420,7 +510,7 @@ extern "C" __global__ void __launch_bounds__(threads) staged_half(
                 enter_item();
             }
         }
-        close_copies();  // groups are counted
+        cp_async_fence();  // groups are counted
     };
 
     enter_item();

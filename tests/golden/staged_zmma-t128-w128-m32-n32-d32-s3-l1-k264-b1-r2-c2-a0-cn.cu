@@ -305,49 +305,122 @@ struct Meeting {
     }
 };
 
-// Copy `count` of `wide` neighbours from global to shared memory and put zeros in the place of the others. The thread
-// goes on; await_copies waits until at most `left` of the groups that close_copies has closed are on their way.
-#if defined(TSM2_HOST)
-template <int wide>
-__device__ __forceinline__ void copy_async(scalar *to, const scalar *from, int count)
+// Asynchronous copies from global to shared memory: PTX's cp.async, by CUTLASS's names. A thread starts copies and goes
+// on. cp_async_fence closes a group of those that it has started; cp_async_wait waits until at most so many of its
+// groups are on their way. Both addresses are aligned to the bytes of a copy. Before compute capability 8.0 a copy is
+// done at once. The host's own are in copies.h.
+#ifndef TSM2_HOST
+// Through the L1, or past it, which only 16 bytes go; and whether the L2 fetches 128 bytes for them.
+enum class CacheOp { ca, ca_L2_128B, cg_L2_128B };
+
+template <int bytes> struct Word;
+template <> struct Word<2> { using type = unsigned short; };
+template <> struct Word<4> { using type = unsigned; };
+template <> struct Word<8> { using type = uint2; };
+template <> struct Word<16> { using type = uint4; };
+
+// Copy so many bytes. Two are copied at once: no asynchronous copy is smaller than four.
+template <int bytes, CacheOp op = CacheOp::ca, class T>
+__device__ __forceinline__ void cp_async(T *to, const T *from)
 {
-    tsm2_host::copy_later(to, from, wide * sizeof(scalar), count * sizeof(scalar));
+#if __CUDA_ARCH__ >= 800
+    if constexpr (bytes >= 4 && op == CacheOp::ca_L2_128B)
+        asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %2;" ::
+                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "n"(bytes) : "memory");
+    else if constexpr (bytes >= 4)
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::
+                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "n"(bytes) : "memory");
+    else
+#endif
+    {
+        using word_t = typename Word<bytes>::type;
+        *reinterpret_cast<word_t *>(to) = *reinterpret_cast<const word_t *>(from);
+    }
 }
-__device__ __forceinline__ void close_copies() { tsm2_host::close_copies(); }
-template <int left>
-__device__ __forceinline__ void await_copies() { tsm2_host::await_copies(left); }
-#elif __CUDA_ARCH__ < 800
-template <int wide>
-__device__ __forceinline__ void copy_async(scalar *to, const scalar *from, int count)
+
+// Copy the first `given` elements of so many bytes, and zeros behind them. Where none is given, `from` is not read.
+template <int bytes, CacheOp op = CacheOp::ca, class To, class From>
+__device__ __forceinline__ void cp_async_zfill(To *to, const From *from, int given)
 {
-    #pragma unroll
-    for (int e = 0; e < wide; ++e)
-        to[e] = e < count ? from[e] : scalar(0);
-}
-__device__ __forceinline__ void close_copies() {}
-template <int left>
-__device__ __forceinline__ void await_copies() {}
+#if __CUDA_ARCH__ >= 800
+    const unsigned address = unsigned(__cvta_generic_to_shared(to));
+    const int given_bytes = given * int(sizeof(From));
+    if constexpr (op == CacheOp::cg_L2_128B)
+        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], %2, %3;" ::
+                     "r"(address), "l"(from), "n"(bytes), "r"(given_bytes) : "memory");
+    else if constexpr (op == CacheOp::ca_L2_128B)
+        asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %2, %3;" ::
+                     "r"(address), "l"(from), "n"(bytes), "r"(given_bytes) : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::
+                     "r"(address), "l"(from), "n"(bytes), "r"(given_bytes) : "memory");
 #else
+    From *elements = reinterpret_cast<From *>(to);
+    if (given * sizeof(From) == bytes) {
+        cp_async<bytes>(elements, from);
+    } else {
+        for (int e = 0; e < bytes / int(sizeof(From)); ++e)
+            elements[e] = e < given ? from[e] : From();
+    }
+#endif
+}
+
+// Copy 16 bytes where they are `wanted`, zeros where they are not `given`: without a branch, past which the compiler
+// moves no products.
+template <CacheOp op, class T>
+__device__ __forceinline__ void cp_async_if(T *to, const T *from, bool wanted, bool given)
+{
+#if __CUDA_ARCH__ >= 800
+    if constexpr (op == CacheOp::cg_L2_128B)
+        asm volatile("{ .reg .pred wanted, left_out; setp.ne.b32 wanted, %2, 0; setp.eq.b32 left_out, %3, 0;"
+                     " @wanted cp.async.cg.shared.global.L2::128B [%0], [%1], 16, left_out; }" ::
+                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "r"(int(wanted)), "r"(int(given))
+                     : "memory");
+    else
+        asm volatile("{ .reg .pred wanted, left_out; setp.ne.b32 wanted, %2, 0; setp.eq.b32 left_out, %3, 0;"
+                     " @wanted cp.async.ca.shared.global.L2::128B [%0], [%1], 16, left_out; }" ::
+                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "r"(int(wanted)), "r"(int(given))
+                     : "memory");
+#else
+    if (wanted)
+        cp_async_zfill<16>(to, from, given ? 16 / int(sizeof(T)) : 0);
+#endif
+}
+
+__device__ __forceinline__ void cp_async_fence()
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+template <int groups_left>
+__device__ __forceinline__ void cp_async_wait()
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" :: "n"(groups_left) : "memory");
+#endif
+}
+
+// Wait for all copies, in a group or not.
+__device__ __forceinline__ void cp_async_wait_all()
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+#endif
+
+// Of a vector of 16 bytes.
+constexpr CacheOp copied = CacheOp::ca_L2_128B;
+
+// Copy `count` of `wide` neighbours, and put zeros in the place of the others.
 template <int wide>
 __device__ __forceinline__ void copy_async(scalar *to, const scalar *from, int count)
 {
     constexpr int bytes = wide * sizeof(scalar);
-    const unsigned address = unsigned(__cvta_generic_to_shared(to));
-    const int given = count * int(sizeof(scalar));
-    if constexpr (bytes == 16)
-        asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], 16, %2;" ::
-                     "r"(address), "l"(from), "r"(given) : "memory");
-    else
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::
-                     "r"(address), "l"(from), "n"(bytes), "r"(given) : "memory");
+    cp_async_zfill<bytes, bytes == 16 ? copied : CacheOp::ca>(to, from, count);
 }
-__device__ __forceinline__ void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int left>
-__device__ __forceinline__ void await_copies()
-{
-    asm volatile("cp.async.wait_group %0;" :: "n"(left) : "memory");
-}
-#endif
 
 // How `lines` lines of a chunk are copied: in runs of neighbours, cut into pieces of `wide` elements, which the sharers
 // of a ring take in turns. Where a round of theirs is no whole number of runs, the last of them have no piece.
@@ -378,19 +451,6 @@ struct Pieces {
     }
 };
 
-// Copy a vector if it is wanted, or zeros if none is given: without a branch, past which the compiler moves no products.
-__device__ __forceinline__ void copy_vector_async(scalar *to, const scalar *from, bool wanted, bool given)
-{
-#if defined(TSM2_HOST) || __CUDA_ARCH__ < 800
-    if (wanted)
-        copy_async<width>(to, from, given ? width : 0);
-#else
-    asm volatile("{ .reg .pred wanted, left_out; setp.ne.b32 wanted, %2, 0; setp.eq.b32 left_out, %3, 0;"
-                 " @wanted cp.async.ca.shared.global.L2::128B [%0], [%1], 16, left_out; }" ::
-                 "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "r"(int(wanted)), "r"(int(given)) : "memory");
-#endif
-}
-
 // A whole chunk into one place of the ring, `from` this thread's first element on: `left` of its lines and zeros, or all;
 // nothing where no chunk is `wanted`.
 template <int lines, int pitch, bool along_k>
@@ -401,8 +461,8 @@ __device__ __forceinline__ void stage(
     scalar *to = staged + P::run() * pitch + P::at();
     #pragma unroll
     for (int i = 0; i < P::rounds; ++i) {
-        copy_vector_async(to + (P::runs_on(i) * pitch + P::elements_on(i)), from + P::elements_on(i),
-                          wanted && P::has(i), left >= lines || P::within(i, left));
+        cp_async_if<copied>(to + (P::runs_on(i) * pitch + P::elements_on(i)), from + P::elements_on(i),
+                            wanted && P::has(i), left >= lines || P::within(i, left));
         from += (P::runs_on(i + 1) - P::runs_on(i)) * (long long)ld;
     }
 }
@@ -451,34 +511,41 @@ __device__ __forceinline__ void stage_at_the_edge(
     }
 }
 
-// The tensor core's product of a 16 x 8 by an 8 x 8 matrix, sum += a b, spread over the warp. With g = lane / 4 and
-// t = lane % 4, a lane holds rows g and g + 8 of columns t (a[0], a[1]) and t + 4 (a[2], a[3]) of the first, rows t
+// The tensor core's products of f64 matrices, sum += a b, spread over a warp: PTX's mma.sync, by its shapes. In all,
+// g = lane / 4 and t = lane % 4. The host's own are in mma_on_host.h.
+#ifndef TSM2_HOST
+// 16 x 8 by 8 x 8. A lane holds rows g and g + 8 of columns t (a[0], a[1]) and t + 4 (a[2], a[3]) of the first, rows t
 // and t + 4 of column g of the second, and columns 2 t and 2 t + 1 of rows g (sum[0], sum[1]) and g + 8 of the sum.
-__device__ __forceinline__ void multiply_add(double (&sum)[4], const double (&a)[4], const double (&b)[2])
+__device__ __forceinline__ void mma_m16n8k8(double (&sum)[4], const double (&a)[4], const double (&b)[2])
 {
-#ifdef TSM2_HOST
-    __shared__ double lanes[threads][6];
-    double *mine = lanes[threadIdx.x];
-    for (int e = 0; e < 6; ++e)
-        mine[e] = e < 4 ? a[e] : b[e - 4];
-    tsm2_host::meet_lanes();
-    const int lane = threadIdx.x % 32, first = threadIdx.x - lane;
-    for (int e = 0; e < 4; ++e) {
-        const int column = lane % 4 * 2 + e % 2;
-        for (int l = 0; l < 8; ++l) {
-            const double factor = lanes[first + lane / 4 * 4 + l % 4][e / 2 + l / 4 * 2];
-            sum[e] = fma(factor, lanes[first + column * 4 + l % 4][4 + l / 4], sum[e]);
-        }
-    }
-    tsm2_host::meet_lanes();
-#else
     asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64"
         " { %0, %1, %2, %3 }, { %4, %5, %6, %7 }, { %8, %9 }, { %0, %1, %2, %3 };"
         : "+d"(sum[0]), "+d"(sum[1]), "+d"(sum[2]), "+d"(sum[3])
         : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b[0]), "d"(b[1]));
-#endif
 }
 
+// 16 x 16 by 16 x 8. A lane holds rows g and g + 8 of columns t (a[0], a[1]), t + 4 (a[2], a[3]), t + 8 and t + 12 of
+// the first, rows t, t + 4, t + 8 and t + 12 of column g of the second, and of the sum what it holds above.
+__device__ __forceinline__ void mma_m16n8k16(double (&sum)[4], const double (&a)[8], const double (&b)[4])
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64"
+        " { %0, %1, %2, %3 }, { %4, %5, %6, %7, %8, %9, %10, %11 }, { %12, %13, %14, %15 }, { %0, %1, %2, %3 };"
+        : "+d"(sum[0]), "+d"(sum[1]), "+d"(sum[2]), "+d"(sum[3])
+        : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(a[4]), "d"(a[5]), "d"(a[6]), "d"(a[7]),
+          "d"(b[0]), "d"(b[1]), "d"(b[2]), "d"(b[3]));
+}
+
+// 8 x 4 by 4 x 8, twice. A lane holds columns t (a[0]) and t + 4 (a[1]) of row g of both first factors side by side,
+// the same rows of column g of the second ones, and columns 2 t and 2 t + 1 of row g of the sum.
+__device__ __forceinline__ void mma_m8n8k4_twice(double (&sum)[2], const double (&a)[2], const double (&b)[2])
+{
+    #pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 { %0, %1 }, { %2 }, { %3 }, { %0, %1 };"
+            : "+d"(sum[0]), "+d"(sum[1]) : "d"(a[half]), "d"(b[half]));
+    }
+}
+#endif
 
 // Which rows and columns the tensor core's are is free, as long as A, B and C agree. Of C its rows g are the real parts
 // of 8 rows, and its rows g + 8 the imaginary ones. Of 4 products along k its columns of A and rows of B, t and t + 4,
@@ -563,7 +630,7 @@ __device__ __forceinline__ void multiply(sums_t &sum, const Fragments &fragments
         for (int s = 0; s < strips; ++s) {
             #pragma unroll
             for (int o = 0; o < octets; ++o)
-                multiply_add(sum[s][o], a[s], b[o]);
+                mma_m16n8k8(sum[s][o], a[s], b[o]);
         }
     }
 }
@@ -802,7 +869,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) staged_zmma(
         stage<tile_rows, a_pitch, a_along_k>(a, from_a, lda, lines_a, unchecked > 0);
         stage<tile_columns, b_pitch, b_along_k>(b, from_b, ldb, lines_b, unchecked > 0 && !same);
         step_on();
-        close_copies();
+        cp_async_fence();
     };
     const auto meet = [&] {
         if (sharers == 32)
@@ -818,7 +885,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) staged_zmma(
         load<octets, b_pitch, b_along_k>(next_fragments.b, b + lane_b + step * chunk_step * (b_along_k ? 1 : b_pitch));
     };
     const auto arrive = [&] {
-        await_copies<stages - 2>();
+        cp_async_wait<stages - 2>();
         meet();  // all of the chunk is there, and what is in the place to be filled next is no longer read
     };
     const auto refill = [&] {

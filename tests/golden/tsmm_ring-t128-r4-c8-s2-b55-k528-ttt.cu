@@ -26,49 +26,122 @@ constexpr int shared_elements = smem_kb * 1024 / sizeof(scalar);
 static_assert(columns % width == 0, "a lane's columns of B are whole vectors");
 static_assert(columns + strip * 2 * (1 + width) <= shared_elements, "one column of A and of C has room");
 
-// Copy `count` of `wide` neighbours from global to shared memory and put zeros in the place of the others. The thread
-// goes on; await_copies waits until at most `left` of the groups that close_copies has closed are on their way.
-#if defined(TSM2_HOST)
-template <int wide>
-__device__ __forceinline__ void copy_async(scalar *to, const scalar *from, int count)
+// Asynchronous copies from global to shared memory: PTX's cp.async, by CUTLASS's names. A thread starts copies and goes
+// on. cp_async_fence closes a group of those that it has started; cp_async_wait waits until at most so many of its
+// groups are on their way. Both addresses are aligned to the bytes of a copy. Before compute capability 8.0 a copy is
+// done at once. The host's own are in copies.h.
+#ifndef TSM2_HOST
+// Through the L1, or past it, which only 16 bytes go; and whether the L2 fetches 128 bytes for them.
+enum class CacheOp { ca, ca_L2_128B, cg_L2_128B };
+
+template <int bytes> struct Word;
+template <> struct Word<2> { using type = unsigned short; };
+template <> struct Word<4> { using type = unsigned; };
+template <> struct Word<8> { using type = uint2; };
+template <> struct Word<16> { using type = uint4; };
+
+// Copy so many bytes. Two are copied at once: no asynchronous copy is smaller than four.
+template <int bytes, CacheOp op = CacheOp::ca, class T>
+__device__ __forceinline__ void cp_async(T *to, const T *from)
 {
-    tsm2_host::copy_later(to, from, wide * sizeof(scalar), count * sizeof(scalar));
+#if __CUDA_ARCH__ >= 800
+    if constexpr (bytes >= 4 && op == CacheOp::ca_L2_128B)
+        asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %2;" ::
+                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "n"(bytes) : "memory");
+    else if constexpr (bytes >= 4)
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::
+                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "n"(bytes) : "memory");
+    else
+#endif
+    {
+        using word_t = typename Word<bytes>::type;
+        *reinterpret_cast<word_t *>(to) = *reinterpret_cast<const word_t *>(from);
+    }
 }
-__device__ __forceinline__ void close_copies() { tsm2_host::close_copies(); }
-template <int left>
-__device__ __forceinline__ void await_copies() { tsm2_host::await_copies(left); }
-#elif __CUDA_ARCH__ < 800
-template <int wide>
-__device__ __forceinline__ void copy_async(scalar *to, const scalar *from, int count)
+
+// Copy the first `given` elements of so many bytes, and zeros behind them. Where none is given, `from` is not read.
+template <int bytes, CacheOp op = CacheOp::ca, class To, class From>
+__device__ __forceinline__ void cp_async_zfill(To *to, const From *from, int given)
 {
-    #pragma unroll
-    for (int e = 0; e < wide; ++e)
-        to[e] = e < count ? from[e] : scalar(0);
-}
-__device__ __forceinline__ void close_copies() {}
-template <int left>
-__device__ __forceinline__ void await_copies() {}
+#if __CUDA_ARCH__ >= 800
+    const unsigned address = unsigned(__cvta_generic_to_shared(to));
+    const int given_bytes = given * int(sizeof(From));
+    if constexpr (op == CacheOp::cg_L2_128B)
+        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], %2, %3;" ::
+                     "r"(address), "l"(from), "n"(bytes), "r"(given_bytes) : "memory");
+    else if constexpr (op == CacheOp::ca_L2_128B)
+        asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %2, %3;" ::
+                     "r"(address), "l"(from), "n"(bytes), "r"(given_bytes) : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::
+                     "r"(address), "l"(from), "n"(bytes), "r"(given_bytes) : "memory");
 #else
+    From *elements = reinterpret_cast<From *>(to);
+    if (given * sizeof(From) == bytes) {
+        cp_async<bytes>(elements, from);
+    } else {
+        for (int e = 0; e < bytes / int(sizeof(From)); ++e)
+            elements[e] = e < given ? from[e] : From();
+    }
+#endif
+}
+
+// Copy 16 bytes where they are `wanted`, zeros where they are not `given`: without a branch, past which the compiler
+// moves no products.
+template <CacheOp op, class T>
+__device__ __forceinline__ void cp_async_if(T *to, const T *from, bool wanted, bool given)
+{
+#if __CUDA_ARCH__ >= 800
+    if constexpr (op == CacheOp::cg_L2_128B)
+        asm volatile("{ .reg .pred wanted, left_out; setp.ne.b32 wanted, %2, 0; setp.eq.b32 left_out, %3, 0;"
+                     " @wanted cp.async.cg.shared.global.L2::128B [%0], [%1], 16, left_out; }" ::
+                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "r"(int(wanted)), "r"(int(given))
+                     : "memory");
+    else
+        asm volatile("{ .reg .pred wanted, left_out; setp.ne.b32 wanted, %2, 0; setp.eq.b32 left_out, %3, 0;"
+                     " @wanted cp.async.ca.shared.global.L2::128B [%0], [%1], 16, left_out; }" ::
+                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "r"(int(wanted)), "r"(int(given))
+                     : "memory");
+#else
+    if (wanted)
+        cp_async_zfill<16>(to, from, given ? 16 / int(sizeof(T)) : 0);
+#endif
+}
+
+__device__ __forceinline__ void cp_async_fence()
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+template <int groups_left>
+__device__ __forceinline__ void cp_async_wait()
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" :: "n"(groups_left) : "memory");
+#endif
+}
+
+// Wait for all copies, in a group or not.
+__device__ __forceinline__ void cp_async_wait_all()
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+#endif
+
+// Of a vector of 16 bytes.
+constexpr CacheOp copied = CacheOp::cg_L2_128B;
+
+// Copy `count` of `wide` neighbours, and put zeros in the place of the others.
 template <int wide>
 __device__ __forceinline__ void copy_async(scalar *to, const scalar *from, int count)
 {
     constexpr int bytes = wide * sizeof(scalar);
-    const unsigned address = unsigned(__cvta_generic_to_shared(to));
-    const int given = count * int(sizeof(scalar));
-    if constexpr (bytes == 16)
-        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::
-                     "r"(address), "l"(from), "r"(given) : "memory");
-    else
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::
-                     "r"(address), "l"(from), "n"(bytes), "r"(given) : "memory");
+    cp_async_zfill<bytes, bytes == 16 ? copied : CacheOp::ca>(to, from, count);
 }
-__device__ __forceinline__ void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int left>
-__device__ __forceinline__ void await_copies()
-{
-    asm volatile("cp.async.wait_group %0;" :: "n"(left) : "memory");
-}
-#endif
 
 // `count` neighbours that one load or store moves.
 template <int bytes> struct Bits;
@@ -352,7 +425,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmm_ring(
                     copy_async<1>(to + row * of_A.pitch + l, from + row * lda + l, 1);
                 });
             }
-            close_copies();
+            cp_async_fence();
         };
 
         const auto multiply_tile = [&](const scalar *a, int strips, auto count) {
@@ -395,9 +468,9 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmm_ring(
         #pragma unroll 1
         for (index_t tile = first_tile; tile < tiles; tile += next) {
             if (part.places == stages)
-                await_copies<stages - 1>();
+                cp_async_wait<stages - 1>();
             else
-                await_copies<0>();
+                cp_async_wait<0>();
             __syncthreads();  // this tile of A has arrived, and B; the tile of C before is stored
             by_widest_packs(depth, [&](auto count) {
                 multiply_tile(ring + place * place_elements, (rows_of(tile) - 1) / strip + 1, count);

@@ -64,36 +64,110 @@ __device__ __forceinline__ void store_C(
 }
 
 
-// One element from global to shared memory. The thread goes on.
-#if defined(TSM2_HOST)
-template <class T> __device__ __forceinline__ void copy_async(T *to, const T *from)
-{
-    tsm2_host::copy_later(to, from, sizeof(T), sizeof(T));
-}
-#elif __CUDA_ARCH__ < 800
-template <class T> __device__ __forceinline__ void copy_async(T *to, const T *from) { *to = *from; }
-#else
-template <class T> __device__ __forceinline__ void copy_async(T *to, const T *from)
-{
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::
-                 "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "n"(sizeof(T)) : "memory");
-}
-#endif
+// Asynchronous copies from global to shared memory: PTX's cp.async, by CUTLASS's names. A thread starts copies and goes
+// on. cp_async_fence closes a group of those that it has started; cp_async_wait waits until at most so many of its
+// groups are on their way. Both addresses are aligned to the bytes of a copy. Before compute capability 8.0 a copy is
+// done at once. The host's own are in copies.h.
+#ifndef TSM2_HOST
+// Through the L1, or past it, which only 16 bytes go; and whether the L2 fetches 128 bytes for them.
+enum class CacheOp { ca, ca_L2_128B, cg_L2_128B };
 
-// Copies are committed in groups, which end in their order: a thread can wait for the oldest of its groups alone, and
-// not for loads that it started after them.
-#if defined(TSM2_HOST)
-__device__ __forceinline__ void commit_copies() { tsm2_host::close_copies(); }
-template <int pending>
-__device__ __forceinline__ void await_groups() { tsm2_host::await_copies(pending); }
-#elif __CUDA_ARCH__ < 800
-__device__ __forceinline__ void commit_copies() {}
-template <int pending>
-__device__ __forceinline__ void await_groups() {}
+template <int bytes> struct Word;
+template <> struct Word<2> { using type = unsigned short; };
+template <> struct Word<4> { using type = unsigned; };
+template <> struct Word<8> { using type = uint2; };
+template <> struct Word<16> { using type = uint4; };
+
+// Copy so many bytes. Two are copied at once: no asynchronous copy is smaller than four.
+template <int bytes, CacheOp op = CacheOp::ca, class T>
+__device__ __forceinline__ void cp_async(T *to, const T *from)
+{
+#if __CUDA_ARCH__ >= 800
+    if constexpr (bytes >= 4 && op == CacheOp::ca_L2_128B)
+        asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %2;" ::
+                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "n"(bytes) : "memory");
+    else if constexpr (bytes >= 4)
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::
+                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "n"(bytes) : "memory");
+    else
+#endif
+    {
+        using word_t = typename Word<bytes>::type;
+        *reinterpret_cast<word_t *>(to) = *reinterpret_cast<const word_t *>(from);
+    }
+}
+
+// Copy the first `given` elements of so many bytes, and zeros behind them. Where none is given, `from` is not read.
+template <int bytes, CacheOp op = CacheOp::ca, class To, class From>
+__device__ __forceinline__ void cp_async_zfill(To *to, const From *from, int given)
+{
+#if __CUDA_ARCH__ >= 800
+    const unsigned address = unsigned(__cvta_generic_to_shared(to));
+    const int given_bytes = given * int(sizeof(From));
+    if constexpr (op == CacheOp::cg_L2_128B)
+        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], %2, %3;" ::
+                     "r"(address), "l"(from), "n"(bytes), "r"(given_bytes) : "memory");
+    else if constexpr (op == CacheOp::ca_L2_128B)
+        asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %2, %3;" ::
+                     "r"(address), "l"(from), "n"(bytes), "r"(given_bytes) : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::
+                     "r"(address), "l"(from), "n"(bytes), "r"(given_bytes) : "memory");
 #else
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int pending>
-__device__ __forceinline__ void await_groups() { asm volatile("cp.async.wait_group %0;" :: "n"(pending) : "memory"); }
+    From *elements = reinterpret_cast<From *>(to);
+    if (given * sizeof(From) == bytes) {
+        cp_async<bytes>(elements, from);
+    } else {
+        for (int e = 0; e < bytes / int(sizeof(From)); ++e)
+            elements[e] = e < given ? from[e] : From();
+    }
+#endif
+}
+
+// Copy 16 bytes where they are `wanted`, zeros where they are not `given`: without a branch, past which the compiler
+// moves no products.
+template <CacheOp op, class T>
+__device__ __forceinline__ void cp_async_if(T *to, const T *from, bool wanted, bool given)
+{
+#if __CUDA_ARCH__ >= 800
+    if constexpr (op == CacheOp::cg_L2_128B)
+        asm volatile("{ .reg .pred wanted, left_out; setp.ne.b32 wanted, %2, 0; setp.eq.b32 left_out, %3, 0;"
+                     " @wanted cp.async.cg.shared.global.L2::128B [%0], [%1], 16, left_out; }" ::
+                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "r"(int(wanted)), "r"(int(given))
+                     : "memory");
+    else
+        asm volatile("{ .reg .pred wanted, left_out; setp.ne.b32 wanted, %2, 0; setp.eq.b32 left_out, %3, 0;"
+                     " @wanted cp.async.ca.shared.global.L2::128B [%0], [%1], 16, left_out; }" ::
+                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "r"(int(wanted)), "r"(int(given))
+                     : "memory");
+#else
+    if (wanted)
+        cp_async_zfill<16>(to, from, given ? 16 / int(sizeof(T)) : 0);
+#endif
+}
+
+__device__ __forceinline__ void cp_async_fence()
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+template <int groups_left>
+__device__ __forceinline__ void cp_async_wait()
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" :: "n"(groups_left) : "memory");
+#endif
+}
+
+// Wait for all copies, in a group or not.
+__device__ __forceinline__ void cp_async_wait_all()
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
 #endif
 
 constexpr int most_loads = 13;  // of splits' sums, that a thread has on their way at once
@@ -170,34 +244,41 @@ __device__ __forceinline__ void add_up_splits(
 struct group_t { double of[depths][strips][4]; };  // of A: a lane's part of `step` columns of a warp's rows
 using sums_t = double[strips][octets][4];
 
-// The tensor core's product of a 16 x 8 by an 8 x 8 matrix, sum += a b, spread over the warp. With g = lane / 4 and
-// t = lane % 4, a lane holds rows g and g + 8 of columns t (a[0], a[1]) and t + 4 (a[2], a[3]) of the first, rows t
+// The tensor core's products of f64 matrices, sum += a b, spread over a warp: PTX's mma.sync, by its shapes. In all,
+// g = lane / 4 and t = lane % 4. The host's own are in mma_on_host.h.
+#ifndef TSM2_HOST
+// 16 x 8 by 8 x 8. A lane holds rows g and g + 8 of columns t (a[0], a[1]) and t + 4 (a[2], a[3]) of the first, rows t
 // and t + 4 of column g of the second, and columns 2 t and 2 t + 1 of rows g (sum[0], sum[1]) and g + 8 of the sum.
-__device__ __forceinline__ void multiply_add(double (&sum)[4], const double (&a)[4], const double (&b)[2])
+__device__ __forceinline__ void mma_m16n8k8(double (&sum)[4], const double (&a)[4], const double (&b)[2])
 {
-#ifdef TSM2_HOST
-    __shared__ double lanes[threads][6];
-    double *mine = lanes[threadIdx.x];
-    for (int e = 0; e < 6; ++e)
-        mine[e] = e < 4 ? a[e] : b[e - 4];
-    tsm2_host::meet_lanes();
-    const int lane = threadIdx.x % 32, first = threadIdx.x - lane;
-    for (int e = 0; e < 4; ++e) {
-        const int column = lane % 4 * 2 + e % 2;
-        for (int l = 0; l < 8; ++l) {
-            const double factor = lanes[first + lane / 4 * 4 + l % 4][e / 2 + l / 4 * 2];
-            sum[e] = fma(factor, lanes[first + column * 4 + l % 4][4 + l / 4], sum[e]);
-        }
-    }
-    tsm2_host::meet_lanes();
-#else
     asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64"
         " { %0, %1, %2, %3 }, { %4, %5, %6, %7 }, { %8, %9 }, { %0, %1, %2, %3 };"
         : "+d"(sum[0]), "+d"(sum[1]), "+d"(sum[2]), "+d"(sum[3])
         : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b[0]), "d"(b[1]));
-#endif
 }
 
+// 16 x 16 by 16 x 8. A lane holds rows g and g + 8 of columns t (a[0], a[1]), t + 4 (a[2], a[3]), t + 8 and t + 12 of
+// the first, rows t, t + 4, t + 8 and t + 12 of column g of the second, and of the sum what it holds above.
+__device__ __forceinline__ void mma_m16n8k16(double (&sum)[4], const double (&a)[8], const double (&b)[4])
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64"
+        " { %0, %1, %2, %3 }, { %4, %5, %6, %7, %8, %9, %10, %11 }, { %12, %13, %14, %15 }, { %0, %1, %2, %3 };"
+        : "+d"(sum[0]), "+d"(sum[1]), "+d"(sum[2]), "+d"(sum[3])
+        : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(a[4]), "d"(a[5]), "d"(a[6]), "d"(a[7]),
+          "d"(b[0]), "d"(b[1]), "d"(b[2]), "d"(b[3]));
+}
+
+// 8 x 4 by 4 x 8, twice. A lane holds columns t (a[0]) and t + 4 (a[1]) of row g of both first factors side by side,
+// the same rows of column g of the second ones, and columns 2 t and 2 t + 1 of row g of the sum.
+__device__ __forceinline__ void mma_m8n8k4_twice(double (&sum)[2], const double (&a)[2], const double (&b)[2])
+{
+    #pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 { %0, %1 }, { %2 }, { %3 }, { %0, %1 };"
+            : "+d"(sum[0]), "+d"(sum[1]) : "d"(a[half]), "d"(b[half]));
+    }
+}
+#endif
 // Which rows and columns the tensor core's are is free, as long as A, B and C agree. Its rows g and g + 8 are rows 2 g
 // and 2 g + 1 of the strip, neighbours in A and in C and so one load or store; its columns are those of A. Where it takes
 // two loads they are rows g and g + 8 of the strip: lanes are side by side, and the two want different sectors.
@@ -262,7 +343,7 @@ __device__ __forceinline__ void stage_b(
         const int t = l % 4, half = l / 4 % 2;
         double *to = staged + ((l / 8 * octets + c / 8) * 32 + c % 8 * 4 + t) * 2 + half;
         if (tile + l < end && first + c < n)
-            copy_async(to, at_B(B, ldb, tile + l, first + c));
+            cp_async<sizeof(scalar)>(to, at_B(B, ldb, tile + l, first + c));
         else
             *to = 0;
     }
@@ -281,7 +362,7 @@ __device__ __forceinline__ void multiply(
             const double b[2] = {bits.x, bits.y};
             #pragma unroll
             for (int s = 0; s < strips; ++s)
-                multiply_add(sum[s][o], a.of[d][s], b);
+                mma_m16n8k8(sum[s][o], a.of[d][s], b);
         }
     }
 }
@@ -341,7 +422,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_mma(
             stage_b<2 * tile_depth>(staged, B, ldb, begin, end, first, n);
         else
             stage_b<tile_depth>(staged, B, ldb, begin, end, first, n);
-        commit_copies();
+        cp_async_fence();
         index_t left = passes * stages;  // groups of A still to load
         index_t next_row = first_row, next_column = begin;  // of the next one
         const scalar *at;  // of this thread's first element in it
@@ -369,13 +450,13 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_mma(
             #pragma unroll 1
             for (index_t tile = begin; tile < end; tile += depth) {
                 if (!resident || block_row == first_row) {
-                    await_groups<0>();
+                    cp_async_wait<0>();
                     __syncthreads();  // this tile is staged, and nobody reads the one before
                 }
                 if (!resident) {
                     const index_t following = tile + depth < end ? tile + depth : begin;
                     stage_b<tile_depth>(staged + (buffer ^ 1) * tile_depth * pitch, B, ldb, following, end, first, n);
-                    commit_copies();
+                    cp_async_fence();
                 }
                 const scalar *tile_of_B = staged + buffer * tile_depth * pitch;
                 const index_t stop = tile + depth < end ? depth : end - tile;
@@ -402,7 +483,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_mma(
                 }
             });
         }
-        await_groups<0>();
+        cp_async_wait<0>();
     };
 
     const bool whole_vectors = aligned;

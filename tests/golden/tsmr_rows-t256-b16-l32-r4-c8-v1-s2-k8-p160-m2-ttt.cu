@@ -108,35 +108,111 @@ __device__ __forceinline__ void store_C(
 }
 
 
-// `count` neighbours from global to shared memory. The thread goes on; await_copies waits for all that it has started.
-#if defined(TSM2_HOST)
-template <int count>
-__device__ __forceinline__ void copy_async(scalar *to, const scalar *from)
-{
-    tsm2_host::copy_later(to, from, count * sizeof(scalar), count * sizeof(scalar));
-}
-__device__ __forceinline__ void await_copies() { tsm2_host::await_all_copies(); }
-#elif __CUDA_ARCH__ < 800
-template <int count>
-__device__ __forceinline__ void copy_async(scalar *to, const scalar *from)
-{
-    using bits_t = typename Pack<count>::bits_t;
-    *reinterpret_cast<bits_t *>(to) = __ldcg(reinterpret_cast<const bits_t *>(from));
-}
-__device__ __forceinline__ void await_copies() {}
-#else
-template <int count>
-__device__ __forceinline__ void copy_async(scalar *to, const scalar *from)
-{
-    if constexpr (count * sizeof(scalar) < 4)  // than which no asynchronous copy is smaller
-        *to = *from;
-    else
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::
-                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "n"(count * sizeof(scalar)) : "memory");
-}
-__device__ __forceinline__ void await_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-#endif
+// Asynchronous copies from global to shared memory: PTX's cp.async, by CUTLASS's names. A thread starts copies and goes
+// on. cp_async_fence closes a group of those that it has started; cp_async_wait waits until at most so many of its
+// groups are on their way. Both addresses are aligned to the bytes of a copy. Before compute capability 8.0 a copy is
+// done at once. The host's own are in copies.h.
+#ifndef TSM2_HOST
+// Through the L1, or past it, which only 16 bytes go; and whether the L2 fetches 128 bytes for them.
+enum class CacheOp { ca, ca_L2_128B, cg_L2_128B };
 
+template <int bytes> struct Word;
+template <> struct Word<2> { using type = unsigned short; };
+template <> struct Word<4> { using type = unsigned; };
+template <> struct Word<8> { using type = uint2; };
+template <> struct Word<16> { using type = uint4; };
+
+// Copy so many bytes. Two are copied at once: no asynchronous copy is smaller than four.
+template <int bytes, CacheOp op = CacheOp::ca, class T>
+__device__ __forceinline__ void cp_async(T *to, const T *from)
+{
+#if __CUDA_ARCH__ >= 800
+    if constexpr (bytes >= 4 && op == CacheOp::ca_L2_128B)
+        asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %2;" ::
+                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "n"(bytes) : "memory");
+    else if constexpr (bytes >= 4)
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::
+                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "n"(bytes) : "memory");
+    else
+#endif
+    {
+        using word_t = typename Word<bytes>::type;
+        *reinterpret_cast<word_t *>(to) = *reinterpret_cast<const word_t *>(from);
+    }
+}
+
+// Copy the first `given` elements of so many bytes, and zeros behind them. Where none is given, `from` is not read.
+template <int bytes, CacheOp op = CacheOp::ca, class To, class From>
+__device__ __forceinline__ void cp_async_zfill(To *to, const From *from, int given)
+{
+#if __CUDA_ARCH__ >= 800
+    const unsigned address = unsigned(__cvta_generic_to_shared(to));
+    const int given_bytes = given * int(sizeof(From));
+    if constexpr (op == CacheOp::cg_L2_128B)
+        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], %2, %3;" ::
+                     "r"(address), "l"(from), "n"(bytes), "r"(given_bytes) : "memory");
+    else if constexpr (op == CacheOp::ca_L2_128B)
+        asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %2, %3;" ::
+                     "r"(address), "l"(from), "n"(bytes), "r"(given_bytes) : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::
+                     "r"(address), "l"(from), "n"(bytes), "r"(given_bytes) : "memory");
+#else
+    From *elements = reinterpret_cast<From *>(to);
+    if (given * sizeof(From) == bytes) {
+        cp_async<bytes>(elements, from);
+    } else {
+        for (int e = 0; e < bytes / int(sizeof(From)); ++e)
+            elements[e] = e < given ? from[e] : From();
+    }
+#endif
+}
+
+// Copy 16 bytes where they are `wanted`, zeros where they are not `given`: without a branch, past which the compiler
+// moves no products.
+template <CacheOp op, class T>
+__device__ __forceinline__ void cp_async_if(T *to, const T *from, bool wanted, bool given)
+{
+#if __CUDA_ARCH__ >= 800
+    if constexpr (op == CacheOp::cg_L2_128B)
+        asm volatile("{ .reg .pred wanted, left_out; setp.ne.b32 wanted, %2, 0; setp.eq.b32 left_out, %3, 0;"
+                     " @wanted cp.async.cg.shared.global.L2::128B [%0], [%1], 16, left_out; }" ::
+                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "r"(int(wanted)), "r"(int(given))
+                     : "memory");
+    else
+        asm volatile("{ .reg .pred wanted, left_out; setp.ne.b32 wanted, %2, 0; setp.eq.b32 left_out, %3, 0;"
+                     " @wanted cp.async.ca.shared.global.L2::128B [%0], [%1], 16, left_out; }" ::
+                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "r"(int(wanted)), "r"(int(given))
+                     : "memory");
+#else
+    if (wanted)
+        cp_async_zfill<16>(to, from, given ? 16 / int(sizeof(T)) : 0);
+#endif
+}
+
+__device__ __forceinline__ void cp_async_fence()
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+template <int groups_left>
+__device__ __forceinline__ void cp_async_wait()
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" :: "n"(groups_left) : "memory");
+#endif
+}
+
+// Wait for all copies, in a group or not.
+__device__ __forceinline__ void cp_async_wait_all()
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+#endif
 constexpr int most_loads = 16;  // of splits' sums, that a thread has on their way at once
 
 // Adds 1 to the counter, or makes it 0 where it is `last`; returns what it was. What the block wrote before its barrier
@@ -303,7 +379,7 @@ __device__ __forceinline__ void stage_b(
         const int e = l % run * columns + c;  // of what the lane reads for its vector l / run
         scalar *to = staged + (l / (lanes * run) * packs + e / pack) * pack_pitch + l / run % lanes * pack + e % pack;
         if (from + l < end && first + c < n) {
-            copy_async<count>(to, at_B(B, ldb, from + l, first + c));
+            cp_async<count * sizeof(scalar)>(to, at_B(B, ldb, from + l, first + c));
         } else {
             #pragma unroll
             for (int zero = 0; zero < count; ++zero)
@@ -413,7 +489,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_rows(
         for (index_t chunk = 0; chunk < (resident ? chunks_here : 1); ++chunk)
             stage(staged + chunk * chunk_elements, begin + chunk * step);
         if (resident) {
-            await_copies();
+            cp_async_wait_all();
             __syncthreads();  // B is staged, and warps go on for themselves
         }
 
@@ -428,7 +504,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_rows(
                 for (int g = 0; g < stages; ++g) {
                     const int next_place = place < (chunks - 1) * chunk_elements ? place + chunk_elements : 0;
                     if (!resident) {
-                        await_copies();
+                        cp_async_wait_all();
                         __syncthreads();  // this chunk is staged, and nobody reads the one before
                         const index_t following = chunk + g + 1 < chunks_here ? begin + (chunk + g + 1) * step : begin;
                         stage(staged + next_place, following);
@@ -448,7 +524,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_rows(
                     leave(turn * teams + team, first_sum + j, sum[j]);
             }
         }
-        await_copies();
+        cp_async_wait_all();
     };
     const bool aligned = (reinterpret_cast<unsigned long long>(A) | lda * sizeof(scalar)) % vector_bytes == 0;
     if (aligned && k % run == 0 && m >= strip_rows)

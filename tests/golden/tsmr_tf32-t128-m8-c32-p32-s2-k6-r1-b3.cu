@@ -64,49 +64,114 @@ __device__ __forceinline__ void store_C(
 }
 
 
+// Asynchronous copies from global to shared memory: PTX's cp.async, by CUTLASS's names. A thread starts copies and goes
+// on. cp_async_fence closes a group of those that it has started; cp_async_wait waits until at most so many of its
+// groups are on their way. Both addresses are aligned to the bytes of a copy. Before compute capability 8.0 a copy is
+// done at once. The host's own are in copies.h.
+#ifndef TSM2_HOST
+// Through the L1, or past it, which only 16 bytes go; and whether the L2 fetches 128 bytes for them.
+enum class CacheOp { ca, ca_L2_128B, cg_L2_128B };
+
+template <int bytes> struct Word;
+template <> struct Word<2> { using type = unsigned short; };
+template <> struct Word<4> { using type = unsigned; };
+template <> struct Word<8> { using type = uint2; };
+template <> struct Word<16> { using type = uint4; };
+
+// Copy so many bytes. Two are copied at once: no asynchronous copy is smaller than four.
+template <int bytes, CacheOp op = CacheOp::ca, class T>
+__device__ __forceinline__ void cp_async(T *to, const T *from)
+{
+#if __CUDA_ARCH__ >= 800
+    if constexpr (bytes >= 4 && op == CacheOp::ca_L2_128B)
+        asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %2;" ::
+                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "n"(bytes) : "memory");
+    else if constexpr (bytes >= 4)
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::
+                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "n"(bytes) : "memory");
+    else
+#endif
+    {
+        using word_t = typename Word<bytes>::type;
+        *reinterpret_cast<word_t *>(to) = *reinterpret_cast<const word_t *>(from);
+    }
+}
+
+// Copy the first `given` elements of so many bytes, and zeros behind them. Where none is given, `from` is not read.
+template <int bytes, CacheOp op = CacheOp::ca, class To, class From>
+__device__ __forceinline__ void cp_async_zfill(To *to, const From *from, int given)
+{
+#if __CUDA_ARCH__ >= 800
+    const unsigned address = unsigned(__cvta_generic_to_shared(to));
+    const int given_bytes = given * int(sizeof(From));
+    if constexpr (op == CacheOp::cg_L2_128B)
+        asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], %2, %3;" ::
+                     "r"(address), "l"(from), "n"(bytes), "r"(given_bytes) : "memory");
+    else if constexpr (op == CacheOp::ca_L2_128B)
+        asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %2, %3;" ::
+                     "r"(address), "l"(from), "n"(bytes), "r"(given_bytes) : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::
+                     "r"(address), "l"(from), "n"(bytes), "r"(given_bytes) : "memory");
+#else
+    From *elements = reinterpret_cast<From *>(to);
+    if (given * sizeof(From) == bytes) {
+        cp_async<bytes>(elements, from);
+    } else {
+        for (int e = 0; e < bytes / int(sizeof(From)); ++e)
+            elements[e] = e < given ? from[e] : From();
+    }
+#endif
+}
+
+// Copy 16 bytes where they are `wanted`, zeros where they are not `given`: without a branch, past which the compiler
+// moves no products.
+template <CacheOp op, class T>
+__device__ __forceinline__ void cp_async_if(T *to, const T *from, bool wanted, bool given)
+{
+#if __CUDA_ARCH__ >= 800
+    if constexpr (op == CacheOp::cg_L2_128B)
+        asm volatile("{ .reg .pred wanted, left_out; setp.ne.b32 wanted, %2, 0; setp.eq.b32 left_out, %3, 0;"
+                     " @wanted cp.async.cg.shared.global.L2::128B [%0], [%1], 16, left_out; }" ::
+                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "r"(int(wanted)), "r"(int(given))
+                     : "memory");
+    else
+        asm volatile("{ .reg .pred wanted, left_out; setp.ne.b32 wanted, %2, 0; setp.eq.b32 left_out, %3, 0;"
+                     " @wanted cp.async.ca.shared.global.L2::128B [%0], [%1], 16, left_out; }" ::
+                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "r"(int(wanted)), "r"(int(given))
+                     : "memory");
+#else
+    if (wanted)
+        cp_async_zfill<16>(to, from, given ? 16 / int(sizeof(T)) : 0);
+#endif
+}
+
+__device__ __forceinline__ void cp_async_fence()
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+template <int groups_left>
+__device__ __forceinline__ void cp_async_wait()
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" :: "n"(groups_left) : "memory");
+#endif
+}
+
+// Wait for all copies, in a group or not.
+__device__ __forceinline__ void cp_async_wait_all()
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+#endif
+
 using chunk_t = uint4;  // a lane's run along k
 constexpr int run_words = sizeof(chunk_t) / 4;
-// A chunk from global to shared memory, its first `count` elements and zeros behind.
-#if defined(TSM2_HOST)
-__device__ __forceinline__ void copy_async(uint4 *to, const scalar *from, int count)
-{
-    tsm2_host::copy_later(to, from, sizeof(uint4), count * sizeof(scalar));
-}
-#elif __CUDA_ARCH__ < 800
-__device__ __forceinline__ void copy_async(uint4 *to, const scalar *from, int count)
-{
-    constexpr int whole = sizeof(uint4) / sizeof(scalar);
-    scalar *elements = reinterpret_cast<scalar *>(to);
-    for (int e = 0; e < whole; ++e)
-        elements[e] = e < count ? from[e] : scalar(0);
-    if (count == whole)
-        *to = __ldcg(reinterpret_cast<const uint4 *>(from));  // which must be aligned
-}
-#else
-__device__ __forceinline__ void copy_async(uint4 *to, const scalar *from, int count)
-{
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::
-                 "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "n"(sizeof(uint4)),
-                 "r"(int(count * sizeof(scalar))) : "memory");
-}
-#endif
-
-// Copies are committed in groups, which end in their order: a thread can wait for the oldest of its groups alone, and
-// not for loads that it started after them.
-#if defined(TSM2_HOST)
-__device__ __forceinline__ void commit_copies() { tsm2_host::close_copies(); }
-template <int pending>
-__device__ __forceinline__ void await_groups() { tsm2_host::await_copies(pending); }
-#elif __CUDA_ARCH__ < 800
-__device__ __forceinline__ void commit_copies() {}
-template <int pending>
-__device__ __forceinline__ void await_groups() {}
-#else
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int pending>
-__device__ __forceinline__ void await_groups() { asm volatile("cp.async.wait_group %0;" :: "n"(pending) : "memory"); }
-#endif
-
 constexpr int most_loads = 16;  // of splits' sums, that a thread has on their way at once
 
 // Adds 1 to the counter, or makes it 0 where it is `last`; returns what it was. What the block wrote before its barrier
@@ -361,7 +426,7 @@ __device__ __forceinline__ void stage_b(
         const int inside = left <= 0 ? 0 : left < run ? left : run;
         const scalar *from = inside > 0 ? at_B(B, ldb, l, first + c) : B;
         if (aligned)
-            copy_async(to, from, inside);
+            cp_async_zfill<sizeof(chunk_t)>(to, from, inside);
         else
             *to = gathered<chunk_t>(from, 1, inside);
     }
@@ -494,7 +559,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_tf32(
             stage_b<2 * tile_depth>(staged, B, ldb, begin, end, first, n);
         else
             stage_b<tile_depth>(staged, B, ldb, begin, end, first, n);
-        commit_copies();
+        cp_async_fence();
 
         int buffer = 0;  // that holds the current tile of B
         for (index_t block_row = from; block_row < to; block_row += next_tile) {
@@ -503,13 +568,13 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_tf32(
             #pragma unroll 1
             for (index_t tile = begin; tile < end; tile += depth) {
                 if (!resident || block_row == from) {
-                    await_groups<0>();
+                    cp_async_wait<0>();
                     __syncthreads();  // this tile is staged, and nobody reads the one before
                 }
                 if (!resident) {
                     const index_t following = tile + depth < end ? tile + depth : begin;
                     stage_b<tile_depth>(staged + (buffer ^ 1) * tile_depth * pitch, B, ldb, following, end, first, n);
-                    commit_copies();
+                    cp_async_fence();
                 }
                 const scalar *tile_of_B = staged + buffer * tile_depth * pitch;
                 const index_t stop = tile + depth < end ? depth : end - tile;
@@ -530,7 +595,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_tf32(
             for (int v = 0; v < lane_vectors; ++v)
                 __stcs(reinterpret_cast<sum_bits_t *>(sums) + v * threads + threadIdx.x, sum_bits_of(sum[v]));
         }
-        await_groups<0>();
+        cp_async_wait<0>();
     };
 
     const bool whole_vectors = aligned;

@@ -128,34 +128,41 @@ __device__ __forceinline__ void add_up_splits(
     }
 }
 
-// The tensor core's product of a 16 x 8 by an 8 x 8 matrix, sum += a b, spread over the warp. With g = lane / 4 and
-// t = lane % 4, a lane holds rows g and g + 8 of columns t (a[0], a[1]) and t + 4 (a[2], a[3]) of the first, rows t
+// The tensor core's products of f64 matrices, sum += a b, spread over a warp: PTX's mma.sync, by its shapes. In all,
+// g = lane / 4 and t = lane % 4. The host's own are in mma_on_host.h.
+#ifndef TSM2_HOST
+// 16 x 8 by 8 x 8. A lane holds rows g and g + 8 of columns t (a[0], a[1]) and t + 4 (a[2], a[3]) of the first, rows t
 // and t + 4 of column g of the second, and columns 2 t and 2 t + 1 of rows g (sum[0], sum[1]) and g + 8 of the sum.
-__device__ __forceinline__ void multiply_add(double (&sum)[4], const double (&a)[4], const double (&b)[2])
+__device__ __forceinline__ void mma_m16n8k8(double (&sum)[4], const double (&a)[4], const double (&b)[2])
 {
-#ifdef TSM2_HOST
-    __shared__ double lanes[threads][6];
-    double *mine = lanes[threadIdx.x];
-    for (int e = 0; e < 6; ++e)
-        mine[e] = e < 4 ? a[e] : b[e - 4];
-    tsm2_host::meet_lanes();
-    const int lane = threadIdx.x % 32, first = threadIdx.x - lane;
-    for (int e = 0; e < 4; ++e) {
-        const int column = lane % 4 * 2 + e % 2;
-        for (int l = 0; l < 8; ++l) {
-            const double factor = lanes[first + lane / 4 * 4 + l % 4][e / 2 + l / 4 * 2];
-            sum[e] = fma(factor, lanes[first + column * 4 + l % 4][4 + l / 4], sum[e]);
-        }
-    }
-    tsm2_host::meet_lanes();
-#else
     asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64"
         " { %0, %1, %2, %3 }, { %4, %5, %6, %7 }, { %8, %9 }, { %0, %1, %2, %3 };"
         : "+d"(sum[0]), "+d"(sum[1]), "+d"(sum[2]), "+d"(sum[3])
         : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b[0]), "d"(b[1]));
-#endif
 }
 
+// 16 x 16 by 16 x 8. A lane holds rows g and g + 8 of columns t (a[0], a[1]), t + 4 (a[2], a[3]), t + 8 and t + 12 of
+// the first, rows t, t + 4, t + 8 and t + 12 of column g of the second, and of the sum what it holds above.
+__device__ __forceinline__ void mma_m16n8k16(double (&sum)[4], const double (&a)[8], const double (&b)[4])
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64"
+        " { %0, %1, %2, %3 }, { %4, %5, %6, %7, %8, %9, %10, %11 }, { %12, %13, %14, %15 }, { %0, %1, %2, %3 };"
+        : "+d"(sum[0]), "+d"(sum[1]), "+d"(sum[2]), "+d"(sum[3])
+        : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(a[4]), "d"(a[5]), "d"(a[6]), "d"(a[7]),
+          "d"(b[0]), "d"(b[1]), "d"(b[2]), "d"(b[3]));
+}
+
+// 8 x 4 by 4 x 8, twice. A lane holds columns t (a[0]) and t + 4 (a[1]) of row g of both first factors side by side,
+// the same rows of column g of the second ones, and columns 2 t and 2 t + 1 of row g of the sum.
+__device__ __forceinline__ void mma_m8n8k4_twice(double (&sum)[2], const double (&a)[2], const double (&b)[2])
+{
+    #pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 { %0, %1 }, { %2 }, { %3 }, { %0, %1 };"
+            : "+d"(sum[0]), "+d"(sum[1]) : "d"(a[half]), "d"(b[half]));
+    }
+}
+#endif
 
 // Which rows and columns the tensor core's are is free, as long as A, B and C agree. Its columns of A and rows of B, t
 // and t + 4, are products 2 t and 2 t + 1 along k; its rows g and g + 8 are rows 2 g and 2 g + 1 of a strip of C.
@@ -262,7 +269,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmt_mma(
                         for (int i = 0; i < strips; ++i) {
                             #pragma unroll
                             for (int o = 0; o < octets; ++o)
-                                multiply_add(sum[i][o], a[s][d][i], b[s][d][o]);
+                                mma_m16n8k8(sum[i][o], a[s][d][i], b[s][d][o]);
                         }
                     }
                 }

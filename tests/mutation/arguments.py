@@ -74,7 +74,7 @@ ARGUMENTS = (
         ("flag", "dropped term", "comparison"),
         r"^if \(!resident \|\| block_row == from\)",
         r"^if \(true\)",
-        lambda mutant: re.match(r"await_groups<.*>\(\);", lines_about(mutant, 1, 2)[0]) is not None,
+        lambda mutant: re.match(r"cp_async_wait<.*>\(\);", lines_about(mutant, 1, 2)[0]) is not None,
     ),
     Argument(
         "how many loads are on their way at once: another configuration's number",

@@ -25,7 +25,7 @@ OF_CONFIGURATIONS = (
     Argument(
         "the next sweep waits for what this one left on its way, which is the tile that it stages itself",
         ("copy",),
-        r"^await_(groups<0>|copies)\(\);$",
+        r"^cp_async_wait(<0>|_all)\(\);$",
         "",
         is_end_of_sweep,
     ),
@@ -34,7 +34,7 @@ OF_CONFIGURATIONS = (
         ("flag",),
         r"^if \(resident\) \{$",
         r"^if \(true\)",
-        lambda mutant: lines_about(mutant, 1, 2) == ["await_copies();"],
+        lambda mutant: lines_about(mutant, 1, 2) == ["cp_async_wait_all();"],
     ),
     Argument(
         "of a ring of two one more group is enough: there was one of A's in the tile before it",
@@ -101,7 +101,7 @@ OF_CONFIGURATIONS = (
     Argument(
         "a copy of no elements reads none",
         ("flag", "comparison"),
-        r"^copy_piece\(to, inside > 0 \? from : A, inside\);",
+        r"^cp_async_zfill<16, CacheOp::ca_L2_128B>\(to, inside > 0 \? from : A, inside\);",
         r"(true|inside >= 0) \? from : A",
     ),
     Argument(
@@ -283,8 +283,8 @@ OF_CONFIGURATIONS = (
     Argument(
         "all copies were awaited where their chunk was due",
         ("copy", "constant"),
-        r"^await_copies<0>\(\);$",
-        r"^(await_copies<\d>\(\))?;$",
+        r"^cp_async_wait<0>\(\);$",
+        r"^(cp_async_wait<\d>\(\))?;$",
         is_past_last_chunk,
     ),
 )

@@ -144,9 +144,9 @@ def is_past_last_chunk(mutant: Mutant) -> bool:
     if lines_about(mutant, 1, 2) != ["__syncthreads();  // the rings are no longer read: the sums take their place"]:
         return False
     text = " ".join(mutant.text.split())
-    awaits_each = "await_copies<stages - 2>();" in text and "} else if (next < chunks) {" in text
-    awaits_each |= "await_copies<stages - 2>();" in text and "else if (next < chunks) stage_edge(" in text
-    awaits_at_once = "stage_edge(a, edge); close_copies(); await_copies<0>();" in text and "stage_next" not in text
+    awaits_each = "cp_async_wait<stages - 2>();" in text and "} else if (next < chunks) {" in text
+    awaits_each |= "cp_async_wait<stages - 2>();" in text and "else if (next < chunks) stage_edge(" in text
+    awaits_at_once = "stage_edge(a, edge); cp_async_fence(); cp_async_wait<0>();" in text and "stage_next" not in text
     return awaits_each or awaits_at_once
 
 

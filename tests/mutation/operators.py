@@ -9,7 +9,7 @@ from tests.mutation.edits import Edit, replaced
 from tests.mutation.tokens import ASSIGNMENTS, Text
 
 BARRIERS = re.compile(r"__sync\w*|meet\w*|\w*barrier\w*")
-COPIES = re.compile(r"await\w*|commit\w*|close_copies|copy_\w+|\w*wait\w*|stage\w*|fetch\w*")
+COPIES = re.compile(r"await\w*|cp_async\w*|copy_\w+|\w*wait\w*|stage\w*|fetch\w*")
 FENCES = re.compile(r"__threadfence\w*|fence\w*")
 # What begins a statement that computes nothing, or whose loss no compiler lets pass.
 _DECLARATIONS = {

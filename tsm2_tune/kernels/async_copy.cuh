@@ -67,11 +67,13 @@ __device__ __forceinline__ void cp_async_if(T *to, const T *from, bool wanted, b
     if constexpr (op == CacheOp::cg_L2_128B)
         asm volatile("{ .reg .pred wanted, left_out; setp.ne.b32 wanted, %2, 0; setp.eq.b32 left_out, %3, 0;"
                      " @wanted cp.async.cg.shared.global.L2::128B [%0], [%1], 16, left_out; }" ::
-                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "r"(int(wanted)), "r"(int(given)) : "memory");
+                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "r"(int(wanted)), "r"(int(given))
+                     : "memory");
     else
         asm volatile("{ .reg .pred wanted, left_out; setp.ne.b32 wanted, %2, 0; setp.eq.b32 left_out, %3, 0;"
                      " @wanted cp.async.ca.shared.global.L2::128B [%0], [%1], 16, left_out; }" ::
-                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "r"(int(wanted)), "r"(int(given)) : "memory");
+                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "r"(int(wanted)), "r"(int(given))
+                     : "memory");
 #else
     if (wanted)
         cp_async_zfill<16>(to, from, given ? 16 / int(sizeof(T)) : 0);
