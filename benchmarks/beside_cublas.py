@@ -23,10 +23,10 @@ from benchmarks.gpu import gpu
 from benchmarks.result_file import program_facts, require_new
 from tsm2_tune.command_options import Seconds
 from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.order import ordered
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render, support_source
-from tsm2_tune.generator.rules import Guidelines
 from tsm2_tune.generator.shapes import parse_shapes
 from tsm2_tune.generator.space import search_space
 from tsm2_tune.tuner.compiler import compile_text

@@ -32,13 +32,14 @@ from benchmarks.unseen_tables import percent, ranked
 from benchmarks.versus_cublas import part_of
 from benchmarks.winner import room_bytes
 from tsm2_tune.errors import InputError
+from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.expected import START_US, expected_us, reasons
 from tsm2_tune.generator.families import config_spelt, family_named
+from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.order import expected_times_us, ordered
 from tsm2_tune.generator.problem import Problem, dtype_named
 from tsm2_tune.generator.roofline import data_sheet
-from tsm2_tune.generator.rules import Candidate, Guidelines
 from tsm2_tune.generator.space import search_space
 from tsm2_tune.generator.transposed import transposed
 from tsm2_tune.tuner.operands import needed_bytes

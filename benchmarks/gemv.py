@@ -31,11 +31,12 @@ from benchmarks.result_file import ResultFile, require_new
 from benchmarks.turns import EXACT, TIMED, compiled_support
 from benchmarks.versus_cublas import facts_of, refuse_less_precision
 from benchmarks.winner import Prospects, Skipped, Winner, room_bytes, tuned
+from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.expected import expected_us
 from tsm2_tune.generator.families.gemv import DECOMPOSITIONS, FAMILY, Decomposition, GemvConfig
+from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem, dtype_named
-from tsm2_tune.generator.rules import Candidate, Guidelines
 from tsm2_tune.tuner.cuda import CudaDevice
 from tsm2_tune.tuner.device import LaunchFailed
 from tsm2_tune.tuner.measure import Effort, measure_interleaved

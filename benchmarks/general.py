@@ -37,6 +37,7 @@ from benchmarks.versus_cublas import refuse_less_precision
 from benchmarks.winner import Skipped, Winner
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import FAMILIES
+from tsm2_tune.generator.first_choices import first_choices
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.render import render
@@ -85,13 +86,13 @@ def problems(*, quick: bool) -> Iterator[tuple[str, Problem]]:
         yield STENCIL, Problem(size, size, size, dtype, op)
 
 
-def first_choices(table: str, problem: Problem, limits: DeviceLimits) -> tuple[KernelConfig, ...]:
+def tried_first(table: str, problem: Problem, limits: DeviceLimits) -> tuple[KernelConfig, ...]:
     """Of the stencil for its table, else of the staged families, best first."""
     return tuple(
         config
         for name in (("gemm",) if table == STENCIL else STAGED)
         if FAMILIES[name].supports(problem)
-        for config in FAMILIES[name].preferred(problem, limits)
+        for config in first_choices(FAMILIES[name], problem, limits)
     )
 
 
@@ -179,7 +180,7 @@ def measure_cells(
     stopwatch: Stopwatch, contest: Contest, result: ResultFile, limits: DeviceLimits, *, quick: bool, end: float
 ) -> bool:
     """Measure every cell that is begun before `end`; whether that was all of them."""
-    todo = [(table, problem, first_choices(table, problem, limits)) for table, problem in problems(quick=quick)]
+    todo = [(table, problem, tried_first(table, problem, limits)) for table, problem in problems(quick=quick)]
     for _, problem, choices in todo:
         stopwatch.compile_ahead(problem, choices)
     of_type: dict[str, KernelConfig] = {}
@@ -217,7 +218,7 @@ def measure_variants(
     for dtype, op in product(FMA_DTYPES, PAPER_OPS) if count else ():
         problem = Problem(VARIANTS_SIZE, VARIANTS_SIZE, VARIANTS_SIZE, dtype, op)
         kept = search_space(problem, limits, families=["gemm"]).kept
-        first = FAMILIES["gemm"].preferred(problem, limits)
+        first = first_choices(FAMILIES["gemm"], problem, limits)
         places = random.Random(0).sample(range(len(kept)), min(count, len(kept)))
         configs = tuple(dict.fromkeys((*first, *(kept[place].config for place in places))))
         stopwatch.compile_ahead(problem, configs)

@@ -19,12 +19,13 @@ from benchmarks.turns import COMPILE_SECONDS
 from benchmarks.versus_cublas import seconds_text
 from benchmarks.winner import Prospects, Skipped, planned, planners
 from tsm2_tune.errors import InputError
+from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import config_spelt, family_named
+from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import INDEX_BITS, index_defines, render
-from tsm2_tune.generator.rules import Candidate, Guidelines
 from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.tuner import job
 from tsm2_tune.tuner.compiler import compile_text

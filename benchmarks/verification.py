@@ -16,9 +16,9 @@ from typing import Any
 import click
 
 from tsm2_tune import __version__
+from tsm2_tune.generator.guidelines import parse_thresholds
 from tsm2_tune.generator.order import ordered
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import parse_thresholds
 from tsm2_tune.generator.space import search_space
 from tsm2_tune.tuner.past import NOTHING_PAST
 from tsm2_tune.tuner.target import find_target

@@ -12,12 +12,13 @@ from multiprocessing import get_context
 
 from benchmarks.cells import Cell
 from tsm2_tune.errors import DeviceError
+from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import family_named
+from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.order import ordered
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Candidate, Guidelines
 from tsm2_tune.generator.space import search_space
 from tsm2_tune.tuner.operands import needed_bytes
 from tsm2_tune.tuner.past import Contender, Past

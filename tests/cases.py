@@ -10,6 +10,7 @@ from tests.spelling import spelt
 from tests.stencil_kernels import STENCILS
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import family_named
+from tsm2_tune.generator.first_choices import first_choices
 from tsm2_tune.generator.problem import DTYPES, FMA_DTYPES, Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.space import unfit
@@ -76,7 +77,7 @@ GENERAL = [
     for problem in (Problem(*shape, dtype, "".join(ops)),)
     for name in ("staged_mma", "staged_smma", "staged_zmma")
     if family_named(name).supports(problem)
-    for config in family_named(name).preferred(problem, PROFILES["h200"])[:1]
+    for config in first_choices(family_named(name), problem, PROFILES["h200"])[:1]
 ]
 PAST_INT = with_problems("past 31 bits")
 PAST_UNSIGNED = with_problems("past 32 bits")

@@ -7,13 +7,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from tests.fabricated import ONE_STATE, measurement, trial, tuning_run, vendor_measurement
+from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.tsm2 import FAMILY
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import KernelSource, render
-from tsm2_tune.generator.rules import Candidate
 from tsm2_tune.tuner.past import Claimed, Past
 from tsm2_tune.tuner.phases import Phases
 from tsm2_tune.tuner.store import Store

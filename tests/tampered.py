@@ -31,6 +31,7 @@ from tests.command import run
 from tests.fabricated import GPU, measurement, vendor_measurement
 from tests.tampering import FAMILIES, RUN, SKINNY, SMALL, TARGET, good_database, tamper
 from tsm2_tune.errors import TuneError
+from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig, Launch
 from tsm2_tune.generator.families import FAMILIES as EVERY
 from tsm2_tune.generator.families import config_spelt, family_named
@@ -38,7 +39,6 @@ from tsm2_tune.generator.order import ordered
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import KernelSource, render
-from tsm2_tune.generator.rules import Candidate
 from tsm2_tune.generator.space import SearchSpace, search_space
 from tsm2_tune.tuner import job
 from tsm2_tune.tuner.clock import RunningClock

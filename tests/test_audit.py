@@ -27,10 +27,10 @@ from tsm2_tune.generator.architecture import HOST
 from tsm2_tune.generator.families.gemm import GemmConfig
 from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
+from tsm2_tune.generator.guidelines import Thresholds
 from tsm2_tune.generator.occupancy import occupancy
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.generator.rules import Thresholds
 from tsm2_tune.generator.space import OWN
 from tsm2_tune.tuner import migrations
 from tsm2_tune.tuner.audit import ALL, Audit, Estimate, GuidelineAudit, audit

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import general
 from benchmarks.cells import Cell
-from benchmarks.general import PAPER_OPS, PAPER_SIZES, first_choices, problems
+from benchmarks.general import PAPER_OPS, PAPER_SIZES, problems, tried_first
 from benchmarks.general_tables import GLOBAL_SIZE, tables
 from benchmarks.result_file import ResultFile
 from benchmarks.winner import Winner
@@ -30,7 +30,7 @@ from tsm2_tune.tuner.target import find_target
 def test_every_cell_has_first_choices_once(quick: bool) -> None:
     cells = list(problems(quick=quick))
     assert len(set(cells)) == len(cells)
-    assert all(first_choices(*cell, PROFILES["h200"]) for cell in cells)
+    assert all(tried_first(*cell, PROFILES["h200"]) for cell in cells)
 
 
 def test_the_global_configuration_is_known_first() -> None:
@@ -63,9 +63,7 @@ def test_the_global_configuration_is_timed_beside_the_first_choices(
     known, other = CONFIGS["c128"], replace(CONFIGS["c128"], splits=1)
     shapes = [("sizes", Problem(70, 90, 20, "c128")), ("short k", Problem(70, 90, 9, "c128"))]
     monkeypatch.setattr(general, "problems", lambda *, quick: iter(shapes))
-    monkeypatch.setattr(
-        general, "first_choices", lambda table, problem, limits: (known if problem.k == 20 else other,)
-    )
+    monkeypatch.setattr(general, "tried_first", lambda table, problem, limits: (known if problem.k == 20 else other,))
     result = ResultFile(tmp_path / "general.json", {"variants": []})
     stopwatch = general.Stopwatch(cast(Any, device), target, support)
     measured = partial(general.measure_cells, stopwatch, cast(Any, FakeContest()), result, target.limits, quick=False)

@@ -16,10 +16,10 @@ import pytest
 from tests.fabricated import BASIS, GPU, PROBLEM, configuration, downgrade, plain_sql, trial, tuning_run
 from tests.test_finals import RUN as FINALS_RUN
 from tests.test_finals import TARGET, Replay
+from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
-from tsm2_tune.generator.rules import Candidate
 from tsm2_tune.generator.space import search_space
 from tsm2_tune.tuner import claims, job
 from tsm2_tune.tuner.claims import STALE_SECONDS, Claims

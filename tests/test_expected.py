@@ -9,16 +9,18 @@ from pathlib import Path
 
 import pytest
 
+from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.expected import START_US, expected_us, padded_flops, sums_us, waves_us
 from tsm2_tune.generator.families import config_spelt, family_named
 from tsm2_tune.generator.families.gemm import GemmConfig
 from tsm2_tune.generator.families.tsmr import TsmrConfig
+from tsm2_tune.generator.first_choices import first_choices
+from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.roofline import Ceilings, data_sheet
-from tsm2_tune.generator.rules import Candidate, Guidelines
 
 H200 = PROFILES["h200"]
 R = Problem(20480, 8, 20480, "f32")
@@ -87,7 +89,7 @@ def test_sums_of_splits_cost_time() -> None:
 
 def test_tensor_cores_have_their_own_rate() -> None:
     problem = Problem(64, 64, 10**7, "bf16", "tn")
-    config = family_named("tsmt_half").preferred(problem, H200)[0]
+    config = first_choices(family_named("tsmt_half"), problem, H200)[0]
     assert expected_us(candidate(config, problem)) < 1.3 * START_US + data_sheet(H200).memory_us(problem) * 1.1
 
 

@@ -12,6 +12,7 @@ from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.staged_mma import StagedMmaConfig
 from tsm2_tune.generator.families.staged_smma import StagedSmmaConfig
 from tsm2_tune.generator.families.staged_zmma import StagedZmmaConfig
+from tsm2_tune.generator.first_choices import first_choices
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.tuner.trial import Outcome
@@ -46,7 +47,7 @@ def test_products_of_many_tiles_are_right(try_kernel: TryKernel, dtype: str, op:
 @pytest.mark.parametrize("dtype", FMA_DTYPES)
 def test_first_choices_are_probed_in_several_bands(dtype: str) -> None:
     problem, family = Problem(4096, 4096, 4096, dtype), family_named(CONFIGS[dtype].family)
-    found = family.preferred(problem, PROFILES["h200"])
+    found = first_choices(family, problem, PROFILES["h200"])
     assert len(found) > 2
     for config in found:
         down, across = int(config.tunables["tile_rows"]), int(config.tunables["tile_columns"])
@@ -58,7 +59,7 @@ def test_first_choices_are_probed_in_several_bands(dtype: str) -> None:
 def test_of_few_tiles_each_block_has_one_first(dtype: str) -> None:
     """As many as there are multiprocessors, or twice as many: none waits, and none adds up what others leave."""
     problem, family = Problem(512, 512, 512, dtype), family_named(CONFIGS[dtype].family)
-    first = family.preferred(problem, PROFILES["h200"])[0]
+    first = first_choices(family, problem, PROFILES["h200"])[0]
     tiles = family.launch(first, problem).tiles(512, 512)
     assert 0.9 * first.tunables["splits"] < tiles <= first.tunables["splits"]
 

@@ -11,9 +11,9 @@ import pytest
 from tests.command import run
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import family_named
+from tsm2_tune.generator.guidelines import Guidelines, parse_thresholds
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.generator.rules import Guidelines, parse_thresholds
 from tsm2_tune.generator.space import search_space
 
 H200 = PROFILES["h200"]

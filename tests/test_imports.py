@@ -3,7 +3,10 @@
 import ast
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+
+import pytest
 
 import tsm2_tune
 
@@ -65,3 +68,25 @@ def test_planning_loads_no_pycuda() -> None:
 def test_the_generator_has_no_side_effects_to_offer() -> None:
     loaded = loaded_modules("import tsm2_tune.generator.space, tsm2_tune.generator.render")
     assert not loaded & {"pycuda", "sqlalchemy", "click", "rich", "multiprocessing"}
+
+
+def file_of(module: Path) -> Path | None:
+    return next((one for one in (module.with_suffix(".py"), module / "__init__.py") if one.is_file()), None)
+
+
+def imports_of(path: Path) -> set[Path]:
+    """The package's files that this one imports, wherever in it, also for a type checker alone."""
+    found = set[Path]()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == PACKAGE.name:
+            module = PACKAGE.parent.joinpath(*(node.module or "").split("."))
+            found.update(file_of(module / alias.name) or file_of(module) or path for alias in node.names)
+    return found - {path}
+
+
+def test_no_file_needs_itself_through_others() -> None:
+    """But for the package's own file, which names what is public."""
+    needs = {path: imports_of(path) - {PACKAGE / "__init__.py"} for path in PACKAGE.rglob("*.py")}
+    with pytest.raises(CycleError):
+        TopologicalSorter(needs | {PACKAGE / "errors.py": {PACKAGE / "cli.py"}}).prepare()
+    TopologicalSorter(needs).prepare()

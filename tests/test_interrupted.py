@@ -18,11 +18,12 @@ from tests.conftest import ONCE, TryKernel
 from tests.fabricated import plain_sql
 from tests.on_host import ON_HOST
 from tsm2_tune.errors import DeviceError, ToolMissing
+from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
+from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
-from tsm2_tune.generator.rules import Candidate, Guidelines
 from tsm2_tune.tuner import serving
 from tsm2_tune.tuner import tune as tuning
 from tsm2_tune.tuner import worker as workers

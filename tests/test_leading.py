@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from tests.fabricated import measurement, plain_sql, trial, tuning_run
+from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import FAMILIES, config_spelt, family_named
 from tsm2_tune.generator.order import ordered
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
-from tsm2_tune.generator.rules import Candidate
 from tsm2_tune.generator.space import search_space
 from tsm2_tune.tuner import job
 from tsm2_tune.tuner.leading import FIRST, LEADING, Leading

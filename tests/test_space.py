@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tsm2_tune.errors import InputError
+from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.families.gemm import GemmConfig
@@ -31,13 +32,13 @@ from tsm2_tune.generator.families.tsmr_rows import TsmrRowsConfig
 from tsm2_tune.generator.families.tsmt import TsmtConfig
 from tsm2_tune.generator.families.tsmt_few import TsmtFewConfig
 from tsm2_tune.generator.families.tsmt_ring import TsmtRingConfig
+from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.probes import edge_problems
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.generator.rules import Candidate, Guidelines
 from tsm2_tune.generator.space import rules_of, search_space
-from tsm2_tune.generator.splitting import HAS_F64_TENSOR_CORES, has_f64_tensor_cores
+from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES, has_f64_tensor_cores
 
 H200 = PROFILES["h200"]
 R = Problem(20480, 16, 20480, "f32")

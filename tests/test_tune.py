@@ -8,11 +8,12 @@ from dataclasses import replace
 
 import pytest
 
+from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.tsm2 import Tsm2Config
+from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
-from tsm2_tune.generator.rules import Candidate, Guidelines
 from tsm2_tune.tuner.compiler import Toolchain
 from tsm2_tune.tuner.past import NOTHING_PAST
 from tsm2_tune.tuner.phases import Phases

@@ -8,7 +8,7 @@ from itertools import chain, count, islice, repeat
 from types import SimpleNamespace
 from typing import Any, cast
 
-from tsm2_tune.generator.rules import Candidate
+from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.tuner.waiting import FAR_BEHIND, LOOK_AHEAD, Line, Pending
 
 

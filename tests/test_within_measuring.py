@@ -15,7 +15,7 @@ from tests.simulated import DEVICE, KERNELS, RUN, SHAPES, TARGET, Simulated, Tim
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families.tsmr import TsmrConfig
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.splitting import SPLITS, WIDE_SPLITS
+from tsm2_tune.generator.split_k import SPLITS, WIDE_SPLITS
 from tsm2_tune.tuner.export.measuring import Bench, Narrowed, Search
 from tsm2_tune.tuner.export.pairs import Selected, Tuned
 from tsm2_tune.tuner.store import Store

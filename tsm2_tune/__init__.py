@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from tsm2_tune.api.results import Exported, best, export
     from tsm2_tune.api.tuning import TuningResult, tune
     from tsm2_tune.errors import DeviceError, InputError, StoreError, ToolMissing, TuneError, WorkerError
+    from tsm2_tune.generator.candidate import Candidate
     from tsm2_tune.generator.config import KernelConfig
     from tsm2_tune.generator.limits import DeviceLimits
     from tsm2_tune.generator.problem import Problem
-    from tsm2_tune.generator.rules import Candidate, Rule
+    from tsm2_tune.generator.rules import Rule
     from tsm2_tune.generator.space import SearchSpace
     from tsm2_tune.tuner.events import (
         Crossed,

@@ -11,9 +11,9 @@ import click
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import FAMILIES
+from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.problem import ELEMENT_TYPES, MATHS
 from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.generator.rules import Guidelines
 from tsm2_tune.generator.shapes import SPELLING
 from tsm2_tune.options import (
     DEFAULT_BUDGET_SECONDS,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tsm2_tune.errors import InputError, nearest_name
 from tsm2_tune.generator.families import FAMILIES, family_named
+from tsm2_tune.generator.guidelines import Thresholds, parse_thresholds
 from tsm2_tune.generator.problem import (
     DTYPES,
     ELEMENT_TYPES,
@@ -20,7 +21,6 @@ from tsm2_tune.generator.problem import (
     dtype_named,
     unknown_dtype,
 )
-from tsm2_tune.generator.rules import Thresholds, parse_thresholds
 from tsm2_tune.generator.shapes import parse_shapes
 from tsm2_tune.tuner.trial import Cache, Outcome, shown
 

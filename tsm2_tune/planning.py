@@ -24,11 +24,11 @@ from tsm2_tune.errors import InputError, TuneError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.family import Family
+from tsm2_tune.generator.guidelines import Thresholds
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.roofline import data_sheet, modelled
-from tsm2_tune.generator.rules import Thresholds
 from tsm2_tune.generator.space import unfit
 from tsm2_tune.options import (
     LARGE,

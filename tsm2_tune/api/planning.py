@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tsm2_tune.errors import InputError
+from tsm2_tune.generator.guidelines import Thresholds
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Thresholds
 from tsm2_tune.generator.space import SearchSpace, search_space
 from tsm2_tune.options import Products, Texts, computable, family_names, problems_of, thresholds_of
 from tsm2_tune.tuner.target import default_spec, limits_of

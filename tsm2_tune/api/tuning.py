@@ -8,8 +8,8 @@ from os import PathLike
 
 from tsm2_tune.api.planning import problems, spec_of
 from tsm2_tune.errors import InputError
+from tsm2_tune.generator.guidelines import Thresholds
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Thresholds
 from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.options import (
     DEFAULT_BUDGET_SECONDS,

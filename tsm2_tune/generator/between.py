@@ -13,13 +13,15 @@ from typing import Any
 
 import numpy as np
 
+from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.expected import expected_us
 from tsm2_tune.generator.families import FAMILIES
+from tsm2_tune.generator.first_choices import first_choices
+from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.order import FAR_BEHIND
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Candidate, Guidelines
 
 KERNELS_OF_A_SHAPE = 2
 MOST_SHAPES = 48  # between the tuned ones of an element type and op
@@ -69,7 +71,7 @@ def kernels_between(tuned: Collection[Problem], limits: DeviceLimits) -> dict[st
 
 def _first_choices(problem: Problem, limits: DeviceLimits) -> list[KernelConfig]:
     families = (one for one in FAMILIES.values() if not one.only_by_name and one.supports(problem))
-    preferred = ((family, family.preferred(problem, limits)) for family in families)
+    preferred = ((family, first_choices(family, problem, limits)) for family in families)
     candidates = (Candidate(family, own[0], problem, limits, Guidelines()) for family, own in preferred if own)
     timed = sorted((float(expected_us(one)), one.config.text, one.config) for one in candidates)
     return [config for us, _, config in timed[:KERNELS_OF_A_SHAPE] if us <= FAR_BEHIND * timed[0][0]]

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from tsm2_tune.generator.architecture import architecture_of, peak_gflops
+from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import GROUP_SPLITS
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.roofline import Ceilings, data_sheet
-from tsm2_tune.generator.rules import Candidate
 
 START_US = 5.0  # between two events around a kernel that has next to nothing to do: the least of small winners
 SUMS_BYTES_PER_CLOCK = 64  # that a multiprocessor reads of what the L2 holds

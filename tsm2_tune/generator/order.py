@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.expected import expected_us
 from tsm2_tune.generator.families import family_named
-from tsm2_tune.generator.rules import Candidate
+from tsm2_tune.generator.first_choices import first_choices
 from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.generator.tables import Chosen, Joined, Rows, parts_of, places
 
@@ -25,7 +26,7 @@ def ordered(space: SearchSpace, seed: int) -> Sequence[Candidate]:
     The families take turns, that first whose first choice is expected to be fastest. One whose first choice is far
     behind what any candidate is expected to take is preferred for nothing: its candidates stand among the others.
     """
-    preferred = [family_named(name).preferred(space.problem, space.limits) for name in space.families]
+    preferred = [first_choices(family_named(name), space.problem, space.limits) for name in space.families]
     at = places(space.kept, frozenset(chain.from_iterable(preferred)))
     times_us = expected_times_us(space.kept)
     alone = len(space.families) == 1  # whatever it prefers is all that is asked for

@@ -2,123 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
-from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
 
-from tsm2_tune.errors import InputError
-from tsm2_tune.generator.config import KernelConfig, Launch, Resources
-from tsm2_tune.generator.limits import DeviceLimits
-from tsm2_tune.generator.occupancy import Occupancy, occupancy
+from tsm2_tune.generator.candidate import Candidate, tunable
 from tsm2_tune.generator.problem import Problem
 
-if TYPE_CHECKING:  # the families import this module
-    from tsm2_tune.generator.families.family import Family
-
-NO_GUIDELINES = "none"  # as a user spells thresholds of 0
 RuleKind = Literal["limit", "shape", "guideline"]
-
-
-@dataclass(frozen=True, slots=True)
-class Guidelines:
-    """Thresholds of the guideline rules; the user's to set. A lower one keeps more configurations, 0 all of them.
-
-    BACUGen's guidelines (section 5.3) for Fermi are 512 threads and 2 blocks a multiprocessor; those for a
-    memory-bound kernel are weaker, since Little's law asks for bytes in flight and not for threads.
-    """
-
-    min_threads_per_sm: int = 256  # resident threads that hide latency
-    min_blocks_per_sm: int = 1  # of more, one computes while another waits at a barrier; some winners are alone
-    min_reuse: float = 4.0  # FMAs for each element of A loaded into a register, as far as n allows
-    min_line_bytes: int = 0  # neighbours in memory that neighbouring threads read
-
-    @property
-    def text(self) -> str:
-        """As a user spells them, such as min-threads-per-sm=256,min-blocks-per-sm=1."""
-        values = ((spelt(field.name), getattr(self, field.name)) for field in fields(self))
-        return ",".join(
-            f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in values
-        )
-
-    def moved(self, thresholds: Thresholds) -> Guidelines:
-        """The same but for these thresholds."""
-        return replace(self, **dict[str, Any](thresholds))
-
-
-# What a user moves: of Guidelines, by name. The others stay each family's own.
-Thresholds = Mapping[str, float]
-
-
-def spelt(name: str) -> str:
-    """A field's name as a user spells it."""
-    return name.replace("_", "-")
-
-
-def parse_thresholds(text: str) -> dict[str, float]:
-    """The thresholds that `name=value,...` sets (dashes or underscores), or `none`, which sets all of them to 0.
-
-    What stands after `none` is set again. InputError for an unknown or a repeated name, and for no such value.
-    """
-    known = {field.name: field.type for field in fields(Guidelines)}
-    items = [item for item in map(str.strip, text.split(",")) if item]
-    if NO_GUIDELINES in items[1:]:
-        raise InputError(f"guidelines {text!r}: {NO_GUIDELINES} takes all thresholds away, so it stands first")
-    start = dict.fromkeys(known, 0) if NO_GUIDELINES in items else {}
-    values: dict[str, float] = {}
-    for item in items[1:] if start else items:
-        name, _, value = item.partition("=")
-        key = name.strip().replace("-", "_")
-        if key not in known:
-            names = ", ".join(map(spelt, known))
-            raise InputError(f"unknown guideline {name.strip()!r}: expected one of {names}, or {NO_GUIDELINES}")
-        if key in values:
-            raise InputError(f"guideline {name.strip()} is set twice: say it once")
-        values[key] = _threshold(name.strip(), value, whole=known[key] == "int")
-    return start | values
-
-
-def _threshold(name: str, value: str, *, whole: bool) -> float:
-    """The number that `value` spells; InputError where it is none that the guideline can have."""
-    try:
-        number = int(value) if whole else float(value)
-    except ValueError:
-        expected = "whole number" if whole else "number"
-        raise InputError(f"guideline {name}={value!r}: expected a {expected}") from None
-    if not 0 <= number < float("inf"):
-        raise InputError(f"guideline {name}={value}: expected a number of at least 0")
-    return number
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A configuration beside everything a rule may ask about it, computed when it is asked."""
-
-    family: Family[Any]
-    config: KernelConfig
-    problem: Problem
-    limits: DeviceLimits
-    guidelines: Guidelines
-    compiled: Resources | None = None  # what the compiler made of it, where that is known
-
-    @cached_property
-    def resources(self) -> Resources:
-        return self.compiled or self.family.resources(self.config, self.problem)
-
-    @cached_property
-    def launch(self) -> Launch:
-        return self.family.launch(self.config, self.problem)
-
-    @cached_property
-    def occupancy(self) -> Occupancy:
-        if self.compiled is None:
-            return self.family.occupancy(self.resources, self.limits)
-        return occupancy(
-            self.limits,
-            threads=self.resources.threads,
-            registers=self.resources.registers,
-            smem_bytes=self.resources.smem_bytes,
-        )
+REGISTERS_SPARED = 1.15  # of the estimate to what the compiler can do with, before it spills in the inner loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,4 +114,21 @@ GUIDELINE_RULES = (
         "an element of A in a register should feed several columns of C, as far as n has them",
         lambda c: c.resources.reuse >= min(c.guidelines.min_reuse, c.problem.n),
     ),
+)
+
+
+def _registers_reachable(candidate: Candidate) -> bool:
+    """Whether the bound is one that the compiler need not spill for, and that it would not keep anyway."""
+    min_blocks, resources = tunable(candidate, "min_blocks"), candidate.resources
+    if min_blocks <= 1:
+        return True
+    bound = candidate.limits.registers_per_sm // (resources.threads * min_blocks)
+    return resources.registers <= REGISTERS_SPARED * bound and bound <= 2 * resources.registers
+
+
+REGISTERS_REACHABLE = Rule(
+    "registers-reachable",
+    "shape",
+    "a bound on registers that makes the compiler spill, or that it would meet anyway, is of no use",
+    _registers_reachable,
 )

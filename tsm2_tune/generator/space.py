@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.family import Family
+from tsm2_tune.generator.guidelines import Guidelines, Thresholds
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
-from tsm2_tune.generator.rules import GUIDELINE_RULES, HARDWARE_RULES, Candidate, Guidelines, Rule, Thresholds
+from tsm2_tune.generator.rules import GUIDELINE_RULES, HARDWARE_RULES, Rule
 from tsm2_tune.generator.tables import Joined
 
 OWN: Thresholds = MappingProxyType({})  # no threshold is moved
@@ -81,7 +83,7 @@ def search_space(
     for family, wanted in zip(chosen, in_force, strict=True):
         applicable = rules_of(family)
         rules |= {rule.name: rule for rule in applicable}
-        of_family, dropped_of_family = family.pruned(problem, limits, wanted, applicable)
+        of_family, dropped_of_family = pruned(family, problem, limits, wanted, applicable)
         kept.append(of_family)
         dropped += dropped_of_family
     return SearchSpace(
@@ -92,3 +94,21 @@ def search_space(
         dropped=tuple((rule, dropped[name]) for name, rule in rules.items()),
         guidelines=in_force,
     )
+
+
+def pruned(
+    family: Family[Any], problem: Problem, limits: DeviceLimits, guidelines: Guidelines, rules: Sequence[Rule]
+) -> tuple[Sequence[Candidate], Counter[str]]:
+    """The family's configurations that every rule keeps, and how many each rule drops that is the first to do so."""
+    in_tables = family.kept_in_tables(problem, limits, guidelines, rules)
+    if in_tables is not None:
+        return in_tables
+    kept, dropped = list[Candidate](), Counter[str]()
+    for config in family.configurations():
+        candidate = Candidate(family, config, problem, limits, guidelines)
+        first = next((rule for rule in rules if not rule.keeps(candidate)), None)
+        if first is None:
+            kept.append(candidate)
+        else:
+            dropped[first.name] += 1
+    return kept, dropped

@@ -11,20 +11,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
+from tsm2_tune.generator.candidate import Candidate, tunable
 from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import ODD_STAGED_LINES, Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Candidate, Rule
-from tsm2_tune.generator.splitting import (
-    REGISTERS_REACHABLE,
-    WIDE_SPLIT_RULES,
-    WIDE_SPLITS,
-    are_whole_waves,
-    tunable,
-    wide_splits,
-)
+from tsm2_tune.generator.rules import REGISTERS_REACHABLE, Rule
+from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS, are_whole_waves, wide_splits
 from tsm2_tune.generator.tiles import LARGEST_GRAM_TILE, LARGEST_THIN, SKINNY, is_general, tile_rules, tile_traffic
 
 WARP_THREADS = 32

@@ -8,11 +8,11 @@ from typing import ClassVar, TypeVar
 import numpy as np
 
 from tsm2_tune.generator.bacugen import WARP_THREADS
+from tsm2_tune.generator.candidate import Candidate, tunable
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families.family import Tunable
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Candidate, Rule
-from tsm2_tune.generator.splitting import tunable
+from tsm2_tune.generator.rules import Rule
 
 VECTORS = (1, 2, 4)
 LOADS = (1, 2, 4)

@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from tsm2_tune.generator.families.family import Tunable
 from tsm2_tune.generator.rules import Rule, columns_within_n, prefetch_within_k
-from tsm2_tune.generator.splitting import SPLITTING_RULES
+from tsm2_tune.generator.split_k import SPLITTING_RULES
 
 # Loads of A that are first to evict leave the L2 to whatever else is there: to B and C, which is of use, and to the
 # dirty lines of the kernel before, which is not. Others push those out once.

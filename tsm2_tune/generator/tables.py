@@ -10,9 +10,9 @@ from typing import Any, overload
 
 import numpy as np
 
+from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.occupancy import Ints
-from tsm2_tune.generator.rules import Candidate
 
 
 class Rows(Sequence[Candidate]):

@@ -9,11 +9,13 @@ from typing import Literal
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.architecture import HOST
+from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import family_named
+from tsm2_tune.generator.guidelines import Guidelines, Thresholds
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Candidate, Guidelines, Rule, Thresholds
+from tsm2_tune.generator.rules import Rule
 from tsm2_tune.generator.space import guidelines_in_force, rules_of
 from tsm2_tune.tuner.stored import CurrentTrial, is_of_this_version
 from tsm2_tune.tuner.trial import Cache, LoadedResources
@@ -147,7 +149,7 @@ def _guidelines(
     for of_problem in fastest_first.values():
         for trial in of_problem:
             candidate = candidates[trial.id]
-            own = [rule for rule in rules_of(candidate.family) if rule.kind == "guideline"]
+            own = [rule for rule in rules_of(family_named(candidate.config.family)) if rule.kind == "guideline"]
             names |= dict.fromkeys(rule.name for rule in own)
             dropping[trial.id] = {rule.name for rule in own if not rule.keeps(candidate)}
     found = []
@@ -231,7 +233,7 @@ def _rules(trials: Iterable[CurrentTrial], candidates: Mapping[int, Candidate]) 
                 estimate.resources, registers=trial.compiled.registers, smem_bytes=trial.compiled.smem_bytes
             )
             compiled = replace(estimate, compiled=real)
-            for rule in rules_of(estimate.family):
+            for rule in rules_of(family_named(estimate.config.family)):
                 decided[rule.name, rule.kind].append((_keeps(rule, estimate), _keeps(rule, compiled)))
     return tuple(
         RuleAudit(

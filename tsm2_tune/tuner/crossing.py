@@ -18,11 +18,11 @@ from datetime import UTC, datetime
 from itertools import groupby
 
 from tsm2_tune.generator.between import kernels_between
+from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.expected import expected_us
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Candidate
 from tsm2_tune.tuner import job, suggested
 from tsm2_tune.tuner.claims import Claims
 from tsm2_tune.tuner.events import Crossed, VendorLeftOut, WinnerVerified

@@ -8,11 +8,12 @@ from datetime import UTC, datetime
 
 from tsm2_tune import __version__
 from tsm2_tune.errors import InputError
+from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.families import FAMILIES, config_spelt, family_named
+from tsm2_tune.generator.guidelines import Thresholds
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.order import ordered
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Candidate, Thresholds
 from tsm2_tune.generator.space import SearchSpace, search_space
 from tsm2_tune.generator.tables import places
 from tsm2_tune.generator.transposed import transposed
@@ -289,7 +290,7 @@ def these_first(texts: Sequence[str], candidates: Sequence[Candidate], space: Se
     there = [config for config in configs if config.early in at]
     early = {config: space.kept[at[config.early]] for config in there}
     found = {config: replace(candidate, config=config) for config, candidate in early.items()}
-    usable = {config: one for config, one in found.items() if one.family.has(config, one.problem)}
+    usable = {config: one for config, one in found.items() if family_named(config.family).has(config, one.problem)}
     yield from usable.values()
     yield from (candidate for candidate in candidates if candidate.config not in usable)
 

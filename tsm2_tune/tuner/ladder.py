@@ -8,10 +8,10 @@ from itertools import zip_longest
 from typing import Any
 
 from tsm2_tune.errors import InputError
+from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.families.ladder import FAMILY, PUBLISHED_ON, PUBLISHED_SHAPE, STEPS, Step
 from tsm2_tune.generator.order import ordered
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Candidate
 from tsm2_tune.generator.space import OWN, SearchSpace
 from tsm2_tune.tuner import job
 from tsm2_tune.tuner.store import Store

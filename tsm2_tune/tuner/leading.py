@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
+from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import family_named
-from tsm2_tune.generator.rules import Candidate
 from tsm2_tune.tuner.past import Claimed, Past
 from tsm2_tune.tuner.trial import Outcome, Trial
 

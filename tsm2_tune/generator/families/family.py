@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Generic, TypeVar
 
+from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
+from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.occupancy import Occupancy, occupancy
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
-from tsm2_tune.generator.rules import HARDWARE_RULES, Candidate, Guidelines, Rule
-from tsm2_tune.generator.splitting import ONE_WAVE, in_one_wave
+from tsm2_tune.generator.rules import Rule
 from tsm2_tune.runtime.expecting import Division
 
 C = TypeVar("C", bound=KernelConfig)
@@ -105,20 +106,13 @@ class Family(ABC, Generic[C]):
     def _every(self) -> frozenset[C]:
         return frozenset(self.configurations())
 
-    def pruned(
+    def kept_in_tables(
         self, problem: Problem, limits: DeviceLimits, guidelines: Guidelines, rules: Sequence[Rule]
-    ) -> tuple[Sequence[Candidate], Counter[str]]:
-        """The configurations that every rule keeps, and how many each rule drops that is the first to do so."""
-        kept, dropped = list[Candidate](), Counter[str]()
-        for config in self.configurations():
-            candidate = Candidate(self, config, problem, limits, guidelines)
-            for rule in rules:
-                if not rule.keeps(candidate):
-                    dropped[rule.name] += 1
-                    break
-            else:
-                kept.append(candidate)
-        return kept, dropped
+    ) -> tuple[Sequence[Candidate], Counter[str]] | None:
+        """What every rule keeps of a space that is too large for an object each, and how many each rule drops that is
+        the first to do so. None: the space is small.
+        """
+        return None
 
     def guidelines(self, problem: Problem, limits: DeviceLimits) -> Guidelines:
         """Those that hold where the user sets none."""
@@ -155,24 +149,6 @@ class Family(ABC, Generic[C]):
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[C, ...]:
         """Configurations of the space that a model, or what won elsewhere, wants tried first, best first."""
         return ()
-
-    def preferred(self, problem: Problem, limits: DeviceLimits) -> tuple[C, ...]:
-        """The proposals that suit this shape and fit this device: what the family's and the hardware's rules keep.
-
-        Where that is none of them, since the device holds fewer blocks, the same with as many as it holds.
-        """
-        rules = (*self.rules, *HARDWARE_RULES)
-
-        def keeps(config: C) -> bool:
-            candidate = Candidate(self, config, problem, limits, Guidelines())
-            return all(rule.keeps(candidate) for rule in rules)
-
-        proposals = self.proposals(problem, limits)
-        kept = tuple(filter(keeps, proposals))
-        if kept or ONE_WAVE not in self.rules:
-            return kept
-        fewer = dict.fromkeys(in_one_wave(self, config, problem, limits) for config in proposals)
-        return tuple(filter(keeps, fewer))
 
     def context(self, config: C, problem: Problem) -> dict[str, Any]:
         """Names the template sees besides the tunables."""

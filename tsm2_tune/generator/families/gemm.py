@@ -29,13 +29,15 @@ from tsm2_tune.generator.bacugen import (
     published_occupancy,
     with_reading_grids,
 )
+from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import Family
+from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.occupancy import Ints, Occupancy, occupancies
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import GUIDELINE_RULES, HARDWARE_RULES, Candidate, Guidelines, Rule
+from tsm2_tune.generator.rules import GUIDELINE_RULES, HARDWARE_RULES, Rule
 from tsm2_tune.generator.stencil import (
     BUFFERS,
     FERMI,
@@ -140,10 +142,10 @@ class Gemm(Family[GemmConfig]):
             )
         )
 
-    def pruned(
+    def kept_in_tables(
         self, problem: Problem, limits: DeviceLimits, guidelines: Guidelines, rules: Sequence[Rule]
     ) -> tuple[Sequence[Candidate], Counter[str]]:
-        """By tables, see `_kept`."""
+        """A table for each way to read, see `_kept`."""
         dropped = Counter[str]()
         tables = self._tables(problem, limits, guidelines, rules, dropped)
         return Joined([Rows(one) for one in tables]), dropped

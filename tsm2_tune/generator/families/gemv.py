@@ -17,13 +17,14 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, ClassVar, Literal, get_args
 
+from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
-from tsm2_tune.generator.rules import Candidate, Rule
-from tsm2_tune.generator.splitting import (
+from tsm2_tune.generator.rules import Rule
+from tsm2_tune.generator.split_k import (
     LEAST_SHARE,
     NEARLY_ALL,
     adders,

@@ -15,7 +15,8 @@ from tsm2_tune.generator.families.family import Tunable
 from tsm2_tune.generator.gram import GRAM_RULES, GRAM_TUNABLES, TILE, GramBaseConfig, GramFamily
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
-from tsm2_tune.generator.splitting import WIDE_SPLITS, has_f64_tensor_cores, wide_splits
+from tsm2_tune.generator.split_k import WIDE_SPLITS, wide_splits
+from tsm2_tune.generator.tensor_cores import has_f64_tensor_cores
 from tsm2_tune.generator.tiles import covering
 
 LINES = (8, 4)  # columns of X in a group

@@ -17,10 +17,10 @@ from typing import Any, ClassVar
 
 from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import Family, Tunable
+from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Guidelines
 from tsm2_tune.generator.tiles import tile_traffic
 
 BLOCK_SIDES = (8, 16, 32)  # of the first two steps, and of the third one's square tiles

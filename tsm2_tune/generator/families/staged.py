@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from itertools import product
 from typing import ClassVar
 
+from tsm2_tune.generator.candidate import Candidate, tunable
 from tsm2_tune.generator.families.family import Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Candidate, Rule
-from tsm2_tune.generator.splitting import WIDE_SPLITS, has_f64_tensor_cores, tunable, wide_splits
+from tsm2_tune.generator.rules import Rule
+from tsm2_tune.generator.split_k import WIDE_SPLITS, wide_splits
 from tsm2_tune.generator.staging import (
     STAGING_TUNABLES,
     WARP_THREADS,
@@ -25,6 +26,7 @@ from tsm2_tune.generator.staging import (
     filling,
     staging_rules,
 )
+from tsm2_tune.generator.tensor_cores import has_f64_tensor_cores
 from tsm2_tune.generator.tiles import covering
 
 TILE = (8, 16, 32, 64)  # rows and columns of C, of a block

@@ -12,6 +12,7 @@ from itertools import product
 from typing import Any, ClassVar
 
 from tsm2_tune.generator.architecture import HOST
+from tsm2_tune.generator.candidate import tunable
 from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import ODD_STAGED_LINES, Family, Tunable
 from tsm2_tune.generator.families.tsmr_half_ring import FEW_COLUMNS, MANY_COLUMNS
@@ -19,13 +20,8 @@ from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Rule, covering_rule
-from tsm2_tune.generator.splitting import (
-    WIDE_SPLIT_RULES,
-    WIDE_SPLITS,
-    WITH_WARPGROUP_PRODUCTS,
-    tunable,
-    wide_splits,
-)
+from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS, wide_splits
+from tsm2_tune.generator.tensor_cores import WITH_WARPGROUP_PRODUCTS
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering, tile_traffic
 
 COLUMNS = (32, 64)  # of a tile

@@ -11,18 +11,13 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, ClassVar
 
+from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
-from tsm2_tune.generator.rules import (
-    VECTOR_HOLDS_AN_ELEMENT,
-    Candidate,
-    Rule,
-    columns_within_n,
-    prefetch_within_k,
-)
+from tsm2_tune.generator.rules import VECTOR_HOLDS_AN_ELEMENT, Rule, columns_within_n, prefetch_within_k
 from tsm2_tune.generator.streaming import EVICT_FIRST, POLICIES
 from tsm2_tune.generator.tiles import covering
 from tsm2_tune.runtime.expecting import Division

@@ -12,18 +12,15 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, ClassVar
 
+from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Candidate, Rule, covering_rule
-from tsm2_tune.generator.splitting import (
-    HAS_F64_TENSOR_CORES,
-    MULTIPROCESSORS,
-    WIDE_SPLIT_RULES,
-    has_f64_tensor_cores,
-)
+from tsm2_tune.generator.rules import Rule, covering_rule
+from tsm2_tune.generator.split_k import MULTIPROCESSORS, WIDE_SPLIT_RULES
+from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES, has_f64_tensor_cores
 from tsm2_tune.generator.tiles import covering
 from tsm2_tune.runtime.expecting import Division
 

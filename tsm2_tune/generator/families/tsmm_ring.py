@@ -14,13 +14,14 @@ from itertools import product
 from math import hypot
 from typing import Any, ClassVar
 
+from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Candidate, Rule, covering_rule
-from tsm2_tune.generator.splitting import WIDE_SPLIT_RULES, WIDE_SPLITS, in_turns, wide_splits
+from tsm2_tune.generator.rules import Rule, covering_rule
+from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS, in_turns, wide_splits
 from tsm2_tune.runtime.expecting import Division
 
 THREADS = (128, 256)

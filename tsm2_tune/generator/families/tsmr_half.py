@@ -18,8 +18,7 @@ from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Rule
-from tsm2_tune.generator.splitting import (
-    HAS_HALF_TENSOR_CORES,
+from tsm2_tune.generator.split_k import (
     LEAST_SHARE,
     SPLITS,
     SPLITS_ROW_TILES,
@@ -29,6 +28,7 @@ from tsm2_tune.generator.splitting import (
     splits_to_prefer,
 )
 from tsm2_tune.generator.streaming import POLICIES, streaming_rules, streaming_tunables
+from tsm2_tune.generator.tensor_cores import HAS_HALF_TENSOR_CORES
 
 THREADS = (128, 256)
 LANE_ROWS = (2, 4, 8, 16)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, ClassVar
 
+from tsm2_tune.generator.candidate import Candidate, tunable
 from tsm2_tune.generator.config import Resources
 from tsm2_tune.generator.families.tsmr_half import (
     LANES_DOWN,
@@ -23,8 +24,8 @@ from tsm2_tune.generator.families.tsmr_half import (
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Candidate, Rule, columns_within_n
-from tsm2_tune.generator.splitting import LEAST_SHARE, SPLITS_ROW_TILES, tunable
+from tsm2_tune.generator.rules import Rule, columns_within_n
+from tsm2_tune.generator.split_k import LEAST_SHARE, SPLITS_ROW_TILES
 from tsm2_tune.generator.streaming import EVICT_FIRST
 
 THREADS = (128, 256)

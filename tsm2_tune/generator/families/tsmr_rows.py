@@ -15,20 +15,16 @@ from itertools import product
 from math import log
 from typing import Any, ClassVar
 
+from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
-from tsm2_tune.generator.rules import VECTOR_HOLDS_AN_ELEMENT, Candidate, Rule, columns_within_n
-from tsm2_tune.generator.splitting import (
-    LEAST_SHARE,
-    REGISTERS_SPARED,
-    has_f64_tensor_cores,
-    most_loads,
-    split_traffic,
-)
+from tsm2_tune.generator.rules import REGISTERS_SPARED, VECTOR_HOLDS_AN_ELEMENT, Rule, columns_within_n
+from tsm2_tune.generator.split_k import LEAST_SHARE, most_loads, split_traffic
 from tsm2_tune.generator.streaming import EVICT_FIRST, POLICIES
+from tsm2_tune.generator.tensor_cores import has_f64_tensor_cores
 from tsm2_tune.runtime.expecting import Division
 
 WARP_THREADS = 32

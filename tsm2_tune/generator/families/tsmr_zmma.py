@@ -13,21 +13,16 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, ClassVar
 
+from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Candidate, Rule
-from tsm2_tune.generator.splitting import (
-    HAS_F64_TENSOR_CORES,
-    LEAST_SHARE,
-    SPLITS_ROW_TILES,
-    most_loads,
-    split_traffic,
-    with_splits,
-)
+from tsm2_tune.generator.rules import Rule
+from tsm2_tune.generator.split_k import LEAST_SHARE, SPLITS_ROW_TILES, most_loads, split_traffic, with_splits
 from tsm2_tune.generator.streaming import POLICIES, streaming_rules, streaming_tunables
+from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES
 from tsm2_tune.generator.tiles import LARGEST_THIN, is_general
 
 THREADS = (64, 128, 256)

@@ -11,26 +11,26 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, ClassVar
 
+from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import FMA_DTYPES, TF32_DTYPES, Problem
-from tsm2_tune.generator.rules import Candidate, Rule
-from tsm2_tune.generator.splitting import (
-    REGISTERS_REACHABLE,
+from tsm2_tune.generator.rules import REGISTERS_REACHABLE, Rule
+from tsm2_tune.generator.split_k import (
     SMALL_K,
     WIDE_SPLIT_RULES,
     WIDE_SPLITS,
     adders,
     flat_splits,
-    has_f64_tensor_cores,
     in_turns,
     mostly_busy,
     splits_of_few_chunks,
     wide_splits,
 )
 from tsm2_tune.generator.streaming import EVICT_FIRST, POLICIES
+from tsm2_tune.generator.tensor_cores import has_f64_tensor_cores
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering, mirrored, tile_rules, tile_traffic
 
 THREADS = (128, 256, 512)

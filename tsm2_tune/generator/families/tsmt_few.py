@@ -12,21 +12,20 @@ from itertools import product
 from math import gcd
 from typing import Any, ClassVar
 
+from tsm2_tune.generator.candidate import Candidate, tunable
 from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Candidate, Rule
-from tsm2_tune.generator.splitting import (
-    REGISTERS_REACHABLE,
+from tsm2_tune.generator.rules import REGISTERS_REACHABLE, Rule
+from tsm2_tune.generator.split_k import (
     SMALL_K,
     WIDE_SPLIT_RULES,
     WIDE_SPLITS,
     flat_splits,
     mostly_busy,
     splits_of_few_chunks,
-    tunable,
     wide_splits,
 )
 from tsm2_tune.generator.streaming import EVICT_FIRST, POLICIES

@@ -13,24 +13,24 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, ClassVar
 
+from tsm2_tune.generator.candidate import tunable
 from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Rule
-from tsm2_tune.generator.splitting import (
-    HAS_HALF_TENSOR_CORES,
+from tsm2_tune.generator.split_k import (
     SMALL_K,
     WIDE_SPLIT_RULES,
     WIDE_SPLITS,
     adders,
     mostly_busy,
     splits_of_few_chunks,
-    tunable,
     wide_splits,
 )
 from tsm2_tune.generator.streaming import EVICT_FIRST, POLICIES
+from tsm2_tune.generator.tensor_cores import HAS_HALF_TENSOR_CORES
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering, tile_rules, tile_traffic
 
 TILE = (16, 32, 64)  # rows and columns of C, of a block

@@ -18,9 +18,8 @@ from tsm2_tune.generator.families.family import Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.splitting import (
-    HAS_F64_TENSOR_CORES,
-    REGISTERS_REACHABLE,
+from tsm2_tune.generator.rules import REGISTERS_REACHABLE
+from tsm2_tune.generator.split_k import (
     SMALL_K,
     WIDE_SPLIT_RULES,
     WIDE_SPLITS,
@@ -31,6 +30,7 @@ from tsm2_tune.generator.splitting import (
     wide_splits,
 )
 from tsm2_tune.generator.streaming import EVICT_FIRST, POLICIES
+from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering, tile_rules, tile_traffic
 
 THREADS = (128, 256, 512)

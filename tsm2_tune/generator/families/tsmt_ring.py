@@ -13,13 +13,14 @@ from itertools import product
 from math import gcd, lcm
 from typing import Any, ClassVar
 
+from tsm2_tune.generator.candidate import Candidate, tunable
 from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import ODD_LINES, Family, Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
-from tsm2_tune.generator.rules import Candidate, Rule
-from tsm2_tune.generator.splitting import (
+from tsm2_tune.generator.rules import Rule
+from tsm2_tune.generator.split_k import (
     MULTIPROCESSORS,
     SMALL_K,
     WIDE_SPLIT_RULES,
@@ -27,7 +28,6 @@ from tsm2_tune.generator.splitting import (
     flat_splits,
     in_turns,
     mostly_busy,
-    tunable,
     wide_splits,
 )
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering, tile_rules, tile_traffic

@@ -8,12 +8,13 @@ from dataclasses import replace
 from functools import cache
 from itertools import product
 
+from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import family_named
+from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Candidate, Guidelines
-from tsm2_tune.generator.splitting import ROW_TILES, SPLITS, WIDE_SPLITS
+from tsm2_tune.generator.split_k import ROW_TILES, SPLITS, WIDE_SPLITS
 
 OPTIONS: Mapping[str, tuple[int, ...]] = {  # of tunables of a launch that several families have
     "splits": tuple(sorted({*SPLITS, *WIDE_SPLITS})),

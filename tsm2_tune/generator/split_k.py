@@ -1,25 +1,25 @@
-"""What the families that stream A through registers and split k over blocks have in common."""
+"""Dividing k, or the tiles of C, over blocks: the options, which to try first, and the rules for them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import zip_longest
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-from tsm2_tune.generator.architecture import HOST, architecture_of, tensor_fmas
+from tsm2_tune.generator.candidate import Candidate, Design, tunable
 from tsm2_tune.generator.config import FLAT_SPLITS, KernelConfig, Resources, Traffic
+from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.occupancy import occupancy
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.rules import Candidate, Guidelines, Rule
+from tsm2_tune.generator.rules import REGISTERS_REACHABLE, Rule
 
 # How a grid is divided: parts of k for each tile of C, or tiles for each block, never both.
 SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 16, 17, 19, 20, 21, 24, 26, 32, 48)
 ROW_TILES = (2, 4, 8)
 SPLITS_ROW_TILES = (*((splits, 1) for splits in SPLITS), *((1, tiles) for tiles in ROW_TILES))
 LEAST_SHARE = 64  # of k, that is worth a block of its own
-REGISTERS_SPARED = 1.15  # of the estimate to what the compiler can do with, before it spills in the inner loop
 BLOCKS_PER_SM = 2  # that a grid should have at least
 NEARLY_ALL = 0.9  # of the multiprocessors
 
@@ -80,14 +80,6 @@ def mostly_busy(splits: int, chunks: int) -> bool:
     return splits * (1 - IDLE_BLOCKS) <= chunks
 
 
-# Compute capabilities: m16n8k8 of doubles is Hopper's, m16n8k16 of 16-bit floats is Ampere's.
-OLDEST_WITH_F64_MMA, OLDEST_WITH_HALF_MMA = (9, 0), (8, 0)
-WITH_WARPGROUP_PRODUCTS = (9, 0)  # alone: no architecture before or after has them
-
-
-if TYPE_CHECKING:  # the families import this module
-    from tsm2_tune.generator.families.family import Family
-
 C = TypeVar("C", bound=KernelConfig)
 
 
@@ -142,7 +134,7 @@ def splits_to_prefer(
     return sorted((splits for splits in options if splits <= most), key=time)[:PREFERRED_SPLITS]
 
 
-def with_splits(family: Family[C], variants: Iterable[C], problem: Problem, limits: DeviceLimits) -> tuple[C, ...]:
+def with_splits(family: Design, variants: Iterable[C], problem: Problem, limits: DeviceLimits) -> tuple[C, ...]:
     """The variants, which do not split k, each with the splits to prefer for it: in turns."""
     return in_turns(
         [
@@ -160,11 +152,6 @@ def with_splits(family: Family[C], variants: Iterable[C], problem: Problem, limi
     )
 
 
-def tunable(candidate: Candidate, name: str) -> int:
-    """The value of a numeric tunable."""
-    return int(getattr(candidate.config, name))
-
-
 def _share(candidate: Candidate) -> int:
     return candidate.problem.k // tunable(candidate, "splits")
 
@@ -175,15 +162,6 @@ def _grid_fills_device(candidate: Candidate) -> bool:
     enough = min(candidate.occupancy.blocks_per_sm or 1, BLOCKS_PER_SM) * NEARLY_ALL
     could_divide = tunable(candidate, "row_tiles") > 1 or _share(candidate) >= 2 * LEAST_SHARE
     return blocks >= enough * candidate.limits.sms or not could_divide
-
-
-def _registers_reachable(candidate: Candidate) -> bool:
-    """Whether the bound is one that the compiler need not spill for, and that it would not keep anyway."""
-    min_blocks, resources = tunable(candidate, "min_blocks"), candidate.resources
-    if min_blocks <= 1:
-        return True
-    bound = candidate.limits.registers_per_sm // (resources.threads * min_blocks)
-    return resources.registers <= REGISTERS_SPARED * bound and bound <= 2 * resources.registers
 
 
 def are_whole_waves(splits: int, limits: DeviceLimits) -> bool:
@@ -215,46 +193,12 @@ WIDE_SPLIT_RULES = (
 )
 
 
-def in_one_wave(family: Family[C], config: C, problem: Problem, limits: DeviceLimits) -> C:
+def in_one_wave(family: Design, config: C, problem: Problem, limits: DeviceLimits) -> C:
     """The configuration with no more blocks than are resident from the start."""
     options = (splits for splits in reversed(WIDE_SPLITS) if splits <= int(config.tunables["splits"]))
     every = (replace(config, splits=splits) for splits in options)  # type: ignore[call-arg]
     return next(c for c in every if ONE_WAVE.keeps(Candidate(family, c, problem, limits, Guidelines())))
 
-
-def has_f64_tensor_cores(limits: DeviceLimits, problem: Problem) -> bool:
-    """Whether the device multiplies in f64 by the instruction, at least as fast as the element type's FMAs do.
-
-    The host has a branch that does the same. Hopper's f64 tensor cores are as fast as FMAs in f32; chips that
-    are not made for double precision multiply a 64th as fast in it.
-    """
-    capability = limits.compute_capability
-    if capability < OLDEST_WITH_F64_MMA:
-        return capability == HOST
-    chip = architecture_of(capability)
-    return tensor_fmas(capability).get("f64", chip.f64_cores) >= chip.cores(problem.dtype_name)
-
-
-HAS_F64_TENSOR_CORES = Rule(
-    "has-f64-tensor-cores",
-    "limit",
-    "the instruction needs compute capability 9.0 or newer, and is not to be slower than the type's FMAs",
-    lambda c: has_f64_tensor_cores(c.limits, c.problem),
-)
-
-HAS_HALF_TENSOR_CORES = Rule(
-    "has-half-tensor-cores",
-    "limit",
-    "the instruction needs compute capability 8.0 or newer",
-    lambda c: c.limits.compute_capability == HOST or c.limits.compute_capability >= OLDEST_WITH_HALF_MMA,
-)
-
-REGISTERS_REACHABLE = Rule(
-    "registers-reachable",
-    "shape",
-    "a bound on registers that makes the compiler spill, or that it would meet anyway, is of no use",
-    _registers_reachable,
-)
 
 SPLITTING_RULES = (
     Rule(

@@ -1,0 +1,60 @@
+"""A configuration beside everything that a rule or a model may ask about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+from tsm2_tune.generator.config import KernelConfig, Launch, Resources, Traffic
+from tsm2_tune.generator.guidelines import Guidelines
+from tsm2_tune.generator.limits import DeviceLimits
+from tsm2_tune.generator.occupancy import Occupancy, occupancy
+from tsm2_tune.generator.problem import Problem
+
+
+class Design(Protocol):
+    """What a kernel family knows of a configuration. Families are such; rules and models know no more of them."""
+
+    @property
+    def on_tensor_cores(self) -> bool: ...
+    def resources(self, config: Any, problem: Problem) -> Resources: ...
+    def launch(self, config: Any, problem: Problem) -> Launch: ...
+    def traffic(self, config: Any, problem: Problem) -> Traffic: ...
+    def occupancy(self, resources: Resources, limits: DeviceLimits) -> Occupancy: ...
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A configuration beside everything a rule may ask about it, computed when it is asked."""
+
+    family: Design
+    config: KernelConfig
+    problem: Problem
+    limits: DeviceLimits
+    guidelines: Guidelines
+    compiled: Resources | None = None  # what the compiler made of it, where that is known
+
+    @cached_property
+    def resources(self) -> Resources:
+        return self.compiled or self.family.resources(self.config, self.problem)
+
+    @cached_property
+    def launch(self) -> Launch:
+        return self.family.launch(self.config, self.problem)
+
+    @cached_property
+    def occupancy(self) -> Occupancy:
+        if self.compiled is None:
+            return self.family.occupancy(self.resources, self.limits)
+        return occupancy(
+            self.limits,
+            threads=self.resources.threads,
+            registers=self.resources.registers,
+            smem_bytes=self.resources.smem_bytes,
+        )
+
+
+def tunable(candidate: Candidate, name: str) -> int:
+    """The value of a numeric tunable."""
+    return int(getattr(candidate.config, name))
