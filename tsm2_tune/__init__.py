@@ -60,7 +60,8 @@ _HOMES = {
     "generator.config": ("KernelConfig",),
     "generator.limits": ("DeviceLimits",),
     "generator.problem": ("Problem",),
-    "generator.rules": ("Candidate", "Rule"),
+    "generator.candidate": ("Candidate",),
+    "generator.rules": ("Rule",),
     "generator.space": ("SearchSpace",),
     "tuner.events": (
         "Crossed", "Event", "FinalFailure", "FinalStored", "Noted", "PairsStarted", "ProblemEnded", "ProblemStarted",

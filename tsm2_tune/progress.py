@@ -44,7 +44,7 @@ class Progress:
             for line in self._said(event):
                 print_line(self._console, line)
             self._started = event
-            shown = Display(self._console, event.options, len(event.spaces), event.phases)
+            shown = Display(self._console, event.options, len(event.problems), event.phases)
             self._shown = self._stack.enter_context(shown)
         elif isinstance(event, PairsStarted):
             self._stack.close()

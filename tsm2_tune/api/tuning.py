@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from os import PathLike
 
@@ -10,7 +10,6 @@ from tsm2_tune.api.planning import problems, spec_of
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.guidelines import Thresholds
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.space import SearchSpace
 from tsm2_tune.options import (
     DEFAULT_BUDGET_SECONDS,
     DEFAULT_COMPILE_LIMIT_SECONDS,
@@ -127,16 +126,16 @@ class _Run:
     tell: Callable[[Event], object] | None
     interrupted: int = 0
 
-    def result(self, spaces: Sequence[SearchSpace], db: str | PathLike[str]) -> TuningResult:
+    def result(self, spaces: job.Spaces, db: str | PathLike[str]) -> TuningResult:
         """Search these, and then measure pairs; what came of it."""
-        target, asked = self.target, frozenset(space.problem for space in spaces)
+        target, asked = self.target, frozenset(spaces.problems)
         ended = []
         with (
             device_lock(target, self._note if self.wait else None),
             Tuner(target, self.options) as tuner,
             Store.open(db, create=True) as store,
         ):
-            self._told(RunStarted(target, tuple(spaces), self.options, tuner.phases))
+            self._told(RunStarted(target, spaces.problems, self.options, tuner.phases))
             for event in job.run(spaces, tuner, store):
                 if isinstance(event, ProblemEnded):
                     ended.append(event)

@@ -71,11 +71,7 @@ def search_space(
 
     A configuration that several rules would drop is counted under the first of them.
     """
-    chosen = [
-        family
-        for name, family in FAMILIES.items()
-        if (name in families if families else not family.only_by_name) and family.supports(problem)
-    ]
+    chosen = _families_for(problem, families)
     kept: list[Sequence[Candidate]] = []
     dropped: Counter[str] = Counter()
     rules: dict[str, Rule] = {}
@@ -94,6 +90,29 @@ def search_space(
         dropped=tuple((rule, dropped[name]) for name, rule in rules.items()),
         guidelines=in_force,
     )
+
+
+def has_configurations(
+    problem: Problem, limits: DeviceLimits, *, guidelines: Guidelines | Thresholds = OWN, families: Sequence[str] = ()
+) -> bool:
+    """Whether `search_space` would keep any: known as soon as one is found."""
+    for family in _families_for(problem, families):
+        wanted, rules = guidelines_in_force(family, problem, limits, guidelines), rules_of(family)
+        in_tables = family.kept_in_tables(problem, limits, wanted, rules)
+        every = family.configurations() if in_tables is None else ()
+        candidates = (Candidate(family, config, problem, limits, wanted) for config in every)
+        if (in_tables and len(in_tables[0])) or any(all(rule.keeps(one) for rule in rules) for one in candidates):
+            return True
+    return False
+
+
+def _families_for(problem: Problem, named: Sequence[str]) -> list[Family[Any]]:
+    """Those named, or all but for those that are `only_by_name`, as far as they support the problem."""
+    return [
+        family
+        for name, family in FAMILIES.items()
+        if (name in named if named else not family.only_by_name) and family.supports(problem)
+    ]
 
 
 def pruned(

@@ -28,12 +28,12 @@ class RunStarted:
     """The device is this run's, and the database is open: the search begins."""
 
     target: Target  # the device
-    spaces: tuple[SearchSpace, ...]  # of each problem, in the order in which they are tuned
+    problems: tuple[Problem, ...]  # in the order in which they are tuned
     options: Options  # how much is tried, and how patiently
     phases: Phases  # `phases.now` says what the run is at, also where no event comes for long
 
     def __str__(self) -> str:
-        return f"tuning {_counted(len(self.spaces), 'problem')} on {in_a_line(self.target.identity.name)}"
+        return f"tuning {_counted(len(self.problems), 'problem')} on {in_a_line(self.target.identity.name)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import overload
 
 from tsm2_tune import __version__
 from tsm2_tune.errors import InputError
@@ -14,7 +15,7 @@ from tsm2_tune.generator.guidelines import Thresholds
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.order import ordered
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.space import SearchSpace, search_space
+from tsm2_tune.generator.space import SearchSpace, has_configurations, search_space
 from tsm2_tune.generator.tables import places
 from tsm2_tune.generator.transposed import transposed
 from tsm2_tune.tuner.claims import Claims
@@ -53,16 +54,35 @@ Event = (
 Order = Callable[[SearchSpace, int], Sequence[Candidate]]  # of a space and the run's seed
 
 
-def spaces(
-    problems: Sequence[Problem], target: Target, *, guidelines: Thresholds, families: Sequence[str]
-) -> tuple[SearchSpace, ...]:
-    """The search space of each problem.
+@dataclass(frozen=True, slots=True)
+class Spaces(Sequence[SearchSpace]):
+    """The search space of each problem, enumerated when it is asked for."""
+
+    problems: tuple[Problem, ...]
+    limits: DeviceLimits
+    guidelines: Thresholds
+    families: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.problems)
+
+    @overload
+    def __getitem__(self, index: int) -> SearchSpace: ...
+    @overload
+    def __getitem__(self, index: slice) -> Spaces: ...
+    def __getitem__(self, index: int | slice) -> SearchSpace | Spaces:
+        if isinstance(index, slice):
+            return replace(self, problems=self.problems[index])
+        return search_space(self.problems[index], self.limits, guidelines=self.guidelines, families=self.families)
+
+
+def spaces(problems: Sequence[Problem], target: Target, *, guidelines: Thresholds, families: Sequence[str]) -> Spaces:
+    """The search space of each problem, each enumerated at its turn: that may take seconds.
 
     InputError, before anything is tried, where a problem does not fit the device's memory or where no
     configuration is left.
     """
     limits = target.limits
-    found = []
     for problem in problems:
         needed = needed_bytes(problem)
         if needed > limits.memory_bytes:
@@ -70,20 +90,22 @@ def spaces(
                 f"{problem.text} needs {needed / GIB:.1f} GiB, {limits.name} has {limits.memory_bytes / GIB:.1f} GiB:"
                 " choose a smaller shape or another device"
             )
-        space = search_space(problem, limits, guidelines=guidelines, families=families)
-        if not space.kept:
-            dropped = [(rule, count) for rule, count in space.dropped if count]
-            counts = ", ".join(f"{count} by {rule.name}" for rule, count in dropped)
-            others = ["loosen --guidelines"] if any(rule.kind == "guideline" for rule, _ in dropped) else []
-            if families:
-                others.append("name other families")
-            remedies = [*_instead(problem, limits, guidelines, families), *others] or ["choose another shape"]
-            why = f"dropped {counts}" if counts else "no family computes it"
-            raise InputError(
-                f"no configuration left for {problem.text} on {limits.name}: {why}; {' or '.join(remedies)}"
-            )
-        found.append(space)
-    return tuple(found)
+        if not has_configurations(problem, limits, guidelines=guidelines, families=families):
+            raise InputError(_nothing_left(problem, limits, guidelines, families))
+    return Spaces(tuple(problems), limits, guidelines, tuple(families))
+
+
+def _nothing_left(problem: Problem, limits: DeviceLimits, guidelines: Thresholds, families: Sequence[str]) -> str:
+    """Why no configuration is left, and what to do."""
+    space = search_space(problem, limits, guidelines=guidelines, families=families)
+    dropped = [(rule, count) for rule, count in space.dropped if count]
+    counts = ", ".join(f"{count} by {rule.name}" for rule, count in dropped)
+    others = ["loosen --guidelines"] if any(rule.kind == "guideline" for rule, _ in dropped) else []
+    if families:
+        others.append("name other families")
+    remedies = [*_instead(problem, limits, guidelines, families), *others] or ["choose another shape"]
+    why = f"dropped {counts}" if counts else "no family computes it"
+    return f"no configuration left for {problem.text} on {limits.name}: {why}; {' or '.join(remedies)}"
 
 
 def _instead(problem: Problem, limits: DeviceLimits, guidelines: Thresholds, families: Sequence[str]) -> list[str]:
@@ -91,7 +113,7 @@ def _instead(problem: Problem, limits: DeviceLimits, guidelines: Thresholds, fam
     if problem.is_gram:
         return []
     other = transposed(problem)
-    if not search_space(other, limits, guidelines=guidelines, families=families).kept:
+    if not has_configurations(other, limits, guidelines=guidelines, families=families):
         return []
     shape = f"{other.m}x{other.n}x{other.k}"
     return [

@@ -69,7 +69,7 @@ class Rung:
         }
 
 
-def spaces(problems: Sequence[Problem], target: Target) -> tuple[SearchSpace, ...]:
+def spaces(problems: Sequence[Problem], target: Target) -> job.Spaces:
     """The ladder's space of each problem; InputError as job.spaces, and where it has no kernel for one."""
     for problem in problems:
         if not FAMILY.supports(problem):

@@ -1,0 +1,52 @@
+"""When a run enumerates the spaces of its problems: each at its turn, but it knows at once where one has nothing."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.generator.space import OWN, has_configurations, search_space
+from tsm2_tune.tuner import job
+from tsm2_tune.tuner.target import Target
+
+H200 = PROFILES["h200"]
+TARGET = cast(Target, SimpleNamespace(limits=H200))
+PROBLEMS = [Problem(4096, 16, 4096, "f32"), Problem(8, 8, 10**6, "f64", "tn"), Problem(10**6, 8, 8, "f32")]
+
+
+def test_each_space_is_enumerated_at_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    enumerated: list[Problem] = []
+
+    def search(problem: Problem, *args: Any, **named: Any) -> Any:
+        enumerated.append(problem)
+        return search_space(problem, *args, **named)
+
+    monkeypatch.setattr(job, "search_space", search)
+    spaces = job.spaces(PROBLEMS, TARGET, guidelines=OWN, families=("tsm2", "tsmt", "tsmm"))
+    assert (len(spaces), spaces.problems, enumerated) == (3, tuple(PROBLEMS), [])
+    for number, space in enumerate(spaces, 1):
+        assert space.problem == PROBLEMS[number - 1]
+        assert enumerated == PROBLEMS[:number]
+    assert [space.problem for space in spaces[1:]] == PROBLEMS[1:]
+
+
+def test_a_problem_that_has_nothing_is_refused_before_anything_is_tried() -> None:
+    with pytest.raises(InputError, match=r"^no configuration left for 8x8x1000000:f64:tn .*: no family"):
+        job.spaces(PROBLEMS, TARGET, guidelines=OWN, families=("tsm2",))
+    with pytest.raises(InputError, match=r"^no configuration left for 4096x16x4096:f32 .* by min-threads"):
+        job.spaces(PROBLEMS, TARGET, guidelines={"min_threads_per_sm": 10**6}, families=("tsm2",))
+
+
+@pytest.mark.parametrize("families", [("tsm2",), ("gemm",), ("tsmr", "tsmt"), ()])
+@pytest.mark.parametrize("threads", [0, 256, 10**6])
+@pytest.mark.parametrize("problem", [Problem(2048, 4, 512, "f32"), Problem(4, 4, 2048, "f64", "tn")])
+def test_whether_there_is_a_configuration_is_what_the_space_says(
+    families: tuple[str, ...], threads: int, problem: Problem
+) -> None:
+    asked: dict[str, Any] = {"guidelines": {"min_threads_per_sm": threads}, "families": families}
+    assert has_configurations(problem, H200, **asked) == (len(search_space(problem, H200, **asked).kept) > 0)
