@@ -150,7 +150,7 @@ def tried(
     problem: Problem = SKINNY, launch: Launch = PLAIN, *, run: TuningRun = H200, **changes: Any
 ) -> tuple[TuningRun, Trial]:
     """A winner with this launch, whose text is its own."""
-    text = f"// {problem.text} {launch} {run.identity.name}\n"
+    text = f'const char *made_for = "{problem.text} {launch} {run.identity.name}";\n'
     own = replace(source(configuration(), problem.dtype_name, text), launch=launch)
     return run, trial(problem=problem, source=own, **changes)
 

@@ -119,7 +119,7 @@ def check_module(text: str) -> None:
         if config is None or not family_named(config.family).has(config, problem):
             raise Wrong(f"the module has {row['config']}")
         source = render(problem, config)
-        text = zlib.decompress(base64.b85decode(kernels[row["digest"]])).decode()
+        text = zlib.decompress(base64.b85decode(kernels[row["digest"]][1])).decode()
         if (text, row["kernel"], row["launch"]) != (source.text, source.kernel, asdict(source.launch)):
             raise Wrong(f"the module has another kernel of {row['config']}")
     if len(kernels) > len(rows):
