@@ -247,7 +247,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory, session_cache: None) -> str:
     return str(fabricated_library(tmp_path_factory.mktemp("plain"), *trials))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def fakes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a driver and a cuBLAS that write down their calls."""
     folder = tmp_path_factory.mktemp("fakes")

@@ -8,8 +8,10 @@ import sqlite3
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from functools import lru_cache
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import EllipsisType, ModuleType, SimpleNamespace
+from types import CodeType, EllipsisType, ModuleType, SimpleNamespace
 from typing import Any
 
 from tsm2_tune.generator.config import KernelConfig, Launch
@@ -233,11 +235,23 @@ def device_array(
     return SimpleNamespace(__cuda_array_interface__=interface | changes)
 
 
+class OfText(SourceFileLoader):
+    """Compiles each text once: many tests import the same one."""
+
+    def source_to_code(self, data: Any, path: Any) -> CodeType:  # type: ignore[override]
+        return code_of(bytes(data))
+
+
+@lru_cache(maxsize=64)
+def code_of(text: bytes) -> CodeType:
+    return compile(text, "best_kernels.py", "exec", dont_inherit=True)
+
+
 def imported(text: str, folder: Path) -> ModuleType:
     """The exported module, imported from a file."""
     path = folder / "best_kernels.py"
     path.write_text(text, encoding="utf-8")
-    spec = importlib.util.spec_from_file_location("best_kernels", path)
+    spec = importlib.util.spec_from_file_location("best_kernels", path, loader=OfText("best_kernels", str(path)))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
