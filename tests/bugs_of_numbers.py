@@ -290,6 +290,5 @@ PRECISION = (
         dtype="c128",
         op="cn",
     ),
-    stored("precision", "results rounded to 16 bits twice", FEW, "sum = float(scalar(sum))", dtype="f16", op="tn"),
     stored("precision", "16-bit sums rounded before beta C", STAGED_HALF, "sum = float(scalar(sum))", dtype="bf16"),
 )

@@ -49,7 +49,6 @@ RING_BUGS = (
         "place + 1 == stages ? 0 : place + 1"),
     staged("every ring begins at the first chunk", WARPS, "to_stage = ring_of_block", "to_stage = 0"),
     staged("chunks counted one by one", WARPS, "current += rings_of_block", "current += 1"),
-    mma("chunks counted one by one", MMA_WARPS, "current += rings_of_block", "current += 1"),
 )  # fmt: skip
 
 ELEMENT_BUGS = (

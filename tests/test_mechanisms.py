@@ -1,0 +1,58 @@
+"""A bug is planted once, in one family that shows it, though others have the same lines of a shared template."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+import tsm2_tune
+from tests.bugs_by_class import CASES
+from tests.cases import SOURCES
+from tests.planting import Bug
+from tsm2_tune.generator.render import render
+
+TESTS = Path(__file__).parent
+TEMPLATES = Path(tsm2_tune.__file__).parent / "templates"
+# By what a bug of theirs replaces: the template that has it, and all families that it is rendered for.
+SHARED = {
+    "current += rings_of_block": ("staging", "staged staged_mma staged_smma staged_zmma"),
+    "element = scalar(beta == 0 ?": (
+        "parts",
+        "gemm gemv gram gram_mma ladder staged staged_half staged_mma staged_smma staged_zmma tsmm tsmm_mma tsmr"
+        " tsmr_half tsmr_half_ring tsmr_mma tsmr_rows tsmr_tf32 tsmr_tf32_ring tsmr_zmma tsmt tsmt_few tsmt_half"
+        " tsmt_mma tsmt_ring tsmt_tf32 tsmt_zmma",
+    ),
+}
+
+
+def planted() -> list[Bug]:
+    """Those of the tests, among them those of the table by class that are quick on a host."""
+    found = {id(case.bug): case.bug for case in CASES if case.is_quick}
+    for path in TESTS.glob("test_*.py"):
+        if "tests.planting" in path.read_text():
+            for value in vars(import_module(f"tests.{path.stem}")).values():
+                found |= {id(one): one for one in value if isinstance(one, Bug)} if isinstance(value, tuple) else {}
+    return list(found.values())
+
+
+def test_no_bug_is_planted_twice() -> None:
+    bugs = planted()
+    assert len(bugs) > 280
+    same = [
+        (one.name, other.name)
+        for one, other in combinations(bugs, 2)
+        if (one.original, one.planted) == (other.original, other.planted)
+    ]
+    assert same == []
+
+
+@pytest.mark.parametrize("original", SHARED)
+def test_families_share_a_mechanism(original: str) -> None:
+    template, families = SHARED[original]
+    assert original in (TEMPLATES / f"{template}.cu.jinja").read_text()
+    rendered = {config.family for config, problem in SOURCES if original in render(problem, config).text}
+    assert rendered == set(families.split())
+    assert {one.config.family for one in planted() if one.original == original} & rendered
