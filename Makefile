@@ -31,7 +31,7 @@ tune: $(VENV)/installed
 	fi
 
 test: $(VENV)/installed
-	$(PYTEST) -m "unit or host or planted" --third-of-planted $(SEED)
+	$(PYTEST) -m "not slow and not gpu" --third-of-planted $(SEED)
 
 test-all: $(VENV)/installed
 	$(PYTEST) tests

@@ -2,7 +2,7 @@
 
     pytest                        # unit alone, in seconds
     pytest tests/test_space.py    # all tests of what is named, by a path, -m or -k
-    make test                     # unit, host, and a third of planted
+    make test                     # unit, host, and a third of planted: what is not slow, by -m "not slow"
     make test-all                 # everything
 
 A test is of the first layer that fits:
@@ -12,6 +12,8 @@ A test is of the first layer that fits:
 - slow: it is in a file of SLOW;
 - host: it is marked so, or one of its fixtures needs a C++ compiler;
 - unit: any other.
+
+What is marked host in a file of SLOW has both marks.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ SLOW_FILES = """
     exported_orders exported_module exported_workspace bench_run bench_first_choices vendor_finals forget gate
     launches choice bench_files bench_unseen cli_ops export_within distributions cache claims selection
     exported_cupy exported_vendor imports compilers launcher_first launcher_choice pairs kills resume interrupted
-    examples basis mutation
+    examples basis mutation ladder expecting leading api_on_host cache_states choice_on_host library_choice
 """
 SLOW = {f"tests/test_{name}.py" for name in SLOW_FILES.split()}
 
