@@ -76,7 +76,7 @@ class Simulated(Tuner):
 
     def _rematch(self, request: Rematch) -> Rematched | AttemptResult:
         at = request.problem
-        tried = self._store.tried(DEVICE, at, tuple(FAMILIES), TODAY)
+        tried = self._store.history(DEVICE, at, tuple(FAMILIES), TODAY).tried()
         stored = {render(at, one.config).digest: one.config.text for one in tried}
         members = [stored[entry.path] for entry in request.entries]
         self.rounds.append((request.problem, frozenset(members)))

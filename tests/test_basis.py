@@ -86,7 +86,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def texts_of(store: Store) -> set[str]:
-    return {one.config.text for one in store.tried(GPU, PROBLEM, ("tsm2",), BASIS)}
+    return {one.config.text for one in store.history(GPU, PROBLEM, ("tsm2",), BASIS).tried()}
 
 
 def changed(path: Path, day: int = 9) -> None:
@@ -117,6 +117,7 @@ def test_one_that_is_made_otherwise_now_counts_as_untried_and_the_others_do_not(
         assert store.best()[0].config == C128.text
         store.supersede(GPU, PROBLEM, BASIS)
         assert texts_of(store) == {C256.text}
+        assert store.history(GPU, PROBLEM, ("tsm2",), BASIS).fastest_of_older() == (C128.text,)
         (row,) = store.best()
         assert (row.config, row.stale) == (C256.text, 0)
         assert [one.config for one in store.current(GPU)] == [C256]
@@ -124,6 +125,7 @@ def test_one_that_is_made_otherwise_now_counts_as_untried_and_the_others_do_not(
         number = store.add_trial(RUN, trial(480, C128))
         assert number == 3  # the old one stays as it was
         assert store.best()[0].trial_id == number
+        assert store.history(GPU, PROBLEM, ("tsm2",), BASIS).fastest_of_older() == ()
 
 
 @pytest.mark.parametrize("change", ["rows_per_block = 64", "splits = 7"])
@@ -178,7 +180,7 @@ def test_of_an_older_file_the_newest_of_each_family_are_kept(path: Path) -> None
     with Store.open(path, create=False) as store:
         assert store.best() == before
         assert texts_of(store) == {C128.text}
-        assert store.tried(GPU, PROBLEM, ("ism2",), BASIS)[0].config.family == "ism2"
+        assert store.history(GPU, PROBLEM, ("ism2",), BASIS).tried()[0].config.family == "ism2"
         assert not store.trial(2).current
         store.supersede(GPU, PROBLEM, BASIS)
         assert texts_of(store) == {C128.text}

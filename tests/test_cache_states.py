@@ -163,7 +163,7 @@ def test_times_in_different_states_do_not_compete(store: Store) -> None:
     (row,) = store.best(cache=Cache.CLEAN)
     assert (row.cache, row.config, row.median_us, row.stale) == ("clean", C256.text, 390, 0)
     assert store.best(cache=Cache.WARM) == ()
-    assert [one.config.text for one in store.tried(GPU, PROBLEM, *DIRTY_TODAY)] == [C128.text]
+    assert [one.config.text for one in store.history(GPU, PROBLEM, *DIRTY_TODAY).tried()] == [C128.text]
     assert len(store.current(GPU)) == 3
 
 
@@ -186,10 +186,12 @@ def test_a_final_ranks_by_the_state_of_the_trials(store: Store) -> None:
     assert (row.clean_us, row.clean_vendor_us, row.clean_x_cublas) == (450, 600, 600 / 450)
     assert (row.dirty_us, row.dirty_vendor_us, row.dirty_x_cublas) == (490, 735, 1.5)
     assert row.cublas_us == 735  # in the state that ranks
-    tried = {one.config.text: (one.newest_us, one.is_new) for one in store.tried(GPU, PROBLEM, *DIRTY_TODAY)}
+    tried = {
+        one.config.text: (one.newest_us, one.is_new) for one in store.history(GPU, PROBLEM, *DIRTY_TODAY).tried()
+    }
     assert tried == {C128.text: (510, False), C256.text: (490, False)}
-    assert store.final_configs(GPU, PROBLEM, *DIRTY_TODAY) == {C128.text, C256.text}
-    assert store.vendor_of_last_final(GPU, PROBLEM, *DIRTY_TODAY) == {("580.65", "cuBLAS", 130100)}
+    assert store.history(GPU, PROBLEM, *DIRTY_TODAY).final_configs() == {C128.text, C256.text}
+    assert store.history(GPU, PROBLEM, *DIRTY_TODAY).vendor_of_last_final() == {("580.65", "cuBLAS", 130100)}
     assert [(one.cache, number) for number, one in store.trial(row.trial_id).rounds] == [
         (Cache.DIRTY, 0),
         (Cache.CLEAN, 1),
@@ -227,8 +229,10 @@ def test_times_of_an_older_file_are_clean(path: Path) -> None:
         (row,) = store.best()
         assert (row.cache, row.median_us, row.clean_us, row.dirty_us) == ("clean", 490, 490, None)
         assert (row.x_cublas, row.clean_x_cublas) == (2.0, 2.0)
-        assert [one.config for one in store.tried(GPU, PROBLEM, *TODAY)] == [C128]  # so a clean search goes on
-        assert store.tried(GPU, PROBLEM, *DIRTY_TODAY) == ()
+        assert [one.config for one in store.history(GPU, PROBLEM, *TODAY).tried()] == [
+            C128
+        ]  # so a clean search goes on
+        assert store.history(GPU, PROBLEM, *DIRTY_TODAY).tried() == ()
 
 
 @pytest.mark.parametrize("table", ["trial", "measurement"])

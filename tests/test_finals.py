@@ -74,7 +74,7 @@ class Replay(Tuner):
         return Binary(source.digest, source.kernel, 0, 0.0)
 
     def _rematch(self, request: Rematch) -> Rematched | AttemptResult:
-        stored = self._store.tried(RUN.identity.name, PROBLEM, ("tsm2",), TARGET.basis(Cache.CLEAN))
+        stored = self._store.history(RUN.identity.name, PROBLEM, ("tsm2",), TARGET.basis(Cache.CLEAN)).tried()
         trials = {render(PROBLEM, one.config).digest: one for one in stored}
         members = [trials[entry.path] for entry in request.entries]
         self.rounds.append(tuple(cast(Tsm2Config, one.config) for one in members))

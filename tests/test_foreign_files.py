@@ -401,7 +401,7 @@ def test_a_trial_is_ok_only_with_a_verdict_and_a_time(tried: Path) -> None:
         Store.open(tried, create=False) as store,
         pytest.raises(StoreError, match="it is ok, but has no right result"),
     ):
-        store.tried(GPU, PROBLEM, ("tsm2",), BASIS)
+        store.history(GPU, PROBLEM, ("tsm2",), BASIS).tried()
 
 
 @pytest.mark.parametrize("value", ["'x'", "1.5", "9e999", "-5", "x'00'"])

@@ -410,11 +410,13 @@ def test_a_search_goes_on_with_what_was_imported(two: tuple[Path, Path]) -> None
     ours, theirs = two
     tsm2_tune.import_trials(theirs, ours)
     with Store.open(ours, create=False) as store:
-        tried = store.tried(EARLY.identity.name, PROBLEM, *TODAY)
+        tried = store.history(EARLY.identity.name, PROBLEM, *TODAY).tried()
         assert {one.config for one in tried} == {C128, C256, C512}
         assert not any(one.is_new for one in tried)
         store.add_trial(EARLY, replace(trial(1, configuration(64)), measurement=measurement(300)))
-        assert [one.is_new for one in store.tried(EARLY.identity.name, PROBLEM, *TODAY)] == [False] * 3 + [True]
+        assert [one.is_new for one in store.history(EARLY.identity.name, PROBLEM, *TODAY).tried()] == [False] * 3 + [
+            True
+        ]
         assert store.add_final(EARLY, final((configuration(64), 301)), *TODAY) == 3
 
 
@@ -424,5 +426,5 @@ def test_what_was_in_no_final_is_new_to_the_next_one(two: tuple[Path, Path]) -> 
         store.add_trial(LATE, trial(430, configuration(64)))
     tsm2_tune.import_trials(theirs, ours)
     with Store.open(ours, create=False) as store:
-        tried = store.tried(EARLY.identity.name, PROBLEM, *TODAY)
+        tried = store.history(EARLY.identity.name, PROBLEM, *TODAY).tried()
     assert [one.config for one in tried if one.is_new] == [configuration(64)]

@@ -93,14 +93,14 @@ def test_a_device_that_tells_no_registers_ties_by_text(store: Store) -> None:
 def test_finals_supersede_the_first_measurements(store: Store) -> None:
     for config, median_us in ((C128, 500), (C256, 510), (C512, 900)):
         store.add_trial(RUN, trial(median_us, config))
-    assert store.final_configs(GPU, PROBLEM, *TODAY) == frozenset()
+    assert store.history(GPU, PROBLEM, *TODAY).final_configs() == frozenset()
     assert store.add_final(RUN, final((C128, 520), (C256, 505)), *TODAY) == 1
     assert [(row.config, row.median_us, row.round) for row in store.best()] == [(C256.text, 505, 1)]
     later = tuning_run(started_at="2026-02-02T00:00:00+00:00")
     assert store.add_final(later, final((C128, 480), (C512, 490)), *TODAY) == 2
     (row,) = store.best()
     assert (row.config, row.median_us, row.round, row.tuned_at) == (C128.text, 480, 2, later.started_at)
-    assert store.final_configs(GPU, PROBLEM, *TODAY) == {C128.text, C512.text}
+    assert store.history(GPU, PROBLEM, *TODAY).final_configs() == {C128.text, C512.text}
 
 
 def test_a_final_hides_no_faster_trial_that_was_not_in_it(store: Store) -> None:
@@ -130,7 +130,7 @@ def test_a_final_needs_its_trial(store: Store) -> None:
     store.add_trial(RUN, trial(500, C128))
     with pytest.raises(StoreError, match="no trial of tsm2-v3-t256"):
         store.add_final(RUN, final((C128, 600), (C256, 600)), *TODAY)
-    assert store.final_configs(GPU, PROBLEM, *TODAY) == frozenset()  # nothing of it was kept
+    assert store.history(GPU, PROBLEM, *TODAY).final_configs() == frozenset()  # nothing of it was kept
 
 
 # What becomes stale
@@ -187,11 +187,11 @@ def test_the_fastest_of_each_family_that_moved_on_is_known(store: Store) -> None
     store.add_trial(RUN, trial(300, C256, basis="yesterday"))
     store.add_trial(RUN, trial(100, C512, basis="yesterday", verdict=Verdict(False, 2.0, "wrong")))
     store.add_trial(RUN, trial(200, ism2, basis="yesterday"))
-    assert store.fastest_of_older(GPU, PROBLEM, *TODAY) == (ism2.text, C256.text)
-    assert store.fastest_of_older(GPU, PROBLEM, ("tsm2",), BASIS) == (C256.text,)
-    assert store.fastest_of_older(GPU, PROBLEM, ("tsm2", "ism2"), "yesterday") == ()
+    assert store.history(GPU, PROBLEM, *TODAY).fastest_of_older() == (ism2.text, C256.text)
+    assert store.history(GPU, PROBLEM, ("tsm2",), BASIS).fastest_of_older() == (C256.text,)
+    assert store.history(GPU, PROBLEM, ("tsm2", "ism2"), "yesterday").fastest_of_older() == ()
     store.add_trial(RUN, trial(500, C128, basis=BASIS))
-    assert store.fastest_of_older(GPU, PROBLEM, *TODAY) == (ism2.text,)
+    assert store.history(GPU, PROBLEM, *TODAY).fastest_of_older() == (ism2.text,)
 
 
 # What a restart finds
@@ -224,18 +224,18 @@ def test_a_restart_finds_what_was_tried(path: Path) -> None:
         store.add_trial(tuning_run("Tesla K40c"), trial(500, C512))
         store.add_trial(RUN, trial(500, C512, problem=Problem(1, 1, 1, "f64")))
     with Store.open(path, create=True) as store:
-        tried = store.tried(GPU, PROBLEM, *TODAY)
+        tried = store.history(GPU, PROBLEM, *TODAY).tried()
         assert [(t.id, t.config, t.outcome, t.median_us) for t in tried] == [
             (ok, C128, Outcome.OK, 500),
             (failed, C256, Outcome.TIMED_OUT, None),
         ]
-        assert store.tried(GPU, PROBLEM, (), "") == ()
+        assert store.history(GPU, PROBLEM, (), "").tried() == ()
 
 
 def test_a_run_that_stores_nothing_leaves_no_row(path: Path) -> None:
     with Store.open(path, create=True) as store:
         store.add_trial(RUN, trial(500))
-        store.tried(GPU, PROBLEM, *TODAY)
+        store.history(GPU, PROBLEM, *TODAY).tried()
         store.add_trial(RUN, trial(500, C256))
     assert plain_sql(path, "SELECT count(*) FROM run") == [(1,)]
 
@@ -256,8 +256,10 @@ def test_a_killed_writer_loses_nothing_it_reported(path: Path) -> None:
         writer.send_signal(signal.SIGKILL)
         reported += [int(line) for line in writer.stdout if line.endswith("\n")]
     with Store.open(path, create=True) as store:
-        assert {t.id for t in store.tried(GPU, PROBLEM, *TODAY)} >= set(reported)
-        assert plain_sql(path, "SELECT count(*) FROM sample") == [(3 * len(store.tried(GPU, PROBLEM, *TODAY)),)]
+        assert {t.id for t in store.history(GPU, PROBLEM, *TODAY).tried()} >= set(reported)
+        assert plain_sql(path, "SELECT count(*) FROM sample") == [
+            (3 * len(store.history(GPU, PROBLEM, *TODAY).tried()),)
+        ]
 
 
 def test_show_gives_back_what_was_stored(store: Store) -> None:

@@ -287,7 +287,7 @@ def test_tampered_parameters_are_refused(store: Store, path: Path, parameters: s
     with pytest.raises(StoreError, match=rf"^trial {trial_id} "):
         store.best()
     with pytest.raises(StoreError, match=rf"^trial {trial_id} "):
-        store.tried(GPU, PROBLEM, *TODAY)
+        store.history(GPU, PROBLEM, *TODAY).tried()
 
 
 @pytest.mark.parametrize(

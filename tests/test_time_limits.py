@@ -67,7 +67,7 @@ def test_limits_that_take_turns_end(store: Store) -> None:
     for limits in (*both, both[0]):
         late = trial(outcome=Outcome.TIMED_OUT, verdict=None, measurement=None, limits=limits)
         trial_id = store.add_trial(RUN, late)
-    (stored,) = store.tried(RUN.identity.name, PROBLEM, ("tsm2",), BASIS)
+    (stored,) = store.history(RUN.identity.name, PROBLEM, ("tsm2",), BASIS).tried()
     assert (stored.id, stored.limits) == (trial_id, TimeLimits(120.0, 100.0))
     assert not any(limits.exceed(stored.limits) for limits in both)
 
@@ -77,7 +77,7 @@ def test_a_trial_of_an_older_schema_has_unknown_limits_and_is_outdone(path: Path
         store.add_trial(RUN, trial(limits=LONG, **LATE))
     downgrade(path, 5)
     with Store.open(path, create=True) as store:
-        (old,) = store.tried(GPU, PROBLEM, ("tsm2",), BASIS)
+        (old,) = store.history(GPU, PROBLEM, ("tsm2",), BASIS).tried()
         assert old.limits is None
         assert SHORT.exceed(old.limits)
         store.add_trial(RUN, trial(500, limits=SHORT))

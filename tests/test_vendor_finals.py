@@ -230,16 +230,16 @@ def test_only_the_vendor_of_the_winners_round_counts(store: Store) -> None:
     stored(store, GEMM)
     store.add_final(RUN, final((C128, 510), (C256, 600)), *TODAY)
     assert [(row.round, row.vendor_us) for row in store.best()] == [(2, None)]
-    assert store.vendor_of_last_final(GPU, PROBLEM, *TODAY) == frozenset()
+    assert store.history(GPU, PROBLEM, *TODAY).vendor_of_last_final() == frozenset()
 
 
 def test_the_last_final_tells_driver_library_and_version(store: Store) -> None:
     stored(store, GEMM, LT)
     driver = RUN.identity.driver
     expected = {(driver, "cuBLAS", 130100), (driver, "cuBLASLt", 130100)}
-    assert store.vendor_of_last_final(GPU, PROBLEM, *TODAY) == expected
-    assert store.vendor_of_last_final("another", PROBLEM, *TODAY) == frozenset()
-    assert store.vendor_of_last_final(GPU, replace(PROBLEM, n=8), *TODAY) == frozenset()
+    assert store.history(GPU, PROBLEM, *TODAY).vendor_of_last_final() == expected
+    assert store.history("another", PROBLEM, *TODAY).vendor_of_last_final() == frozenset()
+    assert store.history(GPU, replace(PROBLEM, n=8), *TODAY).vendor_of_last_final() == frozenset()
 
 
 def test_the_vendor_is_forgotten_with_the_last_trial_of_its_final(store: Store, path: Path) -> None:
@@ -309,7 +309,7 @@ def test_a_tampered_version_is_refused_by_a_search(store: Store, path: Path, tam
     stored(store, GEMM)
     plain_sql(path, f"UPDATE vendor_measurement SET {tampering}")
     with pytest.raises(StoreError, match=r"^vendor measurement 1 "):
-        store.vendor_of_last_final(GPU, PROBLEM, *TODAY)
+        store.history(GPU, PROBLEM, *TODAY).vendor_of_last_final()
 
 
 @pytest.mark.parametrize("change", ["DROP TABLE vendor_sample", "ALTER TABLE vendor_measurement ADD COLUMN x TEXT"])

@@ -182,7 +182,7 @@ class Turn:
         yield ProblemStarted(space, len(past.tried), past.seconds, best_before_us)
 
         new_trials = interrupted = 0
-        older = store.fastest_of_older(device, problem, self.own, tuner.basis)
+        older = store.history(device, problem, self.own, tuner.basis).fastest_of_older()
         candidates = these_first(older, order(space, tuner.options.seed), space)
         for event in self.tried(candidates, past, again):
             interrupted += isinstance(event, TrialInterrupted)
@@ -229,7 +229,7 @@ class Turn:
         """How a candidate is claimed: not past the most trials, to which those are added that give up their place."""
         options, own = self.tuner.options, self.own
         basis = self.tuner.basis
-        tried = self.store.tried(self.tuner.target.identity.name, self.space.problem, own, basis)
+        tried = self.store.history(self.tuner.target.identity.name, self.space.problem, own, basis).tried()
         replaced = sum(again.includes(one.id, one.outcome, one.limits, one.total_seconds) for one in tried)
         most = None if options.max_trials is None else options.max_trials + replaced
 
@@ -321,7 +321,7 @@ def again_of(store: Store, tuner: Tuner, problem: Problem, families: Collection[
     """Which trials count as untried from now on: of those of outcomes to retry the ones that are there now."""
     options = tuner.options
     device = tuner.target.identity.name
-    tried = store.tried(device, problem, families, tuner.basis) if options.retried else ()
+    tried = store.history(device, problem, families, tuner.basis).tried() if options.retried else ()
     retried = frozenset((trial.id, trial.total_seconds) for trial in tried if trial.outcome in options.retried)
     return Again(options.limits, retried)
 
@@ -329,8 +329,8 @@ def again_of(store: Store, tuner: Tuner, problem: Problem, families: Collection[
 def past_of(store: Store, tuner: Tuner, problem: Problem, families: Collection[str], again: Again) -> Past:
     """What the store holds of the problem on this device. What counts as untried counts only as time that was spent,
     and not even so where it is retried."""
-    device = tuner.target.identity.name
-    found = store.tried(device, problem, families, tuner.basis)
+    history = store.history(tuner.target.identity.name, problem, families, tuner.basis)
+    found = history.tried()
     tried = [one for one in found if not again.includes(one.id, one.outcome, one.limits, one.total_seconds)]
     return Past(
         tried=frozenset(trial.config.text for trial in tried),
@@ -345,8 +345,8 @@ def past_of(store: Store, tuner: Tuner, problem: Problem, families: Collection[s
             for trial in found
             if trial.outcome is Outcome.OK and trial.newest_us is not None and trial.newest_high_us is not None
         ),
-        last_finalists=store.final_configs(device, problem, families, tuner.basis),
-        vendor=store.vendor_of_last_final(device, problem, families, tuner.basis),
+        last_finalists=history.final_configs(),
+        vendor=history.vendor_of_last_final(),
         timed_out=sum(trial.outcome is Outcome.TIMED_OUT for trial in tried),
     )
 

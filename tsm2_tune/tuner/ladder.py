@@ -94,7 +94,7 @@ def climb(searched: Sequence[SearchSpace], tuner: Tuner, store: Store) -> Iterat
 
 def rungs(problem: Problem, target: Target, store: Store, cache: Cache) -> tuple[Rung, ...]:
     """Every step, as the store has it for the problem on this device, timed in this state of the L2."""
-    tried = store.tried(target.identity.name, problem, (FAMILY.name,), target.basis(cache))
+    tried = store.history(target.identity.name, problem, (FAMILY.name,), target.basis(cache)).tried()
     found: list[Rung] = []
     for name, step in STEPS.items():
         trials = [trial for trial in tried if trial.config.tunables["step"] == name]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +13,6 @@ from typing import Any
 from sqlalchemy import (
     Connection,
     Table,
-    and_,
     case,
     func,
     or_,
@@ -27,13 +24,14 @@ from sqlalchemy.dialects.sqlite import insert
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource, render
-from tsm2_tune.tuner import conditions, forgetting, newest, records, rows, schema, stored
+from tsm2_tune.tuner import conditions, forgetting, newest, records, rows, schema, stored, superseding
 from tsm2_tune.tuner.best_view import winners_alike, winners_at
 from tsm2_tune.tuner.claims import Claims, settle
 from tsm2_tune.tuner.database import Database, path_of
 from tsm2_tune.tuner.domains import COUNT, MOST_DETAIL, checked
+from tsm2_tune.tuner.history import History
 from tsm2_tune.tuner.past import Again
-from tsm2_tune.tuner.stored import BestRow, CurrentTrial, StoredTrial, TrialLine, TrialRecord
+from tsm2_tune.tuner.stored import BestRow, CurrentTrial, TrialLine, TrialRecord
 from tsm2_tune.tuner.trial import PREFERRED, Cache, Final, Measurement, Outcome, Trial, TuningRun, shown
 from tsm2_tune.tuner.vendor import storing
 
@@ -194,93 +192,13 @@ class Store:
         """Store which of the problem's trials on the device are of kernels that this program makes otherwise now, or
         not at all. They compete no more, and their configurations count as untried.
         """
-        trial = schema.trial.c
-        current = and_(conditions.of_problem(device_name, problem), trial.basis == basis, trial.superseded == 0)
-        launch = (schema.source.c[name].label(f"source_{name}") for name in stored.LAUNCH)
-        query = select(schema.trial, schema.source.c.kernel, *launch).join(schema.source).where(current)
-        changed = [row for row in self._database.rows(query) if not stored.is_made_so(row, problem)]
+        changed = superseding.changed(self._database, device_name, problem, basis)
         with self._database.transaction(writes=bool(changed)) as connection:
-            for row in changed:
-                own = [row[name] for name in ("basis", "source_digest", *schema.LAUNCH_OF_TRIAL, "ended_at")]
-                values = {"superseded": 1, "basis": hashlib.sha256(json.dumps(own).encode()).hexdigest()}
-                connection.execute(update(schema.trial).where(trial.id == row["id"]).values(values))
+            superseding.mark(connection, changed)
 
-    def tried(
-        self, device_name: str, problem: Problem, families: Collection[str], basis: str
-    ) -> tuple[StoredTrial, ...]:
-        """The problem's trials on the device that are of these families and this basis, and not superseded, in the
-        order they were stored.
-        """
-        tried, first, newest = (
-            conditions.tried(device_name, problem, families, basis),
-            schema.measurement,
-            schema.measurement.alias(),
-        )
-        finals = select(func.max(schema.measurement.c.id)).join(schema.trial).where(tried, first.c.round > 0)
-        is_new = first.c.id > func.coalesce(finals.scalar_subquery(), 0)
-        given = (
-            newest.c.median_us.label("newest_us"),
-            newest.c.high_us.label("newest_high_us"),
-            is_new.label("is_new"),
-        )
-        query = (
-            select(schema.trial, first.c.median_us, *given)
-            .outerjoin(first, conditions.is_first())
-            .outerjoin(newest, conditions.is_newest(newest))
-            .where(tried)
-            .order_by(schema.trial.c.id)
-        )
-        rows = self._database.rows(query)
-        return tuple(stored.stored_trial(row, problem) for row in rows)
-
-    def fastest_of_older(
-        self, device_name: str, problem: Problem, families: Collection[str], basis: str
-    ) -> tuple[str, ...]:
-        """Texts of configurations, fastest first: of each family without a trial of this basis the fastest right one.
-
-        Their times are of kernels that are made otherwise now, or by another compiler.
-        """
-        trial, first = schema.trial.c, schema.measurement.c
-        tried = select(trial.family).where(conditions.tried(device_name, problem, families, basis))
-        query = (
-            select(trial.id, trial.family, trial.config)
-            .join(schema.measurement, conditions.is_first())
-            .where(
-                conditions.of_problem(device_name, problem),
-                trial.outcome == Outcome.OK.value,
-                trial.verdict_correct == 1,
-            )
-            .where(trial.family.in_(list(families)), trial.family.not_in(tried))
-            .order_by(first.median_us)
-        )
-        fastest: dict[str, str] = {}
-        for row in self._database.rows(query):
-            fastest.setdefault(row["family"], stored.config_text(row))
-        return tuple(fastest.values())
-
-    def final_configs(
-        self, device_name: str, problem: Problem, families: Collection[str], basis: str
-    ) -> frozenset[str]:
-        """Texts of the configurations in the last finals of the trials that `tried` gives; none before a final."""
-        tried = conditions.tried(device_name, problem, families, basis)
-        query = (
-            select(schema.trial.c.id, schema.trial.c.config)
-            .join(schema.measurement)
-            .where(tried, schema.measurement.c.round > 0)
-            .where(schema.measurement.c.round == conditions.last_round(tried).scalar_subquery())
-        )
-        return frozenset(map(stored.config_text, self._database.rows(query)))
-
-    def vendor_of_last_final(
-        self, device_name: str, problem: Problem, families: Collection[str], basis: str
-    ) -> frozenset[tuple[str, str, int]]:
-        """Of the vendor's libraries in the last finals of the trials that `tried` gives: driver, library, version."""
-        tried, measured = conditions.tried(device_name, problem, families, basis), schema.measurement.c
-        last = and_(tried, measured.round == conditions.last_round(tried).scalar_subquery())
-        finals = select(measured.run_id, measured.round).join(schema.trial).where(last)
-        return storing.versions(
-            self._database.rows(storing.of_finals(device_name, conditions.problem_id(problem), finals))
-        )
+    def history(self, device_name: str, problem: Problem, families: Collection[str], basis: str) -> History:
+        """What is known of the problem's trials on the device that are of these families and this basis."""
+        return History(self._database, device_name, problem, tuple(families), basis)
 
     def forget(
         self,

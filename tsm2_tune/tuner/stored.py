@@ -183,7 +183,7 @@ def best_row(row: Row) -> BestRow:
         values = checked(row, schema.best.columns)
         del values["is_between"]  # by which rows are chosen
         best = BestRow(**values)
-        _config(best.family, best.config, best.parameters)
+        config_of(best.family, best.config, best.parameters)
         check_interval(best.low_us, best.median_us, best.high_us)
         computed = (best.problem.least_bytes / best.median_us * 1e-3, 100 * best.floor_us / best.median_us)
         for value, expected in zip((best.gbytes_per_s, best.percent_of_floor), computed, strict=True):
@@ -198,7 +198,7 @@ def check_interval(low_us: float, median_us: float, high_us: float) -> None:
         raise ValueError(f"median_us = {median_us} is not between {low_us} and {high_us}")
 
 
-def _config(family_name: str, text: str, values: str) -> KernelConfig:
+def config_of(family_name: str, text: str, values: str) -> KernelConfig:
     """The configuration of these tunables, as JSON; what another version has stored where this one lacks its family
     or its tunables.
 
@@ -229,20 +229,6 @@ def is_unchanged(trial: Trial) -> bool:
     """
     of_this_version = is_of_this_version(trial.config, trial.problem)
     return of_this_version and render(trial.problem, trial.config).is_same_kernel(trial.source)
-
-
-def is_made_so(row: Row, problem: Problem) -> bool:
-    """The same by a row of `trial` of this problem, with its source's entry point, and launch as `source_...`."""
-    with reading(row["id"]):
-        values = checked(row, [*schema.trial.columns, schema.source.c.kernel])
-        config = _config(values["family"], values["config"], values["tunables"])
-        if not is_of_this_version(config, problem):
-            return False
-        made = render(problem, config)
-        launch = {name: row[f"source_{name}"] for name in LAUNCH}
-        launch |= {name: values[name] for name in schema.LAUNCH_OF_TRIAL if values[name] is not None}
-        known = (values["source_digest"], values["kernel"], launch)
-        return known == (made.digest, made.kernel, {name: int(getattr(made.launch, name)) for name in LAUNCH})
 
 
 def kernel_source(row: Row, defines: tuple[str, ...] = ()) -> KernelSource:
@@ -311,7 +297,7 @@ def trial(row: Row, *, problem: Row, source: Row, first: Measurement | None) -> 
     asked = _problem(problem)
     return Trial(
         problem=asked,
-        config=_config(values["family"], values["config"], values["tunables"]),
+        config=config_of(values["family"], values["config"], values["tunables"]),
         basis=values["basis"],
         source=_as_started(kernel_source(source, defines=index_defines(asked.index_bits)), values),
         outcome=Outcome(values["outcome"]),
@@ -390,7 +376,7 @@ def current_trial(row: Row) -> CurrentTrial:
         return CurrentTrial(
             id=values["id"],
             problem=Problem(values["m"], values["n"], values["k"], values["dtype"], values["op"]),
-            config=_config(values["family"], values["config"], values["tunables"]),
+            config=config_of(values["family"], values["config"], values["tunables"]),
             cache=Cache(values["cache"]),
             compiled=_resources(values),
             spill_bytes=values["spill_bytes"],
@@ -423,7 +409,7 @@ def stored_trial(row: Row, problem: Problem) -> StoredTrial:
     """The trial in a row of `trial` of this problem that also has its first `median_us`, and NEWEST."""
     with reading(row["id"]):
         values = checked(row, [*schema.trial.columns, MEDIAN_US, *NEWEST])
-        config = _config(values["family"], values["config"], values["tunables"])
+        config = config_of(values["family"], values["config"], values["tunables"])
         if not is_of_this_version(config, problem):
             raise ValueError(f"{config.family} has no configuration {config.text} for {problem.text}")
         verdict, outcome = verdict_of(values), Outcome(values["outcome"])

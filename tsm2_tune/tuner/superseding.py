@@ -1,0 +1,50 @@
+"""Trials of kernels that this program makes otherwise now."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+
+from sqlalchemy import Connection, and_, select, update
+
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.render import render
+from tsm2_tune.tuner import conditions, schema, stored
+from tsm2_tune.tuner.database import Database
+from tsm2_tune.tuner.domains import Row, checked
+
+OWN = ("basis", "source_digest", *schema.LAUNCH_OF_TRIAL, "ended_at")  # what tells superseded trials apart
+
+
+def changed(database: Database, device_name: str, problem: Problem, basis: str) -> Sequence[Row]:
+    """Rows of the problem's trials of this basis whose kernel is made otherwise now, or not at all."""
+    trial, source = schema.trial.c, schema.source.c
+    current = and_(conditions.of_problem(device_name, problem), trial.basis == basis, trial.superseded == 0)
+    launch = (source[name].label(f"source_{name}") for name in stored.LAUNCH)
+    query = select(schema.trial, source.kernel, *launch).join(schema.source).where(current)
+    return [row for row in database.rows(query) if not is_made_so(row, problem)]
+
+
+def mark(connection: Connection, trials: Iterable[Row]) -> None:
+    """Leave the trials in the table, where their configurations may be tried again under the same basis."""
+    for row in trials:
+        basis = hashlib.sha256(json.dumps([row[name] for name in OWN]).encode()).hexdigest()
+        values = {"superseded": 1, "basis": basis}
+        connection.execute(update(schema.trial).where(schema.trial.c.id == row["id"]).values(values))
+
+
+def is_made_so(row: Row, problem: Problem) -> bool:
+    """Whether this program makes the kernel of a row of `trial` of this problem, which also has its source's entry
+    point, and launch as `source_...`.
+    """
+    with stored.reading(row["id"]):
+        values = checked(row, [*schema.trial.columns, schema.source.c.kernel])
+        config = stored.config_of(values["family"], values["config"], values["tunables"])
+        if not stored.is_of_this_version(config, problem):
+            return False
+        made = render(problem, config)
+        launch = {name: row[f"source_{name}"] for name in stored.LAUNCH}
+        launch |= {name: values[name] for name in schema.LAUNCH_OF_TRIAL if values[name] is not None}
+        known = (values["source_digest"], values["kernel"], launch)
+        return known == (made.digest, made.kernel, {name: int(getattr(made.launch, name)) for name in stored.LAUNCH})
