@@ -21,7 +21,7 @@ from tsm2_tune.tuner import job
 from tsm2_tune.tuner.leading import FIRST, LEADING, Leading
 from tsm2_tune.tuner.past import NOTHING_PAST, Claimed, Contender, Past
 from tsm2_tune.tuner.store import Store
-from tsm2_tune.tuner.stored import _config
+from tsm2_tune.tuner.stored import config_of
 from tsm2_tune.tuner.trial import Outcome
 
 R = Problem(20480, 5, 20480, "f32")
@@ -130,7 +130,7 @@ def test_a_late_configuration_is_spelt_and_stored_beside_the_one_it_is_made_of(n
     assert family.has(some, problem) == family.has(other, problem)
     assert not family.has(replace(some, evict_first=7), problem)
     for config in (some, other):
-        assert _config(name, config.text, config.json) == config
+        assert config_of(name, config.text, config.json) == config
     before = {key: value for key, value in some.tunables.items() if key != "evict_first"}
     assert family.config_type.from_tunables(before) == some
 
