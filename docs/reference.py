@@ -57,7 +57,7 @@ SAID_HERE = {
     "Problem.row_major_c": "Whether C is row-major.",
     "DeviceLimits.name": "as the driver has it",
     "DeviceLimits.compute_capability": "(9, 0) is an H100's",
-    "Candidate.family": "what its template needs, and which rules it has",
+    "Candidate.family": "what its family knows: resources, launch, traffic and occupancy of a configuration",
     "Candidate.config": "the configuration",
     "Candidate.problem": "of the space",
     "Candidate.limits": "of the device",

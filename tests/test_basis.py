@@ -11,6 +11,7 @@ import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,9 @@ from tests.fabricated import BASIS, GPU, PROBLEM, configuration, downgrade, plai
 from tests.on_host import has_compiler
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.ism2 import Ism2Config
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource, code, digest_of, render
+from tsm2_tune.tuner import superseding
 from tsm2_tune.tuner.basis import basis
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.trial import Cache
@@ -152,12 +155,26 @@ def test_only_trials_of_the_basis_are_looked_at(path: Path) -> None:
 
 
 def test_a_kernel_that_changes_again_and_again_is_kept_each_time(path: Path) -> None:
-    with Store.open(path, create=False) as store:
-        for day in (1, 2, 3):
-            changed(path, day)
+    for day in (1, 2, 3):
+        changed(path, day)
+        with Store.open(path, create=False) as store:
             store.supersede(GPU, PROBLEM, BASIS)
             store.add_trial(RUN, trial(480, C128))
     assert plain_sql(path, f"SELECT count(*), sum(superseded) FROM trial WHERE config = '{C128.text}'") == [(4, 3)]
+
+
+def test_trials_are_compared_once_while_a_store_is_open(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[str] = []
+
+    def is_made_so(row: Any, problem: Problem) -> bool:
+        compared.append(row["config"])
+        return True
+
+    monkeypatch.setattr(superseding, "is_made_so", is_made_so)
+    with Store.open(path, create=False) as store:
+        for basis_of_trials in (BASIS, BASIS, "another"):
+            store.supersede(GPU, PROBLEM, basis_of_trials)
+    assert compared == [C128.text, C256.text]
 
 
 def test_of_an_older_file_the_newest_of_each_family_are_kept(path: Path) -> None:

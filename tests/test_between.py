@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.fabricated import final, host_run, imported, plain_sql
-from tests.simulated import DEVICE, RUN, TARGET, Simulated, stored_trial
+from tests.simulated import DEVICE, RUN, Simulated, stored_trial
 from tsm2_tune.cli import main
 from tsm2_tune.generator.between import APART, KERNELS_OF_A_SHAPE, kernels_between, shapes_between
 from tsm2_tune.generator.families import family_named
@@ -148,12 +148,6 @@ class Everything(dict[Any, float]):
 
 TUNED = [shape(20480, n, 4096 * step) for n, step in ((1, 1), (2, 4), (4, 2), (8, 5), (16, 3), (32, 1), (64, 4))]
 WINNER = TsmrConfig(128, 1, 2, 8, 4, 13, 1, 1)
-
-
-@pytest.fixture(autouse=True)
-def bases(monkeypatch: pytest.MonkeyPatch) -> None:
-    today = TARGET.basis(Cache.CLEAN)
-    monkeypatch.setattr("tests.simulated.TODAY", today)
 
 
 def won(store: Store, config: Any = WINNER, problems: Sequence[Problem] = TUNED, **changes: Any) -> None:

@@ -26,7 +26,6 @@ from tests.test_between import (
     WINNER,
     Everything,
     Slower,
-    bases,  # noqa: F401
     measured,
     shape,
     tuned,

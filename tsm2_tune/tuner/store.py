@@ -42,6 +42,7 @@ class Store:
     def __init__(self, database: Database) -> None:
         self.path = database.path
         self._database = database
+        self._compared: set[tuple[str, Problem, str]] = set()  # what this program makes does not change while it runs
 
     @classmethod
     @contextmanager
@@ -190,11 +191,15 @@ class Store:
 
     def supersede(self, device_name: str, problem: Problem, basis: str) -> None:
         """Store which of the problem's trials on the device are of kernels that this program makes otherwise now, or
-        not at all. They compete no more, and their configurations count as untried.
+        not at all. They compete no more, and their configurations count as untried. Of an open store they are
+        compared once: each is rendered for that.
         """
+        if (device_name, problem, basis) in self._compared:
+            return
         changed = superseding.changed(self._database, device_name, problem, basis)
         with self._database.transaction(writes=bool(changed)) as connection:
             superseding.mark(connection, changed)
+        self._compared.add((device_name, problem, basis))
 
     def history(self, device_name: str, problem: Problem, families: Collection[str], basis: str) -> History:
         """What is known of the problem's trials on the device that are of these families and this basis."""
