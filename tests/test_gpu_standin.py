@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,13 +17,14 @@ from tests.on_gpu import ON_GPU
 from tests.test_gpu_library import Memory, written
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.standin.build import standin_path
-from tsm2_tune.standin.journal import REASONS, written_in
+from tsm2_tune.standin.journal import REASONS, Seen, written_in
 from tsm2_tune.standin.running import Standing
 
 pytestmark = [*ON_GPU, pytest.mark.usefixtures("session_cache")]
 REAL, COMPLEX = ("nn", "tn", "nt", "tt"), ("nn", "tn", "nt", "cn", "nc", "cc")
 OPS = {"f32": REAL, "f64": REAL[:3], "c64": COMPLEX, "c128": COMPLEX, "bf16": REAL[:3], "f16": REAL[:3]}
 COUNT = int(os.environ.get("TSM2_STANDIN_CALLS", "1500"))
+MOST_OF_A_PROCESS = 10_000  # the journal tells 16,384 shapes apart
 
 
 @pytest.fixture(scope="module")
@@ -41,36 +43,45 @@ def library(gpu_memory: Memory, tmp_path_factory: pytest.TempPathFactory, sessio
     return Path(written(tmp_path_factory.mktemp("library"), *((gpu_memory.run, one) for one in trials)))
 
 
-@pytest.mark.parametrize("threads", [1, 8])
-def test_random_products_are_what_cublas_computes(library: Path, tmp_path: Path, threads: int) -> None:
-    told = Standing(standin_path(), library).environment(tmp_path)
-    command = [sys.executable, "-m", "tests.standin_on_gpu", str(COUNT // threads), "1", str(threads)]
-    done = subprocess.run(command, env=told, capture_output=True, text=True, timeout=1200)
-    assert done.returncode == 0, done.stderr[-3000:]
-    seen = written_in(tmp_path).seen
+def random_products(
+    module: str, library: Path, folder: Path, seed: int, threads: int
+) -> tuple[Counter[str], list[Seen]]:
+    """What as many processes as it takes found, and what the stand-in wrote down."""
+    processes = -(-COUNT // MOST_OF_A_PROCESS)
+    found, seen = Counter[str](), list[Seen]()
+    for number in range(processes):
+        journal = folder / str(number)
+        journal.mkdir()
+        told = Standing(standin_path(), library).environment(journal)
+        count, first = COUNT // processes // threads, seed + number * threads
+        command = [sys.executable, "-m", module, str(count), str(first), str(threads)]
+        done = subprocess.run(command, env=told, capture_output=True, text=True, timeout=1200)
+        assert (done.returncode, done.stderr[-3000:]) == (0, "")
+        found.update(json.loads(done.stdout))
+        written = written_in(journal)
+        assert not written.uncounted[0], written.besides
+        seen += written.seen
     taken = sum(one.taken for one in seen)
-    print(f"{sum(one.calls for one in seen)} seen, {taken} taken", done.stderr[-300:])
+    print(f"{sum(one.calls for one in seen)} seen, {taken} taken", dict(found))
     assert taken > COUNT // 5
-    found = json.loads(done.stdout)
     if threads == 1:
         assert found["taken"] == taken
+    return found, seen
+
+
+@pytest.mark.parametrize("threads", [1, 8])
+def test_random_products_are_what_cublas_computes(library: Path, tmp_path: Path, threads: int) -> None:
+    found, _ = random_products("tests.standin_on_gpu", library, tmp_path, 1, threads)
+    if threads == 1:
         assert all(any(name in key and count for key, count in found.items()) for name in ("gemv", "syrk", "herk"))
 
 
 @pytest.mark.parametrize("threads", [1, 8])
 def test_random_products_are_what_cublaslt_computes(library: Path, tmp_path: Path, threads: int) -> None:
-    told = Standing(standin_path(), library).environment(tmp_path)
-    command = [sys.executable, "-m", "tests.lt_on_gpu", str(COUNT // threads), "3", str(threads)]
-    done = subprocess.run(command, env=told, capture_output=True, text=True, timeout=1200)
-    assert (done.returncode, done.stderr[-3000:]) == (0, "")
-    found, seen = json.loads(done.stdout), written_in(tmp_path).seen
-    print(found)
+    found, seen = random_products("tests.lt_on_gpu", library, tmp_path, 3, threads)
     assert {one.routine for one in seen} == {"cublasLtMatmul"}  # and none of cuBLAS's own
-    taken = sum(one.taken for one in seen)
-    assert taken > COUNT // 5
     assert {one.dtype for one in seen if one.taken} == set(OPS)
     if threads == 1:
-        assert found["taken"] == taken
         assert all(found[f"taken {orders}"] for orders in ("ccc", "rcc", "crc", "rrc", "rrr"))
 
 

@@ -85,13 +85,15 @@ def test_what_the_vendor_took_is_given_back(gpu: CudaDevice, supports: dict[str,
     problem = LARGER[0]
     operands = Operands(gpu, supports[problem.dtype_name], problem, index_bits=problem.index_bits)
     try:
-        free_bytes = []
-        for _ in range(4):
+        taken = []
+        for _ in range(6):
+            before = gpu.drv.mem_get_info()[0]
             with beside(gpu, operands, seed=5, cache=Cache.CLEAN):
                 pass
             gpu.synchronise()
-            free_bytes.append(gpu.drv.mem_get_info()[0])
-        assert free_bytes[3] >= free_bytes[1] - 2**20  # the first one also loads the libraries' kernels
+            taken.append(before - gpu.drv.mem_get_info()[0])
+        # the first one also loads the libraries' kernels, and other processes may use the GPU
+        assert min(taken[1:]) <= 2**20, taken
     finally:
         operands.free()
 
