@@ -20,6 +20,7 @@ from tsm2_tune.generator.families.ism2 import Ism2Config
 from tsm2_tune.generator.families.staged import StagedConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
+from tsm2_tune.generator.tunables import declared
 from tsm2_tune.tuner import migrations, schema
 from tsm2_tune.tuner.store import Store
 from tsm2_tune.tuner.target import Target
@@ -159,7 +160,7 @@ def foreign_text(rng: random.Random, connection: sqlite3.Connection) -> None:
 
 def other_config(rng: random.Random, connection: sqlite3.Connection) -> None:
     """Another configuration, text and tunables at one: of no space, of another family, or just another one."""
-    ladder, gemm = (dict.fromkeys(family_named(name).config_type.letters, 1) for name in ("ladder", "gemm"))
+    ladder, gemm = ({one.name: 1 for one in declared(family_named(name).config_type)} for name in ("ladder", "gemm"))
     at_one: tuple[tuple[str, str, dict[str, object]], ...] = (
         ("tsm2", "tsm2-v3-t96-c8-p4", {"version": "v3", "threads": 96, "columns": 8, "prefetch": 4}),
         ("tsm2", "tsm2-v3-t128-c8-p0", {"version": "v3", "threads": 128, "columns": 8, "prefetch": 0}),

@@ -37,7 +37,7 @@ TSMT = TsmtConfig(128, 32, 32, 8, 8, step=4, stages=2, splits=16, min_blocks=1)
 STAGED = StagedMmaConfig(128, 128, 32, 32, 16, 3, 1, splits=20, min_blocks=1, strips=1, octets=2, ahead=0)
 SHAPES = ((4096, 16, 4096), (16, 16, 4096), (4096, 16, 16), (4096, 1, 4096))  # each family supports one
 CONFIGURATIONS = 4  # of each family and problem
-LAUNCHED = [name for name, family in FAMILIES.items() if family.config_type.launch_tunables]
+LAUNCHED = [name for name, family in FAMILIES.items() if family.config_type.launch_tunables()]
 
 
 def problems_of(name: str) -> Iterator[Problem]:
@@ -49,7 +49,7 @@ def problems_of(name: str) -> Iterator[Problem]:
 
 def otherwise_launched(config: KernelConfig) -> KernelConfig:
     """The same kernel with another value of every tunable of the launch that it may have others of."""
-    names = [name for name in config.launch_tunables if name != "splits" or config.has_splits]
+    names = [name for name in config.launch_tunables() if name != "splits" or config.has_splits]
     return replace(config, **{name: int(config.tunables[name]) + 3 for name in names})
 
 

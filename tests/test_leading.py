@@ -27,7 +27,7 @@ from tsm2_tune.tuner.trial import Outcome
 R = Problem(20480, 5, 20480, "f32")
 SPACE = search_space(R, PROFILES["h200"], families=["tsmr"])
 ORDERED = list(ordered(SPACE, 0)[: 3 * FIRST])
-LATE = [name for name, family in FAMILIES.items() if family.config_type.late_tunables]
+LATE = [name for name, family in FAMILIES.items() if family.config_type.late_tunables()]
 
 
 def yes(candidate: Candidate) -> Claimed:

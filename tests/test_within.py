@@ -135,10 +135,10 @@ def test_what_serves_fewer_shapes_comes_after_what_serves_more() -> None:
 # How a kernel may be started
 
 
-@pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if family.config_type.launch_tunables])
+@pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if family.config_type.launch_tunables()])
 def test_a_kernel_of_every_family_may_be_started_in_several_ways(name: str) -> None:
     every = islice(FAMILIES[name].configurations(), 0, 3000, 100)
-    config = next(one for one in every if one.has_splits or "splits" not in one.launch_tunables)
+    config = next(one for one in every if one.has_splits or "splits" not in one.launch_tunables())
     found = list(launches(config))
     assert config in found
     assert len(found) > 3

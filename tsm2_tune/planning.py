@@ -227,8 +227,7 @@ def _what_is_wrong(family: Family[Any], config: KernelConfig | None) -> str:
     for name, value in config.early.tunables.items():
         known = sorted({one.tunables[name] for one in every})
         if value not in known:
-            letter = config.letters[name]  # none of the version
-            return f"{f'{letter} ({name})' if letter else name} is one of {', '.join(map(str, known))}"
+            return f"{name} is one of {', '.join(map(str, known))}"
     return "each of its values is right, but not with the others; tsm2-tune space --list names all"
 
 

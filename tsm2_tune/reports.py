@@ -18,6 +18,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.roofline import Modelled
 from tsm2_tune.generator.space import SearchSpace
+from tsm2_tune.generator.tunables import declared
 from tsm2_tune.tuner.audit import ALL, OF_THE_HOST, Audit, DroppedWinner, Estimate, GuidelineAudit, RuleAudit
 from tsm2_tune.tuner.job import GIB
 from tsm2_tune.tuner.ladder import Rung
@@ -55,9 +56,9 @@ def print_space(space: SearchSpace, console: Console, *, explain: bool) -> None:
         for name in space.families:
             family = family_named(name)
             print_line(console, f"{name}, {kept_of[name] or 'none'} kept: {family.summary}")
-            for tunable in family.tunables if kept_of[name] else ():
-                symbol = f" [{tunable.symbol}]" if tunable.symbol else ""
-                print_line(console, f"  {tunable.name}{symbol}: {tunable.about}")
+            for one in declared(family.config_type) if kept_of[name] else ():
+                symbol = f" [{one.tunable.symbol}]" if one.tunable.symbol else ""
+                print_line(console, f"  {one.name}{symbol}: {one.tunable.about}")
 
 
 def print_devices(found: Sequence[tuple[str, str, DeviceLimits]], console: Console) -> None:

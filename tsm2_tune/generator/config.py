@@ -6,10 +6,10 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
-from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 from tsm2_tune.errors import InputError
+from tsm2_tune.generator.tunables import declared
 from tsm2_tune.runtime.launch import FLAT_SPLITS, GROUP_SPLITS, Launch
 
 __all__ = [
@@ -25,26 +25,31 @@ __all__ = [
 ]  # fmt: skip
 
 TunableValue = int | str
-SPELT = {"int": "0|[1-9][0-9]{0,9}", "str": "[a-z][a-z0-9]*"}  # by the type of a tunable
+SPELT = {int: "0|[1-9][0-9]{0,9}", str: "[a-z][a-z0-9]*"}  # by the type of a tunable
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class KernelConfig:
-    """Every choice that a family's template needs. Each family extends it with one field a tunable."""
+    """Every choice that a family's template needs. Each family extends it with one field a tunable, which says what
+    the tunable is: tunables.py.
+    """
 
     family: ClassVar[str]
-    letters: ClassVar[dict[str, str]]  # field -> the letter that stands before its value in the text form
-    launch_tunables: ClassVar[
-        tuple[str, ...]
-    ] = ()  # those that say how a kernel is started: its text has no such number
-    # Tunables that a search moves only in its fastest configurations: to their values. The space has the first one of
-    # these alone, which a configuration's text leaves out.
-    late_tunables: ClassVar[Mapping[str, tuple[int, ...]]] = MappingProxyType({})
+
+    @classmethod
+    def launch_tunables(cls) -> tuple[str, ...]:
+        """Those that say how a kernel is started: its text has no such number."""
+        return tuple(one.name for one in declared(cls) if one.tunable.is_launch)
+
+    @classmethod
+    def late_tunables(cls) -> dict[str, tuple[int, ...]]:
+        """Those that a search moves only in its fastest configurations, with their values."""
+        return {one.name: one.tunable.late for one in declared(cls) if one.tunable.late}
 
     @property
     def tunables(self) -> dict[str, TunableValue]:
         """Tunable -> value, in the order of the fields."""
-        return {name: getattr(self, name) for name in self.letters}  # asdict copies, which planning would feel
+        return {one.name: getattr(self, one.name) for one in declared(type(self))}
 
     @property
     def text(self) -> str:
@@ -57,30 +62,33 @@ class KernelConfig:
 
         One that does not split k has another kernel than those that do.
         """
-        launch_tunables = [name for name in self.launch_tunables if name != "splits" or self.has_splits]
+        launch_tunables = [name for name in self.launch_tunables() if name != "splits" or self.has_splits]
         return self._spelt(self.tunables | dict.fromkeys(launch_tunables, "*"))
 
     @property
     def early(self) -> Self:
         """The configuration of the space that this one is, or was made of."""
-        return replace(self, **{name: values[0] for name, values in self.late_tunables.items()})
+        return replace(self, **{name: values[0] for name, values in self.late_tunables().items()})
 
     @property
     def later(self) -> tuple[Self, ...]:
         """The others that are made of one of the space, by moving one tunable."""
         early = self.early
         return tuple(
-            replace(early, **{name: value}) for name, values in self.late_tunables.items() for value in values[1:]
+            replace(early, **{name: value}) for name, values in self.late_tunables().items() for value in values[1:]
         )
 
     @property
     def has_splits(self) -> bool:
         """Whether blocks leave sums to be added up, of parts of k or of all work."""
-        return int(self.tunables.get("splits", 1)) > 1
+        return int(getattr(self, "splits", 1)) > 1
 
     def _spelt(self, values: Mapping[str, TunableValue]) -> str:
-        unsaid = {name: options[0] for name, options in self.late_tunables.items()}
-        said = (f"{self.letters[n]}{v}" for n, v in values.items() if n not in unsaid or v != unsaid[n])
+        said = [
+            f"{one.tunable.letter}{values[one.name]}"
+            for one in declared(type(self))
+            if values[one.name] not in one.tunable.late[:1]
+        ]
         return "-".join([self.family, *said])
 
     @property
@@ -94,16 +102,16 @@ class KernelConfig:
 
         A text of before a tunable was there, which has a default, may leave it out.
         """
-        expected = {field.name: field for field in fields(cls)}
+        defaults = {field.name for field in fields(cls) if field.default is not MISSING}
         values = (
-            f"(?:-{letter}({SPELT[str(expected[name].type)]})){'' if expected[name].default is MISSING else '?'}"
-            for name, letter in cls.letters.items()
+            f"(?:-{one.tunable.letter}({SPELT[one.type]})){'?' if one.name in defaults else ''}"
+            for one in declared(cls)
         )
         found = re.fullmatch("".join([cls.family, *values]), text)
         if found is None:
             return None
-        spelt = {name: value for name, value in zip(cls.letters, found.groups(), strict=True) if value is not None}
-        return cls(**{name: int(value) if value.isdigit() else value for name, value in spelt.items()})
+        spelt = zip(declared(cls), found.groups(), strict=True)
+        return cls(**{one.name: one.type(value) for one, value in spelt if value is not None})
 
     @classmethod
     def from_tunables(cls, values: dict[str, Any]) -> Self:
@@ -111,24 +119,22 @@ class KernelConfig:
 
         Those may be missing that a search moves late: they have their first values.
         """
-        expected = {field.name: field.type for field in fields(cls)}
-        values = {name: options[0] for name, options in cls.late_tunables.items()} | values
+        expected = {one.name: one.type for one in declared(cls)}
+        values = {name: options[0] for name, options in cls.late_tunables().items()} | values
         if set(values) != set(expected):
             raise InputError(
                 f"configuration of {cls.family}: expected the tunables {', '.join(expected)},"
                 f" got {', '.join(values) or 'none'}"
             )
         for name, value in values.items():
-            if type(value).__name__ != expected[name]:
-                raise InputError(f"configuration of {cls.family}: {name} = {value!r} is no {expected[name]}")
+            if type(value) is not expected[name]:
+                raise InputError(f"configuration of {cls.family}: {name} = {value!r} is no {expected[name].__name__}")
         return cls(**values)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class OtherConfig(KernelConfig):
     """A configuration of another version, whose family or tunables this one lacks, as it is stored."""
-
-    letters: ClassVar[dict[str, str]] = {}
 
     family: str  # type: ignore[misc]  # there is no class for each
     spelling: str

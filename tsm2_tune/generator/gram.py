@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from tsm2_tune.generator.candidate import Candidate, tunable
 from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Periods, Resources, Traffic
-from tsm2_tune.generator.families.family import ODD_STAGED_LINES, Family, Tunable
+from tsm2_tune.generator.families.family import ODD_STAGED_LINES, Family
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import REGISTERS_REACHABLE, Rule, covering_rule
 from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS
 from tsm2_tune.generator.tiles import LARGEST_GRAM_TILE, LARGEST_THIN, mirrored
+from tsm2_tune.generator.tunables import Tunable
 
 TILE = (16, 32, LARGEST_GRAM_TILE)  # columns of X, of a block
 
@@ -26,38 +27,16 @@ TILE = (16, 32, LARGEST_GRAM_TILE)  # columns of X, of a block
 class GramBaseConfig(KernelConfig):
     """The choices of both families."""
 
-    letters: ClassVar[dict[str, str]] = {
-        "threads": "t",
-        "sharers": "w",
-        "tile": "m",
-        "chunk": "d",
-        "stages": "s",
-        "through": "l",
-        "splits": "k",
-        "min_blocks": "b",
-    }
-    launch_tunables: ClassVar[tuple[str, ...]] = ("splits",)
-
-    threads: int  # per block
-    sharers: int  # threads that share a ring in shared memory: a warp's or the block's
-    tile: int  # columns of X, which are rows and columns of C, of a block
-    chunk: int  # products along k in one place of the ring
-    stages: int  # places of the ring
-    through: int  # what is on the way to shared memory: 0 registers, 1 the L1, 2 the L2 alone
-    splits: int  # of k
-    min_blocks: int  # on a multiprocessor, which bounds the registers; 1: as many as the compiler wants
-
-
-GRAM_TUNABLES = (
-    Tunable("threads", "", "threads of a block"),
-    Tunable("sharers", "", "threads that share a ring in shared memory: a warp's or the block's"),
-    Tunable("tile", "", "columns of X, which are rows and columns of C, of one block"),
-    Tunable("chunk", "", "products along k in one place of the ring"),
-    Tunable("stages", "", "places of the ring, on their way or arrived"),
-    Tunable("through", "", "what is on the way to shared memory: 0 registers, 1 the L1, 2 the L2 alone"),
-    Tunable("splits", "", "blocks among which k is divided"),
-    Tunable("min_blocks", "", "blocks that a multiprocessor must hold, which bounds the registers"),
-)
+    threads: Annotated[int, Tunable("t", "threads of a block")]
+    sharers: Annotated[int, Tunable("w", "threads that share a ring in shared memory: a warp's or the block's")]
+    tile: Annotated[int, Tunable("m", "columns of X, which are rows and columns of C, of one block")]
+    chunk: Annotated[int, Tunable("d", "products along k in one place of the ring")]
+    stages: Annotated[int, Tunable("s", "places of the ring, on their way or arrived")]
+    through: Annotated[
+        int, Tunable("l", "what is on the way to shared memory: 0 registers, 1 the L1, 2 the L2 alone")
+    ]
+    splits: Annotated[int, Tunable("k", "blocks among which k is divided", is_launch=True)]
+    min_blocks: Annotated[int, Tunable("b", "blocks that a multiprocessor must hold, which bounds the registers")]
 
 
 def _chunks_for_all(candidate: Candidate) -> bool:

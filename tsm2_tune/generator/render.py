@@ -98,7 +98,7 @@ def render(problem: Problem, config: KernelConfig) -> KernelSource:
     text = filled(
         family.template,
         {
-            **{name: value for name, value in config.tunables.items() if name not in config.launch_tunables},
+            **{name: value for name, value in config.tunables.items() if name not in config.launch_tunables()},
             **family.context(config, problem),
             "several_splits": config.has_splits,
             "config": config.kernel_text,

@@ -9,17 +9,18 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from tsm2_tune.generator.candidate import Candidate, tunable
 from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Periods, Resources, Traffic
-from tsm2_tune.generator.families.family import ODD_STAGED_LINES, Family, Tunable
+from tsm2_tune.generator.families.family import ODD_STAGED_LINES, Family
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import REGISTERS_REACHABLE, Rule
 from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS, are_whole_waves, wide_splits
 from tsm2_tune.generator.tiles import LARGEST_GRAM_TILE, LARGEST_THIN, SKINNY, is_general, tile_rules, tile_traffic
+from tsm2_tune.generator.tunables import Tunable
 
 WARP_THREADS = 32
 VECTOR_BYTES = 16
@@ -32,45 +33,24 @@ MANY_BLOCKS = 16  # which have panels, turns and stretches in the probes that ar
 class StagingConfig(KernelConfig):
     """The choices of every staged family."""
 
-    letters: ClassVar[dict[str, str]] = {
-        "threads": "t",
-        "sharers": "w",
-        "tile_rows": "m",
-        "tile_columns": "n",
-        "chunk": "d",
-        "stages": "s",
-        "through": "l",
-        "splits": "k",
-        "min_blocks": "b",
-    }
-    launch_tunables: ClassVar[tuple[str, ...]] = ("splits",)
-
-    threads: int  # per block
-    sharers: int  # threads that share a ring in shared memory: a warp's or the block's
-    tile_rows: int  # of C, of a block
-    tile_columns: int  # of C, of a block
-    chunk: int  # products along k in one place of the ring
-    stages: int  # places of the ring
-    through: int  # what is on the way to shared memory: 0 registers, 1 the L1, 2 the L2 alone
-    splits: int  # of all chunks of all tiles: the blocks
-    min_blocks: int  # on a multiprocessor, which bounds the registers; 0: as many as the compiler wants
-
-
-STAGING_TUNABLES = (
-    Tunable("threads", "", "threads of a block"),
-    Tunable("sharers", "", "threads that share a ring in shared memory: a warp's or the block's"),
-    Tunable("tile_rows", "", "rows of C that one block computes"),
-    Tunable("tile_columns", "", "columns of C that one block computes"),
-    Tunable("chunk", "", "products along k in one place of the ring"),
-    Tunable("stages", "", "places of the ring, on their way or arrived"),
-    Tunable("through", "", "what is on the way to shared memory: 0 registers, 1 the L1, 2 the L2 alone"),
-    Tunable("splits", "", "blocks among which all chunks of all tiles are divided"),
-    Tunable(
-        "min_blocks",
-        "",
-        "blocks that a multiprocessor must hold, which bounds the registers; 0: the compiler may spill for one more",
-    ),
-)
+    threads: Annotated[int, Tunable("t", "threads of a block")]
+    sharers: Annotated[int, Tunable("w", "threads that share a ring in shared memory: a warp's or the block's")]
+    tile_rows: Annotated[int, Tunable("m", "rows of C that one block computes")]
+    tile_columns: Annotated[int, Tunable("n", "columns of C that one block computes")]
+    chunk: Annotated[int, Tunable("d", "products along k in one place of the ring")]
+    stages: Annotated[int, Tunable("s", "places of the ring, on their way or arrived")]
+    through: Annotated[
+        int, Tunable("l", "what is on the way to shared memory: 0 registers, 1 the L1, 2 the L2 alone")
+    ]
+    splits: Annotated[int, Tunable("k", "blocks among which all chunks of all tiles are divided", is_launch=True)]
+    min_blocks: Annotated[
+        int,
+        Tunable(
+            "b",
+            "blocks that a multiprocessor must hold, which bounds the registers;"
+            " 0: the compiler may spill for one more",
+        ),
+    ]
 
 
 def _chunks_for_all(candidate: Candidate) -> bool:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import Annotated, TypeVar
 
 import numpy as np
 
 from tsm2_tune.generator.bacugen import WARP_THREADS
 from tsm2_tune.generator.candidate import Candidate, tunable
 from tsm2_tune.generator.config import KernelConfig
-from tsm2_tune.generator.families.family import Tunable
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Rule
+from tsm2_tune.generator.tunables import Tunable
 
 VECTORS = (1, 2, 4)
 LOADS = (1, 2, 4)
@@ -30,35 +30,23 @@ FERMI = 2  # major compute capability
 class StencilConfig(KernelConfig):
     """Every choice that the stencil needs, by the paper's names. An array for each number where it is a table."""
 
-    letters: ClassVar[dict[str, str]] = {
-        "m_blk": "m",
-        "n_blk": "n",
-        "k_blk": "k",
-        "m_dim": "x",
-        "n_dim": "y",
-        "m_dim_a": "xa",
-        "n_dim_a": "ya",
-        "m_dim_b": "xb",
-        "n_dim_b": "yb",
-        "vector": "v",
-        "read": "",
-        "load": "l",
-        "buffers": "s",
-    }
-
-    m_blk: int  # rows of C that a block computes
-    n_blk: int  # columns of C that a block computes
-    k_blk: int  # products along k of a stripe
-    m_dim: int  # the grid of threads: rows of C side by side
-    n_dim: int  # and columns
-    m_dim_a: int  # the grid reading A: along its memory
-    n_dim_a: int  # and across
-    m_dim_b: int  # the grid reading B: along its memory
-    n_dim_b: int  # and across
-    vector: int  # elements of shared memory that a thread reads at a time
-    read: str  # of READS
-    load: int = 1  # elements of global memory that a thread loads or copies at a time, where they are aligned
-    buffers: int = 1  # stripes in shared memory
+    m_blk: Annotated[int, Tunable("m", "rows of C that a block computes", symbol="M_blk")]
+    n_blk: Annotated[int, Tunable("n", "columns of C that a block computes", symbol="N_blk")]
+    k_blk: Annotated[int, Tunable("k", "products along k of a stripe", symbol="K_blk")]
+    m_dim: Annotated[int, Tunable("x", "threads of a block along the rows of C", symbol="M_dim")]
+    n_dim: Annotated[int, Tunable("y", "threads of a block along the columns of C", symbol="N_dim")]
+    m_dim_a: Annotated[int, Tunable("xa", "the same threads reading A: along its memory", symbol="M_dimA")]
+    n_dim_a: Annotated[int, Tunable("ya", "the same threads reading A: across", symbol="N_dimA")]
+    m_dim_b: Annotated[int, Tunable("xb", "the same threads reading B: along its memory", symbol="M_dimB")]
+    n_dim_b: Annotated[int, Tunable("yb", "the same threads reading B: across", symbol="N_dimB")]
+    vector: Annotated[int, Tunable("v", "elements of shared memory that a thread reads at a time: 1 as published")]
+    read: Annotated[str, Tunable("", "loads of A and B: cached as any other (ca) or on the read-only path (nc)")]
+    load: Annotated[
+        int, Tunable("l", "elements of A or B that a thread loads at a time, where they are aligned: 1 as published")
+    ] = 1
+    buffers: Annotated[
+        int, Tunable("s", "stripes in shared memory; 1 as published, of more the others are copied meanwhile")
+    ] = 1
 
 
 S = TypeVar("S", bound=StencilConfig)
@@ -180,21 +168,6 @@ def with_widest_grids(made: type[S], problem: Problem, *numbers: int) -> S | Non
     return made(m_blk, n_blk, k_blk, m_dim, n_dim, *of_a, *of_b, vector, "nc", load, buffers)
 
 
-STENCIL_TUNABLES = (
-    Tunable("m_blk", "M_blk", "rows of C that a block computes"),
-    Tunable("n_blk", "N_blk", "columns of C that a block computes"),
-    Tunable("k_blk", "K_blk", "products along k of a stripe"),
-    Tunable("m_dim", "M_dim", "threads of a block along the rows of C"),
-    Tunable("n_dim", "N_dim", "threads of a block along the columns of C"),
-    Tunable("m_dim_a", "M_dimA", "the same threads reading A: along its memory"),
-    Tunable("n_dim_a", "N_dimA", "the same threads reading A: across"),
-    Tunable("m_dim_b", "M_dimB", "the same threads reading B: along its memory"),
-    Tunable("n_dim_b", "N_dimB", "the same threads reading B: across"),
-    Tunable("vector", "", "elements of shared memory that a thread reads at a time: 1 as published"),
-    Tunable("read", "", "loads of A and B: cached as any other (ca) or on the read-only path (nc)"),
-    Tunable("load", "", "elements of A or B that a thread loads at a time, where they are aligned: 1 as published"),
-    Tunable("buffers", "", "stripes in shared memory; 1 as published, of more the others are copied meanwhile"),
-)
 STENCIL_RULES = (
     Rule(
         "read-path-exists",

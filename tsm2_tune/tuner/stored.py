@@ -17,6 +17,7 @@ from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource, index_defines, render
 from tsm2_tune.generator.roofline import Ceilings
+from tsm2_tune.generator.tunables import declared
 from tsm2_tune.tuner import schema
 from tsm2_tune.tuner.domains import MOST_SAMPLES, Row, checked, rates, tunables
 from tsm2_tune.tuner.measure import median_interval
@@ -205,8 +206,10 @@ def config_of(family_name: str, text: str, values: str) -> KernelConfig:
     InputError or ValueError where the tunables are of another type, or the text of other tunables.
     """
     found, family = tunables(values), FAMILIES.get(family_name)
-    known, late = (family.config_type.letters, family.config_type.late_tunables) if family else ({}, {})
-    if family is None or not known.keys() - late.keys() <= found.keys() <= known.keys():
+    if family is None:
+        return OtherConfig(family_name, text, values)
+    known, late = ({one.name for one in declared(family.config_type)}, family.config_type.late_tunables().keys())
+    if not known - late <= found.keys() <= known:
         return OtherConfig(family_name, text, values)
     config: KernelConfig = family.config_type.from_tunables(found)
     if config.text != text:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -26,15 +25,6 @@ ODD_LINES, ODD_STAGED_LINES = 1.03, 1.3
 MOST_DEPTH = 64  # products of a step that are taken for multiplied as a whole
 
 
-@dataclass(frozen=True, slots=True)
-class Tunable:
-    """One axis of a family's space."""
-
-    name: str
-    symbol: str  # the paper's
-    about: str
-
-
 class Family(ABC, Generic[C]):
     """One kernel template with its tunables, rules, resources and launch shape."""
 
@@ -42,7 +32,6 @@ class Family(ABC, Generic[C]):
     summary: ClassVar[str]  # one sentence for people
     template: ClassVar[str]  # file name in tsm2_tune/templates
     dtypes: ClassVar[tuple[str, ...]] = FMA_DTYPES  # that the template knows
-    tunables: ClassVar[tuple[Tunable, ...]]
     rules: ClassVar[tuple[Rule, ...]]  # this family's own, tried after the hardware's
     odd_lines: ClassVar[float] = ODD_LINES  # of a Division
     vectors_of_c: ClassVar[bool] = False  # of a Division
@@ -81,7 +70,7 @@ class Family(ABC, Generic[C]):
     def division(self, config: C, problem: Problem, resident: int) -> Division:
         """Into what the kernel divides its work, on a device whose multiprocessors hold so many of its blocks."""
         launch = self.launch(config, problem)
-        tiles = int(config.tunables.get("row_tiles", 1)) if "row_tiles" in config.launch_tunables else 1
+        tiles = int(config.tunables.get("row_tiles", 1)) if "row_tiles" in config.launch_tunables() else 1
         step = self.share_step(config, problem)
         return Division(
             resident=resident,

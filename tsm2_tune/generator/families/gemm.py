@@ -45,7 +45,6 @@ from tsm2_tune.generator.stencil import (
     OF_GRIDS,
     READS,
     STENCIL_RULES,
-    STENCIL_TUNABLES,
     VECTOR_BYTES,
     VECTORS,
     StencilConfig,
@@ -95,7 +94,6 @@ class Gemm(Family[GemmConfig]):
     name = "gemm"
     summary = "general matrices: a tile of C in registers, stripes of A and B through shared memory one stripe ahead"
     template = "gemm.cu.jinja"
-    tunables = STENCIL_TUNABLES
     rules = STENCIL_RULES
     config_type = GemmConfig
     winners = WINNERS

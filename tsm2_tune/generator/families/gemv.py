@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Periods, Resources, Traffic
-from tsm2_tune.generator.families.family import Family, Tunable
+from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
@@ -34,6 +34,7 @@ from tsm2_tune.generator.split_k import (
     splits_to_prefer,
 )
 from tsm2_tune.generator.tiles import covering
+from tsm2_tune.generator.tunables import Tunable
 
 Decomposition = Literal["one thread a row", "several threads a row", "several rows a thread", "both"]
 DECOMPOSITIONS: tuple[Decomposition, ...] = get_args(Decomposition)
@@ -74,22 +75,15 @@ class GemvConfig(KernelConfig):
     """Every choice that the template needs."""
 
     family: ClassVar[str] = "gemv"
-    letters: ClassVar[dict[str, str]] = {
-        "threads": "t",
-        "lanes": "l",
-        "rows": "r",
-        "vector": "v",
-        "prefetch": "p",
-        "splits": "k",
-    }
-    launch_tunables: ClassVar[tuple[str, ...]] = ("splits",)
 
-    threads: int  # per block
-    lanes: int  # of them, that share a row of A
-    rows: int  # of A, of a thread
-    vector: int  # neighbours in memory that one load of A moves
-    prefetch: int  # such loads of each of its rows that a thread has in registers
-    splits: int  # of k
+    threads: Annotated[int, Tunable("t", "threads of a block", symbol="t1")]
+    lanes: Annotated[int, Tunable("l", "threads of a block that share a row of A")]
+    rows: Annotated[int, Tunable("r", "rows of A of one thread", symbol="tcf")]
+    vector: Annotated[int, Tunable("v", "neighbours in memory that one load of A moves")]
+    prefetch: Annotated[
+        int, Tunable("p", "such loads of each of its rows that a thread has in registers", symbol="t3")
+    ]
+    splits: Annotated[int, Tunable("k", "parts of k, each a block of its own", is_launch=True)]
 
     @property
     def decomposition(self) -> Decomposition:
@@ -182,14 +176,6 @@ class Gemv(Family[GemvConfig]):
     summary = "matrix times vector: some threads for each row of A, some rows for each thread, k split over blocks"
     template = "gemv.cu.jinja"
     dtypes = (*FMA_DTYPES, "bf16", "f16")  # of the last two products are added up in f32
-    tunables = (
-        Tunable("threads", "t1", "threads of a block"),
-        Tunable("lanes", "", "threads of a block that share a row of A"),
-        Tunable("rows", "tcf", "rows of A of one thread"),
-        Tunable("vector", "", "neighbours in memory that one load of A moves"),
-        Tunable("prefetch", "t3", "such loads of each of its rows that a thread has in registers"),
-        Tunable("splits", "", "parts of k, each a block of its own"),
-    )
     rules = (
         Rule(
             "one-column",

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from tsm2_tune.generator.families.family import Tunable
-from tsm2_tune.generator.gram import GRAM_RULES, GRAM_TUNABLES, TILE, GramBaseConfig, GramFamily
+from tsm2_tune.generator.gram import GRAM_RULES, TILE, GramBaseConfig, GramFamily
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.split_k import WIDE_SPLITS, wide_splits
 from tsm2_tune.generator.tensor_cores import has_f64_tensor_cores
 from tsm2_tune.generator.tiles import covering
+from tsm2_tune.generator.tunables import Tunable
 
 LINES = (8, 4)  # columns of X in a group
 STEPS = (1, 2, 4)
@@ -47,10 +47,9 @@ class GramConfig(GramBaseConfig):
     """Every choice that the template needs."""
 
     family: ClassVar[str] = "gram"
-    letters: ClassVar[dict[str, str]] = {**GramBaseConfig.letters, "lines": "c", "step": "p"}
 
-    lines: int  # columns of X in a group
-    step: int  # products along k that one thread multiplies at a time
+    lines: Annotated[int, Tunable("c", "columns of X in a group, two of which a thread multiplies")]
+    step: Annotated[int, Tunable("p", "products along k that one thread multiplies at a time")]
 
 
 class Gram(GramFamily[GramConfig]):
@@ -58,11 +57,6 @@ class Gram(GramFamily[GramConfig]):
     summary = "a tall and skinny matrix's transpose times itself: each product once, staged once"
     template = "gram.cu.jinja"
     dtypes = FMA_DTYPES
-    tunables = (
-        *GRAM_TUNABLES,
-        Tunable("lines", "", "columns of X in a group, two of which a thread multiplies"),
-        Tunable("step", "", "products along k that one thread multiplies at a time"),
-    )
     rules = GRAM_RULES
     config_type = GramConfig
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from tsm2_tune.generator.families.family import Tunable
-from tsm2_tune.generator.gram import GRAM_RULES, GRAM_TUNABLES, TILE, GramBaseConfig, GramFamily
+from tsm2_tune.generator.gram import GRAM_RULES, TILE, GramBaseConfig, GramFamily
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.split_k import WIDE_SPLITS, wide_splits
 from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES, has_f64_tensor_cores
 from tsm2_tune.generator.tiles import covering
+from tsm2_tune.generator.tunables import Tunable
 
 # Threads of a block and of a ring, the chunk and the places of the ring, and what is on the way there.
 RINGS = (
@@ -48,9 +48,8 @@ class GramMmaConfig(GramBaseConfig):
     """Every choice that the template needs."""
 
     family: ClassVar[str] = "gram_mma"
-    letters: ClassVar[dict[str, str]] = {**GramBaseConfig.letters, "warps": "a"}
 
-    warps: int  # that share the sums of a tile
+    warps: Annotated[int, Tunable("a", "warps that share the sums of a tile")]
 
 
 class GramMma(GramFamily[GramMmaConfig]):
@@ -59,7 +58,6 @@ class GramMma(GramFamily[GramMmaConfig]):
     summary = "a tall and skinny matrix's transpose times itself, each product once, on the f64 tensor cores"
     template = "gram_mma.cu.jinja"
     dtypes = ("f32", "f64")
-    tunables = (*GRAM_TUNABLES, Tunable("warps", "", "warps that share the sums of a tile"))
     rules = (HAS_F64_TENSOR_CORES, *GRAM_RULES)
     config_type = GramMmaConfig
 

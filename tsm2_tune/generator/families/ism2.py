@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
-from tsm2_tune.generator.families.family import Family, Tunable
+from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.families.tsm2 import (
     COLUMNS,
     PREFETCH,
@@ -24,6 +24,7 @@ from tsm2_tune.generator.families.tsm2 import (
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Rule
+from tsm2_tune.generator.tunables import Tunable
 from tsm2_tune.runtime.expecting import Division
 
 ROW_TILES = (1, 2, 4, 8, 16, 32, 64)  # [tcf]; past 64 the paper saw the speed decline (section 5.2)
@@ -39,20 +40,12 @@ class Ism2Config(KernelConfig):
     """Every choice that the ISM2 template needs. The paper's symbol is in brackets."""
 
     family: ClassVar[str] = "ism2"
-    letters: ClassVar[dict[str, str]] = {
-        "optimisation": "o",
-        "threads": "t",
-        "columns": "c",
-        "prefetch": "p",
-        "row_tiles": "r",
-    }
-    launch_tunables: ClassVar[tuple[str, ...]] = ("row_tiles",)
 
-    optimisation: int
-    threads: int  # [t1] per block; also the rows of B staged at a time
-    columns: int  # [t2] of C that one thread accumulates in registers
-    prefetch: int  # [t3] elements of A that one thread loads ahead
-    row_tiles: int  # [tcf] rows of A for each thread of the grid
+    optimisation: Annotated[int, Tunable("o", "1: rows outermost; 2: rows inside the tile of B, C prefetched")]
+    threads: Annotated[int, Tunable("t", "threads of a block; also the rows of B staged at a time", symbol="t1")]
+    columns: Annotated[int, Tunable("c", "columns of C that one thread accumulates in registers", symbol="t2")]
+    prefetch: Annotated[int, Tunable("p", "elements of A that one thread loads ahead", symbol="t3")]
+    row_tiles: Annotated[int, Tunable("r", "rows of A for each thread of the grid", symbol="tcf", is_launch=True)]
 
 
 def _grid_fills_device(candidate: Candidate) -> bool:
@@ -67,13 +60,6 @@ class Ism2(Family[Ism2Config]):
     summary = "tall and skinny A times small B, m/tcf threads stride over the rows; optimisations 1 and 2"
     template = "ism2.cu.jinja"
     vectors_of_c = True
-    tunables = (
-        Tunable("optimisation", "", "1: rows outermost; 2: rows inside the tile of B, C prefetched"),
-        Tunable("threads", "t1", "threads of a block; also the rows of B staged at a time"),
-        Tunable("columns", "t2", "columns of C that one thread accumulates in registers"),
-        Tunable("prefetch", "t3", "elements of A that one thread loads ahead"),
-        Tunable("row_tiles", "tcf", "rows of A for each thread of the grid"),
-    )
     rules = (
         *SHAPE_RULES,
         Rule(

@@ -13,15 +13,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
-from tsm2_tune.generator.families.family import Family, Tunable
+from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.guidelines import Guidelines
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.tiles import tile_traffic
+from tsm2_tune.generator.tunables import Tunable
 
 BLOCK_SIDES = (8, 16, 32)  # of the first two steps, and of the third one's square tiles
 TILES_1D = (32, 64, 128)
@@ -40,21 +41,18 @@ class LadderConfig(KernelConfig):
     """Every choice that the ladder's template needs. Rows and columns are those of C where it is row-major."""
 
     family: ClassVar[str] = "ladder"
-    letters: ClassVar[dict[str, str]] = {
-        "step": "",
-        "tile_rows": "m",
-        "tile_columns": "n",
-        "tile_depth": "k",
-        "coarse_rows": "r",
-        "coarse_columns": "c",
-    }
 
-    step: str  # of STEPS
-    tile_rows: int  # of C that a block computes
-    tile_columns: int  # of C that a block computes
-    tile_depth: int  # products along k of the tiles in shared memory; 1 where there are none
-    coarse_rows: int  # of C that a thread computes
-    coarse_columns: int  # of C that a thread computes
+    step: Annotated[
+        str, Tunable("", "one of naive, coalesced, tiled, coarse1d, coarse2d, vectorised", symbol="GeMM-")
+    ]
+    tile_rows: Annotated[int, Tunable("m", "rows of C that a block computes", symbol="tiles_Arows")]
+    tile_columns: Annotated[int, Tunable("n", "columns of C that a block computes", symbol="tiles_Bcols")]
+    tile_depth: Annotated[
+        int,
+        Tunable("k", "products along k of the tiles in shared memory; 1 where there are none", symbol="tiles_Acols"),
+    ]
+    coarse_rows: Annotated[int, Tunable("r", "rows of C that a thread computes", symbol="COARSE_Y")]
+    coarse_columns: Annotated[int, Tunable("c", "columns of C that a thread computes", symbol="COARSE_X")]
 
     @property
     def threads(self) -> int:
@@ -115,16 +113,6 @@ class Ladder(Family[LadderConfig]):
     template = "ladder.cu.jinja"
     dtypes = ("f32", "f64")
     only_by_name = True
-    tunables = (
-        Tunable("step", "GeMM-", f"one of {', '.join(STEPS)}"),
-        Tunable("tile_rows", "tiles_Arows", "rows of C that a block computes"),
-        Tunable("tile_columns", "tiles_Bcols", "columns of C that a block computes"),
-        Tunable(
-            "tile_depth", "tiles_Acols", "products along k of the tiles in shared memory; 1 where there are none"
-        ),
-        Tunable("coarse_rows", "COARSE_Y", "rows of C that a thread computes"),
-        Tunable("coarse_columns", "COARSE_X", "columns of C that a thread computes"),
-    )
     rules = ()
     config_type = LadderConfig
 

@@ -10,16 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from tsm2_tune.generator.candidate import Candidate, tunable
-from tsm2_tune.generator.families.family import Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Rule
 from tsm2_tune.generator.split_k import WIDE_SPLITS, wide_splits
 from tsm2_tune.generator.staging import (
-    STAGING_TUNABLES,
     WARP_THREADS,
     StagingConfig,
     StagingFamily,
@@ -28,6 +26,7 @@ from tsm2_tune.generator.staging import (
 )
 from tsm2_tune.generator.tensor_cores import has_f64_tensor_cores
 from tsm2_tune.generator.tiles import covering
+from tsm2_tune.generator.tunables import Tunable
 
 TILE = (8, 16, 32, 64)  # rows and columns of C, of a block
 THREAD_TILES = ((8, 8), (8, 16))  # rows and columns of C, of a thread, as far as the tile has them
@@ -72,11 +71,10 @@ class StagedConfig(StagingConfig):
     """Every choice that the template needs."""
 
     family: ClassVar[str] = "staged"
-    letters: ClassVar[dict[str, str]] = {**StagingConfig.letters, "rows": "r", "columns": "c", "step": "p"}
 
-    rows: int  # of C that one thread accumulates in registers
-    columns: int  # of C that one thread accumulates in registers
-    step: int  # products along k that one thread multiplies at a time
+    rows: Annotated[int, Tunable("r", "rows of C that one thread accumulates in registers")]
+    columns: Annotated[int, Tunable("c", "columns of C that one thread accumulates in registers")]
+    step: Annotated[int, Tunable("p", "products along k that one thread multiplies at a time")]
 
 
 def _reads_fit_vectors(candidate: Candidate) -> bool:
@@ -88,12 +86,6 @@ class Staged(StagingFamily[StagedConfig]):
     name = "staged"
     summary = "transposed tall and skinny times tall and skinny: both staged in shared memory, k over every thread"
     template = "staged.cu.jinja"
-    tunables = (
-        *STAGING_TUNABLES,
-        Tunable("rows", "", "rows of C that one thread accumulates in registers"),
-        Tunable("columns", "", "columns of C that one thread accumulates in registers"),
-        Tunable("step", "", "products along k that one thread multiplies at a time"),
-    )
     rules = (
         *staging_rules(TILE),
         Rule(

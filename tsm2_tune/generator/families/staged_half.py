@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from tsm2_tune.generator.architecture import HOST
 from tsm2_tune.generator.candidate import tunable
 from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
-from tsm2_tune.generator.families.family import ODD_STAGED_LINES, Family, Tunable
+from tsm2_tune.generator.families.family import ODD_STAGED_LINES, Family
 from tsm2_tune.generator.families.tsmr_half_ring import FEW_COLUMNS, MANY_COLUMNS
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
@@ -23,6 +23,7 @@ from tsm2_tune.generator.rules import Rule, covering_rule
 from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS, wide_splits
 from tsm2_tune.generator.tensor_cores import WITH_WARPGROUP_PRODUCTS
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering, tile_traffic
+from tsm2_tune.generator.tunables import Tunable
 
 COLUMNS = (32, 64)  # of a tile
 # Threads and rows of a tile. 320 rows are 64 tiles of 20480, of which 132 multiprocessors take two parts each.
@@ -50,22 +51,15 @@ class StagedHalfConfig(KernelConfig):
     """Every choice that the template needs."""
 
     family: ClassVar[str] = "staged_half"
-    letters: ClassVar[dict[str, str]] = {
-        "threads": "t",
-        "tile_rows": "m",
-        "tile_columns": "n",
-        "chunk": "d",
-        "stages": "s",
-        "splits": "k",
-    }
-    launch_tunables: ClassVar[tuple[str, ...]] = ("splits",)
 
-    threads: int  # per block
-    tile_rows: int  # of C, of a block
-    tile_columns: int  # of C, of a block
-    chunk: int  # products along k in one place of the ring
-    stages: int  # places of the ring
-    splits: int  # the blocks
+    threads: Annotated[int, Tunable("t", "threads of a block")]
+    tile_rows: Annotated[int, Tunable("m", "rows of C that one block computes")]
+    tile_columns: Annotated[int, Tunable("n", "columns of C that one block computes")]
+    chunk: Annotated[int, Tunable("d", "products along k in one place of the ring")]
+    stages: Annotated[int, Tunable("s", "places of the ring")]
+    splits: Annotated[
+        int, Tunable("k", "blocks of the grid, which take parts of tiles, or tiles, in turns", is_launch=True)
+    ]
 
 
 def place_bytes(config: StagedHalfConfig, problem: Problem) -> int:
@@ -81,14 +75,6 @@ class StagedHalf(Family[StagedHalfConfig]):
     template = "staged_half.cu.jinja"
     odd_lines = ODD_STAGED_LINES
     dtypes = ("bf16", "f16")
-    tunables = (
-        Tunable("threads", "", "threads of a block"),
-        Tunable("tile_rows", "", "rows of C that one block computes"),
-        Tunable("tile_columns", "", "columns of C that one block computes"),
-        Tunable("chunk", "", "products along k in one place of the ring"),
-        Tunable("stages", "", "places of the ring"),
-        Tunable("splits", "", "blocks of the grid, which take parts of tiles, or tiles, in turns"),
-    )
     rules = (
         Rule(
             "has-warpgroup-products",

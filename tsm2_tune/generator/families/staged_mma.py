@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, product
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from tsm2_tune.generator.families.family import Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import INT32_MAX, Problem
 from tsm2_tune.generator.split_k import WIDE_SPLITS, wide_splits
 from tsm2_tune.generator.staging import (
     BLOCKS_FOR_ALL,
-    STAGING_TUNABLES,
     WIDE_TILES_FOR_WIDE_RESULTS,
     StagingConfig,
     StagingFamily,
@@ -26,6 +24,7 @@ from tsm2_tune.generator.staging import (
 )
 from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES, has_f64_tensor_cores
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering, is_general
+from tsm2_tune.generator.tunables import Tunable
 
 ROWS, COLUMNS = (16, 32, 48, 64), (16, 24, 32, 48, 64)  # of C, of a block
 TILE_ELEMENTS = (16 * 16, 32 * 32, 64 * 64)
@@ -130,11 +129,12 @@ class StagedMmaConfig(StagingConfig):
     """Every choice that the template needs."""
 
     family: ClassVar[str] = "staged_mma"
-    letters: ClassVar[dict[str, str]] = {**StagingConfig.letters, "strips": "r", "octets": "c", "ahead": "a"}
 
-    strips: int  # of 16 rows of C, of a warp
-    octets: int  # of 8 columns of C, of a warp
-    ahead: int  # 1 where a chunk's first products are loaded while the last of the one before are under way
+    strips: Annotated[int, Tunable("r", "strips of 16 rows of C that one warp accumulates in registers")]
+    octets: Annotated[int, Tunable("c", "octets of columns of C that one warp accumulates in registers")]
+    ahead: Annotated[
+        int, Tunable("a", "1: a chunk's first products are loaded before the last of the one before are multiplied")
+    ]
 
 
 def is_wide(config: StagedMmaConfig) -> bool:
@@ -147,14 +147,6 @@ class StagedMma(StagingFamily[StagedMmaConfig]):
     on_tensor_cores = True
     summary = "f64, C of few columns, or large both ways: both operands staged, on the f64 tensor cores"
     template = "staged_mma.cu.jinja"
-    tunables = (
-        *STAGING_TUNABLES,
-        Tunable("strips", "", "strips of 16 rows of C that one warp accumulates in registers"),
-        Tunable("octets", "", "octets of columns of C that one warp accumulates in registers"),
-        Tunable(
-            "ahead", "", "1: a chunk's first products are loaded before the last of the one before are multiplied"
-        ),
-    )
     rules = (
         HAS_F64_TENSOR_CORES,
         BLOCKS_FOR_ALL,

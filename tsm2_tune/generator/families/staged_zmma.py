@@ -12,17 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, product
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from tsm2_tune.generator.config import Resources
-from tsm2_tune.generator.families.family import Tunable
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import INT32_MAX, Problem
 from tsm2_tune.generator.split_k import WIDE_SPLITS, wide_splits
 from tsm2_tune.generator.staging import (
     BLOCKS_FOR_ALL,
-    STAGING_TUNABLES,
     WARP_THREADS,
     StagingConfig,
     StagingFamily,
@@ -31,6 +29,7 @@ from tsm2_tune.generator.staging import (
 )
 from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES, has_f64_tensor_cores
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering, is_general
+from tsm2_tune.generator.tunables import Tunable
 
 TILE, COVERED = (16, 32, 64, 128, 256), 64  # rows of C, of a block; up to COVERED one tile has all
 THIN_TILE = tuple(rows for rows in TILE if rows <= COVERED)
@@ -118,11 +117,12 @@ class StagedZmmaConfig(StagingConfig):
     """Every choice that the template needs."""
 
     family: ClassVar[str] = "staged_zmma"
-    letters: ClassVar[dict[str, str]] = {**StagingConfig.letters, "strips": "r", "octets": "c", "ahead": "a"}
 
-    strips: int  # of 8 rows of C, of a warp
-    octets: int  # of 8 columns of C, of a warp
-    ahead: int  # 1 where a chunk's first products are loaded while the last of the one before are under way
+    strips: Annotated[int, Tunable("r", "strips of 8 rows of C that one warp accumulates in registers")]
+    octets: Annotated[int, Tunable("c", "octets of columns of C that one warp accumulates in registers")]
+    ahead: Annotated[
+        int, Tunable("a", "1: a chunk's first products are loaded before the last of the one before are multiplied")
+    ]
 
 
 def warp_tile(rows: int, columns: int, strips: int, octets: int, *, least_warps: int) -> tuple[int, int] | None:
@@ -160,14 +160,6 @@ class StagedZmma(StagingFamily[StagedZmmaConfig]):
     summary = "complex, more than 8 columns: both operands staged, on the f64 tensor cores"
     template = "staged_zmma.cu.jinja"
     dtypes = ("c64", "c128")
-    tunables = (
-        *STAGING_TUNABLES,
-        Tunable("strips", "", "strips of 8 rows of C that one warp accumulates in registers"),
-        Tunable("octets", "", "octets of columns of C that one warp accumulates in registers"),
-        Tunable(
-            "ahead", "", "1: a chunk's first products are loaded before the last of the one before are multiplied"
-        ),
-    )
     rules = (
         HAS_F64_TENSOR_CORES,
         BLOCKS_FOR_ALL,

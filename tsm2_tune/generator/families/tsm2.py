@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
-from tsm2_tune.generator.families.family import Family, Tunable
+from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS, choose
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import columns_within_n, covering_rule, prefetch_within_k
 from tsm2_tune.generator.tiles import covering
+from tsm2_tune.generator.tunables import Tunable
 from tsm2_tune.runtime.expecting import Division
 
 THREADS = (32, 64, 128, 256, 512, 1024)
@@ -38,12 +39,11 @@ class Tsm2Config(KernelConfig):
     """Every choice that the TSM2 template needs. The paper's symbol is in brackets."""
 
     family: ClassVar[str] = "tsm2"
-    letters: ClassVar[dict[str, str]] = {"version": "", "threads": "t", "columns": "c", "prefetch": "p"}
 
-    version: str
-    threads: int  # [t1] per block; also the rows of B staged at a time
-    columns: int  # [t2] of C that one thread accumulates in registers
-    prefetch: int  # [t3] elements of A that one thread loads at a time
+    version: Annotated[str, Tunable("", "published version: v0, v1, v2 or v3", symbol="V")]
+    threads: Annotated[int, Tunable("t", "threads of a block; also the rows of B staged at a time", symbol="t1")]
+    columns: Annotated[int, Tunable("c", "columns of C that one thread accumulates in registers", symbol="t2")]
+    prefetch: Annotated[int, Tunable("p", "elements of A that one thread loads at a time", symbol="t3")]
 
 
 SHAPE_RULES = (
@@ -69,12 +69,6 @@ class Tsm2(Family[Tsm2Config]):
     summary = "large A times skinny B, one row of A a thread; published versions V0 to V3"
     template = "tsm2.cu.jinja"
     vectors_of_c = True
-    tunables = (
-        Tunable("version", "V", "published version: v0, v1, v2 or v3"),
-        Tunable("threads", "t1", "threads of a block; also the rows of B staged at a time"),
-        Tunable("columns", "t2", "columns of C that one thread accumulates in registers"),
-        Tunable("prefetch", "t3", "elements of A that one thread loads at a time"),
-    )
     rules = SHAPE_RULES
     config_type = Tsm2Config
 

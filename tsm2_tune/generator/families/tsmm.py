@@ -6,20 +6,20 @@ thread, loads are 16 bytes wide, and a thread has `prefetch` columns of A on the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
-from tsm2_tune.generator.families.family import Family, Tunable
+from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.rules import VECTOR_HOLDS_AN_ELEMENT, Rule, columns_within_n, prefetch_within_k
-from tsm2_tune.generator.streaming import EVICT_FIRST, POLICIES
 from tsm2_tune.generator.tiles import covering
+from tsm2_tune.generator.tunables import EvictFirst, Tunable
 from tsm2_tune.runtime.expecting import Division
 
 THREADS = (64, 128, 256)
@@ -40,25 +40,14 @@ class TsmmConfig(KernelConfig):
     """Every choice that the TSMM template needs."""
 
     family: ClassVar[str] = "tsmm"
-    letters: ClassVar[dict[str, str]] = {
-        "threads": "t",
-        "vector_bytes": "b",
-        "vectors": "v",
-        "columns": "c",
-        "prefetch": "p",
-        "row_tiles": "r",
-        "evict_first": "e",
-    }
-    launch_tunables: ClassVar[tuple[str, ...]] = ("row_tiles",)
-    late_tunables: ClassVar[Mapping[str, tuple[int, ...]]] = POLICIES
 
-    threads: int  # per block
-    vector_bytes: int  # of one load
-    vectors: int  # pieces of a column of A that one thread loads
-    columns: int  # of C that one thread accumulates in registers
-    prefetch: int  # columns of A that one thread loads before it multiplies
-    row_tiles: int  # tiles of rows for each block of the grid
-    evict_first: int = 1  # 1 where loads of A are first to evict, 0 where they have no policy
+    threads: Annotated[int, Tunable("t", "threads of a block")]
+    vector_bytes: Annotated[int, Tunable("b", "bytes of one load")]
+    vectors: Annotated[int, Tunable("v", "pieces of a column of A that one thread loads")]
+    columns: Annotated[int, Tunable("c", "columns of C that one thread accumulates in registers", symbol="t2")]
+    prefetch: Annotated[int, Tunable("p", "columns of A that one thread loads before it multiplies", symbol="t3")]
+    row_tiles: Annotated[int, Tunable("r", "tiles of rows for each block of the grid", symbol="tcf", is_launch=True)]
+    evict_first: EvictFirst = 1
 
 
 def rows_per_thread(config: TsmmConfig, problem: Problem) -> int:
@@ -96,15 +85,6 @@ class Tsmm(Family[TsmmConfig]):
     template = "tsmm.cu.jinja"
     vectors_of_c = True
     dtypes = (*FMA_DTYPES, "bf16", "f16")  # of the last two products are added up in f32
-    tunables = (
-        Tunable("threads", "", "threads of a block"),
-        Tunable("vector_bytes", "", "bytes of one load"),
-        Tunable("vectors", "", "pieces of a column of A that one thread loads"),
-        Tunable("columns", "t2", "columns of C that one thread accumulates in registers"),
-        Tunable("prefetch", "t3", "columns of A that one thread loads before it multiplies"),
-        Tunable("row_tiles", "tcf", "tiles of rows for each block of the grid"),
-        EVICT_FIRST,
-    )
     rules = (
         VECTOR_HOLDS_AN_ELEMENT,
         columns_within_n(COLUMNS),

@@ -7,20 +7,20 @@ their way at once, and the columns of C are divided among blocks, so that many w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
-from tsm2_tune.generator.families.family import Family, Tunable
+from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.rules import VECTOR_HOLDS_AN_ELEMENT, Rule, columns_within_n, covering_rule
-from tsm2_tune.generator.streaming import EVICT_FIRST, POLICIES
 from tsm2_tune.generator.tiles import covering
+from tsm2_tune.generator.tunables import EvictFirst, Tunable
 from tsm2_tune.runtime.expecting import Division
 
 THREADS = (64, 128, 256)
@@ -43,22 +43,13 @@ class TsmmHeldConfig(KernelConfig):
     """Every choice that the template needs."""
 
     family: ClassVar[str] = "tsmm_held"
-    letters: ClassVar[dict[str, str]] = {
-        "threads": "t",
-        "vector_bytes": "b",
-        "depth": "d",
-        "columns": "c",
-        "across": "n",
-        "evict_first": "e",
-    }
-    late_tunables: ClassVar[Mapping[str, tuple[int, ...]]] = POLICIES
 
-    threads: int  # per block
-    vector_bytes: int  # of one load: a thread's rows
-    depth: int  # columns of A that one thread has in registers
-    columns: int  # of C that one thread computes at a time
-    across: int  # columns of C of a block
-    evict_first: int = 1  # 1 where loads of A are first to evict, 0 where they have no policy
+    threads: Annotated[int, Tunable("t", "threads of a block")]
+    vector_bytes: Annotated[int, Tunable("b", "bytes of one load and one store: the rows of a thread")]
+    depth: Annotated[int, Tunable("d", "columns of A that one thread has in registers")]
+    columns: Annotated[int, Tunable("c", "columns of C that one thread computes at a time", symbol="t2")]
+    across: Annotated[int, Tunable("n", "columns of C of a block")]
+    evict_first: EvictFirst = 1
 
 
 def _config(candidate: Candidate) -> TsmmHeldConfig:
@@ -78,14 +69,6 @@ class TsmmHeld(Family[TsmmHeldConfig]):
     template = "tsmm_held.cu.jinja"
     vectors_of_c = True
     dtypes = (*FMA_DTYPES, "bf16", "f16")  # of the last two products are added up in f32
-    tunables = (
-        Tunable("threads", "", "threads of a block"),
-        Tunable("vector_bytes", "", "bytes of one load and one store: the rows of a thread"),
-        Tunable("depth", "", "columns of A that one thread has in registers"),
-        Tunable("columns", "t2", "columns of C that one thread computes at a time"),
-        Tunable("across", "", "columns of C of a block"),
-        EVICT_FIRST,
-    )
     rules = (
         VECTOR_HOLDS_AN_ELEMENT,
         columns_within_n(COLUMNS),

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
-from tsm2_tune.generator.families.family import Family, Tunable
+from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
@@ -22,6 +22,7 @@ from tsm2_tune.generator.rules import Rule, covering_rule
 from tsm2_tune.generator.split_k import MULTIPROCESSORS, WIDE_SPLIT_RULES
 from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES, has_f64_tensor_cores
 from tsm2_tune.generator.tiles import covering
+from tsm2_tune.generator.tunables import Tunable
 from tsm2_tune.runtime.expecting import Division
 
 THREADS = (256, 384)
@@ -77,28 +78,16 @@ class TsmmMmaConfig(KernelConfig):
     """Every choice that the template needs."""
 
     family: ClassVar[str] = "tsmm_mma"
-    letters: ClassVar[dict[str, str]] = {
-        "threads": "t",
-        "strips": "m",
-        "columns": "c",
-        "depth": "d",
-        "chunk": "p",
-        "stages": "s",
-        "through": "l",
-        "splits": "k",
-        "teams": "w",
-    }
-    launch_tunables: ClassVar[tuple[str, ...]] = ("splits",)
 
-    threads: int  # per block
-    strips: int  # of 16 rows of C, of complex numbers 8, of a warp
-    columns: int  # of B in shared memory
-    depth: int  # rows of B in shared memory
-    chunk: int  # products along k in one place of a warp's ring
-    stages: int  # places of the ring
-    through: int  # what A passes on its way to shared memory: 1 the L1, 2 the L2 alone
-    splits: int  # of all rows: the blocks
-    teams: int = 1  # of a block's warps, with the same rows and columns of their own
+    threads: Annotated[int, Tunable("t", "threads of a block")]
+    strips: Annotated[int, Tunable("m", "strips of 16 rows of C, of complex numbers 8, that one warp computes")]
+    columns: Annotated[int, Tunable("c", "columns of B in shared memory, and of C in registers")]
+    depth: Annotated[int, Tunable("d", "rows of B in shared memory")]
+    chunk: Annotated[int, Tunable("p", "products along k in one place of a warp's ring")]
+    stages: Annotated[int, Tunable("s", "places of the ring, on their way or arrived")]
+    through: Annotated[int, Tunable("l", "what A passes on its way to shared memory: 1 the L1, 2 the L2 alone")]
+    splits: Annotated[int, Tunable("k", "blocks among which all rows are divided", is_launch=True)]
+    teams: Annotated[int, Tunable("w", "warps of a block that have the same rows and columns of their own")] = 1
 
 
 def _warp_rows(config: TsmmMmaConfig, problem: Problem) -> int:
@@ -179,17 +168,6 @@ class TsmmMma(Family[TsmmMmaConfig]):
     on_tensor_cores = True
     summary = "tall A times B of up to 64 columns on the f64 tensor cores, each warp with a ring for its rows of A"
     template = "tsmm_mma.cu.jinja"
-    tunables = (
-        Tunable("threads", "", "threads of a block"),
-        Tunable("strips", "", "strips of 16 rows of C, of complex numbers 8, that one warp computes"),
-        Tunable("columns", "", "columns of B in shared memory, and of C in registers"),
-        Tunable("depth", "", "rows of B in shared memory"),
-        Tunable("chunk", "", "products along k in one place of a warp's ring"),
-        Tunable("stages", "", "places of the ring, on their way or arrived"),
-        Tunable("through", "", "what A passes on its way to shared memory: 1 the L1, 2 the L2 alone"),
-        Tunable("splits", "", "blocks among which all rows are divided"),
-        Tunable("teams", "", "warps of a block that have the same rows and columns of their own"),
-    )
     rules = (
         HAS_F64_TENSOR_CORES,
         Rule("whole-vectors", "limit", "a lane's neighbours in C, down or across, are whole vectors", _whole_vectors),

@@ -12,16 +12,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from math import hypot
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
-from tsm2_tune.generator.families.family import Family, Tunable
+from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Rule, covering_rule
 from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS, in_turns, wide_splits
+from tsm2_tune.generator.tunables import Tunable
 from tsm2_tune.runtime.expecting import Division
 
 THREADS = (128, 256)
@@ -50,22 +51,13 @@ class TsmmRingConfig(KernelConfig):
     """Every choice that the template needs."""
 
     family: ClassVar[str] = "tsmm_ring"
-    letters: ClassVar[dict[str, str]] = {
-        "threads": "t",
-        "rows": "r",
-        "columns": "c",
-        "stages": "s",
-        "smem_kb": "b",
-        "splits": "k",
-    }
-    launch_tunables: ClassVar[tuple[str, ...]] = ("splits",)
 
-    threads: int  # per block
-    rows: int  # of C that one lane accumulates in registers
-    columns: int  # of C that one lane accumulates in registers
-    stages: int  # places of the ring, each with a tile of A
-    smem_kb: int  # of shared memory, of a block
-    splits: int  # of all rows: the blocks
+    threads: Annotated[int, Tunable("t", "threads of a block")]
+    rows: Annotated[int, Tunable("r", "rows of C that one lane accumulates in registers")]
+    columns: Annotated[int, Tunable("c", "columns of C that one lane accumulates in registers", symbol="t2")]
+    stages: Annotated[int, Tunable("s", "places of the ring, each with a tile of A, on their way or arrived")]
+    smem_kb: Annotated[int, Tunable("b", "KiB of shared memory of a block: B, the ring, and a tile of C")]
+    splits: Annotated[int, Tunable("k", "blocks among which all rows are divided", is_launch=True)]
 
 
 def _config(candidate: Candidate) -> TsmmRingConfig:
@@ -151,14 +143,6 @@ class TsmmRing(Family[TsmmRingConfig]):
     name = "tsmm_ring"
     summary = "tall row-major A times small B where rows are no whole vectors, through shared memory in one piece"
     template = "tsmm_ring.cu.jinja"
-    tunables = (
-        Tunable("threads", "", "threads of a block"),
-        Tunable("rows", "", "rows of C that one lane accumulates in registers"),
-        Tunable("columns", "t2", "columns of C that one lane accumulates in registers"),
-        Tunable("stages", "", "places of the ring, each with a tile of A, on their way or arrived"),
-        Tunable("smem_kb", "", "KiB of shared memory of a block: B, the ring, and a tile of C"),
-        Tunable("splits", "", "blocks among which all rows are divided"),
-    )
     rules = (
         Rule(
             "columns-are-vectors",

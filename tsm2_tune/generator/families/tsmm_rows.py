@@ -9,20 +9,20 @@ elements are multiplied and added up as f32.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
-from tsm2_tune.generator.families.family import Family, Tunable
+from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.rules import REGISTERS_REACHABLE, VECTOR_HOLDS_AN_ELEMENT, Rule
 from tsm2_tune.generator.split_k import in_turns
-from tsm2_tune.generator.streaming import EVICT_FIRST, POLICIES
+from tsm2_tune.generator.tunables import EvictFirst, Tunable
 from tsm2_tune.runtime.expecting import Division
 
 THREADS = 128  # per block
@@ -63,33 +63,20 @@ class TsmmRowsConfig(KernelConfig):
     """Every choice that the template needs. Where vectors hold several rows, one lane has all of a row."""
 
     family: ClassVar[str] = "tsmm_rows"
-    letters: ClassVar[dict[str, str]] = {
-        "threads": "t",
-        "vector_bytes": "b",
-        "lanes": "l",
-        "vectors": "v",
-        "teams": "w",
-        "columns": "c",
-        "rows": "p",
-        "row_tiles": "r",
-        "min_blocks": "m",
-        "joined": "j",
-        "evict_first": "e",
-    }
-    launch_tunables: ClassVar[tuple[str, ...]] = ("row_tiles",)
-    late_tunables: ClassVar[Mapping[str, tuple[int, ...]]] = POLICIES
 
-    threads: int  # per block
-    vector_bytes: int  # of one load
-    lanes: int  # along a row of A
-    vectors: int  # of a row that one lane loads
-    teams: int  # of such lanes, each with columns of C of its own
-    columns: int  # of C that one lane accumulates in registers
-    rows: int  # of A that one lane has in registers
-    row_tiles: int  # tiles of rows for each block of the grid
-    min_blocks: int  # on a multiprocessor, which bounds the registers
-    joined: int = 1  # rows of A that one vector holds
-    evict_first: int = 1  # 1 where loads of A are first to evict, 0 where they have no policy
+    threads: Annotated[int, Tunable("t", "threads of a block")]
+    vector_bytes: Annotated[int, Tunable("b", "bytes of one load")]
+    lanes: Annotated[int, Tunable("l", "lanes along a row of A")]
+    vectors: Annotated[int, Tunable("v", "vectors of a row that one lane loads")]
+    teams: Annotated[int, Tunable("w", "teams of lanes with the same part of A, each with columns of C of its own")]
+    columns: Annotated[int, Tunable("c", "columns of C that one lane accumulates in registers", symbol="t2")]
+    rows: Annotated[
+        int, Tunable("p", "rows of A that one lane has in registers, on their way or arrived", symbol="t3")
+    ]
+    row_tiles: Annotated[int, Tunable("r", "tiles of rows for each block of the grid", symbol="tcf", is_launch=True)]
+    min_blocks: Annotated[int, Tunable("m", "blocks that a multiprocessor must hold, which bounds the registers")]
+    joined: Annotated[int, Tunable("j", "rows of A that one vector holds")] = 1
+    evict_first: EvictFirst = 1
 
 
 def width(config: TsmmRowsConfig, problem: Problem) -> int:
@@ -185,19 +172,6 @@ class TsmmRows(Family[TsmmRowsConfig]):
     summary = "tall and skinny row-major A times small B, lanes along the rows, B in registers"
     template = "tsmm_rows.cu.jinja"
     dtypes = (*FMA_DTYPES, "bf16", "f16")
-    tunables = (
-        Tunable("threads", "", "threads of a block"),
-        Tunable("vector_bytes", "", "bytes of one load"),
-        Tunable("lanes", "", "lanes along a row of A"),
-        Tunable("vectors", "", "vectors of a row that one lane loads"),
-        Tunable("teams", "", "teams of lanes with the same part of A, each with columns of C of its own"),
-        Tunable("columns", "t2", "columns of C that one lane accumulates in registers"),
-        Tunable("rows", "t3", "rows of A that one lane has in registers, on their way or arrived"),
-        Tunable("row_tiles", "tcf", "tiles of rows for each block of the grid"),
-        Tunable("min_blocks", "", "blocks that a multiprocessor must hold, which bounds the registers"),
-        Tunable("joined", "", "rows of A that one vector holds"),
-        EVICT_FIRST,
-    )
     rules = (
         VECTOR_HOLDS_AN_ELEMENT,
         Rule("vectors-fit-rows", "shape", "loads are the widest that whole rows of A are made of", _vectors_fit),

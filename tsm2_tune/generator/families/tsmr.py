@@ -7,22 +7,23 @@ split over blocks, since m rows alone do not fill a large GPU.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
-from tsm2_tune.generator.families.family import Family, Tunable
+from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Rule
 from tsm2_tune.generator.split_k import LEAST_SHARE, SPLITS_ROW_TILES, most_loads, split_traffic, with_splits
-from tsm2_tune.generator.streaming import POLICIES, streaming_rules, streaming_tunables
+from tsm2_tune.generator.streaming import streaming_rules
 from tsm2_tune.generator.tensor_cores import has_f64_tensor_cores
 from tsm2_tune.generator.tiles import LARGEST_THIN
+from tsm2_tune.generator.tunables import EvictFirst, Tunable
 
 VECTOR_BYTES = 16
 THREADS = (64, 128)
@@ -39,29 +40,18 @@ class TsmrConfig(KernelConfig):
     """Every choice that the TSMR template needs."""
 
     family: ClassVar[str] = "tsmr"
-    letters: ClassVar[dict[str, str]] = {
-        "threads": "t",
-        "vectors": "v",
-        "columns": "c",
-        "prefetch": "p",
-        "stages": "s",
-        "splits": "k",
-        "row_tiles": "r",
-        "min_blocks": "b",
-        "evict_first": "e",
-    }
-    launch_tunables: ClassVar[tuple[str, ...]] = ("splits", "row_tiles")
-    late_tunables: ClassVar[Mapping[str, tuple[int, ...]]] = POLICIES
 
-    threads: int  # per block
-    vectors: int  # 16-byte pieces of a column of A that one thread loads
-    columns: int  # of C that one thread accumulates in registers
-    prefetch: int  # columns of A that one thread has in registers
-    stages: int  # groups in which these are used and loaded anew
-    splits: int  # of k
-    row_tiles: int  # tiles of rows for each block of the grid
-    min_blocks: int  # on a multiprocessor, which bounds the registers
-    evict_first: int = 1  # 1 where loads of A are first to evict, 0 where they have no policy
+    threads: Annotated[int, Tunable("t", "threads of a block", symbol="t1")]
+    vectors: Annotated[int, Tunable("v", "16-byte pieces of a column of A that one thread loads")]
+    columns: Annotated[int, Tunable("c", "columns of C that one thread accumulates in registers", symbol="t2")]
+    prefetch: Annotated[
+        int, Tunable("p", "columns of A that one thread has in registers, on their way or arrived", symbol="t3")
+    ]
+    stages: Annotated[int, Tunable("s", "groups in which these are used and loaded anew")]
+    splits: Annotated[int, Tunable("k", "parts of k, each a block of its own", is_launch=True)]
+    row_tiles: Annotated[int, Tunable("r", "tiles of rows for each block of the grid", symbol="tcf", is_launch=True)]
+    min_blocks: Annotated[int, Tunable("b", "blocks that a multiprocessor must hold, which bounds the registers")]
+    evict_first: EvictFirst = 1
 
 
 def rows_per_thread(config: TsmrConfig, problem: Problem) -> int:
@@ -91,9 +81,6 @@ class Tsmr(Family[TsmrConfig]):
     summary = "large A times skinny B: A streams through registers, k is split over blocks"
     template = "tsmr.cu.jinja"
     vectors_of_c = True
-    tunables = streaming_tunables(
-        Tunable("vectors", "", "16-byte pieces of a column of A that one thread loads"), "one thread"
-    )
     rules: ClassVar[tuple[Rule, ...]] = streaming_rules(
         COLUMNS,
         PREFETCH_STAGES,

@@ -7,13 +7,13 @@ permutations make two columns of one row. Sums are in f32; C is rounded once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
-from tsm2_tune.generator.families.family import Family, Tunable
+from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
@@ -27,8 +27,9 @@ from tsm2_tune.generator.split_k import (
     split_traffic,
     splits_to_prefer,
 )
-from tsm2_tune.generator.streaming import POLICIES, streaming_rules, streaming_tunables
+from tsm2_tune.generator.streaming import streaming_rules
 from tsm2_tune.generator.tensor_cores import HAS_HALF_TENSOR_CORES
+from tsm2_tune.generator.tunables import EvictFirst, Tunable
 
 THREADS = (128, 256)
 LANE_ROWS = (2, 4, 8, 16)
@@ -73,26 +74,16 @@ MANY_COLUMNS_SHORT = ((128, 8, 1), (128, 4, 1), (128, 2, 4))
 class HalfConfig(KernelConfig):
     """Every choice that the templates need: of A in registers, and of A through a ring."""
 
-    letters: ClassVar[dict[str, str]] = {
-        "threads": "t",
-        "lane_rows": "m",
-        "columns": "c",
-        "prefetch": "p",
-        "stages": "s",
-        "splits": "k",
-        "row_tiles": "r",
-        "min_blocks": "b",
-    }
-    launch_tunables: ClassVar[tuple[str, ...]] = ("splits", "row_tiles")
-
-    threads: int  # per block
-    lane_rows: int  # of C, whose sums a lane has: an eighth of a warp's
-    columns: int  # of C that one warp accumulates in registers
-    prefetch: int  # columns of A that one warp has in registers
-    stages: int  # groups in which these are used and loaded anew
-    splits: int  # of k
-    row_tiles: int  # tiles of rows for each block of the grid
-    min_blocks: int  # on a multiprocessor, which bounds the registers
+    threads: Annotated[int, Tunable("t", "threads of a block", symbol="t1")]
+    lane_rows: Annotated[int, Tunable("m", "rows of C of which a lane has sums, an eighth of a warp's")]
+    columns: Annotated[int, Tunable("c", "columns of C that one warp accumulates in registers", symbol="t2")]
+    prefetch: Annotated[
+        int, Tunable("p", "columns of A that one warp has in registers, on their way or arrived", symbol="t3")
+    ]
+    stages: Annotated[int, Tunable("s", "groups in which these are used and loaded anew")]
+    splits: Annotated[int, Tunable("k", "parts of k, each a block of its own", is_launch=True)]
+    row_tiles: Annotated[int, Tunable("r", "tiles of rows for each block of the grid", symbol="tcf", is_launch=True)]
+    min_blocks: Annotated[int, Tunable("b", "blocks that a multiprocessor must hold, which bounds the registers")]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -100,10 +91,8 @@ class TsmrHalfConfig(HalfConfig):
     """Every choice that the template needs."""
 
     family: ClassVar[str] = "tsmr_half"
-    letters: ClassVar[dict[str, str]] = {**HalfConfig.letters, "evict_first": "e"}
-    late_tunables: ClassVar[Mapping[str, tuple[int, ...]]] = POLICIES
 
-    evict_first: int = 1  # 1 where loads of A are first to evict, 0 where they have no policy
+    evict_first: EvictFirst = 1
 
 
 def tile_depth(config: HalfConfig) -> int:
@@ -154,9 +143,6 @@ class TsmrHalf(Family[HalfConfig]):
     summary = "large or tall A times skinny B in 16 bits on the tensor cores, A streaming into their fragments"
     template = "tsmr_half.cu.jinja"
     dtypes = ("bf16", "f16")
-    tunables = streaming_tunables(
-        Tunable("lane_rows", "", "rows of C of which a lane has sums, an eighth of a warp's"), "one warp"
-    )
     rules: ClassVar[tuple[Rule, ...]] = (
         HAS_HALF_TENSOR_CORES,
         *streaming_rules(COLUMNS, PREFETCH_STAGES),

@@ -26,7 +26,6 @@ from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Rule, columns_within_n
 from tsm2_tune.generator.split_k import LEAST_SHARE, SPLITS_ROW_TILES
-from tsm2_tune.generator.streaming import EVICT_FIRST
 
 THREADS = (128, 256)
 LANE_ROWS = 8
@@ -79,7 +78,6 @@ class TsmrHalfRing(TsmrHalf):
         "large or tall A times B of many columns in 16 bits on the tensor cores, A through a ring in shared memory"
     )
     template = "tsmr_half_ring.cu.jinja"
-    tunables = tuple(one for one in TsmrHalf.tunables if one is not EVICT_FIRST)
     rules: ClassVar[tuple[Rule, ...]] = (
         MANY_COLUMNS,
         columns_within_n(COLUMNS),

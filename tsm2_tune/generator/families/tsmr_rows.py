@@ -9,22 +9,22 @@ through shared memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from math import log
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
-from tsm2_tune.generator.families.family import Family, Tunable
+from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.rules import REGISTERS_SPARED, VECTOR_HOLDS_AN_ELEMENT, Rule, columns_within_n
 from tsm2_tune.generator.split_k import LEAST_SHARE, most_loads, split_traffic
-from tsm2_tune.generator.streaming import EVICT_FIRST, POLICIES
 from tsm2_tune.generator.tensor_cores import has_f64_tensor_cores
+from tsm2_tune.generator.tunables import EvictFirst, Tunable
 from tsm2_tune.runtime.expecting import Division
 
 WARP_THREADS = 32
@@ -77,33 +77,23 @@ class TsmrRowsConfig(KernelConfig):
     """Every choice that the template needs."""
 
     family: ClassVar[str] = "tsmr_rows"
-    letters: ClassVar[dict[str, str]] = {
-        "threads": "t",
-        "vector_bytes": "b",
-        "lanes": "l",
-        "rows": "r",
-        "columns": "c",
-        "vectors": "v",
-        "stages": "s",
-        "splits": "k",
-        "strips": "p",
-        "min_blocks": "m",
-        "evict_first": "e",
-    }
-    launch_tunables: ClassVar[tuple[str, ...]] = ("splits", "strips")
-    late_tunables: ClassVar[Mapping[str, tuple[int, ...]]] = POLICIES
 
-    threads: int  # per block
-    vector_bytes: int  # of one load of A
-    lanes: int  # along a row of A: of a warp, or all of the block
-    rows: int  # of A that one lane computes at a time
-    columns: int  # of C that one lane accumulates in registers
-    vectors: int  # of a row of A that one lane loads at a time
-    stages: int  # such loads that it has in registers
-    splits: int  # of k
-    strips: int  # of the rows that are computed at a time, of a block
-    min_blocks: int  # on a multiprocessor, which bounds the registers and the shared memory
-    evict_first: int = 1  # 1 where loads of A are first to evict, 0 where they have no policy
+    threads: Annotated[int, Tunable("t", "threads of a block", symbol="t1")]
+    vector_bytes: Annotated[int, Tunable("b", "bytes of one load of A")]
+    lanes: Annotated[int, Tunable("l", "lanes along a row of A")]
+    rows: Annotated[int, Tunable("r", "rows of A that one lane computes at a time")]
+    columns: Annotated[int, Tunable("c", "columns of C that one lane accumulates in registers", symbol="t2")]
+    vectors: Annotated[int, Tunable("v", "vectors of a row of A that one lane loads at a time")]
+    stages: Annotated[int, Tunable("s", "such loads that it has in registers, on their way or arrived", symbol="t3")]
+    splits: Annotated[int, Tunable("k", "parts of k, each a block of its own", is_launch=True)]
+    strips: Annotated[
+        int,
+        Tunable("p", "strips of rows, as a warp computes them at a time, of a block", symbol="tcf", is_launch=True),
+    ]
+    min_blocks: Annotated[
+        int, Tunable("m", "blocks that a multiprocessor must hold: bounds registers and shared memory")
+    ]
+    evict_first: EvictFirst = 1
 
 
 def strip_rows(config: TsmrRowsConfig) -> int:
@@ -222,19 +212,6 @@ class TsmrRows(Family[TsmrRowsConfig]):
     summary = "large row-major A times skinny B, lanes along the rows, k split over blocks"
     template = "tsmr_rows.cu.jinja"
     dtypes = (*FMA_DTYPES, "bf16", "f16")
-    tunables = (
-        Tunable("threads", "t1", "threads of a block"),
-        Tunable("vector_bytes", "", "bytes of one load of A"),
-        Tunable("lanes", "", "lanes along a row of A"),
-        Tunable("rows", "", "rows of A that one lane computes at a time"),
-        Tunable("columns", "t2", "columns of C that one lane accumulates in registers"),
-        Tunable("vectors", "", "vectors of a row of A that one lane loads at a time"),
-        Tunable("stages", "t3", "such loads that it has in registers, on their way or arrived"),
-        Tunable("splits", "", "parts of k, each a block of its own"),
-        Tunable("strips", "tcf", "strips of rows, as a warp computes them at a time, of a block"),
-        Tunable("min_blocks", "", "blocks that a multiprocessor must hold: bounds registers and shared memory"),
-        EVICT_FIRST,
-    )
     rules = (
         VECTOR_HOLDS_AN_ELEMENT,
         Rule("vectors-fit-rows", "shape", "loads are the widest that whole rows of A are made of", _vectors_fit),

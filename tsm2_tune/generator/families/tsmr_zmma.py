@@ -8,22 +8,23 @@ precision.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
-from tsm2_tune.generator.families.family import Family, Tunable
+from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import Rule
 from tsm2_tune.generator.split_k import LEAST_SHARE, SPLITS_ROW_TILES, most_loads, split_traffic, with_splits
-from tsm2_tune.generator.streaming import POLICIES, streaming_rules, streaming_tunables
+from tsm2_tune.generator.streaming import streaming_rules
 from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES
 from tsm2_tune.generator.tiles import LARGEST_THIN, is_general
+from tsm2_tune.generator.tunables import EvictFirst, Tunable
 
 THREADS = (64, 128, 256)
 STRIPS = (1, 2, 4)
@@ -53,29 +54,18 @@ class TsmrZmmaConfig(KernelConfig):
     """Every choice that the template needs."""
 
     family: ClassVar[str] = "tsmr_zmma"
-    letters: ClassVar[dict[str, str]] = {
-        "threads": "t",
-        "strips": "m",
-        "columns": "c",
-        "prefetch": "p",
-        "stages": "s",
-        "splits": "k",
-        "row_tiles": "r",
-        "min_blocks": "b",
-        "evict_first": "e",
-    }
-    launch_tunables: ClassVar[tuple[str, ...]] = ("splits", "row_tiles")
-    late_tunables: ClassVar[Mapping[str, tuple[int, ...]]] = POLICIES
 
-    threads: int  # per block
-    strips: int  # of 8 vectors of rows of A, which one warp computes
-    columns: int  # of C that one warp accumulates in registers
-    prefetch: int  # columns of A that one warp has in registers
-    stages: int  # groups in which these are used and loaded anew
-    splits: int  # of k
-    row_tiles: int  # tiles of rows for each block of the grid
-    min_blocks: int  # on a multiprocessor, which bounds the registers
-    evict_first: int = 1  # 1 where loads of A are first to evict, 0 where they have no policy
+    threads: Annotated[int, Tunable("t", "threads of a block", symbol="t1")]
+    strips: Annotated[int, Tunable("m", "strips of 8 vectors of rows of A that one warp computes")]
+    columns: Annotated[int, Tunable("c", "columns of C that one warp accumulates in registers", symbol="t2")]
+    prefetch: Annotated[
+        int, Tunable("p", "columns of A that one warp has in registers, on their way or arrived", symbol="t3")
+    ]
+    stages: Annotated[int, Tunable("s", "groups in which these are used and loaded anew")]
+    splits: Annotated[int, Tunable("k", "parts of k, each a block of its own", is_launch=True)]
+    row_tiles: Annotated[int, Tunable("r", "tiles of rows for each block of the grid", symbol="tcf", is_launch=True)]
+    min_blocks: Annotated[int, Tunable("b", "blocks that a multiprocessor must hold, which bounds the registers")]
+    evict_first: EvictFirst = 1
 
 
 def tile_depth(config: TsmrZmmaConfig) -> int:
@@ -102,9 +92,6 @@ class TsmrZmma(Family[TsmrZmmaConfig]):
     template = "tsmr_zmma.cu.jinja"
     vectors_of_c = True
     dtypes = ("c64", "c128")
-    tunables = streaming_tunables(
-        Tunable("strips", "", "strips of 8 vectors of rows of A that one warp computes"), "one warp"
-    )
     rules = (
         HAS_F64_TENSOR_CORES,
         *streaming_rules(

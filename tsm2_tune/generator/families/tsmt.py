@@ -6,14 +6,14 @@ the sums of all teams are added up in a fixed order: over the warp, over the blo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from tsm2_tune.generator.candidate import Candidate
 from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Periods, Resources, Traffic
-from tsm2_tune.generator.families.family import Family, Tunable
+from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import FMA_DTYPES, TF32_DTYPES, Problem
@@ -29,9 +29,9 @@ from tsm2_tune.generator.split_k import (
     splits_of_few_chunks,
     wide_splits,
 )
-from tsm2_tune.generator.streaming import EVICT_FIRST, POLICIES
 from tsm2_tune.generator.tensor_cores import has_f64_tensor_cores
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering, mirrored, tile_rules, tile_traffic
+from tsm2_tune.generator.tunables import EvictFirst, Tunable
 
 THREADS = (128, 256, 512)
 TILE = (1, 2, 4, 8, 16, 32, 64)  # rows and columns of C, of a block
@@ -106,31 +106,17 @@ class TsmtConfig(KernelConfig):
     """Every choice that the TSMT template needs."""
 
     family: ClassVar[str] = "tsmt"
-    letters: ClassVar[dict[str, str]] = {
-        "threads": "t",
-        "tile_rows": "m",
-        "tile_columns": "n",
-        "rows": "r",
-        "columns": "c",
-        "step": "p",
-        "stages": "s",
-        "splits": "k",
-        "min_blocks": "b",
-        "evict_first": "e",
-    }
-    launch_tunables: ClassVar[tuple[str, ...]] = ("splits",)
-    late_tunables: ClassVar[Mapping[str, tuple[int, ...]]] = POLICIES
 
-    threads: int  # per block
-    tile_rows: int  # of C, of a block
-    tile_columns: int  # of C, of a block
-    rows: int  # of C that one thread accumulates in registers
-    columns: int  # of C that one thread accumulates in registers
-    step: int  # products along k that one thread loads for at a time
-    stages: int  # such loads that one thread has in registers
-    splits: int  # of k
-    min_blocks: int  # on a multiprocessor, which bounds the registers
-    evict_first: int = 1  # 1 where loads of A and B are first to evict, 0 where they have no policy
+    threads: Annotated[int, Tunable("t", "threads of a block")]
+    tile_rows: Annotated[int, Tunable("m", "rows of C that one block computes")]
+    tile_columns: Annotated[int, Tunable("n", "columns of C that one block computes")]
+    rows: Annotated[int, Tunable("r", "rows of C that one thread accumulates in registers")]
+    columns: Annotated[int, Tunable("c", "columns of C that one thread accumulates in registers")]
+    step: Annotated[int, Tunable("p", "products along k that one thread loads for at a time")]
+    stages: Annotated[int, Tunable("s", "such loads that one thread has in registers, on their way or arrived")]
+    splits: Annotated[int, Tunable("k", "blocks among which k is divided", is_launch=True)]
+    min_blocks: Annotated[int, Tunable("b", "blocks that a multiprocessor must hold, which bounds the registers")]
+    evict_first: EvictFirst = 1
 
 
 def team(config: TsmtConfig) -> int:
@@ -164,18 +150,6 @@ class Tsmt(Family[TsmtConfig]):
     summary = "transposed tall and skinny times tall and skinny: C in registers, k over every thread"
     template = "tsmt.cu.jinja"
     dtypes = (*FMA_DTYPES, *TF32_DTYPES)  # TF32 asks for no more than f32 gives
-    tunables = (
-        Tunable("threads", "", "threads of a block"),
-        Tunable("tile_rows", "", "rows of C that one block computes"),
-        Tunable("tile_columns", "", "columns of C that one block computes"),
-        Tunable("rows", "", "rows of C that one thread accumulates in registers"),
-        Tunable("columns", "", "columns of C that one thread accumulates in registers"),
-        Tunable("step", "", "products along k that one thread loads for at a time"),
-        Tunable("stages", "", "such loads that one thread has in registers, on their way or arrived"),
-        Tunable("splits", "", "blocks among which k is divided"),
-        Tunable("min_blocks", "", "blocks that a multiprocessor must hold, which bounds the registers"),
-        EVICT_FIRST,
-    )
     rules = (
         *tile_rules(TILE),
         Rule(

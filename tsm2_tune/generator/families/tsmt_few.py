@@ -6,15 +6,15 @@ along k of each column, or across it, where X is no wider than its columns, of a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from math import gcd
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from tsm2_tune.generator.candidate import Candidate, tunable
 from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Periods, Resources, Traffic
-from tsm2_tune.generator.families.family import Family, Tunable
+from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
@@ -28,8 +28,8 @@ from tsm2_tune.generator.split_k import (
     splits_of_few_chunks,
     wide_splits,
 )
-from tsm2_tune.generator.streaming import EVICT_FIRST, POLICIES
 from tsm2_tune.generator.tiles import LARGEST_THIN, tile_rules, tile_traffic
+from tsm2_tune.generator.tunables import EvictFirst, Tunable
 
 TILE = (1, 2, 3, 4, 5, 6, 7, 8)  # rows and columns of C
 # Threads, piece, stages and blocks that a multiprocessor must hold.
@@ -58,27 +58,15 @@ class TsmtFewConfig(KernelConfig):
     """Every choice that the template needs."""
 
     family: ClassVar[str] = "tsmt_few"
-    letters: ClassVar[dict[str, str]] = {
-        "threads": "t",
-        "tile_rows": "m",
-        "tile_columns": "n",
-        "piece": "p",
-        "stages": "s",
-        "splits": "k",
-        "min_blocks": "b",
-        "evict_first": "e",
-    }
-    launch_tunables: ClassVar[tuple[str, ...]] = ("splits",)
-    late_tunables: ClassVar[Mapping[str, tuple[int, ...]]] = POLICIES
 
-    threads: int  # per block
-    tile_rows: int  # of C, of which every thread has sums
-    tile_columns: int  # of C, of which every thread has sums
-    piece: int  # neighbours along k that a thread has of every line at a time
-    stages: int  # such pieces that one thread has in registers
-    splits: int  # of k
-    min_blocks: int  # on a multiprocessor, which bounds the registers
-    evict_first: int = 1  # 1 where loads of A and B are first to evict, 0 where they have no policy
+    threads: Annotated[int, Tunable("t", "threads of a block")]
+    tile_rows: Annotated[int, Tunable("m", "rows of C of which every thread has sums")]
+    tile_columns: Annotated[int, Tunable("n", "columns of C of which every thread has sums")]
+    piece: Annotated[int, Tunable("p", "neighbours along k that one thread has of every line at a time")]
+    stages: Annotated[int, Tunable("s", "such pieces that one thread has in registers, on their way or arrived")]
+    splits: Annotated[int, Tunable("k", "blocks among which k is divided", is_launch=True)]
+    min_blocks: Annotated[int, Tunable("b", "blocks that a multiprocessor must hold, which bounds the registers")]
+    evict_first: EvictFirst = 1
 
 
 def chunk(config: TsmtFewConfig) -> int:
@@ -115,16 +103,6 @@ class TsmtFew(Family[TsmtFewConfig]):
     summary = "transposed tall and skinny times tall and skinny in 16 bits, of few columns: all of C in every thread"
     template = "tsmt_few.cu.jinja"
     dtypes = ("bf16", "f16")
-    tunables = (
-        Tunable("threads", "", "threads of a block"),
-        Tunable("tile_rows", "", "rows of C of which every thread has sums"),
-        Tunable("tile_columns", "", "columns of C of which every thread has sums"),
-        Tunable("piece", "", "neighbours along k that one thread has of every line at a time"),
-        Tunable("stages", "", "such pieces that one thread has in registers, on their way or arrived"),
-        Tunable("splits", "", "blocks among which k is divided"),
-        Tunable("min_blocks", "", "blocks that a multiprocessor must hold, which bounds the registers"),
-        EVICT_FIRST,
-    )
     rules = (
         *tile_rules(TILE, covered=LARGEST_THIN),
         Rule("wide-loads", "shape", "loads of 4 bytes keep the load unit busy", _wide_loads),

@@ -8,14 +8,14 @@ the last; C is rounded once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from tsm2_tune.generator.candidate import tunable
 from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Periods, Resources, Traffic
-from tsm2_tune.generator.families.family import Family, Tunable
+from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
@@ -29,9 +29,9 @@ from tsm2_tune.generator.split_k import (
     splits_of_few_chunks,
     wide_splits,
 )
-from tsm2_tune.generator.streaming import EVICT_FIRST, POLICIES
 from tsm2_tune.generator.tensor_cores import HAS_HALF_TENSOR_CORES
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering, tile_rules, tile_traffic
+from tsm2_tune.generator.tunables import EvictFirst, Tunable
 
 TILE = (16, 32, 64)  # rows and columns of C, of a block
 WARP_TILES = ((1, 2), (2, 2), (2, 4), (4, 4), (4, 8))  # strips of 16 rows, octets of columns
@@ -75,29 +75,18 @@ class TsmtHalfConfig(KernelConfig):
     """Every choice that the template needs."""
 
     family: ClassVar[str] = "tsmt_half"
-    letters: ClassVar[dict[str, str]] = {
-        "threads": "t",
-        "tile_rows": "m",
-        "tile_columns": "n",
-        "strips": "r",
-        "octets": "c",
-        "chunk": "d",
-        "stages": "s",
-        "splits": "k",
-        "evict_first": "e",
-    }
-    launch_tunables: ClassVar[tuple[str, ...]] = ("splits",)
-    late_tunables: ClassVar[Mapping[str, tuple[int, ...]]] = POLICIES
 
-    threads: int  # per block
-    tile_rows: int  # of C, of a block
-    tile_columns: int  # of C, of a block
-    strips: int  # of 16 rows of C, of a warp
-    octets: int  # of 8 columns of C, of a warp
-    chunk: int  # products along k in one place of the ring
-    stages: int  # places of the ring: of 2 the next chunk waits in registers, of more it is copied asynchronously
-    splits: int  # of k
-    evict_first: int = 1  # 1 where loads of A and B are first to evict, 0 where they have no policy
+    threads: Annotated[int, Tunable("t", "threads of a block")]
+    tile_rows: Annotated[int, Tunable("m", "rows of C that one block computes")]
+    tile_columns: Annotated[int, Tunable("n", "columns of C that one block computes")]
+    strips: Annotated[int, Tunable("r", "strips of 16 rows of C that one warp accumulates in registers")]
+    octets: Annotated[int, Tunable("c", "octets of columns of C that one warp accumulates in registers")]
+    chunk: Annotated[int, Tunable("d", "products along k in one place of the ring")]
+    stages: Annotated[
+        int, Tunable("s", "places of the ring: 2 fed from registers, or more fed by asynchronous copies")
+    ]
+    splits: Annotated[int, Tunable("k", "blocks among which k is divided", is_launch=True)]
+    evict_first: EvictFirst = 1
 
 
 def team(config: TsmtHalfConfig) -> int:
@@ -118,17 +107,6 @@ class TsmtHalf(Family[TsmtHalfConfig]):
     template = "tsmt_half.cu.jinja"
     dtypes = ("bf16", "f16")
     element_bytes = 2
-    tunables = (
-        Tunable("threads", "", "threads of a block"),
-        Tunable("tile_rows", "", "rows of C that one block computes"),
-        Tunable("tile_columns", "", "columns of C that one block computes"),
-        Tunable("strips", "", "strips of 16 rows of C that one warp accumulates in registers"),
-        Tunable("octets", "", "octets of columns of C that one warp accumulates in registers"),
-        Tunable("chunk", "", "products along k in one place of the ring"),
-        Tunable("stages", "", "places of the ring: 2 fed from registers, or more fed by asynchronous copies"),
-        Tunable("splits", "", "blocks among which k is divided"),
-        EVICT_FIRST,
-    )
     rules = (
         HAS_HALF_TENSOR_CORES,
         *tile_rules(TILE),

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import gcd, lcm
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from tsm2_tune.generator.candidate import Candidate, tunable
 from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Periods, Resources, Traffic
-from tsm2_tune.generator.families.family import ODD_LINES, Family, Tunable
+from tsm2_tune.generator.families.family import ODD_LINES, Family
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
@@ -31,6 +31,7 @@ from tsm2_tune.generator.split_k import (
     wide_splits,
 )
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering, tile_rules, tile_traffic
+from tsm2_tune.generator.tunables import Tunable
 from tsm2_tune.runtime.expecting import Division
 
 THREADS = 256
@@ -75,28 +76,18 @@ class TsmtRingConfig(KernelConfig):
     """Every choice that the template needs."""
 
     family: ClassVar[str] = "tsmt_ring"
-    letters: ClassVar[dict[str, str]] = {
-        "threads": "t",
-        "tile_rows": "m",
-        "tile_columns": "n",
-        "rows": "r",
-        "columns": "c",
-        "together": "g",
-        "place_kib": "d",
-        "stages": "s",
-        "splits": "k",
-    }
-    launch_tunables: ClassVar[tuple[str, ...]] = ("splits",)
 
-    threads: int  # per block
-    tile_rows: int  # of C, of a block
-    tile_columns: int  # of C, of a block
-    rows: int  # of C that one thread accumulates in registers
-    columns: int  # of C that one thread accumulates in registers
-    together: int  # 1 where a team's products of a chunk are neighbours, 0 where neighbouring teams' are
-    place_kib: int  # of one place of the ring, about
-    stages: int  # places of the ring
-    splits: int  # of k
+    threads: Annotated[int, Tunable("t", "threads of a block")]
+    tile_rows: Annotated[int, Tunable("m", "rows of C that one block computes")]
+    tile_columns: Annotated[int, Tunable("n", "columns of C that one block computes")]
+    rows: Annotated[int, Tunable("r", "rows of C that one thread accumulates in registers")]
+    columns: Annotated[int, Tunable("c", "columns of C that one thread accumulates in registers")]
+    together: Annotated[
+        int, Tunable("g", "1 where a team's products of a chunk are neighbours, 0 where neighbouring teams' are")
+    ]
+    place_kib: Annotated[int, Tunable("d", "KiB of one place of the ring, as nearly as its products can be shared")]
+    stages: Annotated[int, Tunable("s", "places of the ring, on their way or arrived")]
+    splits: Annotated[int, Tunable("k", "blocks among which k is divided", is_launch=True)]
 
 
 def team(config: TsmtRingConfig) -> int:
@@ -183,19 +174,6 @@ class TsmtRing(Family[TsmtRingConfig]):
     summary = "transposed tall and skinny times tall and skinny: both through shared memory, of any number of lines"
     template = "tsmt_ring.cu.jinja"
     dtypes = FMA_DTYPES
-    tunables = (
-        Tunable("threads", "", "threads of a block"),
-        Tunable("tile_rows", "", "rows of C that one block computes"),
-        Tunable("tile_columns", "", "columns of C that one block computes"),
-        Tunable("rows", "", "rows of C that one thread accumulates in registers"),
-        Tunable("columns", "", "columns of C that one thread accumulates in registers"),
-        Tunable(
-            "together", "", "1 where a team's products of a chunk are neighbours, 0 where neighbouring teams' are"
-        ),
-        Tunable("place_kib", "", "KiB of one place of the ring, as nearly as its products can be shared"),
-        Tunable("stages", "", "places of the ring, on their way or arrived"),
-        Tunable("splits", "", "blocks among which k is divided"),
-    )
     rules = (
         *tile_rules(TILE),
         Rule("chunks-for-all", "shape", "most blocks should have a chunk of k", _chunks_for_all),

@@ -7,21 +7,21 @@ multiply-adds in f32 and leave most of the issue slots free, so that c64 is comp
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Periods, Resources, Traffic
-from tsm2_tune.generator.families.family import Family, Tunable
+from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.rules import REGISTERS_REACHABLE
 from tsm2_tune.generator.split_k import SMALL_K, WIDE_SPLIT_RULES, WIDE_SPLITS, wide_splits
-from tsm2_tune.generator.streaming import EVICT_FIRST, POLICIES
 from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering, tile_rules, tile_traffic
+from tsm2_tune.generator.tunables import EvictFirst, Tunable
 
 THREADS = (128, 256)
 TILE = (8, 16, 32, 64)  # rows and columns of C, of a block
@@ -42,31 +42,17 @@ class TsmtZmmaConfig(KernelConfig):
     """Every choice that the template needs."""
 
     family: ClassVar[str] = "tsmt_zmma"
-    letters: ClassVar[dict[str, str]] = {
-        "threads": "t",
-        "tile_rows": "m",
-        "tile_columns": "n",
-        "strips": "r",
-        "octets": "c",
-        "step": "p",
-        "stages": "s",
-        "splits": "k",
-        "min_blocks": "b",
-        "evict_first": "e",
-    }
-    launch_tunables: ClassVar[tuple[str, ...]] = ("splits",)
-    late_tunables: ClassVar[Mapping[str, tuple[int, ...]]] = POLICIES
 
-    threads: int  # per block
-    tile_rows: int  # of C, of a block
-    tile_columns: int  # of C, of a block
-    strips: int  # of 8 rows of C, of a warp
-    octets: int  # of 8 columns of C, of a warp
-    step: int  # products along k that one warp loads for at a time
-    stages: int  # such loads that one warp has in registers
-    splits: int  # of k
-    min_blocks: int  # on a multiprocessor, which bounds the registers
-    evict_first: int = 1  # 1 where loads of A and B are first to evict, 0 where they have no policy
+    threads: Annotated[int, Tunable("t", "threads of a block")]
+    tile_rows: Annotated[int, Tunable("m", "rows of C that one block computes")]
+    tile_columns: Annotated[int, Tunable("n", "columns of C that one block computes")]
+    strips: Annotated[int, Tunable("r", "strips of 8 rows of C that one warp accumulates in registers")]
+    octets: Annotated[int, Tunable("c", "octets of columns of C that one warp accumulates in registers")]
+    step: Annotated[int, Tunable("p", "products along k that one warp loads for at a time")]
+    stages: Annotated[int, Tunable("s", "such loads that one warp has in registers, on their way or arrived")]
+    splits: Annotated[int, Tunable("k", "blocks among which k is divided", is_launch=True)]
+    min_blocks: Annotated[int, Tunable("b", "blocks that a multiprocessor must hold, which bounds the registers")]
+    evict_first: EvictFirst = 1
 
 
 def teams(config: TsmtZmmaConfig) -> int:
@@ -86,18 +72,6 @@ class TsmtZmma(Family[TsmtZmmaConfig]):
     summary = "transposed tall and skinny times tall and skinny, complex, on the f64 tensor cores"
     template = "tsmt_zmma.cu.jinja"
     dtypes = ("c64", "c128")
-    tunables = (
-        Tunable("threads", "", "threads of a block"),
-        Tunable("tile_rows", "", "rows of C that one block computes"),
-        Tunable("tile_columns", "", "columns of C that one block computes"),
-        Tunable("strips", "", "strips of 8 rows of C that one warp accumulates in registers"),
-        Tunable("octets", "", "octets of columns of C that one warp accumulates in registers"),
-        Tunable("step", "", "products along k that one warp loads for at a time"),
-        Tunable("stages", "", "such loads that one warp has in registers, on their way or arrived"),
-        Tunable("splits", "", "blocks among which k is divided"),
-        Tunable("min_blocks", "", "blocks that a multiprocessor must hold, which bounds the registers"),
-        EVICT_FIRST,
-    )
     rules = (
         HAS_F64_TENSOR_CORES,
         *tile_rules(TILE, covered=COVERED),

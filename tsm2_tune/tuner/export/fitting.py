@@ -62,9 +62,9 @@ def launches(config: KernelConfig) -> tuple[KernelConfig, ...]:
 
 def _launches(config: KernelConfig) -> Iterator[KernelConfig]:
     own = config.tunables
-    options = ({int(own[name]), *_options(config.family, name)} for name in config.launch_tunables)
+    options = ({int(own[name]), *_options(config.family, name)} for name in config.launch_tunables())
     for values in product(*map(sorted, options)):
-        launch = replace(config, **dict(zip(config.launch_tunables, values, strict=True)))
+        launch = replace(config, **dict(zip(config.launch_tunables(), values, strict=True)))
         if launch.kernel_text == config.kernel_text:
             yield launch
 

@@ -1,0 +1,52 @@
+"""A tunable is declared once, beside its field of a configuration: `columns: Annotated[int, Tunable("c", "...")]`.
+
+Its name is the field's. How a configuration is spelt, which of its tunables are launch data, what `space --explain`
+prints and what an error says come from there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+
+@dataclass(frozen=True, slots=True)
+class Tunable:
+    """One axis of a family's space."""
+
+    letter: str  # before its value in the spelling of a configuration
+    about: str  # what it counts, or what its values mean
+    symbol: str = ""  # the paper's
+    is_launch: bool = False  # whether it says how a kernel is started: the kernel's text has no such number
+    # The values to which a search moves it in its fastest configurations alone. The space has the first one of these,
+    # which the spelling of a configuration leaves out.
+    late: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A tunable beside its field's name and type."""
+
+    name: str
+    type: type[int] | type[str]
+    tunable: Tunable
+
+
+_DECLARED: dict[Any, tuple[Declared, ...]] = {}
+
+
+def declared(config_type: type[Any]) -> tuple[Declared, ...]:
+    """The tunables of a configuration, in the order of its fields; each class is looked at once."""
+    if config_type not in _DECLARED:
+        hints = get_type_hints(config_type, include_extras=True)
+        _DECLARED[config_type] = tuple(
+            Declared(name, *get_args(hint)) for name, hint in hints.items() if get_origin(hint) is Annotated
+        )
+    return _DECLARED[config_type]
+
+
+# Loads of A that are first to evict leave the L2 to whatever else is there: to B and C, which is of use, and to the
+# dirty lines of the kernel before, which is not. Others push those out once.
+EvictFirst = Annotated[
+    int, Tunable("e", "1 where loads of A are first to evict, 0 where they have no policy", late=(1, 0))
+]
