@@ -12,35 +12,46 @@ from tests.planting import Bug, Shape
 from tests.spelling import spelt
 from tsm2_tune.generator.config import KernelConfig
 
-TSM2 = spelt("tsm2-v3-t32-c2-p4")
-TSM2_AHEAD = spelt("tsm2-v3-t32-c2-p8")
-TSM2_PLAIN = spelt("tsm2-v1-t32-c2-p1")
-ISM2 = spelt("ism2-o2-t32-c2-p4-r2")
-TSMM = spelt("tsmm-t64-b16-v1-c2-p4-r2")
-HELD = spelt("tsmm_held-t64-b16-d8-c4-n32")
-TSMM_MMA = spelt("tsmm_mma-t64-m2-c32-d32-p32-s2-l2-k2-w1")
-TSMM_ROWS = spelt("tsmm_rows-t128-b16-l2-v2-w2-c8-p4-r1-m1-j1")
-TSMR = spelt("tsmr-t64-v2-c4-p16-s2-k1-r2-b1")
-TSMR_SPLIT = spelt("tsmr-t64-v1-c2-p8-s4-k3-r1-b1")
-TSMR_MMA = spelt("tsmr_mma-t64-m1-c8-p32-s4-k1-r2-b1")
-TSMR_ROWS = spelt("tsmr_rows-t128-b16-l32-r4-c8-v1-s2-k3-p6-m3")
-TSMR_HALF = spelt("tsmr_half-t64-m4-c16-p32-s2-k1-r1-b1")
-TSMR_TF32 = spelt("tsmr_tf32-t64-m8-c16-p32-s2-k1-r1-b1")
-TSMT = spelt("tsmt-t128-m8-n8-r8-c8-p2-s2-k4-b1")
-TSMT_MMA = spelt("tsmt_mma-t128-m16-n16-r1-c2-p8-s2-k3-b1")
-FEW = spelt("tsmt_few-t128-m4-n4-p4-s2-k4-b1")
-STAGED = spelt("staged-t64-w64-m16-n16-d32-s3-l1-k3-b1-r8-c8-p1")
-STAGED_MMA = spelt("staged_mma-t128-w32-m16-n16-d16-s2-l1-k1-b1-r1-c2-a1")
-STAGED_ZMMA = spelt("staged_zmma-t128-w128-m16-n16-d32-s2-l0-k2-b1-r2-c2-a0")
-STAGED_HALF = spelt("staged_half-t128-m64-n32-d32-s3-k2")
-GRAM = spelt("gram-t128-w128-m16-d128-s2-l0-k2-b1-c8-p2")
-GRAM_MMA = spelt("gram_mma-t128-w32-m16-d16-s3-l1-k2-b1-a1")
-GEMM = spelt("gemm-m32-n32-k8-x8-y8-xa32-ya2-xb8-yb8-v1-nc-l1-s2")
-GEMM_PIECES = spelt("gemm-m64-n64-k8-x8-y8-xa32-ya2-xb4-yb16-v2-nc-l2-s1")
-GEMV = spelt("gemv-t128-l1-r4-v4-p8-k3")
-GEMV_ROWS = spelt("gemv-t128-l128-r4-v2-p2-k1")
-MINPLUS = spelt("minplus-m64-n32-k16-x8-y8-xa16-ya4-xb4-yb16-v4-nc-l4-s1")
-MINPLUS_F64 = spelt("minplus-m64-n32-k16-x8-y8-xa32-ya2-xb8-yb8-v2-nc-l2-s1")
+TSM2 = spelt("tsm2:version=v3,threads=32,columns=2,prefetch=4")
+TSM2_AHEAD = spelt("tsm2:version=v3,threads=32,columns=2,prefetch=8")
+TSM2_PLAIN = spelt("tsm2:version=v1,threads=32,columns=2,prefetch=1")
+ISM2 = spelt("ism2:optimisation=2,threads=32,columns=2,prefetch=4,row_tiles=2")
+TSMM = spelt("tsmm:threads=64,vector_bytes=16,columns=2,prefetch=4,row_tiles=2")
+HELD = spelt("tsmm_held:threads=64,vector_bytes=16,depth=8,columns=4,across=32")
+TSMM_MMA = spelt("tsmm_mma:threads=64,strips=2,columns=32,depth=32,chunk=32,stages=2,through=2,splits=2")
+TSMM_ROWS = spelt("tsmm_rows:threads=128,vector_bytes=16,lanes=2,vectors=2,teams=2,columns=8,rows=4")
+TSMR = spelt("tsmr:threads=64,vectors=2,columns=4,prefetch=16,stages=2,row_tiles=2")
+TSMR_SPLIT = spelt("tsmr:threads=64,columns=2,prefetch=8,stages=4,splits=3")
+TSMR_MMA = spelt("tsmr_mma:threads=64,strips=1,columns=8,prefetch=32,stages=4,row_tiles=2")
+TSMR_ROWS = spelt(
+    "tsmr_rows:threads=128,vector_bytes=16,lanes=32,rows=4,columns=8,stages=2,splits=3,strips=6,min_blocks=3"
+)
+TSMR_HALF = spelt("tsmr_half:threads=64,lane_rows=4,columns=16,prefetch=32,stages=2")
+TSMR_TF32 = spelt("tsmr_tf32:threads=64,lane_rows=8,columns=16,prefetch=32,stages=2")
+TSMT = spelt("tsmt:threads=128,tile_rows=8,tile_columns=8,rows=8,columns=8,step=2,stages=2,splits=4")
+TSMT_MMA = spelt("tsmt_mma:threads=128,tile_rows=16,tile_columns=16,strips=1,octets=2,step=8,stages=2,splits=3")
+FEW = spelt("tsmt_few:threads=128,tile_rows=4,tile_columns=4,piece=4,stages=2,splits=4")
+STAGED = spelt(
+    "staged:threads=64,sharers=64,tile_rows=16,tile_columns=16,chunk=32,"
+    "stages=3,through=1,splits=3,rows=8,columns=8,step=1"
+)
+STAGED_MMA = spelt(
+    "staged_mma:threads=128,sharers=32,tile_rows=16,tile_columns=16,"
+    "chunk=16,stages=2,through=1,strips=1,octets=2,ahead=1"
+)
+STAGED_ZMMA = spelt(
+    "staged_zmma:threads=128,sharers=128,tile_rows=16,tile_columns=16,"
+    "chunk=32,stages=2,through=0,splits=2,strips=2,octets=2"
+)
+STAGED_HALF = spelt("staged_half:threads=128,tile_rows=64,tile_columns=32,chunk=32,stages=3,splits=2")
+GRAM = spelt("gram:threads=128,sharers=128,tile=16,chunk=128,stages=2,through=0,splits=2,lines=8,step=2")
+GRAM_MMA = spelt("gram_mma:threads=128,sharers=32,tile=16,chunk=16,stages=3,through=1,splits=2,warps=1")
+GEMM = spelt("gemm:block=32x32x8,threads=8x8,threads_a=32x2,threads_b=8x8,read=nc,buffers=2")
+GEMM_PIECES = spelt("gemm:block=64x64x8,threads=8x8,threads_a=32x2,threads_b=4x16,vector=2,read=nc,load=2")
+GEMV = spelt("gemv:threads=128,lanes=1,rows=4,vector=4,prefetch=8,splits=3")
+GEMV_ROWS = spelt("gemv:threads=128,lanes=128,rows=4,vector=2,prefetch=2")
+MINPLUS = spelt("minplus:block=64x32x16,threads=8x8,threads_a=16x4,threads_b=4x16,vector=4,read=nc,load=4")
+MINPLUS_F64 = spelt("minplus:block=64x32x16,threads=8x8,threads_a=32x2,threads_b=8x8,vector=2,read=nc,load=2")
 LADDER = spelt("ladder-coarse1d-m64-n64-k8-r8-c1")
 
 STORE = "element = scalar(beta == 0 ?"  # store_C's one statement

@@ -34,13 +34,32 @@ from tsm2_tune.tuner.store import Store
 from tsm2_tune.usage import Command
 
 TUNED = (  # with its time in microseconds, about that of an H200
-    ("tsmr-t128-v1-c8-p8-s4-k12-r1-b1", "20480x8x20480:f32:nn", 400.0),
-    ("tsmm-t128-b16-v1-c8-p8-r2", "1000000x8x8:f32:nn", 25.0),
-    ("tsmr_rows-t256-b16-l32-r4-c8-v1-s2-k8-p160-m2", "20480x8x20480:f32:ttt", 400.0),
-    ("tsmt-t128-m16-n16-r8-c8-p4-s2-k264-b1", "16x16x1000000:f32:tn", 45.0),
-    ("staged-t128-w128-m16-n16-d128-s2-l0-k264-b3-r8-c8-p2", "16x16x1000000:f64:tn", 80.0),
-    ("tsmr-t128-v1-c4-p8-s4-k12-r1-b1", "20480x4x20480:c64:nn", 800.0),
-    ("tsmt-t128-m4-n4-r4-c4-p2-s1-k264-b1", "4x4x1000000:c64:cn", 30.0),
+    ("tsmr:threads=128,columns=8,prefetch=8,stages=4,splits=12", "20480x8x20480:f32:nn", 400.0),
+    ("tsmm:threads=128,vector_bytes=16,columns=8,prefetch=8,row_tiles=2", "1000000x8x8:f32:nn", 25.0),
+    (
+        ("tsmr_rows:threads=256,vector_bytes=16,lanes=32,rows=4,columns=8,stages=2,splits=8,strips=160,min_blocks=2"),
+        "20480x8x20480:f32:ttt",
+        400.0,
+    ),
+    (
+        ("tsmt:threads=128,tile_rows=16,tile_columns=16,rows=8,columns=8,step=4,stages=2,splits=264"),
+        "16x16x1000000:f32:tn",
+        45.0,
+    ),
+    (
+        (
+            "staged:threads=128,sharers=128,tile_rows=16,tile_columns=16,chunk=128,stages=2,"
+            "through=0,splits=264,min_blocks=3,rows=8,columns=8,step=2"
+        ),
+        "16x16x1000000:f64:tn",
+        80.0,
+    ),
+    ("tsmr:threads=128,columns=4,prefetch=8,stages=4,splits=12", "20480x4x20480:c64:nn", 800.0),
+    (
+        ("tsmt:threads=128,tile_rows=4,tile_columns=4,rows=4,columns=4,step=2,stages=1,splits=264"),
+        "4x4x1000000:c64:cn",
+        30.0,
+    ),
 )
 # Element type, storage orders of a, b and out, shape. With `shrink` the long extents are shorter.
 SHAPES = (

@@ -51,7 +51,6 @@ class TryKernel(Protocol):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update-golden", action="store_true", help="write the golden sources anew")
     layers.add_options(parser)
 
 

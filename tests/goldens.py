@@ -1,7 +1,7 @@
-"""The golden sources: of each family one text to read, of others what their paragraphs are, by digests.
+"""The golden sources: of some families one text to read; of all others the digests of their paragraphs, a line each.
 
 A paragraph is what stands between empty lines, and most are in several texts. One that changed is shown as it was if
-a text to read still has it.
+a text to read still has it. `python -m tests.goldens` writes all anew.
 """
 
 from __future__ import annotations
@@ -14,50 +14,78 @@ from pathlib import Path
 from tests.cases import SOURCES
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.render import render
 
 GOLDEN = Path(__file__).parent / "golden"
-DIGITS = 16  # of a digest
-LABEL = 60  # of a paragraph's first line
+# One for each way in which kernels differ: the published ones, a stencil; A through registers, by FMA or tensor cores;
+# lanes along rows; both operands through shared memory.
+READABLE = ("tsm2", "ism2", "gemm", "ladder", "tsmr", "tsmm", "tsmm_rows", "tsmt_mma", "staged_mma")
+DIGESTS = GOLDEN / "digests.txt"
+DIGITS = 6  # of a paragraph's digest
+Source = tuple[KernelConfig, Problem]
 
 
-def name_of(config: KernelConfig, problem: Problem) -> str:
-    return config.text + (f"-{problem.op}" if problem.op != "nn" else "")
+def spelling(source: Source) -> str:
+    """As cases.txt has it."""
+    config, problem = source
+    return f"{config.text} {problem.text}"
 
 
-def path_of(config: KernelConfig, problem: Problem) -> Path:
-    """Of the first of a family the text, of others the digests."""
-    is_first = (config, problem) == next(one for one in SOURCES if one[0].family == config.family)
-    return GOLDEN / f"{name_of(config, problem)}.{'cu' if is_first else 'txt'}"
+def path_of(source: Source) -> Path:
+    """Where the source's text is, or its digests."""
+    family = source[0].family
+    is_first = source == next(one for one in SOURCES if one[0].family == family)
+    return GOLDEN / f"{family}.cu" if family in READABLE and is_first else DIGESTS
 
 
-def contents(path: Path, text: str) -> str:
-    """What the file of a source that has this text holds."""
-    return text if path.suffix == ".cu" else "".join(f"{digest}\n" for digest in digests(text))
+def digest_of(paragraph: str) -> str:
+    return hashlib.sha256(paragraph.encode()).hexdigest()[:DIGITS]
 
 
 def digests(text: str) -> list[str]:
-    """A line for each paragraph: its digest, and how it begins."""
-    return [described(paragraph) for paragraph in text.split("\n\n")]
+    return [digest_of(paragraph) for paragraph in text.split("\n\n")]
 
 
-def described(paragraph: str) -> str:
-    begins = paragraph.strip().partition("\n")[0][:LABEL].rstrip()
-    return f"{hashlib.sha256(paragraph.encode()).hexdigest()[:DIGITS]} {begins}".rstrip()
+@cache
+def golden_digests() -> dict[str, list[str]]:
+    """By what spells a source."""
+    lines = (line.rpartition(": ") for line in DIGESTS.read_text().splitlines())
+    return {source: found.split() for source, _, found in lines}
 
 
 @cache
 def readable() -> dict[str, str]:
-    """The paragraphs of the texts to read, by what describes them."""
+    """The paragraphs of the texts to read, by their digests."""
     paragraphs = (one for path in GOLDEN.glob("*.cu") for one in path.read_text().split("\n\n"))
-    return {described(one): one for one in paragraphs}
+    return {digest_of(one): one for one in paragraphs}
 
 
-def difference(path: Path, text: str) -> str:
-    """Between the golden source and the text, as a patch; of a paragraph that no text here has, what describes it."""
-    if path.suffix == ".cu":
-        before = path.read_text()
+def difference(source: Source, text: str) -> str:
+    """Between the golden source and the text, as a patch; empty where there is none.
+
+    Of a paragraph that no text here has, its digest.
+    """
+    path = path_of(source)
+    if path == DIGESTS:
+        known = readable() | {digest_of(one): one for one in text.split("\n\n")}
+        before = "\n\n".join(known.get(one, f"[{one} ...]") for one in golden_digests().get(spelling(source), []))
     else:
-        known = readable() | {described(one): one for one in text.split("\n\n")}
-        before = "\n\n".join(known.get(one, f"[{one} ...]") for one in path.read_text().splitlines())
+        before = path.read_text() if path.exists() else ""
     lines = difflib.unified_diff(before.splitlines(), text.splitlines(), path.name, "now", lineterm="")
     return "\n".join(lines)
+
+
+def update(texts: dict[Source, str]) -> None:
+    """Write all golden files anew."""
+    GOLDEN.mkdir(exist_ok=True)
+    for path in GOLDEN.iterdir():
+        path.unlink()
+    for source, text in texts.items():
+        if path_of(source) != DIGESTS:
+            path_of(source).write_text(text)
+    lines = (f"{spelling(one)}: {' '.join(digests(text))}" for one, text in texts.items() if path_of(one) == DIGESTS)
+    DIGESTS.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    update({(config, problem): render(problem, config).text for config, problem in SOURCES})

@@ -21,14 +21,44 @@ from tsm2_tune.tuner.export import export
 from tsm2_tune.tuner.store import Store
 
 TUNED = (
-    ("tsmr_rows-t256-b16-l32-r4-c8-v1-s2-k8-p160-m2", "20480x8x20480:f32:ttt"),
-    ("staged-t128-w128-m16-n16-d128-s2-l0-k264-b3-r8-c8-p2", "16x16x1000000:f32:ntt"),
-    ("tsmr_rows-t128-b16-l8-r2-c4-v2-s2-k2-p10-m3", "20480x8x1024:f32:tnt"),
-    ("gram-t128-w128-m16-d128-s2-l0-k264-b1-c8-p2", "16x16x1000000:f32:nxt"),
-    ("tsmm_rows-t128-b16-l4-v1-w1-c16-p8-r2-m4-j1", "1000000x16x256:f64:ttt"),
-    ("staged-t128-w128-m16-n16-d128-s2-l0-k264-b3-r8-c8-p2", "16x16x1000000:f64:ntt"),
-    ("tsmr_zmma-t64-m1-c8-p16-s2-k3-r1-b1", "129x7x67:c64:ttt"),
-    ("tsmr_half-t256-m2-c8-p128-s2-k3-r1-b2", "10240x4x10240:bf16:ttt"),
+    (
+        ("tsmr_rows:threads=256,vector_bytes=16,lanes=32,rows=4,columns=8,stages=2,splits=8,strips=160,min_blocks=2"),
+        "20480x8x20480:f32:ttt",
+    ),
+    (
+        (
+            "staged:threads=128,sharers=128,tile_rows=16,tile_columns=16,chunk=128,stages=2,"
+            "through=0,splits=264,min_blocks=3,rows=8,columns=8,step=2"
+        ),
+        "16x16x1000000:f32:ntt",
+    ),
+    (
+        (
+            "tsmr_rows:threads=128,vector_bytes=16,lanes=8,rows=2,columns=4,"
+            "vectors=2,stages=2,splits=2,strips=10,min_blocks=3"
+        ),
+        "20480x8x1024:f32:tnt",
+    ),
+    (
+        ("gram:threads=128,sharers=128,tile=16,chunk=128,stages=2,through=0,splits=264,lines=8,step=2"),
+        "16x16x1000000:f32:nxt",
+    ),
+    (
+        ("tsmm_rows:threads=128,vector_bytes=16,lanes=4,columns=16,rows=8,row_tiles=2,min_blocks=4"),
+        "1000000x16x256:f64:ttt",
+    ),
+    (
+        (
+            "staged:threads=128,sharers=128,tile_rows=16,tile_columns=16,chunk=128,stages=2,"
+            "through=0,splits=264,min_blocks=3,rows=8,columns=8,step=2"
+        ),
+        "16x16x1000000:f64:ntt",
+    ),
+    ("tsmr_zmma:threads=64,strips=1,columns=8,prefetch=16,stages=2,splits=3", "129x7x67:c64:ttt"),
+    (
+        ("tsmr_half:threads=256,lane_rows=2,columns=8,prefetch=128,stages=2,splits=3,min_blocks=2"),
+        "10240x4x10240:bf16:ttt",
+    ),
 )
 
 

@@ -32,7 +32,7 @@ from tests.fabricated import GPU, measurement, vendor_measurement
 from tests.tampering import FAMILIES, RUN, SKINNY, SMALL, TARGET, good_database, tamper
 from tsm2_tune.errors import TuneError
 from tsm2_tune.generator.candidate import Candidate
-from tsm2_tune.generator.config import KernelConfig, Launch
+from tsm2_tune.generator.config import KernelConfig, Launch, family_spelt
 from tsm2_tune.generator.families import FAMILIES as EVERY
 from tsm2_tune.generator.families import config_spelt, family_named
 from tsm2_tune.generator.order import ordered
@@ -148,8 +148,8 @@ class Compiling(Tuner):
         return AttemptResult(Outcome.OK, "", verdict=Verdict(True, 0.1, "right"))
 
     def _compile(self, source: KernelSource, **_: Any) -> Binary:
-        spelt = source.text[3 : source.text.index(":")]
-        family = EVERY.get(spelt.partition("-")[0])
+        spelt = source.text[3 : source.text.index(": ")]
+        family = EVERY.get(family_spelt(spelt))
         every = family.configurations() if family else ()
         if not any(c.kernel_text == spelt and source == render(self._problem, c) for c in every):
             raise Wrong(f"compiled {source.text[:200]!r}")

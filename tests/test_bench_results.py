@@ -194,14 +194,17 @@ def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pyte
 def test_the_headline_has_a_line_a_cell() -> None:
     lines = headline([row()]).splitlines()
     times = "**400** | 500 | 480 | 1.20 | 410 | 1.20 | 95"
-    assert lines[2] == f"| R | column | f32 | 20480 x 8 x 20480 | {times} | `tsm2-v3-t128-c8-p4` |"
+    assert lines[2] == (
+        f"| R | column | f32 | 20480 x 8 x 20480 | {times} | `tsm2:version=v3,threads=128,columns=8,prefetch=4` |"
+    )
     assert {line.count("|") for line in lines} == {13}
 
 
 def test_a_file_without_dirty_times_has_no_columns_for_them() -> None:
     before = {name: value for name, value in row().items() if "dirty" not in name}
     assert headline([before]).splitlines()[2] == (
-        "| R | column | f32 | 20480 x 8 x 20480 | **400** | 500 | 480 | 1.20 | 95 | `tsm2-v3-t128-c8-p4` |"
+        "| R | column | f32 | 20480 x 8 x 20480 | **400** | 500 | 480 | 1.20 | 95 |"
+        " `tsm2:version=v3,threads=128,columns=8,prefetch=4` |"
     )
     assert "dirty" not in means_text([before])
     assert "| 410 | 1.20 |" in headline([row(), before])

@@ -16,6 +16,7 @@ from tests.array_libraries import LIBRARIES
 from tests.calls_on_gpu import made_module, same_bits, stress
 from tests.fabricated import host_run, imported, trial
 from tests.right_on_host import subject
+from tsm2_tune.generator.config import family_spelt
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.roofline import Ceilings
 from tsm2_tune.tuner.compiler import Toolchain
@@ -28,15 +29,44 @@ pytestmark = [pytest.mark.host, pytest.mark.skipif(shutil.which("c++") is None, 
 SMS, BLOCKS_PER_SM = 8, 2
 CEILINGS = Ceilings(4.0, 3.6, (("f32", 60.0), ("f64", 30.0), ("c64", 60.0)))  # GB/s and GFLOP/s, as of an emulation
 TUNED = (  # with its time in microseconds
-    ("tsmr-t64-v1-c2-p8-s4-k3-r1-b1", "600x4x700:f32:nn", 500.0),
-    ("tsmm-t64-b4-v1-c2-p4-r4", "3000x4x20:f32:nn", 100.0),
-    ("tsmr_rows-t128-b16-l8-r2-c4-v2-s2-k2-p10-m3", "400x4x520:f32:tn", 300.0),
-    ("staged-t128-w128-m16-n16-d128-s2-l0-k16-b1-r8-c8-p2", "19x9x2600:f32:tt", 150.0),
-    ("staged_mma-t128-w128-m64-n32-d16-s3-l1-k16-b1-r2-c2-a1", "48x32x640:f64:tn", 200.0),
-    ("tsmm_mma-t128-m2-c16-d32-p16-s3-l1-k16-w1", "900x16x40:f64:nn", 200.0),
-    ("tsmt-t128-m4-n4-r4-c4-p2-s1-k16-b1", "4x2x2600:c64:cn", 100.0),
+    ("tsmr:threads=64,columns=2,prefetch=8,stages=4,splits=3", "600x4x700:f32:nn", 500.0),
+    ("tsmm:threads=64,vector_bytes=4,columns=2,prefetch=4,row_tiles=4", "3000x4x20:f32:nn", 100.0),
+    (
+        (
+            "tsmr_rows:threads=128,vector_bytes=16,lanes=8,rows=2,columns=4,"
+            "vectors=2,stages=2,splits=2,strips=10,min_blocks=3"
+        ),
+        "400x4x520:f32:tn",
+        300.0,
+    ),
+    (
+        (
+            "staged:threads=128,sharers=128,tile_rows=16,tile_columns=16,chunk=128,"
+            "stages=2,through=0,splits=16,rows=8,columns=8,step=2"
+        ),
+        "19x9x2600:f32:tt",
+        150.0,
+    ),
+    (
+        (
+            "staged_mma:threads=128,sharers=128,tile_rows=64,tile_columns=32,chunk=16,"
+            "stages=3,through=1,splits=16,strips=2,octets=2,ahead=1"
+        ),
+        "48x32x640:f64:tn",
+        200.0,
+    ),
+    (
+        ("tsmm_mma:threads=128,strips=2,columns=16,depth=32,chunk=16,stages=3,through=1,splits=16"),
+        "900x16x40:f64:nn",
+        200.0,
+    ),
+    (
+        ("tsmt:threads=128,tile_rows=4,tile_columns=4,rows=4,columns=4,step=2,stages=1,splits=16"),
+        "4x2x2600:c64:cn",
+        100.0,
+    ),
 )
-FAMILIES_STARTED = {spelt.partition("-")[0] for spelt, _, _ in TUNED}
+FAMILIES_STARTED = {family_spelt(spelt) for spelt, _, _ in TUNED}
 # Of each element type and op: what was tuned, larger, smaller, one row, one column, one product, less than a step.
 SHAPES = {
     ("f32", "nn"): (
@@ -108,11 +138,11 @@ def test_every_shape_is_right(module: ModuleType, dtype: str, op: str, swapped: 
 
 def test_every_kernel_is_started_otherwise_than_where_it_won(module: ModuleType) -> None:
     started = defaultdict[str, set[tuple[int, int]]](set)
-    won = {w.config.partition("-")[0]: (w.launch.splits, w.launch.rows_per_block) for w in module.WINNERS}
+    won = {family_spelt(w.config): (w.launch.splits, w.launch.rows_per_block) for w in module.WINNERS}
     for (dtype, op), shapes in SHAPES.items():
         for shape in shapes:
             found = module.match(*shape, dtype, op=op)
-            family = found.winner.config.partition("-")[0]
+            family = family_spelt(found.winner.config)
             started[family].add((found.launch.splits, found.launch.rows_per_block))
             assert found.launch.blocks(*shape[:2]) <= 8 * SMS * BLOCKS_PER_SM
     assert started.keys() == won.keys() == FAMILIES_STARTED
@@ -128,7 +158,7 @@ def test_every_kernel_is_started_otherwise_than_where_it_won(module: ModuleType)
 def test_the_kernel_is_the_one_that_suits_the_shape(module: ModuleType) -> None:
     """Of two for the same matrices: one that splits k, and one whose blocks have several tiles of rows."""
     for shape, family in (((65, 4, 2003), "tsmr"), ((50000, 4, 30), "tsmm"), ((300, 4, 9000), "tsmr")):
-        assert module.match(*shape, "f32").winner.config.partition("-")[0] == family
+        assert family_spelt(module.match(*shape, "f32").winner.config) == family
 
 
 def test_calls_of_many_threads_are_right(

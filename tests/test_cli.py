@@ -28,6 +28,8 @@ from tsm2_tune.tuner.store import Store
 
 pytestmark = pytest.mark.usefixtures("no_driver")
 
+V0 = "tsm2:version=v0,threads=32,columns=1,prefetch=1"
+
 
 @pytest.fixture
 def database(tmp_path: Path) -> str:
@@ -47,7 +49,7 @@ def database(tmp_path: Path) -> str:
         (("--shapes", "-1x8x8"), "at least 1"),
         (("--shapes", "8x8x8", "--dtype", "f8"), "unknown dtype 'f8': expected one of f32, f64, c64, c128, bf16"),
         (("--shapes", "8x8x8", "--math", "tf32", "--dtype", "f8"), "expected one of f32, f64, c64, c128, bf16, f16"),
-        (("source", "tsm2-v0-t32-c1-p1", "--dtype", "f8"), "expected one of f32, f64, c64, c128, bf16, f16"),
+        (("source", V0, "--dtype", "f8"), "expected one of f32, f64, c64, c128, bf16, f16"),
         (("--shapes", "8x8x8", "--family", "tsm9"), "unknown family 'tsm9'"),
         (("--shapes", "8x8x8", "--family", ""), "unknown family ''"),
         (("--shapes", "8x8x8", "--guidelines", "reuse=1"), "unknown guideline 'reuse'"),
@@ -67,9 +69,9 @@ def database(tmp_path: Path) -> str:
         (("--shapes", "8x8x8", "best"), "put them behind it"),
         (("model", "--device", "cpu"), "--shapes"),
         (("space", "--device", "k80", "--shapes", "8x8x8"), "unknown device 'k80'"),
-        (("source", "tsm2-v9"), "tsm2 has no configuration 'tsm2-v9': they are spelt like tsm2-v0-t32-c1-p1"),
-        (("source", "tsm2-v3-t128-c16-p9"), "p (prefetch) is one of 1, 2, 4, 6, 8"),
-        (("source", "tsm2-v0-t32-c1-p4"), "each of its values is right, but not with the others"),
+        (("source", "tsm2-v9"), f"tsm2 has no configuration 'tsm2-v9': they are spelt like {V0}"),
+        (("source", "tsm2:version=v3,threads=128,columns=16,prefetch=9"), "prefetch is one of 1, 2, 4, 6, 8"),
+        (("source", V0.replace("prefetch=1", "prefetch=4")), "each of its values is right, but not with the others"),
         (("source", "nothing"), "unknown family 'nothing'"),
         (("best", "--db", "none.db"), "none.db"),
         (("export", "--db", "none.db", "--format", "csv", "--output", "-"), "none.db"),
@@ -283,7 +285,10 @@ def test_every_command_has_help(name: str | None) -> None:
         (("--shapes", "8x8x8", "best"), "options of tuning before 'best'"),
         (("nothing",), "No such command 'nothing'; --help says more"),
         (("bset",), "did you mean 'best'? --help says more"),
-        (("source", "tsm2-v9-t128-c16-p4"), "'tsm2-v9-t128-c16-p4': version is one of v0, v1, v2, v3"),
+        (
+            ("source", "tsm2:version=v9,threads=128,columns=16,prefetch=4"),
+            ("'tsm2:version=v9,threads=128,columns=16,prefetch=4': version is one of v0, v1, v2, v3"),
+        ),
         (("export", "--output", "-"), "Missing option '--format'; choose from: module, csv"),
         (("source",), "Missing argument 'CONFIGURATION'; --help says more"),
         (("show", "first"), "'first' is not a valid trial's number"),

@@ -160,10 +160,24 @@ def test_conjugates_are_for_complex_types() -> None:
 @pytest.mark.parametrize(
     ("configuration", "dtypes", "op"),
     [
-        ("tsmm-t64-b4-v1-c1-p1-r1", ("f32", "f64"), "nn"),
-        ("tsmm_rows-t128-b4-l1-v1-w1-c1-p2-r1-m2-j1", ("f32", "c64"), "ttt"),
-        ("tsmr_rows-t256-b4-l32-r4-c1-v2-s2-k1-p2-m2", ("f32", "f64"), "ttt"),
-        ("staged-t128-w128-m16-n16-d128-s2-l0-k16-b1-r8-c8-p4", ("f32", "f64"), "tn"),
+        ("tsmm:threads=64,vector_bytes=4,columns=1,prefetch=1", ("f32", "f64"), "nn"),
+        ("tsmm_rows:threads=128,vector_bytes=4,lanes=1,columns=1,rows=2,min_blocks=2", ("f32", "c64"), "ttt"),
+        (
+            (
+                "tsmr_rows:threads=256,vector_bytes=4,lanes=32,rows=4,columns=1,"
+                "vectors=2,stages=2,strips=2,min_blocks=2"
+            ),
+            ("f32", "f64"),
+            "ttt",
+        ),
+        (
+            (
+                "staged:threads=128,sharers=128,tile_rows=16,tile_columns=16,chunk=128,"
+                "stages=2,through=0,splits=16,rows=8,columns=8,step=4"
+            ),
+            ("f32", "f64"),
+            "tn",
+        ),
     ],
 )
 def test_no_source_is_printed_that_would_be_wrong(configuration: str, dtypes: tuple[str, str], op: str) -> None:
@@ -174,7 +188,14 @@ def test_no_source_is_printed_that_would_be_wrong(configuration: str, dtypes: tu
 
 
 def test_the_source_of_a_complex_kernel_conjugates() -> None:
-    text = run("source", "tsmt-t128-m16-n16-r8-c4-p2-s1-k264-b1", "--dtype", "c64", "--op", "cn").output
+    text = run(
+        "source",
+        ("tsmt:threads=128,tile_rows=16,tile_columns=16,rows=8,columns=4,step=2,stages=1,splits=264"),
+        "--dtype",
+        "c64",
+        "--op",
+        "cn",
+    ).output
     assert "struct __align__(8) complex64" in text
     assert "sum[c * rows + r] += conjugate(a[r][q]) * b[c][q];" in text
 
@@ -193,9 +214,22 @@ def test_gram_is_an_op_of_every_type() -> None:
     result = run("space", "--device", "h200", "--shapes", "8x4x1000", "--op", "gram")
     assert result.exit_code == 2
     assert "shape 8x4x1000 with op tx: a matrix times itself has m = n" in " ".join(result.output.split())
-    text = run("source", "gram-t128-w128-m16-d128-s2-l0-k396-b1-c8-p1", "--op", "gram").output
+    text = run(
+        "source",
+        ("gram:threads=128,sharers=128,tile=16,chunk=128,stages=2,through=0,splits=396,lines=8,step=1"),
+        "--op",
+        "gram",
+    ).output
     assert "B is A's matrix" in text
-    assert run("source", "gram-t128-w128-m16-d128-s2-l0-k396-b1-c8-p1", "--op", "tn").exit_code == 2
+    assert (
+        run(
+            "source",
+            ("gram:threads=128,sharers=128,tile=16,chunk=128,stages=2,through=0,splits=396,lines=8,step=1"),
+            "--op",
+            "tn",
+        ).exit_code
+        == 2
+    )
 
 
 def test_a_gram_winner_is_another_problems(tmp_path: Path) -> None:

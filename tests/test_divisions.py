@@ -57,14 +57,19 @@ def test_those_that_stream_a_through_registers_down_its_columns_have_vectors_of_
 
 
 def test_rings_copy_lines_that_are_no_whole_vectors_element_by_element() -> None:
-    config = StagedSmmaConfig.parse("staged_smma-t128-w128-m128-n64-d32-s2-l1-k264-b2-r4-c4-a0")
+    config = StagedSmmaConfig.parse(
+        "staged_smma:threads=128,sharers=128,tile_rows=128,tile_columns=64,chunk=32,"
+        "stages=2,through=1,splits=264,min_blocks=2,strips=4,octets=4"
+    )
     assert config is not None
     division = FAMILIES["staged_smma"].division(config, Problem(20480, 64, 20480, "f32", "nn"), 2)
     assert (division.tile_rows, division.tile_columns, division.step, division.odd_lines) == (128, 64, 32, 1.3)
 
 
 def test_b_in_shared_memory_is_a_part_of_k() -> None:
-    config = TsmmMmaConfig.parse("tsmm_mma-t256-m2-c64-d64-p32-s4-l1-k132-w1")
+    config = TsmmMmaConfig.parse(
+        "tsmm_mma:threads=256,strips=2,columns=64,depth=64,chunk=32,stages=4,through=1,splits=132"
+    )
     assert config is not None
     division = FAMILIES["tsmm_mma"].division(config, Problem(10**6, 64, 64, "f32", "nn"), 1)
     assert division.deepest == 64

@@ -33,7 +33,7 @@ def candidate(config: KernelConfig = TSMR, problem: Problem = R, limits: DeviceL
 
 
 def gemm() -> GemmConfig:
-    config = config_spelt("gemm-m128-n128-k16-x16-y16-xa16-ya16-xb16-yb16-v4-nc-l1-s1")
+    config = config_spelt("gemm:block=128x128x16,threads=16x16,threads_a=16x16,threads_b=16x16,vector=4,read=nc")
     assert isinstance(config, GemmConfig)
     return config
 
@@ -80,7 +80,10 @@ def test_sums_of_splits_cost_time() -> None:
     assert sums_us(candidate(replace(TSMR, splits=1))) == 0
     few, many = (sums_us(candidate(replace(TSMR, splits=splits))) for splits in (2, 48))
     assert 0 < few < many
-    in_groups = config_spelt("staged-t128-w128-m64-n64-d32-s3-l1-k396-b1-r8-c8-p1")
+    in_groups = config_spelt(
+        "staged:threads=128,sharers=128,tile_rows=64,tile_columns=64,chunk=32,"
+        "stages=3,through=1,splits=396,rows=8,columns=8,step=1"
+    )
     assert in_groups is not None
     of_t = candidate(in_groups, Problem(64, 64, 10**6, "f32", "tn"))
     assert of_t.launch.groups

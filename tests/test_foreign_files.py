@@ -165,9 +165,9 @@ def test_an_edited_launch_is_not_exported(tried: Path, form: str, edit: str) -> 
     "edit",
     [
         "family = 'bygone', config = 'bygone-t1', tunables = '{\"threads\":1}'",
-        "config = 'tsm2-v9-t128-c8-p4', tunables = replace(tunables, 'v3', 'v9')",
-        "config = 'tsm2-v3-t96-c8-p4', tunables = replace(tunables, '128', '96')",
-        "config = 'tsm2-v3-t64-c8-p4', tunables = replace(tunables, '128', '64')",
+        "config = 'tsm2:version=v9,threads=128,columns=8,prefetch=4', tunables = replace(tunables, 'v3', 'v9')",
+        "config = 'tsm2:version=v3,threads=96,columns=8,prefetch=4', tunables = replace(tunables, '128', '96')",
+        "config = 'tsm2:version=v3,threads=64,columns=8,prefetch=4', tunables = replace(tunables, '128', '64')",
     ],
 )
 def test_a_winner_that_this_version_does_not_make_is_stale_in_tables(tried: Path, edit: str) -> None:
@@ -203,7 +203,11 @@ def test_a_version_of_two_lines_is_refused(tried: Path) -> None:
 def test_tuning_on_passes_over_a_configuration_of_no_space(path: Path) -> None:
     good_database(path)
     plain_sql(
-        path, "UPDATE trial SET config = 'tsm2-v9-t128-c8-p4', tunables = replace(tunables, 'v3', 'v9') WHERE id = 1"
+        path,
+        (
+            "UPDATE trial SET config = 'tsm2:version=v9,threads=128,columns=8,prefetch=4',"
+            " tunables = replace(tunables, 'v3', 'v9') WHERE id = 1"
+        ),
     )
     with Store.open(path, create=True) as store:
         today = (TARGET.identity.name, SKINNY, TARGET.basis(Cache.CLEAN))

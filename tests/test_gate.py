@@ -17,7 +17,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource, render
 from tsm2_tune.tuner.cuda import nvcc_path
 
-NAME = "ism2-o1-t32-c2-p4-r2"
+NAME = "ism2:optimisation=1,threads=32,columns=2,prefetch=4,row_tiles=2"
 LINE = f"{NAME} 181x5x67:f64"
 
 
@@ -85,9 +85,12 @@ def test_a_configuration_that_is_gone_is_told(before: Path, monkeypatch: pytest.
     with lzma.open(before, "rt") as file:
         text = file.read()
     with lzma.open(before, "wt") as file:
-        file.write(text.replace(NAME, "ism2-o1-t32-c2-p4-r3.5"))
+        file.write(text.replace(NAME, "ism2:optimisation=1,threads=32,columns=2,prefetch=4,row_tiles=3.5"))
     status, lines = compared(before, monkeypatch, lambda text: text)
-    assert (status, lines[0]) == (1, "ism2-o1-t32-c2-p4-r3.5 181x5x67:f64: gone")
+    assert (status, lines[0]) == (
+        1,
+        ("ism2:optimisation=1,threads=32,columns=2,prefetch=4,row_tiles=3.5 181x5x67:f64: gone"),
+    )
 
 
 @needs_nvcc

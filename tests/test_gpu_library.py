@@ -224,7 +224,9 @@ def test_what_c_held_does_not_matter_at_beta_0(handle: Handle, memory: Memory) -
 def test_a_kernel_that_does_not_split_k(handle: Handle, memory: Memory) -> None:
     operands = Operands(memory, "f32", "NN", (4097, 2, 4095), alpha=2, beta=1)
     assert handle.workspace_size(operands.call) == 0
-    assert handle.choice(operands.call)[1].startswith("tsm2-v3-t128-c2-p4: tuned for 4096x2x4096, at distance")
+    assert handle.choice(operands.call)[1].startswith(
+        "tsm2:version=v3,threads=128,columns=2,prefetch=4: tuned for 4096x2x4096, at distance"
+    )
     assert handle.gemm(operands.call) == SUCCESS, handle.error
     operands.check()
 

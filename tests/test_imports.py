@@ -58,7 +58,7 @@ def test_planning_loads_no_pycuda() -> None:
     commands = (
         ["space", "--device", "h200", "--shapes", "64x4x64"],
         ["model", "--device", "h200", "--shapes", "64x4x64"],
-        ["source", "tsm2-v0-t32-c1-p1"],
+        ["source", "tsm2:version=v0,threads=32,columns=1,prefetch=1"],
         ["devices"],
     )
     run = f"from tsm2_tune.cli import main\nfor command in {commands!r}: main(command, standalone_mode=False)"

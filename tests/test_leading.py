@@ -122,10 +122,10 @@ def test_a_late_configuration_is_spelt_and_stored_beside_the_one_it_is_made_of(n
     family = family_named(name)
     some = next(one for one in family.configurations() if family.later(one))
     (other,) = family.later(some)
-    assert other.text == f"{some.text}-e0"
+    assert other.text == f"{some.text},evict_first=0"
     assert config_spelt(other.text) == other
-    assert config_spelt(some.text) == config_spelt(f"{some.text}-e1") == some
-    assert config_spelt(f"{some.text}-e7") not in family.later(some)
+    assert config_spelt(some.text) == config_spelt(f"{some.text},evict_first=1") == some
+    assert config_spelt(f"{some.text},evict_first=7") not in family.later(some)
     problem = R
     assert family.has(some, problem) == family.has(other, problem)
     assert not family.has(replace(some, evict_first=7), problem)
@@ -153,7 +153,7 @@ def test_the_policies_differ_in_loads_alone() -> None:
 
 
 def test_a_late_winner_of_before_is_tried_first() -> None:
-    texts = (f"{SPACE.kept[5].config.text}-e0", "tsmr-of-another-time", SPACE.kept[3].config.text)
+    texts = (f"{SPACE.kept[5].config.text},evict_first=0", "tsmr-of-another-time", SPACE.kept[3].config.text)
     found: list[Any] = list(job.these_first(texts, SPACE.kept, SPACE))
     assert [one.config.text for one in found[:2]] == [texts[0], texts[2]]
     assert [one.config for one in found[2:]] == [one.config for one in SPACE.kept if one.config.text != texts[2]]

@@ -114,7 +114,9 @@ def test_usual_rates_are_the_familys() -> None:
     shapes = ((4, 4, 40), (3, 2, 41), (2, 2, 44))
     tiny = winner([(shape, expected_us(with_rates(0.35, CACHED_RATE), shape)) for shape in shapes])
     tiny = replace(tiny, m=4, n=4, k=40)
-    of_family = replace(tiny, config="tsmm_rows-t128-b16-l4-v1-w1-c2-p4-r2-m8-j1")
+    of_family = replace(
+        tiny, config=("tsmm_rows:threads=128,vector_bytes=16,lanes=4,columns=2,rows=4,row_tiles=2,min_blocks=8")
+    )
     assert fitted(of_family, CARD).arithmetic_rate == 0.33  # the nearest that is tried
     assert fitted(tiny, CARD).arithmetic_rate > 0.5
     alone = replace(of_family, elsewhere=())

@@ -210,6 +210,6 @@ def test_a_card_has_its_name_in_capitals_too() -> None:
 
 
 def test_a_source_is_of_a_layout() -> None:
-    arguments = ("source", "gemv-t128-l1-r1-v1-p8-k1")
+    arguments = ("source", "gemv:threads=128,lanes=1,rows=1,vector=1,prefetch=8")
     assert run(*arguments, "--layout", "row").output == run(*arguments, "--op", "ttt").output
     assert run(*arguments, "--layout", "row").exit_code == 0

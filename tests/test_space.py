@@ -39,6 +39,7 @@ from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.space import rules_of, search_space
 from tsm2_tune.generator.tensor_cores import HAS_F64_TENSOR_CORES, has_f64_tensor_cores
+from tsm2_tune.generator.tunables import declared
 
 H200 = PROFILES["h200"]
 R = Problem(20480, 16, 20480, "f32")
@@ -80,7 +81,30 @@ def test_nothing_vanishes(problem: Problem, device: str) -> None:
     assert len(space.kept) + sum(count for _, count in space.dropped) == space.total == every
 
 
-def test_a_text_of_before_a_tunable_was_there_is_read() -> None:
+def test_a_configuration_is_read_in_any_order_and_without_what_is_usual() -> None:
+    config = TsmrConfig(128, 1, 8, 8, 4, 1, 1, 1)
+    assert config.text == "tsmr:threads=128,columns=8,prefetch=8,stages=4"
+    assert (
+        TsmrConfig.parse("tsmr:stages=4,splits=1,threads=128,vectors=1,columns=8,prefetch=8,evict_first=1") == config
+    )
+    assert GemmConfig.parse(STENCIL.text) == STENCIL
+    for wrong in (
+        "tsmr:threads=128,columns=8,prefetch=8",  # stages are missing
+        f"{config.text},stages=4",
+        f"{config.text},tiles=4",
+        f"{config.text},",
+        config.text.replace("=8", "=08"),
+        config.text.replace("=8", "="),
+        config.text.replace("tsmr", "tsmm"),
+        config.text.replace(":", ","),
+        "tsmr:",
+    ):
+        assert TsmrConfig.parse(wrong) is None
+    for wrong in ("block=96x96", "block=96x96x16x2", "block=96xx16", "block=96x96x16,m_blk=96"):
+        assert GemmConfig.parse(STENCIL.text.replace("block=96x96x16", wrong)) is None
+
+
+def test_the_spelling_of_older_versions_is_read() -> None:
     before = "gemm-m96-n96-k16-x16-y16-xa32-ya8-xb8-yb32-v1-nc"
     assert GemmConfig.parse(before) == GemmConfig.parse(f"{before}-l1-s1") == STENCIL
     assert GemmConfig.parse(f"{before}-l2") == replace(STENCIL, load=2)
@@ -95,7 +119,7 @@ def test_each_configuration_is_enumerated_once_and_reads_back(family: Any) -> No
     some = configs[::7]
     assert [family.config_type.from_tunables(config.tunables) for config in some] == some
     assert [family.config_type.parse(config.text) for config in some] == some
-    assert list(configs[0].tunables) == [tunable.name for tunable in family.tunables]
+    assert list(configs[0].tunables) == [one.name for one in declared(family.config_type)]
 
 
 class CounterExample(NamedTuple):

@@ -216,7 +216,7 @@ def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.
         "UPDATE trial SET tunables = '[1, 2]'",
         "UPDATE trial SET tunables = replace(tunables, '128', '\"128\"')",
         "UPDATE trial SET tunables = replace(tunables, '128', '64')",
-        "UPDATE trial SET config = 'tsm2-v3-t1-c1-p1'",
+        "UPDATE trial SET config = 'tsm2:version=v3,threads=1,columns=1,prefetch=1'",
         "UPDATE trial SET outcome = 'splendid'",
         "UPDATE trial SET registers = 'many'",
         "UPDATE source SET text = text || 'int more;'",

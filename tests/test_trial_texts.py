@@ -166,44 +166,47 @@ def test_another_kernel_is_told_and_the_rest_is_imported(tuned: Path, tmp_path: 
     with Store.open(tuned, create=False) as store:
         store.add_trial(RUN, odd)
     written, new = tmp_path / "trials.jsonl", tmp_path / "new.db"
-    written.write_text(text(tuned).replace('"tsm2-v3-t256-c8-p4"', '"tsm9-v3-t256"'))
+    written.write_text(text(tuned).replace('"tsm2:version=v3,threads=256,columns=8,prefetch=4"', '"tsm9-v3-t256"'))
     said = run("import", str(written), "--db", str(new))
     assert said.exit_code == 0
     assert said.stderr.splitlines() == [
         "left out: tsm9-v3-t256, measured on NVIDIA H200, is no configuration of this tsm2-tune",
-        "left out: tsm2-v3-t64-c8-p4, measured on NVIDIA H200, is made otherwise by this tsm2-tune: tune"
-        " 20480x16x20480:f32 again",
+        "left out: tsm2:version=v3,threads=64,columns=8,prefetch=4, measured on NVIDIA H200, is made otherwise by"
+        " this tsm2-tune: tune 20480x16x20480:f32 again",
     ]
     assert said.stdout.startswith(f"{new}: 3 trials added, 0 were there; ")
     assert [row.config for row in tsm2_tune.best(new)] == [C128.text] * 3
 
 
 @pytest.mark.parametrize(
-    ("config", "spelling"),
+    ("spelling", "is_of_a_space"),
     [
-        ("tsmr-t128-v1-c8-p8-s4-k12-r1-b1", None),
-        ("tsmr-t128-v1-c8-p8-s4-k12-r1-b1", "tsmr-t128-v1-c8-p8-s4-k12-r1-b1-e1"),  # which says what is not said
-        ("tsm2-v3-t100-c8-p4", "tsm2-v3-t100-c8-p4"),  # of no space
+        ("tsmr:threads=128,columns=8,prefetch=8,stages=4,splits=12", True),
+        ("tsmr:splits=12,stages=4,prefetch=8,columns=8,threads=128,row_tiles=1", True),
+        ("tsmr-t128-v1-c8-p8-s4-k12-r1-b1", True),  # as older versions spell it
+        ("tsm2:version=v3,threads=100,columns=8,prefetch=4", False),
     ],
 )
-def test_a_configuration_is_one_of_a_search_in_its_own_spelling(
-    config: str, spelling: str | None, tuned: Path, tmp_path: Path
+def test_a_configuration_is_one_of_a_space_however_it_is_spelt(
+    spelling: str, is_of_a_space: bool, tuned: Path, tmp_path: Path
 ) -> None:
-    written, new, spelt = tmp_path / "trials.jsonl", tmp_path / "new.db", config_spelt(config)
+    written, new, spelt = tmp_path / "trials.jsonl", tmp_path / "new.db", config_spelt(spelling)
     assert spelt is not None
-    named = changed("trial", "config", spelling or config)(text(tuned))
+    named = changed("trial", "config", spelling)(text(tuned))
     written.write_text(changed("trial", "source", render(SHAPES[0], spelt).digest[:16])(named))
     said = run("import", str(written), "--db", str(new))
-    assert said.stdout.startswith(f"{new}: {5 if spelling else 6} trials added, ")
-    assert said.stderr.count(f"left out: {spelling}, measured on NVIDIA H200, is no configuration") == bool(spelling)
+    assert said.stdout.startswith(f"{new}: {6 if is_of_a_space else 5} trials added, ")
+    assert said.stderr.count(f"left out: {spelling}, measured on NVIDIA H200, is no configuration") == (
+        not is_of_a_space
+    )
 
 
 def test_a_text_of_other_kernels_alone_makes_no_database(tuned: Path, tmp_path: Path) -> None:
     written = tmp_path / "trials.jsonl"
-    written.write_text(text(tuned).replace('"tsm2-v3', '"tsm9-v3'))
+    written.write_text(text(tuned).replace('"tsm2:', '"tsm9:'))
     said = run("import", str(written), "--db", str(tmp_path / "new.db"))
     assert (said.exit_code, said.stderr.count("\n")) == (2, 1)
-    assert f"nothing to import: {written}: left out: tsm9-" in said.stderr
+    assert f"nothing to import: {written}: left out: tsm9:" in said.stderr
     assert not (tmp_path / "new.db").exists()
 
 

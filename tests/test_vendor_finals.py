@@ -341,7 +341,7 @@ def test_a_table_says_how_many_times_as_fast(store: Store, capsys: pytest.Captur
     for text in ("x cuBLAS", "480.0", "0.96", "500.0", "400.0"):
         assert text in shown
     assert all(len(line) <= max(width, 42) for line in shown.splitlines())
-    assert "-" in shown.replace("+-", "").replace("tsm2-v3-t128-c8-p4", "")
+    assert "-" in shown.replace("+-", "").replace("tsm2:version=v3,threads=128,columns=8,prefetch=4", "")
 
 
 def test_a_wrong_answer_is_marked(store: Store, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,7 @@ from tsm2_tune.command_options import (
     shapes_options,
 )
 from tsm2_tune.errors import InputError, TuneError
-from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.config import KernelConfig, family_spelt
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.guidelines import Thresholds
@@ -241,9 +241,9 @@ def source(configuration: str, dtype: str, math: str, op: str, layout: str) -> N
     """Print the CUDA text of one CONFIGURATION, spelt as `space --list` and `best` spell it.
 
     \b
-    tsm2-tune source tsm2-v3-t128-c16-p4 --dtype f64
+    tsm2-tune source tsm2:version=v3,threads=128,columns=16,prefetch=4 --dtype f64
     """
-    family = family_named(configuration.partition("-")[0])
+    family = family_named(family_spelt(configuration))
     name = dtype_with(math, dtype)
     op = op_in(layout, op_of(op, name))
     problems = [Problem(size, size, size, name, op) for size in (1, LARGE)]  # one text is for all shapes

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
+from itertools import groupby
 from typing import Any, ClassVar, Self
 
 from tsm2_tune.errors import InputError
@@ -25,7 +26,14 @@ __all__ = [
 ]  # fmt: skip
 
 TunableValue = int | str
+NAME = re.compile("[a-z][a-z0-9_]*")  # of a family
 SPELT = {int: "0|[1-9][0-9]{0,9}", str: "[a-z][a-z0-9]*"}  # by the type of a tunable
+
+
+def family_spelt(text: str) -> str:
+    """The name of the family in the spelling of a configuration."""
+    found = NAME.match(text)
+    return found[0] if found else ""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -53,12 +61,12 @@ class KernelConfig:
 
     @property
     def text(self) -> str:
-        """The one short spelling, such as tsm2-v3-t128-c8-p4."""
+        """The one spelling, such as tsm2:version=v3,threads=128,columns=8,prefetch=4."""
         return self._spelt(self.tunables)
 
     @property
     def kernel_text(self) -> str:
-        """The spelling of all configurations that have the same kernel, such as tsmr-t64-v1-c8-p16-s4-k*-r*-b6.
+        """The spelling of all configurations that have the same kernel, such as ism2:optimisation=1,...,row_tiles=*.
 
         One that does not split k has another kernel than those that do.
         """
@@ -84,12 +92,12 @@ class KernelConfig:
         return int(getattr(self, "splits", 1)) > 1
 
     def _spelt(self, values: Mapping[str, TunableValue]) -> str:
-        said = [
-            f"{one.tunable.letter}{values[one.name]}"
-            for one in declared(type(self))
-            if values[one.name] not in one.tunable.late[:1]
-        ]
-        return "-".join([self.family, *said])
+        said = []
+        for word, group in groupby(declared(type(self)), key=lambda one: one.said):
+            together = list(group)
+            if [values[one.name] for one in together] != [one.usual for one in together]:
+                said.append(f"{word}={'x'.join(str(values[one.name]) for one in together)}")
+        return f"{self.family}:{','.join(said)}"
 
     @property
     def json(self) -> str:
@@ -98,13 +106,35 @@ class KernelConfig:
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """The configuration that is spelt so; None where none is.
+        """The configuration that is spelt so, its tunables in any order; None where none is.
 
-        A text of before a tunable was there, which has a default, may leave it out.
+        Older versions have a letter for each tunable: tsm2-v3-t128-c8-p4.
         """
-        defaults = {field.name for field in fields(cls) if field.default is not MISSING}
+        family, colon, rest = text.partition(":")
+        if not colon:
+            return cls._parse_letters(text)
+        said = [one.partition("=") for one in rest.split(",")]
+        values = {word: value for word, _, value in said}
+        known = {word: list(group) for word, group in groupby(declared(cls), key=lambda one: one.said)}
+        if family != cls.family or len(values) < len(said) or not values.keys() <= known.keys():
+            return None
+        found: dict[str, Any] = {}
+        for word, together in known.items():
+            if word not in values:
+                found |= {one.name: one.usual for one in together}
+                continue
+            parts = values[word].split("x") if len(together) > 1 else [values[word]]
+            if len(parts) != len(together):
+                return None
+            for one, part in zip(together, parts, strict=True):
+                found[one.name] = one.type(part) if re.fullmatch(SPELT[one.type], part) else None
+        return None if None in found.values() else cls(**found)
+
+    @classmethod
+    def _parse_letters(cls, text: str) -> Self | None:
+        required = cls._required()
         values = (
-            f"(?:-{one.tunable.letter}({SPELT[one.type]})){'?' if one.name in defaults else ''}"
+            f"(?:-{one.tunable.letter}({SPELT[one.type]})){'' if one.name in required else '?'}"
             for one in declared(cls)
         )
         found = re.fullmatch("".join([cls.family, *values]), text)
@@ -112,6 +142,10 @@ class KernelConfig:
             return None
         spelt = zip(declared(cls), found.groups(), strict=True)
         return cls(**{one.name: one.type(value) for one, value in spelt if value is not None})
+
+    @classmethod
+    def _required(cls) -> set[str]:
+        return {field.name for field in fields(cls) if field.default is MISSING}
 
     @classmethod
     def from_tunables(cls, values: dict[str, Any]) -> Self:

@@ -27,16 +27,20 @@ TILE = (16, 32, LARGEST_GRAM_TILE)  # columns of X, of a block
 class GramBaseConfig(KernelConfig):
     """The choices of both families."""
 
-    threads: Annotated[int, Tunable("t", "threads of a block")]
-    sharers: Annotated[int, Tunable("w", "threads that share a ring in shared memory: a warp's or the block's")]
-    tile: Annotated[int, Tunable("m", "columns of X, which are rows and columns of C, of one block")]
-    chunk: Annotated[int, Tunable("d", "products along k in one place of the ring")]
-    stages: Annotated[int, Tunable("s", "places of the ring, on their way or arrived")]
-    through: Annotated[
-        int, Tunable("l", "what is on the way to shared memory: 0 registers, 1 the L1, 2 the L2 alone")
+    threads: Annotated[int, Tunable("threads of a block", letter="t")]
+    sharers: Annotated[
+        int, Tunable("threads that share a ring in shared memory: a warp's or the block's", letter="w")
     ]
-    splits: Annotated[int, Tunable("k", "blocks among which k is divided", is_launch=True)]
-    min_blocks: Annotated[int, Tunable("b", "blocks that a multiprocessor must hold, which bounds the registers")]
+    tile: Annotated[int, Tunable("columns of X, which are rows and columns of C, of one block", letter="m")]
+    chunk: Annotated[int, Tunable("products along k in one place of the ring", letter="d")]
+    stages: Annotated[int, Tunable("places of the ring, on their way or arrived", letter="s")]
+    through: Annotated[
+        int, Tunable("what is on the way to shared memory: 0 registers, 1 the L1, 2 the L2 alone", letter="l")
+    ]
+    splits: Annotated[int, Tunable("blocks among which k is divided", usual=1, is_launch=True, letter="k")]
+    min_blocks: Annotated[
+        int, Tunable("blocks that a multiprocessor must hold, which bounds the registers", usual=1, letter="b")
+    ]
 
 
 def _chunks_for_all(candidate: Candidate) -> bool:

@@ -23,7 +23,7 @@ REFERENCE_BLOCKS_PER_SM = 2  # of those that compute the reference, which bounds
 
 # What a value may hold that a template prints: in CUDA names, numbers and words, which leave no comment and end no
 # line, and in other texts the literals of their languages, which are one line of ASCII.
-OF_KERNELS = re.compile(r"[\w .,:;'()+*%-]*", re.ASCII)
+OF_KERNELS = re.compile(r"[\w .,:;='()+*%-]*", re.ASCII)
 OF_LITERALS = re.compile(r"[ -~]*")
 _LITERAL_OR_COMMENT = re.compile(
     r"""("(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*') | //(?:\\\n|[^\n])* | /\*.*?\*/""", re.DOTALL | re.VERBOSE

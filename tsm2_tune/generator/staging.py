@@ -33,22 +33,27 @@ MANY_BLOCKS = 16  # which have panels, turns and stretches in the probes that ar
 class StagingConfig(KernelConfig):
     """The choices of every staged family."""
 
-    threads: Annotated[int, Tunable("t", "threads of a block")]
-    sharers: Annotated[int, Tunable("w", "threads that share a ring in shared memory: a warp's or the block's")]
-    tile_rows: Annotated[int, Tunable("m", "rows of C that one block computes")]
-    tile_columns: Annotated[int, Tunable("n", "columns of C that one block computes")]
-    chunk: Annotated[int, Tunable("d", "products along k in one place of the ring")]
-    stages: Annotated[int, Tunable("s", "places of the ring, on their way or arrived")]
-    through: Annotated[
-        int, Tunable("l", "what is on the way to shared memory: 0 registers, 1 the L1, 2 the L2 alone")
+    threads: Annotated[int, Tunable("threads of a block", letter="t")]
+    sharers: Annotated[
+        int, Tunable("threads that share a ring in shared memory: a warp's or the block's", letter="w")
     ]
-    splits: Annotated[int, Tunable("k", "blocks among which all chunks of all tiles are divided", is_launch=True)]
+    tile_rows: Annotated[int, Tunable("rows of C that one block computes", letter="m")]
+    tile_columns: Annotated[int, Tunable("columns of C that one block computes", letter="n")]
+    chunk: Annotated[int, Tunable("products along k in one place of the ring", letter="d")]
+    stages: Annotated[int, Tunable("places of the ring, on their way or arrived", letter="s")]
+    through: Annotated[
+        int, Tunable("what is on the way to shared memory: 0 registers, 1 the L1, 2 the L2 alone", letter="l")
+    ]
+    splits: Annotated[
+        int, Tunable("blocks among which all chunks of all tiles are divided", usual=1, is_launch=True, letter="k")
+    ]
     min_blocks: Annotated[
         int,
         Tunable(
-            "b",
             "blocks that a multiprocessor must hold, which bounds the registers;"
             " 0: the compiler may spill for one more",
+            usual=1,
+            letter="b",
         ),
     ]
 

@@ -30,22 +30,44 @@ FERMI = 2  # major compute capability
 class StencilConfig(KernelConfig):
     """Every choice that the stencil needs, by the paper's names. An array for each number where it is a table."""
 
-    m_blk: Annotated[int, Tunable("m", "rows of C that a block computes", symbol="M_blk")]
-    n_blk: Annotated[int, Tunable("n", "columns of C that a block computes", symbol="N_blk")]
-    k_blk: Annotated[int, Tunable("k", "products along k of a stripe", symbol="K_blk")]
-    m_dim: Annotated[int, Tunable("x", "threads of a block along the rows of C", symbol="M_dim")]
-    n_dim: Annotated[int, Tunable("y", "threads of a block along the columns of C", symbol="N_dim")]
-    m_dim_a: Annotated[int, Tunable("xa", "the same threads reading A: along its memory", symbol="M_dimA")]
-    n_dim_a: Annotated[int, Tunable("ya", "the same threads reading A: across", symbol="N_dimA")]
-    m_dim_b: Annotated[int, Tunable("xb", "the same threads reading B: along its memory", symbol="M_dimB")]
-    n_dim_b: Annotated[int, Tunable("yb", "the same threads reading B: across", symbol="N_dimB")]
-    vector: Annotated[int, Tunable("v", "elements of shared memory that a thread reads at a time: 1 as published")]
-    read: Annotated[str, Tunable("", "loads of A and B: cached as any other (ca) or on the read-only path (nc)")]
+    m_blk: Annotated[int, Tunable("rows of C that a block computes", symbol="M_blk", group="block", letter="m")]
+    n_blk: Annotated[int, Tunable("columns of C that a block computes", symbol="N_blk", group="block", letter="n")]
+    k_blk: Annotated[int, Tunable("products along k of a stripe", symbol="K_blk", group="block", letter="k")]
+    m_dim: Annotated[
+        int, Tunable("threads of a block along the rows of C", symbol="M_dim", group="threads", letter="x")
+    ]
+    n_dim: Annotated[
+        int, Tunable("threads of a block along the columns of C", symbol="N_dim", group="threads", letter="y")
+    ]
+    m_dim_a: Annotated[
+        int, Tunable("the same threads reading A: along its memory", symbol="M_dimA", group="threads_a", letter="xa")
+    ]
+    n_dim_a: Annotated[
+        int, Tunable("the same threads reading A: across", symbol="N_dimA", group="threads_a", letter="ya")
+    ]
+    m_dim_b: Annotated[
+        int, Tunable("the same threads reading B: along its memory", symbol="M_dimB", group="threads_b", letter="xb")
+    ]
+    n_dim_b: Annotated[
+        int, Tunable("the same threads reading B: across", symbol="N_dimB", group="threads_b", letter="yb")
+    ]
+    vector: Annotated[
+        int, Tunable("elements of shared memory that a thread reads at a time: 1 as published", usual=1, letter="v")
+    ]
+    read: Annotated[str, Tunable("loads of A and B: cached as any other (ca) or on the read-only path (nc)")]
     load: Annotated[
-        int, Tunable("l", "elements of A or B that a thread loads at a time, where they are aligned: 1 as published")
+        int,
+        Tunable(
+            "elements of A or B that a thread loads at a time, where they are aligned: 1 as published",
+            usual=1,
+            letter="l",
+        ),
     ] = 1
     buffers: Annotated[
-        int, Tunable("s", "stripes in shared memory; 1 as published, of more the others are copied meanwhile")
+        int,
+        Tunable(
+            "stripes in shared memory; 1 as published, of more the others are copied meanwhile", usual=1, letter="s"
+        ),
     ] = 1
 
 

@@ -1,4 +1,4 @@
-"""A tunable is declared once, beside its field of a configuration: `columns: Annotated[int, Tunable("c", "...")]`.
+"""A tunable is declared once, beside its field of a configuration: `columns: Annotated[int, Tunable("...")]`.
 
 Its name is the field's. How a configuration is spelt, which of its tunables are launch data, what `space --explain`
 prints and what an error says come from there.
@@ -14,13 +14,15 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 class Tunable:
     """One axis of a family's space."""
 
-    letter: str  # before its value in the spelling of a configuration
     about: str  # what it counts, or what its values mean
     symbol: str = ""  # the paper's
+    # Neighbouring tunables of one group are spelt as one: block=128x64x32.
+    group: str = ""
+    usual: int | None = None  # the value that a spelling leaves out
     is_launch: bool = False  # whether it says how a kernel is started: the kernel's text has no such number
-    # The values to which a search moves it in its fastest configurations alone. The space has the first one of these,
-    # which the spelling of a configuration leaves out.
+    # The values to which a search moves it in its fastest configurations alone. The space has the first one of these.
     late: tuple[int, ...] = ()
+    letter: str = ""  # before its value in the spelling of older versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,15 @@ class Declared:
     name: str
     type: type[int] | type[str]
     tunable: Tunable
+
+    @property
+    def said(self) -> str:
+        """The word that stands for it in a spelling, alone or with its group."""
+        return self.tunable.group or self.name
+
+    @property
+    def usual(self) -> int | None:
+        return self.tunable.late[0] if self.tunable.late else self.tunable.usual
 
 
 _DECLARED: dict[Any, tuple[Declared, ...]] = {}
@@ -48,5 +59,5 @@ def declared(config_type: type[Any]) -> tuple[Declared, ...]:
 # Loads of A that are first to evict leave the L2 to whatever else is there: to B and C, which is of use, and to the
 # dirty lines of the kernel before, which is not. Others push those out once.
 EvictFirst = Annotated[
-    int, Tunable("e", "1 where loads of A are first to evict, 0 where they have no policy", late=(1, 0))
+    int, Tunable("1 where loads of A are first to evict, 0 where they have no policy", late=(1, 0), letter="e")
 ]

@@ -30,7 +30,11 @@ MOST_SAMPLES = 4096  # of a measurement
 
 _RULE = re.compile(r"[a-z][a-z0-9-]{0,63}")
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
-_CONFIG = re.compile(r"[a-z][a-z0-9_]{0,63}(-[a-z0-9]{1,20}){0,64}")
+# As versions spell it now, and as older ones did.
+_CONFIG = re.compile(
+    r"[a-z][a-z0-9_]{0,63}"
+    r"(:([a-z][a-z0-9_]{0,63}=[a-z0-9]{1,80}(,[a-z][a-z0-9_]{0,63}=[a-z0-9]{1,80}){0,64})?|(-[a-z0-9]{1,20}){0,64})"
+)
 _WORD = re.compile(r"[a-z0-9_]{1,20}")
 _ROUTINE = re.compile(r"cublas[A-Za-z0-9]{1,40}( #[1-9][0-9]{0,2})?")
 _SHA256 = re.compile(r"[0-9a-f]{64}")

@@ -98,7 +98,7 @@ class FinalFailure:
 class WinnerVerified:
     """What was about to win was verified in full. Where it was not right, another one wins."""
 
-    config: str  # its text, such as tsm2-v3-t128-c16-p4
+    config: str  # its text, such as tsm2:version=v3,threads=128,columns=16,prefetch=4
     outcome: Outcome  # OK where every call was right
     detail: str  # what was tried, or what went wrong
 

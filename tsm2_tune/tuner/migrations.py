@@ -10,6 +10,7 @@ from contextlib import suppress
 from sqlalchemy import Connection
 
 from tsm2_tune.errors import InputError, StoreError
+from tsm2_tune.generator.families import config_spelt
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import digest_of
 from tsm2_tune.generator.roofline import Ceilings
@@ -171,6 +172,16 @@ def _rename_sources(connection: Connection) -> None:
             connection.exec_driver_sql("DELETE FROM source WHERE digest = ?", (old,))
 
 
+def _spell_out(connection: Connection) -> None:
+    """Tunables of a configuration are spelt by name. Before, each had a letter."""
+    for table in ("trial", "claim"):
+        texts = [row[0] for row in connection.exec_driver_sql(f"SELECT DISTINCT config FROM {table}")]
+        for text in texts:
+            config = config_spelt(str(text))
+            if config is not None:  # else another version's, or final
+                connection.exec_driver_sql(f"UPDATE {table} SET config = ? WHERE config = ?", (config.text, text))
+
+
 # The first takes version 1 to 2, the next 2 to 3, and so on.
 MIGRATIONS: tuple[Migration, ...] = (
     _add_splits,
@@ -188,6 +199,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _make_view_anew,
     _add_summaries,
     _tell_kernels_by_code,
+    _spell_out,
 )
 
 

@@ -64,7 +64,7 @@ class BestRow:
     stale: int  # 1: made by a toolkit that the family has left behind, or otherwise by this program now
     verified_in_full: int  # 1: its kernel was right on every remainder, long extents and by both widths of index
     round: int  # of finals; 0 where it was measured only once
-    config: str  # its text, such as tsm2-v3-t128-c16-p4
+    config: str  # its text, such as tsm2:version=v3,threads=128,columns=16,prefetch=4
     registers: int | None  # of a thread, as the driver reports them; None where it does not
     smem_bytes: int | None  # of shared memory, per block
     source_digest: str  # SHA-256 of its kernel's code: the text without comments

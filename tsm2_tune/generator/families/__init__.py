@@ -19,7 +19,7 @@ import pkgutil
 from typing import Any
 
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.config import KernelConfig, family_spelt
 from tsm2_tune.generator.families.family import Family
 
 FAMILIES: dict[str, Family[Any]] = {
@@ -39,6 +39,6 @@ def family_named(name: str) -> Family[Any]:
 
 def config_spelt(text: str) -> KernelConfig | None:
     """The configuration that is spelt so, of whatever family; None where there is none."""
-    family = FAMILIES.get(text.partition("-")[0])
+    family = FAMILIES.get(family_spelt(text))
     found: KernelConfig | None = family.config_type.parse(text) if family else None
     return found

@@ -76,14 +76,14 @@ class GemvConfig(KernelConfig):
 
     family: ClassVar[str] = "gemv"
 
-    threads: Annotated[int, Tunable("t", "threads of a block", symbol="t1")]
-    lanes: Annotated[int, Tunable("l", "threads of a block that share a row of A")]
-    rows: Annotated[int, Tunable("r", "rows of A of one thread", symbol="tcf")]
-    vector: Annotated[int, Tunable("v", "neighbours in memory that one load of A moves")]
+    threads: Annotated[int, Tunable("threads of a block", symbol="t1", letter="t")]
+    lanes: Annotated[int, Tunable("threads of a block that share a row of A", letter="l")]
+    rows: Annotated[int, Tunable("rows of A of one thread", symbol="tcf", letter="r")]
+    vector: Annotated[int, Tunable("neighbours in memory that one load of A moves", letter="v")]
     prefetch: Annotated[
-        int, Tunable("p", "such loads of each of its rows that a thread has in registers", symbol="t3")
+        int, Tunable("such loads of each of its rows that a thread has in registers", symbol="t3", letter="p")
     ]
-    splits: Annotated[int, Tunable("k", "parts of k, each a block of its own", is_launch=True)]
+    splits: Annotated[int, Tunable("parts of k, each a block of its own", usual=1, is_launch=True, letter="k")]
 
     @property
     def decomposition(self) -> Decomposition:

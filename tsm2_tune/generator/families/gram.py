@@ -48,8 +48,8 @@ class GramConfig(GramBaseConfig):
 
     family: ClassVar[str] = "gram"
 
-    lines: Annotated[int, Tunable("c", "columns of X in a group, two of which a thread multiplies")]
-    step: Annotated[int, Tunable("p", "products along k that one thread multiplies at a time")]
+    lines: Annotated[int, Tunable("columns of X in a group, two of which a thread multiplies", letter="c")]
+    step: Annotated[int, Tunable("products along k that one thread multiplies at a time", letter="p")]
 
 
 class Gram(GramFamily[GramConfig]):

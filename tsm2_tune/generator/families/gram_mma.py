@@ -49,7 +49,7 @@ class GramMmaConfig(GramBaseConfig):
 
     family: ClassVar[str] = "gram_mma"
 
-    warps: Annotated[int, Tunable("a", "warps that share the sums of a tile")]
+    warps: Annotated[int, Tunable("warps that share the sums of a tile", letter="a")]
 
 
 class GramMma(GramFamily[GramMmaConfig]):

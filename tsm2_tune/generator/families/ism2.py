@@ -41,11 +41,15 @@ class Ism2Config(KernelConfig):
 
     family: ClassVar[str] = "ism2"
 
-    optimisation: Annotated[int, Tunable("o", "1: rows outermost; 2: rows inside the tile of B, C prefetched")]
-    threads: Annotated[int, Tunable("t", "threads of a block; also the rows of B staged at a time", symbol="t1")]
-    columns: Annotated[int, Tunable("c", "columns of C that one thread accumulates in registers", symbol="t2")]
-    prefetch: Annotated[int, Tunable("p", "elements of A that one thread loads ahead", symbol="t3")]
-    row_tiles: Annotated[int, Tunable("r", "rows of A for each thread of the grid", symbol="tcf", is_launch=True)]
+    optimisation: Annotated[int, Tunable("1: rows outermost; 2: rows inside the tile of B, C prefetched", letter="o")]
+    threads: Annotated[
+        int, Tunable("threads of a block; also the rows of B staged at a time", symbol="t1", letter="t")
+    ]
+    columns: Annotated[int, Tunable("columns of C that one thread accumulates in registers", symbol="t2", letter="c")]
+    prefetch: Annotated[int, Tunable("elements of A that one thread loads ahead", symbol="t3", letter="p")]
+    row_tiles: Annotated[
+        int, Tunable("rows of A for each thread of the grid", symbol="tcf", usual=1, is_launch=True, letter="r")
+    ]
 
 
 def _grid_fills_device(candidate: Candidate) -> bool:

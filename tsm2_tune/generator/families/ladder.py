@@ -42,17 +42,17 @@ class LadderConfig(KernelConfig):
 
     family: ClassVar[str] = "ladder"
 
-    step: Annotated[
-        str, Tunable("", "one of naive, coalesced, tiled, coarse1d, coarse2d, vectorised", symbol="GeMM-")
-    ]
-    tile_rows: Annotated[int, Tunable("m", "rows of C that a block computes", symbol="tiles_Arows")]
-    tile_columns: Annotated[int, Tunable("n", "columns of C that a block computes", symbol="tiles_Bcols")]
+    step: Annotated[str, Tunable("one of naive, coalesced, tiled, coarse1d, coarse2d, vectorised", symbol="GeMM-")]
+    tile_rows: Annotated[int, Tunable("rows of C that a block computes", symbol="tiles_Arows", letter="m")]
+    tile_columns: Annotated[int, Tunable("columns of C that a block computes", symbol="tiles_Bcols", letter="n")]
     tile_depth: Annotated[
         int,
-        Tunable("k", "products along k of the tiles in shared memory; 1 where there are none", symbol="tiles_Acols"),
+        Tunable(
+            "products along k of the tiles in shared memory; 1 where there are none", symbol="tiles_Acols", letter="k"
+        ),
     ]
-    coarse_rows: Annotated[int, Tunable("r", "rows of C that a thread computes", symbol="COARSE_Y")]
-    coarse_columns: Annotated[int, Tunable("c", "columns of C that a thread computes", symbol="COARSE_X")]
+    coarse_rows: Annotated[int, Tunable("rows of C that a thread computes", symbol="COARSE_Y", letter="r")]
+    coarse_columns: Annotated[int, Tunable("columns of C that a thread computes", symbol="COARSE_X", letter="c")]
 
     @property
     def threads(self) -> int:

@@ -72,9 +72,9 @@ class StagedConfig(StagingConfig):
 
     family: ClassVar[str] = "staged"
 
-    rows: Annotated[int, Tunable("r", "rows of C that one thread accumulates in registers")]
-    columns: Annotated[int, Tunable("c", "columns of C that one thread accumulates in registers")]
-    step: Annotated[int, Tunable("p", "products along k that one thread multiplies at a time")]
+    rows: Annotated[int, Tunable("rows of C that one thread accumulates in registers", letter="r")]
+    columns: Annotated[int, Tunable("columns of C that one thread accumulates in registers", letter="c")]
+    step: Annotated[int, Tunable("products along k that one thread multiplies at a time", letter="p")]
 
 
 def _reads_fit_vectors(candidate: Candidate) -> bool:

@@ -52,13 +52,16 @@ class StagedHalfConfig(KernelConfig):
 
     family: ClassVar[str] = "staged_half"
 
-    threads: Annotated[int, Tunable("t", "threads of a block")]
-    tile_rows: Annotated[int, Tunable("m", "rows of C that one block computes")]
-    tile_columns: Annotated[int, Tunable("n", "columns of C that one block computes")]
-    chunk: Annotated[int, Tunable("d", "products along k in one place of the ring")]
-    stages: Annotated[int, Tunable("s", "places of the ring")]
+    threads: Annotated[int, Tunable("threads of a block", letter="t")]
+    tile_rows: Annotated[int, Tunable("rows of C that one block computes", letter="m")]
+    tile_columns: Annotated[int, Tunable("columns of C that one block computes", letter="n")]
+    chunk: Annotated[int, Tunable("products along k in one place of the ring", letter="d")]
+    stages: Annotated[int, Tunable("places of the ring", letter="s")]
     splits: Annotated[
-        int, Tunable("k", "blocks of the grid, which take parts of tiles, or tiles, in turns", is_launch=True)
+        int,
+        Tunable(
+            "blocks of the grid, which take parts of tiles, or tiles, in turns", usual=1, is_launch=True, letter="k"
+        ),
     ]
 
 

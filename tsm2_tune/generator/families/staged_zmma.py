@@ -118,10 +118,15 @@ class StagedZmmaConfig(StagingConfig):
 
     family: ClassVar[str] = "staged_zmma"
 
-    strips: Annotated[int, Tunable("r", "strips of 8 rows of C that one warp accumulates in registers")]
-    octets: Annotated[int, Tunable("c", "octets of columns of C that one warp accumulates in registers")]
+    strips: Annotated[int, Tunable("strips of 8 rows of C that one warp accumulates in registers", letter="r")]
+    octets: Annotated[int, Tunable("octets of columns of C that one warp accumulates in registers", letter="c")]
     ahead: Annotated[
-        int, Tunable("a", "1: a chunk's first products are loaded before the last of the one before are multiplied")
+        int,
+        Tunable(
+            "1: a chunk's first products are loaded before the last of the one before are multiplied",
+            usual=0,
+            letter="a",
+        ),
     ]
 
 

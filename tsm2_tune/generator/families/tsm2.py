@@ -40,10 +40,12 @@ class Tsm2Config(KernelConfig):
 
     family: ClassVar[str] = "tsm2"
 
-    version: Annotated[str, Tunable("", "published version: v0, v1, v2 or v3", symbol="V")]
-    threads: Annotated[int, Tunable("t", "threads of a block; also the rows of B staged at a time", symbol="t1")]
-    columns: Annotated[int, Tunable("c", "columns of C that one thread accumulates in registers", symbol="t2")]
-    prefetch: Annotated[int, Tunable("p", "elements of A that one thread loads at a time", symbol="t3")]
+    version: Annotated[str, Tunable("published version: v0, v1, v2 or v3", symbol="V")]
+    threads: Annotated[
+        int, Tunable("threads of a block; also the rows of B staged at a time", symbol="t1", letter="t")
+    ]
+    columns: Annotated[int, Tunable("columns of C that one thread accumulates in registers", symbol="t2", letter="c")]
+    prefetch: Annotated[int, Tunable("elements of A that one thread loads at a time", symbol="t3", letter="p")]
 
 
 SHAPE_RULES = (

@@ -41,12 +41,16 @@ class TsmmConfig(KernelConfig):
 
     family: ClassVar[str] = "tsmm"
 
-    threads: Annotated[int, Tunable("t", "threads of a block")]
-    vector_bytes: Annotated[int, Tunable("b", "bytes of one load")]
-    vectors: Annotated[int, Tunable("v", "pieces of a column of A that one thread loads")]
-    columns: Annotated[int, Tunable("c", "columns of C that one thread accumulates in registers", symbol="t2")]
-    prefetch: Annotated[int, Tunable("p", "columns of A that one thread loads before it multiplies", symbol="t3")]
-    row_tiles: Annotated[int, Tunable("r", "tiles of rows for each block of the grid", symbol="tcf", is_launch=True)]
+    threads: Annotated[int, Tunable("threads of a block", letter="t")]
+    vector_bytes: Annotated[int, Tunable("bytes of one load", letter="b")]
+    vectors: Annotated[int, Tunable("pieces of a column of A that one thread loads", usual=1, letter="v")]
+    columns: Annotated[int, Tunable("columns of C that one thread accumulates in registers", symbol="t2", letter="c")]
+    prefetch: Annotated[
+        int, Tunable("columns of A that one thread loads before it multiplies", symbol="t3", letter="p")
+    ]
+    row_tiles: Annotated[
+        int, Tunable("tiles of rows for each block of the grid", symbol="tcf", usual=1, is_launch=True, letter="r")
+    ]
     evict_first: EvictFirst = 1
 
 

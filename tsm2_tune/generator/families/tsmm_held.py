@@ -44,11 +44,11 @@ class TsmmHeldConfig(KernelConfig):
 
     family: ClassVar[str] = "tsmm_held"
 
-    threads: Annotated[int, Tunable("t", "threads of a block")]
-    vector_bytes: Annotated[int, Tunable("b", "bytes of one load and one store: the rows of a thread")]
-    depth: Annotated[int, Tunable("d", "columns of A that one thread has in registers")]
-    columns: Annotated[int, Tunable("c", "columns of C that one thread computes at a time", symbol="t2")]
-    across: Annotated[int, Tunable("n", "columns of C of a block")]
+    threads: Annotated[int, Tunable("threads of a block", letter="t")]
+    vector_bytes: Annotated[int, Tunable("bytes of one load and one store: the rows of a thread", letter="b")]
+    depth: Annotated[int, Tunable("columns of A that one thread has in registers", letter="d")]
+    columns: Annotated[int, Tunable("columns of C that one thread computes at a time", symbol="t2", letter="c")]
+    across: Annotated[int, Tunable("columns of C of a block", letter="n")]
     evict_first: EvictFirst = 1
 
 

@@ -79,15 +79,21 @@ class TsmmMmaConfig(KernelConfig):
 
     family: ClassVar[str] = "tsmm_mma"
 
-    threads: Annotated[int, Tunable("t", "threads of a block")]
-    strips: Annotated[int, Tunable("m", "strips of 16 rows of C, of complex numbers 8, that one warp computes")]
-    columns: Annotated[int, Tunable("c", "columns of B in shared memory, and of C in registers")]
-    depth: Annotated[int, Tunable("d", "rows of B in shared memory")]
-    chunk: Annotated[int, Tunable("p", "products along k in one place of a warp's ring")]
-    stages: Annotated[int, Tunable("s", "places of the ring, on their way or arrived")]
-    through: Annotated[int, Tunable("l", "what A passes on its way to shared memory: 1 the L1, 2 the L2 alone")]
-    splits: Annotated[int, Tunable("k", "blocks among which all rows are divided", is_launch=True)]
-    teams: Annotated[int, Tunable("w", "warps of a block that have the same rows and columns of their own")] = 1
+    threads: Annotated[int, Tunable("threads of a block", letter="t")]
+    strips: Annotated[
+        int, Tunable("strips of 16 rows of C, of complex numbers 8, that one warp computes", letter="m")
+    ]
+    columns: Annotated[int, Tunable("columns of B in shared memory, and of C in registers", letter="c")]
+    depth: Annotated[int, Tunable("rows of B in shared memory", letter="d")]
+    chunk: Annotated[int, Tunable("products along k in one place of a warp's ring", letter="p")]
+    stages: Annotated[int, Tunable("places of the ring, on their way or arrived", letter="s")]
+    through: Annotated[
+        int, Tunable("what A passes on its way to shared memory: 1 the L1, 2 the L2 alone", letter="l")
+    ]
+    splits: Annotated[int, Tunable("blocks among which all rows are divided", usual=1, is_launch=True, letter="k")]
+    teams: Annotated[
+        int, Tunable("warps of a block that have the same rows and columns of their own", usual=1, letter="w")
+    ] = 1
 
 
 def _warp_rows(config: TsmmMmaConfig, problem: Problem) -> int:

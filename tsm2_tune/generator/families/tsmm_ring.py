@@ -52,12 +52,12 @@ class TsmmRingConfig(KernelConfig):
 
     family: ClassVar[str] = "tsmm_ring"
 
-    threads: Annotated[int, Tunable("t", "threads of a block")]
-    rows: Annotated[int, Tunable("r", "rows of C that one lane accumulates in registers")]
-    columns: Annotated[int, Tunable("c", "columns of C that one lane accumulates in registers", symbol="t2")]
-    stages: Annotated[int, Tunable("s", "places of the ring, each with a tile of A, on their way or arrived")]
-    smem_kb: Annotated[int, Tunable("b", "KiB of shared memory of a block: B, the ring, and a tile of C")]
-    splits: Annotated[int, Tunable("k", "blocks among which all rows are divided", is_launch=True)]
+    threads: Annotated[int, Tunable("threads of a block", letter="t")]
+    rows: Annotated[int, Tunable("rows of C that one lane accumulates in registers", letter="r")]
+    columns: Annotated[int, Tunable("columns of C that one lane accumulates in registers", symbol="t2", letter="c")]
+    stages: Annotated[int, Tunable("places of the ring, each with a tile of A, on their way or arrived", letter="s")]
+    smem_kb: Annotated[int, Tunable("KiB of shared memory of a block: B, the ring, and a tile of C", letter="b")]
+    splits: Annotated[int, Tunable("blocks among which all rows are divided", usual=1, is_launch=True, letter="k")]
 
 
 def _config(candidate: Candidate) -> TsmmRingConfig:

@@ -64,18 +64,24 @@ class TsmmRowsConfig(KernelConfig):
 
     family: ClassVar[str] = "tsmm_rows"
 
-    threads: Annotated[int, Tunable("t", "threads of a block")]
-    vector_bytes: Annotated[int, Tunable("b", "bytes of one load")]
-    lanes: Annotated[int, Tunable("l", "lanes along a row of A")]
-    vectors: Annotated[int, Tunable("v", "vectors of a row that one lane loads")]
-    teams: Annotated[int, Tunable("w", "teams of lanes with the same part of A, each with columns of C of its own")]
-    columns: Annotated[int, Tunable("c", "columns of C that one lane accumulates in registers", symbol="t2")]
-    rows: Annotated[
-        int, Tunable("p", "rows of A that one lane has in registers, on their way or arrived", symbol="t3")
+    threads: Annotated[int, Tunable("threads of a block", letter="t")]
+    vector_bytes: Annotated[int, Tunable("bytes of one load", letter="b")]
+    lanes: Annotated[int, Tunable("lanes along a row of A", letter="l")]
+    vectors: Annotated[int, Tunable("vectors of a row that one lane loads", usual=1, letter="v")]
+    teams: Annotated[
+        int, Tunable("teams of lanes with the same part of A, each with columns of C of its own", usual=1, letter="w")
     ]
-    row_tiles: Annotated[int, Tunable("r", "tiles of rows for each block of the grid", symbol="tcf", is_launch=True)]
-    min_blocks: Annotated[int, Tunable("m", "blocks that a multiprocessor must hold, which bounds the registers")]
-    joined: Annotated[int, Tunable("j", "rows of A that one vector holds")] = 1
+    columns: Annotated[int, Tunable("columns of C that one lane accumulates in registers", symbol="t2", letter="c")]
+    rows: Annotated[
+        int, Tunable("rows of A that one lane has in registers, on their way or arrived", symbol="t3", letter="p")
+    ]
+    row_tiles: Annotated[
+        int, Tunable("tiles of rows for each block of the grid", symbol="tcf", usual=1, is_launch=True, letter="r")
+    ]
+    min_blocks: Annotated[
+        int, Tunable("blocks that a multiprocessor must hold, which bounds the registers", usual=1, letter="m")
+    ]
+    joined: Annotated[int, Tunable("rows of A that one vector holds", usual=1, letter="j")] = 1
     evict_first: EvictFirst = 1
 
 

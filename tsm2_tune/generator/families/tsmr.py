@@ -41,16 +41,21 @@ class TsmrConfig(KernelConfig):
 
     family: ClassVar[str] = "tsmr"
 
-    threads: Annotated[int, Tunable("t", "threads of a block", symbol="t1")]
-    vectors: Annotated[int, Tunable("v", "16-byte pieces of a column of A that one thread loads")]
-    columns: Annotated[int, Tunable("c", "columns of C that one thread accumulates in registers", symbol="t2")]
+    threads: Annotated[int, Tunable("threads of a block", symbol="t1", letter="t")]
+    vectors: Annotated[int, Tunable("16-byte pieces of a column of A that one thread loads", usual=1, letter="v")]
+    columns: Annotated[int, Tunable("columns of C that one thread accumulates in registers", symbol="t2", letter="c")]
     prefetch: Annotated[
-        int, Tunable("p", "columns of A that one thread has in registers, on their way or arrived", symbol="t3")
+        int,
+        Tunable("columns of A that one thread has in registers, on their way or arrived", symbol="t3", letter="p"),
     ]
-    stages: Annotated[int, Tunable("s", "groups in which these are used and loaded anew")]
-    splits: Annotated[int, Tunable("k", "parts of k, each a block of its own", is_launch=True)]
-    row_tiles: Annotated[int, Tunable("r", "tiles of rows for each block of the grid", symbol="tcf", is_launch=True)]
-    min_blocks: Annotated[int, Tunable("b", "blocks that a multiprocessor must hold, which bounds the registers")]
+    stages: Annotated[int, Tunable("groups in which these are used and loaded anew", letter="s")]
+    splits: Annotated[int, Tunable("parts of k, each a block of its own", usual=1, is_launch=True, letter="k")]
+    row_tiles: Annotated[
+        int, Tunable("tiles of rows for each block of the grid", symbol="tcf", usual=1, is_launch=True, letter="r")
+    ]
+    min_blocks: Annotated[
+        int, Tunable("blocks that a multiprocessor must hold, which bounds the registers", usual=1, letter="b")
+    ]
     evict_first: EvictFirst = 1
 
 

@@ -74,16 +74,20 @@ MANY_COLUMNS_SHORT = ((128, 8, 1), (128, 4, 1), (128, 2, 4))
 class HalfConfig(KernelConfig):
     """Every choice that the templates need: of A in registers, and of A through a ring."""
 
-    threads: Annotated[int, Tunable("t", "threads of a block", symbol="t1")]
-    lane_rows: Annotated[int, Tunable("m", "rows of C of which a lane has sums, an eighth of a warp's")]
-    columns: Annotated[int, Tunable("c", "columns of C that one warp accumulates in registers", symbol="t2")]
+    threads: Annotated[int, Tunable("threads of a block", symbol="t1", letter="t")]
+    lane_rows: Annotated[int, Tunable("rows of C of which a lane has sums, an eighth of a warp's", letter="m")]
+    columns: Annotated[int, Tunable("columns of C that one warp accumulates in registers", symbol="t2", letter="c")]
     prefetch: Annotated[
-        int, Tunable("p", "columns of A that one warp has in registers, on their way or arrived", symbol="t3")
+        int, Tunable("columns of A that one warp has in registers, on their way or arrived", symbol="t3", letter="p")
     ]
-    stages: Annotated[int, Tunable("s", "groups in which these are used and loaded anew")]
-    splits: Annotated[int, Tunable("k", "parts of k, each a block of its own", is_launch=True)]
-    row_tiles: Annotated[int, Tunable("r", "tiles of rows for each block of the grid", symbol="tcf", is_launch=True)]
-    min_blocks: Annotated[int, Tunable("b", "blocks that a multiprocessor must hold, which bounds the registers")]
+    stages: Annotated[int, Tunable("groups in which these are used and loaded anew", letter="s")]
+    splits: Annotated[int, Tunable("parts of k, each a block of its own", usual=1, is_launch=True, letter="k")]
+    row_tiles: Annotated[
+        int, Tunable("tiles of rows for each block of the grid", symbol="tcf", usual=1, is_launch=True, letter="r")
+    ]
+    min_blocks: Annotated[
+        int, Tunable("blocks that a multiprocessor must hold, which bounds the registers", usual=1, letter="b")
+    ]
 
 
 @dataclass(frozen=True, slots=True, order=True)

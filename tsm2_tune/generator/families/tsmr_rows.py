@@ -78,20 +78,25 @@ class TsmrRowsConfig(KernelConfig):
 
     family: ClassVar[str] = "tsmr_rows"
 
-    threads: Annotated[int, Tunable("t", "threads of a block", symbol="t1")]
-    vector_bytes: Annotated[int, Tunable("b", "bytes of one load of A")]
-    lanes: Annotated[int, Tunable("l", "lanes along a row of A")]
-    rows: Annotated[int, Tunable("r", "rows of A that one lane computes at a time")]
-    columns: Annotated[int, Tunable("c", "columns of C that one lane accumulates in registers", symbol="t2")]
-    vectors: Annotated[int, Tunable("v", "vectors of a row of A that one lane loads at a time")]
-    stages: Annotated[int, Tunable("s", "such loads that it has in registers, on their way or arrived", symbol="t3")]
-    splits: Annotated[int, Tunable("k", "parts of k, each a block of its own", is_launch=True)]
+    threads: Annotated[int, Tunable("threads of a block", symbol="t1", letter="t")]
+    vector_bytes: Annotated[int, Tunable("bytes of one load of A", letter="b")]
+    lanes: Annotated[int, Tunable("lanes along a row of A", letter="l")]
+    rows: Annotated[int, Tunable("rows of A that one lane computes at a time", letter="r")]
+    columns: Annotated[int, Tunable("columns of C that one lane accumulates in registers", symbol="t2", letter="c")]
+    vectors: Annotated[int, Tunable("vectors of a row of A that one lane loads at a time", usual=1, letter="v")]
+    stages: Annotated[
+        int, Tunable("such loads that it has in registers, on their way or arrived", symbol="t3", letter="s")
+    ]
+    splits: Annotated[int, Tunable("parts of k, each a block of its own", usual=1, is_launch=True, letter="k")]
     strips: Annotated[
         int,
-        Tunable("p", "strips of rows, as a warp computes them at a time, of a block", symbol="tcf", is_launch=True),
+        Tunable(
+            "strips of rows, as a warp computes them at a time, of a block", symbol="tcf", is_launch=True, letter="p"
+        ),
     ]
     min_blocks: Annotated[
-        int, Tunable("m", "blocks that a multiprocessor must hold: bounds registers and shared memory")
+        int,
+        Tunable("blocks that a multiprocessor must hold: bounds registers and shared memory", usual=1, letter="m"),
     ]
     evict_first: EvictFirst = 1
 

@@ -107,15 +107,19 @@ class TsmtConfig(KernelConfig):
 
     family: ClassVar[str] = "tsmt"
 
-    threads: Annotated[int, Tunable("t", "threads of a block")]
-    tile_rows: Annotated[int, Tunable("m", "rows of C that one block computes")]
-    tile_columns: Annotated[int, Tunable("n", "columns of C that one block computes")]
-    rows: Annotated[int, Tunable("r", "rows of C that one thread accumulates in registers")]
-    columns: Annotated[int, Tunable("c", "columns of C that one thread accumulates in registers")]
-    step: Annotated[int, Tunable("p", "products along k that one thread loads for at a time")]
-    stages: Annotated[int, Tunable("s", "such loads that one thread has in registers, on their way or arrived")]
-    splits: Annotated[int, Tunable("k", "blocks among which k is divided", is_launch=True)]
-    min_blocks: Annotated[int, Tunable("b", "blocks that a multiprocessor must hold, which bounds the registers")]
+    threads: Annotated[int, Tunable("threads of a block", letter="t")]
+    tile_rows: Annotated[int, Tunable("rows of C that one block computes", letter="m")]
+    tile_columns: Annotated[int, Tunable("columns of C that one block computes", letter="n")]
+    rows: Annotated[int, Tunable("rows of C that one thread accumulates in registers", letter="r")]
+    columns: Annotated[int, Tunable("columns of C that one thread accumulates in registers", letter="c")]
+    step: Annotated[int, Tunable("products along k that one thread loads for at a time", letter="p")]
+    stages: Annotated[
+        int, Tunable("such loads that one thread has in registers, on their way or arrived", letter="s")
+    ]
+    splits: Annotated[int, Tunable("blocks among which k is divided", usual=1, is_launch=True, letter="k")]
+    min_blocks: Annotated[
+        int, Tunable("blocks that a multiprocessor must hold, which bounds the registers", usual=1, letter="b")
+    ]
     evict_first: EvictFirst = 1
 
 

@@ -59,13 +59,17 @@ class TsmtFewConfig(KernelConfig):
 
     family: ClassVar[str] = "tsmt_few"
 
-    threads: Annotated[int, Tunable("t", "threads of a block")]
-    tile_rows: Annotated[int, Tunable("m", "rows of C of which every thread has sums")]
-    tile_columns: Annotated[int, Tunable("n", "columns of C of which every thread has sums")]
-    piece: Annotated[int, Tunable("p", "neighbours along k that one thread has of every line at a time")]
-    stages: Annotated[int, Tunable("s", "such pieces that one thread has in registers, on their way or arrived")]
-    splits: Annotated[int, Tunable("k", "blocks among which k is divided", is_launch=True)]
-    min_blocks: Annotated[int, Tunable("b", "blocks that a multiprocessor must hold, which bounds the registers")]
+    threads: Annotated[int, Tunable("threads of a block", letter="t")]
+    tile_rows: Annotated[int, Tunable("rows of C of which every thread has sums", letter="m")]
+    tile_columns: Annotated[int, Tunable("columns of C of which every thread has sums", letter="n")]
+    piece: Annotated[int, Tunable("neighbours along k that one thread has of every line at a time", letter="p")]
+    stages: Annotated[
+        int, Tunable("such pieces that one thread has in registers, on their way or arrived", letter="s")
+    ]
+    splits: Annotated[int, Tunable("blocks among which k is divided", usual=1, is_launch=True, letter="k")]
+    min_blocks: Annotated[
+        int, Tunable("blocks that a multiprocessor must hold, which bounds the registers", usual=1, letter="b")
+    ]
     evict_first: EvictFirst = 1
 
 

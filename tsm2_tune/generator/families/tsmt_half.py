@@ -76,16 +76,16 @@ class TsmtHalfConfig(KernelConfig):
 
     family: ClassVar[str] = "tsmt_half"
 
-    threads: Annotated[int, Tunable("t", "threads of a block")]
-    tile_rows: Annotated[int, Tunable("m", "rows of C that one block computes")]
-    tile_columns: Annotated[int, Tunable("n", "columns of C that one block computes")]
-    strips: Annotated[int, Tunable("r", "strips of 16 rows of C that one warp accumulates in registers")]
-    octets: Annotated[int, Tunable("c", "octets of columns of C that one warp accumulates in registers")]
-    chunk: Annotated[int, Tunable("d", "products along k in one place of the ring")]
+    threads: Annotated[int, Tunable("threads of a block", letter="t")]
+    tile_rows: Annotated[int, Tunable("rows of C that one block computes", letter="m")]
+    tile_columns: Annotated[int, Tunable("columns of C that one block computes", letter="n")]
+    strips: Annotated[int, Tunable("strips of 16 rows of C that one warp accumulates in registers", letter="r")]
+    octets: Annotated[int, Tunable("octets of columns of C that one warp accumulates in registers", letter="c")]
+    chunk: Annotated[int, Tunable("products along k in one place of the ring", letter="d")]
     stages: Annotated[
-        int, Tunable("s", "places of the ring: 2 fed from registers, or more fed by asynchronous copies")
+        int, Tunable("places of the ring: 2 fed from registers, or more fed by asynchronous copies", letter="s")
     ]
-    splits: Annotated[int, Tunable("k", "blocks among which k is divided", is_launch=True)]
+    splits: Annotated[int, Tunable("blocks among which k is divided", usual=1, is_launch=True, letter="k")]
     evict_first: EvictFirst = 1
 
 

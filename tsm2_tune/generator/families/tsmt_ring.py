@@ -77,17 +77,24 @@ class TsmtRingConfig(KernelConfig):
 
     family: ClassVar[str] = "tsmt_ring"
 
-    threads: Annotated[int, Tunable("t", "threads of a block")]
-    tile_rows: Annotated[int, Tunable("m", "rows of C that one block computes")]
-    tile_columns: Annotated[int, Tunable("n", "columns of C that one block computes")]
-    rows: Annotated[int, Tunable("r", "rows of C that one thread accumulates in registers")]
-    columns: Annotated[int, Tunable("c", "columns of C that one thread accumulates in registers")]
+    threads: Annotated[int, Tunable("threads of a block", letter="t")]
+    tile_rows: Annotated[int, Tunable("rows of C that one block computes", letter="m")]
+    tile_columns: Annotated[int, Tunable("columns of C that one block computes", letter="n")]
+    rows: Annotated[int, Tunable("rows of C that one thread accumulates in registers", letter="r")]
+    columns: Annotated[int, Tunable("columns of C that one thread accumulates in registers", letter="c")]
     together: Annotated[
-        int, Tunable("g", "1 where a team's products of a chunk are neighbours, 0 where neighbouring teams' are")
+        int,
+        Tunable(
+            "1 where a team's products of a chunk are neighbours, 0 where neighbouring teams' are",
+            usual=0,
+            letter="g",
+        ),
     ]
-    place_kib: Annotated[int, Tunable("d", "KiB of one place of the ring, as nearly as its products can be shared")]
-    stages: Annotated[int, Tunable("s", "places of the ring, on their way or arrived")]
-    splits: Annotated[int, Tunable("k", "blocks among which k is divided", is_launch=True)]
+    place_kib: Annotated[
+        int, Tunable("KiB of one place of the ring, as nearly as its products can be shared", letter="d")
+    ]
+    stages: Annotated[int, Tunable("places of the ring, on their way or arrived", letter="s")]
+    splits: Annotated[int, Tunable("blocks among which k is divided", usual=1, is_launch=True, letter="k")]
 
 
 def team(config: TsmtRingConfig) -> int:

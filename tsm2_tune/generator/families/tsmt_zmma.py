@@ -43,15 +43,17 @@ class TsmtZmmaConfig(KernelConfig):
 
     family: ClassVar[str] = "tsmt_zmma"
 
-    threads: Annotated[int, Tunable("t", "threads of a block")]
-    tile_rows: Annotated[int, Tunable("m", "rows of C that one block computes")]
-    tile_columns: Annotated[int, Tunable("n", "columns of C that one block computes")]
-    strips: Annotated[int, Tunable("r", "strips of 8 rows of C that one warp accumulates in registers")]
-    octets: Annotated[int, Tunable("c", "octets of columns of C that one warp accumulates in registers")]
-    step: Annotated[int, Tunable("p", "products along k that one warp loads for at a time")]
-    stages: Annotated[int, Tunable("s", "such loads that one warp has in registers, on their way or arrived")]
-    splits: Annotated[int, Tunable("k", "blocks among which k is divided", is_launch=True)]
-    min_blocks: Annotated[int, Tunable("b", "blocks that a multiprocessor must hold, which bounds the registers")]
+    threads: Annotated[int, Tunable("threads of a block", letter="t")]
+    tile_rows: Annotated[int, Tunable("rows of C that one block computes", letter="m")]
+    tile_columns: Annotated[int, Tunable("columns of C that one block computes", letter="n")]
+    strips: Annotated[int, Tunable("strips of 8 rows of C that one warp accumulates in registers", letter="r")]
+    octets: Annotated[int, Tunable("octets of columns of C that one warp accumulates in registers", letter="c")]
+    step: Annotated[int, Tunable("products along k that one warp loads for at a time", letter="p")]
+    stages: Annotated[int, Tunable("such loads that one warp has in registers, on their way or arrived", letter="s")]
+    splits: Annotated[int, Tunable("blocks among which k is divided", usual=1, is_launch=True, letter="k")]
+    min_blocks: Annotated[
+        int, Tunable("blocks that a multiprocessor must hold, which bounds the registers", usual=1, letter="b")
+    ]
     evict_first: EvictFirst = 1
 
 

@@ -11,6 +11,7 @@ from itertools import product
 
 import numpy as np
 
+from tsm2_tune.generator.config import family_spelt
 from tsm2_tune.runtime.choosing import measured_of
 from tsm2_tune.runtime.expecting import CACHED_RATE, Division, Kernels
 from tsm2_tune.runtime.interpolating import START_US
@@ -37,7 +38,7 @@ def fitted(winner: Winner, card: Card) -> Division:
     assert division is not None
     if winner.on_host:
         return division
-    division = replace(division, arithmetic_rate=USUAL_ARITHMETIC.get(winner.config.partition("-")[0], 1.0))
+    division = replace(division, arithmetic_rate=USUAL_ARITHMETIC.get(family_spelt(winner.config), 1.0))
     if not winner.elsewhere:
         return division
     measured = measured_of(winner, card)

@@ -15,7 +15,7 @@ from typing import Any
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig
-from tsm2_tune.generator.families import FAMILIES
+from tsm2_tune.generator.families import config_spelt
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import KernelSource, render
 from tsm2_tune.generator.roofline import Ceilings
@@ -204,9 +204,8 @@ class _Reader:
         """What the text of a configuration spells here; None, which is noted, where that is another kernel."""
         if not isinstance(source, str) or not _SOURCE.fullmatch(source):
             raise ValueError(f"{shown(source)} is no beginning of a digest")
-        family = FAMILIES.get(text.partition("-")[0])
-        config = family.config_type.parse(text) if family is not None else None
-        if config is None or config.text != text or not stored.is_of_this_version(config, problem):
+        config = config_spelt(text)
+        if config is None or not stored.is_of_this_version(config, problem):
             why = f"{text}, measured on {device}, is no configuration of this tsm2-tune"
         else:
             made = render(problem, config)
