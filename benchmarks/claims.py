@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import statistics
+from collections.abc import Iterable
 from typing import Any, Literal
 
-from benchmarks.headline import OPPONENTS, WORDS, markdown, number, right_us, rival, speed_ups, words
+from benchmarks.headline import markdown, number, rival, speed_ups
 
 Row = dict[str, Any]
 Outcome = Literal["ahead", "even", "behind"]
 
 MATTERS = 0.02  # of our time, that an opponent takes less
-REAL_AND_COMPLEX = ("f32", "f64", "c64", "c128")
-WIDTHS: dict[str, Callable[[Row], bool]] = {
-    "up to 16": lambda row: row["n"] <= 16,
-    "32 and 64": lambda row: row["n"] in (32, 64),
-}
+NAMES = {"bf16": "bf16, f16", "f16": "bf16, f16"}  # of element types that stand in one line
+REGIMES = ("R", "L", "L small", "T", "T small", "G")
 
 
 def outcome(row: Row) -> Outcome:
@@ -35,65 +33,53 @@ def lead_of_rival(row: Row) -> float:
     return 0.0 if who is None else 1 - row[f"{who}_us"] / row["ours_us"]
 
 
-def counts(rows: Iterable[Row]) -> str:
-    """Markdown, a line an element type, X^T X apart: in how many cells ours is ahead, even or behind."""
-    products = [row for row in rows if row["regime"] != "G"]
-    names = list(dict.fromkeys(row["dtype"] for row in products))
-    groups = [(name, [row for row in products if row["dtype"] == name]) for name in names]
+def summary(rows: Iterable[Row]) -> str:
+    """Markdown, a line a regime and element type: in how many cells ours is ahead, even or behind, the speed-ups over
+    the faster opponent, the median percent of the floor.
+
+    Cells that take less than starting them are lines of their own.
+    """
     lines = []
-    for name, group in (*groups, ("all", products)):
-        found = [outcome(row) for row in group]
-        leads = [lead_of_rival(row) for row, one in zip(group, found, strict=True) if one == "behind"]
-        far = sum(lead > MATTERS for lead in leads)
-        most = f"{100 * max(leads):.0f} %" if leads else "–"
+    for (regime, dtype), group in _groups(rows):
+        found, ratios = [outcome(row) for row in group], speed_ups(group)
         lines.append(
-            (name, str(len(group)), *(str(found.count(one)) for one in ("ahead", "even", "behind")), str(far), most)
+            (
+                regime,
+                dtype,
+                str(len(group)),
+                *(str(found.count(one)) for one in ("ahead", "even", "behind")),
+                str(len(_lost(group))),
+                *(number(of(ratios) if ratios else None, 2) for of in (statistics.median, min)),
+                f"{statistics.median(row['percent_of_floor'] for row in group):.0f}",
+            )
         )
-    heads = ("dtype", "cells", "ahead", "even", "behind", f"by more than {100 * MATTERS:.0f} %", "most")
-    return markdown(heads, lines, texts=("dtype",))
+    far = f"by over {100 * MATTERS:.0f} %"
+    heads = ("regime", "dtype", "cells", "faster", "even", "slower", far, "speed-up", "worst", "% of floor")
+    return markdown(heads, lines)
 
 
-def behind(rows: Iterable[Row]) -> str:
-    """Markdown of the cells, X^T X apart, in which an opponent takes less by what matters, farthest first."""
-    found = [
-        row for row in rows if row["regime"] != "G" and outcome(row) == "behind" and lead_of_rival(row) > MATTERS
-    ]
-    found.sort(key=lead_of_rival, reverse=True)
-    heads = (*WORDS, "ours us", "cuBLAS us", "cuBLASLt us", "less by", "SM clock MHz", "configuration")
-    lines = [
-        (
-            *words(row),
-            *(number(right_us(row, who)) for who in ("ours", *OPPONENTS)),
-            f"{100 * lead_of_rival(row):.0f} %",
-            number(row["sm_clock_mhz"]),
-            f"`{row['configuration']}`",
-        )
-        for row in found
-    ]
-    return markdown(heads, lines, texts=("configuration",))
-
-
-def ranges(rows: Sequence[Row]) -> str:
-    """Markdown of column-major products that take longer than starting them, a column a regime, a line an element
-    type and width: least and most speed-up over the faster opponent, and percent of the floor."""
+def lost(rows: Iterable[Row]) -> str:
+    """Markdown, a line a regime and element type: where an opponent takes less by what matters, and how much."""
     lines = []
-    for dtype in REAL_AND_COMPLEX:
-        for width, is_so in WIDTHS.items():
-            cells = []
-            for regime in ("R", "L", "T"):
-                group = [
-                    row
-                    for row in rows
-                    if (row["regime"], row["dtype"], row["layout"]) == (regime, dtype, "column")
-                    and not row["small"]
-                    and is_so(row)
-                ]
-                shares = [row["percent_of_floor"] for row in group]
-                cells.append(f"{_range(speed_ups(group), '.2f')}; {_range(shares, '.0f')} %" if group else "–")
-            lines.append((dtype, width, *cells))
-    return markdown(("dtype", "columns", "R", "L", "T"), lines, texts=("dtype", "columns"))
+    for (regime, dtype), group in _groups(rows):
+        found = _lost(group)
+        if found:
+            columns = ", ".join(map(str, sorted({row["n"] for row in found})))
+            cells = "1 cell" if len(found) == 1 else f"{len(found)} cells"
+            most = max(map(lead_of_rival, found))
+            lines.append(f"- {regime}, {dtype}: {cells}, n = {columns}; at most {100 * most:.0f} %")
+    return "\n".join(lines)
 
 
-def _range(values: Sequence[float], digits: str) -> str:
-    least, most = format(min(values), digits), format(max(values), digits)
-    return least if least == most else f"{least} to {most}"
+def _groups(rows: Iterable[Row]) -> list[tuple[tuple[str, str], list[Row]]]:
+    """The rows by regime and element type, in this order."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        regime = row["regime"] + (" small" if row["small"] else "")
+        groups.setdefault((regime, NAMES.get(row["dtype"], row["dtype"])), []).append(row)
+    return sorted(groups.items(), key=lambda item: REGIMES.index(item[0][0]))
+
+
+def _lost(rows: Iterable[Row]) -> list[Row]:
+    """The cells in which an opponent takes less by what matters."""
+    return [row for row in rows if outcome(row) == "behind" and lead_of_rival(row) > MATTERS]

@@ -1,9 +1,6 @@
 """The tables of the tuned kernels beside cuBLAS and cuBLASLt, from a result file of `versus_cublas`.
 
-    python -m benchmarks.headline benchmarks/results/h200-versus-cublas.json
-    python -m benchmarks.headline --largest benchmarks/results/h200-versus-cublas.json
-
-With `--largest`, the table of the column-major products of the largest shapes alone.
+python -m benchmarks.headline benchmarks/results/h200-versus-cublas.json
 """
 
 from __future__ import annotations
@@ -15,14 +12,12 @@ from typing import Any
 
 import click
 
-from benchmarks.cells import REGIMES, SHAPE_SETS, ShapeSet, in_set
+from benchmarks.cells import SHAPE_SETS, ShapeSet, in_set
 from benchmarks.result_file import read
 from benchmarks.table import provenance
 from tsm2_tune.usage import Command
 
 Row = dict[str, Any]
-
-LARGE = {"R": 20480, "L": 10**7, "T": 10**7}  # of the largest products: their long extent
 
 DIRTY = "_dirty"  # in names of fields: with the L2 dirty; those without it are with the L2 clean
 OPPONENTS = ("cublas", "cublaslt")
@@ -132,20 +127,6 @@ def means_text(rows: Iterable[Row]) -> str:
     return "Geometric means of the speed-ups\n\n" + markdown((*heads, *dirty.values()), lines)
 
 
-def means_by_type(rows: Iterable[Row]) -> str:
-    """Markdown, a column an element type: mean over the faster opponent, and cells behind it."""
-    found = means(rows)
-    names = list(dict.fromkeys(mean["dtype"] for mean in found))
-    lines: dict[tuple[str, str], dict[str, str]] = {}
-    for mean in found:
-        behind = f" ({mean['behind']} of {mean['cells']})" if mean["behind"] else ""
-        lines.setdefault((mean["regime"], mean["layout"]), {})[mean["dtype"]] = number(mean["faster"], 2) + behind
-    ordered = sorted(lines, key=lambda key: (REGIMES.index(key[0].split()[0]), key))
-    return markdown(
-        ("regime", "layout", *names), [(*key, *(lines[key].get(name, "–") for name in names)) for key in ordered]
-    )
-
-
 def fastest_in_bold(texts: Sequence[str], values: Sequence[float | None]) -> list[str]:
     """The texts of the values, the least of these in bold."""
     least = min(value for value in values if value is not None)
@@ -223,71 +204,41 @@ def markdown(heads: Sequence[str], lines: Iterable[Sequence[str]], texts: Sequen
     return "\n".join(["| " + " | ".join(heads) + " |", rule, *("| " + " | ".join(line) + " |" for line in lines)])
 
 
-def gram_by_columns(rows: Iterable[Row]) -> str:
-    """X^T X, a line an element type and layout, a column a number of columns: speed-up over the faster of both, and
-    percent of the floor."""
-    lines: dict[tuple[str, str], dict[int, str]] = {}
-    for row in rows:
-        if row["regime"] == "G":
-            said = f"{ratio(rivals_us(row), row['ours_us'])}; {row['percent_of_floor']:.0f} %"
-            lines.setdefault((row["dtype"], row["layout"]), {})[row["n"]] = said
-    columns = sorted({n for cells in lines.values() for n in cells})
-    return markdown(
-        ("dtype", "layout", *(f"{n} columns" for n in columns)),
-        [(*key, *(cells.get(n, "–") for n in columns)) for key, cells in lines.items()],
-    )
-
-
 def runs_of(found: dict[str, Any]) -> str:
     """What the numbers belong to: a paragraph for each run of the bench."""
     return "\n\n".join(f"{provenance(run)} `{run['command']}`" for run in _runs(found))
 
 
-def runs_table(found: dict[str, Any]) -> str:
-    """The same as a table, after what all runs have in common."""
+def runs_together(found: dict[str, Any]) -> str:
+    """The same as one paragraph, with the ceilings that the runs measured from least to most."""
     runs = _runs(found)
     (same,) = {(run["device"], run["driver"], run["toolkit"], f"cuBLAS {run['cublas']}") for run in runs}
-    heads = ("date", "read TB/s", "copy TB/s", "f32 FMA TFLOP/s", "f64 tensor cores TFLOP/s", "command")
-    lines = [
-        (
-            run["date"],
-            *(f"{run[f'{what}_gbytes_per_s'] / 1e3:.2f}" for what in ("read", "copy")),
-            *(f"{run['gflops'][name] / 1e3:.1f}" for name in ("f32", "f64")),
-            f"`{run['command']}`",
-        )
-        for run in runs
-    ]
-    return ", ".join(same) + ":\n\n" + markdown(heads, lines, texts=("date", "command"))
+    dates = _span(run["date"] for run in runs)
+    read, copied = (_span(f"{run[f'{what}_gbytes_per_s'] / 1e3:.2f}" for run in runs) for what in ("read", "copy"))
+    single, double = (_span(f"{run['gflops'][name] / 1e3:.1f}" for run in runs) for name in ("f32", "f64"))
+    return (
+        f"{', '.join(same)}; {dates}, {len(runs)} runs. Ceilings: {read} TB/s read, {copied} TB/s copied,"
+        f" {single} TFLOP/s by FMA in f32, {double} TFLOP/s on the tensor cores in f64."
+    )
+
+
+def _span(texts: Iterable[str]) -> str:
+    """The least and the most."""
+    found = sorted(texts)
+    return found[0] if found[0] == found[-1] else f"{found[0]} to {found[-1]}"
 
 
 def _runs(found: dict[str, Any]) -> list[dict[str, Any]]:
     return [*found.get("earlier_runs", ()), found]
 
 
-def largest(rows: Iterable[Row]) -> list[Row]:
-    """The column-major cells in f32 and f64 of the regime's large extent, but for vectors, all of them."""
-    return [
-        row
-        for row in rows
-        if row["layout"] == "column"
-        and row["dtype"] in ("f32", "f64")
-        and not row["small"]
-        and row["n"] > 1
-        and max(row["m"], row["k"]) == LARGE.get(row["regime"])
-    ]
-
-
 @click.command(cls=Command)
 @click.argument("path", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--shapes-of", "shape_set", type=click.Choice(SHAPE_SETS), default="headline", show_default=True)
-@click.option("--largest", "largest_only", is_flag=True, help="The column-major products of the largest shapes only.")
-def main(path: Path, shape_set: ShapeSet, largest_only: bool) -> None:
+def main(path: Path, shape_set: ShapeSet) -> None:
     """Print the tables of the shapes in the set, their means, and what the numbers belong to."""
     found = read(path)
     rows = [row for row in found["rows"] if in_set(row, shape_set)]
-    if largest_only:
-        click.echo(headline(largest(rows)))
-        return
     parts = [
         runs_of(found),
         products(rows),

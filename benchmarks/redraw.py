@@ -17,9 +17,8 @@ from typing import Any
 import click
 
 from benchmarks import call_tables, claims, gains, gemv, general_tables, minplus_tables, program_tables, unseen_tables
-from benchmarks.cells import in_set
 from benchmarks.cells_csv import cells_csv
-from benchmarks.headline import gram_by_columns, headline, largest, means_by_type, runs_table
+from benchmarks.headline import runs_together
 from benchmarks.plot import draw
 from benchmarks.result_file import read
 from benchmarks.table import provenance, table
@@ -53,17 +52,7 @@ REGION = re.compile(r"(<!-- drawn: ([a-z-]+) -->\n\n).*?(\n\n<!-- end -->)", re.
 def drawn(found: dict[str, Any]) -> dict[str, str]:
     """Markdown by the name of its region, of the products beside cuBLAS and cuBLASLt."""
     rows = found["rows"]
-    named = [row for row in rows if in_set(row, "headline")]
-    return {
-        "largest": headline(largest(named)),
-        "ranges": claims.ranges(named),
-        "counts": claims.counts(rows),
-        "behind": claims.behind(rows),
-        "means-by-type": means_by_type(named),
-        "all-means-by-type": means_by_type(rows),
-        "gram": gram_by_columns(named),
-        "runs": runs_table(found),
-    }
+    return {"summary": claims.summary(rows), "lost": claims.lost(rows), "runs": runs_together(found)}
 
 
 def gained(calls: gains.Calls) -> gains.Gains:

@@ -17,8 +17,8 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 
 GOLDEN = Path(__file__).parent / "golden"
-# One for each way in which kernels differ: the published ones, a stencil; A through registers, by FMA or tensor cores;
-# lanes along rows; both operands through shared memory.
+# One for each way in which kernels differ: the published ones, a stencil; A through registers, by FMA or tensor
+# cores; lanes along rows; both operands through shared memory.
 READABLE = ("tsm2", "ism2", "gemm", "ladder", "tsmr", "tsmm", "tsmm_rows", "tsmt_mma", "staged_mma")
 DIGESTS = GOLDEN / "digests.txt"
 DIGITS = 6  # of a paragraph's digest

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from benchmarks.cells import Cell
-from benchmarks.claims import behind, counts, lead_of_rival, outcome, ranges
+from benchmarks.claims import lead_of_rival, lost, outcome, summary
 from benchmarks.headline import headline, means
-from tests.fabricated_rows import BIG, row
+from tests.fabricated_rows import BIG, SMALL, row
 from tsm2_tune.generator.problem import Problem
 
 WRONG = {"cublas_verified": False}
@@ -35,31 +35,26 @@ def test_who_is_ahead_is_told_by_intervals_and_right_answers(found: dict[str, An
     assert outcome(found) == expected
 
 
-def test_cells_are_counted_by_type_without_gram_matrices() -> None:
+def test_a_line_sums_up_a_regime_and_an_element_type() -> None:
     square = row(Cell("G", "row", Problem(16, 16, 10_000_000, "f32", "nxt")), ours=900.0)
-    double = row(Cell("R", "column", Problem(20480, 8, 20480, "f64")), ours=600.0)
-    lines = counts([row(), row(ours=484.0), double, square]).splitlines()
+    halves = [row(Cell("R", "column", Problem(20480, 8, 20480, name)), ours=600.0) for name in ("bf16", "f16")]
+    wrong = {**row(ours=500.0, lt=None), **WRONG}
+    lines = summary([*halves, row(SMALL), row(), row(ours=484.0), row(ours=240.0), wrong, square]).splitlines()
     assert lines[2:] == [
-        "| f32 | 2 | 1 | 0 | 1 | 0 | 1 % |",
-        "| f64 | 1 | 0 | 0 | 1 | 1 | 20 % |",
-        "| all | 3 | 1 | 0 | 2 | 1 | 20 % |",
+        "| R | bf16, f16 | 2 | 0 | 0 | 2 | 2 | 0.80 | 0.80 | 63 |",
+        "| R | f32 | 4 | 3 | 0 | 1 | 0 | 1.20 | 0.99 | 87 |",
+        "| L small | f64 | 1 | 1 | 0 | 0 | 0 | 1.20 | 1.20 | 95 |",
+        "| G | f32 | 1 | 0 | 0 | 1 | 1 | 0.53 | 0.53 | 42 |",
     ]
-    assert lead_of_rival(double) == pytest.approx(0.2)
+    assert lead_of_rival(halves[0]) == pytest.approx(0.2)
 
 
-def test_cells_far_behind_are_named_farthest_first() -> None:
-    lines = behind([row(ours=500.0), row(ours=600.0), row(ours=484.0), row()]).splitlines()
-    assert [line.split(" | ")[4:8] for line in lines[2:]] == [
-        ["600", "500", "480", "20 %"],
-        ["500", "500", "480", "4 %"],
-    ]
-
-
-def test_ranges_are_of_large_column_major_cells() -> None:
-    wide = row(Cell("R", "column", Problem(20480, 32, 20480, "f32")), ours=250.0)
-    assert ranges([row(), {**row(ours=250.0), "percent_of_floor": 60.0}, wide]).splitlines()[2:4] == [
-        "| f32 | up to 16 | 1.20 to 1.92; 60 to 95 % | – | – |",
-        "| f32 | 32 and 64 | 1.92; 152 % | – | – |",
+def test_cells_that_are_lost_are_named() -> None:
+    narrow = row(Cell("R", "row", Problem(20480, 2, 20480, "f32", "ttt")), ours=600.0)
+    single = row(Cell("T", "column", Problem(8, 8, 10_000_000, "f64", "tn")), ours=500.0)
+    assert lost([row(ours=500.0), narrow, row(ours=484.0), row(), single]).splitlines() == [
+        "- R, f32: 2 cells, n = 2, 8; at most 20 %",
+        "- T, f64: 1 cell, n = 8; at most 4 %",
     ]
 
 

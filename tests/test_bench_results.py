@@ -16,9 +16,9 @@ from benchmarks.headline import (
     gram,
     headline,
     means,
-    means_by_type,
     means_text,
     products,
+    runs_together,
     small_products,
 )
 from benchmarks.join import joined
@@ -241,9 +241,12 @@ def test_means_are_geometric_and_leave_small_cells_apart() -> None:
     )
 
 
-def test_means_have_a_column_a_type() -> None:
-    text = means_by_type([row(), row(SMALL, ours=250.0, lt=200.0)])
-    assert text.splitlines()[2:] == ["| R | column | 1.20 | – |", "| L small | row | – | 0.80 (1 of 1) |"]
+def test_runs_are_told_together() -> None:
+    earlier = {**FACTS, "date": "2026-11-20", "read_gbytes_per_s": 4600.0}
+    assert runs_together({**FACTS, "earlier_runs": [earlier], "rows": []}) == (
+        "NVIDIA H200, 580, nvcc 13.0, cuBLAS 130100; 2026-11-20 to 2026-11-21, 2 runs. Ceilings: 4.60 to 4.62 TB/s"
+        " read, 4.17 TB/s copied, 65.0 TFLOP/s by FMA in f32, 65.0 TFLOP/s on the tensor cores in f64."
+    )
 
 
 def test_the_headline_shows_the_shapes_of_its_set() -> None:

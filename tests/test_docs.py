@@ -85,6 +85,37 @@ def test_result_files_and_modules_that_are_named_are_there(path: Path) -> None:
         assert place.with_suffix(".py").exists() or (place / "__main__.py").exists(), module
 
 
+def functions() -> Iterator[tuple[Path, str]]:
+    """Those that a row of a table in architecture.md says are in the files that it links to."""
+    for line in (DOCS / "architecture.md").read_text(encoding="utf-8").splitlines():
+        cells = line.split(" | ")
+        files = [DOCS / link for link in LINK.findall(cells[0])] if line.startswith("| [") else []
+        for name in re.findall(r"`([^`]+)`", cells[1]) if files else ():
+            yield next((file for file in files if defines(file, name)), files[0]), name
+
+
+def defines(file: Path, name: str) -> bool:
+    """Whether the file defines the function, macro or table, or the method with its class."""
+    text = file.read_text(encoding="utf-8")
+    before = r"\b(?:def|class) " if file.suffix == ".py" else r"(?:^#define |^[a-zA-Z][\w *()]*[ *])"
+    after = r"\b" if file.suffix == ".py" else r"\("
+    of_table = re.search(rf"^{re.escape(name)} = ", text, re.MULTILINE) is not None
+    return of_table or all(re.search(f"{before}{part}{after}", text, re.MULTILINE) for part in name.split("."))
+
+
+def test_functions_that_are_named_are_in_their_files() -> None:
+    named = list(functions())
+    assert len(named) > 60
+    assert [f"{file.name}: {name}" for file, name in named if not defines(file, name)] == []
+
+
+def test_a_function_that_is_not_there_is_found() -> None:
+    routines = ROOT / "tsm2_tune/standin/c/routines.c"
+    assert [defines(routines, name) for name in ("VISITED", "type_of", "cublas_function")] == [True, True, False]
+    store = ROOT / "tsm2_tune/tuner/store.py"
+    assert [defines(store, name) for name in ("Store.best", "Store.render", "Shop.best")] == [True, False, False]
+
+
 # Examples
 
 
