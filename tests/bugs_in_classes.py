@@ -18,7 +18,7 @@ TSM2_PLAIN = spelt("tsm2:version=v1,threads=32,columns=2,prefetch=1")
 ISM2 = spelt("ism2:optimisation=2,threads=32,columns=2,prefetch=4,row_tiles=2")
 TSMM = spelt("tsmm:threads=64,vector_bytes=16,columns=2,prefetch=4,row_tiles=2")
 HELD = spelt("tsmm_held:threads=64,vector_bytes=16,depth=8,columns=4,across=32")
-TSMM_MMA = spelt("tsmm_mma:threads=64,strips=2,columns=32,depth=32,chunk=32,stages=2,through=2,splits=2")
+TSMM_MMA = spelt("tsmm_mma:threads=64,strips=2,columns=32,depth=32,ring_k=32,stages=2,copy=cg,splits=2")
 TSMM_ROWS = spelt("tsmm_rows:threads=128,vector_bytes=16,lanes=2,vectors=2,teams=2,columns=8,rows=4")
 TSMR = spelt("tsmr:threads=64,vectors=2,columns=4,prefetch=16,stages=2,row_tiles=2")
 TSMR_SPLIT = spelt("tsmr:threads=64,columns=2,prefetch=8,stages=4,splits=3")
@@ -28,24 +28,19 @@ TSMR_ROWS = spelt(
 )
 TSMR_HALF = spelt("tsmr_half:threads=64,lane_rows=4,columns=16,prefetch=32,stages=2")
 TSMR_TF32 = spelt("tsmr_tf32:threads=64,lane_rows=8,columns=16,prefetch=32,stages=2")
-TSMT = spelt("tsmt:threads=128,tile_rows=8,tile_columns=8,rows=8,columns=8,step=2,stages=2,splits=4")
-TSMT_MMA = spelt("tsmt_mma:threads=128,tile_rows=16,tile_columns=16,strips=1,octets=2,step=8,stages=2,splits=3")
-FEW = spelt("tsmt_few:threads=128,tile_rows=4,tile_columns=4,piece=4,stages=2,splits=4")
-STAGED = spelt(
-    "staged:threads=64,sharers=64,tile_rows=16,tile_columns=16,chunk=32,"
-    "stages=3,through=1,splits=3,rows=8,columns=8,step=1"
-)
+TSMT = spelt("tsmt:threads=128,block=8x8,thread=8x8x2,stages=2,splits=4")
+TSMT_MMA = spelt("tsmt_mma:threads=128,block=16x16,strips=1,octets=2,step=8,stages=2,splits=3")
+FEW = spelt("tsmt_few:threads=128,block=4x4,piece=4,stages=2,splits=4")
+STAGED = spelt("staged:threads=64,ring_threads=64,block=16x16x32,stages=3,copy=ca,splits=3,thread=8x8x1")
 STAGED_MMA = spelt(
-    "staged_mma:threads=128,sharers=32,tile_rows=16,tile_columns=16,"
-    "chunk=16,stages=2,through=1,strips=1,octets=2,ahead=1"
+    "staged_mma:threads=128,ring_threads=32,block=16x16x16,stages=2,copy=ca,warp=16x16,fragment_prefetch=1"
 )
 STAGED_ZMMA = spelt(
-    "staged_zmma:threads=128,sharers=128,tile_rows=16,tile_columns=16,"
-    "chunk=32,stages=2,through=0,splits=2,strips=2,octets=2"
+    "staged_zmma:threads=128,ring_threads=128,block=16x16x32,stages=2,copy=registers,splits=2,warp=16x16"
 )
-STAGED_HALF = spelt("staged_half:threads=128,tile_rows=64,tile_columns=32,chunk=32,stages=3,splits=2")
-GRAM = spelt("gram:threads=128,sharers=128,tile=16,chunk=128,stages=2,through=0,splits=2,lines=8,step=2")
-GRAM_MMA = spelt("gram_mma:threads=128,sharers=32,tile=16,chunk=16,stages=3,through=1,splits=2,warps=1")
+STAGED_HALF = spelt("staged_half:threads=128,block=64x32x32,stages=3,splits=2")
+GRAM = spelt("gram:threads=128,ring_threads=128,block=16,block_k=128,stages=2,copy=registers,splits=2,lines=8,step=2")
+GRAM_MMA = spelt("gram_mma:threads=128,ring_threads=32,block=16,block_k=16,stages=3,copy=ca,splits=2,warps=1")
 GEMM = spelt("gemm:block=32x32x8,threads=8x8,threads_a=32x2,threads_b=8x8,read=nc,buffers=2")
 GEMM_PIECES = spelt("gemm:block=64x64x8,threads=8x8,threads_a=32x2,threads_b=4x16,vector=2,read=nc,load=2")
 GEMV = spelt("gemv:threads=128,lanes=1,rows=4,vector=4,prefetch=8,splits=3")

@@ -42,21 +42,20 @@ TUNED = (  # with its time in microseconds, about that of an H200
         400.0,
     ),
     (
-        ("tsmt:threads=128,tile_rows=16,tile_columns=16,rows=8,columns=8,step=4,stages=2,splits=264"),
+        ("tsmt:threads=128,block=16x16,thread=8x8x4,stages=2,splits=264"),
         "16x16x1000000:f32:tn",
         45.0,
     ),
     (
         (
-            "staged:threads=128,sharers=128,tile_rows=16,tile_columns=16,chunk=128,stages=2,"
-            "through=0,splits=264,min_blocks=3,rows=8,columns=8,step=2"
+            "staged:threads=128,ring_threads=128,block=16x16x128,stages=2,copy=registers,splits=264,min_blocks=3,thread=8x8x2"
         ),
         "16x16x1000000:f64:tn",
         80.0,
     ),
     ("tsmr:threads=128,columns=4,prefetch=8,stages=4,splits=12", "20480x4x20480:c64:nn", 800.0),
     (
-        ("tsmt:threads=128,tile_rows=4,tile_columns=4,rows=4,columns=4,step=2,stages=1,splits=264"),
+        ("tsmt:threads=128,block=4x4,thread=4x4x2,stages=1,splits=264"),
         "4x4x1000000:c64:cn",
         30.0,
     ),

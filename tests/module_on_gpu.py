@@ -27,20 +27,18 @@ TUNED = (
     ),
     (
         (
-            "staged:threads=128,sharers=128,tile_rows=16,tile_columns=16,chunk=128,stages=2,"
-            "through=0,splits=264,min_blocks=3,rows=8,columns=8,step=2"
+            "staged:threads=128,ring_threads=128,block=16x16x128,stages=2,copy=registers,splits=264,min_blocks=3,thread=8x8x2"
         ),
         "16x16x1000000:f32:ntt",
     ),
     (
         (
-            "tsmr_rows:threads=128,vector_bytes=16,lanes=8,rows=2,columns=4,"
-            "vectors=2,stages=2,splits=2,strips=10,min_blocks=3"
+            "tsmr_rows:threads=128,vector_bytes=16,lanes=8,rows=2,columns=4,vectors=2,stages=2,splits=2,strips=10,min_blocks=3"
         ),
         "20480x8x1024:f32:tnt",
     ),
     (
-        ("gram:threads=128,sharers=128,tile=16,chunk=128,stages=2,through=0,splits=264,lines=8,step=2"),
+        ("gram:threads=128,ring_threads=128,block=16,block_k=128,stages=2,copy=registers,splits=264,lines=8,step=2"),
         "16x16x1000000:f32:nxt",
     ),
     (
@@ -49,8 +47,7 @@ TUNED = (
     ),
     (
         (
-            "staged:threads=128,sharers=128,tile_rows=16,tile_columns=16,chunk=128,stages=2,"
-            "through=0,splits=264,min_blocks=3,rows=8,columns=8,step=2"
+            "staged:threads=128,ring_threads=128,block=16x16x128,stages=2,copy=registers,splits=264,min_blocks=3,thread=8x8x2"
         ),
         "16x16x1000000:f64:ntt",
     ),

@@ -148,7 +148,7 @@ class Compiling(Tuner):
         return AttemptResult(Outcome.OK, "", verdict=Verdict(True, 0.1, "right"))
 
     def _compile(self, source: KernelSource, **_: Any) -> Binary:
-        spelt = source.text[3 : source.text.index(": ")]
+        spelt = source.text.partition("\n")[0].removeprefix("// ")
         family = EVERY.get(family_spelt(spelt))
         every = family.configurations() if family else ()
         if not any(c.kernel_text == spelt and source == render(self._problem, c) for c in every):

@@ -207,7 +207,7 @@ def test_a_run_on_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.chdir(tmp_path)
     result = ResultFile(Path("winners.json"), dict(FACTS))
     result.add(row(Cell("R", "column", Problem(64, 3, 64, "f32"))))
-    of_t = "tsmt:threads=128,tile_rows=4,tile_columns=4,rows=4,columns=4,step=4,stages=1,splits=16"
+    of_t = "tsmt:threads=128,block=4x4,thread=4x4x4,stages=1,splits=16"
     result.add(row(Cell("T", "column", Problem(3, 4, 300, "f32", "tn"))) | {"configuration": of_t})
 
     def run(*arguments: str) -> Any:

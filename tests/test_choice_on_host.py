@@ -33,35 +33,30 @@ TUNED = (  # with its time in microseconds
     ("tsmm:threads=64,vector_bytes=4,columns=2,prefetch=4,row_tiles=4", "3000x4x20:f32:nn", 100.0),
     (
         (
-            "tsmr_rows:threads=128,vector_bytes=16,lanes=8,rows=2,columns=4,"
-            "vectors=2,stages=2,splits=2,strips=10,min_blocks=3"
+            "tsmr_rows:threads=128,vector_bytes=16,lanes=8,rows=2,columns=4,vectors=2,stages=2,splits=2,strips=10,min_blocks=3"
         ),
         "400x4x520:f32:tn",
         300.0,
     ),
     (
-        (
-            "staged:threads=128,sharers=128,tile_rows=16,tile_columns=16,chunk=128,"
-            "stages=2,through=0,splits=16,rows=8,columns=8,step=2"
-        ),
+        ("staged:threads=128,ring_threads=128,block=16x16x128,stages=2,copy=registers,splits=16,thread=8x8x2"),
         "19x9x2600:f32:tt",
         150.0,
     ),
     (
         (
-            "staged_mma:threads=128,sharers=128,tile_rows=64,tile_columns=32,chunk=16,"
-            "stages=3,through=1,splits=16,strips=2,octets=2,ahead=1"
+            "staged_mma:threads=128,ring_threads=128,block=64x32x16,stages=3,copy=ca,splits=16,warp=32x16,fragment_prefetch=1"
         ),
         "48x32x640:f64:tn",
         200.0,
     ),
     (
-        ("tsmm_mma:threads=128,strips=2,columns=16,depth=32,chunk=16,stages=3,through=1,splits=16"),
+        ("tsmm_mma:threads=128,strips=2,columns=16,depth=32,ring_k=16,stages=3,copy=ca,splits=16"),
         "900x16x40:f64:nn",
         200.0,
     ),
     (
-        ("tsmt:threads=128,tile_rows=4,tile_columns=4,rows=4,columns=4,step=2,stages=1,splits=16"),
+        ("tsmt:threads=128,block=4x4,thread=4x4x2,stages=1,splits=16"),
         "4x2x2600:c64:cn",
         100.0,
     ),

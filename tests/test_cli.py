@@ -348,7 +348,7 @@ def test_source_prints_any_configuration_that_is_listed(family: Any) -> None:
     typed = ("--dtype", dtype.element_name, "--math", dtype.math)
     result = run("source", config.text, *typed, "--op", op)
     assert result.exit_code == 0
-    assert result.output.startswith(f"// {config.kernel_text}: ")
+    assert result.output.startswith(f"// {config.kernel_text}\n// ")
     assert f"using scalar = {dtype.c_type};" in result.output
 
 

@@ -164,17 +164,13 @@ def test_conjugates_are_for_complex_types() -> None:
         ("tsmm_rows:threads=128,vector_bytes=4,lanes=1,columns=1,rows=2,min_blocks=2", ("f32", "c64"), "ttt"),
         (
             (
-                "tsmr_rows:threads=256,vector_bytes=4,lanes=32,rows=4,columns=1,"
-                "vectors=2,stages=2,strips=2,min_blocks=2"
+                "tsmr_rows:threads=256,vector_bytes=4,lanes=32,rows=4,columns=1,vectors=2,stages=2,strips=2,min_blocks=2"
             ),
             ("f32", "f64"),
             "ttt",
         ),
         (
-            (
-                "staged:threads=128,sharers=128,tile_rows=16,tile_columns=16,chunk=128,"
-                "stages=2,through=0,splits=16,rows=8,columns=8,step=4"
-            ),
+            ("staged:threads=128,ring_threads=128,block=16x16x128,stages=2,copy=registers,splits=16,thread=8x8x4"),
             ("f32", "f64"),
             "tn",
         ),
@@ -190,7 +186,7 @@ def test_no_source_is_printed_that_would_be_wrong(configuration: str, dtypes: tu
 def test_the_source_of_a_complex_kernel_conjugates() -> None:
     text = run(
         "source",
-        ("tsmt:threads=128,tile_rows=16,tile_columns=16,rows=8,columns=4,step=2,stages=1,splits=264"),
+        ("tsmt:threads=128,block=16x16,thread=8x4x2,stages=1,splits=264"),
         "--dtype",
         "c64",
         "--op",
@@ -216,7 +212,7 @@ def test_gram_is_an_op_of_every_type() -> None:
     assert "shape 8x4x1000 with op tx: a matrix times itself has m = n" in " ".join(result.output.split())
     text = run(
         "source",
-        ("gram:threads=128,sharers=128,tile=16,chunk=128,stages=2,through=0,splits=396,lines=8,step=1"),
+        ("gram:threads=128,ring_threads=128,block=16,block_k=128,stages=2,copy=registers,splits=396,lines=8,step=1"),
         "--op",
         "gram",
     ).output
@@ -224,7 +220,9 @@ def test_gram_is_an_op_of_every_type() -> None:
     assert (
         run(
             "source",
-            ("gram:threads=128,sharers=128,tile=16,chunk=128,stages=2,through=0,splits=396,lines=8,step=1"),
+            (
+                "gram:threads=128,ring_threads=128,block=16,block_k=128,stages=2,copy=registers,splits=396,lines=8,step=1"
+            ),
             "--op",
             "tn",
         ).exit_code

@@ -58,8 +58,7 @@ def test_those_that_stream_a_through_registers_down_its_columns_have_vectors_of_
 
 def test_rings_copy_lines_that_are_no_whole_vectors_element_by_element() -> None:
     config = StagedSmmaConfig.parse(
-        "staged_smma:threads=128,sharers=128,tile_rows=128,tile_columns=64,chunk=32,"
-        "stages=2,through=1,splits=264,min_blocks=2,strips=4,octets=4"
+        "staged_smma:threads=128,ring_threads=128,block=128x64x32,stages=2,copy=ca,splits=264,min_blocks=2,warp=64x32"
     )
     assert config is not None
     division = FAMILIES["staged_smma"].division(config, Problem(20480, 64, 20480, "f32", "nn"), 2)
@@ -68,7 +67,7 @@ def test_rings_copy_lines_that_are_no_whole_vectors_element_by_element() -> None
 
 def test_b_in_shared_memory_is_a_part_of_k() -> None:
     config = TsmmMmaConfig.parse(
-        "tsmm_mma:threads=256,strips=2,columns=64,depth=64,chunk=32,stages=4,through=1,splits=132"
+        "tsmm_mma:threads=256,strips=2,columns=64,depth=64,ring_k=32,stages=4,copy=ca,splits=132"
     )
     assert config is not None
     division = FAMILIES["tsmm_mma"].division(config, Problem(10**6, 64, 64, "f32", "nn"), 1)

@@ -81,8 +81,7 @@ def test_sums_of_splits_cost_time() -> None:
     few, many = (sums_us(candidate(replace(TSMR, splits=splits))) for splits in (2, 48))
     assert 0 < few < many
     in_groups = config_spelt(
-        "staged:threads=128,sharers=128,tile_rows=64,tile_columns=64,chunk=32,"
-        "stages=3,through=1,splits=396,rows=8,columns=8,step=1"
+        "staged:threads=128,ring_threads=128,block=64x64x32,stages=3,copy=ca,splits=396,thread=8x8x1"
     )
     assert in_groups is not None
     of_t = candidate(in_groups, Problem(64, 64, 10**6, "f32", "tn"))

@@ -84,9 +84,7 @@ def test_nothing_vanishes(problem: Problem, device: str) -> None:
 def test_a_configuration_is_read_in_any_order_and_without_what_is_usual() -> None:
     config = TsmrConfig(128, 1, 8, 8, 4, 1, 1, 1)
     assert config.text == "tsmr:threads=128,columns=8,prefetch=8,stages=4"
-    assert (
-        TsmrConfig.parse("tsmr:stages=4,splits=1,threads=128,vectors=1,columns=8,prefetch=8,evict_first=1") == config
-    )
+    assert TsmrConfig.parse(f"tsmr:evict_first=1,vectors=1,{config.text.removeprefix('tsmr:')},splits=1") == config
     assert GemmConfig.parse(STENCIL.text) == STENCIL
     for wrong in (
         "tsmr:threads=128,columns=8,prefetch=8",  # stages are missing
@@ -100,7 +98,13 @@ def test_a_configuration_is_read_in_any_order_and_without_what_is_usual() -> Non
         "tsmr:",
     ):
         assert TsmrConfig.parse(wrong) is None
-    for wrong in ("block=96x96", "block=96x96x16x2", "block=96xx16", "block=96x96x16,m_blk=96"):
+    for wrong in (
+        "block=96x96",
+        "block=96x96x16x2",
+        "block=96xx16",
+        "block=96x96x16,m_blk=96",
+        "m_blk=96,n_blk=96,k_blk=16",
+    ):
         assert GemmConfig.parse(STENCIL.text.replace("block=96x96x16", wrong)) is None
 
 

@@ -30,6 +30,8 @@ from tsm2_tune.generator.profiles import PROFILES
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.roofline import data_sheet, modelled
 from tsm2_tune.generator.space import unfit
+from tsm2_tune.generator.spelling import value_spelt
+from tsm2_tune.generator.tunables import declared
 from tsm2_tune.options import (
     LARGE,
     LARGE_SQUARE,
@@ -224,10 +226,11 @@ def _what_is_wrong(family: Family[Any], config: KernelConfig | None) -> str:
     every = list(family.configurations())
     if config is None:
         return f"they are spelt like {every[0].text}"
-    for name, value in config.early.tunables.items():
-        known = sorted({one.tunables[name] for one in every})
-        if value not in known:
-            return f"{name} is one of {', '.join(map(str, known))}"
+    for one in declared(type(config)):
+        known = sorted({other.tunables[one.name] for other in every})
+        if config.early.tunables[one.name] not in known:
+            name = one.word if one.word == one.name else f"{one.name} in {one.word}="
+            return f"{name} is one of {', '.join(value_spelt(one, value) for value in known)}"
     return "each of its values is right, but not with the others; tsm2-tune space --list names all"
 
 

@@ -58,7 +58,8 @@ def print_space(space: SearchSpace, console: Console, *, explain: bool) -> None:
             print_line(console, f"{name}, {kept_of[name] or 'none'} kept: {family.summary}")
             for one in declared(family.config_type) if kept_of[name] else ():
                 symbol = f" [{one.tunable.symbol}]" if one.tunable.symbol else ""
-                print_line(console, f"  {one.name}{symbol}: {one.tunable.about}")
+                name = one.word if one.word == one.name else f"{one.word} ({one.name})"
+                print_line(console, f"  {name}{symbol}: {one.tunable.about}")
 
 
 def print_devices(found: Sequence[tuple[str, str, DeviceLimits]], console: Console) -> None:

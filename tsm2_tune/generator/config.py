@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
-from itertools import groupby
 from typing import Any, ClassVar, Self
 
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.tunables import declared
+from tsm2_tune.generator.spelling import read, read_letters, spelt
+from tsm2_tune.generator.tunables import TunableValue, declared
 from tsm2_tune.runtime.launch import FLAT_SPLITS, GROUP_SPLITS, Launch
 
 __all__ = [
@@ -25,9 +24,7 @@ __all__ = [
     "TunableValue",
 ]  # fmt: skip
 
-TunableValue = int | str
 NAME = re.compile("[a-z][a-z0-9_]*")  # of a family
-SPELT = {int: "0|[1-9][0-9]{0,9}", str: "[a-z][a-z0-9]*"}  # by the type of a tunable
 
 
 def family_spelt(text: str) -> str:
@@ -62,7 +59,7 @@ class KernelConfig:
     @property
     def text(self) -> str:
         """The one spelling, such as tsm2:version=v3,threads=128,columns=8,prefetch=4."""
-        return self._spelt(self.tunables)
+        return f"{self.family}:{spelt(declared(type(self)), self.tunables)}"
 
     @property
     def kernel_text(self) -> str:
@@ -71,7 +68,8 @@ class KernelConfig:
         One that does not split k has another kernel than those that do.
         """
         launch_tunables = [name for name in self.launch_tunables() if name != "splits" or self.has_splits]
-        return self._spelt(self.tunables | dict.fromkeys(launch_tunables, "*"))
+        values = self.tunables | dict.fromkeys(launch_tunables, "*")
+        return f"{self.family}:{spelt(declared(type(self)), values)}"
 
     @property
     def early(self) -> Self:
@@ -91,14 +89,6 @@ class KernelConfig:
         """Whether blocks leave sums to be added up, of parts of k or of all work."""
         return int(getattr(self, "splits", 1)) > 1
 
-    def _spelt(self, values: Mapping[str, TunableValue]) -> str:
-        said = []
-        for word, group in groupby(declared(type(self)), key=lambda one: one.said):
-            together = list(group)
-            if [values[one.name] for one in together] != [one.usual for one in together]:
-                said.append(f"{word}={'x'.join(str(values[one.name]) for one in together)}")
-        return f"{self.family}:{','.join(said)}"
-
     @property
     def json(self) -> str:
         """The tunables as canonical JSON: sorted keys, no spaces."""
@@ -110,42 +100,13 @@ class KernelConfig:
 
         Older versions have a letter for each tunable: tsm2-v3-t128-c8-p4.
         """
-        family, colon, rest = text.partition(":")
-        if not colon:
-            return cls._parse_letters(text)
-        said = [one.partition("=") for one in rest.split(",")]
-        values = {word: value for word, _, value in said}
-        known = {word: list(group) for word, group in groupby(declared(cls), key=lambda one: one.said)}
-        if family != cls.family or len(values) < len(said) or not values.keys() <= known.keys():
-            return None
-        found: dict[str, Any] = {}
-        for word, together in known.items():
-            if word not in values:
-                found |= {one.name: one.usual for one in together}
-                continue
-            parts = values[word].split("x") if len(together) > 1 else [values[word]]
-            if len(parts) != len(together):
-                return None
-            for one, part in zip(together, parts, strict=True):
-                found[one.name] = one.type(part) if re.fullmatch(SPELT[one.type], part) else None
-        return None if None in found.values() else cls(**found)
-
-    @classmethod
-    def _parse_letters(cls, text: str) -> Self | None:
-        required = cls._required()
-        values = (
-            f"(?:-{one.tunable.letter}({SPELT[one.type]})){'' if one.name in required else '?'}"
-            for one in declared(cls)
-        )
-        found = re.fullmatch("".join([cls.family, *values]), text)
-        if found is None:
-            return None
-        spelt = zip(declared(cls), found.groups(), strict=True)
-        return cls(**{one.name: one.type(value) for one, value in spelt if value is not None})
-
-    @classmethod
-    def _required(cls) -> set[str]:
-        return {field.name for field in fields(cls) if field.default is MISSING}
+        found = None
+        if text.startswith(f"{cls.family}:"):
+            found = read(declared(cls), text.removeprefix(f"{cls.family}:"))
+        elif text.startswith(f"{cls.family}-"):
+            optional = frozenset(field.name for field in fields(cls) if field.default is not MISSING)
+            found = read_letters(declared(cls), optional, text.removeprefix(f"{cls.family}-"))
+        return None if found is None else cls(**dict[str, Any](found))
 
     @classmethod
     def from_tunables(cls, values: dict[str, Any]) -> Self:

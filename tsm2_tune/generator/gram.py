@@ -29,13 +29,24 @@ class GramBaseConfig(KernelConfig):
 
     threads: Annotated[int, Tunable("threads of a block", letter="t")]
     sharers: Annotated[
-        int, Tunable("threads that share a ring in shared memory: a warp's or the block's", letter="w")
+        int,
+        Tunable(
+            "threads that share a ring in shared memory: a warp's or the block's", word="ring_threads", letter="w"
+        ),
     ]
-    tile: Annotated[int, Tunable("columns of X, which are rows and columns of C, of one block", letter="m")]
-    chunk: Annotated[int, Tunable("products along k in one place of the ring", letter="d")]
+    tile: Annotated[
+        int, Tunable("columns of X, which are rows and columns of C, of one block", word="block", letter="m")
+    ]
+    chunk: Annotated[int, Tunable("products along k in one place of the ring", word="block_k", letter="d")]
     stages: Annotated[int, Tunable("places of the ring, on their way or arrived", letter="s")]
     through: Annotated[
-        int, Tunable("what is on the way to shared memory: 0 registers, 1 the L1, 2 the L2 alone", letter="l")
+        int,
+        Tunable(
+            "what is on the way to shared memory: 0 registers, 1 the L1, 2 the L2 alone",
+            word="copy",
+            values=("registers", "ca", "cg"),
+            letter="l",
+        ),
     ]
     splits: Annotated[int, Tunable("blocks among which k is divided", usual=1, is_launch=True, letter="k")]
     min_blocks: Annotated[

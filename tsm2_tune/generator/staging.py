@@ -35,14 +35,23 @@ class StagingConfig(KernelConfig):
 
     threads: Annotated[int, Tunable("threads of a block", letter="t")]
     sharers: Annotated[
-        int, Tunable("threads that share a ring in shared memory: a warp's or the block's", letter="w")
+        int,
+        Tunable(
+            "threads that share a ring in shared memory: a warp's or the block's", word="ring_threads", letter="w"
+        ),
     ]
-    tile_rows: Annotated[int, Tunable("rows of C that one block computes", letter="m")]
-    tile_columns: Annotated[int, Tunable("columns of C that one block computes", letter="n")]
-    chunk: Annotated[int, Tunable("products along k in one place of the ring", letter="d")]
+    tile_rows: Annotated[int, Tunable("rows of C that one block computes", word="block", letter="m")]
+    tile_columns: Annotated[int, Tunable("columns of C that one block computes", word="block", letter="n")]
+    chunk: Annotated[int, Tunable("products along k in one place of the ring", word="block", letter="d")]
     stages: Annotated[int, Tunable("places of the ring, on their way or arrived", letter="s")]
     through: Annotated[
-        int, Tunable("what is on the way to shared memory: 0 registers, 1 the L1, 2 the L2 alone", letter="l")
+        int,
+        Tunable(
+            "what is on the way to shared memory: 0 registers, 1 the L1, 2 the L2 alone",
+            word="copy",
+            values=("registers", "ca", "cg"),
+            letter="l",
+        ),
     ]
     splits: Annotated[
         int, Tunable("blocks among which all chunks of all tiles are divided", usual=1, is_launch=True, letter="k")

@@ -30,26 +30,26 @@ FERMI = 2  # major compute capability
 class StencilConfig(KernelConfig):
     """Every choice that the stencil needs, by the paper's names. An array for each number where it is a table."""
 
-    m_blk: Annotated[int, Tunable("rows of C that a block computes", symbol="M_blk", group="block", letter="m")]
-    n_blk: Annotated[int, Tunable("columns of C that a block computes", symbol="N_blk", group="block", letter="n")]
-    k_blk: Annotated[int, Tunable("products along k of a stripe", symbol="K_blk", group="block", letter="k")]
+    m_blk: Annotated[int, Tunable("rows of C that a block computes", symbol="M_blk", word="block", letter="m")]
+    n_blk: Annotated[int, Tunable("columns of C that a block computes", symbol="N_blk", word="block", letter="n")]
+    k_blk: Annotated[int, Tunable("products along k of a stripe", symbol="K_blk", word="block", letter="k")]
     m_dim: Annotated[
-        int, Tunable("threads of a block along the rows of C", symbol="M_dim", group="threads", letter="x")
+        int, Tunable("threads of a block along the rows of C", symbol="M_dim", word="threads", letter="x")
     ]
     n_dim: Annotated[
-        int, Tunable("threads of a block along the columns of C", symbol="N_dim", group="threads", letter="y")
+        int, Tunable("threads of a block along the columns of C", symbol="N_dim", word="threads", letter="y")
     ]
     m_dim_a: Annotated[
-        int, Tunable("the same threads reading A: along its memory", symbol="M_dimA", group="threads_a", letter="xa")
+        int, Tunable("the same threads reading A: along its memory", symbol="M_dimA", word="threads_a", letter="xa")
     ]
     n_dim_a: Annotated[
-        int, Tunable("the same threads reading A: across", symbol="N_dimA", group="threads_a", letter="ya")
+        int, Tunable("the same threads reading A: across", symbol="N_dimA", word="threads_a", letter="ya")
     ]
     m_dim_b: Annotated[
-        int, Tunable("the same threads reading B: along its memory", symbol="M_dimB", group="threads_b", letter="xb")
+        int, Tunable("the same threads reading B: along its memory", symbol="M_dimB", word="threads_b", letter="xb")
     ]
     n_dim_b: Annotated[
-        int, Tunable("the same threads reading B: across", symbol="N_dimB", group="threads_b", letter="yb")
+        int, Tunable("the same threads reading B: across", symbol="N_dimB", word="threads_b", letter="yb")
     ]
     vector: Annotated[
         int, Tunable("elements of shared memory that a thread reads at a time: 1 as published", usual=1, letter="v")

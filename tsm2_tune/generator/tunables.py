@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
+TunableValue = int | str
+
 
 @dataclass(frozen=True, slots=True)
 class Tunable:
@@ -16,8 +18,11 @@ class Tunable:
 
     about: str  # what it counts, or what its values mean
     symbol: str = ""  # the paper's
-    # Neighbouring tunables of one group are spelt as one: block=128x64x32.
-    group: str = ""
+    # What a spelling calls it, where that is not its name. Neighbours with the same word are spelt as one:
+    # block=128x64x32.
+    word: str = ""
+    unit: int = 1  # by which a spelling multiplies its value
+    values: tuple[str, ...] = ()  # how a spelling names the values 0, 1, ...
     usual: int | None = None  # the value that a spelling leaves out
     is_launch: bool = False  # whether it says how a kernel is started: the kernel's text has no such number
     # The values to which a search moves it in its fastest configurations alone. The space has the first one of these.
@@ -34,12 +39,13 @@ class Declared:
     tunable: Tunable
 
     @property
-    def said(self) -> str:
-        """The word that stands for it in a spelling, alone or with its group."""
-        return self.tunable.group or self.name
+    def word(self) -> str:
+        """What a spelling calls it, alone or with its neighbours."""
+        return self.tunable.word or self.name
 
     @property
     def usual(self) -> int | None:
+        """The value that a spelling leaves out."""
         return self.tunable.late[0] if self.tunable.late else self.tunable.usual
 
 

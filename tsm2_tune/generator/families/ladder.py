@@ -43,16 +43,27 @@ class LadderConfig(KernelConfig):
     family: ClassVar[str] = "ladder"
 
     step: Annotated[str, Tunable("one of naive, coalesced, tiled, coarse1d, coarse2d, vectorised", symbol="GeMM-")]
-    tile_rows: Annotated[int, Tunable("rows of C that a block computes", symbol="tiles_Arows", letter="m")]
-    tile_columns: Annotated[int, Tunable("columns of C that a block computes", symbol="tiles_Bcols", letter="n")]
+    tile_rows: Annotated[
+        int, Tunable("rows of C that a block computes", symbol="tiles_Arows", word="block", letter="m")
+    ]
+    tile_columns: Annotated[
+        int, Tunable("columns of C that a block computes", symbol="tiles_Bcols", word="block", letter="n")
+    ]
     tile_depth: Annotated[
         int,
         Tunable(
-            "products along k of the tiles in shared memory; 1 where there are none", symbol="tiles_Acols", letter="k"
+            "products along k of the tiles in shared memory; 1 where there are none",
+            symbol="tiles_Acols",
+            word="block",
+            letter="k",
         ),
     ]
-    coarse_rows: Annotated[int, Tunable("rows of C that a thread computes", symbol="COARSE_Y", letter="r")]
-    coarse_columns: Annotated[int, Tunable("columns of C that a thread computes", symbol="COARSE_X", letter="c")]
+    coarse_rows: Annotated[
+        int, Tunable("rows of C that a thread computes", symbol="COARSE_Y", word="thread", letter="r")
+    ]
+    coarse_columns: Annotated[
+        int, Tunable("columns of C that a thread computes", symbol="COARSE_X", word="thread", letter="c")
+    ]
 
     @property
     def threads(self) -> int:

@@ -72,9 +72,11 @@ class StagedConfig(StagingConfig):
 
     family: ClassVar[str] = "staged"
 
-    rows: Annotated[int, Tunable("rows of C that one thread accumulates in registers", letter="r")]
-    columns: Annotated[int, Tunable("columns of C that one thread accumulates in registers", letter="c")]
-    step: Annotated[int, Tunable("products along k that one thread multiplies at a time", letter="p")]
+    rows: Annotated[int, Tunable("rows of C that one thread accumulates in registers", word="thread", letter="r")]
+    columns: Annotated[
+        int, Tunable("columns of C that one thread accumulates in registers", word="thread", letter="c")
+    ]
+    step: Annotated[int, Tunable("products along k that one thread multiplies at a time", word="thread", letter="p")]
 
 
 def _reads_fit_vectors(candidate: Candidate) -> bool:

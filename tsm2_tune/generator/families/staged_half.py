@@ -53,9 +53,9 @@ class StagedHalfConfig(KernelConfig):
     family: ClassVar[str] = "staged_half"
 
     threads: Annotated[int, Tunable("threads of a block", letter="t")]
-    tile_rows: Annotated[int, Tunable("rows of C that one block computes", letter="m")]
-    tile_columns: Annotated[int, Tunable("columns of C that one block computes", letter="n")]
-    chunk: Annotated[int, Tunable("products along k in one place of the ring", letter="d")]
+    tile_rows: Annotated[int, Tunable("rows of C that one block computes", word="block", letter="m")]
+    tile_columns: Annotated[int, Tunable("columns of C that one block computes", word="block", letter="n")]
+    chunk: Annotated[int, Tunable("products along k in one place of the ring", word="block", letter="d")]
     stages: Annotated[int, Tunable("places of the ring", letter="s")]
     splits: Annotated[
         int,

@@ -130,13 +130,19 @@ class StagedMmaConfig(StagingConfig):
 
     family: ClassVar[str] = "staged_mma"
 
-    strips: Annotated[int, Tunable("strips of 16 rows of C that one warp accumulates in registers", letter="r")]
-    octets: Annotated[int, Tunable("octets of columns of C that one warp accumulates in registers", letter="c")]
+    strips: Annotated[
+        int,
+        Tunable("strips of 16 rows of C that one warp accumulates in registers", word="warp", unit=16, letter="r"),
+    ]
+    octets: Annotated[
+        int, Tunable("octets of columns of C that one warp accumulates in registers", word="warp", unit=8, letter="c")
+    ]
     ahead: Annotated[
         int,
         Tunable(
             "1: a chunk's first products are loaded before the last of the one before are multiplied",
             usual=0,
+            word="fragment_prefetch",
             letter="a",
         ),
     ]

@@ -118,13 +118,18 @@ class StagedZmmaConfig(StagingConfig):
 
     family: ClassVar[str] = "staged_zmma"
 
-    strips: Annotated[int, Tunable("strips of 8 rows of C that one warp accumulates in registers", letter="r")]
-    octets: Annotated[int, Tunable("octets of columns of C that one warp accumulates in registers", letter="c")]
+    strips: Annotated[
+        int, Tunable("strips of 8 rows of C that one warp accumulates in registers", word="warp", unit=8, letter="r")
+    ]
+    octets: Annotated[
+        int, Tunable("octets of columns of C that one warp accumulates in registers", word="warp", unit=8, letter="c")
+    ]
     ahead: Annotated[
         int,
         Tunable(
             "1: a chunk's first products are loaded before the last of the one before are multiplied",
             usual=0,
+            word="fragment_prefetch",
             letter="a",
         ),
     ]

@@ -85,10 +85,16 @@ class TsmmMmaConfig(KernelConfig):
     ]
     columns: Annotated[int, Tunable("columns of B in shared memory, and of C in registers", letter="c")]
     depth: Annotated[int, Tunable("rows of B in shared memory", letter="d")]
-    chunk: Annotated[int, Tunable("products along k in one place of a warp's ring", letter="p")]
+    chunk: Annotated[int, Tunable("products along k in one place of a warp's ring", word="ring_k", letter="p")]
     stages: Annotated[int, Tunable("places of the ring, on their way or arrived", letter="s")]
     through: Annotated[
-        int, Tunable("what A passes on its way to shared memory: 1 the L1, 2 the L2 alone", letter="l")
+        int,
+        Tunable(
+            "what A passes on its way to shared memory: 1 the L1, 2 the L2 alone",
+            word="copy",
+            values=("registers", "ca", "cg"),
+            letter="l",
+        ),
     ]
     splits: Annotated[int, Tunable("blocks among which all rows are divided", usual=1, is_launch=True, letter="k")]
     teams: Annotated[

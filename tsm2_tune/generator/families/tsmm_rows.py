@@ -81,7 +81,9 @@ class TsmmRowsConfig(KernelConfig):
     min_blocks: Annotated[
         int, Tunable("blocks that a multiprocessor must hold, which bounds the registers", usual=1, letter="m")
     ]
-    joined: Annotated[int, Tunable("rows of A that one vector holds", usual=1, letter="j")] = 1
+    joined: Annotated[
+        int, Tunable("rows of A that one vector holds", usual=1, word="rows_per_vector", letter="j")
+    ] = 1
     evict_first: EvictFirst = 1
 
 

@@ -108,11 +108,13 @@ class TsmtConfig(KernelConfig):
     family: ClassVar[str] = "tsmt"
 
     threads: Annotated[int, Tunable("threads of a block", letter="t")]
-    tile_rows: Annotated[int, Tunable("rows of C that one block computes", letter="m")]
-    tile_columns: Annotated[int, Tunable("columns of C that one block computes", letter="n")]
-    rows: Annotated[int, Tunable("rows of C that one thread accumulates in registers", letter="r")]
-    columns: Annotated[int, Tunable("columns of C that one thread accumulates in registers", letter="c")]
-    step: Annotated[int, Tunable("products along k that one thread loads for at a time", letter="p")]
+    tile_rows: Annotated[int, Tunable("rows of C that one block computes", word="block", letter="m")]
+    tile_columns: Annotated[int, Tunable("columns of C that one block computes", word="block", letter="n")]
+    rows: Annotated[int, Tunable("rows of C that one thread accumulates in registers", word="thread", letter="r")]
+    columns: Annotated[
+        int, Tunable("columns of C that one thread accumulates in registers", word="thread", letter="c")
+    ]
+    step: Annotated[int, Tunable("products along k that one thread loads for at a time", word="thread", letter="p")]
     stages: Annotated[
         int, Tunable("such loads that one thread has in registers, on their way or arrived", letter="s")
     ]

@@ -60,8 +60,8 @@ class TsmtFewConfig(KernelConfig):
     family: ClassVar[str] = "tsmt_few"
 
     threads: Annotated[int, Tunable("threads of a block", letter="t")]
-    tile_rows: Annotated[int, Tunable("rows of C of which every thread has sums", letter="m")]
-    tile_columns: Annotated[int, Tunable("columns of C of which every thread has sums", letter="n")]
+    tile_rows: Annotated[int, Tunable("rows of C of which every thread has sums", word="block", letter="m")]
+    tile_columns: Annotated[int, Tunable("columns of C of which every thread has sums", word="block", letter="n")]
     piece: Annotated[int, Tunable("neighbours along k that one thread has of every line at a time", letter="p")]
     stages: Annotated[
         int, Tunable("such pieces that one thread has in registers, on their way or arrived", letter="s")

@@ -77,11 +77,16 @@ class TsmtHalfConfig(KernelConfig):
     family: ClassVar[str] = "tsmt_half"
 
     threads: Annotated[int, Tunable("threads of a block", letter="t")]
-    tile_rows: Annotated[int, Tunable("rows of C that one block computes", letter="m")]
-    tile_columns: Annotated[int, Tunable("columns of C that one block computes", letter="n")]
-    strips: Annotated[int, Tunable("strips of 16 rows of C that one warp accumulates in registers", letter="r")]
-    octets: Annotated[int, Tunable("octets of columns of C that one warp accumulates in registers", letter="c")]
-    chunk: Annotated[int, Tunable("products along k in one place of the ring", letter="d")]
+    tile_rows: Annotated[int, Tunable("rows of C that one block computes", word="block", letter="m")]
+    tile_columns: Annotated[int, Tunable("columns of C that one block computes", word="block", letter="n")]
+    strips: Annotated[
+        int,
+        Tunable("strips of 16 rows of C that one warp accumulates in registers", word="warp", unit=16, letter="r"),
+    ]
+    octets: Annotated[
+        int, Tunable("octets of columns of C that one warp accumulates in registers", word="warp", unit=8, letter="c")
+    ]
+    chunk: Annotated[int, Tunable("products along k in one place of the ring", word="block_k", letter="d")]
     stages: Annotated[
         int, Tunable("places of the ring: 2 fed from registers, or more fed by asynchronous copies", letter="s")
     ]

@@ -75,8 +75,8 @@ class TsmtMmaConfig(KernelConfig):
     family: ClassVar[str] = "tsmt_mma"
 
     threads: Annotated[int, Tunable("threads of a block", letter="t")]
-    tile_rows: Annotated[int, Tunable("rows of C that one block computes", letter="m")]
-    tile_columns: Annotated[int, Tunable("columns of C that one block computes", letter="n")]
+    tile_rows: Annotated[int, Tunable("rows of C that one block computes", word="block", letter="m")]
+    tile_columns: Annotated[int, Tunable("columns of C that one block computes", word="block", letter="n")]
     strips: Annotated[
         int, Tunable("strips of 16 rows of C, or of 8, that one warp accumulates in registers", letter="r")
     ]

@@ -78,10 +78,12 @@ class TsmtRingConfig(KernelConfig):
     family: ClassVar[str] = "tsmt_ring"
 
     threads: Annotated[int, Tunable("threads of a block", letter="t")]
-    tile_rows: Annotated[int, Tunable("rows of C that one block computes", letter="m")]
-    tile_columns: Annotated[int, Tunable("columns of C that one block computes", letter="n")]
-    rows: Annotated[int, Tunable("rows of C that one thread accumulates in registers", letter="r")]
-    columns: Annotated[int, Tunable("columns of C that one thread accumulates in registers", letter="c")]
+    tile_rows: Annotated[int, Tunable("rows of C that one block computes", word="block", letter="m")]
+    tile_columns: Annotated[int, Tunable("columns of C that one block computes", word="block", letter="n")]
+    rows: Annotated[int, Tunable("rows of C that one thread accumulates in registers", word="thread", letter="r")]
+    columns: Annotated[
+        int, Tunable("columns of C that one thread accumulates in registers", word="thread", letter="c")
+    ]
     together: Annotated[
         int,
         Tunable(
@@ -91,7 +93,10 @@ class TsmtRingConfig(KernelConfig):
         ),
     ]
     place_kib: Annotated[
-        int, Tunable("KiB of one place of the ring, as nearly as its products can be shared", letter="d")
+        int,
+        Tunable(
+            "KiB of one place of the ring, as nearly as its products can be shared", word="stage_kib", letter="d"
+        ),
     ]
     stages: Annotated[int, Tunable("places of the ring, on their way or arrived", letter="s")]
     splits: Annotated[int, Tunable("blocks among which k is divided", usual=1, is_launch=True, letter="k")]

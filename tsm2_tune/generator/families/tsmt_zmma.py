@@ -44,10 +44,14 @@ class TsmtZmmaConfig(KernelConfig):
     family: ClassVar[str] = "tsmt_zmma"
 
     threads: Annotated[int, Tunable("threads of a block", letter="t")]
-    tile_rows: Annotated[int, Tunable("rows of C that one block computes", letter="m")]
-    tile_columns: Annotated[int, Tunable("columns of C that one block computes", letter="n")]
-    strips: Annotated[int, Tunable("strips of 8 rows of C that one warp accumulates in registers", letter="r")]
-    octets: Annotated[int, Tunable("octets of columns of C that one warp accumulates in registers", letter="c")]
+    tile_rows: Annotated[int, Tunable("rows of C that one block computes", word="block", letter="m")]
+    tile_columns: Annotated[int, Tunable("columns of C that one block computes", word="block", letter="n")]
+    strips: Annotated[
+        int, Tunable("strips of 8 rows of C that one warp accumulates in registers", word="warp", unit=8, letter="r")
+    ]
+    octets: Annotated[
+        int, Tunable("octets of columns of C that one warp accumulates in registers", word="warp", unit=8, letter="c")
+    ]
     step: Annotated[int, Tunable("products along k that one warp loads for at a time", letter="p")]
     stages: Annotated[int, Tunable("such loads that one warp has in registers, on their way or arrived", letter="s")]
     splits: Annotated[int, Tunable("blocks among which k is divided", usual=1, is_launch=True, letter="k")]
