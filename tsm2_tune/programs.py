@@ -100,7 +100,7 @@ def run(
         become(program, standing)
     with journal_folder() as journal:
         status = ran(program, standing, journal)
-        _report(written_in(journal), has_times=report)
+        _report(written_in(journal), status, has_times=report)
     ctx.exit(status)
 
 
@@ -150,6 +150,9 @@ def record(ctx: click.Context, output: str, worth: float, program: tuple[str, ..
     with journal_folder() as journal:
         status = ran(program, standing, journal)
         written = written_in(journal)
+    if status and written.is_empty:
+        _tell(f"nothing was written: {_failed(status)} before any product was seen")
+        ctx.exit(status)
     text = "".join(f"{line}\n" for line in recorded(written, program, worth))
     if output == "-":
         click.echo(text, nl=False)
@@ -157,7 +160,7 @@ def record(ctx: click.Context, output: str, worth: float, program: tuple[str, ..
         _write(text, output)
         calls = sum(one.calls for one in written.seen)
         products = f"{count_of(len(written.seen), 'different product')}, {calls} in all"
-        _tell(f"wrote {output}: {products if written.seen or written.besides else NONE_SEEN}")
+        _tell(f"wrote {output}: {NONE_SEEN if written.is_empty else products}")
         for sentence in written.besides:
             _tell(sentence)
     ctx.exit(status)
@@ -192,12 +195,16 @@ def _write(text: str, output: str) -> None:
         raise InputError(f"{error}; what was recorded is on standard output") from None
 
 
-def _report(written: Written, *, has_times: bool) -> None:
+def _failed(status: int) -> str:
+    return f"the program failed with status {status}"
+
+
+def _report(written: Written, status: int, *, has_times: bool) -> None:
     """What became of a program's products, on standard error."""
     console, seen = display.console(stderr=True), written.seen
     calls, taken = sum(one.calls for one in seen), sum(one.taken for one in seen)
-    if not calls and not written.besides:
-        _tell(NONE_SEEN)
+    if written.is_empty:
+        _tell(f"no product was seen: {_failed(status)}" if status else NONE_SEEN)
         return
     compared = sum(one.calls - one.taken - one.lost for one in seen)
     left = f"{calls - taken} left to cuBLAS" + (f", {compared} of these to compare with it" if compared else "")
