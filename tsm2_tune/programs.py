@@ -15,7 +15,7 @@ from tsm2_tune import display
 from tsm2_tune.command_options import Percent, database_option, is_given
 from tsm2_tune.errors import InputError
 from tsm2_tune.recording import NONE_SEEN, recorded
-from tsm2_tune.standin.build import pack_path, pretuned_path, standin_path
+from tsm2_tune.standin.build import gpu_here, pack_path, pretuned_path, standin_path
 from tsm2_tune.standin.journal import REASONS, Seen, Written, count_of, written_in
 from tsm2_tune.standin.running import Standing, become, journal_folder, path_of_program, ran
 from tsm2_tune.tuner.export.files import refuse_name, write
@@ -105,7 +105,9 @@ def run(
 
 
 def _library(name: str) -> Path:
-    """The file of this name. InputError where it is none that has a C library's functions."""
+    """The file of this name. That no GPU is here is told. InputError where it is none that has a C library's
+    functions.
+    """
     if not name:
         raise InputError("the name of the library is empty: name the file with --library")
     if Path(name).is_dir():
@@ -118,6 +120,7 @@ def _library(name: str) -> Path:
         content = file.read(len(ELF))
         if content != ELF or FUNCTION not in file.read():
             raise InputError(f"{name} is no library of kernels: tsm2-tune export --format library makes one")
+    gpu_here(_tell)
     return Path(name)
 
 
