@@ -14,6 +14,7 @@ from rich.console import Console
 from tsm2_tune import display
 from tsm2_tune.command_options import Percent, database_option, is_given
 from tsm2_tune.errors import InputError
+from tsm2_tune.options import share_of
 from tsm2_tune.recording import NONE_SEEN, recorded
 from tsm2_tune.standin.build import gpu_here, pack_path, pretuned_path, standin_path
 from tsm2_tune.standin.journal import REASONS, Seen, Written, count_of, written_in
@@ -22,6 +23,7 @@ from tsm2_tune.tuner.export.files import refuse_name, write
 from tsm2_tune.tuner.trial import in_a_line
 from tsm2_tune.usage import Command
 
+WHOLE = 1.0  # of the GPU time of all products
 VERIFIED = 3  # products of each shape
 MOST_LEFT = 10  # that a report names
 TROUBLES = {  # reasons that are to be mended, in a report
@@ -130,7 +132,7 @@ def _library(name: str) -> Path:
 )
 @click.option(
     "--worth",
-    type=Percent(),
+    type=Percent(WHOLE),
     default="0%",
     show_default=True,
     metavar="PERCENT",
@@ -139,7 +141,7 @@ def _library(name: str) -> Path:
 )
 @program_argument
 @click.pass_context
-def record(ctx: click.Context, output: str, worth: float, program: tuple[str, ...]) -> None:
+def record(ctx: click.Context, output: str, worth: str, program: tuple[str, ...]) -> None:
     """Run a PROGRAM as it is, and write down which products it lets cuBLAS compute, in how much GPU time.
 
     \b
@@ -156,7 +158,7 @@ def record(ctx: click.Context, output: str, worth: float, program: tuple[str, ..
     if status and written.is_empty:
         _tell(f"nothing was written: {_failed(status)} before any product was seen")
         ctx.exit(status)
-    text = "".join(f"{line}\n" for line in recorded(written, program, worth))
+    text = "".join(f"{line}\n" for line in recorded(written, program, share_of(worth, WHOLE)))
     if output == "-":
         click.echo(text, nl=False)
     else:
