@@ -55,7 +55,7 @@ def best(
     - `cache`: only winners in this state of the L2, "dirty", "clean" or "warm"; without it of each problem the first
       of these that it has.
 
-    The result is empty where the database has none of what is named. The command is an error then.
+    The result is empty where the database has none of what is named; the command refuses that.
 
     InputError for a text that spells nothing, and for a device that the database does not have; StoreError for a
     database that is missing or cannot be used.
