@@ -51,9 +51,8 @@ int main(void)
     cudaStream_t stream;
     char text[512];
     check_cuda(cudaStreamCreate(&stream));
-    const tsm2_status created = tsm2_create(&handle); /* for the device that the CUDA runtime is at */
-    if (created != TSM2_SUCCESS) { /* there is no handle whose last error could be asked for */
-        fprintf(stderr, "tsm2_create: %s\n", tsm2_status_text(created));
+    if (tsm2_create(&handle) != TSM2_SUCCESS) { /* for the device that the CUDA runtime is at */
+        fprintf(stderr, "tsm2_create: %s\n", tsm2_last_error(NULL));
         return 1;
     }
     check(handle, tsm2_set_stream(handle, stream));

@@ -298,23 +298,30 @@ def beside_each_other(path: str) -> Record:
     record.values["loaded"] = fake.fake_log().decode().count("load ")
     record.statuses += [first.destroy(), second.gemm(PRODUCT)]
     fake.fake_context(0xC1)
-    record.values["elsewhere"] = second.beside().created
+    third = second.beside()
+    record.values["elsewhere"], record.values["why"] = third.created, third.error
     record.values["unloaded"] = fake.fake_log().decode().count("unload ")
     record.statuses.append(second.destroy())
     record.log = fake.fake_log().decode(errors="replace").splitlines()
     return record
 
 
-def created(steps: Sequence[tuple[Any, ...]], path: str) -> tuple[int, str]:
-    """The status of a handle made after the driver was told so, and that status in words."""
+def created(steps: Sequence[tuple[Any, ...]], path: str) -> tuple[int, str, list[str]]:
+    """The status of a handle made after the driver was told so, that status in words, and the last error of the
+    handle, in this thread and in another one.
+    """
     fake = driver()
     for name, *arguments in steps:
         getattr(fake, name)(*arguments)
     handle = Handle(path)
     words = handle.library.tsm2_status_text(handle.created).decode()
+    errors = [handle.error]
+    other = threading.Thread(target=lambda: errors.append(handle.error))
+    other.start()
+    other.join()
     if handle.created == SUCCESS:
         handle.destroy()
-    return handle.created, words
+    return handle.created, words, errors
 
 
 def choices(path: str, calls: Sequence[Call], device: tuple[str, int, int]) -> list[tuple[int, str, str]]:

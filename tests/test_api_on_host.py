@@ -96,7 +96,7 @@ def test_an_export_measures_what_the_fewest_kernels_rest_on(path: Path) -> None:
     for shape, family in zip(SHAPES, ("tsm2", "tsmr"), strict=True):
         tsm2_tune.tune(shape, device="cpu", db=path, family=family, max_trials=1, pairs=False)
     events = list[Any]()
-    exported = tsm2_tune.export(path, format="json", within=10.0, on_event=events.append)
+    exported = tsm2_tune.export(path, format="json", within="1000%", on_event=events.append)
     assert exported.text is not None
     names = [type(event).__name__ for event in events]
     assert (names[0], names[-1]) == ("ChoiceStarted", "KernelsChosen")

@@ -45,6 +45,19 @@ def test_shortest_paths_are_those_of_scipy() -> None:
     assert ended.stdout.endswith("all distances are equal\n")
 
 
+@pytest.mark.parametrize("program", sorted((ROOT / "examples/programs").glob("*.py")), ids=lambda path: path.stem)
+def test_a_program_without_its_library_says_what_to_install(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("torch", "cupy"):
+        (tmp_path / f"{name}.py").write_text(f'raise ModuleNotFoundError("No module named {name!r}")\n')
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    ended = run(str(program))
+    name, package = ("CuPy", "cupy") if "import cupy" in program.read_text() else ("PyTorch", "torch")
+    said = f"this program needs {name} (No module named {package!r}): pip install {package}"
+    assert (ended.returncode, ended.stderr.startswith(said), ended.stderr.count("\n")) == (1, True, 1)
+
+
 @pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="there is a GPU")
 def test_without_a_gpu_shortest_paths_advises_what_a_host_can_do() -> None:
     pytest.importorskip("scipy", reason="SciPy is not installed: pip install scipy")

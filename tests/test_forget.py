@@ -80,7 +80,7 @@ def test_what_is_forgotten_leaves_nothing(
         (("--device", ""), "no trial of the device '' in"),
         (("1", "99"), "no trial 99 in"),
         (("0",), "not in the range"),
-        (("--outcome", "splendid"), "unknown outcome 'splendid': expected ok, compile-failed, "),
+        (("--outcome", "splendid"), "unknown outcome 'splendid': expected one of ok, compile-failed, "),
         (("--outcome", "interrupted"), "unknown outcome 'interrupted'"),
         (("--outcome", ""), "unknown outcome ''"),
     ],
@@ -168,4 +168,6 @@ class TestCommand:
     def test_what_is_no_failure_is_a_sentence(self, outcome: str, path: Path) -> None:
         result = run(*TUNE, "--db", str(path), "--retry", outcome)
         assert result.exit_code == 2
-        assert "expected compile-failed, launch-failed, wrong-result, timed-out, crashed, failed" in result.output
+        assert (
+            "expected one of compile-failed, launch-failed, wrong-result, timed-out, crashed, failed" in result.output
+        )

@@ -93,7 +93,8 @@ def test_kernels_are_loaded_once_and_unloaded(there: InProcess, plain: str) -> N
 def test_handles_beside_each_other_load_a_kernel_once(there: InProcess, plain: str) -> None:
     record = there(beside_each_other, plain)
     assert record.statuses == [SUCCESS] * 7
-    assert record.values == {"loaded": 1, "unloaded": 0, "elsewhere": INVALID_VALUE}
+    why = "argument 1, other: it is of another context than the current one"
+    assert record.values == {"loaded": 1, "unloaded": 0, "elsewhere": INVALID_VALUE, "why": why}
     assert sum(line.startswith("unload ") for line in record.log) == 1
 
 
@@ -290,13 +291,15 @@ def test_the_drivers_errors_have_their_names(there: InProcess, plain: str, funct
 
 
 def test_a_handle_needs_a_driver_and_a_context(there: InProcess, plain: str) -> None:
-    assert there(created, [], plain) == (SUCCESS, "success")
-    status, words = there(created, [("fake_context", 0)], plain)
+    assert there(created, [], plain) == (SUCCESS, "success", ["", ""])
+    status, words, errors = there(created, [("fake_context", 0)], plain)
     assert (status, words) == (NO_CONTEXT, "no CUDA context is current: cudaFree(0) makes one")
-    status, words = there(created, [("fake_fail", b"cuInit", 100)], plain)
-    assert status == NO_DRIVER
+    assert errors == [words, "the handle is NULL"]  # of another thread's none is told
+    status, words, errors = there(created, [("fake_fail", b"cuInit", 100)], plain)
+    assert (status, errors[0]) == (NO_DRIVER, words)
     assert words.startswith("no CUDA driver: libcuda.so.1 is not there")
-    assert there(created, [("fake_fail", b"cuCtxGetDevice", 1)], plain)[0] == DRIVER_ERROR
+    status, _, errors = there(created, [("fake_fail", b"cuCtxGetDevice", 1)], plain)
+    assert (status, errors[0].partition(":")[0]) == (DRIVER_ERROR, "cuCtxGetDevice failed")
 
 
 def test_a_changed_binary_is_refused(there: InProcess, plain: str, tmp_path: Path) -> None:

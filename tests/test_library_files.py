@@ -107,6 +107,7 @@ def test_where_one_file_cannot_be_written_none_is(path: Path, tmp_path: Path) ->
 def test_winners_that_a_library_has_no_function_for(tmp_path: Path) -> None:
     with Store.open(tmp_path / "results.db", create=True) as store:
         store.add_trial(host_run(), trial())
+        store.add_trial(H200, trial(problem=replace(PROBLEM, dtype_name="tf32")))
         with pytest.raises(
             InputError, match="has no winner of what was asked for that was tuned on a GPU for one of f32"
         ):

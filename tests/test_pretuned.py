@@ -213,7 +213,7 @@ def test_without_a_compiler_or_a_gpu_the_program_runs_as_it_is(fakes: Path, text
     done = ran(texts, "sh", "-c", "exit 7", drivers=tmp_path)
     assert done.returncode == 7
     if "borrows" not in done.stderr and "compiling" not in done.stderr:  # as where a GPU answers
-        assert done.stderr == f"--pretuned has no GPU to use (no CUDA driver: libcuda.so.1 not found): {LEFT}\n"
+        assert done.stderr == f"no GPU to use (no CUDA driver: libcuda.so.1 not found): {LEFT}\n"
 
 
 @pytest.mark.parametrize("other", ["--db=x.db", "--library=x.so"])

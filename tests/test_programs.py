@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -367,3 +368,29 @@ def test_a_record_of_nothing_says_why(fakes: Path, tmp_path: Path) -> None:
     done = tsm2_tune(fakes, "record", "--output", f"{tmp_path}/products.txt", "--", "true")
     told = f"wrote {tmp_path}/products.txt: no product was seen: the program called no cuBLAS, or has it linked"
     assert (done.returncode, done.stderr.startswith(told)) == (0, True)
+
+
+@pytest.mark.parametrize(("script", "status"), [("exit 5", 5), ("kill -9 $$", 137)])
+def test_a_record_of_a_program_that_fails_before_any_product_leaves_the_file_as_it_is(
+    fakes: Path, tmp_path: Path, script: str, status: int
+) -> None:
+    output = tmp_path / "products.txt"
+    output.write_text("8x8x8:f32\n")
+    done = tsm2_tune(fakes, "record", "--output", str(output), "--", "sh", "-c", script)
+    assert (done.returncode, done.stderr) == (
+        status, f"nothing was written: the program failed with status {status} before any product was seen\n"
+    )  # fmt: skip
+    assert output.read_text() == "8x8x8:f32\n"
+
+
+def test_a_record_of_a_program_that_fails_later_is_written(fakes: Path, tmp_path: Path) -> None:
+    output = tmp_path / "products.txt"
+    script = f"{shlex.join(PROGRAM)}; exit 5"
+    done = tsm2_tune(fakes, "record", "--output", str(output), "--", "sh", "-c", script, steps=[gemm()])
+    assert (done.returncode, done.stderr) == (5, f"wrote {output}: 1 different product, 1 in all\n")
+    assert "\n6x2x3:" in output.read_text()
+
+
+def test_a_report_of_a_program_that_fails_does_not_blame_how_it_is_linked(fakes: Path, plain: str) -> None:
+    done = tsm2_tune(fakes, "run", "--report", "--library", plain, "--", "sh", "-c", "exit 5")
+    assert (done.returncode, done.stderr) == (5, "no product was seen: the program failed with status 5\n")

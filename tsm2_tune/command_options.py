@@ -26,6 +26,7 @@ from tsm2_tune.options import (
     MOST_BUDGET_SECONDS,
     MOST_LIMIT_SECONDS,
     MOST_SEED,
+    MOST_WITHIN,
     OP_SPELLING,
     hint_of,
     outcomes_of,
@@ -47,15 +48,19 @@ class Seconds(click.FloatRange):
 
 
 class Percent(click.ParamType):  # type: ignore[type-arg]
-    """A share, spelt in percent: 3%, 0.5%."""
+    """A share that `share_of` reads, up to the most."""
 
     name = "percent"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+    def __init__(self, most: float) -> None:
+        self.most = most
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         try:
-            return share_of(value)
+            share_of(value, self.most)
         except InputError as error:
             self.fail(f"{error}.", param, ctx)
+        return str(value)
 
 
 class Choice(click.Choice):  # type: ignore[type-arg]
@@ -197,7 +202,7 @@ def within_options(function: F) -> F:
         click.option("--no-measure", is_flag=True, help="With --within: choose by what was measured before."),
         click.option(
             "--within",
-            type=Percent(),
+            type=Percent(MOST_WITHIN),
             metavar="PERCENT",
             help="Only the fewest kernels that keep each shape within so much of its best time, such as 3%. What has"
             " to be known for that is measured where the device is here.",
@@ -260,7 +265,6 @@ def tuning_options(function: F) -> F:
             default=DEFAULT_BUDGET_SECONDS,
             show_default=True,
             metavar="SECONDS",
-            callback=lambda ctx, param, seconds: seconds or None,
             help="Time for each problem, that of earlier runs included; 0 is no limit.",
         ),
     ):

@@ -50,7 +50,7 @@ def export(
     binaries: bool,
     launcher: bool,
     between: bool | None,
-    within: float | None,
+    within: str | None,
     no_measure: bool,
     wait: bool,
 ) -> None:

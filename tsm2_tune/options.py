@@ -6,17 +6,23 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from os import PathLike
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from tsm2_tune.errors import InputError, nearest_name
-from tsm2_tune.generator.families import FAMILIES, family_named
-from tsm2_tune.generator.guidelines import Thresholds, parse_thresholds
+from tsm2_tune.generator.families import FAMILIES
+from tsm2_tune.generator.guidelines import NO_GUIDELINES, Guidelines, Thresholds, parse_thresholds, spelt
 from tsm2_tune.generator.problem import (
     DTYPES,
     ELEMENT_TYPES,
     MATHS,
     OP_LETTERS,
     SAME,
+    SPELT_OTHERWISE,
     Problem,
     dtype_named,
     unknown_dtype,
@@ -44,6 +50,7 @@ FAILED = "failed"
 STORED_OUTCOMES = tuple(one for one in Outcome if one is not Outcome.INTERRUPTED)
 FAILURES = tuple(one for one in STORED_OUTCOMES if one is not Outcome.OK)
 _PERCENT = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,6})?) ?%", re.ASCII)
+_SPACED = re.compile(r" *([xX]) *")
 _PROBLEM = re.compile(r"\d{1,10}x\d{1,10}x\d{1,10}:(?:[a-z]\w*|3xtf32)(?::\w+)?", re.ASCII)
 OP_SPELLING = (
     "A letter for A and one for B: n column-major, t row-major, which is transposed to BLAS, and with complex numbers"
@@ -52,40 +59,74 @@ OP_SPELLING = (
 )
 
 Texts = str | Iterable[str]  # a text with commas, or the texts between them
+ElementType = str | type[np.generic] | np.dtype[Any]
+ElementTypes = ElementType | Iterable[ElementType]
 Products = str | Problem | Iterable[str | Problem]
 
 
-def texts(value: Texts) -> str:
+def texts(what: str, value: Texts) -> str:
     """Texts in a row, separated by commas, as a command line has them. InputError for what is none."""
     if isinstance(value, str):
         return value
     try:
         return ",".join(value)
     except TypeError:
-        raise InputError(f"expected a text or several, got {value!r}") from None
+        raise InputError(f"{what} = {shown(value)}: expected a text or several") from None
 
 
-def joined(names: Texts | None) -> str | None:
+def dtype_texts(value: ElementTypes) -> str:
+    """Names of element types in a row, separated by commas: NumPy's types have ours. InputError for what is none."""
+    try:
+        several = [value] if isinstance(value, str | type | np.dtype) else value
+        return ",".join(map(_element_name, several))
+    except TypeError:
+        raise InputError(f"dtype = {shown(value)}: expected a text, a type of NumPy's, or several") from None
+
+
+def _element_name(one: ElementType) -> str:
+    scalar = one.type if isinstance(one, np.dtype) else one
+    if isinstance(scalar, type) and issubclass(scalar, np.generic):
+        return SPELT_OTHERWISE.get(scalar.__name__, scalar.__name__)
+    return scalar  # type: ignore[return-value]
+
+
+def file_name(what: str, name: str | PathLike[str]) -> str:
+    """The name of a file. InputError for what is neither a text nor a path."""
+    if not isinstance(name, str | PathLike):
+        raise InputError(f"{what} = {shown(name)}: expected the name of a file")
+    return os.fspath(name)
+
+
+def check_callable(what: str, function: object) -> None:
+    """InputError for what is neither None nor can be called."""
+    if function is not None and not callable(function):
+        raise InputError(f"{what} = {shown(function)}: expected a function, or None")
+
+
+def joined(what: str, names: Texts | None) -> str | None:
     """The names in a row, separated by commas; None where there are none. InputError for what is no text."""
-    return names if names is None or isinstance(names, str) else texts(names) or None
+    return names if names is None or isinstance(names, str) else texts(what, names) or None
 
 
 def family_names(names: Texts | None) -> tuple[str, ...]:
     """The families that are named; none where none are. InputError for an unknown one."""
-    names = joined(names)
-    return () if names is None else tuple(family_named(name.strip()).name for name in names.split(","))
+    names = joined("family", names)
+    found = () if names is None else tuple(name.strip() for name in names.split(","))
+    for name in found:
+        check_named("family", name, list(FAMILIES))
+    return found
 
 
 def problems_of(
-    products: Products, dtypes: Texts, ops: Texts, layout: str, math: str = MATHS[0]
+    products: Products, dtypes: ElementTypes, ops: Texts, layout: str, math: str = MATHS[0]
 ) -> tuple[Problem, ...]:
     """Problems as they are, and those that texts spell: every shape in every dtype and op, and problems as they are
     printed. InputError for a text that spells none.
     """
     check_named("layout", layout, LAYOUTS)
     check_named("math", math, MATHS)
-    names = tuple(dict.fromkeys(dtype_with(math, name.strip()) for name in texts(dtypes).split(",")))
-    spelt = tuple(dict.fromkeys(op.strip() for op in texts(ops).split(",")))
+    names = tuple(dict.fromkeys(dtype_with(math, name.strip()) for name in dtype_texts(dtypes).split(",")))
+    several = tuple(dict.fromkeys(op.strip() for op in texts("op", ops).split(",")))
     found = dict[Problem, None]()
     for item in items(products):
         problem = spelt_problem(item) if isinstance(item, str) else item
@@ -94,7 +135,7 @@ def problems_of(
                 Problem(m, n, k, name, op_in(layout, op_of(op, name)))
                 for m, n, k in parse_shapes(str(item))
                 for name in names
-                for op in spelt
+                for op in several
             )
             if problem is None
             else {problem: None}
@@ -137,7 +178,7 @@ def items_of(shapes: str) -> tuple[str, ...]:
     """The items of --shapes, those of files too. InputError where there is none."""
     items = (item.strip() for item in shapes.split(","))
     whole = ",".join(_items_of_file(item[1:]) if item.startswith("@") else item for item in items)
-    found = tuple(item.strip() for item in whole.split(",") if item.strip())
+    found = tuple(_SPACED.sub(r"\1", item.strip()) for item in whole.split(",") if item.strip())
     if not found:
         raise InputError(f"no shape in {shapes!r}: expected MxNxK, such as 20480x16x20480")
     return found
@@ -196,18 +237,22 @@ def op_in(layout: str, op: str) -> str:
 
 def thresholds_of(guidelines: str | Thresholds | None) -> Thresholds:
     """The thresholds that are moved, or that the text of --guidelines moves; none without. InputError for others."""
-    if guidelines is None or isinstance(guidelines, str):
-        return parse_thresholds(guidelines or "")
-    if not isinstance(guidelines, Mapping):
+    if isinstance(guidelines, Mapping):
+        guidelines = ",".join(f"{name}={value}" for name, value in guidelines.items())
+    elif not isinstance(guidelines, str | None):
         raise InputError(f"guidelines = {shown(guidelines)}: expected a text, or thresholds by their names")
-    return parse_thresholds(",".join(f"{name}={value}" for name, value in guidelines.items()))
+    text = guidelines or ""
+    known = [*(spelt(field.name) for field in fields(Guidelines)), NO_GUIDELINES]
+    for name in filter(None, (item.partition("=")[0].strip() for item in text.split(","))):
+        check_named("guideline", spelt(name), known)
+    return parse_thresholds(text)
 
 
-def share_of(text: str) -> float:
-    """The share that is spelt in percent: 3%, 0.5%. InputError where none is, or more than may be lost."""
+def share_of(text: str, most: float) -> float:
+    """The share that is spelt in percent: 3%, 0.5%. InputError where none is, or more than the most."""
     found = _PERCENT.fullmatch(text)
-    if found is None or float(found[1]) > 100 * MOST_WITHIN:
-        raise InputError(f"{text!r} is no share: expected percent up to {100 * MOST_WITHIN:g}%, such as 3%")
+    if found is None or float(found[1]) > 100 * most:
+        raise InputError(f"{text!r} is no share: expected percent up to {100 * most:g}%, such as 3%")
     return float(found[1]) / 100
 
 
@@ -220,14 +265,13 @@ def cache_named(name: str | None) -> Cache | None:
 
 def outcomes_of(names: Texts | None, known: Sequence[Outcome]) -> frozenset[Outcome]:
     """The outcomes that are named, of those that are known; none where none are. InputError for another."""
-    names = joined(names)
+    names = joined("retry", names)
     if names is None:
         return frozenset()
     named = {one.value: frozenset({one}) for one in known} | {FAILED: frozenset(FAILURES)}
     asked = [name.strip() for name in names.split(",")]
     for name in asked:
-        if name not in named:
-            raise InputError(f"unknown outcome {name!r}: expected {', '.join(named)}")
+        check_named("outcome", name, list(named))
     return frozenset().union(*(named[name] for name in asked))
 
 

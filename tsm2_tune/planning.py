@@ -22,7 +22,7 @@ from tsm2_tune.command_options import (
 )
 from tsm2_tune.errors import InputError, TuneError
 from tsm2_tune.generator.config import KernelConfig, family_spelt
-from tsm2_tune.generator.families import family_named
+from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.guidelines import Thresholds
 from tsm2_tune.generator.problem import Problem
@@ -36,6 +36,7 @@ from tsm2_tune.options import (
     LARGE,
     LARGE_SQUARE,
     OP_SPELLING,
+    check_named,
     dtype_with,
     family_names,
     op_in,
@@ -246,7 +247,14 @@ def source(configuration: str, dtype: str, math: str, op: str, layout: str) -> N
     \b
     tsm2-tune source tsm2:version=v3,threads=128,columns=16,prefetch=4 --dtype f64
     """
-    family = family_named(family_spelt(configuration))
+    family_name = family_spelt(configuration)
+    check_named("family", family_name, list(FAMILIES))
+    family = FAMILIES[family_name]
+    if "*" in configuration:
+        raise InputError(
+            f"configuration {configuration!r}: * stands for any launch number, and source prints the text of one"
+            " configuration: put a number in its place"
+        )
     name = dtype_with(math, dtype)
     op = op_in(layout, op_of(op, name))
     problems = [Problem(size, size, size, name, op) for size in (1, LARGE)]  # one text is for all shapes

@@ -14,14 +14,16 @@ from rich.console import Console
 from tsm2_tune import display
 from tsm2_tune.command_options import Percent, database_option, is_given
 from tsm2_tune.errors import InputError
+from tsm2_tune.options import share_of
 from tsm2_tune.recording import NONE_SEEN, recorded
-from tsm2_tune.standin.build import pack_path, pretuned_path, standin_path
+from tsm2_tune.standin.build import gpu_here, pack_path, pretuned_path, standin_path
 from tsm2_tune.standin.journal import REASONS, Seen, Written, count_of, written_in
 from tsm2_tune.standin.running import Standing, become, journal_folder, path_of_program, ran
 from tsm2_tune.tuner.export.files import refuse_name, write
 from tsm2_tune.tuner.trial import in_a_line
 from tsm2_tune.usage import Command
 
+WHOLE = 1.0  # of the GPU time of all products
 VERIFIED = 3  # products of each shape
 MOST_LEFT = 10  # that a report names
 TROUBLES = {  # reasons that are to be mended, in a report
@@ -100,12 +102,14 @@ def run(
         become(program, standing)
     with journal_folder() as journal:
         status = ran(program, standing, journal)
-        _report(written_in(journal), has_times=report)
+        _report(written_in(journal), status, has_times=report)
     ctx.exit(status)
 
 
 def _library(name: str) -> Path:
-    """The file of this name. InputError where it is none that has a C library's functions."""
+    """The file of this name. That no GPU is here is told. InputError where it is none that has a C library's
+    functions.
+    """
     if not name:
         raise InputError("the name of the library is empty: name the file with --library")
     if Path(name).is_dir():
@@ -118,6 +122,7 @@ def _library(name: str) -> Path:
         content = file.read(len(ELF))
         if content != ELF or FUNCTION not in file.read():
             raise InputError(f"{name} is no library of kernels: tsm2-tune export --format library makes one")
+    gpu_here(_tell)
     return Path(name)
 
 
@@ -127,7 +132,7 @@ def _library(name: str) -> Path:
 )
 @click.option(
     "--worth",
-    type=Percent(),
+    type=Percent(WHOLE),
     default="0%",
     show_default=True,
     metavar="PERCENT",
@@ -136,7 +141,7 @@ def _library(name: str) -> Path:
 )
 @program_argument
 @click.pass_context
-def record(ctx: click.Context, output: str, worth: float, program: tuple[str, ...]) -> None:
+def record(ctx: click.Context, output: str, worth: str, program: tuple[str, ...]) -> None:
     """Run a PROGRAM as it is, and write down which products it lets cuBLAS compute, in how much GPU time.
 
     \b
@@ -150,14 +155,17 @@ def record(ctx: click.Context, output: str, worth: float, program: tuple[str, ..
     with journal_folder() as journal:
         status = ran(program, standing, journal)
         written = written_in(journal)
-    text = "".join(f"{line}\n" for line in recorded(written, program, worth))
+    if status and written.is_empty:
+        _tell(f"nothing was written: {_failed(status)} before any product was seen")
+        ctx.exit(status)
+    text = "".join(f"{line}\n" for line in recorded(written, program, share_of(worth, WHOLE)))
     if output == "-":
         click.echo(text, nl=False)
     else:
         _write(text, output)
         calls = sum(one.calls for one in written.seen)
         products = f"{count_of(len(written.seen), 'different product')}, {calls} in all"
-        _tell(f"wrote {output}: {products if written.seen or written.besides else NONE_SEEN}")
+        _tell(f"wrote {output}: {NONE_SEEN if written.is_empty else products}")
         for sentence in written.besides:
             _tell(sentence)
     ctx.exit(status)
@@ -192,12 +200,16 @@ def _write(text: str, output: str) -> None:
         raise InputError(f"{error}; what was recorded is on standard output") from None
 
 
-def _report(written: Written, *, has_times: bool) -> None:
+def _failed(status: int) -> str:
+    return f"the program failed with status {status}"
+
+
+def _report(written: Written, status: int, *, has_times: bool) -> None:
     """What became of a program's products, on standard error."""
     console, seen = display.console(stderr=True), written.seen
     calls, taken = sum(one.calls for one in seen), sum(one.taken for one in seen)
-    if not calls and not written.besides:
-        _tell(NONE_SEEN)
+    if written.is_empty:
+        _tell(f"no product was seen: {_failed(status)}" if status else NONE_SEEN)
         return
     compared = sum(one.calls - one.taken - one.lost for one in seen)
     left = f"{calls - taken} left to cuBLAS" + (f", {compared} of these to compare with it" if compared else "")

@@ -27,7 +27,7 @@ def recorded(written: Written, program: Sequence[str], worth: float = 0.0) -> It
     share of the time."""
     head = [f"# Products of {in_a_line(shlex.join(program))}, by cuBLAS, most GPU time first."]
     head += [f"# {in_a_line(sentence)}" for sentence in written.besides]
-    if not written.seen and not written.besides:
+    if written.is_empty:
         head.append(f"# {NONE_SEEN}")
     room = MOST_SHAPES_BYTES - sum(len(line.encode()) + 1 for line in head) - ROOM_FOR_THE_REST
     yield from head

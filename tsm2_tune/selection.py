@@ -13,11 +13,13 @@ from tsm2_tune.generator.shapes import Shape, parse_shapes
 from tsm2_tune.options import (
     GRAM,
     LAYOUTS,
+    ElementTypes,
     Products,
     Texts,
     cache_named,
     check_named,
     dtype_name,
+    dtype_texts,
     gram_ops,
     items,
     op_in,
@@ -107,7 +109,7 @@ def _few(values: Collection[str]) -> str:
 def selected(
     device: str | int | None = None,
     products: Products | None = None,
-    dtype: Texts | None = None,
+    dtype: ElementTypes | None = None,
     op: Texts | None = None,
     cache: str | None = None,
     layout: str = "column",
@@ -124,7 +126,7 @@ def selected(
         else:
             problems.add(problem)
     check_named("layout", layout, LAYOUTS)
-    names = [one.strip() for one in texts(op).split(",")] if op is not None else []
+    names = [one.strip() for one in texts("op", op).split(",")] if op is not None else []
     if op is None and layout != "column":
         names = [of_a + of_b for of_a in OP_LETTERS for of_b in (*OP_LETTERS, SAME)]  # all that lie so
     ops = frozenset(op_in(layout, one) for name in names for one in (gram_ops() if name == GRAM else (name,)))
@@ -134,7 +136,9 @@ def selected(
         None if device is None else str(device),
         frozenset(problems),
         frozenset(of_shapes),
-        frozenset(dtype_name(name.strip()) for name in texts(dtype).split(",")) if dtype is not None else frozenset(),
+        frozenset(dtype_name(name.strip()) for name in dtype_texts(dtype).split(","))
+        if dtype is not None
+        else frozenset(),
         ops,
         cache_named(cache),
     )

@@ -6,7 +6,10 @@ python checksums.py [SIDE TURNS]
 import sys
 import time
 
-import torch
+try:
+    import torch
+except ModuleNotFoundError as error:
+    sys.exit(f"this program needs PyTorch ({error}): pip install torch")
 
 side, turns = map(int, sys.argv[1:]) if len(sys.argv) > 1 else (20480, 50)
 torch.manual_seed(0)

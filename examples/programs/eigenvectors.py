@@ -6,7 +6,10 @@ python eigenvectors.py [UNKNOWNS VECTORS]
 import sys
 import time
 
-import torch
+try:
+    import torch
+except ModuleNotFoundError as error:
+    sys.exit(f"this program needs PyTorch ({error}): pip install torch")
 
 unknowns, vectors = map(int, sys.argv[1:]) if len(sys.argv) > 1 else (2_000_000, 8)
 torch.manual_seed(0)

@@ -6,9 +6,12 @@ python gmres.py [UNKNOWNS VECTORS]
 import sys
 import time
 
-import cupy
-from cupyx.scipy.sparse import diags
-from cupyx.scipy.sparse.linalg import gmres
+try:
+    import cupy
+    from cupyx.scipy.sparse import diags
+    from cupyx.scipy.sparse.linalg import gmres
+except ModuleNotFoundError as error:
+    sys.exit(f"this program needs CuPy ({error}): pip install cupy-cuda12x, or cupy-cuda13x for CUDA 13")
 
 unknowns, vectors = map(int, sys.argv[1:]) if len(sys.argv) > 1 else (2_000_000, 50)
 cupy.random.seed(0)

@@ -6,7 +6,10 @@ python gram_schmidt.py [UNKNOWNS VECTORS TURNS]
 import sys
 import time
 
-import torch
+try:
+    import torch
+except ModuleNotFoundError as error:
+    sys.exit(f"this program needs PyTorch ({error}): pip install torch")
 
 unknowns, vectors, turns = map(int, sys.argv[1:]) if len(sys.argv) > 1 else (2_000_000, 50, 5)
 torch.manual_seed(0)

@@ -6,7 +6,10 @@ python kmeans.py [POINTS DIMENSIONS CENTRES ITERATIONS]
 import sys
 import time
 
-import torch
+try:
+    import torch
+except ModuleNotFoundError as error:
+    sys.exit(f"this program needs PyTorch ({error}): pip install torch")
 
 points, dimensions, centres, iterations = map(int, sys.argv[1:]) if len(sys.argv) > 1 else (200_000, 4096, 16, 100)
 torch.manual_seed(0)

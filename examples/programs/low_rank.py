@@ -6,7 +6,10 @@ python low_rank.py [SIDE RANK TURNS [pca]]
 import sys
 import time
 
-import torch
+try:
+    import torch
+except ModuleNotFoundError as error:
+    sys.exit(f"this program needs PyTorch ({error}): pip install torch")
 
 side, rank, turns = map(int, sys.argv[1:4]) if len(sys.argv) > 1 else (20480, 8, 10)
 approximate = torch.pca_lowrank if sys.argv[4:] == ["pca"] else torch.svd_lowrank

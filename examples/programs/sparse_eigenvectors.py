@@ -7,9 +7,12 @@ import sys
 import time
 import warnings
 
-import cupy
-from cupyx.scipy.sparse import diags
-from cupyx.scipy.sparse.linalg import lobpcg
+try:
+    import cupy
+    from cupyx.scipy.sparse import diags
+    from cupyx.scipy.sparse.linalg import lobpcg
+except ModuleNotFoundError as error:
+    sys.exit(f"this program needs CuPy ({error}): pip install cupy-cuda12x, or cupy-cuda13x for CUDA 13")
 
 unknowns, vectors = map(int, sys.argv[1:]) if len(sys.argv) > 1 else (2_000_000, 8)
 warnings.filterwarnings("ignore", message="Exited")  # before it has converged

@@ -6,7 +6,10 @@ python tall_qr.py [ROWS COLUMNS TURNS]
 import sys
 import time
 
-import torch
+try:
+    import torch
+except ModuleNotFoundError as error:
+    sys.exit(f"this program needs PyTorch ({error}): pip install torch")
 
 rows, columns, turns = map(int, sys.argv[1:]) if len(sys.argv) > 1 else (10_000_000, 32, 10)
 torch.manual_seed(0)

@@ -7,18 +7,18 @@ from tsm2_tune.generator.guidelines import Thresholds
 from tsm2_tune.generator.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space import SearchSpace, search_space
-from tsm2_tune.options import Products, Texts, computable, family_names, problems_of, thresholds_of
+from tsm2_tune.options import ElementTypes, Products, Texts, computable, family_names, problems_of, thresholds_of
 from tsm2_tune.tuner.target import default_spec, limits_of
 
 
 def problems(
-    products: Products, *, dtype: Texts = "f32", op: Texts = "nn", layout: str = "column", math: str = "full"
+    products: Products, *, dtype: ElementTypes = "f32", op: Texts = "nn", layout: str = "column", math: str = "full"
 ) -> tuple[Problem, ...]:
     """The problems that texts spell, each once: every shape in every element type and op.
 
     - `products`: a text or several, or Problems, which stand for themselves. A text is MxNxK, with commas, ranges and
       files as `--shapes` has them, or a problem as it is printed, `100000x8x16:f32:tnt`, with its own type and op.
-    - `dtype`: f32, f64, c64, c128, bf16, f16; several are a list, or a text with commas.
+    - `dtype`: f32, f64, c64, c128, bf16, f16, or NumPy's types; several are a list, or a text with commas.
     - `op`: the letters of A and of B as `--op` has them, or "gram"; several as of `dtype`.
     - `layout`: "column", or "row" where every matrix lies row-major.
     - `math`: how elements are multiplied: "full", "tf32", "3xtf32", "minplus".
@@ -31,7 +31,7 @@ def problems(
 def plan_space(
     product: str | Problem,
     *,
-    dtype: str = "f32",
+    dtype: ElementTypes = "f32",
     op: str = "nn",
     layout: str = "column",
     math: str = "full",

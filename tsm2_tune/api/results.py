@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -12,7 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from tsm2_tune.errors import InputError
-from tsm2_tune.options import DEFAULT_DATABASE, MOST_WITHIN, Products, Texts, check_named, share_of
+from tsm2_tune.options import (
+    DEFAULT_DATABASE,
+    MOST_WITHIN,
+    ElementTypes,
+    Products,
+    Texts,
+    check_callable,
+    check_named,
+    file_name,
+    share_of,
+)
 from tsm2_tune.selection import Selection, selected
 from tsm2_tune.tuner import export as exports
 from tsm2_tune.tuner.events import Noted
@@ -25,7 +34,6 @@ from tsm2_tune.tuner.tune import Options
 
 TRIALS = "trials"  # a text, which `import_trials` reads
 FORMATS = (*exports.FORMATS, TRIALS, "library")
-NOWHERE = "-"  # as the command spells it
 PACKS = ("module", "library")  # formats that serve all shapes
 
 
@@ -34,7 +42,7 @@ def best(
     *,
     device: int | str | None = None,
     products: Products | None = None,
-    dtype: Texts | None = None,
+    dtype: ElementTypes | None = None,
     op: Texts | None = None,
     layout: str = "column",
     cache: str | None = None,
@@ -47,11 +55,13 @@ def best(
     - `cache`: only winners in this state of the L2, "dirty", "clean" or "warm"; without it of each problem the first
       of these that it has.
 
+    The result is empty where the database has none of what is named; the command refuses that.
+
     InputError for a text that spells nothing, and for a device that the database does not have; StoreError for a
     database that is missing or cannot be used.
     """
     selection = selected(device, products, dtype, op, cache, layout)
-    with Store.open(db, create=False) as store:
+    with Store.open(file_name("db", db), create=False) as store:
         rows = store.best(device=selection.device_in(store), cache=selection.cache)
     return tuple(row for row in rows if row.problem in selection)
 
@@ -66,7 +76,7 @@ class Exported:
 
 def export(
     db: str | PathLike[str] = DEFAULT_DATABASE, *, format: str, output: str | PathLike[str] | None = None,
-    device: int | str | None = None, products: Products | None = None, dtype: Texts | None = None,
+    device: int | str | None = None, products: Products | None = None, dtype: ElementTypes | None = None,
     op: Texts | None = None, layout: str = "column", cache: str | None = None,
     binaries: bool = True, launcher: bool = False, between: bool | None = None,
     within: float | str | None = None, measure: bool = True, wait: bool = False,
@@ -77,11 +87,12 @@ def export(
 
     - `db`, `device`, `products`, `dtype`, `op`, `layout`, `cache`: which winners, as of `best`.
     - `format`: "module", "library", "csv", "json", "markdown", "latex", "trials".
-    - `output`: the file, of a library one that ends in .so; None writes none, and the result has the text.
+    - `output`: the file; a library needs one that ends in .so. None writes no file: the result has the text.
     - `binaries`: whether a module holds compiled kernels, where nvcc is here to make them.
     - `launcher`: whether it holds a compiled launcher, by which a call takes less time.
     - `between`: whether a module or library has kernels for shapes between the tuned ones; without `within` it does.
-    - `within`: a share, 0.03 or "3%": only the fewest kernels that keep each shape within so much of its best time.
+    - `within`: a share from 0.0 to 1.0, or a text such as "3%": only the fewest kernels that keep each shape within
+      so much of its best time.
     - `measure`: with `within`, whether what has to be known is measured where the device is here.
     - `wait`: with `within`, whether to wait for another run on the device.
     - `on_event`: called with what happens, such as a note on a kernel that is left out.
@@ -91,7 +102,8 @@ def export(
     compiler is missing; with `within` also the errors of `tune`.
     """
     check_named("format", format, FORMATS)
-    share = _share(within)
+    check_callable("on_event", on_event)
+    name, share = file_name("db", db), _share(within)
     made = _Export(format, binaries, launcher, between, share, measure, wait, on_event or _ignore)
     wrong = contradiction(
         format, binaries=binaries, launcher=launcher, between=between, within=share, measure=measure, wait=wait
@@ -99,12 +111,14 @@ def export(
     if wrong is not None:
         raise InputError(wrong)
     selection = selected(device, products, dtype, op, cache, layout)
-    path = None if output is None else os.fspath(output)
+    path = None if output is None else file_name("output", output)
+    if path is None and format == "library":
+        raise InputError("a library is no text: name a file that ends in .so, such as libtsm2.so, as the output")
     if path is not None:
-        exports.refuse_database(path, db)  # before winners are read, which may take long
+        exports.refuse_database(path, name)  # before winners are read, which may take long
     if path is not None and format == "library":
         exports.refuse_name(path)
-    with nullcontext() if share is None else interruptible(), Store.open(db, create=False) as store:
+    with nullcontext() if share is None else interruptible(), Store.open(name, create=False) as store:
         try:
             return made.exported(store, selection, path)
         except InputError:
@@ -133,9 +147,9 @@ class _Export:
             "cache": selection.cache,
         }
         made: dict[str, Any] = {"among": self._among(store), "tell": self._note}
-        if self.format == "library":
-            exports.export_library(store, path or NOWHERE, **which, **made)
-            return Exported(tuple(Path(path or NOWHERE).with_suffix(one) for one in exports.LIBRARY_SUFFIXES), None)
+        if self.format == "library" and path is not None:
+            exports.export_library(store, path, **which, **made)
+            return Exported(tuple(Path(path).with_suffix(one) for one in exports.LIBRARY_SUFFIXES), None)
         if self.format == TRIALS:
             text = exports.export_trials(store, **which)
         else:
@@ -169,7 +183,7 @@ def contradiction(
     binaries: bool,
     launcher: bool,
     between: bool | None,
-    within: float | None,
+    within: float | str | None,
     measure: bool,
     wait: bool,
 ) -> str | None:
@@ -200,11 +214,11 @@ def _refuse_nothing(store: Store, selection: Selection) -> None:
 def _share(within: float | str | None) -> float | None:
     """The share of the best time that may be lost. InputError where it is none."""
     if isinstance(within, str):
-        return share_of(within)
-    if within is not None and not (isinstance(within, int | float) and 0 <= within <= MOST_WITHIN):
-        expected = f"a share from 0 to {MOST_WITHIN:g}, such as 0.03, or a text such as '3%'"
-        raise InputError(f"within = {shown(within)}: expected {expected}")
-    return within
+        return share_of(within, MOST_WITHIN)
+    if within is None or within == 0 or (isinstance(within, float) and 0 < within <= 1):
+        return within
+    expected = "a share from 0.0 to 1.0, such as 0.03, which is 3 %, or a text such as '3%'"
+    raise InputError(f"within = {shown(within)}: expected {expected}")
 
 
 def _ignore(event: ExportEvent) -> None:

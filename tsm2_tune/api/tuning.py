@@ -19,11 +19,14 @@ from tsm2_tune.options import (
     MOST_BUDGET_SECONDS,
     MOST_LIMIT_SECONDS,
     MOST_SEED,
+    ElementTypes,
     Products,
     Texts,
     cache_named,
+    check_callable,
     computable,
     family_names,
+    file_name,
     outcomes_of,
     thresholds_of,
 )
@@ -55,7 +58,7 @@ class TuningResult:
 
 
 def tune(
-    products: Products, *, dtype: Texts = "f32", op: Texts = "nn", layout: str = "column", math: str = "full",
+    products: Products, *, dtype: ElementTypes = "f32", op: Texts = "nn", layout: str = "column", math: str = "full",
     device: int | str | Target | None = None, db: str | PathLike[str] = DEFAULT_DATABASE,
     budget: float | None = DEFAULT_BUDGET_SECONDS, max_trials: int | None = None,
     compile_limit: float = DEFAULT_COMPILE_LIMIT_SECONDS, run_limit: float = DEFAULT_RUN_LIMIT_SECONDS,
@@ -68,7 +71,8 @@ def tune(
     - `products`, `dtype`, `op`, `layout`, `math`: what to tune, as `problems` takes it.
     - `device`: a CUDA ordinal, "cpu" for this host, or the target of an earlier result; None is GPU 0, or this host.
     - `db`: the database, made where it is missing. The same call again goes on where the last one stopped.
-    - `budget`, `max_trials`: seconds and configurations for each problem, those of earlier runs included; None: all.
+    - `budget`, `max_trials`: seconds and configurations for each problem, those of earlier runs included; None is
+      no limit, and so is a budget of 0.
     - `compile_limit`, `run_limit`: seconds for compiling one configuration, and for each stage of its trial.
     - `cache`: what is in a GPU's L2 before a trial is timed: "dirty", "clean" or "warm".
     - `family`, `guidelines`: the kernel families that are searched, and by which thresholds, as of `plan_space`.
@@ -83,6 +87,8 @@ def tune(
     for what cannot be asked for; DeviceError where the device does not answer or is in use; ToolMissing without its
     compiler; StoreError for a database that cannot be used; WorkerError where the device fails.
     """
+    name = file_name("db", db)
+    check_callable("on_event", on_event)
     names = family_names(family)
     asked = computable(problems(products, dtype=dtype, op=op, layout=layout, math=math), names)
     options = options_of(
@@ -94,7 +100,7 @@ def tune(
     spaces = job.spaces(asked, target, guidelines=thresholds, families=names)
     run = _Run(target, options, names, pairs=pairs, wait=wait, tell=on_event)
     with interruptible():
-        return run.result(spaces, db)
+        return run.result(spaces, name)
 
 
 def options_of(
@@ -105,7 +111,7 @@ def options_of(
     return Options(
         seed=_whole("seed", seed, 0, MOST_SEED),
         max_trials=None if max_trials is None else _whole("max_trials", max_trials, 1),
-        budget_seconds=None if budget is None else _seconds("budget", budget, MOST_BUDGET_SECONDS),
+        budget_seconds=None if budget in (None, 0) else _seconds("budget", budget, MOST_BUDGET_SECONDS),
         compile_limit_seconds=_seconds("compile_limit", compile_limit, MOST_LIMIT_SECONDS),
         run_limit_seconds=_seconds("run_limit", run_limit, MOST_LIMIT_SECONDS),
         retried=outcomes_of(retry, FAILURES),
@@ -126,7 +132,7 @@ class _Run:
     tell: Callable[[Event], object] | None
     interrupted: int = 0
 
-    def result(self, spaces: job.Spaces, db: str | PathLike[str]) -> TuningResult:
+    def result(self, spaces: job.Spaces, db: str) -> TuningResult:
         """Search these, and then measure pairs; what came of it."""
         target, asked = self.target, frozenset(spaces.problems)
         ended = []

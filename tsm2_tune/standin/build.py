@@ -61,18 +61,20 @@ def _command(compiler: list[str], folder: Path, output: Path) -> list[str]:
     return [*command, "-x", "none", *LIBRARIES]
 
 
-def pack_path(database: str, tell: Callable[[str], None]) -> Path:
-    """The C library of the database's winners and of kernels between them, built where it is not in the cache.
+def pack_path(database: str, tell: Callable[[str], None]) -> Path | None:
+    """The C library of the database's winners and of kernels between them, built where it is not in the cache; None,
+    which is told, where no GPU is here.
 
     Of those that were verified in full: that others are left out is told, as imported ones are. InputError where none
     is of a GPU, ToolMissing without compiler.
     """
-
     if database and not os.path.exists(database):
         raise InputError(
             f"no database {database}: tune first, name another with --db, or take the kernels that the package brings"
             " with --pretuned"
         )
+    if gpu_here(tell) is None:
+        return None
     with Store.open(database, create=False) as store:
         found = hashlib.sha256(__version__.encode())
         for beside in ("", "-wal"):  # what SQLite has not yet put into the file itself
@@ -103,11 +105,10 @@ def pretuned_path(tell: Callable[[str], None]) -> Path | None:
 
     A GPU that was not measured borrows those of one of the same compute capability, which is told.
     """
-    try:
-        device_name, compute_capability = _gpu()
-    except (RuntimeError, AttributeError) as error:  # the latter of a driver that lacks a function
-        tell(f"--pretuned has no GPU to use ({error}): {LEFT}")
+    gpu = gpu_here(tell)
+    if gpu is None:
         return None
+    device_name, compute_capability = gpu
     found = for_card(device_name, compute_capability)
     if found is None:
         tell(f"no kernels are pretuned for {device_name}, nor for another GPU of compute capability"
@@ -123,9 +124,13 @@ def pretuned_path(tell: Callable[[str], None]) -> Path | None:
         return None
 
 
-def _gpu() -> tuple[str, str]:
-    """The name and the compute capability of GPU 0. RuntimeError where there is none."""
-    device_name, architecture = device_of(0)
+def gpu_here(tell: Callable[[str], None]) -> tuple[str, str] | None:
+    """The name and the compute capability of GPU 0; None, which is told, where there is none."""
+    try:
+        device_name, architecture = device_of(0)
+    except (RuntimeError, AttributeError) as error:  # the latter of a driver that lacks a function
+        tell(f"no GPU to use ({error}): {LEFT}")
+        return None
     major, minor = divmod(int("".join(filter(str.isdecimal, architecture))), 10)
     return device_name, f"{major}.{minor}"
 

@@ -153,6 +153,11 @@ class Written:
         counts = zip(self.uncounted, UNCOUNTED, strict=True)
         return (*self.missing, *(f"{count_of(count, 'product')} {told}" for count, told in counts if count))
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there was no product, nor anything to be said."""
+        return not any(one.calls for one in self.seen) and not self.besides
+
 
 def count_of(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"

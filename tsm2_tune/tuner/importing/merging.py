@@ -22,8 +22,11 @@ class Imported:
     times: int  # measurements that were added, the vendor's included
     problems: int  # of a device each, that had any of it
     left_out: tuple[str, ...] = ()  # a sentence for each configuration that was not imported
+    changed: int = 0  # problems of a device each, of which anything is new
 
     def __str__(self) -> str:
+        if not self.changed:
+            return f"nothing new: {self.known} trials were there, of {self.problems} problems"
         trials, times, problems = (
             f"{number} {what}{'s' if number != 1 else ''}"
             for number, what in ((self.trials, "trial"), (self.times, "measurement"), (self.problems, "problem"))
@@ -38,7 +41,7 @@ def merge(into: Callable[[], AbstractContextManager[Database]], other: Database)
     All of the other one is read before. StoreError where either cannot be used, or has a row that is not as it was
     stored.
     """
-    trials = known = times = 0
+    trials = known = times = changed = 0
     sentences = list[str]()
     with _of(other):
         parts = list(_parts(other))
@@ -48,6 +51,7 @@ def merge(into: Callable[[], AbstractContextManager[Database]], other: Database)
                 old = Reader(ours).part(device_name, problem)
                 found = union(old, new)
                 if found is not old:
+                    changed += 1
                     write(ours, device_name, problem, found, Reader(theirs).source)
             added = len(found.trials) - len(old.trials)
             trials, known = trials + added, known + len(new.trials) - added
@@ -57,7 +61,7 @@ def merge(into: Callable[[], AbstractContextManager[Database]], other: Database)
                 " one, of different kernels, though made in the same way"
                 for config, _ in other_kernels(old, new)
             )
-    return Imported(trials, known, times, len(parts), tuple(sentences))
+    return Imported(trials, known, times, len(parts), tuple(sentences), changed)
 
 
 def _parts(database: Database) -> Iterator[tuple[tuple[str, Problem], Part]]:

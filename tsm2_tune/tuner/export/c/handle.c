@@ -9,6 +9,8 @@
 
 #include "exported.h"
 
+static _Thread_local char why_none[ERROR_BYTES]; /* why this thread's last call that makes a handle made none; or "" */
+
 EXPORTED const char *tsm2_status_text(tsm2_status status)
 {
     static const char *const texts[] = {
@@ -50,20 +52,20 @@ tsm2_status answered(tsm2_handle handle, const char *name, cu_result result)
 }
 
 /* The GPU of the current context: its name, and the architecture that its kernels are compiled for. */
-static cu_result read_device(tsm2_handle handle)
+static tsm2_status read_device(tsm2_handle handle)
 {
     const struct driver *driver = &handle->driver;
+    const int bytes = (int)sizeof handle->device;
     int device = 0, major = 0, minor = 0;
-    cu_result result = driver->current_device(&device);
-    if (result == 0)
-        result = driver->device_name(handle->device, (int)sizeof handle->device, device);
-    if (result == 0)
-        result = driver->device_attribute(&major, CU_COMPUTE_CAPABILITY_MAJOR, device);
-    if (result == 0)
-        result = driver->device_attribute(&minor, CU_COMPUTE_CAPABILITY_MINOR, device);
+    TRY(answered(handle, "cuCtxGetDevice", driver->current_device(&device)));
+    TRY(answered(handle, "cuDeviceGetName", driver->device_name(handle->device, bytes, device)));
+    TRY(answered(handle, "cuDeviceGetAttribute",
+                 driver->device_attribute(&major, CU_COMPUTE_CAPABILITY_MAJOR, device)));
+    TRY(answered(handle, "cuDeviceGetAttribute",
+                 driver->device_attribute(&minor, CU_COMPUTE_CAPABILITY_MINOR, device)));
     const char *of_warpgroups = major == 9 && minor == 0 ? "a" : ""; /* instructions that Hopper alone has */
     snprintf(handle->architecture, sizeof handle->architecture, "sm_%d%d%s", major, minor, of_warpgroups);
-    return result;
+    return TSM2_SUCCESS;
 }
 
 /* Which binaries are for this GPU. */
@@ -137,13 +139,20 @@ static void free_handle(tsm2_handle handle)
     free(handle);
 }
 
+/* The status, after what it is of was kept as the reason for which there is no handle. */
+static tsm2_status none_made(tsm2_status status, const char *why)
+{
+    snprintf(why_none, sizeof why_none, "%s", why);
+    return status;
+}
+
 /* A handle for the current context, which has the kernels of the other one, if there is one. */
 static tsm2_status create(tsm2_handle other, tsm2_handle *handle)
 {
     *handle = NULL;
     tsm2_handle made = calloc(1, sizeof *made);
     if (made == NULL)
-        return TSM2_OUT_OF_MEMORY;
+        return none_made(TSM2_OUT_OF_MEMORY, tsm2_status_text(TSM2_OUT_OF_MEMORY));
     made->cubins = calloc((size_t)pack_winner_count, sizeof *made->cubins);
     made->functions = calloc((size_t)pack_cubin_count, sizeof *made->functions);
     tsm2_status status = TSM2_SUCCESS;
@@ -154,28 +163,33 @@ static tsm2_status create(tsm2_handle other, tsm2_handle *handle)
     else if (made->driver.current_context(&made->context) != 0 || made->context == NULL)
         status = TSM2_NO_CONTEXT;
     else if (other != NULL && other->context != made->context)
-        status = TSM2_INVALID_VALUE;
-    else if (read_device(made) != 0)
-        status = TSM2_DRIVER_ERROR;
-    else if ((made->kernels = held_kernels(other)) == NULL)
+        status = fail(made, TSM2_INVALID_VALUE, "argument 1, other: it is of another context than the current one");
+    else if ((status = read_device(made)) == TSM2_SUCCESS && (made->kernels = held_kernels(other)) == NULL)
         status = TSM2_OUT_OF_MEMORY;
     if (status != TSM2_SUCCESS) {
+        none_made(status, made->error[0] == '\0' ? tsm2_status_text(status) : made->error);
         free_handle(made);
         return status;
     }
     find_cubins(made);
     *handle = made;
+    why_none[0] = '\0';
     return TSM2_SUCCESS;
 }
 
 EXPORTED tsm2_status tsm2_create(tsm2_handle *handle)
 {
-    return handle == NULL ? TSM2_INVALID_VALUE : create(NULL, handle);
+    if (handle == NULL)
+        return none_made(TSM2_INVALID_VALUE, "argument 1, handle: it is NULL");
+    return create(NULL, handle);
 }
 
 EXPORTED tsm2_status tsm2_create_beside(tsm2_handle other, tsm2_handle *handle)
 {
-    return handle == NULL || other == NULL ? TSM2_INVALID_VALUE : create(other, handle);
+    if (other == NULL || handle == NULL)
+        return none_made(TSM2_INVALID_VALUE,
+                         other == NULL ? "argument 1, other: it is NULL" : "argument 2, handle: it is NULL");
+    return create(other, handle);
 }
 
 static cu_result free_device_memory(tsm2_handle handle)
@@ -207,7 +221,12 @@ EXPORTED tsm2_status tsm2_destroy(tsm2_handle handle)
     return result == 0 ? TSM2_SUCCESS : TSM2_DRIVER_ERROR;
 }
 
-EXPORTED const char *tsm2_last_error(tsm2_handle handle) { return handle == NULL ? "the handle is NULL" : handle->error; }
+EXPORTED const char *tsm2_last_error(tsm2_handle handle)
+{
+    if (handle != NULL)
+        return handle->error;
+    return why_none[0] == '\0' ? "the handle is NULL" : why_none;
+}
 
 EXPORTED tsm2_status tsm2_set_stream(tsm2_handle handle, tsm2_stream stream)
 {

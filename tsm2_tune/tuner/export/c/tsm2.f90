@@ -174,7 +174,8 @@ contains
         text = c_text(status_text(status))
     end function
 
-    ! What was wrong in the last call with this handle; empty where nothing was.
+    ! What was wrong in the last call with this handle; empty where nothing was. Of c_null_ptr: why this thread's last
+    ! call of tsm2_create or tsm2_create_beside made no handle.
     function tsm2_last_error(handle) result(text)
         type(c_ptr), intent(in) :: handle
         character(len=:), allocatable :: text

@@ -8,6 +8,8 @@
 
        tsm2_handle handle;
        tsm2_status status = tsm2_create(&handle);  // for the device of the CUDA context that is current
+       if (status != TSM2_SUCCESS)
+           puts(tsm2_last_error(NULL));
        status = tsm2_gemm_f64(handle, TSM2_T, TSM2_N, m, n, k, &alpha, A, lda, B, ldb, &beta, C, ldc);
        if (status == TSM2_NOT_SUPPORTED)           // no kernel here is for it
            cublasDgemm(...);
@@ -15,7 +17,7 @@
            puts(tsm2_last_error(handle));
        tsm2_destroy(handle);
 
-   The library has no state besides its handles. A handle is for one thread at a time; several, in several threads, may
+   The library has no state besides its handles, and what tsm2_last_error says of NULL. A handle is for one thread at a time; several, in several threads, may
    work at the same time. A product is only started, on the handle's stream. */
 
 #ifndef TSM2_H
@@ -70,7 +72,8 @@ tsm2_status tsm2_create_beside(tsm2_handle other, tsm2_handle *handle);
 /* Waits for the context's work, and frees what the handle has. NULL is none. */
 tsm2_status tsm2_destroy(tsm2_handle handle);
 
-/* What was wrong in the last call with this handle; "" where nothing was. It stays until the next call. */
+/* What was wrong in the last call with this handle; "" where nothing was. It stays until the next call. Of NULL: why
+   this thread's last call of tsm2_create or tsm2_create_beside made no handle. */
 const char *tsm2_last_error(tsm2_handle handle);
 
 /* The stream of the products to come; NULL, the legacy default stream, at first. */

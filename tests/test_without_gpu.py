@@ -1,0 +1,39 @@
+"""`tsm2-tune run` on a machine without a GPU: it says so at once, and cuBLAS computes the products."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fabricated import configuration, trial, tuning_run
+from tests.standin_calls import TESTS
+from tsm2_tune.standin.build import LEFT
+from tsm2_tune.tuner.cuda import cuda_device_count
+from tsm2_tune.tuner.store import Store
+
+pytestmark = [
+    pytest.mark.host,
+    pytest.mark.usefixtures("toolchain", "session_cache"),
+    pytest.mark.skipif(cuda_device_count() > 0, reason="a GPU is here"),
+]
+SAID = f"no GPU to use (no CUDA driver: libcuda.so.1 not found): {LEFT}\n"
+
+
+@pytest.mark.parametrize("way", ["--db {database}", "--report --db {database}", "--library {library}"])
+def test_no_gpu_is_told_and_nothing_is_compiled(way: str, path: Path, plain: str) -> None:
+    with Store.open(path, create=True) as store:
+        store.add_trial(tuning_run(), trial(500.0, configuration()))
+    arguments = way.format(database=path, library=plain).split()
+    done = subprocess.run(
+        [sys.executable, "-m", "tsm2_tune", "run", *arguments, "--", "sh", "-c", "exit 7"],
+        capture_output=True,
+        text=True,
+        cwd=TESTS.parent,
+    )
+    assert (done.returncode, done.stderr.startswith(SAID)) == (7, True)
+    assert done.stderr.removeprefix(SAID) == (
+        "no product was seen: the program failed with status 7\n" if "report" in way else ""
+    )
