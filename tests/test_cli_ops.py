@@ -175,7 +175,7 @@ def test_no_source_is_printed_that_would_be_wrong(configuration: str, dtypes: tu
 
 def test_the_source_of_a_complex_kernel_conjugates() -> None:
     text = run("source", "tsmt-t128-m16-n16-r8-c4-p2-s1-k264-b1", "--dtype", "c64", "--op", "cn").output
-    assert "struct __align__(8) complex64" in text
+    assert "using scalar = complex64;" in text
     assert "sum[c * rows + r] += conjugate(a[r][q]) * b[c][q];" in text
 
 

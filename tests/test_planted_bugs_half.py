@@ -59,7 +59,7 @@ STORING_BUGS = (
 
 TF32_BUGS = (
     bug("f32: pieces of A exchanged", TF32, "part[r / piece_rows]", "part[1 - r / piece_rows]", dtype="tf32"),
-    bug("f32: what is kept taken for the rest", TF32, "rest_of(b), rest_of(b_next)", "kept, kept_next",
+    bug("f32: what is kept taken for the rest", TF32, "tf32_small(b0), tf32_small(b1)", "b[0], b[1]",
         dtype="3xtf32"),
 )  # fmt: skip
 

@@ -36,19 +36,28 @@ constexpr int stripe = k_blk * a_pitch + k_blk * b_pitch;  // elements of a stri
 template <int count>
 struct __align__(count * sizeof(scalar)) piece_t { scalar element[count]; };
 
+// A value that the compiler knows nothing of: what takes few instructions it would compute anew wherever it is used, or
+// once and hold it in a register. The host's own is in cuda_on_host.h.
+#ifndef TSM2_HOST
+__device__ __forceinline__ int opaque(int value)
+{
+    asm volatile("" : "+r"(value));
+    return value;
+}
+#endif
 // Asynchronous copies from global to shared memory: PTX's cp.async, by CUTLASS's names. A thread starts copies and goes
 // on. cp_async_fence closes a group of those that it has started; cp_async_wait waits until at most so many of its
 // groups are on their way. Both addresses are aligned to the bytes of a copy. Before compute capability 8.0 a copy is
 // done at once. The host's own are in copies.h.
-#ifndef TSM2_HOST
-// Through the L1, or past it, which only 16 bytes go; and whether the L2 fetches 128 bytes for them.
-enum class CacheOp { ca, ca_L2_128B, cg_L2_128B };
-
+// CUDA's type of so many bytes.
 template <int bytes> struct Word;
 template <> struct Word<2> { using type = unsigned short; };
 template <> struct Word<4> { using type = unsigned; };
 template <> struct Word<8> { using type = uint2; };
 template <> struct Word<16> { using type = uint4; };
+#ifndef TSM2_HOST
+// Through the L1, or past it, which only 16 bytes go; and whether the L2 fetches 128 bytes for them.
+enum class CacheOp { ca, ca_L2_128B, cg_L2_128B };
 
 // Copy so many bytes. Two are copied at once: no asynchronous copy is smaller than four.
 template <int bytes, CacheOp op = CacheOp::ca, class T>
@@ -153,31 +162,20 @@ __device__ __forceinline__ void copy_async(scalar *to, const scalar *from, int c
     cp_async_zfill<bytes, bytes == 16 ? copied : CacheOp::ca>(to, from, count);
 }
 
-// The compiler computes what is a matter of few instructions anew for each stripe. Not what it knows nothing of.
-__device__ __forceinline__ int kept(int value)
-{
-#ifndef TSM2_HOST
-    asm volatile("" : "+r"(value));
-#endif
-    return value;
-}
-
 // A thread's lines are every `dim` x `vector`th `vector` of the block's: the r-th one of thread `at`.
 __device__ __forceinline__ int line_of(int r, int at, int dim)
 {
     return (r / vector * dim + at) * vector + r % vector;
 }
 
-constexpr scalar infinity = INFINITY;  // the length of no path
-
-// The less of two lengths. A NaN is no length: `least` never is one, and stays where the other is.
-__device__ __forceinline__ scalar lesser(scalar least, scalar length)
-{
+// The less of two lengths. A NaN is no length: `least` never is one, and stays where the other is. The host's own is in
+// cuda_on_host.h.
 #ifndef TSM2_HOST
-    return fminf(least, length);  // one instruction, but a call on the host; that of double takes six, and not three
+__device__ __forceinline__ float lesser(float least, float length) { return fminf(least, length); }
+// fmin would take six instructions, and not three.
+__device__ __forceinline__ double lesser(double least, double length) { return length < least ? length : least; }
 #endif
-    return length < least ? length : least;
-}
+constexpr scalar infinity = INFINITY;  // the length of no path
 
 // C is read only where beta asks for it.
 __device__ __forceinline__ void store_C(
@@ -335,7 +333,7 @@ extern "C" __global__ void __launch_bounds__(threads, 4) minplus(
     const index_t end_of_pieces = whole && aligned_a && aligned_b ? k / k_blk * k_blk : 0;
     const scalar *from_a = end_of_pieces > 0 ? Of_A::own(A, lda, row) : A;
     const scalar *from_b = end_of_pieces > 0 ? Of_B::own(B, ldb, column) : B;
-    const int place_a = kept(Of_A::own_place()), place_b = kept(k_blk * a_pitch + Of_B::own_place());
+    const int place_a = opaque(Of_A::own_place()), place_b = opaque(k_blk * a_pitch + Of_B::own_place());
     const auto stage = [&](scalar *staged, index_t l) {
         if (l < end_of_pieces) {
             Of_A::copy(staged + place_a, from_a, lda);
@@ -352,7 +350,7 @@ extern "C" __global__ void __launch_bounds__(threads, 4) minplus(
     // Two by two threads are neighbours: where lanes i and i ^ 1, or i and i ^ 2, read the same 16 bytes, shared memory
     // serves twice as many lanes at a time.
     const int in_square = threadIdx.x % 4, square = threadIdx.x / 4;
-    const int x = kept(square % (m_dim / 2) * 2 + in_square % 2), y = kept(square / (m_dim / 2) * 2 + in_square / 2);
+    const int x = opaque(square % (m_dim / 2) * 2 + in_square % 2), y = opaque(square / (m_dim / 2) * 2 + in_square / 2);
     scalar sum[m_thr][n_thr];  // in the semiring: the least
     #pragma unroll
     for (int e = 0; e < m_thr * n_thr; ++e)

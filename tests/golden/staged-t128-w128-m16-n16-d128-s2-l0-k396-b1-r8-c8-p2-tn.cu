@@ -24,20 +24,36 @@ constexpr int columns = 8;        // of C that a thread accumulates in registers
 constexpr int step = 2;           // products along k that a thread multiplies at a time
 
 constexpr int width = 16 / sizeof(scalar);  // of a vector
-using bits_t = float4;  // of the loads and stores
-struct __align__(16) vector { scalar element[width]; };
+// Neighbours in memory that one load or store moves: as CUDA's type of so many bytes, which is `Bits`.
+// CUDA's type of so many bytes.
+template <int bytes> struct Word;
+template <> struct Word<2> { using type = unsigned short; };
+template <> struct Word<4> { using type = unsigned; };
+template <> struct Word<8> { using type = uint2; };
+template <> struct Word<16> { using type = uint4; };
+template <class T, int count, class Bits = typename Word<count * sizeof(T)>::type>
+struct alignas(count * sizeof(T)) Vector {
+    using element_t = T;
+    using bits_t = Bits;
+    static constexpr int width = count;
+    T element[count];
+};
 
-__device__ __forceinline__ vector vector_of(bits_t bits)
+template <class V>
+__device__ __forceinline__ V vector_of(typename V::bits_t bits)
 {
-    union { bits_t bits; vector elements; } both = {bits};
+    union { typename V::bits_t bits; V elements; } both = {bits};
     return both.elements;
 }
 
-__device__ __forceinline__ bits_t bits_of(const vector &elements)
+template <class V>
+__device__ __forceinline__ typename V::bits_t bits_of(const V &elements)
 {
-    union { vector elements; bits_t bits; } both = {elements};
+    union { V elements; typename V::bits_t bits; } both = {elements};
     return both.bits;
 }
+using vector = Vector<scalar, width, float4>;
+using bits_t = vector::bits_t;  // of the loads and stores
 
 constexpr int tile_elements = tile_rows * tile_columns;
 constexpr int rings_of_block = threads / sharers;
@@ -69,31 +85,49 @@ __device__ __forceinline__ void store_C(
 }
 
 
-constexpr int most_loads = 13;  // of splits' sums, that a thread has on their way at once
-
-// Adds 1 to the counter, or makes it 0 where it is `last`; returns what it was. What the block wrote before its barrier
-// is in memory before; what the other blocks wrote before they came here can be read after the block's next barrier.
-__device__ __forceinline__ unsigned count_up(unsigned *counter, unsigned last)
+// Blocks that split k leave their sums in a workspace, and the last of a tile's blocks to come adds them up.
+// Counters in global memory, by which blocks tell one another what they have done. What a block wrote before a barrier is
+// in memory before one of its threads counts in acquire and release order; what other blocks wrote before they counted
+// can be read after the block's next barrier. One thread's operation serves the block, and is weaker than
+// __threadfence(). Each returns what was there before. The host's own are in atomics_on_host.h.
+#ifndef TSM2_HOST
+// Add 1, or make it 0 where it is `last`.
+__device__ __forceinline__ unsigned atomic_inc_acq_rel(unsigned *counter, unsigned last)
 {
     unsigned before;
-#ifdef TSM2_HOST
-    tsm2_host::count_block();
-    before = *counter;
-    *counter = before < last ? before + 1 : 0;
-#else
-    // One thread's fence serves the block, and is weaker than __threadfence().
     asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(last) : "memory");
-#endif
     return before;
 }
 
+__device__ __forceinline__ unsigned atomic_add_acq_rel(unsigned *counter, unsigned what)
+{
+    unsigned before;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(what) : "memory");
+    return before;
+}
+
+// It orders no memory.
+__device__ __forceinline__ unsigned atomic_add_relaxed(unsigned *counter, unsigned what)
+{
+    unsigned before;
+    asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(what));
+    return before;
+}
+
+__device__ __forceinline__ unsigned load_acquire(const unsigned *counter)
+{
+    unsigned now;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
+    return now;
+}
+#endif
 // Whether this block is the last of `count` to come to the counter, which is 0 then, as the next launch expects it.
 __device__ __forceinline__ bool last_of(unsigned *counter, unsigned count)
 {
     __shared__ unsigned before;
     __syncthreads();
     if (threadIdx.x == 0)
-        before = count_up(counter, count - 1);
+        before = atomic_inc_acq_rel(counter, count - 1);
     __syncthreads();
     return before == count - 1;
 }
@@ -103,42 +137,66 @@ constexpr __device__ __forceinline__ int places_at_once(int places) { return pla
 
 // Of each of `count` neighbouring sums, `stride` elements apart, the vectors `at(p)` elements behind `from`, for several
 // places p, added up in their order. In rounds of `at_once` sums, or of fewer where no thread of the block has more than
-// `most`.
-template <int at_once, int places, class At>
+// `most`. A `fixed` stride is known when the kernel is compiled, so that the addresses of a round are offsets of one.
+template <int at_once, bool fixed, class V, int places, class T, class At>
 __device__ __forceinline__ void add_up_splits(
-    vector (&sum)[places], const sum_t *from, At at, long long stride, int count, int most)
+    V (&sum)[places], const T *from, At at, long long stride, int count, int most)
 {
-    if constexpr (at_once >= 16) {
+    using bits_t = typename V::bits_t;
+    if constexpr (at_once >= (fixed ? 16 : 8)) {
         if (most <= at_once / 2)
-            return add_up_splits<at_once / 2>(sum, from, at, stride, count, most);
+            return add_up_splits<at_once / 2, fixed>(sum, from, at, stride, count, most);
     }
     #pragma unroll
     for (int p = 0; p < places; ++p)
         sum[p] = {};
     #pragma unroll 1
     for (int first = 0; first < count; first += at_once) {
-        vector loaded[at_once][places] = {};  // 0 where there are no more, which changes no sum
-        #pragma unroll
-        for (int s = 0; s < at_once; ++s) {
+        if constexpr (fixed) {
+            V loaded[at_once][places] = {};  // 0 where there are no more, which changes no sum
             #pragma unroll
-            for (int p = 0; p < places; ++p) {
-                const sum_t *one = from + at(p) + (first + s) * stride;  // whatever the count is: no load waits for it
-                if (first + s < count)
-                    loaded[s][p] = vector_of(__ldcg(reinterpret_cast<const bits_t *>(one)));
-            }
-        }
-        #pragma unroll
-        for (int s = 0; s < at_once; ++s) {
-            #pragma unroll
-            for (int p = 0; p < places; ++p) {
+            for (int s = 0; s < at_once; ++s) {
                 #pragma unroll
-                for (int e = 0; e < width; ++e) {
-                    sum[p].element[e] += loaded[s][p].element[e];
+                for (int p = 0; p < places; ++p) {
+                    const T *one = from + at(p) + (first + s) * stride;  // whatever the count is: no load waits for it
+                    if (first + s < count)
+                        loaded[s][p] = vector_of<V>(__ldcg(reinterpret_cast<const bits_t *>(one)));
+                }
+            }
+            #pragma unroll
+            for (int s = 0; s < at_once; ++s) {
+                #pragma unroll
+                for (int p = 0; p < places; ++p) {
+                    #pragma unroll
+                    for (int e = 0; e < V::width; ++e)
+                        sum[p].element[e] += loaded[s][p].element[e];
+                }
+            }
+        } else {
+            V loaded[at_once][places];
+            #pragma unroll
+            for (int s = 0; s < at_once; ++s) {  // no load under a condition: it would keep registers
+                #pragma unroll
+                for (int p = 0; p < places; ++p) {  // where there are no more, all threads load the same
+                    const T *one = from + (first + s < count ? at(p) + (first + s) * stride : 0);
+                    loaded[s][p] = vector_of<V>(__ldcg(reinterpret_cast<const bits_t *>(one)));
+                }
+            }
+            #pragma unroll
+            for (int s = 0; s < at_once; ++s) {
+                #pragma unroll
+                for (int p = 0; p < places; ++p) {
+                    #pragma unroll
+                    for (int e = 0; e < V::width; ++e) {
+                        if (first + s < count)
+                            sum[p].element[e] += loaded[s][p].element[e];
+                    }
                 }
             }
         }
     }
 }
+constexpr int most_loads = 13;  // of splits' sums, that a thread has on their way at once
 
 constexpr int few_parts = 16;     // of a tile, which the last block to come adds up alone
 constexpr int most_vectors = 16;  // of such parts, that a thread loads at once, into 64 registers
@@ -150,6 +208,7 @@ constexpr int ring_elements = rings_of_block * stages * (a_elements + b_elements
 constexpr int left_elements = threads / (team < 32 ? 32 : team) * tile_elements;
 constexpr int smem_elements = ring_elements > left_elements ? ring_elements : left_elements;
 static_assert(smem_elements == 9216, "the launch has room for them");
+// How all blocks that have a part of a tile share the work of adding up.
 // The blocks that have a part of a tile, at its counter: how many have come, how many did not wait for the last of them,
 // and how many slices of the tile have been asked for. Who comes last makes the slices free. A block is gone when it did
 // not wait, or when there was no slice left for it; the last to go makes the counter 0, as the next launch expects it.
@@ -163,27 +222,6 @@ struct Meeting {
     __device__ __forceinline__ Meeting(unsigned *counter, unsigned parts, unsigned slices)
         : counter(counter), parts(parts), slices(slices) {}
 
-    // Adds to the counter; returns what it is then. Only coming orders memory: what the threads of the blocks that came
-    // before wrote before a barrier can be read after the next one.
-    template <bool orders = false>
-    __device__ __forceinline__ unsigned add(unsigned what) const
-    {
-        unsigned before;
-#ifdef TSM2_HOST
-        if (orders)
-            tsm2_host::count_block();
-        before = *counter;
-        *counter += what;
-#else
-        if (orders)
-            asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
-                         : "=r"(before) : "l"(counter), "r"(what) : "memory");
-        else
-            asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(what));
-#endif
-        return before + what;
-    }
-
     __device__ __forceinline__ bool all_came(unsigned now) const { return now % left_early == parts; }
 
     __device__ __forceinline__ void close_after(unsigned now) const
@@ -194,19 +232,18 @@ struct Meeting {
     }
 
     // The counter after the block has asked for a slice: of its first thread.
-    __device__ __forceinline__ unsigned ask() const { return threadIdx.x == 0 ? add(asked) : 0; }
+    __device__ __forceinline__ unsigned ask() const
+    {
+        return threadIdx.x == 0 ? atomic_add_relaxed(counter, asked) + asked : 0;
+    }
 
     // Whether all have come, which is waited for some time: nothing is owed to who does not wait.
     __device__ __forceinline__ bool wait() const
     {
-#ifndef TSM2_HOST
         for (const long long since = clock64(); clock64() - since < patience;) {
-            unsigned now;
-            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
-            if (all_came(now))
+            if (all_came(load_acquire(counter)))
                 return true;
         }
-#endif
         return false;
     }
 
@@ -228,15 +265,55 @@ struct Meeting {
         __shared__ bool stays;
         __syncthreads();
         if (threadIdx.x == 0) {
-            stays = all_came(add<true>(came)) || (waits && wait());
+            // Coming orders memory, and nothing else: what the others wrote before they came can be read.
+            stays = all_came(atomic_add_acq_rel(counter, came) + came) || (waits && wait());
             if (!stays)
-                close_after(add(left_early));
+                close_after(atomic_add_relaxed(counter, left_early) + left_early);
         }
         __syncthreads();
         return stays ? given(ask()) : slices;
     }
 };
+// Neighbours in C, which is read only where beta asks for it, and written once.
+template <class V>
+__device__ __forceinline__ void store_vector(
+    typename V::element_t *at_C, typename V::element_t alpha, V sum, typename V::element_t beta)
+{
+    auto *to = reinterpret_cast<typename V::bits_t *>(at_C);
+    #pragma unroll
+    for (int e = 0; e < V::width; ++e)
+        sum.element[e] = alpha * sum.element[e];
+    if (beta != 0) {
+        const V before = vector_of<V>(__ldcs(to));
+        #pragma unroll
+        for (int e = 0; e < V::width; ++e)
+            sum.element[e] += beta * before.element[e];
+    }
+    __stcs(to, bits_of(sum));
+}
 
+// The same of `count` sums of another type than C's.
+template <int count, class T, class Sum>
+__device__ __forceinline__ void store_sums(T *__restrict__ at_C, const Sum (&sum)[count], Sum alpha, Sum beta)
+{
+    using V = Vector<T, count>;
+    auto *to = reinterpret_cast<typename V::bits_t *>(at_C);
+    Sum total[count];
+    #pragma unroll
+    for (int e = 0; e < count; ++e)
+        total[e] = alpha * sum[e];
+    if (beta != 0) {
+        const V before = vector_of<V>(__ldcs(to));
+        #pragma unroll
+        for (int e = 0; e < count; ++e)
+            total[e] += beta * Sum(before.element[e]);
+    }
+    V result;
+    #pragma unroll
+    for (int e = 0; e < count; ++e)
+        result.element[e] = T(total[e]);
+    __stcs(to, bits_of(result));
+}
 // Asynchronous copies from global to shared memory: PTX's cp.async, by CUTLASS's names. A thread starts copies and goes
 // on. cp_async_fence closes a group of those that it has started; cp_async_wait waits until at most so many of its
 // groups are on their way. Both addresses are aligned to the bytes of a copy. Before compute capability 8.0 a copy is
@@ -244,12 +321,6 @@ struct Meeting {
 #ifndef TSM2_HOST
 // Through the L1, or past it, which only 16 bytes go; and whether the L2 fetches 128 bytes for them.
 enum class CacheOp { ca, ca_L2_128B, cg_L2_128B };
-
-template <int bytes> struct Word;
-template <> struct Word<2> { using type = unsigned short; };
-template <> struct Word<4> { using type = unsigned; };
-template <> struct Word<8> { using type = uint2; };
-template <> struct Word<16> { using type = uint4; };
 
 // Copy so many bytes. Two are copied at once: no asynchronous copy is smaller than four.
 template <int bytes, CacheOp op = CacheOp::ca, class T>
@@ -394,7 +465,7 @@ __device__ __forceinline__ void fetch(
         #pragma unroll
         for (int i = 0; i < rounds; ++i) {
             if (P::has(i))
-                pieces[i] = wanted(i) ? vector_of(__ldcs(reinterpret_cast<const bits_t *>(from + P::elements_on(i))))
+                pieces[i] = wanted(i) ? vector_of<vector>(__ldcs(reinterpret_cast<const bits_t *>(from + P::elements_on(i))))
                                       : vector{};
             from += (P::runs_on(i + 1) - P::runs_on(i)) * (long long)ld;
         }
@@ -499,22 +570,6 @@ __device__ __forceinline__ void load(scalar (&x)[lines][step], const scalar *sta
             }
         }
     }
-}
-
-// A vector of neighbours of C, which is read only where beta asks for it, and written once.
-__device__ __forceinline__ void store_vector(scalar *at_C, scalar alpha, vector sum, scalar beta)
-{
-    bits_t *to = reinterpret_cast<bits_t *>(at_C);
-    #pragma unroll
-    for (int e = 0; e < width; ++e)
-        sum.element[e] = alpha * sum.element[e];
-    if (beta != 0) {
-        const vector before = vector_of(__ldcs(to));
-        #pragma unroll
-        for (int e = 0; e < width; ++e)
-            sum.element[e] += beta * before.element[e];
-    }
-    __stcs(to, bits_of(sum));
 }
 
 // What a block has to do: as much as the others, as nearly as whole chunks allow.
@@ -936,7 +991,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) staged(
                     #pragma unroll
                     for (int s = 0; s < at_once; ++s) {
                         for_each_vector([&](int v, int) {
-                            const vector more = vector_of(loaded[s][v]);
+                            const vector more = vector_of<vector>(loaded[s][v]);
                             #pragma unroll
                             for (int e = 0; e < width; ++e)
                                 held[v].element[e] += first + s < count ? more.element[e] : scalar(0);
@@ -954,7 +1009,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) staged(
                 for (int slice = meeting.come(item_end == own_chunks); slice < slices;) {
                     const int at = slice * slice_vectors + threadIdx.x % slice_vectors;
                     vector sum[1];
-                    add_up_splits<most_loads>(
+                    add_up_splits<most_loads, true>(
                         sum, partials + slot * tile_elements, [&](int) { return (adder * vectors_of_tile + at) * width; },
                         adders * tile_elements, (parts - adder + adders - 1) / adders, (parts + adders - 1) / adders);
                     sums[threadIdx.x] = sum[0];

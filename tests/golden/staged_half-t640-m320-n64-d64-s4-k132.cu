@@ -16,7 +16,7 @@ struct bfloat16 {
     bfloat16() = default;
     __device__ __forceinline__ explicit bfloat16(float x)
     {
-#if !defined(TSM2_HOST) && __CUDA_ARCH__ >= 800
+#if __CUDA_ARCH__ >= 800
         asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
 #else
         const unsigned whole = __float_as_uint(x), last = whole >> 16 & 1;  // ties to even
@@ -38,20 +38,36 @@ constexpr int stages = 4;         // places of the ring
 using piece_t = uint4;                     // what copies and stores move:
 constexpr int wide = 16 / sizeof(scalar);  // elements of that
 constexpr int sum_width = 4;               // of a vector of sums
-using sum_bits_t = float4;  // of the loads and stores
-struct __align__(16) sum_vector { sum_t element[sum_width]; };
+// Neighbours in memory that one load or store moves: as CUDA's type of so many bytes, which is `Bits`.
+// CUDA's type of so many bytes.
+template <int bytes> struct Word;
+template <> struct Word<2> { using type = unsigned short; };
+template <> struct Word<4> { using type = unsigned; };
+template <> struct Word<8> { using type = uint2; };
+template <> struct Word<16> { using type = uint4; };
+template <class T, int count, class Bits = typename Word<count * sizeof(T)>::type>
+struct alignas(count * sizeof(T)) Vector {
+    using element_t = T;
+    using bits_t = Bits;
+    static constexpr int width = count;
+    T element[count];
+};
 
-__device__ __forceinline__ sum_vector sum_vector_of(sum_bits_t bits)
+template <class V>
+__device__ __forceinline__ V vector_of(typename V::bits_t bits)
 {
-    union { sum_bits_t bits; sum_vector elements; } both = {bits};
+    union { typename V::bits_t bits; V elements; } both = {bits};
     return both.elements;
 }
 
-__device__ __forceinline__ sum_bits_t sum_bits_of(const sum_vector &elements)
+template <class V>
+__device__ __forceinline__ typename V::bits_t bits_of(const V &elements)
 {
-    union { sum_vector elements; sum_bits_t bits; } both = {elements};
+    union { V elements; typename V::bits_t bits; } both = {elements};
     return both.bits;
 }
+using sum_vector = Vector<sum_t, sum_width, float4>;
+using sum_bits_t = sum_vector::bits_t;  // of the loads and stores
 
 constexpr int strips = tile_rows / 64 / (threads / 128);  // of 64 rows of C, of a warpgroup
 constexpr int octets = tile_columns / 8;                  // of columns of C
@@ -65,31 +81,49 @@ __device__ __forceinline__ void store_C(
     element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
 }
 
-constexpr int most_loads = 2;  // of splits' sums, that a thread has on their way at once
-
-// Adds 1 to the counter, or makes it 0 where it is `last`; returns what it was. What the block wrote before its barrier
-// is in memory before; what the other blocks wrote before they came here can be read after the block's next barrier.
-__device__ __forceinline__ unsigned count_up(unsigned *counter, unsigned last)
+// Blocks that split k leave their sums in a workspace, and the last of a tile's blocks to come adds them up.
+// Counters in global memory, by which blocks tell one another what they have done. What a block wrote before a barrier is
+// in memory before one of its threads counts in acquire and release order; what other blocks wrote before they counted
+// can be read after the block's next barrier. One thread's operation serves the block, and is weaker than
+// __threadfence(). Each returns what was there before. The host's own are in atomics_on_host.h.
+#ifndef TSM2_HOST
+// Add 1, or make it 0 where it is `last`.
+__device__ __forceinline__ unsigned atomic_inc_acq_rel(unsigned *counter, unsigned last)
 {
     unsigned before;
-#ifdef TSM2_HOST
-    tsm2_host::count_block();
-    before = *counter;
-    *counter = before < last ? before + 1 : 0;
-#else
-    // One thread's fence serves the block, and is weaker than __threadfence().
     asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(last) : "memory");
-#endif
     return before;
 }
 
+__device__ __forceinline__ unsigned atomic_add_acq_rel(unsigned *counter, unsigned what)
+{
+    unsigned before;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(what) : "memory");
+    return before;
+}
+
+// It orders no memory.
+__device__ __forceinline__ unsigned atomic_add_relaxed(unsigned *counter, unsigned what)
+{
+    unsigned before;
+    asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(what));
+    return before;
+}
+
+__device__ __forceinline__ unsigned load_acquire(const unsigned *counter)
+{
+    unsigned now;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
+    return now;
+}
+#endif
 // Whether this block is the last of `count` to come to the counter, which is 0 then, as the next launch expects it.
 __device__ __forceinline__ bool last_of(unsigned *counter, unsigned count)
 {
     __shared__ unsigned before;
     __syncthreads();
     if (threadIdx.x == 0)
-        before = count_up(counter, count - 1);
+        before = atomic_inc_acq_rel(counter, count - 1);
     __syncthreads();
     return before == count - 1;
 }
@@ -99,42 +133,66 @@ constexpr __device__ __forceinline__ int places_at_once(int places) { return pla
 
 // Of each of `count` neighbouring sums, `stride` elements apart, the vectors `at(p)` elements behind `from`, for several
 // places p, added up in their order. In rounds of `at_once` sums, or of fewer where no thread of the block has more than
-// `most`.
-template <int at_once, int places, class At>
+// `most`. A `fixed` stride is known when the kernel is compiled, so that the addresses of a round are offsets of one.
+template <int at_once, bool fixed, class V, int places, class T, class At>
 __device__ __forceinline__ void add_up_splits(
-    sum_vector (&sum)[places], const sum_t *from, At at, long long stride, int count, int most)
+    V (&sum)[places], const T *from, At at, long long stride, int count, int most)
 {
-    if constexpr (at_once >= 8) {
+    using bits_t = typename V::bits_t;
+    if constexpr (at_once >= (fixed ? 16 : 8)) {
         if (most <= at_once / 2)
-            return add_up_splits<at_once / 2>(sum, from, at, stride, count, most);
+            return add_up_splits<at_once / 2, fixed>(sum, from, at, stride, count, most);
     }
     #pragma unroll
     for (int p = 0; p < places; ++p)
         sum[p] = {};
     #pragma unroll 1
     for (int first = 0; first < count; first += at_once) {
-        sum_vector loaded[at_once][places];
-        #pragma unroll
-        for (int s = 0; s < at_once; ++s) {  // no load under a condition: it would keep registers
+        if constexpr (fixed) {
+            V loaded[at_once][places] = {};  // 0 where there are no more, which changes no sum
             #pragma unroll
-            for (int p = 0; p < places; ++p) {  // where there are no more, all threads load the same
-                const sum_t *one = from + (first + s < count ? at(p) + (first + s) * stride : 0);
-                loaded[s][p] = sum_vector_of(__ldcg(reinterpret_cast<const sum_bits_t *>(one)));
-            }
-        }
-        #pragma unroll
-        for (int s = 0; s < at_once; ++s) {
-            #pragma unroll
-            for (int p = 0; p < places; ++p) {
+            for (int s = 0; s < at_once; ++s) {
                 #pragma unroll
-                for (int e = 0; e < sum_width; ++e) {
+                for (int p = 0; p < places; ++p) {
+                    const T *one = from + at(p) + (first + s) * stride;  // whatever the count is: no load waits for it
                     if (first + s < count)
+                        loaded[s][p] = vector_of<V>(__ldcg(reinterpret_cast<const bits_t *>(one)));
+                }
+            }
+            #pragma unroll
+            for (int s = 0; s < at_once; ++s) {
+                #pragma unroll
+                for (int p = 0; p < places; ++p) {
+                    #pragma unroll
+                    for (int e = 0; e < V::width; ++e)
                         sum[p].element[e] += loaded[s][p].element[e];
+                }
+            }
+        } else {
+            V loaded[at_once][places];
+            #pragma unroll
+            for (int s = 0; s < at_once; ++s) {  // no load under a condition: it would keep registers
+                #pragma unroll
+                for (int p = 0; p < places; ++p) {  // where there are no more, all threads load the same
+                    const T *one = from + (first + s < count ? at(p) + (first + s) * stride : 0);
+                    loaded[s][p] = vector_of<V>(__ldcg(reinterpret_cast<const bits_t *>(one)));
+                }
+            }
+            #pragma unroll
+            for (int s = 0; s < at_once; ++s) {
+                #pragma unroll
+                for (int p = 0; p < places; ++p) {
+                    #pragma unroll
+                    for (int e = 0; e < V::width; ++e) {
+                        if (first + s < count)
+                            sum[p].element[e] += loaded[s][p].element[e];
+                    }
                 }
             }
         }
     }
 }
+constexpr int most_loads = 2;  // of splits' sums, that a thread has on their way at once
 
 // As many elements, `stride` apart, as these bits have room for; zeros from number `inside` on.
 template <class Bits>
@@ -161,12 +219,6 @@ __device__ __forceinline__ unsigned word(const Bits &bits, int w)
 #ifndef TSM2_HOST
 // Through the L1, or past it, which only 16 bytes go; and whether the L2 fetches 128 bytes for them.
 enum class CacheOp { ca, ca_L2_128B, cg_L2_128B };
-
-template <int bytes> struct Word;
-template <> struct Word<2> { using type = unsigned short; };
-template <> struct Word<4> { using type = unsigned; };
-template <> struct Word<8> { using type = uint2; };
-template <> struct Word<16> { using type = uint4; };
 
 // Copy so many bytes. Two are copied at once: no asynchronous copy is smaller than four.
 template <int bytes, CacheOp op = CacheOp::ca, class T>
@@ -259,16 +311,149 @@ __device__ __forceinline__ void cp_async_wait_all()
 #endif
 }
 #endif
-
-// As cp_async_wait. Then the tensor cores may read what has come.
-template <int groups_left>
-__device__ __forceinline__ void await_copies()
-{
-    cp_async_wait<groups_left>();
+// Matrices of 8 rows of 16 bytes from shared memory into a warp's registers: PTX's ldmatrix. Lane 8 w + i says where row
+// i of matrix w begins, one or more matrices in one load: a lane gets one word of each. The host's own are in
+// ldmatrix_on_host.h.
 #ifndef TSM2_HOST
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
+// Lane 4 g + t gets the t-th word of row g.
+template <class T>
+__device__ __forceinline__ void ldmatrix(uint4 &to, const T *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 { %0, %1, %2, %3 }, [%4];"
+                 : "=r"(to.x), "=r"(to.y), "=r"(to.z), "=r"(to.w)
+                 : "r"(unsigned(__cvta_generic_to_shared(row))) : "memory");
 }
+
+// Of 16-bit elements, lane 4 g + t gets elements g of rows 2 t and 2 t + 1: the matrix is transposed.
+template <class T>
+__device__ __forceinline__ void ldmatrix_trans(unsigned &to, const T *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 { %0 }, [%1];"
+                 : "=r"(to) : "r"(unsigned(__cvta_generic_to_shared(row))) : "memory");
+}
+
+template <class T>
+__device__ __forceinline__ void ldmatrix_trans(uint2 &to, const T *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 { %0, %1 }, [%2];"
+                 : "=r"(to.x), "=r"(to.y) : "r"(unsigned(__cvta_generic_to_shared(row))) : "memory");
+}
+
+template <class T>
+__device__ __forceinline__ void ldmatrix_trans(uint4 &to, const T *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 { %0, %1, %2, %3 }, [%4];"
+                 : "=r"(to.x), "=r"(to.y), "=r"(to.z), "=r"(to.w)
+                 : "r"(unsigned(__cvta_generic_to_shared(row))) : "memory");
+}
+
+// An 8 x 8 matrix of 16-bit elements in registers, of which lane 4 g + t has columns 2 t and 2 t + 1 of row g,
+// transposed: PTX's movmatrix.
+__device__ __forceinline__ unsigned movmatrix_trans(unsigned bits)
+{
+    unsigned transposed;
+    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(bits));
+    return transposed;
+}
+#endif
+// Hopper's products of matrices that lie in shared memory, sum += a b, by the four warps of a warpgroup, while their
+// threads go on: PTX's wgmma.mma_async. The host's own are in wgmma_on_host.h.
+// Which of the types of 16 bits an instruction is of.
+struct bfloat16;
+struct float16;
+template <class T> constexpr bool is_bfloat16 = false;
+template <> constexpr bool is_bfloat16<bfloat16> = true;
+#ifndef TSM2_HOST
+// Before the tensor cores read what this thread wrote to shared memory, or what it copied there and awaited.
+__device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Before the first product, after the last, and until they are done but for so many groups.
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int groups_left>
+__device__ __forceinline__ void wgmma_wait()
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(groups_left) : "memory");
+}
+
+// Where an operand begins that lies in rows of 64 or 128 bytes, one behind the other, of which each eight, or four,
+// have their pieces of 16 bytes in the orders that the tensor cores know; and how far it is to the next 8 rows.
+template <int row_bytes, class T>
+__device__ __forceinline__ unsigned long long wgmma_descriptor(const T *begin)
+{
+    static_assert(row_bytes == 64 || row_bytes == 128);
+    constexpr unsigned long long order = 128 / row_bytes, to_next = 8 * row_bytes / 16;  // units of 16 bytes
+    const unsigned address = unsigned(__cvta_generic_to_shared(begin));
+    return address / 16 | to_next << 16 | to_next << 32 | order << 62;
+}
+
+// 64 x 16 by 16 x 32, or x 64, of bfloat16 or float16. An operand's rows in shared memory are its lines along k, or
+// across it. Of the 64 rows of the sum warp w has 16 w ..., of which lane 4 g + t has columns 2 t and 2 t + 1 of each
+// octet: of row g in elements 0 and 1 of a vector, of row g + 8 in 2 and 3.
+template <class T, bool a_along_k, bool b_along_k, class Vector>
+__device__ __forceinline__ void wgmma_m64k16(Vector (&sum)[4], unsigned long long a, unsigned long long b)
+{
+    if constexpr (is_bfloat16<T>)
+        asm volatile(
+            "{ .reg .pred add; setp.eq.b32 add, 0, 0;"
+            " wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
+            " %0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+            " }, %16, %17, add, 1, 1, %18, %19; }"
+            : "+f"(sum[0].element[0]), "+f"(sum[0].element[1]), "+f"(sum[0].element[2]), "+f"(sum[0].element[3]),
+              "+f"(sum[1].element[0]), "+f"(sum[1].element[1]), "+f"(sum[1].element[2]), "+f"(sum[1].element[3]),
+              "+f"(sum[2].element[0]), "+f"(sum[2].element[1]), "+f"(sum[2].element[2]), "+f"(sum[2].element[3]),
+              "+f"(sum[3].element[0]), "+f"(sum[3].element[1]), "+f"(sum[3].element[2]), "+f"(sum[3].element[3])
+            : "l"(a), "l"(b), "n"(!a_along_k), "n"(!b_along_k) : "memory");
+    else
+        asm volatile(
+            "{ .reg .pred add; setp.eq.b32 add, 0, 0;"
+            " wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {"
+            " %0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+            " }, %16, %17, add, 1, 1, %18, %19; }"
+            : "+f"(sum[0].element[0]), "+f"(sum[0].element[1]), "+f"(sum[0].element[2]), "+f"(sum[0].element[3]),
+              "+f"(sum[1].element[0]), "+f"(sum[1].element[1]), "+f"(sum[1].element[2]), "+f"(sum[1].element[3]),
+              "+f"(sum[2].element[0]), "+f"(sum[2].element[1]), "+f"(sum[2].element[2]), "+f"(sum[2].element[3]),
+              "+f"(sum[3].element[0]), "+f"(sum[3].element[1]), "+f"(sum[3].element[2]), "+f"(sum[3].element[3])
+            : "l"(a), "l"(b), "n"(!a_along_k), "n"(!b_along_k) : "memory");
+}
+
+template <class T, bool a_along_k, bool b_along_k, class Vector>
+__device__ __forceinline__ void wgmma_m64k16(Vector (&sum)[8], unsigned long long a, unsigned long long b)
+{
+    if constexpr (is_bfloat16<T>)
+        asm volatile(
+            "{ .reg .pred add; setp.eq.b32 add, 0, 0;"
+            " wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+            " %0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"
+            " %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+            " }, %32, %33, add, 1, 1, %34, %35; }"
+            : "+f"(sum[0].element[0]), "+f"(sum[0].element[1]), "+f"(sum[0].element[2]), "+f"(sum[0].element[3]),
+              "+f"(sum[1].element[0]), "+f"(sum[1].element[1]), "+f"(sum[1].element[2]), "+f"(sum[1].element[3]),
+              "+f"(sum[2].element[0]), "+f"(sum[2].element[1]), "+f"(sum[2].element[2]), "+f"(sum[2].element[3]),
+              "+f"(sum[3].element[0]), "+f"(sum[3].element[1]), "+f"(sum[3].element[2]), "+f"(sum[3].element[3]),
+              "+f"(sum[4].element[0]), "+f"(sum[4].element[1]), "+f"(sum[4].element[2]), "+f"(sum[4].element[3]),
+              "+f"(sum[5].element[0]), "+f"(sum[5].element[1]), "+f"(sum[5].element[2]), "+f"(sum[5].element[3]),
+              "+f"(sum[6].element[0]), "+f"(sum[6].element[1]), "+f"(sum[6].element[2]), "+f"(sum[6].element[3]),
+              "+f"(sum[7].element[0]), "+f"(sum[7].element[1]), "+f"(sum[7].element[2]), "+f"(sum[7].element[3])
+            : "l"(a), "l"(b), "n"(!a_along_k), "n"(!b_along_k) : "memory");
+    else
+        asm volatile(
+            "{ .reg .pred add; setp.eq.b32 add, 0, 0;"
+            " wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
+            " %0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"
+            " %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+            " }, %32, %33, add, 1, 1, %34, %35; }"
+            : "+f"(sum[0].element[0]), "+f"(sum[0].element[1]), "+f"(sum[0].element[2]), "+f"(sum[0].element[3]),
+              "+f"(sum[1].element[0]), "+f"(sum[1].element[1]), "+f"(sum[1].element[2]), "+f"(sum[1].element[3]),
+              "+f"(sum[2].element[0]), "+f"(sum[2].element[1]), "+f"(sum[2].element[2]), "+f"(sum[2].element[3]),
+              "+f"(sum[3].element[0]), "+f"(sum[3].element[1]), "+f"(sum[3].element[2]), "+f"(sum[3].element[3]),
+              "+f"(sum[4].element[0]), "+f"(sum[4].element[1]), "+f"(sum[4].element[2]), "+f"(sum[4].element[3]),
+              "+f"(sum[5].element[0]), "+f"(sum[5].element[1]), "+f"(sum[5].element[2]), "+f"(sum[5].element[3]),
+              "+f"(sum[6].element[0]), "+f"(sum[6].element[1]), "+f"(sum[6].element[2]), "+f"(sum[6].element[3]),
+              "+f"(sum[7].element[0]), "+f"(sum[7].element[1]), "+f"(sum[7].element[2]), "+f"(sum[7].element[3])
+            : "l"(a), "l"(b), "n"(!a_along_k), "n"(!b_along_k) : "memory");
+}
+#endif
 
 // How a chunk of an operand lies in shared memory: in rows of 32 or 64 neighbours, along k or across it as in global
 // memory, which are side by side in blocks. The pieces of 16 bytes of a row of 128 bytes are in another order than those
@@ -293,18 +478,12 @@ struct Operand {
         return place ^ (place >> 3 & (row - 8));
     }
 
-#ifndef TSM2_HOST
-    // What the tensor cores are told of 64 lines, or all there are, from `line` on, and `depth` products: where they
-    // begin, how far it is to the next 8 rows, and the order of the pieces; in units of 16 bytes.
-    static __device__ __forceinline__ unsigned long long descriptor(const scalar *staged, int line, int product)
+    // What the tensor cores are told of 64 lines, or all there are, from `line` on, and `depth` products.
+    static __device__ __forceinline__ auto descriptor(const scalar *staged, int line, int product)
     {
-        constexpr unsigned long long order = 128 / row_bytes, to_next = 8 * row_bytes / 16;
         const int at = along_k ? product : line;
-        const scalar *begin = staged + (at / row * rows + (along_k ? line : product)) * row + at % row;
-        const unsigned address = unsigned(__cvta_generic_to_shared(begin));
-        return address / 16 | to_next << 16 | to_next << 32 | order << 62;
+        return wgmma_descriptor<row_bytes>(staged + (at / row * rows + (along_k ? line : product)) * row + at % row);
     }
-#endif
 
     // This thread's first piece: which run it is in, and where in it.
     static __device__ __forceinline__ int in_run() { return threadIdx.x / of_run; }
@@ -358,76 +537,6 @@ struct Operand {
 };
 using Of_A = Operand<tile_rows, false>;
 using Of_B = Operand<tile_columns, true>;
-
-// sum += 64 lines of a chunk of A times all of B's, of `depth` products: by the four warps of a warpgroup, while their
-// threads go on. Of the 64 rows warp w has 16 w ..., of which lane 4 g + t gets columns 2 t and 2 t + 1 of each octet:
-// of row g in elements 0 and 1, of row g + 8 in 2 and 3.
-__device__ __forceinline__ void multiply_add(
-    sum_vector (&sum)[octets], const scalar *staged_a, const scalar *staged_b, int row, int product)
-{
-#ifdef TSM2_HOST
-    const int lane = threadIdx.x % 32, row_of_lane = row + threadIdx.x % 128 / 32 * 16 + lane / 4;
-    for (int e = 0; e < 4 * octets; ++e) {
-        const int i = row_of_lane + e % 4 / 2 * 8, j = e / 4 * 8 + lane % 4 * 2 + e % 2;
-        for (int l = product; l < product + depth; ++l) {
-            const sum_t a(staged_a[Of_A::place_of(i, l)]), b(staged_b[Of_B::place_of(j, l)]);
-            sum[e / 4].element[e % 4] = fmaf(a, b, sum[e / 4].element[e % 4]);
-        }
-    }
-#else
-    asm volatile(
-        "{ .reg .pred add; setp.eq.b32 add, 0, 0;"
-        " wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-        " %0, %1, %2, %3,"
-        " %4, %5, %6, %7,"
-        " %8, %9, %10, %11,"
-        " %12, %13, %14, %15,"
-        " %16, %17, %18, %19,"
-        " %20, %21, %22, %23,"
-        " %24, %25, %26, %27,"
-        " %28, %29, %30, %31"
-        " }, %32, %33, add, 1, 1, 1, 0; }"
-        : "+f"(sum[0].element[0]), "+f"(sum[0].element[1]), "+f"(sum[0].element[2]), "+f"(sum[0].element[3]),
-          "+f"(sum[1].element[0]), "+f"(sum[1].element[1]), "+f"(sum[1].element[2]), "+f"(sum[1].element[3]),
-          "+f"(sum[2].element[0]), "+f"(sum[2].element[1]), "+f"(sum[2].element[2]), "+f"(sum[2].element[3]),
-          "+f"(sum[3].element[0]), "+f"(sum[3].element[1]), "+f"(sum[3].element[2]), "+f"(sum[3].element[3]),
-          "+f"(sum[4].element[0]), "+f"(sum[4].element[1]), "+f"(sum[4].element[2]), "+f"(sum[4].element[3]),
-          "+f"(sum[5].element[0]), "+f"(sum[5].element[1]), "+f"(sum[5].element[2]), "+f"(sum[5].element[3]),
-          "+f"(sum[6].element[0]), "+f"(sum[6].element[1]), "+f"(sum[6].element[2]), "+f"(sum[6].element[3]),
-          "+f"(sum[7].element[0]), "+f"(sum[7].element[1]), "+f"(sum[7].element[2]), "+f"(sum[7].element[3])
-        : "l"(Of_A::descriptor(staged_a, row, product)), "l"(Of_B::descriptor(staged_b, 0, product)) : "memory");
-#endif
-}
-
-// Before the first of such products, after the last, and until they are done.
-#ifdef TSM2_HOST
-__device__ __forceinline__ void begin_products() {}
-__device__ __forceinline__ void close_products() {}
-__device__ __forceinline__ void await_products() {}
-#else
-__device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void close_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void await_products() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
-#endif
-
-// A 16-bit 8 x 8 matrix, of which lane 4 g + t has columns 2 t and 2 t + 1 of row g, transposed.
-__device__ __forceinline__ unsigned transposed(unsigned bits)
-{
-#ifdef TSM2_HOST
-    __shared__ unsigned words[threads];
-    words[threadIdx.x] = bits;
-    tsm2_host::meet_lanes();
-    const int lane = threadIdx.x % 32, first = threadIdx.x - lane + lane % 4 * 8 + lane / 8;
-    const int half = lane / 4 % 2 * 16;
-    const unsigned of_rows = (words[first] >> half & 0xFFFF) | (words[first + 4] >> half & 0xFFFF) << 16;
-    tsm2_host::meet_lanes();
-    return of_rows;
-#else
-    unsigned of_rows;
-    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(of_rows) : "r"(bits));
-    return of_rows;
-#endif
-}
 
 // Of a row of four lanes: lane t gets word t of each of them, in their order.
 __device__ __forceinline__ void exchange(unsigned (&words)[4])
@@ -528,19 +637,21 @@ extern "C" __global__ void __launch_bounds__(threads) staged_half(
         sum_vector sum[strips][octets] = {};
         #pragma unroll 1
         for (index_t left = begin_of(part + 1) - begin_of(part); left > 0; --left) {
-            await_copies<stages - 2>();
+            cp_async_wait<stages - 2>();
+            fence_proxy_async();
             __syncthreads();  // every thread's copies for this chunk have arrived, and the chunk before is no longer read
             const scalar *staged_a = ring + place * place_elements, *staged_b = staged_a + Of_A::elements;
-            begin_products();
+            wgmma_fence();
             #pragma unroll
             for (int l = 0; l < chunk; l += depth) {
                 #pragma unroll
                 for (int s = 0; s < strips; ++s)
-                    multiply_add(sum[s], staged_a, staged_b, group_row + 64 * s, l);
+                    wgmma_m64k16<scalar, Of_A::along_k, Of_B::along_k>(
+                        sum[s], Of_A::descriptor(staged_a, group_row + 64 * s, l), Of_B::descriptor(staged_b, 0, l));
             }
-            close_products();
+            wgmma_commit();
             copy_next(place == 0 ? stages - 1 : place - 1);
-            await_products();
+            wgmma_wait<0>();
             place = place + 1 == stages ? 0 : place + 1;
         }
 
@@ -551,13 +662,13 @@ extern "C" __global__ void __launch_bounds__(threads) staged_half(
             #pragma unroll
             for (int v = 0; v < strips * octets; ++v)
                 __stcg(reinterpret_cast<sum_bits_t *>(of_tile + part * of_part) + v * threads,
-                       sum_bits_of(sum[v / octets][v % octets]));
+                       bits_of(sum[v / octets][v % octets]));
             if (!last_of(counters + tile, parts))
                 continue;
             #pragma unroll
             for (int v = 0; v < strips * octets; ++v) {
                 sum_vector total[1];
-                add_up_splits<most_loads>(
+                add_up_splits<most_loads, false>(
                     total, of_tile, [&](int) { return v * threads * sum_width; }, of_part, parts, parts);
                 sum[v / octets][v % octets] = total[0];
             }
@@ -575,7 +686,7 @@ extern "C" __global__ void __launch_bounds__(threads) staged_half(
                     union { scalar element[2]; unsigned bits; } both = {};
                     both.element[0] = scalar(alpha * pair[0]);
                     both.element[1] = scalar(alpha * pair[1]);
-                    words[w] = transposed(both.bits);
+                    words[w] = movmatrix_trans(both.bits);
                 }
                 exchange(words);
                 const piece_t piece = { words[0], words[1], words[2], words[3] };

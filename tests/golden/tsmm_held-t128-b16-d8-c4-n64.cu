@@ -20,20 +20,36 @@ constexpr int vector_bytes = 16;  // of a load and a store
 constexpr int width = vector_bytes / sizeof(scalar), rows = width;  // of a thread
 constexpr int block_rows = threads * rows;
 
-using bits_t = float4;  // of the loads and stores
-struct __align__(16) vector { scalar element[width]; };
+// Neighbours in memory that one load or store moves: as CUDA's type of so many bytes, which is `Bits`.
+// CUDA's type of so many bytes.
+template <int bytes> struct Word;
+template <> struct Word<2> { using type = unsigned short; };
+template <> struct Word<4> { using type = unsigned; };
+template <> struct Word<8> { using type = uint2; };
+template <> struct Word<16> { using type = uint4; };
+template <class T, int count, class Bits = typename Word<count * sizeof(T)>::type>
+struct alignas(count * sizeof(T)) Vector {
+    using element_t = T;
+    using bits_t = Bits;
+    static constexpr int width = count;
+    T element[count];
+};
 
-__device__ __forceinline__ vector vector_of(bits_t bits)
+template <class V>
+__device__ __forceinline__ V vector_of(typename V::bits_t bits)
 {
-    union { bits_t bits; vector elements; } both = {bits};
+    union { typename V::bits_t bits; V elements; } both = {bits};
     return both.elements;
 }
 
-__device__ __forceinline__ bits_t bits_of(const vector &elements)
+template <class V>
+__device__ __forceinline__ typename V::bits_t bits_of(const V &elements)
 {
-    union { vector elements; bits_t bits; } both = {elements};
+    union { V elements; typename V::bits_t bits; } both = {elements};
     return both.bits;
 }
+using vector = Vector<scalar, width, float4>;
+using bits_t = vector::bits_t;  // of the loads and stores
 
 using held_t = scalar[depth][rows];   // this thread's rows of A
 using sums_t = sum_t[columns][rows];  // and of C
@@ -45,7 +61,7 @@ __device__ __forceinline__ void load_a(held_t &a, const scalar *__restrict__ A, 
     for (int q = 0; q < depth; ++q) {
         vector piece = {};
         if (q < k)
-            piece = vector_of(__ldcs(reinterpret_cast<const bits_t *>(A + row + q * lda)));
+            piece = vector_of<vector>(__ldcs(reinterpret_cast<const bits_t *>(A + row + q * lda)));
         #pragma unroll
         for (int r = 0; r < rows; ++r)
             a[q][r] = piece.element[r];

@@ -28,20 +28,36 @@ constexpr int warp_columns = columns / teams;  // of C, that a warp accumulates 
 constexpr int octets = warp_columns / 8;    // of them
 constexpr int chunks = depth / chunk;       // of a row of A
 
-using bits_t = float4;  // of the loads and stores
-struct __align__(16) vector { scalar element[width]; };
+// Neighbours in memory that one load or store moves: as CUDA's type of so many bytes, which is `Bits`.
+// CUDA's type of so many bytes.
+template <int bytes> struct Word;
+template <> struct Word<2> { using type = unsigned short; };
+template <> struct Word<4> { using type = unsigned; };
+template <> struct Word<8> { using type = uint2; };
+template <> struct Word<16> { using type = uint4; };
+template <class T, int count, class Bits = typename Word<count * sizeof(T)>::type>
+struct alignas(count * sizeof(T)) Vector {
+    using element_t = T;
+    using bits_t = Bits;
+    static constexpr int width = count;
+    T element[count];
+};
 
-__device__ __forceinline__ vector vector_of(bits_t bits)
+template <class V>
+__device__ __forceinline__ V vector_of(typename V::bits_t bits)
 {
-    union { bits_t bits; vector elements; } both = {bits};
+    union { typename V::bits_t bits; V elements; } both = {bits};
     return both.elements;
 }
 
-__device__ __forceinline__ bits_t bits_of(const vector &elements)
+template <class V>
+__device__ __forceinline__ typename V::bits_t bits_of(const V &elements)
 {
-    union { vector elements; bits_t bits; } both = {elements};
+    union { V elements; typename V::bits_t bits; } both = {elements};
     return both.bits;
 }
+using vector = Vector<scalar, width, float4>;
+using bits_t = vector::bits_t;  // of the loads and stores
 
 // A lies in a place of the ring as it does in global memory, its lines `pad` elements apart, so that lanes which read at
 // the same time meet no bank twice: 4 have 64 bytes of a line along k, or 32 across it, and 4 have as many of another.
@@ -59,6 +75,46 @@ __device__ __forceinline__ void store_C(
 }
 
 
+// Neighbours in C, which is read only where beta asks for it, and written once.
+template <class V>
+__device__ __forceinline__ void store_vector(
+    typename V::element_t *at_C, typename V::element_t alpha, V sum, typename V::element_t beta)
+{
+    auto *to = reinterpret_cast<typename V::bits_t *>(at_C);
+    #pragma unroll
+    for (int e = 0; e < V::width; ++e)
+        sum.element[e] = alpha * sum.element[e];
+    if (beta != 0) {
+        const V before = vector_of<V>(__ldcs(to));
+        #pragma unroll
+        for (int e = 0; e < V::width; ++e)
+            sum.element[e] += beta * before.element[e];
+    }
+    __stcs(to, bits_of(sum));
+}
+
+// The same of `count` sums of another type than C's.
+template <int count, class T, class Sum>
+__device__ __forceinline__ void store_sums(T *__restrict__ at_C, const Sum (&sum)[count], Sum alpha, Sum beta)
+{
+    using V = Vector<T, count>;
+    auto *to = reinterpret_cast<typename V::bits_t *>(at_C);
+    Sum total[count];
+    #pragma unroll
+    for (int e = 0; e < count; ++e)
+        total[e] = alpha * sum[e];
+    if (beta != 0) {
+        const V before = vector_of<V>(__ldcs(to));
+        #pragma unroll
+        for (int e = 0; e < count; ++e)
+            total[e] += beta * Sum(before.element[e]);
+    }
+    V result;
+    #pragma unroll
+    for (int e = 0; e < count; ++e)
+        result.element[e] = T(total[e]);
+    __stcs(to, bits_of(result));
+}
 // Asynchronous copies from global to shared memory: PTX's cp.async, by CUTLASS's names. A thread starts copies and goes
 // on. cp_async_fence closes a group of those that it has started; cp_async_wait waits until at most so many of its
 // groups are on their way. Both addresses are aligned to the bytes of a copy. Before compute capability 8.0 a copy is
@@ -66,12 +122,6 @@ __device__ __forceinline__ void store_C(
 #ifndef TSM2_HOST
 // Through the L1, or past it, which only 16 bytes go; and whether the L2 fetches 128 bytes for them.
 enum class CacheOp { ca, ca_L2_128B, cg_L2_128B };
-
-template <int bytes> struct Word;
-template <> struct Word<2> { using type = unsigned short; };
-template <> struct Word<4> { using type = unsigned; };
-template <> struct Word<8> { using type = uint2; };
-template <> struct Word<16> { using type = uint4; };
 
 // Copy so many bytes. Two are copied at once: no asynchronous copy is smaller than four.
 template <int bytes, CacheOp op = CacheOp::ca, class T>
@@ -300,6 +350,15 @@ __device__ __forceinline__ void mma_m8n8k4_twice(double (&sum)[2], const double 
     }
 }
 #endif
+// A value that the compiler knows nothing of: what takes few instructions it would compute anew wherever it is used, or
+// once and hold it in a register. The host's own is in cuda_on_host.h.
+#ifndef TSM2_HOST
+__device__ __forceinline__ int opaque(int value)
+{
+    asm volatile("" : "+r"(value));
+    return value;
+}
+#endif
 
 // Which rows, columns and products along k the tensor core's are is free, as long as A, B and C agree.
 constexpr int lane_rows = 2 * strips;  // of C, of a lane
@@ -321,7 +380,7 @@ __device__ __forceinline__ void load_a(scalar (&a)[lane_rows][run], const scalar
     for (int l = 0; l < run; ++l) {
         #pragma unroll
         for (int i = 0; i < lane_rows; i += width) {
-            const vector read = vector_of(*reinterpret_cast<const bits_t *>(from + l * pitch + row_at(i, 0)));
+            const vector read = vector_of<vector>(*reinterpret_cast<const bits_t *>(from + l * pitch + row_at(i, 0)));
             #pragma unroll
             for (int e = 0; e < width; ++e)
                 a[i + e][l] = read.element[e];
@@ -333,16 +392,6 @@ __device__ __forceinline__ void load_a(scalar (&a)[lane_rows][run], const scalar
 // octet of columns and each lane. A warp stages a unit, a pair a lane, at a time.
 constexpr int units = depth / (4 * factors) * teams * octets, warps = threads / 32;
 constexpr int b_pairs = units * 32;
-
-// The compiler would compute what depends on the lane once, and hold it in registers while A is multiplied.
-__device__ __forceinline__ int own_lane()
-{
-    int lane = threadIdx.x % 32;
-#ifndef TSM2_HOST
-    asm volatile("" : "+r"(lane));
-#endif
-    return lane;
-}
 
 // A lane's row and column of B in a unit.
 __device__ __forceinline__ int row_of_unit(int unit, int lane)
@@ -360,7 +409,7 @@ __device__ __forceinline__ int column_of_unit(int unit, int lane)
 __device__ __forceinline__ void stage_b(
     double2 *staged, const scalar *__restrict__ B, index_t ldb, index_t first_l, index_t k, index_t first_j, index_t n)
 {
-    const int lane = own_lane();
+    const int lane = opaque(threadIdx.x % 32);  // what depends on it is not held in registers while A is multiplied
     constexpr int rounds = (units + warps - 1) / warps;
     constexpr int ahead = strips * octets > 8 && rounds > 2 ? 2 : rounds;  // at once: few beside many sums in registers
     #pragma unroll 1
@@ -441,21 +490,6 @@ __device__ __forceinline__ void for_each_vector(const sums_t &sum, Act act)
     }
 }
 
-// A vector of neighbours of C, which is read only where beta asks for it, and written once.
-__device__ __forceinline__ void store_vector(scalar *at_C, scalar alpha, vector sum, scalar beta)
-{
-    bits_t *to = reinterpret_cast<bits_t *>(at_C);
-    #pragma unroll
-    for (int e = 0; e < width; ++e)
-        sum.element[e] = alpha * sum.element[e];
-    if (beta != 0) {
-        const vector before = vector_of(__ldcs(to));
-        #pragma unroll
-        for (int e = 0; e < width; ++e)
-            sum.element[e] += beta * before.element[e];
-    }
-    __stcs(to, bits_of(sum));
-}
 
 // A warp's sums into C, from `row` and `column` on. `whole` promises that the vectors are all there and aligned.
 __device__ __forceinline__ void store_c(

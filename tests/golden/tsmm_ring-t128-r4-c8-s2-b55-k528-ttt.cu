@@ -26,19 +26,38 @@ constexpr int shared_elements = smem_kb * 1024 / sizeof(scalar);
 static_assert(columns % width == 0, "a lane's columns of B are whole vectors");
 static_assert(columns + strip * 2 * (1 + width) <= shared_elements, "one column of A and of C has room");
 
+// A store to shared memory in one instruction, which the compiler would cut into its words. The host's own are in
+// cuda_on_host.h.
+#ifndef TSM2_HOST
+template <class T> __device__ __forceinline__ void st_shared(T *to, unsigned bits)
+{
+    *reinterpret_cast<unsigned *>(to) = bits;
+}
+template <class T> __device__ __forceinline__ void st_shared(T *to, uint2 bits)
+{
+    asm volatile("st.shared.v2.u32 [%0], { %1, %2 };" ::
+                 "r"(unsigned(__cvta_generic_to_shared(to))), "r"(bits.x), "r"(bits.y) : "memory");
+}
+template <class T> __device__ __forceinline__ void st_shared(T *to, uint4 bits)
+{
+    asm volatile("st.shared.v4.u32 [%0], { %1, %2, %3, %4 };" ::
+                 "r"(unsigned(__cvta_generic_to_shared(to))), "r"(bits.x), "r"(bits.y), "r"(bits.z), "r"(bits.w)
+                 : "memory");
+}
+#endif
 // Asynchronous copies from global to shared memory: PTX's cp.async, by CUTLASS's names. A thread starts copies and goes
 // on. cp_async_fence closes a group of those that it has started; cp_async_wait waits until at most so many of its
 // groups are on their way. Both addresses are aligned to the bytes of a copy. Before compute capability 8.0 a copy is
 // done at once. The host's own are in copies.h.
-#ifndef TSM2_HOST
-// Through the L1, or past it, which only 16 bytes go; and whether the L2 fetches 128 bytes for them.
-enum class CacheOp { ca, ca_L2_128B, cg_L2_128B };
-
+// CUDA's type of so many bytes.
 template <int bytes> struct Word;
 template <> struct Word<2> { using type = unsigned short; };
 template <> struct Word<4> { using type = unsigned; };
 template <> struct Word<8> { using type = uint2; };
 template <> struct Word<16> { using type = uint4; };
+#ifndef TSM2_HOST
+// Through the L1, or past it, which only 16 bytes go; and whether the L2 fetches 128 bytes for them.
+enum class CacheOp { ca, ca_L2_128B, cg_L2_128B };
 
 // Copy so many bytes. Two are copied at once: no asynchronous copy is smaller than four.
 template <int bytes, CacheOp op = CacheOp::ca, class T>
@@ -143,17 +162,29 @@ __device__ __forceinline__ void copy_async(scalar *to, const scalar *from, int c
     cp_async_zfill<bytes, bytes == 16 ? copied : CacheOp::ca>(to, from, count);
 }
 
-// `count` neighbours that one load or store moves.
-template <int bytes> struct Bits;
-template <> struct Bits<2> { using type = unsigned short; };
-template <> struct Bits<4> { using type = unsigned; };
-template <> struct Bits<8> { using type = uint2; };
-template <> struct Bits<16> { using type = uint4; };
-
-template <int count> struct __align__(count * sizeof(scalar)) Pack {
-    using bits_t = typename Bits<count * sizeof(scalar)>::type;
-    scalar element[count];
+// Neighbours in memory that one load or store moves: as CUDA's type of so many bytes, which is `Bits`.
+template <class T, int count, class Bits = typename Word<count * sizeof(T)>::type>
+struct alignas(count * sizeof(T)) Vector {
+    using element_t = T;
+    using bits_t = Bits;
+    static constexpr int width = count;
+    T element[count];
 };
+
+template <class V>
+__device__ __forceinline__ V vector_of(typename V::bits_t bits)
+{
+    union { typename V::bits_t bits; V elements; } both = {bits};
+    return both.elements;
+}
+
+template <class V>
+__device__ __forceinline__ typename V::bits_t bits_of(const V &elements)
+{
+    union { V elements; typename V::bits_t bits; } both = {elements};
+    return both.bits;
+}
+template <int count> using Pack = Vector<scalar, count>;  // neighbours that one load or store moves
 
 // The most neighbours, of so many, that one load or store moves.
 __host__ __device__ constexpr int pack_of_elements(int count)
@@ -164,43 +195,46 @@ __host__ __device__ constexpr int pack_of_elements(int count)
     return pack;
 }
 
-template <int count>
-__device__ __forceinline__ Pack<count> pack_of(typename Pack<count>::bits_t bits)
+// Neighbours in C, which is read only where beta asks for it, and written once.
+template <class V>
+__device__ __forceinline__ void store_vector(
+    typename V::element_t *at_C, typename V::element_t alpha, V sum, typename V::element_t beta)
 {
-    union { typename Pack<count>::bits_t bits; Pack<count> elements; } both = {bits};
-    return both.elements;
+    auto *to = reinterpret_cast<typename V::bits_t *>(at_C);
+    #pragma unroll
+    for (int e = 0; e < V::width; ++e)
+        sum.element[e] = alpha * sum.element[e];
+    if (beta != 0) {
+        const V before = vector_of<V>(__ldcs(to));
+        #pragma unroll
+        for (int e = 0; e < V::width; ++e)
+            sum.element[e] += beta * before.element[e];
+    }
+    __stcs(to, bits_of(sum));
 }
 
-template <int count>
-__device__ __forceinline__ typename Pack<count>::bits_t bits_of(const Pack<count> &elements)
+// The same of `count` sums of another type than C's.
+template <int count, class T, class Sum>
+__device__ __forceinline__ void store_sums(T *__restrict__ at_C, const Sum (&sum)[count], Sum alpha, Sum beta)
 {
-    union { Pack<count> elements; typename Pack<count>::bits_t bits; } both = {elements};
-    return both.bits;
-}
-
-// Neighbours in C, which is read only where beta asks for it.
-template <int count>
-__device__ __forceinline__ void store_pack(
-    scalar *__restrict__ at, const sum_t (&sum)[count], sum_t alpha, sum_t beta)
-{
-    auto *bits = reinterpret_cast<typename Pack<count>::bits_t *>(at);
-    sum_t total[count];
+    using V = Vector<T, count>;
+    auto *to = reinterpret_cast<typename V::bits_t *>(at_C);
+    Sum total[count];
     #pragma unroll
     for (int e = 0; e < count; ++e)
         total[e] = alpha * sum[e];
     if (beta != 0) {
-        const Pack<count> before = pack_of<count>(__ldcs(bits));
+        const V before = vector_of<V>(__ldcs(to));
         #pragma unroll
         for (int e = 0; e < count; ++e)
-            total[e] += beta * sum_t(before.element[e]);
+            total[e] += beta * Sum(before.element[e]);
     }
-    Pack<count> result;
+    V result;
     #pragma unroll
     for (int e = 0; e < count; ++e)
-        result.element[e] = scalar(total[e]);
-    __stcs(bits, bits_of<count>(result));
+        result.element[e] = T(total[e]);
+    __stcs(to, bits_of(result));
 }
-
 // Quotients of numbers below 2^16 by a divisor that is no larger.
 struct Divisor {
     unsigned divisor, reciprocal;
@@ -302,12 +336,12 @@ __device__ __forceinline__ void multiply(sums_t &sum, const scalar *a, int pitch
         Pack<count> factor[rows];
         #pragma unroll
         for (int r = 0; r < rows; ++r)
-            factor[r] = pack_of<count>(*reinterpret_cast<const bits_t *>(a + r * 32 * pitch_a + l));
+            factor[r] = vector_of<Pack<count>>(*reinterpret_cast<const bits_t *>(a + r * 32 * pitch_a + l));
         #pragma unroll
         for (int e = 0; e < count; ++e) {
             #pragma unroll
             for (int c = 0; c < columns; c += width) {
-                const Pack<width> other = pack_of<width>(*reinterpret_cast<const Pack<width>::bits_t *>(b + c));
+                const Pack<width> other = vector_of<Pack<width>>(*reinterpret_cast<const Pack<width>::bits_t *>(b + c));
                 #pragma unroll
                 for (int x = 0; x < width; ++x) {
                     #pragma unroll
@@ -318,23 +352,6 @@ __device__ __forceinline__ void multiply(sums_t &sum, const scalar *a, int pitch
             b += pitch_b;
         }
     }
-}
-
-// A pack into shared memory. The compiler would store its elements one after the other.
-template <int count>
-__device__ __forceinline__ void store_shared(scalar *to, const Pack<count> &pack)
-{
-    const auto bits = bits_of<count>(pack);
-#if !defined(TSM2_HOST)
-    const unsigned address = unsigned(__cvta_generic_to_shared(to));
-    if constexpr (sizeof(bits) == 16)
-        asm volatile("st.shared.v4.u32 [%0], { %1, %2, %3, %4 };" ::
-                     "r"(address), "r"(bits.x), "r"(bits.y), "r"(bits.z), "r"(bits.w) : "memory");
-    else if constexpr (sizeof(bits) == 8)
-        asm volatile("st.shared.v2.u32 [%0], { %1, %2 };" :: "r"(address), "r"(bits.x), "r"(bits.y) : "memory");
-    else
-#endif
-        *reinterpret_cast<typename Pack<count>::bits_t *>(to) = bits;
 }
 
 // And into C's tile in shared memory, packs of `count` columns of those that are left.
@@ -350,7 +367,7 @@ __device__ __forceinline__ void put(scalar *to, const sums_t &sum, int pitch, in
                 #pragma unroll
                 for (int e = 0; e < count; ++e)
                     pack.element[e] = sum[r][c + e];
-                store_shared<count>(to + r * 32 * pitch + c, pack);
+                st_shared(to + r * 32 * pitch + c, bits_of(pack));
             }
         }
     }
@@ -447,12 +464,12 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmm_ring(
             const int count = rows_of(tile) * across, whole = one_piece_C ? count / width * width : 0;
             of_C.for_each_vector(whole, [&](int e, int at) {
                 using bits_t = Pack<width>::bits_t;
-                const auto held = pack_of<width>(*reinterpret_cast<const bits_t *>(staged_c + at));
-                store_pack<width>(to + e, held.element, alpha, beta_of_part);
+                const auto held = vector_of<Pack<width>>(*reinterpret_cast<const bits_t *>(staged_c + at));
+                store_sums<width>(to + e, held.element, alpha, beta_of_part);
             });
             of_C.for_each_element(whole, count, [&](int row, int j) {
                 const sum_t held[1] = {staged_c[row * of_C.pitch + j]};
-                store_pack<1>(to + row * ldc + j, held, alpha, beta_of_part);
+                store_sums<1>(to + row * ldc + j, held, alpha, beta_of_part);
             });
         };
 

@@ -31,17 +31,35 @@ constexpr int block_columns = teams * columns;
 // A block's tiles are side by side where C takes nearly all of the traffic, in long rows; else a grid apart.
 constexpr bool together = block_columns >= 4 * depth && block_columns * sizeof(scalar) >= 256;
 
-// `count` neighbours that one load or store moves.
-template <int bytes> struct Bits;
-template <> struct Bits<2> { using type = unsigned short; };
-template <> struct Bits<4> { using type = unsigned; };
-template <> struct Bits<8> { using type = uint2; };
-template <> struct Bits<16> { using type = uint4; };
-
-template <int count> struct __align__(count * sizeof(scalar)) Pack {
-    using bits_t = typename Bits<count * sizeof(scalar)>::type;
-    scalar element[count];
+// Neighbours in memory that one load or store moves: as CUDA's type of so many bytes, which is `Bits`.
+// CUDA's type of so many bytes.
+template <int bytes> struct Word;
+template <> struct Word<2> { using type = unsigned short; };
+template <> struct Word<4> { using type = unsigned; };
+template <> struct Word<8> { using type = uint2; };
+template <> struct Word<16> { using type = uint4; };
+template <class T, int count, class Bits = typename Word<count * sizeof(T)>::type>
+struct alignas(count * sizeof(T)) Vector {
+    using element_t = T;
+    using bits_t = Bits;
+    static constexpr int width = count;
+    T element[count];
 };
+
+template <class V>
+__device__ __forceinline__ V vector_of(typename V::bits_t bits)
+{
+    union { typename V::bits_t bits; V elements; } both = {bits};
+    return both.elements;
+}
+
+template <class V>
+__device__ __forceinline__ typename V::bits_t bits_of(const V &elements)
+{
+    union { V elements; typename V::bits_t bits; } both = {elements};
+    return both.bits;
+}
+template <int count> using Pack = Vector<scalar, count>;  // neighbours that one load or store moves
 
 // The most neighbours, of so many, that one load or store moves.
 __host__ __device__ constexpr int pack_of_elements(int count)
@@ -52,43 +70,46 @@ __host__ __device__ constexpr int pack_of_elements(int count)
     return pack;
 }
 
-template <int count>
-__device__ __forceinline__ Pack<count> pack_of(typename Pack<count>::bits_t bits)
+// Neighbours in C, which is read only where beta asks for it, and written once.
+template <class V>
+__device__ __forceinline__ void store_vector(
+    typename V::element_t *at_C, typename V::element_t alpha, V sum, typename V::element_t beta)
 {
-    union { typename Pack<count>::bits_t bits; Pack<count> elements; } both = {bits};
-    return both.elements;
+    auto *to = reinterpret_cast<typename V::bits_t *>(at_C);
+    #pragma unroll
+    for (int e = 0; e < V::width; ++e)
+        sum.element[e] = alpha * sum.element[e];
+    if (beta != 0) {
+        const V before = vector_of<V>(__ldcs(to));
+        #pragma unroll
+        for (int e = 0; e < V::width; ++e)
+            sum.element[e] += beta * before.element[e];
+    }
+    __stcs(to, bits_of(sum));
 }
 
-template <int count>
-__device__ __forceinline__ typename Pack<count>::bits_t bits_of(const Pack<count> &elements)
+// The same of `count` sums of another type than C's.
+template <int count, class T, class Sum>
+__device__ __forceinline__ void store_sums(T *__restrict__ at_C, const Sum (&sum)[count], Sum alpha, Sum beta)
 {
-    union { Pack<count> elements; typename Pack<count>::bits_t bits; } both = {elements};
-    return both.bits;
-}
-
-// Neighbours in C, which is read only where beta asks for it.
-template <int count>
-__device__ __forceinline__ void store_pack(
-    scalar *__restrict__ at, const sum_t (&sum)[count], sum_t alpha, sum_t beta)
-{
-    auto *bits = reinterpret_cast<typename Pack<count>::bits_t *>(at);
-    sum_t total[count];
+    using V = Vector<T, count>;
+    auto *to = reinterpret_cast<typename V::bits_t *>(at_C);
+    Sum total[count];
     #pragma unroll
     for (int e = 0; e < count; ++e)
         total[e] = alpha * sum[e];
     if (beta != 0) {
-        const Pack<count> before = pack_of<count>(__ldcs(bits));
+        const V before = vector_of<V>(__ldcs(to));
         #pragma unroll
         for (int e = 0; e < count; ++e)
-            total[e] += beta * sum_t(before.element[e]);
+            total[e] += beta * Sum(before.element[e]);
     }
-    Pack<count> result;
+    V result;
     #pragma unroll
     for (int e = 0; e < count; ++e)
-        result.element[e] = scalar(total[e]);
-    __stcs(bits, bits_of<count>(result));
+        result.element[e] = T(total[e]);
+    __stcs(to, bits_of(result));
 }
-
 // To add up sums over the lanes of a row, a lane gives its neighbour half of them and keeps the other half, then with
 // the next neighbour half of those, and so on; where their count is odd, both keep them all.
 __host__ __device__ constexpr int halved(int count) { return count % 2 == 0 ? count / 2 : count; }
@@ -167,7 +188,7 @@ __device__ __forceinline__ void load_a_by_elements(row_t &a, const scalar *__res
         #pragma unroll
         for (int e = 0; e < width; ++e)
             elements.element[e] = v * lanes * piece + e < left ? at[v * lanes * piece + e] : scalar(0);
-        a[v] = bits_of<width>(elements);
+        a[v] = bits_of(elements);
     }
 }
 
@@ -180,7 +201,7 @@ __device__ __forceinline__ void load_b(
     const auto load = [&](index_t row, index_t column) {
         const scalar *at = B + row * ldb + column;
         using bits_t = typename Pack<count>::bits_t;
-        return row < k && column < n ? pack_of<count>(__ldg(reinterpret_cast<const bits_t *>(at))) : Pack<count>();
+        return row < k && column < n ? vector_of<Pack<count>>(__ldg(reinterpret_cast<const bits_t *>(at))) : Pack<count>();
     };
     #pragma unroll
     for (int v = 0; v < vectors; ++v) {
@@ -201,7 +222,7 @@ __device__ __forceinline__ void multiply(sums_t &sum, const row_t &a, const fact
 {
     #pragma unroll
     for (int v = 0; v < vectors; ++v) {
-        const Pack<width> elements = pack_of<width>(a[v]);
+        const Pack<width> elements = vector_of<Pack<width>>(a[v]);
         #pragma unroll
         for (int e = 0; e < width; ++e) {
             const sum_t factor = sum_t(elements.element[e]);
@@ -230,7 +251,7 @@ __device__ __forceinline__ void store(
             neighbours[e] = sum[(first + e) / kept][(first + e) % kept];
         const index_t column = j + spread(c);
         if (i + r < m && column < n)
-            store_pack<size>(C + (i + r) * ldc + column, neighbours, alpha, beta);
+            store_sums<size>(C + (i + r) * ldc + column, neighbours, alpha, beta);
     }
 }
 

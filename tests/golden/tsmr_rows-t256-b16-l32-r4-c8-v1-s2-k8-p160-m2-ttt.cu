@@ -34,17 +34,35 @@ static_assert(chunks > 1, "B is staged one chunk ahead");
 
 template <bool holds> struct Flag { static constexpr bool value = holds; };
 
-// `count` neighbours that one load or store moves.
-template <int bytes> struct Bits;
-template <> struct Bits<2> { using type = unsigned short; };
-template <> struct Bits<4> { using type = unsigned; };
-template <> struct Bits<8> { using type = uint2; };
-template <> struct Bits<16> { using type = uint4; };
-
-template <int count> struct __align__(count * sizeof(scalar)) Pack {
-    using bits_t = typename Bits<count * sizeof(scalar)>::type;
-    scalar element[count];
+// Neighbours in memory that one load or store moves: as CUDA's type of so many bytes, which is `Bits`.
+// CUDA's type of so many bytes.
+template <int bytes> struct Word;
+template <> struct Word<2> { using type = unsigned short; };
+template <> struct Word<4> { using type = unsigned; };
+template <> struct Word<8> { using type = uint2; };
+template <> struct Word<16> { using type = uint4; };
+template <class T, int count, class Bits = typename Word<count * sizeof(T)>::type>
+struct alignas(count * sizeof(T)) Vector {
+    using element_t = T;
+    using bits_t = Bits;
+    static constexpr int width = count;
+    T element[count];
 };
+
+template <class V>
+__device__ __forceinline__ V vector_of(typename V::bits_t bits)
+{
+    union { typename V::bits_t bits; V elements; } both = {bits};
+    return both.elements;
+}
+
+template <class V>
+__device__ __forceinline__ typename V::bits_t bits_of(const V &elements)
+{
+    union { V elements; typename V::bits_t bits; } both = {elements};
+    return both.bits;
+}
+template <int count> using Pack = Vector<scalar, count>;  // neighbours that one load or store moves
 
 // The most neighbours, of so many, that one load or store moves.
 __host__ __device__ constexpr int pack_of_elements(int count)
@@ -53,20 +71,6 @@ __host__ __device__ constexpr int pack_of_elements(int count)
     while (count % pack != 0)
         pack /= 2;
     return pack;
-}
-
-template <int count>
-__device__ __forceinline__ Pack<count> pack_of(typename Pack<count>::bits_t bits)
-{
-    union { typename Pack<count>::bits_t bits; Pack<count> elements; } both = {bits};
-    return both.elements;
-}
-
-template <int count>
-__device__ __forceinline__ typename Pack<count>::bits_t bits_of(const Pack<count> &elements)
-{
-    union { Pack<count> elements; typename Pack<count>::bits_t bits; } both = {elements};
-    return both.bits;
 }
 
 // The rows of B for one load of A's lie as packs, each beside those of the other lanes, so that a warp reads without a
@@ -78,20 +82,8 @@ constexpr int chunk_elements = vectors * packs * pack_pitch;
 
 constexpr int copies = pack_of_elements(columns);  // neighbours in a row of B that are staged at once
 constexpr int sum_width = 16 / sizeof(sum_t);  // of a vector of sums
-using sum_bits_t = uint4;  // of the loads and stores
-struct __align__(16) sum_vector { sum_t element[sum_width]; };
-
-__device__ __forceinline__ sum_vector sum_vector_of(sum_bits_t bits)
-{
-    union { sum_bits_t bits; sum_vector elements; } both = {bits};
-    return both.elements;
-}
-
-__device__ __forceinline__ sum_bits_t sum_bits_of(const sum_vector &elements)
-{
-    union { sum_vector elements; sum_bits_t bits; } both = {elements};
-    return both.bits;
-}
+using sum_vector = Vector<sum_t, sum_width, uint4>;
+using sum_bits_t = sum_vector::bits_t;  // of the loads and stores
 
 // B and C lie along either of their extents.
 __device__ __forceinline__ const scalar *at_B(const scalar *B, index_t ldb, index_t l, index_t j)
@@ -115,12 +107,6 @@ __device__ __forceinline__ void store_C(
 #ifndef TSM2_HOST
 // Through the L1, or past it, which only 16 bytes go; and whether the L2 fetches 128 bytes for them.
 enum class CacheOp { ca, ca_L2_128B, cg_L2_128B };
-
-template <int bytes> struct Word;
-template <> struct Word<2> { using type = unsigned short; };
-template <> struct Word<4> { using type = unsigned; };
-template <> struct Word<8> { using type = uint2; };
-template <> struct Word<16> { using type = uint4; };
 
 // Copy so many bytes. Two are copied at once: no asynchronous copy is smaller than four.
 template <int bytes, CacheOp op = CacheOp::ca, class T>
@@ -213,31 +199,49 @@ __device__ __forceinline__ void cp_async_wait_all()
 #endif
 }
 #endif
-constexpr int most_loads = 16;  // of splits' sums, that a thread has on their way at once
-
-// Adds 1 to the counter, or makes it 0 where it is `last`; returns what it was. What the block wrote before its barrier
-// is in memory before; what the other blocks wrote before they came here can be read after the block's next barrier.
-__device__ __forceinline__ unsigned count_up(unsigned *counter, unsigned last)
+// Blocks that split k leave their sums in a workspace, and the last of a tile's blocks to come adds them up.
+// Counters in global memory, by which blocks tell one another what they have done. What a block wrote before a barrier is
+// in memory before one of its threads counts in acquire and release order; what other blocks wrote before they counted
+// can be read after the block's next barrier. One thread's operation serves the block, and is weaker than
+// __threadfence(). Each returns what was there before. The host's own are in atomics_on_host.h.
+#ifndef TSM2_HOST
+// Add 1, or make it 0 where it is `last`.
+__device__ __forceinline__ unsigned atomic_inc_acq_rel(unsigned *counter, unsigned last)
 {
     unsigned before;
-#ifdef TSM2_HOST
-    tsm2_host::count_block();
-    before = *counter;
-    *counter = before < last ? before + 1 : 0;
-#else
-    // One thread's fence serves the block, and is weaker than __threadfence().
     asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(last) : "memory");
-#endif
     return before;
 }
 
+__device__ __forceinline__ unsigned atomic_add_acq_rel(unsigned *counter, unsigned what)
+{
+    unsigned before;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(what) : "memory");
+    return before;
+}
+
+// It orders no memory.
+__device__ __forceinline__ unsigned atomic_add_relaxed(unsigned *counter, unsigned what)
+{
+    unsigned before;
+    asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(what));
+    return before;
+}
+
+__device__ __forceinline__ unsigned load_acquire(const unsigned *counter)
+{
+    unsigned now;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
+    return now;
+}
+#endif
 // Whether this block is the last of `count` to come to the counter, which is 0 then, as the next launch expects it.
 __device__ __forceinline__ bool last_of(unsigned *counter, unsigned count)
 {
     __shared__ unsigned before;
     __syncthreads();
     if (threadIdx.x == 0)
-        before = count_up(counter, count - 1);
+        before = atomic_inc_acq_rel(counter, count - 1);
     __syncthreads();
     return before == count - 1;
 }
@@ -247,42 +251,66 @@ constexpr __device__ __forceinline__ int places_at_once(int places) { return pla
 
 // Of each of `count` neighbouring sums, `stride` elements apart, the vectors `at(p)` elements behind `from`, for several
 // places p, added up in their order. In rounds of `at_once` sums, or of fewer where no thread of the block has more than
-// `most`.
-template <int at_once, int places, class At>
+// `most`. A `fixed` stride is known when the kernel is compiled, so that the addresses of a round are offsets of one.
+template <int at_once, bool fixed, class V, int places, class T, class At>
 __device__ __forceinline__ void add_up_splits(
-    sum_vector (&sum)[places], const sum_t *from, At at, long long stride, int count, int most)
+    V (&sum)[places], const T *from, At at, long long stride, int count, int most)
 {
-    if constexpr (at_once >= 8) {
+    using bits_t = typename V::bits_t;
+    if constexpr (at_once >= (fixed ? 16 : 8)) {
         if (most <= at_once / 2)
-            return add_up_splits<at_once / 2>(sum, from, at, stride, count, most);
+            return add_up_splits<at_once / 2, fixed>(sum, from, at, stride, count, most);
     }
     #pragma unroll
     for (int p = 0; p < places; ++p)
         sum[p] = {};
     #pragma unroll 1
     for (int first = 0; first < count; first += at_once) {
-        sum_vector loaded[at_once][places];
-        #pragma unroll
-        for (int s = 0; s < at_once; ++s) {  // no load under a condition: it would keep registers
+        if constexpr (fixed) {
+            V loaded[at_once][places] = {};  // 0 where there are no more, which changes no sum
             #pragma unroll
-            for (int p = 0; p < places; ++p) {  // where there are no more, all threads load the same
-                const sum_t *one = from + (first + s < count ? at(p) + (first + s) * stride : 0);
-                loaded[s][p] = sum_vector_of(__ldcg(reinterpret_cast<const sum_bits_t *>(one)));
-            }
-        }
-        #pragma unroll
-        for (int s = 0; s < at_once; ++s) {
-            #pragma unroll
-            for (int p = 0; p < places; ++p) {
+            for (int s = 0; s < at_once; ++s) {
                 #pragma unroll
-                for (int e = 0; e < sum_width; ++e) {
+                for (int p = 0; p < places; ++p) {
+                    const T *one = from + at(p) + (first + s) * stride;  // whatever the count is: no load waits for it
                     if (first + s < count)
+                        loaded[s][p] = vector_of<V>(__ldcg(reinterpret_cast<const bits_t *>(one)));
+                }
+            }
+            #pragma unroll
+            for (int s = 0; s < at_once; ++s) {
+                #pragma unroll
+                for (int p = 0; p < places; ++p) {
+                    #pragma unroll
+                    for (int e = 0; e < V::width; ++e)
                         sum[p].element[e] += loaded[s][p].element[e];
+                }
+            }
+        } else {
+            V loaded[at_once][places];
+            #pragma unroll
+            for (int s = 0; s < at_once; ++s) {  // no load under a condition: it would keep registers
+                #pragma unroll
+                for (int p = 0; p < places; ++p) {  // where there are no more, all threads load the same
+                    const T *one = from + (first + s < count ? at(p) + (first + s) * stride : 0);
+                    loaded[s][p] = vector_of<V>(__ldcg(reinterpret_cast<const bits_t *>(one)));
+                }
+            }
+            #pragma unroll
+            for (int s = 0; s < at_once; ++s) {
+                #pragma unroll
+                for (int p = 0; p < places; ++p) {
+                    #pragma unroll
+                    for (int e = 0; e < V::width; ++e) {
+                        if (first + s < count)
+                            sum[p].element[e] += loaded[s][p].element[e];
+                    }
                 }
             }
         }
     }
 }
+constexpr int most_loads = 16;  // of splits' sums, that a thread has on their way at once
 
 // To add up sums over the lanes of a row, a lane gives its neighbour half of them and keeps the other half, then with
 // the next neighbour half of those, and so on; where their count is odd, both keep them all.
@@ -364,7 +392,7 @@ __device__ __forceinline__ void load_a_by_elements(
                 const int l = v * lanes * run + e;
                 elements.element[e] = l < left && r < rows_left ? at[r * lda + l] : scalar(0);
             }
-            a[r][v] = bits_of<run>(elements);
+            a[r][v] = bits_of(elements);
         }
     }
 }
@@ -396,14 +424,14 @@ __device__ __forceinline__ void multiply(sum_t (&sum)[sums], const group_t &a, c
         #pragma unroll
         for (int p = 0; p < packs; ++p) {
             using pack_bits_t = Pack<pack>::bits_t;
-            const Pack<pack> b = pack_of<pack>(
+            const Pack<pack> b = vector_of<Pack<pack>>(
                 *reinterpret_cast<const pack_bits_t *>(staged + (v * packs + p) * pack_pitch));
             #pragma unroll
             for (int x = 0; x < pack; ++x) {
                 const int e = (p * pack + x) / columns, c = (p * pack + x) % columns;
                 #pragma unroll
                 for (int r = 0; r < rows; ++r)
-                    sum[r * columns + c] += sum_t(pack_of<run>(a[r][v]).element[e])
+                    sum[r * columns + c] += sum_t(vector_of<Pack<run>>(a[r][v]).element[e])
                         * sum_t(b.element[x]);
             }
         }
@@ -542,7 +570,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_rows(
                 return at < here ? at : from;
             };
             sum_vector sum[places];
-            add_up_splits<most_loads / places>(sum, first_sums, place_at, stride, splits, splits);
+            add_up_splits<most_loads / places, false>(sum, first_sums, place_at, stride, splits, splits);
             #pragma unroll
             for (int e = 0; e < places * sum_width; ++e) {
                 const int at = from + e / sum_width * (threads * sum_width) + e % sum_width, strip = at / strip_elements;

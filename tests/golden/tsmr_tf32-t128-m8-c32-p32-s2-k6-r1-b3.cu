@@ -34,20 +34,36 @@ enum class Loads { vectors, elements };
 template <Loads how> struct Way { static constexpr Loads value = how; };
 
 constexpr int sum_width = 4;  // of a vector
-using sum_bits_t = float4;  // of the loads and stores
-struct __align__(16) sum_vector { sum_t element[sum_width]; };
+// Neighbours in memory that one load or store moves: as CUDA's type of so many bytes, which is `Bits`.
+// CUDA's type of so many bytes.
+template <int bytes> struct Word;
+template <> struct Word<2> { using type = unsigned short; };
+template <> struct Word<4> { using type = unsigned; };
+template <> struct Word<8> { using type = uint2; };
+template <> struct Word<16> { using type = uint4; };
+template <class T, int count, class Bits = typename Word<count * sizeof(T)>::type>
+struct alignas(count * sizeof(T)) Vector {
+    using element_t = T;
+    using bits_t = Bits;
+    static constexpr int width = count;
+    T element[count];
+};
 
-__device__ __forceinline__ sum_vector sum_vector_of(sum_bits_t bits)
+template <class V>
+__device__ __forceinline__ V vector_of(typename V::bits_t bits)
 {
-    union { sum_bits_t bits; sum_vector elements; } both = {bits};
+    union { typename V::bits_t bits; V elements; } both = {bits};
     return both.elements;
 }
 
-__device__ __forceinline__ sum_bits_t sum_bits_of(const sum_vector &elements)
+template <class V>
+__device__ __forceinline__ typename V::bits_t bits_of(const V &elements)
 {
-    union { sum_vector elements; sum_bits_t bits; } both = {elements};
+    union { V elements; typename V::bits_t bits; } both = {elements};
     return both.bits;
 }
+using sum_vector = Vector<sum_t, sum_width, float4>;
+using sum_bits_t = sum_vector::bits_t;  // of the loads and stores
 
 // B and C lie along either of their extents.
 __device__ __forceinline__ const scalar *at_B(const scalar *B, index_t ldb, index_t l, index_t j)
@@ -71,12 +87,6 @@ __device__ __forceinline__ void store_C(
 #ifndef TSM2_HOST
 // Through the L1, or past it, which only 16 bytes go; and whether the L2 fetches 128 bytes for them.
 enum class CacheOp { ca, ca_L2_128B, cg_L2_128B };
-
-template <int bytes> struct Word;
-template <> struct Word<2> { using type = unsigned short; };
-template <> struct Word<4> { using type = unsigned; };
-template <> struct Word<8> { using type = uint2; };
-template <> struct Word<16> { using type = uint4; };
 
 // Copy so many bytes. Two are copied at once: no asynchronous copy is smaller than four.
 template <int bytes, CacheOp op = CacheOp::ca, class T>
@@ -172,31 +182,49 @@ __device__ __forceinline__ void cp_async_wait_all()
 
 using chunk_t = uint4;  // a lane's run along k
 constexpr int run_words = sizeof(chunk_t) / 4;
-constexpr int most_loads = 16;  // of splits' sums, that a thread has on their way at once
-
-// Adds 1 to the counter, or makes it 0 where it is `last`; returns what it was. What the block wrote before its barrier
-// is in memory before; what the other blocks wrote before they came here can be read after the block's next barrier.
-__device__ __forceinline__ unsigned count_up(unsigned *counter, unsigned last)
+// Blocks that split k leave their sums in a workspace, and the last of a tile's blocks to come adds them up.
+// Counters in global memory, by which blocks tell one another what they have done. What a block wrote before a barrier is
+// in memory before one of its threads counts in acquire and release order; what other blocks wrote before they counted
+// can be read after the block's next barrier. One thread's operation serves the block, and is weaker than
+// __threadfence(). Each returns what was there before. The host's own are in atomics_on_host.h.
+#ifndef TSM2_HOST
+// Add 1, or make it 0 where it is `last`.
+__device__ __forceinline__ unsigned atomic_inc_acq_rel(unsigned *counter, unsigned last)
 {
     unsigned before;
-#ifdef TSM2_HOST
-    tsm2_host::count_block();
-    before = *counter;
-    *counter = before < last ? before + 1 : 0;
-#else
-    // One thread's fence serves the block, and is weaker than __threadfence().
     asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(last) : "memory");
-#endif
     return before;
 }
 
+__device__ __forceinline__ unsigned atomic_add_acq_rel(unsigned *counter, unsigned what)
+{
+    unsigned before;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(what) : "memory");
+    return before;
+}
+
+// It orders no memory.
+__device__ __forceinline__ unsigned atomic_add_relaxed(unsigned *counter, unsigned what)
+{
+    unsigned before;
+    asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(what));
+    return before;
+}
+
+__device__ __forceinline__ unsigned load_acquire(const unsigned *counter)
+{
+    unsigned now;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
+    return now;
+}
+#endif
 // Whether this block is the last of `count` to come to the counter, which is 0 then, as the next launch expects it.
 __device__ __forceinline__ bool last_of(unsigned *counter, unsigned count)
 {
     __shared__ unsigned before;
     __syncthreads();
     if (threadIdx.x == 0)
-        before = count_up(counter, count - 1);
+        before = atomic_inc_acq_rel(counter, count - 1);
     __syncthreads();
     return before == count - 1;
 }
@@ -206,42 +234,66 @@ constexpr __device__ __forceinline__ int places_at_once(int places) { return pla
 
 // Of each of `count` neighbouring sums, `stride` elements apart, the vectors `at(p)` elements behind `from`, for several
 // places p, added up in their order. In rounds of `at_once` sums, or of fewer where no thread of the block has more than
-// `most`.
-template <int at_once, int places, class At>
+// `most`. A `fixed` stride is known when the kernel is compiled, so that the addresses of a round are offsets of one.
+template <int at_once, bool fixed, class V, int places, class T, class At>
 __device__ __forceinline__ void add_up_splits(
-    sum_vector (&sum)[places], const sum_t *from, At at, long long stride, int count, int most)
+    V (&sum)[places], const T *from, At at, long long stride, int count, int most)
 {
-    if constexpr (at_once >= 8) {
+    using bits_t = typename V::bits_t;
+    if constexpr (at_once >= (fixed ? 16 : 8)) {
         if (most <= at_once / 2)
-            return add_up_splits<at_once / 2>(sum, from, at, stride, count, most);
+            return add_up_splits<at_once / 2, fixed>(sum, from, at, stride, count, most);
     }
     #pragma unroll
     for (int p = 0; p < places; ++p)
         sum[p] = {};
     #pragma unroll 1
     for (int first = 0; first < count; first += at_once) {
-        sum_vector loaded[at_once][places];
-        #pragma unroll
-        for (int s = 0; s < at_once; ++s) {  // no load under a condition: it would keep registers
+        if constexpr (fixed) {
+            V loaded[at_once][places] = {};  // 0 where there are no more, which changes no sum
             #pragma unroll
-            for (int p = 0; p < places; ++p) {  // where there are no more, all threads load the same
-                const sum_t *one = from + (first + s < count ? at(p) + (first + s) * stride : 0);
-                loaded[s][p] = sum_vector_of(__ldcg(reinterpret_cast<const sum_bits_t *>(one)));
-            }
-        }
-        #pragma unroll
-        for (int s = 0; s < at_once; ++s) {
-            #pragma unroll
-            for (int p = 0; p < places; ++p) {
+            for (int s = 0; s < at_once; ++s) {
                 #pragma unroll
-                for (int e = 0; e < sum_width; ++e) {
+                for (int p = 0; p < places; ++p) {
+                    const T *one = from + at(p) + (first + s) * stride;  // whatever the count is: no load waits for it
                     if (first + s < count)
+                        loaded[s][p] = vector_of<V>(__ldcg(reinterpret_cast<const bits_t *>(one)));
+                }
+            }
+            #pragma unroll
+            for (int s = 0; s < at_once; ++s) {
+                #pragma unroll
+                for (int p = 0; p < places; ++p) {
+                    #pragma unroll
+                    for (int e = 0; e < V::width; ++e)
                         sum[p].element[e] += loaded[s][p].element[e];
+                }
+            }
+        } else {
+            V loaded[at_once][places];
+            #pragma unroll
+            for (int s = 0; s < at_once; ++s) {  // no load under a condition: it would keep registers
+                #pragma unroll
+                for (int p = 0; p < places; ++p) {  // where there are no more, all threads load the same
+                    const T *one = from + (first + s < count ? at(p) + (first + s) * stride : 0);
+                    loaded[s][p] = vector_of<V>(__ldcg(reinterpret_cast<const bits_t *>(one)));
+                }
+            }
+            #pragma unroll
+            for (int s = 0; s < at_once; ++s) {
+                #pragma unroll
+                for (int p = 0; p < places; ++p) {
+                    #pragma unroll
+                    for (int e = 0; e < V::width; ++e) {
+                        if (first + s < count)
+                            sum[p].element[e] += loaded[s][p].element[e];
+                    }
                 }
             }
         }
     }
 }
+constexpr int most_loads = 16;  // of splits' sums, that a thread has on their way at once
 
 // Which rows and columns the tensor core's are is free, as long as A, B and C agree. With g = lane / 4 and
 // t = lane % 4, a lane's elements along k are `run` neighbours from run * t on, of A and of B.
@@ -276,68 +328,50 @@ __device__ __forceinline__ int column_of(int q)
     return (q / side_by_side * 4 + threadIdx.x % 4) * side_by_side + q % side_by_side;
 }
 
-// f32 as the tensor cores take it: rounded to 11 significant bits.
-__device__ __forceinline__ unsigned rounded_to_tf32(unsigned bits)
+// The tensor core's products of f32 matrices, sum += a b, spread over a warp, from factors that are rounded to TF32's 11
+// significant bits; or, by three products (3xTF32), nearly as exact as in f32. Factors are the bits of floats. The host's
+// own of what is an instruction are in mma_on_host.h.
+#ifndef TSM2_HOST
+// What rounding to TF32 keeps of a float.
+__device__ __forceinline__ unsigned tf32_big(unsigned bits)
 {
-#ifdef TSM2_HOST
-    return (bits & 0x7F800000u) == 0x7F800000u ? bits : (bits + 0x1000u) & 0xFFFFE000u;
-#else
-    unsigned rounded;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(__uint_as_float(bits)));
-    return rounded;
-#endif
+    unsigned big;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(big) : "f"(__uint_as_float(bits)));
+    return big;
 }
 
-// The tensor core's product of a 16 x 8 by an 8 x 8 matrix, sum += a b, spread over the warp. With g = lane / 4 and
-// t = lane % 4, a lane holds columns t (`upper`) and t + 4 (`upper_next`) of row g of the first, and of row g + 8
-// (`lower`, `lower_next`); rows t and t + 4 of column g of the second (b, b_next); and columns 2 t and 2 t + 1 of
-// rows g (sum[0], sum[1]) and g + 8 of the sum.
-__device__ __forceinline__ void multiply_add_rounded(
-    sum_t (&sum)[4], unsigned upper, unsigned lower, unsigned upper_next, unsigned lower_next, unsigned b,
-    unsigned b_next)
+// 16 x 8 by 8 x 8, of rounded factors. With g = lane / 4 and t = lane % 4, a lane holds column t of rows g (a0) and
+// g + 8 (a1) of the first, column t + 4 of the same rows (a2, a3), rows t (b0) and t + 4 (b1) of column g of the second,
+// and columns 2 t and 2 t + 1 of rows g (sum[0], sum[1]) and g + 8 of the sum.
+__device__ __forceinline__ void mma_m16n8k8_tf32(
+    float (&sum)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1)
 {
-#ifdef TSM2_HOST
-    __shared__ float lanes[threads][6];
-    const unsigned mine[6] = {upper, upper_next, lower, lower_next, b, b_next};
-    for (int e = 0; e < 6; ++e)
-        lanes[threadIdx.x][e] = __uint_as_float(mine[e] & 0xFFFFE000u);
-    tsm2_host::meet_lanes();
-    const int lane = threadIdx.x % 32, first = threadIdx.x - lane;
-    for (int e = 0; e < 4; ++e) {
-        const int column = lane % 4 * 2 + e % 2;
-        for (int l = 0; l < 8; ++l) {
-            const float factor = lanes[first + lane / 4 * 4 + l % 4][e / 2 * 2 + l / 4];
-            sum[e] = fmaf(factor, lanes[first + column * 4 + l % 4][4 + l / 4], sum[e]);
-        }
-    }
-    tsm2_host::meet_lanes();
-#else
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32"
         " { %0, %1, %2, %3 }, { %4, %5, %6, %7 }, { %8, %9 }, { %0, %1, %2, %3 };"
         : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-        : "r"(upper), "r"(lower), "r"(upper_next), "r"(lower_next), "r"(b), "r"(b_next));
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
 #endif
+
+// What rounding leaves of a float, rounded itself.
+__device__ __forceinline__ unsigned tf32_small(unsigned bits)
+{
+    return tf32_big(__float_as_uint(__uint_as_float(bits) - __uint_as_float(tf32_big(bits))));
 }
 
-// What rounding leaves, rounded itself.
-__device__ __forceinline__ unsigned rest_of(unsigned bits)
+// The same of factors in f32. By three `products` each is the sum of its big and its small part: all products but that
+// of the small parts of both.
+template <int products>
+__device__ __forceinline__ void mma_m16n8k8_f32(
+    float (&sum)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1)
 {
-    return rounded_to_tf32(__float_as_uint(__uint_as_float(bits) - __uint_as_float(rounded_to_tf32(bits))));
-}
-
-// The same of factors in f32, each the sum of what rounding keeps of it and what it leaves: all products but that of
-// what it leaves of both.
-__device__ __forceinline__ void multiply_add(
-    sum_t (&sum)[4], unsigned upper, unsigned lower, unsigned upper_next, unsigned lower_next, unsigned b,
-    unsigned b_next)
-{
-    const unsigned a[4] = {
-        rounded_to_tf32(upper), rounded_to_tf32(lower), rounded_to_tf32(upper_next), rounded_to_tf32(lower_next)};
-    const unsigned kept = rounded_to_tf32(b), kept_next = rounded_to_tf32(b_next);
-    multiply_add_rounded(
-        sum, rest_of(upper), rest_of(lower), rest_of(upper_next), rest_of(lower_next), kept, kept_next);
-    multiply_add_rounded(sum, a[0], a[1], a[2], a[3], rest_of(b), rest_of(b_next));
-    multiply_add_rounded(sum, a[0], a[1], a[2], a[3], kept, kept_next);
+    const unsigned a[4] = {tf32_big(a0), tf32_big(a1), tf32_big(a2), tf32_big(a3)};
+    const unsigned b[2] = {tf32_big(b0), tf32_big(b1)};
+    if constexpr (products == 3) {
+        mma_m16n8k8_tf32(sum, tf32_small(a0), tf32_small(a1), tf32_small(a2), tf32_small(a3), b[0], b[1]);
+        mma_m16n8k8_tf32(sum, a[0], a[1], a[2], a[3], tf32_small(b0), tf32_small(b1));
+    }
+    mma_m16n8k8_tf32(sum, a[0], a[1], a[2], a[3], b[0], b[1]);
 }
 
 // As many elements, `stride` apart, as these bits have room for; zeros from number `inside` on.
@@ -453,7 +487,7 @@ __device__ __forceinline__ void multiply(sums_t &sum, const group_t &a, const sc
                 const unsigned lower = word(c[w], p + 1), lower_next = word(c[w + 1], p + 1);
                 #pragma unroll
                 for (int o = 0; o < octets; ++o) {
-                    multiply_add(
+                    mma_m16n8k8_f32<3>(
                         sum[r / 2 * octets + o].element, upper, lower, upper_next, lower_next, word(b[o], w),
                         word(b[o], w + 1));
                 }
@@ -593,7 +627,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_tf32(
             // Vector v of each thread beside that of its neighbours.
             #pragma unroll
             for (int v = 0; v < lane_vectors; ++v)
-                __stcs(reinterpret_cast<sum_bits_t *>(sums) + v * threads + threadIdx.x, sum_bits_of(sum[v]));
+                __stcs(reinterpret_cast<sum_bits_t *>(sums) + v * threads + threadIdx.x, bits_of(sum[v]));
         }
         cp_async_wait<0>();
     };
@@ -620,7 +654,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_tf32(
                 const int vector = patch_vector(first_patch + v / patch_vectors, v % patch_vectors);
                 return (vector * threads + int(threadIdx.x)) * sum_width;
             };
-            add_up_splits<most_loads / (together * patch_vectors)>(sum, first_sums, place_at, stride, splits, splits);
+            add_up_splits<most_loads / (together * patch_vectors), false>(sum, first_sums, place_at, stride, splits, splits);
             #pragma unroll
             for (int p = 0; p < together; ++p) {
                 sum_vector patch[patch_vectors];

@@ -12,69 +12,69 @@ using index_t = int;
 
 // Complex numbers. The product of two is not computed before it is used: added to a sum it takes four fused
 // multiply-adds.
-struct __align__(16) complex128 {
-    double re, im;
-    complex128() = default;
-    __device__ __forceinline__ complex128(double re, double im = 0) : re(re), im(im) {}
+template <class Real> struct Pair;
+template <> struct Pair<float> { using type = float2; };
+template <> struct Pair<double> { using type = double2; };
 
-    struct product;
-    __device__ __forceinline__ complex128 &operator+=(complex128 x);
-    __device__ __forceinline__ complex128 &operator+=(product x);
-};
+template <class Real> struct alignas(2 * sizeof(Real)) Complex {
+    Real re, im;
+    Complex() = default;
+    __device__ __forceinline__ Complex(Real re, Real im = 0) : re(re), im(im) {}
 
-struct complex128::product {
-    complex128 a, b;
-    __device__ __forceinline__ operator complex128() const
+    struct product {
+        Complex a, b;
+        __device__ __forceinline__ operator Complex() const
+        {
+            return { a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re };
+        }
+    };
+    __device__ __forceinline__ Complex &operator+=(Complex x)
     {
-        return { a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re };
+        re += x.re;
+        im += x.im;
+        return *this;
     }
+    __device__ __forceinline__ Complex &operator+=(product x)
+    {
+        re += x.a.re * x.b.re;
+        re -= x.a.im * x.b.im;
+        im += x.a.re * x.b.im;
+        im += x.a.im * x.b.re;
+        return *this;
+    }
+    friend __device__ __forceinline__ product operator*(Complex a, Complex b) { return { a, b }; }
+    friend __device__ __forceinline__ Complex operator+(Complex a, product b) { return a += b; }
+    friend __device__ __forceinline__ bool operator==(Complex a, Real b) { return a.re == b && a.im == 0; }
+    friend __device__ __forceinline__ bool operator!=(Complex a, Real b) { return !(a == b); }
+    friend __device__ __forceinline__ Complex conjugate(Complex x) { return { x.re, -x.im }; }
 };
-
-__device__ __forceinline__ complex128 &complex128::operator+=(complex128 x)
-{
-    re += x.re;
-    im += x.im;
-    return *this;
-}
-
-__device__ __forceinline__ complex128 &complex128::operator+=(product x)
-{
-    re += x.a.re * x.b.re;
-    re -= x.a.im * x.b.im;
-    im += x.a.re * x.b.im;
-    im += x.a.im * x.b.re;
-    return *this;
-}
-
-__device__ __forceinline__ complex128::product operator*(complex128 a, complex128 b) { return { a, b }; }
-__device__ __forceinline__ complex128 operator+(complex128 a, complex128::product b) { return a += b; }
-__device__ __forceinline__ bool operator==(complex128 a, double b) { return a.re == b && a.im == 0; }
-__device__ __forceinline__ bool operator!=(complex128 a, double b) { return !(a == b); }
-__device__ __forceinline__ complex128 conjugate(complex128 x) { return { x.re, -x.im }; }
+using complex64 = Complex<float>;
+using complex128 = Complex<double>;
 
 // What CUDA has for its own types.
-__device__ __forceinline__ complex128 __ldcs(const complex128 *from)
+template <class Real> __device__ __forceinline__ Complex<Real> __ldcs(const Complex<Real> *from)
 {
-    const double2 parts = __ldcs(reinterpret_cast<const double2 *>(from));
+    const typename Pair<Real>::type parts = __ldcs(reinterpret_cast<const typename Pair<Real>::type *>(from));
     return { parts.x, parts.y };
 }
-__device__ __forceinline__ complex128 __ldcg(const complex128 *from)
+template <class Real> __device__ __forceinline__ Complex<Real> __ldcg(const Complex<Real> *from)
 {
-    const double2 parts = __ldcg(reinterpret_cast<const double2 *>(from));
+    const typename Pair<Real>::type parts = __ldcg(reinterpret_cast<const typename Pair<Real>::type *>(from));
     return { parts.x, parts.y };
 }
-__device__ __forceinline__ void __stcs(complex128 *to, complex128 x)
+template <class Real> __device__ __forceinline__ void __stcs(Complex<Real> *to, Complex<Real> x)
 {
-    __stcs(reinterpret_cast<double2 *>(to), make_double2(x.re, x.im));
+    __stcs(reinterpret_cast<typename Pair<Real>::type *>(to), typename Pair<Real>::type{x.re, x.im});
 }
-__device__ __forceinline__ void __stcg(complex128 *to, complex128 x)
+template <class Real> __device__ __forceinline__ void __stcg(Complex<Real> *to, Complex<Real> x)
 {
-    __stcg(reinterpret_cast<double2 *>(to), make_double2(x.re, x.im));
+    __stcg(reinterpret_cast<typename Pair<Real>::type *>(to), typename Pair<Real>::type{x.re, x.im});
 }
-__device__ __forceinline__ complex128 __shfl_xor_sync(unsigned mask, complex128 x, int lane_mask)
+template <class Real> __device__ __forceinline__ Complex<Real> __shfl_xor_sync(
+    unsigned mask, Complex<Real> x, int lane_mask)
 {
-    const double re = __shfl_xor_sync(mask, x.re, lane_mask);
-    const double im = __shfl_xor_sync(mask, x.im, lane_mask);
+    const Real re = __shfl_xor_sync(mask, x.re, lane_mask);
+    const Real im = __shfl_xor_sync(mask, x.im, lane_mask);
     return { re, im };
 }
 
@@ -104,20 +104,36 @@ constexpr int pitch = columns;  // elements from one staged row of B to the next
 enum class Loads { vectors, vectors_to_end, elements };
 template <Loads how> struct Way { static constexpr Loads value = how; };
 
-using bits_t = double2;  // of the loads and stores
-struct __align__(16) vector { scalar element[width]; };
+// Neighbours in memory that one load or store moves: as CUDA's type of so many bytes, which is `Bits`.
+// CUDA's type of so many bytes.
+template <int bytes> struct Word;
+template <> struct Word<2> { using type = unsigned short; };
+template <> struct Word<4> { using type = unsigned; };
+template <> struct Word<8> { using type = uint2; };
+template <> struct Word<16> { using type = uint4; };
+template <class T, int count, class Bits = typename Word<count * sizeof(T)>::type>
+struct alignas(count * sizeof(T)) Vector {
+    using element_t = T;
+    using bits_t = Bits;
+    static constexpr int width = count;
+    T element[count];
+};
 
-__device__ __forceinline__ vector vector_of(bits_t bits)
+template <class V>
+__device__ __forceinline__ V vector_of(typename V::bits_t bits)
 {
-    union { bits_t bits; vector elements; } both = {bits};
+    union { typename V::bits_t bits; V elements; } both = {bits};
     return both.elements;
 }
 
-__device__ __forceinline__ bits_t bits_of(const vector &elements)
+template <class V>
+__device__ __forceinline__ typename V::bits_t bits_of(const V &elements)
 {
-    union { vector elements; bits_t bits; } both = {elements};
+    union { V elements; typename V::bits_t bits; } both = {elements};
     return both.bits;
 }
+using vector = Vector<scalar, width, double2>;
+using bits_t = vector::bits_t;  // of the loads and stores
 
 // B and C lie along either of their extents.
 __device__ __forceinline__ const scalar *at_B(const scalar *B, index_t ldb, index_t l, index_t j)
@@ -141,12 +157,6 @@ __device__ __forceinline__ void store_C(
 #ifndef TSM2_HOST
 // Through the L1, or past it, which only 16 bytes go; and whether the L2 fetches 128 bytes for them.
 enum class CacheOp { ca, ca_L2_128B, cg_L2_128B };
-
-template <int bytes> struct Word;
-template <> struct Word<2> { using type = unsigned short; };
-template <> struct Word<4> { using type = unsigned; };
-template <> struct Word<8> { using type = uint2; };
-template <> struct Word<16> { using type = uint4; };
 
 // Copy so many bytes. Two are copied at once: no asynchronous copy is smaller than four.
 template <int bytes, CacheOp op = CacheOp::ca, class T>
@@ -240,31 +250,49 @@ __device__ __forceinline__ void cp_async_wait_all()
 }
 #endif
 
-constexpr int most_loads = 16;  // of splits' sums, that a thread has on their way at once
-
-// Adds 1 to the counter, or makes it 0 where it is `last`; returns what it was. What the block wrote before its barrier
-// is in memory before; what the other blocks wrote before they came here can be read after the block's next barrier.
-__device__ __forceinline__ unsigned count_up(unsigned *counter, unsigned last)
+// Blocks that split k leave their sums in a workspace, and the last of a tile's blocks to come adds them up.
+// Counters in global memory, by which blocks tell one another what they have done. What a block wrote before a barrier is
+// in memory before one of its threads counts in acquire and release order; what other blocks wrote before they counted
+// can be read after the block's next barrier. One thread's operation serves the block, and is weaker than
+// __threadfence(). Each returns what was there before. The host's own are in atomics_on_host.h.
+#ifndef TSM2_HOST
+// Add 1, or make it 0 where it is `last`.
+__device__ __forceinline__ unsigned atomic_inc_acq_rel(unsigned *counter, unsigned last)
 {
     unsigned before;
-#ifdef TSM2_HOST
-    tsm2_host::count_block();
-    before = *counter;
-    *counter = before < last ? before + 1 : 0;
-#else
-    // One thread's fence serves the block, and is weaker than __threadfence().
     asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(last) : "memory");
-#endif
     return before;
 }
 
+__device__ __forceinline__ unsigned atomic_add_acq_rel(unsigned *counter, unsigned what)
+{
+    unsigned before;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(what) : "memory");
+    return before;
+}
+
+// It orders no memory.
+__device__ __forceinline__ unsigned atomic_add_relaxed(unsigned *counter, unsigned what)
+{
+    unsigned before;
+    asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(what));
+    return before;
+}
+
+__device__ __forceinline__ unsigned load_acquire(const unsigned *counter)
+{
+    unsigned now;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
+    return now;
+}
+#endif
 // Whether this block is the last of `count` to come to the counter, which is 0 then, as the next launch expects it.
 __device__ __forceinline__ bool last_of(unsigned *counter, unsigned count)
 {
     __shared__ unsigned before;
     __syncthreads();
     if (threadIdx.x == 0)
-        before = count_up(counter, count - 1);
+        before = atomic_inc_acq_rel(counter, count - 1);
     __syncthreads();
     return before == count - 1;
 }
@@ -274,42 +302,66 @@ constexpr __device__ __forceinline__ int places_at_once(int places) { return pla
 
 // Of each of `count` neighbouring sums, `stride` elements apart, the vectors `at(p)` elements behind `from`, for several
 // places p, added up in their order. In rounds of `at_once` sums, or of fewer where no thread of the block has more than
-// `most`.
-template <int at_once, int places, class At>
+// `most`. A `fixed` stride is known when the kernel is compiled, so that the addresses of a round are offsets of one.
+template <int at_once, bool fixed, class V, int places, class T, class At>
 __device__ __forceinline__ void add_up_splits(
-    vector (&sum)[places], const sum_t *from, At at, long long stride, int count, int most)
+    V (&sum)[places], const T *from, At at, long long stride, int count, int most)
 {
-    if constexpr (at_once >= 8) {
+    using bits_t = typename V::bits_t;
+    if constexpr (at_once >= (fixed ? 16 : 8)) {
         if (most <= at_once / 2)
-            return add_up_splits<at_once / 2>(sum, from, at, stride, count, most);
+            return add_up_splits<at_once / 2, fixed>(sum, from, at, stride, count, most);
     }
     #pragma unroll
     for (int p = 0; p < places; ++p)
         sum[p] = {};
     #pragma unroll 1
     for (int first = 0; first < count; first += at_once) {
-        vector loaded[at_once][places];
-        #pragma unroll
-        for (int s = 0; s < at_once; ++s) {  // no load under a condition: it would keep registers
+        if constexpr (fixed) {
+            V loaded[at_once][places] = {};  // 0 where there are no more, which changes no sum
             #pragma unroll
-            for (int p = 0; p < places; ++p) {  // where there are no more, all threads load the same
-                const sum_t *one = from + (first + s < count ? at(p) + (first + s) * stride : 0);
-                loaded[s][p] = vector_of(__ldcg(reinterpret_cast<const bits_t *>(one)));
-            }
-        }
-        #pragma unroll
-        for (int s = 0; s < at_once; ++s) {
-            #pragma unroll
-            for (int p = 0; p < places; ++p) {
+            for (int s = 0; s < at_once; ++s) {
                 #pragma unroll
-                for (int e = 0; e < width; ++e) {
+                for (int p = 0; p < places; ++p) {
+                    const T *one = from + at(p) + (first + s) * stride;  // whatever the count is: no load waits for it
                     if (first + s < count)
+                        loaded[s][p] = vector_of<V>(__ldcg(reinterpret_cast<const bits_t *>(one)));
+                }
+            }
+            #pragma unroll
+            for (int s = 0; s < at_once; ++s) {
+                #pragma unroll
+                for (int p = 0; p < places; ++p) {
+                    #pragma unroll
+                    for (int e = 0; e < V::width; ++e)
                         sum[p].element[e] += loaded[s][p].element[e];
+                }
+            }
+        } else {
+            V loaded[at_once][places];
+            #pragma unroll
+            for (int s = 0; s < at_once; ++s) {  // no load under a condition: it would keep registers
+                #pragma unroll
+                for (int p = 0; p < places; ++p) {  // where there are no more, all threads load the same
+                    const T *one = from + (first + s < count ? at(p) + (first + s) * stride : 0);
+                    loaded[s][p] = vector_of<V>(__ldcg(reinterpret_cast<const bits_t *>(one)));
+                }
+            }
+            #pragma unroll
+            for (int s = 0; s < at_once; ++s) {
+                #pragma unroll
+                for (int p = 0; p < places; ++p) {
+                    #pragma unroll
+                    for (int e = 0; e < V::width; ++e) {
+                        if (first + s < count)
+                            sum[p].element[e] += loaded[s][p].element[e];
+                    }
                 }
             }
         }
     }
 }
+constexpr int most_loads = 16;  // of splits' sums, that a thread has on their way at once
 
 using group_t = vector[depths][strips][2];  // a lane's part of `step` columns of a warp's rows of A
 using sums_t = double[strips][width][octets][4];
@@ -403,7 +455,7 @@ __device__ __forceinline__ void load_a(
                 if constexpr (how != Loads::elements) {
                     const scalar *from = at + i + l * lda;
                     const bool there = how == Loads::vectors || l < mine;
-                    a[d][s][e] = there ? vector_of(__ldcs(reinterpret_cast<const bits_t *>(from))) : vector{};
+                    a[d][s][e] = there ? vector_of<vector>(__ldcs(reinterpret_cast<const bits_t *>(from))) : vector{};
                 } else {
                     #pragma unroll
                     for (int v = 0; v < width; ++v) {
@@ -609,7 +661,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_zmma(
                 return (from + p * threads < vectors_of_tile ? from + p * threads : from) * width;
             };
             vector sum[places];
-            add_up_splits<most_loads / places>(sum, first_sums, place_at, stride, splits, splits);
+            add_up_splits<most_loads / places, false>(sum, first_sums, place_at, stride, splits, splits);
             #pragma unroll
             for (int e = 0; e < places * width; ++e) {
                 const int at = from + e / width * threads, v = e % width;

@@ -16,7 +16,7 @@ struct bfloat16 {
     bfloat16() = default;
     __device__ __forceinline__ explicit bfloat16(float x)
     {
-#if !defined(TSM2_HOST) && __CUDA_ARCH__ >= 800
+#if __CUDA_ARCH__ >= 800
         asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
 #else
         const unsigned whole = __float_as_uint(x), last = whole >> 16 & 1;  // ties to even
@@ -39,20 +39,36 @@ constexpr int chunk = threads * piece;      // of k, that a block computes at a 
 constexpr int sums_of_tile = threads / 32;  // that a block's warps leave to be added up
 constexpr int tile_elements = tile_rows * tile_columns;
 constexpr int sum_width = 4;           // of a vector
-using sum_bits_t = float4;  // of the loads and stores
-struct __align__(16) sum_vector { sum_t element[sum_width]; };
+// Neighbours in memory that one load or store moves: as CUDA's type of so many bytes, which is `Bits`.
+// CUDA's type of so many bytes.
+template <int bytes> struct Word;
+template <> struct Word<2> { using type = unsigned short; };
+template <> struct Word<4> { using type = unsigned; };
+template <> struct Word<8> { using type = uint2; };
+template <> struct Word<16> { using type = uint4; };
+template <class T, int count, class Bits = typename Word<count * sizeof(T)>::type>
+struct alignas(count * sizeof(T)) Vector {
+    using element_t = T;
+    using bits_t = Bits;
+    static constexpr int width = count;
+    T element[count];
+};
 
-__device__ __forceinline__ sum_vector sum_vector_of(sum_bits_t bits)
+template <class V>
+__device__ __forceinline__ V vector_of(typename V::bits_t bits)
 {
-    union { sum_bits_t bits; sum_vector elements; } both = {bits};
+    union { typename V::bits_t bits; V elements; } both = {bits};
     return both.elements;
 }
 
-__device__ __forceinline__ sum_bits_t sum_bits_of(const sum_vector &elements)
+template <class V>
+__device__ __forceinline__ typename V::bits_t bits_of(const V &elements)
 {
-    union { sum_vector elements; sum_bits_t bits; } both = {elements};
+    union { V elements; typename V::bits_t bits; } both = {elements};
     return both.bits;
 }
+using sum_vector = Vector<sum_t, sum_width, float4>;
+using sum_bits_t = sum_vector::bits_t;  // of the loads and stores
 
 template <bool holds> struct Flag { static constexpr bool value = holds; };
 
@@ -64,31 +80,51 @@ __device__ __forceinline__ void store_C(
     element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
 }
 
-constexpr int most_loads = 17;  // of splits' sums, that a thread has on their way at once
-
-// Adds 1 to the counter, or makes it 0 where it is `last`; returns what it was. What the block wrote before its barrier
-// is in memory before; what the other blocks wrote before they came here can be read after the block's next barrier.
-__device__ __forceinline__ unsigned count_up(unsigned *counter, unsigned last)
+// The end of a kernel whose blocks split k: the sums that a block's warps have left in shared memory into the workspace,
+// and from there, by the last block to come, into C.
+// Blocks that split k leave their sums in a workspace, and the last of a tile's blocks to come adds them up.
+// Counters in global memory, by which blocks tell one another what they have done. What a block wrote before a barrier is
+// in memory before one of its threads counts in acquire and release order; what other blocks wrote before they counted
+// can be read after the block's next barrier. One thread's operation serves the block, and is weaker than
+// __threadfence(). Each returns what was there before. The host's own are in atomics_on_host.h.
+#ifndef TSM2_HOST
+// Add 1, or make it 0 where it is `last`.
+__device__ __forceinline__ unsigned atomic_inc_acq_rel(unsigned *counter, unsigned last)
 {
     unsigned before;
-#ifdef TSM2_HOST
-    tsm2_host::count_block();
-    before = *counter;
-    *counter = before < last ? before + 1 : 0;
-#else
-    // One thread's fence serves the block, and is weaker than __threadfence().
     asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(last) : "memory");
-#endif
     return before;
 }
 
+__device__ __forceinline__ unsigned atomic_add_acq_rel(unsigned *counter, unsigned what)
+{
+    unsigned before;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(what) : "memory");
+    return before;
+}
+
+// It orders no memory.
+__device__ __forceinline__ unsigned atomic_add_relaxed(unsigned *counter, unsigned what)
+{
+    unsigned before;
+    asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(what));
+    return before;
+}
+
+__device__ __forceinline__ unsigned load_acquire(const unsigned *counter)
+{
+    unsigned now;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
+    return now;
+}
+#endif
 // Whether this block is the last of `count` to come to the counter, which is 0 then, as the next launch expects it.
 __device__ __forceinline__ bool last_of(unsigned *counter, unsigned count)
 {
     __shared__ unsigned before;
     __syncthreads();
     if (threadIdx.x == 0)
-        before = count_up(counter, count - 1);
+        before = atomic_inc_acq_rel(counter, count - 1);
     __syncthreads();
     return before == count - 1;
 }
@@ -98,42 +134,158 @@ constexpr __device__ __forceinline__ int places_at_once(int places) { return pla
 
 // Of each of `count` neighbouring sums, `stride` elements apart, the vectors `at(p)` elements behind `from`, for several
 // places p, added up in their order. In rounds of `at_once` sums, or of fewer where no thread of the block has more than
-// `most`.
-template <int at_once, int places, class At>
+// `most`. A `fixed` stride is known when the kernel is compiled, so that the addresses of a round are offsets of one.
+template <int at_once, bool fixed, class V, int places, class T, class At>
 __device__ __forceinline__ void add_up_splits(
-    sum_vector (&sum)[places], const sum_t *from, At at, long long stride, int count, int most)
+    V (&sum)[places], const T *from, At at, long long stride, int count, int most)
 {
-    if constexpr (at_once >= 16) {
+    using bits_t = typename V::bits_t;
+    if constexpr (at_once >= (fixed ? 16 : 8)) {
         if (most <= at_once / 2)
-            return add_up_splits<at_once / 2>(sum, from, at, stride, count, most);
+            return add_up_splits<at_once / 2, fixed>(sum, from, at, stride, count, most);
     }
     #pragma unroll
     for (int p = 0; p < places; ++p)
         sum[p] = {};
     #pragma unroll 1
     for (int first = 0; first < count; first += at_once) {
-        sum_vector loaded[at_once][places] = {};  // 0 where there are no more, which changes no sum
-        #pragma unroll
-        for (int s = 0; s < at_once; ++s) {
+        if constexpr (fixed) {
+            V loaded[at_once][places] = {};  // 0 where there are no more, which changes no sum
             #pragma unroll
-            for (int p = 0; p < places; ++p) {
-                const sum_t *one = from + at(p) + (first + s) * stride;  // whatever the count is: no load waits for it
-                if (first + s < count)
-                    loaded[s][p] = sum_vector_of(__ldcg(reinterpret_cast<const sum_bits_t *>(one)));
-            }
-        }
-        #pragma unroll
-        for (int s = 0; s < at_once; ++s) {
-            #pragma unroll
-            for (int p = 0; p < places; ++p) {
+            for (int s = 0; s < at_once; ++s) {
                 #pragma unroll
-                for (int e = 0; e < sum_width; ++e) {
-                    sum[p].element[e] += loaded[s][p].element[e];
+                for (int p = 0; p < places; ++p) {
+                    const T *one = from + at(p) + (first + s) * stride;  // whatever the count is: no load waits for it
+                    if (first + s < count)
+                        loaded[s][p] = vector_of<V>(__ldcg(reinterpret_cast<const bits_t *>(one)));
+                }
+            }
+            #pragma unroll
+            for (int s = 0; s < at_once; ++s) {
+                #pragma unroll
+                for (int p = 0; p < places; ++p) {
+                    #pragma unroll
+                    for (int e = 0; e < V::width; ++e)
+                        sum[p].element[e] += loaded[s][p].element[e];
+                }
+            }
+        } else {
+            V loaded[at_once][places];
+            #pragma unroll
+            for (int s = 0; s < at_once; ++s) {  // no load under a condition: it would keep registers
+                #pragma unroll
+                for (int p = 0; p < places; ++p) {  // where there are no more, all threads load the same
+                    const T *one = from + (first + s < count ? at(p) + (first + s) * stride : 0);
+                    loaded[s][p] = vector_of<V>(__ldcg(reinterpret_cast<const bits_t *>(one)));
+                }
+            }
+            #pragma unroll
+            for (int s = 0; s < at_once; ++s) {
+                #pragma unroll
+                for (int p = 0; p < places; ++p) {
+                    #pragma unroll
+                    for (int e = 0; e < V::width; ++e) {
+                        if (first + s < count)
+                            sum[p].element[e] += loaded[s][p].element[e];
+                    }
                 }
             }
         }
     }
 }
+// The sums of a tile that a block's warps have left in shared memory, before they met at a barrier.
+// act(e) for those of `count` elements of a tile that are this thread's.
+template <int threads, class Act>
+__device__ __forceinline__ void for_each_of_thread(int count, Act act)
+{
+    #pragma unroll 4
+    for (int turn = 0; turn < (count + threads - 1) / threads; ++turn) {
+        const int e = turn * threads + threadIdx.x;
+        if (e < count)
+            act(e);
+    }
+}
+
+// The sum of element e of a tile, of which a block's warps have left `sums` sums, one tile after another.
+template <int sums, int elements, class T>
+__device__ __forceinline__ T sum_of_block(const T *left, int e)
+{
+    T total = 0;
+    #pragma unroll
+    for (int s = 0; s < sums; ++s)
+        total += left[s * elements + e];
+    return total;
+}
+
+// put(e, sum) for each element of the tile.
+template <int threads, int sums, int elements, class T, class Put>
+__device__ __forceinline__ void put_tile(const T *left, Put put)
+{
+    for_each_of_thread<threads>(elements, [&](int e) { put(e, sum_of_block<sums, elements>(left, e)); });
+}
+// keep(e, sum) for each of so many `elements` of a tile, of `count` sums of it, one behind the other from `from` on. At
+// `left` is room for `adders` sums: adders, which are some threads each, take every adders-th sum; then theirs are added
+// up. There are as many as the block has threads for, a vector each, or fewer.
+template <class V, int threads, int elements, int adders, int most_loads, class T, class Keep>
+__device__ __forceinline__ void add_up_tile(T *left, const T *from, int count, Keep keep)
+{
+    constexpr int vectors = elements / V::width, of_adders = adders * vectors;
+    constexpr int places = places_at_once((of_adders + threads - 1) / threads);
+    static_assert(adders == 1 || places == 1, "a thread's places are one adder's");
+    for (int v = threadIdx.x; v < of_adders; v += places * threads) {
+        const int adder = v / vectors;
+        const auto place_at = [&](int p) { return (v + p * threads < of_adders ? v + p * threads : v) * V::width; };
+        V sum[places];
+        add_up_splits<most_loads / places, true>(
+            sum, from, place_at, adders * elements, (count - adder + adders - 1) / adders,
+            (count + adders - 1) / adders);
+        #pragma unroll
+        for (int p = 0; p < places; ++p)
+            *reinterpret_cast<V *>(left + place_at(p)) = sum[p];
+    }
+    __syncthreads();
+    for_each_of_thread<threads>(elements, [&](int e) {
+        T total = 0;
+        #pragma unroll
+        for (int adder = 0; adder < adders; ++adder)
+            total += left[adder * elements + e];
+        keep(e, total);
+    });
+}
+
+// put(e, sum) for each element of a tile that `splits` blocks share, by the last of them to come: as put_tile, of all their
+// sums. Of more than `flat_splits` the sums of groups are added up by the last of each, and theirs by the last of all.
+template <class V, int threads, int sums_of_tile, int elements, int adders, int flat_splits, int group_splits,
+          int most_loads, class T, class Index, class Put>
+__device__ __forceinline__ void put_tile_of_splits(
+    T *left, T *partials, unsigned *counters, const Index &tile, const int &splits, const int &split, const Put &put)
+{
+    const int groups = splits > flat_splits ? (splits + group_splits - 1) / group_splits : 0;
+    T *sums = partials + tile * (long long)(splits + groups) * elements;  // the splits', then the groups'
+    for_each_of_thread<threads>(elements, [&](int e) {
+        __stcg(sums + split * elements + e, sum_of_block<sums_of_tile, elements>(left, e));
+    });
+    const auto add_up = [&](const T *from, int count, auto keep) {
+        add_up_tile<V, threads, elements, adders, most_loads>(left, from, count, keep);
+    };
+    unsigned *counter = counters + tile * (1 + groups);
+    const T *last_sums = sums;
+    int last_count = splits;
+    if (groups > 0) {
+        const int group = split / group_splits, first = group * group_splits;
+        const int members = splits - first < group_splits ? splits - first : group_splits;
+        if (!last_of(counter + 1 + group, members))
+            return;
+        add_up(sums + first * elements, members, [&](int e, T value) {
+            __stcg(sums + (splits + group) * elements + e, value);
+        });
+        last_sums += splits * elements;
+        last_count = groups;
+    }
+    if (last_of(counter, last_count))
+        add_up(last_sums, last_count, put);
+}
+constexpr int most_loads = 17;  // of splits' sums, that a thread has on their way at once
 
 // As many elements, `stride` apart, as these bits have room for; zeros from number `inside` on.
 template <class Bits>
@@ -301,74 +453,13 @@ extern "C" __global__ void __launch_bounds__(threads) tsmt_few(
     // Add up over the warp, then over the block: always in the same order.
     leave<tile_elements, 16>(left + threadIdx.x / 32 * tile_elements, sum);
     __syncthreads();
-    const auto for_each = [](int count, auto act) {  // of `count` elements, those of this thread
-        #pragma unroll 4
-        for (int turn = 0; turn < (count + threads - 1) / threads; ++turn) {
-            const int e = turn * threads + threadIdx.x;
-            if (e < count)
-                act(e);
-        }
-    };
-    const auto total_of_block = [&](int e) {
-        sum_t total = 0;
-        #pragma unroll
-        for (int s = 0; s < sums_of_tile; ++s)
-            total += left[s * tile_elements + e];
-        return total;
-    };
     const auto put = [&](int e, sum_t value) {
         const index_t i = first_row + e % tile_rows, j = first_column + e / tile_rows;
         if (i < m && j < n)
             store_C(C, ldc, i, j, alpha, value, beta);
     };
-    // Of more than `flat_splits` the sums of groups are added up by the last of each, and theirs by the last of all.
-    constexpr int flat_splits = 2048, group_splits = 16;
-    const int groups = splits > flat_splits ? (splits + group_splits - 1) / group_splits : 0;
-    sum_t *sums = partials + tile_of_C * (long long)(splits + groups) * tile_elements;  // the splits', then the groups'
-    for_each(tile_elements, [&](int e) { __stcg(sums + split * tile_elements + e, total_of_block(e)); });
-
-    // `count` sums of the tile from `from` on, added up. Adders, which are some threads each, take every adders-th sum;
-    // then theirs are added up. There are as many as the block has threads for, a vector each, or fewer.
-    constexpr int adders = 64, vectors_of_tile = tile_elements / sum_width;
-    constexpr int of_adders = adders * vectors_of_tile, places = places_at_once((of_adders + threads - 1) / threads);
-    static_assert(adders == 1 || places == 1, "a thread's places are one adder's");
-    const auto add_up_tile = [&](const sum_t *from, int count, auto keep) {
-        for (int v = threadIdx.x; v < of_adders; v += places * threads) {
-            const int adder = v / vectors_of_tile;
-            const auto place_at = [&](int p) {
-                return (v + p * threads < of_adders ? v + p * threads : v) * sum_width;
-            };
-            sum_vector sum[places];
-            add_up_splits<most_loads / places>(sum, from, place_at, adders * tile_elements,
-                                               (count - adder + adders - 1) / adders, (count + adders - 1) / adders);
-            #pragma unroll
-            for (int p = 0; p < places; ++p)
-                *reinterpret_cast<sum_vector *>(left + place_at(p)) = sum[p];
-        }
-        __syncthreads();
-        for_each(tile_elements, [&](int e) {
-            sum_t total = 0;
-            #pragma unroll
-            for (int adder = 0; adder < adders; ++adder)
-                total += left[adder * tile_elements + e];
-            keep(e, total);
-        });
-    };
-    unsigned *counter = counters + tile_of_C * (1 + groups);
-    const sum_t *last_sums = sums;
-    int last_count = splits;
-    if (groups > 0) {
-        const int group = split / group_splits, first = group * group_splits;
-        const int members = splits - first < group_splits ? splits - first : group_splits;
-        if (!last_of(counter + 1 + group, members))
-            return;
-        add_up_tile(sums + first * tile_elements, members, [&](int e, sum_t value) {
-            __stcg(sums + (splits + group) * tile_elements + e, value);
-        });
-        last_sums += splits * tile_elements;
-        last_count = groups;
-    }
-    if (last_of(counter, last_count))
-        add_up_tile(last_sums, last_count, put);
+    constexpr int flat_splits = 2048, group_splits = 16, adders = 64;
+    put_tile_of_splits<sum_vector, threads, sums_of_tile, tile_elements, adders, flat_splits, group_splits, most_loads>(
+        left, partials, counters, tile_of_C, splits, split, put);
 
 }

@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
+from importlib.resources import files
 from typing import Any
 
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig, Launch
@@ -25,6 +26,7 @@ REFERENCE_BLOCKS_PER_SM = 2  # of those that compute the reference, which bounds
 # line, and in other texts the literals of their languages, which are one line of ASCII.
 OF_KERNELS = re.compile(r"[\w .,:;'()+*%-]*", re.ASCII)
 OF_LITERALS = re.compile(r"[ -~]*")
+_HEADER = re.compile(r'^#include "(\w+\.cuh)"\n', re.MULTILINE)
 _LITERAL_OR_COMMENT = re.compile(
     r"""("(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*') | //(?:\\\n|[^\n])* | /\*.*?\*/""", re.DOTALL | re.VERBOSE
 )
@@ -68,7 +70,7 @@ def code(text: str) -> str:
 @cache
 def environment() -> Environment:
     return Environment(
-        loader=ChoiceLoader([PackageLoader("tsm2_tune"), PackageLoader("tsm2_tune", "kernels")]),
+        loader=PackageLoader("tsm2_tune"),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -91,6 +93,25 @@ def filled(template: str, values: Mapping[str, Any], allowed: re.Pattern[str]) -
     return environment().get_template(template).render(values)
 
 
+def with_headers(text: str) -> str:
+    """The CUDA text with each device header that it includes, and those that these include, once in its place."""
+    included = set[str]()
+
+    def text_of(found: re.Match[str]) -> str:
+        if found[1] in included:
+            return ""
+        included.add(found[1])
+        return _HEADER.sub(text_of, header(found[1]))
+
+    return _HEADER.sub(text_of, text)
+
+
+@cache
+def header(name: str) -> str:
+    """The text of a device header, without the line that keeps compilers from including it twice."""
+    return (files("tsm2_tune") / "kernels" / name).read_text(encoding="utf-8").replace("#pragma once\n", "", 1)
+
+
 def render(problem: Problem, config: KernelConfig) -> KernelSource:
     """The CUDA text of this configuration for the problem's op and dtype: equal input, equal bytes."""
     family = family_named(config.family)
@@ -111,7 +132,7 @@ def render(problem: Problem, config: KernelConfig) -> KernelSource:
     )
     return KernelSource(
         kernel=config.family,
-        text=text,
+        text=with_headers(text),
         defines=index_defines(problem.index_bits),
         launch=family.launch(config, problem),
         dtype_name=problem.dtype_name,
@@ -126,7 +147,7 @@ def support_source() -> str:
         "reference_blocks_per_sm": REFERENCE_BLOCKS_PER_SM,
         "sparse_terms": SPARSE_TERMS,
     }
-    return filled("support.cu.jinja", values, OF_KERNELS)
+    return with_headers(filled("support.cu.jinja", values, OF_KERNELS))
 
 
 def _refuse_others(value: Any, allowed: re.Pattern[str], template: str) -> None:
