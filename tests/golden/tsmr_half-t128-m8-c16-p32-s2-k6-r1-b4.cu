@@ -575,7 +575,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_half(
     const int row_of_thread = threadIdx.x / 32 * warp_rows + threadIdx.x % 32 / 4 * piece_rows;
     const bool resident = end - begin <= 2 * tile_depth;  // all of B that this block needs stays in shared memory
     const int depth = resident ? 2 * tile_depth : tile_depth;
-    // This split's sums of the tile.
+    // This split's sums of the tile, of all its rows.
     sum_t *sums = partials + ((long long)split * tiles + tile_of_C) * (columns * block_rows);
 
     // Compute the row tiles from one on, up to another.

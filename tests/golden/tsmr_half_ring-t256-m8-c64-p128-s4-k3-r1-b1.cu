@@ -576,7 +576,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_half_ring
     const bool resident = end - begin <= 2 * tile_depth;  // all of B that this block needs stays in shared memory
     const int depth = resident ? 2 * tile_depth : tile_depth;
     bits_t *const ring_of_warp = ring_of_A + threadIdx.x / 32 * (stages * group_pieces);
-    // This split's sums of the tile.
+    // This split's sums of the tile, of all its rows.
     sum_t *sums = partials + ((long long)split * tiles + tile_of_C) * (columns * block_rows);
 
     // Compute the row tiles from one on, up to another.

@@ -558,13 +558,13 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) tsmr_zmma(
     const index_t first = tile_of_C % tiles_across * columns;
     const index_t first_row = tile_of_C / tiles_across * block_rows;
 
-    // The columns of A in this split, in whole prefetches but for the last; and the groups in which they are loaded.
+    // The columns of A in this split, in whole prefetches but for the last.
     const index_t share = (k + splits * prefetch - 1) / (splits * prefetch) * prefetch;
     const index_t begin = split * share < k ? split * share : k, end = begin + share < k ? begin + share : k;
     const index_t passes = (end - begin + prefetch - 1) / prefetch;  // over a ring of groups, for a tile of rows
     const bool resident = end - begin <= 2 * tile_depth;  // all of B that this block needs stays in shared memory
     const int depth = resident ? 2 * tile_depth : tile_depth;
-    // This split's sums of the tile: column-major, all its rows.
+    // This split's sums of the tile, of all its rows, column-major.
     sum_t *sums = partials + ((long long)split * tiles + tile_of_C) * (columns * block_rows);
 
     // Compute the row tile, of which a block has one where k is split.
